@@ -7,7 +7,7 @@ DEV := .venv/.dev-installed
 .DEFAULT_GOAL := help
 # the tests start Python two hundred times: compiled modules are kept, whatever the environment says
 unexport PYTHONDONTWRITEBYTECODE
-.PHONY: help demo test coverage run lint format certs bench clean setup controlplane helm e2e image release deploy undeploy deploy-dev
+.PHONY: help demo test coverage run lint format certs bench clean setup controlplane helm e2e attack image release deploy undeploy deploy-dev
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -45,6 +45,9 @@ helm: ## build helm, once per machine and version
 
 e2e: $(DEV) ## the end-to-end tests, on a real control plane (after make controlplane and make helm; K8S=1.36)
 	@$(BIN)/python -m pytest -n 2 --dist loadfile tests/e2e
+
+attack: $(DEV) ## random attacks of tenants, a node and a stranger on a real control plane (ACTIONS=10000 SEED=…; after make controlplane)
+	@HAMI_ATTACKS=$(or $(ACTIONS),10000) $(if $(SEED),HAMI_ATTACKS_SEED=$(SEED)) $(BIN)/python -m pytest tests/e2e/test_attacks.py
 
 image: $(DEV) ## build the Dockerfile's image without a container daemon, and test it (root, buildah, debootstrap)
 	@hack/image build

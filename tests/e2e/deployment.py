@@ -22,12 +22,15 @@ from typing import Any
 from hack.devcluster.identities import kubeconfig
 from hack.devcluster.plane import ControlPlane, free_ports
 from hami_webhook import pki
+from hami_webhook.config import SECTION_SWITCHES
 
 ROOT = Path(__file__).parents[2]
 JSON = dict[str, Any]
 SYSTEM = "hami-system"
 BOTH = "hami-webhook-both"
 """An account for processes that are webhook and controller in one, with the rights of both Deployments."""
+SWITCHES = tuple(f"--{switch.replace('_', '-')}" for switch in SECTION_SWITCHES.values())
+"""As the manifests have them, whose match conditions name every section's resources."""
 
 
 def eventually(what: Callable[[], Any], wanted: Any = True, seconds: float = 30.0) -> None:
@@ -221,14 +224,18 @@ class Deployment:
         path.write_text(json.dumps(kubeconfig(self.plane.server, ca, {"token": token})))
         return path
 
-    def start(self, name: str, *flags: str) -> None:
-        """Start a replica and wait until it is ready."""
+    def start(self, name: str, *flags: str, ahead: float = 0.0) -> None:
+        """Start a replica, whose machine's clock is so many seconds ahead, and wait until it is ready."""
         port, metrics = free_ports(2)
         folder = self.folder / name
         pki.write(
             folder, pki.Pair(self.ca, pki.issue(self.ca, "hami-webhook", SYSTEM, now=datetime.now(UTC))), force=True
         )
         environment = {**os.environ, "POD_NAME": name, "POD_NAMESPACE": SYSTEM}
+        if ahead:
+            clock = f"import time\nreal = time.time\ntime.time = lambda: real() + {ahead}\n"
+            (folder / "sitecustomize.py").write_text(clock)
+            environment["PYTHONPATH"] = str(folder)
         with (self.folder / f"{name}.log").open("ab") as log:
             self.replicas[name] = subprocess.Popen(
                 [
@@ -245,7 +252,7 @@ class Deployment:
                         "--kube-burst",
                         "100",
                     ),
-                    *("-v", "1", *self.flags, *flags),
+                    *("-v", "1", *SWITCHES, *self.flags, *flags),
                 ],
                 env=environment,
                 stdout=log,

@@ -19,7 +19,7 @@ from hack.devcluster.plane import ControlPlane, free_ports
 from hami_webhook.device_config import builtin_device_config, enabled_vendors
 from hami_webhook.scheduling.kube_scheduler import fill_in
 
-from .deployment import ROOT, SYSTEM, eventually
+from .deployment import ROOT, SWITCHES, SYSTEM, eventually
 
 CONFIGURATION = ROOT / "manifests" / "scheduler" / "kube-scheduler.yaml"
 
@@ -50,6 +50,7 @@ class HamiScheduler:
                     *("--extender-bind-address", f"127.0.0.1:{self.port}"),
                     *("--http_bind", f"127.0.0.1:{self.main}", "--metrics-bind-address", f"127.0.0.1:{self.metrics}"),
                     *("--scheduler-name", "hami-scheduler", "--kube-qps", "200", "--kube-burst", "400", "-v", "1"),
+                    *SWITCHES,
                     *self.flags,
                 ],
                 env=environment,

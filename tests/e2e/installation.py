@@ -183,9 +183,10 @@ def act_as_cert_manager(kubectl: Kubectl) -> None:
         eventually(lambda: len(kubectl.get(kind)["items"]), 1)  # noqa: B023  called at once
         (found,) = kubectl.get(kind)["items"]
         assert found["metadata"]["annotations"]["cert-manager.io/inject-ca-from"] == f"{SYSTEM}/hami-webhook"
-        for webhook in found["webhooks"]:
-            webhook["clientConfig"]["caBundle"] = data["ca.crt"]
-        kubectl("replace", "-f", "-", stdin=json.dumps(found))
+        # not `kubectl replace`, which would keep the version for the next `kubectl apply` to take out
+        paths = (f"/webhooks/{index}/clientConfig/caBundle" for index in range(len(found["webhooks"])))
+        patch = [{"op": "add", "path": path, "value": data["ca.crt"]} for path in paths]
+        kubectl("patch", kind, found["metadata"]["name"], "--type=json", "-p", json.dumps(patch))
 
 
 def system_pods(kubectl: Kubectl) -> list[JSON]:

@@ -11,7 +11,7 @@ import contextlib
 import json
 import threading
 import time
-from collections.abc import Coroutine
+from collections.abc import Collection, Coroutine
 from pathlib import Path
 
 from hami_webhook.cluster.api import JSON, ClusterError, Conflict, Kind, NotFound, WatchType
@@ -20,14 +20,20 @@ from hami_webhook.cluster.informer import Change, Informer, Replaced
 from hami_webhook.cluster.kubernetes import KubernetesCluster
 
 LOCK = "hami.io/mutex.lock"
+DEFAULT_GRACE = 30
 TO_ALLOCATE = "hami.io/vgpu-devices-to-allocate"
 
 
 class Kubelets:
-    """The kubelets and plugins of all nodes, in a thread, until `close`. `slow` is seconds that an allocation takes."""
+    """The kubelets and plugins of all nodes, in a thread, until `close`.
 
-    def __init__(self, login: Path, *, slow: float = 0.02) -> None:
+    `slow` is seconds that an allocation takes. Cards are audited of the nodes `audited` only, if it is given: others
+    may register what they like.
+    """
+
+    def __init__(self, login: Path, *, slow: float = 0.02, audited: Collection[str] | None = None) -> None:
         self._login = login
+        self._audited = audited
         self.slow = slow
         self._stop: asyncio.Event | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -111,6 +117,9 @@ class Kubelets:
     def _audit(self, kind: Kind, obj: JSON, gone: bool) -> None:
         """Check at every change that no card has more on it than it has slots, memory and cores."""
         meta = obj["metadata"]
+        node = meta["name"] if kind is Kind.NODES else obj["spec"].get("nodeName")
+        if self._audited is not None and node not in self._audited:
+            return
         notes = meta.get("annotations") or {}
         if kind is Kind.NODES:
             for card in json.loads(notes.get("hami.io/node-nvidia-register", "[]")):
@@ -171,8 +180,10 @@ class Kubelets:
                 return
 
     async def _end(self, pod: JSON) -> None:
-        """A pod under deletion on a node of ours is gone at once."""
-        meta = pod["metadata"]
+        """A pod under deletion on a node of ours is gone at once, or after the grace period that it sets itself."""
+        meta, grace = pod["metadata"], pod["spec"]["terminationGracePeriodSeconds"]
+        if grace != DEFAULT_GRACE:
+            await asyncio.sleep(grace)
         path = f"/api/v1/namespaces/{meta['namespace']}/pods/{meta['name']}"
         for _ in range(100):
             try:

@@ -6,9 +6,9 @@ import asyncio
 import json
 import ssl
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import TracebackType
-from typing import Any
+from typing import Any, NamedTuple
 
 import aiohttp
 
@@ -19,15 +19,27 @@ WATCHED = ("pods", "resourcequotas")
 _ACCELERATOR_QUOTAS = "acceleratorquotas"
 
 
+class Change(NamedTuple):
+    """What happened to an object at a revision: `type` is ADDED, MODIFIED or DELETED; `kind` is the plural."""
+
+    revision: int
+    kind: str
+    type: str
+    object: JSON
+
+
 class Revisions:
     """Records while the block runs; then `replay` gives each revision's objects.
 
     Those of a namespace, or without one those of all namespaces, and AcceleratorQuotas. Resource versions are etcd's
-    revisions, so those of two kinds have one order.
+    revisions, so those of two kinds have one order. `keep` makes of an object what is remembered of it.
     """
 
-    def __init__(self, plane: ControlPlane, namespace: str = "") -> None:
+    def __init__(
+        self, plane: ControlPlane, namespace: str = "", keep: Callable[[JSON], JSON] = lambda item: item
+    ) -> None:
         self._plane = plane
+        self._keep = keep
         within = f"/namespaces/{namespace}" if namespace else ""
         self._paths = {kind: f"{plane.server}/api/v1{within}/{kind}" for kind in WATCHED}
         if not namespace:
@@ -52,15 +64,19 @@ class Revisions:
         for revision, objects in self.objects():
             yield revision, objects["pods"], objects["resourcequotas"]
 
+    def changes(self) -> Iterator[Change]:
+        """Everything in its order."""
+        for revision, kind, event in sorted(self._events, key=lambda each: each[0]):
+            assert event["type"] in ("ADDED", "MODIFIED", "DELETED"), event
+            yield Change(revision, kind, event["type"], event["object"])
+
     def objects(self) -> Iterator[tuple[int, dict[str, list[JSON]]]]:
         """Each revision with the objects that there are from then on, by their kind's plural."""
         objects: dict[str, dict[str, JSON]] = {kind: {} for kind in self._paths}
-        for revision, kind, event in sorted(self._events, key=lambda each: each[0]):
-            item = event["object"]
-            if event["type"] == "DELETED":
+        for revision, kind, type_, item in self.changes():
+            if type_ == "DELETED":
                 objects[kind].pop(item["metadata"]["uid"], None)
             else:
-                assert event["type"] in ("ADDED", "MODIFIED"), event
                 objects[kind][item["metadata"]["uid"]] = item
             yield revision, {each: list(found.values()) for each, found in objects.items()}
 
@@ -88,7 +104,7 @@ class Revisions:
             async with self._session.get(path) as answer:
                 listing = await answer.json()
             for item in listing["items"]:
-                self._events.append((int(item["metadata"]["resourceVersion"]), kind, {"type": "ADDED", "object": item}))
+                self._record(kind, "ADDED", item)
             self._tasks.append(asyncio.create_task(self._watch(kind, listing["metadata"]["resourceVersion"])))
 
     async def _stop(self) -> None:
@@ -100,13 +116,17 @@ class Revisions:
         await asyncio.sleep(0.1)  # in which the loop ends what was aborted
         assert not ended, f"a watch ended early, so something may be missing: {ended}"
 
+    def _record(self, kind: str, type_: str, item: JSON) -> None:
+        event = {"type": type_, "object": self._keep(item)}
+        self._events.append((int(item["metadata"]["resourceVersion"]), kind, event))
+
     async def _watch(self, kind: str, version: str) -> None:
         url = f"{self._paths[kind]}?watch=1&resourceVersion={version}&timeoutSeconds=3600"
         async with self._session.get(url) as answer:
             try:
                 async for line in answer.content:
                     event = json.loads(line)
-                    self._events.append((int(event["object"]["metadata"]["resourceVersion"]), kind, event))
+                    self._record(kind, event["type"], event["object"])
             finally:
                 if answer.connection is not None and answer.connection.transport is not None:
                     answer.connection.transport.abort()  # an orderly end would wait for the API server's

@@ -1,21 +1,24 @@
-"""A tenant that tries whatever its rights allow, at random, against three replicas.
+"""Tenants, a node and a stranger that try whatever they can, at random, against three replicas and a scheduler.
 
-At every revision of etcd the pods that there are, priced by this file alone, are within the quota and within what it
-shows as used.
+At every revision of etcd the pods that there are, priced by these files alone, are within the quotas and within what
+those show as used, and no card of an honest node has more on it than it has. An ordinary tenant beside them is never
+refused, waits less than a second for each creation, and all its pods are bound.
+
+`HAMI_ATTACKS=10000` is the number of actions, `HAMI_ATTACKS_SEED` what they are drawn from; what an API server and
+several processes do next isn't in our hands, so that a seed doesn't give the same run again.
 """
 
 from __future__ import annotations
 
-import itertools
 import json
+import os
 import random
-import ssl
 import time
-import urllib.error
-import urllib.request
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,23 +26,33 @@ import pytest
 
 from hack.devcluster.plane import ControlPlane
 
+from .attackers.actions import Actor, Budget
+from .attackers.client import Client
+from .attackers.limits import Audit, Limit
+from .attackers.neighbour import LIFELESS, Neighbour
+from .attackers.node import LyingNode
+from .attackers.stranger import Stranger
+from .attackers.tenant import Tenant
 from .deployment import Deployment, Kubectl, deployed, eventually
 from .hamischeduler import scheduling
 from .kubelet import Kubelets
-from .objects import namespace, pod, quota
+from .objects import GPU, MEM, accelerator_quota, add_node, gpu_node, namespace, quota
 from .revisions import Revisions
 from .scheduling import scheduler_account
 from .tenants import tenant
-from .test_placement import node_with_cards
 from .webhooks import slow_webhook
 
 JSON = dict[str, Any]
-CLIENTS, ACTIONS = 4, 150
+ACTIONS = int(os.environ.get("HAMI_ATTACKS", "600"))
+SEED = int(os.environ.get("HAMI_ATTACKS_SEED", "20261122"))
+TENANTS = 4
+SLOW = 1.0 if ACTIONS > 600 else 5.0
+"""Seconds. The short run has other tests beside it on the same processors, the long one the machine for itself."""
 SMALL, LARGE = 16384, 24576
-HARD = {"limits.nvidia.com/gpu": 8, "limits.nvidia.com/gpumem": 50000}
-ALLOCATED = "hami.io/vgpu-devices-allocated"
-RESERVATION = "hami.io/quota-reservation"
+HARD = {GPU: 8, MEM: 50000}
+NEIGHBOURS = {GPU: 20, MEM: 30000}
 NODES_CACHED = 'hami_webhook_cache_objects{kind="nodes"}'
+PRIORITIES = {"attack-low": 10, "attack-high": 100, "neighbour": 1000}
 
 
 @pytest.fixture(scope="module")
@@ -50,221 +63,92 @@ def program(plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> It
         yield deployment
 
 
-class Client:
-    """A tenant's connection to the API server."""
+@dataclass(frozen=True)
+class Arena:
+    """The namespaces with their quotas, and two honest nodes."""
 
-    def __init__(self, login: Path, plane: ControlPlane) -> None:
-        self._server = plane.server
-        self._token = json.loads(login.read_text())["users"][0]["user"]["token"]
-        self._context = ssl.create_default_context(cafile=str(plane.authority.certificate))
-        self.faults: list[str] = []
-        """Answers that say that a review raised what nobody expected."""
-        self.overruns = 0
-        """Requests refused by the quota."""
+    kubectl: Kubectl
+    space: str
+    closed: str
+    wide: str
+    neighbour: str
+    small: str
+    large: str
 
-    def __call__(self, method: str, path: str, body: Any = None, kind: str = "application/json") -> tuple[int, JSON]:
-        """The status code and the object."""
-        headers = {"Authorization": f"Bearer {self._token}", "Content-Type": kind}
-        data = None if body is None else json.dumps(body).encode()
-        request = urllib.request.Request(self._server + path, data, headers, method=method)
-        try:
-            with urllib.request.urlopen(request, timeout=30, context=self._context) as answer:
-                return answer.status, json.load(answer)
-        except urllib.error.HTTPError as error:
-            status = json.load(error)
-            self.faults += [text for text in [status.get("message", "")] if "failed to judge" in text]
-            self.overruns += "exceeded quota" in status.get("message", "")
-            return error.code, status
+    @property
+    def cards(self) -> dict[tuple[str, str], tuple[int, int, int]]:
+        """Slots, MiB and cores of each card."""
+        sizes = {self.small: SMALL, self.large: LARGE}
+        return {(node, f"{node}-{index}"): (10, size, 100) for node, size in sizes.items() for index in (0, 1)}
 
-
-class Attacker:
-    """One of the tenant's clients: what it does follows from `dice` and from what it sees."""
-
-    def __init__(self, client: Client, space: str, dice: random.Random, number: int, nodes: list[str]) -> None:
-        self.client = client
-        self.space = space
-        self.dice = dice
-        self.nodes = nodes
-        self.names = (f"a{number}-{serial:03}" for serial in itertools.count())
-        self.secrets = ["", "none-such"]
-        self.answers: Counter[tuple[str, int]] = Counter()
-        self.pods = f"/api/v1/namespaces/{space}/pods"
-
-    def run(self, actions: int, enough: Callable[[], bool]) -> None:
-        """At least so many actions, and more until it was enough of a fight, for five minutes at most."""
-        doing: list[tuple[int, Callable[[], int]]] = [
-            (32, self.create),
-            (10, self.recreate),
-            (10, self.annotate),
-            (8, self.open_gate),
-            (6, self.bind),
-            (8, self.forge_status),
-            (4, self.resize),
-            (3, self.add_ephemeral_container),
-            (14, self.delete),
-            (5, self.read),
+    @property
+    def limits(self) -> list[Limit]:
+        own, every = frozenset([self.space]), frozenset([self.space, self.closed, self.neighbour])
+        together = {key: HARD[key] + NEIGHBOURS[key] for key in HARD}
+        h100 = frozenset(card for card in self.cards if card[0] == self.large)
+        return [
+            Limit("resourcequotas", f"gpu-quota-{self.space}", own, HARD),
+            Limit("resourcequotas", f"h100-{self.space}", own, {GPU: 2}, "H100", h100),
+            Limit("acceleratorquotas", f"together-{self.space}", every, together),
         ]
-        deadline = time.monotonic() + 300
-        while sum(self.answers.values()) < actions or not (enough() or time.monotonic() > deadline):
-            act = self.dice.choices([each for _, each in doing], [weight for weight, _ in doing])[0]
-            code = act()
-            self.answers[act.__name__, code] += 1
 
-    def read(self) -> int:
-        """Learn every id and secret that there is to see."""
-        code, quotas = self.client("GET", f"/api/v1/namespaces/{self.space}/resourcequotas")
-        for item in quotas["items"]:
-            ledger = (item["metadata"].get("annotations") or {}).get("hami.io/quota-ledger", "{}")
-            self.secrets += json.loads(ledger)
-        for item in self.existing():
-            notes = item["metadata"].get("annotations") or {}
-            self.secrets += [item["metadata"]["uid"], *filter(None, [notes.get(RESERVATION)])]
-        self.secrets = self.secrets[-30:]
-        return code
 
-    def existing(self) -> list[JSON]:
-        found: list[JSON] = self.client("GET", self.pods)[1]["items"]
-        return found
-
-    def victim(self) -> str:
-        """A pod that exists, one that runs if there is one, or a name of none."""
-        found = self.existing()
-        running = [item for item in found if "nodeName" in item["spec"]]
-        choice = self.dice.choice(running or found) if found else {"metadata": {"name": "none-such"}}
-        name: str = choice["metadata"]["name"]
-        return name
-
-    def manifest(self, name: str) -> JSON:
-        sorts: list[dict[str, int]] = [
-            {"gpu": 1, "gpumem": 2000},
-            {"gpu": 2, "gpumem": 1500},
-            {"gpu": 1, "gpumem": 9000},
-            {"gpu": 1, "gpumem_percentage": 50},
-            {"gpu": 2, "gpumem_percentage": 30},
-        ]
-        made = pod(self.space, name, **self.dice.choice(sorts))
-        made["metadata"]["annotations"] = {}
-        if self.dice.random() < 0.5:
-            self.read()
-            made["metadata"]["annotations"][RESERVATION] = self.dice.choice(self.secrets[-8:])
-        if self.dice.random() < 0.1:
-            made["metadata"]["annotations"] |= self.forged()
-        if self.dice.random() < 0.2:
-            made["spec"]["schedulingGates"] = [{"name": "example.com/wait"}]
-        if self.dice.random() < 0.15:
-            made["spec"]["schedulerName"] = self.dice.choice(["default-scheduler", "volcano", "my-own"])
-        if self.dice.random() < 0.05:
-            made["spec"]["nodeName"] = self.dice.choice(self.nodes)
-        return made
-
-    def forged(self) -> dict[str, str]:
-        """An annotation that makes a pod look cheaper, or placed, or somebody else's."""
-        node = self.dice.choice(self.nodes)
-        return self.dice.choice(
-            [
-                {ALLOCATED: f"{node}-0,NVIDIA,1,1:;"},
-                {"hami.io/vgpu-node": node, "hami.io/vgpu-time": "1", ALLOCATED: f"{node}-0,NVIDIA,1,1:;"},
-                {"hami.io/vgpu-node": node},
-                {"hami.io/bind-phase": "success"},
-                {"hami.io/quota-ledger": "{}"},
-                {"nvidia.com/use-gpuuuid": f"{node}-0"},
-            ]
+def arena(program: Deployment) -> Arena:
+    kubectl = program.kubectl
+    made = Arena(kubectl, *(namespace(kubectl) for _ in range(4)), "", "")
+    cached = {name: program.metric(name, NODES_CACHED) for name in program.replicas}
+    small = honest_node(kubectl, f"small-{made.space}", SMALL, "NVIDIA A10")
+    large = honest_node(kubectl, f"large-{made.space}", LARGE, "NVIDIA H100")
+    made = Arena(kubectl, made.space, made.closed, made.wide, made.neighbour, small, large)
+    # where no card is known yet, a percentage costs one unit
+    eventually(
+        lambda: {n: program.metric(n, NODES_CACHED) - before for n, before in cached.items()},
+        dict.fromkeys(cached, 2.0),
+    )
+    for name, value in PRIORITIES.items():
+        kubectl.apply(
+            {
+                "apiVersion": "scheduling.k8s.io/v1",
+                "kind": "PriorityClass",
+                "metadata": {"name": name},
+                "value": value,
+            }
         )
-
-    def create(self) -> int:
-        dry = "?dryRun=All" if self.dice.random() < 0.1 else ""
-        code, answer = self.client("POST", self.pods + dry, self.manifest(next(self.names)))
-        self.secrets += filter(None, [(answer["metadata"].get("annotations") or {}).get(RESERVATION)])
-        return code
-
-    def recreate(self) -> int:
-        """The same name again, right after it went."""
-        name = self.victim()
-        self.client("DELETE", f"{self.pods}/{name}", {"gracePeriodSeconds": 0})
-        return self.client("POST", self.pods, self.manifest(name))[0]
-
-    def annotate(self) -> int:
-        notes: dict[str, str | None] = {**self.forged()}
-        if self.dice.random() < 0.5:
-            notes = {RESERVATION: self.dice.choice([None, *self.secrets])}
-        elif self.dice.random() < 0.3:
-            notes = dict.fromkeys(notes)
-        return self.merge("", {"metadata": {"annotations": notes}})
-
-    def merge(self, subresource: str, patch: JSON) -> int:
-        path = f"{self.pods}/{self.victim()}{subresource}"
-        return self.client("PATCH", path, patch, "application/merge-patch+json")[0]
-
-    def open_gate(self) -> int:
-        return self.merge("", {"spec": {"schedulingGates": None}})
-
-    def bind(self) -> int:
-        name = self.victim()
-        meta = {"name": name, "annotations": self.forged() if self.dice.random() < 0.7 else {}}
-        target = {"apiVersion": "v1", "kind": "Node", "name": self.dice.choice(self.nodes)}
-        binding = {"apiVersion": "v1", "kind": "Binding", "metadata": meta, "target": target}
-        place = self.dice.choice([f"{self.pods}/{name}/binding", f"/api/v1/namespaces/{self.space}/bindings"])
-        return self.client("POST", place, binding)[0]
-
-    def forge_status(self) -> int:
-        return self.merge("/status", {"metadata": {"annotations": self.forged()}, "status": {"message": "x"}})
-
-    def resize(self) -> int:
-        amounts = {"nvidia.com/gpumem": "1", "cpu": "100m"}
-        resources = {"limits": amounts, "requests": amounts}
-        path = f"{self.pods}/{self.victim()}/resize"
-        patch = {"spec": {"containers": [{"name": "main", "resources": resources}]}}
-        return self.client("PATCH", path, patch, "application/strategic-merge-patch+json")[0]
-
-    def add_ephemeral_container(self) -> int:
-        name = f"debug-{self.dice.randrange(10**6)}"
-        container = {"name": name, "image": "registry.invalid/none", "resources": {"limits": {"nvidia.com/gpu": "1"}}}
-        path = f"{self.pods}/{self.victim()}/ephemeralcontainers"
-        patch = {"spec": {"ephemeralContainers": [container]}}
-        return self.client("PATCH", path, patch, "application/strategic-merge-patch+json")[0]
-
-    def delete(self) -> int:
-        options = {"gracePeriodSeconds": 0} if self.dice.random() < 0.5 else {}
-        return self.client("DELETE", f"{self.pods}/{self.victim()}", options)[0]
+    for space in (made.space, made.closed, made.neighbour):
+        kubectl("label", "namespace", space, f"together={made.space}", f"all={made.space}")
+    kubectl("label", "namespace", made.wide, f"all={made.space}")
+    own, h100, together = made.limits
+    selected = quota(made.space, h100.name, **h100.hard)
+    selected["metadata"]["annotations"] = {"hami.io/quota-device-types": h100.device_type}
+    kubectl.apply(
+        quota(made.space, own.name, **own.hard),
+        selected,
+        quota(made.neighbour, **NEIGHBOURS),
+        quota(made.closed, "no-pods", pods=0),
+        accelerator_quota(together.name, {"matchLabels": {"together": made.space}}, dict(together.hard)),
+        accelerator_quota(f"all-{made.space}", {"matchLabels": {"all": made.space}}, {GPU: 1_000_000}),
+    )
+    # until its status is written the API server takes pods there
+    eventually(lambda: kubectl.get("quota", "no-pods", "-n", made.closed).get("status", {}).get("used"), {"pods": "0"})
+    return made
 
 
-def cost(item: JSON, now: JSON) -> dict[str, int]:
-    """What a pod holds, or will hold at least: slots and MiB. `now` is the pod as it is, `item` as it was bound."""
-    if now["status"].get("phase") in ("Succeeded", "Failed"):
-        return {"limits.nvidia.com/gpu": 0, "limits.nvidia.com/gpumem": 0}
-    limits = {key.removeprefix("nvidia.com/"): int(text) for key, text in asked(item).items()}
-    slots = limits["gpu"]
-    memory = slots * limits["gpumem"] if "gpumem" in limits else slots * (SMALL * limits["gpumem-percentage"] // 100)
-    notes = item["metadata"].get("annotations") or {}
-    if item["spec"].get("nodeName") and notes.get(ALLOCATED):
-        cards = [part.split(",") for part in notes[ALLOCATED].replace(";", "").split(":") if part]
-        slots, memory = len(cards), sum(int(card[2]) for card in cards)
-    return {"limits.nvidia.com/gpu": slots, "limits.nvidia.com/gpumem": memory}
+def honest_node(kubectl: Kubectl, name: str, memory: int, model: str) -> str:
+    """A node with two cards that kube-scheduler may use."""
+    node = gpu_node(name, memory, memory)
+    notes = node["metadata"]["annotations"]
+    notes["hami.io/node-nvidia-register"] = notes["hami.io/node-nvidia-register"].replace("NVIDIA A10", model)
+    add_node(kubectl, node, gpu=20)
+    amounts = {"pods": "500", "cpu": "64", "nvidia.com/gpu": "20"}
+    status = json.dumps({"status": {"capacity": amounts, "allocatable": amounts}})
+    kubectl("patch", "node", name, "--subresource=status", "--type=merge", "-p", status)
+    untaint(kubectl, name)
+    return name
 
 
-def asked(item: JSON) -> dict[str, str]:
-    limits = item["spec"]["containers"][0]["resources"]["limits"]
-    units = {"k": "000"}
-    return {
-        key: text[:-1] + units[text[-1]] if text[-1] in units else text
-        for key, text in limits.items()
-        if key in ("nvidia.com/gpu", "nvidia.com/gpumem", "nvidia.com/gpumem-percentage")
-    }
-
-
-def used(item: JSON, key: str) -> int:
-    text = (item.get("status", {}).get("used") or {}).get(key, "0")
-    return int(text[:-1]) * 1000 if text.endswith("k") else int(text)
-
-
-def report(pods: list[JSON], quotas: list[JSON]) -> str:
-    """The objects without what never matters, to find out from what went wrong."""
-    objects = [item | {"metadata": item["metadata"] | {"managedFields": None}} for item in (*quotas, *pods)]
-    return "\n".join(json.dumps(item, sort_keys=True) for item in objects)
-
-
-def pods_created(attackers: list[Attacker], code: int) -> int:
-    return sum(attacker.answers["create", code] for attacker in attackers)
+def untaint(kubectl: Kubectl, name: str) -> None:
+    """Let pods onto a node, as the node controller does for one that is ready; it may be gone already."""
+    kubectl.run("patch", "node", name, "--type=merge", "-p", '{"spec":{"taints":null}}')
 
 
 def grant_subresources(kubectl: Kubectl, space: str) -> None:
@@ -274,83 +158,135 @@ def grant_subresources(kubectl: Kubectl, space: str) -> None:
         {"apiGroups": [""], "resources": ["pods/status", "pods/resize"], "verbs": ["patch", "update"]},
         {"apiGroups": [""], "resources": ["pods/ephemeralcontainers"], "verbs": ["patch", "update"]},
     ]
-    rbac = "rbac.authorization.k8s.io"
+    rbac, meta = "rbac.authorization.k8s.io", {"name": "subresources", "namespace": space}
     kubectl.apply(
-        {
-            "apiVersion": f"{rbac}/v1",
-            "kind": "Role",
-            "metadata": {"name": "subresources", "namespace": space},
-            "rules": rules,
-        },
+        {"apiVersion": f"{rbac}/v1", "kind": "Role", "metadata": meta, "rules": rules},
         {
             "apiVersion": f"{rbac}/v1",
             "kind": "RoleBinding",
-            "metadata": {"name": "subresources", "namespace": space},
+            "metadata": meta,
             "roleRef": {"apiGroup": rbac, "kind": "Role", "name": "subresources"},
             "subjects": [{"kind": "ServiceAccount", "name": "tenant", "namespace": space}],
         },
     )
 
 
-@pytest.mark.parametrize("seed", [20261122])
-def test_600_random_actions_never_get_more_than_the_quota(
-    program: Deployment, plane: ControlPlane, tmp_path: Path, seed: int
+def login_of_tenant(kubectl: Kubectl, plane: ControlPlane, folder: Path, found: Arena) -> Path:
+    """One service account with the rights of a tenant in all three of its namespaces."""
+    login = tenant(kubectl, plane, folder, found.space).kubeconfig
+    grant_subresources(kubectl, found.space)
+    for space in (found.closed, found.wide):
+        kubectl(
+            *("create", "rolebinding", "tenant-edit", "-n", space, "--clusterrole", "edit"),
+            *("--serviceaccount", f"{found.space}:tenant"),
+        )
+    return login
+
+
+def without_what_never_matters(item: JSON) -> JSON:
+    """An object without its managed fields and its ledger, so that a long run fits into memory."""
+    meta = {key: value for key, value in item["metadata"].items() if key != "managedFields"}
+    notes = {key: text for key, text in (meta.get("annotations") or {}).items() if key != "hami.io/quota-ledger"}
+    status = {key: value for key, value in (item.get("status") or {}).items() if key != "ledger"}
+    return {**item, "metadata": {**meta, "annotations": notes}, "status": status}
+
+
+def delete_all_pods(admin: Client, space: str) -> None:
+    path = f"/api/v1/namespaces/{space}/pods"
+
+    def left() -> int:
+        admin("DELETE", path, {"gracePeriodSeconds": 0})
+        return len(admin("GET", f"{path}?limit=500")[1].get("items", [None]))
+
+    eventually(left, 0, seconds=300)
+
+
+def test_random_actions_pass_no_limit_and_disturb_no_other_tenant(
+    program: Deployment, plane: ControlPlane, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    kubectl = program.kubectl
-    space = namespace(kubectl)
-    cached = {name: program.metric(name, NODES_CACHED) for name in program.replicas}
-    nodes = [
-        node_with_cards(kubectl, space, "small", 2, SMALL),
-        node_with_cards(kubectl, space, "large", 2, LARGE),
+    kubectl, found = program.kubectl, arena(program)
+    login = login_of_tenant(kubectl, plane, tmp_path, found)
+    others = tenant(kubectl, plane, tmp_path, found.neighbour).kubeconfig
+    liar = f"liar-{found.space}"
+    small_cards = [uuid for node, uuid in found.cards if node == found.small]
+    tenants = [
+        Tenant(
+            Client(plane, login),
+            random.Random(f"{SEED}/{number}"),
+            number,
+            space=found.space,
+            closed=found.closed,
+            wide=found.wide,
+            nodes=[found.small, found.large, liar],
+            cards=[uuid for _, uuid in found.cards],
+            priorities=["attack-low", "attack-high"],
+        )
+        for number in range(TENANTS)
     ]
-    # where no card is known yet, a percentage costs one unit
-    eventually(
-        lambda: {n: program.metric(n, NODES_CACHED) - before for n, before in cached.items()},
-        dict.fromkeys(cached, 2.0),
-    )
-    kubectl.apply(quota(space, **HARD))
-    login = tenant(kubectl, plane, tmp_path, space).kubeconfig
-    grant_subresources(kubectl, space)
-    attackers = [
-        Attacker(Client(login, plane), space, random.Random(f"{seed}/{number}"), number, nodes)
-        for number in range(CLIENTS)
-    ]
-    kubelets = Kubelets(program.login("hami-device-plugin"))
+    node = LyingNode(plane, random.Random(f"{SEED}/node"), liar, small_cards, lambda name: untaint(kubectl, name))
+    kubelets = Kubelets(program.login("hami-device-plugin"), audited=[found.small, found.large])
+    admin = Client(plane, pair=(plane.folder / "admin.crt", plane.folder / "admin.key"))
 
     def was_a_fight() -> bool:
         """Pods were made, refused, refused by the quota, and placed; how soon depends on the machine."""
-        made, refused = pods_created(attackers, 201), pods_created(attackers, 403)
-        overruns = sum(attacker.client.overruns for attacker in attackers)
-        return min(made, refused, overruns) > 20 and len(kubelets.allocated) > 2
+        created = Counter({code: sum(each.answers["create", code] for each in tenants) for code in (201, 403)})
+        overruns = sum(each.client.overruns for each in tenants)
+        return min(created[201], created[403], overruns) > 20 and len(kubelets.allocated) > 2
 
-    try:
-        with (
-            scheduling(plane, tmp_path, program.login("hami-scheduler"), "cooperative"),
-            slow_webhook(program, space, lambda name: time.sleep(random.Random(name).random() * 0.2)),
-            Revisions(plane, space) as revisions,
+    audit = Audit(found.limits, found.cards)
+    with ExitStack() as stack:
+        stack.callback(kubelets.close)
+        stack.callback(kubectl, "delete", "aq", found.limits[-1].name, f"all-{found.space}")
+        stack.callback(kubectl, "delete", "nodes", found.small, found.large, liar, "--ignore-not-found")
+        account = program.login("hami-scheduler")
+        scheduler = stack.enter_context(scheduling(plane, tmp_path, account, "cooperative", ("--preemption=on",)))
+        health = f"http://127.0.0.1:{scheduler.port}/healthz"
+        neighbour = Neighbour(found.neighbour, lambda: Client(plane, others), "neighbour", health)
+        stack.enter_context(
+            slow_webhook(program, found.space, lambda name: time.sleep(random.Random(name).random() * 0.2))
+        )
+        revisions = stack.enter_context(Revisions(plane, keep=without_what_never_matters))
+        ports = [*program.ports.values(), scheduler.metrics, scheduler.port]
+        stranger = stack.enter_context(Stranger(random.Random(f"{SEED}/stranger"), program.balancer.port, ports))
+        actors: list[Actor] = [*tenants, node, stranger]
+        with neighbour, ThreadPoolExecutor(len(actors)) as threads:
+            neighbour.see_quiet(15)
+            node.join()
+            budget = Budget(ACTIONS, was_a_fight, patience=300 + ACTIONS / 5)
+            list(threads.map(lambda actor: actor.run(budget), actors))
+        seconds = time.monotonic() - neighbour.quiet
+        for space in (found.space, found.closed, found.wide, found.neighbour):
+            delete_all_pods(admin, space)
+        own = found.limits[0]
+        zero = {key.removeprefix("limits.nvidia.com/"): "0" for key in own.hard}
+        eventually(
+            lambda: (kubectl.used(found.space, own.name), kubectl.ledger(found.space, own.name)), (zero, {}), 120
+        )
+        last = int(kubectl.get("quota", own.name, "-n", found.space)["metadata"]["resourceVersion"])
+        eventually(lambda: revisions.newest("resourcequotas") >= last)
+        audit.run(revisions.changes())
+    findings = [f"{text} ({audit.repeated[what]} revisions)" for what, text in audit.findings.items()]
+    findings += sorted({fault for fault in kubelets.faults if fault.startswith("card ")})
+    findings += sorted({failure for each in tenants for failure in each.client.failures})
+    findings += [f"neighbour refused {times} times: {why}" for why, times in Counter(neighbour.refusals).items()]
+    slow = neighbour.slow(SLOW)
+    findings += [f"{len(slow)} of neighbour's creations were slow: {slow[:10]}"] if slow else []
+    lifeless = sum(seconds >= LIFELESS for seconds in neighbour.lives)
+    findings += [f"the extender didn't answer {lifeless} of {len(neighbour.lives)} probes"] if lifeless else []
+    findings += [f"neighbour's pod never bound: {path}" for path in neighbour.unbound]
+    with capsys.disabled():
+        print(f"\n{budget.done} actions in {seconds:.0f} s, seed {SEED}, {audit.seen} revisions")
+        for actor in (
+            sum((each.answers for each in tenants), Counter[tuple[str, int]]()),
+            node.answers,
+            stranger.answers,
         ):
-            with ThreadPoolExecutor(CLIENTS) as clients:
-                list(clients.map(lambda attacker: attacker.run(ACTIONS, was_a_fight), attackers))
-            kubectl("delete", "pods", "-n", space, "--all", "--grace-period=0", "--force")
-            zero = {key.removeprefix("limits.nvidia.com/"): "0" for key in HARD}
-            eventually(lambda: (kubectl.used(space), kubectl.ledger(space)), (zero, {}), seconds=120)
-            last = int(kubectl.get("quota", "gpu-quota", "-n", space)["metadata"]["resourceVersion"])
-            eventually(lambda: revisions.newest("resourcequotas") >= last)
-    finally:
-        kubelets.close()
-        kubectl("delete", "nodes", *nodes)
-    seen, most, bound = 0, Counter[str](), dict[str, JSON]()
-    for revision, pods, quotas in revisions.replay():
-        seen += 1
-        # an allocation is what it was when the pod was bound, whatever is written on the pod later
-        bound |= {item["metadata"]["uid"]: item for item in pods if "nodeName" in item["spec"]} | bound
-        for key, hard in HARD.items():
-            held = sum(cost(bound.get(item["metadata"]["uid"], item), item)[key] for item in pods)
-            most[key] = max(most[key], held)
-            if held > hard or any(held > used(item, key) for item in quotas):
-                pytest.fail(f"revision {revision}: pods hold {held} of {key}\n{report(pods, quotas)}")
-    assert [fault for fault in kubelets.faults if fault.startswith("card ")] == []
-    assert [fault for attacker in attackers for fault in attacker.client.faults] == []
+            print("  " + ", ".join(f"{name} {code}: {times}" for (name, code), times in sorted(actor.items())))
+        print(f"  {neighbour.summary()}")
+        print(f"  most held: {dict(audit.most)}")
+        print("\n".join(f"  finding: {finding}" for finding in findings) or "  no findings")
+    assert findings == []
     assert was_a_fight()
-    assert most["limits.nvidia.com/gpu"] > 2
-    assert seen > 100
+    assert audit.most[own.name, GPU] > 2
+    assert audit.seen > 100
+    assert len(neighbour.waits) > 5

@@ -46,6 +46,7 @@ def test_a_share_is_charged_by_the_smallest_card_and_debited_as_placed(plane: Co
         stored = kubectl.get("pod", "p", "-n", space)
         assert stored["metadata"]["labels"] == {"koordinator.sh/gpu-isolation-provider": "HAMi-core"}
         assert stored["spec"]["schedulerName"] == "koord-scheduler"
+        assert stored["spec"]["containers"][0]["resources"]["limits"] == {RATIO: "50", "koordinator.sh/gpu-core": "50"}
 
         # what koord-scheduler does: half of the larger card
         entry = {"minor": 0, "resources": {"koordinator.sh/gpu-core": "50", RATIO: "50"}}

@@ -75,7 +75,7 @@ def test_an_admission_by_hand_lowers_no_charge(program: Deployment, plane: Contr
         asked["spec"]["nodeSelector"] = POOL
         held = background.submit(create, attacker, asked)
         eventually(lambda: attacker.used(space), {"gpumem": "131072"})
-        (identity,) = attacker.ledger(space)
+        (identity,) = (key for key, entry in attacker.ledger(space).items() if entry["s"] == "admitted")
         forged = pod(space, "held", gpu=1, gpumem=8)
         forged["metadata"]["uid"] = identity
         assert post_review(program, "/validate", forged)["allowed"]
@@ -85,7 +85,7 @@ def test_an_admission_by_hand_lowers_no_charge(program: Deployment, plane: Contr
         assert held.result().returncode == 0
     # once the pod exists, it is no other
     assert post_review(program, "/validate", forged)["allowed"]
-    eventually(lambda: {entry["s"] for entry in attacker.ledger(space).values()}, {"waiting"}, seconds=60)
+    eventually(lambda: {entry["s"] for entry in attacker.ledger(space).values()}, {"floor"}, seconds=60)
     assert attacker.used(space) == {"gpumem": "131072"}
     assert post_review(program, "/webhook", forged)["allowed"] is False
 

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+import random
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from builders import SCORES
+from probes import Probes
 
 from hack.devcluster.plane import ControlPlane
+from hami_webhook.devices.pod_preferences import GPU_POLICY
 
 from .deployment import Deployment, Kubectl, deployed, eventually
 from .hamischeduler import HamiScheduler, scheduling
@@ -287,3 +291,40 @@ def test_a_raised_quota_wakes_who_waits_for_it(program: Deployment, scheduler: H
     kubectl.apply(quota(space, mem=25000))
     eventually(lambda: running(kubectl, space), 1, seconds=10)
     eventually(lambda: kubectl.used(space), {"gpumem": "20k"})
+
+
+def test_a_node_and_a_pod_that_mean_harm_hold_up_nobody(program: Deployment, scheduler: HamiScheduler) -> None:
+    """A node scores the pairs of its 48 cards at random, and a tenant's pods ask for the 24 best linked of them."""
+    kubectl = program.kubectl
+    space, tenant = namespace(kubectl), namespace(kubectl)
+    hostile = node_with_cards(kubectl, tenant, "hostile", 48)
+    chance, uuids = random.Random(1), [f"{hostile}-{number}" for number in range(48)]
+    scores = [{"uuid": x, "score": {y: chance.randrange(1860) for y in uuids if x != y}} for x in uuids]
+    patch = json.dumps({"metadata": {"annotations": {SCORES: json.dumps(scores)}}})
+    own_rights = (f"--as=system:node:{hostile}", "--as-group=system:nodes")
+    kubectl("patch", "node", hostile, "--type=merge", "-p", patch, *own_rights)
+    kubectl("label", "node", node_with_cards(kubectl, space, "own", 8), f"of={space}")
+    harm = [pod(tenant, f"harm-{number}", gpu=24, gpumem=1000 + number) for number in range(5)]
+    train = job(space, "train", 20, gpu=1, gpumem=4000, gpucores=15)
+    train["spec"]["template"]["spec"]["nodeSelector"] = {"of": space}
+    started = time.monotonic()
+    with Probes(scheduler.port, 1.0) as probes:
+        kubectl.apply(
+            *(
+                {**each, "metadata": {**each["metadata"], "annotations": {GPU_POLICY: "topology-aware"}}}
+                for each in harm
+            )
+        )
+        kubectl.apply(train)
+        while bound(kubectl, space) < 20:
+            assert time.monotonic() - started < 60, [item["status"] for item in pods_of(kubectl, space)]
+        last = time.monotonic() - started
+        while bound(kubectl, tenant) < len(harm):
+            assert time.monotonic() - started < 90, [item["status"] for item in pods_of(kubectl, tenant)]
+    failed = sum(seconds == float("inf") for seconds in probes.seconds)
+    print(
+        f"{scheduler.mode}: {failed} of {len(probes.seconds)} probes failed, the slowest took "
+        f"{max(probes.seconds):.3f} s; the last of 20 pods of others was bound after {last:.1f} s"
+    )
+    assert failed == 0
+    check_cards(kubectl)

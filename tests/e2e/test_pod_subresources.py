@@ -28,6 +28,7 @@ FORGED = "hami.io/vgpu-devices-allocated"
 ALLOCATION = {"hami.io/vgpu-node": "cards", "hami.io/vgpu-time": "1", FORGED: "cards-0,NVIDIA,1,0:;"}
 RESERVATION = "hami.io/quota-reservation"
 FOREIGN = ("volcano.sh/vgpu-ids-new", "scheduling.koordinator.sh/device-allocated")
+MIRROR = ("kubernetes.io/config.mirror", "kubernetes.io/config.hash", "kubernetes.io/config.source")
 RBAC = "rbac.authorization.k8s.io"
 
 
@@ -184,3 +185,44 @@ def test_our_scheduler_may_bring_an_allocation_with_its_binding(program: Deploym
     (done,) = requests(scheduler, space, "p", "pods/binding", kind, verbs, meta)
     assert done.returncode == 0, done.stderr
     assert kubectl.get("pod", "p", "-n", space)["metadata"]["annotations"].items() >= ALLOCATION.items()
+
+
+def test_no_privileged_ephemeral_container_comes_beside_cards(program: Deployment, space: str) -> None:
+    """As `kubectl debug` adds them: in a pod with cards one without privileges, in another pod any."""
+    kubectl = program.kubectl
+    kubectl.apply(pod(space, "cards", gpu=1, gpumem=1000), pod(space, "plain"))
+
+    def debug(name: str, profile: str) -> subprocess.CompletedProcess[str]:
+        how = ("--image=registry.invalid/none", f"--profile={profile}", f"--container={profile}", "--attach=false")
+        return kubectl.run("debug", name, "-n", space, *how)
+
+    refused = debug("cards", "sysadmin")
+    assert refused.returncode != 0
+    assert "ephemeral container sysadmin is privileged" in refused.stderr
+    for name, profile in (("cards", "general"), ("plain", "sysadmin")):
+        done = debug(name, profile)
+        assert done.returncode == 0, done.stderr
+    spec = kubectl.get("pod", "cards", "-n", space)["spec"]
+    assert [each["name"] for each in spec["ephemeralContainers"]] == ["general"]
+
+
+def test_a_mirror_pod_is_taken_from_its_own_node_only(program: Deployment, space: str, controller: Kubectl) -> None:
+    """What a kubelet shows of a static pod with cards is counted, above hard too; the annotation alone helps nobody."""
+    kubectl, plane = program.kubectl, program.plane
+    login = plane.authority.kubeconfig("node-cards", plane.server, "system:node:cards", "system:nodes")
+    node = kubectl.get("node", "cards")
+    owner = {"apiVersion": "v1", "kind": "Node", "name": "cards", "uid": node["metadata"]["uid"], "controller": True}
+    kubectl.apply(quota(space, mem=500))
+    eventually(lambda: kubectl.used(space), {"gpumem": "0"})
+
+    def mirror(name: str) -> JSON:
+        made = pod(space, name, gpu=1, gpumem=1000)
+        made["metadata"]["annotations"] = dict.fromkeys(MIRROR, "hash")
+        made["metadata"]["ownerReferences"] = [owner]
+        made["spec"] |= {"nodeName": "cards", "automountServiceAccountToken": False, "enableServiceLinks": False}
+        return made
+
+    assert "pod has node assigned" in controller.refused(mirror("forged"))
+    Kubectl(login)("create", "-f", "-", stdin=json.dumps(mirror("static")))
+    eventually(lambda: kubectl.used(space), {"gpumem": "1k"})
+    assert "exceeded quota: gpu-quota" in kubectl.refused(pod(space, "p", gpu=1, gpumem=1))

@@ -2,32 +2,36 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+import re
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 import pytest
+import yaml
 from devices.cards import A100_PROFILES
 
 from hack.devcluster.plane import ControlPlane
 
-from .deployment import Deployment, Kubectl, deployed, eventually
+from .deployment import ROOT, Deployment, Kubectl, deployed, eventually
 from .hamischeduler import HamiScheduler, scheduling
 from .kubelet import Kubelets
 from .objects import JSON, namespace
 from .revisions import Revisions
 from .scheduling import scheduler_account
+from .tenants import tenant
 
-DEVICES = ("--enable-ascend", "--enable-iluvatar")
+USE = "nvidia.com/use-gpuuuid"
 REGISTER = "hami.io/node-nvidia-register"
-FLAGS = ("--preemption=on", *DEVICES)
+FLAGS = ("--preemption=on",)
 LOW, MIDDLE, HIGH, NEVER = "e2e-low", "e2e-middle", "e2e-high", "e2e-never"
 
 
 @pytest.fixture(scope="module")
 def program(plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
-    with deployed(plane, tmp_path_factory.mktemp("program"), "hami-webhook-0", flags=DEVICES) as deployment:
+    with deployed(plane, tmp_path_factory.mktemp("program"), "hami-webhook-0") as deployment:
         scheduler_account(deployment.kubectl)
         for name, value in ((LOW, 10), (MIDDLE, 100), (HIGH, 1000), (NEVER, 2000)):
             rest = {"preemptionPolicy": "Never"} if name == NEVER else {}
@@ -230,7 +234,7 @@ def test_a_dry_run_evicts_nobody(env: Env, scheduler: HamiScheduler) -> None:
     node = env.add_node(cards(env.space, 1), **GPUS)
     env.fill(nvidia(), 1)
     scheduler.kill_extender()
-    scheduler.flags = ("--preemption=dry-run", *DEVICES)
+    scheduler.flags = ("--preemption=dry-run",)
     scheduler.start_extender()
     try:
         env.kubectl.apply(env.pod("high", HIGH, nvidia()))
@@ -351,6 +355,79 @@ def test_the_extender_is_killed_while_victims_end(env: Env, scheduler: HamiSched
     scheduler.start_extender()
     eventually(lambda: "high" in env.bound(), seconds=60)
     assert set(env.bound()) == {"high"}
+
+
+def names_other_cards(env: Env, uuids: list[str], seconds: float) -> None:
+    """A pod that isn't bound, and names another card every two seconds."""
+    env.kubectl.apply(env.pod("high", HIGH, nvidia(), **{USE: uuids[0]}))
+    deadline = time.monotonic() + seconds
+    for uuid in itertools.cycle(uuids):
+        if time.monotonic() > deadline:
+            break
+        env.kubectl("annotate", "pod", "high", "-n", env.space, "--overwrite", f"{USE}={uuid}")
+        time.sleep(2)
+    assert "high" not in env.bound()
+
+
+def comes_and_goes(env: Env, uuids: list[str], seconds: float) -> None:
+    """Pods that are deleted as soon as somebody was evicted for them, or after three seconds."""
+    deadline = time.monotonic() + seconds
+    for number, uuid in enumerate(itertools.cycle(uuids)):
+        if time.monotonic() > deadline:
+            break
+        before, began = len(env.victims()), time.monotonic()
+        env.kubectl.apply(env.pod(f"high{number}", HIGH, nvidia(), **{USE: uuid}))
+        while len(env.victims()) == before and time.monotonic() - began < 3:
+            time.sleep(0.05)
+        env.kubectl("delete", "pod", f"high{number}", "-n", env.space, "--force", "--grace-period=0")
+
+
+@pytest.mark.parametrize(
+    ("attack", "grace", "most"),
+    [(names_other_cards, 4, 2), (names_other_cards, 3600, 1), (comes_and_goes, 1, 3)],
+    ids=["another card", "another card, victims with an hour", "created and deleted"],
+)
+def test_pods_that_do_not_use_it_have_few_others_evicted(
+    env: Env, attack: Callable[[Env, list[str], float], None], grace: int, most: int
+) -> None:
+    count, seconds = 12, 22
+    node = env.add_node(cards(env.space, count), **GPUS)
+    low = [env.pod(f"low{number}", LOW, nvidia()) for number in range(count)]
+    for each in low:
+        each["spec"]["terminationGracePeriodSeconds"] = grace
+    env.kubectl.apply(*low)
+    eventually(lambda: set(env.bound().values()), {node})
+    eventually(lambda: len(env.bound()), count, seconds=60)
+    attack(env, [f"{env.space}-{number}" for number in range(count)], seconds)
+    evicted = len(env.victims())
+    print(f"\n{attack.__name__}, grace of {grace} s: {evicted} evicted in {seconds} s")
+    assert 1 <= evicted <= most
+    if attack is comes_and_goes:  # the other one may use the card that it named last
+        eventually(lambda: "preemption evicts nobody now: pods of namespace" in env.events())
+
+
+def test_the_quota_of_the_documents_keeps_high_priorities_from_tenants(
+    env: Env, plane: ControlPlane, program: Deployment
+) -> None:
+    (block,) = re.findall(r"```yaml\n(.*?)```", (ROOT / "docs" / "preemption.md").read_text(), re.DOTALL)
+    documents = {each["kind"]: each for each in yaml.safe_load_all(block)}
+    assert set(documents) == {"PriorityClass", "ResourceQuota"}
+    documents["ResourceQuota"]["metadata"]["namespace"] = env.space
+    env.kubectl.apply(*documents.values())
+    eventually(
+        lambda: env.kubectl.get("resourcequota", "-n", env.space)["items"][0]["status"].get("hard"), {"pods": "0"}
+    )
+    node = env.add_node(cards(env.space, 1), **GPUS)
+    env.fill(nvidia(), 1)
+    user = tenant(env.kubectl, plane, program.folder, env.space)
+    for name in ("high", "system-cluster-critical", "system-node-critical"):
+        assert "exceeded quota: no-high-priority" in user.refused(env.pod("p", name, nvidia()))
+    quota = ("resourcequota", "no-high-priority", "-n", env.space)
+    assert "forbidden" in user.run("delete", *quota).stderr
+    assert "forbidden" in user.run("patch", *quota, "--type=merge", "-p", '{"spec":{"hard":{"pods":"9"}}}').stderr
+    user.apply(env.pod("p", LOW, nvidia()))
+    eventually(lambda: "pod/p" in _refused(env))
+    assert (env.bound(), env.victims()) == ({"low0": node}, [])
 
 
 def _refused(env: Env) -> set[str]:

@@ -32,7 +32,8 @@ def installed(plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> 
     kubectl = Kubectl(plane.kubeconfig)
     earlier = namespace(kubectl)
     kubectl.apply(quota(earlier, "earlier", {"requests.nvidia.com/gpumem": "16000"}))
-    with deployed(plane, tmp_path_factory.mktemp("program"), "hami-webhook-0") as program:
+    folder = tmp_path_factory.mktemp("program")
+    with deployed(plane, folder, "hami-webhook-0", flags=("--enable-ascend=false",)) as program:
         add_node(kubectl, gpu_node("card-24g", 24576), gpu=10)
         yield Installed(program, earlier)
         kubectl("delete", "node", "card-24g")

@@ -173,6 +173,9 @@ def work(program: Roles, met: Callable[[], bool]) -> None:
     # a pod that the quota refuses, which is never said from a cache
     assert "exceeded quota" in kubectl.refused(pod(space, "large", gpu=1, gpumem=20000))
     assert "exceeded quota" in kubectl.refused(pod(namespace(kubectl), "large", gpu=1, gpumem=1_000_001))
+    # a pod whose name is taken
+    again = json.dumps(pod(space, "p", gpu=1, gpumem=3000))
+    assert "already exists" in kubectl.run("create", "-f", "-", stdin=again).stderr
     # a pod that costs more where it is placed than at admission
     kubectl.apply(pod(space, "share", gpu=1, gpumem_percentage=10))
     eventually(lambda: kubectl.get("pod", "share", "-n", space)["spec"].get("nodeName"), "cards", seconds=60)

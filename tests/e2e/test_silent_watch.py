@@ -1,4 +1,4 @@
-"""A quota holds from the moment it exists, although a replica's watch says nothing about it."""
+"""A quota holds from the moment it exists, although a replica's watches say nothing about it."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ import pytest
 from hack.devcluster.plane import ControlPlane
 
 from .apiproxy import ApiProxy
-from .deployment import Deployment, deployed, eventually
-from .objects import namespace, pod, quota
+from .deployment import Deployment, Kubectl, deployed, eventually
+from .objects import accelerator_quota, namespace, pod, quota
 from .tenants import tenant
 
 JSON = dict[str, Any]
@@ -45,6 +45,22 @@ def since(start: JSON, end: JSON) -> float:
     return (times[1] - times[0]).total_seconds()
 
 
+def refused_soon(user: Kubectl, space: str, start: JSON, refusal: str) -> None:
+    """A pod that is created later than `BELIEVED` after an object, and ten more, are refused with these words."""
+    numbers = itertools.count()
+
+    def create() -> JSON | None:
+        name = f"p-{next(numbers):03}"
+        done = user.run("create", "-o", "json", "-f", "-", stdin=json.dumps(pod(space, name, gpu=1, gpumem=10)))
+        assert done.returncode == 0 or refusal in done.stderr, done.stderr
+        created: JSON | None = json.loads(done.stdout) if done.returncode == 0 else None
+        return created
+
+    while (created := create()) is not None:
+        assert since(start, created) <= BELIEVED
+    assert [create() for _ in range(10)] == [None] * 10
+
+
 @pytest.mark.parametrize("known", [{}, {"limits.amd.com/gpu": 5}, {"pods": 100}], ids=["none", "another key", "native"])
 def test_a_new_limit_is_obeyed_at_once(
     program: Deployment, proxy: ApiProxy, plane: ControlPlane, tmp_path: Path, known: dict[str, int]
@@ -59,19 +75,35 @@ def test_a_new_limit_is_obeyed_at_once(
     try:
         marker = namespace(kubectl)
         kubectl.apply(quota(space, **known, gpu=1))
-        numbers = itertools.count()
-
-        def create() -> JSON | None:
-            name = f"p-{next(numbers):03}"
-            done = user.run("create", "-o", "json", "-f", "-", stdin=json.dumps(pod(space, name, gpu=1, gpumem=10)))
-            assert done.returncode == 0 or "exceeded quota: gpu-quota" in done.stderr, done.stderr
-            created: JSON | None = json.loads(done.stdout) if done.returncode == 0 else None
-            return created
-
-        start = kubectl.get("namespace", marker)
-        while (created := create()) is not None:
-            assert since(start, created) <= BELIEVED
-        assert [create() for _ in range(10)] == [None] * 10
+        refused_soon(user, space, kubectl.get("namespace", marker), "exceeded quota: gpu-quota")
     finally:
         proxy.speak()
     eventually(lambda: kubectl.ledger(space), {}, seconds=60)
+
+
+@pytest.mark.parametrize("what", ["quota", "label"])
+def test_a_new_limit_above_namespaces_is_obeyed_at_once(
+    program: Deployment, proxy: ApiProxy, plane: ControlPlane, tmp_path: Path, what: str
+) -> None:
+    """An AcceleratorQuota that is new, or one that selects a namespace by a label that is."""
+    kubectl = program.kubectl
+    space = namespace(kubectl)
+    user = tenant(kubectl, plane, tmp_path, space)
+    selector = {"matchLabels": {"org": space}}
+    made = accelerator_quota(space, selector, {"gpu": 1})
+    if what == "quota":
+        kubectl("label", "namespace", space, f"org={space}")
+    else:
+        kubectl.apply(made)
+    user.apply(pod(space, "before", gpu=1, gpumem=10))
+    proxy.silence()
+    try:
+        marker = namespace(kubectl)
+        if what == "quota":
+            kubectl.apply(made)
+        else:
+            kubectl("label", "namespace", space, f"org={space}")
+        refused_soon(user, space, kubectl.get("namespace", marker), f"exceeded quota: AcceleratorQuota {space}")
+    finally:
+        proxy.speak()
+        kubectl("delete", "acceleratorquota", space)

@@ -1,0 +1,50 @@
+"""Replicas whose machines' clocks are ten minutes off: charges in flight count, and the skew is reported."""
+
+from __future__ import annotations
+
+import json
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from hack.devcluster.plane import ControlPlane
+
+from .deployment import deployed, eventually
+from .objects import namespace, pod, quota
+from .webhooks import holding_webhook
+
+SKEW = "hami_webhook_clock_skew_seconds"
+
+
+@pytest.mark.parametrize("ahead", [600.0, -600.0])
+def test_a_charge_in_flight_survives_a_clock_that_is_ten_minutes_off(
+    plane: ControlPlane, tmp_path: Path, ahead: float
+) -> None:
+    with deployed(plane, tmp_path, "hami-webhook-0") as program:
+        kubectl = program.kubectl
+        eventually(program.leader, "hami-webhook-0")
+        program.start("hami-webhook-1", ahead=ahead)
+        del program.balancer.backends[0]  # the other replica charges, this one recomputes
+        space = namespace(kubectl)
+        kubectl.apply(quota(space, gpu=1))
+        with ThreadPoolExecutor() as background, holding_webhook(program, space, "held-") as release:
+            held = json.dumps(pod(space, "held-0", gpu=1, gpumem=10))
+            creating = background.submit(kubectl.run, "create", "-f", "-", stdin=held)
+            eventually(lambda: kubectl.used(space), {"gpu": "1"})
+            kubectl.apply(quota(space, gpu=1, mem=100_000))
+            eventually(lambda: kubectl.used(space).get("gpumem") is not None)  # the leader recomputed
+            assert kubectl.used(space)["gpu"] == "1"
+            assert [entry["s"] for entry in kubectl.ledger(space).values()] == ["admitted"]
+            assert "exceeded quota: gpu-quota" in kubectl.refused(pod(space, "more", gpu=1, gpumem=10))
+            release.set()
+            assert creating.result().returncode == 0
+        eventually(lambda: (kubectl.ledger(space), kubectl.used(space)["gpu"]), ({}, "1"))
+
+        def skews(name: str) -> dict[str, float]:
+            lines = [line for line in program.metrics(name).splitlines() if line.startswith(SKEW)]
+            return {line.split('"')[1]: float(line.rpartition(" ")[2]) for line in lines}
+
+        eventually(lambda: {*skews("hami-webhook-1")}, {"api-server", "leader"})
+        assert skews("hami-webhook-0") == {"api-server": pytest.approx(0, abs=5)}
+        assert skews("hami-webhook-1") == {"api-server": pytest.approx(ahead, abs=5), "leader": pytest.approx(0, abs=8)}
