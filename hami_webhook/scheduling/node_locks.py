@@ -37,6 +37,8 @@ _ALLOCATE_WITHIN = 0.5
 """Seconds after a bind, or after the plugin has said that it is done, before a lock is taken over: kubelet may still
 call the plugin for a pod that is gone by now, and the plugin serves who the lock names; or it may be about to unlock.
 """
+_AVOIDED = 60.0
+"""Seconds for which a node is the last choice after a bind gave up its lock."""
 _ALLOCATED = frozenset(("success", "failed"))
 """What the plugin sets the bind phase to just before it unlocks the node."""
 _UNKNOWN = -1
@@ -126,6 +128,8 @@ class NodeLocks:
         self._changes: dict[str, asyncio.Event] = {}
         self._others: dict[str, int] = {}
         """By node the resourceVersion with which the cache showed a lock last that wasn't taken here."""
+        self._failed: dict[str, float] = {}
+        """By node when a bind last gave up its lock."""
         self._last_bind: dict[str, float] = {}
         """By node the end of the last turn."""
         self._over: dict[tuple[str, str], tuple[str, float]] = {}
@@ -149,13 +153,19 @@ class NodeLocks:
             self._taken.pop((node, annotation), None)
             self._first_seen.pop((node, annotation), None)
             self._over.pop((node, annotation), None)
-        for known in (self._changes, self._others, self._last_bind):
+        for known in (self._changes, self._others, self._last_bind, self._failed):
             known.pop(node, None)
 
     @property
     def busy(self) -> set[str]:
         """The nodes at which a pod would wait: others wait there, or the cache shows a lock."""
         return self._locked | self._waiting.keys()
+
+    @property
+    def contended(self) -> set[str]:
+        """The nodes whose lock a bind gave up in the last minute: whatever they offer, others are better."""
+        now = self._clock()
+        return {node for node, at in self._failed.items() if now < at + _AVOIDED}
 
     def _taken_here(self, node: str, annotation: str, value: str) -> bool:
         taken = self._taken.get((node, annotation))
@@ -278,6 +288,7 @@ class NodeLocks:
                 until = min(until, free_at)
             was_over = free_at < inf
         if self._clock() >= deadline:
+            self._failed[node] = self._clock()
             raise LockContended(self._contention(node, lock))
         return self._seen(node, lock.annotation) != shown
 
@@ -362,6 +373,7 @@ class NodeLocks:
         if left < 0:
             return None
         if held is None:
+            self._failed[node] = now
             raise ClusterError(
                 f"node {node}: {lock.annotation} can't be read, and is ignored in {_spoken(round(left))}: {problem}"
             )

@@ -164,8 +164,10 @@ class Placer:
         )
         self._filter_cache = FilterCache(state, vendors, self._policies.node, nominations=nominations)
         self.events: EventRecorder | None = EventRecorder(cluster, clock)
-        self.busy_nodes: Callable[[], Collection[str]] = tuple
-        """Nodes at which a pod would wait for others to be bound: the last choice of those that are as good."""
+        self.locked_nodes: Callable[[], tuple[Collection[str], Collection[str]]] = lambda: ((), ())
+        """Nodes at which a pod would wait for others to be bound: the last choice of those that are as good; and those
+        whose lock a bind gave up: the last choice of all.
+        """
         self._known = state
         """Where the namespace's pods are known, whose quota it is."""
 
@@ -379,7 +381,7 @@ class Placer:
 
     async def _chosen(self, found: CycleState, slices: TimeSlices) -> CycleState:
         """With the fitting nodes in order, and the best one's placement."""
-        order = best_first(found.filtered.fits, found.request, self._policies.node, self.busy_nodes())
+        order = best_first(found.filtered.fits, found.request, self._policies.node, *self.locked_nodes())
         failed = dict(found.filtered.failed)
         while order:
             best = self._filter_cache.fit(found.request, found.budget, order[0].node)
@@ -408,7 +410,7 @@ class Placer:
 
     def graded(self, request: PodRequest, fits: Sequence[NodeRank], highest: int) -> dict[str, int]:
         """The fitting nodes' grades, 0 to `highest`."""
-        return grades(fits, request, self._policies.node, highest, self.busy_nodes())
+        return grades(fits, request, self._policies.node, highest, *self.locked_nodes())
 
     def record_placed(self, pod: Pod, found: CycleState) -> None:
         """The event that says which node was chosen, of which; and a line of the log that says which linked cards."""

@@ -129,27 +129,40 @@ def ranked(
 
 
 def best_first(
-    fits: Sequence[NodeRank], request: PodRequest, default_node_policy: str, busy: Collection[str] = ()
+    fits: Sequence[NodeRank],
+    request: PodRequest,
+    default_node_policy: str,
+    busy: Collection[str] = (),
+    contended: Collection[str] = (),
 ) -> list[NodeRank]:
-    """As `ranked`, of nodes that are known by how they stand; of equal ones those that are `busy` come last."""
+    """As `ranked`, of nodes that are known by how they stand; of equal ones those that are `busy` come last, and the
+    `contended` ones after all others.
+    """
     keys = _rank_keys(fits, request, default_node_policy)
     # sorts are stable, and each of these is on plain values, which compare quickly
     by_name = sorted(range(len(fits)), key=[each.node for each in fits].__getitem__)
     if busy:
         by_name.sort(key=[each.node in busy for each in fits].__getitem__)
-    return [fits[index] for index in sorted(by_name, key=keys.__getitem__)]
+    order = [fits[index] for index in sorted(by_name, key=keys.__getitem__)]
+    return sorted(order, key=lambda each: each.node in contended) if contended else order
 
 
 def grades(
-    fits: Sequence[NodeRank], request: PodRequest, default_node_policy: str, highest: int, busy: Collection[str] = ()
+    fits: Sequence[NodeRank],
+    request: PodRequest,
+    default_node_policy: str,
+    highest: int,
+    busy: Collection[str] = (),
+    contended: Collection[str] = (),
 ) -> dict[str, int]:
     """The fitting nodes' grades from 0 to `highest`, the best, by rank: nodes that are as good have the same grade.
 
-    Of those that are as good the `busy` ones have a lower grade, if not lower than the next ones'.
+    Of those that are as good the `busy` ones have a lower grade, if not lower than the next ones'. The `contended` ones
+    rank behind all others.
     """
     keys = _rank_keys(fits, request, default_node_policy)
-    if busy:
-        keys = [(key, each.node in busy) for key, each in zip(keys, fits, strict=True)]
+    if busy or contended:
+        keys = [(each.node in contended, key, each.node in busy) for key, each in zip(keys, fits, strict=True)]
     order = {key: rank for rank, key in enumerate(sorted(set(keys)))}
     last = max(1, len(order) - 1)
     grade = {key: round(highest * (last - rank) / last) for key, rank in order.items()}

@@ -96,7 +96,7 @@ def extender_server(
         annotations={lock.annotation for lock in locks_of_vendors},
     )
     core.state.node_changed = locks.node_changed
-    core.placer.busy_nodes = lambda: locks.busy
+    core.placer.locked_nodes = lambda: (locks.busy, locks.contended)
     preemption = None
     if settings.preemption != "off":
         preemption = Preemption(

@@ -443,3 +443,23 @@ async def test_only_locks_that_were_not_taken_here_make_the_cache_of_pods_doubtf
     show()
     async with env.locks.turn("n") as deadline:
         assert await env.locks.take("n", a_pod("r"), deadline) == theirs
+
+
+async def test_attack_a_node_whose_lock_cannot_be_read_is_the_last_choice_for_a_minute() -> None:
+    env = LockEnv()
+    await env.open("x")
+    with pytest.raises(ClusterError, match="can't be read"):
+        await env.take(a_pod("p"))
+    assert env.locks.contended == {"n"}
+    env.now += 60
+    assert env.locks.contended == set()
+
+
+async def test_a_node_whose_lock_did_not_come_in_time_is_the_last_choice() -> None:
+    env = LockEnv()
+    await env.open(f"{at(0)},a,lives", "lives")
+    with pytest.raises(LockContended):
+        await env.take(a_pod("p"))
+    assert env.locks.contended == {"n"}
+    await env.take(a_pod("p"), "m")
+    assert env.locks.contended == {"n"}

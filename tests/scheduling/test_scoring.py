@@ -223,3 +223,13 @@ def test_of_nodes_as_good_a_busy_one_comes_last_and_a_better_one_first_though_it
         graded = grades(fits, ask, policy, 10, set(busy))
         assert [graded[first] >= graded[second] for first, second in pairwise(order)] == [True, True]
         assert (graded["a"] == graded["b"]) is (busy != "a")
+
+
+@pytest.mark.parametrize("policy", ["spread", "binpack"])
+def test_a_node_whose_lock_was_given_up_comes_after_worse_ones(policy: str) -> None:
+    scores = {"a": 1.0, "b": 2.0, "c": 3.0} if policy == "spread" else {"a": 3.0, "b": 2.0, "c": 1.0}
+    fits = [NodeRank(name, score) for name, score in scores.items()]
+    ask = read_pod_request(Pod.from_object(pod("p", gpu=1)), VENDORS, policy)
+    assert ask is not None
+    assert "".join(each.node for each in best_first(fits, ask, policy, {"b"}, {"a"})) == "bca"
+    assert grades(fits, ask, policy, 10, {"b"}, {"a"}) == {"b": 10, "c": 5, "a": 0}

@@ -35,7 +35,7 @@ def test_a_browser_sees_what_the_demo_placed() -> None:
                 row = page.get_by_role("row", name="limits.nvidia.com/gpumem")
                 assert [cell.inner_text() for cell in row.get_by_role("cell").all()][1:3] == ["36288", "40000"]
                 page.get_by_role("link", name="Pods").click()
-                assert page.locator("tbody tr", has_text="Running").count() > 0
+                expect(page.locator("tbody tr", has_text="Running")).not_to_have_count(0)
         finally:
             deadline.cancel()
             process.kill()

@@ -18,6 +18,10 @@ JSON = dict[str, Any]
 STALL = 0.5
 """Seconds that a request takes which costs the API server nothing, when the whole machine stands still."""
 LIFELESS = 5.0
+PAUSE = 0.5
+"""Seconds between two pods. A charge goes with a recompute some seconds after its pod: who makes pods more quickly than
+its quota has room for such charges is refused for that.
+"""
 
 
 @dataclass
@@ -37,7 +41,7 @@ class Neighbour:
     waits: list[float] = field(default_factory=list)
     """Seconds from each pod's creation until it was bound."""
     unbound: list[str] = field(default_factory=list)
-    """Pods that waited for `patience` seconds without being bound."""
+    """Pods that waited for `patience` seconds without being bound, with what kube-scheduler says of them."""
     stalls: list[tuple[float, float]] = field(default_factory=list)
     """When requests that do nothing took longer than `STALL`, from and to."""
     lives: list[float] = field(default_factory=list)
@@ -81,17 +85,18 @@ class Neighbour:
                 continue
             self._see_bound(client, f"{pods}/{made['metadata']['name']}")
             client("DELETE", f"{pods}/{made['metadata']['name']}", {"gracePeriodSeconds": 0})
-            self._end.wait(0.1)
+            self._end.wait(PAUSE)
 
     def _see_bound(self, client: Client, path: str) -> None:
-        began = time.monotonic()
+        began, found = time.monotonic(), dict[str, Any]()
         while time.monotonic() < began + self.patience:
             _, found = client("GET", path)
             if "nodeName" in found.get("spec", {}):
                 self.waits.append(time.monotonic() - began)
                 return
             self._end.wait(0.05) if not self._end.is_set() else time.sleep(0.05)
-        self.unbound.append(path)
+        conditions = found.get("status", {}).get("conditions") or [{}]
+        self.unbound.append(f"{path}: {conditions[0].get('message')}")
 
     def _probe(self) -> None:
         client = self.client()
