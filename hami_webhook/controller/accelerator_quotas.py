@@ -12,7 +12,12 @@ from hami_webhook.kube.objects import ResourceQuota
 from hami_webhook.quota.recompute import Recomputed
 
 LONGEST_DELAY = 10.0
-"""Seconds after the first change by which a quota is recomputed: pods of all its namespaces are listed for it."""
+"""Seconds after the first change by which a quota is recomputed, whatever that costs: charges of pods that are gone
+keep the pods of other namespaces out until then.
+"""
+
+_PAUSE_PER_SECOND = 20
+"""Seconds between recomputes in a burst for each second that one takes: pods of all namespaces are listed for it."""
 
 
 class AcceleratorQuotaReconciler(QuotaReconciler):
@@ -23,6 +28,8 @@ class AcceleratorQuotaReconciler(QuotaReconciler):
     def __init__(self, core: Core, pace: Pace, *, jitter: Callable[[], float] = random) -> None:
         super().__init__(core, pace, jitter=jitter)
         self._selected: dict[str, frozenset[str]] = {}
+        self._took: dict[str, float] = {}
+        """Seconds that the last recompute of each quota took."""
 
     def namespaces_changed(self) -> None:
         for name in self._accounts:
@@ -37,6 +44,14 @@ class AcceleratorQuotaReconciler(QuotaReconciler):
     def _scope(self, quota: ResourceQuota) -> str:
         return quota.name
 
+    def _longest(self, scope: str) -> float:
+        return min(LONGEST_DELAY, max(self._pace.longest, _PAUSE_PER_SECOND * self._took.get(scope, 0.0)))
+
     async def _recompute(self, scope: str, name: str) -> Recomputed:
-        async with self._core.accelerator_quotas.turn(""):
-            return await self._core.accelerator_recomputer.run("", name, self._lost, self._history.gone)
+        done = await self._core.accelerator_recomputer.run("", name, self._lost, self._history.gone)
+        self._took[name] = done.took
+        return done
+
+    def _forget_account(self, quota: ResourceQuota) -> None:
+        super()._forget_account(quota)
+        self._took.pop(quota.name, None)

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import random
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator
 from dataclasses import dataclass
 
 from hami_webhook.assembly import Core
@@ -34,6 +34,9 @@ In a burst the charges themselves drop them, and a recompute that writes meanwhi
 _AFTER = 0.1
 """Seconds after a deadline at which it has surely passed."""
 
+_AT_ONCE = 4
+"""Scopes that are recomputed at the same time."""
+
 _LONGEST_BACKOFF = 60.0
 LOOP = "quotas"
 
@@ -54,7 +57,7 @@ class Pace:
 class QuotaReconciler:
     """Keeps ResourceQuotas true; those of a scope, which is a namespace, are recomputed together.
 
-    `pod_changed`, `quota_changed` and the like are called with events; `step` does what is due. `expired` counts ledger
+    `pod_changed`, `quota_changed` and the like are called with events; `run` does what is due. `expired` counts ledger
     entries for which no pod came, `drifted` recomputes that changed used for no known reason.
     """
 
@@ -80,6 +83,9 @@ class QuotaReconciler:
         """Charges without room that quotas let pass and no event tells of yet, by UID."""
         self._next_resync = 0.0
         self._wake = asyncio.Event()
+        self._busy: set[str] = set()
+        """Scopes whose quotas are being recomputed."""
+        self._slots = asyncio.Semaphore(_AT_ONCE)
         self.expired = 0
         self.drifted = 0
 
@@ -116,8 +122,7 @@ class QuotaReconciler:
 
     async def _recompute(self, scope: str, name: str) -> Recomputed:
         """Recompute a quota. Raises `ClusterError`."""
-        async with self._core.quotas.turn(scope):
-            return await self._core.recomputer.run(scope, name, self._lost, self._history.gone)
+        return await self._core.recomputer.run(scope, name, self._lost, self._history.gone)
 
     def _is_charged(self, pod: Pod, scope: str) -> bool:
         """Whether ledgers had what a new pod costs, so that it is in used, and a recompute only drops its entries."""
@@ -203,8 +208,12 @@ class QuotaReconciler:
             self._touch(scope)
 
     def _touch(self, scope: str) -> None:
-        """Recompute the scope's quotas soon: debounced, but no later than `Pace.longest` after the first change."""
-        self._gather(self._changed, scope, self._pace.debounce, self._pace.longest)
+        """Recompute the scope's quotas soon: debounced, but no later than `_longest` after the first change."""
+        self._gather(self._changed, scope, self._pace.debounce, self._longest(scope))
+
+    def _longest(self, scope: str) -> float:
+        """Seconds after the first change by which the scope's quotas are recomputed, however many follow."""
+        return self._pace.longest
 
     def _gather(self, work: dict[str, tuple[float, float]], scope: str, delay: float, longest: float) -> None:
         """Recompute the scope `delay` s after the last such call, but no later than `longest` s after the first."""
@@ -225,16 +234,16 @@ class QuotaReconciler:
         self._wake.set()
 
     def next_due(self) -> float:
-        """When `step` next has something to do."""
-        return min((self._next_resync, *(when for _, when in self._all_due())))
+        """When there is next something to do."""
+        return min((self._next_resync, *(when for scope, when in self._all_due() if scope not in self._busy)))
 
     def _all_due(self) -> Iterator[tuple[str, float]]:
         yield from self._timed.items()
         for work in (self._changed, self._charged):
             yield from ((scope, when) for scope, (_, when) in work.items())
 
-    async def step(self) -> int:
-        """Recompute what is due now; how many quotas were looked at."""
+    def _begin_due(self) -> Iterator[Coroutine[None, None, int]]:
+        """The recomputes that are due now, for each scope that isn't being recomputed."""
         now = self._core.clock()
         due = {scope for scope, when in self._all_due() if when <= now}
         quiet: set[str] = set()
@@ -243,26 +252,40 @@ class QuotaReconciler:
             self._history.prune(now)
             quiet = self._accounts.keys() - due - self._changed.keys()
             due |= self._accounts.keys()
-        looked = 0
-        for scope in sorted(due):
+        for scope in sorted(due - self._busy):
             for work in (self._changed, self._charged, self._timed):
                 work.pop(scope, None)
-            looked += await self._reconcile(scope, quiet=scope in quiet)
-        return looked
+            self._busy.add(scope)
+            yield self._reconcile_in_turn(scope, quiet=scope in quiet)
+
+    async def step(self) -> int:
+        """Recompute what is due now; how many quotas were looked at."""
+        return sum(await asyncio.gather(*self._begin_due()))
 
     async def run(self, sleep: Callable[[float], Awaitable[None]] = asyncio.sleep) -> None:
-        """Work until cancelled."""
+        """Work until cancelled. A quota that takes long, as its pods are many, delays few others."""
         in_background.set(True)
-        while True:
-            await self.step()
-            self._wake.clear()
-            pause = max(0.01, self.next_due() - self._core.clock())
-            waits = [asyncio.ensure_future(self._wake.wait()), asyncio.ensure_future(sleep(pause))]
-            try:
-                await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
-            finally:
-                for wait in waits:
-                    wait.cancel()
+        self._busy.clear()
+        async with asyncio.TaskGroup() as tasks:
+            while True:
+                for reconciling in self._begin_due():
+                    tasks.create_task(reconciling)
+                self._wake.clear()
+                pause = max(0.01, self.next_due() - self._core.clock())
+                waits = [asyncio.ensure_future(self._wake.wait()), asyncio.ensure_future(sleep(pause))]
+                try:
+                    await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+                finally:
+                    for wait in waits:
+                        wait.cancel()
+
+    async def _reconcile_in_turn(self, scope: str, *, quiet: bool) -> int:
+        try:
+            async with self._slots:
+                return await self._reconcile(scope, quiet=quiet)
+        finally:
+            self._busy.discard(scope)
+            self._wake.set()
 
     async def _reconcile(self, scope: str, *, quiet: bool) -> int:
         """Recompute a namespace's quotas; `quiet` if nothing happened there that would change them."""

@@ -24,7 +24,7 @@ from hami_webhook.cluster.clock import ServerClock
 from hami_webhook.cluster.quotas_in_memory import WITHOUT_STATUS, QuotasInMemory
 from hami_webhook.config import ConfigError, Settings
 from hami_webhook.config.go_syntax import ListenAddress
-from hami_webhook.controller.accelerator_quotas import LONGEST_DELAY, AcceleratorQuotaReconciler
+from hami_webhook.controller.accelerator_quotas import AcceleratorQuotaReconciler
 from hami_webhook.controller.certificates import CertRotator
 from hami_webhook.controller.informers import SharedInformers
 from hami_webhook.controller.leader import LeaderElection
@@ -133,8 +133,7 @@ async def running(
     reconcilers: list[QuotaReconciler] = []
     if "controller" in settings.roles:
         pace = Pace(settings.quota_debounce, settings.quota_resync, settings.quota_reservation_ttl)
-        slower = replace(pace, longest=LONGEST_DELAY)
-        reconcilers = [QuotaReconciler(core, pace), AcceleratorQuotaReconciler(core, slower)]
+        reconcilers = [QuotaReconciler(core, pace), AcceleratorQuotaReconciler(core, pace)]
     showback = Showback(core)
     requeue_trigger = (
         RequeueTrigger(cluster, lambda: a_node(core), clock=clock) if "extender" in settings.roles else None

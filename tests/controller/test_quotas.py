@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
+from collections.abc import Awaitable
 
 import pytest
-from builders import card, container, node
+from builders import accelerator_quota, card, container, node
 from quota.objects import ALLOCATED, GPU, LARGE, MEM, NOON, SMALL, TEAM, full, pod, quota
 from quota.quota_env import QuotaEnv, no_sleep
 
@@ -421,3 +422,56 @@ async def test_the_pace_is_as_configured() -> None:
     async with QuotaEnv(L, quota(mem=9000), pace=Pace(debounce=5, resync=1000, ttl=45)) as env:
         env.reconciler.touch(TEAM)
         assert at(env) == 2.0
+
+
+async def test_a_quota_whose_pods_take_long_to_list_delays_no_other_and_is_recomputed_again_after_that() -> None:
+    async with QuotaEnv(L, quota(mem=9000), quota(mem=9000, namespace="team-b")) as env:
+        lists, going_on = 0, asyncio.Event()
+
+        async def wait(step: str) -> None:
+            nonlocal lists
+            if step == "list:before":
+                lists += 1
+                if lists == 1:
+                    await going_on.wait()
+
+        def never(_: float) -> Awaitable[None]:
+            return asyncio.Event().wait()
+
+        env.cluster.pause = wait
+        running = asyncio.create_task(env.reconciler.run(sleep=never))
+        seen = []
+        for scope in (TEAM, "team-b", TEAM, "team-c"):
+            env.reconciler.touch(scope)
+            env.now += 1
+            env.reconciler.touch("wakes the loop")
+            await env.drain()
+            seen.append(lists)
+        due_meanwhile = env.reconciler.next_due()
+        going_on.set()
+        await env.drain()
+        running.cancel()
+        assert (*seen, lists) == (1, 2, 2, 2, 3)
+        assert due_meanwhile > env.now
+
+
+@pytest.mark.parametrize(("seconds", "longest"), [(0.0, 2.0), (0.25, 5.0), (5.0, 10.0)])
+async def test_a_quota_of_many_namespaces_is_recomputed_as_often_as_it_is_cheap(seconds: float, longest: float) -> None:
+    """In a burst of changes, and by how long the list of its pods and the write take."""
+    async with QuotaEnv(accelerator_quota(mem=9)) as env:
+        above = env.reconcilers[1]
+
+        async def take(step: str) -> None:
+            if step == "list:before":
+                env.now += seconds
+
+        env.cluster.pause = take
+        above.touch(TEAM)
+        await env.run(20)
+        env.cluster.pause = None
+        began, looked = env.now, 0
+        while not looked:
+            above.touch(TEAM)
+            env.now += 0.25
+            looked = await above.step()
+        assert env.now - began == longest
