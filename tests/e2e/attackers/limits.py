@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import Counter, defaultdict, deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,6 +14,8 @@ JSON = dict[str, Any]
 GPU, MEM = "limits.nvidia.com/gpu", "limits.nvidia.com/gpumem"
 SMALLEST = 1000
 """MiB of the smallest card that any node registers: what a percentage is counted by until the pod is placed."""
+_TOLD = 150
+"""Revisions of the limits' namespaces that are told of before a finding."""
 Card = tuple[str, str]
 """A node's name, and a UUID there: another node may register the same."""
 
@@ -34,8 +36,11 @@ class Limit:
 
     def cost(self, item: JSON, now: JSON) -> dict[str, int]:
         """What a pod holds, or will hold at least. `now` is the pod as it is, `item` as it was bound."""
-        if now["status"].get("phase") in ("Succeeded", "Failed"):
-            return {}
+        if (
+            now["status"].get("phase") in ("Succeeded", "Failed")
+            or now["metadata"].get("deletionGracePeriodSeconds") == 0
+        ):
+            return {}  # the last revision of a pod that is deleted by force is one in which its time is over
         placed = placement(item)
         if placed:
             counted = [(memory, card) for card, memory, _ in placed if not self.device_type or card in self.cards]
@@ -101,6 +106,8 @@ class Audit:
     most: Counter[tuple[str, str]] = field(default_factory=Counter)
     """The most that pods held of each limit's keys."""
     seen: int = 0
+    before: dict[str, list[str]] = field(default_factory=dict)
+    """What happened before each finding, a line for each revision."""
 
     def run(self, changes: Iterable[Change]) -> None:
         self._bound: dict[str, JSON] = {}
@@ -109,8 +116,11 @@ class Audit:
         self._cards: dict[str, list[tuple[Card, int, int]]] = {}
         self._taken: dict[Card, Counter[int]] = defaultdict(Counter)
         self._used: dict[str, JSON] = {}
+        self._last: deque[str] = deque(maxlen=_TOLD)
         for change in changes:
             self.seen += 1
+            if any(change.object["metadata"].get("namespace") in (*limit.namespaces, None) for limit in self.limits):
+                self._last.append(_told(change))
             if change.kind == "pods":
                 self._pod(change)
             limits = self.limits
@@ -158,5 +168,20 @@ class Audit:
             self._find(f"card {card[1]} holds more than it has", f"{taken} of {most}", revision)
 
     def _find(self, what: str, amounts: str, revision: int) -> None:
-        self.findings.setdefault(what, f"revision {revision}: {what}: {amounts}")
+        if what not in self.findings:
+            self.findings[what] = f"revision {revision}: {what}: {amounts}"
+            self.before[what] = list(self._last)
         self.repeated[what] += 1
+
+
+def _told(change: Change) -> str:
+    """What a revision changed that charges depend on."""
+    meta, spec, status = (change.object.get(part) or {} for part in ("metadata", "spec", "status"))
+    facts: JSON = {
+        **{key: text for key, text in (meta.get("annotations") or {}).items() if "hami" in key or "nvidia" in key},
+        **{key: spec[key] for key in ("nodeName", "schedulingGates", "schedulerName") if key in spec},
+        **{key: status[key] for key in ("used", "phase") if key in status},
+    }
+    if change.kind == "pods":
+        facts |= spec["containers"][0]["resources"].get("limits", {})
+    return f"{change.revision} {change.type} {change.kind} {meta['name']} {meta['uid']} {facts}"

@@ -24,6 +24,8 @@ AMOUNTS: Sequence[Mapping[str, int]] = (
 )
 OTHER_SCHEDULERS = ("default-scheduler", "volcano", "koord-scheduler", "my-own", "none")
 GATE = {"schedulingGates": [{"name": "example.com/wait"}]}
+PAUSE = 0.1
+"""Seconds between actions, in which the machine has time for others: how much an API server can take isn't our matter."""
 MERGE, STRATEGIC = "application/merge-patch+json", "application/strategic-merge-patch+json"
 
 
@@ -47,7 +49,7 @@ class Tenant(Actor):
         cards: Sequence[str],
         priorities: Sequence[str],
     ) -> None:
-        super().__init__(dice)
+        super().__init__(dice, PAUSE)
         self.client = client
         self.space, self.closed, self.wide = space, closed, wide
         self.nodes, self.cards, self.priorities = nodes, cards, priorities
