@@ -25,7 +25,7 @@ AMOUNTS: Sequence[Mapping[str, int]] = (
 OTHER_SCHEDULERS = ("default-scheduler", "volcano", "koord-scheduler", "my-own", "none")
 GATE = {"schedulingGates": [{"name": "example.com/wait"}]}
 PAUSE = 0.1
-"""Seconds between actions, in which the machine has time for others: how much an API server can take isn't our matter."""
+"""Seconds between actions: how much the machine can do isn't what is tested."""
 MERGE, STRATEGIC = "application/merge-patch+json", "application/strategic-merge-patch+json"
 
 
