@@ -28,13 +28,11 @@ from hami_webhook.admission.pods import (
     own_to_schedule,
     read_pod,
     refuse_ephemeral,
-    refuse_static,
-    refuse_unfit,
     reset,
-    validate,
     validate_update,
 )
 from hami_webhook.admission.review import UNCHANGED, Answer, Review
+from hami_webhook.admission.rules import EVERY_POD, NAMING_POD, STATIC_POD, NewPod, walk
 from hami_webhook.devices.device_lister import DeviceLister
 from hami_webhook.devices.foreign_pods import names_any
 from hami_webhook.devices.keys import Governed
@@ -134,11 +132,14 @@ class AdmissionHandler:
         self._touches_all = bool(vendors.touching_every_container)
 
     async def mutate(self, review: Review) -> Answer:
-        """`/mutate`: normalise only."""
+        """`/mutate`: normalise, and check what comes of it."""
         if not _is_new_pod(review):
             return UNCHANGED
         done = await self._mutated(review)
-        return UNCHANGED if done is None else _answer(done)
+        if done is None:
+            return UNCHANGED
+        await self._check(self._new(done.draft.result()), done.context)
+        return _answer(done)
 
     async def validate(self, review: Review, time_left: float | None = None) -> Answer:
         """`/validate`: check, then charge as the very last step; of a Binding, what it would write on its pod."""
@@ -151,13 +152,14 @@ class AdmissionHandler:
         if is_unmanaged(review.object, self._vendors):
             return UNCHANGED
         pod = read_pod(review.object, review.namespace)
+        new = self._new(pod)
+        walk(EVERY_POD, new)
         if is_static(pod, _user_of(review)):
-            refuse_static(pod, self._vendors)
+            walk(STATIC_POD, new)
             return UNCHANGED  # it holds its cards already: the recompute counts them, whatever room there is
-        requests = await self._validate(pod)
-        if requests is None or self._is_free(pod, dry_run=review.dry_run):
+        if not await self._check(new) or self._is_free(new, dry_run=review.dry_run):
             return UNCHANGED
-        priced = self._charging.price(pod, requests)
+        priced = self._charging.price(pod, new.requests)
         await self._charging.refuse_uncreatable(pod, _name_of(review.object), sized=_is_sized(review.object))
         charged = await priced.charge(
             _uid_of(pod) or review.uid,
@@ -175,14 +177,10 @@ class AdmissionHandler:
         if done is None:
             return UNCHANGED
         pod = done.draft.result()
-        requests: Mapping[str, Requests] | None
-        if done.checked:
-            requests = self._requests.checked_requests(pod, self._lister) or None
-        else:
-            requests = await self._validate(pod)
-        if requests is None or self._is_free(pod, dry_run=review.dry_run):
+        new = self._new(pod)
+        if not await self._check(new, done.context) or self._is_free(new, dry_run=review.dry_run):
             return _answer(done)
-        priced = self._charging.price(pod, requests)
+        priced = self._charging.price(pod, new.requests)
         await self._charging.refuse_uncreatable(pod, _name_of(review.object), sized=False)
         brought = pod.annotations.get(self._reservation_key, "")
         charged, secret = await priced.reserve(reservation=brought, dry_run=review.dry_run, time_left=time_left)
@@ -195,18 +193,19 @@ class AdmissionHandler:
         if not self._touches_all and is_unmanaged(review.object, self._vendors):
             return None
         pod = read_pod(review.object, review.namespace)
+        new = self._new(pod)
+        walk(EVERY_POD, new)
         if is_static(pod, _user_of(review)):
-            refuse_static(pod, self._vendors)
+            walk(STATIC_POD, new)
             return None
-        refuse_unfit(pod, self._vendors)
         draft = PodDraft(review.object, original=pod)
         elsewhere = governed_foreign(pod, self._vendors)
-        ground = AdmissionContext(await self._namespace(pod), self._policies()) if elsewhere else None
-        foreign = mutate_for_foreign(draft, self._vendors, self._lister, ground)
+        context = AdmissionContext(await self._namespace(pod), self._policies()) if elsewhere else None
+        foreign = mutate_for_foreign(draft, self._vendors, self._lister, context)
         if foreign.named and not names_any(draft, self._vendors.own_names):
             done = Mutation(draft)  # nothing of ours, in no container
         else:
-            done = await self._ours(draft, foreign, ground)
+            done = await self._ours(draft, foreign, context)
         done = done.with_foreign(foreign)
         for note in done.draft.notes:
             logger.debug("%s: %s", pod.key, note)
@@ -214,7 +213,7 @@ class AdmissionHandler:
             await self._namespaces.report_ignored(pod.namespace, done.ignored_namespace_keys)
         return done
 
-    async def _ours(self, draft: PodDraft, foreign: ForeignMutation, ground: AdmissionContext | None) -> Mutation:
+    async def _ours(self, draft: PodDraft, foreign: ForeignMutation, context: AdmissionContext | None) -> Mutation:
         """What our own vendors and their policy make of a pod that other schedulers are done with."""
         refusal: Denied | None = None
         try:
@@ -226,29 +225,34 @@ class AdmissionHandler:
                 raise
         if not requested:
             leave = own_to_schedule(draft.original, self._rules) or foreign.named
-            return Mutation(draft if leave else reset(draft, self._vendors, self._lister, ground))
-        ground = ground or AdmissionContext(await self._namespace(draft.original), self._policies())
-        return mutate(draft, requested, self._vendors, self._rules, ground, self._lister, refusal)
+            return Mutation(draft if leave else reset(draft, self._vendors, self._lister, context))
+        context = context or AdmissionContext(await self._namespace(draft.original), self._policies())
+        return mutate(draft, requested, self._vendors, self._rules, context, self._lister, refusal)
 
-    async def _validate(self, pod: Pod) -> Mapping[str, Requests] | None:
-        """Validate a pod; what it requests by vendor, None if it requests no cards of us or of another scheduler."""
-        if not names_managed(pod, self._vendors):
-            refuse_unfit(pod, self._vendors)
-            return None
-        requests = validate(pod, self._vendors, self._lister, self._requests)
-        governed: list[Governed] = [self._vendors[key] for key in requests]
-        foreign = self._vendors.foreign_named_by(pod)
-        if foreign:
-            governed += governed_foreign(pod, self._vendors)
+    def _new(self, pod: Pod) -> NewPod:
+        return NewPod(pod, self._vendors, self._lister, self._requests)
+
+    async def _check(self, new: NewPod, context: AdmissionContext | None = None) -> bool:
+        """Whether a new pod that breaks no rule for every pod requests cards of us or of another scheduler.
+
+        `context` is where it arrives, if that is known. Raises `Denied` for whatever it breaks.
+        """
+        if not names_managed(new.pod, self._vendors):
+            return False
+        walk(NAMING_POD, new)
+        governed: list[Governed] = [self._vendors[key] for key in new.requests]
+        if new.foreign:
+            governed += governed_foreign(new.pod, self._vendors)
         if governed:
-            policy.check(pod, await self._namespace(pod), self._policies(), governed)
-        return requests if requests or foreign else None
+            context = context or AdmissionContext(await self._namespace(new.pod), self._policies())
+            policy.check(new.pod, context.namespace, context.policies, governed)
+        return bool(new.requests or new.foreign)
 
-    def _is_free(self, pod: Pod, *, dry_run: bool) -> bool:
+    def _is_free(self, new: NewPod, *, dry_run: bool) -> bool:
         """Whether nothing has to be charged: the price of a pod for another scheduler may be a refusal, and what a dry
         run comes to no write proves.
         """
-        return not dry_run and not self._vendors.foreign_named_by(pod) and self._charging.is_unlimited(pod)
+        return not dry_run and not new.foreign and self._charging.is_unlimited(new.pod)
 
     async def _namespace(self, pod: Pod) -> Namespace:
         if not pod.namespace:

@@ -1,4 +1,6 @@
-"""What admission does with a pod: the mutating and the validating steps, in the order of docs/spec/core.md#5.
+"""What admission does with a pod: how it changes a new one, and checks a change, in the order of docs/spec/core.md#5.
+
+What new pods are refused for is the table of `rules`.
 
 Pure: the namespace, the policies and the user come in as values; charging is the caller's last step.
 """
@@ -15,15 +17,15 @@ from hami_webhook.admission.denial import Denied
 from hami_webhook.admission.identities import AdmissionRules, User, refuse_changes
 from hami_webhook.config.errors import cut
 from hami_webhook.devices.device_lister import NO_DEVICES, DeviceLister
-from hami_webhook.devices.foreign_pods import DEFAULT_SCHEDULER, is_mirror, name_scheduler, refuse_owned
+from hami_webhook.devices.foreign_pods import DEFAULT_SCHEDULER, is_mirror, name_scheduler
 from hami_webhook.devices.foreign_scheduler import ForeignScheduler
 from hami_webhook.devices.model import BadRequest, Requests
-from hami_webhook.devices.pod_preferences import GPU_POLICY, CardPolicy, parse_weights
+from hami_webhook.devices.pod_preferences import GPU_POLICY, CardPolicy
 from hami_webhook.devices.registry import Vendors
 from hami_webhook.devices.reserved_annotations import OWNED_LABELS, owned_in
 from hami_webhook.devices.vendor import Vendor
 from hami_webhook.kube.draft import PodDraft, pod_in
-from hami_webhook.kube.objects import Container, ContainerKind, MalformedObject, Namespace, Pod
+from hami_webhook.kube.objects import Container, MalformedObject, Namespace, Pod
 from hami_webhook.kube.quantity import Quantity, QuantityError
 from hami_webhook.kube.wire import Resources, ReviewedPod
 from hami_webhook.policy.rules import PolicyRules
@@ -35,13 +37,13 @@ _MOST_KNOWN, _LONGEST_KNOWN = 1000, 4096
 class Mutation(Struct, frozen=True):
     """A pod after mutation, the policies that acted on it, and the keys that mean nothing on its Namespace.
 
-    `checked`: validation has nothing left to check but what the pod requests.
+    `context` is where it arrives, if that mattered.
     """
 
     draft: PodDraft
     rules: tuple[str, ...] = ()
     ignored_namespace_keys: tuple[str, ...] = ()
-    checked: bool = False
+    context: AdmissionContext | None = None
 
     def with_foreign(self, foreign: ForeignMutation) -> Mutation:
         """With what policy did for the sake of other schedulers."""
@@ -49,7 +51,7 @@ class Mutation(Struct, frozen=True):
             return self
         rules = tuple(dict.fromkeys((*foreign.rules, *self.rules)))
         ignored = sorted({*foreign.ignored_namespace_keys, *self.ignored_namespace_keys})
-        return Mutation(self.draft, rules, tuple(ignored))
+        return Mutation(self.draft, rules, tuple(ignored), self.context)
 
 
 class ForeignMutation(Struct, frozen=True):
@@ -82,10 +84,10 @@ def is_unmanaged(pod: ReviewedPod, vendors: Vendors) -> bool:
             return False
     if meta is None:
         return True
-    return OWNED_LABELS.isdisjoint(meta.labels or ()) and not (meta.annotations and _forged(meta.annotations, vendors))
+    return OWNED_LABELS.isdisjoint(meta.labels or ()) and not (meta.annotations and forged(meta.annotations, vendors))
 
 
-def _forged(annotations: Mapping[str, str], vendors: Vendors) -> set[str]:
+def forged(annotations: Mapping[str, str], vendors: Vendors) -> set[str]:
     """The scheduler-owned keys among annotations, those of other projects' schedulers included."""
     return {
         *owned_in(annotations),
@@ -100,21 +102,6 @@ def read_pod(obj: ReviewedPod, namespace: str) -> Pod:
         return pod_in(obj, namespace)
     except MalformedObject as error:
         raise Denied(400, f"the pod can't be read: {error}") from error
-
-
-def refuse_unfit(pod: Pod, vendors: Vendors) -> None:
-    """What holds for every new pod, whatever it asks for. Raises `Denied`."""
-    if not any(container.kind is ContainerKind.APP for container in pod.containers):
-        raise Denied(403, "pod has no containers")
-    if pod.annotations:
-        owned = _forged(pod.annotations, vendors)
-        for scheduler in vendors.foreign_named_by(pod) if owned else ():
-            owned.difference_update(scheduler.owned)  # removed by its `admit`, refused by its `check`
-        if owned:
-            raise Denied(403, f"annotation {min(owned)} is written by the scheduler only; remove it from the pod")
-    if not OWNED_LABELS.isdisjoint(pod.labels):
-        key = min(OWNED_LABELS & pod.labels.keys())
-        raise Denied(403, f"label {key} is written by the scheduler only; remove it from the pod")
 
 
 def normalise(draft: PodDraft, vendors: Vendors, lister: DeviceLister) -> tuple[Vendor, ...]:
@@ -153,18 +140,18 @@ def governed_foreign(pod: Pod | PodDraft, vendors: Vendors) -> list[ForeignSched
 
 
 def mutate_for_foreign(
-    draft: PodDraft, vendors: Vendors, lister: DeviceLister, ground: AdmissionContext | None
+    draft: PodDraft, vendors: Vendors, lister: DeviceLister, context: AdmissionContext | None
 ) -> ForeignMutation:
     """Let the other schedulers that a pod is for put it into their form, after policy. Raises `Denied`.
 
-    The first of them gives the pod a scheduler, unless it names our vendors' resources too. `ground` may be missing if
+    The first of them gives the pod a scheduler, unless it names our vendors' resources too. `context` may be missing if
     the pod is none that is governed elsewhere.
     """
     if is_mirror(draft.original):
         return ForeignMutation()
     outcome = policy.PolicyOutcome()
-    if ground is not None:
-        outcome = policy.apply(draft, ground.namespace, ground.policies, governed_foreign(draft, vendors))
+    if context is not None:
+        outcome = policy.apply(draft, context.namespace, context.policies, governed_foreign(draft, vendors))
     found = vendors.foreign_named_by(draft.original)  # nobody has changed its containers yet
     try:
         for scheduler in found:
@@ -180,10 +167,10 @@ def mutate_for_foreign(
     return ForeignMutation(bool(found), outcome.rules, outcome.ignored_namespace_keys)
 
 
-def reset(draft: PodDraft, vendors: Vendors, lister: DeviceLister, ground: AdmissionContext | None) -> PodDraft:
+def reset(draft: PodDraft, vendors: Vendors, lister: DeviceLister, context: AdmissionContext | None) -> PodDraft:
     """The pod as it came, but for what other schedulers make of it."""
     fresh = draft.reset()
-    mutate_for_foreign(fresh, vendors, lister, ground)
+    mutate_for_foreign(fresh, vendors, lister, context)
     return fresh
 
 
@@ -198,7 +185,7 @@ def mutate(
     requested: tuple[Vendor, ...],
     vendors: Vendors,
     rules: AdmissionRules,
-    ground: AdmissionContext,
+    context: AdmissionContext,
     lister: DeviceLister,
     refusal: Denied | None = None,
 ) -> Mutation:
@@ -206,59 +193,31 @@ def mutate(
 
     `refusal` is why it couldn't be normalised; it stands unless policy changes what the pod's containers mean.
     """
-    pod, namespace, policies = draft.original, ground.namespace, ground.policies
+    pod, namespace, policies = draft.original, context.namespace, context.policies
     named = [rule for rule in policies.matching(namespace, pod.labels) if rule.scheduler_name is not None]
     scheduler = (named[-1].scheduler_name if named else None) or rules.scheduler_name
     if not own_to_schedule(pod, rules, scheduler):
         if refusal is not None:
             raise refusal
-        return Mutation(reset(draft, vendors, lister, ground))
+        return Mutation(reset(draft, vendors, lister, context))
     outcome = policy.PolicyOutcome()
-    bounded = policy.concerns(namespace, policies)
-    if bounded:
-        governed = reset(draft, vendors, lister, ground)
+    if policy.concerns(namespace, policies):
+        governed = reset(draft, vendors, lister, context)
         outcome = policy.apply(governed, namespace, policies, requested)
         if governed.annotations.changed:
             normalise(governed, vendors, lister)  # what a vendor writes may depend on what policy wrote before it
             draft, refusal = governed, None
     if refusal is not None:
         raise refusal
-    refuse_privileged(pod)
     acted = list(outcome.rules)
     if scheduler and draft.scheduler_name != scheduler:
         if outcome.scheduler_rule is not None:
             draft.warn(f"spec.schedulerName set to {scheduler} by policy {outcome.scheduler_rule}")
             acted += [outcome.scheduler_rule] if outcome.scheduler_rule not in acted else []
         draft.scheduler_name = scheduler
-    refuse_node_name(pod)
-    refuse_bad_weights(draft.annotations, pod.name)
     for warning in suspicions(draft):
         draft.warn(warning)
-    return Mutation(draft, tuple(acted), outcome.ignored_namespace_keys, checked=not bounded)
-
-
-def validate(
-    pod: Pod, vendors: Vendors, lister: DeviceLister = NO_DEVICES, known: RequestCache | None = None
-) -> Mapping[str, Requests]:
-    """Check a pod as it is about to be stored, for any scheduler, all but policy; what it requests, by vendor.
-
-    Raises `Denied`.
-    """
-    refuse_unfit(pod, vendors)
-    try:
-        for scheduler in vendors.foreign if is_mirror(pod) else ():
-            refuse_owned(pod.annotations, scheduler.owned)
-        for scheduler in vendors.foreign_named_by(pod) if not is_mirror(pod) else ():
-            scheduler.check(pod, lister)
-        vendors.mixing.check(pod)
-    except BadRequest as error:
-        raise bad_request(error) from error
-    requests = checked_requests(pod, vendors, lister) if known is None else known.checked_requests(pod, lister)
-    if requests:
-        refuse_privileged(pod)
-        refuse_node_name(pod)
-        refuse_bad_weights(pod.annotations, pod.name)
-    return requests
+    return Mutation(draft, tuple(acted), outcome.ignored_namespace_keys, context)
 
 
 def validate_update(
@@ -310,16 +269,6 @@ def added_privileged(old: ReviewedPod, new: ReviewedPod) -> str:
         if security is not None and security.privileged is True and container.name not in before:
             return container.name or ""
     return ""
-
-
-def refuse_static(pod: Pod, vendors: Vendors) -> None:
-    """What holds for a pod that its node runs already: it brings no allocation. Raises `Denied`."""
-    refuse_unfit(pod, vendors)
-    try:
-        for scheduler in vendors.foreign:
-            refuse_owned(pod.annotations, scheduler.owned)
-    except BadRequest as error:
-        raise bad_request(error) from error
 
 
 def checked_requests(pod: Pod, vendors: Vendors, lister: DeviceLister = NO_DEVICES) -> dict[str, Requests]:
@@ -387,24 +336,6 @@ def own_to_schedule(pod: Pod, rules: AdmissionRules, scheduler: str = "") -> boo
     if not name or (name == DEFAULT_SCHEDULER and rules.force_overwrite_default_scheduler):
         return True
     return name in (rules.scheduler_name, scheduler)
-
-
-def refuse_privileged(pod: Pod) -> None:
-    for container in pod.containers:
-        if container.privileged:
-            raise Denied(403, f"container {container.name} is privileged")
-
-
-def refuse_node_name(pod: Pod) -> None:
-    if pod.node_name:
-        raise Denied(403, "pod has node assigned")
-
-
-def refuse_bad_weights(annotations: Mapping[str, str], pod: str) -> None:
-    try:
-        parse_weights(annotations, pod)
-    except ValueError as error:
-        raise Denied(403, str(error)) from error
 
 
 _OF_KUBEVIRT = "kubevirt.io"

@@ -8,8 +8,10 @@ import pytest
 from builders import container, read_node
 
 from hami_webhook.admission.denial import Denied
-from hami_webhook.admission.pods import refuse_unfit
+from hami_webhook.admission.pods import RequestCache
+from hami_webhook.admission.rules import EVERY_POD, NewPod, walk
 from hami_webhook.devices.codecs import DeviceEntry
+from hami_webhook.devices.device_lister import NO_DEVICES
 from hami_webhook.devices.lock_annotations import COMMON_LOCK, NodeLock
 from hami_webhook.devices.model import (
     AllocatedDevice,
@@ -195,7 +197,9 @@ def test_an_init_container_is_placed_but_the_plugin_gives_it_nothing(sidecar: bo
 def test_nobody_brings_the_plugins_annotations(word: str) -> None:
     key = f"CAMBRICON_DSMLU_{word}"
     with pytest.raises(Denied, match=key):
-        refuse_unfit(Pod.from_object(pod(annotations={key: "false"})), CHART)
+        walk(
+            EVERY_POD, NewPod(Pod.from_object(pod(annotations={key: "false"})), CHART, NO_DEVICES, RequestCache(CHART))
+        )
 
 
 # 6: extraction

@@ -12,7 +12,8 @@ from builders import container, node
 from devices.fit_env import NOW, Admitted, pod
 
 from hami_webhook.admission.denial import Denied
-from hami_webhook.admission.pods import AdmissionContext, mutate_for_foreign, validate
+from hami_webhook.admission.pods import AdmissionContext, RequestCache, mutate_for_foreign
+from hami_webhook.admission.rules import NAMING_POD, NewPod, walk
 from hami_webhook.device_config import builtin_device_config, enabled_vendors
 from hami_webhook.devices.foreign_scheduler import NoNode, Prediction
 from hami_webhook.devices.registry import Vendors
@@ -153,7 +154,7 @@ class Koords:
             draft = PodDraft(manifest, "default")
             mutate_for_foreign(draft, self.vendors, self.state, GROUND)
             after = jsonpatch.apply_patch(manifest, draft.operations())
-            validate(Pod.from_object(after), self.vendors, self.state)
+            walk(NAMING_POD, NewPod(Pod.from_object(after), self.vendors, self.state, RequestCache(self.vendors)))
             again = PodDraft(after, "default")
             mutate_for_foreign(again, self.vendors, self.state, GROUND)
         except Denied as denial:

@@ -1,0 +1,145 @@
+"""What a new pod is refused for: one table, which `/mutate`, `/validate` and `/webhook` walk alike.
+
+Each rule is a function with the page of docs/spec that it follows. A pod is judged as it is about to be stored, which
+`/validate` gets and mutation makes; what mutation can't read or mean it refuses by itself. Policy comes last, as it
+takes the pod's Namespace (`policy.check`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
+
+from hami_webhook.admission.denial import Denied
+from hami_webhook.admission.pods import RequestCache, bad_request, forged
+from hami_webhook.devices.device_lister import DeviceLister
+from hami_webhook.devices.foreign_pods import is_mirror, refuse_owned
+from hami_webhook.devices.foreign_scheduler import ForeignScheduler
+from hami_webhook.devices.model import BadRequest, Requests
+from hami_webhook.devices.pod_preferences import parse_weights
+from hami_webhook.devices.registry import Vendors
+from hami_webhook.devices.reserved_annotations import OWNED_LABELS
+from hami_webhook.kube.objects import ContainerKind, Pod
+
+
+class NewPod:
+    """A pod that is about to be stored, with what the rules ask of it, found once.
+
+    `foreign` are the other schedulers that it asks for cards; `mirror`: a node says with it what it runs already.
+    """
+
+    __slots__ = ("_known", "_requests", "foreign", "lister", "mirror", "pod", "vendors")
+
+    def __init__(self, pod: Pod, vendors: Vendors, lister: DeviceLister, known: RequestCache) -> None:
+        self.pod = pod
+        self.vendors = vendors
+        self.lister = lister
+        self.foreign: Sequence[ForeignScheduler] = vendors.foreign_named_by(pod)
+        self.mirror = is_mirror(pod)
+        self._known = known
+        self._requests: Mapping[str, Requests] | None = None
+
+    @property
+    def requests(self) -> Mapping[str, Requests]:
+        """What it requests of our vendors, by their keys. Raises `Denied` for an amount that can't be meant."""
+        if self._requests is None:
+            self._requests = self._known.checked_requests(self.pod, self.lister)
+        return self._requests
+
+
+def has_app_containers(new: NewPod) -> None:
+    if not any(container.kind is ContainerKind.APP for container in new.pod.containers):
+        raise Denied(403, "pod has no containers")
+
+
+def brings_no_allocation(new: NewPod) -> None:
+    """What another scheduler owns is removed by its `admit` and refused by its `check`."""
+    annotations = new.pod.annotations
+    owned = forged(annotations, new.vendors) if annotations else None
+    if owned:
+        owned.difference_update(*(scheduler.owned for scheduler in new.foreign))
+    if owned:
+        raise Denied(403, f"annotation {min(owned)} is written by the scheduler only; remove it from the pod")
+
+
+def brings_no_scheduler_label(new: NewPod) -> None:
+    if not OWNED_LABELS.isdisjoint(new.pod.labels):
+        key = min(OWNED_LABELS & new.pod.labels.keys())
+        raise Denied(403, f"label {key} is written by the scheduler only; remove it from the pod")
+
+
+def static_brings_no_allocation(new: NewPod) -> None:
+    """A mirror pod brings no allocation of any other scheduler either."""
+    for scheduler in new.vendors.foreign if new.mirror else ():
+        refuse_owned(new.pod.annotations, scheduler.owned)
+
+
+def other_schedulers_take_it(new: NewPod) -> None:
+    for scheduler in () if new.mirror else new.foreign:
+        scheduler.check(new.pod, new.lister)
+
+
+def mixes_no_schedulers(new: NewPod) -> None:
+    new.vendors.mixing.check(new.pod)
+
+
+def amounts_can_be_meant(new: NewPod) -> None:
+    """Found out with what the pod requests."""
+    new.requests  # noqa: B018  (raises)
+
+
+def has_no_privileged_container(new: NewPod) -> None:
+    for container in new.pod.containers if new.requests else ():
+        if container.privileged:
+            raise Denied(403, f"container {container.name} is privileged")
+
+
+def has_no_node(new: NewPod) -> None:
+    if new.pod.node_name and new.requests:
+        raise Denied(403, "pod has node assigned")
+
+
+def scoring_weights_can_be_read(new: NewPod) -> None:
+    if new.requests:
+        try:
+            parse_weights(new.pod.annotations, new.pod.name)
+        except ValueError as error:
+            raise Denied(403, str(error)) from error
+
+
+class Rule(NamedTuple):
+    """`check` raises `Denied`, or `BadRequest` where a vendor's or another scheduler's form is wrong."""
+
+    check: Callable[[NewPod], None]
+    page: str
+
+
+EVERY_POD = (
+    Rule(has_app_containers, "core.md#5"),
+    Rule(brings_no_allocation, "security.md#1"),
+    Rule(brings_no_scheduler_label, "security.md#1"),
+)
+"""For every new pod, whatever it asks for; mutation begins with them. A pod that `is_unmanaged` breaks none of them."""
+
+STATIC_POD = (Rule(static_brings_no_allocation, "security.md#1"),)
+"""For a pod that its node runs already, besides: nothing else can be decided about it."""
+
+NAMING_POD = (
+    *STATIC_POD,
+    Rule(other_schedulers_take_it, "volcano.md#5"),
+    Rule(mixes_no_schedulers, "core.md#5"),
+    Rule(amounts_can_be_meant, "security.md#2"),
+    Rule(has_no_privileged_container, "core.md#5"),
+    Rule(has_no_node, "core.md#5"),
+    Rule(scoring_weights_can_be_read, "core.md#7"),
+)
+"""For a pod of which a container names a managed resource, for any scheduler, besides."""
+
+
+def walk(rules: tuple[Rule, ...], new: NewPod) -> None:
+    """Raise `Denied` for the first rule that a pod breaks."""
+    try:
+        for rule in rules:
+            rule.check(new)
+    except BadRequest as error:
+        raise bad_request(error) from error

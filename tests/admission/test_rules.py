@@ -1,0 +1,124 @@
+"""What a new pod is refused for: by one table, on every path (docs/spec/core.md#5)."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+from builders import container
+from devices.fit_env import configured
+from hypothesis import given
+from hypothesis import strategies as st
+from integrations.test_mixing import SECTION
+
+from hami_webhook.admission import handler, rules
+from hami_webhook.admission.denial import Denied
+from hami_webhook.admission.pods import RequestCache, is_unmanaged, read_pod
+from hami_webhook.admission.rules import EVERY_POD, NAMING_POD, STATIC_POD, NewPod, Rule, walk
+from hami_webhook.devices.device_lister import NO_DEVICES
+from hami_webhook.devices.registry import Vendors
+
+from .reviews import JSON, FakeServices, cpu, handler_of, parsed, pod, review
+from .test_identities import CHART
+from .test_pods import POD
+from .test_static_pods import MIRROR, NODE
+
+SPEC = Path(__file__).parents[2] / "docs" / "spec"
+PATHS = pytest.mark.parametrize("path", ["mutate", "validate", "webhook"])
+TABLES = {"EVERY_POD": EVERY_POD, "STATIC_POD": STATIC_POD, "NAMING_POD": NAMING_POD}
+
+
+DENIED = configured(SECTION + "volcano: {mixedNameSets: deny}")
+
+
+def reviewed(obj: JSON, path: str, user: JSON | None = None, known: Vendors = CHART) -> str:
+    """What the pod is refused with; empty if it is allowed."""
+    answering = handler_of(known=known, services=FakeServices())
+    try:
+        asyncio.run(getattr(answering, path)(parsed(review(obj, **({"userInfo": user} if user else {})))))
+    except Denied as denied:
+        return denied.message
+    return ""
+
+
+def without(rule: Rule, patching: pytest.MonkeyPatch) -> None:
+    """Take a rule out of all tables."""
+    for name, table in TABLES.items():
+        patching.setattr(handler, name, tuple(each for each in table if each is not rule))
+
+
+def gpu(**spec: Any) -> JSON:
+    return pod("p", container(gpu=1, mem=3000), **spec)
+
+
+VGPU = container(limits={"volcano.sh/vgpu-number": "1"})
+BROKEN: dict[str, tuple[JSON, str]] = {
+    "has_app_containers": ({**pod(), "spec": {"containers": []}}, "pod has no containers"),
+    "brings_no_allocation": (
+        gpu(annotations={"hami.io/vgpu-node": "n1"}),
+        "annotation hami.io/vgpu-node is written by the scheduler only; remove it from the pod",
+    ),
+    "brings_no_scheduler_label": (
+        gpu(labels={"hami.io/vgpu-node": "n1"}),
+        "label hami.io/vgpu-node is written by the scheduler only; remove it from the pod",
+    ),
+    "static_brings_no_allocation": (
+        pod("p", VGPU, nodeName="n1", annotations={**MIRROR, "volcano.sh/vgpu-ids-new": "GPU-1,NVIDIA,10,1:;"}),
+        "annotation volcano.sh/vgpu-ids-new is written by the scheduler only; remove it from the pod",
+    ),
+    "other_schedulers_take_it": (
+        pod("p", VGPU, schedulerName="volcano", nodeName="n1"),
+        "pod has node assigned",
+    ),
+    "mixes_no_schedulers": (pod("p", container(gpu=1, mem=3000), {**VGPU, "name": "b"}), "[mixed-names]"),
+    "amounts_can_be_meant": (gpu(initContainers=[container("x", gpu="1500m", mem=3000)]), "1500m"),
+    "has_no_privileged_container": (
+        pod("p", container(gpu=1, mem=3000), cpu("agent", securityContext={"privileged": True})),
+        "container agent is privileged",
+    ),
+    "has_no_node": (gpu(nodeName="n1"), "pod has node assigned"),
+    "scoring_weights_can_be_read": (gpu(annotations={"hami.io/device-scoring-weights": "slot=1"}), "slot=1"),
+}
+
+
+@PATHS
+@pytest.mark.parametrize("rule", [*EVERY_POD, *NAMING_POD], ids=lambda rule: rule.check.__name__)
+def test_every_rule_refuses_on_every_path_and_nothing_else_does_it_for_it(
+    rule: Rule, path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    obj, message = BROKEN[rule.check.__name__]
+    user = NODE if rule.check is rules.static_brings_no_allocation else None
+    known = DENIED if rule.check is rules.mixes_no_schedulers else CHART
+    assert message in reviewed(obj, path, user, known)
+    without(rule, monkeypatch)
+    if rule.check is not rules.amounts_can_be_meant:  # whoever asks what the pod requests finds out
+        assert message not in reviewed(obj, "validate", user, known)
+
+
+@PATHS
+@pytest.mark.parametrize("table", ["EVERY_POD", "NAMING_POD"])
+def test_a_rule_that_is_added_refuses_on_every_path(table: str, path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_p(new: NewPod) -> None:
+        if new.pod.name == "p":
+            raise Denied(403, "called p")
+
+    monkeypatch.setattr(handler, table, (*TABLES[table], Rule(no_p, "core.md#5")))
+    assert reviewed(gpu(), path) == "called p"
+    assert reviewed({**gpu(), "metadata": {"name": "q", "namespace": "team-a"}}, path) == ""
+
+
+@given(obj=POD, more=st.sampled_from([{}, {"hami.io/vgpu-node": "n1"}, {"volcano.sh/vgpu-ids-new": "x"}]))
+def test_the_cheap_look_passes_no_pod_that_breaks_a_rule(obj: JSON, more: dict[str, str]) -> None:
+    meta = obj.get("metadata") or {}
+    obj = {**obj, "metadata": {**meta, "annotations": {**(meta.get("annotations") or {}), **more}}}
+    came = parsed(review(obj)).object
+    if is_unmanaged(came, CHART):
+        walk(EVERY_POD, NewPod(read_pod(came, "team-a"), CHART, NO_DEVICES, RequestCache(CHART)))
+
+
+@pytest.mark.parametrize("rule", [*EVERY_POD, *NAMING_POD], ids=lambda rule: rule.check.__name__)
+def test_a_rule_names_a_section_of_the_specification(rule: Rule) -> None:
+    page, section = rule.page.split("#")
+    assert f'<a id="{section}"></a>' in (SPEC / page).read_text()
