@@ -9,7 +9,7 @@ ARG SOURCE_DATE_EPOCH=0
 ARG REVISION=
 ENV PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_CACHE_DIR=1 PYTHONDONTWRITEBYTECODE=1
 WORKDIR /src
-COPY pyproject.toml hatch_build.py README.md constraints.txt ./
+COPY pyproject.toml hatch_build.py README.md LICENSE NOTICE constraints.txt ./
 COPY hami_webhook ./hami_webhook
 RUN python -m pip wheel --no-deps --wheel-dir /wheels . \
  && python -m venv --without-pip /opt/hami-webhook \
