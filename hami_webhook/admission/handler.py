@@ -235,9 +235,10 @@ class AdmissionHandler:
     async def _check(self, new: NewPod, context: AdmissionContext | None = None) -> bool:
         """Whether a new pod that breaks no rule for every pod requests cards of us or of another scheduler.
 
-        `context` is where it arrives, if that is known. Raises `Denied` for whatever it breaks.
+        `context` is where it arrives, if that is known, as it is for pods that mutation gave a scheduler. Raises
+        `Denied` for whatever it breaks.
         """
-        if not names_managed(new.pod, self._vendors):
+        if context is None and not names_managed(new.pod, self._vendors):
             return False
         walk(NAMING_POD, new)
         governed: list[Governed] = [self._vendors[key] for key in new.requests]

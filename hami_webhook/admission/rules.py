@@ -26,25 +26,19 @@ class NewPod:
     """A pod that is about to be stored, with what the rules ask of it, found once.
 
     `foreign` are the other schedulers that it asks for cards; `mirror`: a node says with it what it runs already.
+    `requests` are those to our vendors, by their keys; none before `amounts_can_be_meant`.
     """
 
-    __slots__ = ("_known", "_requests", "foreign", "lister", "mirror", "pod", "vendors")
+    __slots__ = ("foreign", "known", "lister", "mirror", "pod", "requests", "vendors")
 
     def __init__(self, pod: Pod, vendors: Vendors, lister: DeviceLister, known: RequestCache) -> None:
         self.pod = pod
         self.vendors = vendors
         self.lister = lister
+        self.known = known
         self.foreign: Sequence[ForeignScheduler] = vendors.foreign_named_by(pod)
-        self.mirror = is_mirror(pod)
-        self._known = known
-        self._requests: Mapping[str, Requests] | None = None
-
-    @property
-    def requests(self) -> Mapping[str, Requests]:
-        """What it requests of our vendors, by their keys. Raises `Denied` for an amount that can't be meant."""
-        if self._requests is None:
-            self._requests = self._known.checked_requests(self.pod, self.lister)
-        return self._requests
+        self.mirror = bool(pod.annotations) and is_mirror(pod)
+        self.requests: Mapping[str, Requests] = {}
 
 
 def has_app_containers(new: NewPod) -> None:
@@ -84,8 +78,8 @@ def mixes_no_schedulers(new: NewPod) -> None:
 
 
 def amounts_can_be_meant(new: NewPod) -> None:
-    """Found out with what the pod requests."""
-    new.requests  # noqa: B018  (raises)
+    """So it is known what the pod requests."""
+    new.requests = new.known.checked_requests(new.pod, new.lister)
 
 
 def has_no_privileged_container(new: NewPod) -> None:

@@ -93,8 +93,7 @@ def test_every_rule_refuses_on_every_path_and_nothing_else_does_it_for_it(
     known = DENIED if rule.check is rules.mixes_no_schedulers else CHART
     assert message in reviewed(obj, path, user, known)
     without(rule, monkeypatch)
-    if rule.check is not rules.amounts_can_be_meant:  # whoever asks what the pod requests finds out
-        assert message not in reviewed(obj, "validate", user, known)
+    assert message not in reviewed(obj, "validate", user, known)
 
 
 @PATHS

@@ -22,10 +22,13 @@ from .counting import counted_calls
 ALL = enabled_vendors(builtin_device_config().config)
 KINDS: dict[str, tuple[JSON, int]] = {
     "nothing managed": (cpu(), 24),
-    "plain GPU": (container(gpu=1, mem=3000), 180),
-    "percentage": (container(limits={"nvidia.com/gpu": 1, PERCENT: 50}), 200),
+    "plain GPU": (container(gpu=1, mem=3000), 165),
+    "percentage": (container(limits={"nvidia.com/gpu": 1, PERCENT: 50}), 180),
 }
 """Reviews, and how many calls they may take."""
+
+OF_THE_FIRST = 40
+"""More calls for the first pod of a workload: what its amounts mean is worked out once."""
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -71,4 +74,5 @@ def test_a_review_takes_few_calls_and_asks_the_cluster_nothing(kind: str) -> Non
 
     asyncio.run(story())  # for what is worked out once in a process
     costs, again = asyncio.run(story())
-    assert max(costs, again) <= most
+    assert again <= most
+    assert costs <= most + OF_THE_FIRST
