@@ -1,6 +1,7 @@
 """What the API server has shown of the cluster's objects (docs/architecture.md, the table of caches).
 
-Kept by informers, or by the caller that makes the objects. An object that can't be read is left out, with the reason.
+Kept by informers, or by the caller that makes the objects: one row for each kind says where its objects are kept, and
+each change gives the object as it was and as it is. An object that can't be read is left out, with the reason.
 """
 
 from __future__ import annotations
@@ -8,9 +9,9 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Generic, NamedTuple, TypeVar
 
-from hami_webhook.cluster.api import LONGEST_SILENCE, Kind
+from hami_webhook.cluster.api import JSON, LONGEST_SILENCE, Kind
 from hami_webhook.kube.disruption import PodDisruptionBudget
 from hami_webhook.kube.objects import MalformedObject, Namespace, Node, Pod, ResourceQuota, checked_device
 from hami_webhook.quota.accelerator_cache import AcceleratorQuotaCache
@@ -20,6 +21,41 @@ from hami_webhook.scheduling.cluster_cache import ClusterCache
 from hami_webhook.scheduling.preemption.nominations import Nominations
 
 logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+
+class Key(NamedTuple):
+    """What tells objects of a kind apart; fields that an object doesn't have are empty."""
+
+    namespace: str
+    name: str
+    uid: str
+
+    @classmethod
+    def of(cls, obj: Mapping[str, Any]) -> Key:
+        """The key of an object."""
+        meta = obj.get("metadata") or {}
+        return cls(meta.get("namespace") or "", meta.get("name") or "", meta.get("uid") or "")
+
+
+class Change(NamedTuple, Generic[T]):
+    """An object as its cache had it and as it has it now; None where it had, or has, none that can be read.
+
+    Of a node it is the NodeView, of Koordinator's Devices the object itself, of other kinds what `kube` reads them as.
+    """
+
+    key: Key
+    before: T | None
+    after: T | None
+
+
+class _Row(NamedTuple):
+    """Where the objects of a kind are kept. `put` raises `MalformedObject`; `drop` gets the object's last state."""
+
+    get: Callable[[Key], Any]
+    put: Callable[[JSON], None]
+    drop: Callable[[Key, JSON], None]
 
 
 class Caches:
@@ -49,6 +85,24 @@ class Caches:
         self.namespaces_current_within: Callable[[float], bool] = lambda seconds: False
         """The same of the namespaces' watch."""
         self.unreadable: dict[tuple[str, str, str], str] = {}
+        above = self.accelerator_quotas
+        self._rows = {
+            Kind.NODES: _Row(lambda key: state.view(key.name), self._put_node, self._drop_node),
+            Kind.PODS: _Row(lambda key: state.pod(key.uid), self._put_pod, self._drop_pod),
+            Kind.NAMESPACES: _Row(lambda key: self.namespaces.get(key.name), self._put_namespace, self._drop_namespace),
+            Kind.RESOURCE_QUOTAS: _Row(
+                lambda key: self.quota(key.namespace, key.name), self._put_quota, self._drop_quota
+            ),
+            Kind.ACCELERATOR_QUOTAS: _Row(lambda key: above.quota(key.name), above.put, self._drop_accelerator_quota),
+            Kind.DEVICES: _Row(
+                lambda key: state.device(key.name),
+                lambda obj: state.set_device(*checked_device(obj)),
+                lambda key, last: state.remove_device(key.name),
+            ),
+            Kind.POD_DISRUPTION_BUDGETS: _Row(
+                lambda key: self.disruption_budgets.get(key[:2]), self._put_budget, self._drop_budget
+            ),
+        }
 
     def quotas(self, namespace: str) -> Sequence[ResourceQuota] | None:
         """The namespace's quotas, None unless the cache is synced and its watch alive."""
@@ -63,15 +117,6 @@ class Caches:
 
     def quota(self, namespace: str, name: str) -> ResourceQuota | None:
         return self._quotas.get(namespace, {}).get(name)
-
-    def quota_of(self, kind: Kind, namespace: str, name: str) -> ResourceQuota | None:
-        """The quota of a kind; None for other kinds."""
-        match kind:
-            case Kind.RESOURCE_QUOTAS:
-                return self.quota(namespace, name)
-            case Kind.ACCELERATOR_QUOTAS:
-                return self.accelerator_quotas.quota(name)
-        return None
 
     def _note_deleted(
         self, before: ResourceQuota | None, obj: dict[str, Any], read: Callable[[dict[str, Any]], ResourceQuota]
@@ -104,75 +149,80 @@ class Caches:
         if before is None or before.labels != namespace.labels:
             self.accelerator_quotas.relabelled()
 
-    def put(self, kind: Kind, obj: dict[str, Any]) -> None:
+    def put(self, kind: Kind, obj: JSON) -> Change[Any]:
         """An object was added or changed. One that can't be read is left out and noted."""
-        key = _key(kind, obj)
-        self.unreadable.pop(key, None)
+        key, row = Key.of(obj), self._rows[kind]
+        before = row.get(key)
+        self.unreadable.pop((kind.value, key.namespace, key.name), None)
         try:
-            self._put(kind, obj)
+            row.put(obj)
         except MalformedObject as error:
-            self.drop(kind, obj)
-            self.unreadable[key] = str(error)
+            self._leave_out(kind, key, obj, str(error))
         except Exception as error:
-            logger.exception("%s can't be read", " ".join(key))
-            self.drop(kind, obj)
-            self.unreadable[key] = f"{type(error).__name__}: {error}"
+            logger.exception("%s %s %s can't be read", kind.value, key.namespace, key.name)
+            self._leave_out(kind, key, obj, f"{type(error).__name__}: {error}")
+        return Change(key, before, row.get(key))
 
-    def _put(self, kind: Kind, obj: dict[str, Any]) -> None:
-        match kind:
-            case Kind.NODES:
-                node = Node.from_object(obj)
-                if all(node.labels.get(key) == value for key, value in self._node_labels):
-                    self.state.set_node(node, self._clock())
-                else:
-                    self.state.remove_node(node.name)
-            case Kind.PODS:
-                pod = Pod.from_object(obj).compact()
-                self._pods.setdefault(pod.namespace, {})[pod.name] = pod.uid
-                self.state.set_pod(pod, self._clock())
-                if self._nominations is not None:
-                    self._nominations.set_pod(pod)
-            case Kind.NAMESPACES:
-                self.set_namespace(Namespace.from_object(obj))
-            case Kind.RESOURCE_QUOTAS:
-                quota = ResourceQuota.from_object(obj)
-                self._quotas.setdefault(quota.namespace, {})[quota.name] = quota
-            case Kind.ACCELERATOR_QUOTAS:
-                self.accelerator_quotas.put(obj)
-            case Kind.DEVICES:
-                self.state.set_device(*checked_device(obj))
-            case Kind.POD_DISRUPTION_BUDGETS:
-                budget = PodDisruptionBudget.from_object(obj)
-                self.disruption_budgets[budget.namespace, budget.name] = budget
+    def drop(self, kind: Kind, obj: JSON) -> Change[Any]:
+        """An object is gone; `obj` is its last state, or only its metadata."""
+        key, row = Key.of(obj), self._rows[kind]
+        before = row.get(key)
+        self.unreadable.pop((kind.value, key.namespace, key.name), None)
+        row.drop(key, obj)
+        return Change(key, before, row.get(key))
 
-    def drop(self, kind: Kind, obj: dict[str, Any]) -> None:
-        """An object is gone."""
-        self.unreadable.pop(_key(kind, obj), None)
-        meta = obj.get("metadata") or {}
-        name, namespace = meta.get("name") or "", meta.get("namespace") or ""
-        match kind:
-            case Kind.NODES:
-                self.state.remove_node(name)
-            case Kind.PODS:
-                self._forget_pod(namespace, name, meta.get("uid") or "")
-                self.state.remove_pod(meta.get("uid") or "")
-                if self._nominations is not None:
-                    self._nominations.remove_pod(meta.get("uid") or "")
-            case Kind.NAMESPACES:
-                self.namespaces.pop(name, None)
-                self.accelerator_quotas.relabelled()
-            case Kind.RESOURCE_QUOTAS:
-                self._note_deleted(self._quotas.get(namespace, {}).pop(name, None), obj, ResourceQuota.from_object)
-            case Kind.ACCELERATOR_QUOTAS:
-                before = self.accelerator_quotas.quota(name)
-                self.accelerator_quotas.drop(name)
-                self._note_deleted(before, obj, lambda last: read_accelerator_quota(last, {}))
-            case Kind.DEVICES:
-                self.state.remove_device(name)
-            case Kind.POD_DISRUPTION_BUDGETS:
-                self.disruption_budgets.pop((namespace, name), None)
+    def _leave_out(self, kind: Kind, key: Key, obj: JSON, why: str) -> None:
+        self._rows[kind].drop(key, obj)
+        self.unreadable[kind.value, key.namespace, key.name] = why
 
+    # the rows
 
-def _key(kind: Kind, obj: Mapping[str, Any]) -> tuple[str, str, str]:
-    meta = obj.get("metadata") or {}
-    return kind.value, meta.get("namespace") or "", meta.get("name") or ""
+    def _put_node(self, obj: JSON) -> None:
+        node = Node.from_object(obj)
+        if all(node.labels.get(key) == value for key, value in self._node_labels):
+            self.state.set_node(node, self._clock())
+        else:
+            self.state.remove_node(node.name)
+
+    def _drop_node(self, key: Key, last: JSON) -> None:
+        self.state.remove_node(key.name)
+
+    def _put_pod(self, obj: JSON) -> None:
+        pod = Pod.from_object(obj).compact()
+        self._pods.setdefault(pod.namespace, {})[pod.name] = pod.uid
+        self.state.set_pod(pod, self._clock())
+        if self._nominations is not None:
+            self._nominations.set_pod(pod)
+
+    def _drop_pod(self, key: Key, last: JSON) -> None:
+        self._forget_pod(*key)
+        self.state.remove_pod(key.uid)
+        if self._nominations is not None:
+            self._nominations.remove_pod(key.uid)
+
+    def _put_namespace(self, obj: JSON) -> None:
+        self.set_namespace(Namespace.from_object(obj))
+
+    def _drop_namespace(self, key: Key, last: JSON) -> None:
+        self.namespaces.pop(key.name, None)
+        self.accelerator_quotas.relabelled()
+
+    def _put_quota(self, obj: JSON) -> None:
+        quota = ResourceQuota.from_object(obj)
+        self._quotas.setdefault(quota.namespace, {})[quota.name] = quota
+
+    def _drop_quota(self, key: Key, last: JSON) -> None:
+        before = self._quotas.get(key.namespace, {}).pop(key.name, None)
+        self._note_deleted(before, last, ResourceQuota.from_object)
+
+    def _drop_accelerator_quota(self, key: Key, last: JSON) -> None:
+        before = self.accelerator_quotas.quota(key.name)
+        self.accelerator_quotas.drop(key.name)
+        self._note_deleted(before, last, lambda obj: read_accelerator_quota(obj, {}))
+
+    def _put_budget(self, obj: JSON) -> None:
+        budget = PodDisruptionBudget.from_object(obj)
+        self.disruption_budgets[budget.namespace, budget.name] = budget
+
+    def _drop_budget(self, key: Key, last: JSON) -> None:
+        self.disruption_budgets.pop(key[:2], None)

@@ -9,7 +9,9 @@ from collections.abc import Callable
 from typing import NoReturn
 
 from hami_webhook.assembly import Core
+from hami_webhook.caches import Change
 from hami_webhook.cluster.api import ClusterError, EventNote, Kind
+from hami_webhook.controller.informers import Subscriptions
 from hami_webhook.controller.loops import Sleep
 from hami_webhook.controller.object_events import ObjectEvents
 from hami_webhook.kube.objects import Pod
@@ -24,7 +26,7 @@ _PAUSE = 2.0
 
 
 class OwnPod:
-    """The process's own pod, as the cache has it. `changed` is called after each change of it."""
+    """The process's own pod, as the cache has it."""
 
     def __init__(self, core: Core, namespace: str, name: str, *, sleep: Sleep = asyncio.sleep) -> None:
         self._core = core
@@ -47,6 +49,14 @@ class OwnPod:
         with contextlib.suppress(ClusterError):
             note = EventNote("Pod", self._namespace, self._name, uid, "Warning", reason, message)
             await self._core.cluster.record_event(note)
+
+    def subscriptions(self) -> Subscriptions:
+        """The changes of this pod."""
+        return {Kind.PODS: self._pod_changed}
+
+    def _pod_changed(self, change: Change[Pod]) -> None:
+        if (change.key.namespace, change.key.name) == (self._namespace, self._name):
+            self.changed()
 
     def changed(self) -> None:
         """Have `keep_role` compare the label: the pod, or what the role depends on, may have changed."""

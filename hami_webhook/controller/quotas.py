@@ -10,10 +10,13 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator
 from dataclasses import dataclass
 
 from hami_webhook.assembly import Core
+from hami_webhook.caches import Change
 from hami_webhook.cluster.api import ClusterError, EventNote, Kind, NotFound
 from hami_webhook.cluster.rate import in_background
+from hami_webhook.controller.informers import Subscriptions
 from hami_webhook.controller.ledger_history import LedgerHistory
 from hami_webhook.controller.object_events import ObjectEvents
+from hami_webhook.devices.model import NodeView
 from hami_webhook.devices.placement_annotations import NODE, TIME
 from hami_webhook.kube.objects import Pod, ResourceQuota
 from hami_webhook.quota.account import QuotaAccount
@@ -88,6 +91,26 @@ class QuotaReconciler:
         self._slots = asyncio.Semaphore(_AT_ONCE)
         self.expired = 0
         self.drifted = 0
+
+    def subscriptions(self) -> Subscriptions:
+        """The changes that quotas depend on."""
+        return {
+            Kind.PODS: lambda change: self.pod_changed(change.before, change.after),
+            self.kind: lambda change: self.quota_changed(change.before, change.after),
+            Kind.NAMESPACES: lambda change: self.namespaces_changed(),
+            Kind.NODES: self._node_changed,
+            Kind.DEVICES: self._device_changed,
+        }
+
+    def _node_changed(self, change: Change[NodeView]) -> None:
+        if _cards_of(change.before) != _cards_of(change.after):
+            self.cards_changed()
+
+    def _device_changed(self, change: Change[object]) -> None:
+        """Charges of other schedulers' pods may be completed from the cards that are registered now."""
+        if (change.before is None) != (change.after is None):
+            for pod in self._core.state.foreign_pods_on(change.key.name):
+                self.touch(pod.namespace)
 
     def pod_changed(self, before: Pod | None, after: Pod | None) -> None:
         """A pod was added, changed or is gone; only what quota depends on makes work."""
@@ -376,3 +399,8 @@ class QuotaReconciler:
             tuple(pod.annotations.get(key) for key in keys),
             "" if pod.node_name else floor_id(pod, vendors),
         )
+
+
+def _cards_of(view: NodeView | None) -> object:
+    """What of a node decides which of its cards a quota selects."""
+    return None if view is None else (view.node.labels, view.inventories)

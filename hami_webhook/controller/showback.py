@@ -14,9 +14,13 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from hami_webhook.assembly import Core
+from hami_webhook.caches import Change
+from hami_webhook.cluster.api import Kind
+from hami_webhook.controller.informers import Subscriptions
 from hami_webhook.devices.codecs import BadAnnotation
 from hami_webhook.devices.debit import Debit, per_device
 from hami_webhook.devices.keys import Dimension
+from hami_webhook.devices.model import NodeView
 from hami_webhook.devices.placement_annotations import NODE, TIME, read_placed
 from hami_webhook.devices.vendor import Vendor
 from hami_webhook.kube.objects import Pod
@@ -107,6 +111,14 @@ class Showback:
             self._set(uid, since_its_times=True)
             if number % _PODS_AT_ONCE == 0:
                 await asyncio.sleep(0)
+
+    def subscriptions(self) -> Subscriptions:
+        """The changes that sums depend on."""
+        return {Kind.PODS: lambda change: self.pod_changed(change.key.uid), Kind.NODES: self._node_changed}
+
+    def _node_changed(self, change: Change[NodeView]) -> None:
+        if change.before is not change.after:
+            self.node_changed(change.key.name)
 
     def pod_changed(self, uid: str) -> None:
         """A pod was added, changed or is gone."""

@@ -26,7 +26,8 @@ from hami_webhook.config import ConfigError, Settings
 from hami_webhook.config.go_syntax import ListenAddress
 from hami_webhook.controller.accelerator_quotas import AcceleratorQuotaReconciler
 from hami_webhook.controller.certificates import CertRotator
-from hami_webhook.controller.informers import SharedInformers
+from hami_webhook.controller.freed import FreedDevices
+from hami_webhook.controller.informers import SharedInformers, Subscriber
 from hami_webhook.controller.leader import LeaderElection
 from hami_webhook.controller.leader_tasks import (
     LeaderTasks,
@@ -139,13 +140,14 @@ async def running(
         RequeueTrigger(cluster, lambda: a_node(core), clock=clock) if "extender" in settings.roles else None
     )
     preempts = requeue_trigger is not None and settings.preemption != "off"
-    informers = SharedInformers(
-        core,
-        reconcilers,
-        requeue_trigger,
-        disruption_budgets=preempts,
-        showback=showback if reconcilers else None,
-    )
+    subscribers: list[Subscriber] = []
+    if requeue_trigger is not None:
+        subscribers.append(FreedDevices(requeue_trigger, vendors))
+    if reconcilers:
+        subscribers += [showback, *reconcilers]
+    if own_pod is not None:
+        subscribers.append(own_pod)
+    informers = SharedInformers(core, subscribers, disruption_budgets=preempts)
     limits = limits_of(settings)
     election = leader_election(core, settings, showback) if settings.leader_elect else None
     webhooks = webhook_reconciler(core, settings, election)
@@ -269,7 +271,6 @@ def _own_pod_loops(
     if alone:
         kept["event on own pod"] = partial(own_pod.warn, "QuotaStatusForbidden", WITHOUT_STATUS)
     if settings.roles >= {"webhook", "extender"}:  # without the extender it may not write pods
-        informers.on_pod_change(settings.pod_namespace, settings.pod_name, own_pod.changed)
         if election is not None:
             election.on_change = own_pod.changed
 

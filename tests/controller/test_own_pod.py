@@ -103,9 +103,8 @@ async def test_a_label_that_can_not_be_written_is_logged(caplog: pytest.LogCaptu
 
 async def test_the_label_follows_the_pod_and_the_leadership_without_polling() -> None:
     home = await a_home()
-    feed = SharedInformers(home.core)
     own = OwnPod(home.core, "kube-system", "own", sleep=never)
-    feed.on_pod_change("kube-system", "own", own.changed)
+    feed = SharedInformers(home.core, [own])
     leading = True
     async with asyncio.TaskGroup() as tasks:
         jobs = [tasks.create_task(feed.run()), tasks.create_task(own.keep_role(lambda: leading))]

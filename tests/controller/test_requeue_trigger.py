@@ -13,6 +13,7 @@ import pytest
 from hami_webhook.assembly import Core, Options
 from hami_webhook.cluster.api import JSON, Kind, Unavailable
 from hami_webhook.cluster.memory import MemoryCluster
+from hami_webhook.controller.freed import FreedDevices
 from hami_webhook.controller.informers import SharedInformers
 from hami_webhook.controller.requeue_trigger import TOUCHED, RequeueTrigger
 from hami_webhook.device_config import builtin_device_config, enabled_vendors
@@ -46,7 +47,7 @@ class Env:
         self.naps: list[float] = []
         self.most_naps = 100
         self.requeue_trigger = RequeueTrigger(self.cluster, lambda: self.node, clock=lambda: self.now, sleep=self.sleep)
-        self.feed = SharedInformers(self.core, (), self.requeue_trigger)
+        self.feed = SharedInformers(self.core, [FreedDevices(self.requeue_trigger, self.core.vendors)])
 
     async def sleep(self, seconds: float) -> None:
         self.naps.append(seconds)

@@ -12,6 +12,7 @@ from scheduling.placer_env import NOW, VENDORS
 from hami_webhook.assembly import Core, options_of
 from hami_webhook.cluster.api import JSON, Kind
 from hami_webhook.cluster.memory import MemoryCluster
+from hami_webhook.controller.freed import FreedDevices
 from hami_webhook.controller.informers import SharedInformers
 from hami_webhook.controller.requeue_trigger import RequeueTrigger
 from hami_webhook.policy.rules import PolicyRules
@@ -46,7 +47,7 @@ async def placing(memory: MemoryCluster, *flags: str, seen_as: Any = None) -> As
     settings = settings_of(*flags)
     core = Core(seen_as or memory, VENDORS, options_of(settings), clock=lambda: NOW)
     trigger = RequeueTrigger(memory, lambda: None, clock=lambda: NOW)
-    feed = SharedInformers(core, (), trigger)
+    feed = SharedInformers(core, [FreedDevices(trigger, VENDORS)])
     server = extender_server(core, feed, trigger, settings, ListenerLimits(), lambda: PolicyRules.EMPTY, new_registry())
     plugins = asyncio.create_task(serve_as_device_plugins(memory))
     background = [asyncio.create_task(feed.run()), plugins]

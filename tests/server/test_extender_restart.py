@@ -12,6 +12,7 @@ from scheduling.placer_env import MEM, NOW, VENDORS
 from hami_webhook.assembly import Core, options_of
 from hami_webhook.cluster.api import JSON, Kind
 from hami_webhook.cluster.memory import MemoryCluster
+from hami_webhook.controller.freed import FreedDevices
 from hami_webhook.controller.informers import SharedInformers
 from hami_webhook.controller.requeue_trigger import TOUCHED, RequeueTrigger
 from hami_webhook.policy.rules import PolicyRules
@@ -61,7 +62,7 @@ async def test_who_waited_before_the_start_is_tried_again(spec: dict[str, Any], 
     settings = settings_of()
     core = Core(cluster, VENDORS, options_of(settings), clock=lambda: NOW)
     trigger = RequeueTrigger(cluster, lambda: "n", clock=lambda: NOW, sleep=lambda seconds: asyncio.sleep(0))
-    informers = SharedInformers(core, (), trigger)
+    informers = SharedInformers(core, [FreedDevices(trigger, VENDORS)])
     server = extender_server(
         core, informers, trigger, settings, ListenerLimits(), lambda: PolicyRules.EMPTY, new_registry()
     )

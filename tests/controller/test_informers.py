@@ -1,0 +1,90 @@
+"""One stream of changes: each cached kind, to those who subscribed to it (docs/architecture.md)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from builders import accelerator_quota, node, pod, quota
+from quota.quota_env import QuotaEnv
+
+from hami_webhook.caches import Change
+from hami_webhook.cluster.api import JSON, Kind
+from hami_webhook.controller.informers import SharedInformers, Subscriptions
+
+POD = pod("p", namespace="team-a", uid="u", gpu=1, mem=1000)
+OBJECTS: dict[Kind, tuple[JSON, JSON]] = {
+    Kind.NODES: (node("n1"), node("n1", labels={"a": "b"})),
+    Kind.PODS: (POD, {**POD, "spec": {**POD["spec"], "nodeName": "n1"}}),
+    Kind.NAMESPACES: ({"metadata": {"name": "x"}}, {"metadata": {"name": "x", "labels": {"a": "b"}}}),
+    Kind.RESOURCE_QUOTAS: (quota("q", namespace="team-a", mem=1), quota("q", namespace="team-a", mem=2)),
+    Kind.ACCELERATOR_QUOTAS: (accelerator_quota("q", mem=1), accelerator_quota("q", mem=2)),
+    Kind.DEVICES: ({"metadata": {"name": "n1"}}, {"metadata": {"name": "n1"}, "spec": {"devices": []}}),
+    Kind.POD_DISRUPTION_BUDGETS: (
+        {"metadata": {"name": "b", "namespace": "team-a"}, "spec": {"selector": {}}},
+        {"metadata": {"name": "b", "namespace": "team-a"}, "spec": {"selector": {"matchLabels": {"a": "b"}}}},
+    ),
+}
+
+
+class Told:
+    """Remembers the changes of some kinds."""
+
+    def __init__(self, *kinds: Kind, then: Callable[[], None] = lambda: None) -> None:
+        self.kinds = kinds
+        self.then = then
+        self.changes: list[Change[Any]] = []
+
+    def subscriptions(self) -> Subscriptions:
+        return dict.fromkeys(self.kinds, self._told)
+
+    def _told(self, change: Change[Any]) -> None:
+        self.changes.append(change)
+        self.then()
+
+
+@pytest.mark.parametrize("kind", OBJECTS, ids=lambda kind: kind.value)
+async def test_a_change_is_an_object_as_it_was_and_as_it_is(kind: Kind) -> None:
+    async with QuotaEnv() as env:
+        caches, (first, second) = env.core.caches, OBJECTS[kind]
+        made, changed, gone = caches.put(kind, first), caches.put(kind, second), caches.drop(kind, second)
+        assert made.key.name == first["metadata"]["name"]
+        assert made.before is None
+        assert made.after is not None
+        assert (changed.before, changed.after is None) == (made.after, False)
+        assert changed.after != changed.before
+        assert (gone.before, gone.after) == (changed.after, None)
+
+
+def test_every_kind_that_is_watched_has_a_row() -> None:
+    async def watched() -> set[Kind]:
+        async with QuotaEnv() as env:
+            return set(SharedInformers(env.core, disruption_budgets=True)._informers)
+
+    assert asyncio.run(watched()) <= OBJECTS.keys()
+
+
+async def test_subscribers_hear_of_their_kinds_in_order_and_one_that_fails_keeps_no_other_from_it() -> None:
+    async with QuotaEnv() as env:
+        heard: list[str] = []
+
+        def fail() -> None:
+            heard.append("failing")
+            raise OverflowError("date value out of range")
+
+        failing = Told(Kind.RESOURCE_QUOTAS, then=fail)
+        good, other = Told(Kind.RESOURCE_QUOTAS, then=lambda: heard.append("good")), Told(Kind.NODES)
+        feed = SharedInformers(env.core, [failing, good, other])
+        running = asyncio.create_task(feed.run())
+        await feed.wait_synced()
+        heard.clear()
+        good.changes.clear()
+        await env.add(quota("q", mem=1))
+        await env.drain()
+        running.cancel()
+        assert heard == ["failing", "good"]
+        assert [change.key.name for change in good.changes] == ["q"]
+        assert other.changes == []
+        assert env.core.failures == {"resourcequotas informer": 1}
