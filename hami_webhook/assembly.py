@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import tzinfo
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 from hami_webhook.admission.denial import Denied
@@ -18,11 +18,12 @@ from hami_webhook.admission.identities import AdmissionRules
 from hami_webhook.admission.pods import bad_request
 from hami_webhook.caches import Caches
 from hami_webhook.cluster.api import Cluster, ClusterError, Kind
+from hami_webhook.cluster.watches import NoWatches, Watches
+from hami_webhook.cluster_view import ClusterView
 from hami_webhook.config import Settings
-from hami_webhook.device_config import builtin_vendors
 from hami_webhook.devices.model import BadRequest, Requests
 from hami_webhook.devices.registry import Vendors
-from hami_webhook.kube.objects import MalformedObject, Namespace, Pod, ResourceQuota
+from hami_webhook.kube.objects import MalformedObject, Namespace, Pod
 from hami_webhook.policy.rules import PolicyRules
 from hami_webhook.quota.account import ChargeRequest, QuotaAccount, Refusal
 from hami_webhook.quota.admission_charger import AdmissionCharger, ChargeCounts, Charged
@@ -31,17 +32,18 @@ from hami_webhook.quota.deleted_ledgers import DeletedLedgers
 from hami_webhook.quota.floors import cost_of, floor_id
 from hami_webhook.quota.hierarchy_charger import HierarchyCharger
 from hami_webhook.quota.ledger import LEDGER, RESERVATION, Entry, State, decode, reservation_id, update_id
-from hami_webhook.quota.misread import Misreading, misreadings
 from hami_webhook.quota.namespace_labels import NamespaceLabels
 from hami_webhook.quota.pricing import Charge, charge_of, waiting_charge
 from hami_webhook.quota.recompute import Recomputer, Times
 from hami_webhook.quota.refused_later import RefusedLater
 from hami_webhook.quota.sources import AcceleratorQuotas, QuotaSource, ResourceQuotas
 from hami_webhook.quota.store import QuotaCache, QuotaStore
+from hami_webhook.quota.stores import QuotaStores
 from hami_webhook.scheduling import placer
 from hami_webhook.scheduling.boundary import PolicyBoundary
 from hami_webhook.scheduling.cluster_cache import ClusterCache
-from hami_webhook.scheduling.placer import Placer
+from hami_webhook.scheduling.framework import Handle
+from hami_webhook.scheduling.placer import LockedNodes, Placer
 from hami_webhook.scheduling.preemption.eviction_limits import DEFAULT_PER_MINUTE
 from hami_webhook.scheduling.preemption.nominations import Nominations
 
@@ -85,7 +87,7 @@ def options_of(settings: Settings) -> Options:
 class Core:
     """Admission, placement and quota of one process, on one cluster.
 
-    `synced` says whether the caches have caught up; until then pods that ask for managed devices are refused for now.
+    `watches` fill the caches; until they are synced, pods that ask for managed devices are refused for now.
     """
 
     def __init__(
@@ -96,15 +98,13 @@ class Core:
         *,
         clock: Callable[[], float],
         policies: Callable[[], PolicyRules] = lambda: PolicyRules.EMPTY,
-        synced: Callable[[], bool] = lambda: True,
+        watches: Watches | None = None,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
         new_id: Callable[[], str] = lambda: str(uuid.uuid4()),
     ) -> None:
         self.cluster = cluster
         self.vendors = vendors
         self.clock = clock
-        self.zone = options.zone
-        """The time zone of handshakes; None for the local one."""
         self.placement_ttl = placement_ttl = options.times.placement_ttl
         self.state = ClusterCache(vendors, placement_ttl=placement_ttl, zone=options.zone)
         self.nominations = Nominations(
@@ -115,7 +115,10 @@ class Core:
             evictions_per_minute=options.evictions_per_minute,
         )
         deleted = DeletedLedgers(options.times.ttl, clock)
-        self.caches = Caches(self.state, clock, options.node_labels, self.nominations, deleted)
+        watches = watches or NoWatches()
+        self.caches = Caches(self.state, clock, options.node_labels, self.nominations, deleted, watches)
+        self.view = ClusterView(self.caches, vendors, clock, placement_ttl, options.zone)
+        """The same for who only reads."""
         self.problems: Counter[str] = Counter()
         """Events that were recorded about objects, by reason."""
         self.failures: Counter[str] = Counter()
@@ -129,6 +132,7 @@ class Core:
 
         self.quotas = store(ResourceQuotas(cluster), self.caches)
         self.accelerator_quotas = store(AcceleratorQuotas(cluster, above.labels), above)
+        self.stores = QuotaStores(self.quotas, self.accelerator_quotas)
         self.recomputer = Recomputer(
             self.quotas,
             cluster,
@@ -175,35 +179,38 @@ class Core:
             timeout=options.charge_timeout,
         )
         self.boundary = PolicyBoundary(vendors, policies, self.namespace)
-        self.placer = Placer(
-            cluster,
-            self.state,
-            vendors,
-            clock=clock,
-            policies=options.policies,
-            boundary=self.boundary,
-            placement_ttl=placement_ttl,
-            store=self.quotas,
-            above=self.accelerator_quotas,
-            nominations=self.nominations,
-        )
+        self._options = options
         self.admission = AdmissionHandler(
             vendors,
             options.rules,
             policies=policies,
             namespaces=self,
-            charging=_QuotaPort(self, synced, new_id),
+            charging=_QuotaPort(self, watches, new_id),
             lister=self.state,
             reservation_key=RESERVATION,
         )
 
-    def known(self, name: str) -> Namespace | None:
-        """The namespace, if it is in the cache."""
-        return self.caches.namespaces.get(name)
+    @cached_property
+    def placer(self) -> Placer:
+        """Places pods without a kube-scheduler."""
+        return self.placer_for(Handle(self.cluster, self.state, self.vendors, self.clock))
+
+    def placer_for(
+        self, handle: Handle, locked_nodes: Callable[[], LockedNodes] = lambda: LockedNodes((), ())
+    ) -> Placer:
+        """A placer for an extender, whose binds lock nodes."""
+        return Placer(
+            handle,
+            policies=self._options.policies,
+            boundary=self.boundary,
+            stores=self.stores,
+            nominations=self.nominations,
+            locked_nodes=locked_nodes,
+        )
 
     async def namespace(self, name: str) -> Namespace | None:
         """The namespace from the cache, else by a live read; None if it isn't there or can't be asked for."""
-        known = self.known(name)
+        known = self.caches.namespaces.get(name)
         if known is not None:
             return known
         try:
@@ -212,10 +219,6 @@ class Core:
             return None
         self.caches.set_namespace(found)
         return found
-
-    def misreadings(self, quota: ResourceQuota) -> list[Misreading]:
-        """What of a quota is misread, with the cards that are known now."""
-        return misreadings(quota, self.vendors, builtin_vendors(), self.state)
 
     def _shows(self, account: QuotaAccount, identity: str, entry: Entry) -> bool:
         """Whether the pod was seen, and costs the quota by itself what its entry says, or shows its update."""
@@ -245,9 +248,9 @@ def ignored_annotations(keys: Iterable[str]) -> str:
 class _QuotaPort:
     """How admission charges pods: AdmissionHandler's port to the quotas."""
 
-    def __init__(self, core: Core, synced: Callable[[], bool], new_id: Callable[[], str]) -> None:
+    def __init__(self, core: Core, watches: Watches, new_id: Callable[[], str]) -> None:
         self.core = core
-        self.synced = synced
+        self.watches = watches
         self.new_id = new_id
         self._refused_later = RefusedLater(core.cluster, core.caches)
 
@@ -290,7 +293,7 @@ class _QuotaPort:
         """
         identity, cluster = reservation_id(secret), self.core.cluster
         try:
-            quotas = await self.core.placer.quotas_of(pod.namespace)
+            quotas = await self.core.stores.covering(pod.namespace)
             if not any(identity in decode(quota.annotations.get(LEDGER)) for quota in quotas):
                 return False
             pods = await cluster.list(Kind.PODS, pod.namespace)
@@ -317,7 +320,7 @@ class _WaitingPod:
     """What it was before an update."""
 
     async def charge(self, uid: str, *, reservation: str, dry_run: bool, time_left: float | None) -> Charged:
-        if not self.charging.synced():
+        if not self.charging.watches.synced:
             namespace = self.pod.namespace
             raise Denied(
                 503, f"quota: can't charge namespace {namespace} now: caches not synced; try again", retry_after=1

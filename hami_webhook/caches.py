@@ -9,9 +9,11 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from hami_webhook.cluster.api import JSON, LONGEST_SILENCE, Kind
+from hami_webhook.cluster.watches import NoWatches, Watches
 from hami_webhook.kube.disruption import PodDisruptionBudget
 from hami_webhook.kube.objects import MalformedObject, Namespace, Node, Pod, ResourceQuota, checked_device
 from hami_webhook.quota.accelerator_cache import AcceleratorQuotaCache
@@ -59,7 +61,7 @@ class _Row(NamedTuple):
 
 
 class Caches:
-    """The cluster's objects; those of Fit are in `state`."""
+    """The cluster's objects; those of Fit are in `state`. `watches` say whether they may be believed."""
 
     def __init__(
         self,
@@ -68,6 +70,7 @@ class Caches:
         node_labels: tuple[tuple[str, str], ...] = (),
         nominations: Nominations | None = None,
         deleted: DeletedLedgers | None = None,
+        watches: Watches | None = None,
     ) -> None:
         self.state = state
         self._deleted = deleted
@@ -75,15 +78,14 @@ class Caches:
         self.disruption_budgets: dict[tuple[str, str], PodDisruptionBudget] = {}
         self._node_labels = node_labels
         self.namespaces: dict[str, Namespace] = {}
-        self.accelerator_quotas = AcceleratorQuotaCache(self.namespaces)
+        self._watches = watches = watches or NoWatches()
+        self.accelerator_quotas = AcceleratorQuotaCache(
+            self.namespaces, partial(watches.alive_within, Kind.ACCELERATOR_QUOTAS)
+        )
         self._quotas: dict[str, dict[str, ResourceQuota]] = {}
         self._pods: dict[str, dict[str, str]] = {}
         """The UIDs of pods, by namespace and name."""
         self._clock = clock
-        self.current_within: Callable[[float], bool] = lambda seconds: False
-        """Whether the quotas' watch gave a sign of life in the last seconds, so that the quotas were complete then."""
-        self.namespaces_current_within: Callable[[float], bool] = lambda seconds: False
-        """The same of the namespaces' watch."""
         self.unreadable: dict[tuple[str, str, str], str] = {}
         above = self.accelerator_quotas
         self._rows = {
@@ -103,6 +105,14 @@ class Caches:
                 lambda key: self.disruption_budgets.get(key[:2]), self._put_budget, self._drop_budget
             ),
         }
+
+    def current_within(self, seconds: float) -> bool:
+        """Whether the quotas' watch gave a sign of life in the last seconds, so that the quotas were complete then."""
+        return self._watches.alive_within(Kind.RESOURCE_QUOTAS, seconds)
+
+    def namespaces_current_within(self, seconds: float) -> bool:
+        """The same of the namespaces' watch."""
+        return self._watches.alive_within(Kind.NAMESPACES, seconds)
 
     def quotas(self, namespace: str) -> Sequence[ResourceQuota] | None:
         """The namespace's quotas, None unless the cache is synced and its watch alive."""

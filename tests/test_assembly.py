@@ -12,6 +12,7 @@ from hami_webhook.admission.denial import Denied
 from hami_webhook.assembly import Core, Options
 from hami_webhook.cluster.api import Kind
 from hami_webhook.cluster.memory import MemoryCluster
+from hami_webhook.cluster.watches import NoWatches
 
 NAMESPACE = {"metadata": {"name": "team-a", "annotations": {"a": "cached"}}}
 
@@ -115,10 +116,11 @@ def test_a_cache_leaves_out_what_it_cant_read_and_forgets_what_is_gone(kind, goo
 
 
 def test_cached_quotas_are_believed_only_while_their_watch_is_alive():
-    caches = core_on(None).caches
+    unwatched = core_on(None).caches
+    unwatched.put(Kind.RESOURCE_QUOTAS, quota_object())
+    assert unwatched.quotas("team-a") is None
+    caches = core_on(None, watches=NoWatches(Kind)).caches
     caches.put(Kind.RESOURCE_QUOTAS, quota_object())
-    assert caches.quotas("team-a") is None
-    caches.current_within = lambda seconds: True
     assert [quota.name for quota in caches.quotas("team-a")] == ["q"]
     assert caches.quotas("other") == []
     assert caches.quota("team-a", "q").name == "q"
@@ -128,10 +130,8 @@ def test_cached_quotas_are_believed_only_while_their_watch_is_alive():
 def test_a_namespace_without_quota_costs_no_call_while_the_cache_is_alive():
     async def calls():
         cluster = Recorder(await quota_cluster())
-        core = core_on(cluster)
+        core = core_on(cluster, watches=NoWatches(Kind))
         core.caches.put(Kind.NAMESPACES, NAMESPACE)
-        core.caches.current_within = lambda seconds: True
-        core.caches.accelerator_quotas.alive_within = lambda seconds: True
         await core.admission.validate(parsed(review(pod(gpu=1, mem=3000, uid="u"))))
         return cluster.calls
 

@@ -19,11 +19,13 @@ from hack.bench.figures import Figure, Goal, run, show_progress
 from hack.bench.objects import CARD_MEMORY, CARDS, JSON, asking, gpu, node, node_name, running
 from hami_webhook.cluster.api import Kind
 from hami_webhook.cluster.memory import MemoryCluster
+from hami_webhook.controller.requeue_trigger import RequeueTrigger
 from hami_webhook.device_config import builtin_device_config, enabled_vendors
 from hami_webhook.devices.pod_preferences import GPU_POLICY
 from hami_webhook.kube.objects import Node, Pod
 from hami_webhook.scheduling.cluster_cache import ClusterCache
 from hami_webhook.scheduling.extender import Extender
+from hami_webhook.scheduling.framework import Handle
 from hami_webhook.scheduling.node_locks import NodeLocks
 from hami_webhook.scheduling.placer import Placer
 from hami_webhook.scheduling.protocol import decode_args, encode_filtered
@@ -79,20 +81,10 @@ class _Yard:
         self.numbers = itertools.count()
 
     def _extender(self, mode: str) -> Extender:
-        return Extender(
-            self.cluster,
-            self.state,
-            self.vendors,
-            Placer(self.cluster, self.state, self.vendors, clock=lambda: NOW),
-            NodeLocks(self.cluster, clock=lambda: NOW),
-            single=mode == "single",
-            clock=lambda: NOW,
-            ready=self._ready,
-            quotas=lambda namespace: [],
-        )
-
-    async def _ready(self) -> None:
-        return None
+        handle = Handle(self.cluster, self.state, self.vendors, lambda: NOW, quotas=lambda namespace: [])
+        queue = RequeueTrigger(self.cluster, lambda: None, clock=lambda: NOW)
+        locks = NodeLocks(self.cluster, clock=lambda: NOW)
+        return Extender(handle, Placer(handle), locks, queue, single=mode == "single")
 
     def _load(self, number: int, memory: int) -> None:
         """Let the one pod of a card hold so much of it, and half of its cores."""

@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from prometheus_client import CollectorRegistry, generate_latest
+from starlette.types import ASGIApp
 
 from hack.bench.figures import Figure, Goal, run, show_progress
 from hack.bench.objects import CARDS, asking, gpu, node, quota, review, running
@@ -24,7 +25,7 @@ from hami_webhook.cluster.api import Kind
 from hami_webhook.cluster.memory import MemoryCluster
 from hami_webhook.controller.showback import Showback
 from hami_webhook.device_config import builtin_device_config, enabled_vendors
-from hami_webhook.server.app import WebhookApp
+from hami_webhook.server.app import application, review_routes
 from hami_webhook.server.cluster_metrics import ClusterCollector
 from hami_webhook.server.exposition import render
 from hami_webhook.server.limits import ListenerLimits
@@ -48,12 +49,12 @@ async def _measured(size: str) -> list[Figure]:
     cluster = MemoryCluster(lambda: NOW)
     core = Core(cluster, enabled_vendors(builtin_device_config().config), Options(), clock=lambda: NOW)
     await _fill(cluster, core, nodes, pods, namespaces)
-    showback = Showback(core)
+    showback = Showback(core.view)
     await showback.start()
     registry = new_registry()
     registry.register(CoreCollector(core))
-    registry.register(ClusterCollector(core, showback))
-    app = WebhookApp(core.admission, ListenerLimits(), ready=lambda: None, registry=registry)
+    registry.register(ClusterCollector(core.view, showback))
+    app = application(review_routes(core.admission, ListenerLimits(), registry=registry))
     await _scrape(registry)  # what is worked out once
     gc.collect()
     gc.freeze()  # as serve does
@@ -128,16 +129,15 @@ async def _scraping(registry: CollectorRegistry) -> None:
         await _scrape(registry)
 
 
-async def _reviews(app: WebhookApp, number: int) -> list[float]:
+async def _reviews(app: ASGIApp, number: int) -> list[float]:
     """The seconds that each of so many reviews takes."""
-    application = app.application()
     seconds = []
     for each in range(number):
         pod = asking(f"new-{each}", gpu(), CHARGED)
         pod["metadata"]["uid"] = f"new-{time.perf_counter_ns()}"
         body = review(pod)
         started = time.thread_time()
-        await application(_scope(body), _receiving(body), _ignored)
+        await app(_scope(body), _receiving(body), _ignored)
         seconds.append(time.thread_time() - started)
         await asyncio.sleep(0.005)
     return seconds

@@ -43,7 +43,7 @@ async def serve(login: str, seconds: float) -> None:
                 tasks.add(task := asyncio.create_task(allocate(pod)))
                 task.add_done_callback(tasks.discard)
 
-        await Informer(cluster, Kind.PODS, handle, clock=loop.time, sleep=asyncio.sleep, random=lambda: 0.5).run()
+        await Informer(cluster, Kind.PODS, clock=loop.time, sleep=asyncio.sleep, random=lambda: 0.5).run(handle)
 
 
 if __name__ == "__main__":

@@ -48,9 +48,11 @@ Change = Replaced | WatchEvent
 The object of a deletion that was missed, and found out by a later list, has only `metadata`, with what identifies it.
 """
 
+Handler = Callable[[Change], None]
+
 
 class Informer:
-    """Calls a handler with all objects of a kind and their changes. `run` it as a task.
+    """Calls a handler with all objects of a kind and their changes, while `run` runs.
 
     `clock` gives seconds (monotonic ones will do), `sleep` waits seconds, `random` gives a number in [0, 1).
     What the handler raises ends the run: it is a bug, and the cache can't be trusted any longer; `run` again lists
@@ -62,7 +64,6 @@ class Informer:
         self,
         cluster: Cluster,
         kind: Kind,
-        handler: Callable[[Change], None],
         *,
         clock: Callable[[], float],
         sleep: Callable[[float], Awaitable[None]],
@@ -74,7 +75,6 @@ class Informer:
         self.synced = asyncio.Event()
         """Set once the handler knows the first list; stays set."""
         self._cluster = cluster
-        self._handler = handler
         self._clock = clock
         self._sleep = sleep
         self._random = random
@@ -108,19 +108,19 @@ class Informer:
         heard = self._last_alive
         return self.synced.is_set() and heard is not None and self._clock() - heard <= seconds
 
-    async def run(self) -> None:
+    async def run(self, handler: Handler) -> None:
         """List and watch until cancelled."""
         while True:
             try:
                 if self._version is None:
-                    self._version = self._adopt(await self._cluster.list(self.kind))
+                    self._version = self._adopt(await self._cluster.list(self.kind), handler)
                     self._missing = False
-                if await self._follow(self._version):
+                if await self._follow(self._version, handler):
                     continue
                 delay = BASE_DELAY  # a server that closes watches at once must not make us spin
             except ClusterError as error:
                 if self._look_again is not None and isinstance(error, NotFound | Forbidden):
-                    self._do_without(error)
+                    self._do_without(error, handler)
                     await self._sleep(self._look_again)
                     continue
                 if isinstance(error, Gone):
@@ -133,45 +133,45 @@ class Informer:
                 raise
             await self._sleep(delay * (0.5 + self._random() / 2))
 
-    def _do_without(self, error: ClusterError) -> None:
+    def _do_without(self, error: ClusterError, handler: Handler) -> None:
         """There are no objects as far as we can see; said once, until there are."""
         if not self._missing and (self._expected or not isinstance(error, NotFound)):
             text = "doing without %s, looking again every %g s: %s"
             _log.warning(text, self.kind.qualified, self._look_again, error)
         self._missing, self._version = True, None
-        self._adopt(Listing([], ""))
+        self._adopt(Listing([], ""), handler)
 
-    async def _follow(self, version: str) -> bool:
+    async def _follow(self, version: str, handler: Handler) -> bool:
         """Pass the events after `version` to the handler until the watch ends; whether there were any."""
         heard = False
         async for event in self._cluster.watch(self.kind, version):
             self._alive()
             heard = True
             if event.type is not WatchType.BOOKMARK:
-                self._dispatch(event)
+                self._dispatch(event, handler)
             self._version = event.object["metadata"]["resourceVersion"]
         self._alive()
         return heard
 
-    def _adopt(self, listing: Listing) -> str:
+    def _adopt(self, listing: Listing, handler: Handler) -> str:
         """Pass a list to the handler, or its difference to what was known; the version to watch from."""
         if self.synced.is_set():
             for event in _difference(self._known, {_key(obj): obj for obj in listing.items}):
-                self._dispatch(event)
+                self._dispatch(event, handler)
         else:
             self._known = {_key(obj): _version(obj) for obj in listing.items}
-            self._handler(Replaced(_handed_over(listing.items)))
+            handler(Replaced(_handed_over(listing.items)))
         self._last_alive = self._clock()
         self.listed = listing.resource_version
         self.synced.set()
         return listing.resource_version
 
-    def _dispatch(self, event: WatchEvent) -> None:
+    def _dispatch(self, event: WatchEvent, handler: Handler) -> None:
         if event.type is WatchType.DELETED:
             self._known.pop(_key(event.object), None)
         else:
             self._known[_key(event.object)] = _version(event.object)
-        self._handler(event)
+        handler(event)
 
     def _alive(self) -> None:
         self._last_alive = self._clock()

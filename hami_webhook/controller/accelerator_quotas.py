@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable
 from random import random
 
-from hami_webhook.assembly import Core
 from hami_webhook.cluster.api import Kind
+from hami_webhook.cluster_view import ClusterView
+from hami_webhook.controller.object_events import ObjectEvents
 from hami_webhook.controller.quotas import Pace, QuotaReconciler
 from hami_webhook.kube.objects import ResourceQuota
-from hami_webhook.quota.recompute import Recomputed
+from hami_webhook.quota.recompute import Recomputed, Recomputer
 
 LONGEST_DELAY = 10.0
 """Seconds after the first change by which a quota is recomputed, whatever that costs: charges of pods that are gone
@@ -25,21 +27,30 @@ class AcceleratorQuotaReconciler(QuotaReconciler):
 
     kind = Kind.ACCELERATOR_QUOTAS
 
-    def __init__(self, core: Core, pace: Pace, *, jitter: Callable[[], float] = random) -> None:
-        super().__init__(core, pace, jitter=jitter)
+    def __init__(
+        self,
+        recomputer: Recomputer,
+        view: ClusterView,
+        object_events: ObjectEvents,
+        failures: Counter[str],
+        pace: Pace,
+        *,
+        jitter: Callable[[], float] = random,
+    ) -> None:
+        super().__init__(recomputer, view, object_events, failures, pace, jitter=jitter)
         self._selected: dict[str, frozenset[str]] = {}
         self._took: dict[str, float] = {}
         """Seconds that the last recompute of each quota took."""
 
     def namespaces_changed(self) -> None:
         for name in self._accounts:
-            now = self._core.caches.accelerator_quotas.selected(name)
+            now = self._view.caches.accelerator_quotas.selected(name)
             if now != self._selected.get(name, frozenset()):
                 self._selected[name] = now
                 self._touch(name)
 
     def _scopes(self, namespace: str) -> Iterable[str]:
-        return [quota.name for quota in self._core.caches.accelerator_quotas.covering(namespace)]
+        return [quota.name for quota in self._view.caches.accelerator_quotas.covering(namespace)]
 
     def _scope(self, quota: ResourceQuota) -> str:
         return quota.name
@@ -48,7 +59,7 @@ class AcceleratorQuotaReconciler(QuotaReconciler):
         return min(LONGEST_DELAY, max(self._pace.longest, _PAUSE_PER_SECOND * self._took.get(scope, 0.0)))
 
     async def _recompute(self, scope: str, name: str) -> Recomputed:
-        done = await self._core.accelerator_recomputer.run("", name, self._lost, self._history.gone)
+        done = await self._recomputer.run("", name, self._lost, self._history.gone)
         self._took[name] = done.took
         return done
 

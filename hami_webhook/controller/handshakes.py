@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from datetime import datetime, tzinfo
+from collections import Counter
+from datetime import datetime
 
-from hami_webhook.assembly import Core
-from hami_webhook.cluster.api import ClusterError, Kind, NotFound
+from hami_webhook.cluster.api import Cluster, ClusterError, Kind, NotFound
+from hami_webhook.cluster_view import ClusterView
 from hami_webhook.controller.loops import Sleep, contained, repeat
 from hami_webhook.kube.objects import Node
 
@@ -23,11 +24,12 @@ LOOP = "handshakes"
 
 
 class Handshakes:
-    """Requests handshakes of all nodes. `zone` is that of the times written and read (None: local)."""
+    """Requests handshakes of all nodes. `failures` counts unexpected exceptions."""
 
-    def __init__(self, core: Core, zone: tzinfo | None = None) -> None:
-        self._core = core
-        self._zone = zone
+    def __init__(self, cluster: Cluster, view: ClusterView, failures: Counter[str]) -> None:
+        self._cluster = cluster
+        self._view = view
+        self._failures = failures
 
     async def run(self, sleep: Sleep = asyncio.sleep) -> None:
         """A pass every 15 seconds, until cancelled."""
@@ -36,26 +38,26 @@ class Handshakes:
     async def request_due(self) -> int:
         """One pass over the nodes; the number of requests written."""
         requested = 0
-        now = self._core.clock()
-        for node in [view.node for view in self._core.state.views()]:
-            with contained(self._core.failures, LOOP, f"node {node.name}"):
+        now = self._view.clock()
+        for node in [view.node for view in self._view.state.views()]:
+            with contained(self._failures, LOOP, f"node {node.name}"):
                 requested += await self._request(node, now)
         return requested
 
     async def _request(self, node: Node, now: float) -> bool:
         """Request a handshake of a node's plugins if it is due; whether it was written."""
-        stamp = f"Requesting_{datetime.fromtimestamp(now, self._zone):%Y-%m-%d %H:%M:%S}"
+        stamp = f"Requesting_{datetime.fromtimestamp(now, self._view.zone):%Y-%m-%d %H:%M:%S}"
         annotations = {
             vendor.registration.handshake: stamp
-            for vendor in self._core.vendors.values()
+            for vendor in self._view.vendors.values()
             if vendor.registration.handshake
             and vendor.registration.annotation in node.annotations
-            and vendor.health(node, now, self._zone).request_handshake
+            and vendor.health(node, now, self._view.zone).request_handshake
         }
         if not annotations:
             return False
         try:
-            await self._core.cluster.patch(Kind.NODES, node.name, {"metadata": {"annotations": annotations}})
+            await self._cluster.patch(Kind.NODES, node.name, {"metadata": {"annotations": annotations}})
         except NotFound:
             return False
         except ClusterError as error:

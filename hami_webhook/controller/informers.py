@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from functools import partial
 from typing import Any, Protocol
 
-from hami_webhook.assembly import Core
-from hami_webhook.caches import Change
-from hami_webhook.cluster.api import JSON, Kind, WatchType
+from hami_webhook.caches import Caches, Change
+from hami_webhook.cluster.api import JSON, Cluster, Kind, WatchType
 from hami_webhook.cluster.informer import Change as InformerChange
 from hami_webhook.cluster.informer import Informer, Replaced
 from hami_webhook.controller.loops import Loops, contained
+from hami_webhook.devices.registry import Vendors
 
 Subscriptions = Mapping[Kind, Callable[[Change[Any]], None]]
 
@@ -31,51 +33,54 @@ class Subscriber(Protocol):
         ...
 
 
-class SharedInformers:
-    """One informer for each kind that the core reads; of AcceleratorQuotas and Koordinator's Devices where they are
-    installed. Subscribers are told of each change in their order, once the cache has it.
+def watched_kinds(vendors: Vendors, *, disruption_budgets: bool = False) -> tuple[Kind, ...]:
+    """The kinds that are read: PodDisruptionBudgets where `disruption_budgets`, Koordinator's Devices where enabled."""
+    devices = (Kind.DEVICES,) if any(scheduler.reads_devices for scheduler in vendors.foreign) else ()
+    return (*devices, *_WATCHED, *([Kind.POD_DISRUPTION_BUDGETS] if disruption_budgets else ()))
 
-    `disruption_budgets`: PodDisruptionBudgets are watched too.
+
+class SharedInformers:
+    """One informer for each kind; AcceleratorQuotas and Koordinator's Devices are watched where they are installed.
+
+    They are there before the caches, which ask them what may be believed; `run` then fills the caches.
     """
 
     def __init__(
         self,
-        core: Core,
-        subscribers: Iterable[Subscriber] = (),
+        cluster: Cluster,
+        kinds: Iterable[Kind],
         *,
+        clock: Callable[[], float],
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
         jitter: Callable[[], float] = random.random,
-        disruption_budgets: bool = False,
     ) -> None:
-        self._core = core
-        self._subscriptions = [each.subscriptions() for each in subscribers]
-        self._loops = Loops(core.failures, sleep=sleep)
-        devices = (Kind.DEVICES,) if any(scheduler.reads_devices for scheduler in core.vendors.foreign) else ()
+        self._clock = clock
+        self._sleep = sleep
         self._informers = {
             kind: Informer(
-                core.cluster,
+                cluster,
                 kind,
-                self._handler(kind),
-                clock=core.clock,
+                clock=clock,
                 sleep=sleep,
                 random=jitter,
                 look_again=_LOOK_AGAIN if kind in _OPTIONAL else None,
                 expected=kind is not Kind.ACCELERATOR_QUOTAS,
             )
-            for kind in (*devices, *_WATCHED, *([Kind.POD_DISRUPTION_BUDGETS] if disruption_budgets else ()))
+            for kind in kinds
         }
-        core.caches.current_within = self._informers[Kind.RESOURCE_QUOTAS].alive_within
-        core.caches.namespaces_current_within = self._informers[Kind.NAMESPACES].alive_within
-        core.caches.accelerator_quotas.alive_within = self._informers[Kind.ACCELERATOR_QUOTAS].alive_within
 
     @property
     def synced(self) -> bool:
         """Whether every cache has had its first list, or its kind can't be listed."""
         return all(informer.synced.is_set() for informer in self._informers.values())
 
+    def alive_within(self, kind: Kind, seconds: float) -> bool:
+        """Whether a kind's cache has all, and its watch gave a sign of life in the last seconds."""
+        return kind in self._informers and self._informers[kind].alive_within(seconds)
+
     def ages(self) -> Iterator[tuple[Kind, float]]:
         """For how many seconds the cluster hasn't been heard of by each cache that was ever filled."""
-        now = self._core.clock()
+        now = self._clock()
         for kind, informer in self._informers.items():
             if informer.last_alive is not None:
                 yield kind, max(0.0, now - informer.last_alive)
@@ -96,31 +101,45 @@ class SharedInformers:
         shown, listed = self._informers[Kind.PODS].version, self._informers[Kind.NODES].listed
         return shown.isdigit() and listed.isdigit() and int(shown) >= max(version, int(listed))
 
-    async def run(self) -> None:
-        """Keep the caches until cancelled."""
+    async def run(self, caches: Caches, failures: Counter[str], subscribers: Iterable[Subscriber] = ()) -> None:
+        """Keep the caches until cancelled. Subscribers are told of each change in their order, once a cache has it.
+
+        `failures` counts unexpected exceptions by informer.
+        """
+        loops = Loops(failures, sleep=self._sleep)
+        subscribers = list(subscribers)
         async with asyncio.TaskGroup() as tasks:
             for kind, informer in self._informers.items():
-                tasks.create_task(self._loops.keep(f"{kind.value} informer", informer.run))
+                handle = change_handler(kind, caches, failures, subscribers)
+                tasks.create_task(loops.keep(_loop(kind), partial(informer.run, handle)))
 
-    def _handler(self, kind: Kind) -> Callable[[InformerChange], None]:
-        loop, caches = f"{kind.value} informer", self._core.caches
-        subscribed = [subscriptions[kind] for subscriptions in self._subscriptions if kind in subscriptions]
 
-        def follow(obj: JSON, *, gone: bool) -> None:
-            with contained(self._core.failures, loop, _name(obj)):
-                change = (caches.drop if gone else caches.put)(kind, obj)
-                for changed in subscribed:
-                    with contained(self._core.failures, loop, _name(obj)):
-                        changed(change)
+def change_handler(
+    kind: Kind, caches: Caches, failures: Counter[str], subscribers: Iterable[Subscriber] = ()
+) -> Callable[[InformerChange], None]:
+    """What an informer calls: it keeps the cache of a kind, and tells subscribers of each change."""
+    subscriptions = [each.subscriptions() for each in subscribers]
+    subscribed = [each[kind] for each in subscriptions if kind in each]
 
-        def handle(change: InformerChange) -> None:
-            if isinstance(change, Replaced):
-                for obj in change.items:
-                    follow(obj, gone=False)
-            else:
-                follow(change.object, gone=change.type is WatchType.DELETED)
+    def follow(obj: JSON, *, gone: bool) -> None:
+        with contained(failures, _loop(kind), _name(obj)):
+            change = (caches.drop if gone else caches.put)(kind, obj)
+            for changed in subscribed:
+                with contained(failures, _loop(kind), _name(obj)):
+                    changed(change)
 
-        return handle
+    def handle(change: InformerChange) -> None:
+        if isinstance(change, Replaced):
+            for obj in change.items:
+                follow(obj, gone=False)
+        else:
+            follow(change.object, gone=change.type is WatchType.DELETED)
+
+    return handle
+
+
+def _loop(kind: Kind) -> str:
+    return f"{kind.value} informer"
 
 
 def _name(obj: JSON) -> str:

@@ -12,13 +12,17 @@ import random
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 from hami_webhook.cluster.api import JSON, AlreadyExists, Cluster, ClusterError, Conflict, NotFound
+from hami_webhook.config import Settings
 from hami_webhook.kube.objects import parse_time
 
 logger = logging.getLogger(__name__)
 
+
+_LEASE_SUFFIX = "-controller"
+"""Distinguishes our Lease from that of the kube-scheduler in the same pod, which has the name in the settings."""
 
 _MOST_TRANSITIONS = (1 << 31) - 1
 
@@ -32,19 +36,47 @@ class LeaseDurations:
     retry: float = 2.0
 
 
+class LeaseName(NamedTuple):
+    """Which Lease it is."""
+
+    namespace: str
+    name: str
+
+
+def lease_of(settings: Settings) -> LeaseName:
+    """The Lease that replicas of the controller compete for."""
+    return LeaseName(settings.leader_elect_resource_namespace, settings.leader_elect_resource_name + _LEASE_SUFFIX)
+
+
+async def _report_nothing(uid: str, problem: str) -> None:
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseHooks:
+    """What else happens with the lease.
+
+    After each write `report` is called with the lease's UID and what was unusable in it, empty if nothing.
+    `annotations` are written with the lease; `observed` is called with those of a lease that another process wrote.
+    `changed` is called with whether this process leads, after each change of that.
+    """
+
+    report: Callable[[str, str], Awaitable[None]] = _report_nothing
+    annotations: Callable[[], Mapping[str, str]] = dict
+    observed: Callable[[Mapping[str, str]], None] = lambda annotations: None
+    changed: Callable[[bool], None] = lambda leading: None
+
+
 class LeaderElection:
     """Competes for one Lease. `run(lead)` runs `lead` while this process is the leader, and cancels it when it isn't.
 
-    `clock` returns Unix seconds (written into the lease), `monotonic` seconds for measuring. After each write `report`
-    is called with the lease's UID and what was unusable in it, empty if nothing. `annotations` are written with the
-    lease; `observed` is called with those of a lease that another process wrote.
+    `clock` returns Unix seconds (written into the lease), `monotonic` seconds for measuring.
     """
 
     def __init__(
         self,
         cluster: Cluster,
-        namespace: str,
-        name: str,
+        lease: LeaseName,
         identity: str,
         *,
         clock: Callable[[], float],
@@ -52,22 +84,17 @@ class LeaderElection:
         terms: LeaseDurations | None = None,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
         jitter: Callable[[], float] = random.random,
-        report: Callable[[str, str], Awaitable[None]] | None = None,
-        annotations: Callable[[], Mapping[str, str]] = dict,
-        observed: Callable[[Mapping[str, str]], None] = lambda annotations: None,
+        hooks: LeaseHooks | None = None,
     ) -> None:
         self._cluster = cluster
-        self._namespace = namespace
-        self._name = name
+        self._namespace, self._name = lease
         self._identity = identity
         self._clock = clock
         self._monotonic = monotonic
         self._terms = terms or LeaseDurations()
         self._sleep = sleep
         self._jitter = jitter
-        self._report = report
-        self._annotations = annotations
-        self._observed = observed
+        self._hooks = hooks or LeaseHooks()
         self._seen: tuple[Any, float] | None = None
         self.leading = False
         self.skew: float | None = None
@@ -75,8 +102,6 @@ class LeaderElection:
 
         None where we lead, or have seen none.
         """
-        self.on_change: Callable[[], None] = lambda: None
-        """Called after each change of `leading`."""
 
     async def run(self, lead: Callable[[], Awaitable[None]]) -> None:
         """Compete until cancelled, then release the lease. What `lead` raises is raised."""
@@ -112,7 +137,7 @@ class LeaderElection:
     def _set_leading(self, leading: bool) -> None:
         self.leading = leading
         self.skew = None
-        self.on_change()
+        self._hooks.changed(leading)
 
     async def _keep(self) -> None:
         """Renew the lease; returns when that failed for too long."""
@@ -140,7 +165,10 @@ class LeaderElection:
         except NotFound:
             await self._cluster.create_lease(
                 self._namespace,
-                {"metadata": {"name": self._name, "annotations": dict(self._annotations())}, "spec": self._spec(None)},
+                {
+                    "metadata": {"name": self._name, "annotations": dict(self._hooks.annotations())},
+                    "spec": self._spec(None),
+                },
             )
             return True
         record = _LeaseSpec.read(lease, 2 * self._terms.lease)
@@ -149,7 +177,7 @@ class LeaderElection:
                 self.skew = self._clock() - record.renewed
             self._seen = (lease.get("spec"), self._monotonic())
         if not self.leading:
-            self._observed(lease["metadata"].get("annotations") or {})
+            self._hooks.observed(lease["metadata"].get("annotations") or {})
         held_for = self._monotonic() - self._seen[1]
         if record.holder not in ("", self._identity) and held_for < record.duration:
             return False
@@ -157,13 +185,12 @@ class LeaderElection:
             self._namespace, {"metadata": self._meta(lease), "spec": self._spec(record)}
         )
         self._seen = (taken.get("spec"), self._monotonic())
-        if self._report is not None:
-            await self._report(str(lease["metadata"].get("uid", "")), "; ".join(record.faults))
+        await self._hooks.report(str(lease["metadata"].get("uid", "")), "; ".join(record.faults))
         return True
 
     def _meta(self, lease: JSON) -> JSON:
         version = lease["metadata"].get("resourceVersion", "")
-        return {"name": self._name, "resourceVersion": version, "annotations": dict(self._annotations())}
+        return {"name": self._name, "resourceVersion": version, "annotations": dict(self._hooks.annotations())}
 
     def _spec(self, before: _LeaseSpec | None) -> JSON:
         now = datetime.fromtimestamp(self._clock(), UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")

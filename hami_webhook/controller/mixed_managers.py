@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Iterator
 
-from hami_webhook.assembly import Core
+from hami_webhook.cluster_view import ClusterView
 from hami_webhook.controller.loops import Sleep, contained, repeat
 from hami_webhook.controller.object_events import ObjectEvents
 from hami_webhook.kube.objects import Node
@@ -19,9 +20,10 @@ _NODES_AT_ONCE = 200
 class MixedManagerAudit:
     """Audits all nodes; a problem is recorded again only when it changed."""
 
-    def __init__(self, core: Core) -> None:
-        self._core = core
-        self._object_events = ObjectEvents(core.cluster, core.problems)
+    def __init__(self, view: ClusterView, object_events: ObjectEvents, failures: Counter[str]) -> None:
+        self._view = view
+        self._object_events = object_events
+        self._failures = failures
 
     async def run(self, sleep: Sleep = asyncio.sleep) -> None:
         """A pass every 30 seconds, until cancelled."""
@@ -29,11 +31,11 @@ class MixedManagerAudit:
 
     async def audit(self) -> None:
         """One pass over the nodes."""
-        nodes = list(self._core.state.nodes())
+        nodes = list(self._view.state.nodes())
         self._object_events.keep_only({node.name for node in nodes})
         for number, node in enumerate(nodes, start=1):
-            with contained(self._core.failures, LOOP, f"node {node.name}"):
-                problems = dict(remarks(self._core, node))
+            with contained(self._failures, LOOP, f"node {node.name}"):
+                problems = dict(remarks(self._view, node))
                 for reason in {*problems, *self._object_events.reasons(node.name)}:
                     # kubectl looks for a node's events under its name in place of a UID
                     await self._object_events.warn("Node", "", node.name, node.name, reason, problems.get(reason, ""))
@@ -41,10 +43,10 @@ class MixedManagerAudit:
                 await asyncio.sleep(0)
 
 
-def remarks(core: Core, node: Node) -> Iterator[tuple[str, str]]:
+def remarks(view: ClusterView, node: Node) -> Iterator[tuple[str, str]]:
     """GPU managers that get in each other's way on a node: the reason of the event, and a sentence."""
-    mixed = core.vendors.mixing.remark(node, core.state.device(node.name))
+    mixed = view.vendors.mixing.remark(node, view.state.device(node.name))
     if mixed:
         yield "MixedGPUManagers", mixed
-    for scheduler in core.vendors.foreign:
-        yield from scheduler.remarks(node, core.state)
+    for scheduler in view.vendors.foreign:
+        yield from scheduler.remarks(node, view.state)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 
-from hami_webhook.assembly import Core, ignored_annotations
+from hami_webhook.assembly import ignored_annotations
+from hami_webhook.cluster_view import ClusterView
 from hami_webhook.controller.loops import Sleep, repeat
 from hami_webhook.controller.object_events import ObjectEvents
 from hami_webhook.devices.reserved_annotations import owned_in
@@ -16,9 +17,9 @@ EVERY = 30.0
 class NamespaceAnnotations:
     """Reports scheduler-owned annotations of Namespaces; again only when they changed."""
 
-    def __init__(self, core: Core) -> None:
-        self._core = core
-        self._object_events = ObjectEvents(core.cluster, core.problems)
+    def __init__(self, view: ClusterView, object_events: ObjectEvents) -> None:
+        self._view = view
+        self._object_events = object_events
         self._reported: frozenset[str] = frozenset()
 
     async def run(self, sleep: Sleep = asyncio.sleep) -> None:
@@ -29,7 +30,7 @@ class NamespaceAnnotations:
         """One pass over the namespaces."""
         found: Mapping[str, str] = {
             name: ignored_annotations(keys)
-            for name, namespace in self._core.caches.namespaces.items()
+            for name, namespace in self._view.caches.namespaces.items()
             if (keys := self._owned(namespace.annotations))
         }
         for name in sorted(self._reported | found.keys()):
@@ -37,4 +38,4 @@ class NamespaceAnnotations:
         self._reported = frozenset(found)
 
     def _owned(self, annotations: Mapping[str, str]) -> list[str]:
-        return sorted({*owned_in(annotations), *(self._core.vendors.owned_annotations & annotations.keys())})
+        return sorted({*owned_in(annotations), *(self._view.vendors.owned_annotations & annotations.keys())})

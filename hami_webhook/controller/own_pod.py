@@ -8,13 +8,13 @@ import logging
 from collections.abc import Callable
 from typing import NoReturn
 
-from hami_webhook.assembly import Core
 from hami_webhook.caches import Change
-from hami_webhook.cluster.api import ClusterError, EventNote, Kind
+from hami_webhook.cluster.api import Cluster, ClusterError, EventNote, Kind
 from hami_webhook.controller.informers import Subscriptions
 from hami_webhook.controller.loops import Sleep
 from hami_webhook.controller.object_events import ObjectEvents
 from hami_webhook.kube.objects import Pod
+from hami_webhook.scheduling.cluster_cache import ClusterCache
 
 logger = logging.getLogger(__name__)
 
@@ -28,12 +28,22 @@ _PAUSE = 2.0
 class OwnPod:
     """The process's own pod, as the cache has it."""
 
-    def __init__(self, core: Core, namespace: str, name: str, *, sleep: Sleep = asyncio.sleep) -> None:
-        self._core = core
+    def __init__(
+        self,
+        cluster: Cluster,
+        state: ClusterCache,
+        object_events: ObjectEvents,
+        namespace: str,
+        name: str,
+        *,
+        sleep: Sleep = asyncio.sleep,
+    ) -> None:
+        self._cluster = cluster
+        self._state = state
+        self._object_events = object_events
         self._namespace = namespace
         self._name = name
         self._sleep = sleep
-        self._object_events = ObjectEvents(core.cluster, core.problems)
         self._changed = asyncio.Event()
 
     async def warn(self, reason: str, message: str) -> None:
@@ -48,7 +58,7 @@ class OwnPod:
         uid = pod.uid if pod is not None else ""
         with contextlib.suppress(ClusterError):
             note = EventNote("Pod", self._namespace, self._name, uid, "Warning", reason, message)
-            await self._core.cluster.record_event(note)
+            await self._cluster.record_event(note)
 
     def subscriptions(self) -> Subscriptions:
         """The changes of this pod."""
@@ -82,12 +92,12 @@ class OwnPod:
             return True
         patch = {"metadata": {"uid": pod.uid, "labels": {_ROLE: role}}}
         try:
-            await self._core.cluster.patch(Kind.PODS, self._name, patch, self._namespace)
+            await self._cluster.patch(Kind.PODS, self._name, patch, self._namespace)
         except ClusterError as error:
             logger.warning("the label %s of this pod can't be set to %s: %s", _ROLE, role, error)
             return False
         return True
 
     def _find(self) -> Pod | None:
-        pods = self._core.state.pods_in(self._namespace)
+        pods = self._state.pods_in(self._namespace)
         return next((pod for pod in pods if pod.name == self._name), None)

@@ -9,10 +9,10 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator
 from dataclasses import dataclass
 
-from hami_webhook.assembly import Core
 from hami_webhook.caches import Change
 from hami_webhook.cluster.api import ClusterError, EventNote, Kind, NotFound
 from hami_webhook.cluster.rate import in_background
+from hami_webhook.cluster_view import ClusterView
 from hami_webhook.controller.informers import Subscriptions
 from hami_webhook.controller.ledger_history import LedgerHistory
 from hami_webhook.controller.object_events import ObjectEvents
@@ -24,7 +24,7 @@ from hami_webhook.quota.enforcement import ENFORCEMENT
 from hami_webhook.quota.floors import cost_of, floor_id
 from hami_webhook.quota.ledger import Entry, State, charge_ids
 from hami_webhook.quota.misread import Reason
-from hami_webhook.quota.recompute import Recomputed
+from hami_webhook.quota.recompute import Recomputed, Recomputer
 
 logger = logging.getLogger(__name__)
 
@@ -66,8 +66,20 @@ class QuotaReconciler:
 
     kind = Kind.RESOURCE_QUOTAS
 
-    def __init__(self, core: Core, pace: Pace, *, jitter: Callable[[], float] = random.random) -> None:
-        self._core = core
+    def __init__(
+        self,
+        recomputer: Recomputer,
+        view: ClusterView,
+        object_events: ObjectEvents,
+        failures: Counter[str],
+        pace: Pace,
+        *,
+        jitter: Callable[[], float] = random.random,
+    ) -> None:
+        self._recomputer = recomputer
+        self._view = view
+        self._object_events = object_events
+        self._failed_loops = failures
         self._pace = pace
         self._jitter = jitter
         self._changed: dict[str, tuple[float, float]] = {}
@@ -81,7 +93,6 @@ class QuotaReconciler:
         self._accounts: dict[str, dict[str, QuotaAccount]] = {}
         """The latest accounts, by namespace and name of their quotas."""
         self._facts: dict[str, tuple[object, ...]] = {}
-        self._object_events = ObjectEvents(core.cluster, core.problems)
         self._observed: Counter[str] = Counter()
         """Charges without room that quotas let pass and no event tells of yet, by UID."""
         self._next_resync = 0.0
@@ -109,7 +120,7 @@ class QuotaReconciler:
     def _device_changed(self, change: Change[object]) -> None:
         """Charges of other schedulers' pods may be completed from the cards that are registered now."""
         if (change.before is None) != (change.after is None):
-            for pod in self._core.state.foreign_pods_on(change.key.name):
+            for pod in self._view.state.foreign_pods_on(change.key.name):
                 self.touch(pod.namespace)
 
     def pod_changed(self, before: Pod | None, after: Pod | None) -> None:
@@ -121,12 +132,12 @@ class QuotaReconciler:
         known = self._facts.get(pod.uid)
         facts = self._quota_facts(pod)
         if known is None or after is None:
-            self._history.pod(pod, self._core.clock())
+            self._history.pod(pod, self._view.clock())
         if after is None:
             self._facts.pop(pod.uid, None)
             self._object_events.forget(pod.uid)
             for identity in charge_ids(pod.uid, pod.annotations):
-                self._history.gone[identity] = self._core.clock()
+                self._history.gone[identity] = self._view.clock()
         else:
             self._facts[pod.uid] = facts
         for scope in self._scopes(pod.namespace):
@@ -145,18 +156,18 @@ class QuotaReconciler:
 
     async def _recompute(self, scope: str, name: str) -> Recomputed:
         """Recompute a quota. Raises `ClusterError`."""
-        return await self._core.recomputer.run(scope, name, self._lost, self._history.gone)
+        return await self._recomputer.run(scope, name, self._lost, self._history.gone)
 
     def _is_charged(self, pod: Pod, scope: str) -> bool:
         """Whether ledgers had what a new pod costs, so that it is in used, and a recompute only drops its entries."""
-        core, now = self._core, self._core.clock()
+        view, now = self._view, self._view.clock()
         if pod.node_name or NODE in pod.annotations or pod.terminal or pod.deletion_time is not None:
             return False
         ids = charge_ids(pod.uid, pod.annotations)
         for account in self._accounts.get(scope, {}).values():
             if account.covers(pod):
-                cost = cost_of(account, pod, core.vendors, core.state, now, core.placement_ttl)
-                if not account.is_fixed(cost) and account.floor(floor_id(pod, core.vendors)) is None:
+                cost = cost_of(account, pod, view.vendors, view.state, now, view.placement_ttl)
+                if not account.is_fixed(cost) and account.floor(floor_id(pod, view.vendors)) is None:
                     return False
                 amounts = cost.only(account.hard)
                 if amounts and not self._history.charged(account, ids, amounts):
@@ -165,7 +176,7 @@ class QuotaReconciler:
 
     def _matters(self, pod: Pod) -> bool:
         """Whether a quota may depend on the pod."""
-        vendors = self._core.vendors
+        vendors = self._view.vendors
         own = any(map(vendors.named_by, pod.containers))
         return own or any(scheduler.concerns(pod) for scheduler in vendors.foreign)
 
@@ -180,7 +191,7 @@ class QuotaReconciler:
             before = None
         if after is None:
             return
-        account = QuotaAccount.read(after, self._core.vendors)
+        account = QuotaAccount.read(after, self._view.vendors)
         scope = self._scope(after)
         accounts = self._accounts.setdefault(scope, {})
         last = accounts.get(after.name, account)
@@ -191,19 +202,19 @@ class QuotaReconciler:
         changed = before is None or before.hard != after.hard
         enforcement = before and before.annotations.get(ENFORCEMENT)
         if (changed or enforcement != after.annotations.get(ENFORCEMENT)) and (
-            self._core.misreadings(after) or self._object_events.reasons(after.uid)
+            self._view.misreadings(after) or self._object_events.reasons(after.uid)
         ):
             self._touch(scope)
         if not account.managed:
             return
-        lost = self._history.quota(account, self._core.clock())
+        lost = self._history.quota(account, self._view.clock())
         raised = account.ledger.keys() - last.ledger.keys()  # by a charge, which may drop entries of pods not seen here
         unknown = account.used.keys() != account.hard.keys()
         if changed or account.gone or unknown or (lost and not raised):
             self._touch(scope)
         elif lost:
             self._gather(self._charged, scope, self._pace.longest, _LONGEST_CLEANUP)
-        now = self._core.clock()
+        now = self._view.clock()
         for entry in account.ledger.values():
             expired = entry.expired(now, self._pace.ttl)
             if entry.state is not State.WAITING and not (expired and entry.state is State.FLOOR):
@@ -240,7 +251,7 @@ class QuotaReconciler:
 
     def _gather(self, work: dict[str, tuple[float, float]], scope: str, delay: float, longest: float) -> None:
         """Recompute the scope `delay` s after the last such call, but no later than `longest` s after the first."""
-        now = self._core.clock()
+        now = self._view.clock()
         first, _ = work.get(scope, (now, now))
         work[scope] = first, min(now + delay, first + longest)
         self._wake.set()
@@ -267,7 +278,7 @@ class QuotaReconciler:
 
     def _begin_due(self) -> Iterator[Coroutine[None, None, int]]:
         """The recomputes that are due now, for each scope that isn't being recomputed."""
-        now = self._core.clock()
+        now = self._view.clock()
         due = {scope for scope, when in self._all_due() if when <= now}
         quiet: set[str] = set()
         if now >= self._next_resync:
@@ -294,7 +305,7 @@ class QuotaReconciler:
                 for reconciling in self._begin_due():
                     tasks.create_task(reconciling)
                 self._wake.clear()
-                pause = max(0.01, self.next_due() - self._core.clock())
+                pause = max(0.01, self.next_due() - self._view.clock())
                 waits = [asyncio.ensure_future(self._wake.wait()), asyncio.ensure_future(sleep(pause))]
                 try:
                     await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
@@ -329,12 +340,12 @@ class QuotaReconciler:
                 failed = True
                 continue
             except Exception:
-                self._core.failures[LOOP] += 1
+                self._failed_loops[LOOP] += 1
                 about = {"namespace": scope, "quota": quota.name}
                 logger.exception("recomputing failed; trying again", extra=about)
                 failed = True
                 continue
-            self._history.confirm(result.confirmed, self._core.clock())
+            self._history.confirm(result.confirmed, self._view.clock())
             self.expired += result.expired
             if quiet and result.before.used.keys() == result.after.used.keys() != set():
                 self.drifted += result.before.used != result.after.used
@@ -345,11 +356,11 @@ class QuotaReconciler:
         if failed:
             self._failures[scope] = failures + 1
             pause = min(_LONGEST_BACKOFF, 2.0 ** min(failures, 16))
-            self._at(scope, self._core.clock() + pause * (0.5 + self._jitter() / 2))
+            self._at(scope, self._view.clock() + pause * (0.5 + self._jitter() / 2))
         return len(managed)
 
     def _lost(self, account: QuotaAccount) -> dict[str, Entry]:
-        return self._history.quota(account, self._core.clock())
+        return self._history.quota(account, self._view.clock())
 
     async def _report(self, result: Recomputed) -> None:
         """Events for what a person should know: used above hard, bad pods."""
@@ -368,7 +379,7 @@ class QuotaReconciler:
 
     async def _report_misreadings(self, quota: ResourceQuota) -> None:
         """An event for each kind of what the quota says and its author can hardly have meant."""
-        found = self._core.misreadings(quota)
+        found = self._view.misreadings(quota)
         for reason in Reason:
             text = "; ".join(each.text for each in found if each.reason is reason)
             await self._record(quota.kind, quota, reason.value, text)
@@ -386,7 +397,7 @@ class QuotaReconciler:
 
     def _quota_facts(self, pod: Pod) -> tuple[object, ...]:
         """What of a pod a quota depends on."""
-        vendors = self._core.vendors
+        vendors = self._view.vendors
         watched = (key for scheduler in vendors.foreign for key in scheduler.watched)
         keys = (NODE, TIME, *(vendor.keys.allocated for vendor in vendors.values()), *watched)
         return (

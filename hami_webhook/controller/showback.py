@@ -13,9 +13,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from hami_webhook.assembly import Core
 from hami_webhook.caches import Change
 from hami_webhook.cluster.api import Kind
+from hami_webhook.cluster_view import ClusterView
 from hami_webhook.controller.informers import Subscriptions
 from hami_webhook.devices.codecs import BadAnnotation
 from hami_webhook.devices.debit import Debit, per_device
@@ -91,8 +91,8 @@ class Showback:
     needs it to count its first amounts; `until` is of when the totals are that were read last.
     """
 
-    def __init__(self, core: Core) -> None:
-        self._core = core
+    def __init__(self, view: ClusterView) -> None:
+        self._view = view
         self._unread: set[str] | None = None
         """UIDs of pods that `start` has still to read; None before it."""
         self._pods: dict[str, _PodHoldings] = {}
@@ -100,11 +100,11 @@ class Showback:
         self._changes: dict[str, float] = {}
         """By UID when a pod's holdings change next though nothing happens to it."""
         self._last_read: Mapping[Holding, Totals] = {}
-        self._last_read_at = self.until = core.clock()
+        self._last_read_at = self.until = view.clock()
 
     async def start(self) -> None:
         """Count the pods that are there, each since its own times; the caches are filled."""
-        uids = [pod.uid for pod in self._core.state.pods()]
+        uids = [pod.uid for pod in self._view.state.pods()]
         self._unread = set(uids)
         for number, uid in enumerate(uids, start=1):
             self._unread.discard(uid)
@@ -127,12 +127,12 @@ class Showback:
 
     def node_changed(self, name: str) -> None:
         """A node's cards may be others, of another model."""
-        for allocation in self._core.state.allocations(name):
+        for allocation in self._view.state.allocations(name):
             self.pod_changed(allocation.pod.uid)
 
     def restart(self, until: float) -> None:
         """Begin anew: the leader's counters have all until then (Unix seconds)."""
-        until = min(until, self._core.clock())
+        until = min(until, self._view.clock())
         if until == self.until:
             return
         self.until = self._last_read_at = until
@@ -160,7 +160,7 @@ class Showback:
         """The totals as of the read before; 0 for sums that are new since then."""
         if self._unread is None or self._unread:
             return
-        now = self._core.clock()
+        now = self._view.clock()
         for uid in [uid for uid, when in self._changes.items() if when < now]:
             self._set(uid, self._changes[uid])
         last, self.until = self._last_read, self._last_read_at
@@ -168,21 +168,21 @@ class Showback:
         self._last_read, self._last_read_at = totals, now
         for holding in sorted(totals):
             yield holding, last.get(holding, Totals())
-            gone = self._core.known(holding.namespace) is None and self._sums[holding].held == Debit()
+            gone = holding.namespace not in self._view.caches.namespaces and self._sums[holding].held == Debit()
             if gone and last.get(holding) == totals[holding]:
                 del self._sums[holding]
 
     def _set(self, uid: str, at: float | None = None, *, since_its_times: bool = False) -> None:
         """Count what the pod holds now in place of what it held so far, from `at` (Unix seconds; None: now) on."""
-        now = self._core.clock()
+        now = self._view.clock()
         at = now if at is None else at
-        pod = self._core.state.pod(uid)
+        pod = self._view.state.pod(uid)
         held = self._holdings(pod, now) if pod is not None else {}
         due = self._changes.pop(uid, now)
         if not held:  # it is gone, but may have ended before
             at = min(at, due)
         if pod is not None and held:
-            ends = (pod.deletion_deadline, assumption_expires_at(pod, self._core.placement_ttl))
+            ends = (pod.deletion_deadline, assumption_expires_at(pod, self._view.placement_ttl))
             if later := [when for when in ends if when is not None and when >= now]:
                 self._changes[uid] = min(later)
         before = self._pods.get(uid)
@@ -197,20 +197,20 @@ class Showback:
             self._add(self._pods[uid], max(since, self.until), 1)
 
     def _add(self, pod: _PodHoldings, since: float, sign: int) -> None:
-        now = self._core.clock()
+        now = self._view.clock()
         for holding, debit in pod.held.items():
             self._sums.setdefault(holding, _Sum(now)).change(debit, since, now, sign)
 
     def _holdings(self, pod: Pod, now: float) -> dict[Holding, Debit]:
         """What the pod holds by its placement, else what it is charged."""
-        core = self._core
+        view = self._view
         if pod.ended(now):
             return {}
-        charge = charge_of(pod, core.vendors, core.state, now, core.placement_ttl)
+        charge = charge_of(pod, view.vendors, view.state, now, view.placement_ttl)
         found: dict[Holding, Debit] = {}
         state = "placed" if charge.placed else "waiting"
-        named = named_in(pod, core.vendors)
-        for key, vendor in core.vendors.items() if charge.amounts else ():
+        named = named_in(pod, view.vendors)
+        for key, vendor in view.vendors.items() if charge.amounts else ():
             by_model = self._by_model(pod, vendor) if charge.placed else {}
             charged = _charged(vendor, charge.amounts) if key in named else Debit()
             for model, debit in (by_model or ({"": charged} if charged != Debit() else {})).items():
@@ -225,7 +225,7 @@ class Showback:
             placed = None
         if placed is None:
             return {}
-        view = self._core.state.view(pod.node_name or pod.annotations.get(NODE, ""))
+        view = self._view.state.view(pod.node_name or pod.annotations.get(NODE, ""))
         inventory = view.inventories.get(vendor.key) if view is not None else None
         models = {card.uuid: card.type for card in inventory.devices} if inventory is not None else {}
         found: dict[str, Debit] = {}

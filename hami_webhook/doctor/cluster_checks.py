@@ -26,8 +26,8 @@ _BRIEF = 30.0
 async def registrations(facts: Facts) -> AsyncIterator[Finding]:
     """What device plugins registered can be read."""
     facts.require(Kind.NODES)
-    for node in facts.core.state.nodes():
-        for text in unreadable_registrations(facts.core, node):
+    for node in facts.view.state.nodes():
+        for text in unreadable_registrations(facts.view, node):
             remedy = "look at the device plugin's log on this node; its annotation has what it wrote"
             yield Finding(f"node {node.name}", text, remedy)
 
@@ -35,24 +35,24 @@ async def registrations(facts: Facts) -> AsyncIterator[Finding]:
 async def handshakes(facts: Facts) -> AsyncIterator[Finding]:
     """Device plugins answer."""
     facts.require(Kind.NODES)
-    for node in facts.core.state.nodes():
-        for text in silent_plugins(facts.core, node, facts.now):
+    for node in facts.view.state.nodes():
+        for text in silent_plugins(facts.view, node, facts.now):
             yield Finding(f"node {node.name}", text, "look at the device plugin's pod on this node")
 
 
 async def managers(facts: Facts) -> AsyncIterator[Finding]:
     """No node has two GPU managers."""
     facts.require(Kind.NODES)
-    for node in facts.core.state.nodes():
-        for text in mixed_managers(facts.core, node):
+    for node in facts.view.state.nodes():
+        for text in mixed_managers(facts.view, node):
             yield Finding(f"node {node.name}", text, "keep one manager for each node")
 
 
 async def node_locks(facts: Facts) -> AsyncIterator[Finding]:
     """No node is locked for longer than a pod takes to be bound."""
     facts.require(Kind.NODES, Kind.PODS)
-    locks = {COMMON_LOCK, *(vendor.lock for vendor in facts.core.vendors.values() if vendor.lock is not None)}
-    for node in facts.core.state.nodes():
+    locks = {COMMON_LOCK, *(vendor.lock for vendor in facts.view.vendors.values() if vendor.lock is not None)}
+    for node in facts.view.state.nodes():
         for lock in sorted(locks, key=lambda lock: lock.annotation):
             text = node.annotations.get(lock.annotation)
             life = facts.effective.settings.node_lock_timeout if lock == COMMON_LOCK else lock.expires
@@ -72,7 +72,7 @@ def _lock_fault(facts: Facts, text: str, life: float) -> str:
         return f"was taken {age:.0f} s ago, and is to be released after {life:.0f} s"
     if held.holder is not None and age > _BRIEF:
         namespace, name = held.holder
-        if not any(pod.name == name for pod in facts.core.state.pods_in(namespace)):
+        if not any(pod.name == name for pod in facts.view.state.pods_in(namespace)):
             return f"was taken {age:.0f} s ago for pod {namespace}/{name}, which isn't there"
     return ""
 
@@ -80,8 +80,8 @@ def _lock_fault(facts: Facts, text: str, life: float) -> str:
 async def quota_limits(facts: Facts) -> AsyncIterator[Finding]:
     """Quotas mean what they say."""
     facts.require(Kind.RESOURCE_QUOTAS)
-    for quota in facts.core.caches.all_quotas():
-        for misread in facts.core.misreadings(quota):
+    for quota in facts.view.caches.all_quotas():
+        for misread in facts.view.misreadings(quota):
             remedy = "change the quota so; `hami-webhook quota check FILE` says the same of one in a file"
             yield Finding(f"ResourceQuota {quota.namespace}/{quota.name}", misread.text, remedy)
 
@@ -127,7 +127,7 @@ async def quota_drift(facts: Facts) -> AsyncIterator[Finding]:
             found = await facts.api.get(Kind.RESOURCE_QUOTAS, name, namespace)
         except NotFound:
             continue
-        account = QuotaAccount.read(ResourceQuota.from_object(found), facts.core.vendors)
+        account = QuotaAccount.read(ResourceQuota.from_object(found), facts.view.vendors)
         still = _drift(facts, account, (await facts.api.list(Kind.PODS, namespace)).items)
         if still:
             text = "; ".join(f"{key}: used is {used}, its pods cost {cost}" for key, (used, cost) in still.items())
@@ -137,9 +137,9 @@ async def quota_drift(facts: Facts) -> AsyncIterator[Finding]:
 
 def _drift(facts: Facts, account: QuotaAccount, listed: Sequence[JSON] | None) -> dict[str, tuple[int | None, int]]:
     """The keys of which used isn't what the pods cost; of pods that were just listed, or those that were read."""
-    core = facts.core
-    pods = core.state.pods_in(account.quota.namespace) if listed is None else read_pods(listed)
-    result = recompute(account, pods, core.vendors, core.state, facts.now, facts.effective.options.times)
+    view = facts.view
+    pods = view.state.pods_in(account.quota.namespace) if listed is None else read_pods(listed)
+    result = recompute(account, pods, view.vendors, view.state, facts.now, facts.effective.options.times)
     return {
         key: (account.used.get(key), amount)
         for key, amount in sorted(result.after.used.items())
@@ -148,14 +148,14 @@ def _drift(facts: Facts, account: QuotaAccount, listed: Sequence[JSON] | None) -
 
 
 def _accounts(facts: Facts) -> list[QuotaAccount]:
-    found = (QuotaAccount.read(quota, facts.core.vendors) for quota in facts.core.caches.all_quotas())
+    found = (QuotaAccount.read(quota, facts.view.vendors) for quota in facts.view.caches.all_quotas())
     return [account for account in found if account.hard]
 
 
 async def allocations(facts: Facts) -> AsyncIterator[Finding]:
     """What is written on pods about their cards can be read."""
     facts.require(Kind.PODS)
-    for problem in facts.core.state.problems():
+    for problem in facts.view.state.problems():
         if problem.kind == "Pod":
             remedy = "delete the pod; find out who wrote its annotation"
             yield Finding(f"pod {problem.namespace}/{problem.name}", problem.text, remedy)

@@ -6,9 +6,9 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 
-from hami_webhook.assembly import Core
 from hami_webhook.cluster.api import JSON, Forbidden, Kind, NotFound
 from hami_webhook.cluster.kubernetes import KubernetesCluster
+from hami_webhook.cluster_view import ClusterView
 from hami_webhook.config import ConfigError
 from hami_webhook.doctor.installation import (
     Effective,
@@ -50,7 +50,7 @@ class Diagnostic:
 class Facts:
     """The cluster as its checks see it at `now`, the API server's clock in Unix seconds.
 
-    `system` is the namespace of the installation, `namespace` the user's; `core` holds what could be read of nodes,
+    `system` is the namespace of the installation, `namespace` the user's; `view` shows what could be read of nodes,
     pods and quotas.
     """
 
@@ -60,7 +60,7 @@ class Facts:
     now: float
     effective: Effective
     reading: LiveReading
-    core: Core
+    view: ClusterView
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
     _installation: Installation | Forbidden | None = None
     _answers: dict[str, asyncio.Task[JSON]] = field(default_factory=dict)
@@ -74,7 +74,7 @@ class Facts:
             effective = assumed(system)
         reading, now = await asyncio.gather(read_allowed(api, namespace), api.time())
         simulation = await effective.simulation(reading.bundle, now)
-        return cls(api, system, namespace, now, effective, reading, simulation.core)
+        return cls(api, system, namespace, now, effective, reading, simulation.core.view)
 
     async def installation(self) -> Installation:
         """The Deployments of the program. Raises `Forbidden`."""

@@ -14,7 +14,7 @@ import yaml
 from hami_webhook.cluster.api import JSON
 from hami_webhook.cluster.version import too_old
 from hami_webhook.config import ConfigError
-from hami_webhook.controller.leader_tasks import lease_of
+from hami_webhook.controller.leader import lease_of
 from hami_webhook.doctor.facts import Facts, Finding
 from hami_webhook.doctor.installation import Installation, Process
 from hami_webhook.kube.objects import parse_time
@@ -128,7 +128,9 @@ async def device_configuration(facts: Facts) -> AsyncIterator[Finding]:
 async def leaders(facts: Facts) -> AsyncIterator[Finding]:
     """A replica of the controller leads, and one of kube-scheduler."""
     controller = await facts.process("controller")
-    leases = [] if controller is None or not controller.settings.leader_elect else [lease_of(controller.settings)]
+    leases: list[tuple[str, str]] = []
+    if controller is not None and controller.settings.leader_elect:
+        leases.append(lease_of(controller.settings))
     configuration = await _scheduler_configuration(facts)
     election = (configuration or {}).get("leaderElection") or {}
     if election.get("leaderElect", True) and election.get("resourceName"):

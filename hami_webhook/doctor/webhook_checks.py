@@ -321,7 +321,7 @@ def _covers(listed: JSON, ports: set[int | str]) -> bool:
 async def admission(facts: Facts) -> AsyncIterator[Finding]:
     """A pod that is created in a dry run is reviewed and gets its scheduler."""
     vendors = facts.effective.vendors
-    present = {key for view in facts.core.state.views() for key in view.inventories}
+    present = {key for view in facts.view.state.views() for key in view.inventories}
     vendor = next((each for key, each in vendors.items() if key in present), next(iter(vendors.values()), None))
     if vendor is None:
         return
@@ -365,13 +365,13 @@ async def opted_out(facts: Facts) -> AsyncIterator[Finding]:
 
 
 def _opted_out(facts: Facts, name: str) -> bool:
-    namespace = facts.core.caches.namespaces.get(name)
+    namespace = facts.view.caches.namespaces.get(name)
     return namespace is not None and namespace.labels.get("hami.io/webhook") == "ignore"
 
 
 def _limiting(facts: Facts) -> Iterator[tuple[str, str]]:
     """The namespaces and names of quotas that limit accelerators."""
     keys = facts.effective.vendors.quota_keys
-    for quota in facts.core.caches.all_quotas():
+    for quota in facts.view.caches.all_quotas():
         if not keys.keys().isdisjoint(quota.hard):
             yield quota.namespace, quota.name

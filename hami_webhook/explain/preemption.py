@@ -13,8 +13,8 @@ from hami_webhook.quota.budget import PodBudget
 from hami_webhook.quota.preemption import QUOTA_PREEMPTION
 from hami_webhook.scheduling.cluster_cache import ClusterCache
 from hami_webhook.scheduling.fit import PodRequest
+from hami_webhook.scheduling.post_filter import listed
 from hami_webhook.scheduling.preemption.nominations import Nominations
-from hami_webhook.scheduling.preemption.preemption import listed
 from hami_webhook.scheduling.preemption.victims import Preemptor, choose_node
 
 _NOBODY = "preemption evicts nobody for it: "

@@ -114,7 +114,7 @@ class Explainer:
     def _bounded(self, name: str) -> Callable[[Pod], BoundedPod]:
         """How policy bounds the pods of a namespace; raises `ClusterError` where the Namespace can't be read."""
         core = self.simulation.core
-        namespace = core.known(name)
+        namespace = core.caches.namespaces.get(name)
 
         def bounded(pod: Pod) -> BoundedPod:
             if namespace is None:

@@ -37,7 +37,7 @@ class LiveCluster:
 
     @property
     def overview(self) -> Overview:
-        return Overview(self.simulation.core, self.now)
+        return Overview(self.simulation.core.view, self.now)
 
     def explain(self, namespace: str, name: str, most_nodes: int | None = None) -> Explanation:
         """Explain a pod, by at most so many nodes. Raises `UnknownPod`."""

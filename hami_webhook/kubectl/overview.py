@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from hami_webhook.assembly import Core
+from hami_webhook.cluster_view import ClusterView
 from hami_webhook.devices.keys import MEBIBYTE, Dimension
 from hami_webhook.devices.model import Device, NodeView
 from hami_webhook.doctor.node_faults import mixed_managers, silent_plugins, unreadable_registrations
@@ -20,17 +20,17 @@ from hami_webhook.scheduling.node_locks import LOCK
 
 @dataclass(frozen=True)
 class Overview:
-    """A cluster at `now` (Unix seconds), as `core` was filled with it."""
+    """A cluster at `now` (Unix seconds), as `cluster` was filled with it."""
 
-    core: Core
+    cluster: ClusterView
     now: float
 
     def quotas(self, namespace: str = "", name: str = "") -> list[QuotaUse]:
         """The quotas with managed keys that cover pods of a namespace, or of any, and have a name, or any."""
-        caches = self.core.caches
+        caches = self.cluster.caches
         above = caches.accelerator_quotas.covering(namespace) if namespace else caches.accelerator_quotas.all()
         own = [quota for quota in caches.all_quotas() if namespace in ("", quota.namespace)]
-        found = (QuotaAccount.read(quota, self.core.vendors) for quota in (*own, *above))
+        found = (QuotaAccount.read(quota, self.cluster.vendors) for quota in (*own, *above))
         chosen = [account for account in found if account.hard and name in ("", account.name, account.label)]
         return [self._quota(each) for each in sorted(chosen, key=lambda each: (each.quota.namespace, each.name))]
 
@@ -103,7 +103,7 @@ class Overview:
     def _left(self, account: QuotaAccount, vendor: str) -> Mapping[Dimension, int]:
         """What the quota leaves of a vendor's slots, memory in MiB and cores, where it limits them."""
         found = {}
-        for key in self.core.vendors.keys_of[vendor]:
+        for key in self.cluster.vendors.keys_of[vendor]:
             if key.name in account.hard:
                 left = max(0, account.hard[key.name] - account.used.get(key.name, 0))
                 if key.dimension is Dimension.MEMORY:
@@ -114,7 +114,7 @@ class Overview:
     def nodes(self, name: str = "") -> list[NodeUse]:
         """The nodes with cards, one row for each vendor."""
         rows = []
-        for view in self.core.state.views():
+        for view in self.cluster.state.views():
             if name not in ("", view.name):
                 continue
             for vendor, inventory in sorted(view.inventories.items()):
@@ -143,9 +143,9 @@ class Overview:
 
     def link_groups(self, node: str) -> list[Sequence[str]]:
         """The UUIDs of the cards of a node that fast links join, group by group, as far as it registers them."""
-        view = self.core.state.view(node)
+        view = self.cluster.state.view(node)
         inventories = view.inventories.items() if view is not None else ()
-        vendors = self.core.vendors
+        vendors = self.cluster.vendors
         return [group for vendor, found in sorted(inventories) for group in vendors[vendor].link_groups(found)]
 
     def pods(self, namespace: str = "", name: str = "") -> list[PodUse]:
@@ -154,7 +154,7 @@ class Overview:
         for pod in self._live(namespace):
             charge = self._charge(pod)
             cards = self._cards_of(pod)
-            requests = not self.core.vendors.resource_names.isdisjoint(pod.named)
+            requests = not self.cluster.vendors.resource_names.isdisjoint(pod.named)
             if name not in ("", pod.name) or not (requests or cards):
                 continue
             found.append(
@@ -174,27 +174,27 @@ class Overview:
 
     def node(self, name: str) -> NodeDetails | None:
         """A node with what is wrong with what it registers; None if it isn't known."""
-        view = self.core.state.view(name)
+        view = self.cluster.state.view(name)
         if view is None:
             return None
         node = view.node
         notes = [
-            *unreadable_registrations(self.core, node),
-            *silent_plugins(self.core, node, self.now),
-            *mixed_managers(self.core, node),
+            *unreadable_registrations(self.cluster, node),
+            *silent_plugins(self.cluster, node, self.now),
+            *mixed_managers(self.cluster, node),
         ]
         if not view.inventories:
             notes.append("it registers no cards of an enabled vendor")
         handshakes = {
             vendor.key: node.annotations[vendor.registration.handshake]
-            for vendor in self.core.vendors.values()
+            for vendor in self.cluster.vendors.values()
             if vendor.registration.handshake in node.annotations
         }
         return NodeDetails(name, self.cards(name), handshakes, node.annotations.get(LOCK, ""), notes)
 
     def _devices(self, cards: CardSelection | None = None) -> Iterator[tuple[NodeView, Device]]:
         """The devices with their nodes; those of a selection."""
-        for view in self.core.state.views():
+        for view in self.cluster.state.views():
             for _, inventory in sorted(view.inventories.items()):
                 for device in inventory.devices:
                     if cards is None or cards.admits(device.type, view.node.labels):
@@ -219,8 +219,8 @@ class Overview:
 
     def _cards_of(self, pod: Pod) -> Sequence[Device]:
         """The registered cards that a pod holds."""
-        view = self.core.state.view(pod.node_name) if pod.node_name else None
-        if view is None or not self.core.state.holds_devices(pod.uid):
+        view = self.cluster.state.view(pod.node_name) if pod.node_name else None
+        if view is None or not self.cluster.state.holds_devices(pod.uid):
             return ()
         return [
             device
@@ -230,12 +230,12 @@ class Overview:
         ]
 
     def _live(self, namespace: str) -> list[Pod]:
-        state = self.core.state
+        state = self.cluster.state
         pods = state.pods_in(namespace) if namespace else state.pods()
         return sorted((pod for pod in pods if not pod.ended(self.now)), key=lambda pod: (pod.namespace, pod.name))
 
     def _charge(self, pod: Pod, cards: CardSelection | None = None) -> Charge:
-        return charge_of(pod, self.core.vendors, self.core.state, self.now, self.core.placement_ttl, cards)
+        return charge_of(pod, self.cluster.vendors, self.cluster.state, self.now, self.cluster.placement_ttl, cards)
 
     @staticmethod
     def _state(pod: Pod, charge: Charge) -> str:

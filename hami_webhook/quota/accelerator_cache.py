@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from hami_webhook.cluster.api import JSON, LONGEST_SILENCE
 from hami_webhook.kube.objects import Namespace, ResourceQuota
@@ -10,14 +10,16 @@ from hami_webhook.quota.accelerator_quota import Labels, read_accelerator_quota
 
 
 class AcceleratorQuotaCache:
-    """AcceleratorQuotas by name. `namespaces` are kept by the owner, which calls `relabelled` after each change."""
+    """AcceleratorQuotas by name. `namespaces` are kept by the owner, which calls `relabelled` after each change.
 
-    def __init__(self, namespaces: dict[str, Namespace]) -> None:
+    `alive_within`: whether the watch gave a sign of life in the last seconds.
+    """
+
+    def __init__(self, namespaces: Mapping[str, Namespace], alive_within: Callable[[float], bool]) -> None:
         self._namespaces = namespaces
         self._objects: dict[str, JSON] = {}
         self._quotas: dict[str, ResourceQuota] = {}
-        self.alive_within: Callable[[float], bool] = lambda seconds: False
-        """Whether the watch gave a sign of life in the last seconds."""
+        self._alive_within = alive_within
 
     def put(self, obj: JSON) -> None:
         """A quota was added or changed. Raises `MalformedObject`."""
@@ -57,7 +59,7 @@ class AcceleratorQuotaCache:
 
     def quotas(self, namespace: str = "") -> Sequence[ResourceQuota] | None:
         """All of them; None unless the watch is alive."""
-        return self.all() if self.alive_within(LONGEST_SILENCE) else None
+        return self.all() if self._alive_within(LONGEST_SILENCE) else None
 
     def current_within(self, seconds: float) -> bool:
-        return self.alive_within(seconds)
+        return self._alive_within(seconds)

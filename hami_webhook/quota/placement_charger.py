@@ -16,6 +16,7 @@ from hami_webhook.quota.budget import charged, entry_of
 from hami_webhook.quota.ledger import Entry, State
 from hami_webhook.quota.pricing import CapacityLister, Charge, ChargeOn, charge_of
 from hami_webhook.quota.store import Accounts, QuotaStore, Retries, Snapshot, Swap, Writes
+from hami_webhook.quota.stores import QuotaStores
 
 _RETRIES = Retries(attempts=6, first=0.002, longest=0.2)
 
@@ -57,21 +58,19 @@ class PlacementCharger:
     """Commits placements: `placing` entries in the quotas that cover a pod.
 
     The quotas are those that the cache shows, without a list; in a namespace without quotas nothing is read at all.
-    `above` has the AcceleratorQuotas.
     """
 
     def __init__(
         self,
-        store: QuotaStore,
+        stores: QuotaStores,
         vendors: Vendors,
         capacity: CapacityLister,
         *,
         clock: Callable[[], float],
         placement_ttl: float,
-        above: QuotaStore | None = None,
     ) -> None:
-        self._store = store
-        self._above = above
+        self._store = stores.resource_quotas
+        self._above = stores.accelerator_quotas
         self._vendors = vendors
         self._capacity = capacity
         self._clock = clock

@@ -97,8 +97,7 @@ class ClusterCache:
         """Grows with every change of a node or its Device object; its pods don't count."""
         self.lapses = 0
         """How many placements lapsed unbound since the beginning."""
-        self.node_changed: Callable[[str], None] = lambda name: None
-        """Called with the name of every node that changed, or whose pods did."""
+        self._node_watchers: list[Callable[[str], None]] = []
 
     @property
     def origin(self) -> ClusterCache:
@@ -114,6 +113,10 @@ class ClusterCache:
         return other
 
     # events
+
+    def watch_nodes(self, changed: Callable[[str], None]) -> None:
+        """Have `changed` called with the name of every node that changes from now on, or whose pods do."""
+        self._node_watchers.append(changed)
 
     def set_node(self, node: Node, now: float) -> None:
         """A node was added or changed."""
@@ -461,7 +464,8 @@ class ClusterCache:
     def _touch(self, entry: NodeEntry) -> None:
         entry.generation = self.generations.changed(entry.name)
         entry.view = None
-        self.node_changed(entry.name)
+        for changed in self._node_watchers:
+            changed(entry.name)
 
     def _note(self, key: tuple[str, str], problem: Problem) -> None:
         if problem.text:

@@ -12,21 +12,20 @@ import asyncio
 import contextlib
 import logging
 from collections import Counter, OrderedDict
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from hami_webhook.cluster.api import JSON, Cluster, ClusterError, Conflict, Kind, NotFound, Unavailable
+from hami_webhook.cluster.api import JSON, ClusterError, Conflict, Kind, NotFound, Unavailable
 from hami_webhook.devices.lock_annotations import NodeLock
 from hami_webhook.devices.placement_annotations import NODE
-from hami_webhook.devices.registry import Vendors
 from hami_webhook.kube.objects import MalformedObject, Node, Pod, ResourceQuota
-from hami_webhook.scheduling.cluster_cache import ClusterCache
 from hami_webhook.scheduling.extender_metrics import ExtenderMetrics
 from hami_webhook.scheduling.fit import BadRequest, PodRequest, vendors_requested_by
+from hami_webhook.scheduling.framework import Handle, SchedulingQueue
 from hami_webhook.scheduling.node_locks import LockContended, NodeLocks
 from hami_webhook.scheduling.placer import AssumedPlacement, CycleState, Placer, Unschedulable
-from hami_webhook.scheduling.preemption.preemption import Preemption
+from hami_webhook.scheduling.post_filter import Preemption
 from hami_webhook.scheduling.protocol import Binding, ExtenderArgs, Filtered, Proposal
 from hami_webhook.scheduling.scoring import NodeRank, failed_nodes
 from hami_webhook.scheduling.time_slices import TimeSlices
@@ -54,49 +53,35 @@ class _BindAttempt:
 
 
 class Extender:
-    """Answers a kube-scheduler. `ready` returns once the caches may be believed.
+    """Answers a kube-scheduler.
 
-    `schedulers` are the names of the schedulers whose pods may be bound, none for any. `quotas` are a namespace's
-    quotas from the cache, None if that can't be believed. `pods_complete` says whether the cache has all pods that were
-    bound up to a resourceVersion. `refused` receives every pod that no node takes, and
-    `placed` of those that got a place; `freed` is called when devices that were held for a pod are let go.
-    `preemption` is for pods that fit on no node; None leaves them to wait.
+    `schedulers` are the names of the schedulers whose pods may be bound, none for any. `queue` is told of every pod
+    that no node takes, of those that got a place, and when devices that were held for a pod are let go. `preemption` is
+    for pods that fit on no node; None leaves them to wait.
     """
 
     def __init__(
         self,
-        cluster: Cluster,
-        state: ClusterCache,
-        vendors: Vendors,
+        handle: Handle,
         placer: Placer,
         locks: NodeLocks,
+        queue: SchedulingQueue,
         *,
         single: bool,
-        clock: Callable[[], float],
-        ready: Callable[[], Awaitable[None]],
-        quotas: Callable[[str], Sequence[ResourceQuota] | None],
-        pods_complete: Callable[[int], bool] = lambda version: False,
         schedulers: Callable[[], Collection[str]] = tuple,
-        refused: Callable[[str], None] = lambda uid: None,
-        placed: Callable[[str], None] = lambda uid: None,
-        freed: Callable[[], None] = lambda: None,
         preemption: Preemption | None = None,
         metrics: ExtenderMetrics | None = None,
     ) -> None:
-        self._cluster = cluster
-        self._state = state
-        self._vendors = vendors
+        self._handle = handle
+        self._cluster = handle.cluster
+        self._state = handle.state
+        self._vendors = handle.vendors
+        self._clock = handle.clock
         self._placer = placer
         self._locks = locks
+        self._queue = queue
         self._single = single
-        self._clock = clock
-        self._ready = ready
-        self._quotas = quotas
-        self._pods_complete = pods_complete
         self._schedulers = schedulers
-        self._refused = refused
-        self._placed = placed
-        self._freed = freed
         self._preemption = preemption
         self._assumed: OrderedDict[str, AssumedPlacement] = OrderedDict()  # by UID, in single mode
         self._binding: dict[str, str] = {}
@@ -146,7 +131,7 @@ class Extender:
     async def _synced(self) -> None:
         try:
             async with asyncio.timeout(_SYNC_SECONDS):
-                await self._ready()
+                await self._handle.ready()
         except TimeoutError:
             raise ClusterError("the caches of nodes, pods and quotas aren't filled yet; try again") from None
 
@@ -166,7 +151,7 @@ class Extender:
         if pod.uid in self._binding:  # nor may it lose the devices that it is being bound with
             return Filtered(error=f"pod {pod.key} is being bound to node {self._binding[pod.uid]}")
         if self._state.release(pod.uid):
-            self._freed()
+            self._queue.freed()
         quotas = await self._quotas_of(pod.namespace)
         found = await self._placer.consider(pod, names, quotas, choose=self._single)
         if found is None:
@@ -182,14 +167,14 @@ class Extender:
         if self._single:
             if pod.uid in self._binding:
                 return Filtered(error=f"pod {pod.key} is being bound to node {self._binding[pod.uid]}")
-            self._placed(pod.uid)
+            self._queue.settled(pod.uid)
             return Filtered([self._assume(pod, found).node], None, *failed_nodes(refused))
         _remember(self._fitting, pod.uid, (found.request, fits))
         return Filtered([each.node for each in fits], None, *failed_nodes(refused))
 
     def _refusal(self, pod: Pod, why: Unschedulable) -> Filtered:
         self._metrics.refuse(why.failed.values())
-        self._refused(pod.uid)
+        self._queue.refused(pod.uid)
         if why.error:
             return Filtered(error=why.error)
         return Filtered(None, None, *failed_nodes(why.failed))
@@ -259,7 +244,7 @@ class Extender:
             self._metrics.bind_failures.inc()
             return error
         self._metrics.bound.inc()
-        self._placed(binding.uid)
+        self._queue.settled(binding.uid)
         self._fitting.pop(binding.uid, None)
         self._assumed.pop(binding.uid, None)
         return ""
@@ -384,7 +369,7 @@ class Extender:
                     tried.append(lock)
                     others.append(await self._locks.take(node, pod, deadline, lock))
                 self._metrics.lock_wait_seconds.observe(max(0.0, self._clock() - began))
-                if not all(version is not None and self._pods_complete(version) for version in others):
+                if not all(version is not None and self._handle.pods_complete(version) for version in others):
                     await self._placer.check_room(pod, node)
                 await self._commit(attempt, pod, node)
             except BaseException as error:
@@ -410,7 +395,7 @@ class Extender:
     def _let_go(self, uid: str) -> None:
         """Give up what is held for a pod that isn't bound."""
         if self._state.forget(uid, self._clock()):
-            self._freed()
+            self._queue.freed()
 
     async def _placement(self, pod: Pod, node: str) -> AssumedPlacement | None:
         """The placement that `/filter` decided in single mode, or one decided now; None for a pod that needs none.
@@ -430,7 +415,7 @@ class Extender:
             return None
         if isinstance(found, Unschedulable) or found.best is None:
             refusal = found if isinstance(found, Unschedulable) else Unschedulable(found.filtered.failed)
-            self._refused(pod.uid)
+            self._queue.refused(pod.uid)
             why = refusal.error or str(refusal.failed.get(node, ""))
             raise ClusterError(f"node {node} can't take the pod any longer: {why}")
         return self._assume(pod, found)
@@ -443,7 +428,7 @@ class Extender:
         return placement
 
     async def _quotas_of(self, namespace: str) -> Sequence[ResourceQuota]:
-        known = self._quotas(namespace)
+        known = self._handle.quotas(namespace)
         return await self._placer.quotas_of(namespace) if known is None else known
 
 

@@ -23,6 +23,7 @@ from hami_webhook.cluster.api import Cluster, ClusterError, Conflict, Kind, NotF
 from hami_webhook.devices.lock_annotations import COMMON_LOCK, NodeLock
 from hami_webhook.devices.placement_annotations import BIND_PHASE, NODE
 from hami_webhook.kube.objects import MalformedObject, Pod, format_time, is_subdomain, parse_time
+from hami_webhook.scheduling.cluster_cache import ClusterCache
 from hami_webhook.scheduling.fair_lock import FairLock
 
 LOCK = COMMON_LOCK.annotation
@@ -87,12 +88,36 @@ class _HeldLock:
     version: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class ShownNodes:
+    """Nodes as a cache has them: by name the value of an annotation, the resourceVersion (None and "" if it doesn't
+    have them), and the pods that hold devices there.
+    """
+
+    annotation: Callable[[str, str], str | None] = lambda node, annotation: None
+    version: Callable[[str], str] = lambda node: ""
+    pods_on: Callable[[str], Iterable[Pod]] | None = None
+
+    @classmethod
+    def of(cls, state: ClusterCache) -> ShownNodes:
+        """As the extender's cache has them."""
+
+        def annotation(name: str, annotation: str) -> str | None:
+            node = state.node(name)
+            return node.annotations.get(annotation) if node is not None else None
+
+        def version(name: str) -> str:
+            node = state.node(name)
+            return node.resource_version if node is not None else ""
+
+        return cls(annotation, version, lambda name: (allocation.pod for allocation in state.allocations(name)))
+
+
 class NodeLocks:
     """The locks of all nodes. `expires` and `patience` are seconds: a lock's life, and the wait for one.
 
-    `seen` is the value of an annotation of a node, and `version` a node's resourceVersion, as the informer's cache has
-    them (None and "" if it doesn't), and `pods_on` gives the pods that hold devices of a node: `node_changed` is to be
-    called when they may be others. `annotations` are those of all locks.
+    `shown` is what the cache shows of nodes: `node_changed` is to be called when it may be otherwise. `annotations` are
+    those of all locks.
     """
 
     def __init__(
@@ -102,9 +127,7 @@ class NodeLocks:
         clock: Callable[[], float],
         expires: float = 300.0,
         patience: float = 28.0,
-        seen: Callable[[str, str], str | None] = lambda node, annotation: None,
-        version: Callable[[str], str] = lambda node: "",
-        pods_on: Callable[[str], Iterable[Pod]] | None = None,
+        shown: ShownNodes | None = None,
         annotations: Collection[str] = (LOCK,),
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
         jitter: Callable[[], float] = random.random,
@@ -113,9 +136,10 @@ class NodeLocks:
         self._clock = clock
         self._expires = expires
         self._patience = patience
-        self._seen = seen
-        self._version = version
-        self._pods_on = pods_on
+        shown = shown or ShownNodes()
+        self._seen = shown.annotation
+        self._version = shown.version
+        self._pods_on = shown.pods_on
         self._annotations = annotations
         self._sleep = sleep
         self._jitter = jitter

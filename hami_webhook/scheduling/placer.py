@@ -9,13 +9,12 @@ import contextlib
 import logging
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
-from hami_webhook.cluster.api import Cluster, ClusterError, Conflict, Kind, Unavailable
+from hami_webhook.cluster.api import ClusterError, Conflict, Kind, Unavailable
 from hami_webhook.devices.model import BadRequest, NodeView, Rows
 from hami_webhook.devices.placement_annotations import BIND_PHASE, NODE, placement_counts
 from hami_webhook.devices.reasons import RESOURCE_QUOTA_NOT_FIT, Rejection
-from hami_webhook.devices.registry import Vendors
 from hami_webhook.kube.objects import MalformedObject, Namespace, Pod, ResourceQuota, is_label_value
 from hami_webhook.logs import TRACE, of_pod
 from hami_webhook.policy.evaluation import PolicyViolation
@@ -27,11 +26,13 @@ from hami_webhook.quota.pricing import Charge, placed_charge
 from hami_webhook.quota.recompute import read_pods
 from hami_webhook.quota.sources import ResourceQuotas
 from hami_webhook.quota.store import QuotaStore
+from hami_webhook.quota.stores import QuotaStores
 from hami_webhook.scheduling.boundary import BoundedPod, PolicyBoundary
 from hami_webhook.scheduling.cluster_cache import ClusterCache
 from hami_webhook.scheduling.event_recorder import EventRecorder
 from hami_webhook.scheduling.filter_cache import FilterCache, FilterResult
 from hami_webhook.scheduling.fit import PodRequest, read_pod_request
+from hami_webhook.scheduling.framework import Handle
 from hami_webhook.scheduling.placement_metadata import (
     carrying,
     placement_annotations,
@@ -131,63 +132,62 @@ class CycleState:
     best: ScoredNode | None = None
 
 
+class LockedNodes(NamedTuple):
+    """Nodes at which a pod would wait for others to be bound: the last choice of those that are as good; and those
+    whose lock a bind gave up: the last choice of all.
+    """
+
+    busy: Collection[str]
+    contended: Collection[str]
+
+
 class Placer:
-    """Places pods one at a time on what the state knows, and writes the decision to the cluster."""
+    """Places pods one at a time on what the state knows, and writes the decision to the cluster.
+
+    `nodes` are considered in place of the cluster's, if given, and no events are recorded then.
+    """
 
     def __init__(
         self,
-        cluster: Cluster,
-        state: ClusterCache,
-        vendors: Vendors,
+        handle: Handle,
         *,
-        clock: Callable[[], float],
         policies: SchedulingPolicies | None = None,
         boundary: PolicyBoundary | None = None,
-        placement_ttl: float = 300.0,
-        store: QuotaStore | None = None,
-        above: QuotaStore | None = None,
+        stores: QuotaStores | None = None,
         nominations: Nominations | None = None,
+        locked_nodes: Callable[[], LockedNodes] = lambda: LockedNodes((), ()),
+        nodes: ClusterCache | None = None,
         slices: Callable[[], TimeSlices] = TimeSlices,
     ) -> None:
-        self._cluster = cluster
-        self._state = state
-        self._vendors = vendors
-        self._clock = clock
+        self._handle = handle
+        self._cluster = handle.cluster
+        self._known = handle.state
+        """Where the namespace's pods are known, whose quota it is."""
+        self._state = handle.state if nodes is None else nodes
+        self._vendors = vendors = handle.vendors
+        self._clock = clock = handle.clock
         self._policies = policies or SchedulingPolicies()
         self._boundary = boundary
-        self._placement_ttl = placement_ttl
-        self._store = store or QuotaStore(ResourceQuotas(cluster), vendors, clock=clock)
-        self._above = above
+        self._placement_ttl = handle.state.placement_ttl
+        self._stores = stores or QuotaStores(QuotaStore(ResourceQuotas(handle.cluster), vendors, clock=clock))
+        self._locked_nodes = locked_nodes
         self._slices = slices
         self._charger = PlacementCharger(
-            self._store, vendors, state, clock=clock, placement_ttl=placement_ttl, above=above
+            self._stores, vendors, self._state, clock=clock, placement_ttl=self._placement_ttl
         )
-        self._filter_cache = FilterCache(state, vendors, self._policies.node, nominations=nominations)
-        self.events: EventRecorder | None = EventRecorder(cluster, clock)
-        self.locked_nodes: Callable[[], tuple[Collection[str], Collection[str]]] = lambda: ((), ())
-        """Nodes at which a pod would wait for others to be bound: the last choice of those that are as good; and those
-        whose lock a bind gave up: the last choice of all.
-        """
-        self._known = state
-        """Where the namespace's pods are known, whose quota it is."""
+        self._filter_cache = FilterCache(self._state, vendors, self._policies.node, nominations=nominations)
+        self.events = EventRecorder(handle.cluster, clock) if nodes is None else None
 
-    def on(self, state: ClusterCache) -> Placer:
+    def on(self, nodes: ClusterCache) -> Placer:
         """One that considers other nodes than the cluster's, and records no events of it."""
-        other = Placer(
-            self._cluster,
-            state,
-            self._vendors,
-            clock=self._clock,
+        return Placer(
+            self._handle,
             policies=self._policies,
             boundary=self._boundary,
-            placement_ttl=self._placement_ttl,
-            store=self._store,
-            above=self._above,
+            stores=self._stores,
+            nodes=nodes,
             slices=self._slices,
         )
-        other.events = None
-        other._known = self._state
-        return other
 
     async def place(self, pod: Pod, nodes: Sequence[str] | None = None) -> Placement | Unschedulable | None:
         """Choose node and devices for a pod, and bind it; None if it requests nothing managed, or is bound already.
@@ -197,7 +197,7 @@ class Placer:
         """
         if pod.node_name:
             return None
-        found = await self.consider(pod, nodes, await self.quotas_of(pod.namespace), choose=True)
+        found = await self.consider(pod, nodes, await self._stores.covering(pod.namespace), choose=True)
         if not isinstance(found, CycleState):
             return found
         failed = dict(found.filtered.failed)
@@ -230,11 +230,8 @@ class Placer:
         return self._no_node(pod, found, failed)
 
     async def quotas_of(self, namespace: str) -> list[ResourceQuota]:
-        """The quotas that cover a namespace's pods, read live."""
-        quotas = [*await self._store.listed(namespace)]
-        if self._above is not None:
-            quotas += [quota for quota in await self._above.listed("") if namespace in (quota.namespaces or ())]
-        return quotas
+        """The quotas that cover a namespace's pods, by a live list. Raises `ClusterError`."""
+        return await self._stores.covering(namespace)
 
     async def consider(
         self, pod: Pod, nodes: Sequence[str] | None, quotas: Sequence[ResourceQuota], *, choose: bool = False
@@ -381,7 +378,7 @@ class Placer:
 
     async def _chosen(self, found: CycleState, slices: TimeSlices) -> CycleState:
         """With the fitting nodes in order, and the best one's placement."""
-        order = best_first(found.filtered.fits, found.request, self._policies.node, *self.locked_nodes())
+        order = best_first(found.filtered.fits, found.request, self._policies.node, *self._locked_nodes())
         failed = dict(found.filtered.failed)
         while order:
             best = self._filter_cache.fit(found.request, found.budget, order[0].node)
@@ -410,7 +407,7 @@ class Placer:
 
     def graded(self, request: PodRequest, fits: Sequence[NodeRank], highest: int) -> dict[str, int]:
         """The fitting nodes' grades, 0 to `highest`."""
-        return grades(fits, request, self._policies.node, highest, *self.locked_nodes())
+        return grades(fits, request, self._policies.node, highest, *self._locked_nodes())
 
     def record_placed(self, pod: Pod, found: CycleState) -> None:
         """The event that says which node was chosen, of which; and a line of the log that says which linked cards."""

@@ -1,10 +1,10 @@
-"""The ASGI application: `/mutate`, `/validate`, `/webhook`, `/quotas`, `/healthz`, `/readyz`, `/metrics`."""
+"""The routes of reviews, `/mutate`, `/validate`, `/webhook`, `/quotas`, and the application that serves routes."""
 
 from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from ipaddress import IPv4Address, IPv6Address, ip_address
@@ -12,11 +12,10 @@ from time import perf_counter
 from typing import Any
 
 import msgspec
-from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4, CollectorRegistry, Counter
+from prometheus_client import CollectorRegistry, Counter
 from starlette.applications import Starlette
 from starlette.datastructures import QueryParams
-from starlette.requests import Request
-from starlette.responses import PlainTextResponse, Response, StreamingResponse
+from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -38,7 +37,6 @@ from hami_webhook.config import parse_go_duration
 from hami_webhook.config.setting_values import Network
 from hami_webhook.kube.objects import ResourceQuota
 from hami_webhook.server.bodies import BodyError, BodyTooLarge, header, receive_body
-from hami_webhook.server.exposition import render
 from hami_webhook.server.large_reviews import LARGE, LargeReviews, TooManyLargeReviews
 from hami_webhook.server.limits import ListenerLimits
 from hami_webhook.server.request_metrics import RequestMetrics
@@ -81,84 +79,48 @@ def _read_address(text: str) -> IPv4Address | IPv6Address:
     return getattr(found, "ipv4_mapped", None) or found
 
 
-class WebhookApp:
-    """The routes, over an admission handler.
+def review_routes(
+    handler: AdmissionHandler,
+    limits: ListenerLimits,
+    *,
+    registry: CollectorRegistry,
+    misreadings: Callable[[ResourceQuota], Sequence[str]] = lambda quota: (),
+    sources: Sources | None = None,
+) -> list[Route]:
+    """The routes of reviews. `misreadings` are the sentences that the creator of a quota is warned with."""
+    reviewing = _Reviewing(
+        limits,
+        sources or Sources(),
+        LargeReviews(_LARGE_REVIEWS * limits.max_request_bytes),
+        RequestMetrics(registry, "hami_webhook_review", "admission review"),
+        Counter("hami_webhook_review_refusals", "Pods refused at admission.", ("reason",), registry=registry),
+    )
 
-    `ready` says why the process may not be sent reviews, None if it may; `remark` what an administrator should see to
-    although it may. That is in the answer of `/readyz` and doesn't make it fail: no replica gets better by being taken
-    out of service, and a rollout would stop for what only an administrator can change. `/metrics` shows `registry`.
-    `misreadings` are the sentences that the creator of a quota is warned with.
-    """
+    async def only_mutate(review: Review, time_left: float | None) -> Answer:
+        return await handler.mutate(review)
 
-    def __init__(
-        self,
-        handler: AdmissionHandler,
-        limits: ListenerLimits,
-        *,
-        ready: Callable[[], str | None],
-        registry: CollectorRegistry,
-        remark: Callable[[], str] = lambda: "",
-        misreadings: Callable[[ResourceQuota], Sequence[str]] = lambda quota: (),
-        sources: Sources | None = None,
-    ) -> None:
-        self._handler = handler
-        self._ready = ready
-        self._registry = registry
-        self._remark = remark
-        self._misreadings = misreadings
-        self._reviewing = _Reviewing(
-            limits,
-            sources or Sources(),
-            LargeReviews(_LARGE_REVIEWS * limits.max_request_bytes),
-            RequestMetrics(registry, "hami_webhook_review", "admission review"),
-            Counter("hami_webhook_review_refusals", "Pods refused at admission.", ("reason",), registry=registry),
-        )
+    steps = {"/mutate": only_mutate, "/validate": handler.validate, "/webhook": handler.webhook}
+    reviews = [
+        *(_PodRoute(path, reviewing, step) for path, step in steps.items()),
+        _QuotaRoute("/quotas", reviewing, misreadings),
+    ]
+    return [Route(review.path, review, methods=["POST"]) for review in reviews]
 
-    def application(self, *more: Route) -> ASGIApp:
-        """The main application, with more routes."""
 
-        handler = self._handler
+def application(routes: Iterable[Route]) -> ASGIApp:
+    """One that serves the routes: those of reviews without starlette's search, which costs as much as their reading."""
+    routes = list(routes)
+    starlette = Starlette(routes=routes)
+    starlette.router.redirect_slashes = False
+    reviews = {route.path: route.endpoint for route in routes if isinstance(route.endpoint, _ReviewRoute)}
+    if not reviews:
+        return starlette
 
-        async def only_mutate(review: Review, time_left: float | None) -> Answer:
-            return await handler.mutate(review)
+    async def serve(scope: Scope, receive: Receive, send: Send) -> None:
+        review = reviews.get(scope["path"]) if scope["method"] == "POST" else None
+        await (review or starlette)(scope, receive, send)
 
-        steps = {"/mutate": only_mutate, "/validate": handler.validate, "/webhook": handler.webhook}
-        reviews: dict[str, _ReviewRoute] = {
-            **{path: _PodRoute(path, self._reviewing, step) for path, step in steps.items()},
-            "/quotas": _QuotaRoute("/quotas", self._reviewing, self._misreadings),
-        }
-        routes = [Route(path, review, methods=["POST"]) for path, review in reviews.items()]
-        starlette = _application(*routes, *self._plain_routes(), *more)
-
-        async def application(scope: Scope, receive: Receive, send: Send) -> None:
-            review = reviews.get(scope["path"]) if scope["method"] == "POST" else None
-            await (review or starlette)(scope, receive, send)
-
-        return application
-
-    def metrics_application(self, *more: Route) -> Starlette:
-        """The application of the separate, plain metrics server, or of a main server that gets no reviews."""
-        return _application(*self._plain_routes(), *more)
-
-    def _plain_routes(self) -> tuple[Route, ...]:
-        return (
-            Route("/healthz", self._healthz),
-            Route("/readyz", self._readyz),
-            Route("/metrics", self._show_metrics),
-        )
-
-    async def _healthz(self, _: Request) -> Response:
-        return Response()
-
-    async def _readyz(self, _: Request) -> Response:
-        problem = self._ready()
-        if problem is not None:
-            return PlainTextResponse(f"{problem}\n", 503)
-        remark = self._remark()
-        return PlainTextResponse(f"{remark}\n") if remark else Response()
-
-    async def _show_metrics(self, _: Request) -> Response:
-        return StreamingResponse(render(self._registry), media_type=CONTENT_TYPE_PLAIN_0_0_4)
+    return serve
 
 
 _IS_JSON = (b"content-type", b"application/json")
@@ -179,7 +141,7 @@ class _ReviewRoute:
     """An ASGI application for a route, which makes no request and response objects of it as starlette would."""
 
     def __init__(self, path: str, reviewing: _Reviewing) -> None:
-        self._path = path
+        self.path = path
         self._limits = reviewing.limits
         self._sources = reviewing.sources
         self._large = reviewing.large
@@ -190,7 +152,7 @@ class _ReviewRoute:
         started = perf_counter()
         address = scope["client"][0]
         if not self._sources.accepts(address):
-            self._requests.answered(self._path, 403, perf_counter() - started)
+            self._requests.answered(self.path, 403, perf_counter() - started)
             text = f"reviews are accepted from --api-server-cidrs only, and {address} isn't in them\n"
             await PlainTextResponse(text, 403)(scope, receive, send)
             return
@@ -205,7 +167,7 @@ class _ReviewRoute:
         except BadReview as error:
             self._refusals.labels("request").inc()
             code, content = error.code, denied(error.api_version, error.uid, error, error.name)
-        self._requests.answered(self._path, code, perf_counter() - started)
+        self._requests.answered(self.path, code, perf_counter() - started)
         length = (b"content-length", b"%d" % len(content))
         await send({"type": "http.response.start", "status": self._status(code), "headers": [_IS_JSON, length]})
         await send({"type": "http.response.body", "body": content})
@@ -219,7 +181,7 @@ class _ReviewRoute:
                 waited = perf_counter() - started
                 return await self._read(scope, body, left and max(left - waited, _ANSWERING))
         except (TooManyLargeReviews, TimeoutError):
-            logger.warning("%s: a review of %d bytes refused, as other large ones wait", self._path, len(body))
+            logger.warning("%s: a review of %d bytes refused, as other large ones wait", self.path, len(body))
             refusal = Denied(503, "too many large pods are being reviewed; try again", retry_after=1)
             return self._refused(*read_start(body[:1024]), refusal)
 
@@ -284,7 +246,7 @@ class _PodRoute(_ReviewRoute):
             "pod": review.name or (meta and (meta.name or meta.generate_name)),
             "uid": meta and meta.uid,
             "review": review.uid,
-            "path": self._path,
+            "path": self.path,
             "code": 200 if refusal is None else refusal.code,
             "reason": refusal and refusal.message,
             "duration": perf_counter() - began,
@@ -310,16 +272,10 @@ class _QuotaRoute(_ReviewRoute):
         try:
             warnings = self._misreadings(ResourceQuota.from_object(review.quota))
         except Exception:
-            logger.exception("%s failed", self._path)
+            logger.exception("%s failed", self.path)
             failure = Denied(500, "hami-webhook failed to judge this quota; its log says why")
             return failure.code, denied(review.api_version, review.uid, failure)
         return 200, allowed(review.api_version, review.uid, Answer(warnings=warnings))
-
-
-def _application(*routes: Route) -> Starlette:
-    application = Starlette(routes=routes)
-    application.router.redirect_slashes = False
-    return application
 
 
 @lru_cache(maxsize=64)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from prometheus_client.core import Metric
 
-from hami_webhook.assembly import Core
+from hami_webhook.cluster_view import ClusterView
 from hami_webhook.devices.codecs import BadAnnotation
 from hami_webhook.devices.model import Device, NodeView, Usage
 from hami_webhook.devices.placement_annotations import NODE, placement_counts, read_placed
@@ -132,20 +132,20 @@ _INSTANCES = Family("hami_node_gpu_mig_instance_info", "1 for an instance cut fr
 _Models = dict[tuple[str, str], float]
 
 
-def card_metrics(core: Core, views: Sequence[NodeView]) -> Iterator[Metric]:
+def card_metrics(cluster: ClusterView, views: Sequence[NodeView]) -> Iterator[Metric]:
     """Each card under HAMi's names."""
     for family, sample in _HAMIS:
-        found = (sample(card) for view in views for card in _cards(core, view))
+        found = (sample(card) for view in views for card in _cards(cluster, view))
         yield from family.in_pieces(each for each in found if each is not None)
 
 
-def model_metrics(core: Core, views: Sequence[NodeView]) -> Iterator[Metric]:
+def model_metrics(cluster: ClusterView, views: Sequence[NodeView]) -> Iterator[Metric]:
     """The cards of each vendor and model together, and the largest request of each kind that would still fit."""
     sums: dict[str, _Models] = {family.name: {} for family, _ in (*_BY_MODEL, *_LARGEST)}
     most_cards: _Models = {}
     for view in views:
         free: _Models = {}
-        for card in _cards(core, view):
+        for card in _cards(cluster, view):
             model = card.vendor.key, card.device.type
             for family, amount in _BY_MODEL:
                 sums[family.name][model] = sums[family.name].get(model, 0) + amount(card)
@@ -161,24 +161,24 @@ def model_metrics(core: Core, views: Sequence[NodeView]) -> Iterator[Metric]:
     yield _LARGEST_CARDS.of(most_cards.items())
 
 
-def _cards(core: Core, view: NodeView) -> Iterator[_Card]:
+def _cards(cluster: ClusterView, view: NodeView) -> Iterator[_Card]:
     for key, inventory in view.inventories.items():
         for device in inventory.devices:
-            yield _Card(view, core.vendors[key], device)
+            yield _Card(view, cluster.vendors[key], device)
 
 
-def pod_metrics(core: Core, views: Sequence[NodeView], pods: Sequence[Pod]) -> Iterator[Metric]:
+def pod_metrics(cluster: ClusterView, views: Sequence[NodeView], pods: Sequence[Pod]) -> Iterator[Metric]:
     """What each container was given of each card, and the instances that were cut for pods."""
     cards = _CardsByNode(views)
-    now = core.clock()
+    now = cluster.clock()
     held: list[tuple[Pod, dict[tuple[int, str], list[int]]]] = []
     instances: list[Sample] = []
 
     def read() -> Iterator[Sample]:
         for pod in pods:
-            if not pod.terminal and placement_counts(pod, now, core.placement_ttl):
-                held.append((pod, _held(core, pod, cards)))
-                instances.extend(_instances(core, pod, cards))
+            if not pod.terminal and placement_counts(pod, now, cluster.placement_ttl):
+                held.append((pod, _held(cluster, pod, cards)))
+                instances.extend(_instances(cluster, pod, cards))
                 yield from _samples(held[-1:], 0)
 
     yield from _POD_MEMORY.in_pieces(read())
@@ -214,10 +214,10 @@ def _node_of(pod: Pod) -> str:
     return pod.node_name or pod.annotations[NODE]
 
 
-def _held(core: Core, pod: Pod, cards: _CardsByNode) -> dict[tuple[int, str], list[int]]:
+def _held(cluster: ClusterView, pod: Pod, cards: _CardsByNode) -> dict[tuple[int, str], list[int]]:
     """Bytes and percent by the container's row and the card's UUID."""
     sums: dict[tuple[int, str], list[int]] = {}
-    for vendor in core.vendors.values():
+    for vendor in cluster.vendors.values():
         try:
             placed = read_placed(vendor, pod)
         except BadAnnotation:
@@ -230,9 +230,9 @@ def _held(core: Core, pod: Pod, cards: _CardsByNode) -> dict[tuple[int, str], li
     return sums
 
 
-def _instances(core: Core, pod: Pod, cards: _CardsByNode) -> Iterator[Sample]:
+def _instances(cluster: ClusterView, pod: Pod, cards: _CardsByNode) -> Iterator[Sample]:
     node = _node_of(pod)
-    for vendor in core.vendors.values():
+    for vendor in cluster.vendors.values():
         for made in vendor.realised(pod):
             card = cards.of(node, vendor).get(made.card)
             index = str(card.index) if card is not None else ""

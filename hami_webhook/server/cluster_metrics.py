@@ -11,8 +11,8 @@ from itertools import chain
 from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
-from hami_webhook.assembly import Core
 from hami_webhook.cluster.api import Kind
+from hami_webhook.cluster_view import ClusterView
 from hami_webhook.controller.showback import Showback
 from hami_webhook.server.card_metrics import card_metrics, model_metrics, pod_metrics
 from hami_webhook.server.exposition import Family
@@ -44,7 +44,7 @@ class ClusterCollector(Collector):
     With `legacy`, HAMi's metrics are there under their old names too.
     """
 
-    core: Core
+    cluster: ClusterView
     showback: Showback
     speaks: Callable[[], bool] = lambda: True
     legacy: bool = False
@@ -53,19 +53,19 @@ class ClusterCollector(Collector):
         """Every metric, as the cluster is now, however long the rendering takes; nothing while another one speaks."""
         if not self.speaks():
             return
-        core = self.core
-        core.state.tick(core.clock())
-        views, pods, nodes = [*core.state.views()], [*core.state.pods()], [*core.state.nodes()]
+        cluster = self.cluster
+        cluster.state.tick(cluster.clock())
+        views, pods, nodes = [*cluster.state.views()], [*cluster.state.pods()], [*cluster.state.nodes()]
         hamis = (
-            partial(card_metrics, core, views),
-            partial(pod_metrics, core, views, pods),
-            partial(quota_metrics, core, pods),
+            partial(card_metrics, cluster, views),
+            partial(pod_metrics, cluster, views, pods),
+            partial(quota_metrics, cluster, pods),
         )
         yield from chain.from_iterable(metrics() for metrics in hamis)
         if self.legacy:
             yield from legacy_of(chain.from_iterable(metrics() for metrics in hamis))
-        yield from model_metrics(core, views)
-        yield from node_metrics(core, nodes)
+        yield from model_metrics(cluster, views)
+        yield from node_metrics(cluster, nodes)
         yield self._unreadable()
         yield from self._showback()
 
@@ -75,6 +75,6 @@ class ClusterCollector(Collector):
             yield from family.in_pieces((holding, totals[column]) for holding, totals in read)
 
     def _unreadable(self) -> Metric:
-        kinds = Counter(problem.kind for problem in self.core.state.problems())
-        kinds.update(_SINGULAR[Kind(kind)] for kind, _, _ in self.core.caches.unreadable)
+        kinds = Counter(problem.kind for problem in self.cluster.state.problems())
+        kinds.update(_SINGULAR[Kind(kind)] for kind, _, _ in self.cluster.caches.unreadable)
         return _UNREADABLE.of(((kind,), number) for kind, number in sorted(kinds.items()))

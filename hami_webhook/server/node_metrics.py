@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from prometheus_client.core import Metric
 
-from hami_webhook.assembly import Core
+from hami_webhook.cluster_view import ClusterView
 from hami_webhook.devices.handshake import handshake_time
 from hami_webhook.kube.objects import Node
 from hami_webhook.scheduling.node_locks import LockValue
@@ -26,36 +26,36 @@ _LOCKS = Family("hami_webhook_node_lock_age_seconds", "For how long a node's loc
 _MIXED = Family("hami_webhook_mixed_gpu_managers", "1 for a node whose cards two GPU managers count.", ("node",))
 
 
-def node_metrics(core: Core, nodes: Sequence[Node]) -> Iterator[Metric]:
+def node_metrics(cluster: ClusterView, nodes: Sequence[Node]) -> Iterator[Metric]:
     """Every metric of a node."""
     yield from _REGISTRATIONS.in_pieces(
         ((node.name, vendor, state), 1)
         for node in nodes
-        for vendor, state in sorted(core.state.registrations(node.name).items())
+        for vendor, state in sorted(cluster.state.registrations(node.name).items())
     )
-    yield from _HANDSHAKES.in_pieces(sample for node in nodes for sample in _handshakes(core, node))
-    annotations = sorted({vendor.lock.annotation for vendor in core.vendors.values() if vendor.lock is not None})
-    yield from _LOCKS.in_pieces(sample for node in nodes for sample in _locks(core, node, annotations))
+    yield from _HANDSHAKES.in_pieces(sample for node in nodes for sample in _handshakes(cluster, node))
+    annotations = sorted({vendor.lock.annotation for vendor in cluster.vendors.values() if vendor.lock is not None})
+    yield from _LOCKS.in_pieces(sample for node in nodes for sample in _locks(cluster, node, annotations))
     mixed: list[Sample] = []
     for node in nodes:
-        if core.vendors.mixing.remark(node, core.state.device(node.name)):
+        if cluster.vendors.mixing.remark(node, cluster.state.device(node.name)):
             mixed.append(((node.name,), 1))
         yield _MIXED.of(())  # a renderer may pause here
     yield from _MIXED.in_pieces(mixed)
 
 
-def _handshakes(core: Core, node: Node) -> Iterator[Sample]:
-    for key, vendor in core.vendors.items():
+def _handshakes(cluster: ClusterView, node: Node) -> Iterator[Sample]:
+    for key, vendor in cluster.vendors.items():
         text = node.annotations.get(vendor.registration.handshake, "")
-        since = handshake_time(text, core.zone) if "Requesting" in text else None
+        since = handshake_time(text, cluster.zone) if "Requesting" in text else None
         if since is not None:
-            yield (node.name, key), max(0.0, core.clock() - since)
+            yield (node.name, key), max(0.0, cluster.clock() - since)
 
 
-def _locks(core: Core, node: Node, annotations: Sequence[str]) -> Iterator[Sample]:
+def _locks(cluster: ClusterView, node: Node, annotations: Sequence[str]) -> Iterator[Sample]:
     for annotation in annotations:
         try:
             held = LockValue.read(node.annotations.get(annotation, ""))
         except ValueError:
             continue
-        yield (node.name, annotation), max(0.0, core.clock() - held.since)
+        yield (node.name, annotation), max(0.0, cluster.clock() - held.since)

@@ -1,4 +1,4 @@
-"""The metrics of the process besides the core's: listener, certificate, policy file, leadership."""
+"""The metrics of the process besides the core's: listener, certificate, policy file, leadership, preemption."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hami_webhook.controller.informers import SharedInformers
 from hami_webhook.controller.quotas import QuotaReconciler
 from hami_webhook.controller.webhooks import WebhookReconciler
 from hami_webhook.policy.file import PolicySource
-from hami_webhook.scheduling.preemption.preemption import OUTCOMES, Preemption
+from hami_webhook.scheduling.post_filter import OUTCOMES, Preemption
 from hami_webhook.server.exposition import Family
 from hami_webhook.server.listener import Listener
 from hami_webhook.server.policy_reload import PolicyReload
@@ -37,26 +37,11 @@ class ProcessCollector(Collector):
     tls: ReloadingTls | None
     source: PolicySource
     reload: PolicyReload
-    reconcilers: Sequence[QuotaReconciler]
-    webhooks: WebhookReconciler
-    leading: Callable[[], bool]
     informers: SharedInformers
     skews: Callable[[], Iterable[tuple[str, float]]] = tuple
 
     def collect(self) -> Iterator[Metric]:
         """Every metric."""
-        if self.reconcilers:
-            yield _gauge("leader", "1 while this process leads: reconciles, and exports the cluster.", self.leading())
-            expired = sum(each.expired for each in self.reconcilers)
-            drifted = sum(each.drifted for each in self.reconcilers)
-            yield _counter("quota_expired", "Charges whose pod never came.", expired)
-            yield _counter("quota_drift", "Recomputes that corrected used for no event.", drifted)
-            if self.leading():
-                yield _gauge(
-                    "wrong_webhook_configurations",
-                    "Webhook configurations whose conditions aren't known to be right and can't be put right.",
-                    self.webhooks.problems,
-                )
         yield _CACHE_AGE.of(((kind.value,), age) for kind, age in self.informers.ages())
         yield _CACHE_OBJECTS.of(((kind.value,), size) for kind, size in self.informers.sizes())
         yield _CLOCK_SKEW.of(((of,), seconds) for of, seconds in self.skews())
@@ -69,6 +54,29 @@ class ProcessCollector(Collector):
             yield _counter("tls_failures", "Certificates that could not be used.", self.tls.failures)
             not_after = self.tls.leaf.not_after.timestamp()
             yield _gauge("tls_not_after_seconds", "End of the certificate's life.", not_after)
+
+
+@dataclass(frozen=True, eq=False)
+class ControllerCollector(Collector):
+    """What the controller has counted, and whether this process is the leader."""
+
+    reconcilers: Sequence[QuotaReconciler]
+    webhooks: WebhookReconciler
+    leading: Callable[[], bool]
+
+    def collect(self) -> Iterator[Metric]:
+        """Every metric."""
+        yield _gauge("leader", "1 while this process leads: reconciles, and exports the cluster.", self.leading())
+        expired = sum(each.expired for each in self.reconcilers)
+        drifted = sum(each.drifted for each in self.reconcilers)
+        yield _counter("quota_expired", "Charges whose pod never came.", expired)
+        yield _counter("quota_drift", "Recomputes that corrected used for no event.", drifted)
+        if self.leading():
+            yield _gauge(
+                "wrong_webhook_configurations",
+                "Webhook configurations whose conditions aren't known to be right and can't be put right.",
+                self.webhooks.problems,
+            )
 
 
 @dataclass(frozen=True, eq=False)

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from prometheus_client.core import Metric
 
-from hami_webhook.assembly import Core
+from hami_webhook.cluster_view import ClusterView
 from hami_webhook.devices.keys import Dimension
 from hami_webhook.kube.objects import Pod
 from hami_webhook.quota.account import QuotaAccount
@@ -47,30 +47,30 @@ _Charges = Mapping[str, list[tuple[Pod, Charge]]]
 """The live pods that cost something, with what they cost, by namespace."""
 
 
-def quota_metrics(core: Core, pods: Sequence[Pod]) -> Iterator[Metric]:
+def quota_metrics(cluster: ClusterView, pods: Sequence[Pod]) -> Iterator[Metric]:
     """Every metric of a quota."""
     charges: dict[str, list[tuple[Pod, Charge]]] = {}
     totals: Counter[_NamespaceKey] = Counter()
-    now = core.clock()
+    now = cluster.clock()
     for number, pod in enumerate(pods):
         if number % _AT_ONCE == 0:
             yield _USED.of(())
         if not pod.ended(now):
-            charge = charge_of(pod, core.vendors, core.state, now, core.placement_ttl)
+            charge = charge_of(pod, cluster.vendors, cluster.state, now, cluster.placement_ttl)
             if charge.amounts:
                 charges.setdefault(pod.namespace, []).append((pod, charge))
                 totals.update({(pod.namespace, key): amount for key, amount in charge.amounts.items()})
     accounts: list[QuotaAccount] = []
-    above = core.caches.accelerator_quotas.all()
-    for number, quota in enumerate((*core.caches.all_quotas(), *above)):
+    above = cluster.caches.accelerator_quotas.all()
+    for number, quota in enumerate((*cluster.caches.all_quotas(), *above)):
         if number % _AT_ONCE == 0:
             yield _USED.of(())
-        accounts.append(QuotaAccount.read(quota, core.vendors))
-    yield from _ours(core, accounts, charges)
-    yield from _hamis(core, accounts, totals)
+        accounts.append(QuotaAccount.read(quota, cluster.vendors))
+    yield from _ours(cluster, accounts, charges)
+    yield from _hamis(cluster, accounts, totals)
 
 
-def _ours(core: Core, accounts: list[QuotaAccount], charges: _Charges) -> Iterator[Metric]:
+def _ours(cluster: ClusterView, accounts: list[QuotaAccount], charges: _Charges) -> Iterator[Metric]:
     samples: dict[Family, list[Sample]] = {family: [] for family in (*_SUMS, *_SUMS_ABOVE, _ENTRIES, _OBSERVED)}
     for account in accounts:
         namespace, name = account.quota.namespace, account.name
@@ -83,7 +83,9 @@ def _ours(core: Core, accounts: list[QuotaAccount], charges: _Charges) -> Iterat
             if number % _AT_ONCE == 0:
                 yield _USED.of(())
             if account.covers(pod):
-                cost = _placed(core, account, pod, charge) if charge.placed else _while_waiting(core, account, pod)
+                cost = (
+                    _placed(cluster, account, pod, charge) if charge.placed else _while_waiting(cluster, account, pod)
+                )
                 for key, amount in account.counted(cost).items():
                     sums[charge.placed][key] += amount
         for key, limit in account.hard.items():
@@ -96,18 +98,18 @@ def _ours(core: Core, accounts: list[QuotaAccount], charges: _Charges) -> Iterat
         yield from family.in_pieces(found)
 
 
-def _placed(core: Core, account: QuotaAccount, pod: Pod, charge: Charge) -> Mapping[str, int]:
+def _placed(cluster: ClusterView, account: QuotaAccount, pod: Pod, charge: Charge) -> Mapping[str, int]:
     def on_cards(cards: CardSelection) -> Charge:
-        return charge_of(pod, core.vendors, core.state, core.clock(), core.placement_ttl, cards)
+        return charge_of(pod, cluster.vendors, cluster.state, cluster.clock(), cluster.placement_ttl, cards)
 
     return account.part(charge, on_cards).only(account.hard)
 
 
-def _while_waiting(core: Core, account: QuotaAccount, pod: Pod) -> Mapping[str, int]:
-    return charged(account, pod, core.vendors, core.state, core.clock(), core.placement_ttl)
+def _while_waiting(cluster: ClusterView, account: QuotaAccount, pod: Pod) -> Mapping[str, int]:
+    return charged(account, pod, cluster.vendors, cluster.state, cluster.clock(), cluster.placement_ttl)
 
 
-def _hamis(core: Core, accounts: list[QuotaAccount], totals: Counter[_NamespaceKey]) -> Iterator[Metric]:
+def _hamis(cluster: ClusterView, accounts: list[QuotaAccount], totals: Counter[_NamespaceKey]) -> Iterator[Metric]:
     smallest: dict[_NamespaceKey, tuple[int, int]] = {}
     for account in accounts:
         if account.quota.scopes or account.cards is not None or account.quota.namespaces is not None:
@@ -118,7 +120,7 @@ def _hamis(core: Core, accounts: list[QuotaAccount], totals: Counter[_NamespaceK
 
     def used() -> Iterator[Sample]:
         for namespace, key in sorted({*totals, *smallest}):
-            counted_by = core.vendors.quota_keys[key]
+            counted_by = cluster.vendors.quota_keys[key]
             factor = max((q.factor for _, q in counted_by if q.dimension is Dimension.MEMORY), default=1)
             _, limit = smallest.get((namespace, key), (0, 0))
             labels = ZONE, namespace, key.removeprefix("limits."), str(limit)

@@ -12,16 +12,16 @@ from hami_webhook.cluster.kept_fields import decode_kept
 from hami_webhook.cluster.kubernetes import KubernetesCluster
 from hami_webhook.config import Settings
 from hami_webhook.controller.loops import Loops
-from hami_webhook.node.link_scores import LinkScores
-from hami_webhook.node.nvml import probe
+from hami_webhook.server.roles.node import node_role
 
 
 async def serve_node(settings: Settings) -> None:
     """Run until SIGINT or SIGTERM. Raises `ClusterError`."""
     cluster = KubernetesCluster(await connect(settings.kubeconfig), decode=decode_kept, timeout=settings.kube_timeout)
     async with cluster:
-        scores = LinkScores(cluster, settings.node_name, probe)
-        task = asyncio.create_task(Loops(Counter()).keep("link scores", scores.run))
+        loops = Loops(Counter())
+        kept = (loops.keep(name, loop) for name, loop in node_role(cluster, settings.node_name).loops.items())
+        task = asyncio.ensure_future(asyncio.gather(*kept))
         for number in (signal.SIGINT, signal.SIGTERM):
             asyncio.get_running_loop().add_signal_handler(number, task.cancel)
         with contextlib.suppress(asyncio.CancelledError):

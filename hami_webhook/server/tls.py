@@ -104,7 +104,9 @@ class ReloadingTls:
         _LOG.info("TLS certificate reloaded, valid to %s", self._leaf.not_after.isoformat())
         return True
 
-    async def watch(self, interval: float, sleep: Callable[[float], Awaitable[object]] = asyncio.sleep) -> NoReturn:
+    async def watch(
+        self, interval: float = 2.0, sleep: Callable[[float], Awaitable[object]] = asyncio.sleep
+    ) -> NoReturn:
         """`reload_if_changed` every ``interval`` seconds, until cancelled."""
         while True:
             await sleep(interval)

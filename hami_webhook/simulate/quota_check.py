@@ -49,5 +49,5 @@ async def check(bundle: Bundle, vendors: Vendors) -> list[CheckedQuota]:
             quota = read_accelerator_quota(item.object, {}) if above else ResourceQuota.from_object(item.object)
         except MalformedObject as error:
             raise LoadError(f"{item.where}: {item.kind} {item.name}: {error}") from error
-        checked.append(CheckedQuota(item.where, quota, simulation.core.misreadings(quota)))
+        checked.append(CheckedQuota(item.where, quota, simulation.core.view.misreadings(quota)))
     return checked

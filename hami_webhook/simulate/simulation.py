@@ -21,6 +21,7 @@ from hami_webhook.cluster.api import ClusterError, Kind
 from hami_webhook.cluster.embedded import fill
 from hami_webhook.cluster.loading import Bundle
 from hami_webhook.cluster.memory import MemoryCluster
+from hami_webhook.cluster.watches import NoWatches
 from hami_webhook.devices.foreign_scheduler import ForeignScheduler, NoNode
 from hami_webhook.devices.placement_annotations import TIME
 from hami_webhook.devices.registry import Vendors
@@ -191,10 +192,10 @@ class Simulation:
         self._scheduler_name = options.rules.scheduler_name
         self._schema = MemoryCluster(lambda: now)
         self.cluster = MemoryCluster(lambda: now)
-        self.core = Core(self.cluster, vendors, options, clock=lambda: now, policies=lambda: policies, sleep=_yield)
-        # nobody else writes to them
-        self.core.caches.accelerator_quotas.alive_within = lambda seconds: True
-        self.core.caches.namespaces_current_within = lambda seconds: True
+        watches = NoWatches((Kind.ACCELERATOR_QUOTAS, Kind.NAMESPACES))  # nobody else writes to them
+        self.core = Core(
+            self.cluster, vendors, options, clock=lambda: now, policies=lambda: policies, watches=watches, sleep=_yield
+        )
         self._priorities = PriorityClasses()
         self._preemption = preemption
         self._outcomes: list[Outcome] = []
@@ -364,7 +365,7 @@ class Simulation:
         if not self._preemption or pod.preemption_policy == "Never":
             return None
         core = self.core
-        found = await core.placer.consider(pod, nodes, await core.placer.quotas_of(pod.namespace))
+        found = await core.placer.consider(pod, nodes, await core.stores.covering(pod.namespace))
         if not isinstance(found, CycleState):
             return None
         budgets = core.caches.disruption_budgets

@@ -12,6 +12,7 @@ from builders import container
 
 from hami_webhook.admission.denial import Denied
 from hami_webhook.cluster.api import Kind
+from hami_webhook.cluster.watches import NoWatches
 from hami_webhook.policy.rules import PolicyRules, Rule
 from hami_webhook.quota.ledger import LEDGER, RESERVATION, Entry, State, encode, reservation_id
 
@@ -44,7 +45,7 @@ async def denial(call):
 )
 async def test_q7_cpu_pods_are_allowed_without_io_whatever_is_broken(path, obj):
     cluster = Broken()
-    core = core_on(cluster, synced=lambda: False)
+    core = core_on(cluster, watches=NoWatches(synced=False))
     answer = await getattr(core.admission, path)(create(obj))
     assert (list(answer.patch), list(answer.warnings), answer.audit) == ([], [], {})
     assert cluster.calls == []
@@ -53,7 +54,7 @@ async def test_q7_cpu_pods_are_allowed_without_io_whatever_is_broken(path, obj):
 async def test_q7_a_count_of_zero_is_allowed_without_io():
     for path in ("mutate", "validate", "webhook"):
         cluster = Broken()
-        core = core_on(cluster, synced=lambda: False)
+        core = core_on(cluster, watches=NoWatches(synced=False))
         await getattr(core.admission, path)(create(pod(gpu=0, mem=3000)))
         assert cluster.calls == []
 
@@ -63,7 +64,7 @@ async def test_q7_a_count_of_zero_is_allowed_without_io():
 
 async def test_mutate_never_looks_at_quota():
     cluster = Recorder(await quota_cluster({GPU: 0}))
-    core = core_on(cluster, synced=lambda: False)
+    core = core_on(cluster, watches=NoWatches(synced=False))
     core.caches.put(Kind.NAMESPACES, {"metadata": {"name": "team-a"}})
     answer = await core.admission.mutate(create(pod(gpu=1, mem=3000)))
     assert cluster.calls == []
@@ -147,7 +148,9 @@ async def test_an_overrun_is_refused_with_only_the_keys_that_overflow(path):
 async def test_caches_that_arent_synced_refuse_for_now(path):
     cluster = await quota_cluster(FULL)
     found = await denial(
-        getattr(core_on(cluster, synced=lambda: False).admission, path)(create(pod(gpu=1, mem=3000, uid="u")))
+        getattr(core_on(cluster, watches=NoWatches(synced=False)).admission, path)(
+            create(pod(gpu=1, mem=3000, uid="u"))
+        )
     )
     assert (found.code, found.reason, found.retry_after) == (503, "ServiceUnavailable", 1)
     assert found.message == "quota: can't charge namespace team-a now: caches not synced; try again"

@@ -19,7 +19,8 @@ from hypothesis import strategies as st
 
 from hami_webhook.admission.denial import Denied
 from hami_webhook.admission.review import Answer, allowed, denied
-from hami_webhook.server.app import WebhookApp
+from hami_webhook.server.app import application as serving
+from hami_webhook.server.app import review_routes
 from hami_webhook.server.limits import ListenerLimits
 from hami_webhook.server.request_metrics import new_registry
 
@@ -30,10 +31,8 @@ UID = "705ab4f5-6393-11e8-b7cc-42010a800002"
 
 
 def application(known=VENDORS, services=None):
-    doors = WebhookApp(
-        handler_of(known=known, services=services), ListenerLimits(), ready=lambda: None, registry=new_registry()
-    )
-    return doors.application()
+    handler = handler_of(known=known, services=services)
+    return serving(review_routes(handler, ListenerLimits(), registry=new_registry()))
 
 
 APP = application()

@@ -40,7 +40,6 @@ class Bench:
         self.informer = Informer(
             cluster or self.memory,
             Kind.PODS,
-            self.message.append,
             clock=lambda: self.now,
             sleep=self.sleep,
             random=lambda: 1.0,
@@ -72,7 +71,7 @@ def run(body: Callable[[Bench], Awaitable[None]], *, history: int = 100) -> None
         await bench.memory.ensure_namespace("team")
         for name in ("a", "b"):
             await bench.memory.create(Kind.PODS, pod("team", name))
-        running = asyncio.create_task(bench.informer.run())
+        running = asyncio.create_task(bench.informer.run(bench.message.append))
         await bench.settle()
         await body(bench)
         running.cancel()
@@ -200,7 +199,7 @@ def play(*steps: Step) -> tuple[Bench, Scripted]:
 
     async def body() -> Bench:
         bench = Bench(script)
-        running = asyncio.create_task(bench.informer.run())
+        running = asyncio.create_task(bench.informer.run(bench.message.append))
         for _ in range(10):
             await bench.settle()
         running.cancel()
@@ -254,8 +253,8 @@ def test_jitter_is_between_half_and_all_of_the_delay() -> None:
             slept.append(seconds)
 
         script: Any = Scripted(Unavailable("down"))
-        informer = Informer(script, Kind.PODS, print, clock=lambda: 0, sleep=sleep, random=lambda: 0.0)
-        running = asyncio.create_task(informer.run())
+        informer = Informer(script, Kind.PODS, clock=lambda: 0, sleep=sleep, random=lambda: 0.0)
+        running = asyncio.create_task(informer.run(print))
         for _ in range(5):
             await asyncio.sleep(0)
         running.cancel()
@@ -269,9 +268,9 @@ async def test_a_handlers_bug_ends_the_run() -> None:
         raise RuntimeError("bug")
 
     script: Any = Scripted(Listing([], "1"))
-    informer = Informer(script, Kind.PODS, broken, clock=lambda: 0, sleep=asyncio.sleep, random=lambda: 0.0)
+    informer = Informer(script, Kind.PODS, clock=lambda: 0, sleep=asyncio.sleep, random=lambda: 0.0)
     with pytest.raises(RuntimeError, match="bug"):
-        await informer.run()
+        await informer.run(broken)
     assert not informer.synced.is_set()
 
 
@@ -281,8 +280,8 @@ async def test_an_event_that_is_no_object_ends_the_run_and_the_next_one_lists_ag
     script: Any = Scripted(listing, event, Listing([pod("team", "b")], "2"))
     bench = Bench(script)
     with pytest.raises(KeyError):
-        await bench.informer.run()
-    running = asyncio.create_task(bench.informer.run())
+        await bench.informer.run(bench.message.append)
+    running = asyncio.create_task(bench.informer.run(bench.message.append))
     await bench.settle()
     assert bench.heard() == [["a"], "DELETED a", "ADDED b"]
     assert script.versions == ["1", "2"]
@@ -325,14 +324,13 @@ async def test_an_optional_kind_that_is_not_there_is_looked_for_now_and_then(
     informer = Informer(
         cluster,  # type: ignore[arg-type]  # as much of one as an informer needs
         Kind.DEVICES,
-        bench.message.append,
         clock=lambda: bench.now,
         sleep=sleep,
         random=lambda: 1.0,
         look_again=300.0,
     )
     await bench.memory.create(Kind.DEVICES, {"metadata": {"name": "n1"}})
-    running = asyncio.create_task(informer.run())
+    running = asyncio.create_task(informer.run(bench.message.append))
 
     async def look() -> list[object]:
         again.set()
@@ -367,13 +365,12 @@ async def test_another_kind_must_be_there() -> None:
     bench.informer = Informer(
         Uninstalled(bench.memory, api.NotFound("404")),  # type: ignore[arg-type]  # as above
         Kind.PODS,
-        bench.message.append,
         clock=lambda: bench.now,
         sleep=bench.sleep,
         random=lambda: 1.0,
     )
     bench.awake.clear()
-    running = asyncio.create_task(bench.informer.run())
+    running = asyncio.create_task(bench.informer.run(bench.message.append))
     await bench.settle()
     assert not bench.informer.synced.is_set()
     assert bench.slept == [BASE_DELAY]

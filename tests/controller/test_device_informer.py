@@ -8,11 +8,13 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import pytest
+from replicas import reconciling
 
 from hami_webhook.assembly import Core, Options
 from hami_webhook.cluster.api import JSON, Kind, Listing, NotFound
 from hami_webhook.cluster.memory import MemoryCluster
-from hami_webhook.controller.informers import SharedInformers
+from hami_webhook.controller.informers import SharedInformers, watched_kinds
+from hami_webhook.controller.loops import Sleep
 from hami_webhook.controller.quotas import Pace, QuotaReconciler
 from hami_webhook.device_config import builtin_device_config, enabled_vendors
 
@@ -41,15 +43,19 @@ class InstalledLater(NoDefinition):
 
 
 class Env:
-    def __init__(self, cluster: type[MemoryCluster] = MemoryCluster, *, enabled: bool = True) -> None:
+    def __init__(
+        self, cluster: type[MemoryCluster] = MemoryCluster, *, enabled: bool = True, sleep: Sleep | None = None
+    ) -> None:
         self.now = NOW
         self.cluster = cluster(lambda: self.now)
         config = builtin_device_config().config
         if not enabled:
             config = config.model_copy(update={"koordinator": None})
-        self.core = Core(self.cluster, enabled_vendors(config), Options(), clock=lambda: self.now)
-        self.reconciler = QuotaReconciler(self.core, Pace(), jitter=lambda: 0.5)
-        self.feed = SharedInformers(self.core, [self.reconciler], sleep=self.never)
+        self.vendors = enabled_vendors(config)
+        sleep = sleep or self.never
+        self.feed = SharedInformers(self.cluster, watched_kinds(self.vendors), clock=lambda: self.now, sleep=sleep)
+        self.core = Core(self.cluster, self.vendors, Options(), clock=lambda: self.now, watches=self.feed)
+        self.reconciler = QuotaReconciler(*reconciling(self.core), Pace(), jitter=lambda: 0.5)
 
     async def never(self, seconds: float) -> None:
         await asyncio.Event().wait()
@@ -77,7 +83,7 @@ class Env:
 async def opened(env: Env | None = None) -> AsyncIterator[Env]:
     made = env or Env()
     await made.cluster.ensure_namespace("default")
-    running = asyncio.create_task(made.feed.run())
+    running = asyncio.create_task(made.feed.run(made.core.caches, made.core.failures, [made.reconciler]))
     await made.feed.wait_synced()
     yield made
     running.cancel()
@@ -134,7 +140,6 @@ async def test_a_cluster_without_koordinator_is_synced() -> None:
 
 
 async def test_devices_installed_after_the_start_are_known_within_seconds() -> None:
-    env = Env(InstalledLater)
     slept: list[float] = []
     again = asyncio.Event()
 
@@ -142,8 +147,7 @@ async def test_devices_installed_after_the_start_are_known_within_seconds() -> N
         slept.append(seconds)
         await again.wait()
 
-    env.feed = SharedInformers(env.core, sleep=sleep)
-    async with opened(env):
+    async with opened(Env(InstalledLater, sleep=sleep)) as env:
         assert slept == [5.0]
         assert isinstance(env.cluster, InstalledLater)
         await env.cluster.create(Kind.DEVICES, device(CARD))

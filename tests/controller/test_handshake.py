@@ -26,7 +26,7 @@ def looked_at(allocatable: str, **annotations: str) -> tuple[int, dict[str, Any]
         amounts = {"nvidia.com/gpu": allocatable}
         made = {"metadata": {"name": "n", "annotations": annotations}, "status": {"allocatable": amounts}}
         core.caches.put(Kind.NODES, await cluster.create(Kind.NODES, made))
-        requested = await Handshakes(core, UTC).request_due()
+        requested = await Handshakes(cluster, core.view, core.failures).request_due()
         return requested, (await cluster.get(Kind.NODES, "n"))["metadata"].get("annotations") or {}
 
     return asyncio.run(run())

@@ -12,7 +12,7 @@ from quota.quota_env import QuotaEnv
 
 from hami_webhook.caches import Change
 from hami_webhook.cluster.api import JSON, Kind
-from hami_webhook.controller.informers import SharedInformers, Subscriptions
+from hami_webhook.controller.informers import SharedInformers, Subscriptions, watched_kinds
 
 POD = pod("p", namespace="team-a", uid="u", gpu=1, mem=1000)
 OBJECTS: dict[Kind, tuple[JSON, JSON]] = {
@@ -61,7 +61,7 @@ async def test_a_change_is_an_object_as_it_was_and_as_it_is(kind: Kind) -> None:
 def test_every_kind_that_is_watched_has_a_row() -> None:
     async def watched() -> set[Kind]:
         async with QuotaEnv() as env:
-            return set(SharedInformers(env.core, disruption_budgets=True)._informers)
+            return set(watched_kinds(env.vendors, disruption_budgets=True))
 
     assert asyncio.run(watched()) <= OBJECTS.keys()
 
@@ -76,8 +76,8 @@ async def test_subscribers_hear_of_their_kinds_in_order_and_one_that_fails_keeps
 
         failing = Told(Kind.RESOURCE_QUOTAS, then=fail)
         good, other = Told(Kind.RESOURCE_QUOTAS, then=lambda: heard.append("good")), Told(Kind.NODES)
-        feed = SharedInformers(env.core, [failing, good, other])
-        running = asyncio.create_task(feed.run())
+        feed = SharedInformers(env.cluster, watched_kinds(env.vendors), clock=lambda: env.now)
+        running = asyncio.create_task(feed.run(env.core.caches, env.core.failures, [failing, good, other]))
         await feed.wait_synced()
         heard.clear()
         good.changes.clear()

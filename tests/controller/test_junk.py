@@ -13,13 +13,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from quota.objects import ALLOCATED, GPU, LARGE, MEM, NOON, TEAM, pod, quota
 from quota.quota_env import QuotaEnv
+from replicas import events_of, reconciling
 
 from hami_webhook.assembly import Core, Options
 from hami_webhook.cluster.api import JSON, Kind, Listing, WatchEvent, WatchType
 from hami_webhook.cluster.memory import MemoryCluster
 from hami_webhook.controller.handshakes import Handshakes
-from hami_webhook.controller.informers import SharedInformers
-from hami_webhook.controller.leader import LeaderElection
+from hami_webhook.controller.informers import change_handler
+from hami_webhook.controller.leader import LeaderElection, LeaseHooks, LeaseName
 from hami_webhook.controller.mixed_managers import MixedManagerAudit
 from hami_webhook.controller.namespaces import NamespaceAnnotations
 from hami_webhook.controller.quotas import Pace, QuotaReconciler
@@ -183,19 +184,19 @@ class Controller:
         self.now = NOON
         self.cluster = Given(lambda: self.now)
         self.core = Core(self.cluster, CHART, Options(), clock=lambda: self.now)
-        self.reconciler = QuotaReconciler(self.core, Pace(), jitter=lambda: 0.5)
-        self.feed = SharedInformers(self.core, [self.reconciler])
+        self.reconciler = QuotaReconciler(*reconciling(self.core), Pace(), jitter=lambda: 0.5)
 
     def hear(self, kind: Kind, obj: JSON, type_: WatchType = WatchType.MODIFIED) -> None:
         self.cluster.objects[kind] = obj
-        self.feed._handler(kind)(WatchEvent(type_, obj))
+        change_handler(kind, self.core.caches, self.core.failures, [self.reconciler])(WatchEvent(type_, obj))
 
     async def work(self) -> None:
         for _ in range(2):
             self.core.state.tick(self.now)
-            await Handshakes(self.core).request_due()
-            await MixedManagerAudit(self.core).audit()
-            await NamespaceAnnotations(self.core).audit()
+            view, events, failures = self.core.view, events_of(self.core), self.core.failures
+            await Handshakes(self.cluster, view, failures).request_due()
+            await MixedManagerAudit(view, events, failures).audit()
+            await NamespaceAnnotations(view, events).audit()
             self.reconciler.touch(TEAM)
             self.now += 5
             await self.reconciler.step()
@@ -290,7 +291,13 @@ def test_a_lease_that_nobody_renews_is_taken_whatever_it_says(lease: JSON) -> No
             await asyncio.sleep(0)
 
         election = LeaderElection(
-            cluster, "s", "lease", "me", clock=lambda: NOON + now, monotonic=lambda: now, sleep=sleep, report=report
+            cluster,
+            LeaseName("s", "lease"),
+            "me",
+            clock=lambda: NOON + now,
+            monotonic=lambda: now,
+            sleep=sleep,
+            hooks=LeaseHooks(report),
         )
         leading = asyncio.Event()
 

@@ -11,7 +11,7 @@ import pytest
 
 from hami_webhook.cluster.api import Unavailable
 from hami_webhook.cluster.memory import MemoryCluster
-from hami_webhook.controller.leader import LeaderElection, LeaseDurations
+from hami_webhook.controller.leader import LeaderElection, LeaseDurations, LeaseHooks, LeaseName
 
 
 class Turning:
@@ -48,19 +48,18 @@ class Turning:
 class Candidate:
     def __init__(self, cluster: MemoryCluster, turning: Turning, name: str, skew: float = 0.0) -> None:
         self.leads = 0
+        self.changes: list[bool] = []
         self.election = LeaderElection(
             cluster,
-            "system",
-            "lease",
+            LeaseName("system", "lease"),
             name,
             clock=lambda: turning.now + skew,
             monotonic=turning.clock,
             terms=LeaseDurations(),
             sleep=turning.sleep,
             jitter=lambda: 0.0,
+            hooks=LeaseHooks(changed=self.changes.append),
         )
-        self.changes: list[bool] = []
-        self.election.on_change = lambda: self.changes.append(self.election.leading)
         self.task = asyncio.ensure_future(self.election.run(self._lead))
 
     async def _lead(self) -> None:

@@ -12,6 +12,7 @@ import pytest
 from integrations.volcanoes import A40GB, CORES, IDS, MEMORY, NUMBER, REGISTER, T4, pod_with_limits, registered, t4
 from quota.objects import TEAM, quota
 from quota.quota_env import QuotaEnv
+from replicas import events_of
 
 from hami_webhook.assembly import Core, Options
 from hami_webhook.cluster.api import Kind, Unavailable
@@ -43,7 +44,7 @@ class AuditEnv:
     def __init__(self) -> None:
         self.cluster = MemoryCluster(lambda: NOW)
         self.core = Core(self.cluster, CHART, Options(), clock=lambda: NOW)
-        self.neighbours = MixedManagerAudit(self.core)
+        self.neighbours = MixedManagerAudit(self.core.view, events_of(self.core), self.core.failures)
 
     def put(self, obj: JSON, kind: Kind = Kind.NODES) -> None:
         self.core.caches.put(kind, obj)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from replicas import events_of
+
 from hami_webhook.assembly import Core, Options
 from hami_webhook.cluster.api import Kind
 from hami_webhook.cluster.memory import MemoryCluster
@@ -15,7 +17,7 @@ VENDORS = enabled_vendors(builtin_device_config().config)
 async def test_scheduler_owned_annotations_are_one_event_until_they_change() -> None:
     cluster = MemoryCluster(lambda: NOW)
     core = Core(cluster, VENDORS, Options(), clock=lambda: NOW)
-    checks = NamespaceAnnotations(core)
+    checks = NamespaceAnnotations(core.view, events_of(core))
 
     async def messages() -> list[tuple[str, str, int]]:
         await checks.audit()

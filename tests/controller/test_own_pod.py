@@ -7,11 +7,13 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from replicas import events_of
 
 from hami_webhook.assembly import Core, Options
 from hami_webhook.cluster.api import Kind, Unavailable
 from hami_webhook.cluster.memory import MemoryCluster
-from hami_webhook.controller.informers import SharedInformers
+from hami_webhook.controller.informers import SharedInformers, watched_kinds
+from hami_webhook.controller.loops import Sleep
 from hami_webhook.controller.own_pod import OwnPod
 from hami_webhook.device_config import builtin_device_config, enabled_vendors
 
@@ -41,6 +43,10 @@ class Home:
         return labels.get("hami.io/scheduler-role")
 
 
+def own_pod(home: Home, name: str, sleep: Sleep = asyncio.sleep) -> OwnPod:
+    return OwnPod(home.cluster, home.core.state, events_of(home.core), "kube-system", name, sleep=sleep)
+
+
 async def never(seconds: float) -> None:
     await asyncio.Event().wait()
 
@@ -64,7 +70,7 @@ async def a_home() -> Home:
 
 async def test_the_label_is_set_and_kept_on_the_own_pod_only() -> None:
     home = await a_home()
-    own = OwnPod(home.core, "kube-system", "own")
+    own = own_pod(home, "own")
     await own.label("leader")
     assert (home.role("own"), home.role("other")) == ("leader", "leader")
     # HAMi's leader labels all others anew
@@ -80,9 +86,9 @@ async def test_the_label_is_set_and_kept_on_the_own_pod_only() -> None:
 
 async def test_a_label_that_is_right_is_not_written_again() -> None:
     home = await a_home()
-    await OwnPod(home.core, "kube-system", "other").label("leader")
+    await own_pod(home, "other").label("leader")
     before = home.cluster.peek(Kind.PODS, "other", "kube-system")
-    await OwnPod(home.core, "kube-system", "other").label("leader")
+    await own_pod(home, "other").label("leader")
     assert home.cluster.peek(Kind.PODS, "other", "kube-system") == before
 
 
@@ -90,24 +96,27 @@ async def test_a_pod_of_other_manifests_and_one_that_is_not_known_are_left_alone
     home = await a_home()
     await home.put("ours", **{"app.kubernetes.io/component": "webhook"})
     for name in ("ours", "unknown"):
-        await OwnPod(home.core, "kube-system", name).label("leader")
+        await own_pod(home, name).label("leader")
     assert home.role("ours") is None
 
 
 async def test_a_label_that_can_not_be_written_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     home = await a_home()
     await home.cluster.delete(Kind.PODS, "own", "kube-system", grace=0)
-    await OwnPod(home.core, "kube-system", "own").label("leader")
+    await own_pod(home, "own").label("leader")
     assert "the label hami.io/scheduler-role of this pod can't be set to leader: " in caplog.text
 
 
 async def test_the_label_follows_the_pod_and_the_leadership_without_polling() -> None:
     home = await a_home()
-    own = OwnPod(home.core, "kube-system", "own", sleep=never)
-    feed = SharedInformers(home.core, [own])
+    own = own_pod(home, "own", sleep=never)
+    feed = SharedInformers(home.cluster, watched_kinds(VENDORS), clock=lambda: NOW)
     leading = True
     async with asyncio.TaskGroup() as tasks:
-        jobs = [tasks.create_task(feed.run()), tasks.create_task(own.keep_role(lambda: leading))]
+        jobs = [
+            tasks.create_task(feed.run(home.core.caches, home.core.failures, [own])),
+            tasks.create_task(own.keep_role(lambda: leading)),
+        ]
         await until(lambda: home.role("own") == "leader")
         follower = {"metadata": {"labels": {"hami.io/scheduler-role": "follower"}}}
         await home.cluster.patch(Kind.PODS, "own", follower, "kube-system")
@@ -132,7 +141,7 @@ async def test_a_label_that_could_not_be_written_is_tried_again() -> None:
         home.cluster.pause = None
 
     home.cluster.pause = refuse
-    keeping = asyncio.create_task(OwnPod(home.core, "kube-system", "own", sleep=sleep).keep_role(lambda: True))
+    keeping = asyncio.create_task(own_pod(home, "own", sleep=sleep).keep_role(lambda: True))
     await until(lambda: home.role("own") == "leader")
     keeping.cancel()
     assert pauses == [2.0]
@@ -140,8 +149,8 @@ async def test_a_label_that_could_not_be_written_is_tried_again() -> None:
 
 async def test_an_event_has_the_uid_as_soon_as_the_pod_is_known() -> None:
     home = await a_home()
-    await OwnPod(home.core, "kube-system", "own").record("PolicyFileRefused", "why")
-    await OwnPod(home.core, "kube-system", "unknown").record("PolicyFileRefused", "why")
+    await own_pod(home, "own").record("PolicyFileRefused", "why")
+    await own_pod(home, "unknown").record("PolicyFileRefused", "why")
     pod = home.cluster.peek(Kind.PODS, "own", "kube-system")
     assert pod is not None
     assert [event.note.uid for event in home.cluster.events] == [pod["metadata"]["uid"], ""]
@@ -158,7 +167,7 @@ async def test_a_warning_waits_until_the_pod_is_known_and_names_its_uid() -> Non
         if waits == 3:
             await home.put("own")
 
-    await OwnPod(home.core, "kube-system", "own", sleep=sleep).warn("QuotaStatusForbidden", "no right")
+    await own_pod(home, "own", sleep=sleep).warn("QuotaStatusForbidden", "no right")
     (event,) = home.cluster.events
     pod = home.cluster.peek(Kind.PODS, "own", "kube-system")
     assert pod is not None

@@ -14,7 +14,7 @@ from hami_webhook.assembly import Core, Options
 from hami_webhook.cluster.api import JSON, Kind, Unavailable
 from hami_webhook.cluster.memory import MemoryCluster
 from hami_webhook.controller.freed import FreedDevices
-from hami_webhook.controller.informers import SharedInformers
+from hami_webhook.controller.informers import SharedInformers, watched_kinds
 from hami_webhook.controller.requeue_trigger import TOUCHED, RequeueTrigger
 from hami_webhook.device_config import builtin_device_config, enabled_vendors
 
@@ -42,12 +42,12 @@ class Env:
         self.now = NOW
         self.cluster = CountingCluster(lambda: self.now, pause=pause)
         vendors = enabled_vendors(builtin_device_config().config)
-        self.core = Core(self.cluster, vendors, Options(), clock=lambda: self.now)
+        self.feed = SharedInformers(self.cluster, watched_kinds(vendors), clock=lambda: self.now)
+        self.core = Core(self.cluster, vendors, Options(), clock=lambda: self.now, watches=self.feed)
         self.node: str | None = "n"
         self.naps: list[float] = []
         self.most_naps = 100
         self.requeue_trigger = RequeueTrigger(self.cluster, lambda: self.node, clock=lambda: self.now, sleep=self.sleep)
-        self.feed = SharedInformers(self.core, [FreedDevices(self.requeue_trigger, self.core.vendors)])
 
     async def sleep(self, seconds: float) -> None:
         self.naps.append(seconds)
@@ -74,7 +74,9 @@ async def opened(pause: Callable[[str], Awaitable[None]] | None = None) -> Async
     env = Env(pause)
     await env.open()
     async with asyncio.TaskGroup() as tasks:
-        running = [tasks.create_task(env.feed.run()), tasks.create_task(env.requeue_trigger.run())]
+        freed = FreedDevices(env.requeue_trigger, env.core.vendors)
+        feeding = env.feed.run(env.core.caches, env.core.failures, [freed])
+        running = [tasks.create_task(feeding), tasks.create_task(env.requeue_trigger.run())]
         await env.feed.wait_synced()
         yield env
         for task in running:

@@ -29,7 +29,7 @@ class Process:
 
     def __init__(self, env: Env) -> None:
         self.core = core_on(None, clock=lambda: env.now)
-        self.showback = Showback(self.core)
+        self.showback = Showback(self.core.view)
         self.core.caches.put(Kind.NODES, NODE)
         self.core.caches.put(Kind.NAMESPACES, NAMESPACE)
         for each in env.pods.values():

@@ -21,6 +21,7 @@ from hami_webhook.devices.reasons import Rejection
 from hami_webhook.kube.objects import Pod
 from hami_webhook.scheduling.cluster_cache import ClusterCache
 from hami_webhook.scheduling.fit import fit_pod, read_pod_request
+from hami_webhook.scheduling.framework import Handle
 from hami_webhook.scheduling.placer import Placer, Unschedulable
 
 from .fit_env import CHART, NOW, FitEnv, Placed, pod
@@ -217,7 +218,7 @@ def test_a_pod_that_no_node_takes_is_told_what_decides():
         cluster = MemoryCluster(lambda: NOW)
         await cluster.ensure_namespace("default")
         stored = await cluster.create(Kind.PODS, manifest)
-        placer = Placer(cluster, state, CHART, clock=lambda: NOW)
+        placer = Placer(Handle(cluster, state, CHART, lambda: NOW))
         assert isinstance(await placer.place(Pod.from_object(stored)), Unschedulable)
         assert placer.events is not None
         await placer.events.flush()

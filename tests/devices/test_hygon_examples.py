@@ -11,6 +11,7 @@ from hami_webhook.cluster.api import Kind
 from hami_webhook.cluster.memory import MemoryCluster
 from hami_webhook.kube.objects import Node, Pod
 from hami_webhook.scheduling.cluster_cache import ClusterCache
+from hami_webhook.scheduling.framework import Handle
 from hami_webhook.scheduling.placer import Placer, Unschedulable
 
 from .fit_env import CHART, JSON, NOW, FitEnv, Names, Placed, configured, pod
@@ -282,7 +283,7 @@ def test_where_no_node_registers_dcus_the_owner_is_told_which_plugin_would() -> 
         state.set_node(Node.from_object(node("n1", capacity={"hygon.com/dcu": 8}, **notes)), NOW)
         await cluster.ensure_namespace("default")
         stored = await cluster.create(Kind.PODS, with_limits("p", 3))
-        placer = Placer(cluster, state, CHART, clock=lambda: NOW)
+        placer = Placer(Handle(cluster, state, CHART, lambda: NOW))
         assert isinstance(await placer.place(Pod.from_object(stored)), Unschedulable)
         assert placer.events is not None
         await placer.events.flush()

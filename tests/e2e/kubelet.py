@@ -66,7 +66,7 @@ class Kubelets:
         async with KubernetesCluster(await connect(str(self._login))) as cluster:
             self._cluster = cluster
             for kind in (Kind.NODES, Kind.PODS):
-                self._start(self._informer(kind).run())
+                self._start(self._following(kind))
             self._started.set()
             await self._stop.wait()
             for task in self._tasks:
@@ -80,7 +80,7 @@ class Kubelets:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    def _informer(self, kind: Kind) -> Informer:
+    def _following(self, kind: Kind) -> Coroutine[None, None, None]:
         def handle(change: Change) -> None:
             gone = not isinstance(change, Replaced) and change.type is WatchType.DELETED
             for obj in change.items if isinstance(change, Replaced) else (change.object,):
@@ -88,7 +88,7 @@ class Kubelets:
                 (self._node_changed if kind is Kind.NODES else self._pod_changed)(obj, gone)
 
         loop = asyncio.get_running_loop()
-        return Informer(self._cluster, kind, handle, clock=loop.time, sleep=asyncio.sleep, random=lambda: 0.5)
+        return Informer(self._cluster, kind, clock=loop.time, sleep=asyncio.sleep, random=lambda: 0.5).run(handle)
 
     def _node_changed(self, node: JSON, gone: bool) -> None:
         name = node["metadata"]["name"]

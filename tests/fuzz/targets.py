@@ -37,7 +37,7 @@ from hami_webhook.quota.accelerator_quota import read_accelerator_quota
 from hami_webhook.quota.account import QuotaAccount
 from hami_webhook.quota.pricing import charge_of
 from hami_webhook.scheduling.cluster_cache import ClusterCache
-from hami_webhook.server.app import WebhookApp
+from hami_webhook.server.app import application, review_routes
 from hami_webhook.server.extender_app import ExtenderApp
 from hami_webhook.server.limits import ListenerLimits
 from hami_webhook.server.request_metrics import RequestMetrics
@@ -103,9 +103,9 @@ def reviews(data: bytes) -> None:
     async def run() -> None:
         registry = CollectorRegistry()
         core = core_on(await quota_cluster(FULL), vendors=CHART)
-        app = WebhookApp(core.admission, ListenerLimits(), ready=lambda: None, registry=registry)
+        app = application(review_routes(core.admission, ListenerLimits(), registry=registry))
         for path in REVIEW_PATHS:
-            status, answer = await _post(app.application(), path, data)
+            status, answer = await _post(app, path, data)
             response = orjson.loads(answer)["response"]
             assert status == 200 or (path == "/quotas" and status == 400), (path, status)
             if not response["allowed"]:

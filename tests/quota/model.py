@@ -17,6 +17,7 @@ from builders import card, container, node
 from cluster import native
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from replicas import reconciling
 
 from hami_webhook.admission.denial import Denied
 from hami_webhook.admission.pods import AdmissionRules
@@ -24,7 +25,7 @@ from hami_webhook.admission.review import Answer, Review
 from hami_webhook.assembly import Core, Options
 from hami_webhook.cluster.api import JSON, ClusterError, Kind, Unavailable, WatchEvent
 from hami_webhook.cluster.memory import MemoryCluster
-from hami_webhook.controller.informers import SharedInformers
+from hami_webhook.controller.informers import SharedInformers, watched_kinds
 from hami_webhook.controller.quotas import Pace, QuotaReconciler
 from hami_webhook.kube import scopes
 from hami_webhook.kube.objects import Pod
@@ -90,16 +91,20 @@ class Replica:
 
     def __init__(self, model: QuotaModel) -> None:
         self.port = Lagging(model.cluster)
+        self.feed = SharedInformers(
+            self.port, watched_kinds(VENDORS), clock=lambda: model.now, sleep=lambda _: asyncio.Event().wait()
+        )
         self.core = Core(
             self.port,
             VENDORS,
             Options(rules=AdmissionRules(scheduler_name="hami-scheduler"), charge_timeout=1e6),
             clock=lambda: model.now,
+            watches=self.feed,
             sleep=lambda _: asyncio.sleep(0),
         )
-        self.reconciler = QuotaReconciler(self.core, Pace(), jitter=lambda: 0.5)
-        self.feed = SharedInformers(self.core, [self.reconciler], sleep=lambda _: asyncio.Event().wait())
-        self.task = asyncio.get_running_loop().create_task(self.feed.run())
+        self.reconciler = QuotaReconciler(*reconciling(self.core), Pace(), jitter=lambda: 0.5)
+        running = self.feed.run(self.core.caches, self.core.failures, [self.reconciler])
+        self.task = asyncio.get_running_loop().create_task(running)
 
 
 class QuotaModel(RuleBasedStateMachine):

@@ -9,6 +9,7 @@ from typing import Any
 
 import jsonpatch
 import pytest
+from replicas import reconciling
 
 from hami_webhook.admission.denial import Denied
 from hami_webhook.admission.pods import AdmissionRules
@@ -17,7 +18,7 @@ from hami_webhook.assembly import Core, Options
 from hami_webhook.cluster.api import JSON, Kind
 from hami_webhook.cluster.memory import MemoryCluster
 from hami_webhook.controller.accelerator_quotas import AcceleratorQuotaReconciler
-from hami_webhook.controller.informers import SharedInformers
+from hami_webhook.controller.informers import SharedInformers, watched_kinds
 from hami_webhook.controller.quotas import Pace, QuotaReconciler
 from hami_webhook.devices.registry import Vendors
 from hami_webhook.kube.objects import Pod
@@ -49,19 +50,26 @@ class QuotaEnv:
         self._objects = objects
         self.vendors = of or vendors(factor)
         self.cluster = MemoryCluster(lambda: self.now)
+        self._informers = [
+            SharedInformers(self.cluster, watched_kinds(self.vendors), clock=lambda: self.now, sleep=self._never)
+            for _ in range(replicas)
+        ]
         self.cores = [
             Core(
                 self.cluster,
                 self.vendors,
                 Options(rules=AdmissionRules(scheduler_name=SCHEDULER), max_ledger=max_ledger),
                 clock=lambda: self.now,
+                watches=informers,
                 sleep=no_sleep,
             )
-            for _ in range(replicas)
+            for informers in self._informers
         ]
         self.core = self.cores[0]
-        self.reconciler = QuotaReconciler(self.core, pace or Pace(), jitter=lambda: 0.5)
-        above = AcceleratorQuotaReconciler(self.core, pace or Pace(), jitter=lambda: 0.5)
+        self.reconciler = QuotaReconciler(*reconciling(self.core), pace or Pace(), jitter=lambda: 0.5)
+        above = AcceleratorQuotaReconciler(
+            *reconciling(self.core, self.core.accelerator_recomputer), pace or Pace(), jitter=lambda: 0.5
+        )
         self.reconcilers = [self.reconciler, above]
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -69,10 +77,10 @@ class QuotaEnv:
         await self.cluster.ensure_namespace(TEAM)
         for obj in self._objects:
             await self.add(obj)
-        for index, core in enumerate(self.cores):
-            feed = SharedInformers(core, () if index else self.reconcilers, sleep=self._never)
-            self._tasks.append(asyncio.create_task(feed.run()))
-            await feed.wait_synced()
+        for index, (core, informers) in enumerate(zip(self.cores, self._informers, strict=True)):
+            subscribers = () if index else self.reconcilers
+            self._tasks.append(asyncio.create_task(informers.run(core.caches, core.failures, subscribers)))
+            await informers.wait_synced()
         await self.run(0)
         return self
 

@@ -337,7 +337,7 @@ async def test_metrics_tell_used_and_hard_in_one_unit_and_the_smallest_limit_as_
     async with QuotaEnv(N1, *quotas, of=vendors()) as env:
         await env.create(pod_with_limits("a", mem=3))
         await env.run(1)
-        text = generate_latest(ClusterCollector(env.core, Showback(env.core))).decode()
+        text = generate_latest(ClusterCollector(env.core.view, Showback(env.core.view))).decode()
         labels = f'namespace="{TEAM}",quota='
         lines = dict(line.rsplit(" ", 1) for line in text.splitlines() if not line.startswith("#"))
 

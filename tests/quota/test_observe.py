@@ -87,7 +87,7 @@ async def test_fifty_pass_with_fifty_warnings_and_then_the_next_is_refused(path:
 def exposition(core: object) -> str:
     class Registry:
         def collect(self) -> object:
-            return ClusterCollector(core, Showback(core)).collect()
+            return ClusterCollector(core.view, Showback(core.view)).collect()
 
     return generate_latest(Registry()).decode()
 

@@ -13,6 +13,7 @@ from hami_webhook.kube.objects import Pod
 from hami_webhook.quota.ledger import LEDGER, RESERVATION, Entry, State, encode, reservation_id
 from hami_webhook.quota.placement_charger import PlacementCharge, PlacementCharger, QuotaChanged
 from hami_webhook.quota.pricing import Charge
+from hami_webhook.quota.stores import QuotaStores
 from hami_webhook.scheduling.placer import Placement
 
 from .objects import LARGE, MEM, NOON, SMALL, TEAM, full, pod, quota
@@ -22,7 +23,8 @@ L, S = node("n1", card("GPU-L", LARGE)), node("n2", card("GPU-S", SMALL))
 
 
 def committer(env: QuotaEnv) -> PlacementCharger:
-    return PlacementCharger(env.core.quotas, env.vendors, env.core.state, clock=lambda: env.now, placement_ttl=300)
+    stores = QuotaStores(env.core.quotas)
+    return PlacementCharger(stores, env.vendors, env.core.state, clock=lambda: env.now, placement_ttl=300)
 
 
 def actual(mem: int) -> Charge:

@@ -13,7 +13,8 @@ from hami_webhook.cluster.api import JSON, Kind
 from hami_webhook.kube.objects import Node
 from hami_webhook.scheduling.extender import Extender
 from hami_webhook.scheduling.extender_metrics import ExtenderMetrics
-from hami_webhook.scheduling.node_locks import LOCK, NodeLocks
+from hami_webhook.scheduling.framework import Handle
+from hami_webhook.scheduling.node_locks import LOCK, NodeLocks, ShownNodes
 from hami_webhook.scheduling.placer import SchedulingPolicies
 from hami_webhook.scheduling.protocol import ExtenderArgs, decode_args, decode_binding, encode_filtered
 from hami_webhook.scheduling.time_slices import TimeSlices
@@ -22,6 +23,24 @@ from .placer_env import VENDORS, PlacerEnv, uninterrupted
 
 MODES = ("single", "cooperative")
 MUTEX = LOCK
+
+
+class RecordedQueue:
+    """What kube-scheduler's queue would be told: the UIDs of pods, and how often something was freed."""
+
+    def __init__(self) -> None:
+        self.refusals: list[str] = []
+        self.placed: list[str] = []
+        self.times_freed = 0
+
+    def refused(self, uid: str) -> None:
+        self.refusals.append(uid)
+
+    def settled(self, uid: str) -> None:
+        self.placed.append(uid)
+
+    def freed(self) -> None:
+        self.times_freed += 1
 
 
 class ExtenderEnv(PlacerEnv):
@@ -38,16 +57,14 @@ class ExtenderEnv(PlacerEnv):
         super().__init__(policies, pause, slices)
         self.synced = asyncio.Event()
         self.synced.set()
-        self.refusals: list[str] = []
-        self.settled: list[str] = []
-        self.freed = 0
+        self.queue = RecordedQueue()
         self.naps = 0
         self.registry = CollectorRegistry()
         self.locks = NodeLocks(
             self.cluster,
             clock=lambda: self.now,
             patience=patience,
-            seen=self._lock,
+            shown=ShownNodes(self._lock),
             sleep=self._sleep,
             jitter=lambda: 1.0,
         )
@@ -55,23 +72,9 @@ class ExtenderEnv(PlacerEnv):
         async def ready() -> None:
             await self.synced.wait()
 
-        def freed() -> None:
-            self.freed += 1
-
+        handle = Handle(self.cluster, self.state, VENDORS, lambda: self.now, ready=ready)
         self.extender = Extender(
-            self.cluster,
-            self.state,
-            VENDORS,
-            self.placer,
-            self.locks,
-            single=mode == "single",
-            clock=lambda: self.now,
-            ready=ready,
-            quotas=lambda namespace: None,
-            refused=self.refusals.append,
-            placed=self.settled.append,
-            freed=freed,
-            metrics=ExtenderMetrics(self.registry),
+            handle, self.placer, self.locks, self.queue, single=mode == "single", metrics=ExtenderMetrics(self.registry)
         )
 
     async def _sleep(self, seconds: float) -> None:

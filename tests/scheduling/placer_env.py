@@ -12,6 +12,7 @@ from hami_webhook.kube.objects import Namespace, Node, Pod
 from hami_webhook.policy.rules import PolicyRules as Rules
 from hami_webhook.scheduling.boundary import PolicyBoundary
 from hami_webhook.scheduling.cluster_cache import ClusterCache
+from hami_webhook.scheduling.framework import Handle
 from hami_webhook.scheduling.placer import (
     AssumedPlacement,
     CycleState,
@@ -51,10 +52,7 @@ class PlacerEnv:
         self.rules = Rules.EMPTY
         self.namespaces: dict[str, Namespace | None] = {}
         self.placer = Placer(
-            self.cluster,
-            self.state,
-            VENDORS,
-            clock=lambda: self.now,
+            Handle(self.cluster, self.state, VENDORS, lambda: self.now),
             policies=policies,
             boundary=PolicyBoundary(VENDORS, lambda: self.rules, self._namespace),
             slices=slices,

@@ -431,7 +431,7 @@ def test_a_new_bind_phase_is_a_change_of_the_pods_node() -> None:
     raw = bound_pod("p", "n", "a,NVIDIA,1000,0:;")
     state = known(node("n", card("a", 8000)), raw)
     changed: list[str] = []
-    state.node_changed = changed.append
+    state.watch_nodes(changed.append)
     raw["metadata"]["annotations"]["hami.io/bind-phase"] = "success"
     state.set_pod(read_pod(raw), NOW)
     assert set(changed) == {"n"}

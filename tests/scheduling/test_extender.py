@@ -71,7 +71,7 @@ async def test_example_a_node_and_card(
     assert env.read("p").node_name == node_name
     told_last = ("Normal", "BindingSucceed", f"Successfully binding node [{node_name}] to default/p")
     assert env.events("p")[-1] == told_last
-    assert env.settled[-1] == env.read("p").uid
+    assert env.queue.placed[-1] == env.read("p").uid
 
 
 @both
@@ -98,7 +98,7 @@ async def test_example_b_nothing_fits(mode: str) -> None:
         ("Warning", "FilteringFailed", "2 nodes CardInsufficientMemory(node1,node2)"),
         ("Warning", "FilteringFailed", "no available node, 3 nodes do not meet"),
     ]
-    assert env.refusals == [env.read("p").uid]
+    assert env.queue.refusals == [env.read("p").uid]
 
 
 @both
@@ -274,7 +274,7 @@ async def test_null_lists_are_an_error_for_our_pods_and_echoed_for_others(mode: 
     answer = await env.ask({"Pod": env.raw("other"), "Nodes": nodes, "NodeNames": ["x", "gone"]})
     assert (answer["Nodes"], answer["NodeNames"], answer["FailedNodes"]) == (nodes, ["x", "gone"], None)
     assert env.events("other") == []
-    assert env.refusals == []
+    assert env.queue.refusals == []
 
 
 @both
@@ -356,7 +356,7 @@ async def test_whole_nodes_are_a_dry_run(mode: str) -> None:
     assert answer["FailedNodes"] == {"a": "node unregistered", "s": "1/1 CardInsufficientMemory"}
     assert answer["FailedAndUnresolvableNodes"] == {"a": "node unregistered"}
     assert env.events("p") == []
-    assert env.refusals == []
+    assert env.queue.refusals == []
     assert env.raw("p")["metadata"]["resourceVersion"] == version
     body["Nodes"] = {"metadata": {}, "items": None}
     assert (await env.ask(body))["Error"] == "", "Go writes an empty list as null"

@@ -50,7 +50,7 @@ def a_bind_that_changes_nothing(sent: JSON, error: str) -> None:
             assert (await env.extender.bind(binding)).startswith(error)
             assert (env.raw("p"), env.used("a", "A"), env.used("b", "B")) == before
             assert env._lock("a") is None
-            assert env.freed == 0
+            assert env.queue.times_freed == 0
 
     asyncio.run(story())
 
@@ -88,7 +88,7 @@ async def test_a_pod_that_is_gone_holds_nothing_any_longer(mode: str) -> None:
     await env.cluster.delete(Kind.PODS, "p", "default")
     assert await env.bind("p", "a", uid=uid) == 'pod "p" not found'
     assert env.used("a", "A") == (0, 0, 0)
-    assert env.freed == 1
+    assert env.queue.times_freed == 1
 
 
 @both
@@ -206,7 +206,7 @@ async def test_the_lock_is_let_go_by_whom_fails_and_kept_by_whom_is_bound(mode: 
     assert env.events("p")[-1] == ("Warning", "BindingFailed", "no")
     env.hear("p")
     assert env.used("n", "G") == ((1, 1000, 0) if mode == "single" else (0, 0, 0))
-    assert env.freed == (0 if mode == "single" else 1)
+    assert env.queue.times_freed == (0 if mode == "single" else 1)
     await env.filter("p", "n")
     assert await env.bind("p", "n") == ""
     assert env._lock("n") == "2026-01-01T00:00:00Z,default,p"
@@ -320,7 +320,7 @@ async def test_who_does_not_fit_any_longer_learns_it_without_the_lock() -> None:
         message = "node n can't take the pod any longer: 1/1 CardInsufficientMemory"
         assert await env.bind("q", "n") == message
     assert await first == ""
-    assert env.refusals == [env.read("q").uid]
+    assert env.queue.refusals == [env.read("q").uid]
 
 
 @both

@@ -13,7 +13,7 @@ from hami_webhook.cluster.api import ClusterError, Conflict, Kind, Unavailable
 from hami_webhook.cluster.memory import MemoryCluster
 from hami_webhook.devices.lock_annotations import NodeLock
 from hami_webhook.kube.objects import Pod, format_time, parse_time
-from hami_webhook.scheduling.node_locks import LOCK, LockContended, LockValue, NodeLocks
+from hami_webhook.scheduling.node_locks import LOCK, LockContended, LockValue, NodeLocks, ShownNodes
 
 from .extender_env import turns
 from .placer_env import NOW
@@ -42,9 +42,7 @@ class LockEnv:
             self.cluster,
             clock=lambda: self.now,
             patience=patience,
-            seen=lambda name, annotation: self.shown,
-            version=lambda name: self.version(),
-            pods_on=pods_on,
+            shown=ShownNodes(lambda name, annotation: self.shown, lambda name: self.version(), pods_on),
             sleep=self.sleep,
             jitter=lambda: 0.5,
         )

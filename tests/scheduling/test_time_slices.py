@@ -11,6 +11,7 @@ from builders import bound_pod, card, node, pod
 from hami_webhook.kube.objects import Pod
 from hami_webhook.scheduling.filter_cache import FilterCache
 from hami_webhook.scheduling.fit import read_pod_request
+from hami_webhook.scheduling.framework import Handle
 from hami_webhook.scheduling.placer import CycleState, Placer
 from hami_webhook.scheduling.time_slices import SLICE, TimeSlices, run_at_once
 
@@ -78,7 +79,7 @@ def test_what_another_filter_does_in_an_interruption_changes_no_answer() -> None
 
 async def test_a_node_that_fills_meanwhile_is_not_chosen() -> None:
     env = await env_of(*"abcdef")
-    placer = Placer(env.cluster, env.state, VENDORS, clock=lambda: NOW, slices=after_every_node)
+    placer = Placer(Handle(env.cluster, env.state, VENDORS, lambda: NOW), slices=after_every_node)
     await env.add(pod("p", gpu=1))
 
     async def others() -> None:
@@ -92,7 +93,7 @@ async def test_a_node_that_fills_meanwhile_is_not_chosen() -> None:
 
 async def test_where_all_nodes_fill_meanwhile_there_is_no_choice() -> None:
     env = await env_of("a", "b")
-    placer = Placer(env.cluster, env.state, VENDORS, clock=lambda: NOW, slices=after_every_node)
+    placer = Placer(Handle(env.cluster, env.state, VENDORS, lambda: NOW), slices=after_every_node)
     await env.add(pod("p", gpu=1))
 
     async def others() -> None:

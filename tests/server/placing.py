@@ -12,15 +12,15 @@ from scheduling.placer_env import NOW, VENDORS
 from hami_webhook.assembly import Core, options_of
 from hami_webhook.cluster.api import JSON, Kind
 from hami_webhook.cluster.memory import MemoryCluster
-from hami_webhook.controller.freed import FreedDevices
-from hami_webhook.controller.informers import SharedInformers
+from hami_webhook.controller.informers import SharedInformers, watched_kinds
 from hami_webhook.controller.requeue_trigger import RequeueTrigger
 from hami_webhook.policy.rules import PolicyRules
 from hami_webhook.scheduling.extender import Extender
 from hami_webhook.scheduling.protocol import Binding, decode_args
-from hami_webhook.server.extender_server import extender_server
 from hami_webhook.server.limits import ListenerLimits
 from hami_webhook.server.request_metrics import new_registry
+from hami_webhook.server.roles import Shared
+from hami_webhook.server.roles.extender import extender_of
 
 from .serving import settings_of
 
@@ -45,12 +45,14 @@ async def serve_as_device_plugins(cluster: MemoryCluster) -> None:
 async def placing(memory: MemoryCluster, *flags: str, seen_as: Any = None) -> AsyncIterator[tuple[Core, Extender]]:
     """An extender until the block ends; `seen_as` is the cluster as it calls it."""
     settings = settings_of(*flags)
-    core = Core(seen_as or memory, VENDORS, options_of(settings), clock=lambda: NOW)
+    cluster = seen_as or memory
+    feed = SharedInformers(cluster, watched_kinds(VENDORS), clock=lambda: NOW)
+    core = Core(cluster, VENDORS, options_of(settings), clock=lambda: NOW, watches=feed)
     trigger = RequeueTrigger(memory, lambda: None, clock=lambda: NOW)
-    feed = SharedInformers(core, [FreedDevices(trigger, VENDORS)])
-    server = extender_server(core, feed, trigger, settings, ListenerLimits(), lambda: PolicyRules.EMPTY, new_registry())
+    shared = Shared(core, feed, settings, ListenerLimits(), new_registry())
+    server = extender_of(shared, trigger, lambda: PolicyRules.EMPTY)
     plugins = asyncio.create_task(serve_as_device_plugins(memory))
-    background = [asyncio.create_task(feed.run()), plugins]
+    background = [asyncio.create_task(feed.run(core.caches, core.failures, server.role().subscribers)), plugins]
     await feed.wait_synced()
     try:
         yield core, server.extender

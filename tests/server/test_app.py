@@ -21,7 +21,7 @@ from hami_webhook import pki
 from hami_webhook.admission.handler import Answer
 from hami_webhook.cluster.api import Forbidden, Kind
 from hami_webhook.logs import JsonFormatter, TextFormatter
-from hami_webhook.server.app import Sources, WebhookApp
+from hami_webhook.server.app import Sources, application, review_routes
 from hami_webhook.server.large_reviews import LARGE
 from hami_webhook.server.limits import ListenerLimits
 from hami_webhook.server.request_metrics import new_registry
@@ -264,11 +264,11 @@ def test_an_address_is_looked_up_in_networks_of_its_own_family(networks, address
 
 
 def doors(known, registry=None, **limits):
-    return WebhookApp(known, ListenerLimits(**limits), ready=lambda: None, registry=registry or new_registry())
+    return application(review_routes(known, ListenerLimits(**limits), registry=registry or new_registry()))
 
 
 async def post(webhook, path, written, **params):
-    transport = httpx.ASGITransport(app=webhook.application(), raise_app_exceptions=True)
+    transport = httpx.ASGITransport(app=webhook, raise_app_exceptions=True)
     async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
         answer = await client.post(path, content=body(written), headers=AS_JSON, params=params)
         return answer.json()["response"]

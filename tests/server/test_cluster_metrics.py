@@ -99,7 +99,7 @@ def test_a_node_with_two_gpu_managers_is_shown():
 def test_the_cluster_is_shown_by_who_speaks_for_it_alone():
     core, leading = core_on(None), [False]
     core.caches.put(Kind.NODES, node())
-    collector = ClusterCollector(core, Showback(core), lambda: leading[0], legacy=True)
+    collector = ClusterCollector(core.view, Showback(core.view), lambda: leading[0], legacy=True)
     assert generate_latest(collector) == b""
     leading[0] = True
     assert "hami_gpu_memory_limit_bytes" in samples(generate_latest(collector))

@@ -12,13 +12,13 @@ from scheduling.placer_env import MEM, NOW, VENDORS
 from hami_webhook.assembly import Core, options_of
 from hami_webhook.cluster.api import JSON, Kind
 from hami_webhook.cluster.memory import MemoryCluster
-from hami_webhook.controller.freed import FreedDevices
-from hami_webhook.controller.informers import SharedInformers
+from hami_webhook.controller.informers import SharedInformers, watched_kinds
 from hami_webhook.controller.requeue_trigger import TOUCHED, RequeueTrigger
 from hami_webhook.policy.rules import PolicyRules
-from hami_webhook.server.extender_server import extender_server
 from hami_webhook.server.limits import ListenerLimits
 from hami_webhook.server.request_metrics import new_registry
+from hami_webhook.server.roles import Shared
+from hami_webhook.server.roles.extender import extender_of
 
 from .serving import settings_of
 
@@ -60,13 +60,13 @@ async def test_who_waited_before_the_start_is_tried_again(spec: dict[str, Any], 
     made = pod("p", **requested, **{"schedulerName": "hami-scheduler", **spec})
     stored = await cluster.create(Kind.PODS, {**made, "status": {"phase": phase}})
     settings = settings_of()
-    core = Core(cluster, VENDORS, options_of(settings), clock=lambda: NOW)
+    informers = SharedInformers(cluster, watched_kinds(VENDORS), clock=lambda: NOW)
+    core = Core(cluster, VENDORS, options_of(settings), clock=lambda: NOW, watches=informers)
     trigger = RequeueTrigger(cluster, lambda: "n", clock=lambda: NOW, sleep=lambda seconds: asyncio.sleep(0))
-    informers = SharedInformers(core, [FreedDevices(trigger, VENDORS)])
-    server = extender_server(
-        core, informers, trigger, settings, ListenerLimits(), lambda: PolicyRules.EMPTY, new_registry()
-    )
-    tasks = [asyncio.create_task(informers.run()), asyncio.create_task(server.requeue())]
+    shared = Shared(core, informers, settings, ListenerLimits(), new_registry())
+    server = extender_of(shared, trigger, lambda: PolicyRules.EMPTY)
+    feeding = informers.run(core.caches, core.failures, server.role().subscribers)
+    tasks = [asyncio.create_task(feeding), asyncio.create_task(server.requeue())]
     try:
         await informers.wait_synced()
         await settle()

@@ -15,6 +15,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from hami_webhook.admission.denial import Denied
 from hami_webhook.cluster.api import Kind
+from hami_webhook.cluster.watches import NoWatches
 from hami_webhook.controller.showback import Showback
 from hami_webhook.device_config import builtin_device_config, enabled_vendors
 from hami_webhook.server.cluster_metrics import ClusterCollector
@@ -68,7 +69,7 @@ def exposed(core, **more):
     """Every sample that the leader serves of a core, and every process."""
     registry = CollectorRegistry(auto_describe=False)
     registry.register(CoreCollector(core, **more))
-    registry.register(ClusterCollector(core, Showback(core)))
+    registry.register(ClusterCollector(core.view, Showback(core.view)))
     return samples(rendered(registry))
 
 
@@ -142,7 +143,7 @@ def test_instances_cut_from_a_card_are_shown_once_the_plugin_made_them(realised)
     core = core_on(None)
     core.caches.put(Kind.NODES, node())
     core.caches.put(Kind.PODS, obj)
-    found = samples(generate_latest(ClusterCollector(core, Showback(core), legacy=True)))
+    found = samples(generate_latest(ClusterCollector(core.view, Showback(core.view), legacy=True)))
     card = {"zone": "vGPU", "node": "n1", "device_uuid": "G1", "device_index": "1"}
     instance = labelled(
         **card,
@@ -224,7 +225,7 @@ def test_a_reservation_lapses_between_two_scrapes():
     core = core_on(None, clock=lambda: now[0])
     core.caches.put(Kind.NODES, node())
     core.caches.put(Kind.PODS, obj)
-    collector = ClusterCollector(core, Showback(core))
+    collector = ClusterCollector(core.view, Showback(core.view))
     assert samples(generate_latest(collector))["hami_gpu_shared_count"][labelled(**CARD_0)] == 1
     now[0] += 400
     assert samples(generate_latest(collector))["hami_gpu_shared_count"][labelled(**CARD_0)] == 0
@@ -299,7 +300,7 @@ def test_quotas_above_namespaces_have_metrics_of_their_own():
         obj = pod(f"p{number}", container(limits={GPU: 1, MEM: 5}), uid=f"u{number}")
         obj["metadata"]["namespace"] = namespace
         core.caches.put(Kind.PODS, obj)
-    found = samples(generate_latest(ClusterCollector(core, Showback(core), legacy=False)))
+    found = samples(generate_latest(ClusterCollector(core.view, Showback(core.view), legacy=False)))
     sums = {"used": 7, "hard": 9000, "waiting": 10, "placed": 0}
     labels = labelled(quota="gold", key=f"limits.{MEM}")
     assert {name: found[f"hami_webhook_accelerator_quota_{name}"] for name in sums} == {
@@ -319,8 +320,7 @@ def test_used_without_a_quota_has_limit_0():
 
 def test_charges_and_refusals_are_counted():
     async def charged():
-        core = core_on(await quota_cluster({MEM: 3000}))
-        core.caches.accelerator_quotas.alive_within = lambda seconds: True
+        core = core_on(await quota_cluster({MEM: 3000}), watches=NoWatches((Kind.ACCELERATOR_QUOTAS,)))
         for name in ("a", "b"):
             try:
                 await core.admission.validate(parsed(review(pod(name, gpu=1, mem=3000, uid=name))))
@@ -399,7 +399,7 @@ def test_unreadable_objects_are_counted_until_they_are_gone():
     bad = {"metadata": {"name": "x", "labels": []}}
     core.caches.put(Kind.NAMESPACES, bad)
     core.caches.put(Kind.NODES, node("not json", "n2"))
-    collector = ClusterCollector(core, Showback(core))
+    collector = ClusterCollector(core.view, Showback(core.view))
     found = samples(generate_latest(collector))["hami_webhook_unreadable_objects"]
     assert found == {labelled(kind="Namespace"): 1, labelled(kind="Node"): 1}
     core.caches.drop(Kind.NAMESPACES, bad)
@@ -432,7 +432,7 @@ def test_old_names_stand_beside_the_new_ones_if_they_are_asked_for() -> None:
 
 def test_every_old_name_is_of_a_metric_that_is_served():
     core = core_on(None)
-    served = {metric.name for metric in ClusterCollector(core, Showback(core)).collect()}
+    served = {metric.name for metric in ClusterCollector(core.view, Showback(core.view)).collect()}
     assert OLD_NAMES.keys() <= served
 
 

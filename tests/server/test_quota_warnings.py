@@ -11,7 +11,7 @@ from admission.reviews import body
 from prometheus_client import generate_latest
 from quota.objects import GPU, MEM
 
-from hami_webhook.server.app import WebhookApp
+from hami_webhook.server.app import application, review_routes
 from hami_webhook.server.large_reviews import LARGE
 from hami_webhook.server.limits import ListenerLimits
 from hami_webhook.server.request_metrics import new_registry
@@ -69,14 +69,9 @@ async def test_a_failure_of_ours_fails_as_a_call_and_is_counted():
         raise ZeroDivisionError
 
     registry = new_registry()
-    app = WebhookApp(
-        core_on(await quota_cluster()).admission,
-        ListenerLimits(),
-        ready=lambda: None,
-        registry=registry,
-        misreadings=fail,
-    )
-    transport = httpx.ASGITransport(app=app.application())
+    handler = core_on(await quota_cluster()).admission
+    app = application(review_routes(handler, ListenerLimits(), registry=registry, misreadings=fail))
+    transport = httpx.ASGITransport(app=app)
     async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
         answer = await client.post("/quotas", content=body(review({MEM: "1"})), headers=AS_JSON)
     assert answer.status_code == 500

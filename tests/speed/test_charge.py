@@ -13,6 +13,7 @@ from builders import container
 
 from hack.bench.objects import node
 from hami_webhook.cluster.api import Kind
+from hami_webhook.cluster.watches import NoWatches
 from hami_webhook.device_config import builtin_device_config, enabled_vendors
 from hami_webhook.kube.objects import Namespace, Node, Pod
 from hami_webhook.quota.pricing import waiting_charge
@@ -43,10 +44,8 @@ def test_a_burst_costs_less_than_a_fifth_of_a_write_per_pod(at_once: int) -> Non
     async def story() -> tuple[Counter[str], int]:
         cluster = await quota_cluster({GPU: 10 * PODS, MEM: 10**9})
         recorder = Slow(cluster)
-        core = core_on(recorder)
+        core = core_on(recorder, watches=NoWatches((Kind.RESOURCE_QUOTAS, Kind.ACCELERATOR_QUOTAS)))
         core.caches.namespaces["team-a"] = Namespace("team-a", {}, {})
-        core.caches.current_within = lambda seconds: True
-        core.caches.accelerator_quotas.alive_within = lambda seconds: True
         core.caches.put(Kind.RESOURCE_QUOTAS, cluster.peek(Kind.RESOURCE_QUOTAS, "gpu-quota", "team-a") or {})
         waiting = list(range(PODS))
 

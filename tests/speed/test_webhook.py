@@ -13,7 +13,7 @@ from builders import container
 
 from hami_webhook.cluster.api import Kind
 from hami_webhook.device_config import builtin_device_config, enabled_vendors
-from hami_webhook.server.app import WebhookApp
+from hami_webhook.server.app import application, review_routes
 from hami_webhook.server.limits import ListenerLimits
 from hami_webhook.server.request_metrics import new_registry
 
@@ -39,7 +39,7 @@ def test_a_review_takes_few_calls_and_asks_the_cluster_nothing(kind: str) -> Non
         cluster = Recorder(await quota_cluster())
         core = core_on(cluster, vendors=ALL)
         core.caches.put(Kind.NAMESPACES, {"metadata": {"name": "team-a"}})
-        doors = WebhookApp(core.admission, ListenerLimits(), ready=lambda: None, registry=new_registry()).application()
+        doors = application(review_routes(core.admission, ListenerLimits(), registry=new_registry()))
         scope = {
             "type": "http",
             "client": ("127.0.0.1", 1),

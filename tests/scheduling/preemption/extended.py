@@ -12,56 +12,42 @@ from builders import bound_pod, pod
 from hami_webhook.assembly import Core, Options
 from hami_webhook.cluster.api import JSON, Kind
 from hami_webhook.cluster.memory import MemoryCluster
-from hami_webhook.controller.informers import SharedInformers
+from hami_webhook.controller.informers import SharedInformers, watched_kinds
 from hami_webhook.scheduling.extender import Extender
+from hami_webhook.scheduling.framework import Handle
 from hami_webhook.scheduling.node_locks import NodeLocks
-from hami_webhook.scheduling.preemption.preemption import Preemption
+from hami_webhook.scheduling.post_filter import Preemption
 from hami_webhook.scheduling.protocol import Binding, decode_args, decode_proposals, encode_filtered, encode_proposals
+from scheduling.extender_env import RecordedQueue
 from scheduling.placer_env import NOW, VENDORS
 
 _OPTIONS = Options()
 
 
 class Extended:
-    """`retried` are the UIDs of pods that kube-scheduler was asked to try again, `freed` how often it was asked."""
+    """An extender with preemption; `queue` records what kube-scheduler was asked to try again."""
 
     def __init__(
         self, cluster: MemoryCluster, mode: str, preemption: str, clock: Callable[[], float], options: Options
     ) -> None:
         self.cluster = cluster
-        self.core = Core(cluster, VENDORS, options, clock=clock)
-        self.feed = SharedInformers(self.core, sleep=_nap, disruption_budgets=True)
-        self.retried: list[str] = []
-        self.freed = 0
-        self.preemption = Preemption(
+        kinds = watched_kinds(VENDORS, disruption_budgets=True)
+        self.feed = SharedInformers(cluster, kinds, clock=clock, sleep=_nap)
+        self.core = core = Core(cluster, VENDORS, options, clock=clock, watches=self.feed)
+        self.queue = RecordedQueue()
+        handle = Handle(
             cluster,
-            self.core.state,
+            core.state,
             VENDORS,
-            self.core.placer,
-            self.core.nominations,
-            dry_run=preemption == "dry-run",
-            clock=clock,
-            disruption=self.core.caches.disruption_budgets.values,
+            clock,
             ready=self.feed.wait_synced,
-            refused=self.retried.append,
-            freed=self._freed,
-            sleep=_nap,
+            quotas=core.caches.quotas,
+            disruption_budgets=core.caches.disruption_budgets.values,
         )
-        self.extender = Extender(
-            cluster,
-            self.core.state,
-            VENDORS,
-            self.core.placer,
-            NodeLocks(cluster, clock=clock),
-            single=mode == "single",
-            clock=clock,
-            ready=self.feed.wait_synced,
-            quotas=self.core.caches.quotas,
-            preemption=self.preemption,
-        )
-
-    def _freed(self) -> None:
-        self.freed += 1
+        placer, dry_run = core.placer_for(handle), preemption == "dry-run"
+        self.preemption = Preemption(handle, placer, core.nominations, self.queue, dry_run=dry_run, sleep=_nap)
+        locks, single = NodeLocks(cluster, clock=clock), mode == "single"
+        self.extender = Extender(handle, placer, locks, self.queue, single=single, preemption=self.preemption)
 
     async def filter(self, name: str, nodes: Sequence[str] = ()) -> JSON:
         """What is answered for a pod, by default for all nodes; everything that follows has happened."""
@@ -132,7 +118,10 @@ async def extended(
         await add(cluster, *objects)
         cluster.pause = pause
     found = Extended(cluster, mode, preemption, clock, options)
-    tasks = [asyncio.create_task(found.feed.run()), asyncio.create_task(found.preemption.run())]
+    tasks = [
+        asyncio.create_task(found.feed.run(found.core.caches, found.core.failures)),
+        asyncio.create_task(found.preemption.run()),
+    ]
     try:
         await found.feed.wait_synced()
         await turns()

@@ -191,7 +191,7 @@ async def test_the_extender_may_end_at_any_step(step: str, nth: int) -> None:
     cluster = each.cluster
     cluster.pause = None
     async with extended(cluster=cluster) as again:
-        assert again.retried in ([], [again.raw("high")["metadata"]["uid"]])
+        assert again.queue.refusals in ([], [again.raw("high")["metadata"]["uid"]])
         await again.filter("high")
         assert (again.ending(), again.nominated("high")) == (["x1", "x2"], "n1")
         await again.end("x1", "x2")

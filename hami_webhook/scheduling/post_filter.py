@@ -14,14 +14,13 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NoReturn, TypeVarTuple
 
-from hami_webhook.cluster.api import JSON, Cluster, ClusterError, Conflict, EventNote, Kind, NotFound, Unavailable
+from hami_webhook.cluster.api import JSON, ClusterError, Conflict, EventNote, Kind, NotFound, Unavailable
 from hami_webhook.devices.placement_annotations import NOMINATED_NODE, NOMINATED_UNTIL
-from hami_webhook.devices.registry import Vendors
 from hami_webhook.kube.disruption import PodDisruptionBudget
 from hami_webhook.kube.objects import Pod, ResourceQuota, format_time
 from hami_webhook.logs import of_pod
-from hami_webhook.scheduling.cluster_cache import ClusterCache
 from hami_webhook.scheduling.event_recorder import record_event
+from hami_webhook.scheduling.framework import Handle, SchedulingQueue
 from hami_webhook.scheduling.placer import CycleState, Placer
 from hami_webhook.scheduling.preemption.eviction_limits import LimitReached
 from hami_webhook.scheduling.preemption.nominations import Nomination, Nominations
@@ -81,38 +80,30 @@ class _Retry:
 class Preemption:
     """Evicts pods for those that no node takes.
 
-    `disruption` are the PodDisruptionBudgets as informers show them; `ready` returns once the caches are in sync.
-    `refused` is called with a pod's UID, and `freed` then, where kube-scheduler should try the pod again. `dry_run`:
-    nobody is evicted, and an event says who would be.
+    `queue` is told of a pod that was refused, and that something was freed, where kube-scheduler should try the pod
+    again. `dry_run`: nobody is evicted, and an event says who would be.
     """
 
     def __init__(
         self,
-        cluster: Cluster,
-        state: ClusterCache,
-        vendors: Vendors,
+        handle: Handle,
         placer: Placer,
         nominations: Nominations,
+        queue: SchedulingQueue,
         *,
         dry_run: bool,
-        clock: Callable[[], float],
-        disruption: Callable[[], Iterable[PodDisruptionBudget]],
-        ready: Callable[[], Awaitable[None]],
-        refused: Callable[[str], None] = lambda uid: None,
-        freed: Callable[[], None] = lambda: None,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
-        self._cluster = cluster
-        self._state = state
-        self._vendors = vendors
+        self._cluster = handle.cluster
+        self._state = handle.state
+        self._vendors = handle.vendors
+        self._clock = handle.clock
+        self._ready = handle.ready
+        self._disruption = handle.disruption_budgets
         self._placer = placer
         self._nominations = nominations
+        self._queue = queue
         self._dry_run = dry_run
-        self._clock = clock
-        self._disruption = disruption
-        self._ready = ready
-        self._refused = refused
-        self._freed = freed
         self._sleep = sleep
         self._decided: asyncio.Queue[_Decision | _Retry | Pod] = asyncio.Queue()
         """What is to be done: evictions to be written, pods to be tried again, and nominations to be withdrawn."""
@@ -305,8 +296,8 @@ class Preemption:
         """Evict who was decided on, until cancelled. Nominations from before the start are looked at again first."""
         await self._ready()
         for nomination in self._nominations.all():
-            self._refused(nomination.pod.uid)
-            self._freed()
+            self._queue.refused(nomination.pod.uid)
+            self._queue.freed()
         async with asyncio.TaskGroup() as tasks:
             while True:
                 decided = await self._decided.get()
@@ -322,7 +313,7 @@ class Preemption:
         """Have kube-scheduler try the pods again for which others may be evicted by then."""
         await self._sleep(max(0.0, retry.at - self._clock()))
         self._retried.discard(retry.namespace)
-        self._freed()
+        self._queue.freed()
 
     async def _carry_out(self, eviction: _Decision) -> None:
         pod, victims = eviction.pod, eviction.victims
@@ -339,8 +330,8 @@ class Preemption:
                 self._nominations.spare(victim.uid)
             await self._withdraw(pod)
             await self._record(pod, "Warning", REASON_FAILED, str(error))
-            self._refused(pod.uid)
-            self._freed()
+            self._queue.refused(pod.uid)
+            self._queue.freed()
             return
         if any(evicted):
             self.victims += sum(evicted)

@@ -1,0 +1,52 @@
+"""What the parts of the scheduler extender share, as plugins of kube-scheduler share the framework's Handle."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from hami_webhook.cluster.api import Cluster
+from hami_webhook.devices.registry import Vendors
+from hami_webhook.kube.disruption import PodDisruptionBudget
+from hami_webhook.kube.objects import ResourceQuota
+from hami_webhook.scheduling.cluster_cache import ClusterCache
+
+
+async def _at_once() -> None:
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class Handle:
+    """The cluster, and what the caches show of it.
+
+    `clock` gives Unix seconds. `ready` returns once the caches may be believed. `quotas` are a namespace's quotas from
+    the cache, None if that can't be believed. `pods_complete` says whether the cache has all pods that were bound up to
+    a resourceVersion.
+    """
+
+    cluster: Cluster
+    state: ClusterCache
+    vendors: Vendors
+    clock: Callable[[], float]
+    ready: Callable[[], Awaitable[None]] = _at_once
+    quotas: Callable[[str], Sequence[ResourceQuota] | None] = lambda namespace: None
+    pods_complete: Callable[[int], bool] = lambda version: False
+    disruption_budgets: Callable[[], Iterable[PodDisruptionBudget]] = tuple
+
+
+class SchedulingQueue(Protocol):
+    """kube-scheduler's queue, as far as it can be reached from here: by when it tries pods again."""
+
+    def refused(self, uid: str) -> None:
+        """No node takes the pod."""
+        ...
+
+    def settled(self, uid: str) -> None:
+        """The pod has a place, or is gone."""
+        ...
+
+    def freed(self) -> None:
+        """Something was freed: a retry may succeed."""
+        ...

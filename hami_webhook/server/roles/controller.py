@@ -1,0 +1,160 @@
+"""The role `controller`: what one of the processes does, the leader, and what it tells of the cluster."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import time
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from hami_webhook.assembly import Core
+from hami_webhook.config import Settings
+from hami_webhook.controller import handshakes, mixed_managers, quotas, webhooks
+from hami_webhook.controller.accelerator_quotas import AcceleratorQuotaReconciler
+from hami_webhook.controller.certificates import CertificateTarget, CertRotator
+from hami_webhook.controller.handshakes import Handshakes
+from hami_webhook.controller.leader import LeaderElection, LeaseHooks, lease_of
+from hami_webhook.controller.loops import Loops
+from hami_webhook.controller.mixed_managers import MixedManagerAudit
+from hami_webhook.controller.namespaces import NamespaceAnnotations
+from hami_webhook.controller.object_events import ObjectEvents
+from hami_webhook.controller.own_pod import OwnPod
+from hami_webhook.controller.quotas import Pace, QuotaReconciler
+from hami_webhook.controller.showback import Showback
+from hami_webhook.controller.webhooks import WebhookReconciler
+from hami_webhook.server.cluster_metrics import ClusterCollector
+from hami_webhook.server.process_metrics import ControllerCollector
+from hami_webhook.server.roles import Loop, Role, Shared
+
+
+@dataclass(frozen=True, slots=True)
+class Controller:
+    """Without an `election` this process is the only one, and leads."""
+
+    shared: Shared
+    reconcilers: Sequence[QuotaReconciler]
+    showback: Showback
+    election: LeaderElection | None
+    webhooks: WebhookReconciler
+    rotator: CertRotator | None
+    loops: Loops
+
+    @property
+    def leading(self) -> bool:
+        """Whether this process is the leader."""
+        return self.election is None or self.election.leading
+
+    def role(self) -> Role:
+        """What the process runs for it."""
+        shared = self.shared
+        loops: dict[str, Loop] = {"showback": self._count}
+        if self.election is None:
+            loops["duties"] = self._lead
+        else:
+            loops["leader election"] = partial(self.election.run, self._lead)
+        if shared.quotas_in_memory:
+            loops["quotas"] = self._reconcile
+        return Role(
+            loops=loops,
+            collectors=[
+                ClusterCollector(
+                    shared.core.view,
+                    self.showback,
+                    lambda: self.leading and shared.informers.synced,
+                    legacy=shared.settings.legacy_metrics,
+                ),
+                ControllerCollector(self.reconcilers, self.webhooks, lambda: self.leading),
+            ],
+            subscribers=[self.showback, *self.reconcilers],
+        )
+
+    async def _count(self) -> None:
+        await self.shared.informers.wait_synced()
+        await self.showback.start()
+
+    async def _lead(self) -> None:
+        """The tasks of the leader, until cancelled; without quotas where every process keeps them by itself."""
+        core, keep = self.shared.core, self.loops.keep
+        view, failures = core.view, core.failures
+        async with asyncio.TaskGroup() as tasks:
+            if self.rotator is not None:
+                tasks.create_task(keep("certificates", self.rotator.lead))
+            tasks.create_task(keep(webhooks.LOOP, self.webhooks.lead))
+            await self.shared.informers.wait_synced()
+            tasks.create_task(keep(handshakes.LOOP, Handshakes(core.cluster, view, failures).run))
+            audit = MixedManagerAudit(view, _object_events(core), failures)
+            tasks.create_task(keep(mixed_managers.LOOP, audit.run))
+            tasks.create_task(keep("namespace annotations", NamespaceAnnotations(view, _object_events(core)).run))
+            if not self.shared.quotas_in_memory:
+                tasks.create_task(keep(quotas.LOOP, self._reconcile))
+
+    async def _reconcile(self) -> None:
+        """Reconcile the quotas until cancelled."""
+        await self.shared.informers.wait_synced()
+        async with asyncio.TaskGroup() as tasks:
+            for reconciler in self.reconcilers:
+                reconciler.resync()
+                tasks.create_task(reconciler.run())
+
+
+def controller_of(shared: Shared, own_pod: OwnPod | None) -> Controller:
+    """The controller as the settings describe it; the label on the own pod follows who leads."""
+    core, settings = shared.core, shared.settings
+    showback = Showback(core.view)
+    election = _leader_election(core, settings, showback, own_pod) if settings.leader_elect else None
+    pace = Pace(settings.quota_debounce, settings.quota_resync, settings.quota_reservation_ttl)
+    return Controller(
+        shared,
+        [
+            QuotaReconciler(core.recomputer, core.view, _object_events(core), core.failures, pace),
+            AcceleratorQuotaReconciler(
+                core.accelerator_recomputer, core.view, _object_events(core), core.failures, pace
+            ),
+        ],
+        showback,
+        election,
+        _webhook_reconciler(core, settings, election),
+        _cert_rotator(core, settings) if settings.certificate_secret else None,
+        Loops(core.failures),
+    )
+
+
+def _leader_election(core: Core, settings: Settings, showback: Showback, own_pod: OwnPod | None) -> LeaderElection:
+    lease, object_events = lease_of(settings), _object_events(core)
+
+    async def report(uid: str, problem: str) -> None:
+        await object_events.warn("Lease", lease.namespace, lease.name, uid, "LeaseUnusable", problem)
+
+    def changed(leading: bool) -> None:
+        if own_pod is not None:
+            own_pod.changed()
+
+    return LeaderElection(
+        core.cluster,
+        lease,
+        f"{settings.pod_name or socket.gethostname()}_{uuid.uuid4()}",
+        clock=core.clock,
+        monotonic=time.monotonic,
+        hooks=LeaseHooks(report, showback.annotations, showback.observe, changed),
+    )
+
+
+def _cert_rotator(core: Core, settings: Settings) -> CertRotator:
+    target = CertificateTarget(
+        settings.pod_namespace, settings.certificate_secret, settings.webhook_service, settings.webhook_configuration
+    )
+    return CertRotator(core.cluster, target, clock=core.clock, object_events=_object_events(core))
+
+
+def _webhook_reconciler(core: Core, settings: Settings, election: LeaderElection | None) -> WebhookReconciler:
+    async def leads() -> bool:
+        return election is None or await election.holds()
+
+    return WebhookReconciler(core.cluster, settings.webhook_configuration, core.vendors, _object_events(core), leads)
+
+
+def _object_events(core: Core) -> ObjectEvents:
+    return ObjectEvents(core.cluster, core.problems)
