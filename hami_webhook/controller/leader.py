@@ -43,6 +43,13 @@ class LeaseName(NamedTuple):
     name: str
 
 
+class LeaseLock(NamedTuple):
+    """A Lease, and the name by which a process holds it: another one for each process."""
+
+    lease: LeaseName
+    identity: str
+
+
 def lease_of(settings: Settings) -> LeaseName:
     """The Lease that replicas of the controller compete for."""
     return LeaseName(settings.leader_elect_resource_namespace, settings.leader_elect_resource_name + _LEASE_SUFFIX)
@@ -76,8 +83,7 @@ class LeaderElection:
     def __init__(
         self,
         cluster: Cluster,
-        lease: LeaseName,
-        identity: str,
+        lock: LeaseLock,
         *,
         clock: Callable[[], float],
         monotonic: Callable[[], float],
@@ -87,8 +93,8 @@ class LeaderElection:
         hooks: LeaseHooks | None = None,
     ) -> None:
         self._cluster = cluster
-        self._namespace, self._name = lease
-        self._identity = identity
+        self._namespace, self._name = lock.lease
+        self._identity = lock.identity
         self._clock = clock
         self._monotonic = monotonic
         self._terms = terms or LeaseDurations()

@@ -20,7 +20,7 @@ from hami_webhook.cluster.api import JSON, Kind, Listing, WatchEvent, WatchType
 from hami_webhook.cluster.memory import MemoryCluster
 from hami_webhook.controller.handshakes import Handshakes
 from hami_webhook.controller.informers import change_handler
-from hami_webhook.controller.leader import LeaderElection, LeaseHooks, LeaseName
+from hami_webhook.controller.leader import LeaderElection, LeaseHooks, LeaseLock, LeaseName
 from hami_webhook.controller.mixed_managers import MixedManagerAudit
 from hami_webhook.controller.namespaces import NamespaceAnnotations
 from hami_webhook.controller.quotas import Pace, QuotaReconciler
@@ -292,8 +292,7 @@ def test_a_lease_that_nobody_renews_is_taken_whatever_it_says(lease: JSON) -> No
 
         election = LeaderElection(
             cluster,
-            LeaseName("s", "lease"),
-            "me",
+            LeaseLock(LeaseName("s", "lease"), "me"),
             clock=lambda: NOON + now,
             monotonic=lambda: now,
             sleep=sleep,

@@ -11,7 +11,7 @@ import pytest
 
 from hami_webhook.cluster.api import Unavailable
 from hami_webhook.cluster.memory import MemoryCluster
-from hami_webhook.controller.leader import LeaderElection, LeaseDurations, LeaseHooks, LeaseName
+from hami_webhook.controller.leader import LeaderElection, LeaseDurations, LeaseHooks, LeaseLock, LeaseName
 
 
 class Turning:
@@ -51,8 +51,7 @@ class Candidate:
         self.changes: list[bool] = []
         self.election = LeaderElection(
             cluster,
-            LeaseName("system", "lease"),
-            name,
+            LeaseLock(LeaseName("system", "lease"), name),
             clock=lambda: turning.now + skew,
             monotonic=turning.clock,
             terms=LeaseDurations(),

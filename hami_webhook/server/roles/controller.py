@@ -16,7 +16,7 @@ from hami_webhook.controller import handshakes, mixed_managers, quotas, webhooks
 from hami_webhook.controller.accelerator_quotas import AcceleratorQuotaReconciler
 from hami_webhook.controller.certificates import CertificateTarget, CertRotator
 from hami_webhook.controller.handshakes import Handshakes
-from hami_webhook.controller.leader import LeaderElection, LeaseHooks, lease_of
+from hami_webhook.controller.leader import LeaderElection, LeaseHooks, LeaseLock, lease_of
 from hami_webhook.controller.loops import Loops
 from hami_webhook.controller.mixed_managers import MixedManagerAudit
 from hami_webhook.controller.namespaces import NamespaceAnnotations
@@ -134,8 +134,7 @@ def _leader_election(core: Core, settings: Settings, showback: Showback, own_pod
 
     return LeaderElection(
         core.cluster,
-        lease,
-        f"{settings.pod_name or socket.gethostname()}_{uuid.uuid4()}",
+        LeaseLock(lease, f"{settings.pod_name or socket.gethostname()}_{uuid.uuid4()}"),
         clock=core.clock,
         monotonic=time.monotonic,
         hooks=LeaseHooks(report, showback.annotations, showback.observe, changed),
