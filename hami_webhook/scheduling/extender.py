@@ -271,13 +271,10 @@ class Extender:
         live = False
         for _ in range(_TRIES):
             if pod is None:
-                live = True
-                try:
-                    pod = Pod.from_object(await self._cluster.get(Kind.PODS, binding.name, binding.namespace))
-                except NotFound:
-                    return self._not_found(binding)
-                except (ClusterError, MalformedObject) as error:
-                    return str(error)
+                live, read = True, await self._read_live(binding)
+                if isinstance(read, str):
+                    return read
+                pod = read
             if why := self._unbindable(pod, binding):
                 if live:
                     return why
@@ -289,11 +286,7 @@ class Extender:
                 break
             try:
                 if await self._is_no_node(binding.node):
-                    self._placer.record(pod, "Warning", "BindingFailed", f"failed to get node {binding.node}")
-                    held = self._state.pod(pod.uid)
-                    if held is None or held.annotations.get(NODE, binding.node) == binding.node:
-                        self._let_go(pod.uid)
-                    return f'node "{binding.node}" not found'
+                    return self._no_node(pod, binding.node)
                 await self._bind(pod, binding.node)
             except (Conflict, NotFound) as error:
                 failure, version, tried, pod = str(error), pod.resource_version, pod, None
@@ -306,6 +299,23 @@ class Extender:
                 return ""
         self._placer.record(tried, "Warning", "BindingFailed", failure)
         return failure
+
+    async def _read_live(self, binding: Binding) -> Pod | str:
+        """The pod as the API server has it, or why it can't be read."""
+        try:
+            return Pod.from_object(await self._cluster.get(Kind.PODS, binding.name, binding.namespace))
+        except NotFound:
+            return self._not_found(binding)
+        except (ClusterError, MalformedObject) as error:
+            return str(error)
+
+    def _no_node(self, pod: Pod, node: str) -> str:
+        """Say that the node is gone, and let go what was held there."""
+        self._placer.record(pod, "Warning", "BindingFailed", f"failed to get node {node}")
+        held = self._state.pod(pod.uid)
+        if held is None or held.annotations.get(NODE, node) == node:
+            self._let_go(pod.uid)
+        return f'node "{node}" not found'
 
     def _not_found(self, binding: Binding) -> str:
         known = self._state.pod(binding.uid)

@@ -125,21 +125,8 @@ class Preemption:
         shown = self._state.pod(pod.uid)
         if shown is None or shown.priority != pod.priority:
             return
-        names = found.candidates
-        if pod.preemption_policy == "Never":
-            self.counts["policy-never"] += 1
-            return
         nominated = self._nominations.of(pod.uid)
-        if pod.nominated_node and [pod.nominated_node] == [*names] and self._offered_again != pod.uid:
-            # kube-scheduler tries the nominated node by itself first, and offers the others after that
-            self._offered_again = pod.uid
-            return
-        self._offered_again = ""
-        if self._nominations.limits.waits(pod.uid):
-            self.counts["waiting"] += 1
-            return
-        if nominated is not None and nominated.node not in names and self._nominations.waits(pod, nominated.node):
-            self.counts["waiting"] += 1  # kube-scheduler evicted pods there, for CPU or memory
+        if self._is_postponed(pod, found.candidates, nominated):
             return
         room = self._nominations.room(pod, found.accounts)
         preemptor = Preemptor(found.request, found.budget, self._vendors, self._budgets(), self._clock(), room)
@@ -147,26 +134,45 @@ class Preemption:
         shown = self._state.pod(pod.uid)
         if shown is None or shown.node_name or shown.deletion_time is not None:
             return
-        if victims is None and nominated is not None and self._is_from_before(nominated):
-            self.counts["waiting"] += 1
-            return
         if victims is None:
-            self.counts["no-candidates"] += 1
-            if nominated is not None and not self._dry_run:
-                self._nominations.withdraw(pod.uid)
-                self._decided.put_nowait(pod)
-            return
-        if self._dry_run:
+            self._find_no_victims(pod, nominated)
+        elif self._dry_run:
             self.counts["dry-run"] += 1
             if victims.pods:
                 self._placer.record(pod, "Normal", REASON_DRY_RUN, f"would evict {listed(victims)}")
-            return
-        if victims.pods and (reached := self._nominations.limits.reached(pod, len(victims.pods))):
+        elif victims.pods and (reached := self._nominations.limits.reached(pod, len(victims.pods))):
             self._limited(pod, reached)
+        else:
+            self.counts["evicting" if victims.pods else "waiting"] += 1
+            if nominated is None or nominated.node != victims.node or victims.pods:
+                self._nominate(pod, victims, room)
+
+    def _is_postponed(self, pod: Pod, names: Sequence[str], nominated: Nomination | None) -> bool:
+        """Whether nobody is looked for now: the pod evicts nobody, waits already, or is offered more nodes at once."""
+        if pod.preemption_policy == "Never":
+            self.counts["policy-never"] += 1
+            return True
+        if pod.nominated_node and [pod.nominated_node] == [*names] and self._offered_again != pod.uid:
+            # kube-scheduler tries the nominated node by itself first, and offers the others after that
+            self._offered_again = pod.uid
+            return True
+        self._offered_again = ""
+        waits = self._nominations.limits.waits(pod.uid)
+        if not waits and nominated is not None and nominated.node not in names:
+            waits = self._nominations.waits(pod, nominated.node)  # kube-scheduler evicts there, for CPU or memory
+        if waits:
+            self.counts["waiting"] += 1
+        return waits
+
+    def _find_no_victims(self, pod: Pod, nominated: Nomination | None) -> None:
+        """No eviction would help the pod; a nomination of this process ends with that."""
+        if nominated is not None and self._is_from_before(nominated):
+            self.counts["waiting"] += 1
             return
-        self.counts["evicting" if victims.pods else "waiting"] += 1
-        if nominated is None or nominated.node != victims.node or victims.pods:
-            self._nominate(pod, victims, room)
+        self.counts["no-candidates"] += 1
+        if nominated is not None and not self._dry_run:
+            self._nominations.withdraw(pod.uid)
+            self._decided.put_nowait(pod)
 
     async def complete(
         self, pod: Pod, proposed: Mapping[str, Proposal], quotas: Sequence[ResourceQuota]

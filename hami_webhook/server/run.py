@@ -9,7 +9,7 @@ import logging
 import os
 import signal
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -17,14 +17,18 @@ from pathlib import Path
 from typing import NoReturn
 
 from prometheus_client import CollectorRegistry
+from starlette.routing import Route
 
 from hami_webhook.assembly import Core, options_of
 from hami_webhook.cluster.api import Cluster
 from hami_webhook.cluster.clock import ServerClock
 from hami_webhook.cluster.quotas_in_memory import QuotasInMemory
 from hami_webhook.config import ConfigError, Settings
+from hami_webhook.config.go_syntax import ListenAddress
 from hami_webhook.controller.informers import SharedInformers, watched_kinds
 from hami_webhook.controller.loops import Loops
+from hami_webhook.controller.own_pod import OwnPod
+from hami_webhook.controller.requeue_trigger import RequeueTrigger
 from hami_webhook.devices.registry import Vendors
 from hami_webhook.policy.file import PolicySource
 from hami_webhook.policy.rules import PolicyRules
@@ -38,8 +42,8 @@ from hami_webhook.server.probes import probe_routes
 from hami_webhook.server.process_metrics import ProcessCollector
 from hami_webhook.server.request_metrics import new_registry
 from hami_webhook.server.roles import Loop, OwnListener, Role, Shared
-from hami_webhook.server.roles.controller import controller_of
-from hami_webhook.server.roles.extender import extender_of, requeue_trigger
+from hami_webhook.server.roles.controller import Controller, controller_of
+from hami_webhook.server.roles.extender import ExtenderRole, extender_of, requeue_trigger
 from hami_webhook.server.roles.own_pod import own_pod_of, own_pod_role
 from hami_webhook.server.roles.webhook import webhook_role
 from hami_webhook.server.tls import CertificateFiles, ReloadingTls
@@ -94,85 +98,27 @@ async def running(
     `policies` are those of the policy file as first read. `clock` gives Unix seconds, the same in all replicas. Raises
     `ConfigError` where an address can't be listened on, and `TlsError`.
     """
-    preempts = "extender" in settings.roles and settings.preemption != "off"
-    informers = SharedInformers(cluster, watched_kinds(vendors, disruption_budgets=preempts), clock=clock)
     source = PolicySource(settings.policy_file, vendors.governed, policies)
-    core = Core(cluster, vendors, options_of(settings), clock=clock, policies=lambda: source.current, watches=informers)
-    alone = isinstance(cluster, QuotasInMemory)  # then no other replica can correct these quotas
-    registry = new_registry()
-    shared = Shared(core, informers, settings, limits_of(settings), registry, alone)
-
-    def answers() -> bool:
-        """Accounts in memory are exact for one replica, which then gets all reviews."""
-        leads = controller.leading if controller is not None else not settings.leader_elect
-        return not alone or leads
-
-    own_pod = own_pod_of(shared)
-    controller = controller_of(shared, own_pod) if "controller" in settings.roles else None
-    trigger = requeue_trigger(core)
-    extender = extender_of(shared, trigger, lambda: source.current) if "extender" in settings.roles else None
-    roles: list[Role] = []
-    if "webhook" in settings.roles:
-        roles.append(webhook_role(shared))
-    if extender is not None:
-        roles.append(extender.role())
-    if controller is not None:
-        roles.append(controller.role())
-    if own_pod is not None:
-        roles.append(own_pod_role(shared, own_pod, answers))
-
-    async def report(problem: str) -> None:
-        if own_pod is not None and controller is not None:
-            await own_pod.record("PolicyFileRefused", problem)
-
-    reload = PolicyReload(settings.policy_file, source, report, trigger.freed)
+    shared = _shared(cluster, vendors, settings, source, clock)
+    parts = _Parts.of(shared, source)
+    core, informers, registry = shared.core, shared.informers, shared.registry
+    roles = parts.roles()
     leaving = asyncio.Event()
-
-    def not_ready() -> str | None:
-        if leaving.is_set():
-            return "shutting down"
-        return None if informers.synced else "caches are not synced yet"
-
-    probes = probe_routes(registry, not_ready, lambda: controller.webhooks.problem if controller is not None else "")
     tls = _tls(settings)
-    main = Listener(
-        application([*probes, *(route for role in roles for route in role.routes)]),
-        host=settings.http_bind.host,
-        port=settings.http_bind.port,
-        limits=replace(shared.limits, max_connections=connection_limit()),
-        tls=tls,
-    )
-    metrics = Listener(
-        application(probes),
-        host=settings.metrics_bind_address.host,
-        port=settings.metrics_bind_address.port,
-        limits=shared.limits,
-    )
+    probes = probe_routes(registry, lambda: _not_ready(informers, leaving), parts.remark)
+    routes = [*probes, *(route for role in roles for route in role.routes)]
+    main = _listener(settings.http_bind, routes, replace(shared.limits, max_connections=connection_limit()), tls)
+    metrics = _listener(settings.metrics_bind_address, probes, shared.limits)
     listeners = [
         OwnListener(main, "--http_bind", settings.http_bind),
         OwnListener(metrics, "--metrics-bind-address", settings.metrics_bind_address),
         *(listener for role in roles for listener in role.listeners),
     ]
-
-    def skews() -> Iterator[tuple[str, float]]:
-        if isinstance(clock, ServerClock):
-            yield "api-server", clock.skew
-        election = controller.election if controller is not None else None
-        if election is not None and election.skew is not None:
-            yield "leader", election.skew
-
-    registry.register(CoreCollector(core, quota_backend="memory" if alone else "status"))
-    registry.register(ProcessCollector(main, tls, source, reload, informers, skews))
-    for role in roles:
-        for collector in role.collectors:
-            registry.register(collector)
-    loops: dict[str, Loop] = {"ticking": partial(_ticking, core, trigger.freed)}
-    if tls is not None:
-        loops["certificate files"] = tls.watch
-    if settings.policy_file:
-        loops["policy file"] = partial(reload.watch, _POLICY_POLL)
-    for role in roles:
-        loops |= role.loops
+    reload = PolicyReload(settings.policy_file, source, parts.report, parts.trigger.freed)
+    own = _process_role(shared, parts, main, tls, source, reload)
+    subscribers = [subscriber for role in roles for subscriber in role.subscribers]
+    for collector in (collector for role in (own, *roles) for collector in role.collectors):
+        registry.register(collector)
 
     def leave() -> None:
         leaving.set()
@@ -182,13 +128,12 @@ async def running(
         for each in listeners:
             await _listen(each)
         async with asyncio.TaskGroup() as tasks:
-            subscribers = [subscriber for role in roles for subscriber in role.subscribers]
-            jobs = [tasks.create_task(informers.run(core.caches, core.failures, subscribers))]
-            keeper = Loops(core.failures)
-            jobs += [tasks.create_task(keeper.keep(name, loop)) for name, loop in loops.items()]
+            keep = Loops(core.failures).keep
+            loops = (keep(name, loop) for role in (own, *roles) for name, loop in role.loops.items())
+            jobs = [tasks.create_task(job) for job in (informers.run(core.caches, core.failures, subscribers), *loops)]
             try:
-                own = extender.listener if extender is not None else None
-                yield Running(core, informers, main, metrics, own, registry, leave)
+                extender = parts.extender.listener if parts.extender is not None else None
+                yield Running(core, informers, main, metrics, extender, registry, leave)
                 ending = [each.listener for each in listeners if each.listener is not metrics]  # shown to the end
                 await asyncio.gather(*(listener.drain_and_stop() for listener in ending))
             finally:
@@ -196,6 +141,103 @@ async def running(
                     job.cancel()
     finally:
         await asyncio.gather(*(each.listener.drain_and_stop() for each in listeners))
+
+
+def _shared(
+    cluster: Cluster, vendors: Vendors, settings: Settings, source: PolicySource, clock: Callable[[], float]
+) -> Shared:
+    """What all roles are built from."""
+    preempts = "extender" in settings.roles and settings.preemption != "off"
+    informers = SharedInformers(cluster, watched_kinds(vendors, disruption_budgets=preempts), clock=clock)
+    options = options_of(settings)
+    core = Core(cluster, vendors, options, clock=clock, policies=lambda: source.current, watches=informers)
+    alone = isinstance(cluster, QuotasInMemory)  # then no other replica can correct these quotas
+    return Shared(core, informers, settings, limits_of(settings), new_registry(), alone)
+
+
+@dataclass(frozen=True, slots=True)
+class _Parts:
+    """What the process itself asks of its roles; None of a role that it doesn't have."""
+
+    shared: Shared
+    own_pod: OwnPod | None
+    controller: Controller | None
+    trigger: RequeueTrigger
+    extender: ExtenderRole | None
+
+    @classmethod
+    def of(cls, shared: Shared, source: PolicySource) -> _Parts:
+        roles, own_pod, trigger = shared.settings.roles, own_pod_of(shared), requeue_trigger(shared.core)
+        controller = controller_of(shared, own_pod) if "controller" in roles else None
+        extender = extender_of(shared, trigger, lambda: source.current) if "extender" in roles else None
+        return cls(shared, own_pod, controller, trigger, extender)
+
+    def roles(self) -> list[Role]:
+        """What each brings."""
+        roles = [webhook_role(self.shared)] if "webhook" in self.shared.settings.roles else []
+        roles += [each.role() for each in (self.extender, self.controller) if each is not None]
+        if self.own_pod is not None:
+            roles.append(own_pod_role(self.shared, self.own_pod, self._answers))
+        return roles
+
+    def remark(self) -> str:
+        """What an administrator should see to."""
+        return self.controller.webhooks.problem if self.controller is not None else ""
+
+    def skews(self) -> Iterator[tuple[str, float]]:
+        """By how many seconds the clock is ahead of others."""
+        clock = self.shared.core.clock
+        if isinstance(clock, ServerClock):
+            yield "api-server", clock.skew
+        election = self.controller.election if self.controller is not None else None
+        if election is not None and election.skew is not None:
+            yield "leader", election.skew
+
+    async def report(self, problem: str) -> None:
+        """Record that the policy file can't be used."""
+        if self.own_pod is not None and self.controller is not None:
+            await self.own_pod.record("PolicyFileRefused", problem)
+
+    def _answers(self) -> bool:
+        """Accounts in memory are exact for one replica, which then gets all reviews."""
+        leads = self.controller.leading if self.controller is not None else not self.shared.settings.leader_elect
+        return not self.shared.quotas_in_memory or leads
+
+
+def _process_role(
+    shared: Shared,
+    parts: _Parts,
+    main: Listener,
+    tls: ReloadingTls | None,
+    source: PolicySource,
+    reload: PolicyReload,
+) -> Role:
+    """What every process runs, whatever its roles."""
+    core = shared.core
+    loops: dict[str, Loop] = {"ticking": partial(_ticking, core, parts.trigger.freed)}
+    if tls is not None:
+        loops["certificate files"] = tls.watch
+    if shared.settings.policy_file:
+        loops["policy file"] = partial(reload.watch, _POLICY_POLL)
+    backend = "memory" if shared.quotas_in_memory else "status"
+    collectors = [
+        CoreCollector(core, quota_backend=backend),
+        ProcessCollector(main, tls, source, reload, shared.informers, parts.skews),
+    ]
+    return Role(loops=loops, collectors=collectors)
+
+
+def _listener(
+    address: ListenAddress, routes: Sequence[Route], limits: ListenerLimits, tls: ReloadingTls | None = None
+) -> Listener:
+    return Listener(application(routes), host=address.host, port=address.port, limits=limits, tls=tls)
+
+
+def _not_ready(informers: SharedInformers, leaving: asyncio.Event) -> str | None:
+    """Why the process may not be sent reviews."""
+    if leaving.is_set():
+        return "shutting down"
+    return None if informers.synced else "caches are not synced yet"
 
 
 def _tls(settings: Settings) -> ReloadingTls | None:
