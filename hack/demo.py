@@ -133,7 +133,7 @@ async def place(process: Running, cluster: MemoryCluster, stored: dict[str, Any]
 def print_placement(placement: Placement) -> None:
     for row in placement.rows:
         for allocation in row.values():
-            cards = ", ".join(f"{d.uuid} ({d.booking.memory} MiB, {d.booking.cores} cores)" for d in allocation.devices)
+            cards = ", ".join(f"{d.uuid} ({d.share.memory} MiB, {d.share.cores} cores)" for d in allocation.devices)
             console.print(f"  placement  [bold]{placement.node}[/]: {escape(cards)}")
     for node, why in placement.failed.items():
         console.print(f"             not {node}: {escape(str(why))}")

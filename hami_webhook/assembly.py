@@ -125,13 +125,13 @@ class Core:
         """Unexpected exceptions that loops survived, by loop."""
         self.ignored: set[tuple[str, tuple[str, ...]]] = set()
         """Namespaces that pods came to, with the annotations there that mean nothing."""
-        above = self.caches.accelerator_quotas
+        accelerator_quotas = self.caches.accelerator_quotas
 
         def store(source: QuotaSource, cache: QuotaCache) -> QuotaStore:
             return QuotaStore(source, vendors, clock=clock, cache=cache, sleep=sleep, deleted=deleted.note)
 
         self.quotas = store(ResourceQuotas(cluster), self.caches)
-        self.accelerator_quotas = store(AcceleratorQuotas(cluster, above.labels), above)
+        self.accelerator_quotas = store(AcceleratorQuotas(cluster, accelerator_quotas.labels), accelerator_quotas)
         self.stores = QuotaStores(self.quotas, self.accelerator_quotas)
         self.recomputer = Recomputer(
             self.quotas,
@@ -186,7 +186,7 @@ class Core:
             policies=policies,
             namespaces=self,
             charging=_QuotaPort(self, watches, new_id),
-            lister=self.state,
+            device_lister=self.state,
             reservation_key=RESERVATION,
         )
 

@@ -87,7 +87,7 @@ class Caches:
         """The UIDs of pods, by namespace and name."""
         self._clock = clock
         self.unreadable: dict[tuple[str, str, str], str] = {}
-        above = self.accelerator_quotas
+        accelerator_quotas = self.accelerator_quotas
         self._rows = {
             Kind.NODES: _Row(lambda key: state.view(key.name), self._put_node, self._drop_node),
             Kind.PODS: _Row(lambda key: state.pod(key.uid), self._put_pod, self._drop_pod),
@@ -95,7 +95,9 @@ class Caches:
             Kind.RESOURCE_QUOTAS: _Row(
                 lambda key: self.quota(key.namespace, key.name), self._put_quota, self._drop_quota
             ),
-            Kind.ACCELERATOR_QUOTAS: _Row(lambda key: above.quota(key.name), above.put, self._drop_accelerator_quota),
+            Kind.ACCELERATOR_QUOTAS: _Row(
+                lambda key: accelerator_quotas.quota(key.name), accelerator_quotas.put, self._drop_accelerator_quota
+            ),
             Kind.DEVICES: _Row(
                 lambda key: state.device(key.name),
                 lambda obj: state.set_device(*checked_device(obj)),
@@ -120,8 +122,8 @@ class Caches:
 
     def covering(self, namespace: str) -> Sequence[ResourceQuota] | None:
         """The quotas of both kinds that cover a namespace's pods; None unless the caches are synced and alive."""
-        own, above = self.quotas(namespace), self.accelerator_quotas.quotas()
-        if own is None or above is None:
+        own, accelerator_quotas = self.quotas(namespace), self.accelerator_quotas.quotas()
+        if own is None or accelerator_quotas is None:
             return None
         return [*own, *self.accelerator_quotas.covering(namespace)]
 

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from hack.bench.apiserver import SHARD, Replicas, YesSayers, api_server, create_all, make_namespace, writes
 from hack.bench.figures import Figure, Goal, run, show_progress
-from hack.bench.objects import JSON, asking, gpu, quota
+from hack.bench.objects import JSON, gpu, pod_with, quota
 from hack.devcluster.plane import ControlPlane
 from hami_webhook.cluster.api import Kind
 from hami_webhook.cluster.connect import connect
@@ -150,7 +150,7 @@ def _quiet(found: JSON) -> bool:
 
 
 def _pod(number: int, namespace: str, replicas: int) -> JSON:
-    pod = asking(f"pod-{number}", gpu(), namespace)
+    pod = pod_with(f"pod-{number}", gpu(), namespace)
     pod["metadata"]["labels"][SHARD] = str(number % replicas)
     return pod
 

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 import orjson
 
 from hack.bench.figures import Figure, Goal, run, show_progress
-from hack.bench.objects import CARD_MEMORY, CARDS, JSON, asking, gpu, node, node_name, running
+from hack.bench.objects import CARD_MEMORY, CARDS, JSON, gpu, node, node_name, pod_with, running
 from hami_webhook.cluster.api import Kind
 from hami_webhook.cluster.memory import MemoryCluster
 from hami_webhook.controller.requeue_trigger import RequeueTrigger
@@ -39,12 +39,12 @@ def measure(size: str) -> Sequence[Figure]:
     seconds: dict[tuple[str, int], tuple[float, float, float]] = {}
     linked: dict[int, tuple[float, float]] = {}
     for nodes in NODES[size]:
-        yard = _Yard(nodes)
+        env = _Yard(nodes)
         for mode in ("cooperative", "single"):
             show_progress(f"filter: {mode}, {nodes} nodes")
-            seconds[mode, nodes] = asyncio.run(yard.timed(mode, ROUNDS[size]))
+            seconds[mode, nodes] = asyncio.run(env.timed(mode, ROUNDS[size]))
         show_progress(f"filter: topology-aware, {nodes} nodes")
-        linked[nodes] = asyncio.run(yard.timed_linked(ROUNDS[size]))
+        linked[nodes] = asyncio.run(env.timed_linked(ROUNDS[size]))
     figures = [
         Figure("filter", f"linked, {nodes} nodes", 1000 * aware, "ms", "without the policy", 1000 * unaware)
         for nodes, (aware, unaware) in linked.items()
@@ -121,7 +121,7 @@ class _Yard:
 
     async def _body(self, limits: JSON, annotations: JSON | None = None) -> bytes:
         name = f"new-{next(self.numbers)}"
-        stored: JSON = await self.cluster.create(Kind.PODS, asking(name, limits, "default", annotations))
+        stored: JSON = await self.cluster.create(Kind.PODS, pod_with(name, limits, "default", annotations))
         names = [node_name(number) for number in range(self.nodes)]
         return orjson.dumps({"Pod": stored, "Nodes": None, "NodeNames": names})
 

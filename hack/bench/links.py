@@ -89,7 +89,7 @@ class ByChance:
     def release(self, number: int) -> None:
         """A pod has ended."""
 
-    def hold(self, number: int, cards: Cards) -> None:
+    def claim(self, number: int, cards: Cards) -> None:
         """A pod has got these GPUs."""
 
 
@@ -136,7 +136,7 @@ class Ours(ByChance):
         assert isinstance(scored, ScoredNode)
         return name, [int(card.uuid.rpartition("-")[2]) for card in scored.fit.rows[0]["NVIDIA"].devices]
 
-    def hold(self, number: int, cards: Cards) -> None:
+    def claim(self, number: int, cards: Cards) -> None:
         self.state.set_pod(_pod(number, len(cards[1]), cards), NOW)
 
     def release(self, number: int) -> None:
@@ -195,7 +195,7 @@ def simulated(
         linked += count > 1 and fleet.linked(name, cards)
         placed += count == 8
         fleet.free[name] = [card for card in fleet.free[name] if card not in cards]
-        chooser.hold(number, chosen)
+        chooser.claim(number, chosen)
         heapq.heappush(ending, (until, number, chosen))
     return linked / multi, placed / eight
 

@@ -19,7 +19,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from starlette.types import ASGIApp
 
 from hack.bench.figures import Figure, Goal, run, show_progress
-from hack.bench.objects import CARDS, asking, gpu, node, quota, review, running
+from hack.bench.objects import CARDS, gpu, node, pod_with, quota, review, running
 from hami_webhook.assembly import Core, Options
 from hami_webhook.cluster.api import Kind
 from hami_webhook.cluster.memory import MemoryCluster
@@ -95,7 +95,7 @@ async def _fill(cluster: MemoryCluster, core: Core, nodes: int, pods: int, names
         if number % 10:
             pod = running(number, number % nodes, number % CARDS, namespace=space)
         else:
-            pod = asking(f"pod-{number}", gpu(), space)
+            pod = pod_with(f"pod-{number}", gpu(), space)
         pod["metadata"]["uid"] = f"uid-{number}"
         core.caches.put(Kind.PODS, pod)
     await cluster.ensure_namespace(CHARGED)
@@ -133,7 +133,7 @@ async def _reviews(app: ASGIApp, number: int) -> list[float]:
     """The seconds that each of so many reviews takes."""
     seconds = []
     for each in range(number):
-        pod = asking(f"new-{each}", gpu(), CHARGED)
+        pod = pod_with(f"new-{each}", gpu(), CHARGED)
         pod["metadata"]["uid"] = f"new-{time.perf_counter_ns()}"
         body = review(pod)
         started = time.thread_time()

@@ -52,7 +52,7 @@ def gpu(memory: int = 2000, **more: str) -> JSON:
     return {"nvidia.com/gpu": "1", "nvidia.com/gpumem": str(memory), **more}
 
 
-def asking(name: str, limits: JSON, namespace: str = NAMESPACE, annotations: JSON | None = None) -> JSON:
+def pod_with(name: str, limits: JSON, namespace: str = NAMESPACE, annotations: JSON | None = None) -> JSON:
     """A new pod."""
     container = {"name": "main", "image": "registry.invalid/train:1", "resources": {"limits": limits}}
     return {

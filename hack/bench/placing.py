@@ -28,7 +28,7 @@ import yaml
 
 from hack.bench.apiserver import USER, api_server, create_all, make_namespace, wait_ready
 from hack.bench.figures import Figure, Goal, run, show_progress
-from hack.bench.objects import JSON, SCHEDULER, asking, gpu, node, node_name, quota
+from hack.bench.objects import JSON, SCHEDULER, gpu, node, node_name, pod_with, quota
 from hack.devcluster.plane import ControlPlane, free_ports
 from hami_webhook.cluster.api import Kind
 from hami_webhook.cluster.connect import connect
@@ -223,7 +223,7 @@ def _burst(plane: ControlPlane, case: Case, pods: int, processes: dict[str, int]
 
 def _pod(number: int, space: str, case: Case, *, plain: bool) -> JSON:
     limits = {"cpu": "1m"} if plain else gpu(2000 + (number if case.different else 0))
-    pod = asking(f"pod-{number}", limits, space)
+    pod = pod_with(f"pod-{number}", limits, space)
     pod["spec"]["schedulerName"] = SCHEDULER
     return pod
 

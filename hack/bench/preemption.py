@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from hack.bench.figures import Figure, Goal, least_seconds, run, show_progress
-from hack.bench.objects import CARD_MEMORY, CARDS, asking, gpu, node, running
+from hack.bench.objects import CARD_MEMORY, CARDS, gpu, node, pod_with, running
 from hami_webhook.device_config import builtin_device_config, enabled_vendors
 from hami_webhook.kube.objects import Node, Pod
 from hami_webhook.scheduling.cluster_cache import ClusterCache
@@ -39,7 +39,7 @@ def _decision(nodes: int, pods: int, count: int, rounds: int) -> Figure:
         raw = running(number, on, card, CARD_MEMORY // 2 // pods, 50 // pods)
         raw["metadata"]["uid"] = f"running-{number}"
         state.set_pod(Pod.from_object(raw), NOW)
-    pod = asking("high", {**gpu(CARD_MEMORY * 3 // 4), "nvidia.com/gpu": str(count)})
+    pod = pod_with("high", {**gpu(CARD_MEMORY * 3 // 4), "nvidia.com/gpu": str(count)})
     pod["spec"]["priority"] = 1000
     request = read_pod_request(Pod.from_object(pod), vendors, "spread")
     assert request is not None

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from hack.bench.figures import Figure, run, show_progress
-from hack.bench.objects import JSON, NAMESPACE, asking, gpu, node, quota
+from hack.bench.objects import JSON, NAMESPACE, gpu, node, pod_with, quota
 from hami_webhook.cluster.loading import read_objects
 
 NODES = {"smallest": 20, "usual": 1000, "large": 1000}
@@ -29,13 +29,13 @@ def measure(size: str) -> Sequence[Figure]:
         hard = {"limits.nvidia.com/gpu": 10**6, "limits.nvidia.com/gpumem": 10**9}
         namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}}
         _write(cluster, [namespace, *(_whole("Node", node(n)) for n in range(nodes)), _quota(hard)])
-        _write(asked, [_whole("Pod", asking(f"p{n}", gpu(1000 + 100 * (n % SHAPES)))) for n in range(pods)])
+        _write(asked, [_whole("Pod", pod_with(f"p{n}", gpu(1000 + 100 * (n % SHAPES)))) for n in range(pods)])
         started = time.perf_counter()
         for path in (cluster, asked):
             read_objects(str(path), sys.stdin.buffer)
         reading = time.perf_counter() - started
         single = Path(folder) / "one.json"
-        _write(single, [_whole("Pod", asking("cpu", {"cpu": "1"}))])
+        _write(single, [_whole("Pod", pod_with("cpu", {"cpu": "1"}))])
         idle = _simulated(cluster, single)
         whole = _simulated(cluster, asked)
     each = max(whole - idle, 1e-9) / (pods - 1)

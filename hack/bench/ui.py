@@ -23,7 +23,7 @@ from urllib.parse import parse_qs, urlsplit
 import httpx
 
 from hack.bench.figures import Figure, Goal, least_seconds, run, show_progress
-from hack.bench.objects import JSON, NAMESPACE, SCHEDULER, asking, gpu, node, quota, running
+from hack.bench.objects import JSON, NAMESPACE, SCHEDULER, gpu, node, pod_with, quota, running
 from hami_webhook.cluster.kubernetes import PAGE
 
 NODES = {"smallest": 20, "usual": 1000, "large": 5000}
@@ -64,7 +64,7 @@ def objects(nodes: int) -> Mapping[str, list[JSON]]:
     running_pods = [
         running(number, on=number // PODS_A_NODE, card=number % 8, memory=9000) for number in range(nodes * PODS_A_NODE)
     ]
-    waiting = asking("waiting", gpu(40_000, **{"nvidia.com/gpu": "8"}))
+    waiting = pod_with("waiting", gpu(40_000, **{"nvidia.com/gpu": "8"}))
     waiting["spec"]["schedulerName"] = SCHEDULER
     pods = [*running_pods, waiting]
     for pod in pods:

@@ -29,7 +29,7 @@ from starlette.routing import Route
 from hack.bench import load
 from hack.bench.figures import Figure, Goal, run, show_progress
 from hack.bench.load import Load, Outcome, Plan
-from hack.bench.objects import JSON, NAMESPACE, SCHEDULER, asking, gpu, node, quota, review
+from hack.bench.objects import JSON, NAMESPACE, SCHEDULER, gpu, node, pod_with, quota, review
 from hami_webhook import pki
 from hami_webhook.cluster.api import ClusterError, Kind
 from hami_webhook.cluster.memory import MemoryCluster
@@ -93,9 +93,9 @@ async def _figures(generator: Load, process: Running, constant: int, authority: 
     percent = {"nvidia.com/gpu": "1", "nvidia.com/gpumem-percentage": "50"}
     different = review(_different())
     kinds: dict[str, tuple[str, bytes, float | None]] = {
-        "nothing managed": ("/mutate", review(asking("p", {"cpu": "1", "memory": "1Gi"})), 0.85),
-        "plain GPU": ("/mutate", review(asking("p", gpu())), None),
-        "percentage": ("/mutate", review(asking("p", percent)), None),
+        "nothing managed": ("/mutate", review(pod_with("p", {"cpu": "1", "memory": "1Gi"})), 0.85),
+        "plain GPU": ("/mutate", review(pod_with("p", gpu())), None),
+        "percentage": ("/mutate", review(pod_with("p", percent)), None),
         "charge": ("/validate", await _charged(process), None),
         "different pods": ("/mutate", different, 0.45),
         "different pods, mutated and validated at once": ("/webhook", different, 0.45),
@@ -135,7 +135,7 @@ async def _figures(generator: Load, process: Running, constant: int, authority: 
 
 def _different() -> JSON:
     """A pod of which no two that are sent have the same name, labels or environment."""
-    pod = asking(load.UID, gpu())
+    pod = pod_with(load.UID, gpu())
     pod["metadata"]["labels"]["job"] = load.UID
     pod["spec"]["containers"][0]["env"] = [{"name": "RUN", "value": load.UID}]
     return pod
@@ -143,7 +143,7 @@ def _different() -> JSON:
 
 async def _charged(process: Running) -> bytes:
     """A pod as `/validate` sees it: mutated, with a UID, in a namespace with a quota."""
-    pod = asking("p", gpu(), "charged")
+    pod = pod_with("p", gpu(), "charged")
     patched = jsonpatch.apply_patch(pod, [{"op": "add", "path": "/spec/schedulerName", "value": SCHEDULER}])
     patched["metadata"]["uid"] = load.UID
     return review(patched)

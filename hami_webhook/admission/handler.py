@@ -117,7 +117,7 @@ class AdmissionHandler:
         policies: Callable[[], PolicyRules],
         namespaces: Namespaces,
         charging: QuotaCharging,
-        lister: DeviceLister,
+        device_lister: DeviceLister,
         reservation_key: str,
     ) -> None:
         self._vendors = vendors
@@ -125,7 +125,7 @@ class AdmissionHandler:
         self._policies = policies
         self._namespaces = namespaces
         self._charging = charging
-        self._lister = lister
+        self._device_lister = device_lister
         self._reservation_key = reservation_key
         self._requests = RequestCache(vendors)
         self._governed_keys = governed_keys(vendors.governed.values())
@@ -201,14 +201,14 @@ class AdmissionHandler:
         draft = PodDraft(review.object, original=pod)
         elsewhere = governed_foreign(pod, self._vendors)
         context = AdmissionContext(await self._namespace(pod), self._policies()) if elsewhere else None
-        foreign = mutate_for_foreign(draft, self._vendors, self._lister, context)
+        foreign = mutate_for_foreign(draft, self._vendors, self._device_lister, context)
         if foreign.named and not names_any(draft, self._vendors.own_names):
             done = Mutation(draft)  # nothing of ours, in no container
         else:
             done = await self._ours(draft, foreign, context)
         done = done.with_foreign(foreign)
-        for note in done.draft.notes:
-            logger.debug("%s: %s", pod.key, note)
+        for message in done.draft.messages:
+            logger.debug("%s: %s", pod.key, message)
         if done.ignored_namespace_keys and not review.dry_run:
             await self._namespaces.report_ignored(pod.namespace, done.ignored_namespace_keys)
         return done
@@ -217,7 +217,7 @@ class AdmissionHandler:
         """What our own vendors and their policy make of a pod that other schedulers are done with."""
         refusal: Denied | None = None
         try:
-            requested = normalise(draft, self._vendors, self._lister)
+            requested = normalise(draft, self._vendors, self._device_lister)
         except Denied as error:
             # a mode that policy chooses may allow what the pod alone can't mean
             requested, refusal = named_vendors(draft, self._vendors), error
@@ -225,12 +225,12 @@ class AdmissionHandler:
                 raise
         if not requested:
             leave = own_to_schedule(draft.original, self._rules) or foreign.named
-            return Mutation(draft if leave else reset(draft, self._vendors, self._lister, context))
+            return Mutation(draft if leave else reset(draft, self._vendors, self._device_lister, context))
         context = context or AdmissionContext(await self._namespace(draft.original), self._policies())
-        return mutate(draft, requested, self._vendors, self._rules, context, self._lister, refusal)
+        return mutate(draft, requested, self._vendors, self._rules, context, self._device_lister, refusal)
 
     def _new(self, pod: Pod) -> NewPod:
-        return NewPod(pod, self._vendors, self._lister, self._requests)
+        return NewPod(pod, self._vendors, self._device_lister, self._requests)
 
     async def _check(self, new: NewPod, context: AdmissionContext | None = None) -> bool:
         """Whether a new pod that breaks no rule for every pod requests cards of us or of another scheduler.
@@ -285,7 +285,7 @@ class AdmissionHandler:
         if not ephemeral:
             return UNCHANGED
         try:
-            requests = bool(self._requests.checked_requests(pod, self._lister))
+            requests = bool(self._requests.checked_requests(pod, self._device_lister))
         except Denied:  # it was admitted by other rules
             requests = names_managed(pod, self._vendors)
         if requests:

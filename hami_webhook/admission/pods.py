@@ -15,7 +15,6 @@ from msgspec import Struct
 from hami_webhook.admission import policy
 from hami_webhook.admission.denial import Denied
 from hami_webhook.admission.identities import AdmissionRules, User, refuse_changes
-from hami_webhook.config.errors import cut
 from hami_webhook.devices.device_lister import NO_DEVICES, DeviceLister
 from hami_webhook.devices.foreign_pods import DEFAULT_SCHEDULER, is_mirror, name_scheduler
 from hami_webhook.devices.foreign_scheduler import ForeignScheduler
@@ -27,6 +26,7 @@ from hami_webhook.devices.vendor import Vendor
 from hami_webhook.kube.draft import PodDraft, pod_in
 from hami_webhook.kube.objects import Container, MalformedObject, Namespace, Pod
 from hami_webhook.kube.quantity import Quantity, QuantityError
+from hami_webhook.kube.shown import cut
 from hami_webhook.kube.wire import Resources, ReviewedPod
 from hami_webhook.policy.rules import PolicyRules
 
@@ -104,7 +104,7 @@ def read_pod(obj: ReviewedPod, namespace: str) -> Pod:
         raise Denied(400, f"the pod can't be read: {error}") from error
 
 
-def normalise(draft: PodDraft, vendors: Vendors, lister: DeviceLister) -> tuple[Vendor, ...]:
+def normalise(draft: PodDraft, vendors: Vendors, device_lister: DeviceLister) -> tuple[Vendor, ...]:
     """Let every vendor put the pod's containers into its own form; those whose cards it asks for. Raises `Denied`."""
     keys: set[str] = set()
     try:
@@ -112,14 +112,14 @@ def normalise(draft: PodDraft, vendors: Vendors, lister: DeviceLister) -> tuple[
             concerned = vendors.named_by(container.container) | vendors.touching_every_container
             for key, vendor in vendors.items():
                 if key in concerned:
-                    if vendor.admit(container, draft, lister):
+                    if vendor.admit(container, draft, device_lister):
                         keys.add(key)
                     if container.limits.changed or container.requests.changed:
                         # what one vendor writes may be another's
                         concerned = vendors.named_by(container.container) | vendors.touching_every_container
         requested = tuple([vendors[key] for key in sorted(keys)])
         for vendor in requested:
-            vendor.admit_pod(draft, lister)
+            vendor.admit_pod(draft, device_lister)
     except BadRequest as error:
         raise bad_request(error) from error
     return requested
@@ -140,7 +140,7 @@ def governed_foreign(pod: Pod | PodDraft, vendors: Vendors) -> list[ForeignSched
 
 
 def mutate_for_foreign(
-    draft: PodDraft, vendors: Vendors, lister: DeviceLister, context: AdmissionContext | None
+    draft: PodDraft, vendors: Vendors, device_lister: DeviceLister, context: AdmissionContext | None
 ) -> ForeignMutation:
     """Let the other schedulers that a pod is for put it into their form, after policy. Raises `Denied`.
 
@@ -155,22 +155,22 @@ def mutate_for_foreign(
     found = vendors.foreign_named_by(draft.original)  # nobody has changed its containers yet
     try:
         for scheduler in found:
-            scheduler.admit(draft, lister)
+            scheduler.admit(draft, device_lister)
         found = [scheduler for scheduler in found if scheduler.named_by(draft)]
         others = vendors.own_names
         for scheduler in found:
             name_scheduler(draft, scheduler, others)
             others |= scheduler.resource_names
-        vendors.mixing.admit(draft, lister, pinned_matters=bool(found))
+        vendors.mixing.admit(draft, device_lister, pinned_matters=bool(found))
     except BadRequest as error:
         raise bad_request(error) from error
     return ForeignMutation(bool(found), outcome.rules, outcome.ignored_namespace_keys)
 
 
-def reset(draft: PodDraft, vendors: Vendors, lister: DeviceLister, context: AdmissionContext | None) -> PodDraft:
+def reset(draft: PodDraft, vendors: Vendors, device_lister: DeviceLister, context: AdmissionContext | None) -> PodDraft:
     """The pod as it came, but for what other schedulers make of it."""
     fresh = draft.reset()
-    mutate_for_foreign(fresh, vendors, lister, context)
+    mutate_for_foreign(fresh, vendors, device_lister, context)
     return fresh
 
 
@@ -186,7 +186,7 @@ def mutate(
     vendors: Vendors,
     rules: AdmissionRules,
     context: AdmissionContext,
-    lister: DeviceLister,
+    device_lister: DeviceLister,
     refusal: Denied | None = None,
 ) -> Mutation:
     """Finish a new pod that asks for cards, after `normalise` gave `requested`: policy, scheduler. Raises `Denied`.
@@ -199,13 +199,15 @@ def mutate(
     if not own_to_schedule(pod, rules, scheduler):
         if refusal is not None:
             raise refusal
-        return Mutation(reset(draft, vendors, lister, context))
+        return Mutation(reset(draft, vendors, device_lister, context))
     outcome = policy.PolicyOutcome()
     if policy.concerns(namespace, policies):
-        governed = reset(draft, vendors, lister, context)
+        governed = reset(draft, vendors, device_lister, context)
         outcome = policy.apply(governed, namespace, policies, requested)
         if governed.annotations.changed:
-            normalise(governed, vendors, lister)  # what a vendor writes may depend on what policy wrote before it
+            normalise(
+                governed, vendors, device_lister
+            )  # what a vendor writes may depend on what policy wrote before it
             draft, refusal = governed, None
     if refusal is not None:
         raise refusal
@@ -271,7 +273,7 @@ def added_privileged(old: ReviewedPod, new: ReviewedPod) -> str:
     return ""
 
 
-def checked_requests(pod: Pod, vendors: Vendors, lister: DeviceLister = NO_DEVICES) -> dict[str, Requests]:
+def checked_requests(pod: Pod, vendors: Vendors, device_lister: DeviceLister = NO_DEVICES) -> dict[str, Requests]:
     """What a pod as it stands requests, by the keys of the vendors of which a container requests anything, sorted.
 
     Raises `Denied` for an amount that can't be meant.
@@ -284,7 +286,7 @@ def checked_requests(pod: Pod, vendors: Vendors, lister: DeviceLister = NO_DEVIC
             for container, keys in zip(pod.containers, named, strict=True):
                 if key in keys:
                     vendor.check_amounts(container)
-                    vendor.check_servable(container, lister)
+                    vendor.check_servable(container, device_lister)
             requests = vendor.requests_of(pod)
             if any(requests):
                 vendor.check_pod(pod)
@@ -309,15 +311,15 @@ class RequestCache:
         )
         """The keys of the vendors that refuse requests by the nodes there are."""
 
-    def checked_requests(self, pod: Pod, lister: DeviceLister) -> Mapping[str, Requests]:
+    def checked_requests(self, pod: Pod, device_lister: DeviceLister) -> Mapping[str, Requests]:
         """As the function of this name. Raises `Denied`."""
         key = (*pod.annotations.items(), *[container.content for container in pod.containers])
         try:
             found = self._known.get(key)
         except TypeError:  # an amount that is no text or number
-            return checked_requests(pod, self._vendors, lister)
+            return checked_requests(pod, self._vendors, device_lister)
         if found is None:
-            found = checked_requests(pod, self._vendors, lister)
+            found = checked_requests(pod, self._vendors, device_lister)
             if len(self._known) >= _MOST_KNOWN:
                 self._known.clear()
             if self._by_nodes.isdisjoint(found) and len(repr(key)) <= _LONGEST_KNOWN:

@@ -10,7 +10,7 @@ import msgspec
 import orjson
 
 from hami_webhook.admission.denial import Denied
-from hami_webhook.config.errors import cut, found
+from hami_webhook.kube.shown import cut, found
 from hami_webhook.kube.wire import (
     AdmissionRequest,
     AdmissionReview,

@@ -29,12 +29,12 @@ class NewPod:
     `requests` are those to our vendors, by their keys; none before `amounts_can_be_meant`.
     """
 
-    __slots__ = ("foreign", "known", "lister", "mirror", "pod", "requests", "vendors")
+    __slots__ = ("device_lister", "foreign", "known", "mirror", "pod", "requests", "vendors")
 
-    def __init__(self, pod: Pod, vendors: Vendors, lister: DeviceLister, known: RequestCache) -> None:
+    def __init__(self, pod: Pod, vendors: Vendors, device_lister: DeviceLister, known: RequestCache) -> None:
         self.pod = pod
         self.vendors = vendors
-        self.lister = lister
+        self.device_lister = device_lister
         self.known = known
         self.foreign: Sequence[ForeignScheduler] = vendors.foreign_named_by(pod)
         self.mirror = bool(pod.annotations) and is_mirror(pod)
@@ -70,7 +70,7 @@ def static_brings_no_allocation(new: NewPod) -> None:
 
 def other_schedulers_take_it(new: NewPod) -> None:
     for scheduler in () if new.mirror else new.foreign:
-        scheduler.check(new.pod, new.lister)
+        scheduler.check(new.pod, new.device_lister)
 
 
 def mixes_no_schedulers(new: NewPod) -> None:
@@ -79,7 +79,7 @@ def mixes_no_schedulers(new: NewPod) -> None:
 
 def amounts_can_be_meant(new: NewPod) -> None:
     """So it is known what the pod requests."""
-    new.requests = new.known.checked_requests(new.pod, new.lister)
+    new.requests = new.known.checked_requests(new.pod, new.device_lister)
 
 
 def has_no_privileged_container(new: NewPod) -> None:

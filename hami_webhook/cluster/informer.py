@@ -32,7 +32,7 @@ _Key = tuple[str, str]
 _Version = tuple[str, str]
 """An object's UID and resourceVersion."""
 
-_log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +125,7 @@ class Informer:
                     continue
                 if isinstance(error, Gone):
                     self._version = None
-                _log.warning("watching %s: %s: %s", self.kind.value, type(error).__name__, error)
+                logger.warning("watching %s: %s: %s", self.kind.value, type(error).__name__, error)
                 delay = min(MAX_DELAY, BASE_DELAY * 2.0 ** min(self._failures, 32))
                 self._failures += 1
             except Exception:
@@ -137,7 +137,7 @@ class Informer:
         """There are no objects as far as we can see; said once, until there are."""
         if not self._missing and (self._expected or not isinstance(error, NotFound)):
             text = "doing without %s, looking again every %g s: %s"
-            _log.warning(text, self.kind.qualified, self._look_again, error)
+            logger.warning(text, self.kind.qualified, self._look_again, error)
         self._missing, self._version = True, None
         self._adopt(Listing([], ""), handler)
 

@@ -6,8 +6,8 @@ The meanings and units are those of docs/spec/quota.md#2, and of the vendors' pa
 from dataclasses import dataclass
 
 from hami_webhook.config.devices import SECTION_SWITCHES, Chip, DeviceConfig, DeviceSection
-from hami_webhook.config.errors import path_text
 from hami_webhook.config.load import LoadedDeviceConfig
+from hami_webhook.kube.shown import path_text
 from hami_webhook.kube.yaml_reader import Path
 
 

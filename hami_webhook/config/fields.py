@@ -12,8 +12,8 @@ from typing import Annotated, Literal, NoReturn
 from pydantic import BaseModel, BeforeValidator, ConfigDict
 from pydantic_core import PydanticCustomError
 
-from hami_webhook.config.errors import found
 from hami_webhook.kube.objects import is_subdomain
+from hami_webhook.kube.shown import found
 
 MAX_INT32 = 2**31 - 1
 MAX_PERCENT = 100

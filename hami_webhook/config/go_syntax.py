@@ -20,8 +20,11 @@ _TERM = re.compile(r"([0-9]*)(?:\.([0-9]*))?(ns|us|µs|μs|ms|s|m|h)")
 _TERMS = re.compile(r"(?:(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:ns|us|µs|μs|ms|s|m|h))+")
 _MOST_NANOSECONDS = 2**63 - 1
 _LONGEST = 100
-_TRUE = frozenset({"1", "t", "T", "TRUE", "true", "True"})
-_FALSE = frozenset({"0", "f", "F", "FALSE", "false", "False"})
+GO_BOOLS = {
+    **dict.fromkeys(("1", "t", "T", "TRUE", "true", "True"), True),
+    **dict.fromkeys(("0", "f", "F", "FALSE", "false", "False"), False),
+}
+"""What Go's strconv.ParseBool reads."""
 _HIGHEST_PORT = 65535
 
 
@@ -70,11 +73,9 @@ def parse_go_duration(text: str, *, signed: bool = False) -> float:
 
 def parse_go_bool(text: str) -> bool:
     """A boolean as Go's strconv.ParseBool reads it. Raises ValueError with a sentence."""
-    if text in _TRUE:
-        return True
-    if text in _FALSE:
-        return False
-    raise ValueError("must be true or false")
+    if text not in GO_BOOLS:
+        raise ValueError("must be true or false")
+    return GO_BOOLS[text]
 
 
 def parse_listen_address(text: str) -> ListenAddress:

@@ -9,10 +9,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from hami_webhook.config.errors import ConfigError, quoted
+from hami_webhook.config.errors import ConfigError
 from hami_webhook.config.go_syntax import ListenAddress
 from hami_webhook.config.setting_values import CARD_POLICIES, NODE_POLICIES, NODE_ROLE, ServiceAccount, listed
 from hami_webhook.config.settings import SETTINGS, Setting, Settings
+from hami_webhook.kube.shown import quoted
 
 _KLOG_SWITCHES = (
     "--logtostderr",

@@ -62,7 +62,7 @@ class _Repairs:
 
     faults: list[str] = field(default_factory=list)
     data: dict[str, bytes | None] = field(default_factory=dict)
-    notes: dict[str, str | None] = field(default_factory=dict)
+    annotations: dict[str, str | None] = field(default_factory=dict)
 
 
 class CertRotator:
@@ -116,8 +116,8 @@ class CertRotator:
         configurations = [(kind, found) for kind in CONFIGURATIONS if (found := await self._configuration(kind))]
         repairs = self._repairs(secret, [found for _, found in configurations])
         await self._report(secret, "CertificateUnusable", "; ".join(repairs.faults))
-        if repairs.data or repairs.notes:
-            secret = await self._write(secret, repairs.data, repairs.notes)
+        if repairs.data or repairs.annotations:
+            secret = await self._write(secret, repairs.data, repairs.annotations)
         data = _data(secret)
         authorities = [data[name] for name in (_FORMER, pki.CA_CERTIFICATE, _NEXT) if name in data]
         bundle = pki.ca_bundle(*authorities)
@@ -146,7 +146,7 @@ class CertRotator:
         since = _texts(secret, "annotations").get(_TRUSTED_SINCE)
         if since is not None and not 0 <= _seconds(since) <= self._clock() + self._settle:
             found.faults.append(f"annotation {_TRUSTED_SINCE}: {since[:40]!r} must be seconds since 1970, in the past")
-            found.notes[_TRUSTED_SINCE] = None
+            found.annotations[_TRUSTED_SINCE] = None
         fault = _fault(pki.check_authority, ca, now)
         if not fault:
             fault = _fault(pki.check_serving, serving, ca.certificate, target.service, target.namespace)
@@ -170,13 +170,13 @@ class CertRotator:
         return found
 
     def _next_changes(
-        self, data: Mapping[str, bytes], notes: Mapping[str, str]
+        self, data: Mapping[str, bytes], annotations: Mapping[str, str]
     ) -> tuple[dict[str, bytes | None], dict[str, str | None]] | None:
         """The next changes of a usable Secret's data and annotations, None if none are due."""
         now = self._now()
         ca = pki.KeyPair(data[pki.CA_CERTIFICATE], data.get(pki.CA_KEY, b""))
         if _NEXT in data:
-            since = notes.get(_TRUSTED_SINCE)
+            since = annotations.get(_TRUSTED_SINCE)
             if since is None:
                 return {}, {_TRUSTED_SINCE: str(int(self._clock()))}
             if self._clock() - _seconds(since) < self._settle:
@@ -234,10 +234,12 @@ class CertRotator:
         target, uid = self._target, str(secret["metadata"].get("uid", ""))
         await self._object_events.warn("Secret", target.namespace, target.secret, uid, reason, problem)
 
-    async def _write(self, secret: JSON, data: Mapping[str, bytes | None], notes: Mapping[str, str | None]) -> JSON:
+    async def _write(
+        self, secret: JSON, data: Mapping[str, bytes | None], annotations: Mapping[str, str | None]
+    ) -> JSON:
         meta: JSON = {"resourceVersion": secret["metadata"].get("resourceVersion"), "labels": dict(_MANAGED_BY)}
-        if notes:
-            meta["annotations"] = dict(notes)
+        if annotations:
+            meta["annotations"] = dict(annotations)
         patch: JSON = {"metadata": meta}
         if data:
             patch["data"] = _encoded(data)

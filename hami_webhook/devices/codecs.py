@@ -9,12 +9,11 @@ from typing import Any
 
 import orjson
 
+from hami_webhook.config.go_syntax import GO_BOOLS
 from hami_webhook.devices.model import RegistrationError
 from hami_webhook.devices.registration import check_number
 from hami_webhook.kube.shown import shown
 
-TRUE_TEXTS = frozenset(("1", "t", "T", "TRUE", "true", "True"))
-FALSE_TEXTS = frozenset(("0", "f", "F", "FALSE", "false", "False"))
 _INT32 = range(-(2**31), 2**31)
 _INTEGER = re.compile(r"[+-]?[0-9]{1,10}", re.ASCII)
 
@@ -42,7 +41,7 @@ class CardRecord:
 
 def parse_bool(text: str) -> bool | None:
     """A boolean as Go's strconv reads it, None for anything else."""
-    return True if text in TRUE_TEXTS else False if text in FALSE_TEXTS else None
+    return GO_BOOLS.get(text)
 
 
 def decode_cards(text: str, names: Mapping[str, str] | None = None, *, unended: bool = True) -> list[CardRecord]:
@@ -199,7 +198,7 @@ class BadAnnotation(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class DeviceEntry:
-    """One card in a pod's device annotation, with what the container is booked with there."""
+    """One card in a pod's device annotation, with what the container is charged with there."""
 
     uuid: str
     word: str

@@ -32,21 +32,21 @@ class Debit(Struct, frozen=True):
         return Debit(self.slots + other.slots, self.memory + other.memory, self.cores + other.cores)
 
 
-def per_device(holds: Iterable[Claim], kinds: Kinds, *, init_finished: bool = False) -> dict[tuple[str, str], Debit]:
+def per_device(claims: Iterable[Claim], kinds: Kinds, *, init_finished: bool = False) -> dict[tuple[str, str], Debit]:
     """The effective usage of each device, by (vendor, uuid). A row beyond `kinds` counts as an app container."""
     by_device: dict[tuple[str, str], list[Claim]] = defaultdict(list)
-    for hold in holds:
-        by_device[hold.vendor, hold.uuid].append(hold)
+    for claim in claims:
+        by_device[claim.vendor, claim.uuid].append(claim)
     debits = {}
     for device, entries in by_device.items():
         rows: dict[int, list[int]] = {}
-        for hold in entries:
-            sums = rows.setdefault(hold.row, [0, 0, 0, 0, 0])
-            sums[0] += hold.slots
-            sums[1] += hold.memory
-            sums[2] += hold.cores
-            sums[3] = max(sums[3], hold.slots)
-            sums[4] |= hold.mask
+        for claim in entries:
+            sums = rows.setdefault(claim.row, [0, 0, 0, 0, 0])
+            sums[0] += claim.slots
+            sums[1] += claim.memory
+            sums[2] += claim.cores
+            sums[3] = max(sums[3], claim.slots)
+            sums[4] |= claim.mask
         ordered = [(kinds[row] if row < len(kinds) else ContainerKind.APP, rows[row]) for row in sorted(rows)]
         slots = [(kind, s[3] if kind is ContainerKind.INIT else s[0]) for kind, s in ordered]
         masks = [(kind, s[4]) for kind, s in ordered]
@@ -62,9 +62,9 @@ def per_device(holds: Iterable[Claim], kinds: Kinds, *, init_finished: bool = Fa
     return {device: debit for device, debit in debits.items() if debit != Debit()}
 
 
-def per_vendor(holds: Iterable[Claim], kinds: Kinds, *, init_finished: bool = False) -> dict[str, Debit]:
+def per_vendor(claims: Iterable[Claim], kinds: Kinds, *, init_finished: bool = False) -> dict[str, Debit]:
     """The pod's debit for each vendor: the sum over its devices."""
     totals: dict[str, Debit] = {}
-    for (vendor, _), debit in per_device(holds, kinds, init_finished=init_finished).items():
+    for (vendor, _), debit in per_device(claims, kinds, init_finished=init_finished).items():
         totals[vendor] = totals.get(vendor, Debit()) + debit
     return totals

@@ -1,7 +1,7 @@
 """The one Fit pipeline that every vendor shares.
 
 For one container on one node: order the cards by the pod's device policy, drop each that fails a check (each check is
-tied to one reason label), let the vendor resolve what the card would be booked with, and let its selection pick.
+tied to one reason label), let the vendor resolve what the card would be charged with, and let its selection pick.
 """
 
 from __future__ import annotations
@@ -41,19 +41,19 @@ class CardVerdict:
 class FitTrace:
     """What Fit did for one request of a container, for people who ask why.
 
-    `trial` has the request on the node, as far as that could be resolved. `tried`: Fit got as far as the
+    `fit_request` has the request on the node, as far as that could be resolved. `tried`: Fit got as far as the
     cards. `verdicts` are those of the walk over the cards that decided, one for each time a card was checked.
     """
 
     vendor: Vendor
-    trial: FitRequest
+    fit_request: FitRequest
     tried: bool = False
     outcome: Allocation | Rejection | None = None
     walks: list[tuple[Allocation | Rejection, list[CardVerdict]]] = field(default_factory=list)
 
     @property
     def container(self) -> str:
-        return self.trial.pod.containers[self.trial.row].name
+        return self.fit_request.pod.containers[self.fit_request.row].name
 
     @property
     def rejection(self) -> Rejection:
@@ -66,18 +66,18 @@ class FitTrace:
         return next((verdicts for result, verdicts in self.walks if result is self.outcome), ())
 
 
-def fit(vendor: Vendor, trial: FitRequest, traces: list[FitTrace] | None = None) -> Allocation | Rejection:
-    """The cards the container gets of `vendor` on this node, or why it gets none; the trial's overlay isn't changed.
+def fit(vendor: Vendor, fit_request: FitRequest, traces: list[FitTrace] | None = None) -> Allocation | Rejection:
+    """The cards the container gets of `vendor` on this node, or why it gets none; the request's overlay isn't changed.
 
     A trace is added to `traces`, if these are given.
     """
     trace = None
     if traces is not None:
-        trace = FitTrace(vendor, trial)
+        trace = FitTrace(vendor, fit_request)
         traces.append(trace)
     outcome: Allocation | Rejection
     try:
-        outcome = _fit(vendor, trial, trace)
+        outcome = _fit(vendor, fit_request, trace)
     except OutOfSteps:
         outcome = Rejection(bare=reasons.SEARCH_LIMIT_EXCEEDED)
     if trace is not None:
@@ -85,60 +85,68 @@ def fit(vendor: Vendor, trial: FitRequest, traces: list[FitTrace] | None = None)
     return outcome
 
 
-def _fit(vendor: Vendor, trial: FitRequest, trace: FitTrace | None) -> Allocation | Rejection:
-    resolved = vendor.resolve(trial.request, trial)
+def _fit(vendor: Vendor, fit_request: FitRequest, trace: FitTrace | None) -> Allocation | Rejection:
+    resolved = vendor.resolve(fit_request.request, fit_request)
     if isinstance(resolved, Rejection):
         return resolved
-    if resolved is not trial.request:
-        trial = replace(trial, request=resolved)
-    refusal = vendor.refuses_node(trial)
+    if resolved is not fit_request.request:
+        fit_request = replace(fit_request, request=resolved)
+    refusal = vendor.refuses_node(fit_request)
     if trace is not None:
-        trace.trial, trace.tried = trial, refusal is None
+        trace.fit_request, trace.tried = fit_request, refusal is None
     if refusal is not None:
         return refusal
-    bound = trial.terms.numa_bound
-    if trial.terms.policy.numa_first and not bound:
-        attempt = _attempt(vendor, trial, trace, numa_bound=True)
+    bound = fit_request.terms.numa_bound
+    if fit_request.terms.policy.numa_first and not bound:
+        attempt = _attempt(vendor, fit_request, trace, numa_bound=True)
         if isinstance(attempt, Allocation):
             return attempt
-    return _attempt(vendor, trial, trace, numa_bound=bound)
+    return _attempt(vendor, fit_request, trace, numa_bound=bound)
 
 
-def _attempt(vendor: Vendor, trial: FitRequest, trace: FitTrace | None, *, numa_bound: bool) -> Allocation | Rejection:
+def _attempt(
+    vendor: Vendor, fit_request: FitRequest, trace: FitTrace | None, *, numa_bound: bool
+) -> Allocation | Rejection:
     cards = [
-        Candidate(vendor, trial, device, trial.overlay.used(vendor.key, device.uuid), position)
-        for position, device in enumerate(trial.inventory.devices)
-        if device.uuid not in trial.excluded
+        Candidate(vendor, fit_request, device, fit_request.overlay.used(vendor.key, device.uuid), position)
+        for position, device in enumerate(fit_request.inventory.devices)
+        if device.uuid not in fit_request.excluded
     ]
-    ordered = [cards[i] for i in vendor.order(cards, trial.terms, numa_bound=numa_bound)]
-    first = _walk(vendor, trial, ordered, trace, numa_bound=numa_bound)
-    if isinstance(first, Allocation) or trial.budget is None or reasons.RESOURCE_QUOTA_NOT_FIT not in first.counts:
+    ordered = [cards[i] for i in vendor.order(cards, fit_request.terms, numa_bound=numa_bound)]
+    first = _walk(vendor, fit_request, ordered, trace, numa_bound=numa_bound)
+    if (
+        isinstance(first, Allocation)
+        or fit_request.budget is None
+        or reasons.RESOURCE_QUOTA_NOT_FIT not in first.counts
+    ):
         return first
-    second = _walk(vendor, trial, _by_cost(trial, ordered, numa_bound=numa_bound), trace, numa_bound=numa_bound)
+    second = _walk(
+        vendor, fit_request, _by_cost(fit_request, ordered, numa_bound=numa_bound), trace, numa_bound=numa_bound
+    )
     return second if isinstance(second, Allocation) else first
 
 
-def _by_cost(trial: FitRequest, cards: Sequence[Candidate], *, numa_bound: bool) -> list[Candidate]:
+def _by_cost(fit_request: FitRequest, cards: Sequence[Candidate], *, numa_bound: bool) -> list[Candidate]:
     """The cards, cheapest first (ties in scan order); within NUMA groups where the pod binds to one."""
-    assert trial.budget is not None
+    assert fit_request.budget is not None
     groups: dict[int, int] = {}
     keys: dict[int, tuple[int, ...]] = {}
     for card in cards:
         group = groups.setdefault(card.device.numa, len(groups)) if numa_bound else 0
-        keys[card.position] = (group, *trial.budget.cost([*trial.holds, card.hold]))
+        keys[card.position] = (group, *fit_request.budget.cost([*fit_request.claims, card.claim]))
     return sorted(cards, key=lambda card: keys[card.position])
 
 
 class _Walk:
     """The state of one walk over the cards: what was collected, group by group, and what was counted."""
 
-    def __init__(self, vendor: Vendor, trial: FitRequest, *, numa_bound: bool) -> None:
+    def __init__(self, vendor: Vendor, fit_request: FitRequest, *, numa_bound: bool) -> None:
         self.vendor = vendor
-        self.trial = trial
+        self.fit_request = fit_request
         self.numa_bound = numa_bound
         self.counts: Counter[str] = Counter()
         self.groups: list[list[Candidate]] = [[]]
-        self.within = trial.overlay.copy()
+        self.within = fit_request.overlay.copy()
         self.numa: int | None = None
         self.verdicts: list[CardVerdict] | None = None
 
@@ -149,15 +157,15 @@ class _Walk:
                 if self.numa_bound and card.device.numa != self.numa:
                     if self.numa is not None:
                         self.groups.append([])
-                        self.trial.taken = []
+                        self.fit_request.taken = []
                     self.numa = card.device.numa
             elif not check.passes(card):
                 return check.label
-        return self.vendor.unbookable if card.booking is None else None
+        return self.vendor.unresolvable if card.share is None else None
 
     def collect(self, group: list[Candidate], card: Candidate) -> None:
         group.append(card)
-        self.within.take(self.vendor.key, card.device.uuid, card.booked)
+        self.within.take(self.vendor.key, card.device.uuid, card.expected_share)
 
     def again(self, card: Candidate) -> Candidate | None:
         """The same card once more, with the vendor's marks of what was collected; None if one share is all it gives.
@@ -165,24 +173,24 @@ class _Walk:
         Its slots, memory and cores are those the container found: further shares are limited by the marks alone. Raises
         `OutOfSteps`.
         """
-        if not self.vendor.multi_share(self.trial.request, card.device):
+        if not self.vendor.multi_share(self.fit_request.request, card.device):
             return None
-        self.trial.limit.take(_STEPS_OF_A_CARD)
+        self.fit_request.limit.take(_STEPS_OF_A_CARD)
         marks = self.within.used(self.vendor.key, card.device.uuid).marks
-        return Candidate(self.vendor, self.trial, card.device, replace(card.usage, marks=marks), card.position)
+        return Candidate(self.vendor, self.fit_request, card.device, replace(card.usage, marks=marks), card.position)
 
 
 def _walk(
-    vendor: Vendor, trial: FitRequest, cards: Sequence[Candidate], trace: FitTrace | None, *, numa_bound: bool
+    vendor: Vendor, fit_request: FitRequest, cards: Sequence[Candidate], trace: FitTrace | None, *, numa_bound: bool
 ) -> Allocation | Rejection:
     """Check the cards in order and let the selection choose. Raises `OutOfSteps`."""
-    selection = vendor.selection(trial)
-    if selection is FIRST_FIT and trial.terms.policy.topology_aware:
+    selection = vendor.selection(fit_request)
+    if selection is FIRST_FIT and fit_request.terms.policy.topology_aware:
         selection = FIRST_OF_ALL  # such a pod prefers the node with the fewest cards that would do
-    count = trial.request.count
+    count = fit_request.request.count
     every = selection.looks_at_all
-    trial.limit.take((_STEPS_OF_A_CARD + len(trial.holds)) * len(cards))
-    walk = _Walk(vendor, trial, numa_bound=numa_bound and not (every and count == 1))
+    fit_request.limit.take((_STEPS_OF_A_CARD + len(fit_request.claims)) * len(cards))
+    walk = _Walk(vendor, fit_request, numa_bound=numa_bound and not (every and count == 1))
     if trace is None:
         return _result(walk, cards, selection)
     walk.verdicts = []
@@ -193,12 +201,12 @@ def _walk(
 
 def _result(walk: _Walk, cards: Sequence[Candidate], selection: Selection) -> Allocation | Rejection:
     """The outcome of the walk over the cards."""
-    vendor, trial = walk.vendor, walk.trial
-    count, every = trial.request.count, selection.looks_at_all
+    vendor, fit_request = walk.vendor, walk.fit_request
+    count, every = fit_request.request.count, selection.looks_at_all
     for first in cards:
         card: Candidate | None = first
         while card is not None:
-            trial.taken = [] if every else walk.groups[-1]
+            fit_request.taken = [] if every else walk.groups[-1]
             label = walk.failed_check(card)
             if walk.verdicts is not None:
                 walk.verdicts.append(CardVerdict(card, label or ""))
@@ -207,7 +215,7 @@ def _result(walk: _Walk, cards: Sequence[Candidate], selection: Selection) -> Al
                 break
             walk.collect(walk.groups[-1], card)
             if not every and len(walk.groups[-1]) == count:
-                choice = selection.choose(trial, walk.groups[-1])
+                choice = selection.choose(fit_request, walk.groups[-1])
                 assert isinstance(choice, Choice)
                 return _allocation(vendor, choice)
             card = None if every else walk.again(card)
@@ -216,14 +224,14 @@ def _result(walk: _Walk, cards: Sequence[Candidate], selection: Selection) -> Al
         if isinstance(choice, Choice):
             return _allocation(vendor, choice)
         if choice is not None:
-            return vendor.refusal(trial, cards, choice)
+            return vendor.refusal(fit_request, cards, choice)
         walk.groups.sort(key=len)  # the largest group is what was collected
     *others, collected = walk.groups
     for group in filter(None, others):
         walk.counts[reasons.NUMA_NOT_FIT] += len(group)
     if collected:
-        walk.counts[reasons.ALLOCATED_CARDS_INSUFFICIENT_REQUEST] += vendor.usable(trial, collected)
-    return vendor.refusal(trial, cards, reasons.counted(walk.counts, len(trial.inventory.devices)))
+        walk.counts[reasons.ALLOCATED_CARDS_INSUFFICIENT_REQUEST] += vendor.usable(fit_request, collected)
+    return vendor.refusal(fit_request, cards, reasons.counted(walk.counts, len(fit_request.inventory.devices)))
 
 
 def _choose(walk: _Walk, selection: Selection, count: int) -> Choice | Rejection | None:
@@ -235,11 +243,11 @@ def _choose(walk: _Walk, selection: Selection, count: int) -> Choice | Rejection
     if fitting < count:
         for group in walk.groups:
             _fill(walk, group, count)
-    roomy = [group for group in walk.groups if walk.vendor.usable(walk.trial, group) >= count]
+    roomy = [group for group in walk.groups if walk.vendor.usable(walk.fit_request, group) >= count]
     best: Choice | None = None
     refused: Rejection | None = None
     for group in roomy:
-        choice = selection.choose(walk.trial, group)
+        choice = selection.choose(walk.fit_request, group)
         if isinstance(choice, Rejection):
             refused = refused or choice
         elif choice is not None and (best is None or _link_rank(choice) > _link_rank(best)):
@@ -265,7 +273,7 @@ def _fill(walk: _Walk, group: list[Candidate], count: int) -> None:
         walk.numa = first.device.numa
         card = walk.again(first)
         while card is not None and len(group) < count:
-            walk.trial.taken = group
+            walk.fit_request.taken = group
             label = walk.failed_check(card)
             if walk.verdicts is not None:
                 walk.verdicts.append(CardVerdict(card, label or ""))
@@ -277,7 +285,7 @@ def _fill(walk: _Walk, group: list[Candidate], count: int) -> None:
 
 
 def _allocation(vendor: Vendor, choice: Choice) -> Allocation:
-    devices = tuple(AllocatedDevice(card.device.uuid, card.booked, card.device.type) for card in choice.chosen)
+    devices = tuple(AllocatedDevice(card.device.uuid, card.expected_share, card.device.type) for card in choice.chosen)
     return Allocation(
         vendor.key, devices, choice.candidates, choice.link_quality, choice.fully_linked, choice.left_in_groups
     )

@@ -13,7 +13,7 @@ from hami_webhook.devices import reasons
 from hami_webhook.devices.model import (
     Claim,
     Device,
-    DeviceReservation,
+    DeviceShare,
     Inventory,
     NodeView,
     Overlay,
@@ -28,7 +28,7 @@ from hami_webhook.devices.step_limit import StepLimit
 from hami_webhook.kube.objects import ContainerKind, Pod
 
 _STEPS_OF_A_BUDGET = 100
-_STEPS_OF_A_HOLD = 15
+_STEPS_OF_A_CLAIM = 15
 """What it takes to compare holds with a budget."""
 _STEPS_OF_A_TWIN = 4
 
@@ -51,18 +51,18 @@ class Budget(Protocol):
         """The budget for one node, of whose cards some quotas may count a part."""
         ...
 
-    def admits(self, holds: Sequence[Claim]) -> bool: ...
+    def admits(self, claims: Sequence[Claim]) -> bool: ...
 
-    def cost(self, holds: Sequence[Claim]) -> tuple[int, ...]:
-        """What the holds cost, for putting cards in order, cheapest first."""
+    def cost(self, claims: Sequence[Claim]) -> tuple[int, ...]:
+        """What the claims cost, for putting cards in order, cheapest first."""
         ...
 
 
 @dataclass(slots=True)
 class FitRequest:
-    """One container's request to one vendor on one node, under trial.
+    """One container's request to one vendor on one node.
 
-    `holds` are the pod's holds so far; `row` is the container's place among the pod's containers, init first.
+    `claims` are the pod's claims so far; `row` is the container's place among the pod's containers, init first.
     `excluded` are cards of the vendor that the pod was tried on and can't have, by UUID. `limit` is what fitting the
     pod on the node may still cost.
     """
@@ -74,7 +74,7 @@ class FitRequest:
     kind: ContainerKind
     inventory: Inventory
     overlay: Overlay
-    holds: Sequence[Claim] = ()
+    claims: Sequence[Claim] = ()
     budget: Budget | None = None
     excluded: frozenset[str] = frozenset()
     taken: list[Candidate] = field(default_factory=list)
@@ -89,8 +89,8 @@ class FitRequest:
         """Whether the quota allows these cards on top of what the pod holds already. Raises `OutOfSteps`."""
         if self.budget is None:
             return True
-        self.limit.take(_STEPS_OF_A_BUDGET + _STEPS_OF_A_HOLD * (len(self.holds) + len(candidates)))
-        return self.budget.admits([*self.holds, *(c.hold for c in candidates)])
+        self.limit.take(_STEPS_OF_A_BUDGET + _STEPS_OF_A_CLAIM * (len(self.claims) + len(candidates)))
+        return self.budget.admits([*self.claims, *(c.claim for c in candidates)])
 
 
 class RequestResolver(Protocol):
@@ -99,58 +99,58 @@ class RequestResolver(Protocol):
     def memory_needed(self, request: Request, device: Device) -> int: ...
 
     def cores_needed(self, request: Request, device: Device) -> int: ...
-    def total_cores(self, trial: FitRequest, device: Device) -> int: ...
+    def total_cores(self, fit_request: FitRequest, device: Device) -> int: ...
 
-    def book(self, request: Request, device: Device, usage: Usage) -> DeviceReservation | None: ...
+    def resolve_share(self, request: Request, device: Device, usage: Usage) -> DeviceShare | None: ...
 
 
 class Candidate:
-    """A card on trial: its usage as the container would find it, and what it would be booked with."""
+    """A card that is tested: its usage as the container would find it, and what the container would be given of it."""
 
     __slots__ = (
-        "_booking",
-        "_bookkeeper",
         "_resolved",
+        "_resolver",
+        "_share",
         "cores",
         "device",
+        "fit_request",
         "memory",
         "position",
         "total_cores",
-        "trial",
         "usage",
     )
 
     def __init__(
-        self, bookkeeper: RequestResolver, trial: FitRequest, device: Device, usage: Usage, position: int
+        self, resolver: RequestResolver, fit_request: FitRequest, device: Device, usage: Usage, position: int
     ) -> None:
-        self.trial = trial
+        self.fit_request = fit_request
         self.device = device
         self.usage = usage
         self.position = position
-        self.memory = bookkeeper.memory_needed(trial.request, device)
-        self.cores = bookkeeper.cores_needed(trial.request, device)
-        self.total_cores = bookkeeper.total_cores(trial, device)
-        self._bookkeeper = bookkeeper
-        self._booking: DeviceReservation | None = None
+        self.memory = resolver.memory_needed(fit_request.request, device)
+        self.cores = resolver.cores_needed(fit_request.request, device)
+        self.total_cores = resolver.total_cores(fit_request, device)
+        self._resolver = resolver
+        self._share: DeviceShare | None = None
         self._resolved = False
 
     @property
-    def booking(self) -> DeviceReservation | None:
-        """What the vendor books the card with; None if it can't be booked."""
+    def share(self) -> DeviceShare | None:
+        """What the vendor gives of the card; None if it can't give that."""
         if not self._resolved:
-            self._booking = self._bookkeeper.book(self.trial.request, self.device, self.usage)
+            self._share = self._resolver.resolve_share(self.fit_request.request, self.device, self.usage)
             self._resolved = True
-        return self._booking
+        return self._share
 
     @property
-    def booked(self) -> DeviceReservation:
-        """The booking, or the request where there is none."""
-        return self.booking or DeviceReservation(self.memory, self.cores, slots=self.trial.request.slots)
+    def expected_share(self) -> DeviceShare:
+        """What is given, or the request where nothing is."""
+        return self.share or DeviceShare(self.memory, self.cores, slots=self.fit_request.request.slots)
 
     @property
-    def hold(self) -> Claim:
+    def claim(self) -> Claim:
         """The entry it would be, as quota counts it."""
-        return claim_of(self.device.vendor, self.device.uuid, self.trial.row, self.booked)
+        return claim_of(self.device.vendor, self.device.uuid, self.fit_request.row, self.expected_share)
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,7 +167,7 @@ NUMA_GROUP = Check(reasons.NUMA_NOT_FIT, lambda candidate: True)
 
 def _healthy(candidate: Candidate) -> bool:
     device = candidate.device
-    return device.healthy and (device.vendor, device.uuid) not in candidate.trial.overlay.view.closed
+    return device.healthy and (device.vendor, device.uuid) not in candidate.fit_request.overlay.view.closed
 
 
 def _free_memory(candidate: Candidate) -> bool:
@@ -189,19 +189,21 @@ def _units_left(candidate: Candidate) -> bool:
 
 def _every_container_has_it(candidate: Candidate) -> bool:
     device = candidate.device
-    mine = [hold for hold in candidate.trial.holds if hold.vendor == device.vendor]
-    return {hold.row for hold in mine} == {hold.row for hold in mine if hold.uuid == device.uuid}
+    mine = [claim for claim in candidate.fit_request.claims if claim.vendor == device.vendor]
+    return {claim.row for claim in mine} == {claim.row for claim in mine if claim.uuid == device.uuid}
 
 
 def _whole_card_unshared(candidate: Candidate) -> bool:
-    return not (isinstance(candidate.trial.request.memory, WholeCard) and candidate.usage.slots > 0)
+    return not (isinstance(candidate.fit_request.request.memory, WholeCard) and candidate.usage.slots > 0)
 
 
 def _nobody_beside_has_another(candidate: Candidate) -> bool:
-    trial, device = candidate.trial, candidate.device
+    fit_request, device = candidate.fit_request, candidate.device
     return not any(
-        hold.vendor == device.vendor and hold.uuid != device.uuid and _beside(trial.pod.kinds[hold.row], trial.kind)
-        for hold in trial.holds
+        claim.vendor == device.vendor
+        and claim.uuid != device.uuid
+        and _beside(fit_request.pod.kinds[claim.row], fit_request.kind)
+        for claim in fit_request.claims
     )
 
 
@@ -211,13 +213,13 @@ def _beside(one: ContainerKind, other: ContainerKind) -> bool:
 
 
 HEALTHY = Check(reasons.CARD_NOT_HEALTH, _healthy)
-TYPE_LISTS = Check(reasons.CARD_TYPE_MISMATCH, lambda c: c.trial.terms.types.admits_type(c.device.type))
-UUID_LISTS = Check(reasons.CARD_UUID_MISMATCH, lambda c: c.trial.terms.uuids.admits(c.device.uuid))
+TYPE_LISTS = Check(reasons.CARD_TYPE_MISMATCH, lambda c: c.fit_request.terms.types.admits_type(c.device.type))
+UUID_LISTS = Check(reasons.CARD_UUID_MISMATCH, lambda c: c.fit_request.terms.uuids.admits(c.device.uuid))
 FREE_SLOT = Check(reasons.CARD_TIME_SLICING_EXHAUSTED, lambda c: c.usage.slots < c.device.slots)
 MUTEX = Check(
-    reasons.EXCLUSIVE_DEVICE_ALLOCATE_CONFLICT, lambda c: not (c.trial.terms.policy.mutex and c.usage.slots > 0)
+    reasons.EXCLUSIVE_DEVICE_ALLOCATE_CONFLICT, lambda c: not (c.fit_request.terms.policy.mutex and c.usage.slots > 0)
 )
-WITHIN_QUOTA = Check(reasons.RESOURCE_QUOTA_NOT_FIT, lambda c: c.trial.admits([*c.trial.taken, c]))
+WITHIN_QUOTA = Check(reasons.RESOURCE_QUOTA_NOT_FIT, lambda c: c.fit_request.admits([*c.fit_request.taken, c]))
 FREE_MEMORY = Check(reasons.CARD_INSUFFICIENT_MEMORY, _free_memory)
 FREE_CORES = Check(reasons.CARD_INSUFFICIENT_CORE, _free_cores)
 NOT_SHARED_WHOLE = Check(reasons.EXCLUSIVE_DEVICE_ALLOCATE_CONFLICT, _not_shared_whole)
@@ -261,7 +263,7 @@ class Selection(Protocol):
 
     looks_at_all: bool
 
-    def choose(self, trial: FitRequest, passed: Sequence[Candidate]) -> Choice | Rejection | None: ...
+    def choose(self, fit_request: FitRequest, passed: Sequence[Candidate]) -> Choice | Rejection | None: ...
 
 
 class FirstFit:
@@ -269,7 +271,7 @@ class FirstFit:
 
     looks_at_all = False
 
-    def choose(self, trial: FitRequest, passed: Sequence[Candidate]) -> Choice | None:
+    def choose(self, fit_request: FitRequest, passed: Sequence[Candidate]) -> Choice | None:
         return Choice(passed, len(passed))
 
 
@@ -282,12 +284,12 @@ class TakeInOrder:
         """The cards that passed, the one to be taken first in front; here as they were tried."""
         return passed
 
-    def choose(self, trial: FitRequest, passed: Sequence[Candidate]) -> Choice | None:
+    def choose(self, fit_request: FitRequest, passed: Sequence[Candidate]) -> Choice | None:
         chosen: list[Candidate] = []
-        for card in self.preferred(passed, trial.request.count):
-            if len(chosen) < trial.request.count and trial.admits([*chosen, card]):
+        for card in self.preferred(passed, fit_request.request.count):
+            if len(chosen) < fit_request.request.count and fit_request.admits([*chosen, card]):
                 chosen.append(card)
-        return Choice(chosen, len(passed)) if len(chosen) == trial.request.count else None
+        return Choice(chosen, len(passed)) if len(chosen) == fit_request.request.count else None
 
 
 FIRST_FIT = FirstFit()

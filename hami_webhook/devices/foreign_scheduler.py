@@ -171,14 +171,14 @@ class ForeignScheduler:
         """The node that a pod which concerns this scheduler is on, or about to be bound to; empty for none."""
         return pod.node_name
 
-    def admit(self, pod: PodDraft, census: NodeLister) -> None:
+    def admit(self, pod: PodDraft, node_lister: NodeLister) -> None:
         """Normalise a new requesting pod, and warn of what is hardly meant. Idempotent. Raises `BadRequest`.
 
         The scheduler's name is set afterwards, for every such pod.
         """
         raise NotImplementedError
 
-    def check(self, pod: Pod, census: NodeLister) -> None:
+    def check(self, pod: Pod, node_lister: NodeLister) -> None:
         """Raises `BadRequest` for what a requesting pod must not be when it is stored."""
         raise NotImplementedError
 
@@ -186,19 +186,19 @@ class ForeignScheduler:
         """Whether the pod requests devices or carries an allocation of this scheduler, so that `placed` may apply."""
         raise NotImplementedError
 
-    def waiting(self, pod: Pod, census: NodeLister) -> ForeignCharge:
+    def waiting(self, pod: Pod, node_lister: NodeLister) -> ForeignCharge:
         """What a pod that isn't placed is charged. Raises `BadRequest` for an amount admission would have refused."""
         raise NotImplementedError
 
-    def placed(self, pod: Pod, census: NodeLister, now: float) -> ForeignCharge | None:
+    def placed(self, pod: Pod, node_lister: NodeLister, now: float) -> ForeignCharge | None:
         """What a pod costs by the allocation it carries at `now` (Unix seconds); None if that doesn't count."""
         raise NotImplementedError
 
-    def predict(self, pod: Pod, census: NodeLister, now: float) -> Prediction | NoNode:
+    def predict(self, pod: Pod, node_lister: NodeLister, now: float) -> Prediction | NoNode:
         """Where the scheduler would place a requesting pod, and with which cards."""
         raise NotImplementedError
 
-    def remarks(self, node: Node, census: NodeLister) -> Iterable[tuple[str, str]]:
+    def remarks(self, node: Node, node_lister: NodeLister) -> Iterable[tuple[str, str]]:
         """What is wrong on a node, for warning events on it: reasons, each with a sentence."""
         return ()
 
@@ -208,7 +208,7 @@ class Coexistence:
 
     __slots__ = ()
 
-    def admit(self, draft: PodDraft, census: NodeLister, *, pinned_matters: bool) -> None:
+    def admit(self, draft: PodDraft, node_lister: NodeLister, *, pinned_matters: bool) -> None:
         """Warn of a new pod that concerns several managers. Raises `BadRequest` for one that must not exist.
 
         `pinned_matters`: the pod is another scheduler's, so the node that it is pinned to is looked at too.

@@ -68,15 +68,15 @@ class Usage:
             mask,
         )
 
-    def plus(self, booking: DeviceReservation) -> Usage:
-        """The usage after one more container took `booking`."""
-        mask = self.mask | booking.mask
+    def plus(self, share: DeviceShare) -> Usage:
+        """The usage after one more container took `share`."""
+        mask = self.mask | share.mask
         return Usage(
-            self.slots + booking.slots,
-            self.memory + booking.memory,
-            mask.bit_count() or self.cores + booking.cores,
+            self.slots + share.slots,
+            self.memory + share.memory,
+            mask.bit_count() or self.cores + share.cores,
             self.holders,
-            self.marks if booking.mark is None else (*self.marks, booking.mark),
+            self.marks if share.mark is None else (*self.marks, share.mark),
             mask,
         )
 
@@ -168,7 +168,7 @@ class BadRequest(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class DeviceReservation:
+class DeviceShare:
     """What a card is charged with for one container: `mark` goes into its usage, `profile` is shown to people.
 
     `counted`: the cores quota counts, where it counts in another unit than the card (None: it doesn't).
@@ -190,10 +190,10 @@ class DeviceReservation:
 
 @dataclass(frozen=True, slots=True)
 class AllocatedDevice:
-    """A card a container got, what it was booked with, and the model it is registered as."""
+    """A card a container got, what it was charged with, and the model it is registered as."""
 
     uuid: str
-    booking: DeviceReservation
+    share: DeviceShare
     type: str = ""
 
 
@@ -281,7 +281,7 @@ class NodeView:
 
 
 class Overlay:
-    """Usage of a node's cards with what a pod under trial takes on top; the node itself isn't touched."""
+    """Usage of a node's cards with what a pod that is being fitted takes on top; the node itself isn't touched."""
 
     __slots__ = ("_taken", "view")
 
@@ -296,19 +296,19 @@ class Overlay:
         taken = self._taken.get((vendor, uuid))
         return self.view.used(vendor, uuid) if taken is None else taken
 
-    def take(self, vendor: str, uuid: str, booking: DeviceReservation) -> None:
-        self._taken[vendor, uuid] = self.used(vendor, uuid).plus(booking)
+    def take(self, vendor: str, uuid: str, share: DeviceShare) -> None:
+        self._taken[vendor, uuid] = self.used(vendor, uuid).plus(share)
 
 
-def claim_of(vendor: str, uuid: str, row: int, booking: DeviceReservation) -> Claim:
-    """The hold of a container that is booked on a card, as quota counts it."""
-    return Claim(vendor, uuid, row, booking.memory, booking.quota_cores, booking.slots, booking.mask)
+def claim_of(vendor: str, uuid: str, row: int, share: DeviceShare) -> Claim:
+    """The claim of a container on a card, as quota counts it."""
+    return Claim(vendor, uuid, row, share.memory, share.quota_cores, share.slots, share.mask)
 
 
 def claims_of(allocations: Iterable[tuple[int, Allocation]]) -> list[Claim]:
-    """The holds of allocations given with their rows, as quota counts them."""
+    """The claims of allocations given with their rows, as quota counts them."""
     return [
-        claim_of(allocation.vendor, device.uuid, row, device.booking)
+        claim_of(allocation.vendor, device.uuid, row, device.share)
         for row, allocation in allocations
         for device in allocation.devices
     ]

@@ -24,16 +24,16 @@ NOMINATED_UNTIL = "hami.io/nominated-until"
 class Placed:
     """One vendor's part of a pod's placement: its holds, and the kinds of the rows they are counted by.
 
-    `holds` are what the cards are charged with, `counted` the same holds in the units of quota.
+    `claims` are what the cards are charged with, `counted` the same holds in the units of quota.
     """
 
-    holds: tuple[Claim, ...]
+    claims: tuple[Claim, ...]
     kinds: Kinds
     counted: tuple[Claim, ...]
 
     def per_device(self, *, init_finished: bool) -> dict[tuple[str, str], Debit]:
         """What each card is charged with."""
-        return per_device(self.holds, self.kinds, init_finished=init_finished)
+        return per_device(self.claims, self.kinds, init_finished=init_finished)
 
     def debit(self, *, init_finished: bool) -> Debit:
         """What quota counts: the sum over devices of the effective usage."""
@@ -56,7 +56,7 @@ def read_placed(vendor: Vendor, pod: Pod, cards: Mapping[str, Device] = _NO_CARD
         return None
     aligned = len(rows) == len(pod.kinds)
     kinds: Sequence[ContainerKind] = pod.kinds if aligned else [ContainerKind.APP] * len(rows)
-    holds = tuple(
+    claims = tuple(
         Claim(
             vendor.key,
             entry.uuid,
@@ -70,10 +70,12 @@ def read_placed(vendor: Vendor, pod: Pod, cards: Mapping[str, Device] = _NO_CARD
         for entry in entries
     )
     counted = tuple(
-        replace(hold, cores=vendor.quota_cores(hold.cores, [pod.containers[hold.row]] if aligned else pod.containers))
-        for hold in holds
+        replace(
+            claim, cores=vendor.quota_cores(claim.cores, [pod.containers[claim.row]] if aligned else pod.containers)
+        )
+        for claim in claims
     )
-    return Placed(holds, kinds, counted)
+    return Placed(claims, kinds, counted)
 
 
 def placement_counts(pod: Pod, now: float, placement_ttl: float) -> bool:

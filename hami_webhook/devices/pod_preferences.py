@@ -16,6 +16,8 @@ from hami_webhook.devices.model import Device, Usage
 GPU_POLICY = "hami.io/gpu-scheduler-policy"
 NODE_POLICY = "hami.io/node-scheduler-policy"
 WEIGHTS = "hami.io/device-scoring-weights"
+NUMA_BIND = "nvidia.com/numa-bind"
+"""Read for the cards of every vendor, as HAMi does."""
 
 _WEIGHT = re.compile(r"[+-]?[0-9]{1,18}", re.ASCII)
 KNOWN_CARD_POLICIES = ("binpack", "spread", "mutex", "numa", "numa-first", "topology-aware")

@@ -1,4 +1,4 @@
-"""What vendors share whose cards are counted by slots alone: no memory or compute can be requested, none is booked."""
+"""What vendors share whose cards are counted by slots alone: no memory or compute can be requested, none is charged."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ from hami_webhook.devices.model import (
     IDLE,
     AllocatedDevice,
     Device,
-    DeviceReservation,
+    DeviceShare,
     FixedMemory,
     HardwareInstance,
     Inventory,
@@ -53,7 +53,7 @@ from hami_webhook.devices.model import (
     Usage,
     WholeCard,
 )
-from hami_webhook.devices.pod_preferences import GPU_POLICY, CardPolicy, ListRule, order, parse_weights
+from hami_webhook.devices.pod_preferences import GPU_POLICY, NUMA_BIND, CardPolicy, ListRule, order, parse_weights
 from hami_webhook.devices.reasons import Rejection
 from hami_webhook.devices.registration import NodeRegistration
 from hami_webhook.kube.draft import ContainerDraft, PodDraft
@@ -96,7 +96,7 @@ class Vendor:
     touches_every_container: bool = False
     lock: NodeLock | None = COMMON_LOCK
     checks: tuple[Check, ...] = USUAL_CHECKS
-    unbookable: str = reasons.CARD_INSUFFICIENT_MEMORY
+    unresolvable: str = reasons.CARD_INSUFFICIENT_MEMORY
     topology_ranks_nodes: bool = True
     default_cores: int = 0
     max_cores: int = 100
@@ -152,17 +152,17 @@ class Vendor:
     def _resource_names(self) -> frozenset[str]:
         return frozenset(self.resource_names)
 
-    def admit(self, container: ContainerDraft, pod: PodDraft, lister: DeviceLister) -> bool:
+    def admit(self, container: ContainerDraft, pod: PodDraft, device_lister: DeviceLister) -> bool:
         """Normalise the container; True if it requests the vendor's cards. Raises `BadRequest`."""
         self.check_amounts(container.container)
-        self.check_servable(container.container, lister)
+        self.check_servable(container.container, device_lister)
         requested = self.request(container.container) is not None
         if requested:
             for doubt in self.warnings_of(container):
                 pod.warn(f"container {container.name}: {doubt}")
         return requested or (self.claims_by_name and any(name in container.limits for name in self.resource_names))
 
-    def admit_pod(self, pod: PodDraft, lister: DeviceLister) -> None:
+    def admit_pod(self, pod: PodDraft, device_lister: DeviceLister) -> None:
         """What concerns the pod as a whole, after its containers, if one requests the cards. Raises `BadRequest`."""
 
     def warnings_of(self, container: ContainerDraft) -> Iterator[str]:
@@ -176,7 +176,7 @@ class Vendor:
         """Raises `BadRequest` for an amount that can't be meant, in limits or in requests."""
         check_bounds(container, self._bounds)
 
-    def check_servable(self, container: Container, lister: DeviceLister) -> None:
+    def check_servable(self, container: Container, device_lister: DeviceLister) -> None:
         """Raises `BadRequest` for an amount that no registered node could serve, however empty it is."""
 
     def check_representable(self, container: Container) -> None:
@@ -246,7 +246,7 @@ class Vendor:
         blind = bool(self.memory_name) and request.memory.declared is None
         return frozenset((Dimension.MEMORY,)) if blind else frozenset()
 
-    def least(self, request: Request, lister: DeviceLister, eligible: Sequence[Device]) -> Request:
+    def least(self, request: Request, device_lister: DeviceLister, eligible: Sequence[Device]) -> Request:
         """The least that the request comes to on any node of the fleet, or on any eligible card, but for memory."""
         return request
 
@@ -319,7 +319,7 @@ class Vendor:
 
     # Fit
 
-    def resolve(self, request: Request, trial: FitRequest) -> Request | Rejection:
+    def resolve(self, request: Request, fit_request: FitRequest) -> Request | Rejection:
         """The request on this node, where that depends on the node; or why the node can't serve it."""
         return request
 
@@ -337,27 +337,27 @@ class Vendor:
 
     def terms(self, pod: Pod, default_policy: str) -> Constraints:
         """What the pod's annotations want of this vendor's cards. Raises ValueError for bad scoring weights."""
-        notes = pod.annotations
-        uuids, types = self.lists(notes)
+        annotations = pod.annotations
+        uuids, types = self.lists(annotations)
         return Constraints(
-            policy=CardPolicy.parse(notes.get(GPU_POLICY, default_policy)),
-            weights=parse_weights(notes, pod.name),
+            policy=CardPolicy.parse(annotations.get(GPU_POLICY, default_policy)),
+            weights=parse_weights(annotations, pod.name),
             uuids=uuids,
             types=types,
-            numa_bound=parse_bool(notes.get("nvidia.com/numa-bind", "")) is True,
+            numa_bound=parse_bool(annotations.get(NUMA_BIND, "")) is True,
         )
 
-    def lists(self, notes: Mapping[str, str]) -> tuple[ListRule, ListRule]:
+    def lists(self, annotations: Mapping[str, str]) -> tuple[ListRule, ListRule]:
         """What a pod's annotations say of the UUIDs and the types of the cards it may get."""
         keys = self.keys
         return (
-            ListRule.read(notes, keys.use_uuid, keys.nouse_uuid),
-            ListRule.read(notes, keys.use_type, keys.nouse_type, fold=True),
+            ListRule.read(annotations, keys.use_uuid, keys.nouse_uuid),
+            ListRule.read(annotations, keys.use_type, keys.nouse_type, fold=True),
         )
 
-    def refuses_node(self, trial: FitRequest) -> Rejection | None:
+    def refuses_node(self, fit_request: FitRequest) -> Rejection | None:
         """A reason to refuse the node before any card is looked at."""
-        if trial.request.count > len(trial.inventory.devices):
+        if fit_request.request.count > len(fit_request.inventory.devices):
             return Rejection(bare=reasons.NODE_INSUFFICIENT_DEVICE)
         return None
 
@@ -376,13 +376,13 @@ class Vendor:
         """The cores the request needs on this card, in the unit in which the card's are registered."""
         return request.cores
 
-    def total_cores(self, trial: FitRequest, device: Device) -> int:
+    def total_cores(self, fit_request: FitRequest, device: Device) -> int:
         """What the container may at most reckon with of the card's cores, used ones included."""
         return device.cores
 
-    def book(self, request: Request, device: Device, usage: Usage) -> DeviceReservation | None:
-        """What the card would be booked with; None if there is no way, which counts under `unbookable`."""
-        return DeviceReservation(
+    def resolve_share(self, request: Request, device: Device, usage: Usage) -> DeviceShare | None:
+        """What the card would be charged with; None if there is no way, which counts under `unresolvable`."""
+        return DeviceShare(
             self.memory_needed(request, device),
             self.cores_needed(request, device),
             request.profile,
@@ -390,9 +390,9 @@ class Vendor:
         )
 
     def floor(self, request: Request, device: Device) -> int | None:
-        """MiB that an idle card of this kind would be booked with; None if no card like it ever serves the request."""
-        booking = self.book(request, device, IDLE)
-        return booking.memory if booking else self.memory_needed(request, device)
+        """MiB that an idle card of this kind would be charged with; None if no card like it ever serves the request."""
+        share = self.resolve_share(request, device, IDLE)
+        return share.memory if share else self.memory_needed(request, device)
 
     def multi_share(self, request: Request, device: Device) -> bool:
         """Whether one container may take several shares of this card, as far as marks on it leave room."""
@@ -406,14 +406,14 @@ class Vendor:
         """The UUIDs of the cards of each group that fast links join, as far as the node registers them."""
         return ()
 
-    def selection(self, trial: FitRequest) -> Selection:
+    def selection(self, fit_request: FitRequest) -> Selection:
         return FIRST_FIT
 
-    def usable(self, trial: FitRequest, passed: Sequence[Candidate]) -> int:
+    def usable(self, fit_request: FitRequest, passed: Sequence[Candidate]) -> int:
         """How many of the cards that passed the container could have at most, quota aside, by the selection's rule."""
         return len(passed)
 
-    def refusal(self, trial: FitRequest, cards: Sequence[Candidate], usual: Rejection) -> Rejection:
+    def refusal(self, fit_request: FitRequest, cards: Sequence[Candidate], usual: Rejection) -> Rejection:
         """The rejection of a node that can't serve the request; `cards` are all it has.
 
         `usual` is the selection's own reason, else how many cards failed which check and how many passed in vain.
@@ -446,9 +446,7 @@ class Vendor:
         found = [row.get(self.key) for row in rows]
         entries = [
             [
-                DeviceEntry(
-                    d.uuid, self.word(d), d.booking.memory, d.booking.mask if self.masks_cores else d.booking.cores
-                )
+                DeviceEntry(d.uuid, self.word(d), d.share.memory, d.share.mask if self.masks_cores else d.share.cores)
                 for d in allocation.devices
             ]
             if allocation

@@ -83,11 +83,11 @@ def _with(view: NodeView, kept: Mapping[CardKey, Usage]) -> NodeView:
 
 def _openings(trace: FitTrace, view: NodeView, freed_view: NodeView) -> Iterator[tuple[float, CardKey, Usage]]:
     """Cards that the rejected container could have if they were used less: the size freed, and the remaining usage."""
-    vendor, trial = trace.vendor, trace.trial
+    vendor, fit_request = trace.vendor, trace.fit_request
     if not trace.tried:
         return
-    for position, device in enumerate(trial.inventory.devices):
-        now = trial.overlay.used(vendor.key, device.uuid)
+    for position, device in enumerate(fit_request.inventory.devices):
+        now = fit_request.overlay.used(vendor.key, device.uuid)
         base = freed_view.used(vendor.key, device.uuid)
         own = (now.slots - base.slots, now.memory - base.memory, now.cores - base.cores)
 
@@ -98,8 +98,8 @@ def _openings(trace: FitTrace, view: NodeView, freed_view: NodeView) -> Iterator
                 memory=remaining.memory + own[1],
                 cores=remaining.cores + own[2],
             )
-            device = trial.inventory.devices[position]
-            return not first_failure(vendor, Candidate(vendor, trial, device, usage, position))
+            device = fit_request.inventory.devices[position]
+            return not first_failure(vendor, Candidate(vendor, fit_request, device, usage, position))
 
         if base == IDLE or passes(base):
             continue
@@ -158,7 +158,7 @@ def cheapest(
     freed_view = _with(
         view, {key: _left(view.used(*key), freed, key in eviction.emptied) for key, freed in eviction.freed.items()}
     )
-    cost = placed_charge(eviction.fit.holds(), pod_request.pod.kinds, vendors).amounts
+    cost = placed_charge(eviction.fit.claims(), pod_request.pod.kinds, vendors).amounts
     for _ in range(_MOST_STEPS):
         over = {key: amount for key, amount in cost.items() if key in limits and amount > limits[key]}
         if not over:
@@ -169,7 +169,7 @@ def cheapest(
         found = fit_pod(freed_view, pod_request, vendors, budget)
         if not isinstance(found, NodeFit):
             break
-        cost = placed_charge(found.holds(), pod_request.pod.kinds, vendors).amounts
+        cost = placed_charge(found.claims(), pod_request.pod.kinds, vendors).amounts
     return cost
 
 

@@ -216,7 +216,7 @@ def _of_pending(pod: Pod, pod_request: PodRequest, context: ExplainContext, note
     found_remedies: list[Remedy] = []
     if found.fits:
         best = found.fits[0]
-        cost: Mapping[str, int] | None = placed_charge(best.fit.holds(), pod.kinds, context.vendors).amounts
+        cost: Mapping[str, int] | None = placed_charge(best.fit.claims(), pod.kinds, context.vendors).amounts
         others = f" (and {len(found.fits) - 1} more)" if len(found.fits) > 1 else ""
         verdict = f"isn't placed, but fits on {best.fit.node}{others}"
         notes.append("; ".join(step.text for step in blocking) or "it waits for the scheduler, or was refused before")
@@ -276,7 +276,7 @@ def _selector_lacks(pod: Pod, view: NodeView) -> str:
 
 def _fitting(view: NodeView, scored: ScoredNode, pod: Pod) -> NodeReport:
     taken = [
-        Taken(container.name, key, device.uuid, device.booking.memory, device.booking.cores)
+        Taken(container.name, key, device.uuid, device.share.memory, device.share.cores)
         for container, row in zip(pod.containers, scored.fit.rows, strict=True)
         for key, allocation in row.items()
         for device in allocation.devices
@@ -297,8 +297,8 @@ def _unfit(
         text = "hami-webhook failed on this node; its log says why" if internal else ""
         text = text or _unregistered(view, pod_request, context)
         return NodeReport(view.name, False, str(rejection), text, cards=_all_cards(view))
-    request, vendor = trace.trial.request, trace.vendor
-    total = len(trace.trial.inventory.devices)
+    request, vendor = trace.fit_request.request, trace.vendor
+    total = len(trace.fit_request.inventory.devices)
     passed = sum(not verdict.label for verdict in trace.verdicts)
     cards_of = "card" if request.count == 1 else "cards"
     text = f"container {trace.container} asks for {request.count} {cards_of} of {vendor.key}, "
@@ -329,10 +329,10 @@ def _passed(label: str, trace: FitTrace) -> str:
     if label == reasons.RESOURCE_QUOTA_NOT_FIT:
         return "passes by itself, but together the cards cost more than the quota leaves"
     if label == reasons.NVLINK_NOT_FIT:
-        unknown = trace.vendor.links_unknown(trace.trial.inventory)
+        unknown = trace.vendor.links_unknown(trace.fit_request.inventory)
         why_not = "the node doesn't tell how its cards are linked" if unknown else "there are no such cards that pass"
-        return f"passes by itself, but {trace.trial.request.count} all linked by NVLink are needed, and {why_not}"
-    return f"passes by itself, but {trace.trial.request.count} that go together are needed"
+        return f"passes by itself, but {trace.fit_request.request.count} all linked by NVLink are needed, and {why_not}"
+    return f"passes by itself, but {trace.fit_request.request.count} that go together are needed"
 
 
 def _unregistered(view: NodeView, pod_request: PodRequest, context: ExplainContext) -> str:
@@ -381,8 +381,8 @@ def _card(
         memory=device.memory,
         used_cores=usage.cores,
         cores=device.cores,
-        needs_memory=tried.booked.memory if tried is not None else None,
-        needs_cores=tried.booked.cores if tried is not None else None,
+        needs_memory=tried.expected_share.memory if tried is not None else None,
+        needs_cores=tried.expected_share.cores if tried is not None else None,
         label=label,
         why=text,
         pods=pods,

@@ -22,4 +22,4 @@ def first_failure(vendor: Vendor, card: Candidate) -> str:
     for check in vendor.checks:
         if check is not NUMA_GROUP and not check.passes(card):
             return check.label
-    return vendor.unbookable if card.booking is None else ""
+    return vendor.unresolvable if card.share is None else ""

@@ -14,7 +14,7 @@ from hami_webhook.quota.pricing import placed_charge
 
 def why(card: Candidate, label: str, vendor: Vendor, vendors: Vendors, limits: Mapping[str, int]) -> str:
     """Why the card fails the check with this label; `limits` are the most the pod may cost by quota key."""
-    device, usage, trial = card.device, card.usage, card.trial
+    device, usage, fit_request = card.device, card.usage, card.fit_request
     match label:
         case reasons.CARD_INSUFFICIENT_MEMORY:
             free = device.memory - usage.memory
@@ -33,12 +33,14 @@ def why(card: Candidate, label: str, vendor: Vendor, vendors: Vendors, limits: M
         case reasons.CARD_CORDONED:
             return "is excluded by the node's operator"
         case reasons.CARD_UUID_MISMATCH:
-            rule = _list_rule(trial.terms.uuids, device.uuid, vendor.keys.use_uuid, vendor.keys.nouse_uuid)
+            rule = _list_rule(fit_request.terms.uuids, device.uuid, vendor.keys.use_uuid, vendor.keys.nouse_uuid)
             return f"{device.uuid} {rule or 'is not what the pod asks for'}"
         case reasons.CARD_TYPE_MISMATCH:
             keys = vendor.keys
-            rule = _list_rule(trial.terms.types, device.type, keys.use_type, keys.nouse_type, part=True)
-            chosen = [f"{key}={text}" for key in keys.choices if (text := trial.pod.annotations.get(key)) is not None]
+            rule = _list_rule(fit_request.terms.types, device.type, keys.use_type, keys.nouse_type, part=True)
+            chosen = [
+                f"{key}={text}" for key in keys.choices if (text := fit_request.pod.annotations.get(key)) is not None
+            ]
             other = f"doesn't go with {', '.join(chosen)}" if chosen else "isn't what the pod asks for"
             mode = f" in mode {device.mode}" if device.mode and not rule else ""
             return f"{device.type}{mode} {rule or other}"
@@ -69,8 +71,12 @@ def _list_rule(rule: ListRule, text: str, use: tuple[str, ...], nouse: tuple[str
 
 
 def _over(card: Candidate, vendors: Vendors, limits: Mapping[str, int]) -> str:
-    holds = [*card.trial.holds, *(taken.hold for taken in card.trial.taken if taken is not card), card.hold]
-    amounts = placed_charge(holds, card.trial.pod.kinds, vendors).amounts
+    claims = [
+        *card.fit_request.claims,
+        *(taken.claim for taken in card.fit_request.taken if taken is not card),
+        card.claim,
+    ]
+    amounts = placed_charge(claims, card.fit_request.pod.kinds, vendors).amounts
     over = [
         f"{key}={amount} where the quota leaves {limits[key]}"
         for key, amount in sorted(amounts.items())

@@ -98,7 +98,7 @@ class Mixing(Coexistence):
 
     # pods
 
-    def admit(self, draft: PodDraft, census: NodeLister, *, pinned_matters: bool) -> None:
+    def admit(self, draft: PodDraft, node_lister: NodeLister, *, pinned_matters: bool) -> None:
         """Warn of a new pod that names several managers' resources, or is pinned to a node that has several.
 
         Raises `BadRequest` where the configuration says so. `pinned_matters`: the pod is another scheduler's.
@@ -108,7 +108,7 @@ class Mixing(Coexistence):
             for pair in combinations(found, 2):
                 draft.warn(f"[mixed-names] {_line(pair, found)}")
         for name in pinned_nodes(draft.object) if pinned_matters else ():
-            node = _hosting(name, census)
+            node = _hosting(name, node_lister)
             on = self.on_node(node) if node is not None else []
             if node is not None and len(on) > 1:
                 draft.warn(f"[mixed-node] the pod is pinned to node {node.name}: {_between(on)}")
@@ -248,9 +248,9 @@ def pinned_nodes(pod: ReviewedPod) -> list[str]:
     return list(dict.fromkeys(found))
 
 
-def _hosting(hostname: str, census: NodeLister) -> Node | None:
+def _hosting(hostname: str, node_lister: NodeLister) -> Node | None:
     """The node with a host name: nearly always the one of that name."""
-    node = census.node(hostname)
+    node = node_lister.node(hostname)
     if node is not None and node.labels.get(HOSTNAME, hostname) == hostname:
         return node
-    return next((each for each in census.nodes() if each.labels.get(HOSTNAME) == hostname), None)
+    return next((each for each in node_lister.nodes() if each.labels.get(HOSTNAME) == hostname), None)

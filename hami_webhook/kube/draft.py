@@ -160,7 +160,7 @@ class PodDraft:
         ]
         self.warnings: list[str] = []
         self._warned: set[str] = set()
-        self.notes: list[str] = []
+        self.messages: list[str] = []
 
     def reset(self) -> PodDraft:
         """A draft of the same pod without the changes."""
@@ -195,7 +195,7 @@ class PodDraft:
 
     def note(self, text: str) -> None:
         """Say what was done and why, for the log only."""
-        self.notes.append(text)
+        self.messages.append(text)
 
     def result(self) -> Pod:
         """The pod with its changes."""

@@ -28,9 +28,11 @@ class Overview:
     def quotas(self, namespace: str = "", name: str = "") -> list[QuotaUse]:
         """The quotas with managed keys that cover pods of a namespace, or of any, and have a name, or any."""
         caches = self.cluster.caches
-        above = caches.accelerator_quotas.covering(namespace) if namespace else caches.accelerator_quotas.all()
+        accelerator_quotas = (
+            caches.accelerator_quotas.covering(namespace) if namespace else caches.accelerator_quotas.all()
+        )
         own = [quota for quota in caches.all_quotas() if namespace in ("", quota.namespace)]
-        found = (QuotaAccount.read(quota, self.cluster.vendors) for quota in (*own, *above))
+        found = (QuotaAccount.read(quota, self.cluster.vendors) for quota in (*own, *accelerator_quotas))
         chosen = [account for account in found if account.hard and name in ("", account.name, account.label)]
         return [self._quota(each) for each in sorted(chosen, key=lambda each: (each.quota.namespace, each.name))]
 
@@ -38,7 +40,7 @@ class Overview:
         waiting: dict[str, int] = defaultdict(int)
         placed: dict[str, int] = defaultdict(int)
         pods, notes, in_scope = [], [], set()
-        above = account.quota.namespaces is not None
+        spans_namespaces = account.quota.namespaces is not None
         for pod in self._live(account.quota.namespace):
             charge = self._charge(pod, account.cards)
             amounts = account.counted(charge.exact)
@@ -49,7 +51,7 @@ class Overview:
                 (placed if charge.placed else waiting)[key] += amount
             cards = self._cards_of(pod)
             models = sorted({device.type for device in cards})
-            name = pod.key if above else pod.name
+            name = pod.key if spans_namespaces else pod.name
             pods.append(PodCost(name, self._state(pod, charge), pod.node_name, amounts, models))
             notes += [f"pod {name}: {problem}" for problem in charge.problems]
         keys = [

@@ -22,10 +22,10 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 
-from hami_webhook.config.errors import cut
 from hami_webhook.devices.keys import DeviceKeys, Governed
 from hami_webhook.devices.pod_preferences import split_list
 from hami_webhook.kube.objects import Namespace
+from hami_webhook.kube.shown import cut
 from hami_webhook.policy.rules import GENERAL_CHOICES, NAMESPACE, DeviceBounds, Rule
 
 MOST_NAMES = 10

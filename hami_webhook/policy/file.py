@@ -15,13 +15,14 @@ from typing import Annotated
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, ValidationInfo
 from pydantic_core import ErrorDetails
 
-from hami_webhook.config.errors import ConfigError, cut, did_you_mean, found, quoted, sentence_of
+from hami_webhook.config.errors import ConfigError, sentence_of
 from hami_webhook.config.fields import Text, is_name, refuse
 from hami_webhook.config.yaml_source import YamlSource, parse_yaml
 from hami_webhook.devices.keys import Governed
 from hami_webhook.devices.pod_preferences import WEIGHTS, Weights
 from hami_webhook.devices.reserved_annotations import is_scheduler_owned
 from hami_webhook.kube.objects import is_subdomain
+from hami_webhook.kube.shown import cut, did_you_mean, found, quoted
 from hami_webhook.kube.yaml_reader import Path
 from hami_webhook.policy.rules import GENERAL_CHOICES, NAMESPACE, DeviceBounds, PolicyRules, Rule
 from hami_webhook.policy.selectors import WrittenExpression, WrittenSelector

@@ -6,10 +6,10 @@ from typing import Annotated, Self
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
-from hami_webhook.config.errors import found
 from hami_webhook.config.fields import is_qualified, one_of, refuse
 from hami_webhook.kube.objects import is_label_value
 from hami_webhook.kube.selectors import LabelSelector, Operator, Requirement
+from hami_webhook.kube.shown import found
 
 __all__ = ["EVERYTHING", "LabelSelector", "Operator", "Requirement", "WrittenExpression", "WrittenSelector"]
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from prometheus_client import Gauge, Histogram
 
 from hami_webhook.cluster.api import ClusterError
+from hami_webhook.durations import durations
 from hami_webhook.kube.objects import Pod
 from hami_webhook.quota.account import (
     ChargeRequest,
@@ -24,7 +25,6 @@ from hami_webhook.quota.account import (
     refuse_now,
 )
 from hami_webhook.quota.batch import evaluate_batch
-from hami_webhook.quota.durations import durations
 from hami_webhook.quota.ledger import Entry, State
 from hami_webhook.quota.store import (
     Accounts,

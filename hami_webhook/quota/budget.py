@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from hami_webhook.devices.debit import Debit, per_vendor
 from hami_webhook.devices.model import Claim, Kinds, NodeView
@@ -17,7 +18,22 @@ from hami_webhook.quota.floors import cost_at_admission, cost_of
 from hami_webhook.quota.ledger import RESERVATION, Entry, find_entry
 from hami_webhook.quota.pricing import CapacityLister, charge_of, in_bytes, in_units
 
-_IN_BYTES = "bytes of "
+
+class _InBytes(NamedTuple):
+    """A key of quotas that count memory in bytes."""
+
+    key: str
+
+
+class _OfCards(NamedTuple):
+    """A key of quotas that select cards."""
+
+    cards: CardSelection
+    key: LimitKey
+
+
+LimitKey = str | _InBytes | _OfCards
+"""What is limited: a managed key in its units; the same in bytes, or of some cards, are limits of their own."""
 
 
 class PodBudget:
@@ -41,9 +57,10 @@ class PodBudget:
         self.limits = limits
         self.byte_limits = byte_limits or {}
         self._selected = selected or {}
-        self._all = {**limits, **{_IN_BYTES + key: limit for key, limit in self.byte_limits.items()}}
+        self._all: dict[LimitKey, int] = {_InBytes(key): limit for key, limit in self.byte_limits.items()}
+        self._all.update(limits.items())
         for cards, budget in self._selected.items():
-            self._all |= {f"{cards} {key}": limit for key, limit in budget._all.items()}
+            self._all.update((_OfCards(cards, key), limit) for key, limit in budget._all.items())
         self._cards: Mapping[CardSelection, Container[tuple[str, str]]] = {}
         self._kinds = kinds
         self._vendors = vendors
@@ -62,49 +79,51 @@ class PodBudget:
         return min((budget.limits[key] for budget in budgets if key in budget.limits), default=None)
 
     @property
-    def keys(self) -> frozenset[str]:
+    def keys(self) -> frozenset[LimitKey]:
         """What is limited."""
         return frozenset(self._all)
 
-    def admits(self, holds: Sequence[Claim]) -> bool:
-        return self.within(self.counted(holds))
+    def admits(self, claims: Sequence[Claim]) -> bool:
+        return self.within(self.counted(claims))
 
-    def counted(self, holds: Sequence[Claim]) -> dict[str, int]:
-        """What the holds cost of the keys that are limited (`_IN_BYTES` before those counted so).
+    def counted(self, claims: Sequence[Claim]) -> dict[LimitKey, int]:
+        """What the claims cost of what is limited.
 
         Where not only the peak, but everything at once is within the limits, it is that instead.
         """
-        found = self._counted(holds)
+        found = self._counted(claims)
         for cards, budget in self._selected.items():
-            own = [hold for hold in holds if (hold.vendor, hold.uuid) in self._cards[cards]]
-            found |= {f"{cards} {key}": amount for key, amount in budget._counted(own).items()}
+            own = [claim for claim in claims if (claim.vendor, claim.uuid) in self._cards[cards]]
+            found |= {_OfCards(cards, key): amount for key, amount in budget._counted(own).items()}
         return found
 
-    def _counted(self, holds: Sequence[Claim]) -> dict[str, int]:
+    def _counted(self, claims: Sequence[Claim]) -> dict[LimitKey, int]:
         # everything at once costs at least as much as the peak, and is quicker to add up
         sums: dict[str, list[int]] = {}
-        for hold in holds:
-            total = sums.setdefault(hold.vendor, [0, 0, 0])
-            total[0] += hold.slots
-            total[1] += hold.memory
-            total[2] += hold.cores
+        for claim in claims:
+            total = sums.setdefault(claim.vendor, [0, 0, 0])
+            total[0] += claim.slots
+            total[1] += claim.memory
+            total[2] += claim.cores
         at_most = self._limited({vendor: Debit(*total) for vendor, total in sums.items()})
-        return at_most if self.within(at_most) else self._limited(per_vendor(holds, self._kinds))
+        return at_most if self.within(at_most) else self._limited(per_vendor(claims, self._kinds))
 
-    def within(self, amounts: Mapping[str, int]) -> bool:
+    def within(self, amounts: Mapping[LimitKey, int]) -> bool:
         """Whether amounts, as `counted` has them, keep the limits."""
         return all(amount <= self._all[key] for key, amount in amounts.items())
 
-    def _limited(self, debits: Mapping[str, Debit]) -> dict[str, int]:
-        found = {key: amount for key, amount in in_units(debits, self._vendors).items() if key in self.limits}
+    def _limited(self, debits: Mapping[str, Debit]) -> dict[LimitKey, int]:
+        found: dict[LimitKey, int] = {
+            key: amount for key, amount in in_units(debits, self._vendors).items() if key in self.limits
+        }
         if self.byte_limits:
             in_full = in_bytes(debits, self._vendors)
-            found |= {_IN_BYTES + key: amount for key, amount in in_full.items() if key in self.byte_limits}
+            found |= {_InBytes(key): amount for key, amount in in_full.items() if key in self.byte_limits}
         return found
 
-    def cost(self, holds: Sequence[Claim]) -> tuple[int, ...]:
-        """MiB, cores and slots of the holds, over all vendors."""
-        debits = per_vendor(holds, self._kinds).values()
+    def cost(self, claims: Sequence[Claim]) -> tuple[int, ...]:
+        """MiB, cores and slots of the claims, over all vendors."""
+        debits = per_vendor(claims, self._kinds).values()
         return (sum(d.memory for d in debits), sum(d.cores for d in debits), sum(d.slots for d in debits))
 
 
@@ -112,8 +131,8 @@ class PodBudget:
 class BudgetAnswers:
     """What a budget answered: by key the most it admitted, and all amounts that it refused."""
 
-    admitted: tuple[tuple[str, int], ...] = ()
-    refused: frozenset[tuple[tuple[str, int], ...]] = frozenset()
+    admitted: frozenset[tuple[LimitKey, int]] = frozenset()
+    refused: frozenset[frozenset[tuple[LimitKey, int]]] = frozenset()
 
     def stand(self, budget: PodBudget) -> bool:
         """Whether another budget with the same keys would have answered just so."""
@@ -125,29 +144,29 @@ class RecordingBudget:
 
     def __init__(self, budget: PodBudget) -> None:
         self._budget = budget
-        self._admitted: dict[str, int] = {}
-        self._refused: set[tuple[tuple[str, int], ...]] = set()
+        self._admitted: dict[LimitKey, int] = {}
+        self._refused: set[frozenset[tuple[LimitKey, int]]] = set()
 
     def on(self, view: NodeView) -> RecordingBudget:
         self._budget = self._budget.on(view)
         return self
 
-    def admits(self, holds: Sequence[Claim]) -> bool:
-        amounts = self._budget.counted(holds)
+    def admits(self, claims: Sequence[Claim]) -> bool:
+        amounts = self._budget.counted(claims)
         if self._budget.within(amounts):
             for key, amount in amounts.items():
                 if amount > self._admitted.get(key, -1):
                     self._admitted[key] = amount
             return True
-        self._refused.add(tuple(sorted(amounts.items())))
+        self._refused.add(frozenset(amounts.items()))
         return False
 
-    def cost(self, holds: Sequence[Claim]) -> tuple[int, ...]:
-        return self._budget.cost(holds)
+    def cost(self, claims: Sequence[Claim]) -> tuple[int, ...]:
+        return self._budget.cost(claims)
 
     @property
-    def verdicts(self) -> BudgetAnswers:
-        return BudgetAnswers(tuple(sorted(self._admitted.items())), frozenset(self._refused))
+    def answers(self) -> BudgetAnswers:
+        return BudgetAnswers(frozenset(self._admitted.items()), frozenset(self._refused))
 
 
 def charged(

@@ -13,7 +13,7 @@ from hami_webhook.quota.namespace_labels import NamespaceLabels
 
 
 class HierarchyCharger:
-    """Charges ResourceQuotas with `own` and AcceleratorQuotas with `above`; `timeout` in seconds is for both together.
+    """Charges ResourceQuotas with `own` and AcceleratorQuotas with `accelerator_quotas`, both within `timeout` seconds.
 
     A process that ends between the two leaves a charge that expires: a quota errs by refusing.
     """
@@ -21,14 +21,14 @@ class HierarchyCharger:
     def __init__(
         self,
         own: AdmissionCharger,
-        above: AdmissionCharger,
+        accelerator_quotas: AdmissionCharger,
         labels: NamespaceLabels,
         *,
         clock: Callable[[], float],
         timeout: float,
     ) -> None:
         self._own = own
-        self._above = above
+        self._accelerator_quotas = accelerator_quotas
         self._labels = labels
         self._clock = clock
         self._timeout = timeout
@@ -41,8 +41,8 @@ class HierarchyCharger:
 
     def is_unlimited(self, pod: Pod) -> bool:
         """Whether the caches show, as of just now, that no quota of either kind could limit what a pod costs."""
-        self._above.refresh(pod)
-        return self._own.has_no_quotas(pod) and self._above.has_no_quotas(pod)
+        self._accelerator_quotas.refresh(pod)
+        return self._own.has_no_quotas(pod) and self._accelerator_quotas.has_no_quotas(pod)
 
     async def charge(self, request: ChargeRequest, seconds: float | None = None) -> Outcome:
         """Charge one pod. `seconds` are left to answer in."""
@@ -52,11 +52,11 @@ class HierarchyCharger:
         if unknown is not None:
             self.counts.deny(unknown)
             return unknown
-        if self._above.concerns_none(request):
+        if self._accelerator_quotas.concerns_none(request):
             return await self._own.charge(request, until - self._clock())
-        chargers = (self._own, self._above)
+        chargers = (self._own, self._accelerator_quotas)
         # what would be charged in vain to the first has to be taken out again
-        first, second = reversed(chargers) if self._above.refuses(request) else chargers
+        first, second = reversed(chargers) if self._accelerator_quotas.refuses(request) else chargers
         charged = await first.charge(request, until - self._clock())
         if isinstance(charged, Refusal):
             return charged
@@ -82,9 +82,9 @@ class HierarchyCharger:
             self._own.refresh(pod)  # its list is needed next, and takes as long as the one above: both at once
         try:
             async with asyncio.timeout(seconds):
-                await self._above.look(pod)
-                if not self._above.has_no_quotas(pod) and await self._labels.refresh(pod.namespace):
-                    await self._above.look(pod, anew=True)
+                await self._accelerator_quotas.look(pod)
+                if not self._accelerator_quotas.has_no_quotas(pod) and await self._labels.refresh(pod.namespace):
+                    await self._accelerator_quotas.look(pod, anew=True)
         except TimeoutError:
             return refuse_now(pod.namespace, "no answer from the API server in time")
         except ClusterError as error:

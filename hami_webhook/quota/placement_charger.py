@@ -70,7 +70,7 @@ class PlacementCharger:
         placement_ttl: float,
     ) -> None:
         self._store = stores.resource_quotas
-        self._above = stores.accelerator_quotas
+        self._accelerator_quotas = stores.accelerator_quotas
         self._vendors = vendors
         self._capacity = capacity
         self._clock = clock
@@ -105,8 +105,8 @@ class PlacementCharger:
     def _stores(self, pod: Pod, actual: Charge) -> Iterator[tuple[QuotaStore, str]]:
         """The stores with quotas that may limit the pod, and the scopes there."""
         yield self._store, pod.namespace
-        if self._above is not None and not self._above.concerns_none("", pod, actual):
-            yield self._above, ""
+        if self._accelerator_quotas is not None and not self._accelerator_quotas.concerns_none("", pod, actual):
+            yield self._accelerator_quotas, ""
 
     def _charged(self, account: QuotaAccount, pod: Pod, actual: Charge, now: float, snapshot: Snapshot) -> QuotaAccount:
         """The account with the placement charged. Raises `QuotaChanged` if there is no room."""

@@ -208,9 +208,9 @@ def named_in(pod: Pod, vendors: Vendors) -> frozenset[str]:
     return frozenset[str]().union(*map(vendors.named_by, pod.containers))
 
 
-def placed_charge(holds: Sequence[Claim], kinds: Kinds, vendors: Vendors) -> Charge:
+def placed_charge(claims: Sequence[Claim], kinds: Kinds, vendors: Vendors) -> Charge:
     """What a placement costs, before anything of it is on the wire."""
-    debits = per_vendor(holds, kinds)
+    debits = per_vendor(claims, kinds)
     return Charge(in_units(debits, vendors), placed=True, in_bytes=in_bytes(debits, vendors))
 
 
@@ -278,7 +278,7 @@ def _placed_debit(
     if placed is not None:
         if builder.cards is not None:
             cards, node = builder.cards, pod.node_name or pod.annotations[NODE]
-            counted = [hold for hold in placed.counted if capacity.is_selected(cards, node, vendor.key, hold.uuid)]
+            counted = [claim for claim in placed.counted if capacity.is_selected(cards, node, vendor.key, claim.uuid)]
             placed = replace(placed, counted=tuple(counted))
         return placed.debit(init_finished=pod.init_finished)
     if pod.node_name and named:
@@ -348,7 +348,7 @@ def _add_waiting(
 
 
 def _memory(vendor: Vendor, request: Request, cards: Sequence[Device]) -> int:
-    """MiB per device: what is declared, else the least any eligible card is booked with; 1 unit if none is known."""
+    """MiB per device: what is declared, else the least any eligible card is charged with; 1 unit if none is known."""
     declared = request.memory.declared
     if declared is not None:
         return declared

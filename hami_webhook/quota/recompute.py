@@ -11,11 +11,11 @@ from typing import Any
 
 from prometheus_client import Histogram
 
+from hami_webhook import durations as histograms
 from hami_webhook.cluster.api import JSON, Cluster, Conflict, Kind, NotFound
 from hami_webhook.devices.placement_annotations import TIME, placement_counts
 from hami_webhook.devices.registry import Vendors
 from hami_webhook.kube.objects import MalformedObject, Pod
-from hami_webhook.quota import durations as histograms
 from hami_webhook.quota.accelerator_report import NamespaceUse, with_report
 from hami_webhook.quota.account import QuotaAccount
 from hami_webhook.quota.deleted_ledgers import DeletedLedgers

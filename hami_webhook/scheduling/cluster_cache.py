@@ -79,7 +79,7 @@ class ClusterCache:
         self._pods: dict[str, Pod] = {}
         self._by_namespace: dict[str, dict[str, Pod]] = {}
         self._allocations: dict[str, PodAllocation] = {}
-        self._guests = PodsByNode(vendors.foreign)
+        self._pods_by_node = PodsByNode(vendors.foreign)
         self._devices: dict[str, Mapping[str, Any]] = {}
         self._unbound: dict[str, float] = {}
         self._given_up: dict[str, list[Mapping[str, str]]] = {}
@@ -90,7 +90,7 @@ class ClusterCache:
         self.generations = Generations()
         """Which nodes changed when: a node's view is another one after each."""
         self._charges = PlacedCharges()
-        self._sorts = DeviceClassIndex()
+        self._device_classes = DeviceClassIndex()
         self.now = 0.0
         """The latest time that was passed in."""
         self.version = 0
@@ -133,7 +133,7 @@ class ClusterCache:
             return
         entry.node, entry.inventories, entry.health_until = None, {}, None
         entry.dropped, entry.allocatable, entry.registrations = {}, {}, {}
-        self._sorts.remove(name)
+        self._device_classes.remove(name)
         self.version += 1
         self._problems.pop(("Node", name), None)
         self._touch(entry)
@@ -160,7 +160,7 @@ class ClusterCache:
             del pods[uid]
             if not pods:
                 del self._by_namespace[pod.namespace]
-        self._guests.drop(uid)
+        self._pods_by_node.drop(uid)
         self._given_up.pop(uid, None)
         self._assumed.pop(uid, None)
         self._release(uid)
@@ -176,13 +176,13 @@ class ClusterCache:
         """
         if pod.uid in self._gone:
             return
-        notes = written(pod)
+        annotations = written(pod)
         known = self._assumed.get(pod.uid)
         observed = known.observed if known is not None else self._pods.get(pod.uid)
         given_up = self._given_up.get(pod.uid)
-        if given_up and notes in given_up:
-            given_up.remove(notes)
-        self._assumed[pod.uid] = AssumedPod(notes, observed)
+        if given_up and annotations in given_up:
+            given_up.remove(annotations)
+        self._assumed[pod.uid] = AssumedPod(annotations, observed)
         self._keep(pod, now)
 
     def forget(self, uid: str, now: float) -> bool:
@@ -198,9 +198,9 @@ class ClusterCache:
         pod = self._pods.get(uid)
         if pod is None or pod.node_name or NODE not in pod.annotations:
             return False
-        notes, given_up = written(pod), self._given_up.setdefault(uid, [])
-        if notes not in given_up:
-            given_up.append(notes)
+        annotations, given_up = written(pod), self._given_up.setdefault(uid, [])
+        if annotations not in given_up:
+            given_up.append(annotations)
             del given_up[:-_GIVEN_UP]
         held = uid in self._allocations
         self._release(uid)
@@ -222,7 +222,7 @@ class ClusterCache:
 
     def _keep(self, pod: Pod, now: float) -> None:
         self.now = max(self.now, now)
-        self._guests.keep(pod)
+        self._pods_by_node.keep(pod)
         self._pods[pod.uid] = pod
         self._by_namespace.setdefault(pod.namespace, {})[pod.uid] = pod
         self._charges.changed(pod.namespace, pod.uid)
@@ -233,12 +233,12 @@ class ClusterCache:
         assumed = self._assumed.get(pod.uid)
         if assumed is None:
             return pod
-        if pod.node_name or placement_of(pod).items() >= assumed.notes.items():
+        if pod.node_name or placement_of(pod).items() >= assumed.annotations.items():
             del self._assumed[pod.uid]
             return pod
         self._assumed[pod.uid] = replace(assumed, observed=pod)
         others = {key: text for key, text in pod.annotations.items() if not is_scheduler_owned(key)}
-        return structs.replace(pod, annotations={**others, **assumed.notes})
+        return structs.replace(pod, annotations={**others, **assumed.annotations})
 
     def tick(self, now: float) -> None:
         """Let time pass: placements that were never bound lapse, handshakes expire."""
@@ -333,7 +333,7 @@ class ClusterCache:
 
     def foreign_pods_on(self, node: str) -> list[Pod]:
         """The live pods on a node that concern another scheduler, by UID."""
-        return self._guests.on(node)
+        return self._pods_by_node.on(node)
 
     def device(self, node: str) -> Mapping[str, Any] | None:
         """Koordinator's Device object of a node; None if there is none."""
@@ -352,7 +352,7 @@ class ClusterCache:
 
     def eligible(self, vendor: Vendor, pod: Pod) -> Sequence[Device]:
         """A card of each sort the pod's lists allow, on nodes that match its nodeSelector (the quota's catalog)."""
-        return self._sorts.eligible(vendor, pod)
+        return self._device_classes.eligible(vendor, pod)
 
     def held(self, vendor: Vendor, pod: Pod) -> Debit | None:
         view = self.view(pod.node_name)
@@ -366,7 +366,7 @@ class ClusterCache:
         return cards.on_node(entry.node.labels) if found is None else cards.admits(found, entry.node.labels)
 
     def is_confined(self, cards: CardSelection, vendor: Vendor, pod: Pod) -> bool:
-        return self._sorts.is_confined(cards, vendor, pod)
+        return self._device_classes.is_confined(cards, vendor, pod)
 
     # how it is kept
 
@@ -383,7 +383,7 @@ class ClusterCache:
         if known is None or not _same_node(known, node) or entry.inventories != before:
             self._touch(entry)
         if known is None or known.labels != node.labels or entry.inventories != before:
-            self._sorts.put(node.name, node.labels, entry.inventories)
+            self._device_classes.put(node.name, node.labels, entry.inventories)
         if entry.inventories != before:
             for allocation in list(entry.allocations.values()):  # what an entry takes may depend on its card
                 self._settle(allocation.pod, now)

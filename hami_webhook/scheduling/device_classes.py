@@ -17,13 +17,13 @@ from hami_webhook.devices.vendor import Vendor
 from hami_webhook.kube.objects import Pod
 from hami_webhook.quota.card_selection import CardSelection
 
-_Sort = tuple[Any, ...]
+_Class = tuple[Any, ...]
 
 _REMEMBERED = 256
 """Wishes for particular cards or nodes of which the answer is kept."""
 
 
-def _sort(device: Device) -> _Sort:
+def _class_of(device: Device) -> _Class:
     """All of a card that a charge can depend on."""
     return device.slots, device.memory, device.cores, device.type, device.mode, device.extra
 
@@ -32,7 +32,7 @@ def _sort(device: Device) -> _Sort:
 class _OnNode:
     labels: Mapping[str, str]
     inventories: Mapping[str, Inventory]
-    examples: Mapping[str, Mapping[_Sort, Device]]
+    examples: Mapping[str, Mapping[_Class, Device]]
     """By vendor, a card of each sort."""
 
 
@@ -42,23 +42,24 @@ class DeviceClassIndex:
 
     def __init__(self) -> None:
         self._nodes: dict[str, _OnNode] = {}
-        self._examples: dict[str, dict[_Sort, Device]] = {}
-        self._counts: Counter[tuple[str, _Sort]] = Counter()
+        self._examples: dict[str, dict[_Class, Device]] = {}
+        self._counts: Counter[tuple[str, _Class]] = Counter()
         self._answers: dict[object, tuple[Device, ...]] = {}
         self._confined: dict[object, bool] = {}
 
     def put(self, name: str, labels: Mapping[str, str], inventories: Mapping[str, Inventory]) -> None:
         """A node has these labels and cards now."""
         examples = {
-            vendor: {_sort(device): device for device in inventory.devices} for vendor, inventory in inventories.items()
+            vendor: {_class_of(device): device for device in inventory.devices}
+            for vendor, inventory in inventories.items()
         }
         gone = self._nodes.get(name)
         self._nodes[name] = _OnNode(labels, inventories, examples)
-        for vendor, sorts in examples.items():
-            self._counts.update((vendor, sort) for sort in sorts)
+        for vendor, classes in examples.items():
+            self._counts.update((vendor, device_class) for device_class in classes)
             known = self._examples.setdefault(vendor, {})
-            for sort, device in sorts.items():
-                known.setdefault(sort, device)
+            for device_class, device in classes.items():
+                known.setdefault(device_class, device)
         self._forget(gone)
 
     def remove(self, name: str) -> None:
@@ -68,11 +69,11 @@ class DeviceClassIndex:
     def _forget(self, node: _OnNode | None) -> None:
         self._answers.clear()
         self._confined.clear()
-        for vendor, sorts in node.examples.items() if node is not None else ():
-            for sort in sorts:
-                self._counts[vendor, sort] -= 1
-                if not self._counts[vendor, sort]:
-                    del self._counts[vendor, sort], self._examples[vendor][sort]
+        for vendor, classes in node.examples.items() if node is not None else ():
+            for device_class in classes:
+                self._counts[vendor, device_class] -= 1
+                if not self._counts[vendor, device_class]:
+                    del self._counts[vendor, device_class], self._examples[vendor][device_class]
 
     def eligible(self, vendor: Vendor, pod: Pod) -> Sequence[Device]:
         """A card of each sort that the pod's lists allow, on nodes that match its nodeSelector."""
@@ -121,14 +122,14 @@ class DeviceClassIndex:
     def _search(
         self, vendor: str, uuids: ListRule, types: ListRule, selector: Sequence[tuple[str, str]]
     ) -> tuple[Device, ...]:
-        found: dict[_Sort, Device] = {}
+        found: dict[_Class, Device] = {}
         everywhere = uuids == ListRule()
         for node in self._nodes.values():
-            sorts = node.examples.get(vendor)
-            if sorts is None or any(node.labels.get(key) != value for key, value in selector):
+            classes = node.examples.get(vendor)
+            if classes is None or any(node.labels.get(key) != value for key, value in selector):
                 continue
             if everywhere:
-                found.update(sorts)
-            elif not sorts.keys() <= found.keys():
-                found.update((_sort(d), d) for d in node.inventories[vendor].devices if uuids.admits(d.uuid))
+                found.update(classes)
+            elif not classes.keys() <= found.keys():
+                found.update((_class_of(d), d) for d in node.inventories[vendor].devices if uuids.admits(d.uuid))
         return tuple(device for device in found.values() if types.admits_type(device.type))

@@ -8,7 +8,7 @@ from prometheus_client import CollectorRegistry, Counter, Histogram
 
 from hami_webhook.devices import reasons
 from hami_webhook.devices.reasons import Rejection
-from hami_webhook.quota.durations import durations
+from hami_webhook.durations import durations
 
 _LABELS = frozenset(value for name, value in vars(reasons).items() if name.isupper() and isinstance(value, str))
 """The standard reason labels; sentences, which name what a pod wrote, are counted as one."""

@@ -17,7 +17,7 @@ from hami_webhook.devices.model import NodeView
 from hami_webhook.devices.reasons import NODE_UNREGISTERED, Rejection
 from hami_webhook.devices.registry import Vendors
 from hami_webhook.kube.objects import Pod
-from hami_webhook.quota.budget import BudgetAnswers, PodBudget, RecordingBudget
+from hami_webhook.quota.budget import BudgetAnswers, LimitKey, PodBudget, RecordingBudget
 from hami_webhook.scheduling.cluster_cache import ClusterCache
 from hami_webhook.scheduling.fit import PodRequest
 from hami_webhook.scheduling.preemption.nominations import Nominations
@@ -30,7 +30,7 @@ MOST_ANSWERS = 200_000
 _MOST_SHAPES = 1000
 
 _UNKNOWN = Rejection(bare=NODE_UNREGISTERED)
-_Key = tuple[bytes, str, frozenset[str]]
+_Key = tuple[bytes, str, frozenset[LimitKey]]
 """A shape's digest, and, where quota limits the pod, the namespace and the keys that are limited."""
 
 
@@ -48,8 +48,8 @@ class _CachedResults:
 
     fits: dict[str, NodeRank] = field(default_factory=dict)
     failed: dict[str, Rejection] = field(default_factory=dict)
-    verdicts: dict[str, BudgetAnswers] = field(default_factory=dict)
-    by_verdicts: dict[BudgetAnswers, tuple[BudgetAnswers, set[str]]] = field(default_factory=dict)
+    budget_answers: dict[str, BudgetAnswers] = field(default_factory=dict)
+    by_budget_answers: dict[BudgetAnswers, tuple[BudgetAnswers, set[str]]] = field(default_factory=dict)
     as_of: int = 0
 
     def __len__(self) -> int:
@@ -59,17 +59,17 @@ class _CachedResults:
         for name in names:
             self.fits.pop(name, None)
             self.failed.pop(name, None)
-            said = self.verdicts.pop(name, None)
-            if said is not None:
-                _, having = self.by_verdicts[said]
+            budget_answers = self.budget_answers.pop(name, None)
+            if budget_answers is not None:
+                _, having = self.by_budget_answers[budget_answers]
                 having.discard(name)
                 if not having:
-                    del self.by_verdicts[said]
+                    del self.by_budget_answers[budget_answers]
 
-    def keep(self, name: str, said: BudgetAnswers) -> None:
-        same, having = self.by_verdicts.setdefault(said, (said, set()))
+    def keep(self, name: str, budget_answers: BudgetAnswers) -> None:
+        same, having = self.by_budget_answers.setdefault(budget_answers, (budget_answers, set()))
         having.add(name)
-        self.verdicts[name] = same
+        self.budget_answers[name] = same
 
 
 class FilterCache:
@@ -135,7 +135,7 @@ class FilterCache:
 
     def _answers(self, request: PodRequest, budget: PodBudget | None) -> _CachedResults:
         """The answers to the pod's shape that still hold."""
-        quota = ("", frozenset[str]()) if budget is None else (request.pod.namespace, budget.keys)
+        quota = ("", frozenset[LimitKey]()) if budget is None else (request.pod.namespace, budget.keys)
         key = (_digest(request.shape), *quota)
         answers = self._shapes.get(key)
         if answers is None:
@@ -149,8 +149,9 @@ class FilterCache:
                 answers.forget(changed)
         answers.as_of = self._state.generations.latest
         if budget is not None:
-            for said in [said for said in answers.by_verdicts if not said.stand(budget)]:
-                answers.forget(list(answers.by_verdicts[said][1]))
+            others = [nodes for given, nodes in answers.by_budget_answers.values() if not given.stand(budget)]
+            for nodes in others:
+                answers.forget(list(nodes))
         return answers
 
     def _fit_node(
@@ -179,7 +180,7 @@ class FilterCache:
             else:
                 answers.failed[name] = answer
             if witness is not None:
-                answers.keep(name, witness.verdicts)
+                answers.keep(name, witness.answers)
         return answer
 
     def _trim(self) -> None:

@@ -106,7 +106,7 @@ class NodeFit:
     node: str
     rows: Rows
 
-    def holds(self) -> list[Claim]:
+    def claims(self) -> list[Claim]:
         return claims_of((index, allocation) for index, row in enumerate(self.rows) for allocation in row.values())
 
 
@@ -200,7 +200,7 @@ class _FitPass:
         self._running = Overlay(view)
         self._limit = limit
         self._rows: list[dict[str, Allocation]] = [{} for _ in pod_request.rows]
-        self._holds: list[Claim] = []
+        self._claims: list[Claim] = []
 
     def in_order(self) -> NodeFit | Rejection:
         for row, kind in enumerate(self._pod_request.pod.kinds):
@@ -229,7 +229,7 @@ class _FitPass:
     def too_small(self) -> tuple[str, str]:
         """Of the refused pass, the backend key, and the one card that some of the pod's containers got; or empty."""
         key = self._refused_by
-        held = {hold.uuid for hold in self._holds if hold.vendor == key}
+        held = {claim.uuid for claim in self._claims if claim.vendor == key}
         alone = len(held) == 1 and ONE_CARD_PER_POD in self._vendors[key].checks
         return key, held.pop() if alone else ""
 
@@ -239,7 +239,7 @@ class _FitPass:
             if key not in self._view.inventories:
                 self._refused_by = key
                 return _NONE_OF_ITS_CARDS
-            trial = FitRequest(
+            fit_request = FitRequest(
                 pod=self._pod_request.shape,
                 terms=self._pod_request.terms[key],
                 request=request,
@@ -247,19 +247,19 @@ class _FitPass:
                 kind=kind,
                 inventory=self._view.inventories[key],
                 overlay=overlay,
-                holds=self._holds,
+                claims=self._claims,
                 budget=self._budget,
                 excluded=self._excluded.get(key, frozenset()),
                 limit=self._limit,
             )
-            result = fit(self._vendors[key], trial, self._traces)
+            result = fit(self._vendors[key], fit_request, self._traces)
             if isinstance(result, Rejection):
                 self._refused_by = key
                 return result
             self._rows[row][key] = result
-            self._holds += claims_of([(row, result)])
+            self._claims += claims_of([(row, result)])
             for device in result.devices:
-                overlay.take(key, device.uuid, device.booking)
+                overlay.take(key, device.uuid, device.share)
         return None
 
 

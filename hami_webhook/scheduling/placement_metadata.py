@@ -32,7 +32,7 @@ def stale_metadata(pod: Pod, node: str, annotations: Mapping[str, str]) -> dict[
     return found if is_label_value(node) or NODE not in pod.labels else {**found, "labels": {NODE: None}}
 
 
-def carrying(pod: Pod, notes: Mapping[str, str]) -> Pod:
+def carrying(pod: Pod, annotations: Mapping[str, str]) -> Pod:
     """The pod with this placement in place of any other."""
     others = {key: text for key, text in pod.annotations.items() if not is_scheduler_owned(key)}
-    return replace(pod, annotations={**others, **notes})
+    return replace(pod, annotations={**others, **annotations})

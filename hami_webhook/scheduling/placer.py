@@ -270,14 +270,14 @@ class Placer:
     async def _charge(self, placement: AssumedPlacement) -> PlacementCharge:
         """Charge what a placement costs. Raises `QuotaChanged`, `ClusterError`."""
         started, pod = self._clock(), placement.fitted
-        holds = placement.chosen.fit.holds()
+        claims = placement.chosen.fit.claims()
 
         def on_cards(cards: CardSelection) -> Charge:
             selected = cards.on(placement.chosen.view)
-            own = [hold for hold in holds if (hold.vendor, hold.uuid) in selected]
+            own = [claim for claim in claims if (claim.vendor, claim.uuid) in selected]
             return placed_charge(own, pod.kinds, self._vendors)
 
-        charge = await self._charger.commit(pod, placed_charge(holds, pod.kinds, self._vendors), on_cards)
+        charge = await self._charger.commit(pod, placed_charge(claims, pod.kinds, self._vendors), on_cards)
         if self._clock() - started > BIND_WITHIN:
             await charge.undo()
             raise ClusterError(f"charging the placement took more than {BIND_WITHIN:g} s; it is tried anew")

@@ -53,7 +53,7 @@ class PodAllocation:
 class AssumedPod:
     """What is being written on a pod, and the pod as it was last observed, None if it never was."""
 
-    notes: Mapping[str, str]
+    annotations: Mapping[str, str]
     observed: Pod | None
 
 

@@ -207,8 +207,8 @@ class Preemption:
             victims = await slices.run(selecting_victims(preemptor, replace(snapshot, ending=ending), Effort(64, 512)))
             if victims is None or (victims.pods and self._dry_run):
                 continue
-            if victims.pods and (above := limits.reached(pod, len(victims.pods))):
-                reached = above
+            if victims.pods and (over_limit := limits.reached(pod, len(victims.pods))):
+                reached = over_limit
                 continue
             victims_by_node[node] = victims.pods
             more = [each.uid for each in victims.pods]
@@ -356,8 +356,8 @@ class Preemption:
     async def _write_nomination(self, eviction: _Decision) -> bool:
         """Write down on the pod what it waits for, before anybody is evicted."""
         pod, node = eviction.pod, eviction.victims.node
-        notes = {NOMINATED_NODE: node, NOMINATED_UNTIL: str(int(eviction.until))}
-        patch: JSON = {"metadata": {"uid": pod.uid, "annotations": notes}}
+        annotations = {NOMINATED_NODE: node, NOMINATED_UNTIL: str(int(eviction.until))}
+        patch: JSON = {"metadata": {"uid": pod.uid, "annotations": annotations}}
         await self._cluster.patch(Kind.PODS, pod.name, patch, pod.namespace)
         await self._set_nominated_node(pod, node)
         return True
@@ -404,9 +404,9 @@ class Preemption:
 
     async def _withdraw(self, pod: Pod) -> None:
         """Take away what says that a pod is nominated."""
-        notes = {NOMINATED_NODE: None, NOMINATED_UNTIL: None}
+        annotations = {NOMINATED_NODE: None, NOMINATED_UNTIL: None}
         try:
-            patch: JSON = {"metadata": {"uid": pod.uid, "annotations": notes}}
+            patch: JSON = {"metadata": {"uid": pod.uid, "annotations": annotations}}
             await self._cluster.patch(Kind.PODS, pod.name, patch, pod.namespace)
             await self._set_nominated_node(pod, "")
         except ClusterError as error:

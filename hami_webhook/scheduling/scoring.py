@@ -260,11 +260,11 @@ def hints(
     request: PodRequest,
     views: Iterable[NodeView],
     vendors: Vendors,
-    lister: DeviceLister,
+    device_lister: DeviceLister,
 ) -> list[str]:
     """What the requested vendors say of there being no cards, and on the labels nodes refused with."""
     requested = [vendors[key] for key in request.vendors]
-    sentences = [vendor.registration.missing for vendor in requested if not any(lister.inventories(vendor.key))]
+    sentences = [vendor.registration.missing for vendor in requested if not any(device_lister.inventories(vendor.key))]
     refusing: dict[str, list[NodeView]] = {}
     for view in views:
         for label in failed[view.name].labels() if view.name in failed else ():
@@ -302,8 +302,8 @@ def combinations(request: PodRequest, best: ScoredNode) -> Iterator[str]:
                     "Idx": indices[device.uuid],
                     "UUID": device.uuid,
                     "Type": key,
-                    "Usedmem": device.booking.memory,
-                    "Usedcores": device.booking.cores,
+                    "Usedmem": device.share.memory,
+                    "Usedcores": device.share.cores,
                 }
                 for device in allocation.devices
             ]

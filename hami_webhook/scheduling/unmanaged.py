@@ -44,4 +44,4 @@ def _fit_on_empty(view: NodeView, vendor: Vendor, pod: Pod, vendors: Vendors) ->
     fitted = fit_pod(replace(view, usage={}, closed=frozenset()), pod_request, vendors, None)
     if not isinstance(fitted, NodeFit):
         return None
-    return per_vendor(fitted.holds(), pod.kinds, init_finished=pod.init_finished).get(vendor.key)
+    return per_vendor(fitted.claims(), pod.kinds, init_finished=pod.init_finished).get(vendor.key)

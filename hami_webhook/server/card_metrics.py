@@ -222,11 +222,11 @@ def _held(cluster: ClusterView, pod: Pod, cards: _CardsByNode) -> dict[tuple[int
             placed = read_placed(vendor, pod)
         except BadAnnotation:
             continue
-        for hold in placed.holds if placed else ():
-            amounts = sums.setdefault((hold.row, hold.uuid), [0, 0])
-            amounts[0] += hold.memory * _MIB
-            card = cards.of(_node_of(pod), vendor).get(hold.uuid)
-            amounts[1] += vendor.core_percent(hold.cores, card) if card else hold.cores
+        for claim in placed.claims if placed else ():
+            amounts = sums.setdefault((claim.row, claim.uuid), [0, 0])
+            amounts[0] += claim.memory * _MIB
+            card = cards.of(_node_of(pod), vendor).get(claim.uuid)
+            amounts[1] += vendor.core_percent(claim.cores, card) if card else claim.cores
     return sums
 
 

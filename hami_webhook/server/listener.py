@@ -23,7 +23,7 @@ from hami_webhook.server.limits import ListenerLimits
 from hami_webhook.server.protocol import BoundedProtocol
 from hami_webhook.server.tls import ReloadingTls
 
-_LOG: Final = logging.getLogger(__name__)
+logger: Final = logging.getLogger(__name__)
 
 _BACKLOG: Final = 1024
 # Seconds until a TLS client has to confirm the end of its connection.
@@ -195,7 +195,7 @@ class Listener:
         except (BlockingIOError, InterruptedError, ConnectionAbortedError):
             return
         except OSError as error:
-            _LOG.error("no connection can be accepted for %g s: %s", _ACCEPT_PAUSE, error)
+            logger.error("no connection can be accepted for %g s: %s", _ACCEPT_PAUSE, error)
             loop.remove_reader(listening)
             self._accept_timer = loop.call_later(_ACCEPT_PAUSE, self._start_accepting, listening)
             return
@@ -229,7 +229,7 @@ class Listener:
             await protocol.ended.wait()
         except OSError as error:
             self._failed_handshakes += 1
-            _LOG.debug("TLS handshake failed: %s", error)
+            logger.debug("TLS handshake failed: %s", error)
         except asyncio.CancelledError:
             if protocol.connected:
                 protocol.transport.abort()
@@ -275,7 +275,7 @@ class Listener:
         try:
             await self._app(scope, counting, sending)
         except ClientDisconnect:
-            _LOG.debug("client left before its request was read")
+            logger.debug("client left before its request was read")
         except _TooManyRequests:
             text = PlainTextResponse("Too many requests in flight", 503, {"retry-after": "1"})
             await text(scope, receive, send)

@@ -12,7 +12,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from hami_webhook.server.connections import Connections
 from hami_webhook.server.limits import ListenerLimits
 
-_LOG: Final = logging.getLogger(__name__)
+logger: Final = logging.getLogger(__name__)
 
 # Bytes that the frame of a chunk may have, on average: a size has up to 16 digits, and there are two line ends.
 _CHUNK_FRAME: Final = 20
@@ -248,5 +248,5 @@ class BoundedProtocol(HttpToolsProtocol):
         )
 
     def _time_out(self, what: str) -> None:
-        _LOG.debug("connection of %s aborted: %s not in time", self.client, what)
+        logger.debug("connection of %s aborted: %s not in time", self.client, what)
         self.transport.abort()

@@ -22,13 +22,13 @@ _USED = Family("hami_webhook_quota_used", "Used of a managed quota key, in the q
 _HARD = Family("hami_webhook_quota_hard", "Hard limit of a managed quota key.", _BY_KEY)
 _WAITING = Family("hami_webhook_quota_waiting", "What pods without a placement are charged.", _BY_KEY)
 _PLACED = Family("hami_webhook_quota_placed", "What placed pods cost.", _BY_KEY)
-_BY_KEY_ABOVE = ("quota", "key")
-_USED_ABOVE = Family("hami_webhook_accelerator_quota_used", "As hami_webhook_quota_used.", _BY_KEY_ABOVE)
-_HARD_ABOVE = Family("hami_webhook_accelerator_quota_hard", "As hami_webhook_quota_hard.", _BY_KEY_ABOVE)
-_WAITING_ABOVE = Family("hami_webhook_accelerator_quota_waiting", "As hami_webhook_quota_waiting.", _BY_KEY_ABOVE)
-_PLACED_ABOVE = Family("hami_webhook_accelerator_quota_placed", "As hami_webhook_quota_placed.", _BY_KEY_ABOVE)
+_BY_QUOTA_KEY = ("quota", "key")
+_ACCELERATOR_USED = Family("hami_webhook_accelerator_quota_used", "As hami_webhook_quota_used.", _BY_QUOTA_KEY)
+_ACCELERATOR_HARD = Family("hami_webhook_accelerator_quota_hard", "As hami_webhook_quota_hard.", _BY_QUOTA_KEY)
+_ACCELERATOR_WAITING = Family("hami_webhook_accelerator_quota_waiting", "As hami_webhook_quota_waiting.", _BY_QUOTA_KEY)
+_ACCELERATOR_PLACED = Family("hami_webhook_accelerator_quota_placed", "As hami_webhook_quota_placed.", _BY_QUOTA_KEY)
 _SUMS = (_USED, _HARD, _WAITING, _PLACED)
-_SUMS_ABOVE = (_USED_ABOVE, _HARD_ABOVE, _WAITING_ABOVE, _PLACED_ABOVE)
+_ACCELERATOR_SUMS = (_ACCELERATOR_USED, _ACCELERATOR_HARD, _ACCELERATOR_WAITING, _ACCELERATOR_PLACED)
 _ENTRIES = Family("hami_webhook_quota_ledger_entries", "Ledger entries.", ("namespace", "quota", "state"))
 _OBSERVED = Family(
     "hami_webhook_quota_observed",
@@ -61,8 +61,8 @@ def quota_metrics(cluster: ClusterView, pods: Sequence[Pod]) -> Iterator[Metric]
                 charges.setdefault(pod.namespace, []).append((pod, charge))
                 totals.update({(pod.namespace, key): amount for key, amount in charge.amounts.items()})
     accounts: list[QuotaAccount] = []
-    above = cluster.caches.accelerator_quotas.all()
-    for number, quota in enumerate((*cluster.caches.all_quotas(), *above)):
+    accelerator_quotas = cluster.caches.accelerator_quotas.all()
+    for number, quota in enumerate((*cluster.caches.all_quotas(), *accelerator_quotas)):
         if number % _AT_ONCE == 0:
             yield _USED.of(())
         accounts.append(QuotaAccount.read(quota, cluster.vendors))
@@ -71,7 +71,7 @@ def quota_metrics(cluster: ClusterView, pods: Sequence[Pod]) -> Iterator[Metric]
 
 
 def _ours(cluster: ClusterView, accounts: list[QuotaAccount], charges: _Charges) -> Iterator[Metric]:
-    samples: dict[Family, list[Sample]] = {family: [] for family in (*_SUMS, *_SUMS_ABOVE, _ENTRIES, _OBSERVED)}
+    samples: dict[Family, list[Sample]] = {family: [] for family in (*_SUMS, *_ACCELERATOR_SUMS, _ENTRIES, _OBSERVED)}
     for account in accounts:
         namespace, name = account.quota.namespace, account.name
         if account.observed or not account.enforced:
@@ -90,7 +90,7 @@ def _ours(cluster: ClusterView, accounts: list[QuotaAccount], charges: _Charges)
                     sums[charge.placed][key] += amount
         for key, limit in account.hard.items():
             values = account.used.get(key, 0), limit, sums[False][key], sums[True][key]
-            for family, value in zip(_SUMS if selected is None else _SUMS_ABOVE, values, strict=True):
+            for family, value in zip(_SUMS if selected is None else _ACCELERATOR_SUMS, values, strict=True):
                 samples[family].append(((namespace, name, key) if selected is None else (name, key), value))
         for state, number in Counter(entry.state.value for entry in account.ledger.values()).items():
             samples[_ENTRIES].append(((namespace, name, state), number))

@@ -14,7 +14,7 @@ from prometheus_client import (
     disable_created_metrics,
 )
 
-from hami_webhook.quota.durations import durations
+from hami_webhook.durations import durations
 
 
 def new_registry() -> CollectorRegistry:

@@ -17,7 +17,7 @@ from typing import Final, NoReturn
 
 from hami_webhook.pki import Lifetime, PkiError, read_lifetime
 
-_LOG: Final = logging.getLogger(__name__)
+logger: Final = logging.getLogger(__name__)
 
 # For TLS 1.2; TLS 1.3 has its own short list. Forward secrecy and authenticated encryption only.
 _CIPHERS: Final = "ECDHE+AESGCM:ECDHE+CHACHA20"
@@ -97,11 +97,11 @@ class ReloadingTls:
         except TlsError as error:
             self._failures += 1
             self._problem = str(error)
-            _LOG.warning("TLS certificate not reloaded, the one before stays in use: %s", error)
+            logger.warning("TLS certificate not reloaded, the one before stays in use: %s", error)
             return False
         self._reloads += 1
         self._problem = None
-        _LOG.info("TLS certificate reloaded, valid to %s", self._leaf.not_after.isoformat())
+        logger.info("TLS certificate reloaded, valid to %s", self._leaf.not_after.isoformat())
         return True
 
     async def watch(

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from hami_webhook.config.errors import did_you_mean
+from hami_webhook.kube.shown import did_you_mean
 from hami_webhook.kube.yaml_reader import Path
 
 _CONTAINS = "contains"

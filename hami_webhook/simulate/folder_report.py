@@ -12,7 +12,7 @@ from xml.etree import ElementTree
 from rich.console import Console
 from rich.text import Text
 
-from hami_webhook.config.errors import path_text
+from hami_webhook.kube.shown import path_text
 from hami_webhook.simulate.expectations import Absent, Difference
 from hami_webhook.simulate.folder_test import FolderTest
 from hami_webhook.simulate.simulation import Result

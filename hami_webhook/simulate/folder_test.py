@@ -14,10 +14,11 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 from pydantic_core import ErrorDetails
 
 from hami_webhook.config import ConfigError, parse_yaml, read_text
-from hami_webhook.config.errors import did_you_mean, found, sentence_of
+from hami_webhook.config.errors import sentence_of
 from hami_webhook.config.fields import Flag, SchedulerName, Text, Word, one_of, refuse
 from hami_webhook.config.yaml_source import YamlSource
 from hami_webhook.kube.objects import parse_time
+from hami_webhook.kube.shown import did_you_mean, found
 from hami_webhook.kube.yaml_reader import Path as ValuePath
 from hami_webhook.simulate.expectations import Difference, as_written, differences
 from hami_webhook.simulate.simulation import Outcome

@@ -19,8 +19,8 @@ def places_for(scheduler: ForeignScheduler, pod: Pod) -> bool:
 class SelectedNodes:
     """A NodeLister of some nodes of a cluster."""
 
-    def __init__(self, lister: NodeLister, nodes: Collection[str]) -> None:
-        self._lister = lister
+    def __init__(self, node_lister: NodeLister, nodes: Collection[str]) -> None:
+        self._node_lister = node_lister
         self._names = frozenset(nodes)
 
     @property
@@ -29,23 +29,23 @@ class SelectedNodes:
 
     @property
     def now(self) -> float:
-        return self._lister.now
+        return self._node_lister.now
 
     @property
     def version(self) -> int:
-        return self._lister.version
+        return self._node_lister.version
 
     def nodes(self) -> Iterator[Node]:
-        return (node for node in self._lister.nodes() if node.name in self._names)
+        return (node for node in self._node_lister.nodes() if node.name in self._names)
 
     def node(self, name: str) -> Node | None:
-        return self._lister.node(name)
+        return self._node_lister.node(name)
 
     def foreign_pods_on(self, node: str) -> Sequence[Pod]:
-        return tuple(self._lister.foreign_pods_on(node))
+        return tuple(self._node_lister.foreign_pods_on(node))
 
     def device(self, node: str) -> Mapping[str, Any] | None:
-        return self._lister.device(node)
+        return self._node_lister.device(node)
 
 
 def shown_placement(pod: Pod, placement: Placement, vendors: Vendors) -> dict[str, Any]:
@@ -55,9 +55,9 @@ def shown_placement(pod: Pod, placement: Placement, vendors: Vendors) -> dict[st
             _device(
                 vendors[allocation.vendor].known_as,
                 device.uuid,
-                device.booking.memory,
-                device.booking.cores,
-                device.booking.profile,
+                device.share.memory,
+                device.share.cores,
+                device.share.profile,
             )
             for allocation in row.values()
             for device in allocation.devices

@@ -45,8 +45,12 @@ async def check(bundle: Bundle, vendors: Vendors) -> list[CheckedQuota]:
     checked = []
     for item in (*bundle.quotas, *bundle.accelerator_quotas):
         try:
-            above = item.kind == KIND
-            quota = read_accelerator_quota(item.object, {}) if above else ResourceQuota.from_object(item.object)
+            is_accelerator_quota = item.kind == KIND
+            quota = (
+                read_accelerator_quota(item.object, {})
+                if is_accelerator_quota
+                else ResourceQuota.from_object(item.object)
+            )
         except MalformedObject as error:
             raise LoadError(f"{item.where}: {item.kind} {item.name}: {error}") from error
         checked.append(CheckedQuota(item.where, quota, simulation.core.view.misreadings(quota)))

@@ -259,8 +259,8 @@ class Simulation:
     def quotas_of(self, namespace: str) -> list[ResourceQuota]:
         """The quotas that cover a namespace's pods."""
         own = self.cluster.peek_all(Kind.RESOURCE_QUOTAS, namespace)
-        above = self.core.caches.accelerator_quotas.covering(namespace)
-        return [*map(ResourceQuota.from_object, own), *above]
+        accelerator_quotas = self.core.caches.accelerator_quotas.covering(namespace)
+        return [*map(ResourceQuota.from_object, own), *accelerator_quotas]
 
     def _accounts(self) -> Iterator[QuotaAccount]:
         """The quotas as they are."""

@@ -165,7 +165,7 @@ def handler_of(
         policies=lambda: policies,
         namespaces=around,
         charging=around,
-        lister=NO_DEVICES,
+        device_lister=NO_DEVICES,
         reservation_key=RESERVATION,
     )
 

@@ -42,7 +42,7 @@ class Shown(MemoryCluster):
         return {**stored, **self.fields[kind], "metadata": {**stored["metadata"], **self.meta}}
 
 
-class Env:
+class CertificatesEnv:
     """A cluster with both configurations, a clock to turn, the leader, and replicas that mount the Secret."""
 
     def __init__(self, *, configurations: bool = True) -> None:
@@ -149,12 +149,12 @@ def _signed_by(leaf: Certificate, authority: Certificate) -> bool:
     return True
 
 
-def story(test: Callable[[Env], Awaitable[None]]) -> Callable[[], None]:
+def story(test: Callable[[CertificatesEnv], Awaitable[None]]) -> Callable[[], None]:
     """Run an async test on an environment whose Secret is made and trusted."""
 
     def run() -> None:
         async def whole() -> None:
-            env = Env()
+            env = CertificatesEnv()
             await env.prepare()
             await env.settled()
             await env.mount("a")
@@ -166,7 +166,7 @@ def story(test: Callable[[Env], Awaitable[None]]) -> Callable[[], None]:
 
 
 async def test_the_secret_is_made_marked_and_trusted() -> None:
-    env = Env()
+    env = CertificatesEnv()
     await env.prepare()
     await env.keeper.reconcile()
     assert not env.keeper.injected
@@ -180,7 +180,7 @@ async def test_the_secret_is_made_marked_and_trusted() -> None:
 
 
 @story
-async def test_a_serving_certificate_is_renewed_with_the_same_authority(env: Env) -> None:
+async def test_a_serving_certificate_is_renewed_with_the_same_authority(env: CertificatesEnv) -> None:
     first, authority = env.mounted["a"], (await env.secret())["ca.crt"]
     for _ in range(40):
         env.now += DAY
@@ -193,7 +193,7 @@ async def test_a_serving_certificate_is_renewed_with_the_same_authority(env: Env
 
 
 @story
-async def test_an_authority_is_replaced_without_a_moment_of_distrust(env: Env) -> None:
+async def test_an_authority_is_replaced_without_a_moment_of_distrust(env: CertificatesEnv) -> None:
     """One replica gets the new pair late; the former authority stays trusted until it expires, without its key."""
     await env.mount("late")
     old = (await env.secret())["ca.crt"]
@@ -221,7 +221,7 @@ async def test_an_authority_is_replaced_without_a_moment_of_distrust(env: Env) -
 
 
 @story
-async def test_the_next_authority_signs_thirty_seconds_after_both_configurations_trust_it(env: Env) -> None:
+async def test_the_next_authority_signs_thirty_seconds_after_both_configurations_trust_it(env: CertificatesEnv) -> None:
     env.now += 210 * DAY
     before = await env.secret()
     await env.keeper.reconcile()
@@ -241,7 +241,7 @@ async def test_the_next_authority_signs_thirty_seconds_after_both_configurations
 
 
 async def test_nothing_is_renewed_before_a_configuration_is_there() -> None:
-    env = Env(configurations=False)
+    env = CertificatesEnv(configurations=False)
     await env.prepare()
     await env.keeper.reconcile()
     env.now += 290 * DAY
@@ -255,7 +255,7 @@ async def test_nothing_is_renewed_before_a_configuration_is_there() -> None:
 
 
 async def test_a_secret_of_somebody_else_is_reported_once_and_left_alone() -> None:
-    env = Env()
+    env = CertificatesEnv()
     await env.prepare()
     meta = {"name": "hami-webhook-tls", "namespace": "hami-system"}
     await env.cluster.create(Kind.SECRETS, {"metadata": meta, "data": {"tls.crt": "eA=="}})
@@ -269,7 +269,7 @@ async def test_a_secret_of_somebody_else_is_reported_once_and_left_alone() -> No
 
 
 @story
-async def test_a_secret_that_an_earlier_version_made_is_ours(env: Env) -> None:
+async def test_a_secret_that_an_earlier_version_made_is_ours(env: CertificatesEnv) -> None:
     patch: JSON = {"metadata": {"labels": None, "annotations": {"serving.hami.io/hami-webhook-0": "1"}}}
     await env.cluster.patch(Kind.SECRETS, "hami-webhook-tls", patch, "hami-system")
     await env.keeper.reconcile()
@@ -299,7 +299,7 @@ def test_a_spoilt_serving_pair_is_signed_anew_by_the_same_authority(
     spoilt: dict[str, bytes | None], message: str
 ) -> None:
     @story
-    async def body(env: Env) -> None:
+    async def body(env: CertificatesEnv) -> None:
         before = await env.secret()
         await env.spoil(**spoilt)
         await env.keeper.reconcile()
@@ -317,7 +317,7 @@ def test_a_spoilt_serving_pair_is_signed_anew_by_the_same_authority(
 
 
 @story
-async def test_a_pair_for_another_service_is_replaced(env: Env) -> None:
+async def test_a_pair_for_another_service_is_replaced(env: CertificatesEnv) -> None:
     data = await env.secret()
     now = datetime.fromtimestamp(env.now, UTC)
     pair = pki.issue(pki.KeyPair(data["ca.crt"], data["ca.key"]), "other", "hami-system", now=now)
@@ -343,7 +343,7 @@ def test_an_authority_that_can_sign_no_more_is_succeeded_in_order_while_its_pair
     spoilt: dict[str, bytes | None],
 ) -> None:
     @story
-    async def body(env: Env) -> None:
+    async def body(env: CertificatesEnv) -> None:
         before = await env.secret()
         await env.spoil(**spoilt)
         await env.keeper.reconcile()
@@ -369,7 +369,7 @@ def test_an_authority_whose_pair_is_lost_too_is_replaced_at_once_and_what_was_tr
     """A replica goes on with the last pair that it could use."""
 
     @story
-    async def body(env: Env) -> None:
+    async def body(env: CertificatesEnv) -> None:
         before = await env.secret()
         await env.spoil(ca_crt=b"x", ca_key=b"y", tls_crt=b"z", tls_key=None)
         await env.keeper.reconcile()
@@ -386,7 +386,7 @@ def test_an_authority_whose_pair_is_lost_too_is_replaced_at_once_and_what_was_tr
 
 
 @story
-async def test_an_authority_that_has_expired_is_replaced_at_once(env: Env) -> None:
+async def test_an_authority_that_has_expired_is_replaced_at_once(env: CertificatesEnv) -> None:
     before = await env.secret()
     env.now += 301 * DAY
     await env.keeper.reconcile()
@@ -397,7 +397,7 @@ async def test_an_authority_that_has_expired_is_replaced_at_once(env: Env) -> No
 
 
 @story
-async def test_a_secret_that_was_deleted_is_made_anew_and_nothing_of_before_is_trusted(env: Env) -> None:
+async def test_a_secret_that_was_deleted_is_made_anew_and_nothing_of_before_is_trusted(env: CertificatesEnv) -> None:
     before = await env.secret()
     await env.cluster.delete(Kind.SECRETS, "hami-webhook-tls", "hami-system")
     await env.keeper.reconcile()
@@ -411,7 +411,7 @@ def test_an_absurd_annotation_is_written_anew(value: str) -> None:
     """The last is a day ahead."""
 
     @story
-    async def body(env: Env) -> None:
+    async def body(env: CertificatesEnv) -> None:
         await env.annotate(value)
         await env.keeper.reconcile()
         assert SINCE not in ((await env.stored())["metadata"].get("annotations") or {})
@@ -431,7 +431,7 @@ def test_an_absurd_annotation_is_written_anew(value: str) -> None:
 
 
 @story
-async def test_a_next_authority_and_a_former_one_that_are_unusable_go(env: Env) -> None:
+async def test_a_next_authority_and_a_former_one_that_are_unusable_go(env: CertificatesEnv) -> None:
     await env.spoil(next_crt=OTHER.ca.certificate, next_key=b"garbage", old_crt=b"garbage")
     await env.keeper.reconcile()
     after = await env.settled()
@@ -462,7 +462,7 @@ def test_whatever_the_objects_hold_only_retryable_errors_come_and_then_it_works_
     data: Any, notes: Any, labels: Any, hooks: Any, version: Any
 ) -> None:
     @story
-    async def body(env: Env) -> None:
+    async def body(env: CertificatesEnv) -> None:
         env.cluster.meta = {"annotations": notes, "labels": labels, "resourceVersion": version, "uid": version}
         env.cluster.fields = {kind: {"webhooks": hooks} for kind in KINDS} | {Kind.SECRETS: {"data": data}}
         for _ in range(3):

@@ -42,7 +42,7 @@ class InstalledLater(NoDefinition):
         return await (MemoryCluster if self.installed else NoDefinition).list(self, kind, namespace, node=node)
 
 
-class Env:
+class DevicesEnv:
     def __init__(
         self, cluster: type[MemoryCluster] = MemoryCluster, *, enabled: bool = True, sleep: Sleep | None = None
     ) -> None:
@@ -80,8 +80,8 @@ class Env:
 
 
 @asynccontextmanager
-async def opened(env: Env | None = None) -> AsyncIterator[Env]:
-    made = env or Env()
+async def opened(env: DevicesEnv | None = None) -> AsyncIterator[DevicesEnv]:
+    made = env or DevicesEnv()
     await made.cluster.ensure_namespace("default")
     running = asyncio.create_task(made.feed.run(made.core.caches, made.core.failures, [made.reconciler]))
     await made.feed.wait_synced()
@@ -135,7 +135,7 @@ async def test_a_device_that_can_not_be_read_is_left_out_and_noted(spec: JSON) -
 
 
 async def test_a_cluster_without_koordinator_is_synced() -> None:
-    async with opened(Env(NoDefinition)) as env:
+    async with opened(DevicesEnv(NoDefinition)) as env:
         assert env.feed.synced
 
 
@@ -147,7 +147,7 @@ async def test_devices_installed_after_the_start_are_known_within_seconds() -> N
         slept.append(seconds)
         await again.wait()
 
-    async with opened(Env(InstalledLater, sleep=sleep)) as env:
+    async with opened(DevicesEnv(InstalledLater, sleep=sleep)) as env:
         assert slept == [5.0]
         assert isinstance(env.cluster, InstalledLater)
         await env.cluster.create(Kind.DEVICES, device(CARD))
@@ -158,7 +158,7 @@ async def test_devices_installed_after_the_start_are_known_within_seconds() -> N
 
 
 async def test_nobody_looks_for_devices_while_koordinator_is_off() -> None:
-    async with opened(Env(enabled=False)) as env:
+    async with opened(DevicesEnv(enabled=False)) as env:
         await env.cluster.create(Kind.DEVICES, device(CARD))
         await env.settle()
         assert env.core.state.device("n1") is None

@@ -29,7 +29,7 @@ OBJECTS: dict[Kind, tuple[JSON, JSON]] = {
 }
 
 
-class Told:
+class Notified:
     """Remembers the changes of some kinds."""
 
     def __init__(self, *kinds: Kind, then: Callable[[], None] = lambda: None) -> None:
@@ -74,8 +74,8 @@ async def test_subscribers_hear_of_their_kinds_in_order_and_one_that_fails_keeps
             heard.append("failing")
             raise OverflowError("date value out of range")
 
-        failing = Told(Kind.RESOURCE_QUOTAS, then=fail)
-        good, other = Told(Kind.RESOURCE_QUOTAS, then=lambda: heard.append("good")), Told(Kind.NODES)
+        failing = Notified(Kind.RESOURCE_QUOTAS, then=fail)
+        good, other = Notified(Kind.RESOURCE_QUOTAS, then=lambda: heard.append("good")), Notified(Kind.NODES)
         feed = SharedInformers(env.cluster, watched_kinds(env.vendors), clock=lambda: env.now)
         running = asyncio.create_task(feed.run(env.core.caches, env.core.failures, [failing, good, other]))
         await feed.wait_synced()

@@ -35,7 +35,7 @@ class CountingCluster(MemoryCluster):
         return patched
 
 
-class Env:
+class RequeueEnv:
     """A cluster that is watched, and a waker whose waits move the clock."""
 
     def __init__(self, pause: Callable[[str], Awaitable[None]] | None = None) -> None:
@@ -70,8 +70,8 @@ class Env:
 
 
 @asynccontextmanager
-async def opened(pause: Callable[[str], Awaitable[None]] | None = None) -> AsyncIterator[Env]:
-    env = Env(pause)
+async def opened(pause: Callable[[str], Awaitable[None]] | None = None) -> AsyncIterator[RequeueEnv]:
+    env = RequeueEnv(pause)
     await env.open()
     async with asyncio.TaskGroup() as tasks:
         freed = FreedDevices(env.requeue_trigger, env.core.vendors)
@@ -104,71 +104,71 @@ def a_quota(mem: int, used: int) -> JSON:
 DONE = [{"name": "i", "state": {"terminated": {"exitCode": 0}}}]
 
 
-async def a_pod_ends(env: Env) -> None:
+async def a_pod_ends(env: RequeueEnv) -> None:
     await env.cluster.set_phase("default", "p", "Succeeded")
 
 
-async def a_pod_goes(env: Env) -> None:
+async def a_pod_goes(env: RequeueEnv) -> None:
     await env.cluster.delete(Kind.PODS, "p", "default")
 
 
-async def init_ends(env: Env) -> None:
+async def init_ends(env: RequeueEnv) -> None:
     await env.cluster.set_phase("default", "p", "Running", initContainerStatuses=DONE)
 
 
-async def a_quota_is_raised(env: Env) -> None:
+async def a_quota_is_raised(env: RequeueEnv) -> None:
     await env.cluster.replace(Kind.RESOURCE_QUOTAS, a_quota(200, 50))
 
 
-async def a_quota_is_used_less(env: Env) -> None:
+async def a_quota_is_used_less(env: RequeueEnv) -> None:
     await env.cluster.replace(Kind.RESOURCE_QUOTAS, a_quota(100, 40))
 
 
-async def a_quota_gives_room(env: Env) -> None:
+async def a_quota_gives_room(env: RequeueEnv) -> None:
     notes = {"hami.io/quota-preemption": "true"}
     await env.cluster.patch(Kind.RESOURCE_QUOTAS, "q", {"metadata": {"annotations": notes}}, "default")
 
 
-async def a_quota_is_annotated(env: Env) -> None:
+async def a_quota_is_annotated(env: RequeueEnv) -> None:
     notes = {"hami.io/quota-preemption": "false"}
     await env.cluster.patch(Kind.RESOURCE_QUOTAS, "q", {"metadata": {"annotations": notes}}, "default")
 
 
-async def a_quota_goes(env: Env) -> None:
+async def a_quota_goes(env: RequeueEnv) -> None:
     await env.cluster.delete(Kind.RESOURCE_QUOTAS, "q", "default")
 
 
-async def a_node_gets_cards(env: Env) -> None:
+async def a_node_gets_cards(env: RequeueEnv) -> None:
     cards = json.dumps([{**CARD, "health": True}, {**CARD, "id": "H", "health": True}])
     await env.cluster.patch(Kind.NODES, "n", {"metadata": {"annotations": {REGISTER: cards}}})
 
 
-async def a_namespace_allows_other_cards(env: Env) -> None:
+async def a_namespace_allows_other_cards(env: RequeueEnv) -> None:
     notes = {"nvidia.com/use-gpuuuid": "G"}
     await env.cluster.patch(Kind.NAMESPACES, "default", {"metadata": {"annotations": notes}})
 
 
-async def a_pod_is_labelled(env: Env) -> None:
+async def a_pod_is_labelled(env: RequeueEnv) -> None:
     await env.cluster.patch(Kind.PODS, "p", {"metadata": {"labels": {"a": "b"}}}, "default")
 
 
-async def a_pod_comes(env: Env) -> None:
+async def a_pod_comes(env: RequeueEnv) -> None:
     await env.cluster.create(Kind.PODS, a_pod("new"))
 
 
-async def a_quota_is_lowered(env: Env) -> None:
+async def a_quota_is_lowered(env: RequeueEnv) -> None:
     await env.cluster.replace(Kind.RESOURCE_QUOTAS, a_quota(90, 60))
 
 
-async def a_node_is_labelled(env: Env) -> None:
+async def a_node_is_labelled(env: RequeueEnv) -> None:
     await env.cluster.patch(Kind.NODES, "n", {"metadata": {"labels": {"a": "b"}}})
 
 
-async def a_namespace_comes(env: Env) -> None:
+async def a_namespace_comes(env: RequeueEnv) -> None:
     await env.cluster.ensure_namespace("another")
 
 
-async def a_quota_comes(env: Env) -> None:
+async def a_quota_comes(env: RequeueEnv) -> None:
     await env.cluster.create(Kind.RESOURCE_QUOTAS, {**a_quota(1, 0), "metadata": {"name": "r", "namespace": "default"}})
 
 
@@ -184,7 +184,9 @@ FREES_NOT = (
 
 @pytest.mark.parametrize("happens", [*FREES, *FREES_NOT], ids=lambda what: what.__name__)
 @pytest.mark.parametrize("waiting", [True, False], ids=["somebody waits", "nobody waits"])
-async def test_what_frees_devices_wakes_who_waits(happens: Callable[[Env], Awaitable[None]], waiting: bool) -> None:
+async def test_what_frees_devices_wakes_who_waits(
+    happens: Callable[[RequeueEnv], Awaitable[None]], waiting: bool
+) -> None:
     async with opened() as env:
         await env.cluster.create(Kind.PODS, a_pod("p", phase="Running"))
         await env.cluster.create(Kind.RESOURCE_QUOTAS, a_quota(100, 50))

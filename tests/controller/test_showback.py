@@ -27,7 +27,7 @@ PLACED = Holding("team-a", "NVIDIA", "A10", "placed")
 class Process:
     """A controller: its caches, and its showback, which read the Lease when it started."""
 
-    def __init__(self, env: Env) -> None:
+    def __init__(self, env: ShowbackEnv) -> None:
         self.core = core_on(None, clock=lambda: env.now)
         self.showback = Showback(self.core.view)
         self.core.caches.put(Kind.NODES, NODE)
@@ -46,7 +46,7 @@ class Process:
         self.showback.pod_changed(obj["metadata"]["uid"])
 
 
-class Env:
+class ShowbackEnv:
     """Processes that see the same pods at the same time; the first one leads, and Prometheus reads it."""
 
     def __init__(self) -> None:
@@ -136,7 +136,7 @@ ACTIONS = st.lists(
 @given(ACTIONS)
 def test_prometheus_counts_all_whoever_leads(actions: list[tuple[str, int]]) -> None:
     """Whatever comes and goes, and whenever a leader is killed, nothing is lost and nothing counted twice."""
-    env = Env()
+    env = ShowbackEnv()
     for action, number in actions:
         uid = f"u{number}"
         match action:
@@ -156,7 +156,7 @@ def test_prometheus_counts_all_whoever_leads(actions: list[tuple[str, int]]) -> 
 
 
 def test_a_series_begins_with_0_and_follows_by_one_read() -> None:
-    env = Env()
+    env = ShowbackEnv()
     env.put("u", placed=True)
     env.pass_time(30)
     assert dict(env.leader.read()) == {PLACED: Totals()}
@@ -166,7 +166,7 @@ def test_a_series_begins_with_0_and_follows_by_one_read() -> None:
 
 @pytest.mark.parametrize("gone", [False, True])
 def test_a_pod_under_deletion_counts_until_its_deadline(gone: bool) -> None:
-    env = Env()
+    env = ShowbackEnv()
     env.put("u", placed=True)
     ending = {"deletionTimestamp": env.stamp(), "deletionGracePeriodSeconds": 30}
     env.processes[0].put({**env.pods["u"], "metadata": {**env.pods["u"]["metadata"], **ending}})
@@ -178,7 +178,7 @@ def test_a_pod_under_deletion_counts_until_its_deadline(gone: bool) -> None:
 
 
 def test_the_only_replica_goes_on_after_its_restart_where_the_lease_says() -> None:
-    env = Env()
+    env = ShowbackEnv()
     env.put("u", placed=True)
     env.pass_time(1000)
     env.lease = {UNTIL: f"{env.now - 60}"}
@@ -189,7 +189,7 @@ def test_the_only_replica_goes_on_after_its_restart_where_the_lease_says() -> No
 
 @pytest.mark.parametrize("text", ["nonsense", "nan", "inf", "", "99999999999999"])
 def test_a_lease_that_says_nothing_of_use_begins_now_at_the_latest(text: str) -> None:
-    env = Env()
+    env = ShowbackEnv()
     env.put("u", placed=True)
     env.leader.observe({UNTIL: text})
     env.pass_time(10)
@@ -198,7 +198,7 @@ def test_a_lease_that_says_nothing_of_use_begins_now_at_the_latest(text: str) ->
 
 
 def test_the_sums_of_a_namespace_that_is_gone_go_once_they_were_read() -> None:
-    env = Env()
+    env = ShowbackEnv()
     env.put("u", placed=True)
     env.pass_time(10)
     env.delete("u")

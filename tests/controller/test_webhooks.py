@@ -31,7 +31,7 @@ async def always() -> bool:
     return True
 
 
-class Env:
+class WebhooksEnv:
     """A cluster with both configurations as rendered, and the leader with a device configuration."""
 
     def __init__(self, vendors: Vendors = BUILTIN) -> None:
@@ -68,7 +68,7 @@ def opened(hooks: dict[str, JSON]) -> None:
 
 
 async def test_what_is_as_rendered_is_left_alone() -> None:
-    env = Env()
+    env = WebhooksEnv()
     await env.install()
     before = [await env.cluster.get(kind, NAME) for kind in (MUTATING, VALIDATING)]
     assert await env.reconciler.reconcile()
@@ -78,7 +78,7 @@ async def test_what_is_as_rendered_is_left_alone() -> None:
 
 
 async def test_conditions_follow_the_device_configuration_and_nothing_else_changes() -> None:
-    env = Env(RENAMED)
+    env = WebhooksEnv(RENAMED)
     await env.install()
     other = {"name": "other.example", "matchConditions": [{"name": "mine", "expression": "true"}]}
     await env.edit(VALIDATING, lambda hooks: hooks.update(other=other))
@@ -96,7 +96,7 @@ async def test_conditions_follow_the_device_configuration_and_nothing_else_chang
 
 
 async def test_an_edited_condition_is_put_right_with_an_event_each_time() -> None:
-    env = Env()
+    env = WebhooksEnv()
     await env.install()
     for times in (1, 2):
         await env.edit(VALIDATING, opened)
@@ -111,7 +111,7 @@ async def test_an_edited_condition_is_put_right_with_an_event_each_time() -> Non
 
 
 async def test_without_the_right_to_patch_it_says_what_differs() -> None:
-    env = Env()
+    env = WebhooksEnv()
     await env.install()
     await env.edit(VALIDATING, opened)
 
@@ -134,7 +134,7 @@ async def test_without_the_right_to_patch_it_says_what_differs() -> None:
 
 
 async def test_without_the_right_to_read_it_says_so() -> None:
-    env = Env()
+    env = WebhooksEnv()
 
     async def forbid(step: str) -> None:
         if step == "get:before":
@@ -149,7 +149,7 @@ async def test_without_the_right_to_read_it_says_so() -> None:
 
 
 async def test_configurations_that_are_not_there_are_no_problem() -> None:
-    env = Env(RENAMED)
+    env = WebhooksEnv(RENAMED)
     await env.install(VALIDATING)
     await env.reconciler.reconcile()
     assert env.reconciler.problem == ""
@@ -160,7 +160,7 @@ async def test_the_webhook_that_only_warns_may_fail_open() -> None:
     hooks = list(yaml.safe_load_all(MANIFEST.read_text()))[1]["webhooks"]
     (quotas,) = (hook for hook in hooks if hook["rules"][0]["resources"] == ["resourcequotas"])
     assert quotas["failurePolicy"] == "Ignore"
-    env = Env()
+    env = WebhooksEnv()
     await env.install()
     await env.edit(VALIDATING, lambda hooks: hooks.pop(quotas["name"]))
     await env.reconciler.reconcile()
@@ -169,7 +169,7 @@ async def test_the_webhook_that_only_warns_may_fail_open() -> None:
 
 
 async def test_other_edits_are_reported_and_left() -> None:
-    env = Env()
+    env = WebhooksEnv()
     await env.install()
 
     def edit(hooks: dict[str, JSON]) -> None:
@@ -199,7 +199,7 @@ async def test_other_edits_are_reported_and_left() -> None:
     ],
 )
 async def test_edited_rules_are_reported_and_left(edit: Callable[[JSON], None]) -> None:
-    env = Env()
+    env = WebhooksEnv()
     await env.install()
     await env.edit(VALIDATING, lambda hooks: edit(hooks["guard.webhook.hami.io"]["rules"][0]))
     before = await env.webhooks(VALIDATING)
@@ -212,7 +212,7 @@ async def test_edited_rules_are_reported_and_left(edit: Callable[[JSON], None]) 
 
 
 async def test_rules_written_in_another_way_are_the_same() -> None:
-    env = Env()
+    env = WebhooksEnv()
     await env.install()
 
     def split(hooks: dict[str, JSON]) -> None:
@@ -225,7 +225,7 @@ async def test_rules_written_in_another_way_are_the_same() -> None:
 
 
 async def test_somebody_else_s_write_meanwhile_is_kept() -> None:
-    env = Env()
+    env = WebhooksEnv()
     await env.install()
     await env.edit(VALIDATING, opened)
 
@@ -248,7 +248,7 @@ async def test_somebody_else_s_write_meanwhile_is_kept() -> None:
 
 async def test_who_lost_the_lease_meanwhile_leaves_what_its_successor_wrote() -> None:
     """A process with the configuration of before, which stood still until now."""
-    env = Env(RENAMED)
+    env = WebhooksEnv(RENAMED)
     await env.install()
     await env.reconciler.reconcile()
     written = await env.webhooks(VALIDATING)
@@ -263,7 +263,7 @@ async def test_who_lost_the_lease_meanwhile_leaves_what_its_successor_wrote() ->
 
 
 async def test_who_can_not_read_the_lease_writes_nothing() -> None:
-    env = Env()
+    env = WebhooksEnv()
     await env.install()
     await env.edit(VALIDATING, opened)
 
@@ -277,7 +277,7 @@ async def test_who_can_not_read_the_lease_writes_nothing() -> None:
 
 
 async def test_a_cluster_that_does_not_answer_ends_nothing() -> None:
-    env = Env()
+    env = WebhooksEnv()
     await env.install()
     await env.edit(VALIDATING, opened)
     pauses = []
@@ -300,7 +300,7 @@ async def test_a_cluster_that_does_not_answer_ends_nothing() -> None:
 
 
 async def test_without_a_name_none_are_looked_at() -> None:
-    env = Env()
+    env = WebhooksEnv()
     await env.install()
     await env.edit(VALIDATING, opened)
     reconciler = WebhookReconciler(env.cluster, "", BUILTIN, ObjectEvents(env.cluster, env.counts), always)

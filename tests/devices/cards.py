@@ -204,13 +204,13 @@ def first_allocation(fit: NodeFit) -> Allocation:
     return next(row["NVIDIA"] for row in fit.rows if row)
 
 
-def holds(fit: NodeFit) -> list[Claim]:
-    return fit.holds()
+def claims(fit: NodeFit) -> list[Claim]:
+    return fit.claims()
 
 
 def debit(fit: NodeFit, kinds: Kinds, *, init_finished: bool = False) -> tuple[int, int, int]:
     """Slots, MiB and cores that quota counts for the placement."""
-    total = per_vendor(fit.holds(), kinds, init_finished=init_finished).get("NVIDIA", Debit())
+    total = per_vendor(fit.claims(), kinds, init_finished=init_finished).get("NVIDIA", Debit())
     return (total.slots, total.memory, total.cores)
 
 

@@ -322,8 +322,7 @@ def test_what_is_written_reads_back_as_what_was_placed(rows):
     raw["metadata"]["annotations"] |= written
     back = CHART[B3].decode(Pod.from_object(raw))
     assert [[(e.uuid, e.memory, e.cores) for e in row] for row in back] == [
-        [(d.uuid, d.booking.memory, d.booking.cores) for d in (row[B3].devices if B3 in row else ())]
-        for row in result.rows
+        [(d.uuid, d.share.memory, d.share.cores) for d in (row[B3].devices if B3 in row else ())] for row in result.rows
     ]
-    total = per_vendor(result.holds(), ask.pod.kinds).get(B3, Debit())
+    total = per_vendor(result.claims(), ask.pod.kinds).get(B3, Debit())
     assert total.slots == sum(len(row) for row in back)

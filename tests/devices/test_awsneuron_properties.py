@@ -65,7 +65,7 @@ def given_devices(result, on):
     if isinstance(result, Rejection):
         return str(result)
     (row,) = result.rows
-    return [(int(d.uuid.rpartition("-")[2]), d.booking.mask) for d in row["AWSNeuron"].devices]
+    return [(int(d.uuid.rpartition("-")[2]), d.share.mask) for d in row["AWSNeuron"].devices]
 
 
 def admitted_by(notes, device):
@@ -170,20 +170,20 @@ def test_no_core_is_ever_given_twice_and_no_limit_overrun(on, manifest, limits):
     if isinstance(result, Rejection):
         assert str(result)
         return
-    spent = in_units(per_vendor(result.holds(), incoming.kinds), CHART)
+    spent = in_units(per_vendor(result.claims(), incoming.kinds), CHART)
     assert all(spent[key] <= limit for key, limit in limits.items() if key in spent)
     devices = {device.uuid: device for device in on.inventories["AWSNeuron"].devices}
     cacheable = {(u, c) for u, d in devices.items() for c in range(d.cores) if on.used("AWSNeuron", u).mask >> c & 1}
     for container, kind, row in zip(incoming.containers, incoming.kinds, result.rows, strict=True):
         chosen = row["AWSNeuron"].devices if row else ()
-        mine = {(d.uuid, core) for d in chosen for core in range(31) if d.booking.mask >> core & 1}
+        mine = {(d.uuid, core) for d in chosen for core in range(31) if d.share.mask >> core & 1}
         assert mine.isdisjoint(cacheable)
         assert all(core < devices[uuid].cores and devices[uuid].healthy for uuid, core in mine)
         wanted = container.amount("aws.amazon.com/neuroncore")
         count = container.amount("aws.amazon.com/neuron")
         per_device = next(iter(devices.values())).cores
         assert len(mine) == (int(wanted) if wanted else int(count or 0) * per_device)
-        assert [d.booking.cores for d in chosen] == [d.booking.mask.bit_count() for d in chosen]
+        assert [d.share.cores for d in chosen] == [d.share.mask.bit_count() for d in chosen]
         if kind is not ContainerKind.INIT:
             cacheable |= mine
 
@@ -195,7 +195,7 @@ def test_what_is_written_reads_back_as_what_was_given(on, manifest):
         return
     written = VENDOR.encode(result.rows, on.node, NOW)
     incoming = Pod.from_object({**manifest, "metadata": {**manifest["metadata"], "annotations": written}})
-    assert list(read_placed(VENDOR, incoming).holds) == result.holds()
+    assert list(read_placed(VENDOR, incoming).claims) == result.claims()
     assert set(written) <= set(VENDOR.keys.owned)
 
 
@@ -207,7 +207,7 @@ def test_a_waiting_pod_is_never_charged_more_than_its_placement(views, manifest)
     for view in views:
         result = fitted(view, manifest)
         if not isinstance(result, Rejection):
-            actual = in_units(per_vendor(result.holds(), incoming.kinds), CHART)
+            actual = in_units(per_vendor(result.claims(), incoming.kinds), CHART)
             assert all(amount <= actual[key] for key, amount in charge.amounts.items())
 
 

@@ -16,7 +16,7 @@ from hami_webhook.devices.lock_annotations import COMMON_LOCK, NodeLock
 from hami_webhook.devices.model import (
     AllocatedDevice,
     Allocation,
-    DeviceReservation,
+    DeviceShare,
     FixedMemory,
     Request,
     ShareOfCard,
@@ -233,8 +233,7 @@ def test_what_a_container_asks(amounts: Any, request_: Request | None) -> None:
 def allocation(*cards: tuple[int, int, int]) -> dict[str, Allocation]:
     """Cards by index, with MiB and cores."""
     devices = (
-        AllocatedDevice(f"m-1-cambricon-mlu-{index}", DeviceReservation(memory, cores))
-        for index, memory, cores in cards
+        AllocatedDevice(f"m-1-cambricon-mlu-{index}", DeviceShare(memory, cores)) for index, memory, cores in cards
     )
     return {"MLU": Allocation("MLU", tuple(devices))}
 
@@ -261,6 +260,6 @@ def test_the_profile_is_that_of_the_first_card(rows: Any, text: str, profile: st
         "CAMBRICON_DSMLU_PROFILE": profile,
     }
     assert MLU.decode(Pod.from_object(pod(annotations=written))) == [
-        [DeviceEntry(d.uuid, "MLU", d.booking.memory, d.booking.cores) for d in row["MLU"].devices] if row else []
+        [DeviceEntry(d.uuid, "MLU", d.share.memory, d.share.cores) for d in row["MLU"].devices] if row else []
         for row in rows
     ]

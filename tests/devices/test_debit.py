@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hami_webhook.devices.debit import Debit, per_device, per_vendor
-from hami_webhook.devices.model import Claim, DeviceReservation, PodUsage, Usage
+from hami_webhook.devices.model import Claim, DeviceShare, PodUsage, Usage
 from hami_webhook.devices.placement_annotations import nanoseconds, placement_counts, read_placed
 from hami_webhook.kube.objects import ContainerKind
 
@@ -16,17 +16,17 @@ from .cards import ALLOCATED, container, init, nvidia, pod
 INIT, SIDECAR, APP = ContainerKind.INIT, ContainerKind.SIDECAR, ContainerKind.APP
 
 
-def lived_through(holds, kinds, card, init_finished):
+def lived_through(claims, kinds, card, init_finished):
     """The most of a card that is held at any moment while the containers start one after another."""
-    mine = [hold for hold in holds if (hold.vendor, hold.uuid) == card]
+    mine = [claim for claim in claims if (claim.vendor, claim.uuid) == card]
 
     def of(rows):
-        held = [hold for hold in mine if hold.row in rows]
+        held = [claim for claim in mine if claim.row in rows]
         slots = 0
-        for row, group in groupby(sorted(held, key=lambda hold: hold.row), key=lambda hold: hold.row):
-            taken = [hold.slots for hold in group]
+        for row, group in groupby(sorted(held, key=lambda claim: claim.row), key=lambda claim: claim.row):
+            taken = [claim.slots for claim in group]
             slots += max(taken) if kinds[row] is INIT else sum(taken)
-        return (slots, sum(hold.memory for hold in held), sum(hold.cores for hold in held))
+        return (slots, sum(claim.memory for claim in held), sum(claim.cores for claim in held))
 
     moments, running = [], set()
     for row, kind in enumerate(kinds):
@@ -45,7 +45,7 @@ kind_lists = st.tuples(
 
 @given(st.data(), kind_lists, st.booleans())
 def test_a_debit_is_the_peak_of_each_card_over_the_pods_life(data, kinds, init_finished):
-    hold = st.builds(
+    claim = st.builds(
         Claim,
         st.sampled_from(["NVIDIA", "DCU"]),
         st.sampled_from(["a", "b"]),
@@ -54,12 +54,12 @@ def test_a_debit_is_the_peak_of_each_card_over_the_pods_life(data, kinds, init_f
         st.integers(0, 9),
         st.integers(1, 3),
     )
-    holds = data.draw(st.lists(hold, max_size=10))
-    cards = {(hold.vendor, hold.uuid) for hold in holds}
-    expected = {card: lived_through(holds, kinds, card, init_finished) for card in cards}
-    found = per_device(holds, kinds, init_finished=init_finished)
+    claims = data.draw(st.lists(claim, max_size=10))
+    cards = {(claim.vendor, claim.uuid) for claim in claims}
+    expected = {card: lived_through(claims, kinds, card, init_finished) for card in cards}
+    found = per_device(claims, kinds, init_finished=init_finished)
     assert found == {card: debit for card, debit in expected.items() if debit != Debit()}
-    totals = per_vendor(holds, kinds, init_finished=init_finished)
+    totals = per_vendor(claims, kinds, init_finished=init_finished)
     for vendor in ("NVIDIA", "DCU"):
         mine = [debit for card, debit in expected.items() if card[0] == vendor]
         assert totals.get(vendor, Debit()) == sum(mine, Debit())
@@ -70,7 +70,7 @@ def test_cores_told_apart_are_joined_and_counted(data, kinds, init_finished):
     """The cores held are a set at each moment of the pod's life; a device's mask has all that are ever held."""
     row = st.integers(0, len(kinds) - 1)
     held = data.draw(st.lists(st.tuples(row, st.integers(1, 15)), max_size=6))
-    holds = [Claim("AWSNeuron", "d", row, 0, mask.bit_count(), mask=mask) for row, mask in held]
+    claims = [Claim("AWSNeuron", "d", row, 0, mask.bit_count(), mask=mask) for row, mask in held]
     cores, ever, running = 0, set(), set()
     for number, kind in enumerate(kinds):
         mine = {bit for row, mask in held if row == number for bit in range(4) if mask >> bit & 1}
@@ -82,25 +82,25 @@ def test_cores_told_apart_are_joined_and_counted(data, kinds, init_finished):
         else:
             running |= mine
     cores = max(cores, len(running))
-    found = per_device(holds, kinds, init_finished=init_finished).get(("AWSNeuron", "d"), Debit())
+    found = per_device(claims, kinds, init_finished=init_finished).get(("AWSNeuron", "d"), Debit())
     assert (found.cores, found.mask) == (cores, sum(1 << bit for bit in ever))
-    assert per_vendor(holds, kinds, init_finished=init_finished).get("AWSNeuron", Debit()).cores == cores
+    assert per_vendor(claims, kinds, init_finished=init_finished).get("AWSNeuron", Debit()).cores == cores
 
 
 def test_pods_on_one_card_join_their_masks_and_a_container_adds_its_own():
     incoming = pod(container())
     both = Usage.of((PodUsage(incoming, 1, 0, 2, 0b0011), PodUsage(incoming, 1, 0, 2, 0b0110)))
     assert (both.slots, both.cores, both.mask) == (2, 3, 0b0111)
-    after = both.plus(DeviceReservation(0, 1, mask=0b1000))
+    after = both.plus(DeviceShare(0, 1, mask=0b1000))
     assert (after.slots, after.cores, after.mask) == (3, 4, 0b1111)
-    shares = Usage.of((PodUsage(incoming, 1, 0, 30), PodUsage(incoming, 1, 0, 40))).plus(DeviceReservation(0, 20))
+    shares = Usage.of((PodUsage(incoming, 1, 0, 30), PodUsage(incoming, 1, 0, 40))).plus(DeviceShare(0, 20))
     assert (shares.slots, shares.cores, shares.mask) == (3, 90, 0)
 
 
 def test_a_row_beyond_the_containers_counts_as_an_app_container():
-    holds = [Claim("NVIDIA", "a", 0, 5, 1), Claim("NVIDIA", "a", 7, 6, 2)]
-    assert per_device(holds, [INIT]) == {("NVIDIA", "a"): Debit(1, 6, 2)}
-    assert per_device(holds, [APP]) == {("NVIDIA", "a"): Debit(2, 11, 3)}
+    claims = [Claim("NVIDIA", "a", 0, 5, 1), Claim("NVIDIA", "a", 7, 6, 2)]
+    assert per_device(claims, [INIT]) == {("NVIDIA", "a"): Debit(1, 6, 2)}
+    assert per_device(claims, [APP]) == {("NVIDIA", "a"): Debit(2, 11, 3)}
 
 
 @pytest.mark.parametrize(

@@ -88,7 +88,7 @@ def sgpu() -> Node:
     return read_node("n1", **{"metax-tech.com/node-gpu-devices": json.dumps(cards)})
 
 
-def booked(vendor: str, placed: Placed | Mapping[str, str], where: FitEnv) -> list[tuple[int, int]]:
+def expected_share(vendor: str, placed: Placed | Mapping[str, str], where: FitEnv) -> list[tuple[int, int]]:
     """MiB and cores of every entry that placement wrote."""
     assert isinstance(placed, Placed), placed
     entries = [entry for entry in placed.annotations[where.vendors[vendor].keys.allocated].split(":") if entry != ";"]
@@ -186,7 +186,7 @@ def env(row: Row) -> FitEnv:
 def test_the_finest_share_there_is_can_be_had_and_is_what_is_booked(row: Row) -> None:
     where = env(row)
     incoming = row.names.pod("p", *row.least, notes=row.notes)
-    assert booked(row.vendor, where.place(incoming), where) == [row.finest]
+    assert expected_share(row.vendor, where.place(incoming), where) == [row.finest]
 
 
 @pytest.mark.parametrize("row", ROWS, ids=row_id)
@@ -208,7 +208,7 @@ def test_several_cards_are_split_or_given_whole_as_the_vendor_can(row: Row) -> N
         assert row.of_two in where.admit(incoming).message
         return
     placed = where.place(incoming)
-    assert booked(row.vendor, placed, where) == [row.of_two] * 2
+    assert expected_share(row.vendor, placed, where) == [row.of_two] * 2
     another = where.place(row.names.pod("next", *row.least, notes=row.notes))
     if row.alone:
         assert isinstance(another, dict), "a card given whole is shared"

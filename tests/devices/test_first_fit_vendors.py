@@ -63,7 +63,7 @@ class Rules:
         """Hygon's and Cambricon's: without cores a container takes all of a card's."""
         return self.types is not None
 
-    def booking(self, wanted: JSON, device: Device) -> tuple[int, int]:
+    def share(self, wanted: JSON, device: Device) -> tuple[int, int]:
         """MiB and cores that the card would be booked with."""
         memory, whole = (wanted.get("memory") or 0) * self.unit, wanted["count"] > 1
         if self.key == "Mthreads":
@@ -78,7 +78,7 @@ class Rules:
         if self.key == "Mthreads":
             memory, cores = wanted.get("memory"), wanted.get("cores")
             return wanted["count"] > 1 or memory is None or (memory, cores) == (96, 16)
-        return self.booking(wanted, device)[1] == device.cores
+        return self.share(wanted, device)[1] == device.cores
 
 
 RULES = [
@@ -118,8 +118,8 @@ def views(draw: Any, rules: Rules) -> NodeView:
         devices.append(device)
         if draw(st.booleans()):
             taken = st.sampled_from([0, cores // 10, cores // 4, cores // 2, cores])
-            booked = st.integers(0, memory) | st.sampled_from([0, memory])
-            usage[rules.key, device.uuid] = Usage(draw(st.integers(0, 4)), draw(booked), draw(taken))
+            expected_share = st.integers(0, memory) | st.sampled_from([0, memory])
+            usage[rules.key, device.uuid] = Usage(draw(st.integers(0, 4)), draw(expected_share), draw(taken))
     return NodeView(read_node("n1"), {rules.key: Inventory(tuple(devices))}, usage)
 
 
@@ -159,7 +159,7 @@ def plain_reading(rules: Rules, view: NodeView, wanted: JSON, notes: dict[str, s
 
     def rank(place: int) -> tuple[Any, ...]:
         device = devices[place]
-        used, (memory, cores) = view.used(rules.key, device.uuid), rules.booking(wanted, device)
+        used, (memory, cores) = view.used(rules.key, device.uuid), rules.share(wanted, device)
         score = (
             Fraction(used.slots + 1, device.slots)
             + Fraction(used.cores + cores, device.cores)
@@ -173,7 +173,7 @@ def plain_reading(rules: Rules, view: NodeView, wanted: JSON, notes: dict[str, s
         return first, -device.numa, -place
 
     def label(device: Device) -> str | None:
-        used, (memory, cores) = view.used(rules.key, device.uuid), rules.booking(wanted, device)
+        used, (memory, cores) = view.used(rules.key, device.uuid), rules.share(wanted, device)
         use, nouse = (items(notes.get(key, "")) for key in rules.lists)
         types, no_types = (items(notes.get(key, "").lower()) for key in rules.types or ("", ""))
         model = device.type.lower()
@@ -200,7 +200,7 @@ def plain_reading(rules: Rules, view: NodeView, wanted: JSON, notes: dict[str, s
         if why is not None:
             counted[why] += 1
             continue
-        chosen.append(DeviceEntry(device.uuid, rules.key, *rules.booking(wanted, device)))
+        chosen.append(DeviceEntry(device.uuid, rules.key, *rules.share(wanted, device)))
         if len(chosen) == wanted["count"]:
             return chosen
     counted["AllocatedCardsInsufficientRequest"] = len(chosen)
@@ -219,7 +219,7 @@ def fitted(rules: Rules, view: NodeView, manifest: JSON, budget: PodBudget | Non
 def entries(rules: Rules, fit: NodeFit) -> list[list[DeviceEntry]]:
     """What each container was given."""
     return [
-        [DeviceEntry(d.uuid, rules.key, d.booking.memory, d.booking.cores) for d in row[rules.key].devices]
+        [DeviceEntry(d.uuid, rules.key, d.share.memory, d.share.cores) for d in row[rules.key].devices]
         for row in fit.rows
     ]
 
@@ -253,9 +253,9 @@ def test_a_placement_keeps_within_every_card_and_the_quota_and_is_written_as_giv
     if not isinstance(fit, NodeFit):
         assert str(fit)
         return
-    assert budget.admits(fit.holds())
+    assert budget.admits(fit.claims())
     cards = {device.uuid: device for device in view.inventories[rules.key].devices}
-    debits = per_device(fit.holds(), manifest.kinds)
+    debits = per_device(fit.claims(), manifest.kinds)
     for (_, uuid), debit in debits.items():
         device, used = cards[uuid], view.used(rules.key, uuid)
         assert device.healthy
@@ -267,7 +267,7 @@ def test_a_placement_keeps_within_every_card_and_the_quota_and_is_written_as_giv
     for each, row in zip(wanted, given_, strict=True):
         assert len({entry.uuid for entry in row}) == len(row) == each["count"]
         if each["count"] > 1:
-            assert all((entry.memory, entry.cores) == rules.booking(each, cards[entry.uuid]) for entry in row)
+            assert all((entry.memory, entry.cores) == rules.share(each, cards[entry.uuid]) for entry in row)
             assert all(view.used(rules.key, entry.uuid).slots == 0 for entry in row)
     written = placement_annotations(manifest, fit, view, rules.vendors, NOW)
     assert vendor.decode(Pod.from_object(pod(annotations=written))) == given_

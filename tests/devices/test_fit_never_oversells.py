@@ -99,8 +99,8 @@ def test_a_placement_keeps_within_every_card_and_every_rule(on, incoming, memory
         assert str(fit)
         return
     cards = {device.uuid: device for device in on.inventories["NVIDIA"].devices}
-    holds = fit.holds()
-    for (vendor, uuid), debit in per_device(holds, incoming.kinds).items():
+    claims = fit.claims()
+    for (vendor, uuid), debit in per_device(claims, incoming.kinds).items():
         device, used = cards[uuid], on.used(vendor, uuid)
         assert used.slots < device.slots
         assert used.memory + debit.memory <= device.memory
@@ -110,8 +110,8 @@ def test_a_placement_keeps_within_every_card_and_every_rule(on, incoming, memory
         assert device.healthy
         assert uuid not in on.inventories["NVIDIA"].facts.cordoned
     if budget is not None:
-        assert budget.admits(holds)
-    assert all(hold.memory > 0 for hold in holds)
+        assert budget.admits(claims)
+    assert all(claim.memory > 0 for claim in claims)
     bound = incoming.annotations.get("nvidia.com/numa-bind") == "true"
     for item, row in zip(incoming.containers, fit.rows, strict=True):
         count = int(item.limits["nvidia.com/gpu"])
@@ -131,7 +131,7 @@ def instances_stay_apart(on, incoming, fit):
         cacheable, sidecars = [], []
         for kind, row in zip(kinds, fit.rows, strict=True):
             found = row["NVIDIA"].devices if row else ()
-            mine = [d.booking.mark.placement for d in found if d.uuid == device.uuid and d.booking.mark]
+            mine = [d.share.mark.placement for d in found if d.uuid == device.uuid and d.share.mark]
             if kind is ContainerKind.INIT:
                 disjoint([*before, *sidecars, *mine])
                 continue
@@ -151,6 +151,6 @@ def test_the_cost_of_a_pod_without_limit_is_enough_for_it(on, incoming):
     free = fitted(incoming, on)
     if isinstance(free, Rejection):
         return
-    total = sum(per_device(free.holds(), incoming.kinds).values(), Debit())
+    total = sum(per_device(free.claims(), incoming.kinds).values(), Debit())
     again = fitted(incoming, on, room(incoming, memory=total.memory, slots=total.slots, cores=total.cores))
     assert not isinstance(again, Rejection)

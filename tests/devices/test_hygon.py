@@ -12,7 +12,7 @@ from hami_webhook.devices.lock_annotations import COMMON_LOCK
 from hami_webhook.devices.model import (
     AllocatedDevice,
     Allocation,
-    DeviceReservation,
+    DeviceShare,
     FixedMemory,
     RegistrationError,
     Request,
@@ -182,8 +182,8 @@ def test_limits_come_before_requests_and_memory_is_in_units() -> None:
 
 
 def test_a_slot_for_every_container_and_nothing_else() -> None:
-    one = Allocation("DCU", (AllocatedDevice("DCU-A", DeviceReservation(2000, 60)),))
-    two = Allocation("DCU", tuple(AllocatedDevice(uuid, DeviceReservation(65520, 100)) for uuid in ("DCU-B", "DCU-A")))
+    one = Allocation("DCU", (AllocatedDevice("DCU-A", DeviceShare(2000, 60)),))
+    two = Allocation("DCU", tuple(AllocatedDevice(uuid, DeviceShare(65520, 100)) for uuid in ("DCU-B", "DCU-A")))
     text = ";DCU-A,DCU,2000,60:;DCU-B,DCU,65520,100:DCU-A,DCU,65520,100:;"
     written = DCU.encode([{}, {"DCU": one}, {"DCU": two}], read_node(), NOW)
     assert written == {"hami.io/dcu-devices-to-allocate": text, "hami.io/dcu-devices-allocated": text}

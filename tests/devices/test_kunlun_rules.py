@@ -228,7 +228,7 @@ def test_no_card_is_oversold_nor_split_two_ways_nor_used_through_both_plugins(st
         assert str(fit)
         return
     devices = {(key, d.uuid): d for key, inventory in view.inventories.items() for d in inventory.devices}
-    for (key, uuid), debit in per_device(fit.holds(), incoming.kinds).items():
+    for (key, uuid), debit in per_device(fit.claims(), incoming.kinds).items():
         used = view.used(key, uuid)
         assert used.memory + debit.memory <= devices[key, uuid].memory
         assert key == "XPU" or used.slots == 0
@@ -239,8 +239,8 @@ def test_no_card_is_oversold_nor_split_two_ways_nor_used_through_both_plugins(st
             assert len({d.uuid for d in allocation.devices}) == len(allocation.devices)
             for device in allocation.devices:
                 used = then.get((key, device.uuid), Usage())
-                assert used.slots == 0 or (key, used.memory // used.slots) == ("XPU", device.booking.memory)
-                then[key, device.uuid] = used.plus(device.booking)
+                assert used.slots == 0 or (key, used.memory // used.slots) == ("XPU", device.share.memory)
+                then[key, device.uuid] = used.plus(device.share)
         taken_through = [(key, devices[key, uuid].index) for (key, uuid), used in then.items() if used.slots]
         assert len({index for _, index in taken_through}) == len(taken_through)
         vxpus = [used for (key, _), used in then.items() if key == "XPU"]
@@ -261,13 +261,13 @@ def test_the_annotations_say_what_was_given(state, manifest):
         ("XPU", ("xpu-devices-to-allocate", "xpu-devices-allocated")),
         ("kunlun", ("kunlun-allocated",)),
     ):
-        given_ = [[(d.uuid, d.booking) for d in row[key].devices] if key in row else [] for row in fit.rows]
+        given_ = [[(d.uuid, d.share) for d in row[key].devices] if key in row else [] for row in fit.rows]
         written = CHART[key].encode(fit.rows, view.node, NOW)
         for name in names:
             rows = decode_pod_devices(written[f"hami.io/{name}"])
             assert {entry.word for row in rows for entry in row} <= {key}
             assert [[(e.uuid, e.memory, e.cores) for e in row] for row in rows] == [
-                [(uuid, booking.memory, booking.cores) for uuid, booking in row] for row in given_
+                [(uuid, share.memory, share.cores) for uuid, share in row] for row in given_
             ]
 
 
@@ -277,12 +277,12 @@ def test_quota_is_never_exceeded_and_its_own_cost_is_always_enough(state, manife
     limits = {f"limits.{MEM}": memory, f"limits.{VXPU}": count, f"limits.{XPU}": count}
     within = placed(view, manifest, PodBudget(limits, kinds, CHART))
     if not isinstance(within, Rejection):
-        assert PodBudget(limits, kinds, CHART).admits(within.holds())
+        assert PodBudget(limits, kinds, CHART).admits(within.claims())
     free = placed(view, manifest)
     if isinstance(free, Rejection):
         return
     costs = {key: Debit() for key in ("XPU", "kunlun")}
-    for (key, _), debit in per_device(free.holds(), kinds).items():
+    for (key, _), debit in per_device(free.claims(), kinds).items():
         costs[key] += debit
     exactly = {f"limits.{MEM}": costs["XPU"].memory, f"limits.{VXPU}": costs["XPU"].slots}
     exactly[f"limits.{XPU}"] = costs["kunlun"].slots

@@ -271,14 +271,14 @@ def test_fit_never_oversells_a_card_nor_the_quota(on: NodeView, manifest: JSON, 
         return
     cards = {d.uuid: d for d in on.inventories[KEY].devices}
     online = asked.annotations.get(APP_CLASS) == "online"
-    for (vendor, uuid), debit in per_device(found.holds(), asked.kinds).items():
+    for (vendor, uuid), debit in per_device(found.claims(), asked.kinds).items():
         device, taken = cards[uuid], on.used(vendor, uuid)
         assert device.healthy
         assert taken.slots + debit.slots <= device.slots
         assert taken.memory + debit.memory <= device.memory
         assert debit.cores == 0 if online else taken.cores + debit.cores <= device.cores
     if budget is not None:
-        assert budget.admits(found.holds())
+        assert budget.admits(found.claims())
     for item, row in zip(asked.containers, found.rows, strict=True):
         given = [d.uuid for d in row[KEY].devices] if row else []
         assert len(set(given)) == len(given) == int(item.limits["metax-tech.com/sgpu"])

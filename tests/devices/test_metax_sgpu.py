@@ -20,7 +20,7 @@ from hami_webhook.devices.model import (
     Allocation,
     BadRequest,
     Device,
-    DeviceReservation,
+    DeviceShare,
     FixedMemory,
     RegistrationError,
     Request,
@@ -327,25 +327,25 @@ def test_a_bare_number_is_gibibytes_and_a_binary_unit_bytes(gib: int, mib: int) 
 
 
 def test_the_stamp_is_of_the_placement() -> None:
-    row = {"Metax-SGPU": Allocation("Metax-SGPU", (AllocatedDevice("A", DeviceReservation(1, 2)),))}
+    row = {"Metax-SGPU": Allocation("Metax-SGPU", (AllocatedDevice("A", DeviceShare(1, 2)),))}
     written = SHARED.encode([row], sgpu_node(), 1760000000.25)
     assert written[PLUGIN_TIME] == "1760000000250000000"
 
 
-booked = st.builds(
+expected_share = st.builds(
     AllocatedDevice,
     st.sampled_from(["GPU-A", "GPU-B"]),
-    st.builds(DeviceReservation, st.integers(0, 65536), st.integers(0, 100)),
+    st.builds(DeviceShare, st.integers(0, 65536), st.integers(0, 100)),
 )
 
 
-@given(st.lists(st.lists(booked, max_size=3), min_size=1, max_size=4))
+@given(st.lists(st.lists(expected_share, max_size=3), min_size=1, max_size=4))
 def test_what_is_written_is_read_back_and_the_plugin_is_told_the_same(rows: list[list[AllocatedDevice]]) -> None:
     written = SHARED.encode(
         [{"Metax-SGPU": Allocation("Metax-SGPU", tuple(row))} if row else {} for row in rows], sgpu_node(), NOW
     )
     found = SHARED.decode(replace(Pod.from_object(pod_with_limits()), annotations=written))
-    expected = [[(d.uuid, "Metax-SGPU", d.booking.memory, d.booking.cores) for d in row] for row in rows]
+    expected = [[(d.uuid, "Metax-SGPU", d.share.memory, d.share.cores) for d in row] for row in rows]
     read = [[(e.uuid, e.word, e.memory, e.cores) for e in row] for row in found or [[] for _ in rows]]
     assert read == expected
     reported = orjson.loads(written[PLUGIN_ALLOCATED])

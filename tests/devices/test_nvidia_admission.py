@@ -182,7 +182,7 @@ def test_steps_4_and_5_default_count_and_exclusive_cores(section, amounts, limit
 
 def test_step_5_says_in_the_log_why_cores_were_added():
     _, draft = admitted(raw_pod(container(gpu=1)))
-    assert draft.notes == ["container main: nvidia.com/gpucores set to 100, because it asks for whole cards"]
+    assert draft.messages == ["container main: nvidia.com/gpucores set to 100, because it asks for whole cards"]
 
 
 def test_requests_are_never_written():

@@ -177,7 +177,7 @@ def test_the_walk_stops_at_the_count_and_uses_a_card_once():
 
 
 @pytest.mark.parametrize(
-    ("request_", "devmem", "booked"),
+    ("request_", "devmem", "expected_share"),
     [
         (ShareOfCard(100), 40960, 40960),
         (ShareOfCard(50), 24577, 12288),
@@ -186,11 +186,11 @@ def test_the_walk_stops_at_the_count_and_uses_a_card_once():
         (FixedMemory(7), 40960, 7),
     ],
 )
-def test_memory_is_rounded_down_but_never_to_nothing(request_, devmem, booked):
+def test_memory_is_rounded_down_but_never_to_nothing(request_, devmem, expected_share):
     device = nvidia().inventory(node(card("a", devmem=devmem))).devices[0]
     request = Request(1, request_, 0)
-    assert nvidia().book(request, device, used(0)).memory == booked
-    assert nvidia().floor(request, device) == booked
+    assert nvidia().resolve_share(request, device, used(0)).memory == expected_share
+    assert nvidia().floor(request, device) == expected_share
 
 
 def test_cores_are_booked_at_most_as_a_whole_card():
@@ -268,7 +268,7 @@ def instances(incoming, on):
     result = fitted(incoming, on)
     if not isinstance(result, NodeFit):
         return str(result)
-    return [(d.uuid, d.booking.profile, d.booking.mark.placement.start) for d in first_allocation(result).devices]
+    return [(d.uuid, d.share.profile, d.share.mark.placement.start) for d in first_allocation(result).devices]
 
 
 @pytest.mark.parametrize(
@@ -301,7 +301,7 @@ def test_a_full_profile_falls_through_to_the_next_larger_one():
     profiles = [profile("1g.5gb", 5120, 14, (0, 1)), profile("2g.10gb", 10240, 28, (2, 2))]
     incoming = pod(container(gpu=2, mem=5000))
     fit = placed(incoming, view(node(mig_card("m", profiles))))
-    assert [(d.booking.profile, d.booking.memory, d.booking.cores) for d in first_allocation(fit).devices] == [
+    assert [(d.share.profile, d.share.memory, d.share.cores) for d in first_allocation(fit).devices] == [
         ("1g.5gb", 5120, 14),
         ("2g.10gb", 10240, 28),
     ]
@@ -364,7 +364,7 @@ def test_the_mode_chooses_between_mig_and_shared_cards(wanted, answer):
 def test_containers_of_one_pod_see_each_others_instances():
     incoming = pod(container("a", gpu=1, mem=8000), container("b", gpu=1, mem=8000))
     fit = placed(incoming, view(node(mig_card("m"))))
-    marks = [row["NVIDIA"].devices[0].booking.mark.placement for row in fit.rows]
+    marks = [row["NVIDIA"].devices[0].share.mark.placement for row in fit.rows]
     assert marks == [MigPlacement(0, 2), MigPlacement(2, 2)]
 
 
@@ -376,7 +376,7 @@ def test_a_floor_is_what_an_idle_card_would_be_booked_with():
 
 
 def test_the_label_where_nothing_can_be_booked_is_the_mig_one():
-    assert nvidia().unbookable == reasons.CARD_MIG_TOPOLOGY_INFEASIBLE
+    assert nvidia().unresolvable == reasons.CARD_MIG_TOPOLOGY_INFEASIBLE
     assert [p["name"] for p in A100_PROFILES] == ["1g.5gb", "2g.10gb", "3g.20gb"]
 
 

@@ -135,7 +135,7 @@ def test_scenario_12_init_and_app_share_a_card_where_two_would_cost_too_much(pol
     incoming = pod(init(gpu=1, mem=8000), container(gpu=1, mem=5000), policy=policy)
     on = view(node(card("a"), card("b")))
     fit = placed(incoming, on, room(incoming, memory=8000))
-    assert len({hold.uuid for hold in fit.holds()}) == 1
+    assert len({claim.uuid for claim in fit.claims()}) == 1
     assert debit(fit, incoming.kinds) == (1, 8000, 0)
     assert debit(fit, incoming.kinds, init_finished=True) == (1, 5000, 0)
 

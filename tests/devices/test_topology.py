@@ -433,7 +433,7 @@ def test_different_cards_are_preferred_and_further_instances_taken_only_where_ne
     allocation = first_allocation(placed(topology(4, mem=8000), on))
     assert " ".join(d.uuid for d in allocation.devices) == "n m n n"
     assert allocation.candidates == 2
-    assert [d.booking.mark.placement.start for d in allocation.devices] == [0, 0, 2, 4]
+    assert [d.share.mark.placement.start for d in allocation.devices] == [0, 0, 2, 4]
     assert chosen(topology(6, mem=8000), on) == "n m n n m m"
     assert record(topology(7, mem=8000), on) == ("2/2 CardMigTopologyInfeasible, 6/2 AllocatedCardsInsufficientRequest")
 

@@ -54,7 +54,7 @@ def scheduler(
 
 
 @dataclass
-class Env:
+class PreemptionEnv:
     """A namespace and a node that only its pods may use."""
 
     kubectl: Kubectl
@@ -111,8 +111,8 @@ class Env:
 
 
 @pytest.fixture
-def env(program: Deployment, scheduler: HamiScheduler) -> Iterator[Env]:
-    found = Env(program.kubectl, namespace(program.kubectl))
+def env(program: Deployment, scheduler: HamiScheduler) -> Iterator[PreemptionEnv]:
+    found = PreemptionEnv(program.kubectl, namespace(program.kubectl))
     yield found
     program.kubectl("delete", "pods", "-n", found.space, "--all", "--grace-period=0", "--force", "--wait=false")
     for name in found.nodes:
@@ -181,7 +181,7 @@ CASES = (
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-def test_a_pod_of_high_priority_wins_devices(env: Env, kubelets: Kubelets, case: Case) -> None:
+def test_a_pod_of_high_priority_wins_devices(env: PreemptionEnv, kubelets: Kubelets, case: Case) -> None:
     node = env.add_node(case.registered(env.space), **case.allocatable)
     env.fill(case.low, case.count, **case.annotations)
     env.kubectl.apply(env.pod("high", HIGH, case.high, **case.annotations))
@@ -194,7 +194,7 @@ def test_a_pod_of_high_priority_wins_devices(env: Env, kubelets: Kubelets, case:
     assert f"evicted {case.victims} pod" in env.events()
 
 
-def test_nobody_is_evicted(env: Env) -> None:
+def test_nobody_is_evicted(env: PreemptionEnv) -> None:
     full = env.add_node(cards(env.space, 1), **GPUS)
     env.fill(nvidia(), 1)
     waiting = [
@@ -211,7 +211,7 @@ def test_nobody_is_evicted(env: Env) -> None:
     assert env.victims() == []
 
 
-def test_who_is_ending_already_is_waited_for(env: Env) -> None:
+def test_who_is_ending_already_is_waited_for(env: PreemptionEnv) -> None:
     """A finalizer keeps it there."""
     node = env.add_node(cards(env.space, 2), **GPUS)
     env.fill(nvidia(), 2)
@@ -230,7 +230,7 @@ def test_who_is_ending_already_is_waited_for(env: Env) -> None:
     assert (set(env.bound()), env.victims()) == ({"low1", "high"}, [])
 
 
-def test_a_dry_run_evicts_nobody(env: Env, scheduler: HamiScheduler) -> None:
+def test_a_dry_run_evicts_nobody(env: PreemptionEnv, scheduler: HamiScheduler) -> None:
     node = env.add_node(cards(env.space, 1), **GPUS)
     env.fill(nvidia(), 1)
     scheduler.kill_extender()
@@ -246,7 +246,7 @@ def test_a_dry_run_evicts_nobody(env: Env, scheduler: HamiScheduler) -> None:
         scheduler.start_extender()
 
 
-def test_a_budget_holds_where_another_choice_exists(env: Env) -> None:
+def test_a_budget_holds_where_another_choice_exists(env: PreemptionEnv) -> None:
     env.add_node(cards(env.space, 2), **GPUS)
     env.fill(nvidia(), 2)
     for name in ("low0", "low1"):
@@ -260,7 +260,7 @@ def test_a_budget_holds_where_another_choice_exists(env: Env) -> None:
     assert env.victims() == ["low0"], "though low1 is the younger one"
 
 
-def test_victims_for_cpu_are_completed_by_those_for_devices(env: Env) -> None:
+def test_victims_for_cpu_are_completed_by_those_for_devices(env: PreemptionEnv) -> None:
     """kube-scheduler finds that `busy` has to go for CPU, and asks; `training` has to go for its card."""
     node = env.add_node(cards(env.space, 2), **{**GPUS, "cpu": 4})
     there = [
@@ -278,7 +278,7 @@ def test_victims_for_cpu_are_completed_by_those_for_devices(env: Env) -> None:
     assert env.evicted_by() == {"hami-scheduler"}, "kube-scheduler itself, once it had asked"
 
 
-def test_nodes_where_devices_would_still_be_lacking_are_left_out(env: Env) -> None:
+def test_nodes_where_devices_would_still_be_lacking_are_left_out(env: PreemptionEnv) -> None:
     """kube-scheduler by itself would evict `cheap`, whose priority is the lowest; but that node's card stays taken."""
     nodes = [env.add_node(cards(f"{each}-{env.space}", 1), **{**GPUS, "cpu": 4}) for each in ("a", "b")]
     first, second = ({"kubernetes.io/hostname": name} for name in nodes)
@@ -297,7 +297,7 @@ def test_nodes_where_devices_would_still_be_lacking_are_left_out(env: Env) -> No
     eventually(env.victims, ["dear"])
 
 
-def test_room_in_a_quota_is_made_only_where_it_says_so(env: Env, plane: ControlPlane) -> None:
+def test_room_in_a_quota_is_made_only_where_it_says_so(env: PreemptionEnv, plane: ControlPlane) -> None:
     """`high` was charged for the smaller card's 8000 MiB, which isn't free; the larger one costs 16000."""
     smaller, larger = cards(f"small-{env.space}", 1, devmem=8000), cards(env.space, 2, devmem=16000)
     node = env.add_node({REGISTER: json.dumps(json.loads(smaller[REGISTER]) + json.loads(larger[REGISTER]))}, **GPUS)
@@ -335,7 +335,7 @@ def test_room_in_a_quota_is_made_only_where_it_says_so(env: Env, plane: ControlP
     assert max(amounts) <= 28000
 
 
-def test_20_preemptors_at_once_on_5_nodes(env: Env, kubelets: Kubelets) -> None:
+def test_20_preemptors_at_once_on_5_nodes(env: PreemptionEnv, kubelets: Kubelets) -> None:
     for number in range(5):
         env.add_node(cards(f"{number}-{env.space}", 8), **GPUS)
     env.fill(nvidia(), 40)
@@ -346,7 +346,7 @@ def test_20_preemptors_at_once_on_5_nodes(env: Env, kubelets: Kubelets) -> None:
     assert [fault for fault in kubelets.faults if fault.startswith(("card ", "no allocation"))] == []
 
 
-def test_the_extender_is_killed_while_victims_end(env: Env, scheduler: HamiScheduler) -> None:
+def test_the_extender_is_killed_while_victims_end(env: PreemptionEnv, scheduler: HamiScheduler) -> None:
     env.add_node(cards(env.space, 4), **GPUS)
     env.fill(nvidia(gpumem=8000), 12)
     env.kubectl.apply(env.pod("high", HIGH, nvidia(4)))
@@ -357,7 +357,7 @@ def test_the_extender_is_killed_while_victims_end(env: Env, scheduler: HamiSched
     assert set(env.bound()) == {"high"}
 
 
-def names_other_cards(env: Env, uuids: list[str], seconds: float) -> None:
+def names_other_cards(env: PreemptionEnv, uuids: list[str], seconds: float) -> None:
     """A pod that isn't bound, and names another card every two seconds."""
     env.kubectl.apply(env.pod("high", HIGH, nvidia(), **{USE: uuids[0]}))
     deadline = time.monotonic() + seconds
@@ -369,7 +369,7 @@ def names_other_cards(env: Env, uuids: list[str], seconds: float) -> None:
     assert "high" not in env.bound()
 
 
-def comes_and_goes(env: Env, uuids: list[str], seconds: float) -> None:
+def comes_and_goes(env: PreemptionEnv, uuids: list[str], seconds: float) -> None:
     """Pods that are deleted as soon as somebody was evicted for them, or after three seconds."""
     deadline = time.monotonic() + seconds
     for number, uuid in enumerate(itertools.cycle(uuids)):
@@ -388,7 +388,7 @@ def comes_and_goes(env: Env, uuids: list[str], seconds: float) -> None:
     ids=["another card", "another card, victims with an hour", "created and deleted"],
 )
 def test_pods_that_do_not_use_it_have_few_others_evicted(
-    env: Env, attack: Callable[[Env, list[str], float], None], grace: int, most: int
+    env: PreemptionEnv, attack: Callable[[PreemptionEnv, list[str], float], None], grace: int, most: int
 ) -> None:
     count, seconds = 12, 22
     node = env.add_node(cards(env.space, count), **GPUS)
@@ -407,7 +407,7 @@ def test_pods_that_do_not_use_it_have_few_others_evicted(
 
 
 def test_the_quota_of_the_documents_keeps_high_priorities_from_tenants(
-    env: Env, plane: ControlPlane, program: Deployment
+    env: PreemptionEnv, plane: ControlPlane, program: Deployment
 ) -> None:
     (block,) = re.findall(r"```yaml\n(.*?)```", (ROOT / "docs" / "preemption.md").read_text(), re.DOTALL)
     documents = {each["kind"]: each for each in yaml.safe_load_all(block)}
@@ -430,6 +430,6 @@ def test_the_quota_of_the_documents_keeps_high_priorities_from_tenants(
     assert (env.bound(), env.victims()) == ({"low0": node}, [])
 
 
-def _refused(env: Env) -> set[str]:
+def _refused(env: PreemptionEnv) -> set[str]:
     events = env.kubectl.get("events", "-n", env.space, "--field-selector", "reason=FilteringFailed")["items"]
     return {f"pod/{each['involvedObject']['name']}" for each in events}

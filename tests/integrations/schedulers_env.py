@@ -78,7 +78,7 @@ class SchedulersEnv:
             policies=lambda: PolicyRules.EMPTY,
             namespaces=around,
             charging=around,
-            lister=self.state,
+            device_lister=self.state,
             reservation_key="hami.io/quota-reservation",
         )
 

@@ -105,9 +105,9 @@ def pods(draw: st.DrawFn) -> tuple[str, list[JSON]]:
     return kind, made
 
 
-def stand_up(lister: list[list[tuple[str | None, bool, tuple[int, str] | None, int | None]]]) -> Koords:
+def stand_up(device_lister: list[list[tuple[str | None, bool, tuple[int, str] | None, int | None]]]) -> Koords:
     koords = Koords()
-    for number, cards in enumerate(lister):
+    for number, cards in enumerate(device_lister):
         made = [
             card(minor, memory, health=health, spot=spot, core=percent)
             for minor, (memory, health, spot, percent) in enumerate(cards)
@@ -117,11 +117,13 @@ def stand_up(lister: list[list[tuple[str | None, bool, tuple[int, str] | None, i
 
 
 @given(FLEET, pods())
-def test_no_card_is_oversold_and_no_debit_is_below_the_charge(lister: list, asked: tuple[str, list[JSON]]) -> None:
+def test_no_card_is_oversold_and_no_debit_is_below_the_charge(
+    device_lister: list, asked: tuple[str, list[JSON]]
+) -> None:
     """By 7.3 a ratio is compared with ratios only, so a pod by memory, whose ratio is rounded down, can leave less of
     the memory than of the ratio: where both kinds meet on a card, its memory is oversold by less than 1 % for each.
     """
-    koords, (kind, listed) = stand_up(lister), asked
+    koords, (kind, listed) = stand_up(device_lister), asked
     for number, amounts in enumerate(listed):
         manifest = pod_with_limits(f"p{number}", labels=ISOLATED, **amounts)
         waiting = koords.waiting(manifest)
@@ -133,7 +135,7 @@ def test_no_card_is_oversold_and_no_debit_is_below_the_charge(lister: list, aske
         shares = decode(placed.annotations[ALLOCATED])
         assert len({share.minor for share in shares}) == len(shares) == amounts["shared"]
     by_memory = sum("memory" in amounts for amounts in listed) if kind == "mixed" else 0
-    for number in range(len(lister)):
+    for number in range(len(device_lister)):
         device = koords.state.device(f"n{number}")
         if device is None:
             continue

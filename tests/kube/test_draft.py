@@ -273,7 +273,7 @@ def test_each_warning_is_told_once():
     for text in ("a", "b", "a"):
         draft.warn(text)
     draft.note("n")
-    assert (draft.warnings, draft.notes) == (["a", "b"], ["n"])
+    assert (draft.warnings, draft.messages) == (["a", "b"], ["n"])
 
 
 KEYS = st.sampled_from([GPU, "a/b", "~", ""])

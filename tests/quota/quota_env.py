@@ -67,10 +67,10 @@ class QuotaEnv:
         ]
         self.core = self.cores[0]
         self.reconciler = QuotaReconciler(*reconciling(self.core), pace or Pace(), jitter=lambda: 0.5)
-        above = AcceleratorQuotaReconciler(
+        accelerator_quotas = AcceleratorQuotaReconciler(
             *reconciling(self.core, self.core.accelerator_recomputer), pace or Pace(), jitter=lambda: 0.5
         )
-        self.reconcilers = [self.reconciler, above]
+        self.reconcilers = [self.reconciler, accelerator_quotas]
         self._tasks: list[asyncio.Task[None]] = []
 
     async def __aenter__(self) -> QuotaEnv:

@@ -25,7 +25,7 @@ from hami_webhook.quota.store import QuotaStore
 
 from .objects import GPU, MEM, NOON, TEAM, account_of, full, pod, quota, read_pod, vendors
 
-Told = Callable[["Desk"], Awaitable[None]]
+Notified = Callable[["Desk"], Awaitable[None]]
 
 
 def ask(identity: str = "u", *, dry_run: bool = False, reservation: str = "", **amounts: Any) -> ChargeRequest:
@@ -96,8 +96,8 @@ class Desk:
         self.trouble = trouble
 
 
-def desk(hard: dict[str, int] | None = None, **how: Any) -> Callable[[Told], Callable[[], None]]:
-    def make(reported: Told) -> Callable[[], None]:
+def desk(hard: dict[str, int] | None = None, **how: Any) -> Callable[[Notified], Callable[[], None]]:
+    def make(reported: Notified) -> Callable[[], None]:
         async def whole() -> None:
             one = Desk(**how)
             await one.cluster.ensure_namespace(TEAM)

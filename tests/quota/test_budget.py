@@ -71,7 +71,7 @@ def test_what_nobody_computed_leaves_the_pod_its_own_charge() -> None:
 
 def test_amounts_are_compared_in_units_rounded_up_once() -> None:
     found = PodBudget(full(mem=12), read_pod(gpu=1).kinds, vendors(1024))
-    holds = [Claim("NVIDIA", "A", 0, 6000, 0), Claim("NVIDIA", "B", 0, 6288, 0)]
-    assert found.admits(holds)
-    assert not found.admits([*holds, Claim("NVIDIA", "C", 0, 1, 0)])
-    assert found.cost(holds) == (12288, 0, 2)
+    claims = [Claim("NVIDIA", "A", 0, 6000, 0), Claim("NVIDIA", "B", 0, 6288, 0)]
+    assert found.admits(claims)
+    assert not found.admits([*claims, Claim("NVIDIA", "C", 0, 1, 0)])
+    assert found.cost(claims) == (12288, 0, 2)

@@ -249,8 +249,8 @@ def test_pods_are_admitted_as_long_as_every_quota_has_room_in_its_own_unit(
 @given(st.integers(0, 12), st.integers(0, 12000), st.lists(st.integers(1, 6000), min_size=1, max_size=3))
 def test_a_budget_holds_in_units_and_in_bytes(units: int, mebibytes: int, held: list[int]) -> None:
     found = PodBudget({MEM: units}, (ContainerKind.APP,), vendors(), {MEM: mebibytes * MIB})
-    holds = [Claim("NVIDIA", f"GPU-{index}", 0, each, 0) for index, each in enumerate(held)]
-    assert found.admits(holds) is (-(-sum(held) // 1024) <= units and sum(held) <= mebibytes)
+    claims = [Claim("NVIDIA", f"GPU-{index}", 0, each, 0) for index, each in enumerate(held)]
+    assert found.admits(claims) is (-(-sum(held) // 1024) <= units and sum(held) <= mebibytes)
 
 
 def test_the_budget_of_a_pod_has_the_smallest_limit_of_either_unit() -> None:

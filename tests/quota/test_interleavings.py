@@ -27,7 +27,7 @@ VENDORS = vendors()
 
 
 @dataclass
-class Env:
+class InterleavingEnv:
     """Holds every step of every client until the script lets it go, and looks at each write."""
 
     script: list[int]
@@ -45,7 +45,7 @@ class Env:
     def draw(self) -> int:
         return self.script.pop() if self.script else 0
 
-    async def hold(self, _: object = None) -> None:
+    async def claim(self, _: object = None) -> None:
         gate = asyncio.get_running_loop().create_future()
         self.waiting.append(gate)
         await gate
@@ -53,7 +53,7 @@ class Env:
     async def pause(self, step: str) -> None:
         if step == "patch_status:after":
             self.look()
-        await self.hold()
+        await self.claim()
         if step == "patch_status:before":
             self.before = {item["metadata"]["name"]: item for item in self.quotas()}
 
@@ -93,7 +93,7 @@ def rest_of(item: JSON) -> JSON:
 class LaggingCache:
     """Quotas as they were some writes ago, or not known at all."""
 
-    def __init__(self, env: Env) -> None:
+    def __init__(self, env: InterleavingEnv) -> None:
         self._stage = env
 
     def quotas(self, namespace: str) -> Sequence[ResourceQuota] | None:
@@ -113,15 +113,15 @@ def ask(name: str, mem: int, **how: object) -> ChargeRequest:
     return ChargeRequest(name, asked, waiting_charge(asked, VENDORS, NoCapacity()), **how)
 
 
-def charger_on(env: Env, cache: LaggingCache | None = None) -> AdmissionCharger:
+def charger_on(env: InterleavingEnv, cache: LaggingCache | None = None) -> AdmissionCharger:
     store = QuotaStore(
-        ResourceQuotas(env.cluster), VENDORS, clock=lambda: NOON, cache=cache, sleep=env.hold, jitter=lambda: 0.5
+        ResourceQuotas(env.cluster), VENDORS, clock=lambda: NOON, cache=cache, sleep=env.claim, jitter=lambda: 0.5
     )
     recomputer = Recomputer(store, env.cluster, VENDORS, NoCapacity(), clock=lambda: NOON, times=Times())
-    return AdmissionCharger(store, clock=lambda: NOON, recompute=recomputer.inline, sleep=env.hold, timeout=1e6)
+    return AdmissionCharger(store, clock=lambda: NOON, recompute=recomputer.inline, sleep=env.claim, timeout=1e6)
 
 
-async def foreign_writer(env: Env, count: int) -> None:
+async def foreign_writer(env: InterleavingEnv, count: int) -> None:
     """Kubernetes' own writers: native keys and labels, by compare-and-swap."""
     for number in range(count):
         read = await env.cluster.get(Kind.RESOURCE_QUOTAS, "q0", TEAM)
@@ -137,8 +137,8 @@ async def foreign_writer(env: Env, count: int) -> None:
 
 async def concurrently(
     hards: list[int], sizes: list[int], clients: int, script: list[int], *, known: bool, foreign: int
-) -> tuple[Env, list[ChargeRequest], list[Outcome]]:
-    env = Env(script)
+) -> tuple[InterleavingEnv, list[ChargeRequest], list[Outcome]]:
+    env = InterleavingEnv(script)
     await env.cluster.ensure_namespace(TEAM)
     for number, hard in enumerate(hards):
         made = quota(f"q{number}", mem=hard, pods="9")
@@ -225,7 +225,7 @@ def test_one_id_through_two_clients_is_charged_once() -> None:
     for script in ([], [1, 0, 1], [0, 1, 1, 0, 2, 1], [3, 2, 1, 0]):
 
         async def main(script: list[int] = script) -> None:
-            env = Env(list(script))
+            env = InterleavingEnv(list(script))
             await env.cluster.ensure_namespace(TEAM)
             await env.cluster.create(Kind.RESOURCE_QUOTAS, {**quota("q0", mem=10), "status": {"used": {MEM: "0"}}})
             env.history.append(env.quotas())

@@ -18,11 +18,11 @@ from hami_webhook.quota.sources import ResourceQuotas
 from hami_webhook.quota.store import QuotaStore
 
 from .objects import MEM, NOON, TEAM, account_of, pod, quota
-from .test_interleavings import VENDORS, Env, ask
+from .test_interleavings import VENDORS, InterleavingEnv, ask
 
 
 @dataclass
-class Watched(Env):
+class Watched(InterleavingEnv):
     """A env on which pods that were let in are created, and seen some time after that."""
 
     created: dict[str, int] = field(default_factory=dict)
@@ -41,17 +41,17 @@ class Watched(Env):
 
     def charger(self) -> AdmissionCharger:
         return AdmissionCharger(
-            QuotaStore(ResourceQuotas(self.cluster), VENDORS, clock=lambda: NOON, sleep=self.hold, jitter=lambda: 0.5),
+            QuotaStore(ResourceQuotas(self.cluster), VENDORS, clock=lambda: NOON, sleep=self.claim, jitter=lambda: 0.5),
             clock=lambda: NOON,
             recompute=self.recomputer().inline,
-            sleep=self.hold,
+            sleep=self.claim,
             timeout=1e6,
             shows=self.shows,
         )
 
     async def client(self, charger: AdmissionCharger, incoming: ChargeRequest, size: int) -> None:
         if isinstance(await charger.charge(incoming), Charged):
-            await self.hold()
+            await self.claim()
             name = incoming.pod.name
             self.created[name] = size  # from here on it may be seen, and a list has it
             made = pod(name, gpu=1, mem=size, uid=name)
@@ -63,7 +63,7 @@ class Watched(Env):
                 await self.recomputer().run(TEAM, "q0")
             except Conflict:
                 continue
-            await self.hold()
+            await self.claim()
 
 
 async def played(hard: int, sizes: list[int], clients: int, recomputes: int, script: list[int]) -> Watched:

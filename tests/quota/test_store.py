@@ -26,7 +26,7 @@ ENTRY = Entry(State.ADMITTED, int(NOON), full(mem=5))
 LIST, GET, PATCH = "list", "get", "patch_status"
 
 
-class Env:
+class StoreEnv:
     """Quotas `a` and `b` of 10 each, a store on them, and somebody else who writes in between."""
 
     def __init__(self) -> None:
@@ -171,7 +171,7 @@ RACES: dict[str, Row] = {
 @pytest.mark.parametrize("race", RACES)
 async def test_races(race: str) -> None:
     shown, plan, calls, ends, state = RACES[race]
-    env = Env()
+    env = StoreEnv()
     await env.start(shown)
 
     async def happens(what: str) -> None:
@@ -199,7 +199,7 @@ async def test_races(race: str) -> None:
 
 
 async def test_a_rejection_is_final_only_for_what_was_read_live() -> None:
-    env = Env()
+    env = StoreEnv()
     await env.start("none")
     await env.take("b", 6)
     env.show()
@@ -210,7 +210,7 @@ async def test_a_rejection_is_final_only_for_what_was_read_live() -> None:
 
 
 async def test_a_rejection_of_what_was_read_live_is_the_updates_end() -> None:
-    env = Env()
+    env = StoreEnv()
     await env.start("stale")
     await env.take("b", 5)
     env.calls.clear()
@@ -220,7 +220,7 @@ async def test_a_rejection_of_what_was_read_live_is_the_updates_end() -> None:
 
 
 async def test_a_change_that_depends_on_quotas_that_the_cache_may_lack_has_them_listed() -> None:
-    env = Env()
+    env = StoreEnv()
     await env.start("none", "a")
     env.show()
     env.current = False
@@ -243,7 +243,7 @@ async def test_a_change_that_depends_on_quotas_that_the_cache_may_lack_has_them_
 
 
 async def test_pauses_between_attempts_grow_to_a_bound() -> None:
-    env = Env()
+    env = StoreEnv()
     await env.start("fresh", "a")
     used = [0]
 
@@ -260,7 +260,7 @@ async def test_pauses_between_attempts_grow_to_a_bound() -> None:
 
 
 async def test_a_write_that_is_broken_off_can_be_taken_back() -> None:
-    env = Env()
+    env = StoreEnv()
     await env.start("fresh")
 
     async def forever() -> None:
@@ -277,7 +277,7 @@ async def test_a_write_that_is_broken_off_can_be_taken_back() -> None:
 
 
 async def test_an_api_server_that_drops_the_ledger_is_an_error() -> None:
-    env = Env()
+    env = StoreEnv()
     await env.start("fresh", "a")
     patch = env.cluster.patch_status
 
@@ -294,7 +294,7 @@ async def test_an_api_server_that_drops_the_ledger_is_an_error() -> None:
 
 
 async def test_updates_pause_while_somebody_else_writes_too() -> None:
-    env = Env()
+    env = StoreEnv()
     await env.start("none", "a")
     number = [0]
 
@@ -330,11 +330,11 @@ async def test_updates_pause_while_somebody_else_writes_too() -> None:
 
 
 async def test_a_turn_that_is_cancelled_while_it_pauses_is_over() -> None:
-    env = Env()
+    env = StoreEnv()
     await env.start("fresh", "a")
     env.plan = {"patch_status:before 1": lambda: env.take("a", 1), "patch_status:after 2": lambda: later(env)}
 
-    async def later(env: Env) -> None:
+    async def later(env: StoreEnv) -> None:
         env.now += 0.02
 
     async def forever(seconds: float) -> None:

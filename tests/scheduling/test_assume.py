@@ -54,7 +54,7 @@ class Truth:
     unheard: list[Pod | None] = field(default_factory=list)
     deciding: dict[str, str] | None = None
     """What is about to be written."""
-    holds: dict[str, str] | None = None
+    claims: dict[str, str] | None = None
     """The placement that must count."""
     gone: bool = False
     """The deletion was heard of."""
@@ -75,11 +75,11 @@ def step(state: ClusterCache, truth: Truth, uid: str, what: str, card_of: str, s
             state.release(uid)
             truth.deciding = notes_of(card_of, second)
             state.assume(carrying(stored or bare(uid), truth.deciding), NOW)
-            truth.holds = None if truth.gone else truth.deciding
+            truth.claims = None if truth.gone else truth.deciding
         case "write" if truth.deciding is not None:
             if stored is None:
                 state.forget(uid, NOW)
-                truth.holds = None
+                truth.claims = None
             elif not truth.bound:
                 truth.now_is(carrying(stored, truth.deciding))
                 assert truth.stored is not None
@@ -89,14 +89,14 @@ def step(state: ClusterCache, truth: Truth, uid: str, what: str, card_of: str, s
             truth.now_is(carrying(stored, truth.deciding))  # the answer is lost, or comes later
         case "phase" if stored is not None and stored.annotations:
             truth.now_is(carrying(stored, {**stored.annotations, **PHASE}, stored.node_name))
-        case "bind" if stored is not None and truth.deciding is None and truth.holds is not None:
+        case "bind" if stored is not None and truth.deciding is None and truth.claims is not None:
             truth.now_is(replace(stored, node_name="n"))
         case "fail" if not truth.bound:
             state.forget(uid, NOW)
-            truth.deciding = truth.holds = None
+            truth.deciding = truth.claims = None
         case "refused" if not truth.bound and truth.deciding is None:
             state.release(uid)
-            truth.holds = None
+            truth.claims = None
         case "label" if stored is not None:
             truth.now_is(replace(stored, labels={"touched": str(second)}))
         case "delete" if stored is not None:
@@ -107,7 +107,7 @@ def step(state: ClusterCache, truth: Truth, uid: str, what: str, card_of: str, s
                 state.set_pod(event, NOW)
             else:
                 state.remove_pod(uid)
-                truth.holds, truth.gone = None, True
+                truth.claims, truth.gone = None, True
 
 
 steps = st.lists(
@@ -134,7 +134,7 @@ def test_a_card_is_never_counted_twice_nor_lost(sequence: list[tuple[str, str, s
             truth.unheard.append(bare(uid))
     for uid, what, card_of, second in sequence:
         step(state, truths[uid], uid, what, card_of, second)
-        held = [t.holds[ALLOCATED].partition(",")[0] for t in truths.values() if t.holds is not None]
+        held = [t.claims[ALLOCATED].partition(",")[0] for t in truths.values() if t.claims is not None]
         expected = {uuid: (held.count(uuid), 1000 * held.count(uuid), 10 * held.count(uuid)) for uuid in CARDS}
         assert usage(state) == expected, (uid, what)
     for uid, truth in truths.items():  # once all is heard, nothing is left that the API server doesn't have

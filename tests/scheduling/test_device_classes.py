@@ -90,7 +90,7 @@ def test_wishes_for_ever_other_cards_are_not_all_remembered() -> None:
     for number in range(600):
         incoming = read_pod(pod("p", gpu=1, annotations={"nvidia.com/nouse-gpuuuid": f"X{number}"}))
         assert len(state.eligible(NVIDIA, incoming)) == 1
-    assert len(state._sorts._answers) <= 256
+    assert len(state._device_classes._answers) <= 256
 
 
 def test_a_wish_of_any_length_is_answered_and_a_long_one_not_remembered() -> None:
@@ -100,4 +100,4 @@ def test_a_wish_of_any_length_is_answered_and_a_long_one_not_remembered() -> Non
         many = ",".join(f"X{number}-{item}" for item in range(20_000))
         incoming = read_pod(pod("p", gpu=1, annotations={"nvidia.com/nouse-gpuuuid": many}))
         assert len(state.eligible(NVIDIA, incoming)) == 1
-    assert not state._sorts._answers
+    assert not state._device_classes._answers

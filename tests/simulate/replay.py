@@ -86,8 +86,8 @@ class Replay:
         return vgpus.waiting(step.manifest, self.fleet.vgpus)
 
     def _enter(self, step: Step) -> None:
-        for family, uuid, holds in self.held(step.outcome):
-            taken = (holds.slots, holds.memory, holds.cores)
+        for family, uuid, claims in self.held(step.outcome):
+            taken = (claims.slots, claims.memory, claims.cores)
             self.cards[family.name, uuid] = [a + b for a, b in zip(self.cards[family.name, uuid], taken, strict=True)]
         for entry in (entry for row in vgpus.entries(step.notes, self.fleet.vgpus) for entry in row):
             self.vgpus[entry.uuid].add(entry, vgpus.pod_group(step.manifest))
@@ -99,10 +99,10 @@ class Replay:
     def held(self, outcome: JSON) -> Iterator[tuple[Family, str, expected_charges.LockValue]]:
         if outcome["placement"]:
             for family in FAMILIES:
-                for uuid, holds in expected_charges.held(
+                for uuid, claims in expected_charges.held(
                     family, outcome["pod"], outcome["placement"]["annotations"]
                 ).items():
-                    yield family, uuid, holds
+                    yield family, uuid, claims
 
 
 def shuffled(value: Any, pick: random.Random) -> Any:

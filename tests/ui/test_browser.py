@@ -188,17 +188,17 @@ def test_the_first_tab_leads_to_the_contents(ui: Ui) -> None:
 
 
 def test_colours_follow_the_system_until_somebody_chooses(ui: Ui) -> None:
-    def ground(page: Page) -> str:
+    def background(page: Page) -> str:
         return str(page.evaluate("getComputedStyle(document.body).backgroundColor"))
 
     page = ui.page("/teams")
-    assert ground(page) == "rgb(255, 255, 255)"
+    assert background(page) == "rgb(255, 255, 255)"
     page.emulate_media(color_scheme="dark")
-    assert ground(page) == "rgb(21, 24, 28)"
+    assert background(page) == "rgb(21, 24, 28)"
     page.get_by_role("button", name="Light or dark").click()
-    assert ground(page) == "rgb(255, 255, 255)"
+    assert background(page) == "rgb(255, 255, 255)"
     page.reload()
-    assert ground(page) == "rgb(255, 255, 255)"
+    assert background(page) == "rgb(255, 255, 255)"
     page.evaluate("localStorage.clear()")
 
 

@@ -30,7 +30,7 @@ from hami_webhook.devices.model import (
     AllocatedDevice,
     BadRequest,
     Device,
-    DeviceReservation,
+    DeviceShare,
     FixedMemory,
     MemoryRequest,
     Request,
@@ -76,8 +76,8 @@ class Amd(Vendor):
     def resource_names(self) -> tuple[str, ...]:
         return (*super().resource_names, *((self.percentage_name,) if self.percentage_name else ()))
 
-    def admit(self, container: ContainerDraft, pod: PodDraft, lister: DeviceLister) -> bool:
-        ours = super().admit(container, pod, lister)
+    def admit(self, container: ContainerDraft, pod: PodDraft, device_lister: DeviceLister) -> bool:
+        ours = super().admit(container, pod, device_lister)
         if ours and not self.amount(container, self.count_name):
             others = [name for name in self.resource_names if name != self.count_name and name in container.limits]
             if others:
@@ -119,9 +119,9 @@ class Amd(Vendor):
         """The percentage in CUs, at least one; so a card that has none never has enough."""
         return max(1, device.cores * request.cores // 100)
 
-    def book(self, request: Request, device: Device, usage: Usage) -> DeviceReservation:
+    def resolve_share(self, request: Request, device: Device, usage: Usage) -> DeviceShare:
         needed = self.memory_needed(request, device), self.cores_needed(request, device)
-        return DeviceReservation(*needed, counted=request.cores)
+        return DeviceShare(*needed, counted=request.cores)
 
     # outputs and quota (A8, A9)
 

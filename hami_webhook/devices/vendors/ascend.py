@@ -22,7 +22,6 @@ from hami_webhook.config.devices import (
     Meaning,
     runtime_class_note,
 )
-from hami_webhook.config.errors import quoted
 from hami_webhook.config.fields import Flag, Number, Positive, ResourceName, RuntimeClassName, Section, Word
 from hami_webhook.devices import reasons
 from hami_webhook.devices.amounts import sixteen_gib
@@ -48,6 +47,7 @@ from hami_webhook.devices.vendor import Vendor
 from hami_webhook.kube.draft import ContainerDraft, PodDraft
 from hami_webhook.kube.objects import Container, Node, Pod
 from hami_webhook.kube.quantity import parse_whole
+from hami_webhook.kube.shown import quoted
 from hami_webhook.kube.yaml_reader import Path
 
 MODE = "huawei.com/vnpu-mode"
@@ -159,8 +159,8 @@ class AscendNode:
     grouped: bool
 
 
-def _facts(trial: FitRequest) -> AscendNode:
-    facts = trial.inventory.facts
+def _facts(fit_request: FitRequest) -> AscendNode:
+    facts = fit_request.inventory.facts
     assert isinstance(facts, AscendNode)
     return facts
 
@@ -172,9 +172,9 @@ class WholeModules:
     splits: bool
     looks_at_all = True
 
-    def choose(self, trial: FitRequest, passed: Sequence[Candidate]) -> Choice | None:
-        chosen = self.pick(passed, trial.request.count, trial.admits)
-        return Choice(chosen, len(passed)) if len(chosen) == trial.request.count else None
+    def choose(self, fit_request: FitRequest, passed: Sequence[Candidate]) -> Choice | None:
+        chosen = self.pick(passed, fit_request.request.count, fit_request.admits)
+        return Choice(chosen, len(passed)) if len(chosen) == fit_request.request.count else None
 
     def pick(
         self,
@@ -232,7 +232,7 @@ class Ascend(Vendor):
 
     # admission (docs/spec/ascend.md#5)
 
-    def admit(self, container: ContainerDraft, pod: PodDraft, lister: DeviceLister) -> bool:
+    def admit(self, container: ContainerDraft, pod: PodDraft, device_lister: DeviceLister) -> bool:
         self.check_amounts(container.container)
         if self.touches_every_container and not any(self.amount(container, name) for name in self.any_npu):
             container.set_env(VISIBLE_DEVICES, "", once=True)
@@ -348,30 +348,30 @@ class Ascend(Vendor):
 
     # Fit (7)
 
-    def refuses_node(self, trial: FitRequest) -> Rejection | None:
-        refusal = super().refuses_node(trial)
-        if refusal is None and is_soft(trial.pod.annotations) and not _facts(trial).soft:
-            return Rejection({reasons.MODE_NOT_FIT: 1}, len(trial.inventory.devices))
+    def refuses_node(self, fit_request: FitRequest) -> Rejection | None:
+        refusal = super().refuses_node(fit_request)
+        if refusal is None and is_soft(fit_request.pod.annotations) and not _facts(fit_request).soft:
+            return Rejection({reasons.MODE_NOT_FIT: 1}, len(fit_request.inventory.devices))
         return refusal
 
-    def total_cores(self, trial: FitRequest, device: Device) -> int:
-        return 100 if is_soft(trial.pod.annotations) else device.cores
+    def total_cores(self, fit_request: FitRequest, device: Device) -> int:
+        return 100 if is_soft(fit_request.pod.annotations) else device.cores
 
-    def selection(self, trial: FitRequest) -> Selection:
-        if trial.request.count == 1:
+    def selection(self, fit_request: FitRequest) -> Selection:
+        if fit_request.request.count == 1:
             return FIRST_FIT
         if self.paired:
             return self.modules
-        return BY_GROUP if _facts(trial).grouped else FIRST_FIT
+        return BY_GROUP if _facts(fit_request).grouped else FIRST_FIT
 
-    def usable(self, trial: FitRequest, passed: Sequence[Candidate]) -> int:
-        if self.paired and trial.request.count > 1:
-            return len(self.modules.pick(passed, trial.request.count))
+    def usable(self, fit_request: FitRequest, passed: Sequence[Candidate]) -> int:
+        if self.paired and fit_request.request.count > 1:
+            return len(self.modules.pick(passed, fit_request.request.count))
         return len(passed)
 
-    def refusal(self, trial: FitRequest, cards: Sequence[Candidate], usual: Rejection) -> Rejection:
+    def refusal(self, fit_request: FitRequest, cards: Sequence[Candidate], usual: Rejection) -> Rejection:
         """NPUs that must come in modules are counted out of those wanted, also where there are none."""
-        count = trial.request.count
+        count = fit_request.request.count
         if not self.paired or count == 1:
             return usual
         return Rejection({reasons.ALLOCATED_CARDS_INSUFFICIENT_REQUEST: 0, **usual.counts}, count)
@@ -405,7 +405,7 @@ class Ascend(Vendor):
 
     def encode(self, rows: Rows, node: Node, now: float) -> dict[str, str]:
         entries = [
-            {"UUID": d.uuid, "temp": d.booking.profile, "memory": d.booking.memory, "core": d.booking.cores}
+            {"UUID": d.uuid, "temp": d.share.profile, "memory": d.share.memory, "core": d.share.cores}
             for row in rows
             if self.key in row
             for d in row[self.key].devices

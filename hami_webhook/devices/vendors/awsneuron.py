@@ -29,7 +29,7 @@ from hami_webhook.devices.keys import DeviceKeys, Dimension
 from hami_webhook.devices.model import (
     BadRequest,
     Device,
-    DeviceReservation,
+    DeviceShare,
     FixedMemory,
     Inventory,
     NodeView,
@@ -104,10 +104,10 @@ def blocks(instance_type: str, devices: int, count: int) -> Iterator[range]:
             yield range(start, start + count)
 
 
-def usable_blocks(trial: FitRequest, usable: Collection[int]) -> Iterator[range]:
+def usable_blocks(fit_request: FitRequest, usable: Collection[int]) -> Iterator[range]:
     """The blocks of the node all of whose devices, by index, are `usable`."""
-    inventory = trial.inventory
-    for block in blocks(inventory.facts, len(inventory.devices), trial.request.count):
+    inventory = fit_request.inventory
+    for block in blocks(inventory.facts, len(inventory.devices), fit_request.request.count):
         if all(index in usable for index in block):
             yield block
 
@@ -117,18 +117,18 @@ class FirstBlock:
 
     looks_at_all = True
 
-    def choose(self, trial: FitRequest, passed: Sequence[Candidate]) -> Choice | None:
+    def choose(self, fit_request: FitRequest, passed: Sequence[Candidate]) -> Choice | None:
         by_index = {candidate.device.index: candidate for candidate in passed}
-        for block in usable_blocks(trial, by_index):
+        for block in usable_blocks(fit_request, by_index):
             chosen = [by_index[index] for index in block]
-            if trial.admits(chosen):
+            if fit_request.admits(chosen):
                 return Choice(chosen, len(passed))
         return None
 
 
 FIRST_BLOCK = FirstBlock()
 
-USABLE = (*ACCESS_CHECKS, Check(reasons.CARD_INSUFFICIENT_CORE, lambda candidate: candidate.booking is not None))
+USABLE = (*ACCESS_CHECKS, Check(reasons.CARD_INSUFFICIENT_CORE, lambda candidate: candidate.share is not None))
 """What a device must pass whatever the quota says."""
 
 
@@ -169,9 +169,9 @@ class AwsNeuron(Vendor):
         if value > most:
             raise BadRequest(f"{name} must not exceed {most}")
 
-    def check_servable(self, container: Container, lister: DeviceLister) -> None:
+    def check_servable(self, container: Container, device_lister: DeviceLister) -> None:
         request = self.request(container)
-        geometries = self._geometries(lister)
+        geometries = self._geometries(device_lister)
         if request is not None and not any(request.on(cores) for cores in geometries):
             raise BadRequest(f"{self.core_name} must be 1 or a multiple of {min(geometries)}, got {request.cores}")
 
@@ -179,7 +179,7 @@ class AwsNeuron(Vendor):
         if container.names_resource(self.count_name) and container.names_resource(self.core_name):
             yield f"{self.core_name} is ignored, because {self.count_name} is given too"
 
-    def admit_pod(self, pod: PodDraft, lister: DeviceLister) -> None:
+    def admit_pod(self, pod: PodDraft, device_lister: DeviceLister) -> None:
         requests = [self.request(draft.container) for draft in pod.containers]
         if len({request.of_cores for request in requests if request is not None}) > 1:
             pod.warn(
@@ -194,9 +194,9 @@ class AwsNeuron(Vendor):
             return self.count_name, MAX_INT32, devices
         return self.core_name, MOST_CORES_ASKED, container.amount(self.core_name) if self.core_name else None
 
-    def _geometries(self, lister: DeviceLister) -> list[int]:
+    def _geometries(self, device_lister: DeviceLister) -> list[int]:
         """The numbers of cores that the registered nodes' devices have."""
-        return sorted({found.devices[0].cores for found in lister.inventories(self.key)}) or [USUAL_CORES]
+        return sorted({found.devices[0].cores for found in device_lister.inventories(self.key)}) or [USUAL_CORES]
 
     # request extraction (6)
 
@@ -213,9 +213,9 @@ class AwsNeuron(Vendor):
     def decided_later(self, request: Request) -> frozenset[Dimension]:
         return frozenset((Dimension.COUNT if _neuron(request).of_cores else Dimension.CORES,))
 
-    def least(self, request: Request, lister: DeviceLister, eligible: Sequence[Device]) -> Request:
+    def least(self, request: Request, device_lister: DeviceLister, eligible: Sequence[Device]) -> Request:
         requested = _neuron(request)
-        suiting = [found for cores in self._geometries(lister) if (found := requested.on(cores)) is not None]
+        suiting = [found for cores in self._geometries(device_lister) if (found := requested.on(cores)) is not None]
         return min(suiting, key=lambda found: (found.count, found.cores), default=requested)
 
     # node side (3)
@@ -240,26 +240,26 @@ class AwsNeuron(Vendor):
 
     # Fit (7)
 
-    def resolve(self, request: Request, trial: FitRequest) -> Request | Rejection:
-        devices = trial.inventory.devices
+    def resolve(self, request: Request, fit_request: FitRequest) -> Request | Rejection:
+        devices = fit_request.inventory.devices
         cards = len(devices)
         return _neuron(request).on(devices[0].cores) or Rejection({reasons.CARD_INSUFFICIENT_CORE: cards}, cards)
 
-    def refuses_node(self, trial: FitRequest) -> Rejection | None:
+    def refuses_node(self, fit_request: FitRequest) -> Rejection | None:
         """Too few devices; or no block of usable ones, which has a label of its own, alone."""
-        refusal = super().refuses_node(trial)
-        if refusal is not None or trial.request.count == 1:
+        refusal = super().refuses_node(fit_request)
+        if refusal is not None or fit_request.request.count == 1:
             return refusal
         candidates = (
-            Candidate(self, trial, device, trial.overlay.used(self.key, device.uuid), device.index)
-            for device in trial.inventory.devices
+            Candidate(self, fit_request, device, fit_request.overlay.used(self.key, device.uuid), device.index)
+            for device in fit_request.inventory.devices
         )
         usable = {card.device.index for card in candidates if all(check.passes(card) for check in USABLE)}
-        if any(usable_blocks(trial, usable)):
+        if any(usable_blocks(fit_request, usable)):
             return None
-        return Rejection({reasons.NUMA_NOT_FIT: 1}, len(trial.inventory.devices))
+        return Rejection({reasons.NUMA_NOT_FIT: 1}, len(fit_request.inventory.devices))
 
-    def book(self, request: Request, device: Device, usage: Usage) -> DeviceReservation | None:
+    def resolve_share(self, request: Request, device: Device, usage: Usage) -> DeviceShare | None:
         """The lowest free run of cores; of several devices each must be idle."""
         mask = lowest_run(usage.mask, device.cores, request.cores)
         if not mask or (request.count > 1 and usage.slots > 0):
@@ -267,12 +267,10 @@ class AwsNeuron(Vendor):
         of_cores = _neuron(request).of_cores
         first = device.index * device.cores
         cores = tuple(first + bit for bit in range(device.cores) if mask >> bit & 1)
-        return DeviceReservation(
-            0, request.cores, mark=Numbers(cores if of_cores else (device.index,), of_cores), mask=mask
-        )
+        return DeviceShare(0, request.cores, mark=Numbers(cores if of_cores else (device.index,), of_cores), mask=mask)
 
-    def selection(self, trial: FitRequest) -> Selection:
-        return FIRST_BLOCK if trial.request.count > 1 else super().selection(trial)
+    def selection(self, fit_request: FitRequest) -> Selection:
+        return FIRST_BLOCK if fit_request.request.count > 1 else super().selection(fit_request)
 
     # node score (8)
 
@@ -285,7 +283,7 @@ class AwsNeuron(Vendor):
     # outputs (9)
 
     def encode(self, rows: Rows, node: Node, now: float) -> dict[str, str]:
-        given = [device.booking.mark for row in rows if self.key in row for device in row[self.key].devices]
+        given = [device.share.mark for row in rows if self.key in row for device in row[self.key].devices]
         known = [numbers for numbers in given if isinstance(numbers, Numbers)]
         resource = {RESOURCE_TYPE: self.core_name} if any(numbers.of_cores for numbers in known) else {}
         return {

@@ -93,7 +93,7 @@ class Cambricon(Vendor):
                 "marked as assigned and the node's lock stays until it expires"
             )
 
-    def admit_pod(self, pod: PodDraft, lister: DeviceLister) -> None:
+    def admit_pod(self, pod: PodDraft, device_lister: DeviceLister) -> None:
         slices = [container.name for container in pod.containers if self._sliced(container)]
         if len(slices) > 1:
             pod.warn(
@@ -110,5 +110,5 @@ class Cambricon(Vendor):
     def encode(self, rows: Rows, node: Node, now: float) -> dict[str, str]:
         first = next(row[self.key] for row in rows if self.key in row).devices[0]
         index = index_of(first.uuid)
-        profile = f"{index}_{first.booking.cores}_{first.booking.memory // UNIT}"
+        profile = f"{index}_{first.share.cores}_{first.share.memory // UNIT}"
         return super().encode(rows, node, now) | dict.fromkeys(ASSIGNED, "false") | {PROFILE: profile}

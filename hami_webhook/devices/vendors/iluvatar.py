@@ -82,9 +82,9 @@ class Iluvatar(Vendor):
         yield self.memory_name, 0, MAX_INT32 // self.memory_factor, "a whole number of 256 MiB units (16 GiB is 64)"
         yield self.core_name, 0, MAX_INT32, "a whole number"
 
-    def admit(self, container: ContainerDraft, pod: PodDraft, lister: DeviceLister) -> bool:
+    def admit(self, container: ContainerDraft, pod: PodDraft, device_lister: DeviceLister) -> bool:
         """A count of 0 is a request too, though it gets no card."""
-        super().admit(container, pod, lister)
+        super().admit(container, pod, device_lister)
         count = parse_whole(container.limits.get(self.count_name))
         if count is not None and count > 1:
             container.set_limit(self.core_name, WHOLE * count)
@@ -122,8 +122,8 @@ class PerChip(Iluvatar):
         self.registration = NodeRegistration(f"hami.io/node-{word}-register", f"hami.io/node-handshake-{word}")
         self.keys = DeviceKeys.usual(word, uuid=f"hami.io/[no-]use-{word}-uuid")
 
-    def admit(self, container: ContainerDraft, pod: PodDraft, lister: DeviceLister) -> bool:
-        claimed = super().admit(container, pod, lister)
+    def admit(self, container: ContainerDraft, pod: PodDraft, device_lister: DeviceLister) -> bool:
+        claimed = super().admit(container, pod, device_lister)
         if claimed and container.name:
             container.default_env("SOL_CONTINER_NAME", container.name)  # as Iluvatar's runtime spells it
         return claimed

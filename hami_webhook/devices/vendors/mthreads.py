@@ -105,9 +105,9 @@ class Mthreads(Vendor):
         if count == 1 and units is not None and parse_whole(units) not in SLICES:
             raise BadRequest(f"sGPU memory request value is invalid, valid values are {list(SLICES)}")
 
-    def admit(self, container: ContainerDraft, pod: PodDraft, lister: DeviceLister) -> bool:
+    def admit(self, container: ContainerDraft, pod: PodDraft, device_lister: DeviceLister) -> bool:
         """Whole cards are requested by what a whole card has, which kube-scheduler itself counts on the node."""
-        if not super().admit(container, pod, lister):
+        if not super().admit(container, pod, device_lister):
             return False
         count = self._count(container)
         if container.limits.get(self.count_name) is None:
@@ -118,7 +118,7 @@ class Mthreads(Vendor):
             pod.note(f"container {container.name}: limits set to those of whole cards, {count} of them")
         return True
 
-    def admit_pod(self, pod: PodDraft, lister: DeviceLister) -> None:
+    def admit_pod(self, pod: PodDraft, device_lister: DeviceLister) -> None:
         """The plugin trusts the number of cards it finds on the pod, so a user's own doesn't stay."""
         several = [count for count in map(self._count, pod.containers) if count > 1]
         if several:

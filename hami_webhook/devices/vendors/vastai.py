@@ -62,12 +62,12 @@ def _die_mode(devices: Sequence[Device]) -> bool:
 
 def _not_in_use(candidate: Candidate) -> bool:
     """Under `mutex`, neither the device nor, in die mode, any die of its AIC has anybody on it."""
-    trial, device = candidate.trial, candidate.device
-    if not trial.terms.policy.mutex:
+    fit_request, device = candidate.fit_request, candidate.device
+    if not fit_request.terms.policy.mutex:
         return True
-    devices = trial.inventory.devices
+    devices = fit_request.inventory.devices
     same_card = [d for d in devices if _aic(d) == _aic(device)] if _die_mode(devices) else [device]
-    return not any(trial.overlay.used(d.vendor, d.uuid).slots for d in same_card)
+    return not any(fit_request.overlay.used(d.vendor, d.uuid).slots for d in same_card)
 
 
 BY_AIC = LargestGroups(_aic)
@@ -101,8 +101,8 @@ class Vastai(SlotVendor):
         texts = [text if isinstance(text, str) else "" for text in (strategy, aic)]
         return replace(super().device(record, position), extra=CustomInfo(*texts))
 
-    def selection(self, trial: FitRequest) -> Selection:
-        return BY_AIC if trial.request.count > 1 and _die_mode(trial.inventory.devices) else FIRST_FIT
+    def selection(self, fit_request: FitRequest) -> Selection:
+        return BY_AIC if fit_request.request.count > 1 and _die_mode(fit_request.inventory.devices) else FIRST_FIT
 
     def score(self, pod: Pod, view: NodeView, rows: Rows, policy: str) -> float:
         """The more of a container's dies are on one AIC the better, whichever way the node policy looks at scores."""

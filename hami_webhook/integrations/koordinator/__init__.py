@@ -62,10 +62,10 @@ class Koordinator(ForeignScheduler):
 
     # admission (docs/spec/koordinator.md#5)
 
-    def admit(self, pod: PodDraft, census: NodeLister) -> None:
-        mutation.admit(pod, self.section, census)
+    def admit(self, pod: PodDraft, node_lister: NodeLister) -> None:
+        mutation.admit(pod, self.section, node_lister)
 
-    def check(self, pod: Pod, census: NodeLister) -> None:
+    def check(self, pod: Pod, node_lister: NodeLister) -> None:
         refuse_node_name(pod)
         refuse_owned(pod.annotations, SCHEDULERS_OWN)
         check_amounts(pod.containers)
@@ -76,10 +76,10 @@ class Koordinator(ForeignScheduler):
     def concerns(self, pod: Pod) -> bool:
         return ALLOCATED in pod.annotations or self.named_by(pod)
 
-    def waiting(self, pod: Pod, census: NodeLister) -> ForeignCharge:
+    def waiting(self, pod: Pod, node_lister: NodeLister) -> ForeignCharge:
         amounts = pod_total(pod.containers)
         want = Want.of(amounts)
-        tally = ForeignCharge({}) if want is None else waiting_amounts(amounts, want, lambda: self._sizes(census))
+        tally = ForeignCharge({}) if want is None else waiting_amounts(amounts, want, lambda: self._sizes(node_lister))
         try:
             read_shares(pod)
         except BadAnnotation as error:
@@ -88,7 +88,7 @@ class Koordinator(ForeignScheduler):
                 return ForeignCharge(tally.amounts, tally.floors, (problem,))
         return tally
 
-    def placed(self, pod: Pod, census: NodeLister, now: float) -> ForeignCharge | None:
+    def placed(self, pod: Pod, node_lister: NodeLister, now: float) -> ForeignCharge | None:
         """Nothing before the pod is bound: until then anybody may have written the annotation."""
         if not pod.node_name:
             return None
@@ -96,16 +96,16 @@ class Koordinator(ForeignScheduler):
             shares = read_shares(pod)
         except BadAnnotation:
             return None
-        return placed_amounts(shares, self._cards(census, pod.node_name)) if shares else None
+        return placed_amounts(shares, self._cards(node_lister, pod.node_name)) if shares else None
 
     # Fit (7, 8)
 
-    def predict(self, pod: Pod, census: NodeLister, now: float) -> Prediction | NoNode:
+    def predict(self, pod: Pod, node_lister: NodeLister, now: float) -> Prediction | NoNode:
         amounts = pod_total(pod.containers)
         want = Want.of(amounts)
         assert want is not None, "the pod asks for nothing of Koordinator's"
         if NPU_CORE in amounts:
-            return NoNode({node.name: _NPUS for node in census.nodes()})
+            return NoNode({node.name: _NPUS for node in node_lister.nodes()})
         terms = KoordinatorConstraints(
             want,
             read_hint(pod.annotations),
@@ -115,8 +115,8 @@ class Koordinator(ForeignScheduler):
         )
         failed: dict[str, str] = {}
         fits: list[tuple[int, str, list[Load]]] = []
-        for node in census.nodes():
-            outcome = self._on(node, census, terms)
+        for node in node_lister.nodes():
+            outcome = self._on(node, node_lister, terms)
             if isinstance(outcome, Rejection):
                 failed[node.name] = str(outcome)
             else:
@@ -130,10 +130,12 @@ class Koordinator(ForeignScheduler):
         parts = tuple(map(_part, chosen, shares))
         return Prediction(name, 100.0 if points else 0.0, {first: parts}, {ALLOCATED: encode(shares)}, failed)
 
-    def _on(self, node: Node, census: NodeLister, terms: KoordinatorConstraints) -> tuple[int, list[Load]] | Rejection:
+    def _on(
+        self, node: Node, node_lister: NodeLister, terms: KoordinatorConstraints
+    ) -> tuple[int, list[Load]] | Rejection:
         """The node's score before it is scaled, and the cards it would give."""
-        cards = self._cards(census, node.name)
-        used = usage(census.foreign_pods_on(node.name), cards) if cards is not None else {}
+        cards = self._cards(node_lister, node.name)
+        used = usage(node_lister.foreign_pods_on(node.name), cards) if cards is not None else {}
         chosen = choose(node, cards, used, terms)
         if isinstance(chosen, Rejection):
             return chosen
@@ -142,9 +144,9 @@ class Koordinator(ForeignScheduler):
 
     # Device objects (3)
 
-    def _cards(self, census: NodeLister, node: str) -> KoordinatorDevice | None:
+    def _cards(self, node_lister: NodeLister, node: str) -> KoordinatorDevice | None:
         """The node's GPUs, None if it has no Device object; each version of it is read once."""
-        device = census.device(node)
+        device = node_lister.device(node)
         known = self._read.get(node)
         if device is None:
             self._read.pop(node, None)
@@ -153,13 +155,13 @@ class Koordinator(ForeignScheduler):
             known = self._read[node] = (device, read_cards(device))
         return known[1]
 
-    def _sizes(self, census: NodeLister) -> Sizes:
+    def _sizes(self, node_lister: NodeLister) -> Sizes:
         """The sizes of all nodes' cards, worked out anew once a node has changed."""
         known = self._sized
-        if known is None or (known[0](), known[1]) != (census.origin, census.version):
-            cards = (self._cards(census, node.name) for node in census.nodes())
+        if known is None or (known[0](), known[1]) != (node_lister.origin, node_lister.version):
+            cards = (self._cards(node_lister, node.name) for node in node_lister.nodes())
             sizes = Sizes.of(each for each in cards if each is not None)
-            known = self._sized = weakref.ref(census.origin), census.version, sizes
+            known = self._sized = weakref.ref(node_lister.origin), node_lister.version, sizes
         return known[2]
 
 

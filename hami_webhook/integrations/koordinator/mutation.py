@@ -30,14 +30,14 @@ from hami_webhook.kube.patch import MapDraft
 from hami_webhook.kube.quantity import parse_whole
 
 
-def admit(pod: PodDraft, section: KoordinatorSection, census: NodeLister) -> None:
+def admit(pod: PodDraft, section: KoordinatorSection, node_lister: NodeLister) -> None:
     """Normalise a pod, and warn. Raises `BadRequest`."""
     refuse_node_name(pod.original)
     move_priority(pod, "PriorityClasses and ElasticQuotas")
     apps = [container for container in pod.containers if container.kind is ContainerKind.APP]
     for container in apps:
         normalise(container, pod)
-    offered = any(parse_whole(node.allocatable.get(SHARED)) for node in census.nodes())
+    offered = any(parse_whole(node.allocatable.get(SHARED)) for node in node_lister.nodes())
     counted = offered or any(_needs_count(read(container)) for container in pod.containers)
     for container in apps:
         complete(container, counted=counted)
@@ -54,7 +54,7 @@ def admit(pod: PodDraft, section: KoordinatorSection, census: NodeLister) -> Non
             f"[koordinator/shared] no node offers {SHARED}, so the pod waits until one does; koord-manager's feature "
             "gate EnableSyncGPUSharedResource makes nodes offer it"
         )
-    for doubt in warnings_of(pod, section, want, amounts.get(MEMORY, 0), census):
+    for doubt in warnings_of(pod, section, want, amounts.get(MEMORY, 0), node_lister):
         pod.warn(doubt)
 
 
@@ -126,7 +126,7 @@ def _label(pod: PodDraft, section: KoordinatorSection, want: Want) -> None:
 
 
 def warnings_of(
-    pod: PodDraft, section: KoordinatorSection, want: Want, memory: int, census: NodeLister
+    pod: PodDraft, section: KoordinatorSection, want: Want, memory: int, node_lister: NodeLister
 ) -> Iterator[str]:
     """What is legal but hardly meant; `memory` is what the whole pod requests, in bytes."""
     label = pod.labels.get(ISOLATION)
@@ -142,7 +142,7 @@ def warnings_of(
         )
     if label and want.ratio == 100:
         yield f"[koordinator/isolation-unused] label {ISOLATION} has no effect on whole cards"
-    if label and want.fractional and not any(node.labels.get(ISOLATION) == label for node in census.nodes()):
+    if label and want.fractional and not any(node.labels.get(ISOLATION) == label for node in node_lister.nodes()):
         yield f"[koordinator/isolation-node] no node has the label {ISOLATION}: {label}, so the pod can't be scheduled"
     running = [each.name for each in pod.containers if each.kind is not ContainerKind.INIT]
     if len(running) > 1:

@@ -94,7 +94,7 @@ def cards_of(percent: int | None) -> int | None:
 class Want:
     """What a pod wants: `count` different GPUs, and of each percent of cores and of memory, or bytes of it.
 
-    None is what it didn't request: no cores are booked then, and one of the two kinds of memory always is.
+    None is what it didn't request: no cores are charged then, and one of the two kinds of memory always is.
     """
 
     count: int

@@ -59,33 +59,33 @@ class Volcano(ForeignScheduler):
     def node_of(self, pod: Pod) -> str:
         return node_of(pod)
 
-    def admit(self, pod: PodDraft, census: NodeLister) -> None:
-        self._admission.admit(pod, census)
+    def admit(self, pod: PodDraft, node_lister: NodeLister) -> None:
+        self._admission.admit(pod, node_lister)
 
-    def check(self, pod: Pod, census: NodeLister) -> None:
+    def check(self, pod: Pod, node_lister: NodeLister) -> None:
         self._admission.check(pod)
 
     def concerns(self, pod: Pod) -> bool:
         return ALLOCATED in pod.annotations or self.named_by(pod)
 
-    def waiting(self, pod: Pod, census: NodeLister) -> ForeignCharge:
-        return self._costs.waiting(pod, census)
+    def waiting(self, pod: Pod, node_lister: NodeLister) -> ForeignCharge:
+        return self._costs.waiting(pod, node_lister)
 
-    def placed(self, pod: Pod, census: NodeLister, now: float) -> ForeignCharge | None:
-        return self._costs.placed(pod, census, now)
+    def placed(self, pod: Pod, node_lister: NodeLister, now: float) -> ForeignCharge | None:
+        return self._costs.placed(pod, node_lister, now)
 
-    def predict(self, pod: Pod, census: NodeLister, now: float) -> Prediction | NoNode:
-        return predict(self._cards, self._registry, pod, census, now)
+    def predict(self, pod: Pod, node_lister: NodeLister, now: float) -> Prediction | NoNode:
+        return predict(self._cards, self._registry, pod, node_lister, now)
 
-    def remarks(self, node: Node, census: NodeLister) -> Iterable[tuple[str, str]]:
+    def remarks(self, node: Node, node_lister: NodeLister) -> Iterable[tuple[str, str]]:
         """MIG instances that more than one live entry names (section 13)."""
-        return _held_twice(node, census)
+        return _held_twice(node, node_lister)
 
 
-def _held_twice(node: Node, census: NodeLister) -> Iterator[tuple[str, str]]:
+def _held_twice(node: Node, node_lister: NodeLister) -> Iterator[tuple[str, str]]:
     holders: dict[str, list[str]] = {}
-    for pod in census.foreign_pods_on(node.name):
-        for row in rows_of(pod, census.now) or ():
+    for pod in node_lister.foreign_pods_on(node.name):
+        for row in rows_of(pod, node_lister.now) or ():
             for entry in row:
                 if entry.place is not None and node_of(pod) == node.name:
                     holders.setdefault(f"{entry.uuid}{entry.place}", []).append(pod.key)

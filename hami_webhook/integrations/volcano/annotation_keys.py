@@ -37,24 +37,24 @@ ASCEND = re.compile(
 """HAMi's own keys that Volcano writes where it places HAMi's Ascend resources (docs/spec/volcano.md#14)."""
 
 
-def mode_of(notes: Mapping[str, str]) -> str:
+def mode_of(annotations: Mapping[str, str]) -> str:
     """The mode that a pod's annotations request; empty for any."""
-    return notes.get(MODE, "").strip().lower()
+    return annotations.get(MODE, "").strip().lower()
 
 
-def uuids_of(notes: Mapping[str, str]) -> ListRule:
+def uuids_of(annotations: Mapping[str, str]) -> ListRule:
     """Which UUIDs a pod's annotations admit; Volcano takes an allow list that names nothing (`,`) for none."""
-    return ListRule(split_list(notes.get(USE_UUID, "")), split_list(notes.get(NOUSE_UUID, "")))
+    return ListRule(split_list(annotations.get(USE_UUID, "")), split_list(annotations.get(NOUSE_UUID, "")))
 
 
-def types_of(notes: Mapping[str, str]) -> ListRule:
+def types_of(annotations: Mapping[str, str]) -> ListRule:
     """Which card models a pod's annotations admit: with an allow list, nobody looks at the deny list."""
-    if USE_TYPE in notes:
-        return ListRule(allow=split_list(notes[USE_TYPE].lower()))
-    return ListRule.read(notes, (), (NOUSE_TYPE,), fold=True)
+    if USE_TYPE in annotations:
+        return ListRule(allow=split_list(annotations[USE_TYPE].lower()))
+    return ListRule.read(annotations, (), (NOUSE_TYPE,), fold=True)
 
 
-def pod_group(namespace: str, notes: Mapping[str, str]) -> str:
+def pod_group(namespace: str, annotations: Mapping[str, str]) -> str:
     """The pod's PodGroup, with its namespace; empty for none."""
-    name = next((notes[key] for key in POD_GROUPS if notes.get(key)), "")
+    name = next((annotations[key] for key in POD_GROUPS if annotations.get(key)), "")
     return f"{namespace}/{name}" if name else ""

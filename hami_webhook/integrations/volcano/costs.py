@@ -25,12 +25,12 @@ class Costs:
             f"limits.{name}" if name else "" for name in (cards.count_name, cards.memory_name, cards.core_name)
         )
 
-    def waiting(self, pod: Pod, census: NodeLister) -> ForeignCharge:
+    def waiting(self, pod: Pod, node_lister: NodeLister) -> ForeignCharge:
         """What the pod declares, or the least that any candidate card could give. Raises `BadRequest`."""
         requested = requests_of(self._cards, pod).values()
         as_instance = self._counts_instances and mode_of(pod.annotations) == MIG
         blind = as_instance or any(request.memory.declared is None for request in requested)
-        found = self._registry.filtered(census, pod.annotations) if requested and blind else None
+        found = self._registry.filtered(node_lister, pod.annotations) if requested and blind else None
         memory = sum(request.count * self._least(request, found, as_instance=as_instance) for request in requested)
         amounts = self._amounts(
             sum(request.count for request in requested),
@@ -39,12 +39,12 @@ class Costs:
         )
         return ForeignCharge(amounts, frozenset((self.memory_key,)) if requested and blind else frozenset())
 
-    def placed(self, pod: Pod, census: NodeLister, now: float) -> ForeignCharge | None:
+    def placed(self, pod: Pod, node_lister: NodeLister, now: float) -> ForeignCharge | None:
         """What the pod got by the allocation it carries; None while that doesn't count."""
         rows = rows_of(pod, now)
         if rows is None:
             return None
-        node = census.node(node_of(pod))
+        node = node_lister.node(node_of(pod))
         registered = self._registry.registration(node) if node is not None else None
         known = registered.by_uuid if registered is not None else {}
         requests = self._declared(pod)

@@ -47,14 +47,14 @@ class Admission:
         self._names = cards.resource_names
         self._memory, self._percentage = cards.memory_name, cards.percentage_name
 
-    def admit(self, draft: PodDraft, census: NodeLister) -> None:
+    def admit(self, draft: PodDraft, node_lister: NodeLister) -> None:
         """Normalise a new pod, in the order of docs/spec/volcano.md. Raises `BadRequest`."""
         pod = draft.original
         self._refuse(pod)
         app_containers = [container for container in draft.containers if container.kind is ContainerKind.APP]
         for container in app_containers:
             self._values(container)
-        found = self._registry.filtered(census, draft.annotations)
+        found = self._registry.filtered(node_lister, draft.annotations)
         both = [c.name for c in app_containers if self._amount(c, self._memory) and self._amount(c, self._percentage)]
         for container in app_containers:
             self._expand(container, found, draft)
@@ -140,24 +140,24 @@ class Admission:
     # 5.4
 
     def _annotations(self, draft: PodDraft) -> None:
-        notes = draft.annotations
-        refuse_bad_mode(notes.get(MODE))
-        lists = ((key, ",".join(split_list(notes[key]))) for key in (USE_UUID, NOUSE_UUID) if key in notes)
-        modes = ((MODE, mode_of(notes)),) if MODE in notes else ()
+        annotations = draft.annotations
+        refuse_bad_mode(annotations.get(MODE))
+        lists = ((key, ",".join(split_list(annotations[key]))) for key in (USE_UUID, NOUSE_UUID) if key in annotations)
+        modes = ((MODE, mode_of(annotations)),) if MODE in annotations else ()
         for key, text in (*modes, *lists):
             if text:
-                notes[key] = text
+                annotations[key] = text
             else:
-                del notes[key]
-        if notes.get(MODE) == MPS:
+                del annotations[key]
+        if annotations.get(MODE) == MPS:
             draft.warn(f"[volcano/mps] {MODE}: no node ever has mode {MPS}, so the pod can't be placed")
         drop_owned(draft, OWNED)
 
     # 5.7
 
     def _doubts(self, draft: PodDraft, found: ClusterCards) -> Iterator[str]:
-        cards, notes = self._cards, draft.annotations
-        is_mig = notes.get(MODE) == MIG
+        cards, annotations = self._cards, draft.annotations
+        is_mig = annotations.get(MODE) == MIG
         most_memory = self._largest(found, is_mig=is_mig)
         for container in draft.containers:
             count, memory, cores = (
@@ -194,13 +194,13 @@ class Admission:
         return max((memory * self._cards.block for memory in found.memories()), default=None)
 
     def _uuid_doubts(self, draft: PodDraft) -> Iterator[str]:
-        notes = draft.annotations
-        denied = split_list(notes.get(NOUSE_UUID, ""))
-        twice = [uuid for uuid in split_list(notes.get(USE_UUID, "")) if uuid in denied]
+        annotations = draft.annotations
+        denied = split_list(annotations.get(NOUSE_UUID, ""))
+        twice = [uuid for uuid in split_list(annotations.get(USE_UUID, "")) if uuid in denied]
         if twice:
             yield f"[volcano/uuid] {', '.join(twice)}: both in {USE_UUID} and in {NOUSE_UUID}, which wins"
         for key in _HAMI_UUIDS:
-            if key in notes:
+            if key in annotations:
                 proper = NOUSE_UUID if "nouse" in key else USE_UUID
                 yield f"[volcano/uuid] {key} isn't read by Volcano; use {proper}"
 

@@ -12,7 +12,7 @@ from hami_webhook.devices.foreign_scheduler import NodeLister, NoNode, Part, Pre
 from hami_webhook.devices.model import (
     Allocation,
     Device,
-    DeviceReservation,
+    DeviceShare,
     Inventory,
     NodeView,
     Overlay,
@@ -67,13 +67,15 @@ class _Fitted:
     allocations: Mapping[int, Allocation]
 
 
-def predict(cards: VolcanoCards, registry: Registry, pod: Pod, census: NodeLister, now: float) -> Prediction | NoNode:
+def predict(
+    cards: VolcanoCards, registry: Registry, pod: Pod, node_lister: NodeLister, now: float
+) -> Prediction | NoNode:
     """Where Volcano would place a pod at `now` (Unix seconds): the highest score, then the node's name."""
     requested = requests_of(cards, pod)
     failed: dict[str, str] = {}
     best: tuple[str, _Fitted] | None = None
-    for node in sorted(census.nodes(), key=lambda node: node.name):
-        result = _fit(cards, registry, pod, requested, node, census, now)
+    for node in sorted(node_lister.nodes(), key=lambda node: node.name):
+        result = _fit(cards, registry, pod, requested, node, node_lister, now)
         if isinstance(result, Rejection):
             failed[node.name] = str(result)
         elif best is None or result.score > best[1].score:
@@ -83,7 +85,7 @@ def predict(cards: VolcanoCards, registry: Registry, pod: Pod, census: NodeListe
     name, fitted = best
     parts = {
         row: tuple(
-            Part(device.uuid, cards.given(device.booking), device.booking.cores, device.booking.profile or "")
+            Part(device.uuid, cards.given(device.share), device.share.cores, device.share.profile or "")
             for device in allocation.devices
         )
         for row, allocation in fitted.allocations.items()
@@ -107,7 +109,7 @@ def _fit(
     pod: Pod,
     requested: Mapping[int, Request],
     node: Node,
-    census: NodeLister,
+    node_lister: NodeLister,
     now: float,
 ) -> _Fitted | Rejection:
     registered = registry.taking_part(node, now)
@@ -115,27 +117,29 @@ def _fit(
         return Rejection(bare=reasons.NODE_UNREGISTERED)
     inventory = Inventory(registered.devices, registered)
     others = [
-        other for other in census.foreign_pods_on(node.name) if other.uid != pod.uid and node_of(other) == node.name
+        other
+        for other in node_lister.foreign_pods_on(node.name)
+        if other.uid != pod.uid and node_of(other) == node.name
     ]
     view = NodeView(node, {cards.key: inventory}, usage_of(registered, others, cards.block, now))
     overlay = Overlay(view)
     terms = cards.terms(pod)
-    trials = {
+    fit_requests = {
         row: FitRequest(pod, terms, request, row, ContainerKind.APP, inventory, overlay)
         for row, request in requested.items()
     }
-    for trial in trials.values():
-        refusal = cards.refuses_node(trial)
+    for fit_request in fit_requests.values():
+        refusal = cards.refuses_node(fit_request)
         if refusal is not None:
             return refusal
     allocations: dict[int, Allocation] = {}
-    for row, trial in trials.items():
-        result = fit(cards, trial)
+    for row, fit_request in fit_requests.items():
+        result = fit(cards, fit_request)
         if isinstance(result, Rejection):
             return result
         allocations[row] = result
         for device in result.devices:
-            overlay.take(cards.key, device.uuid, device.booking)
+            overlay.take(cards.key, device.uuid, device.share)
     chosen = {device.uuid for allocation in allocations.values() for device in allocation.devices}
     devices = [device for device in registered.devices if device.uuid in chosen]
     return _Fitted(_score(cards, devices, view, overlay), allocations)
@@ -152,7 +156,7 @@ def _score(cards: VolcanoCards, chosen: Sequence[Device], before: NodeView, afte
 
 def _written(node: str, allocations: Iterable[Allocation], now: float) -> dict[str, str]:
     """The annotations of a placement."""
-    text = encode([[_entry(device.uuid, device.booking) for device in each.devices] for each in allocations])
+    text = encode([[_entry(device.uuid, device.share) for device in each.devices] for each in allocations])
     stamp = str(int(now))
     return {
         ALLOCATED: text,
@@ -164,8 +168,8 @@ def _written(node: str, allocations: Iterable[Allocation], now: float) -> dict[s
     }
 
 
-def _entry(uuid: str, booking: DeviceReservation) -> AllocationEntry:
+def _entry(uuid: str, share: DeviceShare) -> AllocationEntry:
     """A card as Volcano writes it: with the memory requested, for an instance too."""
-    if not isinstance(booking.mark, Cut) or booking.mark.instance is None:
-        return AllocationEntry(uuid, booking.memory, booking.cores)
-    return AllocationEntry(uuid, booking.mark.requested, booking.cores, booking.mark.instance.place)
+    if not isinstance(share.mark, Cut) or share.mark.instance is None:
+        return AllocationEntry(uuid, share.memory, share.cores)
+    return AllocationEntry(uuid, share.mark.requested, share.cores, share.mark.instance.place)

@@ -127,34 +127,34 @@ class Registry:
         found = self.registration(node)
         return found if found is not None and found.offered and not _gone(node, now) else None
 
-    def filtered(self, census: NodeLister, notes: Mapping[str, str]) -> ClusterCards:
+    def filtered(self, node_lister: NodeLister, annotations: Mapping[str, str]) -> ClusterCards:
         """Look at every node for what a pod with these annotations might get."""
-        requested = (mode_of(notes), uuids_of(notes), types_of(notes))
+        requested = (mode_of(annotations), uuids_of(annotations), types_of(annotations))
         known = self._surveyed
         if (
             known is None
-            or known[0]() is not census.origin
-            or known[1] != census.version
+            or known[0]() is not node_lister.origin
+            or known[1] != node_lister.version
             or len(self._surveys) >= _SURVEYS
         ):
-            self._surveyed, self._surveys = (weakref.ref(census.origin), census.version), {}
+            self._surveyed, self._surveys = (weakref.ref(node_lister.origin), node_lister.version), {}
         found = self._surveys.get(requested)
         if found is None:
-            found, lasts = self._look(census, *requested)
+            found, lasts = self._look(node_lister, *requested)
             mode, uuids, types = requested
             if lasts and len(mode) + uuids.length + types.length <= MOST_LETTERS:
                 self._surveys[requested] = found
         return found
 
-    def _look(self, census: NodeLister, mode: str, uuids: ListRule, types: ListRule) -> tuple[ClusterCards, bool]:
+    def _look(self, node_lister: NodeLister, mode: str, uuids: ListRule, types: ListRule) -> tuple[ClusterCards, bool]:
         """What the nodes have, and whether that holds until one changes: a handshake may run out before."""
         groups: dict[int, frozenset[Model]] = {}
         models: set[Model] = set()
         most: int | None = None
         lasts = True
-        for node in census.nodes():
+        for node in node_lister.nodes():
             lasts = lasts and HANDSHAKE not in node.annotations
-            found = self.taking_part(node, census.now)
+            found = self.taking_part(node, node_lister.now)
             if found is None or (mode and found.mode != mode):
                 continue
             if most is None or found.healthy > most:

@@ -21,7 +21,7 @@ from hami_webhook.devices.fit_request import (
     FitRequest,
 )
 from hami_webhook.devices.keys import DeviceKeys
-from hami_webhook.devices.model import Device, DeviceReservation, FixedMemory, Request, ShareOfCard, Usage
+from hami_webhook.devices.model import Device, DeviceShare, FixedMemory, Request, ShareOfCard, Usage
 from hami_webhook.devices.pod_preferences import CardPolicy, Weights
 from hami_webhook.devices.reasons import Rejection
 from hami_webhook.devices.vendor import Vendor
@@ -59,7 +59,7 @@ class Cut:
 
 
 def _no_pod_of_its_group(candidate: Candidate) -> bool:
-    pod = candidate.trial.pod
+    pod = candidate.fit_request.pod
     mine = pod_group(pod.namespace, pod.annotations)
     if not mine or pod.annotations.get(POD_GROUP_POLICY) != "spread":
         return True
@@ -70,7 +70,7 @@ def _no_pod_of_its_group(candidate: Candidate) -> bool:
 
 
 def _right_type(candidate: Candidate) -> bool:
-    return "NVIDIA" in candidate.device.type and candidate.trial.terms.types.admits_type(candidate.device.type)
+    return "NVIDIA" in candidate.device.type and candidate.fit_request.terms.types.admits_type(candidate.device.type)
 
 
 class VolcanoCards(Vendor):
@@ -98,7 +98,7 @@ class VolcanoCards(Vendor):
         *AMOUNT_CHECKS,
         Check(reasons.CARD_TYPE_MISMATCH, _right_type),
     )
-    unbookable = reasons.CARD_MIG_TOPOLOGY_INFEASIBLE
+    unresolvable = reasons.CARD_MIG_TOPOLOGY_INFEASIBLE
 
     def __init__(self, section: VolcanoSection) -> None:
         super().__init__(section)
@@ -133,18 +133,18 @@ class VolcanoCards(Vendor):
         return Request(count, wanted, self.amount(container, self.core_name) or 0)
 
     def terms(self, pod: Pod, default_policy: str = "") -> Constraints:
-        notes = pod.annotations
-        return Constraints(CardPolicy(("",)), Weights(), uuids_of(notes), types_of(notes))
+        annotations = pod.annotations
+        return Constraints(CardPolicy(("",)), Weights(), uuids_of(annotations), types_of(annotations))
 
     # Fit (7.2 to 7.5)
 
-    def refuses_node(self, trial: FitRequest) -> Rejection | None:
-        registered = trial.inventory.facts
+    def refuses_node(self, fit_request: FitRequest) -> Rejection | None:
+        registered = fit_request.inventory.facts
         assert isinstance(registered, Registration)
-        wanted = mode_of(trial.pod.annotations)
+        wanted = mode_of(fit_request.pod.annotations)
         if wanted and wanted != registered.mode:
             return Rejection({reasons.MODE_NOT_FIT: 1}, len(registered.devices))
-        return super().refuses_node(trial)
+        return super().refuses_node(fit_request)
 
     def order(self, cards: Sequence[Candidate], terms: Constraints, *, numa_bound: bool) -> list[int]:
         by_index = sorted(range(len(cards)), key=lambda i: cards[i].device.index)
@@ -154,14 +154,14 @@ class VolcanoCards(Vendor):
             return sorted(by_index, key=lambda i: cards[i].usage.slots)
         return by_index[::-1]
 
-    def book(self, request: Request, device: Device, usage: Usage) -> DeviceReservation | None:
+    def resolve_share(self, request: Request, device: Device, usage: Usage) -> DeviceShare | None:
         requested = request.memory.on(device.memory)
         if device.mode != MIG:
-            return DeviceReservation(requested, request.cores)
+            return DeviceShare(requested, request.cores)
         found = self.cut(device, usage, requested)
         if found is None:
             return None
-        return DeviceReservation(found.kind.memory // self.block, request.cores, found.kind.name, Cut(found, requested))
+        return DeviceShare(found.kind.memory // self.block, request.cores, found.kind.name, Cut(found, requested))
 
     def cut(self, device: Device, usage: Usage, requested: int) -> GeometryInstance | None:
         """The MIG instance for so many blocks; None if the card has none, or has one in use that isn't known."""
@@ -173,8 +173,8 @@ class VolcanoCards(Vendor):
 
     # what was given
 
-    def given(self, booking: DeviceReservation) -> int:
-        """The MiB a container really gets by a booking."""
-        if isinstance(booking.mark, Cut) and booking.mark.instance is not None:
-            return booking.mark.instance.kind.memory
-        return booking.memory * self.block
+    def given(self, share: DeviceShare) -> int:
+        """The MiB a container really gets by its share."""
+        if isinstance(share.mark, Cut) and share.mark.instance is not None:
+            return share.mark.instance.kind.memory
+        return share.memory * self.block

@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass, replace
 from math import inf
 
-from hami_webhook.devices.model import DeviceReservation, NodeView
+from hami_webhook.devices.model import DeviceShare, NodeView
 from hami_webhook.devices.placement_annotations import NOMINATED_NODE, NOMINATED_UNTIL
 from hami_webhook.devices.reasons import UNRESOLVABLE, Rejection
 from hami_webhook.devices.registry import Vendors
@@ -195,12 +195,12 @@ class Nominations:
         ]
         return sorted(found, key=lambda each: (-each.pod.priority, each.until, each.pod.uid))
 
-    def _reserved(self, view: NodeView, pod: Pod) -> Mapping[CardKey, list[DeviceReservation]]:
+    def _reserved(self, view: NodeView, pod: Pod) -> Mapping[CardKey, list[DeviceShare]]:
         """What is taken of the node's cards by the nominated pods before a pod, once all that are ending have gone."""
         before = self._before(pod, view.name)
         if not before:
             return {}
-        reserved: dict[CardKey, list[DeviceReservation]] = {}
+        reserved: dict[CardKey, list[DeviceShare]] = {}
         rest = NodeSnapshot(view, self._state.allocations(view.name), reserved, self.ending(view.name))
         for nomination in before:
             request = self._request(nomination.pod)
@@ -209,7 +209,7 @@ class Nominations:
                 for row in fit.rows:
                     for key, allocation in row.items():
                         for device in allocation.devices:
-                            reserved.setdefault((key, device.uuid), []).append(device.booking)
+                            reserved.setdefault((key, device.uuid), []).append(device.share)
         return reserved
 
     def _request(self, pod: Pod) -> PodRequest | None:

@@ -11,7 +11,7 @@ from itertools import chain, combinations
 from math import inf
 from operator import itemgetter
 
-from hami_webhook.devices.model import DeviceReservation, NodeView
+from hami_webhook.devices.model import DeviceShare, NodeView
 from hami_webhook.devices.registry import Vendors
 from hami_webhook.devices.step_limit import FIT_STEPS, StepLimit
 from hami_webhook.kube.disruption import PodDisruptionBudget, violating
@@ -53,7 +53,7 @@ class NodeSnapshot:
 
     view: NodeView
     allocations: Sequence[PodAllocation]
-    reserved: Mapping[CardKey, Sequence[DeviceReservation]]
+    reserved: Mapping[CardKey, Sequence[DeviceShare]]
     ending: Collection[str] = ()
 
     @property
@@ -78,7 +78,7 @@ class NodeSnapshot:
         return with_reserved(view, self.reserved)
 
 
-def with_reserved(view: NodeView, reserved: Mapping[CardKey, Sequence[DeviceReservation]]) -> NodeView:
+def with_reserved(view: NodeView, reserved: Mapping[CardKey, Sequence[DeviceShare]]) -> NodeView:
     """The node with this taken of its cards besides."""
     if not reserved:
         return view

@@ -131,15 +131,15 @@ def test_no_smaller_set_gives_the_room(data: st.DataObject) -> None:
     state = ClusterCache(VENDORS)
     for name, uuid in (("n1", "a"), ("n2", "b")):
         state.set_node(Node.from_object(node(name, card(uuid, 1_000_000))), NOW)
-    holds = data.draw(st.lists(st.tuples(st.integers(1, 5), st.sampled_from([0, 0, 5, 10])), max_size=6))
+    claims = data.draw(st.lists(st.tuples(st.integers(1, 5), st.sampled_from([0, 0, 5, 10])), max_size=6))
     pods = [
         Pod.from_object(low(f"p{i}", "n2", f"b,NVIDIA,{1000 * mem},0:;", priority, i))
-        for i, (mem, priority) in enumerate(holds)
+        for i, (mem, priority) in enumerate(claims)
     ]
     incoming = Pod.from_object(high(gpu=1, mem=4000))
     for each in (*pods, incoming):
         state.set_pod(each, NOW)
-    held = dict(zip((each.uid for each in pods), (1000 * mem for mem, _ in holds), strict=True))
+    held = dict(zip((each.uid for each in pods), (1000 * mem for mem, _ in claims), strict=True))
     total = 4000 + sum(held.values())
     hard = data.draw(st.integers(3, total // 1000 - 1)) * 1000
     account = QuotaAccount.read(ResourceQuota.from_object(giving_room(hard, total)), VENDORS)

@@ -8,7 +8,7 @@ import pytest
 from builders import bound_pod, card, node
 
 from hami_webhook.cluster.api import JSON
-from hami_webhook.devices.model import DeviceReservation
+from hami_webhook.devices.model import DeviceShare
 from hami_webhook.kube.disruption import PodDisruptionBudget
 from hami_webhook.kube.objects import MalformedObject, Node, Pod
 from hami_webhook.scheduling.cluster_cache import ClusterCache
@@ -35,7 +35,7 @@ def victims(
             state.set_node(Node.from_object(obj), NOW)
     request = read_pod_request(Pod.from_object(incoming), VENDORS, "spread")
     assert request is not None
-    kept = {name: {("NVIDIA", uuid): [DeviceReservation(mem, 0)]} for name, (uuid, mem) in (reserved or {}).items()}
+    kept = {name: {("NVIDIA", uuid): [DeviceShare(mem, 0)]} for name, (uuid, mem) in (reserved or {}).items()}
     nodes = [
         NodeSnapshot(view, there, kept.get(view.name, {}), {each.pod.uid for each in there} & set(ending))
         for view in state.views()

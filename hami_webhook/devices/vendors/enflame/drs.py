@@ -21,7 +21,7 @@ from hami_webhook.devices.model import (
     Allocation,
     BadRequest,
     Device,
-    DeviceReservation,
+    DeviceShare,
     Inventory,
     RegistrationError,
     Request,
@@ -53,7 +53,9 @@ from hami_webhook.kube.draft import ContainerDraft, PodDraft
 from hami_webhook.kube.objects import Container, Node, Pod
 from hami_webhook.kube.quantity import Quantity, parse_whole
 
-FREE_SLICES = Check(reasons.CARD_INSUFFICIENT_CORE, lambda c: c.device.slots - c.usage.slots >= c.trial.request.slots)
+FREE_SLICES = Check(
+    reasons.CARD_INSUFFICIENT_CORE, lambda c: c.device.slots - c.usage.slots >= c.fit_request.request.slots
+)
 """In slices, as the profiles' rounded percents may add up to more than a card."""
 
 
@@ -117,11 +119,11 @@ class DrsGcu(SlicedGcu):
                 raise BadRequest(f"{self.core_name} must be in range (0,100]")
         super().check_amounts(container)
 
-    def normalise(self, container: ContainerDraft, lister: DeviceLister) -> Iterator[str]:
+    def normalise(self, container: ContainerDraft, device_lister: DeviceLister) -> Iterator[str]:
         sliced = container.names_resource(self.count_name)
         for name in (self.count_name,) if sliced else (self.memory_name, self.core_name):
             container.copy_across(name)
-        tables = [inventory.facts for inventory in lister.inventories(self.key) if inventory.devices]
+        tables = [inventory.facts for inventory in device_lister.inventories(self.key) if inventory.devices]
         if len({table.shape for table in tables}) != 1:
             why = "nodes have different tables" if tables else "no node has DRS cards"
             so = "until the pod is placed, quota counts the least that a known table gives for it"
@@ -139,7 +141,7 @@ class DrsGcu(SlicedGcu):
                 f"{profile.cores} percent of the cores is the smallest that serves this"
             )
 
-    def admit_pod(self, pod: PodDraft, lister: DeviceLister) -> None:
+    def admit_pod(self, pod: PodDraft, device_lister: DeviceLister) -> None:
         shared = self.section.resource_name_vgcu
         also = next((container for container in pod.containers if self.amount(container, shared)), None)
         if also is not None:
@@ -166,20 +168,20 @@ class DrsGcu(SlicedGcu):
 
     # Fit (7)
 
-    def resolve(self, request: Request, trial: FitRequest) -> Request:
-        table = trial.inventory.facts
+    def resolve(self, request: Request, fit_request: FitRequest) -> Request:
+        table = fit_request.inventory.facts
         profile = cast("Wanted", request.memory).profile(table) if table else None
         return Request(1, profile, profile.cores, profile.size) if profile else request
 
-    def refuses_node(self, trial: FitRequest) -> Rejection | None:
-        unresolved = isinstance(trial.request.memory, Wanted)
-        nowhere = Rejection({reasons.MODE_NOT_FIT: 1}, len(trial.inventory.devices)) if unresolved else None
-        return super().refuses_node(trial) or nowhere
+    def refuses_node(self, fit_request: FitRequest) -> Rejection | None:
+        unresolved = isinstance(fit_request.request.memory, Wanted)
+        nowhere = Rejection({reasons.MODE_NOT_FIT: 1}, len(fit_request.inventory.devices)) if unresolved else None
+        return super().refuses_node(fit_request) or nowhere
 
-    def book(self, request: Request, device: Device, usage: Usage) -> DeviceReservation | None:
+    def resolve_share(self, request: Request, device: Device, usage: Usage) -> DeviceShare | None:
         profile = request.memory
         assert isinstance(profile, DrsProfile)
-        return DeviceReservation(profile.mebibytes, profile.cores, profile.name, slots=profile.size)
+        return DeviceShare(profile.mebibytes, profile.cores, profile.name, slots=profile.size)
 
     # quota (10)
 
@@ -192,7 +194,7 @@ class DrsGcu(SlicedGcu):
         by_need = cast("Wanted", request.memory).size is None
         return super().decided_later(request) | {Dimension.COUNT if by_need else Dimension.CORES}
 
-    def least(self, request: Request, lister: DeviceLister, eligible: Sequence[Device]) -> Request:
+    def least(self, request: Request, device_lister: DeviceLister, eligible: Sequence[Device]) -> Request:
         """The percent written, or else the least that any table has for the slices."""
         wanted = cast("Wanted", request.memory)
         if wanted.size is None:
@@ -216,7 +218,7 @@ class DrsGcu(SlicedGcu):
         return {
             ASSIGNED_INDEX: str(card.index),
             ASSIGNED_MINOR: cast("DrsCard", card.extra).minor,
-            REQUEST_SIZE: str(sum(allocation.devices[0].booking.slots for allocation in allocations)),
+            REQUEST_SIZE: str(sum(allocation.devices[0].share.slots for allocation in allocations)),
         }
 
     def encode_containers(self, pod: Pod, rows: Rows, node: Node) -> dict[str, str]:
@@ -226,7 +228,7 @@ class DrsGcu(SlicedGcu):
         partitions = {}
         for container, row in zip(pod.containers, rows, strict=True):
             if self.key in row:
-                profile = inventory.facts.named(row[self.key].devices[0].booking.profile)
+                profile = inventory.facts.named(row[self.key].devices[0].share.profile)
                 partitions[container.name] = {
                     "allocated": False,
                     "request": profile.size,

@@ -110,8 +110,8 @@ class SharedGcu(SlicedGcu):
                 f"and {self.memory_name}; ask by those"
             )
 
-    def normalise(self, container: ContainerDraft, lister: DeviceLister) -> Iterator[str]:
-        per_card = self._slices_per_card(lister)
+    def normalise(self, container: ContainerDraft, device_lister: DeviceLister) -> Iterator[str]:
+        per_card = self._slices_per_card(device_lister)
         requested = self.request(container.container)
         assert requested is not None
         assert isinstance(requested.memory, FixedMemory)
@@ -124,10 +124,10 @@ class SharedGcu(SlicedGcu):
             why = "more than one card means whole cards" if requested.count > 1 else f"a card has {per_card} slices"
             yield f"{self.memory_name} {written} becomes {percent}, as {why}"
 
-    def _slices_per_card(self, lister: DeviceLister) -> int:
+    def _slices_per_card(self, device_lister: DeviceLister) -> int:
         """f of most cards, of equally many the smaller."""
         cards: Counter[int] = Counter()
-        for inventory in lister.inventories(self.key):
+        for inventory in device_lister.inventories(self.key):
             if inventory.devices:
                 cards[inventory.facts] += len(inventory.devices)
         return min(cards, key=lambda per_card: (-cards[per_card], per_card), default=USUAL_SLICES)
@@ -146,27 +146,27 @@ class SharedGcu(SlicedGcu):
 
     # Fit (7)
 
-    def resolve(self, request: Request, trial: FitRequest) -> Request:
+    def resolve(self, request: Request, fit_request: FitRequest) -> Request:
         """In the node's own slices, also for pods that our admission hasn't seen."""
         assert isinstance(request.memory, FixedMemory)
-        per_card = trial.inventory.facts
+        per_card = fit_request.inventory.facts
         return (
             replace(request, memory=FixedMemory(rounded(request.memory.mebibytes, per_card))) if per_card else request
         )
 
-    def refuses_node(self, trial: FitRequest) -> Rejection | None:
-        mixed = any(requests_drs(self.section, container) for container in trial.pod.containers)
-        other = mixed or self._rounded_for_others(trial)
-        mode = Rejection({reasons.MODE_NOT_FIT: 1}, len(trial.inventory.devices)) if other else None
-        return super().refuses_node(trial) or mode
+    def refuses_node(self, fit_request: FitRequest) -> Rejection | None:
+        mixed = any(requests_drs(self.section, container) for container in fit_request.pod.containers)
+        other = mixed or self._rounded_for_others(fit_request)
+        mode = Rejection({reasons.MODE_NOT_FIT: 1}, len(fit_request.inventory.devices)) if other else None
+        return super().refuses_node(fit_request) or mode
 
-    def _rounded_for_others(self, trial: FitRequest) -> bool:
+    def _rounded_for_others(self, fit_request: FitRequest) -> bool:
         """Whether the slices that admission wrote aren't what the percentage takes here."""
-        written = self.amount(trial.pod.containers[trial.row], SHARED_GCU)
-        per_card = trial.inventory.facts
+        written = self.amount(fit_request.pod.containers[fit_request.row], SHARED_GCU)
+        per_card = fit_request.inventory.facts
         if not written or not per_card:
             return False
-        return written != trial.request.count * slices_for(trial.request.memory.on(100), per_card)
+        return written != fit_request.request.count * slices_for(fit_request.request.memory.on(100), per_card)
 
     # outputs (9)
 
@@ -174,4 +174,4 @@ class SharedGcu(SlicedGcu):
         inventory = self.inventory(node)
         assert inventory is not None
         devices = [device for allocation in allocations for device in allocation.devices]
-        return {REQUEST_SIZE: str(sum(slices_for(d.booking.memory, inventory.facts) for d in devices))}
+        return {REQUEST_SIZE: str(sum(slices_for(d.share.memory, inventory.facts) for d in devices))}

@@ -84,8 +84,8 @@ def _same_silicon(view: NodeView, device: Device) -> Iterator[tuple[str, str]]:
 
 
 def _idle_in_other_mode(candidate: Candidate) -> bool:
-    overlay = candidate.trial.overlay
-    candidate.trial.take_steps_of(DRS)
+    overlay = candidate.fit_request.overlay
+    candidate.fit_request.take_steps_of(DRS)
     return not any(overlay.used(*card).slots for card in _same_silicon(overlay.view, candidate.device))
 
 
@@ -120,10 +120,10 @@ class SlicedGcu(Vendor):
 
     # admission (docs/spec/enflame.md#5)
 
-    def admit(self, container: ContainerDraft, pod: PodDraft, lister: DeviceLister) -> bool:
+    def admit(self, container: ContainerDraft, pod: PodDraft, device_lister: DeviceLister) -> bool:
         if self.request(container.container) is None:
             return False
-        for warning in self.normalise(container, lister):
+        for warning in self.normalise(container, device_lister):
             pod.warn(f"container {container.name}: {warning}")
         if container.kind is not ContainerKind.APP:
             pod.warn(
@@ -132,7 +132,7 @@ class SlicedGcu(Vendor):
             )
         return True
 
-    def normalise(self, container: ContainerDraft, lister: DeviceLister) -> Iterator[str]:
+    def normalise(self, container: ContainerDraft, device_lister: DeviceLister) -> Iterator[str]:
         """Put the container's request into the plugin's form; what the user should know of that, a sentence each."""
         raise NotImplementedError
 

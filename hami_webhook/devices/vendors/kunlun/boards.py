@@ -22,9 +22,9 @@ _TWINS = {"kunlun": "XPU", "XPU": "kunlun"}
 
 def _unused_by_twin(candidate: Candidate) -> bool:
     """Where a node runs both plugins, the card of this index isn't used through the other one."""
-    overlay, twin = candidate.trial.overlay, _TWINS[candidate.device.vendor]
+    overlay, twin = candidate.fit_request.overlay, _TWINS[candidate.device.vendor]
     inventory = overlay.view.inventories.get(twin)
-    candidate.trial.take_steps_of(twin)
+    candidate.fit_request.take_steps_of(twin)
     return inventory is None or not any(
         card.index == candidate.device.index and overlay.used(twin, card.uuid).slots for card in inventory.devices
     )
@@ -34,20 +34,20 @@ IN_A_WING = Check(reasons.NUMA_NOT_FIT, lambda c: c.device.index in wings.INDICE
 UNUSED_BY_TWIN = Check(reasons.EXCLUSIVE_DEVICE_ALLOCATE_CONFLICT, _unused_by_twin)
 
 
-def best_admitted(trial: FitRequest, passed: Sequence[Candidate], *, sliced: bool) -> Choice | Rejection:
+def best_admitted(fit_request: FitRequest, passed: Sequence[Candidate], *, sliced: bool) -> Choice | Rejection:
     """The best set of cards that the quota admits; `passed` may be empty."""
     cards = {card.device.index: card for card in passed}
     shared = frozenset(index for index, card in cards.items() if card.usage.slots)
-    of_pod = {(hold.vendor, hold.uuid) for hold in trial.holds}
+    of_pod = {(claim.vendor, claim.uuid) for claim in fit_request.claims}
     own = (index for index in shared if (cards[index].device.vendor, cards[index].device.uuid) in of_pod)
     shared = frozenset(own) or shared
     label = reasons.NUMA_NOT_FIT
-    for chosen in wings.card_sets(trial.request.count, frozenset(cards), shared, sliced=sliced):
+    for chosen in wings.card_sets(fit_request.request.count, frozenset(cards), shared, sliced=sliced):
         found = [cards[index] for index in chosen]
-        if trial.admits(found):
+        if fit_request.admits(found):
             return Choice(found)
         label = reasons.RESOURCE_QUOTA_NOT_FIT
-    return Rejection({label: 1}, len(trial.inventory.devices))
+    return Rejection({label: 1}, len(fit_request.inventory.devices))
 
 
 class WholeCards:
@@ -55,8 +55,8 @@ class WholeCards:
 
     looks_at_all = True
 
-    def choose(self, trial: FitRequest, passed: Sequence[Candidate]) -> Choice | Rejection:
-        return best_admitted(trial, passed, sliced=False)
+    def choose(self, fit_request: FitRequest, passed: Sequence[Candidate]) -> Choice | Rejection:
+        return best_admitted(fit_request, passed, sliced=False)
 
 
 WHOLE_CARDS = WholeCards()
@@ -65,19 +65,19 @@ WHOLE_CARDS = WholeCards()
 class Kunlunxin(Vendor):
     """What both backends share."""
 
-    def admit(self, container: ContainerDraft, pod: PodDraft, lister: DeviceLister) -> bool:
+    def admit(self, container: ContainerDraft, pod: PodDraft, device_lister: DeviceLister) -> bool:
         """Whatever the number, a container that limits its count is ours to schedule."""
-        super().admit(container, pod, lister)
+        super().admit(container, pod, device_lister)
         return self.count_name in container.limits
 
-    def refusal(self, trial: FitRequest, cards: Sequence[Candidate], usual: Rejection) -> Rejection:
+    def refusal(self, fit_request: FitRequest, cards: Sequence[Candidate], usual: Rejection) -> Rejection:
         """The first line that applies in the table of 7.4; where too few cards fit, what the others failed too."""
         if not usual.counts.keys().isdisjoint((reasons.NODE_INSUFFICIENT_HANDLE, reasons.RESOURCE_QUOTA_NOT_FIT)):
             return usual
         counts = dict(usual.counts)
         counts.pop(reasons.ALLOCATED_CARDS_INSUFFICIENT_REQUEST, None)
         apart = counts.pop(reasons.NUMA_NOT_FIT, 0) > 0
-        taken = sum(self._only_taken(card) for card in cards) if trial.terms.policy.mutex else 0
+        taken = sum(self._only_taken(card) for card in cards) if fit_request.terms.policy.mutex else 0
         excluded = sum(not UUID_LISTS.passes(card) for card in cards)
         if taken:
             counts[reasons.EXCLUSIVE_DEVICE_ALLOCATE_CONFLICT] = taken

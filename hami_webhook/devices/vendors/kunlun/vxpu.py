@@ -65,25 +65,25 @@ class Slices:
 
     looks_at_all = True
 
-    def choose(self, trial: FitRequest, passed: Sequence[Candidate]) -> Choice | Rejection:
+    def choose(self, fit_request: FitRequest, passed: Sequence[Candidate]) -> Choice | Rejection:
         per_split = HANDLES_OF_SPLIT[passed[0].memory]
-        first = boards.best_admitted(trial, passed, sliced=True)
-        room = max(0, HANDLES - _handles(trial)) // per_split
+        first = boards.best_admitted(fit_request, passed, sliced=True)
+        room = max(0, HANDLES - _handles(fit_request)) // per_split
         if isinstance(first, Rejection) or sum(card.usage.slots == 0 for card in first.chosen) <= room:
             return first
         idle = sorted(card.device.index for card in passed if card.usage.slots == 0)
         second = boards.best_admitted(
-            trial, [card for card in passed if card.device.index not in idle[room:]], sliced=True
+            fit_request, [card for card in passed if card.device.index not in idle[room:]], sliced=True
         )
         if isinstance(second, Choice):
             return second
-        return Rejection({reasons.NODE_INSUFFICIENT_HANDLE: 1}, len(trial.inventory.devices))
+        return Rejection({reasons.NODE_INSUFFICIENT_HANDLE: 1}, len(fit_request.inventory.devices))
 
 
-def _handles(trial: FitRequest) -> int:
+def _handles(fit_request: FitRequest) -> int:
     """The driver handles taken on the node as the container would find it."""
-    devices = trial.inventory.devices
-    usages = (trial.overlay.used(card.vendor, card.uuid) for card in devices)
+    devices = fit_request.inventory.devices
+    usages = (fit_request.overlay.used(card.vendor, card.uuid) for card in devices)
     return len(devices) + sum(HANDLES_OF_SPLIT.get(align(u.memory // u.slots), 0) for u in usages if u.slots)
 
 
@@ -115,8 +115,8 @@ class KunlunVxpu(Kunlunxin):
                 raise BadRequest(f"{self.memory_name} must not be negative")
         super().check_amounts(container)
 
-    def admit(self, container: ContainerDraft, pod: PodDraft, lister: DeviceLister) -> bool:
-        if not super().admit(container, pod, lister):
+    def admit(self, container: ContainerDraft, pod: PodDraft, device_lister: DeviceLister) -> bool:
+        if not super().admit(container, pod, device_lister):
             if not container.names_resource(self.count_name):
                 pod.warn(f"container {container.name}: {self.memory_name} means nothing without {self.count_name}")
             return False
@@ -173,5 +173,5 @@ class KunlunVxpu(Kunlunxin):
 
     # Fit (7)
 
-    def selection(self, trial: FitRequest) -> Selection:
-        return SLICES if trial.request.memory.on(WHOLE) < WHOLE else boards.WHOLE_CARDS
+    def selection(self, fit_request: FitRequest) -> Selection:
+        return SLICES if fit_request.request.memory.on(WHOLE) < WHOLE else boards.WHOLE_CARDS

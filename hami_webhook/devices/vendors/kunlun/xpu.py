@@ -9,7 +9,7 @@ from hami_webhook.devices import reasons
 from hami_webhook.devices.capacity_devices import SHARED_SLOTS, capacity, counted, index_of
 from hami_webhook.devices.fit_request import HEALTHY, UUID_LISTS, Check, FitRequest, Selection
 from hami_webhook.devices.keys import DeviceKeys
-from hami_webhook.devices.model import Device, DeviceReservation, Inventory, NodeView, Request, Rows, Usage
+from hami_webhook.devices.model import Device, DeviceShare, Inventory, NodeView, Request, Rows, Usage
 from hami_webhook.devices.vendors.kunlun import boards, wings
 from hami_webhook.devices.vendors.kunlun.boards import WHOLE, Kunlunxin
 from hami_webhook.devices.vendors.kunlun.section import KunlunSection
@@ -46,10 +46,10 @@ class KunlunXpu(Kunlunxin):
         devices = tuple(replace(card, numa=int(card.index >= count // 2)) for card in cards)
         return Inventory(devices) if devices else None
 
-    def book(self, request: Request, device: Device, usage: Usage) -> DeviceReservation | None:
-        return DeviceReservation(device.memory, device.cores)
+    def resolve_share(self, request: Request, device: Device, usage: Usage) -> DeviceShare | None:
+        return DeviceShare(device.memory, device.cores)
 
-    def selection(self, trial: FitRequest) -> Selection:
+    def selection(self, fit_request: FitRequest) -> Selection:
         return boards.WHOLE_CARDS
 
     def score(self, pod: Pod, view: NodeView, rows: Rows, policy: str) -> float:

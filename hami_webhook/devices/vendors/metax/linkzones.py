@@ -12,14 +12,14 @@ from hami_webhook.devices.vendors.metax.qos import OFFLINE, ONLINE, card_of, cla
 PAIR = 10
 
 
-def first_within_quota(trial: FitRequest, rankings: Iterable[Sequence[Candidate]]) -> Choice | None:
+def first_within_quota(fit_request: FitRequest, rankings: Iterable[Sequence[Candidate]]) -> Choice | None:
     """The first cards of the first ranking that has enough of them together within the quota."""
     for ranking in rankings:
         chosen: list[Candidate] = []
         for card in ranking:
-            if len(chosen) < trial.request.count and trial.admits([*chosen, card]):
+            if len(chosen) < fit_request.request.count and fit_request.admits([*chosen, card]):
                 chosen.append(card)
-        if len(chosen) == trial.request.count:
+        if len(chosen) == fit_request.request.count:
             return Choice(chosen)
     return None
 
@@ -29,10 +29,10 @@ class SmallestZone:
 
     looks_at_all = True
 
-    def choose(self, trial: FitRequest, passed: Sequence[Candidate]) -> Choice | None:
-        count = trial.request.count
+    def choose(self, fit_request: FitRequest, passed: Sequence[Candidate]) -> Choice | None:
+        count = fit_request.request.count
         if len(passed) == count:
-            return first_within_quota(trial, [passed])
+            return first_within_quota(fit_request, [passed])
         zones: dict[int, list[Candidate]] = {}
         for card in passed:
             zones.setdefault(card_of(card.device).zone, []).append(card)
@@ -40,7 +40,7 @@ class SmallestZone:
         ascending = sorted(zones.values(), key=len)
         across = [card for zone in ascending for card in zone]
         enough = [zone for zone in ascending if len(zone) >= count]
-        return first_within_quota(trial, [*enough, [*across, *unlinked], passed])
+        return first_within_quota(fit_request, [*enough, [*across, *unlinked], passed])
 
 
 class FewestOnline:
@@ -48,10 +48,10 @@ class FewestOnline:
 
     looks_at_all = True
 
-    def choose(self, trial: FitRequest, passed: Sequence[Candidate]) -> Choice | None:
-        if len(passed) == trial.request.count:
-            return first_within_quota(trial, [passed])
-        return first_within_quota(trial, [sorted(passed, key=_disturbance)])
+    def choose(self, fit_request: FitRequest, passed: Sequence[Candidate]) -> Choice | None:
+        if len(passed) == fit_request.request.count:
+            return first_within_quota(fit_request, [passed])
+        return first_within_quota(fit_request, [sorted(passed, key=_disturbance)])
 
 
 SMALLEST_ZONE = SmallestZone()
@@ -59,7 +59,7 @@ FEWEST_ONLINE = FewestOnline()
 
 
 def _disturbance(candidate: Candidate) -> tuple[bool, int, int]:
-    classes = Counter(classes_on(candidate.usage, candidate.trial.pod))
+    classes = Counter(classes_on(candidate.usage, candidate.fit_request.pod))
     online, offline = classes[ONLINE], classes[OFFLINE]
     return (online == 0 and offline > 0, online, offline)
 

@@ -1,7 +1,7 @@
 """Who may share a MetaX sGPU card: application classes and QoS (docs/spec/metax.md#4 and #7).
 
 A card runs one kind of QoS at a time. It is read off the pods on it, as the plugin reports a change only some time
-after an allocation; containers of the pod under trial are known by the marks of their bookings.
+after an allocation; containers of the pod that is being fitted are known by the marks of their shares.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class SgpuCard:
 
 @dataclass(frozen=True, slots=True)
 class OwnTask:
-    """A mark on a card: a container of the pod under trial, with its cores."""
+    """A mark on a card: a container of the pod that is being fitted, with its cores."""
 
     cores: int
 
@@ -85,8 +85,8 @@ def class_fits(candidate: Candidate) -> bool:
     """Ordinary pods join ordinary pods, classed pods classed ones, and none goes offline behind an online one."""
     if candidate.usage.slots == 0:
         return True
-    mine = class_of(candidate.trial.pod)
-    others = set(classes_on(candidate.usage, candidate.trial.pod))
+    mine = class_of(candidate.fit_request.pod)
+    others = set(classes_on(candidate.usage, candidate.fit_request.pod))
     if (mine is None) != (others <= {None}):
         return False
     return not (mine == OFFLINE and ONLINE in others)
@@ -94,8 +94,8 @@ def class_fits(candidate: Candidate) -> bool:
 
 def qos_fits(candidate: Candidate) -> bool:
     """Only pods of one QoS share a card; all of a card's cores are nobody's share, which other checks see to."""
-    pod, usage = candidate.trial.pod, candidate.usage
-    if is_online(pod) or usage.slots == 0 or candidate.trial.request.cores == ALL_CORES:
+    pod, usage = candidate.fit_request.pod, candidate.usage
+    if is_online(pod) or usage.slots == 0 or candidate.fit_request.request.cores == ALL_CORES:
         return True
     return _qos_on(candidate.device, usage, pod) in ("", qos_of(pod))
 

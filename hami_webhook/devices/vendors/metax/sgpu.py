@@ -28,7 +28,7 @@ from hami_webhook.devices.keys import MEBIBYTE, DeviceKeys
 from hami_webhook.devices.model import (
     AllocatedDevice,
     Device,
-    DeviceReservation,
+    DeviceShare,
     Inventory,
     NodeView,
     Request,
@@ -85,7 +85,7 @@ def read_memory(written: object) -> int | None:
 
 def _unless_online(check: Check) -> Check:
     """The check, which online pods pass: they have their card's compute whenever they want it."""
-    return Check(check.label, lambda candidate: is_online(candidate.trial.pod) or check.passes(candidate))
+    return Check(check.label, lambda candidate: is_online(candidate.fit_request.pod) or check.passes(candidate))
 
 
 class MetaxSgpu(Vendor):
@@ -123,13 +123,13 @@ class MetaxSgpu(Vendor):
 
     # admission (docs/spec/metax.md#5)
 
-    def admit(self, container: ContainerDraft, pod: PodDraft, lister: DeviceLister) -> bool:
+    def admit(self, container: ContainerDraft, pod: PodDraft, device_lister: DeviceLister) -> bool:
         count = self.amount(container, self.count_name) or 0
         if count > 0:
             qos.check_annotations(pod.annotations, count)
             if pod.annotations.get(qos.APP_CLASS) != qos.ONLINE and qos.QOS not in pod.annotations:
                 pod.annotations[qos.QOS] = qos.BEST_EFFORT
-        return super().admit(container, pod, lister)
+        return super().admit(container, pod, device_lister)
 
     def check_pod(self, pod: Pod) -> None:
         for container in pod.containers:
@@ -189,13 +189,15 @@ class MetaxSgpu(Vendor):
 
     # Fit (7)
 
-    def book(self, request: Request, device: Device, usage: Usage) -> DeviceReservation | None:
-        return DeviceReservation(self.memory_needed(request, device), request.cores, mark=OwnTask(request.cores))
+    def resolve_share(self, request: Request, device: Device, usage: Usage) -> DeviceShare | None:
+        return DeviceShare(self.memory_needed(request, device), request.cores, mark=OwnTask(request.cores))
 
-    def selection(self, trial: FitRequest) -> Selection:
-        if is_online(trial.pod):
+    def selection(self, fit_request: FitRequest) -> Selection:
+        if is_online(fit_request.pod):
             return FEWEST_ONLINE
-        return SMALLEST_ZONE if class_of(trial.pod) is None and trial.request.cores == ALL_CORES else FIRST_FIT
+        return (
+            SMALLEST_ZONE if class_of(fit_request.pod) is None and fit_request.request.cores == ALL_CORES else FIRST_FIT
+        )
 
     # node score (8)
 
@@ -209,7 +211,7 @@ class MetaxSgpu(Vendor):
         if is_online(pod):
             return online_score(view.used(self.key, uuid) for uuid in {device.uuid for device in given})
         wanted = parse_bool(pod.annotations.get(TOPOLOGY_AWARE, ""))
-        whole = {device.uuid for device in given if device.booking.cores == ALL_CORES}
+        whole = {device.uuid for device in given if device.share.cores == ALL_CORES}
         if not (self.topology_aware if wanted is None else wanted) or not whole:
             return 0
         cards = view.inventories[self.key].devices
@@ -226,5 +228,5 @@ class MetaxSgpu(Vendor):
 
 def _for_plugin(device: AllocatedDevice) -> dict[str, Any]:
     """A card as MetaX's plugin reads it: zeros are left out."""
-    amounts = {"compute": device.booking.cores, "vRam": device.booking.memory}
+    amounts = {"compute": device.share.cores, "vRam": device.share.memory}
     return {"uuid": device.uuid, **{name: amount for name, amount in amounts.items() if amount}}

@@ -54,11 +54,11 @@ def read_table(text: str | None) -> dict[str, int] | None:
 
 
 def _one_more_is_usable(candidate: Candidate) -> bool:
-    trial = candidate.trial
-    facts = trial.inventory.facts
+    fit_request = candidate.fit_request
+    facts = fit_request.inventory.facts
     assert isinstance(facts, MetaxNode)
-    in_use = sum(trial.overlay.used(card.vendor, card.uuid).slots > 0 for card in trial.inventory.devices)
-    return in_use + len(trial.taken) < facts.usable
+    in_use = sum(fit_request.overlay.used(card.vendor, card.uuid).slots > 0 for card in fit_request.inventory.devices)
+    return in_use + len(fit_request.taken) < facts.usable
 
 
 class MetaxGpu(Vendor):

@@ -1,7 +1,7 @@
 """NVIDIA GPUs: vGPU (hami-core), MIG, the MPS label. Source: docs/spec/nvidia.md.
 
 One card serves several containers by memory (MiB) and compute (percent); on a card in mode `mig` a container gets a
-hardware instance instead, and is booked with that instance's size.
+hardware instance instead, and is charged with that instance's size.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from hami_webhook.devices.keys import DeviceKeys
 from hami_webhook.devices.model import (
     BadRequest,
     Device,
-    DeviceReservation,
+    DeviceShare,
     FixedMemory,
     HardwareInstance,
     Inventory,
@@ -47,7 +47,7 @@ from hami_webhook.devices.model import (
     ShareOfCard,
     Usage,
 )
-from hami_webhook.devices.pod_preferences import split_list
+from hami_webhook.devices.pod_preferences import NUMA_BIND, split_list
 from hami_webhook.devices.reasons import Rejection
 from hami_webhook.devices.registration import NodeRegistration
 from hami_webhook.devices.topology import NvLinks, best_combination, pair_sum
@@ -74,26 +74,26 @@ class NvidiaNode:
     has_mig: bool = False
 
 
-def _facts(trial: FitRequest) -> NvidiaNode:
-    facts = trial.inventory.facts
+def _facts(fit_request: FitRequest) -> NvidiaNode:
+    facts = fit_request.inventory.facts
     assert isinstance(facts, NvidiaNode)
     return facts
 
 
 def _type_and_mode(candidate: Candidate) -> bool:
-    trial, device = candidate.trial, candidate.device
-    wanted = trial.pod.annotations.get(MODE)
-    return trial.terms.types.admits_type(device.type) and (wanted is None or device.mode in wanted)
+    fit_request, device = candidate.fit_request, candidate.device
+    wanted = fit_request.pod.annotations.get(MODE)
+    return fit_request.terms.types.admits_type(device.type) and (wanted is None or device.mode in wanted)
 
 
 def _requires_nvlink(pod: Pod) -> bool:
     return parse_bool(pod.annotations.get(REQUIRE_NVLINK, "")) is True
 
 
-def _cost_the_same(trial: FitRequest, passed: Sequence[Candidate]) -> bool:
+def _cost_the_same(fit_request: FitRequest, passed: Sequence[Candidate]) -> bool:
     """Whether quota counts the same for every choice among these cards: all different, new, and of one reservation."""
-    kinds = {replace(candidate.hold, uuid="") for candidate in passed}
-    return not trial.holds and len(kinds) == 1 and len({card.device.uuid for card in passed}) == len(passed)
+    kinds = {replace(candidate.claim, uuid="") for candidate in passed}
+    return not fit_request.claims and len(kinds) == 1 and len({card.device.uuid for card in passed}) == len(passed)
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,43 +106,43 @@ class BestLinked:
     only_linked: bool = False
     looks_at_all = True
 
-    def choose(self, trial: FitRequest, passed: Sequence[Candidate]) -> Choice | Rejection | None:
-        containers = len(trial.pod.containers) - trial.row
-        with trial.limit.at_most(1 / (2 * containers - 1)):  # the containers after this one need theirs
-            return self._best(trial, passed)
-        return self._refused(trial, passed) if self.only_linked else FIRST_OF_ALL.choose(trial, passed)
+    def choose(self, fit_request: FitRequest, passed: Sequence[Candidate]) -> Choice | Rejection | None:
+        containers = len(fit_request.pod.containers) - fit_request.row
+        with fit_request.limit.at_most(1 / (2 * containers - 1)):  # the containers after this one need theirs
+            return self._best(fit_request, passed)
+        return self._refused(fit_request, passed) if self.only_linked else FIRST_OF_ALL.choose(fit_request, passed)
 
-    def _refused(self, trial: FitRequest, passed: Sequence[Candidate]) -> Rejection:
-        return Rejection({reasons.NVLINK_NOT_FIT: len(passed)}, len(trial.inventory.devices))
+    def _refused(self, fit_request: FitRequest, passed: Sequence[Candidate]) -> Rejection:
+        return Rejection({reasons.NVLINK_NOT_FIT: len(passed)}, len(fit_request.inventory.devices))
 
-    def _best(self, trial: FitRequest, passed: Sequence[Candidate]) -> Choice | Rejection | None:
+    def _best(self, fit_request: FitRequest, passed: Sequence[Candidate]) -> Choice | Rejection | None:
         """The choice by links; raises `OutOfSteps` if there are too many cards to compare."""
-        trial.limit.take(NvLinks.STEPS_OF_A_PAIR * len(passed) ** 2)
-        table = _facts(trial).scores
+        fit_request.limit.take(NvLinks.STEPS_OF_A_PAIR * len(passed) ** 2)
+        table = _facts(fit_request).scores
         uuids = [candidate.device.uuid for candidate in passed]
         scores = [[table.get(x, {}).get(y, 0) if x != y else 0 for y in uuids] for x in uuids]
         links = NvLinks(scores)
-        count = trial.request.count
+        count = fit_request.request.count
         if count == 1:
             card = links.single()
             return Choice([passed[card]], len(passed), -sum(scores[card]), True, links.left_in_groups([card]))
-        unlimited = trial.budget is None
-        if not unlimited and _cost_the_same(trial, passed):
-            if not trial.admits(passed[:count]):
+        unlimited = fit_request.budget is None
+        if not unlimited and _cost_the_same(fit_request, passed):
+            if not fit_request.admits(passed[:count]):
                 return None
             unlimited = True
         weights = links.weights(count, only_linked=self.only_linked)
         positions = best_combination(
             weights,
             count,
-            None if unlimited else lambda chosen: trial.admits([passed[p] for p in chosen]),
-            trial.limit,
+            None if unlimited else lambda chosen: fit_request.admits([passed[p] for p in chosen]),
+            fit_request.limit,
         )
         linked = links.fully_linked(positions)
         if self.only_linked and not (positions and linked):
-            best = positions if unlimited else best_combination(weights, count, limit=trial.limit)
+            best = positions if unlimited else best_combination(weights, count, limit=fit_request.limit)
             if not links.fully_linked(best):
-                return self._refused(trial, passed)
+                return self._refused(fit_request, passed)
             return None
         if not positions:
             return None
@@ -166,11 +166,11 @@ class Nvidia(Vendor):
         uuid="nvidia.com/[no]use-gpuuuid",
         model="nvidia.com/[no]use-gputype",
         extra=(mig.ALLOCATIONS,),
-        choices=(MODE, "nvidia.com/numa-bind", REQUIRE_NVLINK),
+        choices=(MODE, NUMA_BIND, REQUIRE_NVLINK),
     )
     checks = (
         HEALTHY,
-        Check(reasons.CARD_CORDONED, lambda c: c.device.uuid not in _facts(c.trial).cordoned),
+        Check(reasons.CARD_CORDONED, lambda c: c.device.uuid not in _facts(c.fit_request).cordoned),
         Check(reasons.CARD_TYPE_MISMATCH, _type_and_mode),
         NUMA_GROUP,
         UUID_LISTS,
@@ -179,7 +179,7 @@ class Nvidia(Vendor):
         WITHIN_QUOTA,
         *AMOUNT_CHECKS,
     )
-    unbookable = reasons.CARD_MIG_TOPOLOGY_INFEASIBLE
+    unresolvable = reasons.CARD_MIG_TOPOLOGY_INFEASIBLE
 
     def __init__(self, section: NvidiaSection) -> None:
         super().__init__(section)
@@ -195,7 +195,7 @@ class Nvidia(Vendor):
 
     # admission (docs/spec/nvidia.md#5)
 
-    def admit(self, container: ContainerDraft, pod: PodDraft, lister: DeviceLister) -> bool:
+    def admit(self, container: ContainerDraft, pod: PodDraft, device_lister: DeviceLister) -> bool:
         section = self.section
         self.check_amounts(container.container)
         priority = parse_whole(container.limits.get(self.priority_name)) if self.priority_name else None
@@ -316,11 +316,11 @@ class Nvidia(Vendor):
 
     # Fit (7)
 
-    def refuses_node(self, trial: FitRequest) -> Rejection | None:
-        wanted = trial.pod.annotations.get(MODE)
-        if _facts(trial).has_mig and (wanted is None or "mig" in wanted):
+    def refuses_node(self, fit_request: FitRequest) -> Rejection | None:
+        wanted = fit_request.pod.annotations.get(MODE)
+        if _facts(fit_request).has_mig and (wanted is None or "mig" in wanted):
             return None
-        return super().refuses_node(trial)
+        return super().refuses_node(fit_request)
 
     def memory_needed(self, request: Request, device: Device) -> int:
         """At least 1 MiB: the plugin would take 0 for no limit."""
@@ -328,9 +328,9 @@ class Nvidia(Vendor):
             return min(device.memory, mig.largest_profile(device))
         return max(1, request.memory.on(device.memory))
 
-    def book(self, request: Request, device: Device, usage: Usage) -> DeviceReservation | None:
+    def resolve_share(self, request: Request, device: Device, usage: Usage) -> DeviceShare | None:
         needed = self.memory_needed(request, device)
-        return mig.book(device, usage, needed) if device.mode == "mig" else DeviceReservation(needed, request.cores)
+        return mig.resolve_share(device, usage, needed) if device.mode == "mig" else DeviceShare(needed, request.cores)
 
     def multi_share(self, request: Request, device: Device) -> bool:
         return device.mode == "mig" and request.memory != ShareOfCard(100)
@@ -346,10 +346,10 @@ class Nvidia(Vendor):
         scores = [[table.get(x, {}).get(y, 0) for y in uuids] for x in uuids]
         return [[uuids[position] for position in group] for group in NvLinks(scores).groups()]
 
-    def selection(self, trial: FitRequest) -> Selection:
-        if trial.request.count > 1 and _requires_nvlink(trial.pod):
+    def selection(self, fit_request: FitRequest) -> Selection:
+        if fit_request.request.count > 1 and _requires_nvlink(fit_request.pod):
             return ONLY_LINKED
-        return BEST_LINKED if trial.terms.policy.topology_aware else FIRST_FIT
+        return BEST_LINKED if fit_request.terms.policy.topology_aware else FIRST_FIT
 
     def hint(self, label: str, views: Sequence[NodeView]) -> str:
         blind = sorted(view.name for view in views if self.links_unknown(view.inventories[self.key]))

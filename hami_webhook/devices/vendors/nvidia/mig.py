@@ -9,7 +9,7 @@ from typing import Any
 import orjson
 
 from hami_webhook.devices.codecs import CardRecord, DeviceEntry, lower_keys
-from hami_webhook.devices.model import Device, DeviceReservation, HardwareInstance, RegistrationError, Rows, Usage
+from hami_webhook.devices.model import Device, DeviceShare, HardwareInstance, RegistrationError, Rows, Usage
 from hami_webhook.kube.objects import Pod
 from hami_webhook.kube.shown import shown
 
@@ -80,7 +80,7 @@ def largest_profile(device: Device) -> int:
     return max((profile.memory for profile in profiles_of(device)), default=0)
 
 
-def book(device: Device, usage: Usage, needed: int) -> DeviceReservation | None:
+def resolve_share(device: Device, usage: Usage, needed: int) -> DeviceShare | None:
     """The smallest instance of at least `needed` MiB that can still be placed on the card; None if there is none."""
     occupied = 0
     for mark in usage.marks:
@@ -92,9 +92,7 @@ def book(device: Device, usage: Usage, needed: int) -> DeviceReservation | None:
             continue
         for placement in profile.placements:
             if not placement.mask & occupied:
-                return DeviceReservation(
-                    profile.memory, profile.cores, profile.name, MigInstance(profile.name, placement)
-                )
+                return DeviceShare(profile.memory, profile.cores, profile.name, MigInstance(profile.name, placement))
     return None
 
 
@@ -127,16 +125,16 @@ def encode_allocations(vendor: str, rows: Rows) -> str:
             "containerIndex": row,
             "deviceIndex": position,
             "gpuUUID": device.uuid,
-            "profile": device.booking.mark.profile,
+            "profile": device.share.mark.profile,
             "placement": {
-                "start": device.booking.mark.placement.start,
-                "size": device.booking.mark.placement.size,
+                "start": device.share.mark.placement.start,
+                "size": device.share.mark.placement.size,
             },
         }
         for row, allocations in enumerate(rows)
         if vendor in allocations
         for position, device in enumerate(allocations[vendor].devices)
-        if isinstance(device.booking.mark, MigInstance)
+        if isinstance(device.share.mark, MigInstance)
     ]
     return orjson.dumps(records).decode() if records else ""
 
