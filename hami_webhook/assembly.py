@@ -12,10 +12,9 @@ from datetime import tzinfo
 from functools import cached_property, partial
 from typing import Any
 
-from hami_webhook.admission.denial import Denied
+from hami_webhook.admission.denial import Denied, bad_request
 from hami_webhook.admission.handler import AdmissionHandler
 from hami_webhook.admission.identities import AdmissionRules
-from hami_webhook.admission.pods import bad_request
 from hami_webhook.caches import Caches
 from hami_webhook.cluster.api import Cluster, ClusterError, Kind
 from hami_webhook.cluster.watches import NoWatches, Watches

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from hami_webhook.devices.model import BadRequest
+
 
 class Denied(Exception):
     """The pod is refused: an HTTP status code and reason in Kubernetes' sense, and the sentence for the user.
@@ -19,6 +21,11 @@ class Denied(Exception):
         self.reason = reason or _REASONS.get(code, "InternalError")
         self.cause = "unavailable" if code == 503 else cause or "request"
         self.retry_after = retry_after
+
+
+def bad_request(error: BadRequest) -> Denied:
+    """A refusal for good: HAMi's 500 stands for a failure that is retried. Of Invalid ones kubectl shows no message."""
+    return Denied(422, str(error), reason="BadRequest")
 
 
 _REASONS = {

@@ -11,14 +11,12 @@ from typing import Protocol
 
 from hami_webhook.admission import policy
 from hami_webhook.admission.denial import Denied
-from hami_webhook.admission.identities import AdmissionRules, User, is_static, refuse_binding
+from hami_webhook.admission.identities import AdmissionRules, User, is_node, refuse_binding
+from hami_webhook.admission.new_pod import NewPod
 from hami_webhook.admission.pods import (
-    AdmissionContext,
     ForeignMutation,
     Mutation,
-    RequestCache,
     added_privileged,
-    governed_foreign,
     is_unmanaged,
     mutate,
     mutate_for_foreign,
@@ -31,8 +29,10 @@ from hami_webhook.admission.pods import (
     reset,
     validate_update,
 )
+from hami_webhook.admission.policy import AdmissionContext
+from hami_webhook.admission.requests import RequestCache
 from hami_webhook.admission.review import UNCHANGED, Answer, Review
-from hami_webhook.admission.rules import EVERY_POD, NAMING_POD, STATIC_POD, NewPod, walk
+from hami_webhook.admission.rules import EVERY_POD, NAMING_POD, STATIC_POD, walk
 from hami_webhook.devices.device_lister import DeviceLister
 from hami_webhook.devices.foreign_pods import names_any
 from hami_webhook.devices.keys import Governed
@@ -135,10 +135,11 @@ class AdmissionHandler:
         """`/mutate`: normalise, and check what comes of it."""
         if not _is_new_pod(review):
             return UNCHANGED
-        done = await self._mutated(review)
-        if done is None:
+        mutated = await self._mutated(review)
+        if mutated is None:
             return UNCHANGED
-        await self._check(self._new(done.draft.result()), done.context)
+        done, new = mutated
+        await self._check(new, done.context)
         return _answer(done)
 
     async def validate(self, review: Review, time_left: float | None = None) -> Answer:
@@ -154,7 +155,7 @@ class AdmissionHandler:
         pod = read_pod(review.object, review.namespace)
         new = self._new(pod)
         walk(EVERY_POD, new)
-        if is_static(pod, _user_of(review)):
+        if _is_static(new, review):
             walk(STATIC_POD, new)
             return UNCHANGED  # it holds its cards already: the recompute counts them, whatever room there is
         if not await self._check(new) or self._is_free(new, dry_run=review.dry_run):
@@ -173,13 +174,13 @@ class AdmissionHandler:
         """`/webhook`, HAMi's path: mutate, validate and charge at once, with a reservation in place of the UID."""
         if not _is_new_pod(review):
             return await self.validate(review, time_left)
-        done = await self._mutated(review)
-        if done is None:
+        mutated = await self._mutated(review)
+        if mutated is None:
             return UNCHANGED
-        pod = done.draft.result()
-        new = self._new(pod)
+        done, new = mutated
         if not await self._check(new, done.context) or self._is_free(new, dry_run=review.dry_run):
             return _answer(done)
+        pod = new.pod
         priced = self._charging.price(pod, new.requests)
         await self._charging.refuse_uncreatable(pod, _name_of(review.object), sized=False)
         brought = pod.annotations.get(self._reservation_key, "")
@@ -188,32 +189,36 @@ class AdmissionHandler:
             done.draft.annotations[self._reservation_key] = secret
         return _answer(done, charged)
 
-    async def _mutated(self, review: Review) -> Mutation | None:
-        """The pod after mutation; None for one that names nothing managed."""
+    async def _mutated(self, review: Review) -> tuple[Mutation, NewPod] | None:
+        """What mutation makes of a pod, and the pod as it is to be stored; None for one that names nothing managed."""
         if not self._touches_all and is_unmanaged(review.object, self._vendors):
             return None
         pod = read_pod(review.object, review.namespace)
         new = self._new(pod)
         walk(EVERY_POD, new)
-        if is_static(pod, _user_of(review)):
+        if _is_static(new, review):
             walk(STATIC_POD, new)
             return None
         draft = PodDraft(review.object, original=pod)
-        elsewhere = governed_foreign(pod, self._vendors)
-        context = AdmissionContext(await self._namespace(pod), self._policies()) if elsewhere else None
-        foreign = mutate_for_foreign(draft, self._vendors, self._device_lister, context)
+        context = None
+        if new.foreign and new.governed_foreign:
+            context = AdmissionContext(await self._namespace(pod), self._policies())
+        foreign = mutate_for_foreign(draft, new, context)
         if foreign.named and not names_any(draft, self._vendors.own_names):
             done = Mutation(draft)  # nothing of ours, in no container
         else:
-            done = await self._ours(draft, foreign, context)
-        done = done.with_foreign(foreign)
+            done = await self._ours(draft, new, foreign, context)
+        if new.foreign:
+            done = done.with_foreign(foreign)
         for message in done.draft.messages:
             logger.debug("%s: %s", pod.key, message)
         if done.ignored_namespace_keys and not review.dry_run:
             await self._namespaces.report_ignored(pod.namespace, done.ignored_namespace_keys)
-        return done
+        return done, self._new(done.draft.result(), new)
 
-    async def _ours(self, draft: PodDraft, foreign: ForeignMutation, context: AdmissionContext | None) -> Mutation:
+    async def _ours(
+        self, draft: PodDraft, new: NewPod, foreign: ForeignMutation, context: AdmissionContext | None
+    ) -> Mutation:
         """What our own vendors and their policy make of a pod that other schedulers are done with."""
         refusal: Denied | None = None
         try:
@@ -224,13 +229,13 @@ class AdmissionHandler:
             if not requested:
                 raise
         if not requested:
-            leave = own_to_schedule(draft.original, self._rules) or foreign.named
-            return Mutation(draft if leave else reset(draft, self._vendors, self._device_lister, context))
-        context = context or AdmissionContext(await self._namespace(draft.original), self._policies())
-        return mutate(draft, requested, self._vendors, self._rules, context, self._device_lister, refusal)
+            leave = own_to_schedule(new.pod, self._rules) or foreign.named
+            return Mutation(draft if leave else reset(draft, new, context))
+        context = context or AdmissionContext(await self._namespace(new.pod), self._policies())
+        return mutate(draft, new, requested, self._rules, context, refusal)
 
-    def _new(self, pod: Pod) -> NewPod:
-        return NewPod(pod, self._vendors, self._device_lister, self._requests)
+    def _new(self, pod: Pod, before: NewPod | None = None) -> NewPod:
+        return NewPod(pod, self._vendors, self._device_lister, self._requests, before)
 
     async def _check(self, new: NewPod, context: AdmissionContext | None = None) -> bool:
         """Whether a new pod that breaks no rule for every pod requests cards of us or of another scheduler.
@@ -238,16 +243,15 @@ class AdmissionHandler:
         `context` is where it arrives, if that is known, as it is for pods that mutation gave a scheduler. Raises
         `Denied` for whatever it breaks.
         """
-        if context is None and not names_managed(new.pod, self._vendors):
+        if context is None and self._vendors.resource_names.isdisjoint(new.named):
             return False
         walk(NAMING_POD, new)
-        governed: list[Governed] = [self._vendors[key] for key in new.requests]
-        if new.foreign:
-            governed += governed_foreign(new.pod, self._vendors)
-        if governed:
+        requests = bool(new.requests or new.foreign)
+        if requests:
             context = context or AdmissionContext(await self._namespace(new.pod), self._policies())
-            policy.check(new.pod, context.namespace, context.policies, governed)
-        return bool(new.requests or new.foreign)
+            if context.has_policy:
+                policy.check(new.pod, context, [*map(self._vendors.__getitem__, new.requests), *new.governed_foreign])
+        return requests
 
     def _is_free(self, new: NewPod, *, dry_run: bool) -> bool:
         """Whether nothing has to be charged: the price of a pod for another scheduler may be a refusal, and what a dry
@@ -291,7 +295,7 @@ class AdmissionHandler:
         if requests:
             raise Denied(403, f"ephemeral container {ephemeral} is privileged")
         sees = f"ephemeral container {ephemeral} is privileged, so it sees every card of the node"
-        return Answer(warnings=[f"[{each.key}/privileged] {sees}" for each in self._vendors.foreign_named_by(pod)])
+        return Answer(warnings=[f"[{each.key}/privileged] {sees}" for each in self._vendors.foreign_among(pod.named)])
 
     async def _refuse_loosened(self, old: Pod, new: Pod) -> None:
         """Refuse annotations that an update changes and that are looser than policy then; others are left as they are,
@@ -300,9 +304,9 @@ class AdmissionHandler:
         changed = {key for key in self._governed_keys if old.annotations.get(key) != new.annotations.get(key)}
         if not changed:
             return
-        governed: list[Governed] = [*named_vendors(new, self._vendors), *governed_foreign(new, self._vendors)]
+        governed: list[Governed] = [*named_vendors(new, self._vendors), *self._new(new).governed_foreign]
         if governed:
-            policy.check(new, await self._namespace(new), self._policies(), governed, changed)
+            policy.check(new, AdmissionContext(await self._namespace(new), self._policies()), governed, changed)
 
 
 def _is_new_pod(review: Review) -> bool:
@@ -311,6 +315,14 @@ def _is_new_pod(review: Review) -> bool:
 
 def _is_changed_pod(review: Review) -> bool:
     return _is_pod(review) and review.operation == "UPDATE"
+
+
+def _is_static(new: NewPod, review: Review) -> bool:
+    """Whether a node says with this new pod what it runs already: nothing can be decided about it.
+
+    Only the node itself can: anybody may write the annotation.
+    """
+    return new.mirror and is_node(_user_of(review), new.pod.node_name)
 
 
 def _uid_of(pod: Pod) -> str:

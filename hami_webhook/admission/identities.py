@@ -10,7 +10,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from hami_webhook.admission.denial import Denied
-from hami_webhook.devices.foreign_pods import is_mirror
 from hami_webhook.devices.foreign_scheduler import ForeignScheduler
 from hami_webhook.devices.registry import Vendors
 from hami_webhook.devices.reserved_annotations import OWNED_LABELS, is_scheduler_owned
@@ -75,12 +74,9 @@ class _Rights:
         return denied + ([] if self.ours else sorted(f"label {key}" for key in OWNED_LABELS.intersection(labels)))
 
 
-def is_static(pod: Pod, user: User) -> bool:
-    """Whether a node says with this new pod what it runs already (a mirror pod): nothing can be decided about it.
-
-    Only the node itself can: anybody may write the annotation.
-    """
-    return is_mirror(pod) and user.name == _NODE_USER + pod.node_name and _NODES in user.groups
+def is_node(user: User, name: str) -> bool:
+    """Whether the user is the node of this name."""
+    return user.name == _NODE_USER + name and _NODES in user.groups
 
 
 def refuse_changes(
@@ -131,6 +127,6 @@ def _changed(old: Mapping[str, str], new: Mapping[str, str]) -> set[str]:
 
 def _is_others_alone(pod: Pod, vendors: Vendors) -> bool:
     """Whether the pod is another scheduler's, and asks for no cards of ours."""
-    return bool(vendors.foreign_named_by(pod)) and not any(
+    return bool(vendors.foreign_among(pod.named)) and not any(
         vendors.own_names.intersection((*container.limits, *container.requests)) for container in pod.containers
     )

@@ -13,25 +13,22 @@ from typing import Any
 from msgspec import Struct
 
 from hami_webhook.admission import policy
-from hami_webhook.admission.denial import Denied
+from hami_webhook.admission.denial import Denied, bad_request
 from hami_webhook.admission.identities import AdmissionRules, User, refuse_changes
-from hami_webhook.devices.device_lister import NO_DEVICES, DeviceLister
-from hami_webhook.devices.foreign_pods import DEFAULT_SCHEDULER, is_mirror, name_scheduler
-from hami_webhook.devices.foreign_scheduler import ForeignScheduler
-from hami_webhook.devices.model import BadRequest, Requests
+from hami_webhook.admission.new_pod import NewPod
+from hami_webhook.admission.policy import AdmissionContext
+from hami_webhook.devices.device_lister import DeviceLister
+from hami_webhook.devices.foreign_pods import DEFAULT_SCHEDULER, name_scheduler
+from hami_webhook.devices.model import BadRequest
 from hami_webhook.devices.pod_preferences import GPU_POLICY, CardPolicy
 from hami_webhook.devices.registry import Vendors
 from hami_webhook.devices.reserved_annotations import OWNED_LABELS, owned_in
 from hami_webhook.devices.vendor import Vendor
 from hami_webhook.kube.draft import PodDraft, pod_in
-from hami_webhook.kube.objects import Container, MalformedObject, Namespace, Pod
+from hami_webhook.kube.objects import Container, MalformedObject, Pod
 from hami_webhook.kube.quantity import Quantity, QuantityError
 from hami_webhook.kube.shown import cut
 from hami_webhook.kube.wire import Resources, ReviewedPod
-from hami_webhook.policy.rules import PolicyRules
-
-_MOST_KNOWN, _LONGEST_KNOWN = 1000, 4096
-"""Pods whose requests are kept, and the characters of containers and annotations that one of them may have."""
 
 
 class Mutation(Struct, frozen=True):
@@ -106,18 +103,18 @@ def read_pod(obj: ReviewedPod, namespace: str) -> Pod:
 
 def normalise(draft: PodDraft, vendors: Vendors, device_lister: DeviceLister) -> tuple[Vendor, ...]:
     """Let every vendor put the pod's containers into its own form; those whose cards it asks for. Raises `Denied`."""
-    keys: set[str] = set()
+    found: dict[str, Vendor] = {}
     try:
         for container in draft.containers:
             concerned = vendors.named_by(container.container) | vendors.touching_every_container
             for key, vendor in vendors.items():
                 if key in concerned:
                     if vendor.admit(container, draft, device_lister):
-                        keys.add(key)
-                    if container.limits.changed or container.requests.changed:
+                        found[key] = vendor
+                    if container.limits.changes or container.requests.changes:
                         # what one vendor writes may be another's
                         concerned = vendors.named_by(container.container) | vendors.touching_every_container
-        requested = tuple([vendors[key] for key in sorted(keys)])
+        requested = tuple([found[key] for key in sorted(found)])
         for vendor in requested:
             vendor.admit_pod(draft, device_lister)
     except BadRequest as error:
@@ -125,34 +122,16 @@ def normalise(draft: PodDraft, vendors: Vendors, device_lister: DeviceLister) ->
     return requested
 
 
-class AdmissionContext(Struct, frozen=True):
-    """Where a pod arrives: its Namespace, and the policies."""
-
-    namespace: Namespace
-    policies: PolicyRules
-
-
-def governed_foreign(pod: Pod | PodDraft, vendors: Vendors) -> list[ForeignScheduler]:
-    """The other schedulers that a pod asks for cards and of whose pods policy can say something."""
-    if is_mirror(pod.original if isinstance(pod, PodDraft) else pod):
-        return []
-    return [each for each in vendors.foreign_named_by(pod) if each.governable and each.requested_by(pod)]
-
-
-def mutate_for_foreign(
-    draft: PodDraft, vendors: Vendors, device_lister: DeviceLister, context: AdmissionContext | None
-) -> ForeignMutation:
+def mutate_for_foreign(draft: PodDraft, new: NewPod, context: AdmissionContext | None) -> ForeignMutation:
     """Let the other schedulers that a pod is for put it into their form, after policy. Raises `Denied`.
 
-    The first of them gives the pod a scheduler, unless it names our vendors' resources too. `context` may be missing if
-    the pod is none that is governed elsewhere.
+    The first of them gives the pod a scheduler, unless it names our vendors' resources too. `new` is the pod as it
+    came; `context` may be missing if the pod is none that is governed elsewhere.
     """
-    if is_mirror(draft.original):
+    if new.mirror:
         return ForeignMutation()
-    outcome = policy.PolicyOutcome()
-    if context is not None:
-        outcome = policy.apply(draft, context.namespace, context.policies, governed_foreign(draft, vendors))
-    found = vendors.foreign_named_by(draft.original)  # nobody has changed its containers yet
+    vendors, device_lister, found = new.vendors, new.device_lister, new.foreign
+    outcome = policy.PolicyOutcome() if context is None else policy.apply(draft, context, new.governed_foreign)
     try:
         for scheduler in found:
             scheduler.admit(draft, device_lister)
@@ -161,16 +140,17 @@ def mutate_for_foreign(
         for scheduler in found:
             name_scheduler(draft, scheduler, others)
             others |= scheduler.resource_names
-        vendors.mixing.admit(draft, device_lister, pinned_matters=bool(found))
+        named = draft.named if new.foreign else new.named
+        vendors.mixing.admit(draft, named, device_lister, pinned_matters=bool(found))
     except BadRequest as error:
         raise bad_request(error) from error
     return ForeignMutation(bool(found), outcome.rules, outcome.ignored_namespace_keys)
 
 
-def reset(draft: PodDraft, vendors: Vendors, device_lister: DeviceLister, context: AdmissionContext | None) -> PodDraft:
+def reset(draft: PodDraft, new: NewPod, context: AdmissionContext | None) -> PodDraft:
     """The pod as it came, but for what other schedulers make of it."""
     fresh = draft.reset()
-    mutate_for_foreign(fresh, vendors, device_lister, context)
+    mutate_for_foreign(fresh, new, context)
     return fresh
 
 
@@ -182,32 +162,30 @@ def named_vendors(pod: Pod | PodDraft, vendors: Vendors) -> tuple[Vendor, ...]:
 
 def mutate(
     draft: PodDraft,
+    new: NewPod,
     requested: tuple[Vendor, ...],
-    vendors: Vendors,
     rules: AdmissionRules,
     context: AdmissionContext,
-    device_lister: DeviceLister,
     refusal: Denied | None = None,
 ) -> Mutation:
     """Finish a new pod that asks for cards, after `normalise` gave `requested`: policy, scheduler. Raises `Denied`.
 
     `refusal` is why it couldn't be normalised; it stands unless policy changes what the pod's containers mean.
     """
-    pod, namespace, policies = draft.original, context.namespace, context.policies
-    named = [rule for rule in policies.matching(namespace, pod.labels) if rule.scheduler_name is not None]
+    pod = new.pod
+    named = [rule for rule in context.matching(pod) if rule.scheduler_name is not None]
     scheduler = (named[-1].scheduler_name if named else None) or rules.scheduler_name
     if not own_to_schedule(pod, rules, scheduler):
         if refusal is not None:
             raise refusal
-        return Mutation(reset(draft, vendors, device_lister, context))
+        return Mutation(reset(draft, new, context))
     outcome = policy.PolicyOutcome()
-    if policy.concerns(namespace, policies):
-        governed = reset(draft, vendors, device_lister, context)
-        outcome = policy.apply(governed, namespace, policies, requested)
-        if governed.annotations.changed:
-            normalise(
-                governed, vendors, device_lister
-            )  # what a vendor writes may depend on what policy wrote before it
+    if context.has_policy:
+        governed = reset(draft, new, context)
+        outcome = policy.apply(governed, context, requested)
+        if governed.annotations.changes:
+            # what a vendor writes may depend on what policy wrote before it
+            normalise(governed, new.vendors, new.device_lister)
             draft, refusal = governed, None
     if refusal is not None:
         raise refusal
@@ -271,65 +249,6 @@ def added_privileged(old: ReviewedPod, new: ReviewedPod) -> str:
         if security is not None and security.privileged is True and container.name not in before:
             return container.name or ""
     return ""
-
-
-def checked_requests(pod: Pod, vendors: Vendors, device_lister: DeviceLister = NO_DEVICES) -> dict[str, Requests]:
-    """What a pod as it stands requests, by the keys of the vendors of which a container requests anything, sorted.
-
-    Raises `Denied` for an amount that can't be meant.
-    """
-    found: dict[str, Requests] = {}
-    named = list(map(vendors.named_by, pod.containers))
-    try:
-        for key in sorted(frozenset[str]().union(*named)):
-            vendor = vendors[key]
-            for container, keys in zip(pod.containers, named, strict=True):
-                if key in keys:
-                    vendor.check_amounts(container)
-                    vendor.check_servable(container, device_lister)
-            requests = vendor.requests_of(pod)
-            if any(requests):
-                vendor.check_pod(pod)
-                found[key] = requests
-    except BadRequest as error:
-        raise bad_request(error) from error
-    return found
-
-
-class RequestCache:
-    """What `checked_requests` gives for pods with the same containers and annotations, as those of a workload have.
-
-    Refusals aren't kept, nor what depends on the nodes, nor pods with long annotations, which tenants could fill the
-    memory with.
-    """
-
-    def __init__(self, vendors: Vendors) -> None:
-        self._vendors = vendors
-        self._known: dict[object, Mapping[str, Requests]] = {}
-        self._by_nodes = frozenset(
-            key for key, vendor in vendors.items() if type(vendor).check_servable is not Vendor.check_servable
-        )
-        """The keys of the vendors that refuse requests by the nodes there are."""
-
-    def checked_requests(self, pod: Pod, device_lister: DeviceLister) -> Mapping[str, Requests]:
-        """As the function of this name. Raises `Denied`."""
-        key = (*pod.annotations.items(), *[container.content for container in pod.containers])
-        try:
-            found = self._known.get(key)
-        except TypeError:  # an amount that is no text or number
-            return checked_requests(pod, self._vendors, device_lister)
-        if found is None:
-            found = checked_requests(pod, self._vendors, device_lister)
-            if len(self._known) >= _MOST_KNOWN:
-                self._known.clear()
-            if self._by_nodes.isdisjoint(found) and len(repr(key)) <= _LONGEST_KNOWN:
-                self._known[key] = found
-        return found
-
-
-def bad_request(error: BadRequest) -> Denied:
-    """A refusal for good: HAMi's 500 stands for a failure that is retried. Of Invalid ones kubectl shows no message."""
-    return Denied(422, str(error), reason="BadRequest")
 
 
 def own_to_schedule(pod: Pod, rules: AdmissionRules, scheduler: str = "") -> bool:

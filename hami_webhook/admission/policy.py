@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Set
+from collections.abc import Collection, Sequence, Set
 
 from msgspec import Struct
 
@@ -13,7 +13,7 @@ from hami_webhook.kube.draft import PodDraft
 from hami_webhook.kube.objects import Namespace, Pod
 from hami_webhook.policy import evaluation
 from hami_webhook.policy.evaluation import PolicyViolation
-from hami_webhook.policy.rules import PolicyRules
+from hami_webhook.policy.rules import PolicyRules, Rule
 
 MOST_WARNINGS = 10
 
@@ -32,14 +32,23 @@ class PolicyOutcome(Struct, frozen=True):
     ignored_namespace_keys: tuple[str, ...] = ()
 
 
-def concerns(namespace: Namespace, policies: PolicyRules) -> bool:
-    """Whether policy can say anything of the namespace's pods."""
-    return bool(policies.rules or namespace.annotations)
+class AdmissionContext(Struct, frozen=True):
+    """Where a pod arrives: its Namespace, and the policies."""
+
+    namespace: Namespace
+    policies: PolicyRules
+
+    @property
+    def has_policy(self) -> bool:
+        """Whether policy can say anything of the namespace's pods."""
+        return bool(self.policies.rules or self.namespace.annotations)
+
+    def matching(self, pod: Pod) -> Sequence[Rule]:
+        """The rules for a pod there, in the order of the file."""
+        return self.policies.matching(self.namespace, pod.labels) if self.policies.rules else ()
 
 
-def apply(
-    draft: PodDraft, namespace: Namespace, policies: PolicyRules, requested: Collection[Governed]
-) -> PolicyOutcome:
+def apply(draft: PodDraft, context: AdmissionContext, requested: Collection[Governed]) -> PolicyOutcome:
     """Write what policy demands on the pod, with one warning for each change, at most 10.
 
     `requested` are the vendors whose cards the pod requests; without any, nothing happens. It has to come before a
@@ -48,7 +57,7 @@ def apply(
     """
     if not requested:
         return PolicyOutcome()
-    rules = policies.matching(namespace, draft.original.labels)
+    namespace, rules = context.namespace, context.matching(draft.original)
     try:
         changes = evaluation.required_changes(draft.annotations, namespace, rules, requested)
     except PolicyViolation as violation:
@@ -66,20 +75,14 @@ def apply(
 
 
 def check(
-    pod: Pod,
-    namespace: Namespace,
-    policies: PolicyRules,
-    requested: Collection[Governed],
-    changed: Set[str] | None = None,
+    pod: Pod, context: AdmissionContext, requested: Collection[Governed], changed: Set[str] | None = None
 ) -> None:
     """Raise `Denied` (403) if the pod is looser than policy: mutation was skipped, or another webhook undid it.
 
     `changed`: only what these annotation keys take part in is checked, those that an update changes.
     """
-    if not concerns(namespace, policies):
-        return
     try:
-        evaluation.check(pod.annotations, namespace, policies.matching(namespace, pod.labels), requested, changed)
+        evaluation.check(pod.annotations, context.namespace, context.matching(pod), requested, changed)
     except PolicyViolation as violation:
         raise Denied(403, str(violation), cause="policy") from violation
 

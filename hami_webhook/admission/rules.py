@@ -7,38 +7,17 @@ takes the pod's Namespace (`policy.check`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from typing import NamedTuple
 
-from hami_webhook.admission.denial import Denied
-from hami_webhook.admission.pods import RequestCache, bad_request, forged
-from hami_webhook.devices.device_lister import DeviceLister
-from hami_webhook.devices.foreign_pods import is_mirror, refuse_owned
-from hami_webhook.devices.foreign_scheduler import ForeignScheduler
-from hami_webhook.devices.model import BadRequest, Requests
+from hami_webhook.admission.denial import Denied, bad_request
+from hami_webhook.admission.new_pod import NewPod
+from hami_webhook.admission.pods import forged
+from hami_webhook.devices.foreign_pods import refuse_owned
+from hami_webhook.devices.model import BadRequest
 from hami_webhook.devices.pod_preferences import parse_weights
-from hami_webhook.devices.registry import Vendors
 from hami_webhook.devices.reserved_annotations import OWNED_LABELS
-from hami_webhook.kube.objects import ContainerKind, Pod
-
-
-class NewPod:
-    """A pod that is about to be stored, with what the rules ask of it, found once.
-
-    `foreign` are the other schedulers that it asks for cards; `mirror`: a node says with it what it runs already.
-    `requests` are those to our vendors, by their keys; none before `amounts_can_be_meant`.
-    """
-
-    __slots__ = ("device_lister", "foreign", "known", "mirror", "pod", "requests", "vendors")
-
-    def __init__(self, pod: Pod, vendors: Vendors, device_lister: DeviceLister, known: RequestCache) -> None:
-        self.pod = pod
-        self.vendors = vendors
-        self.device_lister = device_lister
-        self.known = known
-        self.foreign: Sequence[ForeignScheduler] = vendors.foreign_named_by(pod)
-        self.mirror = bool(pod.annotations) and is_mirror(pod)
-        self.requests: Mapping[str, Requests] = {}
+from hami_webhook.kube.objects import ContainerKind
 
 
 def has_app_containers(new: NewPod) -> None:
@@ -74,7 +53,7 @@ def other_schedulers_take_it(new: NewPod) -> None:
 
 
 def mixes_no_schedulers(new: NewPod) -> None:
-    new.vendors.mixing.check(new.pod)
+    new.vendors.mixing.check(new.named)
 
 
 def amounts_can_be_meant(new: NewPod) -> None:

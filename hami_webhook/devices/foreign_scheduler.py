@@ -8,7 +8,7 @@ writes. Nothing here does I/O.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -208,14 +208,15 @@ class Coexistence:
 
     __slots__ = ()
 
-    def admit(self, draft: PodDraft, node_lister: NodeLister, *, pinned_matters: bool) -> None:
+    def admit(self, draft: PodDraft, named: Set[str], node_lister: NodeLister, *, pinned_matters: bool) -> None:
         """Warn of a new pod that concerns several managers. Raises `BadRequest` for one that must not exist.
 
-        `pinned_matters`: the pod is another scheduler's, so the node that it is pinned to is looked at too.
+        `named` are the resources that it names. `pinned_matters`: the pod is another scheduler's, so the node that it
+        is pinned to is looked at too.
         """
 
-    def check(self, pod: Pod) -> None:
-        """Raises `BadRequest` for a pod that must not be stored for the managers that it names."""
+    def check(self, named: Set[str]) -> None:
+        """Raises `BadRequest` where a pod that names these resources must not be stored, for their managers."""
 
     def remark(self, node: Node, device: Mapping[str, Any] | None = None) -> str:
         """What a `MixedGPUManagers` event says of the node, empty for nothing; `device` is Koordinator's object."""

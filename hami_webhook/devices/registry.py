@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import typing
 from collections import Counter
-from collections.abc import ItemsView, Iterable, Iterator, Mapping, Sequence, ValuesView
+from collections.abc import ItemsView, Iterable, Iterator, Mapping, Sequence, Set, ValuesView
 
 from hami_webhook.config import DeviceConfig
 from hami_webhook.config.devices import DeviceSection
@@ -15,8 +15,8 @@ from hami_webhook.devices.keys import MEBIBYTE, Dimension, Governed, QuotaKey
 from hami_webhook.devices.reserved_annotations import PLACEMENT_KEYS
 from hami_webhook.devices.vendor import Vendor
 from hami_webhook.devices.vendor_faults import VendorFaults
-from hami_webhook.kube.draft import ContainerDraft, PodDraft
-from hami_webhook.kube.objects import Container, Pod
+from hami_webhook.kube.draft import ContainerDraft
+from hami_webhook.kube.objects import Container
 
 _DEVICES = re.compile(r"hami\.io/(.+)-devices-allocated")
 _REGISTER = re.compile(r"hami\.io/node-(?:register-(.+)|(.+)-register)")
@@ -140,16 +140,11 @@ class Vendors(Mapping[str, Vendor]):
         written = (container.limits, container.requests)
         return frozenset([key for names in written for name in names for key in self._names.get(name, ())])
 
-    def foreign_named_by(self, pod: Pod | PodDraft) -> list[ForeignScheduler]:
-        """The other projects' schedulers of which a container names a resource."""
-        none_of = self._foreign_names.isdisjoint
-        for container in pod.containers:
-            if not (none_of(container.limits) and none_of(container.requests)):
-                break
-        else:
-            return []
-        named = pod.named
-        return [scheduler for scheduler in self.foreign if not named.isdisjoint(scheduler.resource_names)]
+    def foreign_among(self, named: Set[str]) -> Sequence[ForeignScheduler]:
+        """The other projects' schedulers of which a pod names a resource; `named` are the resources that it names."""
+        if self._foreign_names.isdisjoint(named):
+            return ()
+        return [scheduler for scheduler in self.foreign if not scheduler.resource_names.isdisjoint(named)]
 
     def __getitem__(self, key: str) -> Vendor:
         return self._by_key[key]

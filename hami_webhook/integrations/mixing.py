@@ -22,7 +22,7 @@ from hami_webhook.integrations.volcano import annotation_keys as volcano
 from hami_webhook.integrations.volcano.registration import decode_cards as decode_volcano
 from hami_webhook.kube.derived import DerivedValues
 from hami_webhook.kube.draft import PodDraft
-from hami_webhook.kube.objects import Node, Pod
+from hami_webhook.kube.objects import Node
 from hami_webhook.kube.quantity import parse_whole
 from hami_webhook.kube.wire import ReviewedPod
 
@@ -98,12 +98,12 @@ class Mixing(Coexistence):
 
     # pods
 
-    def admit(self, draft: PodDraft, node_lister: NodeLister, *, pinned_matters: bool) -> None:
+    def admit(self, draft: PodDraft, named: Set[str], node_lister: NodeLister, *, pinned_matters: bool) -> None:
         """Warn of a new pod that names several managers' resources, or is pinned to a node that has several.
 
         Raises `BadRequest` where the configuration says so. `pinned_matters`: the pod is another scheduler's.
         """
-        if found := self.named(draft.named):
+        if found := self.managing(named):
             self._refuse(found)
             for pair in combinations(found, 2):
                 draft.warn(f"[mixed-names] {_line(pair, found)}")
@@ -113,12 +113,12 @@ class Mixing(Coexistence):
             if node is not None and len(on) > 1:
                 draft.warn(f"[mixed-node] the pod is pinned to node {node.name}: {_between(on)}")
 
-    def check(self, pod: Pod) -> None:
-        """Raises `BadRequest` for a pod that must not be stored for what it mixes."""
-        if found := self.named(pod.named):
+    def check(self, named: Set[str]) -> None:
+        """Raises `BadRequest` where a pod that names these resources must not be stored for what it mixes."""
+        if found := self.managing(named):
             self._refuse(found)
 
-    def named(self, names: Set[str]) -> dict[Manager, list[str]]:
+    def managing(self, names: Set[str]) -> dict[Manager, list[str]]:
         """The managers whose resources a pod's names are, each with these names; none where there is but one."""
         count = "" if names.isdisjoint(self.hami_shares) else self.hami_count
         managers = self.managers

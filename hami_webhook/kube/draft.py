@@ -43,7 +43,7 @@ class ContainerDraft:
     def container(self) -> Container:
         """The container with its changes."""
         known = self._original
-        if not (self.limits.changed or self.requests.changed):
+        if not (self.limits.changes or self.requests.changes):
             return known
         return Container(known.name, known.kind, self.limits.plain(), self.requests.plain(), known.privileged)
 
@@ -58,7 +58,7 @@ class ContainerDraft:
     @property
     def named(self) -> set[str]:
         """The resources that are named."""
-        return {*self.limits.plain(), *self.requests.plain()}
+        return self.container.named
 
     def set_limit(self, resource: str, amount: int) -> None:
         """Write a limit, and the request of that name where there is one (the API server demands that they agree).
@@ -114,12 +114,12 @@ class ContainerDraft:
             self._new_env.append({"name": name, "value": value})
 
     def operations(self) -> Iterator[Operation]:
-        if self._resources is None and (self.limits.changed or self.requests.changed):
-            value = {d: dict(m) for d, m in (("limits", self.limits), ("requests", self.requests)) if m.changed}
-            yield {"op": "add", "path": f"{self._path}/resources", "value": value}
+        written = [(key, each) for key, each in (("limits", self.limits), ("requests", self.requests)) if each.changes]
+        if written and self._resources is None:
+            yield {"op": "add", "path": f"{self._path}/resources", "value": {key: dict(each) for key, each in written}}
         else:
-            yield from self.limits.operations()
-            yield from self.requests.operations()
+            for _, each in written:
+                yield from each.operations()
         for index, entry in self._env.items():
             if index not in self._gone_env:
                 yield {"op": "replace", "path": f"{self._path}/env/{index}", "value": entry}
@@ -145,13 +145,13 @@ class PodDraft:
     """
 
     def __init__(self, obj: Any, namespace: str = "", *, original: Pod | None = None) -> None:
-        self.object = obj = convert(obj, ReviewedPod, "pod")
+        self.object = obj = obj if isinstance(obj, ReviewedPod) else convert(obj, ReviewedPod, "pod")
         self.original = pod_in(obj, namespace) if original is None else original
         meta, spec = obj.metadata or _NO_META, obj.spec or _NO_SPEC
         self.annotations = MapDraft("/metadata/annotations", meta.annotations)
         self.labels = MapDraft("/metadata/labels", meta.labels)
-        names = (("schedulerName", spec.scheduler_name), ("runtimeClassName", spec.runtime_class_name))
-        self._spec = MapDraft("/spec", {key: name for key, name in names if name is not None})
+        self.scheduler_name = spec.scheduler_name or ""
+        self.runtime_class_name = spec.runtime_class_name or ""
         containers = iter(self.original.containers)  # init containers first
         self.containers = [
             ContainerDraft(f"/spec/{field}/{index}", item, next(containers))
@@ -165,22 +165,6 @@ class PodDraft:
     def reset(self) -> PodDraft:
         """A draft of the same pod without the changes."""
         return PodDraft(self.object, original=self.original)
-
-    @property
-    def scheduler_name(self) -> str:
-        return self._spec.get("schedulerName") or ""
-
-    @scheduler_name.setter
-    def scheduler_name(self, name: str) -> None:
-        self._spec["schedulerName"] = name
-
-    @property
-    def runtime_class_name(self) -> str:
-        return self._spec.get("runtimeClassName") or ""
-
-    @runtime_class_name.setter
-    def runtime_class_name(self, name: str) -> None:
-        self._spec["runtimeClassName"] = name
 
     @property
     def named(self) -> set[str]:
@@ -198,23 +182,33 @@ class PodDraft:
         self.messages.append(text)
 
     def result(self) -> Pod:
-        """The pod with its changes."""
+        """The pod with its changes; with the very containers of the original where none was changed."""
+        containers = self.original.containers
+        if any(each.limits.changes or each.requests.changes for each in self.containers):
+            containers = tuple([each.container for each in self.containers])
         return replace(
             self.original,
             annotations=self.annotations.plain(),
             labels=self.labels.plain(),
-            containers=tuple([container.container for container in self.containers]),
+            containers=containers,
             scheduler_name=self.scheduler_name,
         )
 
     def operations(self) -> list[Operation]:
         """The JSON Patch from the original to the draft; empty if nothing changed."""
+        spec = self.object.spec or _NO_SPEC
         operations: list[Operation] = []
-        if (self.annotations.changed or self.labels.changed) and self.object.metadata is None:
+        written = [each for each in (self.annotations, self.labels) if each.changes]
+        if written and self.object.metadata is None:
             operations.append({"op": "add", "path": "/metadata", "value": {}})
-        operations += self.annotations.operations()
-        operations += self.labels.operations()
-        operations += self._spec.operations()
+        for each in written:
+            operations += each.operations()
+        for key, before, name in (
+            ("runtimeClassName", spec.runtime_class_name, self.runtime_class_name),
+            ("schedulerName", spec.scheduler_name, self.scheduler_name),
+        ):
+            if name != (before or ""):
+                operations.append({"op": "add" if before is None else "replace", "path": f"/spec/{key}", "value": name})
         for container in self.containers:
             operations += container.operations()
         return operations

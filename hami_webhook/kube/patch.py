@@ -19,20 +19,21 @@ def pointer(*parts: str | int) -> str:
 class MapDraft(Mapping[str, Any]):
     """A map under change: reads see the changes, `operations` lists them.
 
-    `original` is None where the document lacks the map; the first write then adds it whole.
+    `original` is None where the document lacks the map; the first write then adds it whole. `changes` is empty as long
+    as nothing differs from it.
     """
 
-    __slots__ = ("_changes", "_original", "path")
+    __slots__ = ("_original", "changes", "path")
     _GONE = object()
 
     def __init__(self, path: str, original: Mapping[str, Any] | None) -> None:
         self.path = path
         self._original = original
-        self._changes: dict[str, Any] = {}
+        self.changes: dict[str, Any] = {}
 
     def __getitem__(self, key: str) -> Any:
-        if key in self._changes:
-            value = self._changes[key]
+        if key in self.changes:
+            value = self.changes[key]
             if value is self._GONE:
                 raise KeyError(key)
             return value
@@ -41,13 +42,13 @@ class MapDraft(Mapping[str, Any]):
         return self._original[key]
 
     def __contains__(self, key: object) -> bool:
-        if key in self._changes:
-            return self._changes[key] is not self._GONE
+        if key in self.changes:
+            return self.changes[key] is not self._GONE
         return self._original is not None and key in self._original
 
     def get(self, key: str, default: Any = None) -> Any:
-        if key in self._changes:
-            value = self._changes[key]
+        if key in self.changes:
+            value = self.changes[key]
             return default if value is self._GONE else value
         return default if self._original is None else self._original.get(key, default)
 
@@ -59,26 +60,22 @@ class MapDraft(Mapping[str, Any]):
 
     def __setitem__(self, key: str, value: Any) -> None:
         if self._original is not None and key in self._original and self._original[key] == value:
-            self._changes.pop(key, None)
+            self.changes.pop(key, None)
         else:
-            self._changes[key] = value
+            self.changes[key] = value
 
     def __delitem__(self, key: str) -> None:
         if self._original is not None and key in self._original:
-            self._changes[key] = self._GONE
+            self.changes[key] = self._GONE
         else:
-            self._changes.pop(key, None)
+            self.changes.pop(key, None)
 
     def plain(self) -> Mapping[str, Any]:
         """The map with its changes; not to be changed."""
-        if not self._changes:
+        if not self.changes:
             return {} if self._original is None else self._original
-        kept = {**(self._original or {}), **self._changes}
+        kept = {**(self._original or {}), **self.changes}
         return {key: value for key, value in kept.items() if value is not self._GONE}
-
-    @property
-    def changed(self) -> bool:
-        return bool(self._changes)
 
     @property
     def missing(self) -> bool:
@@ -86,12 +83,12 @@ class MapDraft(Mapping[str, Any]):
         return self._original is None
 
     def operations(self) -> list[Operation]:
-        if not self._changes:
+        if not self.changes:
             return []
         if self._original is None:
             return [{"op": "add", "path": self.path, "value": dict(self)}]
         operations: list[Operation] = []
-        for key, value in self._changes.items():
+        for key, value in self.changes.items():
             path = self.path + pointer(key)
             if value is self._GONE:
                 operations.append({"op": "remove", "path": path})

@@ -48,7 +48,7 @@ def _priced(pod: Pod, vendors: Vendors) -> list[object]:
         except BadRequest as error:  # it costs nothing, and is reported
             requests = str(error)
         found.append((key, requests, vendors[key].lists(pod.annotations)))
-    for scheduler in vendors.foreign_named_by(pod):
+    for scheduler in vendors.foreign_among(pod.named):
         keys = sorted({*scheduler.keys.choices, *scheduler.keys.lists})
         amounts = [
             sorted((name, str(amount)) for name, amount in written.items() if name in scheduler.resource_names)

@@ -188,7 +188,7 @@ def waiting_charge(
         requests = {key: vendors[key].requests_of(pod) for key in sorted(named_in(pod, vendors))}
     for key, of_vendor in requests.items():
         _add_waiting(builder, vendors[key], pod, of_vendor, capacity)
-    for scheduler in vendors.foreign_named_by(pod):
+    for scheduler in vendors.foreign_among(pod.named):
         builder.add_foreign(scheduler.waiting(pod, capacity))
     return builder.charge(vendors)
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from hami_webhook.admission.denial import Denied
-from hami_webhook.admission.policy import apply
+from hami_webhook.admission.policy import AdmissionContext, apply
 from hami_webhook.devices.keys import DeviceKeys
 from hami_webhook.devices.pod_preferences import GPU_POLICY
 from hami_webhook.devices.vendor import Vendor
@@ -90,7 +90,7 @@ class Applied:
         labels: Mapping[str, str] | None = None,
     ) -> None:
         draft = PodDraft(pod_object(annotations, labels), "team-a")
-        self.outcome = apply(draft, namespace, PolicyRules(rules), asked)
+        self.outcome = apply(draft, AdmissionContext(namespace, PolicyRules(rules)), asked)
         self.annotations = dict(draft.annotations)
         self.warnings = draft.warnings
         self.operations = draft.operations()

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from hami_webhook.admission.policy import PolicyOutcome, check
+from hami_webhook.admission.policy import AdmissionContext, PolicyOutcome, check
 from hami_webhook.devices.pod_preferences import GPU_POLICY, NODE_POLICY, WEIGHTS
 from hami_webhook.devices.vendor import Vendor
 from hami_webhook.kube.objects import Pod
@@ -98,7 +98,7 @@ def test_example_6_a_pod_that_asks_for_no_card_is_never_touched(own: Mapping[str
     rule = Rule("strict", enforce={GPU_POLICY: "spread"}, scheduler_name="mine")
     applied = Applied(own, namespace, rule, asked=[])
     assert (applied.operations, applied.warnings, applied.outcome) == ([], [], PolicyOutcome())
-    check(Pod.from_object(pod_object(own)), namespace, PolicyRules((rule,)), [])
+    check(Pod.from_object(pod_object(own)), AdmissionContext(namespace, PolicyRules((rule,))), [])
 
 
 # choices

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hami_webhook.admission.denial import Denied
-from hami_webhook.admission.policy import check
+from hami_webhook.admission.policy import AdmissionContext, check
 from hami_webhook.devices.pod_preferences import GPU_POLICY, NODE_POLICY, ListRule
 from hami_webhook.devices.vendor import Vendor
 from hami_webhook.kube.objects import Pod
@@ -75,7 +75,7 @@ def test_a_pod_looser_than_policy_is_denied(
     own: dict[str, str], of_namespace: dict[str, str], rule: Rule, sentence: str
 ) -> None:
     with pytest.raises(Denied) as denied:
-        check(Pod.from_object(pod_object(own)), team(of_namespace), PolicyRules((rule,)), [NVIDIA])
+        check(Pod.from_object(pod_object(own)), AdmissionContext(team(of_namespace), PolicyRules((rule,))), [NVIDIA])
     assert (denied.value.code, denied.value.message) == (403, sentence)
 
 
@@ -92,7 +92,7 @@ def test_a_pod_looser_than_policy_is_denied(
     ],
 )
 def test_a_pod_as_tight_as_policy_passes(own: dict[str, str], of_namespace: dict[str, str], rule: Rule) -> None:
-    check(Pod.from_object(pod_object(own)), team(of_namespace), PolicyRules((rule,)), [NVIDIA])
+    check(Pod.from_object(pod_object(own)), AdmissionContext(team(of_namespace), PolicyRules((rule,))), [NVIDIA])
 
 
 @pytest.mark.parametrize(
@@ -101,10 +101,10 @@ def test_a_pod_as_tight_as_policy_passes(own: dict[str, str], of_namespace: dict
 def test_checking_reads_alias_keys_as_placement_does(own: dict[str, str], passes: bool) -> None:
     pod = Pod.from_object(pod_object(own))
     if passes:
-        check(pod, team({XPU: "K1"}), PolicyRules.EMPTY, [KUNLUN])
+        check(pod, AdmissionContext(team({XPU: "K1"}), PolicyRules.EMPTY), [KUNLUN])
     else:
         with pytest.raises(Denied):
-            check(pod, team({XPU: "K1"}), PolicyRules.EMPTY, [KUNLUN])
+            check(pod, AdmissionContext(team({XPU: "K1"}), PolicyRules.EMPTY), [KUNLUN])
 
 
 # for any pod and any boundaries
@@ -159,7 +159,11 @@ def test_applying_twice_is_applying_once_and_what_is_applied_passes(
     again = Applied(once.annotations, team(of_namespace), *rules, asked=asked)
     assert (again.operations, again.warnings, again.outcome.rules) == ([], [], ())
     assert bool(once.operations) == bool(once.warnings) == bool(once.outcome.rules)
-    check(Pod.from_object(pod_object(once.annotations)), team(of_namespace), PolicyRules(tuple(rules)), asked)
+    check(
+        Pod.from_object(pod_object(once.annotations)),
+        AdmissionContext(team(of_namespace), PolicyRules(tuple(rules))),
+        asked,
+    )
 
 
 def admitted(rule: ListRule, universe: tuple[str, ...]) -> set[str]:
@@ -221,7 +225,9 @@ def test_a_pod_that_passes_is_not_looser_than_any_boundary(
     stored: dict[str, str], of_namespace: dict[str, str], rules: list[Rule], asked: list[Vendor]
 ) -> None:
     try:
-        check(Pod.from_object(pod_object(stored)), team(of_namespace), PolicyRules(tuple(rules)), asked)
+        check(
+            Pod.from_object(pod_object(stored)), AdmissionContext(team(of_namespace), PolicyRules(tuple(rules))), asked
+        )
     except Denied:
         return
     for vendor in asked:

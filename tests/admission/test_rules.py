@@ -15,8 +15,10 @@ from integrations.test_mixing import SECTION
 
 from hami_webhook.admission import handler, rules
 from hami_webhook.admission.denial import Denied
-from hami_webhook.admission.pods import RequestCache, is_unmanaged, read_pod
-from hami_webhook.admission.rules import EVERY_POD, NAMING_POD, STATIC_POD, NewPod, Rule, walk
+from hami_webhook.admission.new_pod import NewPod
+from hami_webhook.admission.pods import is_unmanaged, read_pod
+from hami_webhook.admission.requests import RequestCache
+from hami_webhook.admission.rules import EVERY_POD, NAMING_POD, STATIC_POD, Rule, walk
 from hami_webhook.devices.device_lister import NO_DEVICES
 from hami_webhook.devices.registry import Vendors
 

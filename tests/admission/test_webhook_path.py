@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from hami_webhook.admission.denial import Denied
-from hami_webhook.admission.pods import RequestCache, checked_requests
+from hami_webhook.admission.requests import RequestCache, checked_requests
 from hami_webhook.device_config import builtin_device_config, enabled_vendors
 from hami_webhook.devices.device_lister import NO_DEVICES
 from hami_webhook.kube.objects import MalformedObject, Namespace, Pod

@@ -12,7 +12,8 @@ import jsonpatch
 from builders import container
 
 from hami_webhook.admission.denial import Denied
-from hami_webhook.admission.pods import checked_requests, normalise
+from hami_webhook.admission.pods import normalise
+from hami_webhook.admission.requests import checked_requests
 from hami_webhook.device_config import builtin_device_config, enabled_vendors, load_device_config
 from hami_webhook.devices.registry import Vendors
 from hami_webhook.kube.draft import PodDraft

@@ -6,7 +6,7 @@ import pytest
 from builders import container, read_node
 
 from hami_webhook.admission.denial import Denied
-from hami_webhook.admission.pods import RequestCache
+from hami_webhook.admission.requests import RequestCache
 from hami_webhook.devices.capacity_devices import MOST_CARDS
 from hami_webhook.devices.keys import Dimension, QuotaKey
 from hami_webhook.devices.model import RegistrationError

@@ -8,8 +8,9 @@ import pytest
 from builders import container, read_node
 
 from hami_webhook.admission.denial import Denied
-from hami_webhook.admission.pods import RequestCache
-from hami_webhook.admission.rules import EVERY_POD, NewPod, walk
+from hami_webhook.admission.new_pod import NewPod
+from hami_webhook.admission.requests import RequestCache
+from hami_webhook.admission.rules import EVERY_POD, walk
 from hami_webhook.devices.codecs import DeviceEntry
 from hami_webhook.devices.device_lister import NO_DEVICES
 from hami_webhook.devices.lock_annotations import COMMON_LOCK, NodeLock

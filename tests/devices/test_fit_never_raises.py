@@ -20,7 +20,8 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from hami_webhook.admission.denial import Denied
-from hami_webhook.admission.pods import checked_requests, normalise
+from hami_webhook.admission.pods import normalise
+from hami_webhook.admission.requests import checked_requests
 from hami_webhook.devices.codecs import DeviceEntry, encode_pod_devices
 from hami_webhook.devices.model import BadRequest, NodeView
 from hami_webhook.devices.pod_preferences import GPU_POLICY, NODE_POLICY, WEIGHTS

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from hami_webhook.admission.denial import Denied
-from hami_webhook.admission.pods import checked_requests
+from hami_webhook.admission.requests import checked_requests
 from hami_webhook.devices.lock_annotations import COMMON_LOCK
 from hami_webhook.devices.model import (
     AllocatedDevice,

@@ -12,8 +12,11 @@ from builders import container, node
 from devices.fit_env import NOW, Admitted, pod
 
 from hami_webhook.admission.denial import Denied
-from hami_webhook.admission.pods import AdmissionContext, RequestCache, mutate_for_foreign
-from hami_webhook.admission.rules import NAMING_POD, NewPod, walk
+from hami_webhook.admission.new_pod import NewPod
+from hami_webhook.admission.pods import mutate_for_foreign
+from hami_webhook.admission.policy import AdmissionContext
+from hami_webhook.admission.requests import RequestCache
+from hami_webhook.admission.rules import NAMING_POD, walk
 from hami_webhook.device_config import builtin_device_config, enabled_vendors
 from hami_webhook.devices.foreign_scheduler import NoNode, Prediction
 from hami_webhook.devices.registry import Vendors
@@ -151,16 +154,22 @@ class Koords:
     def admit(self, manifest: JSON) -> Admitted:
         """What both webhooks make of a pod; a second mutation must change nothing."""
         try:
-            draft = PodDraft(manifest, "default")
-            mutate_for_foreign(draft, self.vendors, self.state, GROUND)
+            draft = self._mutated(manifest)
             after = jsonpatch.apply_patch(manifest, draft.operations())
-            walk(NAMING_POD, NewPod(Pod.from_object(after), self.vendors, self.state, RequestCache(self.vendors)))
-            again = PodDraft(after, "default")
-            mutate_for_foreign(again, self.vendors, self.state, GROUND)
+            walk(NAMING_POD, self._new(Pod.from_object(after)))
+            again = self._mutated(after)
         except Denied as denial:
             return Admitted(None, message=denial.message)
         assert again.operations() == [], "admission isn't idempotent"
         return Admitted(after, draft.warnings)
+
+    def _mutated(self, manifest: JSON) -> PodDraft:
+        draft = PodDraft(manifest, "default")
+        mutate_for_foreign(draft, self._new(draft.original), GROUND)
+        return draft
+
+    def _new(self, pod: Pod) -> NewPod:
+        return NewPod(pod, self.vendors, self.state, RequestCache(self.vendors))
 
     def admitted(self, manifest: JSON) -> Pod:
         done = self.admit(manifest)

@@ -181,4 +181,4 @@ def test_a_pod_without_a_place_is_pinned_nowhere(raw: JSON) -> None:
 
 
 def test_without_sections_nothing_is_refused() -> None:
-    assert Mixing().named(set()) == {}
+    assert Mixing().managing(set()) == {}

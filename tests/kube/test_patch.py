@@ -50,7 +50,7 @@ def test_a_draft_reads_its_changes() -> None:
 def test_a_missing_map_is_added_whole() -> None:
     draft = MapDraft("/m", None)
     assert draft.missing
-    assert not draft.changed
+    assert not draft.changes
     assert draft.operations() == []
     with pytest.raises(KeyError):
         draft["a"]
@@ -67,7 +67,7 @@ def test_setting_what_is_there_changes_nothing() -> None:
     draft = MapDraft("/m", {"a": "1"})
     assert not draft.missing
     draft["a"] = "1"
-    assert not draft.changed
+    assert not draft.changes
     draft["a"] = "2"
     draft["a"] = "1"
     assert draft.operations() == []
@@ -98,9 +98,9 @@ def test_the_operations_make_the_draft(original: dict[str, str] | None, changes:
     assert patched.get("m", {}) == expected == dict(draft)
     assert len(draft) == len(expected)
     assert document == before
-    assert (draft.operations() == []) == (not draft.changed)
+    assert (draft.operations() == []) == (not draft.changes)
     if original is not None:
-        assert draft.changed == (expected != original)
+        assert bool(draft.changes) == (expected != original)
     again = MapDraft("/m", patched.get("m"))
     for key, value in expected.items():
         again[key] = value

@@ -6,7 +6,7 @@ hardware instance instead, and is charged with that instance's size.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from datetime import tzinfo
 
@@ -196,14 +196,16 @@ class Nvidia(Vendor):
     # admission (docs/spec/nvidia.md#5)
 
     def admit(self, container: ContainerDraft, pod: PodDraft, device_lister: DeviceLister) -> bool:
-        section = self.section
-        self.check_amounts(container.container)
-        priority = parse_whole(container.limits.get(self.priority_name)) if self.priority_name else None
+        section, written = self.section, container.container
+        named = written.named
+        self.check_amounts(written)
+        priority = parse_whole(written.limits.get(self.priority_name)) if self.priority_name else None
         if priority is not None:
             container.set_env("CUDA_TASK_PRIORITY", str(priority))
-        self._default_count(container)
+        if self.count_name not in named:
+            self._default_count(container)
         count = parse_whole(container.amount(self.count_name)) or 0
-        if count and self._wants_whole_card(container):
+        if count and self._wants_whole_card(written, named):
             container.set_limit(self.core_name, 100)
             pod.note(f"container {container.name}: {self.core_name} set to 100, because it asks for whole cards")
         if count and section.runtime_class_name and not pod.runtime_class_name:
@@ -212,14 +214,12 @@ class Nvidia(Vendor):
             container.set_env("GPU_CORE_UTILIZATION_POLICY", section.gpu_core_policy)
         if not count and section.overwrite_env:
             container.set_env("NVIDIA_VISIBLE_DEVICES", "none")
-        if count:
+        if count and not named.isdisjoint((self.percentage_name, self.core_name, self.priority_name)):
             for doubt in self.warnings_of(container):
                 pod.warn(f"container {container.name}: {doubt}")
         return count > 0
 
     def warnings_of(self, container: ContainerDraft) -> Iterator[str]:
-        if container.named.isdisjoint((self.percentage_name, self.core_name, self.priority_name)):
-            return
         memory, percent, cores, priority = (
             self.amount(container, name)
             for name in (self.memory_name, self.percentage_name, self.core_name, self.priority_name)
@@ -232,22 +232,18 @@ class Nvidia(Vendor):
             yield f"{self.priority_name} knows only 0 (high) and 1 (low)"
 
     def _default_count(self, container: ContainerDraft) -> None:
+        """Give a container that limits a share of cards, and names no count, the usual one."""
         others = (self.core_name, self.memory_name, self.percentage_name)
-        if (
-            self.count_name
-            and not container.names_resource(self.count_name)
-            and any(name and name in container.limits for name in others)
-            and self.section.default_gpu_num > 0
-        ):
+        if self.section.default_gpu_num > 0 and any(name and name in container.limits for name in others):
             container.set_limit(self.count_name, self.section.default_gpu_num)
 
-    def _wants_whole_card(self, container: ContainerDraft) -> bool:
+    def _wants_whole_card(self, container: Container, named: Set[str]) -> bool:
         """Cores are open and the memory is all of a card's, so the container gets the card to itself."""
-        if not self.core_name or container.names_resource(self.core_name):
+        if not self.core_name or self.core_name in named:
             return False
-        if self.percentage_name and container.names_resource(self.percentage_name):
+        if self.percentage_name and self.percentage_name in named:
             return parse_whole(container.amount(self.percentage_name)) == 100
-        unnamed = not self.memory_name or not container.names_resource(self.memory_name)
+        unnamed = not self.memory_name or self.memory_name not in named
         return unnamed and self.section.default_memory == 0
 
     def check_pod(self, pod: Pod) -> None:

@@ -1,0 +1,50 @@
+"""A new pod with what admission has to know of it, found once and handed on (docs/architecture.md, a review)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from hami_webhook.admission.requests import RequestCache
+from hami_webhook.devices.device_lister import DeviceLister
+from hami_webhook.devices.foreign_pods import is_mirror
+from hami_webhook.devices.foreign_scheduler import ForeignScheduler
+from hami_webhook.devices.model import Requests
+from hami_webhook.devices.registry import Vendors
+from hami_webhook.kube.objects import Pod
+
+
+class NewPod:
+    """A pod that is about to be stored.
+
+    `named` are the resources that its containers name. `foreign` are the other schedulers that it asks for cards.
+    `mirror`: a node says with it what it runs already. `requests` are those to our vendors, by their keys; none before
+    the rules have read them.
+    """
+
+    __slots__ = ("device_lister", "foreign", "known", "mirror", "named", "pod", "requests", "vendors")
+
+    def __init__(
+        self,
+        pod: Pod,
+        vendors: Vendors,
+        device_lister: DeviceLister,
+        known: RequestCache,
+        before: NewPod | None = None,
+    ) -> None:
+        """`before` is the pod before mutation: if its containers are the same, so is what follows from them."""
+        self.pod = pod
+        self.vendors = vendors
+        self.device_lister = device_lister
+        self.known = known
+        same = before if before is not None and before.pod.containers is pod.containers else None
+        self.named: frozenset[str] = frozenset(pod.named) if same is None else same.named
+        self.foreign: Sequence[ForeignScheduler] = vendors.foreign_among(self.named) if same is None else same.foreign
+        self.mirror = is_mirror(pod) if pod.annotations else False
+        self.requests: Mapping[str, Requests] = {}
+
+    @property
+    def governed_foreign(self) -> list[ForeignScheduler]:
+        """The other schedulers that it asks for cards and of whose pods policy can say something."""
+        if self.mirror:
+            return []
+        return [each for each in self.foreign if each.governable and each.requested_by(self.pod)]
