@@ -6,11 +6,13 @@ import asyncio
 import logging
 import uuid
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import tzinfo
 from functools import cached_property, partial
 from typing import Any
+
+from msgspec import Struct
 
 from hami_webhook.admission.denial import Denied, bad_request
 from hami_webhook.admission.handler import AdmissionHandler
@@ -20,6 +22,7 @@ from hami_webhook.cluster.api import Cluster, ClusterError, Kind
 from hami_webhook.cluster.watches import NoWatches, Watches
 from hami_webhook.cluster_view import ClusterView
 from hami_webhook.config import Settings
+from hami_webhook.devices.foreign_scheduler import ForeignScheduler
 from hami_webhook.devices.model import BadRequest, Requests
 from hami_webhook.devices.registry import Vendors
 from hami_webhook.kube.objects import MalformedObject, Namespace, Pod
@@ -29,8 +32,8 @@ from hami_webhook.quota.admission_charger import AdmissionCharger, ChargeCounts,
 from hami_webhook.quota.card_selection import CardSelection
 from hami_webhook.quota.deleted_ledgers import DeletedLedgers
 from hami_webhook.quota.floors import cost_of, floor_id
-from hami_webhook.quota.hierarchy_charger import HierarchyCharger
-from hami_webhook.quota.ledger import LEDGER, RESERVATION, Entry, State, decode, reservation_id, update_id
+from hami_webhook.quota.hierarchy_charger import HierarchyCharger, PodQuotas
+from hami_webhook.quota.ledger import LEDGER, RESERVATION, UPDATE, Entry, State, decode, reservation_id, update_id
 from hami_webhook.quota.namespace_labels import NamespaceLabels
 from hami_webhook.quota.pricing import Charge, charge_of, waiting_charge
 from hami_webhook.quota.recompute import Recomputer, Times
@@ -221,7 +224,7 @@ class Core:
 
     def _shows(self, account: QuotaAccount, identity: str, entry: Entry) -> bool:
         """Whether the pod was seen, and costs the quota by itself what its entry says, or shows its update."""
-        pod, now = self.state.observed(identity.removeprefix(update_id(""))), self.clock()
+        pod, now = self.state.observed(identity.removeprefix(UPDATE)), self.clock()
         if pod is None or account.quota.namespace not in ("", pod.namespace) or pod.ended(now):
             return False
         if not account.covers(pod):
@@ -251,26 +254,17 @@ class _QuotaPort:
         self.core = core
         self.watches = watches
         self.new_id = new_id
-        self._refused_later = RefusedLater(core.cluster, core.caches)
+        self.refused_later = RefusedLater(core.cluster, core.caches)
 
-    def is_unlimited(self, pod: Pod) -> bool:
-        return self.core.charger.is_unlimited(pod)
-
-    def price(self, pod: Pod, requests: Mapping[str, Requests]) -> _WaitingPod:
-        try:
-            charge = waiting_charge(pod, self.core.vendors, self.core.state, requests=requests)
-        except BadRequest as error:
-            raise bad_request(error) from error
-        return _WaitingPod(self, pod, charge)
-
-    async def refuse_uncreatable(self, pod: Pod, name: str, *, sized: bool) -> None:
-        refusal = await self._refused_later.refusal(pod, name, sized=sized)
-        if refusal is not None:
-            raise Denied(refusal.code, refusal.message, cause="quota" if refusal.overrun else "request")
+    def of(self, pod: Pod) -> _NewPodQuotas:
+        return _NewPodQuotas(self, pod, self.core.charger.known(pod))
 
     def reprice(self, before: Pod, after: Pod) -> _WaitingPod | None:
         core = self.core
-        if floor_id(before, core.vendors) == floor_id(after, core.vendors) or self.is_unlimited(after):
+        if floor_id(before, core.vendors) == floor_id(after, core.vendors):
+            return None
+        known = core.charger.known(after)
+        if known.unlimited:
             return None
 
         def cost(cards: CardSelection | None = None) -> Charge:
@@ -283,7 +277,7 @@ class _QuotaPort:
             charge = waiting_charge(after, core.vendors, core.state)
         except BadRequest as error:
             raise bad_request(error) from error
-        return _WaitingPod(self, after, charge, former)
+        return _WaitingPod(self, after, charge, known, former)
 
     async def is_unused(self, pod: Pod, secret: str) -> bool:
         """Whether a ledger has the reservation with this secret, and no other pod carries it, by live lists.
@@ -308,13 +302,42 @@ def _annotations(obj: Mapping[str, Any]) -> Mapping[str, str]:
     return found
 
 
-@dataclass(frozen=True, slots=True)
-class _WaitingPod:
+class _NewPodQuotas(Struct):
+    """A new pod, with what the caches show of its quotas just now."""
+
+    charging: _QuotaPort
+    pod: Pod
+    known: PodQuotas
+
+    @property
+    def unlimited(self) -> bool:
+        return self.known.unlimited
+
+    async def refuse_uncreatable(self, name: str, *, sized: bool) -> None:
+        refused_later = self.charging.refused_later
+        if not refused_later.suspects(self.pod, name, sized=sized):
+            return
+        refusal = await refused_later.refusal(self.pod, name, sized=sized)
+        if refusal is not None:
+            raise Denied(refusal.code, refusal.message, cause="quota" if refusal.overrun else "request")
+        self.known = self.charging.core.charger.known(self.pod)  # that took a read
+
+    def price(self, requests: Mapping[str, Requests], foreign: Sequence[ForeignScheduler]) -> _WaitingPod:
+        core = self.charging.core
+        try:
+            charge = waiting_charge(self.pod, core.vendors, core.state, asks=(requests, foreign))
+        except BadRequest as error:
+            raise bad_request(error) from error
+        return _WaitingPod(self.charging, self.pod, charge, self.known)
+
+
+class _WaitingPod(Struct, frozen=True):
     """A pod with its price, ready to be charged."""
 
     charging: _QuotaPort
     pod: Pod
     cost: Charge
+    known: PodQuotas
     former: ChargeRequest | None = None
     """What it was before an update."""
 
@@ -337,7 +360,7 @@ class _WaitingPod:
             partial(floor_id, self.pod, core.vendors),
             self.former,
         )
-        outcome = await core.charger.charge(request, time_left)
+        outcome = await core.charger.charge(request, time_left, self.known)
         if isinstance(outcome, Refusal):
             retry_after = 1 if outcome.code == 503 else None
             raise Denied(outcome.code, outcome.message, cause="quota", retry_after=retry_after)

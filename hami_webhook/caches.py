@@ -80,7 +80,7 @@ class Caches:
         self.namespaces: dict[str, Namespace] = {}
         self._watches = watches = watches or NoWatches()
         self.accelerator_quotas = AcceleratorQuotaCache(
-            self.namespaces, partial(watches.alive_within, Kind.ACCELERATOR_QUOTAS)
+            self.namespaces, partial(watches.silence, Kind.ACCELERATOR_QUOTAS)
         )
         self._quotas: dict[str, dict[str, ResourceQuota]] = {}
         self._pods: dict[str, dict[str, str]] = {}
@@ -108,24 +108,25 @@ class Caches:
             ),
         }
 
-    def current_within(self, seconds: float) -> bool:
-        """Whether the quotas' watch gave a sign of life in the last seconds, so that the quotas were complete then."""
-        return self._watches.alive_within(Kind.RESOURCE_QUOTAS, seconds)
+    @property
+    def silence(self) -> float:
+        """Seconds since the quotas' watch gave a sign of life, when they were complete; infinite if they never were."""
+        return self._watches.silence(Kind.RESOURCE_QUOTAS)
 
-    def namespaces_current_within(self, seconds: float) -> bool:
+    @property
+    def namespaces_silence(self) -> float:
         """The same of the namespaces' watch."""
-        return self._watches.alive_within(Kind.NAMESPACES, seconds)
+        return self._watches.silence(Kind.NAMESPACES)
 
-    def quotas(self, namespace: str) -> Sequence[ResourceQuota] | None:
-        """The namespace's quotas, None unless the cache is synced and its watch alive."""
-        return list(self._quotas.get(namespace, {}).values()) if self.current_within(LONGEST_SILENCE) else None
+    def quotas(self, namespace: str) -> Sequence[ResourceQuota]:
+        """The namespace's quotas."""
+        return list(self._quotas.get(namespace, {}).values())
 
     def covering(self, namespace: str) -> Sequence[ResourceQuota] | None:
         """The quotas of both kinds that cover a namespace's pods; None unless the caches are synced and alive."""
-        own, accelerator_quotas = self.quotas(namespace), self.accelerator_quotas.quotas()
-        if own is None or accelerator_quotas is None:
+        if max(self.silence, self.accelerator_quotas.silence) > LONGEST_SILENCE:
             return None
-        return [*own, *self.accelerator_quotas.covering(namespace)]
+        return [*self.quotas(namespace), *self.accelerator_quotas.covering(namespace)]
 
     def quota(self, namespace: str, name: str) -> ResourceQuota | None:
         return self._quotas.get(namespace, {}).get(name)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from math import inf
 
 import pytest
 from admission.clusters import FULL, NOW, Broken, Recorder, core_on, quota_cluster, spent
@@ -118,11 +119,12 @@ def test_a_cache_leaves_out_what_it_cant_read_and_forgets_what_is_gone(kind, goo
 def test_cached_quotas_are_believed_only_while_their_watch_is_alive():
     unwatched = core_on(None).caches
     unwatched.put(Kind.RESOURCE_QUOTAS, quota_object())
-    assert unwatched.quotas("team-a") is None
+    assert (unwatched.silence, unwatched.covering("team-a")) == (inf, None)
     caches = core_on(None, watches=NoWatches(Kind)).caches
     caches.put(Kind.RESOURCE_QUOTAS, quota_object())
-    assert [quota.name for quota in caches.quotas("team-a")] == ["q"]
-    assert caches.quotas("other") == []
+    assert caches.silence == 0
+    assert [quota.name for quota in caches.covering("team-a")] == ["q"]
+    assert caches.covering("other") == []
     assert caches.quota("team-a", "q").name == "q"
     assert caches.quota("team-a", "x") is None
 

@@ -35,6 +35,7 @@ from hami_webhook.admission.review import UNCHANGED, Answer, Review
 from hami_webhook.admission.rules import EVERY_POD, NAMING_POD, STATIC_POD, walk
 from hami_webhook.devices.device_lister import DeviceLister
 from hami_webhook.devices.foreign_pods import names_any
+from hami_webhook.devices.foreign_scheduler import ForeignScheduler
 from hami_webhook.devices.keys import Governed
 from hami_webhook.devices.model import Requests
 from hami_webhook.devices.registry import Vendors
@@ -83,23 +84,33 @@ class PodEstimate(Protocol):
         ...
 
 
-class QuotaCharging(Protocol):
-    """The namespace's quotas."""
+class NewPodQuotas(Protocol):
+    """The quotas of a new pod, as they are known when it arrives."""
 
-    def is_unlimited(self, pod: Pod) -> bool:
-        """Whether no quota could limit what the pod costs, so that it needs no price."""
+    @property
+    def unlimited(self) -> bool:
+        """Whether there is none that could limit what the pod costs, so that it needs no price."""
         ...
 
-    async def refuse_uncreatable(self, pod: Pod, name: str, *, sized: bool) -> None:
+    async def refuse_uncreatable(self, name: str, *, sized: bool) -> None:
         """Raise `Denied` for a pod that the API server is certain to refuse after us; its charge would be left over.
 
         `name` is empty while it isn't generated; `sized`: the containers' amounts are final, and all that it requests.
         """
         ...
 
-    def price(self, pod: Pod, requests: Mapping[str, Requests]) -> PodEstimate:
-        """What the pod costs, with its `requests` by vendor; raises `Denied` for amounts that can't be meant."""
+    def price(self, requests: Mapping[str, Requests], foreign: Sequence[ForeignScheduler]) -> PodEstimate:
+        """What the pod costs by its requests of our vendors and by the other schedulers that it asks for cards.
+
+        Raises `Denied` for amounts that can't be meant.
+        """
         ...
+
+
+class QuotaCharging(Protocol):
+    """The quotas that pods are charged to."""
+
+    def of(self, pod: Pod) -> NewPodQuotas: ...
 
     def reprice(self, before: Pod, after: Pod) -> PodEstimate | None:
         """What an update may add to the cost of a pod that waits; None for nothing, without a read."""
@@ -158,11 +169,13 @@ class AdmissionHandler:
         if _is_static(new, review):
             walk(STATIC_POD, new)
             return UNCHANGED  # it holds its cards already: the recompute counts them, whatever room there is
-        if not await self._check(new) or self._is_free(new, dry_run=review.dry_run):
+        if not await self._check(new):
             return UNCHANGED
-        priced = self._charging.price(pod, new.requests)
-        await self._charging.refuse_uncreatable(pod, _name_of(review.object), sized=_is_sized(review.object))
-        charged = await priced.charge(
+        quotas = self._charging.of(pod)
+        if _is_free(new, quotas, review):
+            return UNCHANGED
+        await quotas.refuse_uncreatable(_name_of(review.object), sized=_is_sized(review.object))
+        charged = await quotas.price(new.requests, new.foreign).charge(
             _uid_of(pod) or review.uid,
             reservation=pod.annotations.get(self._reservation_key, ""),
             dry_run=review.dry_run,
@@ -178,13 +191,15 @@ class AdmissionHandler:
         if mutated is None:
             return UNCHANGED
         done, new = mutated
-        if not await self._check(new, done.context) or self._is_free(new, dry_run=review.dry_run):
+        if not await self._check(new, done.context):
             return _answer(done)
-        pod = new.pod
-        priced = self._charging.price(pod, new.requests)
-        await self._charging.refuse_uncreatable(pod, _name_of(review.object), sized=False)
-        brought = pod.annotations.get(self._reservation_key, "")
-        charged, secret = await priced.reserve(reservation=brought, dry_run=review.dry_run, time_left=time_left)
+        quotas = self._charging.of(new.pod)
+        if _is_free(new, quotas, review):
+            return _answer(done)
+        await quotas.refuse_uncreatable(_name_of(review.object), sized=False)
+        charged, secret = await quotas.price(new.requests, new.foreign).reserve(
+            reservation=new.pod.annotations.get(self._reservation_key, ""), dry_run=review.dry_run, time_left=time_left
+        )
         if charged.amounts and not review.dry_run:
             done.draft.annotations[self._reservation_key] = secret
         return _answer(done, charged)
@@ -253,12 +268,6 @@ class AdmissionHandler:
                 policy.check(new.pod, context, [*map(self._vendors.__getitem__, new.requests), *new.governed_foreign])
         return requests
 
-    def _is_free(self, new: NewPod, *, dry_run: bool) -> bool:
-        """Whether nothing has to be charged: the price of a pod for another scheduler may be a refusal, and what a dry
-        run comes to no write proves.
-        """
-        return not dry_run and not new.foreign and self._charging.is_unlimited(new.pod)
-
     async def _namespace(self, pod: Pod) -> Namespace:
         if not pod.namespace:
             raise Denied(400, "request.namespace is missing")
@@ -315,6 +324,13 @@ def _is_new_pod(review: Review) -> bool:
 
 def _is_changed_pod(review: Review) -> bool:
     return _is_pod(review) and review.operation == "UPDATE"
+
+
+def _is_free(new: NewPod, quotas: NewPodQuotas, review: Review) -> bool:
+    """Whether nothing has to be charged: the price of a pod for another scheduler may be a refusal, and what a dry run
+    comes to no write proves.
+    """
+    return not review.dry_run and not new.foreign and quotas.unlimited
 
 
 def _is_static(new: NewPod, review: Review) -> bool:

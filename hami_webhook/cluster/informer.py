@@ -10,6 +10,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from math import inf
 
 from hami_webhook.cluster.api import (
     JSON,
@@ -103,10 +104,11 @@ class Informer:
         """How many objects the handler knows."""
         return len(self._known)
 
-    def alive_within(self, seconds: float) -> bool:
-        """Whether the handler received all and the cluster answered in the last `seconds`."""
+    @property
+    def silence(self) -> float:
+        """Seconds since the cluster answered; infinite where the handler may not have received all."""
         heard = self._last_alive
-        return self.synced.is_set() and heard is not None and self._clock() - heard <= seconds
+        return self._clock() - heard if self.synced.is_set() and heard is not None else inf
 
     async def run(self, handler: Handler) -> None:
         """List and watch until cancelled."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass
+from math import inf
 from typing import Protocol
 
 from hami_webhook.cluster.api import Kind
@@ -17,8 +18,8 @@ class Watches(Protocol):
         """Whether every cache has had its first list."""
         ...
 
-    def alive_within(self, kind: Kind, seconds: float) -> bool:
-        """Whether a kind's cache has all, and its watch gave a sign of life in the last seconds."""
+    def silence(self, kind: Kind) -> float:
+        """Seconds since a kind's watch gave a sign of life, when its cache had all; infinite while it may lack some."""
         ...
 
 
@@ -29,5 +30,5 @@ class NoWatches:
     complete: Collection[Kind] = ()
     synced: bool = True
 
-    def alive_within(self, kind: Kind, seconds: float) -> bool:
-        return kind in self.complete
+    def silence(self, kind: Kind) -> float:
+        return 0.0 if kind in self.complete else inf

@@ -7,6 +7,7 @@ import random
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from functools import partial
+from math import inf
 from typing import Any, Protocol
 
 from hami_webhook.caches import Caches, Change
@@ -74,9 +75,10 @@ class SharedInformers:
         """Whether every cache has had its first list, or its kind can't be listed."""
         return all(informer.synced.is_set() for informer in self._informers.values())
 
-    def alive_within(self, kind: Kind, seconds: float) -> bool:
-        """Whether a kind's cache has all, and its watch gave a sign of life in the last seconds."""
-        return kind in self._informers and self._informers[kind].alive_within(seconds)
+    def silence(self, kind: Kind) -> float:
+        """Seconds since a kind's watch gave a sign of life, when its cache had all; infinite while it may lack some."""
+        informer = self._informers.get(kind)
+        return inf if informer is None else informer.silence
 
     def ages(self) -> Iterator[tuple[Kind, float]]:
         """For how many seconds the cluster hasn't been heard of by each cache that was ever filled."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from hami_webhook.cluster.api import JSON, LONGEST_SILENCE
+from hami_webhook.cluster.api import JSON
 from hami_webhook.kube.objects import Namespace, ResourceQuota
 from hami_webhook.quota.accelerator_quota import Labels, read_accelerator_quota
 
@@ -12,14 +12,14 @@ from hami_webhook.quota.accelerator_quota import Labels, read_accelerator_quota
 class AcceleratorQuotaCache:
     """AcceleratorQuotas by name. `namespaces` are kept by the owner, which calls `relabelled` after each change.
 
-    `alive_within`: whether the watch gave a sign of life in the last seconds.
+    `silence` gives the seconds since the watch gave a sign of life; infinite while some may be missing.
     """
 
-    def __init__(self, namespaces: Mapping[str, Namespace], alive_within: Callable[[float], bool]) -> None:
+    def __init__(self, namespaces: Mapping[str, Namespace], silence: Callable[[], float]) -> None:
         self._namespaces = namespaces
         self._objects: dict[str, JSON] = {}
         self._quotas: dict[str, ResourceQuota] = {}
-        self._alive_within = alive_within
+        self._silence = silence
 
     def put(self, obj: JSON) -> None:
         """A quota was added or changed. Raises `MalformedObject`."""
@@ -57,9 +57,9 @@ class AcceleratorQuotaCache:
         """The quotas that select a namespace."""
         return [quota for quota in self._quotas.values() if namespace in (quota.namespaces or ())]
 
-    def quotas(self, namespace: str = "") -> Sequence[ResourceQuota] | None:
-        """All of them; None unless the watch is alive."""
-        return self.all() if self._alive_within(LONGEST_SILENCE) else None
+    def quotas(self, scope: str) -> Sequence[ResourceQuota]:
+        return list(self._quotas.values())
 
-    def current_within(self, seconds: float) -> bool:
-        return self._alive_within(seconds)
+    @property
+    def silence(self) -> float:
+        return self._silence()

@@ -316,23 +316,22 @@ def _text(cards: CardSelection | None) -> str | None:
 
 
 @lru_cache(maxsize=4096)
-def _parsed(text: str) -> Quantity:
-    """The same amounts come again with each version of a quota, and reading them was two thirds of reading it."""
+def _bounds(text: str) -> tuple[int, int]:
+    """An amount rounded down and up; 0 for what is none.
+
+    The same amounts come again with each version of a quota, and reading them was two thirds of reading it.
+    """
     try:
-        return Quantity.parse(text)
+        quantity = Quantity.parse(text)
     except QuantityError:
-        return Quantity.parse(0)
-
-
-def _quantity(written: Any) -> Quantity:
-    return _parsed(written if isinstance(written, str) else repr(written))
+        return 0, 0
+    return quantity.value.numerator // quantity.value.denominator, quantity.ceil()
 
 
 def _floor(written: Any) -> int:
     """A limit as an integer: a fraction of a unit can't be used."""
-    value = _quantity(written).value
-    return value.numerator // value.denominator
+    return _bounds(written if isinstance(written, str) else repr(written))[0]
 
 
 def _ceil(written: Any) -> int:
-    return _quantity(written).ceil()
+    return _bounds(written if isinstance(written, str) else repr(written))[1]

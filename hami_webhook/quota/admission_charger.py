@@ -27,7 +27,9 @@ from hami_webhook.quota.account import (
 from hami_webhook.quota.batch import evaluate_batch
 from hami_webhook.quota.ledger import Entry, State
 from hami_webhook.quota.store import (
+    UNKNOWN,
     Accounts,
+    KnownQuotas,
     NotListed,
     QuotaStore,
     Retries,
@@ -116,12 +118,18 @@ class AdmissionCharger:
         self._workers: dict[str, asyncio.Task[None]] = {}
         self.counts = counts or ChargeCounts()
 
-    async def charge(self, request: ChargeRequest, seconds: float | None = None) -> Outcome:
-        """Charge one pod, together with the others of its scope that wait. `seconds` are left to answer in."""
+    async def charge(
+        self, request: ChargeRequest, seconds: float | None = None, known: KnownQuotas | None = None
+    ) -> Outcome:
+        """Charge one pod, together with the others of its scope that wait.
+
+        `seconds` are left to answer in; `known` is what was found just now of the scope's quotas.
+        """
         if not request.charge.amounts:
             return Charged()
         scope, began = self.scope_of(request.pod), self._clock()
-        if not request.dry_run and self.concerns_none(request):
+        known = known or self.known(request.pod)
+        if not request.dry_run and not known.limit(request.pod, request.charge):
             self.counts.durations.observe(self._clock() - began)
             return Charged()
         loop = asyncio.get_running_loop()
@@ -145,36 +153,28 @@ class AdmissionCharger:
         """The scope of the pod's quotas."""
         return pod.namespace if self._scope is None else self._scope
 
-    def has_no_quotas(self, pod: Pod) -> bool:
-        """Whether the cache shows, as of just now, that the pod's scope has no quota."""
-        return self._store.has_none(self.scope_of(pod))
-
-    def concerns_none(self, request: ChargeRequest) -> bool:
-        """Whether the cache shows, as of just now, that no quota limits what the pod costs."""
+    def known(self, pod: Pod) -> KnownQuotas:
+        """The quotas of the pod's scope as the cache shows them."""
         with contextlib.suppress(Exception):  # what is wrong with the cache is answered with the batch
-            return self._store.concerns_none(self.scope_of(request.pod), request.pod, request.charge)
-        return False
+            return self._store.known(self.scope_of(pod)) or UNKNOWN
+        return UNKNOWN
 
     def refresh(self, pod: Pod) -> None:
-        """Begin to list the quotas of the pod's scope where what is known of them is about to be too old."""
+        """Begin to list the quotas of the pod's scope, for the next charge, unless they were listed just now."""
         self._store.refresh(self.scope_of(pod))
 
     async def look(self, pod: Pod, *, anew: bool = False) -> None:
-        """List the quotas of the pod's scope unless they are known as of just now; `anew`: in any case.
+        """List the quotas of the pod's scope unless they were listed just now; `anew`: with a list that begins now.
 
         Raises `ClusterError`.
         """
         await self._store.look(self.scope_of(pod), anew=anew)
 
-    def shows_no_quotas(self, pod: Pod) -> bool:
-        """Whether the cache shows no quota in the pod's scope, however old it is."""
-        return not self._store.known(self.scope_of(pod))
-
-    def refuses(self, request: ChargeRequest) -> bool:
-        """Whether the cache shows a quota without room for the pod."""
-        known = self._store.known(self.scope_of(request.pod))
-        names = frozenset(known)
-        return bool(evaluate_batch(known, [request], self._clock(), self._max_ledger, recomputed=names).refusals)
+    def refuses(self, request: ChargeRequest, known: KnownQuotas) -> bool:
+        """Whether one of the known quotas has no room for the pod."""
+        accounts = known.accounts
+        names = frozenset(accounts)
+        return bool(evaluate_batch(accounts, [request], self._clock(), self._max_ledger, recomputed=names).refusals)
 
     async def release(self, request: ChargeRequest, charged: Charged) -> None:
         """Take a charge out again; best effort, what can't be taken out expires."""
@@ -211,7 +211,8 @@ class AdmissionCharger:
                 (abandoned if future.done() else taken).add(request.identity)
             if not future.done():
                 future.set_result(outcome)
-        await self._undo(scope, writes, abandoned - taken)
+        if abandoned - taken:
+            await self._undo(scope, writes, abandoned - taken)
         return batch
 
     async def _charge(
@@ -237,7 +238,9 @@ class AdmissionCharger:
             logger.exception("charging a batch failed", extra={"namespace": scope})
             outcomes = [refuse_now(request.pod.namespace, "an internal error") for request in requests]
         charged = {r.identity for r, outcome in zip(requests, outcomes, strict=True) if isinstance(outcome, Charged)}
-        await self._undo(scope, writes, {request.identity for request in requests} - charged)
+        refused = {request.identity for request in requests} - charged
+        if refused:
+            await self._undo(scope, writes, refused)
         return outcomes
 
     async def _update(
@@ -290,15 +293,11 @@ class AdmissionCharger:
         outcomes: list[Outcome] = [
             result.refusals.get(index)
             or Charged(
-                {
-                    account.label: account.counted(charge.exact)
-                    for account in before.values()
-                    if account.concerns(request.pod, charge := request.cost(account))
-                },
-                tuple(f"quota is observed, not enforced: {each.message}" for each in result.observed.get(index, ())),
+                result.charged[index],
+                tuple(f"quota is observed, not enforced: {each.message}" for each in result.observed[index]),
                 writes,
             )
-            for index, request in enumerate(requests)
+            for index in range(len(requests))
         ]
         return after, outcomes
 

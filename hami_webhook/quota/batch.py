@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
-from msgspec import structs
+from msgspec import Struct, structs
 
 from hami_webhook.quota.account import (
     ChargeRequest,
@@ -22,15 +22,16 @@ _RENEWED = 10
 """Seconds after which a floor entry's time is written anew for a pod that costs nothing while it waits."""
 
 
-@dataclass(frozen=True)
-class BatchResult:
+class BatchResult(Struct, frozen=True):
     """A batch evaluated: the accounts as they are to be, and the refusals, by the index of their requests.
 
-    `observed` are refusals that weren't given, as the quotas only observe.
+    Of those that aren't refused, `charged` are the amounts by the quota's label, as it counts them; `observed` are the
+    refusals that weren't given, as the quotas only observe.
     """
 
     accounts: Mapping[str, QuotaAccount]
     refusals: Mapping[int, Refusal]
+    charged: Mapping[int, Mapping[str, Mapping[str, int]]]
     observed: Mapping[int, Sequence[Refusal]]
 
 
@@ -48,9 +49,11 @@ def evaluate_batch(
     """
     running = dict(accounts)
     refusals: dict[int, Refusal] = {}
+    charged: dict[int, Mapping[str, Mapping[str, int]]] = {}
     observed: dict[int, Sequence[Refusal]] = {}
     for index, request in enumerate(requests):
         after: dict[str, QuotaAccount] = {}
+        amounts: dict[str, Mapping[str, int]] = {}
         notes: list[Refusal] = []
         for name in sorted(running):
             account = running[name]
@@ -62,23 +65,24 @@ def evaluate_batch(
                 refusals[index] = found
                 break
             after[name] = found
+            amounts[account.label] = account.counted(charging.cost.exact)
             notes += charging.observed
         else:
-            observed[index] = notes
+            charged[index], observed[index] = amounts, notes
             if not request.dry_run:
                 running.update(after)
-    return BatchResult(running, refusals, observed)
+    return BatchResult(running, refusals, charged, observed)
 
 
 class _Charging:
-    """One request evaluated against one quota that may concern it; `observed` as in `BatchResult`."""
+    """One request against one quota that may concern it: its `cost` there, and `observed` as in `BatchResult`."""
 
     def __init__(
         self, account: QuotaAccount, request: ChargeRequest, now: int, max_ledger: int, *, recomputed: bool
     ) -> None:
         self._account = account
         self._request = request
-        self._charge = request.cost(account)
+        self.cost = self._charge = request.cost(account)
         self._now = now
         self._max_ledger = max_ledger
         self._recomputed = recomputed
@@ -151,7 +155,7 @@ class _Charging:
             text = f"the ledger of quota {account.name} is full ({self._max_ledger} entries)"
             return refuse_now(self._request.pod.namespace, text)
         passed = bool(over) or (known is not None and known.observed)
-        account = account.with_entry(self._request.identity, replace(entry, observed=passed))
+        account = account.with_entry(self._request.identity, replace(entry, observed=True) if passed else entry)
         return self._with_floor(account, charged=True)
 
     def _with_floor(self, account: QuotaAccount, *, charged: bool = False) -> QuotaAccount | Refusal:

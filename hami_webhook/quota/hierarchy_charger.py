@@ -4,12 +4,29 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from typing import NamedTuple
 
 from hami_webhook.cluster.api import ClusterError
 from hami_webhook.kube.objects import Pod
 from hami_webhook.quota.account import ChargeRequest, Refusal, refuse_now
 from hami_webhook.quota.admission_charger import AdmissionCharger, ChargeCounts, Charged, Outcome
 from hami_webhook.quota.namespace_labels import NamespaceLabels
+from hami_webhook.quota.store import CURRENT_SECONDS, KnownQuotas
+
+_SOON_TOO_OLD = CURRENT_SECONDS / 2
+"""Seconds after which what is known is listed for the next charge."""
+
+
+class PodQuotas(NamedTuple):
+    """What the caches show of a pod's quotas: those of its namespace, and those above it."""
+
+    own: KnownQuotas
+    accelerator_quotas: KnownQuotas
+
+    @property
+    def unlimited(self) -> bool:
+        """Whether there is no quota that could limit what the pod costs."""
+        return self.own.none and self.accelerator_quotas.none
 
 
 class HierarchyCharger:
@@ -39,24 +56,30 @@ class HierarchyCharger:
         """What both did."""
         return self._own.counts
 
-    def is_unlimited(self, pod: Pod) -> bool:
-        """Whether the caches show, as of just now, that no quota of either kind could limit what a pod costs."""
-        self._accelerator_quotas.refresh(pod)
-        return self._own.has_no_quotas(pod) and self._accelerator_quotas.has_no_quotas(pod)
+    def known(self, pod: Pod) -> PodQuotas:
+        """What the caches show of the quotas that a pod is charged to."""
+        shared = self._accelerator_quotas.known(pod)
+        if shared.age > _SOON_TOO_OLD:
+            self._accelerator_quotas.refresh(pod)
+        return PodQuotas(self._own.known(pod), shared)
 
-    async def charge(self, request: ChargeRequest, seconds: float | None = None) -> Outcome:
-        """Charge one pod. `seconds` are left to answer in."""
+    async def charge(
+        self, request: ChargeRequest, seconds: float | None = None, known: PodQuotas | None = None
+    ) -> Outcome:
+        """Charge one pod. `seconds` are left to answer in; `known` is what was found just now of its quotas."""
         timeout = self._timeout if seconds is None else min(self._timeout, seconds)
         until = self._clock() + timeout
-        unknown = await self._look_above(request.pod, timeout)
-        if unknown is not None:
-            self.counts.deny(unknown)
-            return unknown
-        if self._accelerator_quotas.concerns_none(request):
-            return await self._own.charge(request, until - self._clock())
+        known = known or self.known(request.pod)
+        shared = await self._current_accelerator_quotas(request.pod, known, timeout)
+        if isinstance(shared, Refusal):
+            self.counts.deny(shared)
+            return shared
+        if not shared.limit(request.pod, request.charge):
+            unread = shared.none and shared is known.accelerator_quotas
+            return await self._own.charge(request, until - self._clock(), known.own if unread else None)
         chargers = (self._own, self._accelerator_quotas)
         # what would be charged in vain to the first has to be taken out again
-        first, second = reversed(chargers) if self._accelerator_quotas.refuses(request) else chargers
+        first, second = reversed(chargers) if self._accelerator_quotas.refuses(request, shared) else chargers
         charged = await first.charge(request, until - self._clock())
         if isinstance(charged, Refusal):
             return charged
@@ -73,20 +96,24 @@ class HierarchyCharger:
             return other
         return Charged({**charged.amounts, **other.amounts}, (*charged.warnings, *other.warnings))
 
-    async def _look_above(self, pod: Pod, seconds: float) -> Refusal | None:
-        """Know the AcceleratorQuotas, and the labels by which they select the pod's namespace, as of just now.
+    async def _current_accelerator_quotas(self, pod: Pod, known: PodQuotas, seconds: float) -> KnownQuotas | Refusal:
+        """The AcceleratorQuotas, and the labels by which they select the pod's namespace, as of just now.
 
         No request where the watches show that; the refusal if it can't be known.
         """
-        if self._own.shows_no_quotas(pod):
+        found = known.accelerator_quotas
+        if not known.own.accounts and known.own.age > _SOON_TOO_OLD:
             self._own.refresh(pod)  # its list is needed next, and takes as long as the one above: both at once
         try:
             async with asyncio.timeout(seconds):
-                await self._accelerator_quotas.look(pod)
-                if not self._accelerator_quotas.has_no_quotas(pod) and await self._labels.refresh(pod.namespace):
+                if not found.current:
+                    await self._accelerator_quotas.look(pod)
+                    found = self._accelerator_quotas.known(pod)
+                if not found.none and await self._labels.refresh(pod.namespace):
                     await self._accelerator_quotas.look(pod, anew=True)
+                    found = self._accelerator_quotas.known(pod)
         except TimeoutError:
             return refuse_now(pod.namespace, "no answer from the API server in time")
         except ClusterError as error:
             return refuse_now(pod.namespace, str(error))
-        return None
+        return found

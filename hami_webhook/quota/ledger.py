@@ -97,9 +97,13 @@ def reservation_id(secret: str) -> str:
     return f"sha256:{hashlib.sha256(secret.encode()).hexdigest()[:40]}"
 
 
+UPDATE = "update:"
+"""What the ledger ids of updates begin with; no UID does."""
+
+
 def update_id(uid: str) -> str:
-    """The ledger id of what an update of a waiting pod adds to its charge; no UID is such an id."""
-    return f"update:{uid}"
+    """The ledger id of what an update of a waiting pod adds to its charge."""
+    return f"{UPDATE}{uid}"
 
 
 def charge_ids(uid: str, annotations: Mapping[str, str]) -> tuple[str, ...]:

@@ -17,8 +17,9 @@ class NamespaceCache(Protocol):
     @property
     def namespaces(self) -> Mapping[str, Namespace]: ...
 
-    def namespaces_current_within(self, seconds: float) -> bool:
-        """Whether the watch gave a sign of life in the last seconds."""
+    @property
+    def namespaces_silence(self) -> float:
+        """Seconds since their watch gave a sign of life; infinite while some may be missing."""
         ...
 
     def set_namespace(self, namespace: Namespace) -> None: ...
@@ -37,7 +38,7 @@ class NamespaceLabels:
     async def refresh(self, name: str) -> bool:
         """Make sure that the cache has a namespace's labels; whether they are others now. Raises `ClusterError`."""
         if name in self._cache.namespaces and (
-            self._cache.namespaces_current_within(CURRENT_SECONDS)
+            self._cache.namespaces_silence <= CURRENT_SECONDS
             or self._clock() - self._read_at.get(name, float("-inf")) < CURRENT_SECONDS
         ):
             return False

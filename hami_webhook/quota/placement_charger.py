@@ -105,8 +105,10 @@ class PlacementCharger:
     def _stores(self, pod: Pod, actual: Charge) -> Iterator[tuple[QuotaStore, str]]:
         """The stores with quotas that may limit the pod, and the scopes there."""
         yield self._store, pod.namespace
-        if self._accelerator_quotas is not None and not self._accelerator_quotas.concerns_none("", pod, actual):
-            yield self._accelerator_quotas, ""
+        if self._accelerator_quotas is not None:
+            known = self._accelerator_quotas.known("")
+            if known is None or known.limit(pod, actual):
+                yield self._accelerator_quotas, ""
 
     def _charged(self, account: QuotaAccount, pod: Pod, actual: Charge, now: float, snapshot: Snapshot) -> QuotaAccount:
         """The account with the placement charged. Raises `QuotaChanged` if there is no room."""

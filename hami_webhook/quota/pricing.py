@@ -96,6 +96,9 @@ class Charge(Struct, frozen=True):
         return {key: exact[key] for key in keys if key in exact}
 
 
+Asks = tuple[Mapping[str, Requests], Sequence[ForeignScheduler]]
+"""What a pod requests of vendors, by their keys, and the other schedulers that it asks for cards."""
+
 ChargeOn = Callable[[CardSelection], Charge]
 """The part of a pod's charge that a quota counts which selects cards."""
 
@@ -176,19 +179,21 @@ def waiting_charge(
     capacity: CapacityLister,
     cards: CardSelection | None = None,
     *,
-    requests: Mapping[str, Requests] | None = None,
+    asks: Asks | None = None,
 ) -> Charge:
     """What the pod declares; of selected cards what it can get nowhere else.
 
-    `requests` are the pod's by the keys of their vendors, where the caller has read them. Raises `BadRequest` for an
-    amount that admission refuses.
+    `asks` is whom it asks for cards, where the caller knows that. Raises `BadRequest` for an amount that admission
+    refuses.
     """
     builder = _ChargeBuilder(cards)
-    if requests is None:
-        requests = {key: vendors[key].requests_of(pod) for key in sorted(named_in(pod, vendors))}
+    requests, foreign = asks or (
+        {key: vendors[key].requests_of(pod) for key in sorted(named_in(pod, vendors))},
+        vendors.foreign_among(pod.named),
+    )
     for key, of_vendor in requests.items():
         _add_waiting(builder, vendors[key], pod, of_vendor, capacity)
-    for scheduler in vendors.foreign_among(pod.named):
+    for scheduler in foreign:
         builder.add_foreign(scheduler.waiting(pod, capacity))
     return builder.charge(vendors)
 

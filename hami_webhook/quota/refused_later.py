@@ -17,7 +17,7 @@ from hami_webhook.quota.native_quotas import native_refusal
 class KnownObjects(Protocol):
     """What watches have shown."""
 
-    def quotas(self, namespace: str) -> Sequence[ResourceQuota] | None: ...
+    def quotas(self, namespace: str) -> Sequence[ResourceQuota]: ...
 
     def has_pod(self, namespace: str, name: str) -> bool:
         """Whether there is a pod of this name."""
@@ -34,6 +34,12 @@ class RefusedLater:
         self._cluster = cluster
         self._known = known
 
+    def suspects(self, pod: Pod, name: str, *, sized: bool) -> bool:
+        """Whether the caches show something that the API server would refuse the pod for; arguments as in `refusal`."""
+        if name and self._known.has_pod(pod.namespace, name):
+            return True
+        return any(native_refusal(quota, pod, sized=sized) is not None for quota in self._known.quotas(pod.namespace))
+
     async def refusal(self, pod: Pod, name: str, *, sized: bool) -> Refusal | None:
         """The API server's own refusal, or None.
 
@@ -42,7 +48,7 @@ class RefusedLater:
         taken = await self._taken(pod, name) if name and self._known.has_pod(pod.namespace, name) else None
         if taken is not None:
             return taken
-        for quota in self._known.quotas(pod.namespace) or ():
+        for quota in self._known.quotas(pod.namespace):
             if native_refusal(quota, pod, sized=sized) is not None:
                 text = await self._exceeded(quota, pod, sized=sized)
                 if text is not None:

@@ -7,12 +7,13 @@ import contextlib
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
+from math import inf
 from typing import Protocol, TypeVar
 from weakref import WeakValueDictionary
 
-import msgspec
+from msgspec import Struct, structs
 
-from hami_webhook.cluster.api import ClusterError, Conflict, NotFound
+from hami_webhook.cluster.api import LONGEST_SILENCE, ClusterError, Conflict, NotFound
 from hami_webhook.cluster.shared_reads import SharedReads
 from hami_webhook.devices.registry import Vendors
 from hami_webhook.kube.objects import Pod, ResourceQuota
@@ -41,33 +42,32 @@ Accounts = Mapping[str, QuotaAccount]
 
 
 class QuotaCache(Protocol):
-    """A synced view of quotas, if there is one."""
+    """A view of quotas, and how old it may be."""
 
-    def quotas(self, namespace: str) -> Sequence[ResourceQuota] | None:
-        """The namespace's quotas; None while the cache isn't synced or its watch is taken for dead."""
+    def quotas(self, scope: str) -> Sequence[ResourceQuota]:
+        """The quotas of a scope."""
         ...
 
-    def current_within(self, seconds: float) -> bool:
-        """Whether the cache is known to have been complete that many seconds ago."""
+    @property
+    def silence(self) -> float:
+        """How many seconds ago the quotas are known to have been complete; infinite if they never were."""
         ...
 
 
 class NoCache:
     """Every read of the quotas is live."""
 
-    def quotas(self, namespace: str) -> Sequence[ResourceQuota] | None:
-        return None
+    silence = inf
 
-    def current_within(self, seconds: float) -> bool:
-        return False
+    def quotas(self, scope: str) -> Sequence[ResourceQuota]:
+        return ()
 
 
 class NotListed(Rejected):
     """A change depends on quotas that the cache may not show yet: they have to be listed."""
 
 
-@dataclass(frozen=True, slots=True)
-class Snapshot:
+class Snapshot(Struct, frozen=True):
     """The accounts of a namespace that a change begins from.
 
     `live`: all were read from the API server, or written, since the update began. `current`: no other quota existed
@@ -79,6 +79,30 @@ class Snapshot:
     live: bool
     current: bool
     pods: Sequence[Pod] = ()
+
+
+class KnownQuotas(Struct, frozen=True):
+    """The accounts of a scope without a live read; `age`: they are all that there were so many seconds ago."""
+
+    accounts: Accounts
+    age: float
+
+    @property
+    def current(self) -> bool:
+        """Whether they are all that there were just now."""
+        return self.age <= CURRENT_SECONDS
+
+    @property
+    def none(self) -> bool:
+        """Whether there is no quota."""
+        return not self.accounts and self.age <= CURRENT_SECONDS
+
+    def limit(self, pod: Pod, charge: Charge) -> bool:
+        """Whether a quota may limit what a pod costs."""
+        return self.age > CURRENT_SECONDS or any(account.concerns(pod, charge) for account in self.accounts.values())
+
+
+UNKNOWN = KnownQuotas({}, inf)
 
 
 Change = Callable[[Snapshot], tuple[Accounts, T]]
@@ -100,8 +124,7 @@ class Retries:
         return min(self.longest, self.first * 2.0**conflicts)
 
 
-@dataclass(frozen=True, slots=True)
-class Swap:
+class Swap(Struct, frozen=True):
     """One compare-and-swap that succeeded, or may have: the account before and after."""
 
     before: QuotaAccount
@@ -145,6 +168,9 @@ class _Seen:
         """Set the pause after an update: the time of two writes, less with each update that met no other writer."""
         self.pause = min(_LONGEST_PAUSE, 2 * self.took) if self.raced else 0.8 * self.pause
         self.raced = False
+
+
+_NEVER_SEEN = _Seen(0.0)
 
 
 class _Turn:
@@ -227,9 +253,9 @@ class QuotaStore:
         `Conflict` when the last attempt met another writer, any other `ClusterError`.
         """
         writes = writes if writes is not None else Writes()
-        known = self._known(scope) if names is None else None
+        known = self.known(scope) if names is None else None
         if known is not None:
-            accounts, current = known
+            accounts, current = known.accounts, known.current
             live = set[str]()
         else:
             current = names is None
@@ -274,42 +300,22 @@ class QuotaStore:
         """The pause after so many conflicts in a row."""
         await self._sleep(self._jitter() * retries.bound(conflicts))
 
-    def concerns_none(self, scope: str, pod: Pod, charge: Charge) -> bool:
-        """Whether the cache shows, as of just now, that no quota of the namespace limits what a pod costs."""
-        if self.has_none(scope):
-            return True
-        known = self._known(scope)
-        return known is not None and known[1] and not any(each.concerns(pod, charge) for each in known[0].values())
-
-    def has_none(self, scope: str) -> bool:
-        """Whether the cache shows, as of just now or of the last list, that there is no quota."""
-        if self._cache.quotas(scope) != []:
-            return False
-        if self._was_listed(scope):
-            return not self._seen[scope].accounts
-        return self._cache.current_within(CURRENT_SECONDS)
-
     def refresh(self, scope: str) -> None:
-        """Begin to list the quotas where what is known of them is about to be too old for the next charge."""
-        if not self._is_current(scope, CURRENT_SECONDS / 2):
+        """Begin to list the quotas, for the next charge, unless they were listed just now."""
+        if self._listed_ago(scope) > CURRENT_SECONDS / 2:
             self._lists.begin(scope)
 
     async def look(self, scope: str, *, anew: bool = False) -> None:
-        """List the quotas unless they are known as of just now; `anew`: with a list that begins now.
+        """List the quotas unless they were listed just now; `anew`: with a list that begins now.
 
         Raises `ClusterError`.
         """
-        if anew or not self._is_current(scope):
+        if anew or self._listed_ago(scope) > CURRENT_SECONDS:
             await (self._list_anew(scope) if anew else self._list(scope))
 
     async def listed(self, scope: str) -> Sequence[ResourceQuota]:
         """All quotas of a scope, read live. Raises `ClusterError`."""
         return await self._source.list(scope)
-
-    def known(self, scope: str) -> Accounts:
-        """The accounts as the cache shows them; none where it can't be believed."""
-        known = self._known(scope)
-        return {} if known is None else known[0]
 
     async def undo(
         self, scope: str, writes: Writes, revert: Callable[[QuotaAccount, Swap], QuotaAccount], retries: Retries
@@ -330,41 +336,36 @@ class QuotaStore:
             with contextlib.suppress(ClusterError):
                 await self.update(scope, reverted, retries=retries, writes=Writes(counts=writes.counts), names=[name])
 
-    def _was_listed(self, scope: str, seconds: float = CURRENT_SECONDS) -> bool:
-        """Whether all quotas were listed in the last seconds."""
-        seen = self._seen.get(scope)
-        return seen is not None and self._clock() - seen.listed < seconds
+    def _listed_ago(self, scope: str) -> float:
+        """Seconds since all quotas were listed; infinite if they never were."""
+        return self._clock() - self._seen.get(scope, _NEVER_SEEN).listed
 
-    def _is_current(self, scope: str, seconds: float = CURRENT_SECONDS) -> bool:
-        """Whether the cache or a list shows all quotas that there were so many seconds ago."""
-        return self._was_listed(scope, seconds) or self._cache.current_within(seconds)
-
-    def _known(self, scope: str) -> tuple[dict[str, QuotaAccount], bool] | None:
-        """The accounts without a live read, or None; and whether they are known to be all.
+    def known(self, scope: str) -> KnownQuotas | None:
+        """The accounts without a live read; None where the cache can't be believed.
 
         They are the cache's, or later versions that were read or written here. A write to a quota proves that its
         cached version was the latest, and nothing about other quotas.
         """
-        quotas = self._cache.quotas(scope)
-        if quotas is None:
+        silence = self._cache.silence
+        if silence > LONGEST_SILENCE:
             return None
-        seen = self._seen.get(scope) or _Seen(0.0)
-        listed = self._was_listed(scope)
+        seen = self._seen.get(scope) or _NEVER_SEEN
+        listed = self._listed_ago(scope)
         accounts, ahead = {}, False
-        for quota in quotas:
+        for quota in self._cache.quotas(scope):
             account = seen.accounts.get(quota.name)
             if account is not None and not is_as_late(account.quota, quota):
                 del seen.accounts[quota.name]
                 account = None
             ahead |= account is not None and account.quota.resource_version != quota.resource_version
             if account is not None and account.quota.namespaces != quota.namespaces:  # they were labelled anew
-                account = replace(account, quota=msgspec.structs.replace(account.quota, namespaces=quota.namespaces))
+                account = replace(account, quota=structs.replace(account.quota, namespaces=quota.namespaces))
             accounts[quota.name] = account or QuotaAccount.read(quota, self._vendors)
-        if listed:
+        if listed <= CURRENT_SECONDS:
             accounts = {**seen.accounts, **accounts}
         # a watch that doesn't show yet what was written here is late
-        current = self._is_current(scope)
-        return None if ahead and not current else (accounts, current)
+        age = min(listed, silence)
+        return None if ahead and age > CURRENT_SECONDS else KnownQuotas(accounts, age)
 
     async def _list(self, scope: str) -> tuple[dict[str, QuotaAccount], bool]:
         """All accounts, and whether the list began just now: a refusal isn't given from an earlier one."""

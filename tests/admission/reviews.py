@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,6 +19,7 @@ from hami_webhook.admission.pods import AdmissionRules
 from hami_webhook.admission.review import Answer, Review, parse_review
 from hami_webhook.device_config import enabled_vendors, load_device_config
 from hami_webhook.devices.device_lister import NO_DEVICES
+from hami_webhook.devices.foreign_scheduler import ForeignScheduler
 from hami_webhook.devices.model import Requests
 from hami_webhook.devices.registry import Vendors
 from hami_webhook.kube.objects import Namespace, Pod
@@ -112,13 +113,7 @@ class FakeServices:
     async def report_ignored(self, namespace: str, keys: tuple[str, ...]) -> None:
         self.ignored.append((namespace, keys))
 
-    def is_unlimited(self, pod: Pod) -> bool:
-        return self.unlimited
-
-    async def refuse_uncreatable(self, pod: Pod, name: str, *, sized: bool) -> None:
-        """The API server takes every pod."""
-
-    def price(self, pod: Pod, requests: Mapping[str, Requests]) -> PodEstimate:
+    def of(self, pod: Pod) -> Free:
         return Free(self, pod)
 
     def reprice(self, before: Pod, after: Pod) -> PodEstimate | None:
@@ -131,6 +126,16 @@ class Free:
 
     around: FakeServices
     pod: Pod
+
+    @property
+    def unlimited(self) -> bool:
+        return self.around.unlimited
+
+    async def refuse_uncreatable(self, name: str, *, sized: bool) -> None:
+        """The API server takes every pod."""
+
+    def price(self, requests: Mapping[str, Requests], foreign: Sequence[ForeignScheduler]) -> Free:
+        return self
 
     async def charge(self, uid: str, *, reservation: str, dry_run: bool, time_left: float | None) -> Charged:
         self.around.charged.append((self.pod.name, uid))

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import nullcontext, suppress
+from math import inf
 from typing import Any
 
 import pytest
@@ -54,11 +55,13 @@ class Desk:
         self.charger = AdmissionCharger(self.store, recompute=recomputer.inline, **common, **how)
         self.rival = AdmissionCharger(others, clock=lambda: self.now, recompute=recomputer.inline)
 
-    def quotas(self, namespace: str) -> Sequence[ResourceQuota] | None:
-        return self.cached
+    def quotas(self, scope: str) -> Sequence[ResourceQuota]:
+        return self.cached or ()
 
-    def current_within(self, seconds: float) -> bool:
-        return self.now - self.silent_since <= seconds
+    @property
+    def silence(self) -> float:
+        """`silent_since` may be infinite, for a watch that is always alive; nothing is believed without a cache."""
+        return inf if self.cached is None else self.now - self.silent_since
 
     async def pause(self, step: str) -> None:
         self.steps.append(step)
@@ -378,11 +381,11 @@ async def test_a_bug_is_a_retryable_refusal_and_the_next_one_is_served(one: Desk
     def broken(namespace: str) -> Any:
         raise RuntimeError("a bug")
 
-    real, one.quotas = one.quotas, broken
+    one.cached, real, one.quotas = [], one.quotas, broken
     outcome = await one.charger.charge(ask())
     assert isinstance(outcome, Refusal)
     assert "an internal error" in outcome.message
-    one.quotas = real
+    one.cached, one.quotas = None, real
     assert isinstance(await one.charger.charge(ask()), Charged)
 
 

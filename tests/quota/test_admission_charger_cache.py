@@ -78,7 +78,7 @@ def test_a_namespace_has_no_quotas_if_neither_the_cache_nor_a_list_shows_any(
             one.now += listed
         one.cached = None if shown is None else [one.read()] * shown
         one.silent_since = one.now - silent
-        assert one.charger.has_no_quotas(ask().pod) is none
+        assert one.charger.known(ask().pod).none is none
 
     run()
 
@@ -129,7 +129,7 @@ async def test_a_list_is_remembered_for_two_seconds_beside_a_silent_watch(one: D
 
     assert await charged("u") == LISTED
     assert await charged("v") == []
-    one.now += 2
+    one.now += 2.1
     await one.add("new", mem=5)
     assert await charged("w") == LISTED + WRITTEN
     assert await charged("x") == WRITTEN  # remembered, with what the charge before made of it

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from math import inf
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -96,16 +97,15 @@ class LaggingCache:
     def __init__(self, env: InterleavingEnv) -> None:
         self._stage = env
 
-    def quotas(self, namespace: str) -> Sequence[ResourceQuota] | None:
-        lag = self._stage.draw() % 5
-        if lag == 4:
-            return None
+    def quotas(self, scope: str) -> Sequence[ResourceQuota]:
+        lag = self._stage.draw() % 4
         return [
             ResourceQuota.from_object(item) for item in self._stage.history[-1 - min(lag, len(self._stage.history) - 1)]
         ]
 
-    def current_within(self, seconds: float) -> bool:
-        return self._stage.draw() % 2 == 0
+    @property
+    def silence(self) -> float:
+        return (0.0, 0.0, 10.0, 10.0, inf)[self._stage.draw() % 5]
 
 
 def ask(name: str, mem: int, **how: object) -> ChargeRequest:

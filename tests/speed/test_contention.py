@@ -55,11 +55,10 @@ class Watched:
     def __init__(self, shown: ResourceQuota) -> None:
         self.shown = shown
 
-    def quotas(self, namespace: str) -> Sequence[ResourceQuota]:
-        return [self.shown]
+    silence = 0.0
 
-    def current_within(self, seconds: float) -> bool:
-        return True
+    def quotas(self, scope: str) -> Sequence[ResourceQuota]:
+        return [self.shown]
 
     def show(self, version: ResourceQuota) -> None:
         if int(version.resource_version) > int(self.shown.resource_version):

@@ -12,6 +12,7 @@ from admission.reviews import JSON, PERCENT, body, cpu, pod, review
 from builders import container
 
 from hami_webhook.cluster.api import Kind
+from hami_webhook.cluster.watches import NoWatches
 from hami_webhook.device_config import builtin_device_config, enabled_vendors
 from hami_webhook.server.app import application, review_routes
 from hami_webhook.server.limits import ListenerLimits
@@ -20,12 +21,13 @@ from hami_webhook.server.request_metrics import new_registry
 from .counting import counted_calls
 
 ALL = enabled_vendors(builtin_device_config().config)
-KINDS: dict[str, tuple[JSON, int]] = {
-    "nothing managed": (cpu(), 24),
-    "plain GPU": (container(gpu=1, mem=3000), 165),
-    "percentage": (container(limits={"nvidia.com/gpu": 1, PERCENT: 50}), 180),
+KINDS: dict[str, tuple[str, JSON, int]] = {
+    "nothing managed": ("/mutate", cpu(), 24),
+    "plain GPU": ("/mutate", container(gpu=1, mem=3000), 105),
+    "percentage": ("/mutate", container(limits={"nvidia.com/gpu": 1, PERCENT: 50}), 130),
+    "plain GPU, all at once": ("/webhook", container(gpu=1, mem=3000), 120),
 }
-"""Reviews, and how many calls they may take."""
+"""Paths with reviews, and how many calls they may take."""
 
 OF_THE_FIRST = 40
 """More calls for the first pod of a workload: what its amounts mean is worked out once."""
@@ -33,18 +35,18 @@ OF_THE_FIRST = 40
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_review_takes_few_calls_and_asks_the_cluster_nothing(kind: str) -> None:
-    incoming, most = KINDS[kind]
+    path, incoming, most = KINDS[kind]
 
     async def story() -> tuple[int, int]:
         cluster = Recorder(await quota_cluster())
-        core = core_on(cluster, vendors=ALL)
+        core = core_on(cluster, vendors=ALL, watches=NoWatches(Kind))
         core.caches.put(Kind.NAMESPACES, {"metadata": {"name": "team-a"}})
         doors = application(review_routes(core.admission, ListenerLimits(), registry=new_registry()))
         scope = {
             "type": "http",
             "client": ("127.0.0.1", 1),
             "method": "POST",
-            "path": "/mutate",
+            "path": path,
             "query_string": b"timeout=10s",
         }
         scope["headers"] = [(b"content-type", b"application/json")]
