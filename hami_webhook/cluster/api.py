@@ -45,10 +45,28 @@ class Kind(Enum):
         return self.value + _GROUPS.get(self, "")
 
     @property
+    def singular(self) -> str:
+        """What objects of the kind have in `kind`."""
+        return _SINGULAR[self]
+
+    @property
     def namespaced(self) -> bool:
         return self in (Kind.PODS, Kind.RESOURCE_QUOTAS, Kind.POD_DISRUPTION_BUDGETS, Kind.SECRETS)
 
 
+_SINGULAR = {
+    Kind.PODS: "Pod",
+    Kind.NODES: "Node",
+    Kind.NAMESPACES: "Namespace",
+    Kind.RESOURCE_QUOTAS: "ResourceQuota",
+    Kind.ACCELERATOR_QUOTAS: "AcceleratorQuota",
+    Kind.DEVICES: "Device",
+    Kind.POD_DISRUPTION_BUDGETS: "PodDisruptionBudget",
+    Kind.PRIORITY_CLASSES: "PriorityClass",
+    Kind.SECRETS: "Secret",
+    Kind.MUTATING_WEBHOOKS: "MutatingWebhookConfiguration",
+    Kind.VALIDATING_WEBHOOKS: "ValidatingWebhookConfiguration",
+}
 _GROUPS = {
     Kind.ACCELERATOR_QUOTAS: ".hami.io",
     Kind.DEVICES: ".scheduling.koordinator.sh",

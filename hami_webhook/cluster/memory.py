@@ -35,19 +35,6 @@ from hami_webhook.kube.patch import merge_patch
 Key = tuple[str, str]
 """Namespace ("" if the kind has none) and name."""
 
-_KINDS = {
-    Kind.PODS: "Pod",
-    Kind.NODES: "Node",
-    Kind.NAMESPACES: "Namespace",
-    Kind.RESOURCE_QUOTAS: "ResourceQuota",
-    Kind.ACCELERATOR_QUOTAS: "AcceleratorQuota",
-    Kind.DEVICES: "Device",
-    Kind.POD_DISRUPTION_BUDGETS: "PodDisruptionBudget",
-    Kind.PRIORITY_CLASSES: "PriorityClass",
-    Kind.SECRETS: "Secret",
-    Kind.MUTATING_WEBHOOKS: "MutatingWebhookConfiguration",
-    Kind.VALIDATING_WEBHOOKS: "ValidatingWebhookConfiguration",
-}
 _LEASES, _MAX_ANNOTATIONS = "leases.coordination.k8s.io", 256 * 1024
 _GRACE = 30
 """Seconds of grace of a pod that says nothing."""
@@ -234,7 +221,7 @@ class MemoryCluster:
             raise AlreadyExists(f'{kind.qualified} "{key[1]}" already exists')
         meta["uid"] = meta.get("uid") or self._new_uid()
         meta["creationTimestamp"] = meta.get("creationTimestamp") or format_time(self._clock())
-        new = _normal(kind, key, {"apiVersion": "v1", "kind": _KINDS[kind], **new})
+        new = _normal(kind, key, {"apiVersion": "v1", "kind": kind.singular, **new})
         if kind is Kind.PODS:
             new["status"] = {"phase": "Pending", **(new.get("status") or {})}
         return self._store(kind, key, new, WatchType.ADDED)
@@ -251,7 +238,7 @@ class MemoryCluster:
         meta = obj.get("metadata") or {}
         key = _key(kind, _name(kind, meta), meta.get("namespace") or "default")
         old = self._found(kind, key)
-        return self._update(kind, key, old, {"apiVersion": "v1", "kind": _KINDS[kind], **_copy(obj)})
+        return self._update(kind, key, old, {"apiVersion": "v1", "kind": kind.singular, **_copy(obj)})
 
     async def delete(self, kind: Kind, name: str, namespace: str = "", grace: int | None = None) -> None:
         """Delete an object; a namespace takes its objects with it.
@@ -323,7 +310,7 @@ class MemoryCluster:
             elif self._bookmark > version:
                 version = self._bookmark
                 meta = {"resourceVersion": str(version)}
-                yield WatchEvent(WatchType.BOOKMARK, {"apiVersion": "v1", "kind": _KINDS[kind], "metadata": meta})
+                yield WatchEvent(WatchType.BOOKMARK, {"apiVersion": "v1", "kind": kind.singular, "metadata": meta})
             else:
                 changed = asyncio.Event()
                 self._waiting.add(changed)
@@ -436,7 +423,7 @@ def _key(kind: Kind, name: str, namespace: str) -> Key:
 def _name(kind: Kind, meta: JSON) -> str:
     name = meta.get("name")
     if not isinstance(name, str) or not name:
-        raise Invalid(f'{_KINDS[kind]} "" is invalid: metadata.name: Required value: name or generateName is required')
+        raise Invalid(f'{kind.singular} "" is invalid: metadata.name: Required value: name or generateName is required')
     return name
 
 
@@ -456,7 +443,7 @@ def _check_version(resource: str, name: str, wanted: object, current: JSON) -> N
 
 
 def _invalid(kind: Kind, key: Key, path: str, value: object, reason: str) -> Invalid:
-    return Invalid(f'{_KINDS[kind]} "{key[1]}" is invalid: {path}: Invalid value: {value!r}: {reason}')
+    return Invalid(f'{kind.singular} "{key[1]}" is invalid: {path}: Invalid value: {value!r}: {reason}')
 
 
 def _fixed_spec(pod: JSON) -> JSON:

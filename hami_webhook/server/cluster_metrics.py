@@ -27,14 +27,6 @@ _SHOWBACK = (
     Family("hami_webhook_showback_memory_mib_seconds", "MiB held, times seconds.", _HOLDING, is_counter=True),
     Family("hami_webhook_showback_core_seconds", "Cores held, times seconds.", _HOLDING, is_counter=True),
 )
-_SINGULAR = {
-    Kind.PODS: "Pod",
-    Kind.NODES: "Node",
-    Kind.NAMESPACES: "Namespace",
-    Kind.RESOURCE_QUOTAS: "ResourceQuota",
-    Kind.DEVICES: "Device",
-    Kind.POD_DISRUPTION_BUDGETS: "PodDisruptionBudget",
-}
 
 
 @dataclass(frozen=True, eq=False)  # a registry needs its collectors hashable
@@ -76,5 +68,5 @@ class ClusterCollector(Collector):
 
     def _unreadable(self) -> Metric:
         kinds = Counter(problem.kind for problem in self.cluster.state.problems())
-        kinds.update(_SINGULAR[Kind(kind)] for kind, _, _ in self.cluster.caches.unreadable)
+        kinds.update(Kind(kind).singular for kind, _, _ in self.cluster.caches.unreadable)
         return _UNREADABLE.of(((kind,), number) for kind, number in sorted(kinds.items()))

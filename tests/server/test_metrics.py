@@ -16,6 +16,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from hami_webhook.admission.denial import Denied
 from hami_webhook.cluster.api import Kind
 from hami_webhook.cluster.watches import NoWatches
+from hami_webhook.controller.informers import watched_kinds
 from hami_webhook.controller.showback import Showback
 from hami_webhook.device_config import builtin_device_config, enabled_vendors
 from hami_webhook.server.cluster_metrics import ClusterCollector
@@ -405,6 +406,16 @@ def test_unreadable_objects_are_counted_until_they_are_gone():
     core.caches.drop(Kind.NAMESPACES, bad)
     core.caches.put(Kind.NODES, node(name="n2"))
     assert "hami_webhook_unreadable_objects" not in samples(generate_latest(collector))
+
+
+def test_an_unreadable_object_of_any_watched_kind_is_counted() -> None:
+    core = core_on(None)
+    kinds = watched_kinds(core.vendors, disruption_budgets=True)
+    for kind in kinds:
+        core.caches.put(kind, {"metadata": {"name": "x", "labels": []}, "spec": []})
+    found = samples(generate_latest(ClusterCollector(core.view, Showback(core.view))))
+    unreadable = found["hami_webhook_unreadable_objects"]
+    assert unreadable == {labelled(kind=kind.singular): 1 for kind in kinds}
 
 
 def test_old_names_stand_beside_the_new_ones_if_they_are_asked_for() -> None:
