@@ -1,4 +1,4 @@
-"""What the sections of device-config.yaml are made of (docs/spec/core.md#2.2, docs/adding-a-vendor.md#1).
+"""What the sections of device-config.yaml are made of (docs/spec/core.md#2.2, docs/adding-a-vendor.md#the-module).
 
 A section is a frozen model next to the vendor or the integration that reads it, and says there what its resource names
 mean, what must hold between its values and what it warns of. A key that is absent has the value its page of docs/spec

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -138,6 +138,27 @@ def test_all_that_it_writes_is_reserved(case: Case) -> None:
         for key in (*case.vendor.keys.owned, *case.vendor.reserved.keys, *case.vendor.reserved.kept)
     )
     assert set(case.vendor.keys.owned) <= case.vendors.owned_annotations
+
+
+SPECIFICATION = EXAMPLES.parents[1] / "docs" / "spec"
+
+
+@every_vendor
+def test_the_specifications_tables_have_its_names(case: Case) -> None:
+    """Of chips `<C>`, `<cw>` or `<chip>` stands for the chip's name."""
+    vendor, registration = case.vendor, case.vendor.registration
+    written = (registration.annotation, registration.handshake, *vendor.keys.owned, *vendor.reserved.keys)
+    names = {vendor.known_as, *filter(None, written), *vendor.resource_names}
+    assert unlisted("node-registration.md", case.key, names) == set()
+    assert unlisted("quota.md", case.key, vendor.resource_names[:1]) == set()
+    assert unlisted("core.md", case.key, {vendor.keys.to_allocate or vendor.known_as}) == set()
+
+
+def unlisted(page: str, key: str, names: Iterable[str]) -> set[str]:
+    """The names that a page has neither as they are nor with a word in place of the chip's."""
+    text = (SPECIFICATION / page).read_text()
+    words = (key, "<C>", "<cw>", "<chip>", "C")
+    return {name for name in names if not any(f"`{name.replace(key, word)}`" in text for word in words)}
 
 
 @every_vendor

@@ -1,4 +1,7 @@
-"""A vendor that one module outside of the package adds works wherever vendors do, and says what it declares wrongly."""
+"""A vendor that one module outside of the package adds works wherever vendors do, and says what it declares wrongly.
+
+The module is that of docs/adding-a-vendor.md.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,7 @@ from typing import Any
 
 import pytest
 import yaml
+from document_steps import ROOT, steps
 from simulate.files import JSON, Simulate, listed, pod, quota
 
 from hack.render_manifests import render
@@ -36,8 +40,11 @@ def vendors(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def acme(vendors: None) -> None:
-    runpy.run_path(str(Path(__file__).with_name("acme.py")))
+def acme(vendors: None, tmp_path: Path) -> None:
+    (module, *_) = steps((ROOT / "docs" / "adding-a-vendor.md").read_text())
+    path = tmp_path / "acme.py"
+    path.write_text(module.text)
+    runpy.run_path(str(path))
 
 
 @pytest.fixture

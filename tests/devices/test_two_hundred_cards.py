@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
+from pkgutil import iter_modules
 from types import FrameType
 from typing import Any
 
@@ -18,6 +19,7 @@ import pytest
 import yaml
 from msgspec import structs
 
+from hami_webhook.devices import vendors as vendor_modules
 from hami_webhook.devices.model import Inventory, NodeView, Usage
 from hami_webhook.devices.pod_preferences import GPU_POLICY
 from hami_webhook.devices.reasons import Rejection
@@ -29,10 +31,7 @@ from .cards import container, pod, room, vendors
 from .fit_env import CHART, FitEnv
 
 EXAMPLES = Path(__file__).parents[2] / "manifests" / "examples"
-FAMILIES = (
-    *("amd", "ascend", "awsneuron", "biren", "cambricon", "enflame", "hygon", "iluvatar", "kunlun", "metax"),
-    *("mthreads", "nvidia", "vastai"),
-)
+FAMILIES = [module.name for module in iter_modules(vendor_modules.__path__)]
 CARDS = 200
 MOST_LINES = 1_200_000
 """A Fit without a bound needs more than 10^50; this is some 50 ms of Python, tracing aside."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from itertools import chain, combinations
 from pathlib import Path
+from pkgutil import iter_modules
 
 import pytest
 import yaml
@@ -14,6 +15,7 @@ from devices.fit_env import CHART, JSON, NOW, FitEnv, Placed
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hami_webhook.devices import vendors as vendor_modules
 from hami_webhook.kube.disruption import PodDisruptionBudget, violating
 from hami_webhook.kube.objects import Node, Pod
 from hami_webhook.kube.selectors import LabelSelector, Requirement
@@ -22,10 +24,7 @@ from hami_webhook.scheduling.fit import NodeFit, fit_pod, read_pod_request
 from hami_webhook.scheduling.preemption.victims import NodeSnapshot, Preemptor, Victims, choose_node
 
 EXAMPLES = Path(__file__).parents[3] / "manifests" / "examples"
-FAMILIES = (
-    *("amd", "ascend", "awsneuron", "biren", "cambricon", "enflame", "hygon", "iluvatar", "kunlun", "metax"),
-    *("mthreads", "nvidia", "vastai"),
-)
+FAMILIES = [module.name for module in iter_modules(vendor_modules.__path__)]
 MOST_PODS = 8
 PREEMPTOR = 100
 
