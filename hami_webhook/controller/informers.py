@@ -23,7 +23,13 @@ _OPTIONAL = (Kind.DEVICES, Kind.ACCELERATOR_QUOTAS)
 _LOOK_AGAIN = 5.0
 """Seconds after which a kind that isn't installed is asked for again: until then nothing of it is charged."""
 
-_WATCHED = (Kind.NAMESPACES, Kind.NODES, Kind.RESOURCE_QUOTAS, Kind.ACCELERATOR_QUOTAS, Kind.PODS)
+_WATCHED = (
+    Kind.NAMESPACES,
+    Kind.NODES,
+    Kind.RESOURCE_QUOTAS,
+    Kind.ACCELERATOR_QUOTAS,
+    Kind.PODS,
+)
 
 
 class Subscriber(Protocol):
