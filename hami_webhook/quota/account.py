@@ -1,6 +1,8 @@
-"""One ResourceQuota as read from the wire, and the pure rules by which it is charged.
+"""One ResourceQuota as read from the wire, and the pure rules by which it is charged (docs/spec/quota.md#7).
 
-Source: docs/spec/quota.md#7.
+An account is what a compare-and-swap begins from and leads to. It does no I/O, reads no clock and knows no other quota:
+that is what makes each charge a function that can be called anew after a conflict. It keeps Q8, as a patch has managed
+keys and our annotations only, and Q13: used is a sum of whole amounts, never below 0.
 """
 
 from __future__ import annotations
@@ -176,6 +178,7 @@ class QuotaAccount:
 
     def with_increase(self, identity: str, entry: Entry | None, increase: Mapping[str, int]) -> QuotaAccount:
         """The account after an entry took another's place (or none) and used changed by `increase`."""
+        # a key without used stays without: what nobody has computed isn't known to be 0
         used = {key: max(0, amount + increase.get(key, 0)) for key, amount in self.used.items()}
         entries = {key: value for key, value in self.ledger.items() if key != identity}
         if entry is not None:
@@ -214,12 +217,14 @@ class QuotaAccount:
         text = ledgers.encode(target.ledger)
         if text != self.quota.annotations.get(LEDGER):
             annotations[LEDGER] = text
+        # only with used for all keys: the annotation says which cards these amounts are of
         if self.quota.annotations.get(COUNTED) != _text(self.cards) and target.used.keys() >= self.hard.keys():
             annotations[COUNTED] = _text(self.cards)
         if target.observed != self.observed:
             annotations[OBSERVED] = str(target.observed)
         if target.quota.report != self.quota.report:
             status |= target.quota.report
+        # without a version this would be a merge over whatever somebody else wrote meanwhile
         patch: dict[str, Any] = {"metadata": {"resourceVersion": self.quota.resource_version}}
         if annotations:
             patch["metadata"]["annotations"] = annotations

@@ -1,6 +1,11 @@
 """Charges pods at admission: those of a namespace that wait together, in one update of its quotas.
 
 Source: docs/spec/quota.md#7.
+
+A burst of pods is one write for each quota, as each of its writes would meet the others'. An answer is given only when
+the write of its batch is acknowledged (Q2): a pod that is allowed before would run without a charge if the process
+ended. What is refused, or waited for by nobody any longer, is taken out again (Q6); where that fails, it expires (Q3).
+Prices come in, and what is charged `evaluate_batch` says.
 """
 
 from __future__ import annotations
@@ -204,6 +209,7 @@ class AdmissionCharger:
 
         writes = Writes(counts=self.counts)
         outcomes = await self._charge(scope, joining(), writes, joining)
+        # one pod may wait twice, as reviews are repeated: it stays charged if either of them has its answer
         abandoned: set[str] = set()
         taken: set[str] = set()
         for (request, future), outcome in zip(batch, outcomes, strict=True):
@@ -260,7 +266,7 @@ class AdmissionCharger:
             try:
                 return await self._store.update(scope, change, retries=RETRIES, writes=writes)
             except NeedsRecompute as need:
-                recomputed[need.quota] = None
+                recomputed[need.quota] = None  # it is tried once, whatever comes of it
                 for_real = not all(request.dry_run for request in requests)
                 with contextlib.suppress(ClusterError):  # then the evaluation says that the status is unknown
                     made = await self._recompute(scope, need.quota, for_real)
@@ -286,6 +292,7 @@ class AdmissionCharger:
         identities = {request.identity for request in requests}
         before = {name: self._without_shown(account, identities) for name, account in read.items()}
         result = evaluate_batch(before, requests, self._clock(), self._max_ledger, recomputed=frozenset(recomputed))
+        # an entry that is there already makes a write needless, so no conflict would show that it is gone by now
         known = any(not identities.isdisjoint(account.ledger) for account in before.values())
         if not snapshot.live and (result.refusals or known):
             raise Rejected

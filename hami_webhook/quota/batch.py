@@ -1,4 +1,9 @@
-"""The evaluation of charge requests against quotas, in their order; pure (docs/spec/quota.md#7)."""
+"""The evaluation of charge requests against quotas, in their order; pure (docs/spec/quota.md#7).
+
+A request is charged to every quota that concerns it, or to none (Q10); one that is refused, or a dry run, leaves the
+running accounts as they were (Q6); and the order of arrival is the serial order that Q12 asks for. No evaluation lowers
+an entry: whoever can post a review could take out what a pod in flight was charged (Q14).
+"""
 
 from __future__ import annotations
 
@@ -55,7 +60,7 @@ def evaluate_batch(
         after: dict[str, QuotaAccount] = {}
         amounts: dict[str, Mapping[str, int]] = {}
         notes: list[Refusal] = []
-        for name in sorted(running):
+        for name in sorted(running):  # so that of several quotas without room the first by name is told
             account = running[name]
             if not account.concerns(request.pod, request.charge):
                 continue
@@ -144,6 +149,7 @@ class _Charging:
     ) -> QuotaAccount | Refusal:
         """The account with the request's entry in the place of another; `raised`: that covers a part of the charge."""
         over = account.overrun(self._charge, known.amounts if known and raised else None)
+        # before the ledger's room: who is over the quota is told so, and not to try again
         if over and account.enforced:
             return refuse_overrun(account, self._charge, over)
         if over:

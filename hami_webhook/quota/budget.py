@@ -1,4 +1,9 @@
-"""What a namespace's quotas leave for one pod's placement (docs/spec/quota.md#8)."""
+"""What a namespace's quotas leave for one pod's placement (docs/spec/quota.md#8).
+
+Fit asks it card by card, so that a card where a quota would break is refused and its neighbour isn't. It goes by
+caches, and writes nothing: room in used (b) is looked at again by the charge before the Binding, on the object that is
+written (Q16). That a namespace which is over its quota places up to hard and not beyond (a), is decided here alone.
+"""
 
 from __future__ import annotations
 

@@ -3,7 +3,8 @@
 Source: docs/spec/quota.md#6.
 
 What such a pod costs depends on the cards that there are when the first of them is charged, and stays so for as long as
-one waits. So it is kept once for all of them, and a ledger doesn't grow with the pods that wait.
+one waits: nothing that waits moves used (Q11a), neither a node that comes nor one that goes. So it is kept once for all
+of them, and a ledger doesn't grow with the pods that wait. The reasons are in docs/decisions/0010-floor-entries.md.
 """
 
 from __future__ import annotations
@@ -40,6 +41,7 @@ def floor_id(pod: Pod, vendors: Vendors) -> str:
 
 def _priced(pod: Pod, vendors: Vendors) -> list[object]:
     """What the waiting charge of a pod depends on, but for the cards: requests, lists and nodeSelector as read."""
+    # what is left out here makes two pods share a charge that differ in cost; what is too much fills ledgers
     kinds = [kind.value for kind in pod.kinds]
     found: list[object] = [pod.namespace, sorted((pod.node_selector or {}).items()), kinds, pod.init_finished]
     for key in sorted(named_in(pod, vendors)):

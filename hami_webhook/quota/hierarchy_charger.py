@@ -1,4 +1,9 @@
-"""Charging a pod to the quotas of its namespace and to those above it: to all or to none (docs/spec/quota.md#5.2)."""
+"""Charging a pod to the quotas of its namespace and to those above it: to all or to none (docs/spec/quota.md#5.2).
+
+No compare-and-swap covers two objects, so Q10 is kept by order: charge the one, then the other, and take the first out
+again if the second refuses. Q1 holds for each at every moment, as both only ever charge too much. What is charged, and
+how, is the chargers'.
+"""
 
 from __future__ import annotations
 

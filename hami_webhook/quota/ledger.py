@@ -1,4 +1,9 @@
-"""The ledger in a ResourceQuota's annotation: the charges that can't be read off the pods (docs/spec/quota.md#6)."""
+"""The ledger in a ResourceQuota's annotation: the charges that can't be read off the pods (docs/spec/quota.md#6).
+
+Here is decided whose an entry is, by one function for admission, recompute and placement (Q5). Nothing that a pod
+carries may name an entry (Q14): tenants write annotations, and may read ledgers. So a UID in an annotation is no id,
+and a secret counts by its digest only. What entries do to used is the account's.
+"""
 
 from __future__ import annotations
 
@@ -82,6 +87,7 @@ def is_full(ledger: Ledger, most: int, state: State, namespace: str = "", namesp
         return False
     if not namespace:
         return sum((entry.state is State.FLOOR) == floors for entry in ledger.values()) >= share
+    # those of single waiting pods are of an older version, and no new ones come: they take nobody's part
     of_kind = [
         e.namespace for e in ledger.values() if (e.state is State.FLOOR) == floors and e.state is not State.WAITING
     ]

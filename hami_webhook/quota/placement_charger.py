@@ -1,6 +1,10 @@
 """Charging a placement that costs more than the pod's charge so far, before its annotations are written.
 
 Source: docs/spec/quota.md#8.
+
+Charge before acting, release after seeing: at no moment a pod holds more than used has (Q2), and what doesn't fit any
+longer is no placement (Q1, Q16). A placement that costs less changes nothing here: only the recompute lowers (Q14). It
+chooses no node and writes no pod.
 """
 
 from __future__ import annotations

@@ -2,7 +2,9 @@
 
 Source: docs/spec/quota.md#5.
 
-Amounts are integers in the quota's own units. Pure.
+Amounts are integers in the quota's own units. Pure: extender, controller and simulator must come to the same (Q4), so
+there is one function, which knows no quota and no ledger. What a waiting pod costs is the least that a placement of
+ours can (Q11 names the exceptions); that it stays so while cards come and go is the floor entries' part (`floors`).
 """
 
 from __future__ import annotations

@@ -1,4 +1,11 @@
-"""The full recompute of a quota from its namespace's pods, which is always right (docs/spec/quota.md#9)."""
+"""The full recompute of a quota from its namespace's pods, which is always right (docs/spec/quota.md#9).
+
+It is the only thing that lowers a charge (Q14), and it may: it read the quota first and then the pods, both live. What
+left the ledger before that read had been seen by somebody, so the list shows it; what is charged after makes the write
+fail (Q2). Nothing is kept from run to run, so whatever was lost or edited is right after the next one (Q3, Q9), in
+whatever order things happened (Q15). It must not take quota or pods from a cache, which may be late, and no conflict
+would show it.
+"""
 
 from __future__ import annotations
 
@@ -79,6 +86,7 @@ def recompute(
     that are made for pods without one.
     """
     pods = list(pods)
+    # the quota's own ledger wins: an entry that stands there again isn't lost
     entries = {**(lost or {}), **account.ledger}
     shared = {key: entry for key, entry in entries.items() if entry.state in (State.FLOOR, State.UPDATING)}
     single = {key: entry for key, entry in entries.items() if key not in shared}
@@ -92,6 +100,7 @@ def recompute(
         pods, single, lambda pod: cost_at_admission(account, pod, vendors, capacity).only(account.hard)
     )
     floors = FloorEntries(account, vendors, max_ledger)
+    # pods with an entry first: a floor entry that is made now has what such a pod was charged, not today's floor
     for pod in sorted(pods, key=lambda pod: pod.uid not in own) if own else pods:
         if pod.ended(now) or not account.covers(pod):
             continue

@@ -1,4 +1,10 @@
-"""The one compare-and-swap loop: a pure function says what becomes of a namespace's quotas (docs/spec/quota.md#7)."""
+"""The one compare-and-swap loop: a pure function says what becomes of a namespace's quotas (docs/spec/quota.md#7).
+
+Admission, placement and recompute change quotas by `QuotaStore.update` and in no other way, so conflicts, pauses,
+several quotas, undoing and lost answers have one rule. The store decides nothing about charges. What it promises them:
+what a change began from was the latest version when it was written (Q1), a refusal stands on a live read, and what may
+have been written is told also where its answer was lost, so that it can be taken back (Q6).
+"""
 
 from __future__ import annotations
 
@@ -220,6 +226,7 @@ class QuotaStore:
         loop = asyncio.get_running_loop()
         turn = self._turns.setdefault(scope, _Turn())
         acquired = False
+        # who doesn't get the lock in time goes on without it: it only saves conflicts, and its holder may wait for long
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout_at(turn.until if turn.lock.locked() else loop.time() + LONGEST_TURN):
                 await turn.lock.acquire()
@@ -274,6 +281,7 @@ class QuotaStore:
             except Rejected:
                 if snapshot.live:
                     raise
+                # a cache may be late, and a refusal is final for its pod
                 accounts = await self._reread(scope, accounts, accounts.keys() - live, live, names)
                 continue
             for name in sorted(after):
@@ -385,7 +393,7 @@ class QuotaStore:
         only: Iterable[str] | None,
     ) -> dict[str, QuotaAccount]:
         """The accounts with the stale ones read anew, which are added to `live`; `only` as `names` in `update`."""
-        read = await self._get(scope, stale)
+        read = await self._get(scope, stale)  # by name: a list waits for the API server's watch cache, 50 to 100 ms
         kept = {name: account for name, account in accounts.items() if name not in stale}
         if only is None and len(read) < len(stale):
             read, kept = await self._list_anew(scope), {}
@@ -419,7 +427,7 @@ class QuotaStore:
         patch = before.patch(after) if after is not before else None
         if patch is None:
             return None
-        writes.swaps.append(Swap(before, after))
+        writes.swaps.append(Swap(before, after))  # before the request: it may be cancelled, and written all the same
         writes.counts.writes += 1
         began = self._clock()
         try:
