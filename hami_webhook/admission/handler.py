@@ -1,6 +1,9 @@
 """The steps of `/mutate`, `/validate` and `/webhook` in their order (docs/spec/quota.md#4).
 
 Looking up a namespace and charging the quota are the caller's: both come in as a protocol, so this knows no cluster.
+
+A pod that names nothing managed passes first, without I/O, whatever is broken (Q7); the charge comes last, so that
+nothing is charged that is refused here (Q6). `/mutate` must not charge: the pod isn't final, and has no UID.
 """
 
 from __future__ import annotations

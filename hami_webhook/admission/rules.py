@@ -2,7 +2,8 @@
 
 Each rule is a function with the page of docs/spec that it follows. A pod is judged as it is about to be stored, which
 `/validate` gets and mutation makes; what mutation can't read or mean it refuses by itself. Policy comes last, as it
-takes the pod's Namespace (`policy.check`).
+takes the pod's Namespace (`policy.check`). A rule must not change the pod, nor ask the cluster: it runs in every
+review, on every path.
 """
 
 from __future__ import annotations

@@ -1,6 +1,8 @@
 """Leader election on a Lease, by client-go's protocol: one holder that renews, taken over only when it stops.
 
-Times of other holders decide nothing: what counts is for how long we saw their record unchanged.
+Times of other holders decide nothing, as machines' clocks may be minutes off: what counts is for how long we saw their
+record unchanged, by our own monotonic clock. That one process leads is only likely: one that stood still believes it,
+too. So nothing that a leader writes may be wrong if two write it (docs/decisions/0011-leader-election.md).
 """
 
 from __future__ import annotations
@@ -29,7 +31,10 @@ _MOST_TRANSITIONS = (1 << 31) - 1
 
 @dataclass(frozen=True, slots=True)
 class LeaseDurations:
-    """Seconds: a lease without renewal, the time after which a leader that can't renew stops, and between tries."""
+    """Seconds: a lease without renewal, the time after which a leader that can't renew stops, and between tries.
+
+    `renew` is less than `lease` by more than a try, so that the one stops before another begins.
+    """
 
     lease: float = 15.0
     renew: float = 10.0
@@ -161,7 +166,7 @@ class LeaderElection:
             return await self._take()
         except (Conflict, AlreadyExists):
             return False
-        except ClusterError as error:
+        except ClusterError as error:  # whether it was written or not: the next try sees
             logger.warning("leader: lease %s/%s: %s", self._namespace, self._name, error)
             return False
 
@@ -195,7 +200,7 @@ class LeaderElection:
         return True
 
     def _meta(self, lease: JSON) -> JSON:
-        version = lease["metadata"].get("resourceVersion", "")
+        version = lease["metadata"].get("resourceVersion", "")  # of two that take it at once one meets a conflict
         return {"name": self._name, "resourceVersion": version, "annotations": dict(self._hooks.annotations())}
 
     def _spec(self, before: _LeaseSpec | None) -> JSON:

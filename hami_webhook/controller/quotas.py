@@ -1,4 +1,9 @@
-"""The reconcile loop: recompute a namespace's quotas when something of it changed, and all of them now and then."""
+"""The reconcile loop: recompute a namespace's quotas when something of it changed, and all of them now and then.
+
+It decides when, and the recompute what. No correctness rests on it (Q9): a change that it misses is put right by the
+next resync, and until then used is too high rather than too low (Q2). It has to come soon (Q3), as a charge of a pod
+that is gone refuses others, and not too often, as each recompute lists pods and makes charges conflict.
+"""
 
 from __future__ import annotations
 
@@ -287,6 +292,7 @@ class QuotaReconciler:
             quiet = self._accounts.keys() - due - self._changed.keys()
             due |= self._accounts.keys()
         for scope in sorted(due - self._busy):
+            # before it is recomputed: what happens meanwhile makes it due again
             for work in (self._changed, self._charged, self._timed):
                 work.pop(scope, None)
             self._busy.add(scope)
@@ -299,7 +305,7 @@ class QuotaReconciler:
     async def run(self, sleep: Callable[[float], Awaitable[None]] = asyncio.sleep) -> None:
         """Work until cancelled. A quota that takes long, as its pods are many, delays few others."""
         in_background.set(True)
-        self._busy.clear()
+        self._busy.clear()  # recomputes that were cancelled before they began are still among them
         async with asyncio.TaskGroup() as tasks:
             while True:
                 for reconciling in self._begin_due():

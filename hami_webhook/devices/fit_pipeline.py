@@ -2,6 +2,10 @@
 
 For one container on one node: order the cards by the pod's device policy, drop each that fails a check (each check is
 tied to one reason label), let the vendor resolve what the card would be charged with, and let its selection pick.
+
+What differs between vendors is in their hooks; a vendor's name in here would be a fault. The answer depends on its
+arguments alone, so extender, simulator and `explain` give the same, and a cached one is as good as a new one. It must
+end soon on whatever a node registers: work is counted in steps, and a search that needs more refuses the node.
 """
 
 from __future__ import annotations
@@ -120,6 +124,7 @@ def _attempt(
         or reasons.RESOURCE_QUOTA_NOT_FIT not in first.counts
     ):
         return first
+    # dear cards may have used up what the quota leaves, where cheaper ones would do (docs/spec/quota.md#8)
     second = _walk(
         vendor, fit_request, _by_cost(fit_request, ordered, numa_bound=numa_bound), trace, numa_bound=numa_bound
     )
@@ -190,6 +195,7 @@ def _walk(
     count = fit_request.request.count
     every = selection.looks_at_all
     fit_request.limit.take((_STEPS_OF_A_CARD + len(fit_request.claims)) * len(cards))
+    # one card is in one NUMA group wherever it is, so it is chosen among all
     walk = _Walk(vendor, fit_request, numa_bound=numa_bound and not (every and count == 1))
     if trace is None:
         return _result(walk, cards, selection)

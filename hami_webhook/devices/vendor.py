@@ -1,7 +1,8 @@
 """What every vendor declares, and the behaviour most of them share: the base class of all vendor modules.
 
 A subclass reads like a data sheet: its resource names, its annotation keys, how it reads a node, its checks in order,
-how it resolves memory and cores on a card, its selection. Nothing here does I/O.
+how it resolves memory and cores on a card, its selection. Nothing here does I/O or reads a clock: webhook, extender,
+controller and simulator call the same hooks, and must come to the same (Q4). docs/adding-a-vendor.md explains them.
 """
 
 from __future__ import annotations
@@ -131,7 +132,7 @@ class Vendor:
         """What the vendor is called in pod annotations, and to people; vendors that share it keep different cards."""
         return self.key
 
-    # requests
+    # names: what a container has to write for its pod to be the vendor's concern
 
     @property
     def resource_names(self) -> tuple[str, ...]:
@@ -151,6 +152,8 @@ class Vendor:
     @cached_property
     def _resource_names(self) -> frozenset[str]:
         return frozenset(self.resource_names)
+
+    # admission: `admit` and `admit_pod` alone change pods; the checks refuse, also on paths that mutate nothing
 
     def admit(self, container: ContainerDraft, pod: PodDraft, device_lister: DeviceLister) -> bool:
         """Normalise the container; True if it requests the vendor's cards. Raises `BadRequest`."""
@@ -205,6 +208,8 @@ class Vendor:
     def _representable(self) -> tuple[tuple[str, int, int, str], ...]:
         return tuple(Vendor.bounds(self))
 
+    # requests: what is written means the same on every node; what a node or a card decides is left open in it
+
     def amount(self, container: Container | ContainerDraft, resource: str) -> int | None:
         """The whole number written for a resource, limits before requests; None for no name, nothing or no number."""
         if not resource:
@@ -241,6 +246,8 @@ class Vendor:
         """The memory requested for each device, given the MiB written for it (0: none)."""
         return FixedMemory(mebibytes) if mebibytes else ShareOfCard(100)
 
+    # before placement: the least that a request may come to on any card, which is charged meanwhile (Q11)
+
     def decided_later(self, request: Request) -> frozenset[Dimension]:
         """What of the request only a node or a card decides: what is charged for that before is a floor."""
         blind = bool(self.memory_name) and request.memory.declared is None
@@ -250,7 +257,12 @@ class Vendor:
         """The least that the request comes to on any node of the fleet, or on any eligible card, but for memory."""
         return request
 
-    # what is registered
+    def floor(self, request: Request, device: Device) -> int | None:
+        """MiB that an idle card of this kind would be charged with; None if no card like it ever serves the request."""
+        share = self.resolve_share(request, device, IDLE)
+        return share.memory if share else self.memory_needed(request, device)
+
+    # nodes: which cards are registered and may be used, and what pods made of them
 
     @property
     def source(self) -> str:
@@ -317,23 +329,7 @@ class Vendor:
         """The instances that the plugin has cut from cards for a placed pod."""
         return ()
 
-    # Fit
-
-    def resolve(self, request: Request, fit_request: FitRequest) -> Request | Rejection:
-        """The request on this node, where that depends on the node; or why the node can't serve it."""
-        return request
-
-    def score(self, pod: Pod, view: NodeView, rows: Rows, policy: str) -> float:
-        """What a placement of the pod (rows) adds to the node's score; `view` is the node before it.
-
-        The highest total wins, or, if `policy` (the pod's node policy as written, else the default) is `spread`, the
-        lowest.
-        """
-        return 0.0
-
-    def hint(self, label: str, views: Sequence[NodeView]) -> str:
-        """What the owner of a pod should know that these nodes refuse under `label`: a sentence, or nothing."""
-        return ""
+    # Fit of one container on one node, in the order of `fit_pipeline`: the node, each card, the choice, the refusal
 
     def terms(self, pod: Pod, default_policy: str) -> Constraints:
         """What the pod's annotations want of this vendor's cards. Raises ValueError for bad scoring weights."""
@@ -354,6 +350,10 @@ class Vendor:
             ListRule.read(annotations, keys.use_uuid, keys.nouse_uuid),
             ListRule.read(annotations, keys.use_type, keys.nouse_type, fold=True),
         )
+
+    def resolve(self, request: Request, fit_request: FitRequest) -> Request | Rejection:
+        """The request on this node, where that depends on the node; or why the node can't serve it."""
+        return request
 
     def refuses_node(self, fit_request: FitRequest) -> Rejection | None:
         """A reason to refuse the node before any card is looked at."""
@@ -389,22 +389,9 @@ class Vendor:
             slots=request.slots,
         )
 
-    def floor(self, request: Request, device: Device) -> int | None:
-        """MiB that an idle card of this kind would be charged with; None if no card like it ever serves the request."""
-        share = self.resolve_share(request, device, IDLE)
-        return share.memory if share else self.memory_needed(request, device)
-
     def multi_share(self, request: Request, device: Device) -> bool:
         """Whether one container may take several shares of this card, as far as marks on it leave room."""
         return False
-
-    def links_unknown(self, inventory: Inventory) -> bool:
-        """Whether a topology-aware choice lacks its input: the node doesn't register how its cards are linked."""
-        return False
-
-    def link_groups(self, inventory: Inventory) -> Sequence[Sequence[str]]:
-        """The UUIDs of the cards of each group that fast links join, as far as the node registers them."""
-        return ()
 
     def selection(self, fit_request: FitRequest) -> Selection:
         return FIRST_FIT
@@ -420,22 +407,29 @@ class Vendor:
         """
         return usual
 
-    # what placement writes, and reads back
+    # nodes compared, and what people are told of them
 
-    def slots_held(self, entry: DeviceEntry, container: Container | None, card: Device | None) -> int:
-        """The slots an entry of a placed pod takes; None where its container or its registered card isn't known."""
-        return 1
+    def score(self, pod: Pod, view: NodeView, rows: Rows, policy: str) -> float:
+        """What a placement of the pod (rows) adds to the node's score; `view` is the node before it.
 
-    def quota_cores(self, cores: int, containers: Sequence[Container]) -> int:
-        """The cores quota counts for an entry whose card is charged with `cores`.
-
-        `containers` are those the entry may belong to: its own, or all of the pod's where the list doesn't say.
+        The highest total wins, or, if `policy` (the pod's node policy as written, else the default) is `spread`, the
+        lowest.
         """
-        return cores
+        return 0.0
 
-    def core_percent(self, cores: int, device: Device) -> int:
-        """Cores of a card as people see them: in percent of it, unless the vendor counts in other units."""
-        return cores
+    def hint(self, label: str, views: Sequence[NodeView]) -> str:
+        """What the owner of a pod should know that these nodes refuse under `label`: a sentence, or nothing."""
+        return ""
+
+    def links_unknown(self, inventory: Inventory) -> bool:
+        """Whether a topology-aware choice lacks its input: the node doesn't register how its cards are linked."""
+        return False
+
+    def link_groups(self, inventory: Inventory) -> Sequence[Sequence[str]]:
+        """The UUIDs of the cards of each group that fast links join, as far as the node registers them."""
+        return ()
+
+    # the wire: what placement writes for the device plugin, and what is read back of it
 
     def word(self, device: AllocatedDevice) -> str:
         """The second field of an entry, by which the plugin finds what is left to do: nearly always the backend key."""
@@ -468,7 +462,22 @@ class Vendor:
         rows = decode_pod_devices(text)
         return rows if any(rows) else None
 
-    # quota
+    # quota: what an entry on the wire counts, and under which keys
+
+    def slots_held(self, entry: DeviceEntry, container: Container | None, card: Device | None) -> int:
+        """The slots an entry of a placed pod takes; None where its container or its registered card isn't known."""
+        return 1
+
+    def quota_cores(self, cores: int, containers: Sequence[Container]) -> int:
+        """The cores quota counts for an entry whose card is charged with `cores`.
+
+        `containers` are those the entry may belong to: its own, or all of the pod's where the list doesn't say.
+        """
+        return cores
+
+    def core_percent(self, cores: int, device: Device) -> int:
+        """Cores of a card as people see them: in percent of it, unless the vendor counts in other units."""
+        return cores
 
     def quota_keys(self) -> tuple[QuotaKey, ...]:
         """The keys of a ResourceQuota that the vendor's resources are charged to."""

@@ -3,6 +3,10 @@
 Source: docs/spec/core.md#3 and #10.4.
 
 A node has a generation that grows with every change; its `NodeView` is immutable and made anew only then.
+
+What was decided here counts before the API server shows it: an event that comes late must not free devices that were
+just given away (`assume`), nor a late answer bring back a pod that is gone. It may be late itself, so it must not be
+the last word: a lock, a Binding and a quota's write are for the version that was read. No I/O, no clock.
 """
 
 from __future__ import annotations

@@ -4,6 +4,10 @@ Two modes. **single**, HAMi's: `/filter` decides node and devices, holds them in
 **cooperative**: `/filter` answers every node that fits, and `/prioritize` grades them, so that kube-scheduler's own
 scores count too; `/bind` decides the devices. In both `/bind` writes: the node's lock, what the placement costs, and a
 Binding that carries the allocation. After a restart nothing is held in memory, and `/bind` decides in both modes.
+
+Where a bind fails, `/bind` lets go what it decided; what `/filter` decided waits for the next try, until it lapses.
+Where it is unknown whether the Binding was written, devices stay held in both: to give them away twice is worse than to
+wait. Which nodes fit is the placer's.
 """
 
 from __future__ import annotations
@@ -165,7 +169,7 @@ class Extender:
                 await self._preemption.consider(pod, found)
             return self._refusal(pod, Unschedulable(refused))
         if self._single:
-            if pod.uid in self._binding:
+            if pod.uid in self._binding:  # a bind began while it was filtered
                 return Filtered(error=f"pod {pod.key} is being bound to node {self._binding[pod.uid]}")
             self._queue.settled(pod.uid)
             return Filtered([self._assume(pod, found).node], None, *failed_nodes(refused))
@@ -376,9 +380,10 @@ class Extender:
             others: list[int | None] = []
             try:
                 for lock in locks:
-                    tried.append(lock)
+                    tried.append(lock)  # before it is taken: whoever is cancelled meanwhile may have it all the same
                     others.append(await self._locks.take(node, pod, deadline, lock))
                 self._metrics.lock_wait_seconds.observe(max(0.0, self._clock() - began))
+                # what was bound under another's lock, the cache may not show yet
                 if not all(version is not None and self._handle.pods_complete(version) for version in others):
                     await self._placer.check_room(pod, node)
                 await self._commit(attempt, pod, node)

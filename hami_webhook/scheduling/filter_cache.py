@@ -3,6 +3,9 @@
 An answer holds while the node's view is the same, and the quota would say what it said. The budget of a namespace moves
 with every pod, but rarely past an amount that mattered: so the amounts it was tested with are kept with each answer,
 and the answers are given up for which a new budget would say otherwise.
+
+A cached answer must be what a test would answer now, so it is not kept where that depends on more than the shape, the
+node and the quota: nodes whose devices are kept for nominated pods answer by the pod's priority.
 """
 
 from __future__ import annotations
@@ -147,6 +150,7 @@ class FilterCache:
                 answers = self._shapes[key] = _CachedResults()
             else:
                 answers.forget(changed)
+        # before the nodes are tested: what changes while others have their turn is tested again by the next filter
         answers.as_of = self._state.generations.latest
         if budget is not None:
             others = [nodes for given, nodes in answers.by_budget_answers.values() if not given.stand(budget)]

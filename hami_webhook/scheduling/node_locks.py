@@ -5,7 +5,8 @@ they are done; so one pod at a time is bound to a node. Pods wait here instead o
 
 A free lock is taken by one patch, on condition that the node has the resourceVersion that the informer's cache shows;
 only after a conflict is the node read. Waiting costs no calls: the cache shows when the lock is free, or when its
-holder has no more use for it.
+holder has no more use for it. A lock must not be taken from a pod that kubelet may still allocate for, or the plugin
+gives its devices to another; and no value that somebody writes may stop a node for longer than a lock lives.
 """
 
 from __future__ import annotations

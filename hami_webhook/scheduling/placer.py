@@ -1,6 +1,10 @@
 """Placing a pod: fit every node, choose, charge what is missing, write the decision on the pod.
 
 Source: docs/spec/core.md#7.1, docs/spec/quota.md#8.
+
+The order is what keeps two pods from one card and a quota from being overspent (Q2, Q16): devices are held in the cache
+before anything is awaited, what they cost is charged before the Binding, and one Binding carries the allocation, so no
+pod is bound without it. Locks of nodes, and what kube-scheduler is answered, are the extender's.
 """
 
 from __future__ import annotations
@@ -310,6 +314,7 @@ class Placer:
                 pod.namespace, pod.name, pod.uid, node, resource_version=version, metadata=metadata
             )
         except (Conflict, Unavailable):
+            # a lost answer, or a second try after one: the pod may be bound as it was to be
             if not await self._is_bound(pod, node):
                 raise
         self.record(pod, "Normal", "BindingSucceed", f"Successfully binding node [{node}] to {pod.key}")
@@ -339,7 +344,7 @@ class Placer:
         slices = self._slices()
         now = self._clock()
         self._state.tick(now)
-        self._state.release(pod.uid)
+        self._state.release(pod.uid)  # or the pod would find its own former devices taken
         names = [node.name for node in self._state.nodes()] if nodes is None else nodes
         try:
             bounded = self._boundary.bounded(pod, namespace) if self._boundary and namespace else BoundedPod(pod)

@@ -1,7 +1,9 @@
 """Preemption for a pod that no node takes: who is evicted is decided, written down, and done (docs/preemption.md).
 
 `consider` decides before the pod's filter is answered, so the next pod finds the devices kept; `run` writes to the
-cluster afterwards, so kube-scheduler isn't kept waiting.
+cluster afterwards, so kube-scheduler isn't kept waiting. The nomination is written before anybody is evicted: a process
+that ends in between has evicted nobody for nothing, and the next one finds what was meant. It must not evict for a pod
+that others are ending for already, nor beyond a tenant's limits, nor place: the pod is filtered and bound as any other.
 """
 
 from __future__ import annotations
