@@ -27,6 +27,7 @@ _LEASE_SUFFIX = "-controller"
 """Distinguishes our Lease from that of the kube-scheduler in the same pod, which has the name in the settings."""
 
 _MOST_TRANSITIONS = (1 << 31) - 1
+"""The API server stores no more; one more would make the Lease unwritable for every replica."""
 
 
 @dataclass(frozen=True, slots=True)

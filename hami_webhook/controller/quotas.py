@@ -43,7 +43,7 @@ _AFTER = 0.1
 """Seconds after a deadline at which it has surely passed."""
 
 _AT_ONCE = 4
-"""Scopes that are recomputed at the same time."""
+"""Scopes that are recomputed at the same time, so that one of many pods doesn't delay all others."""
 
 _LONGEST_BACKOFF = 60.0
 LOOP = "quotas"

@@ -172,6 +172,7 @@ class _Seen:
 
     def adapt(self) -> None:
         """Set the pause after an update: the time of two writes, less with each update that met no other writer."""
+        # with the time of three writes, three replicas charged up to a sixth fewer pods
         self.pause = min(_LONGEST_PAUSE, 2 * self.took) if self.raced else 0.8 * self.pause
         self.raced = False
 

@@ -46,6 +46,7 @@ HIGHEST_GRADE = 10
 _REMEMBERED = 4096
 _TRIES = 5
 _SYNC_SECONDS = 25.0
+"""Less than the 30 s that kube-scheduler waits for an extender, so that it hears why nothing is answered."""
 
 
 @dataclass(slots=True)

@@ -301,7 +301,7 @@ class NodeLocks:
         Else the node is to be read.
         """
         shown, was_over = self._seen(node, lock.annotation), self._free_by_cache(node, held.value, lock) < inf
-        waits = 0
+        waits = 0  # a cache that is behind catches up sooner than a busy API server answers two more reads for each pod
         while shown != held.value and (not waits or self._is_behind(node, held)) and waits < _BEHIND_WAITS:
             await self._node_change(node, max(0.0, min(_POLL, deadline - self._clock())))
             waits += 1

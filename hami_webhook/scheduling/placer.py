@@ -60,7 +60,9 @@ from hami_webhook.scheduling.time_slices import TimeSlices
 logger = logging.getLogger(__name__)
 
 BIND_WITHIN = 10.0
-"""Seconds after its charge by which a placement is written, or not at all (docs/spec/quota.md#8)."""
+"""Seconds after its charge by which a placement is written, or not at all (docs/spec/quota.md#8): long before the entry
+expires, after which the recompute would take the charge for that of a placement that never came.
+"""
 
 
 @dataclass(frozen=True, slots=True)

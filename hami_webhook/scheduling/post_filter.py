@@ -230,7 +230,7 @@ class Preemption:
             if waiting is not None and not waiting.pods:  # once its victims are gone, if nobody else has to go
                 return waiting
         if nominated is not None and self._is_from_before(nominated):
-            failed = waits_at
+            failed = waits_at  # a former process may have evicted there already: nobody elsewhere as well
         looked_at: dict[str, NodeSnapshot] = {}
         nodes = (looked_at.setdefault(node.name, node) for node in self._nominations.candidates(pod, failed))
         victims = await slices.run(choosing_node(preemptor, nodes))
