@@ -2,8 +2,8 @@
 
 Kept by informers, or by the caller that makes the objects: one row for each kind says where its objects are kept, and
 each change gives the object as it was and as it is. An object that can't be read is left out, with the reason: as it
-was before it would be believed. How old what is here may be, who asks decides (`current_within`, `quotas`); the caches
-read nothing live.
+was before it would be believed. How old what is here may be, who asks decides (`silence`); the caches read nothing
+live.
 """
 
 from __future__ import annotations
