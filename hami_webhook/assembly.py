@@ -13,6 +13,7 @@ from functools import cached_property, partial
 from typing import Any
 
 from msgspec import Struct
+from prometheus_client import Histogram
 
 from hami_webhook.admission.denial import Denied, bad_request
 from hami_webhook.admission.handler import AdmissionHandler
@@ -36,7 +37,7 @@ from hami_webhook.quota.hierarchy_charger import HierarchyCharger, PodQuotas
 from hami_webhook.quota.ledger import LEDGER, RESERVATION, UPDATE, Entry, State, decode, reservation_id, update_id
 from hami_webhook.quota.namespace_labels import NamespaceLabels
 from hami_webhook.quota.pricing import Charge, charge_of, waiting_charge
-from hami_webhook.quota.recompute import Recomputer, Times
+from hami_webhook.quota.recompute import LedgerBounds, PodReader, Recomputer
 from hami_webhook.quota.refused_later import RefusedLater
 from hami_webhook.quota.sources import AcceleratorQuotas, QuotaSource, ResourceQuotas
 from hami_webhook.quota.store import QuotaCache, QuotaStore
@@ -58,9 +59,8 @@ class Options:
 
     rules: AdmissionRules = field(default_factory=AdmissionRules)
     policies: placer.SchedulingPolicies = field(default_factory=placer.SchedulingPolicies)
-    times: Times = field(default_factory=Times)
+    bounds: LedgerBounds = field(default_factory=LedgerBounds)
     charge_timeout: float = 3.0
-    max_ledger: int = 1000
     evictions_per_minute: int = DEFAULT_PER_MINUTE
     zone: tzinfo | None = None
     node_labels: tuple[tuple[str, str], ...] = ()
@@ -78,9 +78,8 @@ def options_of(settings: Settings) -> Options:
             foreign_users=settings.foreign_users,
         ),
         policies=placer.SchedulingPolicies(settings.node_scheduler_policy, settings.gpu_scheduler_policy),
-        times=Times(ttl=settings.quota_reservation_ttl, placement_ttl=settings.node_lock_timeout),
+        bounds=LedgerBounds(settings.quota_reservation_ttl, settings.node_lock_timeout, settings.quota_max_ledger),
         charge_timeout=settings.quota_charge_timeout,
-        max_ledger=settings.quota_max_ledger,
         evictions_per_minute=settings.preemption_evictions_per_minute,
         node_labels=settings.node_label_selector,
     )
@@ -107,7 +106,7 @@ class Core:
         self.cluster = cluster
         self.vendors = vendors
         self.clock = clock
-        self.placement_ttl = placement_ttl = options.times.placement_ttl
+        self.placement_ttl = placement_ttl = options.bounds.placement_ttl
         self.state = ClusterCache(vendors, placement_ttl=placement_ttl, zone=options.zone)
         self.nominations = Nominations(
             self.state,
@@ -116,7 +115,7 @@ class Core:
             card_policy=options.policies.card,
             evictions_per_minute=options.evictions_per_minute,
         )
-        deleted = DeletedLedgers(options.times.ttl, clock)
+        deleted = DeletedLedgers(options.bounds.ttl, clock)
         watches = watches or NoWatches()
         self.caches = Caches(self.state, clock, options.node_labels, self.nominations, deleted, watches)
         self.view = ClusterView(self.caches, vendors, clock, placement_ttl, options.zone)
@@ -135,47 +134,39 @@ class Core:
         self.quotas = store(ResourceQuotas(cluster), self.caches)
         self.accelerator_quotas = store(AcceleratorQuotas(cluster, accelerator_quotas.labels), accelerator_quotas)
         self.stores = QuotaStores(self.quotas, self.accelerator_quotas)
-        self.recomputer = Recomputer(
-            self.quotas,
-            cluster,
-            vendors,
-            self.state,
-            clock=clock,
-            times=options.times,
-            cached=self.state.observed,
-            deleted=deleted,
-            max_ledger=options.max_ledger,
-        )
-        self.accelerator_recomputer = Recomputer(
-            self.accelerator_quotas,
-            cluster,
-            vendors,
-            self.state,
-            clock=clock,
-            times=options.times,
-            cached=self.state.observed,
-            deleted=deleted,
-            durations=self.recomputer.durations,
-            max_ledger=options.max_ledger,
-        )
+        pods = PodReader(cluster, self.state.observed)
+
+        def recomputer(store: QuotaStore, durations: Histogram | None = None) -> Recomputer:
+            return Recomputer(
+                store,
+                pods,
+                vendors,
+                self.state,
+                clock=clock,
+                bounds=options.bounds,
+                deleted=deleted,
+                durations=durations,
+            )
+
+        self.recomputer = recomputer(self.quotas)
+        self.accelerator_recomputer = recomputer(self.accelerator_quotas, self.recomputer.durations)
         counts = ChargeCounts()
 
-        def charger(store: QuotaStore, recomputer: Recomputer, scope: str | None) -> AdmissionCharger:
+        def charger(store: QuotaStore, recomputer: Recomputer) -> AdmissionCharger:
             return AdmissionCharger(
                 store,
                 clock=clock,
                 recompute=recomputer.inline,
                 sleep=sleep,
                 timeout=options.charge_timeout,
-                max_ledger=options.max_ledger,
-                scope=scope,
+                max_ledger=options.bounds.most,
                 counts=counts,
                 shows=self._shows,
             )
 
         self.charger = HierarchyCharger(
-            charger(self.quotas, self.recomputer, None),
-            charger(self.accelerator_quotas, self.accelerator_recomputer, ""),
+            charger(self.quotas, self.recomputer),
+            charger(self.accelerator_quotas, self.accelerator_recomputer),
             NamespaceLabels(cluster, self.caches, clock=clock),
             clock=clock,
             timeout=options.charge_timeout,

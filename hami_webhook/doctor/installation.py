@@ -104,7 +104,8 @@ class Effective:
     @property
     def options(self) -> Options:
         """What a core runs with that only reads: handshakes are in UTC, as the containers' clocks are."""
-        return replace(options_of(self.settings), charge_timeout=60.0, max_ledger=100_000, zone=UTC)
+        found = options_of(self.settings)
+        return replace(found, charge_timeout=60.0, bounds=replace(found.bounds, most=100_000), zone=UTC)
 
     async def simulation(self, bundle: Bundle, now: float) -> Simulation:
         """The cluster as it was read at `now` (Unix seconds)."""

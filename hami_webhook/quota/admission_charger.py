@@ -94,8 +94,7 @@ class ChargeCounts(WriteCounts):
 class AdmissionCharger:
     """Charges pods to the quotas of a store. Any number of chargers may work on one cluster.
 
-    `scope` is that of the quotas; None for the pods' namespaces. `shows` says whether a pod with this id is known to
-    exist, and costs the quota what its entry says, by itself.
+    `shows` says whether a pod with this id is known to exist, and costs the quota what its entry says, by itself.
     """
 
     def __init__(
@@ -107,7 +106,6 @@ class AdmissionCharger:
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
         timeout: float = 3.0,
         max_ledger: int = 1000,
-        scope: str | None = None,
         counts: ChargeCounts | None = None,
         shows: Callable[[QuotaAccount, str, Entry], bool] = lambda account, identity, entry: False,
     ) -> None:
@@ -117,7 +115,6 @@ class AdmissionCharger:
         self._sleep = sleep
         self._timeout = timeout
         self._max_ledger = max_ledger
-        self._scope = scope
         self._shows = shows
         self._waiting: dict[str, list[tuple[ChargeRequest, asyncio.Future[Outcome]]]] = {}
         self._workers: dict[str, asyncio.Task[None]] = {}
@@ -132,7 +129,7 @@ class AdmissionCharger:
         """
         if not request.charge.amounts:
             return Charged()
-        scope, began = self.scope_of(request.pod), self._clock()
+        scope, began = self._store.scope_of(request.pod), self._clock()
         known = known or self.known(request.pod)
         if not request.dry_run and not known.limit(request.pod, request.charge):
             self.counts.durations.observe(self._clock() - began)
@@ -154,26 +151,22 @@ class AdmissionCharger:
             self.counts.deny(outcome)
         return outcome
 
-    def scope_of(self, pod: Pod) -> str:
-        """The scope of the pod's quotas."""
-        return pod.namespace if self._scope is None else self._scope
-
     def known(self, pod: Pod) -> KnownQuotas:
         """The quotas of the pod's scope as the cache shows them."""
         with contextlib.suppress(Exception):  # what is wrong with the cache is answered with the batch
-            return self._store.known(self.scope_of(pod)) or UNKNOWN
+            return self._store.known(self._store.scope_of(pod)) or UNKNOWN
         return UNKNOWN
 
     def refresh(self, pod: Pod) -> None:
         """Begin to list the quotas of the pod's scope, for the next charge, unless they were listed just now."""
-        self._store.refresh(self.scope_of(pod))
+        self._store.refresh(self._store.scope_of(pod))
 
     async def look(self, pod: Pod, *, anew: bool = False) -> None:
         """List the quotas of the pod's scope unless they were listed just now; `anew`: with a list that begins now.
 
         Raises `ClusterError`.
         """
-        await self._store.look(self.scope_of(pod), anew=anew)
+        await self._store.look(self._store.scope_of(pod), anew=anew)
 
     def refuses(self, request: ChargeRequest, known: KnownQuotas) -> bool:
         """Whether one of the known quotas has no room for the pod."""
@@ -184,7 +177,7 @@ class AdmissionCharger:
     async def release(self, request: ChargeRequest, charged: Charged) -> None:
         """Take a charge out again; best effort, what can't be taken out expires."""
         if charged.writes is not None:
-            await self._undo(self.scope_of(request.pod), charged.writes, {request.identity})
+            await self._undo(self._store.scope_of(request.pod), charged.writes, {request.identity})
 
     async def _work(self, scope: str) -> None:
         """Charge batch after batch until nobody waits. Who gave up before his batch began isn't charged."""

@@ -108,11 +108,12 @@ class PlacementCharger:
 
     def _stores(self, pod: Pod, actual: Charge) -> Iterator[tuple[QuotaStore, str]]:
         """The stores with quotas that may limit the pod, and the scopes there."""
-        yield self._store, pod.namespace
+        yield self._store, self._store.scope_of(pod)
         if self._accelerator_quotas is not None:
-            known = self._accelerator_quotas.known("")
+            scope = self._accelerator_quotas.scope_of(pod)
+            known = self._accelerator_quotas.known(scope)
             if known is None or known.limit(pod, actual):
-                yield self._accelerator_quotas, ""
+                yield self._accelerator_quotas, scope
 
     def _charged(self, account: QuotaAccount, pod: Pod, actual: Charge, now: float, snapshot: Snapshot) -> QuotaAccount:
         """The account with the placement charged. Raises `QuotaChanged` if there is no room."""

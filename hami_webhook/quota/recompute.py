@@ -19,7 +19,7 @@ from typing import Any
 from prometheus_client import Histogram
 
 from hami_webhook import durations as histograms
-from hami_webhook.cluster.api import JSON, Cluster, Conflict, Kind, NotFound
+from hami_webhook.cluster.api import Cluster, Conflict, Kind, NotFound
 from hami_webhook.devices.placement_annotations import TIME, placement_counts
 from hami_webhook.devices.registry import Vendors
 from hami_webhook.kube.objects import MalformedObject, Pod
@@ -41,11 +41,15 @@ _ONCE = Retries(attempts=1, first=0.0, longest=0.0)
 
 
 @dataclass(frozen=True, slots=True)
-class Times:
-    """Seconds: how long an entry without a pod counts, and after which an unbound placement expires."""
+class LedgerBounds:
+    """For how many seconds an entry without a pod counts, and a placement that isn't bound; how many entries there are.
+
+    `most` is that of the entries of pods in flight, as `is_full` takes it.
+    """
 
     ttl: float = 45.0
     placement_ttl: float = NODE_LOCK_TIMEOUT
+    most: int = 1000
 
 
 @dataclass(frozen=True)
@@ -74,16 +78,14 @@ def recompute(
     vendors: Vendors,
     capacity: CapacityLister,
     now: float,
-    times: Times,
+    bounds: LedgerBounds,
     lost: Mapping[str, Entry] | None = None,
     gone: Container[str] = (),
-    max_ledger: int = 1000,
 ) -> Recomputed:
     """The account as the namespace's pods make it at `now`.
 
     `lost` are entries that were wiped from the annotation and count until their time is up. `gone` are the ledger
-    ids of pods that existed and don't any longer: nobody comes for their entries. `max_ledger` bounds the floor entries
-    that are made for pods without one.
+    ids of pods that existed and don't any longer: nobody comes for their entries.
     """
     pods = list(pods)
     # the quota's own ledger wins: an entry that stands there again isn't lost
@@ -99,46 +101,46 @@ def recompute(
     own, orphans = _match_entries(
         pods, single, lambda pod: cost_at_admission(account, pod, vendors, capacity).only(account.hard)
     )
-    floors = FloorEntries(account, vendors, max_ledger)
+    floors = FloorEntries(account, vendors, bounds.most)
     # pods with an entry first: a floor entry that is made now has what such a pod was charged, not today's floor
     for pod in sorted(pods, key=lambda pod: pod.uid not in own) if own else pods:
         if pod.ended(now) or not account.covers(pod):
             continue
-        charge = charge_of(pod, vendors, capacity, now, times.placement_ttl, account.cards)
+        charge = charge_of(pod, vendors, capacity, now, bounds.placement_ttl, account.cards)
         if charge.problems:
             problems.append((pod, charge.problems))
         counted.append((pod, charge))
         entry = own.get(pod.uid)
-        whole = partial(charge_of, pod, vendors, capacity, now, times.placement_ttl)
+        whole = partial(charge_of, pod, vendors, capacity, now, bounds.placement_ttl)
         cost = floors.cost(pod, charge, entry, whole, int(now))
-        amounts, kept = _charge_and_entry(charge, cost, account.hard, entry, now, times)
+        amounts, kept = _charge_and_entry(charge, cost, account.hard, entry, now, bounds)
         if kept is not None:
             ledger[pod.uid] = kept
-            wakes += [kept.time + times.ttl] if kept.state is State.PLACING else []
+            wakes += [kept.time + bounds.ttl] if kept.state is State.PLACING else []
         change = shared.get(update_id(pod.uid))
-        if change is not None and not _is_done(change, pod, vendors) and not change.expired(now, times.ttl):
+        if change is not None and not _is_done(change, pod, vendors) and not change.expired(now, bounds.ttl):
             ledger[update_id(pod.uid)] = change = replace(change, amounts=change.only(account.hard))
             amounts = {key: amounts.get(key, 0) + change.amounts.get(key, 0) for key in {*amounts, *change.amounts}}
-            wakes.append(change.time + times.ttl)
+            wakes.append(change.time + bounds.ttl)
         costs = account.counted(amounts)
         for key, amount in costs.items():
             used[key] += amount
         if account.quota.namespaces is not None:
             uses.setdefault(pod.namespace, NamespaceUse()).add(costs, waiting=not charge.placed)
         if amounts:
-            ends = (pod.deletion_deadline, assumption_expires_at(pod, times.placement_ttl), charge.until)
+            ends = (pod.deletion_deadline, assumption_expires_at(pod, bounds.placement_ttl), charge.until)
             wakes += [at for at in ends if at is not None and at >= now]
     expired = 0
     for key, entry in orphans.items():
-        if entry.state is not State.ADMITTED or key in gone or entry.expired(now, times.ttl):
+        if entry.state is not State.ADMITTED or key in gone or entry.expired(now, bounds.ttl):
             expired += entry.state is State.ADMITTED and key not in gone
             continue
         ledger[key] = replace(entry, amounts=entry.only(account.hard))
-        wakes.append(entry.time + times.ttl)
+        wakes.append(entry.time + bounds.ttl)
         for name, amount in account.counted(ledger[key].amounts).items():
             used[name] += amount
-    ledger |= floors.kept(lambda entry: entry.expired(now, times.ttl))
-    wakes += [entry.time + times.ttl for key, entry in ledger.items() if floors.is_unused(key)]
+    ledger |= floors.kept(lambda entry: entry.expired(now, bounds.ttl))
+    wakes += [entry.time + bounds.ttl for key, entry in ledger.items() if floors.is_unused(key)]
     after = replace(account, used=used, ledger=ledger, quota=with_report(account, used, uses, now))
     confirmed = frozenset(single.keys() - orphans.keys())
     over = {key for key, limit in account.hard.items() if used[key] > limit}
@@ -187,7 +189,7 @@ def vanished(before: QuotaAccount, after: QuotaAccount) -> dict[str, Entry]:
 
 
 def _charge_and_entry(
-    charge: Charge, cost: Charge, hard: Mapping[str, int], entry: Entry | None, now: float, times: Times
+    charge: Charge, cost: Charge, hard: Mapping[str, int], entry: Entry | None, now: float, bounds: LedgerBounds
 ) -> tuple[Mapping[str, int], Entry | None]:
     """What a live pod is charged, exact, and the entry that stays for it (the table of docs/spec/quota.md#6).
 
@@ -200,7 +202,7 @@ def _charge_and_entry(
         # a key that joined hard after the commit isn't in the entry
         placed = charge.only(hard)
         shown = charge.placed and all(placed.get(key, 0) == actual.get(key, 0) for key in {*kept, *actual})
-        if not shown and not entry.expired(now, times.ttl):
+        if not shown and not entry.expired(now, bounds.ttl):
             larger = {key: max(kept.get(key, 0), amounts.get(key, 0)) for key in {*kept, *amounts}}
             return larger, replace(entry, amounts=kept, actual=actual)
     elif entry is not None and entry.state is State.WAITING and not charge.placed and not charge.derivable:
@@ -214,6 +216,24 @@ def assumption_expires_at(pod: Pod, placement_ttl: float) -> float | None:
     if pod.node_name or not placement_counts(pod, 0, placement_ttl):
         return None
     return int(pod.annotations[TIME][:18]) + placement_ttl
+
+
+class PodReader:
+    """Lists pods live. `cached` has pods read before, by UID: one of the same version needn't be read again."""
+
+    def __init__(self, cluster: Cluster, cached: Callable[[str], Pod | None] = lambda uid: None) -> None:
+        self._cluster = cluster
+        self._cached = cached
+
+    async def of(self, namespaces: Collection[str]) -> list[Pod]:
+        """The pods of namespaces, listed one by one where they are few, else all at once. Raises `ClusterError`."""
+        if len(namespaces) > _MOST_LISTS:
+            listing = await self._cluster.list(Kind.PODS)
+            items = [item for item in listing.items if item["metadata"]["namespace"] in namespaces]
+        else:
+            lists = (self._cluster.list(Kind.PODS, namespace) for namespace in sorted(namespaces))
+            items = [item for listing in await asyncio.gather(*lists) for item in listing.items]
+        return read_pods(items, self._cached)
 
 
 def read_pods(items: Sequence[Any], cached: Callable[[str], Pod | None] = lambda uid: None) -> list[Pod]:
@@ -235,14 +255,6 @@ def _same_version(item: Any, cached: Callable[[str], Pod | None]) -> Pod | None:
     return pod if pod is not None and version and pod.resource_version == version else None
 
 
-async def pods_of_namespaces(cluster: Cluster, namespaces: Collection[str]) -> list[JSON]:
-    """The pods of many namespaces, listed live: by namespace where they are few, else all at once."""
-    if len(namespaces) > _MOST_LISTS:
-        return [pod for pod in (await cluster.list(Kind.PODS)).items if pod["metadata"]["namespace"] in namespaces]
-    listings = await asyncio.gather(*(cluster.list(Kind.PODS, namespace) for namespace in sorted(namespaces)))
-    return [pod for listing in listings for pod in listing.items]
-
-
 def recompute_durations() -> Histogram:
     """How long recomputes take."""
     return histograms.durations("hami_webhook_quota_recompute_seconds", "Time to recompute a quota.")
@@ -257,26 +269,22 @@ class Recomputer:
     def __init__(
         self,
         store: QuotaStore,
-        cluster: Cluster,
+        pods: PodReader,
         vendors: Vendors,
         capacity: CapacityLister,
         *,
         clock: Callable[[], float],
-        times: Times,
-        cached: Callable[[str], Pod | None] = lambda uid: None,
+        bounds: LedgerBounds | None = None,
         deleted: DeletedLedgers | None = None,
         durations: Histogram | None = None,
-        max_ledger: int = 1000,
     ) -> None:
-        self._max_ledger = max_ledger
         self._store = store
-        self._cluster = cluster
+        self._pods = pods
         self._vendors = vendors
         self._capacity = capacity
         self._clock = clock
-        self._times = times
-        self._cached = cached
-        self._deleted = deleted or DeletedLedgers(times.ttl, clock)
+        self._bounds = bounds = bounds or LedgerBounds()
+        self._deleted = deleted or DeletedLedgers(bounds.ttl, clock)
         self.durations = durations or recompute_durations()
 
     async def run(
@@ -323,8 +331,7 @@ class Recomputer:
             listing = self._clock()
             account = accounts.get(name)
             selected = account.quota.namespaces if account is not None else None
-            names = [scope] if selected is None else selected
-            return read_pods(await pods_of_namespaces(self._cluster, names), self._cached)
+            return await self._pods.of([scope] if selected is None else selected)
 
         def change(snapshot: Snapshot) -> tuple[Accounts, Recomputed]:
             account = snapshot.accounts.get(name)
@@ -332,8 +339,7 @@ class Recomputer:
                 raise NotFound(f'resourcequotas "{name}" not found')
             now = self._clock()
             wiped = {**self._deleted.entries(account), **lost(account)}
-            more = (self._vendors, self._capacity, now, self._times, wiped, gone, self._max_ledger)
-            result = recompute(account, snapshot.pods, *more)
+            result = recompute(account, snapshot.pods, self._vendors, self._capacity, now, self._bounds, wiped, gone)
             return {name: result.after} if write else {}, result
 
         result = await self._store.update(scope, change, retries=retries, names=[name], list_pods=list_pods)

@@ -9,12 +9,16 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Protocol
 
 from hami_webhook.cluster.api import JSON, Cluster, Forbidden, Kind, NotFound
-from hami_webhook.kube.objects import ResourceQuota
+from hami_webhook.kube.objects import Pod, ResourceQuota
 from hami_webhook.quota.accelerator_quota import Labels, read_accelerator_quota, status_patch
 
 
 class QuotaSource(Protocol):
-    """Quotas of one kind on a cluster. Every call may raise `ClusterError`."""
+    """Quotas of one kind on a cluster. Every request may raise `ClusterError`."""
+
+    def scope_of(self, pod: Pod) -> str:
+        """The scope of the quotas that a pod is charged to."""
+        ...
 
     async def list(self, scope: str) -> Sequence[ResourceQuota]: ...
 
@@ -30,6 +34,9 @@ class ResourceQuotas:
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
+
+    def scope_of(self, pod: Pod) -> str:
+        return pod.namespace
 
     async def list(self, scope: str) -> Sequence[ResourceQuota]:
         listing = await self._cluster.list(Kind.RESOURCE_QUOTAS, scope)
@@ -51,6 +58,9 @@ class AcceleratorQuotas:
     def __init__(self, cluster: Cluster, labels: Callable[[], Labels]) -> None:
         self._cluster = cluster
         self._labels = labels
+
+    def scope_of(self, pod: Pod) -> str:
+        return ""
 
     async def list(self, scope: str) -> Sequence[ResourceQuota]:
         try:

@@ -208,6 +208,8 @@ class QuotaStore:
     ) -> None:
         self._deleted = deleted
         self._source = source
+        self.scope_of = source.scope_of
+        """Of a pod the scope of the quotas that it is charged to."""
         self._vendors = vendors
         self._clock = clock
         self._cache = cache or NoCache()

@@ -32,6 +32,7 @@ from hami_webhook.policy.rules import PolicyRules
 from hami_webhook.quota.accelerator_quota import read_accelerator_quota
 from hami_webhook.quota.account import QuotaAccount
 from hami_webhook.quota.pricing import charge_of
+from hami_webhook.quota.recompute import LedgerBounds
 from hami_webhook.scheduling.fit import vendors_requested_by
 from hami_webhook.scheduling.placer import CycleState, SchedulingPolicies, Unschedulable
 from hami_webhook.scheduling.preemption.victims import Preemptor, Victims, choose_node
@@ -135,7 +136,7 @@ def simulation_options(scheduler_name: str, policies: SchedulingPolicies) -> Opt
         rules=AdmissionRules(scheduler_name=scheduler_name),
         policies=policies,
         charge_timeout=60.0,
-        max_ledger=100_000,
+        bounds=LedgerBounds(most=100_000),
         zone=UTC,
     )
 

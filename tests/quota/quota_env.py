@@ -23,6 +23,7 @@ from hami_webhook.controller.quotas import Pace, QuotaReconciler
 from hami_webhook.devices.registry import Vendors
 from hami_webhook.kube.objects import Pod
 from hami_webhook.quota.ledger import LEDGER, Entry, State, decode
+from hami_webhook.quota.recompute import LedgerBounds
 from hami_webhook.scheduling.placer import Placement, Unschedulable
 
 from .objects import KEYS, NOON, TEAM, account_of, change, creation, vendors
@@ -58,7 +59,7 @@ class QuotaEnv:
             Core(
                 self.cluster,
                 self.vendors,
-                Options(rules=AdmissionRules(scheduler_name=SCHEDULER), max_ledger=max_ledger),
+                Options(rules=AdmissionRules(scheduler_name=SCHEDULER), bounds=LedgerBounds(most=max_ledger)),
                 clock=lambda: self.now,
                 watches=informers,
                 sleep=no_sleep,

@@ -20,7 +20,7 @@ from hami_webhook.quota import store
 from hami_webhook.quota.account import ChargeRequest, Refusal
 from hami_webhook.quota.admission_charger import AdmissionCharger, Charged
 from hami_webhook.quota.pricing import NoCapacity, waiting_charge
-from hami_webhook.quota.recompute import Recomputer, Times
+from hami_webhook.quota.recompute import PodReader, Recomputer
 from hami_webhook.quota.sources import ResourceQuotas
 from hami_webhook.quota.store import QuotaStore
 
@@ -48,9 +48,7 @@ class Desk:
         common: dict[str, Any] = {"clock": lambda: self.now, "sleep": self.sleep}
         self.store = QuotaStore(ResourceQuotas(self.cluster), vendors(), cache=self, jitter=lambda: 1.0, **common)
         others = QuotaStore(ResourceQuotas(self.cluster), vendors(), **common, jitter=lambda: 1.0)
-        self.recomputer = Recomputer(
-            others, self.cluster, vendors(), NoCapacity(), clock=lambda: self.now, times=Times()
-        )
+        self.recomputer = Recomputer(others, PodReader(self.cluster), vendors(), NoCapacity(), clock=lambda: self.now)
         recomputer = self.recomputer
         self.charger = AdmissionCharger(self.store, recompute=recomputer.inline, **common, **how)
         self.rival = AdmissionCharger(others, clock=lambda: self.now, recompute=recomputer.inline)

@@ -31,7 +31,7 @@ from hami_webhook.quota.batch import evaluate_batch
 from hami_webhook.quota.budget import PodBudget, pod_budget
 from hami_webhook.quota.ledger import LEDGER, Entry, State, encode
 from hami_webhook.quota.pricing import NoCapacity, in_bytes, in_units, waiting_charge
-from hami_webhook.quota.recompute import Times, recompute
+from hami_webhook.quota.recompute import LedgerBounds, recompute
 from hami_webhook.server.cluster_metrics import ClusterCollector
 
 from .objects import GPU, LARGE, MEM, NOON, TEAM, account_of, pod, quota, read_pod
@@ -201,7 +201,7 @@ def test_an_entry_counts_the_same_whatever_way_hard_is_written_now(hard: str, us
         "b": Entry(State.WAITING, int(NOON), {MEM: 3 * GIB}),
     }
     waiting = read_pod("b", gpu=1, percent=50, uid="b")
-    found = recompute(quota_of("1", ledger, mem=hard), [waiting], vendors(), NoCapacity(), NOON, Times()).after
+    found = recompute(quota_of("1", ledger, mem=hard), [waiting], vendors(), NoCapacity(), NOON, LedgerBounds()).after
     assert found.used == {MEM: used}
     assert found.ledger == ledger
 

@@ -18,7 +18,7 @@ from hami_webhook.quota.admission_charger import RETRIES, AdmissionCharger, Char
 from hami_webhook.quota.card_selection import COUNTED
 from hami_webhook.quota.ledger import LEDGER
 from hami_webhook.quota.pricing import NoCapacity, waiting_charge
-from hami_webhook.quota.recompute import Recomputer, Times
+from hami_webhook.quota.recompute import PodReader, Recomputer
 from hami_webhook.quota.sources import ResourceQuotas
 from hami_webhook.quota.store import QuotaStore
 
@@ -117,7 +117,7 @@ def charger_on(env: InterleavingEnv, cache: LaggingCache | None = None) -> Admis
     store = QuotaStore(
         ResourceQuotas(env.cluster), VENDORS, clock=lambda: NOON, cache=cache, sleep=env.claim, jitter=lambda: 0.5
     )
-    recomputer = Recomputer(store, env.cluster, VENDORS, NoCapacity(), clock=lambda: NOON, times=Times())
+    recomputer = Recomputer(store, PodReader(env.cluster), VENDORS, NoCapacity(), clock=lambda: NOON)
     return AdmissionCharger(store, clock=lambda: NOON, recompute=recomputer.inline, sleep=env.claim, timeout=1e6)
 
 
@@ -204,7 +204,7 @@ def test_a_batch_admits_what_single_requests_in_its_order_admit(sizes: list[int]
                 Kind.RESOURCE_QUOTAS, {**quota(f"q{number}", mem=hard), "status": {"used": {MEM: "0"}}}
             )
         store = QuotaStore(ResourceQuotas(cluster), VENDORS, clock=lambda: NOON)
-        recomputer = Recomputer(store, cluster, VENDORS, NoCapacity(), clock=lambda: NOON, times=Times())
+        recomputer = Recomputer(store, PodReader(cluster), VENDORS, NoCapacity(), clock=lambda: NOON)
         charger = AdmissionCharger(store, clock=lambda: NOON, recompute=recomputer.inline)
         if together:
             outcomes = await asyncio.gather(*map(charger.charge, with_limits))

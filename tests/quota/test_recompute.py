@@ -11,7 +11,7 @@ from builders import card, node
 from hami_webhook.kube.objects import Pod
 from hami_webhook.quota.floors import floor_id
 from hami_webhook.quota.ledger import RESERVATION, Entry, State, reservation_id
-from hami_webhook.quota.recompute import Recomputed, Times, read_pods, recompute, vanished
+from hami_webhook.quota.recompute import LedgerBounds, Recomputed, read_pods, recompute, vanished
 
 from .objects import (
     ALLOCATED,
@@ -31,7 +31,7 @@ from .objects import (
 from .test_account import read
 from .test_pricing import state
 
-TIMES = Times()
+TIMES = LedgerBounds()
 CARDS = state(node("n1", card("GPU-L", LARGE)), node("n2", card("GPU-S", SMALL)))
 FRESH, OLD = int(NOON) - 10, int(NOON) - 45
 ADMITTED, WAITING, PLACING = State.ADMITTED, State.WAITING, State.PLACING

@@ -13,7 +13,7 @@ from hami_webhook.quota.account import ChargeRequest, QuotaAccount
 from hami_webhook.quota.admission_charger import AdmissionCharger, Charged
 from hami_webhook.quota.ledger import Entry
 from hami_webhook.quota.pricing import NoCapacity
-from hami_webhook.quota.recompute import Recomputer, Times
+from hami_webhook.quota.recompute import PodReader, Recomputer
 from hami_webhook.quota.sources import ResourceQuotas
 from hami_webhook.quota.store import QuotaStore
 
@@ -37,7 +37,7 @@ class Watched(InterleavingEnv):
 
     def recomputer(self) -> Recomputer:
         store = QuotaStore(ResourceQuotas(self.cluster), VENDORS, clock=lambda: NOON)
-        return Recomputer(store, self.cluster, VENDORS, NoCapacity(), clock=lambda: NOON, times=Times())
+        return Recomputer(store, PodReader(self.cluster), VENDORS, NoCapacity(), clock=lambda: NOON)
 
     def charger(self) -> AdmissionCharger:
         return AdmissionCharger(

@@ -65,7 +65,7 @@ def test_settings_reach_the_core_and_the_listeners():
         "koordinator": {"joe", "system:serviceaccount:koordinator-system:koord-scheduler"},
     }
     assert (options.rules.scheduler_name, options.rules.force_overwrite_default_scheduler) == ("hami-scheduler", False)
-    assert (options.times.ttl, options.times.placement_ttl, options.charge_timeout, options.max_ledger) == (
+    assert (options.bounds.ttl, options.bounds.placement_ttl, options.charge_timeout, options.bounds.most) == (
         50,
         60,
         2,

@@ -21,7 +21,7 @@ from hami_webhook.kube.objects import Pod, ResourceQuota
 from hami_webhook.quota.account import ChargeRequest
 from hami_webhook.quota.admission_charger import AdmissionCharger, Charged
 from hami_webhook.quota.pricing import NoCapacity, waiting_charge
-from hami_webhook.quota.recompute import Recomputer, Times
+from hami_webhook.quota.recompute import PodReader, Recomputer
 from hami_webhook.quota.sources import ResourceQuotas
 from hami_webhook.quota.store import QuotaStore
 
@@ -110,7 +110,7 @@ async def charged(
     created: set[str] = set()
     for each in watched:
         store = QuotaStore(ResourceQuotas(cluster), VENDORS, clock=clock, cache=each, jitter=dice.random)
-        recomputer = Recomputer(store, cluster, VENDORS, NoCapacity(), clock=clock, times=Times())
+        recomputer = Recomputer(store, PodReader(cluster), VENDORS, NoCapacity(), clock=clock)
         chargers.append(
             AdmissionCharger(
                 store, clock=clock, recompute=recomputer.inline, shows=lambda account, uid, entry: uid in created
