@@ -44,9 +44,9 @@ async def read_allowed(cluster: Cluster, namespace: str) -> LiveReading:
     """
     bundle = Bundle()
     unseen = {}
-    reads = await asyncio.gather(*(_read(cluster, kind, namespace) for kind, _, _ in KINDS))
-    for (kind, word, group), (items, lacking) in zip(KINDS, reads, strict=True):
-        getattr(bundle, group).extend(loaded(word, items))
+    reads = await asyncio.gather(*(_read(cluster, kind, namespace) for kind, _ in KINDS))
+    for (kind, group), (items, lacking) in zip(KINDS, reads, strict=True):
+        getattr(bundle, group).extend(loaded(kind, items))
         if lacking:
             unseen[kind] = lacking
     return LiveReading(bundle, unseen)

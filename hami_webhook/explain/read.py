@@ -18,14 +18,14 @@ from hami_webhook.scheduling.placer import SchedulingPolicies
 from hami_webhook.simulate.simulation import Simulation
 
 KINDS = (
-    (Kind.NODES, "Node", "nodes"),
-    (Kind.PODS, "Pod", "pods"),
-    (Kind.RESOURCE_QUOTAS, "ResourceQuota", "quotas"),
-    (Kind.ACCELERATOR_QUOTAS, "AcceleratorQuota", "accelerator_quotas"),
-    (Kind.NAMESPACES, "Namespace", "namespaces"),
-    (Kind.DEVICES, "Device", "devices"),
-    (Kind.POD_DISRUPTION_BUDGETS, "PodDisruptionBudget", "disruption_budgets"),
-    (Kind.PRIORITY_CLASSES, "PriorityClass", "priority_classes"),
+    (Kind.NODES, "nodes"),
+    (Kind.PODS, "pods"),
+    (Kind.RESOURCE_QUOTAS, "quotas"),
+    (Kind.ACCELERATOR_QUOTAS, "accelerator_quotas"),
+    (Kind.NAMESPACES, "namespaces"),
+    (Kind.DEVICES, "devices"),
+    (Kind.POD_DISRUPTION_BUDGETS, "disruption_budgets"),
+    (Kind.PRIORITY_CLASSES, "priority_classes"),
 )
 _OPTIONAL = (Kind.ACCELERATOR_QUOTAS, Kind.DEVICES, Kind.POD_DISRUPTION_BUDGETS, Kind.PRIORITY_CLASSES)
 
@@ -46,20 +46,20 @@ async def read_cluster(kubeconfig: str) -> Bundle:
 
     bundle = Bundle()
     async with KubernetesCluster(await connect(kubeconfig), decode=decode_kept) as cluster:
-        for kind, word, group in KINDS:
+        for kind, group in KINDS:
             try:
                 listing = await cluster.list(kind)
             except (NotFound, Forbidden):
                 if kind in _OPTIONAL:
                     continue
                 raise
-            getattr(bundle, group).extend(loaded(word, listing.items))
+            getattr(bundle, group).extend(loaded(kind, listing.items))
     return bundle
 
 
-def loaded(word: str, items: Iterable[Mapping[str, Any]]) -> list[LoadedObject]:
-    """Listed objects of the kind that `word` names, which lists leave out."""
-    return [LoadedObject({"apiVersion": "v1", "kind": word, **item}, "the API server", 0) for item in items]
+def loaded(kind: Kind, items: Iterable[Mapping[str, Any]]) -> list[LoadedObject]:
+    """Listed objects, with their kind, which lists leave out."""
+    return [LoadedObject({"apiVersion": "v1", "kind": kind.singular, **item}, "the API server", 0) for item in items]
 
 
 class Explainer:
