@@ -134,7 +134,7 @@ class Core:
         self.quotas = store(ResourceQuotas(cluster), self.caches)
         self.accelerator_quotas = store(AcceleratorQuotas(cluster, accelerator_quotas.labels), accelerator_quotas)
         self.stores = QuotaStores(self.quotas, self.accelerator_quotas)
-        pods = PodReader(cluster, self.state.observed)
+        pods = PodReader(cluster, self.state)
 
         def recomputer(store: QuotaStore, durations: Histogram | None = None) -> Recomputer:
             return Recomputer(
@@ -156,7 +156,7 @@ class Core:
             return AdmissionCharger(
                 store,
                 clock=clock,
-                recompute=recomputer.inline,
+                recomputer=recomputer,
                 sleep=sleep,
                 timeout=options.charge_timeout,
                 max_ledger=options.bounds.most,

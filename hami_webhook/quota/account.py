@@ -298,11 +298,15 @@ class Rejected(Exception):
 
 
 class NeedsRecompute(Rejected):
-    """A quota must be recomputed before it can be charged: used is unknown, or the ledger is full."""
+    """A quota must be recomputed before it can be charged: used is unknown, or the ledger is full.
 
-    def __init__(self, quota: str) -> None:
+    `full`: or it has no room by what it shows, which may be that of pods that are gone.
+    """
+
+    def __init__(self, quota: str, *, full: bool = False) -> None:
         super().__init__(quota)
         self.quota = quota
+        self.full = full
 
 
 def verify(answer: ResourceQuota, patch: Mapping[str, Any]) -> None:

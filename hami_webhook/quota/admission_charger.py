@@ -15,6 +15,7 @@ import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
+from typing import Protocol
 
 from prometheus_client import Gauge, Histogram
 
@@ -70,8 +71,18 @@ class Charged:
 
 
 Outcome = Charged | Refusal
-Recompute = Callable[[str, str, bool], Awaitable[QuotaAccount]]
-"""Recompute one quota inline, by namespace and name, and write it or not; its account. May raise `ClusterError`."""
+
+
+class InlineRecomputer(Protocol):
+    """Recomputes one quota in the course of a charge, and writes it or not. May raise `ClusterError`."""
+
+    async def inline(self, scope: str, name: str, write: bool) -> QuotaAccount:
+        """Its account as it is then."""
+        ...
+
+    async def before_refusal(self, scope: str, name: str, write: bool) -> QuotaAccount | None:
+        """The same where that may make room, else None."""
+        ...
 
 
 @dataclass(slots=True)
@@ -102,7 +113,7 @@ class AdmissionCharger:
         store: QuotaStore,
         *,
         clock: Callable[[], float],
-        recompute: Recompute,
+        recomputer: InlineRecomputer,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
         timeout: float = 3.0,
         max_ledger: int = 1000,
@@ -111,7 +122,7 @@ class AdmissionCharger:
     ) -> None:
         self._store = store
         self._clock = clock
-        self._recompute = recompute
+        self._recomputer = recomputer
         self._sleep = sleep
         self._timeout = timeout
         self._max_ledger = max_ledger
@@ -262,7 +273,8 @@ class AdmissionCharger:
                 recomputed[need.quota] = None  # it is tried once, whatever comes of it
                 for_real = not all(request.dry_run for request in requests)
                 with contextlib.suppress(ClusterError):  # then the evaluation says that the status is unknown
-                    made = await self._recompute(scope, need.quota, for_real)
+                    recompute = self._recomputer.before_refusal if need.full else self._recomputer.inline
+                    made = await recompute(scope, need.quota, for_real)
                     recomputed[need.quota] = None if for_real else made
 
     def _evaluated(

@@ -151,6 +151,8 @@ class _Charging:
         over = account.overrun(self._charge, known.amounts if known and raised else None)
         # before the ledger's room: who is over the quota is told so, and not to try again
         if over and account.enforced:
+            if account.quota.namespaces is not None and not self._recomputed:
+                raise NeedsRecompute(account.name, full=True)
             return refuse_overrun(account, self._charge, over)
         if over:
             self.observed.append(refuse_overrun(account, self._charge, over))

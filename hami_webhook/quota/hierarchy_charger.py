@@ -84,7 +84,8 @@ class HierarchyCharger:
             return await self._own.charge(request, until - self._clock(), known.own if unread else None)
         chargers = (self._own, self._accelerator_quotas)
         # what would be charged in vain to the first has to be taken out again
-        first, second = reversed(chargers) if self._accelerator_quotas.refuses(request, shared) else chargers
+        shared_first = self._accelerator_quotas.refuses(request, shared) and not self._own.refuses(request, known.own)
+        first, second = reversed(chargers) if shared_first else chargers
         charged = await first.charge(request, until - self._clock())
         if isinstance(charged, Refusal):
             return charged

@@ -14,7 +14,7 @@ import contextlib
 from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple, Protocol
 
 from prometheus_client import Histogram
 
@@ -38,6 +38,12 @@ _RETRIES = Retries(attempts=6, first=0.05, longest=1.0)
 """Fewer and with longer pauses than those of a charge: each attempt costs a list of the namespace's pods."""
 
 _ONCE = Retries(attempts=1, first=0.0, longest=0.0)
+
+_PAUSE_PER_SECOND = 4
+"""Seconds between two recomputes before refusals for each second that one takes."""
+
+_LONGEST_PAUSE = 0.5
+"""Seconds that a refusal waits for its recompute, beside what that takes: a charge has three."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,12 +224,35 @@ def assumption_expires_at(pod: Pod, placement_ttl: float) -> float | None:
     return int(pod.annotations[TIME][:18]) + placement_ttl
 
 
-class PodReader:
-    """Lists pods live. `cached` has pods read before, by UID: one of the same version needn't be read again."""
+class KnownPods(Protocol):
+    """The pods that a watch has shown. `gone` are the ledger ids of those that are gone."""
 
-    def __init__(self, cluster: Cluster, cached: Callable[[str], Pod | None] = lambda uid: None) -> None:
+    @property
+    def gone(self) -> Container[str]: ...
+    @property
+    def departures(self) -> int:
+        """How many pods were seen to end or to go."""
+        ...
+
+    def observed(self, uid: str) -> Pod | None: ...
+
+
+class NoPods:
+    """No watch shows any."""
+
+    gone: Container[str] = ()
+    departures = 0
+
+    def observed(self, uid: str) -> Pod | None:
+        return None
+
+
+class PodReader:
+    """Lists pods live; one of the version that is `known` needn't be read again."""
+
+    def __init__(self, cluster: Cluster, known: KnownPods | None = None) -> None:
         self._cluster = cluster
-        self._cached = cached
+        self.known = known or NoPods()
 
     async def of(self, namespaces: Collection[str]) -> list[Pod]:
         """The pods of namespaces, listed one by one where they are few, else all at once. Raises `ClusterError`."""
@@ -233,7 +262,7 @@ class PodReader:
         else:
             lists = (self._cluster.list(Kind.PODS, namespace) for namespace in sorted(namespaces))
             items = [item for listing in await asyncio.gather(*lists) for item in listing.items]
-        return read_pods(items, self._cached)
+        return read_pods(items, self.known.observed)
 
 
 def read_pods(items: Sequence[Any], cached: Callable[[str], Pod | None] = lambda uid: None) -> list[Pod]:
@@ -260,6 +289,14 @@ def recompute_durations() -> Histogram:
     return histograms.durations("hami_webhook_quota_recompute_seconds", "Time to recompute a quota.")
 
 
+class _BeforeRefusal(NamedTuple):
+    """When a recompute before a refusal ended, how many seconds it took, and how many pods had departed before."""
+
+    departures: int
+    ended: float
+    took: float
+
+
 class Recomputer:
     """Recomputes quotas against the cluster, each step on the wire: get, list, compute, patch.
 
@@ -284,6 +321,7 @@ class Recomputer:
         self._capacity = capacity
         self._clock = clock
         self._bounds = bounds = bounds or LedgerBounds()
+        self._before_refusals: dict[str, _BeforeRefusal] = {}
         self._deleted = deleted or DeletedLedgers(bounds.ttl, clock)
         self.durations = durations or recompute_durations()
 
@@ -292,14 +330,15 @@ class Recomputer:
         scope: str,
         name: str,
         lost: Callable[[QuotaAccount], Mapping[str, Entry]] = lambda account: {},
-        gone: Container[str] = (),
+        gone: Container[str] | None = None,
         *,
         write: bool = True,
     ) -> Recomputed:
         """Put one quota's account right, or only say how it is; `ClusterError`: `Conflict` after six of them.
 
-        `lost` says which entries were wiped from the ledger of the account as read; `gone` as in `recompute`. Each
-        attempt has a turn of its own, so that charges of this process don't wait for the pauses between them.
+        `lost` says which entries were wiped from the ledger of the account as read; `gone` is as in `recompute`, else
+        what the caches show. Each attempt has a turn of its own, so that charges of this process don't wait for the
+        pauses between them.
         """
         for conflicts in range(1, _RETRIES.attempts):
             try:
@@ -314,12 +353,34 @@ class Recomputer:
         """The recompute in the course of a charge, which has the turn: the account as it is then to be."""
         return (await self._attempt(scope, name, write=write, retries=_RETRIES)).after
 
+    async def before_refusal(self, scope: str, name: str, write: bool = True) -> QuotaAccount | None:
+        """As `inline`, before a quota refuses what may fit, as pods are gone that it counts still; None if none are.
+
+        No more than a fifth of the time is spent on it: it waits for its turn, and leaves a quota as it is that others
+        recomputed lately and that takes long.
+        """
+        last = self._before_refusals.get(name)
+        departures = self._pods.known.departures
+        if last is not None:
+            if last.departures == departures:
+                return None
+            pause = last.ended + _PAUSE_PER_SECOND * last.took - self._clock()
+            if pause > _LONGEST_PAUSE:
+                return None
+            if pause > 0:
+                await self._store.pause(pause)
+        began, departures = self._clock(), self._pods.known.departures
+        account = await self.inline(scope, name, write)
+        ended = self._clock()
+        self._before_refusals[name] = _BeforeRefusal(departures, ended, ended - began)
+        return account
+
     async def _attempt(
         self,
         scope: str,
         name: str,
         lost: Callable[[QuotaAccount], Mapping[str, Entry]] = lambda account: {},
-        gone: Container[str] = (),
+        gone: Container[str] | None = None,
         *,
         write: bool,
         retries: Retries = _ONCE,
@@ -339,7 +400,10 @@ class Recomputer:
                 raise NotFound(f'resourcequotas "{name}" not found')
             now = self._clock()
             wiped = {**self._deleted.entries(account), **lost(account)}
-            result = recompute(account, snapshot.pods, self._vendors, self._capacity, now, self._bounds, wiped, gone)
+            departed = gone or self._pods.known.gone
+            result = recompute(
+                account, snapshot.pods, self._vendors, self._capacity, now, self._bounds, wiped, departed
+            )
             return {name: result.after} if write else {}, result
 
         result = await self._store.update(scope, change, retries=retries, names=[name], list_pods=list_pods)

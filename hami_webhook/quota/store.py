@@ -307,6 +307,9 @@ class QuotaStore:
                     self._note(scope, {}).adapt()
                 return result
 
+    async def pause(self, seconds: float) -> None:
+        await self._sleep(seconds)
+
     async def back_off(self, conflicts: int, retries: Retries) -> None:
         """The pause after so many conflicts in a row."""
         await self._sleep(self._jitter() * retries.bound(conflicts))

@@ -32,6 +32,7 @@ from hami_webhook.kube.objects import Node, Pod
 from hami_webhook.quota.account import QuotaAccount
 from hami_webhook.quota.budget import placed_by_others
 from hami_webhook.quota.card_selection import CardSelection
+from hami_webhook.quota.ledger import charge_ids
 from hami_webhook.quota.placed_charges import PlacedCharges
 from hami_webhook.scheduling.device_classes import DeviceClassIndex
 from hami_webhook.scheduling.generations import Generations
@@ -58,8 +59,8 @@ _TIME_DIGITS = 18
 _GIVEN_UP = 8
 """As many placements that a pod gave up are known again: events of them may still be on their way."""
 
-_GONE = 4096
-"""As many pods that are gone are remembered, so that no late answer brings them back."""
+_GONE = 8192
+"""As many ids of pods that are gone are remembered: no late answer brings them back, and no ledger keeps them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +89,8 @@ class ClusterCache:
         self._unbound: dict[str, float] = {}
         self._given_up: dict[str, list[Mapping[str, str]]] = {}
         self._assumed: dict[str, AssumedPod] = {}
-        self._gone: OrderedDict[str, None] = OrderedDict()
+        self.gone: OrderedDict[str, None] = OrderedDict()
+        """The ledger ids of pods that are gone, the latest last."""
         self._problems: dict[tuple[str, str], Problem] = {}
         self._due: list[tuple[float, str]] = []
         self.generations = Generations()
@@ -99,6 +101,8 @@ class ClusterCache:
         """The latest time that was passed in."""
         self.version = 0
         """Grows with every change of a node or its Device object; its pods don't count."""
+        self.departures = 0
+        """How many pods were seen to end or to go since the beginning: quotas may count less from then on."""
         self.lapses = 0
         """How many placements lapsed unbound since the beginning."""
         self._node_watchers: list[Callable[[str], None]] = []
@@ -146,19 +150,22 @@ class ClusterCache:
 
     def set_pod(self, pod: Pod, now: float) -> None:
         """A pod was added or changed. Events of one pod come in order, but may be late: see `assume`."""
-        self._gone.pop(pod.uid, None)
+        self.gone.pop(pod.uid, None)
         before = self._pods.get(pod.uid)
         if before is not None and before.namespace != pod.namespace:
             self.remove_pod(pod.uid)
-            self._gone.pop(pod.uid, None)
+            self.gone.pop(pod.uid, None)
         if pod.node_name:
             self._given_up.pop(pod.uid, None)
+        if pod.terminal and before is not None and not before.terminal:
+            self.departures += 1
         self._keep(self._as_assumed(pod), now)
 
     def remove_pod(self, uid: str) -> None:
         """A pod is gone."""
         pod = self._pods.pop(uid, None)
         if pod is not None:
+            self.departures += 1
             self._charges.gone(pod.namespace, uid)
             pods = self._by_namespace[pod.namespace]
             del pods[uid]
@@ -168,17 +175,17 @@ class ClusterCache:
         self._given_up.pop(uid, None)
         self._assumed.pop(uid, None)
         self._release(uid)
-        if uid:
-            self._gone[uid] = None
-            if len(self._gone) > _GONE:
-                self._gone.popitem(last=False)
+        for identity in charge_ids(uid, {} if pod is None else pod.annotations) if uid else ():
+            self.gone[identity] = None
+            if len(self.gone) > _GONE:
+                self.gone.popitem(last=False)
 
     def assume(self, pod: Pod, now: float) -> None:
         """A placement is being written, or was just written, on the pod, which carries it here: it counts from now on,
         even if it reads like one given up before. Whatever lacks it is older, until an event shows it or the pod bound,
         it is forgotten, or it lapses. Nothing happens if the pod is known to be gone.
         """
-        if pod.uid in self._gone:
+        if pod.uid in self.gone:
             return
         annotations = written(pod)
         known = self._assumed.get(pod.uid)

@@ -50,8 +50,8 @@ class Desk:
         others = QuotaStore(ResourceQuotas(self.cluster), vendors(), **common, jitter=lambda: 1.0)
         self.recomputer = Recomputer(others, PodReader(self.cluster), vendors(), NoCapacity(), clock=lambda: self.now)
         recomputer = self.recomputer
-        self.charger = AdmissionCharger(self.store, recompute=recomputer.inline, **common, **how)
-        self.rival = AdmissionCharger(others, clock=lambda: self.now, recompute=recomputer.inline)
+        self.charger = AdmissionCharger(self.store, recomputer=recomputer, **common, **how)
+        self.rival = AdmissionCharger(others, clock=lambda: self.now, recomputer=recomputer)
 
     def quotas(self, scope: str) -> Sequence[ResourceQuota]:
         return self.cached or ()

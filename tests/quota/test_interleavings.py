@@ -118,7 +118,7 @@ def charger_on(env: InterleavingEnv, cache: LaggingCache | None = None) -> Admis
         ResourceQuotas(env.cluster), VENDORS, clock=lambda: NOON, cache=cache, sleep=env.claim, jitter=lambda: 0.5
     )
     recomputer = Recomputer(store, PodReader(env.cluster), VENDORS, NoCapacity(), clock=lambda: NOON)
-    return AdmissionCharger(store, clock=lambda: NOON, recompute=recomputer.inline, sleep=env.claim, timeout=1e6)
+    return AdmissionCharger(store, clock=lambda: NOON, recomputer=recomputer, sleep=env.claim, timeout=1e6)
 
 
 async def foreign_writer(env: InterleavingEnv, count: int) -> None:
@@ -205,7 +205,7 @@ def test_a_batch_admits_what_single_requests_in_its_order_admit(sizes: list[int]
             )
         store = QuotaStore(ResourceQuotas(cluster), VENDORS, clock=lambda: NOON)
         recomputer = Recomputer(store, PodReader(cluster), VENDORS, NoCapacity(), clock=lambda: NOON)
-        charger = AdmissionCharger(store, clock=lambda: NOON, recompute=recomputer.inline)
+        charger = AdmissionCharger(store, clock=lambda: NOON, recomputer=recomputer)
         if together:
             outcomes = await asyncio.gather(*map(charger.charge, with_limits))
             assert charger.counts.writes <= len(hards)

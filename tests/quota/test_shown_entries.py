@@ -43,7 +43,7 @@ class Watched(InterleavingEnv):
         return AdmissionCharger(
             QuotaStore(ResourceQuotas(self.cluster), VENDORS, clock=lambda: NOON, sleep=self.claim, jitter=lambda: 0.5),
             clock=lambda: NOON,
-            recompute=self.recomputer().inline,
+            recomputer=self.recomputer(),
             sleep=self.claim,
             timeout=1e6,
             shows=self.shows,

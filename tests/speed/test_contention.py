@@ -113,7 +113,7 @@ async def charged(
         recomputer = Recomputer(store, PodReader(cluster), VENDORS, NoCapacity(), clock=clock)
         chargers.append(
             AdmissionCharger(
-                store, clock=clock, recompute=recomputer.inline, shows=lambda account, uid, entry: uid in created
+                store, clock=clock, recomputer=recomputer, shows=lambda account, uid, entry: uid in created
             )
         )
     waiting = list(range(PODS))
