@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Protocol
 
+from hami_webhook.kube.event_reasons import EventReason
+
 JSON = dict[str, Any]
 
 LONGEST_SILENCE = 150.0
@@ -139,7 +141,7 @@ class EventNote:
     name: str
     uid: str
     type: str
-    reason: str
+    reason: EventReason
     message: str
     times: int = field(default=1, compare=False)
 

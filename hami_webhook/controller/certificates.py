@@ -28,6 +28,7 @@ from hami_webhook.cluster.api import JSON, AlreadyExists, Cluster, ClusterError,
 from hami_webhook.controller.loops import Sleep, repeat
 from hami_webhook.controller.object_events import ObjectEvents
 from hami_webhook.controller.webhooks import CONFIGURATIONS, webhooks_of
+from hami_webhook.kube.event_reasons import EventReason
 
 logger = logging.getLogger(__name__)
 
@@ -230,7 +231,7 @@ class CertRotator:
             raise pki.PkiError(problem)
         return secret
 
-    async def _report(self, secret: JSON, reason: str, problem: str) -> None:
+    async def _report(self, secret: JSON, reason: EventReason, problem: str) -> None:
         target, uid = self._target, str(secret["metadata"].get("uid", ""))
         await self._object_events.warn("Secret", target.namespace, target.secret, uid, reason, problem)
 

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from hami_webhook.cluster_view import ClusterView
 from hami_webhook.controller.loops import Sleep, contained, repeat
 from hami_webhook.controller.object_events import ObjectEvents
+from hami_webhook.kube.event_reasons import EventReason
 from hami_webhook.kube.objects import Node
 
 EVERY = 30.0
@@ -43,7 +44,7 @@ class MixedManagerAudit:
                 await asyncio.sleep(0)
 
 
-def remarks(view: ClusterView, node: Node) -> Iterator[tuple[str, str]]:
+def remarks(view: ClusterView, node: Node) -> Iterator[tuple[EventReason, str]]:
     """GPU managers that get in each other's way on a node: the reason of the event, and a sentence."""
     mixed = view.vendors.mixing.remark(node, view.state.device(node.name))
     if mixed:

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Collection
 
 from hami_webhook.cluster.api import Cluster, ClusterError, EventNote
+from hami_webhook.kube.event_reasons import EventReason
 
 logger = logging.getLogger(__name__)
 
@@ -17,17 +18,17 @@ class ObjectEvents:
     def __init__(self, cluster: Cluster, counts: Counter[str]) -> None:
         self._cluster = cluster
         self._counts = counts
-        self._recorded: dict[str, dict[str, str]] = {}
+        self._recorded: dict[str, dict[tuple[EventReason, str], str]] = {}
 
     async def warn(
-        self, kind: str, namespace: str, name: str, uid: str, reason: str, message: str, topic: str = ""
+        self, kind: str, namespace: str, name: str, uid: str, reason: EventReason, message: str, topic: str = ""
     ) -> None:
         """Record an event unless its message is the last one of its reason, or of its reason and `topic`.
 
         An empty message means that the problem is over, so that the next one is recorded whatever it is.
         """
         recorded = self._recorded.setdefault(uid, {})
-        key = f"{reason} {topic}".strip()
+        key = (reason, topic)
         if recorded.get(key, "") == message:
             return
         recorded[key] = message
@@ -47,9 +48,9 @@ class ObjectEvents:
         self._counts[note.reason] += note.times
         return True
 
-    def reasons(self, uid: str) -> Collection[str]:
+    def reasons(self, uid: str) -> Collection[EventReason]:
         """The reasons of the last messages of an object."""
-        return tuple(self._recorded.get(uid, ()))
+        return {reason for reason, _ in self._recorded.get(uid, ())}
 
     def forget(self, uid: str) -> None:
         """Forget an object that was deleted."""

@@ -13,6 +13,7 @@ from hami_webhook.cluster.api import Cluster, ClusterError, EventNote, Kind
 from hami_webhook.controller.informers import Subscriptions
 from hami_webhook.controller.loops import Sleep
 from hami_webhook.controller.object_events import ObjectEvents
+from hami_webhook.kube.event_reasons import EventReason
 from hami_webhook.kube.objects import Pod
 from hami_webhook.scheduling.cluster_cache import ClusterCache
 
@@ -46,13 +47,13 @@ class OwnPod:
         self._sleep = sleep
         self._changed = asyncio.Event()
 
-    async def warn(self, reason: str, message: str) -> None:
+    async def warn(self, reason: EventReason, message: str) -> None:
         """Record a Warning event on the pod, once it is in the cache."""
         while (pod := self._find()) is None:
             await self._sleep(_PAUSE)
         await self._object_events.warn("Pod", self._namespace, self._name, pod.uid, reason, message)
 
-    async def record(self, reason: str, message: str) -> None:
+    async def record(self, reason: EventReason, message: str) -> None:
         """Record a Warning event on the pod now, each time; without its UID while it isn't in the cache."""
         pod = self._find()
         uid = pod.uid if pod is not None else ""

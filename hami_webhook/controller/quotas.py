@@ -23,6 +23,7 @@ from hami_webhook.controller.ledger_history import LedgerHistory
 from hami_webhook.controller.object_events import ObjectEvents
 from hami_webhook.devices.model import NodeView
 from hami_webhook.devices.placement_annotations import NODE, TIME
+from hami_webhook.kube.event_reasons import EventReason
 from hami_webhook.kube.objects import Pod, ResourceQuota
 from hami_webhook.quota.account import QuotaAccount
 from hami_webhook.quota.enforcement import ENFORCEMENT
@@ -398,7 +399,9 @@ class QuotaReconciler:
         if times and not await self._object_events.record(note):
             self._observed[quota.uid] += times
 
-    async def _record(self, kind: str, about: Pod | ResourceQuota, reason: str, message: str, topic: str = "") -> None:
+    async def _record(
+        self, kind: str, about: Pod | ResourceQuota, reason: EventReason, message: str, topic: str = ""
+    ) -> None:
         await self._object_events.warn(kind, about.namespace, about.name, about.uid, reason, message, topic)
 
     def _quota_facts(self, pod: Pod) -> tuple[object, ...]:

@@ -19,6 +19,7 @@ from hami_webhook.controller.loops import Sleep, repeat
 from hami_webhook.controller.match_conditions import match_conditions
 from hami_webhook.controller.object_events import ObjectEvents
 from hami_webhook.devices.registry import Vendors
+from hami_webhook.kube.event_reasons import EventReason
 
 logger = logging.getLogger(__name__)
 
@@ -179,7 +180,7 @@ class WebhookReconciler:
             return hook
         return {**hook, "matchConditions": wanted}
 
-    async def _warn(self, kind: Kind, uid: str, reason: str, message: str) -> None:
+    async def _warn(self, kind: Kind, uid: str, reason: EventReason, message: str) -> None:
         await self._object_events.warn(CONFIGURATIONS[kind], "", self._name, uid, reason, message)
 
 

@@ -14,6 +14,7 @@ from typing import Any, Protocol
 
 from hami_webhook.devices.keys import NO_KEYS, DeviceKeys
 from hami_webhook.kube.draft import PodDraft
+from hami_webhook.kube.event_reasons import EventReason
 from hami_webhook.kube.objects import Node, Pod
 
 
@@ -198,7 +199,7 @@ class ForeignScheduler:
         """Where the scheduler would place a requesting pod, and with which cards."""
         raise NotImplementedError
 
-    def remarks(self, node: Node, node_lister: NodeLister) -> Iterable[tuple[str, str]]:
+    def remarks(self, node: Node, node_lister: NodeLister) -> Iterable[tuple[EventReason, str]]:
         """What is wrong on a node, for warning events on it: reasons, each with a sentence."""
         return ()
 

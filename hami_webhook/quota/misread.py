@@ -11,6 +11,7 @@ from hami_webhook.devices.keys import MEBIBYTE, Dimension
 from hami_webhook.devices.registry import Vendors
 from hami_webhook.devices.vendor import Vendor
 from hami_webhook.kube import scopes
+from hami_webhook.kube.event_reasons import EventReason
 from hami_webhook.kube.objects import Pod, ResourceQuota
 from hami_webhook.kube.quantity import Quantity, is_binary, parse_whole
 from hami_webhook.quota.account import QuotaAccount
@@ -32,6 +33,7 @@ _ANY_POD = Pod(namespace="", name="", uid="", labels={}, annotations={}, contain
 class Reason(Enum):
     """The reason of the event about a misreading."""
 
+    _value_: EventReason
     KEY = "QuotaMisread"
     UNIT = "QuotaUnitSuspicious"
     MIXED = "QuotaMixed"

@@ -12,6 +12,7 @@ from collections.abc import Callable
 
 from hami_webhook.cluster.api import Cluster, ClusterError, EventNote
 from hami_webhook.cluster.rate import in_background
+from hami_webhook.kube.event_reasons import EventReason
 from hami_webhook.kube.objects import Pod
 
 logger = logging.getLogger(__name__)
@@ -33,7 +34,7 @@ class EventRecorder:
         self._tokens = _NORMAL_BURST
         self._refilled = clock()
 
-    def record(self, pod: Pod, kind: str, reason: str, message: str) -> None:
+    def record(self, pod: Pod, kind: str, reason: EventReason, message: str) -> None:
         """Have an event recorded on the pod; `kind` is Normal or Warning. Needs a running event loop."""
         if kind == "Normal" and not self._may_record_normal():
             return

@@ -19,6 +19,7 @@ from hami_webhook.cluster.api import ClusterError, Conflict, Kind, Unavailable
 from hami_webhook.devices.model import BadRequest, NodeView, Rows
 from hami_webhook.devices.placement_annotations import BIND_PHASE, NODE, placement_counts
 from hami_webhook.devices.reasons import RESOURCE_QUOTA_NOT_FIT, Rejection
+from hami_webhook.kube.event_reasons import EventReason
 from hami_webhook.kube.objects import MalformedObject, Namespace, Pod, ResourceQuota, is_label_value
 from hami_webhook.logs import TRACE, of_pod
 from hami_webhook.policy.evaluation import PolicyViolation
@@ -481,7 +482,7 @@ class Placer:
             self.record(pod, "Warning", "FilteringFailed", message)
         return Unschedulable(failed)
 
-    def record(self, pod: Pod, kind: str, reason: str, message: str) -> None:
+    def record(self, pod: Pod, kind: str, reason: EventReason, message: str) -> None:
         """Have an event recorded on the pod; `kind` is Normal or Warning."""
         if self.events is not None:
             self.events.record(pod, kind, reason, message)

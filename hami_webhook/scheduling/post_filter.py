@@ -14,11 +14,12 @@ import logging
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import NoReturn, TypeVarTuple
+from typing import Final, NoReturn, TypeVarTuple
 
 from hami_webhook.cluster.api import JSON, ClusterError, Conflict, EventNote, Kind, NotFound, Unavailable
 from hami_webhook.devices.placement_annotations import NOMINATED_NODE, NOMINATED_UNTIL
 from hami_webhook.kube.disruption import PodDisruptionBudget
+from hami_webhook.kube.event_reasons import EventReason
 from hami_webhook.kube.objects import Pod, ResourceQuota, format_time
 from hami_webhook.logs import of_pod
 from hami_webhook.scheduling.event_recorder import record_event
@@ -55,11 +56,11 @@ _TOLD = 10
 OUTCOMES = ("evicting", "waiting", "dry-run", "no-candidates", "policy-never", "limited", "failed")
 """What is decided for a pod that no node takes, and evictions that failed."""
 
-REASON_PREEMPTED = "Preempted"
-REASON_PREEMPTING = "Preempting"
-REASON_DRY_RUN = "PreemptionDryRun"
-REASON_FAILED = "PreemptionFailed"
-REASON_LIMITED = "PreemptionLimited"
+REASON_PREEMPTED: Final = "Preempted"
+REASON_PREEMPTING: Final = "Preempting"
+REASON_DRY_RUN: Final = "PreemptionDryRun"
+REASON_FAILED: Final = "PreemptionFailed"
+REASON_LIMITED: Final = "PreemptionLimited"
 
 
 @dataclass(frozen=True, slots=True)
@@ -414,7 +415,7 @@ class Preemption:
         except ClusterError as error:
             logger.warning("the nomination can't be withdrawn", extra={**of_pod(pod), "reason": str(error)})
 
-    async def _record(self, pod: Pod, kind: str, reason: str, message: str) -> None:
+    async def _record(self, pod: Pod, kind: str, reason: EventReason, message: str) -> None:
         note = EventNote("Pod", pod.namespace, pod.name, pod.uid, kind, reason, message)
         await record_event(self._cluster, note)
 

@@ -19,6 +19,7 @@ from hami_webhook.integrations.volcano.placement import predict
 from hami_webhook.integrations.volcano.registration import Registry
 from hami_webhook.integrations.volcano.vgpu_cards import VolcanoCards
 from hami_webhook.kube.draft import ContainerDraft, PodDraft
+from hami_webhook.kube.event_reasons import EventReason
 from hami_webhook.kube.objects import Container, Node, Pod
 from hami_webhook.kube.quantity import parse_whole
 
@@ -77,12 +78,12 @@ class Volcano(ForeignScheduler):
     def predict(self, pod: Pod, node_lister: NodeLister, now: float) -> Prediction | NoNode:
         return predict(self._cards, self._registry, pod, node_lister, now)
 
-    def remarks(self, node: Node, node_lister: NodeLister) -> Iterable[tuple[str, str]]:
+    def remarks(self, node: Node, node_lister: NodeLister) -> Iterable[tuple[EventReason, str]]:
         """MIG instances that more than one live entry names (section 13)."""
         return _held_twice(node, node_lister)
 
 
-def _held_twice(node: Node, node_lister: NodeLister) -> Iterator[tuple[str, str]]:
+def _held_twice(node: Node, node_lister: NodeLister) -> Iterator[tuple[EventReason, str]]:
     holders: dict[str, list[str]] = {}
     for pod in node_lister.foreign_pods_on(node.name):
         for row in rows_of(pod, node_lister.now) or ():
