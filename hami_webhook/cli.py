@@ -61,7 +61,7 @@ _UNUSABLE = (UsageError, ClusterError, ConfigError, LoadError, UnknownPod, pki.P
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a verb; the exit status."""
-    return run_verb("hami-webhook", _parser().parse_args(argv), _UNUSABLE)
+    return run_verb("hami-webhook", parser().parse_args(argv), _UNUSABLE)
 
 
 def scheduler(argv: Sequence[str] | None = None) -> int:
@@ -73,13 +73,14 @@ def scheduler(argv: Sequence[str] | None = None) -> int:
     return main(["serve", "--extender-bind-address=", "--webhook-configuration=", *arguments])
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = Parser(
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
+    found = Parser(
         prog="hami-webhook",
         description="Admission webhook, quota controller and Fit engine for accelerators shared among pods.",
     )
-    parser.add_argument("--version", action="version", version=f"hami-webhook {__version__}")
-    verbs = parser.add_subparsers(metavar="VERB", required=True)
+    found.add_argument("--version", action="version", version=f"hami-webhook {__version__}")
+    verbs = found.add_subparsers(metavar="VERB", required=True)
 
     verb = verbs.add_parser("serve", help="run the webhook, the quota controller and the scheduler extender")
     add_flags(verb)
@@ -204,7 +205,7 @@ def _parser() -> argparse.ArgumentParser:
 
     verb = verbs.add_parser("version", help="print version, revision and build date")
     verb.set_defaults(run=_version)
-    return parser
+    return found
 
 
 def _add_scheduler_flags(verb: argparse.ArgumentParser) -> None:

@@ -56,7 +56,7 @@ _ACCOUNTS = tuple(setting.name for setting in SETTINGS if setting.name.endswith(
 """The settings that are service accounts, where a name without a namespace is one of this pod's."""
 
 
-class _Ignored(argparse.Action):
+class IgnoredFlag(argparse.Action):
     """Remembers the spelling of a flag that has no effect."""
 
     def __call__(
@@ -89,9 +89,9 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         (old, _IGNORED, _OLD_SWITCHES, _OLD_VALUES),
     ):
         for flag in switches:
-            group.add_argument(*_spellings(flag), dest=dest, action=_Ignored, nargs="?", metavar="BOOL")
+            group.add_argument(*_spellings(flag), dest=dest, action=IgnoredFlag, nargs="?", metavar="BOOL")
         for flag in valued:
-            group.add_argument(*_spellings(flag), dest=dest, action=_Ignored, metavar="VALUE")
+            group.add_argument(*_spellings(flag), dest=dest, action=IgnoredFlag, metavar="VALUE")
 
 
 def resolve(args: argparse.Namespace, env: Mapping[str, str]) -> Settings:
@@ -215,6 +215,8 @@ def _warnings(settings: Settings) -> Iterator[str]:
         yield f"--http_bind {address}: {danger}; {remedy}"
     if settings.profiling:
         yield "--profiling: ignored, there is no pprof to serve"
+    if settings.legacy_metrics:
+        yield "--legacy-metrics: deprecated, and gone in 0.5 at the earliest; use the names that docs/metrics.md has"
     if settings.node_lock_retry_timeout >= settings.request_timeout:
         yield "--node-lock-retry-timeout: isn't shorter than --request-timeout, which ends the bind first"
     if settings.quota_charge_timeout >= settings.request_timeout:

@@ -28,6 +28,9 @@ NODE_INTERNAL_ERROR = "NodeInternalError"
 NODE_UNREGISTERED = "node unregistered"
 SEARCH_LIMIT_EXCEEDED = "SearchLimitExceeded"
 
+LABELS = frozenset(text for name, text in globals().items() if name.isupper() and isinstance(text, str))
+"""All of the above."""
+
 UNRESOLVABLE = frozenset(
     (NODE_UNREGISTERED, NODE_INSUFFICIENT_DEVICE, NODE_INTERNAL_ERROR, CARD_TYPE_MISMATCH, CARD_UUID_MISMATCH)
 )

@@ -12,6 +12,8 @@ from hami_webhook.kube.objects import ResourceQuota, format_time
 from hami_webhook.quota.account import QuotaAccount
 
 EXCEEDED = "Exceeded"
+"""The type of the condition, with its reasons."""
+ABOVE_HARD, WITHIN_HARD = "AboveHard", "WithinHard"
 
 
 @dataclass(slots=True)
@@ -46,7 +48,7 @@ def with_report(
     hard = sorted(account.hard.items())
     over = [f"{key}: used {used[key]}, limited {limit}" for key, limit in hard if used[key] > limit]
     status = "True" if over else "False"
-    reason, message = ("AboveHard", "; ".join(over)) if over else ("WithinHard", "used is within hard")
+    reason, message = (ABOVE_HARD, "; ".join(over)) if over else (WITHIN_HARD, "used is within hard")
     since = format_time(now)
     others: list[Mapping[str, Any]] = []
     for each in quota.report.get("conditions", ()):

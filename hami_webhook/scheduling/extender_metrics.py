@@ -10,8 +10,6 @@ from hami_webhook.devices import reasons
 from hami_webhook.devices.reasons import Rejection
 from hami_webhook.durations import durations
 
-_LABELS = frozenset(value for name, value in vars(reasons).items() if name.isupper() and isinstance(value, str))
-"""The standard reason labels; sentences, which name what a pod wrote, are counted as one."""
 _WAITS = (0.5, 1, 2, 5, 10, 30, 60, 300, 900, 3600, 4 * 3600, 24 * 3600)
 """Upper bounds in seconds for the time from a pod's creation to its binding."""
 
@@ -39,9 +37,9 @@ class ExtenderMetrics:
         )
 
     def refuse(self, rejections: Iterable[Rejection]) -> None:
-        """Count a pod that no node took."""
+        """Count a pod that no node took; sentences, which name what a pod wrote, are counted as one reason."""
         self.refused.inc()
         distinct = {id(rejection): rejection for rejection in rejections}  # many nodes share a rejection
         labels = frozenset[str]().union(*(rejection.labels() for rejection in distinct.values()))
-        for label in {label if label in _LABELS else "other" for label in labels}:
+        for label in {label if label in reasons.LABELS else "other" for label in labels}:
             self.refusals.labels(label).inc()

@@ -116,7 +116,7 @@ def verbs_of(parser: Parser, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple
 
 PROGRAMS = {
     "kubectl hami": (kubectl_hami.parser(), kubectl_hami.main),
-    "hami-webhook": (cli._parser(), cli.main),
+    "hami-webhook": (cli.parser(), cli.main),
 }
 VERBS = [
     pytest.param(program, path, id=" ".join((program, *path)))

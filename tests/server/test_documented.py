@@ -8,6 +8,7 @@ from typing import get_args
 
 from admission.clusters import FULL, quota_cluster
 
+from hack.interface import items
 from hami_webhook.kube import event_reasons
 from hami_webhook.kube.event_reasons import EventReason
 
@@ -21,7 +22,10 @@ async def test_the_metrics_that_are_listed_are_those_that_are_served(tmp_path: P
         text = (await webhook.client.get("/metrics")).text
     first_cells = re.findall(r"^\| (`hami_[^|]*)\|", PAGE, re.MULTILINE)
     listed = re.findall(r"`(\w+)`", "".join(first_cells))
-    assert sorted(listed) == sorted(re.findall(r"^# TYPE (hami_\w+) ", text, re.MULTILINE))
+    served_types = re.findall(r"^# TYPE (hami_\w+) (\w+)$", text, re.MULTILINE)
+    assert sorted(listed) == sorted(name for name, _ in served_types)
+    interface = {item.name: item.detail for item in items() if item.group == "metric"}
+    assert {name: detail.partition(",")[0] for name, detail in interface.items()} == dict(served_types)
 
 
 def test_the_events_that_are_listed_are_those_that_can_be_recorded() -> None:
