@@ -23,13 +23,15 @@ from hami_webhook.cluster.kubernetes import KubernetesCluster
 from .deployment import Kubectl, eventually
 from .helm import CHART, Helm, installed
 from .installation import Cluster, add_card_node, card_pod, check_replicas, device_plugins, system_pods
-from .objects import GPU, JSON, accelerator_quota, namespace, quota
+from .objects import GPU, JSON, MEM, accelerator_quota, add_node, gpu_node, namespace, pod, quota
 from .releases import previous
 from .revisions import Revisions
 
 AMPLE, TIGHT = 1000, 8
 """The cards that the two namespaces may have."""
 NODES = ("cards-1", "cards-2", "cards-3")
+CARD, SMALL_CARD = 24576, 16384
+"""MiB of a card of these nodes, and of a node that comes after the upgrade and goes before the rollback."""
 PACE = 0.4
 """Seconds between two pods of a namespace."""
 KEPT = 40
@@ -129,10 +131,30 @@ class Stream:
         return ""
 
 
+@dataclass(frozen=True)
+class WaitingPods:
+    """Pods for a part of whatever card they will get, and more CPU than a node has: the cards decide what they cost."""
+
+    kubectl: Kubectl
+    space: str
+
+    def add(self, name: str, percent: int) -> None:
+        found = pod(self.space, name, gpu=1, gpumem_percentage=percent)
+        found["spec"]["containers"][0]["resources"]["requests"] = {"cpu": "64"}
+        self.kubectl.apply(found)
+
+    def cost(self, mebibytes: int) -> None:
+        """Wait until they cost their quota so much."""
+        eventually(lambda: self.kubectl.used(self.space)["gpumem"], str(mebibytes), seconds=60)
+
+    def floor_entries(self) -> int:
+        return sum(entry["s"] == "floor" for entry in self.kubectl.ledger(self.space).values())
+
+
 @pytest.fixture
 def nodes(cluster: Cluster) -> Iterator[None]:
     for name in NODES:
-        add_card_node(cluster.kubectl, name, *[24576] * 4)
+        add_card_node(cluster.kubectl, name, *[CARD] * 4)
     yield
     cluster.kubectl("delete", "node", *NODES)
 
@@ -163,7 +185,10 @@ def images(kubectl: Kubectl) -> set[str]:
 def test_upgrade_and_rollback_under_a_stream_of_pods(
     cluster: Cluster, nodes: None, without_events: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Of the version before, the chart is taken, and its program; it had a right less than today's."""
+    """Of the version before, the chart is taken, and its program; it had a right less than today's.
+
+    What pods that wait were charged holds across both: by entries of single pods in 0.2.0, by floor entries since.
+    """
     kubectl = cluster.kubectl
     helm = Helm(cluster.folder, cluster.plane.kubeconfig)
     version = previous()
@@ -180,6 +205,10 @@ def test_upgrade_and_rollback_under_a_stream_of_pods(
     for cards in (AMPLE, TIGHT):
         spaces.append(namespace(kubectl))
         kubectl.apply(quota(spaces[-1], gpu=cards))
+    waiting = WaitingPods(kubectl, namespace(kubectl))
+    kubectl.apply(quota(waiting.space, gpu=AMPLE, mem=AMPLE * CARD))
+    # 0.2.0 has no floor entries and no AcceleratorQuotas
+    knows_both = version.title != "release: 0.2.0"
     arguments = "--set", "image.tag=previous", "--post-renderer", without_events
     with (
         installed(cluster, helm, *arguments, chart=old),
@@ -187,24 +216,44 @@ def test_upgrade_and_rollback_under_a_stream_of_pods(
         Revisions(cluster.plane, spaces[1]) as revisions,
     ):
         began = time.monotonic()
+        waiting.add("before", 50)
+        waiting.cost(CARD // 2)
         with (
             Stream(kubectl.kubeconfig, spaces[0], keep=KEPT, every=1) as ample,
             Stream(kubectl.kubeconfig, spaces[1], keep=0, every=4) as tight,
         ):
             ample.wait(MORE)
             timed("upgrade", CHART, "--set", "image.tag=current")
-            kubectl.apply(accelerator_quota("upgraded", only(spaces[0]), hard={GPU: AMPLE}))
+            add_small_node(kubectl)
+            for name in ("after-1", "after-2"):
+                waiting.add(name, 25)
+            waiting.cost(CARD // 2 + 2 * SMALL_CARD // 4)
+            selector = of_namespaces(spaces[0], waiting.space)
+            kubectl.apply(accelerator_quota("upgraded", selector, hard={GPU: AMPLE, MEM: AMPLE * CARD}))
+            above = SMALL_CARD // 2 + 2 * SMALL_CARD // 4  # the first of them is new to this quota
+            eventually(lambda: used_above(kubectl, waiting.space).get(MEM), str(above), seconds=60)
+            kubectl("delete", "node", "small")
             ample.wait(MORE)
-            eventually(lambda: used_above(kubectl) >= MORE)
-            kubectl("delete", "aq", "upgraded")  # the version before has no right to charge it
+            eventually(lambda: int(used_above(kubectl, spaces[0])[GPU]) >= MORE)
+            waiting.cost(CARD // 2 + 2 * SMALL_CARD // 4)
+            assert used_above(kubectl, waiting.space)[MEM] == str(above)
+            assert waiting.floor_entries() == 1 + knows_both
+            if not knows_both:
+                kubectl("delete", "aq", "upgraded")  # else pods that nobody may charge to it are refused
             timed("rollback", "1")
-            assert kubectl("get", "aq") == ""  # helm leaves their definition
+            assert (kubectl("get", "aq") == "") != knows_both  # helm leaves their definition
+            waiting.cost(CARD // 2 + 2 * (SMALL_CARD if knows_both else CARD) // 4)
+            assert waiting.floor_entries() == 2 * knows_both
             ample.wait(MORE)
         lasted = time.monotonic() - began
         for stream in (ample, tight):
             assert stream.lost == []
         assert ample.over_quota == 0
         assert names(kubectl, spaces[0]) == sorted(ample.names)
+        if knows_both:
+            eventually(lambda: used_above(kubectl, spaces[0])[GPU], str(len(ample.names)), seconds=60)
+            assert used_above(kubectl, waiting.space)[MEM] == str(above)
+            kubectl("delete", "aq", "upgraded")
         # what deletions freed can be had, and not a card more
         eventually(lambda: fill(kubectl, spaces[1]), TIGHT, seconds=60)
         for space, cards in ((spaces[0], len(ample.names)), (spaces[1], TIGHT)):
@@ -216,7 +265,7 @@ def test_upgrade_and_rollback_under_a_stream_of_pods(
         check_replicas(cluster)
         for space in spaces:
             kubectl("delete", "pods", "-n", space, "--all", "--grace-period=0", "--force")
-        kubectl("delete", "namespace", *spaces)
+        kubectl("delete", "namespace", *spaces, waiting.space)
     assert max(len(pods) for _, pods, _ in revisions.replay()) == TIGHT
     retried = ample.retried + tight.retried
     with capsys.disabled():
@@ -230,14 +279,23 @@ def test_upgrade_and_rollback_under_a_stream_of_pods(
             print(f"  {retried.count(reason)} refused at first: {reason}")
 
 
-def only(space: str) -> JSON:
-    """A selector of one namespace."""
-    return {"matchLabels": {"kubernetes.io/metadata.name": space}}
+def add_small_node(kubectl: Kubectl) -> None:
+    """A node that decides what parts of a card cost while they wait, and gets no pod itself."""
+    node = gpu_node("small", SMALL_CARD)
+    node["spec"] = {"unschedulable": True}
+    add_node(kubectl, node, gpu=10)
 
 
-def used_above(kubectl: Kubectl) -> int:
-    """The cards that the quota of after the upgrade counts."""
-    return int((kubectl.get("aq", "upgraded").get("status") or {}).get("used", {}).get(GPU, 0))
+def of_namespaces(*spaces: str) -> JSON:
+    """A selector of these namespaces."""
+    return {"matchExpressions": [{"key": "kubernetes.io/metadata.name", "operator": "In", "values": [*spaces]}]}
+
+
+def used_above(kubectl: Kubectl, space: str) -> JSON:
+    """What a namespace uses of the quota of after the upgrade."""
+    status = kubectl.get("aq", "upgraded").get("status") or {}
+    found = {each["name"]: each["used"] for each in status.get("namespaces", ())}
+    return found.get(space, {})
 
 
 def fill(kubectl: Kubectl, space: str) -> int:
