@@ -22,59 +22,63 @@ for two minutes.
 
 
 class Kind(Enum):
-    """The kinds that are read and patched, and the first eight listed and watched: the resource's plural name.
+    """The kinds that are read and patched, a row for each; the value is the resource's plural name.
 
-    `ACCELERATOR_QUOTAS` and Koordinator's `DEVICES` exist only where their definition is installed.
+    `singular` is what its objects have in `kind`. `watched` kinds are listed and watched by every process with caches,
+    in this order; others by who needs them. An `optional` one exists only where its definition is installed.
     """
 
-    PODS = "pods"
-    NODES = "nodes"
-    NAMESPACES = "namespaces"
-    RESOURCE_QUOTAS = "resourcequotas"
-    ACCELERATOR_QUOTAS = "acceleratorquotas"
-    DEVICES = "devices"
-    POD_DISRUPTION_BUDGETS = "poddisruptionbudgets"
-    PRIORITY_CLASSES = "priorityclasses"
-    SECRETS = "secrets"
-    MUTATING_WEBHOOKS = "mutatingwebhookconfigurations"
-    VALIDATING_WEBHOOKS = "validatingwebhookconfigurations"
+    NAMESPACES = ("namespaces", "Namespace", "v1", False, True)
+    NODES = ("nodes", "Node", "v1", False, True)
+    RESOURCE_QUOTAS = ("resourcequotas", "ResourceQuota", "v1", True, True)
+    ACCELERATOR_QUOTAS = ("acceleratorquotas", "AcceleratorQuota", "hami.io/v1alpha1", False, True, True)
+    PODS = ("pods", "Pod", "v1", True, True)
+    DEVICES = ("devices", "Device", "scheduling.koordinator.sh/v1alpha1", False, False, True)
+    POD_DISRUPTION_BUDGETS = ("poddisruptionbudgets", "PodDisruptionBudget", "policy/v1", True)
+    PRIORITY_CLASSES = ("priorityclasses", "PriorityClass", "scheduling.k8s.io/v1")
+    SECRETS = ("secrets", "Secret", "v1", True)
+    MUTATING_WEBHOOKS = (
+        "mutatingwebhookconfigurations",
+        "MutatingWebhookConfiguration",
+        "admissionregistration.k8s.io/v1",
+    )
+    VALIDATING_WEBHOOKS = (
+        "validatingwebhookconfigurations",
+        "ValidatingWebhookConfiguration",
+        "admissionregistration.k8s.io/v1",
+    )
+
+    singular: str
+    api_version: str
+    namespaced: bool
+    watched: bool
+    optional: bool
+
+    def __new__(
+        cls,
+        plural: str,
+        singular: str,
+        api_version: str,
+        namespaced: bool = False,
+        watched: bool = False,
+        optional: bool = False,
+    ) -> Kind:
+        kind = object.__new__(cls)
+        kind._value_ = plural
+        kind.singular, kind.api_version = singular, api_version
+        kind.namespaced, kind.watched, kind.optional = namespaced, watched, optional
+        return kind
 
     @property
     def qualified(self) -> str:
         """The plural name with its API group, as messages of the API server have it."""
-        if self.value.endswith("webhookconfigurations"):
-            return self.value + ".admissionregistration.k8s.io"
-        return self.value + _GROUPS.get(self, "")
+        group, slash, _ = self.api_version.partition("/")
+        return f"{self.value}.{group}" if slash else self.value
 
     @property
-    def singular(self) -> str:
-        """What objects of the kind have in `kind`."""
-        return _SINGULAR[self]
-
-    @property
-    def namespaced(self) -> bool:
-        return self in (Kind.PODS, Kind.RESOURCE_QUOTAS, Kind.POD_DISRUPTION_BUDGETS, Kind.SECRETS)
-
-
-_SINGULAR = {
-    Kind.PODS: "Pod",
-    Kind.NODES: "Node",
-    Kind.NAMESPACES: "Namespace",
-    Kind.RESOURCE_QUOTAS: "ResourceQuota",
-    Kind.ACCELERATOR_QUOTAS: "AcceleratorQuota",
-    Kind.DEVICES: "Device",
-    Kind.POD_DISRUPTION_BUDGETS: "PodDisruptionBudget",
-    Kind.PRIORITY_CLASSES: "PriorityClass",
-    Kind.SECRETS: "Secret",
-    Kind.MUTATING_WEBHOOKS: "MutatingWebhookConfiguration",
-    Kind.VALIDATING_WEBHOOKS: "ValidatingWebhookConfiguration",
-}
-_GROUPS = {
-    Kind.ACCELERATOR_QUOTAS: ".hami.io",
-    Kind.DEVICES: ".scheduling.koordinator.sh",
-    Kind.POD_DISRUPTION_BUDGETS: ".policy",
-    Kind.PRIORITY_CLASSES: ".scheduling.k8s.io",
-}
+    def prefix(self) -> str:
+        """The path of its version at the API server."""
+        return f"/apis/{self.api_version}" if "/" in self.api_version else f"/api/{self.api_version}"
 
 
 class ClusterError(Exception):

@@ -65,19 +65,6 @@ _WATCH_SECONDS = (300, 600)
 _PAGING_TRIES = 3
 
 _WARNING = re.compile(r'299 \S+ "(?P<text>.*)"', re.DOTALL)
-_PREFIXES = {
-    Kind.PODS: "/api/v1",
-    Kind.NODES: "/api/v1",
-    Kind.NAMESPACES: "/api/v1",
-    Kind.RESOURCE_QUOTAS: "/api/v1",
-    Kind.ACCELERATOR_QUOTAS: "/apis/hami.io/v1alpha1",
-    Kind.DEVICES: "/apis/scheduling.koordinator.sh/v1alpha1",
-    Kind.POD_DISRUPTION_BUDGETS: "/apis/policy/v1",
-    Kind.PRIORITY_CLASSES: "/apis/scheduling.k8s.io/v1",
-    Kind.SECRETS: "/api/v1",
-    Kind.MUTATING_WEBHOOKS: "/apis/admissionregistration.k8s.io/v1",
-    Kind.VALIDATING_WEBHOOKS: "/apis/admissionregistration.k8s.io/v1",
-}
 _LEASES = "/apis/coordination.k8s.io/v1"
 
 T = TypeVar("T")
@@ -359,7 +346,7 @@ class KubernetesCluster(AbstractAsyncContextManager["KubernetesCluster"]):
 
 def _path(kind: Kind, namespace: str, name: str | None = None, subresource: str = "") -> str:
     within = namespace if kind.namespaced and (namespace or name is not None) else None
-    return _joined(_PREFIXES[kind], kind.value, within, name, subresource)
+    return _joined(kind.prefix, kind.value, within, name, subresource)
 
 
 def _joined(prefix: str, resource: str, namespace: str | None, name: str | None = None, subresource: str = "") -> str:

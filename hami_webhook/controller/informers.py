@@ -24,17 +24,8 @@ from hami_webhook.devices.registry import Vendors
 
 Subscriptions = Mapping[Kind, Callable[[Change[Any]], None]]
 
-_OPTIONAL = (Kind.DEVICES, Kind.ACCELERATOR_QUOTAS)
 _LOOK_AGAIN = 5.0
 """Seconds after which a kind that isn't installed is asked for again: until then nothing of it is charged."""
-
-_WATCHED = (
-    Kind.NAMESPACES,
-    Kind.NODES,
-    Kind.RESOURCE_QUOTAS,
-    Kind.ACCELERATOR_QUOTAS,
-    Kind.PODS,
-)
 
 
 class Subscriber(Protocol):
@@ -48,7 +39,11 @@ class Subscriber(Protocol):
 def watched_kinds(vendors: Vendors, *, disruption_budgets: bool = False) -> tuple[Kind, ...]:
     """The kinds that are read: PodDisruptionBudgets where `disruption_budgets`, Koordinator's Devices where enabled."""
     devices = (Kind.DEVICES,) if any(scheduler.reads_devices for scheduler in vendors.foreign) else ()
-    return (*devices, *_WATCHED, *([Kind.POD_DISRUPTION_BUDGETS] if disruption_budgets else ()))
+    return (
+        *devices,
+        *(kind for kind in Kind if kind.watched),
+        *([Kind.POD_DISRUPTION_BUDGETS] if disruption_budgets else ()),
+    )
 
 
 class SharedInformers:
@@ -75,7 +70,7 @@ class SharedInformers:
                 clock=clock,
                 sleep=sleep,
                 random=jitter,
-                look_again=_LOOK_AGAIN if kind in _OPTIONAL else None,
+                look_again=_LOOK_AGAIN if kind.optional else None,
                 expected=kind is not Kind.ACCELERATOR_QUOTAS,
             )
             for kind in kinds

@@ -68,5 +68,6 @@ class ClusterCollector(Collector):
 
     def _unreadable(self) -> Metric:
         kinds = Counter(problem.kind for problem in self.cluster.state.problems())
-        kinds.update(Kind(kind).singular for kind, _, _ in self.cluster.caches.unreadable)
+        unreadable = {kind for kind, _, _ in self.cluster.caches.unreadable}
+        kinds.update(kind.singular for kind in Kind if kind.value in unreadable)
         return _UNREADABLE.of(((kind,), number) for kind, number in sorted(kinds.items()))
