@@ -192,6 +192,17 @@ def without_what_never_matters(item: JSON) -> JSON:
     return {**item, "metadata": {**meta, "annotations": notes}, "status": status}
 
 
+def charges_of(program: Deployment, name: str) -> str:
+    """How many charges a replica made, and how many took longer than half a second and a second."""
+    charge = "hami_webhook_quota_charge_seconds"
+    whole, half, second = (
+        program.metric(name, metric)
+        for metric in (f"{charge}_count", f'{charge}_bucket{{le="0.5"}}', f'{charge}_bucket{{le="1.0"}}')
+    )
+    lost = program.metric(name, "hami_webhook_quota_conflicts_total")
+    return f"{whole:.0f}, {whole - half:.0f} > 0.5 s, {whole - second:.0f} > 1 s, {lost:.0f} conflicts"
+
+
 def delete_all_pods(admin: Client, space: str) -> None:
     path = f"/api/v1/namespaces/{space}/pods"
 
@@ -256,6 +267,7 @@ def test_random_actions_pass_no_limit_and_disturb_no_other_tenant(
             budget = Budget(ACTIONS, was_a_fight, patience=300 + ACTIONS / 5)
             list(threads.map(lambda actor: actor.run(budget), actors))
         seconds = time.monotonic() - neighbour.quiet
+        charges = {name: charges_of(program, name) for name in program.replicas}
         for space in (found.space, found.closed, found.wide, found.neighbour):
             delete_all_pods(admin, space)
         own = found.limits[0]
@@ -284,6 +296,7 @@ def test_random_actions_pass_no_limit_and_disturb_no_other_tenant(
         ):
             print("  " + ", ".join(f"{name} {code}: {times}" for (name, code), times in sorted(actor.items())))
         print(f"  {neighbour.summary()}")
+        print(f"  charges: {charges}")
         print(f"  most held: {dict(audit.most)}")
         print("\n".join(f"  finding: {finding}" for finding in findings) or "  no findings")
         for what, lines in audit.before.items():
