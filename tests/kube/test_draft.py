@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import copy
+from typing import Any
 
 import jsonpatch
 import orjson
 import pytest
+from builders import JSON
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -16,20 +18,21 @@ from hami_webhook.kube.objects import ContainerKind, MalformedObject, Pod
 GPU = "nvidia.com/gpu"
 
 
-def one(**container):
+def one(**container: object) -> JSON:
     return {"metadata": {"name": "p"}, "spec": {"containers": [{"name": "c", **container}]}}
 
 
-def applied(raw, draft):
+def applied(raw: JSON, draft: PodDraft) -> JSON:
     operations = orjson.loads(orjson.dumps(draft.operations()))
-    return jsonpatch.apply_patch(copy.deepcopy(raw), operations)
+    patched: JSON = jsonpatch.apply_patch(copy.deepcopy(raw), operations)
+    return patched
 
 
-def paths(draft):
+def paths(draft: PodDraft) -> list[tuple[str, str]]:
     return [(operation["op"], operation["path"]) for operation in draft.operations()]
 
 
-def test_an_untouched_draft_has_no_operations():
+def test_an_untouched_draft_has_no_operations() -> None:
     raw = one(resources={"limits": {GPU: 1}}, env=[])
     draft = PodDraft(raw, "ns")
     assert draft.operations() == []
@@ -37,7 +40,7 @@ def test_an_untouched_draft_has_no_operations():
 
 
 @pytest.mark.parametrize(("asked", "found"), [("a", "a"), ("", "b")])
-def test_the_namespace_asked_for_wins_over_the_pods_own(asked, found):
+def test_the_namespace_asked_for_wins_over_the_pods_own(asked: str, found: str) -> None:
     raw = {"metadata": {"namespace": "b"}}
     assert pod_in(raw, asked).namespace == found
     assert PodDraft(raw, asked).result().namespace == found
@@ -77,7 +80,9 @@ def test_the_namespace_asked_for_wins_over_the_pods_own(asked, found):
         ),
     ],
 )
-def test_a_limit_is_written_with_the_request_that_must_agree(container, operations, resources):
+def test_a_limit_is_written_with_the_request_that_must_agree(
+    container: JSON, operations: list[tuple[str, str]], resources: JSON
+) -> None:
     raw = one(**container)
     draft = PodDraft(raw)
     draft.containers[0].set_limit(GPU, 2)
@@ -96,7 +101,7 @@ def test_a_limit_is_written_with_the_request_that_must_agree(container, operatio
         {"limits": {GPU: "2"}, "requests": {GPU: "2"}},
     ],
 )
-def test_an_amount_is_written_into_both_as_a_plain_integer(resources):
+def test_an_amount_is_written_into_both_as_a_plain_integer(resources: JSON | None) -> None:
     raw = one(resources=resources)
     draft = PodDraft(raw)
     draft.containers[0].set_both(GPU, 2)
@@ -118,7 +123,7 @@ def test_an_amount_is_written_into_both_as_a_plain_integer(resources):
         ([{"name": "A"}, {"name": "A", "value": "1"}], [{"name": "A", "value": "1"}] * 2),
     ],
 )
-def test_a_variable_is_set_in_place_or_at_the_end(env, after):
+def test_a_variable_is_set_in_place_or_at_the_end(env: list[JSON] | None, after: list[dict[str, str]]) -> None:
     raw = one(env=env)
     draft = PodDraft(raw)
     draft.containers[0].set_env("A", "1")
@@ -126,7 +131,7 @@ def test_a_variable_is_set_in_place_or_at_the_end(env, after):
     assert len(draft.operations()) == (env != after)
 
 
-def test_a_variable_set_twice_has_its_last_value_once():
+def test_a_variable_set_twice_has_its_last_value_once() -> None:
     for env in ([], [{"name": "A", "value": "0"}]):
         raw = one(env=env)
         draft = PodDraft(raw)
@@ -149,7 +154,7 @@ def test_a_variable_set_twice_has_its_last_value_once():
         ([{"name": "A"}], [{"name": "A"}]),  # how the API server writes an empty value
     ],
 )
-def test_a_variable_set_once_stays_where_it_was_first(env, after):
+def test_a_variable_set_once_stays_where_it_was_first(env: list[JSON] | None, after: list[dict[str, str]]) -> None:
     raw = one(env=env)
     draft = PodDraft(raw)
     for _ in range(2):
@@ -170,14 +175,14 @@ def test_a_variable_set_once_stays_where_it_was_first(env, after):
         ({"limits": {GPU: 2}, "requests": {GPU: 2}}, {"limits": {GPU: 2}, "requests": {GPU: 2}}),
     ],
 )
-def test_an_amount_is_written_to_both_limits_and_requests(resources, after):
+def test_an_amount_is_written_to_both_limits_and_requests(resources: JSON, after: JSON) -> None:
     raw = one(resources=resources)
     draft = PodDraft(raw)
     draft.containers[0].set_both(GPU, 2)
     assert applied(raw, draft)["spec"]["containers"][0]["resources"] == after
 
 
-def test_a_variable_set_back_to_what_it_was_is_no_change():
+def test_a_variable_set_back_to_what_it_was_is_no_change() -> None:
     draft = PodDraft(one(env=[{"name": "A", "value": "0"}]))
     for value in ("1", "0"):
         draft.containers[0].set_env("A", value)
@@ -192,7 +197,7 @@ def test_a_variable_set_back_to_what_it_was_is_no_change():
         ([{"name": "A", "valueFrom": {}}], [{"name": "A", "valueFrom": {}}]),
     ],
 )
-def test_a_default_variable_is_added_once_and_changes_none(env, after):
+def test_a_default_variable_is_added_once_and_changes_none(env: list[JSON] | None, after: list[JSON]) -> None:
     raw = one(env=env)
     draft = PodDraft(raw)
     for value in ("1", "2"):
@@ -209,13 +214,13 @@ def test_a_default_variable_is_added_once_and_changes_none(env, after):
         ([{"name": "B"}, None], "spec.containers[0].env[1] must be an object, not null"),
     ],
 )
-def test_an_environment_that_is_none_is_refused(env, message):
+def test_an_environment_that_is_none_is_refused(env: object, message: str) -> None:
     with pytest.raises(MalformedObject) as caught:
         PodDraft(one(env=env))
     assert str(caught.value) == message
 
 
-def test_a_resource_without_a_name_is_written_nowhere():
+def test_a_resource_without_a_name_is_written_nowhere() -> None:
     draft = PodDraft(one(resources={"limits": {"": "1"}}))
     draft.containers[0].set_limit("", 2)
     assert draft.operations() == []
@@ -232,7 +237,7 @@ def test_a_resource_without_a_name_is_written_nowhere():
         ({"metadata": {"annotations": {"a/b~c": "0"}}}, [("replace", "/metadata/annotations/a~1b~0c")]),
     ],
 )
-def test_an_annotation_is_added_wherever_its_map_begins(raw, operations):
+def test_an_annotation_is_added_wherever_its_map_begins(raw: JSON, operations: list[tuple[str, str]]) -> None:
     draft = PodDraft(raw)
     draft.annotations["a/b~c"] = "1"
     assert paths(draft) == operations
@@ -240,7 +245,7 @@ def test_an_annotation_is_added_wherever_its_map_begins(raw, operations):
     assert draft.result().annotations == {"a/b~c": "1"}
 
 
-def test_names_of_the_spec_are_added_or_replaced():
+def test_names_of_the_spec_are_added_or_replaced() -> None:
     raw = {"spec": {"schedulerName": "a", "runtimeClassName": None}}
     draft = PodDraft(raw)
     assert (draft.scheduler_name, draft.runtime_class_name) == ("a", "")
@@ -249,7 +254,7 @@ def test_names_of_the_spec_are_added_or_replaced():
     assert draft.result().scheduler_name == "b"
 
 
-def test_containers_keep_their_kind_and_place():
+def test_containers_keep_their_kind_and_place() -> None:
     privileged = {"securityContext": {"privileged": True}}
     raw = {
         "spec": {
@@ -268,7 +273,7 @@ def test_containers_keep_their_kind_and_place():
     assert paths(draft) == [("add", "/spec/initContainers/1/resources")]
 
 
-def test_each_warning_is_told_once():
+def test_each_warning_is_told_once() -> None:
     draft = PodDraft({})
     for text in ("a", "b", "a"):
         draft.warn(text)
@@ -308,7 +313,7 @@ PODS = st.fixed_dictionaries(
 
 
 @given(raw=PODS, steps=STEPS)
-def test_the_patch_applied_is_exactly_the_draft(raw, steps):
+def test_the_patch_applied_is_exactly_the_draft(raw: JSON, steps: list[tuple[Any, ...]]) -> None:
     before = copy.deepcopy(raw)
     draft = PodDraft(raw)
     for kind, *rest in steps:
@@ -343,7 +348,7 @@ def test_the_patch_applied_is_exactly_the_draft(raw, steps):
         ({"limits": {GPU: 2}, "requests": {GPU: "3"}}, {"limits": {GPU: 2}, "requests": {GPU: "2"}}),
     ],
 )
-def test_an_amount_can_be_written_in_limits_and_requests(resources, after):
+def test_an_amount_can_be_written_in_limits_and_requests(resources: JSON, after: JSON) -> None:
     raw = one(resources=resources)
     draft = PodDraft(raw)
     draft.containers[0].set_both(GPU, 2)
@@ -359,7 +364,7 @@ def test_an_amount_can_be_written_in_limits_and_requests(resources, after):
         ({"limits": {"cpu": 2}}, {"limits": {"cpu": 2}}),
     ],
 )
-def test_an_amount_is_copied_to_where_it_lacks(resources, after):
+def test_an_amount_is_copied_to_where_it_lacks(resources: JSON, after: JSON) -> None:
     raw = one(resources=resources)
     draft = PodDraft(raw)
     draft.containers[0].copy_across(GPU)
@@ -376,8 +381,8 @@ def test_an_amount_is_copied_to_where_it_lacks(resources, after):
         ({"labels": {"tier": "b"}}, []),
     ],
 )
-def test_a_label_is_set_whatever_there_is(metadata, operations):
-    raw = {"spec": {"containers": []}} | ({} if metadata is None else {"metadata": metadata})
+def test_a_label_is_set_whatever_there_is(metadata: JSON | None, operations: list[tuple[str, str]]) -> None:
+    raw: JSON = {"spec": {"containers": []}} | ({} if metadata is None else {"metadata": metadata})
     draft = PodDraft(raw)
     draft.labels["tier"] = "b"
     assert paths(draft) == operations

@@ -91,7 +91,8 @@ def test_compact_pods_share_what_is_alike() -> None:
     assert one.labels is other.labels
     assert one.containers is other.containers
     assert Pod.from_object({}).compact() == Pod.from_object({})
-    for count in ("2", 1, True, 1.0, [], None):
+    counts: tuple[object, ...] = ("2", 1, True, 1.0, [], None)
+    for count in counts:
         limits = made("c", count).compact().containers[0].limits
         assert limits == {"g": count}
         assert type(limits["g"]) is type(count)
