@@ -56,7 +56,7 @@ async def placing(memory: MemoryCluster, *flags: str, seen_as: Any = None) -> As
     await feed.wait_synced()
     try:
         yield core, server.extender
-        assert not plugins.done(), await plugins
+        assert not plugins.done(), plugins.exception()
     finally:
         for task in background:
             task.cancel()

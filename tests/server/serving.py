@@ -59,6 +59,12 @@ class Served:
         inner: JSON = answer.json()["response"]
         return inner
 
+    @property
+    def extender_url(self) -> str:
+        """Of an extender that listens on an address of its own."""
+        assert self.process.extender is not None
+        return f"http://127.0.0.1:{self.process.extender.port}"
+
 
 AS_JSON = {"content-type": "application/json"}
 

@@ -1,19 +1,23 @@
 """Listeners on real sockets, and the clients that try them. Deadlines are tenths of seconds here."""
 
 import asyncio
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from datetime import UTC, datetime
+from typing import Any
 
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, StreamingResponse
 from starlette.routing import Route
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from hami_webhook import pki
 from hami_webhook.server.bodies import BodyError, read_body
 from hami_webhook.server.limits import ListenerLimits
 from hami_webhook.server.listener import Listener
+from hami_webhook.server.tls import ReloadingTls
 
 PAIR = pki.generate("w", "n", now=datetime.now(UTC))
 LIMITS = ListenerLimits(
@@ -35,11 +39,11 @@ class App:
     /pieces sends 20 MB in many.
     """
 
-    def __init__(self, limits=LIMITS):
+    def __init__(self, limits: ListenerLimits = LIMITS) -> None:
         self.limits = limits
         self.release = asyncio.Event()
         self.entered = asyncio.Event()
-        self.errors = []
+        self.errors: list[BodyError] = []
         self.asgi = Starlette(
             routes=[
                 Route("/", self.echo, methods=["GET", "POST"]),
@@ -79,8 +83,8 @@ class App:
                 await self.release.wait()
                 return PlainTextResponse("at last")
 
-    async def streamed(self, request: Request):
-        async def answer(scope, receive, send):
+    async def streamed(self, request: Request) -> ASGIApp:
+        async def answer(scope: Scope, receive: Receive, send: Send) -> None:
             await send({"type": "http.response.start", "status": 200, "headers": []})
             await send({"type": "http.response.body", "body": b"part", "more_body": True})
             self.entered.set()
@@ -90,7 +94,7 @@ class App:
         return answer
 
     async def pieces(self, request: Request) -> StreamingResponse:
-        async def pieces():
+        async def pieces() -> AsyncIterator[bytes]:
             for _ in range(200):
                 yield b"x" * 100_000
                 await asyncio.sleep(0.001)
@@ -99,8 +103,10 @@ class App:
 
 
 @asynccontextmanager
-async def listening(app, limits=LIMITS, **more):
-    listener = Listener(app.asgi, host="127.0.0.1", port=0, limits=limits, **more)
+async def listening(
+    app: App, limits: ListenerLimits = LIMITS, tls: ReloadingTls | None = None
+) -> AsyncIterator[Listener]:
+    listener = Listener(app.asgi, host="127.0.0.1", port=0, limits=limits, tls=tls)
     await listener.start()
     try:
         yield listener
@@ -111,8 +117,10 @@ async def listening(app, limits=LIMITS, **more):
 
 
 @asynccontextmanager
-async def connected(listener, **more):
-    reader, writer = await asyncio.open_connection("127.0.0.1", listener.port, **more)
+async def connected(
+    listener: Listener, **options: Any
+) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
+    reader, writer = await asyncio.open_connection("127.0.0.1", listener.port, **options)
     try:
         yield reader, writer
     finally:
@@ -121,7 +129,7 @@ async def connected(listener, **more):
             await writer.wait_closed()
 
 
-async def answer(reader):
+async def answer(reader: asyncio.StreamReader) -> tuple[int, dict[str, str], bytes]:
     """Status, headers and body of the next answer that has a content-length."""
     head = (await reader.readuntil(b"\r\n\r\n")).decode().split("\r\n")
     headers = dict(line.lower().split(": ", 1) for line in head[1:] if line)
@@ -129,7 +137,7 @@ async def answer(reader):
     return int(head[0].split()[1]), headers, body
 
 
-async def until_cut(reader):
+async def until_cut(reader: asyncio.StreamReader) -> bytes:
     """Everything until the server ends the connection."""
     received = b""
     with suppress(ConnectionError):
@@ -138,6 +146,6 @@ async def until_cut(reader):
     return received
 
 
-async def until(condition):
+async def until(condition: Callable[..., object]) -> None:
     while not condition():  # noqa: ASYNC110 the listener has no event for it
         await asyncio.sleep(0.005)

@@ -7,18 +7,23 @@ import base64
 import itertools
 import logging
 import time
+from collections.abc import AsyncIterator
 from datetime import UTC, datetime
 from ipaddress import ip_network
+from pathlib import Path
+from typing import Any
 
 import httpx
 import orjson
 import pytest
 from admission.clusters import FULL, Hung, core_on, ledger, quota_cluster, spent
-from admission.reviews import GPU, MEM, body, cpu, handler_of, patched, pod, review
-from prometheus_client import generate_latest
+from admission.reviews import body, cpu, handler_of, patched, pod, review
+from builders import GPU, JSON, MEM
+from prometheus_client import CollectorRegistry, generate_latest
+from starlette.types import ASGIApp
 
 from hami_webhook import pki
-from hami_webhook.admission.handler import Answer
+from hami_webhook.admission.review import Answer, Review
 from hami_webhook.cluster.api import Forbidden, Kind
 from hami_webhook.logs import JsonFormatter, TextFormatter
 from hami_webhook.server.app import Sources, application, review_routes
@@ -31,7 +36,7 @@ from .test_metrics import labelled, samples
 
 
 @pytest.mark.parametrize("path", ["/mutate", "/validate", "/webhook"])
-async def test_every_path_answers_reviews(tmp_path, path):
+async def test_every_path_answers_reviews(tmp_path: Path, path: str) -> None:
     async with served(tmp_path, await quota_cluster(FULL)) as webhook:
         inner = await webhook.review(path, review(pod(gpu=1, mem=3000, uid="u")))
         assert inner["allowed"]
@@ -40,7 +45,7 @@ async def test_every_path_answers_reviews(tmp_path, path):
         assert webhook.process.core.charger.counts.writes == (path != "/mutate")
 
 
-async def test_a_pod_goes_the_way_the_api_server_sends_it(tmp_path):
+async def test_a_pod_goes_the_way_the_api_server_sends_it(tmp_path: Path) -> None:
     cluster = await quota_cluster({GPU: 1})
     async with served(tmp_path, cluster) as webhook:
         obj = pod(gpu=1, mem=3000)
@@ -61,23 +66,24 @@ async def test_a_pod_goes_the_way_the_api_server_sends_it(tmp_path):
         }
 
 
-async def test_a_dry_run_that_asks_for_it_learns_where_its_review_came_from(tmp_path):
+async def test_a_dry_run_that_asks_for_it_learns_where_its_review_came_from(tmp_path: Path) -> None:
     async with served(tmp_path, await quota_cluster()) as webhook:
 
-        async def warnings(asks, *, dry_run):
+        async def warnings(asks: bool, *, dry_run: bool) -> list[str]:
             made = pod(gpu=1, mem=3000, uid="u")
             made["metadata"]["annotations"] = {"hami.io/report-review-source": "true"} if asks else {}
             item = review(made)
             item["request"]["dryRun"] = dry_run
             inner = await webhook.review("/validate", item)
             assert inner["allowed"]
-            return inner.get("warnings", [])
+            given: list[str] = inner.get("warnings", [])
+            return given
 
         assert await warnings(True, dry_run=True) == ["[review-source] the review came from 127.0.0.1"]
         assert await warnings(False, dry_run=True) == await warnings(True, dry_run=False) == []
 
 
-async def test_routes_and_methods(tmp_path):
+async def test_routes_and_methods(tmp_path: Path) -> None:
     async with served(tmp_path, await quota_cluster()) as webhook:
         for path in ("/mutate", "/validate", "/webhook", "/quotas"):
             for method in ("GET", "PUT", "DELETE", "PATCH", "HEAD"):
@@ -93,11 +99,11 @@ async def test_routes_and_methods(tmp_path):
             assert (await webhook.client.get(path)).content == b""
 
 
-async def test_readiness_waits_for_the_caches_and_ends_with_leaving(tmp_path):
+async def test_readiness_waits_for_the_caches_and_ends_with_leaving(tmp_path: Path) -> None:
     cluster = await quota_cluster(FULL)
     opened = asyncio.Event()
 
-    async def wait(step):
+    async def wait(step: str) -> None:
         if step == "list:before":
             await opened.wait()
 
@@ -121,13 +127,13 @@ async def test_readiness_waits_for_the_caches_and_ends_with_leaving(tmp_path):
         assert (await webhook.review("/validate", review(pod(gpu=1, mem=3000, uid="u"))))["allowed"], "it still serves"
 
 
-async def test_readiness_tells_of_conditions_that_cannot_be_put_right_and_does_not_fail(tmp_path):
+async def test_readiness_tells_of_conditions_that_cannot_be_put_right_and_does_not_fail(tmp_path: Path) -> None:
     cluster = await quota_cluster()
     opened = [{"name": "validate.webhook.hami.io", "matchConditions": [], "failurePolicy": "Fail"}]
     configuration = {"metadata": {"name": "hami-webhook-admission"}, "webhooks": opened}
     await cluster.create(Kind.VALIDATING_WEBHOOKS, configuration)
 
-    async def forbid(step):
+    async def forbid(step: str) -> None:
         if step == "patch:before":
             raise Forbidden("may not patch")
 
@@ -142,7 +148,7 @@ async def test_readiness_tells_of_conditions_that_cannot_be_put_right_and_does_n
         assert webhook.process.core.problems["WebhookConditionsDiffer"] == 1
 
 
-async def test_the_metrics_server_is_plain_and_knows_no_reviews(tmp_path):
+async def test_the_metrics_server_is_plain_and_knows_no_reviews(tmp_path: Path) -> None:
     async with served(tmp_path, await quota_cluster()) as webhook, httpx.AsyncClient() as client:
         url = f"http://127.0.0.1:{webhook.process.metrics.port}"
         answer = await client.get(f"{url}/metrics")
@@ -152,13 +158,13 @@ async def test_the_metrics_server_is_plain_and_knows_no_reviews(tmp_path):
         assert (await client.post(f"{url}/webhook", content=b"{}")).status_code == 404
 
 
-async def test_without_the_webhook_role_no_reviews_are_taken(tmp_path):
+async def test_without_the_webhook_role_no_reviews_are_taken(tmp_path: Path) -> None:
     async with served(tmp_path, await quota_cluster(), "--roles", "controller") as webhook:
         assert (await webhook.client.post("/webhook", content=b"{}")).status_code == 404
         assert (await webhook.client.get("/readyz")).status_code == 200
 
 
-async def test_q1_of_fifty_pods_at_once_exactly_as_many_are_allowed_as_fit(tmp_path):
+async def test_q1_of_fifty_pods_at_once_exactly_as_many_are_allowed_as_fit(tmp_path: Path) -> None:
     cluster = await quota_cluster({MEM: 10_000})
     async with served(tmp_path, cluster) as webhook:
         reviews = [review(pod(f"p{i}", gpu=1, mem=1000, uid=f"u{i}"), uid=f"r{i}") for i in range(50)]
@@ -169,22 +175,23 @@ async def test_q1_of_fifty_pods_at_once_exactly_as_many_are_allowed_as_fit(tmp_p
         assert spent(cluster)[MEM] == 10_000
 
 
-async def test_certificates_are_reloaded_under_load(tmp_path):
+async def test_certificates_are_reloaded_under_load(tmp_path: Path) -> None:
     renewed = pki.generate("hami-webhook", "hami-system", now=datetime.now(UTC), extra_names=("127.0.0.1",))
     async with served(tmp_path, await quota_cluster(FULL)) as webhook:
         url = str(webhook.client.base_url)
         assert (await webhook.client.get("/healthz")).status_code == 200
 
-        async def load():
+        async def load() -> None:
             for _ in range(15):
                 async with httpx.AsyncClient(base_url=url, verify=trusting(PAIR.ca, renewed.ca)) as client:
                     answer = await client.post("/mutate", content=body(review(pod(gpu=1, mem=3000))), headers=AS_JSON)
                     assert answer.json()["response"]["allowed"]
 
-        async def renew():
+        async def renew() -> None:
             await asyncio.sleep(0.02)
             certificates(tmp_path, renewed)
             tls = webhook.process.main._tls
+            assert tls is not None
             assert tls.reload_if_changed()
 
         await asyncio.gather(load(), load(), load(), renew())
@@ -196,13 +203,15 @@ async def test_certificates_are_reloaded_under_load(tmp_path):
 
 @pytest.mark.parametrize("chunked", [False, True])
 @pytest.mark.parametrize("version", ["v1", "v1beta1"])
-async def test_a_body_beyond_the_limit_gets_413_inside_a_review_with_the_uid_of_the_request(tmp_path, chunked, version):
+async def test_a_body_beyond_the_limit_gets_413_inside_a_review_with_the_uid_of_the_request(
+    tmp_path: Path, chunked: bool, version: str
+) -> None:
     start = (
         f'{{"kind":"AdmissionReview","apiVersion":"admission.k8s.io/{version}","request":{{"uid":"7-a","x":"'.encode()
     )
     large = start + b"a" * (3 << 20) + b'"}}'
 
-    async def chunks():
+    async def chunks() -> AsyncIterator[bytes]:
         for start in range(0, len(large), 1 << 18):
             yield large[start : start + (1 << 18)]
 
@@ -221,7 +230,7 @@ async def test_a_body_beyond_the_limit_gets_413_inside_a_review_with_the_uid_of_
         )
 
 
-async def test_a_body_beyond_the_limit_that_is_no_review_gets_413_without_a_uid(tmp_path):
+async def test_a_body_beyond_the_limit_that_is_no_review_gets_413_without_a_uid(tmp_path: Path) -> None:
     async with served(tmp_path, await quota_cluster(), "--max-request-bytes", "2000") as webhook:
         answer = await webhook.client.post("/webhook", content=b"a" * 3000, headers=AS_JSON)
         assert (answer.json()["response"]["uid"], answer.json()["response"]["status"]["code"]) == ("", 413)
@@ -231,7 +240,9 @@ async def test_a_body_beyond_the_limit_that_is_no_review_gets_413_without_a_uid(
     ("cidrs", "code"),
     [("127.0.0.1/32", 200), ("10.0.0.0/8,127.0.0.0/8", 200), ("fd00::/8,::1/128", 403), ("127.0.0.2/32", 403)],
 )
-async def test_reviews_are_accepted_from_api_servers_only_and_probes_from_anywhere(tmp_path, cidrs, code):
+async def test_reviews_are_accepted_from_api_servers_only_and_probes_from_anywhere(
+    tmp_path: Path, cidrs: str, code: int
+) -> None:
     cluster = await quota_cluster(FULL)
     async with served(tmp_path, cluster, "--api-server-cidrs", cidrs) as webhook:
         for path in ("/mutate", "/validate", "/webhook"):
@@ -259,33 +270,39 @@ async def test_reviews_are_accepted_from_api_servers_only_and_probes_from_anywhe
         (("10.0.0.0/8",), "fd12::1", False),
     ],
 )
-def test_an_address_is_looked_up_in_networks_of_its_own_family(networks, address, accepted):
+def test_an_address_is_looked_up_in_networks_of_its_own_family(
+    networks: tuple[str, ...], address: str, accepted: bool
+) -> None:
     assert Sources(tuple(map(ip_network, networks))).accepts(address) is accepted
 
 
-def doors(known, registry=None, **limits):
-    return application(review_routes(known, ListenerLimits(**limits), registry=registry or new_registry()))
+def doors(handler: Any, registry: CollectorRegistry | None = None, **limits: Any) -> ASGIApp:
+    """The routes of reviews around a handler, or around what has the methods of one that the test calls."""
+    return application(review_routes(handler, ListenerLimits(**limits), registry=registry or new_registry()))
 
 
-async def post(webhook, path, written, **params):
+async def post(webhook: ASGIApp, path: str, written: JSON, **params: str) -> JSON:
     transport = httpx.ASGITransport(app=webhook, raise_app_exceptions=True)
     async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
         answer = await client.post(path, content=body(written), headers=AS_JSON, params=params)
-        return answer.json()["response"]
+        inner: JSON = answer.json()["response"]
+        return inner
 
 
 @pytest.mark.parametrize(
     ("text", "left"),
     [("10s", 9.0), ("30s", 29.0), ("2s", 1.0), ("1s", 0.1), ("1500ms", 0.5), (None, None), ("", None), ("soon", None)],
 )
-async def test_the_charge_gets_the_time_the_api_server_waits_less_one_second(text, left):
+async def test_the_charge_gets_the_time_the_api_server_waits_less_one_second(
+    text: str | None, left: float | None
+) -> None:
     seen = []
 
     class Timed:
-        async def mutate(self, review):
+        async def mutate(self, review: Review) -> Answer:
             return Answer()
 
-        async def webhook(self, review, time_left):
+        async def webhook(self, review: Review, time_left: float | None) -> Answer:
             seen.append(time_left)
             return Answer()
 
@@ -298,14 +315,14 @@ async def test_the_charge_gets_the_time_the_api_server_waits_less_one_second(tex
 
 
 @pytest.mark.parametrize("path", ["/mutate", "/validate", "/webhook"])
-async def test_a_cluster_that_hangs_is_not_waited_for_longer_than_the_api_server_waits(path):
+async def test_a_cluster_that_hangs_is_not_waited_for_longer_than_the_api_server_waits(path: str) -> None:
     inner = await post(doors(core_on(Hung()).admission), path, review(pod(gpu=1, mem=3000, uid="u")), timeout="600ms")
     assert (inner["status"]["code"], inner["status"]["details"]["retryAfterSeconds"]) == (503, 1)
     assert "didn't answer in time" in inner["status"]["message"]
     assert (await post(doors(core_on(Hung()).admission), path, review(pod("p", cpu(), uid="u"))))["allowed"]
 
 
-async def test_a_hanging_quota_is_refused_by_the_charge_itself():
+async def test_a_hanging_quota_is_refused_by_the_charge_itself() -> None:
     core = core_on(Hung())
     core.caches.put(Kind.NAMESPACES, {"metadata": {"name": "team-a"}})
     inner = await post(doors(core.admission), "/validate", review(pod(gpu=1, mem=3000, uid="u")), timeout="1s")
@@ -315,14 +332,14 @@ async def test_a_hanging_quota_is_refused_by_the_charge_itself():
     await asyncio.sleep(0.01)
 
 
-async def test_security_4_time_per_request_is_bounded_even_if_nobody_says_so():
+async def test_security_4_time_per_request_is_bounded_even_if_nobody_says_so() -> None:
     webhook = doors(core_on(Hung()).admission, request_timeout=0.05)
     assert (await post(webhook, "/mutate", review(pod(gpu=1, mem=3000))))["status"]["code"] == 503
 
 
-async def test_a_crash_inside_is_a_polite_500_that_says_nothing_of_the_inside(caplog):
+async def test_a_crash_inside_is_a_polite_500_that_says_nothing_of_the_inside(caplog: pytest.LogCaptureFixture) -> None:
     class Crashing:
-        async def mutate(self, review):
+        async def mutate(self, review: Review) -> None:
             raise RuntimeError("secret detail")
 
         webhook = validate = mutate
@@ -336,7 +353,7 @@ async def test_a_crash_inside_is_a_polite_500_that_says_nothing_of_the_inside(ca
     assert registry.get_sample_value("hami_webhook_reviews_total", {"path": "/mutate", "code": "500"}) == 1
 
 
-async def test_names_from_outside_stay_on_one_line_of_the_log(caplog):
+async def test_names_from_outside_stay_on_one_line_of_the_log(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     obj = pod("p\nERROR forged", gpu=1, mem=3000, nodeName="n")
     await post(doors(handler_of()), "/mutate", review(obj))
@@ -346,7 +363,7 @@ async def test_names_from_outside_stay_on_one_line_of_the_log(caplog):
     assert "\n" not in JsonFormatter().format(ours[0])
 
 
-async def test_answers_are_counted_by_path_and_code():
+async def test_answers_are_counted_by_path_and_code() -> None:
     registry = new_registry()
     webhook = doors(handler_of(), registry)
     await post(webhook, "/mutate", review(pod(gpu=1, mem=3000)))
@@ -364,11 +381,12 @@ async def test_answers_are_counted_by_path_and_code():
 class Slices:
     """A handler whose every review of a large pod keeps the event loop for some time, and notes when."""
 
-    def __init__(self, seconds):
+    def __init__(self, seconds: float) -> None:
         self.seconds = seconds
-        self.began = []
+        self.began: list[float] = []
 
-    async def mutate(self, review):
+    async def mutate(self, review: Review) -> Answer:
+        assert review.object.metadata is not None
         if len((review.object.metadata.annotations or {}).get("pad", "")) > LARGE:
             self.began.append(time.monotonic())
             until = self.began[-1] + self.seconds
@@ -379,7 +397,7 @@ class Slices:
     validate = webhook = mutate
 
 
-async def test_large_reviews_are_worked_on_one_at_a_time_with_pauses_in_which_others_are_answered():
+async def test_large_reviews_are_worked_on_one_at_a_time_with_pauses_in_which_others_are_answered() -> None:
     slices = Slices(0.05)
     webhook = doors(slices)
     padded = review(pod("p", cpu(), annotations={"pad": "x" * (LARGE + 1)}))
@@ -397,7 +415,7 @@ async def test_large_reviews_are_worked_on_one_at_a_time_with_pauses_in_which_ot
     assert min(gaps) > 0.09, "as long a pause as the work took"
 
 
-async def test_large_reviews_beyond_the_memory_for_them_are_refused_for_now():
+async def test_large_reviews_beyond_the_memory_for_them_are_refused_for_now() -> None:
     slices = Slices(0.01)
     webhook = doors(slices, max_request_bytes=100_000)
     padded = review(pod("p", cpu(), annotations={"pad": "x" * 80_000}))
@@ -410,7 +428,7 @@ async def test_large_reviews_beyond_the_memory_for_them_are_refused_for_now():
     assert (await post(webhook, "/mutate", padded))["allowed"], "memory is free again"
 
 
-async def test_a_large_review_does_not_wait_longer_than_the_api_server():
+async def test_a_large_review_does_not_wait_longer_than_the_api_server() -> None:
     webhook = doors(Slices(0.5))
     padded = review(pod("p", cpu(), annotations={"pad": "x" * (LARGE + 1)}))
     answers = await asyncio.gather(*(post(webhook, "/mutate", padded, timeout="1800ms") for _ in range(3)))

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
 
 import pytest
 from admission.clusters import core_on
+from builders import JSON
 from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
 from hami_webhook.cluster.api import Kind
@@ -20,11 +23,11 @@ from .test_metrics import MIB, exposed, labelled, node, placed, rendered, sample
 MODEL = labelled(vendor="NVIDIA", model="A10")
 
 
-def card(uuid, memory=1000, **more):
+def card(uuid: str, memory: int = 1000, **more: object) -> JSON:
     return {"id": uuid, "count": 2, "devmem": memory, "devcore": 100, "type": "A10", "health": True, **more}
 
 
-def test_cards_are_added_up_by_model_with_the_largest_requests_that_still_fit():
+def test_cards_are_added_up_by_model_with_the_largest_requests_that_still_fit() -> None:
     """Of four cards one is full, one is half taken, one is sick, and one is free on another node."""
     core = core_on(None)
     core.caches.put(Kind.NODES, node([card("G0"), card("G1"), card("G2", 9000, health=False)]))
@@ -47,7 +50,7 @@ def test_cards_are_added_up_by_model_with_the_largest_requests_that_still_fit():
     }
 
 
-def test_a_card_without_a_slot_or_without_compute_left_takes_nothing_more():
+def test_a_card_without_a_slot_or_without_compute_left_takes_nothing_more() -> None:
     core = core_on(None)
     core.caches.put(Kind.NODES, node([card("G0"), card("G1", count=1)]))
     core.caches.put(Kind.PODS, placed("G0,NVIDIA,1,100:G1,NVIDIA,1,1:;"))
@@ -57,7 +60,7 @@ def test_a_card_without_a_slot_or_without_compute_left_takes_nothing_more():
     assert found["hami_webhook_largest_free_cards"] == {MODEL: 0}
 
 
-def test_a_registration_is_ready_unreadable_or_silent():
+def test_a_registration_is_ready_unreadable_or_silent() -> None:
     core = core_on(None)
     core.caches.put(Kind.NODES, node(name="good"))
     core.caches.put(Kind.NODES, node("not json", "bad"))
@@ -76,7 +79,7 @@ def test_a_registration_is_ready_unreadable_or_silent():
 @pytest.mark.parametrize(
     ("text", "age"), [("2025-11-21T02:39:00Z,team-a,p", 60), ("2025-11-21T02:39:00Z", 60), ("nonsense", None)]
 )
-def test_the_age_of_a_nodes_lock_is_shown(text, age):
+def test_the_age_of_a_nodes_lock_is_shown(text: str, age: int | None) -> None:
     core = core_on(None)
     locked = node()
     locked["metadata"]["annotations"]["hami.io/mutex.lock"] = text
@@ -85,18 +88,20 @@ def test_the_age_of_a_nodes_lock_is_shown(text, age):
     assert shown == ({} if age is None else {labelled(node="n1", lock="hami.io/mutex.lock"): age})
 
 
-def test_a_node_with_two_gpu_managers_is_shown():
+def test_a_node_with_two_gpu_managers_is_shown() -> None:
     core = core_on(None, vendors=enabled_vendors(builtin_device_config().config))
     both = node()
     both["status"] = {"allocatable": {"nvidia.com/gpu": "4", "volcano.sh/vgpu-number": "4"}}
     both["metadata"]["annotations"]["volcano.sh/node-vgpu-register"] = "G0,10,1000,A10,true,hami-core:"
     core.caches.put(Kind.NODES, both)
     core.caches.put(Kind.NODES, node(name="n2"))
-    assert core.vendors.mixing.remark(core.state.node("n1"))
+    known = core.state.node("n1")
+    assert known is not None
+    assert core.vendors.mixing.remark(known)
     assert exposed(core)["hami_webhook_mixed_gpu_managers"] == {labelled(node="n1"): 1}
 
 
-def test_the_cluster_is_shown_by_who_speaks_for_it_alone():
+def test_the_cluster_is_shown_by_who_speaks_for_it_alone() -> None:
     core, leading = core_on(None), [False]
     core.caches.put(Kind.NODES, node())
     collector = ClusterCollector(core.view, Showback(core.view), lambda: leading[0], legacy=True)
@@ -105,11 +110,11 @@ def test_the_cluster_is_shown_by_who_speaks_for_it_alone():
     assert "hami_gpu_memory_limit_bytes" in samples(generate_latest(collector))
 
 
-def test_a_family_in_pieces_is_rendered_as_one():
+def test_a_family_in_pieces_is_rendered_as_one() -> None:
     family = Family("many", "Many samples.", ("number",))
 
     class Many(Collector):
-        def collect(self):
+        def collect(self) -> Iterator[Metric]:
             yield from family.in_pieces(((str(number),), number) for number in range(1000))
 
     registry = CollectorRegistry()
@@ -119,26 +124,26 @@ def test_a_family_in_pieces_is_rendered_as_one():
 
 
 class _Whole(Collector):
-    def __init__(self, metric):
+    def __init__(self, metric: Metric) -> None:
         self.metric = metric
 
-    def collect(self):
+    def collect(self) -> Iterator[Metric]:
         yield self.metric
 
 
-def test_a_large_scrape_lets_others_run_meanwhile():
+def test_a_large_scrape_lets_others_run_meanwhile() -> None:
     family = Family("many", "Many samples.", ("number",))
 
     class Many(Collector):
-        def collect(self):
+        def collect(self) -> Iterator[Metric]:
             yield from family.in_pieces(((str(number),), number) for number in range(20_000))
 
     registry = CollectorRegistry()
     registry.register(Many())
     pauses = []
 
-    async def scrape():
-        async def sleep(seconds):
+    async def scrape() -> list[bytes]:
+        async def sleep(seconds: float) -> None:
             pauses.append(seconds)
 
         return [part async for part in render(registry, sleep)]

@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hami_webhook.server import connections as module
 from hami_webhook.server.connections import Connections, connection_limit
 
 
@@ -149,7 +148,7 @@ def test_the_limit_follows_the_files_that_the_process_may_open(
     monkeypatch: pytest.MonkeyPatch, soft: int, hard: int, raised: int | None, limit: int
 ) -> None:
     asked: list[tuple[int, int]] = []
-    monkeypatch.setattr(module.resource, "getrlimit", lambda _: (soft, hard))
-    monkeypatch.setattr(module.resource, "setrlimit", lambda _, limits: asked.append(limits))
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (soft, hard))
+    monkeypatch.setattr(resource, "setrlimit", lambda _, limits: asked.append(limits))
     assert connection_limit() == limit
     assert asked == ([] if raised is None else [(raised, hard)])

@@ -46,7 +46,7 @@ async def test_the_exposition_is_as_recorded(tmp_path: Path) -> None:
         (Kind.NODES, node("not json", "n2")),
         (Kind.PODS, placed("G0,NVIDIA,250,30:;")),
         (Kind.ACCELERATOR_QUOTAS, ABOVE),
-        (Kind.RESOURCE_QUOTAS, quota("other", **{"nvidia.com/gpu": "9"})),
+        (Kind.RESOURCE_QUOTAS, quota({"nvidia.com/gpu": "9"}, "other")),
     ):
         await cluster.create(kind, obj)
     async with served(tmp_path, cluster, "--legacy-metrics") as webhook:
@@ -54,7 +54,7 @@ async def test_the_exposition_is_as_recorded(tmp_path: Path) -> None:
         await webhook.review("/mutate", review(pod("p", cpu())))
         await webhook.review("/webhook", review(pod("new", gpu=1, mem=3000, uid="new")))
         await webhook.review("/validate", review(pod("big", gpu=99, mem=3000, uid="big")))
-        url = f"http://127.0.0.1:{webhook.process.extender.port}/filter"
+        url = f"{webhook.extender_url}/filter"
         await webhook.client.post(url, content=b"{}", headers=AS_JSON)
         text = without_values((await webhook.client.get("/metrics")).text)
     (tmp_path / SNAPSHOT.name).write_text(text)

@@ -57,7 +57,7 @@ async def test_who_waited_before_the_start_is_tried_again(spec: dict[str, Any], 
     await cluster.create(Kind.NODES, node("n", card("G", 8000)))
     await cluster.create(Kind.RESOURCE_QUOTAS, quota("q", mem=100, used={MEM: 0}))
     requested = {} if spec.pop("without", "") else {"gpu": 1, "mem": 1000}
-    made = pod("p", **requested, **{"schedulerName": "hami-scheduler", **spec})
+    made = pod("p", **{"schedulerName": "hami-scheduler", **requested, **spec})
     stored = await cluster.create(Kind.PODS, {**made, "status": {"phase": phase}})
     settings = settings_of()
     informers = SharedInformers(cluster, watched_kinds(VENDORS), clock=lambda: NOW)

@@ -42,7 +42,7 @@ def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     async def sleep(seconds: float) -> None:
         assert seconds == 1
 
-    monkeypatch.setattr(serve_kubernetes.asyncio, "sleep", sleep)
+    monkeypatch.setattr(asyncio, "sleep", sleep)
 
 
 @pytest.mark.parametrize(
@@ -57,7 +57,8 @@ def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_an_api_server_that_is_too_old_is_named(
     answers: list[Any], said: list[str], caplog: pytest.LogCaptureFixture
 ) -> None:
-    asyncio.run(serve_kubernetes._check_version(Asked(*answers)))
+    asked: Any = Asked(*answers)
+    asyncio.run(serve_kubernetes._check_version(asked))
     messages = [record.getMessage() for record in caplog.records if record.name == serve_kubernetes.__name__]
     assert len(messages) == len(said)
     assert all(message.startswith(words) for message, words in zip(messages, said, strict=True))

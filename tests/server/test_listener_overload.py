@@ -4,14 +4,17 @@ import asyncio
 import errno
 import logging
 import socket
+import ssl
 import time
 from contextlib import AsyncExitStack
 from dataclasses import replace
+from typing import NoReturn
 
 import httpx
 import pytest
 
 from hami_webhook.server import listener as listener_module
+from hami_webhook.server.tls import ReloadingTls
 
 from .sockets import (
     GET,
@@ -28,14 +31,16 @@ from .sockets import (
 
 class TestMalformed:
     @pytest.mark.parametrize("secure", [False, True])
-    async def test_bytes_that_are_no_http_are_refused_and_the_server_goes_on(self, secure, tls):
+    async def test_bytes_that_are_no_http_are_refused_and_the_server_goes_on(
+        self, secure: bool, tls: ReloadingTls
+    ) -> None:
         async with listening(App(), tls=tls if secure else None) as listener:
             async with connected(listener) as (reader, writer):
                 writer.write(b"\x00\x01 nonsense\r\n\r\n")
                 assert (await until_cut(reader)).startswith(b"HTTP/1.1 400 ") is not secure
             await until(lambda: listener.open_connections == 0)
 
-    async def test_headers_above_the_bound_are_refused_in_one_piece_and_in_many(self):
+    async def test_headers_above_the_bound_are_refused_in_one_piece_and_in_many(self) -> None:
         long = b"GET / HTTP/1.1\r\nhost: x\r\nlong: " + b"x" * 2_000
         async with listening(App()) as listener:
             async with connected(listener) as (reader, writer):
@@ -45,7 +50,7 @@ class TestMalformed:
                 writer.write(long)
                 assert (await until_cut(reader)).startswith(b"HTTP/1.1 400 ")
 
-    async def test_a_broken_chunk_ends_the_request_being_read(self, caplog):
+    async def test_a_broken_chunk_ends_the_request_being_read(self, caplog: pytest.LogCaptureFixture) -> None:
         caplog.set_level(logging.ERROR)
         async with listening(App()) as listener, connected(listener) as (reader, writer):
             writer.write(b"POST / HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n")
@@ -55,7 +60,9 @@ class TestMalformed:
             await until(lambda: listener.requests_in_flight == 0)
         assert not caplog.records
 
-    async def test_a_broken_chunk_under_an_answer_half_sent_cuts_the_connection(self, caplog):
+    async def test_a_broken_chunk_under_an_answer_half_sent_cuts_the_connection(
+        self, caplog: pytest.LogCaptureFixture
+    ) -> None:
         caplog.set_level(logging.ERROR)
         app = App()
         async with listening(app) as listener, connected(listener) as (reader, writer):
@@ -67,7 +74,7 @@ class TestMalformed:
             await until(lambda: listener.requests_in_flight == 0)
         assert not caplog.records
 
-    async def test_a_broken_chunk_after_the_answer_cuts_the_connection(self, caplog):
+    async def test_a_broken_chunk_after_the_answer_cuts_the_connection(self, caplog: pytest.LogCaptureFixture) -> None:
         caplog.set_level(logging.ERROR)
         async with listening(App()) as listener, connected(listener) as (reader, writer):
             writer.write(b"POST /unread HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n")
@@ -78,7 +85,7 @@ class TestMalformed:
 
 
 class TestTooMany:
-    async def test_requests_above_the_limit_get_503_at_once_except_those_without_a_body_to_read(self):
+    async def test_requests_above_the_limit_get_503_at_once_except_those_without_a_body_to_read(self) -> None:
         app = App()
         limits = replace(LIMITS, max_concurrent_requests=2)
         async with listening(app, limits) as listener, httpx.AsyncClient() as http:
@@ -94,7 +101,7 @@ class TestTooMany:
             assert [(await task).text for task in slow] == ["done", "done"]
             assert (await http.get(url)).status_code == 200
 
-    async def test_a_request_counts_once_its_body_is_complete(self):
+    async def test_a_request_counts_once_its_body_is_complete(self) -> None:
         app = App()
         async with listening(app, replace(LIMITS, max_concurrent_requests=1)) as listener, AsyncExitStack() as stack:
             clients = [await stack.enter_async_context(connected(listener)) for _ in range(5)]
@@ -106,7 +113,9 @@ class TestTooMany:
                 assert (await answer(reader))[::2] == (200, b"2")
             assert listener.refused == 0
 
-    async def test_clients_that_do_not_read_their_answers_keep_nobody_out(self, caplog):
+    async def test_clients_that_do_not_read_their_answers_keep_nobody_out(
+        self, caplog: pytest.LogCaptureFixture
+    ) -> None:
         caplog.set_level(logging.WARNING)
         limits = replace(LIMITS, max_concurrent_requests=8, max_request_bytes=16_000_000, request_timeout=2)
         async with listening(App(), limits) as listener, AsyncExitStack() as stack:
@@ -123,7 +132,7 @@ class TestTooMany:
             assert listener.refused == 0
         assert not caplog.records
 
-    async def test_a_streamed_answer_beyond_the_limit_is_refused_whole(self, caplog):
+    async def test_a_streamed_answer_beyond_the_limit_is_refused_whole(self, caplog: pytest.LogCaptureFixture) -> None:
         caplog.set_level(logging.WARNING)
         app = App()
         async with (
@@ -141,7 +150,7 @@ class TestTooMany:
             assert (await answer(busy))[2] == b"done"
         assert not caplog.records
 
-    async def test_idle_connections_are_not_requests(self):
+    async def test_idle_connections_are_not_requests(self) -> None:
         async with (
             listening(App(), replace(LIMITS, max_concurrent_requests=1)) as listener,
             connected(listener) as (r1, w1),
@@ -151,7 +160,7 @@ class TestTooMany:
                 writer.write(GET)
                 assert (await answer(reader))[0] == 200
 
-    async def test_at_the_limit_the_connection_that_was_idle_longest_gives_way(self):
+    async def test_at_the_limit_the_connection_that_was_idle_longest_gives_way(self) -> None:
         async with listening(App(), replace(LIMITS, max_connections=2)) as listener:
             async with connected(listener) as (first, one), connected(listener) as (second, two):
                 for reader, writer in ((second, two), (first, one)):
@@ -165,7 +174,7 @@ class TestTooMany:
             assert listener.refused == 1
 
     @pytest.mark.parametrize("sent", [b"", GET[:9], b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: 9\r\n\r\nabc"])
-    async def test_a_half_sent_request_gives_way_and_one_with_the_application_never(self, sent):
+    async def test_a_half_sent_request_gives_way_and_one_with_the_application_never(self, sent: bytes) -> None:
         app = App()
         async with listening(app, replace(LIMITS, max_connections=2)) as listener:
             async with connected(listener) as (busy, one), connected(listener) as (half, two):
@@ -184,7 +193,9 @@ class TestTooMany:
                         assert (await answer(reader))[2] == b"done"
             assert listener.refused == 2
 
-    async def test_a_handshake_that_is_not_finished_gives_way(self, tls, trusting):
+    async def test_a_handshake_that_is_not_finished_gives_way(
+        self, tls: ReloadingTls, trusting: ssl.SSLContext
+    ) -> None:
         async with (
             listening(App(), replace(LIMITS, max_connections=2), tls=tls) as listener,
             connected(listener) as (silent, _),
@@ -196,7 +207,7 @@ class TestTooMany:
                 its_writer.write(GET)
                 assert (await answer(its_reader))[0] == 200
 
-    async def test_one_address_can_not_take_the_connections_of_another(self):
+    async def test_one_address_can_not_take_the_connections_of_another(self) -> None:
         async with listening(App(), replace(LIMITS, max_connections=4)) as listener, AsyncExitStack() as stack:
             reader, writer = await stack.enter_async_context(connected(listener))
             await until(lambda: listener.open_connections == 1)
@@ -206,7 +217,7 @@ class TestTooMany:
             writer.write(GET)
             assert (await answer(reader))[0] == 200
 
-    async def test_half_sent_bodies_give_way_oldest_first_before_they_hold_too_much(self):
+    async def test_half_sent_bodies_give_way_oldest_first_before_they_hold_too_much(self) -> None:
         begin = b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n"
         async with listening(App()) as listener, AsyncExitStack() as stack:
             attackers = [
@@ -226,7 +237,7 @@ class TestTooMany:
                 assert (await answer(attacker_reader))[::2] == (200, b"200000")
             assert listener.refused == 2
 
-    async def test_answers_that_nobody_reads_give_way_before_they_hold_too_much(self):
+    async def test_answers_that_nobody_reads_give_way_before_they_hold_too_much(self) -> None:
         limits = replace(LIMITS, max_request_bytes=20_000_000)
         async with listening(App(), limits) as listener, AsyncExitStack() as stack:
             for count in (1, 2, 3):
@@ -235,12 +246,14 @@ class TestTooMany:
                 await until(lambda wanted=count: len(listener._connections._holding) == wanted or listener.refused)
             await until(lambda: listener.refused == 1)
 
-    async def test_without_file_descriptors_accepting_pauses_and_goes_on(self, monkeypatch, caplog):
+    async def test_without_file_descriptors_accepting_pauses_and_goes_on(
+        self, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    ) -> None:
         monkeypatch.setattr(listener_module, "_ACCEPT_PAUSE", 0.05)
         failures = [ConnectionAbortedError(), OSError(errno.EMFILE, "Too many open files"), BlockingIOError()]
         accept = socket.socket.accept
 
-        def scarce(listening_socket):
+        def scarce(listening_socket: socket.socket) -> tuple[socket.socket, tuple[str, int]]:
             if failures:
                 raise failures.pop(0)
             return accept(listening_socket)
@@ -254,10 +267,10 @@ class TestTooMany:
             "no connection can be accepted for 0.05 s: [Errno 24] Too many open files"
         ]
 
-    async def test_stopping_ends_the_pause(self, monkeypatch):
+    async def test_stopping_ends_the_pause(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(listener_module, "_ACCEPT_PAUSE", 0.05)
 
-        def scarce(listening_socket):
+        def scarce(listening_socket: socket.socket) -> NoReturn:
             raise OSError(errno.EMFILE, "Too many open files")
 
         app = App()
@@ -276,7 +289,9 @@ class TestTooMany:
 
 class TestDrain:
     @pytest.mark.parametrize("secure", [False, True])
-    async def test_finishes_the_request_in_flight_and_refuses_new_connections(self, secure, tls, trusting):
+    async def test_finishes_the_request_in_flight_and_refuses_new_connections(
+        self, secure: bool, tls: ReloadingTls, trusting: ssl.SSLContext
+    ) -> None:
         app = App()
         limits = replace(LIMITS, shutdown_grace=3)
         async with listening(app, limits, tls=tls if secure else None) as listener:
@@ -301,7 +316,7 @@ class TestDrain:
                 await draining
                 assert time.monotonic() - began < 1
 
-    async def test_cancels_what_exceeds_the_grace(self, caplog):
+    async def test_cancels_what_exceeds_the_grace(self, caplog: pytest.LogCaptureFixture) -> None:
         app = App()
         async with (
             listening(app, replace(LIMITS, shutdown_grace=0.1)) as listener,
@@ -312,7 +327,7 @@ class TestDrain:
             await listener.drain_and_stop()
             assert (await until_cut(reader)).startswith(b"HTTP/1.1 500 ")
 
-    async def test_does_not_wait_for_a_request_that_resists(self, caplog):
+    async def test_does_not_wait_for_a_request_that_resists(self, caplog: pytest.LogCaptureFixture) -> None:
         app = App()
         async with (
             listening(app, replace(LIMITS, shutdown_grace=0.1, linger=0.1)) as listener,
@@ -326,7 +341,7 @@ class TestDrain:
             await until(lambda: listener.requests_in_flight == 0)
             await asyncio.sleep(0.01)
 
-    async def test_a_request_half_received_is_still_answered(self):
+    async def test_a_request_half_received_is_still_answered(self) -> None:
         limits = replace(LIMITS, shutdown_grace=3)
         async with listening(App(), limits) as listener, connected(listener) as (reader, writer):
             writer.write(GET[:9])
@@ -338,23 +353,24 @@ class TestDrain:
             assert (status, headers["connection"]) == (200, "close")
             await draining
 
-    async def test_a_handshake_not_finished_is_cut(self, tls):
+    async def test_a_handshake_not_finished_is_cut(self, tls: ReloadingTls) -> None:
         async with listening(App(), tls=tls) as listener, connected(listener) as (reader, _):
             await until(lambda: listener.open_connections == 1)
             await listener.drain_and_stop()
             assert await until_cut(reader) == b""
 
     @pytest.mark.parametrize("secure", [False, True])
-    async def test_a_connection_just_accepted_is_cut(self, secure, tls):
+    async def test_a_connection_just_accepted_is_cut(self, secure: bool, tls: ReloadingTls) -> None:
         async with listening(App(), tls=tls if secure else None) as listener:
             with socket.create_connection(("127.0.0.1", listener.port)) as client:
+                assert listener._socket is not None
                 listener._accept(listener._socket)
                 assert listener.open_connections == 1
                 await listener.drain_and_stop()
                 client.settimeout(1)
                 assert client.recv(1) == b""
 
-    async def test_cancelled_itself_cuts_everything_at_once(self):
+    async def test_cancelled_itself_cuts_everything_at_once(self) -> None:
         app = App()
         async with (
             listening(app, replace(LIMITS, shutdown_grace=60)) as listener,
@@ -367,10 +383,12 @@ class TestDrain:
             assert listener.open_connections == 0
             assert (await until_cut(reader)).startswith(b"HTTP/1.1 500 ")
 
-    async def test_a_tls_client_that_does_not_say_goodbye_is_cut_after_the_grace(self, tls, trusting):
+    async def test_a_tls_client_that_does_not_say_goodbye_is_cut_after_the_grace(
+        self, tls: ReloadingTls, trusting: ssl.SSLContext
+    ) -> None:
         limits = replace(LIMITS, shutdown_grace=0.1)
 
-        def mute(port):
+        def mute(port: int) -> ssl.SSLSocket:
             wrapped = trusting.wrap_socket(socket.create_connection(("127.0.0.1", port)), server_hostname="localhost")
             wrapped.sendall(GET)
             wrapped.recv(1)
@@ -383,7 +401,7 @@ class TestDrain:
             assert time.monotonic() - began < 1
             client.close()
 
-    async def test_before_it_clients_can_be_sent_elsewhere(self):
+    async def test_before_it_clients_can_be_sent_elsewhere(self) -> None:
         async with listening(App()) as listener, connected(listener) as (reader, writer):
             writer.write(GET)
             assert "connection" not in (await answer(reader))[1]

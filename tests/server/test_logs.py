@@ -33,7 +33,7 @@ async def test_a_pod_is_followed_by_its_uid_from_review_to_binding(
         uid = stored["metadata"]["uid"]
         state = webhook.process.core.state
         await until(lambda: state.pod(uid) is not None)
-        extender = f"http://127.0.0.1:{webhook.process.extender.port}"
+        extender = webhook.extender_url
         for name in ("absent", "n1"):
             await webhook.client.post(f"{extender}/filter", json={"Pod": stored, "NodeNames": [name]})
         binding = {"PodName": "p", "PodNamespace": "team-a", "PodUID": uid, "Node": "n1"}

@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import orjson
 import pytest
 from admission.clusters import NOW, core_on, quota_cluster
-from admission.reviews import CORES, GPU, MEM, cpu, parsed, pod, review, vendors
-from builders import container
+from admission.reviews import cpu, parsed, pod, review, vendors
+from builders import CORES, GPU, JSON, MEM, container
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.parser import text_string_to_metric_families
 
 from hami_webhook.admission.denial import Denied
+from hami_webhook.assembly import Core
 from hami_webhook.cluster.api import Kind
 from hami_webhook.cluster.watches import NoWatches
 from hami_webhook.controller.informers import watched_kinds
 from hami_webhook.controller.showback import Showback
 from hami_webhook.device_config import builtin_device_config, enabled_vendors
+from hami_webhook.devices.registry import Vendors
 from hami_webhook.server.cluster_metrics import ClusterCollector
 from hami_webhook.server.exposition import render
 from hami_webhook.server.legacy_metrics import OLD_NAMES, legacy_of
@@ -30,14 +33,25 @@ CARDS = [
     {"id": "G1", "index": 1, "count": 10, "devmem": 0, "devcore": 100, "type": "NVIDIA A10", "health": True},
 ]
 MIB = 1 << 20
+Labels = tuple[tuple[str, str], ...]
+Samples = dict[str, dict[Labels, float]]
 
 
-def node(cards=CARDS, name="n1"):
+def node(cards: list[JSON] | str = CARDS, name: str = "n1") -> JSON:
     text = cards if isinstance(cards, str) else orjson.dumps(cards).decode()
     return {"metadata": {"name": name, "annotations": {"hami.io/node-nvidia-register": text}}}
 
 
-def placed(text, *containers, name="p", node="n1", phase="Running", uid="u1", when=None, **more):
+def placed(
+    text: str,
+    *containers: JSON,
+    name: str = "p",
+    node: str = "n1",
+    phase: str = "Running",
+    uid: str = "u1",
+    when: float | None = None,
+    **more: Any,
+) -> JSON:
     notes = {"hami.io/vgpu-node": "n1", "hami.io/vgpu-devices-allocated": text}
     if when is not None:
         notes["hami.io/vgpu-time"] = str(int(when))
@@ -47,8 +61,8 @@ def placed(text, *containers, name="p", node="n1", phase="Running", uid="u1", wh
     }
 
 
-def scrape(*objects, **more):
-    async def core():
+def scrape(*objects: tuple[Kind, JSON], **more: Vendors) -> Samples:
+    async def core() -> Core:
         return core_on(await quota_cluster(), **more)
 
     made = asyncio.run(core())
@@ -57,16 +71,16 @@ def scrape(*objects, **more):
     return exposed(made)
 
 
-def rendered(registry):
+def rendered(registry: CollectorRegistry) -> bytes:
     """What is answered to a scrape."""
 
-    async def parts():
+    async def parts() -> list[bytes]:
         return [part async for part in render(registry)]
 
     return b"".join(asyncio.run(parts()))
 
 
-def exposed(core, **more):
+def exposed(core: Core, **more: str) -> Samples:
     """Every sample that the leader serves of a core, and every process."""
     registry = CollectorRegistry(auto_describe=False)
     registry.register(CoreCollector(core, **more))
@@ -74,16 +88,16 @@ def exposed(core, **more):
     return samples(rendered(registry))
 
 
-def test_faults_of_the_vendors_rules_are_counted_by_step():
+def test_faults_of_the_vendors_rules_are_counted_by_step() -> None:
     core = core_on(None, vendors=enabled_vendors(builtin_device_config().config))
     assert "hami_webhook_vendor_faults_total" not in exposed(core)
     core.vendors.faults.counts["fit"] += 1
     assert exposed(core)["hami_webhook_vendor_faults_total"] == {(("step", "fit"),): 1}
 
 
-def samples(text):
+def samples(text: bytes) -> Samples:
     """Every sample: by name, then by its labels, the value. A sample seen twice is an error."""
-    found = {}
+    found: Samples = {}
     for family in text_string_to_metric_families(text.decode()):
         assert family.documentation
         for sample in family.samples:
@@ -94,7 +108,7 @@ def samples(text):
     return found
 
 
-def labelled(**labels):
+def labelled(**labels: str) -> Labels:
     return tuple(sorted(labels.items()))
 
 
@@ -102,7 +116,7 @@ CARD_0 = {"zone": "vGPU", "node": "n1", "device_uuid": "G0", "device_index": "0"
 CARD_1 = {**CARD_0, "device_uuid": "G1", "device_index": "1"}
 
 
-def test_cards_are_shown_with_hamis_names_and_labels():
+def test_cards_are_shown_with_hamis_names_and_labels() -> None:
     found = scrape((Kind.NODES, node()), (Kind.PODS, placed("G0,NVIDIA,250,30:;")))
     assert found["hami_gpu_memory_limit_bytes"][labelled(**CARD_0)] == 1000 * MIB
     assert found["hami_gpu_core_limit_ratio"][labelled(**CARD_0)] == 100
@@ -119,7 +133,7 @@ def test_cards_are_shown_with_hamis_names_and_labels():
 POD = {"zone": "vGPU", "namespace": "team-a", "node": "n1", "pod": "p"}
 
 
-def test_pods_are_shown_container_by_container_and_repeats_are_summed():
+def test_pods_are_shown_container_by_container_and_repeats_are_summed() -> None:
     text = "G0,NVIDIA,100,10:;G0,NVIDIA,200,20:G0,NVIDIA,1,1:G1,NVIDIA,300,30:;;"
     obj = placed(text, container("a", gpu=1, mem=3000), cpu("b"), init=[container("i", gpu=1, mem=3000)])
     found = scrape((Kind.NODES, node()), (Kind.PODS, obj))
@@ -137,7 +151,7 @@ BY_PLUGIN = {"migUUID": "MIG-1", "gpuInstanceID": 0, "computeInstanceID": 3}
 
 
 @pytest.mark.parametrize("realised", [True, False])
-def test_instances_cut_from_a_card_are_shown_once_the_plugin_made_them(realised):
+def test_instances_cut_from_a_card_are_shown_once_the_plugin_made_them(realised: bool) -> None:
     records = [MADE | (BY_PLUGIN if realised else {}), MADE | {"deviceIndex": 1, "placement": {"start": 4, "size": 2}}]
     obj = placed("G1,NVIDIA,100,10:G1,NVIDIA,100,10:;")
     obj["metadata"]["annotations"]["hami.io/vgpu-mig-allocations"] = orjson.dumps(records).decode()
@@ -160,7 +174,7 @@ def test_instances_cut_from_a_card_are_shown_once_the_plugin_made_them(realised)
     assert found.get("nodeGPUMigInstance", {}) == ({old: 1} if realised else {})
 
 
-def test_compute_units_are_shown_in_percent_of_their_card():
+def test_compute_units_are_shown_in_percent_of_their_card() -> None:
     """The AMD page's section A9: rounded up, and the limit is 100; a card that isn't registered has no percent."""
     cards = '[{"id":"M","count":10,"devmem":9,"devcore":64,"type":"AMD Instinct","health":true}]'
     on = {
@@ -183,7 +197,7 @@ def test_compute_units_are_shown_in_percent_of_their_card():
     )
 
 
-def test_cores_on_a_mask_are_counted():
+def test_cores_on_a_mask_are_counted() -> None:
     """AWS Neuron writes masks; people read numbers."""
     capacity = {"aws.amazon.com/neuron": "1", "aws.amazon.com/neuroncore": "4"}
     record = "n1-AWSNeuron-0,AWSNeuron,0,12:;"
@@ -212,7 +226,7 @@ def test_cores_on_a_mask_are_counted():
     ],
     ids=["running", "succeeded", "failed", "reserved", "lapsed", "never timed"],
 )
-def test_only_pods_that_hold_their_cards_are_shown(obj, shown):
+def test_only_pods_that_hold_their_cards_are_shown(obj: JSON, shown: bool) -> None:
     found = scrape((Kind.NODES, node()), (Kind.PODS, obj))
     assert ("hami_vgpu_memory_allocated_bytes" in found) == shown
     assert found["hami_gpu_shared_count"][labelled(**CARD_0)] == shown
@@ -220,7 +234,7 @@ def test_only_pods_that_hold_their_cards_are_shown(obj, shown):
         assert dict(next(iter(found["hami_vgpu_memory_allocated_bytes"])))["node"] == "n1"
 
 
-def test_a_reservation_lapses_between_two_scrapes():
+def test_a_reservation_lapses_between_two_scrapes() -> None:
     now = [NOW]
     obj = placed("G0,NVIDIA,1,1:;", node="", phase="Pending", when=NOW)
     core = core_on(None, clock=lambda: now[0])
@@ -232,17 +246,21 @@ def test_a_reservation_lapses_between_two_scrapes():
     assert samples(generate_latest(collector))["hami_gpu_shared_count"][labelled(**CARD_0)] == 0
 
 
-def quota(name="q", used=None, scopes=None, **hard):
-    spec = {"hard": {f"limits.{key}": value for key, value in hard.items()}} | ({"scopes": scopes} if scopes else {})
+def quota(
+    hard: dict[str, str], name: str = "q", *, used: dict[str, str] | None = None, scopes: list[str] | None = None
+) -> JSON:
+    spec: JSON = {"hard": {f"limits.{key}": value for key, value in hard.items()}}
+    if scopes:
+        spec["scopes"] = scopes
     status = {"used": {f"limits.{key}": value for key, value in (used or {}).items()}}
     return {"metadata": {"name": name, "namespace": "team-a"}, "spec": spec, "status": status}
 
 
-def test_quotas_are_shown_in_their_units_and_under_hamis_names_in_mib():
+def test_quotas_are_shown_in_their_units_and_under_hamis_names_in_mib() -> None:
     found = scrape(
-        (Kind.RESOURCE_QUOTAS, quota("a", {GPU: "1", MEM: "2"}, **{GPU: "2k", MEM: "12", "nvidia.com/other": "1"})),
-        (Kind.RESOURCE_QUOTAS, quota("b", **{MEM: "10"})),
-        (Kind.RESOURCE_QUOTAS, quota("scoped", scopes=["Terminating"], **{MEM: "1"})),
+        (Kind.RESOURCE_QUOTAS, quota({GPU: "2k", MEM: "12", "nvidia.com/other": "1"}, "a", used={GPU: "1", MEM: "2"})),
+        (Kind.RESOURCE_QUOTAS, quota({MEM: "10"}, "b")),
+        (Kind.RESOURCE_QUOTAS, quota({MEM: "1"}, "scoped", scopes=["Terminating"])),
         (Kind.PODS, pod(gpu=1, mem=2, uid="u1")),
         vendors=vendors(memoryFactor=1024),
     )
@@ -266,16 +284,16 @@ def test_quotas_are_shown_in_their_units_and_under_hamis_names_in_mib():
     }
 
 
-def test_what_waits_and_what_is_placed_are_told_apart():
+def test_what_waits_and_what_is_placed_are_told_apart() -> None:
     """A waiting pod costs what its ledger entry says; who is out of scope costs a quota nothing."""
     ledger = {"w": {"s": "waiting", "t": int(NOW), "c": {f"limits.{MEM}": 777}}}
-    remembered = quota("a", **{MEM: "9000"})
+    remembered = quota({MEM: "9000"}, "a")
     remembered["metadata"]["annotations"] = {"hami.io/quota-ledger": orjson.dumps(ledger).decode()}
     percentage = container(limits={GPU: 1, "nvidia.com/gpumem-percentage": 50})
     found = scrape(
         (Kind.NODES, node()),
         (Kind.RESOURCE_QUOTAS, remembered),
-        (Kind.RESOURCE_QUOTAS, quota("scoped", scopes=["Terminating"], **{MEM: "1"})),
+        (Kind.RESOURCE_QUOTAS, quota({MEM: "1"}, "scoped", scopes=["Terminating"])),
         (Kind.PODS, placed("G0,NVIDIA,100,10:;")),
         (Kind.PODS, pod("w", percentage, uid="w")),
     )
@@ -285,12 +303,12 @@ def test_what_waits_and_what_is_placed_are_told_apart():
 
 
 @pytest.mark.parametrize("backend", ["status", "memory"])
-def test_where_the_books_are_kept_is_told(backend):
+def test_where_the_books_are_kept_is_told(backend: str) -> None:
     found = exposed(core_on(None), quota_backend=backend)
     assert found["hami_webhook_quota_backend"] == {labelled(backend=backend): 1}
 
 
-def test_quotas_above_namespaces_have_metrics_of_their_own():
+def test_quotas_above_namespaces_have_metrics_of_their_own() -> None:
     core = core_on(None)
     for name in ("team-a", "team-b"):
         core.caches.put(Kind.NAMESPACES, {"metadata": {"name": name, "labels": {"tier": "gold"}}})
@@ -310,7 +328,7 @@ def test_quotas_above_namespaces_have_metrics_of_their_own():
     assert "hami_webhook_quota_used" not in found
 
 
-def test_used_without_a_quota_has_limit_0():
+def test_used_without_a_quota_has_limit_0() -> None:
     found = scrape((Kind.PODS, pod("p", container(limits={GPU: 1, MEM: 5, CORES: 7}), uid="u1")))
     assert found["hami_resource_quota_used"] == {
         labelled(zone="vGPU", namespace="team-a", quota_name=name, limit="0"): value
@@ -319,15 +337,16 @@ def test_used_without_a_quota_has_limit_0():
     assert "hami_resource_quota_limit" not in found
 
 
-def test_charges_and_refusals_are_counted():
-    async def charged():
-        core = core_on(await quota_cluster({MEM: 3000}), watches=NoWatches((Kind.ACCELERATOR_QUOTAS,)))
+def test_charges_and_refusals_are_counted() -> None:
+    async def charged() -> tuple[Core, Denied]:
+        cluster = await quota_cluster({MEM: 3000})
+        core = core_on(cluster, watches=NoWatches((Kind.ACCELERATOR_QUOTAS,)))
         for name in ("a", "b"):
             try:
                 await core.admission.validate(parsed(review(pod(name, gpu=1, mem=3000, uid=name))))
             except Denied as denied:
                 refused = denied
-        core.caches.put(Kind.RESOURCE_QUOTAS, core.cluster.peek(Kind.RESOURCE_QUOTAS, "gpu-quota", "team-a"))
+        core.caches.put(Kind.RESOURCE_QUOTAS, await cluster.get(Kind.RESOURCE_QUOTAS, "gpu-quota", "team-a"))
         await core.recomputer.run("team-a", "gpu-quota", write=False)
         return core, refused
 
@@ -343,7 +362,7 @@ def test_charges_and_refusals_are_counted():
     assert found["hami_webhook_quota_ledger_entries"] == {entries: 1}
 
 
-def test_reviews_are_a_counter_and_a_histogram():
+def test_reviews_are_a_counter_and_a_histogram() -> None:
     registry = new_registry()
     requests = RequestMetrics(registry, "hami_webhook_review", "admission review")
     for code, seconds in ((200, 0.0005), (200, 0.02), (403, 99.0)):
@@ -362,7 +381,7 @@ def test_reviews_are_a_counter_and_a_histogram():
     assert found["hami_webhook_review_seconds_sum"][labelled(path="/mutate")] == pytest.approx(99.0205)
 
 
-def test_the_build_is_shown():
+def test_the_build_is_shown() -> None:
     ((labels, value),) = scrape()["hami_build_info"].items()
     assert value == 1
     assert {name for name, _ in labels} == {"version", "revision", "build_date", "go_version", "compiler", "platform"}
@@ -379,14 +398,14 @@ UNREADABLE = [
     (Kind.PODS, {"metadata": {"name": "p", "uid": "u"}, "spec": {"containers": 1}}),
     (Kind.PODS, placed("G0,NVIDIA,1,1:;", container(gpu=-1, mem=3000))),
     (Kind.RESOURCE_QUOTAS, {"metadata": {"name": "q", "namespace": "team-a"}, "spec": {"hard": 1}}),
-    (Kind.RESOURCE_QUOTAS, quota(**{GPU: "many", MEM: "1.5"})),
-    (Kind.RESOURCE_QUOTAS, {**quota(**{GPU: "1"}), "status": {"used": {f"limits.{GPU}": {}}}}),
+    (Kind.RESOURCE_QUOTAS, quota({GPU: "many", MEM: "1.5"})),
+    (Kind.RESOURCE_QUOTAS, {**quota({GPU: "1"}), "status": {"used": {f"limits.{GPU}": {}}}}),
     (Kind.NAMESPACES, {"metadata": {"name": "x", "labels": []}}),
 ]
 
 
 @pytest.mark.parametrize(("kind", "obj"), UNREADABLE)
-def test_an_object_that_cant_be_read_doesnt_break_the_scrape(kind, obj):
+def test_an_object_that_cant_be_read_doesnt_break_the_scrape(kind: Kind, obj: JSON) -> None:
     found = scrape(
         (Kind.NODES, node()), (Kind.PODS, placed("G0,NVIDIA,250,30:;", uid="good", name="good")), (kind, obj)
     )
@@ -395,7 +414,7 @@ def test_an_object_that_cant_be_read_doesnt_break_the_scrape(kind, obj):
     assert found["hami_vgpu_memory_allocated_bytes"][labelled(**good)] == 250 * MIB
 
 
-def test_unreadable_objects_are_counted_until_they_are_gone():
+def test_unreadable_objects_are_counted_until_they_are_gone() -> None:
     core = core_on(None)
     bad = {"metadata": {"name": "x", "labels": []}}
     core.caches.put(Kind.NAMESPACES, bad)
@@ -441,13 +460,13 @@ def test_old_names_stand_beside_the_new_ones_if_they_are_asked_for() -> None:
     assert message[1].samples[0].labels == card
 
 
-def test_every_old_name_is_of_a_metric_that_is_served():
+def test_every_old_name_is_of_a_metric_that_is_served() -> None:
     core = core_on(None)
     served = {metric.name for metric in ClusterCollector(core.view, Showback(core.view)).collect()}
     assert OLD_NAMES.keys() <= served
 
 
-def test_the_keys_of_other_schedulers_are_counted_in_their_own_units():
+def test_the_keys_of_other_schedulers_are_counted_in_their_own_units() -> None:
     key = "limits.volcano.sh/vgpu-memory"
     limit = {"metadata": {"name": "v", "namespace": "team-a"}, "spec": {"hard": {key: "9"}}, "status": {}}
     with_limits = pod("p", container("a", {"volcano.sh/vgpu-number": 1, "volcano.sh/vgpu-memory": 7}), uid="v1")

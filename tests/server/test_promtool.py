@@ -25,7 +25,7 @@ async def test_promtool_finds_no_fault_with_our_metrics(tmp_path: Path) -> None:
         caches = webhook.process.core.caches
         caches.put(Kind.NODES, node())
         caches.put(Kind.PODS, placed("G0,NVIDIA,250,30:;"))
-        caches.put(Kind.RESOURCE_QUOTAS, quota("other", **{"nvidia.com/gpu": "1"}))
+        caches.put(Kind.RESOURCE_QUOTAS, quota({"nvidia.com/gpu": "1"}, "other"))
         await webhook.review("/validate", review(pod("big", gpu=99, mem=3000, uid="big")))
         text = (await webhook.client.get("/metrics")).text
     status, findings = checked(text)

@@ -16,7 +16,9 @@ SLOW = b"GET /slow HTTP/1.1\r\nhost: x\r\n\r\n"
 
 
 @pytest.mark.parametrize("later", [GET, GET * 50, GET[:9], POST + b"zz\r\n", b"\r\n" + NONSENSE])
-async def test_who_doesn_t_wait_for_an_answer_gets_it_and_no_other(later, caplog):
+async def test_who_doesn_t_wait_for_an_answer_gets_it_and_no_other(
+    later: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
     app = App()
     async with listening(app, BRISK) as listener, connected(listener) as (reader, writer):
         writer.write(SLOW + later)
@@ -32,7 +34,7 @@ async def test_who_doesn_t_wait_for_an_answer_gets_it_and_no_other(later, caplog
 
 
 @pytest.mark.parametrize("late", [b"\r\n", b"abc"])
-async def test_what_comes_late_doesn_t_keep_a_connection_open(late):
+async def test_what_comes_late_doesn_t_keep_a_connection_open(late: bytes) -> None:
     first = b"POST /unread HTTP/1.1\r\nhost: x\r\ncontent-length: 3\r\n\r\n" if late == b"abc" else GET
     async with (
         listening(App(), replace(LIMITS, keep_alive=0.2)) as listener,
@@ -44,7 +46,7 @@ async def test_what_comes_late_doesn_t_keep_a_connection_open(late):
         assert await until_cut(reader) == b""
 
 
-async def test_a_connection_ends_with_an_unwanted_body_while_draining():
+async def test_a_connection_ends_with_an_unwanted_body_while_draining() -> None:
     async with listening(App(), replace(LIMITS, shutdown_grace=3)) as listener, connected(listener) as (reader, writer):
         writer.write(b"POST /unread HTTP/1.1\r\nhost: x\r\ncontent-length: 3\r\n\r\n")
         await answer(reader)
@@ -58,7 +60,7 @@ async def test_a_connection_ends_with_an_unwanted_body_while_draining():
         assert asyncio.get_running_loop().time() - began < 1
 
 
-async def test_a_client_that_is_gone_when_its_answer_comes_is_no_error(caplog):
+async def test_a_client_that_is_gone_when_its_answer_comes_is_no_error(caplog: pytest.LogCaptureFixture) -> None:
     app = App()
     async with listening(app) as listener:
         for _ in range(20):
@@ -73,13 +75,13 @@ async def test_a_client_that_is_gone_when_its_answer_comes_is_no_error(caplog):
     assert not caplog.records
 
 
-async def test_a_length_of_thousands_of_digits_is_too_large():
+async def test_a_length_of_thousands_of_digits_is_too_large() -> None:
     async with listening(App()) as listener, connected(listener) as (reader, writer):
         writer.write(b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: " + b"0" * 1000 + b"1\r\n\r\nx")
         assert (await answer(reader))[0] == 413
 
 
-async def test_small_chunks_don_t_buy_long_trailers():
+async def test_small_chunks_don_t_buy_long_trailers() -> None:
     async with listening(App()) as listener, connected(listener) as (reader, writer):
         writer.write(POST + b"1\r\nx\r\n" * 100_000 + b"0\r\n")
         cut = asyncio.create_task(until_cut(reader))
@@ -92,7 +94,7 @@ async def test_small_chunks_don_t_buy_long_trailers():
 
 
 @pytest.mark.parametrize("beside", [b"trailer: " + b"x" * 1000, b"a: b\r\n" * 200])
-async def test_trailers_without_end_cut_the_connection(beside):
+async def test_trailers_without_end_cut_the_connection(beside: bytes) -> None:
     async with listening(App()) as listener, connected(listener) as (reader, writer):
         writer.write(POST + b"1\r\nx\r\n0\r\n")
         cut = asyncio.create_task(until_cut(reader))
@@ -105,7 +107,7 @@ async def test_trailers_without_end_cut_the_connection(beside):
         assert (await cut).startswith(b"HTTP/1.1 400 ")
 
 
-async def test_extensions_of_chunks_without_end_cut_the_connection():
+async def test_extensions_of_chunks_without_end_cut_the_connection() -> None:
     async with listening(App()) as listener, connected(listener) as (reader, writer):
         writer.write(POST)
         cut = asyncio.create_task(until_cut(reader))
@@ -117,7 +119,7 @@ async def test_extensions_of_chunks_without_end_cut_the_connection():
         assert (await cut).startswith(b"HTTP/1.1 400 ")
 
 
-async def test_a_body_in_the_smallest_chunks_is_taken():
+async def test_a_body_in_the_smallest_chunks_is_taken() -> None:
     async with listening(App()) as listener, connected(listener) as (reader, writer):
         writer.write(POST)
         for _ in range(50):
@@ -129,7 +131,7 @@ async def test_a_body_in_the_smallest_chunks_is_taken():
         assert (await answer(reader))[0] == 200
 
 
-async def test_a_connection_goes_on_after_a_wish_for_another_protocol():
+async def test_a_connection_goes_on_after_a_wish_for_another_protocol() -> None:
     async with listening(App()) as listener, connected(listener) as (reader, writer):
         for _ in range(2):
             writer.write(b"GET / HTTP/1.1\r\nhost: x\r\nconnection: upgrade\r\nupgrade: h2c\r\n\r\n")
@@ -148,7 +150,7 @@ async def test_a_connection_goes_on_after_a_wish_for_another_protocol():
         b"POST / HTTP/1.1\r\nhost: x\r\nconnection: upgrade\r\nupgrade: h2c\r\ncontent-length: 3\r\n\r\nabc",
     ],
 )
-async def test_what_could_be_read_in_two_ways_is_refused(head, caplog):
+async def test_what_could_be_read_in_two_ways_is_refused(head: bytes, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     async with listening(App()) as listener:
         async with connected(listener) as (reader, writer):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -11,6 +13,7 @@ from admission.reviews import body
 from prometheus_client import generate_latest
 from quota.objects import GPU, MEM
 
+from hami_webhook.kube.objects import ResourceQuota
 from hami_webhook.server.app import application, review_routes
 from hami_webhook.server.large_reviews import LARGE
 from hami_webhook.server.limits import ListenerLimits
@@ -32,7 +35,7 @@ def review(hard: Any, operation: str = "CREATE", annotations: Any = None) -> JSO
 
 
 @pytest.mark.parametrize("operation", ["CREATE", "UPDATE"])
-async def test_a_misread_quota_is_allowed_with_a_warning(tmp_path, operation):
+async def test_a_misread_quota_is_allowed_with_a_warning(tmp_path: Path, operation: str) -> None:
     async with served(tmp_path, await quota_cluster(FULL)) as webhook:
         inner = await webhook.review("/quotas", review({MEM: "16Gi"}, operation))
         assert inner == {"uid": "u1", "allowed": True, "status": {"code": 200}, "warnings": [UNITS]}
@@ -40,7 +43,7 @@ async def test_a_misread_quota_is_allowed_with_a_warning(tmp_path, operation):
         assert inner == {"uid": "u1", "allowed": True, "status": {"code": 200}}
 
 
-async def test_a_quota_with_a_large_ledger_is_answered_too(tmp_path):
+async def test_a_quota_with_a_large_ledger_is_answered_too(tmp_path: Path) -> None:
     async with served(tmp_path, await quota_cluster(FULL)) as webhook:
         inner = await webhook.review(
             "/quotas", review({MEM: "16Gi"}, "UPDATE", {"hami.io/quota-ledger": "x" * 2 * LARGE})
@@ -58,14 +61,16 @@ async def test_a_quota_with_a_large_ledger_is_answered_too(tmp_path):
         (body(review({MEM: "1"}, annotations={"a": "x" * 4096})), 413),
     ],
 )
-async def test_what_can_not_be_read_fails_as_a_call_which_the_failure_policy_lets_pass(tmp_path, content, status):
+async def test_what_can_not_be_read_fails_as_a_call_which_the_failure_policy_lets_pass(
+    tmp_path: Path, content: bytes, status: int
+) -> None:
     async with served(tmp_path, await quota_cluster(FULL), "--max-request-bytes", "4096") as webhook:
         answer = await webhook.client.post("/quotas", content=content, headers=AS_JSON)
         assert answer.status_code == status
 
 
-async def test_a_failure_of_ours_fails_as_a_call_and_is_counted():
-    def fail(quota):
+async def test_a_failure_of_ours_fails_as_a_call_and_is_counted() -> None:
+    def fail(quota: ResourceQuota) -> Sequence[str]:
         raise ZeroDivisionError
 
     registry = new_registry()

@@ -10,18 +10,21 @@ import socket
 import ssl
 import subprocess
 import sys
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import httpx
 import pytest
-from admission.clusters import FULL, quota_cluster
-from admission.reviews import GPU, MEM, VENDORS, body, pod, review
+from admission.clusters import FULL, quota_cluster, spent
+from admission.reviews import VENDORS, body, pod, review
+from builders import GPU, JSON, MEM
 from prometheus_client import generate_latest
 
 from hami_webhook.assembly import options_of
 from hami_webhook.cluster.api import Kind
 from hami_webhook.config import ConfigError
+from hami_webhook.controller.namespaces import NamespaceAnnotations
 from hami_webhook.kube.objects import Namespace
 from hami_webhook.policy.file import PolicySource
 from hami_webhook.policy.rules import PolicyRules
@@ -29,13 +32,13 @@ from hami_webhook.server.policy_reload import PolicyReload
 from hami_webhook.server.run import limits_of, running
 from hami_webhook.server.tls import TlsError
 
-from .serving import ANYWHERE, AS_JSON, certificates, served, settings_of, trusting
+from .serving import ANYWHERE, AS_JSON, Served, certificates, served, settings_of, trusting
 
 ROOT = Path(__file__).resolve().parents[2]
 CLUSTER = "manifests/examples/cluster.yaml"
 
 
-def test_settings_reach_the_core_and_the_listeners():
+def test_settings_reach_the_core_and_the_listeners() -> None:
     settings = settings_of(
         *("--allowed-identities", "group:ops,joe", "--own-service-accounts", "ns/own"),
         *("--device-plugin-service-accounts", "ns/plugin", "--force-overwrite-default-scheduler=false"),
@@ -75,21 +78,19 @@ def test_settings_reach_the_core_and_the_listeners():
     assert (limits.keep_alive, limits.max_concurrent_requests, limits.shutdown_grace) == (100, 3, 0.1)
 
 
-def test_the_defaults_are_the_specifications():
+def test_the_defaults_are_the_specifications() -> None:
     limits = limits_of(settings_of())
     assert limits.max_request_bytes == 16 << 20, "the largest review of a pod that can be stored has 15 MB"
     assert limits.keep_alive == 125, "longer than the API server keeps an idle connection"
 
 
-async def test_the_reconciler_puts_used_right(tmp_path):
+async def test_the_reconciler_puts_used_right(tmp_path: Path) -> None:
     cluster = await quota_cluster(FULL, {GPU: 9, MEM: 9})
     async with served(tmp_path, cluster):
-        await until(
-            lambda: cluster.peek(Kind.RESOURCE_QUOTAS, "gpu-quota", "team-a")["status"]["used"][f"limits.{GPU}"] == "0"
-        )
+        await until(lambda: spent(cluster)[GPU] == 0)
 
 
-async def until(true):
+async def until(true: Callable[[], object]) -> None:
     for _ in range(500):
         if true():
             return
@@ -98,7 +99,7 @@ async def until(true):
 
 
 @pytest.mark.parametrize("flag", ["--http_bind", "--metrics-bind-address"])
-async def test_a_port_that_is_taken_is_told_with_its_flag(flag):
+async def test_a_port_that_is_taken_is_told_with_its_flag(flag: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
         with pytest.raises(ConfigError) as caught:
@@ -107,7 +108,7 @@ async def test_a_port_that_is_taken_is_told_with_its_flag(flag):
     assert str(caught.value) == f"{flag} {address}: can't be listened on: Address already in use"
 
 
-async def test_certificates_that_cant_be_used_stop_the_start(tmp_path):
+async def test_certificates_that_cant_be_used_stop_the_start(tmp_path: Path) -> None:
     flags = ("--cert_file", str(tmp_path / "none.crt"), "--key_file", str(tmp_path / "none.key"))
     with pytest.raises(TlsError, match=r"none\.crt can't be read"):
         async with running(await quota_cluster(), VENDORS, settings_of(*flags)):
@@ -122,32 +123,32 @@ ENFORCING = "policies: [{name: r, enforce: {hami.io/gpu-scheduler-policy: %s}}]\
 class Watched:
     """A policy file that is looked at by hand."""
 
-    def __init__(self, path, text=None):
+    def __init__(self, path: Path, text: str | None = None) -> None:
         self.path = path
         if text is not None:
             path.write_text(text)
         self.source = PolicySource(str(path), VENDORS)
-        self.events = []
+        self.events: list[str] = []
         self.replaced = 0
         self.reload = PolicyReload(str(path), self.source, self.report, self.count)
 
-    def count(self):
+    def count(self) -> None:
         self.replaced += 1
 
-    async def report(self, problem):
+    async def report(self, problem: str) -> None:
         self.events.append(problem)
 
-    async def settle(self):
+    async def settle(self) -> None:
         await self.reload.poll()
         await self.reload.poll()
 
     @property
-    def enforced(self):
+    def enforced(self) -> list[dict[str, str]]:
         rules = self.source.current.matching(Namespace("n", {}, {}), {})
         return [dict(rule.enforce) for rule in rules]
 
 
-async def test_a_changed_policy_file_comes_into_force(tmp_path):
+async def test_a_changed_policy_file_comes_into_force(tmp_path: Path) -> None:
     watched = Watched(tmp_path / "policy.yaml", ENFORCING % "binpack")
     await watched.settle()
     assert watched.enforced == [{"hami.io/gpu-scheduler-policy": "binpack"}]
@@ -160,7 +161,9 @@ async def test_a_changed_policy_file_comes_into_force(tmp_path):
 
 
 @pytest.mark.parametrize("fault", ["policies: [", "policies: [{name: r, wrong: 1}]", b"\xff", None])
-async def test_a_policy_file_that_cant_be_used_keeps_the_old_rules_and_is_told_once(tmp_path, fault, caplog):
+async def test_a_policy_file_that_cant_be_used_keeps_the_old_rules_and_is_told_once(
+    tmp_path: Path, fault: bytes | str | None, caplog: pytest.LogCaptureFixture
+) -> None:
     watched = Watched(tmp_path / "policy.yaml", ENFORCING % "binpack")
     await watched.settle()
     if fault is None:
@@ -179,11 +182,11 @@ async def test_a_policy_file_that_cant_be_used_keeps_the_old_rules_and_is_told_o
     assert watched.enforced == [{"hami.io/gpu-scheduler-policy": "spread"}]
 
 
-async def test_the_policy_file_is_polled(tmp_path):
+async def test_the_policy_file_is_polled(tmp_path: Path) -> None:
     watched = Watched(tmp_path / "policy.yaml", ENFORCING % "binpack")
     naps = []
 
-    async def sleep(seconds):
+    async def sleep(seconds: float) -> None:
         naps.append(seconds)
         if len(naps) == 3:
             raise asyncio.CancelledError
@@ -194,7 +197,9 @@ async def test_the_policy_file_is_polled(tmp_path):
     assert watched.enforced
 
 
-async def test_a_running_process_takes_a_new_policy_and_tells_of_a_bad_one(tmp_path, monkeypatch):
+async def test_a_running_process_takes_a_new_policy_and_tells_of_a_bad_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("hami_webhook.server.run._POLICY_POLL", 0.02)
     path = tmp_path / "policy.yaml"
     path.write_text("")
@@ -207,11 +212,12 @@ async def test_a_running_process_takes_a_new_policy_and_tells_of_a_bad_one(tmp_p
         tmp_path / "tls", cluster, "--policy-file", str(path), env=env, policies=PolicyRules.EMPTY
     ) as webhook:
 
-        async def warned():
+        async def warned() -> list[str]:
             inner = await webhook.review("/mutate", review(pod(gpu=1, mem=3000)))
-            return inner.get("warnings", [])
+            warnings: list[str] = inner.get("warnings", [])
+            return warnings
 
-        def metrics_of(webhook):
+        def metrics_of(webhook: Served) -> str:
             return generate_latest(webhook.process.registry).decode()
 
         assert await warned() == []
@@ -235,13 +241,11 @@ async def test_a_running_process_takes_a_new_policy_and_tells_of_a_bad_one(tmp_p
 
 
 @contextmanager
-def process(*flags, env=None, program=("-m", "hami_webhook")):
+def process(*flags: str, program: Sequence[str] = ("-m", "hami_webhook")) -> Iterator[subprocess.Popen[str]]:
     """`python -m hami_webhook serve …`; whatever happens it is gone afterwards."""
     command = [sys.executable, *program, "serve", *flags]
     clean = {key: value for key, value in os.environ.items() if not key.startswith(("HAMI_", "POD_", "KUBE"))}
-    started = subprocess.Popen(
-        command, cwd=ROOT, env=clean | (env or {}), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
+    started = subprocess.Popen(command, cwd=ROOT, env=clean, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     try:
         yield started
     finally:
@@ -249,14 +253,15 @@ def process(*flags, env=None, program=("-m", "hami_webhook")):
         started.communicate()
 
 
-def flags_for(tmp_path, grace="300ms"):
+def flags_for(tmp_path: Path, grace: str = "300ms") -> tuple[str, ...]:
     run = (*ANYWHERE, "--shutdown-grace", grace, "--scheduler-name", "hami-scheduler")
     return (*run, *certificates(tmp_path), "--embedded-cluster", CLUSTER)
 
 
-def ports(started, roles="controller, extender, webhook"):
+def ports(started: subprocess.Popen[str], roles: str = "controller, extender, webhook") -> tuple[int, int]:
     """The ports it says it serves on; every line up to there is returned too."""
     lines = []
+    assert started.stderr is not None
     for line in started.stderr:
         lines.append(line)
         found = re.search(r"serving (\S.*) on https://127\.0\.0\.1:(\d+), metrics on port (\d+)", line)
@@ -267,15 +272,16 @@ def ports(started, roles="controller, extender, webhook"):
 
 
 @pytest.mark.parametrize(("number", "drains"), [(signal.SIGTERM, True), (signal.SIGINT, False)])
-def test_serve_answers_reviews_and_ends_in_peace(tmp_path, number, drains):
+def test_serve_answers_reviews_and_ends_in_peace(tmp_path: Path, number: signal.Signals, drains: bool) -> None:
     with process(*flags_for(tmp_path, "3s")) as started:
         port, metrics = ports(started)
         with httpx.Client(base_url=f"https://127.0.0.1:{port}", verify=trusting()) as client:
             wait_ready(client)
 
-            def send(path, obj):
+            def send(path: str, obj: JSON) -> JSON:
                 answer = client.post(path, content=body(review(obj)), headers=AS_JSON)
-                return answer.json()["response"]
+                inner: JSON = answer.json()["response"]
+                return inner
 
             assert send("/mutate", pod(gpu=1, mem=3000))["patchType"] == "JSONPatch"
             assert send("/validate", pod(gpu=2, mem=15_000, uid="u1"))["allowed"]
@@ -288,6 +294,7 @@ def test_serve_answers_reviews_and_ends_in_peace(tmp_path, number, drains):
                 assert 503 in statuses, "readiness fails first"
                 assert send("/mutate", pod(gpu=1, mem=3000))["allowed"], "and it still serves"
         assert started.wait(10) == 0
+        assert started.stderr is not None
         rest = started.stderr.read()
     assert "Traceback" not in rest
     assert "ERROR" not in rest
@@ -295,7 +302,7 @@ def test_serve_answers_reviews_and_ends_in_peace(tmp_path, number, drains):
         socket.create_connection(("127.0.0.1", port), 1)
 
 
-def wait_ready(client):
+def wait_ready(client: httpx.Client) -> None:
     for _ in range(200):
         if client.get("/readyz").status_code == 200:
             return
@@ -303,7 +310,7 @@ def wait_ready(client):
 
 
 @pytest.mark.parametrize("second", [signal.SIGTERM, signal.SIGINT])
-def test_a_second_signal_ends_the_drain(tmp_path, second):
+def test_a_second_signal_ends_the_drain(tmp_path: Path, second: signal.Signals) -> None:
     with process(*flags_for(tmp_path, "10m")) as started:
         ports(started)
         started.send_signal(signal.SIGTERM)
@@ -311,11 +318,12 @@ def test_a_second_signal_ends_the_drain(tmp_path, second):
             started.wait(0.3)
         started.send_signal(second)
         assert started.wait(10) == 0
+        assert started.stderr is not None
         assert "Traceback" not in started.stderr.read()
 
 
 @pytest.mark.parametrize("roles", ["webhook", "controller, extender"])
-def test_with_nothing_in_flight_the_grace_is_not_waited_for(tmp_path, roles):
+def test_with_nothing_in_flight_the_grace_is_not_waited_for(tmp_path: Path, roles: str) -> None:
     brief = (
         "import sys, hami_webhook.cli as cli, hami_webhook.server.run as run; run._LEAVING = 0.5; sys.exit(cli.main())"
     )
@@ -325,7 +333,7 @@ def test_with_nothing_in_flight_the_grace_is_not_waited_for(tmp_path, roles):
         assert started.wait(30) == 0
 
 
-def test_a_request_in_flight_is_finished_after_sigterm(tmp_path):
+def test_a_request_in_flight_is_finished_after_sigterm(tmp_path: Path) -> None:
     with process(*flags_for(tmp_path, "300ms")) as started:
         port, _ = ports(started)
         content = body(review(pod(gpu=1, mem=3000)))
@@ -346,7 +354,7 @@ def test_a_request_in_flight_is_finished_after_sigterm(tmp_path):
         assert started.wait(10) == 0
 
 
-def unusable(tmp_path, taken):
+def unusable(tmp_path: Path, taken: socket.socket) -> dict[str, tuple[str, ...]]:
     bad = tmp_path / "bad.yaml"
     bad.write_text("kind: [")
     missing = str(tmp_path / "missing")
@@ -360,7 +368,7 @@ def unusable(tmp_path, taken):
     }
 
 
-def test_what_cant_be_used_is_told_in_one_line_with_status_2(tmp_path):
+def test_what_cant_be_used_is_told_in_one_line_with_status_2(tmp_path: Path) -> None:
     good = flags_for(tmp_path)
     with socket.create_server(("127.0.0.1", 0)) as taken, ExitStack() as stack:
         started = {
@@ -374,7 +382,9 @@ def test_what_cant_be_used_is_told_in_one_line_with_status_2(tmp_path):
             assert message[0].startswith("hami-webhook: "), what
 
 
-async def test_a_replica_of_the_webhook_records_no_event_and_never_leads(tmp_path, monkeypatch):
+async def test_a_replica_of_the_webhook_records_no_event_and_never_leads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It has no right to either: a refused policy file is in its log and counted, the event is the controller's."""
     monkeypatch.setattr("hami_webhook.server.run._POLICY_POLL", 0.02)
     path = tmp_path / "policy.yaml"
@@ -388,8 +398,10 @@ async def test_a_replica_of_the_webhook_records_no_event_and_never_leads(tmp_pat
     assert cluster.events == []
 
 
-async def test_a_loop_that_fails_is_counted_and_the_process_serves_on(tmp_path, monkeypatch, caplog):
-    def fail(*_):
+async def test_a_loop_that_fails_is_counted_and_the_process_serves_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(*_: NamespaceAnnotations) -> None:
         raise KeyError("metadata")
 
     cluster = await quota_cluster(FULL)

@@ -15,15 +15,14 @@ from hami_webhook.cluster.memory import MemoryCluster
 from hami_webhook.controller.showback import UNTIL
 
 from .serving import Served, served
-from .test_metrics import node, placed, samples
+from .test_metrics import Samples, node, placed, samples
 
 SHOWBACK = "hami_webhook_showback_card_seconds_total"
 CLUSTER = {"hami_gpu_shared_count", "hami_vgpu_memory_allocated_bytes", "hami_webhook_quota_hard", SHOWBACK}
 
 
-async def scraped(webhook: Served) -> dict[str, dict[object, float]]:
-    found: dict[str, dict[object, float]] = samples((await webhook.client.get("/metrics")).content)
-    return found
+async def scraped(webhook: Served) -> Samples:
+    return samples((await webhook.client.get("/metrics")).content)
 
 
 async def lease(cluster: MemoryCluster) -> JSON:

@@ -13,16 +13,18 @@ import socket
 import ssl
 import warnings
 from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
 
 import httpx
 import orjson
 import pytest
 from admission.clusters import FULL, ledger, quota_cluster, spent
-from admission.reviews import GPU, MEM, cpu, patched, pod, review, update
-from builders import container
+from admission.reviews import cpu, patched, pod, review, update
+from builders import GPU, JSON, MEM, container
 
 from hami_webhook import pki
-from hami_webhook.admission.handler import Answer
+from hami_webhook.admission.review import Answer
 from hami_webhook.cluster.api import Kind
 from hami_webhook.logs import JsonFormatter
 from hami_webhook.policy.rules import PolicyRules, Rule
@@ -32,14 +34,15 @@ from .serving import PAIR, served, settings_of, trusting
 SECRET = "hunter2-do-not-log"
 
 
-async def test_security_1_the_allowed_identities_come_from_configuration_with_safe_defaults(tmp_path):
+async def test_security_1_the_allowed_identities_come_from_configuration_with_safe_defaults(tmp_path: Path) -> None:
     env = {"POD_NAMESPACE": "hami-system"}
     old = pod(gpu=1, mem=3000, nodeName="n1")
     new = pod(gpu=1, mem=3000, nodeName="n1", annotations={"hami.io/bind-phase": "success"})
     async with served(tmp_path, await quota_cluster(), "--allowed-identities", "joe,group:ops", env=env) as webhook:
 
-        async def allowed(user, *groups):
-            return (await webhook.review("/validate", update(old, new, user, *groups)))["allowed"]
+        async def allowed(user: str, *groups: str) -> bool:
+            inner = await webhook.review("/validate", update(old, new, user, *groups))
+            return inner["allowed"] is True
 
         account = "system:serviceaccount:hami-system:"
         for user, groups in (
@@ -60,12 +63,12 @@ async def test_security_1_the_allowed_identities_come_from_configuration_with_sa
             assert not await allowed(user, *groups), user
 
 
-def test_security_1_without_a_namespace_of_our_own_nobody_is_trusted_by_default():
+def test_security_1_without_a_namespace_of_our_own_nobody_is_trusted_by_default() -> None:
     assert settings_of().trusted_users == frozenset()
     assert settings_of().trusted_groups == frozenset()
 
 
-async def test_security_2_no_label_on_the_pod_opts_out_of_the_charge(tmp_path):
+async def test_security_2_no_label_on_the_pod_opts_out_of_the_charge(tmp_path: Path) -> None:
     cluster = await quota_cluster(FULL)
     async with served(tmp_path, cluster) as webhook:
         obj = pod(gpu=1, mem=3000, uid="u1", labels={"hami.io/webhook": "ignore"})
@@ -73,14 +76,15 @@ async def test_security_2_no_label_on_the_pod_opts_out_of_the_charge(tmp_path):
     assert ledger(cluster) == {"u1": {GPU: 1, MEM: 3000}}
 
 
-async def test_security_2_namespace_policy_is_tightened_never_loosened(tmp_path):
+async def test_security_2_namespace_policy_is_tightened_never_loosened(tmp_path: Path) -> None:
     cluster = await quota_cluster(FULL)
     policies = PolicyRules((Rule("r", enforce={"hami.io/gpu-scheduler-policy": "spread"}),))
     namespace = {"metadata": {"name": "bounded", "annotations": {"nvidia.com/use-gpuuuid": "GPU-a,GPU-b"}}}
     await cluster.create(Kind.NAMESPACES, namespace)
     async with served(tmp_path, cluster, policies=policies) as webhook:
 
-        async def through(path, **annotations):
+        async def through(path: str, **annotations: str) -> Any:
+            """The pod's annotations after the review, or the code of its refusal."""
             notes = {"nvidia.com/use-gpuuuid": annotations["uuids"]} if "uuids" in annotations else {}
             notes |= {"hami.io/gpu-scheduler-policy": annotations["policy"]} if "policy" in annotations else {}
             obj = pod(gpu=1, mem=3000, annotations=notes, uid="u")
@@ -103,7 +107,7 @@ async def test_security_2_namespace_policy_is_tightened_never_loosened(tmp_path)
         assert isinstance(await through("/validate", uuids="GPU-a", policy="spread"), dict)
 
 
-async def test_security_4_clients_are_verified_if_that_is_asked_for(tmp_path):
+async def test_security_4_clients_are_verified_if_that_is_asked_for(tmp_path: Path) -> None:
     clients = pki.authority(now=datetime.now(UTC))
     (tmp_path / "clients.crt").write_bytes(clients.certificate)
     flags = ("--client-ca-file", str(tmp_path / "clients.crt"))
@@ -113,11 +117,11 @@ async def test_security_4_clients_are_verified_if_that_is_asked_for(tmp_path):
         assert webhook.process.main.failed_handshakes == 1
 
 
-async def test_security_4_tls_before_1_2_is_refused(tmp_path):
+async def test_security_4_tls_before_1_2_is_refused(tmp_path: Path) -> None:
     async with served(tmp_path, await quota_cluster()) as webhook:
         port = webhook.process.main.port
 
-        def handshake(version):
+        def handshake(version: ssl.TLSVersion) -> str | None:
             context = trusting(PAIR.ca)
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", DeprecationWarning)
@@ -135,10 +139,12 @@ async def test_security_4_tls_before_1_2_is_refused(tmp_path):
 
 
 @pytest.mark.parametrize("level", [logging.DEBUG, logging.INFO, logging.WARNING, logging.ERROR])
-async def test_security_4_logs_carry_no_env_values_and_no_whole_pods(tmp_path, caplog, level):
+async def test_security_4_logs_carry_no_env_values_and_no_whole_pods(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, level: int
+) -> None:
     caplog.set_level(level)
     env = [{"name": "PASSWORD", "value": SECRET}, {"name": "CUDA_TASK_PRIORITY", "value": SECRET}]
-    extra = {"env": env, "args": [SECRET], "command": [SECRET]}
+    extra: JSON = {"env": env, "args": [SECRET], "command": [SECRET]}
     priority = {GPU: 1, "nvidia.com/priority": 1}
     cluster = await quota_cluster(FULL)
     objects = [
@@ -167,14 +173,14 @@ async def test_security_4_logs_carry_no_env_values_and_no_whole_pods(tmp_path, c
     assert "PASSWORD" not in text
 
 
-async def test_security_4_a_secret_in_the_environment_is_not_told_in_answers_either(tmp_path):
+async def test_security_4_a_secret_in_the_environment_is_not_told_in_answers_either(tmp_path: Path) -> None:
     async with served(tmp_path, await quota_cluster(FULL)) as webhook:
         obj = pod("p", container(gpu=1, mem=3000, env={"PASSWORD": SECRET}), uid="u")
         inner = await webhook.review("/webhook", review(obj))
         assert SECRET not in orjson.dumps(inner).decode()
 
 
-async def test_security_4_malformed_reviews_change_nothing(tmp_path):
+async def test_security_4_malformed_reviews_change_nothing(tmp_path: Path) -> None:
     cluster = await quota_cluster(FULL)
     async with served(tmp_path, cluster) as webhook:
         for written in ({}, review(None), review([]), review(pod("p", {"name": "c", "resources": {"limits": [GPU]}}))):
@@ -185,7 +191,7 @@ async def test_security_4_malformed_reviews_change_nothing(tmp_path):
     assert (spent(cluster), ledger(cluster)) == ({GPU: 0, MEM: 0}, {})
 
 
-async def test_security_6_readiness_needs_certificates_and_caches(tmp_path):
+async def test_security_6_readiness_needs_certificates_and_caches(tmp_path: Path) -> None:
     # A process without usable certificates never starts (test_run.py); one without caches isn't ready (test_app.py).
     async with served(tmp_path, await quota_cluster()) as webhook:
         assert (await webhook.client.get("/readyz")).status_code == 200

@@ -7,17 +7,22 @@ import os
 import shutil
 import socket
 import ssl
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Self
 
 import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.x509.oid import ExtendedKeyUsageOID
+from starlette.types import Receive, Scope, Send
 
 from hami_webhook import pki
+from hami_webhook.pki import KeyPair
 from hami_webhook.server.limits import ListenerLimits
 from hami_webhook.server.listener import Listener
 from hami_webhook.server.tls import CertificateFiles, ReloadingTls, TlsError
@@ -27,18 +32,21 @@ CA = pki.authority(now=NOW)
 LIMITS = ListenerLimits(shutdown_grace=0.2, header_read_timeout=2)
 
 
-def serving(key=None, usage=None):
+def serving(
+    key: ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey | None = None, usage: x509.ObjectIdentifier | None = None
+) -> KeyPair:
     """A serving certificate of CA with the given kind of key and extended usage."""
     pair = pki.issue(CA, "w", "n", now=NOW)
     if key is None:
         return pair
     issued = pki.read_certificate(pair.certificate)
     signer = serialization.load_pem_private_key(CA.key, password=None)
+    assert isinstance(signer, ec.EllipticCurvePrivateKey)
     builder = x509.CertificateBuilder(
         issued.issuer, issued.subject, key.public_key(), x509.random_serial_number(), NOW, NOW + timedelta(days=1)
     )
     for extension in issued.extensions:
-        value = extension.value
+        value: x509.ExtensionType = extension.value
         if usage is not None and isinstance(value, x509.ExtendedKeyUsage):
             value = x509.ExtendedKeyUsage([usage])
         if isinstance(value, x509.SubjectKeyIdentifier):
@@ -51,7 +59,7 @@ def serving(key=None, usage=None):
     return pki.KeyPair(certificate.public_bytes(serialization.Encoding.PEM), private)
 
 
-def serial(pair):
+def serial(pair: KeyPair) -> int:
     return pki.read_lifetime(pair.certificate).serial
 
 
@@ -59,29 +67,29 @@ def serial(pair):
 class Folder:
     """The files a server reads."""
 
-    path: object
+    path: Path
 
     @property
-    def files(self):
+    def files(self) -> CertificateFiles:
         return CertificateFiles(self.path / "tls.crt", self.path / "tls.key")
 
-    def put(self, pair):
+    def put(self, pair: KeyPair) -> None:
         (self.path / "tls.key").write_bytes(pair.key)
         (self.path / "tls.crt").write_bytes(pair.certificate)
 
 
 @pytest.fixture
-def folder(tmp_path):
+def folder(tmp_path: Path) -> Folder:
     return Folder(tmp_path)
 
 
-async def answer_ok(scope, receive, send):
+async def answer_ok(scope: Scope, receive: Receive, send: Send) -> None:
     await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"0")]})
     await send({"type": "http.response.body", "body": b""})
 
 
 @asynccontextmanager
-async def listening(tls):
+async def listening(tls: ReloadingTls) -> AsyncIterator[Listener]:
     listener = Listener(answer_ok, host="127.0.0.1", port=0, limits=LIMITS, tls=tls)
     await listener.start()
     try:
@@ -90,7 +98,9 @@ async def listening(tls):
         await listener.drain_and_stop()
 
 
-def trusting(ca=CA, *, version=None, client=None):
+def trusting(
+    ca: KeyPair = CA, *, version: ssl.TLSVersion | None = None, client: tuple[Path, Path] | None = None
+) -> ssl.SSLContext:
     context = ssl.create_default_context(cadata=ca.certificate.decode())
     if version is not None:
         context.minimum_version = context.maximum_version = version
@@ -102,33 +112,36 @@ def trusting(ca=CA, *, version=None, client=None):
 class Client:
     """One keep-alive HTTPS connection, used from a thread."""
 
-    def __init__(self, port, context=None, server_name="127.0.0.1"):
+    def __init__(self, port: int, context: ssl.SSLContext | None = None, server_name: str = "127.0.0.1") -> None:
         self.context = context or trusting()
         self.server_name = server_name
         self.connection = http.client.HTTPConnection("127.0.0.1", port, timeout=5)
+        self.wrapped: ssl.SSLSocket | None = None
 
-    def _get(self):
-        if self.connection.sock is None:
-            self.connection.connect()
-            self.connection.sock = self.context.wrap_socket(self.connection.sock, server_hostname=self.server_name)
+    def _get(self) -> tuple[int, int]:
+        if self.connection.sock is None or self.wrapped is None:
+            raw = socket.create_connection((self.connection.host, self.connection.port), self.connection.timeout)
+            self.wrapped = self.context.wrap_socket(raw, server_hostname=self.server_name)
+            self.connection.sock = self.wrapped
         self.connection.request("GET", "/")
         response = self.connection.getresponse()
         response.read()
-        served = x509.load_der_x509_certificate(self.connection.sock.getpeercert(binary_form=True))
-        return response.status, served.serial_number
+        certificate = self.wrapped.getpeercert(binary_form=True)
+        assert certificate is not None
+        return response.status, x509.load_der_x509_certificate(certificate).serial_number
 
-    async def get(self):
+    async def get(self) -> tuple[int, int]:
         """Status, and serial number of the certificate this connection was made with."""
         return await asyncio.to_thread(self._get)
 
-    def __enter__(self):
+    def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *_):
+    def __exit__(self, *_: object) -> None:
         self.connection.close()
 
 
-async def served(port, context=None, server_name="127.0.0.1"):
+async def served(port: int, context: ssl.SSLContext | None = None, server_name: str = "127.0.0.1") -> int:
     with Client(port, context, server_name) as client:
         return (await client.get())[1]
 
@@ -137,8 +150,8 @@ class TestReload:
     @pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
     @pytest.mark.parametrize("server_name", ["w.n.svc", "127.0.0.1"])
     async def test_an_open_connection_goes_on_and_a_new_one_sees_the_new_certificate(
-        self, folder, version, server_name
-    ):
+        self, folder: Folder, version: ssl.TLSVersion, server_name: str
+    ) -> None:
         old, new = serving(), serving()
         folder.put(old)
         tls = ReloadingTls(folder.files)
@@ -154,7 +167,9 @@ class TestReload:
 
     @pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
     @pytest.mark.parametrize("server_name", ["w.n.svc", "::1"])
-    async def test_the_kind_of_key_may_change_both_ways(self, folder, version, server_name):
+    async def test_the_kind_of_key_may_change_both_ways(
+        self, folder: Folder, version: ssl.TLSVersion, server_name: str
+    ) -> None:
         pairs = [
             serving(rsa.generate_private_key(65537, 2048)),
             serving(),
@@ -169,10 +184,12 @@ class TestReload:
                 assert await served(listener.port, trusting(version=version), server_name) == serial(pair)
         assert tls.reloads == 2
 
-    async def test_a_session_of_the_old_certificate_is_not_resumed(self, folder):
+    async def test_a_session_of_the_old_certificate_is_not_resumed(self, folder: Folder) -> None:
         folder.put(serving())
 
-        def visit(port, context, session=None):
+        def visit(
+            port: int, context: ssl.SSLContext, session: ssl.SSLSession | None = None
+        ) -> tuple[ssl.SSLSession | None, bool | None]:
             raw = socket.create_connection(("127.0.0.1", port), timeout=5)
             with context.wrap_socket(raw, server_hostname="localhost", session=session) as wrapped:
                 wrapped.sendall(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n")
@@ -188,7 +205,7 @@ class TestReload:
             tls.reload_if_changed()
             assert not (await asyncio.to_thread(visit, listener.port, context, session))[1]
 
-    def test_nothing_changed_is_not_a_reload_even_when_touched(self, folder):
+    def test_nothing_changed_is_not_a_reload_even_when_touched(self, folder: Folder) -> None:
         folder.put(serving())
         tls = ReloadingTls(folder.files)
         context = tls.context
@@ -197,7 +214,7 @@ class TestReload:
         assert tls.context is context
         assert tls.reloads == 0
 
-    def test_a_change_that_keeps_time_and_size_is_seen(self, folder):
+    def test_a_change_that_keeps_time_and_size_is_seen(self, folder: Folder) -> None:
         folder.put(serving())
         tls = ReloadingTls(folder.files)
         before = folder.files.cert.stat()
@@ -206,7 +223,7 @@ class TestReload:
             os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
         assert tls.reload_if_changed()
 
-    def test_the_link_kubernetes_swaps_is_seen(self, tmp_path):
+    def test_the_link_kubernetes_swaps_is_seen(self, tmp_path: Path) -> None:
         """tls.crt -> ..data/tls.crt, ..data -> ..2030_01; an update renames a new ..data over the old."""
         old, new = serving(), serving()
         for name, pair in (("..1", old), ("..2", new)):
@@ -222,13 +239,13 @@ class TestReload:
         assert tls.reload_if_changed()
         assert tls.leaf.serial == serial(new)
 
-    def test_watching_looks_after_every_interval(self, folder):
+    def test_watching_looks_after_every_interval(self, folder: Folder) -> None:
         old, new = serving(), serving()
         folder.put(old)
         tls = ReloadingTls(folder.files)
         slept = []
 
-        async def sleep(seconds):
+        async def sleep(seconds: float) -> None:
             slept.append((seconds, tls.leaf.serial))
             if len(slept) == 2:
                 folder.put(new)
@@ -253,17 +270,23 @@ class TestBrokenFiles:
             (lambda f: (f.key.unlink(), f.key.mkdir()), "not a usable pair"),
         ],
     )
-    def test_keep_the_certificate_before_and_are_told_once(self, folder, damage, message, caplog):
+    def test_keep_the_certificate_before_and_are_told_once(
+        self,
+        folder: Folder,
+        damage: Callable[[CertificateFiles], object],
+        message: str,
+        caplog: pytest.LogCaptureFixture,
+    ) -> None:
         old, new = serving(), serving()
         folder.put(old)
 
-        async def scenario():
+        async def scenario() -> None:
             tls = ReloadingTls(folder.files)
             async with listening(tls) as listener:
                 damage(folder.files)
                 assert [tls.reload_if_changed() for _ in range(3)] == [False] * 3
                 assert await served(listener.port) == serial(old)
-                assert message in tls.problem
+                assert message in (tls.problem or "")
                 assert (tls.reloads, tls.failures) == (0, 1)
                 if folder.files.key.is_dir():
                     folder.files.key.rmdir()
@@ -279,7 +302,7 @@ class TestBrokenFiles:
         assert message in warned[0]
         assert "PRIVATE" not in warned[0]
 
-    def test_a_pair_that_comes_in_two_steps_is_taken_when_whole(self, folder):
+    def test_a_pair_that_comes_in_two_steps_is_taken_when_whole(self, folder: Folder) -> None:
         folder.put(serving())
         tls = ReloadingTls(folder.files)
         new = serving()
@@ -288,11 +311,11 @@ class TestBrokenFiles:
         folder.files.cert.write_bytes(new.certificate)
         assert tls.reload_if_changed()
 
-    def test_at_the_start_they_are_an_error(self, tmp_path):
+    def test_at_the_start_they_are_an_error(self, tmp_path: Path) -> None:
         with pytest.raises(TlsError, match=r"tls\.crt can't be read: No such file"):
             ReloadingTls(Folder(tmp_path).files)
 
-    def test_an_encrypted_key_is_an_error_and_no_question_on_the_terminal(self, folder):
+    def test_an_encrypted_key_is_an_error_and_no_question_on_the_terminal(self, folder: Folder) -> None:
         folder.put(serving())
         key = serialization.load_pem_private_key(folder.files.key.read_bytes(), password=None)
         folder.files.key.write_bytes(
@@ -307,24 +330,26 @@ class TestBrokenFiles:
 
 
 class TestClients:
-    def with_client_ca(self, folder, ca):
+    def with_client_ca(self, folder: Folder, ca: KeyPair) -> CertificateFiles:
         (folder.path / "client-ca.crt").write_bytes(ca.certificate)
         return CertificateFiles(folder.files.cert, folder.files.key, folder.path / "client-ca.crt")
 
-    def client_files(self, folder, usage=ExtendedKeyUsageOID.CLIENT_AUTH):
+    def client_files(
+        self, folder: Folder, usage: x509.ObjectIdentifier = ExtendedKeyUsageOID.CLIENT_AUTH
+    ) -> tuple[Path, Path]:
         pair = serving(ec.generate_private_key(ec.SECP256R1()), usage)
         (folder.path / "client.crt").write_bytes(pair.certificate)
         (folder.path / "client.key").write_bytes(pair.key)
         return folder.path / "client.crt", folder.path / "client.key"
 
-    def test_older_than_tls_1_2_is_refused(self, folder):
+    def test_older_than_tls_1_2_is_refused(self, folder: Folder) -> None:
         folder.put(serving())
         context = ReloadingTls(folder.files).context
         assert context.minimum_version == ssl.TLSVersion.TLSv1_2
         assert all("DHE" in cipher["name"] or cipher["name"].startswith("TLS_") for cipher in context.get_ciphers())
 
     @pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
-    async def test_need_a_certificate_when_an_authority_is_given(self, folder, version):
+    async def test_need_a_certificate_when_an_authority_is_given(self, folder: Folder, version: ssl.TLSVersion) -> None:
         folder.put(serving())
         client = self.client_files(folder)
         tls = ReloadingTls(self.with_client_ca(folder, CA))
@@ -334,14 +359,14 @@ class TestClients:
                 await served(listener.port, trusting(version=version))
             assert listener.failed_handshakes == 1
 
-    async def test_a_serving_certificate_does_not_make_a_client(self, folder):
+    async def test_a_serving_certificate_does_not_make_a_client(self, folder: Folder) -> None:
         folder.put(serving())
         client = self.client_files(folder, ExtendedKeyUsageOID.SERVER_AUTH)
         async with listening(ReloadingTls(self.with_client_ca(folder, CA))) as listener:
             with pytest.raises(OSError):
                 await served(listener.port, trusting(client=client))
 
-    async def test_the_authority_is_reloaded_too(self, folder):
+    async def test_the_authority_is_reloaded_too(self, folder: Folder) -> None:
         folder.put(serving())
         client = self.client_files(folder)
         tls = ReloadingTls(self.with_client_ca(folder, pki.authority(now=NOW)))
@@ -352,9 +377,9 @@ class TestClients:
             assert tls.reload_if_changed()
             assert await served(listener.port, trusting(client=client)) == tls.leaf.serial
 
-    def test_an_authority_that_can_not_be_read_is_an_error(self, folder):
+    def test_an_authority_that_can_not_be_read_is_an_error(self, folder: Folder) -> None:
         folder.put(serving())
         files = self.with_client_ca(folder, CA)
-        files.client_ca.write_text("nothing")
+        (folder.path / "client-ca.crt").write_text("nothing")
         with pytest.raises(TlsError, match=r"client-ca\.crt holds no usable client authority"):
             ReloadingTls(files)
