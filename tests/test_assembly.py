@@ -3,32 +3,39 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable, Mapping, Sequence
 from math import inf
+from typing import Any
 
 import pytest
 from admission.clusters import FULL, NOW, Broken, Recorder, core_on, quota_cluster, spent
-from admission.reviews import GPU, MEM, parsed, pod, review
+from admission.reviews import parsed, pod, review
+from builders import GPU, JSON, MEM
 
 from hami_webhook.admission.denial import Denied
 from hami_webhook.assembly import Core, Options
+from hami_webhook.caches import Caches
 from hami_webhook.cluster.api import Kind
-from hami_webhook.cluster.memory import MemoryCluster
+from hami_webhook.cluster.memory import MemoryCluster, RecordedEvent
 from hami_webhook.cluster.watches import NoWatches
+from hami_webhook.kube.objects import Namespace
 
 NAMESPACE = {"metadata": {"name": "team-a", "annotations": {"a": "cached"}}}
 
 
-def test_a_cached_namespace_needs_no_read():
-    async def known():
+def test_a_cached_namespace_needs_no_read() -> None:
+    async def known() -> Namespace | None:
         core = core_on(Broken())
         core.caches.put(Kind.NAMESPACES, NAMESPACE)
         return await core.namespace("team-a")
 
-    assert asyncio.run(known()).annotations == {"a": "cached"}
+    cached = asyncio.run(known())
+    assert cached is not None
+    assert cached.annotations == {"a": "cached"}
 
 
-def test_a_namespace_that_is_gone_or_cant_be_asked_for_isnt_known():
-    async def known():
+def test_a_namespace_that_is_gone_or_cant_be_asked_for_isnt_known() -> None:
+    async def known() -> tuple[Namespace | None, Namespace | None, Namespace | None]:
         core = core_on(await quota_cluster())
         core.caches.put(Kind.NAMESPACES, {"metadata": {"name": "old"}})
         core.caches.drop(Kind.NAMESPACES, {"metadata": {"name": "old"}})
@@ -36,13 +43,14 @@ def test_a_namespace_that_is_gone_or_cant_be_asked_for_isnt_known():
 
     gone, live, unasked = asyncio.run(known())
     assert (gone, unasked) == (None, None)
+    assert live is not None
     assert live.name == "team-a"
 
 
-def test_scheduler_owned_keys_on_a_namespace_are_logged_once_and_counted(caplog):
+def test_scheduler_owned_keys_on_a_namespace_are_logged_once_and_counted(caplog: pytest.LogCaptureFixture) -> None:
     """The event is the controller's: replicas of the webhook have no right to record any."""
 
-    async def reported():
+    async def reported() -> tuple[Core, Sequence[RecordedEvent]]:
         cluster = MemoryCluster(lambda: NOW)
         notes = {"hami.io/vgpu-node": "x", "hami.io/bind-phase": "y"}
         await cluster.create(Kind.NAMESPACES, {"metadata": {"name": "team-a", "annotations": notes}})
@@ -55,10 +63,12 @@ def test_scheduler_owned_keys_on_a_namespace_are_logged_once_and_counted(caplog)
     assert events == []
     assert len(core.ignored) == 1
     message = "scheduler-owned annotations mean nothing on a Namespace: hami.io/bind-phase, hami.io/vgpu-node"
-    assert [(record.namespace, record.reason) for record in caplog.records] == [("team-a", message)]
+    assert [(vars(record)["namespace"], vars(record)["reason"]) for record in caplog.records] == [("team-a", message)]
 
 
-def test_an_object_on_which_a_cache_fails_is_left_out_and_noted(monkeypatch, caplog):
+def test_an_object_on_which_a_cache_fails_is_left_out_and_noted(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     core = core_on(None)
     monkeypatch.setattr(core.state, "set_node", lambda *_: 1 / 0)
     core.caches.put(Kind.NODES, {"metadata": {"name": "n"}})
@@ -66,8 +76,8 @@ def test_an_object_on_which_a_cache_fails_is_left_out_and_noted(monkeypatch, cap
     assert "ZeroDivisionError" in caplog.text
 
 
-def test_a_pod_is_refused_while_its_reservation_cant_be_looked_up():
-    async def refused():
+def test_a_pod_is_refused_while_its_reservation_cant_be_looked_up() -> None:
+    async def refused() -> None:
         core = core_on(Broken())
         core.caches.put(Kind.NAMESPACES, NAMESPACE)
         await core.admission.webhook(
@@ -79,7 +89,7 @@ def test_a_pod_is_refused_while_its_reservation_cant_be_looked_up():
     assert caught.value.code == 503
 
 
-def quota_object(**meta):
+def quota_object(**meta: object) -> JSON:
     return {"metadata": {"name": "q", "namespace": "team-a", **meta}, "spec": {"hard": {f"limits.{GPU}": "1"}}}
 
 
@@ -98,7 +108,9 @@ def quota_object(**meta):
     ],
     ids=lambda value: value.value if isinstance(value, Kind) else "",
 )
-def test_a_cache_leaves_out_what_it_cant_read_and_forgets_what_is_gone(kind, good, bad, there):
+def test_a_cache_leaves_out_what_it_cant_read_and_forgets_what_is_gone(
+    kind: Kind, good: JSON, bad: JSON, there: Callable[[Caches], bool]
+) -> None:
     caches = core_on(None).caches
     caches.put(kind, good)
     assert there(caches)
@@ -116,23 +128,25 @@ def test_a_cache_leaves_out_what_it_cant_read_and_forgets_what_is_gone(kind, goo
     assert not there(caches)
 
 
-def test_cached_quotas_are_believed_only_while_their_watch_is_alive():
+def test_cached_quotas_are_believed_only_while_their_watch_is_alive() -> None:
     unwatched = core_on(None).caches
     unwatched.put(Kind.RESOURCE_QUOTAS, quota_object())
     assert (unwatched.silence, unwatched.covering("team-a")) == (inf, None)
-    caches = core_on(None, watches=NoWatches(Kind)).caches
+    caches = core_on(None, watches=NoWatches(tuple(Kind))).caches
     caches.put(Kind.RESOURCE_QUOTAS, quota_object())
     assert caches.silence == 0
-    assert [quota.name for quota in caches.covering("team-a")] == ["q"]
+    assert [quota.name for quota in caches.covering("team-a") or ()] == ["q"]
     assert caches.covering("other") == []
-    assert caches.quota("team-a", "q").name == "q"
+    cached = caches.quota("team-a", "q")
+    assert cached is not None
+    assert cached.name == "q"
     assert caches.quota("team-a", "x") is None
 
 
-def test_a_namespace_without_quota_costs_no_call_while_the_cache_is_alive():
-    async def calls():
+def test_a_namespace_without_quota_costs_no_call_while_the_cache_is_alive() -> None:
+    async def calls() -> list[str]:
         cluster = Recorder(await quota_cluster())
-        core = core_on(cluster, watches=NoWatches(Kind))
+        core = core_on(cluster, watches=NoWatches(tuple(Kind)))
         core.caches.put(Kind.NAMESPACES, NAMESPACE)
         await core.admission.validate(parsed(review(pod(gpu=1, mem=3000, uid="u"))))
         return cluster.calls
@@ -140,8 +154,8 @@ def test_a_namespace_without_quota_costs_no_call_while_the_cache_is_alive():
     assert asyncio.run(calls()) == []
 
 
-def test_the_secret_of_a_reservation_is_a_uuid():
-    async def reserved():
+def test_the_secret_of_a_reservation_is_a_uuid() -> None:
+    async def reserved() -> tuple[Sequence[Mapping[str, Any]], dict[str, int]]:
         cluster = await quota_cluster(FULL)
         core = Core(cluster, core_on(cluster).vendors, Options(), clock=lambda: NOW)
         answer = await core.admission.webhook(parsed(review(pod(gpu=1, mem=3000))))
@@ -153,12 +167,12 @@ def test_the_secret_of_a_reservation_is_a_uuid():
     assert len(value["hami.io/quota-reservation"]) == 36
 
 
-def test_only_nodes_with_the_selected_labels_are_registered():
+def test_only_nodes_with_the_selected_labels_are_registered() -> None:
     cluster = MemoryCluster(lambda: NOW)
     options = Options(node_labels=(("gpu", "on"),))
     core = Core(cluster, core_on(cluster).vendors, options, clock=lambda: NOW)
 
-    def reported(**labels):
+    def reported(**labels: str) -> list[str]:
         core.caches.put(Kind.NODES, {"metadata": {"name": "n", "labels": labels}})
         return [view.name for view in core.state.views()]
 

@@ -6,13 +6,15 @@ import asyncio
 import itertools
 from typing import Any
 
+from builders import GPU, MEM
+
 from hami_webhook.assembly import Core, Options
 from hami_webhook.cluster.api import Kind, Unavailable
 from hami_webhook.cluster.memory import MemoryCluster
 from hami_webhook.kube.objects import ResourceQuota
 from hami_webhook.quota.account import QuotaAccount
 
-from .reviews import GPU, JSON, MEM, RULES, VENDORS
+from .reviews import JSON, RULES, VENDORS
 
 NOW = 1_763_692_800.0
 

@@ -15,7 +15,7 @@ from builders import CORES, GPU, MEM, PERCENT, PRIORITY
 
 from hami_webhook.admission.denial import Denied
 from hami_webhook.admission.handler import AdmissionHandler, PodEstimate
-from hami_webhook.admission.pods import AdmissionRules
+from hami_webhook.admission.identities import AdmissionRules
 from hami_webhook.admission.review import Answer, Review, parse_review
 from hami_webhook.device_config import enabled_vendors, load_device_config
 from hami_webhook.devices.device_lister import NO_DEVICES
@@ -53,12 +53,12 @@ VENDORS = vendors()
 pod = functools.partial(builders.pod, namespace="team-a")
 
 
-def cpu(name: str = "main", **fields: object) -> JSON:
+def cpu(name: str = "main", **fields: Any) -> JSON:
     """A container that asks for no accelerator."""
     return builders.container(name, cpu="1", memory="256Mi", **fields)
 
 
-def review(obj: object, operation: str = "CREATE", *, version: str = "v1", **more: object) -> JSON:
+def review(obj: object, operation: str = "CREATE", *, version: str = "v1", **more: Any) -> JSON:
     request = {
         "uid": "705ab4f5-6393-11e8-b7cc-42010a800002",
         "kind": {"group": "", "version": "v1", "kind": "Pod"},

@@ -5,26 +5,30 @@ from __future__ import annotations
 import asyncio
 import copy
 import itertools
+from collections.abc import Awaitable
+from typing import Any
 
 import orjson
 import pytest
-from builders import container
+from builders import GPU, JSON, MEM, container
 
 from hami_webhook.admission.denial import Denied
+from hami_webhook.admission.review import Review
 from hami_webhook.cluster.api import Kind
+from hami_webhook.cluster.memory import MemoryCluster
 from hami_webhook.cluster.watches import NoWatches
 from hami_webhook.policy.rules import PolicyRules, Rule
 from hami_webhook.quota.ledger import LEDGER, RESERVATION, Entry, State, encode, reservation_id
 
 from .clusters import FULL, NOW, Broken, Recorder, core_on, ledger, quota_cluster, spent, version
-from .reviews import GPU, MEM, SCHEDULER, cpu, parsed, patched, pod, review, vendors
+from .reviews import SCHEDULER, cpu, parsed, patched, pod, review, vendors
 
 
-def create(obj, **more):
+def create(obj: JSON, **more: Any) -> Review:
     return parsed(review(obj, **more))
 
 
-async def denial(call):
+async def denial(call: Awaitable[object]) -> Denied:
     with pytest.raises(Denied) as caught:
         await call
     return caught.value
@@ -43,7 +47,7 @@ async def denial(call):
     ],
     ids=["plain", "foreign", "privileged"],
 )
-async def test_q7_cpu_pods_are_allowed_without_io_whatever_is_broken(path, obj):
+async def test_q7_cpu_pods_are_allowed_without_io_whatever_is_broken(path: str, obj: JSON) -> None:
     cluster = Broken()
     core = core_on(cluster, watches=NoWatches(synced=False))
     answer = await getattr(core.admission, path)(create(obj))
@@ -51,7 +55,7 @@ async def test_q7_cpu_pods_are_allowed_without_io_whatever_is_broken(path, obj):
     assert cluster.calls == []
 
 
-async def test_q7_a_count_of_zero_is_allowed_without_io():
+async def test_q7_a_count_of_zero_is_allowed_without_io() -> None:
     for path in ("mutate", "validate", "webhook"):
         cluster = Broken()
         core = core_on(cluster, watches=NoWatches(synced=False))
@@ -62,7 +66,7 @@ async def test_q7_a_count_of_zero_is_allowed_without_io():
 # /mutate
 
 
-async def test_mutate_never_looks_at_quota():
+async def test_mutate_never_looks_at_quota() -> None:
     cluster = Recorder(await quota_cluster({GPU: 0}))
     core = core_on(cluster, watches=NoWatches(synced=False))
     core.caches.put(Kind.NAMESPACES, {"metadata": {"name": "team-a"}})
@@ -71,7 +75,7 @@ async def test_mutate_never_looks_at_quota():
     assert answer.audit == {}
 
 
-async def test_a_namespace_that_isnt_cached_is_read_live():
+async def test_a_namespace_that_isnt_cached_is_read_live() -> None:
     cluster = Recorder(await quota_cluster())
     await core_on(cluster).admission.mutate(create(pod(gpu=1, mem=3000)))
     assert cluster.calls == ["get namespaces"]
@@ -80,7 +84,7 @@ async def test_a_namespace_that_isnt_cached_is_read_live():
 # /validate
 
 
-async def test_validate_charges_under_the_pods_uid():
+async def test_validate_charges_under_the_pods_uid() -> None:
     cluster = await quota_cluster(FULL)
     answer = await core_on(cluster).admission.validate(create(pod(gpu=1, mem=3000, uid="u1")))
     assert spent(cluster) == {GPU: 1, MEM: 3000}
@@ -89,7 +93,7 @@ async def test_validate_charges_under_the_pods_uid():
     assert list(answer.patch) == []
 
 
-async def test_the_charge_is_the_last_step():
+async def test_the_charge_is_the_last_step() -> None:
     cluster = await quota_cluster(FULL)
     core = core_on(cluster, policies=lambda: PolicyRules((Rule("r", enforce={"nvidia.com/vgpu-mode": "mig"}),)))
     for obj in (
@@ -103,7 +107,7 @@ async def test_the_charge_is_the_last_step():
     assert spent(cluster) == {GPU: 0, MEM: 0}
 
 
-async def test_one_pod_is_charged_once_however_often_it_comes():
+async def test_one_pod_is_charged_once_however_often_it_comes() -> None:
     cluster = await quota_cluster(FULL)
     core = core_on(cluster)
     for _ in range(3):
@@ -111,13 +115,13 @@ async def test_one_pod_is_charged_once_however_often_it_comes():
     assert spent(cluster) == {GPU: 1, MEM: 3000}
 
 
-async def test_a_pod_without_a_uid_is_charged_under_the_calls():
+async def test_a_pod_without_a_uid_is_charged_under_the_calls() -> None:
     cluster = await quota_cluster(FULL)
     await core_on(cluster).admission.validate(create(pod(gpu=1, mem=3000), uid="call-1"))
     assert list(ledger(cluster)) == ["call-1"]
 
 
-async def test_a_foreign_pod_is_charged_and_left_alone_on_every_path():
+async def test_a_foreign_pod_is_charged_and_left_alone_on_every_path() -> None:
     cluster = await quota_cluster(FULL)
     core = core_on(cluster)
     obj = pod(gpu=1, mem=3000, schedulerName="volcano")
@@ -132,7 +136,7 @@ async def test_a_foreign_pod_is_charged_and_left_alone_on_every_path():
 
 
 @pytest.mark.parametrize("path", ["validate", "webhook"])
-async def test_an_overrun_is_refused_with_only_the_keys_that_overflow(path):
+async def test_an_overrun_is_refused_with_only_the_keys_that_overflow(path: str) -> None:
     cluster = await quota_cluster({GPU: 2, MEM: 3000}, {GPU: 1})
     before = version(cluster)
     found = await denial(getattr(core_on(cluster).admission, path)(create(pod(gpu=1, mem=4000, uid="u"))))
@@ -145,7 +149,7 @@ async def test_an_overrun_is_refused_with_only_the_keys_that_overflow(path):
 
 
 @pytest.mark.parametrize("path", ["validate", "webhook"])
-async def test_caches_that_arent_synced_refuse_for_now(path):
+async def test_caches_that_arent_synced_refuse_for_now(path: str) -> None:
     cluster = await quota_cluster(FULL)
     found = await denial(
         getattr(core_on(cluster, watches=NoWatches(synced=False)).admission, path)(
@@ -158,14 +162,14 @@ async def test_caches_that_arent_synced_refuse_for_now(path):
 
 
 @pytest.mark.parametrize("path", ["mutate", "validate", "webhook"])
-async def test_a_namespace_nobody_knows_refuses_for_now(path):
+async def test_a_namespace_nobody_knows_refuses_for_now(path: str) -> None:
     found = await denial(getattr(core_on(Broken()).admission, path)(create(pod(gpu=1, mem=3000, uid="u"))))
     assert (found.code, found.retry_after) == (503, 1)
     assert found.message == "namespace team-a isn't known yet; try again"
 
 
 @pytest.mark.parametrize("path", ["validate", "webhook"])
-async def test_an_api_server_that_is_down_refuses_for_now(path):
+async def test_an_api_server_that_is_down_refuses_for_now(path: str) -> None:
     core = core_on(Broken())
     core.caches.put(Kind.NAMESPACES, {"metadata": {"name": "team-a"}})
     found = await denial(getattr(core.admission, path)(create(pod(gpu=1, mem=3000, uid="u"))))
@@ -174,7 +178,7 @@ async def test_an_api_server_that_is_down_refuses_for_now(path):
 
 
 @pytest.mark.parametrize("path", ["mutate", "validate", "webhook"])
-async def test_a_review_without_any_namespace_is_malformed(path):
+async def test_a_review_without_any_namespace_is_malformed(path: str) -> None:
     obj = pod(gpu=1, mem=3000)
     del obj["metadata"]["namespace"]
     core = core_on(await quota_cluster(FULL))
@@ -187,7 +191,7 @@ async def test_a_review_without_any_namespace_is_malformed(path):
 
 
 @pytest.mark.parametrize("path", ["validate", "webhook"])
-async def test_a_dry_run_is_judged_and_writes_nothing(path):
+async def test_a_dry_run_is_judged_and_writes_nothing(path: str) -> None:
     cluster = await quota_cluster({MEM: 2000})
     core, before = core_on(cluster), version(cluster)
     fits, not_so = pod(gpu=1, mem=2000, uid="u"), pod(gpu=1, mem=3000, uid="u")
@@ -202,7 +206,7 @@ async def test_a_dry_run_is_judged_and_writes_nothing(path):
 
 
 @pytest.mark.parametrize("annotations", [None, {"mine": "x"}, {RESERVATION: "invented"}])
-async def test_the_webhook_charges_under_the_digest_of_what_the_pod_carries(annotations):
+async def test_the_webhook_charges_under_the_digest_of_what_the_pod_carries(annotations: dict[str, str] | None) -> None:
     cluster = await quota_cluster(FULL)
     obj = pod(gpu=1, mem=3000, annotations=annotations)
     answer = await core_on(cluster).admission.webhook(create(obj))
@@ -213,7 +217,7 @@ async def test_the_webhook_charges_under_the_digest_of_what_the_pod_carries(anno
     assert answer.audit == {"quota": "gpu-quota:limits.nvidia.com/gpu=1,limits.nvidia.com/gpumem=3000"}
 
 
-async def test_the_reservation_and_policys_annotations_go_into_one_patch():
+async def test_the_reservation_and_policys_annotations_go_into_one_patch() -> None:
     cluster = await quota_cluster(FULL)
     policies = PolicyRules((Rule("r", enforce={"nvidia.com/vgpu-mode": "mig"}),))
     obj = pod(gpu=1, mem=3000)
@@ -223,13 +227,13 @@ async def test_the_reservation_and_policys_annotations_go_into_one_patch():
     assert set(answer.audit) == {"quota", "policy"}
 
 
-async def test_no_reservation_where_no_quota_concerns_the_pod():
+async def test_no_reservation_where_no_quota_concerns_the_pod() -> None:
     cluster = await quota_cluster()
     obj = pod(gpu=1, mem=3000)
     assert "annotations" not in patched(obj, await core_on(cluster).admission.webhook(create(obj)))["metadata"]
 
 
-async def test_a_reinvocation_takes_the_reservation_over_and_charges_nothing_more():
+async def test_a_reinvocation_takes_the_reservation_over_and_charges_nothing_more() -> None:
     cluster = await quota_cluster(FULL)
     core = core_on(cluster)
     obj = pod(gpu=1, mem=3000)
@@ -240,7 +244,7 @@ async def test_a_reinvocation_takes_the_reservation_over_and_charges_nothing_mor
     assert spent(cluster) == {GPU: 1, MEM: 3000}
 
 
-async def with_ledger(**entries):
+async def with_ledger(**entries: Entry) -> MemoryCluster:
     """A quota_cluster whose ledger has entries, with their amounts in used."""
     cluster = await quota_cluster(
         FULL, {GPU: len(entries), MEM: sum(e.amounts["limits." + MEM] for e in entries.values())}
@@ -250,11 +254,11 @@ async def with_ledger(**entries):
     return cluster
 
 
-def entry(state=State.ADMITTED, memory=3000):
+def entry(state: State = State.ADMITTED, memory: int = 3000) -> Entry:
     return Entry(state, int(NOW), {f"limits.{GPU}": 1, f"limits.{MEM}": memory})
 
 
-def carrier(uid, stamp=None):
+def carrier(uid: str, stamp: str | None = None) -> JSON:
     obj = pod("other", gpu=1, mem=3000, uid=uid, annotations={RESERVATION: stamp} if stamp else None)
     return copy.deepcopy(obj)
 
@@ -276,7 +280,9 @@ RESERVATIONS = [
 @pytest.mark.parametrize(
     ("entries", "other", "slots", "memory"), [case[1:] for case in RESERVATIONS], ids=[case[0] for case in RESERVATIONS]
 )
-async def test_q5_a_reservation_that_a_pod_brings_pays_for_it_only_if_it_is_unused(entries, other, slots, memory, path):
+async def test_q5_a_reservation_that_a_pod_brings_pays_for_it_only_if_it_is_unused(
+    entries: dict[str, Entry], other: JSON | None, slots: int, memory: int, path: str
+) -> None:
     """Other pods are looked up live: this core's caches know of none."""
     cluster = await with_ledger(**entries)
     core = core_on(cluster)
@@ -291,7 +297,7 @@ async def test_q5_a_reservation_that_a_pod_brings_pays_for_it_only_if_it_is_unus
 
 
 @pytest.mark.parametrize("path", ["webhook", "validate"])
-async def test_q5_of_many_that_bring_one_reservation_one_is_paid_for(path):
+async def test_q5_of_many_that_bring_one_reservation_one_is_paid_for(path: str) -> None:
     cluster = await with_ledger(**{SECRET: entry()})
     secrets = (f"secret-{number}" for number in itertools.count())
     cores = [core_on(cluster, new_id=lambda: next(secrets)) for _ in range(2)]
@@ -304,7 +310,7 @@ async def test_q5_of_many_that_bring_one_reservation_one_is_paid_for(path):
     assert len(ledger(cluster)) == 3
 
 
-async def test_a_secret_that_no_ledger_knows_costs_no_list_of_pods():
+async def test_a_secret_that_no_ledger_knows_costs_no_list_of_pods() -> None:
     cluster = Recorder(await with_ledger(**{SECRET: entry()}))
     await core_on(cluster).admission.validate(
         create(pod(gpu=1, mem=3000, uid="u1", annotations={RESERVATION: "invented"}))
@@ -314,7 +320,7 @@ async def test_a_secret_that_no_ledger_knows_costs_no_list_of_pods():
     assert "list pods" in cluster.calls
 
 
-async def test_validate_after_the_webhook_renames_the_charge():
+async def test_validate_after_the_webhook_renames_the_charge() -> None:
     cluster = await quota_cluster(FULL)
     core = core_on(cluster)
     obj = pod(gpu=1, mem=3000)
@@ -326,7 +332,7 @@ async def test_validate_after_the_webhook_renames_the_charge():
     assert answer.audit["quota"].startswith("gpu-quota:")
 
 
-async def test_validate_after_the_webhook_charges_the_difference_a_later_mutator_made():
+async def test_validate_after_the_webhook_charges_the_difference_a_later_mutator_made() -> None:
     cluster = await quota_cluster(FULL)
     core = core_on(cluster)
     obj = pod(gpu=1, mem=3000)
@@ -338,7 +344,7 @@ async def test_validate_after_the_webhook_charges_the_difference_a_later_mutator
     assert spent(cluster) == {GPU: 1, MEM: 4000}
 
 
-async def test_a_pod_may_come_to_validate_again_with_its_own_reservation():
+async def test_a_pod_may_come_to_validate_again_with_its_own_reservation() -> None:
     cluster = await with_ledger(**{SECRET: entry()})
     core = core_on(cluster)
     obj = pod(gpu=1, mem=3000, uid="u1", annotations={RESERVATION: "s"})
@@ -350,7 +356,7 @@ async def test_a_pod_may_come_to_validate_again_with_its_own_reservation():
 # floors and factors
 
 
-async def test_a_share_of_a_card_is_charged_its_floor_and_the_refusal_says_so():
+async def test_a_share_of_a_card_is_charged_its_floor_and_the_refusal_says_so() -> None:
     cluster = await quota_cluster({MEM: 8000})
     core = core_on(cluster)
     cards = [{"id": "L", "count": 10, "devmem": 24576, "devcore": 100, "type": "NVIDIA L", "health": True}]
@@ -361,14 +367,14 @@ async def test_a_share_of_a_card_is_charged_its_floor_and_the_refusal_says_so():
     assert "requested: limits.nvidia.com/gpumem=12288 (smallest eligible card), used" in found.message
 
 
-async def test_memory_is_charged_in_the_quotas_units():
+async def test_memory_is_charged_in_the_quotas_units() -> None:
     cluster = await quota_cluster({MEM: 12})
     core = core_on(cluster, vendors=vendors(memoryFactor=1024))
     await core.admission.validate(create(pod(gpu=1, mem=12, uid="u")))
     assert spent(cluster)[MEM] == 12
 
 
-async def test_security_2_amounts_are_exact_beyond_what_a_quota_can_hold():
+async def test_security_2_amounts_are_exact_beyond_what_a_quota_can_hold() -> None:
     cluster = await quota_cluster({GPU: 2**62})
     core = core_on(cluster)
     found = await denial(core.admission.validate(create(pod(gpu="9223372036854775807", mem=3000, uid="u"))))
@@ -377,6 +383,6 @@ async def test_security_2_amounts_are_exact_beyond_what_a_quota_can_hold():
 
 
 @pytest.mark.parametrize("path", ["mutate", "validate", "webhook"])
-async def test_another_kind_is_a_mistake_in_the_configuration(path):
+async def test_another_kind_is_a_mistake_in_the_configuration(path: str) -> None:
     found = await denial(getattr(core_on(Broken()).admission, path)(create(pod("p", cpu()), kind={"kind": "Node"})))
     assert found.code == 400

@@ -6,9 +6,10 @@ import asyncio
 from typing import Any
 
 import pytest
-from builders import container
+from builders import JSON, container
 
 from hami_webhook.admission.identities import AdmissionRules
+from hami_webhook.admission.review import Answer
 from hami_webhook.device_config import builtin_device_config, enabled_vendors
 
 from .reviews import SCHEDULER, NoTouch, cpu, handler_of, parsed, pod, refusal, review, update
@@ -46,26 +47,28 @@ MAY: dict[tuple[str, tuple[str, ...]], tuple[str, ...]] = {
 """The annotations that each user, by name and groups, may write on a pod that is bound to node n1."""
 
 
-def vgpu(**more: Any) -> Any:
+def vgpu(**more: Any) -> JSON:
     return container("main", {"volcano.sh/vgpu-number": 1, "volcano.sh/vgpu-memory": 20000}, **more)
 
 
-def share() -> Any:
+def share() -> JSON:
     amounts = {"koordinator.sh/gpu.shared": 1, "koordinator.sh/gpu-memory-ratio": 50}
     return container("main", amounts, amounts)
 
 
-def send(written: Any, path: str = "validate") -> Any:
+def send(written: JSON, path: str = "validate") -> Answer:
     """The answer; nothing but the review may be looked at."""
-    return asyncio.run(getattr(handler_of(RULES, known=CHART, services=NoTouch()), path)(parsed(written)))
+    answer: Answer = asyncio.run(getattr(handler_of(RULES, known=CHART, services=NoTouch()), path)(parsed(written)))
+    return answer
 
 
-def create(obj: Any, path: str = "validate", user: str = "alice") -> Any:
+def create(obj: Any, path: str = "validate", user: str = "alice") -> Answer:
     written = review(obj, userInfo={"username": user})
-    return asyncio.run(getattr(handler_of(RULES, known=CHART), path)(parsed(written)))
+    answer: Answer = asyncio.run(getattr(handler_of(RULES, known=CHART), path)(parsed(written)))
+    return answer
 
 
-def binding(user: str, *groups: str, path: str = "pods/binding", **metadata: Any) -> Any:
+def binding(user: str, *groups: str, path: str = "pods/binding", **metadata: Any) -> JSON:
     resource, _, subresource = path.partition("/")
     target = {"apiVersion": "v1", "kind": "Node", "name": "n1"}
     obj = {"apiVersion": "v1", "kind": "Binding", "metadata": {"name": "p", **metadata}, "target": target}

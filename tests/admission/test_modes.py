@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from builders import container
+from builders import JSON, container
 
 from hami_webhook.device_config import enabled_vendors, load_device_config
 from hami_webhook.policy.rules import PolicyRules, Rule
@@ -24,7 +24,7 @@ SLICES = {NPU: "2", f"{NPU}-memory": "10000", f"{NPU}-core": "20"}
     "way", [{"annotations": MODE}, {"policies": PolicyRules((Rule("r", enforce=MODE),))},
             {"policies": PolicyRules((Rule("r", default=MODE),))}]
 )  # fmt: skip
-def test_a_pod_that_only_policys_mode_allows_is_admitted_under_it(way):
+def test_a_pod_that_only_policys_mode_allows_is_admitted_under_it(way: JSON) -> None:
     answer = mutate(pod("p", container(limits=SLICES)), known=NPUS, **way)
     after = patched(pod("p", container(limits=SLICES)), answer)
     assert after["metadata"]["annotations"] == MODE
@@ -34,7 +34,7 @@ def test_a_pod_that_only_policys_mode_allows_is_admitted_under_it(way):
 
 @pytest.mark.parametrize("way", [{}, {"annotations": {"hami.io/gpu-scheduler-policy": "binpack"}}])
 @pytest.mark.parametrize("scheduler", ["", "volcano"])
-def test_without_that_mode_its_refusal_stands(way, scheduler):
+def test_without_that_mode_its_refusal_stands(way: JSON, scheduler: str) -> None:
     code, message = refusal(mutate, pod("p", container(limits=SLICES), schedulerName=scheduler), known=NPUS, **way)
     assert code == 422
     assert f"{NPU}-core is only supported in hami-core" in message

@@ -7,11 +7,11 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from builders import container
+from builders import MEM, container
 
 from hami_webhook.device_config import builtin_device_config, enabled_vendors
 
-from .reviews import JSON, MEM, SCHEDULER, FakeServices, cpu, mutate, patched, pod, validate
+from .reviews import JSON, SCHEDULER, FakeServices, cpu, mutate, patched, pod, validate
 
 KNOWN = enabled_vendors(builtin_device_config().config)
 ISOLATED = {"koordinator.sh/gpu-isolation-provider": "HAMi-core"}

@@ -5,23 +5,21 @@ from __future__ import annotations
 import asyncio
 import copy
 import math
+from collections.abc import Callable
+from typing import Any
 
 import orjson
 import pytest
-from builders import container
+from builders import CORES, GPU, JSON, MEM, PERCENT, PRIORITY, container
 from hypothesis import given
 from hypothesis import strategies as st
 
 from hami_webhook.admission.denial import Denied
-from hami_webhook.admission.pods import AdmissionRules
+from hami_webhook.admission.identities import AdmissionRules
+from hami_webhook.admission.review import Answer
 from hami_webhook.policy.rules import PolicyRules, Rule
 
 from .reviews import (
-    CORES,
-    GPU,
-    MEM,
-    PERCENT,
-    PRIORITY,
     RULES,
     SCHEDULER,
     FakeServices,
@@ -37,42 +35,45 @@ from .reviews import (
     vendors,
 )
 
+Step = Callable[..., Answer]
+
 WEIGHTS = "hami.io/device-scoring-weights"
-PRIVILEGED = {"securityContext": {"privileged": True}}
+PRIVILEGED: JSON = {"securityContext": {"privileged": True}}
 
 
-def spec_after(obj, *args, **more):
-    return patched(obj, mutate(obj, *args, **more))["spec"]
+def spec_after(obj: JSON, rules: AdmissionRules = RULES, **more: Any) -> JSON:
+    spec: JSON = patched(obj, mutate(obj, rules, **more))["spec"]
+    return spec
 
 
 # core 16.I
 
 
-def test_the_default_scheduler_is_replaced():
+def test_the_default_scheduler_is_replaced() -> None:
     obj = pod(gpu=1, mem=3000, schedulerName="default-scheduler")
     assert list(mutate(obj).patch) == [{"op": "replace", "path": "/spec/schedulerName", "value": SCHEDULER}]
 
 
-def test_a_privileged_second_container_is_denied_by_name():
+def test_a_privileged_second_container_is_denied_by_name() -> None:
     obj = pod("p", container(gpu=1, mem=3000), cpu("helper", **PRIVILEGED), schedulerName="default-scheduler")
     assert refusal(mutate, obj) == (403, "container helper is privileged")
     assert refusal(validate, obj) == (403, "container helper is privileged")
 
 
-def test_a_pod_with_a_node_is_denied():
+def test_a_pod_with_a_node_is_denied() -> None:
     obj = pod(gpu=1, mem=3000, schedulerName="default-scheduler", nodeName="n1")
     assert refusal(mutate, obj) == (403, "pod has node assigned")
     assert refusal(validate, obj) == (403, "pod has node assigned")
 
 
-def test_a_privileged_cpu_pod_is_allowed_without_a_patch():
+def test_a_privileged_cpu_pod_is_allowed_without_a_patch() -> None:
     answer = mutate(pod("p", cpu(**PRIVILEGED), nodeName="n1"))
     assert (list(answer.patch), answer.warnings, answer.audit) == ([], (), {})
 
 
 @pytest.mark.parametrize("step", [mutate, validate])
 @pytest.mark.parametrize("spec", [{}, {"initContainers": [container(gpu=1, mem=3000)]}, {"initContainers": [cpu()]}])
-def test_a_pod_without_containers_is_denied(step, spec):
+def test_a_pod_without_containers_is_denied(step: Step, spec: JSON) -> None:
     assert refusal(step, {**pod(), "spec": {"containers": [], **spec}}) == (403, "pod has no containers")
 
 
@@ -99,7 +100,9 @@ def test_a_pod_without_containers_is_denied(step, spec):
         ("volcano", "", True, False),
     ],
 )
-def test_whether_a_pod_is_mutated_follows_the_scheduler_table(scheduler, name, force, ours):
+def test_whether_a_pod_is_mutated_follows_the_scheduler_table(
+    scheduler: str, name: str, force: bool, ours: bool
+) -> None:
     rules = AdmissionRules(scheduler_name=name, force_overwrite_default_scheduler=force)
     obj = pod("p", container(limits={GPU: 1}), schedulerName=scheduler)
     after = spec_after(obj, rules)
@@ -119,7 +122,7 @@ def test_whether_a_pod_is_mutated_follows_the_scheduler_table(scheduler, name, f
         ({"containers": [container(gpu="1500m", mem=3000)]}, 422, None),
     ],
 )
-def test_a_pod_of_a_foreign_scheduler_is_validated(fault, code, message):
+def test_a_pod_of_a_foreign_scheduler_is_validated(fault: JSON, code: int, message: str | None) -> None:
     more = dict(fault)
     containers = more.pop("containers", [container(gpu=1, mem=3000)])
     found = refusal(validate, pod("p", *containers, schedulerName="volcano", **more))
@@ -127,32 +130,32 @@ def test_a_pod_of_a_foreign_scheduler_is_validated(fault, code, message):
     assert message in (None, found[1])
 
 
-def test_a_pod_of_a_foreign_scheduler_is_charged():
+def test_a_pod_of_a_foreign_scheduler_is_charged() -> None:
     around = FakeServices()
     validate(pod(gpu=1, mem=3000, schedulerName="volcano", uid="u1"), services=around)
     assert around.charged == [("p", "u1")]
 
 
-def test_the_webhook_writes_a_reservation_only_for_what_it_charges():
+def test_the_webhook_writes_a_reservation_only_for_what_it_charges() -> None:
     around = FakeServices()
     answer = run_webhook(pod(gpu=1, mem=3000, schedulerName="volcano"), services=around)
     assert around.charged == [("p", "")]
     assert list(answer.patch) == []
 
 
-def run_webhook(obj, *, dry_run=False, **more):
+def run_webhook(obj: JSON, *, dry_run: bool = False, **more: Any) -> Answer:
     return asyncio.run(handler_of(**more).webhook(parsed(review(obj, dryRun=dry_run))))
 
 
 # denials, their order and texts
 
 
-def test_the_first_privileged_container_is_named_init_containers_first():
+def test_the_first_privileged_container_is_named_init_containers_first() -> None:
     obj = pod("p", container(gpu=1, mem=3000, **PRIVILEGED), init=[cpu("setup"), cpu("probe", **PRIVILEGED)])
     assert refusal(mutate, obj) == (403, "container probe is privileged")
 
 
-def test_bad_amounts_come_before_privileged_containers_and_those_before_nodes():
+def test_bad_amounts_come_before_privileged_containers_and_those_before_nodes() -> None:
     assert refusal(mutate, pod("p", container(gpu=-1, mem=3000, **PRIVILEGED), nodeName="n1"))[0] == 422
     assert (
         refusal(mutate, pod("p", container(gpu=1, mem=3000, **PRIVILEGED), nodeName="n1"))[1]
@@ -163,7 +166,7 @@ def test_bad_amounts_come_before_privileged_containers_and_those_before_nodes():
     )
 
 
-def test_the_second_pass_sees_a_count_of_init_containers_only():
+def test_the_second_pass_sees_a_count_of_init_containers_only() -> None:
     obj = pod("p", cpu(**PRIVILEGED), init=[container("setup", gpu=1, mem=3000)])
     assert refusal(mutate, obj) == (403, "container main is privileged")
 
@@ -181,14 +184,14 @@ def test_the_second_pass_sees_a_count_of_init_containers_only():
         ("slot=0,core=0,memory=0", "at least one weight must be positive"),
     ],
 )
-def test_bad_scoring_weights_are_denied_with_the_parse_message(weights, why):
+def test_bad_scoring_weights_are_denied_with_the_parse_message(weights: str, why: str) -> None:
     obj = pod(gpu=1, mem=3000, annotations={WEIGHTS: weights})
     expected = (403, f'invalid {WEIGHTS} annotation "{weights}": {why} for pod p')
     assert refusal(mutate, obj) == expected
     assert refusal(validate, obj) == expected
 
 
-def test_scoring_weights_of_a_cpu_pod_are_nobodys_business():
+def test_scoring_weights_of_a_cpu_pod_are_nobodys_business() -> None:
     assert list(mutate(pod("p", cpu(), annotations={WEIGHTS: "nonsense"})).patch) == []
 
 
@@ -222,18 +225,20 @@ WHOLE = "invalid {} value {} in container main: must be an integer between 0 and
         (PRIORITY, "1e30", WHOLE.format(PRIORITY, "1e30")),
     ],
 )
-def test_security_2_amounts_that_cant_be_meant_are_denied(step, part, resource, value, message):
-    amounts = {"limits": {GPU: 1}} | {part: {GPU: 1, resource: value}}
+def test_security_2_amounts_that_cant_be_meant_are_denied(
+    step: Step, part: str, resource: str, value: object, message: str
+) -> None:
+    amounts: JSON = {"limits": {GPU: 1}} | {part: {GPU: 1, resource: value}}
     assert refusal(step, pod("p", container(**amounts))) == (422, message)
 
 
 @pytest.mark.parametrize("step", [mutate, validate])
-def test_a_bad_percentage_is_denied_without_a_count(step):
+def test_a_bad_percentage_is_denied_without_a_count(step: Step) -> None:
     assert refusal(step, pod("p", container(limits={PERCENT: 150}))) == (422, PERCENTAGE.format(150))
 
 
 @pytest.mark.parametrize("value", [0, "0", 100, "2k", "100"])
-def test_whole_amounts_in_any_spelling_are_fine(value):
+def test_whole_amounts_in_any_spelling_are_fine(value: int | str) -> None:
     mutate(pod("p", container(limits={GPU: 1, MEM: value})))
 
 
@@ -255,14 +260,16 @@ def test_whole_amounts_in_any_spelling_are_fine(value):
         ({"cpu": 1}, {MEM: "3000"}, {"cpu": 1}),
     ],
 )
-def test_defaults_are_written_to_limits_alone(limits, requests, after):
+def test_defaults_are_written_to_limits_alone(
+    limits: dict[str, int], requests: dict[str, str] | None, after: JSON
+) -> None:
     obj = pod("p", container(limits=limits, requests=requests))
     resources = spec_after(obj)["containers"][0]["resources"]
     assert resources["limits"] == after
     assert resources.get("requests") == requests
 
 
-def test_overwrite_env_hides_gpus_from_containers_that_ask_for_none():
+def test_overwrite_env_hides_gpus_from_containers_that_ask_for_none() -> None:
     known = vendors(overwriteEnv=True)
     hidden = {"name": "NVIDIA_VISIBLE_DEVICES", "value": "none"}
     own = {"name": "NVIDIA_VISIBLE_DEVICES", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}}
@@ -279,13 +286,13 @@ def test_overwrite_env_hides_gpus_from_containers_that_ask_for_none():
     assert "env" not in after["initContainers"][1]
 
 
-def test_overwrite_env_needs_no_namespace_for_cpu_pods_and_leaves_foreign_ones_alone():
-    nowhere = {"known": vendors(overwriteEnv=True), "services": FakeServices(there={})}
+def test_overwrite_env_needs_no_namespace_for_cpu_pods_and_leaves_foreign_ones_alone() -> None:
+    nowhere: dict[str, Any] = {"known": vendors(overwriteEnv=True), "services": FakeServices(there={})}
     assert len(mutate(pod("p", cpu()), **nowhere).patch) == 1
     assert list(mutate(pod("p", cpu(), schedulerName="volcano"), **nowhere).patch) == []
 
 
-def test_an_environment_that_is_no_list_is_a_bad_request():
+def test_an_environment_that_is_no_list_is_a_bad_request() -> None:
     obj = pod("p", container(limits={GPU: 1, PRIORITY: 1}, env={"A": 1}))
     assert refusal(mutate, obj) == (400, "the pod can't be read: spec.containers[0].env must be a list, not an object")
 
@@ -293,7 +300,7 @@ def test_an_environment_that_is_no_list_is_a_bad_request():
 # the namespace
 
 
-def test_a_pod_that_asks_for_cards_waits_for_its_namespace_to_be_known():
+def test_a_pod_that_asks_for_cards_waits_for_its_namespace_to_be_known() -> None:
     nowhere = FakeServices(there={})
     expected = (503, "namespace team-a isn't known yet; try again")
     assert refusal(mutate, pod(gpu=1, mem=3000), services=nowhere) == expected
@@ -301,7 +308,7 @@ def test_a_pod_that_asks_for_cards_waits_for_its_namespace_to_be_known():
     assert nowhere.charged == []
 
 
-def test_a_count_of_zero_asks_for_nothing_so_needs_nothing():
+def test_a_count_of_zero_asks_for_nothing_so_needs_nothing() -> None:
     nowhere = FakeServices(there={})
     obj = pod("p", container(limits={GPU: 0, MEM: 100}), nodeName="n1")
     assert list(mutate(obj, services=nowhere).patch) == []
@@ -309,14 +316,14 @@ def test_a_count_of_zero_asks_for_nothing_so_needs_nothing():
     assert nowhere.charged == []
 
 
-def test_the_requests_namespace_counts_not_the_pods():
+def test_the_requests_namespace_counts_not_the_pods() -> None:
     obj = pod(gpu=1, mem=3000)
     obj["metadata"]["namespace"] = "elsewhere"
     mutate(obj)
     validate(obj)
 
 
-def test_a_policys_scheduler_name_wins_and_is_told():
+def test_a_policys_scheduler_name_wins_and_is_told() -> None:
     policies = PolicyRules((Rule("special", scheduler_name="other"),))
     obj = pod(gpu=1, mem=3000, schedulerName=SCHEDULER)
     answer = mutate(obj, policies=policies)
@@ -327,7 +334,7 @@ def test_a_policys_scheduler_name_wins_and_is_told():
     assert (list(again.patch), list(again.warnings)) == ([], [])
 
 
-def test_policy_comes_before_the_vendors_defaults_and_both_are_in_the_patch():
+def test_policy_comes_before_the_vendors_defaults_and_both_are_in_the_patch() -> None:
     obj = pod("p", container(limits={GPU: 1}))
     answer = mutate(obj, annotations={"hami.io/gpu-scheduler-policy": "topology-aware"})
     after = patched(obj, answer)
@@ -336,14 +343,14 @@ def test_policy_comes_before_the_vendors_defaults_and_both_are_in_the_patch():
     assert answer.audit == {"policy": "namespace"}
 
 
-def test_scheduler_owned_keys_of_a_namespace_are_reported_but_not_for_dry_runs():
+def test_scheduler_owned_keys_of_a_namespace_are_reported_but_not_for_dry_runs() -> None:
     around = FakeServices()
     around.there["team-a"] = type(around.there["team-a"])("team-a", {}, {"hami.io/bind-phase": "x"})
     mutate(pod(gpu=1, mem=3000), services=around)
     assert around.ignored == [("team-a", ("hami.io/bind-phase",))]
 
 
-def test_an_unknown_card_policy_is_told():
+def test_an_unknown_card_policy_is_told() -> None:
     obj = pod(gpu=1, mem=3000, annotations={"hami.io/gpu-scheduler-policy": "fastest"})
     assert "acts as spread" in mutate(obj).warnings[0]
 
@@ -355,13 +362,13 @@ def test_an_unknown_card_policy_is_told():
         ({"labels": {"kubevirt.io": "virt-launcher"}}, "label kubevirt.io"),
     ],
 )
-def test_a_virtual_machine_is_told_that_it_sees_no_shared_card(more, about):
+def test_a_virtual_machine_is_told_that_it_sees_no_shared_card(more: JSON, about: str) -> None:
     (warning,) = mutate(pod(gpu=1, mem=3000, **more)).warnings
     assert warning.startswith(f"{about}: shared cards are mounted into the container")
     assert list(mutate(pod("p", cpu(), **more)).warnings) == []
 
 
-def test_ordinary_pods_get_no_warnings():
+def test_ordinary_pods_get_no_warnings() -> None:
     assert list(mutate(pod(gpu=1, mem=3000)).warnings) == []
 
 
@@ -385,7 +392,7 @@ ENV = st.lists(
 )
 
 
-def fields(**choices):
+def fields(**choices: st.SearchStrategy[Any]) -> st.SearchStrategy[JSON]:
     """A map in which each field may be missing."""
     return st.fixed_dictionaries({}, optional=choices)
 
@@ -421,7 +428,7 @@ POD = st.builds(
 POLICIES = PolicyRules(
     (Rule("r", enforce={"hami.io/node-scheduler-policy": "spread"}, default={WEIGHTS: "slot=1,core=2,memory=3"}),)
 )
-WAYS = {
+WAYS: dict[str, dict[str, Any]] = {
     "as the chart has it": {},
     "with everything on": {"known": vendors(overwriteEnv=True, gpuCorePolicy="force", runtimeClassName="nvidia")},
     "with policy": {
@@ -433,7 +440,7 @@ MEANT_ENV = {"CUDA_TASK_PRIORITY", "NVIDIA_VISIBLE_DEVICES", "GPU_CORE_UTILIZATI
 MEANT_ANNOTATIONS = {"nvidia.com/use-gpuuuid", "hami.io/node-scheduler-policy", "nvidia.com/vgpu-mode", WEIGHTS}
 
 
-def unmeant(obj):
+def unmeant(obj: JSON) -> bytes:
     """The pod without whatever admission may write."""
     rest = copy.deepcopy(obj)
     spec = rest["spec"]
@@ -457,7 +464,7 @@ def unmeant(obj):
 
 @pytest.mark.parametrize("way", WAYS)
 @given(obj=POD)
-def test_mutation_is_idempotent_and_touches_only_what_it_means(way, obj):
+def test_mutation_is_idempotent_and_touches_only_what_it_means(way: str, obj: JSON) -> None:
     before = orjson.dumps(obj)
     try:
         answer = mutate(obj, **WAYS[way])
@@ -475,11 +482,11 @@ def test_mutation_is_idempotent_and_touches_only_what_it_means(way, obj):
                 assert times(one, name) <= max(1, times(was, name)), "a variable is replaced, never repeated"
 
 
-def times(container, name):
+def times(container: JSON, name: str) -> int:
     return sum(item["name"] == name for item in container.get("env") or [])
 
 
-def test_an_amount_too_large_for_json_integers_survives_as_it_came():
+def test_an_amount_too_large_for_json_integers_survives_as_it_came() -> None:
     # Any number beyond 64 bits is a float to JSON readers; it must not reach the patch.
     obj = pod(gpu=1, mem=3000, custom=2**63, ratio=0.1)
     after = patched(obj, mutate(obj))
@@ -487,5 +494,5 @@ def test_an_amount_too_large_for_json_integers_survives_as_it_came():
     assert math.isclose(after["spec"]["ratio"], 0.1)
 
 
-def test_the_rules_default_to_taking_over_the_default_scheduler():
+def test_the_rules_default_to_taking_over_the_default_scheduler() -> None:
     assert RULES.force_overwrite_default_scheduler

@@ -6,7 +6,7 @@ import re
 from typing import Any
 
 import pytest
-from builders import container
+from builders import MEM, container
 
 from hami_webhook.config import ConfigError
 from hami_webhook.device_config import builtin_device_config, enabled_vendors
@@ -14,7 +14,7 @@ from hami_webhook.kube.objects import Namespace
 from hami_webhook.policy.file import PolicyFile
 from hami_webhook.policy.rules import DeviceBounds, PolicyRules, Rule
 
-from .reviews import JSON, MEM, SCHEDULER, FakeServices, cpu, mutate, patched, pod, refusal, validate
+from .reviews import JSON, SCHEDULER, FakeServices, cpu, mutate, patched, pod, refusal, validate
 
 KNOWN = enabled_vendors(builtin_device_config().config)
 MODE = "volcano.sh/vgpu-mode"
@@ -41,7 +41,8 @@ def after(manifest: JSON, **way: Any) -> tuple[JSON, list[str], str]:
 
 
 def must(**mode: str) -> PolicyRules:
-    return PolicyRules((Rule("r", **{part: {MODE: value} for part, value in mode.items()}),))
+    parts: dict[str, Any] = {part: {MODE: value} for part, value in mode.items()}
+    return PolicyRules((Rule("r", **parts),))
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from builders import container
 
-from hami_webhook.admission.review import UNCHANGED
+from hami_webhook.admission.review import UNCHANGED, Answer
 from hami_webhook.device_config import builtin_device_config, enabled_vendors
 from hami_webhook.kube.objects import Namespace
 from hami_webhook.policy.rules import DeviceBounds, PolicyRules, Rule
@@ -29,7 +29,7 @@ ADMITTED = {NOUSE: "GPU-b", USE_TYPE: "A100", NODE_POLICY: "spread", GPU_POLICY:
 """What admission wrote on a pod for these rules."""
 
 
-def evaluate_update(before: JSON, after: JSON, old: JSON | None = None, **more: Any) -> Any:
+def evaluate_update(before: JSON, after: JSON, old: JSON | None = None, **more: Any) -> Answer:
     """The answer to an update of a pod's annotations."""
     one = old or pod(gpu=1, mem=3000)
     reviewed = [{**one, "metadata": {**one["metadata"], "annotations": notes}} for notes in (before, after)]
@@ -77,7 +77,7 @@ def test_an_update_inside_the_boundary_is_let_through(after: JSON) -> None:
 
 def test_the_namespaces_own_demands_are_named_too() -> None:
     message = f"{NOUSE}: must name GPU-z, denied by namespace team-a"
-    of_namespace = {"policies": PolicyRules.EMPTY, "annotations": {NOUSE: "GPU-z"}}
+    of_namespace: dict[str, Any] = {"policies": PolicyRules.EMPTY, "annotations": {NOUSE: "GPU-z"}}
     assert refusal(evaluate_update, {NOUSE: "GPU-z"}, {}, **of_namespace) == (403, message)
     assert evaluate_update({NOUSE: "GPU-z"}, {NOUSE: "GPU-y,GPU-z"}, **of_namespace) is UNCHANGED
 

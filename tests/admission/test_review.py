@@ -9,28 +9,33 @@ import asyncio
 import base64
 import copy
 import logging
+from collections.abc import Iterator
+from typing import Any
 
 import httpx
 import orjson
 import pytest
-from builders import container
+from builders import GPU, JSON, MEM, container
+from httpx import Response
 from hypothesis import given
 from hypothesis import strategies as st
+from starlette.types import ASGIApp
 
 from hami_webhook.admission.denial import Denied
 from hami_webhook.admission.review import Answer, allowed, denied
+from hami_webhook.devices.registry import Vendors
 from hami_webhook.server.app import application as serving
 from hami_webhook.server.app import review_routes
 from hami_webhook.server.limits import ListenerLimits
 from hami_webhook.server.request_metrics import new_registry
 
-from .reviews import GPU, MEM, VENDORS, FakeServices, body, cpu, handler_of, pod, review, vendors
+from .reviews import VENDORS, FakeServices, body, cpu, handler_of, pod, review, vendors
 
 PATHS = ("/mutate", "/validate", "/webhook")
 UID = "705ab4f5-6393-11e8-b7cc-42010a800002"
 
 
-def application(known=VENDORS, services=None):
+def application(known: Vendors = VENDORS, services: FakeServices | None = None) -> ASGIApp:
     handler = handler_of(known=known, services=services)
     return serving(review_routes(handler, ListenerLimits(), registry=new_registry()))
 
@@ -38,17 +43,23 @@ def application(known=VENDORS, services=None):
 APP = application()
 
 
-def post(content, path="/webhook", app=APP, content_type="application/json", **params):
-    async def call():
+def post(
+    content: bytes,
+    path: str = "/webhook",
+    app: ASGIApp = APP,
+    content_type: bytes | str | None = "application/json",
+    **params: Any,
+) -> Response:
+    async def call() -> Response:
         transport = httpx.ASGITransport(app=app, raise_app_exceptions=True)
         async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
-            headers = {"content-type": content_type} if content_type is not None else {}
+            headers: JSON = {} if content_type is None else {"content-type": content_type}
             return await client.post(path, content=content, headers=headers, params=params)
 
     return asyncio.run(call())
 
 
-def answered(response, version="v1"):
+def answered(response: Response, version: str = "v1") -> JSON:
     """The AdmissionResponse, after a look at whether it is one."""
     assert response.status_code == 200
     assert response.headers["content-type"] == "application/json"
@@ -56,7 +67,7 @@ def answered(response, version="v1"):
     assert set(found) == {"apiVersion", "kind", "response"}
     assert found["kind"] == "AdmissionReview"
     assert found["apiVersion"] == f"admission.k8s.io/{version}"
-    inner = found["response"]
+    inner: JSON = found["response"]
     assert isinstance(inner["uid"], str)
     if inner["allowed"]:
         assert inner["status"] == {"code": 200}
@@ -73,7 +84,7 @@ def answered(response, version="v1"):
 
 
 @pytest.mark.parametrize("version", ["v1", "v1beta1"])
-def test_a_review_is_answered_in_kind(version):
+def test_a_review_is_answered_in_kind(version: str) -> None:
     inner = answered(post(body(review(pod(gpu=1, mem=3000), version=version)), "/mutate"), version)
     assert (inner["uid"], inner["allowed"], inner["patchType"]) == (UID, True, "JSONPatch")
     patch = orjson.loads(base64.b64decode(inner["patch"]))
@@ -90,43 +101,43 @@ def test_a_review_is_answered_in_kind(version):
 
 
 @pytest.mark.parametrize("path", PATHS)
-def test_a_cpu_pod_gets_an_empty_allow(path):
+def test_a_cpu_pod_gets_an_empty_allow(path: str) -> None:
     inner = answered(post(body(review(pod("p", cpu()))), path))
     assert inner == {"uid": UID, "allowed": True, "status": {"code": 200}}
 
 
-def without(key, inside="request"):
+def without(key: str, inside: str = "request") -> JSON:
     written = review(pod(gpu=1, mem=3000))
     (written[inside] if inside else written).pop(key)
     return written
 
 
-def with_request(**more):
+def with_request(**more: Any) -> JSON:
     return review(pod(gpu=1, mem=3000), **more)
 
 
-def with_pod(obj):
+def with_pod(obj: object) -> JSON:
     return review(obj)
 
 
-def with_spec(**spec):
+def with_spec(**spec: object) -> JSON:
     obj = pod(gpu=1, mem=3000)
     obj["spec"] |= spec
     return review(obj)
 
 
-def with_meta(**meta):
+def with_meta(**meta: object) -> JSON:
     obj = pod(gpu=1, mem=3000)
     obj["metadata"] |= meta
     return review(obj, name="p")
 
 
-def with_resources(resources):
+def with_resources(resources: object) -> JSON:
     return review(pod("p", {"name": "main", "resources": resources}))
 
 
 DEEP = b'{"kind":' + b"[" * 100_000
-MALFORMED = {
+MALFORMED: dict[str, tuple[object, str]] = {
     "nothing": (b"", "the request body is empty"),
     "not JSON": (b"{", "not valid JSON"),
     "text": (b"hello", "not valid JSON"),
@@ -202,7 +213,9 @@ MALFORMED = {
 
 @pytest.mark.parametrize("path", PATHS)
 @pytest.mark.parametrize("case", MALFORMED)
-def test_security_4_a_malformed_review_gets_400_and_a_sentence(case, path, caplog):
+def test_security_4_a_malformed_review_gets_400_and_a_sentence(
+    case: str, path: str, caplog: pytest.LogCaptureFixture
+) -> None:
     written, sentence = MALFORMED[case]
     around = FakeServices()
     content = written if isinstance(written, bytes) else body(written)
@@ -228,15 +241,15 @@ def test_security_4_a_malformed_review_gets_400_and_a_sentence(case, path, caplo
         "é" * 90,
     ],
 )
-def test_another_content_type_gets_400(content_type):
-    encoded = content_type.encode("latin-1") if content_type else content_type
+def test_another_content_type_gets_400(content_type: str | None) -> None:
+    encoded = content_type and content_type.encode("latin-1")
     inner = answered(post(body(review(pod("p", cpu()))), content_type=encoded))
     assert (inner["allowed"], inner["status"]["code"]) == (False, 400)
     assert "expected application/json" in inner["status"]["message"]
     assert len(inner["status"]["message"]) < 200
 
 
-def test_what_could_be_read_of_a_malformed_review_is_in_the_answer():
+def test_what_could_be_read_of_a_malformed_review_is_in_the_answer() -> None:
     inner = answered(post(body(review(None, version="v1beta1"))), "v1beta1")
     assert inner["uid"] == UID
     no_uid = review(pod(gpu=1, mem=3000), version="v1beta1")
@@ -244,21 +257,22 @@ def test_what_could_be_read_of_a_malformed_review_is_in_the_answer():
     assert answered(post(body(no_uid)), "v1beta1")["uid"] == ""
 
 
-def test_odd_amounts_are_denied_not_crashed_on():
-    for amount in (True, False, [], {}, 1e300, -1, "", "1" * 200, "１", 2**64 - 1, -(2**63)):
+def test_odd_amounts_are_denied_not_crashed_on() -> None:
+    amounts: list[object] = [True, False, [], {}, 1e300, -1, "", "1" * 200, "１", 2**64 - 1, -(2**63)]
+    for amount in amounts:
         inner = answered(post(body(with_resources({"limits": {GPU: amount}}))))
         assert not inner["allowed"]
         assert f"invalid {GPU} value" in inner["status"]["message"]
 
 
-def test_a_name_and_retry_after_are_in_the_details():
+def test_a_name_and_retry_after_are_in_the_details() -> None:
     inner = orjson.loads(denied("admission.k8s.io/v1beta1", "u", Denied(503, "later", retry_after=1), "p"))
     assert inner["apiVersion"] == "admission.k8s.io/v1beta1"
     assert inner["response"]["status"]["details"] == {"kind": "pods", "name": "p", "retryAfterSeconds": 1}
     assert inner["response"]["status"]["reason"] == "ServiceUnavailable"
 
 
-def test_warnings_and_audit_annotations_are_told():
+def test_warnings_and_audit_annotations_are_told() -> None:
     message = orjson.loads(allowed("admission.k8s.io/v1", "u", Answer(warnings=("w",), audit={"quota": "q"})))
     assert message["response"] == {
         "uid": "u",
@@ -269,7 +283,7 @@ def test_warnings_and_audit_annotations_are_told():
     }
 
 
-def test_a_refused_amount_is_no_internal_error_and_has_a_reason_with_which_kubectl_shows_the_message():
+def test_a_refused_amount_is_no_internal_error_and_has_a_reason_with_which_kubectl_shows_the_message() -> None:
     status = answered(post(body(with_resources({"limits": {MEM: -1}}))))["status"]
     assert (status["code"], status["reason"]) == (422, "BadRequest")
 
@@ -278,7 +292,7 @@ def test_a_refused_amount_is_no_internal_error_and_has_a_reason_with_which_kubec
 
 
 @given(content=st.binary(max_size=200), path=st.sampled_from(PATHS))
-def test_security_4_random_bytes_never_crash_a_worker(content, path):
+def test_security_4_random_bytes_never_crash_a_worker(content: bytes, path: str) -> None:
     assert not answered(post(content, path))["allowed"]
 
 
@@ -300,6 +314,8 @@ WHOLE = review(
     ),
     oldObject=pod(gpu=1, mem=3000),
 )
+Place = tuple[Any, ...]
+"""The keys and indices that lead to a place in a document."""
 VALUES = st.recursive(
     st.none()
     | st.booleans()
@@ -312,7 +328,7 @@ VALUES = st.recursive(
 )
 
 
-def places(value, path=()):
+def places(value: object, path: Place = ()) -> Iterator[Place]:
     """Every place inside a document."""
     yield path
     items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
@@ -323,8 +339,8 @@ def places(value, path=()):
 PLACES = [place for place in places(WHOLE) if len(place) > 1]
 
 
-def replaced(document, place, value, *, drop):
-    target = document
+def replaced(document: JSON, place: Place, value: object, *, drop: bool) -> None:
+    target: Any = document
     for step in place[:-1]:
         try:
             target = target[step]
@@ -344,7 +360,9 @@ def replaced(document, place, value, *, drop):
     path=st.sampled_from(PATHS),
     operation=st.sampled_from(["CREATE", "CREATE", "UPDATE"]),
 )
-def test_security_4_a_review_changed_at_random_is_answered_and_never_a_crash(changes, path, operation):
+def test_security_4_a_review_changed_at_random_is_answered_and_never_a_crash(
+    changes: list[tuple[Place, object, bool]], path: str, operation: str
+) -> None:
     document = copy.deepcopy(WHOLE)
     document["request"]["operation"] = operation
     for place, value, drop in changes:

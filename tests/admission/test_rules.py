@@ -38,8 +38,9 @@ DENIED = configured(SECTION + "volcano: {mixedNameSets: deny}")
 def reviewed(obj: JSON, path: str, user: JSON | None = None, known: Vendors = CHART) -> str:
     """What the pod is refused with; empty if it is allowed."""
     answering = handler_of(known=known, services=FakeServices())
+    more: JSON = {} if user is None else {"userInfo": user}
     try:
-        asyncio.run(getattr(answering, path)(parsed(review(obj, **({"userInfo": user} if user else {})))))
+        asyncio.run(getattr(answering, path)(parsed(review(obj, **more))))
     except Denied as denied:
         return denied.message
     return ""

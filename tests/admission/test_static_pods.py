@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from builders import container
 
-from hami_webhook.admission.review import UNCHANGED
+from hami_webhook.admission.review import UNCHANGED, Answer
 
 from .reviews import JSON, FakeServices, cpu, handler_of, parsed, pod, refusal, review
 from .test_identities import CHART
@@ -18,9 +18,10 @@ NODE = {"username": "system:node:n1", "groups": ["system:nodes", "system:authent
 PATHS = pytest.mark.parametrize("path", ["mutate", "validate", "webhook"])
 
 
-def reviewed(obj: JSON, path: str, user: JSON = NODE, services: Any = None) -> Any:
+def reviewed(obj: JSON, path: str, user: JSON = NODE, services: Any = None) -> Answer:
     handler = handler_of(known=CHART, services=services)
-    return asyncio.run(getattr(handler, path)(parsed(review(obj, userInfo=user))))
+    answer: Answer = asyncio.run(getattr(handler, path)(parsed(review(obj, userInfo=user))))
+    return answer
 
 
 def mirror(*containers: JSON, **how: Any) -> JSON:

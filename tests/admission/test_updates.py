@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import copy
+from collections.abc import Callable
+from typing import Any
 
 import pytest
-from builders import container
+from builders import GPU, JSON, MEM, container
 
-from hami_webhook.admission.pods import AdmissionRules
+from hami_webhook.admission.identities import AdmissionRules
+from hami_webhook.admission.review import Answer
 from hami_webhook.devices.keys import DeviceKeys
+from hami_webhook.devices.registry import Vendors
 
 from .reviews import (
-    GPU,
-    MEM,
     SCHEDULER,
     VENDORS,
     NoTouch,
@@ -41,13 +43,13 @@ OWNED = (
 )
 
 
-def evaluate_update(old, new, user="alice", *groups, **more):
+def evaluate_update(old: JSON, new: JSON, user: str = "alice", *groups: str, **more: str) -> Answer:
     # Nothing outside may be asked: an update is judged by what it carries.
     review = parsed(update(old, new, user, *groups, **more))
     return asyncio.run(handler_of(RULES, services=NoTouch()).validate(review))
 
 
-def denied(old, new, user="alice", *groups, **more):
+def denied(old: JSON, new: JSON, user: str = "alice", *groups: str, **more: str) -> str:
     code, message = refusal(evaluate_update, old, new, user, *groups, **more)
     assert code == 403
     return message
@@ -60,7 +62,9 @@ def denied(old, new, user="alice", *groups, **more):
 @pytest.mark.parametrize("scheduler", ["", SCHEDULER, "volcano", "default-scheduler"])
 @pytest.mark.parametrize("containers", [[container(gpu=1, mem=3000)], [cpu()]], ids=["gpu", "cpu"])
 @pytest.mark.parametrize("key", OWNED)
-def test_security_1_a_new_pod_must_not_bring_an_allocation(step, scheduler, containers, key):
+def test_security_1_a_new_pod_must_not_bring_an_allocation(
+    step: Callable[..., Answer], scheduler: str, containers: list[JSON], key: str
+) -> None:
     obj = pod("p", *containers, annotations={key: "", "mine": "x"}, schedulerName=scheduler)
     code, message = refusal(step, obj)
     assert code == 403
@@ -69,7 +73,7 @@ def test_security_1_a_new_pod_must_not_bring_an_allocation(step, scheduler, cont
 
 @pytest.mark.parametrize("step", [mutate, validate])
 @pytest.mark.parametrize("one", [container(gpu=1, mem=3000), cpu()], ids=["gpu", "cpu"])
-def test_security_1_a_new_pod_must_not_bring_the_node_label(step, one):
+def test_security_1_a_new_pod_must_not_bring_the_node_label(step: Callable[..., Answer], one: JSON) -> None:
     code, message = refusal(step, pod("p", one, labels={"hami.io/vgpu-node": "n1"}))
     assert (code, message) == (
         403,
@@ -87,18 +91,18 @@ def test_security_1_a_new_pod_must_not_bring_the_node_label(step, one):
         "vgpu",
     ],
 )
-def test_other_annotations_are_the_users(key):
+def test_other_annotations_are_the_users(key: str) -> None:
     mutate(pod(gpu=1, mem=3000, annotations={key: "x"}))
     validate(pod(gpu=1, mem=3000, annotations={key: "x"}))
 
 
-def vendors_with_own_keys():
+def vendors_with_own_keys() -> Vendors:
     known = vendors()
     known["NVIDIA"].keys = DeviceKeys(allocated="huawei.com/Custom")
     return type(known)(list(known.values()))
 
 
-def test_security_1_keys_that_only_an_enabled_vendor_knows_are_owned_too():
+def test_security_1_keys_that_only_an_enabled_vendor_knows_are_owned_too() -> None:
     known = vendors_with_own_keys()
     forged = pod("p", cpu(), annotations={"huawei.com/Custom": "x"})
     assert refusal(mutate, forged, known=known)[0] == 403
@@ -112,7 +116,7 @@ def test_security_1_keys_that_only_an_enabled_vendor_knows_are_owned_too():
 BOUND = pod(gpu=1, mem=3000, nodeName="n1", annotations={"hami.io/bind-phase": "allocating", "mine": "1"})
 
 
-def changed(obj, **annotations):
+def changed(obj: JSON, **annotations: str | None) -> JSON:
     new = copy.deepcopy(obj)
     for key, value in annotations.items():
         key = key.replace("__", "/").replace("_", "-").replace("hami/", "hami.io/")
@@ -146,7 +150,7 @@ EVERYBODY_ELSE = [
 
 @pytest.mark.parametrize("change", CHANGES)
 @pytest.mark.parametrize(("user", "groups"), EVERYBODY_ELSE)
-def test_security_1_everybody_else_is_denied(change, user, groups):
+def test_security_1_everybody_else_is_denied(change: str, user: str, groups: tuple[str, ...]) -> None:
     message = denied(BOUND, CHANGES[change], user, *groups)
     assert message.startswith("hami.io/")
     assert f"{user or 'this user'} may not add, change or remove it" in message
@@ -157,11 +161,11 @@ def test_security_1_everybody_else_is_denied(change, user, groups):
     ("user", "groups"),
     [(OWN, ()), (PLUGIN, ()), ("system:node:n1", ("system:nodes",)), ("root", ("system:masters",))],
 )
-def test_security_1_those_who_own_allocations_may_write_them(change, user, groups):
+def test_security_1_those_who_own_allocations_may_write_them(change: str, user: str, groups: tuple[str, ...]) -> None:
     evaluate_update(BOUND, CHANGES[change], user, *groups)
 
 
-def test_security_1_a_node_may_not_touch_a_pod_that_is_on_no_node_yet():
+def test_security_1_a_node_may_not_touch_a_pod_that_is_on_no_node_yet() -> None:
     old = pod(gpu=1, mem=3000, annotations={"mine": "1"})
     new = changed(old, hami__vgpu_node="n1")
     new["spec"]["nodeName"] = "n1"
@@ -169,24 +173,24 @@ def test_security_1_a_node_may_not_touch_a_pod_that_is_on_no_node_yet():
     denied(old, changed(old, hami__vgpu_node=""), "system:node:", "system:nodes")
 
 
-def test_security_1_the_node_label_is_owned_too():
+def test_security_1_the_node_label_is_owned_too() -> None:
     old, new = pod("p", cpu()), pod("p", cpu(), labels={"hami.io/vgpu-node": "n1"})
     assert denied(old, new).startswith("label hami.io/vgpu-node")
     assert denied(new, old).startswith("label hami.io/vgpu-node")
     evaluate_update(old, new, OWN)
 
 
-def test_security_1_a_pod_that_asks_for_nothing_is_guarded_too():
+def test_security_1_a_pod_that_asks_for_nothing_is_guarded_too() -> None:
     denied(pod("p", cpu()), pod("p", cpu(), annotations={"hami.io/vgpu-node": "n1"}))
 
 
 @pytest.mark.parametrize("subresource", ["status", "resize", "ephemeralcontainers"])
-def test_security_1_subresources_are_no_way_around(subresource):
+def test_security_1_subresources_are_no_way_around(subresource: str) -> None:
     denied(BOUND, CHANGES["changes"], subresource=subresource)
     evaluate_update(BOUND, CHANGES["changes"], OWN, subresource=subresource)
 
 
-def test_everything_else_may_change_freely():
+def test_everything_else_may_change_freely() -> None:
     new = changed(BOUND, mine="2", other="x", hami__monitor="s")
     new["metadata"]["labels"] = {"a": "b"}
     new["spec"]["containers"][0] |= {"image": "other", "env": [{"name": "A", "value": "1"}]}
@@ -195,14 +199,14 @@ def test_everything_else_may_change_freely():
     evaluate_update(BOUND, new)
 
 
-def test_a_node_that_is_assigned_is_no_reason_to_refuse_a_change():
+def test_a_node_that_is_assigned_is_no_reason_to_refuse_a_change() -> None:
     evaluate_update(BOUND, changed(BOUND, mine="2"))
 
 
 # on UPDATE: amounts
 
 
-def with_amounts(limits=None, requests=None, name="main", **more):
+def with_amounts(limits: JSON | None = None, requests: JSON | None = None, name: str = "main", **more: Any) -> JSON:
     return pod("p", container(name, limits, requests), cpu("side"), **more)
 
 
@@ -219,7 +223,9 @@ def with_amounts(limits=None, requests=None, name="main", **more):
         ({GPU: 0}, {}, "limits[nvidia.com/gpu] can't be changed from 0 to none"),
     ],
 )
-def test_security_2_managed_amounts_stay_whoever_asks(user, subresource, before, after, message):
+def test_security_2_managed_amounts_stay_whoever_asks(
+    user: str, subresource: str, before: JSON, after: JSON, message: str
+) -> None:
     end = " once the pod exists; delete the pod and create it anew"
     old, new = with_amounts(before), with_amounts(after)
     assert denied(old, new, user, subresource=subresource) == f"container main: {message}{end}"
@@ -229,7 +235,7 @@ def test_security_2_managed_amounts_stay_whoever_asks(user, subresource, before,
     )
 
 
-def test_security_2_init_containers_count():
+def test_security_2_init_containers_count() -> None:
     old, new = (
         pod("p", cpu(), init=[container("i", gpu=1, mem=3000)]),
         pod("p", cpu(), init=[container("i", gpu=2, mem=3000)]),
@@ -240,15 +246,17 @@ def test_security_2_init_containers_count():
 @pytest.mark.parametrize(
     ("before", "after"), [({MEM: "2k"}, {MEM: 2000}), ({MEM: "3000"}, {MEM: 3000}), ({GPU: "1"}, {GPU: "1000m"})]
 )
-def test_another_spelling_of_the_same_amount_is_no_change(before, after):
+def test_another_spelling_of_the_same_amount_is_no_change(
+    before: dict[str, str], after: dict[str, int] | dict[str, str]
+) -> None:
     evaluate_update(with_amounts(before), with_amounts(after))
 
 
-def test_cpu_and_memory_may_be_resized_beside_a_card():
+def test_cpu_and_memory_may_be_resized_beside_a_card() -> None:
     evaluate_update(with_amounts({GPU: 1, "cpu": 1}), with_amounts({GPU: 1, "cpu": 2}), subresource="resize")
 
 
-def test_an_added_sidecar_is_fine_unless_it_brings_a_managed_amount():
+def test_an_added_sidecar_is_fine_unless_it_brings_a_managed_amount() -> None:
     old = pod(gpu=1, mem=3000)
     evaluate_update(old, pod(gpu=1, mem=3000, init=[cpu("proxy", restartPolicy="Always")]))
     assert "container proxy: limits" in denied(
@@ -256,13 +264,13 @@ def test_an_added_sidecar_is_fine_unless_it_brings_a_managed_amount():
     )
 
 
-def test_a_container_with_a_managed_amount_can_be_neither_removed_nor_renamed():
+def test_a_container_with_a_managed_amount_can_be_neither_removed_nor_renamed() -> None:
     assert "container main" in denied(pod("p", container(gpu=1, mem=3000), cpu("b")), pod("p", cpu("b")))
     assert "container main" in denied(pod(gpu=1, mem=3000), pod("p", container("other", gpu=1, mem=3000)))
 
 
 @pytest.mark.parametrize("part", ["limits", "requests"])
-def test_security_2_ephemeral_containers_cant_ask_for_cards(part):
+def test_security_2_ephemeral_containers_cant_ask_for_cards(part: str) -> None:
     old = pod(gpu=1, mem=3000)
     new = pod(gpu=1, mem=3000, ephemeralContainers=[cpu("shell"), {"name": "debug", "resources": {part: {GPU: 1}}}])
     message = denied(old, new, OWN, subresource="ephemeralcontainers")
@@ -278,7 +286,7 @@ PRIVILEGED = {"name": "debug", "securityContext": {"privileged": True}}
 
 
 @pytest.mark.parametrize("user", ["alice", OWN])
-def test_no_privileged_ephemeral_container_comes_beside_cards(user):
+def test_no_privileged_ephemeral_container_comes_beside_cards(user: str) -> None:
     old = pod(gpu=1, mem=3000, ephemeralContainers=[cpu("shell")])
     new = pod(gpu=1, mem=3000, ephemeralContainers=[cpu("shell"), PRIVILEGED])
     assert denied(old, new, user, subresource="ephemeralcontainers") == "ephemeral container debug is privileged"
@@ -289,13 +297,13 @@ def test_no_privileged_ephemeral_container_comes_beside_cards(user):
     [{"gpu": 1, "mem": 3000}, {"gpu": 0}, {"cpu": 1}],
     ids=["not privileged", "no cards", "unmanaged"],
 )
-def test_other_ephemeral_containers_pass(asked):
+def test_other_ephemeral_containers_pass(asked: JSON) -> None:
     debug = cpu("debug", securityContext={"privileged": False}) if asked.get("gpu") else PRIVILEGED
     answer = evaluate_update(pod(**asked), pod(**asked, ephemeralContainers=[debug]), subresource="ephemeralcontainers")
     assert list(answer.warnings) == []
 
 
-def test_one_that_is_there_already_keeps_nobody_from_changing_the_pod():
+def test_one_that_is_there_already_keeps_nobody_from_changing_the_pod() -> None:
     """It came while the webhook was away, and can't be removed."""
     old = pod(gpu=1, mem=3000, ephemeralContainers=[PRIVILEGED])
     evaluate_update(old, changed(old, mine="1"))
@@ -303,20 +311,20 @@ def test_one_that_is_there_already_keeps_nobody_from_changing_the_pod():
     assert "container more is privileged" in denied(old, another, subresource="ephemeralcontainers")
 
 
-def test_an_update_is_no_reason_to_charge_or_mutate():
+def test_an_update_is_no_reason_to_charge_or_mutate() -> None:
     for path in ("mutate", "webhook"):
         review = parsed(update(pod(gpu=1, mem=3000), changed(pod(gpu=1, mem=3000), mine="1")))
         answer = asyncio.run(getattr(handler_of(RULES, services=NoTouch()), path)(review))
         assert list(answer.patch) == []
 
 
-def test_hamis_path_checks_updates_too():
+def test_hamis_path_checks_updates_too() -> None:
     review = parsed(update(BOUND, CHANGES["changes"]))
     assert refusal(lambda: asyncio.run(handler_of(RULES).webhook(review)))[0] == 403
 
 
 @pytest.mark.parametrize("operation", ["DELETE", "CONNECT"])
-def test_other_operations_are_nobodys_business(operation):
+def test_other_operations_are_nobodys_business(operation: str) -> None:
     written = update(BOUND, BOUND)
     written["request"] |= {"operation": operation, "object": None}
     for path in ("mutate", "validate", "webhook"):
@@ -324,5 +332,5 @@ def test_other_operations_are_nobodys_business(operation):
         assert list(answer.patch) == []
 
 
-def test_the_enabled_vendor_is_the_one_the_tests_think_of():
+def test_the_enabled_vendor_is_the_one_the_tests_think_of() -> None:
     assert VENDORS.resource_names >= {GPU, MEM}

@@ -150,9 +150,9 @@ def test_the_built_in_file_loads_without_a_warning_and_names_every_vendor() -> N
     builtin = builtin_device_config()
     assert builtin.warnings == ()
     assert all(getattr(builtin.config, name) for name in device_config_model().model_fields if name != "iluvatar")
-    assert [chip.common_word for chip in builtin.config.iluvatars] == ["MR-V100", "MR-V50", "BI-V150", "BI-V100"]
-    vnpus = builtin.config.vnpus
-    assert vnpus is not None
+    iluvatars = builtin.config.section("iluvatars")
+    assert [chip.common_word for chip in iluvatars] == ["MR-V100", "MR-V50", "BI-V150", "BI-V100"]
+    vnpus = builtin.config.section("vnpus")
     assert not vnpus.hami_vnpu_core
     assert [chip.common_word for chip in vnpus.configs] == [
         "Ascend910A",
@@ -164,9 +164,9 @@ def test_the_built_in_file_loads_without_a_warning_and_names_every_vendor() -> N
         "Ascend910C",
     ]
     assert [chip.super_pod for chip in vnpus.configs] == [False] * 6 + [True]
-    assert builtin.config.koordinator is not None
-    assert builtin.config.koordinator.mixed_name_sets == "deny"
-    assert not builtin.config.koordinator.denies_mixed_names_explicitly
+    koordinator = builtin.config.section("koordinator")
+    assert koordinator.mixed_name_sets == "deny"
+    assert not koordinator.denies_mixed_names_explicitly
 
 
 def test_the_layout_of_hami_2_7_has_only_the_warning_about_mig_geometries() -> None:
@@ -174,13 +174,11 @@ def test_the_layout_of_hami_2_7_has_only_the_warning_about_mig_geometries() -> N
     assert file.warnings == (
         "f.yaml:18: nvidia.knownMigGeometries: ignored: HAMi 2.10 replaced it by migProfileAllowlist",
     )
-    vnpus = file.config.vnpus
-    assert vnpus is not None
+    vnpus = file.config.section("vnpus")
     assert not vnpus.hami_vnpu_core
     assert [template.name for template in vnpus.configs[0].templates] == ["vir02", "vir16"]
     assert (vnpus.configs[1].memory_capacity, vnpus.configs[1].factor) == (24576, 1)
-    enflame = file.config.enflame
-    assert enflame is not None
+    enflame = file.config.section("enflame")
     assert enflame.resource_name_vgcu == "enflame.com/vgcu"
     assert enflame.resource_name_drs_gcu == "enflame.com/drs-gcu"
 
@@ -188,16 +186,13 @@ def test_the_layout_of_hami_2_7_has_only_the_warning_about_mig_geometries() -> N
 def test_the_layout_of_hami_2_10_has_no_warning() -> None:
     file = load_device_config(V2_10, "f.yaml")
     assert file.warnings == ()
-    assert file.config.hygon is None
-    assert file.config.nvidia is not None
-    assert file.config.nvidia.factor == 1024
-    assert file.config.metax is not None
-    assert file.config.metax.sgpu_topology_aware
-    assert file.config.enflame is not None
-    assert file.config.enflame.resource_name_vgcu_percentage == "enflame.com/vgcu-percentage"
-    assert file.config.vnpus is not None
-    assert file.config.vnpus.hami_vnpu_core
-    assert file.config.vnpus.configs[0].runtime_class_name == "ascend"
+    assert file.config.section("hygon") is None
+    assert file.config.section("nvidia").factor == 1024
+    assert file.config.section("metax").sgpu_topology_aware
+    assert file.config.section("enflame").resource_name_vgcu_percentage == "enflame.com/vgcu-percentage"
+    vnpus = file.config.section("vnpus")
+    assert vnpus.hami_vnpu_core
+    assert vnpus.configs[0].runtime_class_name == "ascend"
 
 
 def test_absent_keys_have_the_values_of_the_pages() -> None:
@@ -205,24 +200,21 @@ def test_absent_keys_have_the_values_of_the_pages() -> None:
         "nvidia: {resourceCountName: a.b/n}\nhygon: {resourceCountName: a.b/h, memoryFactor: 0}\nmetax: {}\n"
         "vnpus: [{commonWord: X, resourceName: a.b/x, memoryAllocatable: 5}]\nvolcano: {gpuMemoryFactor: 0}\n"
     )
-    assert config.nvidia is not None
-    assert (config.nvidia.resource_memory_name, config.nvidia.default_gpu_num, config.nvidia.factor) == ("", 0, 1)
-    assert config.hygon is not None
-    assert config.hygon.factor == 1
-    assert config.vnpus is not None
-    assert config.vnpus.configs[0].memory_capacity == 5
-    assert config.volcano is not None
-    assert config.volcano.factor == 1
-    assert config.volcano.mig_geometries[0].models == ("A30",)
-    assert not config.volcano.denies_mixed_names_explicitly
-    assert config.iluvatars == ()
-    assert config.koordinator is None
+    nvidia, volcano = config.section("nvidia"), config.section("volcano")
+    assert (nvidia.resource_memory_name, nvidia.default_gpu_num, nvidia.factor) == ("", 0, 1)
+    assert config.section("hygon").factor == 1
+    assert config.section("vnpus").configs[0].memory_capacity == 5
+    assert volcano.factor == 1
+    assert volcano.mig_geometries[0].models == ("A30",)
+    assert not volcano.denies_mixed_names_explicitly
+    assert config.section("iluvatars") == ()
+    assert config.section("koordinator") is None
 
 
 def test_a_null_key_says_as_much_as_no_key() -> None:
     config = loaded("enflame: {resourceNameGCU: , resourceNameVGCU: ''}\n")
-    assert config.enflame is not None
-    assert (config.enflame.resource_name_gcu, config.enflame.resource_name_vgcu) == ("enflame.com/gcu", "")
+    enflame = config.section("enflame")
+    assert (enflame.resource_name_gcu, enflame.resource_name_vgcu) == ("enflame.com/gcu", "")
 
 
 def test_both_layouts_of_vnpus_mean_the_same() -> None:
@@ -232,7 +224,7 @@ def test_both_layouts_of_vnpus_mean_the_same() -> None:
 
 def test_models_can_be_made_in_code_and_refuse_misspelt_fields() -> None:
     model = device_config_model()
-    assert model.model_validate({"vnpus": [{"commonWord": "X", "memoryAllocatable": 5}]}).vnpus is not None
+    assert model.model_validate({"vnpus": [{"commonWord": "X", "memoryAllocatable": 5}]}).section("vnpus") is not None
     with pytest.raises(ValueError, match="Extra inputs"):
         model.model_validate({"nvida": {}})
 
@@ -243,10 +235,9 @@ def test_merge_keys_and_aliases_work() -> None:
         "hygon: {<<: *n, resourceCountName: a.b/d}\n"
         "amd: {<<: [{resourceCountName: a.b/e}, {resourceCountName: a.b/f}]}\n"
     )
-    assert config.hygon is not None
-    assert (config.hygon.resource_count_name, config.hygon.factor) == ("a.b/d", 2)
-    assert config.amd is not None
-    assert config.amd.resource_count_name == "a.b/e"
+    hygon = config.section("hygon")
+    assert (hygon.resource_count_name, hygon.factor) == ("a.b/d", 2)
+    assert config.section("amd").resource_count_name == "a.b/e"
 
 
 CONFIG_MAP = """\
@@ -330,7 +321,7 @@ def test_a_file_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
 def test_a_file_with_a_byte_order_mark_is_read(tmp_path: Path) -> None:
     path = tmp_path / "bom.yaml"
     path.write_bytes(b"\xef\xbb\xbf" + COUNT.encode())
-    assert read_device_config(str(path)).config.nvidia is not None
+    assert read_device_config(str(path)).config.section("nvidia") is not None
 
 
 def test_a_key_that_breaks_lines_does_not_break_its_warning() -> None:

@@ -3,21 +3,24 @@
 import gc
 import sys
 from collections import Counter
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from types import FrameType
 
+TraceFunction = Callable[[FrameType, str, object], "TraceFunction | None"]
 OWN = "hami_webhook"
 
 
 @contextmanager
-def counted_calls():
+def counted_calls() -> Iterator[Counter[str]]:
     """Counts the calls of the program's own functions, by `module:qualified name`, while the block runs.
 
     Comprehensions are not functions to the reader, and are left out. No garbage is collected meanwhile: what goes with
     earlier objects calls our functions, too.
     """
-    counts = Counter()
+    counts: Counter[str] = Counter()
 
-    def note(frame, event, _):
+    def note(frame: FrameType, event: str, _: object) -> None:
         if event == "call" and not frame.f_code.co_name.startswith("<"):
             module = frame.f_globals.get("__name__", "")
             if module.partition(".")[0] == OWN:
@@ -34,11 +37,11 @@ def counted_calls():
 
 
 @contextmanager
-def counted_opcodes(file):
+def counted_opcodes(file: str) -> Iterator[list[int]]:
     """Counts the bytecode instructions run in functions of one source file while the block runs: `counts[0]`."""
     counts = [0]
 
-    def trace(frame, event, _):
+    def trace(frame: FrameType, event: str, _: object) -> TraceFunction | None:
         if not frame.f_code.co_filename.endswith(file):
             return None
         frame.f_trace_opcodes, frame.f_trace_lines = True, False

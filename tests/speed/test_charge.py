@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 from admission.clusters import Recorder, account_of, core_on, quota_cluster
-from admission.reviews import GPU, MEM, PERCENT, parsed, pod, review
-from builders import container
+from admission.reviews import parsed, pod, review
+from builders import GPU, MEM, PERCENT, container
 
 from hack.bench.objects import node
 from hami_webhook.cluster.api import Kind

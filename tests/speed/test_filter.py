@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections import Counter
 
 import pytest
 from builders import bound_pod, card, node, pod, quota
@@ -25,7 +25,7 @@ async def filled(mode: str, nodes: int, pods: int) -> ExtenderEnv:
     return env
 
 
-async def filtered(env: ExtenderEnv, name: str, nodes: int) -> Any:
+async def filtered(env: ExtenderEnv, name: str, nodes: int) -> Counter[str]:
     await env.add(pod(name, gpu=1, mem=1000))
     with counted_calls() as counts:
         answer = await env.filter(name, *(f"n{number}" for number in range(nodes)))
@@ -63,7 +63,7 @@ async def test_a_steady_request_costs_the_same_whatever_runs_on_the_cluster(mode
 
 
 async def test_no_more_is_done_for_a_node_that_is_new_to_a_shape_than_looking_at_each_card_once() -> None:
-    async def cold(nodes: int) -> Any:
+    async def cold(nodes: int) -> Counter[str]:
         return await filtered(await filled("cooperative", nodes, 0), "a", nodes)
 
     few, many = await cold(10), await cold(20)

@@ -1,10 +1,13 @@
 """The topology search stays cheap whatever the scores are."""
 
 import random
+from collections.abc import Sequence
 
 import pytest
-from devices.cards import Room, card, chosen, container, node, pod, view
+from builders import card
+from devices.cards import Room, chosen, container, node, pod, view
 
+from hami_webhook.devices.model import Claim
 from hami_webhook.devices.topology import best_combination
 
 from .counting import counted_opcodes
@@ -15,7 +18,7 @@ PER_HALF_SET = 100
 
 @pytest.mark.parametrize("values", [(10, 20, 100, 200, 300), range(-1000, 1000), (7,), (0, 1)])
 @pytest.mark.parametrize("count", [2, 4, 8, 12, 15])
-def test_sixteen_cards_cost_a_handful_of_operations_per_half_set(values, count):
+def test_sixteen_cards_cost_a_handful_of_operations_per_half_set(values: Sequence[int], count: int) -> None:
     chance = random.Random(count)
     scores = [[chance.choice(values) for _ in range(16)] for _ in range(16)]
     best_combination(scores, count)
@@ -29,13 +32,13 @@ class Counting(Room):
 
     asked = 0
 
-    def admits(self, taken):
+    def admits(self, taken: Sequence[Claim]) -> bool:
         type(self).asked += 1
         return super().admits(taken)
 
 
 @pytest.mark.parametrize("memory", [7999, 8000])
-def test_quota_is_asked_per_card_and_once_for_sets_that_cost_the_same(memory):
+def test_quota_is_asked_per_card_and_once_for_sets_that_cost_the_same(memory: int) -> None:
     on = view(node(*(card(f"c{i}") for i in range(16))))
     incoming = pod(container(gpu=8, mem=1000), policy="topology-aware")
     Counting.asked = 0

@@ -8,8 +8,8 @@ from typing import Any
 import orjson
 import pytest
 from admission.clusters import Recorder, core_on, quota_cluster
-from admission.reviews import JSON, PERCENT, body, cpu, pod, review
-from builders import container
+from admission.reviews import JSON, body, cpu, pod, review
+from builders import PERCENT, container
 
 from hami_webhook.cluster.api import Kind
 from hami_webhook.cluster.watches import NoWatches
@@ -39,10 +39,10 @@ def test_a_review_takes_few_calls_and_asks_the_cluster_nothing(kind: str) -> Non
 
     async def story() -> tuple[int, int]:
         cluster = Recorder(await quota_cluster())
-        core = core_on(cluster, vendors=ALL, watches=NoWatches(Kind))
+        core = core_on(cluster, vendors=ALL, watches=NoWatches(tuple(Kind)))
         core.caches.put(Kind.NAMESPACES, {"metadata": {"name": "team-a"}})
         doors = application(review_routes(core.admission, ListenerLimits(), registry=new_registry()))
-        scope = {
+        scope: dict[str, Any] = {
             "type": "http",
             "client": ("127.0.0.1", 1),
             "method": "POST",
