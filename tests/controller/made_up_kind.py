@@ -16,7 +16,7 @@ from hami_webhook.controller.informers import SharedInformers, Subscriptions, wa
 from hami_webhook.device_config import builtin_vendors
 from hami_webhook.scheduling.cluster_cache import ClusterCache
 
-SLICES = Kind("resourceslices")
+SLICES = next(kind for kind in Kind if kind.value == "resourceslices")
 
 
 class Part:

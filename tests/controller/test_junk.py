@@ -331,15 +331,15 @@ async def test_a_quota_whose_recompute_raises_holds_up_no_other(caplog: pytest.L
                 raise OverflowError("int too large to convert to float")
             return await run(namespace, name, *args, **more)
 
-        env.core.recomputer.run = failing  # type: ignore[method-assign]  # only for this test
-        env.reconciler.touch(TEAM)
-        await env.run(5)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(env.core.recomputer, "run", failing)
+            env.reconciler.touch(TEAM)
+            await env.run(5)
         assert (await env.cluster.get(Kind.RESOURCE_QUOTAS, "b", TEAM))["status"]["used"] == {MEM: "2k"}
         failures = env.core.failures["quotas"]
         assert failures >= 1
         failed = [each for each in caplog.records if each.getMessage() == "recomputing failed; trying again"]
-        assert {(each.namespace, each.quota) for each in failed} == {("team", "a")}
-        env.core.recomputer.run = run  # type: ignore[method-assign]  # only for this test
+        assert {(vars(each)["namespace"], vars(each)["quota"]) for each in failed} == {("team", "a")}
         await env.run(70)
         assert (await env.cluster.get(Kind.RESOURCE_QUOTAS, "a", TEAM))["status"]["used"] == {MEM: "2k"}
 

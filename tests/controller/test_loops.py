@@ -46,8 +46,12 @@ async def test_a_cancelled_loop_ends() -> None:
 
 def test_what_fails_about_one_object_is_contained(caplog: pytest.LogCaptureFixture) -> None:
     failures: Counter[str] = Counter()
-    with contained(failures, "handshakes", "node n"):
+
+    def fail() -> None:
         raise KeyError("metadata")
+
+    with contained(failures, "handshakes", "node n"):
+        fail()
     assert failures == {"handshakes": 1}
     assert "handshakes: node n failed; going on without it" in caplog.text
     assert "KeyError: 'metadata'" in caplog.text

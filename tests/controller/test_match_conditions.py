@@ -41,7 +41,7 @@ def looks_at(vendors: Vendors, webhook: str, key: str) -> bool:
     return re.search(literal.replace("\\\\", "\\"), key) is not None
 
 
-@pytest.fixture(params=CONFIGURATIONS.values(), ids=CONFIGURATIONS)
+@pytest.fixture(params=list(CONFIGURATIONS.values()), ids=list(CONFIGURATIONS))
 def vendors(request: pytest.FixtureRequest) -> Vendors:
     found: Vendors = request.param
     return found

@@ -117,10 +117,11 @@ def test_an_instance_given_twice_is_told_of() -> None:
 async def test_what_volcano_writes_is_charged_and_an_overrun_names_pod_and_key() -> None:
     """A percentage is charged for the smallest card, and placed on a larger one."""
     cards = volcano_node("n", f"GPU-s,10,16384,{T4},true,hami-core", f"GPU-l,10,40960,{A40GB},true,hami-core")
-    async with QuotaEnv(cards, quota(**{BLOCKS: "10000"}), of=CHART) as env:
+    async with QuotaEnv(cards, quota(spec={"hard": {BLOCKS: "10000"}}), of=CHART) as env:
 
         def used() -> str:
-            return env.quota()["status"]["used"][BLOCKS]
+            amount: str = env.quota()["status"]["used"][BLOCKS]
+            return amount
 
         with_limits = pod_with_limits(1, percent=50, name="p")
         with_limits["metadata"]["namespace"] = TEAM
@@ -146,7 +147,7 @@ async def test_what_volcano_writes_is_charged_and_an_overrun_names_pod_and_key()
 
 async def test_an_allocation_that_is_never_bound_lapses() -> None:
     cards = volcano_node("n", f"GPU-l,10,40960,{A40GB},true,hami-core")
-    async with QuotaEnv(cards, quota(**{BLOCKS: "50000"}), of=CHART) as env:
+    async with QuotaEnv(cards, quota(spec={"hard": {BLOCKS: "50000"}}), of=CHART) as env:
         with_limits = pod_with_limits(1, 100, name="p")
         with_limits["metadata"]["namespace"] = TEAM
         await env.create(with_limits)

@@ -5,10 +5,9 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
-from collections.abc import Awaitable
 
 import pytest
-from builders import accelerator_quota, card, container, node
+from builders import JSON, accelerator_quota, card, container, node
 from quota.objects import ALLOCATED, GPU, LARGE, MEM, NOON, SMALL, TEAM, full, pod, quota
 from quota.quota_env import QuotaEnv, no_sleep
 
@@ -55,7 +54,7 @@ async def test_a_pod_that_comes_with_its_charge_is_recomputed_when_no_more_come(
     """Used has what it costs already, so that only its entry is left to be dropped: within 2 s, in a burst 10."""
     async with QuotaEnv(L, quota(mem=90000)) as env:
         await env.run(5)
-        began, found = env.now, []
+        began, found = env.now, list[float]()
         if how == "not charged":
             await env.cluster.create(Kind.PODS, pod(gpu=1, mem=2000, uid="u"))
         elif how == "for more than its entry":
@@ -238,7 +237,8 @@ async def test_a_binary_suffix_is_obeyed_and_earns_an_event() -> None:
 
 async def test_a_quota_that_only_kubernetes_counts_earns_an_event_if_it_is_misread() -> None:
     key = "requests.nvidia.com/gpumem"
-    async with QuotaEnv(quota(**{key: "16000"}), quota("plain", **{"requests.nvidia.com/gpu": "4"})) as env:
+    plain = quota("plain", spec={"hard": {"requests.nvidia.com/gpu": "4"}})
+    async with QuotaEnv(quota(spec={"hard": {key: "16000"}}), plain) as env:
         await env.run(2)
         [message] = env.events("QuotaMisread")
         assert message.startswith(f"{key} is counted by Kubernetes")
@@ -251,7 +251,7 @@ async def test_a_quota_that_only_kubernetes_counts_earns_an_event_if_it_is_misre
 
 
 async def test_a_quota_of_both_kinds_earns_one_event() -> None:
-    keys = {"pods": "3", "limits.nvidia.com/gpumem-percentage": "50", "requests.nvidia.com/gpu": "4"}
+    keys: JSON = {"pods": "3", "limits.nvidia.com/gpumem-percentage": "50", "requests.nvidia.com/gpu": "4"}
     async with QuotaEnv(quota(mem=9, **keys)) as env:
         await env.run(700)
         [message] = env.events("QuotaMixed")
@@ -435,8 +435,8 @@ async def test_a_quota_whose_pods_take_long_to_list_delays_no_other_and_is_recom
                 if lists == 1:
                     await going_on.wait()
 
-        def never(_: float) -> Awaitable[None]:
-            return asyncio.Event().wait()
+        async def never(_: float) -> None:
+            await asyncio.Event().wait()
 
         env.cluster.pause = wait
         running = asyncio.create_task(env.reconciler.run(sleep=never))

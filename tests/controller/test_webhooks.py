@@ -52,7 +52,7 @@ class WebhooksEnv:
         found = copy.deepcopy(await self.cluster.get(kind, NAME))
         return {hook["name"]: hook for hook in found["webhooks"]}
 
-    async def edit(self, kind: Kind, edit: Callable[[dict[str, JSON]], None]) -> None:
+    async def edit(self, kind: Kind, edit: Callable[[dict[str, JSON]], object]) -> None:
         """Change a configuration's webhooks by name, as `kubectl edit` does."""
         hooks = await self.webhooks(kind)
         edit(hooks)

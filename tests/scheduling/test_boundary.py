@@ -277,7 +277,7 @@ type_lists = st.lists(st.sampled_from(TYPES), max_size=2).map(tuple)
 bounds = st.builds(DeviceBounds, uuid_lists, uuid_lists, type_lists, type_lists)
 written_uuids = st.lists(st.sampled_from((*UUIDS, "", " ", " GPU-b ", "GPU-z")), max_size=4).map(",".join)
 written_types = st.lists(st.sampled_from((*TYPES, "", " ", "SXM4", "a", " v100")), max_size=4).map(",".join)
-annotations = st.fixed_dictionaries(
+notes = st.fixed_dictionaries(
     {}, optional={USE: written_uuids, NOUSE: written_uuids, USE_TYPE: written_types, NOUSE_TYPE: written_types}
 )
 cards = st.lists(st.tuples(st.sampled_from(UUIDS), st.sampled_from(MODELS)), min_size=1, unique_by=lambda c: c[0])
@@ -302,7 +302,7 @@ def allows(limits: DeviceBounds, uuid: str, model: str) -> bool:
     )
 
 
-@given(st.lists(bounds, max_size=3), annotations, annotations, cards, st.integers(1, 2))
+@given(st.lists(bounds, max_size=3), notes, notes, cards, st.integers(1, 2))
 def test_every_card_that_fit_picks_is_inside_every_boundary(
     demands: list[DeviceBounds], of_namespace: dict[str, str], of_pod: dict[str, str], registered: list[Any], count: int
 ) -> None:

@@ -248,7 +248,8 @@ def test_a_node_keeps_its_cards_while_its_registration_cannot_be_read() -> None:
 
 
 def test_unreadable_pair_scores_are_noted_and_the_cards_stay() -> None:
-    raw = node("n", card("G", 8000), **{"hami.io/node-nvidia-score": "{"})
+    raw = node("n", card("G", 8000))
+    raw["metadata"]["annotations"]["hami.io/node-nvidia-score"] = "{"
     state = known(raw)
     assert cards(state) == ["G"]
     assert state.problems()[0].text.startswith("hami.io/node-nvidia-score is ignored: ")

@@ -112,7 +112,7 @@ def a_pod(now: float, uid: str, where: str, text: str, how: str, phase: str, ini
         notes["hami.io/vgpu-time"] = str(int(now) - (10 if how == "fresh" else 290))
     if recorded:
         notes[MIG_NOTE] = IN_SLICE.replace('"containerIndex":0', '"containerIndex":1')
-    spec = {"nodeName": where} if how == "bound" else {}
+    spec: JSON = {"nodeName": where} if how == "bound" else {}
     status = {"phase": phase, "initContainerStatuses": TERMINATED if init_over else []}
     return {**pod(f"p{uid}", gpu=1, init=[container(gpu=1)], annotations=notes, **spec), "status": status}
 

@@ -23,7 +23,9 @@ async def test_a_pod_is_counted_from_filter_to_binding(mode: str) -> None:
     value = env.registry.get_sample_value
     assert value(f"{PREFIX}extender_filtered_total") == 1
     assert value(f"{PREFIX}extender_bound_total") == 1
-    assert value(f"{PREFIX}pod_binding_seconds_sum") == env.now - env.read("p").created
+    created = env.read("p").created
+    assert created is not None
+    assert value(f"{PREFIX}pod_binding_seconds_sum") == env.now - created
     assert value(f"{PREFIX}node_lock_wait_seconds_count") == 1
     env.hear("p")
     assert await env.bind("p", "n") == "", "kube-scheduler asks again"

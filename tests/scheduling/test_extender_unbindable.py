@@ -95,7 +95,7 @@ async def test_a_pod_that_can_not_be_bound_is_refused(case: str, known: bool, mo
     await env.add(
         node("a", card("A", 8000)),
         node("b", card("B", 8000)),
-        quota("q", used={}, **{"limits.nvidia.com/gpu": 5}),
+        quota("q", used={}, gpu=5),
         mine,
         theirs,
     )

@@ -19,7 +19,7 @@ Outcome = str
 """The allocated annotation, or the reason."""
 
 
-def fitted(raw: JSON, *cards: JSON, hard: dict[str, int] | None = None) -> Outcome:
+def fitted(raw: JSON, *cards: JSON, hard: JSON | None = None) -> Outcome:
     async def scenario() -> Outcome:
         env = PlacerEnv()
         await env.add(node("n", *cards), *([quota("q", used={}, **hard)] if hard else []))
@@ -176,7 +176,7 @@ def test_a_node_with_other_backends_cards_only_has_insufficient_devices(key: str
     assert str(fit_pod(NodeView(bare), request, VENDORS, None)) == "node unregistered"
 
 
-DCU = {"hygon.com/dcunum": 1}
+DCU: JSON = {"hygon.com/dcunum": 1}
 
 
 @pytest.mark.parametrize(

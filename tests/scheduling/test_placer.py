@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 import pytest
 from builders import bound_pod, card, container, node, pod, quota
@@ -36,7 +36,7 @@ async def test_the_log_names_what_nodes_lack_of_a_vendor_that_none_has(caplog: p
     )
 
 
-def failing(step: str, error: ClusterError, skip: int = 0) -> Callable[[str], object]:
+def failing(step: str, error: ClusterError, skip: int = 0) -> Callable[[str], Awaitable[None]]:
     """A cluster on which the operation fails once `skip` of its kind went well."""
     left = [skip]
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
 from itertools import count
 
 from builders import bound_pod, card, node, pod
@@ -13,7 +12,7 @@ from hami_webhook.scheduling.filter_cache import FilterCache
 from hami_webhook.scheduling.fit import read_pod_request
 from hami_webhook.scheduling.framework import Handle
 from hami_webhook.scheduling.placer import CycleState, Placer
-from hami_webhook.scheduling.time_slices import SLICE, TimeSlices, run_at_once
+from hami_webhook.scheduling.time_slices import SLICE, Steps, TimeSlices, run_at_once
 
 from .placer_env import NOW, VENDORS, PlacerEnv
 
@@ -21,7 +20,7 @@ from .placer_env import NOW, VENDORS, PlacerEnv
 async def test_work_is_interrupted_when_its_slice_is_over_and_only_then() -> None:
     now, turns = [0.0], list[int]()
 
-    def work() -> Iterator[None]:
+    def work() -> Steps[str]:
         for step in range(6):
             now[0] += SLICE / 2
             turns.append(step)

@@ -6,6 +6,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
+from typing import Any
 
 from builders import bound_pod, pod
 
@@ -160,7 +161,7 @@ def low(name: str, on: str, text: str, priority: int = 0, started: int = 0, **me
     return {**made, "status": {"phase": "Running", "startTime": f"2026-01-01T00:00:{started:02}Z"}}
 
 
-def high(*containers: JSON, name: str = "high", priority: int = 10, **spec: object) -> JSON:
+def high(*containers: JSON, name: str = "high", priority: int = 10, **spec: Any) -> JSON:
     return pod(name, *containers, priority=priority, schedulerName="hami-scheduler", **spec)
 
 

@@ -21,7 +21,7 @@ from hami_webhook.kube.objects import Node, Pod
 from hami_webhook.kube.selectors import LabelSelector, Requirement
 from hami_webhook.scheduling.cluster_cache import ClusterCache
 from hami_webhook.scheduling.fit import NodeFit, fit_pod, read_pod_request
-from hami_webhook.scheduling.preemption.victims import NodeSnapshot, Preemptor, Victims, choose_node
+from hami_webhook.scheduling.preemption.victims import Key, NodeSnapshot, Preemptor, Victims, choose_node
 
 EXAMPLES = Path(__file__).parents[3] / "manifests" / "examples"
 FAMILIES = [module.name for module in iter_modules(vendor_modules.__path__)]
@@ -52,7 +52,7 @@ def named(manifest: JSON, name: str, priority: int, started: int, app: str) -> J
     return {**manifest, "metadata": meta, "spec": {**manifest["spec"], "priority": priority}, "status": status}
 
 
-def key(victims: list[Pod], budgets: list[PodDisruptionBudget]) -> tuple[float, ...]:
+def key(victims: list[Pod], budgets: list[PodDisruptionBudget]) -> Key:
     """kube-scheduler's `pickOneNodeForPreemption`, written anew."""
     if not victims:
         return (0, -(2**40), 0, 0, 0)
@@ -67,7 +67,7 @@ def key(victims: list[Pod], budgets: list[PodDisruptionBudget]) -> tuple[float, 
     )
 
 
-def exhaustive(state: ClusterCache, incoming: Pod, budgets: list[PodDisruptionBudget]) -> tuple[float, ...] | None:
+def exhaustive(state: ClusterCache, incoming: Pod, budgets: list[PodDisruptionBudget]) -> Key | None:
     """The smallest key of any set of pods on any node without which the pod fits."""
     request = read_pod_request(incoming, CHART, "spread")
     assert request is not None

@@ -243,7 +243,7 @@ async def test_twenty_pods_on_five_nodes_evict_twenty() -> None:
 
 
 async def test_budgets_count_what_was_evicted_a_moment_ago() -> None:
-    labels = {"labels": {"app": "a"}}
+    labels: JSON = {"labels": {"app": "a"}}
     there = [FULL | {"metadata": FULL["metadata"] | labels}, low("y", "n2", "b,NVIDIA,8000,0:;", **labels)]
     third = [node("n3", card("c", 8000)), low("z", "n3", "c,NVIDIA,8000,0:;", 9)]
     incoming = [high(gpu=1, mem=8000, name=name) for name in ("first", "second")]

@@ -28,7 +28,8 @@ X = low("x", "n2", "b,NVIDIA,8000,0:;")
 
 def giving_room(hard: int, used: int, says: str = "true", of: str = MEM) -> JSON:
     """A quota with the annotation."""
-    found = quota("q", used={of: used}, **{of: hard})
+    amounts: JSON = {of: hard}
+    found = quota("q", used={of: used}, **amounts)
     found["metadata"]["annotations"] = {"hami.io/quota-preemption": says}
     return found
 

@@ -47,7 +47,7 @@ def victims(
 
 
 ONE, TWO = node("n1", card("a", 8000)), node("n2", card("b", 8000))
-A = {"labels": {"app": "a"}}
+A: JSON = {"labels": {"app": "a"}}
 
 
 @pytest.mark.parametrize(
