@@ -18,9 +18,9 @@ def on_terminal(
     """What a command writes to `stream` if that is a terminal; the other is a pipe. Empty variables are unset."""
     environment = {**os.environ, "TERM": "xterm-256color", **variables}
     ours, theirs = pty.openpty()
-    streams = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, stream: theirs}
+    out, err = (theirs, subprocess.DEVNULL) if stream == "stdout" else (subprocess.DEVNULL, theirs)
     given = {key: value for key, value in environment.items() if value}
-    process = subprocess.Popen(command, env=given, cwd=ROOT, **streams)
+    process = subprocess.Popen(command, env=given, cwd=ROOT, stdout=out, stderr=err)
     os.close(theirs)
     shown = b""
     while part := _next_part(ours):

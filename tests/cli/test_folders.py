@@ -162,7 +162,7 @@ def test_the_files_of_a_folder_count(folder: Folder) -> None:
     folder.add(
         "all",
         expected,
-        formatted(pod("p", container(**{"gpu": None, "a.b/gpu": 1})), "yaml"),
+        formatted(pod("p", container(limits={"a.b/gpu": "1"})), "yaml"),
         cluster=formatted(node("n9", card("GPU-0"), card("GPU-1")), "yaml"),
         device_config="nvidia: {resourceCountName: a.b/gpu}",
         policy="policies: [{name: no-gpu-0, devices: {NVIDIA: {denyUUIDs: [GPU-0]}}}]",

@@ -17,7 +17,8 @@ def explained(command: Simulate, policies: str, notes: JSON, *cards: str) -> JSO
     policy = command.file("policy.yaml", policies)
     run = command.main("explain", "--cluster", cluster, "--policy-file", policy, "-o", "json", "team-a/p")
     assert (run.status, run.err) == (0, "")
-    return run.result
+    found: JSON = run.result
+    return found
 
 
 def test_the_card_it_would_get_is_one_that_policy_allows(command: Simulate) -> None:

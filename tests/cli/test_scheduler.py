@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from typing import Any
+from pathlib import Path
 
 import pytest
 
@@ -67,7 +67,7 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[Settings]:
     """What processes were started with."""
     found: list[Settings] = []
 
-    async def serve(vendors: Any, settings: Settings, policies: Any) -> None:
+    async def serve(vendors: object, settings: Settings, policies: object) -> None:
         found.append(settings)
 
     monkeypatch.setattr("hami_webhook.server.serve_kubernetes.serve_kubernetes", serve)
@@ -113,7 +113,9 @@ def test_a_flag_without_effect_is_named(started: list[Settings], flag: str) -> N
     assert any(warning.startswith(f"{flag.partition('=')[0]}: ignored, ") for warning in started[0].warnings)
 
 
-def test_it_reads_the_device_configuration(tmp_path: Any, started: list[Settings], capsys: Any) -> None:
+def test_it_reads_the_device_configuration(
+    tmp_path: Path, started: list[Settings], capsys: pytest.CaptureFixture[str]
+) -> None:
     assert cli.scheduler([*CHART, f"--device-config-file={tmp_path}/none.yaml"]) == 2
     assert "none.yaml" in capsys.readouterr().err
     assert started == []

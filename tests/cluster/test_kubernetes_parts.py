@@ -80,7 +80,9 @@ def test_what_the_budget_left_out_is_counted_with_the_next() -> None:
 
 
 def test_events_of_cluster_wide_objects_go_to_the_default_namespace() -> None:
-    recording = EventCorrelator("c", "i").correlate(EventNote("Namespace", "", "team", "", "Warning", "R", "m"), NOW)
+    recording = EventCorrelator("c", "i").correlate(
+        EventNote("Namespace", "", "team", "", "Warning", "PolicyIgnored", "m"), NOW
+    )
     assert recording is not None
     assert recording.namespace == "default"
     assert recording.body["involvedObject"] == {"kind": "Namespace", "name": "team", "apiVersion": "v1"}

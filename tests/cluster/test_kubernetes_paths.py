@@ -76,7 +76,7 @@ CALLS: dict[str, tuple[Callable[[KubernetesCluster, str, str], Awaitable[Any]], 
     ),
     "bind": (lambda c, ns, n: c.bind(ns, n, "uid", "node"), "POST", CORE + "/namespaces/{}/pods/{}/binding"),
     "event": (
-        lambda c, ns, n: c.record_event(EventNote("Pod", ns, n, "u", "Normal", "R", "m")),
+        lambda c, ns, n: c.record_event(EventNote("Pod", ns, n, "u", "Normal", "BindingSucceed", "m")),
         "POST",
         CORE + "/namespaces/{0}/events",
     ),

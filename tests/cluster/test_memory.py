@@ -384,7 +384,7 @@ def test_events_carry_their_times() -> None:
 
     async def body(cluster: MemoryCluster) -> None:
         nonlocal now
-        note = EventNote("Pod", "team", "p", "u", "Normal", "Reason", "message")
+        note = EventNote("Pod", "team", "p", "u", "Normal", "BindingSucceed", "message")
         await cluster.record_event(note)
         now += 5
         await cluster.record_event(note)

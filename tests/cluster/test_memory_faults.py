@@ -22,7 +22,7 @@ PORT_CALLS: dict[str, Callable[[MemoryCluster], Awaitable[object]]] = {
     "patch": lambda c: c.patch(Kind.PODS, "p", {"metadata": {"labels": {"a": "b"}}}, "team"),
     "patch_status": lambda c: c.patch_status(Kind.PODS, "p", {"status": {"reason": "x"}}, "team"),
     "bind": lambda c: c.bind("team", "p", "", "n"),
-    "record_event": lambda c: c.record_event(EventNote("Pod", "team", "p", "u", "Normal", "Reason", "message")),
+    "record_event": lambda c: c.record_event(EventNote("Pod", "team", "p", "u", "Normal", "BindingSucceed", "message")),
     "get_lease": lambda c: c.get_lease("team", "leader"),
     "create_lease": lambda c: c.create_lease("team", lease("second", "a")),
     "replace_lease": lambda c: c.replace_lease("team", lease("leader", "b", resourceVersion="3")),

@@ -56,6 +56,12 @@ async def test_a_line_of_a_watch_without_end_is_read_up_to_its_most(sent: list[i
         assert sum(sent) < 4 * kubernetes.LARGEST_LINE
 
 
+async def heard(parts: Iterable[bytes]) -> list[str]:
+    """The names in a watch that comes in these parts."""
+    async with cluster(lambda _: parts) as found:
+        return [event.object["metadata"]["name"] async for event in found.watch(Kind.PODS, "1")]
+
+
 async def test_lines_of_a_watch_may_come_in_any_parts() -> None:
     lines = b"".join(
         json.dumps({"type": "ADDED", "object": pod(f"p-{number}", namespace="a")}).encode() + b"\n" * (number % 3 + 1)
@@ -63,9 +69,7 @@ async def test_lines_of_a_watch_may_come_in_any_parts() -> None:
     )
     for size in (1, 7, 500, len(lines)):
         parts = [lines[at : at + size] for at in range(0, len(lines), size)]
-        async with cluster(lambda _, parts=parts: parts) as found:
-            heard = [event.object["metadata"]["name"] async for event in found.watch(Kind.PODS, "1")]
-        assert heard == [f"p-{number}" for number in range(20)]
+        assert await heard(parts) == [f"p-{number}" for number in range(20)]
 
 
 async def test_an_error_of_any_size_is_an_error() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from builders import bound_pod, card, container, node, pod, quota
 from scheduling.placer_env import ALLOCATED, CORES, GPU, MEM, NOW
@@ -14,7 +16,7 @@ from .contexts import explained
 PLACED = {"hami.io/vgpu-node": "n", "hami.io/vgpu-time": str(int(NOW) - 100), ALLOCATED: ";G,NVIDIA,3000,30:;"}
 
 
-def placed(**spec: str) -> JSON:
+def placed(**spec: Any) -> JSON:
     return pod("p", gpu=1, mem=3000, cores=30, init=[container()], annotations=PLACED, **spec)
 
 

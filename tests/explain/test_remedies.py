@@ -189,7 +189,7 @@ def test_a_limit_raised_as_proposed_lets_the_pod_in(seed: int) -> None:
     for change in explanation.changes:
         if {step.kind for step in change.steps} != {"quota"}:
             continue
-        raised = {step.subject.partition("/")[2]: step.amounts["to"] for step in change.steps}
+        raised: JSON = {step.subject.partition("/")[2]: step.amounts["to"] for step in change.steps}
         changed = [
             quota("q", used={}, **{**{key: int(text) for key, text in obj["spec"]["hard"].items()}, **raised})
             if "hard" in obj.get("spec", {})

@@ -186,7 +186,7 @@ def registrations(data: bytes) -> None:
 
 
 def _check_inventory(vendor: Vendor, text: str) -> None:
-    annotations = {vendor.registration.annotation: text}
+    annotations: JSON = {vendor.registration.annotation: text}
     try:
         found = vendor.inventory(Node.from_object(node(capacity={vendor.count_name: 8}, **annotations)))
     except RegistrationError as error:

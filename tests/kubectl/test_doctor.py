@@ -169,8 +169,9 @@ def api_server_lease(renewed: float) -> JSON:
 
 
 def definition(installation: Installation) -> JSON:
-    (found,) = installation.find("CustomResourceDefinition", "acceleratorquotas.hami.io")["spec"]["versions"]
-    return found
+    version: JSON
+    (version,) = installation.find("CustomResourceDefinition", "acceleratorquotas.hami.io")["spec"]["versions"]
+    return version
 
 
 FAULTS: list[tuple[str, Spoil, str, str]] = [
@@ -261,7 +262,7 @@ FAULTS: list[tuple[str, Spoil, str, str]] = [
     ("quota-limits", lambda i: replace(i, quota(gpu="4Ki", used={GPU: "0"})), "ResourceQuota", "4Ki means 4096"),
     (
         "quota-limits",
-        lambda i: replace(i, quota(**{"limits.nvidia.com/gpumen": "4"})),
+        lambda i: replace(i, quota(spec={"hard": {"limits.nvidia.com/gpumen": "4"}})),
         "ResourceQuota team-a/gpu-quota",
         "limits.nvidia.com/gpumen has no effect",
     ),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -22,7 +23,7 @@ HELD = {"hami.io/vgpu-node": "n1", "hami.io/vgpu-devices-allocated": "GPU-1,NVID
 SPACES = [{"kind": "Namespace", "metadata": {"name": name, "uid": name}} for name in ("team-a", "team-b")]
 
 
-def placed(name: str, namespace: str = "team-a", memory: int = 20000, **spec: str) -> JSON:
+def placed(name: str, namespace: str = "team-a", memory: int = 20000, **spec: Any) -> JSON:
     notes = {**HELD, "hami.io/vgpu-devices-allocated": f"GPU-1,NVIDIA,{memory},10:;"}
     found = pod(name, gpu=1, mem=memory, cores=10, namespace=namespace, annotations=notes, nodeName="n1", **spec)
     return with_uid(found)
@@ -147,12 +148,12 @@ def test_pods_without_accelerators_are_left_out(hami: Hami) -> None:
 
 def test_a_pod_is_simulated_on_the_live_cluster_and_not_created(hami: Hami, tmp_path: Path) -> None:
     path = tmp_path / "pod.json"
-    path.write_text(json.dumps(pod("new", gpu=1, mem=9000, namespace=None)))
+    path.write_text(json.dumps(pod("new", gpu=1, mem=9000, namespace="")))
     api = ApiServer(cluster(*DEPLOYED))
     run = hami(api, "simulate", str(path), "-o", "json")
     (found,) = run.result["pods"]
     assert (found["namespace"], found["placement"]["node"]) == ("team-a", "n1")
-    too_large = {**pod("new", gpu=1, mem=11000, namespace=None)}
+    too_large = {**pod("new", gpu=1, mem=11000, namespace="")}
     path.write_text(json.dumps(too_large))
     run = hami(api, "simulate", "--strict", str(path), "-o", "json")
     assert (run.status, run.result["pods"][0]["code"]) == (1, 403)
@@ -178,7 +179,7 @@ def test_the_installation_may_be_that_of_hamis_chart(hami: Hami) -> None:
     deployment = {"kind": "Deployment", "metadata": meta, "spec": {"template": {"spec": spec}}}
     data = {"device-config.yaml": RENAMED}
     config = {"kind": "ConfigMap", "metadata": {"name": "devices", "namespace": "kube-system"}, "data": data}
-    renamed = quota("renamed", namespace="team-a", **{"limits.acme.com/gpu": "3"})
+    renamed = quota("renamed", namespace="team-a", spec={"hard": {"limits.acme.com/gpu": "3"}})
     api = ApiServer(cluster(deployment, config, renamed))
     run = hami(api, "quota", "--system-namespace", "kube-system", "-o", "json")
     assert [each["name"] for each in run.result] == ["renamed"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -15,7 +16,7 @@ MANIFESTS = Path(__file__).parents[2] / "manifests"
 POD = {"POD_NAME": "hami-webhook-0", "POD_NAMESPACE": "hami-system"}
 
 
-def documents(path: str) -> list[dict]:
+def documents(path: str) -> list[dict[str, Any]]:
     return list(yaml.safe_load_all((MANIFESTS / path).read_text()))
 
 
@@ -32,6 +33,7 @@ def test_the_extender_listens_where_kube_scheduler_asks() -> None:
     add_flags(parser)
     settings = resolve(parser.parse_args(extender["args"][1:]), POD)
     assert settings.warnings == ()
+    assert settings.extender_bind_address is not None
     assert settings.extender_bind_address.is_loopback
     assert configuration["extenders"][0]["urlPrefix"] == f"http://{settings.extender_bind_address}"
     assert configuration["profiles"][0]["schedulerName"] == settings.scheduler_name

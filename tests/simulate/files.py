@@ -52,10 +52,10 @@ class Run:
     err: str
 
     @property
-    def result(self) -> JSON:
+    def result(self) -> Any:
+        """The report as JSON: an object, or a list of them."""
         assert self.status in (0, 1), self.err
-        found: JSON = json.loads(self.out)
-        return found
+        return json.loads(self.out)
 
     @property
     def pods(self) -> list[JSON]:
