@@ -29,7 +29,7 @@ def define_devices(kubectl: Kubectl) -> None:
     kubectl("wait", "crd/devices.scheduling.koordinator.sh", "--for=condition=Established", "--timeout=30s")
 
 
-def quota(namespace: str, name: str = "gpu-quota", **hard: int | str) -> JSON:
+def quota(namespace: str, name: str = "gpu-quota", **hard: Any) -> JSON:
     return builders.quota(name, namespace=namespace, **hard)
 
 
@@ -40,7 +40,7 @@ def accelerator_quota(name: str, selector: JSON, hard: JSON | None = None, **spe
 
 def pod(namespace: str, name: str, **asked: int | str) -> JSON:
     """A pod with one container; `gpu`, `gpumem`, `gpucores` and so on are NVIDIA's resources."""
-    limits = {f"nvidia.com/{key.replace('_', '-')}": str(value) for key, value in asked.items()}
+    limits: JSON = {f"nvidia.com/{key.replace('_', '-')}": str(value) for key, value in asked.items()}
     return builders.pod(name, namespace=namespace, **limits)
 
 

@@ -136,7 +136,8 @@ class Roles:
 
     def metrics(self, deployment: str) -> list[str]:
         with urllib.request.urlopen(self._url(deployment, "metrics"), timeout=5) as answer:
-            return answer.read().decode().splitlines()
+            text: str = answer.read().decode()
+        return text.splitlines()
 
     def log(self, name: str) -> str:
         return (self.folder / f"{name}.log").read_text(errors="replace")

@@ -214,7 +214,7 @@ class Team:
             uses = {each["name"]: each["used"].get(GPU) for each in status(self.kubectl, name)["namespaces"]}
             assert uses == {space: str(count[space]) for space in selected if count[space]}
         for space in self.own:
-            wanted = {"gpu": str(count[space])}, {}
+            wanted: tuple[JSON, JSON] = {"gpu": str(count[space])}, {}
             eventually(lambda: (self.kubectl.used(space), self.kubectl.ledger(space)), wanted, seconds=60)  # noqa: B023
 
     def check_every_revision(self, revisions: Revisions) -> Counter[str]:

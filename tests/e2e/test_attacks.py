@@ -50,7 +50,7 @@ SLOW = 1.0 if ACTIONS > 600 else 5.0
 """Seconds. The short run has other tests beside it on the same processors, the long one the machine for itself."""
 SMALL, LARGE = 16384, 24576
 HARD = {GPU: 8, MEM: 50000}
-NEIGHBOURS = {GPU: 20, MEM: 30000}
+NEIGHBOURS: JSON = {GPU: 20, MEM: 30000}
 NODES_CACHED = 'hami_webhook_cache_objects{kind="nodes"}'
 PRIORITIES = {"attack-low": 10, "attack-high": 100, "neighbour": 1000}
 
@@ -95,11 +95,11 @@ class Arena:
 
 def arena(program: Deployment) -> Arena:
     kubectl = program.kubectl
-    made = Arena(kubectl, *(namespace(kubectl) for _ in range(4)), "", "")
+    space, closed, wide, neighbour = (namespace(kubectl) for _ in range(4))
     cached = {name: program.metric(name, NODES_CACHED) for name in program.replicas}
-    small = honest_node(kubectl, f"small-{made.space}", SMALL, "NVIDIA A10")
-    large = honest_node(kubectl, f"large-{made.space}", LARGE, "NVIDIA H100")
-    made = Arena(kubectl, made.space, made.closed, made.wide, made.neighbour, small, large)
+    small = honest_node(kubectl, f"small-{space}", SMALL, "NVIDIA A10")
+    large = honest_node(kubectl, f"large-{space}", LARGE, "NVIDIA H100")
+    made = Arena(kubectl, space, closed, wide, neighbour, small, large)
     # where no card is known yet, a percentage costs one unit
     eventually(
         lambda: {n: program.metric(n, NODES_CACHED) - before for n, before in cached.items()},

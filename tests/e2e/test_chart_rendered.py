@@ -63,9 +63,9 @@ def kustomized(folder: Path) -> dict[Key, JSON]:
 
 def charted(helm: Helm, *arguments: str) -> dict[Key, JSON]:
     """The chart's objects but its test, without the checksums that roll pods where kustomize renames ConfigMaps."""
-    objects = [each for each in helm.template(*arguments) if "helm.sh/hook" not in annotations(each)]
+    objects = [each for each in helm.template(*arguments) if "helm.sh/hook" not in annotations_of(each)]
     for each in objects:
-        notes = annotations(each.get("spec", {}).get("template", {}))
+        notes = annotations_of(each.get("spec", {}).get("template", {}))
         checksums = [name for name in notes if name.startswith("checksum/")]
         assert bool(checksums) == (each["kind"] == "Deployment")
         if checksums:
@@ -74,7 +74,7 @@ def charted(helm: Helm, *arguments: str) -> dict[Key, JSON]:
     return {key(each): comparable(each) for each in objects}
 
 
-def annotations(found: JSON) -> dict[str, str]:
+def annotations_of(found: JSON) -> dict[str, str]:
     return found.get("metadata", {}).get("annotations") or {}
 
 
@@ -186,7 +186,7 @@ def listed(expression: str) -> set[str]:
 def test_a_change_of_what_pods_read_once_rolls_them(helm: Helm) -> None:
     def checksums(*arguments: str) -> dict[str, dict[str, str]]:
         return {
-            each["metadata"]["name"]: annotations(each["spec"]["template"])
+            each["metadata"]["name"]: annotations_of(each["spec"]["template"])
             for each in helm.template(*arguments)
             if each["kind"] == "Deployment"
         }

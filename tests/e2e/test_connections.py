@@ -36,7 +36,7 @@ def flooded(port: int, source: str, idle: int, half_sent: int, *more: str) -> It
     """Keep connections of a port occupied from an address, in a process of its own, until the block ends."""
     command = [
         sys.executable,
-        Path(__file__).with_name("flood.py"),
+        str(Path(__file__).with_name("flood.py")),
         str(port),
         source,
         str(idle),

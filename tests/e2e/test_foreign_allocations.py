@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator
+from typing import Any
 
 import builders
 import pytest
@@ -31,7 +32,7 @@ def program(plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> It
         yield deployment
 
 
-def pod(space: str, name: str, **limits: str) -> JSON:
+def pod(space: str, name: str, **limits: Any) -> JSON:
     return builders.pod(name, namespace=space, **limits)
 
 
@@ -82,7 +83,8 @@ def test_a_tenant_can_not_shrink_what_its_volcano_pod_costs(program: Deployment)
     """Used fell from 20000 to 1, and a second pod was let in."""
     kubectl, space = program.kubectl, namespace(program.kubectl)
     mine = tenant(kubectl, program.plane, program.folder, space)
-    kubectl.apply(quota(space, **{f"limits.{MEMORY}": 20000}))
+    hard: JSON = {f"limits.{MEMORY}": 20000}
+    kubectl.apply(quota(space, **hard))
 
     def used() -> str | None:
         return kubectl.used(space).get(f"limits.{MEMORY}")
@@ -114,7 +116,8 @@ def test_a_pod_is_never_debited_less_than_it_declares(program: Deployment) -> No
     """Not even by an allocation from before it was guarded: 1 MiB of 20000, and cores that weren't asked for."""
     kubectl, space = program.kubectl, namespace(program.kubectl)
     mine = tenant(kubectl, program.plane, program.folder, space)
-    kubectl.apply(quota(space, **{f"limits.{MEMORY}": 20000, f"limits.{CORES}": 100}))
+    hard: JSON = {f"limits.{MEMORY}": 20000, f"limits.{CORES}": 100}
+    kubectl.apply(quota(space, **hard))
 
     def used() -> tuple[str | None, str | None]:
         found = kubectl.used(space)
@@ -132,7 +135,8 @@ def test_a_pod_is_never_debited_less_than_it_declares(program: Deployment) -> No
 def test_a_tenant_can_not_shrink_what_its_koordinator_pod_costs(program: Deployment) -> None:
     kubectl, space = program.kubectl, namespace(program.kubectl)
     mine = tenant(kubectl, program.plane, program.folder, space)
-    kubectl.apply(quota(space, **{f"limits.{RATIO}": 100}))
+    hard: JSON = {f"limits.{RATIO}": 100}
+    kubectl.apply(quota(space, **hard))
 
     def used() -> str | None:
         return kubectl.used(space).get(f"limits.{RATIO}")

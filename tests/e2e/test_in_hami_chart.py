@@ -106,7 +106,8 @@ def is_mutated(kubectl: Kubectl, item: JSON) -> bool:
 
 def metrics(kubectl: Kubectl) -> list[str]:
     with urllib.request.urlopen(f"http://{the_pod(kubectl)['status']['podIP']}:9395/metrics", timeout=5) as answer:
-        return answer.read().decode().splitlines()
+        text: str = answer.read().decode()
+    return text.splitlines()
 
 
 def post(address: str, path: str) -> tuple[int, str]:

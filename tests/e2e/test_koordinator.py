@@ -33,7 +33,8 @@ def test_a_share_is_charged_by_the_smallest_card_and_debited_as_placed(plane: Co
     kind = {"apiVersion": "scheduling.koordinator.sh/v1alpha1", "kind": "Device"}
     kubectl.apply({**kind, "metadata": {"name": "koord-1"}, "spec": {"devices": cards}})
     space = namespace(kubectl)
-    kubectl.apply(quota(space, **dict(zip(KEYS, (4, 300, "60Gi"), strict=True))))
+    hard: JSON = dict(zip(KEYS, (4, 300, "60Gi"), strict=True))
+    kubectl.apply(quota(space, **hard))
 
     def used() -> list[str | None]:
         return [kubectl.used(space).get(key) for key in KEYS]

@@ -10,6 +10,7 @@ import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 
@@ -188,7 +189,8 @@ def test_doctor_finds_nothing_in_a_healthy_installation_and_names_each_fault(clu
         (open_to_all,) = (result for result in diagnosis(cluster, space).results if result.check == "review-sources")
         line, _ = open_to_all.findings[0].remedy.splitlines()
         name, _, networks = line.removeprefix("make deploy ").partition("=")
-        cluster.deploy("up", OVERLAY="cert-manager", **{name: networks})
+        remedy: dict[str, Any] = {name: networks}
+        cluster.deploy("up", OVERLAY="cert-manager", **remedy)
         eventually(lambda: faults(cluster, space), {}, seconds=60)
         done = hami(kubectl, "doctor", "-n", space, "-o", "json")
         assert (done.returncode, json.loads(done.stdout)["healthy"], done.stderr) == (0, True, ""), done.stdout

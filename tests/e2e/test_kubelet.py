@@ -83,7 +83,7 @@ def log(plane: ControlPlane, space: str, name: str) -> str:
 
 PROBE = {"httpGet": {"path": "/", "port": 8000}, "periodSeconds": 1}
 MOUNT = [{"name": "config", "mountPath": "/etc/config"}]
-VOLUME = {"volumes": [{"name": "config", "configMap": {"name": "config"}}]}
+VOLUME: JSON = {"volumes": [{"name": "config", "configMap": {"name": "config"}}]}
 
 
 def test_a_pod_waits_for_its_objects_and_sees_their_changes(kubectl: Kubectl) -> None:
@@ -260,7 +260,7 @@ def test_init_containers_run_in_order_until_each_succeeds(kubectl: Kubectl) -> N
     space = namespace(kubectl)
     mounts = [*MOUNT, {"name": "shared", "mountPath": "/shared"}]
     spec = {"volumes": [*VOLUME["volumes"], {"name": "shared", "emptyDir": {}}]}
-    shell = {"image": "hami-webhook", "volumeMounts": mounts}
+    shell: JSON = {"image": "hami-webhook", "volumeMounts": mounts}
     first = "test -e /shared/tried && echo first >> /shared/said || { touch /shared/tried; exit 3; }"
     second = "until test -e /etc/config/go; do sleep 0.1; done; echo second >> /shared/said"
     spec["initContainers"] = [

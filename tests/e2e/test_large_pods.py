@@ -67,7 +67,7 @@ def test_what_is_too_large_for_a_review_is_refused_in_words_that_kubectl_shows(
     space = namespace(program.kubectl)
     user = tenant(program.kubectl, plane, tmp_path, space)
     probe = {"grpc": {"port": 1}}
-    probes = {"livenessProbe": probe, "readinessProbe": probe, "startupProbe": probe}
+    probes: JSON = {"livenessProbe": probe, "readinessProbe": probe, "startupProbe": probe}
     refused = user.refused(large(space, "huge", 15_000, **probes))
     assert "the review of this pod is too large: the request body has 1" in refused
     assert "bytes, more than the 16777216 allowed by --max-request-bytes" in refused

@@ -31,7 +31,7 @@ def program(plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> It
         deployment.kubectl("delete", "node", "card-24g")
 
 
-def observing(space: str, **hard: int) -> JSON:
+def observing(space: str, **hard: Any) -> JSON:
     made = quota(space, **hard)
     made["metadata"]["annotations"] = {ENFORCEMENT: "observe"}
     return made

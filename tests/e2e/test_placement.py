@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import random
 import time
@@ -204,7 +205,7 @@ def test_of_two_schedulers_that_race_for_the_last_card_one_pod_gets_it(
         for _ in range(3):
             space = namespace(kubectl)
             kubectl.apply(*(pod(space, f"p{number}", gpu=1, gpumem=24576) for number in range(6)))
-            eventually(lambda space=space: running(kubectl, space), 1, seconds=60)
+            eventually(functools.partial(running, kubectl, space), 1, seconds=60)
             time.sleep(2)
             assert running(kubectl, space) == 1
             kubectl("delete", "pods", "-n", space, "--all", "--grace-period=0", "--force", "--wait=false")
@@ -237,7 +238,7 @@ def test_a_burst_outlives_the_death_of_the_extender_and_of_kube_scheduler(
     kubectl.apply(quota(space, gpu=60, mem=60 * 3000))
     kubectl.apply(job(space, "train", 60, gpu=1, gpumem=3000, gpucores=10))
     for number, already in enumerate((5, 15, 25, 35)):
-        eventually(lambda already=already: bound(kubectl, space) >= already, seconds=60)
+        eventually(lambda: bound(kubectl, space) >= already, seconds=60)  # noqa: B023  called at once
         scheduler.kill_extender()
         if number % 2:
             scheduler.kill_scheduler()
@@ -250,7 +251,7 @@ def test_a_burst_outlives_the_death_of_the_extender_and_of_kube_scheduler(
         assert meta["annotations"]["hami.io/vgpu-node"] == meta["labels"]["hami.io/vgpu-node"]
         assert meta["annotations"]["hami.io/vgpu-node"] == item["spec"]["nodeName"]
         assert meta["annotations"][ALLOCATED]
-    expected = ({"gpu": "60", "gpumem": "180k"}, {})
+    expected: tuple[JSON, JSON] = ({"gpu": "60", "gpumem": "180k"}, {})
     eventually(lambda: (kubectl.used(space), kubectl.ledger(space)), expected, seconds=60)
 
 

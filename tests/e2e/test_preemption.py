@@ -8,6 +8,7 @@ import re
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from typing import Any
 
 import pytest
 import yaml
@@ -72,8 +73,8 @@ class PreemptionEnv:
         self.kubectl("patch", "node", name, "--type=merge", "-p", '{"spec":{"taints":null}}')
         return name
 
-    def pod(self, name: str, priority: str, limits: JSON, on: JSON | None = None, **annotations: str) -> JSON:
-        container = {"name": "main", "image": "registry.invalid/none"}
+    def pod(self, name: str, priority: str, limits: JSON, on: JSON | None = None, **annotations: Any) -> JSON:
+        container: JSON = {"name": "main", "image": "registry.invalid/none"}
         container |= {"resources": {"limits": {key: str(amount) for key, amount in limits.items()}}}
         meta = {"name": name, "namespace": self.space, "labels": {"app": name}, "annotations": annotations}
         spec = {
@@ -92,7 +93,7 @@ class PreemptionEnv:
             if each["spec"].get("nodeName") and "deletionTimestamp" not in each["metadata"]
         }
 
-    def fill(self, limits: JSON, count: int, **annotations: str) -> None:
+    def fill(self, limits: JSON, count: int, **annotations: Any) -> None:
         self.kubectl.apply(*(self.pod(f"low{number}", LOW, limits, **annotations) for number in range(count)))
         eventually(lambda: len(self.bound()), count, seconds=60)
 
@@ -311,8 +312,8 @@ def test_room_in_a_quota_is_made_only_where_it_says_so(env: PreemptionEnv, plane
         amount: str = found.get("status", {}).get("used", {}).get(key, "")
         return amount
 
-    small = {"nvidia.com/use-gpuuuid": f"small-{env.space}-0"}
-    large = {"nvidia.com/use-gpuuuid": f"{env.space}-0"}
+    small: JSON = {USE: f"small-{env.space}-0"}
+    large: JSON = {USE: f"{env.space}-0"}
     with Revisions(plane, env.space) as revisions:
         env.kubectl.apply(
             env.pod("serving", HIGH, nvidia(gpumem=8000), **small),
@@ -359,7 +360,8 @@ def test_the_extender_is_killed_while_victims_end(env: PreemptionEnv, scheduler:
 
 def names_other_cards(env: PreemptionEnv, uuids: list[str], seconds: float) -> None:
     """A pod that isn't bound, and names another card every two seconds."""
-    env.kubectl.apply(env.pod("high", HIGH, nvidia(), **{USE: uuids[0]}))
+    first: JSON = {USE: uuids[0]}
+    env.kubectl.apply(env.pod("high", HIGH, nvidia(), **first))
     deadline = time.monotonic() + seconds
     for uuid in itertools.cycle(uuids):
         if time.monotonic() > deadline:
@@ -376,7 +378,8 @@ def comes_and_goes(env: PreemptionEnv, uuids: list[str], seconds: float) -> None
         if time.monotonic() > deadline:
             break
         before, began = len(env.victims()), time.monotonic()
-        env.kubectl.apply(env.pod(f"high{number}", HIGH, nvidia(), **{USE: uuid}))
+        named: JSON = {USE: uuid}
+        env.kubectl.apply(env.pod(f"high{number}", HIGH, nvidia(), **named))
         while len(env.victims()) == before and time.monotonic() - began < 3:
             time.sleep(0.05)
         env.kubectl("delete", "pod", f"high{number}", "-n", env.space, "--force", "--grace-period=0")

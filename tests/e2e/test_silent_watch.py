@@ -63,7 +63,7 @@ def refused_soon(user: Kubectl, space: str, start: JSON, refusal: str) -> None:
 
 @pytest.mark.parametrize("known", [{}, {"limits.amd.com/gpu": 5}, {"pods": 100}], ids=["none", "another key", "native"])
 def test_a_new_limit_is_obeyed_at_once(
-    program: Deployment, proxy: ApiProxy, plane: ControlPlane, tmp_path: Path, known: dict[str, int]
+    program: Deployment, proxy: ApiProxy, plane: ControlPlane, tmp_path: Path, known: JSON
 ) -> None:
     kubectl = program.kubectl
     space = namespace(kubectl)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import base64
+import functools
 import json
 import os
 from collections.abc import Iterator
 from datetime import UTC, datetime
+from typing import Any
 
 import pytest
 
@@ -101,7 +103,7 @@ def test_a_bad_annotation_on_the_secret(program: Deployment) -> None:
     ],
     ids=["key", "pair"],
 )
-def test_a_spoilt_serving_pair(program: Deployment, spoilt: dict[str, bytes], message: str) -> None:
+def test_a_spoilt_serving_pair(program: Deployment, spoilt: dict[str, Any], message: str) -> None:
     kubectl = program.kubectl
     authority = data(kubectl)["ca.crt"]
     spoil(kubectl, **spoilt)
@@ -185,8 +187,8 @@ def test_junk_in_ledgers_nodes_and_pods(program: Deployment, space: str) -> None
     kubectl.apply(quota(space, "absurd", gpu="9223372036854775807", mem="9E"))
     # `absurd` is counted by what it asks, as what it says of itself can't be read
     for name in ("garbage", "future", "deep"):
-        eventually(lambda name=name: kubectl.used(space, name), {"gpu": "2", "gpumem": "2k"}, seconds=30)
+        eventually(functools.partial(kubectl.used, space, name), {"gpu": "2", "gpumem": "2k"}, seconds=30)
     kubectl("delete", "pod", "plain", "-n", space, "--grace-period=0", "--force")
     for name in ("garbage", "future", "deep"):
-        eventually(lambda name=name: kubectl.used(space, name), {"gpu": "1", "gpumem": "1k"}, seconds=30)
+        eventually(functools.partial(kubectl.used, space, name), {"gpu": "1", "gpumem": "1k"}, seconds=30)
     kubectl("delete", "node", "junk")

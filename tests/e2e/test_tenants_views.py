@@ -129,7 +129,7 @@ VERBS = [
 def given(tenancy: Tenancy, path: Sequence[str], action: argparse.Action) -> list[str]:
     """What a user gives for an argument: objects of its own, of the other namespace, and of none."""
     objects = [f"waits-{tenancy.space}", f"waits-{tenancy.other}", "none-such"]
-    values = {
+    values: dict[str, list[str] | dict[str, list[str]]] = {
         "name": {"quota": [f"quota-{tenancy.space}", "none-such"], "node": [tenancy.node], "nodes": [tenancy.node]},
         "pod": objects,
         "pods": [str(tenancy.folder / "pod.json")],

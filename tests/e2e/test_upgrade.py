@@ -294,7 +294,7 @@ def of_namespaces(*spaces: str) -> JSON:
 def used_above(kubectl: Kubectl, space: str) -> JSON:
     """What a namespace uses of the quota of after the upgrade."""
     status = kubectl.get("aq", "upgraded").get("status") or {}
-    found = {each["name"]: each["used"] for each in status.get("namespaces", ())}
+    found: dict[str, JSON] = {each["name"]: each["used"] for each in status.get("namespaces", ())}
     return found.get(space, {})
 
 

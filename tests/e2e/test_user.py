@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from builders import JSON
 
 from hack.devcluster.plane import ControlPlane
 
@@ -183,7 +184,8 @@ def test_a_vxpu_slice_is_aligned_stored_placed_and_debited(program: Deployment, 
     kubectl = program.kubectl
     space = namespace(kubectl)
     kubectl.apply(xpu_node("xpu-1"))
-    kubectl.apply(quota(space, **{"limits.kunlunxin.com/vxpu-memory": 100000, "limits.kunlunxin.com/vxpu": 4}))
+    hard: JSON = {"limits.kunlunxin.com/vxpu-memory": 100000, "limits.kunlunxin.com/vxpu": 4}
+    kubectl.apply(quota(space, **hard))
     asked = pod(space, "slice")
     amounts = {"kunlunxin.com/vxpu": "1", "kunlunxin.com/vxpu-memory": "20480"}
     asked["spec"]["containers"][0]["resources"] = {"limits": amounts}

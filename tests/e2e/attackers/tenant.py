@@ -202,7 +202,7 @@ class Tenant(Actor):
 
     def choose_other_cards(self) -> int:
         """Give a waiting pod other cards than it was charged for."""
-        notes = {**self.chosen(), **(self.chosen() if self.dice.random() < 0.3 else {})}
+        notes: dict[str, str | None] = {**self.chosen(), **(self.chosen() if self.dice.random() < 0.3 else {})}
         if self.dice.random() < 0.2:
             notes = dict.fromkeys(notes)
         return self.merge(self.victim(waiting=True), "", {"metadata": {"annotations": notes}})
