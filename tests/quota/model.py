@@ -20,7 +20,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from replicas import reconciling
 
 from hami_webhook.admission.denial import Denied
-from hami_webhook.admission.pods import AdmissionRules
+from hami_webhook.admission.identities import AdmissionRules
 from hami_webhook.admission.review import Answer, Review
 from hami_webhook.assembly import Core, Options
 from hami_webhook.cluster.api import JSON, ClusterError, Kind, Unavailable, WatchEvent
@@ -86,14 +86,16 @@ class Lagging:
             yield event
 
 
+async def sleep_for_ever(_: float) -> None:
+    await asyncio.Event().wait()
+
+
 class Replica:
     """One process."""
 
     def __init__(self, model: QuotaModel) -> None:
         self.port = Lagging(model.cluster)
-        self.feed = SharedInformers(
-            self.port, watched_kinds(VENDORS), clock=lambda: model.now, sleep=lambda _: asyncio.Event().wait()
-        )
+        self.feed = SharedInformers(self.port, watched_kinds(VENDORS), clock=lambda: model.now, sleep=sleep_for_ever)
         self.core = Core(
             self.port,
             VENDORS,
@@ -268,8 +270,9 @@ class QuotaModel(RuleBasedStateMachine):
             await self.cluster.create(Kind.NODES, node("n1", card("GPU-L", LARGE), card("GPU-L2", LARGE, index=1)))
             await self.cluster.create(Kind.NODES, NODES["n2"])
             zero = dict.fromkeys(KEYS.values(), "0")
+            everything: JSON = {"gpu": 6, "mem": 20000, "pods": "50", "requests.nvidia.com/gpu": "40"}
             for made in (
-                quota("all", gpu=6, mem=20000, **{"pods": "50", "requests.nvidia.com/gpu": "40"}),
+                quota("all", **everything),
                 quota("low", mem=9000, spec=LOW),
                 {**(some := quota("some", gpu=2, mem=4000)), "metadata": {**some["metadata"], **SOME}},
             ):
@@ -298,7 +301,7 @@ class QuotaModel(RuleBasedStateMachine):
     ) -> None:
         self.names += 1
         name = f"p{self.names}"
-        spec = {"priorityClassName": "low"} if low else {}
+        spec: JSON = {"priorityClassName": "low"} if low else {}
         if kind == "init":
             manifest = pod(name, container(gpu=1, mem=1000), init=(container("i", gpu=1, mem=3000),), **spec)
         else:

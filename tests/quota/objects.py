@@ -25,9 +25,8 @@ LARGE, SMALL = 24576, 16384
 @functools.cache
 def vendors(factor: int = 1) -> Vendors:
     config = builtin_device_config().config
-    assert config.nvidia is not None
-    return enabled_vendors(config.model_copy(update={"nvidia": config.nvidia.model_copy(
-        update={"memory_factor": factor})}))  # fmt: skip
+    nvidia = config.section("nvidia").model_copy(update={"memory_factor": factor})
+    return enabled_vendors(config.model_copy(update={"nvidia": nvidia}))
 
 
 pod = functools.partial(builders.pod, namespace=TEAM)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from contextlib import suppress
 from types import TracebackType
 from typing import Any
@@ -12,7 +13,7 @@ import pytest
 from replicas import reconciling
 
 from hami_webhook.admission.denial import Denied
-from hami_webhook.admission.pods import AdmissionRules
+from hami_webhook.admission.identities import AdmissionRules
 from hami_webhook.admission.review import Answer, Review
 from hami_webhook.assembly import Core, Options
 from hami_webhook.cluster.api import JSON, Kind
@@ -215,7 +216,7 @@ class QuotaEnv:
     def mem(self, name: str = "gpu-quota") -> int:
         return self.used(name)["mem"]
 
-    def ledger(self, name: str = "gpu-quota") -> dict[str, Entry]:
+    def ledger(self, name: str = "gpu-quota") -> Mapping[str, Entry]:
         return decode(self.quota(name)["metadata"].get("annotations", {}).get(LEDGER))
 
     def in_flight(self, name: str = "gpu-quota") -> dict[str, Entry]:

@@ -17,7 +17,7 @@ from hami_webhook.quota.account import (
     Refusal,
     verify,
 )
-from hami_webhook.quota.batch import evaluate_batch
+from hami_webhook.quota.batch import BatchResult, evaluate_batch
 from hami_webhook.quota.ledger import LEDGER, Entry, State, encode, reservation_id
 from hami_webhook.quota.pricing import Charge, NoCapacity, waiting_charge
 
@@ -28,9 +28,9 @@ SECRET = reservation_id("s")
 
 
 def read(
-    used: JSON | None = None, ledger: dict[str, Entry] | None = None, name: str = "q", **hard: object
+    used: JSON | None = None, ledger: dict[str, Entry] | None = None, name: str = "q", **hard: Any
 ) -> QuotaAccount:
-    made = quota(name, **{"pods": "9", "requests.nvidia.com/gpu": "1"}, **hard)
+    made = quota(name, **{"pods": "9", "requests.nvidia.com/gpu": "1", **hard})
     made["metadata"] |= {
         "resourceVersion": "7",
         "annotations": {"mine": "x", **({LEDGER: encode(ledger)} if ledger else {})},
@@ -48,7 +48,7 @@ def ask(identity: str = "u", *, reservation: str = "", dry_run: bool = False, **
 
 def judged(
     one: QuotaAccount, *with_limits: ChargeRequest, full_at: int = 1000, recomputed: frozenset[str] = frozenset()
-) -> Any:
+) -> BatchResult:
     return evaluate_batch({one.name: one}, with_limits, NOON + 0.9, full_at, recomputed=recomputed)
 
 
@@ -72,7 +72,8 @@ def test_only_limits_of_configured_resources_are_managed() -> None:
         "limits.NVIDIA.com/gpu",
         "pods",
     ]
-    assert account_of(quota(mem=1, **dict.fromkeys(keys, "1"))).hard == {MEM: 1}
+    unmanaged: JSON = dict.fromkeys(keys, "1")
+    assert account_of(quota(mem=1, **unmanaged)).hard == {MEM: 1}
 
 
 @pytest.mark.parametrize("key", ["limits.nvidia.com/gpumem", "limits.nvidia.com/gpu", "limits.nvidia.com/gpucores"])

@@ -70,7 +70,7 @@ class Desk:
     async def sleep(self, seconds: float) -> None:
         self.slept.append(seconds)
 
-    async def add(self, name: str, known: bool = True, **hard: object) -> None:
+    async def add(self, name: str, known: bool = True, **hard: Any) -> None:
         made = quota(name, **hard)
         status = {"hard": made["spec"]["hard"], "used": dict.fromkeys(made["spec"]["hard"], "0")}
         await self.cluster.create(Kind.RESOURCE_QUOTAS, {**made, "status": status if known else {}})
@@ -379,11 +379,12 @@ async def test_a_bug_is_a_retryable_refusal_and_the_next_one_is_served(one: Desk
     def broken(namespace: str) -> Any:
         raise RuntimeError("a bug")
 
-    one.cached, real, one.quotas = [], one.quotas, broken
-    outcome = await one.charger.charge(ask())
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(one, "cached", [])
+        patch.setattr(one, "quotas", broken)
+        outcome = await one.charger.charge(ask())
     assert isinstance(outcome, Refusal)
     assert "an internal error" in outcome.message
-    one.cached, one.quotas = None, real
     assert isinstance(await one.charger.charge(ask()), Charged)
 
 

@@ -32,19 +32,24 @@ INF2, INF1 = instance("inf2", "inf2.48xlarge", 12), instance("inf1", "inf1.xlarg
 
 def limited(**hard: int) -> JSON:
     """A quota of `cores` and `devices`."""
-    return quota(**{{"cores": CORES_KEY, "devices": DEVICES_KEY}[key]: str(most) for key, most in hard.items()})
+    keys = {"cores": CORES_KEY, "devices": DEVICES_KEY}
+    return quota(spec={"hard": {keys[key]: str(most) for key, most in hard.items()}})
 
 
 def used(env: QuotaEnv) -> dict[str, int]:
     return dict(account_of(env.quota(), env.vendors).used)
 
 
+def asking(resource: str, count: int, name: str = "main") -> JSON:
+    return container(name, limits={resource: str(count)})
+
+
 def cores(name: str, count: int) -> JSON:
-    return pod(name, **{CORES: count})
+    return pod(name, asking(CORES, count))
 
 
 def devices(name: str, count: int) -> JSON:
-    return pod(name, **{DEVICES: count})
+    return pod(name, asking(DEVICES, count))
 
 
 async def test_scenario_30_masks_are_not_added() -> None:
@@ -82,7 +87,7 @@ async def test_equality_is_allowed_and_zero_blocks() -> None:
     async with QuotaEnv(INF2, limited(devices=2)) as env:
         assert f"requested: {DEVICES_KEY}=3" in (await env.refused(cores("a", 6))).message
         await env.create(cores("b", 1))
-        await env.create(pod("c", container("x", **{CORES: 1}), init=(container("y", **{DEVICES: 1}),)))
+        await env.create(pod("c", asking(CORES, 1, "x"), init=(asking(DEVICES, 1, "y"),)))
         assert used(env) == {DEVICES_KEY: 2}
 
 
@@ -140,8 +145,8 @@ async def test_the_shape_is_checked_on_every_path(path: str, scheduler: str) -> 
 
 async def test_admission_changes_nothing_but_the_scheduler() -> None:
     async with QuotaEnv(INF2, limited(cores=20)) as env:
-        stored = await env.create(pod("a", container("x", **{CORES: 1}), container("y", **{DEVICES: 1})))
-        before = Pod.from_object(pod("a", container("x", **{CORES: 1}), container("y", **{DEVICES: 1})))
+        stored = await env.create(pod("a", asking(CORES, 1, "x"), asking(DEVICES, 1, "y")))
+        before = Pod.from_object(pod("a", asking(CORES, 1, "x"), asking(DEVICES, 1, "y")))
         assert stored.containers == before.containers
         assert stored.scheduler_name
         assert stored.namespace == TEAM

@@ -8,6 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hami_webhook.devices.model import Claim
+from hami_webhook.kube.objects import Pod
+from hami_webhook.quota.account import QuotaAccount
 from hami_webhook.quota.budget import PodBudget, pod_budget
 from hami_webhook.quota.ledger import Entry, State
 
@@ -20,7 +22,7 @@ CARDS = state(node("n1", card("GPU-L", LARGE)), node("n2", card("GPU-S", SMALL))
 SMALL_AMOUNTS = st.integers(0, 40)
 
 
-def budget(one: object, *others: object, pod: object = None) -> PodBudget | None:
+def budget(one: QuotaAccount, *others: Pod, pod: Pod | None = None) -> PodBudget | None:
     mine = pod or read_pod(gpu=1, mem=5, uid="mine")
     return pod_budget(mine, [one], [mine, *others], vendors(), CARDS, NOON, 300)
 
@@ -57,7 +59,7 @@ def test_the_smallest_budget_of_all_quotas_in_scope_holds() -> None:
         (half("mine", mem=7), 0),
     ],
 )
-def test_only_other_live_placed_pods_take_from_a(other: object, counted: int) -> None:
+def test_only_other_live_placed_pods_take_from_a(other: Pod, counted: int) -> None:
     found = budget(read({}, mem=100), other, pod=half("mine", mem=90))
     assert found is not None
     assert found.limits == full(mem=min(100 - counted, 190))

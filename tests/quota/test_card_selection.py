@@ -30,14 +30,14 @@ def node_of(name: str, *types: str, pool: str = "") -> dict[str, Any]:
     return node(name, *cards, labels={"pool": pool} if pool else {})
 
 
-def counting(name: str, types: str | None = None, selector: str | None = None, **hard: object) -> dict[str, Any]:
+def counting(name: str, types: str | None = None, selector: str | None = None, **hard: Any) -> dict[str, Any]:
     made = quota(name, **hard)
     notes = {DEVICE_TYPES: types, NODE_SELECTOR: selector}
     made["metadata"]["annotations"] = {key: value for key, value in notes.items() if value is not None}
     return made
 
 
-def of_type(name: str, model: str = "", **amounts: object) -> dict[str, Any]:
+def of_type(name: str, model: str = "", **amounts: Any) -> dict[str, Any]:
     return pod(name, annotations={"nvidia.com/use-gputype": model} if model else {}, **amounts)
 
 
@@ -203,6 +203,7 @@ async def test_two_extenders_do_not_spend_the_same_room() -> None:
         assert [isinstance(each, Placement) for each in found].count(True) == 1
         assert env.used("q") == {"gpu": 1}
         [refused] = [each for each in found if not isinstance(each, Placement)]
+        assert refused is not None
         assert {str(why) for why in refused.failed.values()} == {"1/1 ResourceQuotaNotFit"}
 
 
@@ -224,10 +225,11 @@ async def test_the_overview_shows_what_is_on_the_selected_cards() -> None:
             await env.core.placer.place(env.pod(name), [name])
         await env.create(of_type("waiting", "H100", gpu=2, mem=1))
         await env.run(3)
-        [shown] = Overview(env.core, env.now).quotas(TEAM)
+        [shown] = Overview(env.core.view, env.now).quotas(TEAM)
         assert [(key.used, key.waiting, key.placed) for key in shown.keys] == [(3, 2, 1)]
         assert [each.name for each in shown.pods] == ["h", "waiting"]
-        assert [each.model for each in (*shown.models, *shown.room)] == [H100, H100]
+        assert [use.model for use in shown.models] == [H100]
+        assert [room.model for room in shown.room] == [H100]
         assert "counts some cards only: types h100" in shown.notes
 
 
@@ -305,7 +307,7 @@ OTHERS = st.tuples(st.sampled_from(["place", "delete", "wait"]), st.integers(0, 
 LIMITS = st.tuples(st.sampled_from([1, 3, 50, 50]), st.sampled_from([40_000, 100_000, 10**6, 10**6]))
 
 
-Want = tuple[str, str, dict[str, int]]
+Want = tuple[str, str, dict[str, Any]]
 """The type and the pool that a pod names, if any, and what it asks."""
 
 
@@ -350,10 +352,8 @@ class Crowd:
     async def create(self, want: Want) -> str:
         self.made += 1
         name, (model, pool, amounts) = f"p{self.made}", want
-        notes, spec = (
-            {"nvidia.com/use-gputype": model} if model else {},
-            {"nodeSelector": {"pool": pool}} if pool else {},
-        )
+        notes: dict[str, Any] = {"nvidia.com/use-gputype": model} if model else {}
+        spec: dict[str, Any] = {"nodeSelector": {"pool": pool}} if pool else {}
         over = [
             quota
             for quota, cards in QUOTAS.items()

@@ -40,7 +40,7 @@ async def with_namespaces(env: QuotaEnv, *names: str) -> None:
 
 # what is remembered
 
-HALF = {"gpu": 1, "percent": 50}
+HALF: JSON = {"gpu": 1, "percent": 50}
 
 
 @pytest.mark.parametrize(
@@ -64,7 +64,7 @@ def test_pods_have_one_floor_entry_if_their_charge_depends_on_the_same(other: JS
     assert (floor_id(read_pod_object(other), known) == one) is same
 
 
-def read_pod_object(obj: JSON) -> Any:
+def read_pod_object(obj: JSON) -> Pod:
     return Pod.from_object(obj)
 
 

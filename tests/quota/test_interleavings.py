@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import inf
+from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -108,7 +109,7 @@ class LaggingCache:
         return (0.0, 0.0, 10.0, 10.0, inf)[self._stage.draw() % 5]
 
 
-def ask(name: str, mem: int, **how: object) -> ChargeRequest:
+def ask(name: str, mem: int, **how: Any) -> ChargeRequest:
     asked = Pod.from_object(pod(name, gpu=1, mem=mem, uid=name))
     return ChargeRequest(name, asked, waiting_charge(asked, VENDORS, NoCapacity()), **how)
 

@@ -34,7 +34,10 @@ def test_a_long_random_walk(seed: int) -> None:
     """The same machine, driven hard where hypothesis is shy: most steps create, place and recompute."""
     dice = random.Random(seed)
     machine = QuotaModel()
-    number = lambda: dice.randrange(20)  # noqa: E731
+
+    def number() -> int:
+        return dice.randrange(20)
+
     moves: list[tuple[int, Callable[[], None]]] = [
         (
             6,

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
-from builders import card, node
+from builders import JSON, card, node
 from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client import generate_latest
 
+from hami_webhook.assembly import Core
 from hami_webhook.cluster.api import Conflict, Kind
 from hami_webhook.controller.showback import Showback
 from hami_webhook.kubectl.overview import Overview
@@ -32,13 +34,13 @@ L, S = node("n1", card("GPU-L", LARGE)), node("n2", card("GPU-S", SMALL))
 SAID = "quota is observed, not enforced: exceeding resource quota: exceeded quota: "
 
 
-def observing(value: str = "observe", name: str = "gpu-quota", **hard: object) -> dict:
+def observing(value: str = "observe", name: str = "gpu-quota", **hard: Any) -> JSON:
     made = quota(name, **hard)
     made["metadata"]["annotations"] = {ENFORCEMENT: value}
     return made
 
 
-def annotations(env: QuotaEnv, name: str = "gpu-quota") -> dict[str, str]:
+def annotations_of(env: QuotaEnv, name: str = "gpu-quota") -> dict[str, str]:
     return dict(env.quota(name)["metadata"]["annotations"])
 
 
@@ -54,9 +56,9 @@ async def test_what_is_over_passes_with_the_refusal_as_a_warning_and_is_charged(
         _, answer = await env.admit(pod("b", gpu=1, mem=2000))
         assert answer.warnings == (f"{SAID}gpu-quota, requested: {MEM}=2000, used: {MEM}=2000, limited: {MEM}=3000",)
         assert env.mem() == 4000
-        assert annotations(env)[OBSERVED] == "1"
+        assert annotations_of(env)[OBSERVED] == "1"
         await env.drain()
-        [shown] = Overview(env.core, env.now).quotas(TEAM)
+        [shown] = Overview(env.core.view, env.now).quotas(TEAM)
         assert "is observed, not enforced; charges that passed without room: 1" in shown.notes
 
 
@@ -81,15 +83,11 @@ async def test_fifty_pass_with_fifty_warnings_and_then_the_next_is_refused(path:
         assert denial.message.endswith(f"requested: {GPU}=1, used: {GPU}=50, limited: {GPU}=0")
         await env.run(30)
         assert env.used()["gpu"] == 50
-        assert annotations(env)[OBSERVED] == "50"
+        assert annotations_of(env)[OBSERVED] == "50"
 
 
-def exposition(core: object) -> str:
-    class Registry:
-        def collect(self) -> object:
-            return ClusterCollector(core.view, Showback(core.view)).collect()
-
-    return generate_latest(Registry()).decode()
+def exposition(core: Core) -> str:
+    return generate_latest(ClusterCollector(core.view, Showback(core.view))).decode()
 
 
 @pytest.mark.parametrize("value", ["enforce", "Observe", "observed", "", "off"])
@@ -113,14 +111,14 @@ async def test_an_enforced_quota_beside_it_refuses_and_nothing_is_charged() -> N
         assert "exceeded quota: b" in denial.message
         await env.run(5)
         assert (env.mem("a"), env.mem("b")) == (2000, 2000)
-        assert annotations(env, "a")[OBSERVED] == "1"
+        assert annotations_of(env, "a")[OBSERVED] == "1"
 
 
 async def test_a_dry_run_warns_and_counts_nothing() -> None:
     async with QuotaEnv(L, observing(mem=1000)) as env:
         _, answer = await env.admit(pod(gpu=1, mem=2000), dry_run=True)
         assert len(answer.warnings) == 1
-        assert OBSERVED not in annotations(env)
+        assert OBSERVED not in annotations_of(env)
         assert env.mem() == 0
 
 
@@ -129,22 +127,22 @@ async def test_the_same_pod_again_is_warned_again_and_counted_once() -> None:
         for _ in range(2):
             _, answer = await env.admit(pod(gpu=1, mem=2000))
             assert answer.warnings == (f"{SAID}gpu-quota, requested: {MEM}=2000, used: {MEM}=0, limited: {MEM}=1000",)
-        assert annotations(env)[OBSERVED] == "1"
+        assert annotations_of(env)[OBSERVED] == "1"
         assert env.mem() == 2000
 
 
 async def test_a_placement_is_refused_no_card_and_counted_where_it_costs_more_than_was_charged() -> None:
     async with QuotaEnv(L, observing(mem=10000)) as env:
         await env.create(pod("half", gpu=1, percent=50))  # charged 12288: over
-        assert annotations(env)[OBSERVED] == "1"
+        assert annotations_of(env)[OBSERVED] == "1"
         assert await env.node_of("half") == "n1"
     async with QuotaEnv(L, S, observing(mem=9000)) as env:
         await env.create(pod("half", gpu=1, percent=50))
-        assert OBSERVED not in annotations(env)
+        assert OBSERVED not in annotations_of(env)
         placed = await env.core.placer.place(env.pod("half"), ["n1"])
         assert isinstance(placed, Placement)
         assert env.mem() == LARGE // 2
-        assert annotations(env)[OBSERVED] == "1"
+        assert annotations_of(env)[OBSERVED] == "1"
         await set_enforcement(env, None)
         await env.run(5)
         assert (await env.refused(pod("next", gpu=1, mem=1))).code == 403

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from builders import card, container, node
+from builders import JSON, card, container, node
 
 from hami_webhook.device_config import builtin_device_config, enabled_vendors
 from hami_webhook.devices.debit import Debit
 from hami_webhook.devices.vendor import Vendor
-from hami_webhook.kube.objects import Node
+from hami_webhook.kube.objects import Node, Pod
 from hami_webhook.quota.pricing import NoCapacity, charge_of, in_units, waiting_charge
 from hami_webhook.scheduling.cluster_cache import ClusterCache
 
@@ -19,7 +19,7 @@ from .objects import ALLOCATED, LARGE, MEM, NOON, SMALL, allocation, full, read_
 LAPSE = 300.0
 
 
-def state(*nodes: Any, factor: int = 1) -> ClusterCache:
+def state(*nodes: JSON, factor: int = 1) -> ClusterCache:
     made = ClusterCache(vendors(factor))
     for item in nodes:
         made.set_node(Node.from_object(item), NOON)
@@ -45,7 +45,7 @@ SIDE, INIT = container("s", sidecar=True, gpu=1, mem=2000), container("i", gpu=1
         (read_pod(cpu=1), {}),
     ],
 )
-def test_declared_amounts_follow_from_the_pod_alone(pod: Any, amounts: dict[str, int]) -> None:
+def test_declared_amounts_follow_from_the_pod_alone(pod: Pod, amounts: dict[str, int]) -> None:
     charge = waiting_charge(pod, vendors(), BOTH)
     assert charge.amounts == amounts
     assert charge.derivable
@@ -67,7 +67,7 @@ def test_declared_amounts_follow_from_the_pod_alone(pod: Any, amounts: dict[str,
         (read_pod(gpu=3, percent=50, nodeSelector={"zone": "c"}), 3),
     ],
 )
-def test_an_open_memory_is_charged_as_on_the_smallest_eligible_card(pod: Any, memory: int) -> None:
+def test_an_open_memory_is_charged_as_on_the_smallest_eligible_card(pod: Pod, memory: int) -> None:
     charge = waiting_charge(pod, vendors(), BOTH)
     assert charge.amounts[MEM] == memory
     assert charge.floors == {MEM}
@@ -144,7 +144,7 @@ ONE, TWO = ("A", 5000, 10), ("B", 7000, 20)
         (placed([ONE], [ONE], [ONE], init=(INIT,)), full(gpu=3, mem=15000, cores=30)),
     ],
 )
-def test_a_placed_pod_costs_what_it_holds_device_by_device(pod: Any, amounts: dict[str, int]) -> None:
+def test_a_placed_pod_costs_what_it_holds_device_by_device(pod: Pod, amounts: dict[str, int]) -> None:
     charge = charge_of(pod, vendors(), BOTH, NOON, LAPSE)
     assert charge.amounts == amounts
     assert charge.placed
@@ -185,7 +185,7 @@ def test_after_init_only_what_stays_is_charged(status: Any, over: bool) -> None:
         (placed([]), False),
     ],
 )
-def test_a_placement_without_a_bind_lapses(pod: Any, counts: bool) -> None:
+def test_a_placement_without_a_bind_lapses(pod: Pod, counts: bool) -> None:
     charge = charge_of(pod, vendors(), BOTH, NOON, LAPSE)
     assert charge.placed is counts
     assert charge.amounts[MEM] == (5000 if counts else SMALL // 2)
@@ -216,7 +216,7 @@ def test_no_vendor_is_called_for_a_pod_that_names_nothing_of_theirs(monkeypatch:
 
     for name in ("named_by", "decode", "request_in_pod"):
         monkeypatch.setattr(Vendor, name, called)
-    theirs = container(**{"volcano.sh/vgpu-number": 2, "volcano.sh/vgpu-memory": 300})
+    theirs = container(limits={"volcano.sh/vgpu-number": "2", "volcano.sh/vgpu-memory": "300"})
     on_n1 = {"nodeName": "n1"}
     charge = charge_of(read_pod("p", theirs, **on_n1), known, NoCapacity(), NOON)
     assert charge.amounts == {"limits.volcano.sh/vgpu-number": 2, "limits.volcano.sh/vgpu-memory": 600}

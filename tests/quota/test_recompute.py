@@ -37,11 +37,11 @@ FRESH, OLD = int(NOON) - 10, int(NOON) - 45
 ADMITTED, WAITING, PLACING = State.ADMITTED, State.WAITING, State.PLACING
 
 
-def derivable(uid: str = "u", **how: Any) -> Any:
+def derivable(uid: str = "u", **how: Any) -> Pod:
     return read_pod(uid, gpu=1, mem=2000, uid=uid, **how)
 
 
-def half(uid: str = "u", mem: int = 0, *, bound: bool = False, age: int = 0, **how: Any) -> Any:
+def half(uid: str = "u", mem: int = 0, *, bound: bool = False, age: int = 0, **how: Any) -> Pod:
     """A pod that asks for half a card; with `mem`, one that was placed."""
     notes = {
         "hami.io/vgpu-node": "n1",
@@ -52,7 +52,7 @@ def half(uid: str = "u", mem: int = 0, *, bound: bool = False, age: int = 0, **h
     return read_pod(uid, gpu=1, percent=50, uid=uid, annotations=notes if mem else {}, **spec, **how)
 
 
-def again(ledger: dict[str, Entry], *pods: Any, lost: dict[str, Entry] | None = None, **hard: int) -> Recomputed:
+def again(ledger: dict[str, Entry], *pods: Pod, lost: dict[str, Entry] | None = None, **hard: Any) -> Recomputed:
     return recompute(read({}, ledger, **(hard or {"mem": 90000})), pods, vendors(), CARDS, NOON, TIMES, lost)
 
 
@@ -109,7 +109,7 @@ def of_u(*how: Any, **more: Any) -> dict[str, Entry]:
     ],
 )
 def test_entries_move_as_the_table_says(
-    entry: Entry | None, pods: list[Any], used: int, stays: dict[str, Entry]
+    entry: Entry | None, pods: list[Pod], used: int, stays: dict[str, Entry]
 ) -> None:
     result = again({"u": entry} if entry else {}, *pods)
     assert result.after.used == full(mem=used)
@@ -187,7 +187,7 @@ def test_wiped_entries_count_unless_their_pod_is_there() -> None:
     ],
 )
 def test_the_result_says_when_time_alone_changes_it(
-    pods: list[Any], ledger: dict[str, Entry], wake: float | None
+    pods: list[Pod], ledger: dict[str, Entry], wake: float | None
 ) -> None:
     assert again(ledger, *pods).wake == wake
 

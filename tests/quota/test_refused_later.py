@@ -156,7 +156,7 @@ async def test_what_can_not_be_verified_is_charged(path: str) -> None:
 
 
 async def test_an_ordinary_day_reads_nothing() -> None:
-    hard = {"pods": 9, "requests.cpu": 99, "requests.nvidia.com/gpu": 9}
+    hard: JSON = {"pods": 9, "requests.cpu": 99, "requests.nvidia.com/gpu": 9}
     async with QuotaEnv(quota("native", used={}, **hard), quota(gpu=9, mem=9000), accelerator_quota(gpu=9)) as env:
         await env.create(asked("first", cpu=1))
         await sign_of_life(env)
@@ -169,7 +169,8 @@ async def test_an_ordinary_day_reads_nothing() -> None:
 
 async def test_amounts_are_compared_where_they_are_final_only() -> None:
     """Not before other webhooks had their say, nor with what a RuntimeClass or the pod itself adds."""
-    async with QuotaEnv(quota("small", used={}, **{"requests.cpu": 1}), accelerator_quota(gpu=4)) as env:
+    hard: JSON = {"requests.cpu": 1}
+    async with QuotaEnv(quota("small", used={}, **hard), accelerator_quota(gpu=4)) as env:
         await env.run(3)
         large = asked()
         large["spec"]["containers"][0]["resources"]["requests"] = {"cpu": "2"}

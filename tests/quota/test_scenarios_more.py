@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from builders import card, node
+from builders import JSON, card, node
 from cluster import native
 
 from hami_webhook.admission.review import UNCHANGED
@@ -113,10 +113,9 @@ async def test_scenario_22_a_dry_run_gets_the_verdict_and_leaves_nothing() -> No
 
 
 async def test_scenario_23_a_foreign_scheduler_is_no_way_around() -> None:
-    volcano = {"schedulerName": "volcano"}
     async with QuotaEnv(L, quota(mem=2000)) as env:
-        assert (await env.refused(pod("a", gpu=1, mem=3000, **volcano))).code == 403
-        manifest = pod("b", gpu=1, mem=1000, **volcano)
+        assert (await env.refused(pod("a", gpu=1, mem=3000, schedulerName="volcano"))).code == 403
+        manifest = pod("b", gpu=1, mem=1000, schedulerName="volcano")
         assert not (await env.core.admission.mutate(env.review(manifest))).patch
         created = await env.create(manifest)
         assert created.scheduler_name == "volcano"
@@ -155,7 +154,7 @@ PLACED_BY_HAND: list[tuple[dict[str, object], str, dict[str, int]]] = [
 
 @pytest.mark.parametrize(("amounts", "where", "debit"), PLACED_BY_HAND)
 async def test_a_pod_that_somebody_else_put_on_a_node_costs_what_fit_books_there(
-    amounts: dict[str, object], where: str, debit: dict[str, int]
+    amounts: JSON, where: str, debit: dict[str, int]
 ) -> None:
     mig = {**MIG, "metadata": {**MIG["metadata"], "name": "mig"}}
     cardless = {"metadata": {"name": "cardless"}, "status": {}}

@@ -101,7 +101,7 @@ class StoreEnv:
     def used(self, name: str) -> int:
         return self.account(name).used[MEM]
 
-    def state(self) -> dict[str, tuple[int, list[str]]]:
+    def state(self) -> Stored:
         """Used and the ledger's ids, of the quotas that exist."""
         names = [item["metadata"]["name"] for item in self.cluster.peek_all(Kind.RESOURCE_QUOTAS, TEAM)]
         return {name: (self.used(name), sorted(self.account(name).ledger)) for name in names}
@@ -122,9 +122,11 @@ def revert(account: QuotaAccount, swap: Swap) -> QuotaAccount:
     return account.with_entry("u", swap.before.ledger.get("u")) if account.ledger.get("u") == ENTRY else account
 
 
-Row = tuple[str, dict[str, str], list[str], object, dict[str, tuple[int, list[str]]]]
-NOTHING: dict[str, tuple[int, list[str]]] = {"a": (0, []), "b": (0, [])}
-BOTH = {"a": (5, ["u"]), "b": (5, ["u"])}
+Stored = dict[str, tuple[int, list[str]]]
+Row = tuple[str, dict[str, str], list[str], object, Stored]
+NOTHING: Stored = {"a": (0, []), "b": (0, [])}
+ONE_EACH: Stored = {"a": (1, []), "b": (1, [])}
+BOTH: Stored = {"a": (5, ["u"]), "b": (5, ["u"])}
 BOTH_AND_ONE = {"a": (6, ["u"]), "b": (6, ["u"])}
 
 RACES: dict[str, Row] = {
@@ -164,9 +166,7 @@ RACES: dict[str, Row] = {
         *("fresh", {"patch_status:before 2": "lose"}, [PATCH, PATCH], Unavailable, {"a": (5, ["u"]), "b": (0, [])}),
     ),
     "the answer is lost": ("fresh", {"patch_status:after 2": "lose"}, [PATCH, PATCH], Unavailable, BOTH),
-    "the read after a conflict is lost": (
-        *("stale", {"get:before 1": "lose"}, [PATCH, GET], Unavailable, {"a": (1, []), "b": (1, [])}),
-    ),
+    "the read after a conflict is lost": ("stale", {"get:before 1": "lose"}, [PATCH, GET], Unavailable, ONE_EACH),
 }
 
 
@@ -195,7 +195,7 @@ async def test_races(race: str) -> None:
     assert (env.calls, env.state()) == (calls, state)
     # whatever was written, or may have been, can be taken back
     assert env.plan == {}
-    others = {name: (used - 5 * len(ids), []) for name, (used, ids) in state.items()}
+    others: Stored = {name: (used - 5 * len(ids), []) for name, (used, ids) in state.items()}
     await env.store.undo(TEAM, writes, revert, RETRIES)
     assert env.state() == others
 

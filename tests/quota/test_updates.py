@@ -153,9 +153,8 @@ async def test_what_the_quota_above_refuses_is_taken_out_of_the_one_below() -> N
 async def test_what_an_annotation_adds(notes: dict[str, str], charged: int) -> None:
     async with QuotaEnv(H100, A10, h100_quota(9)) as env:
         await env.create(of_type("p", ""))
-        await env.annotate(
-            "p", **{key.removeprefix("nvidia.com/").replace("-", "_"): text for key, text in notes.items()}
-        )
+        written: JSON = {key.removeprefix("nvidia.com/").replace("-", "_"): text for key, text in notes.items()}
+        await env.annotate("p", **written)
         assert env.used("h100") == {"gpu": charged}
         await env.run(60)
         assert (env.used("h100"), env.in_flight("h100")) == ({"gpu": charged}, {})
