@@ -336,7 +336,8 @@ def _koordinator(pick: random.Random) -> Iterator[Arriving]:
     yield Arriving([box(**small())], spec={"nodeSelector": {"pool": "koord"}})
     yield Arriving([box(**{**small(), "nvidia.com/priority": 1})], labels=lib)
     yield Arriving([box(**small())], spec={"schedulerName": "default-scheduler"})
-    yield Arriving([box("one", **small()), box("two", **{vgpus.NUMBER: 1, vgpus.MEMORY: 200})], labels=lib)
+    theirs: JSON = {vgpus.NUMBER: 1, vgpus.MEMORY: 200}
+    yield Arriving([box("one", **small()), box("two", **theirs)], labels=lib)
     for limits, words in (
         (share(None, 50), "needs koordinator.sh/gpu-memory or koordinator.sh/gpu-memory-ratio"),
         (share(2), "koordinator.sh/gpu.shared needs koordinator.sh/gpu-memory or"),

@@ -86,7 +86,13 @@ def _nvidia(fleet: DeviceLister) -> None:
 
     def registered(name: str, count: int, memory: int, model: str, mode: str = "hami-core", **extra: Any) -> JSON:
         more = [{"numa": i * 2 // count, **extra} for i in range(count)]
-        facts = {"memory": memory, "cores": 100, "slots": 7 if mode == "mig" else 10, "model": model, "mode": mode}
+        facts: JSON = {
+            "memory": memory,
+            "cores": 100,
+            "slots": 7 if mode == "mig" else 10,
+            "model": model,
+            "mode": mode,
+        }
         return {key: fleet.text(fleet.listed("NVIDIA", name, count, extra=more, **facts))}
 
     for number in (1, 2):
@@ -114,7 +120,7 @@ def _ascend(fleet: DeviceLister) -> None:
     for chip, (memory, _, _) in TEMPLATES.items():
         name, count = f"ascend-{chip.lower()}", 8 if chip == "Ascend910C" else 4
         extra = [{"custominfo": {"NetworkID": i // 4}} for i in range(count)] if chip.startswith("Ascend910") else ()
-        facts = {"memory": memory, "cores": 20, "slots": SLOTS.get(chip, 4), "model": chip}
+        facts: JSON = {"memory": memory, "cores": 20, "slots": SLOTS.get(chip, 4), "model": chip}
         records = fleet.listed(chip, name, count, extra=extra, **facts)
         fleet.node(name, {f"hami.io/node-register-{chip}": fleet.text(records)}, {f"huawei.com/{chip}": 4 * count})
     soft = {"hami-vnpu-core": "true"}
@@ -276,7 +282,7 @@ TIGHT: Mapping[str, tuple[int, int, int]] = {
     "AWSNeuron": (6, 0, 11), "AMD": (4, 150_000, 130), "Biren": (2, 0, 0), "Vastai": (2, 0, 0),
 }  # fmt: skip
 """What one namespace may have of each: cards, memory and cores in the quota's units."""
-THEIRS = {
+THEIRS: Mapping[str, Mapping[str, object]] = {
     "of-volcano": dict(zip(vgpus.KEYS, (26, 40_000, 300), strict=True)),
     "of-koordinator": dict(zip(gpu_shares.KEYS, (40, 1000, "500Gi", 1800, 2000), strict=True)),
 }

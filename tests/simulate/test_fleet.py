@@ -254,8 +254,10 @@ def test_volcanos_pods_go_where_its_rules_say(replay: Replay) -> None:
             continue
         assert step.outcome["placement"], f"{step.name} fits on {first}: {step.outcome['failed']}"
         assert step.outcome["placement"]["node"] == first, step.name
-        assert vgpus.entries(step.notes, replay.fleet.vgpus) == found[first], step.name
-        outcomes["mig" if found[first][0][0].group else "plain"] += 1
+        rows = found[first]
+        assert rows is not None
+        assert vgpus.entries(step.notes, replay.fleet.vgpus) == rows, step.name
+        outcomes["mig" if rows[0][0].group else "plain"] += 1
     assert outcomes["plain"] > 15
     assert min(outcomes["mig"], outcomes["waits"]) > 2, outcomes
 

@@ -19,7 +19,9 @@ from hami_webhook.terminal import formatted
 
 PATH = Path(__file__).parents[2] / "manifests" / "examples" / "tests" / "nvidia" / "hami-test.yaml"
 RESULT = yaml.safe_load(PATH.read_text())["expected"]
-WRONG = st.sampled_from([None, True, 7, "", "- {x", "a: b\n# no comment\n", [], {"contains": "é 😀"}, {"x": [1]}])
+WRONG: st.SearchStrategy[Any] = st.sampled_from(
+    [None, True, 7, "", "- {x", "a: b\n# no comment\n", [], {"contains": "é 😀"}, {"x": [1]}]
+)
 COMMENT = re.compile(r"^ *# (?:first|before|after|last).*", re.MULTILINE)
 
 

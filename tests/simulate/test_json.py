@@ -93,7 +93,7 @@ def test_a_denied_pod_has_its_code_its_sentence_and_nothing_else(simulate: Simul
 
 
 def test_a_pod_that_asks_for_nothing_passes_unchanged(simulate: Simulate) -> None:
-    plain = pod("p", cpu="1", namespace=None)
+    plain = pod("p", cpu="1", namespace="")
     (found,) = simulate(ONE_NODE, plain).pods
     assert (found["namespace"], found["allowed"], found["patch"], found["placement"]) == ("default", True, [], None)
     assert (found["failed"], found["debits"]) == ({}, {})
@@ -135,7 +135,7 @@ def test_a_mig_profile_is_named_and_booked(simulate: Simulate) -> None:
 
 
 def test_topology_aware_pods_get_the_linked_cards_in_the_order_chosen(simulate: Simulate) -> None:
-    scores = {"g0": {"g1": 100, "g2": 100, "g3": 200}, "g1": {"g0": 100, "g2": 200, "g3": 100}}
+    scores: JSON = {"g0": {"g1": 100, "g2": 100, "g3": 200}, "g1": {"g0": 100, "g2": 200, "g3": 100}}
     scores |= {"g2": {"g0": 100, "g1": 200, "g3": 200}, "g3": {"g0": "200", "g1": 100, "g2": "200"}}
     four = node("n1", *(card(f"g{i}", index=i) for i in range(4)), scores=scores)
     topology = {"hami.io/gpu-scheduler-policy": "topology-aware"}
@@ -184,7 +184,8 @@ def test_pods_in_the_cluster_files_hold_cards_and_quota(simulate: Simulate) -> N
 
 @pytest.mark.parametrize("written", ["0", "5000", "999999"])
 def test_used_in_the_cluster_files_is_ignored_for_managed_keys(simulate: Simulate, written: str) -> None:
-    stale = quota(mem="3000", used={MEM: written, "requests.cpu": "1"}, **{"requests.cpu": "4"})
+    hard: JSON = {"mem": "3000", "requests.cpu": "4"}
+    stale = quota(used={MEM: written, "requests.cpu": "1"}, **hard)
     run = simulate([*ONE_NODE, stale], pod("p", gpu=1, mem=3000))
     assert run.pods[0]["allowed"]
     assert run.result["quotas"][0] == {
@@ -196,7 +197,7 @@ def test_used_in_the_cluster_files_is_ignored_for_managed_keys(simulate: Simulat
 
 
 def test_every_quota_is_listed_with_its_managed_keys_only(simulate: Simulate) -> None:
-    requested = quota("c", namespace="other", **{"requests.nvidia.com/gpu": "1"})
+    requested = quota("c", namespace="other", spec={"hard": {"requests.nvidia.com/gpu": "1"}})
     quotas = [quota("b", cpu="1"), quota("a", gpu="3k"), requested]
     run = simulate([*ONE_NODE, *quotas], pod("p", gpu=1, mem=1))
     assert run.result["quotas"] == [
@@ -365,8 +366,8 @@ def test_with_a_configuration_that_file_alone_counts(simulate: Simulate) -> None
     renamed = simulate.file(
         "config.yaml", "nvidia: {resourceCountName: example.com/card, resourceMemoryName: example.com/mem}"
     )
-    theirs = pod("theirs", container(**{"example.com/card": 1, "example.com/mem": 100}))
-    cluster = [*ONE_NODE, quota(mem="1", **{"limits.example.com/mem": "1000"})]
+    theirs = pod("theirs", container(limits={"example.com/card": "1", "example.com/mem": "100"}))
+    cluster = [*ONE_NODE, quota(spec={"hard": {MEM: "1", "limits.example.com/mem": "1000"}})]
     run = simulate(cluster, theirs, pod("ours", gpu=2, mem=99999), flags=["--config", renamed])
     assert run.pod("theirs")["debits"] == {"limits.example.com/card": 1, "limits.example.com/mem": 100}
     assert (run.pod("ours")["allowed"], run.pod("ours")["placement"]) == (True, None)
@@ -474,9 +475,9 @@ def test_what_a_placement_costs_less_than_its_charge_is_there_for_the_next_pod(s
     """A whole Moore Threads card is charged as 96 units until it is placed, here on one of 64."""
     capacity = {"mthreads.com/sgpu-core": "32", "mthreads.com/sgpu-memory": "128"}
     small = {"kind": "Node", "apiVersion": "v1", "metadata": {"name": "mt"}, "status": {"capacity": capacity}}
-    with_limits = container(**{"mthreads.com/vgpu": 1})
+    with_limits = container(limits={"mthreads.com/vgpu": "1"})
     units = "limits.mthreads.com/sgpu-memory"
-    run = simulate([small, quota(**{units: "160"})], pod("a", with_limits), pod("b", with_limits))
+    run = simulate([small, quota(spec={"hard": {units: "160"}})], pod("a", with_limits), pod("b", with_limits))
     assert [outcome["allowed"] for outcome in run.pods] == [True, True]
     assert run.used == {units: 128}
 

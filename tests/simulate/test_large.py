@@ -33,7 +33,7 @@ def a_cluster(pick: random.Random) -> list[JSON]:
             x: {y: 200 if i // 4 == j // 4 else 10 for j, y in enumerate(uuids) if i != j} for i, x in enumerate(uuids)
         }
         nodes.append(node(name, *cards, scores=scores))
-    hard = {GPU: "150", MEM: "2000000", CORES: "6000"}
+    hard: JSON = {GPU: "150", MEM: "2000000", CORES: "6000"}
     return [*nodes, *(quota(namespace=namespace, **hard) for namespace in NAMESPACES), quota("second", mem="1500000")]
 
 
@@ -84,7 +84,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 def simulated(files: tuple[Path, Path], hash_seed: str) -> bytes:
     """The JSON of the real command line, in a process whose sets and dicts have their own order."""
     cluster, pods = files
-    command = [sys.executable, "-m", "hami_webhook", "simulate", "--cluster", cluster, "-o", "json", pods]
+    command = [sys.executable, "-m", "hami_webhook", "simulate", "--cluster", str(cluster), "-o", "json", str(pods)]
     done = subprocess.run(command, capture_output=True, check=True, env={**os.environ, "PYTHONHASHSEED": hash_seed})
     assert done.stderr == b""
     return done.stdout

@@ -31,17 +31,21 @@ A30 = "NVIDIA-NVIDIA A30"
 def volcano_node(name: str, *cards: str, labels: JSON | None = None) -> JSON:
     memory = sum(int(each.split(",")[2]) for each in cards)
     amounts = {NUMBER: 10 * len(cards), MEMORY: memory, CORES: 100 * len(cards)}
-    return node(name, labels=labels, capacity=amounts, **{REGISTER: registered(*cards)})
+    made = node(name, labels=labels, capacity=amounts)
+    made["metadata"]["annotations"][REGISTER] = registered(*cards)
+    return made
 
 
-def vgpus(name: str, *amounts: object, percent: object = None, **more: Any) -> JSON:
-    made = pod_with_limits(*amounts, percent=percent, name=name, **more)
+def vgpus(
+    name: str, number: object = None, memory: object = None, cores: object = None, percent: object = None, **more: Any
+) -> JSON:
+    made = pod_with_limits(number, memory, cores, percent, name=name, **more)
     made["metadata"]["namespace"] = "team-a"
     return made
 
 
-def running(name: str, on: str, ids: str, *amounts: object) -> JSON:
-    found = vgpus(name, *amounts, notes={IDS: ids}, nodeName=on)
+def running(name: str, on: str, ids: str, number: object, memory: object) -> JSON:
+    found = vgpus(name, number, memory, notes={IDS: ids}, nodeName=on)
     return {**found, "status": {"phase": "Running"}}
 
 
@@ -95,7 +99,9 @@ def test_why_no_node_takes_a_pod(simulate: Simulate) -> None:
 @pytest.mark.parametrize(("scheduler", "placed"), [("volcano", True), (None, True), ("mine", False)])
 def test_only_pods_of_volcanos_schedulers_are_placed(simulate: Simulate, scheduler: str | None, placed: bool) -> None:
     spec = {"schedulerName": scheduler} if scheduler else {}
-    run = simulate([volcano_node("n1", t4("GPU-a")), quota(**{BLOCKS: "5000"})], vgpus("p", 1, 3000, **spec))
+    run = simulate(
+        [volcano_node("n1", t4("GPU-a")), quota(spec={"hard": {BLOCKS: "5000"}})], vgpus("p", 1, 3000, **spec)
+    )
     found = run.pod("p")
     assert (found["placement"] is not None, found["failed"]) == (placed, {})
     assert run.used == {BLOCKS: 3000}
@@ -110,7 +116,7 @@ def test_10_3_the_pages_quota(simulate: Simulate) -> None:
     """B's cards differ in size, so its percentage is charged for where it runs; C is judged with that."""
     cluster = [
         volcano_node("n1", f"GPU-1,10,24576,{A30},true,hami-core", a40("GPU-2", "hami-core")),
-        quota(**{BLOCKS: "40000"}),
+        quota(spec={"hard": {BLOCKS: "40000"}}),
     ]
     run = simulate(cluster, vgpus("a", 2, 3000), vgpus("b", 2, percent=50), vgpus("c", 1, 2000))
     assert run.pod("a")["debits"][BLOCKS] == 6000
@@ -118,21 +124,25 @@ def test_10_3_the_pages_quota(simulate: Simulate) -> None:
     assert run.pod("c")["code"] == 403
     assert f"{BLOCKS}=2000, used: {BLOCKS}=38768" in run.pod("c")["message"]
     assert run.used == {BLOCKS: 38768}
-    mig = simulate([volcano_node("n1", a40("GPU-m")), quota(**{BLOCKS: "10239"})], vgpus("d", 1, 8000, mode="mig"))
+    mig = simulate(
+        [volcano_node("n1", a40("GPU-m")), quota(spec={"hard": {BLOCKS: "10239"}})], vgpus("d", 1, 8000, mode="mig")
+    )
     assert (mig.pod("d")["code"], f"requested: {BLOCKS}=10240" in mig.pod("d")["message"]) == (403, True)
 
 
 @pytest.mark.parametrize(("memory", "allowed"), [(2000, False), (1760, True)])
 def test_example_8_observed_debit(simulate: Simulate, memory: int, allowed: bool) -> None:
     there = running("r", "n1", "GPU-m[group2-0],NVIDIA,8000,0:", 1, 8000)
-    run = simulate([volcano_node("n1", a40("GPU-m")), quota(**{BLOCKS: "12000"}), there], vgpus("p", 1, memory))
+    run = simulate(
+        [volcano_node("n1", a40("GPU-m")), quota(spec={"hard": {BLOCKS: "12000"}}), there], vgpus("p", 1, memory)
+    )
     assert run.pod("p")["allowed"] is allowed
     assert run.used == {BLOCKS: 10240 + (5120 if allowed else 0)}  # the smallest instance of its group has 5120
 
 
 def test_quota_is_held_while_a_pod_waits(simulate: Simulate) -> None:
     run = simulate(
-        [volcano_node("n1", t4("GPU-a")), quota(**{f"limits.{NUMBER}": "3"})],
+        [volcano_node("n1", t4("GPU-a")), quota(spec={"hard": {f"limits.{NUMBER}": "3"}})],
         vgpus("wide", 2, 100),
         vgpus("a", 1, 100),
         vgpus("b", 1, 100),
@@ -142,7 +152,7 @@ def test_quota_is_held_while_a_pod_waits(simulate: Simulate) -> None:
 
 
 def test_a_percentage_is_no_quota_key(simulate: Simulate) -> None:
-    run = simulate([quota(**{f"limits.{PERCENTAGE}": "5", BLOCKS: "5"})], vgpus("p", 1, 3))
+    run = simulate([quota(spec={"hard": {f"limits.{PERCENTAGE}": "5", BLOCKS: "5"}})], vgpus("p", 1, 3))
     assert run.result["quotas"][0]["hard"] == {BLOCKS: 5}
 
 
@@ -164,7 +174,7 @@ def test_an_unbound_allocation_of_a_dump_is_judged_at_the_start(simulate: Simula
 
 
 def test_a_mixed_pod_goes_to_ours_and_is_charged_for_both(simulate: Simulate) -> None:
-    both = pod("p", container("ours", gpu=1, mem=2000), container("theirs", **{NUMBER: 1, MEMORY: 300}))
+    both = pod("p", container("ours", gpu=1, mem=2000), container("theirs", {NUMBER: "1", MEMORY: "300"}))
     run = simulate([node("n1", card("GPU-1")), volcano_node("n2", t4("GPU-a"))], both)
     found = run.pod("p")
     assert [warning.partition("]")[0] for warning in found["warnings"]] == ["[mixed-names"]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from builders import card, node
 
@@ -76,7 +78,7 @@ CLUSTER = [node("n1", card("GPU-1", 8000)), HIGH, quota(mem="20000", gpu="10")]
 LOW = [pod(f"low{number}", gpu=1, mem=4000) for number in (0, 1)]
 
 
-def pod_with_limits(memory: int, **spec: object) -> JSON:
+def pod_with_limits(memory: int, **spec: Any) -> JSON:
     return pod("asking", gpu=1, mem=memory, **{"priorityClassName": "high", **spec})
 
 
@@ -117,7 +119,11 @@ def test_bound_pods_of_the_files_are_evicted_too(simulate: Simulate) -> None:
 def test_nobody_is_evicted(simulate: Simulate, why: str, pods: list[JSON], flags: list[str]) -> None:
     never = priority_class("never", 1000, preemptionPolicy="Never")
     run = simulate([*CLUSTER, never], *pods, flags=["--strict", *flags])
-    nobody = {"low0": ([], "", True), "low1": ([], "", True), "asking": ([], "", False)}
+    nobody: dict[str, tuple[list[str], str, bool]] = {
+        "low0": ([], "", True),
+        "low1": ([], "", True),
+        "asking": ([], "", False),
+    }
     assert (run.status, evictions(run)) == (1, nobody), why
 
 
