@@ -3,11 +3,12 @@ PYTHON ?= python3
 BIN := .venv/bin
 RUNTIME := .venv/.runtime-installed
 DEV := .venv/.dev-installed
+DOCS := .venv/.docs-installed
 
 .DEFAULT_GOAL := help
 # the tests start Python two hundred times: compiled modules are kept, whatever the environment says
 unexport PYTHONDONTWRITEBYTECODE
-.PHONY: help demo test coverage run lint format certs bench clean setup controlplane helm e2e attack image release deploy undeploy deploy-dev
+.PHONY: help demo test coverage run lint format certs bench clean setup controlplane helm e2e attack image release deploy undeploy deploy-dev docs
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -20,6 +21,10 @@ $(DEV): $(RUNTIME)
 	@PYTHON=$(PYTHON) hack/setup.sh dev
 	@touch $@
 
+$(DOCS): $(DEV)
+	@PYTHON=$(PYTHON) hack/setup.sh docs
+	@touch $@
+
 setup: $(DEV) ## make .venv with everything the other targets need
 
 demo: $(RUNTIME) ## admit, charge, place and debit example pods over real HTTPS on the embedded cluster
@@ -29,13 +34,14 @@ run: $(RUNTIME) ## keep the demo's server up for your own curl calls, and show i
 	@$(BIN)/python hack/demo.py --keep
 
 test: $(DEV) ## the test suite, with a few examples of each property
-	@$(BIN)/python -m pytest -n 2 --dist loadfile --ignore tests/e2e --ignore tests/image tests
+	@$(BIN)/python -m pytest -n 2 --dist loadfile --ignore tests/e2e --ignore tests/image --ignore tests/website tests
 	@echo "make test: left out: tests/e2e, which needs a real control plane and helm (make controlplane and make helm build them, make e2e runs it)"
 	@echo "make test: left out: tests/image, which needs the image (make image builds and tests it)"
+	@echo "make test: left out: tests/website, which needs the site (make docs builds and tests it)"
 	@for program in promtool gcc kubectl chromium; do command -v $$program >/dev/null || echo "make test: skipped: what needs $$program"; done
 
 coverage: $(DEV) ## the same with two hundred examples of each property, and branch coverage
-	@HYPOTHESIS_PROFILE=thorough $(BIN)/python -m pytest -n 2 --dist loadfile --cov --cov-fail-under=90 --ignore tests/e2e --ignore tests/image tests
+	@HYPOTHESIS_PROFILE=thorough $(BIN)/python -m pytest -n 2 --dist loadfile --cov --cov-fail-under=90 --ignore tests/e2e --ignore tests/image --ignore tests/website tests
 
 controlplane: ## build kube-apiserver, kube-controller-manager, kube-scheduler and etcd, once per machine and version (K8S=1.36)
 	@hack/controlplane/build.sh
@@ -52,6 +58,10 @@ attack: $(DEV) ## random attacks of tenants, a node and a stranger on a real con
 image: $(DEV) ## build the Dockerfile's image without a container daemon, and test it (root, buildah, debootstrap)
 	@hack/image build
 	@$(BIN)/python -m pytest tests/image
+
+docs: $(DOCS) ## build the site of the documentation into dist/site, and test it
+	@$(BIN)/python -m hack.website
+	@$(BIN)/python -m pytest tests/website
 
 release: $(DEV) ## write the wheel, manifests, bill of materials and checksums of this version into dist/ (IMAGE=REGISTRY/hami-webhook DOWNLOADS=URL)
 	@$(BIN)/python -m hack.release

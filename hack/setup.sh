@@ -1,5 +1,6 @@
 #!/bin/sh
-# Makes .venv from the project's own files: `setup.sh runtime` what the program needs, `setup.sh dev` what its tests and linters need on top.
+# Makes .venv from the project's own files: `setup.sh runtime` what the program needs, `setup.sh dev` what its tests and linters need on top,
+# `setup.sh docs` what makes the site.
 set -eu
 cd "$(dirname "$0")/.."
 PYTHON="${PYTHON:-python3}"
@@ -17,6 +18,9 @@ if [ ! -x .venv/bin/python ] || ! .venv/bin/python -m pip --version >/dev/null 2
         exit 1
     }
 fi
+group() {
+    $PIP $(.venv/bin/python -c 'import sys, tomllib; print(*(r.replace(" ", "") for r in tomllib.load(open("pyproject.toml", "rb"))["dependency-groups"][sys.argv[1]]))' "$1")
+}
 case "${1:-runtime}" in
 runtime)
     echo "setup: installing the program and its libraries" >&2
@@ -24,10 +28,14 @@ runtime)
     ;;
 dev)
     echo "setup: installing the test tools and linters" >&2
-    $PIP $(.venv/bin/python -c 'import tomllib; print(*(r.replace(" ", "") for r in tomllib.load(open("pyproject.toml", "rb"))["dependency-groups"]["dev"]))')
+    group dev
+    ;;
+docs)
+    echo "setup: installing the generator of the site" >&2
+    group docs
     ;;
 *)
-    echo "usage: hack/setup.sh runtime|dev" >&2
+    echo "usage: hack/setup.sh runtime|dev|docs" >&2
     exit 2
     ;;
 esac
