@@ -110,7 +110,10 @@ def page() -> Iterator[Page]:
     assert [url for url in asked if not url.startswith(("file:", "data:"))] == []
 
 
-@pytest.mark.parametrize(("language", "words", "expected"), [("en", "ledger", "The ledger is in the ResourceQuota")])
+@pytest.mark.parametrize(
+    ("language", "words", "expected"),
+    [("en", "ledger", "The ledger is in the ResourceQuota"), ("zh", "借用", "多个命名空间")],
+)
 def test_the_search_works_from_files(language: str, words: str, expected: str, page: Page) -> None:
     page.goto((FOLDERS[language] / "index.html").as_uri())
     page.locator(".md-search__button").click()
