@@ -10,8 +10,10 @@ from typing import Any
 import pytest
 from markdown_it import MarkdownIt
 
+from hack.website.__main__ import newest_first, version
 from hack.website.markdown import code_blocks, headings, in_four_columns
 from hack.website.staging import LANGUAGES, ROOT, BrokenPages, Staging, navigation, pages, place, translated
+from hami_webhook import __version__
 
 IN_CHINESE = [page for page in pages() if (ROOT / translated(page)).is_file()]
 
@@ -122,6 +124,17 @@ def test_where_a_page_is_on_the_site(page: str, expected: str) -> None:
 )
 def test_markdown_of_forges_is_written_as_the_generator_reads_it(forge: str, generator: str) -> None:
     assert in_four_columns(forge) == generator
+
+
+def test_the_newest_release_comes_first_and_what_is_not_released_last() -> None:
+    assert newest_first(["0.9.0", "dev", "0.10.0"]) == ["0.10.0", "0.9.0", "dev"]
+
+
+@pytest.mark.parametrize(
+    ("changelog", "name"), [("# Changelog\n\n## Unreleased\n\n- More.\n", "dev"), (f"## {__version__}\n", __version__)]
+)
+def test_what_a_version_of_the_site_is_called(changelog: str, name: str) -> None:
+    assert version(changelog) == name
 
 
 def structure(page: str) -> dict[str, Any]:
