@@ -13,7 +13,7 @@ import shutil
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
@@ -117,13 +117,17 @@ class Staging:
     """Files of the source that pages link to."""
     faults: list[str] = field(default_factory=list)
 
+    @cached_property
+    def known(self) -> list[str]:
+        return pages(self.root)
+
     def write(self) -> None:
         """Write all pages, and all that they show.
 
         Raises:
             BrokenPages: links lead nowhere.
         """
-        for page in pages(self.root):
+        for page in self.known:
             self._write(place(page), self._staged(page))
         if self.faults:
             raise BrokenPages("\n".join(self.faults))
@@ -165,7 +169,7 @@ class Staging:
             self.faults.append(f"{file}: {target} is no file of the repository")
             return target
         english = re.sub(r"\.zh\.md$", ".md", linked)
-        if english in pages(self.root):
+        if english in self.known:
             return self._page_target(page, file, linked, english, anchor)
         if linked.startswith("docs/images/"):
             return _relative(page, linked.removeprefix("docs/"))

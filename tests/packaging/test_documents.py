@@ -1,4 +1,4 @@
-"""The documents name tests, files and headings that exist, and the README's example is right."""
+"""The documents name tests that exist, and their examples are right. Links are the subject of test_website_pages.py."""
 
 from __future__ import annotations
 
@@ -27,15 +27,6 @@ def functions(path: Path) -> frozenset[str]:
     return frozenset(node.name for node in ast.walk(tree) if isinstance(node, kinds))
 
 
-@cache
-def anchors(path: Path) -> frozenset[str]:
-    """The anchors of a document: of its headings, as GitHub makes them, and those that it sets itself."""
-    text = path.read_text()
-    titles = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
-    set_here = re.findall(r'^<a id="([^"]+)"></a>$', text, re.MULTILINE)
-    return frozenset((*(re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles), *set_here))
-
-
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
 def test_every_test_that_a_document_names_exists(document: Path) -> None:
     text = document.read_text()
@@ -46,15 +37,6 @@ def test_every_test_that_a_document_names_exists(document: Path) -> None:
         if path not in made and (not (ROOT / path).is_file() or (name and name not in functions(ROOT / path)))
     ]
     assert missing == []
-
-
-@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
-def test_every_link_inside_the_project_leads_somewhere(document: Path) -> None:
-    links = re.findall(r"\]\((?!https?:)([^)#]*)(?:#([^)]+))?\)", document.read_text())
-    for file, anchor in links:
-        target = (document.parent / file).resolve() if file else document
-        assert target.exists(), file
-        assert not anchor or anchor in anchors(target), (file, anchor)
 
 
 def test_every_promise_of_the_security_page_names_a_test() -> None:
