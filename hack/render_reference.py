@@ -97,7 +97,7 @@ def acceleratorquota_fields() -> str:
 
 def _comment(lines: list[str], line: int, column: int) -> str:
     """The comment that stands above a line, at its column."""
-    above = []
+    above: list[str] = []
     while line and lines[line - 1].startswith(" " * column + "# "):
         line -= 1
         above.insert(0, lines[line].strip()[2:])
