@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from hami_webhook.cluster.api import Cluster, ClusterError, Kind
+from hami_webhook.cluster.api import LONGEST_SILENCE, Cluster, ClusterError, Kind
 from hami_webhook.kube.objects import MalformedObject, Pod, ResourceQuota
 from hami_webhook.quota.account import Refusal
 from hami_webhook.quota.native_quotas import native_refusal
@@ -16,6 +16,11 @@ from hami_webhook.quota.native_quotas import native_refusal
 
 class KnownObjects(Protocol):
     """What watches have shown."""
+
+    @property
+    def silence(self) -> float:
+        """How many seconds ago the quotas are known to have been complete."""
+        ...
 
     def quotas(self, namespace: str) -> Sequence[ResourceQuota]: ...
 
@@ -38,6 +43,8 @@ class RefusedLater:
         """Whether the caches show something that the API server would refuse the pod for; arguments as in `refusal`."""
         if name and self._known.has_pod(pod.namespace, name):
             return True
+        if self._known.silence > LONGEST_SILENCE:
+            return False
         return any(native_refusal(quota, pod, sized=sized) is not None for quota in self._known.quotas(pod.namespace))
 
     async def refusal(self, pod: Pod, name: str, *, sized: bool) -> Refusal | None:
