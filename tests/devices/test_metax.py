@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import pytest
 from builders import read_node
 
-from hami_webhook.devices.reasons import Rejection
-from hami_webhook.kube.objects import Pod, ResourceQuota
-from hami_webhook.quota.account import QuotaAccount
-from hami_webhook.quota.budget import pod_budget
-from hami_webhook.quota.pricing import charge_of, waiting_charge
-from hami_webhook.scheduling.fit import fit_pod, read_pod_request
-
-from .fit_env import CHART, NOW, FitEnv, pod
+from .fit_env import JSON, FitEnv, pod
 from .metaxes import (
     AWARE,
     CARD_POLICY,
@@ -144,8 +139,7 @@ def test_10_units(vmemory: str | None, mebibytes: int) -> None:
 # section 9
 
 
-def test_both_encodings_have_init_containers_first_and_keep_empty_slots() -> None:
-    env = FitEnv([sgpu_node(g("A"), g("B"))])
+def test_the_plugins_encoding_has_init_containers_first_empty_slots_and_no_zeros() -> None:
     manifest = pod(
         "p",
         one("plain"),
@@ -153,23 +147,11 @@ def test_both_encodings_have_init_containers_first_and_keep_empty_slots() -> Non
         one("two", sgpu=2, vcore=20, vmemory=2),
         init=[one("first", sgpu=1, vcore=40, vmemory=3)],
     )
-    found = placed(env, manifest)
-    assert found.annotations[SGPU_ALLOCATED] == (
-        "B,Metax-SGPU,3072,40:;;B,Metax-SGPU,1024,0:;A,Metax-SGPU,2048,20:B,Metax-SGPU,2048,20:;"
-    )
+    found = placed(FitEnv([sgpu_node(g("A"), g("B"))]), manifest)
     assert found.annotations[PLUGIN_ALLOCATED] == (
         '[[{"uuid":"B","compute":40,"vRam":3072}],[],[{"uuid":"B","vRam":1024}],'
         '[{"uuid":"A","compute":20,"vRam":2048},{"uuid":"B","compute":20,"vRam":2048}]]'
     )
-
-
-def test_a_whole_card_is_written_under_hamis_two_keys_only() -> None:
-    found = placed(FitEnv([gpu_node(4)]), pod_with_limits(gpu=1))
-    written = "n1-metax-3,Metax-GPU,65536,100:;"
-    assert {key: text for key, text in found.annotations.items() if "metax" in key} == {
-        "hami.io/metax-gpu-devices-to-allocate": written,
-        GPU_ALLOCATED: written,
-    }
 
 
 def test_a_pod_is_told_of_the_vendor_it_uses_only_and_scored_by_it_only() -> None:
@@ -184,49 +166,29 @@ def test_a_pod_is_told_of_the_vendor_it_uses_only_and_scored_by_it_only() -> Non
 
 # section 10
 
-
-def account_of(**hard: str) -> QuotaAccount:
-    keys = {"vmemory": VMEMORY, "vcore": VCORE, "sgpu": SGPU, "gpu": GPU}
-    return QuotaAccount.read(
-        ResourceQuota.from_object(
-            {
-                "metadata": {"name": "q", "namespace": "default"},
-                "spec": {"hard": {f"limits.{keys[key]}": amount for key, amount in hard.items()}},
-                "status": {"used": {f"limits.{keys[key]}": "0" for key in hard}},
-            }
-        ),
-        CHART,
-    )
+KEYS = [f"limits.{name}" for name in (SGPU, VMEMORY, VCORE)]
 
 
 def test_the_quota_example() -> None:
-    quota = account_of(vmemory="64", vcore="200")
-    env = FitEnv([sgpu_node(g("BIG"), g("SMALL", totalVRam=32768), g("MID", totalVRam=65536))])
-    mem, core = f"limits.{VMEMORY}", f"limits.{VCORE}"
-    notes = {CARD_POLICY: "spread", "metax-tech.com/nouse-gpuuuid": "SMALL"}
-    first = placed(env, pod_with_limits("a", notes, sgpu=2, vcore=40, vmemory=8))
-    assert (first.debits[mem], first.debits[core]) == (16, 80)
-    second = placed(env, pod_with_limits("b", {"metax-tech.com/use-gpuuuid": "SMALL"}, vcore=50))
-    assert (second.debits[mem], second.debits[core]) == (32, 50)
-    # only 64 GiB cards free: 49152 + 65536 MiB would be more than 64 GiB
-    third = Pod.from_object(pod_with_limits("c", {QOS: "best-effort"}, vcore=50))
-    budget = pod_budget(third, [quota], env.state.pods_in("default"), CHART, env.state, NOW, 300)
-    ask = read_pod_request(third, CHART, "spread")
-    assert ask is not None
-    (view,) = env.state.views()
-    refused = fit_pod(view, ask, CHART, budget)
-    assert isinstance(refused, Rejection)
-    assert str(refused) == "3/3 ResourceQuotaNotFit"
-    fourth = Pod.from_object(pod_with_limits("d", vcore=80, vmemory=4))
-    used = {mem: 48, core: 130}
-    over = quota.with_increase("-", None, used).overrun(waiting_charge(fourth, CHART, env.state))
-    assert over == (core,)
+    cards = sgpu_node(g("BIG"), g("SMALL", totalVRam=32768), g("MID"))
+    env = FitEnv([cards], hard={KEYS[1]: 64, KEYS[2]: 200})
+    two = {CARD_POLICY: "spread", "metax-tech.com/nouse-gpuuuid": "SMALL"}
+    placed(env, pod_with_limits("a", two, sgpu=2, vcore=40, vmemory=8))
+    assert amounts_of(env.charged()) == (2, 16, 80)
+    placed(env, pod_with_limits("b", {"metax-tech.com/use-gpuuuid": "SMALL"}, vcore=50))
+    assert amounts_of(env.charged()) == (3, 48, 130)
+    # only cards of 64 GiB are free
+    assert env.place(pod_with_limits("c", vcore=50)) == {"n1": "3/3 ResourceQuotaNotFit"}
+    assert amounts_of(env.waiting(pod_with_limits("d", vcore=80, vmemory=4))) == (1, 4, 80), "more than 70 are left"
+
+
+def amounts_of(charge: Mapping[str, int]) -> tuple[int, ...]:
+    return tuple(charge.get(key, 0) for key in KEYS)
 
 
 @pytest.mark.parametrize(
     ("notes", "amounts", "waiting", "after"),
     [
-        ({}, {"sgpu": 2, "vcore": 40, "vmemory": 8}, (2, 16, 80), (2, 16, 80)),
         ({}, {"sgpu": 1, "vcore": 50}, (1, 32, 50), (1, 64, 50)),
         ({}, {"sgpu": 2, "vmemory": "1536Mi"}, (2, 3, 200), (2, 3, 200)),
         ({}, {"sgpu": 1, "vcore": 0, "vmemory": "1025Mi"}, (1, 2, 0), (1, 2, 0)),
@@ -235,58 +197,9 @@ def test_the_quota_example() -> None:
     ],
 )
 def test_what_a_shared_card_costs_before_and_after_it_is_placed(
-    notes: dict[str, str], amounts: dict[str, object], waiting: tuple[int, ...], after: tuple[int, ...]
+    notes: dict[str, str], amounts: JSON, waiting: tuple[int, ...], after: tuple[int, ...]
 ) -> None:
     env = FitEnv([sgpu_node(g("SMALL", totalVRam=32768), name="n0"), sgpu_node(g("A"), g("B"))])
     manifest = pod_with_limits("p", notes, **amounts)
-    keys = [f"limits.{name}" for name in (SGPU, VMEMORY, VCORE)]
-    before = waiting_charge(Pod.from_object(manifest), CHART, env.state)
-    assert tuple(before.amounts.get(key, 0) for key in keys) == waiting
-    assert before.derivable is ("vmemory" in amounts)
-    found = placed(FitEnv(env.nodes[1:]), manifest)
-    assert tuple(found.debits.get(key, 0) for key in keys) == after
-
-
-def test_no_card_known_costs_a_unit_of_memory_a_device() -> None:
-    charge = waiting_charge(Pod.from_object(pod_with_limits(sgpu=2, vcore=0)), CHART, FitEnv([]).state)
-    assert charge.amounts == {f"limits.{SGPU}": 2, f"limits.{VMEMORY}": 2}
-
-
-def test_whole_cards_cost_their_number_only() -> None:
-    env = FitEnv([gpu_node(4)])
-    waiting = waiting_charge(Pod.from_object(pod_with_limits(gpu=3)), CHART, env.state)
-    assert (waiting.amounts, waiting.derivable) == ({f"limits.{GPU}": 3}, True)
-    assert placed(env, pod_with_limits(gpu=3)).debits == {f"limits.{GPU}": 3}
-
-
-@pytest.mark.parametrize(("hard", "fits"), [("6", True), ("5", False), ("5632Mi", True), ("5631Mi", False)])
-def test_a_memory_quota_is_in_gibibytes_or_in_bytes(hard: str, fits: bool) -> None:
-    charge = waiting_charge(Pod.from_object(pod_with_limits(vmemory="5632Mi")), CHART, FitEnv([]).state)
-    assert (account_of(vmemory=hard).overrun(charge) == ()) is fits
-
-
-def test_a_quota_of_nothing_blocks_a_pod_that_names_no_memory() -> None:
-    charge = waiting_charge(Pod.from_object(pod_with_limits()), CHART, FitEnv([]).state)
-    assert account_of(vmemory="0Gi", sgpu="5").overrun(charge) == (f"limits.{VMEMORY}",)
-
-
-def test_init_and_app_containers_combine_per_card() -> None:
-    env = FitEnv([sgpu_node(g("A"))])
-    manifest = pod(
-        "p",
-        one("app", sgpu=1, vcore=20, vmemory=5),
-        one("beside", sgpu=1, vcore=30, vmemory=1),
-        init=[one("init", sgpu=1, vcore=90, vmemory=8), one("side", sidecar=True, sgpu=1, vcore=5, vmemory=1)],
-    )
-    assert placed(env, manifest).debits == {f"limits.{SGPU}": 3, f"limits.{VMEMORY}": 8, f"limits.{VCORE}": 90}
-
-
-def test_a_placed_pod_costs_what_its_annotation_says() -> None:
-    notes = {SGPU_ALLOCATED: "GPU-A,Metax-SGPU,1536,60:;", "hami.io/vgpu-node": "n1"}
-    manifest = pod_with_limits("p", notes, vcore=10, vmemory=1)
-    manifest["spec"]["nodeName"] = "n1"
-    charge = charge_of(Pod.from_object(manifest), CHART, FitEnv([]).state, NOW)
-    assert (charge.placed, charge.amounts) == (
-        True,
-        {f"limits.{SGPU}": 1, f"limits.{VMEMORY}": 2, f"limits.{VCORE}": 60},
-    )
+    assert amounts_of(env.waiting(manifest)) == waiting
+    assert amounts_of(placed(FitEnv(env.nodes[1:]), manifest).debits) == after

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from hami_webhook.devices.model import Device, NodeView, PodUsage, Usage
 from hami_webhook.devices.reasons import Rejection
@@ -16,6 +18,7 @@ from hami_webhook.scheduling.scoring import node_score, score
 from .cards import room
 from .fit_env import CHART, JSON, FitEnv, configured, pod
 from .metaxes import (
+    APP_CLASS,
     AWARE,
     CARD_POLICY,
     NODE_POLICY,
@@ -36,7 +39,7 @@ from .metaxes import (
 )
 
 KEY = "Metax-SGPU"
-BEST, FIXED, BURST = "best-effort", "fixed-share", "burst-share"
+KINDS = BEST, FIXED, BURST = "best-effort", "fixed-share", "burst-share"
 
 
 def fitted(on: NodeView, manifest: JSON, **limits: int) -> list[list[str]] | str:
@@ -53,61 +56,16 @@ def fitted(on: NodeView, manifest: JSON, **limits: int) -> list[list[str]] | str
 # checks, in their order
 
 
-def test_labels_count_the_first_check_that_fails() -> None:
+def test_class_and_qos_are_looked_at_after_health_and_before_all_else() -> None:
     """Each card fails its check and all that come after."""
-    crowd = tenant(100, 65536, 16, qos=FIXED, app="online")
-    cards = {
-        "sick": (g("sick", healthy=False), used(crowd)),
-        "classed": (g("classed"), used(crowd)),
-        "qos": (g("qos"), used(tenant(99, 65536, 16, qos=FIXED))),
-        "listed": (g("listed"), used(tenant(99, 65536, 16))),
-        "full": (g("full"), used(tenant(99, 65536, 16))),
-        "mutex": (g("mutex"), used(tenant(99, 65536, 15))),
-        "memory": (g("memory", totalVRam=1, totalCompute=1), used()),
-        "cores": (g("cores", totalCompute=1), used()),
-    }
-    on = view(*(card for card, _ in cards.values()), **{name: taken for name, (_, taken) in cards.items()})
-    notes = {"metax-tech.com/nouse-gpuuuid": "listed, memory-not", CARD_POLICY: "mutex"}
-    assert fitted(on, pod_with_limits(notes=notes, vcore=50, vmemory=1)) == ", ".join(
-        sorted(
-            f"1/8 {label}"
-            for label in (
-                "CardUnhealthy",
-                "CardAppClassMismatch",
-                "CardQosPolicyMismatch",
-                "CardUuidMismatch",
-                "CardTimeSlicingExhausted",
-                "ExclusiveDeviceAllocateConflict",
-                "CardInsufficientMemory",
-                "CardInsufficientCore",
-            )
-        )
+    crowd = used(tenant(100, 65536, 16, qos=FIXED, app="online"))
+    others = used(tenant(99, 65536, 16, qos=FIXED))
+    on = view(g("sick", healthy=False), g("classed"), g("qos"), g("listed"), sick=crowd, classed=crowd, qos=others,
+              listed=used(tenant(99, 65536, 16)))  # fmt: skip
+    notes = {"metax-tech.com/nouse-gpuuuid": "listed, qos, classed", CARD_POLICY: "mutex"}
+    assert fitted(on, pod_with_limits(notes=notes, vcore=50, vmemory=1)) == (
+        "1/4 CardAppClassMismatch, 1/4 CardQosPolicyMismatch, 1/4 CardUnhealthy, 1/4 CardUuidMismatch"
     )
-
-
-@pytest.mark.parametrize(
-    ("holders", "amounts", "answer"),
-    [
-        ([tenant(0)], {"vmemory": 1, "vcore": 100}, "1/1 ExclusiveDeviceAllocateConflict"),
-        ([tenant(1)], {"vmemory": 1, "vcore": 100}, "1/1 CardInsufficientCore"),
-        ([tenant(0)], {"vmemory": 1, "vcore": 99}, [["A"]]),
-        ([tenant(100)], {"vmemory": 1, "vcore": 0}, "1/1 CardComputeUnitsExhausted"),
-        ([tenant(99)], {"vmemory": 1, "vcore": 0}, [["A"]]),
-        ([tenant(99)], {"vmemory": 1, "vcore": 1}, [["A"]]),
-        ([tenant(99)], {"vmemory": 1, "vcore": 2}, "1/1 CardInsufficientCore"),
-        ([tenant(memory=61440)], {"vcore": 0, "vmemory": 4}, [["A"]]),
-        ([tenant(memory=61441)], {"vcore": 0, "vmemory": 4}, "1/1 CardInsufficientMemory"),
-        ([tenant(memory=1)], {"vcore": 0}, "1/1 CardInsufficientMemory"),
-        ([tenant(slots=15)], {"vcore": 0, "vmemory": 1}, [["A"]]),
-        ([tenant(slots=16)], {"vcore": 0, "vmemory": 1}, "1/1 CardTimeSlicingExhausted"),
-    ],
-)
-def test_what_is_left_of_a_card(holders: list[PodUsage], amounts: JSON, answer: object) -> None:
-    assert fitted(view(g("A"), A=used(*holders)), pod_with_limits(**amounts)) == answer
-
-
-def test_a_card_that_tells_no_slots_takes_nobody() -> None:
-    assert fitted(view(g("A", totalDevCount=None)), pod_with_limits()) == "1/1 CardTimeSlicingExhausted"
 
 
 def test_an_online_pod_needs_memory_and_a_slot_but_no_cores() -> None:
@@ -119,29 +77,6 @@ def test_an_online_pod_needs_memory_and_a_slot_but_no_cores() -> None:
     assert fitted(view(g("A"), A=full), pod_with_limits(notes=ONLINE)) == "1/1 CardInsufficientMemory"
     crowded = used(tenant(0, slots=16, app="online"))
     assert fitted(view(g("A"), A=crowded), pod_with_limits(notes=ONLINE, vmemory=4)) == "1/1 CardTimeSlicingExhausted"
-
-
-@pytest.mark.parametrize(
-    ("notes", "fits"),
-    [
-        ({"metax-tech.com/use-gpuuuid": " A , C"}, [["A"]]),
-        ({"metax-tech.com/use-gpuuuid": "a"}, "2/2 CardUuidMismatch"),
-        ({"metax-tech.com/use-gpuuuid": " "}, [["B"]]),
-        ({"metax-tech.com/nouse-gpuuuid": " B "}, [["A"]]),
-        ({"metax-tech.com/use-gpuuuid": "B", "metax-tech.com/nouse-gpuuuid": "B"}, "2/2 CardUuidMismatch"),
-    ],
-)
-def test_uuid_lists(notes: dict[str, str], fits: object) -> None:
-    assert fitted(view(g("A"), g("B")), pod_with_limits(notes=notes)) == fits
-
-
-def test_too_many_cards_wanted() -> None:
-    on = view(g("A"), g("B"), A=used(tenant(memory=65536)))
-    assert fitted(on, pod_with_limits(sgpu=3)) == "NodeInsufficientDevice"
-    assert (
-        fitted(on, pod_with_limits(sgpu=2, vcore=10))
-        == "1/2 AllocatedCardsInsufficientRequest, 1/2 CardInsufficientMemory"
-    )
 
 
 # classes and QoS
@@ -182,6 +117,10 @@ def test_who_joins_whom(there: list[str], ordinary: bool, online: bool, offline:
         (FIXED, [tenant(qos=FIXED), tenant(qos=BEST)], {FIXED}),
         (BURST, [tenant(qos=FIXED), tenant(qos=BEST)], set()),
         ("", [tenant(qos=FIXED), tenant(qos=BEST)], set()),
+        # a pod with all of a smaller card's cores tells nothing, so the node does
+        *((registered, [tenant(100, qos=BURST)], {registered}) for registered in KINDS),
+        ("", [tenant(100, qos=BURST)], {BEST, FIXED, BURST}),
+        ("other", [tenant(100, qos=BURST)], set()),
     ],
 )
 def test_one_kind_of_qos_at_a_time(registered: str, holders: list[PodUsage], takes: set[str]) -> None:
@@ -191,26 +130,11 @@ def test_one_kind_of_qos_at_a_time(registered: str, holders: list[PodUsage], tak
         assert answer == ([["A"]] if qos in takes else "1/1 CardQosPolicyMismatch")
 
 
-@pytest.mark.parametrize(("registered", "takes"), [("", {BEST, FIXED}), (FIXED, {FIXED}), ("other", set())])
-def test_where_no_pod_tells_the_qos_the_node_does(registered: str, takes: set[str]) -> None:
-    """A card with 200 cores has room beside a pod that took 100."""
-    on = view(g("A", qosPolicy=registered, totalCompute=200), A=used(tenant(100, qos=BURST)))
-    for qos in (BEST, FIXED):
-        answer = fitted(on, pod_with_limits(notes={QOS: qos}, vcore=10, vmemory=1))
-        assert answer == ([["A"]] if qos in takes else "1/1 CardQosPolicyMismatch")
-
-
 def test_an_online_pods_qos_is_not_looked_at_neither_way() -> None:
     on = view(g("A", qosPolicy=FIXED), A=used(tenant(0, qos=BURST, app="online"), tenant(20, qos=FIXED, app="offline")))
     assert fitted(on, pod_with_limits(notes={**ONLINE, QOS: BEST}, vmemory=1)) == [["A"]]
     alone = view(g("A", qosPolicy=FIXED), A=used(tenant(20, qos=BURST, app="offline")))
     assert fitted(alone, pod_with_limits(notes={**OFFLINE, QOS: BURST}, vcore=1, vmemory=1)) == [["A"]]
-
-
-def test_a_pod_without_a_qos_is_best_effort() -> None:
-    on = view(g("A"), A=used(tenant(qos=FIXED)))
-    assert fitted(on, pod_with_limits(vcore=10, vmemory=1)) == "1/1 CardQosPolicyMismatch"
-    assert fitted(view(g("A"), A=used(tenant())), pod_with_limits(vcore=10, vmemory=1)) == [["A"]]
 
 
 def test_a_second_container_joins_the_first_whatever_the_node_says() -> None:
@@ -254,29 +178,6 @@ def test_the_first_cards_in_the_order_tried_are_taken_without_all_cores_or_with_
 def test_cards_of_a_zone_are_linked() -> None:
     found = view(*zoned(2, 1, 0, 2, 3, 1, 0)).inventories[KEY]
     assert CHART[KEY].link_groups(found) == [["G2", "G6"], ["G1", "G4"]]
-
-
-@pytest.mark.parametrize(
-    ("zones", "count", "cards"),
-    [
-        ((1, 1, 2, 2), 2, ["G4", "G3"]),  # equal zones: the one whose card is tried first
-        ((1, 2, 1, 2), 1, ["G4"]),
-        ((1, 2, 2, 0, -1), 1, ["G1"]),
-        ((0, 0, 0), 2, ["G3", "G2"]),
-        ((-1, -1, 0, 3), 3, ["G4", "G3", "G2"]),
-        ((1, 2, 2, 3, 3, 3), 5, ["G1", "G3", "G2", "G6", "G5"]),
-        ((1, 2, 2, 3, 3, 3), 6, ["G6", "G5", "G4", "G3", "G2", "G1"]),  # all of them, in the order tried
-    ],
-)
-def test_link_zones(zones: tuple[int, ...], count: int, cards: list[str]) -> None:
-    assert chosen(FitEnv([sgpu_node(*zoned(*zones))]), pod_with_limits(sgpu=count)) == cards
-
-
-def test_zones_are_of_the_cards_that_may_be_had() -> None:
-    """Zone 1 has three cards, but only one is free: zone 2 is the larger, and no longer the smallest that suffices."""
-    on = view(*zoned(1, 1, 1, 2, 2), G1=used(tenant(1)), G2=used(tenant(1)))
-    assert fitted(on, pod_with_limits(sgpu=1)) == [["G3"]]
-    assert fitted(on, pod_with_limits(sgpu=2)) == [["G5", "G4"]]
 
 
 def test_an_online_pod_goes_where_it_disturbs_least() -> None:
@@ -443,3 +344,61 @@ def test_the_policy_called_topology_aware_leaves_the_choice_of_node_to_the_score
     assert placed(env, pod_with_limits(notes={CARD_POLICY: "topology-aware"}, sgpu=2), keep=False).node == "a"
     notes = {CARD_POLICY: "topology-aware", AWARE: "true"}
     assert cards_of(placed(env, pod_with_limits(notes=notes, sgpu=2)))[0] == ["H2", "H1"]
+
+
+# the rules read literally, on random nodes
+
+
+def sharing(usage: Usage) -> list[PodUsage]:
+    """The pods on a card that have a QoS."""
+    return [each for each in usage.holders if each.cores < 100 and each.pod.annotations.get(APP_CLASS) != "online"]
+
+
+def by_zones(order: list[tuple[str, int]], count: int) -> list[str]:
+    """The link-zone tree, read aloud; cards as (uuid, zone) in the order tried."""
+    if len(order) == count:
+        return [uuid for uuid, _ in order]
+    zones: dict[int, list[str]] = {}
+    for uuid, zone in order:
+        if zone > 0:
+            zones.setdefault(zone, []).append(uuid)
+    by_size = sorted(zones.values(), key=len)
+    for cards in by_size:
+        if len(cards) >= count:
+            return cards[:count]
+    return [*(uuid for cards in by_size for uuid in cards), *(uuid for uuid, zone in order if zone <= 0)][:count]
+
+
+@given(st.lists(st.sampled_from((-1, 0, 1, 1, 2, 2, 3, 3)), min_size=1, max_size=8), st.integers(1, 6), st.data())
+def test_whole_compute_follows_the_link_zone_tree(zones: list[int], count: int, data: st.DataObject) -> None:
+    busy = data.draw(st.sets(st.integers(0, len(zones) - 1)))
+    cards = [g(f"G{n}", zone, numa=data.draw(st.integers(0, 1))) for n, zone in enumerate(zones)]
+    answer = fitted(view(*cards, **{f"G{n}": used(tenant()) for n in busy}), pod_with_limits(sgpu=count))
+    free = [n for n in range(len(zones)) if n not in busy]
+    order = sorted(free, key=lambda n: (-cards[n]["numa"], -n))  # all free cards are equally idle
+    if len(order) < count:
+        assert isinstance(answer, str)
+    else:
+        assert answer == [by_zones([(f"G{n}", zones[n]) for n in order], count)]
+
+
+@given(st.data())
+def test_what_is_placed_here_never_mixes_classes_or_kinds_of_qos(data: st.DataObject) -> None:
+    """Whatever comes and goes, two kinds of QoS never meet on a card, nor ordinary and classed pods."""
+    env = FitEnv([sgpu_node(*(g(f"G{n}", n % 2, totalDevCount=4) for n in range(3)))])
+    there: list[str] = []
+    for number in range(data.draw(st.integers(1, 8))):
+        if there and data.draw(st.integers(0, 3)) == 0:
+            env.remove(there.pop(data.draw(st.integers(0, len(there) - 1))))
+            continue
+        cores = data.draw(st.lists(st.sampled_from((0, 20, 60, 100)), min_size=1, max_size=3))
+        notes = {QOS: data.draw(st.sampled_from(KINDS))} | data.draw(st.sampled_from(({}, ONLINE, OFFLINE)))
+        apps = [one(f"a{n}", sgpu=1, vcore=each, vmemory=1) for n, each in enumerate(cores)]
+        if not isinstance(env.place(pod(f"p{number}", *apps, annotations=notes)), dict):
+            there.append(f"p{number}")
+        (on,) = env.state.views()
+        for device in on.inventories[KEY].devices:
+            usage = on.used(KEY, device.uuid)
+            apps_there = {holder.pod.annotations.get(APP_CLASS, "") for holder in usage.holders}
+            assert "" not in apps_there or apps_there == {""}
+            assert len({holder.pod.annotations[QOS] for holder in sharing(usage)}) <= 1

@@ -8,20 +8,12 @@ from __future__ import annotations
 import json
 
 import pytest
-from builders import container, read_node
-from hypothesis import given
-from hypothesis import strategies as st
 
-from hami_webhook.devices.device_lister import NO_DEVICES
-from hami_webhook.devices.model import FixedMemory, Request
 from hami_webhook.devices.vendors.metax.whole import read_table
-from hami_webhook.kube.draft import PodDraft
-from hami_webhook.kube.objects import Node, Pod
-from hami_webhook.scheduling.cluster_cache import ClusterCache
+from hami_webhook.kube.objects import Node
 
-from .fit_env import CHART, NOW, FitEnv, configured, pod
+from .fit_env import CHART, FitEnv, pod
 from .metaxes import (
-    CARD_POLICY,
     GPU,
     GPU_ALLOCATED,
     LOSSES,
@@ -45,20 +37,6 @@ def test_capacity_makes_cards() -> None:
         ("n1-metax-0", 0, 1, 65536, 100, "Metax-GPU", 0, True),
         ("n1-metax-1", 1, 1, 65536, 100, "Metax-GPU", 0, True),
     ]
-
-
-@pytest.mark.parametrize("count", ["0", "-1", "1500m", "x"])
-def test_no_capacity_no_cards(count: str) -> None:
-    assert WHOLE.inventory(read_node(capacity={GPU: count})) is None
-    assert WHOLE.inventory(read_node()) is None
-
-
-def test_cards_go_with_the_capacity() -> None:
-    state = ClusterCache(CHART)
-    for count, known in ((3, 3), (0, 0), (2, 2)):
-        state.set_node(gpu_node(count), NOW)
-        (view,) = state.views()
-        assert len(getattr(view.inventories.get("Metax-GPU"), "devices", ())) == known
 
 
 @pytest.mark.parametrize(
@@ -152,13 +130,6 @@ def test_two_containers_with_whole_cards_fit() -> None:
     assert refused == {"n1": "1/2 AllocatedCardsInsufficientRequest, 1/2 CardTimeSlicingExhausted"}
 
 
-def test_a_whole_card_is_never_shared_whatever_the_policy() -> None:
-    for policy in ("binpack", "spread", "mutex", "topology-aware"):
-        env = FitEnv([gpu_node(1)])
-        placed(env, pod_with_limits("a", {CARD_POLICY: policy}, gpu=1))
-        assert env.place(pod_with_limits("b", {CARD_POLICY: policy}, gpu=1)) == {"n1": "1/1 CardTimeSlicingExhausted"}
-
-
 def test_uuid_lists_have_no_effect_as_the_ids_are_not_hardware() -> None:
     notes = {"metax-tech.com/use-gpuuuid": "x", "metax-tech.com/nouse-gpuuuid": "n1-metax-0"}
     placed(FitEnv([gpu_node(1)]), pod_with_limits(notes=notes, gpu=1))
@@ -184,64 +155,3 @@ def test_broken_cards_are_not_given() -> None:
 def test_capacity_without_allocatable_is_all_usable() -> None:
     bare = Node.from_object({"metadata": {"name": "n1"}, "status": {"capacity": {GPU: "2"}}})
     placed(FitEnv([bare]), pod_with_limits(gpu=2))
-
-
-# admission and extraction
-
-
-def test_admission_changes_nothing() -> None:
-    env = FitEnv([])
-    manifest = pod_with_limits(gpu=2)
-    assert env.admit(manifest).pod == manifest
-    draft = PodDraft(manifest)
-    assert WHOLE.admit(draft.containers[0], draft, NO_DEVICES) is True
-    zero = PodDraft(pod_with_limits(gpu=0))
-    assert WHOLE.admit(zero.containers[0], zero, NO_DEVICES) is False
-
-
-@pytest.mark.parametrize(
-    ("limits", "requests", "count"), [("2", None, 2), (None, "3", 3), ("2", "3", 2), ("2k", None, 2000)]
-)
-def test_the_count_is_read_from_limits_else_from_requests(limits: str | None, requests: str | None, count: int) -> None:
-    made = container(requests={GPU: requests} if requests else None, **({GPU: limits} if limits else {}))
-    (item,) = Pod.from_object(pod("p", made)).containers
-    assert WHOLE.request(item) == Request(count, FixedMemory(65536), 100)
-
-
-def test_no_lock_no_lists_no_handshake() -> None:
-    assert WHOLE.lock is None
-    assert (WHOLE.keys.use_uuid, WHOLE.keys.nouse_uuid, WHOLE.registration.handshake) == ((), (), "")
-    assert [key.name for key in WHOLE.quota_keys()] == [f"limits.{GPU}"]
-
-
-def test_an_empty_name_switches_a_half_off() -> None:
-    assert list(configured("metax: {resourceVCountName: a.b/s}")) == ["Metax-SGPU"]
-    assert list(configured("metax: {resourceCountName: a.b/g}")) == ["Metax-GPU"]
-    assert (
-        list(configured("metax: {resourceCountName: '', resourceVCoreName: a.b/c, resourceVMemoryName: a.b/m}")) == []
-    )
-
-
-@given(
-    st.integers(1, 6), st.integers(0, 6), st.lists(st.tuples(st.booleans(), st.integers(0, 3)), min_size=1, max_size=8)
-)
-def test_no_card_is_given_twice_nor_more_cards_than_are_whole(
-    cards: int, usable: int, pods: list[tuple[bool, int]]
-) -> None:
-    status = {"capacity": {GPU: str(cards)}, "allocatable": {GPU: str(min(usable, cards))}}
-    env = FitEnv([Node.from_object({"metadata": {"name": "n1"}, "status": status})])
-    taken: set[str] = set()
-    for number, (twice, count) in enumerate(pods):
-        containers = [one("a", gpu=count), one("b", gpu=1)][: 1 + twice]
-        manifest = pod(f"p{number}", *containers)
-        wanted = count + twice
-        if wanted == 0:
-            continue
-        found = env.place(manifest)
-        room = min(usable, cards) - len(taken)
-        assert isinstance(found, dict) is (wanted > room)
-        if not isinstance(found, dict):
-            given = [uuid for row in cards_of(found, GPU_ALLOCATED) for uuid in row]
-            assert len(set(given)) == len(given) == wanted
-            assert taken.isdisjoint(given)
-            taken |= set(given)
