@@ -131,7 +131,7 @@ def test_9_two_containers() -> None:
     ("vmemory", "mebibytes"), [("4", 4096), ("2048Mi", 2048), ("4G", 3814), ("1.5Gi", 1536), (None, 65536)]
 )
 def test_10_units(vmemory: str | None, mebibytes: int) -> None:
-    amounts = {} if vmemory is None else {"vmemory": vmemory}
+    amounts: JSON = {} if vmemory is None else {"vmemory": vmemory}
     found = placed(FitEnv([sgpu_node(g("GPU-A"))]), pod_with_limits(vcore=50, **amounts))
     assert found.annotations[SGPU_ALLOCATED] == f"GPU-A,Metax-SGPU,{mebibytes},50:;"
 
@@ -156,7 +156,7 @@ def test_the_plugins_encoding_has_init_containers_first_empty_slots_and_no_zeros
 
 def test_a_pod_is_told_of_the_vendor_it_uses_only_and_scored_by_it_only() -> None:
     """A node with both kinds: HAMi adds 2000 for the tables to a pod that asks for shared cards."""
-    both = gpu_node(2, losses={"1": 0}).annotations | sgpu_node(g("A")).annotations
+    both = {**gpu_node(2, losses={"1": 0}).annotations, **sgpu_node(g("A")).annotations}
     env = FitEnv([read_node("n1", capacity={GPU: 2}, **both)])
     shared = placed(env, pod_with_limits("s", vcore=10, vmemory=1), keep=False)
     assert (shared.score, GPU_ALLOCATED in shared.annotations) == (0, False)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 from builders import container, read_node
 
@@ -22,7 +20,7 @@ from hami_webhook.devices.vendors.metax.sgpu import read_memory
 from hami_webhook.kube.objects import Pod
 from hami_webhook.scheduling.fit import read_pod_request
 
-from .fit_env import CHART, FitEnv, configured, pod
+from .fit_env import CHART, JSON, FitEnv, configured, pod
 from .metaxes import (
     APP_CLASS,
     OFFLINE,
@@ -40,9 +38,9 @@ from .metaxes import (
 
 SHARED = CHART["Metax-SGPU"]
 SAMPLE = (
-    '[{"uuid":"GPU-a16ac188-0592-5c8f-2b6e-8bd8e7a604a9","bdf":"0000:0a:00.0","model":"MXC500","totalDevCount":16,'
-    '"totalCompute":100,"totalVRam":65536,"availableDevCount":6,"availableCompute":50,"availableVRam":32768,"numa":0,'
-    '"healthy":true,"qosPolicy":"best-effort","linkZone":1}]'
+    '[{"uuid":"GPU-a16a","bdf":"0000:0a:00.0","model":"MXC500","totalDevCount":16,"totalCompute":100,"totalVRam":65536,'
+    '"availableDevCount":6,"availableCompute":50,"availableVRam":32768,"numa":0,"healthy":true,'
+    '"qosPolicy":"best-effort","linkZone":1}'
 )
 QOS_MESSAGE = f"{QOS} must be set one of [best-effort, fixed-share, burst-share]"
 CLASS_MESSAGE = f"{APP_CLASS} must be set one of [online, offline]"
@@ -58,47 +56,26 @@ def test_topology_awareness_is_a_boolean_or_its_text(written: str, aware: bool) 
     assert getattr(vendors["Metax-SGPU"], "topology_aware", None) is aware
 
 
-def test_names_are_the_configured_ones() -> None:
-    vendors = configured("metax: {resourceVCountName: a.b/s, resourceVCoreName: a.b/c, resourceVMemoryName: a.b/m}")
-    vendor = vendors["Metax-SGPU"]
-    assert vendor.resource_names == ("a.b/s", "a.b/m", "a.b/c")
-    (item,) = Pod.from_object(pod(**{"a.b/s": 1, "a.b/c": 5, "a.b/m": 2})).containers
-    assert vendor.request(item) == Request(1, FixedMemory(2048), 5)
-    few = configured("metax: {resourceVCountName: a.b/s}")["Metax-SGPU"]
-    assert few.request(item) == Request(1, ShareOfCard(100), 100)
-    assert [key.name for key in few.quota_keys()] == ["limits.a.b/s"]
+def test_without_names_of_its_memory_and_cores_a_card_is_given_whole() -> None:
+    vendor = configured("metax: {resourceVCountName: a.b/s}")["Metax-SGPU"]
+    limits: JSON = {"a.b/s": 1, VCORE: 5, VMEMORY: 2}
+    (item,) = Pod.from_object(pod("p", container(**limits))).containers
+    assert vendor.request(item) == Request(1, ShareOfCard(100), 100)
 
 
 # registration
 
 
-def test_the_sample_is_read() -> None:
-    inventory = SHARED.inventory(read_node(**{REGISTER: SAMPLE}))
-    assert inventory is not None
-    assert inventory.devices == (
-        Device(
-            vendor="Metax-SGPU",
-            uuid="GPU-a16ac188-0592-5c8f-2b6e-8bd8e7a604a9",
-            index=0,
-            slots=16,
-            memory=65536,
-            cores=100,
-            type="Metax-SGPU",
-            numa=0,
-            healthy=True,
-            extra=SgpuCard("best-effort", 1),
-        ),
-    )
-
-
 def test_what_is_missing_has_its_default_and_the_index_is_the_position() -> None:
-    inventory = SHARED.inventory(
-        read_node(**{REGISTER: '[{"uuid":"a"},{"uuid":"b","numa":-1,"linkZone":-1,"index":7}]'})
-    )
+    rest = '{"uuid":"a"},{"uuid":"b","numa":-1,"linkZone":-1,"index":7}]'
+    inventory = SHARED.inventory(read_node(**{REGISTER: f"{SAMPLE},{rest}"}))
     assert inventory is not None
-    first, second = inventory.devices
-    assert first == Device("Metax-SGPU", "a", 0, 0, 0, 0, "Metax-SGPU", 0, healthy=False, extra=SgpuCard("", 0))
-    assert (second.index, second.numa, second.extra) == (1, -1, SgpuCard("", 0))
+    key = "Metax-SGPU"
+    assert inventory.devices == (
+        Device(key, "GPU-a16a", 0, 16, 65536, 100, key, 0, healthy=True, extra=SgpuCard("best-effort", 1)),
+        Device(key, "a", 1, 0, 0, 0, key, 0, healthy=False, extra=SgpuCard("", 0)),
+        Device(key, "b", 2, 0, 0, 0, key, -1, healthy=False, extra=SgpuCard("", 0)),
+    )
 
 
 @pytest.mark.parametrize("text", ['[{"id":"a"}]', '[{"uuid":"a","qosPolicy":1}]', '[{"uuid":"a","linkZone":"1"}]'])
@@ -110,7 +87,7 @@ def test_what_cannot_be_read_is_no_card_at_all(text: str) -> None:
 # admission
 
 
-def admitted(manifest: dict[str, Any]) -> dict[str, str] | str:
+def admitted(manifest: JSON) -> dict[str, str] | str:
     """The annotations admission leaves, or its message."""
     found = FitEnv([]).admit(manifest)
     return found.message if found.pod is None else found.pod["metadata"]["annotations"]
@@ -149,7 +126,7 @@ def test_every_container_is_looked_at_init_containers_too() -> None:
 @pytest.mark.parametrize(
     "amounts", [{"vcore": 50, "vmemory": 4}, {"sgpu": 0, "vcore": 50}, {}], ids=["no count", "count 0", "nothing"]
 )
-def test_a_container_that_asks_for_no_card_is_left_alone(amounts: dict[str, object]) -> None:
+def test_a_container_that_asks_for_no_card_is_left_alone(amounts: JSON) -> None:
     assert admitted(pod("p", one(**amounts), annotations={QOS: "nonsense"})) == {QOS: "nonsense"}
 
 
@@ -165,9 +142,9 @@ def test_what_was_not_mutated_is_refused_all_the_same(notes: dict[str, str]) -> 
 
 
 def test_limits_and_requests_are_never_rewritten() -> None:
-    made = container(requests={SGPU: 1}, **{SGPU: 1, VMEMORY: "2048Mi", VCORE: 10})
-    found = FitEnv([]).admit(pod("p", made))
-    assert (found.limits(), found.requests()) == ({SGPU: "1", VMEMORY: "2048Mi", VCORE: "10"}, {SGPU: "1"})
+    limits: JSON = {SGPU: "1", VMEMORY: "2048Mi", VCORE: "10"}
+    found = FitEnv([]).admit(pod("p", container(requests={SGPU: 1}, **limits)))
+    assert (found.limits(), found.requests()) == (limits, {SGPU: "1"})
 
 
 def test_more_cores_than_a_card_has_are_admitted_with_a_warning_and_fit_no_card() -> None:
@@ -194,7 +171,7 @@ def test_more_cores_than_a_card_has_are_admitted_with_a_warning_and_fit_no_card(
         ({SGPU: 0, VMEMORY: 4}, None),
     ],
 )
-def test_a_container_becomes_a_request(limits: dict[str, object], request_: Request | None) -> None:
+def test_a_container_becomes_a_request(limits: JSON, request_: Request | None) -> None:
     (item,) = Pod.from_object(pod("p", container(**limits))).containers
     assert SHARED.request(item) == request_
 
