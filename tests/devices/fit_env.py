@@ -152,6 +152,12 @@ class FitEnv:
         debits = charge_of(bound, self.vendors, self.state, NOW).amounts
         return Placed(best.fit.node, best.score, notes, debits)
 
+    def placed(self, manifest: JSON, *, admit: bool = True, keep: bool = True) -> Placed:
+        """As `place`, for a pod that fits."""
+        found = self.place(manifest, admit=admit, keep=keep)
+        assert isinstance(found, Placed), found
+        return found
+
     def outcome(self, manifest: JSON, vendor: str) -> str:
         """What is written of the vendor's devices when the pod is placed, under both keys alike; or the refusal's text.
 

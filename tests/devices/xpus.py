@@ -8,10 +8,9 @@ from typing import Any
 
 from builders import container, read_node
 
-from hami_webhook.kube.objects import Node, Pod
-from hami_webhook.quota.pricing import Charge, charge_of
+from hami_webhook.kube.objects import Node
 
-from .fit_env import JSON, NOW, FitEnv, Placed, pod
+from .fit_env import JSON, FitEnv, Placed, pod
 
 XPU, VXPU, MEM = "kunlunxin.com/xpu", "kunlunxin.com/vxpu", "kunlunxin.com/vxpu-memory"
 USE, NOUSE = "hami.io/use-xpu-uuid", "hami.io/no-use-xpu-uuid"
@@ -53,12 +52,14 @@ def server(name: str = "n1", *, xpus: object = 0, cards: Iterable[JSON] | None =
     return read_node(name, capacity={XPU: xpus} if xpus else {}, **annotations)
 
 
-def vxpu_server(name: str = "n1", count: int = 8) -> Node:
-    return server(name, cards=[card(index) for index in range(count)])
+def whole(count: int = 1, name: str = "main") -> JSON:
+    limits: JSON = {XPU: count}
+    return container(name, **limits)
 
 
-def slices(count: int, memory: int | None = None, name: str = "main", **fields: Any) -> JSON:
-    return container(name, **{VXPU: count}, **({} if memory is None else {MEM: memory}), **fields)
+def slices(count: int, memory: object = None, name: str = "main") -> JSON:
+    limits: JSON = {VXPU: count, **({} if memory is None else {MEM: memory})}
+    return container(name, **limits)
 
 
 def with_limits(*containers: JSON, name: str = "p", **annotations: str) -> JSON:
@@ -68,17 +69,21 @@ def with_limits(*containers: JSON, name: str = "p", **annotations: str) -> JSON:
 def use_whole(env: FitEnv, indices: Iterable[int], name: str = "n1") -> FitEnv:
     """Let a pod take each of these whole cards."""
     for index in indices:
-        taker = with_limits(container(**{XPU: 1}), name=f"on-{name}-{index}", **{USE: ids([index], name)})
-        assert isinstance(env.place(taker), Placed)
+        env.placed(with_limits(whole(), name=f"on-{name}-{index}", **{USE: ids([index], name)}))
     return env
 
 
-def use_slices(env: FitEnv, sizes: Mapping[int, tuple[int, int]]) -> FitEnv:
-    """Let a pod take each slice: by card index how many, and of how many MiB."""
-    for index, (count, size) in sizes.items():
+def whole_cards(*used: int) -> FitEnv:
+    """Eight whole cards, of which these are used."""
+    return use_whole(FitEnv([server(xpus=8)]), used)
+
+
+def vxpus(sizes: Mapping[int, tuple[int, int]] | None = None) -> FitEnv:
+    """Eight vXPU cards, of which slices are taken: by card index how many, and of how many MiB."""
+    env = FitEnv([server(cards=[card(index) for index in range(8)])])
+    for index, (count, size) in (sizes or {}).items():
         for n in range(count):
-            placed = env.place(with_limits(slices(1, size), name=f"on-{index}-{n}", **{USE: kl(index)}))
-            assert isinstance(placed, Placed), placed
+            env.placed(with_limits(slices(1, size), name=f"on-{index}-{n}", **{USE: kl(index)}))
     return env
 
 
@@ -93,8 +98,3 @@ def chosen(result: Placed | dict[str, str]) -> list[int] | str:
 
 def entry(index: int, size: int) -> str:
     return f"{kl(index)},XPU,{size},{size * 100 // WHOLE}:"
-
-
-def charge(env: FitEnv, manifest: JSON) -> Charge:
-    """What a waiting pod is charged, or a placed one."""
-    return charge_of(Pod.from_object(manifest), env.vendors, env.state, NOW)
