@@ -82,14 +82,20 @@ class Admitted:
     warnings: Sequence[str] = ()
     message: str = ""
 
-    def limits(self, index: int = 0) -> JSON:
+    @property
+    def patched(self) -> JSON:
+        """Of one that isn't refused."""
         assert self.pod is not None, self.message
-        found: JSON = self.pod["spec"]["containers"][index]["resources"].get("limits", {})
-        return found
+        return self.pod
+
+    def limits(self, index: int = 0) -> JSON:
+        return self._resources(index).get("limits", {})
 
     def requests(self, index: int = 0) -> JSON:
-        assert self.pod is not None, self.message
-        found: JSON = self.pod["spec"]["containers"][index]["resources"].get("requests", {})
+        return self._resources(index).get("requests", {})
+
+    def _resources(self, index: int) -> dict[str, JSON]:
+        found: dict[str, JSON] = self.patched["spec"]["containers"][index]["resources"]
         return found
 
 
@@ -134,9 +140,7 @@ class FitEnv:
     def place(self, manifest: JSON, *, admit: bool = True, keep: bool = True) -> Placed | dict[str, str]:
         """Admit and place a pod: where it went, or by node why not. With `keep` it stays there."""
         if admit:
-            admitted = self.admit(manifest)
-            assert admitted.pod is not None, admitted.message
-            manifest = admitted.pod
+            manifest = self.admit(manifest).patched
         incoming = Pod.from_object(manifest)
         ask = read_pod_request(incoming, self.vendors, self.policies.card)
         assert ask is not None, "the pod asks for nothing"
@@ -158,12 +162,12 @@ class FitEnv:
         assert isinstance(found, Placed), found
         return found
 
-    def outcome(self, manifest: JSON, vendor: str) -> str:
+    def outcome(self, manifest: JSON, vendor: str, *, keep: bool = True) -> str:
         """What is written of the vendor's devices when the pod is placed, under both keys alike; or the refusal's text.
 
         For one node.
         """
-        placed = self.place(manifest)
+        placed = self.place(manifest, keep=keep)
         if isinstance(placed, dict):
             (why,) = placed.values()
             return why
@@ -174,9 +178,8 @@ class FitEnv:
 
     def waiting(self, manifest: JSON) -> Mapping[str, int]:
         """What a pod is charged from its admission until it is placed."""
-        admitted = self.admit(manifest)
-        assert admitted.pod is not None, admitted.message
-        return waiting_charge(Pod.from_object(admitted.pod), self.vendors, self.state).amounts
+        incoming = Pod.from_object(self.admit(manifest).patched)
+        return waiting_charge(incoming, self.vendors, self.state).amounts
 
     def used(self, vendor: str, uuid: str, name: str = "n1") -> tuple[int, int, int]:
         """Slots, MiB and cores that are taken of a card."""

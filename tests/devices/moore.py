@@ -8,14 +8,14 @@ from builders import container, read_node
 
 from hami_webhook.kube.objects import Node
 
-from .fit_env import CHART, JSON, Admitted, FitEnv, Placed
+from .fit_env import CHART, JSON, Admitted, FitEnv
 
 VGPU, MEM, CORE = "mthreads.com/vgpu", "mthreads.com/sgpu-memory", "mthreads.com/sgpu-core"
 NAMES = {"n": VGPU, "mem": MEM, "core": CORE}
 ALLOCATED, REQUESTED = "hami.io/mthreads-vgpu-devices-allocated", "mthreads.com/request-gpu-num"
 VENDOR = CHART["Mthreads"]
 LIST = "sGPU memory request value is invalid, valid values are [2, 4, 8, 16, 32, 64, 96]"
-BINPACK, MUTEX = ({"hami.io/gpu-scheduler-policy": text} for text in ("binpack", "mutex"))
+BINPACK = {"hami.io/gpu-scheduler-policy": "binpack"}
 
 
 def mt_node(core: object = 32, memory: object = 192, name: str = "mt-1") -> Node:
@@ -32,13 +32,9 @@ def env(*nodes: Node, **rest: Any) -> FitEnv:
     return FitEnv(nodes or [mt_node()], **rest)
 
 
-def placed(where: FitEnv, manifest: JSON, **rest: bool) -> str:
+def placed(where: FitEnv, manifest: JSON) -> str:
     """The record that placement writes, or the refusal's text."""
-    result = where.place(manifest, **rest)
-    if isinstance(result, Placed):
-        return result.annotations[ALLOCATED]
-    (why,) = result.values()
-    return why
+    return where.outcome(manifest, "Mthreads")
 
 
 def admitted(manifest: JSON) -> Admitted:

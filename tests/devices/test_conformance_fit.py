@@ -125,13 +125,7 @@ def refused(taken: Taken, wrong: Collection[str]) -> str:
     closed = frozenset(usage) if "sick" in wrong else frozenset()
     view = NodeView(taken.view.node, taken.view.inventories, usage, closed)
     hard = {each.name: 0 for each in taken.case.vendor.quota_keys()} if "quota" in wrong else None
-    return str(fitted(taken.case, view, admitted(taken, taken.manifest(notes=notes)), hard))
-
-
-def admitted(taken: Taken, manifest: JSON) -> JSON:
-    found = taken.env().admit(manifest)
-    assert found.pod is not None, found.message
-    return found.pod
+    return str(fitted(taken.case, view, taken.env().admit(taken.manifest(notes=notes)).patched, hard))
 
 
 @every_first
@@ -157,7 +151,7 @@ def test_a_card_that_has_just_enough_left_is_given(taken: Taken) -> None:
         for card in taken.cards
     }
     view = NodeView(taken.view.node, taken.view.inventories, usage)
-    assert fitted(taken.case, view, admitted(taken, taken.manifest())) == taken.got
+    assert fitted(taken.case, view, taken.env().admit(taken.manifest()).patched) == taken.got
 
 
 @pytest.mark.parametrize("key", ["BI-V150", "DCU", "Iluvatar", "MLU", "Metax-SGPU", "Mthreads", "NVIDIA"])
@@ -167,7 +161,7 @@ def test_compute_that_is_all_reserved_serves_nobody_and_all_of_it_nobody_beside_
     def outcome(cores: int, used: int) -> str:
         usage = {(key, card.uuid): Usage(1, 0, card.cores - used) for card in taken.cards}
         view = NodeView(taken.view.node, taken.view.inventories, usage)
-        manifest = admitted(taken, taken.manifest(limits=taken.limits | {taken.case.vendor.core_name: cores}))
+        manifest = taken.env().admit(taken.manifest(limits=taken.limits | {taken.case.vendor.core_name: cores})).patched
         found = fitted(taken.case, view, manifest)
         return found.partition(" ")[2] if isinstance(found, str) else "fits"
 
@@ -183,7 +177,7 @@ def test_of_two_pods_on_one_node_the_policy_says_which_card(taken: Taken) -> Non
     chosen = {}
     for policy in ("binpack", "spread", "mutex"):
         env = taken.env()
-        assert isinstance(env.place(taken.manifest("first")), Placed)
+        env.placed(taken.manifest("first"))
         second = env.place(taken.manifest("second", notes={POLICY: policy}))
         chosen[policy] = [] if isinstance(second, dict) else uuids_of(case, second)
     first = [device.uuid for device in taken.got]
@@ -243,8 +237,7 @@ def test_an_allow_list_that_names_nothing_allows_nothing(case: Case) -> None:
 @every_vendor
 def test_a_quota_of_what_a_placement_costs_is_enough_and_less_is_not(case: Case) -> None:
     for taken in served(case):
-        free = taken.env().place(taken.manifest())
-        assert isinstance(free, Placed)
+        free = taken.env().placed(taken.manifest())
         waiting = taken.env().waiting(taken.manifest())
         if case.key != "Mthreads":  # where a whole card is charged as one of 48 GiB until it is known which
             assert all(amount <= free.debits.get(key, 0) for key, amount in waiting.items())
@@ -285,7 +278,7 @@ def test_what_is_written_of_each_container_is_read_back(case: Case) -> None:
     """Init containers first, and nothing for those without cards."""
     for taken in served(case):
         one = container(**taken.limits)
-        manifest = admitted(taken, pod("p", container(), one, init=[one], annotations=dict(taken.notes)))
+        manifest = taken.env().admit(pod("p", container(), one, init=[one], annotations=dict(taken.notes))).patched
         request = read_pod_request(pod_of(manifest), case.vendors, "spread")
         assert request is not None
         found = fit_pod(taken.view, request, case.vendors, None)
@@ -309,8 +302,7 @@ def test_what_is_written_of_each_container_is_read_back(case: Case) -> None:
 def test_no_card_is_oversold_no_quota_exceeded_and_all_is_given_back(taken: Taken, data: st.DataObject) -> None:
     """Pod after pod, of several containers of all kinds; some of them end before the next comes."""
     case = taken.case
-    first = taken.env().place(taken.manifest())
-    assert isinstance(first, Placed)
+    first = taken.env().placed(taken.manifest())
     key, amount = data.draw(st.sampled_from(sorted(first.debits.items())), "quota key")
     most = data.draw(st.none() | st.integers(1, 4 * amount), "quota")
     env = case.env(hard={} if most is None else {key: most})

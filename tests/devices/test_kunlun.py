@@ -61,9 +61,7 @@ def test_a_repeated_index_is_told_and_only_its_first_card_used() -> None:
 def test_memory_is_aligned_in_limits_and_requests(written: object, aligned: int, init: bool) -> None:
     incoming = slices(1, written, "asks")
     manifest = pod("p", container("other", cpu=1), init=[incoming]) if init else with_limits(incoming)
-    admitted = FitEnv([]).admit(manifest).pod
-    assert admitted is not None
-    (found,) = admitted["spec"]["initContainers" if init else "containers"]
+    (found,) = FitEnv([]).admit(manifest).patched["spec"]["initContainers" if init else "containers"]
     assert found["resources"] == {"limits": {VXPU: "1", MEM: str(aligned)}, "requests": {MEM: str(aligned)}}
 
 

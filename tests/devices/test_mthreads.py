@@ -1,93 +1,28 @@
-"""Moore Threads: names, nodes and admission (docs/spec/mthreads.md#2 to #5)."""
+"""Moore Threads: nodes, admission and requests (docs/spec/mthreads.md#3, #5 and #6)."""
+
+from __future__ import annotations
 
 import pytest
-from builders import read_node
 
-from hami_webhook.devices.model import RegistrationError
+from hami_webhook.devices.model import FixedMemory, Request, ShareOfCard, WholeCard
+from hami_webhook.kube.objects import Container, ContainerKind
 
-from .fit_env import NOW, FitEnv, Placed, configured, pod
-from .moore import (
-    ALLOCATED,
-    CORE,
-    LIST,
-    MEM,
-    REQUESTED,
-    VENDOR,
-    VGPU,
-    admitted,
-    env,
-    mt_node,
-    placed,
-    short,
-    with_limits,
-)
-
-# 2: names and config
-
-
-def test_names_keys_and_units():
-    assert VENDOR.resource_names == (VGPU, MEM, CORE)
-    assert VENDOR.lock is None
-    assert VENDOR.keys.owned == (
-        ALLOCATED,
-        "mthreads.com/gpu-index",
-        "mthreads.com/predicate-node",
-        "mthreads.com/predicate-time",
-    )
-    assert (VENDOR.keys.use_uuid, VENDOR.keys.nouse_uuid) == (
-        ("mthreads.ai/use-gpuuuid",),
-        ("mthreads.ai/nouse-gpuuuid",),
-    )
-    assert [(q.name, q.factor) for q in VENDOR.quota_keys()] == [
-        (f"limits.{VGPU}", 1),
-        (f"limits.{MEM}", 512),
-        (f"limits.{CORE}", 1),
-    ]
-
-
-def test_a_section_whose_count_has_no_name_makes_no_backend():
-    assert not configured(f"mthreads: {{resourceMemoryName: {MEM}, resourceCoreName: {CORE}}}")
-
-
-def test_configured_names_count():
-    vendors = configured("mthreads: {resourceCountName: a.b/n, resourceMemoryName: a.b/m, resourceCoreName: a.b/c}")
-    where = FitEnv([read_node("n1", capacity={"a.b/c": 16, "a.b/m": 96})], vendors)
-    assert where.admit(pod(**{"a.b/n": 0})).message == "a.b/n must be greater than 0"
-    assert where.admit(pod(**{"a.b/n": 1})).limits() == {"a.b/n": "1", "a.b/m": "96", "a.b/c": "16"}
-
+from .fit_env import JSON, Placed, pod
+from .moore import CORE, LIST, MEM, NAMES, REQUESTED, VENDOR, VGPU, admitted, env, mt_node, short, with_limits
 
 # 3: nodes
 
 
-@pytest.mark.parametrize(
-    ("core", "memory", "count", "each"),
-    [
-        *((core, "768", 8, 49152) for core in (128, "128")),
-        (1, 1, 1, 8192),
-        (17, 5, 2, 2409),
-        (32, 128, 2, 32768),
-        (16, None, 1, 0),
-        *((core, 768, 0, 0) for core in (0, None, "1500m")),
-    ],
-)
-def test_devices_come_from_capacity(core, memory, count, each):
-    capacity = {key: value for key, value in ((CORE, core), (MEM, memory)) if value is not None}
-    found = VENDOR.inventory(read_node("mt-1", capacity=capacity))
-    devices = found.devices if found else ()
-    assert [(d.uuid, d.index) for d in devices] == [(f"mt-1-mthreads-{i}", i) for i in range(count)]
-    for d in devices:
-        assert (d.slots, d.memory, d.cores, d.type, d.numa, d.healthy) == (100, each, 16, "Mthreads", 0, True)
-
-
-def test_a_capacity_no_node_can_have_is_refused():
-    with pytest.raises(RegistrationError):
-        VENDOR.inventory(mt_node(core=10**18))
-
-
-def test_devices_are_gone_with_the_capacity():
-    where = env()
-    where.state.set_node(mt_node(core=0), NOW)
-    assert placed(where, pod("p", with_limits(n=1))) == "node unregistered"
+@pytest.mark.parametrize(("core", "memory", "count", "each"), [(128, 768, 8, 49152), (17, 5, 2, 2409)])
+def test_a_card_has_sixteen_core_groups_and_its_share_of_the_memory(
+    core: int, memory: int, count: int, each: int
+) -> None:
+    found = VENDOR.inventory(mt_node(core, memory))
+    assert found is not None
+    assert [(d.uuid, d.index) for d in found.devices] == [(f"mt-1-mthreads-{i}", i) for i in range(count)]
+    assert {(d.slots, d.memory, d.cores, d.type, d.numa, d.healthy) for d in found.devices} == {
+        (100, each, 16, "Mthreads", 0, True)
+    }
 
 
 # 5: admission
@@ -111,14 +46,9 @@ ADMISSION = [  # rules 3 to 6: limits, requests; limits and requests after
 
 
 @pytest.mark.parametrize(("limits", "requests", "after", "requested"), ADMISSION)
-def test_whole_cards_are_written_as_what_they_have(limits, requests, after, requested):
+def test_whole_cards_are_written_as_what_they_have(limits: JSON, requests: JSON, after: JSON, requested: JSON) -> None:
     found = admitted(pod("p", with_limits(requests=requests, **limits)))
     assert (short(found.limits()), short(found.requests())) == (after, requested)
-
-
-def test_init_containers_are_admitted_too():
-    found = admitted(pod("p", with_limits(), init=[with_limits("prep", n=1)]))
-    assert short(found.pod["spec"]["initContainers"][0]["resources"]["limits"]) == {"n": "1", **WHOLE}
 
 
 @pytest.mark.parametrize(
@@ -132,13 +62,8 @@ def test_init_containers_are_admitted_too():
         ({"mem": 3}, {"n": 1}, LIST),
     ],
 )
-def test_hamis_own_refusals(limits, requests, message):
+def test_hamis_own_refusals(limits: JSON, requests: JSON, message: str) -> None:
     assert admitted(pod("p", with_limits(requests=requests, **limits))).message == message
-
-
-def test_amounts_without_a_count_are_checked_but_not_asked():
-    assert "invalid" in admitted(pod("p", with_limits(mem=-1))).message
-    assert admitted(pod("p", with_limits(mem=3))).message == ""
 
 
 @pytest.mark.parametrize(
@@ -154,15 +79,17 @@ def test_amounts_without_a_count_are_checked_but_not_asked():
         ((2, 3), None, "3"),
     ],
 )
-def test_the_number_of_cards_is_told_by_admission_alone(counts, given, after):
+def test_the_number_of_cards_is_told_by_admission_alone(
+    counts: tuple[int, ...], given: str | None, after: str | None
+) -> None:
     notes = {} if given is None else {REQUESTED: given}
     found = admitted(pod("p", *(with_limits(f"c{i}", n=n) for i, n in enumerate(counts)), annotations=notes))
-    assert found.pod["metadata"].get("annotations", {}).get(REQUESTED) == after
+    assert found.patched["metadata"].get("annotations", {}).get(REQUESTED) == after
 
 
-def test_a_pod_of_others_keeps_the_annotation():
-    found = admitted(pod("p", with_limits(mem=4), annotations={REQUESTED: "2"}))
-    assert found.pod["metadata"]["annotations"] == {REQUESTED: "2"}
+def test_a_pod_of_others_keeps_the_annotation() -> None:
+    manifest = pod("p", with_limits(mem=4), annotations={REQUESTED: "2"})
+    assert admitted(manifest).pod == manifest
 
 
 SEVERAL, ALONE = "several cards are given whole", f"without a limit of {MEM} the card is given whole"
@@ -181,13 +108,10 @@ SEVERAL, ALONE = "several cards are given whole", f"without a limit of {MEM} the
         ({"n": 1, "mem": 32}, {}, [f"no compute is reserved without {CORE}"]),
     ],
 )
-def test_what_is_hardly_meant_is_told(limits, requests, reported):
+def test_what_is_hardly_meant_is_told(limits: JSON, requests: JSON, reported: list[str]) -> None:
     first = admitted(pod("p", with_limits(requests=requests, **limits)))
     assert list(first.warnings) == [f"container main: {text}" for text in reported]
-    assert admitted(first.pod).warnings == [f"container main: {text}" for text in reported if "reserved" in text]
-
-
-NEVER = "no node will fit"
+    assert admitted(first.patched).warnings == [f"container main: {text}" for text in reported if "reserved" in text]
 
 
 @pytest.mark.parametrize(
@@ -206,20 +130,46 @@ NEVER = "no node will fit"
         ((1,), ("1", 2), True),
     ],
 )
-def test_a_pod_that_can_never_be_placed_is_told_so_and_never_is(apps, inits, warned):
+def test_a_pod_that_can_never_be_placed_is_told_so_and_never_is(
+    apps: tuple[int, ...], inits: tuple[int | str, ...], warned: bool
+) -> None:
     """Counts by container; a text is a sidecar's."""
 
-    def made(kind, counts):
+    def made(kind: str, counts: tuple[int | str, ...]) -> list[JSON]:
+        amounts: dict[int, JSON] = {0: {}, 1: {"n": 1, "mem": 4}}
         return [
-            with_limits(
-                f"{kind}{i}", sidecar=isinstance(n, str), **({"n": n} if n == 0 or int(n) > 1 else {"n": n, "mem": 4})
-            )
-            if int(n)
-            else with_limits(f"{kind}{i}")
+            with_limits(f"{kind}{i}", sidecar=isinstance(n, str), **amounts.get(int(n), {"n": n}))
             for i, n in enumerate(counts)
         ]
 
     manifest = pod("p", *made("a", apps), init=made("i", inits))
     where = env(mt_node(160, 960))
-    assert any(NEVER in text for text in where.admit(manifest).warnings) is warned
+    assert any("no node will fit" in text for text in where.admit(manifest).warnings) is warned
     assert isinstance(where.place(manifest), Placed) is not warned
+
+
+# 6: requests
+
+
+@pytest.mark.parametrize(
+    ("limits", "requests", "expected"),
+    [
+        ({"n": 1, "mem": 32, "core": 8}, {}, Request(1, FixedMemory(16384), 8)),
+        ({"n": 1, "mem": 96, "core": 16}, {}, Request(1, WholeCard(stated=49152), 16)),
+        ({"n": 1, "mem": 96, "core": 15}, {}, Request(1, FixedMemory(49152), 15)),
+        ({"n": 1, "mem": 64, "core": 16}, {}, Request(1, FixedMemory(32768), 16)),
+        ({"n": 1, "mem": 32}, {}, Request(1, FixedMemory(16384), 0)),
+        ({"n": 1, "mem": 2, "core": 250}, {}, Request(1, FixedMemory(1024), 100)),
+        ({"n": 1}, {}, Request(1, ShareOfCard(100), 0)),
+        ({"n": 1, "mem": 0, "core": 3}, {}, Request(1, ShareOfCard(100), 3)),
+        ({"n": 2, "mem": 192, "core": 32}, {}, Request(2, WholeCard(stated=49152), 16)),
+        ({"n": 2}, {}, Request(2, WholeCard(), 16)),
+        ({"n": 2, "mem": 3}, {}, Request(2, WholeCard(stated=768), 16)),
+        ({}, {"n": 1, "mem": 4, "core": 2}, Request(1, FixedMemory(2048), 2)),
+        ({"n": 0, "mem": 4}, {}, None),
+        ({"mem": 4, "core": 2}, {}, None),
+    ],
+)
+def test_what_a_container_asks(limits: JSON, requests: JSON, expected: Request | None) -> None:
+    named = ({NAMES[key]: value for key, value in given.items()} for given in (limits, requests))
+    assert VENDOR.request(Container("main", ContainerKind.APP, *named)) == expected
