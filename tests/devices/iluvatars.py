@@ -9,7 +9,7 @@ from builders import container, read_node
 from hami_webhook.devices.model import Request
 from hami_webhook.kube.objects import Container, ContainerKind, Node
 
-from .fit_env import JSON, FitEnv, Placed, configured
+from .fit_env import JSON, FitEnv, configured
 
 VGPU, VMEM, VCORE = "iluvatar.ai/BI-V150-vgpu", "iluvatar.ai/BI-V150.vMem", "iluvatar.ai/BI-V150.vCore"
 OLD, OLD_MEM, OLD_CORE = "iluvatar.ai/vgpu", "iluvatar.ai/vcuda-memory", "iluvatar.ai/vcuda-core"
@@ -36,24 +36,17 @@ def old_node(core: object = 200, memory: object = 256, name: str = "old-1") -> N
 def with_limits(name: str = "main", *, old: bool = False, requests: JSON | None = None, **amounts: object) -> JSON:
     """A container with limits (and requests) under the short names of AMOUNTS."""
     names = OLD_AMOUNTS if old else AMOUNTS
-    return container(
-        name,
-        requests={names[key]: value for key, value in (requests or {}).items()},
-        **{names[key]: value for key, value in amounts.items()},
-    )
+    limits: JSON = {names[key]: value for key, value in amounts.items()}
+    return container(name, requests={names[key]: value for key, value in (requests or {}).items()}, **limits)
 
 
 def env(*nodes: Node, **rest: Any) -> FitEnv:
     return FitEnv(nodes or [chip_node()], BOTH, **rest)
 
 
-def placed(where: FitEnv, manifest: JSON, key: str = ALLOCATED, **rest: bool) -> str:
+def where_it_goes(where: FitEnv, manifest: JSON) -> str:
     """The record that placement writes, or the refusal's text."""
-    result = where.place(manifest, **rest)
-    if isinstance(result, Placed):
-        return result.annotations[key]
-    (why,) = result.values()
-    return why
+    return where.outcome(manifest, "BI-V150")
 
 
 def extracted(old: bool, limits: JSON, requests: JSON) -> Request | None:
@@ -61,4 +54,4 @@ def extracted(old: bool, limits: JSON, requests: JSON) -> Request | None:
     vendor = BOTH["Iluvatar" if old else "BI-V150"]
     names = OLD_AMOUNTS if old else AMOUNTS
     written = [{names[key]: value for key, value in given.items()} for given in (limits, requests)]
-    return vendor.request(Container("main", ContainerKind.APP, *written))
+    return vendor.request(Container("main", ContainerKind.APP, written[0], written[1]))

@@ -279,6 +279,8 @@ def test_an_amount_that_cant_be_meant_is_refused_with_what_would_be_right(
         amounts = BAD_AMOUNTS - OTHERWISE.get(name, set())
         if amounts and (most := re.search(r"\d+$", right)):
             amounts = {*amounts, str(int(most[0]) + 1)}
+            largest: JSON = {name: most[0]}
+            assert f"invalid {name} " not in env.admit(pod(**largest)).message
         for amount in amounts:
             written: JSON = {**({} if count is None else {case.vendor.count_name: count}), name: amount}
             bad = container(**written) if where == "limits" else container(requests=written)

@@ -1,4 +1,6 @@
-"""Iluvatar's names, nodes and admission, both families (docs/spec/iluvatar.md#2 to #5)."""
+"""Iluvatar's names, nodes, admission and requests, both families (docs/spec/iluvatar.md#2 to #6)."""
+
+from __future__ import annotations
 
 import pytest
 from builders import read_node
@@ -7,10 +9,10 @@ from hami_webhook.admission.pods import normalise
 from hami_webhook.config import ConfigError
 from hami_webhook.device_config import load_device_config
 from hami_webhook.devices.device_lister import NO_DEVICES
-from hami_webhook.devices.lock_annotations import COMMON_LOCK
+from hami_webhook.devices.model import FixedMemory, Request, ShareOfCard, WholeCard
 from hami_webhook.kube.draft import PodDraft
 
-from .fit_env import CHART, NOW, FitEnv, Placed, configured, pod
+from .fit_env import CHART, JSON, Admitted, FitEnv, configured, pod
 from .iluvatars import (
     AMOUNTS,
     BOTH,
@@ -21,71 +23,37 @@ from .iluvatars import (
     OLD_SECTION,
     VCORE,
     VMEM,
-    A,
     chip_node,
     env,
-    old_node,
+    extracted,
     with_limits,
 )
 
 # 2: names and config
 
 
-@pytest.mark.parametrize("chip", ["MR-V100", "MR-V50", "BI-V150", "BI-V100"])
-def test_the_charts_four_chips_are_backends_with_keys_of_their_common_words(chip):
-    vendor = CHART[chip]
-    assert vendor.resource_names == (
-        f"iluvatar.ai/{chip}-vgpu",
-        f"iluvatar.ai/{chip}.vMem",
-        f"iluvatar.ai/{chip}.vCore",
-    )
-    assert (vendor.registration.annotation, vendor.registration.handshake) == (
-        f"hami.io/node-{chip}-register",
-        f"hami.io/node-handshake-{chip}",
-    )
-    keys = vendor.keys
-    assert keys.owned == (f"hami.io/{chip}-devices-allocated", f"hami.io/{chip}-devices-to-allocate")
-    assert (keys.use_uuid, keys.nouse_uuid) == ((f"hami.io/use-{chip}-uuid",), (f"hami.io/no-use-{chip}-uuid",))
-    assert vendor.lock is COMMON_LOCK
+def test_the_chart_has_four_chips_and_not_the_old_family() -> None:
+    assert [chip for chip in CHART if "iluvatar.ai" in CHART[chip].count_name] == [
+        "BI-V100",
+        "BI-V150",
+        "MR-V100",
+        "MR-V50",
+    ]
 
 
-def test_the_chart_has_no_old_family_and_its_section_alone_makes_one():
-    assert "Iluvatar" not in CHART
-    assert list(configured(OLD_SECTION)) == ["Iluvatar"]
-    vendor = BOTH["Iluvatar"]
-    assert vendor.resource_names == (OLD, OLD_MEM, OLD_CORE)
-    assert set(vendor.keys.owned) == {
-        "hami.io/iluvatar-vgpu-devices-to-allocate",
-        "hami.io/iluvatar-vgpu-devices-allocated",
-        "iluvatar.ai/gpu-assigned",
-        "iluvatar.ai/predicate-time",
-    }
-    assert (vendor.keys.use_uuid, vendor.keys.nouse_uuid) == (
-        ("iluvatar.ai/use-gpuuuid",),
-        ("iluvatar.ai/nouse-gpuuuid",),
-    )
-    assert vendor.lock is None
-
-
-def test_a_backend_whose_count_has_no_name_is_absent():
-    only_memory = f"resourceMemoryName: {VMEM}, resourceCoreName: {VCORE}"
-    assert not configured(f"iluvatars: [{{commonWord: BI-V150, {only_memory}}}]")
-    assert not configured(f"iluvatar: {{{only_memory}}}")
-
-
-def test_a_name_may_not_be_used_by_both_sections():
+def test_a_name_may_not_be_used_by_both_sections() -> None:
     text = f"iluvatars: [{{commonWord: BI-V150, resourceCountName: {OLD}}}]\n{OLD_SECTION}"
     with pytest.raises(ConfigError, match="can't be used by both sections"):
         load_device_config(text, "test")
 
 
-def test_newer_gpu_managers_names_go_to_the_old_section():
+def test_newer_gpu_managers_names_go_to_the_old_section() -> None:
     vendors = configured(
         f"iluvatar: {{resourceCountName: my.org/ilu, resourceMemoryName: {VMEM}, resourceCoreName: {VCORE}}}"
     )
     where = FitEnv([read_node("n1", capacity={VCORE: 100, VMEM: 128})], vendors=vendors)
-    result = where.place(pod(**{"my.org/ilu": 1, VMEM: 64}))
-    assert isinstance(result, Placed)
+    limits: JSON = {"my.org/ilu": 1, VMEM: 64}
+    result = where.placed(pod(**limits))
     assert result.annotations["iluvatar.ai/predicate-gpu-idx-0"] == "0"
 
 
@@ -108,66 +76,30 @@ def test_newer_gpu_managers_names_go_to_the_old_section():
             '[{"id":"a","index":4,"count":2,"devmem":5,"devcore":100,"type":"BI-V150S","health":true}]',
             [("a", 4, 2, 5, 100, 0, True)],
         ),
-        (":", None),
-        ("[]", None),
     ],
 )
-def test_a_chips_register_annotation_is_read_whatever_the_type_says(text, cards):
+def test_a_chips_register_annotation_is_read_whatever_the_type_says(text: str, cards: list[tuple[object, ...]]) -> None:
     found = BOTH["BI-V150"].inventory(chip_node(text))
-    read = found and [(d.uuid, d.index, d.slots, d.memory, d.cores, d.numa, d.healthy) for d in found.devices]
-    assert read == cards
-    assert not found or {d.vendor for d in found.devices} == {"BI-V150"}
+    assert found is not None
+    assert [(d.uuid, d.index, d.slots, d.memory, d.cores, d.numa, d.healthy) for d in found.devices] == cards
+    assert {d.vendor for d in found.devices} == {"BI-V150"}
 
 
-def test_a_card_of_another_type_serves_and_other_chips_cards_dont():
-    where = FitEnv([read_node("n", **{"hami.io/node-BI-V150-register": A.replace("BI-V150", "odd")})])
-    assert isinstance(where.place(pod("p", with_limits(n=1))), Placed)
-    assert where.place(pod(**{"iluvatar.ai/BI-V100-vgpu": 1})) == {"n": "NodeInsufficientDevice"}
-
-
-@pytest.mark.parametrize(
-    ("core", "memory", "count", "each"),
-    [
-        (1600, 2048, 16, 32768),
-        ("1600", "2048", 16, 32768),
-        (200, 256, 2, 32768),
-        (250, 257, 3, 26316),
-        (1, 1, 1, 25600),
-        (100, None, 1, 0),
-        ("1500m", 256, 0, 0),
-        (0, 256, 0, 0),
-        (None, 256, 0, 0),
-    ],
-)
-def test_old_devices_come_from_capacity(core, memory, count, each):
-    capacity = {key: value for key, value in ((OLD_CORE, core), (OLD_MEM, memory)) if value is not None}
-    found = BOTH["Iluvatar"].inventory(read_node("g7", capacity=capacity))
-    devices = found.devices if found else ()
-    assert [d.uuid for d in devices] == [f"g7-iluvatar-{i}" for i in range(count)]
-    assert [d.index for d in devices] == list(range(count))
-    for d in devices:
-        assert (d.slots, d.memory, d.cores, d.type, d.numa, d.healthy) == (100, each, 100, "Iluvatar", 0, True)
-
-
-def test_old_devices_are_gone_with_the_capacity():
-    where = env(old_node())
-    where.state.set_node(old_node(core=0), NOW)
-    assert where.place(pod("p", with_limits(old=True, n=1))) == {"old-1": "node unregistered"}
+def test_a_card_of_the_old_family_has_a_hundred_cores_and_its_share_of_the_memory() -> None:
+    found = BOTH["Iluvatar"].inventory(read_node("g7", capacity={OLD_CORE: 250, OLD_MEM: 257}))
+    assert found is not None
+    assert [(d.uuid, d.index) for d in found.devices] == [(f"g7-iluvatar-{i}", i) for i in range(3)]
+    assert {(d.slots, d.memory, d.cores, d.type, d.numa, d.healthy) for d in found.devices} == {
+        (100, 26316, 100, "Iluvatar", 0, True)
+    }
 
 
 # 5: admission
 
 
-@pytest.mark.parametrize(("amounts", "memory"), [({"mem": 8388607}, 8388607), ({"mem": 0}, 0), ({"core": 0}, None)])
-def test_the_largest_and_smallest_amounts_are_let_in(amounts, memory):
-    admitted = env().admit(pod("p", with_limits(n=1, **amounts)))
-    assert admitted.message == ""
-    assert admitted.limits().get(VMEM) == (None if memory is None else str(memory))
-
-
-def env_of(admitted, index=0):
-    assert admitted.pod is not None, admitted.message
-    return admitted.pod["spec"]["containers"][index].get("env", [])
+def env_of(admitted: Admitted) -> list[JSON]:
+    found: list[JSON] = admitted.patched["spec"]["containers"][0].get("env", [])
+    return found
 
 
 @pytest.mark.parametrize(
@@ -182,7 +114,9 @@ def env_of(admitted, index=0):
         (True, {"n": 2, "core": 1}, {"n": 2, "core": 1}, {"n": "2", "core": "200"}, {"n": "2", "core": "200"}),
     ],
 )
-def test_several_cards_get_all_their_cores(old, limits, requests, after, requested):
+def test_several_cards_get_all_their_cores(
+    old: bool, limits: JSON, requests: JSON, after: JSON, requested: JSON
+) -> None:
     names = OLD_AMOUNTS if old else AMOUNTS
     admitted = env().admit(pod("p", with_limits(old=old, requests=requests, **limits)))
     assert admitted.limits() == {names[key]: value for key, value in after.items()}
@@ -205,22 +139,25 @@ def test_several_cards_get_all_their_cores(old, limits, requests, after, request
         (True, {"n": 1}, None, []),
     ],
 )
-def test_the_runtime_is_told_the_containers_name(old, limits, given, after):
+def test_the_runtime_is_told_the_containers_name(
+    old: bool, limits: JSON, given: list[JSON] | None, after: list[JSON]
+) -> None:
     incoming = with_limits(old=old, **limits)
     if given is not None:
         incoming["env"] = given
     assert env_of(env().admit(pod("p", incoming))) == after
 
 
-def test_init_containers_are_told_theirs_and_a_nameless_one_nothing():
+def test_init_containers_are_told_theirs_and_a_nameless_one_nothing() -> None:
     nameless = with_limits("", n=1)
     admitted = env().admit(pod("p", nameless, init=[with_limits("prep", n=1)]))
     assert env_of(admitted) == []
-    assert admitted.pod["spec"]["initContainers"][0]["env"] == [{"name": "SOL_CONTINER_NAME", "value": "prep"}]
+    assert admitted.patched["spec"]["initContainers"][0]["env"] == [{"name": "SOL_CONTINER_NAME", "value": "prep"}]
 
 
 @pytest.mark.parametrize(("limits", "asked"), [({"n": 1}, True), ({"n": 0}, True), ({"mem": 8}, False), ({}, False)])
-def test_a_count_in_limits_asks_even_where_it_is_0(limits, asked):
+def test_a_count_in_limits_asks_even_where_it_is_0(limits: JSON, asked: bool) -> None:
+    requests: JSON
     for requests in ({}, {"n": 1}):
         draft = PodDraft(pod("p", with_limits(requests=requests, **limits)))
         assert bool(normalise(draft, BOTH, NO_DEVICES)) is asked
@@ -242,13 +179,36 @@ WARNINGS = [
 
 @pytest.mark.parametrize("old", [False, True])
 @pytest.mark.parametrize(("limits", "reported"), WARNINGS)
-def test_what_is_hardly_meant_is_told_once(old, limits, reported):
+def test_what_is_hardly_meant_is_told_once(old: bool, limits: JSON, reported: list[str]) -> None:
     names = OLD_AMOUNTS if old else AMOUNTS
     first = env().admit(pod("p", with_limits(old=old, **limits)))
     assert list(first.warnings) == ["container main: " + text.format_map(names) for text in reported]
 
 
-def test_gpu_manager_knows_no_init_containers():
+def test_gpu_manager_knows_no_init_containers() -> None:
     reported = env().admit(pod("p", with_limits(old=True, n=1), init=[with_limits("prep", old=True, n=1)])).warnings
     assert [("container prep" in text, "gpu-manager" in text) for text in reported] == [(True, True)]
     assert env().admit(pod("p", with_limits(n=1), init=[with_limits("prep", n=1)])).warnings == []
+
+
+# 6: requests
+
+
+@pytest.mark.parametrize("old", [False, True])
+@pytest.mark.parametrize(
+    ("limits", "requests", "expected"),
+    [
+        ({"n": 1, "mem": 64, "core": 50}, {}, Request(1, FixedMemory(16384), 50)),
+        ({"n": 1}, {}, Request(1, ShareOfCard(100), 0)),
+        ({"n": 1, "mem": 0}, {}, Request(1, ShareOfCard(100), 0)),
+        ({"n": 1, "core": 250}, {}, Request(1, ShareOfCard(100), 100)),
+        ({}, {"n": 1, "mem": 4, "core": 5}, Request(1, FixedMemory(1024), 5)),
+        ({"n": 1, "mem": 8}, {"n": 3, "mem": 4, "core": 5}, Request(1, FixedMemory(2048), 5)),
+        ({"n": 2}, {}, Request(2, WholeCard(), 100)),
+        ({"n": 2, "mem": 64, "core": 200}, {}, Request(2, WholeCard(16384), 100)),
+        ({"n": 0, "mem": 64}, {}, None),
+        ({"mem": 64, "core": 5}, {}, None),
+    ],
+)
+def test_what_a_container_asks(old: bool, limits: JSON, requests: JSON, expected: Request | None) -> None:
+    assert extracted(old, limits, requests) == expected

@@ -79,7 +79,7 @@ def by_rule(
     """The set that the rules choose, None for none."""
     sets = combinations(sorted(fitting), count)
     ranked = [(place, cards) for cards in sets if (place := rank(cards, fitting, shared, sliced=sliced)) is not None]
-    return min(ranked)[1] if ranked else None  # type: ignore[type-var]  # places of one count have parts of one type
+    return min(ranked)[1] if ranked else None
 
 
 @pytest.mark.parametrize("sliced", [False, True])

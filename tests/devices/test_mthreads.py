@@ -171,5 +171,5 @@ def test_a_pod_that_can_never_be_placed_is_told_so_and_never_is(
     ],
 )
 def test_what_a_container_asks(limits: JSON, requests: JSON, expected: Request | None) -> None:
-    named = ({NAMES[key]: value for key, value in given.items()} for given in (limits, requests))
-    assert VENDOR.request(Container("main", ContainerKind.APP, *named)) == expected
+    named = [{NAMES[key]: value for key, value in given.items()} for given in (limits, requests)]
+    assert VENDOR.request(Container("main", ContainerKind.APP, named[0], named[1])) == expected
