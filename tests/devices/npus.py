@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from typing import Any
 
 from builders import read_node
 
+from hami_webhook.devices.model import Inventory
 from hami_webhook.devices.reasons import Rejection
 from hami_webhook.devices.registry import Vendors
 from hami_webhook.kube.objects import Node, Pod
@@ -15,10 +17,18 @@ from hami_webhook.scheduling.fit import fit_pod, read_pod_request
 from . import fit_env
 
 JSON = dict[str, Any]
-B3, B4, B41, A, C, P = "Ascend910B3", "Ascend910B4", "Ascend910B4-1", "Ascend910A", "Ascend910C", "Ascend310P"
-MEMORY = {B3: 65536, B4: 32768, B41: 65536, A: 32768, C: 65536, P: 21527, "Ascend910B2": 65536}
-CORES = {B3: 20, B4: 20, B41: 20, A: 30, C: 20, P: 8, "Ascend910B2": 24}
-SLOTS = {B3: 4, B4: 4, B41: 4, A: 15, C: 4, P: 7, "Ascend910B2": 8}
+A, B2, B3, B4 = "Ascend910A", "Ascend910B2", "Ascend910B3", "Ascend910B4"
+B41, C, P = "Ascend910B4-1", "Ascend910C", "Ascend310P"
+CHIPS = {
+    A: (15, 32768, 30),
+    B2: (8, 65536, 24),
+    B3: (4, 65536, 20),
+    B4: (4, 32768, 20),
+    B41: (4, 65536, 20),
+    C: (4, 65536, 20),
+    P: (7, 21527, 8),
+}
+"""The slots, MiB and cores that the device plugin registers."""
 MODE = "huawei.com/vnpu-mode"
 SOFT = {MODE: "hami-core"}
 POLICY = "hami.io/gpu-scheduler-policy"
@@ -27,22 +37,36 @@ POLICY = "hami.io/gpu-scheduler-policy"
 def npus(number: int, word: str = B3, /, groups: list[Any] | None = None, **fields: Any) -> list[JSON]:
     """`NPU-0`, `NPU-1`, … as the device plugin registers them: zeros left out; `groups` are their NetworkIDs."""
     made = []
+    slots, memory, cores = CHIPS[word]
     for index in range(number):
-        record: JSON = {"id": f"NPU-{index}", "index": index, "count": SLOTS[word], "devmem": MEMORY[word]}
-        record |= {"devcore": CORES[word], "type": word, "health": True}
+        record: JSON = {"id": f"NPU-{index}", "index": index, "count": slots, "devmem": memory}
+        record |= {"devcore": cores, "type": word, "health": True}
         if groups is not None and groups[index] is not None:
             record["custominfo"] = {"NetworkID": groups[index]}
         made.append({key: value for key, value in (record | fields).items() if value not in (0, False)})
     return made
 
 
-def node(cards: list[JSON] | int = 1, word: str = B3, name: str = "n1", soft: bool | None = None, **more: str) -> Node:
+def node(
+    cards: list[JSON] | int = 1,
+    word: str = B3,
+    name: str = "n1",
+    soft: bool | None = None,
+    notes: Mapping[str, str] | None = None,
+) -> Node:
     """A node with these NPUs, or with so many; `soft` is what it says of soft mode, nothing by default."""
     listed = npus(cards, word) if isinstance(cards, int) else cards
-    notes = {f"hami.io/node-register-{word}": json.dumps(listed), **more}
+    annotations = {f"hami.io/node-register-{word}": json.dumps(listed), **(notes or {})}
     if soft is not None:
-        notes["hami-vnpu-core"] = "true" if soft else "false"
-    return read_node(name, capacity={f"huawei.com/{word}": 4}, **notes)
+        annotations["hami-vnpu-core"] = "true" if soft else "false"
+    return read_node(name, capacity={f"huawei.com/{word}": 4}, **annotations)
+
+
+def registered(on: Node, word: str = B3, vendors: Vendors = fit_env.CHART) -> Inventory:
+    """What a chip reads of a node that has some."""
+    found = vendors[word].inventory(on)
+    assert found is not None
+    return found
 
 
 def with_limits(count: object = 1, memory: object = None, core: object = None, word: str = B3) -> JSON:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
 from builders import container
@@ -10,26 +11,24 @@ from builders import container
 from hami_webhook.kube.objects import Pod
 from hami_webhook.quota.pricing import waiting_charge
 
-from .fit_env import CHART, FitEnv, Placed, pod
+from .fit_env import CHART, JSON, FitEnv, Placed, pod
 from .npus import B3, SOFT, C, P, chips, node, npus, with_limits
 
 COUNT, MEMORY, CORE = (f"limits.huawei.com/{B3}{end}" for end in ("", "-memory", "-core"))
 
 
-def placed(env: FitEnv, *args, name="p", **limits) -> Placed:
-    result = env.place(pod(name, *args, **limits))
-    assert isinstance(result, Placed), result
-    return result
+def placed(env: FitEnv, *containers: JSON, name: str = "p", notes: JSON | None = None, **limits: object) -> Placed:
+    return env.placed(pod(name, *containers, annotations=notes, **limits))
 
 
-def chosen(result, word=B3) -> str:
+def chosen(result: Placed | dict[str, str], word: str = B3) -> str:
     """The NPUs in the order chosen, or the refusals."""
     if isinstance(result, dict):
         return ", ".join(result.values())
     return " ".join(entry["UUID"] for entry in json.loads(result.annotations[f"huawei.com/{word}"]))
 
 
-def test_1_a_slice():
+def test_1_a_slice() -> None:
     env = FitEnv([node(1)])
     admitted = env.admit(pod(**with_limits(1, 10000)))
     assert admitted.limits() == with_limits("1", "16384")
@@ -47,7 +46,7 @@ def test_1_a_slice():
     assert result.debits == {COUNT: 1, MEMORY: 16384}
 
 
-def test_2_too_big_for_a_template():
+def test_2_too_big_for_a_template() -> None:
     env = FitEnv([node(1)])
     assert env.admit(pod(**with_limits(1, 40000))).limits() == with_limits("1", "65536")
     result = placed(env, **with_limits(1, 40000))
@@ -59,7 +58,7 @@ def test_2_too_big_for_a_template():
     assert "16Gi" in refused.message
 
 
-def test_3_310p():
+def test_3_310p() -> None:
     env = FitEnv([node(3, P)])
     assert env.admit(pod(**with_limits(1, 13000, word=P))).limits() == with_limits("1", "21527", word=P)
     two = placed(env, **with_limits(2, 20000, word=P))
@@ -73,12 +72,12 @@ def test_3_310p():
     assert "huawei.com/Ascend310P-memory 24577 is invalid" in env.admit(pod(**with_limits(1, 24577, word=P))).message
 
 
-def test_4_two_slices():
+def test_4_two_slices() -> None:
     env = FitEnv([node(2, soft=True)])
     refused = env.admit(pod(**with_limits(2, 16384)))
     assert "vNPU not supported for multiple devices" in refused.message
     assert "container main" in refused.message
-    result = placed(env, annotations=SOFT, **with_limits(2, 16384))
+    result = placed(env, notes=SOFT, **with_limits(2, 16384))
     assert result.annotations["hami.io/Ascend910B3-devices-allocated"] == (
         "NPU-1,Ascend910B3,16384,0:NPU-0,Ascend910B3,16384,0:;"
     )
@@ -87,13 +86,13 @@ def test_4_two_slices():
     )
 
 
-def test_5_soft_mode():
+def test_5_soft_mode() -> None:
     cards = npus(1, devcore=100)
     env = FitEnv([node(cards, soft=True)])
-    placed(env, name="first", annotations=SOFT, **with_limits(1, 20000, 70))
+    placed(env, name="first", notes=SOFT, **with_limits(1, 20000, 70))
     more = pod("more", annotations=SOFT, **with_limits(1, 28672, 40))
     assert env.place(more) == {"n1": "1/1 CardInsufficientCore"}
-    result = placed(env, name="less", annotations=SOFT, **with_limits(1, 28672, 30))
+    result = placed(env, name="less", notes=SOFT, **with_limits(1, 28672, 30))
     assert result.annotations["huawei.com/Ascend910B3"] == '[{"UUID":"NPU-0","memory":28672,"core":30}]'
     assert result.annotations["hami.io/Ascend910B3-devices-allocated"] == "NPU-0,Ascend910B3,28672,30:;"
     assert result.debits == {COUNT: 1, MEMORY: 28672, CORE: 30}
@@ -103,14 +102,14 @@ def test_5_soft_mode():
     assert isinstance(says_nothing.place(pod(annotations=SOFT, **with_limits(1, 28672, 30))), Placed)
 
 
-def test_6_cores_without_soft_mode():
+def test_6_cores_without_soft_mode() -> None:
     refused = FitEnv([node(1)]).admit(pod(**with_limits(1, core=20)))
     assert refused.message.startswith("huawei.com/Ascend910B3-core is only supported in hami-core (soft split) mode")
     assert "container main" in refused.message
     assert "huawei.com/vnpu-mode: hami-core" in refused.message
 
 
-def test_7_super_pod():
+def test_7_super_pod() -> None:
     env = FitEnv([node(4, C)])
     # the slice goes where the walk begins, so one list puts it on index 1
     busy = {"hami.io/use-Ascend910C-uuid": "NPU-1"}
@@ -127,22 +126,21 @@ def test_7_super_pod():
     assert "container main" in refused.message
 
 
-def test_8_hccs_groups():
+def test_8_hccs_groups() -> None:
     env = FitEnv([node(npus(6, groups=[0, 0, 1, 1, 1, 1]))])
-    two = env.place(pod(**with_limits(2)), keep=False)
+    two = env.placed(pod(**with_limits(2)), keep=False)
     assert chosen(two) == "NPU-5 NPU-4"
-    five = env.place(pod(**with_limits(5)), keep=False)
+    five = env.placed(pod(**with_limits(5)), keep=False)
     assert chosen(five) == "NPU-5 NPU-4 NPU-3 NPU-2 NPU-1"
-    assert (two.score, five.score) == (10 * 2 / 2, pytest.approx(10 * 4 / 5))
+    assert [two.score, five.score] == pytest.approx([10 * 2 / 2, 10 * 4 / 5])
 
 
-def test_9_two_containers_one_card():
+def test_9_two_containers_one_card() -> None:
     env = FitEnv([node(1)])
     result = placed(env, container("a", **with_limits(1, 16384)), container("b", **with_limits(1, 16384)))
     one = "NPU-0,Ascend910B3,16384,0:;"
     assert result.annotations["hami.io/Ascend910B3-devices-allocated"] == one + one
-    usage = env.state.view("n1").used(B3, "NPU-0")
-    assert (usage.slots, usage.memory) == (2, 32768)
+    assert env.used(B3, "NPU-0") == (2, 32768, 0)
     assert result.debits == {COUNT: 2, MEMORY: 32768}
     env.remove("p")
     only_b = placed(env, container("a"), container("b", **with_limits(1, 16384)))
@@ -150,11 +148,11 @@ def test_9_two_containers_one_card():
     assert len(json.loads(only_b.annotations["huawei.com/Ascend910B3"])) == 1
 
 
-def test_10_uuid_lists():
+def test_10_uuid_lists() -> None:
     env = FitEnv([node(2)])
     use, no_use = "hami.io/use-Ascend910B3-uuid", "hami.io/no-use-Ascend910B3-uuid"
 
-    def under(**annotations):
+    def under(**annotations: str) -> str:
         return chosen(env.place(pod(annotations=annotations, **with_limits(1)), keep=False))
 
     assert under(**{use: "NPU-0, NPU-9"}) == "NPU-0"
@@ -168,30 +166,23 @@ def test_10_uuid_lists():
 # quota (10)
 
 
-def charge(env: FitEnv, manifest) -> dict[str, int]:
-    """What a pod is charged while it waits."""
-    return dict(waiting_charge(Pod.from_object(env.admit(manifest).pod), CHART, env.state).amounts)
-
-
-def test_the_quota_example_charges_what_admission_wrote():
+def test_the_quota_example_charges_what_admission_wrote() -> None:
     env = FitEnv([node(2, soft=True)])
-    a, b, c = pod(**with_limits(1, 10000)), pod(**with_limits(1)), pod(**with_limits(2))
-    d = pod(annotations=SOFT, **with_limits(2, 8000, 20))
-    assert charge(env, a) == {COUNT: 1, MEMORY: 16384}
-    assert charge(env, b) == {COUNT: 1, MEMORY: 65536}
-    assert charge(env, c) == {COUNT: 2, MEMORY: 131072}
-    assert charge(env, d) == {COUNT: 2, MEMORY: 16000, CORE: 40}
-    assert env.place(d).debits == {COUNT: 2, MEMORY: 16000, CORE: 40}
-    assert charge(FitEnv([]), pod(**with_limits(1, word=P))) == {
+    assert env.waiting(pod(**with_limits(1, 10000))) == {COUNT: 1, MEMORY: 16384}
+    assert env.waiting(pod(**with_limits(1))) == {COUNT: 1, MEMORY: 65536}
+    assert env.waiting(pod(**with_limits(2))) == {COUNT: 2, MEMORY: 131072}
+    soft = pod(annotations=SOFT, **with_limits(2, 8000, 20))
+    assert env.waiting(soft) == env.placed(soft).debits == {COUNT: 2, MEMORY: 16000, CORE: 40}
+    assert FitEnv([]).waiting(pod(**with_limits(1, word=P))) == {
         "limits.huawei.com/Ascend310P": 1,
         "limits.huawei.com/Ascend310P-memory": 21527,
     }
 
 
-def test_a_pod_that_admission_did_not_see_is_charged_what_the_driver_carves():
+def test_a_pod_that_admission_did_not_see_is_charged_what_the_driver_carves() -> None:
     env = FitEnv([node(1, P)])
 
-    def unseen(**limits):
+    def unseen(**limits: Any) -> dict[str, int]:
         return dict(waiting_charge(Pod.from_object(pod(**limits)), CHART, env.state).amounts)
 
     key = "limits.huawei.com/Ascend310P-memory"
@@ -199,6 +190,6 @@ def test_a_pod_that_admission_did_not_see_is_charged_what_the_driver_carves():
     assert unseen(**with_limits(1, 13000, word=P))[key] == 21527
     assert unseen(**with_limits(1, 30000, word=P))[key] == 30000
     assert unseen(**with_limits(1, word=P))[key] == 21527, "the floor: the smallest card"
-    whole = env.place(pod(**with_limits(1, word=P)), admit=False)
+    whole = env.placed(pod(**with_limits(1, word=P)), admit=False)
     assert whole.debits[key] == 21527
     assert whole.annotations["huawei.com/Ascend310P"] == '[{"UUID":"NPU-0","memory":21527}]'
