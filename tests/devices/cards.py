@@ -8,11 +8,14 @@ from dataclasses import dataclass
 from typing import Any
 
 import builders
-from builders import ALLOCATED, CORES, GPU, MEM, PERCENT, PRIORITY, REGISTER, SCORES, card
+from builders import ALLOCATED as ALLOCATED
+from builders import CORES, GPU, MEM, PERCENT, PRIORITY, SCORES
+from builders import REGISTER as REGISTER
+from builders import card as card
 
 from hami_webhook.devices.debit import Debit, per_vendor
 from hami_webhook.devices.device_lister import NO_DEVICES
-from hami_webhook.devices.model import Allocation, Claim, Kinds, NodeView, Request, Usage
+from hami_webhook.devices.model import Allocation, Claim, Inventory, Kinds, NodeView, Request, Usage
 from hami_webhook.devices.pod_preferences import GPU_POLICY
 from hami_webhook.devices.reasons import Rejection
 from hami_webhook.devices.registry import Vendors
@@ -90,6 +93,13 @@ def annotated(**annotations: str) -> Node:
     keys = {"register": REGISTER, "handshake": HANDSHAKE, "score": SCORES}
     notes = {keys.get(key, key): value for key, value in annotations.items()}
     return builders.read_node(**notes)
+
+
+def registered(on: Node) -> Inventory:
+    """What NVIDIA reads of a node that has cards."""
+    found = nvidia().inventory(on)
+    assert found is not None
+    return found
 
 
 def score_records(pairs: Mapping[tuple[str, str], Any]) -> list[JSON]:

@@ -335,6 +335,9 @@ def requesting(age: int) -> str:
     return f"Requesting_{datetime.fromtimestamp(NOW - age, UTC):%Y-%m-%d %H:%M:%S}"
 
 
+NO_TIMES = ("", "yesterday", "2025-1-21 12:00:00", "2025-13-21 12:00:00", "2025-11-21T12:00:00Z")
+
+
 @pytest.mark.parametrize(
     ("text", "allocatable", "health"),
     [
@@ -343,7 +346,9 @@ def requesting(age: int) -> str:
         ("Reported 2026-01-01 00:00:05.1 +0800 CST m=+1.5", 0, Health(healthy=True, request_handshake=True)),
         ("Deleted_2026-01-10 04:06:57", 0, Health(healthy=True, request_handshake=True)),
         ("Requesting", 0, Health(healthy=True)),
-        ("Requesting_yesterday", 0, Health(healthy=True)),
+        *((f"Requesting_{text}", 0, Health(healthy=True)) for text in NO_TIMES),
+        (requesting(-500), 0, Health(healthy=True, until=NOW + 60)),
+        (requesting(59), "1.5", Health(healthy=True, until=NOW + 1)),
         (requesting(0), 0, Health(healthy=True, until=NOW + 60)),
         (requesting(59), 0, Health(healthy=True, until=NOW + 1)),
         (requesting(60), 0, Health(healthy=False)),
@@ -355,7 +360,7 @@ def requesting(age: int) -> str:
     "case", [case for case in CASES if PLUGINS.get(case.key, ("", ""))[1]], ids=lambda case: case.key
 )
 def test_a_silent_plugin_takes_its_cards_away_unless_some_are_allocatable(
-    case: Case, text: str | None, allocatable: int, health: Health
+    case: Case, text: str | None, allocatable: object, health: Health
 ) -> None:
     notes = {PLUGINS[case.key][1]: text} if text else {}
     assert case.vendor.health(read_node(capacity={case.vendor.count_name: allocatable}, **notes), NOW, UTC) == health

@@ -1,12 +1,15 @@
-"""The worked examples of docs/spec/nvidia.md#14, each under its own number, and the documents' score table."""
+"""The worked examples of docs/spec/nvidia.md#14, each under its own number."""
 
-import json
+from __future__ import annotations
+
+from typing import Any
 
 import pytest
 
 from hami_webhook.devices.model import NodeView
 from hami_webhook.devices.reasons import Rejection
 from hami_webhook.devices.vendors.nvidia.mig import decode_allocations
+from hami_webhook.kube.objects import Node, Pod
 from hami_webhook.scheduling.fit import NodeFit, fit_pod
 from hami_webhook.scheduling.scoring import ScoredNode, node_score, ranked
 
@@ -46,7 +49,7 @@ TABLE = {
 BOTH_SPELLINGS = pytest.mark.parametrize("spell", [int, str])
 
 
-def test_1_a_whole_card_goes_to_the_last_card_then_to_the_first_then_nowhere():
+def test_1_a_whole_card_goes_to_the_last_card_then_to_the_first_then_nowhere() -> None:
     incoming, _ = admitted(raw_pod(one()))
     assert incoming.containers[0].limits == {"nvidia.com/gpu": 1, "nvidia.com/gpucores": "100"}
     idle = view(A_AND_B)
@@ -60,7 +63,7 @@ def test_1_a_whole_card_goes_to_the_last_card_then_to_the_first_then_nowhere():
     assert record(incoming, view(single_slot, full)) == "2/2 CardTimeSlicingExhausted"
 
 
-def test_2_a_percentage_is_of_each_card_and_scores_of_unequal_cards_are_compared_exactly():
+def test_2_a_percentage_is_of_each_card_and_scores_of_unequal_cards_are_compared_exactly() -> None:
     on = view(node(card("GPU-a", devmem=24576), card("GPU-b")))
     incoming = pod(container(gpu=2, percent=50, cores=30))
     assert record(incoming, on) == "GPU-b,NVIDIA,20480,30:GPU-a,NVIDIA,12288,30:;"
@@ -73,7 +76,7 @@ def four_cards(spell: type) -> NodeView:
 
 
 @BOTH_SPELLINGS
-def test_3_topology_on_four_cards(spell: type):
+def test_3_topology_on_four_cards(spell: type) -> None:
     on = four_cards(spell)
     assert chosen(pod(one(mem=1024), policy="topology-aware"), on) == "gpu1"
     pair = pod(container(gpu=2, mem=1024), policy="topology-aware")
@@ -81,22 +84,7 @@ def test_3_topology_on_four_cards(spell: type):
     assert first_allocation(placed(pair, on)).link_quality == 200
 
 
-@BOTH_SPELLINGS
-def test_the_documents_score_table_gives_one_of_the_worst_connected_cards_or_the_best_linked_pair(spell: type):
-    records = [
-        {"uuid": "gpu0", "score": {"gpu1": "100", "gpu2": "100", "gpu3": "200"}},
-        {"uuid": "gpu1", "score": {"gpu0": "100", "gpu2": "200", "gpu3": "100"}},
-        {"uuid": "gpu2", "score": {"gpu0": "100", "gpu1": "200", "gpu3": "200"}},
-        {"uuid": "gpu3", "score": {"gpu0": "200", "gpu1": "100", "gpu2": "200"}},
-    ]
-    for entry in records:
-        entry["score"] = {peer: spell(score) for peer, score in entry["score"].items()}
-    on = view(node(*(card(f"gpu{i}") for i in range(4)), scores=json.dumps(records)))
-    assert chosen(pod(one(), policy="topology-aware"), on) in ("gpu0", "gpu1")
-    assert set(chosen(pod(container(gpu=2), policy="topology-aware"), on).split()) == {"gpu2", "gpu3"}
-
-
-def best_node(incoming: cards.Pod, *views: NodeView) -> str:
+def best_node(incoming: Pod, *views: NodeView) -> str:
     asked, known = ask(incoming), cards.vendors()
     fits = []
     for on in views:
@@ -106,17 +94,17 @@ def best_node(incoming: cards.Pod, *views: NodeView) -> str:
     return ranked(fits, asked, known, "binpack")[0].fit.node
 
 
-def linked_node(name: str, count: int, score: int) -> cards.Node:
+def linked_node(name: str, count: int, score: int) -> Node:
     uuids = [f"{name}-{i}" for i in range(count)]
     return node(*map(card, uuids), name=name, scores={(x, y): score for x in uuids for y in uuids if x < y})
 
 
-def test_4_topology_takes_the_smallest_node_that_is_enough_whatever_its_links():
+def test_4_topology_takes_the_smallest_node_that_is_enough_whatever_its_links() -> None:
     pair = pod(container(gpu=2, mem=1024), policy="topology-aware")
     assert best_node(pair, view(linked_node("y", 6, 300)), view(linked_node("x", 4, 100))) == "x"
 
 
-def test_4_topology_takes_the_node_with_exactly_as_many_fitting_cards():
+def test_4_topology_takes_the_node_with_exactly_as_many_fitting_cards() -> None:
     eight, half = linked_node("a", 8, 300), linked_node("b", 8, 100)
     taken = {f"b-{i}": used(1, 40960, 100) for i in range(4)}
     four = pod(container(gpu=4, mem=1024), policy="topology-aware")
@@ -124,7 +112,7 @@ def test_4_topology_takes_the_node_with_exactly_as_many_fitting_cards():
 
 
 @pytest.mark.parametrize(("policy", "expected"), [(None, "x"), ("binpack", "y"), ("spread", "x"), ("odd", "y")])
-def test_a_node_policy_on_the_pod_itself_goes_before_the_topology_rule(policy, expected):
+def test_a_node_policy_on_the_pod_itself_goes_before_the_topology_rule(policy: str | None, expected: str) -> None:
     notes = {} if policy is None else {"hami.io/node-scheduler-policy": policy}
     pair = pod(container(gpu=2, mem=1024), policy="topology-aware", annotations=notes)
     busy = view(linked_node("y", 6, 300), {"y-0": used(1, 1, 1)})
@@ -132,12 +120,12 @@ def test_a_node_policy_on_the_pod_itself_goes_before_the_topology_rule(policy, e
 
 
 @pytest.mark.parametrize(("count", "expected"), [(1, "a"), (2, "b")])
-def test_between_nodes_of_equal_size_the_links_decide(count, expected):
+def test_between_nodes_of_equal_size_the_links_decide(count: int, expected: str) -> None:
     incoming = pod(container(gpu=count, mem=1024), policy="topology-aware")
     assert best_node(incoming, view(linked_node("b", 4, 300)), view(linked_node("a", 4, 100))) == expected
 
 
-def test_5_a_refusal_counts_each_card_under_the_first_check_it_fails():
+def test_5_a_refusal_counts_each_card_under_the_first_check_it_fails() -> None:
     on = view(
         node(*map(card, ("a", "b", "c")), card("d", health=False), cordon="c"),
         {"b": used(1, 39000)},
@@ -147,7 +135,7 @@ def test_5_a_refusal_counts_each_card_under_the_first_check_it_fails():
     )
 
 
-def test_6_init_and_app_containers_are_placed_apart_and_counted_by_their_peak():
+def test_6_init_and_app_containers_are_placed_apart_and_counted_by_their_peak() -> None:
     incoming = pod(
         init("dl", gpu=1, mem=8000),
         container("log"),
@@ -164,7 +152,7 @@ def test_6_init_and_app_containers_are_placed_apart_and_counted_by_their_peak():
 TWO_G = ("2g.10gb", 0, 2), ("2g.10gb", 2, 2)
 
 
-def test_7_mig_instances_are_booked_with_their_profile():
+def test_7_mig_instances_are_booked_with_their_profile() -> None:
     on = view(node(mig_card("GPU-m")))
     incoming = pod(container(gpu=2, mem=8000), annotations={"nvidia.com/vgpu-mode": "mig"})
     fit = placed(incoming, on)
@@ -189,18 +177,21 @@ def test_7_mig_instances_are_booked_with_their_profile():
         ((4, 35840, 98, *TWO_G, ("2g.10gb", 4, 2), ("1g.5gb", 6, 1)), 5000, "1/1 CardMigTopologyInfeasible"),
     ],
 )
-def test_7_later_mig_pods_get_the_next_place_until_none_is_left(taken, memory, answer):
+def test_7_later_mig_pods_get_the_next_place_until_none_is_left(
+    taken: tuple[Any, ...], memory: int, answer: object
+) -> None:
     on = view(node(mig_card("GPU-m")), {"GPU-m": used(*taken)})
     result = fitted(pod(one(mem=memory)), on)
     if isinstance(result, Rejection):
         assert str(result) == answer
         return
     written = decode_allocations(cards.nvidia().encode(result.rows, on.node, 0)[MIG_RECORDS])
+    assert written is not None
     instance = written[0].instance
     assert (instance.profile, instance.placement.start, instance.placement.size) == answer
 
 
-def test_8_quota_refuses_at_placement_what_a_percentage_hid_at_admission():
+def test_8_quota_refuses_at_placement_what_a_percentage_hid_at_admission() -> None:
     incoming, _ = admitted(raw_pod(one(percent=50)))
     on = view(node(card("GPU-a", devmem=24576)))
     assert record(incoming, on, room(incoming, memory=10000)) == "1/1 ResourceQuotaNotFit"
@@ -211,7 +202,7 @@ def test_8_quota_refuses_at_placement_what_a_percentage_hid_at_admission():
     ("policy", "expected"), [("numa,binpack", "3"), ("spread,numa", "2"), ("topology-aware,mutex", "2")]
 )
 @pytest.mark.parametrize("numa_bind", [{}, {"nvidia.com/numa-bind": "true"}])
-def test_9_policy_lists(policy, expected, numa_bind):
+def test_9_policy_lists(policy: str, expected: str, numa_bind: dict[str, str]) -> None:
     on = view(
         node(card("0"), card("1"), card("2", numa=1), card("3", numa=1)),
         {"3": used(1, 100, 1)},
@@ -223,7 +214,7 @@ def test_9_policy_lists(policy, expected, numa_bind):
     ("policy", "memory", "answer"),
     [("topology-aware,mutex", 1000, (3, 0)), ("topology-aware", 1000, (4, 0)), ("topology-aware", 40960, (3, 0))],
 )
-def test_9_the_candidates_are_the_cards_that_pass(policy, memory, answer):
+def test_9_the_candidates_are_the_cards_that_pass(policy: str, memory: int, answer: object) -> None:
     on = view(node(*(card(str(i)) for i in range(4))), {"3": used(1, 100, 1)})
     allocation = first_allocation(placed(pod(one(mem=memory), policy=policy), on))
     assert (allocation.candidates, allocation.link_quality) == answer

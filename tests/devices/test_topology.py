@@ -1,20 +1,26 @@
 """Topology-aware choice: the searches against brute force, and how Fit uses them (docs/spec/nvidia.md#7.6)."""
 
+from __future__ import annotations
+
 import random
+from collections.abc import Callable, Iterable, Sequence
 from itertools import combinations
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hami_webhook.devices.topology import NvLinks, best_combination, largest_groups_first, pair_sum
+from hami_webhook.devices.model import Usage
+from hami_webhook.devices.topology import NvLinks, Scores, best_combination, largest_groups_first, pair_sum
+from hami_webhook.kube.objects import Node, Pod
 
-from .cards import card, chosen, container, first_allocation, mig_card, node, one, placed, pod, record, room, used, view
+from .cards import card, chosen, container, first_allocation, mig_card, node, placed, pod, record, room, used, view
 
 BIND = {"nvidia.com/numa-bind": "true"}
 
 
-def brute_force(scores, count, admits=lambda chosen: True):
+def brute_force(scores: Scores, count: int, admits: Callable[[Sequence[int]], bool] = lambda chosen: True) -> list[int]:
     """The first enumerated of the sets with the largest sum."""
     best, best_value = [], None
     for chosen_set in combinations(range(len(scores)), count):
@@ -25,7 +31,7 @@ def brute_force(scores, count, admits=lambda chosen: True):
 
 
 @st.composite
-def tables(draw, most=10):
+def tables(draw: st.DrawFn, most: int = 10) -> list[list[int]]:
     cards = draw(st.integers(1, most))
     values = draw(
         st.sampled_from(
@@ -43,17 +49,17 @@ def tables(draw, most=10):
 
 
 @given(tables())
-def test_the_best_combination_is_that_of_brute_force_for_every_count(scores):
+def test_the_best_combination_is_that_of_brute_force_for_every_count(scores: Scores) -> None:
     for count in range(len(scores) + 2):
         assert best_combination(scores, count) == brute_force(scores, count)
 
 
 @given(tables(8), st.data())
-def test_with_a_monotone_limit_only_the_sets_within_it_compete(scores, data):
+def test_with_a_monotone_limit_only_the_sets_within_it_compete(scores: Scores, data: st.DataObject) -> None:
     costs = data.draw(st.lists(st.integers(0, 5), min_size=len(scores), max_size=len(scores)))
     limit = data.draw(st.integers(0, 15))
 
-    def within(positions):
+    def within(positions: Sequence[int]) -> bool:
         return sum(costs[p] for p in positions) <= limit
 
     for count in range(1, len(scores) + 1):
@@ -61,7 +67,7 @@ def test_with_a_monotone_limit_only_the_sets_within_it_compete(scores, data):
 
 
 @st.composite
-def linked_tables(draw, most=9):
+def linked_tables(draw: st.DrawFn, most: int = 9) -> list[list[int]]:
     """Symmetric scores of PCIe and NVLink."""
     cards = draw(st.integers(1, most))
     values = draw(st.sampled_from([(10, 110), (0, 100), (10, 20, 50, 110, 210), (-5, 99, 100), (7,)]))
@@ -71,11 +77,11 @@ def linked_tables(draw, most=9):
     return scores
 
 
-def linked_pairs(scores, cards):
+def linked_pairs(scores: Scores, cards: Iterable[int]) -> int:
     return sum(scores[x][y] >= 100 for x, y in combinations(cards, 2))
 
 
-def group_sizes(scores, cards):
+def group_sizes(scores: Scores, cards: Iterable[int]) -> list[int]:
     """The sizes of the link groups among these cards, largest first."""
     groups = [{card} for card in cards]
     for x, y in combinations(cards, 2):
@@ -86,11 +92,11 @@ def group_sizes(scores, cards):
 
 
 @given(linked_tables())
-def test_among_equal_sums_the_set_counts_that_leaves_the_most_linked_pairs(scores):
+def test_among_equal_sums_the_set_counts_that_leaves_the_most_linked_pairs(scores: Scores) -> None:
     cards = range(len(scores))
     for count in range(2, len(scores) + 1):
 
-        def value(chosen_set):
+        def value(chosen_set: Sequence[int]) -> tuple[int, object]:
             left = [card for card in cards if card not in chosen_set]
             return pair_sum(scores, chosen_set), linked_pairs(scores, left)
 
@@ -99,7 +105,9 @@ def test_among_equal_sums_the_set_counts_that_leaves_the_most_linked_pairs(score
 
 
 @given(st.lists(st.integers(1, 5), min_size=1, max_size=4), st.integers(1, 6), st.randoms(use_true_random=False))
-def test_where_the_groups_are_fully_linked_the_largest_stay_whole(sizes, count, chance):
+def test_where_the_groups_are_fully_linked_the_largest_stay_whole(
+    sizes: list[int], count: int, chance: random.Random
+) -> None:
     groups = [group for group, size in enumerate(sizes) for _ in range(size)]
     chance.shuffle(groups)
     scores = [
@@ -109,7 +117,7 @@ def test_where_the_groups_are_fully_linked_the_largest_stay_whole(sizes, count, 
     if count > len(groups):
         return
 
-    def value(chosen_set):
+    def value(chosen_set: Sequence[int]) -> tuple[int, object]:
         return pair_sum(scores, chosen_set), group_sizes(scores, [card for card in cards if card not in chosen_set])
 
     links = NvLinks(scores)
@@ -118,7 +126,7 @@ def test_where_the_groups_are_fully_linked_the_largest_stay_whole(sizes, count, 
 
 
 @given(linked_tables())
-def test_fully_linked_sets_come_first_where_they_are_required(scores):
+def test_fully_linked_sets_come_first_where_they_are_required(scores: Scores) -> None:
     links = NvLinks(scores)
     for count in range(2, len(scores) + 1):
         found = best_combination(links.weights(count, only_linked=True), count)
@@ -129,14 +137,14 @@ def test_fully_linked_sets_come_first_where_they_are_required(scores):
 
 
 @given(linked_tables())
-def test_the_single_card_is_linked_to_the_fewest_then_the_least_connected(scores):
+def test_the_single_card_is_linked_to_the_fewest_then_the_least_connected(scores: Scores) -> None:
     cards = range(len(scores))
     degrees = [sum(scores[x][y] >= 100 for y in cards if y != x) for x in cards]
     assert NvLinks(scores).single() == min(cards, key=lambda x: (degrees[x], sum(scores[x]), x))
 
 
 @given(linked_tables(), st.data())
-def test_what_is_left_are_the_other_cards_of_the_groups_that_are_broken(scores, data):
+def test_what_is_left_are_the_other_cards_of_the_groups_that_are_broken(scores: Scores, data: st.DataObject) -> None:
     positions = data.draw(st.lists(st.sampled_from(range(len(scores))), unique=True, min_size=1))
     links = NvLinks(scores)
     assert links.fully_linked(positions) is all(scores[x][y] >= 100 for x, y in combinations(positions, 2))
@@ -146,13 +154,13 @@ def test_what_is_left_are_the_other_cards_of_the_groups_that_are_broken(scores, 
 
 
 @given(linked_tables())
-def test_groups_are_the_cards_that_reach_each_other(scores):
+def test_groups_are_the_cards_that_reach_each_other(scores: Scores) -> None:
     cards = range(len(scores))
     expected = {tuple(y for y in cards if reachable(scores, x, y)) for x in cards}
     assert NvLinks(scores).groups() == sorted([*group] for group in expected if len(group) > 1)
 
 
-def reachable(scores, start, end):
+def reachable(scores: Scores, start: int, end: int) -> bool:
     seen, border = {start}, [start]
     while border:
         x = border.pop()
@@ -162,26 +170,28 @@ def reachable(scores, start, end):
     return end in seen
 
 
-def test_a_pair_is_linked_only_if_both_directions_say_so():
+def test_a_pair_is_linked_only_if_both_directions_say_so() -> None:
     assert NvLinks([[0, 100], [100, 0]]).fully_linked([0, 1])
     assert not NvLinks([[0, 100], [99, 0]]).fully_linked([0, 1])
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
 @pytest.mark.parametrize("values", [(10, 20, 110, 210, 410), range(-1000, 1000), (0,)])
-def test_eight_of_sixteen_cards_are_found_exactly(seed, values):
+def test_eight_of_sixteen_cards_are_found_exactly(seed: int, values: Sequence[int]) -> None:
     chance = random.Random(seed)
     scores = [[chance.choice(values) for _ in range(16)] for _ in range(16)]
     assert best_combination(scores, 8) == brute_force(scores, 8)
 
 
-def test_a_pair_sum_counts_each_pair_once_in_the_order_of_the_cards():
+def test_a_pair_sum_counts_each_pair_once_in_the_order_of_the_cards() -> None:
     assert pair_sum([[9, 1, 2], [50, 9, 4], [60, 70, 9]], [0, 1, 2]) == 7
 
 
 @settings(max_examples=20)
 @given(st.integers(11, 20), st.integers(1, 3), st.randoms(use_true_random=False), st.booleans())
-def test_more_cards_than_fit_into_one_integer_are_searched_exactly_too(cards, count, chance, complement):
+def test_more_cards_than_fit_into_one_integer_are_searched_exactly_too(
+    cards: int, count: int, chance: random.Random, complement: bool
+) -> None:
     values = chance.choice([(0, 1), (10, 20, 110), range(-50, 50)])
     scores = [[chance.choice(values) for _ in range(cards)] for _ in range(cards)]
     wanted = count if complement or cards > 17 else cards - count
@@ -194,7 +204,7 @@ RING = {("a", "b"): 300, ("b", "c"): 200, ("c", "d"): 100, ("a", "d"): 50}
 FOUR = node(*map(card, "abcd"), scores=RING)
 
 
-def topology(count=2, policy="topology-aware", **more):
+def topology(count: int = 2, policy: str = "topology-aware", **more: Any) -> Pod:
     notes = more.pop("annotations", None)
     return pod(container(gpu=count, mem=more.pop("mem", 1000), **more), policy=policy, annotations=notes)
 
@@ -213,37 +223,33 @@ def topology(count=2, policy="topology-aware", **more):
         (1, {"d": used(1, 40960)}, "c", 3, -200),
     ],
 )
-def test_the_choice_is_among_the_fitting_cards(count, usage, answer, candidates, quality):
+def test_the_choice_is_among_the_fitting_cards(
+    count: int, usage: dict[str, Usage], answer: str, candidates: int, quality: int
+) -> None:
     allocation = first_allocation(placed(topology(count), view(FOUR, usage)))
     assert " ".join(d.uuid for d in allocation.devices) == answer
     assert (allocation.candidates, allocation.link_quality) == (candidates, quality)
 
 
-def test_too_few_fitting_cards_fail_as_without_topology():
-    on = view(FOUR, {"a": used(1, 40960), "b": used(1, 40960), "c": used(1, 40960)})
-    assert record(topology(2), on) == "1/4 AllocatedCardsInsufficientRequest, 3/4 CardInsufficientMemory"
-    assert record(topology(5), on) == "NodeInsufficientDevice"
-
-
-def test_without_scores_everything_ties_and_the_request_is_still_placed():
+def test_without_scores_everything_ties_and_the_request_is_still_placed() -> None:
     on = view(node(*map(card, "abcd")))
     assert chosen(topology(2), on) == "d c"
     assert chosen(topology(1), on) == "d"
 
 
-def test_the_score_from_the_earlier_card_to_the_later_one_counts():
+def test_the_score_from_the_earlier_card_to_the_later_one_counts() -> None:
     scores = '[{"uuid":"a","score":{"b":900}},{"uuid":"c","score":{"b":500}},{"uuid":"b","score":{"c":-9,"a":1}}]'
     # C is c, b, a: c to b is 500, b to a is 1, c to a is missing
     assert chosen(topology(2), view(node(*map(card, "abc"), scores=scores))) == "c b"
 
 
-def test_topology_works_as_a_filter_wherever_it_stands_in_a_list():
+def test_topology_works_as_a_filter_wherever_it_stands_in_a_list() -> None:
     on = view(FOUR, {"a": used(1, 1)})
     assert chosen(topology(2, "mutex, topology-aware"), on) == "c b"
     assert chosen(topology(2, "topology-aware,binpack"), on) == "a b"
 
 
-def groups_of(*sizes, score=210):
+def groups_of(*sizes: int, score: int = 210) -> Node:
     """A node whose cards are linked in groups of these sizes."""
     names = [[f"{chr(ord('a') + group)}{i}" for i in range(size)] for group, size in enumerate(sizes)]
     pairs = dict.fromkeys(combinations([uuid for group in names for uuid in group], 2), 10)
@@ -262,13 +268,10 @@ def groups_of(*sizes, score=210):
         ((4, 2), 1, {"b1"}),
     ],
 )
-def test_the_smaller_group_is_broken_and_single_cards_come_from_outside_any_group(sizes, count, answer):
+def test_the_smaller_group_is_broken_and_single_cards_come_from_outside_any_group(
+    sizes: tuple[int, ...], count: int, answer: set[str]
+) -> None:
     assert set(chosen(topology(count), view(groups_of(*sizes))).split()) == answer
-
-
-def test_a_single_card_comes_from_outside_a_group_even_if_its_pcie_links_are_better():
-    pairs = {("a", "b"): 100, ("a", "c"): 60, ("b", "c"): 60}
-    assert chosen(topology(1), view(node(*map(card, "abc"), scores=pairs))) == "c"
 
 
 # with nvidia.com/require-nvlink
@@ -287,18 +290,20 @@ REQUIRED = {"nvidia.com/require-nvlink": "true"}
         ((1, 1), 1, "b0"),
     ],
 )
-def test_required_links_refuse_a_node_without_a_fully_linked_set(policy, sizes, count, answer):
+def test_required_links_refuse_a_node_without_a_fully_linked_set(
+    policy: str, sizes: tuple[int, ...], count: int, answer: str
+) -> None:
     assert chosen(topology(count, policy, annotations=REQUIRED), view(groups_of(*sizes))) == answer
 
 
-def test_a_fully_linked_set_is_taken_though_another_has_the_better_sum():
+def test_a_fully_linked_set_is_taken_though_another_has_the_better_sum() -> None:
     pairs = {("a", "b"): 900, ("b", "c"): 900, ("c", "d"): 100, ("b", "d"): 100}
     on = view(node(*map(card, "abcd"), scores=pairs))
     assert set(chosen(topology(3), on).split()) == {"a", "b", "c"}
     assert set(chosen(topology(3, annotations=REQUIRED), on).split()) == {"b", "c", "d"}
 
 
-def test_only_cards_that_fit_can_be_linked():
+def test_only_cards_that_fit_can_be_linked() -> None:
     on = view(groups_of(4), {"a0": used(1, 40960)})
     assert record(topology(4, annotations=REQUIRED), on) == (
         "1/4 CardInsufficientMemory, 3/4 AllocatedCardsInsufficientRequest"
@@ -307,18 +312,14 @@ def test_only_cards_that_fit_can_be_linked():
     assert record(topology(4, annotations=REQUIRED), split) == "6/8 NVLinkNotFit"
 
 
-def test_a_node_without_scores_has_no_links():
-    assert record(topology(2, annotations=REQUIRED), view(node(*map(card, "ab")))) == "2/2 NVLinkNotFit"
-
-
-def test_links_are_required_inside_the_numa_node_that_a_pod_is_bound_to():
+def test_links_are_required_inside_the_numa_node_that_a_pod_is_bound_to() -> None:
     pairs = {("a", "c"): 100, ("b", "d"): 100}
     on = view(node(card("a"), card("b"), card("c", numa=1), card("d", numa=1), scores=pairs))
     assert chosen(topology(2, annotations=REQUIRED), on) == "d b"
     assert record(topology(2, annotations={**REQUIRED, **BIND}), on) == "2/4 NVLinkNotFit"
 
 
-def test_where_only_the_quota_forbids_the_linked_cards_it_is_named():
+def test_where_only_the_quota_forbids_the_linked_cards_it_is_named() -> None:
     on = view(
         node(
             card("a", devmem=12000),
@@ -334,7 +335,7 @@ def test_where_only_the_quota_forbids_the_linked_cards_it_is_named():
 
 
 @pytest.mark.parametrize("text", ["yes", "", "tru", "2"])
-def test_a_value_that_is_no_boolean_is_refused(text):
+def test_a_value_that_is_no_boolean_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r"invalid nvidia.com/require-nvlink annotation .*: must be true or false"):
         record(topology(2, annotations={"nvidia.com/require-nvlink": text}), view(FOUR))
 
@@ -361,21 +362,23 @@ SIX = node(
         (1, {}, "e", 6),
     ],
 )
-def test_only_sets_inside_one_numa_node_compete(count, usage, answer, candidates):
+def test_only_sets_inside_one_numa_node_compete(
+    count: int, usage: dict[str, Usage], answer: str, candidates: int
+) -> None:
     allocation = first_allocation(placed(topology(count, annotations=BIND), view(SIX, usage)))
     assert " ".join(d.uuid for d in allocation.devices) == answer
     assert allocation.candidates == candidates
 
 
 @pytest.mark.parametrize("full", ["ab", "de"])
-def test_where_no_numa_node_is_large_enough_the_largest_is_what_was_collected(full):
+def test_where_no_numa_node_is_large_enough_the_largest_is_what_was_collected(full: str) -> None:
     usage = {uuid: used(1, 40960) for uuid in full}
     assert record(topology(4, annotations=BIND), view(SIX, usage)) == (
         "1/6 NumaNotFit, 2/6 CardInsufficientMemory, 3/6 AllocatedCardsInsufficientRequest"
     )
 
 
-def test_numa_first_with_topology_stays_inside_a_numa_node_if_one_is_large_enough():
+def test_numa_first_with_topology_stays_inside_a_numa_node_if_one_is_large_enough() -> None:
     assert chosen(topology(2, "numa-first,topology-aware"), view(SIX)) == "b a"
     assert set(chosen(topology(4, "numa-first,topology-aware"), view(SIX)).split()) >= {"c", "d"}
 
@@ -383,7 +386,7 @@ def test_numa_first_with_topology_stays_inside_a_numa_node_if_one_is_large_enoug
 # with a quota
 
 
-def test_sets_that_break_the_quota_are_skipped():
+def test_sets_that_break_the_quota_are_skipped() -> None:
     on = view(
         node(
             card("a", devmem=12000),
@@ -400,7 +403,7 @@ def test_sets_that_break_the_quota_are_skipped():
     assert record(incoming, on, room(incoming, memory=7999)) == "4/4 ResourceQuotaNotFit"
 
 
-def test_where_each_card_passes_alone_but_no_set_does_all_count_under_the_quota():
+def test_where_each_card_passes_alone_but_no_set_does_all_count_under_the_quota() -> None:
     incoming = topology(2)
     on = view(FOUR)
     assert record(incoming, on, room(incoming, memory=1999)) == "4/4 ResourceQuotaNotFit"
@@ -409,7 +412,7 @@ def test_where_each_card_passes_alone_but_no_set_does_all_count_under_the_quota(
     assert chosen(single, on, room(single, memory=1000)) == "d"
 
 
-def test_a_numa_node_whose_sets_break_the_quota_leaves_the_choice_to_another():
+def test_a_numa_node_whose_sets_break_the_quota_leaves_the_choice_to_another() -> None:
     on = view(
         node(
             card("a", devmem=9000),
@@ -427,7 +430,7 @@ def test_a_numa_node_whose_sets_break_the_quota_leaves_the_choice_to_another():
 # with MIG
 
 
-def test_different_cards_are_preferred_and_further_instances_taken_only_where_needed():
+def test_different_cards_are_preferred_and_further_instances_taken_only_where_needed() -> None:
     on = view(node(mig_card("m"), mig_card("n"), scores={("m", "n"): 100}))
     assert chosen(topology(2, mem=8000), on) == "n m"
     allocation = first_allocation(placed(topology(4, mem=8000), on))
@@ -438,7 +441,7 @@ def test_different_cards_are_preferred_and_further_instances_taken_only_where_ne
     assert record(topology(7, mem=8000), on) == ("2/2 CardMigTopologyInfeasible, 6/2 AllocatedCardsInsufficientRequest")
 
 
-def test_further_instances_stay_inside_their_numa_node_and_the_quota():
+def test_further_instances_stay_inside_their_numa_node_and_the_quota() -> None:
     on = view(node(mig_card("m"), mig_card("n", numa=1)))
     incoming = topology(3, mem=8000, annotations=BIND)
     assert chosen(incoming, on) == "n n n"
@@ -448,7 +451,7 @@ def test_further_instances_stay_inside_their_numa_node_and_the_quota():
     )
 
 
-def test_the_quota_is_asked_of_all_instances_together_even_if_another_numa_node_was_looked_at_since():
+def test_the_quota_is_asked_of_all_instances_together_even_if_another_numa_node_was_looked_at_since() -> None:
     on = view(node(mig_card("m"), mig_card("n", numa=1)))
     incoming = topology(2, mem=8000, annotations=BIND)
     assert record(incoming, on, room(incoming, memory=20479)) == (
@@ -456,24 +459,20 @@ def test_the_quota_is_asked_of_all_instances_together_even_if_another_numa_node_
     )
 
 
-def test_no_further_instances_compete_where_a_numa_node_has_enough_cards():
+def test_no_further_instances_compete_where_a_numa_node_has_enough_cards() -> None:
     on = view(node(card("a"), card("b"), mig_card("m", numa=1)))
     assert chosen(topology(2, mem=8000, annotations=BIND), on) == "b a"
     assert chosen(topology(3, mem=8000, annotations=BIND), on) == "m m m"
 
 
-def test_a_whole_card_request_takes_one_instance_of_each_card():
+def test_a_whole_card_request_takes_one_instance_of_each_card() -> None:
     on = view(node(mig_card("m"), mig_card("n")))
     assert chosen(pod(container(gpu=2), policy="topology-aware"), on) == "n m"
     assert record(pod(container(gpu=3), policy="topology-aware"), on) == "2/2 AllocatedCardsInsufficientRequest"
 
 
-def test_a_single_card_asked_of_an_empty_choice_fails_with_its_labels():
-    assert record(pod(one(mem=50000), policy="topology-aware"), view(FOUR)) == "4/4 CardInsufficientMemory"
-
-
 @given(st.lists(st.sampled_from("abcd"), max_size=12), st.integers(0, 12))
-def test_the_largest_groups_come_first_and_stay_in_order(keys, count):
+def test_the_largest_groups_come_first_and_stay_in_order(keys: list[str], count: int) -> None:
     """Against the reading: take the largest group left, the one met first of equals, until there are enough."""
     left, expected = dict(enumerate(keys)), []
     while left:
@@ -482,11 +481,3 @@ def test_the_largest_groups_come_first_and_stay_in_order(keys, count):
         expected += [position for position, key in left.items() if key == largest]
         left = {position: key for position, key in left.items() if key != largest}
     assert largest_groups_first(keys, count) == expected[:count]
-
-
-@pytest.mark.parametrize(
-    ("keys", "count", "positions"),
-    [("abb", 1, [1]), ("abab", 3, [0, 2, 1]), ("cbbaaa", 4, [3, 4, 5, 1]), ("", 1, []), ("ab", 5, [0, 1])],
-)
-def test_groups_by_size(keys, count, positions):
-    assert largest_groups_first(keys, count) == positions
