@@ -1,7 +1,8 @@
-"""What holds for every vendor, whichever it is: one suite for all that are registered.
+"""What holds of every vendor's declaration, nodes and admission: one suite for all that are registered.
 
 The nodes and the requests are those of the vendor's example in `manifests/examples`, so that a new vendor is in here
-with its example. What a vendor's page says beyond this is in the vendor's own tests.
+with its example. Fit, quota and what is written are in `test_conformance_fit.py`. What a vendor's page says beyond this
+is in the vendor's own tests.
 """
 
 from __future__ import annotations
@@ -131,48 +132,46 @@ def unnamed(section: Any, field: str) -> Any:
     return section.model_copy(update={field: ""})
 
 
-ANNOTATIONS = {
-    "AMD": ("amd-devices", "amd.com/[no]use-gpu-uuid", "amd.com/[no]use-gputype"),
-    "AWSNeuron": ("aws-neuron-devices", "aws.amazon.com/[no]use-neuron-uuid", ""),
-    "Ascend910B3": ("Ascend910B3-devices", "hami.io/[no-]use-Ascend910B3-uuid", ""),
-    "Ascend910C": ("Ascend910C-devices", "hami.io/[no-]use-Ascend910C-uuid", ""),
-    "BI-V150": ("BI-V150-devices", "hami.io/[no-]use-BI-V150-uuid", ""),
-    "Biren": ("Biren-devices", "birentech.com/[no]use-gpuuuid", ""),
-    "DCU": ("dcu-devices", "hygon.com/[no]use-gpuuuid", "hygon.com/[no]use-dcutype"),
-    "Enflame": ("enflame-vgpu-devices", "enflame.com/[no]use-gpuuuid", ""),
-    "Enflame-DRS": ("enflame-vgpu-devices", "enflame.com/[no]use-gpuuuid", ""),
-    "GCU": ("enflame-gcu-devices", "", ""),
-    "Iluvatar": ("iluvatar-vgpu-devices", "iluvatar.ai/[no]use-gpuuuid", ""),
-    "MLU": ("cambricon-mlu-devices", "cambricon.com/[no]use-gpuuuid", "cambricon.com/[no]use-mlutype"),
-    "Metax-GPU": ("metax-gpu-devices", "", ""),
-    "Metax-SGPU": ("metax-sgpu-devices", "metax-tech.com/[no]use-gpuuuid", ""),
-    "Mthreads": ("mthreads-vgpu-devices", "mthreads.ai/[no]use-gpuuuid", ""),
-    "NVIDIA": ("vgpu-devices", "nvidia.com/[no]use-gpuuuid", "nvidia.com/[no]use-gputype"),
-    "Vastai": ("Vastai-devices", "vastaitech.com/[no]use-gpuuuid", ""),
-    "XPU": ("xpu-devices", "hami.io/[no-]use-xpu-uuid baidu.com/[no]use-gpuuuid", ""),
-    "kunlun": ("kunlun", "hami.io/[no-]use-xpu-uuid baidu.com/[no]use-gpuuuid", ""),
+LISTS = {
+    "AMD": ("amd.com/[no]use-gpu-uuid", "amd.com/[no]use-gputype"),
+    "AWSNeuron": ("aws.amazon.com/[no]use-neuron-uuid", ""),
+    "Ascend910B3": ("hami.io/[no-]use-Ascend910B3-uuid", ""),
+    "Ascend910C": ("hami.io/[no-]use-Ascend910C-uuid", ""),
+    "BI-V150": ("hami.io/[no-]use-BI-V150-uuid", ""),
+    "Biren": ("birentech.com/[no]use-gpuuuid", ""),
+    "DCU": ("hygon.com/[no]use-gpuuuid", "hygon.com/[no]use-dcutype"),
+    "Enflame": ("enflame.com/[no]use-gpuuuid", ""),
+    "Enflame-DRS": ("enflame.com/[no]use-gpuuuid", ""),
+    "Iluvatar": ("iluvatar.ai/[no]use-gpuuuid", ""),
+    "MLU": ("cambricon.com/[no]use-gpuuuid", "cambricon.com/[no]use-mlutype"),
+    "Metax-SGPU": ("metax-tech.com/[no]use-gpuuuid", ""),
+    "Mthreads": ("mthreads.ai/[no]use-gpuuuid", ""),
+    "NVIDIA": ("nvidia.com/[no]use-gpuuuid", "nvidia.com/[no]use-gputype"),
+    "Vastai": ("vastaitech.com/[no]use-gpuuuid", ""),
+    "XPU": ("hami.io/[no-]use-xpu-uuid baidu.com/[no]use-gpuuuid", ""),
+    "kunlun": ("hami.io/[no-]use-xpu-uuid baidu.com/[no]use-gpuuuid", ""),
 }
-"""The names of its allocations, and of its lists of UUIDs and of types: in brackets is what the deny list's has."""
+"""The annotations that list UUIDs and types (docs/spec/node-registration.md#7); in brackets is what deny lists have."""
 UNLOCKED = {"AWSNeuron", "Enflame", "Enflame-DRS", "GCU", "Iluvatar", "Metax-GPU", "Mthreads", "kunlun"}
 """Their plugins release no node lock; Cambricon's has one of its own."""
 UNITS = {"BI-V150": 256, "Iluvatar": 256, "MLU": 256, "Metax-SGPU": 1024, "Mthreads": 512}
 """The MiB of a unit of memory, where that isn't 1."""
+IN_BYTES = {"Enflame-DRS", "Metax-SGPU"}
+"""A quota of their memory with a binary suffix is bytes."""
 
 
 @every_vendor
-def test_its_annotations_lock_and_units_are_those_of_hami(case: Case) -> None:
-    devices, *lists = ANNOTATIONS[case.key]
-    keys = case.vendor.keys
-    assert (keys.allocated, keys.to_allocate or None) in [
-        (f"hami.io/{devices}-allocated", twin) for twin in (f"hami.io/{devices}-to-allocate", None)
-    ]
+def test_its_lists_lock_and_units_are_those_of_hami(case: Case) -> None:
+    keys, lists = case.vendor.keys, LISTS.get(case.key, ("", ""))
     assert [keys.use_uuid, keys.use_type] == [tuple(re.sub(r"\[.*?\]", "", text).split()) for text in lists]
     assert [keys.nouse_uuid, keys.nouse_type] == [tuple(re.sub(r"[\[\]]", "", text).split()) for text in lists]
     if case.key != "MLU":
         assert case.vendor.lock is (None if case.key in UNLOCKED else COMMON_LOCK)
     for key in case.vendor.quota_keys():
+        of_memory = key.dimension is Dimension.MEMORY
         assert key.name.removeprefix("limits.") in case.vendor.resource_names
-        assert key.factor == (UNITS.get(case.key, 1) if key.dimension is Dimension.MEMORY else 1)
+        assert key.factor == (UNITS.get(case.key, 1) if of_memory else 1)
+        assert key.binary_is_bytes is (of_memory and case.key in IN_BYTES)
 
 
 @every_vendor
@@ -347,7 +346,7 @@ NO_TIMES = ("", "yesterday", "2025-1-21 12:00:00", "2025-13-21 12:00:00", "2025-
         ("Deleted_2026-01-10 04:06:57", 0, Health(healthy=True, request_handshake=True)),
         ("Requesting", 0, Health(healthy=True)),
         *((f"Requesting_{text}", 0, Health(healthy=True)) for text in NO_TIMES),
-        (requesting(-500), 0, Health(healthy=True, until=NOW + 60)),
+        (requesting(-500), 0, Health(healthy=True, until=NOW + 560)),
         (requesting(59), "1.5", Health(healthy=True, until=NOW + 1)),
         (requesting(0), 0, Health(healthy=True, until=NOW + 60)),
         (requesting(59), 0, Health(healthy=True, until=NOW + 1)),
