@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from hami_webhook.devices import reasons
 from hami_webhook.devices.model import FixedMemory, MemoryRequest, NodeView, Request, ShareOfCard, Usage
-from hami_webhook.devices.vendors.nvidia.mig import MigPlacement
+from hami_webhook.devices.vendors.nvidia.mig import decode_allocations
 from hami_webhook.kube.objects import Pod
 from hami_webhook.scheduling.fit import NodeFit
 
 from .cards import (
-    A100_PROFILES,
     JSON,
+    MIG_RECORDS,
     admitted,
     card,
     chosen,
@@ -90,20 +89,6 @@ def test_more_cards_than_the_node_has_are_refused_at_once_unless_mig_may_serve(
     cards: list[JSON], notes: dict[str, str], answer: str
 ) -> None:
     assert chosen(pod(container(gpu=2, mem=1000), annotations=notes), view(node(*cards))) == answer
-
-
-def test_the_number_collected_is_told_and_left_out_when_it_is_none() -> None:
-    on = view(node(*map(card, "abc")), {"a": used(1, 40960), "b": used(1, 40960)})
-    assert record(pod(container(gpu=2, mem=1)), on) == (
-        "1/3 AllocatedCardsInsufficientRequest, 2/3 CardInsufficientMemory"
-    )
-    none = view(node(*map(card, "ab")), {"a": used(1, 40960), "b": used(1, 40960)})
-    assert record(pod(container(gpu=2, mem=1)), none) == "2/2 CardInsufficientMemory"
-
-
-def test_the_labels_are_those_of_the_first_container_that_does_not_fit() -> None:
-    incoming = pod(container("a", gpu=1, mem=1), container("b", gpu=1, mem=50000), container("c", gpu=9))
-    assert record(incoming, view(node(*map(card, "abc")))) == "3/3 CardInsufficientMemory"
 
 
 # 6, 7.9: what is booked
@@ -298,23 +283,11 @@ def test_the_mode_chooses_between_mig_and_shared_cards(wanted: str | None, answe
     assert chosen(incoming, on) == answer
 
 
-def test_containers_of_one_pod_see_each_others_instances() -> None:
-    incoming = pod(container("a", gpu=1, mem=8000), container("b", gpu=1, mem=8000))
-    fit = placed(incoming, view(node(mig_card("m"))))
-    marks = [row["NVIDIA"].devices[0].share.mark.placement for row in fit.rows]
-    assert marks == [MigPlacement(0, 2), MigPlacement(2, 2)]
-
-
 def test_a_floor_is_what_an_idle_card_would_be_booked_with() -> None:
     device = registered(node(mig_card("m"))).devices[0]
     assert nvidia().floor(Request(1, FixedMemory(8000), 0), device) == 10240
     assert nvidia().floor(Request(1, ShareOfCard(100), 0), device) == 20480
     assert nvidia().floor(Request(1, FixedMemory(30000), 0), device) == 30000
-
-
-def test_the_label_where_nothing_can_be_booked_is_the_mig_one() -> None:
-    assert nvidia().unresolvable == reasons.CARD_MIG_TOPOLOGY_INFEASIBLE
-    assert [p["name"] for p in A100_PROFILES] == ["1g.5gb", "2g.10gb", "3g.20gb"]
 
 
 # 7.8: several containers
@@ -345,12 +318,17 @@ def test_containers_are_fitted_one_after_another(containers: list[JSON], answer:
         assert found == "".join(f"A,NVIDIA,{part[1:]},0:;" for part in answer.split(";") if part)
 
 
-def test_a_mig_record_counts_containers_init_first() -> None:
-    incoming = pod(init("i", gpu=1, mem=1), container("a"), container("b", gpu=1, mem=8000))
+def test_containers_see_each_others_instances_and_a_record_counts_them_init_first() -> None:
+    """An app container sees those of other app containers only."""
+    incoming = pod(init("i", gpu=1, mem=8000), *(container(name, gpu=1, mem=8000) for name in "ab"), container("c"))
     on = view(node(mig_card("m")))
-    written = nvidia().encode(placed(incoming, on).rows, on.node, 0)["hami.io/vgpu-mig-allocations"]
-    assert '"containerIndex":0,"deviceIndex":0' in written
-    assert '"containerIndex":2,"deviceIndex":0' in written
+    written = decode_allocations(nvidia().encode(placed(incoming, on).rows, on.node, 0)[MIG_RECORDS])
+    assert written is not None
+    assert [(each.row, each.device, each.instance.placement.start) for each in written] == [
+        (0, 0, 0),
+        (1, 0, 0),
+        (2, 0, 2),
+    ]
 
 
 def test_shared_cards_write_no_mig_record() -> None:
