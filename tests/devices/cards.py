@@ -88,13 +88,6 @@ def node(
     return builders.read_node(name, *cards, capacity={} if allocatable is None else {GPU: allocatable}, **notes)
 
 
-def annotated(**annotations: str) -> Node:
-    """A node with these annotations; `register`, `handshake` and `score` stand for NVIDIA's keys."""
-    keys = {"register": REGISTER, "handshake": HANDSHAKE, "score": SCORES}
-    notes = {keys.get(key, key): value for key, value in annotations.items()}
-    return builders.read_node(**notes)
-
-
 def registered(on: Node) -> Inventory:
     """What NVIDIA reads of a node that has cards."""
     found = nvidia().inventory(on)
