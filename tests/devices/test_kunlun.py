@@ -79,6 +79,7 @@ def test_requests_that_differ_are_aligned_too() -> None:
         ({VXPU: 1}, None),
         ({MEM: 20000}, None),
         ({VXPU: 0}, None),
+        ({"cpu": 1}, {VXPU: 1}),
         ({VXPU: 1, MEM: 24576}, {MEM: 24576}),
     ],
 )
