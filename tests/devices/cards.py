@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import builders
+import jsonpatch
 from builders import ALLOCATED as ALLOCATED
 from builders import CORES, GPU, MEM, PERCENT, PRIORITY, SCORES
 from builders import REGISTER as REGISTER
@@ -161,11 +162,17 @@ def one(**amounts: Any) -> JSON:
 
 
 def admitted(raw: JSON, **section: Any) -> tuple[Pod, PodDraft]:
-    """The pod after NVIDIA's admission of every container."""
+    """The pod after NVIDIA's admission of every container; a second admission must change nothing more."""
+    draft = _admit(raw, **section)
+    assert _admit(jsonpatch.apply_patch(raw, draft.operations()), **section).operations() == []
+    return draft.result(), draft
+
+
+def _admit(raw: JSON, **section: Any) -> PodDraft:
     vendor, draft = nvidia(**section), PodDraft(raw)
     for item in draft.containers:
         vendor.admit(item, draft, NO_DEVICES)
-    return draft.result(), draft
+    return draft
 
 
 # where it goes

@@ -7,8 +7,6 @@ from typing import Any
 import jsonpatch
 import pytest
 from builders import MEM, PERCENT, PRIORITY
-from hypothesis import given
-from hypothesis import strategies as st
 
 from hami_webhook.devices.device_lister import NO_DEVICES
 from hami_webhook.devices.model import BadRequest, FixedMemory, Request, ShareOfCard
@@ -119,6 +117,7 @@ def test_step_3_the_priority_becomes_an_environment_variable(amounts: JSON, valu
         ({"resource_memory_name": ""}, {"gpu": 1, "mem": 5}, {"gpu": 1, "mem": 5, "cores": 100}),
         ({"resource_memory_percentage_name": ""}, {"gpu": 1, "percent": 5}, {"gpu": 1, "percent": 5, "cores": 100}),
         ({"resource_count_name": ""}, {"mem": 5}, {"mem": 5}),
+        ({"default_gpu_num": 2, "default_memory": 512, "memory_factor": 8}, {"percent": 1}, {"percent": 1, "gpu": 2}),
     ],
 )
 def test_steps_4_and_5_default_count_and_exclusive_cores(section: JSON, amounts: JSON, limits: JSON) -> None:
@@ -199,55 +198,6 @@ def test_an_existing_variable_is_replaced_in_place_and_a_new_one_goes_to_the_end
 def test_admit_says_whether_the_container_gets_cards() -> None:
     vendor, draft = nvidia(), PodDraft(raw_pod(container("a", gpu=1), container("b", mem=1), container("c", gpu=0)))
     assert [vendor.admit(item, draft, NO_DEVICES) for item in draft.containers] == [True, True, False]
-
-
-amounts = st.fixed_dictionaries(
-    {},
-    optional={
-        "gpu": st.sampled_from([0, 1, "2"]),
-        "mem": st.sampled_from([0, 1, "2k", 4096]),
-        "percent": st.sampled_from([0, 1, "50", 100]),
-        "cores": st.sampled_from([0, 30, "100", 200]),
-        "priority": st.sampled_from([0, "1"]),
-    },
-)
-SECTIONS = st.fixed_dictionaries(
-    {},
-    optional={
-        "default_memory": st.sampled_from([0, 512]),
-        "default_gpu_num": st.sampled_from([0, 1, 2]),
-        "default_cores": st.sampled_from([0, 20]),
-        "memory_factor": st.sampled_from([0, 1, 8]),
-        "overwrite_env": st.booleans(),
-        "gpu_core_policy": st.sampled_from(["", "default", "force"]),
-        "runtime_class_name": st.sampled_from(["", "nvidia"]),
-        "resource_core_name": st.just(""),
-        "resource_memory_percentage_name": st.just(""),
-    },
-)
-ENV = st.lists(
-    st.sampled_from(["CUDA_TASK_PRIORITY", "NVIDIA_VISIBLE_DEVICES", "X"]).map(lambda n: {"name": n, "value": "v"}),
-    max_size=3,
-)
-
-
-@given(section=SECTIONS, containers=st.lists(st.tuples(amounts, amounts, ENV), min_size=1, max_size=3))
-def test_a_second_admission_changes_nothing_more(
-    section: JSON, containers: list[tuple[JSON, JSON, list[JSON]]]
-) -> None:
-    raw = raw_pod(
-        *(
-            container(f"c{i}", **limits, requests=requests, env=env)
-            for i, (limits, requests, env) in enumerate(containers)
-        )
-    )
-    first, draft = admitted(raw, **section)
-    patched = jsonpatch.apply_patch(raw, draft.operations())
-    second, again = admitted(patched, **section)
-    assert again.operations() == []
-    vendor = nvidia(**section)
-    for one, two in zip(first.containers, second.containers, strict=True):
-        assert vendor.request(one) == vendor.request(two)
 
 
 # section 6
