@@ -137,6 +137,8 @@ def test_a_card_is_refused_by_the_first_check_that_it_fails(taken: Taken) -> Non
         label = "CardUnhealthy" if (taken.case.key, what) == ("Metax-SGPU", "sick") else LABELS[what]
         for wrong in ([what], order[place:]):
             assert f"{count}/{count} {label}" in refused(taken, wrong), wrong
+    if "full" in order:
+        assert LABELS["full"] in refused(taken, ["full", "mutex"]), "also where a card has one slot"
 
 
 @pytest.mark.parametrize("key", [case.key for case in CASES if case.key != "kunlun"])  # which never gives used cards

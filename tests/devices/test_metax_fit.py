@@ -58,7 +58,7 @@ def fitted(on: NodeView, manifest: JSON, **limits: int) -> list[list[str]] | str
 
 def test_class_and_qos_are_looked_at_after_health_and_before_all_else() -> None:
     """Each card fails its check and all that come after."""
-    crowd = used(tenant(100, 65536, 16, qos=FIXED, app="online"))
+    crowd = used(tenant(99, 65536, 16, qos=FIXED, app="offline"))
     others = used(tenant(99, 65536, 16, qos=FIXED))
     on = view(g("sick", healthy=False), g("classed"), g("qos"), g("listed"), sick=crowd, classed=crowd, qos=others,
               listed=used(tenant(99, 65536, 16)))  # fmt: skip
