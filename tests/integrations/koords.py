@@ -7,25 +7,17 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import jsonpatch
-from builders import container, node
-from devices.fit_env import NOW, Admitted, pod
+from builders import container, read_node
+from devices.fit_env import NOW, pod
 
-from hami_webhook.admission.denial import Denied
-from hami_webhook.admission.new_pod import NewPod
-from hami_webhook.admission.pods import mutate_for_foreign
-from hami_webhook.admission.policy import AdmissionContext
-from hami_webhook.admission.requests import RequestCache
-from hami_webhook.admission.rules import NAMING_POD, walk
 from hami_webhook.device_config import builtin_device_config, enabled_vendors
 from hami_webhook.devices.foreign_scheduler import NoNode, Prediction
 from hami_webhook.devices.registry import Vendors
 from hami_webhook.integrations.koordinator import Koordinator
-from hami_webhook.kube.draft import PodDraft
-from hami_webhook.kube.objects import Namespace, Node, Pod
-from hami_webhook.policy.rules import PolicyRules
-from hami_webhook.quota.pricing import Charge, charge_of, waiting_charge
-from hami_webhook.scheduling.cluster_cache import ClusterCache
+from hami_webhook.kube.objects import Pod
+from hami_webhook.quota.pricing import Charge, charge_of
+
+from .schedulers_env import SchedulersEnv
 
 JSON = dict[str, Any]
 K = "koordinator.sh/"
@@ -36,7 +28,6 @@ HINT = "scheduling.koordinator.sh/device-allocate-hint"
 PARTITION_SPEC = "scheduling.koordinator.sh/gpu-partition-spec"
 PARTITIONS = "scheduling.koordinator.sh/gpu-partitions"
 MIB = 2**20
-GROUND = AdmissionContext(Namespace("default", {}, {}), PolicyRules.EMPTY)
 A10 = 23040 * MIB
 ISOLATED = {ISOLATION: PROVIDER}
 NPU = {"huawei.com/npu-core": 10, "huawei.com/npu-cpu": 2}
@@ -125,14 +116,10 @@ CHART = configured()
 
 
 @dataclass
-class Koords:
+class Koords(SchedulersEnv):
     """A cluster: nodes with their cards, and the pods bound so far."""
 
     vendors: Vendors = field(default_factory=lambda: CHART)
-    state: ClusterCache = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.state = ClusterCache(self.vendors)
 
     @property
     def scheduler(self) -> Koordinator:
@@ -145,71 +132,23 @@ class Koords:
     ) -> Koords:  # fmt: skip
         """Add a node that isolates, with a Device if it has cards; `offers_shared`: koord-manager's gate is on."""
         offered = {SHARED: 100 * max(1, len(cards))} if offers_shared else {}
-        made = node(name, labels=ISOLATED if labels is None else labels, capacity=offered)
-        self.state.set_node(Node.from_object(made), NOW)
+        self.state.set_node(read_node(name, labels=ISOLATED if labels is None else labels, capacity=offered), NOW)
         if cards:
             self.state.set_device(name, device(name, cards, labels=device_labels, partitions=partitions))
         return self
 
-    def admit(self, manifest: JSON) -> Admitted:
-        """What both webhooks make of a pod; a second mutation must change nothing."""
-        try:
-            draft = self._mutated(manifest)
-            after = jsonpatch.apply_patch(manifest, draft.operations())
-            walk(NAMING_POD, self._new(Pod.from_object(after)))
-            again = self._mutated(after)
-        except Denied as denial:
-            return Admitted(None, message=denial.message)
-        assert again.operations() == [], "admission isn't idempotent"
-        return Admitted(after, draft.warnings)
-
-    def _mutated(self, manifest: JSON) -> PodDraft:
-        draft = PodDraft(manifest, "default")
-        mutate_for_foreign(draft, self._new(draft.original), GROUND)
-        return draft
-
-    def _new(self, pod: Pod) -> NewPod:
-        return NewPod(pod, self.vendors, self.state, RequestCache(self.vendors))
-
-    def admitted(self, manifest: JSON) -> Pod:
-        done = self.admit(manifest)
-        assert done.pod is not None, done.message
-        return Pod.from_object(done.pod)
-
     def predict(self, manifest: JSON) -> Prediction | NoNode:
-        return self.scheduler.predict(self.admitted(manifest), self.state, NOW)
+        """Where Koordinator would place the pod, once it is admitted."""
+        return self.scheduler.predict(self.admit(manifest).pod, self.state, NOW)
 
-    def refusals(self, manifest: JSON) -> Mapping[str, str]:
-        found = self.predict(manifest)
-        assert isinstance(found, NoNode), found
-        return found.failed
-
-    def refusal(self, manifest: JSON) -> str:
-        (why,) = self.refusals(manifest).values()
+    def failure(self, manifest: JSON) -> str:
+        """Why the only node doesn't take the pod."""
+        (why,) = self.failed(manifest).values()
         return why
-
-    def place(self, manifest: JSON) -> Prediction:
-        """Bind a pod where it is predicted to go."""
-        admitted = self.admit(manifest)
-        assert admitted.pod is not None, admitted.message
-        found = self.scheduler.predict(Pod.from_object(admitted.pod), self.state, NOW)
-        assert isinstance(found, Prediction), found
-        self.bind(admitted.pod, found.node, found.annotations[ALLOCATED])
-        return found
 
     def bind(self, manifest: JSON, node: str, allocated: str | None) -> Pod:
         """A pod as it is once it runs."""
-        notes = manifest["metadata"].get("annotations") or {}
-        notes = {**notes, **({} if allocated is None else {ALLOCATED: allocated})}
-        bound = Pod.from_object(
-            {
-                **manifest,
-                "metadata": {**manifest["metadata"], "annotations": notes},
-                "spec": {**manifest["spec"], "nodeName": node},
-            }
-        )
-        self.state.set_pod(bound, NOW)
-        return bound
+        return self.keep(manifest, node, {} if allocated is None else {ALLOCATED: allocated})
 
     def busy(self, minor: int, *, node: str = "n1", core: int = 0, ratio: int = 0, name: str = "") -> Koords:
         """A pod that has so much of a card."""
@@ -217,13 +156,16 @@ class Koords:
         self.bind(pod_with_limits(name or f"busy-{node}-{minor}"), node, json.dumps({"gpu": [entry]}))
         return self
 
-    def minors(self, manifest: JSON) -> list[int]:
-        """The cards a pod is predicted to get, by minor, in the annotation's order."""
+    def predicted(self, manifest: JSON) -> Prediction:
         found = self.predict(manifest)
         assert isinstance(found, Prediction), found
-        return [entry["minor"] for entry in json.loads(found.annotations[ALLOCATED])["gpu"]]
+        return found
 
-    def charge(self, name: str) -> Charge:
+    def minors(self, manifest: JSON) -> list[int]:
+        """The cards a pod is predicted to get, by minor, in the annotation's order."""
+        return [entry["minor"] for entry in json.loads(self.predicted(manifest).annotations[ALLOCATED])["gpu"]]
+
+    def charge(self, name: str = "p") -> Charge:
         """What a pod that is bound costs."""
         found = self.state.pod(f"uid-{name}")
         assert found is not None
@@ -232,8 +174,8 @@ class Koords:
     def debits(self, name: str = "p") -> dict[str, int]:
         return short(self.charge(name).amounts)
 
-    def waiting(self, manifest: JSON) -> dict[str, int]:
-        return short(waiting_charge(self.admitted(manifest), self.vendors, self.state).amounts)
+    def waiting(self, manifest: JSON) -> Mapping[str, int]:
+        return short(super().waiting(manifest))
 
 
 def short(amounts: Mapping[str, int]) -> dict[str, int]:
@@ -244,7 +186,7 @@ def short(amounts: Mapping[str, int]) -> dict[str, int]:
 
 def a10s(count: int = 2, vendors: Vendors = CHART) -> Koords:
     """Node n1 of the page: labelled, with `count` idle A10."""
-    return Koords(vendors).node("n1", *(card(minor) for minor in range(count)))
+    return Koords(vendors=vendors).node("n1", *(card(minor) for minor in range(count)))
 
 
 def hint(**fields: object) -> dict[str, str]:
@@ -253,6 +195,4 @@ def hint(**fields: object) -> dict[str, str]:
 
 def refused(manifest: JSON) -> str:
     """What a pod is told that is refused on the page's node."""
-    done = a10s().admit(manifest)
-    assert done.pod is None, done.pod
-    return done.message
+    return a10s().refusal(manifest)

@@ -38,6 +38,7 @@ class Admitted:
     @property
     def codes(self) -> list[str]:
         """What is in brackets in front of each warning."""
+        assert not self.message, self.message
         return [warning.partition("]")[0].removeprefix("[") for warning in self.warnings]
 
     def limits(self, index: int = 0) -> JSON:
@@ -56,6 +57,15 @@ class Admitted:
     @property
     def notes(self) -> JSON:
         found: JSON = self.manifest["metadata"].get("annotations", {})
+        return found
+
+    @property
+    def labels(self) -> Mapping[str, str]:
+        return self.pod.labels
+
+    @property
+    def scheduler(self) -> str | None:
+        found: str | None = self.manifest["spec"].get("schedulerName")
         return found
 
 
@@ -92,7 +102,7 @@ class SchedulersEnv:
         except Denied as denial:
             return Admitted(manifest, message=denial.message)
         assert not again.patch, f"admission isn't idempotent: {again.patch}"
-        return Admitted(after, answer.warnings)
+        return Admitted(after, list(answer.warnings))
 
     def refusal(self, manifest: JSON) -> str:
         """What a pod is refused with; fails if it is admitted."""

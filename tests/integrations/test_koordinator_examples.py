@@ -43,7 +43,7 @@ def charged(koords: Koords, manifest: JSON, hard: JSON, used: JSON) -> dict[str,
         "status": {"used": {key: str(used[name]) for name, key in keys.items()}},
     }
     before = QuotaAccount.read(ResourceQuota.from_object(written), koords.vendors)
-    asked = koords.admitted(manifest)
+    asked = koords.admit(manifest).pod
     charge = waiting_charge(asked, koords.vendors, koords.state)
     found = evaluate_batch(
         {before.name: before}, [ChargeRequest(asked.uid, asked, charge)], NOW, 1000, recomputed=frozenset()
@@ -58,13 +58,13 @@ def charged(koords: Koords, manifest: JSON, hard: JSON, used: JSON) -> dict[str,
 
 def test_1_the_seeds_pod_is_admitted_as_it_is() -> None:
     done = a10s().admit(seed_pod())
-    assert done.pod == seed_pod()
+    assert done.manifest == seed_pod()
     assert done.warnings == []
 
 
 def test_1_idle_cards_tie_and_the_lowest_minor_is_taken() -> None:
     koords = a10s()
-    placed = koords.place(seed_pod())
+    placed, _ = koords.place(seed_pod())
     assert placed.annotations == {
         ALLOCATED: '{"gpu":[{"minor":0,"resources":{"koordinator.sh/gpu-core":"50",'
         '"koordinator.sh/gpu-memory":"11520Mi","koordinator.sh/gpu-memory-ratio":"50"},"id":"GPU-0"}]}'
@@ -83,9 +83,8 @@ def test_1_with_ten_percent_in_use_the_other_card_is_taken() -> None:
 
 def test_2_the_shorthand_is_spelt_out() -> None:
     done = a10s().admit(pod_with_limits(gpu=50))
-    assert done.pod is not None
     assert done.limits() == done.requests() == named(shared="1", core="50", ratio="50")
-    assert done.pod["spec"]["schedulerName"] == "koord-scheduler"
+    assert done.scheduler == "koord-scheduler"
     assert [text.partition(" ")[0] for text in done.warnings] == ["[koordinator/isolation]"]
 
 
@@ -96,12 +95,12 @@ def test_2_one_card_and_a_half_is_refused() -> None:
 def test_2_two_whole_cards() -> None:
     koords = a10s()
     assert koords.admit(pod_with_limits(gpu=200)).limits() == named(shared="2", core="200", ratio="200")
-    placed = koords.place(pod_with_limits(gpu=200))
+    placed, _ = koords.place(pod_with_limits(gpu=200))
     assert placed.parts == {0: (Part("GPU-0", 23040, 100), Part("GPU-1", 23040, 100))}
 
 
 def test_2_two_whole_cards_are_refused_where_one_is_in_use() -> None:
-    why = a10s().busy(1, core=50).refusal(pod_with_limits(gpu=200))
+    why = a10s().busy(1, core=50).failure(pod_with_limits(gpu=200))
     assert why == "1/2 AllocatedCardsInsufficientRequest, 1/2 CardInsufficientCore"
 
 
@@ -110,7 +109,7 @@ def test_2_two_whole_cards_are_refused_where_one_is_in_use() -> None:
 
 def test_3_two_shared_cards_have_half_of_it_each() -> None:
     koords = a10s()
-    placed = koords.place(pod_with_limits(shared=2, core=100, ratio=100, labels=ISOLATED))
+    placed, _ = koords.place(pod_with_limits(shared=2, core=100, ratio=100, labels=ISOLATED))
     assert placed.parts == {0: (Part("GPU-0", 11520, 50), Part("GPU-1", 11520, 50))}
     assert json.loads(placed.annotations[ALLOCATED])["gpu"] == [
         share(minor, core="50", memory="11520Mi", ratio="50", id=f"GPU-{minor}") for minor in (0, 1)
@@ -134,7 +133,7 @@ def test_3_what_does_not_divide_or_is_too_much_is_refused(amounts: JSON, text: s
 
 def test_4_memory_without_cores() -> None:
     koords = a10s()
-    placed = koords.place(pod_with_limits(shared=1, memory="8Gi", labels=ISOLATED))
+    placed, _ = koords.place(pod_with_limits(shared=1, memory="8Gi", labels=ISOLATED))
     assert json.loads(placed.annotations[ALLOCATED])["gpu"] == [share(0, memory="8Gi", ratio="35", id="GPU-0")]
     assert koords.debits() == {"shared": 1, "ratio": 35, "memory": 8589934592, "gpu": 35}
 
@@ -156,9 +155,8 @@ def test_4_two_memories_and_none_are_refused(amounts: JSON, text: str) -> None:
 def test_5_the_label_as_older_documents_have_it() -> None:
     written = pod_with_limits(ratio=50, labels={ISOLATION: "hami-core"})
     done = a10s().admit(written)
-    assert done.pod is not None
-    assert done.pod["metadata"]["labels"] == ISOLATED
-    assert Koords().node("n1", card(0), labels={}).refusal(written) == "1/1 ModeNotFit"
+    assert done.labels == ISOLATED
+    assert Koords().node("n1", card(0), labels={}).failure(written) == "1/1 ModeNotFit"
 
 
 # 6
@@ -216,12 +214,12 @@ def test_10_3_a_quota_fills_up() -> None:
     a = pod_with_limits("a", shared=4, memory="40Gi")
     after = charged(koords, a, hard, used)
     assert after == {"memory": 42949672960, "ratio": 48}
-    placed = koords.place(a)
+    placed, _ = koords.place(a)
     assert placed.parts == {0: tuple(Part(f"GPU-{minor}", 10240, 0) for minor in range(4))}
     assert koords.debits("a") == {"shared": 4, "memory": 42949672960, "ratio": 48, "gpu": 48}
 
     koords.bind(
-        koords.admit(pod_with_limits("b", ratio=50)).pod or {}, "n1", json.dumps({"gpu": [share(0, ratio="50")]})
+        koords.admit(pod_with_limits("b", ratio=50)).manifest, "n1", json.dumps({"gpu": [share(0, ratio="50")]})
     )
     assert koords.debits("b") == {"shared": 1, "memory": 12079595520, "ratio": 50, "gpu": 50}
 

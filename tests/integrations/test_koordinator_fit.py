@@ -46,23 +46,23 @@ def test_7_1_usage_is_what_koordinator_wrote_on_bound_pods_that_live() -> None:
     koords.bind(ended, "n1", whole)
     assert koords.minors(pod_with_limits(gpu=100)) == [0]
     koords.bind(pod_with_limits("there"), "n1", whole)
-    assert koords.refusal(pod_with_limits(gpu=100)) == "1/1 CardInsufficientCore"
+    assert koords.failure(pod_with_limits(gpu=100)) == "1/1 CardInsufficientCore"
 
 
 def test_7_1_what_is_not_written_is_completed_from_the_card() -> None:
     koords = a10s(1)
     koords.bind(pod_with_limits("by-ratio"), "n1", json.dumps({"gpu": [share(0, ratio="50")]}))
-    assert koords.refusal(pod_with_limits(memory="11521Mi", labels=ISOLATED)) == "1/1 CardInsufficientMemory"
+    assert koords.failure(pod_with_limits(memory="11521Mi", labels=ISOLATED)) == "1/1 CardInsufficientMemory"
     assert koords.minors(pod_with_limits(memory="11520Mi", labels=ISOLATED)) == [0]
     koords.bind(pod_with_limits("by-memory"), "n1", json.dumps({"gpu": [share(0, memory="5760Mi")]}))
-    assert koords.refusal(pod_with_limits(ratio=26, labels=ISOLATED)) == "1/1 CardInsufficientMemory"
+    assert koords.failure(pod_with_limits(ratio=26, labels=ISOLATED)) == "1/1 CardInsufficientMemory"
     assert koords.minors(pod_with_limits(ratio=25, labels=ISOLATED)) == [0]
 
 
 def test_7_1_a_card_that_is_overbooked_has_nothing_left() -> None:
     koords = a10s(1).busy(0, ratio=150, name="a").busy(0, core=150, name="b")
-    assert koords.refusal(pod_with_limits(**HALF)) == "1/1 CardInsufficientMemory"
-    assert koords.refusal(pod_with_limits(core=1, **HALF)) == "1/1 CardInsufficientCore"
+    assert koords.failure(pod_with_limits(**HALF)) == "1/1 CardInsufficientMemory"
+    assert koords.failure(pod_with_limits(core=1, **HALF)) == "1/1 CardInsufficientCore"
 
 
 # 7.2
@@ -91,7 +91,7 @@ def test_7_2_parts_of_cards_need_the_nodes_label(node_labels: JSON, asked: JSON,
                                              (3, "NodeInsufficientDevice")])  # fmt: skip
 def test_7_2_all_cards_are_counted_healthy_or_not(count: int, text: str) -> None:
     koords = Koords().node("n1", card(0), card(1, health=False))
-    assert koords.refusal(pod_with_limits(gpu=100 * count)) == text
+    assert koords.failure(pod_with_limits(gpu=100 * count)) == text
 
 
 def test_7_2_a_node_without_a_device_has_no_cards() -> None:
@@ -100,7 +100,7 @@ def test_7_2_a_node_without_a_device_has_no_cards() -> None:
     assert isinstance(found, Prediction)
     assert (found.node, found.failed) == ("n1", {"bare": "NodeInsufficientDevice"})
     koords.state.remove_device("n1")
-    assert koords.refusals(pod_with_limits(**HALF))["n1"] == "NodeInsufficientDevice"
+    assert koords.failed(pod_with_limits(**HALF))["n1"] == "NodeInsufficientDevice"
 
 
 # 7.3
@@ -121,7 +121,7 @@ def test_7_2_a_node_without_a_device_has_no_cards() -> None:
     ],
 )  # fmt: skip
 def test_7_3_the_first_check_that_fails_is_told(made: JSON, asked: JSON, text: str) -> None:
-    assert Koords().node("n1", made).refusal(pod_with_limits(**asked)) == f"1/1 {text}"
+    assert Koords().node("n1", made).failure(pod_with_limits(**asked)) == f"1/1 {text}"
 
 
 @pytest.mark.parametrize(
@@ -142,7 +142,7 @@ def test_7_3_any_number_of_pods_may_share_a_card() -> None:
     koords = a10s(1)
     for number in range(100):
         koords.place(pod_with_limits(f"p{number}", ratio=1, labels=ISOLATED))
-    assert koords.refusal(pod_with_limits(ratio=1, labels=ISOLATED)) == "1/1 CardInsufficientMemory"
+    assert koords.failure(pod_with_limits(ratio=1, labels=ISOLATED)) == "1/1 CardInsufficientMemory"
 
 
 # card score
@@ -216,7 +216,7 @@ def test_7_4_3_cards_by_score_then_by_minor(scoring: str, used: dict[int, int], 
 def test_7_4_3_too_few_cards_are_told_by_label() -> None:
     koords = Koords().node("n1", card(0), card(1), card(2, health=False), card(3), card(4))
     koords.busy(0, core=1).busy(1, ratio=1)
-    assert koords.refusal(pod_with_limits(gpu=300)) == (
+    assert koords.failure(pod_with_limits(gpu=300)) == (
         "1/5 CardInsufficientCore, 1/5 CardInsufficientMemory, 1/5 CardNotHealth, 2/5 AllocatedCardsInsufficientRequest"
     )
 
@@ -226,7 +226,7 @@ def test_7_4_3_too_few_cards_are_told_by_label() -> None:
 
 @pytest.mark.parametrize(("scoring", "node"), [("LeastAllocated", "c"), ("MostAllocated", "b")])
 def test_8_the_best_node_has_a_hundred_points(scoring: str, node: str) -> None:
-    koords = Koords(configured(scoring=scoring))
+    koords = Koords(vendors=configured(scoring=scoring))
     for name in ("d", "c", "b", "a"):
         koords.node(name, card(0), card(1))
     koords.busy(0, node="a", ratio=10).busy(1, node="a", ratio=100).busy(0, node="b", ratio=40).busy(
@@ -272,4 +272,4 @@ def test_9_a_card_without_an_id_goes_by_its_minor() -> None:
 
 def test_slices_of_ascend_cards_are_not_predicted() -> None:
     asked = pod_with_limits(shared=1, memory="8Gi", **NPU)
-    assert a10s().refusals(asked) == {"n1": "slices of Ascend cards aren't predicted"}
+    assert a10s().failed(asked) == {"n1": "slices of Ascend cards aren't predicted"}

@@ -49,7 +49,7 @@ def test_normalisation_is_idempotent_and_makes_both_sides_equal(apps: list[tuple
         each = box(f"c{index}", requests=named(**requests), **limits)
         made.append(each)
     done = Koords().admit(pod_with_limits("p", *made, init=[box("i", **init)]))  # admits twice, and compares
-    if done.pod is None:
+    if done.message:
         return
     for index in range(len(made)):
         limits, requests = done.limits(index), done.requests(index)
@@ -129,7 +129,7 @@ def test_no_card_is_oversold_and_no_debit_is_below_the_charge(
         waiting = koords.waiting(manifest)
         if isinstance(koords.predict(manifest), NoNode):
             continue
-        placed = koords.place(manifest)
+        placed, _ = koords.place(manifest)
         debits = koords.debits(f"p{number}")
         assert all(debits.get(name, 0) >= amount for name, amount in waiting.items()), (waiting, debits)
         shares = decode(placed.annotations[ALLOCATED])

@@ -88,7 +88,7 @@ def test_10_1_effective_requests_are_charged() -> None:
 )  # fmt: skip
 def test_10_1_what_depends_on_the_card_is_a_floor(asked: JSON, floors: set[str]) -> None:
     koords = a10s()
-    koords.bind(koords.admit(pod_with_limits(**asked)).pod or {}, "", None)
+    koords.bind(koords.admit(pod_with_limits(**asked)).manifest, "", None)
     charge = koords.charge("p")
     assert (charge.floors, charge.derivable, charge.placed) == (floors, False, False)
 

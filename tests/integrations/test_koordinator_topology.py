@@ -69,7 +69,7 @@ def test_7_4_1_models_with_a_table_of_their_own(model: str, vendor: str | None) 
 )
 def test_7_4_1_other_models_have_none(labels: JSON) -> None:
     assert eight(0, labels=labels).minors(whole(2)) == [1, 2]
-    refused = eight(0, labels=labels).refusal(whole(2, {}))
+    refused = eight(0, labels=labels).failure(whole(2, {}))
     assert refused == "1/8 CardInsufficientMemory, 7/8 AllocatedCardsInsufficientRequest"
 
 
@@ -93,17 +93,17 @@ def test_7_4_1_the_model_is_the_nodes_not_the_devices() -> None:
     ],
 )
 def test_7_4_1_a_table_that_binds_refuses(partitions: JSON | None, spec: JSON, text: str) -> None:
-    assert eight(partitions=partitions).refusal(whole(2, spec)) == text
+    assert eight(partitions=partitions).failure(whole(2, spec)) == text
     if "ringBusBandwidth" not in spec:
-        assert eight(partitions=partitions, device_labels=HONOR).refusal(whole(2)) == text
-        assert eight(partitions=partitions, labels=HONOR).refusal(whole(2)) == text
+        assert eight(partitions=partitions, device_labels=HONOR).failure(whole(2)) == text
+        assert eight(partitions=partitions, labels=HONOR).failure(whole(2)) == text
     assert eight(partitions=partitions).minors(whole(2)) == [0, 1]  # it doesn't bind
 
 
 def test_7_4_1_a_partition_must_be_healthy_and_entirely_unused() -> None:
     table = {"2": [part(0, 1), part(2, 3), part(4, 5)]}
     assert eight(0, partitions=table, sick=(3,)).minors(whole(2)) == [4, 5]
-    refused = eight(0, 4, partitions=table, sick=(3,)).refusal(whole(2, {}))
+    refused = eight(0, 4, partitions=table, sick=(3,)).failure(whole(2, {}))
     assert refused == "1/8 CardNotHealth, 2/8 CardInsufficientMemory, 5/8 AllocatedCardsInsufficientRequest"
 
 
@@ -131,7 +131,7 @@ CLASSES = {"2": [part(0, 1, score=1), part(2, 3, score=5), part(4, 5, score=3), 
 def test_7_4_1_the_best_class_that_has_any(used: tuple[int, ...], policy: str, minors: list[int] | None) -> None:
     koords, asked = eight(*used, partitions=CLASSES), whole(2, {"allocatePolicy": policy})
     if minors is None:
-        assert "6/8 AllocatedCardsInsufficientRequest" in koords.refusal(asked)
+        assert "6/8 AllocatedCardsInsufficientRequest" in koords.failure(asked)
     else:
         assert koords.minors(asked) == minors
 
@@ -230,19 +230,19 @@ def test_7_4_2_without_every_cards_place_there_is_no_topology() -> None:
 def test_7_4_2_a_required_scope(scope: str, used: tuple[int, ...], count: int, result: list[int] | str) -> None:
     koords, asked = tree(*used), pod_with_limits(gpu=100 * count, notes=hint(requiredTopologyScope=scope))
     if isinstance(result, str):
-        assert koords.refusal(asked) == result
+        assert koords.failure(asked) == result
     else:
         assert koords.minors(asked) == result
 
 
 def test_7_4_2_a_required_scope_needs_every_cards_place() -> None:
     asked = pod_with_limits(gpu=100, notes=hint(requiredTopologyScope="Node"))
-    assert Koords().node("n1", card(0, spot=(0, "a")), card(1)).refusal(asked) == "2/2 NumaNotFit"
+    assert Koords().node("n1", card(0, spot=(0, "a")), card(1)).failure(asked) == "2/2 NumaNotFit"
 
 
 def test_11_several_shared_cards_in_one_scope_are_impossible() -> None:
     asked = pod_with_limits(shared=2, ratio=50, labels=ISOLATED, notes=hint(requiredTopologyScope="Node"))
-    assert tree().refusal(asked) == "8/8 NumaNotFit"
+    assert tree().failure(asked) == "8/8 NumaNotFit"
 
 
 def test_7_4_a_partition_that_does_not_bind_falls_through_to_the_topology() -> None:

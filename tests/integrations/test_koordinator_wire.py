@@ -239,7 +239,7 @@ EACH = [
 @pytest.mark.parametrize(("containers", "init", "want", "fractional"), EACH)
 def test_6_the_request_of_a_pod(containers: list[JSON], init: list[JSON], want: Want, fractional: bool) -> None:
     made = [box(f"c{index}", **amounts) for index, amounts in enumerate(containers)]
-    pod = a10s().admitted(pod_with_limits("p", *made, init=[box("i", **amounts) for amounts in init]))
+    pod = a10s().admit(pod_with_limits("p", *made, init=[box("i", **amounts) for amounts in init])).pod
     found = Want.of(pod_total(pod.containers))
     assert found == want
     assert found is not None
@@ -255,4 +255,4 @@ def test_6_a_value_is_taken_from_requests_first() -> None:
 
 def test_6_a_sidecar_counts_beside_the_apps() -> None:
     made = pod_with_limits("p", box("app", ratio=10), init=[box("side", sidecar=True, shared=1, ratio=30)])
-    assert Want.of(pod_total(Koords().admitted(made).containers)) == Want(2, None, 20)
+    assert Want.of(pod_total(Koords().admit(made).pod.containers)) == Want(2, None, 20)

@@ -265,7 +265,7 @@ def test_priority_becomes_a_variable(value: object, level: str) -> None:
     admitted = SchedulersEnv(T4S).admit(pod("p", made))
     assert (admitted.limits(), admitted.requests()) == ({NUMBER: "1"}, {})
     assert admitted.env() == {"CUDA_TASK_PRIORITY": level}
-    assert admitted.manifest["spec"]["schedulerName"] == "volcano"
+    assert admitted.scheduler == "volcano"
 
 
 def test_a_variable_that_is_there_stays() -> None:
@@ -300,7 +300,7 @@ def test_other_priorities_are_refused(value: object) -> None:
 def test_the_schedulers_name(given: str | None, section: str, after: str | None, codes: list[str]) -> None:
     spec = {} if given is None else {"schedulerName": given}
     admitted = with_section(section).admit(pod_with_limits(1, 1000, **spec))
-    assert admitted.manifest["spec"].get("schedulerName") == after
+    assert admitted.scheduler == after
     assert admitted.codes == codes
 
 

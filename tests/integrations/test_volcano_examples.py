@@ -30,7 +30,7 @@ TWO_T4 = (t4("GPU-a"), t4("GPU-b"))
 def test_1_plain() -> None:
     env = SchedulersEnv([volcano_node("n1", *TWO_T4)])
     admitted = env.admit(pod_with_limits(1, 3000, 50))
-    assert admitted.manifest["spec"]["schedulerName"] == "volcano"
+    assert admitted.scheduler == "volcano"
     assert not admitted.warnings
     predicted, cost = env.place(pod_with_limits(1, 3000, 50))
     assert predicted.node == "n1"
