@@ -9,7 +9,7 @@ from builders import read_node
 
 from hami_webhook.kube.objects import Node
 
-from .fit_env import CHART, FitEnv, configured, pod
+from .fit_env import CHART, JSON, FitEnv, configured, pod
 
 COUNT, MEM, CORES = "amd.com/gpu", "amd.com/gpumem", "amd.com/gpucores"
 PERCENT = "amd.com/gpumem-percentage"
@@ -32,16 +32,14 @@ def amd(*ids: str, name: str = "amd-1", capacity: int = 20, **fields: Any) -> No
 BOTH = amd("G0", "G1")
 
 
-def limits(gpu: object = 1, mem: object = None, cores: object = None, percent: object = None) -> dict[str, Any]:
+def limits(gpu: object = 1, mem: object = None, cores: object = None, percent: object = None) -> JSON:
     named = {COUNT: gpu, MEM: mem, CORES: cores, PERCENT: percent}
     return {key: value for key, value in named.items() if value is not None}
 
 
-def with_limits(
-    gpu: object = 1, mem: object = None, cores: object = None, name: str = "p", **notes: str
-) -> dict[str, Any]:
+def with_limits(gpu: object = 1, mem: object = None, cores: object = None, name: str = "p", **notes: str) -> JSON:
     return pod(name, annotations=notes, **limits(gpu, mem, cores))
 
 
-def record(env: FitEnv, manifest: dict[str, Any]) -> str:
+def record(env: FitEnv, manifest: JSON) -> str:
     return env.outcome(manifest, "AMD")

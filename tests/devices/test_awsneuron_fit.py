@@ -10,15 +10,12 @@ from hami_webhook.quota.budget import PodBudget
 from hami_webhook.quota.pricing import NoCapacity, charge_of, waiting_charge
 from hami_webhook.scheduling.fit import NodeFit, fit_pod, read_pod_request
 
-from .fit_env import CHART, NOW, FitEnv, Placed, pod
+from .fit_env import CHART, NOW, FitEnv, pod
 from .neurons import (
     CORES_KEY,
     DEVICES_KEY,
     INF1,
-    MUTEX,
-    NOUSE,
     RECORD,
-    USE,
     VENDOR,
     busy,
     entry,
@@ -26,7 +23,6 @@ from .neurons import (
     instance,
     masks,
     occupy,
-    trainium,
     whole,
     with_limits,
 )
@@ -39,11 +35,6 @@ def test_cores_that_make_no_devices_are_refused_by_every_device():
     assert masks(env.place(pod("p", with_limits(cores=6)), keep=False)) == whole(0, 1, 2)
     only = FitEnv([INF1])
     assert only.place(pod("p", with_limits(cores=6)), admit=False) == {"inf1": "16/16 CardInsufficientCore"}
-
-
-def test_more_devices_than_there_are():
-    assert FitEnv([inferentia(2)]).place(pod("p", with_limits(3))) == {"n1": "NodeInsufficientDevice"}
-    assert FitEnv([inferentia(2)]).place(pod("p", with_limits(cores=6))) == {"n1": "NodeInsufficientDevice"}
 
 
 @pytest.mark.parametrize(
@@ -62,75 +53,10 @@ def test_the_instance_type_alone_is_the_topology(kind, block):
     assert masks(env.place(pod("p", with_limits(3)))) == block
 
 
-@pytest.mark.parametrize("count", range(1, 17))
-def test_trainium_gives_1_4_8_or_16_devices(count):
-    result = masks(FitEnv([trainium()]).place(pod("p", with_limits(count))))
-    if count == 1:
-        assert result == whole(15)
-    else:
-        assert result == (whole(*range(count)) if count in (4, 8, 16) else "1/16 NumaNotFit")
-
-
-@pytest.mark.parametrize(
-    ("cores", "taken", "expected"),
-    [
-        (2, [{0: 0b0010}], {0: 0b1100}),
-        (2, [{0: 0b0101}], "1/1 CardInsufficientCore"),
-        (1, [{0: 0b0101}], {0: 0b0010}),
-        (2, [{0: 0b1001}], {0: 0b0110}),
-        (3, [{0: 0b0001}], {0: 0b1110}),
-        (3, [{0: 0b0010}], "1/1 CardInsufficientCore"),
-        (4, [], {0: 0b1111}),
-        (1, [{0: 0b0001}, {0: 0b0001}], {0: 0b0010}),
-    ],
-)
-def test_the_cores_of_a_shared_device_are_adjacent_and_the_lowest(cores, taken, expected):
-    env = FitEnv([instance("inf1.xlarge", 1, cores=4)])
-    occupy(env, *taken)
-    assert masks(env.place(pod("p", with_limits(cores=cores)))) == expected
-
-
-@pytest.mark.parametrize("policy", ["binpack", "spread", "numa", "topology-aware", "binpack,numa", "nonsense"])
-def test_no_card_policy_but_mutex_matters(policy):
-    for expected, taken in ((whole(5), []), ({5: 2}, [{5: 1}]), (whole(3), [whole(4), {5: 1}])):
-        env = FitEnv([inferentia(6)])
-        occupy(env, *taken)
-        cores = 1 if expected == {5: 2} else 2
-        note = {"hami.io/gpu-scheduler-policy": policy}
-        assert masks(env.place(pod("p", with_limits(cores=cores), annotations=note))) == expected
-
-
-def test_mutex_takes_the_highest_idle_device():
-    env = FitEnv([inferentia(6)])
-    occupy(env, busy(5, 3))
-    assert masks(env.place(pod("p", with_limits(cores=1), annotations=MUTEX))) == {4: 1}
-    assert masks(env.place(pod("two", with_limits(2), annotations=MUTEX))) == whole(0, 1)
-
-
-def test_lists_hold_for_blocks_too_and_both_must_agree():
-    notes = {USE: " n1-AWSNeuron-0 ,n1-AWSNeuron-1,n1-AWSNeuron-2", NOUSE: "n1-AWSNeuron-1"}
-    env = FitEnv([inferentia(6)])
-    assert masks(env.place(pod("p", with_limits(2), annotations=notes))) == "1/6 NumaNotFit"
-    assert masks(env.place(pod("p", with_limits(2), annotations={USE: notes[USE], NOUSE: " "}))) == whole(0, 1)
-    assert masks(env.place(pod("q", with_limits(1), annotations=notes))) == whole(2)
-
-
 def test_a_container_without_cores_keeps_its_device_out_of_a_block():
     env = FitEnv([inferentia(4)])
     occupy(env, {1: 0})
     assert masks(env.place(pod("p", with_limits(2)))) == whole(2, 3)
-
-
-def test_every_device_counts_under_the_first_check_it_fails():
-    env = FitEnv([inferentia(6)])
-    occupy(env, {1: 1, 2: 1, 3: 1}, {3: 2})
-    notes = {NOUSE: "n1-AWSNeuron-0", USE: ",".join(f"n1-AWSNeuron-{i}" for i in range(4))}
-    assert masks(env.place(pod("p", with_limits(1), annotations=notes))) == (
-        "1/6 CardTimeSlicingExhausted, 2/6 CardInsufficientCore, 3/6 CardUuidMismatch"
-    )
-    assert masks(env.place(pod("p", with_limits(1), annotations=notes | MUTEX))) == (
-        "1/6 CardTimeSlicingExhausted, 2/6 ExclusiveDeviceAllocateConflict, 3/6 CardUuidMismatch"
-    )
 
 
 # 7.3: usage
@@ -181,38 +107,6 @@ def test_an_init_container_and_an_app_that_follows_use_the_same_cores():
     assert placed.debits == {CORES_KEY: 4, DEVICES_KEY: 2}
 
 
-def test_a_sidecar_keeps_its_core():
-    placed = FitEnv([inferentia(1)]).place(
-        pod("p", with_limits(cores=1), init=[with_limits(cores=1, name="side", sidecar=True)])
-    )
-    assert placed.annotations[RECORD] == f"{entry(0, 1)};{entry(0, 2)};"
-    refused = FitEnv([inferentia(1)]).place(
-        pod("p", with_limits(cores=2), init=[with_limits(cores=1, name="side", sidecar=True)])
-    )
-    assert refused == {"n1": "1/1 CardInsufficientCore"}
-
-
-# 8: node score
-
-
-def test_the_node_score_is_the_share_of_cores_in_use():
-    nodes = [inferentia(2, "a"), inferentia(2, "b")]
-    env = FitEnv(nodes)
-    occupy(env, {0: 3, 1: 2}, on="b")
-    first = env.place(pod("p", with_limits(cores=1)), keep=False)
-    assert (first.node, first.score) == ("b", 7.5)
-    spread = {"hami.io/node-scheduler-policy": "spread"}
-    other = env.place(pod("p", with_limits(cores=1), annotations=spread), keep=False)
-    assert (other.node, other.score) == ("a", 0)
-
-
-def test_a_tie_goes_to_the_lowest_name_whatever_the_card_policy():
-    env = FitEnv([inferentia(6, "b"), inferentia(2, "c"), inferentia(4, "a")])
-    for policy in ("binpack", "topology-aware"):
-        note = {"hami.io/gpu-scheduler-policy": policy}
-        assert env.place(pod("p", with_limits(cores=1), annotations=note), keep=False).node == "a"
-
-
 # 10: quota
 
 
@@ -256,24 +150,6 @@ def within(env, manifest, **limits):
     return VENDOR.encode(result.rows, view.node, NOW)[RECORD] if isinstance(result, NodeFit) else str(result)
 
 
-@pytest.mark.parametrize(
-    ("ask", "limits", "expected"),
-    [
-        (with_limits(2), {"cores": 4}, entry(0, 3) + entry(1, 3) + ";"),
-        (with_limits(2), {"cores": 3}, "6/6 ResourceQuotaNotFit"),
-        (with_limits(2), {"cores": 1}, "6/6 ResourceQuotaNotFit"),
-        (with_limits(2), {"devices": 1}, "6/6 ResourceQuotaNotFit"),
-        (with_limits(cores=4), {"cores": 3}, "6/6 ResourceQuotaNotFit"),
-        (with_limits(cores=1), {"cores": 1}, entry(5, 1) + ";"),
-        (with_limits(cores=1), {"cores": 0}, "6/6 ResourceQuotaNotFit"),
-        (with_limits(cores=1), {"devices": 0}, "6/6 ResourceQuotaNotFit"),
-        (with_limits(1), {"cores": 1}, "6/6 ResourceQuotaNotFit"),
-    ],
-)
-def test_quota_is_asked_again_with_the_true_geometry(ask, limits, expected):
-    assert within(FitEnv([inferentia(6)]), pod("p", ask), **limits) == expected
-
-
 def test_quota_comes_after_free_cores():
     env = FitEnv([inferentia(2)])
     occupy(env, busy(1))
@@ -302,13 +178,3 @@ def test_an_init_container_moves_to_its_pods_apps_where_they_cannot_move():
     manifest = pod("p", with_limits(2), init=[with_limits(cores=1, name="i")])
     assert within(env, manifest) == f"{entry(2, 2)};{entry(0, 3)}{entry(1, 3)};"
     assert within(env, manifest, cores=4) == f"{entry(1, 1)};{entry(0, 3)}{entry(1, 3)};"
-
-
-# 9: what is written
-
-
-def test_nothing_is_written_that_another_vendor_would_write():
-    placed = FitEnv([inferentia(1)]).place(pod("p", with_limits(1)))
-    assert isinstance(placed, Placed)
-    assert not any("to-allocate" in key for key in placed.annotations)
-    assert VENDOR.keys.to_allocate == ""

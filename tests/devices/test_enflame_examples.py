@@ -108,14 +108,9 @@ def test_5_drs_by_slices() -> None:
         ({R.MEMORY: 20}, 3, "20480,50"),
         ({R.MEMORY: "20Gi"}, 3, "20480,50"),
         ({R.MEMORY: 6144}, 1, "6144,17"),
-        ({R.MEMORY: "6Gi"}, 1, "6144,17"),
         ({R.MEMORY: 6145}, 3, "20480,50"),
         ({R.CORE: 51}, 6, "40960,100"),
-        ({R.CORE: 17}, 1, "6144,17"),
-        ({R.CORE: 18}, 3, "20480,50"),
         ({R.MEMORY: 81}, 1, "6144,17"),
-        ({R.MEMORY: 40}, 6, "40960,100"),
-        ({R.MEMORY: 1, R.CORE: 100}, 6, "40960,100"),
     ],
 )
 def test_6_drs_by_need_gets_the_smallest_profile_that_serves(

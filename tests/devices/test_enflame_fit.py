@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 from builders import container, read_node
 
@@ -11,8 +9,8 @@ from hami_webhook.devices.codecs import DeviceEntry
 from hami_webhook.kube.objects import Pod
 from hami_webhook.quota.pricing import charge_of
 
-from .enflame import ALLOCATED, WHOLE, R, T, drs_capacity, drs_card, drs_node, share, shared_node, slices, went
-from .fit_env import CHART, NOW, FitEnv, Placed, pod
+from .enflame import ALLOCATED, R, T, drs_capacity, drs_card, drs_node, share, shared_node, slices, went
+from .fit_env import CHART, JSON, NOW, FitEnv, Placed, pod
 
 CAPACITY = "enflame.com/gcu-drs-capacity"
 OTHER = drs_node("node-b", profiles={"1g.6gb": "0", "4g.24gb": "1", "8g.48gb": "2"})
@@ -40,41 +38,6 @@ def test_a_percentage_admission_has_not_seen_is_rounded_at_placement(amounts: di
     assert went(FitEnv([shared_node("n", 1, 4)]), incoming, admit=False) == f"n-enflame-0,Enflame,{record}:;"
 
 
-@pytest.mark.parametrize(
-    ("key", "text", "where"),
-    [
-        ("use-gpuuuid", " node1-enflame-0 , x", "node1-enflame-0,Enflame,25,0:;"),
-        ("use-gpuuuid", " ", "node1-enflame-1,Enflame,25,0:;"),
-        ("nouse-gpuuuid", "node1-enflame-1", "node1-enflame-0,Enflame,25,0:;"),
-        ("use-gpuuuid", "NODE1-enflame-0", "2/2 CardUuidMismatch"),
-    ],
-)
-def test_uuid_lists(key: str, text: str, where: str) -> None:
-    assert went(FitEnv([shared_node()]), share(25, **{f"enflame.com/{key}": text})) == where
-
-
-def test_both_uuid_lists_hold_at_once() -> None:
-    lists = {"enflame.com/use-gpuuuid": "a-enflame-drs-0", "enflame.com/nouse-gpuuuid": "a-enflame-drs-0"}
-    assert went(FitEnv([drs_node("a", 2)]), slices(1, **lists)) == "2/2 CardUuidMismatch"
-    whole = FitEnv([read_node("n", capacity={R.GCU: 1})])
-    ignored = pod(annotations={"enflame.com/nouse-gpuuuid": "n-GCU-0"}, **{R.GCU: 1})
-    assert went(whole, ignored, WHOLE) == "n-GCU-0,GCU,100,100:;"
-
-
-def test_mutex_holds_for_shared_cards() -> None:
-    env = FitEnv([shared_node("n", 1, 4)])
-    env.place(share(25, name="first"))
-    mutex = {"hami.io/gpu-scheduler-policy": "mutex"}
-    assert went(env, share(25, **mutex)) == "1/1 ExclusiveDeviceAllocateConflict"
-
-
-def test_a_hundred_tasks_are_a_shared_cards_most() -> None:
-    env = FitEnv([shared_node("n", 1, 100)])
-    for number in range(100):
-        env.place(share(1, name=f"p{number}"))
-    assert went(env, share(1)) == "1/1 CardTimeSlicingExhausted"
-
-
 def test_a_card_with_broken_slices_is_full_earlier() -> None:
     env = FitEnv([read_node("n", **{CAPACITY: drs_capacity(drs_card(0, capacity=4))})])
     env.place(slices(3, "first"))
@@ -83,7 +46,7 @@ def test_a_card_with_broken_slices_is_full_earlier() -> None:
     assert went(env, slices(1, "third")) == "1/1 CardTimeSlicingExhausted"
 
 
-def two(first: int, second: int, **annotations: str) -> dict[str, Any]:
+def two(first: int, second: int, **annotations: str) -> JSON:
     return pod("p", container("a", **{R.SLICES: first}), container("b", **{R.SLICES: second}), annotations=annotations)
 
 
@@ -102,16 +65,6 @@ def test_shared_containers_of_a_pod_are_on_one_card_too() -> None:
     assert went(env, halves, keep=False) == "n-enflame-1,Enflame,50,0:;n-enflame-1,Enflame,50,0:;"
     more = pod("p", container("a", **{R.VGCU: 1, R.PERCENT: 50}), container("b", **{R.VGCU: 1, R.PERCENT: 75}))
     assert went(env, more) == "1/2 CardInsufficientMemory, 1/2 CardNotFoundCustomFilterRule"
-
-
-def test_an_init_container_uses_the_card_of_the_apps() -> None:
-    env = FitEnv([drs_node("n", 2)])
-    env.place(slices(3, "half", **{"enflame.com/use-gpuuuid": "n-enflame-drs-0"}))
-    notes = {"hami.io/gpu-scheduler-policy": "binpack"}
-    incoming = pod("p", container("app", **{R.SLICES: 6}), init=[container("i", **{R.SLICES: 1})], annotations=notes)
-    assert went(env, incoming) == "n-enflame-drs-1,Enflame,6144,17:;n-enflame-drs-1,Enflame,40960,100:;"
-    usage = next(env.state.views()).used("Enflame-DRS", "n-enflame-drs-1")
-    assert (usage.slots, usage.memory) == (6, 40960)
 
 
 def test_none_of_the_forms_adds_to_the_node_score() -> None:

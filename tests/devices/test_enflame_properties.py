@@ -2,41 +2,23 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from fractions import Fraction
 from math import ceil
-from typing import Any
 
 import pytest
 from builders import container, read_node
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hami_webhook.devices.codecs import decode_pod_devices
 from hami_webhook.devices.vendors.enflame.profiles import Wanted, read_capacity
 from hami_webhook.devices.vendors.enflame.shared import rounded, slices_for
-from hami_webhook.kube.objects import Pod
 from hami_webhook.kube.quantity import Quantity
 
 from .enflame import ALLOCATED, R, drs_capacity, drs_card, drs_node, share, slices
-from .fit_env import CHART, FitEnv, Placed, pod
+from .fit_env import FitEnv, Placed, pod
 
-JSON = dict[str, Any]
 DRS_CAPACITY = "enflame.com/gcu-drs-capacity"
-
-
-@pytest.mark.parametrize(
-    ("f", "percentages"),
-    [
-        (2, "50 100"),
-        (3, "33 66 100"),
-        (4, "25 50 75 100"),
-        (5, "20 40 60 80 100"),
-        (6, "16 33 50 66 83 100"),
-        (8, "12 25 37 50 62 75 87 100"),
-    ],
-)
-def test_the_only_possible_percentages(f: int, percentages: str) -> None:
-    assert sorted({rounded(percent, f) for percent in range(1, 101)}) == [int(text) for text in percentages.split()]
 
 
 @pytest.mark.parametrize("f", range(1, 101))
@@ -84,14 +66,13 @@ def test_bytes_are_gigabytes_rounded_up(amount: int, written: dict[str, str]) ->
 # one card per pod
 
 sizes = st.sampled_from([1, 1, 3, 6])
-policies = st.sampled_from(["spread", "binpack"])
 
 
 @given(
     st.lists(st.lists(sizes, max_size=3), min_size=1, max_size=4),
     st.lists(sizes, max_size=2),
     st.lists(sizes, min_size=1, max_size=3),
-    policies,
+    st.sampled_from(["spread", "binpack"]),
 )
 def test_a_pod_gets_the_first_card_in_order_that_takes_all_of_it(
     held: list[list[int]], inits: list[int], apps: list[int], policy: str
@@ -147,77 +128,29 @@ def _percent(size: int) -> int:
     return ceil(size * 100 / 6)
 
 
-# no card is oversold, whatever comes
+# a card is in one mode, whatever comes
 
-contents = st.one_of(
-    st.tuples(st.just("drs"), st.lists(sizes, min_size=1, max_size=3)),
-    st.tuples(st.just("shared"), st.lists(st.integers(0, 100), min_size=1, max_size=3)),
-    st.tuples(st.just("cards"), st.lists(st.integers(2, 3), min_size=1, max_size=1)),
+shared = st.lists(
+    st.builds(lambda percent: {R.VGCU: 1, R.PERCENT: percent}, st.integers(0, 100)), min_size=1, max_size=3
 )
-pods = st.lists(
-    st.tuples(contents, st.booleans(), policies | st.just("mutex"), st.sampled_from([None, "use", "nouse"])),
-    min_size=1,
-    max_size=10,
-)
+whole = st.builds(lambda count: [{R.VGCU: count}], st.integers(2, 3))
+partitions = st.lists(st.builds(lambda size: {R.SLICES: size}, sizes), min_size=1, max_size=3)
 
 
-@given(st.permutations(range(3)), st.integers(1, 8), st.lists(st.integers(1, 6), min_size=3, max_size=3), pods)
-def test_no_card_is_oversold_or_in_two_modes(
-    minors: list[int], f: int, capacities: list[int], coming: list[Any]
+@given(st.permutations(range(3)), st.integers(1, 8), st.lists(shared | whole | partitions, min_size=1, max_size=10))
+def test_a_card_is_in_one_mode_and_serves_all_of_a_pod(
+    minors: list[int], f: int, coming: list[list[dict[str, int]]]
 ) -> None:
-    text = drs_capacity(*(drs_card(i, str(m), capacities[i]) for i, m in enumerate(minors)))
-    healthy = '{"0":6,"1":0,"2":6}'
-    notes = {DRS_CAPACITY: text, "enflame.com/gcu-shared-capacity": healthy}
-    env = FitEnv([read_node("n", capacity={R.COUNT: 3, R.SHARED_GCU: 3 * f}, **notes)])
-    for number, ((form, amounts), remove, policy, list_key) in enumerate(coming):
-        incoming = _asking(f"p{number}", form, amounts, policy, list_key)
-        placed = env.place(incoming)
+    text = drs_capacity(*(drs_card(index, str(minor)) for index, minor in enumerate(minors)))
+    env = FitEnv([read_node("n", capacity={R.COUNT: 3, R.SHARED_GCU: 3 * f}, **{DRS_CAPACITY: text})])
+    for number, amounts in enumerate(coming):
+        placed = env.place(pod(f"p{number}", *(container(f"c{n}", **each) for n, each in enumerate(amounts))))
         if isinstance(placed, Placed):
-            rows = CHART["Enflame-DRS" if form == "drs" else "Enflame"].decode(
-                Pod.from_object({**incoming, "metadata": {**incoming["metadata"], "annotations": placed.annotations}})
-            )
-            assert rows is not None
-            uuids = [{entry.uuid for entry in row} for row in rows]
-            assert all(mine == uuids[0] for mine in uuids)
-            assert all(len(row) == len(mine) for row, mine in zip(rows, uuids, strict=True))
-            if form == "cards":
-                assert len(uuids[0]) == amounts[0]
-            if list_key is not None:
-                assert all(("drs-0" in u or "enflame-0" in u) is (list_key == "use") for u in uuids[0])
-            assert not any(u.endswith("enflame-1") for u in uuids[0])
-        else:
-            assert list(placed.values()) != [""]
-        _check(env, minors, capacities)
-        if remove:
-            env.remove(f"p{number}")
-
-
-def _asking(name: str, form: str, amounts: list[int], policy: str, list_key: str | None) -> JSON:
-    notes = {"hami.io/gpu-scheduler-policy": policy}
-    if list_key is not None:
-        notes[f"enflame.com/{list_key}-gpuuuid"] = "n-enflame-0,n-enflame-drs-0"
-    if form == "cards":
-        return share(None, amounts[0], name, **notes)
-    wanted = [{R.SLICES: a} if form == "drs" else {R.VGCU: 1, R.PERCENT: a} for a in amounts]
-    return pod(name, *(container(f"c{n}", **w) for n, w in enumerate(wanted)), annotations=notes)
-
-
-def _check(env: FitEnv, minors: list[int], capacities: list[int]) -> None:
-    view = next(env.state.views())
-    modes: dict[int, set[str]] = defaultdict(set)
-    for index, minor in enumerate(minors):
-        usage = view.used("Enflame-DRS", f"n-enflame-drs-{index}")
-        assert usage.slots <= capacities[index]
-        assert usage.memory <= 40 * 1024
-        if usage.slots:
-            modes[minor].add("drs")
-    for index in range(3):
-        usage = view.used("Enflame", f"n-enflame-{index}")
-        assert usage.slots <= 100
-        assert usage.memory <= 100
-        if usage.slots:
-            modes[index].add("shared")
-    assert all(len(found) == 1 for found in modes.values())
+            rows = decode_pod_devices(placed.annotations[ALLOCATED])
+            assert len({frozenset(entry.uuid for entry in row) for row in rows}) == 1
+        modes = [env.used("Enflame-DRS", f"n-enflame-drs-{minors.index(minor)}", "n")[0] for minor in range(3)]
+        for minor, slots in enumerate(modes):
+            assert not slots or env.used("Enflame", f"n-enflame-{minor}", "n")[0] == 0
 
 
 @given(st.lists(st.integers(1, 100), min_size=1, max_size=8), st.integers(1, 8))

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 from builders import container, read_node
 
 from hami_webhook.devices.keys import Dimension, QuotaKey
 from hami_webhook.kube.objects import Pod
-from hami_webhook.quota.budget import PodBudget
 from hami_webhook.quota.pricing import waiting_charge
-from hami_webhook.scheduling.fit import NodeFit, fit_pod, read_pod_request
 
 from .enflame import R, drs_node, share, shared_node, slices
-from .fit_env import CHART, FitEnv, Placed, pod
+from .fit_env import CHART, JSON, FitEnv, Placed, pod
 
 CAPACITY = "enflame.com/gcu-drs-capacity"
 OTHER = drs_node("node-b", profiles={"1g.6gb": "0", "4g.24gb": "1", "8g.48gb": "2"})
@@ -56,7 +52,7 @@ def shared_debit(count: int, percent: int) -> dict[str, int]:
         (pod("p", container("app", **{R.SLICES: 1}), init=[container("i", **{R.SLICES: 3})]), drs_debit(3, 20480, 50)),
     ],
 )
-def test_the_waiting_charge_is_what_placement_will_debit(incoming: dict[str, Any], debit: dict[str, int]) -> None:
+def test_the_waiting_charge_is_what_placement_will_debit(incoming: JSON, debit: dict[str, int]) -> None:
     env = FitEnv([drs_node(), shared_node("shared", 2, 4), read_node("whole", capacity={R.GCU: 2})])
     admitted = env.admit(incoming).pod
     assert admitted is not None
@@ -80,7 +76,7 @@ def test_the_waiting_charge_is_what_placement_will_debit(incoming: dict[str, Any
     ],
 )
 def test_where_the_profile_isnt_known_what_is_written_counts_or_the_least_it_can_be(
-    incoming: dict[str, Any], nowhere: dict[str, int], differing: dict[str, int]
+    incoming: JSON, nowhere: dict[str, int], differing: dict[str, int]
 ) -> None:
     for nodes, debit in (([], nowhere), ([drs_node(), OTHER], differing)):
         env = FitEnv(nodes)
@@ -89,11 +85,8 @@ def test_where_the_profile_isnt_known_what_is_written_counts_or_the_least_it_can
         assert waiting_charge(Pod.from_object(admitted), CHART, env.state).amounts == debit
 
 
-TWENTY_PERCENT = drs_node("node-c", profiles={"2g.16gb": "0", "5g.40gb": "1"})
-
-
 @pytest.mark.parametrize(
-    ("room", "where"),
+    ("hard", "where"),
     [
         ({f"limits.{R.CORE}": 50}, "node-a"),
         ({f"limits.{R.CORE}": 49}, "node-c"),
@@ -103,16 +96,11 @@ TWENTY_PERCENT = drs_node("node-c", profiles={"2g.16gb": "0", "5g.40gb": "1"})
         ({f"limits.{R.SLICES}": 1}, None),
     ],
 )
-def test_a_node_whose_profile_overflows_the_quota_is_refused(room: dict[str, int], where: str | None) -> None:
-    env = FitEnv([drs_node(), TWENTY_PERCENT])
-    incoming = Pod.from_object(pod(**{R.CORE: 40}))
-    ask = read_pod_request(incoming, CHART, "spread")
-    assert ask is not None
-    budget = PodBudget(room, incoming.kinds, CHART)
-    found = {view.name: fit_pod(view, ask, CHART, budget) for view in env.state.views()}
-    if where != "node-a":
-        assert str(found["node-a"]) == "1/1 ResourceQuotaNotFit"
-    if where is None:
-        assert str(found["node-c"]) == "1/1 ResourceQuotaNotFit"
+def test_a_node_whose_profile_overflows_the_quota_is_refused(hard: dict[str, int], where: str | None) -> None:
+    twenty_percent = drs_node("node-c", profiles={"2g.16gb": "0", "5g.40gb": "1"})
+    placed = FitEnv([drs_node(), twenty_percent], hard=hard).place(pod("p", **{R.CORE: 40}), admit=False)
+    if isinstance(placed, Placed):
+        assert placed.node == where
     else:
-        assert isinstance(found[where], NodeFit)
+        assert placed == dict.fromkeys(("node-a", "node-c"), "1/1 ResourceQuotaNotFit")
+        assert where is None

@@ -15,23 +15,25 @@ from hypothesis import strategies as st
 
 from hami_webhook.admission.pods import normalise
 from hami_webhook.devices.codecs import DeviceEntry
-from hami_webhook.devices.debit import Debit, per_device
 from hami_webhook.devices.device_lister import NO_DEVICES
 from hami_webhook.devices.model import (
     Device,
+    FixedMemory,
     Inventory,
     NodeView,
+    Request,
+    ShareOfCard,
     Usage,
+    WholeCard,
 )
+from hami_webhook.devices.reasons import Rejection
 from hami_webhook.devices.registry import Vendors
 from hami_webhook.devices.vendor import Vendor
 from hami_webhook.kube.draft import PodDraft
-from hami_webhook.kube.objects import ContainerKind, Pod
-from hami_webhook.quota.budget import PodBudget
+from hami_webhook.kube.objects import Pod
 from hami_webhook.scheduling.fit import NodeFit, fit_pod, read_pod_request
-from hami_webhook.scheduling.placement_metadata import placement_annotations
 
-from .fit_env import CHART, JSON, NOW, FitEnv, Placed, pod
+from .fit_env import CHART, JSON, Names, pod
 from .iluvatars import BOTH
 
 
@@ -207,21 +209,45 @@ def plain_reading(rules: Rules, view: NodeView, wanted: JSON, notes: dict[str, s
     return ", ".join(sorted(f"{n}/{len(devices)} {why}" for why, n in counted.items() if n))
 
 
-def fitted(rules: Rules, view: NodeView, manifest: JSON, budget: PodBudget | None = None) -> Any:
+def fitted(rules: Rules, view: NodeView, manifest: JSON) -> NodeFit | Rejection:
     """Of the pod as admission leaves it."""
     draft = PodDraft(manifest)
     normalise(draft, rules.vendors, NO_DEVICES)
     ask = read_pod_request(draft.result(), rules.vendors, "spread")
     assert ask is not None
-    return fit_pod(view, ask, rules.vendors, budget)
+    return fit_pod(view, ask, rules.vendors, None)
 
 
-def entries(rules: Rules, fit: NodeFit) -> list[list[DeviceEntry]]:
-    """What each container was given."""
-    return [
-        [DeviceEntry(d.uuid, rules.key, d.share.memory, d.share.cores) for d in row[rules.key].devices]
-        for row in fit.rows
-    ]
+@pytest.mark.parametrize("rules", RULES[:2], ids=lambda rules: rules.key)
+@pytest.mark.parametrize(
+    ("wanted", "expected"),
+    [
+        ((), None),
+        ((0, 20, 10), None),
+        ((None, 20, 10), None),
+        ((1,), (1, ShareOfCard, 100, 100)),
+        ((1, 0), (1, ShareOfCard, 100, 100)),
+        ((1, None, 30), (1, ShareOfCard, 100, 30)),
+        ((1, 20), (1, FixedMemory, 20, 100)),
+        ((1, "2k", 60), (1, FixedMemory, 2000, 60)),
+        ((1, 20, 0), (1, FixedMemory, 20, 0)),
+        ((1, 20, 101), (1, FixedMemory, 20, 100)),
+        ((2,), (2, WholeCard, 0, 100)),
+        ((2, 20, 10), (2, WholeCard, 20, 100)),
+        ((3, 0, 0), (3, WholeCard, 0, 100)),
+    ],
+)
+def test_what_a_container_of_hygons_or_cambricons_asks(
+    rules: Rules, wanted: Sequence[object], expected: tuple[int, type, int, int] | None
+) -> None:
+    """In limits or in requests; memory in the vendor's units."""
+    request = None
+    if expected is not None:
+        count, kind, memory, cores = expected
+        request = Request(count, kind(memory if kind is ShareOfCard else memory * rules.unit), cores)
+    amounts = Names(*rules.vendor.resource_names).limits(*wanted)
+    for incoming in (pod("p", container(**amounts)), pod("p", container(requests=amounts))):
+        assert rules.vendor.request(Pod.from_object(incoming).containers[0]) == request
 
 
 @every_vendor
@@ -231,89 +257,9 @@ def test_the_choice_is_that_of_a_plain_reading(rules: Rules, data: st.DataObject
     notes, policy = data.draw(lists(rules)), data.draw(st.sampled_from(POLICIES))
     manifest = pod(annotations={**notes, "hami.io/gpu-scheduler-policy": policy}, **limits(rules, wanted))
     found = fitted(rules, view, manifest)
-    answer = entries(rules, found)[0] if isinstance(found, NodeFit) else str(found)
+    if isinstance(found, Rejection):
+        answer: object = str(found)
+    else:
+        devices = found.rows[0][rules.key].devices
+        answer = [DeviceEntry(d.uuid, rules.key, d.share.memory, d.share.cores) for d in devices]
     assert answer == plain_reading(rules, view, wanted, notes, policy)
-
-
-@every_vendor
-@given(st.data())
-def test_a_placement_keeps_within_every_card_and_the_quota_and_is_written_as_given(
-    rules: Rules, data: st.DataObject
-) -> None:
-    view, vendor = data.draw(views(rules)), rules.vendor
-    wanted = [data.draw(wants(rules)) for _ in range(data.draw(st.integers(1, 4)))]
-    inits = data.draw(st.integers(0, min(2, len(wanted) - 1)))
-    sidecars = [n < inits and data.draw(st.booleans()) for n in range(len(wanted))]
-    boxes = [container(f"c{n}", sidecar=sidecars[n], **limits(rules, each)) for n, each in enumerate(wanted)]
-    incoming = pod("p", *boxes[inits:], init=boxes[:inits])
-    manifest = Pod.from_object(incoming)
-    hard = {f"limits.{vendor.memory_name}": data.draw(st.integers(0, 500))} if data.draw(st.booleans()) else {}
-    budget = PodBudget(hard, manifest.kinds, rules.vendors)
-    fit = fitted(rules, view, incoming, budget)
-    if not isinstance(fit, NodeFit):
-        assert str(fit)
-        return
-    assert budget.admits(fit.claims())
-    cards = {device.uuid: device for device in view.inventories[rules.key].devices}
-    debits = per_device(fit.claims(), manifest.kinds)
-    for (_, uuid), debit in debits.items():
-        device, used = cards[uuid], view.used(rules.key, uuid)
-        assert device.healthy
-        assert used.slots + debit.slots <= device.slots
-        assert used.memory + debit.memory <= device.memory
-        assert used.cores + debit.cores <= device.cores
-    assert all(-(-sum(debits.values(), Debit()).memory // rules.unit) <= most for most in hard.values())
-    given_ = entries(rules, fit)
-    for each, row in zip(wanted, given_, strict=True):
-        assert len({entry.uuid for entry in row}) == len(row) == each["count"]
-        if each["count"] > 1:
-            assert all((entry.memory, entry.cores) == rules.share(each, cards[entry.uuid]) for entry in row)
-            assert all(view.used(rules.key, entry.uuid).slots == 0 for entry in row)
-    written = placement_annotations(manifest, fit, view, rules.vendors, NOW)
-    assert vendor.decode(Pod.from_object(pod(annotations=written))) == given_
-    for own in (ContainerKind.INIT, ContainerKind.APP) if rules.key == "Mthreads" else ():
-        of = zip(given_, manifest.kinds, strict=True)
-        together = [{entry.uuid for entry in row} for row, kind in of if kind in (own, ContainerKind.SIDECAR)]
-        assert len(together) < 2 or len(set.union(*together)) == 1
-
-
-@given(st.data())
-def test_pod_after_pod_what_the_annotations_say_never_exceeds_the_cards(data: st.DataObject) -> None:
-    """A card that one container has whole is nobody else's, but for containers without cores."""
-    dcu, mlu = RULES[:2]
-    register = "".join(f"c{n},4,{4 + n},100,DCU-K100_AI,0,true,{n},hami:" for n in range(3))
-    capacity = {mlu.vendor.core_name: 300, mlu.vendor.memory_name: 20}
-    env = FitEnv([read_node("n1", capacity=capacity, **{"hami.io/node-dcu-register": register})])
-    whole: set[tuple[str, str]] = set()
-    for number in range(data.draw(st.integers(1, 10))):
-        rules = data.draw(st.sampled_from([dcu, mlu]))
-        placed = env.place(pod(f"p{number}", **limits(rules, data.draw(wants(rules)))))
-        if isinstance(placed, Placed):
-            rows = rules.vendor.decode(Pod.from_object(pod(annotations=placed.annotations))) or []
-            whole |= {(rules.key, entry.uuid) for row in rows for entry in row if entry.cores == 100}
-    view = env.state.view("n1")
-    assert view is not None
-    for vendor, inventory in view.inventories.items():
-        for device in inventory.devices:
-            used = view.used(vendor, device.uuid)
-            assert (used.slots <= device.slots, used.memory <= device.memory, used.cores <= device.cores) == (True,) * 3
-            assert (vendor, device.uuid) not in whole or used.slots == 1 or used.cores == 100
-
-
-@every_vendor
-@pytest.mark.parametrize(
-    ("used", "policy", "label"),
-    [
-        (Usage(1, 10**6, 100), "spread", "ResourceQuotaNotFit"),
-        (Usage(1, 0, 0), "mutex", "ExclusiveDeviceAllocateConflict"),
-        (Usage(100, 0, 0), "spread", "CardTimeSlicingExhausted"),
-    ],
-)
-def test_quota_is_asked_behind_the_pods_own_wishes_and_before_what_is_free(
-    rules: Rules, used: Usage, policy: str, label: str
-) -> None:
-    cards = Inventory((Device(rules.key, "c0", 0, 4, 10**6, rules.cores, rules.key),))
-    view = NodeView(read_node("n1"), {rules.key: cards}, {(rules.key, "c0"): used})
-    manifest = pod(annotations={"hami.io/gpu-scheduler-policy": policy}, **limits(rules, {"count": 1, "memory": 2}))
-    nothing = PodBudget({f"limits.{rules.vendor.memory_name}": 0}, Pod.from_object(manifest).kinds, rules.vendors)
-    assert str(fitted(rules, view, manifest, nothing)) == f"1/1 {label}"

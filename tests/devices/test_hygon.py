@@ -2,27 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 from builders import container, read_node
 
-from hami_webhook.devices.codecs import DeviceEntry
 from hami_webhook.devices.lock_annotations import COMMON_LOCK
 from hami_webhook.devices.model import (
-    AllocatedDevice,
-    Allocation,
-    DeviceShare,
     FixedMemory,
     RegistrationError,
     Request,
-    ShareOfCard,
-    WholeCard,
 )
 from hami_webhook.devices.vendors.hygon import Hygon
 from hami_webhook.kube.objects import Pod
 
-from .fit_env import CHART, NOW, FitEnv, Names, configured, pod
+from .fit_env import CHART, JSON, FitEnv, Names, configured, pod
 
 COUNT, MEM, CORES = "hygon.com/dcunum", "hygon.com/dcumem", "hygon.com/dcucores"
 REGISTER = "hami.io/node-dcu-register"
@@ -83,10 +75,6 @@ def test_the_pages_registration_is_read() -> None:
     ("text", "cards"),
     [
         ("DCU-0,30,32752,100,DCU-Z100L,0,true:", [("DCU-0", 30, 32752, 100, "DCU-Z100L", True, 0, "hami-core")]),
-        (":A,4,9,100,T,0,f,3,hami::", [("A", 4, 9, 100, "T", False, 3, "hami")]),
-        ("A,4,9,100,T,0,TRUE,3,hami:", [("A", 4, 9, 100, "T", True, 3, "hami")]),
-        ('[{"ID":"A","count":4,"devmem":9,"devcore":100,"type":"T"}]', [("A", 4, 9, 100, "T", False, 0, "")]),
-        (":", []),
     ],
 )
 def test_older_forms_are_read_too(text: str, cards: list[object]) -> None:
@@ -139,56 +127,16 @@ UNLIMITED = (
         (limits(None, 2000), []),
     ],
 )
-def test_what_is_hardly_meant_earns_a_warning(amounts: Any, warnings: list[str]) -> None:
+def test_what_is_hardly_meant_earns_a_warning(amounts: JSON, warnings: list[str]) -> None:
     incoming = pod("p", container(**amounts))
     admitted = FitEnv([]).admit(incoming)
     assert admitted.warnings == warnings
     assert admitted.pod == incoming  # nothing in the container is changed
 
 
-# 6: extraction
-
-
-@pytest.mark.parametrize(
-    ("amounts", "request_"),
-    [
-        (limits(), None),
-        (limits(0), None),
-        (limits(0, 2000, 60), None),
-        (limits(None, 2000, 60), None),
-        (limits(1), Request(1, ShareOfCard(100), 100)),
-        (limits(1, 0), Request(1, ShareOfCard(100), 100)),
-        (limits(1, 2000), Request(1, FixedMemory(2000), 100)),
-        (limits(1, "2k", 60), Request(1, FixedMemory(2000), 60)),
-        (limits(1, 2000, 0), Request(1, FixedMemory(2000), 0)),
-        (limits(1, None, 30), Request(1, ShareOfCard(100), 30)),
-        (limits(1, 2000, 120), Request(1, FixedMemory(2000), 100)),
-        (limits(2), Request(2, WholeCard(), 100)),
-        (limits(2, 2000, 30), Request(2, WholeCard(2000), 100)),
-        (limits(3, 0, 0), Request(3, WholeCard(), 100)),
-    ],
-)
-def test_what_a_container_asks(amounts: Any, request_: Request | None) -> None:
-    for incoming in (pod("p", container(**amounts)), pod("p", container(requests=amounts))):
-        assert DCU.request(Pod.from_object(incoming).containers[0]) == request_
+# 6: extraction, for what is special to it; the rest is in test_first_fit_vendors.py
 
 
 def test_limits_come_before_requests_and_memory_is_in_units() -> None:
     incoming = pod("p", container(requests={"a.b/dcu": 2, "a.b/core": 7}, **{"a.b/dcu": 1, "a.b/mem": 800}))
     assert UNITS["DCU"].request(Pod.from_object(incoming).containers[0]) == Request(1, FixedMemory(1600), 7)
-
-
-# 9: what placement writes
-
-
-def test_a_slot_for_every_container_and_nothing_else() -> None:
-    one = Allocation("DCU", (AllocatedDevice("DCU-A", DeviceShare(2000, 60)),))
-    two = Allocation("DCU", tuple(AllocatedDevice(uuid, DeviceShare(65520, 100)) for uuid in ("DCU-B", "DCU-A")))
-    text = ";DCU-A,DCU,2000,60:;DCU-B,DCU,65520,100:DCU-A,DCU,65520,100:;"
-    written = DCU.encode([{}, {"DCU": one}, {"DCU": two}], read_node(), NOW)
-    assert written == {"hami.io/dcu-devices-to-allocate": text, "hami.io/dcu-devices-allocated": text}
-    assert DCU.decode(Pod.from_object(pod(annotations=written))) == [
-        [],
-        [DeviceEntry("DCU-A", "DCU", 2000, 60)],
-        [DeviceEntry("DCU-B", "DCU", 65520, 100), DeviceEntry("DCU-A", "DCU", 65520, 100)],
-    ]
