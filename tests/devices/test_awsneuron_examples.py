@@ -6,7 +6,6 @@ from .fit_env import FitEnv, Placed, pod
 from .neurons import (
     CORES,
     CORES_KEY,
-    DEVICES,
     DEVICES_KEY,
     MUTEX,
     NOUSE,
@@ -110,18 +109,6 @@ def test_example_09_lists_of_devices():
     assert masks(one.place(pod("p", with_limits(1), annotations={USE: "n1-AWSNeuron-7"}))) == "1/1 CardUuidMismatch"
 
 
-@pytest.mark.parametrize(
-    ("ask", "message"),
-    [
-        (with_limits(cores=3), f"{CORES} must be 1 or a multiple of 2, got 3"),
-        (with_limits(cores=0), f"{CORES} must be greater than 0"),
-        (with_limits(2147483648), f"{DEVICES} must not exceed 2147483647"),
-    ],
-)
-def test_example_10_denied_at_admission(ask, message):
-    assert on(inferentia(6)).admit(pod("p", ask)).message == message
-
-
 def test_example_11_four_cores_a_device():
     env = on(instance("inf1.xlarge", 1, cores=4))
     device = env.place(pod("p", with_limits(1)), keep=False)
@@ -163,17 +150,3 @@ def test_section_9_init_containers_come_first_and_kinds_mix_in_one_list():
     assert placed.annotations[RECORD] == f"{entry(1, 1)};{entry(1, 3)};"
     assert placed.annotations[IDS] == "2,1"
     assert placed.annotations[KIND] == CORES
-
-
-def test_section_10_eight_cores_of_quota_are_counted_as_cores():
-    env = on(inferentia(12))
-    debits = [
-        env.place(pod(f"p{number}", ask)).debits
-        for number, ask in enumerate([with_limits(3), with_limits(cores=1), with_limits(cores=1)])
-    ]
-    assert debits == [
-        {CORES_KEY: 6, DEVICES_KEY: 3},
-        {CORES_KEY: 1, DEVICES_KEY: 1},
-        {CORES_KEY: 1, DEVICES_KEY: 1},
-    ]
-    assert env.state.view("n1").used("AWSNeuron", "n1-AWSNeuron-11").mask == 3

@@ -9,7 +9,6 @@ from msgspec import structs
 
 from hami_webhook.devices.debit import per_vendor
 from hami_webhook.devices.model import Inventory, NodeView, Usage
-from hami_webhook.devices.placement_annotations import read_placed
 from hami_webhook.devices.reasons import Rejection
 from hami_webhook.devices.vendors.awsneuron import lowest_run
 from hami_webhook.kube.objects import ContainerKind, Pod
@@ -18,7 +17,7 @@ from hami_webhook.quota.pricing import in_units, waiting_charge
 from hami_webhook.scheduling.fit import fit_pod, read_pod_request
 from hami_webhook.scheduling.scoring import score
 
-from .fit_env import CHART, NOW, FitEnv, pod
+from .fit_env import CHART, FitEnv, pod
 from .neurons import CORES_KEY, DEVICES_KEY, NOUSE, USE, VENDOR, instance, with_limits
 
 KINDS = ("inf2.24xlarge", "trn1.32xlarge", "Inf1.6xlarge", None)
@@ -186,17 +185,6 @@ def test_no_core_is_ever_given_twice_and_no_limit_overrun(on, manifest, limits):
         assert [d.share.cores for d in chosen] == [d.share.mask.bit_count() for d in chosen]
         if kind is not ContainerKind.INIT:
             cacheable |= mine
-
-
-@given(nodes(most=8), pods())
-def test_what_is_written_reads_back_as_what_was_given(on, manifest):
-    result = fitted(on, manifest)
-    if isinstance(result, Rejection):
-        return
-    written = VENDOR.encode(result.rows, on.node, NOW)
-    incoming = Pod.from_object({**manifest, "metadata": {**manifest["metadata"], "annotations": written}})
-    assert list(read_placed(VENDOR, incoming).claims) == result.claims()
-    assert set(written) <= set(VENDOR.keys.owned)
 
 
 @given(st.lists(nodes(most=8), min_size=1, max_size=3), pods())

@@ -235,7 +235,7 @@ def test_only_cards_of_the_wanted_form_are_counted() -> None:
         ({R.MEMORY: "x"}, f"invalid {R.MEMORY} value x in container main"),
         ({R.MEMORY: 9 * 10**18}, f"invalid {R.MEMORY} value 9000000000000000000 in container main"),
         ({R.CORE: 0}, f"{R.CORE} must be in range (0,100]"),
-        ({R.CORE: 101}, f"{R.CORE} must be in range (0,100]"),
+        ({R.CORE: 101}, f"{R.CORE} must be in range (0,100]"),  # example 6
         ({R.CORE: -5}, f"{R.CORE} must be in range (0,100]"),
         ({R.MEMORY: 20, R.CORE: "1500m"}, f"invalid {R.CORE} value 1500m in container main"),
         (

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 from builders import container, read_node
 
@@ -133,10 +131,6 @@ def test_6_what_no_profile_serves_fits_nowhere(amount: object) -> None:
     assert went(env, pod(**{R.MEMORY: amount})) == "1/1 ModeNotFit"
 
 
-def test_6_more_than_all_cores_are_denied() -> None:
-    assert FitEnv([drs_node()]).admit(pod(**{R.CORE: 101})).message == f"{R.CORE} must be in range (0,100]"
-
-
 def test_7_a_half_used_card() -> None:
     env = FitEnv([drs_node()])
     env.place(slices(3, "first"))
@@ -227,11 +221,3 @@ def test_12_the_minor_tells_which_silicon_a_drs_card_is() -> None:
     assert went(env, share(25, name="other")) == "n1-enflame-1,Enflame,25,0:;"
     assert went(env, slices(6)) == "1/2 CardInsufficientMemory, 1/2 ModeNotFit"
     assert went(env, share(100)) == "1/2 CardInsufficientMemory, 1/2 ModeNotFit"
-
-
-def test_annotations_of_a_pod_without_cards_in_some_containers() -> None:
-    incoming = pod("p", container("idle"), container("works", **{R.SLICES: 1}), init=[container("prepares")])
-    placed = FitEnv([drs_node()]).place(incoming)
-    assert isinstance(placed, Placed)
-    assert placed.annotations[ALLOCATED] == ";;node-a-enflame-drs-0,Enflame,6144,17:;"
-    assert list(json.loads(placed.annotations["assigned-containers"])) == ["works"]

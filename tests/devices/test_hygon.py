@@ -1,10 +1,15 @@
-"""Hygon DCUs (docs/spec/hygon.md): configuration, node side, admission, extraction, what is written."""
+"""Hygon DCUs (docs/spec/hygon.md); the worked examples of its section 14 are tests under their numbers."""
 
 from __future__ import annotations
 
-import pytest
-from builders import container, read_node
+import asyncio
+from collections.abc import Sequence
 
+import pytest
+from builders import container, node, read_node
+
+from hami_webhook.cluster.api import Kind
+from hami_webhook.cluster.memory import MemoryCluster
 from hami_webhook.devices.lock_annotations import COMMON_LOCK
 from hami_webhook.devices.model import (
     FixedMemory,
@@ -12,12 +17,17 @@ from hami_webhook.devices.model import (
     Request,
 )
 from hami_webhook.devices.vendors.hygon import Hygon
-from hami_webhook.kube.objects import Pod
+from hami_webhook.kube.objects import Node, Pod
+from hami_webhook.scheduling.cluster_cache import ClusterCache
+from hami_webhook.scheduling.framework import Handle
+from hami_webhook.scheduling.placer import Placer, Unschedulable
 
-from .fit_env import CHART, JSON, FitEnv, Names, configured, pod
+from .fit_env import CHART, JSON, NOW, FitEnv, Names, Placed, configured, pod
+from .simulated_quota import amounts, run
 
 COUNT, MEM, CORES = "hygon.com/dcunum", "hygon.com/dcumem", "hygon.com/dcucores"
 REGISTER = "hami.io/node-dcu-register"
+ALLOCATED, TO_ALLOCATE = "hami.io/dcu-devices-allocated", "hami.io/dcu-devices-to-allocate"
 DCU = CHART["DCU"]
 SAMPLE = (
     "DCU-TPXS320016070601,4,65520,100,DCU-K100_AI,0,true,0,hami:"
@@ -26,7 +36,8 @@ SAMPLE = (
 UNITS = configured(
     "hygon: {resourceCountName: a.b/dcu, resourceMemoryName: a.b/mem, resourceCoreName: a.b/core, memoryFactor: 2}"
 )
-limits = Names(COUNT, MEM, CORES).limits
+NAMES = Names(COUNT, MEM, CORES)
+limits, with_limits, one = NAMES.limits, NAMES.pod, NAMES.container
 
 
 def registered(text: str) -> list[tuple[object, ...]]:
@@ -57,7 +68,7 @@ def test_the_names_are_the_charts_unless_the_file_says_otherwise() -> None:
 def test_the_data_sheet() -> None:
     assert isinstance(DCU, Hygon)
     assert DCU.lock is COMMON_LOCK
-    assert set(DCU.keys.owned) == {"hami.io/dcu-devices-to-allocate", "hami.io/dcu-devices-allocated"}
+    assert set(DCU.keys.owned) == {ALLOCATED, TO_ALLOCATE}
     assert [key.name for key in DCU.quota_keys()] == [f"limits.{name}" for name in (COUNT, MEM, CORES)]
 
 
@@ -140,3 +151,199 @@ def test_what_is_hardly_meant_earns_a_warning(amounts: JSON, warnings: list[str]
 def test_limits_come_before_requests_and_memory_is_in_units() -> None:
     incoming = pod("p", container(requests={"a.b/dcu": 2, "a.b/core": 7}, **{"a.b/dcu": 1, "a.b/mem": 800}))
     assert UNITS["DCU"].request(Pod.from_object(incoming).containers[0]) == Request(1, FixedMemory(1600), 7)
+
+
+# 7 to 14: placement
+
+
+def card(uuid: str, index: int = 0, *, memory: int = 65520, slots: int = 4, health: str = "true") -> str:
+    return f"{uuid},{slots},{memory},100,DCU-K100_AI,0,{health},{index},hami:"
+
+
+A, B = card("DCU-A"), card("DCU-B", 1)
+
+
+def env(*cards: str) -> FitEnv:
+    return FitEnv([read_node("n1", **{REGISTER: "".join(cards or (A, B))})])
+
+
+def got(placed: Placed | dict[str, str]) -> str:
+    """The annotation written, or why the only node refused."""
+    return placed.annotations[ALLOCATED] if isinstance(placed, Placed) else placed["n1"]
+
+
+def on(uuid: str) -> dict[str, str]:
+    return {"hygon.com/use-gpuuuid": uuid}
+
+
+def test_1_a_slice_of_the_last_registered_card() -> None:
+    placed = env().place(with_limits("p", 1, 2000, 60))
+    assert isinstance(placed, Placed)
+    assert placed.annotations[ALLOCATED] == placed.annotations[TO_ALLOCATE] == "DCU-B,DCU,2000,60:;"
+    assert placed.debits == {f"limits.{COUNT}": 1, f"limits.{MEM}": 2000, f"limits.{CORES}": 60}
+
+
+def allowed(use: str, nouse: str = "") -> dict[str, str]:
+    return {"hygon.com/use-dcutype": use, "hygon.com/nouse-dcutype": nouse}
+
+
+WHOLE_B = "DCU-B,DCU,65520,100:;"
+MISMATCH = "2/2 CardTypeMismatch"
+
+
+@pytest.mark.parametrize(
+    ("cards", "incoming", "answer"),
+    [
+        pytest.param((), with_limits(), WHOLE_B, id="2 a count alone is the whole card"),
+        pytest.param(
+            (), with_limits("p", 2, 2000, 30), "DCU-B,DCU,65520,100:DCU-A,DCU,65520,100:;", id="5 several come whole"
+        ),
+        pytest.param((), with_limits(notes=allowed("k100")), WHOLE_B, id="6 part of the model"),
+        pytest.param((), with_limits(notes=allowed("Z100")), MISMATCH, id="6 another model"),
+        pytest.param((), with_limits(notes=allowed("K100,Z100", "k100_ai")), MISMATCH, id="6 denied as well"),
+        pytest.param((), with_limits(notes=allowed("")), WHOLE_B, id="6 blank"),
+        pytest.param(
+            ("L,4,9,100,DCU-Z100L,0,true:",), with_limits(notes=allowed("Z100")), "L,DCU,9,100:;", id="6 longer model"
+        ),
+        pytest.param((), with_limits(notes=on("DCU-A , DCU-X")), "DCU-A,DCU,65520,100:;", id="7 allowed"),
+        pytest.param(
+            (), with_limits(notes={"hygon.com/nouse-gpuuuid": "DCU-A,DCU-B"}), "2/2 CardUuidMismatch", id="7 denied"
+        ),
+        pytest.param((A,), with_limits("p", 1, 2000, 120), "DCU-A,DCU,2000,100:;", id="8 cores beyond a card"),
+        pytest.param((), with_limits("p", 3), "NodeInsufficientDevice", id="9 more than there are"),
+        pytest.param(
+            ("DCU-A,4,65520,100,DCU-K100_AI,0,true,0:",), with_limits(), "node unregistered", id="10 eight fields"
+        ),
+        pytest.param(
+            (), pod("p", container("side"), one(1, 2000, 60)), ";DCU-B,DCU,2000,60:;", id="11 an empty slot"
+        ),
+    ],
+)  # fmt: skip
+def test_on_idle_cards(cards: Sequence[str], incoming: JSON, answer: str) -> None:
+    assert got(env(*cards).place(incoming)) == answer
+
+
+@pytest.mark.parametrize(
+    ("cores", "answer"),
+    [(40, "DCU-B,DCU,2000,40:;"), (41, "2/2 CardInsufficientCore"), (None, "2/2 CardInsufficientCore")],
+)
+def test_3_cores_that_are_left(cores: int | None, answer: str) -> None:
+    both = env()
+    for uuid in ("DCU-A", "DCU-B"):
+        both.place(with_limits(uuid, 1, 2000, 60, notes=on(uuid)))
+    assert got(both.place(with_limits("p", 1, 2000, cores))) == answer
+
+
+def test_4_memory_alone_is_exclusive() -> None:
+    one_ill = env(A, card("DCU-B", 1, health="false"))
+    one_ill.place(with_limits("a", 1, 2000, 0))
+    assert got(one_ill.place(with_limits("p", 1, 2000))) == "1/2 CardNotHealth, 1/2 ExclusiveDeviceAllocateConflict"
+
+
+def test_5_several_cards_of_which_one_is_in_use() -> None:
+    shared = env()
+    shared.place(with_limits("small", 1, 1, 1, notes=on("DCU-A")))
+    assert got(shared.place(with_limits("p", 2, 2000, 30))) == (
+        "1/2 AllocatedCardsInsufficientRequest, 1/2 CardInsufficientMemory"
+    )
+
+
+def test_8_no_cores_where_none_are_left() -> None:
+    taken = env()
+    taken.place(with_limits("full", 1, 2000, 100, notes=on("DCU-B")))
+    assert got(taken.place(with_limits("p", 1, 1, 0, notes=on("DCU-B")))) == (
+        "1/2 CardComputeUnitsExhausted, 1/2 CardUuidMismatch"
+    )
+
+
+def test_whole_cards_need_at_least_the_memory_that_was_written() -> None:
+    unequal = env(A, B, card("DCU-C", 2, memory=32752))
+    assert got(unequal.place(with_limits("p", 2, 40000), keep=False)) == "DCU-B,DCU,65520,100:DCU-A,DCU,65520,100:;"
+    assert got(unequal.place(with_limits("p", 3, 40000))) == (
+        "1/3 CardInsufficientMemory, 2/3 AllocatedCardsInsufficientRequest"
+    )
+    assert got(unequal.place(with_limits("p", 3, 32752))).count("DCU,") == 3
+
+
+# 10: quota
+
+DCUS = [node("n1", **{REGISTER: A + B})]
+NOTHING_KNOWN: list[JSON] = []
+
+
+def hard(mem: int | None = None, cores: int | None = None) -> JSON:
+    return limits(None, mem, cores)
+
+
+def debits(count: int, mem: int, cores: int) -> JSON:
+    return {COUNT: count, MEM: mem, CORES: cores}
+
+
+def exceeded(requested: str, used: str, limited: str) -> str:
+    return f"exceeding resource quota: exceeded quota: quota, requested: {requested}, used: {used}, limited: {limited}"
+
+
+def test_quota_a_to_d() -> None:
+    pods = [with_limits("a", 1, 2000, 60), with_limits("b"), with_limits("c", 1, 3000), with_limits("d", 1, 2000, 20)]
+    result = run(DCUS, hard(70000, 200), pods)
+    reported = exceeded(
+        f"limits.{CORES}=100,limits.{MEM}=3000",
+        f"limits.{CORES}=160,limits.{MEM}=67520",
+        f"limits.{CORES}=200,limits.{MEM}=70000",
+    )
+    assert amounts(result) == [debits(1, 2000, 60), debits(1, 65520, 100), reported, debits(1, 2000, 20)]
+    assert result.quotas[0]["used"] == {f"limits.{MEM}": 69520, f"limits.{CORES}": 180}
+
+
+def test_quota_e_is_declared_at_admission_and_found_too_large_at_placement() -> None:
+    result = run(DCUS, hard(100000), [with_limits("e", 2, 2000)])
+    assert amounts(result) == ["1/2 AllocatedCardsInsufficientRequest, 1/2 ResourceQuotaNotFit"]
+    assert result.quotas[0]["used"] == {f"limits.{MEM}": 4000}
+    assert result.pods[0].allowed
+    assert amounts(run(DCUS, hard(131040), [with_limits("e", 2, 2000)])) == [debits(2, 131040, 200)]
+
+
+def test_a_whole_card_is_charged_the_smallest_eligible_one_while_it_waits() -> None:
+    """Quota docs/spec/hygon.md#5 outranks section 10, by which a whole card declares nothing at admission."""
+    unequal = [node("n1", **{REGISTER: A + card("DCU-S", 1, memory=30000)})]
+    reported = exceeded(f"limits.{MEM}=30000 (smallest eligible card)", f"limits.{MEM}=0", f"limits.{MEM}=29999")
+    assert amounts(run(unequal, hard(29999), [with_limits("p")])) == [reported]
+    reported = exceeded(f"limits.{MEM}=65520 (smallest eligible card)", f"limits.{MEM}=0", f"limits.{MEM}=50000")
+    assert amounts(run(unequal, hard(50000), [with_limits("p", notes=on("DCU-A"))])) == [reported]
+    assert amounts(run(unequal, hard(30000), [with_limits("p")])) == [debits(1, 30000, 100)]
+    assert run(NOTHING_KNOWN, hard(1), [with_limits("p")]).quotas[0]["used"] == {f"limits.{MEM}": 1}
+
+
+def test_quota_in_units_of_the_factor() -> None:
+    vendors = configured(
+        f"hygon: {{resourceCountName: {COUNT}, resourceMemoryName: {MEM}, resourceCoreName: {CORES}, memoryFactor: 2}}"
+    )
+    result = run(DCUS, hard(1000), [with_limits("a", 1, 800), with_limits("b", 1, 1200)], vendors=vendors)
+    reported = exceeded(f"limits.{MEM}=1200", f"limits.{MEM}=800", f"limits.{MEM}=1000")
+    assert amounts(result) == [debits(1, 800, 100), reported]
+    assert result.pods[0].placement is not None
+    assert result.pods[0].placement["annotations"][ALLOCATED] == "DCU-B,DCU,1600,100:;"
+
+
+# 13: defects of HAMi that aren't to be had here
+
+
+def test_where_no_node_registers_dcus_the_owner_is_told_which_plugin_would() -> None:
+    async def reported(register: str) -> list[str]:
+        cluster, state = MemoryCluster(lambda: NOW), ClusterCache(CHART)
+        notes = {REGISTER: register} if register else {}
+        state.set_node(Node.from_object(node("n1", capacity={"hygon.com/dcu": 8}, **notes)), NOW)
+        await cluster.ensure_namespace("default")
+        stored = await cluster.create(Kind.PODS, with_limits("p", 3))
+        placer = Placer(Handle(cluster, state, CHART, lambda: NOW))
+        assert isinstance(await placer.place(Pod.from_object(stored)), Unschedulable)
+        assert placer.events is not None
+        await placer.events.flush()
+        return [event.note.message for event in cluster.events]
+
+    hint = (
+        "no live node registers DCUs in hami.io/node-dcu-register; HAMi's own DCU device plugin writes it, Hygon's, "
+        "which offers hygon.com/dcu, does not"
+    )
+    assert asyncio.run(reported("")) == ["no available node, 1 nodes do not meet", hint]
+    assert hint not in asyncio.run(reported(A + B))

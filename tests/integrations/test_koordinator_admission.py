@@ -1,4 +1,4 @@
-"""Koordinator's pods at admission: the rules of the koordinator page's section 5, one by one."""
+"""Koordinator's pods at admission: the rules of docs/spec/koordinator.md#5, one by one."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from builders import container
 
 from hami_webhook.admission.denial import Denied
 from hami_webhook.admission.pods import AdmissionRules, User, validate_update
+from hami_webhook.devices.model import BadRequest
 from hami_webhook.integrations.koordinator.keys import ALIASES
 from hami_webhook.kube.objects import Pod
 
@@ -23,6 +24,7 @@ from .koords import (
     ISOLATION,
     JSON,
     MEMORY,
+    NPU,
     PARTITION_SPEC,
     RATIO,
     SHARED,
@@ -66,13 +68,6 @@ def test_a_pod_of_whole_vendor_cards_is_not_koordinators() -> None:
     assert done.scheduler == "hami-scheduler"
 
 
-def test_a_disabled_section_leaves_the_names_alone() -> None:
-    vendors = configured(enabled=False)
-    assert [scheduler.key for scheduler in vendors.foreign] == ["volcano"]
-    assert not any(name.startswith("koordinator.sh") for name in vendors.resource_names)
-    assert not any("koordinator" in key for key in vendors.quota_keys)
-
-
 def test_the_names_are_managed_but_not_ours() -> None:
     names = {SHARED, CORE, MEMORY, RATIO, GPU, *ALIASES}
     assert names <= CHART.resource_names
@@ -81,23 +76,6 @@ def test_the_names_are_managed_but_not_ours() -> None:
         f"limits.{name}" for name in (SHARED, CORE, MEMORY, RATIO, GPU)
     }
     assert CHART.byte_keys == {f"limits.{MEMORY}"}
-
-
-# 5.1
-
-
-def test_5_1_a_pod_with_a_node_is_refused() -> None:
-    manifest = seed_pod()
-    manifest["spec"]["nodeName"] = "n1"
-    assert refused(manifest) == "pod has node assigned"
-
-
-def test_5_a_mirror_pod_is_left_alone_but_may_not_forge() -> None:
-    manifest = pod_with_limits(core=7, notes={"kubernetes.io/config.mirror": "hash"})
-    manifest["spec"]["nodeName"] = "n1"
-    assert a10s().admit(manifest).manifest == manifest
-    manifest["metadata"]["annotations"][ALLOCATED] = "{}"
-    assert ALLOCATED in refused(manifest)
 
 
 # 5.2
@@ -212,7 +190,7 @@ def test_5_2_init_containers_stay_as_they_are() -> None:
     [
         (-50, "koordinator.sh/gpu -50 in container main"),
         (101, "koordinator.sh/gpu 101 in container main"),
-        (250, "koordinator.sh/gpu 250 in container main"),
+        (150, "koordinator.sh/gpu 150 in container main"),  # example 2
         ("1500m", "invalid koordinator.sh/gpu value 1500m in container main"),
         ("half", "invalid koordinator.sh/gpu value half in container main"),
     ],
@@ -246,44 +224,7 @@ def test_5_3_parts_of_cards_are_labelled_where_that_is_wanted(amounts: JSON, lab
     assert unasked.labels == {}
 
 
-@pytest.mark.parametrize(
-    ("written", "inject", "stored"),
-    [
-        ("", True, "koord-scheduler"),
-        ("default-scheduler", True, "koord-scheduler"),
-        ("mine", True, "mine"),
-        ("hami-scheduler", True, "hami-scheduler"),
-        ("", False, None),
-        ("default-scheduler", False, "default-scheduler"),
-    ],
-)
-def test_5_3_whose_pod_it_is(written: str, inject: bool, stored: str | None) -> None:
-    koords = a10s(vendors=configured(inject_scheduler_name=inject))
-    done = koords.admit(pod_with_limits(ratio=50, scheduler=written))
-    assert done.scheduler == stored
-
-
-@pytest.mark.parametrize(
-    ("name", "scheduler"), [("nvidia.com/gpu", "hami-scheduler"), ("volcano.sh/vgpu-number", "volcano")]
-)
-def test_5_3_a_pod_of_two_managers_is_not_given_to_koordinator(name: str, scheduler: str | None) -> None:
-    koords = a10s(vendors=configured(mixed_name_sets="warn"))
-    done = koords.admit(pod_with_limits("p", container("a", **{name: 1}), box("b", ratio=50)))
-    assert done.scheduler == scheduler
-
-
-def test_5_3_what_only_the_scheduler_may_write_is_removed() -> None:
-    notes = {
-        ALLOCATED: "{}",
-        "scheduling.koordinator.sh/bind-timestamp": "1",
-        "scheduling.koordinator.sh/gpu-minors": "0,1",
-        "mine": "x",
-    }
-    done = a10s().admit(pod_with_limits(ratio=50, notes=notes))
-    assert done.notes == {"mine": "x"}
-
-
-# 4: annotations and priority
+# 4: annotations
 
 
 @pytest.mark.parametrize(
@@ -318,24 +259,6 @@ def test_4_an_annotation_that_koordinator_can_not_read_is_refused(key: str, text
 )
 def test_4_annotations_that_it_can_read(key: str, value: object) -> None:
     assert not a10s().admit(seed_pod(notes={key: json.dumps(value)})).message
-
-
-@pytest.mark.parametrize("level", ["0", "1"])
-def test_4_priority_becomes_a_variable(level: str) -> None:
-    amounts = {"nvidia.com/priority": level}
-    made = container(requests=amounts, **amounts, **named(ratio=50))
-    done = a10s().admit(pod_with_limits("p", made, **QUIET))
-    assert "nvidia.com/priority" not in {**done.limits(), **done.requests()}
-    assert done.env() == {"CUDA_TASK_PRIORITY": level}
-    made["env"] = [{"name": "CUDA_TASK_PRIORITY", "value": "9"}]
-    assert a10s().admit(pod_with_limits("p", made)).env() == {"CUDA_TASK_PRIORITY": "9"}
-
-
-@pytest.mark.parametrize("level", ["2", "-1", "x"])
-def test_4_other_priorities_are_refused(level: str) -> None:
-    text = refused(pod_with_limits("p", container(**{"nvidia.com/priority": level}, **named(ratio=50))))
-    assert f"invalid nvidia.com/priority value {level} in container main" in text
-    assert "PriorityClasses" in text
 
 
 # 5.6
@@ -410,3 +333,112 @@ def test_9_its_scheduler_may_label_its_pods_for_hamis_monitor() -> None:
     for made, after in ((own, {"notes": named_node}), (both, {"labels": named_node})):
         with pytest.raises(Denied, match=r"hami\.io/vgpu-node is written by the scheduler"):
             write(made, **after)
+
+
+# 5.4, for each container
+
+BAD = [
+    ({"shared": "1.5", "ratio": 50}, "invalid koordinator.sh/gpu.shared value 1.5 in container main"),
+    ({"shared": -1, "ratio": 50}, "invalid koordinator.sh/gpu.shared value -1 in container main"),
+    ({"shared": 2147483648, "ratio": 50}, "invalid koordinator.sh/gpu.shared value 2147483648 in container main"),
+    ({"core": "x", "ratio": 50}, "invalid koordinator.sh/gpu-core value x in container main"),
+    ({"memory": "1500m"}, "invalid koordinator.sh/gpu-memory value 1500m in container main"),
+    ({"ratio": "-5"}, "invalid koordinator.sh/gpu-memory-ratio value -5 in container main"),
+    ({"shared": 1}, "needs koordinator.sh/gpu-memory or koordinator.sh/gpu-memory-ratio"),
+    ({"core": 50}, "needs koordinator.sh/gpu-memory or koordinator.sh/gpu-memory-ratio"),  # example 4
+    ({"memory": "8Gi", "ratio": 30}, "mutually exclusive"),  # example 4
+    ({"shared": 2, "core": 101, "ratio": 100}, "koordinator.sh/gpu-core 101 in container main is not a multiple"),  # 3
+    ({"shared": 2, "ratio": 51}, "koordinator.sh/gpu-memory-ratio 51 in container main is not a multiple"),
+    ({"shared": 2, "core": 202, "memory": 4}, "exceeds 100 per GPU"),
+    ({"shared": 3, "ratio": 303}, "exceeds 100 per GPU"),
+    ({"shared": 1, "ratio": 101}, "exceeds 100 per GPU"),  # example 3
+    ({"ratio": 150}, "exceeds 100 per GPU"),
+]
+
+
+@pytest.mark.parametrize(("amounts", "text"), BAD)
+def test_5_4_what_a_container_must_not_ask(amounts: JSON, text: str) -> None:
+    side = box("side", memory=1) if "memory" in amounts else box("side", ratio=10)
+    assert text in refused(pod_with_limits("p", side, box(**amounts)))
+
+
+@pytest.mark.parametrize(("amounts", "text"), BAD[:-1])
+def test_5_4_holds_for_init_containers_too(amounts: JSON, text: str) -> None:
+    init = box("main", **amounts)
+    assert text in refused(pod_with_limits("p", box("app", ratio=50), init=[init]))
+
+
+@pytest.mark.parametrize("amounts", [{"shared": 2147483647, "memory": 2**40}, {"shared": 2, "core": 200, "ratio": 200}])
+def test_5_4_the_most_there_may_be(amounts: JSON) -> None:
+    assert not a10s().admit(pod_with_limits(**amounts)).message
+
+
+def test_5_4_a_pod_that_no_mutation_saw_is_checked_as_it_is() -> None:
+    """Say, because a label keeps the mutating webhook away."""
+    koords = a10s()
+    for amounts, text in (({"gpu": 50}, "invalid resource device requests"), ({"core": 50}, "needs koordinator.sh")):
+        with pytest.raises(BadRequest, match=text):
+            koords.scheduler.check(Pod.from_object(pod_with_limits(**amounts)), koords.state)
+    with pytest.raises(BadRequest, match=ALLOCATED):
+        koords.scheduler.check(Pod.from_object(seed_pod(notes={ALLOCATED: "{}"})), koords.state)
+
+
+# 5.4, the pod as a whole
+
+MIXED = "invalid resource device requests"
+
+
+@pytest.mark.parametrize(
+    ("containers", "init"),
+    [
+        ([{"shared": 1, "memory": "1Gi"}], []),
+        ([{"shared": 1, "core": 5, "memory": "1Gi"}, {"shared": 2, "memory": "1Gi", "core": 10}], []),
+        ([{"ratio": 10}, {"ratio": 20}], []),
+        ([{"shared": 1, "memory": "8Gi", **NPU}], []),
+        ([{"shared": 1, "memory": "8Gi", "huawei.com/npu-dvpp": 100, **NPU}], []),
+        ([{"ratio": 100, "huawei.com/npu-core": 100}], []),
+        ([{"ratio": 50}], [{"ratio": 50}]),
+        ([{}], [{"ratio": 200}]),
+        ([{}], [{"core": 50, "memory": 1}]),
+    ],
+)
+def test_5_4_names_that_go_together(containers: list[JSON], init: list[JSON]) -> None:
+    made = [box(f"c{index}", **amounts) for index, amounts in enumerate(containers)]
+    done = a10s().admit(pod_with_limits("p", *made, init=[box("init", **amounts) for amounts in init]))
+    assert not done.message
+
+
+@pytest.mark.parametrize(
+    ("containers", "init", "text"),
+    [
+        ([{"ratio": 10}, {"memory": 10}], [], "koordinator.sh/gpu-memory, koordinator.sh/gpu-memory-ratio can't"),  # 6
+        ([{"ratio": 10}], [{"memory": 10}], MIXED),
+        ([{"ratio": 10}], [{"gpu": 10}], "koordinator.sh/gpu can't"),
+        ([{"ratio": 10, "amd.com/gpu": 1}], [], "amd.com/gpu"),
+        ([{"ratio": 10}, {"dcu.com/gpu": 1}], [], "dcu.com/gpu"),
+        ([{"ratio": 10}, {"nvidia.com/gpu": 1}], [], "nvidia.com/gpu"),  # example 6
+        ([{"ratio": 10}, {"nvidia.com/mig-1g.5gb": 1}], [], "nvidia.com/mig-1g.5gb"),
+        ([{"ratio": 10}, {"nvidia.com/gpu": 1, "nvidia.com/gpumem": 1}], [], "nvidia.com/gpu, nvidia.com/gpumem"),
+        ([{"shared": 1, "memory": 1, "huawei.com/npu-core": 1}], [], MIXED),
+        ([{"shared": 1, "core": 1, "memory": 1, **NPU}], [], MIXED),
+        ([{"shared": 2, "memory": 2, **NPU}], [], "at most 1"),
+        ([{"shared": 1, "memory": 1, **NPU}, {"shared": 1, "memory": 1, **NPU}], [], "at most 1"),
+        ([{"shared": 1, "memory": 1, "huawei.com/npu-dvpp": 101, **NPU}], [], "at most 100"),
+        ([{"shared": 1, "core": 30, "ratio": 3}, {"shared": 2, "core": 20, "ratio": 6}], [],
+         "koordinator.sh/gpu-core 50 of the whole pod is not a multiple of koordinator.sh/gpu.shared 3"),
+        ([{"shared": 1, "core": 60, "ratio": 60}], [{"core": 120, "ratio": 60}], "exceeds 100 per GPU"),
+        ([{}], [{"ratio": 150}], "must be at most 100, or a multiple of 100"),
+    ],
+)  # fmt: skip
+def test_5_4_what_the_pod_as_a_whole_must_not_ask(containers: list[JSON], init: list[JSON], text: str) -> None:
+    made = [box(f"c{index}", **amounts) for index, amounts in enumerate(containers)]
+    found = refused(pod_with_limits("p", *made, init=[box("init", **amounts) for amounts in init]))
+    assert found.startswith(MIXED)
+    assert text in found
+
+
+def test_5_4_other_managers_of_nvidia_cards_pass_where_that_is_wanted() -> None:
+    koords = a10s(vendors=configured(mixed_name_sets="warn"))
+    made = [container("a", **{"nvidia.com/gpu": 1, "nvidia.com/gpumem": 1000}), box("b", ratio=50)]
+    assert not koords.admit(pod_with_limits("p", *made)).message
+    assert MIXED in koords.admit(pod_with_limits("p", *made, box("c", memory=1))).message

@@ -1,4 +1,7 @@
-"""What Koordinator's pods cost: the koordinator page's section 10, before placement and after."""
+"""What Koordinator's pods cost (docs/spec/koordinator.md#10), and the worked examples: section 14 by number, and 10.3.
+
+Those that are refused (in 2, 3, 4, and 6) are rows of test_koordinator_admission.py.
+"""
 
 from __future__ import annotations
 
@@ -6,14 +9,20 @@ import json
 
 import pytest
 from builders import container
+from devices.fit_env import NOW, pod
 
+from hami_webhook.devices.foreign_scheduler import Part
 from hami_webhook.kube.objects import ResourceQuota
-from hami_webhook.quota.account import QuotaAccount
+from hami_webhook.quota.account import ChargeRequest, QuotaAccount
+from hami_webhook.quota.batch import evaluate_batch
+from hami_webhook.quota.pricing import waiting_charge
 
 from .koords import (
     A10,
     ALLOCATED,
     CHART,
+    ISOLATED,
+    ISOLATION,
     JSON,
     MEMORY,
     NPU,
@@ -28,6 +37,157 @@ from .koords import (
 )
 
 GIB = 2**30
+HALF_A10 = A10 // 2
+
+
+def charged(koords: Koords, manifest: JSON, hard: JSON, used: JSON) -> dict[str, int] | str:
+    """What a quota shows as used once the pod is charged, or what the pod is told."""
+    keys = {name: f"limits.{resource}" for name, resource in zip(hard, named(**hard), strict=True)}
+    written = {
+        "metadata": {"name": "gpu-quota", "namespace": "default"},
+        "spec": {"hard": {key: str(hard[name]) for name, key in keys.items()}},
+        "status": {"used": {key: str(used[name]) for name, key in keys.items()}},
+    }
+    before = QuotaAccount.read(ResourceQuota.from_object(written), koords.vendors)
+    asked = koords.admit(manifest).pod
+    charge = waiting_charge(asked, koords.vendors, koords.state)
+    found = evaluate_batch(
+        {before.name: before}, [ChargeRequest(asked.uid, asked, charge)], NOW, 1000, recomputed=frozenset()
+    )
+    refused = found.refusals.get(0)
+    after = found.accounts[before.name]
+    return refused.message if refused is not None else {name: after.used[key] for name, key in keys.items()}
+
+
+# 14
+
+
+def test_1_the_seeds_pod_is_admitted_as_it_is() -> None:
+    done = a10s().admit(seed_pod())
+    assert done.manifest == seed_pod()
+    assert done.warnings == []
+
+
+def test_1_idle_cards_tie_and_the_lowest_minor_is_taken() -> None:
+    koords = a10s()
+    placed, _ = koords.place(seed_pod())
+    assert placed.annotations == {
+        ALLOCATED: '{"gpu":[{"minor":0,"resources":{"koordinator.sh/gpu-core":"50",'
+        '"koordinator.sh/gpu-memory":"11520Mi","koordinator.sh/gpu-memory-ratio":"50"},"id":"GPU-0"}]}'
+    }
+    assert placed.parts == {0: (Part("GPU-0", 11520, 50),)}
+    assert (placed.node, placed.score, placed.failed) == ("n1", 100.0, {})
+    assert koords.debits() == {"shared": 1, "core": 50, "ratio": 50, "memory": 12079595520, "gpu": 50}
+
+
+def test_1_with_ten_percent_in_use_the_other_card_is_taken() -> None:
+    assert a10s().busy(0, ratio=10).minors(seed_pod()) == [1]
+
+
+def test_2_the_shorthand_is_spelt_out() -> None:
+    done = a10s().admit(pod_with_limits(gpu=50))
+    assert done.limits() == done.requests() == named(shared="1", core="50", ratio="50")
+    assert done.scheduler == "koord-scheduler"
+    assert [text.partition(" ")[0] for text in done.warnings] == ["[koordinator/isolation]"]
+
+
+def test_2_two_whole_cards() -> None:
+    koords = a10s()
+    assert koords.admit(pod_with_limits(gpu=200)).limits() == named(shared="2", core="200", ratio="200")
+    placed, _ = koords.place(pod_with_limits(gpu=200))
+    assert placed.parts == {0: (Part("GPU-0", 23040, 100), Part("GPU-1", 23040, 100))}
+
+
+def test_2_two_whole_cards_are_refused_where_one_is_in_use() -> None:
+    why = a10s().busy(1, core=50).failure(pod_with_limits(gpu=200))
+    assert why == "1/2 AllocatedCardsInsufficientRequest, 1/2 CardInsufficientCore"
+
+
+def test_3_two_shared_cards_have_half_of_it_each() -> None:
+    koords = a10s()
+    placed, _ = koords.place(pod_with_limits(shared=2, core=100, ratio=100, labels=ISOLATED))
+    assert placed.parts == {0: (Part("GPU-0", 11520, 50), Part("GPU-1", 11520, 50))}
+    assert json.loads(placed.annotations[ALLOCATED])["gpu"] == [
+        share(minor, core="50", memory="11520Mi", ratio="50", id=f"GPU-{minor}") for minor in (0, 1)
+    ]
+    assert koords.debits() == {"shared": 2, "core": 100, "ratio": 100, "memory": 24159191040, "gpu": 100}
+
+
+def test_4_memory_without_cores() -> None:
+    koords = a10s()
+    placed, _ = koords.place(pod_with_limits(shared=1, memory="8Gi", labels=ISOLATED))
+    assert json.loads(placed.annotations[ALLOCATED])["gpu"] == [share(0, memory="8Gi", ratio="35", id="GPU-0")]
+    assert koords.debits() == {"shared": 1, "ratio": 35, "memory": 8589934592, "gpu": 35}
+
+
+def test_5_the_label_as_older_documents_have_it() -> None:
+    written = pod_with_limits(ratio=50, labels={ISOLATION: "hami-core"})
+    done = a10s().admit(written)
+    assert done.labels == ISOLATED
+    assert Koords().node("n1", card(0), labels={}).failure(written) == "1/1 ModeNotFit"
+
+
+def test_7_what_koordinator_wrote_is_the_debit() -> None:
+    koords = a10s()
+    entry = share(1, core="50", memory="11520Mi", ratio="50")
+    koords.bind(seed_pod("running"), "n1", json.dumps({"gpu": [entry]}))
+    debits = koords.debits("running")
+    assert debits == {"memory": 12079595520, "ratio": 50, "core": 50, "shared": 1, "gpu": 50}
+    hard, used = {"memory": "20Gi"}, {"memory": debits["memory"]}
+    assert charged(koords, pod_with_limits("new", memory="8Gi"), hard, used) == {"memory": 20669530112}
+    refused = charged(koords, pod_with_limits("new", memory="9Gi"), hard, used)
+    assert isinstance(refused, str)
+    assert refused.startswith("exceeding resource quota: ")
+    assert "limited: limits.koordinator.sh/gpu-memory=21474836480" in refused
+
+
+def test_8_an_annotation_of_ones_own_making_counts_for_nothing() -> None:
+    koords = a10s()
+    forged = json.dumps({"gpu": [share(0, core="1", memory="1Mi", ratio="1")]})
+    pending = koords.bind(pod_with_limits("p", shared=1, core=50, ratio=50), "", forged)
+    assert pending.annotations[ALLOCATED] == forged
+    assert koords.debits() == {"shared": 1, "core": 50, "ratio": 50, "memory": HALF_A10, "gpu": 50}
+    assert not koords.charge("p").placed
+
+
+# 10.3
+
+
+def test_10_3_a_quota_fills_up() -> None:
+    koords = Koords().node("big", *(card(minor, "80Gi") for minor in range(4)))
+    koords.node("n1", card(0))
+    hard = {"memory": "60Gi", "ratio": 300}
+    used: JSON = {"memory": 0, "ratio": 0}
+
+    a = pod_with_limits("a", shared=4, memory="40Gi")
+    after = charged(koords, a, hard, used)
+    assert after == {"memory": 42949672960, "ratio": 48}
+    placed, _ = koords.place(a)
+    assert placed.parts == {0: tuple(Part(f"GPU-{minor}", 10240, 0) for minor in range(4))}
+    assert koords.debits("a") == {"shared": 4, "memory": 42949672960, "ratio": 48, "gpu": 48}
+
+    koords.bind(
+        koords.admit(pod_with_limits("b", ratio=50)).manifest, "n1", json.dumps({"gpu": [share(0, ratio="50")]})
+    )
+    assert koords.debits("b") == {"shared": 1, "memory": 12079595520, "ratio": 50, "gpu": 50}
+
+    used = {"memory": 42949672960 + 12079595520, "ratio": 98}
+    refused = charged(koords, pod_with_limits("c", gpu=200), hard, used)
+    assert isinstance(refused, str)
+    assert f"requested: limits.koordinator.sh/gpu-memory={45 * GIB} (smallest eligible card)" in refused
+    assert "gpu-memory-ratio" not in refused  # 298 of 300
+
+
+def test_a_pod_of_nvidias_that_koordinator_placed_is_debited_as_well() -> None:
+    """10.2: it isn't Koordinator's at admission, but its allocation counts."""
+    koords = a10s()
+    manifest = pod("whole", **{"nvidia.com/gpu": 1})
+    entry = share(0, core="100", memory="23040Mi", ratio="100")
+    koords.bind(manifest, "n1", json.dumps({"gpu": [entry]}))
+    debits = koords.debits("whole")
+    assert {name: debits[name] for name in ("shared", "core", "ratio", "memory", "gpu")} == {
+        "shared": 1, "core": 100, "ratio": 100, "memory": A10, "gpu": 100,
+    }  # fmt: skip
 
 
 def mixed_fleet() -> Koords:
@@ -125,7 +285,7 @@ def test_10_2_what_was_written_is_the_debit_but_for_what_the_pod_declares_above_
     koords.bind(seed_pod("p", shared=2, core=2, ratio=2), "n1", json.dumps({"gpu": entries}))
     assert koords.debits() == debits
     charge = koords.charge("p")
-    assert (charge.placed, charge.derivable, charge.problems) == (True, True, ())
+    assert (charge.placed, charge.derivable, charge.problems, charge.exact) == (True, True, (), charge.amounts)
 
 
 @pytest.mark.parametrize(
@@ -222,14 +382,3 @@ def test_10_a_quota_in_gibibytes_counts_bytes(written: str) -> None:
     assert account.hard == {key: 42949672960}
     assert account.in_bytes == frozenset()
     assert account.counted({key: 7}) == {key: 7}
-
-
-def test_10_the_charge_is_in_the_quotas_units() -> None:
-    koords = a10s()
-    koords.bind(seed_pod(), "n1", json.dumps({"gpu": [share(0, core="50", memory="11520Mi", ratio="50")]}))
-    charge = koords.charge("p")
-    assert (
-        charge.exact
-        == charge.amounts
-        == {f"limits.{name}": n for name, n in named(shared=1, core=50, memory=A10 // 2, ratio=50, gpu=50).items()}
-    )

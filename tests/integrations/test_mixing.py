@@ -48,7 +48,7 @@ def judged(*limits: JSON, config: str = "volcano: {}") -> tuple[list[str], str]:
         ([VOLCANO], []),
         ([{"nvidia.com/gpumem": 5}, {"nvidia.com/mig-1g.5gb": 1}], [CONFLICT]),
         ([HAMI, {"nvidia.com/gpu.shared": 1}], [CONFLICT]),
-        ([HAMI, VOLCANO], [ONE]),
+        ([HAMI, VOLCANO], [ONE]),  # volcano, example 9
         ([NVIDIA, VOLCANO], [UNADVISED]),
         ([{**VOLCANO, "nvidia.com/mig-1g.5gb": 1}], [UNADVISED]),
         ([HAMI, KOORDINATOR], [APART]),

@@ -67,7 +67,7 @@ def full(slots: int, memory: int = 1, cores: int = 0) -> str:
             pod_with_limits(1, 5121),
             "1/1 CardMigTopologyInfeasible",
         ),
-        (squeezed(""), pod_with_limits(1, 5, mode="mig"), "1/1 ModeNotFit"),
+        (squeezed(""), pod_with_limits(1, 5, mode="mig"), "1/1 ModeNotFit"),  # example 6
         (squeezed(""), pod_with_limits(2, 5), "NodeInsufficientDevice"),
         # one that holds just what is left
         (squeezed(full(9, 1000)), pod_with_limits(1, 7384), None),
@@ -305,11 +305,3 @@ def test_predictions_never_oversell_a_card_and_cost_at_least_the_charge(
             assert len(set(places)) == len(places)
             assert len({place.group for place in places}) <= 1
             assert not entries or healthy == "true"
-
-
-@given(st.data(), _nodes())
-def test_admission_twice_is_admission_once(data: st.DataObject, nodes: list[Any]) -> None:
-    """`SchedulersEnv.admit` looks at a second mutation; what both leave asks for the same."""
-    env = SchedulersEnv(nodes)
-    once = env.admit(data.draw(_pods("p")))
-    assert env.admit(once.manifest).manifest == once.manifest

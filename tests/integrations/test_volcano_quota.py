@@ -1,4 +1,7 @@
-"""What Volcano's pods cost, waiting and placed; instances given twice (docs/spec/volcano.md#10 and #13)."""
+"""What Volcano's pods cost, and instances given twice (docs/spec/volcano.md#10 and #13); its worked examples (#15).
+
+Of those, 3, 6 and 10 are rows of test_volcano_admission.py and test_volcano_fit.py, 9 of test_mixing.py.
+"""
 
 from __future__ import annotations
 
@@ -7,16 +10,97 @@ from typing import Any
 import pytest
 from devices.fit_env import NOW, configured, pod
 
+from hami_webhook.devices.foreign_scheduler import Part
 from hami_webhook.devices.model import BadRequest
 from hami_webhook.kube.objects import Pod
 from hami_webhook.quota.pricing import charge_of, overrun, waiting_charge
 
 from .schedulers_env import SchedulersEnv
-from .volcanoes import IDS, MEMORY, PERCENTAGE, a40, debits, pod_with_limits, t4, vgpu, volcano_node
+from .volcanoes import (
+    IDS,
+    MEMORY,
+    NUMBER,
+    PERCENTAGE,
+    a40,
+    debits,
+    pod_with_limits,
+    t4,
+    vgpu,
+    volcano_node,
+)
 
 JSON = dict[str, Any]
 PHASE, BOUND_AT, ON = "volcano.sh/bind-phase", "volcano.sh/bind-time", "volcano.sh/vgpu-node"
 MIXED = (volcano_node("n1", t4("GPU-a")), volcano_node("n2", a40("GPU-m")))
+TWO_T4 = (t4("GPU-a"), t4("GPU-b"))
+
+
+def test_1_plain() -> None:
+    env = SchedulersEnv([volcano_node("n1", *TWO_T4)])
+    admitted = env.admit(pod_with_limits(1, 3000, 50))
+    assert admitted.scheduler == "volcano"
+    assert not admitted.warnings
+    predicted, cost = env.place(pod_with_limits(1, 3000, 50))
+    assert predicted.node == "n1"
+    assert predicted.parts == {0: (Part("GPU-b", 3000, 50),)}
+    assert predicted.annotations[IDS] == "GPU-b,NVIDIA,3000,50:"
+    assert cost == debits(1, 3000, 50)
+
+
+def test_2_two_vgpus() -> None:
+    env = SchedulersEnv([volcano_node("n1", *TWO_T4)])
+    predicted, cost = env.place(pod_with_limits(2, 2000))
+    assert predicted.annotations[IDS] == "GPU-b,NVIDIA,2000,0:GPU-a,NVIDIA,2000,0:"
+    assert cost == debits(2, 4000, 0)
+    assert env.failed(pod_with_limits(3, 2000, name="three")) == {"n1": "NodeInsufficientDevice"}
+
+
+def test_4_percentage_on_equal_cards() -> None:
+    env = SchedulersEnv([volcano_node("n1", *TWO_T4)])
+    admitted = env.admit(pod_with_limits(1, percent=20))
+    assert admitted.limits() == {NUMBER: "1", MEMORY: "3276"}
+    assert not admitted.warnings
+
+
+def test_4_percentage_on_unequal_cards() -> None:
+    env = SchedulersEnv([volcano_node("n1", t4("GPU-a")), volcano_node("n2", a40("GPU-b", "hami-core"))])
+    admitted = env.admit(pod_with_limits(1, percent=20))
+    assert admitted.limits() == {NUMBER: "1", PERCENTAGE: "20"}
+    assert admitted.codes == ["volcano/percentage"]
+    assert env.waiting(pod_with_limits(1, percent=20)) == debits(1, 3276)
+    predicted, cost = env.place(pod_with_limits(1, percent=20, notes={"nvidia.com/use-gputype": "A100"}), admit=False)
+    assert predicted.annotations[IDS] == "GPU-b,NVIDIA,8192,0:"
+    assert cost == debits(1, 8192)
+
+
+def test_5_mig() -> None:
+    env = SchedulersEnv([volcano_node("n1", a40("GPU-m"))])
+    predicted, cost = env.place(pod_with_limits(1, 8000, name="a", mode="mig"))
+    assert predicted.annotations[IDS] == "GPU-m[group2-0],NVIDIA,8000,0:"
+    assert predicted.parts == {0: (Part("GPU-m", 10240, 0, "2g.10gb"),)}
+    assert cost == debits(1, 10240)
+    predicted, cost = env.place(pod_with_limits(1, 5000, name="b", mode="mig"))
+    assert predicted.annotations[IDS] == "GPU-m[group2-3],NVIDIA,5000,0:"
+    assert cost == debits(1, 5120)
+    assert env.failed(pod_with_limits(1, 15000, name="c", mode="mig")) == {"n1": "1/1 CardMigTopologyInfeasible"}
+
+
+@pytest.mark.parametrize(
+    ("memory", "place", "given"), [(3000, "group1-0", 5120), (15000, "group3-0", 20480), (30000, "group4-0", 40960)]
+)
+def test_5_mig_on_an_idle_card(memory: int, place: str, given: int) -> None:
+    predicted, cost = SchedulersEnv([volcano_node("n1", a40("GPU-m"))]).place(pod_with_limits(1, memory, mode="mig"))
+    assert predicted.annotations[IDS] == f"GPU-m[{place}],NVIDIA,{memory},0:"
+    assert cost == debits(1, given)
+
+
+def test_7_exclusive() -> None:
+    env = SchedulersEnv([volcano_node("n1", t4("GPU-a"))])
+    predicted, cost = SchedulersEnv([volcano_node("n1", t4("GPU-a"))]).place(pod_with_limits(1))
+    assert (predicted.annotations[IDS], cost) == ("GPU-a,NVIDIA,16384,0:", debits(1, 16384))
+    env.keep(pod_with_limits(1, 1, name="u"), "n1", {IDS: "GPU-a,NVIDIA,1,0:"})
+    assert env.failed(pod_with_limits(1)) == {"n1": "1/1 CardInsufficientMemory"}
+    assert env.failed(pod_with_limits(1, 1000, 100)) == {"n1": "1/1 ExclusiveDeviceAllocateConflict"}
 
 
 # 10.1
@@ -98,11 +182,6 @@ def test_a_placed_pod_costs_what_volcano_wrote(ids: str, cost: dict[str, int]) -
 def test_the_group_that_volcano_kept_for_an_idle_card_counts_as_written(place: str) -> None:
     made = pod_with_limits(1, 5000, name="u")
     assert cost_of(SchedulersEnv(MIXED), f"GPU-m[{place}],NVIDIA,5000,0:", made).amounts == debits(1, 5120)
-
-
-def test_an_instance_costs_what_was_asked_if_the_configuration_says_so() -> None:
-    env = SchedulersEnv(MIXED, configured("volcano: {migDebit: request}"))
-    assert cost_of(env, "GPU-m[group2-0],NVIDIA,8000,0:").amounts == debits(1, 8000)
 
 
 def test_memory_that_older_versions_did_not_write_is_worked_out() -> None:
@@ -211,9 +290,3 @@ def test_an_instance_that_two_pods_hold_is_remarked() -> None:
     ]
     env.state.remove_pod("uid-a")
     assert list(volcano.remarks(MIXED[1], env.state)) == []
-
-
-def test_the_quota_keys() -> None:
-    keys = SchedulersEnv().vendors.quota_keys
-    assert {*debits(1, 1, 1)} <= keys.keys()
-    assert f"limits.{PERCENTAGE}" not in keys
