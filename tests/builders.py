@@ -60,7 +60,7 @@ def _limits(**amounts: object) -> JSON:
 
 
 def container(
-    name: str = "main", limits: object = None, requests: object = None, *, sidecar: bool = False, **fields: Any
+    name: str = "main", /, limits: object = None, requests: object = None, *, sidecar: object = False, **fields: Any
 ) -> JSON:
     """A container that is limited to the amounts given; `limits`, `requests` and other fields stand as written."""
     amounts, fields = _amounts(fields)

@@ -37,7 +37,7 @@ def configured(text: str) -> Vendors:
     return enabled_vendors(load_device_config(text, "test").config)
 
 
-def pod(name: str = "p", *containers: JSON, **fields: Any) -> JSON:
+def pod(name: str = "p", /, *containers: JSON, **fields: Any) -> JSON:
     """A pod whose UID is made of its name."""
     return builders.pod(name, *containers, **{"uid": f"uid-{name}", **fields})
 
