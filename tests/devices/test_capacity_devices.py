@@ -1,5 +1,7 @@
 """Cards made from a node's capacity (docs/spec/node-registration.md#2), and capacities no node can have."""
 
+from __future__ import annotations
+
 import pytest
 from builders import read_node
 
@@ -28,11 +30,13 @@ def parts(cores: object, memory: object) -> list[tuple[str, int]]:
         (300, 1000, [("n1-x-0", 85333), ("n1-x-1", 85333), ("n1-x-2", 85333)]),
     ],
 )
-def test_every_card_has_its_share_and_the_last_may_be_incomplete(cores, memory, cards):
+def test_every_card_has_its_share_and_the_last_may_be_incomplete(
+    cores: object, memory: object, cards: list[tuple[str, int]]
+) -> None:
     assert parts(cores, memory) == cards
 
 
-def test_as_many_cards_as_no_node_can_have_are_refused_before_they_are_made():
+def test_as_many_cards_as_no_node_can_have_are_refused_before_they_are_made() -> None:
     assert len(parts(MOST_CARDS * 100, 1)) == MOST_CARDS
     for cores, memory in ((MOST_CARDS * 100 + 1, 1), ("1e18", 1), (100, 2**31)):
         with pytest.raises(RegistrationError, match="can't be"):

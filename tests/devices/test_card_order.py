@@ -1,9 +1,13 @@
 """The order in which cards are tried (docs/spec/nvidia.md#7.2), the lists and weights on pods (page 4)."""
 
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
 import pytest
+from builders import card
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -11,7 +15,7 @@ from hami_webhook.devices.model import Device, Usage
 from hami_webhook.devices.pod_preferences import CardPolicy, ListRule, Weights, order, parse_weights, split_list
 from hami_webhook.scheduling.fit import read_pod_request
 
-from .cards import card, chosen, container, node, one, pod, used, vendors, view
+from .cards import ask, chosen, node, one, pod, used, vendors, view
 
 # Five cards in registered order. Their scores rise b < a = e < d < c; indices run against the registered order.
 CARDS = node(
@@ -32,32 +36,24 @@ BOUND = {"nvidia.com/numa-bind": "true"}
         ("spread", "b e a d c", "b d e a c"),
         ("topology-aware", "b e a d c", "b d e a c"),
         ("", "b e a d c", "b d e a c"),
-        ("fastest", "b e a d c", "b d e a c"),
         ("mutex", "b e a c d", "b d e a c"),
         ("numa", "b d a c e", "b d a c e"),
         ("numa,binpack", "d b c a e", "d b c a e"),
-        ("numa,spread", "b d a e c", "b d a e c"),
         ("numa-first", "b d a c e", "b d a c e"),
-        ("numa-first,binpack", "d b c a e", "d b c a e"),
         ("binpack,numa", "c d a e b", "d b c a e"),
-        (" binpack , numa ", "c d a e b", "d b c a e"),
         ("spread,numa", "b a e d c", "b d a e c"),
-        ("binpack,spread", "c d a e b", "d b c a e"),
         ("spread,binpack,spread", "b a e d c", "b d a e c"),
         ("mutex,topology-aware", "b a e d c", "b d a e c"),
-        ("mutex,binpack", "c d a e b", "d b c a e"),
-        ("fastest,numa", "b d a c e", "b d a c e"),
         ("binpack,", "c d a e b", "d b c a e"),
         (",", "b a e d c", "b d a e c"),
-        ("numa,numa-first", "b d a c e", "b d a c e"),
     ],
 )
-def test_the_order_table(policy, free, bound):
+def test_the_order_table(policy: str, free: str, bound: str) -> None:
     assert tried(policy, numa_bound=False) == free
     assert tried(policy, numa_bound=True) == bound
 
 
-def tried(policy, *, numa_bound):
+def tried(policy: str, *, numa_bound: bool) -> str:
     """The cards in the order tried by a container that asks for 1000 MiB and 10 cores."""
     on = view(CARDS, USAGE)
     ranks = [
@@ -77,17 +73,11 @@ class Rank:
     cores: int
 
 
-def test_on_a_fresh_node_the_last_registered_card_is_taken_first():
-    on = view(node(*map(card, "abc")))
-    for policy in ("spread", "binpack", "mutex", "topology-aware"):
-        assert chosen(pod(container(gpu=3, mem=1), policy=policy), on) == "c b a"
-
-
-def test_a_present_but_empty_policy_replaces_the_default():
+def test_a_present_but_empty_policy_replaces_the_default() -> None:
     on = view(node(card("a"), card("b")), {"a": used(1, 100)})
     empty, absent = pod(one(mem=1), policy=""), pod(one(mem=1))
     for incoming, policy in ((empty, ()), (absent, ("binpack",))):
-        terms = read_pod_request(incoming, vendors(), "binpack").terms["NVIDIA"]
+        terms = ask(incoming, "binpack").terms["NVIDIA"]
         assert tuple(item for item in terms.policy.items if item) == policy
     assert chosen(empty, on) == "b"
 
@@ -102,13 +92,13 @@ def test_a_present_but_empty_policy_replaces_the_default():
         ({"hami.io/device-scoring-weights": "core=5,memory=0,slot=4"}, "a"),
     ],
 )
-def test_the_pods_weights_say_what_counts_in_the_score(weights, expected):
+def test_the_pods_weights_say_what_counts_in_the_score(weights: dict[str, str], expected: str) -> None:
     usage = {"a": used(5, 0, 0), "b": used(1, 0, 30), "c": used(1, 40000, 0)}
     incoming = pod(one(mem=1), policy="binpack", annotations=weights)
     assert chosen(incoming, view(node(*map(card, "abc")), usage)) == expected
 
 
-def test_the_slot_that_the_container_would_take_is_in_the_score():
+def test_the_slot_that_the_container_would_take_is_in_the_score() -> None:
     slots_only = {"hami.io/device-scoring-weights": "slot=1,core=0,memory=0"}
     on = view(node(card("a", count=10), card("b", count=2)), {"a": used(3)})
     assert chosen(pod(one(mem=1), policy="spread", annotations=slots_only), on) == "a"
@@ -132,14 +122,14 @@ def test_the_slot_that_the_container_would_take_is_in_the_score():
         ("slot=0,core=0,memory=0", "at least one weight must be positive"),
     ],
 )
-def test_weights_that_cannot_be_meant_fail_the_pod_with_a_sentence(text, why):
+def test_weights_that_cannot_be_meant_fail_the_pod_with_a_sentence(text: str, why: str) -> None:
     annotations = {"hami.io/device-scoring-weights": text}
     with pytest.raises(ValueError) as caught:
         read_pod_request(pod(one(), annotations=annotations), vendors(), "spread")
     assert str(caught.value) == f'invalid hami.io/device-scoring-weights annotation "{text}": {why} for pod p'
 
 
-def test_weights_may_be_large():
+def test_weights_may_be_large() -> None:
     text = "slot=12345678901,core=0,memory=0"
     assert parse_weights({"hami.io/device-scoring-weights": text}, "p") == Weights(12345678901, 0, 0)
 
@@ -147,11 +137,11 @@ def test_weights_may_be_large():
 @pytest.mark.parametrize(
     ("text", "items"), [("", ()), (" , ", ()), ("a", ("a",)), (" b , a,,b", ("b", "a")), ("a b", ("a b",))]
 )
-def test_lists_are_trimmed_and_without_empties_and_repeats(text, items):
+def test_lists_are_trimmed_and_without_empties_and_repeats(text: str, items: tuple[str, ...]) -> None:
     assert split_list(text) == items
 
 
-def rule(fold=False, **notes):
+def rule(notes: Mapping[str, str], *, fold: bool = False) -> ListRule:
     return ListRule.read(notes, ("use", "use2"), ("nouse", "nouse2"), fold=fold)
 
 
@@ -176,8 +166,8 @@ def rule(fold=False, **notes):
         ({"nouse": "a", "nouse2": "b"}, "c"),
     ],
 )
-def test_uuid_lists_hold_together_over_all_alias_keys(notes, admitted):
-    assert " ".join(uuid for uuid in "abc" if rule(**notes).admits(uuid)) == admitted
+def test_uuid_lists_hold_together_over_all_alias_keys(notes: dict[str, str], admitted: str) -> None:
+    assert " ".join(uuid for uuid in "abc" if rule(notes).admits(uuid)) == admitted
 
 
 @pytest.mark.parametrize(
@@ -197,15 +187,15 @@ def test_uuid_lists_hold_together_over_all_alias_keys(notes, admitted):
         ({"use": "A100", "use2": "V100"}, False),
     ],
 )
-def test_type_lists_match_parts_of_the_model_ignoring_case(notes, admitted):
-    assert rule(fold=True, **notes).admits_type("NVIDIA A100-SXM4-40GB") is admitted
+def test_type_lists_match_parts_of_the_model_ignoring_case(notes: dict[str, str], admitted: bool) -> None:
+    assert rule(notes, fold=True).admits_type("NVIDIA A100-SXM4-40GB") is admitted
 
 
 # the table once more, read with fractions
 
 
-def by_the_table(ranks, text, weights, numa_bound):
-    def score(rank):
+def by_the_table(ranks: Sequence[Rank], text: str, weights: Weights, numa_bound: bool) -> list[int]:
+    def score(rank: Rank) -> Fraction:
         d, u = rank.device, rank.usage
         if 0 in (d.slots, d.cores, d.memory):
             return Fraction(0)
@@ -215,8 +205,14 @@ def by_the_table(ranks, text, weights, numa_bound):
             + weights.memory * Fraction(u.memory + rank.memory, d.memory)
         )
 
-    high, low = (lambda r: -score(r)), score
-    numa_high, numa_low = (lambda r: -r.device.numa), (lambda r: r.device.numa)
+    def high(rank: Rank) -> Fraction:
+        return -score(rank)
+
+    def numa_high(rank: Rank) -> Fraction:
+        return Fraction(-rank.device.numa)
+
+    low = score
+    keys: list[Callable[[Rank], Fraction | int]]
     items = [item.strip() for item in text.split(",")]
     if len(items) > 1 or items[0] in ("numa", "numa-first"):
         named = {"binpack": high, "spread": low, "numa": numa_high, "numa-first": numa_high}
@@ -229,7 +225,7 @@ def by_the_table(ranks, text, weights, numa_bound):
             keys = [numa_high, *(key for key in keys if key is not numa_high)]
         keys.append(lambda r: -r.device.index)
     elif numa_bound:
-        keys = [numa_low, high] if items[0] == "binpack" else [numa_high, low]
+        keys = [lambda r: r.device.numa, high] if items[0] == "binpack" else [numa_high, low]
     elif items[0] == "mutex":
         keys = [lambda r: r.usage.slots, numa_high]
     else:
@@ -271,13 +267,15 @@ policy_texts = st.lists(
     st.booleans(),
     st.sampled_from([0, 10, 100]),
 )
-def test_the_order_is_the_tables_read_with_fractions(drawn, policy, weights, numa_bound, cores):
+def test_the_order_is_the_tables_read_with_fractions(
+    drawn: list[tuple[Device, Usage, int]], policy: str, weights: Weights, numa_bound: bool, cores: int
+) -> None:
     ranks = [Rank(device, usage, i, memory, cores) for i, (device, usage, memory) in enumerate(drawn)]
     found = order(ranks, CardPolicy.parse(policy), weights, numa_bound=numa_bound)
     assert found == by_the_table(ranks, policy, weights, numa_bound)
 
 
-def test_items_that_are_no_policy_are_told():
+def test_items_that_are_no_policy_are_told() -> None:
     assert CardPolicy.parse("numa,fastest,,mutex,worst").warnings_of() == [
         'hami.io/gpu-scheduler-policy: "fastest" is no card policy and acts as spread',
         'hami.io/gpu-scheduler-policy: "worst" is no card policy and acts as spread',

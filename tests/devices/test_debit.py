@@ -1,26 +1,30 @@
 """What placements cost (docs/spec/quota.md#5, nvidia 7.8), against a simulation of the pod's life."""
 
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
 from itertools import groupby
 
 import pytest
+from builders import ALLOCATED
 from hypothesis import given
 from hypothesis import strategies as st
 
 from hami_webhook.devices.debit import Debit, per_device, per_vendor
-from hami_webhook.devices.model import Claim, DeviceShare, PodUsage, Usage
+from hami_webhook.devices.model import Claim, DeviceShare, Kinds, PodUsage, Usage
 from hami_webhook.devices.placement_annotations import nanoseconds, placement_counts, read_placed
 from hami_webhook.kube.objects import ContainerKind
 
-from .cards import ALLOCATED, container, init, nvidia, pod
+from .cards import container, init, nvidia, pod
 
 INIT, SIDECAR, APP = ContainerKind.INIT, ContainerKind.SIDECAR, ContainerKind.APP
 
 
-def lived_through(claims, kinds, card, init_finished):
+def lived_through(claims: Sequence[Claim], kinds: Kinds, card: tuple[str, str], init_finished: bool) -> Debit:
     """The most of a card that is held at any moment while the containers start one after another."""
     mine = [claim for claim in claims if (claim.vendor, claim.uuid) == card]
 
-    def of(rows):
+    def of(rows: Collection[int]) -> tuple[int, int, int]:
         held = [claim for claim in mine if claim.row in rows]
         slots = 0
         for row, group in groupby(sorted(held, key=lambda claim: claim.row), key=lambda claim: claim.row):
@@ -28,7 +32,8 @@ def lived_through(claims, kinds, card, init_finished):
             slots += max(taken) if kinds[row] is INIT else sum(taken)
         return (slots, sum(claim.memory for claim in held), sum(claim.cores for claim in held))
 
-    moments, running = [], set()
+    moments: list[tuple[int, int, int]] = []
+    running: set[int] = set()
     for row, kind in enumerate(kinds):
         if kind is SIDECAR:
             running.add(row)
@@ -44,7 +49,9 @@ kind_lists = st.tuples(
 
 
 @given(st.data(), kind_lists, st.booleans())
-def test_a_debit_is_the_peak_of_each_card_over_the_pods_life(data, kinds, init_finished):
+def test_a_debit_is_the_peak_of_each_card_over_the_pods_life(
+    data: st.DataObject, kinds: Kinds, init_finished: bool
+) -> None:
     claim = st.builds(
         Claim,
         st.sampled_from(["NVIDIA", "DCU"]),
@@ -66,12 +73,14 @@ def test_a_debit_is_the_peak_of_each_card_over_the_pods_life(data, kinds, init_f
 
 
 @given(st.data(), kind_lists, st.booleans())
-def test_cores_told_apart_are_joined_and_counted(data, kinds, init_finished):
+def test_cores_told_apart_are_joined_and_counted(data: st.DataObject, kinds: Kinds, init_finished: bool) -> None:
     """The cores held are a set at each moment of the pod's life; a device's mask has all that are ever held."""
     row = st.integers(0, len(kinds) - 1)
     held = data.draw(st.lists(st.tuples(row, st.integers(1, 15)), max_size=6))
     claims = [Claim("AWSNeuron", "d", row, 0, mask.bit_count(), mask=mask) for row, mask in held]
-    cores, ever, running = 0, set(), set()
+    cores = 0
+    ever: set[int] = set()
+    running: set[int] = set()
     for number, kind in enumerate(kinds):
         mine = {bit for row, mask in held if row == number for bit in range(4) if mask >> bit & 1}
         if kind is INIT and init_finished:
@@ -87,7 +96,7 @@ def test_cores_told_apart_are_joined_and_counted(data, kinds, init_finished):
     assert per_vendor(claims, kinds, init_finished=init_finished).get("AWSNeuron", Debit()).cores == cores
 
 
-def test_pods_on_one_card_join_their_masks_and_a_container_adds_its_own():
+def test_pods_on_one_card_join_their_masks_and_a_container_adds_its_own() -> None:
     incoming = pod(container())
     both = Usage.of((PodUsage(incoming, 1, 0, 2, 0b0011), PodUsage(incoming, 1, 0, 2, 0b0110)))
     assert (both.slots, both.cores, both.mask) == (2, 3, 0b0111)
@@ -97,7 +106,7 @@ def test_pods_on_one_card_join_their_masks_and_a_container_adds_its_own():
     assert (shares.slots, shares.cores, shares.mask) == (3, 90, 0)
 
 
-def test_a_row_beyond_the_containers_counts_as_an_app_container():
+def test_a_row_beyond_the_containers_counts_as_an_app_container() -> None:
     claims = [Claim("NVIDIA", "a", 0, 5, 1), Claim("NVIDIA", "a", 7, 6, 2)]
     assert per_device(claims, [INIT]) == {("NVIDIA", "a"): Debit(1, 6, 2)}
     assert per_device(claims, [APP]) == {("NVIDIA", "a"): Debit(2, 11, 3)}
@@ -114,13 +123,13 @@ def test_a_row_beyond_the_containers_counts_as_an_app_container():
         ("", None),
     ],
 )
-def test_what_a_pod_holds_is_read_from_its_record(text, expected):
+def test_what_a_pod_holds_is_read_from_its_record(text: str, expected: tuple[int, int, int] | None) -> None:
     incoming = pod(init(), container("log"), container("a"), annotations={ALLOCATED: text})
     found = read_placed(nvidia(), incoming)
     assert (found and found.debit(init_finished=False)) == (expected and Debit(*expected))
 
 
-def test_a_pod_without_a_record_holds_nothing():
+def test_a_pod_without_a_record_holds_nothing() -> None:
     assert read_placed(nvidia(), pod(container())) is None
 
 
@@ -135,7 +144,9 @@ def test_a_pod_without_a_record_holds_nothing():
         ("", None, "1000", 1000, False),
     ],
 )
-def test_a_placement_counts_while_it_is_bound_or_young(bound, node, time, now, counts):
+def test_a_placement_counts_while_it_is_bound_or_young(
+    bound: str, node: str | None, time: str | None, now: float, counts: bool
+) -> None:
     notes = {"hami.io/vgpu-node": node, "hami.io/vgpu-time": time}
     incoming = pod(container(), annotations={k: v for k, v in notes.items() if v is not None}, nodeName=bound)
     assert placement_counts(incoming, now, 300) is counts
@@ -150,5 +161,5 @@ def test_a_placement_counts_while_it_is_bound_or_young(bound, node, time, now, c
         (0.0, "0"),
     ],
 )
-def test_a_time_is_told_in_nanoseconds(now, text):
+def test_a_time_is_told_in_nanoseconds(now: float, text: str) -> None:
     assert nanoseconds(now) == text

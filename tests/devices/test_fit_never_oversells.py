@@ -1,25 +1,32 @@
 """Whatever the node, its usage and the pod: a placement never takes more of a card than there is, nor breaks a rule."""
 
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from builders import card
 from hypothesis import given
 from hypothesis import strategies as st
 
 from hami_webhook.devices.debit import Debit, per_device
-from hami_webhook.devices.model import Usage
+from hami_webhook.devices.model import NodeView, Usage
 from hami_webhook.devices.reasons import Rejection
 from hami_webhook.devices.vendors.nvidia.mig import MigInstance, MigPlacement
-from hami_webhook.kube.objects import ContainerKind
+from hami_webhook.kube.objects import ContainerKind, Pod
+from hami_webhook.scheduling.fit import NodeFit
 
-from .cards import card, container, fitted, init, mig_card, node, pod, room, sidecar, view
+from .cards import container, fitted, init, mig_card, node, pod, room, sidecar, view
+from .fit_env import JSON
 
 MEMORIES = (40960, 24576, 24576, 99)
 
 
 @st.composite
-def worlds(draw):
+def worlds(draw: st.DrawFn) -> NodeView:
     """A node's cards with what is taken of each."""
     records, usage = [], {}
     for i in range(draw(st.integers(2, 6))):
-        fields = {
+        fields: JSON = {
             "numa": draw(st.integers(0, 2)),
             "count": draw(st.sampled_from([0, 2, 3, 5, 9])),
             "health": draw(st.sampled_from([True] * 7 + [False])),
@@ -92,7 +99,7 @@ pods = st.builds(
 
 
 @given(worlds(), pods, st.none() | st.integers(8000, 90000))
-def test_a_placement_keeps_within_every_card_and_every_rule(on, incoming, memory):
+def test_a_placement_keeps_within_every_card_and_every_rule(on: NodeView, incoming: Pod, memory: int | None) -> None:
     budget = None if memory is None else room(incoming, memory=memory)
     fit = fitted(incoming, on, budget)
     if isinstance(fit, Rejection):
@@ -123,12 +130,13 @@ def test_a_placement_keeps_within_every_card_and_every_rule(on, incoming, memory
     instances_stay_apart(on, incoming, fit)
 
 
-def instances_stay_apart(on, incoming, fit):
+def instances_stay_apart(on: NodeView, incoming: Pod, fit: NodeFit) -> None:
     """No two MIG instances that exist at one time overlap."""
     kinds = incoming.kinds
     for device in on.inventories["NVIDIA"].devices:
         before = [mark.placement for mark in on.used("NVIDIA", device.uuid).marks]
-        cacheable, sidecars = [], []
+        cacheable: list[MigPlacement] = []
+        sidecars: list[MigPlacement] = []
         for kind, row in zip(kinds, fit.rows, strict=True):
             found = row["NVIDIA"].devices if row else ()
             mine = [d.share.mark.placement for d in found if d.uuid == device.uuid and d.share.mark]
@@ -140,13 +148,13 @@ def instances_stay_apart(on, incoming, fit):
         disjoint([*before, *cacheable])
 
 
-def disjoint(placements):
+def disjoint(placements: Sequence[MigPlacement]) -> None:
     slices = [n for placement in placements for n in range(placement.start, placement.start + placement.size)]
     assert len(slices) == len(set(slices))
 
 
 @given(worlds(), pods)
-def test_the_cost_of_a_pod_without_limit_is_enough_for_it(on, incoming):
+def test_the_cost_of_a_pod_without_limit_is_enough_for_it(on: NodeView, incoming: Pod) -> None:
     """A budget of exactly what an unlimited placement costs changes nothing."""
     free = fitted(incoming, on)
     if isinstance(free, Rejection):

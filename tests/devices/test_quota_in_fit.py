@@ -3,29 +3,38 @@
 Sources: docs/spec/nvidia.md#10, docs/spec/quota.md#8.
 """
 
+from __future__ import annotations
+
+from collections.abc import Sequence
+
 import pytest
+from builders import card
 
-from hami_webhook.devices.model import Claim
+from hami_webhook.devices.model import Claim, NodeView
 
-from .cards import (
-    card,
-    chosen,
-    container,
-    debit,
-    init,
-    mig_card,
-    node,
-    one,
-    placed,
-    pod,
-    record,
-    room,
-    sidecar,
-    used,
-    view,
-)
+from .cards import chosen, container, debit, init, mig_card, node, one, placed, pod, record, room, sidecar, used, view
+from .fit_env import JSON
 
 UNEQUAL = node(card("x", devmem=4000), card("y", devmem=4000), card("z", devmem=12288))
+
+
+class Recording:
+    """A budget that admits everything, and keeps what it was asked."""
+
+    def __init__(self) -> None:
+        self.taken: list[list[Claim]] = []
+        self.costs = 0
+
+    def on(self, view: NodeView) -> Recording:
+        return self
+
+    def admits(self, taken: Sequence[Claim]) -> bool:
+        self.taken.append(list(taken))
+        return True
+
+    def cost(self, taken: Sequence[Claim]) -> tuple[int, ...]:
+        self.costs += 1
+        return ()
 
 
 @pytest.mark.parametrize(
@@ -38,12 +47,12 @@ UNEQUAL = node(card("x", devmem=4000), card("y", devmem=4000), card("z", devmem=
         (3999, "3/3 ResourceQuotaNotFit"),
     ],
 )
-def test_cards_are_tried_once_more_cheapest_first_where_quota_left_a_container_short(memory, answer):
+def test_cards_are_tried_once_more_cheapest_first_where_quota_left_a_container_short(memory: int, answer: str) -> None:
     incoming = pod(container(gpu=2, percent=100))
     assert chosen(incoming, view(UNEQUAL), room(incoming, memory=memory)) == answer
 
 
-def test_the_labels_are_those_of_the_first_try():
+def test_the_labels_are_those_of_the_first_try() -> None:
     # first try: z (12288), then nothing more; second try: x and y, and then nothing more
     incoming = pod(container(gpu=3, percent=100))
     assert record(incoming, view(UNEQUAL), room(incoming, memory=15000)) == (
@@ -51,87 +60,31 @@ def test_the_labels_are_those_of_the_first_try():
     )
 
 
-def test_a_failure_for_other_reasons_is_not_tried_again():
+def test_a_failure_for_other_reasons_is_not_tried_again() -> None:
     on = view(UNEQUAL, {"x": used(1, 1), "y": used(1, 1)})
     incoming = pod(container(gpu=2, percent=100))
-    counted = Counting(room(incoming, memory=10**6))
-    assert record(incoming, on, counted) == "1/3 AllocatedCardsInsufficientRequest, 2/3 CardInsufficientMemory"
-    assert counted.costed == 0
+    asked = Recording()
+    assert record(incoming, on, asked) == "1/3 AllocatedCardsInsufficientRequest, 2/3 CardInsufficientMemory"
+    assert asked.costs == 0
 
 
-class Counting:
-    """A budget that counts how often it was asked for costs."""
-
-    def __init__(self, inner):
-        self.inner, self.costed = inner, 0
-
-    def on(self, view):
-        return self
-
-    def admits(self, taken):
-        return self.inner.admits(taken)
-
-    def cost(self, taken):
-        self.costed += 1
-        return self.inner.cost(taken)
-
-
-def test_the_cheapest_first_try_stays_inside_a_numa_node():
-    on = view(
-        node(
-            card("a", devmem=4000),
-            card("b", devmem=5000),
-            card("c", devmem=9000),
-            card("d", devmem=4500, numa=1),
-        )
-    )
+def test_the_cheapest_first_try_stays_inside_a_numa_node() -> None:
+    cards = (card("a", devmem=4000), card("b", devmem=5000), card("c", devmem=9000), card("d", devmem=4500, numa=1))
+    on = view(node(*cards))
     incoming = pod(container(gpu=2, percent=100), annotations={"nvidia.com/numa-bind": "true"})
     assert chosen(incoming, on, room(incoming, memory=9500)) == "a b"
     free = pod(container(gpu=2, percent=100))
     assert chosen(free, on, room(free, memory=8500)) == "d a"
 
 
-def test_a_dropped_numa_nodes_cards_no_longer_count_against_the_quota():
+def test_a_dropped_numa_nodes_cards_no_longer_count_against_the_quota() -> None:
     on = view(node(card("a", devmem=4000), card("b", devmem=4000), card("d", devmem=5000, numa=1)))
     incoming = pod(container(gpu=2, percent=100), annotations={"nvidia.com/numa-bind": "true"})
     assert chosen(incoming, on, room(incoming, memory=8500)) == "b a"
 
 
-def test_the_quota_sees_what_the_pod_holds_already():
-    incoming = pod(container("a", gpu=1, mem=3000), container("b", gpu=1, mem=2000))
-    on = view(node(card("x"), card("y")))
-    assert chosen(incoming, on, room(incoming, memory=5000)) == "y"
-    assert record(incoming, on, room(incoming, memory=4999)) == "2/2 ResourceQuotaNotFit"
-
-
-def test_slots_and_cores_count_too():
-    incoming = pod(container(gpu=2, mem=1, cores=30))
-    on = view(node(card("x"), card("y")))
-    assert chosen(incoming, on, room(incoming, slots=2, cores=60)) == "y x"
-    for limits in ({"slots": 1}, {"cores": 59}):
-        assert record(incoming, on, room(incoming, **limits)) == (
-            "1/2 AllocatedCardsInsufficientRequest, 1/2 ResourceQuotaNotFit"
-        )
-
-
-def test_the_quota_is_asked_with_the_mig_profile_and_not_with_the_request():
-    incoming = pod(one(mem=8000))
-    on = view(node(mig_card("m")))
-    assert record(incoming, on, room(incoming, memory=9000)) == "1/1 ResourceQuotaNotFit"
-    assert record(incoming, on, room(incoming, memory=10240, cores=28)) == "m,NVIDIA,10240,28:;"
-
-
-def test_the_quota_is_asked_before_free_memory_and_after_slots():
-    incoming = pod(one(mem=8000))
-    assert record(
-        incoming,
-        view(node(card("a"), card("b")), {"a": used(10), "b": used(1, 40000)}),
-        room(incoming, memory=1),
-    ) == ("1/2 CardTimeSlicingExhausted, 1/2 ResourceQuotaNotFit")
-
-
 @pytest.mark.parametrize("policy", ["spread", "binpack", "topology-aware"])
-def test_scenario_12_init_and_app_share_a_card_where_two_would_cost_too_much(policy):
+def test_scenario_12_and_core_example_d_init_and_app_share_a_card_where_two_would_cost_too_much(policy: str) -> None:
     incoming = pod(init(gpu=1, mem=8000), container(gpu=1, mem=5000), policy=policy)
     on = view(node(card("a"), card("b")))
     fit = placed(incoming, on, room(incoming, memory=8000))
@@ -140,7 +93,7 @@ def test_scenario_12_init_and_app_share_a_card_where_two_would_cost_too_much(pol
     assert debit(fit, incoming.kinds, init_finished=True) == (1, 5000, 0)
 
 
-def test_scenario_12_the_init_container_moves_to_the_app_containers_card_if_that_cannot_move():
+def test_scenario_12_the_init_container_moves_to_the_app_containers_card_if_that_cannot_move() -> None:
     # the app fits b only; init by itself would go to c
     on = view(node(card("b"), card("c", devmem=8400)), {"b": used(3, 30000)})
     incoming = pod(init(gpu=1, mem=8000), container(gpu=1, mem=8500))
@@ -157,7 +110,9 @@ def test_scenario_12_the_init_container_moves_to_the_app_containers_card_if_that
         ([init(gpu=1, mem=6000), sidecar(gpu=1, mem=2000)], 6000),
     ],
 )
-def test_scenario_13_a_sidecar_counts_with_the_init_containers_after_it(containers, total):
+def test_scenario_13_and_core_example_e_a_sidecar_counts_with_the_init_containers_after_it(
+    containers: list[JSON], total: int
+) -> None:
     incoming = pod(*containers, container(gpu=1, mem=3000))
     on = view(node(card("a"), card("b")))
     fit = placed(incoming, on, room(incoming, memory=total))
@@ -166,16 +121,12 @@ def test_scenario_13_a_sidecar_counts_with_the_init_containers_after_it(containe
     assert "ResourceQuotaNotFit" in record(incoming, on, room(incoming, memory=total - 1))
 
 
-def test_scenario_26_what_mig_rounds_up_is_asked_of_the_quota():
+def test_scenario_26_what_mig_rounds_up_is_asked_of_the_quota() -> None:
     profiles = [{"name": "2g.10gb", "memoryMB": 9984, "core": 29, "sliceCount": 2, "placements": [{"size": 2}]}]
     incoming = pod(one(mem=8000))
     on = view(node(mig_card("m", profiles)))
     assert record(incoming, on, room(incoming, memory=9000)) == "1/1 ResourceQuotaNotFit"
-    assert debit(placed(incoming, on, room(incoming, memory=10000)), incoming.kinds) == (
-        1,
-        9984,
-        29,
-    )
+    assert debit(placed(incoming, on, room(incoming, memory=10000)), incoming.kinds) == (1, 9984, 29)
 
 
 @pytest.mark.parametrize(
@@ -189,57 +140,23 @@ def test_scenario_26_what_mig_rounds_up_is_asked_of_the_quota():
         ({"gpu": 1, "mem": 1024}, {"memory_factor": 2}, [40960], (1, 2048, 0)),
     ],
 )
-def test_the_worked_numbers_of_section_10(amounts, section, cards, expected):
+def test_the_worked_numbers_of_section_10(
+    amounts: JSON, section: JSON, cards: list[int], expected: tuple[int, int, int]
+) -> None:
     incoming = pod(container(**amounts))
     on = view(node(*(card(str(i), devmem=memory) for i, memory in enumerate(cards))))
     assert debit(placed(incoming, on, **section), incoming.kinds) == expected
 
 
-def test_a_mig_allocation_costs_its_profile():
-    incoming = pod(one(mem=8000))
-    assert debit(placed(incoming, view(node(mig_card("m")))), incoming.kinds) == (1, 10240, 28)
-
-
-def test_core_example_f_takes_the_only_card_small_enough():
+def test_core_example_f_takes_the_only_card_small_enough() -> None:
     on = view(node(*(card(str(memory), devmem=memory) for memory in (2000, 8000, 4000, 6000))))
     incoming = pod(one(cores=100))
     assert chosen(incoming, on, room(incoming, memory=2000, cores=100)) == "2000"
     assert record(incoming, on, room(incoming, memory=1500, cores=100)) == "4/4 ResourceQuotaNotFit"
 
 
-def test_core_examples_d_and_e_init_peak_and_sidecar_order():
-    peak = pod(init(gpu=1, mem=5000, cores=20), container(gpu=1, mem=4000, cores=20))
-    fit = placed(peak, view(node(card("G", devmem=8000))))
-    assert debit(fit, peak.kinds) == (1, 5000, 20)
-    assert debit(fit, peak.kinds, init_finished=True) == (1, 4000, 20)
-    for parts, total in (
-        ([sidecar(gpu=1, mem=2000), init(gpu=1, mem=20000)], 22000),
-        ([init(gpu=1, mem=20000), sidecar(gpu=1, mem=2000)], 20000),
-    ):
-        incoming = pod(*parts, container(gpu=1, mem=10000))
-        fit = placed(incoming, view(node(card("G", devmem=24000))))
-        assert debit(fit, incoming.kinds)[1] == total
-        assert debit(fit, incoming.kinds, init_finished=True)[1] == 12000
-
-
-def test_a_budget_is_asked_with_holds_in_the_containers_rows():
-    asked = []
-
-    class Recording:
-        def on(self, view):
-            return self
-
-        def admits(self, taken):
-            asked.append(list(taken))
-            return True
-
-        def cost(self, taken):
-            return ()
-
-    placed(
-        pod(init(), container("a", gpu=1, mem=5), container("b", gpu=1, mem=7)),
-        view(node(card("x"))),
-        Recording(),
-    )
+def test_a_budget_is_asked_with_holds_in_the_containers_rows() -> None:
+    asked = Recording()
+    placed(pod(init(), container("a", gpu=1, mem=5), container("b", gpu=1, mem=7)), view(node(card("x"))), asked)
     first = Claim("NVIDIA", "x", 1, 5, 0)
-    assert asked == [[first], [first, Claim("NVIDIA", "x", 2, 7, 0)]]
+    assert asked.taken == [[first], [first, Claim("NVIDIA", "x", 2, 7, 0)]]
