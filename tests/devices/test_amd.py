@@ -14,7 +14,7 @@ from hami_webhook.kube.draft import PodDraft
 from hami_webhook.kube.objects import Node, Pod
 from hami_webhook.quota.pricing import charge_of
 
-from .fit_env import CHART, JSON, NOW, FitEnv, Placed, configured, placed_pod, pod
+from .fit_env import CHART, JSON, NOW, FitEnv, configured, placed_pod, pod
 
 COUNT, MEM, CORES = "amd.com/gpu", "amd.com/gpumem", "amd.com/gpucores"
 PERCENT = "amd.com/gpumem-percentage"
@@ -193,8 +193,7 @@ def test_a_percentage_beside_an_amount_is_pointless() -> None:
 
 
 def test_example_1_a_share_of_the_last_registered_card() -> None:
-    placed = FitEnv([BOTH]).place(with_limits(1, 49152, 25))
-    assert isinstance(placed, Placed)
+    placed = FitEnv([BOTH]).placed(with_limits(1, 49152, 25))
     expected = "G1,AMD Instinct MI300X VF,49152,76:;"
     assert {key: text for key, text in placed.annotations.items() if "amd" in key.partition("/")[2]} == {
         TO_ALLOCATE: expected,
@@ -301,8 +300,7 @@ def test_debits(asked: JSON, on: Node, debits: tuple[int, int, int]) -> None:
     env = FitEnv([on])
     expected = dict(zip((f"limits.{COUNT}", f"limits.{MEM}", f"limits.{CORES}"), debits, strict=True))
     assert env.waiting(pod(**asked)) == expected
-    placed = env.place(pod(**asked))
-    assert isinstance(placed, Placed)
+    placed = env.placed(pod(**asked))
     assert placed.debits == expected
 
 
@@ -354,8 +352,7 @@ def test_init_containers_and_sidecars_are_peaks_in_both_units() -> None:
         container("app", **limits(1, 10, 10)),
         init=[container("init", **limits(1, 5, 90)), container("side", sidecar=True, **limits(1, 7, 20))],
     )
-    placed = env.place(incoming)
-    assert isinstance(placed, Placed)
+    placed = env.placed(incoming)
     assert placed.annotations[ALLOCATED] == f"G0,{MODEL},5,273:;G0,{MODEL},7,60:;G0,{MODEL},10,30:;"
     assert placed.debits == {f"limits.{COUNT}": 2, f"limits.{MEM}": 17, f"limits.{CORES}": 90}
     assert env.used("AMD", "G0", "amd-1") == (2, 17, 273)

@@ -1,23 +1,26 @@
 """AWS Neuron, mostly as tables: configuration, admission, Fit and quota (docs/spec/awsneuron.md#2 to #10)."""
 
+from __future__ import annotations
+
 import logging
+from collections.abc import Sequence
 
 import pytest
 from builders import container, read_node
 
 from hami_webhook.admission.denial import Denied
 from hami_webhook.admission.requests import RequestCache
-from hami_webhook.devices.capacity_devices import MOST_CARDS
 from hami_webhook.devices.debit import Debit
 from hami_webhook.devices.keys import Dimension, QuotaKey
 from hami_webhook.devices.model import RegistrationError
 from hami_webhook.devices.placement_annotations import read_placed
-from hami_webhook.kube.objects import Pod
-from hami_webhook.quota.budget import PodBudget
+from hami_webhook.devices.registration import MOST_CARDS
+from hami_webhook.devices.vendors.awsneuron import NeuronRequest
+from hami_webhook.kube.objects import Node, Pod
 from hami_webhook.quota.pricing import NoCapacity, charge_of, waiting_charge
-from hami_webhook.scheduling.fit import NodeFit, fit_pod, read_pod_request
+from hami_webhook.scheduling.fit import read_pod_request
 
-from .fit_env import CHART, NOW, FitEnv, configured, pod
+from .fit_env import CHART, JSON, NOW, FitEnv, configured, pod
 from .neurons import (
     CORES,
     CORES_KEY,
@@ -41,23 +44,25 @@ from .neurons import (
 INT32 = 2147483647
 
 
-def request(ask):
-    return VENDOR.request(Pod.from_object(pod("p", ask)).containers[0])
+def request(ask: JSON) -> NeuronRequest:
+    found = VENDOR.request(Pod.from_object(pod("p", ask)).containers[0])
+    assert isinstance(found, NeuronRequest)
+    return found
 
 
 # 2: configuration
 
 
-def test_the_charts_names_and_keys():
+def test_the_charts_names_and_keys() -> None:
     assert VENDOR.resource_names == (DEVICES, CORES)
     assert VENDOR.quota_keys() == (QuotaKey(DEVICES_KEY, Dimension.COUNT), QuotaKey(CORES_KEY, Dimension.CORES))
     assert (VENDOR.lock, VENDOR.keys.to_allocate) == (None, "")
 
 
-def test_the_configured_names_count():
+def test_the_configured_names_count() -> None:
     vendors = configured("awsneuron: {resourceCountName: x/dev, resourceCoreName: x/core}")
     env = FitEnv([read_node(capacity={"x/dev": 1, "x/core": 2}, labels={TYPE: "inf2.xlarge"})], vendors)
-    placed = env.place(pod(**{"x/core": 1}))
+    placed = env.placed(pod(**{"x/core": 1}))
     assert placed.annotations["NEURON_RESOURCE_TYPE"] == "x/core"
     assert placed.debits == {"limits.x/core": 1, "limits.x/dev": 1}
 
@@ -77,8 +82,10 @@ def test_the_configured_names_count():
         ("x", 3, 1),
     ],
 )
-def test_the_devices_are_what_capacity_counts(kind, devices, cores):
-    found = VENDOR.inventory(instance(kind, devices, cores)).devices
+def test_the_devices_are_what_capacity_counts(kind: str | None, devices: int, cores: int) -> None:
+    inventory = VENDOR.inventory(instance(kind, devices, cores))
+    assert inventory is not None
+    found = inventory.devices
     assert [(d.uuid, d.index) for d in found] == [(f"n1-AWSNeuron-{i}", i) for i in range(devices)]
     assert {(d.slots, d.memory, d.cores, d.type, d.vendor, d.numa, d.healthy) for d in found} == {
         (cores, 0, cores, "AWSNeuron", "AWSNeuron", 0, True)
@@ -97,12 +104,12 @@ def test_the_devices_are_what_capacity_counts(kind, devices, cores):
         {DEVICES: 2, CORES: "x"},
     ],
 )
-def test_capacity_without_devices_and_cores_is_no_inventory(capacity):
+def test_capacity_without_devices_and_cores_is_no_inventory(capacity: JSON) -> None:
     assert VENDOR.inventory(read_node(capacity=capacity)) is None
 
 
 @pytest.mark.parametrize(("devices", "cores"), [(2, 5), (2, 1), (1, 32), (MOST_CARDS + 1, MOST_CARDS + 1)])
-def test_cores_that_do_not_divide_are_no_inventory_and_are_told(devices, cores):
+def test_cores_that_do_not_divide_are_no_inventory_and_are_told(devices: int, cores: int) -> None:
     bad = read_node(capacity={DEVICES: devices, CORES: cores})
     with pytest.raises(RegistrationError, match=f"capacity .*{max(devices, cores)}"):
         VENDOR.inventory(bad)
@@ -111,7 +118,7 @@ def test_cores_that_do_not_divide_are_no_inventory_and_are_told(devices, cores):
     assert len(env.state.problems()) == 1
 
 
-def test_a_missing_instance_type_is_logged_once(caplog):
+def test_a_missing_instance_type_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     env = FitEnv([instance(None, 16)])
     env.state.set_node(instance(None, 16), NOW + 1)
@@ -145,7 +152,9 @@ def test_a_missing_instance_type_is_logged_once(caplog):
         (CORES, 7, "must be 1 or a multiple of 2, got 7"),
     ],
 )
-def test_amounts_are_checked_in_limits_else_in_requests(where, resource, value, message):
+def test_amounts_are_checked_in_limits_else_in_requests(
+    where: str, resource: str, value: object, message: str | None
+) -> None:
     asked = {resource: str(value)}
     ask = container(**asked) if where == "limits" else container(requests=asked)
     result = FitEnv([trainium()]).admit(pod("p", ask))
@@ -155,7 +164,7 @@ def test_amounts_are_checked_in_limits_else_in_requests(where, resource, value, 
         assert result.pod == pod("p", ask), "nothing in a container is ever changed"
 
 
-def test_limits_hide_requests_and_devices_hide_cores():
+def test_limits_hide_requests_and_devices_hide_cores() -> None:
     env = FitEnv([inferentia(2)])
     assert env.admit(pod("p", with_limits(1, requests={DEVICES: 0}))).message == ""
     assert env.admit(pod("p", with_limits(1, "x"))).message == ""
@@ -181,12 +190,12 @@ def test_limits_hide_requests_and_devices_hide_cores():
         ([read_node("cpu")], 3, 2),
     ],
 )
-def test_a_number_of_cores_must_suit_some_nodes_geometry(nodes, cores, refused):
+def test_a_number_of_cores_must_suit_some_nodes_geometry(nodes: list[Node], cores: int, refused: int | None) -> None:
     expected = "" if refused is None else f"{CORES} must be 1 or a multiple of {refused}, got {cores}"
     assert FitEnv(nodes).admit(pod("p", with_limits(cores=cores))).message == expected
 
 
-def test_a_request_is_checked_again_as_nodes_may_have_come():
+def test_a_request_is_checked_again_as_nodes_may_have_come() -> None:
     known, stored = RequestCache(CHART), Pod.from_object(pod("p", with_limits(cores=6)))
     assert known.checked_requests(stored, FitEnv([]).state)
     with pytest.raises(Denied, match="must be 1 or a multiple of 4, got 6"):
@@ -208,7 +217,7 @@ def test_a_request_is_checked_again_as_nodes_may_have_come():
         ([with_limits(1, 2)], [f"container main: {CORES} is ignored, because {DEVICES} is given too"]),
     ],
 )
-def test_a_mixture_is_admitted_with_a_warning(containers, warnings):
+def test_a_mixture_is_admitted_with_a_warning(containers: list[JSON], warnings: list[str]) -> None:
     named = [{**each, "name": "main" if not n else f"c{n}"} for n, each in enumerate(containers)]
     assert list(FitEnv([inferentia(6)]).admit(pod("p", *named)).warnings) == warnings
 
@@ -234,26 +243,28 @@ def test_a_mixture_is_admitted_with_a_warning(containers, warnings):
         (with_limits(cores=6), 4, None),
     ],
 )
-def test_a_request_is_resolved_by_the_nodes_geometry(ask, per_device, expected):
+def test_a_request_is_resolved_by_the_nodes_geometry(
+    ask: JSON, per_device: int, expected: tuple[int, int] | None
+) -> None:
     resolved = request(ask).on(per_device)
     assert (resolved and (resolved.count, resolved.cores)) == expected
     assert resolved is None or resolved.memory.on(100) == 0
 
 
 @pytest.mark.parametrize("value", [0, -1, "1500m", "x", 2 * INT32 + 1, None])
-def test_a_bad_amount_that_bypassed_admission_is_no_request(value):
+def test_a_bad_amount_that_bypassed_admission_is_no_request(value: object) -> None:
     for resource in (DEVICES, CORES):
         limits = {} if value is None else {resource: value}
         bare = Pod.from_object(pod("p", container(**limits)))
         assert VENDOR.request(bare.containers[0]) is None
         assert read_pod_request(bare, CHART, "spread") is None
-    assert request(with_limits(0, 1)) is None
+    assert VENDOR.request(Pod.from_object(pod("p", with_limits(0, 1))).containers[0]) is None
 
 
 # 7: Fit
 
 
-def test_cores_that_make_no_devices_are_refused_by_every_device():
+def test_cores_that_make_no_devices_are_refused_by_every_device() -> None:
     env = FitEnv([INF1, inferentia(3)])
     assert masks(env.place(pod("p", with_limits(cores=6)), keep=False)) == whole(0, 1, 2)
     only = FitEnv([INF1])
@@ -270,13 +281,13 @@ def test_cores_that_make_no_devices_are_refused_by_every_device():
         (None, "1/16 NumaNotFit"),
     ],
 )
-def test_the_instance_type_alone_is_the_topology(kind, block):
+def test_the_instance_type_alone_is_the_topology(kind: str | None, block: object) -> None:
     env = FitEnv([instance(kind, 16)])
     occupy(env, {0: 2})
     assert masks(env.place(pod("p", with_limits(3)))) == block
 
 
-def test_a_container_without_cores_keeps_its_device_out_of_a_block():
+def test_a_container_without_cores_keeps_its_device_out_of_a_block() -> None:
     env = FitEnv([inferentia(4)])
     occupy(env, {1: 0})
     assert masks(env.place(pod("p", with_limits(2)))) == whole(2, 3)
@@ -285,7 +296,7 @@ def test_a_container_without_cores_keeps_its_device_out_of_a_block():
 # 7.3: usage
 
 
-def bound(text, inits=0, apps=1, sidecars=(), status=None):
+def bound(text: str, inits: int = 0, apps: int = 1, sidecars: Sequence[int] = (), status: JSON | None = None) -> Pod:
     """A pod bound to n1 that was given this."""
     init = [container(f"i{n}", sidecar=n in sidecars) for n in range(inits)]
     made = pod("p", *(container(f"a{n}") for n in range(apps)), init=init)
@@ -310,22 +321,27 @@ RUNNING = {"containerStatuses": [{"name": "a0", "state": {"running": {}}}]}
         (f"{entry(0, 3)};{entry(0, 3)};", {"apps": 2}, (2, 3, 2), (2, 3, 2)),
     ],
 )
-def test_usage_is_the_or_of_masks_and_a_debit_the_number_of_cores(text, shape, waiting, running):
+def test_usage_is_the_or_of_masks_and_a_debit_the_number_of_cores(
+    text: str, shape: JSON, waiting: tuple[int, int, int], running: tuple[int, int, int]
+) -> None:
     for status, expected in ((None, waiting), (RUNNING, running)):
         env = FitEnv([instance("inf1.xlarge", 1, cores=4)])
         holder = bound(text, **shape, status=status)
         env.state.set_pod(holder, NOW)
-        usage = env.state.view("n1").used("AWSNeuron", "n1-AWSNeuron-0")
+        view, placed = env.state.view("n1"), read_placed(VENDOR, holder)
+        assert view is not None
+        assert placed is not None
+        usage = view.used("AWSNeuron", "n1-AWSNeuron-0")
         slots, mask, cores = expected
         assert (usage.slots, usage.mask, usage.cores) == (slots, mask, mask.bit_count())
         amounts = charge_of(holder, CHART, env.state, NOW).amounts
         assert amounts == {k: v for k, v in ((CORES_KEY, cores), (DEVICES_KEY, slots)) if v}
-        assert read_placed(VENDOR, holder).debit(init_finished=status is not None) == Debit(slots, 0, cores)
+        assert placed.debit(init_finished=status is not None) == Debit(slots, 0, cores)
 
 
-def test_an_init_container_and_an_app_that_follows_use_the_same_cores():
+def test_an_init_container_and_an_app_that_follows_use_the_same_cores() -> None:
     env = FitEnv([inferentia(2)])
-    placed = env.place(pod("p", with_limits(2), init=[with_limits(2, name="warm")]))
+    placed = env.placed(pod("p", with_limits(2), init=[with_limits(2, name="warm")]))
     assert placed.annotations[RECORD] == f"{entry(0, 3)}{entry(1, 3)};" * 2
     assert placed.debits == {CORES_KEY: 4, DEVICES_KEY: 2}
 
@@ -348,45 +364,44 @@ def test_an_init_container_and_an_app_that_follows_use_the_same_cores():
         ([inferentia(6)], with_limits(cores=3), (1, 3), DEVICES_KEY),
     ],
 )
-def test_a_waiting_pod_is_charged_the_least_any_node_would_take(nodes, ask, expected, floor):
+def test_a_waiting_pod_is_charged_the_least_any_node_would_take(
+    nodes: list[Node], ask: JSON, expected: tuple[int, int], floor: str
+) -> None:
     charge = waiting_charge(Pod.from_object(pod("p", ask)), CHART, FitEnv(nodes).state)
     assert (charge.amounts[DEVICES_KEY], charge.amounts[CORES_KEY]) == expected
     assert charge.floors == {floor}
     assert not charge.derivable
 
 
-def test_a_waiting_pods_containers_are_charged_at_their_peak():
+def test_a_waiting_pods_containers_are_charged_at_their_peak() -> None:
     incoming = Pod.from_object(
         pod("p", with_limits(1), with_limits(cores=1, name="b"), init=[with_limits(2, name="i")])
     )
     assert waiting_charge(incoming, CHART, NoCapacity()).amounts == {DEVICES_KEY: 2, CORES_KEY: 4}
 
 
-def within(env, manifest, **limits):
+def within(env: FitEnv, manifest: JSON, **left: int) -> str:
     """Where the pod goes on n1 with so much quota left: the annotation, or why not."""
-    incoming = Pod.from_object(manifest)
-    ask = read_pod_request(incoming, CHART, "spread")
-    names = {"cores": CORES_KEY, "devices": DEVICES_KEY}
-    budget = PodBudget({names[key]: limit for key, limit in limits.items()}, incoming.kinds, CHART)
-    view = env.state.view("n1")
-    result = fit_pod(view, ask, CHART, budget)
-    return VENDOR.encode(result.rows, view.node, NOW)[RECORD] if isinstance(result, NodeFit) else str(result)
+    keys = {"cores": CORES_KEY, "devices": DEVICES_KEY}
+    env.hard = {keys[what]: env.charged()[keys[what]] + amount for what, amount in left.items()}
+    found = env.place(manifest, admit=False, keep=False)
+    return found["n1"] if isinstance(found, dict) else found.annotations[RECORD]
 
 
-def test_quota_comes_after_free_cores():
+def test_quota_comes_after_free_cores() -> None:
     env = FitEnv([inferentia(2)])
     occupy(env, busy(1))
     assert within(env, pod("p", with_limits(1)), cores=1) == "1/2 CardInsufficientCore, 1/2 ResourceQuotaNotFit"
 
 
-def test_the_second_core_of_a_device_costs_one():
+def test_the_second_core_of_a_device_costs_one() -> None:
     """HAMi counts mask 2 as two cores."""
     env = FitEnv([inferentia(1)])
     occupy(env, busy(0))
     assert within(env, pod("p", with_limits(cores=1)), cores=1) == f"{entry(0, 2)};"
 
 
-def test_the_first_block_that_the_quota_allows_is_taken():
+def test_the_first_block_that_the_quota_allows_is_taken() -> None:
     """The init container's device costs its pod's app containers nothing more."""
     env = FitEnv([inferentia(4)])
     manifest = pod("p", with_limits(2), init=[with_limits(1, name="i")])
@@ -395,7 +410,7 @@ def test_the_first_block_that_the_quota_allows_is_taken():
     assert within(env, manifest, cores=3) == "1/4 AllocatedCardsInsufficientRequest, 3/4 ResourceQuotaNotFit"
 
 
-def test_an_init_container_moves_to_its_pods_apps_where_they_cannot_move():
+def test_an_init_container_moves_to_its_pods_apps_where_they_cannot_move() -> None:
     env = FitEnv([inferentia(3)])
     occupy(env, {2: 1})
     manifest = pod("p", with_limits(2), init=[with_limits(cores=1, name="i")])

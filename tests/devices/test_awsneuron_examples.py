@@ -1,8 +1,14 @@
 """The worked examples of the AWS Neuron page: section 14 under their numbers, and those of sections 9 and 10."""
 
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
 import pytest
 
-from .fit_env import FitEnv, Placed, pod
+from hami_webhook.kube.objects import Node
+
+from .fit_env import FitEnv, pod
 from .neurons import (
     CORES,
     CORES_KEY,
@@ -25,14 +31,14 @@ from .neurons import (
 IDS, KIND = "AWS_NEURON_IDS", "NEURON_RESOURCE_TYPE"
 
 
-def on(*nodes, taken=()):
+def on(*nodes: Node, taken: Sequence[Mapping[int, int]] = ()) -> FitEnv:
     env = FitEnv(nodes)
     occupy(env, *taken)
     return env
 
 
-def test_example_01_three_devices_of_an_inferentia_node():
-    placed = on(inferentia(12)).place(pod("p", with_limits(3)))
+def test_example_01_three_devices_of_an_inferentia_node() -> None:
+    placed = on(inferentia(12)).placed(pod("p", with_limits(3)))
     assert masks(placed) == whole(0, 1, 2)
     assert placed.annotations[IDS] == "0,1,2"
     assert KIND not in placed.annotations
@@ -41,11 +47,11 @@ def test_example_01_three_devices_of_an_inferentia_node():
 
 
 @pytest.mark.parametrize("taken", [(1, 3, 5), (1, 2, 3, 4)])
-def test_example_02_usable_devices_apart_do_not_help(taken):
+def test_example_02_usable_devices_apart_do_not_help(taken: tuple[int, ...]) -> None:
     assert masks(on(inferentia(6), taken=[busy(*taken)]).place(pod("p", with_limits(2)))) == "1/6 NumaNotFit"
 
 
-def test_example_03_eight_of_sixteen():
+def test_example_03_eight_of_sixteen() -> None:
     assert masks(on(inferentia(16), taken=[busy(5, 14)]).place(pod("p", with_limits(8)))) == whole(*range(6, 14))
 
 
@@ -58,21 +64,21 @@ def test_example_03_eight_of_sixteen():
         ((), 2, "1/16 NumaNotFit"),
     ],
 )
-def test_example_04_groups_of_a_trainium_node(taken, devices, expected):
+def test_example_04_groups_of_a_trainium_node(taken: tuple[int, ...], devices: int, expected: object) -> None:
     assert masks(on(trainium(), taken=[busy(*taken)]).place(pod("p", with_limits(devices)))) == expected
 
 
-def test_example_05_single_cores_fill_the_last_device():
+def test_example_05_single_cores_fill_the_last_device() -> None:
     env = on(trainium())
     reported = []
     for number, ask in enumerate([with_limits(cores=1), with_limits(cores=1), with_limits(1)]):
-        placed = env.place(pod(f"p{number}", ask))
+        placed = env.placed(pod(f"p{number}", ask))
         reported.append((masks(placed), placed.annotations[IDS], placed.annotations.get(KIND)))
     assert reported == [({15: 1}, "30", CORES), ({15: 2}, "31", CORES), ({14: 3}, "14", None)]
 
 
-def test_example_06_cores_of_four_whole_devices():
-    placed = on(trainium()).place(pod("p", with_limits(cores=8)))
+def test_example_06_cores_of_four_whole_devices() -> None:
+    placed = on(trainium()).placed(pod("p", with_limits(cores=8)))
     assert masks(placed) == whole(0, 1, 2, 3)
     assert placed.annotations[IDS] == "0,1,2,3,4,5,6,7"
     assert placed.annotations[KIND] == CORES
@@ -80,8 +86,8 @@ def test_example_06_cores_of_four_whole_devices():
     assert masks(on(trainium()).place(pod("p", with_limits(cores=4)))) == "1/16 NumaNotFit"
 
 
-def test_example_07_two_containers_share_a_device():
-    placed = on(inferentia(1)).place(pod("p", with_limits(cores=1), with_limits(cores=1, name="b")))
+def test_example_07_two_containers_share_a_device() -> None:
+    placed = on(inferentia(1)).placed(pod("p", with_limits(cores=1), with_limits(cores=1, name="b")))
     assert placed.annotations[RECORD] == "n1-AWSNeuron-0,AWSNeuron,0,1:;n1-AWSNeuron-0,AWSNeuron,0,2:;"
     assert placed.annotations[IDS] == "0,1"
     assert placed.debits == {CORES_KEY: 2, DEVICES_KEY: 2}
@@ -95,13 +101,15 @@ def test_example_07_two_containers_share_a_device():
         ([{0: 1}, {0: 2}], 1, {}, "1/1 CardTimeSlicingExhausted"),
     ],
 )
-def test_example_08_why_the_only_device_is_refused(taken, cores, notes, expected):
+def test_example_08_why_the_only_device_is_refused(
+    taken: list[dict[int, int]], cores: int, notes: dict[str, str], expected: object
+) -> None:
     assert (
         masks(on(inferentia(1), taken=taken).place(pod("p", with_limits(cores=cores), annotations=notes))) == expected
     )
 
 
-def test_example_09_lists_of_devices():
+def test_example_09_lists_of_devices() -> None:
     env = on(inferentia(6))
     assert masks(env.place(pod("p", with_limits(2), annotations={NOUSE: "n1-AWSNeuron-0"}), keep=False)) == whole(1, 2)
     assert masks(env.place(pod("p", with_limits(1), annotations={USE: "n1-AWSNeuron-2"}))) == whole(2)
@@ -109,30 +117,29 @@ def test_example_09_lists_of_devices():
     assert masks(one.place(pod("p", with_limits(1), annotations={USE: "n1-AWSNeuron-7"}))) == "1/1 CardUuidMismatch"
 
 
-def test_example_11_four_cores_a_device():
+def test_example_11_four_cores_a_device() -> None:
     env = on(instance("inf1.xlarge", 1, cores=4))
-    device = env.place(pod("p", with_limits(1)), keep=False)
+    device = env.placed(pod("p", with_limits(1)), keep=False)
     assert (masks(device), device.annotations[IDS]) == ({0: 15}, "0")
     assert device.debits == {CORES_KEY: 4, DEVICES_KEY: 1}
-    cores = env.place(pod("p", with_limits(cores=3)))
+    cores = env.placed(pod("p", with_limits(cores=3)))
     assert (masks(cores), cores.annotations[IDS]) == ({0: 7}, "0,1,2")
 
 
-def test_example_12_a_container_without_devices_keeps_its_slot():
-    placed = on(inferentia(6)).place(pod("p", with_limits(), with_limits(1, name="b")))
+def test_example_12_a_container_without_devices_keeps_its_slot() -> None:
+    placed = on(inferentia(6)).placed(pod("p", with_limits(), with_limits(1, name="b")))
     assert placed.annotations[RECORD] == ";n1-AWSNeuron-5,AWSNeuron,0,3:;"
     assert placed.annotations[IDS] == "5"
 
 
-def test_example_13_every_node_by_its_own_rule():
-    placed = on(trainium("a"), inferentia(6, "b")).place(pod("p", with_limits(3)))
-    assert isinstance(placed, Placed)
+def test_example_13_every_node_by_its_own_rule() -> None:
+    placed = on(trainium("a"), inferentia(6, "b")).placed(pod("p", with_limits(3)))
     assert (placed.node, masks(placed)) == ("b", whole(0, 1, 2))
     assert on(trainium("a")).place(pod("p", with_limits(3))) == {"a": "1/16 NumaNotFit"}
 
 
-def test_section_9_everything_that_is_written():
-    placed = on(trainium()).place(pod("p", with_limits(cores=1)))
+def test_section_9_everything_that_is_written() -> None:
+    placed = on(trainium()).placed(pod("p", with_limits(cores=1)))
     assert placed.annotations == {
         "hami.io/vgpu-node": "n1",
         "hami.io/vgpu-time": "1767225600",
@@ -145,8 +152,8 @@ def test_section_9_everything_that_is_written():
     }
 
 
-def test_section_9_init_containers_come_first_and_kinds_mix_in_one_list():
-    placed = on(inferentia(2)).place(pod("p", with_limits(1), init=[with_limits(cores=1, name="warm")]))
+def test_section_9_init_containers_come_first_and_kinds_mix_in_one_list() -> None:
+    placed = on(inferentia(2)).placed(pod("p", with_limits(1), init=[with_limits(cores=1, name="warm")]))
     assert placed.annotations[RECORD] == f"{entry(1, 1)};{entry(1, 3)};"
     assert placed.annotations[IDS] == "2,1"
     assert placed.annotations[KIND] == CORES

@@ -1,5 +1,7 @@
 """AWS Neuron's choices on random states, against a plain reading of the page's sections 7.1 and 7.2."""
 
+from __future__ import annotations
+
 from collections import Counter
 from dataclasses import replace
 
@@ -8,23 +10,23 @@ from hypothesis import strategies as st
 from msgspec import structs
 
 from hami_webhook.devices.debit import per_vendor
-from hami_webhook.devices.model import Inventory, NodeView, Usage
+from hami_webhook.devices.model import Device, Inventory, NodeView, Usage
 from hami_webhook.devices.reasons import Rejection
 from hami_webhook.devices.vendors.awsneuron import lowest_run
 from hami_webhook.kube.objects import ContainerKind, Pod
 from hami_webhook.quota.budget import PodBudget
 from hami_webhook.quota.pricing import in_units, waiting_charge
-from hami_webhook.scheduling.fit import fit_pod, read_pod_request
+from hami_webhook.scheduling.fit import NodeFit, PodRequest, fit_pod, read_pod_request
 from hami_webhook.scheduling.scoring import score
 
-from .fit_env import CHART, FitEnv, pod
+from .fit_env import CHART, JSON, FitEnv, pod
 from .neurons import CORES_KEY, DEVICES_KEY, NOUSE, USE, VENDOR, instance, with_limits
 
 KINDS = ("inf2.24xlarge", "trn1.32xlarge", "Inf1.6xlarge", None)
 
 
 @given(st.integers(1, 6).flatmap(lambda c: st.tuples(st.just(c), st.integers(0, 2**c - 1), st.integers(1, c))))
-def test_the_lowest_run_is_the_first_that_a_finger_finds(case):
+def test_the_lowest_run_is_the_first_that_a_finger_finds(case: tuple[int, int, int]) -> None:
     cores, taken, length = case
     free = [not taken >> core & 1 for core in range(cores)]
     starts = [start for start in range(cores) if free[start : start + length] == [True] * length]
@@ -32,34 +34,41 @@ def test_the_lowest_run_is_the_first_that_a_finger_finds(case):
 
 
 @st.composite
-def nodes(draw, most=17):
+def nodes(draw: st.DrawFn, most: int = 17) -> NodeView:
     """A node's devices, each idle, in use, full of containers or ill."""
     cores = draw(st.sampled_from([1, 2, 2, 4]))
     size = draw(st.integers(1, most))
     on = instance(draw(st.sampled_from(KINDS)), size, cores)
     devices, usage = [], {}
     idle = draw(st.sampled_from([1, 3, 12]))
-    for device in VENDOR.inventory(on).devices:
+    found = VENDOR.inventory(on)
+    assert found is not None
+    for device in found.devices:
         devices.append(replace(device, healthy=draw(st.integers(0, 20)) > 0))
         if draw(st.integers(0, idle)) == 0:
             mask = draw(st.integers(1, 2**cores - 1))
             slots = draw(st.integers(1, mask.bit_count()))
             usage["AWSNeuron", device.uuid] = Usage(slots, 0, mask.bit_count(), mask=mask)
-    return NodeView(on, {"AWSNeuron": Inventory(tuple(devices), VENDOR.inventory(on).facts)}, usage)
+    return NodeView(on, {"AWSNeuron": Inventory(tuple(devices), found.facts)}, usage)
 
 
 @st.composite
-def lists(draw):
+def lists(draw: st.DrawFn) -> dict[str, str]:
     some = st.lists(st.integers(0, 16), max_size=14).map(lambda found: ",".join(f"n1-AWSNeuron-{i}" for i in found))
     return {key: draw(some) for key in (USE, NOUSE) if draw(st.integers(0, 3)) == 0}
 
 
-def fitted(on, manifest, budget=None):
-    ask = read_pod_request(Pod.from_object(manifest), CHART, "spread")
-    return fit_pod(on, ask, CHART, budget)
+def fitted(on: NodeView, manifest: JSON, budget: PodBudget | None = None) -> NodeFit | Rejection:
+    return fit_pod(on, asked(manifest), CHART, budget)
 
 
-def given_devices(result, on):
+def asked(manifest: JSON) -> PodRequest:
+    found = read_pod_request(Pod.from_object(manifest), CHART, "spread")
+    assert found is not None
+    return found
+
+
+def given_devices(result: NodeFit | Rejection, on: NodeView) -> list[tuple[int, int]] | str:
     """Index and mask of each device of a single container, as written; or the refusal."""
     if isinstance(result, Rejection):
         return str(result)
@@ -67,12 +76,12 @@ def given_devices(result, on):
     return [(int(d.uuid.rpartition("-")[2]), d.share.mask) for d in row["AWSNeuron"].devices]
 
 
-def admitted_by(notes, device):
+def admitted_by(notes: dict[str, str], device: Device) -> bool:
     allow = [item for item in notes.get(USE, "").split(",") if item]
     return (not allow or device.uuid in allow) and device.uuid not in notes.get(NOUSE, "").split(",")
 
 
-def a_block(on, notes, count):
+def a_block(on: NodeView, notes: dict[str, str], count: int) -> list[tuple[int, int]] | str:
     """Section 7.1, read aloud."""
     devices = on.inventories["AWSNeuron"].devices
     kind = on.node.labels.get("node.kubernetes.io/instance-type", "")
@@ -88,10 +97,10 @@ def a_block(on, notes, count):
     return f"1/{len(devices)} NumaNotFit"
 
 
-def a_device(on, notes, cores, mutex):
+def a_device(on: NodeView, notes: dict[str, str], cores: int, mutex: bool) -> list[tuple[int, int]] | str:
     """Section 7.2, read aloud."""
     devices = on.inventories["AWSNeuron"].devices
-    tally = Counter()
+    tally: Counter[str] = Counter()
     for device in reversed(devices):
         used = on.used("AWSNeuron", device.uuid)
         free = [not used.mask >> core & 1 for core in range(device.cores)]
@@ -113,7 +122,9 @@ def a_device(on, notes, cores, mutex):
 
 
 @given(nodes(), st.sampled_from([2, 2, 3, 4, 4, 5, 8, 16]), lists(), st.booleans(), st.booleans())
-def test_a_block_is_the_first_that_the_page_allows(on, count, notes, mutex, by_cores):
+def test_a_block_is_the_first_that_the_page_allows(
+    on: NodeView, count: int, notes: dict[str, str], mutex: bool, by_cores: bool
+) -> None:
     policy = {"hami.io/gpu-scheduler-policy": "mutex"} if mutex else {}
     per_device = on.inventories["AWSNeuron"].devices[0].cores
     ask = with_limits(cores=count * per_device) if by_cores else with_limits(count)
@@ -121,7 +132,9 @@ def test_a_block_is_the_first_that_the_page_allows(on, count, notes, mutex, by_c
 
 
 @given(nodes(), st.data(), lists(), st.sampled_from(["mutex", "binpack", "binpack,mutex", "topology-aware"]))
-def test_a_single_device_is_the_last_that_the_page_allows(on, data, notes, policy):
+def test_a_single_device_is_the_last_that_the_page_allows(
+    on: NodeView, data: st.DataObject, notes: dict[str, str], policy: str
+) -> None:
     per_device = on.inventories["AWSNeuron"].devices[0].cores
     cores = data.draw(st.integers(1, per_device))
     ask = with_limits(1) if cores == per_device and data.draw(st.booleans()) else with_limits(cores=cores)
@@ -144,7 +157,7 @@ amounts = st.sampled_from(
 
 
 @st.composite
-def pods(draw):
+def pods(draw: st.DrawFn) -> JSON:
     inits = draw(st.lists(st.tuples(amounts, st.booleans()), max_size=2))
     apps = draw(st.lists(amounts, min_size=1, max_size=3))
     return pod(
@@ -163,7 +176,7 @@ budgets = st.fixed_dictionaries({}, optional={CORES_KEY: st.integers(0, 14), DEV
 
 
 @given(nodes(most=8), pods(), budgets)
-def test_no_core_is_ever_given_twice_and_no_limit_overrun(on, manifest, limits):
+def test_no_core_is_ever_given_twice_and_no_limit_overrun(on: NodeView, manifest: JSON, limits: dict[str, int]) -> None:
     incoming = Pod.from_object(manifest)
     result = fitted(on, manifest, PodBudget(limits, incoming.kinds, CHART))
     if isinstance(result, Rejection):
@@ -188,7 +201,7 @@ def test_no_core_is_ever_given_twice_and_no_limit_overrun(on, manifest, limits):
 
 
 @given(st.lists(nodes(most=8), min_size=1, max_size=3), pods())
-def test_a_waiting_pod_is_never_charged_more_than_its_placement(views, manifest):
+def test_a_waiting_pod_is_never_charged_more_than_its_placement(views: list[NodeView], manifest: JSON) -> None:
     named = [replace(view, node=structs.replace(view.node, name=f"n{n}")) for n, view in enumerate(views)]
     incoming = Pod.from_object(manifest)
     charge = waiting_charge(incoming, CHART, FitEnv([view.node for view in named]).state)
@@ -200,8 +213,8 @@ def test_a_waiting_pod_is_never_charged_more_than_its_placement(views, manifest)
 
 
 @given(nodes())
-def test_the_score_is_ten_times_the_share_of_cores_in_use(on):
-    ask = read_pod_request(Pod.from_object(pod("p", with_limits(1))), CHART, "spread")
+def test_the_score_is_ten_times_the_share_of_cores_in_use(on: NodeView) -> None:
+    ask = asked(pod("p", with_limits(1)))
     result = fit_pod(on, ask, CHART, None)
     if isinstance(result, Rejection):
         return

@@ -12,7 +12,7 @@ from hami_webhook.admission.pods import normalise
 from hami_webhook.kube.draft import PodDraft
 from hami_webhook.kube.objects import Node, Pod
 
-from .fit_env import CHART, JSON, FitEnv, Placed, pod
+from .fit_env import CHART, JSON, FitEnv, pod
 
 COUNT = "birentech.com/gpu"
 REGISTER = "hami.io/node-biren-register"
@@ -121,8 +121,7 @@ def test_a_request_is_the_count_alone(limits: JSON, requests: JSON, count: int |
 
 def test_usage_and_debits_are_slots() -> None:
     env = FitEnv([biren("a", "b", count=3)])
-    placed = env.place(with_limits(2, "first"))
-    assert isinstance(placed, Placed)
+    placed = env.placed(with_limits(2, "first"))
     assert placed.debits == {f"limits.{COUNT}": 2} == env.waiting(with_limits(2))
     assert env.used("Biren", "b") == (1, 0, 0)
 
@@ -130,8 +129,7 @@ def test_usage_and_debits_are_slots() -> None:
 def test_two_vendors_in_one_pod() -> None:
     vastai = '[{"id":"7-0","count":1,"devmem":32768,"type":"Vastai","health":true}]'
     both = read_node(**{**biren("card-0").annotations, "hami.io/node-va-register": vastai})
-    placed = FitEnv([both]).place(pod("p", container("a", **{COUNT: 1}), container("b", **{"vastaitech.com/va": 1})))
-    assert isinstance(placed, Placed)
+    placed = FitEnv([both]).placed(pod("p", container("a", **{COUNT: 1}), container("b", **{"vastaitech.com/va": 1})))
     assert placed.annotations[ALLOCATED] == "card-0,Biren,0,0:;;"
     assert placed.annotations["hami.io/Vastai-devices-allocated"] == ";7-0,Vastai,0,0:;"
     assert placed.debits == {f"limits.{COUNT}": 1, "limits.vastaitech.com/va": 1}

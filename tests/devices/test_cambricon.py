@@ -60,8 +60,7 @@ def test_the_lock_is_the_plugins_own_of_two_minutes() -> None:
 def test_names_with_the_model_are_a_matter_of_configuration() -> None:
     on = read_node("m1", capacity={"cambricon.com/mlu370.smlu.vcore": 100, "cambricon.com/mlu370.smlu.vmemory": 91})
     incoming = pod(**{COUNT: 1, "cambricon.com/mlu370.smlu.vmemory": 20, "cambricon.com/mlu370.smlu.vcore": 10})
-    placed = FitEnv([on], OF_370).place(incoming)
-    assert isinstance(placed, Placed)
+    placed = FitEnv([on], OF_370).placed(incoming)
     assert placed.annotations[ALLOCATED] == "m1-cambricon-mlu-0,MLU,5120,10:;"
     assert placed.debits["limits.cambricon.com/mlu370.smlu.vmemory"] == 20
     assert MLU.inventory(on) is None  # the chart's names find nothing there
@@ -160,8 +159,7 @@ def test_an_init_container_is_placed_but_the_plugin_gives_it_nothing(sidecar: bo
     assert env.admit(incoming).warnings == [
         "container prepare: an init container gets no MLU, because the device plugin looks at app containers only"
     ]
-    placed = env.place(incoming)
-    assert isinstance(placed, Placed)
+    placed = env.placed(incoming)
     assert placed.annotations[ALLOCATED] == "m1-cambricon-mlu-0,MLU,5120,10:;;"
 
 
@@ -216,8 +214,7 @@ def on(index: int) -> dict[str, str]:
 
 
 def test_1_a_slice_of_the_last_card() -> None:
-    placed = env().place(with_limits("p", 1, 20, 10))
-    assert isinstance(placed, Placed)
+    placed = env().placed(with_limits("p", 1, 20, 10))
     assert got(placed) == ("-1,MLU,5120,10:;", "1_10_20")
     assert placed.annotations["CAMBRICON_DSMLU_ASSIGHED"] == placed.annotations["CAMBRICON_DSMLU_ASSIGNED"] == "false"
     assert placed.debits == {f"limits.{COUNT}": 1, f"limits.{MEM}": 20, f"limits.{CORES}": 10}

@@ -10,7 +10,7 @@ import pytest
 from builders import container, read_node
 
 from .enflame import ALLOCATED, WHOLE, R, T, drs_capacity, drs_card, drs_node, share, shared_node, slices, went
-from .fit_env import CHART, JSON, NOW, FitEnv, Placed, configured, pod
+from .fit_env import CHART, JSON, NOW, FitEnv, configured, pod
 
 CAPACITY = "enflame.com/gcu-drs-capacity"
 ENFLAME = ("Enflame", "Enflame-DRS", "GCU")
@@ -267,8 +267,7 @@ def test_a_pod_is_shared_or_drs() -> None:
 
 def test_whole_cards_stand_apart() -> None:
     env = FitEnv([drs_node(capacity={R.GCU: 1})])
-    placed = env.place(pod(**{R.GCU: 1, R.SLICES: 1}))
-    assert isinstance(placed, Placed)
+    placed = env.placed(pod(**{R.GCU: 1, R.SLICES: 1}))
     assert placed.annotations[WHOLE] == "node-a-GCU-0,GCU,100,100:;"
     assert placed.annotations[ALLOCATED] == "node-a-enflame-drs-0,Enflame,6144,17:;"
 
@@ -333,7 +332,6 @@ def test_where_the_tables_are_the_same_the_ids_may_differ() -> None:
 
 def test_a_pod_of_differing_tables_is_placed_by_its_nodes_table() -> None:
     wanting = pod(**{R.CORE: 40}, annotations={"enflame.com/nouse-gpuuuid": "node-a-enflame-drs-0"})
-    placed = FitEnv([drs_node(), OTHER]).place(wanting)
-    assert isinstance(placed, Placed)
+    placed = FitEnv([drs_node(), OTHER]).placed(wanting)
     assert placed.annotations[ALLOCATED] == "node-b-enflame-drs-0,Enflame,24576,50:;"
     assert placed.debits["limits.enflame.com/drs-gcu"] in (3, 4)

@@ -6,7 +6,7 @@ import pytest
 from builders import container, read_node
 
 from .enflame import ALLOCATED, WHOLE, R, both_node, drs_capacity, drs_card, drs_node, share, shared_node, slices, went
-from .fit_env import NOW, FitEnv, Placed, pod
+from .fit_env import NOW, FitEnv, pod
 
 POLICY = "hami.io/gpu-scheduler-policy"
 NANOSECONDS = str(int(NOW) * 10**9)
@@ -14,12 +14,11 @@ NANOSECONDS = str(int(NOW) * 10**9)
 
 def test_1_the_seed_asks_for_a_quarter_of_a_named_card() -> None:
     env = FitEnv([shared_node("node1", 2, 4)])
-    incoming = share(25, **{"enflame.com/use-gpuuuid": "node1-enflame-0"})
+    incoming = share(25, 1, "p", **{"enflame.com/use-gpuuuid": "node1-enflame-0"})
     admitted = env.admit(incoming)
     assert admitted.limits() == {R.VGCU: "1", R.PERCENT: "25", R.SHARED_GCU: "1"}
     assert admitted.warnings == []
-    placed = env.place(incoming)
-    assert isinstance(placed, Placed)
+    placed = env.placed(incoming)
     assert placed.annotations == {
         "hami.io/vgpu-node": "node1",
         "hami.io/vgpu-time": str(int(NOW)),
@@ -61,8 +60,7 @@ def test_3_two_cards_are_whole_cards() -> None:
     assert admitted.limits() == {R.VGCU: "2", R.PERCENT: "100", R.SHARED_GCU: "8"}
     assert admitted.requests() == {R.PERCENT: "100", R.SHARED_GCU: "8"}
     assert admitted.warnings == [f"container main: {R.PERCENT} 30 becomes 100, as more than one card means whole cards"]
-    placed = env.place(share(30, count=2), keep=False)
-    assert isinstance(placed, Placed)
+    placed = env.placed(share(30, count=2), keep=False)
     assert placed.annotations[ALLOCATED] == "n1-enflame-1,Enflame,100,0:n1-enflame-0,Enflame,100,0:;"
     assert placed.annotations["enflame.com/gcu-assigned-id"] == "1,0"
     assert placed.annotations["enflame.com/gcu-assigned-minor"] == "1,0"
@@ -79,8 +77,7 @@ def test_4_a_card_gives_what_is_left_and_no_more() -> None:
 
 
 def test_5_drs_by_slices() -> None:
-    placed = FitEnv([drs_node()]).place(pod("p", container("pod-gcu-example1", **{R.SLICES: 3})))
-    assert isinstance(placed, Placed)
+    placed = FitEnv([drs_node()]).placed(pod("p", container("pod-gcu-example1", **{R.SLICES: 3})))
     assert placed.annotations == {
         "hami.io/vgpu-node": "node-a",
         "hami.io/vgpu-time": str(int(NOW)),
@@ -158,8 +155,7 @@ def test_9_the_card_follows_the_policy(policy: str, card: int) -> None:
 
 def test_10_two_containers_get_one_card() -> None:
     incoming = pod("p", container("b", **{R.SLICES: 1}), container("a", **{R.SLICES: 3}))
-    placed = FitEnv([drs_node(cards=2)]).place(incoming)
-    assert isinstance(placed, Placed)
+    placed = FitEnv([drs_node(cards=2)]).placed(incoming)
     assert placed.annotations[ALLOCATED] == (
         "node-a-enflame-drs-1,Enflame,6144,17:;node-a-enflame-drs-1,Enflame,20480,50:;"
     )
@@ -175,8 +171,7 @@ def test_10_two_containers_get_one_card() -> None:
 
 def test_11_whole_cards() -> None:
     env = FitEnv([read_node("testnode", capacity={R.GCU: 2})])
-    placed = env.place(pod(**{R.GCU: 1}), keep=False)
-    assert isinstance(placed, Placed)
+    placed = env.placed(pod(**{R.GCU: 1}), keep=False)
     assert placed.annotations == {
         "hami.io/vgpu-node": "testnode",
         "hami.io/vgpu-time": str(int(NOW)),
@@ -213,8 +208,7 @@ def test_12_the_minor_tells_which_silicon_a_drs_card_is() -> None:
             )
         ]
     )
-    placed = env.place(slices(3))
-    assert isinstance(placed, Placed)
+    placed = env.placed(slices(3))
     assert placed.annotations["enflame.com/gcu-assigned-index"] == "1"
     assert placed.annotations["enflame.com/gcu-assigned-id"] == "1"
     assert placed.annotations["enflame.com/gcu-assigned-minor"] == "0"

@@ -171,8 +171,7 @@ def test_the_waiting_charge_is_what_placement_will_debit(incoming: JSON, debit: 
     admitted = env.admit(incoming).pod
     assert admitted is not None
     assert waiting_charge(Pod.from_object(admitted), CHART, env.state).amounts == debit
-    placed = env.place(incoming)
-    assert isinstance(placed, Placed)
+    placed = env.placed(incoming)
     assert placed.debits == debit
 
 

@@ -163,8 +163,12 @@ def card(uuid: str, index: int = 0, *, memory: int = 65520, slots: int = 4, heal
 A, B = card("DCU-A"), card("DCU-B", 1)
 
 
+def registering(*cards: str) -> JSON:
+    return {REGISTER: "".join(cards)}
+
+
 def env(*cards: str) -> FitEnv:
-    return FitEnv([read_node("n1", **{REGISTER: "".join(cards or (A, B))})])
+    return FitEnv([read_node("n1", **registering(*(cards or (A, B))))])
 
 
 def got(placed: Placed | dict[str, str]) -> str:
@@ -177,8 +181,7 @@ def on(uuid: str) -> dict[str, str]:
 
 
 def test_1_a_slice_of_the_last_registered_card() -> None:
-    placed = env().place(with_limits("p", 1, 2000, 60))
-    assert isinstance(placed, Placed)
+    placed = env().placed(with_limits("p", 1, 2000, 60))
     assert placed.annotations[ALLOCATED] == placed.annotations[TO_ALLOCATE] == "DCU-B,DCU,2000,60:;"
     assert placed.debits == {f"limits.{COUNT}": 1, f"limits.{MEM}": 2000, f"limits.{CORES}": 60}
 
@@ -267,7 +270,7 @@ def test_whole_cards_need_at_least_the_memory_that_was_written() -> None:
 
 # 10: quota
 
-DCUS = [node("n1", **{REGISTER: A + B})]
+DCUS = [node("n1", **registering(A, B))]
 NOTHING_KNOWN: list[JSON] = []
 
 
@@ -305,7 +308,7 @@ def test_quota_e_is_declared_at_admission_and_found_too_large_at_placement() -> 
 
 def test_a_whole_card_is_charged_the_smallest_eligible_one_while_it_waits() -> None:
     """Quota docs/spec/hygon.md#5 outranks section 10, by which a whole card declares nothing at admission."""
-    unequal = [node("n1", **{REGISTER: A + card("DCU-S", 1, memory=30000)})]
+    unequal = [node("n1", **registering(A, card("DCU-S", 1, memory=30000)))]
     reported = exceeded(f"limits.{MEM}=30000 (smallest eligible card)", f"limits.{MEM}=0", f"limits.{MEM}=29999")
     assert amounts(run(unequal, hard(29999), [with_limits("p")])) == [reported]
     reported = exceeded(f"limits.{MEM}=65520 (smallest eligible card)", f"limits.{MEM}=0", f"limits.{MEM}=50000")
@@ -331,7 +334,7 @@ def test_quota_in_units_of_the_factor() -> None:
 def test_where_no_node_registers_dcus_the_owner_is_told_which_plugin_would() -> None:
     async def reported(register: str) -> list[str]:
         cluster, state = MemoryCluster(lambda: NOW), ClusterCache(CHART)
-        notes = {REGISTER: register} if register else {}
+        notes: JSON = {REGISTER: register} if register else {}
         state.set_node(Node.from_object(node("n1", capacity={"hygon.com/dcu": 8}, **notes)), NOW)
         await cluster.ensure_namespace("default")
         stored = await cluster.create(Kind.PODS, with_limits("p", 3))

@@ -73,8 +73,7 @@ SIX_DIES = dies({"d0": "1", "d1": "1", "d2": "1", "d3": "2", "d4": "2", "d5": "3
 
 def test_example_1_full_cards() -> None:
     env = FitEnv([TWO_CARDS])
-    placed = env.place(with_limits(1))
-    assert isinstance(placed, Placed)
+    placed = env.placed(with_limits(1))
     assert placed.annotations[ALLOCATED] == "7-0,Vastai,0,0:;"
     assert chosen(with_used(TWO_CARDS, "7-0"), with_limits(1)) == "6-0"
     assert chosen(with_used(TWO_CARDS, "7-0"), with_limits(2)) == (
@@ -115,13 +114,11 @@ def test_example_4_mutex_looks_at_the_whole_card() -> None:
 def test_example_5_the_node_that_keeps_the_dies_together(policy: str, score: float, on_the_pod: bool) -> None:
     nodes = [dies({"d0": "1", "d1": "2"}, name="va-1"), dies({"d2": "1", "d3": "1"}, name="va-2")]
     if on_the_pod:
-        placed = FitEnv(nodes).place(with_limits(2, **{NODE_POLICY: policy}))
+        placed = FitEnv(nodes).placed(with_limits(2, **{NODE_POLICY: policy}))
     else:
-        placed = FitEnv(nodes, policies=SchedulingPolicies(node=policy)).place(with_limits(2))
-    assert isinstance(placed, Placed)
+        placed = FitEnv(nodes, policies=SchedulingPolicies(node=policy)).placed(with_limits(2))
     assert (placed.node, placed.score) == ("va-2", score)
-    alone = FitEnv(nodes[:1]).place(with_limits(2, **{NODE_POLICY: policy}))
-    assert isinstance(alone, Placed)
+    alone = FitEnv(nodes[:1]).placed(with_limits(2, **{NODE_POLICY: policy}))
     assert alone.score == score / 2
 
 
@@ -251,8 +248,7 @@ def test_the_base_score_is_slots_only_and_0_without_memory() -> None:
 def test_usage_and_debits_are_slots() -> None:
     env = FitEnv([THREE_DIES], hard={f"limits.{COUNT}": 2})
     assert env.place(with_limits(3), keep=False) == {"n1": "3/3 ResourceQuotaNotFit"}
-    placed = env.place(with_limits(2, "first"))
-    assert isinstance(placed, Placed)
+    placed = env.placed(with_limits(2, "first"))
     assert placed.annotations[ALLOCATED] == "d1,Vastai,0,0:d0,Vastai,0,0:;"
     assert placed.debits == {f"limits.{COUNT}": 2} == env.waiting(with_limits(2))
     assert env.used("Vastai", "d1") == (1, 0, 0)

@@ -30,7 +30,7 @@ PARTITIONS = "scheduling.koordinator.sh/gpu-partitions"
 MIB = 2**20
 A10 = 23040 * MIB
 ISOLATED = {ISOLATION: PROVIDER}
-NPU = {"huawei.com/npu-core": 10, "huawei.com/npu-cpu": 2}
+NPU: JSON = {"huawei.com/npu-core": 10, "huawei.com/npu-cpu": 2}
 
 _SHORT = {"shared": SHARED, "core": CORE, "memory": MEMORY, "ratio": RATIO, "gpu": GPU}
 
@@ -47,7 +47,7 @@ def pod_with_limits(
     notes: Mapping[str, str] | None = None,
     scheduler: str = "",
     init: Sequence[JSON] = (),
-    **amounts: object,
+    **amounts: Any,
 ) -> JSON:
     """A pod of the containers, or of one with these limits."""
     made = pod(name, *(containers or [box(**amounts)]), init=init, annotations=notes)
@@ -107,8 +107,7 @@ def share(minor: int, *, core: object = None, memory: object = None, ratio: obje
 def configured(**section: object) -> Vendors:
     """Koordinator with these keys of its section, and NVIDIA, as the chart has it."""
     config = builtin_device_config().config
-    assert config.koordinator is not None
-    changed = config.koordinator.model_copy(update=section)
+    changed = config.section("koordinator").model_copy(update=section)
     return enabled_vendors(config.model_copy(update={"koordinator": changed}))
 
 

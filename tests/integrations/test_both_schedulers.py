@@ -106,8 +106,7 @@ def test_a_pod_without_a_scheduler_gets_its_own(
 ) -> None:
     """Whether the default scheduler is warned of, where it is left, differs."""
     names = {"its own": integration.scheduler}
-    spec = {} if given is None else {"schedulerName": names.get(given, given)}
-    admitted = integration.env(section).admit(integration.pod(**spec))
+    admitted = integration.env(section).admit(integration.pod(schedulerName=names.get(given, given) if given else ""))
     assert admitted.scheduler == (stored and names.get(stored, stored))
     if warned is not None:
         assert admitted.codes == [f"{integration.key}/scheduler"] * warned

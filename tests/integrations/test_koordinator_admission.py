@@ -9,7 +9,8 @@ import pytest
 from builders import container
 
 from hami_webhook.admission.denial import Denied
-from hami_webhook.admission.pods import AdmissionRules, User, validate_update
+from hami_webhook.admission.identities import AdmissionRules, User
+from hami_webhook.admission.pods import validate_update
 from hami_webhook.devices.model import BadRequest
 from hami_webhook.integrations.koordinator.keys import ALIASES
 from hami_webhook.kube.objects import Pod
@@ -41,7 +42,7 @@ from .koords import (
 )
 
 JOINT = "scheduling.koordinator.sh/device-joint-allocate"
-QUIET = {"labels": ISOLATED, "scheduler": "koord-scheduler"}
+QUIET: JSON = {"labels": ISOLATED, "scheduler": "koord-scheduler"}
 
 
 def codes(manifest: JSON, koords: Koords | None = None) -> list[str]:
@@ -316,23 +317,24 @@ def test_5_6_a_scheduler_that_is_not_injected_is_warned_of() -> None:
 
 def test_9_its_scheduler_may_label_its_pods_for_hamis_monitor() -> None:
     """The label says nothing of who placed a pod; the annotation of that name does, and stays guarded."""
-    named_node = {"hami.io/vgpu-node": "n1"}
+    named_node: JSON = {"hami.io/vgpu-node": "n1"}
     own, both = box(ratio=50), container(**{"nvidia.com/gpu": 1}, **named(ratio=50))
 
     rules = AdmissionRules(
         foreign_users={"koordinator": frozenset({"koord-scheduler"}), "volcano": frozenset({"volcano-scheduler"})}
     )
 
-    def write(made: JSON, user: str = "koord-scheduler", **after: JSON) -> None:
-        before, later = (Pod.from_object(pod_with_limits("p", made, **more)) for more in ({}, after))
-        validate_update(before, later, User(user), CHART, rules)
+    def write(made: JSON, user: str = "koord-scheduler", labels: JSON | None = None, notes: JSON | None = None) -> None:
+        after = Pod.from_object(pod_with_limits("p", made, labels=labels, notes=notes))
+        validate_update(Pod.from_object(pod_with_limits("p", made)), after, User(user), CHART, rules)
 
     write(own, labels=named_node)
     with pytest.raises(Denied, match=r"label hami\.io/vgpu-node is written by the scheduler"):
         write(own, user="volcano-scheduler", labels=named_node)
-    for made, after in ((own, {"notes": named_node}), (both, {"labels": named_node})):
-        with pytest.raises(Denied, match=r"hami\.io/vgpu-node is written by the scheduler"):
-            write(made, **after)
+    with pytest.raises(Denied, match=r"hami\.io/vgpu-node is written by the scheduler"):
+        write(own, notes=named_node)
+    with pytest.raises(Denied, match=r"hami\.io/vgpu-node is written by the scheduler"):
+        write(both, labels=named_node)
 
 
 # 5.4, for each container
@@ -376,9 +378,12 @@ def test_5_4_the_most_there_may_be(amounts: JSON) -> None:
 def test_5_4_a_pod_that_no_mutation_saw_is_checked_as_it_is() -> None:
     """Say, because a label keeps the mutating webhook away."""
     koords = a10s()
-    for amounts, text in (({"gpu": 50}, "invalid resource device requests"), ({"core": 50}, "needs koordinator.sh")):
+    for bad, text in (
+        (pod_with_limits(gpu=50), "invalid resource device requests"),
+        (pod_with_limits(core=50), "needs koordinator.sh"),
+    ):
         with pytest.raises(BadRequest, match=text):
-            koords.scheduler.check(Pod.from_object(pod_with_limits(**amounts)), koords.state)
+            koords.scheduler.check(Pod.from_object(bad), koords.state)
     with pytest.raises(BadRequest, match=ALLOCATED):
         koords.scheduler.check(Pod.from_object(seed_pod(notes={ALLOCATED: "{}"})), koords.state)
 

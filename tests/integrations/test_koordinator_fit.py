@@ -30,7 +30,7 @@ from .koords import (
     share,
 )
 
-HALF = {"ratio": 50, "labels": ISOLATED}
+HALF: JSON = {"ratio": 50, "labels": ISOLATED}
 TIER_A = hint(selector={"matchLabels": {"tier": "a"}})
 
 # 7.1

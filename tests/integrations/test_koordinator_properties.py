@@ -74,6 +74,8 @@ def test_conversions_are_exact(memory: int, ratio: int) -> None:
 
 # fleets
 
+Fleet = list[list[tuple[str | None, bool, tuple[int, str] | None, int | None]]]
+
 SIZES = st.sampled_from(["1Gi", "23040Mi", "80Gi", "1000", "1009"])
 SPOTS = st.none() | st.tuples(st.integers(0, 1), st.sampled_from("ab"))
 FLEET = st.lists(
@@ -104,9 +106,9 @@ def pods(draw: st.DrawFn) -> tuple[str, list[JSON]]:
     return kind, made
 
 
-def stand_up(device_lister: list[list[tuple[str | None, bool, tuple[int, str] | None, int | None]]]) -> Koords:
+def stand_up(fleet: Fleet) -> Koords:
     koords = Koords()
-    for number, cards in enumerate(device_lister):
+    for number, cards in enumerate(fleet):
         made = [
             card(minor, memory, health=health, spot=spot, core=percent)
             for minor, (memory, health, spot, percent) in enumerate(cards)
@@ -116,13 +118,11 @@ def stand_up(device_lister: list[list[tuple[str | None, bool, tuple[int, str] | 
 
 
 @given(FLEET, pods())
-def test_no_card_is_oversold_and_no_debit_is_below_the_charge(
-    device_lister: list, asked: tuple[str, list[JSON]]
-) -> None:
+def test_no_card_is_oversold_and_no_debit_is_below_the_charge(fleet: Fleet, asked: tuple[str, list[JSON]]) -> None:
     """By 7.3 a ratio is compared with ratios only, so a pod by memory, whose ratio is rounded down, can leave less of
     the memory than of the ratio: where both kinds meet on a card, its memory is oversold by less than 1 % for each.
     """
-    koords, (kind, listed) = stand_up(device_lister), asked
+    koords, (kind, listed) = stand_up(fleet), asked
     for number, amounts in enumerate(listed):
         manifest = pod_with_limits(f"p{number}", labels=ISOLATED, **amounts)
         waiting = koords.waiting(manifest)
@@ -134,7 +134,7 @@ def test_no_card_is_oversold_and_no_debit_is_below_the_charge(
         shares = decode(placed.annotations[ALLOCATED])
         assert len({share.minor for share in shares}) == len(shares) == amounts["shared"]
     by_memory = sum("memory" in amounts for amounts in listed) if kind == "mixed" else 0
-    for number in range(len(device_lister)):
+    for number in range(len(fleet)):
         device = koords.state.device(f"n{number}")
         if device is None:
             continue
@@ -149,6 +149,9 @@ def test_no_card_is_oversold_and_no_debit_is_below_the_charge(
 
 
 # the choice on a node
+
+State = tuple[bool, int, int, tuple[int, str]]
+"""Of a card: whether it is healthy, the ratio and the cores in use, and where it is."""
 
 STATES = st.lists(
     st.tuples(
@@ -169,7 +172,7 @@ TOTAL = 1000
 NODE = Node("n1", {}, {}, {}, {})
 
 
-def state_of(rows: list, *, places: bool) -> tuple[KoordinatorDevice, dict[int, Used]]:
+def state_of(rows: list[State], *, places: bool) -> tuple[KoordinatorDevice, dict[int, Used]]:
     cards = tuple(
         KoordinatorCard(minor, f"GPU-{minor}", healthy, {}, 100, TOTAL, 100, Spot(*spot) if places else None)
         for minor, (healthy, _, _, spot) in enumerate(rows)
@@ -200,7 +203,7 @@ def points(load: Load, want: Want, most: bool) -> int:
 
 
 @given(STATES, WANTS, st.booleans())
-def test_7_4_3_is_the_first_that_suit_by_score_and_minor(rows: list, want: Want, most: bool) -> None:
+def test_7_4_3_is_the_first_that_suit_by_score_and_minor(rows: list[State], want: Want, most: bool) -> None:
     cards, used = state_of(rows, places=False)
     loads = [Load(each, used.get(each.minor, UNUSED)) for each in cards.cards]
     ordered = sorted(loads, key=lambda load: (-points(load, want, most) if load.card.healthy else 1, load.card.minor))
@@ -224,7 +227,7 @@ def by_topology(loads: list[Load], want: Want, most: bool) -> list[int] | None:
     numas = sorted({load.card.spot.numa for load in loads if load.card.spot})
     candidates = []
     for depth in (2, 1, 0):
-        level = []
+        level: list[tuple[tuple[int | str, ...], list[list[Load]]]] = []
         if depth == 0:
             level = [((), [loads])]
         for numa in numas if depth else ():
@@ -255,7 +258,7 @@ def by_topology(loads: list[Load], want: Want, most: bool) -> list[int] | None:
 
 
 @given(STATES, WANTS, st.booleans())
-def test_7_4_2_is_the_deepest_and_fullest_scope(rows: list, want: Want, most: bool) -> None:
+def test_7_4_2_is_the_deepest_and_fullest_scope(rows: list[State], want: Want, most: bool) -> None:
     assume(not (want.fractional and want.count > 1))
     cards, used = state_of(rows, places=True)
     loads = [Load(each, used.get(each.minor, UNUSED)) for each in cards.cards]
@@ -277,7 +280,9 @@ FOURS = st.builds(
 
 
 @given(st.lists(PARTITIONS, max_size=5), st.lists(FOURS, max_size=3), st.sets(st.integers(0, 5)))
-def test_7_4_1_no_other_partition_of_the_best_class_leaves_more(pairs: list, fours: list, idle: set[int]) -> None:
+def test_7_4_1_no_other_partition_of_the_best_class_leaves_more(
+    pairs: list[Partition], fours: list[Partition], idle: set[int]
+) -> None:
     table = {2: tuple(pairs), 4: tuple(fours)}
     found = pick(table, 2, None, lambda minor: True, idle.__contains__)
     free = [pair for pair in pairs if idle.issuperset(pair.minors)]

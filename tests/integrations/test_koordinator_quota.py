@@ -6,6 +6,7 @@ Those that are refused (in 2, 3, 4, and 6) are rows of test_koordinator_admissio
 from __future__ import annotations
 
 import json
+from collections.abc import Set
 
 import pytest
 from builders import container
@@ -246,7 +247,7 @@ def test_10_1_effective_requests_are_charged() -> None:
     [({"ratio": 50}, {"limits.koordinator.sh/gpu-memory"}),
      ({"memory": "8Gi"}, {"limits.koordinator.sh/gpu-memory-ratio", "limits.koordinator.sh/gpu"})],
 )  # fmt: skip
-def test_10_1_what_depends_on_the_card_is_a_floor(asked: JSON, floors: set[str]) -> None:
+def test_10_1_what_depends_on_the_card_is_a_floor(asked: JSON, floors: Set[str]) -> None:
     koords = a10s()
     koords.bind(koords.admit(pod_with_limits(**asked)).manifest, "", None)
     charge = koords.charge("p")

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from admission.reviews import refusal, validate
-from builders import container, node, read_node
+from builders import container, read_node
 from devices.fit_env import configured, pod
 
 from hami_webhook.integrations.mixing import Mixing, pinned_nodes
@@ -146,9 +146,7 @@ def test_koordinators_cards_may_be_registered_twice_too() -> None:
     assert remark(both, device).endswith("registered twice: GPU-a")
 
 
-MIXED = Node.from_object(
-    node("m", labels={"kubernetes.io/hostname": "host-m"}, capacity={GPU: 1}, **{REGISTER: f"{t4('GPU-a')}:"})
-)
+MIXED = read_node("m", labels={"kubernetes.io/hostname": "host-m"}, capacity={GPU: 1}, **{REGISTER: f"{t4('GPU-a')}:"})
 
 
 def _affinity(*values: str, operator: str = "In") -> JSON:

@@ -195,8 +195,8 @@ def test_only_cards_that_the_pod_may_get_must_be_equal(notes: dict[str, str], af
         volcano_node("n2", f"GPU-x,10,40960,{A40GB},false,hami-core"),
         volcano_node("n2", a40("GPU-x"), offered={MEMORY: 0}),
         volcano_node("n2", a40("GPU-x"), offered={CORES: None}),
-        volcano_node("n2", a40("GPU-x"), **{"volcano.sh/node-vgpu-handshake": "Deleted_2026.01.01 00:00:00"}),
-        volcano_node("n2", a40("GPU-x"), **{"volcano.sh/node-vgpu-handshake": "Requesting_2025.12.30 00:00:00"}),
+        volcano_node("n2", a40("GPU-x"), handshake="Deleted_2026.01.01 00:00:00"),
+        volcano_node("n2", a40("GPU-x"), handshake="Requesting_2025.12.30 00:00:00"),
     ],
 )
 def test_cards_that_nobody_gets_do_not_count(node: Any) -> None:

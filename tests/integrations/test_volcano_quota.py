@@ -13,7 +13,7 @@ from devices.fit_env import NOW, configured, pod
 from hami_webhook.devices.foreign_scheduler import Part
 from hami_webhook.devices.model import BadRequest
 from hami_webhook.kube.objects import Pod
-from hami_webhook.quota.pricing import charge_of, overrun, waiting_charge
+from hami_webhook.quota.pricing import Charge, charge_of, overrun, waiting_charge
 
 from .schedulers_env import SchedulersEnv
 from .volcanoes import (
@@ -152,9 +152,9 @@ def test_an_amount_that_admission_refuses_has_no_charge() -> None:
 # 10.2
 
 
-def cost_of(env: SchedulersEnv, ids: str, manifest: JSON | None = None, node: str = "n2", **notes: str) -> Any:
+def cost_of(env: SchedulersEnv, ids: str, manifest: JSON | None = None, node: str = "n2") -> Charge:
     with_limits = manifest or pod_with_limits(1, 8000, name="u")
-    bound = env.keep(with_limits, node, {IDS: ids, **notes})
+    bound = env.keep(with_limits, node, {IDS: ids})
     return charge_of(bound, env.vendors, env.state, NOW)
 
 
@@ -221,17 +221,16 @@ def test_an_allocation_that_is_not_bound_counts_for_a_while(notes: dict[str, str
     charge = charge_of(made, env.vendors, env.state, NOW)
     assert charge.amounts == (debits(1, 10240) if counts else debits(1, 8000))
     assert charge.until == (int(notes[BOUND_AT]) + 300 if counts else None)
-    predicted = env.predict(pod_with_limits(1, 5000, mode="mig", name="next"))
+    predicted, _ = env.place(pod_with_limits(1, 5000, mode="mig", name="next"))
     assert predicted.annotations[IDS] == f"GPU-m[{'group2-3' if counts else 'group1-0'}],NVIDIA,5000,0:"
 
 
-@pytest.mark.parametrize("phase", ["success", "allocating", None])
-def test_a_bound_pod_counts_unless_it_failed(phase: str | None) -> None:
-    notes = {PHASE: phase} if phase else {}
-    assert cost_of(SchedulersEnv(MIXED), "GPU-m[group2-0],NVIDIA,8000,0:", **notes).amounts == debits(1, 10240)
-    assert cost_of(SchedulersEnv(MIXED), "GPU-m[group2-0],NVIDIA,8000,0:", **{PHASE: "failed"}).amounts == debits(
-        1, 8000
-    )
+@pytest.mark.parametrize(
+    ("phase", "memory"), [("success", 10240), ("allocating", 10240), (None, 10240), ("failed", 8000)]
+)
+def test_a_bound_pod_counts_unless_it_failed(phase: str | None, memory: int) -> None:
+    made = pod_with_limits(1, 8000, name="u", notes={PHASE: phase} if phase else {})
+    assert cost_of(SchedulersEnv(MIXED), "GPU-m[group2-0],NVIDIA,8000,0:", made).amounts == debits(1, memory)
 
 
 def test_more_than_was_charged_is_an_overrun() -> None:

@@ -102,7 +102,7 @@ def _written(seconds_ago: int) -> str:
     ],
 )
 def test_an_old_handshake_is_read(handshake: str, takes_part: bool) -> None:
-    node = volcano_node("n", t4("a"), **{"volcano.sh/node-vgpu-handshake": handshake})
+    node = volcano_node("n", t4("a"), handshake=handshake)
     assert (Registry(VolcanoSection()).taking_part(node, NOW) is not None) is takes_part
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from builders import container, node
+from builders import container, read_node
 from devices.fit_env import pod
 
 from hami_webhook.kube.objects import Node
@@ -16,7 +16,7 @@ PERCENTAGE, CORES = "volcano.sh/vgpu-memory-percentage", "volcano.sh/vgpu-cores"
 NAMES = (NUMBER, MEMORY, PERCENTAGE, CORES)
 MODE = "volcano.sh/vgpu-mode"
 IDS = "volcano.sh/vgpu-ids-new"
-REGISTER = "volcano.sh/node-vgpu-register"
+REGISTER, HANDSHAKE = "volcano.sh/node-vgpu-register", "volcano.sh/node-vgpu-handshake"
 A40GB, T4 = "NVIDIA-NVIDIA A100-PCIE-40GB", "NVIDIA-Tesla T4"
 
 
@@ -32,12 +32,15 @@ def registered(*cards: str) -> str:
     return "".join(f"{card}:" for card in cards)
 
 
-def volcano_node(name: str = "n1", *cards: str, offered: Mapping[str, object] | None = None, **notes: str) -> Node:
+def volcano_node(
+    name: str = "n1", *cards: str, offered: Mapping[str, object] | None = None, handshake: str | None = None
+) -> Node:
     """A node whose kubelet offers the plugin's three resources, unless told otherwise."""
     memory = sum(int(card.split(",")[2]) for card in cards)
     amounts = {NUMBER: 10 * len(cards), MEMORY: memory, CORES: 100 * len(cards)}
     given = {key: value for key, value in {**amounts, **(offered or {})}.items() if value is not None}
-    return Node.from_object(node(name, capacity=given, **{REGISTER: registered(*cards), **notes}))
+    notes = {} if handshake is None else {HANDSHAKE: handshake}
+    return read_node(name, capacity=given, **{REGISTER: registered(*cards), **notes})
 
 
 def pod_with_limits(
