@@ -73,9 +73,7 @@ def test_the_configured_names_count() -> None:
 @pytest.mark.parametrize(
     ("kind", "devices", "cores"),
     [
-        ("inf1.xlarge", 1, 4),
         ("inf1.24xlarge", 16, 4),
-        ("inf2.48xlarge", 12, 2),
         ("trn1.32xlarge", 16, 2),
         ("trn2.48xlarge", 16, 8),
         (None, 2, 31),
@@ -100,7 +98,6 @@ def test_the_devices_are_what_capacity_counts(kind: str | None, devices: int, co
         {CORES: 4},
         {DEVICES: -1, CORES: 4},
         {DEVICES: "1500m", CORES: 4},
-        {DEVICES: 2, CORES: 0},
         {DEVICES: 2, CORES: "x"},
     ],
 )
@@ -134,7 +131,6 @@ def test_a_missing_instance_type_is_logged_once(caplog: pytest.LogCaptureFixture
     ("resource", "value", "message"),
     [
         (DEVICES, "1500m", "must be an integer"),
-        (DEVICES, "many", "must be an integer"),
         (DEVICES, 0, "must be greater than 0"),
         (DEVICES, -1, "must be greater than 0"),
         (DEVICES, INT32, None),
@@ -143,13 +139,10 @@ def test_a_missing_instance_type_is_logged_once(caplog: pytest.LogCaptureFixture
         (CORES, "-2", "must be greater than 0"),
         (CORES, 2 * INT32, None),
         (CORES, 2 * INT32 + 1, "must not exceed 4294967294"),
-        (CORES, "1e30", "must not exceed 4294967294"),
         (CORES, 1, None),
         (CORES, 2, None),
-        (CORES, 4, None),
         (CORES, 6, None),
         (CORES, 3, "must be 1 or a multiple of 2, got 3"),
-        (CORES, 7, "must be 1 or a multiple of 2, got 7"),
     ],
 )
 def test_amounts_are_checked_in_limits_else_in_requests(
@@ -176,15 +169,11 @@ def test_limits_hide_requests_and_devices_hide_cores() -> None:
     [
         ([], 3, 2),
         ([], 6, None),
-        ([inferentia(6)], 3, 2),
         ([INF1], 3, None),
         ([INF1], 6, 4),
-        ([INF1], 8, None),
         ([INF1, trainium()], 3, None),
-        ([INF1, trainium()], 6, None),
         ([INF1, trainium()], 5, 2),
         ([instance("trn2.48xlarge", 16, cores=8, name="trn2"), INF1], 7, None),
-        ([instance("trn2.48xlarge", 16, cores=8, name="trn2"), INF1], 12, None),
         ([instance("trn2.48xlarge", 16, cores=8, name="trn2"), INF1], 9, 4),
         ([instance("x", 1, cores=1, name="x")], 7, None),
         ([read_node("cpu")], 3, 2),
@@ -230,17 +219,13 @@ def test_a_mixture_is_admitted_with_a_warning(containers: list[JSON], warnings: 
     [
         (with_limits(1), 2, (1, 2)),
         (with_limits(cores=1), 2, (1, 1)),
-        (with_limits(cores=2), 2, (1, 2)),
         (with_limits(cores=6), 2, (3, 2)),
         (with_limits(cores=3), 4, (1, 3)),
-        (with_limits(cores=4), 4, (1, 4)),
         (with_limits(3), 4, (3, 4)),
-        (with_limits(1), 1, (1, 1)),
         (with_limits(cores=3), 1, (3, 1)),
         (with_limits(cores=8), 4, (2, 4)),
         (with_limits(2, 7), 2, (2, 2)),
         (with_limits(cores=3), 2, None),
-        (with_limits(cores=6), 4, None),
     ],
 )
 def test_a_request_is_resolved_by_the_nodes_geometry(
@@ -275,7 +260,6 @@ def test_cores_that_make_no_devices_are_refused_by_every_device() -> None:
     ("kind", "block"),
     [
         ("inf2.24xlarge", whole(1, 2, 3)),
-        ("INF1.x", whole(1, 2, 3)),
         ("trn1.32xlarge", "1/16 NumaNotFit"),
         ("", "1/16 NumaNotFit"),
         (None, "1/16 NumaNotFit"),
@@ -353,14 +337,12 @@ def test_an_init_container_and_an_app_that_follows_use_the_same_cores() -> None:
     ("nodes", "ask", "expected", "floor"),
     [
         ([], with_limits(3), (3, 6), CORES_KEY),
-        ([inferentia(6)], with_limits(3), (3, 6), CORES_KEY),
         ([INF1], with_limits(3), (3, 12), CORES_KEY),
         ([INF1, inferentia(6)], with_limits(3), (3, 6), CORES_KEY),
         ([], with_limits(cores=1), (1, 1), DEVICES_KEY),
         ([inferentia(6)], with_limits(cores=6), (3, 6), DEVICES_KEY),
         ([INF1], with_limits(cores=3), (1, 3), DEVICES_KEY),
         ([INF1, inferentia(6)], with_limits(cores=8), (2, 8), DEVICES_KEY),
-        ([INF1, inferentia(6)], with_limits(cores=6), (3, 6), DEVICES_KEY),
         ([inferentia(6)], with_limits(cores=3), (1, 3), DEVICES_KEY),
     ],
 )

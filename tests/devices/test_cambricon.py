@@ -95,7 +95,6 @@ def test_cards_are_made_from_the_sums(cores: object, memory: object, cards: list
         ("MLU370-X8", "MLU370-X8"),
         (" mlu590 ", "mlu590"),
         ("X8", "MLU"),
-        ("", "MLU"),
     ],
 )
 def test_the_model_is_the_label_that_names_one(label: str | None, model: str) -> None:
@@ -127,10 +126,8 @@ CALLED_ONCE = (
         (limits(1, 20), [CALLED_ONCE.format(MEM)]),
         (limits(1, 20, 0), [CALLED_ONCE.format(MEM)]),
         (limits(1, None, 10), [CALLED_ONCE.format(CORES)]),
-        (limits(2), []),
         (limits(2, 20), [NOT_ENFORCED.format(MEM)]),
         (limits(2, 20, 10), [NOT_ENFORCED.format(MEM), NOT_ENFORCED.format(CORES)]),
-        (limits(0), []),
         (limits(None, 20, 10), []),
     ],
 )

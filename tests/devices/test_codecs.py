@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import re
 from collections.abc import Callable
@@ -305,6 +304,7 @@ def test_pair_scores_are_numbers_or_numeric_strings(text: str, scores: dict[str,
         '[{"uuid":1}]',
         '[{"uuid":"a","score":[]}]',
         '[{"uuid":"a","score":{"b":"1.5"}}]',
+        '[{"uuid":"a","score":{"b":1.5}}]',
         '[{"uuid":"a","score":{"b":""}}]',
         '[{"uuid":"a","score":{"b":true}}]',
         '[{"uuid":"a","score":{"b":2147483648}}]',
@@ -386,41 +386,6 @@ bus_ids = st.lists(st.text("0123456789abcdef.-", min_size=1, max_size=4), min_si
 @given(st.lists(st.lists(st.builds(DeviceEntry, bus_ids, words, st.just(1), st.just(2)), max_size=3), max_size=4))
 def test_ids_with_colons_round_trip(rows: list[list[DeviceEntry]]) -> None:
     assert decode_pod_devices(encode_pod_devices(rows)) == rows
-
-
-json_like = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
-    lambda inner: (
-        st.lists(inner, max_size=3)
-        | st.dictionaries(
-            st.sampled_from(["id", "uuid", "score", "health", "count", "migProfiles", "gpuUUID", "placement"]), inner
-        )
-    ),
-    max_leaves=12,
-).map(json.dumps)
-near_misses = st.lists(
-    st.sampled_from([*",:;[]{}", "GPU-a", "10", "-1", "true", "٣", "1" * 5000, " ", "\x00", "\ud800", "NVIDIA"]),
-    max_size=30,
-).map("".join)
-texts = st.text() | json_like | near_misses
-
-
-@given(texts)
-def test_any_text_is_read_or_refused_by_its_own_error(text: str) -> None:
-    for decode, error in (
-        (decode_cards, RegistrationError),
-        (decode_pair_scores, RegistrationError),
-        (decode_pod_devices, BadAnnotation),
-    ):
-        with contextlib.suppress(error):
-            decode(text)
-    assert decode_allocations(text) is None or isinstance(decode_allocations(text), list)
-
-
-@given(json_like)
-def test_any_mig_profiles_are_read_or_refused_by_their_own_error(text: str) -> None:
-    with contextlib.suppress(RegistrationError):
-        read_profiles(with_profiles(json.loads(text)))
 
 
 # MIG records on pods

@@ -97,11 +97,8 @@ def test_slices_of_a_shared_card(count: int, shared: int, f: int | None) -> None
         ('{"0":6}', [True, False]),
         ('{"0":0,"1":6}', [False, True]),
         ('{"0":"0","1":"6"}', [False, True]),
-        ("{}", [False, False]),
         ('{"0":6,"2":6}', [True, True]),
         ('{"0":6,"-1":6}', [True, True]),
-        ('{"0":6,"x":6}', [True, True]),
-        ("[0]", [True, True]),
         ("broken", [True, True]),
         ("null", [True, True]),
     ],
@@ -145,8 +142,6 @@ def test_an_index_that_is_no_number_is_the_position(indices: list[object], uuids
     "text",
     [
         "",
-        "broken",
-        "[]",
         "null",
         "{}",
         json.dumps({"devices": 3, "profiles": T}),
@@ -229,14 +224,12 @@ def test_only_cards_of_the_wanted_form_are_counted() -> None:
     ("amounts", "message"),
     [
         ({R.SLICES: 0}, f"{R.SLICES} must be greater than 0"),
-        ({R.SLICES: -2}, f"{R.SLICES} must be greater than 0"),
         ({R.MEMORY: 0}, f"{R.MEMORY} must be greater than 0"),
         ({R.MEMORY: "-1Gi"}, f"{R.MEMORY} must be greater than 0"),
         ({R.MEMORY: "x"}, f"invalid {R.MEMORY} value x in container main"),
         ({R.MEMORY: 9 * 10**18}, f"invalid {R.MEMORY} value 9000000000000000000 in container main"),
         ({R.CORE: 0}, f"{R.CORE} must be in range (0,100]"),
         ({R.CORE: 101}, f"{R.CORE} must be in range (0,100]"),  # example 6
-        ({R.CORE: -5}, f"{R.CORE} must be in range (0,100]"),
         ({R.MEMORY: 20, R.CORE: "1500m"}, f"invalid {R.CORE} value 1500m in container main"),
         (
             {R.SLICES: 1, R.VGCU: 1},
@@ -301,11 +294,9 @@ def test_slices_in_an_init_container_are_warned_of(incoming: JSON) -> None:
     ("nodes", "size"),
     [
         ([], 6),
-        ([shared_node("a", 2, 4)], 4),
         ([shared_node("a", 2, 4), shared_node("b", 3, 8)], 8),
         ([shared_node("a", 2, 4), shared_node("b", 2, 8)], 4),
         ([shared_node("a", 2, 8), shared_node("b", 1, 4), shared_node("c", 1, 4)], 4),
-        ([drs_node()], 6),
     ],
 )
 def test_the_slices_of_most_cards_count(nodes: list[Any], size: int) -> None:

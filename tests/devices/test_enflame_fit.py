@@ -160,7 +160,6 @@ def shared_debit(count: int, percent: int) -> dict[str, int]:
         (pod(**{R.MEMORY: 6144}), drs_debit(1, 6144, 17)),
         (share(26), shared_debit(1, 50)),
         (share(30, count=2), shared_debit(2, 200)),
-        (share(51), shared_debit(1, 75)),
         (share(None), shared_debit(1, 100)),
         (pod(**{R.GCU: 2}), {f"limits.{R.GCU}": 2}),
         (pod("p", container("app", **{R.SLICES: 1}), init=[container("i", **{R.SLICES: 3})]), drs_debit(3, 20480, 50)),
@@ -179,7 +178,6 @@ def test_the_waiting_charge_is_what_placement_will_debit(incoming: JSON, debit: 
     ("incoming", "nowhere", "differing"),
     [
         (pod(**{R.MEMORY: 6144}), drs_debit(1, 6144, 0), drs_debit(1, 6144, 0)),
-        (pod(**{R.MEMORY: "7Gi"}), drs_debit(1, 7168, 0), drs_debit(1, 7168, 0)),
         (pod(**{R.MEMORY: 5000, R.CORE: 40}), drs_debit(1, 5000, 40), drs_debit(1, 5000, 40)),
         (pod(**{R.MEMORY: 20}), drs_debit(1, 1, 0), drs_debit(1, 20480, 0)),
         (pod(**{R.CORE: 40}), drs_debit(1, 1, 40), drs_debit(1, 20480, 40)),

@@ -213,11 +213,9 @@ def test_an_unhealthy_die_in_use_closes_its_card_to_mutex() -> None:
     [
         (SIX_DIES, [4], 0.75),
         (SIX_DIES, [3, 2], 2.0),
-        (SIX_DIES, [1], 1.0),
         (SIX_DIES, [6], 0.5),
         (TWO_CARDS, [2], 0.0),
         (vastai(die("d0", "1"), die("d1")), [2], 0.0),
-        (vastai(die("d0", "1"), die("d1")), [1, 1], 0.0),
         (vastai(die("d0", "1"), card("d1", custominfo={"AIC": "1", "DeviceStrategy": "card"})), [2], 0.0),
     ],
 )

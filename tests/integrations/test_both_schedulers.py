@@ -134,8 +134,8 @@ def test_priority_becomes_a_variable_unless_that_is_there(integration: Integrati
     admitted = integration.env(nvidia="overwriteEnv: true").admit(integration.pod(made))
     assert PRIORITY not in {**admitted.limits(), **admitted.requests()}
     assert admitted.env() == {VARIABLE: stored}
-    made["env"] = [{"name": VARIABLE, "value": "9"}]
-    assert integration.env().admit(integration.pod(made)).env() == {VARIABLE: "9"}
+    limited = container("main", env=[{"name": VARIABLE, "value": "9"}], **{**integration.limits, PRIORITY: level})
+    assert integration.env().admit(integration.pod(limited)).env() == {VARIABLE: "9"}
 
 
 @every_integration

@@ -89,16 +89,11 @@ NORMAL = [
     ({"core": 200, "memory": "64Gi"}, {"core": 200, "memory": "64Gi", "shared": 2}),
     ({"ratio": 50}, {"ratio": 50, "shared": 1}),
     # and around them
-    ({"gpu": 1}, {"core": 1, "ratio": 1, "shared": 1}),
-    ({"gpu": 100}, {"core": 100, "ratio": 100, "shared": 1}),
     ({"gpu": 50, "core": 7, "ratio": 8}, {"core": 50, "ratio": 50, "shared": 1}),
     ({"gpu": 50, "shared": 2}, {"core": 50, "ratio": 50, "shared": 2}),
     ({"gpu": 0, "ratio": 50}, {"ratio": 50, "shared": 1}),
     ({"shared": 0, "core": "0", "ratio": 300, "memory": 0}, {"ratio": 300, "shared": 3}),
-    ({"core": 100, "memory": "1Gi"}, {"core": 100, "memory": "1Gi", "shared": 1}),
     ({"core": 200, "ratio": 100}, None),
-    ({"memory": 1}, {"memory": 1, "shared": 1}),
-    ({"shared": 3, "memory": 5}, {"memory": 5, "shared": 3}),
     ({"shared": 0, "core": 0}, {}),
 ]
 
@@ -119,9 +114,7 @@ def test_5_2_amounts_are_put_into_one_form_on_both_sides(written: JSON, normal: 
 NOT_OFFERED = [
     # without the number of cards, where Koordinator reads it off the percentages
     ({"gpu": 50}, {"core": 50, "ratio": 50}),
-    ({"gpu": 200}, {"core": 200, "ratio": 200}),
     ({"core": 100, "ratio": 200}, {"core": 100, "ratio": 200}),
-    ({"ratio": 50}, {"ratio": 50}),
     ({"memory": "8Gi"}, {"memory": "8Gi"}),
     # with it, where its user named it or nothing else tells it
     ({"shared": 2, "ratio": 100}, {"shared": 2, "ratio": 100}),
@@ -153,7 +146,6 @@ def test_5_2_a_pod_whose_sidecar_counts_cards_counts_all_of_them() -> None:
     ("amounts", "text"),
     [
         ({"core": 200, "ratio": 100}, "koordinator.sh/gpu-core 200 of the whole pod exceeds 100 per GPU of 1"),
-        ({"core": 300, "ratio": 200}, "koordinator.sh/gpu-core 300 of the whole pod exceeds 100 per GPU of 2"),
         ({"ratio": 150}, "koordinator.sh/gpu-memory-ratio 150 must be at most 100, or a multiple of 100"),
     ],
 )
@@ -189,11 +181,9 @@ def test_5_2_init_containers_stay_as_they_are() -> None:
 @pytest.mark.parametrize(
     ("value", "text"),
     [
-        (-50, "koordinator.sh/gpu -50 in container main"),
         (101, "koordinator.sh/gpu 101 in container main"),
         (150, "koordinator.sh/gpu 150 in container main"),  # example 2
         ("1500m", "invalid koordinator.sh/gpu value 1500m in container main"),
-        ("half", "invalid koordinator.sh/gpu value half in container main"),
     ],
 )
 def test_5_2_what_the_shorthand_can_not_be(value: object, text: str) -> None:
@@ -250,12 +240,11 @@ def test_4_an_annotation_that_koordinator_can_not_read_is_refused(key: str, text
     ("key", "value"),
     [
         (HINT, {"rdma": {}}),
+        (HINT, None),
         (HINT, {"gpu": {"selector": {"matchExpressions": [{"key": "a", "operator": "Exists"}]}}}),
         (HINT, {"gpu": {"requiredTopologyScope": "PCIe", "exclusivePolicy": "PCIeLevel", "allocateStrategy": "x"}}),
-        (HINT, None),
         (JOINT, {"deviceTypes": ["gpu", "rdma"], "requiredScope": "SamePCIe"}),
         (PARTITION_SPEC, {"allocatePolicy": "Restricted", "ringBusBandwidth": "400Gi"}),
-        (PARTITION_SPEC, {}),
     ],
 )
 def test_4_annotations_that_it_can_read(key: str, value: object) -> None:
@@ -269,12 +258,9 @@ DOUBTS: list[tuple[dict[str, Any], list[str]]] = [
     ({"ratio": 50, **QUIET}, []),
     ({"gpu": 100, "scheduler": "koord-scheduler"}, []),
     ({"ratio": 50, "scheduler": "koord-scheduler"}, ["koordinator/isolation"]),
-    ({"memory": "23040Mi", "scheduler": "koord-scheduler"}, ["koordinator/isolation"]),
     ({"ratio": 50, "labels": {ISOLATION: ""}}, ["koordinator/isolation"]),
     ({"ratio": 50, "labels": {ISOLATION: "none"}}, ["koordinator/isolation", "koordinator/isolation-node"]),
     ({"gpu": 100, "labels": {ISOLATION: "none"}}, ["koordinator/isolation", "koordinator/isolation-unused"]),
-    ({"gpu": 200, **QUIET}, ["koordinator/isolation-unused"]),
-    ({"memory": "23040Mi", **QUIET}, []),
     ({"shared": 2, "memory": 5, **QUIET}, ["koordinator/remainder"]),
     ({"shared": 2, "memory": 6, **QUIET}, []),
     ({"shared": 2, "ratio": 50, "notes": HINTED, **QUIET}, ["koordinator/topology"]),
@@ -340,19 +326,16 @@ def test_9_its_scheduler_may_label_its_pods_for_hamis_monitor() -> None:
 # 5.4, for each container
 
 BAD = [
-    ({"shared": "1.5", "ratio": 50}, "invalid koordinator.sh/gpu.shared value 1.5 in container main"),
     ({"shared": -1, "ratio": 50}, "invalid koordinator.sh/gpu.shared value -1 in container main"),
     ({"shared": 2147483648, "ratio": 50}, "invalid koordinator.sh/gpu.shared value 2147483648 in container main"),
     ({"core": "x", "ratio": 50}, "invalid koordinator.sh/gpu-core value x in container main"),
     ({"memory": "1500m"}, "invalid koordinator.sh/gpu-memory value 1500m in container main"),
     ({"ratio": "-5"}, "invalid koordinator.sh/gpu-memory-ratio value -5 in container main"),
-    ({"shared": 1}, "needs koordinator.sh/gpu-memory or koordinator.sh/gpu-memory-ratio"),
     ({"core": 50}, "needs koordinator.sh/gpu-memory or koordinator.sh/gpu-memory-ratio"),  # example 4
     ({"memory": "8Gi", "ratio": 30}, "mutually exclusive"),  # example 4
     ({"shared": 2, "core": 101, "ratio": 100}, "koordinator.sh/gpu-core 101 in container main is not a multiple"),  # 3
     ({"shared": 2, "ratio": 51}, "koordinator.sh/gpu-memory-ratio 51 in container main is not a multiple"),
     ({"shared": 2, "core": 202, "memory": 4}, "exceeds 100 per GPU"),
-    ({"shared": 3, "ratio": 303}, "exceeds 100 per GPU"),
     ({"shared": 1, "ratio": 101}, "exceeds 100 per GPU"),  # example 3
     ({"ratio": 150}, "exceeds 100 per GPU"),
 ]
@@ -397,13 +380,10 @@ MIXED = "invalid resource device requests"
     ("containers", "init"),
     [
         ([{"shared": 1, "memory": "1Gi"}], []),
-        ([{"shared": 1, "core": 5, "memory": "1Gi"}, {"shared": 2, "memory": "1Gi", "core": 10}], []),
         ([{"ratio": 10}, {"ratio": 20}], []),
-        ([{"shared": 1, "memory": "8Gi", **NPU}], []),
         ([{"shared": 1, "memory": "8Gi", "huawei.com/npu-dvpp": 100, **NPU}], []),
         ([{"ratio": 100, "huawei.com/npu-core": 100}], []),
         ([{"ratio": 50}], [{"ratio": 50}]),
-        ([{}], [{"ratio": 200}]),
         ([{}], [{"core": 50, "memory": 1}]),
     ],
 )
@@ -417,7 +397,6 @@ def test_5_4_names_that_go_together(containers: list[JSON], init: list[JSON]) ->
     ("containers", "init", "text"),
     [
         ([{"ratio": 10}, {"memory": 10}], [], "koordinator.sh/gpu-memory, koordinator.sh/gpu-memory-ratio can't"),  # 6
-        ([{"ratio": 10}], [{"memory": 10}], MIXED),
         ([{"ratio": 10}], [{"gpu": 10}], "koordinator.sh/gpu can't"),
         ([{"ratio": 10, "amd.com/gpu": 1}], [], "amd.com/gpu"),
         ([{"ratio": 10}, {"dcu.com/gpu": 1}], [], "dcu.com/gpu"),

@@ -84,13 +84,10 @@ def test_9_what_can_be_read(written: JSON, shares: tuple[KoordinatorShare, ...])
     "text",
     [
         "",
-        "{",
         "[]",
         "null",
         '{"gpu": {}}',
-        '{"gpu": "x"}',
         '{"gpu": [7]}',
-        '{"gpu": [{}]}',
         '{"gpu": [{"minor": "1"}]}',
         '{"gpu": [{"minor": true}]}',
         '{"gpu": [{"minor": 1, "id": 7}]}',
@@ -147,7 +144,6 @@ def test_3_a_card_as_koordlet_writes_it() -> None:
     ("entry", "expected"),
     [
         ({"type": "rdma", "minor": 0}, ()),
-        ({"type": "gpu"}, ()),
         ({"type": "gpu", "minor": "0"}, ()),
         ({"type": "gpu", "minor": 3}, (KoordinatorCard(3, healthy=False),)),
         ({"type": "gpu", "minor": 3, "health": "true"}, (KoordinatorCard(3, healthy=False),)),
@@ -186,12 +182,9 @@ def test_3_a_device_without_cards(written: JSON) -> None:
         ),
         ('{"1":[{"minors":[3]}],"4":null}', {1: (Partition((3,), 0),), 4: ()}),
         ("", None),
-        ("[]", None),
         ('{"two":[]}', None),
         ('{"2":[{}]}', None),
-        ('{"2":[{"minors":["0","1"]}]}', None),
         ('{"2":[{"minors":[0,1],"allocationScore":"1"}]}', None),
-        ('{"2":[7]}', None),
     ],
 )
 def test_3_the_partition_table(text: str, table: object) -> None:
@@ -223,12 +216,9 @@ def test_3_each_version_of_a_device_is_read_once(monkeypatch: pytest.MonkeyPatch
 EACH = [
     ([{"shared": 2, "core": 100, "memory": "8Gi"}], [], Want(2, 50, None, 4 * 2**30), True),
     ([{"ratio": 50}], [], Want(1, None, 50), True),
-    ([{"ratio": 99, "core": 1}], [], Want(1, 1, 99), True),
-    ([{"gpu": 100}], [], Want(1, 100, 100), False),
     ([{"gpu": 300}], [], Want(3, 100, 100), False),
     ([{"memory": "23040Mi"}], [], Want(1, None, None, A10), True),
     ([{"shared": 3, "memory": 10}], [], Want(3, None, None, 3), True),
-    ([{"ratio": 10}, {"ratio": 30}], [], Want(2, None, 20), True),
     ([{"ratio": 10}, {}, {"ratio": 10}], [{"ratio": 40}], Want(2, None, 20), True),
     ([{"shared": 1, "memory": "8Gi", **NPU}], [], Want(1, None, None, 8 * 2**30), True),
     ([{"ratio": 200, "huawei.com/npu-core": 200}], [], Want(2, None, 100), False),

@@ -43,14 +43,12 @@ def judged(*limits: JSON, config: str = "volcano: {}") -> tuple[list[str], str]:
     ("limits", "said"),
     [
         ([HAMI], []),
-        ([NVIDIA], []),
         ([HAMI, NVIDIA], []),  # HAMi serves a whole card under the same name
         ([VOLCANO], []),
         ([{"nvidia.com/gpumem": 5}, {"nvidia.com/mig-1g.5gb": 1}], [CONFLICT]),
         ([HAMI, {"nvidia.com/gpu.shared": 1}], [CONFLICT]),
         ([HAMI, VOLCANO], [ONE]),  # volcano, example 9
         ([NVIDIA, VOLCANO], [UNADVISED]),
-        ([{**VOLCANO, "nvidia.com/mig-1g.5gb": 1}], [UNADVISED]),
         ([HAMI, KOORDINATOR], [APART]),
         ([VOLCANO, KOORDINATOR], [APART]),
         ([VOLCANO, {"kubernetes.io/gpu-core": 50}], [APART]),
@@ -115,8 +113,6 @@ def remark(node_: Node, device: JSON | None = None) -> str:
         (read_node(**{REGISTERED: HAMI_CARDS}, capacity={GPU: 20}), ""),
         (read_node(**{REGISTERED: SICK_CARD}, capacity={GPU: 10}), ""),
         (read_node(**{REGISTERED: HAMI_CARDS}, capacity={GPU: 0}), ""),  # the plugin may be starting anew
-        (read_node(capacity={GPU: 2}), ""),
-        (read_node(capacity={"koordinator.sh/gpu-core": 200}), ""),
         (
             read_node(**{REGISTERED: HAMI_CARDS}, capacity={GPU: 2}),
             "the kubelet offers 2 of nvidia.com/gpu, but HAMi's plugin registered 20 slots: another plugin may serve "

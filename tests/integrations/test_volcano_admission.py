@@ -296,7 +296,6 @@ def test_an_eighty_gib_card_never_serves_a_whole_card_request() -> None:
     [
         (pod_with_limits(1, "4Gi"), "invalid volcano.sh/vgpu-memory value 4Gi"),
         (pod_with_limits(1, nodeName="n1"), "pod has node assigned"),
-        (pod_with_limits(1, mode="x"), "invalid volcano.sh/vgpu-mode"),
         (pod_with_limits(1, notes={"volcano.sh/vgpu-ids-new": "GPU-a,NVIDIA,1,0:"}), "written by the scheduler only"),
         (pod("p", container(), init=[container("warm", **{CORES: 1})]), "not supported in init container warm"),
     ],

@@ -120,7 +120,6 @@ def test_7_exclusive() -> None:
         (pod_with_limits(1, 50000, mode="mig"), debits(1, 50000)),
         (pod_with_limits(1, mode="mig"), debits(1, 40960)),
         (pod_with_limits(1, 8000, notes={"volcano.sh/vgpu-use-gpuuuid": "GPU-m"}), debits(1, 8000)),
-        (pod_with_limits(cores=0), {}),
         (pod_with_limits(0, 5), {}),
     ],
 )
@@ -211,7 +210,6 @@ def test_a_cards_node_may_be_known_later() -> None:
         ({PHASE: "allocating", BOUND_AT: "soon"}, False),
         ({PHASE: "allocating"}, False),
         ({PHASE: "success", BOUND_AT: str(int(NOW))}, False),
-        ({PHASE: "failed", BOUND_AT: str(int(NOW))}, False),
     ],
 )
 def test_an_allocation_that_is_not_bound_counts_for_a_while(notes: dict[str, str], counts: bool) -> None:

@@ -61,7 +61,6 @@ def test_health_is_a_boolean_of_go(health: str, healthy: bool) -> None:
 @pytest.mark.parametrize(
     ("cards", "mode"),
     [
-        ([a40("a"), a40("b")], "mig"),
         ([a40("a"), a40("b", "hami-core")], "hami-core"),
         ([a40("a", "hami-core"), a40("b")], "mig"),
         ([a40("a", "mps")], "hami-core"),
