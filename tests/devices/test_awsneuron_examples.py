@@ -8,7 +8,7 @@ import pytest
 
 from hami_webhook.kube.objects import Node
 
-from .fit_env import FitEnv, pod
+from .fit_env import JSON, FitEnv, pod
 from .neurons import (
     CORES,
     CORES_KEY,
@@ -37,35 +37,45 @@ def on(*nodes: Node, taken: Sequence[Mapping[int, int]] = ()) -> FitEnv:
     return env
 
 
+@pytest.mark.parametrize(
+    ("node", "taken", "ask", "notes", "expected"),
+    [
+        pytest.param(inferentia(12), [busy(1)], with_limits(3), {}, whole(2, 3, 4), id="1"),
+        pytest.param(inferentia(6), [busy(1, 3, 5)], with_limits(2), {}, "1/6 NumaNotFit", id="2"),
+        pytest.param(inferentia(6), [busy(1, 2, 3, 4)], with_limits(2), {}, "1/6 NumaNotFit", id="2 ends"),
+        pytest.param(inferentia(16), [busy(5, 14)], with_limits(8), {}, whole(*range(6, 14)), id="3"),
+        pytest.param(trainium(), [busy(7)], with_limits(8), {}, whole(*range(8, 16)), id="4 eight"),
+        pytest.param(trainium(), [busy(7, 13)], with_limits(8), {}, "1/16 NumaNotFit", id="4 no eight"),
+        pytest.param(trainium(), [busy(1)], with_limits(4), {}, whole(4, 5, 6, 7), id="4 four"),
+        pytest.param(trainium(), [], with_limits(2), {}, "1/16 NumaNotFit", id="4 two"),
+        pytest.param(trainium(), [], with_limits(cores=4), {}, "1/16 NumaNotFit", id="6"),
+        pytest.param(inferentia(1), [{0: 1}], with_limits(cores=2), {}, "1/1 CardInsufficientCore", id="8 cores"),
+        pytest.param(
+            inferentia(1), [{0: 1}], with_limits(cores=1), MUTEX, "1/1 ExclusiveDeviceAllocateConflict", id="8 mutex"
+        ),
+        pytest.param(
+            inferentia(1), [{0: 1}, {0: 2}], with_limits(cores=1), {}, "1/1 CardTimeSlicingExhausted", id="8 slots"
+        ),
+        pytest.param(inferentia(6), [], with_limits(2), {NOUSE: "n1-AWSNeuron-0"}, whole(1, 2), id="9 denied"),
+        pytest.param(inferentia(6), [], with_limits(1), {USE: "n1-AWSNeuron-2"}, whole(2), id="9 allowed"),
+        pytest.param(
+            inferentia(1), [], with_limits(1), {USE: "n1-AWSNeuron-7"}, "1/1 CardUuidMismatch", id="9 allowed elsewhere"
+        ),
+    ],
+)
+def test_on_one_node(
+    node: Node, taken: list[dict[int, int]], ask: JSON, notes: dict[str, str], expected: object
+) -> None:
+    """Examples 1 to 4, 6, 8 and 9."""
+    assert masks(on(node, taken=taken).place(pod("p", ask, annotations=notes))) == expected
+
+
 def test_example_01_three_devices_of_an_inferentia_node() -> None:
     placed = on(inferentia(12)).placed(pod("p", with_limits(3)))
     assert masks(placed) == whole(0, 1, 2)
     assert placed.annotations[IDS] == "0,1,2"
     assert KIND not in placed.annotations
     assert placed.debits == {CORES_KEY: 6, DEVICES_KEY: 3}
-    assert masks(on(inferentia(12), taken=[busy(1)]).place(pod("p", with_limits(3)))) == whole(2, 3, 4)
-
-
-@pytest.mark.parametrize("taken", [(1, 3, 5), (1, 2, 3, 4)])
-def test_example_02_usable_devices_apart_do_not_help(taken: tuple[int, ...]) -> None:
-    assert masks(on(inferentia(6), taken=[busy(*taken)]).place(pod("p", with_limits(2)))) == "1/6 NumaNotFit"
-
-
-def test_example_03_eight_of_sixteen() -> None:
-    assert masks(on(inferentia(16), taken=[busy(5, 14)]).place(pod("p", with_limits(8)))) == whole(*range(6, 14))
-
-
-@pytest.mark.parametrize(
-    ("taken", "devices", "expected"),
-    [
-        ((7,), 8, whole(*range(8, 16))),
-        ((7, 13), 8, "1/16 NumaNotFit"),
-        ((1,), 4, whole(4, 5, 6, 7)),
-        ((), 2, "1/16 NumaNotFit"),
-    ],
-)
-def test_example_04_groups_of_a_trainium_node(taken: tuple[int, ...], devices: int, expected: object) -> None:
-    assert masks(on(trainium(), taken=[busy(*taken)]).place(pod("p", with_limits(devices)))) == expected
 
 
 def test_example_05_single_cores_fill_the_last_device() -> None:
@@ -83,7 +93,6 @@ def test_example_06_cores_of_four_whole_devices() -> None:
     assert placed.annotations[IDS] == "0,1,2,3,4,5,6,7"
     assert placed.annotations[KIND] == CORES
     assert placed.debits == {CORES_KEY: 8, DEVICES_KEY: 4}
-    assert masks(on(trainium()).place(pod("p", with_limits(cores=4)))) == "1/16 NumaNotFit"
 
 
 def test_example_07_two_containers_share_a_device() -> None:
@@ -91,30 +100,6 @@ def test_example_07_two_containers_share_a_device() -> None:
     assert placed.annotations[RECORD] == "n1-AWSNeuron-0,AWSNeuron,0,1:;n1-AWSNeuron-0,AWSNeuron,0,2:;"
     assert placed.annotations[IDS] == "0,1"
     assert placed.debits == {CORES_KEY: 2, DEVICES_KEY: 2}
-
-
-@pytest.mark.parametrize(
-    ("taken", "cores", "notes", "expected"),
-    [
-        ([{0: 1}], 2, {}, "1/1 CardInsufficientCore"),
-        ([{0: 1}], 1, MUTEX, "1/1 ExclusiveDeviceAllocateConflict"),
-        ([{0: 1}, {0: 2}], 1, {}, "1/1 CardTimeSlicingExhausted"),
-    ],
-)
-def test_example_08_why_the_only_device_is_refused(
-    taken: list[dict[int, int]], cores: int, notes: dict[str, str], expected: object
-) -> None:
-    assert (
-        masks(on(inferentia(1), taken=taken).place(pod("p", with_limits(cores=cores), annotations=notes))) == expected
-    )
-
-
-def test_example_09_lists_of_devices() -> None:
-    env = on(inferentia(6))
-    assert masks(env.place(pod("p", with_limits(2), annotations={NOUSE: "n1-AWSNeuron-0"}), keep=False)) == whole(1, 2)
-    assert masks(env.place(pod("p", with_limits(1), annotations={USE: "n1-AWSNeuron-2"}))) == whole(2)
-    one = on(inferentia(1))
-    assert masks(one.place(pod("p", with_limits(1), annotations={USE: "n1-AWSNeuron-7"}))) == "1/1 CardUuidMismatch"
 
 
 def test_example_11_four_cores_a_device() -> None:

@@ -83,8 +83,8 @@ def test_the_names_are_managed_but_not_ours() -> None:
 
 NORMAL = [
     # the page's examples
-    ({"gpu": 50}, {"core": 50, "ratio": 50, "shared": 1}),
-    ({"gpu": 200}, {"core": 200, "ratio": 200, "shared": 2}),
+    ({"gpu": 50}, {"core": 50, "ratio": 50, "shared": 1}),  # example 2
+    ({"gpu": 200}, {"core": 200, "ratio": 200, "shared": 2}),  # example 2
     ({"core": 100, "ratio": 200}, {"core": 100, "ratio": 200, "shared": 2}),
     ({"core": 200, "memory": "64Gi"}, {"core": 200, "memory": "64Gi", "shared": 2}),
     ({"ratio": 50}, {"ratio": 50, "shared": 1}),
@@ -198,6 +198,7 @@ def test_5_2_what_the_shorthand_can_not_be(value: object, text: str) -> None:
                             ("HAMi", "HAMi"), ("hami_core", "hami_core"), ("", "")],
 )  # fmt: skip
 def test_5_3_only_the_case_of_the_label_is_put_right(written: str, stored: str) -> None:
+    """Example 5."""
     done = a10s().admit(pod_with_limits(ratio=50, labels={ISOLATION: written, "app": "a"}))
     assert done.labels == {ISOLATION: stored, "app": "a"}
 

@@ -1,6 +1,6 @@
 """What Koordinator's pods cost (docs/spec/koordinator.md#10), and the worked examples: section 14 by number, and 10.3.
 
-Those that are refused (in 2, 3, 4, and 6) are rows of test_koordinator_admission.py.
+What examples 2 to 6 say of admission is in test_koordinator_admission.py, in rows that have their numbers.
 """
 
 from __future__ import annotations
@@ -23,7 +23,6 @@ from .koords import (
     ALLOCATED,
     CHART,
     ISOLATED,
-    ISOLATION,
     JSON,
     MEMORY,
     NPU,
@@ -69,63 +68,49 @@ def test_1_the_seeds_pod_is_admitted_as_it_is() -> None:
     assert done.warnings == []
 
 
-def test_1_idle_cards_tie_and_the_lowest_minor_is_taken() -> None:
+@pytest.mark.parametrize(
+    ("manifest", "entries", "parts", "debits"),
+    [
+        pytest.param(
+            seed_pod(), [share(0, core="50", memory="11520Mi", ratio="50", id="GPU-0")], [Part("GPU-0", 11520, 50)],
+            {"shared": 1, "core": 50, "ratio": 50, "memory": 12079595520, "gpu": 50}, id="1 the lowest minor",
+        ),
+        pytest.param(
+            pod_with_limits(gpu=200),
+            [share(minor, core="100", memory="23040Mi", ratio="100", id=f"GPU-{minor}") for minor in (0, 1)],
+            [Part("GPU-0", 23040, 100), Part("GPU-1", 23040, 100)],
+            {"shared": 2, "core": 200, "ratio": 200, "memory": 2 * A10, "gpu": 200}, id="2 two whole cards",
+        ),
+        pytest.param(
+            pod_with_limits(shared=2, core=100, ratio=100, labels=ISOLATED),
+            [share(minor, core="50", memory="11520Mi", ratio="50", id=f"GPU-{minor}") for minor in (0, 1)],
+            [Part("GPU-0", 11520, 50), Part("GPU-1", 11520, 50)],
+            {"shared": 2, "core": 100, "ratio": 100, "memory": 24159191040, "gpu": 100}, id="3 half of each",
+        ),
+        pytest.param(
+            pod_with_limits(shared=1, memory="8Gi", labels=ISOLATED),
+            [share(0, memory="8Gi", ratio="35", id="GPU-0")], [Part("GPU-0", 8192, 0)],
+            {"shared": 1, "ratio": 35, "memory": 8589934592, "gpu": 35}, id="4 memory without cores",
+        ),
+    ],
+)  # fmt: skip
+def test_on_idle_cards(manifest: JSON, entries: list[JSON], parts: list[Part], debits: JSON) -> None:
     koords = a10s()
-    placed, _ = koords.place(seed_pod())
-    assert placed.annotations == {
-        ALLOCATED: '{"gpu":[{"minor":0,"resources":{"koordinator.sh/gpu-core":"50",'
-        '"koordinator.sh/gpu-memory":"11520Mi","koordinator.sh/gpu-memory-ratio":"50"},"id":"GPU-0"}]}'
-    }
-    assert placed.parts == {0: (Part("GPU-0", 11520, 50),)}
+    placed, _ = koords.place(manifest)
     assert (placed.node, placed.score, placed.failed) == ("n1", 100.0, {})
-    assert koords.debits() == {"shared": 1, "core": 50, "ratio": 50, "memory": 12079595520, "gpu": 50}
+    assert placed.annotations.keys() == {ALLOCATED}
+    assert json.loads(placed.annotations[ALLOCATED]) == {"gpu": entries}
+    assert placed.parts == {0: tuple(parts)}
+    assert koords.debits() == debits
 
 
 def test_1_with_ten_percent_in_use_the_other_card_is_taken() -> None:
     assert a10s().busy(0, ratio=10).minors(seed_pod()) == [1]
 
 
-def test_2_the_shorthand_is_spelt_out() -> None:
-    done = a10s().admit(pod_with_limits(gpu=50))
-    assert done.limits() == done.requests() == named(shared="1", core="50", ratio="50")
-    assert done.scheduler == "koord-scheduler"
-    assert [text.partition(" ")[0] for text in done.warnings] == ["[koordinator/isolation]"]
-
-
-def test_2_two_whole_cards() -> None:
-    koords = a10s()
-    assert koords.admit(pod_with_limits(gpu=200)).limits() == named(shared="2", core="200", ratio="200")
-    placed, _ = koords.place(pod_with_limits(gpu=200))
-    assert placed.parts == {0: (Part("GPU-0", 23040, 100), Part("GPU-1", 23040, 100))}
-
-
 def test_2_two_whole_cards_are_refused_where_one_is_in_use() -> None:
     why = a10s().busy(1, core=50).failure(pod_with_limits(gpu=200))
     assert why == "1/2 AllocatedCardsInsufficientRequest, 1/2 CardInsufficientCore"
-
-
-def test_3_two_shared_cards_have_half_of_it_each() -> None:
-    koords = a10s()
-    placed, _ = koords.place(pod_with_limits(shared=2, core=100, ratio=100, labels=ISOLATED))
-    assert placed.parts == {0: (Part("GPU-0", 11520, 50), Part("GPU-1", 11520, 50))}
-    assert json.loads(placed.annotations[ALLOCATED])["gpu"] == [
-        share(minor, core="50", memory="11520Mi", ratio="50", id=f"GPU-{minor}") for minor in (0, 1)
-    ]
-    assert koords.debits() == {"shared": 2, "core": 100, "ratio": 100, "memory": 24159191040, "gpu": 100}
-
-
-def test_4_memory_without_cores() -> None:
-    koords = a10s()
-    placed, _ = koords.place(pod_with_limits(shared=1, memory="8Gi", labels=ISOLATED))
-    assert json.loads(placed.annotations[ALLOCATED])["gpu"] == [share(0, memory="8Gi", ratio="35", id="GPU-0")]
-    assert koords.debits() == {"shared": 1, "ratio": 35, "memory": 8589934592, "gpu": 35}
-
-
-def test_5_the_label_as_older_documents_have_it() -> None:
-    written = pod_with_limits(ratio=50, labels={ISOLATION: "hami-core"})
-    done = a10s().admit(written)
-    assert done.labels == ISOLATED
-    assert Koords().node("n1", card(0), labels={}).failure(written) == "1/1 ModeNotFit"
 
 
 def test_7_what_koordinator_wrote_is_the_debit() -> None:
@@ -220,19 +205,14 @@ def test_10_1_a_pod_that_waits_is_charged_the_least_it_can_get(asked: JSON, char
 
 
 @pytest.mark.parametrize(
-    ("asked", "charge"),
+    "koords",
     [
-        ({"ratio": 50}, {"shared": 1, "ratio": 50, "gpu": 50}),
-        ({"memory": "8Gi"}, {"shared": 1, "memory": 8 * GIB}),
+        Koords().node("n1"),
+        Koords().node("n1", card(0, health=False)),
+        Koords().node("n1", card(0)).node("n3", card(0, None)),  # it hides its memory, so it could be any
     ],
 )
-def test_10_1_no_card_is_known(asked: JSON, charge: JSON) -> None:
-    assert Koords().node("n1").waiting(pod_with_limits(**asked)) == charge
-    assert Koords().node("n1", card(0, health=False)).waiting(pod_with_limits(**asked)) == charge
-
-
-def test_10_1_a_card_that_hides_its_memory_could_be_any() -> None:
-    koords = mixed_fleet().node("n3", card(0, None))
+def test_10_1_no_card_is_known(koords: Koords) -> None:
     assert koords.waiting(pod_with_limits(ratio=50)) == {"shared": 1, "ratio": 50, "gpu": 50}
     assert koords.waiting(pod_with_limits(memory="8Gi")) == {"shared": 1, "memory": 8 * GIB}
 
