@@ -155,11 +155,6 @@ class Koords(SchedulersEnv):
         self.bind(pod_with_limits(name or f"busy-{node}-{minor}"), node, json.dumps({"gpu": [entry]}))
         return self
 
-    def predicted(self, manifest: JSON) -> Prediction:
-        found = self.predict(manifest)
-        assert isinstance(found, Prediction), found
-        return found
-
     def minors(self, manifest: JSON) -> list[int]:
         """The cards a pod is predicted to get, by minor, in the annotation's order."""
         return [entry["minor"] for entry in json.loads(self.predicted(manifest).annotations[ALLOCATED])["gpu"]]

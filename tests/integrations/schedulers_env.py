@@ -119,14 +119,19 @@ class SchedulersEnv:
         pod = Pod.from_object(manifest)
         return self.foreign(pod).predict(pod, self.state, self.now)
 
+    def predicted(self, manifest: JSON) -> Prediction:
+        """The same of a pod that is placed somewhere."""
+        found = self.predict(manifest)
+        assert isinstance(found, Prediction), found
+        return found
+
     def place(self, manifest: JSON, *, admit: bool = True) -> tuple[Prediction, Mapping[str, int]]:
         """Admit a pod, let its scheduler place it, and keep it there: the prediction and the debits."""
         if admit:
             admitted = self.admit(manifest)
             assert not admitted.message, admitted.message
             manifest = admitted.manifest
-        predicted = self.predict(manifest)
-        assert isinstance(predicted, Prediction), predicted.failed
+        predicted = self.predicted(manifest)
         bound = self.keep(manifest, predicted.node, predicted.annotations)
         return predicted, charge_of(bound, self.vendors, self.state, self.now).amounts
 

@@ -7,7 +7,7 @@ import json
 import pytest
 from builders import container
 
-from hami_webhook.devices.foreign_scheduler import NoNode, Part, Prediction
+from hami_webhook.devices.foreign_scheduler import NoNode, Part
 from hami_webhook.integrations.koordinator.allocation_annotation import Used
 from hami_webhook.integrations.koordinator.device_object import KoordinatorCard
 from hami_webhook.integrations.koordinator.prediction import KoordinatorConstraints, Load, score
@@ -97,8 +97,7 @@ def test_7_2_all_cards_are_counted_healthy_or_not(count: int, text: str) -> None
 
 def test_7_2_a_node_without_a_device_has_no_cards() -> None:
     koords = Koords().node("bare", labels={}).node("n1", card(0))
-    found = koords.predict(pod_with_limits(**HALF))
-    assert isinstance(found, Prediction)
+    found = koords.predicted(pod_with_limits(**HALF))
     assert (found.node, found.failed) == ("n1", {"bare": "NodeInsufficientDevice"})
     koords.state.remove_device("n1")
     assert koords.failed(pod_with_limits(**HALF))["n1"] == "NodeInsufficientDevice"
@@ -196,19 +195,16 @@ def test_8_the_best_node_has_a_hundred_points(scoring: str, node: str) -> None:
     koords.busy(0, node="a", ratio=10).busy(1, node="a", ratio=100).busy(0, node="b", ratio=40).busy(
         1, node="b", ratio=100
     )
-    found = koords.predict(pod_with_limits(**HALF))
-    assert isinstance(found, Prediction)
+    found = koords.predicted(pod_with_limits(**HALF))
     assert (found.node, found.score, found.failed) == (node, 100.0, {})
 
 
 def test_8_a_node_without_any_points() -> None:
     koords = a10s(1)
-    found = koords.predict(pod_with_limits(memory="23040Mi", labels=ISOLATED))
-    assert isinstance(found, Prediction)
+    found = koords.predicted(pod_with_limits(memory="23040Mi", labels=ISOLATED))
     assert found.score == 100.0  # (100 + 0) / 2, scaled
     koords = Koords().node("n1", card(0, ratio=None))
-    found = koords.predict(pod_with_limits(memory="23040Mi", labels=ISOLATED))
-    assert isinstance(found, Prediction)
+    found = koords.predicted(pod_with_limits(memory="23040Mi", labels=ISOLATED))
     assert found.score == 0.0
 
 
@@ -219,15 +215,13 @@ def test_9_the_cards_are_listed_under_the_first_container_that_asks() -> None:
     made = pod_with_limits(
         "p", container("web"), box("a", ratio=20), box("b", ratio=40), init=[container("i")], labels=ISOLATED
     )
-    found = a10s().predict(made)
-    assert isinstance(found, Prediction)
+    found = a10s().predicted(made)
     assert found.parts == {2: (Part("GPU-0", 6912, 0), Part("GPU-1", 6912, 0))}
 
 
 def test_9_a_card_without_an_id_goes_by_its_minor() -> None:
     nameless = {**card(7), "id": ""}
-    found = Koords().node("n1", nameless).predict(pod_with_limits(ratio=33, core=10, labels=ISOLATED))
-    assert isinstance(found, Prediction)
+    found = Koords().node("n1", nameless).predicted(pod_with_limits(ratio=33, core=10, labels=ISOLATED))
     assert found.parts == {0: (Part("minor-7", 7603, 10),)}  # 7603.2 MiB
     assert json.loads(found.annotations[ALLOCATED]) == {
         "gpu": [share(7, core="10", memory=str(23040 * 2**20 * 33 // 100), ratio="33")]

