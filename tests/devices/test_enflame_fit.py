@@ -68,9 +68,7 @@ def test_shared_containers_of_a_pod_are_on_one_card_too() -> None:
 def test_none_of_the_forms_adds_to_the_node_score() -> None:
     env = FitEnv([drs_node("n", 1, capacity={R.GCU: 1})])
     for incoming in (slices(1), pod(**{R.GCU: 1})):
-        placed = env.place(incoming, keep=False)
-        assert isinstance(placed, Placed)
-        assert placed.score == 0
+        assert env.placed(incoming, keep=False).score == 0
 
 
 # 9: what is read back

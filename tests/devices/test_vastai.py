@@ -184,12 +184,6 @@ def test_a_request_is_the_count_alone() -> None:
 # C4
 
 
-def test_too_few_pass_in_die_mode() -> None:
-    assert chosen(with_used(THREE_DIES, "d0"), with_limits(3)) == (
-        "1/3 CardTimeSlicingExhausted, 2/3 AllocatedCardsInsufficientRequest"
-    )
-
-
 def test_mutex_counts_what_the_pods_other_container_took() -> None:
     two = pod("p", container("a", **{COUNT: 1}), container("b", **{COUNT: 1}), annotations=MUTEX)
     assert chosen(FitEnv([THREE_DIES]), two) == "d2 | d1"
@@ -222,8 +216,7 @@ def test_an_unhealthy_die_in_use_closes_its_card_to_mutex() -> None:
 def test_a_nodes_score(on: Node, containers: Sequence[int], score: float) -> None:
     apps = [container(f"c{at}", **{COUNT: count}) for at, count in enumerate(containers)]
     for policy, sign in (("binpack", 1), ("spread", -1)):
-        placed = FitEnv([on]).place(pod("p", *apps, container("cpu"), annotations={NODE_POLICY: policy}))
-        assert isinstance(placed, Placed)
+        placed = FitEnv([on]).placed(pod("p", *apps, container("cpu"), annotations={NODE_POLICY: policy}))
         assert placed.score == pytest.approx(sign * score)
 
 
@@ -235,9 +228,7 @@ def test_difference_a_device_with_an_aic_and_no_strategy_is_scored_as_a_die() ->
 def test_the_base_score_is_slots_only_and_0_without_memory() -> None:
     for memory, score in ((16384, 10 / 3), (0, 0.0)):
         env = with_used(vastai(*(card(f"c{i}", devmem=memory) for i in range(3))), "c0")
-        placed = env.place(with_limits(1))
-        assert isinstance(placed, Placed)
-        assert placed.score == pytest.approx(score)
+        assert env.placed(with_limits(1)).score == pytest.approx(score)
 
 
 # C6

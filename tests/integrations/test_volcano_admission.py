@@ -78,24 +78,6 @@ def test_an_init_container_may_name_nothing() -> None:
 # 5.2: values
 
 
-@pytest.mark.parametrize(
-    ("limits", "after"),
-    [
-        ({NUMBER: 0, MEMORY: 5, PERCENTAGE: 5, CORES: 5}, {}),
-        ({NUMBER: 1, MEMORY: 0}, {NUMBER: "1"}),
-        ({NUMBER: 1, PERCENTAGE: 0, CORES: 0}, {NUMBER: "1", CORES: "0"}),
-        ({MEMORY: 7}, {MEMORY: "7", NUMBER: "1"}),  # example 3
-        ({CORES: 7}, {CORES: "7", NUMBER: "1"}),
-        ({CORES: 0}, {CORES: "0"}),
-        ({MEMORY: 0}, {}),
-        ({PERCENTAGE: 50}, {MEMORY: "8192", NUMBER: "1"}),
-        ({NUMBER: "2", MEMORY: "2k"}, {NUMBER: "2", MEMORY: "2k"}),
-    ],
-)
-def test_zeros_go_and_a_count_comes(limits: JSON, after: JSON) -> None:
-    assert SchedulersEnv(T4S).admit(pod("p", container(**limits))).limits() == after
-
-
 def test_requests_are_completed_where_they_name_something() -> None:
     made = vgpu(memory=5, requests={MEMORY: 5})
     admitted = SchedulersEnv(T4S).admit(pod("p", made))
@@ -142,6 +124,15 @@ def test_memory_is_explained_in_the_unit_of_the_configuration(section: str, word
 @pytest.mark.parametrize(
     ("section", "limits", "after"),
     [
+        ("", {NUMBER: 0, MEMORY: 5, PERCENTAGE: 5, CORES: 5}, {}),
+        ("", {NUMBER: 1, MEMORY: 0}, {NUMBER: "1"}),
+        ("", {NUMBER: 1, PERCENTAGE: 0, CORES: 0}, {NUMBER: "1", CORES: "0"}),
+        ("", {MEMORY: 7}, {MEMORY: "7", NUMBER: "1"}),  # example 3
+        ("", {CORES: 7}, {CORES: "7", NUMBER: "1"}),
+        ("", {CORES: 0}, {CORES: "0"}),
+        ("", {MEMORY: 0}, {}),
+        ("", {PERCENTAGE: 50}, {MEMORY: "8192", NUMBER: "1"}),
+        ("", {NUMBER: "2", MEMORY: "2k"}, {NUMBER: "2", MEMORY: "2k"}),
         ("defaultMemory: 100", {NUMBER: 1}, {NUMBER: "1", MEMORY: "100"}),
         ("defaultMemory: 100", {NUMBER: 1, MEMORY: 0}, {NUMBER: "1", MEMORY: "100"}),
         ("defaultMemory: 100, expandPercentage: false", {NUMBER: 1, PERCENTAGE: 5}, {NUMBER: "1", PERCENTAGE: "5"}),
@@ -152,7 +143,7 @@ def test_memory_is_explained_in_the_unit_of_the_configuration(section: str, word
         ("defaultMemory: 100", {NUMBER: 0}, {}),
     ],
 )
-def test_defaults_fill_what_is_open(section: str, limits: JSON, after: JSON) -> None:
+def test_zeros_go_and_counts_and_defaults_come(section: str, limits: JSON, after: JSON) -> None:
     assert with_section(section).admit(pod("p", container(**limits))).limits() == after
 
 
