@@ -9,7 +9,20 @@ from typing import Any
 import pytest
 from builders import container, read_node
 
-from .enflame import ALLOCATED, WHOLE, R, T, drs_capacity, drs_card, drs_node, share, shared_node, slices, went
+from .enflame import (
+    ALLOCATED,
+    WHOLE,
+    R,
+    T,
+    both_node,
+    drs_capacity,
+    drs_card,
+    drs_node,
+    share,
+    shared_node,
+    slices,
+    went,
+)
 from .fit_env import CHART, JSON, NOW, FitEnv, configured, pod
 
 CAPACITY = "enflame.com/gcu-drs-capacity"
@@ -203,13 +216,8 @@ def test_the_table_of_profiles(profiles: dict[str, object], slices_: int, memory
 
 
 def test_only_cards_of_the_wanted_form_are_counted() -> None:
-    env = FitEnv(
-        [
-            read_node(
-                "n", capacity={R.GCU: 3, R.COUNT: 2, R.SHARED_GCU: 12}, **{CAPACITY: drs_capacity(drs_card(5, "9"))}
-            )
-        ]
-    )
+    capacity = {R.GCU: 3, R.COUNT: 2, R.SHARED_GCU: 12}
+    env = FitEnv([read_node("n", capacity=capacity, **{CAPACITY: drs_capacity(drs_card(5, "9"))})])
     env.place(slices(6, "full"))
     assert went(env, slices(1)) == "1/1 CardTimeSlicingExhausted"
     assert went(env, share(100, count=3)) == "NodeInsufficientDevice"
@@ -251,9 +259,7 @@ def test_what_is_denied(amounts: dict[str, object], message: str) -> None:
 
 def test_a_pod_is_shared_or_drs() -> None:
     both = pod("p", container("a", **{R.VGCU: 1, R.PERCENT: 25}), container("b", **{R.SLICES: 1}))
-    env = FitEnv(
-        [read_node("n", capacity={R.COUNT: 2, R.SHARED_GCU: 8}, **{CAPACITY: drs_capacity(drs_card(0), drs_card(1))})]
-    )
+    env = FitEnv([both_node("n", 2)])
     assert "can't be in one pod" in env.admit(both).message
     assert went(env, both, admit=False) == "1/2 ModeNotFit"
 

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 
 import pytest
 from builders import container, node, read_node
 
-from hami_webhook.cluster.api import Kind
-from hami_webhook.cluster.memory import MemoryCluster
 from hami_webhook.devices.lock_annotations import COMMON_LOCK
 from hami_webhook.devices.model import (
     FixedMemory,
@@ -17,12 +14,11 @@ from hami_webhook.devices.model import (
     Request,
 )
 from hami_webhook.devices.vendors.hygon import Hygon
-from hami_webhook.kube.objects import Node, Pod
-from hami_webhook.scheduling.cluster_cache import ClusterCache
-from hami_webhook.scheduling.framework import Handle
-from hami_webhook.scheduling.placer import Placer, Unschedulable
+from hami_webhook.kube.objects import Pod
+from hami_webhook.scheduling.fit import read_pod_request
+from hami_webhook.scheduling.scoring import hints
 
-from .fit_env import CHART, JSON, NOW, FitEnv, Names, Placed, configured, pod
+from .fit_env import CHART, JSON, FitEnv, Names, Placed, configured, pod
 from .simulated_quota import amounts, run
 
 COUNT, MEM, CORES = "hygon.com/dcunum", "hygon.com/dcumem", "hygon.com/dcucores"
@@ -329,21 +325,11 @@ def test_quota_in_units_of_the_factor() -> None:
 
 
 def test_where_no_node_registers_dcus_the_owner_is_told_which_plugin_would() -> None:
-    async def reported(register: str) -> list[str]:
-        cluster, state = MemoryCluster(lambda: NOW), ClusterCache(CHART)
-        notes: JSON = {REGISTER: register} if register else {}
-        state.set_node(Node.from_object(node("n1", capacity={"hygon.com/dcu": 8}, **notes)), NOW)
-        await cluster.ensure_namespace("default")
-        stored = await cluster.create(Kind.PODS, with_limits("p", 3))
-        placer = Placer(Handle(cluster, state, CHART, lambda: NOW))
-        assert isinstance(await placer.place(Pod.from_object(stored)), Unschedulable)
-        assert placer.events is not None
-        await placer.events.flush()
-        return [event.note.message for event in cluster.events]
-
-    hint = (
+    request = read_pod_request(Pod.from_object(with_limits("p", 3)), CHART, "spread")
+    assert request is not None
+    bare = FitEnv([read_node("n1", capacity={"hygon.com/dcu": 8})])
+    assert hints({}, request, bare.state.views(), CHART, bare.state) == [
         "no live node registers DCUs in hami.io/node-dcu-register; HAMi's own DCU device plugin writes it, Hygon's, "
         "which offers hygon.com/dcu, does not"
-    )
-    assert asyncio.run(reported("")) == ["no available node, 1 nodes do not meet", hint]
-    assert hint not in asyncio.run(reported(A + B))
+    ]
+    assert hints({}, request, env().state.views(), CHART, env().state) == []
