@@ -53,10 +53,11 @@ def shared_node(name: str = "node1", cards: int = 2, f: int = 4, health: str | N
     return read_node(name, capacity={R.COUNT: cards, R.SHARED_GCU: cards * f, **more}, **notes)
 
 
-def both_node(name: str = "n1", cards: int = 1, f: int = 4) -> Node:
-    """A node whose cards may be shared, in f slices, or partitioned."""
-    text = drs_capacity(*map(drs_card, range(cards)))
-    return read_node(name, capacity={R.COUNT: cards, R.SHARED_GCU: cards * f}, **{"enflame.com/gcu-drs-capacity": text})
+def both_node(name: str = "n1", cards: int = 1, f: int = 4, *drs: JSON, **capacity: Any) -> Node:
+    """A node whose cards may be shared, in f slices, or partitioned: into the `drs` cards, if these are given."""
+    text = drs_capacity(*(drs or map(drs_card, range(cards))))
+    amounts = {R.COUNT: cards, R.SHARED_GCU: cards * f, **capacity}
+    return read_node(name, capacity=amounts, **{"enflame.com/gcu-drs-capacity": text})
 
 
 def slices(number: int, name: str = "p", **annotations: str) -> JSON:

@@ -61,6 +61,7 @@ def test_without_drs_its_other_names_mean_nothing_beside_vgcu() -> None:
 
 def test_scheduler_owned_annotations_are_all_that_a_placement_needs() -> None:
     assert [CHART[key].lock for key in ENFLAME] == [None] * 3
+    assert not CHART["GCU"].keys.lists  # nobody chooses whole cards
     assert set(CHART["GCU"].keys.owned) == {WHOLE, "hami.io/enflame-gcu-devices-to-allocate"}
     stamps = (
         "gcu-assigned",
@@ -112,6 +113,7 @@ def test_slices_of_a_shared_card(count: int, shared: int, f: int | None) -> None
         ('{"0":"0","1":"6"}', [False, True]),
         ('{"0":6,"2":6}', [True, True]),
         ('{"0":6,"-1":6}', [True, True]),
+        ('{"0":6,"x":6}', [True, True]),
         ("broken", [True, True]),
         ("null", [True, True]),
     ],
@@ -216,8 +218,7 @@ def test_the_table_of_profiles(profiles: dict[str, object], slices_: int, memory
 
 
 def test_only_cards_of_the_wanted_form_are_counted() -> None:
-    capacity = {R.GCU: 3, R.COUNT: 2, R.SHARED_GCU: 12}
-    env = FitEnv([read_node("n", capacity=capacity, **{CAPACITY: drs_capacity(drs_card(5, "9"))})])
+    env = FitEnv([both_node("n", 2, 6, drs_card(5, "9"), **{R.GCU: 3})])
     env.place(slices(6, "full"))
     assert went(env, slices(1)) == "1/1 CardTimeSlicingExhausted"
     assert went(env, share(100, count=3)) == "NodeInsufficientDevice"

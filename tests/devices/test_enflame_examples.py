@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from builders import container, read_node
 
-from .enflame import ALLOCATED, WHOLE, R, both_node, drs_capacity, drs_card, drs_node, share, shared_node, slices, went
+from .enflame import ALLOCATED, WHOLE, R, both_node, drs_card, drs_node, share, shared_node, slices, went
 from .fit_env import NOW, FitEnv, pod
 
 POLICY = "hami.io/gpu-scheduler-policy"
@@ -200,14 +200,7 @@ def test_12_a_card_is_in_one_mode() -> None:
 
 
 def test_12_the_minor_tells_which_silicon_a_drs_card_is() -> None:
-    text = drs_capacity(drs_card(0, minor="1"), drs_card(1, minor="0"))
-    env = FitEnv(
-        [
-            read_node(
-                "n1", capacity={"enflame.com/gcu-count": 2, R.SHARED_GCU: 8}, **{"enflame.com/gcu-drs-capacity": text}
-            )
-        ]
-    )
+    env = FitEnv([both_node("n1", 2, 4, drs_card(0, minor="1"), drs_card(1, minor="0"))])
     placed = env.placed(slices(3))
     assert placed.annotations["enflame.com/gcu-assigned-index"] == "1"
     assert placed.annotations["enflame.com/gcu-assigned-id"] == "1"

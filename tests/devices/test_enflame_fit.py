@@ -10,7 +10,7 @@ from hami_webhook.devices.keys import Dimension, QuotaKey
 from hami_webhook.kube.objects import Pod
 from hami_webhook.quota.pricing import charge_of, waiting_charge
 
-from .enflame import ALLOCATED, R, T, drs_capacity, drs_card, drs_node, share, shared_node, slices, went
+from .enflame import ALLOCATED, R, T, both_node, drs_capacity, drs_card, drs_node, share, shared_node, slices, went
 from .fit_env import CHART, JSON, NOW, FitEnv, Placed, pod
 
 CAPACITY = "enflame.com/gcu-drs-capacity"
@@ -95,7 +95,7 @@ def test_the_size_is_counted_anew_when_the_table_becomes_known_or_changes() -> N
 
 
 def test_a_card_that_is_held_but_no_longer_registered_keeps_its_mode() -> None:
-    env = FitEnv([read_node("n", capacity={R.COUNT: 1, R.SHARED_GCU: 4}, **{CAPACITY: drs_capacity(drs_card(0))})])
+    env = FitEnv([both_node("n")])
     env.place(slices(1, "drs"))
     env.state.set_node(shared_node("n", 1, 4), NOW)
     assert went(env, share(25)) == "1/1 ModeNotFit"
@@ -176,6 +176,7 @@ def test_the_waiting_charge_is_what_placement_will_debit(incoming: JSON, debit: 
     ("incoming", "nowhere", "differing"),
     [
         (pod(**{R.MEMORY: 6144}), drs_debit(1, 6144, 0), drs_debit(1, 6144, 0)),
+        (pod(**{R.MEMORY: "7Gi"}), drs_debit(1, 7168, 0), drs_debit(1, 7168, 0)),
         (pod(**{R.MEMORY: 5000, R.CORE: 40}), drs_debit(1, 5000, 40), drs_debit(1, 5000, 40)),
         (pod(**{R.MEMORY: 20}), drs_debit(1, 1, 0), drs_debit(1, 20480, 0)),
         (pod(**{R.CORE: 40}), drs_debit(1, 1, 40), drs_debit(1, 20480, 40)),

@@ -15,10 +15,8 @@ from hami_webhook.devices.vendors.enflame.profiles import Wanted, read_capacity
 from hami_webhook.devices.vendors.enflame.shared import rounded, slices_for
 from hami_webhook.kube.quantity import Quantity
 
-from .enflame import ALLOCATED, R, drs_capacity, drs_card, drs_node, share, slices
+from .enflame import ALLOCATED, R, both_node, drs_capacity, drs_card, drs_node, share, slices
 from .fit_env import FitEnv, Placed, pod
-
-DRS_CAPACITY = "enflame.com/gcu-drs-capacity"
 
 
 @pytest.mark.parametrize("f", range(1, 101))
@@ -141,8 +139,7 @@ partitions = st.lists(st.builds(lambda size: {R.SLICES: size}, sizes), min_size=
 def test_a_card_is_in_one_mode_and_serves_all_of_a_pod(
     minors: list[int], f: int, coming: list[list[dict[str, int]]]
 ) -> None:
-    text = drs_capacity(*(drs_card(index, str(minor)) for index, minor in enumerate(minors)))
-    env = FitEnv([read_node("n", capacity={R.COUNT: 3, R.SHARED_GCU: 3 * f}, **{DRS_CAPACITY: text})])
+    env = FitEnv([both_node("n", 3, f, *(drs_card(index, str(minor)) for index, minor in enumerate(minors)))])
     for number, amounts in enumerate(coming):
         placed = env.place(pod(f"p{number}", *(container(f"c{n}", **each) for n, each in enumerate(amounts))))
         if isinstance(placed, Placed):
