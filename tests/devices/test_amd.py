@@ -95,20 +95,6 @@ def test_health_follows_the_capacity() -> None:
 # A4
 
 
-@pytest.mark.parametrize(
-    ("notes", "answer"),
-    [
-        ({"amd.com/use-gputype": "mi300x, MI250"}, f"G1,{MODEL},5,3:;"),
-        ({"amd.com/nouse-gputype": "instinct"}, "2/2 CardTypeMismatch"),
-        ({"amd.com/use-gpu-uuid": "G0"}, f"G0,{MODEL},5,3:;"),
-        ({"amd.com/nouse-gpu-uuid": "G1"}, f"G0,{MODEL},5,3:;"),
-        ({"amd.com/use-gpuuuid": "G0"}, f"G1,{MODEL},5,3:;"),  # no key of AMD's
-    ],
-)
-def test_lists(notes: dict[str, str], answer: str) -> None:
-    assert record(FitEnv([BOTH]), with_limits(1, 5, 1, **notes)) == answer
-
-
 def test_a_list_of_commas_leaves_no_card_for_the_waiting_charge_to_go_by() -> None:
     env = FitEnv([BOTH])
     assert env.waiting(with_limits(**{"amd.com/use-gputype": "MI3"}))[f"limits.{MEM}"] == 196288

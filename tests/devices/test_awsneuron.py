@@ -11,7 +11,6 @@ from builders import container, read_node
 from hami_webhook.admission.denial import Denied
 from hami_webhook.admission.requests import RequestCache
 from hami_webhook.devices.debit import Debit
-from hami_webhook.devices.keys import Dimension, QuotaKey
 from hami_webhook.devices.model import RegistrationError
 from hami_webhook.devices.placement_annotations import read_placed
 from hami_webhook.devices.registration import MOST_CARDS
@@ -51,12 +50,6 @@ def request(ask: JSON) -> NeuronRequest:
 
 
 # 2: configuration
-
-
-def test_the_charts_names_and_keys() -> None:
-    assert VENDOR.resource_names == (DEVICES, CORES)
-    assert VENDOR.quota_keys() == (QuotaKey(DEVICES_KEY, Dimension.COUNT), QuotaKey(CORES_KEY, Dimension.CORES))
-    assert (VENDOR.lock, VENDOR.keys.to_allocate) == (None, "")
 
 
 def test_the_configured_names_count() -> None:

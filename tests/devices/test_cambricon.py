@@ -8,11 +8,7 @@ import pytest
 from builders import container, node, read_node
 
 from hami_webhook.devices.lock_annotations import COMMON_LOCK, NodeLock
-from hami_webhook.devices.model import (
-    AllocatedDevice,
-    Allocation,
-    DeviceShare,
-)
+from hami_webhook.devices.model import AllocatedDevice, Allocation, DeviceShare
 
 from .fit_env import CHART, JSON, NOW, FitEnv, Names, Placed, configured, pod
 from .simulated_quota import amounts, run
@@ -33,22 +29,6 @@ def capacity(cores: object, memory: object) -> JSON:
 
 
 # 2: configuration
-
-
-def test_the_data_sheet() -> None:
-    assert MLU.resource_names == (COUNT, MEM, CORES)
-    assert [(key.name, key.factor) for key in MLU.quota_keys()] == [
-        (f"limits.{COUNT}", 1),
-        (f"limits.{MEM}", 256),
-        (f"limits.{CORES}", 1),
-    ]
-    assert set(MLU.keys.owned) == {
-        ALLOCATED,
-        "hami.io/cambricon-mlu-devices-to-allocate",
-        "CAMBRICON_DSMLU_ASSIGHED",
-        "CAMBRICON_DSMLU_ASSIGNED",
-        PROFILE,
-    }
 
 
 def test_the_lock_is_the_plugins_own_of_two_minutes() -> None:

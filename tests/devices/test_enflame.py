@@ -59,20 +59,6 @@ def test_without_drs_its_other_names_mean_nothing_beside_vgcu() -> None:
     assert went(FitEnv([shared_node()], vendors), pod(**{R.VGCU: 1, R.MEMORY: 5})) == "node1-enflame-1,Enflame,100,0:;"
 
 
-def test_scheduler_owned_annotations_are_all_that_a_placement_needs() -> None:
-    assert [CHART[key].lock for key in ENFLAME] == [None] * 3
-    assert not CHART["GCU"].keys.lists  # nobody chooses whole cards
-    assert set(CHART["GCU"].keys.owned) == {WHOLE, "hami.io/enflame-gcu-devices-to-allocate"}
-    stamps = (
-        "gcu-assigned",
-        *(f"gcu-assigned-{what}" for what in ("time", "id", "index", "minor")),
-        "gcu-request-size",
-    )
-    for key in ("Enflame", "Enflame-DRS"):
-        owned = {ALLOCATED, "assigned-containers", *(f"enflame.com/{stamp}" for stamp in stamps)}
-        assert set(CHART[key].keys.owned) == owned
-
-
 # 3: node side
 
 

@@ -6,7 +6,6 @@ import pytest
 from builders import container, read_node
 
 from hami_webhook.devices.codecs import DeviceEntry
-from hami_webhook.devices.keys import Dimension, QuotaKey
 from hami_webhook.kube.objects import Pod
 from hami_webhook.quota.pricing import charge_of, waiting_charge
 
@@ -126,19 +125,6 @@ def test_an_annotation_nobody_can_read_is_told_of_once() -> None:
 # 10: quota
 
 OTHER = drs_node("node-b", profiles={"1g.6gb": "0", "4g.24gb": "1", "8g.48gb": "2"})
-
-
-def test_managed_keys() -> None:
-    assert CHART["GCU"].quota_keys() == (QuotaKey(f"limits.{R.GCU}", Dimension.COUNT),)
-    assert CHART["Enflame"].quota_keys() == (
-        QuotaKey(f"limits.{R.VGCU}", Dimension.COUNT),
-        QuotaKey(f"limits.{R.PERCENT}", Dimension.MEMORY),
-    )
-    assert CHART["Enflame-DRS"].quota_keys() == (
-        QuotaKey(f"limits.{R.SLICES}", Dimension.COUNT),
-        QuotaKey(f"limits.{R.MEMORY}", Dimension.MEMORY, 1, binary_is_bytes=True),
-        QuotaKey(f"limits.{R.CORE}", Dimension.CORES),
-    )
 
 
 def drs_debit(count: int, memory: int, cores: int) -> dict[str, int]:

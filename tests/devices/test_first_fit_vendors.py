@@ -16,16 +16,7 @@ from hypothesis import strategies as st
 from hami_webhook.admission.pods import normalise
 from hami_webhook.devices.codecs import DeviceEntry
 from hami_webhook.devices.device_lister import NO_DEVICES
-from hami_webhook.devices.model import (
-    Device,
-    FixedMemory,
-    Inventory,
-    NodeView,
-    Request,
-    ShareOfCard,
-    Usage,
-    WholeCard,
-)
+from hami_webhook.devices.model import Device, FixedMemory, Inventory, NodeView, Request, ShareOfCard, Usage, WholeCard
 from hami_webhook.devices.reasons import Rejection
 from hami_webhook.devices.registry import Vendors
 from hami_webhook.devices.vendor import Vendor

@@ -7,13 +7,7 @@ from collections.abc import Sequence
 import pytest
 from builders import container, node, read_node
 
-from hami_webhook.devices.lock_annotations import COMMON_LOCK
-from hami_webhook.devices.model import (
-    FixedMemory,
-    RegistrationError,
-    Request,
-)
-from hami_webhook.devices.vendors.hygon import Hygon
+from hami_webhook.devices.model import RegistrationError
 from hami_webhook.kube.objects import Pod
 from hami_webhook.scheduling.fit import read_pod_request
 from hami_webhook.scheduling.scoring import hints
@@ -59,13 +53,6 @@ def test_the_unit_of_memory_is_the_factor(text: str, factor: int) -> None:
 def test_the_names_are_the_charts_unless_the_file_says_otherwise() -> None:
     assert CHART["DCU"].resource_names == (COUNT, MEM, CORES)
     assert UNITS["DCU"].resource_names == ("a.b/dcu", "a.b/mem", "a.b/core")
-
-
-def test_the_data_sheet() -> None:
-    assert isinstance(DCU, Hygon)
-    assert DCU.lock is COMMON_LOCK
-    assert set(DCU.keys.owned) == {ALLOCATED, TO_ALLOCATE}
-    assert [key.name for key in DCU.quota_keys()] == [f"limits.{name}" for name in (COUNT, MEM, CORES)]
 
 
 # 3: node side
@@ -136,14 +123,6 @@ def test_what_is_hardly_meant_earns_a_warning(amounts: JSON, warnings: list[str]
     admitted = FitEnv([]).admit(incoming)
     assert admitted.warnings == warnings
     assert admitted.pod == incoming  # nothing in the container is changed
-
-
-# 6: extraction, for what is special to it; the rest is in test_first_fit_vendors.py
-
-
-def test_limits_come_before_requests_and_memory_is_in_units() -> None:
-    incoming = pod("p", container(requests={"a.b/dcu": 2, "a.b/core": 7}, **{"a.b/dcu": 1, "a.b/mem": 800}))
-    assert UNITS["DCU"].request(Pod.from_object(incoming).containers[0]) == Request(1, FixedMemory(1600), 7)
 
 
 # 7 to 14: placement

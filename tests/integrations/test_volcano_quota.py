@@ -16,18 +16,7 @@ from hami_webhook.kube.objects import Pod
 from hami_webhook.quota.pricing import Charge, charge_of, overrun, waiting_charge
 
 from .schedulers_env import SchedulersEnv
-from .volcanoes import (
-    IDS,
-    MEMORY,
-    NUMBER,
-    PERCENTAGE,
-    a40,
-    debits,
-    pod_with_limits,
-    t4,
-    vgpu,
-    volcano_node,
-)
+from .volcanoes import IDS, MEMORY, NUMBER, PERCENTAGE, a40, debits, pod_with_limits, t4, vgpu, volcano_node
 
 JSON = dict[str, Any]
 PHASE, BOUND_AT, ON = "volcano.sh/bind-phase", "volcano.sh/bind-time", "volcano.sh/vgpu-node"
