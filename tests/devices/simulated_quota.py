@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Sequence
 
-from hami_webhook.admission.pods import AdmissionRules
+from hami_webhook.admission.identities import AdmissionRules
 from hami_webhook.assembly import Options
 from hami_webhook.cluster.loading import Bundle, LoadedObject
 from hami_webhook.devices.registry import Vendors

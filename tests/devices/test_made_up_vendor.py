@@ -64,7 +64,7 @@ def cluster() -> list[JSON]:
     ]
     meta = {"name": "n1", "annotations": {"hami.io/node-acme-register": json.dumps(cards)}}
     hard = {f"limits.{name}": amount for name, amount in ((COUNT, "3"), (MEMORY, "20000"), (CORES, "150"))}
-    return [{"apiVersion": "v1", "kind": "Node", "metadata": meta}, quota(**hard)]
+    return [{"apiVersion": "v1", "kind": "Node", "metadata": meta}, quota(spec={"hard": hard})]
 
 
 def test_config_check_says_what_its_section_means(command: Simulate) -> None:

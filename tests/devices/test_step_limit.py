@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -10,6 +12,8 @@ from hami_webhook.devices.step_limit import FIT_STEPS, OutOfSteps, StepLimit
 from hami_webhook.devices.topology import best_combination, pair_sum
 
 from .test_topology import brute_force, tables
+
+Admits = Callable[[Sequence[int]], bool]
 
 
 def test_steps_that_are_not_left_are_not_counted() -> None:
@@ -21,7 +25,7 @@ def test_steps_that_are_not_left_are_not_counted() -> None:
 
 
 def test_a_share_ends_its_block_and_leaves_the_rest() -> None:
-    limit, done = StepLimit(100), []
+    limit, done = StepLimit(100), list[str]()
     with limit.at_most(1 / 2):
         limit.take(20)
         with limit.at_most(1 / 2):
@@ -38,18 +42,24 @@ def test_a_share_ends_its_block_and_leaves_the_rest() -> None:
 
 
 @st.composite
-def limits(draw, scores):
+def limits(draw: st.DrawFn, scores: list[list[int]]) -> Admits | None:
     """A monotone limit on sets of the cards, or none."""
     costs = draw(st.lists(st.integers(0, 5), min_size=len(scores), max_size=len(scores)))
     most = draw(st.integers(0, 15))
-    return draw(st.sampled_from([None, lambda positions: sum(costs[p] for p in positions) <= most]))
+
+    def admits(positions: Sequence[int]) -> bool:
+        return sum(costs[p] for p in positions) <= most
+
+    return draw(st.sampled_from([None, admits]))
 
 
 @given(tables(12), st.integers(0, 20_000), st.data())
-def test_whatever_the_steps_the_answer_is_a_set_that_may_be_given(scores, steps, data) -> None:
+def test_whatever_the_steps_the_answer_is_a_set_that_may_be_given(
+    scores: list[list[int]], steps: int, data: st.DataObject
+) -> None:
     admits = data.draw(limits(scores))
     for count in range(1, len(scores) + 1):
-        found = []
+        found: list[list[int] | None] = []
         for limit in (StepLimit(steps), StepLimit(steps)):
             try:
                 found.append(best_combination(scores, count, admits, limit))
@@ -66,7 +76,7 @@ def test_whatever_the_steps_the_answer_is_a_set_that_may_be_given(scores, steps,
 
 
 @given(tables(9), st.data())
-def test_with_the_steps_of_a_node_the_answer_is_exact(scores, data) -> None:
+def test_with_the_steps_of_a_node_the_answer_is_exact(scores: list[list[int]], data: st.DataObject) -> None:
     admits = data.draw(limits(scores))
     for count in range(1, len(scores) + 1):
         limit = StepLimit(FIT_STEPS)

@@ -63,7 +63,8 @@ def within_lines(call: Callable[[], Any], most: int = MOST_LINES) -> Any:
 
 def hostile(view: NodeView, chance: random.Random) -> NodeView:
     """The node with 200 cards of each backend it has, much alike, and with random links and use."""
-    inventories, usage = {}, {}
+    inventories: dict[str, Inventory] = {}
+    usage: dict[tuple[str, str], Usage] = {}
     for key, inventory in view.inventories.items():
         kinds = inventory.devices
         cards = tuple(
@@ -126,7 +127,7 @@ def test_every_search_is_bounded(family: str, policy: str) -> None:
             for count in (2, 8, 100):
                 tried += 1
                 asked = larger(request, count)
-                result = within_lines(lambda on=many, asked=asked: fit_pod(on, asked, CHART, None))
+                result = within_lines(lambda: fit_pod(many, asked, CHART, None))  # noqa: B023  called at once
                 assert isinstance(result, NodeFit | Rejection)
     assert tried
 
@@ -168,7 +169,7 @@ def test_required_links_are_found_beyond_the_bound_and_never_only_said(count: in
     request = read_pod_request(asked, vendors(), "spread")
     assert request is not None
     for facts in (ONE_GROUP, NEARLY_LINKED):
-        found = within_lines(lambda facts=facts: fit_pod(node_of(facts), request, vendors(), None))
+        found = within_lines(lambda: fit_pod(node_of(facts), request, vendors(), None))  # noqa: B023  called at once
         assert isinstance(found, NodeFit)
         uuids = [device.uuid for device in found.rows[0]["NVIDIA"].devices]
         assert all(facts.scores[x][y] >= 100 for x, y in combinations(uuids, 2))
