@@ -24,7 +24,7 @@ group() {
 case "${1:-runtime}" in
 runtime)
     echo "setup: installing the program and its libraries" >&2
-    $PIP -e .
+    $PIP -e ".[all]"
     ;;
 dev)
     echo "setup: installing the test tools and linters" >&2

@@ -13,11 +13,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import uvloop
-from rich.markup import escape
-from rich.table import Table
 
 from hami_webhook import __version__, logs, pki, report
 from hami_webhook.assembly import Options
@@ -54,7 +52,19 @@ from hami_webhook.simulate import folders, quota_check
 from hami_webhook.simulate.manifests import SimulationFiles, pods_of, read_cluster_files, read_simulation_files
 from hami_webhook.simulate.simulation import Result, Simulation, simulation_options, start_of
 from hami_webhook.simulate.tables import show
-from hami_webhook.terminal import Parser, SafeConsole, UsageError, formatted, print_warnings, progress, run_verb
+from hami_webhook.terminal import (
+    Parser,
+    UsageError,
+    aligned,
+    formatted,
+    print_warnings,
+    progress,
+    run_verb,
+    without_control_characters,
+)
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 _UNUSABLE = (UsageError, ClusterError, ConfigError, LoadError, UnknownPod, pki.PkiError, TlsError, report.ReportError)
 
@@ -218,6 +228,15 @@ def _warn(warnings: Iterable[str]) -> None:
     print_warnings("hami-webhook", warnings)
 
 
+def _console(arguments: argparse.Namespace) -> Console | None:
+    """Where a table is printed, None for other outputs. Raises `ModuleNotFoundError` without the extra `cli`."""
+    if arguments.output != "table":
+        return None
+    from hami_webhook.console import SafeConsole
+
+    return SafeConsole(width=None if sys.stdout.isatty() else 160)
+
+
 def _serve(arguments: argparse.Namespace) -> int:
     # servers and clients are imported where they run: other verbs would take twice as long to start
     settings = resolve(arguments, os.environ)
@@ -254,6 +273,7 @@ def _serve(arguments: argparse.Namespace) -> int:
 def _simulate(arguments: argparse.Namespace) -> int:
     if [*arguments.cluster, *arguments.pods].count(STDIN) > 1:
         raise UsageError("standard input (-) can be read only once")
+    console = _console(arguments)
     vendors = enabled_vendors(_device_config(arguments.config).config)
     policies = _policies(arguments.policy_file, vendors)
     files = read_simulation_files(arguments.cluster, arguments.pods, sys.stdin.buffer)
@@ -261,8 +281,8 @@ def _simulate(arguments: argparse.Namespace) -> int:
     now = _now(arguments.now) or start_of(files.bundle)
     simulation = Simulation(vendors, _options(arguments), policies, now, preemption=arguments.preemption == "on")
     result = asyncio.run(_simulated(simulation, files))
-    if arguments.output == "table":
-        show(result, SafeConsole(width=None if sys.stdout.isatty() else 160))
+    if console is not None:
+        show(result, console)
     else:
         print(formatted(result.as_json(), arguments.output))
     failed = any(not outcome.allowed or outcome.unplaced or outcome.preempted_by for outcome in result.pods)
@@ -275,6 +295,7 @@ def _explain(arguments: argparse.Namespace) -> int:
     if [*arguments.cluster, arguments.file].count(STDIN) > 1:
         raise UsageError("standard input (-) can be read only once")
     namespace, name = _pod_name(arguments)
+    console = _console(arguments)
     vendors = enabled_vendors(_device_config(arguments.config).config)
     policies = _policies(arguments.policy_file, vendors)
     manifest = _pod_of_file(arguments.file, namespace, name) if arguments.file else None
@@ -290,8 +311,8 @@ def _explain(arguments: argparse.Namespace) -> int:
         options = replace(options, zone=None)  # handshakes are in local time, as `serve` reads them
     explainer = Explainer(Simulation(vendors, options, policies, now), options.policies, arguments.scheduler_name, now)
     result = asyncio.run(_explained(explainer, bundle, namespace or "default", name, manifest))
-    if arguments.output == "table":
-        show_explanation(result, SafeConsole(width=None if sys.stdout.isatty() else 160))
+    if console is not None:
+        show_explanation(result, console)
     else:
         print(formatted(result.as_json(), arguments.output))
     return 0
@@ -350,11 +371,12 @@ async def _simulated(simulation: Simulation, files: SimulationFiles) -> Result:
 
 
 def _report(arguments: argparse.Namespace) -> int:
+    console = _console(arguments)
     rows = report.read_hours(arguments.prometheus, arguments.since)
-    if arguments.output == "csv":
+    if console is None:
         report.write_csv(rows, sys.stdout)
     else:
-        report.show(rows, SafeConsole(width=None if sys.stdout.isatty() else 160))
+        report.show(rows, console)
     return 0
 
 
@@ -369,19 +391,13 @@ def _generate_certificates(arguments: argparse.Namespace) -> int:
 
 def _check_config(arguments: argparse.Namespace) -> int:
     loaded = read_device_config(arguments.file)
-    console = SafeConsole(width=None if sys.stdout.isatty() else 160)
     for section in describe(loaded):
-        table = Table(title=escape(f"{section.path}: {', '.join(section.backends)}"), title_justify="left")
-        for heading in ("resource", "meaning", "unit", "quota key"):
-            table.add_column(heading, overflow="fold")
-        for resource in section.resources:
-            cells = (resource.name, resource.meaning, resource.unit, resource.quota_key or "-")
-            table.add_row(*(escape(cell) for cell in cells))
-        console.print(table)
-        for note in section.notes:
-            console.print(f"  {escape(note)}")
+        rows = [(each.name, each.meaning, each.unit, each.quota_key or "-") for each in section.resources]
+        lines = [*aligned([("resource", "meaning", "unit", "quota key"), *rows]), *section.notes]
         if section.needs_flag:
-            console.print(f"  serve ignores it without {section.needs_flag}")
+            lines.append(f"serve ignores it without {section.needs_flag}")
+        title = f"{section.path}: {', '.join(section.backends)}"
+        print(without_control_characters("\n  ".join((title, *lines))))
     _warn(loaded.warnings)
     return 0
 

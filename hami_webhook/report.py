@@ -9,11 +9,10 @@ import urllib.error
 import urllib.parse
 import urllib.request
 from collections.abc import Mapping, Sequence
-from typing import IO, Any, NamedTuple
+from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
-from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
+if TYPE_CHECKING:
+    from rich.console import Console
 
 LABELS = ("namespace", "vendor", "model", "state")
 COLUMNS = (*LABELS, "card_hours", "gib_hours", "core_hours")
@@ -89,6 +88,9 @@ def write_csv(rows: Sequence[Hours], to: IO[str]) -> None:
 
 def show(rows: Sequence[Hours], console: Console) -> None:
     """The rows as a table."""
+    from rich.markup import escape
+    from rich.table import Table
+
     table = Table(*(column.replace("_", "-").upper() for column in COLUMNS), box=None, pad_edge=False)
     for column in table.columns[len(LABELS) :]:
         column.justify = "right"

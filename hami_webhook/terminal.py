@@ -10,16 +10,18 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import NoReturn
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, NoReturn
 
 import yaml
-from rich.console import Console, ConsoleOptions, RenderableType
-from rich.markup import escape
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-from rich.segment import Segment
-from rich.table import Table
 
 from hami_webhook.config import ConfigError
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+EXTRAS = {"rich": "cli", "jinja2": "ui", "pynvml": "node"}
+"""Modules that the package runs without, and the extra in pyproject.toml that installs each."""
 
 
 class Parser(argparse.ArgumentParser):
@@ -41,6 +43,15 @@ def run_verb(program: str, arguments: argparse.Namespace, unusable: tuple[type[E
         print_sentences(program, str(error).splitlines())
         if isinstance(error, ConfigError):  # a misspelt key often explains a missing one
             print_warnings(program, error.warnings)
+        return 2
+    except ModuleNotFoundError as error:
+        module = (error.name or "").partition(".")[0]
+        if module not in EXTRAS:
+            raise
+        extra = EXTRAS[module]
+        print_sentences(
+            program, [f"{module} is missing; the extra {extra} has it: pip install 'hami-webhook[{extra}]'"]
+        )
         return 2
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -77,6 +88,9 @@ class ShownTable:
 
     def printable(self) -> Table:
         """The table on a terminal."""
+        from rich.markup import escape
+        from rich.table import Table
+
         table = Table(title=escape(self.title), title_justify="left")
         for heading in self.headings:
             table.add_column(heading, overflow="fold", justify="right" if heading in self.amounts else "left")
@@ -85,12 +99,11 @@ class ShownTable:
         return table
 
 
-class SafeConsole(Console):
-    """A console that shows control characters as U+FFFD: names and annotations are anybody's text."""
-
-    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
-        for segment in super().render(renderable, options):
-            yield segment if segment.control else Segment(without_control_characters(segment.text), segment.style)
+def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Each row as a line, its cells below those of the row before."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = ("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in rows)
+    return [line.rstrip() for line in lines]
 
 
 def shows_progress() -> bool:
@@ -100,10 +113,15 @@ def shows_progress() -> bool:
 
 @contextmanager
 def progress(work: str, total: int) -> Iterator[Callable[[], None]]:
-    """Show how many of `total` parts are done where `shows_progress`; yields what to call after each."""
+    """Show how many of `total` parts are done where `shows_progress`, with rich; yields what to call after each."""
+    if not shows_progress() or find_spec("rich") is None:
+        yield lambda: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
     columns = TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
-    console = SafeConsole(stderr=True)
-    with Progress(*columns, console=console, transient=True, disable=not shows_progress()) as shown:
+    with Progress(*columns, console=Console(stderr=True), transient=True) as shown:
         task = shown.add_task(work, total=total)
         yield lambda: shown.advance(task)
 

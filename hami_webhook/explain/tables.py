@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-
-from rich.console import Console
-from rich.markup import escape
+from typing import TYPE_CHECKING
 
 from hami_webhook.explain.report import CardReport, Change, Explanation, NodeReport, PlacementReport, QuotaReport, Taken
 from hami_webhook.terminal import ShownTable
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 MOST_CHANGES = 5
 """How many changes are shown."""
@@ -16,17 +17,19 @@ MOST_CHANGES = 5
 
 def show(explanation: Explanation, console: Console) -> None:
     """Print where the pod is, node by node and card by card, and what would have to change."""
-    console.print(escape(f"{explanation.namespace}/{explanation.name} {explanation.verdict}"), highlight=False)
+    title = f"{explanation.namespace}/{explanation.name} {explanation.verdict}"
+    console.print(title, markup=False, highlight=False)
     for note in explanation.notes:
-        console.print(escape(f"  {note}"), highlight=False)
+        console.print(f"  {note}", markup=False, highlight=False)
     for table in tables_of(explanation):
         console.print(table.printable())
         if table.note:
-            console.print(escape(table.note), highlight=False)
+            console.print(table.note, markup=False, highlight=False)
     if explanation.changes:
         console.print("Any of these would change it:" if len(explanation.changes) > 1 else "This would change it:")
         for number, change in enumerate(explanation.changes[:MOST_CHANGES], start=1):
-            console.print(escape(f"  {number}. {sentence(change)}"), highlight=False, soft_wrap=True)
+            text = f"  {number}. {sentence(change)}"
+            console.print(text, markup=False, highlight=False, soft_wrap=True)
         left = len(explanation.changes) - MOST_CHANGES
         if left > 0:
             console.print(f"  and {left} more with -o json", highlight=False)

@@ -6,11 +6,8 @@ import difflib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from xml.etree import ElementTree
-
-from rich.console import Console
-from rich.text import Text
 
 from hami_webhook.kube.shown import path_text
 from hami_webhook.simulate.expectations import Absent, Difference
@@ -18,6 +15,9 @@ from hami_webhook.simulate.folder_test import FolderTest
 from hami_webhook.simulate.simulation import Result
 from hami_webhook.simulate.tables import verdict
 from hami_webhook.terminal import formatted, without_control_characters
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 _STYLES = {"-": "red", "+": "green"}
 
@@ -74,6 +74,8 @@ class TestedFolder:
 
 def show(tested: Sequence[TestedFolder], console: Console) -> None:
     """Print a line for each test, below it what differs, and how many passed at the end."""
+    from rich.text import Text
+
     for each in tested:
         description = f": {each.test.written.description}" if each.test.written.description else ""
         console.print(Text.assemble(_state(each), f" {each.test.name}{description}"))

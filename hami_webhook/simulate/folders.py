@@ -10,7 +10,7 @@ import os
 import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hami_webhook.cluster.loading import LoadError
 from hami_webhook.config import ConfigError, read_text
@@ -23,7 +23,10 @@ from hami_webhook.simulate.folder_report import TestedFolder, as_json, as_junit,
 from hami_webhook.simulate.folder_test import FILE_NAME, FolderTest
 from hami_webhook.simulate.manifests import read_simulation_files
 from hami_webhook.simulate.simulation import Simulation, simulation_options, start_of
-from hami_webhook.terminal import SafeConsole, UsageError, formatted, print_warnings, progress
+from hami_webhook.terminal import UsageError, formatted, print_warnings, progress
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 
 def add_verb(verbs: Any) -> None:
@@ -44,6 +47,7 @@ def add_verb(verbs: Any) -> None:
 
 def _run(arguments: argparse.Namespace) -> int:
     paths = _paths(arguments.dir, arguments.name)
+    console = _console() if arguments.output == "text" else None
     tested, faults = [], []
     with progress("testing", len(paths)) as advance:
         for name, path in paths.items():
@@ -54,13 +58,19 @@ def _run(arguments: argparse.Namespace) -> int:
             advance()
     for each in tested:
         print_warnings("hami-webhook", (f"{each.test.name}: {warning}" for warning in each.warnings))
-    if arguments.output == "text":
-        show(tested, SafeConsole(highlight=False, soft_wrap=True))
+    if console is not None:
+        show(tested, console)
     else:
         print(formatted(as_json(tested), "json") if arguments.output == "json" else as_junit(tested))
     if faults:
         raise UsageError("\n".join(faults))
     return 1 if any(each.differences for each in tested) else 0
+
+
+def _console() -> Console:
+    from hami_webhook.console import SafeConsole
+
+    return SafeConsole(highlight=False, soft_wrap=True)
 
 
 def _paths(folder: str, pattern: str | None) -> Mapping[str, Path]:

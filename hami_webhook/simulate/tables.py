@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-
-from rich.console import Console
+from typing import TYPE_CHECKING
 
 from hami_webhook.simulate.simulation import Outcome, Result
 from hami_webhook.terminal import ShownTable
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 
 def show(result: Result, console: Console) -> None:

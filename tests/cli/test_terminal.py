@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 from simulate.files import Simulate
 
-from hami_webhook.terminal import SafeConsole
+from hami_webhook.console import SafeConsole
 
 
 def printed(console: type[Console], text: str) -> str:

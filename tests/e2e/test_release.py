@@ -116,7 +116,7 @@ def test_the_bill_of_materials_lists_what_is_installed(released: Path) -> None:
     assert (ours["name"], ours["version"]) == ("hami-webhook", VERSION)
     found = {component["name"].lower().replace("_", "-"): component["version"] for component in bill["components"]}
     pinned = dict(line.lower().replace("_", "-").split("==") for line in (ROOT / "constraints.txt").read_text().split())
-    assert {"kubernetes", "pydantic", "uvloop"} <= set(found)
+    assert {"kubernetes", "pydantic", "uvloop", "jinja2", "nvidia-ml-py", "rich"} <= set(found)
     assert "pytest" not in found
     assert {name: version for name, version in found.items() if pinned.get(name) != version} == {}
 

@@ -23,6 +23,7 @@ from hami_webhook import __version__, pki
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "manifests" / "examples"
 USER = 65532
+CHECK = "config", "check", "/m/device-config/device-config.yaml"
 POD = {
     "apiVersion": "v1",
     "kind": "Pod",
@@ -68,6 +69,14 @@ def certificates(tmp_path: Path) -> Path:
 
 def test_the_entrypoint_is_this_version_of_the_program() -> None:
     assert printed("--", "version").startswith(f"hami-webhook {__version__} ")
+
+
+def test_it_has_what_the_pods_run_and_no_tables() -> None:
+    assert "nvidia: " in printed("--volume", f"{ROOT / 'manifests'}:/m:ro", "--", *CHECK)
+    command = (ROOT / "hack" / "image", "run", "--", "simulate", "-")
+    done = subprocess.run(command, input="", capture_output=True, text=True, check=False, timeout=120)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "pip install 'hami-webhook[cli]'" in done.stderr
 
 
 def answer(port: int, authority: Path) -> int | str:

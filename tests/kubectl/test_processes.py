@@ -18,7 +18,7 @@ from .apiserver import ApiServer, serving
 
 PROGRAM = "import sys; from hami_webhook.kubectl.main import main; sys.exit(main())"
 
-IMPATIENT = "import hami_webhook.kubectl.main as program; program._EVERY = program._SHARE = 0"
+IMPATIENT = "import hami_webhook.kubectl.verbs as verbs; verbs._EVERY = verbs._SHARE = 0"
 
 INTERRUPTIBLE = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
 """A shell's background jobs ignore Ctrl-C, and so do their children."""

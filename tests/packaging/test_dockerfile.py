@@ -41,6 +41,11 @@ def test_it_ends_without_root_and_without_build_tools() -> None:
     assert instructions("ENTRYPOINT") == [['["hami-webhook"]']]
 
 
+def test_the_image_has_what_every_pod_of_the_chart_runs() -> None:
+    assert ["EXTRAS=node"] in instructions("ARG")
+    assert "[$EXTRAS]" in DOCKERFILE
+
+
 def test_versions_are_those_of_the_constraints() -> None:
     (install,) = [line for line in DOCKERFILE.splitlines() if "-m pip wheel" in line]
     assert "-c constraints.txt" in install

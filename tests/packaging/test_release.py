@@ -124,7 +124,7 @@ def test_the_plugin_is_what_krew_installs(tmp_path: Path) -> None:
     (programs / "uv").chmod(0o755)
     environment = {"PATH": f"{programs}:/usr/bin:/bin"}
     called = subprocess.check_output([programs / platform["bin"], "quota", "a b"], env=environment, text=True)
-    assert called.splitlines()[-4:] == [str(folder / wheel.name), "kubectl-hami", "quota", "a b"]
+    assert called.splitlines()[-4:] == [f"{folder / wheel.name}[cli,ui]", "kubectl-hami", "quota", "a b"]
 
 
 def test_it_ends_with_one_line() -> None:

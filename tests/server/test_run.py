@@ -31,6 +31,7 @@ from hami_webhook.policy.rules import PolicyRules
 from hami_webhook.server.policy_reload import PolicyReload
 from hami_webhook.server.run import limits_of, running
 from hami_webhook.server.tls import TlsError
+from hami_webhook.terminal import EXTRAS
 
 from .serving import ANYWHERE, AS_JSON, Served, certificates, served, settings_of, trusting
 
@@ -269,6 +270,15 @@ def ports(started: subprocess.Popen[str], roles: str = "controller, extender, we
             assert found[1] == roles
             return int(found[2]), int(found[3])
     raise AssertionError("".join(lines))
+
+
+def test_serve_needs_no_extra(tmp_path: Path) -> None:
+    hiding = f"import sys; sys.modules.update(dict.fromkeys({list(EXTRAS)}))"
+    program = "-c", f"{hiding}; from hami_webhook.cli import main; sys.exit(main())"
+    with process(*flags_for(tmp_path), program=program) as started:
+        port, _ = ports(started)
+        with httpx.Client(base_url=f"https://127.0.0.1:{port}", verify=trusting()) as client:
+            wait_ready(client)
 
 
 @pytest.mark.parametrize(("number", "drains"), [(signal.SIGTERM, True), (signal.SIGINT, False)])
