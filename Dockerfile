@@ -1,5 +1,5 @@
 # syntax=docker/dockerfile:1
-# The webhook, controller, extender and node probe, from the locked versions of constraints.txt. For the same bytes again:
+# The webhook, controller, extender and node probe, with the packages of requirements/, by their hashes. For the same bytes again:
 #   docker build --build-arg SOURCE_DATE_EPOCH=$(git log -1 --format=%ct) --build-arg REVISION=$(git rev-parse HEAD) \
 #     --output type=image,rewrite-timestamp=true .
 ARG PYTHON=3.11-slim-bookworm
@@ -7,17 +7,21 @@ ARG PYTHON=3.11-slim-bookworm
 FROM python:${PYTHON} AS build
 ARG SOURCE_DATE_EPOCH=0
 ARG REVISION=
-# The extras of pyproject.toml, by commas. One image serves every pod of the manifests and the chart, so it has `node`;
-# EXTRAS=all has the tables and pages of the command line, too.
+# The extra of pyproject.toml, which is a file in requirements/. One image serves every pod of the manifests and the chart,
+# so it has `node`; EXTRAS=all has the tables and pages of the command line, too.
 ARG EXTRAS=node
 ENV PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_CACHE_DIR=1 PYTHONDONTWRITEBYTECODE=1
 WORKDIR /src
-COPY pyproject.toml hatch_build.py README.md LICENSE NOTICE constraints.txt ./
+COPY pyproject.toml hatch_build.py README.md LICENSE NOTICE ./
+COPY requirements ./requirements
 COPY hami_webhook ./hami_webhook
-RUN python -m pip wheel --no-deps --wheel-dir /wheels . \
+RUN python -m venv /build \
+ && /build/bin/python -m pip install --no-deps --require-hashes --only-binary :all: -r requirements/build.txt \
+ && /build/bin/python -m pip wheel --no-deps --no-build-isolation --wheel-dir /wheels . \
  && python -m venv --without-pip /opt/hami-webhook \
- && python -m pip --python /opt/hami-webhook/bin/python install --no-compile -c constraints.txt \
-      "$(echo /wheels/*.whl)[$EXTRAS]"
+ && python -m pip --python /opt/hami-webhook/bin/python install --no-compile --no-deps \
+      --require-hashes --only-binary :all: -r "requirements/$EXTRAS.txt" \
+ && python -m pip --python /opt/hami-webhook/bin/python install --no-compile --no-deps /wheels/*.whl
 
 # The image as root, for HAMi's own chart: there the program listens on port 443.
 #   docker build --target root -t REGISTRY/hami-webhook-root:TAG .

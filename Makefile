@@ -1,4 +1,4 @@
-# Everything runs from .venv, made here from pyproject.toml and constraints.txt with the system's python3 alone.
+# Everything runs from .venv, made here from pyproject.toml and requirements/ with the system's python3 alone.
 PYTHON ?= python3
 BIN := .venv/bin
 RUNTIME := .venv/.runtime-installed
@@ -13,7 +13,7 @@ unexport PYTHONDONTWRITEBYTECODE
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-$(RUNTIME): pyproject.toml constraints.txt hack/setup.sh
+$(RUNTIME): pyproject.toml $(wildcard requirements/*.txt) hack/setup.sh
 	@PYTHON=$(PYTHON) hack/setup.sh runtime
 	@touch $@
 

@@ -138,11 +138,13 @@ def plugin(wheel: Path, folder: Path, epoch: int, downloads: str) -> None:
 
 
 def install(wheel: Path, folder: Path) -> Path:
-    """Install the wheel with all extras, in the versions of constraints.txt; the environment's Python."""
+    """Install the wheel with all extras, with the packages of requirements/all.txt; the environment's Python."""
     python = folder / "bin" / "python"
     run(sys.executable, "-m", "venv", "--without-pip", folder)
     pip = (sys.executable, "-m", "pip", "--disable-pip-version-check", "-q", "--python", python)
-    run(*pip, "install", "--no-compile", "-c", "constraints.txt", f"{wheel}[all]")
+    install = (*pip, "install", "--no-compile", "--no-deps")
+    run(*install, "--require-hashes", "-r", "requirements/all.txt")
+    run(*install, wheel)
     output = run(folder / "bin" / "hami-webhook", "version")
     if not output.startswith(f"hami-webhook {__version__} "):
         raise ReleaseError(f"the wheel's program should be {__version__} and says: {output.strip()}")

@@ -1,10 +1,11 @@
 #!/bin/sh
 # Makes .venv from the project's own files: `setup.sh runtime` what the program needs, `setup.sh dev` what its tests and linters need on top,
-# `setup.sh docs` what makes the site.
+# `setup.sh docs` what makes the site. requirements/ has all packages with their hashes, so nothing is resolved here, and nothing
+# else is installed.
 set -eu
 cd "$(dirname "$0")/.."
 PYTHON="${PYTHON:-python3}"
-PIP=".venv/bin/python -m pip --disable-pip-version-check --no-input -q install -c constraints.txt"
+PIP=".venv/bin/python -m pip --disable-pip-version-check --no-input -q install --no-deps"
 
 "$PYTHON" -c 'import sys; sys.exit(sys.version_info < (3, 11))' || {
     echo "setup: $PYTHON is $("$PYTHON" -V); Python 3.11 or newer is needed (PYTHON=/path/to/python3.11 make …)" >&2
@@ -18,21 +19,19 @@ if [ ! -x .venv/bin/python ] || ! .venv/bin/python -m pip --version >/dev/null 2
         exit 1
     }
 fi
-group() {
-    $PIP $(.venv/bin/python -c 'import sys, tomllib; print(*(r.replace(" ", "") for r in tomllib.load(open("pyproject.toml", "rb"))["dependency-groups"][sys.argv[1]]))' "$1")
-}
 case "${1:-runtime}" in
 runtime)
     echo "setup: installing the program and its libraries" >&2
-    $PIP -e ".[all]"
+    $PIP --require-hashes -r requirements/build.txt -r requirements/all.txt
+    $PIP --no-build-isolation -e .
     ;;
 dev)
     echo "setup: installing the test tools and linters" >&2
-    group dev
+    $PIP --require-hashes -r requirements/dev.txt
     ;;
 docs)
     echo "setup: installing the generator of the site" >&2
-    group docs
+    $PIP --require-hashes -r requirements/docs.txt
     ;;
 *)
     echo "usage: hack/setup.sh runtime|dev|docs" >&2

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from hack.lock import pins
 from hack.release import OVERLAYS
 from hami_webhook import __version__
 
@@ -115,7 +116,7 @@ def test_the_bill_of_materials_lists_what_is_installed(released: Path) -> None:
     ours = bill["metadata"]["component"]
     assert (ours["name"], ours["version"]) == ("hami-webhook", VERSION)
     found = {component["name"].lower().replace("_", "-"): component["version"] for component in bill["components"]}
-    pinned = dict(line.lower().replace("_", "-").split("==") for line in (ROOT / "constraints.txt").read_text().split())
+    pinned = pins("all.txt")
     assert {"kubernetes", "pydantic", "uvloop", "jinja2", "nvidia-ml-py", "rich"} <= set(found)
     assert "pytest" not in found
     assert {name: version for name, version in found.items() if pinned.get(name) != version} == {}
