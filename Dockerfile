@@ -1,7 +1,7 @@
 # syntax=docker/dockerfile:1
 # The webhook, controller, extender and node probe, with the packages of requirements/, by their hashes. For the same bytes again:
-#   docker build --build-arg SOURCE_DATE_EPOCH=$(git log -1 --format=%ct) --build-arg REVISION=$(git rev-parse HEAD) \
-#     --output type=image,rewrite-timestamp=true .
+#   docker build $(PYTHON_DIGEST=sha256:… hack/image arguments) --output type=image,rewrite-timestamp=true .
+# Of the base image the tag, which may name its content: 3.11-slim-bookworm@sha256:…
 ARG PYTHON=3.11-slim-bookworm
 
 FROM python:${PYTHON} AS build
@@ -27,7 +27,8 @@ RUN python -m venv /build \
 #   docker build --target root -t REGISTRY/hami-webhook-root:TAG .
 FROM python:${PYTHON} AS root
 LABEL org.opencontainers.image.title="hami-webhook" \
-      org.opencontainers.image.description="Admission webhook and quota controller for shared accelerators"
+      org.opencontainers.image.description="Admission webhook and quota controller for shared accelerators" \
+      org.opencontainers.image.licenses="Apache-2.0"
 COPY --from=build /opt/hami-webhook /opt/hami-webhook
 ENV PATH=/opt/hami-webhook/bin:$PATH PYTHONDONTWRITEBYTECODE=1 PYTHONUNBUFFERED=1
 EXPOSE 8443 9395
