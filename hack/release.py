@@ -1,11 +1,12 @@
 """Writes what a release consists of into dist/: `make release`, or `python -m hack.release`.
 
-The wheel, a one-file manifest for each overlay, the package of the Helm chart, `kubectl hami` for krew, the bill of
-materials of the runtime environment (CycloneDX) and the checksums of them all. A release is made of a commit: the same
-commit gives the same bytes again.
+The wheel, a one-file manifest for each overlay, the package of the Helm chart, `kubectl hami` for krew, manual pages,
+the bill of materials of the runtime environment (CycloneDX), provenance, and the checksums of them all. A release is
+made of a commit: the same commit gives the same bytes again.
 
 IMAGE is the image's name without a tag, as in IMAGE=registry.example/hami-webhook; the tag is the version. DOWNLOADS is
-the URL of the folder in which the files will be found, for krew.
+the URL of the folder in which the files will be found, for krew. The provenance names the repository's URL, SOURCE, by
+default that of git's origin, and the builder, which a CI system gives as the URI in BUILDER.
 """
 
 from __future__ import annotations
@@ -22,7 +23,9 @@ import tarfile
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
+from urllib.parse import urlsplit
 
+from hack import man_pages, provenance
 from hami_webhook import __version__
 
 ROOT = Path(__file__).parents[1]
@@ -166,6 +169,32 @@ def checksums(folder: Path) -> str:
     return "".join(f"{hashlib.sha256(path.read_bytes()).hexdigest()}  {path.name}\n" for path in files)
 
 
+def repository() -> str:
+    """The URL of git's origin without credentials; empty if it has none that is a URL of the web."""
+    try:
+        url = run("git", "remote", "get-url", "origin").strip()
+    except ReleaseError:
+        return ""
+    parts = urlsplit(url)
+    return f"https://{parts.netloc.rpartition('@')[2]}{parts.path}" if parts.scheme in ("http", "https") else ""
+
+
+def attest(folder: Path, image: str, downloads: str) -> None:
+    """Write the provenance of a folder's files."""
+    builder = os.environ.get("BUILDER") or provenance.LOCAL
+    if not urlsplit(builder).scheme:
+        raise ReleaseError(f"BUILDER must be a URI, such as https://ci.example/hami-webhook/release, not {builder!r}")
+    origin = provenance.Origin(
+        run("git", "rev-parse", "HEAD").strip(),
+        os.environ.get("SOURCE") or repository(),
+        builder,
+        {"version": __version__, "image": image, "downloads": downloads},
+    )
+    materials = [ROOT / "requirements" / name for name in ("build.txt", "node.txt", "all.txt")]
+    text = provenance.statement(sorted(folder.iterdir()), materials, ROOT, origin)
+    (folder / "provenance.intoto.json").write_text(text)
+
+
 def release(image: str, downloads: str) -> list[Path]:
     """Make the files in dist/, which are to be had under `downloads`; those of before go."""
     check((ROOT / "CHANGELOG.md").read_text(), image)
@@ -180,6 +209,8 @@ def release(image: str, downloads: str) -> list[Path]:
         chart(made, int(epoch))
         plugin(wheel, made, int(epoch), downloads)
         bill_of_materials(install(wheel, Path(work) / "environment"), made / "sbom.cdx.json")
+        man_pages.write(made, int(epoch))
+        attest(made, image, downloads)
         (made / "SHA256SUMS").write_text(checksums(made))
         shutil.rmtree(DIST, ignore_errors=True)
         shutil.copytree(made, DIST)

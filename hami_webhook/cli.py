@@ -83,7 +83,7 @@ def scheduler(argv: Sequence[str] | None = None) -> int:
     return main(["serve", "--extender-bind-address=", "--webhook-configuration=", *arguments])
 
 
-def parser() -> argparse.ArgumentParser:
+def parser() -> Parser:
     """The command line."""
     found = Parser(
         prog="hami-webhook",

@@ -80,7 +80,8 @@ def test_there_is_every_file_with_its_checksum(released: Path) -> None:
     names = {path.name for path in released.iterdir()}
     wheel = f"hami_webhook-{VERSION}-py3-none-any.whl"
     plugin = {f"kubectl-hami-{VERSION}.tar.gz", "krew.yaml"}
-    assert names == {*OVERLAYS, *plugin, wheel, f"hami-webhook-{VERSION}.tgz", "sbom.cdx.json", "SHA256SUMS"}
+    described = {"hami-webhook.1", "kubectl-hami.1", "sbom.cdx.json", "provenance.intoto.json", "SHA256SUMS"}
+    assert names == {*OVERLAYS, *plugin, *described, wheel, f"hami-webhook-{VERSION}.tgz"}
     run(released, "sha256sum", "--check", "--strict", "SHA256SUMS")
     listed = [line.split()[1] for line in (released / "SHA256SUMS").read_text().splitlines()]
     assert listed == sorted(names - {"SHA256SUMS"})
@@ -120,6 +121,15 @@ def test_the_bill_of_materials_lists_what_is_installed(released: Path) -> None:
     assert {"kubernetes", "pydantic", "uvloop", "jinja2", "nvidia-ml-py", "rich"} <= set(found)
     assert "pytest" not in found
     assert {name: version for name, version in found.items() if pinned.get(name) != version} == {}
+
+
+def test_the_provenance_is_of_these_files_and_this_commit(released: Path) -> None:
+    statement = json.loads((released / "provenance.intoto.json").read_text())
+    sums = {line.split()[1]: line.split()[0] for line in (released / "SHA256SUMS").read_text().splitlines()}
+    del sums["provenance.intoto.json"]
+    assert {each["name"]: each["digest"]["sha256"] for each in statement["subject"]} == sums
+    source = statement["predicate"]["buildDefinition"]["resolvedDependencies"][0]
+    assert source["digest"]["gitCommit"] == run(released, "git", "rev-parse", "HEAD").strip()
 
 
 def test_the_same_commit_gives_the_same_bytes(released: Path, tmp_path: Path) -> None:

@@ -72,6 +72,7 @@ def known_file(path: str) -> bool:
         *release.OVERLAYS,
         "SHA256SUMS",
         "sbom.cdx.json",
+        "provenance.intoto.json",
         "krew.yaml",
     }
 
