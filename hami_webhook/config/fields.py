@@ -124,7 +124,7 @@ def _word(value: object) -> str:
 
 def _flag(value: object) -> bool:
     if not isinstance(value, bool):
-        quotes = " without quotes" if value in {"true", "false"} else ""
+        quotes = " without quotes" if value in ("true", "false") else ""
         refuse(f"must be true or false{quotes}, found {found(value)}")
     return value
 

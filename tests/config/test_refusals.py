@@ -95,6 +95,7 @@ BAD = [
     ("nvidia: {deviceMemoryScaling: .nan}", 'must be a number above 0 and at most 100, found the text ".nan"'),
     ("nvidia: {deviceMemoryScaling: x}", 'must be a number above 0 and at most 100, found the text "x"'),
     ("nvidia: {overwriteEnv: 'true'}", 'must be true or false without quotes, found the text "true"'),
+    ("nvidia: {overwriteEnv: []}", "nvidia.overwriteEnv: must be true or false, found "),
     ("nvidia: {overwriteEnv: 1}", "nvidia.overwriteEnv: must be true or false, found 1"),
     ("metax: {sgpuTopologyAware: maybe}", 'must be true or false, or one of the texts "true" and "false", found the'),
     ("nvidia: {gpuCorePolicy: never}", 'must be "", default, force or disable, found the text "never"'),
