@@ -1,8 +1,8 @@
 """Writes what a release consists of into dist/: `make release`, or `python -m hack.release`.
 
 The wheel, a one-file manifest for each overlay, the package of the Helm chart, `kubectl hami` for krew, manual pages,
-the bill of materials of the runtime environment (CycloneDX), provenance, and the checksums of them all. A release is
-made of a commit: the same commit gives the same bytes again.
+JSON Schemas, the bill of materials of the runtime environment (CycloneDX), provenance, and the checksums of them all. A
+release is made of a commit: the same commit gives the same bytes again.
 
 IMAGE is the image's name without a tag, as in IMAGE=registry.example/hami-webhook; the tag is the version. DOWNLOADS is
 the URL of the folder in which the files will be found, for krew. The provenance names the repository's URL, SOURCE, by
@@ -25,7 +25,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from hack import man_pages, provenance
+from hack import man_pages, provenance, render_schemas
 from hami_webhook import __version__
 
 ROOT = Path(__file__).parents[1]
@@ -210,6 +210,8 @@ def release(image: str, downloads: str) -> list[Path]:
         plugin(wheel, made, int(epoch), downloads)
         bill_of_materials(install(wheel, Path(work) / "environment"), made / "sbom.cdx.json")
         man_pages.write(made, int(epoch))
+        for schema in render_schemas.FILES:
+            shutil.copyfile(render_schemas.FOLDER / schema, made / schema)
         attest(made, image, downloads)
         (made / "SHA256SUMS").write_text(checksums(made))
         shutil.rmtree(DIST, ignore_errors=True)

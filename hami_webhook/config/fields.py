@@ -7,19 +7,21 @@ pages in docs/spec.
 import math
 import re
 from collections.abc import Callable, Sequence
-from typing import Annotated, Literal, NoReturn
+from typing import Annotated, Any, Literal, NoReturn
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict
-from pydantic_core import PydanticCustomError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, GetJsonSchemaHandler, WithJsonSchema
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import CoreSchema, PydanticCustomError
 
-from hami_webhook.kube.objects import is_subdomain
+from hami_webhook.kube.objects import LONGEST_SUBDOMAIN, SUBDOMAIN, is_subdomain
 from hami_webhook.kube.shown import found
 
 MAX_INT32 = 2**31 - 1
 MAX_PERCENT = 100
 
-_NAME = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?")
 _LONGEST_NAME = 63
+NAME = rf"[A-Za-z0-9]([-A-Za-z0-9_.]{{0,{_LONGEST_NAME - 2}}}[A-Za-z0-9])?"
+_NAME = re.compile(NAME)
 _QUOTA_PREFIX = "limits."
 _LONGEST_COMMON_WORD = _LONGEST_NAME - len("-devices-to-allocate")
 # Go's encoding/json and HAMi's structs write these words in capitals; the other words of a key are plain camel case.
@@ -55,6 +57,11 @@ def key_of(field: str) -> str:
 def refuse(sentence: str) -> NoReturn:
     """Raise the error that pydantic collects, with `sentence` as its message."""
     raise PydanticCustomError("config", "{sentence}", {"sentence": sentence})
+
+
+def checked(check: Callable[..., object], **schema: Any) -> BeforeValidator:
+    """A validator, and what a JSON schema can say of the values that it takes (docs/schemas)."""
+    return BeforeValidator(check, json_schema_input_type=Annotated[Any, WithJsonSchema(schema)])
 
 
 class Section(BaseModel):
@@ -157,7 +164,7 @@ def whole_number(least: int, most: int) -> BeforeValidator:
             refuse(f"must be a whole number from {least} to {most}, found {found(value)}{hint}")
         return value
 
-    return BeforeValidator(check)
+    return checked(check, type="integer", minimum=least, maximum=most)
 
 
 def one_of(*choices: str) -> BeforeValidator:
@@ -169,10 +176,17 @@ def one_of(*choices: str) -> BeforeValidator:
             refuse(f"must be {', '.join(words[:-1])} or {words[-1]}, found {found(value)}")
         return value
 
-    return BeforeValidator(check)
+    return checked(check, enum=list(choices))
 
 
-def not_empty(what: str) -> BeforeValidator:
+class ItemsValidator(BeforeValidator):
+    """A validator for lists that need at least one entry, which it says to JSON schemas."""
+
+    def __get_pydantic_json_schema__(self, core: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+        return {**handler(core), "minItems": 1}
+
+
+def not_empty(what: str) -> ItemsValidator:
     """A validator for lists that need at least one entry."""
 
     def check(value: object) -> object:
@@ -180,11 +194,11 @@ def not_empty(what: str) -> BeforeValidator:
             refuse(f"must name at least one {what}, found an empty list")
         return value
 
-    return BeforeValidator(check)
+    return ItemsValidator(check)
 
 
-def text_check(check: Callable[[str], str | None]) -> BeforeValidator:
-    """A validator for text; `check` returns what is wrong with it, or None."""
+def text_check(check: Callable[[str], str | None], pattern: str) -> BeforeValidator:
+    """A validator for text; `check` returns what is wrong with it, or None, as `pattern` has it for JSON schemas."""
 
     def check_text(value: object) -> str:
         text = _word(value)
@@ -193,19 +207,22 @@ def text_check(check: Callable[[str], str | None]) -> BeforeValidator:
             refuse(f"{complaint}, found {found(text)}")
         return text
 
-    return BeforeValidator(check_text)
+    return checked(check_text, type="string", pattern=pattern)
 
 
-ResourceName = Annotated[str, BeforeValidator(_resource_name)]
-RuntimeClassName = Annotated[str, BeforeValidator(_runtime_class_name)]
-CommonWord = Annotated[str, BeforeValidator(_common_word)]
-LabelValue = Annotated[str, BeforeValidator(_label_value)]
-SchedulerName = Annotated[str, BeforeValidator(_scheduler_name)]
-Text = Annotated[str, BeforeValidator(_text)]
-Word = Annotated[str, BeforeValidator(_word)]
-Flag = Annotated[bool, BeforeValidator(_flag)]
-FlagOrText = Annotated[bool, BeforeValidator(_flag_or_text)]
-Ratio = Annotated[float, BeforeValidator(_ratio)]
+_DNS = f"^{SUBDOMAIN}$"
+_LABEL_NAME = f"^{NAME}$"
+
+ResourceName = Annotated[str, checked(_resource_name, type="string", pattern=f"^({SUBDOMAIN}/{NAME})?$")]
+RuntimeClassName = Annotated[str, checked(_runtime_class_name, type="string", pattern=f"^({SUBDOMAIN})?$")]
+CommonWord = Annotated[str, checked(_common_word, type="string", pattern=_LABEL_NAME, maxLength=_LONGEST_COMMON_WORD)]
+LabelValue = Annotated[str, checked(_label_value, type="string", pattern=_LABEL_NAME, maxLength=_LONGEST_NAME)]
+SchedulerName = Annotated[str, checked(_scheduler_name, type="string", pattern=_DNS, maxLength=LONGEST_SUBDOMAIN)]
+Text = Annotated[str, checked(_text, type="string")]
+Word = Annotated[str, checked(_word, type="string", pattern=r"\S")]
+Flag = Annotated[bool, checked(_flag, type="boolean")]
+FlagOrText = Annotated[bool, checked(_flag_or_text, enum=[True, False, "true", "false"])]
+Ratio = Annotated[float, checked(_ratio, type="number", exclusiveMinimum=0, maximum=MAX_PERCENT)]
 Number = Annotated[int, whole_number(0, MAX_INT32)]
 Positive = Annotated[int, whole_number(1, MAX_INT32)]
 Percent = Annotated[int, whole_number(0, MAX_PERCENT)]

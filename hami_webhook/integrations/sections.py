@@ -36,7 +36,7 @@ def _group_complaint(group: str) -> str | None:
     return "must not contain - , : ; [ or ] (the group's name becomes part of an annotation that is split on them)"
 
 
-GroupName = Annotated[str, text_check(_group_complaint)]
+GroupName = Annotated[str, text_check(_group_complaint, r"^[^-,:;[\]]*[^-,:;[\]\s][^-,:;[\]]*$")]
 SchedulerNames = Annotated[tuple[SchedulerName, ...], not_empty("scheduler")]
 
 

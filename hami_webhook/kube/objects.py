@@ -318,14 +318,16 @@ def format_time(now: float) -> str:
 
 
 _LABEL = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?"
-_SUBDOMAIN = re.compile(rf"{_LABEL}(\.{_LABEL})*")
+SUBDOMAIN = rf"{_LABEL}(\.{_LABEL})*"
+LONGEST_SUBDOMAIN = 253
+_SUBDOMAIN = re.compile(SUBDOMAIN)
 
 
 def is_subdomain(text: str) -> bool:
     """Whether `text` is a DNS subdomain as Kubernetes names objects: lower case, digits, `-` and `.`, at most 253
     characters.
     """
-    return len(text) <= 253 and _SUBDOMAIN.fullmatch(text) is not None
+    return len(text) <= LONGEST_SUBDOMAIN and _SUBDOMAIN.fullmatch(text) is not None
 
 
 _LABEL_VALUE = re.compile(r"(?:[A-Za-z0-9](?:[-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?")

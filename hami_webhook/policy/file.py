@@ -16,12 +16,12 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 from pydantic_core import ErrorDetails
 
 from hami_webhook.config.errors import ConfigError, sentence_of
-from hami_webhook.config.fields import Text, is_name, refuse
+from hami_webhook.config.fields import NAME, ItemsValidator, Text, checked, is_name, refuse
 from hami_webhook.config.yaml_source import YamlSource, parse_yaml
 from hami_webhook.devices.keys import Governed
 from hami_webhook.devices.pod_preferences import WEIGHTS, Weights
 from hami_webhook.devices.reserved_annotations import is_scheduler_owned
-from hami_webhook.kube.objects import is_subdomain
+from hami_webhook.kube.objects import LONGEST_SUBDOMAIN, SUBDOMAIN, is_subdomain
 from hami_webhook.kube.shown import cut, did_you_mean, found, quoted
 from hami_webhook.kube.yaml_reader import Path
 from hami_webhook.policy.rules import GENERAL_CHOICES, NAMESPACE, DeviceBounds, PolicyRules, Rule
@@ -155,9 +155,10 @@ def _few(items: Iterable[str]) -> str:
     return text if len(names) <= _MOST_SHOWN else f"{text} … and {len(names) - _MOST_SHOWN} more"
 
 
-_Device = Annotated[str, BeforeValidator(_device)]
+_Device = Annotated[str, checked(_device, type="string", pattern=r"^[^,]*[^,\s][^,]*$")]
 _Devices = tuple[_Device, ...]
 _Choices = dict[Annotated[str, BeforeValidator(_choice_key)], Text]
+_Glob = Annotated[str, checked(_glob, type="string", pattern=f"^({_GLOB_TOKEN.pattern.replace('?P<letters>', '')})+$")]
 
 
 class _FileSection(BaseModel):
@@ -167,7 +168,7 @@ class _FileSection(BaseModel):
 class WrittenMatch(_FileSection):
     """Which pods a rule is about."""
 
-    namespaces: Annotated[tuple[Annotated[str, BeforeValidator(_glob)], ...], BeforeValidator(_globs)] = ()
+    namespaces: Annotated[tuple[_Glob, ...], ItemsValidator(_globs)] = ()
     namespace_selector: WrittenSelector = Field(default=WrittenSelector(), alias="namespaceSelector")
     pod_selector: WrittenSelector = Field(default=WrittenSelector(), alias="podSelector")
 
@@ -187,12 +188,16 @@ class WrittenBounds(_FileSection):
 class WrittenRule(_FileSection):
     """One rule."""
 
-    name: Annotated[str, BeforeValidator(_rule_name)]
+    name: Annotated[
+        str, checked(_rule_name, type="string", pattern=f"^{NAME}$", maxLength=63, **{"not": {"const": NAMESPACE}})
+    ]
     match: WrittenMatch = WrittenMatch()
     default: _Choices = {}
     enforce: _Choices = {}
     devices: dict[Annotated[str, BeforeValidator(_backend_key)], WrittenBounds] = {}
-    scheduler_name: Annotated[str | None, BeforeValidator(_scheduler_name)] = Field(default=None, alias="schedulerName")
+    scheduler_name: Annotated[
+        str | None, checked(_scheduler_name, type="string", pattern=f"^{SUBDOMAIN}$", maxLength=LONGEST_SUBDOMAIN)
+    ] = Field(default=None, alias="schedulerName")
 
     def rule(self) -> Rule:
         return Rule(
@@ -210,7 +215,12 @@ class WrittenRule(_FileSection):
 class PolicyFile(_FileSection):
     """The whole file."""
 
-    policies: Annotated[tuple[WrittenRule, ...], BeforeValidator(lambda value: () if value is None else value)] = ()
+    policies: Annotated[
+        tuple[WrittenRule, ...],
+        BeforeValidator(
+            lambda value: () if value is None else value, json_schema_input_type=tuple[WrittenRule, ...] | None
+        ),
+    ] = ()
 
     @classmethod
     def parse(cls, text: str, source: str, vendors: Mapping[str, Governed]) -> PolicyRules:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Annotated, Self
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from hami_webhook.config.fields import is_qualified, one_of, refuse
-from hami_webhook.kube.objects import is_label_value
+from hami_webhook.config.fields import NAME, checked, is_qualified, one_of, refuse
+from hami_webhook.kube.objects import SUBDOMAIN, is_label_value
 from hami_webhook.kube.selectors import LabelSelector, Operator, Requirement
 from hami_webhook.kube.shown import found
 
@@ -30,8 +30,8 @@ def _label_value(value: object) -> str:
     return value
 
 
-LabelKey = Annotated[str, BeforeValidator(_label_key)]
-LabelValue = Annotated[str, BeforeValidator(_label_value)]
+LabelKey = Annotated[str, checked(_label_key, type="string", pattern=f"^({SUBDOMAIN}/)?{NAME}$")]
+LabelValue = Annotated[str, checked(_label_value, type="string", pattern=f"^({NAME})?$", maxLength=63)]
 
 
 class WrittenExpression(BaseModel):

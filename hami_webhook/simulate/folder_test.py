@@ -15,7 +15,7 @@ from pydantic_core import ErrorDetails
 
 from hami_webhook.config import ConfigError, parse_yaml, read_text
 from hami_webhook.config.errors import sentence_of
-from hami_webhook.config.fields import Flag, SchedulerName, Text, Word, one_of, refuse
+from hami_webhook.config.fields import Flag, SchedulerName, Text, Word, checked, one_of, refuse
 from hami_webhook.config.yaml_source import YamlSource
 from hami_webhook.kube.objects import parse_time
 from hami_webhook.kube.shown import did_you_mean, found
@@ -68,11 +68,14 @@ class WrittenTest(_WrittenSection):
     node_scheduler_policy: Annotated[str, one_of("binpack", "spread")] = Field("binpack", alias="nodeSchedulerPolicy")
     gpu_scheduler_policy: Word = Field("spread", alias="gpuSchedulerPolicy")
     preemption: Flag = True
-    now: Annotated[float, BeforeValidator(_time)] | None = None
+    now: Annotated[float, checked(_time, type="string", format="date-time")] | None = None
     exact: Flag = False
-    expected: Annotated[WrittenExpectations, BeforeValidator(lambda value: {} if value is None else value)] = (
-        WrittenExpectations()
-    )
+    expected: Annotated[
+        WrittenExpectations,
+        BeforeValidator(
+            lambda value: {} if value is None else value, json_schema_input_type=WrittenExpectations | None
+        ),
+    ] = WrittenExpectations()
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ import yaml
 
 from hack.lock import pins
 from hack.release import OVERLAYS
+from hack.render_schemas import FILES as SCHEMAS
 from hami_webhook import __version__
 
 from .deployment import ROOT
@@ -81,7 +82,7 @@ def test_there_is_every_file_with_its_checksum(released: Path) -> None:
     wheel = f"hami_webhook-{VERSION}-py3-none-any.whl"
     plugin = {f"kubectl-hami-{VERSION}.tar.gz", "krew.yaml"}
     described = {"hami-webhook.1", "kubectl-hami.1", "sbom.cdx.json", "provenance.intoto.json", "SHA256SUMS"}
-    assert names == {*OVERLAYS, *plugin, *described, wheel, f"hami-webhook-{VERSION}.tgz"}
+    assert names == {*OVERLAYS, *plugin, *described, *SCHEMAS, wheel, f"hami-webhook-{VERSION}.tgz"}
     run(released, "sha256sum", "--check", "--strict", "SHA256SUMS")
     listed = [line.split()[1] for line in (released / "SHA256SUMS").read_text().splitlines()]
     assert listed == sorted(names - {"SHA256SUMS"})

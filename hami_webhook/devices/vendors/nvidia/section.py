@@ -31,7 +31,7 @@ def _mig_profile_complaint(profile: str) -> str | None:
     return "must be a MIG profile such as 1g.10gb"
 
 
-MigProfile = Annotated[str, text_check(_mig_profile_complaint)]
+MigProfile = Annotated[str, text_check(_mig_profile_complaint, r"^[^.]+g\..+$")]
 
 
 class MigProfileAllowance(Section):
