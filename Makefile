@@ -75,12 +75,13 @@ undeploy: ## take it away again
 deploy-dev: $(RUNTIME) ## run here, for the cluster of the current kubeconfig (DEV_HOST=… DEV_PORT=…)
 	@hack/deploy-dev
 
-lint: $(DEV) ## format check, linter, types, import contracts, module sizes
+lint: $(DEV) ## format check, linter, types, import contracts, module sizes, supply chain
 	@$(BIN)/ruff format --check .
 	@$(BIN)/ruff check .
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
 	@$(BIN)/python hack/check_source.py
+	@$(BIN)/python hack/check_supply_chain.py
 
 format: $(DEV) ## rewrite the source in the house format
 	@$(BIN)/ruff format .

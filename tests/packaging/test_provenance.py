@@ -88,7 +88,7 @@ def test_a_builder_that_is_no_uri_is_refused(tmp_path: Path, monkeypatch: pytest
 @pytest.mark.parametrize(
     ("origin", "url"),
     [
-        ("https://user:secret@example.org/hami/webhook.git\n", "https://example.org/hami/webhook.git"),
+        ("https://user:pw@example.org/hami/webhook.git\n", "https://example.org/hami/webhook.git"),
         ("https://example.org/hami-webhook\n", "https://example.org/hami-webhook"),
         ("/srv/git/hami-webhook\n", ""),
         ("git@example.org:hami/webhook.git\n", ""),
