@@ -26,6 +26,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from hack import man_pages, provenance, render_schemas
+from hack.changelog import section
 from hami_webhook import __version__
 
 ROOT = Path(__file__).parents[1]
@@ -57,12 +58,6 @@ def run(*command: str | Path, **variables: str) -> str:
     if done.returncode != 0:
         raise ReleaseError(f"{' '.join(map(str, command))} failed:\n{done.stdout}{done.stderr}".rstrip())
     return done.stdout
-
-
-def section(changelog: str, heading: str) -> str | None:
-    """What the changelog has under `## heading`; None if it has no such heading."""
-    found = re.search(rf"^## {re.escape(heading)}\b[^\n]*\n(.*?)(?=^## |\Z)", changelog, re.MULTILINE | re.DOTALL)
-    return found[1] if found else None
 
 
 def check(changelog: str, image: str) -> None:
@@ -103,8 +98,8 @@ def manifest(overlay: str, image: str) -> str:
     return rendered.replace(IN_OVERLAYS, f"image: {image}:{__version__}")
 
 
-def chart(folder: Path, epoch: int) -> None:
-    """The chart's package, in which helm puts the time of the call: with the commit's instead."""
+def chart(folder: Path, image: str, epoch: int) -> None:
+    """The chart's package, in which helm puts the time of the call: with the commit's instead, and with the image."""
     helm = run(ROOT / "hack" / "helm" / "build.sh").strip()
     version = ("--version", __version__, "--app-version", __version__)
     run(helm, "package", ROOT / "manifests" / "chart", *version, "--destination", folder)
@@ -112,6 +107,8 @@ def chart(folder: Path, epoch: int) -> None:
     with tarfile.open(package) as packed:
         files = {member.name: packed.extractfile(member) for member in packed.getmembers()}
         contents = {name: file.read() for name, file in files.items() if file is not None}
+    described = contents[CHART_FILE].decode()
+    contents[CHART_FILE] = re.sub(r"image: hami-webhook:\S+", f"image: {image}:{__version__}", described).encode()
     pack(package, dict(sorted(contents.items(), key=lambda item: (item[0] != CHART_FILE, item[0]))), epoch)
 
 
@@ -206,7 +203,7 @@ def release(image: str, downloads: str) -> list[Path]:
         (wheel,) = made.glob("*.whl")
         for name, overlay in OVERLAYS.items():
             (made / name).write_text(manifest(overlay, image))
-        chart(made, int(epoch))
+        chart(made, image, int(epoch))
         plugin(wheel, made, int(epoch), downloads)
         bill_of_materials(install(wheel, Path(work) / "environment"), made / "sbom.cdx.json")
         man_pages.write(made, int(epoch))

@@ -1,18 +1,23 @@
 """Writes what the Helm chart has in common with the manifests and the program: `python -m hack.render_chart`.
 
-The schema of its values, its version, the built-in device configuration, kube-scheduler's configuration, alerts and
-dashboards, the definition of AcceleratorQuotas, and the webhooks' conditions, apart from the resource names in them:
-the chart adds those of `deviceConfig`.
+The schema and the table of its values, its version, icon and changes, the built-in device configuration,
+kube-scheduler's configuration, alerts and dashboards, the definition of AcceleratorQuotas, and the webhooks'
+conditions, apart from the resource names in them: the chart adds those of `deviceConfig`.
 A test compares the files with what this renders.
 """
 
 from __future__ import annotations
 
+import base64
 import json
 import re
 from textwrap import dedent, indent
 from typing import Any
 
+import yaml
+
+from hack import chart_readme
+from hack.changelog import section
 from hack.chart_values import Values
 from hack.render_manifests import MANIFESTS
 from hami_webhook import __version__
@@ -32,12 +37,47 @@ appVersion: {version}
 # matchConditions of webhooks
 kubeVersion: ">=1.30.0-0"
 keywords: [hami, gpu, quota, scheduler, admission-webhook]
-"""
+icon: {icon}
+# what Artifact Hub shows
+annotations:
+  artifacthub.io/category: ai-machine-learning
+  artifacthub.io/license: Apache-2.0
+  artifacthub.io/images: |
+    - name: hami-webhook
+      image: hami-webhook:{version}
+  artifacthub.io/changes: |
+{changes}"""
+
+KINDS = {
+    "Upgrading": "changed",
+    "Added": "added",
+    "Changed": "changed",
+    "Deprecated": "deprecated",
+    "Removed": "removed",
+    "Fixed": "fixed",
+    "Security": "security",
+}
+"""Artifact Hub's kinds of changes, by the headings of CHANGELOG.md."""
 
 
 def render_description() -> str:
     """Chart.yaml"""
-    return DESCRIPTION.format(version=__version__)
+    icon = base64.b64encode((CHART / "icon.svg").read_bytes()).decode()
+    log = changes((MANIFESTS.parent / "CHANGELOG.md").read_text(), __version__)
+    written = yaml.safe_dump(log, sort_keys=False, allow_unicode=True, width=10_000)
+    return DESCRIPTION.format(
+        version=__version__, icon=f"data:image/svg+xml;base64,{icon}", changes=indent(written, "    ")
+    )
+
+
+def changes(changelog: str, version: str) -> list[dict[str, str]]:
+    """What a version changes, as Artifact Hub has it: in plain text, without links."""
+    found = []
+    for heading, items in re.findall(r"(?ms)^### (\w+)\n(.*?)(?=^##|\Z)", section(changelog, version) or ""):
+        for item in re.findall(r"(?ms)^- (.*?)(?=^- |\Z)", items):
+            text = re.sub(r"\[([^\]]+)\]\([^)]+\)", r"\1", " ".join(item.split()))
+            found.append({"kind": KINDS[heading], "description": text})
+    return found
 
 
 def render_schema() -> str:
@@ -76,6 +116,7 @@ def render_alerts() -> str:
 
 FILES = {
     "Chart.yaml": render_description,
+    "README.md": lambda: chart_readme.render((CHART / "values.yaml").read_text()),
     "values.schema.json": render_schema,
     "files/match-conditions.yaml": render_conditions,
     "files/acceleratorquotas.yaml": (MANIFESTS / "base" / "acceleratorquotas.yaml").read_text,

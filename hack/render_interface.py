@@ -13,9 +13,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
+from hack.changelog import section
 from hack.interface import ROOT, Item, items
 from hack.interface_levels import deprecation_of, level_of
-from hack.release import section
 from hami_webhook import __version__
 
 INTERFACE = ROOT / "docs" / "interface.txt"

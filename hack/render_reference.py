@@ -5,13 +5,13 @@ The settings in docs/reference.md, the fields of AcceleratorQuotas, the values o
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 import yaml
 
+from hack import chart_readme
 from hami_webhook.config import SETTINGS, Setting
 
 ROOT = Path(__file__).parents[1]
@@ -34,11 +34,7 @@ CHART_VALUES = """\
 [Install](install.md#helm) says how the chart is used. What isn't here, or isn't possible, is refused with its path
 (`manifests/chart/values.schema.json`). An empty default is an empty text.
 
-| value | default | meaning |
-|---|---|---|
 """
-AS_A_WHOLE = {"limits", "labels", "matchLabels", "nodeSelector", "requests"}
-"""Values that are written as a whole: their keys are the user's."""
 
 
 def _table(rows: Iterable[tuple[str, ...]]) -> str:
@@ -95,34 +91,9 @@ def acceleratorquota_fields() -> str:
     )
 
 
-def _comment(lines: list[str], line: int, column: int) -> str:
-    """The comment that stands above a line, at its column."""
-    above: list[str] = []
-    while line and lines[line - 1].startswith(" " * column + "# "):
-        line -= 1
-        above.insert(0, lines[line].strip()[2:])
-    return " ".join(above)
-
-
-def _values(node: yaml.MappingNode, lines: list[str], path: str) -> Iterator[tuple[str, ...]]:
-    for key, value in node.value:
-        meaning = _comment(lines, key.start_mark.line, key.start_mark.column)
-        if isinstance(value, yaml.MappingNode) and value.value and key.value not in AS_A_WHOLE:
-            if meaning:
-                yield f"`{path}{key.value}`", "", meaning
-            yield from _values(value, lines, f"{path}{key.value}.")
-        else:
-            default = yaml.SafeLoader("").construct_document(value)
-            shown = default if isinstance(default, str) else json.dumps(default)
-            yield f"`{path}{key.value}`", f"`{shown}`" if shown else "", meaning
-
-
 def chart_values() -> str:
     """docs/chart-values.md"""
-    text = VALUES.read_text()
-    tree = yaml.compose(text, yaml.SafeLoader)
-    assert isinstance(tree, yaml.MappingNode)
-    return CHART_VALUES + _table(_values(tree, text.splitlines(), ""))
+    return CHART_VALUES + chart_readme.table(VALUES.read_text())
 
 
 def pages() -> dict[Path, str]:

@@ -18,7 +18,7 @@ from typing import Any
 
 import yaml
 
-from hack.release import section
+from hack.changelog import section
 from hack.website.staging import LANGUAGES, ROOT, BrokenPages, Staging, navigation
 from hami_webhook import __version__
 

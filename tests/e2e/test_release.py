@@ -106,6 +106,8 @@ def test_the_package_is_the_chart_of_the_version(released: Path, tmp_path: Path)
     package = released / f"hami-webhook-{VERSION}.tgz"
     shown = yaml.safe_load(run(tmp_path, helm, "show", "chart", package))
     assert (shown["name"], shown["version"], shown["appVersion"]) == ("hami-webhook", VERSION, VERSION)
+    (image,) = yaml.safe_load(shown["annotations"]["artifacthub.io/images"])
+    assert image == {"name": "hami-webhook", "image": f"registry.example:5000/team/hami-webhook:{VERSION}"}
     values = "-n", "hami-system", "--set", f"image.tag={VERSION}"
     rendered = run(tmp_path, helm, "template", "hami-webhook", package, *values)
     of_tree = run(tmp_path, helm, "template", "hami-webhook", ROOT / "manifests" / "chart", *values)

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
+from hack.changelog import section
 from hack.interface import Item, items
 from hack.interface_levels import DEPRECATED
-from hack.release import section
 from hack.render_interface import CHANGELOG, INTERFACE, Gone, Interface, Line, render
 
 STORED = Interface.read(INTERFACE.read_text())

@@ -13,6 +13,7 @@ import pytest
 import yaml
 
 from hack import release
+from hack.changelog import section
 from hami_webhook import __version__
 
 ROOT = Path(__file__).parents[2]
@@ -31,7 +32,7 @@ def test_the_changelog_has_every_version_once_and_the_newest_first() -> None:
 
 @pytest.mark.parametrize("heading", HEADINGS)
 def test_the_changelog_says_what_an_upgrade_takes(heading: str) -> None:
-    message = release.section(CHANGELOG, heading)
+    message = section(CHANGELOG, heading)
     assert message is not None
     assert re.search(r"^### Upgrading\n\n\S", message, re.MULTILINE)
 
