@@ -1,7 +1,7 @@
-"""Writes the JSON schemas of the files that users write into `docs/schemas`: `python -m hack.render_schemas`.
+"""Writes the JSON schemas of the files that users write, and what is served as OpenAPI, into `docs/schemas`.
 
-They come from the models that read these files. What only the program can check (names that must differ, vendors that
-must be enabled) no schema says. A test compares the files with what this renders.
+`python -m hack.render_schemas`. The schemas come from the models that read these files. What only the program can check
+(names that must differ, vendors that must be enabled) no schema says. A test compares the files with what this renders.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
+from hack import openapi
 from hack.render_chart import without_titles
 from hami_webhook.config.devices import DeviceSection
 from hami_webhook.device_config import device_config_model
@@ -106,6 +107,7 @@ FILES: dict[str, Callable[[], str]] = {
     "policy.schema.json": policy,
     "device-config.schema.json": device_config,
     "hami-test.schema.json": folder_test,
+    "openapi.json": openapi.render,
 }
 
 if __name__ == "__main__":

@@ -59,7 +59,8 @@ def faults(name: str, value: Any) -> list[str]:
 @pytest.mark.parametrize("name", FILES)
 def test_the_file_is_as_rendered(name: str) -> None:
     assert (FOLDER / name).read_text() == FILES[name](), "python -m hack.render_schemas writes it anew"
-    Draft202012Validator.check_schema(json.loads((FOLDER / name).read_text()))
+    if name.endswith(".schema.json"):
+        Draft202012Validator.check_schema(json.loads((FOLDER / name).read_text()))
 
 
 def test_there_are_no_others() -> None:
