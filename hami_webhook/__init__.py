@@ -1,3 +1,3 @@
 """Admission webhook, quota controller and Fit engine for accelerators shared among pods."""
 
-__version__ = "0.2.0"
+__version__ = "0.3.0"
