@@ -6,10 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hami_webhook.quota.ledger import Entry, State, decode, encode
+from hami_webhook.quota.ledger import Entry, State, decode, encode, is_full
 
 AMOUNTS = st.dictionaries(st.sampled_from(["limits.a/b", "limits.c/d"]), st.integers(0, 2**40))
-ENTRIES = st.builds(Entry, st.sampled_from(State), st.integers(0, 2**33), AMOUNTS, st.none() | AMOUNTS)
+TEXTS = st.text(max_size=4)
+ENTRIES = st.builds(
+    Entry, st.sampled_from(State), st.integers(0, 2**33), AMOUNTS, st.none() | AMOUNTS, st.booleans(), TEXTS, TEXTS
+)
 
 
 @given(st.dictionaries(st.text(min_size=1, max_size=8), ENTRIES, min_size=1))
@@ -59,3 +62,54 @@ def test_an_entry_that_cannot_be_read_is_left_out(text: str) -> None:
 @pytest.mark.parametrize(("age", "expired"), [(0, False), (44.9, False), (45, True), (-10, False), (-45, True)])
 def test_expiry(age: float, expired: bool) -> None:
     assert Entry(State.ADMITTED, 1000, {}).expired(1000 + age, 45) is expired
+
+
+def ledger_of(mine: int = 0, others: int = 0, *, floors: int = 0, waiting: int = 0) -> dict[str, Entry]:
+    """Charges in flight of namespace `a` and of others; floor entries and entries of older versions, both of `a`."""
+    kinds = (
+        *((State.ADMITTED, "a", mine), (State.ADMITTED, "b", others)),
+        *((State.FLOOR, "a", floors), (State.WAITING, "a", waiting)),
+    )
+    made = [Entry(state, 1, {}, namespace=namespace) for state, namespace, count in kinds for _ in range(count)]
+    return {str(number): entry for number, entry in enumerate(made)}
+
+
+@pytest.mark.parametrize(
+    ("ledger", "most", "state", "full"),
+    [
+        (ledger_of(3), 4, State.ADMITTED, False),
+        (ledger_of(4), 4, State.ADMITTED, True),
+        (ledger_of(3, floors=1), 4, State.ADMITTED, False),
+        (ledger_of(3, waiting=1), 4, State.ADMITTED, True),
+        (ledger_of(floors=1), 8, State.FLOOR, False),
+        (ledger_of(floors=2), 8, State.FLOOR, True),
+        (ledger_of(7, floors=1), 8, State.FLOOR, False),
+        (ledger_of(), 3, State.FLOOR, False),
+        (ledger_of(floors=1), 3, State.FLOOR, True),
+    ],
+)
+def test_a_ledger_of_one_namespace_takes_a_quarter_as_many_floor_entries_as_charges_in_flight(
+    ledger: dict[str, Entry], most: int, state: State, full: bool
+) -> None:
+    assert is_full(ledger, most, state) is full
+
+
+@pytest.mark.parametrize(
+    ("ledger", "namespaces", "full"),
+    [
+        (ledger_of(1, 7), 4, False),  # less than its share, however full the ledger is
+        (ledger_of(2, 5), 4, False),  # its share, and there is room
+        (ledger_of(2, 6), 4, True),
+        (ledger_of(3, 4), 4, False),
+        (ledger_of(4), 4, True),  # half of all
+        (ledger_of(4, floors=1), 1, False),  # a share of more than half is its own
+        (ledger_of(2, 2, waiting=4), 4, False),
+        (ledger_of(floors=4), 4, False),
+        (ledger_of(0, 8), 50, False),
+        (ledger_of(1, 7), 50, True),
+    ],
+)
+def test_each_of_several_namespaces_has_its_share_and_of_what_is_left_up_to_half_of_all(
+    ledger: dict[str, Entry], namespaces: int, full: bool
+) -> None:
+    assert is_full(ledger, 8, State.ADMITTED, "a", namespaces) is full
