@@ -27,6 +27,7 @@ from hami_webhook.config import SECTION_SWITCHES
 ROOT = Path(__file__).parents[2]
 JSON = dict[str, Any]
 SYSTEM = "hami-system"
+BOTH_ROLES = "webhook,controller"
 BOTH = "hami-webhook-both"
 """An account for processes that are webhook and controller in one, with the rights of both Deployments."""
 SWITCHES = tuple(f"--{switch.replace('_', '-')}" for switch in SECTION_SWITCHES.values())
@@ -224,7 +225,7 @@ class Deployment:
         path.write_text(json.dumps(kubeconfig(self.plane.server, ca, {"token": token})))
         return path
 
-    def start(self, name: str, *flags: str, ahead: float = 0.0) -> None:
+    def start(self, name: str, *flags: str, roles: str = BOTH_ROLES, ahead: float = 0.0) -> None:
         """Start a replica, whose machine's clock is so many seconds ahead, and wait until it is ready."""
         port, metrics = free_ports(2)
         folder = self.folder / name
@@ -239,7 +240,7 @@ class Deployment:
         with (self.folder / f"{name}.log").open("ab") as log:
             self.replicas[name] = subprocess.Popen(
                 [
-                    *(sys.executable, "-m", "hami_webhook", "serve", "--roles", "webhook,controller"),
+                    *(sys.executable, "-m", "hami_webhook", "serve", "--roles", roles),
                     *("--kubeconfig", str(self.through(self.login(self.account)))),
                     *("--http_bind", f"127.0.0.1:{port}", "--metrics-bind-address", f"127.0.0.1:{metrics}"),
                     *("--cert_file", str(folder / "tls.crt"), "--key_file", str(folder / "tls.key")),
@@ -261,7 +262,8 @@ class Deployment:
             )
         self.ports[name] = metrics
         eventually(lambda: self.ready(name), seconds=30)
-        self.balancer.backends.append(port)
+        if "webhook" in roles:
+            self.balancer.backends.append(port)
 
     def ready(self, name: str) -> bool:
         code = self.replicas[name].poll()
@@ -317,6 +319,7 @@ def deployed(
     folder: Path,
     *names: str,
     flags: tuple[str, ...] = (),
+    roles: str = BOTH_ROLES,
     through: Callable[[Path], Path] = lambda login: login,
 ) -> Iterator[Deployment]:
     """The program with these replicas, until the block ends."""
@@ -324,7 +327,7 @@ def deployed(
     deployment.install()
     try:
         for name in names:
-            deployment.start(name)
+            deployment.start(name, roles=roles)
         yield deployment
     finally:
         deployment.close()
