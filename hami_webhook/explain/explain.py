@@ -6,7 +6,7 @@ The verdicts are those of the code that places pods, with the numbers behind the
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from hami_webhook.devices import reasons
@@ -35,6 +35,7 @@ from hami_webhook.explain.report import (
 )
 from hami_webhook.kube.disruption import PodDisruptionBudget
 from hami_webhook.kube.objects import Pod, ResourceQuota, format_time
+from hami_webhook.node_filters.result import FilterResult, Refusal
 from hami_webhook.policy.evaluation import PolicyViolation
 from hami_webhook.quota.account import QuotaAccount
 from hami_webhook.quota.budget import PodBudget, charged, pod_budget
@@ -46,14 +47,14 @@ from hami_webhook.scheduling.fit import PodRequest, read_pod_request
 from hami_webhook.scheduling.placer import SchedulingPolicies
 from hami_webhook.scheduling.scoring import ScoredNode, evaluate
 
-OTHER_NODE = "node didn't match the pod's nodeSelector"
-
 
 @dataclass(frozen=True)
 class ExplainContext:
     """What a pod is explained with: the cluster at `now` (Unix seconds), its namespace's quotas, and the settings.
 
     `disruption` are the PodDisruptionBudgets of all namespaces.
+
+    `filter_nodes` judges the nodes for the pod as kube-scheduler does before it asks the extender.
 
     `most_nodes` is of how many nodes it is said how their cards are and what would have to change; None: of all.
 
@@ -71,6 +72,7 @@ class ExplainContext:
     gates: Sequence[str] = ()
     disruption: Sequence[PodDisruptionBudget] = ()
     bounded: Callable[[Pod], BoundedPod] = BoundedPod
+    filter_nodes: Callable[[], FilterResult] = FilterResult
     most_nodes: int | None = None
 
 
@@ -171,7 +173,7 @@ def _of_unplaced(pod: Pod, context: ExplainContext) -> Explanation:
     if foreign is not None:
         charge = charge_of(pod, context.vendors, context.state, context.now, context.assume_ttl)
         quotas = list(_quotas(pod, context, charge.amounts))
-        return of_foreign(foreign, pod, context.state, context.now, charge, quotas, OTHER_NODE)
+        return of_foreign(foreign, pod, context.state, context.now, charge, quotas, context.filter_nodes())
     if pod_request is None:
         return Explanation(*named, f"{where} and asks for no card of an enabled vendor: HAMi has no say in it")
     notes = [f"{sentence}, whatever its own annotations say" for sentence in bounded.changes]
@@ -187,21 +189,27 @@ def _of_pending(pod: Pod, pod_request: PodRequest, context: ExplainContext, note
     """A verdict on each node for a pod that isn't placed, and what would have to change."""
     accounts = list(_accounts(pod, context))
     budget = _budget(pod, accounts, context)
-    selector = (pod.node_selector or {}).items()
     views = list(context.state.views())
-    suitable = [view for view in views if selector <= view.node.labels.items()]
-    found = evaluate(suitable, pod_request, context.vendors, budget, context.policies.node)
+    filtered = context.filter_nodes()
+    refusals = filtered.refusals
+    suitable = [view for view in views if view.name not in refusals]
+    refused = [view for view in views if view.name in refusals]
+    found, of_refused = (
+        evaluate(each, pod_request, context.vendors, budget, context.policies.node) for each in (suitable, refused)
+    )
     limits = budget.limits if budget else {}
     fits = {scored.fit.node: scored for scored in found.fits}
+    failed = {**found.failed, **of_refused.failed}
     nodes = []
     for view in views[: context.most_nodes]:
         if view.name in fits:
             nodes.append(_fitting(view, fits[view.name], pod))
-        elif view.name in found.failed:
+        elif view.name in failed:
             trace = trace_fit(view, pod_request, context.vendors, budget)
-            nodes.append(_unfit(view, found.failed[view.name], trace, pod_request, context, limits))
+            report = _unfit(view, failed[view.name], trace, pod_request, context, limits)
+            nodes.append(replace(report, refusal=refusals.get(view.name)))
         else:
-            nodes.append(NodeReport(view.name, False, OTHER_NODE, _selector_lacks(pod, view), cards=_all_cards(view)))
+            nodes.append(NodeReport(view.name, False, cards=_all_cards(view), refusal=refusals[view.name]))
     quotas = list(_quotas(pod, context, None))
     searched = suitable[: context.most_nodes]
     if len(nodes) < len(views):
@@ -232,12 +240,12 @@ def _of_pending(pod: Pod, pod_request: PodRequest, context: ExplainContext, note
         notes += [evicted] if evicted else []
         options = [remedy.change for remedy in found_remedies]
         options += remedies.pod_changes(search)
-        options += _other_nodes(views, suitable, search, context)
+        options += _other_nodes(suitable, [scored.view.name for scored in of_refused.fits], refusals, search, context)
         if views and not options:
             notes.append("no room on a node, limit, annotation or smaller request was found that would let it in alone")
         options = [Change([*blocking, *option.steps], option.node) for option in options] if blocking else options
     quotas = list(_quotas(pod, context, cost))
-    return Explanation(pod.namespace, pod.name, verdict, notes, None, nodes, quotas, options)
+    return Explanation(pod.namespace, pod.name, verdict, notes, None, nodes, quotas, options, filtered.not_judged)
 
 
 def _blocking_steps(pod: Pod, context: ExplainContext) -> Iterator[Step]:
@@ -252,26 +260,23 @@ def _blocking_steps(pod: Pod, context: ExplainContext) -> Iterator[Step]:
 
 
 def _other_nodes(
-    views: Sequence[NodeView], suitable: Sequence[NodeView], search: RemedySearch, context: ExplainContext
+    suitable: Sequence[NodeView],
+    fitting: Sequence[str],
+    refusals: Mapping[str, Refusal],
+    search: RemedySearch,
+    context: ExplainContext,
 ) -> Iterator[Change]:
-    """Nodes that would fit if the pod's nodeSelector allowed them, and nodes that haven't registered cards."""
-    pod_request, budget = search.pod_request, search.budget
-    allowed = {view.name for view in suitable}
-    others = [view for view in views if view.name not in allowed]
-    for scored in evaluate(others, pod_request, context.vendors, budget, context.policies.node).fits:
-        text = f"{_selector_lacks(pod_request.pod, scored.view)}; it would fit there"
-        yield Change([Step("selector", text, scored.view.name)], scored.view.name)
+    """Refused nodes whose cards fit, and nodes that haven't registered cards."""
+    for name in fitting:
+        refusal = refusals[name]
+        text = f"{name}: {refusal.why or ', '.join(refusal.reasons)}; its cards would fit"
+        yield Change([Step("filter", text, name)], name)
     for view in suitable:
-        if any(key not in view.inventories for key in pod_request.vendors):
+        if any(key not in view.inventories for key in search.pod_request.vendors):
             yield Change(
-                [Step("register", f"{view.name}: {_unregistered(view, pod_request, context)}", view.name)], view.name
+                [Step("register", f"{view.name}: {_unregistered(view, search.pod_request, context)}", view.name)],
+                view.name,
             )
-
-
-def _selector_lacks(pod: Pod, view: NodeView) -> str:
-    labels = view.node.labels
-    lacking = [f"{key}={text}" for key, text in (pod.node_selector or {}).items() if labels.get(key) != text]
-    return f"{view.name} lacks the labels {', '.join(lacking)} of the pod's nodeSelector"
 
 
 def _fitting(view: NodeView, scored: ScoredNode, pod: Pod) -> NodeReport:

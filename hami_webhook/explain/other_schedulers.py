@@ -11,6 +11,7 @@ from hami_webhook.devices.foreign_scheduler import ForeignScheduler, NoNode, Pre
 from hami_webhook.devices.model import BadRequest
 from hami_webhook.explain.report import Explanation, NodeReport, QuotaReport, Taken
 from hami_webhook.kube.objects import Node, Pod
+from hami_webhook.node_filters.result import FilterResult
 from hami_webhook.quota.pricing import Charge
 from hami_webhook.scheduling.cluster_cache import ClusterCache
 from hami_webhook.simulate.placements import SelectedNodes
@@ -23,11 +24,12 @@ def of_foreign(
     now: float,
     charge: Charge,
     quotas: Sequence[QuotaReport],
-    other_node: str,
+    filtered: FilterResult,
 ) -> Explanation:
     """Why a pod that requests another scheduler's cards is where it is, or isn't anywhere, at `now` (Unix seconds).
 
-    `charge` is what it costs now; `other_node` the reason of a node that the pod's nodeSelector leaves out.
+    `charge` is what it costs now; `filtered` the nodes that kube-scheduler's filters refuse: other schedulers
+    have them too.
     """
     name = scheduler.key.capitalize()
     notes = list(charge.problems)
@@ -42,26 +44,27 @@ def of_foreign(
     if named not in scheduler.scheduler_names:
         wanted = " or ".join(scheduler.scheduler_names)
         notes.append(f"its scheduler is {named or 'not set'}, where {wanted} would choose cards for it")
-    selector = (pod.node_selector or {}).items()
     every = list(state.nodes())
-    suitable = [node.name for node in every if selector <= node.labels.items()]
+    suitable = [node.name for node in every if node.name not in filtered.refusals]
     try:
         predicted = scheduler.predict(pod, SelectedNodes(state, suitable), now)
     except BadRequest as error:
         return Explanation(pod.namespace, pod.name, f"fits nowhere: {error}", notes)
-    reports = [_node_report(node, scheduler, pod, predicted, other_node) for node in every]
+    reports = [_node_report(node, scheduler, pod, predicted, filtered) for node in every]
     verdict = f"fits on none of {len(every)} nodes"
     if isinstance(predicted, Prediction):
         others = sum(report.fits for report in reports) - 1
         verdict = f"isn't placed, but fits on {predicted.node}{f' (and {others} more)' if others else ''}"
-    return Explanation(pod.namespace, pod.name, verdict, notes, nodes=reports, quotas=quotas)
+    return Explanation(
+        pod.namespace, pod.name, verdict, notes, nodes=reports, quotas=quotas, not_judged=filtered.not_judged
+    )
 
 
 def _node_report(
-    node: Node, scheduler: ForeignScheduler, pod: Pod, predicted: Prediction | NoNode, other_node: str
+    node: Node, scheduler: ForeignScheduler, pod: Pod, predicted: Prediction | NoNode, filtered: FilterResult
 ) -> NodeReport:
-    if not (pod.node_selector or {}).items() <= node.labels.items():
-        return NodeReport(node.name, False, other_node)
+    if node.name in filtered.refusals:
+        return NodeReport(node.name, False, refusal=filtered.refusals[node.name])
     if node.name in predicted.failed:
         return NodeReport(node.name, False, predicted.failed[node.name])
     if not isinstance(predicted, Prediction) or node.name != predicted.node:

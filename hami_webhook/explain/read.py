@@ -13,6 +13,8 @@ from hami_webhook.cluster.loading import Bundle, LoadedObject
 from hami_webhook.explain.explain import ExplainContext, explain, explain_denial
 from hami_webhook.explain.report import Explanation
 from hami_webhook.kube.objects import MalformedObject, Pod
+from hami_webhook.node_filters.filters import filter_nodes
+from hami_webhook.node_filters.result import FilterResult
 from hami_webhook.scheduling.boundary import BoundedPod
 from hami_webhook.scheduling.placer import SchedulingPolicies
 from hami_webhook.simulate.simulation import Simulation
@@ -109,7 +111,11 @@ class Explainer:
             [str(gate.get("name")) for gate in gates if isinstance(gate, Mapping)] if isinstance(gates, list) else [],
             [*core.caches.disruption_budgets.values()],
             self._bounded(namespace),
+            self._filter_nodes(raw),
         )
+
+    def _filter_nodes(self, raw: Mapping[str, Any]) -> Callable[[], FilterResult]:
+        return lambda: filter_nodes(Pod.from_object(raw), self.simulation.core.state.nodes())
 
     def _bounded(self, name: str) -> Callable[[Pod], BoundedPod]:
         """How policy bounds the pods of a namespace; raises `ClusterError` where the Namespace can't be read."""

@@ -22,7 +22,7 @@ from hami_webhook.scheduling.fit import NodeFit, PodRequest, fit_pod, read_pod_r
 
 @dataclass(frozen=True)
 class RemedySearch:
-    """What remedies are searched with: the pod, its request under policy, the nodes that its nodeSelector allows, the
+    """What remedies are searched with: the pod, its request under policy, the nodes that no filter refuses, the
     quotas and the budget that they leave.
     """
 

@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from hami_webhook.node_filters.result import NotJudged, Refusal
+
 
 @dataclass(frozen=True, slots=True)
 class CardReport:
@@ -45,9 +47,10 @@ class Taken:
 
 @dataclass(frozen=True, slots=True)
 class NodeReport:
-    """The verdict on one node: `reason` is what the extender answers ("" if it fits), `container` the rejected one.
+    """The verdict on one node: it fits if no filter of kube-scheduler refuses it (`refusal`) and its cards fit.
 
-    `score` and `devices` are those of a node that fits.
+    `reason` is what the extender answers, or would if it were asked ("" if the cards fit), `container` the rejected
+    one. `score` and `devices` are those of a node that fits.
     """
 
     name: str
@@ -58,6 +61,7 @@ class NodeReport:
     score: float | None = None
     devices: Sequence[Taken] = ()
     cards: Sequence[CardReport] = ()
+    refusal: Refusal | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +84,7 @@ class QuotaReport:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One thing to be changed: `kind` is free, quota, register, annotation, selector, request, scheduler or gates."""
+    """One thing to be changed: `kind` is free, quota, register, annotation, filter, request, scheduler or gates."""
 
     kind: str
     text: str
@@ -115,7 +119,10 @@ class PlacementReport:
 
 @dataclass(frozen=True)
 class Explanation:
-    """Why a pod is where it is, or isn't anywhere. `changes` are alternatives, the smallest first."""
+    """Why a pod is where it is, or isn't anywhere. `changes` are alternatives, the smallest first.
+
+    `not_judged` are the rules of kube-scheduler that may refuse the pod and aren't in the verdicts on `nodes`.
+    """
 
     namespace: str
     name: str
@@ -125,6 +132,7 @@ class Explanation:
     nodes: Sequence[NodeReport] = ()
     quotas: Sequence[QuotaReport] = ()
     changes: Sequence[Change] = ()
+    not_judged: Sequence[NotJudged] = ()
 
     def as_json(self) -> dict[str, Any]:
         """The explanation as plain JSON values."""

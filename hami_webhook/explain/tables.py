@@ -21,6 +21,8 @@ def show(explanation: Explanation, console: Console) -> None:
     console.print(title, markup=False, highlight=False)
     for note in explanation.notes:
         console.print(f"  {note}", markup=False, highlight=False)
+    for rule in explanation.not_judged:
+        console.print(f"  {rule.filter} isn't judged: {rule.why}", markup=False, highlight=False)
     for table in tables_of(explanation):
         console.print(table.printable())
         if table.note:
@@ -83,7 +85,8 @@ def _nodes(nodes: Sequence[NodeReport]) -> ShownTable:
 def _verdict(node: NodeReport) -> str:
     if node.fits:
         return f"fits, score {node.score or 0:.2f}"
-    return "\n".join(text for text in (node.reason, node.why) if text)
+    refused = (*node.refusal.reasons, node.refusal.why) if node.refusal else ()
+    return "\n".join(text for text in (*refused, node.reason, node.why) if text)
 
 
 def _row(card: CardReport, devices: Sequence[Taken]) -> tuple[str, str, str]:

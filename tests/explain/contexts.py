@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from scheduling.placer_env import NOW, VENDORS
 
 from hami_webhook.cluster.api import JSON
@@ -9,6 +11,7 @@ from hami_webhook.explain.explain import ExplainContext, explain
 from hami_webhook.explain.report import Explanation, NodeReport
 from hami_webhook.kube.disruption import PodDisruptionBudget
 from hami_webhook.kube.objects import Node, Pod, ResourceQuota
+from hami_webhook.node_filters.filters import filter_nodes
 from hami_webhook.scheduling.cluster_cache import ClusterCache
 from hami_webhook.scheduling.placer import SchedulingPolicies
 
@@ -35,7 +38,8 @@ def explained(raw: JSON, *objects: JSON, gates: tuple[str, ...] = ()) -> Explana
     spec = {"schedulerName": "hami-scheduler", **raw["spec"]}
     waiting = {**raw, "metadata": {"uid": "it", **raw["metadata"]}, "spec": spec}
     found = context(*objects, waiting, gates=gates)
-    return explain(Pod.from_object(waiting), found)
+    it = Pod.from_object(waiting)
+    return explain(it, replace(found, filter_nodes=lambda: filter_nodes(it, found.state.nodes())))
 
 
 def on(explanation: Explanation, name: str) -> NodeReport:

@@ -7,7 +7,7 @@ from builders import pod
 
 from hami_webhook.cluster.api import JSON
 
-from .contexts import explained
+from .contexts import explained, on
 
 NUMBER, MEMORY = "volcano.sh/vgpu-number", "volcano.sh/vgpu-memory"
 QUOTA: JSON = {
@@ -38,10 +38,16 @@ def test_the_nodes_are_judged_by_its_rules_and_it_is_said_who_places() -> None:
     assert found.verdict == "isn't placed, but fits on b"
     assert found.notes == ["Volcano places it; the nodes are judged here by its rules"]
     assert [(n.name, n.fits, n.reason, n.why) for n in found.nodes] == [
-        ("a", False, "node didn't match the pod's nodeSelector", ""),
+        ("a", False, "", ""),
         ("b", True, "", "would give b-1 (3000 MiB, 0 cores)"),
         ("c", False, "node unregistered", ""),
     ]
+    refusal = on(found, "a").refusal
+    assert refusal is not None
+    assert (refusal.filter, refusal.reasons) == (
+        "NodeAffinity",
+        ("node(s) didn't match Pod's node affinity/selector",),
+    )
     (quota,) = found.quotas
     assert (quota.key, quota.used, quota.charged, quota.hard) == (f"limits.{MEMORY}", 3000, 3000, 9000)
 

@@ -79,7 +79,7 @@ ROWS: list[tuple[str, list[JSON], JSON, list[list[str]]]] = [
         "another node",
         [node("n", card("G", 8000), labels={"zone": "a"})],
         pod("p", gpu=1, mem=3000, nodeSelector={"zone": "b"}),
-        [["n lacks the labels zone=b of the pod's nodeSelector; it would fit there"]],
+        [["n: it lacks the labels zone=b of the pod's nodeSelector; its cards would fit"]],
     ),
 ]
 

@@ -1,0 +1,1 @@
+"""The filters of kube-scheduler, judged on objects that were read before: which nodes a pod is refused by, and why."""

@@ -1,0 +1,35 @@
+"""What kube-scheduler's filters say of a pod: the nodes that they refuse, and the rules that aren't judged here."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Why kube-scheduler refuses a node before it asks an extender.
+
+    `filter` is the plugin that refuses it first, `reasons` are its words, as FailedScheduling counts them, `why` is a
+    sentence with what they are about on this node ("" if there is no more to say).
+    """
+
+    filter: str
+    reasons: Sequence[str]
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class NotJudged:
+    """A plugin of kube-scheduler that may refuse the pod and isn't judged here, and a sentence that says why."""
+
+    filter: str
+    why: str
+
+
+@dataclass(frozen=True)
+class FilterResult:
+    """The nodes that are refused, by name; each other node passes all filters that are judged."""
+
+    refusals: Mapping[str, Refusal] = field(default_factory=dict)
+    not_judged: Sequence[NotJudged] = ()
