@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from hack.bench import charge, filter, links, metrics, placing, preemption, search, simulate, start, ui, webhook
+from hack.bench import calls, charge, filter, links, metrics, placing, preemption, search, simulate, start, ui, webhook
 from hack.bench.figures import run
 
 run(
     {
         "webhook": webhook.measure,
+        "calls": calls.measure,
         "filter": filter.measure,
         "charge": charge.measure,
         "placing": placing.measure,

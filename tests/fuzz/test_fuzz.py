@@ -14,7 +14,8 @@ import orjson
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from speed.counting import counted_calls
+
+from hack.bench.counting import counted_calls
 
 from .targets import JSON_TARGETS, TARGETS, dumped
 

@@ -11,6 +11,7 @@ from admission.clusters import Recorder, account_of, core_on, quota_cluster
 from admission.reviews import parsed, pod, review
 from builders import GPU, MEM, PERCENT, container
 
+from hack.bench.counting import counted_calls
 from hack.bench.objects import node
 from hami_webhook.cluster.api import Kind
 from hami_webhook.cluster.watches import NoWatches
@@ -18,8 +19,6 @@ from hami_webhook.device_config import builtin_device_config, enabled_vendors
 from hami_webhook.kube.objects import Namespace, Node, Pod
 from hami_webhook.quota.pricing import waiting_charge
 from hami_webhook.scheduling.cluster_cache import ClusterCache
-
-from .counting import counted_calls
 
 PODS = 500
 NOW = 1_767_225_600.0

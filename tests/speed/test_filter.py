@@ -8,7 +8,7 @@ import pytest
 from builders import bound_pod, card, node, pod, quota
 from scheduling.extender_env import ExtenderEnv
 
-from .counting import counted_calls
+from hack.bench.counting import counted_calls
 
 FIT = "scheduling.fit:fit_pod"
 CARD = "devices.fit_request:Candidate.__init__"

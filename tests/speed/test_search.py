@@ -7,10 +7,9 @@ import pytest
 from builders import card
 from devices.cards import Room, chosen, container, node, pod, view
 
+from hack.bench.counting import counted_opcodes
 from hami_webhook.devices.model import Claim
 from hami_webhook.devices.topology import best_combination
-
-from .counting import counted_opcodes
 
 PER_HALF_SET = 100
 """Instructions for each of the 256 sets of the first eight cards; each of the 12 870 sets would take some 500."""

@@ -1,5 +1,7 @@
 """What a piece of work costs in things that can be counted: the same on every machine, however busy it is."""
 
+from __future__ import annotations
+
 import gc
 import sys
 from collections import Counter
@@ -8,7 +10,7 @@ from contextlib import contextmanager
 from types import FrameType
 
 TraceFunction = Callable[[FrameType, str, object], "TraceFunction | None"]
-OWN = "hami_webhook"
+_OWN = "hami_webhook"
 
 
 @contextmanager
@@ -22,9 +24,9 @@ def counted_calls() -> Iterator[Counter[str]]:
 
     def note(frame: FrameType, event: str, _: object) -> None:
         if event == "call" and not frame.f_code.co_name.startswith("<"):
-            module = frame.f_globals.get("__name__", "")
-            if module.partition(".")[0] == OWN:
-                counts[f"{module.partition('.')[2]}:{frame.f_code.co_qualname}"] += 1
+            package, _, module = frame.f_globals.get("__name__", "").partition(".")
+            if package == _OWN:
+                counts[f"{module}:{frame.f_code.co_qualname}"] += 1
 
     before = sys.getprofile()
     gc.disable()
