@@ -84,6 +84,8 @@ class Caches:
         self.accelerator_quotas = AcceleratorQuotaCache(
             self.namespaces, partial(watches.silence, Kind.ACCELERATOR_QUOTAS)
         )
+        self.silence = partial(watches.silence, Kind.RESOURCE_QUOTAS)
+        """Seconds since the quotas' watch gave a sign of life, when they were complete; infinite if they never were."""
         self._quotas: dict[str, dict[str, ResourceQuota]] = {}
         self._pods: dict[str, dict[str, str]] = {}
         """The UIDs of pods, by namespace and name."""
@@ -111,11 +113,6 @@ class Caches:
         }
 
     @property
-    def silence(self) -> float:
-        """Seconds since the quotas' watch gave a sign of life, when they were complete; infinite if they never were."""
-        return self._watches.silence(Kind.RESOURCE_QUOTAS)
-
-    @property
     def namespaces_silence(self) -> float:
         """The same of the namespaces' watch."""
         return self._watches.silence(Kind.NAMESPACES)
@@ -126,7 +123,7 @@ class Caches:
 
     def covering(self, namespace: str) -> Sequence[ResourceQuota] | None:
         """The quotas of both kinds that cover a namespace's pods; None unless the caches are synced and alive."""
-        if max(self.silence, self.accelerator_quotas.silence) > LONGEST_SILENCE:
+        if max(self.silence(), self.accelerator_quotas.silence()) > LONGEST_SILENCE:
             return None
         return [*self.quotas(namespace), *self.accelerator_quotas.covering(namespace)]
 

@@ -131,10 +131,10 @@ def test_a_cache_leaves_out_what_it_cant_read_and_forgets_what_is_gone(
 def test_cached_quotas_are_believed_only_while_their_watch_is_alive() -> None:
     unwatched = core_on(None).caches
     unwatched.put(Kind.RESOURCE_QUOTAS, quota_object())
-    assert (unwatched.silence, unwatched.covering("team-a")) == (inf, None)
+    assert (unwatched.silence(), unwatched.covering("team-a")) == (inf, None)
     caches = core_on(None, watches=NoWatches(tuple(Kind))).caches
     caches.put(Kind.RESOURCE_QUOTAS, quota_object())
-    assert caches.silence == 0
+    assert caches.silence() == 0
     assert [quota.name for quota in caches.covering("team-a") or ()] == ["q"]
     assert caches.covering("other") == []
     cached = caches.quota("team-a", "q")

@@ -12,6 +12,7 @@ from hami_webhook.controller.object_events import ObjectEvents
 from hami_webhook.controller.quotas import Pace, QuotaReconciler
 from hami_webhook.kube.objects import ResourceQuota
 from hami_webhook.quota.recompute import Recomputed, Recomputer
+from hami_webhook.quota.sources import ALL_NAMESPACES
 
 LONGEST_DELAY = 10.0
 """Seconds after the first change by which a quota is recomputed, whatever that costs: charges of pods that are gone
@@ -59,7 +60,7 @@ class AcceleratorQuotaReconciler(QuotaReconciler):
         return min(LONGEST_DELAY, max(self._pace.longest, _PAUSE_PER_SECOND * self._took.get(scope, 0.0)))
 
     async def _recompute(self, scope: str, name: str) -> Recomputed:
-        done = await self._recomputer.run("", name, self._lost, self._history.gone)
+        done = await self._recomputer.run(ALL_NAMESPACES, name, self._lost, self._history.gone)
         self._took[name] = done.took
         return done
 

@@ -19,7 +19,7 @@ class AcceleratorQuotaCache:
         self._namespaces = namespaces
         self._objects: dict[str, JSON] = {}
         self._quotas: dict[str, ResourceQuota] = {}
-        self._silence = silence
+        self.silence = silence
 
     def put(self, obj: JSON) -> None:
         """A quota was added or changed. Raises `MalformedObject`."""
@@ -59,7 +59,3 @@ class AcceleratorQuotaCache:
 
     def quotas(self, scope: str) -> Sequence[ResourceQuota]:
         return list(self._quotas.values())
-
-    @property
-    def silence(self) -> float:
-        return self._silence()

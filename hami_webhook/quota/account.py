@@ -56,8 +56,8 @@ class QuotaAccount:
         # used in the other unit, from before hard was rewritten, says nothing: it is a sum of rounded amounts
         stale = {
             key
-            for key in vendors.bytes_per_unit
-            if _ceil(quota.used.get(key, 0)) and is_binary(quota.used[key]) != (key in in_bytes)
+            for key in vendors.bytes_per_unit.keys() & quota.used
+            if _ceil(quota.used[key]) and is_binary(quota.used[key]) != (key in in_bytes)
         }
         cards = CardSelection.of(quota)
         ledger = ledgers.decode(quota.annotations.get(LEDGER))
@@ -155,7 +155,7 @@ class QuotaAccount:
 
     def overrun(self, charge: Charge, earlier: Mapping[str, int] | None = None) -> tuple[str, ...]:
         """The keys the charge would push over hard, sorted; `earlier`, exact, is what the pod is charged already."""
-        before = self.counted(earlier or {})
+        before = self.counted(earlier) if earlier else {}
         over = []
         for key, amount in self.counted(charge.exact).items():
             more = amount - before.get(key, 0)
@@ -166,8 +166,8 @@ class QuotaAccount:
     def with_entry(self, identity: str, entry: Entry | None) -> QuotaAccount:
         """The account after an entry took another's place (or none), with the difference of their amounts in used."""
         former = self.ledger.get(identity)
-        before = self.counted(former.amounts if former is not None else {})
-        after = self.counted(entry.amounts if entry is not None else {})
+        before = {} if former is None else self.counted(former.amounts)
+        after = {} if entry is None else self.counted(entry.amounts)
         increase = {key: after.get(key, 0) - before.get(key, 0) for key in {*before, *after}}
         more = (entry is not None and entry.observed) - (former is not None and former.observed)
         return self.with_increase(identity, entry, increase).with_observed(more)

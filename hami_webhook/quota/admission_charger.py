@@ -21,7 +21,6 @@ from prometheus_client import Gauge, Histogram
 
 from hami_webhook.cluster.api import ClusterError
 from hami_webhook.durations import durations
-from hami_webhook.kube.objects import Pod
 from hami_webhook.quota.account import (
     ChargeRequest,
     NeedsRecompute,
@@ -141,7 +140,7 @@ class AdmissionCharger:
         if not request.charge.amounts:
             return Charged()
         scope, began = self._store.scope_of(request.pod), self._clock()
-        known = known or self.known(request.pod)
+        known = known or self.known(scope)
         if not request.dry_run and not known.limit(request.pod, request.charge):
             self.counts.durations.observe(self._clock() - began)
             return Charged()
@@ -162,22 +161,22 @@ class AdmissionCharger:
             self.counts.deny(outcome)
         return outcome
 
-    def known(self, pod: Pod) -> KnownQuotas:
-        """The quotas of the pod's scope as the cache shows them."""
+    def known(self, scope: str) -> KnownQuotas:
+        """The quotas of a scope as the cache shows them."""
         with contextlib.suppress(Exception):  # what is wrong with the cache is answered with the batch
-            return self._store.known(self._store.scope_of(pod)) or UNKNOWN
+            return self._store.known(scope) or UNKNOWN
         return UNKNOWN
 
-    def refresh(self, pod: Pod) -> None:
-        """Begin to list the quotas of the pod's scope, for the next charge, unless they were listed just now."""
-        self._store.refresh(self._store.scope_of(pod))
+    def refresh(self, scope: str) -> None:
+        """Begin to list the quotas of a scope, for the next charge, unless they were listed just now."""
+        self._store.refresh(scope)
 
-    async def look(self, pod: Pod, *, anew: bool = False) -> None:
-        """List the quotas of the pod's scope unless they were listed just now; `anew`: with a list that begins now.
+    async def look(self, scope: str, *, anew: bool = False) -> None:
+        """List the quotas of a scope unless they were listed just now; `anew`: with a list that begins now.
 
         Raises `ClusterError`.
         """
-        await self._store.look(self._store.scope_of(pod), anew=anew)
+        await self._store.look(scope, anew=anew)
 
     def refuses(self, request: ChargeRequest, known: KnownQuotas) -> bool:
         """Whether one of the known quotas has no room for the pod."""

@@ -16,6 +16,7 @@ from hami_webhook.kube.objects import Pod
 from hami_webhook.quota.account import ChargeRequest, Refusal, refuse_now
 from hami_webhook.quota.admission_charger import AdmissionCharger, ChargeCounts, Charged, Outcome
 from hami_webhook.quota.namespace_labels import NamespaceLabels
+from hami_webhook.quota.sources import ALL_NAMESPACES
 from hami_webhook.quota.store import CURRENT_SECONDS, KnownQuotas
 
 _SOON_TOO_OLD = CURRENT_SECONDS / 2
@@ -63,10 +64,10 @@ class HierarchyCharger:
 
     def known(self, pod: Pod) -> PodQuotas:
         """What the caches show of the quotas that a pod is charged to."""
-        shared = self._accelerator_quotas.known(pod)
+        shared = self._accelerator_quotas.known(ALL_NAMESPACES)
         if shared.age > _SOON_TOO_OLD:
-            self._accelerator_quotas.refresh(pod)
-        return PodQuotas(self._own.known(pod), shared)
+            self._accelerator_quotas.refresh(ALL_NAMESPACES)
+        return PodQuotas(self._own.known(pod.namespace), shared)
 
     async def charge(
         self, request: ChargeRequest, seconds: float | None = None, known: PodQuotas | None = None
@@ -109,15 +110,16 @@ class HierarchyCharger:
         """
         found = known.accelerator_quotas
         if not known.own.accounts and known.own.age > _SOON_TOO_OLD:
-            self._own.refresh(pod)  # its list is needed next, and takes as long as the one above: both at once
+            # its list is needed next, and takes as long as the one above: both at once
+            self._own.refresh(pod.namespace)
         try:
             async with asyncio.timeout(seconds):
                 if not found.current:
-                    await self._accelerator_quotas.look(pod)
-                    found = self._accelerator_quotas.known(pod)
+                    await self._accelerator_quotas.look(ALL_NAMESPACES)
+                    found = self._accelerator_quotas.known(ALL_NAMESPACES)
                 if not found.none and await self._labels.refresh(pod.namespace):
-                    await self._accelerator_quotas.look(pod, anew=True)
-                    found = self._accelerator_quotas.known(pod)
+                    await self._accelerator_quotas.look(ALL_NAMESPACES, anew=True)
+                    found = self._accelerator_quotas.known(ALL_NAMESPACES)
         except TimeoutError:
             return refuse_now(pod.namespace, "no answer from the API server in time")
         except ClusterError as error:

@@ -341,17 +341,17 @@ def _add_waiting(
         return
     floors = frozenset(dimension for request in requested if request for dimension in vendor.decided_later(request))
     cards = list(capacity.eligible(vendor, pod)) if floors else []
-    requests = [request and vendor.least(request, capacity, cards) for request in requested]
-
     kinds = pod.kinds
+    rows = [_least(vendor, request, capacity, cards) if request else (0, 0, 0) for request in requested]
+    columns = zip(*rows, strict=True)
+    peaks = [effective(zip(kinds, column, strict=True), init_finished=pod.init_finished) for column in columns]
+    builder.add(vendor, Debit(*peaks), floors)
 
-    def rows(amount: Sequence[int]) -> int:
-        return effective(zip(kinds, amount, strict=True), init_finished=pod.init_finished)
 
-    slots = rows([request.count * request.slots if request else 0 for request in requests])
-    memory = rows([request.count * _memory(vendor, request, cards) if request else 0 for request in requests])
-    cores = rows([request.count * request.cores if request else 0 for request in requests])
-    builder.add(vendor, Debit(slots, memory, cores), floors)
+def _least(vendor: Vendor, request: Request, capacity: CapacityLister, cards: Sequence[Device]) -> tuple[int, int, int]:
+    """The slots, MiB and cores that a container's request comes to at least."""
+    least = vendor.least(request, capacity, cards)
+    return least.count * least.slots, least.count * _memory(vendor, least, cards), least.count * least.cores
 
 
 def _memory(vendor: Vendor, request: Request, cards: Sequence[Device]) -> int:

@@ -17,7 +17,6 @@ from hami_webhook.quota.native_quotas import native_refusal
 class KnownObjects(Protocol):
     """What watches have shown."""
 
-    @property
     def silence(self) -> float:
         """How many seconds ago the quotas are known to have been complete."""
         ...
@@ -43,7 +42,7 @@ class RefusedLater:
         """Whether the caches show something that the API server would refuse the pod for; arguments as in `refusal`."""
         if name and self._known.has_pod(pod.namespace, name):
             return True
-        if self._known.silence > LONGEST_SILENCE:
+        if self._known.silence() > LONGEST_SILENCE:
             return False
         return any(native_refusal(quota, pod, sized=sized) is not None for quota in self._known.quotas(pod.namespace))
 

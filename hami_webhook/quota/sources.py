@@ -1,6 +1,6 @@
 """Where the quotas of a `QuotaStore` are read from and written to: ResourceQuotas, or AcceleratorQuotas.
 
-A scope is what is read together: a namespace's ResourceQuotas, or all AcceleratorQuotas (the scope "").
+A scope is what is read together: a namespace's ResourceQuotas, or all AcceleratorQuotas (`ALL_NAMESPACES`).
 """
 
 from __future__ import annotations
@@ -11,6 +11,8 @@ from typing import Protocol
 from hami_webhook.cluster.api import JSON, Cluster, Forbidden, Kind, NotFound
 from hami_webhook.kube.objects import Pod, ResourceQuota
 from hami_webhook.quota.accelerator_quota import Labels, read_accelerator_quota, status_patch
+
+ALL_NAMESPACES = ""
 
 
 class QuotaSource(Protocol):
@@ -60,7 +62,7 @@ class AcceleratorQuotas:
         self._labels = labels
 
     def scope_of(self, pod: Pod) -> str:
-        return ""
+        return ALL_NAMESPACES
 
     async def list(self, scope: str) -> Sequence[ResourceQuota]:
         try:

@@ -54,7 +54,6 @@ class QuotaCache(Protocol):
         """The quotas of a scope."""
         ...
 
-    @property
     def silence(self) -> float:
         """How many seconds ago the quotas are known to have been complete; infinite if they never were."""
         ...
@@ -63,10 +62,11 @@ class QuotaCache(Protocol):
 class NoCache:
     """Every read of the quotas is live."""
 
-    silence = inf
-
     def quotas(self, scope: str) -> Sequence[ResourceQuota]:
         return ()
+
+    def silence(self) -> float:
+        return inf
 
 
 class NotListed(Rejected):
@@ -88,27 +88,22 @@ class Snapshot(Struct, frozen=True):
 
 
 class KnownQuotas(Struct, frozen=True):
-    """The accounts of a scope without a live read; `age`: they are all that there were so many seconds ago."""
+    """The accounts of a scope without a live read; `age`: they are all that there were so many seconds ago.
+
+    `current`: that was just now. `none`: so there is no quota.
+    """
 
     accounts: Accounts
     age: float
-
-    @property
-    def current(self) -> bool:
-        """Whether they are all that there were just now."""
-        return self.age <= CURRENT_SECONDS
-
-    @property
-    def none(self) -> bool:
-        """Whether there is no quota."""
-        return not self.accounts and self.age <= CURRENT_SECONDS
+    current: bool
+    none: bool
 
     def limit(self, pod: Pod, charge: Charge) -> bool:
         """Whether a quota may limit what a pod costs."""
-        return self.age > CURRENT_SECONDS or any(account.concerns(pod, charge) for account in self.accounts.values())
+        return not self.current or any(account.concerns(pod, charge) for account in self.accounts.values())
 
 
-UNKNOWN = KnownQuotas({}, inf)
+UNKNOWN = KnownQuotas({}, inf, current=False, none=False)
 
 
 Change = Callable[[Snapshot], tuple[Accounts, T]]
@@ -360,26 +355,31 @@ class QuotaStore:
         They are the cache's, or later versions that were read or written here. A write to a quota proves that its
         cached version was the latest, and nothing about other quotas.
         """
-        silence = self._cache.silence
-        if silence > LONGEST_SILENCE:
+        age = self._cache.silence()
+        if age > LONGEST_SILENCE:
             return None
-        seen = self._seen.get(scope) or _NEVER_SEEN
-        listed = self._listed_ago(scope)
         accounts, ahead = {}, False
-        for quota in self._cache.quotas(scope):
-            account = seen.accounts.get(quota.name)
-            if account is not None and not is_as_late(account.quota, quota):
-                del seen.accounts[quota.name]
-                account = None
-            ahead |= account is not None and account.quota.resource_version != quota.resource_version
-            if account is not None and account.quota.namespaces != quota.namespaces:  # they were labelled anew
-                account = replace(account, quota=structs.replace(account.quota, namespaces=quota.namespaces))
-            accounts[quota.name] = account or QuotaAccount.read(quota, self._vendors)
-        if listed <= CURRENT_SECONDS:
-            accounts = {**seen.accounts, **accounts}
+        seen = self._seen.get(scope)
+        if seen is None:
+            accounts = {quota.name: QuotaAccount.read(quota, self._vendors) for quota in self._cache.quotas(scope)}
+        else:
+            for quota in self._cache.quotas(scope):
+                account = seen.accounts.get(quota.name)
+                if account is None:
+                    account = QuotaAccount.read(quota, self._vendors)
+                elif not is_as_late(account.quota, quota):
+                    account = seen.accounts[quota.name] = QuotaAccount.read(quota, self._vendors)
+                ahead |= account.quota.resource_version != quota.resource_version
+                if account.quota.namespaces != quota.namespaces:  # they were labelled anew
+                    account = replace(account, quota=structs.replace(account.quota, namespaces=quota.namespaces))
+                accounts[quota.name] = account
+            listed = self._clock() - seen.listed
+            if listed <= CURRENT_SECONDS:
+                accounts = {**seen.accounts, **accounts}
+            age = min(age, listed)
+        current = age <= CURRENT_SECONDS
         # a watch that doesn't show yet what was written here is late
-        age = min(listed, silence)
-        return None if ahead and age > CURRENT_SECONDS else KnownQuotas(accounts, age)
+        return None if ahead and not current else KnownQuotas(accounts, age, current, current and not accounts)
 
     async def _list(self, scope: str) -> tuple[dict[str, QuotaAccount], bool]:
         """All accounts, and whether the list began just now: a refusal isn't given from an earlier one."""
@@ -433,20 +433,21 @@ class QuotaStore:
         patch = before.patch(after) if after is not before else None
         if patch is None:
             return None
+        name = before.name
         writes.swaps.append(Swap(before, after))  # before the request: it may be cancelled, and written all the same
         writes.counts.writes += 1
         began = self._clock()
         try:
-            answer = await self._source.patch_status(scope, before.name, patch)
+            answer = await self._source.patch_status(scope, name, patch)
         except (Conflict, NotFound):
             writes.swaps.pop()  # for these alone it is certain that nothing was written
             raise
         verify(answer, patch)
         written = QuotaAccount.read(answer, self._vendors)
-        seen = self._note(scope, {written.name: written})
+        seen = self._note(scope, {name: written})
         version = before.quota.resource_version
-        seen.raced |= seen.written.get(written.name, version) != version
-        seen.written[written.name] = written.quota.resource_version
+        seen.raced |= seen.written.get(name, version) != version
+        seen.written[name] = written.quota.resource_version
         seen.took = self._clock() - began
         return written
 

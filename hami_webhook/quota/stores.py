@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from hami_webhook.kube.objects import ResourceQuota
+from hami_webhook.quota.sources import ALL_NAMESPACES
 from hami_webhook.quota.store import QuotaStore
 
 
@@ -19,6 +20,6 @@ class QuotaStores:
         """The quotas that cover a namespace's pods, by a live list. Raises `ClusterError`."""
         quotas = [*await self.resource_quotas.listed(namespace)]
         if self.accelerator_quotas is not None:
-            listed = await self.accelerator_quotas.listed("")
+            listed = await self.accelerator_quotas.listed(ALL_NAMESPACES)
             quotas += [quota for quota in listed if namespace in (quota.namespaces or ())]
         return quotas

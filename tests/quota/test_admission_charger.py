@@ -56,7 +56,6 @@ class Desk:
     def quotas(self, scope: str) -> Sequence[ResourceQuota]:
         return self.cached or ()
 
-    @property
     def silence(self) -> float:
         """`silent_since` may be infinite, for a watch that is always alive; nothing is believed without a cache."""
         return inf if self.cached is None else self.now - self.silent_since

@@ -78,7 +78,7 @@ def test_a_namespace_has_no_quotas_if_neither_the_cache_nor_a_list_shows_any(
             one.now += listed
         one.cached = None if shown is None else [one.read()] * shown
         one.silent_since = one.now - silent
-        assert one.charger.known(ask().pod).none is none
+        assert one.charger.known(ask().pod.namespace).none is none
 
     run()
 

@@ -104,7 +104,6 @@ class LaggingCache:
             ResourceQuota.from_object(item) for item in self._stage.history[-1 - min(lag, len(self._stage.history) - 1)]
         ]
 
-    @property
     def silence(self) -> float:
         return (0.0, 0.0, 10.0, 10.0, inf)[self._stage.draw() % 5]
 

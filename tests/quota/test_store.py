@@ -64,7 +64,6 @@ class StoreEnv:
     def quotas(self, scope: str) -> Sequence[ResourceQuota]:
         return self.cached or ()
 
-    @property
     def silence(self) -> float:
         return inf if self.cached is None else 0.0 if self.current else 10.0
 

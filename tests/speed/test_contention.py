@@ -55,7 +55,8 @@ class Watched:
     def __init__(self, shown: ResourceQuota) -> None:
         self.shown = shown
 
-    silence = 0.0
+    def silence(self) -> float:
+        return 0.0
 
     def quotas(self, scope: str) -> Sequence[ResourceQuota]:
         return [self.shown]
