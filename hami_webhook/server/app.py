@@ -38,7 +38,7 @@ from hami_webhook.config.setting_values import Network
 from hami_webhook.kube.objects import ResourceQuota
 from hami_webhook.server.bodies import BodyError, BodyTooLarge, header, receive_body
 from hami_webhook.server.large_reviews import LARGE, LargeReviews, TooManyLargeReviews
-from hami_webhook.server.limits import ListenerLimits
+from hami_webhook.server.limits import ListenerLimits, TooManyRequests
 from hami_webhook.server.request_metrics import RequestMetrics
 from hami_webhook.server.timeouts import within
 
@@ -167,6 +167,10 @@ class _ReviewRoute:
         except BadReview as error:
             self._refusals.labels("request").inc()
             code, content = error.code, denied(error.api_version, error.uid, error, error.name)
+        except TooManyRequests:
+            self._refusals.labels("unavailable").inc()
+            self._requests.answered(self.path, 503, perf_counter() - started)
+            raise
         self._requests.answered(self.path, code, perf_counter() - started)
         length = (b"content-length", b"%d" % len(content))
         await send({"type": "http.response.start", "status": self._status(code), "headers": [_IS_JSON, length]})

@@ -5,6 +5,13 @@ from __future__ import annotations
 from dataclasses import astuple, dataclass
 
 
+class TooManyRequests(Exception):
+    """More requests are in work than `max_concurrent_requests`; raised where the application receives a body's end.
+
+    The listener answers 503 once the application lets it through.
+    """
+
+
 @dataclass(frozen=True, slots=True)
 class ListenerLimits:
     """Sizes in bytes, times in seconds; all positive, else `ValueError`.

@@ -19,7 +19,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn import Config, Server
 
 from hami_webhook.server.connections import Connections
-from hami_webhook.server.limits import ListenerLimits
+from hami_webhook.server.limits import ListenerLimits, TooManyRequests
 from hami_webhook.server.protocol import BoundedProtocol
 from hami_webhook.server.tls import ReloadingTls
 
@@ -32,10 +32,6 @@ _TLS_CLOSE_TIMEOUT: Final = 5.0
 _ACCEPT_PAUSE: Final = 1.0
 # How many of the largest requests the connections may hold half-sent: one has to go through, whatever others do.
 _HELD_REQUESTS: Final = 2
-
-
-class _TooManyRequests(Exception):
-    """A request was refused while others are in work."""
 
 
 class _Server(Server):
@@ -258,7 +254,7 @@ class Listener:
             if self._in_work >= self._limits.max_concurrent_requests:
                 self._refused += 1
                 refused = True
-                raise _TooManyRequests
+                raise TooManyRequests
             in_work = True
             self._in_work += 1
             return message
@@ -276,7 +272,7 @@ class Listener:
             await self._app(scope, counting, sending)
         except ClientDisconnect:
             logger.debug("client left before its request was read")
-        except _TooManyRequests:
+        except TooManyRequests:
             text = PlainTextResponse("Too many requests in flight", 503, {"retry-after": "1"})
             await text(scope, receive, send)
         finally:

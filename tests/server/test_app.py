@@ -20,7 +20,7 @@ from admission.clusters import FULL, Hung, core_on, ledger, quota_cluster, spent
 from admission.reviews import body, cpu, handler_of, patched, pod, review
 from builders import GPU, JSON, MEM
 from prometheus_client import CollectorRegistry, generate_latest
-from starlette.types import ASGIApp
+from starlette.types import ASGIApp, Message
 
 from hami_webhook import pki
 from hami_webhook.admission.review import Answer, Review
@@ -28,7 +28,7 @@ from hami_webhook.cluster.api import Forbidden, Kind
 from hami_webhook.logs import JsonFormatter, TextFormatter
 from hami_webhook.server.app import Sources, application, review_routes
 from hami_webhook.server.large_reviews import LARGE
-from hami_webhook.server.limits import ListenerLimits
+from hami_webhook.server.limits import ListenerLimits, TooManyRequests
 from hami_webhook.server.request_metrics import new_registry
 
 from .serving import AS_JSON, PAIR, certificates, served, trusting
@@ -376,6 +376,24 @@ async def test_answers_are_counted_by_path_and_code() -> None:
         labelled(path="/validate", code="400"): 1,
     }
     assert found["hami_webhook_review_seconds_count"] == {labelled(path="/mutate"): 2, labelled(path="/validate"): 1}
+
+
+async def test_a_review_that_the_listener_refuses_counts_as_one_without_a_verdict() -> None:
+    registry = new_registry()
+    webhook = doors(handler_of(), registry)
+
+    async def beyond_the_limit() -> Message:
+        raise TooManyRequests
+
+    async def send(message: Message) -> None:
+        raise AssertionError("the listener answers")
+
+    scope = {"type": "http", "method": "POST", "path": "/validate", "client": ("127.0.0.1", 1), "headers": []}
+    with pytest.raises(TooManyRequests):
+        await webhook(scope, beyond_the_limit, send)
+    found = samples(generate_latest(registry))
+    assert found["hami_webhook_reviews_total"] == {labelled(path="/validate", code="503"): 1}
+    assert found["hami_webhook_review_refusals_total"] == {labelled(reason="unavailable"): 1}
 
 
 class Slices:
