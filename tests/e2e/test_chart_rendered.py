@@ -147,12 +147,25 @@ def test_who_reads_metrics_is_a_value(helm: Helm) -> None:
     assert [rules for rules in policies if rules[0] != {"from": peers, "ports": [{"port": "metrics"}]}] == []
 
 
-def test_alerts_link_to_where_the_runbooks_are(helm: Helm) -> None:
-    found = charted(helm, *MONITORING, "--set", "prometheusRule.runbooks=https://wiki.example/hami")
+@pytest.mark.parametrize(
+    ("value", "annotation", "folder"),
+    [
+        ("https://wiki.example/hami", "runbook_url", "https://wiki.example/hami"),
+        ("docs/runbooks", "runbook", "docs/runbooks"),
+        ("elsewhere/runbooks", "runbook", "docs/runbooks"),
+    ],
+)
+def test_alerts_link_to_where_the_runbooks_are(helm: Helm, value: str, annotation: str, folder: str) -> None:
+    """A link in an alert is absolute, or none."""
+    found = charted(helm, *MONITORING, "--set", f"prometheusRule.runbooks={value}")
     groups = found["PrometheusRule", "hami-system", "hami-webhook"]["spec"]["groups"]
-    urls = {rule["alert"]: rule["annotations"]["runbook_url"] for group in groups for rule in group["rules"]}
-    assert urls
-    assert urls == {alert: f"https://wiki.example/hami/{alert}.md" for alert in urls}
+    pages = {
+        rule["alert"]: {key: text for key, text in rule["annotations"].items() if key.startswith("runbook")}
+        for group in groups
+        for rule in group["rules"]
+    }
+    assert pages
+    assert pages == {alert: {annotation: f"{folder}/{alert}.md"} for alert in pages}
 
 
 def pod_spec(found: dict[Key, JSON], deployment: str) -> JSON:

@@ -1,22 +1,33 @@
-"""What the component for the Prometheus operator scrapes, in every overlay."""
+"""What Prometheus scrapes: by the component for its operator, in every overlay, and by the jobs of docs/metrics.md."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
 import shutil
 import subprocess
+import threading
+import time
+import urllib.request
+from contextlib import ExitStack
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
+from hack.devcluster.plane import free_ports
+
+from .promtool import with_promtool
+
 MANIFESTS = Path(__file__).parents[2] / "manifests"
 INSTALLED = ["default", "cert-manager", "drop-in"]
 
-pytestmark = pytest.mark.skipif(shutil.which("kubectl") is None, reason="kubectl renders the overlays")
+with_kubectl = pytest.mark.skipif(shutil.which("kubectl") is None, reason="kubectl renders the overlays")
+PAGE = (MANIFESTS.parent / "docs" / "metrics.md").read_text()
 
 
 def rendered(overlay: str, folder: Path, **more: Any) -> list[dict[str, Any]]:
@@ -61,6 +72,70 @@ def scraped(objects: list[dict[str, Any]], deployment: dict[str, Any]) -> list[s
     return found
 
 
+def block(start: str) -> str:
+    """The block of YAML on the page that begins so."""
+    (found,) = re.findall(rf"^```yaml\n({re.escape(start)}.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
+    return str(found)
+
+
+@with_promtool
+def test_a_prometheus_takes_the_job_that_finds_pods_or_says_what_the_page_says(tmp_path: Path) -> None:
+    """Debian's says it; a build with the discovery of Kubernetes takes the job."""
+    (tmp_path / "prometheus.yml").write_text("scrape_configs:\n" + block("- job_name:"))
+    check = ["promtool", "check", "config", str(tmp_path / "prometheus.yml")]
+    done = subprocess.run(check, capture_output=True, text=True, check=False, timeout=60)
+    lacks = "field kubernetes_sd_configs not found"
+    assert f"`{lacks}`" in PAGE
+    assert done.returncode == 0 or lacks in done.stderr
+
+
+class _Exposition(BaseHTTPRequestHandler):
+    def do_GET(self) -> None:
+        self.send_response(200)
+        self.send_header("content-type", "text/plain; version=0.0.4")
+        self.end_headers()
+        self.wfile.write(b"hami_webhook_leader 0\n")
+
+    def log_message(self, format: str, *args: object) -> None:
+        pass
+
+
+@with_promtool
+def test_the_job_with_addresses_runs_as_printed(tmp_path: Path) -> None:
+    """Behind the port-forwards of the page stand servers of ours."""
+    text = block("scrape_configs:")
+    ports = [int(port) for port in re.findall(r"127\.0\.0\.1:(\d+)", text)]
+    assert ports == [
+        int(port) for port in re.findall(r"^kubectl .* port-forward deployment/\S+ (\d+):9395$", PAGE, re.M)
+    ]
+    (web,) = free_ports(1)
+    (tmp_path / "prometheus.yml").write_text("global: {scrape_interval: 1s}\n" + text)
+    with ExitStack() as stack:
+        for port in ports:
+            server = stack.enter_context(ThreadingHTTPServer(("127.0.0.1", port), _Exposition))
+            threading.Thread(target=server.serve_forever, daemon=True).start()
+            stack.callback(server.shutdown)
+        flags = {
+            "config.file": tmp_path / "prometheus.yml",
+            "storage.tsdb.path": tmp_path / "data",
+            "web.listen-address": f"127.0.0.1:{web}",
+        }
+        arguments = [f"--{flag}={value}" for flag, value in flags.items()]
+        process = stack.enter_context(subprocess.Popen(["prometheus", *arguments], stderr=subprocess.DEVNULL))
+        stack.callback(process.terminate)
+        found: dict[str, str] = {}
+        deadline = time.monotonic() + 60
+        while len(found) < len(ports) and time.monotonic() < deadline:
+            assert process.poll() is None
+            with contextlib.suppress(OSError):
+                query = f"http://127.0.0.1:{web}/api/v1/query?query=up==1"
+                answer = json.load(urllib.request.urlopen(query, timeout=5))
+                labels = [each["metric"] for each in answer["data"]["result"]]
+                found = {each["container"]: each["namespace"] for each in labels}
+    assert found == dict.fromkeys(("webhook", "controller", "extender"), "hami-system")
+
+
+@with_kubectl
 @pytest.mark.parametrize("overlay", INSTALLED)
 def test_every_process_is_scraped_once_and_the_network_policy_lets_prometheus_in(overlay: str, tmp_path: Path) -> None:
     objects = rendered(overlay, tmp_path)
@@ -77,6 +152,7 @@ def test_every_process_is_scraped_once_and_the_network_policy_lets_prometheus_in
         ]
 
 
+@with_kubectl
 @pytest.mark.parametrize("overlay", INSTALLED)
 def test_a_metrics_own_labels_win_over_those_of_the_target(overlay: str, tmp_path: Path) -> None:
     """Without honorLabels, `namespace` of a quota's metric would be that of our pod."""
@@ -89,12 +165,10 @@ def test_a_metrics_own_labels_win_over_those_of_the_target(overlay: str, tmp_pat
     assert [end for end in ends if end["honorLabels"] is not True] == []
 
 
+@with_kubectl
 def test_another_prometheus_is_let_in_as_the_page_says(tmp_path: Path) -> None:
-    page = (MANIFESTS.parent / "docs" / "metrics.md").read_text()
-    (patches,) = re.findall(r"^```yaml\n(patches:\n.*?)^```", page, re.MULTILINE | re.DOTALL)
-    policies = [
-        each for each in rendered("default", tmp_path, **yaml.safe_load(patches)) if each["kind"] == "NetworkPolicy"
-    ]
+    patches = yaml.safe_load(block("patches:"))
+    policies = [each for each in rendered("default", tmp_path, **patches) if each["kind"] == "NetworkPolicy"]
     assert len(policies) == 3
     monitoring = [{"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "monitoring"}}}]
     wanted = {"from": monitoring, "ports": [{"port": "metrics"}]}
