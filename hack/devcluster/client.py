@@ -43,10 +43,21 @@ class Client(AbstractAsyncContextManager["Client"]):
         self._server = server
         self._tls = ssl.create_default_context(cafile=str(folder / "ca.crt"))
         self._tls.load_cert_chain(folder / f"{user}.crt", folder / f"{user}.key")
+        self._headers: dict[str, str] = {}
+
+    @classmethod
+    def with_token(cls, server: str, ca: str, token: str) -> Client:
+        """As the user of a token; `ca` is the API server's authority as PEM."""
+        client = cls.__new__(cls)
+        client._server = server
+        client._tls = ssl.create_default_context(cadata=ca)
+        client._headers = {"Authorization": f"Bearer {token}"}
+        return client
 
     async def __aenter__(self) -> Client:
         # every followed object keeps a connection
-        self._session = aiohttp.ClientSession(connector=aiohttp.TCPConnector(ssl=self._tls, limit=0))
+        connector = aiohttp.TCPConnector(ssl=self._tls, limit=0)
+        self._session = aiohttp.ClientSession(connector=connector, headers=self._headers)
         return self
 
     async def __aexit__(

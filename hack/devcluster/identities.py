@@ -18,19 +18,24 @@ _LIFE = timedelta(days=30)
 
 
 class Authority:
-    """A certificate authority whose files are written into a folder."""
+    """A certificate authority whose files are in a folder: those that are there, or new ones."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self._key = ec.generate_private_key(ec.SECP256R1())
+        self.certificate, key = folder / "ca.crt", folder / "ca.key"
         self._name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "dev-cluster CA")])
+        if key.exists():
+            self._key = _private_key(key)
+            return
+        self._key = ec.generate_private_key(ec.SECP256R1())
         certificate = (
             self._builder(self._name, self._key.public_key())
             .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
             .sign(self._key, hashes.SHA256())
         )
-        self.certificate = folder / "ca.crt"
         self.certificate.write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
+        key.touch(mode=0o600)
+        key.write_bytes(_pem(self._key))
 
     def serving(self, name: str, names: Iterable[str]) -> tuple[Path, Path]:
         """A serving certificate for DNS names and IP addresses: the files of certificate and key."""
@@ -98,6 +103,12 @@ def kubeconfig(server: str, ca: bytes, user: dict[str, str]) -> dict[str, object
         "contexts": [{"name": "dev", "context": {"cluster": "dev", "user": "dev"}}],
         "current-context": "dev",
     }
+
+
+def _private_key(path: Path) -> ec.EllipticCurvePrivateKey:
+    found = serialization.load_pem_private_key(path.read_bytes(), None)
+    assert isinstance(found, ec.EllipticCurvePrivateKey)
+    return found
 
 
 def _encoded(path: Path) -> str:

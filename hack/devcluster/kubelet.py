@@ -12,9 +12,13 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import logging
 import urllib.parse
+from collections.abc import AsyncIterator, Callable, Mapping
+from datetime import UTC, datetime
 from pathlib import Path
+from typing import Protocol
 
 import aiohttp
 
@@ -23,19 +27,39 @@ from .containers import Node
 from .environment import api_service
 from .network import HOST
 from .pods import PodWorker
-from .sandbox import images
+from .sandbox import Image, images
 
 _log = logging.getLogger(__name__)
 
 _RETRY_SECONDS = 0.5
-_CAPACITY = {"cpu": "16", "memory": "64Gi", "pods": "110", "ephemeral-storage": "100Gi"}
+_LEASE_SECONDS = 10.0
+_HEARTBEATS = 30
+"""How many renewals of the lease come to one report of the conditions."""
+_LEASES = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases"
+CAPACITY = {"cpu": "16", "memory": "64Gi", "pods": "110", "ephemeral-storage": "100Gi"}
 """What the node offers. Requests aren't enforced, so this isn't the machine's."""
 
 
+class Worker(Protocol):
+    """What keeps one pod."""
+
+    def update(self, pod: JSON) -> None:
+        """Take the pod as the API server has it now."""
+
+    def vanish(self) -> None:
+        """End at once what is left of a pod that the API server has no more."""
+
+    async def run(self) -> None:
+        """Keep the pod until it is gone."""
+
+
 class Kubelet:
-    def __init__(self, node: Node) -> None:
+    """Keeps the pods of a node, each in what `worker` makes for it: by default, they are run."""
+
+    def __init__(self, node: Node, worker: Callable[[JSON], Worker] | None = None) -> None:
         self._node = node
-        self._workers: dict[str, PodWorker] = {}
+        self._worker = worker or (lambda pod: PodWorker(node, pod))
+        self._workers: dict[str, Worker] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def run(self) -> None:
@@ -49,7 +73,7 @@ class Kubelet:
                 self._workers[uid].update(pod)
 
     def _start(self, uid: str, pod: JSON) -> None:
-        worker = self._workers[uid] = PodWorker(self._node, pod)
+        worker = self._workers[uid] = self._worker(pod)
         task = asyncio.create_task(worker.run())
         self._tasks.add(task)
         task.add_done_callback(self._end)
@@ -60,19 +84,60 @@ class Kubelet:
             _log.error("a pod's worker failed: %s", error, exc_info=error)
 
 
-async def register(admin: Client, kubelet: Client, name: str) -> None:
+async def register(
+    admin: Client,
+    kubelet: Client,
+    name: str,
+    capacity: Mapping[str, str] = CAPACITY,
+    more_labels: Mapping[str, str] | None = None,
+) -> None:
     """Make the Node, ready and free of the taint that a cluster's node controller would take away."""
-    labels = {"kubernetes.io/hostname": name, "kubernetes.io/os": "linux"}
+    labels = {"kubernetes.io/hostname": name, "kubernetes.io/os": "linux", **(more_labels or {})}
     try:
         await admin.post("/api/v1/nodes", {"metadata": {"name": name, "labels": labels}})
     except ApiError as error:
         if error.code != 409:
             raise
-    ready = {"type": "Ready", "status": "True", "reason": "KubeletReady", "message": "the dev cluster's kubelet runs"}
     addresses = [{"type": "InternalIP", "address": HOST}, {"type": "Hostname", "address": name}]
-    status = {"capacity": _CAPACITY, "allocatable": _CAPACITY, "conditions": [ready], "addresses": addresses}
+    status = {"capacity": capacity, "allocatable": capacity, "conditions": [_ready()], "addresses": addresses}
     await kubelet.patch(f"/api/v1/nodes/{name}/status", {"status": status})
     await admin.patch(f"/api/v1/nodes/{name}", {"spec": {"taints": None}})
+
+
+def _ready() -> JSON:
+    return {
+        "type": "Ready",
+        "status": "True",
+        "reason": "KubeletReady",
+        "message": "the dev cluster's kubelet runs",
+        "lastHeartbeatTime": f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}",
+    }
+
+
+async def keep_alive(client: Client, name: str) -> None:
+    """Renew the node's Lease, and now and then its condition Ready, as a kubelet does."""
+    renewals = 0
+    while True:
+        try:
+            spec = {
+                "holderIdentity": name,
+                "leaseDurationSeconds": 40,
+                "renewTime": f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%S.%fZ}",
+            }
+            try:
+                await client.patch(f"{_LEASES}/{name}", {"spec": spec})
+            except ApiError as error:
+                if error.code != 404:
+                    raise
+                uid = (await client.get(f"/api/v1/nodes/{name}"))["metadata"]["uid"]
+                owner = {"apiVersion": "v1", "kind": "Node", "name": name, "uid": uid}
+                await client.post(_LEASES, {"metadata": {"name": name, "ownerReferences": [owner]}, "spec": spec})
+            renewals += 1
+            if renewals % _HEARTBEATS == 0:
+                await client.patch(f"/api/v1/nodes/{name}/status", {"status": {"conditions": [_ready()]}})
+        except FAILURES as error:
+            _log.warning("%s: no sign of life: %s", name, error)
+        await asyncio.sleep(_LEASE_SECONDS)
 
 
 async def find_service(client: Client) -> tuple[str, int]:
@@ -86,16 +151,30 @@ async def find_service(client: Client) -> tuple[str, int]:
             await asyncio.sleep(_RETRY_SECONDS)
 
 
-async def serve(server: str, credentials: Path, folder: Path, programs: Path, versions: Path, name: str) -> None:
+@contextlib.asynccontextmanager
+async def node(
+    admin: Client, server: str, credentials: Path, user: str, folder: Path, known: dict[str, Image], name: str
+) -> AsyncIterator[Node]:
+    """What pods of a node share, whose kubelet has the client certificate `user`."""
     url = urllib.parse.urlsplit(server)
     assert url.hostname is not None
     assert url.port is not None
+    service = await find_service(admin)
     prober = aiohttp.ClientSession(connector=aiohttp.TCPConnector(ssl=False, force_close=True))
-    async with Client(server, credentials, "admin") as admin, Client(server, credentials, "kubelet") as client, prober:
-        service = await find_service(admin)
-        await register(admin, client, name)
-        known = images(programs, versions)
-        await Kubelet(Node(name, client, folder, known, (url.hostname, url.port), service, prober)).run()
+    async with Client(server, credentials, user) as client, prober:
+        yield Node(name, client, folder, known, (url.hostname, url.port), service, prober)
+
+
+async def serve(server: str, credentials: Path, folder: Path, programs: Path, versions: Path, name: str) -> None:
+    known = images(programs, versions)
+    async with (
+        Client(server, credentials, "admin") as admin,
+        node(admin, server, credentials, "kubelet", folder, known, name) as own,
+    ):
+        await register(admin, own.client, name)
+        async with asyncio.TaskGroup() as group:
+            group.create_task(keep_alive(own.client, name))
+            group.create_task(Kubelet(own).run())
 
 
 def main() -> None:

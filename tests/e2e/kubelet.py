@@ -1,12 +1,13 @@
-"""A kubelet and a HAMi device plugin in one, for nodes that are objects only.
+"""A kubelet for nodes that are objects only, with the dev cluster's device plugin.
 
-It finds the pod that holds its node's lock, marks it allocated, releases the lock and sets the pod running; and it ends
-pods that are deleted.
+It finds the pod that holds its node's lock, has it allocated, which releases the lock, and sets the pod running; and it
+ends pods that are deleted.
 """
 
 from __future__ import annotations
 
 import asyncio
+import base64
 import contextlib
 import json
 import threading
@@ -14,14 +15,16 @@ import time
 from collections.abc import Collection, Coroutine
 from pathlib import Path
 
+import yaml
+
+from hack.devcluster.client import FAILURES, ApiError, Client
+from hack.devcluster.device_plugin import LOCK, PHASE, DevicePlugin
 from hami_webhook.cluster.api import JSON, ClusterError, Conflict, Kind, NotFound, WatchType
 from hami_webhook.cluster.connect import connect
 from hami_webhook.cluster.informer import Change, Informer, Replaced
 from hami_webhook.cluster.kubernetes import KubernetesCluster
 
-LOCK = "hami.io/mutex.lock"
 DEFAULT_GRACE = 30
-TO_ALLOCATE = "hami.io/vgpu-devices-to-allocate"
 
 
 class Kubelets:
@@ -63,8 +66,17 @@ class Kubelets:
 
     async def _run(self) -> None:
         self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
-        async with KubernetesCluster(await connect(str(self._login))) as cluster:
-            self._cluster = cluster
+        login = yaml.safe_load(self._login.read_text())
+        ((server,), (user,)) = (
+            [each["cluster"] for each in login["clusters"]],
+            [each["user"] for each in login["users"]],
+        )
+        ca = base64.b64decode(server["certificate-authority-data"]).decode()
+        async with (
+            KubernetesCluster(await connect(str(self._login))) as cluster,
+            Client.with_token(server["server"], ca, user["token"]) as client,
+        ):
+            self._cluster, self._plugin = cluster, DevicePlugin(client)
             for kind in (Kind.NODES, Kind.PODS):
                 self._start(self._following(kind))
             self._started.set()
@@ -144,15 +156,14 @@ class Kubelets:
             self._changed[node].clear()
             held = self._locks[node]
             pod = self._pods.get(held.partition(",")[2], {"metadata": {}, "spec": {}})
-            phase = (pod["metadata"].get("annotations") or {}).get("hami.io/bind-phase")
+            phase = (pod["metadata"].get("annotations") or {}).get(PHASE)
             if pod["spec"].get("nodeName") != node or phase != "allocating":
                 continue
             try:
                 await self._allocate(pod)
-                await self._unlock(node, held)
-            except NotFound:  # it was deleted meanwhile: whoever bound it releases its lock
-                continue
-            except ClusterError as error:
+            except FAILURES as error:
+                if isinstance(error, ApiError) and error.code in (404, 409):
+                    continue  # it was deleted meanwhile: whoever bound it releases its lock
                 self.faults.append(f"{type(error).__name__}: {error}")
                 await asyncio.sleep(0.1)
                 self._changed[node].set()
@@ -160,24 +171,13 @@ class Kubelets:
     async def _allocate(self, pod: JSON) -> None:
         name, namespace = pod["metadata"]["name"], pod["metadata"]["namespace"]
         await asyncio.sleep(self.slow)
-        done = {"hami.io/bind-phase": "success", TO_ALLOCATE: ";"}
-        await self._cluster.patch(Kind.PODS, name, {"metadata": {"annotations": done}}, namespace)
+        await self._plugin.allocate(pod)
         self.allocated.append(f"{namespace}/{name}")
         self._start(self._set_running(name, namespace))
 
     async def _set_running(self, name: str, namespace: str) -> None:
         with contextlib.suppress(ClusterError):
             await self._cluster.patch_status(Kind.PODS, name, {"status": {"phase": "Running"}}, namespace)
-
-    async def _unlock(self, node: str, held: str) -> None:
-        for _ in range(10):
-            found = await self._cluster.get(Kind.NODES, node)
-            if (found["metadata"].get("annotations") or {}).get(LOCK) != held:
-                return
-            patch = {"metadata": {"resourceVersion": found["metadata"]["resourceVersion"], "annotations": {LOCK: None}}}
-            with contextlib.suppress(Conflict):
-                await self._cluster.patch(Kind.NODES, node, patch)
-                return
 
     async def _end(self, pod: JSON) -> None:
         """A pod under deletion on a node of ours is gone at once, or after the grace period that it sets itself."""
