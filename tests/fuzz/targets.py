@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
+import struct
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from datetime import UTC, datetime
 from typing import Any
@@ -31,6 +32,7 @@ from hami_webhook.integrations.koordinator.device_object import read_cards
 from hami_webhook.kube.objects import Node, Pod, ResourceQuota, checked_device
 from hami_webhook.kube.quantity import Quantity, QuantityError, is_binary, parse_whole
 from hami_webhook.kube.wire import MalformedObject
+from hami_webhook.node.region import LARGEST, MOST_DEVICES, V1_2, BadRegion, read_region
 from hami_webhook.policy.file import PolicyFile
 from hami_webhook.quota import ledger
 from hami_webhook.quota.accelerator_quota import read_accelerator_quota
@@ -304,6 +306,41 @@ def certificates(data: bytes) -> None:
         check_sentence(str(error))
 
 
+def regions(data: bytes) -> None:
+    """A region is read or refused in words, in no more than nine readings and inside its file.
+
+    It is written as its size and pieces of it: an offset, a length and the bytes; what isn't written is 0.
+    """
+    size, written = struct.unpack_from("<Q", data.ljust(8, b"\0"))[0], bytearray(V1_2.size)
+    at = 8
+    while at + 6 <= len(data):
+        offset, length = struct.unpack_from("<IH", data, at)
+        piece = data[at + 6 : at + 6 + length]
+        written[offset : offset + len(piece)] = piece
+        at += 6 + length
+    content = bytes(written[: min(size, V1_2.size)])
+    total = 0
+
+    def read(length: int, offset: int) -> bytes:
+        nonlocal total
+        assert 0 <= offset <= offset + length <= V1_2.size
+        total += length
+        return content[offset : offset + length]
+
+    try:
+        found = read_region(read, size)
+    except BadRegion as error:
+        check_sentence(str(error))
+        return
+    assert total <= 9 * V1_2.size
+    assert len(found.devices) <= MOST_DEVICES
+    for device in found.devices:
+        amounts = (device.limit, device.context, device.module, device.data, device.total, device.offset)
+        assert all(0 <= amount <= LARGEST for amount in (*amounts, device.utilisation))
+        assert device.uuid.isprintable()
+        assert 0 < len(device.uuid) <= 40
+
+
 TARGETS: Mapping[str, Callable[[bytes], None]] = {
     "certificates": certificates,
     "device-configs": device_configs,
@@ -318,12 +355,13 @@ TARGETS: Mapping[str, Callable[[bytes], None]] = {
     "policies": policies,
     "quantities": quantities,
     "quotas": quotas,
+    "regions": regions,
     "registrations": registrations,
     "reviews": reviews,
 }
 """By the name of their folder in `corpus/`."""
 
-JSON_TARGETS = frozenset(TARGETS) - {"certificates", "pod-devices", "quantities"}
+JSON_TARGETS = frozenset(TARGETS) - {"certificates", "pod-devices", "quantities", "regions"}
 """Those whose inputs are JSON, or YAML, of which JSON is a part."""
 
 
