@@ -164,8 +164,11 @@ class Cluster(Protocol):
         """
         ...
 
-    def watch(self, kind: Kind, resource_version: str) -> AsyncIterator[WatchEvent]:
-        """What changed after `resource_version`, in order, for ever; raises `Gone` if that is too long ago."""
+    def watch(self, kind: Kind, resource_version: str, *, node: str = "") -> AsyncIterator[WatchEvent]:
+        """What changed after `resource_version`, in order, for ever; raises `Gone` if that is too long ago.
+
+        `node`: of pods, only those that are bound to it.
+        """
         ...
 
     async def create(self, kind: Kind, obj: JSON) -> JSON:

@@ -57,8 +57,9 @@ class Informer:
 
     `clock` gives seconds (monotonic ones will do), `sleep` waits seconds, `random` gives a number in [0, 1).
     What the handler raises ends the run: it is a bug, and the cache can't be trusted any longer; `run` again lists
-    again. `look_again`: a kind that the cluster doesn't have, or doesn't let us list, has no objects, which is reported
-    like any other list, and is asked for again after so many seconds. `expected`: a warning says that it isn't there.
+    again. `node`: of pods, only those that are bound to it. `look_again`: a kind that the cluster doesn't have, or
+    doesn't let us list, has no objects, which is reported like any other list, and is asked for again after so many
+    seconds. `expected`: a warning says that it isn't there.
     """
 
     def __init__(
@@ -69,6 +70,7 @@ class Informer:
         clock: Callable[[], float],
         sleep: Callable[[float], Awaitable[None]],
         random: Callable[[], float],
+        node: str = "",
         look_again: float | None = None,
         expected: bool = True,
     ) -> None:
@@ -79,6 +81,7 @@ class Informer:
         self._clock = clock
         self._sleep = sleep
         self._random = random
+        self._node = node
         self._look_again = look_again
         self._expected = expected
         self._missing = False
@@ -115,7 +118,7 @@ class Informer:
         while True:
             try:
                 if self._version is None:
-                    self._version = self._adopt(await self._cluster.list(self.kind), handler)
+                    self._version = self._adopt(await self._cluster.list(self.kind, node=self._node), handler)
                     self._missing = False
                 if await self._follow(self._version, handler):
                     continue
@@ -146,7 +149,7 @@ class Informer:
     async def _follow(self, version: str, handler: Handler) -> bool:
         """Pass the events after `version` to the handler until the watch ends; whether there were any."""
         heard = False
-        async for event in self._cluster.watch(self.kind, version):
+        async for event in self._cluster.watch(self.kind, version, node=self._node):
             self._alive()
             heard = True
             if event.type is not WatchType.BOOKMARK:

@@ -142,9 +142,8 @@ class KubernetesCluster(AbstractAsyncContextManager["KubernetesCluster"]):
     async def _list(self, kind: Kind, namespace: str, node: str) -> Listing:
         items: list[JSON] = []
         token, limit = "", PAGE
-        only = {"fieldSelector": f"spec.nodeName={_checked(node, 'node')}"} if node else {}
         while True:
-            query = {"limit": str(limit), **only} | ({"continue": token} if token else {})
+            query = {"limit": str(limit), **_bound_to(node)} | ({"continue": token} if token else {})
             try:
                 page = await self._request("GET", _path(kind, namespace), query=query, decoder=_PAGE)
             except _TooLarge:
@@ -157,8 +156,9 @@ class KubernetesCluster(AbstractAsyncContextManager["KubernetesCluster"]):
             if not token:
                 return Listing(items, page.metadata.resource_version)
 
-    async def watch(self, kind: Kind, resource_version: str) -> AsyncIterator[WatchEvent]:
+    async def watch(self, kind: Kind, resource_version: str, *, node: str = "") -> AsyncIterator[WatchEvent]:
         query = {
+            **_bound_to(node),
             "watch": "1",
             "allowWatchBookmarks": "true",
             "resourceVersion": resource_version,
@@ -342,6 +342,11 @@ class KubernetesCluster(AbstractAsyncContextManager["KubernetesCluster"]):
             text = content[:200].decode(errors="replace")
             _refuse(response.status, status if isinstance(status, dict) else {"message": text})
         return response
+
+
+def _bound_to(node: str) -> Mapping[str, str]:
+    """The query for the pods of a node, for all if it is empty."""
+    return {"fieldSelector": f"spec.nodeName={_checked(node, 'node')}"} if node else {}
 
 
 def _path(kind: Kind, namespace: str, name: str | None = None, subresource: str = "") -> str:

@@ -122,12 +122,12 @@ class MemoryCluster:
     async def list(self, kind: Kind, namespace: str = "", *, node: str = "") -> Listing:
         await self._pause("list:before")
         items = self.peek_all(kind, namespace)
-        return Listing([i for i in items if not node or i["spec"].get("nodeName") == node], str(self._version))
+        return Listing([item for item in items if _is_bound_to(item, node)], str(self._version))
 
-    def watch(self, kind: Kind, resource_version: str) -> AsyncIterator[WatchEvent]:
+    def watch(self, kind: Kind, resource_version: str, *, node: str = "") -> AsyncIterator[WatchEvent]:
         if not (resource_version.isascii() and resource_version.isdigit()):
             raise Invalid(f"invalid resource version {resource_version!r}")
-        return self._watch(kind, int(resource_version), self._epoch)
+        return self._watch(kind, int(resource_version), self._epoch, node)
 
     async def patch(self, kind: Kind, name: str, patch: JSON, namespace: str = "") -> JSON:
         await self._pause("patch:before")
@@ -297,7 +297,7 @@ class MemoryCluster:
         if self.pause is not None:
             await self.pause(step)
 
-    async def _watch(self, kind: Kind, version: int, epoch: int) -> AsyncIterator[WatchEvent]:
+    async def _watch(self, kind: Kind, version: int, epoch: int, node: str) -> AsyncIterator[WatchEvent]:
         await self._pause("watch:before")
         journal = self._journals[kind]
         while True:
@@ -306,7 +306,8 @@ class MemoryCluster:
             found = journal.after(version)
             if found is not None:
                 version, event = found
-                yield event
+                if _is_bound_to(event.object, node):
+                    yield event
             elif self._bookmark > version:
                 version = self._bookmark
                 meta = {"resourceVersion": str(version)}
@@ -414,6 +415,11 @@ class MemoryCluster:
         new = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", **_copy(lease)}
         created = {"creationTimestamp": format_time(self._clock())}
         return self._versioned({**new, "metadata": {**created, **new["metadata"], **meta}})
+
+
+def _is_bound_to(obj: JSON, node: str) -> bool:
+    """Whether a pod is on the node; anything is on the node without a name."""
+    return not node or obj["spec"].get("nodeName") == node
 
 
 def _key(kind: Kind, name: str, namespace: str) -> Key:

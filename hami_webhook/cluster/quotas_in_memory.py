@@ -48,8 +48,8 @@ class QuotasInMemory:
         listing = await self._cluster.list(kind, namespace, node=node)
         return Listing([self._shown(kind, item) for item in listing.items], listing.resource_version)
 
-    async def watch(self, kind: Kind, resource_version: str) -> AsyncIterator[WatchEvent]:
-        events = self._cluster.watch(kind, resource_version.partition(".")[0])
+    async def watch(self, kind: Kind, resource_version: str, *, node: str = "") -> AsyncIterator[WatchEvent]:
+        events = self._cluster.watch(kind, resource_version.partition(".")[0], node=node)
         if kind is not Kind.RESOURCE_QUOTAS:
             async for event in events:
                 yield event

@@ -90,6 +90,20 @@ async def a_watch_tells_changes_in_order(harness: Harness) -> None:
 
 
 @case
+async def a_watch_of_a_node_tells_of_its_pods_alone(harness: Harness) -> None:
+    namespace = await harness.namespace()
+    here = f"node-{namespace}"
+    version = (await harness.cluster.list(Kind.PODS, node=here)).resource_version
+    for name, node in (("there", f"{here}-2"), ("waits", ""), ("here", here)):
+        made = await harness.create(Kind.PODS, pod(namespace, name))
+        if node:
+            await harness.cluster.bind(namespace, name, made["metadata"]["uid"], node)
+    (event,) = await watched(harness.cluster, Kind.PODS, version, namespace, 1, node=here)
+    assert event.object["metadata"]["name"] == "here"
+    assert event.object["spec"]["nodeName"] == here
+
+
+@case
 async def a_watch_waits_for_what_comes(harness: Harness) -> None:
     namespace = await harness.namespace()
     version = (await harness.cluster.list(Kind.PODS)).resource_version

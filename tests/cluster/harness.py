@@ -84,11 +84,13 @@ async def make_pod(harness: Harness, **meta: Any) -> tuple[str, JSON]:
     return namespace, await harness.create(Kind.PODS, pod(namespace, **meta))
 
 
-async def watched(cluster: Cluster, kind: Kind, version: str, namespace: str, count: int) -> list[WatchEvent]:
+async def watched(
+    cluster: Cluster, kind: Kind, version: str, namespace: str, count: int, *, node: str = ""
+) -> list[WatchEvent]:
     """The first `count` events after `version` in a namespace, without bookmarks and the mark of a coming deletion."""
     events: list[WatchEvent] = []
     async with asyncio.timeout(WAIT):
-        async for event in cluster.watch(kind, version):
+        async for event in cluster.watch(kind, version, node=node):
             meta = event.object["metadata"]
             marked = event.type is WatchType.MODIFIED and "deletionTimestamp" in meta
             if event.type is not WatchType.BOOKMARK and not marked and meta.get("namespace") == namespace:

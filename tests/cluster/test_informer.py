@@ -176,12 +176,12 @@ class Scripted:
             raise step
         return step
 
-    async def list(self, kind: Kind, namespace: str = "") -> Listing:
+    async def list(self, kind: Kind, namespace: str = "", *, node: str = "") -> Listing:
         step = await self.next_step()
         assert isinstance(step, Listing)
         return step
 
-    async def watch(self, kind: Kind, resource_version: str) -> AsyncIterator[WatchEvent]:
+    async def watch(self, kind: Kind, resource_version: str, *, node: str = "") -> AsyncIterator[WatchEvent]:
         self.versions.append(resource_version)
         while (step := await self.next_step()) is not None:
             assert isinstance(step, WatchEvent)
@@ -295,13 +295,13 @@ class Uninstalled:
     def __init__(self, memory: MemoryCluster, error: api.ClusterError) -> None:
         self.memory, self.error, self.there = memory, error, False
 
-    async def list(self, kind: Kind) -> Listing:
+    async def list(self, kind: Kind, *, node: str = "") -> Listing:
         if not self.there:
             raise self.error
-        return await self.memory.list(kind)
+        return await self.memory.list(kind, node=node)
 
-    async def watch(self, kind: Kind, version: str) -> AsyncIterator[WatchEvent]:
-        async for event in self.memory.watch(kind, version):
+    async def watch(self, kind: Kind, version: str, *, node: str = "") -> AsyncIterator[WatchEvent]:
+        async for event in self.memory.watch(kind, version, node=node):
             if not self.there:
                 raise self.error
             yield event

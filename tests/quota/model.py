@@ -80,8 +80,8 @@ class Lagging:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._cluster, name)
 
-    async def watch(self, kind: Kind, resource_version: str) -> AsyncIterator[WatchEvent]:
-        async for event in self._cluster.watch(kind, resource_version):
+    async def watch(self, kind: Kind, resource_version: str, *, node: str = "") -> AsyncIterator[WatchEvent]:
+        async for event in self._cluster.watch(kind, resource_version, node=node):
             await self.open.wait()
             yield event
 
