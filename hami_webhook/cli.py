@@ -39,7 +39,8 @@ from hami_webhook.config import (
 from hami_webhook.config.setting_values import NODE_ROLE
 from hami_webhook.device_config import builtin_device_config, enabled_vendors, read_device_config
 from hami_webhook.devices.registry import Vendors
-from hami_webhook.explain.read import Explainer, UnknownPod, read_cluster
+from hami_webhook.explain.live import LiveReading, lacking, needs_of_pod, read_cluster
+from hami_webhook.explain.read import Explainer, UnknownPod
 from hami_webhook.explain.report import Explanation
 from hami_webhook.explain.tables import show as show_explanation
 from hami_webhook.kube.objects import parse_time
@@ -57,6 +58,7 @@ from hami_webhook.terminal import (
     UsageError,
     aligned,
     formatted,
+    print_sentences,
     print_warnings,
     progress,
     run_verb,
@@ -159,6 +161,7 @@ def parser() -> Parser:
     verb.add_argument(
         "--now", metavar="TIME", help="as of when, RFC 3339 (default: now, or the newest time in the cluster files)"
     )
+    verb.add_argument("-v", "--verbose", action="store_true", help="name everything that your rights don't show")
     verb.set_defaults(run=_explain)
 
     verb = verbs.add_parser(
@@ -301,29 +304,35 @@ def _explain(arguments: argparse.Namespace) -> int:
     manifest = _pod_of_file(arguments.file, namespace, name) if arguments.file else None
     at = _now(arguments.now)
     if arguments.cluster:
-        bundle = _bundle(arguments.cluster)
-        now = at or start_of(bundle)
+        reading = LiveReading(_bundle(arguments.cluster))
+        now = at or start_of(reading.bundle)
     else:
-        bundle = asyncio.run(read_cluster(arguments.kubeconfig or os.environ.get("KUBECONFIG", "")))
         now = at or time.time()
+        kubeconfig, existing = arguments.kubeconfig or os.environ.get("KUBECONFIG", ""), "" if manifest else name
+        reading = asyncio.run(read_cluster(kubeconfig, namespace or "default", existing, now))
     options = _options(arguments)
     if not arguments.cluster:
         options = replace(options, zone=None)  # handshakes are in local time, as `serve` reads them
-    explainer = Explainer(Simulation(vendors, options, policies, now), options.policies, arguments.scheduler_name, now)
-    result = asyncio.run(_explained(explainer, bundle, namespace or "default", name, manifest))
+    simulation = Simulation(vendors, options, policies, now)
+    explainer = Explainer(simulation, options.policies, arguments.scheduler_name, now, reading.unseen.keys())
+    result = asyncio.run(_explained(explainer, reading, namespace or "default", name, manifest))
     if console is not None:
         show_explanation(result, console)
     else:
         print(formatted(result.as_json(), arguments.output))
+    needed = lacking(reading.unseen, needs_of_pod(reading.unseen))
+    everything = [each.sentence for each in reading.unseen.values()]
+    print_sentences("hami-webhook", everything if arguments.verbose else needed)
     return 0
 
 
 async def _explained(
-    explainer: Explainer, bundle: Bundle, namespace: str, name: str, manifest: Mapping[str, Any] | None
+    explainer: Explainer, reading: LiveReading, namespace: str, name: str, manifest: Mapping[str, Any] | None
 ) -> Explanation:
-    await explainer.simulation.fill(bundle, trust_used=True)
+    await explainer.simulation.fill(reading.bundle, trust_used=True)
     _warn(explainer.simulation.warnings())
-    return explainer.of_known(namespace, name) if manifest is None else await explainer.of_new(manifest)
+    found = explainer.of_known(namespace, name) if manifest is None else await explainer.of_new(manifest)
+    return replace(found, notes=[*found.notes, *reading.pod_words])
 
 
 def _pod_name(arguments: argparse.Namespace) -> tuple[str, str]:

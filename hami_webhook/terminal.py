@@ -35,10 +35,25 @@ class UsageError(Exception):
     """Unusable input: one line for stderr, exit status 2."""
 
 
-def run_verb(program: str, arguments: argparse.Namespace, unusable: tuple[type[Exception], ...]) -> int:
-    """Run the verb of a command line; the exit status, which is 2 for what is unusable, in a sentence a line."""
+class AbsentError(Exception):
+    """What is asked for isn't there: one line for stderr, exit status 1, as kubectl has it."""
+
+
+def run_verb(
+    program: str,
+    arguments: argparse.Namespace,
+    unusable: tuple[type[Exception], ...],
+    absent: tuple[type[Exception], ...] = (),
+) -> int:
+    """Run the verb of a command line; the exit status.
+
+    It is 1 for what is `absent`, isn't there or is forbidden, and 2 for what is unusable, in a sentence a line.
+    """
     try:
         status: int = arguments.run(arguments)
+    except absent as error:
+        print_sentences(program, str(error).splitlines())
+        return 1
     except unusable as error:
         print_sentences(program, str(error).splitlines())
         if isinstance(error, ConfigError):  # a misspelt key often explains a missing one

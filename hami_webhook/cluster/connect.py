@@ -70,7 +70,9 @@ def _readable(kubeconfig: str) -> str:
         if not any(os.access(path, os.R_OK) for path in kubeconfig.split(os.pathsep)):
             raise ClusterError(f"kubeconfig {kubeconfig} can't be read; --kubeconfig or KUBECONFIG names another")
         return kubeconfig
-    return str(_DEFAULT) if os.access(_DEFAULT, os.R_OK) else ""
+    if _DEFAULT.exists() and not os.access(_DEFAULT, os.R_OK):
+        raise ClusterError(f"kubeconfig {_DEFAULT} can't be read; --kubeconfig or KUBECONFIG names another")
+    return str(_DEFAULT) if _DEFAULT.exists() else ""
 
 
 def _current_context(kubeconfig: str) -> str | None:

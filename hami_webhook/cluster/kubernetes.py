@@ -102,7 +102,8 @@ class KubernetesCluster(AbstractAsyncContextManager["KubernetesCluster"]):
     """A real API server. `async with` closes the connections.
 
     `decode` decodes listed and watched objects, as far as they are kept; `component` and `instance` are who events are
-    from. `limit` is waited for before every request but watches. `clock` is kept at the API server's time.
+    from. `limit` is waited for before every request but watches. `clock` is kept at the API server's time. A request
+    fails after `timeout` seconds, and after `silence` seconds without a byte.
     """
 
     def __init__(
@@ -114,12 +115,13 @@ class KubernetesCluster(AbstractAsyncContextManager["KubernetesCluster"]):
         instance: str = "",
         limit: TokenBucket | None = None,
         timeout: float = 0.0,
+        silence: float | None = None,
         clock: ServerClock | None = None,
     ) -> None:
         self._api = api
         self._decode = decode
         self._limit = limit
-        self._timeout = aiohttp.ClientTimeout(total=timeout or REQUEST_TIMEOUT)
+        self._timeout = aiohttp.ClientTimeout(total=timeout or REQUEST_TIMEOUT, sock_connect=silence, sock_read=silence)
         self.clock = clock or ServerClock()
         self._events = EventCorrelator(component, instance)
 

@@ -95,7 +95,7 @@ class Facts:
         """Raise `Forbidden` unless all objects of the kinds could be read."""
         for kind in kinds:
             if kind in self.reading.unseen:
-                raise Forbidden(self.reading.unseen[kind])
+                raise Forbidden(self.reading.unseen[kind].sentence)
 
     async def get(self, path: str) -> JSON | None:
         """An object by its path, None if it isn't there. Raises `ClusterError`."""

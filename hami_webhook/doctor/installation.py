@@ -94,12 +94,15 @@ class Installation:
 
 @dataclass(frozen=True)
 class Effective:
-    """What the installed program goes by, as far as it may be read: `unseen` says what is assumed instead."""
+    """What the installed program goes by. Sentences on what is assumed are in `unseen` for lack of rights, else in
+    `absent`.
+    """
 
     settings: Settings
     vendors: Vendors
     policies: PolicyRules
     unseen: Sequence[str] = ()
+    absent: Sequence[str] = ()
 
     @property
     def options(self) -> Options:
@@ -159,7 +162,7 @@ async def read_effective(
     Raises `ConfigError`, and `ClusterError` for anything but lacking rights.
     """
     settings, policies = _manifests_settings(namespace), PolicyRules.EMPTY
-    loaded, unseen, rules = device_config, [], None
+    loaded, unseen, absent, rules = device_config, [], [], None
     try:
         installation = await read_installation(cluster, namespace)
     except Forbidden:
@@ -174,11 +177,11 @@ async def read_effective(
             loaded = loaded or installation.device_config(process)
             rules = installation.file(process.pod_spec, process.container, settings.policy_file)
         else:
-            unseen.append(f"no Deployment in {namespace} runs the webhook: HAMi's own device configuration is assumed")
+            absent.append(f"no Deployment in {namespace} runs the webhook: HAMi's own device configuration is assumed")
     vendors = _vendors(loaded or builtin_device_config(), settings)
     if rules is not None:
         policies = PolicyFile.parse(rules[1], f"ConfigMap {namespace}/{rules[0]}", vendors.governed)
-    return Effective(settings, vendors, policies, unseen)
+    return Effective(settings, vendors, policies, unseen, absent)
 
 
 def assumed(namespace: str) -> Effective:

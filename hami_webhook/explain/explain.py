@@ -60,6 +60,8 @@ class ExplainContext:
 
     `assume_ttl` is for how many seconds an unbound placement counts; `gates` are the pod's scheduling gates; `bounded`
     applies policy to a pod of the namespace.
+
+    Without `sees_nodes` nothing is known of any node, without `sees_all_pods` of pods in other namespaces.
     """
 
     state: ClusterCache
@@ -74,6 +76,8 @@ class ExplainContext:
     bounded: Callable[[Pod], BoundedPod] = BoundedPod
     filter_nodes: Callable[[], FilterResult] = FilterResult
     most_nodes: int | None = None
+    sees_nodes: bool = True
+    sees_all_pods: bool = True
 
 
 def explain(pod: Pod, context: ExplainContext) -> Explanation:
@@ -124,11 +128,11 @@ def _of_placed(pod: Pod, context: ExplainContext) -> Explanation:
     if pod.node_name and pod.node_name != pod.annotations[NODE]:
         notes.append(f"its cards were chosen on {pod.annotations[NODE]}, but it is bound to {pod.node_name}")
     view = context.state.view(name)
-    if view is None:
+    if view is None and context.sees_nodes:
         notes.append(f"node {name} isn't there (any more)")
     charge = charge_of(pod, context.vendors, context.state, context.now, context.assume_ttl)
     notes += charge.problems
-    taken = list(_taken_cards(pod, context.vendors, view))
+    taken = list(taken_cards(pod, context.vendors, view))
     notes += [f"{device.uuid} isn't registered on {name} (any more)" for device in taken if not device.registered]
     own = {(device.vendor, device.uuid) for device in taken}
     cards = [_card(d, view) for d in _devices(view) if (d.vendor, d.uuid) in own] if view else []
@@ -170,11 +174,11 @@ def _of_unplaced(pod: Pod, context: ExplainContext) -> Explanation:
         return Explanation(*named, f"can't be judged: calcScore failed {error}")
     where = f"is bound to {pod.node_name}" if pod.node_name else "isn't placed"
     foreign = next(iter(context.vendors.foreign_among(pod.named)), None) if pod_request is None else None
-    if foreign is not None:
+    if foreign is not None and (context.sees_nodes or pod.node_name):
         charge = charge_of(pod, context.vendors, context.state, context.now, context.assume_ttl)
         quotas = list(_quotas(pod, context, charge.amounts))
         return of_foreign(foreign, pod, context.state, context.now, charge, quotas, context.filter_nodes())
-    if pod_request is None:
+    if pod_request is None and foreign is None:
         return Explanation(*named, f"{where} and asks for no card of an enabled vendor: HAMi has no say in it")
     notes = [f"{sentence}, whatever its own annotations say" for sentence in bounded.changes]
     if NODE in pod.annotations and not pod.node_name:
@@ -182,6 +186,11 @@ def _of_unplaced(pod: Pod, context: ExplainContext) -> Explanation:
     if pod.node_name:
         notes.append("no placement is written on it: another scheduler bound it, so nobody counts its cards as used")
         return Explanation(*named, where + " and has no cards", notes, quotas=list(_quotas(pod, context, {})))
+    if pod_request is None or not context.sees_nodes:
+        changes = [Change(blocking)] if (blocking := list(_blocking_steps(pod, context))) and not foreign else []
+        charge = charge_of(pod, context.vendors, context.state, context.now, context.assume_ttl)
+        quotas = list(_quotas(pod, context, charge.amounts))
+        return Explanation(*named, f"{where}; which nodes it fits on can't be seen", notes, None, (), quotas, changes)
     return _of_pending(pod, pod_request, context, notes)
 
 
@@ -226,7 +235,8 @@ def _of_pending(pod: Pod, pod_request: PodRequest, context: ExplainContext, note
         best = found.fits[0]
         cost: Mapping[str, int] | None = placed_charge(best.fit.claims(), pod.kinds, context.vendors).amounts
         others = f" (and {len(found.fits) - 1} more)" if len(found.fits) > 1 else ""
-        verdict = f"isn't placed, but fits on {best.fit.node}{others}"
+        seen = "" if context.sees_all_pods else ", as far as its cards aren't taken by pods that can't be seen"
+        verdict = f"isn't placed, but fits on {best.fit.node}{others}{seen}"
         notes.append("; ".join(step.text for step in blocking) or "it waits for the scheduler, or was refused before")
         options = [Change(blocking)] if blocking else []
     else:
@@ -394,7 +404,7 @@ def _card(
     )
 
 
-def _taken_cards(pod: Pod, vendors: Vendors, view: NodeView | None) -> Iterator[Taken]:
+def taken_cards(pod: Pod, vendors: Vendors, view: NodeView | None) -> Iterator[Taken]:
     """The cards the pod's annotations say it has, container by container."""
     registered = {(device.vendor, device.uuid) for device in _devices(view)} if view else set()
     for key, vendor in vendors.items():

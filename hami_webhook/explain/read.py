@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import replace
 from typing import Any
 
-from hami_webhook.cluster.api import ClusterError, Forbidden, Kind, NotFound
-from hami_webhook.cluster.kept_fields import decode_kept
-from hami_webhook.cluster.loading import Bundle, LoadedObject
+from hami_webhook.cluster.api import ClusterError, Kind
+from hami_webhook.cluster.loading import LoadedObject
 from hami_webhook.explain.explain import ExplainContext, explain, explain_denial
 from hami_webhook.explain.report import Explanation
 from hami_webhook.kube.objects import MalformedObject, Pod
@@ -29,34 +28,10 @@ KINDS = (
     (Kind.POD_DISRUPTION_BUDGETS, "disruption_budgets"),
     (Kind.PRIORITY_CLASSES, "priority_classes"),
 )
-_OPTIONAL = (Kind.ACCELERATOR_QUOTAS, Kind.DEVICES, Kind.POD_DISRUPTION_BUDGETS, Kind.PRIORITY_CLASSES)
 
 
 class UnknownPod(Exception):
     """There is no such pod; the text says where there is one of that name."""
-
-
-async def read_cluster(kubeconfig: str) -> Bundle:
-    """The nodes, pods, quotas and namespaces of an API server, and, where they may be listed, Koordinator's Devices,
-    PodDisruptionBudgets and PriorityClasses.
-
-    Each is listed once. Raises `ClusterError`.
-    """
-    # imported here: who explains from files would take twice as long to start
-    from hami_webhook.cluster.connect import connect
-    from hami_webhook.cluster.kubernetes import KubernetesCluster
-
-    bundle = Bundle()
-    async with KubernetesCluster(await connect(kubeconfig), decode=decode_kept) as cluster:
-        for kind, group in KINDS:
-            try:
-                listing = await cluster.list(kind)
-            except (NotFound, Forbidden):
-                if kind in _OPTIONAL:
-                    continue
-                raise
-            getattr(bundle, group).extend(loaded(kind, listing.items))
-    return bundle
 
 
 def loaded(kind: Kind, items: Iterable[Mapping[str, Any]]) -> list[LoadedObject]:
@@ -65,20 +40,32 @@ def loaded(kind: Kind, items: Iterable[Mapping[str, Any]]) -> list[LoadedObject]
 
 
 class Explainer:
-    """Explains pods of a simulation's cluster, and pods that aren't there yet."""
+    """Explains pods of a simulation's cluster, and pods that aren't there yet.
 
-    def __init__(self, simulation: Simulation, policies: SchedulingPolicies, scheduler_name: str, now: float) -> None:
+    Of the kinds in `unseen` all objects, or those outside of the pods' namespace, couldn't be read.
+    """
+
+    def __init__(
+        self,
+        simulation: Simulation,
+        policies: SchedulingPolicies,
+        scheduler_name: str,
+        now: float,
+        unseen: Set[Kind] = frozenset(),
+    ) -> None:
         self.simulation = simulation
         self._policies = policies
         self._scheduler_name = scheduler_name
         self._now = now
+        self._unseen = unseen
 
     def of_known(self, namespace: str, name: str, most_nodes: int | None = None) -> Explanation:
         """Explain a pod of the cluster, by at most so many nodes. Raises `UnknownPod`."""
         cluster = self.simulation.cluster
         raw = cluster.peek(Kind.PODS, name, namespace)
         if raw is None:
-            raise UnknownPod(_unknown(namespace, name, cluster.peek_all(Kind.PODS)))
+            everywhere = Kind.PODS not in self._unseen
+            raise UnknownPod(_unknown(namespace, name, cluster.peek_all(Kind.PODS), everywhere=everywhere))
         try:
             pod = Pod.from_object(raw)
         except MalformedObject as error:
@@ -112,6 +99,8 @@ class Explainer:
             [*core.caches.disruption_budgets.values()],
             self._bounded(namespace),
             self._filter_nodes(raw),
+            sees_nodes=Kind.NODES not in self._unseen,
+            sees_all_pods=Kind.PODS not in self._unseen,
         )
 
     def _filter_nodes(self, raw: Mapping[str, Any]) -> Callable[[], FilterResult]:
@@ -123,6 +112,8 @@ class Explainer:
         namespace = core.caches.namespaces.get(name)
 
         def bounded(pod: Pod) -> BoundedPod:
+            if namespace is None and Kind.NAMESPACES in self._unseen:
+                return BoundedPod(pod)
             if namespace is None:
                 raise ClusterError(f"namespace {name} can't be read, so it isn't known what it allows its pods")
             return core.boundary.bounded(pod, namespace)
@@ -130,7 +121,10 @@ class Explainer:
         return bounded
 
 
-def _unknown(namespace: str, name: str, pods: Sequence[Mapping[str, Any]]) -> str:
+def _unknown(namespace: str, name: str, pods: Sequence[Mapping[str, Any]], *, everywhere: bool) -> str:
+    """That there is no such pod; `everywhere`: nor in other namespaces, as far as `pods` has none."""
     elsewhere = sorted(pod["metadata"]["namespace"] for pod in pods if pod["metadata"]["name"] == name)
-    hint = f"; one of that name is in {', '.join(elsewhere)}" if elsewhere else ", nor in any other"
+    hint = ", nor in any other" if everywhere else ""
+    if elsewhere:
+        hint = f"; one of that name is in {', '.join(elsewhere)}"
     return f"no pod {name} in namespace {namespace}{hint}"

@@ -5,11 +5,11 @@ from __future__ import annotations
 import argparse
 import os
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from hami_webhook.cluster.api import Cluster
+from hami_webhook.cluster.api import Cluster, Kind
 from hami_webhook.cluster.connect import connect, namespace_of
 from hami_webhook.cluster.kept_fields import decode_kept
 from hami_webhook.cluster.kubernetes import KubernetesCluster
@@ -17,7 +17,7 @@ from hami_webhook.device_config import read_device_config
 from hami_webhook.doctor.checks import Diagnosis, diagnose
 from hami_webhook.doctor.facts import Facts
 from hami_webhook.doctor.installation import Effective, read_effective
-from hami_webhook.explain.live import read_allowed
+from hami_webhook.explain.live import LONGEST_WAIT, LiveReading, Unseen, read_allowed, with_pod_words
 from hami_webhook.explain.read import Explainer
 from hami_webhook.explain.report import Explanation
 from hami_webhook.kubectl.overview import Overview
@@ -26,14 +26,23 @@ from hami_webhook.simulate.simulation import Simulation
 
 @dataclass(frozen=True)
 class LiveCluster:
-    """A cluster as it was read at `now`, and sentences about what couldn't be seen or read of it."""
+    """A cluster as it was read at `now`, and by kind what couldn't be seen of it.
+
+    `pod_words` are what the status and the events of the pod that is explained say, where not all can be seen.
+    """
 
     simulation: Simulation
     effective: Effective
     namespace: str
     now: float
-    unseen: Sequence[str]
+    unseen: Mapping[Kind, Unseen]
     warnings: Sequence[str]
+    pod_words: Sequence[str] = ()
+
+    @property
+    def all_unseen(self) -> Sequence[str]:
+        """A sentence for everything that couldn't be seen."""
+        return [*self.effective.unseen, *(each.sentence for each in self.unseen.values())]
 
     @property
     def overview(self) -> Overview:
@@ -42,7 +51,9 @@ class LiveCluster:
     def explain(self, namespace: str, name: str, most_nodes: int | None = None) -> Explanation:
         """Explain a pod, by at most so many nodes. Raises `UnknownPod`."""
         policies, scheduler = self.effective.options.policies, self.effective.settings.scheduler_name
-        return Explainer(self.simulation, policies, scheduler, self.now).of_known(namespace, name, most_nodes)
+        explainer = Explainer(self.simulation, policies, scheduler, self.now, self.unseen.keys())
+        found = explainer.of_known(namespace, name, most_nodes)
+        return replace(found, notes=[*found.notes, *self.pod_words])
 
 
 @asynccontextmanager
@@ -50,7 +61,8 @@ async def _connected(arguments: argparse.Namespace) -> AsyncIterator[tuple[Kuber
     """The cluster and the namespace that the flags name."""
     kubeconfig = arguments.kubeconfig or os.environ.get("KUBECONFIG", "")
     namespace = arguments.namespace or namespace_of(kubeconfig, arguments.context)
-    async with KubernetesCluster(await connect(kubeconfig, arguments.context), decode=decode_kept) as api:
+    client = await connect(kubeconfig, arguments.context)
+    async with KubernetesCluster(client, decode=decode_kept, silence=LONGEST_WAIT) as api:
         yield api, namespace
 
 
@@ -58,15 +70,21 @@ async def read(arguments: argparse.Namespace) -> LiveCluster:
     config = read_device_config(arguments.config) if arguments.config else None
     async with _connected(arguments) as (api, namespace):
         effective = await read_effective(api, arguments.system_namespace, config)
-        return await read_with(api, effective, namespace, time.time())
+        reading, now = await read_allowed(api, namespace), time.time()
+        if getattr(arguments, "shown", "") == "pod":
+            reading = await with_pod_words(reading, api, namespace, arguments.name, now)
+        return await _filled(reading, effective, namespace, now)
 
 
 async def read_with(cluster: Cluster, effective: Effective, namespace: str, now: float) -> LiveCluster:
     """The cluster at `now` (Unix seconds) as far as it may be read, for a program that goes by `effective`."""
-    reading = await read_allowed(cluster, namespace)
+    return await _filled(await read_allowed(cluster, namespace), effective, namespace, now)
+
+
+async def _filled(reading: LiveReading, effective: Effective, namespace: str, now: float) -> LiveCluster:
     simulation = await effective.simulation(reading.bundle, now)
-    unseen = [*effective.unseen, *reading.unseen.values()]
-    return LiveCluster(simulation, effective, namespace, now, unseen, simulation.warnings())
+    warnings = [*effective.absent, *simulation.warnings()]
+    return LiveCluster(simulation, effective, namespace, now, reading.unseen, warnings, reading.pod_words)
 
 
 async def diagnosed(arguments: argparse.Namespace) -> Diagnosis:

@@ -7,20 +7,21 @@ from collections.abc import Sequence
 from urllib.parse import urlsplit
 
 from hami_webhook import __version__
-from hami_webhook.cluster.api import ClusterError
+from hami_webhook.cluster.api import ClusterError, Forbidden
 from hami_webhook.cluster.loading import LoadError
 from hami_webhook.config import ConfigError
 from hami_webhook.doctor.installation import NAMESPACE
 from hami_webhook.explain.read import UnknownPod
-from hami_webhook.terminal import Parser, UsageError, run_verb
+from hami_webhook.terminal import AbsentError, Parser, UsageError, run_verb
 
 _HIGHEST_PORT = 65535
-_UNUSABLE = (UsageError, ClusterError, ConfigError, LoadError, UnknownPod)
+_UNUSABLE = (UsageError, ClusterError, ConfigError, LoadError)
+_ABSENT = (AbsentError, Forbidden, UnknownPod)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a verb; the exit status."""
-    return run_verb("kubectl hami", parser().parse_args(argv), _UNUSABLE)
+    return run_verb("kubectl hami", parser().parse_args(argv), _UNUSABLE, _ABSENT)
 
 
 def parser() -> Parser:
@@ -115,6 +116,7 @@ def _verb(
     verb.add_argument("--config", metavar="FILE", help="device-config.yaml (default: the installed one)")
     verb.add_argument("-A", "--all-namespaces", action="store_true", help="of all namespaces")
     verb.add_argument("-o", "--output", choices=("json", "yaml", "wide"), default="", help="default: a table")
+    verb.add_argument("-v", "--verbose", action="store_true", help="name everything that your rights don't show")
     if watch:
         verb.add_argument("-w", "--watch", action="store_true", help="show it again whenever it changes")
     verb.set_defaults(run=_show, shown=name)

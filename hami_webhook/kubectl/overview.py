@@ -10,6 +10,7 @@ from hami_webhook.cluster_view import ClusterView
 from hami_webhook.devices.keys import MEBIBYTE, Dimension
 from hami_webhook.devices.model import Device, NodeView
 from hami_webhook.doctor.node_faults import mixed_managers, silent_plugins, unreadable_registrations
+from hami_webhook.explain.explain import taken_cards
 from hami_webhook.kube.objects import Pod
 from hami_webhook.kubectl.report import CardUse, KeyUse, ModelUse, NodeDetails, NodeUse, PodCost, PodUse, QuotaUse, Room
 from hami_webhook.quota.account import QuotaAccount
@@ -159,6 +160,7 @@ class Overview:
             requests = not self.cluster.vendors.resource_names.isdisjoint(pod.named)
             if name not in ("", pod.name) or not (requests or cards):
                 continue
+            written = [taken.uuid for taken in taken_cards(pod, self.cluster.vendors, None)] if charge.placed else []
             found.append(
                 PodUse(
                     pod.namespace,
@@ -166,7 +168,7 @@ class Overview:
                     self._state(pod, charge),
                     pod.node_name,
                     pod.scheduler_name,
-                    [device.uuid for device in cards],
+                    [device.uuid for device in cards] or list(dict.fromkeys(written)),
                     sorted({device.type for device in cards}),
                     dict(sorted(charge.amounts.items())),
                     charge.problems,

@@ -7,21 +7,23 @@ import asyncio
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from io import StringIO
 
 from rich.console import Console
 
+from hami_webhook.cluster.api import Forbidden, Kind
 from hami_webhook.cluster.loading import STDIN, read_objects
 from hami_webhook.console import SafeConsole
 from hami_webhook.doctor.tables import print_diagnosis
+from hami_webhook.explain.live import lacking, needs_of_pod
 from hami_webhook.explain.tables import show as show_explanation
 from hami_webhook.kubectl import tables
 from hami_webhook.kubectl.live import LiveCluster, diagnosed, read
 from hami_webhook.simulate.manifests import pods_of
 from hami_webhook.simulate.simulation import Pods
 from hami_webhook.simulate.tables import show as show_simulation
-from hami_webhook.terminal import UsageError, formatted, print_sentences, progress
+from hami_webhook.terminal import AbsentError, UsageError, formatted, print_sentences, progress
 
 _PIPE_WIDTH = 250
 """Columns of a table that no terminal shows."""
@@ -33,11 +35,15 @@ _SHARE = 5
 
 @dataclass(frozen=True)
 class Shown:
-    """A result: its plain values for JSON and YAML, how it is printed as a table, and the exit status."""
+    """A result: its plain values for JSON and YAML, how it is printed as a table, and the exit status.
+
+    `none`: what is said on standard error in place of an empty table.
+    """
 
     values: object
     show: Callable[[Console], None]
     status: int = 0
+    none: str = ""
 
 
 def show(arguments: argparse.Namespace) -> int:
@@ -52,10 +58,14 @@ def show(arguments: argparse.Namespace) -> int:
         if printed is None or text != printed:
             if printed is not None and sys.stdout.isatty():
                 Console().clear()
-            print(text, flush=True)
+            if text:
+                print(text, flush=True)
+            else:
+                print(shown.none, file=sys.stderr)
             printed = text
-        print_sentences("kubectl hami", [each for each in (*cluster.warnings, *cluster.unseen) if each not in warned])
-        warned |= {*cluster.warnings, *cluster.unseen}
+        sentences = [*cluster.warnings, *_lacking(cluster, arguments, empty=not text)]
+        print_sentences("kubectl hami", [each for each in sentences if each not in warned])
+        warned |= {*sentences}
         if not getattr(arguments, "watch", False):
             return shown.status
         time.sleep(max(_EVERY, _SHARE * (time.monotonic() - began)))
@@ -64,11 +74,70 @@ def show(arguments: argparse.Namespace) -> int:
 def _text(shown: Shown, output: str) -> str:
     if output in ("json", "yaml"):
         return formatted(shown.values, output)
+    if shown.none:
+        return ""
     terminal = sys.stdout.isatty()
     console = SafeConsole(file=StringIO(), width=None if terminal else _PIPE_WIDTH, force_terminal=terminal)
     with console.capture() as capture:
         shown.show(console)
     return "\n".join(line.rstrip() for line in capture.get().splitlines())
+
+
+def _lacking(cluster: LiveCluster, arguments: argparse.Namespace, *, empty: bool) -> Sequence[str]:
+    """What the reader's rights don't show: with --verbose all of it, else what the verb needed."""
+    if arguments.verbose:
+        return cluster.all_unseen
+    needed = lacking(cluster.unseen, _needs(cluster, arguments))
+    return [*cluster.effective.unseen, *needed] if empty else needed
+
+
+def _needs(cluster: LiveCluster, arguments: argparse.Namespace) -> Mapping[Kind, str]:
+    """The kinds that the verb needs, with what follows from lacking them."""
+    shown, all_namespaces = arguments.shown, arguments.all_namespaces
+    wide = arguments.output == "wide"
+    if shown == "pod":
+        return needs_of_pod(cluster.unseen)
+    if shown == "simulate":
+        return _NEEDS_OF_SIMULATE
+    needs: dict[Kind, str] = {}
+    if shown == "quota":
+        if arguments.name or wide:
+            needs[Kind.NODES] = "models of cards and what still fits aren't known"
+        if all_namespaces:
+            needs[Kind.RESOURCE_QUOTAS] = f"only those of {cluster.namespace} are shown"
+        needs[Kind.ACCELERATOR_QUOTAS] = "quotas above namespaces aren't shown"
+    elif shown == "pods":
+        if wide:
+            needs[Kind.NODES] = "models of cards aren't known"
+        if all_namespaces:
+            needs[Kind.PODS] = f"only those of {cluster.namespace} are shown"
+    else:
+        needs[Kind.PODS] = "what they hold isn't counted"
+    return needs
+
+
+_NEEDS_OF_SIMULATE = {
+    Kind.NODES: "where pods would go isn't known",
+    Kind.PODS: "they may hold cards that look free",
+    Kind.RESOURCE_QUOTAS: "quotas of other namespaces refuse nothing here",
+    Kind.ACCELERATOR_QUOTAS: "quotas above namespaces refuse nothing here",
+    Kind.NAMESPACES: "what namespaces allow their pods isn't known",
+}
+
+
+def _require(cluster: LiveCluster, kind: Kind, namespace: str = "") -> None:
+    """Raises `Forbidden` where nothing of a kind may be seen that all of the answer is made of."""
+    unseen = cluster.unseen.get(kind)
+    if unseen is not None and not unseen.elsewhere:
+        where = f" in namespace {namespace}" if namespace else ""
+        raise Forbidden(f"{kind.qualified} can't be listed{where} with your rights")
+
+
+def _none(cluster: LiveCluster, arguments: argparse.Namespace, found: Sequence[object]) -> str:
+    """What kubectl says where there is nothing to be listed; empty if there is something."""
+    if found:
+        return ""
+    return "No resources found" if arguments.all_namespaces else f"No resources found in {cluster.namespace} namespace."
 
 
 def diagnose(arguments: argparse.Namespace) -> int:
@@ -89,35 +158,52 @@ def _within(cluster: LiveCluster, arguments: argparse.Namespace) -> str:
 
 
 def _quota(cluster: LiveCluster, arguments: argparse.Namespace) -> Shown:
+    _require(cluster, Kind.RESOURCE_QUOTAS, cluster.namespace)
     found = cluster.overview.quotas(_within(cluster, arguments), arguments.name)
     if arguments.name and not found:
-        raise UsageError(f"no quota {arguments.name} with accelerators in {_where(cluster, arguments)}")
+        raise AbsentError(f"no quota {arguments.name} with accelerators in {_where(cluster, arguments)}")
     details = bool(arguments.name) or arguments.output == "wide"
-    return Shown(_listing(found), lambda console: tables.print_quotas(found, console, details=details))
+    none = _none(cluster, arguments, found)
+    return Shown(_listing(found), lambda console: tables.print_quotas(found, console, details=details), none=none)
 
 
 def _nodes(cluster: LiveCluster, arguments: argparse.Namespace) -> Shown:
+    _require(cluster, Kind.NODES)
     found = cluster.overview.nodes(arguments.name)
     if arguments.name and not found:
-        raise UsageError(f"no node {arguments.name} with cards can be seen")
+        raise AbsentError(_no_cards(cluster, arguments.name))
     wide = arguments.output == "wide"
-    return Shown(_listing(found), lambda console: tables.print_nodes(found, console, details=wide))
+    none = "" if found else _NO_CARDS
+    return Shown(_listing(found), lambda console: tables.print_nodes(found, console, details=wide), none=none)
 
 
 def _cards(cluster: LiveCluster, arguments: argparse.Namespace) -> Shown:
+    _require(cluster, Kind.NODES)
     found = cluster.overview.cards(arguments.name)
     if arguments.name and not found:
-        raise UsageError(f"no node {arguments.name} with cards can be seen")
+        raise AbsentError(_no_cards(cluster, arguments.name))
     wide = arguments.output == "wide"
-    return Shown(_listing(found), lambda console: tables.print_cards(found, console, details=wide))
+    none = "" if found else _NO_CARDS
+    return Shown(_listing(found), lambda console: tables.print_cards(found, console, details=wide), none=none)
+
+
+_NO_CARDS = "No resources found: no node registers cards of an enabled vendor"
+
+
+def _no_cards(cluster: LiveCluster, name: str) -> str:
+    """Why nothing is shown of a node."""
+    node = cluster.overview.node(name)
+    return f"node {name} registers no cards of an enabled vendor" if node is not None else f"no node {name}"
 
 
 def _pods(cluster: LiveCluster, arguments: argparse.Namespace) -> Shown:
+    _require(cluster, Kind.PODS, cluster.namespace)
     found = cluster.overview.pods(_within(cluster, arguments), arguments.name)
     if arguments.name and not found:
-        raise UsageError(f"no pod {arguments.name} that asks for accelerators in {_where(cluster, arguments)}")
+        raise AbsentError(f"no pod {arguments.name} that asks for accelerators in {_where(cluster, arguments)}")
     wide = arguments.output == "wide"
-    return Shown(_listing(found), lambda console: tables.print_pods(found, console, details=wide))
+    none = _none(cluster, arguments, found)
+    return Shown(_listing(found), lambda console: tables.print_pods(found, console, details=wide), none=none)
 
 
 def _where(cluster: LiveCluster, arguments: argparse.Namespace) -> str:
@@ -125,14 +211,16 @@ def _where(cluster: LiveCluster, arguments: argparse.Namespace) -> str:
 
 
 def _explain_pod(cluster: LiveCluster, arguments: argparse.Namespace) -> Shown:
+    _require(cluster, Kind.PODS, cluster.namespace)
     found = cluster.explain(cluster.namespace, arguments.name)
     return Shown(found.as_json(), lambda console: show_explanation(found, console))
 
 
 def _explain_node(cluster: LiveCluster, arguments: argparse.Namespace) -> Shown:
+    _require(cluster, Kind.NODES)
     found = cluster.overview.node(arguments.name)
     if found is None:
-        raise UsageError(f"no node {arguments.name} can be seen")
+        raise AbsentError(f"no node {arguments.name}")
     return Shown(asdict(found), lambda console: tables.print_node(found, console))
 
 
@@ -144,6 +232,8 @@ def _simulate(cluster: LiveCluster, arguments: argparse.Namespace) -> Shown:
     manifests = [{**pod, "metadata": {"namespace": cluster.namespace, **pod["metadata"]}} for pod in pods.manifests]
     with progress("simulating", len(manifests)) as advance:
         result = asyncio.run(cluster.simulation.run(Pods(manifests), advance))
+    if Kind.NODES in cluster.unseen:  # that no node fits isn't known
+        result = replace(result, pods=[replace(outcome, unplaced=False) for outcome in result.pods])
     failed = any(not outcome.allowed or outcome.unplaced for outcome in result.pods)
     status = 1 if arguments.strict and failed else 0
     return Shown(result.as_json(), lambda console: show_simulation(result, console), status)

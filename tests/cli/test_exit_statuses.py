@@ -84,27 +84,27 @@ hami-webhook test                   2
 hami-webhook version                0
 hami-webhook version                2  --unknown
 kubectl hami quota                  0
-kubectl hami quota                  2  none
+kubectl hami quota                  1  none
 kubectl hami quota                  2  --kubeconfig none
 kubectl hami quota                  2  --unknown
 kubectl hami nodes                  0
-kubectl hami nodes                  2  none
+kubectl hami nodes                  1  none
 kubectl hami nodes                  2  --config broken.json
 kubectl hami cards                  0  n1
-kubectl hami cards                  2  none
+kubectl hami cards                  1  none
 kubectl hami cards                  2  --context none
 kubectl hami pods                   0  waiting
-kubectl hami pods                   2  none
+kubectl hami pods                   1  none
 kubectl hami pods                   2  --output text
 kubectl hami explain pod            0  waiting
-kubectl hami explain pod            2  none
+kubectl hami explain pod            1  none
 kubectl hami explain pod            2
-kubectl hami explain pod            2  waiting --kubeconfig forbidden
+kubectl hami explain pod            1  waiting --kubeconfig forbidden
 kubectl hami explain quota          0  gpu-quota
-kubectl hami explain quota          2  none
+kubectl hami explain quota          1  none
 kubectl hami explain quota          2
 kubectl hami explain node           0  n1
-kubectl hami explain node           2  none
+kubectl hami explain node           1  none
 kubectl hami explain node           2
 kubectl hami simulate               0  pods.json
 kubectl hami simulate               0  pods.json --strict

@@ -159,6 +159,36 @@ def kubeconfig(api: ApiServer, tmp_path: Path) -> Iterator[str]:
         yield str(path)
 
 
+@pytest.mark.parametrize(
+    ("arguments", "lacking"),
+    [
+        ([], ["nodes and acceleratorquotas.hami.io can't be listed with your rights: shown is what the pod's own"]),
+        (["-v"], ["no right to list nodes", "no right to list pods outside of namespace team-a"]),
+    ],
+)
+def test_a_tenant_reads_what_the_pod_itself_says(
+    command: Simulate, api: ApiServer, kubeconfig: str, arguments: list[str], lacking: list[str]
+) -> None:
+    api.only = "team-a"
+    run = command.main("explain", "--kubeconfig", kubeconfig, "team-a/big", *arguments)
+    assert run.status == 0
+    assert "team-a/big isn't placed; which nodes it fits on can't be seen" in run.out
+    lines = run.err.splitlines()
+    assert [text for text in lacking if not any(line.startswith(f"hami-webhook: {text}") for line in lines)] == []
+    assert "-v" in arguments or len(lines) == 1
+
+
+def test_a_pod_that_cannot_be_seen_is_not_said_to_be_missing(
+    command: Simulate, api: ApiServer, kubeconfig: str
+) -> None:
+    api.only = "team-a"
+    run = command.main("explain", "--kubeconfig", kubeconfig, "team-b/big")
+    assert (run.status, run.out) == (2, "")
+    assert run.err.startswith("hami-webhook: no right to list pods, in namespace team-b neither")
+    run = command.main("explain", "--kubeconfig", kubeconfig, "team-a/none")
+    assert run.err == "hami-webhook: no pod none in namespace team-a\n"
+
+
 def test_an_api_server_is_listed_once_and_only_read(command: Simulate, api: ApiServer, kubeconfig: str) -> None:
     run = command.main("explain", "--kubeconfig", kubeconfig, "-n", "team-a", "-o", "json", "big")
     assert (run.status, run.err) == (0, "")

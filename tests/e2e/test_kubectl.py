@@ -6,10 +6,13 @@ import asyncio
 import base64
 import contextlib
 import json
+import re
 import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -42,25 +45,56 @@ def test_a_tenant_with_view_in_one_namespace_sees_it_and_reads_what_is_left_out(
     for each in (space, other):
         kubectl.apply(quota(each, gpu=2, mem=6000), card_pod(each, f"pod-{each}", 2000))
     user = tenant(kubectl, cluster.plane, cluster.folder, space, role="view")
-    for verb, shown in (
-        (("quota",), "gpu-quota"),
-        (("pods",), f"pod-{space}"),
-        (("nodes",), "NODE"),
-        (("cards",), "NODE"),
-        (("explain", "pod", f"pod-{space}"), "fits nowhere: no node is known"),
-        (("explain", "quota", "gpu-quota"), f"pod-{space}"),
-        (("doctor",), "UNSEEN"),
+    for verb, shown, lacking in (
+        (("quota",), "gpu-quota", "quotas above namespaces aren't shown"),
+        (("pods",), f"pod-{space}", ""),
+        (("pods", "-A"), f"pod-{space}", f"only those of {space} are shown"),
+        (("explain", "pod", f"pod-{space}"), "which nodes it fits on can't be seen", "shown is what the pod's own"),
+        (("explain", "quota", "gpu-quota"), f"pod-{space}", "models of cards and what still fits aren't known"),
+        (("doctor",), "UNSEEN", ""),
     ):
         done = hami(user, *verb, "-n", space)
         assert (done.returncode, shown in done.stdout) == (0, True), (verb, done.stdout, done.stderr)
         assert other not in done.stdout
-        assert verb == ("doctor",) or "no right to list nodes" in done.stderr
+        assert (lacking in done.stderr, done.stderr.count("\n")) == (True, int(bool(lacking))), (verb, done.stderr)
+    for forbidden in (("nodes",), ("cards",), ("explain", "node", card_node)):
+        done = hami(user, *forbidden, "-n", space)
+        assert (done.returncode, done.stdout) == (1, "")
+        assert "nodes can't be listed with your rights" in done.stderr
+    for elsewhere in (("quota",), ("pods",), ("explain", "pod", f"pod-{other}")):
+        done = hami(user, *elsewhere, "-n", other)
+        assert (done.returncode, done.stdout) == (1, "")
+        assert f"can't be listed in namespace {other} with your rights" in done.stderr
+    assert "no right to list nodes" in hami(user, "pods", "-n", space, "-v").stderr
+    kubectl.apply(failed_scheduling(space, f"pod-{space}"))
+    for program in (("kubectl", "hami", "explain", "pod"), (str(HAMI_WEBHOOK), "explain")):
+        line = [*program, "-n", space, f"pod-{space}", "--kubeconfig", str(user.kubeconfig)]
+        told = subprocess.run(line, capture_output=True, text=True, check=True)
+        assert re.search(r"FailedScheduling of hami-scheduler, \d+s ago: 0/9 nodes are available", told.stdout)
     (found,) = json.loads(hami(user, "quota", "-n", space, "-o", "json").stdout)
     assert {key["key"]: key["waiting"] for key in found["keys"]} == {GPU: 1, MEM: 2000}
     assert card_node in hami(kubectl, "cards").stdout
     assert f"pod-{other}" in hami(kubectl, "pods", "-A").stdout
     completed = kubectl("__complete", "hami", "explain", "")
     assert completed.splitlines()[:3] == [line.strip() for line in COMPLETED.strip().splitlines()]
+
+
+HAMI_WEBHOOK = Path(sys.executable).parent / "hami-webhook"
+
+
+def failed_scheduling(space: str, name: str) -> JSON:
+    """What kube-scheduler records of a pod that it finds no node for."""
+    return {
+        "apiVersion": "v1",
+        "kind": "Event",
+        "metadata": {"name": f"{name}.1", "namespace": space},
+        "involvedObject": {"kind": "Pod", "name": name, "namespace": space},
+        "type": "Warning",
+        "reason": "FailedScheduling",
+        "message": "0/9 nodes are available",
+        "source": {"component": "hami-scheduler"},
+        "lastTimestamp": f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}",
+    }
 
 
 COMPLETED = """

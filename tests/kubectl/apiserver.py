@@ -24,6 +24,7 @@ KINDS = {
     "AcceleratorQuota": ("/apis/hami.io/v1alpha1", "acceleratorquotas"),
     "ConfigMap": ("/api/v1", "configmaps"),
     "Secret": ("/api/v1", "secrets"),
+    "Event": ("/api/v1", "events"),
     "Service": ("/api/v1", "services"),
     "Deployment": ("/apis/apps/v1", "deployments"),
     "EndpointSlice": ("/apis/discovery.k8s.io/v1", "endpointslices"),
@@ -42,13 +43,15 @@ REVIEWS = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
 class ApiServer:
     """The objects, what the user may do, and what it was asked.
 
-    `only` is the one namespace in which the user may read; None: everything. `lacking` are paths that nobody may use.
+    `only` is the one namespace in which the user may read; None: everything. `lacking` are paths that nobody may use,
+    `unknown` those that it doesn't have.
     `pod` is what becomes of a pod that is created in a dry run, and `warnings` what its creator is warned of.
     """
 
     objects: list[JSON] = field(default_factory=list)
     only: str | None = None
     lacking: set[str] = field(default_factory=set)
+    unknown: set[str] = field(default_factory=set)
     asked: list[tuple[str, str]] = field(default_factory=list)
     version: str = "v1.36.3"
     now: datetime | None = None
@@ -71,6 +74,8 @@ class ApiServer:
             assert body is not None
             return self.pod(body)
         assert method == "GET", (method, path)
+        if path in self.unknown:
+            return 404, {"message": "the server could not find the requested resource", "code": 404}
         return self._read(path)
 
     def _may(self, method: str, path: str) -> bool:

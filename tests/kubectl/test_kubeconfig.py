@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
 from pathlib import Path
 
 import pytest
 
 from hami_webhook.cluster.api import ClusterError
 from hami_webhook.cluster.connect import connect, namespace_of
+from hami_webhook.kubectl.main import main
 
 
 def kubeconfig(folder: Path, name: str, namespace: str = "") -> Path:
@@ -57,6 +59,39 @@ def test_a_context_that_is_not_there_is_refused(tmp_path: Path) -> None:
         namespace_of(path, "three")
     with pytest.raises(ClusterError, match="three"):
         asyncio.run(connect(path, "three"))
+
+
+def test_a_kubeconfig_that_is_there_and_cannot_be_read_is_not_taken_for_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = kubeconfig(tmp_path, "config")
+    monkeypatch.setattr("hami_webhook.cluster.connect._DEFAULT", path)
+    monkeypatch.setattr("os.access", lambda *_: False)  # root may read everything
+    with pytest.raises(ClusterError, match=f"kubeconfig {path} can't be read"):
+        namespace_of()
+
+
+@pytest.mark.parametrize("text", ["\x00", "[", "- a", "contexts: 3", "apiVersion: v1"])
+def test_a_kubeconfig_that_is_none_is_refused_in_a_line(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "config"
+    path.write_text(text)
+    with pytest.raises(ClusterError, match="can't be used") as caught:
+        namespace_of(str(path))
+    assert "\n" not in str(caught.value)
+
+
+def test_a_silent_api_server_is_not_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("hami_webhook.kubectl.live.LONGEST_WAIT", 0.2)
+    with socket.create_server(("127.0.0.1", 0)) as listener:  # the kernel takes connections, and nobody answers
+        path = kubeconfig(tmp_path, "silent")
+        path.write_text(path.read_text().replace("silent.example", f"127.0.0.1:{listener.getsockname()[1]}"))
+        assert main(["quota", "--kubeconfig", str(path)]) == 2
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    (line,) = printed.err.splitlines()
+    assert line.startswith("kubectl hami: the API server didn't answer GET /apis/apps/v1/namespaces/hami-system/")
 
 
 def test_kubeconfigs_that_are_not_there_are_refused(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -208,43 +209,191 @@ TENANT = [
 ]
 
 
+ABOVE = "quotas above namespaces aren't"
+NO_NODES = "nodes and acceleratorquotas.hami.io can't be listed with your rights"
+QUOTAS = f"acceleratorquotas.hami.io can't be listed with your rights: {ABOVE} shown"
+
+
 @pytest.mark.parametrize(
-    ("arguments", "shown"),
+    ("arguments", "shown", "lacking"),
     [
-        (["quota"], "gpu-quota"),
-        (["quota", "-A"], "gpu-quota"),
-        (["pods"], "waiting"),
-        (["nodes"], "NODE"),
-        (["cards"], "NODE"),
-        (["explain", "pod", "busy"], "team-a/busy is placed on n1"),
-        (["explain", "pod", "waiting"], "team-a/waiting fits nowhere: no node is known"),
-        (["explain", "quota", "gpu-quota"], "Pods of team-a/gpu-quota"),
+        (["quota"], "gpu-quota", QUOTAS),
+        (
+            ["quota", "-A"],
+            "gpu-quota",
+            "resourcequotas of other namespaces and acceleratorquotas.hami.io can't be listed with your rights: only "
+            f"those of team-a are shown; {ABOVE} shown",
+        ),
+        (["pods"], "GPU-1", ""),
+        (
+            ["pods", "-A"],
+            "waiting",
+            "pods of other namespaces can't be listed with your rights: only those of team-a are shown",
+        ),
+        (
+            ["explain", "pod", "busy"],
+            "team-a/busy is placed on n1",
+            f"{NO_NODES}: shown is what the pod's own annotations, status and events say; {ABOVE} known",
+        ),
+        (
+            ["explain", "pod", "waiting"],
+            "team-a/waiting isn't placed; which nodes it fits on can't be seen",
+            f"{NO_NODES}: shown is what the pod's own annotations, status and events say; {ABOVE} known",
+        ),
+        (
+            ["explain", "quota", "gpu-quota"],
+            "Pods of team-a/gpu-quota",
+            f"{NO_NODES}: models of cards and what still fits aren't known; {ABOVE} shown",
+        ),
     ],
 )
-def test_a_tenant_sees_what_is_allowed_and_reads_what_is_not(hami: Hami, arguments: list[str], shown: str) -> None:
-    run = hami(ApiServer(cluster(*DEPLOYED), only="team-a"), *arguments)
+def test_a_tenant_reads_in_a_line_what_the_command_lacked(
+    hami: Hami, arguments: list[str], shown: str, lacking: str
+) -> None:
+    api = ApiServer(cluster(*DEPLOYED), only="team-a")
+    run = hami(api, *arguments)
     assert run.status == 0
     assert shown in run.out
     assert "team-b" not in run.out
-    assert run.err.splitlines() == TENANT
+    assert not any(text in run.out for text in ("nowhere", "isn't there", "isn't registered"))
+    assert run.err.splitlines() == [f"kubectl hami: {lacking}"] * bool(lacking)
+    assert hami(api, *arguments, "-v").err.splitlines() == TENANT
+
+
+@pytest.mark.parametrize("arguments", [["nodes"], ["cards"], ["cards", "n1"], ["explain", "node", "n1"]])
+def test_what_is_all_made_of_nodes_is_forbidden_to_a_tenant(hami: Hami, arguments: list[str]) -> None:
+    run = hami(ApiServer(cluster(*DEPLOYED), only="team-a"), *arguments)
+    assert (run.status, run.out) == (1, "")
+    assert run.err == "kubectl hami: nodes can't be listed with your rights\n"
 
 
 @pytest.mark.parametrize(
-    ("arguments", "complaint"),
+    ("arguments", "kind"),
     [
-        (["quota", "none"], "no quota none with accelerators in namespace team-a"),
-        (["pods", "web"], "no pod web that asks for accelerators in namespace team-a"),
-        (["nodes", "none"], "no node none with cards can be seen"),
-        (["explain", "node", "none"], "no node none can be seen"),
-        (["explain", "pod", "other"], "no pod other in namespace team-a; one of that name is in team-b"),
-        (["simulate", "-", "-"], "standard input (-) can be read only once"),
-        (["simulate", "nowhere.yaml"], "nowhere.yaml: no such file"),
-        (["quota", "--config", "nowhere.yaml"], "nowhere.yaml"),
+        (["quota"], "resourcequotas"),
+        (["pods"], "pods"),
+        (["explain", "pod", "waiting"], "pods"),
+        (["explain", "quota", "gpu-quota"], "resourcequotas"),
     ],
 )
-def test_what_is_not_there_is_told_in_one_line(hami: Hami, arguments: list[str], complaint: str) -> None:
+def test_another_teams_namespace_is_forbidden(hami: Hami, arguments: list[str], kind: str) -> None:
+    run = hami(ApiServer(cluster(*DEPLOYED), only="team-b"), *arguments)
+    assert (run.status, run.out) == (1, "")
+    assert run.err == f"kubectl hami: {kind} can't be listed in namespace team-a with your rights\n"
+
+
+def event(reason: str, message: str, minutes: int, source: str = "hami-scheduler") -> JSON:
+    """An event of the pod `waiting`, so many minutes ago."""
+    meta = {"name": f"waiting.{reason}.{minutes}", "namespace": "team-a"}
+    at = (datetime.now(UTC) - timedelta(minutes=minutes, seconds=1)).isoformat()
+    return {
+        "kind": "Event",
+        "metadata": meta,
+        "involvedObject": {"kind": "Pod", "name": "waiting"},
+        "reason": reason,
+        "message": message,
+        "source": {"component": source},
+        "lastTimestamp": at,
+        "count": 3,
+    }
+
+
+def test_what_a_pods_events_and_status_say_is_told_where_nodes_cannot_be_seen(hami: Hami) -> None:
+    objects = cluster(*DEPLOYED)
+    (waiting,) = (each for each in objects if each["metadata"]["name"] == "waiting")
+    unschedulable = {
+        "type": "PodScheduled",
+        "status": "False",
+        "reason": "Unschedulable",
+        "lastTransitionTime": "2026-01-01T00:00:00Z",
+    }
+    waiting["status"] = {"conditions": [{**unschedulable, "message": "0/9 nodes are\navailable"}]}
+    events = [
+        event("FailedScheduling", "0/7 nodes are available", 9),
+        event("FailedScheduling", "0/8 nodes are available:\n 8 Insufficient \x1bcpu", 4),
+        event("QuotaExceeded", "exceeded quota", 70),
+    ]
+    api = ApiServer([*objects, *events], only="team-a")
+    run = hami(api, "explain", "pod", "waiting", "-o", "json")
+    assert run.result["notes"] == [
+        "event FailedScheduling of hami-scheduler, 3 times, 4m ago: 0/8 nodes are available: 8 Insufficient \x1bcpu",
+        "event QuotaExceeded of hami-scheduler, 3 times, 1h ago: exceeded quota",
+        "not scheduled since 2026-01-01T00:00:00Z: Unschedulable: 0/9 nodes are available",
+    ]
+    assert "8 Insufficient \ufffdcpu" in hami(api, "explain", "pod", "waiting").out
+
+
+@pytest.mark.parametrize("lacking", ["/api/v1/pods", "/api/v1/namespaces", "/api/v1/nodes"])
+def test_with_half_a_clusters_rights_no_more_is_said_than_is_known(hami: Hami, lacking: str) -> None:
+    (small,) = (each for each in cluster() if each["metadata"]["name"] == "waiting")
+    small["metadata"]["name"] = small["metadata"]["uid"] = "small"
+    small["spec"]["containers"][0]["resources"]["limits"]["nvidia.com/gpumem"] = "5000"
+    api = ApiServer(cluster(*DEPLOYED, small), lacking={lacking, "/api/v1/namespaces/team-a"})
+    found = hami(api, "explain", "pod", "small", "-o", "json")
+    assert (found.status, found.err.count("\n")) == (0, 1)
+    expected = {
+        "/api/v1/pods": "isn't placed, but fits on n1, as far as its cards aren't taken by pods that can't be seen",
+        "/api/v1/namespaces": "isn't placed, but fits on n1",
+        "/api/v1/nodes": "isn't placed; which nodes it fits on can't be seen",
+    }
+    assert found.result["verdict"] == expected[lacking]
+
+
+def test_a_simulation_without_sight_of_nodes_does_not_say_that_none_fits(hami: Hami, tmp_path: Path) -> None:
+    path = tmp_path / "pod.json"
+    path.write_text(json.dumps(pod("new", gpu=1, mem=9000, namespace="")))
+    run = hami(ApiServer(cluster(*DEPLOYED), only="team-a"), "simulate", "--strict", str(path))
+    assert (run.status, "no node" in run.out) == (0, False)
+    assert "where pods would go isn't known" in run.err
+
+
+def test_an_old_api_server_is_told(hami: Hami) -> None:
+    """1.20 has no policy/v1."""
+    api = ApiServer(cluster(*DEPLOYED), unknown={"/apis/policy/v1/poddisruptionbudgets"})
+    run = hami(api, "explain", "pod", "waiting", "-v")
+    assert run.status == 0
+    assert run.err == (
+        "kubectl hami: the API server is too old to have policy/v1 poddisruptionbudgets: which evictions they stand "
+        "against isn't known\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("objects", "arguments", "complaint"),
+    [
+        (SPACES, ["quota"], "No resources found in team-a namespace."),
+        (SPACES, ["pods"], "No resources found in team-a namespace."),
+        (SPACES, ["pods", "-A"], "No resources found"),
+        ([node("cpu")], ["nodes"], "No resources found: no node registers cards of an enabled vendor"),
+        ([node("cpu")], ["cards"], "No resources found: no node registers cards of an enabled vendor"),
+    ],
+)
+def test_nothing_is_said_as_kubectl_says_it(
+    hami: Hami, objects: list[JSON], arguments: list[str], complaint: str
+) -> None:
+    api = ApiServer([*DEPLOYED, *objects])
+    run = hami(api, *arguments)
+    assert (run.status, run.out, run.err) == (0, "", f"{complaint}\n")
+    assert hami(api, *arguments, "-o", "json").result == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "complaint"),
+    [
+        (["quota", "none"], 1, "no quota none with accelerators in namespace team-a"),
+        (["pods", "web"], 1, "no pod web that asks for accelerators in namespace team-a"),
+        (["nodes", "none"], 1, "no node none"),
+        (["cards", "cpu"], 1, "node cpu registers no cards of an enabled vendor"),
+        (["explain", "node", "none"], 1, "no node none"),
+        (["explain", "pod", "other"], 1, "no pod other in namespace team-a; one of that name is in team-b"),
+        (["simulate", "-", "-"], 2, "standard input (-) can be read only once"),
+        (["simulate", "nowhere.yaml"], 2, "nowhere.yaml: no such file"),
+        (["quota", "--config", "nowhere.yaml"], 2, "nowhere.yaml"),
+    ],
+)
+def test_what_is_not_there_is_told_in_one_line(hami: Hami, arguments: list[str], status: int, complaint: str) -> None:
     run = hami(ApiServer(cluster(*DEPLOYED)), *arguments)
-    assert (run.status, run.out) == (2, "")
+    assert (run.status, run.out) == (status, "")
     (line,) = run.err.splitlines()
     assert line.startswith(f"kubectl hami: {complaint}")
 

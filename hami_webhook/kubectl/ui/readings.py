@@ -36,7 +36,7 @@ class Contents:
     @classmethod
     def of(cls, cluster: LiveCluster) -> Contents:
         overview = cluster.overview
-        return cls(overview.quotas(), overview.cards(), overview.pods(), [*cluster.warnings, *cluster.unseen])
+        return cls(overview.quotas(), overview.cards(), overview.pods(), [*cluster.warnings, *cluster.all_unseen])
 
 
 class Readings:

@@ -1,0 +1,104 @@
+"""What a pod's own status and events say of why it waits: the only witnesses where the nodes can't be seen."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from typing import Any
+
+from hami_webhook.kube.objects import format_time, parse_time
+
+_MOST_EVENTS = 3
+"""Reasons of which the newest event is told."""
+_LONGEST = 600
+"""Characters of a message: kube-scheduler's have a part for each reason of a node."""
+
+
+def pod_words(pod: Mapping[str, Any], events: Sequence[Mapping[str, Any]], now: float) -> list[str]:
+    """Sentences with the newest event of each reason, the newest first, then the conditions that don't repeat them.
+
+    Texts are somebody's: they are put on one line and cut. `now` is in Unix seconds.
+    """
+    told = list(_newest(events))
+    sentences = [_sentence(event, now) for event in told[:_MOST_EVENTS]]
+    messages = {_line(event.get("message")) for event in told}
+    sentences += [text for text, message in _conditions(pod) if message not in messages]
+    return sentences
+
+
+def _newest(events: Sequence[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
+    """The newest event of each reason, the newest first."""
+    seen = set()
+    for event in sorted(events, key=_time, reverse=True):
+        reason = event.get("reason")
+        if reason not in seen:
+            seen.add(reason)
+            yield event
+
+
+def _time(event: Mapping[str, Any]) -> float:
+    """When an event happened last, in Unix seconds."""
+    series = _mapping(event.get("series"))
+    texts = (series.get("lastObservedTime"), event.get("lastTimestamp"), event.get("eventTime"))
+    return next((at for text in texts if (at := _seconds(text)) is not None), 0.0)
+
+
+def _seconds(text: object) -> float | None:
+    """Unix seconds of a time; None where that can't be read."""
+    with suppress(ValueError):
+        return parse_time(text) if isinstance(text, str) else None
+    return None
+
+
+def _sentence(event: Mapping[str, Any], now: float) -> str:
+    source = event.get("reportingComponent") or _mapping(event.get("source")).get("component") or "somebody"
+    count = _mapping(event.get("series")).get("count") or event.get("count")
+    times = f", {count} times" if isinstance(count, int) and count > 1 else ""
+    at = _time(event)
+    ago = f", {_ago(now - at)}" if at else ""
+    return f"event {_line(event.get('reason'))} of {_line(source)}{times}{ago}: {_line(event.get('message'))}"
+
+
+def _conditions(pod: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Why the pod isn't scheduled, and what its containers wait for, each with the message alone."""
+    status = _mapping(pod.get("status"))
+    for condition in _mappings(status.get("conditions")):
+        if condition.get("type") == "PodScheduled" and condition.get("status") == "False":
+            message = _line(condition.get("message"))
+            since = _seconds(condition.get("lastTransitionTime"))
+            when = f" since {format_time(since)}" if since is not None else ""
+            yield f"not scheduled{when}: {_joined(_line(condition.get('reason')), message)}", message
+    for key in ("initContainerStatuses", "containerStatuses"):
+        for container in _mappings(status.get(key)):
+            waiting = _mapping(_mapping(container.get("state")).get("waiting"))
+            if waiting:
+                message = _line(waiting.get("message"))
+                reason = _joined(_line(waiting.get("reason")), message)
+                yield f"container {_line(container.get('name'))} waits: {reason}", message or reason
+
+
+def _joined(reason: str, message: str) -> str:
+    return f"{reason}: {message}" if reason and message else reason or message
+
+
+def _line(text: object) -> str:
+    """A text as part of one line."""
+    words = " ".join(text.split()) if isinstance(text, str) else ""
+    return words if len(words) <= _LONGEST else f"{words[: _LONGEST - 1]}…"
+
+
+def _ago(seconds: float) -> str:
+    """A duration as kubectl shows an age, in its largest unit."""
+    left = max(0, int(seconds))
+    for unit, size in (("d", 86400), ("h", 3600), ("m", 60)):
+        if left >= size:
+            return f"{left // size}{unit} ago"
+    return f"{left}s ago"
+
+
+def _mapping(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}
+
+
+def _mappings(value: Any) -> list[Mapping[str, Any]]:
+    return [each for each in value if isinstance(each, Mapping)] if isinstance(value, list) else []
