@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Protocol
 
 from hami_webhook.admission import policy
@@ -142,6 +143,7 @@ class AdmissionHandler:
         self._device_lister = device_lister
         self._reservation_key = reservation_key
         self._requests = RequestCache(vendors)
+        self._new = partial(NewPod, vendors=vendors, device_lister=device_lister, known=self._requests)
         self._governed_keys = governed_keys(vendors.governed.values())
         self._touches_all = bool(vendors.touching_every_container)
 
@@ -160,27 +162,21 @@ class AdmissionHandler:
         """`/validate`: check, then charge as the very last step; of a Binding, what it would write on its pod."""
         if review.kind == "Binding":
             refuse_binding(review.object, _user_of(review), self._vendors, self._rules, self._reservation_key)
-        elif _is_changed_pod(review):
+        elif review.kind == "Pod" and review.operation == "UPDATE":
             return await self._update(review, time_left)
         if not _is_new_pod(review):
             return UNCHANGED
         if is_unmanaged(review.object, self._vendors):
             return UNCHANGED
-        pod = read_pod(review.object, review.namespace)
-        new = self._new(pod)
-        walk(EVERY_POD, new)
-        if _is_static(new, review):
-            walk(STATIC_POD, new)
-            return UNCHANGED  # it holds its cards already: the recompute counts them, whatever room there is
-        if not await self._check(new):
+        new = self._read(review)
+        if new is None or not await self._check(new):
             return UNCHANGED
-        quotas = self._charging.of(pod)
-        if _is_free(new, quotas, review):
+        estimate = await self._priced(new, review, sized=_is_sized(review.object))
+        if estimate is None:
             return UNCHANGED
-        await quotas.refuse_uncreatable(_name_of(review.object), sized=_is_sized(review.object))
-        charged = await quotas.price(new.requests, new.foreign).charge(
-            _uid_of(pod) or review.uid,
-            reservation=pod.annotations.get(self._reservation_key, ""),
+        charged = await estimate.charge(
+            _uid_of(new.pod) or review.uid,
+            reservation=new.pod.annotations.get(self._reservation_key, ""),
             dry_run=review.dry_run,
             time_left=time_left,
         )
@@ -196,31 +192,51 @@ class AdmissionHandler:
         done, new = mutated
         if not await self._check(new, done.context):
             return _answer(done)
-        quotas = self._charging.of(new.pod)
-        if _is_free(new, quotas, review):
+        estimate = await self._priced(new, review, sized=False)
+        if estimate is None:
             return _answer(done)
-        await quotas.refuse_uncreatable(_name_of(review.object), sized=False)
-        charged, secret = await quotas.price(new.requests, new.foreign).reserve(
+        charged, secret = await estimate.reserve(
             reservation=new.pod.annotations.get(self._reservation_key, ""), dry_run=review.dry_run, time_left=time_left
         )
         if charged.amounts and not review.dry_run:
             done.draft.annotations[self._reservation_key] = secret
         return _answer(done, charged)
 
+    def _read(self, review: Review) -> NewPod | None:
+        """A new pod that breaks no rule for every pod; None for one that its node runs already.
+
+        Nothing can be decided about that: it holds its cards, and the recompute counts them, whatever room there is.
+        """
+        new = self._new(read_pod(review.object, review.namespace))
+        walk(EVERY_POD, new)
+        # only the node itself says so: anybody may write the annotation
+        if new.mirror and is_node(_user_of(review), new.pod.node_name):
+            walk(STATIC_POD, new)
+            return None
+        return new
+
+    async def _priced(self, new: NewPod, review: Review, *, sized: bool) -> PodEstimate | None:
+        """What a pod costs; None where nothing has to be charged.
+
+        The price of a pod for another scheduler may be a refusal, and what a dry run comes to no write proves.
+        """
+        quotas = self._charging.of(new.pod)
+        if quotas.unlimited and not review.dry_run and not new.foreign:
+            return None
+        meta = review.object.metadata
+        await quotas.refuse_uncreatable((meta and meta.name) or "", sized=sized)
+        return quotas.price(new.requests, new.foreign)
+
     async def _mutated(self, review: Review) -> tuple[Mutation, NewPod] | None:
         """What mutation makes of a pod, and the pod as it is to be stored; None for one that names nothing managed."""
         if not self._touches_all and is_unmanaged(review.object, self._vendors):
             return None
-        pod = read_pod(review.object, review.namespace)
-        new = self._new(pod)
-        walk(EVERY_POD, new)
-        if _is_static(new, review):
-            walk(STATIC_POD, new)
+        new = self._read(review)
+        if new is None:
             return None
+        pod = new.pod
         draft = PodDraft(review.object, original=pod)
-        context = None
-        if new.foreign and new.governed_foreign:
-            context = AdmissionContext(await self._namespace(pod), self._policies())
+        context = await self._context(pod) if new.foreign and new.governed_foreign else None
         foreign = mutate_for_foreign(draft, new, context)
         if foreign.named and not names_any(draft, self._vendors.own_names):
             done = Mutation(draft)  # nothing of ours, in no container
@@ -232,7 +248,7 @@ class AdmissionHandler:
             logger.debug("%s: %s", pod.key, message)
         if done.ignored_namespace_keys and not review.dry_run:
             await self._namespaces.report_ignored(pod.namespace, done.ignored_namespace_keys)
-        return done, self._new(done.draft.result(), new)
+        return done, self._new(done.draft.result(), before=new)
 
     async def _ours(
         self, draft: PodDraft, new: NewPod, foreign: ForeignMutation, context: AdmissionContext | None
@@ -249,11 +265,8 @@ class AdmissionHandler:
         if not requested:
             leave = own_to_schedule(new.pod, self._rules) or foreign.named
             return Mutation(draft if leave else reset(draft, new, context))
-        context = context or AdmissionContext(await self._namespace(new.pod), self._policies())
+        context = context or await self._context(new.pod)
         return mutate(draft, new, requested, self._rules, context, refusal)
-
-    def _new(self, pod: Pod, before: NewPod | None = None) -> NewPod:
-        return NewPod(pod, self._vendors, self._device_lister, self._requests, before)
 
     async def _check(self, new: NewPod, context: AdmissionContext | None = None) -> bool:
         """Whether a new pod that breaks no rule for every pod requests cards of us or of another scheduler.
@@ -266,18 +279,19 @@ class AdmissionHandler:
         walk(NAMING_POD, new)
         requests = bool(new.requests or new.foreign)
         if requests:
-            context = context or AdmissionContext(await self._namespace(new.pod), self._policies())
+            context = context or await self._context(new.pod)
             if context.has_policy:
                 policy.check(new.pod, context, [*map(self._vendors.__getitem__, new.requests), *new.governed_foreign])
         return requests
 
-    async def _namespace(self, pod: Pod) -> Namespace:
+    async def _context(self, pod: Pod) -> AdmissionContext:
+        """Where a pod arrives. Raises `Denied` where its Namespace isn't known."""
         if not pod.namespace:
             raise Denied(400, "request.namespace is missing")
         namespace = await self._namespaces.namespace(pod.namespace)
         if namespace is None:
             raise Denied(503, f"namespace {pod.namespace} isn't known yet; try again", retry_after=1)
-        return namespace
+        return AdmissionContext(namespace, self._policies())
 
     async def _update(self, review: Review, time_left: float | None) -> Answer:
         """Check an update of a pod; where it makes a pod that waits cost more, charge that as the very last step."""
@@ -318,30 +332,14 @@ class AdmissionHandler:
             return
         governed: list[Governed] = [*named_vendors(new, self._vendors), *self._new(new).governed_foreign]
         if governed:
-            policy.check(new, AdmissionContext(await self._namespace(new), self._policies()), governed, changed)
+            policy.check(new, await self._context(new), governed, changed)
 
 
 def _is_new_pod(review: Review) -> bool:
-    return _is_pod(review) and review.operation == "CREATE" and not review.subresource
-
-
-def _is_changed_pod(review: Review) -> bool:
-    return _is_pod(review) and review.operation == "UPDATE"
-
-
-def _is_free(new: NewPod, quotas: NewPodQuotas, review: Review) -> bool:
-    """Whether nothing has to be charged: the price of a pod for another scheduler may be a refusal, and what a dry run
-    comes to no write proves.
-    """
-    return not review.dry_run and not new.foreign and quotas.unlimited
-
-
-def _is_static(new: NewPod, review: Review) -> bool:
-    """Whether a node says with this new pod what it runs already: nothing can be decided about it.
-
-    Only the node itself can: anybody may write the annotation.
-    """
-    return new.mirror and is_node(_user_of(review), new.pod.node_name)
+    """Any kind but a Pod and a Binding is a mistake in the webhook's configuration."""
+    if review.kind not in ("Pod", "Binding"):
+        raise Denied(400, f"this webhook reviews pods (core/v1 Pod), not {review.kind or 'objects without a kind'}")
+    return review.kind == "Pod" and review.operation == "CREATE" and not review.subresource
 
 
 def _uid_of(pod: Pod) -> str:
@@ -349,18 +347,6 @@ def _uid_of(pod: Pod) -> str:
     if ":" in pod.uid:
         raise Denied(400, "metadata.uid must be a UID as the API server makes them")
     return pod.uid
-
-
-def _is_pod(review: Review) -> bool:
-    """Whether it is a Pod, not a Binding; any other kind is a mistake in the webhook's configuration."""
-    if review.kind not in ("Pod", "Binding"):
-        raise Denied(400, f"this webhook reviews pods (core/v1 Pod), not {review.kind or 'objects without a kind'}")
-    return review.kind == "Pod"
-
-
-def _name_of(pod: ReviewedPod) -> str:
-    """The pod's name, empty where it will be generated."""
-    return (pod.metadata and pod.metadata.name) or ""
 
 
 def _is_sized(pod: ReviewedPod) -> bool:

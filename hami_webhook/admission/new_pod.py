@@ -17,11 +17,12 @@ class NewPod:
     """A pod that is about to be stored.
 
     `named` are the resources that its containers name. `foreign` are the other schedulers that it asks for cards.
+    `mixed`: these resources are of several managers of the same cards.
     `mirror`: a node says with it what it runs already. `requests` are those to our vendors, by their keys; none before
     the rules have read them.
     """
 
-    __slots__ = ("device_lister", "foreign", "known", "mirror", "named", "pod", "requests", "vendors")
+    __slots__ = ("device_lister", "foreign", "known", "mirror", "mixed", "named", "pod", "requests", "vendors")
 
     def __init__(
         self,
@@ -36,9 +37,15 @@ class NewPod:
         self.vendors = vendors
         self.device_lister = device_lister
         self.known = known
-        same = before if before is not None and before.pod.containers is pod.containers else None
-        self.named: frozenset[str] = frozenset(pod.named) if same is None else same.named
-        self.foreign: Sequence[ForeignScheduler] = vendors.foreign_among(self.named) if same is None else same.foreign
+        self.named: frozenset[str]
+        self.foreign: Sequence[ForeignScheduler]
+        self.mixed: bool
+        if before is not None and before.pod.containers is pod.containers:
+            self.named, self.foreign, self.mixed = before.named, before.foreign, before.mixed
+        else:
+            self.named = frozenset(pod.named)
+            self.foreign = vendors.foreign_among(self.named)
+            self.mixed = bool(vendors.mixing.managing(self.named))
         self.mirror = is_mirror(pod) if pod.annotations else False
         self.requests: Mapping[str, Requests] = {}
 

@@ -140,8 +140,9 @@ def mutate_for_foreign(draft: PodDraft, new: NewPod, context: AdmissionContext |
         for scheduler in found:
             name_scheduler(draft, scheduler, others)
             others |= scheduler.resource_names
-        named = draft.named if new.foreign else new.named
-        vendors.mixing.admit(draft, named, device_lister, pinned_matters=bool(found))
+        if found or new.mixed:
+            named = draft.named if new.foreign else new.named
+            vendors.mixing.admit(draft, named, device_lister, pinned_matters=bool(found))
     except BadRequest as error:
         raise bad_request(error) from error
     return ForeignMutation(bool(found), outcome.rules, outcome.ignored_namespace_keys)
@@ -173,7 +174,8 @@ def mutate(
     `refusal` is why it couldn't be normalised; it stands unless policy changes what the pod's containers mean.
     """
     pod = new.pod
-    named = [rule for rule in context.matching(pod) if rule.scheduler_name is not None]
+    matching = context.matching(pod) if context.has_policy else ()
+    named = [rule for rule in matching if rule.scheduler_name is not None]
     scheduler = (named[-1].scheduler_name if named else None) or rules.scheduler_name
     if not own_to_schedule(pod, rules, scheduler):
         if refusal is not None:

@@ -32,16 +32,15 @@ class PolicyOutcome(Struct, frozen=True):
     ignored_namespace_keys: tuple[str, ...] = ()
 
 
-class AdmissionContext(Struct, frozen=True):
-    """Where a pod arrives: its Namespace, and the policies."""
+class AdmissionContext:
+    """Where a pod arrives: its Namespace, and the policies. `has_policy`: they can say anything of its pods."""
 
-    namespace: Namespace
-    policies: PolicyRules
+    __slots__ = ("has_policy", "namespace", "policies")
 
-    @property
-    def has_policy(self) -> bool:
-        """Whether policy can say anything of the namespace's pods."""
-        return bool(self.policies.rules or self.namespace.annotations)
+    def __init__(self, namespace: Namespace, policies: PolicyRules) -> None:
+        self.namespace = namespace
+        self.policies = policies
+        self.has_policy = bool(policies.rules or namespace.annotations)
 
     def matching(self, pod: Pod) -> Sequence[Rule]:
         """The rules for a pod there, in the order of the file."""

@@ -9,6 +9,7 @@ review, on every path.
 from __future__ import annotations
 
 from collections.abc import Callable
+from operator import attrgetter
 from typing import NamedTuple
 
 from hami_webhook.admission.denial import Denied, bad_request
@@ -44,7 +45,7 @@ def brings_no_scheduler_label(new: NewPod) -> None:
 
 def static_brings_no_allocation(new: NewPod) -> None:
     """A mirror pod brings no allocation of any other scheduler either."""
-    for scheduler in new.vendors.foreign if new.mirror else ():
+    for scheduler in new.vendors.foreign:
         refuse_owned(new.pod.annotations, scheduler.owned)
 
 
@@ -63,29 +64,35 @@ def amounts_can_be_meant(new: NewPod) -> None:
 
 
 def has_no_privileged_container(new: NewPod) -> None:
-    for container in new.pod.containers if new.requests else ():
+    for container in new.pod.containers:
         if container.privileged:
             raise Denied(403, f"container {container.name} is privileged")
 
 
 def has_no_node(new: NewPod) -> None:
-    if new.pod.node_name and new.requests:
+    if new.pod.node_name:
         raise Denied(403, "pod has node assigned")
 
 
 def scoring_weights_can_be_read(new: NewPod) -> None:
-    if new.requests:
-        try:
-            parse_weights(new.pod.annotations, new.pod.name)
-        except ValueError as error:
-            raise Denied(403, str(error)) from error
+    try:
+        parse_weights(new.pod.annotations, new.pod.name)
+    except ValueError as error:
+        raise Denied(403, str(error)) from error
 
 
 class Rule(NamedTuple):
-    """`check` raises `Denied`, or `BadRequest` where a vendor's or another scheduler's form is wrong."""
+    """`check` raises `Denied`, or `BadRequest` where a vendor's or another scheduler's form is wrong.
+
+    `concerns`: what of a pod has to be there, or true, for the rule to apply; without, it is for all of the table.
+    """
 
     check: Callable[[NewPod], None]
     page: str
+    concerns: Callable[[NewPod], object] | None = None
+
+
+_IS_STATIC, _OF_OTHERS, _OF_OURS = attrgetter("mirror"), attrgetter("foreign"), attrgetter("requests")
 
 
 EVERY_POD = (
@@ -95,17 +102,17 @@ EVERY_POD = (
 )
 """For every new pod, whatever it asks for; mutation begins with them. A pod that `is_unmanaged` breaks none of them."""
 
-STATIC_POD = (Rule(static_brings_no_allocation, "security.md#1"),)
+STATIC_POD = (Rule(static_brings_no_allocation, "security.md#1", _IS_STATIC),)
 """For a pod that its node runs already, besides: nothing else can be decided about it."""
 
 NAMING_POD = (
     *STATIC_POD,
-    Rule(other_schedulers_take_it, "volcano.md#5"),
-    Rule(mixes_no_schedulers, "core.md#5"),
+    Rule(other_schedulers_take_it, "volcano.md#5", _OF_OTHERS),
+    Rule(mixes_no_schedulers, "core.md#5", attrgetter("mixed")),
     Rule(amounts_can_be_meant, "security.md#2"),
-    Rule(has_no_privileged_container, "core.md#5"),
-    Rule(has_no_node, "core.md#5"),
-    Rule(scoring_weights_can_be_read, "core.md#7"),
+    Rule(has_no_privileged_container, "core.md#5", _OF_OURS),
+    Rule(has_no_node, "core.md#5", _OF_OURS),
+    Rule(scoring_weights_can_be_read, "core.md#7", _OF_OURS),
 )
 """For a pod of which a container names a managed resource, for any scheduler, besides."""
 
@@ -114,6 +121,7 @@ def walk(rules: tuple[Rule, ...], new: NewPod) -> None:
     """Raise `Denied` for the first rule that a pod breaks."""
     try:
         for rule in rules:
-            rule.check(new)
+            if rule.concerns is None or rule.concerns(new):
+                rule.check(new)
     except BadRequest as error:
         raise bad_request(error) from error

@@ -8,8 +8,9 @@ writes. Nothing here does I/O.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Set
+from collections.abc import Collection, Iterable, Mapping, Set
 from dataclasses import dataclass, field
+from enum import Enum
 from typing import Any, Protocol
 
 from hami_webhook.devices.keys import NO_KEYS, DeviceKeys
@@ -215,6 +216,10 @@ class Coexistence:
         `named` are the resources that it names. `pinned_matters`: the pod is another scheduler's, so the node that it
         is pinned to is looked at too.
         """
+
+    def managing(self, names: Set[str]) -> Collection[Enum]:
+        """The managers whose resources a pod's names are; none where there is but one."""
+        return ()
 
     def check(self, named: Set[str]) -> None:
         """Raises `BadRequest` where a pod that names these resources must not be stored, for their managers."""

@@ -188,8 +188,8 @@ class PodDraft:
             containers = tuple([each.container for each in self.containers])
         return replace(
             self.original,
-            annotations=self.annotations.plain(),
-            labels=self.labels.plain(),
+            annotations=self.annotations.plain() if self.annotations.changes else self.original.annotations,
+            labels=self.labels.plain() if self.labels.changes else self.original.labels,
             containers=containers,
             scheduler_name=self.scheduler_name,
         )

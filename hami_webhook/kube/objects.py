@@ -109,6 +109,7 @@ class Pod(Struct, frozen=True, weakref=True):
         """A pod from its JSON; `namespace` is used where the object has none."""
         pod = wire.convert(obj, wire.PodObject, "pod")
         meta, spec, status = pod.metadata or _META, pod.spec or _POD_SPEC, pod.status or _POD_STATUS
+        created, deleted = meta.creation_timestamp, meta.deletion_timestamp
         containers = (
             *[Container.from_object(each, is_init=True) for each in spec.init_containers or ()],
             *[Container.from_object(each) for each in spec.containers or ()],
@@ -130,12 +131,12 @@ class Pod(Struct, frozen=True, weakref=True):
             active_deadline=spec.active_deadline_seconds,
             cross_namespace_affinity=spec.affinity is not None and _crosses_namespaces(spec.affinity),
             phase=status.phase or "",
-            started=_time(status.start_time, "status.startTime"),
+            started=None if status.start_time is None else _time(status.start_time, "status.startTime"),
             nominated_node=status.nominated_node_name or "",
-            created=_time(meta.creation_timestamp, "metadata.creationTimestamp"),
-            deletion_time=_time(meta.deletion_timestamp, "metadata.deletionTimestamp"),
+            created=None if created is None else _time(created, "metadata.creationTimestamp"),
+            deletion_time=None if deleted is None else _time(deleted, "metadata.deletionTimestamp"),
             deletion_grace=meta.deletion_grace_period_seconds,
-            init_finished=_init_finished(status, containers),
+            init_finished=pod.status is not None and _init_finished(status, containers),
             resource_version=meta.resource_version or "",
             gated=bool(spec.scheduling_gates),
         )
@@ -381,9 +382,7 @@ def _positive(amount: Any) -> bool:
         return True
 
 
-def _time(value: Any, path: str) -> float | None:
-    if value is None:
-        return None
+def _time(value: Any, path: str) -> float:
     if isinstance(value, datetime):  # YAML reads an unquoted time as one
         return (value if value.tzinfo else value.replace(tzinfo=UTC)).timestamp()
     try:

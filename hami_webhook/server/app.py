@@ -138,7 +138,12 @@ class _Reviewing:
 
 
 class _ReviewRoute:
-    """An ASGI application for a route, which makes no request and response objects of it as starlette would."""
+    """An ASGI application for a route, which makes no request and response objects of it as starlette would.
+
+    `fails_as_call`: the HTTP answer has the status code of the review in it, which is 200 for others.
+    """
+
+    fails_as_call = False
 
     def __init__(self, path: str, reviewing: _Reviewing) -> None:
         self.path = path
@@ -172,8 +177,9 @@ class _ReviewRoute:
             self._requests.answered(self.path, 503, perf_counter() - started)
             raise
         self._requests.answered(self.path, code, perf_counter() - started)
+        status = code if self.fails_as_call else 200
         length = (b"content-length", b"%d" % len(content))
-        await send({"type": "http.response.start", "status": self._status(code), "headers": [_IS_JSON, length]})
+        await send({"type": "http.response.start", "status": status, "headers": [_IS_JSON, length]})
         await send({"type": "http.response.body", "body": content})
 
     async def _read_large(self, scope: Scope, body: bytes, left: float | None) -> tuple[int, bytes]:
@@ -193,10 +199,6 @@ class _ReviewRoute:
         """The status code inside the answer, and the answer."""
         self._refusals.labels(refusal.cause).inc()
         return refusal.code, denied(api_version, uid, refusal, name)
-
-    def _status(self, code: int) -> int:
-        """The status of the HTTP answer with a review of this status code in it."""
-        return 200
 
     async def _read(self, scope: Scope, body: bytes, left: float | None) -> tuple[int, bytes]:
         """The status code inside the answer, and the answer. Raises `BadReview`."""
@@ -264,12 +266,11 @@ class _QuotaRoute(_ReviewRoute):
     What can't be answered fails as a call: the failure policy `Ignore` lets the quota pass then, and no refusal.
     """
 
+    fails_as_call = True
+
     def __init__(self, path: str, reviewing: _Reviewing, misreadings: Callable[[ResourceQuota], Sequence[str]]) -> None:
         super().__init__(path, reviewing)
         self._misreadings = misreadings
-
-    def _status(self, code: int) -> int:
-        return code
 
     async def _read(self, scope: Scope, body: bytes, left: float | None) -> tuple[int, bytes]:
         review = parse_quota_review(body, header(scope, b"content-type"))

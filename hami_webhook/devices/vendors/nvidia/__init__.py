@@ -199,7 +199,9 @@ class Nvidia(Vendor):
         section, written = self.section, container.container
         named = written.named
         self.check_amounts(written)
-        priority = parse_whole(written.limits.get(self.priority_name)) if self.priority_name else None
+        priority = None
+        if self.priority_name and self.priority_name in named:
+            priority = parse_whole(written.limits.get(self.priority_name))
         if priority is not None:
             container.set_env("CUDA_TASK_PRIORITY", str(priority))
         if self.count_name not in named:
