@@ -17,9 +17,10 @@ from typing import Any
 from playwright.async_api import Page, async_playwright
 
 from hami_webhook.cluster.loading import Bundle, LoadedObject
+from hami_webhook.doctor import NAMESPACE
 from hami_webhook.doctor.checks import CHECKS, CheckResult, Diagnosis
 from hami_webhook.doctor.facts import Finding
-from hami_webhook.doctor.installation import NAMESPACE, assumed
+from hami_webhook.doctor.installation import assumed
 from hami_webhook.kubectl.live import LiveCluster, read_with
 from hami_webhook.kubectl.ui.access import TokenHolders
 from hami_webhook.kubectl.ui.pages import Pages

@@ -22,6 +22,8 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
+from hami_webhook.command_error import CommandError
+
 CA_CERTIFICATE: Final = "ca.crt"
 CA_KEY: Final = "ca.key"
 SERVING_CERTIFICATE: Final = "tls.crt"
@@ -36,7 +38,7 @@ _BACKDATE: Final = timedelta(minutes=5)
 _LABEL: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 
 
-class PkiError(Exception):
+class PkiError(CommandError):
     """A certificate, key or name that can't be used, or a folder that can't be written. The text is one sentence."""
 
 

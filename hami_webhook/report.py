@@ -11,6 +11,8 @@ import urllib.request
 from collections.abc import Mapping, Sequence
 from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
+from hami_webhook.command_error import CommandError
+
 if TYPE_CHECKING:
     from rich.console import Console
 
@@ -25,7 +27,7 @@ _LARGEST_ANSWER = 64 << 20
 """Bytes: a row takes 200, and there are as many as namespaces times models of cards."""
 
 
-class ReportError(Exception):
+class ReportError(CommandError):
     """There is no report: why, for a person."""
 
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 import yaml
 
-from hami_webhook.config import ConfigError
+from hami_webhook.command_error import CommandError
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -31,34 +31,28 @@ class Parser(argparse.ArgumentParser):
         self.exit(2, f"{self.prog}: {message} (see {self.prog} --help)\n")
 
 
-class UsageError(Exception):
+class UsageError(CommandError):
     """Unusable input: one line for stderr, exit status 2."""
 
 
-class AbsentError(Exception):
-    """What is asked for isn't there: one line for stderr, exit status 1, as kubectl has it."""
+class AbsentError(CommandError):
+    """What is asked for isn't there: one line for stderr."""
+
+    absent = True
 
 
-def run_verb(
-    program: str,
-    arguments: argparse.Namespace,
-    unusable: tuple[type[Exception], ...],
-    absent: tuple[type[Exception], ...] = (),
-) -> int:
+def run_verb(program: str, arguments: argparse.Namespace, *, absent_status: int = 2) -> int:
     """Run the verb of a command line; the exit status.
 
-    It is 1 for what is `absent`, isn't there or is forbidden, and 2 for what is unusable, in a sentence a line.
+    It is `absent_status` where what is asked for isn't there or is forbidden, which kubectl answers with 1, and 2 for
+    what is unusable otherwise, in a sentence a line.
     """
     try:
         status: int = arguments.run(arguments)
-    except absent as error:
+    except CommandError as error:
         print_sentences(program, str(error).splitlines())
-        return 1
-    except unusable as error:
-        print_sentences(program, str(error).splitlines())
-        if isinstance(error, ConfigError):  # a misspelt key often explains a missing one
-            print_warnings(program, error.warnings)
-        return 2
+        print_warnings(program, error.warnings)
+        return absent_status if error.absent else 2
     except ModuleNotFoundError as error:
         module = (error.name or "").partition(".")[0]
         if module not in EXTRAS:

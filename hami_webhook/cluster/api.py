@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Protocol
 
+from hami_webhook.command_error import CommandError
 from hami_webhook.kube.event_reasons import EventReason
 
 JSON = dict[str, Any]
@@ -81,7 +82,7 @@ class Kind(Enum):
         return f"/apis/{self.api_version}" if "/" in self.api_version else f"/api/{self.api_version}"
 
 
-class ClusterError(Exception):
+class ClusterError(CommandError):
     """The cluster refused or failed; the text says what it said."""
 
 
@@ -107,6 +108,8 @@ class Invalid(ClusterError):
 
 class Forbidden(ClusterError):
     """403: these credentials may not do that."""
+
+    absent = True
 
 
 class Unavailable(ClusterError):

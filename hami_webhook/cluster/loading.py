@@ -12,6 +12,7 @@ from typing import Any, BinaryIO, NoReturn
 import orjson
 
 from hami_webhook.cluster.api import JSON
+from hami_webhook.command_error import CommandError
 from hami_webhook.kube.shown import shown
 from hami_webhook.kube.yaml_reader import Document, Limits, YamlError, YamlProblem, read_documents
 
@@ -37,7 +38,7 @@ _SENTENCES = {
 }
 
 
-class LoadError(ValueError):
+class LoadError(CommandError, ValueError):
     """Input that can't be used; the text is one sentence that starts with the source and line."""
 
 

@@ -5,10 +5,11 @@ from typing import NamedTuple
 
 from pydantic_core import ErrorDetails
 
+from hami_webhook.command_error import CommandError
 from hami_webhook.kube.shown import found
 
 
-class ConfigError(Exception):
+class ConfigError(CommandError):
     """Configuration that can't be used: a file, flags, or environment variables.
 
     `faults` has one sentence for each fault: where it is, what was found, what would be right. `warnings` has what

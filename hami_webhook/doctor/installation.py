@@ -20,7 +20,6 @@ from hami_webhook.policy.file import PolicyFile
 from hami_webhook.policy.rules import PolicyRules
 from hami_webhook.simulate.simulation import Simulation
 
-NAMESPACE = "hami-system"
 """Where our manifests install the program."""
 _MANIFESTS_ARGS = ("--scheduler-name=hami-scheduler", "--enable-ascend", "--enable-iluvatar")
 """What of the settings in our manifests matters to a reader, where the Deployments can't be read."""

@@ -9,6 +9,7 @@ from typing import Any
 
 from hami_webhook.cluster.api import ClusterError, Kind
 from hami_webhook.cluster.loading import LoadedObject
+from hami_webhook.command_error import CommandError
 from hami_webhook.explain.explain import ExplainContext, explain, explain_denial
 from hami_webhook.explain.report import Explanation
 from hami_webhook.kube.objects import MalformedObject, Pod
@@ -30,8 +31,10 @@ KINDS = (
 )
 
 
-class UnknownPod(Exception):
+class UnknownPod(CommandError):
     """There is no such pod; the text says where there is one of that name."""
+
+    absent = True
 
 
 def loaded(kind: Kind, items: Iterable[Mapping[str, Any]]) -> list[LoadedObject]:

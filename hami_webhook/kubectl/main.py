@@ -7,21 +7,15 @@ from collections.abc import Sequence
 from urllib.parse import urlsplit
 
 from hami_webhook import __version__
-from hami_webhook.cluster.api import ClusterError, Forbidden
-from hami_webhook.cluster.loading import LoadError
-from hami_webhook.config import ConfigError
-from hami_webhook.doctor.installation import NAMESPACE
-from hami_webhook.explain.read import UnknownPod
-from hami_webhook.terminal import AbsentError, Parser, UsageError, run_verb
+from hami_webhook.doctor import NAMESPACE
+from hami_webhook.terminal import Parser, run_verb
 
 _HIGHEST_PORT = 65535
-_UNUSABLE = (UsageError, ClusterError, ConfigError, LoadError)
-_ABSENT = (AbsentError, Forbidden, UnknownPod)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a verb; the exit status."""
-    return run_verb("kubectl hami", parser().parse_args(argv), _UNUSABLE, _ABSENT)
+    return run_verb("kubectl hami", parser().parse_args(argv), absent_status=1)
 
 
 def parser() -> Parser:

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NoReturn
 
+from hami_webhook.command_error import CommandError
 from hami_webhook.pki import Lifetime, PkiError, read_lifetime
 
 logger: Final = logging.getLogger(__name__)
@@ -23,7 +24,7 @@ logger: Final = logging.getLogger(__name__)
 _CIPHERS: Final = "ECDHE+AESGCM:ECDHE+CHACHA20"
 
 
-class TlsError(Exception):
+class TlsError(CommandError):
     """Certificate files that can't be used. The text is one sentence and holds nothing of a key."""
 
 

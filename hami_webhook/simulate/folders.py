@@ -10,7 +10,7 @@ import os
 import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from hami_webhook.cluster.loading import LoadError
 from hami_webhook.config import ConfigError, read_text
@@ -29,23 +29,8 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 
-def add_verb(verbs: Any) -> None:
-    """Add `test` to the verbs of a command line."""
-    verb = verbs.add_parser(
-        "test",
-        help="compare what becomes of the pods in folders with what is expected there",
-        description=f"Runs the tests of all folders in DIR, at any depth, that have a {FILE_NAME}: their pods go "
-        "through policy, admission, quotas and placement, with no cluster, and what comes out is compared with what "
-        "the file expects. Exits with 1 if something differs, with 2 if a folder can't be used.",
-    )
-    verb.add_argument("dir", metavar="DIR", help="where the folders are")
-    verb.add_argument("--name", metavar="PATTERN", help="only tests of this name, such as 'team-a/*' (default: all)")
-    verb.add_argument("--update", action="store_true", help="write what came out into the files that expect otherwise")
-    verb.add_argument("-o", "--output", choices=("text", "json", "junit"), default="text", help="default: text")
-    verb.set_defaults(run=_run)
-
-
-def _run(arguments: argparse.Namespace) -> int:
+def run(arguments: argparse.Namespace) -> int:
+    """Run the tests in a folder, and print what differs. The exit status."""
     paths = _paths(arguments.dir, arguments.name)
     console = _console() if arguments.output == "text" else None
     tested, faults = [], []

@@ -14,7 +14,7 @@ from builders import card, node
 from cryptography import x509
 from simulate.files import Simulate, pod
 
-from hami_webhook import __version__, cli
+from hami_webhook import __version__
 
 
 def test_certificates_are_made_and_named(command: Simulate, tmp_path: Path) -> None:
@@ -142,7 +142,7 @@ def test_an_interrupted_run_ends_quietly(command: Simulate, monkeypatch: pytest.
     def interrupted(*_: object) -> int:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(cli, "start_of", interrupted)
+    monkeypatch.setattr("hami_webhook.cli.verbs.start_of", interrupted)
     run = command([node("n1", card("GPU-1"))], pod("p", gpu=1))
     assert (run.status, run.out, run.err) == (130, "", "")
 

@@ -1,0 +1,258 @@
+"""The command line. Results go to stdout, everything else to stderr.
+
+A verb imports what it needs when it runs: `version` and `--help` start in half the time.
+"""
+
+from __future__ import annotations
+
+import argparse
+import platform
+import sys
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+
+from hami_webhook import __version__
+from hami_webhook.build_info import build_info
+from hami_webhook.cli.tables import table_console
+from hami_webhook.config import SECTION_SWITCHES, add_flags
+from hami_webhook.terminal import Parser, run_verb
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a verb; the exit status."""
+    return run_verb("hami-webhook", parser().parse_args(argv))
+
+
+def scheduler(argv: Sequence[str] | None = None) -> int:
+    """HAMi's own command: `serve` with all roles, where kube-scheduler sends to the main server; or `version`."""
+    arguments = sys.argv[1:] if argv is None else argv
+    if arguments[:1] == ["version"]:
+        return main(arguments)
+    # the webhook configuration is the chart's own, and has no conditions
+    return main(["serve", "--extender-bind-address=", "--webhook-configuration=", *arguments])
+
+
+def parser() -> Parser:
+    """The command line."""
+    found = Parser(
+        prog="hami-webhook",
+        description="Admission webhook, quota controller and Fit engine for accelerators shared among pods.",
+    )
+    found.add_argument("--version", action="version", version=f"hami-webhook {__version__}")
+    verbs = found.add_subparsers(metavar="VERB", required=True)
+
+    verb = verbs.add_parser("serve", help="run the webhook, the quota controller and the scheduler extender")
+    add_flags(verb)
+    verb.add_argument(
+        "--embedded-cluster",
+        action="append",
+        default=[],
+        metavar="FILE",
+        help="serve an embedded cluster with the objects of FILE instead of a real API server; may be repeated",
+    )
+    verb.set_defaults(run=_serve)
+
+    verb = verbs.add_parser("simulate", help="run the whole pipeline on files, with no cluster")
+    verb.add_argument("pods", nargs="+", metavar="PODS", help="YAML or JSON of Pods and workloads; - is standard input")
+    verb.add_argument(
+        "--cluster",
+        action="append",
+        default=[],
+        metavar="FILE",
+        help="nodes, pods, quotas, namespaces, PriorityClasses, PodDisruptionBudgets; may be repeated (default: what "
+        "else PODS hold, bound pods included)",
+    )
+    verb.add_argument("--config", metavar="FILE", help="device-config.yaml (default: what HAMi's chart renders)")
+    verb.add_argument("--policy-file", metavar="FILE", help="policy rules")
+    verb.add_argument("-o", "--output", choices=("table", "json", "yaml"), default="table", help="default: table")
+    verb.add_argument("--strict", action="store_true", help="exit 1 if a pod was denied, found no node, or was evicted")
+    _add_scheduler_flags(verb)
+    verb.add_argument(
+        "--preemption",
+        choices=("on", "off"),
+        default="on",
+        help="whether pods of lower priority are evicted for a pod that no node takes (default: on)",
+    )
+    verb.add_argument(
+        "--now", metavar="TIME", help="when the run starts, RFC 3339 (default: the newest time in the cluster files)"
+    )
+    verb.set_defaults(run=_simulate)
+
+    verb = verbs.add_parser(
+        "explain",
+        help="say why a pod is where it is, or isn't anywhere, and what would have to change",
+        description="Says node by node, card by card, with numbers, why a pod is where it is or isn't anywhere, and "
+        "what would have to change. Reads only; without --cluster from the API server.",
+    )
+    verb.add_argument("pod", nargs="?", metavar="POD", help="NAME or NAMESPACE/NAME; which one, if --file has several")
+    verb.add_argument("-n", "--namespace", metavar="NAME", help="the pod's namespace (default: default)")
+    verb.add_argument(
+        "-f",
+        "--file",
+        metavar="FILE",
+        help="a pod or workload that doesn't exist yet: it is admitted first; - is stdin",
+    )
+    verb.add_argument(
+        "--cluster",
+        action="append",
+        default=[],
+        metavar="FILE",
+        help="nodes, pods, quotas, namespaces, PriorityClasses, PodDisruptionBudgets from a file instead of the API "
+        "server; may be repeated",
+    )
+    verb.add_argument("--kubeconfig", metavar="FILE", help="default: $KUBECONFIG, the default one, then in-cluster")
+    verb.add_argument("--config", metavar="FILE", help="device-config.yaml (default: what HAMi's chart renders)")
+    verb.add_argument("--policy-file", metavar="FILE", help="policy rules")
+    verb.add_argument("-o", "--output", choices=("table", "json", "yaml"), default="table", help="default: table")
+    _add_scheduler_flags(verb)
+    verb.add_argument(
+        "--now", metavar="TIME", help="as of when, RFC 3339 (default: now, or the newest time in the cluster files)"
+    )
+    verb.add_argument("-v", "--verbose", action="store_true", help="name everything that your rights don't show")
+    verb.set_defaults(run=_explain)
+
+    verb = verbs.add_parser(
+        "report",
+        help="print how many hours of cards, memory and cores namespaces held",
+        description="Prints by namespace, vendor, model and state the hours of cards, of GiB and of cores that pods "
+        "held or waited for, from the showback counters in Prometheus.",
+    )
+    verb.add_argument("--prometheus", required=True, metavar="URL", help="such as http://prometheus.monitoring:9090")
+    verb.add_argument("--since", default="30d", metavar="TIME", help="how long ago it begins, as 12h (default: 30d)")
+    verb.add_argument("-o", "--output", choices=("table", "csv"), default="table", help="default: table")
+    verb.set_defaults(run=_report)
+
+    certs = verbs.add_parser("certs", help="certificates").add_subparsers(metavar="VERB", required=True)
+    verb = certs.add_parser("generate", help="make a CA and a serving certificate for the service's names")
+    verb.add_argument("--dir", default="certs", metavar="DIR", help="where to write (default: certs)")
+    verb.add_argument("--service", default="hami-webhook", metavar="NAME", help="default: hami-webhook")
+    verb.add_argument("--namespace", default="hami-system", metavar="NAME", help="default: hami-system")
+    verb.add_argument("--name", action="append", default=[], metavar="NAME", help="one more DNS name or IP address")
+    verb.add_argument("--force", action="store_true", help="overwrite what is there")
+    verb.set_defaults(run=_generate_certificates)
+
+    config = verbs.add_parser("config", help="configuration").add_subparsers(metavar="VERB", required=True)
+    verb = config.add_parser("check", help="parse a device-config.yaml and print what it means")
+    verb.add_argument("file", metavar="FILE")
+    verb.set_defaults(run=_check_config)
+    verb = config.add_parser(
+        "kube-scheduler",
+        help="write what kube-scheduler leaves to the extender into its configuration",
+        description="Fills in the managedResources of the one extender in a KubeSchedulerConfiguration that has none: "
+        "the resources that kube-scheduler leaves to us, by the device configuration.",
+    )
+    verb.add_argument("--from", dest="base", required=True, metavar="FILE", help="a KubeSchedulerConfiguration")
+    verb.add_argument("--to", metavar="FILE", help="where to write the result (default: standard output)")
+    verb.add_argument("--device-config-file", metavar="FILE", help="default: what HAMi's chart renders")
+    for section, switch in SECTION_SWITCHES.items():
+        flag = "--" + switch.replace("_", "-")
+        verb.add_argument(flag, action="store_true", help=f"the section {section} counts, as for serve")
+    verb.set_defaults(run=_configure_kube_scheduler)
+
+    quota = verbs.add_parser("quota", help="quotas").add_subparsers(metavar="VERB", required=True)
+    verb = quota.add_parser(
+        "check",
+        help="say what of ResourceQuotas in files is misread",
+        description="Says what ResourceQuotas say that their authors can hardly have meant: keys that count nothing, "
+        "units, scopes. Exits with 1 if there is such a thing, with 2 if a file can't be used.",
+    )
+    verb.add_argument("files", nargs="+", metavar="FILE", help="ResourceQuotas, and Nodes with their cards; - is stdin")
+    verb.add_argument("--config", metavar="FILE", help="device-config.yaml (default: what HAMi's chart renders)")
+    verb.add_argument("-o", "--output", choices=("text", "json"), default="text", help="default: text")
+    verb.set_defaults(run=_check_quotas)
+
+    verb = verbs.add_parser(
+        "test",
+        help="compare what becomes of the pods in folders with what is expected there",
+        description="Runs the tests of all folders in DIR, at any depth, that have a hami-test.yaml: their pods go "
+        "through policy, admission, quotas and placement, with no cluster, and what comes out is compared with what "
+        "the file expects. Exits with 1 if something differs, with 2 if a folder can't be used.",
+    )
+    verb.add_argument("dir", metavar="DIR", help="where the folders are")
+    verb.add_argument("--name", metavar="PATTERN", help="only tests of this name, such as 'team-a/*' (default: all)")
+    verb.add_argument("--update", action="store_true", help="write what came out into the files that expect otherwise")
+    verb.add_argument("-o", "--output", choices=("text", "json", "junit"), default="text", help="default: text")
+    verb.set_defaults(run=_test)
+
+    verb = verbs.add_parser("version", help="print version, revision and build date")
+    verb.set_defaults(run=_version)
+    return found
+
+
+def _add_scheduler_flags(verb: argparse.ArgumentParser) -> None:
+    verb.add_argument("--scheduler-name", default="hami-scheduler", metavar="NAME", help="default: hami-scheduler")
+    verb.add_argument("--node-scheduler-policy", choices=("binpack", "spread"), default="binpack")
+    verb.add_argument("--gpu-scheduler-policy", default="spread", metavar="POLICY", help="default: spread")
+
+
+def _serve(arguments: argparse.Namespace) -> int:
+    from hami_webhook.cli import serve
+
+    return serve.serve(arguments)
+
+
+def _simulate(arguments: argparse.Namespace) -> int:
+    from hami_webhook.cli import verbs
+
+    return verbs.simulate(arguments)
+
+
+def _explain(arguments: argparse.Namespace) -> int:
+    from hami_webhook.cli import verbs
+
+    return verbs.explain(arguments)
+
+
+def _check_config(arguments: argparse.Namespace) -> int:
+    from hami_webhook.cli import verbs
+
+    return verbs.check_config(arguments)
+
+
+def _configure_kube_scheduler(arguments: argparse.Namespace) -> int:
+    from hami_webhook.cli import verbs
+
+    return verbs.configure_kube_scheduler(arguments)
+
+
+def _check_quotas(arguments: argparse.Namespace) -> int:
+    from hami_webhook.cli import verbs
+
+    return verbs.check_quotas(arguments)
+
+
+def _test(arguments: argparse.Namespace) -> int:
+    from hami_webhook.simulate import folders
+
+    return folders.run(arguments)
+
+
+def _report(arguments: argparse.Namespace) -> int:
+    from hami_webhook import report
+
+    console = table_console(arguments.output)
+    rows = report.read_hours(arguments.prometheus, arguments.since)
+    if console is None:
+        report.write_csv(rows, sys.stdout)
+    else:
+        report.show(rows, console)
+    return 0
+
+
+def _generate_certificates(arguments: argparse.Namespace) -> int:
+    from hami_webhook import pki
+
+    pair = pki.generate(
+        arguments.service, arguments.namespace, now=datetime.now(UTC), extra_names=tuple(arguments.name)
+    )
+    for path in pki.write(Path(arguments.dir), pair, force=arguments.force):
+        print(path)
+    return 0
+
+
+def _version(arguments: argparse.Namespace) -> int:
+    built = build_info()
+    origin = f"revision {built.revision or 'unknown'}, build date {built.date or 'unknown'}"
+    print(f"hami-webhook {__version__} ({origin}, Python {platform.python_version()})")
+    return 0

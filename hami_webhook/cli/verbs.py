@@ -1,0 +1,182 @@
+"""The verbs that work on files: `simulate`, `explain`, `quota check`, and those of `config`."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from hami_webhook.assembly import Options
+from hami_webhook.cli.inputs import bundle_of, device_config, policy_rules, warn
+from hami_webhook.cli.tables import table_console
+from hami_webhook.cluster.loading import STDIN, read_objects
+from hami_webhook.config import SECTION_SWITCHES, describe, read_text
+from hami_webhook.device_config import enabled_vendors, read_device_config
+from hami_webhook.explain.live import LiveReading, lacking, needs_of_pod, read_cluster
+from hami_webhook.explain.read import Explainer
+from hami_webhook.explain.report import Explanation
+from hami_webhook.explain.tables import show as show_explanation
+from hami_webhook.kube.objects import parse_time
+from hami_webhook.scheduling import kube_scheduler
+from hami_webhook.scheduling.placer import SchedulingPolicies
+from hami_webhook.simulate import quota_check
+from hami_webhook.simulate.manifests import SimulationFiles, pods_of, read_simulation_files
+from hami_webhook.simulate.simulation import Result, Simulation, simulation_options, start_of
+from hami_webhook.simulate.tables import show
+from hami_webhook.terminal import UsageError, aligned, formatted, print_sentences, progress, without_control_characters
+
+
+def simulate(arguments: argparse.Namespace) -> int:
+    """Run the pipeline on files, and print what became of the pods. The exit status."""
+    if [*arguments.cluster, *arguments.pods].count(STDIN) > 1:
+        raise UsageError("standard input (-) can be read only once")
+    console = table_console(arguments.output)
+    vendors = enabled_vendors(device_config(arguments.config).config)
+    policies = policy_rules(arguments.policy_file, vendors)
+    files = read_simulation_files(arguments.cluster, arguments.pods, sys.stdin.buffer)
+    warn(files.warnings)
+    now = _now(arguments.now) or start_of(files.bundle)
+    simulation = Simulation(vendors, _options(arguments), policies, now, preemption=arguments.preemption == "on")
+    result = asyncio.run(_simulated(simulation, files))
+    if console is not None:
+        show(result, console)
+    else:
+        print(formatted(result.as_json(), arguments.output))
+    failed = any(not outcome.allowed or outcome.unplaced or outcome.preempted_by for outcome in result.pods)
+    return 1 if arguments.strict and failed else 0
+
+
+def explain(arguments: argparse.Namespace) -> int:
+    """Print why a pod is where it is, or isn't anywhere. The exit status."""
+    if not arguments.pod and not arguments.file:
+        raise UsageError("explain needs a POD, or a pod's manifest with -f FILE")
+    if [*arguments.cluster, arguments.file].count(STDIN) > 1:
+        raise UsageError("standard input (-) can be read only once")
+    namespace, name = _pod_name(arguments)
+    console = table_console(arguments.output)
+    vendors = enabled_vendors(device_config(arguments.config).config)
+    policies = policy_rules(arguments.policy_file, vendors)
+    manifest = _pod_of_file(arguments.file, namespace, name) if arguments.file else None
+    at = _now(arguments.now)
+    if arguments.cluster:
+        reading = LiveReading(bundle_of(arguments.cluster))
+        now = at or start_of(reading.bundle)
+    else:
+        now = at or time.time()
+        kubeconfig, existing = arguments.kubeconfig or os.environ.get("KUBECONFIG", ""), "" if manifest else name
+        reading = asyncio.run(read_cluster(kubeconfig, namespace or "default", existing, now))
+    options = _options(arguments)
+    if not arguments.cluster:
+        options = replace(options, zone=None)  # handshakes are in local time, as `serve` reads them
+    simulation = Simulation(vendors, options, policies, now)
+    explainer = Explainer(simulation, options.policies, arguments.scheduler_name, now, reading.unseen.keys())
+    result = asyncio.run(_explained(explainer, reading, namespace or "default", name, manifest))
+    if console is not None:
+        show_explanation(result, console)
+    else:
+        print(formatted(result.as_json(), arguments.output))
+    needed = lacking(reading.unseen, needs_of_pod(reading.unseen))
+    everything = [each.sentence for each in reading.unseen.values()]
+    print_sentences("hami-webhook", everything if arguments.verbose else needed)
+    return 0
+
+
+async def _explained(
+    explainer: Explainer, reading: LiveReading, namespace: str, name: str, manifest: Mapping[str, Any] | None
+) -> Explanation:
+    await explainer.simulation.fill(reading.bundle, trust_used=True)
+    warn(explainer.simulation.warnings())
+    found = explainer.of_known(namespace, name) if manifest is None else await explainer.of_new(manifest)
+    return replace(found, notes=[*found.notes, *reading.pod_words])
+
+
+def _pod_name(arguments: argparse.Namespace) -> tuple[str, str]:
+    """The namespace and the name of POD, each empty if it isn't given."""
+    namespace, slash, name = (arguments.pod or "").rpartition("/")
+    if slash and not (namespace and name and "/" not in namespace):
+        raise UsageError(f"POD must be NAME or NAMESPACE/NAME, not {arguments.pod!r}")
+    if slash and arguments.namespace not in (None, namespace):
+        raise UsageError(f"POD {arguments.pod} isn't in namespace {arguments.namespace}, which -n names")
+    return namespace or arguments.namespace or "", name
+
+
+def _pod_of_file(path: str, namespace: str, name: str) -> Mapping[str, Any]:
+    """The pod of that name in a file, in `namespace` if it names none itself."""
+    pods, warnings = pods_of([read_objects(path, sys.stdin.buffer)])
+    warn(warnings)
+    found = [pod for pod in pods.manifests if name in ("", pod["metadata"].get("name"))]
+    if len(found) != 1:
+        problem = f"has {len(found)} pods" + (f" of the name {name}" if name else ", and POD must name one")
+        raise UsageError(f"{path} {problem}")
+    own = found[0]["metadata"].get("namespace")
+    if namespace and own not in (None, "", namespace):
+        raise UsageError(f"the pod in {path} is in namespace {own}, not in {namespace}")
+    return {**found[0], "metadata": {**found[0]["metadata"], "namespace": own or namespace or "default"}}
+
+
+def _options(arguments: argparse.Namespace) -> Options:
+    policies = SchedulingPolicies(arguments.node_scheduler_policy, arguments.gpu_scheduler_policy)
+    return simulation_options(arguments.scheduler_name, policies)
+
+
+def _now(text: str | None) -> float | None:
+    """Unix seconds of a --now, None if it isn't given."""
+    try:
+        return parse_time(text) if text else None
+    except ValueError:
+        raise UsageError(f"--now must be an RFC 3339 time such as 2026-01-31T12:00:00Z, not {text!r}") from None
+
+
+async def _simulated(simulation: Simulation, files: SimulationFiles) -> Result:
+    await simulation.fill(files.bundle)
+    warn(simulation.warnings())
+    with progress("simulating", len(files.pods.manifests)) as advance:
+        return await simulation.run(files.pods, advance)
+
+
+def check_config(arguments: argparse.Namespace) -> int:
+    """Print what a device configuration means. The exit status."""
+    loaded = read_device_config(arguments.file)
+    for section in describe(loaded):
+        rows = [(each.name, each.meaning, each.unit, each.quota_key or "-") for each in section.resources]
+        lines = [*aligned([("resource", "meaning", "unit", "quota key"), *rows]), *section.notes]
+        if section.needs_flag:
+            lines.append(f"serve ignores it without {section.needs_flag}")
+        title = f"{section.path}: {', '.join(section.backends)}"
+        print(without_control_characters("\n  ".join((title, *lines))))
+    warn(loaded.warnings)
+    return 0
+
+
+def check_quotas(arguments: argparse.Namespace) -> int:
+    """Print what of ResourceQuotas is misread. The exit status."""
+    vendors = enabled_vendors(device_config(arguments.config).config)
+    checked = asyncio.run(quota_check.check(bundle_of(arguments.files), vendors))
+    if not checked:
+        raise UsageError(f"no ResourceQuota in {', '.join(arguments.files)}")
+    if arguments.output == "json":
+        print(formatted({"quotas": [quota.as_json() for quota in checked]}, "json"))
+    else:
+        print("".join(f"{line}\n" for quota in checked for line in quota.lines()), end="")
+    return 1 if any(quota.misread for quota in checked) else 0
+
+
+def configure_kube_scheduler(arguments: argparse.Namespace) -> int:
+    """Write what kube-scheduler leaves to the extender into its configuration. The exit status."""
+    ignored = [section for section, switch in SECTION_SWITCHES.items() if not getattr(arguments, switch)]
+    config = device_config(arguments.device_config_file).config.without(ignored)
+    text = kube_scheduler.fill_in(read_text(arguments.base), arguments.base, enabled_vendors(config))
+    if arguments.to is None:
+        print(text, end="")
+        return 0
+    try:
+        Path(arguments.to).write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise UsageError(f"{arguments.to}: can't be written: {error.strerror}") from None
+    return 0
