@@ -432,8 +432,13 @@ def _accounts(pod: Pod, context: ExplainContext) -> Iterator[QuotaAccount]:
 def _budget(pod: Pod, accounts: Sequence[QuotaAccount], context: ExplainContext) -> PodBudget | None:
     """What the quotas leave for the pod's placement."""
     return pod_budget(
-        *(pod, accounts, (), context.vendors, context.state, context.now, context.assume_ttl),
-        others_of=lambda account: context.state.placed_besides(pod, account, context.now),
+        pod,
+        accounts,
+        lambda account: context.state.placed_besides(pod, account, context.now),
+        context.vendors,
+        context.state,
+        context.now,
+        context.assume_ttl,
     )
 
 

@@ -218,27 +218,22 @@ def placed_by_others(
 def pod_budget(
     pod: Pod,
     quotas: Iterable[QuotaAccount],
-    pods: Sequence[Pod],
+    others_of: Callable[[QuotaAccount], Mapping[str, int]],
     vendors: Vendors,
     capacity: CapacityLister,
     now: float,
     placement_ttl: float,
-    others_of: Callable[[QuotaAccount], Mapping[str, int]] | None = None,
 ) -> PodBudget | None:
     """The pod's budget from the enforced quotas that it is in scope of; None if none limits it.
 
-    `others_of` has what the other placed pods cost, where that is kept; else it is summed up over `pods`.
+    `others_of` has what the other placed pods cost a quota.
     """
     found: dict[CardSelection | None, tuple[dict[str, int], dict[str, int]]] = {None: ({}, {})}
     for account in quotas:
         if not account.hard or not account.enforced or not account.covers(pod):
             continue
         mine = account.counted(charged(account, pod, vendors, capacity, now, placement_ttl))
-        others: Mapping[str, int]
-        if others_of is not None:
-            others = others_of(account)
-        else:
-            others = placed_by_others(account, pod, pods, vendors, capacity, now, placement_ttl)
+        others = others_of(account)
         for key, hard in account.hard.items():
             own = mine.get(key, 0)
             # while nobody has computed used there is no room that is known of beyond the pod's own charge

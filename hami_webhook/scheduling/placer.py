@@ -376,12 +376,11 @@ class Placer:
         return pod_budget(
             pod,
             accounts,
-            (),
+            lambda account: known.placed_besides(pod, account, now),
             self._vendors,
             known,
             now,
             self._placement_ttl,
-            others_of=lambda account: known.placed_besides(pod, account, now),
         )
 
     async def _chosen(self, found: CycleState, slices: TimeSlices) -> CycleState:

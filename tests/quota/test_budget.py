@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 from builders import card, node
 from hypothesis import given
@@ -10,7 +12,7 @@ from hypothesis import strategies as st
 from hami_webhook.devices.model import Claim
 from hami_webhook.kube.objects import Pod
 from hami_webhook.quota.account import QuotaAccount
-from hami_webhook.quota.budget import PodBudget, pod_budget
+from hami_webhook.quota.budget import PodBudget, placed_by_others, pod_budget
 from hami_webhook.quota.ledger import Entry, State
 
 from .objects import LARGE, MEM, NOON, SMALL, account_of, full, quota, read_pod, vendors
@@ -22,15 +24,16 @@ CARDS = state(node("n1", card("GPU-L", LARGE)), node("n2", card("GPU-S", SMALL))
 SMALL_AMOUNTS = st.integers(0, 40)
 
 
-def budget(one: QuotaAccount, *others: Pod, pod: Pod | None = None) -> PodBudget | None:
+def budget(*accounts: QuotaAccount, others: Sequence[Pod] = (), pod: Pod | None = None) -> PodBudget | None:
     mine = pod or read_pod(gpu=1, mem=5, uid="mine")
-    return pod_budget(mine, [one], [mine, *others], vendors(), CARDS, NOON, 300)
+    known = (vendors(), CARDS, NOON, 300)
+    return pod_budget(mine, accounts, lambda one: placed_by_others(one, mine, [mine, *others], *known), *known)
 
 
 @given(hard=SMALL_AMOUNTS, used=SMALL_AMOUNTS, own=SMALL_AMOUNTS, placed=SMALL_AMOUNTS, cost=st.integers(1, 40))
 def test_the_budget_says_just_what_a_and_b_say(hard: int, used: int, own: int, placed: int, cost: int) -> None:
     one = read({"mem": used}, {"mine": Entry(State.WAITING, 1, full(mem=own))}, mem=hard)
-    found = budget(one, *([half("other", mem=placed)] if placed else []))
+    found = budget(one, others=[half("other", mem=placed)] if placed else [])
     assert found is not None
     a = placed + cost <= hard
     b = cost <= own or used - own + cost <= hard
@@ -38,14 +41,13 @@ def test_the_budget_says_just_what_a_and_b_say(hard: int, used: int, own: int, p
 
 
 def test_the_smallest_budget_of_all_quotas_in_scope_holds() -> None:
-    mine = read_pod(gpu=1, mem=5, uid="mine")
     scoped = account_of({**quota("s", mem=1), "spec": {"hard": {MEM: "1"}, "scopes": ["Terminating"]}})
     native = account_of(quota("n", pods="1"))
     many = [read({}, name="a", mem=50), read({"mem": 20}, name="b", mem=30, gpu=2), scoped, native]
-    found = pod_budget(mine, many, [mine], vendors(), CARDS, NOON, 300)
+    found = budget(*many)
     assert found is not None
     assert found.limits == full(mem=15, gpu=2)
-    assert pod_budget(mine, [scoped, native], [mine], vendors(), CARDS, NOON, 300) is None
+    assert budget(scoped, native) is None
 
 
 @pytest.mark.parametrize(
@@ -60,9 +62,9 @@ def test_the_smallest_budget_of_all_quotas_in_scope_holds() -> None:
     ],
 )
 def test_only_other_live_placed_pods_take_from_a(other: Pod, counted: int) -> None:
-    found = budget(read({}, mem=100), other, pod=half("mine", mem=90))
+    found = budget(read({}, mem=100), others=[other, half("last", mem=2)], pod=half("mine", mem=90))
     assert found is not None
-    assert found.limits == full(mem=min(100 - counted, 190))
+    assert found.limits == full(mem=98 - counted)
 
 
 def test_what_nobody_computed_leaves_the_pod_its_own_charge() -> None:

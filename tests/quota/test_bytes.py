@@ -256,10 +256,15 @@ def test_a_budget_holds_in_units_and_in_bytes(units: int, mebibytes: int, held: 
 def test_the_budget_of_a_pod_has_the_smallest_limit_of_either_unit() -> None:
     mine = read_pod("mine", gpu=1, mem=2, uid="mine")
     quotas = [quota_of(used, mem=hard) for used, hard in (("2Gi", "16Gi"), ("9Gi", "12Gi"), ("2", "7"), ("0", "9"))]
-    found = pod_budget(mine, quotas, [mine], vendors(), NoCapacity(), NOON, 300)
+
+    def budget_of(accounts: list[QuotaAccount]) -> PodBudget | None:
+        nobody: dict[str, int] = {MEM: 0}
+        return pod_budget(mine, accounts, lambda account: nobody, vendors(), NoCapacity(), NOON, 300)
+
+    found = budget_of(quotas)
     assert found is not None
     assert (found.limits, found.byte_limits) == ({MEM: 7}, {MEM: 5 * GIB})
-    only = pod_budget(mine, quotas[:1], [mine], vendors(), NoCapacity(), NOON, 300)
+    only = budget_of(quotas[:1])
     assert only is not None
     assert (only.limits, only.byte_limits) == ({}, {MEM: 16 * GIB})
 

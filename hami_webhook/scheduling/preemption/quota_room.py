@@ -72,8 +72,8 @@ class QuotaRoom:
             for account in self._accounts
         ]
         return pod_budget(
-            *(self._pod, accounts, (), self._vendors, self._state, self._now, self._state.placement_ttl),
-            others_of=placed_by_others,
+            *(self._pod, accounts, placed_by_others, self._vendors),
+            *(self._state, self._now, self._state.placement_ttl),
         )
 
     def _as_recomputed(self, account: QuotaAccount) -> QuotaAccount:
