@@ -248,7 +248,8 @@ class _QuotaPort:
         self.refused_later = RefusedLater(core.cluster, core.caches)
 
     def of(self, pod: Pod) -> _NewPodQuotas:
-        return _NewPodQuotas(self, pod, self.core.charger.known(pod))
+        known = self.core.charger.known(pod)
+        return _NewPodQuotas(self, pod, known, known.unlimited)
 
     def reprice(self, before: Pod, after: Pod) -> _WaitingPod | None:
         core = self.core
@@ -299,16 +300,14 @@ class _NewPodQuotas(Struct):
     charging: _QuotaPort
     pod: Pod
     known: PodQuotas
-
-    @property
-    def unlimited(self) -> bool:
-        return self.known.unlimited
+    unlimited: bool
 
     async def refuse_uncreatable(self, name: str, *, sized: bool) -> None:
         refused_later = self.charging.refused_later
-        if not refused_later.suspects(self.pod, name, sized=sized):
+        quotas = [account.quota for account in self.known.own.accounts.values()]
+        if not refused_later.suspects(self.pod, name, quotas, sized=sized):
             return
-        refusal = await refused_later.refusal(self.pod, name, sized=sized)
+        refusal = await refused_later.refusal(self.pod, name, quotas, sized=sized)
         if refusal is not None:
             raise Denied(refusal.code, refusal.message, cause="quota" if refusal.overrun else "request")
         self.known = self.charging.core.charger.known(self.pod)  # that took a read
@@ -357,9 +356,6 @@ class _WaitingPod(Struct, frozen=True):
             raise Denied(outcome.code, outcome.message, cause="quota", retry_after=retry_after)
         return outcome
 
-    async def reserve(self, *, reservation: str, dry_run: bool, time_left: float | None) -> tuple[Charged, str]:
+    def new_reservation(self) -> tuple[str, str]:
         secret = self.charging.new_id()
-        charged = await self.charge(
-            reservation_id(secret), reservation=reservation, dry_run=dry_run, time_left=time_left
-        )
-        return charged, secret
+        return secret, reservation_id(secret)

@@ -80,11 +80,14 @@ class PodEstimate(Protocol):
     """A pod, with what it costs while it waits."""
 
     async def charge(self, uid: str, *, reservation: str, dry_run: bool, time_left: float | None) -> ChargedPod:
-        """Charge it under its UID; raises `Denied`. `reservation` is the secret it brings, if it is charged already."""
+        """Charge it under its UID, or the id of a new reservation. Raises `Denied`.
+
+        `reservation` is the secret it brings, if it is charged already.
+        """
         ...
 
-    async def reserve(self, *, reservation: str, dry_run: bool, time_left: float | None) -> tuple[ChargedPod, str]:
-        """Charge a pod that has no UID yet; with the secret of its reservation, for its annotation only."""
+    def new_reservation(self) -> tuple[str, str]:
+        """For a pod that has no UID yet: a secret, for its annotation only, and the id that it is charged under."""
         ...
 
 
@@ -195,8 +198,12 @@ class AdmissionHandler:
         estimate = await self._priced(new, review, sized=False)
         if estimate is None:
             return _answer(done)
-        charged, secret = await estimate.reserve(
-            reservation=new.pod.annotations.get(self._reservation_key, ""), dry_run=review.dry_run, time_left=time_left
+        secret, identity = estimate.new_reservation()
+        charged = await estimate.charge(
+            identity,
+            reservation=new.pod.annotations.get(self._reservation_key, ""),
+            dry_run=review.dry_run,
+            time_left=time_left,
         )
         if charged.amounts and not review.dry_run:
             done.draft.annotations[self._reservation_key] = secret
@@ -237,7 +244,7 @@ class AdmissionHandler:
         pod = new.pod
         draft = PodDraft(review.object, original=pod)
         context = await self._context(pod) if new.foreign and new.governed_foreign else None
-        foreign = mutate_for_foreign(draft, new, context)
+        foreign = mutate_for_foreign(draft, new, context) if new.foreign or new.mixed else ForeignMutation()
         if foreign.named and not names_any(draft, self._vendors.own_names):
             done = Mutation(draft)  # nothing of ours, in no container
         else:

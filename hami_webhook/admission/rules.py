@@ -29,8 +29,7 @@ def has_app_containers(new: NewPod) -> None:
 
 def brings_no_allocation(new: NewPod) -> None:
     """What another scheduler owns is removed by its `admit` and refused by its `check`."""
-    annotations = new.pod.annotations
-    owned = forged(annotations, new.vendors) if annotations else None
+    owned = forged(new.pod.annotations, new.vendors)
     if owned:
         owned.difference_update(*(scheduler.owned for scheduler in new.foreign))
     if owned:
@@ -97,7 +96,7 @@ _IS_STATIC, _OF_OTHERS, _OF_OURS = attrgetter("mirror"), attrgetter("foreign"), 
 
 EVERY_POD = (
     Rule(has_app_containers, "core.md#5"),
-    Rule(brings_no_allocation, "security.md#1"),
+    Rule(brings_no_allocation, "security.md#1", attrgetter("pod.annotations")),
     Rule(brings_no_scheduler_label, "security.md#1"),
 )
 """For every new pod, whatever it asks for; mutation begins with them. A pod that `is_unmanaged` breaks none of them."""

@@ -274,7 +274,7 @@ class ResourceQuota(Struct, frozen=True):
             hard=spec.hard or {},
             status_hard=status.hard or {},
             used=status.used or {},
-            scopes=tuple(_scopes(spec)),
+            scopes=tuple(_scopes(spec)) if spec.scopes or spec.scope_selector else (),
             resource_version=meta.resource_version or "",
         )
 

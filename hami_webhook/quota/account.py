@@ -7,7 +7,7 @@ keys and our annotations only, and Q13: used is a sum of whole amounts, never be
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import lru_cache
@@ -51,25 +51,26 @@ class QuotaAccount:
     @classmethod
     def read(cls, quota: ResourceQuota, vendors: Vendors) -> QuotaAccount:
         """The managed part of `quota`, for the keys of the enabled vendors."""
-        hard = {key: _floor(written) for key, written in quota.hard.items() if key in vendors.quota_keys}
+        hard = _rounded(quota.hard, [key for key in quota.hard if key in vendors.quota_keys], up=False)
         in_bytes = frozenset(key for key in vendors.bytes_per_unit if key in hard and is_binary(quota.hard[key]))
+        used = _rounded(quota.used, [key for key in hard if key in quota.used], up=True)
         # used in the other unit, from before hard was rewritten, says nothing: it is a sum of rounded amounts
         stale = {
             key
-            for key in vendors.bytes_per_unit.keys() & quota.used
-            if _ceil(quota.used[key]) and is_binary(quota.used[key]) != (key in in_bytes)
+            for key in vendors.bytes_per_unit.keys() & used
+            if used[key] and is_binary(quota.used[key]) != (key in in_bytes)
         }
         cards = CardSelection.of(quota)
         ledger = ledgers.decode(quota.annotations.get(LEDGER))
-        if quota.annotations.get(COUNTED) != _text(cards):  # used and floor entries are those of other cards
+        selection = None if cards is None else str(cards)
+        if quota.annotations.get(COUNTED) != selection:  # used and floor entries are those of other cards
             stale |= hard.keys()
             ledger = {key: entry for key, entry in ledger.items() if entry.state is not State.FLOOR}
-        used = {key: _ceil(quota.used[key]) for key in hard if key in quota.used and key not in stale}
         gone = frozenset(key for key in (*quota.used, *quota.status_hard) if key in vendors.quota_keys) - hard.keys()
         return cls(
             quota,
             hard,
-            used,
+            {key: amount for key, amount in used.items() if key not in stale},
             ledger,
             gone,
             in_bytes,
@@ -86,7 +87,8 @@ class QuotaAccount:
     @property
     def label(self) -> str:
         """The name in lists of quotas of both kinds."""
-        return self.name if self.quota.namespaces is None else f"{self.quota.kind}/{self.name}"
+        quota = self.quota
+        return quota.name if quota.namespaces is None else f"{quota.kind}/{quota.name}"
 
     @property
     def spaces(self) -> int:
@@ -143,7 +145,7 @@ class QuotaAccount:
         """Whether the pod is in the quota's namespaces and scopes."""
         if self.quota.namespaces is not None:
             return pod.namespace in self.quota.namespaces
-        return scopes.matches(self.quota, pod)
+        return not self.quota.scopes or scopes.matches(self.quota, pod)
 
     def concerns(self, pod: Pod, charge: Charge) -> bool:
         """Whether the quota covers the pod, and the pod consumes a key of it."""
@@ -170,20 +172,21 @@ class QuotaAccount:
         after = {} if entry is None else self.counted(entry.amounts)
         increase = {key: after.get(key, 0) - before.get(key, 0) for key in {*before, *after}}
         more = (entry is not None and entry.observed) - (former is not None and former.observed)
-        return self.with_increase(identity, entry, increase).with_observed(more)
+        return self.with_increase(identity, entry, increase, more)
 
-    def with_observed(self, more: int) -> QuotaAccount:
-        """The account with so many more charges that passed without room."""
-        return replace(self, observed=max(0, self.observed + more)) if more else self
+    def with_increase(
+        self, identity: str, entry: Entry | None, increase: Mapping[str, int], observed: int = 0
+    ) -> QuotaAccount:
+        """The account after an entry took another's place (or none) and used changed by `increase`.
 
-    def with_increase(self, identity: str, entry: Entry | None, increase: Mapping[str, int]) -> QuotaAccount:
-        """The account after an entry took another's place (or none) and used changed by `increase`."""
+        `observed` is how many more charges passed without room.
+        """
         # a key without used stays without: what nobody has computed isn't known to be 0
         used = {key: max(0, amount + increase.get(key, 0)) for key, amount in self.used.items()}
         entries = {key: value for key, value in self.ledger.items() if key != identity}
         if entry is not None:
             entries[identity] = entry
-        return replace(self, used=used, ledger=entries)
+        return replace(self, used=used, ledger=entries, observed=max(0, self.observed + observed))
 
     def without(self, identity: str) -> QuotaAccount:
         """The account with an entry struck out and used as it is."""
@@ -205,11 +208,10 @@ class QuotaAccount:
         used |= {key: None for key in sorted(self.gone) if key in self.quota.used}
         if used:
             status["used"] = used
-        hard: dict[str, str | None] = {
-            key: self.written(key, value)
-            for key, value in self.hard.items()
-            if key not in self.quota.status_hard or _floor(self.quota.status_hard[key]) != value
-        }
+        hard: dict[str, str | None] = {}
+        if self.quota.status_hard != self.quota.hard:
+            shown = _rounded(self.quota.status_hard, self.quota.status_hard, up=False)
+            hard = {key: self.written(key, value) for key, value in self.hard.items() if shown.get(key) != value}
         hard |= {key: None for key in sorted(self.gone) if key in self.quota.status_hard}
         if hard:
             status["hard"] = hard
@@ -218,8 +220,9 @@ class QuotaAccount:
         if text != self.quota.annotations.get(LEDGER):
             annotations[LEDGER] = text
         # only with used for all keys: the annotation says which cards these amounts are of
-        if self.quota.annotations.get(COUNTED) != _text(self.cards) and target.used.keys() >= self.hard.keys():
-            annotations[COUNTED] = _text(self.cards)
+        selection = None if self.cards is None else str(self.cards)
+        if self.quota.annotations.get(COUNTED) != selection and target.used.keys() >= self.hard.keys():
+            annotations[COUNTED] = selection
         if target.observed != self.observed:
             annotations[OBSERVED] = str(target.observed)
         if target.quota.report != self.quota.report:
@@ -319,9 +322,10 @@ def verify(answer: ResourceQuota, patch: Mapping[str, Any]) -> None:
         raise ClusterError("the API server didn't keep the ledger annotation")
 
 
-def _text(cards: CardSelection | None) -> str | None:
-    """A selection as `COUNTED` has it."""
-    return None if cards is None else str(cards)
+def _rounded(written: Mapping[str, Any], keys: Iterable[str], *, up: bool) -> dict[str, int]:
+    """The amounts of the keys as integers; limits are rounded down, as a fraction of a unit can't be used."""
+    texts = ((key, written[key]) for key in keys)
+    return {key: _bounds(text if isinstance(text, str) else repr(text))[up] for key, text in texts}
 
 
 @lru_cache(maxsize=4096)
@@ -335,12 +339,3 @@ def _bounds(text: str) -> tuple[int, int]:
     except QuantityError:
         return 0, 0
     return quantity.value.numerator // quantity.value.denominator, quantity.ceil()
-
-
-def _floor(written: Any) -> int:
-    """A limit as an integer: a fraction of a unit can't be used."""
-    return _bounds(written if isinstance(written, str) else repr(written))[0]
-
-
-def _ceil(written: Any) -> int:
-    return _bounds(written if isinstance(written, str) else repr(written))[1]

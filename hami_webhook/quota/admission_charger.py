@@ -119,7 +119,7 @@ class AdmissionCharger:
         counts: ChargeCounts | None = None,
         shows: Callable[[QuotaAccount, str, Entry], bool] = lambda account, identity, entry: False,
     ) -> None:
-        self._store = store
+        self.store = store
         self._clock = clock
         self._recomputer = recomputer
         self._sleep = sleep
@@ -139,7 +139,7 @@ class AdmissionCharger:
         """
         if not request.charge.amounts:
             return Charged()
-        scope, began = self._store.scope_of(request.pod), self._clock()
+        scope, began = self.store.scope_of(request.pod), self._clock()
         known = known or self.known(scope)
         if not request.dry_run and not known.limit(request.pod, request.charge):
             self.counts.durations.observe(self._clock() - began)
@@ -164,19 +164,8 @@ class AdmissionCharger:
     def known(self, scope: str) -> KnownQuotas:
         """The quotas of a scope as the cache shows them."""
         with contextlib.suppress(Exception):  # what is wrong with the cache is answered with the batch
-            return self._store.known(scope) or UNKNOWN
+            return self.store.known(scope) or UNKNOWN
         return UNKNOWN
-
-    def refresh(self, scope: str) -> None:
-        """Begin to list the quotas of a scope, for the next charge, unless they were listed just now."""
-        self._store.refresh(scope)
-
-    async def look(self, scope: str, *, anew: bool = False) -> None:
-        """List the quotas of a scope unless they were listed just now; `anew`: with a list that begins now.
-
-        Raises `ClusterError`.
-        """
-        await self._store.look(scope, anew=anew)
 
     def refuses(self, request: ChargeRequest, known: KnownQuotas) -> bool:
         """Whether one of the known quotas has no room for the pod."""
@@ -187,7 +176,7 @@ class AdmissionCharger:
     async def release(self, request: ChargeRequest, charged: Charged) -> None:
         """Take a charge out again; best effort, what can't be taken out expires."""
         if charged.writes is not None:
-            await self._undo(self._store.scope_of(request.pod), charged.writes, {request.identity})
+            await self._undo(self.store.scope_of(request.pod), charged.writes, {request.identity})
 
     async def _work(self, scope: str) -> None:
         """Charge batch after batch until nobody waits. Who gave up before his batch began isn't charged."""
@@ -196,7 +185,7 @@ class AdmissionCharger:
             while scope in self._waiting:
                 if len(batch) > 1:
                     await self._sleep(_GATHERING)
-                async with self._store.turn(scope):
+                async with self.store.turn(scope):
                     batch = await self._charge_waiting(scope)
         finally:
             del self._workers[scope]
@@ -262,12 +251,13 @@ class AdmissionCharger:
         recomputed: dict[str, QuotaAccount | None] = {}
 
         def change(snapshot: Snapshot) -> tuple[Accounts, list[Outcome]]:
-            requests.extend(joining())  # who came during a lost race is in the next attempt
+            if scope in self._waiting:  # who came during a lost race is in the next attempt
+                requests.extend(joining())
             return self._evaluated(snapshot, requests, recomputed, writes)
 
         while True:
             try:
-                return await self._store.update(scope, change, retries=RETRIES, writes=writes)
+                return await self.store.update(scope, change, retries=RETRIES, writes=writes)
             except NeedsRecompute as need:
                 recomputed[need.quota] = None  # it is tried once, whatever comes of it
                 for_real = not all(request.dry_run for request in requests)
@@ -346,7 +336,7 @@ class AdmissionCharger:
         own = Writes([swap for swap in writes.swaps if changed(swap)], self.counts)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self._timeout):
-                await self._store.undo(scope, own, revert, RETRIES)
+                await self.store.undo(scope, own, revert, RETRIES)
 
 
 def _all_limited(request: ChargeRequest, accounts: Accounts) -> bool:

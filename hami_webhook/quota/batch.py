@@ -70,7 +70,7 @@ def evaluate_batch(
                 refusals[index] = found
                 break
             after[name] = found
-            amounts[account.label] = account.counted(charging.cost.exact)
+            amounts[account.label] = account.counted(charging.amounts)
             notes += charging.observed
         else:
             charged[index], observed[index] = amounts, notes
@@ -80,14 +80,18 @@ def evaluate_batch(
 
 
 class _Charging:
-    """One request against one quota that may concern it: its `cost` there, and `observed` as in `BatchResult`."""
+    """One request against one quota that may concern it.
+
+    `amounts` are what it costs there, exact; `observed` is as in `BatchResult`.
+    """
 
     def __init__(
         self, account: QuotaAccount, request: ChargeRequest, now: int, max_ledger: int, *, recomputed: bool
     ) -> None:
         self._account = account
         self._request = request
-        self.cost = self._charge = request.cost(account)
+        self._charge = request.cost(account)
+        self.amounts = self._charge.only(account.hard)
         self._now = now
         self._max_ledger = max_ledger
         self._recomputed = recomputed
@@ -96,7 +100,7 @@ class _Charging:
 
     def creation(self) -> QuotaAccount | Refusal:
         """The account with a new pod charged."""
-        account, request, amounts = self._account, self._request, self._charge.only(self._account.hard)
+        account, request, amounts = self._account, self._request, self.amounts
         if not amounts:
             return self._with_floor(account)
         unknown = self._refuse_unknown()
@@ -122,8 +126,7 @@ class _Charging:
         assert former is not None
         own = find_entry(account.ledger, former.identity, "", dict)
         before = own[1].amounts if own else former.cost(account).exact if account.covers(former.pod) else {}
-        amounts = self._charge.only(account.hard)
-        more = {key: amount - before.get(key, 0) for key, amount in amounts.items() if amount > before.get(key, 0)}
+        more = {key: amount - before.get(key, 0) for key, amount in self.amounts.items() if amount > before.get(key, 0)}
         if not more:
             return self._with_floor(account)
         unknown = self._refuse_unknown()

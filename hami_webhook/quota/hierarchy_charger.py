@@ -8,6 +8,7 @@ how, is the chargers'.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -17,7 +18,7 @@ from hami_webhook.quota.account import ChargeRequest, Refusal, refuse_now
 from hami_webhook.quota.admission_charger import AdmissionCharger, ChargeCounts, Charged, Outcome
 from hami_webhook.quota.namespace_labels import NamespaceLabels
 from hami_webhook.quota.sources import ALL_NAMESPACES
-from hami_webhook.quota.store import CURRENT_SECONDS, KnownQuotas
+from hami_webhook.quota.store import CURRENT_SECONDS, UNKNOWN, KnownQuotas
 
 _SOON_TOO_OLD = CURRENT_SECONDS / 2
 """Seconds after which what is known is listed for the next charge."""
@@ -64,10 +65,12 @@ class HierarchyCharger:
 
     def known(self, pod: Pod) -> PodQuotas:
         """What the caches show of the quotas that a pod is charged to."""
-        shared = self._accelerator_quotas.known(ALL_NAMESPACES)
-        if shared.age > _SOON_TOO_OLD:
-            self._accelerator_quotas.refresh(ALL_NAMESPACES)
-        return PodQuotas(self._own.known(pod.namespace), shared)
+        with contextlib.suppress(Exception):  # what is wrong with a cache is answered with the batch
+            shared = self._accelerator_quotas.store.known(ALL_NAMESPACES) or UNKNOWN
+            if shared.age > _SOON_TOO_OLD:
+                self._accelerator_quotas.store.refresh(ALL_NAMESPACES)
+            return PodQuotas(self._own.store.known(pod.namespace) or UNKNOWN, shared)
+        return PodQuotas(UNKNOWN, UNKNOWN)
 
     async def charge(
         self, request: ChargeRequest, seconds: float | None = None, known: PodQuotas | None = None
@@ -76,11 +79,14 @@ class HierarchyCharger:
         timeout = self._timeout if seconds is None else min(self._timeout, seconds)
         until = self._clock() + timeout
         known = known or self.known(request.pod)
-        shared = await self._current_accelerator_quotas(request.pod, known, timeout)
-        if isinstance(shared, Refusal):
-            self.counts.deny(shared)
-            return shared
-        if not shared.limit(request.pod, request.charge):
+        shared = known.accelerator_quotas
+        if not shared.none:
+            current = await self._current_accelerator_quotas(request.pod, known, timeout)
+            if isinstance(current, Refusal):
+                self.counts.deny(current)
+                return current
+            shared = current
+        if shared.none or not shared.limit(request.pod, request.charge):
             unread = shared.none and shared is known.accelerator_quotas
             return await self._own.charge(request, until - self._clock(), known.own if unread else None)
         chargers = (self._own, self._accelerator_quotas)
@@ -111,14 +117,14 @@ class HierarchyCharger:
         found = known.accelerator_quotas
         if not known.own.accounts and known.own.age > _SOON_TOO_OLD:
             # its list is needed next, and takes as long as the one above: both at once
-            self._own.refresh(pod.namespace)
+            self._own.store.refresh(pod.namespace)
         try:
             async with asyncio.timeout(seconds):
                 if not found.current:
-                    await self._accelerator_quotas.look(ALL_NAMESPACES)
+                    await self._accelerator_quotas.store.look(ALL_NAMESPACES)
                     found = self._accelerator_quotas.known(ALL_NAMESPACES)
                 if not found.none and await self._labels.refresh(pod.namespace):
-                    await self._accelerator_quotas.look(ALL_NAMESPACES, anew=True)
+                    await self._accelerator_quotas.store.look(ALL_NAMESPACES, anew=True)
                     found = self._accelerator_quotas.known(ALL_NAMESPACES)
         except TimeoutError:
             return refuse_now(pod.namespace, "no answer from the API server in time")

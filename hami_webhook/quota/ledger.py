@@ -138,14 +138,14 @@ def find_entry(
     return (identity, entry) if all(charge.get(key, 0) >= amount for key, amount in entry.amounts.items()) else None
 
 
-def decode(text: str | None) -> Ledger:
-    """The entries of the annotation. What can't be read is left out: the recompute goes by the pods."""
-    return _decoded(text) if text else {}
-
-
 @lru_cache(maxsize=16)
-def _decoded(text: str) -> Ledger:
-    """The same text comes again: as the answer to a write, from the watch, with the next charge."""
+def decode(text: str | None) -> Ledger:
+    """The entries of the annotation. What can't be read is left out: the recompute goes by the pods.
+
+    The same text comes again: as the answer to a write, from the watch, with the next charge.
+    """
+    if not text:
+        return {}
     try:
         items = orjson.loads(text)
     except orjson.JSONDecodeError:

@@ -52,7 +52,7 @@ class PlacementCharge:
         if account.ledger.get(uid) != after.ledger[uid]:
             return account
         increase = {key: before.used[key] - amount for key, amount in after.used.items()}
-        account = account.with_increase(uid, None, increase).with_observed(-after.ledger[uid].observed)
+        account = account.with_increase(uid, None, increase, -after.ledger[uid].observed)
         for identity in before.ledger.keys() - (after.ledger.keys() - {uid}):
             account = account.with_increase(identity, before.ledger[identity], {})
         return account
@@ -140,7 +140,7 @@ class PlacementCharger:
         entry = Entry(State.PLACING, int(now), larger, amounts, observed=over, namespace=namespace)
         if found:
             account = account.without(found[0])
-        return account.with_increase(pod.uid, entry, increase).with_observed(over)
+        return account.with_increase(pod.uid, entry, increase, over)
 
 
 def _increase(account: QuotaAccount, amounts: Mapping[str, int], before: Mapping[str, int]) -> dict[str, int]:

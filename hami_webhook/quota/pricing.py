@@ -131,7 +131,8 @@ class _ChargeBuilder:
         self.until = min(filter(None, (self.until, charge.until)), default=None)
 
     def charge(self, vendors: Vendors) -> Charge:
-        amounts = in_units(self.debits, vendors) | self.others
+        exact = in_bytes(self.debits, vendors)
+        amounts = in_units(self.debits, vendors, exact) | self.others
         floors = frozenset(key for key in self.floors if key in amounts)
         problems = tuple(dict.fromkeys(self.problems))
         return Charge(
@@ -140,13 +141,16 @@ class _ChargeBuilder:
             not self.floors and self.cards is None,
             self.placed,
             problems,
-            in_bytes(self.debits, vendors),
+            exact,
             self.until,
         )
 
 
-def in_units(debits: Mapping[str, Debit], vendors: Vendors) -> dict[str, int]:
-    """Debits by backend key as amounts by managed key: memory is divided by the factor and rounded up once per pod."""
+def in_units(debits: Mapping[str, Debit], vendors: Vendors, exact: Mapping[str, int] | None = None) -> dict[str, int]:
+    """Debits by backend key as amounts by managed key: memory is divided by the factor and rounded up once per pod.
+
+    `exact` are those `in_bytes`, where the caller has them.
+    """
     amounts: dict[str, int] = {}
     for key, debit in debits.items():
         for quota_key in vendors.keys_of[key]:
@@ -160,7 +164,7 @@ def in_units(debits: Mapping[str, Debit], vendors: Vendors) -> dict[str, int]:
                 amount = debit.cores
             if amount:
                 amounts[quota_key.name] = amounts.get(quota_key.name, 0) + amount
-    for name, amount in in_bytes(debits, vendors).items():
+    for name, amount in (in_bytes(debits, vendors) if exact is None else exact).items():
         amounts[name] = -(-amount // vendors.bytes_per_unit[name])
     return amounts
 
@@ -349,15 +353,13 @@ def _add_waiting(
 
 
 def _least(vendor: Vendor, request: Request, capacity: CapacityLister, cards: Sequence[Device]) -> tuple[int, int, int]:
-    """The slots, MiB and cores that a container's request comes to at least."""
+    """The slots, MiB and cores that a container's request comes to at least.
+
+    A device's memory is what is declared, else the least any eligible card is charged with; 1 unit if none is known.
+    """
     least = vendor.least(request, capacity, cards)
-    return least.count * least.slots, least.count * _memory(vendor, least, cards), least.count * least.cores
-
-
-def _memory(vendor: Vendor, request: Request, cards: Sequence[Device]) -> int:
-    """MiB per device: what is declared, else the least any eligible card is charged with; 1 unit if none is known."""
-    declared = request.memory.declared
-    if declared is not None:
-        return declared
-    floors = [amount for card in cards if (amount := vendor.floor(request, card)) is not None]
-    return max(1, min(floors)) if floors else vendor.memory_factor
+    memory = least.memory.declared
+    if memory is None:
+        floors = [amount for card in cards if (amount := vendor.floor(least, card)) is not None]
+        memory = max(1, min(floors)) if floors else vendor.memory_factor
+    return least.count * least.slots, least.count * memory, least.count * least.cores

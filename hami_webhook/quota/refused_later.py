@@ -8,20 +8,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from hami_webhook.cluster.api import LONGEST_SILENCE, Cluster, ClusterError, Kind
+from hami_webhook.cluster.api import Cluster, ClusterError, Kind
 from hami_webhook.kube.objects import MalformedObject, Pod, ResourceQuota
 from hami_webhook.quota.account import Refusal
 from hami_webhook.quota.native_quotas import native_refusal
 
 
-class KnownObjects(Protocol):
-    """What watches have shown."""
-
-    def silence(self) -> float:
-        """How many seconds ago the quotas are known to have been complete."""
-        ...
-
-    def quotas(self, namespace: str) -> Sequence[ResourceQuota]: ...
+class KnownPods(Protocol):
+    """The pods that a watch has shown."""
 
     def has_pod(self, namespace: str, name: str) -> bool:
         """Whether there is a pod of this name."""
@@ -31,22 +25,21 @@ class KnownObjects(Protocol):
 class RefusedLater:
     """Looks for what the API server refuses a pod for once every webhook has allowed it.
 
-    What can't be read refuses nothing: the pod is then charged, and its charge expires.
+    `quotas` are the known ResourceQuotas of the pod's namespace. What can't be read refuses nothing: the pod is then
+    charged, and its charge expires.
     """
 
-    def __init__(self, cluster: Cluster, known: KnownObjects) -> None:
+    def __init__(self, cluster: Cluster, known: KnownPods) -> None:
         self._cluster = cluster
         self._known = known
 
-    def suspects(self, pod: Pod, name: str, *, sized: bool) -> bool:
+    def suspects(self, pod: Pod, name: str, quotas: Sequence[ResourceQuota], *, sized: bool) -> bool:
         """Whether the caches show something that the API server would refuse the pod for; arguments as in `refusal`."""
         if name and self._known.has_pod(pod.namespace, name):
             return True
-        if self._known.silence() > LONGEST_SILENCE:
-            return False
-        return any(native_refusal(quota, pod, sized=sized) is not None for quota in self._known.quotas(pod.namespace))
+        return any(native_refusal(quota, pod, sized=sized) is not None for quota in quotas)
 
-    async def refusal(self, pod: Pod, name: str, *, sized: bool) -> Refusal | None:
+    async def refusal(self, pod: Pod, name: str, quotas: Sequence[ResourceQuota], *, sized: bool) -> Refusal | None:
         """The API server's own refusal, or None.
 
         `name` is empty while it isn't generated. `sized` is as in `native_refusal`.
@@ -54,7 +47,7 @@ class RefusedLater:
         taken = await self._taken(pod, name) if name and self._known.has_pod(pod.namespace, name) else None
         if taken is not None:
             return taken
-        for quota in self._known.quotas(pod.namespace):
+        for quota in quotas:
             if native_refusal(quota, pod, sized=sized) is not None:
                 text = await self._exceeded(quota, pod, sized=sized)
                 if text is not None:

@@ -298,8 +298,8 @@ class QuotaStore:
                     accounts = {**accounts, name: written}
                     live.add(name)
             else:
-                if after:
-                    self._note(scope, {}).adapt()
+                if after and scope in self._seen:
+                    self._seen[scope].adapt()
                 return result
 
     async def pause(self, seconds: float) -> None:
@@ -367,7 +367,7 @@ class QuotaStore:
                 account = seen.accounts.get(quota.name)
                 if account is None:
                     account = QuotaAccount.read(quota, self._vendors)
-                elif not is_as_late(account.quota, quota):
+                elif account.quota is not quota and not is_as_late(account.quota, quota):
                     account = seen.accounts[quota.name] = QuotaAccount.read(quota, self._vendors)
                 ahead |= account.quota.resource_version != quota.resource_version
                 if account.quota.namespaces != quota.namespaces:  # they were labelled anew
@@ -433,7 +433,7 @@ class QuotaStore:
         patch = before.patch(after) if after is not before else None
         if patch is None:
             return None
-        name = before.name
+        name = before.quota.name
         writes.swaps.append(Swap(before, after))  # before the request: it may be cancelled, and written all the same
         writes.counts.writes += 1
         began = self._clock()
