@@ -34,11 +34,15 @@ class EventRecorder:
         self._tokens = _NORMAL_BURST
         self._refilled = clock()
 
-    def record(self, pod: Pod, kind: str, reason: EventReason, message: str) -> None:
-        """Have an event recorded on the pod; `kind` is Normal or Warning. Needs a running event loop."""
+    def record(self, pod: Pod, kind: str, reason: EventReason, message: str | Callable[[], str]) -> None:
+        """Have an event recorded on the pod; `kind` is Normal or Warning. Needs a running event loop.
+
+        A message that takes time to write is a function, which isn't called for an event that is dropped.
+        """
         if kind == "Normal" and not self._may_record_normal():
             return
-        self._waiting.append(EventNote("Pod", pod.namespace, pod.name, pod.uid, kind, reason, message))
+        text = message if isinstance(message, str) else message()
+        self._waiting.append(EventNote("Pod", pod.namespace, pod.name, pod.uid, kind, reason, text))
         if self._worker is None or self._worker.done():
             self._worker = asyncio.create_task(self._run())
 

@@ -25,13 +25,14 @@ from hami_webhook.devices.lock_annotations import NodeLock
 from hami_webhook.devices.placement_annotations import NODE
 from hami_webhook.kube.objects import MalformedObject, Node, Pod, ResourceQuota
 from hami_webhook.scheduling.extender_metrics import ExtenderMetrics
-from hami_webhook.scheduling.fit import BadRequest, PodRequest, vendors_requested_by
+from hami_webhook.scheduling.filter_cache import FittingNodes
+from hami_webhook.scheduling.fit import BadRequest, vendors_requested_by
 from hami_webhook.scheduling.framework import Handle, SchedulingQueue
 from hami_webhook.scheduling.node_locks import LockContended, NodeLocks
 from hami_webhook.scheduling.placer import AssumedPlacement, CycleState, Placer, Unschedulable
 from hami_webhook.scheduling.post_filter import Preemption
 from hami_webhook.scheduling.protocol import Binding, ExtenderArgs, Filtered, Proposal
-from hami_webhook.scheduling.scoring import NodeRank, failed_nodes
+from hami_webhook.scheduling.scoring import failed_nodes
 from hami_webhook.scheduling.time_slices import TimeSlices
 
 logger = logging.getLogger(__name__)
@@ -90,7 +91,7 @@ class Extender:
         self._preemption = preemption
         self._assumed: OrderedDict[str, AssumedPlacement] = OrderedDict()  # by UID, in single mode
         self._binding: dict[str, str] = {}
-        self._fitting: OrderedDict[str, tuple[PodRequest, Sequence[NodeRank]]] = OrderedDict()
+        self._fitting: OrderedDict[str, FittingNodes] = OrderedDict()  # by UID, in cooperative mode
         self._metrics = metrics or ExtenderMetrics()
 
     async def filter(self, args: ExtenderArgs) -> Filtered:
@@ -173,16 +174,19 @@ class Extender:
             if pod.uid in self._binding:  # a bind began while it was filtered
                 return Filtered(error=f"pod {pod.key} is being bound to node {self._binding[pod.uid]}")
             self._queue.settled(pod.uid)
-            return Filtered([self._assume(pod, found).node], None, *failed_nodes(refused))
-        _remember(self._fitting, pod.uid, (found.request, fits))
-        return Filtered([each.node for each in fits], None, *failed_nodes(refused))
+            return Filtered([self._assume(pod, found).node], None, *failed_nodes(refused, self._awaited(pod)))
+        _remember(self._fitting, pod.uid, FittingNodes(found.request, fits, len(found.candidates)))
+        return Filtered([each.node for each in fits], None, *failed_nodes(refused, self._awaited(pod)))
 
     def _refusal(self, pod: Pod, why: Unschedulable) -> Filtered:
         self._metrics.refuse(why.failed.values())
         self._queue.refused(pod.uid)
         if why.error:
             return Filtered(error=why.error)
-        return Filtered(None, None, *failed_nodes(why.failed))
+        return Filtered(None, None, *failed_nodes(why.failed, self._awaited(pod)))
+
+    def _awaited(self, pod: Pod) -> str:
+        return "" if self._preemption is None else self._preemption.awaited(pod)
 
     async def _filter_whole(self, pod: Pod, nodes: Sequence[JSON]) -> Filtered:
         """A dry run on the nodes as given, with nothing on them: as the cluster autoscaler calls."""
@@ -201,10 +205,10 @@ class Extender:
         if found is None:
             return Filtered(None, nodes)
         if isinstance(found, Unschedulable):
-            failed, unresolvable = failed_nodes(found.failed)
+            failed, unresolvable = failed_nodes(found.failed, "")
             return Filtered(None, None if found.error else [], failed, unresolvable, found.error)
         fitting = {each.node for each in found.filtered.fits}
-        failed, unresolvable = failed_nodes(found.filtered.failed)
+        failed, unresolvable = failed_nodes(found.filtered.failed, "")
         return Filtered(
             None, [raw for name, raw in named.items() if name in fitting], {**failed, **unreadable}, unresolvable
         )
@@ -222,7 +226,7 @@ class Extender:
         meta = args.pod.get("metadata")
         uid = meta.get("uid") if isinstance(meta, dict) else None
         known = self._fitting.get(uid) if isinstance(uid, str) else None
-        grades = self._placer.graded(*known, HIGHEST_GRADE) if known is not None else {}
+        grades = self._placer.graded(known, HIGHEST_GRADE) if known is not None else {}
         names = args.names if args.names is not None else [_name_of(node) for node in args.nodes or ()]
         return [(name, grades.get(name, 0)) for name in names]
 
@@ -438,7 +442,7 @@ class Extender:
 
     def _assume(self, pod: Pod, found: CycleState) -> AssumedPlacement:
         placement = self._placer.assume(found)
-        self._placer.record_placed(pod, found)
+        self._placer.record_placed(pod, found, self._fitting.get(pod.uid))
         if self._single:
             _remember(self._assumed, pod.uid, placement)
         return placement

@@ -15,6 +15,7 @@ import json
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from hami_webhook.devices.model import NodeView
 from hami_webhook.devices.reasons import NODE_UNREGISTERED, Rejection
@@ -43,6 +44,14 @@ class FilterResult:
 
     fits: Sequence[NodeRank]
     failed: Mapping[str, Rejection]
+
+
+class FittingNodes(NamedTuple):
+    """The nodes that a pod was found to fit on, of so many candidates, before kube-scheduler chose one of them."""
+
+    request: PodRequest
+    fits: Sequence[NodeRank]
+    candidates: int
 
 
 @dataclass(slots=True)

@@ -35,7 +35,7 @@ from hami_webhook.quota.stores import QuotaStores
 from hami_webhook.scheduling.boundary import BoundedPod, PolicyBoundary
 from hami_webhook.scheduling.cluster_cache import ClusterCache
 from hami_webhook.scheduling.event_recorder import EventRecorder
-from hami_webhook.scheduling.filter_cache import FilterCache, FilterResult
+from hami_webhook.scheduling.filter_cache import FilterCache, FilterResult, FittingNodes
 from hami_webhook.scheduling.fit import PodRequest, read_pod_request
 from hami_webhook.scheduling.framework import Handle
 from hami_webhook.scheduling.placement_metadata import (
@@ -45,7 +45,6 @@ from hami_webhook.scheduling.placement_metadata import (
 )
 from hami_webhook.scheduling.preemption.nominations import Nominations
 from hami_webhook.scheduling.scoring import (
-    NodeRank,
     ScoredNode,
     best_first,
     combinations,
@@ -412,17 +411,28 @@ class Placer:
         views = map(self._state.view, found.candidates)
         return (view for view in views if view is not None)
 
-    def graded(self, request: PodRequest, fits: Sequence[NodeRank], highest: int) -> dict[str, int]:
+    def graded(self, fitting: FittingNodes, highest: int) -> dict[str, int]:
         """The fitting nodes' grades, 0 to `highest`."""
-        return grades(fits, request, self._policies.node, highest, *self._locked_nodes())
+        return grades(fitting.fits, fitting.request, self._policies.node, highest, *self._locked_nodes())
 
-    def record_placed(self, pod: Pod, found: CycleState) -> None:
-        """The event that says which node was chosen, of which; and a line of the log that says which linked cards."""
+    def record_placed(self, pod: Pod, found: CycleState, fitting: FittingNodes | None = None) -> None:
+        """The event that says which node was chosen, of which; and a line of the log that says which linked cards.
+
+        `fitting`: the nodes that kube-scheduler chose among, where `found` is about the chosen one alone.
+        """
         if found.best is not None and logger.isEnabledFor(TRACE):
             for line in combinations(found.request, found.best):
                 logger.log(TRACE, "%s", line)
-        fits = found.filtered.fits
-        self.record(pod, "Normal", "FilteringSucceed", success_message(fits[0], fits, len(found.candidates)))
+        chosen = found.filtered.fits[0]
+
+        def message() -> str:  # sorting 1,000 nodes takes 1.5 ms
+            if fitting is None:
+                return success_message(chosen, found.filtered.fits, len(found.candidates))
+            others = [each for each in fitting.fits if each.node != chosen.node]
+            fits = best_first([chosen, *others], fitting.request, self._policies.node)
+            return success_message(chosen, fits, fitting.candidates)
+
+        self.record(pod, "Normal", "FilteringSucceed", message)
 
     def record_unplaced(self, pod: Pod, found: CycleState) -> None:
         """Events that say why no node takes the pod."""
@@ -481,7 +491,7 @@ class Placer:
             self.record(pod, "Warning", "FilteringFailed", message)
         return Unschedulable(failed)
 
-    def record(self, pod: Pod, kind: str, reason: EventReason, message: str) -> None:
+    def record(self, pod: Pod, kind: str, reason: EventReason, message: str | Callable[[], str]) -> None:
         """Have an event recorded on the pod; `kind` is Normal or Warning."""
         if self.events is not None:
             self.events.record(pod, kind, reason, message)

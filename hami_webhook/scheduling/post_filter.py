@@ -150,6 +150,14 @@ class Preemption:
             if nominated is None or nominated.node != victims.node or victims.pods:
                 self._nominate(pod, victims, room)
 
+    def awaited(self, pod: Pod) -> str:
+        """The node that the pod is nominated to, while kube-scheduler sees its victims ending there; else empty.
+
+        kube-scheduler evicts nobody for the pod then, and leaves it nominated.
+        """
+        node = pod.nominated_node
+        return node if node and self._nominations.limits.are_seen_ending(pod.uid, node) else ""
+
     def _is_postponed(self, pod: Pod, names: Sequence[str], nominated: Nomination | None) -> bool:
         """Whether nobody is looked for now: the pod evicts nobody, waits already, or is offered more nodes at once."""
         if pod.preemption_policy == "Never":

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain
 from typing import Any, Protocol
 
 import orjson
@@ -16,7 +15,7 @@ from hami_webhook.devices.device_lister import DeviceLister
 from hami_webhook.devices.fit_request import Budget
 from hami_webhook.devices.model import Allocation, NodeView
 from hami_webhook.devices.pod_preferences import NODE_POLICY
-from hami_webhook.devices.reasons import UNRESOLVABLE, Rejection
+from hami_webhook.devices.reasons import Rejection
 from hami_webhook.devices.registry import Vendors
 from hami_webhook.quota.budget import PodBudget
 from hami_webhook.scheduling.fit import NodeFit, PodRequest, fit_pod
@@ -225,10 +224,25 @@ def evaluate(
 
 
 def success_message(chosen: NodeScore, fits: Sequence[NodeScore], candidates: int) -> str:
-    """The `FilteringSucceed` event: fitting nodes in sort order, the chosen one last."""
-    others = (each for each in reversed(fits) if each is not chosen)
-    scores = _joined(f"{each.node}:{each.score:.2f}" for each in chain(others, [chosen]))
-    return f"find fit node({chosen.node}), {candidates - len(fits)} nodes not fit, {len(fits)} nodes fit({scores})"
+    """The `FilteringSucceed` event: fitting nodes in sort order, the chosen one last; the first only if all have room.
+
+    `fits` has the best one first.
+    """
+    start = f"find fit node({chosen.node}), {candidates - len(fits)} nodes not fit, {len(fits)} nodes fit("
+    scores = [_score(chosen)]
+    room = _EVENT_TEXT - len(start) - len(scores[0]) - len("...,)")
+    for other in (each for each in fits if each.node != chosen.node):
+        score = _score(other)
+        room -= len(score) + 1
+        if room < 0:
+            scores.append("...")
+            break
+        scores.append(score)
+    return f"{start}{','.join(reversed(scores))})"
+
+
+def _score(each: NodeScore) -> str:
+    return f"{each.node}:{each.score:.2f}"
 
 
 def failure_messages(failed: Mapping[str, Rejection], candidates: int) -> list[str]:
@@ -321,16 +335,17 @@ def unregistered(request: PodRequest, views: Sequence[NodeView], vendors: Vendor
             yield f"no {key} cards can be read from {vendors[key].source} of {', '.join(without[:10])}{more}"
 
 
-def failed_nodes(failed: Mapping[str, Rejection]) -> tuple[dict[str, str], dict[str, str]]:
-    """All refusals, and among them those that nobody's going away would change."""
-    texts: dict[int, tuple[str, bool]] = {}  # many nodes share a reason
-    refused, unresolvable = {}, {}
+def failed_nodes(failed: Mapping[str, Rejection], awaited: str) -> tuple[dict[str, str], dict[str, str]]:
+    """All refusals, and among them those where kube-scheduler is to look for no victims: all but the `awaited` node's.
+
+    What we refuse for has no place in its dry run, which ends in an error where nobody has to go for what it knows. Of
+    the node where victims are ending it only sees that they are.
+    """
+    texts: dict[int, str] = {}  # many nodes share a reason
+    refused = {}
     for node in sorted(failed):
         why = failed[node]
-        known = texts.get(id(why))
-        if known is None:
-            known = texts[id(why)] = str(why), why.labels() <= UNRESOLVABLE
-        refused[node], final = known
-        if final:
-            unresolvable[node] = refused[node]
-    return refused, unresolvable
+        if id(why) not in texts:
+            texts[id(why)] = str(why)
+        refused[node] = texts[id(why)]
+    return refused, {node: text for node, text in refused.items() if node != awaited}

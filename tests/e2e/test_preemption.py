@@ -115,6 +115,7 @@ class PreemptionEnv:
 def env(program: Deployment, scheduler: HamiScheduler) -> Iterator[PreemptionEnv]:
     found = PreemptionEnv(program.kubectl, namespace(program.kubectl))
     yield found
+    assert "expected at least one victim" not in found.events(), "kube-scheduler looked where it can find nobody"
     program.kubectl("delete", "pods", "-n", found.space, "--all", "--grace-period=0", "--force", "--wait=false")
     for name in found.nodes:
         program.kubectl("delete", "node", name)

@@ -192,6 +192,17 @@ def test_success_names_the_nodes_in_sort_order_with_the_chosen_one_last() -> Non
     assert success_message(fits[1], fits[1:2], 2) == "find fit node(a), 1 nodes not fit, 1 nodes fit(a:2.00)"
 
 
+@pytest.mark.parametrize("length", [1, 63, 253])
+def test_success_names_the_best_nodes_where_an_event_has_no_room_for_all(length: int) -> None:
+    fits = [scored(f"{number:03}".ljust(length, "n"), 999 - number) for number in range(1000)]
+    message = success_message(fits[1], fits, 1000)
+    assert len(message) <= 1024
+    named = message.split(" nodes fit(")[1].removesuffix(")").split(",")
+    assert named[0] == "..."
+    numbers = [int(each[:3]) for each in named[1:]]
+    assert numbers == [*range(len(numbers) - 1, 1, -1), 0, 1]
+
+
 @pytest.mark.parametrize(
     ("failed", "message"),
     [

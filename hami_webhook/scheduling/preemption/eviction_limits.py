@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
+from math import inf
 
 from hami_webhook.kube.objects import Pod
 from hami_webhook.scheduling.cluster_cache import ClusterCache
@@ -17,6 +18,8 @@ DEFAULT_PER_MINUTE = 60
 _MINUTE = 60.0
 _REMEMBERED = 3600.0
 """Seconds for which an unused eviction counts, and after which victims that are still ending are waited for no more."""
+_SEEN = 2.0
+"""Seconds after which kube-scheduler has heard of a deletion: its own, and one for the rounding of times."""
 _LONGEST_BACKOFF = 600.0
 _MOST_UNUSED = 8
 """As many unused evictions of a namespace are remembered: the backoff doesn't grow after these."""
@@ -113,6 +116,13 @@ class EvictionLimits:
         eviction = self._of_pods.get(uid)
         return eviction is not None and bool(self._ending(eviction))
 
+    def are_seen_ending(self, uid: str, node: str) -> bool:
+        """Whether kube-scheduler sees by now that pods that were evicted for the pod are ending on the node."""
+        eviction = self._of_pods.get(uid)
+        victims = filter(None, map(self._state.pod, eviction.victims if eviction is not None else ()))
+        seen = self._clock() - _SEEN
+        return any(each.node_name == node and _deleted_at(each) <= seen for each in victims)
+
     def reached(self, pod: Pod, victims: int) -> LimitReached | None:
         """Why so many pods may not be evicted for the pod now; None if they may.
 
@@ -186,6 +196,11 @@ class EvictionLimits:
             known.abandoned = [each for each in known.abandoned if self._ending(each)]
             if known.empty:
                 del self._of_namespaces[namespace]
+
+
+def _deleted_at(pod: Pod) -> float:
+    """When the pod's deletion was asked for (Unix seconds); infinite if it wasn't."""
+    return inf if pod.deletion_time is None else pod.deletion_time - (pod.deletion_grace or 0.0)
 
 
 def _backoff_end(unused: Collection[float]) -> float:

@@ -47,6 +47,22 @@ async def test_a_pod_is_evicted_as_kube_scheduler_does_it(mode: str) -> None:
 
 
 @both
+async def test_kube_scheduler_is_let_see_the_node_where_victims_are_ending(mode: str) -> None:
+    """It takes the nomination away from a pod whose node is refused for good, and fails where nobody is ending yet."""
+    now = [NOW]
+    other = low("y", "n2", "b,NVIDIA,8000,0:;", 2000)
+    async with extended(ONE, TWO, FULL, other, high(gpu=1, mem=4000), mode=mode, clock=lambda: now[0]) as each:
+        refused = {f"n{number}": "1/1 CardInsufficientMemory" for number in (1, 2)}
+        assert (await each.filter("high"))["FailedAndUnresolvableNodes"] == refused
+        assert each.nominated("high") == "n1"
+        assert (await each.filter("high"))["FailedAndUnresolvableNodes"] == refused
+        now[0] += 2
+        answer = await each.filter("high")
+        assert answer["FailedNodes"] == refused
+        assert answer["FailedAndUnresolvableNodes"] == {"n2": refused["n2"]}
+
+
+@both
 @pytest.mark.parametrize(
     ("why", "objects", "outcome"),
     [
