@@ -21,6 +21,13 @@ SOURCES = {
     "scheduler/rbac.yaml": "",
 }
 """The files with rights, each with the setting without which they aren't needed."""
+OF_RULES = {
+    ("hami-scheduler", "pods", "delete"): "preemption",
+    ("hami-scheduler", "pods/status", "patch"): "preemption",
+    ("hami-scheduler", "poddisruptionbudgets", "list"): "preemption",
+    ("hami-scheduler", "poddisruptionbudgets", "watch"): "preemption",
+}
+"""Rights of a file that others of it don't share: account, resource and verb, with their setting."""
 ROLES = {"hami-webhook": "webhook", "hami-webhook-controller": "controller", "hami-scheduler": "extender"}
 """The roles of processes by their service accounts."""
 
@@ -37,18 +44,20 @@ def _rights(path: str, setting: str) -> Iterator[dict[str, Any]]:
     for binding in objects:
         if "roleRef" not in binding or binding["metadata"].get("namespace") == "kube-system":
             continue
-        role = ROLES[binding["subjects"][0]["name"]]
+        account = binding["subjects"][0]["name"]
         reference = (binding["roleRef"]["kind"], binding["roleRef"]["name"])
         for rule in rules.get(reference, ()):
             yield from (
                 {
-                    "role": role,
+                    "role": ROLES[account],
                     "verb": verb,
                     "group": group,
                     "resource": resource,
                     "name": name,
                     "namespaced": binding["kind"] == "RoleBinding",
-                    "setting": setting,
+                    "setting": "leader_elect"
+                    if resource == "leases"
+                    else OF_RULES.get((account, resource, verb), setting),
                 }
                 for group in rule["apiGroups"]
                 for resource in rule["resources"]

@@ -215,6 +215,8 @@ def _warnings(settings: Settings) -> Iterator[str]:
         yield f"--http_bind {address}: {danger}; {remedy}"
     if settings.profiling:
         yield "--profiling: ignored, there is no pprof to serve"
+    if settings.debug:
+        yield "--debug: ignored, how much is logged follows from -v alone"
     if settings.legacy_metrics:
         yield "--legacy-metrics: deprecated, and gone in 0.5 at the earliest; use the names that docs/metrics.md has"
     if settings.node_lock_retry_timeout >= settings.request_timeout:

@@ -13,7 +13,7 @@ import yaml
 
 from hami_webhook.cluster.api import JSON
 from hami_webhook.cluster.version import too_old
-from hami_webhook.config import ConfigError
+from hami_webhook.config import ConfigError, Settings
 from hami_webhook.controller.leader import lease_of
 from hami_webhook.doctor.facts import Facts, Finding
 from hami_webhook.doctor.installation import Installation, Process
@@ -27,6 +27,7 @@ _ROLES = {
 }
 """What doesn't happen without a role."""
 _REVIEWS = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
+_OPTIONAL_GROUPS = ("hami.io", "scheduling.koordinator.sh")
 _LATE = 2.0
 """How many times its duration a Lease may be without renewal."""
 _AHEAD = 10.0
@@ -188,20 +189,28 @@ def _age(spec: JSON, now: float) -> float:
 
 
 async def rights(facts: Facts) -> AsyncIterator[Finding]:
-    """The service accounts have the rights that the manifests give them."""
+    """The service accounts have the rights that the manifests give them, as far as this configuration needs them."""
     installation = await facts.installation()
+    listed: list[JSON] = json.loads(resources.files("hami_webhook.doctor").joinpath("rights.json").read_text())
+    # kinds of others, and those whose definition is a choice: where they aren't served, nobody reads them
+    unserved = {group for group in _OPTIONAL_GROUPS if await facts.get(f"/apis/{group}") is None}
     needed: dict[str, dict[str, JSON]] = {}
-    for right in json.loads(resources.files("hami_webhook.doctor").joinpath("rights.json").read_text()):
+    for right in listed:
         process = installation.process(right["role"])
-        if process is not None and (not right["setting"] or getattr(process.settings, right["setting"])):
+        if process is not None and right["group"] not in unserved and _uses(process.settings, right["setting"]):
             named = {**right, "name": right["name"] and _names(process).get(right["resource"], right["name"])}
             needed.setdefault(process.service_account, {})[_spoken(named)] = named
-    for account, listed in needed.items():
-        answers = await asyncio.gather(*(_may(facts, account, right) for right in listed.values()))
-        lacking = [text for text, allowed in zip(listed, answers, strict=True) if not allowed]
+    remedy = "apply the manifests again, or in HAMi's own chart manifests/in-hami-chart/rbac.yaml: they have its rights"
+    for account, rights_of_it in needed.items():
+        answers = await asyncio.gather(*(_may(facts, account, right) for right in rights_of_it.values()))
+        lacking = [text for text, allowed in zip(rights_of_it, answers, strict=True) if not allowed]
         if lacking:
-            remedy = "apply the manifests again: they have its Roles and their bindings"
             yield Finding(f"ServiceAccount {facts.system}/{account}", f"may not {', '.join(lacking)}", remedy)
+
+
+def _uses(settings: Settings, name: str) -> bool:
+    """Whether a setting is on that a right is for; "" is for rights that every configuration needs."""
+    return not name or getattr(settings, name) not in (False, "", "off")
 
 
 def _names(process: Process) -> Mapping[str, str]:

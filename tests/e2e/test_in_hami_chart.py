@@ -132,6 +132,7 @@ def audited(cluster: Cluster, since: int) -> list[JSON]:
     return [entry for entry in ours if "objectRef" in entry]
 
 
+@pytest.mark.usefixtures("plugin")
 @pytest.mark.parametrize("granted", [True, False], ids=["with-the-right", "without"])
 def test_a_pod_is_admitted_charged_placed_bound_and_debited(cluster: Cluster, card_node: str, granted: bool) -> None:
     kubectl = cluster.kubectl
@@ -208,17 +209,21 @@ SOURCE = {"component": "hami-scheduler"}
 
 
 def check_rights(cluster: Cluster, before: int, *, granted: bool) -> None:
-    """The chart's rights and ours are all that is needed, and ours is used. Koordinator's Devices it does without."""
+    """The chart's rights and ours are all that is needed, and ours is used; doctor misses no others."""
     entries = audited(cluster, before)
     allowed: set[Right] = set()
     forbidden: set[Right] = set()
     for entry in entries:
         verdict = entry["annotations"]["authorization.k8s.io/decision"]
         (allowed if verdict == "allow" else forbidden).add(right(entry))
-    unneeded = {("scheduling.koordinator.sh", "devices", "list")}
-    assert forbidden <= unneeded | (set() if granted else {("hami.io", "acceleratorquotas", "list")})
-    ((rule, *others),) = [item["rules"] for item in yaml.safe_load_all(MANIFEST.read_text()) if "rules" in item]
+    others = {("scheduling.koordinator.sh", "devices", "list"), ("hami.io", "acceleratorquotas", "list")}
+    assert forbidden <= (set() if granted else others)
+    ((rule, *more),) = [item["rules"] for item in yaml.safe_load_all(MANIFEST.read_text()) if "rules" in item]
     ours = ("", "resourcequotas/status", "patch")
     assert rule == {"apiGroups": [ours[0]], "resources": [ours[1]], "verbs": [ours[2]]}
-    assert [each["apiGroups"] for each in others] == [["hami.io"]] * 2
+    assert [each["apiGroups"] for each in more] == [["hami.io"], ["hami.io"], ["scheduling.koordinator.sh"]]
     assert (ours in allowed) == granted
+    told = json.loads(cluster.kubectl.run("hami", "doctor", "--system-namespace", HAMI, "-o", "json").stdout)
+    (checked,) = [each for each in told["checks"] if each["check"] == "rights"]
+    lacking = [] if granted else ["may not patch resourcequotas/status"]
+    assert [each["fault"] for each in checked["findings"]] == lacking

@@ -44,7 +44,7 @@ class ApiServer:
     """The objects, what the user may do, and what it was asked.
 
     `only` is the one namespace in which the user may read; None: everything. `lacking` are paths that nobody may use,
-    `unknown` those that it doesn't have.
+    `unknown` those that it doesn't have. `groups` are the served groups that others define.
     `pod` is what becomes of a pod that is created in a dry run, and `warnings` what its creator is warned of.
     """
 
@@ -53,6 +53,7 @@ class ApiServer:
     lacking: set[str] = field(default_factory=set)
     unknown: set[str] = field(default_factory=set)
     asked: list[tuple[str, str]] = field(default_factory=list)
+    groups: set[str] = field(default_factory=lambda: {"hami.io"})
     version: str = "v1.36.3"
     now: datetime | None = None
     pod: Callable[[JSON], tuple[int, JSON]] = lambda pod: (201, pod)
@@ -76,6 +77,8 @@ class ApiServer:
         assert method == "GET", (method, path)
         if path in self.unknown:
             return 404, {"message": "the server could not find the requested resource", "code": 404}
+        if path.removeprefix("/apis/") in self.groups:
+            return 200, {"kind": "APIGroup"}
         return self._read(path)
 
     def _may(self, method: str, path: str) -> bool:

@@ -367,6 +367,28 @@ def test_the_rights_are_those_of_the_manifests() -> None:
     assert TARGET.read_text() == render()
 
 
+def test_rights_are_asked_for_as_far_as_the_configuration_needs_them(hami: Hami) -> None:
+    installation = Installation()
+    installation.api.allowed = lambda spec: False
+
+    def lacking() -> str:
+        run = hami(installation.api, "doctor", "-o", "json")
+        return "\n".join(fault for _, fault in found(run.result)["rights"])
+
+    before = lacking()
+    assert "patch acceleratorquotas/status.hami.io" in before
+    assert "devices.scheduling.koordinator.sh" not in before
+    assert "list poddisruptionbudgets.policy" in before
+    assert "delete pods" in before
+    installation.api.groups = {"scheduling.koordinator.sh"}
+    scheduler = installation.find("Deployment", "hami-scheduler")["spec"]["template"]["spec"]
+    (extender,) = [each for each in scheduler["containers"] if "serve" in each.get("args", ())]
+    extender["args"].append("--preemption=off")
+    after = lacking()
+    assert "list devices.scheduling.koordinator.sh" in after
+    assert [text for text in ("hami.io", "poddisruptionbudgets", "delete pods", "pods/status") if text in after] == []
+
+
 def test_another_namespace_of_the_installation(hami: Hami) -> None:
     run = hami(Installation().api, "doctor", "--system-namespace", "elsewhere", "-o", "json")
     assert found(run.result)["deployments"][0][1].startswith("none runs the webhook")
