@@ -9,6 +9,7 @@ ours can (Q11 names the exceptions); that it stays so while cards come and go is
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
@@ -18,7 +19,7 @@ from msgspec import Struct
 from hami_webhook.devices.codecs import BadAnnotation
 from hami_webhook.devices.debit import Debit, per_vendor
 from hami_webhook.devices.device_lister import DeviceLister, NoDevices
-from hami_webhook.devices.foreign_scheduler import ForeignCharge, ForeignScheduler
+from hami_webhook.devices.foreign_scheduler import ForeignCharge, ForeignScheduler, NodeLister
 from hami_webhook.devices.keys import MEBIBYTE, Dimension
 from hami_webhook.devices.model import BadRequest, Claim, Device, Kinds, Request, Requests
 from hami_webhook.devices.placement_annotations import NODE, placement_counts, read_placed
@@ -33,6 +34,8 @@ NODE_LOCK_TIMEOUT = 300.0
 
 _settled: DerivedValues[Pod, tuple[Vendors, Charge]] = DerivedValues()
 """Charges that stay what they are until the pod changes, with the vendors that they were worked out for."""
+_of_nodes: DerivedValues[Pod, tuple[Vendors, weakref.ref[NodeLister], int, Charge]] = DerivedValues()
+"""Charges of bound pods that other schedulers placed: they stay what they are until the pod or a node changes."""
 
 
 class CapacityLister(DeviceLister, Protocol):
@@ -235,12 +238,18 @@ def charge_of(
 ) -> Charge:
     """What a live pod costs at `now` (Unix seconds): by vendor its placement if that counts, else what it declares.
 
-    A placement that was never bound expires after `placement_ttl` seconds. What a bound pod holds is computed once, and
-    what a pod without a placement declares. With `cards` it is what these cost.
+    A placement that was never bound expires after `placement_ttl` seconds. What a bound pod holds is computed once (by
+    another scheduler's allocation once for each version of the nodes), and what a pod without a placement declares.
+    With `cards` it is what these cost.
     """
     known = _settled.get(pod) if cards is None else None
     if known is not None and known[0] is vendors:
         return known[1]
+    of_nodes = _of_nodes.get(pod) if cards is None else None
+    if of_nodes is not None and of_nodes[0] is vendors:
+        _, origin, version, charge = of_nodes
+        if version == capacity.version and origin() is capacity.origin:
+            return charge
     builder = _ChargeBuilder(cards)
     counts = placement_counts(pod, now, placement_ttl)
     named = named_in(pod, vendors)
@@ -266,8 +275,11 @@ def charge_of(
     # what another scheduler wrote is read with the node's cards, which may be known later; a placement that isn't bound
     # expires
     cacheable = charge.placed and not builder.by_fit if pod.node_name else NODE not in pod.annotations
-    if cards is None and cacheable and charge.derivable and not charge.problems and not foreign:
-        _settled.keep(pod, (vendors, charge))
+    if cards is None and cacheable and charge.derivable and not charge.problems:
+        if not foreign:
+            _settled.keep(pod, (vendors, charge))
+        elif pod.node_name:
+            _of_nodes.keep(pod, (vendors, weakref.ref(capacity.origin), capacity.version, charge))
     return charge
 
 

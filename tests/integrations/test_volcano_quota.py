@@ -188,7 +188,10 @@ def test_a_cards_node_may_be_known_later() -> None:
     bound = env.keep(pod_with_limits(1, 8000), "n2", {IDS: "GPU-m[group2-0],NVIDIA,8000,0:"})
     assert charge_of(bound, env.vendors, env.state, NOW).amounts == debits(1, 8000)
     env.state.set_node(MIXED[1], NOW)
-    assert charge_of(bound, env.vendors, env.state, NOW).amounts == debits(1, 10240)
+    known = charge_of(bound, env.vendors, env.state, NOW)
+    assert known.amounts == debits(1, 10240)
+    assert charge_of(bound, env.vendors, env.state, NOW) is known
+    assert charge_of(bound, env.vendors, SchedulersEnv().state, NOW).amounts == debits(1, 8000)
 
 
 @pytest.mark.parametrize(
