@@ -175,8 +175,8 @@ def mutate(
     """
     pod = new.pod
     matching = context.matching(pod) if context.has_policy else ()
-    named = [rule for rule in matching if rule.scheduler_name is not None]
-    scheduler = (named[-1].scheduler_name if named else None) or rules.scheduler_name
+    naming = next((rule for rule in reversed(matching) if rule.scheduler_name is not None), None)
+    scheduler = (naming and naming.scheduler_name) or rules.scheduler_name
     if not own_to_schedule(pod, rules, scheduler):
         if refusal is not None:
             raise refusal
@@ -193,9 +193,9 @@ def mutate(
         raise refusal
     acted = list(outcome.rules)
     if scheduler and draft.scheduler_name != scheduler:
-        if outcome.scheduler_rule is not None:
-            draft.warn(f"spec.schedulerName set to {scheduler} by policy {outcome.scheduler_rule}")
-            acted += [outcome.scheduler_rule] if outcome.scheduler_rule not in acted else []
+        if naming is not None:
+            draft.warn(f"spec.schedulerName set to {scheduler} by policy {naming.name}")
+            acted += [naming.name] if naming.name not in acted else []
         draft.scheduler_name = scheduler
     for warning in suspicions(draft):
         draft.warn(warning)
@@ -289,8 +289,7 @@ def _shown(amount: Any) -> str:
 
 
 def _same_amount(before: Any, after: Any) -> bool:
-    if before is None or after is None:
-        return before is after
+    """None, for an amount that isn't there, is no quantity, and the same as itself only."""
     try:
         return Quantity.parse(before) == Quantity.parse(after)
     except QuantityError:

@@ -21,14 +21,11 @@ MOST_WARNINGS = 10
 class PolicyOutcome(Struct, frozen=True):
     """What policy did to a pod.
 
-    `rules` are those that changed an annotation, as in `Changes`. `scheduler_name` and the name of its rule are None if
-    no rule gives one; whether the name is written is the caller's matter. `ignored_namespace_keys` are scheduler-owned
-    keys found on the Namespace.
+    `rules` are those that changed an annotation, as in `Changes`. `ignored_namespace_keys` are scheduler-owned keys
+    found on the Namespace.
     """
 
     rules: tuple[str, ...] = ()
-    scheduler_name: str | None = None
-    scheduler_rule: str | None = None
     ignored_namespace_keys: tuple[str, ...] = ()
 
 
@@ -64,13 +61,7 @@ def apply(draft: PodDraft, context: AdmissionContext, requested: Collection[Gove
     for key, value in changes.annotations.items():
         draft.annotations[key] = value
     _warn(draft, changes.sentences)
-    named = next((rule for rule in reversed(rules) if rule.scheduler_name is not None), None)
-    return PolicyOutcome(
-        rules=changes.rules,
-        scheduler_name=None if named is None else named.scheduler_name,
-        scheduler_rule=None if named is None else named.name,
-        ignored_namespace_keys=tuple(_ignored(namespace, requested)),
-    )
+    return PolicyOutcome(changes.rules, tuple(_ignored(namespace, requested)))
 
 
 def check(

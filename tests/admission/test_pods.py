@@ -323,8 +323,10 @@ def test_the_requests_namespace_counts_not_the_pods() -> None:
     validate(obj)
 
 
-def test_a_policys_scheduler_name_wins_and_is_told() -> None:
-    policies = PolicyRules((Rule("special", scheduler_name="other"),))
+def test_the_scheduler_of_the_last_policy_that_names_one_wins_and_is_told() -> None:
+    elsewhere = Rule("elsewhere", namespaces=("x",), scheduler_name="third")
+    naming = (Rule("first", scheduler_name="one"), Rule("special", scheduler_name="other"))
+    policies = PolicyRules((*naming, Rule("silent"), elsewhere))
     obj = pod(gpu=1, mem=3000, schedulerName=SCHEDULER)
     answer = mutate(obj, policies=policies)
     assert patched(obj, answer)["spec"]["schedulerName"] == "other"

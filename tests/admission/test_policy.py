@@ -408,16 +408,8 @@ def test_rules_that_changed_something_are_named_in_order_after_the_namespace() -
     assert Applied({}, team({NODE_POLICY: "spread"}), *rules).outcome.rules == ("namespace", "a", "b")
 
 
-def test_the_last_matching_rule_names_the_scheduler() -> None:
-    rules = [
-        Rule("a", scheduler_name="one"),
-        Rule("b", scheduler_name="two"),
-        Rule("c"),
-        Rule("d", namespaces=("other",), scheduler_name="three"),
-    ]
-    outcome = Applied({}, team(), *rules).outcome
-    assert (outcome.scheduler_name, outcome.scheduler_rule, outcome.rules) == ("two", "b", ())
-    assert Applied({}, team(), Rule("c")).outcome == PolicyOutcome()
+def test_a_rule_without_a_word_on_annotations_changes_nothing() -> None:
+    assert Applied({}, team(), Rule("a", scheduler_name="one"), Rule("c")).outcome == PolicyOutcome()
 
 
 def test_scheduler_owned_keys_on_the_namespace_are_ignored_and_told() -> None:
