@@ -190,7 +190,10 @@ MALFORMED: dict[str, tuple[object, str]] = {
     "annotations of null": (with_meta(annotations={"a": None}), "metadata.annotations[a] must be a string"),
     "uid of a pod as list": (with_meta(uid=[]), "metadata.uid must be a string"),
     "a time as number": (with_meta(creationTimestamp=1), "metadata.creationTimestamp must be an RFC 3339 time"),
-    "a time as text": (with_meta(creationTimestamp="soon"), "metadata.creationTimestamp must be an RFC 3339 time"),
+    "a time as text": (
+        with_meta(creationTimestamp="soon"),
+        "the pod can't be read: metadata.creationTimestamp must be an RFC 3339 time",
+    ),
     "env as object": (with_spec(containers=[{"name": "c", "env": {}}]), "spec.containers[0].env must be a list"),
     "name of a pod as number": (with_meta(name=1), "metadata.name must be a string"),
     "spec as list": (with_pod({"spec": []}), "spec must be an object"),
@@ -249,12 +252,19 @@ def test_another_content_type_gets_400(content_type: str | None) -> None:
     assert len(inner["status"]["message"]) < 200
 
 
+@pytest.mark.parametrize("content_type", ["application/json", "Application/JSON", "application/json ; "])
+def test_json_may_be_written_otherwise(content_type: str) -> None:
+    assert answered(post(body(review(pod("p", cpu()))), content_type=content_type))["allowed"]
+
+
 def test_what_could_be_read_of_a_malformed_review_is_in_the_answer() -> None:
     inner = answered(post(body(review(None, version="v1beta1"))), "v1beta1")
     assert inner["uid"] == UID
     no_uid = review(pod(gpu=1, mem=3000), version="v1beta1")
     del no_uid["request"]["uid"]
     assert answered(post(body(no_uid)), "v1beta1")["uid"] == ""
+    named = answered(post(body(with_request(name="web", operation="create"))))
+    assert named["status"]["details"]["name"] == "web"
 
 
 def test_odd_amounts_are_denied_not_crashed_on() -> None:

@@ -111,6 +111,24 @@ def test_a_rule_that_is_added_refuses_on_every_path(table: str, path: str, monke
     assert reviewed({**gpu(), "metadata": {"name": "q", "namespace": "team-a"}}, path) == ""
 
 
+@pytest.mark.parametrize(
+    ("obj", "passes"),
+    [
+        ({"spec": {"containers": [cpu()]}}, True),
+        (pod("p", cpu(), labels={"app": "web"}, annotations={"team": "a"}, initContainers=[cpu("init")]), True),
+        ({"spec": {}}, False),
+        ({}, False),
+        (gpu(), False),
+        (pod("p", container(requests={"nvidia.com/gpu": "1"})), False),
+        (pod("p", cpu(), initContainers=[container("init", gpu=1)]), False),
+        (pod("p", cpu(), annotations={"hami.io/vgpu-node": "n1"}), False),
+        (pod("p", cpu(), labels={"hami.io/vgpu-node": "n1"}), False),
+    ],
+)
+def test_the_cheap_look_is_all_that_ordinary_pods_get(obj: JSON, passes: bool) -> None:
+    assert is_unmanaged(parsed(review(obj)).object, CHART) is passes
+
+
 @given(obj=POD, more=st.sampled_from([{}, {"hami.io/vgpu-node": "n1"}, {"volcano.sh/vgpu-ids-new": "x"}]))
 def test_the_cheap_look_passes_no_pod_that_breaks_a_rule(obj: JSON, more: dict[str, str]) -> None:
     meta = obj.get("metadata") or {}

@@ -118,6 +118,17 @@ def test_a_pod_with_hamis_resources_goes_to_hamis_scheduler(integration: Integra
     assert integration.env("mixedNameSets: warn").admit(mixed).scheduler == "hami-scheduler"
 
 
+def test_the_second_of_two_schedulers_takes_no_pod_from_the_first() -> None:
+    """Volcano comes first, whether or not it writes its name."""
+    volcano, koordinator = BOTH
+    both = container("a", **volcano.limits), container("b", **koordinator.limits)
+    vendors = configured("volcano: {injectSchedulerName: false}\nkoordinator: {}")
+    env = SchedulersEnv(koordinator.env().nodes, vendors)
+    env.state.set_device("n2", device("n2", [card(0)]))
+    assert env.admit(koordinator.pod()).scheduler == koordinator.scheduler
+    assert env.admit(koordinator.pod(*both)).scheduler is None
+
+
 @every_integration
 def test_what_only_its_scheduler_may_write_is_removed(integration: Integration) -> None:
     written = dict.fromkeys(integration.owned, "x")

@@ -53,20 +53,21 @@ async def test_a_quota_with_a_large_ledger_is_answered_too(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize(
-    ("content", "status"),
+    ("content", "status", "message"),
     [
-        (b"", 400),
-        (b"{}", 400),
-        (body(review(3)), 400),
-        (body(review({MEM: "1"}, annotations={"a": "x" * 4096})), 413),
+        (b"", 400, "the request body is empty"),
+        (b"{}", 400, "kind must be AdmissionReview"),
+        (body(review(3)), 400, "the quota can't be read: spec.hard must be an object"),
+        (body(review({MEM: "1"}, annotations={"a": "x" * 4096})), 413, ""),
     ],
 )
 async def test_what_can_not_be_read_fails_as_a_call_which_the_failure_policy_lets_pass(
-    tmp_path: Path, content: bytes, status: int
+    tmp_path: Path, content: bytes, status: int, message: str
 ) -> None:
     async with served(tmp_path, await quota_cluster(FULL), "--max-request-bytes", "4096") as webhook:
         answer = await webhook.client.post("/quotas", content=content, headers=AS_JSON)
         assert answer.status_code == status
+        assert message in answer.text
 
 
 async def test_a_failure_of_ours_fails_as_a_call_and_is_counted() -> None:
