@@ -182,6 +182,7 @@ async def test_the_status_says_what_each_namespace_uses_and_waits_for() -> None:
         ]
         (condition,) = status["conditions"]
         assert (condition["type"], condition["status"], condition["reason"]) == ("Exceeded", "False", "WithinHard")
+        assert condition["message"] == "used is within hard"
         await env.cluster.patch(Kind.ACCELERATOR_QUOTAS, "all", {"spec": {"hard": {key: 800}}})
         await env.run(60)
         (condition,) = stored(env)["status"]["conditions"]

@@ -134,7 +134,9 @@ def test_an_amount_that_the_api_server_refuses_is_told(amount: str) -> None:
     assert judged({GPU: amount}) == [("QuotaUnitSuspicious", text)]
 
 
-@pytest.mark.parametrize("hard", [{MEM: "80"}, {MEM: "16383"}, {MEM: "320", GPU: "4"}, {MEM: "80", GPU: "0"}])
+@pytest.mark.parametrize(
+    "hard", [{MEM: "80"}, {MEM: "16383"}, {MEM: "320", GPU: "4"}, {MEM: "80", GPU: "0"}, {MEM: "3000", CORES: "2"}]
+)
 def test_less_than_the_smallest_card_has_is_told(hard: dict[str, str]) -> None:
     [(reason, text)] = judged(hard, cards=(LARGE, SMALL))
     assert reason == "QuotaUnitSuspicious"

@@ -183,6 +183,7 @@ def test_wiped_entries_count_unless_their_pod_is_there() -> None:
         ([half()], {"u": e(WAITING, OLD)}, None),
         ([half()], {"u": e(PLACING, mem=9000, actual=7000)}, FRESH + 45),
         ([half(mem=5, age=100)], {}, NOON + 200),
+        ([], {"no pod's": e(State.FLOOR)}, FRESH + 45),
         ([half(mem=5, age=100, bound=True)], {}, None),
     ],
 )
