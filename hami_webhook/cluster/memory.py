@@ -459,18 +459,7 @@ def _fixed_spec(pod: JSON) -> JSON:
 
 def _normal(kind: Kind, key: Key, obj: JSON) -> JSON:
     """`obj` as the API server would store it: validated, amounts canonical, empty maps left out."""
-    meta = dict(obj["metadata"])
-    for field in ("labels", "annotations"):
-        texts = meta.get(field)
-        if not texts:
-            meta.pop(field, None)
-            continue
-        if not isinstance(texts, dict) or not all(isinstance(text, str) for text in texts.values()):
-            raise _invalid(kind, key, f"metadata.{field}", texts, "must be a map of strings")
-    size = sum(len(name.encode()) + len(text.encode()) for name, text in meta.get("annotations", {}).items())
-    if size > _MAX_ANNOTATIONS:
-        raise _invalid(kind, key, "metadata.annotations", "…", f"may not be more than {_MAX_ANNOTATIONS} bytes")
-    new = {**obj, "metadata": meta}
+    new = {**obj, "metadata": _normal_meta(kind, key, obj["metadata"])}
     for part, fields in (("spec", ("hard",)), ("status", ("hard", "used"))):
         given = {} if obj.get(part) is None else obj[part]
         if not isinstance(given, dict):
@@ -485,3 +474,18 @@ def _normal(kind: Kind, key: Key, obj: JSON) -> JSON:
                 if not amounts[field]:
                     del new[part][field]
     return new
+
+
+def _normal_meta(kind: Kind, key: Key, meta: JSON) -> JSON:
+    meta = dict(meta)
+    for field in ("labels", "annotations"):
+        texts = meta.get(field)
+        if not texts:
+            meta.pop(field, None)
+            continue
+        if not isinstance(texts, dict) or not all(isinstance(text, str) for text in texts.values()):
+            raise _invalid(kind, key, f"metadata.{field}", texts, "must be a map of strings")
+    size = sum(len(name.encode()) + len(text.encode()) for name, text in meta.get("annotations", {}).items())
+    if size > _MAX_ANNOTATIONS:
+        raise _invalid(kind, key, "metadata.annotations", "…", f"may not be more than {_MAX_ANNOTATIONS} bytes")
+    return meta

@@ -182,6 +182,10 @@ def _conflicts(settings: Settings) -> Iterator[str]:
         ):
             if not value:
                 yield f"--leader-elect: needs --leader-elect-resource-{what}"
+    yield from _listener_conflicts(settings)
+
+
+def _listener_conflicts(settings: Settings) -> Iterator[str]:
     listeners = {"--http_bind": settings.http_bind, "--metrics-bind-address": settings.metrics_bind_address}
     if "extender" in settings.roles and settings.extender_bind_address is not None:
         listeners["--extender-bind-address"] = settings.extender_bind_address

@@ -64,6 +64,6 @@ class AcceleratorQuotaReconciler(QuotaReconciler):
         self._took[name] = done.took
         return done
 
-    def _forget_account(self, quota: ResourceQuota) -> None:
-        super()._forget_account(quota)
+    def _forget(self, quota: ResourceQuota) -> None:
+        super()._forget(quota)
         self._took.pop(quota.name, None)

@@ -188,12 +188,8 @@ class QuotaReconciler:
 
     def quota_changed(self, before: ResourceQuota | None, after: ResourceQuota | None) -> None:
         """A quota was added, its spec changed, its ledger was wiped, or has entries that will expire."""
-        if after is None or (before is not None and before.uid != after.uid):
-            if before is not None:
-                self._history.forget(before.uid)
-                self._object_events.forget(before.uid)
-                self._observed.pop(before.uid, None)
-                self._forget_account(before)
+        if before is not None and (after is None or before.uid != after.uid):
+            self._forget(before)
             before = None
         if after is None:
             return
@@ -226,7 +222,11 @@ class QuotaReconciler:
             if entry.state is not State.WAITING and not (expired and entry.state is State.FLOOR):
                 self._at(scope, now if expired else entry.time + self._pace.ttl + _AFTER)
 
-    def _forget_account(self, quota: ResourceQuota) -> None:
+    def _forget(self, quota: ResourceQuota) -> None:
+        """A quota is gone, or another has its name."""
+        self._history.forget(quota.uid)
+        self._object_events.forget(quota.uid)
+        self._observed.pop(quota.uid, None)
         scope = self._scope(quota)
         accounts = self._accounts.get(scope, {})
         accounts.pop(quota.name, None)

@@ -232,12 +232,18 @@ def _result(walk: _Walk, cards: Sequence[Candidate], selection: Selection) -> Al
         if choice is not None:
             return vendor.refusal(fit_request, cards, choice)
         walk.groups.sort(key=len)  # the largest group is what was collected
+    return vendor.refusal(fit_request, cards, _too_few(walk))
+
+
+def _too_few(walk: _Walk) -> Rejection:
+    """Why the cards that were collected last, and those of other NUMA groups, aren't enough."""
     *others, collected = walk.groups
     for group in filter(None, others):
         walk.counts[reasons.NUMA_NOT_FIT] += len(group)
     if collected:
-        walk.counts[reasons.ALLOCATED_CARDS_INSUFFICIENT_REQUEST] += vendor.usable(fit_request, collected)
-    return vendor.refusal(fit_request, cards, reasons.counted(walk.counts, len(fit_request.inventory.devices)))
+        usable = walk.vendor.usable(walk.fit_request, collected)
+        walk.counts[reasons.ALLOCATED_CARDS_INSUFFICIENT_REQUEST] += usable
+    return reasons.counted(walk.counts, len(walk.fit_request.inventory.devices))
 
 
 def _choose(walk: _Walk, selection: Selection, count: int) -> Choice | Rejection | None:

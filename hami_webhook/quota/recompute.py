@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections import Counter
 from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -98,7 +99,7 @@ def recompute(
     entries = {**(lost or {}), **account.ledger}
     shared = {key: entry for key, entry in entries.items() if entry.state in (State.FLOOR, State.UPDATING)}
     single = {key: entry for key, entry in entries.items() if key not in shared}
-    used = dict.fromkeys(account.hard, 0)
+    used = Counter(dict.fromkeys(account.hard, 0))
     ledger: dict[str, Entry] = {}
     problems: list[tuple[Pod, tuple[str, ...]]] = []
     wakes: list[float] = []
@@ -129,30 +130,39 @@ def recompute(
             amounts = {key: amounts.get(key, 0) + change.amounts.get(key, 0) for key in {*amounts, *change.amounts}}
             wakes.append(change.time + bounds.ttl)
         costs = account.counted(amounts)
-        for key, amount in costs.items():
-            used[key] += amount
+        used.update(costs)
         if account.quota.namespaces is not None:
             uses.setdefault(pod.namespace, NamespaceUse()).add(costs, waiting=not charge.placed)
         if amounts:
-            ends = (pod.deletion_deadline, assumption_expires_at(pod, bounds.placement_ttl), charge.until)
-            wakes += [at for at in ends if at is not None and at >= now]
-    expired = 0
-    for key, entry in orphans.items():
-        if entry.state is not State.ADMITTED or key in gone or entry.expired(now, bounds.ttl):
-            expired += entry.state is State.ADMITTED and key not in gone
-            continue
+            wakes += _ends(pod, charge, bounds.placement_ttl, now)
+    expected, expired = _expected(orphans, gone, now, bounds.ttl)
+    for key, entry in expected.items():
         ledger[key] = replace(entry, amounts=entry.only(account.hard))
         wakes.append(entry.time + bounds.ttl)
-        for name, amount in account.counted(ledger[key].amounts).items():
-            used[name] += amount
+        used.update(account.counted(ledger[key].amounts))
     ledger |= floors.kept(lambda entry: entry.expired(now, bounds.ttl))
     wakes += [entry.time + bounds.ttl for key, entry in ledger.items() if floors.is_unused(key)]
-    after = replace(account, used=used, ledger=ledger, quota=with_report(account, used, uses, now))
+    after = replace(account, used=dict(used), ledger=ledger, quota=with_report(account, used, uses, now))
     confirmed = frozenset(single.keys() - orphans.keys())
     over = {key for key, limit in account.hard.items() if used[key] > limit}
     larger = ((pod, overrun(pod, charge, over, vendors, capacity)) for pod, charge in counted) if over else ()
     overruns = [(pod, tuple(keys)) for pod, keys in larger if keys]
     return Recomputed(account, after, problems, confirmed, expired, min(wakes, default=None), overruns)
+
+
+def _expected(
+    orphans: Mapping[str, Entry], gone: Container[str], now: float, ttl: float
+) -> tuple[dict[str, Entry], int]:
+    """The entries whose pods may still come, and how many went as theirs didn't."""
+    in_flight = {key: entry for key, entry in orphans.items() if entry.state is State.ADMITTED and key not in gone}
+    expected = {key: entry for key, entry in in_flight.items() if not entry.expired(now, ttl)}
+    return expected, len(in_flight) - len(expected)
+
+
+def _ends(pod: Pod, charge: Charge, placement_ttl: float, now: float) -> list[float]:
+    """When a pod stops costing what it does, though nothing happens."""
+    ends = (pod.deletion_deadline, assumption_expires_at(pod, placement_ttl), charge.until)
+    return [at for at in ends if at is not None and at >= now]
 
 
 def _is_done(change: Entry, pod: Pod, vendors: Vendors) -> bool:

@@ -258,14 +258,7 @@ class QuotaStore:
         `Conflict` when the last attempt met another writer, any other `ClusterError`.
         """
         writes = writes if writes is not None else Writes()
-        known = self.known(scope) if names is None else None
-        if known is not None:
-            accounts, current = known.accounts, known.current
-            live = set[str]()
-        else:
-            current = names is None
-            accounts, fresh = await self._list(scope) if names is None else (await self._get(scope, names), True)
-            live = set(accounts) if fresh else set()
+        accounts, current, live = await self._begin(scope, names)
         conflicts = 0
         while True:
             pods = () if list_pods is None else await list_pods(accounts)
@@ -301,6 +294,17 @@ class QuotaStore:
                 if after and scope in self._seen:
                     self._seen[scope].adapt()
                 return result
+
+    async def _begin(self, scope: str, names: Iterable[str] | None) -> tuple[Accounts, bool, set[str]]:
+        """The accounts that an update begins from, whether there is no other just now, and which were read live."""
+        if names is not None:
+            accounts = await self._get(scope, names)
+            return accounts, False, set(accounts)
+        known = self.known(scope)
+        if known is not None:
+            return known.accounts, known.current, set()
+        accounts, fresh = await self._list(scope)
+        return accounts, True, set(accounts) if fresh else set()
 
     async def pause(self, seconds: float) -> None:
         await self._sleep(seconds)

@@ -148,14 +148,8 @@ class Extender:
             return True  # filtering it says what is wrong
 
     async def _filter_names(self, pod: Pod, names: list[str]) -> Filtered:
-        known = self._state.pod(pod.uid)
-        bound = pod.node_name or (known.node_name if known is not None else "")
-        if bound:  # it has its place: nothing is written again
-            return Filtered([name for name in names if name == bound])
-        if known is not None and known.key != pod.key:
-            return Filtered(error=f"pod {pod.key} isn't the one with the UID {pod.uid}, which is {known.key}")
-        if pod.uid in self._binding:  # nor may it lose the devices that it is being bound with
-            return Filtered(error=f"pod {pod.key} is being bound to node {self._binding[pod.uid]}")
+        if (answer := self._placed_or_refused(pod, names)) is not None:
+            return answer
         if self._state.release(pod.uid):
             self._queue.freed()
         quotas = await self._quotas_of(pod.namespace)
@@ -177,6 +171,18 @@ class Extender:
             return Filtered([self._assume(pod, found).node], None, *failed_nodes(refused, self._awaited(pod)))
         _remember(self._fitting, pod.uid, FittingNodes(found.request, fits, len(found.candidates)))
         return Filtered([each.node for each in fits], None, *failed_nodes(refused, self._awaited(pod)))
+
+    def _placed_or_refused(self, pod: Pod, names: list[str]) -> Filtered | None:
+        """The answer for a pod that has its place, is being bound, or isn't the one that is known; None for others."""
+        known = self._state.pod(pod.uid)
+        bound = pod.node_name or (known.node_name if known is not None else "")
+        if bound:  # nothing is written again
+            return Filtered([name for name in names if name == bound])
+        if known is not None and known.key != pod.key:
+            return Filtered(error=f"pod {pod.key} isn't the one with the UID {pod.uid}, which is {known.key}")
+        if pod.uid in self._binding:  # nor may it lose the devices that it is being bound with
+            return Filtered(error=f"pod {pod.key} is being bound to node {self._binding[pod.uid]}")
+        return None
 
     def _refusal(self, pod: Pod, why: Unschedulable) -> Filtered:
         self._metrics.refuse(why.failed.values())
@@ -274,40 +280,40 @@ class Extender:
     async def _checked_bind(self, binding: Binding) -> str:
         """Bind the pod as the cache has it, or as the API server does if the two turn out to differ."""
         pod = self._state.observed(binding.uid)
-        if pod is not None and (pod.namespace, pod.name) != (binding.namespace, binding.name):
-            pod = None
         failure = version = ""
-        live = False
         for _ in range(_TRIES):
-            if pod is None:
-                live, read = True, await self._read_live(binding)
-                if isinstance(read, str):
-                    return read
-                pod = read
-            if why := self._unbindable(pod, binding):
-                if live:
-                    return why
-                pod = None  # kube-scheduler may have heard of a change before us, such as of gates that are gone
-                continue
-            if pod.node_name:
+            found = await self._bindable(binding, pod)
+            if isinstance(found, str):
+                return found
+            tried = found
+            if tried.node_name:
                 return ""
-            if failure and pod.resource_version == version:  # that wasn't why
+            if failure and tried.resource_version == version:  # that wasn't why
                 break
             try:
                 if await self._is_no_node(binding.node):
-                    return self._no_node(pod, binding.node)
-                await self._bind(pod, binding.node)
+                    return self._no_node(tried, binding.node)
+                await self._bind(tried, binding.node)
             except (Conflict, NotFound) as error:
-                failure, version, tried, pod = str(error), pod.resource_version, pod, None
+                failure, version, pod = str(error), tried.resource_version, None
             except (ClusterError, BadRequest, ValueError) as error:
-                failure, tried = str(error), pod
+                failure = str(error)
                 break
             else:
-                if pod.created is not None:
-                    self._metrics.binding_seconds.observe(max(0.0, self._clock() - pod.created))
+                if tried.created is not None:
+                    self._metrics.binding_seconds.observe(max(0.0, self._clock() - tried.created))
                 return ""
         self._placer.record(tried, "Warning", "BindingFailed", failure)
         return failure
+
+    async def _bindable(self, binding: Binding, known: Pod | None) -> Pod | str:
+        """The pod as it is known, or as the API server has it where that isn't or can't be bound; or why that can't."""
+        same = known is not None and (known.namespace, known.name) == (binding.namespace, binding.name)
+        if known is not None and same and not self._unbindable(known, binding):
+            return known
+        # kube-scheduler may have heard of a change before us, such as of gates that are gone
+        read = await self._read_live(binding)
+        return read if isinstance(read, str) else self._unbindable(read, binding) or read
 
     async def _read_live(self, binding: Binding) -> Pod | str:
         """The pod as the API server has it, or why it can't be read."""

@@ -210,12 +210,7 @@ class Preemption:
         victims_by_node: dict[str, Sequence[Pod]] = {}
         reached: LimitReached | None = None
         for node, proposal in proposed.items():
-            view = self._state.view(node)
-            if view is None:
-                continue
-            snapshot = self._nominations.snapshot(view, pod)
-            ending = {*snapshot.ending, *proposal.victims}
-            victims = await slices.run(selecting_victims(preemptor, replace(snapshot, ending=ending), Effort(64, 512)))
+            victims = await self._victims_beside(proposal, preemptor, node, slices)
             if victims is None or (victims.pods and self._dry_run):
                 continue
             if victims.pods and (over_limit := limits.reached(pod, len(victims.pods))):
@@ -230,6 +225,17 @@ class Preemption:
             uids = {each.uid for pods in victims_by_node.values() for each in pods}
             limits.evicted(pod, uids, max(map(len, victims_by_node.values())))
         return completed
+
+    async def _victims_beside(
+        self, proposal: Proposal, preemptor: Preemptor, node: str, slices: TimeSlices
+    ) -> Victims | None:
+        """The victims that the pod needs on a node once those proposed are gone; None where evictions don't help."""
+        view = self._state.view(node)
+        if view is None:
+            return None
+        snapshot = self._nominations.snapshot(view, preemptor.pod)
+        ending = {*snapshot.ending, *proposal.victims}
+        return await slices.run(selecting_victims(preemptor, replace(snapshot, ending=ending), Effort(64, 512)))
 
     async def _choose(self, preemptor: Preemptor, found: CycleState, nominated: Nomination | None) -> Victims | None:
         pod, failed, slices = preemptor.pod, found.filtered.failed, TimeSlices()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 
 from prometheus_client.core import Metric
 
@@ -76,18 +76,8 @@ def _ours(cluster: ClusterView, accounts: list[QuotaAccount], charges: _Charges)
         namespace, name = account.quota.namespace, account.name
         if account.observed or not account.enforced:
             samples[_OBSERVED].append(((namespace, name), account.observed))
-        sums = {False: dict.fromkeys(account.hard, 0), True: dict.fromkeys(account.hard, 0)}
         selected = account.quota.namespaces
-        namespaces = (namespace,) if selected is None else sorted(selected)
-        for number, (pod, charge) in enumerate(each for covered in namespaces for each in charges.get(covered, ())):
-            if number % _AT_ONCE == 0:
-                yield _USED.of(())
-            if account.covers(pod):
-                cost = (
-                    _placed(cluster, account, pod, charge) if charge.placed else _while_waiting(cluster, account, pod)
-                )
-                for key, amount in account.counted(cost).items():
-                    sums[charge.placed][key] += amount
+        sums = yield from _sums_by_placed(cluster, account, charges)
         for key, limit in account.hard.items():
             values = account.used.get(key, 0), limit, sums[False][key], sums[True][key]
             for family, value in zip(_SUMS if selected is None else _ACCELERATOR_SUMS, values, strict=True):
@@ -96,6 +86,23 @@ def _ours(cluster: ClusterView, accounts: list[QuotaAccount], charges: _Charges)
             samples[_ENTRIES].append(((namespace, name, state), number))
     for family, found in samples.items():
         yield from family.in_pieces(found)
+
+
+def _sums_by_placed(
+    cluster: ClusterView, account: QuotaAccount, charges: _Charges
+) -> Generator[Metric, None, dict[bool, dict[str, int]]]:
+    """What a quota counts of the pods that wait (False) and of those that are placed (True), by key."""
+    sums = {False: dict.fromkeys(account.hard, 0), True: dict.fromkeys(account.hard, 0)}
+    selected = account.quota.namespaces
+    namespaces = (account.quota.namespace,) if selected is None else sorted(selected)
+    for number, (pod, charge) in enumerate(each for covered in namespaces for each in charges.get(covered, ())):
+        if number % _AT_ONCE == 0:
+            yield _USED.of(())
+        if account.covers(pod):
+            cost = _placed(cluster, account, pod, charge) if charge.placed else _while_waiting(cluster, account, pod)
+            for key, amount in account.counted(cost).items():
+                sums[charge.placed][key] += amount
+    return sums
 
 
 def _placed(cluster: ClusterView, account: QuotaAccount, pod: Pod, charge: Charge) -> Mapping[str, int]:

@@ -10,7 +10,7 @@ from hami_webhook.devices import reasons
 from hami_webhook.devices.reasons import Rejection
 from hami_webhook.integrations.koordinator import partitions
 from hami_webhook.integrations.koordinator.allocation_annotation import UNUSED, KoordinatorShare, Used
-from hami_webhook.integrations.koordinator.device_object import KoordinatorCard, KoordinatorDevice, Table
+from hami_webhook.integrations.koordinator.device_object import KoordinatorCard, KoordinatorDevice
 from hami_webhook.integrations.koordinator.hints import Hint, PartitionSpec
 from hami_webhook.integrations.koordinator.keys import ISOLATION
 from hami_webhook.integrations.koordinator.request import Want, percent_of, share_of
@@ -103,12 +103,9 @@ def choose(
     loads = loads_of(cards, used)
     suiting = [load for load in loads if not load.trouble(terms)]
     if not want.fractional:
-        table = partitions.table_of(cards, node.labels)
-        chosen = _partition(table, loads, suiting, terms) if table is not None else None
-        if chosen is not None:
-            return chosen
-        if partitions.binds(cards, node.labels, terms.partition):
-            return _refusal(loads, terms, reasons.ALLOCATED_CARDS_INSUFFICIENT_REQUEST, len(suiting))
+        partition = _partition(node, cards, loads, suiting, terms)
+        if partition is not None:
+            return partition
     if all(card.spot is not None for card in cards.cards) and not (want.fractional and want.count > 1):
         chosen = _within_scope(loads, suiting, terms)
         if chosen is not None:
@@ -128,16 +125,24 @@ def _refusal(loads: Iterable[Load], terms: KoordinatorConstraints, label: str, n
 
 
 def _partition(
-    table: Table,
+    node: Node,
+    cards: KoordinatorDevice,
     loads: Sequence[Load],
     suiting: Sequence[Load],
     terms: KoordinatorConstraints,
-) -> list[Load] | None:
-    by_minor = {load.card.minor: load for load in loads}
-    idle = {load.card.minor for load in loads if load.idle}
-    suits = {load.card.minor for load in suiting}
-    found = partitions.pick(table, terms.want.count, terms.partition, suits.__contains__, idle.__contains__)
-    return None if found is None else [by_minor[minor] for minor in sorted(found.minors)]
+) -> list[Load] | Rejection | None:
+    """The cards of a partition of the node's table, a refusal where only such will do, else None."""
+    table = partitions.table_of(cards, node.labels)
+    if table is not None:
+        idle = {load.card.minor for load in loads if load.idle}
+        suits = {load.card.minor for load in suiting}
+        found = partitions.pick(table, terms.want.count, terms.partition, suits.__contains__, idle.__contains__)
+        if found is not None:
+            by_minor = {load.card.minor: load for load in loads}
+            return [by_minor[minor] for minor in sorted(found.minors)]
+    if partitions.binds(cards, node.labels, terms.partition):
+        return _refusal(loads, terms, reasons.ALLOCATED_CARDS_INSUFFICIENT_REQUEST, len(suiting))
+    return None
 
 
 _DEPTHS = {"Node": 0, "NUMANode": 1, "PCIe": 2, "Device": 3}
