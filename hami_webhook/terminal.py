@@ -95,14 +95,18 @@ class ShownTable:
     note: str = ""
     amounts: frozenset[str] = frozenset()
 
-    def printable(self) -> Table:
-        """The table on a terminal."""
+    def printable(self, *, boxed: bool = True) -> Table:
+        """The table on a terminal, in a box, or in columns only, as kubectl has them."""
         from rich.markup import escape
         from rich.table import Table
 
-        table = Table(title=escape(self.title), title_justify="left")
-        for heading in self.headings:
-            table.add_column(heading, overflow="fold", justify="right" if heading in self.amounts else "left")
+        if boxed:
+            table = Table(title=escape(self.title), title_justify="left")
+        else:
+            title = escape(f"\n{self.title}")
+            table = Table(title=title, title_justify="left", box=None, pad_edge=False, padding=(0, 2, 0, 0))
+        for heading in self.headings if boxed else map(str.upper, self.headings):
+            table.add_column(heading, overflow="fold", justify="right" if heading.lower() in self.amounts else "left")
         for index, row in enumerate(self.rows):
             table.add_row(*map(escape, row), end_section=index in self.sections)
         return table
@@ -113,6 +117,11 @@ def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = ("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in rows)
     return [line.rstrip() for line in lines]
+
+
+def counted(number: int, noun: str) -> str:
+    """`1 node`, `2 nodes`."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def shows_progress() -> bool:
@@ -136,11 +145,11 @@ def progress(work: str, total: int) -> Iterator[Callable[[], None]]:
 
 
 def without_control_characters(text: str) -> str:
-    """The text as a terminal may get it; ends of lines stay."""
+    """The text as a terminal may get it, none of which moves another part of a line; ends of lines stay."""
     return _CONTROL.sub("\N{REPLACEMENT CHARACTER}", text)
 
 
-_CONTROL = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f]")
+_CONTROL = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 
 
 class _PlainDumper(yaml.SafeDumper):

@@ -109,6 +109,7 @@ def parser() -> Parser:
     verb.add_argument(
         "--now", metavar="TIME", help="as of when, RFC 3339 (default: now, or the newest time in the cluster files)"
     )
+    verb.add_argument("--all", action="store_true", help="every node with all of its cards, and all changes")
     verb.add_argument("-v", "--verbose", action="store_true", help="name everything that your rights don't show")
     verb.set_defaults(run=_explain)
 

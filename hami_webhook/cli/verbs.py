@@ -21,6 +21,7 @@ from hami_webhook.device_config import enabled_vendors, read_device_config
 from hami_webhook.explain.live import LiveReading, lacking, needs_of_pod, read_cluster
 from hami_webhook.explain.read import Explainer
 from hami_webhook.explain.report import Explanation
+from hami_webhook.explain.tables import NEAREST
 from hami_webhook.explain.tables import show as show_explanation
 from hami_webhook.kube.objects import parse_time
 from hami_webhook.scheduling import kube_scheduler
@@ -76,9 +77,10 @@ def explain(arguments: argparse.Namespace) -> int:
         options = replace(options, zone=None)  # handshakes are in local time, as `serve` reads them
     simulation = Simulation(vendors, options, policies, now)
     explainer = Explainer(simulation, options.policies, arguments.scheduler_name, now, reading.unseen.keys())
-    result = asyncio.run(_explained(explainer, reading, namespace or "default", name, manifest))
+    nearest = None if arguments.all or console is None else NEAREST
+    result = asyncio.run(_explained(explainer, reading, (namespace or "default", name), manifest, nearest))
     if console is not None:
-        show_explanation(result, console)
+        show_explanation(result, console, everything=arguments.all)
     else:
         print(formatted(result.as_json(), arguments.output))
     needed = lacking(reading.unseen, needs_of_pod(reading.unseen))
@@ -88,11 +90,15 @@ def explain(arguments: argparse.Namespace) -> int:
 
 
 async def _explained(
-    explainer: Explainer, reading: LiveReading, namespace: str, name: str, manifest: Mapping[str, Any] | None
+    explainer: Explainer,
+    reading: LiveReading,
+    pod: tuple[str, str],
+    manifest: Mapping[str, Any] | None,
+    nearest: int | None,
 ) -> Explanation:
     await explainer.simulation.fill(reading.bundle, trust_used=True)
     warn(explainer.simulation.warnings())
-    found = explainer.of_known(namespace, name) if manifest is None else await explainer.of_new(manifest)
+    found = explainer.of_known(*pod, nearest) if manifest is None else await explainer.of_new(manifest, nearest)
     return replace(found, notes=[*found.notes, *reading.pod_words])
 
 

@@ -20,7 +20,8 @@ from hami_webhook.devices.registry import Vendors
 from hami_webhook.explain import remedies
 from hami_webhook.explain.fit_trace import trace_fit
 from hami_webhook.explain.messages import why
-from hami_webhook.explain.other_schedulers import of_foreign
+from hami_webhook.explain.node_groups import groups_of
+from hami_webhook.explain.other_schedulers import fits_on_none, of_foreign
 from hami_webhook.explain.preemption import preemption_note
 from hami_webhook.explain.remedies import Remedy, RemedySearch
 from hami_webhook.explain.report import (
@@ -56,7 +57,7 @@ class ExplainContext:
 
     `filter_nodes` judges the nodes for the pod as kube-scheduler does before it asks the extender.
 
-    `most_nodes` is of how many nodes it is said how their cards are and what would have to change; None: of all.
+    `nearest` is on how many nodes with the same answer, the nearest to fit, changes are searched; None: on all.
 
     `assume_ttl` is for how many seconds an unbound placement counts; `gates` are the pod's scheduling gates; `bounded`
     applies policy to a pod of the namespace.
@@ -75,7 +76,7 @@ class ExplainContext:
     disruption: Sequence[PodDisruptionBudget] = ()
     bounded: Callable[[Pod], BoundedPod] = BoundedPod
     filter_nodes: Callable[[], FilterResult] = FilterResult
-    most_nodes: int | None = None
+    nearest: int | None = None
     sees_nodes: bool = True
     sees_all_pods: bool = True
 
@@ -210,7 +211,7 @@ def _of_pending(pod: Pod, pod_request: PodRequest, context: ExplainContext, note
     fits = {scored.fit.node: scored for scored in found.fits}
     failed = {**found.failed, **of_refused.failed}
     nodes = []
-    for view in views[: context.most_nodes]:
+    for view in views:
         if view.name in fits:
             nodes.append(_fitting(view, fits[view.name], pod))
         elif view.name in failed:
@@ -220,12 +221,7 @@ def _of_pending(pod: Pod, pod_request: PodRequest, context: ExplainContext, note
         else:
             nodes.append(NodeReport(view.name, False, cards=_all_cards(view), refusal=refusals[view.name]))
     quotas = list(_quotas(pod, context, None))
-    searched = suitable[: context.most_nodes]
-    if len(nodes) < len(views):
-        notes.append(
-            f"of {len(views)} nodes {len(nodes)} are shown, and changes were searched on {len(searched)}; "
-            "kubectl hami explain shows and searches all"
-        )
+    searched = _nearest(suitable, nodes, context.nearest)
     search = RemedySearch(
         pod, pod_request, searched, context.vendors, budget, quotas, context.policies.card, context.bounded
     )
@@ -242,7 +238,7 @@ def _of_pending(pod: Pod, pod_request: PodRequest, context: ExplainContext, note
     else:
         found_remedies = remedies.node_remedies(search)
         cost = found_remedies[0].cost if found_remedies else None
-        verdict = f"fits on none of {len(views)} nodes" if views else "fits nowhere: no node is known"
+        verdict = fits_on_none([view.name for view in views])
         evicted = preemption_note(
             *(pod_request, budget, accounts, context.disruption, suitable),
             *(context.state, context.vendors, context.now),
@@ -254,8 +250,18 @@ def _of_pending(pod: Pod, pod_request: PodRequest, context: ExplainContext, note
         if views and not options:
             notes.append("no room on a node, limit, annotation or smaller request was found that would let it in alone")
         options = [Change([*blocking, *option.steps], option.node) for option in options] if blocking else options
+        if len(searched) < len(suitable):
+            notes.append(
+                f"changes were searched on the {len(searched)} nearest of {len(suitable)} nodes; --all searches all"
+            )
     quotas = list(_quotas(pod, context, cost))
     return Explanation(pod.namespace, pod.name, verdict, notes, None, nodes, quotas, options, filtered.not_judged)
+
+
+def _nearest(views: Sequence[NodeView], nodes: Sequence[NodeReport], most: int | None) -> Sequence[NodeView]:
+    """Of the views at most so many with each answer, the nearest to fit first."""
+    found = {view.name: view for view in views}
+    return [found[node.name] for group in groups_of(nodes) for node in group.nodes[:most] if node.name in found]
 
 
 def _blocking_steps(pod: Pod, context: ExplainContext) -> Iterator[Step]:
@@ -276,17 +282,16 @@ def _other_nodes(
     search: RemedySearch,
     context: ExplainContext,
 ) -> Iterator[Change]:
-    """Refused nodes whose cards fit, and nodes that haven't registered cards."""
+    """Refused nodes whose cards fit, and nodes that should have registered cards."""
     for name in fitting:
         refusal = refusals[name]
         text = f"{name}: {refusal.why or ', '.join(refusal.reasons)}; its cards would fit"
         yield Change([Step("filter", text, name)], name)
     for view in suitable:
-        if any(key not in view.inventories for key in search.pod_request.vendors):
-            yield Change(
-                [Step("register", f"{view.name}: {_unregistered(view, search.pod_request, context)}", view.name)],
-                view.name,
-            )
+        causes = list(_unregistered(view, search.pod_request, context))
+        if causes and all(cause.expected for cause in causes):
+            text = "; ".join(cause.sentence for cause in causes)
+            yield Change([Step("register", f"{view.name}: {text}", view.name)], view.name)
 
 
 def _fitting(view: NodeView, scored: ScoredNode, pod: Pod) -> NodeReport:
@@ -309,9 +314,11 @@ def _unfit(
 ) -> NodeReport:
     if trace is None:
         internal = rejection.bare == reasons.NODE_INTERNAL_ERROR
-        text = "hami-webhook failed on this node; its log says why" if internal else ""
-        text = text or _unregistered(view, pod_request, context)
-        return NodeReport(view.name, False, str(rejection), text, cards=_all_cards(view))
+        causes = list(_unregistered(view, pod_request, context))
+        text = "; ".join(cause.sentence for cause in causes)
+        text = "hami-webhook failed on this node; its log says why" if internal else text
+        answer = "" if internal else "; ".join(cause.answer for cause in causes)
+        return NodeReport(view.name, False, str(rejection), text, cards=_all_cards(view), answer=answer)
     request, vendor = trace.fit_request.request, trace.vendor
     total = len(trace.fit_request.inventory.devices)
     passed = sum(not verdict.label for verdict in trace.verdicts)
@@ -319,7 +326,16 @@ def _unfit(
     text = f"container {trace.container} asks for {request.count} {cards_of} of {vendor.key}, "
     text += f"{passed} of {total} pass" if trace.verdicts else f"the node has {total}"
     cards = [card for device in _devices(view) for card in _card_reports(device, view, trace, context, limits)]
-    return NodeReport(view.name, False, str(rejection), text, trace.container, cards=cards)
+    return NodeReport(
+        view.name,
+        False,
+        str(rejection),
+        text,
+        trace.container,
+        cards=cards,
+        answer=", ".join(sorted(rejection.labels())),
+        count=request.count,
+    )
 
 
 def _card_reports(
@@ -350,25 +366,38 @@ def _passed(label: str, trace: FitTrace) -> str:
     return f"passes by itself, but {trace.fit_request.request.count} that go together are needed"
 
 
-def _unregistered(view: NodeView, pod_request: PodRequest, context: ExplainContext) -> str:
-    """Why the node has no cards of a vendor that the pod requests."""
-    causes = []
+@dataclass(frozen=True)
+class _NoCards:
+    """Why a node has no cards of a vendor: a sentence, the same without this node's texts, and whether they were
+    `expected`, as something of them was registered or kubelet offers some.
+    """
+
+    sentence: str
+    answer: str
+    expected: bool = True
+
+
+def _unregistered(view: NodeView, pod_request: PodRequest, context: ExplainContext) -> Iterator[_NoCards]:
+    """Why the node has no cards of vendors that the pod requests."""
     unreadable = {problem.name: problem.text for problem in context.state.problems() if problem.kind == "Node"}
     for key in pod_request.vendors:
         if key in view.inventories:
             continue
         vendor, node = context.vendors[key], view.node
+        expected = True
         if vendor.registration.annotation and vendor.registration.annotation not in node.annotations:
-            cause = f"it has no annotation {vendor.registration.annotation}"
+            cause, kind = f"it has no annotation {vendor.registration.annotation}", ""
+            expected = vendor.count_name in node.allocatable
         elif view.name in unreadable:
-            cause = unreadable[view.name]
+            cause, kind = unreadable[view.name], "what is registered can't be read"
         elif not vendor.health(node, context.now).healthy:
             text = node.annotations.get(vendor.registration.handshake, "")
             cause = f"its device plugin left the handshake unanswered ({vendor.registration.handshake}={text})"
+            kind = "their device plugin left the handshake unanswered"
         else:
-            cause = f"its registration has no cards, or kubelet no longer offers {vendor.count_name}"
-        causes.append(f"registers no {key} cards: {cause}")
-    return "; ".join(causes)
+            cause = kind = f"its registration has no cards, or kubelet no longer offers {vendor.count_name}"
+        answer = f"no {key} cards" + (f": {kind}" if kind else "")
+        yield _NoCards(f"registers no {key} cards: {cause}", answer, expected)
 
 
 def _devices(view: NodeView) -> Iterator[Device]:

@@ -51,13 +51,20 @@ def of_foreign(
     except BadRequest as error:
         return Explanation(pod.namespace, pod.name, f"fits nowhere: {error}", notes)
     reports = [_node_report(node, scheduler, pod, predicted, filtered) for node in every]
-    verdict = f"fits on none of {len(every)} nodes"
+    verdict = fits_on_none([node.name for node in every])
     if isinstance(predicted, Prediction):
         others = sum(report.fits for report in reports) - 1
         verdict = f"isn't placed, but fits on {predicted.node}{f' (and {others} more)' if others else ''}"
     return Explanation(
         pod.namespace, pod.name, verdict, notes, nodes=reports, quotas=quotas, not_judged=filtered.not_judged
     )
+
+
+def fits_on_none(nodes: Sequence[str]) -> str:
+    """The verdict on a pod that none of the nodes takes."""
+    if len(nodes) == 1:
+        return f"doesn't fit on {nodes[0]}, the only node"
+    return f"fits on none of {len(nodes)} nodes" if nodes else "fits nowhere: no node is known"
 
 
 def _node_report(

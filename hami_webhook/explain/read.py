@@ -62,8 +62,11 @@ class Explainer:
         self._now = now
         self._unseen = unseen
 
-    def of_known(self, namespace: str, name: str, most_nodes: int | None = None) -> Explanation:
-        """Explain a pod of the cluster, by at most so many nodes. Raises `UnknownPod`."""
+    def of_known(self, namespace: str, name: str, nearest: int | None = None) -> Explanation:
+        """Explain a pod of the cluster; changes are searched on so many nodes of each answer, None: on all.
+
+        Raises `UnknownPod`.
+        """
         cluster = self.simulation.cluster
         raw = cluster.peek(Kind.PODS, name, namespace)
         if raw is None:
@@ -73,12 +76,12 @@ class Explainer:
             pod = Pod.from_object(raw)
         except MalformedObject as error:
             raise UnknownPod(f"pod {namespace}/{name} can't be read: {error}") from error
-        return explain(pod, replace(self._context(namespace, raw), most_nodes=most_nodes))
+        return explain(pod, replace(self._context(namespace, raw), nearest=nearest))
 
-    async def of_new(self, manifest: Mapping[str, Any]) -> Explanation:
-        """Admit a pod that doesn't exist yet, and explain the result."""
+    async def of_new(self, manifest: Mapping[str, Any], nearest: int | None = None) -> Explanation:
+        """Admit a pod that doesn't exist yet, and explain the result; `nearest` is as in `of_known`."""
         arrival = await self.simulation.admit(manifest)
-        context = self._context(arrival.namespace, arrival.manifest)
+        context = replace(self._context(arrival.namespace, arrival.manifest), nearest=nearest)
         if arrival.pod is not None:
             return explain(arrival.pod, context)
         pod = None

@@ -19,6 +19,9 @@ from hami_webhook.quota.budget import PodBudget
 from hami_webhook.scheduling.boundary import BoundedPod
 from hami_webhook.scheduling.fit import NodeFit, PodRequest, fit_pod, read_pod_request
 
+_MOST_NAMED = 3
+"""Pods that a sentence names."""
+
 
 @dataclass(frozen=True)
 class RemedySearch:
@@ -74,14 +77,15 @@ def node_remedies(search: RemedySearch) -> list[Remedy]:
 def _steps_to_free(view: NodeView, eviction: Eviction, search: RemedySearch) -> Iterator[Step]:
     for (key, uuid), (slots, memory, cores) in eviction.freed.items():
         pods = sorted({holder.pod.key for holder in view.used(key, uuid).holders})
-        held = f" (held by {', '.join(pods)})" if pods else ""
+        more = f" and {len(pods) - _MOST_NAMED} more" if len(pods) > _MOST_NAMED else ""
+        held = f" (held by {', '.join(pods[:_MOST_NAMED])}{more})" if pods else ""
         amounts = {name: n for name, n in (("slots", slots), ("memory", memory), ("cores", cores)) if n}
         if (key, uuid) in eviction.emptied:
             text = f"{uuid} on {view.name} must become empty{held}"
         else:
             amounts_text = " and ".join(_amount(name, n) for name, n in amounts.items())
             text = f"{amounts_text} must become free on {uuid} of {view.name}{held}"
-        yield Step("free", text, uuid, amounts)
+        yield Step("free", text, uuid, amounts, pods)
 
 
 def _amount(name: str, number: int) -> str:

@@ -50,7 +50,8 @@ class NodeReport:
     """The verdict on one node: it fits if no filter of kube-scheduler refuses it (`refusal`) and its cards fit.
 
     `reason` is what the extender answers, or would if it were asked ("" if the cards fit), `container` the rejected
-    one. `score` and `devices` are those of a node that fits.
+    one, which asks for `count` cards of a vendor. `answer` is `reason` without numbers of this node. `score` and
+    `devices` are those of a node that fits.
     """
 
     name: str
@@ -62,6 +63,8 @@ class NodeReport:
     devices: Sequence[Taken] = ()
     cards: Sequence[CardReport] = ()
     refusal: Refusal | None = None
+    answer: str = ""
+    count: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,12 +87,16 @@ class QuotaReport:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One thing to be changed: `kind` is free, quota, register, annotation, filter, request, scheduler or gates."""
+    """One thing to be changed: `kind` is free, quota, register, annotation, filter, request, scheduler or gates.
+
+    `pods` are those that hold what must be freed.
+    """
 
     kind: str
     text: str
     subject: str = ""
     amounts: Mapping[str, int] = field(default_factory=dict)
+    pods: Sequence[str] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +105,18 @@ class Change:
 
     steps: Sequence[Step]
     node: str = ""
+
+    def is_within(self, namespace: str) -> bool:
+        """Whether who may change the pods of a namespace, and no quota or node, can make the change."""
+        return all(
+            step.kind in _OF_THE_POD
+            or (step.kind == "free" and step.pods and all(pod.startswith(f"{namespace}/") for pod in step.pods))
+            for step in self.steps
+        )
+
+
+_OF_THE_POD = ("annotation", "filter", "request", "scheduler", "gates")
+"""Kinds of steps that change the pod that is explained."""
 
 
 @dataclass(frozen=True, slots=True)

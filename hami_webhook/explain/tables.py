@@ -1,52 +1,79 @@
-"""An explanation as tables, and these on a terminal."""
+"""An explanation as tables, and these on a terminal: short for a cluster of any size, or all of it."""
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
+from hami_webhook.explain.node_groups import FITS, NodeGroup, by_nearness, groups_of, lack_of
 from hami_webhook.explain.report import CardReport, Change, Explanation, NodeReport, PlacementReport, QuotaReport, Taken
-from hami_webhook.terminal import ShownTable
+from hami_webhook.terminal import ShownTable, counted
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-MOST_CHANGES = 5
-"""How many changes are shown."""
+NEAREST = 5
+"""On how many nodes of each answer changes are searched for a short answer: on all of 1,000 it would take seconds."""
+_MOST_GROUPS = 12
+_MOST_NODES = 3
+"""How many nodes are shown card by card."""
+_MOST_CHANGES = 3
+"""How many changes are shown of those that the pod's owner can make, and of the others."""
+_LONGEST, _LONGEST_NAME = 160, 63
+"""Characters of a text, and of a name, in a short answer: both are somebody's."""
 
 
-def show(explanation: Explanation, console: Console) -> None:
-    """Print where the pod is, node by node and card by card, and what would have to change."""
+def show(explanation: Explanation, console: Console, *, everything: bool = False) -> None:
+    """Print where the pod is, how near nodes are to taking it, and what would have to change."""
     title = f"{explanation.namespace}/{explanation.name} {explanation.verdict}"
     console.print(title, markup=False, highlight=False)
-    for note in explanation.notes:
+    for note in notes_of(explanation):
         console.print(f"  {note}", markup=False, highlight=False)
-    for rule in explanation.not_judged:
-        console.print(f"  {rule.filter} isn't judged: {rule.why}", markup=False, highlight=False)
-    for table in tables_of(explanation):
-        console.print(table.printable())
+    for table in tables_of(explanation, everything=everything):
+        console.print(table.printable(boxed=False))
         if table.note:
             console.print(table.note, markup=False, highlight=False)
-    if explanation.changes:
-        console.print("Any of these would change it:" if len(explanation.changes) > 1 else "This would change it:")
-        for number, change in enumerate(explanation.changes[:MOST_CHANGES], start=1):
-            text = f"  {number}. {sentence(change)}"
-            console.print(text, markup=False, highlight=False, soft_wrap=True)
-        left = len(explanation.changes) - MOST_CHANGES
-        if left > 0:
-            console.print(f"  and {left} more with -o json", highlight=False)
+    number = 1
+    for heading, changes, left in changes_of(explanation, everything=everything):
+        console.print(f"\n{heading}", markup=False, highlight=False)
+        for change in changes:
+            console.print(f"  {number}. {change}", markup=False, highlight=False, soft_wrap=True)
+            number += 1
+        if left:
+            console.print(f"  and {left} more with --all", highlight=False)
 
 
-def sentence(change: Change) -> str:
+def notes_of(explanation: Explanation) -> list[str]:
+    """What is said before the tables, the rules of kube-scheduler that aren't judged included."""
+    return [*explanation.notes, *(f"{rule.filter} isn't judged: {rule.why}" for rule in explanation.not_judged)]
+
+
+def changes_of(explanation: Explanation, *, everything: bool = False) -> Iterator[tuple[str, Sequence[str], int]]:
+    """What would let the pod in: in its namespace, and beyond it. A heading, sentences, and how many are left out."""
+    namespace = explanation.namespace
+    own = [change for change in explanation.changes if change.is_within(namespace)]
+    others = [change for change in explanation.changes if not change.is_within(namespace)]
+    for changes, where in ((own, f"in namespace {namespace}"), (others, "by an administrator")):
+        if changes:
+            any_of = "This" if len(changes) == 1 else "Any of these"
+            shown = changes if everything else changes[:_MOST_CHANGES]
+            heading = f"{any_of} would change it, {where}:"
+            yield heading, [*map(_sentence, shown)], len(changes) - len(shown)
+
+
+def _sentence(change: Change) -> str:
     return "; and ".join(step.text for step in change.steps)
 
 
-def tables_of(explanation: Explanation) -> Iterator[ShownTable]:
-    """Where the pod is, the nodes card by card, and the quotas, as far as there are any."""
+def tables_of(explanation: Explanation, *, everything: bool = False) -> Iterator[ShownTable]:
+    """Where the pod is, the nodes by their answers and the nearest card by card, and the quotas, as far as there are
+    any; `everything`: every node with all of its cards.
+    """
     if explanation.place is not None:
         yield _placed(explanation.place)
     if explanation.nodes:
-        yield _nodes(explanation.nodes)
+        yield from _all_nodes(explanation.nodes) if everything else _nodes(explanation.nodes)
     if explanation.quotas:
         yield _quotas(explanation.quotas)
 
@@ -56,7 +83,7 @@ def _placed(place: PlacementReport) -> ShownTable:
     rows = []
     for taken in place.devices:
         card = cards.get((taken.vendor, taken.uuid))
-        usage = _usage(card) if card else "not registered"
+        usage = _usage(card) if card else "-" if taken.registered else "not registered"
         rows.append((taken.container, taken.uuid, f"{taken.memory} MiB", str(taken.cores), usage))
     costs = ", ".join(f"{key}={amount}" for key, amount in place.debits.items())
     headings = ("container", "card", "memory", "cores", "the card now")
@@ -70,41 +97,89 @@ def _usage(card: CardReport) -> str:
     )
 
 
-def _nodes(nodes: Sequence[NodeReport]) -> ShownTable:
+def _nodes(nodes: Sequence[NodeReport]) -> Iterator[ShownTable]:
+    """The answers, where there are more than a few nodes, and the nodes that are nearest to fit."""
+    nearest = by_nearness(nodes)
+    if len(nodes) > _MOST_NODES:
+        yield _groups(groups_of(nodes))
+        nearest = [node for node in nearest if node.cards or node.fits]
+    if nearest:
+        title = "Nodes" if len(nodes) <= _MOST_NODES else "The nearest"
+        yield _in_detail(title, nearest[:_MOST_NODES])
+
+
+def _groups(groups: Sequence[NodeGroup]) -> ShownTable:
+    rows = [(str(len(group.nodes)), _cut(group.answer), _cut(group.nearest)) for group in groups[:_MOST_GROUPS]]
+    left = [node for group in groups[_MOST_GROUPS:] for node in group.nodes]
+    note = f"and {counted(len(left), 'node')} with other answers, with --all" if left else ""
+    return ShownTable("Nodes", ("nodes", "answer", "nearest"), rows, note=note, amounts=frozenset(("nodes",)))
+
+
+def _in_detail(title: str, nodes: Sequence[NodeReport]) -> ShownTable:
+    """Nodes with what their cards lack, a row for each reason with the card that lacks the least."""
     rows: list[Sequence[str]] = []
-    sections = set()
     for node in nodes:
-        first = (node.name, _verdict(node))
-        for card in [_row(card, node.devices) for card in node.cards] or [("-", "-", "-")]:
-            rows.append((*first, *card))
-            first = ("", "")
-        sections.add(len(rows) - 1)
-    return ShownTable("Nodes", ("node", "verdict", "card", "taken", "why"), rows, frozenset(sections))
+        cards = list(_cards(node))
+        rows.append((_cut(node.name, _LONGEST_NAME), "", _cut(_verdict(node, brief=bool(cards)))))
+        rows += [("", _cut(uuid, _LONGEST_NAME), _cut(text)) for uuid, text in cards]
+    return ShownTable(title, ("node", "card", "why"), rows)
 
 
-def _verdict(node: NodeReport) -> str:
+def _cards(node: NodeReport) -> Iterator[tuple[str, str]]:
+    """The cards that a node would give; of one that doesn't fit, for each label the card that lacks the least."""
     if node.fits:
-        return f"fits, score {node.score or 0:.2f}"
-    refused = (*node.refusal.reasons, node.refusal.why) if node.refusal else ()
-    return "\n".join(text for text in (*refused, node.reason, node.why) if text)
+        given = {(taken.vendor, taken.uuid) for taken in node.devices}
+        for card in node.cards:
+            if (card.vendor, card.uuid) in given:
+                yield card.uuid, f"{_given(card, node.devices)}; now {_usage(card)}"
+        return
+    by_label: dict[str, list[CardReport]] = defaultdict(list)
+    for card in sorted(node.cards, key=lack_of):
+        if card.label:
+            by_label[card.label].append(card)
+    for cards in sorted(by_label.values(), key=lambda cards: lack_of(cards[0])):
+        more = f" and {len(cards) - 1} more" if len(cards) > 1 else ""
+        yield f"{cards[0].uuid}{more}", cards[0].why
 
 
-def _row(card: CardReport, devices: Sequence[Taken]) -> tuple[str, str, str]:
+def _given(card: CardReport, devices: Sequence[Taken]) -> str:
     taken = [device for device in devices if (device.vendor, device.uuid) == (card.vendor, card.uuid)]
-    if taken:
-        text = "\n".join(f"would give {t.container} {t.memory} MiB and {t.cores} cores" for t in taken)
-    elif card.label:
-        text = f"{card.label}: {card.why}"
-    else:
-        text = card.why or "-"
-    return card.uuid, _usage(card), text
+    return ", ".join(f"would give {each.container} {each.memory} MiB and {each.cores} cores" for each in taken)
+
+
+def _all_nodes(nodes: Sequence[NodeReport]) -> Iterator[ShownTable]:
+    if len(nodes) > _MOST_NODES:
+        groups = groups_of(nodes)
+        answers = [(str(len(group.nodes)), group.answer, group.nearest) for group in groups]
+        yield ShownTable("Nodes", ("nodes", "answer", "nearest"), answers, amounts=frozenset(("nodes",)))
+    rows: list[Sequence[str]] = []
+    for node in by_nearness(nodes):
+        rows.append((node.name, "", "", _verdict(node)))
+        for card in node.cards:
+            text = _given(card, node.devices) or (f"{card.label}: {card.why}" if card.label else card.why)
+            rows.append(("", card.uuid, _usage(card), text))
+    yield ShownTable("Node by node", ("node", "card", "taken", "why"), rows)
+
+
+def _verdict(node: NodeReport, *, brief: bool = False) -> str:
+    """What refuses the pod; `brief`: the numbers are said card by card."""
+    if node.fits:
+        score = f"score {node.score:.2f}" if node.score is not None else ""
+        return ", ".join(filter(None, (FITS, score, node.why)))
+    refused = (", ".join(node.refusal.reasons), node.refusal.why) if node.refusal else ()
+    rejected = (node.reason, f"container {node.container}" if brief else node.why)
+    return "; ".join(": ".join(filter(None, each)) for each in (refused, rejected) if any(each))
+
+
+def _cut(text: str, most: int = _LONGEST) -> str:
+    return text if len(text) <= most else f"{text[: most - 1]}…"
 
 
 def _quotas(quotas: Sequence[QuotaReport]) -> ShownTable:
-    headings = ("quota", "key", "used", "of it this pod", "hard", "this placement costs", "may cost")
+    headings = ("quota", "key", "used", "by this pod", "hard", "it costs", "may cost")
     rows = []
     for quota in quotas:
         costing = "?" if quota.costs is None else str(quota.costs)
         used = "?" if quota.used is None else str(quota.used)
         rows.append((quota.quota, quota.key, used, str(quota.charged), str(quota.hard), costing, str(quota.most)))
-    return ShownTable("Quotas", headings, rows)
+    return ShownTable("Quotas", headings, rows, amounts=frozenset(headings[2:]))

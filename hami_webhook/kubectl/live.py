@@ -48,11 +48,11 @@ class LiveCluster:
     def overview(self) -> Overview:
         return Overview(self.simulation.core.view, self.now)
 
-    def explain(self, namespace: str, name: str, most_nodes: int | None = None) -> Explanation:
-        """Explain a pod, by at most so many nodes. Raises `UnknownPod`."""
+    def explain(self, namespace: str, name: str, nearest: int | None = None) -> Explanation:
+        """Explain a pod; changes are searched on so many nodes of each answer, None: on all. Raises `UnknownPod`."""
         policies, scheduler = self.effective.options.policies, self.effective.settings.scheduler_name
         explainer = Explainer(self.simulation, policies, scheduler, self.now, self.unseen.keys())
-        found = explainer.of_known(namespace, name, most_nodes)
+        found = explainer.of_known(namespace, name, nearest)
         return replace(found, notes=[*found.notes, *self.pod_words])
 
 

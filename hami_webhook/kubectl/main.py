@@ -41,6 +41,7 @@ def parser() -> Parser:
     kinds = explain.add_subparsers(metavar="KIND", required=True)
     verb = _verb(kinds, "pod", "why a pod is where it is, or nowhere, and what would change it")
     verb.add_argument("name", metavar="NAME")
+    verb.add_argument("--all", action="store_true", help="every node with all of its cards, and all changes")
     verb = _verb(kinds, "quota", "what makes up a quota's used, pod by pod")
     verb.add_argument("name", metavar="NAME")
     verb = _verb(kinds, "node", "what a node registers, and what is wrong with it")

@@ -17,6 +17,7 @@ from hami_webhook.cluster.loading import STDIN, read_objects
 from hami_webhook.console import SafeConsole
 from hami_webhook.doctor.tables import print_diagnosis
 from hami_webhook.explain.live import lacking, needs_of_pod
+from hami_webhook.explain.tables import NEAREST
 from hami_webhook.explain.tables import show as show_explanation
 from hami_webhook.kubectl import tables
 from hami_webhook.kubectl.live import LiveCluster, diagnosed, read
@@ -212,8 +213,9 @@ def _where(cluster: LiveCluster, arguments: argparse.Namespace) -> str:
 
 def _explain_pod(cluster: LiveCluster, arguments: argparse.Namespace) -> Shown:
     _require(cluster, Kind.PODS, cluster.namespace)
-    found = cluster.explain(cluster.namespace, arguments.name)
-    return Shown(found.as_json(), lambda console: show_explanation(found, console))
+    complete = arguments.all or arguments.output in ("json", "yaml")
+    found = cluster.explain(cluster.namespace, arguments.name, None if complete else NEAREST)
+    return Shown(found.as_json(), lambda console: show_explanation(found, console, everything=arguments.all))
 
 
 def _explain_node(cluster: LiveCluster, arguments: argparse.Namespace) -> Shown:

@@ -34,7 +34,7 @@ def test_a_card_that_policy_denies_is_refused_and_nothing_is_proposed_that_polic
         "fits nowhere: use-gpuuuid: none of GPU-1 is allowed in namespace team-a (denied: GPU-1), by policy no-gpu-1"
     )
     found = explained(command, NO_GPU_1, {NOUSE: "GPU-2"}, "GPU-1")
-    assert found["verdict"] == "fits on none of 1 nodes"
+    assert found["verdict"] == f"doesn't fit on {found['nodes'][0]['name']}, the only node"
     assert found["nodes"][0]["reason"] == "1/1 CardUuidMismatch"
     assert found["changes"] == []
 

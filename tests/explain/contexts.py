@@ -33,13 +33,13 @@ def context(*objects: JSON, gates: tuple[str, ...] = ()) -> ExplainContext:
     return ExplainContext(state, VENDORS, quotas, NOW, SchedulingPolicies(), "hami-scheduler", 300.0, gates, disruption)
 
 
-def explained(raw: JSON, *objects: JSON, gates: tuple[str, ...] = ()) -> Explanation:
+def explained(raw: JSON, *objects: JSON, gates: tuple[str, ...] = (), nearest: int | None = None) -> Explanation:
     """The explanation of a pod that waits for our scheduler."""
     spec = {"schedulerName": "hami-scheduler", **raw["spec"]}
     waiting = {**raw, "metadata": {"uid": "it", **raw["metadata"]}, "spec": spec}
     found = context(*objects, waiting, gates=gates)
     it = Pod.from_object(waiting)
-    return explain(it, replace(found, filter_nodes=lambda: filter_nodes(it, found.state.nodes())))
+    return explain(it, replace(found, filter_nodes=lambda: filter_nodes(it, found.state.nodes()), nearest=nearest))
 
 
 def on(explanation: Explanation, name: str) -> NodeReport:

@@ -141,13 +141,17 @@ def test_pages_show_what_the_api_server_has(tmp_path: Path) -> None:
         assert "webhook-configurations" in client.get("/doctor").text
 
 
-def test_of_many_nodes_the_first_are_shown(tmp_path: Path) -> None:
-    nodes = [node(f"other-{each}", card(f"GPU-{each}-0")) for each in range(60)]
+def test_of_many_nodes_those_that_matter_are_shown(tmp_path: Path) -> None:
+    nodes = [node(f"other-{each}", card(f"GPU-{each}-0", 8000)) for each in range(60)]
     with entered(ApiServer([*cluster(), *nodes]), tmp_path) as client:
         assert "1 of 2" in client.get("/cluster").text
         first, second = (re.findall("<h2>(other-.*)</h2>", client.get(f"/cluster?page={page}").text) for page in (1, 2))
         assert sorted(first + second) == sorted(each["metadata"]["name"] for each in nodes)
-        assert "of 62 nodes 20 are shown" in client.get("/pods/team-a/waiting").text
+        page = client.get("/pods/team-a/waiting").text
+        assert "<td>60</td><td>CardInsufficientMemory</td>" in page
+        assert page.index("<td>n1</td>") < page.index("<td>other-0</td>")
+        assert "changes were searched on the 7 nearest of 62 nodes" in page
+        assert "other-9" not in page
 
 
 @pytest.mark.parametrize("digits", ["9" * 5_000, "-1", "two", "٣"])

@@ -22,7 +22,7 @@ from hami_webhook.cluster.api import ClusterError
 from hami_webhook.cluster.loading import LoadError, load_objects
 from hami_webhook.doctor.checks import Diagnosis
 from hami_webhook.explain.read import UnknownPod
-from hami_webhook.explain.tables import MOST_CHANGES, sentence, tables_of
+from hami_webhook.explain.tables import NEAREST, changes_of, notes_of, tables_of
 from hami_webhook.kubectl.report import CardUse
 from hami_webhook.kubectl.ui.access import Access, ProxiedUsers, TokenHolders
 from hami_webhook.kubectl.ui.readings import Readings
@@ -33,8 +33,6 @@ from hami_webhook.simulate.simulation import Pods, Result
 _PATHS = {"/cluster": "Cluster", "/teams": "Teams", "/pods": "Pods", "/what-if": "What if", "/doctor": "Doctor"}
 """The pages that the navigation names."""
 _NODES_A_PAGE = 50
-_NODES_EXPLAINED = 20
-"""Nodes whose cards a pod's page shows, and on which it searches changes: all of 1,000 would take seconds."""
 _MOST_PODS = 1000
 _LONGEST_MANIFEST = 1024 * 1024
 _MOST_DIGITS = 9
@@ -139,15 +137,15 @@ class Pages:
     async def _pod(self, request: Request) -> Response:
         namespace, name = request.path_params["namespace"], request.path_params["name"]
         try:
-            explanation = self._readings.cluster.explain(namespace, name, most_nodes=_NODES_EXPLAINED)
+            explanation = self._readings.cluster.explain(namespace, name, NEAREST)
         except UnknownPod as error:
             return self._page("text.html", title=f"{namespace}/{name}", text=str(error), status=404)
         return self._page(
             "pod.html",
             explanation=explanation,
+            notes=notes_of(explanation),
             tables=[*tables_of(explanation)],
-            changes=[*map(sentence, explanation.changes[:MOST_CHANGES])],
-            more=len(explanation.changes[MOST_CHANGES:]),
+            changes=[*changes_of(explanation)],
         )
 
     async def _what_if(self, request: Request) -> Response:
