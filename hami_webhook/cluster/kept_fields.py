@@ -1,4 +1,5 @@
-"""What lists and watches keep of an object: the fields that `kube/wire.py` declares, so that memory stays small.
+"""What lists and watches keep of an object: the fields that `kube/wire.py` declares, so that memory stays small;
+commands that judge nodes keep those of `kube/scheduling_wire.py` too.
 
 A pod of 10 KB shrinks to less than 1 KB; environment values and images, which may be secrets, are never made into
 objects at all.
@@ -13,7 +14,7 @@ import msgspec
 import orjson
 
 from hami_webhook.cluster.api import JSON, Kind
-from hami_webhook.kube import wire
+from hami_webhook.kube import scheduling_wire, wire
 
 _APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
 _DECODERS: Mapping[Kind, msgspec.json.Decoder[Any]] = {
@@ -22,6 +23,11 @@ _DECODERS: Mapping[Kind, msgspec.json.Decoder[Any]] = {
     Kind.NAMESPACES: msgspec.json.Decoder(wire.NamespaceObject),
     Kind.DEVICES: msgspec.json.Decoder(wire.DeviceObject),
 }
+_OF_SCHEDULING: Mapping[Kind, msgspec.json.Decoder[Any]] = {
+    **_DECODERS,
+    Kind.PODS: msgspec.json.Decoder(scheduling_wire.Pod),
+    Kind.NODES: msgspec.json.Decoder(scheduling_wire.Node),
+}
 _ENCODER = msgspec.json.Encoder()
 
 
@@ -29,7 +35,16 @@ def decode_kept(kind: Kind, content: msgspec.Raw | bytes) -> JSON:
     """An object from its JSON text: the fields that are kept; all of them, for the reader to refuse, if one of
     those has the wrong type.
     """
-    decoder = _DECODERS.get(kind)
+    return _decode(kind, content, _DECODERS)
+
+
+def decode_for_scheduling(kind: Kind, content: msgspec.Raw | bytes) -> JSON:
+    """As `decode_kept`, with what kube-scheduler's filters read."""
+    return _decode(kind, content, _OF_SCHEDULING)
+
+
+def _decode(kind: Kind, content: msgspec.Raw | bytes, decoders: Mapping[Kind, msgspec.json.Decoder[Any]]) -> JSON:
+    decoder = decoders.get(kind)
     if decoder is None:
         return decode_whole(kind, content)
     try:

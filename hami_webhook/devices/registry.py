@@ -95,10 +95,11 @@ class Vendors(Mapping[str, Vendor]):
 
     `resource_names` are all that are managed, `own_names` those of the vendors, whose pods we place; of these
     kube-scheduler leaves all to us, `ignored_by_scheduler`, but those that a device plugin advertises as pods request
-    them. `governed` are the ones that policy can speak of. `owned_annotations` are what only our scheduler and device
-    plugins write on a pod, `foreign_annotations` what only the other schedulers and theirs do. `mixing` is the rule
-    about several GPU managers on a node. `touching_every_container` are the keys of those that admit containers which
-    name none of their resources too. `faults` are the unexpected exceptions of the vendors' rules.
+    them. `uncounted_names` are these and what the other schedulers judge themselves: nobody counts them against what
+    a node can give. `governed` are the ones that policy can speak of. `owned_annotations` are what only our scheduler
+    and device plugins write on a pod, `foreign_annotations` what only the other schedulers and theirs do. `mixing` is
+    the rule about several GPU managers on a node. `touching_every_container` are the keys of those that admit
+    containers which name none of their resources too. `faults` are the unexpected exceptions of the vendors' rules.
     """
 
     def __init__(
@@ -116,6 +117,7 @@ class Vendors(Mapping[str, Vendor]):
         self.own_names = frozenset(name for vendor in vendors for name in vendor.resource_names)
         self.ignored_by_scheduler = self.own_names.difference(*(vendor.kubelet_counted for vendor in vendors))
         self.resource_names = self.own_names.union(*(scheduler.resource_names for scheduler in foreign))
+        self.uncounted_names = self.ignored_by_scheduler | (self.resource_names - self.own_names)
         self.owned_annotations = frozenset((*PLACEMENT_KEYS, *(k for vendor in vendors for k in vendor.keys.owned)))
         self.foreign_annotations = frozenset(key for scheduler in foreign for key in scheduler.owned)
         self.byte_keys = frozenset(key for scheduler in foreign for key in scheduler.byte_keys)

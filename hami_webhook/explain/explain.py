@@ -36,6 +36,7 @@ from hami_webhook.explain.report import (
 )
 from hami_webhook.kube.disruption import PodDisruptionBudget
 from hami_webhook.kube.objects import Pod, ResourceQuota, format_time
+from hami_webhook.node_filters.gates import waiting_for
 from hami_webhook.node_filters.result import FilterResult, Refusal
 from hami_webhook.policy.evaluation import PolicyViolation
 from hami_webhook.quota.account import QuotaAccount
@@ -181,7 +182,8 @@ def _of_unplaced(pod: Pod, context: ExplainContext) -> Explanation:
         return of_foreign(foreign, pod, context.state, context.now, charge, quotas, context.filter_nodes())
     if pod_request is None and foreign is None:
         return Explanation(*named, f"{where} and asks for no card of an enabled vendor: HAMi has no say in it")
-    notes = [f"{sentence}, whatever its own annotations say" for sentence in bounded.changes]
+    notes = [waiting_for(context.gates)] if context.gates else []
+    notes += [f"{sentence}, whatever its own annotations say" for sentence in bounded.changes]
     if NODE in pod.annotations and not pod.node_name:
         notes.append(f"it was placed on {pod.annotations[NODE]}, but never bound, and that has lapsed")
     if pod.node_name:

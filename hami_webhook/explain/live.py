@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from hami_webhook.cluster.api import JSON, Cluster, Forbidden, Kind, NotFound
-from hami_webhook.cluster.kept_fields import decode_kept
+from hami_webhook.cluster.kept_fields import decode_for_scheduling
 from hami_webhook.cluster.loading import Bundle
 from hami_webhook.explain.pod_words import pod_words
 from hami_webhook.explain.read import KINDS, loaded
@@ -123,7 +123,9 @@ async def read_cluster(kubeconfig: str, namespace: str, name: str, now: float) -
     from hami_webhook.cluster.connect import connect
     from hami_webhook.cluster.kubernetes import KubernetesCluster
 
-    async with KubernetesCluster(await connect(kubeconfig), decode=decode_kept, silence=LONGEST_WAIT) as cluster:
+    async with KubernetesCluster(
+        await connect(kubeconfig), decode=decode_for_scheduling, silence=LONGEST_WAIT
+    ) as cluster:
         reading = await read_allowed(cluster, namespace)
         pods = reading.unseen.get(Kind.PODS)
         if name and pods is not None and not pods.elsewhere:

@@ -13,8 +13,7 @@ from hami_webhook.command_error import CommandError
 from hami_webhook.explain.explain import ExplainContext, explain, explain_denial
 from hami_webhook.explain.report import Explanation
 from hami_webhook.kube.objects import MalformedObject, Pod
-from hami_webhook.node_filters.filters import filter_nodes
-from hami_webhook.node_filters.result import FilterResult
+from hami_webhook.node_filters.gates import gate_names
 from hami_webhook.scheduling.boundary import BoundedPod
 from hami_webhook.scheduling.placer import SchedulingPolicies
 from hami_webhook.simulate.simulation import Simulation
@@ -91,8 +90,6 @@ class Explainer:
 
     def _context(self, namespace: str, raw: Mapping[str, Any]) -> ExplainContext:
         core = self.simulation.core
-        spec = raw.get("spec")
-        gates = spec.get("schedulingGates") if isinstance(spec, Mapping) else None
         return ExplainContext(
             core.state,
             core.vendors,
@@ -101,16 +98,13 @@ class Explainer:
             self._policies,
             self._scheduler_name,
             core.placement_ttl,
-            [str(gate.get("name")) for gate in gates if isinstance(gate, Mapping)] if isinstance(gates, list) else [],
+            gate_names(raw),
             [*core.caches.disruption_budgets.values()],
             self._bounded(namespace),
-            self._filter_nodes(raw),
+            lambda: self.simulation.snapshot.filter_nodes(raw),
             sees_nodes=Kind.NODES not in self._unseen,
             sees_all_pods=Kind.PODS not in self._unseen,
         )
-
-    def _filter_nodes(self, raw: Mapping[str, Any]) -> Callable[[], FilterResult]:
-        return lambda: filter_nodes(Pod.from_object(raw), self.simulation.core.state.nodes())
 
     def _bounded(self, name: str) -> Callable[[Pod], BoundedPod]:
         """How policy bounds the pods of a namespace; raises `ClusterError` where the Namespace can't be read."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from hami_webhook.cluster.api import Cluster, Kind
 from hami_webhook.cluster.connect import connect, namespace_of
-from hami_webhook.cluster.kept_fields import decode_kept
+from hami_webhook.cluster.kept_fields import decode_for_scheduling
 from hami_webhook.cluster.kubernetes import KubernetesCluster
 from hami_webhook.device_config import read_device_config
 from hami_webhook.doctor.checks import Diagnosis, diagnose
@@ -62,7 +62,7 @@ async def _connected(arguments: argparse.Namespace) -> AsyncIterator[tuple[Kuber
     kubeconfig = arguments.kubeconfig or os.environ.get("KUBECONFIG", "")
     namespace = arguments.namespace or namespace_of(kubeconfig, arguments.context)
     client = await connect(kubeconfig, arguments.context)
-    async with KubernetesCluster(client, decode=decode_kept, silence=LONGEST_WAIT) as api:
+    async with KubernetesCluster(client, decode=decode_for_scheduling, silence=LONGEST_WAIT) as api:
         yield api, namespace
 
 

@@ -29,7 +29,11 @@ class NotJudged:
 
 @dataclass(frozen=True)
 class FilterResult:
-    """The nodes that are refused, by name; each other node passes all filters that are judged."""
+    """The nodes that are refused, by name; each other node passes all filters that are judged.
+
+    `pod_refused`: the pod is refused before any node is looked at, and so are all nodes.
+    """
 
     refusals: Mapping[str, Refusal] = field(default_factory=dict)
     not_judged: Sequence[NotJudged] = ()
+    pod_refused: bool = False

@@ -7,7 +7,7 @@ import contextlib
 import re
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -28,6 +28,9 @@ from hami_webhook.devices.registry import Vendors
 from hami_webhook.integrations.volcano.annotation_keys import BIND_TIME
 from hami_webhook.kube.objects import Pod, ResourceQuota, parse_time
 from hami_webhook.kube.wire import MalformedObject, ReviewedPod, convert
+from hami_webhook.node_filters.gates import gate_names, waiting_for
+from hami_webhook.node_filters.result import NotJudged
+from hami_webhook.node_filters.snapshot import Snapshot
 from hami_webhook.policy.rules import PolicyRules
 from hami_webhook.quota.accelerator_quota import read_accelerator_quota
 from hami_webhook.quota.account import QuotaAccount
@@ -53,9 +56,6 @@ _SERVER_SET = (
     *("resourceVersion", "generation", "selfLink", "managedFields"),
 )
 """Metadata that the API server sets itself; in a new pod it is dropped, as is the status."""
-
-_OTHER_NODE = "node didn't match the pod's nodeSelector"
-_GATED = "the pod has scheduling gates"
 
 
 @dataclass(frozen=True)
@@ -121,13 +121,21 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Result:
-    """A run's pods in order, and every ResourceQuota with its managed keys after it."""
+    """A run's pods in order, and every ResourceQuota with its managed keys after it.
+
+    `not_judged` are the rules of kube-scheduler that may have refused nodes and weren't judged.
+    """
 
     pods: Sequence[Outcome]
     quotas: Sequence[Mapping[str, Any]]
+    not_judged: Sequence[NotJudged] = ()
 
     def as_json(self) -> dict[str, Any]:
-        return {"pods": [outcome.as_json() for outcome in self.pods], "quotas": [dict(quota) for quota in self.quotas]}
+        return {
+            "pods": [outcome.as_json() for outcome in self.pods],
+            "quotas": [dict(quota) for quota in self.quotas],
+            "not_judged": [asdict(rule) for rule in self.not_judged],
+        }
 
 
 def simulation_options(scheduler_name: str, policies: SchedulingPolicies) -> Options:
@@ -198,6 +206,8 @@ class Simulation:
             self.cluster, vendors, options, clock=lambda: now, policies=lambda: policies, watches=watches, sleep=_yield
         )
         self._priorities = PriorityClasses()
+        self._snapshot: Snapshot | None = None
+        self._not_judged: dict[NotJudged, None] = {}
         self._preemption = preemption
         self._outcomes: list[Outcome] = []
         self._indices: dict[tuple[str, str], int] = {}
@@ -215,6 +225,19 @@ class Simulation:
         for account in self._accounts():
             if not trust_used or account.hard.keys() - account.used.keys():
                 await self._recompute(account)
+
+    @property
+    def snapshot(self) -> Snapshot:
+        """The cluster as kube-scheduler's filters see it, made when it is asked for first."""
+        if self._snapshot is None:
+            self._snapshot = snapshot = Snapshot(self.core.vendors.uncounted_names)
+            for node in self.cluster.peek_all(Kind.NODES):
+                snapshot.put_node(node)
+            for pod in self.cluster.peek_all(Kind.PODS):
+                snapshot.put_pod(pod)
+            for namespace in self.core.caches.namespaces.values():
+                snapshot.put_namespace(namespace.name, namespace.labels)
+        return self._snapshot
 
     def warnings(self) -> list[str]:
         """One sentence for each object of the files that can't be read and is left out."""
@@ -255,7 +278,7 @@ class Simulation:
             }
             for account in self._accounts()
         ]
-        return Result(self._outcomes, quotas)
+        return Result(self._outcomes, quotas, [*self._not_judged])
 
     def quotas_of(self, namespace: str) -> list[ResourceQuota]:
         """The quotas that cover a namespace's pods."""
@@ -319,13 +342,13 @@ class Simulation:
                 return allowed
             if not vendors_requested_by(pod, self.core.vendors):
                 return allowed
-        if manifest["spec"].get("schedulingGates"):
-            gated = {node.name: _GATED for node in self.core.state.nodes()}
-            return replace(allowed, failed=gated, unplaced=True)
+        if gates := gate_names(manifest):
+            why = waiting_for(gates)
+            return replace(allowed, failed={node.name: why for node in self.core.state.nodes()}, unplaced=True)
         # kube-scheduler sends the extender only nodes that pass its own filters; other schedulers have the same filters
-        selector = (pod.node_selector or {}).items()
-        selected = {node.name: selector <= node.labels.items() for node in self.core.state.nodes()}
-        suitable = [name for name, is_selected in selected.items() if is_selected]
+        filtered = self.snapshot.filter_nodes(manifest)
+        self._not_judged |= dict.fromkeys(filtered.not_judged)
+        suitable = [node.name for node in self.core.state.nodes() if node.name not in filtered.refusals]
         charged = charge_of(pod, self.core.vendors, self.core.state, self._now).amounts
         shown, failed = await (
             self._place_by_us(pod, suitable) if other is None else self._predict(other, pod, suitable)
@@ -335,7 +358,7 @@ class Simulation:
             shown, still = await self._place_by_us(pod, [victims.node])
             failed |= still
             allowed = replace(allowed, victims=[victim.key for victim in victims.pods])
-        failed = failed | {name: _OTHER_NODE for name, is_selected in selected.items() if not is_selected}
+        failed = failed | {name: ", ".join(refusal.reasons) for name, refusal in filtered.refusals.items()}
         allowed = replace(allowed, failed=dict(sorted(failed.items())))
         if shown is None:
             return replace(allowed, unplaced=True)
@@ -344,6 +367,7 @@ class Simulation:
         started = {"status": {"startTime": start.isoformat()}}
         bound = await self.cluster.patch_status(Kind.PODS, pod.name, started, pod.namespace)
         self.core.caches.put(Kind.PODS, bound)
+        self.snapshot.put_pod(bound)
         debits = charge_of(Pod.from_object(bound), self.core.vendors, self.core.state, self._now).amounts
         self._since_recompute[pod.namespace] = self._since_recompute.get(pod.namespace, 0) + 1
         # a higher cost is charged with our own placement; another scheduler's cards are charged by a recompute only
@@ -378,6 +402,7 @@ class Simulation:
         for victim in victims.pods:
             core.caches.drop(Kind.PODS, await self.cluster.get(Kind.PODS, victim.name, victim.namespace))
             await self.cluster.delete(Kind.PODS, victim.name, victim.namespace)
+            self.snapshot.drop_pod((victim.namespace, victim.name))
             index = self._indices.pop((victim.namespace, victim.name), None)
             if index is not None:
                 self._outcomes[index] = replace(self._outcomes[index], preempted_by=pod.key)

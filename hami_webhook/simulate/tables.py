@@ -42,13 +42,17 @@ def tables_of(result: Result) -> Iterator[ShownTable]:
 
 
 def summary(result: Result) -> str:
-    """How many pods were placed, denied and left without a node, and how many were evicted, if any."""
+    """How many pods were placed, denied and left without a node, and how many were evicted, if any.
+
+    Then the rules that weren't judged.
+    """
     denied = sum(not outcome.allowed for outcome in result.pods)
     unplaced = sum(outcome.unplaced for outcome in result.pods)
     evicted = sum(bool(outcome.preempted_by) for outcome in result.pods)
     placed = sum(outcome.placement is not None for outcome in result.pods) - evicted
     text = f"{len(result.pods)} pods: {placed} placed, {denied} denied, {unplaced} without a node"
-    return f"{text}, {evicted} evicted" if evicted else text
+    not_judged = "".join(f"; {rule.filter} isn't judged: {rule.why}" for rule in result.not_judged)
+    return f"{text}, {evicted} evicted{not_judged}" if evicted else f"{text}{not_judged}"
 
 
 def verdict(outcome: Outcome) -> str:

@@ -27,7 +27,7 @@ def test_the_result_of_a_placed_pod_has_every_key_as_documented(simulate: Simula
     )  # fmt: skip
     assert run.status == 0
     assert run.err == ""
-    assert list(run.result) == ["pods", "quotas"]
+    assert list(run.result) == ["pods", "quotas", "not_judged"]
     (train,) = run.pods
     assert list(train) == KEYS
     admitted = train.pop("pod")
@@ -344,13 +344,13 @@ def test_only_nodes_that_match_the_node_selector_are_candidates(simulate: Simula
     nodes = [node("n1", card("a")), node("n2", card("b"), labels={"zone": "x"}), node("n3", labels={"zone": "x"})]
     (found,) = simulate(nodes, pod("p", gpu=1, mem=1, nodeSelector={"zone": "x"})).pods
     assert found["placement"]["node"] == "n2"
-    assert found["failed"] == {"n1": "node didn't match the pod's nodeSelector", "n3": "node unregistered"}
+    assert found["failed"] == {"n1": "node(s) didn't match Pod's node affinity/selector", "n3": "node unregistered"}
 
 
 def test_a_gated_pod_is_charged_and_waits(simulate: Simulate) -> None:
     wants = pod("p", gpu=1, mem=100, schedulingGates=[{"name": "wait"}])
     run = simulate([*ONE_NODE, quota(mem="1000")], wants)
-    assert (run.pods[0]["placement"], run.pods[0]["failed"]) == (None, {"n1": "the pod has scheduling gates"})
+    assert (run.pods[0]["placement"], run.pods[0]["failed"]) == (None, {"n1": "waiting for scheduling gates: [wait]"})
     assert run.used == {MEM: 100}
 
 
@@ -473,7 +473,7 @@ def test_a_quota_many_placements_deep_stays_right(simulate: Simulate) -> None:
 
 def test_what_a_placement_costs_less_than_its_charge_is_there_for_the_next_pod(simulate: Simulate) -> None:
     """A whole Moore Threads card is charged as 96 units until it is placed, here on one of 64."""
-    capacity = {"mthreads.com/sgpu-core": "32", "mthreads.com/sgpu-memory": "128"}
+    capacity = {"mthreads.com/sgpu-core": "48", "mthreads.com/sgpu-memory": "192"}
     small = {"kind": "Node", "apiVersion": "v1", "metadata": {"name": "mt"}, "status": {"capacity": capacity}}
     with_limits = container(limits={"mthreads.com/vgpu": "1"})
     units = "limits.mthreads.com/sgpu-memory"

@@ -90,7 +90,7 @@ def test_why_no_node_takes_a_pod(simulate: Simulate) -> None:
     assert (found["allowed"], found["placement"], found["debits"]) == (True, None, {})
     assert found["failed"] == {
         "n1": "1/1 CardInsufficientMemory",
-        "n2": "node didn't match the pod's nodeSelector",
+        "n2": "node(s) didn't match Pod's node affinity/selector",
         "n3": "node unregistered",
     }
     assert simulate(cluster, vgpus("p", 1, 16385), flags=["--strict"]).status == 1
@@ -109,7 +109,7 @@ def test_only_pods_of_volcanos_schedulers_are_placed(simulate: Simulate, schedul
 
 def test_a_gated_pod_waits(simulate: Simulate) -> None:
     found = simulate([volcano_node("n1", t4("GPU-a"))], vgpus("p", 1, 3000, schedulingGates=[{"name": "x"}])).pod("p")
-    assert (found["placement"], found["failed"]) == (None, {"n1": "the pod has scheduling gates"})
+    assert (found["placement"], found["failed"]) == (None, {"n1": "waiting for scheduling gates: [x]"})
 
 
 def test_10_3_the_pages_quota(simulate: Simulate) -> None:

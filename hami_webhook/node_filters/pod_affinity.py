@@ -1,0 +1,111 @@
+"""InterPodAffinity: required affinity and anti-affinity of the pod to pods that are there, and of those to the pod."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from hami_webhook.node_filters.framework import Cluster, Filter, check_work
+from hami_webhook.node_filters.node_info import NodeInfo
+from hami_webhook.node_filters.pod_info import PodInfo
+from hami_webhook.node_filters.result import Refusal
+from hami_webhook.node_filters.selectors import size
+
+NAME = "InterPodAffinity"
+_AFFINITY = ("node(s) didn't match pod affinity rules",)
+_ANTI_AFFINITY = ("node(s) didn't match pod anti-affinity rules",)
+_EXISTING = ("node(s) didn't satisfy existing pods anti-affinity rules",)
+
+_Domains = dict[tuple[str, str], str]
+"""The domains, by topology key and value, in which pods match, with one of them."""
+
+
+class InterPodAffinity(Filter):
+    """Where pods are that the pod must be near to or not near to, or that must not be near to it."""
+
+    def __init__(self, pod: PodInfo, cluster: Cluster) -> None:
+        self._pod = pod
+        self._cluster = cluster
+        self._near: _Domains = {}
+        self._away: _Domains = {}
+        self._kept_off: _Domains = {}
+
+    @classmethod
+    def of(cls, pod: PodInfo, cluster: Cluster) -> InterPodAffinity | None:
+        """The rule for a pod; None if neither it nor a pod that is there has a term about the other."""
+        written = sum(size(each.label_selector) for each in (*pod.affinity, *pod.anti_affinity))
+        nodes = cluster.nodes.values()
+        work = written * sum(len(node.pods) for node in nodes) if written else 0
+        work += sum(
+            size(each.label_selector)
+            for node in nodes
+            for other in node.anti_affine.values()
+            for each in other.anti_affinity
+        )
+        check_work(NAME, work, "the affinity of pods to each other")
+        rule = cls(pod, cluster)
+        for node in nodes:
+            rule._count(node, node.pods.values() if written else node.anti_affine.values())
+        return rule if written or rule._kept_off else None
+
+    def with_pods(self, node: NodeInfo, pods: Iterable[PodInfo]) -> InterPodAffinity:
+        other = InterPodAffinity(self._pod, self._cluster)
+        for name in ("_near", "_away", "_kept_off"):
+            setattr(other, name, dict(getattr(self, name)))
+        other._count(node, pods)
+        return other
+
+    def _count(self, node: NodeInfo, pods: Iterable[PodInfo]) -> None:
+        """Take the pods of a node into account."""
+        pod, labels_of = self._pod, self._cluster.namespace_labels
+        for other in pods:
+            if pod.affinity and self._is_near(other):
+                for term in pod.affinity_terms:
+                    _note(self._near, node, term.key, other)
+            for term in pod.anti_affinity_terms:
+                if term.matches(other.namespace, other.labels, labels_of):
+                    _note(self._away, node, term.key, other)
+            for term in other.anti_affinity_terms:
+                if term.matches(pod.namespace, pod.labels, labels_of):
+                    _note(self._kept_off, node, term.key, other)
+
+    def _is_near(self, other: PodInfo) -> bool:
+        """Whether all terms of the pod's affinity are about another pod, or itself."""
+        labels_of = self._cluster.namespace_labels
+        return all(term.matches(other.namespace, other.labels, labels_of) for term in self._pod.affinity_terms)
+
+    def refusal(self, node: NodeInfo) -> Refusal | None:
+        lacking = self._lacking(node)
+        if lacking:
+            return Refusal(NAME, _AFFINITY, lacking)
+        for term in self._pod.anti_affinity_terms:
+            holder = self._away.get((term.key, node.labels.get(term.key, "")))
+            if holder is not None and term.key in node.labels:
+                return Refusal(
+                    NAME, _ANTI_AFFINITY, f"{holder}, which it must not be near to, is {_at(node, term.key)}"
+                )
+        for domain in node.labels.items() if self._kept_off else ():
+            if domain in self._kept_off:
+                text = f"{self._kept_off[domain]} is {_at(node, domain[0])} and has an anti-affinity to the pod"
+                return Refusal(NAME, _EXISTING, text)
+        return None
+
+    def _lacking(self, node: NodeInfo) -> str:
+        """What the pod's affinity lacks on a node; empty if nothing."""
+        terms = self._pod.affinity_terms
+        for term in terms:
+            if term.key not in node.labels:
+                return f"it has no label {term.key}, by which the pod's affinity goes"
+        far = [term.key for term in terms if (term.key, node.labels[term.key]) not in self._near]
+        # the first of pods that are to be near each other may go anywhere
+        if not far or (not self._near and self._is_near(self._pod)):
+            return ""
+        return f"no pod that it must be near to is {_at(node, far[0])}"
+
+
+def _note(domains: _Domains, node: NodeInfo, key: str, pod: PodInfo) -> None:
+    if key in node.labels:
+        domains.setdefault((key, node.labels[key]), pod.key)
+
+
+def _at(node: NodeInfo, key: str) -> str:
+    return f"in {key}={node.labels[key]}"

@@ -1,0 +1,148 @@
+"""What a pod requests of its node, as NodeResourcesFit counts it: with init containers, sidecars, overhead and
+pod-level resources, and for a pod on a node what its containers were given already.
+
+Amounts are whole: cpu in thousandths, everything else in its unit (bytes, pieces), rounded up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from functools import lru_cache
+from typing import Any
+
+from hami_webhook.kube import scheduling_wire as scheduling
+from hami_webhook.kube import wire
+from hami_webhook.kube.quantity import Quantity, QuantityError
+
+CPU, MEMORY, STORAGE, PODS = "cpu", "memory", "ephemeral-storage", "pods"
+Milli = dict[str, int]
+
+_NO_STATUS, _NO_RESOURCES = scheduling.PodStatus(), wire.Resources()
+
+
+def pod_requests(pod: scheduling.Pod, *, placed: bool) -> dict[str, int]:
+    """The requests of a pod, by resource. Raises `MalformedObject`.
+
+    `placed`: it is on a node, where containers that are being resized count with the larger amount.
+    """
+    spec = pod.spec or scheduling.PodSpec()
+    status = pod.status if placed and pod.status is not None else _NO_STATUS
+    infeasible = any(
+        each.type == "PodResizePending" and each.reason == "Infeasible" for each in status.conditions or ()
+    )
+    given = {each.name: each for each in (*(status.container_statuses or ()), *(status.init_container_statuses or ()))}
+
+    def of_container(container: scheduling.Container) -> Milli:
+        requests = _defaulted(container.resources)
+        found = given.get(container.name)
+        if found is None or found.resources is None:
+            return requests
+        return _in_effect(requests, found.resources.requests, found.allocated_resources, infeasible)
+
+    total: Milli = {}
+    for container in spec.containers or ():
+        _add(total, of_container(container))
+    if spec.init_containers:
+        _with_init_containers(total, spec.init_containers, of_container)
+    _with_pod_level(total, spec, status, infeasible)
+    _add(total, _milli(spec.overhead))
+    return whole(total)
+
+
+def _with_init_containers(total: Milli, containers: Iterable[scheduling.Container], of_container: Any) -> None:
+    """Sidecars run beside all that comes later; each other init container must fit beside the sidecars so far."""
+    sidecars: Milli = {}
+    peak: Milli = {}
+    for container in containers:
+        if container.restart_policy == "Always":
+            requests = of_container(container)
+            _add(total, requests)
+            _add(sidecars, requests)
+            _raise(peak, sidecars)
+        else:
+            requests = _defaulted(container.resources)
+            _add(requests, sidecars)
+            _raise(peak, requests)
+    _raise(total, peak)
+
+
+def _with_pod_level(total: Milli, spec: scheduling.PodSpec, status: scheduling.PodStatus, infeasible: bool) -> None:
+    """Requests of the pod as a whole replace the sum of its containers'."""
+    written = _milli((spec.resources or _NO_RESOURCES).requests)
+    pod_level = {name: amount for name, amount in written.items() if _is_pod_level(name)}
+    if pod_level and status.resources is not None:
+        in_effect = _in_effect(written, status.resources.requests, status.allocated_resources, infeasible)
+        pod_level = {name: in_effect.get(name, 0) for name in pod_level}
+    total.update(pod_level)
+    limits = _milli((spec.resources or _NO_RESOURCES).limits)
+    for name in filter(_is_pod_level, limits.keys() - total.keys()):
+        total[name] = limits[name]
+
+
+def _defaulted(resources: wire.Resources | None) -> Milli:
+    """The requests of a container; the API server sets those that aren't written to the limits."""
+    if resources is None:
+        return {}
+    return _milli(resources.limits) | _milli(resources.requests)
+
+
+def _in_effect(requests: Milli, actual: wire.Amounts | None, allocated: wire.Amounts | None, infeasible: bool) -> Milli:
+    """What counts while a container, or the pod, is resized."""
+    found = {} if infeasible else dict(requests)
+    _raise(found, _milli(actual))
+    _raise(found, _milli(allocated))
+    return found
+
+
+def _is_pod_level(name: str) -> bool:
+    return name in (CPU, MEMORY) or name.startswith("hugepages-")
+
+
+def whole(milli: Mapping[str, int]) -> dict[str, int]:
+    """Amounts in thousandths as NodeResourcesFit counts them, without the resources that it doesn't count."""
+    return {name: amount if name == CPU else -(-amount // 1000) for name, amount in milli.items() if is_counted(name)}
+
+
+def is_counted(name: str) -> bool:
+    """Whether NodeResourcesFit counts a resource."""
+    return name in (CPU, MEMORY, STORAGE, PODS) or "/" in name or name.startswith(("hugepages-", "attachable-volumes-"))
+
+
+def amounts(written: wire.Amounts | None) -> dict[str, int]:
+    """What a node can give, by resource. Raises `MalformedObject`."""
+    return whole(_milli(written))
+
+
+def _milli(written: wire.Amounts | None) -> Milli:
+    return {name: _thousandths(amount) for name, amount in written.items()} if written else {}
+
+
+def _thousandths(amount: Any) -> int:
+    """An amount in thousandths, rounded up as the API server does. Raises `MalformedObject`."""
+    try:
+        return _of_text(amount) if isinstance(amount, str) and len(amount) < 20 else _parse(amount)
+    except QuantityError as error:
+        raise wire.MalformedObject(str(error)) from error
+
+
+def _parse(amount: Any) -> int:
+    value = Quantity.parse(amount).value * 1000
+    return -(-value.numerator // value.denominator)
+
+
+@lru_cache(maxsize=4096)
+def _of_text(text: str) -> int:
+    """As `_parse`: the same few amounts come again and again."""
+    return _parse(text)
+
+
+def _add(total: Milli, more: Mapping[str, int]) -> None:
+    for name, amount in more.items():
+        total[name] = total.get(name, 0) + amount
+
+
+def _raise(total: Milli, to: Mapping[str, int]) -> None:
+    """Raise what is lower."""
+    for name, amount in to.items():
+        if amount > total.get(name, -1):
+            total[name] = amount
