@@ -39,8 +39,24 @@ def of_vllm(values: JSON) -> Iterator[JSON]:
         yield deployment(model["name"], model["replicaCount"], resources, model.get("podAnnotations"))
 
 
+CHART = {
+    "requests": {"cpu": "1", "memory": "4Gi", "nvidia.com/gpu": "1"},
+    "limits": {"nvidia.com/gpu": "1", "nvidia.com/gpumem-percentage": "50"},
+}
+"""What a chart may ask for if the values say nothing."""
+
+
+def merged(own: JSON, given: JSON) -> JSON:
+    """A chart's own values with those that are given, as helm merges them: null takes a key away."""
+    found = own | {
+        key: merged(own.get(key) or {}, each) if isinstance(each, dict) else each for key, each in given.items()
+    }
+    return {key: each for key, each in found.items() if each is not None}
+
+
 def of_xinference(values: JSON) -> Iterator[JSON]:
-    """As the chart's Deployment of workers does."""
+    """As the chart's Deployments do."""
+    yield deployment("supervisor", 1, merged(CHART, values["xinferenceSupervisor"]["supervisor"]["resources"]))
     resources = values["xinferenceWorker"]["worker"]["resources"]
     yield deployment("worker", values["config"]["worker_num"], resources)
 
@@ -80,9 +96,10 @@ def test_vllm_gets_shares_and_four_linked_gpus(simulate: Simulate, tmp_path: Pat
     assert large["debits"] == {GPU: 4, MEM: 4 * 81920, CORES: 400}
 
 
-def test_three_workers_of_xinference_share_gpus(simulate: Simulate, tmp_path: Path) -> None:
+def test_three_workers_of_xinference_share_gpus_and_the_supervisor_has_none(simulate: Simulate, tmp_path: Path) -> None:
     values = yaml.safe_load((SERVING / "xinference-values.yaml").read_text())
-    workers = simulated(simulate, tmp_path, of_xinference(values))
+    supervisor, *workers = simulated(simulate, tmp_path, of_xinference(values))
+    assert supervisor["debits"] in (None, {})
     assert len(workers) == 3
     for worker in workers:
         assert worker["debits"] in ({GPU: 1, MEM: 10240, CORES: 20}, {GPU: 1, MEM: 20480, CORES: 20})
