@@ -242,14 +242,13 @@ def charge_of(
     another scheduler's allocation once for each version of the nodes), and what a pod without a placement declares.
     With `cards` it is what these cost.
     """
-    known = _settled.get(pod) if cards is None else None
-    if known is not None and known[0] is vendors:
-        return known[1]
-    of_nodes = _of_nodes.get(pod) if cards is None else None
-    if of_nodes is not None and of_nodes[0] is vendors:
-        _, origin, version, charge = of_nodes
-        if version == capacity.version and origin() is capacity.origin:
-            return charge
+    if cards is None:
+        known = _settled.get(pod)
+        if known is not None and known[0] is vendors:
+            return known[1]
+        of_nodes = _charge_of_nodes(pod, vendors, capacity)
+        if of_nodes is not None:
+            return of_nodes
     builder = _ChargeBuilder(cards)
     counts = placement_counts(pod, now, placement_ttl)
     named = named_in(pod, vendors)
@@ -261,13 +260,8 @@ def charge_of(
         if debit is not None:
             builder.add(vendor, debit)
             builder.placed = True
-            continue
-        if key not in named:
-            continue
-        try:
-            _add_waiting(builder, vendor, pod, vendor.requests_of(pod), capacity)
-        except BadRequest as error:
-            builder.problems.append(str(error))
+        elif key in named:
+            _add_declared(builder, vendor, pod, capacity)
     foreign = [scheduler for scheduler in vendors.foreign if scheduler.concerns(pod)]
     for scheduler in foreign:
         _add_foreign(builder, scheduler, pod, capacity, now)
@@ -275,12 +269,22 @@ def charge_of(
     # what another scheduler wrote is read with the node's cards, which may be known later; a placement that isn't bound
     # expires
     cacheable = charge.placed and not builder.by_fit if pod.node_name else NODE not in pod.annotations
-    if cards is None and cacheable and charge.derivable and not charge.problems:
-        if not foreign:
-            _settled.keep(pod, (vendors, charge))
-        elif pod.node_name:
-            _of_nodes.keep(pod, (vendors, weakref.ref(capacity.origin), capacity.version, charge))
+    cacheable = cacheable and cards is None and charge.derivable and not charge.problems
+    if cacheable and not foreign:
+        _settled.keep(pod, (vendors, charge))
+    elif cacheable and pod.node_name:
+        _of_nodes.keep(pod, (vendors, weakref.ref(capacity.origin), capacity.version, charge))
     return charge
+
+
+def _charge_of_nodes(pod: Pod, vendors: Vendors, capacity: CapacityLister) -> Charge | None:
+    """What was found for the pod with the nodes as they still are."""
+    found = _of_nodes.get(pod)
+    if found is None:
+        return None
+    of_vendors, origin, version, charge = found
+    same = of_vendors is vendors and version == capacity.version and origin() is capacity.origin
+    return charge if same else None
 
 
 def is_settled(pod: Pod, vendors: Vendors, charge: Charge) -> bool:
@@ -346,6 +350,14 @@ def _declared(scheduler: ForeignScheduler, pod: Pod, capacity: CapacityLister) -
         return scheduler.waiting(pod, capacity)
     except BadRequest as error:
         return ForeignCharge({}, problems=(str(error),))
+
+
+def _add_declared(builder: _ChargeBuilder, vendor: Vendor, pod: Pod, capacity: CapacityLister) -> None:
+    """Add what a pod declares of a vendor; what can't be meant is a problem."""
+    try:
+        _add_waiting(builder, vendor, pod, vendor.requests_of(pod), capacity)
+    except BadRequest as error:
+        builder.problems.append(str(error))
 
 
 def _add_waiting(
