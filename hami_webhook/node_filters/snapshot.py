@@ -116,7 +116,9 @@ class Snapshot:
         nominated = [
             other
             for key, other in self._nominated.get(node.name, {}).items()
-            if other.priority >= pod.priority and key != (pod.namespace, pod.name)
+            if other.priority >= pod.priority
+            and key != (pod.namespace, pod.name)
+            and other.spec.scheduler_name == pod.spec.scheduler_name
         ]
         if nominated:
             changed = [rule.with_pods(node, nominated) for rule in rules.filters]
