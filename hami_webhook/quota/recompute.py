@@ -410,7 +410,7 @@ class Recomputer:
                 raise NotFound(f'resourcequotas "{name}" not found')
             now = self._clock()
             wiped = {**self._deleted.entries(account), **lost(account)}
-            departed = gone or self._pods.known.gone
+            departed = self._pods.known.gone if gone is None else gone
             result = recompute(
                 account, snapshot.pods, self._vendors, self._capacity, now, self._bounds, wiped, departed
             )

@@ -20,7 +20,7 @@ from hami_webhook.quota import store
 from hami_webhook.quota.account import ChargeRequest, Refusal
 from hami_webhook.quota.admission_charger import AdmissionCharger, Charged
 from hami_webhook.quota.pricing import NoCapacity, waiting_charge
-from hami_webhook.quota.recompute import PodReader, Recomputer
+from hami_webhook.quota.recompute import NoPods, PodReader, Recomputer
 from hami_webhook.quota.sources import ResourceQuotas
 from hami_webhook.quota.store import QuotaStore
 
@@ -441,3 +441,21 @@ async def test_turns_are_taken_in_the_order_in_which_they_were_asked_for(one: De
     assert not charging.done()
     await second.__aexit__(None, None, None)
     assert isinstance(await charging, Charged)
+
+
+@pytest.mark.parametrize(("gone", "kept"), [(None, set()), ((), {"u"})], ids=["by the caches", "none"])
+def test_whose_pods_are_gone_says_who_asks_for_a_recompute_before_the_caches(
+    gone: tuple[str, ...] | None, kept: set[str]
+) -> None:
+    class Gone(NoPods):
+        gone = ("u",)
+
+    @desk({"a": 10})
+    async def reported(one: Desk) -> None:
+        await one.charger.charge(ask())
+        pods = PodReader(one.cluster, Gone())
+        recomputer = Recomputer(one.store, pods, vendors(), NoCapacity(), clock=lambda: one.now)
+        await recomputer.run(TEAM, "a", gone=gone)
+        assert one.state()[1] == kept
+
+    reported()
