@@ -7,6 +7,7 @@ never silent.
 import typing
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from importlib import resources
 
 from pydantic import BaseModel, ValidationError
@@ -32,6 +33,7 @@ class LoadedDeviceConfig:
     warnings: tuple[str, ...]
 
 
+@lru_cache(maxsize=4)
 def load(text: str, source: str, model: type[DeviceConfig]) -> LoadedDeviceConfig:
     """The configuration in `text` with the sections that `model` has; `source` is what messages call it.
 

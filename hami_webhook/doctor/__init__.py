@@ -1,4 +1,4 @@
 """Whether an installation works, link by link: from the webhook configuration to a bound pod."""
 
 NAMESPACE = "hami-system"
-"""Where HAMi is installed, unless somebody says otherwise."""
+"""Where our manifests install the program."""

@@ -6,6 +6,7 @@ import argparse
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC
+from functools import cache
 from pathlib import PurePosixPath
 from typing import Any, NoReturn
 
@@ -20,7 +21,6 @@ from hami_webhook.policy.file import PolicyFile
 from hami_webhook.policy.rules import PolicyRules
 from hami_webhook.simulate.simulation import Simulation
 
-"""Where our manifests install the program."""
 _MANIFESTS_ARGS = ("--scheduler-name=hami-scheduler", "--enable-ascend", "--enable-iluvatar")
 """What of the settings in our manifests matters to a reader, where the Deployments can't be read."""
 
@@ -148,9 +148,14 @@ def _arguments(container: Mapping[str, Any]) -> list[str] | None:
 
 
 def _settings(arguments: Sequence[str], environment: Mapping[str, str]) -> Settings:
+    return resolve(_parser().parse_args(arguments), environment)
+
+
+@cache
+def _parser() -> argparse.ArgumentParser:
     parser = _Refusing(add_help=False)
     add_flags(parser)
-    return resolve(parser.parse_args(arguments), environment)
+    return parser
 
 
 async def read_effective(
