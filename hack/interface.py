@@ -14,6 +14,7 @@ import typing
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from functools import cache
 from pathlib import Path
 from types import NoneType
 from typing import Any
@@ -54,6 +55,7 @@ class Item:
     detail: str = ""
 
 
+@cache
 def items() -> list[Item]:
     """All items, sorted. Raises `ValueError` for a key of annotations that the table of levels doesn't know."""
     found = {

@@ -9,6 +9,7 @@ import random
 import sys
 from collections.abc import Callable
 from dataclasses import replace
+from functools import cache
 from itertools import combinations
 from pathlib import Path
 from pkgutil import iter_modules
@@ -92,6 +93,7 @@ def random_scores(uuids: list[str], chance: random.Random) -> dict[str, dict[str
     return scores
 
 
+@cache
 def requests_of(family: str) -> tuple[list[Node], list[Pod]]:
     documents = [each for each in yaml.safe_load_all((EXAMPLES / f"{family}.yaml").read_text()) if each]
     nodes = [Node.from_object(each) for each in documents if each["kind"] == "Node"]
@@ -158,7 +160,8 @@ def test_a_topology_aware_pod_gets_its_cards(facts: NvidiaNode, count: int, limi
     request = read_pod_request(asked, vendors(), "spread")
     assert request is not None
     budget = room(asked, memory=1000 * count) if limited else None
-    found = within_lines(lambda: fit_pod(node_of(facts), request, vendors(), budget))
+    node = node_of(facts)
+    found = within_lines(lambda: fit_pod(node, request, vendors(), budget))
     assert isinstance(found, NodeFit)
     assert len({device.uuid for device in found.rows[0]["NVIDIA"].devices}) == count
 
@@ -169,7 +172,8 @@ def test_required_links_are_found_beyond_the_bound_and_never_only_said(count: in
     request = read_pod_request(asked, vendors(), "spread")
     assert request is not None
     for facts in (ONE_GROUP, NEARLY_LINKED):
-        found = within_lines(lambda: fit_pod(node_of(facts), request, vendors(), None))  # noqa: B023  called at once
+        node = node_of(facts)
+        found = within_lines(lambda: fit_pod(node, request, vendors(), None))  # noqa: B023  called at once
         assert isinstance(found, NodeFit)
         uuids = [device.uuid for device in found.rows[0]["NVIDIA"].devices]
         assert all(facts.scores[x][y] >= 100 for x, y in combinations(uuids, 2))

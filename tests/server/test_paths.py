@@ -19,7 +19,12 @@ PAGE = (Path(__file__).parents[2] / "docs" / "stability.md").read_text()
 TABLE = re.findall(r"^\| (.*) \|$", PAGE.partition("## HTTP paths\n")[2].partition("\n## ")[0], re.MULTILINE)[1:]
 ROWS = [[re.findall(r"`([^`]+)`", cell) for cell in row.split(" | ")] for row in TABLE]
 """The role (none: every process), the flags of the listeners, and the paths."""
-KNOWN = {item.name.split()[-1] for item in items() if item.group == "path" and not item.name.startswith("kubectl")}
+
+
+@pytest.fixture(scope="module")
+def known() -> set[str]:
+    """The paths of the interface."""
+    return {item.name.split()[-1] for item in items() if item.group == "path" and not item.name.startswith("kubectl")}
 
 
 def documented(role: str, flag: str) -> set[str]:
@@ -28,12 +33,12 @@ def documented(role: str, flag: str) -> set[str]:
     return {path for _, flags, paths in of_process if flag in flags for path in paths}
 
 
-def test_every_path_is_in_the_table() -> None:
-    assert {path for _, _, paths in ROWS for path in paths} == KNOWN
+def test_every_path_is_in_the_table(known: set[str]) -> None:
+    assert {path for _, _, paths in ROWS for path in paths} == known
 
 
 @pytest.mark.parametrize("role", ["webhook", "controller", "extender"])
-async def test_a_process_answers_the_paths_of_its_role_and_no_others(role: str) -> None:
+async def test_a_process_answers_the_paths_of_its_role_and_no_others(role: str, known: set[str]) -> None:
     async with running(await quota_cluster(FULL), VENDORS, settings_of(f"--roles={role}")) as process:
         listeners = {
             "--http_bind": process.main,
@@ -42,6 +47,6 @@ async def test_a_process_answers_the_paths_of_its_role_and_no_others(role: str) 
         }
         for flag, listener in listeners.items():
             async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{listener.port}", timeout=10) as client:
-                answered = {path for path in KNOWN if (await client.post(path)).status_code != 404}
+                answered = {path for path in known if (await client.post(path)).status_code != 404}
             assert answered == documented(role, flag), flag
     assert (process.extender is not None) == (role == "extender")

@@ -83,10 +83,10 @@ async def test_a_pod_that_names_another_card_again_and_again(grace: int, seconds
 
 @pytest.mark.parametrize(("grace", "seconds", "most"), [(30, 60, 2), (0, 60, 3), (0, 3600, 12), (3600, 3600, 1)])
 async def test_pods_that_are_made_and_deleted_again_and_again(grace: int, seconds: int, most: int) -> None:
-    """Each has its own name, and names a card of its own."""
-    async with attacked(grace=grace) as env:
+    """Each has its own name, and names a card of its own. There are more cards than victims allowed."""
+    async with attacked(grace=grace, cards=16) as env:
         for step in range(seconds // 2):
-            await add(env.each.cluster, named(f"high{step}", step))
+            await add(env.each.cluster, named(f"high{step}", step % 16))
             await env.each.filter(f"high{step}")
             await env.each.end(f"high{step}")
             await env.pass_time(2)
