@@ -8,7 +8,7 @@ DOCS := .venv/.docs-installed
 .DEFAULT_GOAL := help
 # the tests start Python two hundred times: compiled modules are kept, whatever the environment says
 unexport PYTHONDONTWRITEBYTECODE
-.PHONY: help demo test coverage run lint format certs bench clean setup controlplane helm e2e attack image release deploy undeploy deploy-dev docs
+.PHONY: help demo test coverage run lint format certs bench clean setup controlplane helm e2e attack image release deploy undeploy deploy-dev docs mutation
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -93,7 +93,10 @@ certs: $(RUNTIME) ## a CA and a serving certificate in certs/
 bench: $(DEV) ## benchmarks, as ratios against a baseline of the same run
 	@$(BIN)/python -m hack.bench $(BENCH_ARGS)
 
+mutation: $(DEV) ## small faults in quota, fit and admission, and which of them no test notices (SEED=1 SAMPLE=300)
+	@$(BIN)/python -m hack.mutation --seed $(or $(SEED),1) --sample $(or $(SAMPLE),300)
+
 clean: ## remove .venv, caches and generated certificates
-	rm -rf .venv .demo .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage .coverage.* htmlcov dist
+	rm -rf .venv .demo .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage .coverage.* .mutation htmlcov dist
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 	find certs -type f ! -name README.md -delete

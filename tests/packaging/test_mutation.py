@@ -1,0 +1,53 @@
+"""`make mutation`: which faults it puts into a module, and that a sample is the same each time."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+from hack.mutation.mutants import mutants_of, sampled
+
+FAULTS = [
+    ("def f(a):\n    return a < 3\n", ["return None", "return a <= 3", "return a < 4"]),
+    ("def f(a):\n    return not a\n", ["return None", "return not not a"]),
+    ("def f(a, b):\n    if a and b:\n        g()\n", ["if not (a and b):", "if a or b:", "pass"]),
+    ("def f(a):\n    return [b for b in a if b]\n", ["return None", "return [b for b in a]"]),
+    ("def f(a):\n    raise E(min(a))\n", ["pass", "raise E(max(a))"]),
+    ("def f(a):\n    for b in a:\n        continue\n", ["break"]),
+    ('A = 1\n\ndef f(a: int = 1) -> "T":\n    """A docstring."""\n    return False\n', ["return True"]),
+    (
+        "def f(a):\n    b = 'x' if a else -1\n",
+        ["b = 'xXX' if", "b = 'x' if not a", "b = 'x' if a else +1", "b = 'x' if a else -2"],
+    ),
+]
+
+
+@pytest.mark.parametrize(("source", "expected"), FAULTS, ids=[source for source, _ in FAULTS])
+def test_each_fault_is_one_change_of_the_module(tmp_path: Path, source: str, expected: list[str]) -> None:
+    file = tmp_path / "module.py"
+    file.write_text(source)
+    before = ast.unparse(ast.parse(source)).splitlines()
+    changed = []
+    for number in range(len(mutants_of(file, tmp_path))):
+        mutant = mutants_of(file, tmp_path)[number]  # a tree of its own
+        mutant.apply()
+        compile(mutant.tree, "module.py", "exec")
+        changed += [after for after in ast.unparse(mutant.tree).splitlines() if after not in before]
+    assert len(changed) == len(expected)
+    for line in expected:
+        assert any(each.strip().startswith(line) for each in changed), line
+
+
+def test_a_sample_has_some_of_each_module_and_is_the_same_for_a_seed(tmp_path: Path) -> None:
+    small, large = tmp_path / "small.py", tmp_path / "large.py"
+    small.write_text("def f(a):\n    return a < 3\n")
+    large.write_text("".join(f"def f{number}(a):\n    return a < 3\n" for number in range(50)))
+
+    def names(seed: int) -> list[str]:
+        return [each.name for each in sampled({str(f): mutants_of(f, tmp_path) for f in (small, large)}, 20, seed)]
+
+    assert names(1) == names(1) != names(2)
+    assert sum(name.startswith("small.py") for name in names(1)) == 2
+    assert len(names(1)) == 22
