@@ -15,8 +15,11 @@ from hypothesis import strategies as st
 from hami_webhook.admission.denial import Denied
 from hami_webhook.cluster.api import JSON, ClusterError, Kind, Unavailable
 from hami_webhook.kube.objects import Pod
-from hami_webhook.quota.accelerator_quota import read_accelerator_quota
+from hami_webhook.quota.accelerator_quota import read_accelerator_quota, status_patch
 from hami_webhook.quota.account import QuotaAccount
+from hami_webhook.quota.card_selection import COUNTED
+from hami_webhook.quota.enforcement import OBSERVED
+from hami_webhook.quota.ledger import LEDGER
 from hami_webhook.scheduling.placer import Placement
 
 from .objects import KEYS, LARGE, SMALL, account_of, pod, quota
@@ -165,6 +168,15 @@ async def test_a_quota_that_observes_refuses_nothing() -> None:
         await env.cluster.patch(Kind.ACCELERATOR_QUOTAS, "all", {"spec": {"enforcement": "enforce"}})
         await env.run(1)
         await env.refused(pod("q", namespace=A, gpu=1, mem=1))
+
+
+def test_what_is_written_into_its_status_is_read_back() -> None:
+    notes = {LEDGER: '{"u":{}}', COUNTED: "types a100", OBSERVED: "3"}
+    amounts = {"used": {KEYS["mem"]: "5"}, "hard": {KEYS["mem"]: "9"}}
+    patch = status_patch({"metadata": {"resourceVersion": "7", "annotations": notes}, "status": amounts})
+    found = read_accelerator_quota({**accelerator_quota(mem=9), "status": patch["status"]}, {})
+    assert (found.annotations, found.used, found.status_hard) == (notes, amounts["used"], amounts["hard"])
+    assert status_patch({"metadata": {"resourceVersion": "7"}}) == {"metadata": {"resourceVersion": "7"}, "status": {}}
 
 
 async def test_the_status_says_what_each_namespace_uses_and_waits_for() -> None:

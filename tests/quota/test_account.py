@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import structs
 
 from hami_webhook.cluster.api import JSON, ClusterError
 from hami_webhook.kube.objects import ResourceQuota
@@ -18,7 +19,7 @@ from hami_webhook.quota.account import (
     verify,
 )
 from hami_webhook.quota.batch import BatchResult, evaluate_batch
-from hami_webhook.quota.ledger import LEDGER, Entry, State, encode, reservation_id
+from hami_webhook.quota.ledger import LEDGER, Entry, State, encode, reservation_id, update_id
 from hami_webhook.quota.pricing import Charge, NoCapacity, waiting_charge
 
 from .objects import CORES, GPU, KEYS, MEM, NOON, account_of, full, quota, read_pod, vendors
@@ -83,8 +84,11 @@ def test_a_key_nobody_computed_is_unknown(key: str) -> None:
     assert key in one.unknown(charge)
     with pytest.raises(NeedsRecompute, match="gpu-quota"):
         judged(one, ask(gpu=1, mem=1))
-    refusal = judged(one, ask(gpu=1, mem=1), recomputed=frozenset(("gpu-quota",))).refusals[0]
+    recomputed = frozenset(("gpu-quota",))
+    refusal = judged(one, ask(gpu=1, mem=1), recomputed=recomputed).refusals[0]
     assert refusal == Refusal(403, f"status unknown for quota: gpu-quota, resources: {GPU},{MEM}")
+    more = structs.replace(ask(update_id("u"), gpu=1, mem=2), former=ask(gpu=1, mem=1))
+    assert judged(one, more, recomputed=recomputed).refusals[0] == refusal
 
 
 def test_a_charge_enters_used_and_ledger() -> None:

@@ -15,9 +15,11 @@ from hypothesis import strategies as st
 
 from hami_webhook.admission.denial import Denied
 from hami_webhook.cluster.api import JSON, Kind
-from hami_webhook.kube.objects import Pod
+from hami_webhook.kube.objects import Pod, ResourceQuota
+from hami_webhook.quota.deleted_ledgers import DeletedLedgers
+from hami_webhook.quota.ledger import LEDGER, Entry, State, encode
 
-from .objects import TEAM, pod, quota
+from .objects import NOON, TEAM, account_of, full, pod, quota
 from .quota_env import QuotaEnv
 
 OWN, ABOVE = quota(mem=1000), accelerator_quota(mem=1000)
@@ -72,6 +74,21 @@ async def test_a_quota_of_another_name_in_the_place_of_the_first_is_found() -> N
         await env.silence(0)
         await replace(env, quota(mem=300, name="gpu-quota"), "other")
         assert "exceeded quota: other" in (await env.refused(pod("p", gpu=1, mem=400))).message
+
+
+@pytest.mark.parametrize(
+    ("used", "taken"),
+    [(None, {"u"}), ({"mem": 0}, {"u"}), ({"mem": 0, "gpu": 0}, set[str]()), ({"mem": 5, "gpu": 1}, set())],
+)
+def test_charges_are_taken_over_until_use_is_known_of_all_keys(used: dict[str, int] | None, taken: set[str]) -> None:
+    def made(uid: str, **meta: object) -> JSON:
+        return {**quota(mem=9, gpu=9), "metadata": {"name": "q", "namespace": TEAM, "uid": uid, **meta}}
+
+    ledgers = DeletedLedgers(45, lambda: NOON)
+    ledger = encode({"u": Entry(State.ADMITTED, int(NOON), full(mem=5))})
+    ledgers.note(ResourceQuota.from_object(made("old", annotations={LEDGER: ledger})))
+    status = {} if used is None else {"used": {key: str(amount) for key, amount in full(**used).items()}}
+    assert ledgers.entries(account_of({**made("new"), "status": status})).keys() == taken
 
 
 async def test_what_was_charged_long_ago_or_is_no_charge_of_ours_is_not_taken_over() -> None:

@@ -18,7 +18,7 @@ from hami_webhook.kube.objects import ResourceQuota
 from hami_webhook.quota.account import QuotaAccount, Rejected
 from hami_webhook.quota.ledger import Entry, State
 from hami_webhook.quota.sources import ResourceQuotas
-from hami_webhook.quota.store import Accounts, NotListed, QuotaStore, Retries, Snapshot, Swap, Writes
+from hami_webhook.quota.store import Accounts, NotListed, QuotaStore, Retries, Snapshot, Swap, Writes, is_as_late
 
 from .objects import MEM, NOON, TEAM, account_of, full, quota, vendors
 
@@ -354,3 +354,22 @@ async def test_a_turn_that_is_cancelled_while_it_pauses_is_over() -> None:
     await next_one.__aexit__(None, None, None)
     with pytest.raises(asyncio.CancelledError):
         await pausing
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "expected"),
+    [
+        (("u", "10"), ("u", "9"), True),
+        (("u", "9"), ("u", "9"), True),
+        (("u", "9"), ("u", "10"), False),
+        (("u", "x"), ("u", "x"), True),
+        (("u", "x"), ("u", "9"), False),
+        (("u", ""), ("u", ""), False),
+        (("u", "10"), ("v", "9"), False),
+    ],
+)
+def test_versions_are_compared_of_one_object_only(one: tuple[str, str], other: tuple[str, str], expected: bool) -> None:
+    first, second = (
+        ResourceQuota("team", "q", uid, {}, {}, {}, {}, resource_version=version) for uid, version in (one, other)
+    )
+    assert is_as_late(first, second) is expected
