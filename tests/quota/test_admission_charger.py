@@ -349,6 +349,7 @@ async def test_who_gave_up_while_waiting_is_not_charged(one: Desk) -> None:
     for _ in range(20):
         await asyncio.sleep(0)
     assert one.state() == (5, {"first"})
+    assert one.steps.count("patch_status:before") == 1, "not even to be taken out again"
 
 
 @desk()

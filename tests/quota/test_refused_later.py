@@ -53,7 +53,7 @@ async def sign_of_life(env: QuotaEnv) -> None:
 @PATHS
 async def test_pods_that_a_native_quota_refuses_fill_no_quota(path: str) -> None:
     """The attack: 50 pods of a namespace that may have none, under 4 cards of everybody's."""
-    objects = quota("none", pods=0, used={}), accelerator_quota(gpu=4)
+    objects = quota("room", pods=99, used={}), quota("none", pods=0, used={}), accelerator_quota(gpu=4)
     async with QuotaEnv(*objects) as env:
         await env.cluster.ensure_namespace("team-b")
         await env.run(3)
