@@ -1,18 +1,18 @@
 """Writes what the Helm chart has in common with the manifests and the program: `python -m hack.render_chart`.
 
 The schema and the table of its values, its version, icon and changes, the built-in device configuration,
-kube-scheduler's configuration, alerts and dashboards, the definition of AcceleratorQuotas, and the webhooks'
-conditions, apart from the resource names in them: the chart adds those of `deviceConfig`.
+kube-scheduler's configuration, alerts and dashboards, the definition of AcceleratorQuotas, names for messages, and the
+webhooks' conditions, apart from the resource names in them: the chart adds those of `deviceConfig`.
 A test compares the files with what this renders.
 """
 
 from __future__ import annotations
 
+import argparse
 import base64
 import json
 import re
 from textwrap import dedent, indent
-from typing import Any
 
 import yaml
 
@@ -20,7 +20,9 @@ from hack import chart_readme
 from hack.changelog import section
 from hack.chart_values import Values
 from hack.render_manifests import MANIFESTS
+from hack.render_schemas import device_config_schema, without_titles
 from hami_webhook import __version__
+from hami_webhook.config import add_flags
 from hami_webhook.controller.match_conditions import match_conditions
 from hami_webhook.device_config import builtin_device_config, enabled_vendors
 
@@ -83,14 +85,13 @@ def changes(changelog: str, version: str) -> list[dict[str, str]]:
 def render_schema() -> str:
     """values.schema.json"""
     schema = without_titles(Values.model_json_schema())
+    device_config = device_config_schema()
+    sections = device_config.pop("$defs")
+    assert not sections.keys() & schema["$defs"].keys()
+    schema["$defs"] |= sections
+    # an object, or the text of one, which the program alone can check
+    schema["properties"]["deviceConfig"] = {**device_config, "type": ["object", "string", "null"], "default": None}
     return json.dumps({"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}, indent=2) + "\n"
-
-
-def without_titles(schema: Any) -> Any:
-    """A JSON schema less the titles, which repeat the names."""
-    if isinstance(schema, dict):
-        return {key: without_titles(value) for key, value in schema.items() if key != "title"}
-    return [without_titles(each) for each in schema] if isinstance(schema, list) else schema
 
 
 def render_conditions() -> str:
@@ -108,6 +109,16 @@ def render_conditions() -> str:
     return "\n".join(lines) + "\n"
 
 
+def render_names() -> str:
+    """files/names.yaml: the flags of `hami-webhook serve`, and the sections of a device configuration."""
+    parser = argparse.ArgumentParser(add_help=False)
+    add_flags(parser)
+    flags = sorted({flag for action in parser._actions for flag in action.option_strings})
+    sections = sorted(device_config_schema()["properties"])
+    names = yaml.safe_dump({"flags": flags, "sections": sections})
+    return f"# Rendered by hack/render_chart.py.\n{names}"
+
+
 def render_alerts() -> str:
     """files/alerts.yaml: the spec of the PrometheusRule, unchanged."""
     _, _, spec = (MANIFESTS / "components" / "monitoring" / "prometheusrule.yaml").read_text().partition("\nspec:\n")
@@ -119,6 +130,7 @@ FILES = {
     "README.md": lambda: chart_readme.render((CHART / "values.yaml").read_text()),
     "values.schema.json": render_schema,
     "files/match-conditions.yaml": render_conditions,
+    "files/names.yaml": render_names,
     "files/acceleratorquotas.yaml": (MANIFESTS / "base" / "acceleratorquotas.yaml").read_text,
     "files/kube-scheduler.yaml": (MANIFESTS / "scheduler" / "kube-scheduler.yaml").read_text,
     "files/alerts.yaml": render_alerts,

@@ -15,7 +15,6 @@ from typing import Any
 from pydantic import BaseModel
 
 from hack import openapi
-from hack.render_chart import without_titles
 from hami_webhook.config.devices import DeviceSection
 from hami_webhook.device_config import device_config_model
 from hami_webhook.policy.file import PolicyFile
@@ -51,6 +50,10 @@ def folder_test() -> str:
 
 
 def device_config() -> str:
+    return render("device-config.yaml of HAMi", device_config_schema())
+
+
+def device_config_schema() -> Schema:
     """The sections of all vendors; as in the program, unknown keys are no fault, and a key without a value is none."""
     model = device_config_model()
     schema = model.model_json_schema()
@@ -65,7 +68,7 @@ def device_config() -> str:
         for key, value in definition.get("properties", {}).items():
             if key not in required:
                 definition["properties"][key] = or_null(or_older_layout(value, schema["$defs"], sections))
-    return render("device-config.yaml of HAMi", schema)
+    return without_descriptions(schema)
 
 
 def models(model: type[BaseModel]) -> Iterator[type[BaseModel]]:
@@ -83,10 +86,19 @@ def parts(annotation: object) -> Iterator[object]:
         yield from parts(each)
 
 
+def without_titles(schema: Any) -> Any:
+    """A JSON schema less the titles, which repeat the names."""
+    if isinstance(schema, dict):
+        return {key: without_titles(value) for key, value in schema.items() if key != "title"}
+    return [without_titles(each) for each in schema] if isinstance(schema, list) else schema
+
+
 def or_null(schema: Schema) -> Schema:
     """The schema, and null."""
     if any(each.get("type") == "null" for each in schema.get("anyOf", [])):
         return schema
+    if isinstance(schema.get("type"), str) and not {"enum", "const"} & schema.keys():
+        return {**schema, "type": [schema["type"], "null"]}
     default = {"default": schema.pop("default")} if "default" in schema else {}
     return {"anyOf": [*schema.pop("anyOf", [schema]), {"type": "null"}], **default}
 

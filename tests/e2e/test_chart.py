@@ -40,6 +40,16 @@ def replicas(kubectl: Kubectl) -> dict[str, int]:
     return {item["metadata"]["name"]: item["status"].get("readyReplicas", 0) for item in items}
 
 
+def check_failing_test(kubectl: Kubectl, helm: Helm) -> None:
+    """`helm test` says why it fails, and leaves no pod that `helm uninstall` wouldn't take away."""
+    kubectl("scale", "deployment/hami-webhook", "-n", SYSTEM, "--replicas=0")
+    replicas = "pods", "-n", SYSTEM, "-l", "app.kubernetes.io/component=webhook"
+    kubectl("wait", *replicas, "--for=delete", "--timeout=60s")
+    said = helm.refused("test", RELEASE, "--namespace", SYSTEM, "--timeout=60s")
+    assert "pod hami-webhook-test failed" in said
+    assert kubectl("get", "pods", "-n", SYSTEM, "--ignore-not-found", "hami-webhook-test", "-o", "name") == ""
+
+
 def test_install_test_upgrade_roll_back_uninstall(cluster: Cluster, helm: Helm, card_node: str) -> None:
     kubectl = cluster.kubectl
     space = namespace(kubectl)
@@ -49,6 +59,7 @@ def test_install_test_upgrade_roll_back_uninstall(cluster: Cluster, helm: Helm, 
         check_replicas(cluster)
         check_a_pods_life(cluster, user, space, card_node)
         assert "Phase:          Succeeded" in helm("test", RELEASE, "--namespace", SYSTEM, "--timeout=60s")
+        check_failing_test(kubectl, helm)
         trusted = bundles(kubectl)
         assert len(trusted) == 1
         helm(*helm.on_release("upgrade", CHART, "--set", "webhook.replicas=3,controller.replicas=1"))
@@ -56,7 +67,7 @@ def test_install_test_upgrade_roll_back_uninstall(cluster: Cluster, helm: Helm, 
         assert bundles(kubectl) == trusted
         check_a_pods_life(cluster, user, space, card_node)
         # a device configuration that can't be used: what runs goes on
-        broken = {"deviceConfig": {"nvidia": {"resourceCountName": "nvidia.com/gpu", "defaultMemory": "much"}}}
+        broken = {"deviceConfig": "nvidia: {resourceCountName: nvidia.com/gpu, defaultMemory: much}"}
         failed = helm.refused(*helm.on_release("upgrade", CHART, "-f", helm.values("broken", broken), timeout="15s"))
         assert "timed out waiting for the condition" in failed or "context deadline exceeded" in failed
         check_a_pods_life(cluster, user, space, card_node)
@@ -112,3 +123,11 @@ def test_beside_hami(cluster: Cluster, helm: Helm, card_node: str) -> None:
     with installed(cluster, helm, "--set", "dropIn.enabled=true"):
         check_replicas(cluster)
         check_a_pod_that_hami_places(cluster, user, space, card_node)
+
+
+def test_a_section_that_the_program_ignores_is_named_in_the_notes(helm: Helm) -> None:
+    values = helm.values("values", {"deviceConfig": {"nvida": {}, "nvidia": {}, "other": {}}})
+    notes = helm("install", "hami-webhook", CHART, "--dry-run=server", "-f", values)
+    assert "deviceConfig.nvida: no such section, ignored; did you mean nvidia?\n" in notes
+    assert "deviceConfig.other: no such section, ignored\n" in notes
+    assert "deviceConfig.nvidia:" not in notes

@@ -208,7 +208,7 @@ def test_a_change_of_what_pods_read_once_rolls_them(helm: Helm) -> None:
     assert before == checksums("--set-json", 'policies=[{"name":"reloaded"}]')
     values = helm.values("values", {"deviceConfig": yaml.safe_load(RENAMED)})
     assert {name for name, notes in checksums("-f", str(values)).items() if notes != before[name]} == set(before)
-    after = checksums("--set", "scheduler.leaderElect=false")
+    after = checksums("--set", "scheduler.leaderElect=false,scheduler.replicas=1")
     assert {name for name, notes in after.items() if notes != before[name]} == {"hami-scheduler"}
 
 
@@ -245,6 +245,7 @@ def test_hamis_values_reach_the_programs_and_the_webhooks(helm: Helm) -> None:
         "devices": {"ascend": {"enabled": False}},
         "scheduler": {
             "leaderElect": False,
+            "replicas": 1,
             "defaultSchedulerPolicy": {"nodeSchedulerPolicy": "spread", "gpuSchedulerPolicy": "mutex,binpack"},
             "forceOverwriteDefaultScheduler": False,
             "admissionWebhook": {
@@ -302,6 +303,21 @@ def test_hamis_values_reach_the_programs_and_the_webhooks(helm: Helm) -> None:
         ("/webhook/resources/limits/memory", {"webhook": {"resources": {"limits": {"memory": "1 GB"}}}}, "pattern"),
         ("/webhook/tolerations/0/effect", {"webhook": {"tolerations": [{"effect": "NoRun"}]}}, "must be one of"),
         ("/scheduler/affinity", {"scheduler": {"affinity": {"nodeaffinity": {}}}}, "'nodeaffinity' not allowed"),
+        (
+            "/deviceConfig/nvidia/resourceCountName",
+            {"deviceConfig": {"nvidia": {"resourceCountName": "one gpu"}}},
+            "does not match pattern",
+        ),
+        (
+            "/deviceConfig/nvidia/deviceMemoryScaling",
+            {"deviceConfig": {"nvidia": {"deviceMemoryScaling": "much"}}},
+            "got string",
+        ),
+        (
+            "/deviceConfig/vnpus/configs/0",
+            {"deviceConfig": {"vnpus": {"configs": [{"chipName": "910A"}]}}},
+            "missing propert",
+        ),
         ("/controller/extraArgs/0", {"controller": {"extraArgs": ["verbose"]}}, "does not match pattern"),
         (
             "/scheduler/admissionWebhook/failurePolicy",
@@ -320,7 +336,7 @@ def test_hamis_values_reach_the_programs_and_the_webhooks(helm: Helm) -> None:
         ),
         ("/policies/0", {"policies": [{"name": "a", "enforced": {}}]}, "'enforced' not allowed"),
         ("/policies/0", {"policies": [{"match": {}}]}, "missing property 'name'"),
-        ("/deviceConfig", {"deviceConfig": 7}, "want object"),
+        ("/deviceConfig", {"deviceConfig": 7}, "got number, want"),
         ("/dropIn/schedulerServiceAccount", {"dropIn": {"schedulerServiceAccount": "hami"}}, "does not match pattern"),
         ("/serviceMonitor/interval", {"serviceMonitor": {"interval": 30}}, "want string"),
         ("/webhook", {"webhook": {"resources": None}}, "missing property 'resources'"),
@@ -344,8 +360,24 @@ def test_a_value_that_cannot_be_meant_is_refused_with_its_path(helm: Helm, path:
             "the cluster doesn't serve monitoring.coreos.com/v1: install the Prometheus operator first",
         ),
         (
-            ("--set", "deviceConfig.nvidia.resourceCountName=one gpu"),
+            ("--set-json", 'deviceConfig="nvidia: {resourceCountName: one gpu}"'),
             'deviceConfig.nvidia.resourceCountName: "one gpu" must be the name of a resource, such as nvidia.com/gpu',
+        ),
+        (
+            ("--set", "scheduler.leaderElect=false"),
+            "scheduler.replicas: must be 1, not 2, where scheduler.leaderElect is false: one would schedule against",
+        ),
+        (
+            ("--set", "webhook.extraArgs={-v=4,--log-fromat=json}"),
+            "webhook.extraArgs[1]: hami-webhook serve has no flag --log-fromat; did you mean --log-format?",
+        ),
+        (
+            ("--set", "scheduler.extender.extraArgs={--preemtion=off}"),
+            "scheduler.extender.extraArgs[0]: hami-webhook serve has no flag --preemtion; did you mean --preemption?",
+        ),
+        (
+            ("--set", "node.enabled=true,node.extraArgs={--xyz}"),
+            "node.extraArgs[0]: hami-webhook serve has no flag --xyz; docs/reference.md lists all",
         ),
         (
             ("--set", "deviceConfig=[nvidia"),

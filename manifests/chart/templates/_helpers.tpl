@@ -83,9 +83,48 @@ affinity:
 - --force-overwrite-default-scheduler=false
 {{- end }}
 {{- end }}
-{{- range .more }}
-- {{ . | quote }}
+{{- include "hami-webhook.more" . }}
 {{- end }}
+
+{{/* `more` arguments, the user's values at `path`, each of a flag that `hami-webhook serve` has. */}}
+{{- define "hami-webhook.more" -}}
+{{- $known := (.root.Files.Get "files/names.yaml" | fromYaml).flags -}}
+{{- $path := .path -}}
+{{- range $index, $argument := .more }}
+{{- $flag := regexReplaceAll "^(-[a-z])[0-9]+$" (regexFind "^[^=]*" $argument) "$1" -}}
+{{- if not (has $flag $known) -}}
+{{- $near := include "hami-webhook.nearest" (dict "word" $flag "known" $known) -}}
+{{- $hint := ternary (printf "did you mean %s?" $near) "docs/reference.md lists all" (ne $near "") -}}
+{{- fail (printf "%s[%d]: hami-webhook serve has no flag %s; %s" $path $index $flag $hint) -}}
+{{- end }}
+- {{ $argument | quote }}
+{{- end }}
+{{- end }}
+
+{{/* The known word that shares most pairs of neighbouring letters with `word`, if that is the most of both; or nothing. */}}
+{{- define "hami-webhook.nearest" -}}
+{{- $pairs := include "hami-webhook.pairs" .word | fromJsonArray -}}
+{{- $best := dict "word" "" "score" 60 -}}
+{{- range $known := .known -}}
+{{- $others := include "hami-webhook.pairs" $known | fromJsonArray -}}
+{{- $shared := 0 -}}
+{{- range $pairs -}}{{- if has . $others -}}{{- $shared = add1 $shared -}}{{- end -}}{{- end -}}
+{{- $score := div (mul 200 $shared) (max 1 (add (len $pairs) (len $others))) -}}
+{{- if gt $score (int64 $best.score) -}}
+{{- $_ := set $best "word" $known -}}
+{{- $_ := set $best "score" $score -}}
+{{- end -}}
+{{- end -}}
+{{- $best.word -}}
+{{- end }}
+
+{{- define "hami-webhook.pairs" -}}
+{{- $word := . -}}
+{{- $pairs := list -}}
+{{- range $at := until (max 0 (sub (len $word) 1) | int) -}}
+{{- $pairs = append $pairs (substr $at (int (add $at 2)) $word) -}}
+{{- end -}}
+{{- $pairs | toJson -}}
 {{- end }}
 
 {{/* The device configuration as text. */}}
