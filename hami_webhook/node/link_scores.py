@@ -14,12 +14,14 @@ import orjson
 
 from hami_webhook.cluster.api import Cluster, ClusterError, Conflict, Kind
 from hami_webhook.controller.loops import Sleep, repeat
-from hami_webhook.devices.vendors.nvidia import SCORES
-from hami_webhook.devices.vendors.nvidia.pairscores import ProbedCard, pair_scores
 from hami_webhook.kube.objects import MalformedObject, Node
-from hami_webhook.node.nvml import ProbeError
+from hami_webhook.node.cards import ProbeError
+from hami_webhook.node.pair_scores import ProbedCard, pair_scores
 
 logger = logging.getLogger(__name__)
+
+SCORES = "hami.io/node-nvidia-score"
+"""What the vendor `nvidia` reads. Importing it would bring all that validates configuration, 15 MiB, to each node."""
 
 WRITTEN = "hami.io/node-nvidia-score-written"
 """The checksum of the scores as they were written here: others have been written by somebody else."""

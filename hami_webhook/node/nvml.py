@@ -1,4 +1,4 @@
-"""How the GPUs of this machine are linked, as NVML reports it (docs/spec/nvidia.md#3.6)."""
+"""What NVML reports of this machine's GPUs: how they are linked (docs/spec/nvidia.md#3.6), and what of them is used."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from typing import Any
 
 import pynvml  # type: ignore[import-untyped]  # NVIDIA's binding has no types
 
-from hami_webhook.devices.vendors.nvidia.pairscores import MAX_NVLINKS, NvLink, PcieLevel, ProbedCard, RemoteType
+from hami_webhook.node.cards import CardUse, ProbeError
+from hami_webhook.node.pair_scores import MAX_NVLINKS, NvLink, PcieLevel, ProbedCard, RemoteType
 
 _PCIE_LEVELS = {
     pynvml.NVML_TOPOLOGY_INTERNAL: PcieLevel.INTERNAL,
@@ -21,8 +22,41 @@ _PCIE_LEVELS = {
 _SKIPPED = (pynvml.NVML_ERROR_NOT_SUPPORTED, pynvml.NVML_ERROR_INVALID_ARGUMENT)
 
 
-class ProbeError(Exception):
-    """NVML isn't there, or failed; the text says what it said."""
+def read_cards() -> list[CardUse]:
+    """The use of the GPUs in NVML's order, without those that NVML doesn't answer for. Raises `ProbeError`."""
+    try:
+        with _initialised():
+            return [card for index in range(pynvml.nvmlDeviceGetCount()) if (card := _card(index)) is not None]
+    except pynvml.NVMLError as error:
+        raise ProbeError(str(error)) from error
+
+
+def _card(index: int) -> CardUse | None:
+    try:
+        handle = pynvml.nvmlDeviceGetHandleByIndex(index)
+        uuid, name = _text(pynvml.nvmlDeviceGetUUID(handle)), _text(pynvml.nvmlDeviceGetName(handle))
+    except pynvml.NVMLError:  # the card is lost
+        return None
+    memory, rates = _use(pynvml.nvmlDeviceGetMemoryInfo, handle), _use(pynvml.nvmlDeviceGetUtilizationRates, handle)
+    milliwatts = _use(pynvml.nvmlDeviceGetPowerUsage, handle)
+    return CardUse(
+        index,
+        uuid,
+        name,
+        None if memory is None else memory.used,
+        None if rates is None else rates.gpu,
+        None if rates is None else rates.memory,
+        _use(pynvml.nvmlDeviceGetTemperature, handle, pynvml.NVML_TEMPERATURE_GPU),
+        None if milliwatts is None else milliwatts / 1000,
+    )
+
+
+def _use(call: Callable[..., Any], handle: object, *what: int) -> Any:
+    """What NVML says of a GPU, None where it says nothing, whatever the cause: others are asked all the same."""
+    try:
+        return call(handle, *what)
+    except pynvml.NVMLError:
+        return None
 
 
 def probe() -> list[ProbedCard]:
@@ -81,5 +115,8 @@ def _answer(call: Callable[[object, int], Any], handle: object, link: int) -> An
 
 
 def _bus_id(info: Any) -> str:
-    text = info.busId
-    return text.decode() if isinstance(text, bytes) else str(text)
+    return _text(info.busId)
+
+
+def _text(text: str | bytes) -> str:
+    return text.decode() if isinstance(text, bytes) else text

@@ -9,7 +9,8 @@ from datetime import UTC, datetime, timedelta, timezone
 import pytest
 
 from hami_webhook.devices.handshake import Health
-from hami_webhook.devices.vendors.nvidia.pairscores import (
+from hami_webhook.kube.objects import Node, Pod
+from hami_webhook.node.pair_scores import (
     NvLink,
     PcieLevel,
     ProbedCard,
@@ -17,7 +18,6 @@ from hami_webhook.devices.vendors.nvidia.pairscores import (
     nvlink_score,
     pair_scores,
 )
-from hami_webhook.kube.objects import Node, Pod
 from hami_webhook.scheduling.cluster_cache import ClusterCache
 
 from .cards import (

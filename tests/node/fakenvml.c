@@ -1,6 +1,8 @@
 /* NVML as the probe calls it, on a machine described in the file that FAKE_NVML names:
  * the number of GPUs; for each pair of them, row by row, NVML's topology level (0 on the diagonal); the same for the
- * number of direct NVLinks; for each GPU the number of its NVLinks to a switch, -1: it has no NVLink at all. */
+ * number of direct NVLinks; for each GPU the number of its NVLinks to a switch, -1: it has no NVLink at all. A line may
+ * follow for each GPU: used bytes, utilisation, that of the memory controller, temperature, milliwatts, and the name;
+ * -1: NVML has no answer; a used memory of -2: the GPU is lost. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -9,6 +11,7 @@
 #define INVALID_ARGUMENT 2
 #define NOT_SUPPORTED 3
 #define UNKNOWN 999
+#define GPU_IS_LOST 15
 #define MOST 16
 
 typedef struct {
@@ -17,6 +20,11 @@ typedef struct {
     char busId[32];
 } Pci;
 
+typedef struct { unsigned long long total, free, used; } Memory;
+typedef struct { unsigned int gpu, memory; } Rates;
+typedef struct { long long used; int gpu, controller, temperature, power; char name[96]; } Card;
+
+static Card cards[MOST];
 static int gpus, level[MOST][MOST], direct[MOST][MOST], switched[MOST];
 
 static int of(void *handle) { return (int)(long)handle - 1; }
@@ -34,8 +42,44 @@ int nvmlInitWithFlags(unsigned int flags) {
     read_matrix(file, direct);
     for (int x = 0; x < gpus; x++)
         if (fscanf(file, "%d", &switched[x]) != 1) abort();
+    for (int x = 0; x < gpus; x++) {
+        Card none = {-1, -1, -1, -1, -1, "Unknown"}, *card = &cards[x];
+        if (fscanf(file, "%lld %d %d %d %d %95[^\n]", &card->used, &card->gpu, &card->controller, &card->temperature,
+                   &card->power, card->name) != 6)
+            *card = none;
+        memmove(card->name, card->name + strspn(card->name, " "), strlen(card->name + strspn(card->name, " ")) + 1);
+    }
     fclose(file);
     return SUCCESS;
+}
+
+static Card *card(void *handle) { return &cards[of(handle)]; }
+
+int nvmlDeviceGetName(void *handle, char *name, unsigned int length) {
+    snprintf(name, length, "%s", card(handle)->name);
+    return SUCCESS;
+}
+
+int nvmlDeviceGetMemoryInfo(void *handle, Memory *memory) {
+    memset(memory, 0, sizeof *memory);
+    memory->used = (unsigned long long)card(handle)->used;
+    return card(handle)->used < 0 ? NOT_SUPPORTED : SUCCESS;
+}
+
+int nvmlDeviceGetUtilizationRates(void *handle, Rates *rates) {
+    rates->gpu = (unsigned int)card(handle)->gpu;
+    rates->memory = (unsigned int)card(handle)->controller;
+    return card(handle)->gpu < 0 ? NOT_SUPPORTED : SUCCESS;
+}
+
+int nvmlDeviceGetTemperature(void *handle, int sensor, unsigned int *degrees) {
+    *degrees = (unsigned int)card(handle)->temperature;
+    return sensor != 0 || card(handle)->temperature < 0 ? NOT_SUPPORTED : SUCCESS;
+}
+
+int nvmlDeviceGetPowerUsage(void *handle, unsigned int *milliwatts) {
+    *milliwatts = (unsigned int)card(handle)->power;
+    return card(handle)->power < 0 ? NOT_SUPPORTED : SUCCESS;
 }
 
 int nvmlShutdown(void) { return SUCCESS; }
@@ -45,6 +89,7 @@ int nvmlDeviceGetCount_v2(unsigned int *count) { *count = gpus; return SUCCESS; 
 int nvmlDeviceGetHandleByIndex_v2(unsigned int index, void **handle) { *handle = (void *)(long)(index + 1); return SUCCESS; }
 
 int nvmlDeviceGetUUID(void *handle, char *uuid, unsigned int length) {
+    if (cards[of(handle)].used == -2) return GPU_IS_LOST;
     snprintf(uuid, length, "GPU-%d", of(handle));
     return SUCCESS;
 }

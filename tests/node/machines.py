@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,14 +14,34 @@ PIX, PXB, PHB, NODE, SYS = 10, 20, 30, 40, 50
 
 
 @dataclass(frozen=True)
+class Card:
+    """What NVML says is used of a GPU; -1: it has no answer; a memory of -2: the GPU is lost."""
+
+    memory: int = -1
+    utilisation: int = -1
+    memory_controller: int = -1
+    temperature: int = -1
+    milliwatts: int = -1
+    name: str = "A100-SXM4-40GB"
+
+    def text(self) -> str:
+        numbers = (self.memory, self.utilisation, self.memory_controller, self.temperature, self.milliwatts)
+        return " ".join(map(str, (*numbers, self.name)))
+
+
+@dataclass(frozen=True)
 class Machine:
-    """GPUs: the PCIe level and the direct NVLinks of each pair, the NVLinks of each to a switch (-1: it has none)."""
+    """GPUs: the PCIe level and the direct NVLinks of each pair, the NVLinks of each to a switch (-1: it has none).
+
+    `cards`: what is used of each; of others NVML has no answer.
+    """
 
     gpus: int
     level: Callable[[int, int], int]
     direct: Callable[[int, int], int] = lambda x, y: 0
     switched: int = 0
     fails: bool = False
+    cards: Sequence[Card] = ()
 
     def text(self) -> str:
         every = range(self.gpus)
@@ -29,7 +49,7 @@ class Machine:
         levels = [[self.level(x, y) if x != y else diagonal for y in every] for x in every]
         links = [[self.direct(x, y) if x != y else 0 for y in every] for x in every]
         rows = [[self.gpus], *levels, *links, [self.switched] * self.gpus]
-        return "\n".join(" ".join(map(str, row)) for row in rows) + "\n"
+        return "\n".join((*(" ".join(map(str, row)) for row in rows), *(card.text() for card in self.cards))) + "\n"
 
 
 DGX_A100 = Machine(8, lambda x, y: PXB if x // 2 == y // 2 else SYS, switched=12)

@@ -12,9 +12,9 @@ import pytest
 from hami_webhook.cluster.api import Kind
 from hami_webhook.cluster.memory import MemoryCluster
 from hami_webhook.devices.vendors.nvidia import SCORES
-from hami_webhook.devices.vendors.nvidia.pairscores import PcieLevel, ProbedCard
+from hami_webhook.node.cards import ProbeError
 from hami_webhook.node.link_scores import WRITTEN, LinkScores
-from hami_webhook.node.nvml import ProbeError
+from hami_webhook.node.pair_scores import PcieLevel, ProbedCard
 
 
 def cards(level: PcieLevel) -> list[ProbedCard]:

@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -18,14 +19,20 @@ from .machines import (
     FOUR_A100_PCIE,
     L40S,
     ONE_SIDED,
+    Card,
     Machine,
     compile_library,
     environment,
 )
 
+CARDS = """
+import dataclasses, json
+from hami_webhook.node.nvml import read_cards
+print(json.dumps([dataclasses.asdict(card) for card in read_cards()]))
+"""
 PROBE = """
 import json
-from hami_webhook.devices.vendors.nvidia.pairscores import pair_scores
+from hami_webhook.node.pair_scores import pair_scores
 from hami_webhook.node.nvml import ProbeError, probe
 try:
     print(json.dumps(pair_scores(probe())))
@@ -70,6 +77,26 @@ def test_the_pair_scores_of_real_machines(folder: Path, machine: Machine, first_
     assert asymmetric == []
     assert table == [list(column) for column in zip(*table, strict=True)]
     assert all(sorted(row) == sorted(first_row) for row in table)
+
+
+def test_what_of_the_cards_is_used(folder: Path) -> None:
+    cards = (
+        Card(7 << 30, 93, 41, 66, 254_321),
+        Card(name="H100 MIG"),
+        Card(utilisation=5, memory_controller=2, temperature=40, milliwatts=9000, name="GH200 480GB"),
+        Card(memory=-2),
+        Card(0, 0, 0, 30, 60_000),
+    )
+    machine = replace(DGX_A100, gpus=5, cards=cards)
+    run = subprocess.run(
+        [sys.executable, "-c", CARDS], env=environment(folder, machine), check=True, capture_output=True, text=True
+    )
+    assert [tuple(card.values()) for card in json.loads(run.stdout)] == [
+        (0, "GPU-0", "A100-SXM4-40GB", 7 << 30, 93, 41, 66, 254.321),
+        (1, "GPU-1", "H100 MIG", None, None, None, None, None),
+        (2, "GPU-2", "GH200 480GB", None, 5, 2, 40, 9.0),
+        (4, "GPU-4", "A100-SXM4-40GB", 0, 0, 0, 30, 60.0),
+    ], "the lost one is left out"
 
 
 def test_links_that_only_one_side_has_score_nothing(folder: Path) -> None:

@@ -1,0 +1,27 @@
+"""What is known of a card's use, whoever is asked for it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+class ProbeError(Exception):
+    """NVML isn't there, or failed; the text says what it said."""
+
+
+@dataclass(frozen=True, slots=True)
+class CardUse:
+    """What of a GPU is used; None where NVML doesn't say it, as of MIG, or of memory that GPU and processor share.
+
+    Memory in bytes, utilisation of SMs and of the memory controller in percent, temperature in degrees Celsius, power
+    in watts. `name` is NVML's.
+    """
+
+    index: int
+    uuid: str
+    name: str
+    memory: int | None
+    utilisation: int | None
+    memory_controller: int | None
+    temperature: int | None
+    power: float | None
