@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ssl
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -12,7 +13,9 @@ from aiohttp import web
 
 
 @contextmanager
-def http_server(answer: Callable[[web.BaseRequest, bytes], web.Response | Iterable[bytes]]) -> Iterator[str]:
+def http_server(
+    answer: Callable[[web.BaseRequest, bytes], web.Response | Iterable[bytes]], tls: ssl.SSLContext | None = None
+) -> Iterator[str]:
     """The URL of a server on 127.0.0.1 that sends what `answer` makes of a request and its body, in its own thread.
 
     Parts of a body are sent one by one, for as long as the client reads: there may be any number of them.
@@ -32,7 +35,7 @@ def http_server(answer: Callable[[web.BaseRequest, bytes], web.Response | Iterab
     async def start() -> web.ServerRunner:
         runner = web.ServerRunner(web.Server(handle, access_log=None), shutdown_timeout=1)
         await runner.setup()
-        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        await web.TCPSite(runner, "127.0.0.1", 0, ssl_context=tls).start()
         return runner
 
     loop = asyncio.new_event_loop()
@@ -40,7 +43,7 @@ def http_server(answer: Callable[[web.BaseRequest, bytes], web.Response | Iterab
     thread.start()
     runner = asyncio.run_coroutine_threadsafe(start(), loop).result()
     try:
-        yield f"http://127.0.0.1:{runner.addresses[0][1]}"
+        yield f"{'https' if tls else 'http'}://127.0.0.1:{runner.addresses[0][1]}"
     finally:
         asyncio.run_coroutine_threadsafe(runner.cleanup(), loop).result()
         loop.call_soon_threadsafe(loop.stop)

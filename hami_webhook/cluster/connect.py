@@ -4,17 +4,29 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 from urllib.request import getproxies_environment
 
 import yaml
 from kubernetes.aio import config
 from kubernetes.aio.client import ApiClient, Configuration
+from kubernetes.aio.client.exceptions import ApiException
 
-from hami_webhook.cluster.api import ClusterError
+from hami_webhook.cluster.api import ClusterError, Unavailable
 
 _DEFAULT = Path("~/.kube/config").expanduser()
 _OWN_NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 """Where a pod reads which namespace it is in."""
+
+
+class _Client(ApiClient):
+    """The client, with failures of TLS as those of any other connection."""
+
+    async def call_api(self, *request: Any, **more: Any) -> Any:
+        try:
+            return await super().call_api(*request, **more)
+        except ApiException as error:
+            raise Unavailable(f"the API server can't be asked: {error}") from error
 
 
 async def connect(kubeconfig: str = "", context: str = "") -> ApiClient:
@@ -44,7 +56,7 @@ async def connect(kubeconfig: str = "", context: str = "") -> ApiClient:
     configuration.retries = None
     # with it, every request looks for proxies and a .netrc in a thread of its own
     configuration.client_session_kwargs = {"trust_env": bool(getproxies_environment())}
-    return ApiClient(configuration)
+    return _Client(configuration)
 
 
 def namespace_of(kubeconfig: str = "", context: str = "") -> str:

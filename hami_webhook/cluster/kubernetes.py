@@ -14,14 +14,12 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from email.utils import parsedate_to_datetime
 from types import TracebackType
-from typing import Any, NoReturn, TypeVar
+from typing import Any, NoReturn, Protocol, TypeVar
 from urllib.parse import quote
 
 import aiohttp
 import msgspec
 import orjson
-from kubernetes.aio.client import ApiClient
-from kubernetes.aio.client.exceptions import ApiException
 
 from hami_webhook.cluster.api import (
     JSON,
@@ -98,6 +96,22 @@ class _TooLarge(Unavailable):
     """An answer has more bytes than are ever read of one."""
 
 
+class Client(Protocol):
+    """What is used of `kubernetes.aio`'s `ApiClient`."""
+
+    async def param_serialize(
+        self, method: str, resource_path: str, *, query_params: Any, header_params: Any, auth_settings: Any
+    ) -> tuple[Any, ...]:
+        """Method, URL and headers of a request."""
+        ...
+
+    async def call_api(self, method: str, url: str, headers: Any, body: Any, *, _request_timeout: Any) -> Any:
+        """Send it; `response` of what is returned is aiohttp's, whatever its status."""
+        ...
+
+    async def close(self) -> None: ...
+
+
 class KubernetesCluster(AbstractAsyncContextManager["KubernetesCluster"]):
     """A real API server. `async with` closes the connections.
 
@@ -108,7 +122,7 @@ class KubernetesCluster(AbstractAsyncContextManager["KubernetesCluster"]):
 
     def __init__(
         self,
-        api: ApiClient,
+        api: Client,
         *,
         decode: Callable[[Kind, msgspec.Raw], JSON] = decode_whole,
         component: str = "hami-webhook",
@@ -128,7 +142,7 @@ class KubernetesCluster(AbstractAsyncContextManager["KubernetesCluster"]):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await self._api.close()  # type: ignore[no-untyped-call]  # the client has no types here
+        await self._api.close()
 
     async def get(self, kind: Kind, name: str, namespace: str = "") -> JSON:
         return await self.call("GET", _path(kind, namespace, name))
@@ -321,18 +335,15 @@ class KubernetesCluster(AbstractAsyncContextManager["KubernetesCluster"]):
         headers = {"Accept": "application/json", "Accept-Encoding": "identity"}
         if method == "PATCH":
             headers["Content-Type"] = _MERGE
-        try:
-            _, url, headers, _, _ = await self._api.param_serialize(
-                method,
-                path,
-                query_params=list((query or {}).items()),
-                header_params=headers,
-                auth_settings=["BearerToken"],
-            )
-            sent = time.monotonic()
-            answer = await self._api.call_api(method, url, headers, body, _request_timeout=within)
-        except ApiException as error:
-            raise Unavailable(f"the API server can't be asked: {error}") from error
+        _, url, headers, _, _ = await self._api.param_serialize(
+            method,
+            path,
+            query_params=list((query or {}).items()),
+            header_params=headers,
+            auth_settings=["BearerToken"],
+        )
+        sent = time.monotonic()
+        answer = await self._api.call_api(method, url, headers, body, _request_timeout=within)
         response: aiohttp.ClientResponse = answer.response
         self.clock.answered(response.headers.get("Date", ""), time.monotonic() - sent)
         if response.status >= 400:
