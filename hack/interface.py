@@ -39,6 +39,8 @@ from hami_webhook.policy.file import PolicyFile
 from hami_webhook.policy.selectors import WrittenSelector
 from hami_webhook.quota.accelerator_report import ABOVE_HARD, EXCEEDED, WITHIN_HARD
 from hami_webhook.server.legacy_metrics import OLD_NAMES
+from hami_webhook.server.usage_metrics import OLD_LABELS as OLD_USAGE_LABELS
+from hami_webhook.server.usage_metrics import OLD_NAMES as OLD_USAGE_NAMES
 from hami_webhook.simulate.folder_test import WrittenTest
 
 ROOT = Path(__file__).parents[1]
@@ -289,9 +291,12 @@ def _metrics() -> Iterator[Item]:
         for call in (node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call)):
             function = getattr(call.func, "id", getattr(call.func, "attr", ""))
             for name, kind, names in _made_by(function, call, path) if function in _MAKERS else ():
-                group = "metric of --legacy-metrics" if path.stem == "legacy_metrics" else "metric"
+                group = "metric" if name.startswith("hami_") else "metric of --legacy-metrics"
                 labels[name] = set(names)
                 yield Item(group, f"{name}_total" if kind == "counter" else name, f"{kind}, {_labels(names)}")
+    for name, old in OLD_USAGE_NAMES.items():
+        kept = {OLD_USAGE_LABELS.get(label, label) for label in labels[name]}
+        yield Item("metric of --legacy-metrics", old, f"gauge, {_labels(kept)}")
     for name, (old, renamed) in OLD_NAMES.items():
         kept = {"zone", *(now for label, now in renamed.items() if label in labels[name])}
         yield Item("metric of --legacy-metrics", old, f"gauge, {_labels(kept)}")

@@ -2,7 +2,21 @@
 
 from __future__ import annotations
 
-from hack.bench import calls, charge, filter, links, metrics, placing, preemption, search, simulate, start, ui, webhook
+from hack.bench import (
+    calls,
+    charge,
+    filter,
+    links,
+    metrics,
+    monitor,
+    placing,
+    preemption,
+    search,
+    simulate,
+    start,
+    ui,
+    webhook,
+)
 from hack.bench.figures import run
 
 run(
@@ -16,6 +30,7 @@ run(
         "links": links.measure,
         "search": search.measure,
         "metrics": metrics.measure,
+        "monitor": monitor.measure,
         "start": start.measure,
         "simulate": simulate.measure,
         "ui": ui.measure,

@@ -6,6 +6,7 @@ A verb imports what it needs when it runs: `version` and `--help` start in half 
 from __future__ import annotations
 
 import argparse
+import os
 import platform
 import sys
 from collections.abc import Sequence
@@ -16,7 +17,7 @@ from hami_webhook import __version__
 from hami_webhook.build_info import build_info
 from hami_webhook.cli.tables import table_console
 from hami_webhook.config import SECTION_SWITCHES, add_flags
-from hami_webhook.terminal import Parser, run_verb
+from hami_webhook.terminal import Parser, print_sentences, run_verb
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -31,6 +32,18 @@ def scheduler(argv: Sequence[str] | None = None) -> int:
         return main(arguments)
     # the webhook configuration is the chart's own, and has no conditions
     return main(["serve", "--extender-bind-address=", "--webhook-configuration=", *arguments])
+
+
+def vgpu_monitor(argv: Sequence[str] | None = None) -> int:
+    """HAMi's own command: `serve` with the role node, which there needs HOOK_PATH; or `version`."""
+    arguments = sys.argv[1:] if argv is None else argv
+    if arguments[:1] == ["version"]:
+        return main(arguments)
+    if not os.environ.get("HOOK_PATH"):
+        problem = "HOOK_PATH isn't set: it is the folder of HAMi's hooks on this node, /usr/local/vgpu as a rule"
+        print_sentences("vGPUmonitor", [problem])
+        return 2
+    return main(["serve", "--roles=node", *arguments])
 
 
 def parser() -> Parser:

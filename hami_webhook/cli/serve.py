@@ -26,11 +26,12 @@ def serve(arguments: argparse.Namespace) -> int:
         logging.info("device-config.yaml: %s ignored, not enabled by flag", ", ".join(settings.ignored_sections))
     if NODE_ROLE in settings.roles:
         if arguments.embedded_cluster:
-            raise UsageError("--roles node probes the GPUs of a node: it needs a cluster, not --embedded-cluster")
-        from hami_webhook.server.serve_node import serve_node
+            raise UsageError("--roles node monitors the GPUs of a node: it needs a cluster, not --embedded-cluster")
+        import pynvml  # type: ignore[import-untyped]  # noqa: F401  NVIDIA's binding has no types; it is missed here
 
-        uvloop.run(serve_node(settings))
-        return 0
+        from hami_webhook.server.node_process import become_node
+
+        become_node(settings)
     config = device_config(settings.device_config_file).config
     vendors = enabled_vendors(config.without(settings.ignored_sections))
     policies = policy_rules(settings.policy_file, vendors)

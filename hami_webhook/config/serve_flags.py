@@ -11,7 +11,14 @@ from typing import Any
 
 from hami_webhook.config.errors import ConfigError
 from hami_webhook.config.go_syntax import ListenAddress
-from hami_webhook.config.setting_values import CARD_POLICIES, NODE_POLICIES, NODE_ROLE, ServiceAccount, listed
+from hami_webhook.config.setting_values import (
+    CARD_POLICIES,
+    HAMIS_MONITOR_PORT,
+    NODE_POLICIES,
+    NODE_ROLE,
+    ServiceAccount,
+    listed,
+)
 from hami_webhook.config.settings import SETTINGS, Setting, Settings
 from hami_webhook.kube.shown import quoted
 
@@ -111,7 +118,7 @@ def resolve(args: argparse.Namespace, env: Mapping[str, str]) -> Settings:
             faults.append(f"{origin} {quoted(text)}: {complaint}")
     if faults:
         raise ConfigError(faults)
-    _complete(values)
+    _complete(values, given)
     settings = Settings(**values)
     warnings = [
         *(f"{flag}: ignored, device-config.yaml says it" for flag in getattr(args, _IGNORED, None) or ()),
@@ -145,8 +152,12 @@ def _text(setting: Setting, args: argparse.Namespace, env: Mapping[str, str]) ->
     return (setting.env, variable) if variable else ("", setting.default)
 
 
-def _complete(values: dict[str, Any]) -> None:
-    """Fill what follows from other settings: the lease's name and namespace, the namespace of our service accounts."""
+def _complete(values: dict[str, Any], given: set[str]) -> None:
+    """Fill what follows from other settings: the lease's name and namespace, the namespace of our service accounts, the
+    port of metrics.
+    """
+    if NODE_ROLE in values["roles"] and "metrics_bind_address" not in given:
+        values["metrics_bind_address"] = ListenAddress("", HAMIS_MONITOR_PORT)
     namespace: str = values["pod_namespace"]
     if values["leader_elect"]:
         values["leader_elect_resource_name"] = values["leader_elect_resource_name"] or values["scheduler_name"]
@@ -166,7 +177,7 @@ def _unplaced_accounts(values: Mapping[str, Any], given: set[str]) -> Iterator[s
 
 def _conflicts(settings: Settings) -> Iterator[str]:
     if NODE_ROLE in settings.roles and not settings.node_name:
-        yield f'--roles "{NODE_ROLE}": needs NODE_NAME, the name of the node whose GPUs it probes'
+        yield f'--roles "{NODE_ROLE}": needs NODE_NAME, the name of the node whose GPUs it monitors'
     if settings.certificate_secret and not ("controller" in settings.roles and settings.pod_namespace):
         yield "--certificate-secret: needs the role controller, which makes the Secret, and POD_NAMESPACE"
     if settings.client_ca_file and not settings.tls:

@@ -12,6 +12,8 @@ from hami_webhook.kube.objects import is_subdomain
 ROLES = ("webhook", "controller", "extender")
 NODE_ROLE = "node"
 """The role of a process on each node with GPUs, which has none of the others'."""
+HAMIS_MONITOR_PORT = 9394
+"""Where HAMi's vGPUmonitor serves its metrics, whose place the role `node` takes."""
 NODE_POLICIES = ("binpack", "spread")
 CARD_POLICIES = ("binpack", "spread", "numa", "numa-first", "mutex", "topology-aware")
 

@@ -66,7 +66,8 @@ class Settings:
     roles: frozenset[str] = _setting(
         values.roles,
         ",".join(values.ROLES),
-        "what this process does, a comma list of roles; node alone: write how the GPUs of its node are linked",
+        "what this process does, a comma list of roles; node alone: monitor the GPUs of its node, and write how they "
+        "are linked",
         repeats=True,
     )
     device_config_file: str = _setting(values.path, "", "path of device-config.yaml; empty: none given")
@@ -78,13 +79,23 @@ class Settings:
     node_name: str = _setting(
         values.object_name, "", "name of this pod's node, for the role node", flags=(), env="NODE_NAME"
     )
+    hook_path: str = _setting(
+        values.path,
+        "",
+        "folder of HAMi's hooks on this node, /usr/local/vgpu as a rule: the role node monitors the containers whose "
+        "shared regions are in its folder containers; empty: none",
+        flags=(),
+        env="HOOK_PATH",
+    )
     pod_namespace: str = _setting(values.object_name, "", "namespace of this pod", flags=(), env="POD_NAMESPACE")
 
     http_bind: ListenAddress = _setting(
         parse_listen_address, "127.0.0.1:8080", "address of the main server", flags=("--http_bind", "--http-bind")
     )
     metrics_bind_address: ListenAddress = _setting(
-        parse_listen_address, ":9395", "address of the metrics server, plain HTTP"
+        parse_listen_address,
+        ":9395",
+        "address of the metrics server, plain HTTP; for the role node :9394 unless it is given",
     )
     extender_bind_address: ListenAddress | None = _setting(
         values.optional_listen_address,

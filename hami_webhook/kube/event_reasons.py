@@ -29,6 +29,7 @@ EventReason = Literal[
     "QuotaOverrun",
     "QuotaStatusForbidden",
     "QuotaUnitSuspicious",
+    "SharedRegionUnreadable",
     "WebhookConditionsDiffer",
     "WebhookConditionsMended",
     "WebhookConditionsUnknown",

@@ -6,12 +6,14 @@ in one, and keeps one TLS context for the life of the process. The application's
 starts and ends what it needs. Everything belongs to the event loop that `Listener.start` ran in.
 """
 
+from __future__ import annotations
+
 import asyncio
 import logging
 import socket
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from starlette.requests import ClientDisconnect
 from starlette.responses import PlainTextResponse
@@ -21,7 +23,9 @@ from uvicorn import Config, Server
 from hami_webhook.server.connections import Connections
 from hami_webhook.server.limits import ListenerLimits, TooManyRequests
 from hami_webhook.server.protocol import BoundedProtocol
-from hami_webhook.server.tls import ReloadingTls
+
+if TYPE_CHECKING:  # it brings cryptography, 7 MiB that a plain listener does without
+    from hami_webhook.server.tls import ReloadingTls
 
 logger: Final = logging.getLogger(__name__)
 

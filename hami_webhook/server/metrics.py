@@ -2,30 +2,18 @@
 
 from __future__ import annotations
 
-import platform
 from collections.abc import Iterator
 
 from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
-from hami_webhook import __version__
 from hami_webhook.assembly import Core
-from hami_webhook.build_info import build_info
 from hami_webhook.server.exposition import Family
 
-_BUILD = Family(
-    "hami_build_info",
-    "Build of this process.",
-    ("version", "revision", "build_date", "go_version", "compiler", "platform"),
-)
 _CONFLICTS = Family("hami_webhook_quota_conflicts", "Charges that met a conflicting write.", is_counter=True)
 _WRITES = Family("hami_webhook_quota_writes", "Writes to quotas by charges.", is_counter=True)
 _DENIED = Family("hami_webhook_quota_denied", "Charges refused.", ("reason",), is_counter=True)
 _BACKEND = Family("hami_webhook_quota_backend", "1 for where quotas are kept: status or memory.", ("backend",))
-_PROBLEMS = Family("hami_webhook_problems", "Events recorded about objects.", ("reason",), is_counter=True)
-_FAILURES = Family(
-    "hami_webhook_loop_failures", "Unexpected exceptions that loops survived.", ("loop",), is_counter=True
-)
 _FAULTS = Family(
     "hami_webhook_vendor_faults", "Unexpected exceptions of the vendors' rules on a node.", ("step",), is_counter=True
 )
@@ -46,8 +34,6 @@ class CoreCollector(Collector):
     def collect(self) -> Iterator[Metric]:
         """Every metric."""
         core, counts = self._core, self._core.charger.counts
-        build = (__version__, *build_info(), "", platform.python_implementation(), platform.platform())
-        yield _BUILD.of([(build, 1)])
         yield _CONFLICTS.of([((), counts.conflicts)])
         yield _WRITES.of([((), counts.writes)])
         yield _DENIED.of(((reason,), number) for reason, number in sorted(counts.denied.items()))
@@ -55,7 +41,5 @@ class CoreCollector(Collector):
         yield from counts.durations.collect()
         yield from core.recomputer.durations.collect()
         yield _BACKEND.of([((self._quota_backend,), 1)])
-        yield _PROBLEMS.of(((reason,), number) for reason, number in sorted(core.problems.items()))
-        yield _FAILURES.of(((loop,), number) for loop, number in sorted(core.failures.items()))
         yield _FAULTS.of(((step,), number) for step, number in sorted(core.vendors.faults.counts.items()))
         yield _IGNORED.of([((), len(core.ignored))])

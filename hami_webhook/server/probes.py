@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 
 from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4, CollectorRegistry
 from starlette.requests import Request
@@ -13,12 +13,15 @@ from hami_webhook.server.exposition import render
 
 
 def probe_routes(
-    registry: CollectorRegistry, ready: Callable[[], str | None], remark: Callable[[], str] = lambda: ""
+    registry: CollectorRegistry,
+    ready: Callable[[], str | None],
+    remark: Callable[[], str] = lambda: "",
+    more: Callable[[], AsyncIterator[bytes]] | None = None,
 ) -> list[Route]:
     """`ready` says why the process may not be sent reviews, None if it may; `remark` what an administrator should see
     to although it may. That is in the answer of `/readyz` and doesn't make it fail: no replica gets better by being
     taken out of service, and a rollout would stop for what only an administrator can change. `/metrics` shows
-    `registry`.
+    `registry`, after what `more` writes.
     """
 
     async def healthz(_: Request) -> Response:
@@ -32,6 +35,13 @@ def probe_routes(
         return PlainTextResponse(f"{text}\n") if text else Response()
 
     async def metrics(_: Request) -> Response:
-        return StreamingResponse(render(registry), media_type=CONTENT_TYPE_PLAIN_0_0_4)
+        return StreamingResponse(text(), media_type=CONTENT_TYPE_PLAIN_0_0_4)
+
+    async def text() -> AsyncIterator[bytes]:
+        if more is not None:
+            async for piece in more():
+                yield piece
+        async for piece in render(registry):
+            yield piece
 
     return [Route("/healthz", healthz), Route("/readyz", readyz), Route("/metrics", metrics)]

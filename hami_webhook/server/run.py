@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from prometheus_client import CollectorRegistry
+from prometheus_client.registry import Collector
 from starlette.routing import Route
 
 from hami_webhook.assembly import Core, options_of
@@ -33,6 +34,7 @@ from hami_webhook.devices.registry import Vendors
 from hami_webhook.policy.file import PolicySource
 from hami_webhook.policy.rules import PolicyRules
 from hami_webhook.server.app import application
+from hami_webhook.server.build_metrics import BuildCollector
 from hami_webhook.server.connections import connection_limit
 from hami_webhook.server.limits import ListenerLimits
 from hami_webhook.server.listener import Listener
@@ -220,7 +222,8 @@ def _process_role(
     if shared.settings.policy_file:
         loops["policy file"] = partial(reload.watch, _POLICY_POLL)
     backend = "memory" if shared.quotas_in_memory else "status"
-    collectors = [
+    collectors: list[Collector] = [
+        BuildCollector(core.problems, core.failures),
         CoreCollector(core, quota_backend=backend),
         ProcessCollector(main, tls, source, reload, shared.informers, parts.skews),
     ]

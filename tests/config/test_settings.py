@@ -305,7 +305,7 @@ BAD = [
         '--roles "scheduler": must be a comma list of webhook, controller, extender, at least one, or node alone',
     ),
     ("--roles node,webhook", "must be a comma list of webhook, controller, extender, at least one, or node alone"),
-    ("--roles node", '--roles "node": needs NODE_NAME, the name of the node whose GPUs it probes'),
+    ("--roles node", '--roles "node": needs NODE_NAME, the name of the node whose GPUs it monitors'),
     ("--roles ,", "must be a comma list of webhook, controller, extender, at least one, or node alone"),
     ("--own-service-accounts x", '--own-service-accounts "x": must be NAMESPACE/x, as POD_NAMESPACE isn\'t set'),
     (

@@ -22,6 +22,7 @@ from hami_webhook.controller.informers import watched_kinds
 from hami_webhook.controller.showback import Showback
 from hami_webhook.device_config import builtin_device_config, enabled_vendors
 from hami_webhook.devices.registry import Vendors
+from hami_webhook.server.build_metrics import BuildCollector
 from hami_webhook.server.cluster_metrics import ClusterCollector
 from hami_webhook.server.exposition import render
 from hami_webhook.server.legacy_metrics import OLD_NAMES, legacy_of
@@ -83,6 +84,7 @@ def rendered(registry: CollectorRegistry) -> bytes:
 def exposed(core: Core, **more: str) -> Samples:
     """Every sample that the leader serves of a core, and every process."""
     registry = CollectorRegistry(auto_describe=False)
+    registry.register(BuildCollector(core.problems, core.failures))
     registry.register(CoreCollector(core, **more))
     registry.register(ClusterCollector(core.view, Showback(core.view)))
     return samples(rendered(registry))

@@ -1,7 +1,8 @@
-"""The roles of a process: webhook, controller, extender and node, each what it brings to the process that has it.
+"""The roles of a process: webhook, controller and extender, each what it brings to the process that has it.
 
 A role is built from the core and the settings, and reaches into no other role. `server/run.py` merges what the roles
-name: what isn't named here isn't run. The pages of `kubectl hami ui` are a program of their own, with one thing to run.
+name: what isn't named here isn't run. The role node is a process of its own (`serve_node.py`), and so are the pages of
+`kubectl hami ui`.
 """
 
 from __future__ import annotations

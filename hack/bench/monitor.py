@@ -1,0 +1,211 @@
+"""`python -m hack.bench.monitor`: what a scrape of a node's monitor takes, and how much memory its process has.
+
+The process runs as in a pod, with a stand-in for the API server; its containers have regions of version 1.2 on disk,
+with two processes each. NVML isn't there. CPU time is the process's, of all threads, over scrapes that are a second
+apart, as what was read is answered again for so long.
+"""
+
+from __future__ import annotations
+
+import re
+import socket
+import ssl
+import struct
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import msgspec
+import orjson
+from prometheus_client import generate_latest
+from prometheus_client.core import Metric
+from prometheus_client.parser import text_string_to_metric_families
+from prometheus_client.registry import Collector, CollectorRegistry
+
+from hack.bench.figures import Figure, Goal, run, show_progress
+from hami_webhook import pki
+from hami_webhook.node.region import MAGIC, V1_2
+from hami_webhook.server.node_process import NodeSettings
+
+SIZES = {"smallest": (3, 2), "usual": (200, 8), "large": (1000, 16)}
+"""Containers, and cards of each."""
+SCRAPES = {"smallest": 2, "usual": 10, "large": 10}
+PROCESSES = 2
+PROGRAM = """
+import sys
+from pathlib import Path
+import msgspec, uvloop
+from hami_webhook.cluster.in_pod import PodClient
+from hami_webhook.server.node_process import NodeSettings
+from hami_webhook.server.serve_node import serve_node
+
+async def client(_):
+    return PodClient("127.0.0.1", sys.argv[2], Path(sys.argv[3]))
+
+uvloop.run(serve_node(msgspec.json.decode(sys.argv[1], type=NodeSettings), client))
+"""
+
+
+def measure(size: str) -> Sequence[Figure]:
+    containers, cards = SIZES[size]
+    show_progress(f"monitor: {containers} containers, {cards} cards")
+    with tempfile.TemporaryDirectory() as folder, _api_server(Path(folder), containers) as api_port:
+        for number in range(containers):
+            _write_region(Path(folder) / "containers" / f"uid-{number}_main", number, cards)
+        with _monitor(Path(folder), api_port) as (process, url):
+            _scrape(url)
+            milliseconds, text = [], ""
+            for _ in range(SCRAPES[size]):
+                time.sleep(1.1)
+                before = _cpu_seconds(process)
+                text = _scrape(url)
+                milliseconds.append(1000 * (_cpu_seconds(process) - before))
+            resident = _resident(process)
+    by_library = _by_library(text)
+    samples = len([line for line in text.splitlines() if line.startswith(("hami_vgpu", "hami_container"))])
+    about = f"{containers} containers on {cards} cards, {samples} samples"
+    usual = size == "usual"
+    return [
+        Figure("monitor", f"CPU of a scrape, {about}", sum(milliseconds) / len(milliseconds), "ms",
+               "writing it by the library", by_library, Goal(at_most=100, of="value") if usual else None),
+        Figure("monitor", "resident memory", resident, "MiB", "the interpreter", _interpreter(),
+               Goal(at_most=60, of="value") if usual else None),
+    ]  # fmt: skip
+
+
+def _write_region(folder: Path, number: int, cards: int) -> None:
+    written = bytearray(V1_2.size + 1)
+    struct.pack_into("<3i", written, 0, MAGIC, 1, 2)
+    struct.pack_into("<Q", written, V1_2.device_num, cards)
+    for card in range(cards):
+        struct.pack_into("<40s", written, V1_2.uuids + 96 * card, f"GPU-{number:018d}-{card:017d}".encode())
+        for process in range(PROCESSES):
+            slot = V1_2.slots + process * V1_2.slot_size
+            struct.pack_into("<i", written, slot + V1_2.status, 1)
+            used = (300 << 20, 40 << 20, card << 20, 0, 1 << 30)
+            struct.pack_into("<5Q", written, slot + V1_2.used + card * V1_2.used_size, *used)
+    struct.pack_into("<i", written, V1_2.proc_num, PROCESSES)
+    struct.pack_into("<q", written, V1_2.last_kernel_time or 0, 1_767_225_600)
+    folder.mkdir(parents=True)
+    (folder / "a.cache").write_bytes(written)
+
+
+@contextmanager
+def _api_server(folder: Path, containers: int) -> Iterator[int]:
+    """The port of one that has a pod for each container; what it needs to be believed is in the folder."""
+    pods = [
+        {
+            "metadata": {"name": f"pod-{number}", "namespace": f"team-{number % 20}", "uid": f"uid-{number}"},
+            "spec": {"nodeName": "gpu-1", "containers": [{"name": "main"}]},
+            "status": {"phase": "Running"},
+        }
+        for number in range(containers)
+    ]
+    listing = orjson.dumps({"metadata": {"resourceVersion": "1"}, "items": pods})
+    over = threading.Event()
+
+    class Answers(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.end_headers()
+            if "watch=" in self.path:
+                over.wait()
+            else:
+                self.wfile.write(listing)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    pki.write(folder, pki.generate("k", "k", now=datetime.now(UTC), extra_names=["127.0.0.1"]), force=False)
+    (folder / "token").write_text("token")
+    tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    tls.load_cert_chain(folder / "tls.crt", folder / "tls.key")
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Answers)
+    server.daemon_threads = True
+    server.socket = tls.wrap_socket(server.socket, server_side=True)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield server.server_address[1]
+    over.set()
+    server.shutdown()
+
+
+@contextmanager
+def _monitor(folder: Path, api_port: int) -> Iterator[tuple[int, str]]:
+    """The number of the process, and where it serves."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    settings = NodeSettings("gpu-1", "hami-system", "", 0, "127.0.0.1", port, False, str(folder), 0, "text")
+    text = msgspec.json.encode(settings).decode()
+    command = [sys.executable, "-c", PROGRAM, text, str(api_port), str(folder)]
+    url = f"http://127.0.0.1:{port}"
+    with subprocess.Popen(command, stderr=subprocess.DEVNULL) as process:
+        try:
+            while not _is_ready(url):
+                time.sleep(0.05)
+            yield process.pid, url
+        finally:
+            process.terminate()
+
+
+def _is_ready(url: str) -> bool:
+    try:
+        with urllib.request.urlopen(f"{url}/readyz"):
+            return True
+    except (urllib.error.URLError, ConnectionError):
+        return False
+
+
+def _scrape(url: str) -> str:
+    with urllib.request.urlopen(f"{url}/metrics") as answer:
+        text: str = answer.read().decode()
+        return text
+
+
+def _cpu_seconds(process: int) -> float:
+    """Of all its threads, exactly."""
+    tasks = Path(f"/proc/{process}/task").iterdir()
+    return sum(int((task / "schedstat").read_text().split()[0]) for task in tasks) / 1e9
+
+
+def _resident(process: int | str) -> float:
+    """MiB."""
+    found = re.search(r"VmRSS:\s+(\d+) kB", Path(f"/proc/{process}/status").read_text())
+    assert found is not None
+    return int(found[1]) / 1024
+
+
+def _interpreter() -> float:
+    """MiB of one that does nothing."""
+    command = [sys.executable, "-c", "print(open('/proc/self/status').read())"]
+    text = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    found = re.search(r"VmRSS:\s+(\d+) kB", text)
+    assert found is not None
+    return int(found[1]) / 1024
+
+
+def _by_library(text: str) -> float:
+    """Milliseconds in which prometheus_client writes the same metrics."""
+
+    class Parsed(Collector):
+        def collect(self) -> Iterator[Metric]:
+            yield from families
+
+    families = list(text_string_to_metric_families(text))
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(Parsed())
+    started = time.process_time()
+    generate_latest(registry)
+    return 1000 * (time.process_time() - started)
+
+
+if __name__ == "__main__":
+    run({"monitor": measure}, __doc__)

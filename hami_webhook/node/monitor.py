@@ -1,0 +1,127 @@
+"""What is really used on a node: of cards as NVML says, by containers as their regions say (docs/monitor.md)."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from hami_webhook.controller.object_events import ObjectEvents
+from hami_webhook.node.cards import CardUse, ProbeError
+from hami_webhook.node.node_pods import NodePod, NodePods
+from hami_webhook.node.region import BadRegion, Region
+from hami_webhook.node.region_files import ContainerKey, FolderError, RegionFolder
+
+logger = logging.getLogger(__name__)
+
+_SHORTEST = 1.0
+"""Seconds for which what was read is answered again, however often it is asked for."""
+
+
+class ContainerUse(NamedTuple):
+    """A container and its region."""
+
+    pod: NodePod
+    container: str
+    region: Region
+
+
+@dataclass(frozen=True, slots=True)
+class NodeUse:
+    """What is used on a node at `now` (Unix seconds). `refused`: containers whose region can't be read."""
+
+    now: float
+    cards: Sequence[CardUse]
+    containers: Sequence[ContainerUse]
+    pods: Sequence[NodePod]
+    refused: int
+
+
+class Monitor:
+    """Reads what is used. `folder` is None where containers aren't monitored; `cards` may raise `ProbeError`.
+
+    `clock` gives Unix seconds.
+    """
+
+    def __init__(
+        self,
+        pods: NodePods,
+        folder: RegionFolder | None,
+        cards: Callable[[], Sequence[CardUse]],
+        events: ObjectEvents,
+        clock: Callable[[], float],
+    ) -> None:
+        self._pods = pods
+        self._folder = folder
+        self._cards = cards
+        self._events = events
+        self._clock = clock
+        self._last: NodeUse | None = None
+        self._reading = asyncio.Lock()
+        self._refused: dict[ContainerKey, bool] = {}
+        self._said: dict[str, str] = {}
+
+    async def look(self) -> NodeUse:
+        """What is used now, or was within the last second."""
+        async with self._reading:
+            if self._last is None or not 0 <= self._clock() - self._last.now < _SHORTEST:
+                self._last = await self._read()
+            return self._last
+
+    async def _read(self) -> NodeUse:
+        containers = dict(self._pods.containers()) if self._folder is not None else {}
+        now = self._clock()
+        cards, regions = await asyncio.gather(
+            asyncio.to_thread(self._read_cards), asyncio.to_thread(self._read_regions, list(containers))
+        )
+        bad = {key: found for key, found in regions.items() if isinstance(found, BadRegion)}
+        await self._tell(bad, containers)
+        used = [
+            ContainerUse(containers[key], key.container, found)
+            for key, found in regions.items()
+            if isinstance(found, Region)
+        ]
+        monitor = self._pods.hamis_monitor
+        twice = f"HAMi's own monitor runs on this node too, in the pod {monitor}: what containers use is exported twice"
+        self._say("monitor", f"{twice}; set devicePlugin.monitor.enabled=false in HAMi's chart" if monitor else "")
+        return NodeUse(now, cards, used, list(self._pods.pods), len(bad))
+
+    def _read_cards(self) -> Sequence[CardUse]:
+        try:
+            cards = self._cards()
+        except ProbeError as error:
+            self._say("cards", f"no metrics of cards: NVML: {error}; NVIDIA's runtime brings it into the container")
+            return ()
+        self._say("cards", "" if cards else "no metrics of cards: NVML finds no GPU")
+        return cards
+
+    def _read_regions(self, containers: Sequence[ContainerKey]) -> dict[ContainerKey, Region | BadRegion]:
+        if self._folder is None:
+            return {}
+        try:
+            found = self._folder.read(containers)
+        except FolderError as error:
+            self._say("folder", str(error))
+            return {}
+        self._say("folder", "")
+        return found
+
+    async def _tell(self, bad: dict[ContainerKey, BadRegion], containers: dict[ContainerKey, NodePod]) -> None:
+        """Record an event for a region that can't be read twice in a row, as one that is being made can't at first."""
+        for key, why in bad.items():
+            if self._refused.get(key) is False:
+                pod = containers[key]
+                text = f"what the container {key.container} uses isn't known: its shared region: {why}"
+                await self._events.warn(
+                    "Pod", pod.namespace, pod.name, pod.uid, "SharedRegionUnreadable", text, key.container
+                )
+        self._refused = {key: key in self._refused for key in bad}
+        self._events.keep_only({pod.uid for pod in self._pods.pods})
+
+    def _say(self, about: str, text: str) -> None:
+        """Log what is new of a matter, not what was said before."""
+        if text and text != self._said.get(about):
+            logger.warning("%s", text)
+        self._said[about] = text

@@ -1,0 +1,148 @@
+"""The pods of one node, as far as its monitor asks for them."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from itertools import zip_longest
+
+import msgspec
+
+from hami_webhook.cluster.api import JSON, WatchType
+from hami_webhook.cluster.informer import Change, Replaced
+from hami_webhook.kube import wire
+from hami_webhook.node.region_files import ContainerKey
+
+logger = logging.getLogger(__name__)
+
+MIG_ALLOCATIONS = "hami.io/vgpu-mig-allocations"
+"""What the vendor `nvidia` writes and HAMi's device plugin completes. It isn't asked: see `link_scores.SCORES`."""
+_HAMIS_MONITOR = "vgpu-monitor"
+"""The name of the container in the pod of HAMi's device plugin."""
+
+
+@dataclass(frozen=True, slots=True)
+class MigInstanceUse:
+    """A MIG instance that a container has: its parent's place in the allocation and UUID, and what it is."""
+
+    container: str
+    device_index: int
+    device_uuid: str
+    uuid: str
+    profile: str
+    gpu_instance: str
+    compute_instance: str
+
+
+@dataclass(frozen=True, slots=True)
+class NodePod:
+    """A pod of the node. `running`: its containers but those that ended, init containers first."""
+
+    namespace: str
+    name: str
+    uid: str
+    running: tuple[str, ...]
+    instances: tuple[MigInstanceUse, ...]
+    has_hamis_monitor: bool
+
+
+class NodePods:
+    """Keeps the pods that an informer tells of. `trusted_namespaces` are those that HAMi's own monitor may be in."""
+
+    def __init__(self, trusted_namespaces: Collection[str]) -> None:
+        self._trusted_namespaces = trusted_namespaces
+        self._pods: dict[tuple[str, str], NodePod] = {}
+
+    def handle(self, change: Change) -> None:
+        """Follow a change."""
+        if isinstance(change, Replaced):
+            self._pods.clear()
+            for obj in change.items:
+                self._put(obj)
+        elif change.type is WatchType.DELETED:
+            self._pods.pop(_key(change.object), None)
+        else:
+            self._put(change.object)
+
+    @property
+    def pods(self) -> Collection[NodePod]:
+        return self._pods.values()
+
+    @property
+    def hamis_monitor(self) -> str:
+        """The pod that HAMi's own monitor runs in on this node, as NAMESPACE/NAME; empty if there is none."""
+        return next((f"{pod.namespace}/{pod.name}" for pod in self.pods if pod.has_hamis_monitor), "")
+
+    def containers(self) -> Iterator[tuple[ContainerKey, NodePod]]:
+        """The running containers, the first of each pod first: a pod of many keeps no other pod's out."""
+        for turn in zip_longest(*(pod.running for pod in self.pods)):
+            for pod, container in zip(self.pods, turn, strict=True):
+                if container is not None:
+                    yield ContainerKey(pod.uid, container), pod
+
+    def _put(self, obj: JSON) -> None:
+        try:
+            self._pods[_key(obj)] = self._pod(wire.convert(obj, wire.PodObject, "pod"))
+        except wire.MalformedObject as error:
+            self._pods.pop(_key(obj), None)
+            logger.warning("a pod of this node isn't monitored: %s", error)
+
+    def _pod(self, pod: wire.PodObject) -> NodePod:
+        meta, spec, status = (
+            pod.metadata or wire.ObjectMeta(),
+            pod.spec or wire.PodSpec(),
+            pod.status or wire.PodStatus(),
+        )
+        names = [each.name or "" for each in (*(spec.init_containers or ()), *(spec.containers or ()))]
+        statuses = (*(status.init_container_statuses or ()), *(status.container_statuses or ()))
+        ended = {each.name for each in statuses if each.state is not None and each.state.terminated is not None}
+        over = status.phase in ("Succeeded", "Failed")
+        text = (meta.annotations or {}).get(MIG_ALLOCATIONS, "")
+        return NodePod(
+            meta.namespace or "",
+            meta.name or "",
+            meta.uid or "",
+            () if over else tuple(name for name in names if name not in ended),
+            () if over or not text else tuple(_instances(text, names)),
+            meta.namespace in self._trusted_namespaces and _HAMIS_MONITOR in names and not over,
+        )
+
+
+class _MigRecord(msgspec.Struct, frozen=True, gc=False):
+    """An entry of the annotation; one that the device plugin didn't complete yet has no instance."""
+
+    containerIndex: int = 0
+    deviceIndex: int = 0
+    gpuUUID: str = ""
+    migUUID: str = ""
+    profile: str = ""
+    gpuInstanceID: int | str | None = None
+    computeInstanceID: int | str | None = None
+
+
+_RECORDS = msgspec.json.Decoder(list[_MigRecord])
+
+
+def _instances(text: str, containers: list[str]) -> Iterator[MigInstanceUse]:
+    """The MIG instances in a pod's annotation; none if it can't be read. Init containers count first."""
+    try:
+        records = _RECORDS.decode(text)
+    except (msgspec.DecodeError, UnicodeEncodeError, RecursionError):
+        return
+    for record in records:
+        made, index = (record.gpuInstanceID, record.computeInstanceID), record.containerIndex
+        if record.migUUID and None not in made and 0 <= index < len(containers):
+            yield MigInstanceUse(
+                containers[index],
+                record.deviceIndex,
+                record.gpuUUID,
+                record.migUUID,
+                record.profile,
+                str(made[0]),
+                str(made[1]),
+            )
+
+
+def _key(obj: JSON) -> tuple[str, str]:
+    return str(obj["metadata"].get("namespace", "")), str(obj["metadata"].get("name", ""))

@@ -1,0 +1,215 @@
+"""The metrics of what is used on a node, under the names of HAMi's vGPUmonitor (docs/spec/hami-core.md#4).
+
+A node has thousands of samples with the same few labels, so the text is written here: through prometheus_client it
+would take ten times as long.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from types import MappingProxyType
+from typing import NamedTuple
+
+from hami_webhook.node.cards import CardUse
+from hami_webhook.node.monitor import ContainerUse, NodeUse
+from hami_webhook.node.region import DeviceUse
+from hami_webhook.server.exposition import Family
+
+ZONE = "vGPU"
+"""The label `zone` of HAMi's metrics."""
+_Sample = tuple[str, float | None]
+"""The labels as text, and the value, None where there is none."""
+_ESCAPED = str.maketrans({"\\": r"\\", "\n": r"\n", '"': r"\""})
+_CARD = ("zone", "node", "device_index", "device_uuid", "device_type")
+_DEVICE = ("zone", "namespace", "pod", "container", "vdevice_index", "device_uuid")
+_INSTANCE = (*_DEVICE, "mig_uuid", "profile", "gpu_instance_id", "compute_instance_id")
+OLD_LABELS = {
+    "node": "nodeid",
+    "device_index": "deviceidx",
+    "device_uuid": "deviceuuid",
+    "device_type": "devicetype",
+    "namespace": "podnamespace",
+    "pod": "podname",
+    "container": "ctrname",
+    "vdevice_index": "vdeviceid",
+    "gpu_instance_id": "instanceid",
+}
+"""Labels of the metrics of HAMi up to 2.9."""
+
+
+class _Device(NamedTuple):
+    """A device of a container: its labels as text, what is used of it, seconds since the container last computed."""
+
+    labels: str
+    use: DeviceUse
+    elapsed: float | None
+
+
+_CARDS: Sequence[tuple[Family, Callable[[CardUse], float | None]]] = (
+    (
+        Family("hami_host_gpu_memory_used_bytes", "Memory of a card that is used.", _CARD),
+        lambda card: card.memory,
+    ),
+    (
+        Family("hami_host_gpu_utilization_ratio", "Percent of the time in which a card computed.", _CARD),
+        lambda card: card.utilisation,
+    ),
+    (
+        Family(
+            "hami_host_gpu_memory_controller_utilization_ratio",
+            "Percent of the time in which a card's memory was read or written.",
+            ("zone", "device_index", "device_uuid", "device_type"),
+        ),
+        lambda card: card.memory_controller,
+    ),
+    (
+        Family("hami_host_gpu_temperature_celsius", "Temperature of a card.", _CARD),
+        lambda card: card.temperature,
+    ),
+    (
+        Family("hami_host_gpu_power_usage_watts", "Power that a card takes.", _CARD),
+        lambda card: card.power,
+    ),
+)
+_DEVICES: Sequence[tuple[Family, Callable[[_Device], float | None]]] = (
+    (
+        Family("hami_vgpu_memory_used_bytes", "Memory of a card that a container uses.", _DEVICE),
+        lambda device: device.use.total,
+    ),
+    (
+        Family("hami_vgpu_memory_limit_bytes", "Memory of a card that a container may use; 0: no limit.", _DEVICE),
+        lambda device: device.use.limit,
+    ),
+    (
+        Family("hami_container_device_memory_bytes", "Memory of a card that a container uses.", _DEVICE),
+        lambda device: device.use.total,
+    ),
+    (
+        Family("hami_container_device_utilization_ratio", "Percent of a card's SMs that a container uses.", _DEVICE),
+        lambda device: device.use.utilisation,
+    ),
+    (
+        Family(
+            "hami_container_last_kernel_elapsed_seconds", "Time since a container last computed on a card.", _DEVICE
+        ),
+        lambda device: device.elapsed,
+    ),
+    (
+        Family("hami_vgpu_memory_context_bytes", "Memory that a container uses for CUDA's contexts.", _DEVICE),
+        lambda device: device.use.context,
+    ),
+    (
+        Family("hami_vgpu_memory_module_bytes", "Memory that a container uses for modules.", _DEVICE),
+        lambda device: device.use.module,
+    ),
+    (
+        Family("hami_vgpu_memory_buffer_bytes", "Memory that a container uses for data.", _DEVICE),
+        lambda device: device.use.data,
+    ),
+)
+_INSTANCES = Family("hami_mig_device_info", "1 for a MIG instance that a container has.", _INSTANCE)
+_CONTAINERS = Family("hami_webhook_monitored_containers", "Containers by whether their region can be read.", ("state",))
+
+OLD_NAMES: Mapping[str, str] = {
+    "hami_host_gpu_memory_used_bytes": "HostGPUMemoryUsage",
+    "hami_host_gpu_utilization_ratio": "HostCoreUtilization",
+    "hami_vgpu_memory_used_bytes": "vGPU_device_memory_usage_in_bytes",
+    "hami_vgpu_memory_limit_bytes": "vGPU_device_memory_limit_in_bytes",
+    "hami_container_device_utilization_ratio": "Device_utilization_desc_of_container",
+    "hami_container_last_kernel_elapsed_seconds": "Device_last_kernel_of_container",
+}
+"""Today's name to the old one, of those that differ by their labels' names alone."""
+_OLD_DEVICE = tuple(OLD_LABELS.get(label, label) for label in _DEVICE)
+_OLD_MEMORY = Family(
+    "Device_memory_desc_of_container",
+    "Memory of a card that a container uses, and what for.",
+    (*_OLD_DEVICE, "context", "module", "data", "offset"),
+)
+_OLD_INSTANCES = Family("MigInfo", "1 for a MIG instance that a container has.", (*_OLD_DEVICE, "instanceid"))
+
+
+def usage_text(use: NodeUse, node: str, *, legacy: bool) -> Iterator[bytes]:
+    """What is used on the node of this name, in Prometheus' text format; `legacy`: under the old names too."""
+    devices = list(_devices(use, _DEVICE))
+    for card_family, of_card in _CARDS:
+        yield _written(card_family, _cards(use, node, card_family, of_card))
+    for family, of_device in _DEVICES:
+        yield _written(family, ((device.labels, of_device(device)) for device in devices))
+    yield _written(_INSTANCES, _instances(use, _INSTANCES))
+    states = (("read", len(use.containers)), ("refused", use.refused))
+    yield _written(_CONTAINERS, ((_labels(_CONTAINERS.labels, (state,)), number) for state, number in states))
+    if legacy:
+        yield from _old_text(use, node)
+
+
+def _old_text(use: NodeUse, node: str) -> Iterator[bytes]:
+    devices = list(_devices(use, _OLD_DEVICE))
+    for card_family, of_card in _CARDS:
+        if card_family.name in OLD_NAMES:
+            yield _written(_old(card_family), _cards(use, node, card_family, of_card, OLD_LABELS))
+    for family, of_device in _DEVICES:
+        if family.name in OLD_NAMES:
+            yield _written(_old(family), ((device.labels, of_device(device)) for device in devices))
+    yield _written(_OLD_MEMORY, _old_memory(use))
+    yield _written(_OLD_INSTANCES, _instances(use, _OLD_INSTANCES))
+
+
+def _old(family: Family) -> Family:
+    """A metric under its old name."""
+    labels = [OLD_LABELS.get(label, label) for label in family.labels]
+    return Family(OLD_NAMES[family.name], family.documentation, labels)
+
+
+def _cards(
+    use: NodeUse,
+    node: str,
+    family: Family,
+    value: Callable[[CardUse], float | None],
+    renamed: Mapping[str, str] = MappingProxyType({}),
+) -> Iterator[_Sample]:
+    names = [renamed.get(label, label) for label in family.labels]
+    for card in use.cards:
+        known = dict(zip(_CARD, (ZONE, node, str(card.index), card.uuid, f"NVIDIA-{card.name}"), strict=True))
+        yield _labels(names, [known[label] for label in family.labels]), value(card)
+
+
+def _devices(use: NodeUse, names: Sequence[str]) -> Iterator[_Device]:
+    for container in use.containers:
+        last = container.region.last_kernel
+        elapsed = max(0, int(use.now) - last) if last else None
+        for device in container.region.devices:
+            yield _Device(_labels(names, _of_device(container, device)), device, elapsed)
+
+
+def _of_device(container: ContainerUse, device: DeviceUse) -> tuple[str, ...]:
+    pod = container.pod
+    return ZONE, pod.namespace, pod.name, container.container, str(device.index), device.uuid
+
+
+def _old_memory(use: NodeUse) -> Iterator[_Sample]:
+    for container in use.containers:
+        for device in container.region.devices:
+            parts = map(str, (device.context, device.module, device.data, device.offset))
+            yield _labels(_OLD_MEMORY.labels, (*_of_device(container, device), *parts)), device.total
+
+
+def _instances(use: NodeUse, family: Family) -> Iterator[_Sample]:
+    for pod in use.pods:
+        for each in pod.instances:
+            device = (ZONE, pod.namespace, pod.name, each.container, str(each.device_index), each.device_uuid)
+            instance = (each.uuid, each.profile, each.gpu_instance, each.compute_instance)
+            more = instance if family is _INSTANCES else (each.gpu_instance,)
+            yield _labels(family.labels, (*device, *more)), 1
+
+
+def _written(family: Family, samples: Iterable[_Sample]) -> bytes:
+    """A metric with those of its samples that have a value."""
+    name = family.name
+    lines = [f"# HELP {name} {family.documentation}\n# TYPE {name} gauge\n"]
+    lines += [f"{name}{labels} {value}\n" for labels, value in samples if value is not None]
+    return "".join(lines).encode()
+
+
+def _labels(names: Sequence[str], values: Iterable[str]) -> str:
+    pairs = (f'{name}="{value.translate(_ESCAPED)}"' for name, value in zip(names, values, strict=True))
+    return f"{{{','.join(pairs)}}}"
