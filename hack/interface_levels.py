@@ -90,6 +90,8 @@ LEVELS: Sequence[tuple[Level, str, str]] = (
     ("alpha", "condition", "*"),
     ("alpha", "metric", "hami_webhook_accelerator_quota_*"),
     ("alpha", "chart value", "node.*"),
+    ("alpha", "flag", "hami-webhook serve --priority-feedback"),
+    ("alpha", "environment variable", "HAMI_PRIORITY_FEEDBACK"),
     ("alpha", "environment variable", "NODE_NAME"),
     ("alpha", "*", "kubectl hami ui*"),
     ("beta", "*", "kubectl hami *"),

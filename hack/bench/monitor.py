@@ -143,7 +143,7 @@ def _monitor(folder: Path, api_port: int) -> Iterator[tuple[int, str]]:
     """The number of the process, and where it serves."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
-    settings = NodeSettings("gpu-1", "hami-system", "", 0, "127.0.0.1", port, False, str(folder), 0, "text")
+    settings = NodeSettings("gpu-1", "hami-system", "", 0, "127.0.0.1", port, False, str(folder), 300, False, 0, "text")
     text = msgspec.json.encode(settings).decode()
     command = [sys.executable, "-c", PROGRAM, text, str(api_port), str(folder)]
     url = f"http://127.0.0.1:{port}"

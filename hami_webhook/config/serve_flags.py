@@ -178,6 +178,8 @@ def _unplaced_accounts(values: Mapping[str, Any], given: set[str]) -> Iterator[s
 def _conflicts(settings: Settings) -> Iterator[str]:
     if NODE_ROLE in settings.roles and not settings.node_name:
         yield f'--roles "{NODE_ROLE}": needs NODE_NAME, the name of the node whose GPUs it monitors'
+    if settings.priority_feedback and not (NODE_ROLE in settings.roles and settings.hook_path):
+        yield "--priority-feedback: needs --roles node, and HOOK_PATH, the folder with the containers' shared regions"
     if settings.certificate_secret and not ("controller" in settings.roles and settings.pod_namespace):
         yield "--certificate-secret: needs the role controller, which makes the Secret, and POD_NAMESPACE"
     if settings.client_ca_file and not settings.tls:

@@ -87,6 +87,19 @@ class Settings:
         flags=(),
         env="HOOK_PATH",
     )
+    resync_interval: float = _setting(
+        values.duration("1s", "24h"),
+        "5m0s",
+        "age at which the role node removes the shared regions of pods that are gone, if it has --priority-feedback",
+        flags=(),
+        env="HAMI_RESYNC_INTERVAL",
+    )
+    priority_feedback: bool = _setting(
+        parse_go_bool,
+        "false",
+        "whether the role node holds back containers while others of a higher nvidia.com/priority compute on the same "
+        "card, as HAMi's monitor does",
+    )
     pod_namespace: str = _setting(values.object_name, "", "namespace of this pod", flags=(), env="POD_NAMESPACE")
 
     http_bind: ListenAddress = _setting(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import zip_longest
 
@@ -18,6 +18,8 @@ logger = logging.getLogger(__name__)
 
 MIG_ALLOCATIONS = "hami.io/vgpu-mig-allocations"
 """What the vendor `nvidia` writes and HAMi's device plugin completes. It isn't asked: see `link_scores.SCORES`."""
+PRIORITY = "nvidia.com/priority"
+"""HAMi's name for it, under which our manifests have it too."""
 _HAMIS_MONITOR = "vgpu-monitor"
 """The name of the container in the pod of HAMi's device plugin."""
 
@@ -37,12 +39,16 @@ class MigInstanceUse:
 
 @dataclass(frozen=True, slots=True)
 class NodePod:
-    """A pod of the node. `running`: its containers but those that ended, init containers first."""
+    """A pod of the node. `running`: its containers but those that ended, init containers first.
+
+    `priorities` are those that containers declare, 0 is the highest.
+    """
 
     namespace: str
     name: str
     uid: str
     running: tuple[str, ...]
+    priorities: Mapping[str, int]
     instances: tuple[MigInstanceUse, ...]
     has_hamis_monitor: bool
 
@@ -94,7 +100,8 @@ class NodePods:
             pod.spec or wire.PodSpec(),
             pod.status or wire.PodStatus(),
         )
-        names = [each.name or "" for each in (*(spec.init_containers or ()), *(spec.containers or ()))]
+        containers = (*(spec.init_containers or ()), *(spec.containers or ()))
+        names = [each.name or "" for each in containers]
         statuses = (*(status.init_container_statuses or ()), *(status.container_statuses or ()))
         ended = {each.name for each in statuses if each.state is not None and each.state.terminated is not None}
         over = status.phase in ("Succeeded", "Failed")
@@ -104,9 +111,17 @@ class NodePods:
             meta.name or "",
             meta.uid or "",
             () if over else tuple(name for name in names if name not in ended),
+            {each.name or "": found for each in containers if (found := _priority(each)) is not None},
             () if over or not text else tuple(_instances(text, names)),
             meta.namespace in self._trusted_namespaces and _HAMIS_MONITOR in names and not over,
         )
+
+
+def _priority(container: wire.ContainerObject) -> int | None:
+    """What a container declares, None if it is no small number."""
+    limits = container.resources.limits if container.resources is not None else None
+    text = str((limits or {}).get(PRIORITY, ""))
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 10 else None
 
 
 class _MigRecord(msgspec.Struct, frozen=True, gc=False):

@@ -7,15 +7,19 @@ followed, nothing but a regular file is read, and what one container put there c
 from __future__ import annotations
 
 import errno
+import logging
 import os
+import shutil
 import stat
 import struct
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from itertools import islice
 from typing import NamedTuple
 
 from hami_webhook.node.region import BadRegion, Region, layout_of, read_region
+
+logger = logging.getLogger(__name__)
 
 MOST_CONTAINERS = 4096
 """Containers of a node that are looked for: kubelet runs 110 pods by default, and hardly more than 500."""
@@ -23,6 +27,8 @@ MOST_BYTES = 256 << 20
 """Bytes of all regions that are read at a time: 130 of the largest there are, or 30,000 with a process or two."""
 _MOST_ENTRIES = 64
 """Entries of a container's folder among which its region has to be: there are two or three."""
+_MOST_LEFTOVERS = 10_000
+"""Folders that are looked at for being left over at a time."""
 _OPEN = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY
 _WHAT = {
     errno.ELOOP: "it is a link, and isn't followed",
@@ -95,6 +101,24 @@ class RegionFolder:
             offsets = {"recent_kernel": layout.recent_kernel, "utilization_switch": layout.utilization_switch}
             for name, value in fields.items():
                 os.pwrite(file, struct.pack("<i", value), offsets[name])
+
+    def remove_leftovers(self, pod_uids: Collection[str], *, before: float) -> list[str]:
+        """Remove the folders of containers of other pods that nobody changed since `before` (Unix seconds).
+
+        Returns their names. Links are removed, and not followed. Raises `FolderError`.
+        """
+        removed = []
+        with self._opened() as root, os.scandir(root) as entries:
+            for entry in islice(entries, _MOST_LEFTOVERS):
+                uid, underscore, _ = entry.name.partition("_")
+                try:
+                    if not underscore or uid in pod_uids or entry.stat(follow_symlinks=False).st_mtime >= before:
+                        continue
+                    shutil.rmtree(entry.name, dir_fd=root)
+                    removed.append(entry.name)
+                except (OSError, RecursionError) as error:
+                    logger.warning("%s/%s is left over, and can't be removed: %s", self.path, entry.name, error)
+        return removed
 
     @contextmanager
     def _opened(self) -> Iterator[int]:

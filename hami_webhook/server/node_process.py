@@ -28,6 +28,8 @@ class NodeSettings(msgspec.Struct, frozen=True):
     port: int
     legacy_metrics: bool
     hook_path: str
+    resync_interval: float
+    priority_feedback: bool
     verbosity: int
     log_format: str
 
@@ -42,6 +44,8 @@ class NodeSettings(msgspec.Struct, frozen=True):
             port=settings.metrics_bind_address.port,
             legacy_metrics=settings.legacy_metrics,
             hook_path=settings.hook_path,
+            resync_interval=settings.resync_interval,
+            priority_feedback=settings.priority_feedback,
             verbosity=settings.verbosity,
             log_format=settings.log_format,
         )

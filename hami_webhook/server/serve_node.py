@@ -14,6 +14,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from functools import partial
 
 import msgspec
 import uvloop
@@ -25,8 +26,9 @@ from hami_webhook.cluster.in_pod import PodClient
 from hami_webhook.cluster.informer import Informer
 from hami_webhook.cluster.kept_fields import decode_kept
 from hami_webhook.cluster.kubernetes import Client, KubernetesCluster
-from hami_webhook.controller.loops import Loops
+from hami_webhook.controller.loops import Loops, repeat
 from hami_webhook.controller.object_events import ObjectEvents
+from hami_webhook.node.feedback import PriorityFeedback
 from hami_webhook.node.link_scores import LinkScores
 from hami_webhook.node.monitor import Monitor
 from hami_webhook.node.node_pods import NodePods
@@ -66,7 +68,9 @@ class NodeRole:
             random=random.random,
             node=settings.node_name,
         )
-        folder = RegionFolder(os.path.join(settings.hook_path, _CONTAINERS)) if settings.hook_path else None
+        self._clock = clock
+        self._containers = os.path.join(settings.hook_path, _CONTAINERS)
+        folder = RegionFolder(self._containers) if settings.hook_path else None
         self._monitor = Monitor(self._pods, folder, read_cards, ObjectEvents(cluster, self._problems), clock)
         registry = new_registry()
         registry.register(BuildCollector(self._problems, self.failures))
@@ -80,7 +84,23 @@ class NodeRole:
         loops: dict[str, Loop] = {"link scores": LinkScores(self._cluster, self._settings.node_name, probe).run}
         if self._settings.hook_path:
             loops["pods of the node"] = self._follow_pods
+        if self._settings.priority_feedback:
+            folder = RegionFolder(self._containers)
+            loops["priority feedback"] = PriorityFeedback(self._pods, folder).run
+            loops["left-over regions"] = partial(self._remove_leftovers, folder)
         return loops
+
+    async def _remove_leftovers(self, folder: RegionFolder) -> None:
+        """Remove regions of pods that are gone, where HAMi's own monitor doesn't."""
+        await self._informer.synced.wait()
+
+        async def step() -> None:
+            uids = {pod.uid for pod in self._pods.pods}
+            if uids and not self._pods.hamis_monitor:  # a node without any pod is a wrong NODE_NAME
+                before = self._clock() - self._settings.resync_interval
+                await asyncio.to_thread(folder.remove_leftovers, uids, before=before)
+
+        await repeat(step, self._settings.resync_interval, asyncio.sleep)
 
     async def _follow_pods(self) -> None:
         await self._informer.run(self._pods.handle)

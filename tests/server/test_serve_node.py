@@ -27,7 +27,7 @@ from hami_webhook.cluster.memory import MemoryCluster
 from hami_webhook.server.node_process import NodeSettings
 from hami_webhook.server.serve_node import NodeRole
 
-SETTINGS = NodeSettings("gpu-1", "hami-system", "", 0, "127.0.0.1", 0, False, "", 0, "text")
+SETTINGS = NodeSettings("gpu-1", "hami-system", "", 0, "127.0.0.1", 0, False, "", 300, False, 0, "text")
 MACHINE = replace(DGX_A100, gpus=2, cards=(Card(memory=1 << 30), Card(utilisation=7)))
 ROLE = ("-m", "hami_webhook", "serve", "--roles=node")
 VGPU_MONITOR = ("-c", "import sys; from hami_webhook.cli import vgpu_monitor; sys.exit(vgpu_monitor())")
@@ -140,6 +140,8 @@ def test_an_address_that_is_taken_is_told(folder: Path, tmp_path: Path) -> None:
     [
         (ROLE, (), {"NODE_NAME": ""}, '--roles "node": needs NODE_NAME, the name of the node whose GPUs it monitors'),
         (ROLE, (), {"KUBECONFIG": "/nowhere"}, "kubeconfig /nowhere can't be read; --kubeconfig or KUBECONFIG names"),
+        (ROLE, ("--priority-feedback",), {"HOOK_PATH": ""}, "--priority-feedback: needs --roles node, and HOOK_PATH"),
+        (ROLE, (), {"HAMI_RESYNC_INTERVAL": "often"}, 'HAMI_RESYNC_INTERVAL "often": must be a duration'),
         (VGPU_MONITOR, (), {"HOOK_PATH": ""}, "vGPUmonitor: HOOK_PATH isn't set: it is the folder of HAMi's hooks"),
     ],
 )
