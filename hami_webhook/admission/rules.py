@@ -17,7 +17,7 @@ from hami_webhook.admission.new_pod import NewPod
 from hami_webhook.admission.pods import forged
 from hami_webhook.devices.foreign_pods import refuse_owned
 from hami_webhook.devices.model import BadRequest
-from hami_webhook.devices.pod_preferences import parse_weights
+from hami_webhook.devices.pod_preferences import WEIGHTS, parse_weights
 from hami_webhook.devices.reserved_annotations import OWNED_LABELS
 from hami_webhook.kube.objects import ContainerKind
 
@@ -74,10 +74,11 @@ def has_no_node(new: NewPod) -> None:
 
 
 def scoring_weights_can_be_read(new: NewPod) -> None:
-    try:
-        parse_weights(new.pod.annotations, new.pod.name)
-    except ValueError as error:
-        raise Denied(403, str(error)) from error
+    if WEIGHTS in new.pod.annotations:
+        try:
+            parse_weights(new.pod.annotations, new.pod.name)
+        except ValueError as error:
+            raise Denied(403, str(error)) from error
 
 
 class Rule(NamedTuple):
