@@ -4,6 +4,7 @@ BIN := .venv/bin
 RUNTIME := .venv/.runtime-installed
 DEV := .venv/.dev-installed
 DOCS := .venv/.docs-installed
+SUITE := -n 2 --dist loadfile --ignore tests/e2e --ignore tests/image --ignore tests/website tests
 
 .DEFAULT_GOAL := help
 # the tests start Python two hundred times: compiled modules are kept, whatever the environment says
@@ -34,14 +35,15 @@ run: $(RUNTIME) ## keep the demo's server up for your own curl calls, and show i
 	@$(BIN)/python hack/demo.py --keep
 
 test: $(DEV) ## the test suite, with a few examples of each property
-	@$(BIN)/python -m pytest -n 2 --dist loadfile --ignore tests/e2e --ignore tests/image --ignore tests/website tests
+	@$(BIN)/python -m pytest $(SUITE) $(TEST_ARGS)
 	@echo "make test: left out: tests/e2e, which needs a real control plane and helm (make controlplane and make helm build them, make e2e runs it)"
 	@echo "make test: left out: tests/image, which needs the image (make image builds and tests it)"
 	@echo "make test: left out: tests/website, which needs the site (make docs builds and tests it)"
 	@for program in promtool gcc kubectl chromium; do command -v $$program >/dev/null || echo "make test: skipped: what needs $$program"; done
 
-coverage: $(DEV) ## the same with two hundred examples of each property, and branch coverage
-	@HYPOTHESIS_PROFILE=thorough $(BIN)/python -m pytest -n 2 --dist loadfile --cov --cov-fail-under=90 --ignore tests/e2e --ignore tests/image --ignore tests/website tests
+coverage: $(DEV) ## the same, then two hundred examples of each property, with the branch coverage of both
+	@$(MAKE) --no-print-directory test TEST_ARGS="--cov --cov-report="
+	@HYPOTHESIS_PROFILE=thorough $(BIN)/python -m pytest $(SUITE) -m hypothesis --cov --cov-append --cov-fail-under=90
 
 controlplane: ## build kube-apiserver, kube-controller-manager, kube-scheduler and etcd, once per machine and version (K8S=1.36)
 	@hack/controlplane/build.sh
