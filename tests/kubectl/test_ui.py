@@ -154,11 +154,11 @@ def test_of_many_nodes_those_that_matter_are_shown(tmp_path: Path) -> None:
         assert "other-9" not in page
 
 
-@pytest.mark.parametrize("digits", ["9" * 5_000, "-1", "two", "٣"])
-def test_a_page_that_is_no_number_is_refused_with_a_sentence(tmp_path: Path, digits: str) -> None:
+def test_a_page_that_is_no_number_is_refused_with_a_sentence(tmp_path: Path) -> None:
     with entered(ApiServer(cluster()), tmp_path) as client:
-        refused = client.get("/cluster", params={"page": digits})
-        assert (refused.status_code, refused.text) == (400, "page must be a whole number of at most 9 digits\n")
+        for digits in ("9" * 5_000, "-1", "two", "٣"):
+            refused = client.get("/cluster", params={"page": digits})
+            assert (refused.status_code, refused.text) == (400, "page must be a whole number of at most 9 digits\n")
         assert client.get("/cluster?page=").status_code == 200
 
 
