@@ -43,10 +43,10 @@ def test_the_budget_says_just_what_a_and_b_say(hard: int, used: int, own: int, p
 def test_the_smallest_budget_of_all_quotas_in_scope_holds() -> None:
     scoped = account_of({**quota("s", mem=1), "spec": {"hard": {MEM: "1"}, "scopes": ["Terminating"]}})
     native = account_of(quota("n", pods="1"))
-    many = [read({}, name="a", mem=50), read({"mem": 20}, name="b", mem=30, gpu=2), scoped, native]
+    many = [read({}, name="a", mem=50), read({"mem": 20, "cores": 3}, name="b", mem=30, gpu=2, cores=7), scoped, native]
     found = budget(*many)
     assert found is not None
-    assert found.limits == full(mem=15, gpu=2)
+    assert found.limits == full(mem=15, gpu=2, cores=4)
     assert budget(scoped, native) is None
 
 
