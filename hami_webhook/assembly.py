@@ -247,9 +247,9 @@ class _QuotaPort:
         self.new_id = new_id
         self.refused_later = RefusedLater(core.cluster, core.caches)
 
-    def of(self, pod: Pod) -> _NewPodQuotas:
+    def of(self, pod: Pod) -> _CachedPodQuotas:
         known = self.core.charger.known(pod)
-        return _NewPodQuotas(self, pod, known, known.unlimited)
+        return _CachedPodQuotas(self, pod, known, known.unlimited)
 
     def reprice(self, before: Pod, after: Pod) -> _WaitingPod | None:
         core = self.core
@@ -294,7 +294,7 @@ def _annotations(obj: Mapping[str, Any]) -> Mapping[str, str]:
     return found
 
 
-class _NewPodQuotas(Struct):
+class _CachedPodQuotas(Struct):
     """A new pod, with what the caches show of its quotas just now."""
 
     charging: _QuotaPort

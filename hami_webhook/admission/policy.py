@@ -13,7 +13,7 @@ from hami_webhook.kube.draft import PodDraft
 from hami_webhook.kube.objects import Namespace, Pod
 from hami_webhook.policy import evaluation
 from hami_webhook.policy.evaluation import PolicyViolation
-from hami_webhook.policy.rules import PolicyRules, Rule
+from hami_webhook.policy.rules import PolicyRule, PolicyRules
 
 MOST_WARNINGS = 10
 
@@ -39,7 +39,7 @@ class AdmissionContext:
         self.policies = policies
         self.has_policy = bool(policies.rules or namespace.annotations)
 
-    def matching(self, pod: Pod) -> Sequence[Rule]:
+    def matching(self, pod: Pod) -> Sequence[PolicyRule]:
         """The rules for a pod there, in the order of the file."""
         return self.policies.matching(self.namespace, pod.labels) if self.policies.rules else ()
 

@@ -26,7 +26,7 @@ from hami_webhook.devices.keys import DeviceKeys, Governed
 from hami_webhook.devices.pod_preferences import split_list
 from hami_webhook.kube.objects import Namespace
 from hami_webhook.kube.shown import cut
-from hami_webhook.policy.rules import GENERAL_CHOICES, NAMESPACE, DeviceBounds, Rule
+from hami_webhook.policy.rules import GENERAL_CHOICES, NAMESPACE, DeviceBounds, PolicyRule
 
 MOST_NAMES = 10
 
@@ -58,7 +58,7 @@ class Changes:
 
 
 def required_changes(
-    annotations: Mapping[str, str], namespace: Namespace, rules: Sequence[Rule], requested: Collection[Governed]
+    annotations: Mapping[str, str], namespace: Namespace, rules: Sequence[PolicyRule], requested: Collection[Governed]
 ) -> Changes:
     """The changes that the Namespace and the matching rules require of a pod's annotations.
 
@@ -79,7 +79,7 @@ def required_changes(
 def check(
     annotations: Mapping[str, str],
     namespace: Namespace,
-    rules: Sequence[Rule],
+    rules: Sequence[PolicyRule],
     requested: Collection[Governed],
     keys: Set[str] | None = None,
 ) -> None:
@@ -118,7 +118,7 @@ class _Source:
         return cls(NAMESPACE, f"namespace {namespace.name}")
 
     @classmethod
-    def of_rule(cls, rule: Rule) -> _Source:
+    def of_rule(cls, rule: PolicyRule) -> _Source:
         return cls(rule.name, f"policy {rule.name}")
 
 
@@ -155,12 +155,12 @@ def _choice_keys(requested: Collection[Governed]) -> Mapping[str, bool]:
     return found | {key: vendor.keys.folds_choices for vendor in requested for key in vendor.keys.choices}
 
 
-def _enforced(key: str, rules: Sequence[Rule]) -> _RequiredValue | None:
+def _enforced(key: str, rules: Sequence[PolicyRule]) -> _RequiredValue | None:
     rule = next((rule for rule in reversed(rules) if key in rule.enforce), None)
     return None if rule is None else _RequiredValue(rule.enforce[key], _Source.of_rule(rule))
 
 
-def _defaulted(key: str, namespace: Namespace, rules: Sequence[Rule]) -> _RequiredValue | None:
+def _defaulted(key: str, namespace: Namespace, rules: Sequence[PolicyRule]) -> _RequiredValue | None:
     if key in namespace.annotations:
         return _RequiredValue(namespace.annotations[key], _Source.of_namespace(namespace))
     rule = next((rule for rule in rules if key in rule.default), None)
@@ -173,7 +173,7 @@ def _same(one: str | None, other: str, *, folds: bool) -> bool:
 
 
 def _write_choices(
-    changes: _ChangeWriter, namespace: Namespace, rules: Sequence[Rule], requested: Collection[Governed]
+    changes: _ChangeWriter, namespace: Namespace, rules: Sequence[PolicyRule], requested: Collection[Governed]
 ) -> None:
     for key, folds in _choice_keys(requested).items():
         own = changes.annotations.get(key)
@@ -337,7 +337,9 @@ _SIDES: tuple[tuple[_Items, Callable[[DeviceKeys], tuple[tuple[str, ...], tuple[
 )
 
 
-def _list_pairs(namespace: Namespace, rules: Sequence[Rule], requested: Collection[Governed]) -> Iterator[_ListPair]:
+def _list_pairs(
+    namespace: Namespace, rules: Sequence[PolicyRule], requested: Collection[Governed]
+) -> Iterator[_ListPair]:
     """The pairs of lists of the requested vendors with their rules; vendors that share keys share one pair."""
     if not rules and not any(key in namespace.annotations for vendor in requested for key in vendor.keys.lists):
         return

@@ -24,7 +24,7 @@ from hami_webhook.devices.reserved_annotations import is_scheduler_owned
 from hami_webhook.kube.objects import LONGEST_SUBDOMAIN, SUBDOMAIN, is_subdomain
 from hami_webhook.kube.shown import cut, did_you_mean, found, quoted
 from hami_webhook.kube.yaml_reader import Path
-from hami_webhook.policy.rules import GENERAL_CHOICES, NAMESPACE, DeviceBounds, PolicyRules, Rule
+from hami_webhook.policy.rules import GENERAL_CHOICES, NAMESPACE, DeviceBounds, PolicyRule, PolicyRules
 from hami_webhook.policy.selectors import WrittenExpression, WrittenSelector
 
 __all__ = ["PolicyFile", "PolicyRules", "PolicySource"]
@@ -199,8 +199,8 @@ class WrittenRule(_FileSection):
         str | None, checked(_scheduler_name, type="string", pattern=f"^{SUBDOMAIN}$", maxLength=LONGEST_SUBDOMAIN)
     ] = Field(default=None, alias="schedulerName")
 
-    def rule(self) -> Rule:
-        return Rule(
+    def rule(self) -> PolicyRule:
+        return PolicyRule(
             name=self.name,
             namespaces=self.match.namespaces,
             namespace_selector=self.match.namespace_selector.selector(),

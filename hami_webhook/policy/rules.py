@@ -29,7 +29,7 @@ class DeviceBounds:
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
+class PolicyRule:
     """One rule of the policy file. No namespaces: every one; `devices` has bounds by backend key."""
 
     name: str
@@ -54,10 +54,10 @@ class Rule:
 class PolicyRules:
     """The rules of the policy file, in its order."""
 
-    rules: tuple[Rule, ...] = ()
+    rules: tuple[PolicyRule, ...] = ()
     EMPTY: ClassVar[PolicyRules]
 
-    def matching(self, namespace: Namespace, pod_labels: Mapping[str, str]) -> tuple[Rule, ...]:
+    def matching(self, namespace: Namespace, pod_labels: Mapping[str, str]) -> tuple[PolicyRule, ...]:
         return tuple([rule for rule in self.rules if rule.matches(namespace, pod_labels)])
 
 

@@ -40,8 +40,8 @@ from hami_webhook.scheduling.node_entry import NodeEntry
 from hami_webhook.scheduling.pod_allocations import (
     AssumedPod,
     CardKey,
-    DeviceShare,
     PodAllocation,
+    PodShare,
     placement_of,
     shares,
     unusable_cards,
@@ -419,7 +419,7 @@ class ClusterCache:
         """What the pod's annotations say it holds, None while they don't count; what can't be read is noted."""
         counts = placement_counts(pod, now, self.placement_ttl) and not self.is_revoked(pod)
         texts: list[str] = []
-        held: dict[CardKey, DeviceShare] = {}
+        held: dict[CardKey, PodShare] = {}
         if counts and NODE in pod.annotations and not pod.terminal:
             for vendor in self._vendors.values():
                 try:

@@ -21,7 +21,7 @@ _OF_NO_PLACEMENT = frozenset((BIND_PHASE, "hami.io/bind-time", NOMINATED_NODE, N
 
 
 @dataclass(frozen=True, slots=True)
-class DeviceShare:
+class PodShare:
     """What one pod takes of one card: amounts (None where only its marks are left there) and the vendor's marks."""
 
     holder: PodUsage | None
@@ -34,7 +34,7 @@ class PodAllocation:
 
     pod: Pod
     node: str
-    shares: Mapping[CardKey, DeviceShare]
+    shares: Mapping[CardKey, PodShare]
 
     @property
     def vendors(self) -> frozenset[str]:
@@ -57,16 +57,16 @@ class AssumedPod:
     observed: Pod | None
 
 
-def shares(vendor: Vendor, pod: Pod, cards: Mapping[str, Device]) -> dict[CardKey, DeviceShare]:
+def shares(vendor: Vendor, pod: Pod, cards: Mapping[str, Device]) -> dict[CardKey, PodShare]:
     """What the pod takes of the vendor's cards, of which `cards` are known. Raises `BadAnnotation`."""
     placed = read_placed(vendor, pod, cards)
     if placed is None:
         return {}
     debits = placed.per_device(init_finished=pod.init_finished)
     marks = {(vendor.key, uuid): found for uuid, found in vendor.marks(pod).items()}
-    found_on = {card: DeviceShare(None, found) for card, found in marks.items()}
+    found_on = {card: PodShare(None, found) for card, found in marks.items()}
     for card, debit in debits.items():
-        found_on[card] = DeviceShare(
+        found_on[card] = PodShare(
             PodUsage(pod, debit.slots, debit.memory, debit.cores, debit.mask), marks.get(card, ())
         )
     return found_on
@@ -74,7 +74,7 @@ def shares(vendor: Vendor, pod: Pod, cards: Mapping[str, Device]) -> dict[CardKe
 
 def usage_by_card(allocations: Iterable[PodAllocation], cards: Iterable[CardKey]) -> dict[CardKey, Usage]:
     """What pods take together of each of the given cards; cards that none of them holds are left out."""
-    of_card: dict[CardKey, list[DeviceShare]] = {card: [] for card in cards}
+    of_card: dict[CardKey, list[PodShare]] = {card: [] for card in cards}
     for allocation in allocations:
         for card, share in allocation.shares.items():
             if card in of_card:

@@ -14,7 +14,7 @@ from hami_webhook.devices.vendors.nvidia import Nvidia
 from hami_webhook.devices.vendors.nvidia.section import NvidiaSection
 from hami_webhook.kube.draft import PodDraft
 from hami_webhook.kube.objects import Namespace
-from hami_webhook.policy.rules import DeviceBounds, PolicyRules, Rule
+from hami_webhook.policy.rules import DeviceBounds, PolicyRule, PolicyRules
 
 USE, NOUSE = "nvidia.com/use-gpuuuid", "nvidia.com/nouse-gpuuuid"
 
@@ -85,7 +85,7 @@ class Applied:
         self,
         annotations: Mapping[str, str] | None,
         namespace: Namespace,
-        *rules: Rule,
+        *rules: PolicyRule,
         asked: Sequence[Vendor] = (NVIDIA,),
         labels: Mapping[str, str] | None = None,
     ) -> None:
@@ -97,7 +97,7 @@ class Applied:
 
 
 def refusal(
-    annotations: Mapping[str, str], namespace: Namespace, *rules: Rule, asked: Sequence[Vendor] = (NVIDIA,)
+    annotations: Mapping[str, str], namespace: Namespace, *rules: PolicyRule, asked: Sequence[Vendor] = (NVIDIA,)
 ) -> str:
     with pytest.raises(Denied) as denied:
         Applied(annotations, namespace, *rules, asked=asked)
@@ -105,23 +105,23 @@ def refusal(
     return denied.value.message
 
 
-FIRST = Rule("first", default={GPU_POLICY: "first-default"})
+FIRST = PolicyRule("first", default={GPU_POLICY: "first-default"})
 
 
-SECOND = Rule("second", default={GPU_POLICY: "second-default"})
+SECOND = PolicyRule("second", default={GPU_POLICY: "second-default"})
 
 
-MUST = Rule("must", enforce={GPU_POLICY: "must"})
+MUST = PolicyRule("must", enforce={GPU_POLICY: "must"})
 
 
-LAST = Rule("last", enforce={GPU_POLICY: "last"})
+LAST = PolicyRule("last", enforce={GPU_POLICY: "last"})
 
 
 def bounds(**lists: tuple[str, ...]) -> dict[str, DeviceBounds]:
     return {"NVIDIA": DeviceBounds(**lists)}
 
 
-A_TO_C = Rule("abc", devices=bounds(allow_uuids=("GPU-a", "GPU-b", "GPU-c")))
+A_TO_C = PolicyRule("abc", devices=bounds(allow_uuids=("GPU-a", "GPU-b", "GPU-c")))
 
 
-NOT_B = Rule("no-b", devices=bounds(deny_uuids=("GPU-b",)))
+NOT_B = PolicyRule("no-b", devices=bounds(deny_uuids=("GPU-b",)))

@@ -17,7 +17,7 @@ from hami_webhook.admission.review import Review
 from hami_webhook.cluster.api import Kind
 from hami_webhook.cluster.memory import MemoryCluster
 from hami_webhook.cluster.watches import NoWatches
-from hami_webhook.policy.rules import PolicyRules, Rule
+from hami_webhook.policy.rules import PolicyRule, PolicyRules
 from hami_webhook.quota.ledger import LEDGER, RESERVATION, Entry, State, encode, reservation_id
 
 from .clusters import FULL, NOW, Broken, Recorder, core_on, ledger, quota_cluster, spent, version
@@ -95,7 +95,7 @@ async def test_validate_charges_under_the_pods_uid() -> None:
 
 async def test_the_charge_is_the_last_step() -> None:
     cluster = await quota_cluster(FULL)
-    core = core_on(cluster, policies=lambda: PolicyRules((Rule("r", enforce={"nvidia.com/vgpu-mode": "mig"}),)))
+    core = core_on(cluster, policies=lambda: PolicyRules((PolicyRule("r", enforce={"nvidia.com/vgpu-mode": "mig"}),)))
     for obj in (
         pod(gpu=1, mem=3000, uid="u", annotations={"hami.io/bind-phase": "x"}),
         pod(gpu=1, mem=3000, uid="u", nodeName="n"),
@@ -219,7 +219,7 @@ async def test_the_webhook_charges_under_the_digest_of_what_the_pod_carries(anno
 
 async def test_the_reservation_and_policys_annotations_go_into_one_patch() -> None:
     cluster = await quota_cluster(FULL)
-    policies = PolicyRules((Rule("r", enforce={"nvidia.com/vgpu-mode": "mig"}),))
+    policies = PolicyRules((PolicyRule("r", enforce={"nvidia.com/vgpu-mode": "mig"}),))
     obj = pod(gpu=1, mem=3000)
     del obj["metadata"]
     answer = await core_on(cluster, policies=lambda: policies).admission.webhook(create(obj))

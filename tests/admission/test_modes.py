@@ -6,7 +6,7 @@ import pytest
 from builders import JSON, container
 
 from hami_webhook.device_config import enabled_vendors, load_device_config
-from hami_webhook.policy.rules import PolicyRules, Rule
+from hami_webhook.policy.rules import PolicyRule, PolicyRules
 
 from .reviews import mutate, patched, pod, refusal
 
@@ -21,8 +21,8 @@ SLICES = {NPU: "2", f"{NPU}-memory": "10000", f"{NPU}-core": "20"}
 
 
 @pytest.mark.parametrize(
-    "way", [{"annotations": MODE}, {"policies": PolicyRules((Rule("r", enforce=MODE),))},
-            {"policies": PolicyRules((Rule("r", default=MODE),))}]
+    "way", [{"annotations": MODE}, {"policies": PolicyRules((PolicyRule("r", enforce=MODE),))},
+            {"policies": PolicyRules((PolicyRule("r", default=MODE),))}]
 )  # fmt: skip
 def test_a_pod_that_only_policys_mode_allows_is_admitted_under_it(way: JSON) -> None:
     answer = mutate(pod("p", container(limits=SLICES)), known=NPUS, **way)

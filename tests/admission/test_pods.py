@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from hami_webhook.admission.denial import Denied
 from hami_webhook.admission.identities import AdmissionRules
 from hami_webhook.admission.review import Answer
-from hami_webhook.policy.rules import PolicyRules, Rule
+from hami_webhook.policy.rules import PolicyRule, PolicyRules
 
 from .reviews import (
     RULES,
@@ -324,9 +324,9 @@ def test_the_requests_namespace_counts_not_the_pods() -> None:
 
 
 def test_the_scheduler_of_the_last_policy_that_names_one_wins_and_is_told() -> None:
-    elsewhere = Rule("elsewhere", namespaces=("x",), scheduler_name="third")
-    naming = (Rule("first", scheduler_name="one"), Rule("special", scheduler_name="other"))
-    policies = PolicyRules((*naming, Rule("silent"), elsewhere))
+    elsewhere = PolicyRule("elsewhere", namespaces=("x",), scheduler_name="third")
+    naming = (PolicyRule("first", scheduler_name="one"), PolicyRule("special", scheduler_name="other"))
+    policies = PolicyRules((*naming, PolicyRule("silent"), elsewhere))
     obj = pod(gpu=1, mem=3000, schedulerName=SCHEDULER)
     answer = mutate(obj, policies=policies)
     assert patched(obj, answer)["spec"]["schedulerName"] == "other"
@@ -428,7 +428,7 @@ POD = st.builds(
     UNKNOWN,
 )
 POLICIES = PolicyRules(
-    (Rule("r", enforce={"hami.io/node-scheduler-policy": "spread"}, default={WEIGHTS: "slot=1,core=2,memory=3"}),)
+    (PolicyRule("r", enforce={"hami.io/node-scheduler-policy": "spread"}, default={WEIGHTS: "slot=1,core=2,memory=3"}),)
 )
 WAYS: dict[str, dict[str, Any]] = {
     "as the chart has it": {},

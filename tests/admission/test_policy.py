@@ -8,7 +8,7 @@ from hami_webhook.admission.policy import AdmissionContext, PolicyOutcome, check
 from hami_webhook.devices.pod_preferences import GPU_POLICY, NODE_POLICY, WEIGHTS
 from hami_webhook.devices.vendor import Vendor
 from hami_webhook.kube.objects import Pod
-from hami_webhook.policy.rules import DeviceBounds, PolicyRules, Rule
+from hami_webhook.policy.rules import DeviceBounds, PolicyRule, PolicyRules
 from hami_webhook.policy.selectors import LabelSelector, Requirement
 
 from .policies import (
@@ -77,7 +77,7 @@ def test_example_4_a_choice_is_the_pods_unless_enforced() -> None:
     namespace = team({GPU_POLICY: "topology-aware"})
     kept = Applied({GPU_POLICY: "binpack"}, namespace)
     assert (kept.annotations, kept.warnings, kept.outcome.rules) == ({GPU_POLICY: "binpack"}, [], ())
-    forced = Applied({GPU_POLICY: "binpack"}, namespace, Rule("strict", enforce={GPU_POLICY: "spread"}))
+    forced = Applied({GPU_POLICY: "binpack"}, namespace, PolicyRule("strict", enforce={GPU_POLICY: "spread"}))
     assert forced.annotations == {GPU_POLICY: "spread"}
     assert forced.warnings == [f"{GPU_POLICY} set to spread by policy strict"]
     assert forced.outcome.rules == ("strict",)
@@ -95,7 +95,7 @@ def test_example_6_a_pod_that_asks_for_no_card_is_never_touched(own: Mapping[str
     namespace = team(
         {USE: "GPU-a", NOUSE: "GPU-z", USE_TYPE: "A100", GPU_POLICY: "x", QOS: "fixed-share", "hami.io/vgpu-node": "n"}
     )
-    rule = Rule("strict", enforce={GPU_POLICY: "spread"}, scheduler_name="mine")
+    rule = PolicyRule("strict", enforce={GPU_POLICY: "spread"}, scheduler_name="mine")
     applied = Applied(own, namespace, rule, asked=[])
     assert (applied.operations, applied.warnings, applied.outcome) == ([], [], PolicyOutcome())
     check(Pod.from_object(pod_object(own)), AdmissionContext(namespace, PolicyRules((rule,))), [])
@@ -120,7 +120,7 @@ def test_example_6_a_pod_that_asks_for_no_card_is_never_touched(own: Mapping[str
     ],
 )
 def test_precedence_of_choices(
-    own: str | None, of_namespace: str | None, rules: list[Rule], value: str | None, source: str | None
+    own: str | None, of_namespace: str | None, rules: list[PolicyRule], value: str | None, source: str | None
 ) -> None:
     namespace = team({} if of_namespace is None else {GPU_POLICY: of_namespace})
     applied = Applied({} if own is None else {GPU_POLICY: own}, namespace, *rules)
@@ -136,13 +136,13 @@ def test_general_choices_are_for_every_vendor(key: str, vendor: Vendor) -> None:
 
 
 def test_a_present_but_empty_choice_is_the_pods_own() -> None:
-    rule = Rule("modes", default={MODE: "mig"})
+    rule = PolicyRule("modes", default={MODE: "mig"})
     assert Applied({MODE: ""}, team(), rule).operations == []
     assert Applied({}, team(), rule).annotations == {MODE: "mig"}
 
 
 def test_a_vendors_choice_is_not_enforced_on_other_vendors_pods() -> None:
-    rule = Rule("qos", enforce={QOS: "fixed-share"}, default={MODE: "mig"})
+    rule = PolicyRule("qos", enforce={QOS: "fixed-share"}, default={MODE: "mig"})
     assert Applied({}, team(), rule, asked=[METAX]).annotations == {QOS: "fixed-share"}
     assert Applied({}, team(), rule, asked=[KUNLUN]).operations == []
     assert Applied({}, team(), rule, asked=[METAX, NVIDIA]).annotations == {QOS: "fixed-share", MODE: "mig"}
@@ -173,7 +173,7 @@ def test_a_vendors_choice_is_not_enforced_on_other_vendors_pods() -> None:
     ],
 )
 def test_lists_of_devices(
-    own: dict[str, str], of_namespace: dict[str, str], rules: list[Rule], result: dict[str, str]
+    own: dict[str, str], of_namespace: dict[str, str], rules: list[PolicyRule], result: dict[str, str]
 ) -> None:
     assert Applied(own, team(of_namespace), *rules).annotations == result
 
@@ -230,7 +230,7 @@ def test_lists_of_devices(
     ],
 )
 def test_a_pod_left_with_nothing_is_denied(
-    own: dict[str, str], of_namespace: dict[str, str], rules: list[Rule], sentence: str
+    own: dict[str, str], of_namespace: dict[str, str], rules: list[PolicyRule], sentence: str
 ) -> None:
     assert refusal(own, team(of_namespace), *rules) == sentence
 
@@ -245,8 +245,8 @@ def test_everyone_who_cut_or_added_is_named() -> None:
     applied = Applied(
         {USE: "GPU-a,GPU-b,GPU-d", NOUSE: "GPU-y"},
         team({USE: "GPU-a,GPU-b,GPU-c,GPU-d", NOUSE: "GPU-z"}),
-        Rule("idle", devices=bounds(allow_uuids=("GPU-a", "GPU-b", "GPU-d"), deny_uuids=("GPU-y",))),
-        Rule("late", devices=bounds(allow_uuids=("GPU-a", "GPU-b"), deny_uuids=("GPU-b", "GPU-z"))),
+        PolicyRule("idle", devices=bounds(allow_uuids=("GPU-a", "GPU-b", "GPU-d"), deny_uuids=("GPU-y",))),
+        PolicyRule("late", devices=bounds(allow_uuids=("GPU-a", "GPU-b"), deny_uuids=("GPU-b", "GPU-z"))),
         A_TO_C,
     )
     assert applied.annotations == {USE: "GPU-a,GPU-b", NOUSE: "GPU-y,GPU-z,GPU-b"}
@@ -296,7 +296,7 @@ def test_alias_lists_with_nothing_in_common_are_denied_under_a_boundary() -> Non
 
 
 def test_vendors_that_share_their_keys_share_the_boundaries_on_them() -> None:
-    rule = Rule(
+    rule = PolicyRule(
         "both",
         devices={"kunlun": DeviceBounds(allow_uuids=("K1", "K2")), "XPU": DeviceBounds(allow_uuids=("K2", "K3"))},
     )
@@ -324,7 +324,7 @@ def test_vendors_that_share_their_keys_share_the_boundaries_on_them() -> None:
     ],
 )
 def test_types_within_boundaries(own: str | None, of_namespace: str, of_rule: tuple[str, ...], result: str) -> None:
-    rule = Rule("types", devices=bounds(allow_types=of_rule))
+    rule = PolicyRule("types", devices=bounds(allow_types=of_rule))
     applied = Applied({} if own is None else {USE_TYPE: own}, team({USE_TYPE: of_namespace}), rule)
     assert applied.annotations == {USE_TYPE: result}
 
@@ -362,7 +362,7 @@ def test_types_within_boundaries(own: str | None, of_namespace: str, of_rule: tu
 def test_no_type_left_is_denied(
     own: dict[str, str], of_namespace: dict[str, str], of_rule: DeviceBounds, sentence: str
 ) -> None:
-    assert refusal(own, team(of_namespace), Rule("types", devices={"NVIDIA": of_rule})) == sentence
+    assert refusal(own, team(of_namespace), PolicyRule("types", devices={"NVIDIA": of_rule})) == sentence
 
 
 def test_denied_types_add_up_regardless_of_case() -> None:
@@ -376,40 +376,40 @@ def test_denied_types_add_up_regardless_of_case() -> None:
 @pytest.mark.parametrize(
     ("rule", "acts"),
     [
-        (Rule("r"), True),
-        (Rule("r", namespaces=("dev-*", "team-*")), True),
-        (Rule("r", namespaces=("dev-*",)), False),
-        (Rule("r", namespaces=("TEAM-A",)), False),
-        (Rule("r", namespace_selector=LabelSelector((Requirement("tier", "In", ("research",)),))), True),
-        (Rule("r", namespace_selector=LabelSelector((Requirement("tier", "DoesNotExist"),))), False),
-        (Rule("r", pod_selector=LabelSelector((Requirement("app", "In", ("train",)),))), True),
-        (Rule("r", pod_selector=LabelSelector((Requirement("tier", "Exists"),))), False),
-        (Rule("r", namespaces=("*",), pod_selector=LabelSelector((Requirement("app", "DoesNotExist"),))), False),
+        (PolicyRule("r"), True),
+        (PolicyRule("r", namespaces=("dev-*", "team-*")), True),
+        (PolicyRule("r", namespaces=("dev-*",)), False),
+        (PolicyRule("r", namespaces=("TEAM-A",)), False),
+        (PolicyRule("r", namespace_selector=LabelSelector((Requirement("tier", "In", ("research",)),))), True),
+        (PolicyRule("r", namespace_selector=LabelSelector((Requirement("tier", "DoesNotExist"),))), False),
+        (PolicyRule("r", pod_selector=LabelSelector((Requirement("app", "In", ("train",)),))), True),
+        (PolicyRule("r", pod_selector=LabelSelector((Requirement("tier", "Exists"),))), False),
+        (PolicyRule("r", namespaces=("*",), pod_selector=LabelSelector((Requirement("app", "DoesNotExist"),))), False),
     ],
 )
-def test_all_parts_of_a_match_must_match(rule: Rule, acts: bool) -> None:
+def test_all_parts_of_a_match_must_match(rule: PolicyRule, acts: bool) -> None:
     assert rule.matches(team(labels={"tier": "research"}), {"app": "train"}) is acts
-    rules = PolicyRules((Rule("other", namespaces=("x",)), rule))
+    rules = PolicyRules((PolicyRule("other", namespaces=("x",)), rule))
     assert rules.matching(team(labels={"tier": "research"}), {"app": "train"}) == ((rule,) if acts else ())
 
 
 def test_the_pod_selector_sees_the_pods_labels() -> None:
-    rule = Rule("r", pod_selector=LabelSelector((Requirement("app", "Exists"),)), enforce={MODE: "mig"})
+    rule = PolicyRule("r", pod_selector=LabelSelector((Requirement("app", "Exists"),)), enforce={MODE: "mig"})
     assert Applied({}, team(), rule, labels={"app": "x"}).annotations == {MODE: "mig"}
     assert Applied({}, team(), rule).operations == []
 
 
 def test_rules_that_changed_something_are_named_in_order_after_the_namespace() -> None:
     rules = [
-        Rule("a", enforce={GPU_POLICY: "spread"}),
-        Rule("idle", default={GPU_POLICY: "binpack"}),
-        Rule("b", devices=bounds(deny_uuids=("GPU-z",))),
+        PolicyRule("a", enforce={GPU_POLICY: "spread"}),
+        PolicyRule("idle", default={GPU_POLICY: "binpack"}),
+        PolicyRule("b", devices=bounds(deny_uuids=("GPU-z",))),
     ]
     assert Applied({}, team({NODE_POLICY: "spread"}), *rules).outcome.rules == ("namespace", "a", "b")
 
 
 def test_a_rule_without_a_word_on_annotations_changes_nothing() -> None:
-    assert Applied({}, team(), Rule("a", scheduler_name="one"), Rule("c")).outcome == PolicyOutcome()
+    assert Applied({}, team(), PolicyRule("a", scheduler_name="one"), PolicyRule("c")).outcome == PolicyOutcome()
 
 
 def test_scheduler_owned_keys_on_the_namespace_are_ignored_and_told() -> None:

@@ -11,7 +11,7 @@ from hami_webhook.admission.policy import AdmissionContext, check
 from hami_webhook.devices.pod_preferences import GPU_POLICY, NODE_POLICY, ListRule
 from hami_webhook.devices.vendor import Vendor
 from hami_webhook.kube.objects import Pod
-from hami_webhook.policy.rules import DeviceBounds, PolicyRules, Rule
+from hami_webhook.policy.rules import DeviceBounds, PolicyRule, PolicyRules
 
 from .policies import (
     A_TO_C,
@@ -42,12 +42,12 @@ from .policies import (
 @pytest.mark.parametrize(
     ("own", "of_namespace", "rule", "sentence"),
     [
-        ({}, {USE: "GPU-a"}, Rule("r"), f"{USE}: must be set: namespace team-a allows only GPU-a"),
+        ({}, {USE: "GPU-a"}, PolicyRule("r"), f"{USE}: must be set: namespace team-a allows only GPU-a"),
         ({USE: " ,"}, {}, A_TO_C, f"{USE}: must be set: policy abc allows only GPU-a, GPU-b, GPU-c"),
         (
             {USE: "GPU-a,GPU-x"},
             {USE: "GPU-a"},
-            Rule("r"),
+            PolicyRule("r"),
             f"{USE}: must not name GPU-x: namespace team-a allows only GPU-a",
         ),
         (
@@ -56,23 +56,28 @@ from .policies import (
             A_TO_C,
             f"{USE}: must not name GPU-d: policy abc allows only GPU-a, GPU-b, GPU-c",
         ),
-        ({}, {NOUSE: "GPU-z"}, Rule("r"), f"{NOUSE}: must name GPU-z, denied by namespace team-a"),
+        ({}, {NOUSE: "GPU-z"}, PolicyRule("r"), f"{NOUSE}: must name GPU-z, denied by namespace team-a"),
         ({NOUSE: "GPU-z"}, {NOUSE: "GPU-z"}, NOT_B, f"{NOUSE}: must name GPU-b, denied by policy no-b"),
-        ({}, {USE_TYPE: "A100"}, Rule("r"), f"{USE_TYPE}: must be set: namespace team-a allows only A100"),
+        ({}, {USE_TYPE: "A100"}, PolicyRule("r"), f"{USE_TYPE}: must be set: namespace team-a allows only A100"),
         (
             {USE_TYPE: "A"},
             {USE_TYPE: "A100"},
-            Rule("r"),
+            PolicyRule("r"),
             f"{USE_TYPE}: must not name A: namespace team-a allows only A100",
         ),
-        ({NOUSE_TYPE: "A100"}, {NOUSE_TYPE: "A"}, Rule("r"), f"{NOUSE_TYPE}: must name A, denied by namespace team-a"),
+        (
+            {NOUSE_TYPE: "A100"},
+            {NOUSE_TYPE: "A"},
+            PolicyRule("r"),
+            f"{NOUSE_TYPE}: must name A, denied by namespace team-a",
+        ),
         ({}, {}, MUST, f"{GPU_POLICY}: must be must by policy must: it isn't set"),
         ({GPU_POLICY: "own"}, {}, MUST, f"{GPU_POLICY}: must be must by policy must: found own"),
         ({GPU_POLICY: ""}, {}, MUST, f'{GPU_POLICY}: must be must by policy must: found ""'),
     ],
 )
 def test_a_pod_looser_than_policy_is_denied(
-    own: dict[str, str], of_namespace: dict[str, str], rule: Rule, sentence: str
+    own: dict[str, str], of_namespace: dict[str, str], rule: PolicyRule, sentence: str
 ) -> None:
     with pytest.raises(Denied) as denied:
         check(Pod.from_object(pod_object(own)), AdmissionContext(team(of_namespace), PolicyRules((rule,))), [NVIDIA])
@@ -85,13 +90,17 @@ def test_a_pod_looser_than_policy_is_denied(
         ({}, {GPU_POLICY: "spread"}, FIRST),
         ({USE: "GPU-a"}, {USE: "GPU-a,GPU-b"}, A_TO_C),
         ({NOUSE: "GPU-z, GPU-b"}, {NOUSE: "GPU-z"}, NOT_B),
-        ({USE_TYPE: "a100-sxm4"}, {USE_TYPE: "A100"}, Rule("r")),
-        ({NOUSE_TYPE: "a"}, {NOUSE_TYPE: "A100"}, Rule("r")),
+        ({USE_TYPE: "a100-sxm4"}, {USE_TYPE: "A100"}, PolicyRule("r")),
+        ({NOUSE_TYPE: "a"}, {NOUSE_TYPE: "A100"}, PolicyRule("r")),
         ({GPU_POLICY: "last"}, {}, LAST),
-        ({}, {}, Rule("r", enforce={QOS: "fixed-share"}, devices={"Metax-SGPU": DeviceBounds(allow_uuids=("GPU-m",))})),
+        (
+            {},
+            {},
+            PolicyRule("r", enforce={QOS: "fixed-share"}, devices={"Metax-SGPU": DeviceBounds(allow_uuids=("GPU-m",))}),
+        ),
     ],
 )
-def test_a_pod_as_tight_as_policy_passes(own: dict[str, str], of_namespace: dict[str, str], rule: Rule) -> None:
+def test_a_pod_as_tight_as_policy_passes(own: dict[str, str], of_namespace: dict[str, str], rule: PolicyRule) -> None:
     check(Pod.from_object(pod_object(own)), AdmissionContext(team(of_namespace), PolicyRules((rule,))), [NVIDIA])
 
 
@@ -118,7 +127,7 @@ BOUNDS = st.builds(DeviceBounds, UUID_LISTS, UUID_LISTS, TYPE_LISTS, TYPE_LISTS)
 CHOICES = st.dictionaries(st.sampled_from((GPU_POLICY, NODE_POLICY, MODE)), st.sampled_from(("", "x", "y")), max_size=2)
 RULES = st.lists(
     st.builds(
-        Rule,
+        PolicyRule,
         name=st.sampled_from(("one", "two", "three")),
         default=CHOICES,
         enforce=CHOICES,
@@ -150,7 +159,7 @@ ASKED = st.sampled_from(([NVIDIA], [KUNLUN], [NVIDIA, KUNLUN]))
 
 @given(ANNOTATIONS, ANNOTATIONS, RULES, ASKED)
 def test_applying_twice_is_applying_once_and_what_is_applied_passes(
-    own: dict[str, str], of_namespace: dict[str, str], rules: list[Rule], asked: list[Vendor]
+    own: dict[str, str], of_namespace: dict[str, str], rules: list[PolicyRule], asked: list[Vendor]
 ) -> None:
     try:
         once = Applied(own, team(of_namespace), *rules, asked=asked)
@@ -193,14 +202,14 @@ def within(bounds: DeviceBounds) -> tuple[set[str], set[str]]:
 
 
 def limits_on(
-    vendor: Vendor, own: Mapping[str, str], of_namespace: Mapping[str, str], rules: Sequence[Rule]
+    vendor: Vendor, own: Mapping[str, str], of_namespace: Mapping[str, str], rules: Sequence[PolicyRule]
 ) -> list[tuple[set[str], set[str]]]:
     return [cards(own, vendor), cards(of_namespace, vendor), *(within(rule.devices[vendor.key]) for rule in rules)]
 
 
 @given(ANNOTATIONS, ANNOTATIONS, RULES, ASKED)
 def test_exactly_the_cards_get_through_that_the_pod_and_every_boundary_admit(
-    own: dict[str, str], of_namespace: dict[str, str], rules: list[Rule], asked: list[Vendor]
+    own: dict[str, str], of_namespace: dict[str, str], rules: list[PolicyRule], asked: list[Vendor]
 ) -> None:
     try:
         applied = Applied(own, team(of_namespace), *rules, asked=asked)
@@ -222,7 +231,7 @@ def test_exactly_the_cards_get_through_that_the_pod_and_every_boundary_admit(
 
 @given(ANNOTATIONS, ANNOTATIONS, RULES, ASKED)
 def test_a_pod_that_passes_is_not_looser_than_any_boundary(
-    stored: dict[str, str], of_namespace: dict[str, str], rules: list[Rule], asked: list[Vendor]
+    stored: dict[str, str], of_namespace: dict[str, str], rules: list[PolicyRule], asked: list[Vendor]
 ) -> None:
     try:
         check(

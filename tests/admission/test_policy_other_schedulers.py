@@ -12,7 +12,7 @@ from hami_webhook.config import ConfigError
 from hami_webhook.device_config import builtin_device_config, enabled_vendors
 from hami_webhook.kube.objects import Namespace
 from hami_webhook.policy.file import PolicyFile
-from hami_webhook.policy.rules import DeviceBounds, PolicyRules, Rule
+from hami_webhook.policy.rules import DeviceBounds, PolicyRule, PolicyRules
 
 from .reviews import JSON, SCHEDULER, FakeServices, cpu, mutate, patched, pod, refusal, validate
 
@@ -42,7 +42,7 @@ def after(manifest: JSON, **way: Any) -> tuple[JSON, list[str], str]:
 
 def must(**mode: str) -> PolicyRules:
     parts: dict[str, Any] = {part: {MODE: value} for part, value in mode.items()}
-    return PolicyRules((Rule("r", **parts),))
+    return PolicyRules((PolicyRule("r", **parts),))
 
 
 @pytest.mark.parametrize(
@@ -64,7 +64,7 @@ def must(**mode: str) -> PolicyRules:
         (
             None,
             {},
-            PolicyRules((Rule("a", enforce={MODE: "mig"}), Rule("b", enforce={MODE: "hami-core"}))),
+            PolicyRules((PolicyRule("a", enforce={MODE: "mig"}), PolicyRule("b", enforce={MODE: "hami-core"}))),
             "hami-core",
             "b",
         ),
@@ -108,7 +108,7 @@ def test_its_lists_are_bounded_and_what_it_does_not_read_is_left_out(
         ({USE_TYPE: "A"}, {"annotations": {USE_TYPE: "A100"}}, "use-gputype: none of A is allowed"),
         (
             {USE: "GPU-c"},
-            {"policies": PolicyRules((Rule("r", devices={"volcano": DeviceBounds(allow_uuids=("GPU-a",))}),))},
+            {"policies": PolicyRules((PolicyRule("r", devices={"volcano": DeviceBounds(allow_uuids=("GPU-a",))}),))},
             "vgpu-use-gpuuuid: none of GPU-c is allowed",
         ),
     ],
@@ -151,7 +151,7 @@ def test_a_pod_that_asks_for_none_of_its_cards_is_left_alone(manifest: JSON) -> 
 
 def test_a_pod_of_two_is_governed_for_both() -> None:
     rules = PolicyRules(
-        (Rule("r", default={MODE: "mig"}, enforce={"nvidia.com/vgpu-mode": "mps"}, scheduler_name="x"),)
+        (PolicyRule("r", default={MODE: "mig"}, enforce={"nvidia.com/vgpu-mode": "mps"}, scheduler_name="x"),)
     )
     both = pod("p", container(limits=LIMITS), container("b", {"nvidia.com/gpu": "1", MEM: "500"}))
     notes, said, acted = after(both, annotations={USE: "GPU-v", "nvidia.com/use-gpuuuid": "GPU-h"}, policies=rules)
@@ -161,7 +161,7 @@ def test_a_pod_of_two_is_governed_for_both() -> None:
 
 
 def test_the_schedulers_name_is_for_our_pods() -> None:
-    rules = PolicyRules((Rule("r", scheduler_name=SCHEDULER),))
+    rules = PolicyRules((PolicyRule("r", scheduler_name=SCHEDULER),))
     unnamed = pod("p", container(limits=LIMITS))
     assert patched(unnamed, mutate(unnamed, known=KNOWN, policies=rules))["spec"]["schedulerName"] == "volcano"
 
@@ -177,7 +177,7 @@ def test_without_its_namespace_a_pod_waits_and_keys_of_the_scheduler_mean_nothin
 
 def test_the_policy_file_knows_its_choice_and_its_lists() -> None:
     text = "policies: [{name: r, enforce: {volcano.sh/vgpu-mode: mig}, devices: {volcano: {allowUUIDs: [GPU-a]}}}]"
-    rule = Rule("r", enforce={MODE: "mig"}, devices={"volcano": DeviceBounds(allow_uuids=("GPU-a",))})
+    rule = PolicyRule("r", enforce={MODE: "mig"}, devices={"volcano": DeviceBounds(allow_uuids=("GPU-a",))})
     assert PolicyFile.parse(text, "p", KNOWN.governed) == PolicyRules((rule,))
     for wrong, words in (
         ("default: {volcano.sh/vgpu-use-gpuuuid: a}", "write its items under devices.volcano.allowUUIDs"),

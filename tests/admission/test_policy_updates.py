@@ -11,7 +11,7 @@ from builders import container
 from hami_webhook.admission.review import UNCHANGED, Answer
 from hami_webhook.device_config import builtin_device_config, enabled_vendors
 from hami_webhook.kube.objects import Namespace
-from hami_webhook.policy.rules import DeviceBounds, PolicyRules, Rule
+from hami_webhook.policy.rules import DeviceBounds, PolicyRule, PolicyRules
 
 from .policies import NOUSE, NOUSE_TYPE, USE, USE_TYPE
 from .reviews import JSON, FakeServices, NoTouch, cpu, handler_of, parsed, pod, refusal, update
@@ -20,9 +20,9 @@ NODE_POLICY, GPU_POLICY = "hami.io/node-scheduler-policy", "hami.io/gpu-schedule
 ALL = enabled_vendors(builtin_device_config().config)
 RULES = PolicyRules(
     (
-        Rule("no-b", devices={"NVIDIA": DeviceBounds(deny_uuids=("GPU-b",), allow_types=("A100",))}),
-        Rule("spread", enforce={NODE_POLICY: "spread"}, default={GPU_POLICY: "binpack"}),
-        Rule("volcano-a", devices={"volcano": DeviceBounds(allow_uuids=("GPU-a",))}),
+        PolicyRule("no-b", devices={"NVIDIA": DeviceBounds(deny_uuids=("GPU-b",), allow_types=("A100",))}),
+        PolicyRule("spread", enforce={NODE_POLICY: "spread"}, default={GPU_POLICY: "binpack"}),
+        PolicyRule("volcano-a", devices={"volcano": DeviceBounds(allow_uuids=("GPU-a",))}),
     )
 )
 ADMITTED = {NOUSE: "GPU-b", USE_TYPE: "A100", NODE_POLICY: "spread", GPU_POLICY: "binpack"}

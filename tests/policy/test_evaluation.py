@@ -10,7 +10,7 @@ from hami_webhook.device_config import builtin_device_config, enabled_vendors
 from hami_webhook.devices.vendor import Vendor
 from hami_webhook.kube.objects import Namespace
 from hami_webhook.policy.evaluation import Changes, PolicyViolation, check, governed_keys, required_changes
-from hami_webhook.policy.rules import DeviceBounds, Rule
+from hami_webhook.policy.rules import DeviceBounds, PolicyRule
 
 VENDORS = enabled_vendors(builtin_device_config().config)
 UUIDS, MODELS = ("u-1", "u-2", "U-1"), ("Model A100 x", "model v100", "H")
@@ -21,7 +21,7 @@ items = st.lists(st.sampled_from((*UUIDS, "a100", "V100")), max_size=2).map(tupl
 bounds = st.builds(DeviceBounds, items, items, items, items)
 
 
-def outcome(notes: dict[str, str], rules: list[Rule], vendor: Vendor) -> Changes | PolicyViolation:
+def outcome(notes: dict[str, str], rules: list[PolicyRule], vendor: Vendor) -> Changes | PolicyViolation:
     try:
         return required_changes(notes, HERE, rules, [vendor])
     except PolicyViolation as violation:
@@ -35,7 +35,7 @@ def test_what_a_vendor_reads_is_inside_every_boundary_whatever_was_written(
     vendor = VENDORS[backend]
     keys = vendor.keys.lists
     notes = {key: ",".join(data.draw(lists)) for key in keys if data.draw(st.booleans())}
-    rules = [Rule(f"r{number}", devices={backend: each}) for number, each in enumerate(demands)]
+    rules = [PolicyRule(f"r{number}", devices={backend: each}) for number, each in enumerate(demands)]
     changes = outcome(notes, rules, vendor)
     if isinstance(changes, PolicyViolation):
         assert changes.sources, "who demands it is named"
@@ -65,7 +65,7 @@ def test_every_key_of_a_vendor_that_policy_can_write_is_governed(backend: str) -
     vendor = VENDORS.governed[backend]
     everything = DeviceBounds(("u-1",), ("u-2",), ("a100",), ("v100",))
     choices = dict.fromkeys(vendor.keys.choices, "chosen")
-    rule = Rule("r", enforce=choices, devices={backend: everything})
+    rule = PolicyRule("r", enforce=choices, devices={backend: everything})
     written = required_changes({}, HERE, [rule], [vendor]).annotations
     assert set(written) == {
         *choices,

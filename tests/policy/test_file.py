@@ -14,7 +14,7 @@ from hami_webhook.devices.vendors.nvidia import Nvidia
 from hami_webhook.devices.vendors.nvidia.section import NvidiaSection
 from hami_webhook.kube.objects import Namespace
 from hami_webhook.policy.file import PolicyFile, PolicySource
-from hami_webhook.policy.rules import DeviceBounds, PolicyRules, Rule
+from hami_webhook.policy.rules import DeviceBounds, PolicyRule, PolicyRules
 from hami_webhook.policy.selectors import LabelSelector, Requirement
 
 
@@ -57,7 +57,7 @@ def refusal(text: str) -> str:
 def test_a_whole_file_is_read_into_plain_rules() -> None:
     assert PolicyFile.parse(WHOLE, "policy.yaml", VENDORS) == PolicyRules(
         (
-            Rule(
+            PolicyRule(
                 name="research-defaults",
                 namespaces=("research-*", "lab-[a-f]?"),
                 namespace_selector=LabelSelector((Requirement("tier", "In", ("research",)),)),
@@ -75,7 +75,7 @@ def test_a_whole_file_is_read_into_plain_rules() -> None:
                 },
                 scheduler_name="hami-scheduler",
             ),
-            Rule(name="second"),
+            PolicyRule(name="second"),
         )
     )
 

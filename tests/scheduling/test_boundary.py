@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from hami_webhook.kube.objects import Namespace, Pod
 from hami_webhook.policy.evaluation import PolicyViolation
-from hami_webhook.policy.rules import DeviceBounds, PolicyRules, Rule
+from hami_webhook.policy.rules import DeviceBounds, PolicyRule, PolicyRules
 from hami_webhook.scheduling.boundary import BoundedPod, PolicyBoundary
 from hami_webhook.scheduling.cluster_cache import ClusterCache
 from hami_webhook.scheduling.fit import read_pod_request
@@ -41,7 +41,7 @@ NODE = node("n", card("A", 8000, type="NVIDIA A100-SXM4"), card("B", 8000, type=
 
 
 def rules(name: str, **bounds: tuple[str, ...]) -> PolicyRules:
-    return PolicyRules((Rule(name, devices={"NVIDIA": DeviceBounds(**bounds)}),))
+    return PolicyRules((PolicyRule(name, devices={"NVIDIA": DeviceBounds(**bounds)}),))
 
 
 def space(**annotations: str) -> Namespace:
@@ -111,7 +111,7 @@ async def test_what_the_pod_denies_itself_still_holds(mode: str) -> None:
 @pytest.mark.parametrize("own", [None, "binpack"])
 async def test_an_enforced_node_policy_holds_and_is_written(mode: str, own: str | None) -> None:
     env = ExtenderEnv(mode)
-    env.rules = PolicyRules((Rule("spread-out", enforce={NODE_POLICY: "spread"}),))
+    env.rules = PolicyRules((PolicyRule("spread-out", enforce={NODE_POLICY: "spread"}),))
     notes = {} if own is None else {NODE_POLICY: own}
     await env.add(node("a", card("A", 8000)), node("b", card("B", 8000)), pod("before", gpu=1, mem=1000))
     await env.filter("before", "a")
@@ -133,7 +133,7 @@ async def test_what_policy_sets_is_written_with_the_placement(mode: str) -> None
     env = ExtenderEnv(mode)
     env.rules = PolicyRules(
         (
-            Rule("core", enforce={MODE: "hami-core"}, default={NODE_POLICY: "spread"}),
+            PolicyRule("core", enforce={MODE: "hami-core"}, default={NODE_POLICY: "spread"}),
             *rules("b", deny_uuids=("B",)).rules,
         )
     )
@@ -241,7 +241,7 @@ async def test_a_place_that_was_found_before_policy_changed_is_not_remembered() 
 
 
 def test_rules_match_by_the_labels_of_namespace_and_pod() -> None:
-    rule = Rule("team-b", namespaces=("team-*",), devices={"NVIDIA": DeviceBounds(deny_uuids=("B",))})
+    rule = PolicyRule("team-b", namespaces=("team-*",), devices={"NVIDIA": DeviceBounds(deny_uuids=("B",))})
     incoming = Pod.from_object(pod("p", gpu=1, mem=1000, namespace="default"))
     there = replace(incoming, namespace="team-b")
     assert bounded(incoming, Namespace("default", {}, {}), PolicyRules((rule,))).pod is incoming
@@ -306,7 +306,7 @@ def allows(limits: DeviceBounds, uuid: str, model: str) -> bool:
 def test_every_card_that_fit_picks_is_inside_every_boundary(
     demands: list[DeviceBounds], of_namespace: dict[str, str], of_pod: dict[str, str], registered: list[Any], count: int
 ) -> None:
-    policies = PolicyRules(tuple(Rule(f"r{i}", devices={"NVIDIA": each}) for i, each in enumerate(demands)))
+    policies = PolicyRules(tuple(PolicyRule(f"r{i}", devices={"NVIDIA": each}) for i, each in enumerate(demands)))
     namespace = Namespace("default", {}, of_namespace)
     incoming = Pod.from_object(pod("p", gpu=count, mem=100, annotations=of_pod))
     try:

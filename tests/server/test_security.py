@@ -27,7 +27,7 @@ from hami_webhook import pki
 from hami_webhook.admission.review import Answer
 from hami_webhook.cluster.api import Kind
 from hami_webhook.logs import JsonFormatter
-from hami_webhook.policy.rules import PolicyRules, Rule
+from hami_webhook.policy.rules import PolicyRule, PolicyRules
 
 from .serving import PAIR, served, settings_of, trusting
 
@@ -78,7 +78,7 @@ async def test_security_2_no_label_on_the_pod_opts_out_of_the_charge(tmp_path: P
 
 async def test_security_2_namespace_policy_is_tightened_never_loosened(tmp_path: Path) -> None:
     cluster = await quota_cluster(FULL)
-    policies = PolicyRules((Rule("r", enforce={"hami.io/gpu-scheduler-policy": "spread"}),))
+    policies = PolicyRules((PolicyRule("r", enforce={"hami.io/gpu-scheduler-policy": "spread"}),))
     namespace = {"metadata": {"name": "bounded", "annotations": {"nvidia.com/use-gpuuuid": "GPU-a,GPU-b"}}}
     await cluster.create(Kind.NAMESPACES, namespace)
     async with served(tmp_path, cluster, policies=policies) as webhook:
