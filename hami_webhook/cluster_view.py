@@ -1,4 +1,4 @@
-"""The cluster as the caches have it, for whoever only reads: audits, metrics, tables and answers."""
+"""The cluster as the caches have it, for readers only: audits, metrics, tables and answers."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ class Watches(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class NoWatches:
-    """Caches that are filled by whoever changes the objects: those of the kinds in `complete` have all there is."""
+    """Caches filled by the code that changes the objects; those of the kinds in `complete` have all of them."""
 
     complete: Collection[Kind] = ()
     synced: bool = True

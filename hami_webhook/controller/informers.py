@@ -110,7 +110,7 @@ class SharedInformers:
         return shown.isdigit() and listed.isdigit() and int(shown) >= max(version, int(listed))
 
     async def run(self, caches: Caches, failures: Counter[str], subscribers: Iterable[Subscriber] = ()) -> None:
-        """Keep the caches until cancelled. Subscribers are told of each change in their order, once a cache has it.
+        """Keep the caches until cancelled. Subscribers are notified of each change in their order, once a cache has it.
 
         `failures` counts unexpected exceptions by informer.
         """
@@ -125,7 +125,7 @@ class SharedInformers:
 def change_handler(
     kind: Kind, caches: Caches, failures: Counter[str], subscribers: Iterable[Subscriber] = ()
 ) -> Callable[[InformerChange], None]:
-    """What an informer calls: it keeps the cache of a kind, and tells subscribers of each change."""
+    """What an informer calls: it keeps the cache of a kind, and notifies subscribers of each change."""
     subscriptions = [each.subscriptions() for each in subscribers]
     subscribed = [each[kind] for each in subscriptions if kind in each]
 

@@ -100,7 +100,7 @@ class QuotaReconciler:
         """The latest accounts, by namespace and name of their quotas."""
         self._facts: dict[str, tuple[object, ...]] = {}
         self._observed: Counter[str] = Counter()
-        """Charges without room that quotas let pass and no event tells of yet, by UID."""
+        """Charges without room that quotas let pass and that have no event yet, by UID."""
         self._next_resync = 0.0
         self._wake = asyncio.Event()
         self._busy: set[str] = set()

@@ -2,7 +2,7 @@
 
 A request is charged to every quota that concerns it, or to none (Q10); one that is refused, or a dry run, leaves the
 running accounts as they were (Q6); and the order of arrival is the serial order that Q12 asks for. No evaluation lowers
-an entry: whoever can post a review could take out what a pod in flight was charged (Q14).
+an entry: anybody who can post a review could take out what a pod in flight was charged (Q14).
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def evaluate_batch(
         after: dict[str, QuotaAccount] = {}
         amounts: dict[str, Mapping[str, int]] = {}
         notes: list[Refusal] = []
-        for name in sorted(running):  # so that of several quotas without room the first by name is told
+        for name in sorted(running):  # of several quotas without room the first by name refuses
             account = running[name]
             if not account.concerns(request.pod, request.charge):
                 continue
@@ -152,7 +152,7 @@ class _Charging:
     ) -> QuotaAccount | Refusal:
         """The account with the request's entry in the place of another; `raised`: that covers a part of the charge."""
         over = account.overrun(self._charge, known.amounts if known and raised else None)
-        # before the ledger's room: who is over the quota is told so, and not to try again
+        # before the ledger's room: a pod over the quota is refused for that, and not asked to come again
         if over and account.enforced:
             if account.quota.namespaces is not None and not self._recomputed:
                 raise NeedsRecompute(account.name, full=True)

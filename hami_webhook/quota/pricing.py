@@ -192,8 +192,7 @@ def waiting_charge(
 ) -> Charge:
     """What the pod declares; of selected cards what it can get nowhere else.
 
-    `asks` is whom it asks for cards, where the caller knows that. Raises `BadRequest` for an amount that admission
-    refuses.
+    `asks` are its requests, where the caller knows them. Raises `BadRequest` for an amount that admission refuses.
     """
     builder = _ChargeBuilder(cards)
     requests, foreign = asks or (

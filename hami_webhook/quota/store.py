@@ -3,7 +3,7 @@
 Admission, placement and recompute change quotas by `QuotaStore.update` and in no other way, so conflicts, pauses,
 several quotas, undoing and lost answers have one rule. The store decides nothing about charges. What it promises them:
 what a change began from was the latest version when it was written (Q1), a refusal stands on a live read, and what may
-have been written is told also where its answer was lost, so that it can be taken back (Q6).
+have been written is reported also where its answer was lost, so that it can be taken back (Q6).
 """
 
 from __future__ import annotations

@@ -61,7 +61,7 @@ class _BindAttempt:
 class Extender:
     """Answers a kube-scheduler.
 
-    `schedulers` are the names of the schedulers whose pods may be bound, none for any. `queue` is told of every pod
+    `schedulers` are the names of the schedulers whose pods may be bound, none for any. `queue` is notified of every pod
     that no node takes, of those that got a place, and when devices that were held for a pod are let go. `preemption` is
     for pods that fit on no node; None leaves them to wait.
     """
@@ -391,7 +391,7 @@ class Extender:
             others: list[int | None] = []
             try:
                 for lock in locks:
-                    tried.append(lock)  # before it is taken: whoever is cancelled meanwhile may have it all the same
+                    tried.append(lock)  # before it is taken: a request cancelled meanwhile may have taken it
                     others.append(await self._locks.take(node, pod, deadline, lock))
                 self._metrics.lock_wait_seconds.observe(max(0.0, self._clock() - began))
                 # what was bound under another's lock, the cache may not show yet

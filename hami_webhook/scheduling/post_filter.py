@@ -83,7 +83,7 @@ class _Retry:
 class Preemption:
     """Evicts pods for those that no node takes.
 
-    `queue` is told of a pod that was refused, and that something was freed, where kube-scheduler should try the pod
+    `queue` is notified of a pod that was refused, and that something was freed, where kube-scheduler should try the pod
     again. `dry_run`: nobody is evicted, and an event says who would be.
     """
 

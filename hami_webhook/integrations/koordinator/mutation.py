@@ -69,7 +69,7 @@ def normalise(container: ContainerDraft, pod: PodDraft) -> None:
 
 
 def _needs_count(found: Amounts) -> bool:
-    """Whether the number of cards is given, or nothing else that Koordinator reads tells it."""
+    """Whether the number of cards is given, or follows from nothing else that Koordinator reads."""
     return SHARED in found or (RATIO not in found and cards_of(found.get(CORE)) is not None)
 
 

@@ -37,7 +37,7 @@ class OwnListener:
 @dataclass(frozen=True, slots=True)
 class Role:
     """`routes` of the main listener, `listeners` of its own, `loops` by the name that their failures are counted under,
-    `collectors` of metrics, and `subscribers` to changes, who are told in this order.
+    `collectors` of metrics, and `subscribers` to changes, notified in this order.
     """
 
     routes: Sequence[Route] = ()

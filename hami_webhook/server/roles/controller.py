@@ -1,4 +1,4 @@
-"""The role `controller`: what one of the processes does, the leader, and what it tells of the cluster."""
+"""The role `controller`: the loops that one of the processes runs, the leader, and the metrics of the cluster."""
 
 from __future__ import annotations
 
