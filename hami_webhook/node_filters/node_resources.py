@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from fractions import Fraction
 
 from hami_webhook.kube.quantity import Quantity
-from hami_webhook.node_filters.framework import Cluster, Filter, check_work, listed
+from hami_webhook.node_filters.framework import Cluster, Filter, check_work
 from hami_webhook.node_filters.node_info import NodeInfo
 from hami_webhook.node_filters.pod_info import PodInfo
 from hami_webhook.node_filters.pod_requests import CPU, MEMORY, PODS, STORAGE
 from hami_webhook.node_filters.result import Refusal
 
 NAME = "NodeResourcesFit"
+_SHOWN = 3
+"""How many resources are described that a node has too little of."""
 REPORTED = (CPU, MEMORY, STORAGE, PODS)
 """What every kubelet reports of its node."""
 
@@ -21,33 +22,40 @@ class NodeResourcesFit(Filter):
     """`ignored` are resources that kube-scheduler leaves to the extender."""
 
     def __init__(self, pod: PodInfo, cluster: Cluster, ignored: frozenset[str]) -> None:
-        requests = {name: amount for name, amount in pod.requests.items() if amount > 0 and name not in ignored}
+        self._amounts = requests = {
+            name: amount for name, amount in pod.requests.items() if amount > 0 and name not in ignored
+        }
         order = {name: index for index, name in enumerate(REPORTED)}
         self._requests = sorted(requests.items(), key=lambda each: (order.get(each[0], len(order)), each[0]))
         check_work(NAME, len(requests) * len(cluster.nodes), f"its {len(requests)} requested resources")
-        self.extended = [name for name in requests if name not in REPORTED]
 
     def refusal(self, node: NodeInfo) -> Refusal | None:
-        reasons, texts = [], []
-        for name, reason, text in self._insufficient(node):
-            if node.complete or name not in REPORTED or name in node.allocatable:
-                reasons.append(reason)
-                texts.append(text)
-        return Refusal(NAME, reasons, listed(texts)) if reasons else None
-
-    def _insufficient(self, node: NodeInfo) -> Iterator[tuple[str, str, str]]:
-        """The resources that don't suffice, with kube-scheduler's word and a sentence."""
-        allocatable, requested = node.allocatable, node.requested
-        most = allocatable.get(PODS, 0)
-        if len(node.pods) + 1 > most:
-            yield PODS, "Too many pods", f"it has {len(node.pods)} pods of at most {most}"
+        allocatable = node.allocatable
+        lacking = []
+        if len(node.pods) + 1 > allocatable.get(PODS, 0) and _is_said(node, PODS):
+            lacking.append(PODS)
         for name, amount in self._requests:
-            capacity = allocatable.get(name, 0)
-            left = capacity - requested.get(name, 0)
-            if amount > left:
-                parts = [shown(name, part) for part in (max(left, 0), capacity)]
-                text = f"{shown(name, amount, up=True)} {name} requested, {parts[0]} of {parts[1]} free"
-                yield name, f"Insufficient {name}", text
+            if amount > allocatable.get(name, 0) - node.requested.get(name, 0) and _is_said(node, name):
+                lacking.append(name)
+        if not lacking:
+            return None
+        reasons = ["Too many pods" if name == PODS else f"Insufficient {name}" for name in lacking]
+        why = ", ".join(self._why(node, name) for name in lacking[:_SHOWN])
+        more = f" and {len(lacking) - _SHOWN} more" if len(lacking) > _SHOWN else ""
+        return Refusal(NAME, reasons, why + more)
+
+    def _why(self, node: NodeInfo, name: str) -> str:
+        capacity = node.allocatable.get(name, 0)
+        if name == PODS:
+            return f"it has {len(node.pods)} of at most {capacity} pods"
+        left = max(capacity - node.requested.get(name, 0), 0)
+        requested = shown(name, self._amounts[name], up=True)
+        return f"{requested} {name} requested, {shown(name, left)} of {shown(name, capacity)} free"
+
+
+def _is_said(node: NodeInfo, name: str) -> bool:
+    """Whether the node says how much of a resource it can give; none is said by leaving it out."""
+    return node.complete or name not in REPORTED or name in node.allocatable
 
 
 def shown(name: str, amount: int, *, up: bool = False) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from hami_webhook.node_filters.framework import Cluster, Filter, check_work
 from hami_webhook.node_filters.node_info import NodeInfo
@@ -23,8 +23,13 @@ class InterPodAffinity(Filter):
     """Where pods are that the pod must be near to or not near to, or that must not be near to it."""
 
     def __init__(self, pod: PodInfo, cluster: Cluster) -> None:
+        """Raises `MalformedObject`."""
         self._pod = pod
         self._cluster = cluster
+        self._terms = pod.affinity_terms
+        self._anti_terms = pod.anti_affinity_terms
+        self._keys = dict.fromkeys(term.key for term in self._terms)
+        self._near_itself = self._is_near(pod)
         self._near: _Domains = {}
         self._away: _Domains = {}
         self._kept_off: _Domains = {}
@@ -58,10 +63,10 @@ class InterPodAffinity(Filter):
         """Take the pods of a node into account."""
         pod, labels_of = self._pod, self._cluster.namespace_labels
         for other in pods:
-            if pod.affinity and self._is_near(other):
-                for term in pod.affinity_terms:
+            if self._terms and self._is_near(other):
+                for term in self._terms:
                     _note(self._near, node, term.key, other)
-            for term in pod.anti_affinity_terms:
+            for term in self._anti_terms:
                 if term.matches(other.namespace, other.labels, labels_of):
                     _note(self._away, node, term.key, other)
             for term in other.anti_affinity_terms:
@@ -71,35 +76,35 @@ class InterPodAffinity(Filter):
     def _is_near(self, other: PodInfo) -> bool:
         """Whether all terms of the pod's affinity are about another pod, or itself."""
         labels_of = self._cluster.namespace_labels
-        return all(term.matches(other.namespace, other.labels, labels_of) for term in self._pod.affinity_terms)
+        return all(term.matches(other.namespace, other.labels, labels_of) for term in self._terms)
 
     def refusal(self, node: NodeInfo) -> Refusal | None:
         lacking = self._lacking(node)
         if lacking:
             return Refusal(NAME, _AFFINITY, lacking)
-        for term in self._pod.anti_affinity_terms:
-            holder = self._away.get((term.key, node.labels.get(term.key, "")))
-            if holder is not None and term.key in node.labels:
-                return Refusal(
-                    NAME, _ANTI_AFFINITY, f"{holder}, which it must not be near to, is {_at(node, term.key)}"
-                )
-        for domain in node.labels.items() if self._kept_off else ():
-            if domain in self._kept_off:
-                text = f"{self._kept_off[domain]} is {_at(node, domain[0])} and has an anti-affinity to the pod"
-                return Refusal(NAME, _EXISTING, text)
+        for domain in _shared(node, self._away):
+            text = f"{self._away[domain]}, which it must not be near to, is {_at(node, domain[0])}"
+            return Refusal(NAME, _ANTI_AFFINITY, text)
+        for domain in _shared(node, self._kept_off):
+            text = f"{self._kept_off[domain]} is {_at(node, domain[0])} and has an anti-affinity to the pod"
+            return Refusal(NAME, _EXISTING, text)
         return None
 
     def _lacking(self, node: NodeInfo) -> str:
         """What the pod's affinity lacks on a node; empty if nothing."""
-        terms = self._pod.affinity_terms
-        for term in terms:
-            if term.key not in node.labels:
-                return f"it has no label {term.key}, by which the pod's affinity goes"
-        far = [term.key for term in terms if (term.key, node.labels[term.key]) not in self._near]
+        for key in self._keys:
+            if key not in node.labels:
+                return f"it has no label {key}, by which the pod's affinity goes"
+        far = [key for key in self._keys if (key, node.labels[key]) not in self._near]
         # the first of pods that are to be near each other may go anywhere
-        if not far or (not self._near and self._is_near(self._pod)):
+        if not far or (not self._near and self._near_itself):
             return ""
         return f"no pod that it must be near to is {_at(node, far[0])}"
+
+
+def _shared(node: NodeInfo, domains: _Domains) -> Iterator[tuple[str, str]]:
+    """Those of the domains that the node is in."""
+    return (domain for domain in node.labels.items() if domain in domains) if domains else iter(())
 
 
 def _note(domains: _Domains, node: NodeInfo, key: str, pod: PodInfo) -> None:

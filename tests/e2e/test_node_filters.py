@@ -92,7 +92,7 @@ def scheduler(plane: ControlPlane, tmp_path: Path) -> Iterator[None]:
         "extenders": [extender],
     }
     configuration.write_text(yaml.safe_dump(document))
-    command = [
+    command: list[str | Path] = [
         plane.programs / "kube-scheduler",
         f"--config={configuration}",
         f"--authentication-kubeconfig={plane.scheduler_kubeconfig}",
@@ -211,7 +211,7 @@ def test_500_random_pods_are_judged_as_by_kube_scheduler(plane: ControlPlane) ->
             for pod in waiting:
                 key = (pod["metadata"]["namespace"], pod["metadata"]["name"])
                 found = snapshot.filter_nodes(pod)
-                feasible = names - found.refusals.keys()
+                feasible = frozenset(names - found.refusals.keys())
                 refused.update(reason for refusal in found.refusals.values() for reason in refusal.reasons)
                 fitting += bool(feasible)
                 ours = (message(found, len(names)), feasible)

@@ -129,7 +129,7 @@ class Generator:
             limits["example.com/widget"] = self._one(("1", "2"))
         if self._maybe(0.05) and {"cpu", "memory"} & requests.keys():
             limits["hugepages-2Mi"] = "32Mi"
-        container = {
+        container: JSON = {
             "name": name,
             "image": "registry.invalid/none",
             "resources": {"requests": requests, "limits": limits},
@@ -159,7 +159,7 @@ class Generator:
         term: JSON = {"matchExpressions": [self._expression() for _ in range(self._random.randint(1, 2))]}
         if self._maybe(0.25):
             operator = self._one(("In", "In", "NotIn"))
-            fields = {"key": "metadata.name", "operator": operator, "values": [self._one(self.node_names)]}
+            fields: JSON = {"key": "metadata.name", "operator": operator, "values": [self._one(self.node_names)]}
             term["matchFields"] = [fields]
             if self._maybe(0.2):
                 term["matchFields"].append({**fields, "values": [self._one(self.node_names)]})
@@ -171,7 +171,7 @@ class Generator:
         operator = self._one(("In", "NotIn", "Exists", "DoesNotExist", "Gt", "Lt"))
         if operator in ("Gt", "Lt"):
             return {"key": self._one((SIZE, RACK)), "operator": operator, "values": [self._one(("0", "4", "nine"))]}
-        found = {"key": self._one((ZONE, RACK, SIZE)), "operator": operator}
+        found: JSON = {"key": self._one((ZONE, RACK, SIZE)), "operator": operator}
         return {**found, "values": self._some(("a", "b", "1", "5"))} if operator in ("In", "NotIn") else found
 
     def _selector(self) -> JSON:
