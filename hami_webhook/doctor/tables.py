@@ -6,6 +6,7 @@ from rich.console import Console
 from rich.text import Text
 
 from hami_webhook.doctor.checks import Diagnosis
+from hami_webhook.terminal import counted
 
 
 def print_diagnosis(diagnosis: Diagnosis, console: Console, *, details: bool) -> None:
@@ -29,7 +30,7 @@ def _summary(diagnosis: Diagnosis) -> str:
     faults = sum(len(result.findings) for result in diagnosis.results)
     unseen = sum(bool(result.unseen) for result in diagnosis.results)
     skipped = sum(bool(result.skipped) for result in diagnosis.results)
-    parts = [f"{len(diagnosis.results)} checks", f"{faults} faults"]
+    parts = [counted(len(diagnosis.results), "check"), counted(faults, "fault")]
     parts += [f"{skipped} not made, as faults explain what they would find"] if skipped else []
     parts += [f"{unseen} couldn't see everything with your rights"] if unseen else []
     return ", ".join(parts)

@@ -56,7 +56,7 @@ class Overview:
             pods.append(PodCost(name, self._state(pod, charge), pod.node_name, amounts, models))
             notes += [f"pod {name}: {problem}" for problem in charge.problems]
         keys = [
-            KeyUse(key, account.used.get(key), hard, waiting[key], placed[key])
+            KeyUse(key, account.used.get(key), hard, waiting[key], placed[key], self._unit_bytes(key, account))
             for key, hard in sorted(account.hard.items())
         ]
         notes += [_difference(key) for key in keys if key.used is not None and key.used != key.waiting + key.placed]
@@ -66,6 +66,19 @@ class Overview:
             notes.append(f"is observed, not enforced; charges that passed without room: {account.observed}")
         held, room = list(self._models(in_scope, account.cards)), list(self._room(account))
         return QuotaUse(account.quota.namespace, account.label, keys, pods, held, room, notes)
+
+    def _unit_bytes(self, key: str, account: QuotaAccount) -> int:
+        """The bytes of memory of one unit that the quota counts the key in, 0 for what isn't memory."""
+        return 1 if key in account.in_bytes else self.unit_bytes(key)
+
+    def unit_bytes(self, key: str) -> int:
+        """The bytes of memory of one unit that pods' costs have, 0 for what isn't memory."""
+        vendors = self.cluster.vendors
+        if key in vendors.byte_keys:
+            return 1
+        shared = vendors.quota_keys.get(key, ())
+        factors = {each.factor if each.dimension is Dimension.MEMORY else 0 for _, each in shared}
+        return factors.pop() * MEBIBYTE if len(factors) == 1 else 0
 
     def _models(self, uids: Iterable[str], cards: CardSelection | None) -> Iterator[ModelUse]:
         """What pods hold, by model; of the cards of a selection."""

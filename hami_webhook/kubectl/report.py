@@ -11,6 +11,7 @@ class KeyUse:
     """One managed key of a quota, in the units in which the quota counts it.
 
     `waiting` and `placed` are what pods cost that aren't placed, and that are; `used` is None until it is computed.
+    `unit_bytes` is how many bytes of memory one of the unit is, 0 for what isn't memory.
     """
 
     key: str
@@ -18,6 +19,7 @@ class KeyUse:
     hard: int
     waiting: int
     placed: int
+    unit_bytes: int = 0
 
     @property
     def left(self) -> int:

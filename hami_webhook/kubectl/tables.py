@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from hami_webhook.devices.keys import MEBIBYTE
 from hami_webhook.kubectl.report import CardUse, NodeDetails, NodeUse, PodUse, QuotaUse
+from hami_webhook.terminal import counted
 
+_GIBIBYTE = 1024 * MEBIBYTE
 _BAR = 10
 """Characters of a bar."""
 _HIGH, _FULL = 0.75, 0.95
@@ -21,10 +24,10 @@ def print_quotas(quotas: Sequence[QuotaUse], console: Console, *, details: bool)
     table = _table("NAMESPACE", "QUOTA", "KEY", "USED", "HARD", "", "WAITING", "PLACED", "LEFT")
     for quota in quotas:
         for key in quota.keys:
-            used = "?" if key.used is None else str(key.used)
-            amounts = (str(key.waiting), str(key.placed), str(key.left))
-            bar = _bar(key.used or 0, key.hard)
-            _add_row(table, quota.namespace, quota.name, key.key, used, str(key.hard), bar, *amounts)
+            used = "?" if key.used is None else amount_text(key.used, key.unit_bytes)
+            amounts = (amount_text(each, key.unit_bytes) for each in (key.waiting, key.placed, key.left))
+            hard, bar = amount_text(key.hard, key.unit_bytes), _bar(key.used or 0, key.hard)
+            _add_row(table, quota.namespace, quota.name, key.key, used, hard, bar, *amounts)
     console.print(table)
     for quota in quotas if details else ():
         _print_details(quota, console)
@@ -32,10 +35,13 @@ def print_quotas(quotas: Sequence[QuotaUse], console: Console, *, details: bool)
 
 def _print_details(quota: QuotaUse, console: Console) -> None:
     where = f"{quota.namespace}/{quota.name}".removeprefix("/")
+    units = {key.key: key.unit_bytes for key in quota.keys}
     if quota.pods:
         table = _titled(f"Pods of {where}", "POD", "STATE", "NODE", "COSTS", "MODELS")
         for pod in quota.pods:
-            _add_row(table, pod.name, pod.state, pod.node or "-", amounts_text(pod.amounts), _listed(pod.models))
+            _add_row(
+                table, pod.name, pod.state, pod.node or "-", amounts_text(pod.amounts, units.get), _listed(pod.models)
+            )
         console.print(table)
     if quota.models:
         table = _titled(f"Placed pods of {where} by model", "MODEL", "PODS", "SLOTS", "MEMORY", "CORES")
@@ -48,18 +54,20 @@ def _print_details(quota: QuotaUse, console: Console) -> None:
         headings = ("MODEL", "CARDS WITH ROOM", "MOST ON ONE CARD", "THE QUOTA LEAVES")
         table = _titled(f"What still fits in {where}", *headings)
         for room in quota.room:
-            left = {"cards": room.quota_cards, "MiB": room.quota_memory, "cores": room.quota_cores}
-            text = ", ".join(f"{amount} {unit}" for unit, amount in left.items() if amount is not None)
-            _add_row(table, room.model, str(room.cards), f"{_mib(room.memory)}, {room.cores} cores", text)
+            left = [
+                None if room.quota_cards is None else counted(room.quota_cards, "card"),
+                None if room.quota_memory is None else _mib(room.quota_memory),
+                None if room.quota_cores is None else counted(room.quota_cores, "core"),
+            ]
+            most = f"{_mib(room.memory)}, {counted(room.cores, 'core')}"
+            _add_row(table, room.model, str(room.cards), most, ", ".join(filter(None, left)))
         console.print(table)
     _print_notes(quota.notes, console)
 
 
 def print_nodes(nodes: Sequence[NodeUse], console: Console, *, details: bool) -> None:
     """One row for each vendor of each node."""
-    table = _table(
-        "NODE", "VENDOR", "CARDS", "SLOTS", "MEMORY (MiB)", "CORES", "PODS", *(["MODELS"] if details else [])
-    )
+    table = _table("NODE", "VENDOR", "CARDS", "SLOTS", "MEMORY", "CORES", "PODS", *(["MODELS"] if details else []))
     for node in nodes:
         cards = str(node.cards) if node.healthy == node.cards else f"{node.healthy}/{node.cards} healthy"
         more = [_listed(node.models)] if details else []
@@ -70,7 +78,7 @@ def print_nodes(nodes: Sequence[NodeUse], console: Console, *, details: bool) ->
 def print_cards(cards: Sequence[CardUse], console: Console, *, details: bool) -> None:
     """One row for each card, with the pods that hold it."""
     more = ["VENDOR", "MODEL"] if details else []
-    table = _table("NODE", "CARD", "SLOTS", "MEMORY (MiB)", "CORES", *more, "HELD BY")
+    table = _table("NODE", "CARD", "SLOTS", "MEMORY", "CORES", *more, "HELD BY")
     for card in cards:
         uuid = card.uuid if card.healthy else f"{card.uuid} (unhealthy)"
         kind = (card.vendor, card.model) if details else ()
@@ -78,8 +86,10 @@ def print_cards(cards: Sequence[CardUse], console: Console, *, details: bool) ->
     console.print(table)
 
 
-def print_pods(pods: Sequence[PodUse], console: Console, *, details: bool) -> None:
-    """One row for each pod."""
+def print_pods(
+    pods: Sequence[PodUse], console: Console, unit_bytes: Callable[[str], int | None], *, details: bool
+) -> None:
+    """One row for each pod; `unit_bytes` gives the bytes of one of a quota key's unit, 0 for what isn't memory."""
     more = ["SCHEDULER", "MODELS"] if details else []
     table = _table("NAMESPACE", "POD", "STATE", "NODE", "CARDS", "COSTS", *more)
     for pod in pods:
@@ -91,7 +101,7 @@ def print_pods(pods: Sequence[PodUse], console: Console, *, details: bool) -> No
             pod.state,
             pod.node or "-",
             _listed(pod.cards),
-            amounts_text(pod.amounts),
+            amounts_text(pod.amounts, unit_bytes),
             *kind,
         )
     console.print(table)
@@ -110,9 +120,20 @@ def print_node(node: NodeDetails, console: Console) -> None:
         print_cards(node.cards, console, details=True)
 
 
-def amounts_text(amounts: Mapping[str, int]) -> str:
+def amounts_text(amounts: Mapping[str, int], unit_bytes: Callable[[str], int | None]) -> str:
     """Amounts by quota key."""
-    return ", ".join(f"{key.removeprefix('limits.')}={amount}" for key, amount in amounts.items()) or "-"
+    texts = (f"{key.removeprefix('limits.')}={amount_text(n, unit_bytes(key))}" for key, n in amounts.items())
+    return ", ".join(texts) or "-"
+
+
+def amount_text(amount: int, unit_bytes: int | None) -> str:
+    """An amount as people say it: memory in Gi with at most one decimal, or below 1Gi in Mi; others are numbers."""
+    size = amount * (unit_bytes or 0)
+    if size >= _GIBIBYTE:
+        return f"{round(size / _GIBIBYTE, 1):g}Gi"
+    if size >= MEBIBYTE:
+        return f"{round(size / MEBIBYTE)}Mi"
+    return str(amount)
 
 
 def _print_notes(notes: Iterable[str], console: Console) -> None:
@@ -143,12 +164,13 @@ def _listed(texts: Sequence[str]) -> Text:
 
 
 def _mib(amount: int) -> str:
-    return f"{amount} MiB"
+    return amount_text(amount, MEBIBYTE)
 
 
 def _bars(row: CardUse | NodeUse) -> Iterable[Text]:
-    pairs = ((row.used_slots, row.slots), (row.used_memory, row.memory), (row.used_cores, row.cores))
-    return (_bar(used, total).append(f" {used}/{total}") for used, total in pairs)
+    rows = ((row.used_slots, row.slots, 0), (row.used_memory, row.memory, MEBIBYTE), (row.used_cores, row.cores, 0))
+    for used, total, unit in rows:
+        yield _bar(used, total).append(f" {amount_text(used, unit)} of {amount_text(total, unit)}")
 
 
 def _bar(used: int, total: int) -> Text:

@@ -204,7 +204,10 @@ def _pods(cluster: LiveCluster, arguments: argparse.Namespace) -> Shown:
         raise AbsentError(f"no pod {arguments.name} that asks for accelerators in {_where(cluster, arguments)}")
     wide = arguments.output == "wide"
     none = _none(cluster, arguments, found)
-    return Shown(_listing(found), lambda console: tables.print_pods(found, console, details=wide), none=none)
+    unit_bytes = cluster.overview.unit_bytes
+    return Shown(
+        _listing(found), lambda console: tables.print_pods(found, console, unit_bytes, details=wide), none=none
+    )
 
 
 def _where(cluster: LiveCluster, arguments: argparse.Namespace) -> str:

@@ -67,6 +67,17 @@ def status(kubectl: Kubectl, name: str) -> JSON:
     return found
 
 
+def test_kubectl_get_has_columns_for_the_common_keys(kubectl: Kubectl) -> None:
+    name = f"columns-{uuid.uuid4().hex[:6]}"
+    kubectl.apply(accelerator_quota(name, labelled(team=name), {GPU: 8, MEM: 40000}))
+    used = json.dumps({"status": {"used": {GPU: 3, MEM: "12000"}}})
+    kubectl("patch", "aq", name, "--subresource=status", "--type=merge", "-p", used)
+    heading, row = kubectl("get", "aq", name).splitlines()
+    names = ("GPU USED", "GPU HARD", "GPUMEM USED", "GPUMEM HARD")
+    assert [row[heading.index(each) :].split()[0] for each in names] == ["3", "8", "12000", "40000"]
+    kubectl("delete", "aq", name)
+
+
 AMOUNT = "should match '^[0-9]+(k|M|G|T|P|E|Ki|Mi|Gi|Ti|Pi|Ei)?$'"
 ONE_TYPE = "must be words of one card type, such as H100, without commas; write several types as several items"
 KEYS = "keys must be limits. and the name of a vendor's resource, such as limits.nvidia.com/gpu or"

@@ -128,7 +128,7 @@ def test_pages_show_what_the_api_server_has(tmp_path: Path) -> None:
         assert [text for text in ("n1", "GPU-1", "24000/40960 MiB", "GPU-2 (unhealthy)") if text not in page] == []
         assert "0 nodes, 0 cards" in client.get("/cluster?model=H100").text
         assert "0 nodes, 0 cards" in client.get("/cluster?label=pool=none").text
-        assert "1 nodes, 2 cards" in client.get("/cluster?node=n&page=7").text
+        assert "1 node, 2 cards" in client.get("/cluster?node=n&page=7").text
         page = client.get("/teams").text
         assert "team-a/gpu-quota" in page
         assert re.search(r"<td>50000</td><td>60000</td><td>30000</td><td>20000</td>", page)

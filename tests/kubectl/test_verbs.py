@@ -57,8 +57,8 @@ def test_a_quota_shows_what_its_pods_hold_and_what_still_fits(hami: Hami) -> Non
     (found,) = run.result
     assert (found["namespace"], found["name"], found["notes"]) == ("team-a", "gpu-quota", [])
     assert found["keys"] == [
-        {"key": GPU, "used": 2, "hard": 4, "waiting": 1, "placed": 1},
-        {"key": MEM, "used": 50000, "hard": 60000, "waiting": 30000, "placed": 20000},
+        {"key": GPU, "used": 2, "hard": 4, "waiting": 1, "placed": 1, "unit_bytes": 0},
+        {"key": MEM, "used": 50000, "hard": 60000, "waiting": 30000, "placed": 20000, "unit_bytes": 1 << 20},
     ]
     states = {each["name"]: (each["state"], each["node"], each["models"]) for each in found["pods"]}
     assert states == {"busy": ("Bound", "n1", ["NVIDIA A100-SXM4-40GB"]), "waiting": ("Waiting", "", [])}
@@ -97,12 +97,12 @@ def test_used_that_the_pods_do_not_explain_is_noted(hami: Hami) -> None:
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
-        (["quota", "-A"], ["team-a", "team-b", "WAITING", "50000"]),
-        (["quota", "gpu-quota"], ["Pods of team-a/gpu-quota", "What still fits", "2 cards, 10000 MiB"]),
+        (["quota", "-A"], ["team-a", "team-b", "WAITING", "48.8Gi"]),
+        (["quota", "gpu-quota"], ["Pods of team-a/gpu-quota", "What still fits", "2 cards, 9.8Gi"]),
         (["explain", "quota", "gpu-quota"], ["Placed pods of team-a/gpu-quota by model"]),
-        (["nodes"], ["n1", "1/2 healthy", "2/20", "24000/81920"]),
+        (["nodes"], ["n1", "1/2 healthy", "2 of 20", "23.4Gi of 80Gi"]),
         (["nodes", "-o", "wide"], ["NVIDIA A100-SXM4-40GB"]),
-        (["cards"], ["GPU-1", "GPU-2 (unhealthy)", "24000/40960", "team-a/busy, team-b/other"]),
+        (["cards"], ["GPU-1", "GPU-2 (unhealthy)", "23.4Gi of 40Gi", "team-a/busy, team-b/other"]),
         (["cards", "n1", "-o", "wide"], ["VENDOR", "NVIDIA A100-SXM4-40GB"]),
         (["pods"], ["busy", "waiting", "nvidia.com/gpu=1"]),
         (["pods", "-A", "-o", "wide"], ["other", "SCHEDULER", "hami-scheduler"]),

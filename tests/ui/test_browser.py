@@ -62,11 +62,11 @@ def test_the_cards_that_links_join_are_a_picture_with_words(ui: Ui) -> None:
 @pytest.mark.parametrize(
     ("field", "text", "found"),
     [
-        ("Health", "unhealthy", "1 nodes, 1 cards"),
-        ("Node", "spoilt", "1 nodes, 1 cards"),
-        ("Label", "pool=training", "1 nodes, 4 cards"),
+        ("Health", "unhealthy", "1 node, 1 card"),
+        ("Node", "spoilt", "1 node, 1 card"),
+        ("Label", "pool=training", "1 node, 4 cards"),
         ("Vendor", "NVIDIA", "2 nodes, 5 cards"),
-        ("Model", "NVIDIA A100-SXM4-40GB", "1 nodes, 4 cards"),
+        ("Model", "NVIDIA A100-SXM4-40GB", "1 node, 4 cards"),
     ],
 )
 def test_cards_are_chosen_by_what_they_are(ui: Ui, field: str, text: str, found: str) -> None:

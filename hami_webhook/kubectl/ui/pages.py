@@ -29,6 +29,7 @@ from hami_webhook.kubectl.ui.readings import Readings
 from hami_webhook.simulate import tables as simulation_tables
 from hami_webhook.simulate.manifests import pods_of
 from hami_webhook.simulate.simulation import Pods, Result
+from hami_webhook.terminal import counted
 
 _PATHS = {"/cluster": "Cluster", "/teams": "Teams", "/pods": "Pods", "/what-if": "What if", "/doctor": "Doctor"}
 """The pages that the navigation names."""
@@ -110,7 +111,7 @@ class Pages:
                 (name, cards, overview.link_groups(name))
                 for name, cards in nodes[(page - 1) * _NODES_A_PAGE : page * _NODES_A_PAGE]
             ],
-            shown=(len(nodes), len(found)),
+            shown=f"{counted(len(nodes), 'node')}, {counted(len(found), 'card')}",
             page=page,
             pages=pages,
             address=lambda number: str(request.url.include_query_params(page=number).query),
