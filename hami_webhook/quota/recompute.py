@@ -350,14 +350,16 @@ class Recomputer:
         what the caches show. Each attempt has a turn of its own, so that charges of this process don't wait for the
         pauses between them.
         """
-        for conflicts in range(1, _RETRIES.attempts):
+        conflicts = 0
+        while True:
             try:
                 async with self._store.turn(scope):
                     return await self._attempt(scope, name, lost, gone, write=write)
             except Conflict:
+                conflicts += 1
+                if conflicts == _RETRIES.attempts:
+                    raise
                 await self._store.back_off(conflicts, _RETRIES)
-        async with self._store.turn(scope):
-            return await self._attempt(scope, name, lost, gone, write=write)
 
     async def inline(self, scope: str, name: str, write: bool = True) -> QuotaAccount:
         """The recompute in the course of a charge, which has the turn: the account as it is then to be."""

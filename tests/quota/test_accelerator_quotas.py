@@ -14,18 +14,20 @@ from hypothesis import strategies as st
 
 from hami_webhook.admission.denial import Denied
 from hami_webhook.cluster.api import JSON, ClusterError, Kind, Unavailable
-from hami_webhook.kube.objects import Pod
+from hami_webhook.kube.objects import Pod, format_time
 from hami_webhook.quota.accelerator_quota import read_accelerator_quota, status_patch
+from hami_webhook.quota.accelerator_report import with_report
 from hami_webhook.quota.account import QuotaAccount
 from hami_webhook.quota.card_selection import COUNTED
 from hami_webhook.quota.enforcement import OBSERVED
 from hami_webhook.quota.ledger import LEDGER
 from hami_webhook.scheduling.placer import Placement
 
-from .objects import KEYS, LARGE, SMALL, account_of, pod, quota
+from .objects import KEYS, LARGE, NOON, SMALL, account_of, full, pod, quota, vendors
 from .quota_env import QuotaEnv
 
 A, B, C = "team-a", "team-b", "team-c"
+BEFORE = "2026-01-01T00:00:00Z"
 RESEARCH = {"matchLabels": {"group": "research"}}
 
 
@@ -177,6 +179,16 @@ def test_what_is_written_into_its_status_is_read_back() -> None:
     found = read_accelerator_quota({**accelerator_quota(mem=9), "status": patch["status"]}, {})
     assert (found.annotations, found.used, found.status_hard) == (notes, amounts["used"], amounts["hard"])
     assert status_patch({"metadata": {"resourceVersion": "7"}}) == {"metadata": {"resourceVersion": "7"}, "status": {}}
+
+
+@pytest.mark.parametrize(("used", "status", "since"), [(9, "False", BEFORE), (10, "True", format_time(NOON))])
+def test_its_condition_has_the_time_of_its_change_and_others_stay(used: int, status: str, since: str) -> None:
+    other = {"type": "Ready", "status": "True"}
+    conditions = [other, {"type": "Exceeded", "status": "False", "lastTransitionTime": BEFORE}]
+    found = read_accelerator_quota({**accelerator_quota(mem=9), "status": {"conditions": conditions}}, {})
+    report = with_report(QuotaAccount.read(found, vendors()), full(mem=used), {}, NOON).report
+    kept, ours = report["conditions"]
+    assert (kept, ours["status"], ours["lastTransitionTime"]) == (other, status, since)
 
 
 async def test_the_status_says_what_each_namespace_uses_and_waits_for() -> None:

@@ -273,6 +273,8 @@ def test_a_dry_run_is_judged_on_what_came_before_and_leaves_nothing() -> None:
             },
             {"hard": {CORES: None}, "used": {CORES: None}},
         ),
+        ({"hard": {MEM: "9", GPU: "2", CORES: "5"}, "used": {MEM: "1", GPU: "1"}}, {"hard": {CORES: None}}),
+        ({"hard": {MEM: "9", GPU: "2"}, "used": {MEM: "1", GPU: "1", CORES: "3"}}, {"used": {CORES: None}}),
     ],
 )
 def test_status_hard_follows_and_keys_that_left_are_deleted(status: JSON, patch: JSON | None) -> None:

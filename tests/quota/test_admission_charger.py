@@ -388,6 +388,19 @@ async def test_a_bug_is_a_retryable_refusal_and_the_next_one_is_served(one: Desk
     assert isinstance(await one.charger.charge(ask()), Charged)
 
 
+@pytest.mark.parametrize("conflicts", [5, 6])
+def test_a_recompute_is_tried_six_times(conflicts: int) -> None:
+    @desk({"a": 10})
+    async def reported(one: Desk) -> None:
+        await one.cluster.create(Kind.PODS, pod("p", gpu=1, mem=5))
+        one.fail(Conflict, "patch_status:before", range(1, conflicts + 1))
+        with pytest.raises(Conflict) if conflicts == 6 else nullcontext():
+            assert (await one.recomputer.run(TEAM, "a")).after.used == full(mem=5)
+        assert len(one.slept) == 5
+
+    reported()
+
+
 @pytest.mark.parametrize(("held", "lost"), [(True, range(2)), (False, range(3, 7))])
 def test_a_recompute_in_a_burst_wins_its_race_only_where_charges_let_it_go_first(held: bool, lost: range) -> None:
     """It is slower than they are: it lists pods between its read and its write."""
