@@ -382,3 +382,10 @@ def test_security_4_a_review_changed_at_random_is_answered_and_never_a_crash(
         assert "its log says why" not in inner["status"]["message"], "that is a crash, politely answered"
     if "patch" in inner:
         assert isinstance(orjson.loads(base64.b64decode(inner["patch"])), list)
+
+
+@pytest.mark.parametrize(
+    ("code", "given", "cause"), [(403, "", "request"), (403, "policy", "policy"), (503, "", "unavailable")]
+)
+def test_a_refusal_counts_under_what_it_was_for(code: int, given: str, cause: str) -> None:
+    assert Denied(code, "no", cause=given).cause == cause

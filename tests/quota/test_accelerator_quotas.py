@@ -176,7 +176,9 @@ def test_what_is_written_into_its_status_is_read_back() -> None:
     notes = {LEDGER: '{"u":{}}', COUNTED: "types a100", OBSERVED: "3"}
     amounts = {"used": {KEYS["mem"]: "5"}, "hard": {KEYS["mem"]: "9"}}
     patch = status_patch({"metadata": {"resourceVersion": "7", "annotations": notes}, "status": amounts})
-    found = read_accelerator_quota({**accelerator_quota(mem=9), "status": patch["status"]}, {})
+    meta = {"name": "all", "uid": "u", **patch["metadata"]}
+    found = read_accelerator_quota({**accelerator_quota(mem=9), "metadata": meta, "status": patch["status"]}, {})
+    assert (found.name, found.uid, found.resource_version) == ("all", "u", "7")
     assert (found.annotations, found.used, found.status_hard) == (notes, amounts["used"], amounts["hard"])
     assert status_patch({"metadata": {"resourceVersion": "7"}}) == {"metadata": {"resourceVersion": "7"}, "status": {}}
 

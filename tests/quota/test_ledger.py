@@ -64,6 +64,11 @@ def test_expiry(age: float, expired: bool) -> None:
     assert Entry(State.ADMITTED, 1000, {}).expired(1000 + age, 45) is expired
 
 
+def test_an_entry_is_raised_key_by_key() -> None:
+    entry = Entry(State.ADMITTED, 1, {"k": 5, "l": 2, "none": 0})
+    assert entry.raised_to({"k": 3, "l": 4, "m": 0}) == {"k": 5, "l": 4, "m": 0, "none": 0}
+
+
 def ledger_of(mine: int = 0, others: int = 0, *, floors: int = 0, waiting: int = 0) -> dict[str, Entry]:
     """Charges in flight of namespace `a` and of others; floor entries and entries of older versions, both of `a`."""
     kinds = (
