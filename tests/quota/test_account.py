@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -62,7 +63,8 @@ def entry(mem: int, state: State = State.ADMITTED, **more: Any) -> Entry:
     [("3k", 3000), ("2Gi", 2147483648), (5, 5), ("1500m", 1), ("0", 0), ("nonsense", 0), ("12288", 12288)],
 )
 def test_hard_is_a_quantity_obeyed_literally(written: object, limit: int) -> None:
-    assert QuotaAccount.read(account_of(quota(mem=written)).quota, vendors()).hard == {MEM: limit}
+    found = QuotaAccount.read(account_of(quota(mem=written)).quota, vendors())
+    assert (found.hard, found.exact_hard(MEM)) == ({MEM: limit}, limit)
 
 
 def test_only_limits_of_configured_resources_are_managed() -> None:
@@ -237,6 +239,16 @@ def test_an_admission_never_lowers_a_charge(first: dict[str, int], later: dict[s
     ).accounts["q"]
     assert all(after.used[key] >= amount for key, amount in one.used.items())
     assert all(after.ledger["u"].amounts.get(key, 0) >= amount for key, amount in one.ledger["u"].amounts.items())
+
+
+@pytest.mark.parametrize(("age", "renewed"), [(0, False), (9, False), (10, True)])
+def test_a_floor_entry_is_renewed_every_ten_seconds_where_nothing_else_is_written(age: int, renewed: bool) -> None:
+    floor = Entry(State.FLOOR, int(NOON) - age, full(mem=1))
+    one = read({"mem": 1}, {"f": floor}, mem=10)
+    again = structs.replace(ask(update_id("u"), gpu=1), former=ask(gpu=1), floor_id=lambda: "f")
+    after = judged(one, again).accounts["q"]
+    assert after.ledger == {"f": replace(floor, time=int(NOON)) if renewed else floor}
+    assert (after is one) is not renewed
 
 
 def test_a_full_ledger_is_pruned_first_and_refused_then() -> None:

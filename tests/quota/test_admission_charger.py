@@ -352,6 +352,15 @@ async def test_who_gave_up_while_waiting_is_not_charged(one: Desk) -> None:
     assert one.steps.count("patch_status:before") == 1, "not even to be taken out again"
 
 
+@desk({"a": 10}, shows=lambda account, identity, entry: identity == "old")
+async def test_an_entry_whose_pod_shows_the_same_goes_with_the_next_charge_but_that_of_its_own(one: Desk) -> None:
+    for _ in range(2):
+        await one.charger.charge(ask("old"))
+        assert one.state() == (5, {"old"})
+    await one.charger.charge(ask("new", gpu=1, mem=3))
+    assert one.state() == (8, {"new"})
+
+
 @desk()
 async def test_who_gave_up_while_being_charged_is_taken_out_again(one: Desk) -> None:
     gate = asyncio.Event()
