@@ -147,11 +147,11 @@ def _literals(modules: Iterable[Path], pattern: re.Pattern[str]) -> set[str]:
     """The string constants of modules that match; parts of f-strings are none."""
     found = set()
     for path in modules:
-        tree = ast.parse(path.read_text())
-        parts = {id(part) for node in ast.walk(tree) if isinstance(node, ast.JoinedStr) for part in node.values}
+        nodes = list(ast.walk(ast.parse(path.read_text())))
+        parts = {id(part) for node in nodes if isinstance(node, ast.JoinedStr) for part in node.values}
         found |= {
             node.value
-            for node in ast.walk(tree)
+            for node in nodes
             if isinstance(node, ast.Constant)
             and isinstance(node.value, str)
             and id(node) not in parts
