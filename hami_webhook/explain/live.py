@@ -29,7 +29,7 @@ _CONSEQUENCES = {
 """What isn't known where the objects of a kind can't be seen."""
 
 _ELSEWHERE = {
-    Kind.PODS: "cards may be in use by pods of other namespaces",
+    Kind.PODS: "cards, cpu and ports may be in use by pods of other namespaces",
     Kind.RESOURCE_QUOTAS: "quotas of other namespaces aren't known",
     Kind.POD_DISRUPTION_BUDGETS: "which evictions they stand against there isn't known",
 }

@@ -60,10 +60,11 @@ class Snapshot:
         meta = obj["metadata"]
         key = (meta.get("namespace") or "default", meta["name"])
         self.drop_pod(key)
-        self._read(f"pod {key[0]}/{key[1]}", lambda: self._put(key, PodInfo.read(obj)))
+        self._read(_pod(key), lambda: self._put(key, PodInfo.read(obj)))
 
     def drop_pod(self, key: PodKey) -> None:
         """A pod is gone; nothing happens if it isn't known."""
+        self._unreadable.pop(_pod(key), None)
         name = self._node_of.pop(key, "")
         if name:
             self._by_name[name].remove(key)
@@ -126,6 +127,10 @@ class Snapshot:
             if refusal is not None:
                 return refusal
         return _first(rules.filters, node)
+
+
+def _pod(key: PodKey) -> str:
+    return f"pod {'/'.join(key)}"
 
 
 def _first(filters: list[Filter], node: NodeInfo) -> Refusal | None:

@@ -199,7 +199,7 @@ TENANT = [
         "read the Deployments and ConfigMaps of hami-system: HAMi's own device configuration and no policy are assumed "
         "(--config FILE names another)",
         "list nodes: cards, their models and what still fits aren't known",
-        "list pods outside of namespace team-a: cards may be in use by pods of other namespaces",
+        "list pods outside of namespace team-a: cards, cpu and ports may be in use by pods of other namespaces",
         "list resourcequotas outside of namespace team-a: quotas of other namespaces aren't known",
         "list acceleratorquotas.hami.io: quotas above namespaces aren't known",
         "list poddisruptionbudgets.policy outside of namespace team-a: which evictions they stand against there isn't "

@@ -379,7 +379,6 @@ def test_what_cannot_be_read_is_left_out_and_named() -> None:
         ("node m", "spec.taints must be a list, not a string"),
         ("pod default/there", "'many' is not a quantity"),
     ]
-    cluster.put_pod(on("n", made=asking(cpu("1"))))
     cluster.drop_pod(("default", "there"))
     assert [rule.filter for rule in cluster.filter_nodes(pod()).not_judged] == ["node m"]
 
