@@ -203,7 +203,8 @@ def test_500_random_pods_are_judged_as_by_kube_scheduler(plane: ControlPlane) ->
             pods = [generator.waiting(f"waiting-{number}", schedulerName=SCHEDULER) for number in range(WAITING)]
             for start in range(0, WAITING, 20):
                 await asyncio.gather(*(created(api, pod) for pod in pods[start : start + 20]))
-            said = await decided(api, WAITING)
+            async with asyncio.timeout(300):
+                said = await decided(api, WAITING)
             snapshot, waiting = await snapshot_of(plane)
             names = snapshot.nodes.keys()
             differences = []
