@@ -76,6 +76,7 @@ def test_a_tenant_with_view_in_one_namespace_sees_it_and_reads_what_is_left_out(
     assert card_node in hami(kubectl, "cards").stdout
     assert f"pod-{other}" in hami(kubectl, "pods", "-A").stdout
     completed = kubectl("__complete", "hami", "explain", "")
+    assert kubectl("__complete", "hami", "explain", "pod", "-n", space, "pod-").splitlines()[0] == f"pod-{space}"
     assert completed.splitlines()[:3] == [line.strip() for line in COMPLETED.strip().splitlines()]
 
 
