@@ -14,6 +14,7 @@ from enum import Enum
 from typing import Any, Protocol
 
 from hami_webhook.devices.keys import NO_KEYS, DeviceKeys
+from hami_webhook.devices.model import Device, Usage
 from hami_webhook.kube.draft import PodDraft
 from hami_webhook.kube.event_reasons import EventReason
 from hami_webhook.kube.objects import Node, Pod
@@ -199,6 +200,10 @@ class ForeignScheduler:
     def predict(self, pod: Pod, node_lister: NodeLister, now: float) -> Prediction | NoNode:
         """Where the scheduler would place a requesting pod, and with which cards."""
         raise NotImplementedError
+
+    def cards(self, node: Node, node_lister: NodeLister) -> Iterable[tuple[Device, Usage]]:
+        """The cards of a node that this scheduler gives out, with what is taken of them; no slots: not counted."""
+        return ()
 
     def remarks(self, node: Node, node_lister: NodeLister) -> Iterable[tuple[EventReason, str]]:
         """What is wrong on a node, for warning events on it: reasons, each with a sentence."""

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 
 from hami_webhook.cluster_view import ClusterView
 from hami_webhook.devices.keys import MEBIBYTE, Dimension
-from hami_webhook.devices.model import Device, NodeView
+from hami_webhook.devices.model import Device, NodeView, Usage
 from hami_webhook.doctor.node_faults import mixed_managers, silent_plugins, unreadable_registrations
 from hami_webhook.explain.explain import taken_cards
 from hami_webhook.kube.objects import Pod
@@ -133,8 +134,8 @@ class Overview:
         for view in self.cluster.state.views():
             if name not in ("", view.name):
                 continue
-            for vendor, inventory in sorted(view.inventories.items()):
-                cards = [self._card(view, device) for device in inventory.devices]
+            for vendor, found in groupby(self._cards_on(view), key=lambda card: card.vendor):
+                cards = list(found)
                 rows.append(
                     NodeUse(
                         view.name,
@@ -155,7 +156,16 @@ class Overview:
 
     def cards(self, node: str = "") -> list[CardUse]:
         """Every card, or those of one node."""
-        return [self._card(view, device) for view, device in self._devices() if node in ("", view.name)]
+        return [card for view in self.cluster.state.views() if node in ("", view.name) for card in self._cards_on(view)]
+
+    def _cards_on(self, view: NodeView) -> Iterator[CardUse]:
+        """The cards of a node by vendor, then those that other schedulers give out."""
+        for _, inventory in sorted(view.inventories.items()):
+            for device in inventory.devices:
+                yield _card(view.name, device, view.used(device.vendor, device.uuid))
+        for scheduler in self.cluster.vendors.foreign:
+            for device, usage in scheduler.cards(view.node, self.cluster.state):
+                yield _card(view.name, device, usage)
 
     def link_groups(self, node: str) -> list[Sequence[str]]:
         """The UUIDs of the cards of a node that fast links join, group by group, as far as it registers them."""
@@ -200,14 +210,15 @@ class Overview:
             *silent_plugins(self.cluster, node, self.now),
             *mixed_managers(self.cluster, node),
         ]
-        if not view.inventories:
+        cards = self.cards(name)
+        if not cards:
             notes.append("it registers no cards of an enabled vendor")
         handshakes = {
             vendor.key: node.annotations[vendor.registration.handshake]
             for vendor in self.cluster.vendors.values()
             if vendor.registration.handshake in node.annotations
         }
-        return NodeDetails(name, self.cards(name), handshakes, node.annotations.get(LOCK, ""), notes)
+        return NodeDetails(name, cards, handshakes, node.annotations.get(LOCK, ""), notes)
 
     def _devices(self, cards: CardSelection | None = None) -> Iterator[tuple[NodeView, Device]]:
         """The devices with their nodes; those of a selection."""
@@ -216,23 +227,6 @@ class Overview:
                 for device in inventory.devices:
                     if cards is None or cards.admits(device.type, view.node.labels):
                         yield view, device
-
-    def _card(self, view: NodeView, device: Device) -> CardUse:
-        usage = view.used(device.vendor, device.uuid)
-        return CardUse(
-            view.name,
-            device.vendor,
-            device.uuid,
-            device.type,
-            device.healthy,
-            usage.slots,
-            device.slots,
-            usage.memory,
-            device.memory,
-            usage.cores,
-            device.cores,
-            sorted({holder.pod.key for holder in usage.holders}),
-        )
 
     def _cards_of(self, pod: Pod) -> Sequence[Device]:
         """The registered cards that a pod holds."""
@@ -259,6 +253,23 @@ class Overview:
         if pod.node_name:
             return "Bound" if pod.phase in ("", "Pending") else pod.phase
         return "Placed" if charge.placed else "Gated" if pod.gated else "Waiting"
+
+
+def _card(node: str, device: Device, usage: Usage) -> CardUse:
+    return CardUse(
+        node,
+        device.vendor,
+        device.uuid,
+        device.type,
+        device.healthy,
+        usage.slots,
+        device.slots,
+        usage.memory,
+        device.memory,
+        usage.cores,
+        device.cores,
+        sorted({holder.pod.key for holder in usage.holders}),
+    )
 
 
 def _difference(key: KeyUse) -> str:

@@ -170,6 +170,9 @@ def _mib(amount: int) -> str:
 def _bars(row: CardUse | NodeUse) -> Iterable[Text]:
     rows = ((row.used_slots, row.slots, 0), (row.used_memory, row.memory, MEBIBYTE), (row.used_cores, row.cores, 0))
     for used, total, unit in rows:
+        if not total:  # Koordinator counts no slots
+            yield Text(amount_text(used, unit))
+            continue
         yield _bar(used, total).append(f" {amount_text(used, unit)} of {amount_text(total, unit)}")
 
 

@@ -23,6 +23,7 @@ KINDS = {
     "ResourceQuota": ("/api/v1", "resourcequotas"),
     "AcceleratorQuota": ("/apis/hami.io/v1alpha1", "acceleratorquotas"),
     "ConfigMap": ("/api/v1", "configmaps"),
+    "Device": ("/apis/scheduling.koordinator.sh/v1alpha1", "devices"),
     "Secret": ("/api/v1", "secrets"),
     "Event": ("/api/v1", "events"),
     "Service": ("/api/v1", "services"),

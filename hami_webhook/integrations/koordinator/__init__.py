@@ -6,13 +6,14 @@ Amounts are totals of a pod, spread over its GPUs: `gpu.shared: 2, gpu-memory: 8
 from __future__ import annotations
 
 import weakref
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from hami_webhook.devices.codecs import BadAnnotation
 from hami_webhook.devices.foreign_pods import refuse_node_name, refuse_owned
 from hami_webhook.devices.foreign_scheduler import ForeignCharge, ForeignScheduler, NodeLister, NoNode, Part, Prediction
 from hami_webhook.devices.keys import MEBIBYTE
+from hami_webhook.devices.model import Device, PodUsage, Usage
 from hami_webhook.devices.reasons import Rejection
 from hami_webhook.devices.reserved_annotations import OWNED_LABELS
 from hami_webhook.integrations.koordinator import mutation
@@ -24,6 +25,7 @@ from hami_webhook.integrations.koordinator.keys import (
     ALIASES,
     ALLOCATED,
     ISOLATION,
+    MODEL,
     NPU_CORE,
     SCHEDULER_NAME,
     SCHEDULERS_OWN,
@@ -141,6 +143,27 @@ class Koordinator(ForeignScheduler):
             return chosen
         assert cards is not None
         return score(loads_of(cards, used), terms), chosen
+
+    def cards(self, node: Node, node_lister: NodeLister) -> Iterable[tuple[Device, Usage]]:
+        found = self._cards(node_lister, node.name)
+        if found is None:
+            return
+        taken = [(pod, usage((pod,), found)) for pod in node_lister.foreign_pods_on(node.name)]
+        for card in found.cards:
+            shares = ((pod, used[card.minor]) for pod, used in taken if card.minor in used)
+            yield (
+                Device(
+                    vendor=self.key,
+                    uuid=card.name,
+                    index=card.minor,
+                    slots=0,
+                    memory=(card.memory or 0) // MEBIBYTE,
+                    cores=card.core or 0,
+                    type=found.labels.get(MODEL, ""),
+                    healthy=card.healthy,
+                ),
+                Usage.of(tuple(PodUsage(pod, 1, each.memory // MEBIBYTE, each.core) for pod, each in shares)),
+            )
 
     # Device objects (3)
 

@@ -7,15 +7,17 @@ Volcano places them. Here they are put into a form it can place, charged, and th
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from typing import Any
 
 from hami_webhook.devices.foreign_scheduler import ForeignCharge, ForeignScheduler, NodeLister, NoNode, Prediction
+from hami_webhook.devices.model import Device, Usage
 from hami_webhook.integrations.sections import VolcanoSection
 from hami_webhook.integrations.volcano.annotation_keys import ALLOCATED, ASCEND, BIND_PHASE, BIND_TIME, NODE, OWNED
 from hami_webhook.integrations.volcano.costs import Costs
 from hami_webhook.integrations.volcano.ids_annotation import node_of, rows_of
 from hami_webhook.integrations.volcano.normalisation import Admission
-from hami_webhook.integrations.volcano.placement import predict
+from hami_webhook.integrations.volcano.placement import predict, usage_of
 from hami_webhook.integrations.volcano.registration import Registry
 from hami_webhook.integrations.volcano.vgpu_cards import VolcanoCards
 from hami_webhook.kube.draft import ContainerDraft, PodDraft
@@ -77,6 +79,19 @@ class Volcano(ForeignScheduler):
 
     def predict(self, pod: Pod, node_lister: NodeLister, now: float) -> Prediction | NoNode:
         return predict(self._cards, self._registry, pod, node_lister, now)
+
+    def cards(self, node: Node, node_lister: NodeLister) -> Iterable[tuple[Device, Usage]]:
+        found = self._registry.registration(node)
+        if found is None:
+            return
+        block = self._cards.block
+        taken = usage_of(found, node_lister.foreign_pods_on(node.name), block, node_lister.now)
+        for device in found.devices:
+            usage = taken.get((self.key, device.uuid), Usage())
+            yield (
+                replace(device, memory=device.memory * block),
+                Usage.of(tuple(replace(each, memory=each.memory * block) for each in usage.holders)),
+            )
 
     def remarks(self, node: Node, node_lister: NodeLister) -> Iterable[tuple[EventReason, str]]:
         """MIG instances that more than one live entry names (section 13)."""
