@@ -75,7 +75,7 @@ def test_requests_that_differ_are_aligned_too() -> None:
     ("limits", "requests"),
     [
         ({XPU: 2}, None),
-        ({XPU: 3, VXPU: 2}, None),
+        ({XPU: 4, VXPU: 2}, None),
         ({VXPU: 1}, None),
         ({MEM: 20000}, None),
         ({VXPU: 0}, None),
@@ -112,11 +112,6 @@ BYTES = "looks like bytes, but counts MiB; it is capped to 98304 MiB, a whole ca
         ({VXPU: 1, MEM: 1000000}, [f"{MEM} 1000000 is capped to 98304 MiB, a whole card"]),
         ({VXPU: 1, MEM: 1000001}, [f"{MEM} 1000001 {BYTES}"]),
         ({VXPU: 1, MEM: "24Gi"}, [f"{MEM} 24Gi {BYTES}"]),
-        ({XPU: 3}, [f"{XPU} 3 can't be placed: whole cards are given out by 1, 2, 4 or 8"]),
-        ({XPU: 9}, [f"{XPU} 9 can't be placed: a node has 8 cards"]),
-        ({VXPU: 5}, [f"{VXPU} 5 can't be placed: whole cards are given out by 1, 2, 4 or 8"]),
-        ({VXPU: 7, MEM: 24576}, [f"{VXPU} 7 can't be placed: a node's driver can split 6 cards in quarters at most"]),
-        ({VXPU: 9, MEM: 49152}, [f"{VXPU} 9 can't be placed: a node has 8 cards"]),
         ({MEM: 24576}, [f"{MEM} means nothing without {VXPU}"]),
         ({MEM: 24576, XPU: 1}, [f"{MEM} means nothing without {VXPU}"]),
     ],
@@ -124,6 +119,21 @@ BYTES = "looks like bytes, but counts MiB; it is capped to 98304 MiB, a whole ca
 def test_what_is_hardly_meant_is_told(limits: JSON, warnings: list[str]) -> None:
     told = FitEnv([]).admit(with_limits(container(**limits))).warnings
     assert told == [f"container main: {text}" for text in warnings]
+
+
+@pytest.mark.parametrize(
+    ("limits", "why"),
+    [
+        ({XPU: 3}, f"{XPU} 3 can't be placed: whole cards are given out by 1, 2, 4 or 8"),
+        ({XPU: 9}, f"{XPU} 9 can't be placed: a node has 8 cards"),
+        ({VXPU: 5}, f"{VXPU} 5 can't be placed: whole cards are given out by 1, 2, 4 or 8"),
+        ({VXPU: 7, MEM: 24576}, f"{VXPU} 7 can't be placed: a node's driver can split 6 cards in quarters at most"),
+        ({VXPU: 8, MEM: 1}, f"{VXPU} 8 can't be placed: a node's driver can split 6 cards in quarters at most"),
+        ({VXPU: 9, MEM: 49152}, f"{VXPU} 9 can't be placed: a node has 8 cards"),
+    ],
+)
+def test_what_no_node_can_ever_give_is_refused(limits: JSON, why: str) -> None:
+    assert FitEnv([]).admit(with_limits(container(**limits))).message == f"{why}, so the pod would wait for ever"
 
 
 # 6: extraction

@@ -77,8 +77,6 @@ def test_6_without_memory_slices_are_whole_cards() -> None:
 @pytest.mark.parametrize(
     ("count", "size", "answer"),
     [
-        (8, QUARTER, "1/8 NodeInsufficientHandle"),
-        (7, QUARTER, "1/8 NodeInsufficientHandle"),
         (6, QUARTER, [0, 1, 2, 3, 4, 5]),
         (8, HALF, [0, 1, 2, 3, 4, 5, 6, 7]),
     ],

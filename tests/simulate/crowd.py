@@ -198,10 +198,10 @@ def _enflame(pick: random.Random) -> Iterator[Arriving]:
 def _others(pick: random.Random) -> Iterator[Arriving]:
     """Kunlunxin, AWS, AMD, Biren, VastAI."""
     yield alone(of("kunlun", pick.choice((1, 2))))
-    yield alone(of("kunlun", 3))
+    yield alone(of("kunlun", 8), {"hami.io/no-use-xpu-uuid": "kunlun-whole-kunlun-0"})
     yield alone(of("XPU", pick.choice((1, 2)), pick.choice((20480, 24576))))
     yield alone(of("XPU", 1, pick.choice((30000, 49152, None))))
-    yield alone(of("XPU", 7, 24576), {"hami.io/no-use-xpu-uuid": "kunlun-vxpu-c0"})
+    yield alone(of("XPU", 8, 49152), {"hami.io/no-use-xpu-uuid": "kunlun-vxpu-c0"})
     yield alone(of("XPU", 1, -1), refused="kunlunxin.com/vxpu-memory")
     yield alone(of("AWSNeuron", pick.choice((1, 1, 3, 4))))
     yield alone(of("AWSNeuron", None, None, pick.choice((1, 2, 3, 4))))

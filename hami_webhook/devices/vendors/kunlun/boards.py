@@ -7,10 +7,12 @@ from collections.abc import Iterator, Sequence
 from hami_webhook.devices import reasons
 from hami_webhook.devices.device_lister import DeviceLister
 from hami_webhook.devices.fit_request import MUTEX, UUID_LISTS, Candidate, Check, Choice, FitRequest
+from hami_webhook.devices.model import BadRequest
 from hami_webhook.devices.reasons import Rejection
 from hami_webhook.devices.vendor import Vendor
 from hami_webhook.devices.vendors.kunlun import wings
 from hami_webhook.kube.draft import ContainerDraft, PodDraft
+from hami_webhook.kube.objects import Container
 
 WHOLE = 98304
 """MiB of a card."""
@@ -65,6 +67,15 @@ WHOLE_CARDS = WholeCards()
 class Kunlunxin(Vendor):
     """What both backends share."""
 
+    def check_amounts(self, container: Container) -> None:
+        super().check_amounts(container)
+        for why in self.misfits(container):
+            raise BadRequest(f"{why}, so the pod would wait for ever")
+
+    def misfits(self, container: Container) -> Iterator[str]:
+        """Why no node can ever give what the container requests."""
+        raise NotImplementedError
+
     def admit(self, container: ContainerDraft, pod: PodDraft, device_lister: DeviceLister) -> bool:
         """Whatever the number, a container that limits its count is ours to schedule."""
         super().admit(container, pod, device_lister)
@@ -95,6 +106,8 @@ class Kunlunxin(Vendor):
 
 def misfits(name: str, count: int, *, whole: bool) -> Iterator[str]:
     """Why so many cards, or slices that are `whole` cards or not, can't be placed on any node."""
+    if not count:
+        return
     if count > len(wings.INDICES):
         yield f"{name} {count} can't be placed: a node has {len(wings.INDICES)} cards"
     elif whole and count not in wings.LINKED_COUNTS:

@@ -136,7 +136,11 @@ class KunlunVxpu(Kunlunxin):
                 yield f"{shown} is capped to {size} MiB, {_PARTS[size]}"
             else:
                 yield f"{shown} looks like bytes, but counts MiB; it is capped to {size} MiB, {_PARTS[size]}"
+
+    def misfits(self, container: Container) -> Iterator[str]:
         count = self.amount(container, self.count_name) or 0
+        written = self.amount(container, self.memory_name)
+        size = WHOLE if written is None else align(written)
         yield from boards.misfits(self.count_name, count, whole=size == WHOLE)
         if size == QUARTER and MOST_QUARTERS < count <= len(wings.INDICES):
             yield (

@@ -13,8 +13,7 @@ from hami_webhook.devices.model import Device, DeviceShare, Inventory, NodeView,
 from hami_webhook.devices.vendors.kunlun import boards, wings
 from hami_webhook.devices.vendors.kunlun.boards import WHOLE, Kunlunxin
 from hami_webhook.devices.vendors.kunlun.section import KunlunSection
-from hami_webhook.kube.draft import ContainerDraft
-from hami_webhook.kube.objects import Node, Pod
+from hami_webhook.kube.objects import Container, Node, Pod
 
 DEVICE_INDEX = "BAIDU_COM_DEVICE_IDX"
 
@@ -37,7 +36,7 @@ class KunlunXpu(Kunlunxin):
     )
     checks = (UUID_LISTS, boards.IN_A_WING, HEALTHY, UNUSED, boards.UNUSED_BY_TWIN)
 
-    def warnings_of(self, container: ContainerDraft) -> Iterator[str]:
+    def misfits(self, container: Container) -> Iterator[str]:
         yield from boards.misfits(self.count_name, self.amount(container, self.count_name) or 0, whole=True)
 
     def inventory(self, node: Node) -> Inventory | None:
