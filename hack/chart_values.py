@@ -124,8 +124,15 @@ class Component(Replicated):
     extra_args: list[Argument]
 
 
+class NodeMonitor(_Values):
+    enabled: bool
+    hook_path: Annotated[str, Field(pattern=r"^(/[A-Za-z0-9._-]+)+$")]
+    priority_feedback: bool
+
+
 class NodeProbe(Placed):
     enabled: bool
+    monitor: NodeMonitor
     resources: Resources
     extra_args: list[Argument]
     runtime_class_name: OptionalName

@@ -31,6 +31,7 @@ MONITORING = (
     "monitoring.coreos.com/v1",
 )
 NODE = ("--set", "node.enabled=true")
+MONITOR = (*NODE, "--set", "node.monitor.enabled=true")
 RENAMED = """\
 nvidia:
   resourceCountName: hami.io/gpu
@@ -94,14 +95,14 @@ def overlay(name: str) -> Path:
     return MANIFESTS / "overlays" / name
 
 
-def with_component(name: str, component: str, folder: Path) -> Path:
-    """An overlay with one of the components."""
-    base, more = (
+def with_components(name: str, components: list[str], folder: Path) -> Path:
+    """An overlay with some of the components."""
+    base, *more = (
         os.path.relpath(path.resolve(), folder.resolve())
-        for path in (overlay(name), MANIFESTS / "components" / component)
+        for path in (overlay(name), *(MANIFESTS / "components" / component for component in components))
     )
     images = yaml.safe_load((overlay(name) / "kustomization.yaml").read_text())["images"]
-    written = {"resources": [base], "components": [more], "images": images}
+    written = {"resources": [base], "components": more, "images": images}
     (folder / "kustomization.yaml").write_text(json.dumps(written))
     return folder
 
@@ -114,12 +115,13 @@ def with_component(name: str, component: str, folder: Path) -> Path:
         ("drop-in", ("--set", "dropIn.enabled=true")),
         ("default", MONITORING),
         ("default", NODE),
+        ("default", MONITOR),
     ],
 )
 def test_the_objects_are_those_of_the_overlay(helm: Helm, tmp_path: Path, name: str, values: tuple[str, ...]) -> None:
-    components = {"monitoring": MONITORING, "node": NODE}
-    component = next((component for component, needed in components.items() if set(needed) <= set(values)), "")
-    expected = kustomized(with_component(name, component, tmp_path) if component else overlay(name))
+    known = {"monitoring": MONITORING, "node": NODE, "monitor": MONITOR}
+    components = [component for component, needed in known.items() if set(needed) <= set(values)]
+    expected = kustomized(with_components(name, components, tmp_path) if components else overlay(name))
     found = charted(helm, *AS_KUSTOMIZE, *values)
     assert sorted(found) == sorted(expected)
     for each in expected:
@@ -145,6 +147,21 @@ def test_who_reads_metrics_is_a_value(helm: Helm) -> None:
     policies = [each["spec"]["ingress"] for (kind, _, _), each in found.items() if kind == "NetworkPolicy"]
     assert len(policies) == 3
     assert [rules for rules in policies if rules[0] != {"from": peers, "ports": [{"port": "metrics"}]}] == []
+
+
+@pytest.mark.parametrize("feedback", [False, True])
+def test_the_regions_are_mounted_writable_for_priority_feedback_alone(helm: Helm, feedback: bool) -> None:
+    monitor = {"enabled": True, "hookPath": "/opt/vgpu", "priorityFeedback": feedback}
+    found = charted(helm, "-f", str(helm.values("values", {"node": {"enabled": True, "monitor": monitor}})))
+    spec = found["DaemonSet", "hami-system", "hami-webhook-node"]["spec"]["template"]["spec"]
+    (container,) = spec["containers"]
+    assert ("--priority-feedback" in container["args"]) is feedback
+    assert {"name": "HOOK_PATH", "value": "/opt/vgpu"} in container["env"]
+    regions = {"name": "vgpu", "mountPath": "/opt/vgpu/containers", "readOnly": not feedback}
+    lock = {"name": "mig-lock", "mountPath": "/tmp/hami", "readOnly": True}
+    assert container["volumeMounts"] == ([regions, lock] if feedback else [regions])
+    paths = [volume["hostPath"]["path"] for volume in spec["volumes"]]
+    assert paths == (["/opt/vgpu/containers", "/tmp/hami"] if feedback else ["/opt/vgpu/containers"])
 
 
 @pytest.mark.parametrize(

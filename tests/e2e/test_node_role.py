@@ -4,22 +4,27 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 import yaml
 from node.machines import DGX_A100, compile_library, environment
+from node.regions import region
 
 from hack.devcluster.identities import kubeconfig
-from hack.devcluster.plane import ControlPlane
+from hack.devcluster.plane import ControlPlane, free_ports
+from hami_webhook.node.region import MAGIC
 
 from .deployment import ROOT, SYSTEM, Kubectl, eventually
 
 COMPONENT = ROOT / "manifests" / "components" / "node"
+MONITOR = ROOT / "manifests" / "components" / "monitor"
 ACCOUNT = "hami-webhook-node"
 SCORES = "hami.io/node-nvidia-score"
 NOTES = {"other": "stays"}
@@ -44,7 +49,7 @@ def kubectl(plane: ControlPlane) -> Iterator[Kubectl]:
 @pytest.fixture
 def login(plane: ControlPlane, kubectl: Kubectl, tmp_path: Path) -> Iterator[Path]:
     """A kubeconfig with the token that kubelet mounts into the role's pod on gpu-1."""
-    (daemon_set,) = yaml.safe_load_all((COMPONENT / "daemonset.yaml").read_text())
+    daemon_set, _ = yaml.safe_load_all((COMPONENT / "daemonset.yaml").read_text())
     template: dict[str, Any] = daemon_set["spec"]["template"]
     pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "node-role", "namespace": SYSTEM}}
     kubectl.apply({**pod, "spec": {**template["spec"], "nodeName": "gpu-1", "priorityClassName": ""}})
@@ -62,6 +67,7 @@ def login(plane: ControlPlane, kubectl: Kubectl, tmp_path: Path) -> Iterator[Pat
 def test_the_role_writes_the_scores_of_its_own_node_alone(kubectl: Kubectl, login: Path, tmp_path: Path) -> None:
     compile_library(tmp_path)
     command = [sys.executable, "-m", "hami_webhook", "serve", "--roles=node", "--kubeconfig", str(login)]
+    command.append("--metrics-bind-address=127.0.0.1:0")
     own = {**environment(tmp_path, DGX_A100), "NODE_NAME": "gpu-1", "POD_NAMESPACE": SYSTEM}
     with (tmp_path / "log").open("wb") as log:
         process = subprocess.Popen(command, env=own, stderr=log, cwd=ROOT)
@@ -76,6 +82,51 @@ def test_the_role_writes_the_scores_of_its_own_node_alone(kubectl: Kubectl, logi
         "score": {"GPU-1": 1240} | {f"GPU-{peer}": 1210 for peer in range(2, 8)},
     }
     assert notes["other"] == "stays"
+
+
+def test_with_the_monitors_rights_it_shows_what_pods_use(kubectl: Kubectl, login: Path, tmp_path: Path) -> None:
+    """Those of its own node, init containers too; of a region that lies an event tells."""
+    compile_library(tmp_path)
+    kubectl("apply", "-f", str(MONITOR / "rbac.yaml"))
+    kubectl("create", "namespace", "team-a")
+    for name, node in (("here", "gpu-1"), ("there", "gpu-2"), ("lies", "gpu-1")):
+        spec = {"nodeName": node, "initContainers": [{"name": "init", "image": "i"}]}
+        spec |= {"containers": [{"name": "main", "image": "i"}]}
+        meta = {"name": name, "namespace": "team-a"}
+        kubectl.apply({"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": spec})
+        uid = kubectl.get("pod", name, "-n", "team-a")["metadata"]["uid"]
+        for container in ("init", "main"):
+            folder = tmp_path / "containers" / f"{uid}_{container}"
+            folder.mkdir(parents=True)
+            (folder / "a.cache").write_bytes(region(magic=7 if name == "lies" else MAGIC))
+    (port,) = free_ports(1)
+    address = f"127.0.0.1:{port}"
+    command = [sys.executable, "-m", "hami_webhook", "serve", "--roles=node", f"--metrics-bind-address={address}"]
+    own = {**environment(tmp_path, DGX_A100), "NODE_NAME": "gpu-1", "POD_NAMESPACE": SYSTEM, "HOOK_PATH": str(tmp_path)}
+    with (tmp_path / "log").open("wb") as log:
+        process = subprocess.Popen([*command, "--kubeconfig", str(login)], env=own, stderr=log, cwd=ROOT)
+    try:
+        eventually(lambda: 'pod="here"' in scraped(address), seconds=60)
+        shown = set(re.findall(r'hami_vgpu_memory_used_bytes\{.*pod="(\w+)",container="(\w+)"', scraped(address)))
+        assert shown == {("here", "init"), ("here", "main")}
+        eventually(
+            lambda: bool(scraped(address)) and "SharedRegionUnreadable" in kubectl("get", "events", "-n", "team-a")
+        )
+    finally:
+        process.terminate()
+    assert process.wait(20) == 0, (tmp_path / "log").read_text()
+    for forbidden in (("get", "secrets", "-A"), ("delete", "pod", "here", "-n", "team-a"), ("get", "nodes")):
+        assert "is forbidden" in as_role(login, *forbidden).stderr
+    kubectl("delete", "-f", str(MONITOR / "rbac.yaml"))
+    kubectl("delete", "namespace", "team-a", "--wait=false")
+
+
+def scraped(address: str) -> str:
+    """The metrics, empty while nobody serves them."""
+    try:
+        return httpx.get(f"http://{address}/metrics").text
+    except httpx.TransportError:
+        return ""
 
 
 @pytest.mark.parametrize(

@@ -161,7 +161,7 @@ def test_a_metrics_own_labels_win_over_those_of_the_target(overlay: str, tmp_pat
         for each in rendered(overlay, tmp_path)
         for end in (*each.get("spec", {}).get("endpoints", ()), *each.get("spec", {}).get("podMetricsEndpoints", ()))
     ]
-    assert len(ends) == 2
+    assert len(ends) == 3
     assert [end for end in ends if end["honorLabels"] is not True] == []
 
 
