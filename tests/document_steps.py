@@ -15,12 +15,42 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from textwrap import dedent
 
 ROOT = Path(__file__).parents[1]
 BLOCK = re.compile(
     r"(?:^`(?P<path>[\w./-]+)`, (?P<where>[^\n]+):\n\n)?^```(?P<language>\w+)\n(?P<text>.*?)^```$",
     re.MULTILINE | re.DOTALL,
 )
+
+
+FENCED = re.compile(r"^(?P<indent> *)```(?P<language>\w*)\n(?P<text>.*?)^ *```$", re.MULTILINE | re.DOTALL)
+
+
+@dataclass(frozen=True)
+class Block:
+    """A block of a document, whatever it is for."""
+
+    language: str
+    text: str
+    section: int
+    """How many headings are before it."""
+
+    @property
+    def commands(self) -> list[str]:
+        """The command lines of a block of `sh` as they are printed, each with the lines that it goes on in."""
+        lines = self.text.replace("\\\n", "\\\0").splitlines()
+        return [line.replace("\0", "\n") for line in lines if line.strip() and not line.startswith("#")]
+
+
+def blocks(text: str) -> list[Block]:
+    """All blocks of a document in their order, without the indentation that they have in a list."""
+    found, section, end = [], 0, 0
+    for each in FENCED.finditer(text):
+        section += len(re.findall(r"^#+ ", text[end : each.start()], re.MULTILINE))
+        found.append(Block(each["language"], dedent(each["text"]), section))
+        end = each.end()
+    return found
 
 
 @dataclass(frozen=True)

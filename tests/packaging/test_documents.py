@@ -76,16 +76,6 @@ def test_the_quota_of_the_readme_refuses_as_the_readme_says(tmp_path: Path, caps
     assert outcome["message"] in " ".join(README.split())
 
 
-def test_getting_started_ends_as_it_says(capsys: pytest.CaptureFixture[str]) -> None:
-    pods = EXAMPLES / "getting-started" / "pods.yaml"
-    assert main(["simulate", "-o", "json", "--cluster", str(EXAMPLES / "cluster.yaml"), str(pods)]) == 0
-    placed, refused = json.loads(capsys.readouterr().out)["pods"]
-    page = (ROOT / "docs" / "getting-started.md").read_text()
-    assert refused["message"] in " ".join(page.split())
-    cards = ", ".join(sorted(device["uuid"] for device in placed["placement"]["containers"][0]["devices"]))
-    assert f"{placed['name']}  Bound  {placed['placement']['node']}  {cards}  " in page
-
-
 RUN_ON = ("1.34", "1.35", "1.36")
 """The versions of Kubernetes that the end-to-end tests were run on."""
 

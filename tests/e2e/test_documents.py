@@ -1,0 +1,305 @@
+"""Every command of README and docs runs as it is printed, in the order of its page, and prints what the page shows."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from functools import partial
+from itertools import takewhile
+from pathlib import Path
+
+import pytest
+import yaml
+from document_steps import Block, blocks
+
+from .deployment import ROOT
+from .documents import Machine, Shell, machine, normal
+
+STEPS = {"docs/adding-a-vendor.md": "tests/devices/test_adding_a_vendor.py"}
+"""Pages whose commands need the files that they have the reader write, with the test that does it all."""
+FIRST = "docs/getting-started.md"
+"""The page that makes the cluster and installs the program."""
+LAST = ("docs/install.md", "docs/development.md")
+"""The page that takes the program away, and the one that takes the cluster away."""
+
+DOCKER = "needs a container daemon and an image registry"
+CI = ".ci/run runs it"
+INSTALL = "docs/install.md runs it"
+FORWARD = "the dev cluster's kubelet forwards no ports"
+INDEX = "asks a package index for newer versions"
+HELM = (
+    "helm install hami-webhook manifests/chart -n hami-system --create-namespace "
+    "--set image.registry=REGISTRY,image.tag=TAG"
+)
+NOT_RUN = {
+    "README.md": {
+        "make demo   # serves the webhook over HTTPS on an embedded cluster, and takes six pods through it": CI,
+        "make test   # the fast test suite": CI,
+        "docker build -t REGISTRY/hami-webhook:TAG . && docker push REGISTRY/hami-webhook:TAG": DOCKER,
+        "make deploy IMAGE=REGISTRY/hami-webhook:TAG   # on the cluster of the current kubeconfig; "
+        "waits for the rollout": INSTALL,
+        "make undeploy": INSTALL,
+        f"{HELM} --wait": INSTALL,
+    },
+    "docs/getting-started.md": {"hack/dev-cluster down": "docs/development.md runs it"},
+    "docs/development.md": {
+        ".venv/bin/python -m hack.mutation --survivors-of .mutation/seed-1.jsonl --result .mutation/again.jsonl": (
+            "goes on from a run of make mutation, which takes hours"
+        ),
+        ".venv/bin/python -m hack.lock             # after a change of pyproject.toml; needs uv on the PATH": INDEX,
+        ".venv/bin/python -m hack.lock --upgrade   # the newest versions": INDEX,
+        "docker build $(PYTHON_DIGEST=sha256:… hack/image arguments) -t REGISTRY/hami-webhook:X.Y.Z .": DOCKER,
+    },
+    "docs/in-hami-chart.md": {
+        "docker build --target root -t REGISTRY/hami-webhook-root:TAG . "
+        "&& docker push REGISTRY/hami-webhook-root:TAG": DOCKER,
+        "helm upgrade hami hami-charts/hami -n kube-system --reuse-values "
+        "--set scheduler.extender.image.registry=REGISTRY \\\n"
+        "  --set scheduler.extender.image.repository=hami-webhook-root --set scheduler.extender.image.tag=TAG": (
+            "HAMi's chart is elsewhere; tests/e2e/test_in_hami_chart.py runs its Deployment"
+        ),
+    },
+    "docs/install.md": {
+        "docker build -t REGISTRY/hami-webhook:TAG . && docker push REGISTRY/hami-webhook:TAG": DOCKER,
+        "make deploy CONFIG=device-config.yaml IMAGE=REGISTRY/hami-webhook:TAG": (
+            "tests/e2e/test_deploy.py::test_resources_of_other_names_take_one_file runs it"
+        ),
+        "kubectl get crd certificates.cert-manager.io issuers.cert-manager.io   # cert-manager must be installed": (
+            "cert-manager isn't here"
+        ),
+        "make deploy OVERLAY=cert-manager IMAGE=REGISTRY/hami-webhook:TAG": (
+            "tests/e2e/test_deploy.py::test_a_pod_of_a_tenant_is_admitted_charged_placed_and_debited runs it"
+        ),
+        "make deploy OVERLAY=drop-in IMAGE=REGISTRY/hami-webhook:TAG": (
+            "tests/e2e/test_deploy.py::test_drop_in_charges_for_what_hami_places runs it"
+        ),
+        "docker pull registry.k8s.io/kube-scheduler:v1.36.3": DOCKER,
+        "docker tag registry.k8s.io/kube-scheduler:v1.36.3 REGISTRY/kube-scheduler:v1.36.3": DOCKER,
+        "docker push REGISTRY/kube-scheduler:v1.36.3": DOCKER,
+        "docker push REGISTRY/hami-webhook:TAG": DOCKER,
+    },
+    "docs/kubectl.md": {
+        "kubectl krew install --manifest-url=https://example.org/krew.yaml   # of a release; needs uv or pipx": (
+            "needs a release; tests/packaging/test_release.py::test_the_plugin_is_what_krew_installs"
+        ),
+        "pip install './hami_webhook-VERSION-py3-none-any.whl[cli,ui]'       # or its wheel: kubectl finds "
+        "kubectl-hami on the PATH": (
+            "needs a release; tests/packaging/test_release.py::test_the_plugin_is_what_krew_installs"
+        ),
+    },
+    "docs/metrics.md": {
+        **{
+            f"kubectl -n hami-system port-forward deployment/{name} {port}:9395": FORWARD
+            for name, port in (("hami-webhook", 19395), ("hami-webhook-controller", 19396), ("hami-scheduler", 19397))
+        },
+        "hami-webhook report --prometheus http://prometheus.monitoring:9090 --since 30d": (
+            "no Prometheus is there; tests/cli/test_report.py"
+        ),
+        "hami-webhook report --prometheus http://prometheus.monitoring:9090 --since 12h --output csv": (
+            "no Prometheus is there; tests/cli/test_report.py"
+        ),
+    },
+    "docs/ui.md": {
+        "kubectl hami ui              # prints http://127.0.0.1:PORT/#TOKEN; Ctrl-C ends it": (
+            "ends with Ctrl-C; tests/e2e/test_ui.py runs it"
+        ),
+        "kubectl hami ui --port 8099": "ends with Ctrl-C; tests/e2e/test_ui.py runs it",
+    },
+}
+"""By page, the commands that can't run here, and why."""
+
+FAILS = {
+    "docs/getting-started.md": {"kubectl apply -f manifests/examples/getting-started/pods.yaml": 1},
+    "docs/install.md": {
+        "kubectl diff -f install.yaml          # what will change": 1,
+        "kubectl apply -f manifests/examples/quotas/pods.yaml": 1,
+    },
+    "docs/kubectl.md": {
+        "kubectl hami doctor                # faults with their remedies, and what your rights don't show; "
+        "exit status 1 for a fault": 1,
+        "kubectl hami doctor -o wide        # what is well, too": 1,
+        "kubectl hami doctor -o json        # for CI": 1,
+    },
+}
+"""The commands that end with another status than 0, because something is refused, differs, or is at fault."""
+
+TEAM = "kubectl create namespace team-a"
+UNHELM = "helm uninstall hami-webhook -n hami-system --wait && kubectl delete namespace hami-system"
+FILE = (
+    "kubectl kustomize manifests/overlays/default | sed s#hami-webhook:latest#REGISTRY/hami-webhook:TAG# > install.yaml"
+)
+READY = {
+    "docs/explain.md": (
+        f"{TEAM} && sed '/^---/,$d; s/train/serve/' manifests/examples/getting-started/pods.yaml > pod.yaml "
+        "&& kubectl apply -f pod.yaml"
+    ),
+    "docs/install.md": (
+        f"cp manifests/device-config/device-config.yaml . && {FILE} && sha256sum install.yaml > SHA256SUMS"
+    ),
+    "docs/quotas.md": TEAM,
+    "docs/testing.md": (
+        "mkdir policy-tests && cp -R manifests/examples/tests/policy policy-tests && "
+        "sed -i s#../../cluster#../../manifests/examples/cluster# policy-tests/policy/hami-test.yaml"
+    ),
+}
+"""What the reader of a page has already: files of their own, a namespace."""
+
+BEFORE = {
+    "docs/install.md": {
+        f"{HELM} --wait": "make undeploy",
+        "kubectl delete mutatingwebhookconfiguration,validatingwebhookconfiguration hami-webhook-admission": (
+            "kubectl apply -f install.yaml"
+        ),
+        UNHELM: f"kubectl delete crd acceleratorquotas.hami.io && {HELM}",
+    },
+}
+"""What lies between the ways of a page of which a reader goes only one."""
+
+SHOWN = {
+    "docs/explain.md": {"default/waiting fits on none of 24 nodes": "tests/explain/test_tables.py has the nodes"},
+    "docs/kubectl.md": {
+        "FAULT certificate: Secret hami-system/hami-webhook-tls: the serving certificate has expired": (
+            "no certificate here is that old"
+        ),
+    },
+}
+"""By page, the first lines of outputs that are examples of what can't be had here, and why."""
+
+
+def path_of(page: Path) -> str:
+    return str(page.relative_to(ROOT))
+
+
+def order(page: Path) -> tuple[bool, int, str]:
+    path = path_of(page)
+    return path != FIRST, LAST.index(path) + 1 if path in LAST else 0, path
+
+
+PAGES = sorted([ROOT / "README.md", ROOT / "README.zh.md", *(ROOT / "docs").rglob("*.md")], key=order)
+
+
+def commands(page: Path) -> list[str]:
+    return [
+        line for block in blocks(page.read_text()) if block.language in ("sh", "console") for line in block.commands
+    ]
+
+
+def is_translation(page: Path) -> bool:
+    """Whether it has the commands of another page, apart from comments: tests/packaging/test_website_pages.py."""
+    return page.name.endswith(".zh.md")
+
+
+WALKED = [page for page in PAGES if commands(page) and not is_translation(page) and path_of(page) not in STEPS]
+
+
+@pytest.fixture(scope="module")
+def reader(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
+    with machine(tmp_path_factory.mktemp("reader")) as found:
+        yield found
+
+
+def make_ready(shell: Shell, page: str) -> None:
+    """What the pages before this one had the reader do."""
+    if page == FIRST:
+        return
+    shell.must("export KUBECONFIG=$(hack/dev-cluster up 2>/dev/null)")
+    shell.must("kubectl get node gpu-1 || hack/dev-cluster add-node --name gpu-1")
+    if page not in LAST:
+        shell.must("kubectl -n hami-system get deployment hami-webhook || make deploy")
+    shell.must("kubectl delete --ignore-not-found namespace team-a")
+    shell.must(READY.get(page, "true"))
+
+
+@pytest.mark.parametrize("page", WALKED, ids=path_of)
+def test_a_page_can_be_followed(reader: Machine, page: Path) -> None:
+    path = path_of(page)
+    with reader.shell() as shell:
+        make_ready(shell, path)
+        left = blocks(page.read_text())
+        while left:
+            block = left.pop(0)
+            if block.language in ("sh", "console"):
+                printed = normal("\n".join(run(shell, path, command) for command in block.commands))
+                for output in takewhile(partial(is_output, block), left):
+                    check_output(path, output, printed)
+            elif block.language == "yaml":
+                apply(shell, block)
+
+
+def is_output(block: Block, each: Block) -> bool:
+    """Whether a block shows what the commands of another print, which is before it in the same section."""
+    return each.language == "text" and each.section == block.section
+
+
+def run(shell: Shell, page: str, command: str) -> str:
+    """What a command of a page prints; nothing where it can't run."""
+    if command in NOT_RUN.get(page, {}):
+        return ""
+    if before := BEFORE.get(page, {}).get(command):
+        shell.must(before)
+    done = shell.run(command)
+    expected = FAILS.get(page, {}).get(command, 0)
+    assert done.status == expected, f"{page}: {command}\nended with {done.status}:\n{done.output}"
+    return done.output
+
+
+def check_output(page: str, output: Block, printed: str) -> None:
+    if output.text.splitlines()[0] in SHOWN.get(page, {}):
+        return
+    shown = normal(output.text)
+    assert shown in printed, f"{page} shows:\n{shown}\nand this is printed:\n{printed}"
+
+
+def apply(shell: Shell, block: Block) -> None:
+    """Create what a block has whole objects of."""
+    objects = [each for each in yaml.safe_load_all(block.text) if isinstance(each, dict)]
+    if objects and all({"apiVersion", "kind", "metadata"} <= each.keys() for each in objects):
+        shell.must(f"kubectl apply -f - <<'YAML'\n{block.text}YAML")
+
+
+@pytest.mark.parametrize("listed", [NOT_RUN, FAILS, BEFORE], ids=["not run", "fails", "before"])
+def test_what_is_said_of_commands_is_said_of_commands_that_are_there(listed: dict[str, dict[str, object]]) -> None:
+    stale = [(page, each) for page, said in listed.items() for each in said if each not in commands(ROOT / page)]
+    assert stale == []
+
+
+def test_what_is_run_elsewhere_is_named_by_a_test_that_is_there() -> None:
+    reasons = [*STEPS.values(), *(reason for said in (*NOT_RUN.values(), *SHOWN.values()) for reason in said.values())]
+    named = [
+        found for reason in reasons for found in re.findall(r"(tests/[\w/]+\.py|docs/[\w.-]+\.md)(?:::(\w+))?", reason)
+    ]
+    assert named
+    missing = [f"{path}::{test}" for path, test in named if not defined(ROOT / path, test)]
+    assert missing == []
+
+
+def test_what_another_page_runs_is_run_there() -> None:
+    said = [
+        (command.partition(" #")[0].rstrip(), page)
+        for reasons in NOT_RUN.values()
+        for command, reason in reasons.items()
+        for page in re.findall(r"^(docs/\S+\.md) runs it$", reason)
+    ]
+    assert said
+    missing = [each for each, page in said if each not in set(commands(ROOT / page)) - NOT_RUN[page].keys()]
+    assert missing == []
+
+
+def defined(path: Path, test: str) -> bool:
+    return path.is_file() and f"def {test}" in path.read_text() if test else path.is_file()
+
+
+def test_an_output_that_is_an_example_is_there() -> None:
+    shown = {page: {block.text.splitlines()[0] for block in blocks((ROOT / page).read_text())} for page in SHOWN}
+    assert [(page, line) for page, lines in SHOWN.items() for line in lines if line not in shown[page]] == []
+
+
+def test_commands_are_in_blocks_that_say_so() -> None:
+    programs = r"(?m)^(?:make|kubectl|helm|hami-webhook|hack/\S+|docker|\.venv/bin/\S+) (?![^\n]*(?:\[|──))"
+    unmarked = [
+        (path_of(page), block.text.splitlines()[0])
+        for page in PAGES
+        for block in blocks(page.read_text())
+        if not block.language and re.match(programs, block.text)
+    ]
+    assert unmarked == []
