@@ -207,6 +207,8 @@ def make_ready(shell: Shell, page: str) -> None:
     if page not in LAST:
         shell.must("kubectl -n hami-system get deployment hami-webhook || make deploy")
     shell.must("kubectl delete --ignore-not-found namespace team-a")
+    # their definition stays as long as there are any
+    shell.must("kubectl delete acceleratorquotas --all || true")
     shell.must(READY.get(page, "true"))
 
 
