@@ -16,6 +16,7 @@ from typing import Protocol
 from hami_webhook.admission import policy
 from hami_webhook.admission.denial import Denied
 from hami_webhook.admission.identities import AdmissionRules, User, is_node, refuse_binding
+from hami_webhook.admission.misspelt import KnownNames
 from hami_webhook.admission.new_pod import NewPod
 from hami_webhook.admission.pods import (
     ForeignMutation,
@@ -147,6 +148,7 @@ class AdmissionHandler:
         self._reservation_key = reservation_key
         self._requests = RequestCache(vendors)
         self._new = partial(NewPod, vendors=vendors, device_lister=device_lister, known=self._requests)
+        self._known_names = KnownNames(vendors)
         self._governed_keys = governed_keys(vendors.governed.values())
         self._touches_all = bool(vendors.touching_every_container)
 
@@ -273,7 +275,11 @@ class AdmissionHandler:
             leave = own_to_schedule(new.pod, self._rules) or foreign.named
             return Mutation(draft if leave else reset(draft, new, context))
         context = context or await self._context(new.pod)
-        return mutate(draft, new, requested, self._rules, context, refusal)
+        done = mutate(draft, new, requested, self._rules, context, refusal)
+        if done.context is not None:
+            for warning in self._known_names.misspelt(new.named, new.pod.annotations):
+                done.draft.warn(warning)
+        return done
 
     async def _check(self, new: NewPod, context: AdmissionContext | None = None) -> bool:
         """Whether a new pod that breaks no rule for every pod requests cards of us or of another scheduler.

@@ -8,9 +8,8 @@ docs/spec/core.md#5 has the rule.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Mapping, Set
 from difflib import SequenceMatcher
-from itertools import islice
 
 from hami_webhook.devices.registry import Vendors, declared
 from hami_webhook.devices.reserved_annotations import is_scheduler_owned
@@ -31,35 +30,43 @@ _OF_OTHERS = re.compile(
 )
 
 
-def misspelt(named: Iterable[str], annotations: Mapping[str, str], vendors: Vendors) -> list[str]:
-    """A sentence for each name of a resource or annotation that is nearly one of the vendors', at most 5."""
-    resources = _Known(vendors.own_names, {name for vendor in declared() for name in vendor.resource_names})
-    told = resources.told(each for each in named if each not in vendors.resource_names)
-    if annotations:
-        keys = governed_keys(vendors.governed.values()) | _OTHER_ANNOTATIONS
-        told = [*told, *_Known(keys).told(key for key in annotations if not is_scheduler_owned(key))]
-    return told[:MOST]
+class KnownNames:
+    """The names of resources and annotations that mean something with a device configuration."""
+
+    def __init__(self, vendors: Vendors) -> None:
+        elsewhere = {name for vendor in declared() for name in vendor.resource_names}
+        self._resources = _Names(vendors.own_names, vendors.resource_names | elsewhere)
+        self._annotations = _Names(governed_keys(vendors.governed.values()) | _OTHER_ANNOTATIONS)
+
+    def misspelt(self, named: Set[str], annotations: Mapping[str, str]) -> list[str]:
+        """A sentence for each name of a resource or annotation that is nearly one that is known, at most 5."""
+        found = self._resources.nearly(named)
+        if annotations:
+            found = [*found, *self._annotations.nearly(annotations.keys())]
+        return found[:MOST]
 
 
-class _Known:
-    """Names that mean something, and `elsewhere` those that do so where another configuration is in force."""
+class _Names:
+    """Names that mean something; `elsewhere` have those that do so to others, or by another configuration."""
 
-    def __init__(self, names: Collection[str], elsewhere: Collection[str] = ()) -> None:
-        self._names = names
-        self._elsewhere = elsewhere
+    def __init__(self, names: Collection[str], elsewhere: Set[str] = frozenset()) -> None:
+        self._names = sorted(names)
+        self._known = frozenset(names) | elsewhere
         self._domains = tuple(sorted({f"{each.partition('/')[0]}/" for each in (*names, f"{_OURS}/")}))
 
-    def told(self, written: Iterable[str]) -> list[str]:
-        return list(islice(self._sentences(written), MOST))
-
-    def _sentences(self, written: Iterable[str]) -> Iterator[str]:
-        unknown = (each for each in written if each.startswith(self._domains) and each not in self._names)
-        for name in islice(unknown, 2 * MOST):
-            if name in self._elsewhere or _OF_OTHERS.fullmatch(name):
+    def nearly(self, written: Set[str]) -> list[str]:
+        sentences: list[str] = []
+        looked_at = 0
+        for name in sorted(written - self._known):
+            if not name.startswith(self._domains) or is_scheduler_owned(name) or _OF_OTHERS.fullmatch(name):
                 continue
+            looked_at += 1
             nearest = self._nearest(name)
             if nearest:
-                yield f"{cut(name)} isn't a name that means anything here; did you mean {nearest}?"
+                sentences.append(f"{cut(name)} isn't a name that means anything here; did you mean {nearest}?")
+            if looked_at == 2 * MOST or len(sentences) == MOST:
+                break
+        return sentences
 
     def _nearest(self, name: str) -> str:
         """The known name that it is most like; in our own domain that of a vendor's, whatever its domain."""
@@ -68,7 +75,7 @@ class _Known:
             return ""
         matcher = SequenceMatcher(b=_folded(own))
         best, nearest = _CLOSE, ""
-        for known in sorted(self._names):
+        for known in self._names:
             its_domain, _, its_own = known.partition("/")
             if domain not in (its_domain, _OURS):
                 continue

@@ -15,7 +15,6 @@ from msgspec import Struct
 from hami_webhook.admission import policy
 from hami_webhook.admission.denial import Denied, bad_request
 from hami_webhook.admission.identities import AdmissionRules, User, refuse_changes
-from hami_webhook.admission.misspelt import misspelt
 from hami_webhook.admission.new_pod import NewPod
 from hami_webhook.admission.policy import AdmissionContext
 from hami_webhook.devices.device_lister import DeviceLister
@@ -198,7 +197,7 @@ def mutate(
             draft.warn(f"spec.schedulerName set to {scheduler} by policy {naming.name}")
             acted += [naming.name] if naming.name not in acted else []
         draft.scheduler_name = scheduler
-    for warning in (*suspicions(draft), *misspelt(new.named, pod.annotations, new.vendors)):
+    for warning in suspicions(draft):
         draft.warn(warning)
     return Mutation(draft, tuple(acted), outcome.ignored_namespace_keys, context)
 

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable, Mapping
 
 import pytest
 
-from hami_webhook.admission.misspelt import MOST, misspelt
+from hami_webhook.admission.misspelt import MOST, KnownNames
 from hami_webhook.device_config import builtin_device_config, enabled_vendors, load_device_config
 from hami_webhook.devices.registry import Vendors
 
 from .reviews import VENDORS
 
 RENAMED = enabled_vendors(load_device_config("nvidia: {resourceCountName: acme.com/card}", "renamed").config)
+
+
+def misspelt(named: Iterable[str], annotations: Mapping[str, str], vendors: Vendors) -> list[str]:
+    return KnownNames(vendors).misspelt(frozenset(named), annotations)
 
 
 def meant(text: str) -> str:
