@@ -28,6 +28,7 @@ from rich.table import Table
 
 from hami_webhook import pki
 from hami_webhook.cluster.api import Kind
+from hami_webhook.cluster.connect import ContextNames
 from hami_webhook.cluster.embedded import fill
 from hami_webhook.cluster.loading import read_objects, sort_objects
 from hami_webhook.cluster.memory import MemoryCluster
@@ -215,7 +216,9 @@ async def stay(
         return await read_with(cluster, effective, NAMESPACE, time.time())
 
     with listening(0) as listener:
-        await serve_on(listener, Readings(reading, await reading()), diagnose=None)
+        await serve_on(
+            listener, Readings(reading, await reading(), ContextNames(NAMESPACE, "embedded cluster")), diagnose=None
+        )
 
 
 def main() -> None:

@@ -16,7 +16,8 @@ from typing import Any
 
 from playwright.async_api import Page, async_playwright
 
-from hami_webhook.cluster.loading import Bundle, LoadedObject
+from hami_webhook.cluster.connect import ContextNames
+from hami_webhook.cluster.loading import Bundle, LoadedObject, load_objects
 from hami_webhook.doctor import NAMESPACE
 from hami_webhook.doctor.checks import CHECKS, CheckResult, Diagnosis
 from hami_webhook.doctor.facts import Finding
@@ -30,10 +31,14 @@ from hami_webhook.simulate.simulation import Pods
 
 JSON = dict[str, Any]
 
-IMAGES = Path(__file__).parents[1] / "docs" / "images"
+ROOT = Path(__file__).parents[1]
+IMAGES = ROOT / "docs" / "images"
+EXAMPLES = ROOT / "manifests" / "examples"
 NOW = 1_767_225_600.0
 A100, A10 = "NVIDIA A100-SXM4-40GB", "NVIDIA A10"
-TEAMS = {"vision": (16, 400_000), "speech": (8, 100_000)}
+TEAMS = {"vision": (64, 1_200_000), "speech": (40, 220_000)}
+VENDORS = ("ascend", "cambricon", "hygon", "kunlun", "metax", "mthreads")
+"""Whose example nodes are in the fleet as well."""
 """Each team's quota: cards, and MiB."""
 WAITING = ("vision", "train-large-0")
 MANIFEST = """\
@@ -74,11 +79,12 @@ def quota(team: str, cards: int, memory: int) -> JSON:
 
 def pods() -> Iterator[JSON]:
     """New pods in the order in which they come; the last ones find no room."""
-    for number in range(6):
-        yield pod("vision", f"train-{number}", 1, 24_000)
+    for number in range(18):
+        yield pod("vision", f"train-{number}", 1 + number % 3, 12_000 + 4_000 * (number % 4))
         yield pod("speech", f"serve-{number}", 1, 9_000)
     yield pod("vision", "train-linked", 4, 16_000)
-    yield pod(*WAITING, 2, 40_000)
+    yield pod("vision", "train-whole", 8, 20_000)
+    yield pod(*WAITING, 8, 30_000)
 
 
 def pod(team: str, name: str, cards: int, memory: int) -> JSON:
@@ -96,8 +102,12 @@ async def read() -> Readings:
     bundle = Bundle()
     bundle.namespaces.extend(loaded("Namespace", {"metadata": {"name": team}}) for team in TEAMS)
     bundle.quotas.extend(loaded("ResourceQuota", quota(team, *hard)) for team, hard in TEAMS.items())
-    nodes = (node("a100-1", "training", A100, 40960, 8, broken=5), node("a10-1", "serving", A10, 24576, 4))
+    nodes = [node(f"a100-{index}", "training", A100, 40960, 8, broken=5 if index == 1 else -1) for index in range(2)]
+    nodes += [node(f"a10-{index}", "serving", A10, 24576, 4) for index in range(10)]
     bundle.nodes.extend(loaded("Node", each) for each in nodes)
+    for vendor in VENDORS:
+        objects = load_objects((EXAMPLES / f"{vendor}.yaml").read_text(), vendor)
+        bundle.nodes.extend(each for each in objects if each.kind == "Node")
     effective = assumed(NAMESPACE)
     simulation = await effective.simulation(bundle, NOW)
     now = NOW
@@ -105,7 +115,7 @@ async def read() -> Readings:
     async def reading() -> LiveCluster:
         return await read_with(simulation.cluster, effective, "vision", now)
 
-    readings = Readings(reading, await reading())
+    readings = Readings(reading, await reading(), ContextNames("vision", "production", "ann"))
     for manifest in pods():
         await simulation.run(Pods([manifest]))
         now += 30
@@ -136,10 +146,10 @@ async def main() -> None:
         task = asyncio.create_task(serving.serve(sockets=[listener]))
         async with async_playwright() as playwright:
             browser = await playwright.chromium.launch(executable_path=chromium)
-            page = await browser.new_page(viewport={"width": 1000, "height": 480}, color_scheme="light")
+            page = await browser.new_page(viewport={"width": 1440, "height": 900}, color_scheme="light")
             await page.goto(f"http://127.0.0.1:{port}/#{token}")
-            await page.wait_for_url("**/cluster")
-            for name in ("cluster", "teams", "pods", "doctor"):
+            await page.wait_for_url("**/overview")
+            for name in ("overview", "cluster", "teams", "pods", "doctor"):
                 await take(page, name, f"http://127.0.0.1:{port}/{name}")
             await take(page, "pod", f"http://127.0.0.1:{port}/pods/{'/'.join(WAITING)}")
             await page.goto(f"http://127.0.0.1:{port}/what-if")
@@ -150,7 +160,7 @@ async def main() -> None:
             await take(page, "what-if")
             await page.emulate_media(color_scheme="dark")
             await page.set_viewport_size({"width": 390, "height": 640})
-            await take(page, "phone", f"http://127.0.0.1:{port}/cluster")
+            await take(page, "phone", f"http://127.0.0.1:{port}/overview")
             await browser.close()
         serving.should_exit = True
         await task
@@ -159,7 +169,7 @@ async def main() -> None:
 async def take(page: Page, name: str, address: str = "") -> None:
     if address:
         await page.goto(address)
-    await page.screenshot(path=IMAGES / f"{name}.png", animations="disabled")
+    await page.screenshot(path=IMAGES / f"{name}.png", animations="disabled", full_page=name == "overview")
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.request import getproxies_environment
@@ -59,11 +60,20 @@ async def connect(kubeconfig: str = "", context: str = "") -> ApiClient:
     return _Client(configuration)
 
 
-def namespace_of(kubeconfig: str = "", context: str = "") -> str:
-    """The namespace that a context names, as kubectl takes it: `default` if it names none. Raises `ClusterError`."""
+@dataclass(frozen=True, slots=True)
+class ContextNames:
+    """What a context of a kubeconfig names; empty where there is no kubeconfig, as in a pod."""
+
+    namespace: str
+    cluster: str = ""
+    user: str = ""
+
+
+def names_of(kubeconfig: str = "", context: str = "") -> ContextNames:
+    """What a context names; the namespace is `default` if it names none, as for kubectl. Raises `ClusterError`."""
     path = _readable(kubeconfig)
     if not path:
-        return _OWN_NAMESPACE.read_text().strip() if _OWN_NAMESPACE.exists() else "default"
+        return ContextNames(_OWN_NAMESPACE.read_text().strip() if _OWN_NAMESPACE.exists() else "default")
     try:
         contexts, _ = config.list_kube_config_contexts(path)  # type: ignore[no-untyped-call]  # as above
         context = context or _current_context(path) or ""
@@ -73,7 +83,10 @@ def namespace_of(kubeconfig: str = "", context: str = "") -> str:
     if chosen is None:
         names = ", ".join(sorted(each["name"] for each in contexts))
         raise ClusterError(f"kubeconfig {path} has no context {context!r}; it has {names}")
-    return str(chosen["context"].get("namespace") or "default")
+    named = chosen["context"]
+    return ContextNames(
+        str(named.get("namespace") or "default"), str(named.get("cluster") or ""), str(named.get("user") or "")
+    )
 
 
 def _readable(kubeconfig: str) -> str:

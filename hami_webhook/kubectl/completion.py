@@ -113,7 +113,7 @@ def _values(action: argparse.Action, flags: Mapping[str, str]) -> Sequence[str]:
 def _names(kinds: Sequence[Kind], flags: Mapping[str, str]) -> Sequence[str]:
     """The names of the objects of the cluster that the flags name; none where they can't be read."""
     # imported here: verbs and flags are completed at once
-    from hami_webhook.cluster.connect import connect, namespace_of
+    from hami_webhook.cluster.connect import connect, names_of
     from hami_webhook.cluster.kubernetes import KubernetesCluster
 
     if not kinds:
@@ -121,7 +121,7 @@ def _names(kinds: Sequence[Kind], flags: Mapping[str, str]) -> Sequence[str]:
 
     async def names() -> Sequence[str]:
         kubeconfig, context = flags.get("kubeconfig") or os.environ.get("KUBECONFIG", ""), flags.get("context", "")
-        namespace = flags.get("namespace") or namespace_of(kubeconfig, context)
+        namespace = flags.get("namespace") or names_of(kubeconfig, context).namespace
         found = []
         async with KubernetesCluster(await connect(kubeconfig, context), timeout=_WAIT) as cluster:
             for kind in kinds:

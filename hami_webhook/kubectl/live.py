@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 
 from hami_webhook.cluster.api import Cluster, Kind
-from hami_webhook.cluster.connect import connect, namespace_of
+from hami_webhook.cluster.connect import ContextNames, connect, names_of
 from hami_webhook.cluster.kept_fields import decode_for_scheduling
 from hami_webhook.cluster.kubernetes import KubernetesCluster
 from hami_webhook.device_config import read_device_config
@@ -59,11 +59,20 @@ class LiveCluster:
 @asynccontextmanager
 async def _connected(arguments: argparse.Namespace) -> AsyncIterator[tuple[KubernetesCluster, str]]:
     """The cluster and the namespace that the flags name."""
-    kubeconfig = arguments.kubeconfig or os.environ.get("KUBECONFIG", "")
-    namespace = arguments.namespace or namespace_of(kubeconfig, arguments.context)
+    kubeconfig = _kubeconfig(arguments)
+    namespace = arguments.namespace or names_of(kubeconfig, arguments.context).namespace
     client = await connect(kubeconfig, arguments.context)
     async with KubernetesCluster(client, decode=decode_for_scheduling, silence=LONGEST_WAIT) as api:
         yield api, namespace
+
+
+def context_names(arguments: argparse.Namespace) -> ContextNames:
+    """What the context that the flags name calls the cluster and the user. Raises `ClusterError`."""
+    return names_of(_kubeconfig(arguments), arguments.context)
+
+
+def _kubeconfig(arguments: argparse.Namespace) -> str:
+    return arguments.kubeconfig or os.environ.get("KUBECONFIG", "")
 
 
 async def read(arguments: argparse.Namespace) -> LiveCluster:

@@ -13,7 +13,20 @@ from hami_webhook.devices.model import Device, NodeView, Usage
 from hami_webhook.doctor.node_faults import mixed_managers, silent_plugins, unreadable_registrations
 from hami_webhook.explain.explain import taken_cards
 from hami_webhook.kube.objects import Pod
-from hami_webhook.kubectl.report import CardUse, KeyUse, ModelUse, NodeDetails, NodeUse, PodCost, PodUse, QuotaUse, Room
+from hami_webhook.kubectl.capacity import Capacity, capacities
+from hami_webhook.kubectl.report import (
+    GATED,
+    WAITING,
+    CardUse,
+    KeyUse,
+    ModelUse,
+    NodeDetails,
+    NodeUse,
+    PodCost,
+    PodUse,
+    QuotaUse,
+    Room,
+)
 from hami_webhook.quota.account import QuotaAccount
 from hami_webhook.quota.card_selection import CardSelection
 from hami_webhook.quota.pricing import Charge, charge_of
@@ -167,6 +180,10 @@ class Overview:
             for device, usage in scheduler.cards(view.node, self.cluster.state):
                 yield _card(view.name, device, usage)
 
+    def capacities(self, pool: str = "") -> list[Capacity]:
+        """Each model's cards and what still fits on them, by the nodes' label `pool` if it is given."""
+        return capacities(self.cluster.state.views(), self.cluster.vendors, pool)
+
     def link_groups(self, node: str) -> list[Sequence[str]]:
         """The UUIDs of the cards of a node that fast links join, group by group, as far as it registers them."""
         view = self.cluster.state.view(node)
@@ -194,6 +211,7 @@ class Overview:
                     [device.uuid for device in cards] or list(dict.fromkeys(written)),
                     sorted({device.type for device in cards}),
                     dict(sorted(charge.amounts.items())),
+                    pod.created,
                     charge.problems,
                 )
             )
@@ -252,7 +270,7 @@ class Overview:
     def _state(pod: Pod, charge: Charge) -> str:
         if pod.node_name:
             return "Bound" if pod.phase in ("", "Pending") else pod.phase
-        return "Placed" if charge.placed else "Gated" if pod.gated else "Waiting"
+        return "Placed" if charge.placed else GATED if pod.gated else WAITING
 
 
 def _card(node: str, device: Device, usage: Usage) -> CardUse:

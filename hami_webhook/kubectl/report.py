@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+WAITING, GATED = "Waiting", "Gated"
+"""States of pods that hold no cards yet: not placed, and not to be placed before their scheduling gates are gone."""
+
 
 @dataclass(frozen=True, slots=True)
 class KeyUse:
@@ -117,7 +120,10 @@ class NodeUse:
 
 @dataclass(frozen=True, slots=True)
 class PodUse:
-    """A pod that requests managed resources: where it is, its cards, and what it costs a quota."""
+    """A pod that requests managed resources: where it is, its cards, and what it costs a quota.
+
+    `created` is in Unix seconds; None if the pod doesn't say.
+    """
 
     namespace: str
     name: str
@@ -127,7 +133,12 @@ class PodUse:
     cards: Sequence[str]
     models: Sequence[str]
     amounts: Mapping[str, int]
+    created: float | None = None
     problems: Sequence[str] = ()
+
+    @property
+    def waits(self) -> bool:
+        return self.state in (WAITING, GATED)
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,8 @@ import pytest
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 from hack.devcluster.plane import free_ports
+from hami_webhook.devices.keys import MEBIBYTE
+from hami_webhook.kubectl.tables import amount_text
 
 from .deployment import ROOT, SYSTEM, Kubectl, eventually
 from .installation import Cluster, card_pod, check_rollout, device_plugins, installed
@@ -57,7 +59,7 @@ def entered(browser: Browser, address: str, path: str, faults: list[str]) -> Pag
     page.on("pageerror", lambda error: faults.append(str(error)))
     page.on("dialog", lambda dialog: faults.append(dialog.message))
     page.goto(address)
-    page.wait_for_url("**/cluster")
+    page.wait_for_url("**/overview")
     page.goto(f"{address.partition('/#')[0]}{path}")
     return page
 
@@ -118,10 +120,13 @@ def test_an_admin_and_a_tenant_see_what_the_api_server_has_and_its_changes_withi
         card = page.locator(".cards li", has_text=f"{card_node}-0")
         card.locator("summary").click()
         assert sorted(card.get_by_role("link").all_inner_texts()) == sorted(map(key_of, stored_pods))
-        assert "4/10 slots, 7000/24576 MiB" in card.inner_text()
+        assert [text.split("\n")[-1] for text in card.locator("dd").all_inner_texts()][:2] == [
+            "4 of 10",
+            "6.8Gi of 24Gi",
+        ]
         page = entered(browser, for_admin, f"/pods/{space}/first", faults)
         expect(page.locator("main")).to_contain_text(f"{space}/first is placed on {card_node}")
-        assert page.locator("img").count() == 0
+        assert page.locator("main img").count() == 0
 
         page = entered(browser, for_tenant, "/pods", faults)
         assert [row[0] for row in rows(page)] == [f"{space}/{name}" for name in ("first", "second", "third")]
@@ -129,10 +134,10 @@ def test_an_admin_and_a_tenant_see_what_the_api_server_has_and_its_changes_withi
         used = kubectl.used(space)
         assert [(row[0].rpartition("/")[2], row[2]) for row in rows(page)] == [
             ("gpu", used["gpu"]),
-            ("gpumem", used["gpumem"].replace("k", "000")),
+            ("gpumem", amount_text(int(used["gpumem"].replace("k", "000")), MEBIBYTE)),
         ]
         expect(page.locator("main")).to_contain_text("no right to list nodes")
-        for path in ("/cluster", "/teams", "/pods", "/doctor"):
+        for path in ("/overview", "/cluster", "/teams", "/pods", "/doctor"):
             assert other not in entered(browser, for_tenant, path, faults).inner_text("body")
         browser.close()
         for each in (space, other):

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from hami_webhook.cluster.api import ClusterError
-from hami_webhook.cluster.connect import connect, namespace_of
+from hami_webhook.cluster.connect import connect, names_of
 from hami_webhook.kubectl.main import main
 
 
@@ -44,7 +44,7 @@ def kubeconfig(folder: Path, name: str, namespace: str = "") -> Path:
 def test_several_files_are_one_kubeconfig(tmp_path: Path, context: str, namespace: str, host: str) -> None:
     paths = [tmp_path / "none", kubeconfig(tmp_path, "two", "b"), kubeconfig(tmp_path, "one")]
     listed = ":".join(map(str, paths))
-    assert namespace_of(listed, context) == namespace
+    assert names_of(listed, context).namespace == namespace
 
     async def server() -> str:
         async with await connect(listed, context) as api:
@@ -56,7 +56,7 @@ def test_several_files_are_one_kubeconfig(tmp_path: Path, context: str, namespac
 def test_a_context_that_is_not_there_is_refused(tmp_path: Path) -> None:
     path = str(kubeconfig(tmp_path, "one"))
     with pytest.raises(ClusterError, match="has no context 'three'; it has one"):
-        namespace_of(path, "three")
+        names_of(path, "three")
     with pytest.raises(ClusterError, match="three"):
         asyncio.run(connect(path, "three"))
 
@@ -68,7 +68,7 @@ def test_a_kubeconfig_that_is_there_and_cannot_be_read_is_not_taken_for_none(
     monkeypatch.setattr("hami_webhook.cluster.connect._DEFAULT", path)
     monkeypatch.setattr("os.access", lambda *_: False)  # root may read everything
     with pytest.raises(ClusterError, match=f"kubeconfig {path} can't be read"):
-        namespace_of()
+        names_of()
 
 
 @pytest.mark.parametrize("text", ["\x00", "[", "- a", "contexts: 3", "apiVersion: v1"])
@@ -76,7 +76,7 @@ def test_a_kubeconfig_that_is_none_is_refused_in_a_line(tmp_path: Path, text: st
     path = tmp_path / "config"
     path.write_text(text)
     with pytest.raises(ClusterError, match="can't be used") as caught:
-        namespace_of(str(path))
+        names_of(str(path))
     assert "\n" not in str(caught.value)
 
 
@@ -96,4 +96,4 @@ def test_a_silent_api_server_is_not_waited_for(
 
 def test_kubeconfigs_that_are_not_there_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ClusterError, match="can't be read; --kubeconfig or KUBECONFIG names another"):
-        namespace_of(f"{tmp_path}/a:{tmp_path}/b")
+        names_of(f"{tmp_path}/a:{tmp_path}/b")

@@ -14,6 +14,7 @@ import yaml
 from builders import card, node
 from simulate.files import GPU, MEM, START, pod, quota
 
+from hami_webhook.cluster.connect import ContextNames
 from hami_webhook.cluster.memory import MemoryCluster
 from hami_webhook.doctor.installation import assumed
 from hami_webhook.kubectl.live import LiveCluster, read_with
@@ -77,7 +78,7 @@ async def readings() -> Readings:
     async def reading() -> LiveCluster:
         return await read_with(MemoryCluster(lambda: START), assumed("hami-system"), "team-a", START)
 
-    return Readings(reading, await reading())
+    return Readings(reading, await reading(), ContextNames("team-a"))
 
 
 PROXIED = {"host": "hami.example.com", "x-forwarded-user": "ann"}
@@ -115,7 +116,9 @@ def test_a_proxys_address_has_no_path(hami: Hami, url: str) -> None:
     assert (run.status, "must be like https://hami.example.com" in run.err) == (2, True)
 
 
-@pytest.mark.parametrize("path", ["/static/pages.js", "/static/enter.js", "/static/pages.css", "/static/icon.svg"])
+@pytest.mark.parametrize(
+    "path", ["/static/pages.js", "/static/enter.js", "/static/pages.css", "/static/icon.svg", "/static/vendor/oat.css"]
+)
 def test_what_pages_load_is_part_of_the_package(path: str) -> None:
     import hami_webhook.kubectl.ui
 
@@ -125,13 +128,14 @@ def test_what_pages_load_is_part_of_the_package(path: str) -> None:
 def test_pages_show_what_the_api_server_has(tmp_path: Path) -> None:
     with entered(ApiServer(cluster()), tmp_path) as client:
         page = client.get("/cluster").text
-        assert [text for text in ("n1", "GPU-1", "24000/40960 MiB", "GPU-2 (unhealthy)") if text not in page] == []
+        assert [text for text in ("n1", "GPU-1", "23.4Gi of 40Gi", "unhealthy") if text not in page] == []
         assert "0 nodes, 0 cards" in client.get("/cluster?model=H100").text
         assert "0 nodes, 0 cards" in client.get("/cluster?label=pool=none").text
         assert "1 node, 2 cards" in client.get("/cluster?node=n&page=7").text
         page = client.get("/teams").text
         assert "team-a/gpu-quota" in page
-        assert re.search(r"<td>50000</td><td>60000</td><td>30000</td><td>20000</td>", page)
+        amounts = '</td><td class="number">'.join(("48.8Gi", "58.6Gi", "29.3Gi", "19.5Gi"))
+        assert f">{amounts}</td>" in page
         page = client.get("/pods").text
         assert 'href="/pods/team-a/waiting"' in page
         page = client.get("/pods/team-a/waiting").text
@@ -207,7 +211,7 @@ def test_html_in_names_is_text(tmp_path: Path) -> None:
 def test_a_change_is_told_at_once_and_a_failure_keeps_the_last_reading(tmp_path: Path) -> None:
     api = ApiServer(cluster())
     with entered(api, tmp_path) as client, client.stream("GET", "/events") as events:
-        lines = (line for line in events.iter_lines() if line)
+        lines = (line for line in events.iter_lines() if line.startswith("data: ") and "stale" not in line)
         assert next(lines) == "data: 1"
         api.objects[:] = [*cluster(), placed("newcomer")]
         assert next(lines) == "data: 2"

@@ -34,7 +34,8 @@ def placed(name: str, namespace: str = "team-a", memory: int = 20000, **spec: An
 
 
 def with_uid(found: JSON) -> JSON:
-    found["metadata"]["uid"] = f"uid-{found['metadata']['name']}"
+    """The object with what the API server gives every one."""
+    found["metadata"] |= {"uid": f"uid-{found['metadata']['name']}", "creationTimestamp": "2026-01-01T00:00:00Z"}
     return found
 
 

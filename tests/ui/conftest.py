@@ -41,7 +41,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ui]:
         context = browser.new_context(color_scheme="light")
         page = context.new_page()
         page.goto(address)
-        page.wait_for_url("**/cluster")
+        page.wait_for_url("**/overview")
         yield Ui(api, address, context)
         browser.close()
 

@@ -27,13 +27,13 @@ def test_a_browser_sees_what_the_demo_placed() -> None:
             with sync_playwright() as playwright:
                 page = playwright.chromium.launch(executable_path=CHROMIUM).new_page()
                 page.goto(address)
-                page.wait_for_url("**/cluster")
-                expect(page.locator("#live")).to_contain_text("2 nodes, 9 cards")
+                page.wait_for_url("**/overview")
+                expect(page.locator("#live")).to_contain_text("cards on 2 nodes")
                 pages = [link.inner_text() for link in page.get_by_role("navigation").get_by_role("link").all()]
-                assert pages == ["Cluster", "Teams", "Pods", "What if"]
+                assert pages == ["Overview", "Cluster", "Teams", "Pods", "What if"]
                 page.get_by_role("link", name="Teams").click()
                 row = page.get_by_role("row", name="limits.nvidia.com/gpumem")
-                assert [cell.inner_text() for cell in row.get_by_role("cell").all()][1:3] == ["36288", "40000"]
+                assert [cell.inner_text() for cell in row.get_by_role("cell").all()][1:3] == ["35.4Gi", "39.1Gi"]
                 page.get_by_role("link", name="Pods").click()
                 expect(page.locator("tbody tr", has_text="Running")).not_to_have_count(0)
         finally:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from copy import deepcopy
 from itertools import groupby
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import parse_qsl
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -23,15 +25,27 @@ from hami_webhook.cluster.loading import LoadError, load_objects
 from hami_webhook.doctor.checks import Diagnosis
 from hami_webhook.explain.read import UnknownPod
 from hami_webhook.explain.tables import NEAREST, changes_of, notes_of, tables_of
-from hami_webhook.kubectl.report import CardUse
+from hami_webhook.kubectl.capacity import COUNTS
+from hami_webhook.kubectl.report import CardUse, PodUse
+from hami_webhook.kubectl.tables import amount_text
+from hami_webhook.kubectl.ui import listings
 from hami_webhook.kubectl.ui.access import Access, ProxiedUsers, TokenHolders
-from hami_webhook.kubectl.ui.readings import Readings
+from hami_webhook.kubectl.ui.fleet import COLOURS, NEARLY_FULL, Totals, fleet_map, nearly_full, percent, waiting
+from hami_webhook.kubectl.ui.readings import WAITING_SERIES, Key, Readings, model_series, quota_series
+from hami_webhook.kubectl.ui.texts import age_text, in_path, memory_text
 from hami_webhook.simulate import tables as simulation_tables
 from hami_webhook.simulate.manifests import pods_of
 from hami_webhook.simulate.simulation import Pods, Result
 from hami_webhook.terminal import counted
 
-_PATHS = {"/cluster": "Cluster", "/teams": "Teams", "/pods": "Pods", "/what-if": "What if", "/doctor": "Doctor"}
+_PATHS = {
+    "/overview": "Overview",
+    "/cluster": "Cluster",
+    "/teams": "Teams",
+    "/pods": "Pods",
+    "/what-if": "What if",
+    "/doctor": "Doctor",
+}
 """The pages that the navigation names."""
 _NODES_A_PAGE = 50
 _MOST_PODS = 1000
@@ -39,6 +53,11 @@ _LONGEST_MANIFEST = 1024 * 1024
 _MOST_DIGITS = 9
 _CHOICES = ("node", "vendor", "model", "label", "health")
 _HEALTHS = ("healthy", "unhealthy")
+_PODS_A_PAGE = 200
+
+_HEARTBEAT = 2.0
+"""Seconds between two words of a program that is well; pages that hear none for 5 seconds say so."""
+_Row = TypeVar("_Row")
 
 Diagnose = Callable[[], Awaitable[Diagnosis]]
 """Checks the installation."""
@@ -53,7 +72,11 @@ class Pages:
         self._visitors = visitors
         self._paths = _PATHS if diagnose is not None else {each: _PATHS[each] for each in _PATHS if each != "/doctor"}
         loader = PackageLoader("hami_webhook.kubectl.ui")
-        self._templates = Environment(loader=loader, autoescape=True, undefined=StrictUndefined)
+        self._templates = Environment(loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True)
+        self._templates.filters |= {"memory": memory_text, "age": age_text, "in_path": in_path}
+        self._templates.globals |= {"counted": counted, "amount": amount_text}
+        self._templates.globals |= {"percent": percent, "series": self._series, "model_series": model_series}
+        self._templates.globals |= {"quota_series": quota_series, "waiting_series": WAITING_SERIES}
 
     def app(self) -> Starlette:
         @asynccontextmanager
@@ -64,9 +87,14 @@ class Pages:
 
         routes = [
             Route("/", self._enter),
+            Route("/overview", self._overview),
             Route("/cluster", self._cluster),
+            Route("/cluster.csv", self._cards_csv),
             Route("/teams", self._teams),
+            Route("/teams.csv", self._quotas_csv),
+            Route("/teams/{namespace}", self._team),
             Route("/pods", self._pods),
+            Route("/pods.csv", self._pods_csv),
             Route("/pods/{namespace}/{name:path}", self._pod),
             Route("/what-if", self._what_if, methods=["GET", "POST"]),
             Route("/events", self._events),
@@ -93,29 +121,52 @@ class Pages:
 
         return login
 
+    async def _overview(self, request: Request) -> Response:
+        contents, views = self._readings.contents, self._readings.cluster.simulation.core.state
+        asked = {"by": request.query_params.get("by", "memory"), "pool": request.query_params.get("pool", "")}
+        if asked["by"] not in COLOURS:
+            raise _Refused(f"by must be one of {', '.join(COLOURS)}")
+        places = {view.name: view.node.labels.get(asked["pool"], "") for view in views.views()} if asked["pool"] else {}
+        return self._page(
+            "overview.html",
+            asked=asked,
+            colours=COLOURS.items(),
+            colour=COLOURS[asked["by"]],
+            labels=[(label, label) for label in contents.labels],
+            totals=Totals.of(contents.cards),
+            capacities=self._readings.cluster.overview.capacities(asked["pool"]),
+            counts=COUNTS,
+            fleet=fleet_map(contents.cards, asked["by"], places),
+            waiting=waiting(contents.pods),
+            full=nearly_full(contents.quotas),
+            nearly=NEARLY_FULL,
+        )
+
     async def _cluster(self, request: Request) -> Response:
         asked = {each: request.query_params.get(each, "") for each in _CHOICES}
         cards = self._readings.contents.cards
         found = [card for card in cards if self._is_asked(card, asked)]
         nodes = [(name, list(group)) for name, group in groupby(found, key=lambda card: card.node)]
-        pages = max(1, -(-len(nodes) // _NODES_A_PAGE))
-        page = min(pages, max(1, _number("page", request.query_params.get("page") or "1")))
         overview = self._readings.cluster.overview
+        shown, page, pages = _page_of(nodes, _NODES_A_PAGE, request)
         return self._page(
             "cluster.html",
             asked=asked,
-            vendors=sorted({card.vendor for card in cards}),
-            models=sorted({card.model for card in cards}),
-            healths=_HEALTHS,
-            nodes=[
-                (name, cards, overview.link_groups(name))
-                for name, cards in nodes[(page - 1) * _NODES_A_PAGE : page * _NODES_A_PAGE]
-            ],
-            shown=f"{counted(len(nodes), 'node')}, {counted(len(found), 'card')}",
+            vendors=[(each, each) for each in sorted({card.vendor for card in cards})],
+            models=[(each, each) for each in sorted({card.model for card in cards})],
+            healths=[(each, each) for each in _HEALTHS],
+            nodes=[(name, cards, overview.link_groups(name)) for name, cards in shown],
+            totals=Totals.of(found),
             page=page,
             pages=pages,
             address=lambda number: str(request.url.include_query_params(page=number).query),
+            query=request.url.query,
         )
+
+    async def _cards_csv(self, request: Request) -> Response:
+        asked = {each: request.query_params.get(each, "") for each in _CHOICES}
+        found = [card for card in self._readings.contents.cards if self._is_asked(card, asked)]
+        return _download("cards.csv", listings.cards_csv(found))
 
     def _is_asked(self, card: CardUse, asked: Mapping[str, str]) -> bool:
         key, _, value = asked["label"].partition("=")
@@ -129,11 +180,44 @@ class Pages:
         )
 
     async def _teams(self, request: Request) -> Response:
-        history = {key: _line(samples) for key, samples in self._readings.history.items()}
-        return self._page("teams.html", quotas=self._readings.contents.quotas, history=history)
+        return self._page("teams.html", quotas=self._readings.contents.quotas)
+
+    async def _quotas_csv(self, request: Request) -> Response:
+        return _download("quotas.csv", listings.quotas_csv(self._readings.contents.quotas))
+
+    async def _team(self, request: Request) -> Response:
+        namespace = request.path_params["namespace"]
+        return self._page(
+            "team.html",
+            namespace=namespace,
+            quotas=self._readings.cluster.overview.quotas(namespace),
+            pods=[pod for pod in self._readings.contents.pods if pod.namespace == namespace],
+        )
 
     async def _pods(self, request: Request) -> Response:
-        return self._page("pods.html", pods=self._readings.contents.pods)
+        asked, found = self._asked_pods(request)
+        shown, page, pages = _page_of(found, _PODS_A_PAGE, request)
+        return self._page(
+            "pods.html",
+            asked=asked,
+            pods=shown,
+            found=len(found),
+            page=page,
+            pages=pages,
+            namespaces=[(each, each) for each in sorted({pod.namespace for pod in self._readings.contents.pods})],
+            states=listings.STATES.items(),
+            sorts=[(each, each) for each in listings.SORTS],
+            address=lambda number: str(request.url.include_query_params(page=number).query),
+            query=request.url.query,
+        )
+
+    async def _pods_csv(self, request: Request) -> Response:
+        _, found = self._asked_pods(request)
+        return _download("pods.csv", listings.pods_csv(found, self._readings.cluster.now))
+
+    def _asked_pods(self, request: Request) -> tuple[Mapping[str, str], Sequence[PodUse]]:
+        asked = {each: request.query_params.get(each, "") for each in ("q", "namespace", "state", "sort")}
+        return asked, listings.pods(self._readings.contents.pods, asked)
 
     async def _pod(self, request: Request) -> Response:
         namespace, name = request.path_params["namespace"], request.path_params["name"]
@@ -177,20 +261,30 @@ class Pages:
         return doctor
 
     async def _events(self, request: Request) -> Response:
+        """The version when it changes, and every two seconds whether what is shown is up to date."""
+
         async def versions() -> AsyncIterator[str]:
             version = self._readings.version
             yield f"data: {version}\n\n"
             while True:
-                version = await self._readings.change(version)
-                yield f"data: {version}\n\n"
+                with contextlib.suppress(TimeoutError):
+                    version = await asyncio.wait_for(self._readings.change(version), _HEARTBEAT)
+                    yield f"data: {version}\n\n"
+                yield f"event: state\ndata: {json.dumps({'stale': self._readings.stale})}\n\n"
 
         return StreamingResponse(versions(), media_type="text/event-stream")
+
+    def _series(self, key: Key) -> str:
+        """The points of a chart, as JSON: times and amounts."""
+        points = self._readings.history.get(key, ())
+        return json.dumps([[round(at) for at, _ in points], [amount for _, amount in points]])
 
     def _page(self, template: str, *, status: int = 200, **values: object) -> Response:
         readings = self._readings
         contents = readings.contents
         common = {"error": readings.error, "sentences": contents.sentences, "version": readings.version}
-        common |= {"paths": self._paths}
+        common |= {"paths": self._paths, "now": readings.cluster.now}
+        common |= {"where": readings.names.cluster, "user": readings.names.user}
         return HTMLResponse(self._templates.get_template(template).render(**common, **values), status)
 
 
@@ -232,8 +326,13 @@ def _copy(pod: Mapping[str, Any], number: int) -> Mapping[str, Any]:
     return copied
 
 
-def _line(samples: Sequence[int]) -> str:
-    """The points of a line in a square of 120 by 24, the last sample at the right."""
-    most = max(*samples, 1) if samples else 1
-    start = 120 - len(samples)
-    return " ".join(f"{start + index},{23 - round(22 * each / most)}" for index, each in enumerate(samples))
+def _page_of(rows: Sequence[_Row], size: int, request: Request) -> tuple[Sequence[_Row], int, int]:
+    """The rows of the page that was asked for, its number, and how many there are."""
+    pages = max(1, -(-len(rows) // size))
+    page = min(pages, max(1, _number("page", request.query_params.get("page") or "1")))
+    return rows[(page - 1) * size : page * size], page, pages
+
+
+def _download(name: str, text: str) -> Response:
+    headers = {"Content-Disposition": f'attachment; filename="{name}"'}
+    return Response(text, media_type="text/csv", headers=headers)

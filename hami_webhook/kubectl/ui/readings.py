@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import gc
 import time
-from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections import defaultdict, deque
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from hami_webhook.cluster.api import ClusterError
+from hami_webhook.cluster.connect import ContextNames
 from hami_webhook.kubectl.live import LiveCluster
-from hami_webhook.kubectl.report import CardUse, PodUse, QuotaUse
+from hami_webhook.kubectl.report import CardUse, KeyUse, PodUse, QuotaUse
 
 _EVERY = 1.0
 """Seconds between two reads, unless reading takes long itself."""
@@ -20,8 +21,14 @@ _SHARE = 5
 _SAMPLE_EVERY, _SAMPLES = 30.0, 120
 """Seconds between two points of the history, and how many are kept: an hour."""
 
-Key = tuple[str, str, str]
-"""Namespace, quota and key."""
+_HUNG_AFTER = 3.0
+"""Seconds that a read may take longer than twice the last one before what is shown is called stale."""
+_MOST_LABELS, _MOST_POOLS = 50, 100
+"""Labels of nodes that are offered to tell pools apart by, and how many values such a label may have."""
+
+Key = tuple[str, ...]
+"""What a series is of."""
+WAITING_SERIES: Key = ("waiting",)
 
 
 @dataclass(frozen=True)
@@ -32,23 +39,49 @@ class Contents:
     cards: Sequence[CardUse]
     pods: Sequence[PodUse]
     sentences: Sequence[str]
+    labels: Sequence[str]
+    """Labels by whose values nodes with cards can be told apart."""
 
     @classmethod
     def of(cls, cluster: LiveCluster) -> Contents:
         overview = cluster.overview
-        return cls(overview.quotas(), overview.cards(), overview.pods(), [*cluster.warnings, *cluster.all_unseen])
+        return cls(
+            overview.quotas(),
+            overview.cards(),
+            overview.pods(),
+            [*cluster.warnings, *cluster.all_unseen],
+            _pool_labels(view.node.labels for view in overview.cluster.state.views() if view.inventories),
+        )
+
+
+def _pool_labels(of_nodes: Iterable[Mapping[str, str]]) -> list[str]:
+    values: dict[str, set[str]] = defaultdict(set)
+    for labels in of_nodes:
+        for key, value in labels.items():
+            values[key].add(value)
+    return sorted(key for key, found in values.items() if len(found) <= _MOST_POOLS)[:_MOST_LABELS]
 
 
 class Readings:
     """Reads the cluster again and again; `version` counts the changes of what the pages show."""
 
-    def __init__(self, read: Callable[[], Awaitable[LiveCluster]], cluster: LiveCluster) -> None:
+    def __init__(
+        self,
+        read: Callable[[], Awaitable[LiveCluster]],
+        cluster: LiveCluster,
+        names: ContextNames,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self.read = read
         self.cluster = cluster
+        self.names = names
+        self._clock = clock
+        self._reading_since: float | None = None
+        self._took = 0.0
         self.contents = Contents.of(cluster)
         self.error = ""
         self.version = 1
-        self.history: dict[Key, deque[int]] = {}
+        self.history: dict[Key, deque[tuple[float, int]]] = {}
         self._sampled = float("-inf")
         self._changed = asyncio.Condition()
         self._sample()
@@ -63,8 +96,10 @@ class Readings:
     async def refresh(self) -> None:
         """Read once; a failure is shown, and the last reading stays."""
         before = (self.contents, self.error)
+        self._reading_since = self._clock()
         try:
             self.cluster = await self.read()
+            self._took = self._clock() - self._reading_since
         except ClusterError as error:
             self.error = str(error)
         else:
@@ -72,11 +107,23 @@ class Readings:
             self.contents = await asyncio.to_thread(Contents.of, self.cluster)
             # a cluster refers to itself, and the last one may be 50 MB
             await asyncio.to_thread(gc.collect)
+        finally:
+            self._reading_since = None
         self._sample()
         if (self.contents, self.error) != before:
             async with self._changed:
                 self.version += 1
                 self._changed.notify_all()
+
+    @property
+    def stale(self) -> str:
+        """Why what is shown may not be so any longer, a sentence; empty if it is as it was read last."""
+        if self.error:
+            return f"the cluster can't be read: {self.error}"
+        waited = self._clock() - self._reading_since if self._reading_since is not None else 0.0
+        if waited > _HUNG_AFTER + 2 * self._took:
+            return f"the API server hasn't answered for {waited:.0f} seconds"
+        return ""
 
     async def change(self, version: int) -> int:
         """The version, once it is another."""
@@ -88,8 +135,28 @@ class Readings:
         if self.cluster.now < self._sampled + _SAMPLE_EVERY:
             return
         self._sampled = self.cluster.now
-        used = {(q.namespace, q.name, key.key): key.used or 0 for q in self.contents.quotas for key in q.keys}
-        kept = {key: self.history.get(key) or deque(maxlen=_SAMPLES) for key in used}
-        for key, amount in used.items():
-            kept[key].append(amount)
+        amounts = dict(self._amounts())
+        kept = {key: self.history.get(key) or deque(maxlen=_SAMPLES) for key in amounts}
+        for key, amount in amounts.items():
+            kept[key].append((self.cluster.now, amount))
         self.history = kept
+
+    def _amounts(self) -> Iterator[tuple[Key, int]]:
+        """What is kept of each reading: used of quotas, MiB promised of models, and how many pods wait."""
+        for quota in self.contents.quotas:
+            for key in quota.keys:
+                yield quota_series(quota, key), key.used or 0
+        promised: dict[str, int] = defaultdict(int)
+        for card in self.contents.cards:
+            promised[card.model] += card.used_memory
+        for model, memory in promised.items():
+            yield model_series(model), memory
+        yield WAITING_SERIES, sum(pod.waits for pod in self.contents.pods)
+
+
+def quota_series(quota: QuotaUse, key: KeyUse) -> Key:
+    return "quota", quota.namespace, quota.name, key.key
+
+
+def model_series(model: str) -> Key:
+    return "model", model

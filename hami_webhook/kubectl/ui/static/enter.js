@@ -12,7 +12,7 @@ async function enter() {
   } else if (!(await fetch("/teams")).ok) {
     return;
   }
-  location.replace("/cluster");
+  location.replace("/overview");
 }
 
 enter();

@@ -1,3 +1,4 @@
+/* global uPlot */
 "use strict";
 
 const root = document.documentElement;
@@ -7,9 +8,37 @@ document.getElementById("theme").addEventListener("click", () => {
   const dark = root.dataset.theme ? root.dataset.theme === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
   root.dataset.theme = dark ? "light" : "dark";
   localStorage.setItem("theme", root.dataset.theme);
+  drawCharts();
 });
-for (const link of document.querySelectorAll("header a")) {
+for (const link of document.querySelectorAll("header nav a")) {
   if (location.pathname.startsWith(link.getAttribute("href"))) link.setAttribute("aria-current", "page");
+}
+
+function drawCharts() {
+  const text = getComputedStyle(document.body).color;
+  for (const place of document.querySelectorAll(".chart")) {
+    const [times, amounts] = JSON.parse(place.dataset.series);
+    const small = place.classList.contains("small");
+    place.replaceChildren();
+    if (times.length < 2) {
+      place.textContent = small ? "–" : `${place.dataset.label}: shown after the second minute`;
+      continue;
+    }
+    const values = amounts.map((each) => each / (place.dataset.divide ?? 1));
+    const { color, borderColor } = getComputedStyle(place); // resolved, as a canvas knows no light-dark()
+    const line = { label: place.dataset.label ?? "", stroke: color, width: 1.5, points: { show: false } };
+    const axis = { stroke: text, grid: { stroke: borderColor, width: 0.5 }, size: 56 };
+    new uPlot({
+      width: place.clientWidth || 128, height: small ? 32 : 120, title: small ? "" : place.dataset.label,
+      legend: { show: false }, cursor: { show: !small }, padding: small ? [2, 2, 2, 2] : undefined,
+      scales: { y: { range: (_, least, most) => [0, Math.max(most, 1)] } },
+      series: [{}, line], axes: small ? [{ show: false }, { show: false }] : [{ ...axis, size: 30, values: (_, at) => at.map(time) }, axis],
+    }, [times, values], place);
+  }
+}
+
+function time(seconds) {
+  return new Date(seconds * 1000).toLocaleTimeString([], { hour: "2-digit", minute: "2-digit", hour12: false });
 }
 
 async function update() {
@@ -23,10 +52,31 @@ async function update() {
   const focused = [...live.querySelectorAll("a, summary, [tabindex]")].indexOf(document.activeElement);
   live.replaceWith(fresh);
   if (focused >= 0) fresh.querySelectorAll("a, summary, [tabindex]")[focused]?.focus({ preventScroll: true });
+  drawCharts();
 }
 
-if (document.getElementById("live").dataset.version) {
-  new EventSource("/events").addEventListener("message", (event) => {
-    if (event.data !== document.getElementById("live").dataset.version) update();
-  });
+const state = document.getElementById("state");
+const SILENT_AFTER = 5000;
+let silence;
+
+function show(kind, text) {
+  if (state.dataset.kind === kind && state.textContent === text) return;
+  state.dataset.kind = kind;
+  state.textContent = text;
 }
+
+function heard(stale) {
+  clearTimeout(silence);
+  silence = setTimeout(() => show("stale", "stale: the program doesn't answer"), SILENT_AFTER);
+  show(stale ? "stale" : "live", stale ? `stale: ${stale}` : "live");
+}
+
+drawCharts();
+const events = new EventSource("/events");
+events.addEventListener("message", (event) => {
+  const live = document.getElementById("live");
+  if (live.dataset.version && event.data !== live.dataset.version) update();
+});
+events.addEventListener("state", (event) => heard(JSON.parse(event.data).stale));
+events.addEventListener("error", () => show("stale", "stale: the program doesn't answer"));
+heard("");

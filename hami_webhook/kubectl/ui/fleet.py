@@ -1,0 +1,118 @@
+"""What the page Overview shows: the fleet by model, what waits, quotas near their limit, and a square for each card."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from urllib.parse import quote
+
+from markupsafe import Markup
+
+from hami_webhook.kubectl.report import CardUse, KeyUse, PodUse, QuotaUse
+
+COLOURS = {"memory": "memory promised", "cores": "cores promised", "slots": "slots in use", "health": "health"}
+"""By what the squares are coloured."""
+NEARLY_FULL = 80
+"""Percent of a quota's key from which it is named."""
+_SQUARE, _PITCH, _ACROSS = 9, 10, 4
+"""A card's square, and squares beside each other on a node; how many a row of a node has."""
+_MANY = 2000
+"""Cards from which their squares are as small as that in pixels, so that all are on one screen; else twice as large."""
+_LEVELS = 5
+
+
+@dataclass(frozen=True, slots=True)
+class FullKey:
+    """A key of a quota that is nearly used up."""
+
+    quota: QuotaUse
+    key: KeyUse
+
+    @property
+    def percent(self) -> int:
+        return percent(self.key.used or 0, self.key.hard)
+
+
+@dataclass(frozen=True, slots=True)
+class Totals:
+    """The cards of the fleet together; memory in MiB."""
+
+    nodes: int
+    cards: int
+    healthy: int
+    held: int
+    used_memory: int
+    memory: int
+
+    @classmethod
+    def of(cls, cards: Sequence[CardUse]) -> Totals:
+        return cls(
+            len({card.node for card in cards}),
+            len(cards),
+            sum(card.healthy for card in cards),
+            sum(card.used_slots > 0 for card in cards),
+            sum(card.used_memory for card in cards),
+            sum(card.memory for card in cards),
+        )
+
+
+def percent(part: int, whole: int) -> int:
+    """Rounded down, so that 100 means all of it; 100 for nothing of nothing, as there is no room."""
+    return 100 * part // whole if whole else 100
+
+
+def waiting(pods: Iterable[PodUse]) -> list[PodUse]:
+    """The pods that hold no cards yet, those that have waited longest first."""
+    return sorted((pod for pod in pods if pod.waits), key=lambda pod: (pod.created is None, pod.created or 0))
+
+
+def nearly_full(quotas: Iterable[QuotaUse]) -> list[FullKey]:
+    """The keys of quotas that are nearly used up, the fullest first."""
+    found = [FullKey(quota, key) for quota in quotas for key in quota.keys if key.hard]
+    return sorted((each for each in found if each.percent >= NEARLY_FULL), key=lambda each: -each.percent)
+
+
+def fleet_map(cards: Sequence[CardUse], by: str, places: Mapping[str, str]) -> list[tuple[str, Markup]]:
+    """A picture of each node's cards as squares that lead to the node, by place; `cards` are sorted by node.
+
+    `by` is one of `COLOURS`; `places` names the place of nodes, none where nodes aren't told apart.
+    """
+    scale = 1 if len(cards) >= _MANY else 2
+    groups: dict[str, list[Markup]] = {}
+    for node, of_node in groupby(cards, key=lambda card: card.node):
+        groups.setdefault(places.get(node, ""), []).append(_node_map(node, list(of_node), by, scale))
+    return [(place, Markup("").join(groups[place])) for place in sorted(groups)]
+
+
+def _node_map(node: str, cards: Sequence[CardUse], by: str, scale: int) -> Markup:
+    squares: dict[str, list[str]] = {}
+    for index, card in enumerate(cards):
+        x, y = index % _ACROSS * _PITCH, index // _ACROSS * _PITCH
+        squares.setdefault(_shade(card, by), []).append(f"M{x} {y}h{_SQUARE}v{_SQUARE}h-{_SQUARE}z")
+    width = min(len(cards), _ACROSS) * _PITCH
+    height = -(-len(cards) // _ACROSS) * _PITCH
+    paths = Markup("").join(
+        Markup('<path class="{}" d="{}"/>').format(shade, "".join(d)) for shade, d in squares.items()
+    )
+    held = sum(card.used_slots > 0 for card in cards)
+    return Markup(
+        '<a href="/cluster?node={}" tabindex="-1" title="{}: {} of {} cards held">'
+        '<svg viewBox="0 0 {} {}" width="{}" height="{}" aria-hidden="true">{}</svg></a>'
+    ).format(quote(node, safe=""), node, held, len(cards), width, height, width * scale, height * scale, paths)
+
+
+def _shade(card: CardUse, by: str) -> str:
+    """The class of a card's square: `sick`, or `level0` (nothing) to `level5` (all of it)."""
+    if not card.healthy:
+        return "sick"
+    if by == "health":
+        return "level1"
+    part, whole = {
+        "memory": (card.used_memory, card.memory),
+        "cores": (card.used_cores, card.cores),
+        "slots": (card.used_slots, card.slots),
+    }[by]
+    if not part:
+        return "level0"
+    return f"level{min(_LEVELS, 1 + percent(part, whole) * (_LEVELS - 1) // 100)}"

@@ -1,0 +1,84 @@
+"""Pods, cards and quotas as a visitor asked for them in the address: searched, filtered, sorted, and as CSV."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from io import StringIO
+
+from hami_webhook.kubectl.report import CardUse, PodUse, QuotaUse
+
+STATES = {"waits": "waits for cards", "placed": "has cards"}
+"""What pods may be filtered by."""
+SORTS: Mapping[str, Callable[[PodUse], object]] = {
+    "name": lambda pod: (pod.namespace, pod.name),
+    "age": lambda pod: (pod.created is None, pod.created or 0),
+    "state": lambda pod: pod.state,
+    "node": lambda pod: (not pod.node, pod.node),
+    "cards": lambda pod: -len(pod.cards),
+}
+"""By what pods may be sorted; `age` begins with the oldest, `cards` with the most."""
+_FORMULA = ("=", "+", "-", "@", "\t", "\r")
+"""What a spreadsheet takes for the beginning of a formula."""
+
+
+def pods(found: Iterable[PodUse], asked: Mapping[str, str]) -> list[PodUse]:
+    """The pods of a namespace and a state whose name, node or model has the text `q`, sorted."""
+    text, state = asked["q"].casefold(), asked["state"]
+    chosen = [
+        pod
+        for pod in found
+        if asked["namespace"] in ("", pod.namespace)
+        and state in ("", "waits" if pod.waits else "placed")
+        and any(text in each.casefold() for each in (f"{pod.namespace}/{pod.name}", pod.node, *pod.models))
+    ]
+    key = SORTS.get(asked["sort"], SORTS["name"])
+    return sorted(chosen, key=key)  # type: ignore[arg-type]  # the values of one of SORTS compare with each other
+
+
+def pods_csv(found: Iterable[PodUse], now: float) -> str:
+    keys = sorted({key for pod in found for key in pod.amounts})
+    rows = [
+        (
+            *(pod.namespace, pod.name, pod.state, pod.node, pod.scheduler),
+            "" if pod.created is None else round(now - pod.created),
+            *(" ".join(pod.cards), "; ".join(pod.models)),
+            *(pod.amounts.get(key, 0) for key in keys),
+        )
+        for pod in found
+    ]
+    return _csv(["namespace", "pod", "state", "node", "scheduler", "age in seconds", "cards", "models", *keys], rows)
+
+
+def cards_csv(found: Iterable[CardUse]) -> str:
+    headings = ["node", "vendor", "card", "model", "healthy", "slots used", "slots", "MiB promised", "MiB"]
+    rows = [
+        (
+            *(card.node, card.vendor, card.uuid, card.model, str(card.healthy).lower(), card.used_slots, card.slots),
+            *(card.used_memory, card.memory, card.used_cores, card.cores, " ".join(card.pods)),
+        )
+        for card in found
+    ]
+    return _csv([*headings, "cores promised", "cores", "pods"], rows)
+
+
+def quotas_csv(found: Iterable[QuotaUse]) -> str:
+    rows = [
+        (quota.namespace, quota.name, key.key, "" if key.used is None else key.used, key.hard, key.waiting, key.placed)
+        for quota in found
+        for key in quota.keys
+    ]
+    return _csv(["namespace", "quota", "key", "used", "hard", "waiting", "placed"], rows)
+
+
+def _csv(headings: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    """CSV that is data to a spreadsheet, whatever names nodes and cards have."""
+    text = StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(headings)
+    writer.writerows([_harmless(cell) for cell in row] for row in rows)
+    return text.getvalue()
+
+
+def _harmless(cell: object) -> object:
+    return f"'{cell}" if isinstance(cell, str) and cell.startswith(_FORMULA) else cell

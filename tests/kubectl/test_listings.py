@@ -1,0 +1,80 @@
+"""What the pages list, by what was asked for in their address, and what they write as CSV."""
+
+from __future__ import annotations
+
+import csv
+from dataclasses import replace
+
+import pytest
+
+from hami_webhook.kubectl.report import CardUse, PodUse
+from hami_webhook.kubectl.ui.listings import cards_csv, pods, pods_csv
+from hami_webhook.kubectl.ui.texts import age_text, memory_text
+
+OLD = PodUse("a", "old", "Waiting", "", "hami-scheduler", [], [], {"limits.nvidia.com/gpu": 1}, created=100.0)
+BUSY = PodUse("b", "busy", "Running", "n1", "hami-scheduler", ["G1", "G2"], ["A10"], {}, created=200.0)
+GATED = PodUse("a", "gated", "Gated", "", "hami-scheduler", [], [], {})
+ASKED = {"q": "", "namespace": "", "state": "", "sort": ""}
+
+
+@pytest.mark.parametrize(
+    ("asked", "found"),
+    [
+        ({}, [GATED, OLD, BUSY]),
+        ({"namespace": "b"}, [BUSY]),
+        ({"state": "waits"}, [GATED, OLD]),
+        ({"state": "placed"}, [BUSY]),
+        ({"q": "a10"}, [BUSY]),
+        ({"q": "N1"}, [BUSY]),
+        ({"q": "a/g"}, [GATED]),
+        ({"sort": "age"}, [OLD, BUSY, GATED]),
+        ({"sort": "cards"}, [BUSY, OLD, GATED]),
+        ({"sort": "node"}, [BUSY, OLD, GATED]),
+        ({"sort": "<script>"}, [GATED, OLD, BUSY]),
+    ],
+)
+def test_pods_are_searched_filtered_and_sorted(asked: dict[str, str], found: list[PodUse]) -> None:
+    assert pods([OLD, BUSY, GATED], {**ASKED, **asked}) == found
+
+
+def test_csv_has_a_column_for_each_key_and_the_age() -> None:
+    first, second = csv.DictReader(pods_csv([OLD, BUSY], 260.0).splitlines())
+    assert (first["age in seconds"], first["limits.nvidia.com/gpu"]) == ("160", "1")
+    assert (second["cards"], second["limits.nvidia.com/gpu"]) == ("G1 G2", "0")
+
+
+@pytest.mark.parametrize("name", ["=1+1", "+1", "-1", "@SUM(A1)", "\tx", 'x","y', "x\ny"])
+def test_a_name_is_no_formula_to_a_spreadsheet(name: str) -> None:
+    card = CardUse("n1", "NVIDIA", name, name, True, 0, 10, 0, 100, 0, 100)
+    (row,) = csv.DictReader(cards_csv([card]).splitlines(keepends=True))
+    assert row["card"] == row["model"]
+    assert row["card"] in (name, f"'{name}")
+    assert row["card"][0] not in "=+-@\t"
+
+
+def test_pods_that_do_not_say_when_they_came_have_no_age() -> None:
+    (row,) = csv.DictReader(pods_csv([replace(OLD, created=None)], 260.0).splitlines())
+    assert row["age in seconds"] == ""
+
+
+@pytest.mark.parametrize(
+    ("mebibytes", "text"),
+    [
+        (0, "0Mi"),
+        (1023, "1023Mi"),
+        (1024, "1Gi"),
+        (24000, "23.4Gi"),
+        (40959, "39.9Gi"),
+        (1024**2, "1Ti"),
+        (5 * 1024**3, "5120Ti"),
+    ],
+)
+def test_memory_is_rounded_down(mebibytes: int, text: str) -> None:
+    assert memory_text(mebibytes) == text
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(-5, "0 s"), (59.9, "59 s"), (60, "1 min"), (7300, "2 h"), (200_000, "2 d")]
+)
+def test_ages_are_of_one_unit(seconds: float, text: str) -> None:
+    assert age_text(seconds) == text
