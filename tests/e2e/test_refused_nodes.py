@@ -112,6 +112,6 @@ def test_every_command_says_what_kube_scheduler_says(plane: ControlPlane, space:
         page.get_by_label("Pods or workloads").fill(json.dumps(wanting(space, "q")))
         page.get_by_role("button", name="Try").click()
         for reason in REASONS.values():
-            expect(page.locator("tbody")).to_contain_text(reason, timeout=UPDATED)
+            expect(page.get_by_role("region", name="Pods")).to_contain_text(reason, timeout=UPDATED)
         browser.close()
     assert faults == []

@@ -44,7 +44,7 @@ def certified() -> Iterator[Deployment]:
         for file, kind in (("configuration.yaml", "AdmissionConfiguration"), ("webhooks.kubeconfig", "Config")):
             text = block("yaml", f"kind: {kind}\n").replace(FOLDER, str(folder))
             (folder / file).write_text(text.replace(HOST, f"127.0.0.1:{balancer.port}"))
-        flag = block("sh", "--admission-control").strip().replace(FOLDER, str(folder))
+        flag = block("text", "--admission-control").strip().replace(FOLDER, str(folder))
         plane = ControlPlane(programs, Path(name) / "plane", api_server_flags=(flag,))
         plane.start()
         deployment = Deployment(plane, Path(name) / "program", Kubectl(plane.kubeconfig), balancer=balancer)
