@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from hami_webhook.devices import reasons
 from hami_webhook.explain.report import CardReport, NodeReport
+from hami_webhook.kube.shown import first_of
 
 FITS = "fits"
 _NEVER = 1.0
@@ -98,6 +99,4 @@ def _nearest(answer: str, nodes: Sequence[NodeReport]) -> str:
 
 
 def _names(nodes: Sequence[NodeReport]) -> str:
-    """Up to three names, and how many more."""
-    names = ", ".join(node.name for node in nodes[:3])
-    return f"{names} and {len(nodes) - 3} more" if len(nodes) > 3 else names
+    return first_of([node.name for node in nodes])

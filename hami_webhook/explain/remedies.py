@@ -14,6 +14,7 @@ from hami_webhook.devices.registry import Vendors
 from hami_webhook.explain.eviction_search import Eviction, cheapest, largest, smallest_eviction
 from hami_webhook.explain.report import Change, QuotaReport, Step
 from hami_webhook.kube.objects import Pod
+from hami_webhook.kube.shown import first_of
 from hami_webhook.policy.evaluation import PolicyViolation
 from hami_webhook.quota.budget import PodBudget
 from hami_webhook.scheduling.boundary import BoundedPod
@@ -77,8 +78,7 @@ def node_remedies(search: RemedySearch) -> list[Remedy]:
 def _steps_to_free(view: NodeView, eviction: Eviction, search: RemedySearch) -> Iterator[Step]:
     for (key, uuid), (slots, memory, cores) in eviction.freed.items():
         pods = sorted({holder.pod.key for holder in view.used(key, uuid).holders})
-        more = f" and {len(pods) - _MOST_NAMED} more" if len(pods) > _MOST_NAMED else ""
-        held = f" (held by {', '.join(pods[:_MOST_NAMED])}{more})" if pods else ""
+        held = f" (held by {first_of(pods, _MOST_NAMED)})" if pods else ""
         amounts = {name: n for name, n in (("slots", slots), ("memory", memory), ("cores", cores)) if n}
         if (key, uuid) in eviction.emptied:
             text = f"{uuid} on {view.name} must become empty{held}"

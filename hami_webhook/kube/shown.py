@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import json
 import reprlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 _LONGEST_SHOWN = 60
 _LONGEST_KEY = 40
@@ -69,6 +69,12 @@ def found(value: object) -> str:
 def quoted(text: str) -> str:
     """`text` in double quotes on one line, shortened when long."""
     return json.dumps(cut(text), ensure_ascii=False)
+
+
+def first_of(items: Sequence[str], most: int = 3) -> str:
+    """The first of them with commas between, and how many more there are."""
+    more = f" and {len(items) - most} more" if len(items) > most else ""
+    return ", ".join(items[:most]) + more
 
 
 def cut(text: str) -> str:

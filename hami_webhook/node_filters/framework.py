@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Protocol
 
 from hami_webhook.node_filters.node_info import NodeInfo
@@ -54,9 +54,3 @@ def check_work(filter_name: str, work: int, what: str) -> None:
     """Raise `SkippedRule` where a rule would take too long; `what` is what there is too much of."""
     if work > MOST_WORK:
         raise SkippedRule(filter_name, f"{what} would take {work:,} comparisons, more than {MOST_WORK:,}")
-
-
-def listed(items: Sequence[str], most: int = 3) -> str:
-    """A few of them, and how many more there are."""
-    more = f" and {len(items) - most} more" if len(items) > most else ""
-    return ", ".join(items[:most]) + more

@@ -7,7 +7,8 @@ from typing import NamedTuple
 
 from hami_webhook.kube import scheduling_wire as scheduling
 from hami_webhook.kube import wire
-from hami_webhook.node_filters.framework import Cluster, Filter, PodRefused, check_work, listed
+from hami_webhook.kube.shown import first_of
+from hami_webhook.node_filters.framework import Cluster, Filter, PodRefused, check_work
 from hami_webhook.node_filters.node_info import NodeInfo
 from hami_webhook.node_filters.pod_info import PodInfo
 from hami_webhook.node_filters.result import Refusal
@@ -143,14 +144,14 @@ class NodeAffinity(Filter):
     def _why(self, node: NodeInfo) -> str:
         lacking = [f"{key}={text}" for key, text in self._required.selector.items() if node.labels.get(key) != text]
         if lacking:
-            return f"it lacks the labels {listed(lacking)} of the pod's nodeSelector"
+            return f"it lacks the labels {first_of(lacking)} of the pod's nodeSelector"
         written = self._required.written or ()
         if len(written) != 1:
             return f"it matches none of the {len(written)} terms of the pod's required node affinity"
-        return f"it doesn't match the pod's required node affinity: {listed([*_shown(written[0])])}"
+        return f"it doesn't match the pod's required node affinity: {first_of([*_shown(written[0])])}"
 
 
 def _shown(term: scheduling.NodeSelectorTerm) -> Iterator[str]:
     for each in (*(term.match_expressions or ()), *(term.match_fields or ())):
-        values = f" ({listed(each.values)})" if each.values else ""
+        values = f" ({first_of(each.values)})" if each.values else ""
         yield f"{each.key} {each.operator}{values}"

@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+from hami_webhook.kube.shown import first_of
 from hami_webhook.kube.wire import MalformedObject
-from hami_webhook.node_filters.framework import Filter, PodRefused, SkippedRule, listed
+from hami_webhook.node_filters.framework import Filter, PodRefused, SkippedRule
 from hami_webhook.node_filters.node_affinity import NAME as NODE_AFFINITY
 from hami_webhook.node_filters.node_affinity import NamedNodes, NodeAffinity, NodeName, RequiredNodeAffinity
 from hami_webhook.node_filters.node_info import NodeInfo
@@ -187,9 +188,11 @@ def _unsaid(pod: PodInfo, cluster: Snapshot, ignored: frozenset[str]) -> Iterato
         if not node.complete and any(name not in node.allocatable for name in of_kubelet)
     ]
     if silent:
-        what = f"{', '.join(of_kubelet)} of {listed(silent)}"
+        what = f"{', '.join(of_kubelet)} of {first_of(silent)}"
         yield NotJudged(NODE_RESOURCES, f"{what}: status.allocatable names neither cpu nor memory")
     offered = set().union(*(node.allocatable for node in cluster.nodes.values()))
     missing = [name for name in requested if name not in REPORTED and name not in offered]
     if missing and cluster.nodes:
-        yield NotJudged("DynamicResources", f"no node offers {listed(missing)}; whether a DeviceClass does isn't known")
+        yield NotJudged(
+            "DynamicResources", f"no node offers {first_of(missing)}; whether a DeviceClass does isn't known"
+        )

@@ -21,6 +21,7 @@ from hami_webhook.devices.placement_annotations import NOMINATED_NODE, NOMINATED
 from hami_webhook.kube.disruption import PodDisruptionBudget
 from hami_webhook.kube.event_reasons import EventReason
 from hami_webhook.kube.objects import Pod, ResourceQuota, format_time
+from hami_webhook.kube.shown import first_of
 from hami_webhook.logs import of_pod
 from hami_webhook.scheduling.event_recorder import record_event
 from hami_webhook.scheduling.framework import Handle, SchedulingQueue
@@ -443,8 +444,7 @@ def listed(victims: Victims) -> str:
 
 
 def _counted(names: Sequence[str], where: str) -> str:
-    more = f" and {len(names) - _TOLD} more" if len(names) > _TOLD else ""
-    return f"{len(names)} pod{'s' if len(names) > 1 else ''} {where}: {', '.join(names[:_TOLD])}{more}"
+    return f"{len(names)} pod{'s' if len(names) > 1 else ''} {where}: {first_of(names, _TOLD)}"
 
 
 def _with_disruption_target(conditions: Sequence[JSON], preemptor: Pod, now: float) -> list[JSON]:

@@ -17,6 +17,7 @@ from hami_webhook.devices.model import Allocation, NodeView
 from hami_webhook.devices.pod_preferences import NODE_POLICY
 from hami_webhook.devices.reasons import Rejection
 from hami_webhook.devices.registry import Vendors
+from hami_webhook.kube.shown import first_of
 from hami_webhook.quota.budget import PodBudget
 from hami_webhook.scheduling.fit import NodeFit, PodRequest, fit_pod
 
@@ -331,8 +332,7 @@ def unregistered(request: PodRequest, views: Sequence[NodeView], vendors: Vendor
     for key in request.vendors:
         without = [view.name for view in views if key not in view.inventories]
         if without:
-            more = f" and {len(without) - 10} more" if len(without) > 10 else ""
-            yield f"no {key} cards can be read from {vendors[key].source} of {', '.join(without[:10])}{more}"
+            yield f"no {key} cards can be read from {vendors[key].source} of {first_of(without, 10)}"
 
 
 def failed_nodes(failed: Mapping[str, Rejection], awaited: str) -> tuple[dict[str, str], dict[str, str]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from hami_webhook.kube.shown import first_of
 from hami_webhook.simulate.simulation import Outcome, Result
 from hami_webhook.terminal import ShownTable
 
@@ -74,10 +75,7 @@ def _grouped(outcome: Outcome) -> list[str]:
     nodes: dict[str, list[str]] = {}
     for node, why in outcome.failed.items():
         nodes.setdefault(why, []).append(node)
-    return [
-        f"{why} ({', '.join(names[:3])}{f' and {len(names) - 3} more' if len(names) > 3 else ''})"
-        for why, names in sorted(nodes.items())
-    ]
+    return [f"{why} ({first_of(names)})" for why, names in sorted(nodes.items())]
 
 
 def _devices(outcome: Outcome) -> str:
