@@ -6,13 +6,15 @@ Amounts are whole: cpu in thousandths, everything else in its unit (bytes, piece
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
 from hami_webhook.kube import scheduling_wire as scheduling
 from hami_webhook.kube import wire
+from hami_webhook.kube.objects import ContainerKind
 from hami_webhook.kube.quantity import Quantity, QuantityError
+from hami_webhook.kube.requests import effective
 
 CPU, MEMORY, STORAGE, PODS = "cpu", "memory", "ephemeral-storage", "pods"
 Milli = dict[str, int]
@@ -39,31 +41,18 @@ def pod_requests(pod: scheduling.Pod, *, placed: bool) -> dict[str, int]:
             return requests
         return _in_effect(requests, found.resources.requests, found.allocated_resources, infeasible)
 
-    total: Milli = {}
-    for container in spec.containers or ():
-        _add(total, of_container(container))
-    if spec.init_containers:
-        _with_init_containers(total, spec.init_containers, of_container)
+    def of_init_container(container: scheduling.Container) -> tuple[ContainerKind, Milli]:
+        if container.restart_policy == "Always":
+            return ContainerKind.SIDECAR, of_container(container)
+        return ContainerKind.INIT, _defaulted(container.resources)
+
+    rows = [*map(of_init_container, spec.init_containers or ())]
+    rows += [(ContainerKind.APP, of_container(each)) for each in spec.containers or ()]
+    names = {name for _, amounts in rows for name in amounts}
+    total = {name: effective((kind, amounts.get(name, 0)) for kind, amounts in rows) for name in names}
     _with_pod_level(total, spec, status, infeasible)
     _add(total, _milli(spec.overhead))
     return whole(total)
-
-
-def _with_init_containers(total: Milli, containers: Iterable[scheduling.Container], of_container: Any) -> None:
-    """Sidecars run beside all that comes later; each other init container must fit beside the sidecars so far."""
-    sidecars: Milli = {}
-    peak: Milli = {}
-    for container in containers:
-        if container.restart_policy == "Always":
-            requests = of_container(container)
-            _add(total, requests)
-            _add(sidecars, requests)
-            _raise(peak, sidecars)
-        else:
-            requests = _defaulted(container.resources)
-            _add(requests, sidecars)
-            _raise(peak, requests)
-    _raise(total, peak)
 
 
 def _with_pod_level(total: Milli, spec: scheduling.PodSpec, status: scheduling.PodStatus, infeasible: bool) -> None:
