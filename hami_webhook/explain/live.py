@@ -107,10 +107,10 @@ async def read_allowed(cluster: Cluster, namespace: str) -> LiveReading:
     bundle = Bundle()
     unseen = {}
     reads = await asyncio.gather(*(_read(cluster, kind, namespace) for kind, _ in KINDS))
-    for (kind, group), (items, lacking) in zip(KINDS, reads, strict=True):
+    for (kind, group), (items, hidden) in zip(KINDS, reads, strict=True):
         getattr(bundle, group).extend(loaded(kind, items))
-        if lacking:
-            unseen[kind] = lacking
+        if hidden:
+            unseen[kind] = hidden
     return LiveReading(bundle, unseen)
 
 
@@ -169,22 +169,22 @@ async def _read(cluster: Cluster, kind: Kind, namespace: str) -> tuple[list[JSON
         old = f"the API server is too old to have {kind.api_version} {kind.value}: {_consequence(kind)}"
         return [], Unseen(old, unknown=True)
     except Forbidden:
-        lacking = f"no right to list {kind.qualified}"
+        no_right = f"no right to list {kind.qualified}"
     if kind.namespaced:
         try:
             found = (await cluster.list(kind, namespace)).items
-            sentence = f"{lacking} outside of namespace {namespace}: {_ELSEWHERE.get(kind, '')}".rstrip(": ")
+            sentence = f"{no_right} outside of namespace {namespace}: {_ELSEWHERE.get(kind, '')}".rstrip(": ")
             return found, Unseen(sentence, elsewhere=True)
         except Forbidden:
-            lacking += f", in namespace {namespace} neither"
+            no_right += f", in namespace {namespace} neither"
     elif kind is Kind.NAMESPACES:
         try:
             return [await cluster.get(kind, namespace)], None
         except (Forbidden, NotFound):
-            lacking += f", nor to get {namespace}"
+            no_right += f", nor to get {namespace}"
     elif kind is Kind.DEVICES:
         return [], None
-    return [], Unseen(f"{lacking}: {_consequence(kind)}")
+    return [], Unseen(f"{no_right}: {_consequence(kind)}")
 
 
 def _consequence(kind: Kind) -> str:

@@ -108,9 +108,11 @@ def _nodes(nodes: Sequence[NodeReport]) -> Iterator[ShownTable]:
         yield _in_detail(title, nearest[:_MOST_NODES])
 
 
-def _groups(groups: Sequence[NodeGroup]) -> ShownTable:
-    rows = [(str(len(group.nodes)), _cut(group.answer), _cut(group.nearest)) for group in groups[:_MOST_GROUPS]]
-    left = [node for group in groups[_MOST_GROUPS:] for node in group.nodes]
+def _groups(groups: Sequence[NodeGroup], *, everything: bool = False) -> ShownTable:
+    shown = groups if everything else groups[:_MOST_GROUPS]
+    cut = str if everything else _cut
+    rows = [(str(len(group.nodes)), cut(group.answer), cut(group.nearest)) for group in shown]
+    left = [node for group in groups[len(shown) :] for node in group.nodes]
     note = f"and {counted(len(left), 'node')} with other answers, with --all" if left else ""
     return ShownTable("Nodes", ("nodes", "answer", "nearest"), rows, note=note, amounts=frozenset(("nodes",)))
 
@@ -149,9 +151,7 @@ def _given(card: CardReport, devices: Sequence[Taken]) -> str:
 
 def _all_nodes(nodes: Sequence[NodeReport]) -> Iterator[ShownTable]:
     if len(nodes) > _MOST_NODES:
-        groups = groups_of(nodes)
-        answers = [(str(len(group.nodes)), group.answer, group.nearest) for group in groups]
-        yield ShownTable("Nodes", ("nodes", "answer", "nearest"), answers, amounts=frozenset(("nodes",)))
+        yield _groups(groups_of(nodes), everything=True)
     rows: list[Sequence[str]] = []
     for node in by_nearness(nodes):
         rows.append((node.name, "", "", _verdict(node)))

@@ -10,7 +10,7 @@ from hami_webhook.kubectl.report import CardUse, PodUse, QuotaUse
 
 STATES = {"waits": "waits for cards", "placed": "has cards"}
 """What pods may be filtered by."""
-SORTS: Mapping[str, Callable[[PodUse], object]] = {
+ORDERS: Mapping[str, Callable[[PodUse], object]] = {
     "name": lambda pod: (pod.namespace, pod.name),
     "age": lambda pod: (pod.created is None, pod.created or 0),
     "state": lambda pod: pod.state,
@@ -32,8 +32,8 @@ def pods(found: Iterable[PodUse], asked: Mapping[str, str]) -> list[PodUse]:
         and state in ("", "waits" if pod.waits else "placed")
         and any(text in each.casefold() for each in (f"{pod.namespace}/{pod.name}", pod.node, *pod.models))
     ]
-    key = SORTS.get(asked["sort"], SORTS["name"])
-    return sorted(chosen, key=key)  # type: ignore[arg-type]  # the values of one of SORTS compare with each other
+    key = ORDERS.get(asked["sort"], ORDERS["name"])
+    return sorted(chosen, key=key)  # type: ignore[arg-type]  # the values of one of ORDERS compare with each other
 
 
 def pods_csv(found: Iterable[PodUse], now: float) -> str:

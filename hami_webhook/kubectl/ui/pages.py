@@ -130,9 +130,9 @@ class Pages:
         return self._page(
             "overview.html",
             asked=asked,
-            colours=COLOURS.items(),
+            colours=COLOURS,
             colour=COLOURS[asked["by"]],
-            labels=[(label, label) for label in contents.labels],
+            labels=contents.labels,
             totals=Totals.of(contents.cards),
             capacities=self._readings.cluster.overview.capacities(asked["pool"]),
             counts=COUNTS,
@@ -143,18 +143,17 @@ class Pages:
         )
 
     async def _cluster(self, request: Request) -> Response:
-        asked = {each: request.query_params.get(each, "") for each in _CHOICES}
         cards = self._readings.contents.cards
-        found = [card for card in cards if self._is_asked(card, asked)]
+        asked, found = self._asked_cards(request)
         nodes = [(name, list(group)) for name, group in groupby(found, key=lambda card: card.node)]
         overview = self._readings.cluster.overview
         shown, page, pages = _page_of(nodes, _NODES_A_PAGE, request)
         return self._page(
             "cluster.html",
             asked=asked,
-            vendors=[(each, each) for each in sorted({card.vendor for card in cards})],
-            models=[(each, each) for each in sorted({card.model for card in cards})],
-            healths=[(each, each) for each in _HEALTHS],
+            vendors=sorted({card.vendor for card in cards}),
+            models=sorted({card.model for card in cards}),
+            healths=_HEALTHS,
             nodes=[(name, cards, overview.link_groups(name)) for name, cards in shown],
             totals=Totals.of(found),
             page=page,
@@ -164,9 +163,12 @@ class Pages:
         )
 
     async def _cards_csv(self, request: Request) -> Response:
-        asked = {each: request.query_params.get(each, "") for each in _CHOICES}
-        found = [card for card in self._readings.contents.cards if self._is_asked(card, asked)]
+        _, found = self._asked_cards(request)
         return _download("cards.csv", listings.cards_csv(found))
+
+    def _asked_cards(self, request: Request) -> tuple[Mapping[str, str], Sequence[CardUse]]:
+        asked = {each: request.query_params.get(each, "") for each in _CHOICES}
+        return asked, [card for card in self._readings.contents.cards if self._is_asked(card, asked)]
 
     def _is_asked(self, card: CardUse, asked: Mapping[str, str]) -> bool:
         key, _, value = asked["label"].partition("=")
@@ -204,9 +206,9 @@ class Pages:
             found=len(found),
             page=page,
             pages=pages,
-            namespaces=[(each, each) for each in sorted({pod.namespace for pod in self._readings.contents.pods})],
-            states=listings.STATES.items(),
-            sorts=[(each, each) for each in listings.SORTS],
+            namespaces=sorted({pod.namespace for pod in self._readings.contents.pods}),
+            states=listings.STATES,
+            orders=listings.ORDERS,
             address=lambda number: str(request.url.include_query_params(page=number).query),
             query=request.url.query,
         )
