@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from hami_webhook.devices.model import BadRequest, Device, FixedMemory, NodeView, Request, ShareOfCard
 from hami_webhook.devices.registry import Vendors
@@ -111,8 +112,9 @@ def _capacity(key: tuple[str, str, str], parts: Sequence[_Part], vendors: Vendor
     vendor, model, place = key
     held = [(device, part.view.used(vendor, device.uuid)) for part in parts for device in part.devices]
     usable = [part for part in parts if part.is_open]
-    whole = [(part, part.devices) for part in usable]
-    linked = [(part, group) for part in usable for group in _link_groups(part, vendors[vendor])]
+    whole = [_CardSet(part, part.devices, part.free(part.devices)) for part in usable]
+    groups = ((part, group) for part in usable for group in _link_groups(part, vendors[vendor]))
+    linked = [_CardSet(part, group, part.free(group)) for part, group in groups]
     return Capacity(
         vendor,
         model,
@@ -127,7 +129,7 @@ def _capacity(key: tuple[str, str, str], parts: Sequence[_Part], vendors: Vendor
         sum(device.memory for device, _ in held),
         sum(usage.cores for _, usage in held),
         sum(device.cores for device, _ in held),
-        sum(sum(part.free(part.devices)) for part in usable),
+        sum(sum(cards.free) for cards in whole),
         sum(
             sum(part.free(device for device in part.devices if not part.view.used(vendor, device.uuid).slots))
             for part in usable
@@ -143,20 +145,27 @@ def _link_groups(part: _Part, vendor: Vendor) -> Iterator[Sequence[Device]]:
         yield [by_uuid[uuid] for uuid in group if uuid in by_uuid]
 
 
-def _largest(parts: Sequence[tuple[_Part, Sequence[Device]]], count: int, vendors: Vendors) -> LargestRequest | None:
+class _CardSet(NamedTuple):
+    """Cards of which a container may get some together, and the free memory of those that have room, most first."""
+
+    part: _Part
+    devices: Sequence[Device]
+    free: Sequence[int]
+
+
+def _largest(sets: Sequence[_CardSet], count: int, vendors: Vendors) -> LargestRequest | None:
     """The largest request of so many cards that fits on one of the sets of cards."""
-    bounds = []
-    for part, devices in parts:
-        free = part.free(devices)
-        if len(free) >= count:
-            bounds.append((free[count - 1], part.view.name, part, devices))
+    large = [each for each in sets if len(each.free) >= count]
     best: LargestRequest | None = None
-    for most, name, part, devices in sorted(bounds, key=lambda bound: (-bound[0], bound[1]))[:_MOST_NODES]:
+    for part, devices, free in sorted(large, key=lambda each: (-each.free[count - 1], each.part.view.name))[
+        :_MOST_NODES
+    ]:
+        most = free[count - 1]
         if best is not None and most <= best.memory:
             break
         found = _most_memory(part.only(devices), vendors[part.vendor], count, most, vendors)
         if found is not None and (best is None or found > best.memory):
-            best = LargestRequest(count, found, name)
+            best = LargestRequest(count, found, part.view.name)
     return best
 
 

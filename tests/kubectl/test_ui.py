@@ -197,6 +197,8 @@ def test_html_in_names_is_text(tmp_path: Path) -> None:
     with entered(ApiServer(cluster(*spoiled)), tmp_path) as client:
         escaped = "&lt;script&gt;alert(1)&lt;/script&gt;"
         for path in (
+            "/overview",
+            "/overview?pool=" + HTML,
             "/cluster",
             "/teams",
             "/pods",

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from urllib.parse import quote
 
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from hami_webhook.kubectl.report import CardUse, KeyUse, PodUse, QuotaUse
 
@@ -79,27 +79,29 @@ def fleet_map(cards: Sequence[CardUse], by: str, places: Mapping[str, str]) -> l
     `by` is one of `COLOURS`; `places` names the place of nodes, none where nodes aren't told apart.
     """
     scale = 1 if len(cards) >= _MANY else 2
-    groups: dict[str, list[Markup]] = {}
+    groups: dict[str, list[str]] = {}
     for node, of_node in groupby(cards, key=lambda card: card.node):
         groups.setdefault(places.get(node, ""), []).append(_node_map(node, list(of_node), by, scale))
-    return [(place, Markup("").join(groups[place])) for place in sorted(groups)]
+    # escaped where it is made: markupsafe's own formatting takes 40 ms of a page with 1,000 nodes
+    return [(place, Markup("".join(groups[place]))) for place in sorted(groups)]  # noqa: S704
 
 
-def _node_map(node: str, cards: Sequence[CardUse], by: str, scale: int) -> Markup:
+def _node_map(node: str, cards: Sequence[CardUse], by: str, scale: int) -> str:
+    """A node's picture, as HTML."""
     squares: dict[str, list[str]] = {}
     for index, card in enumerate(cards):
         x, y = index % _ACROSS * _PITCH, index // _ACROSS * _PITCH
         squares.setdefault(_shade(card, by), []).append(f"M{x} {y}h{_SQUARE}v{_SQUARE}h-{_SQUARE}z")
     width = min(len(cards), _ACROSS) * _PITCH
     height = -(-len(cards) // _ACROSS) * _PITCH
-    paths = Markup("").join(
-        Markup('<path class="{}" d="{}"/>').format(shade, "".join(d)) for shade, d in squares.items()
-    )
+    paths = "".join(f'<path class="{shade}" d="{"".join(drawn)}"/>' for shade, drawn in squares.items())
     held = sum(card.used_slots > 0 for card in cards)
-    return Markup(
-        '<a href="/cluster?node={}" tabindex="-1" title="{}: {} of {} cards held">'
-        '<svg viewBox="0 0 {} {}" width="{}" height="{}" aria-hidden="true">{}</svg></a>'
-    ).format(quote(node, safe=""), node, held, len(cards), width, height, width * scale, height * scale, paths)
+    # nothing of it but the name is somebody else's text
+    return (
+        f'<a href="/cluster?node={quote(node, safe="")}" tabindex="-1" '
+        f'title="{escape(node)}: {held} of {len(cards)} cards held"><svg viewBox="0 0 {width} {height}" '
+        f'width="{width * scale}" height="{height * scale}" aria-hidden="true">{paths}</svg></a>'
+    )
 
 
 def _shade(card: CardUse, by: str) -> str:
