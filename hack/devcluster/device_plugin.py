@@ -18,7 +18,7 @@ _log = logging.getLogger(__name__)
 LOCK = "hami.io/mutex.lock"
 PHASE = "hami.io/bind-phase"
 ACCOUNT = "system:serviceaccount:hami-system:hami-device-plugin"
-"""Whom hami-webhook lets write allocations, unless it is told of others."""
+"""The account that hami-webhook lets write allocations, unless its settings name others."""
 GROUPS = ("system:serviceaccounts", "system:serviceaccounts:hami-system")
 REGISTER_SECONDS = 30.0
 """How often HAMi's plugins register."""

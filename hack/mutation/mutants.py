@@ -1,7 +1,7 @@
 """Small faults in the functions of a module, one at a time: what a test should notice.
 
 A mutant is known by its module, the function it is in, what is replaced by what, and its number among those that are
-alike, so a list of them outlives changes elsewhere in the module.
+the same way, so a list of them outlives changes elsewhere in the module.
 """
 
 from __future__ import annotations

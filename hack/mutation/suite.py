@@ -1,8 +1,8 @@
 """The tests, collected once and run in forked children: with coverage, to know which test reaches which line, then with
 one mutant each.
 
-A child gives the functions of a module the code of its mutant, whoever has imported them by then, so nothing is
-imported or collected again. What runs on import has run by then: faults there can't be looked at so.
+A child gives the functions of a module the code of its mutant, in whatever module they are imported by then, so
+nothing is imported or collected again. What runs on import has run by then: faults there can't be looked at so.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ from typing import Any
 from hami_webhook.kube.objects import format_time, parse_time
 
 _MOST_EVENTS = 3
-"""Reasons of which the newest event is told."""
+"""Reasons of which the newest event is shown."""
 _LONGEST = 600
 """Characters of a message: kube-scheduler's have a part for each reason of a node."""
 
@@ -19,9 +19,9 @@ def pod_words(pod: Mapping[str, Any], events: Sequence[Mapping[str, Any]], now: 
 
     Texts are somebody's: they are put on one line and cut. `now` is in Unix seconds.
     """
-    told = list(_newest(events))
-    sentences = [_sentence(event, now) for event in told[:_MOST_EVENTS]]
-    messages = {_line(event.get("message")) for event in told}
+    newest = list(_newest(events))
+    sentences = [_sentence(event, now) for event in newest[:_MOST_EVENTS]]
+    messages = {_line(event.get("message")) for event in newest}
     sentences += [text for text, message in _conditions(pod) if message not in messages]
     return sentences
 

@@ -36,7 +36,7 @@ class LargestRequest:
 
 @dataclass(frozen=True, slots=True)
 class Capacity:
-    """The cards of a model, of one pool of nodes where nodes are told apart by a label.
+    """The cards of a model, of one pool of nodes where a label of the nodes names pools.
 
     `free` is memory that isn't promised, of cards that take pods; `free_on_empty` the part of it on cards that no pod
     holds. `largest` and `linked` have an entry for each of `COUNTS`, None where nothing fits; `linked` is what cards of

@@ -24,7 +24,7 @@ _SAMPLE_EVERY, _SAMPLES = 30.0, 120
 _HUNG_AFTER = 3.0
 """Seconds that a read may take longer than twice the last one before what is shown is called stale."""
 _MOST_LABELS, _MOST_POOLS = 50, 100
-"""Labels of nodes that are offered to tell pools apart by, and how many values such a label may have."""
+"""Labels of nodes that are offered as names of pools, and how many values such a label may have."""
 
 Key = tuple[str, ...]
 """What a series is of."""
@@ -40,7 +40,7 @@ class Contents:
     pods: Sequence[PodUse]
     sentences: Sequence[str]
     labels: Sequence[str]
-    """Labels by whose values nodes with cards can be told apart."""
+    """Labels whose values may name pools of nodes with cards."""
 
     @classmethod
     def of(cls, cluster: LiveCluster) -> Contents:
