@@ -1,6 +1,6 @@
 """Names of resources and annotations that a pod has nearly right: nobody refuses them, and nothing follows from them.
 
-Only names close to a known one are told of, of resources in limits and requests and of annotations; labels of these
+Only names close to a known one get a warning, of resources in limits and requests and of annotations; labels of these
 domains are node features' and others'. What device plugins of vendors give out beside ours is known by `_OF_OTHERS`.
 docs/spec/core.md#5 has the rule.
 """
@@ -17,7 +17,7 @@ from hami_webhook.kube.shown import cut
 from hami_webhook.policy.evaluation import governed_keys
 
 MOST = 5
-"""As many names of a pod are told of, and looked for: a tenant may write any number."""
+"""Names of a pod that get a warning, at most: a tenant may write any number."""
 _CLOSE = 0.8
 _OURS = "hami.io"
 _LONGEST = 63
@@ -35,8 +35,8 @@ class KnownNames:
 
     def __init__(self, vendors: Vendors) -> None:
         elsewhere = {name for vendor in declared() for name in vendor.resource_names}
-        self._resources = _Names(vendors.own_names, vendors.resource_names | elsewhere)
-        self._annotations = _Names(governed_keys(vendors.governed.values()) | _OTHER_ANNOTATIONS)
+        self._resources = _NameSet(vendors.own_names, vendors.resource_names | elsewhere)
+        self._annotations = _NameSet(governed_keys(vendors.governed.values()) | _OTHER_ANNOTATIONS)
 
     def misspelt(self, named: Set[str], annotations: Mapping[str, str]) -> list[str]:
         """A sentence for each name of a resource or annotation that is nearly one that is known, at most 5."""
@@ -46,7 +46,7 @@ class KnownNames:
         return found[:MOST]
 
 
-class _Names:
+class _NameSet:
     """Names that mean something; `elsewhere` have those that do so to others, or by another configuration."""
 
     def __init__(self, names: Collection[str], elsewhere: Set[str] = frozenset()) -> None:

@@ -37,7 +37,7 @@ from hami_webhook.explain.report import (
 from hami_webhook.kube.disruption import PodDisruptionBudget
 from hami_webhook.kube.objects import Pod, ResourceQuota, format_time
 from hami_webhook.node_filters.gates import waiting_for
-from hami_webhook.node_filters.result import FilterResult, Refusal
+from hami_webhook.node_filters.result import FilteredNodes, NodeRefusal
 from hami_webhook.policy.evaluation import PolicyViolation
 from hami_webhook.quota.account import QuotaAccount
 from hami_webhook.quota.budget import PodBudget, charged, pod_budget
@@ -76,7 +76,7 @@ class ExplainContext:
     gates: Sequence[str] = ()
     disruption: Sequence[PodDisruptionBudget] = ()
     bounded: Callable[[Pod], BoundedPod] = BoundedPod
-    filter_nodes: Callable[[], FilterResult] = FilterResult
+    filter_nodes: Callable[[], FilteredNodes] = FilteredNodes
     nearest: int | None = None
     sees_nodes: bool = True
     sees_all_pods: bool = True
@@ -280,7 +280,7 @@ def _blocking_steps(pod: Pod, context: ExplainContext) -> Iterator[Step]:
 def _other_nodes(
     suitable: Sequence[NodeView],
     fitting: Sequence[str],
-    refusals: Mapping[str, Refusal],
+    refusals: Mapping[str, NodeRefusal],
     search: RemedySearch,
     context: ExplainContext,
 ) -> Iterator[Change]:

@@ -11,7 +11,7 @@ from hami_webhook.devices.foreign_scheduler import ForeignScheduler, NoNode, Pre
 from hami_webhook.devices.model import BadRequest
 from hami_webhook.explain.report import Explanation, NodeReport, QuotaReport, Taken
 from hami_webhook.kube.objects import Node, Pod
-from hami_webhook.node_filters.result import FilterResult
+from hami_webhook.node_filters.result import FilteredNodes
 from hami_webhook.quota.pricing import Charge
 from hami_webhook.scheduling.cluster_cache import ClusterCache
 from hami_webhook.simulate.placements import SelectedNodes
@@ -24,7 +24,7 @@ def of_foreign(
     now: float,
     charge: Charge,
     quotas: Sequence[QuotaReport],
-    filtered: FilterResult,
+    filtered: FilteredNodes,
 ) -> Explanation:
     """Why a pod that requests another scheduler's cards is where it is, or isn't anywhere, at `now` (Unix seconds).
 
@@ -68,7 +68,7 @@ def fits_on_none(nodes: Sequence[str]) -> str:
 
 
 def _node_report(
-    node: Node, scheduler: ForeignScheduler, pod: Pod, predicted: Prediction | NoNode, filtered: FilterResult
+    node: Node, scheduler: ForeignScheduler, pod: Pod, predicted: Prediction | NoNode, filtered: FilteredNodes
 ) -> NodeReport:
     if node.name in filtered.refusals:
         return NodeReport(node.name, False, refusal=filtered.refusals[node.name])

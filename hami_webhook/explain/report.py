@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from hami_webhook.node_filters.result import NotJudged, Refusal
+from hami_webhook.node_filters.result import NodeRefusal, NotJudged
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,7 @@ class NodeReport:
     score: float | None = None
     devices: Sequence[Taken] = ()
     cards: Sequence[CardReport] = ()
-    refusal: Refusal | None = None
+    refusal: NodeRefusal | None = None
     answer: str = ""
     count: int = 0
 

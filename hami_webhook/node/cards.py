@@ -1,4 +1,4 @@
-"""What is known of a card's use, whoever is asked for it."""
+"""What is measured of a card, by NVML or by what stands for it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ class ProbeError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class CardUse:
+class CardMetrics:
     """What of a GPU is used; None where NVML doesn't say it, as of MIG, or of memory that GPU and processor share.
 
     Memory in bytes, utilisation of SMs and of the memory controller in percent, temperature in degrees Celsius, power

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from hami_webhook.controller.object_events import ObjectEvents
-from hami_webhook.node.cards import CardUse, ProbeError
+from hami_webhook.node.cards import CardMetrics, ProbeError
 from hami_webhook.node.node_pods import NodePod, NodePods
 from hami_webhook.node.region import BadRegion, Region
 from hami_webhook.node.region_files import ContainerKey, FolderError, RegionFolder
@@ -20,7 +20,7 @@ _SHORTEST = 1.0
 """Seconds for which what was read is answered again, however often it is asked for."""
 
 
-class ContainerUse(NamedTuple):
+class ContainerMetrics(NamedTuple):
     """A container and its region."""
 
     pod: NodePod
@@ -29,12 +29,12 @@ class ContainerUse(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class NodeUse:
+class NodeMetrics:
     """What is used on a node at `now` (Unix seconds). `refused`: containers whose region can't be read."""
 
     now: float
-    cards: Sequence[CardUse]
-    containers: Sequence[ContainerUse]
+    cards: Sequence[CardMetrics]
+    containers: Sequence[ContainerMetrics]
     pods: Sequence[NodePod]
     refused: int
 
@@ -49,7 +49,7 @@ class Monitor:
         self,
         pods: NodePods,
         folder: RegionFolder | None,
-        cards: Callable[[], Sequence[CardUse]],
+        cards: Callable[[], Sequence[CardMetrics]],
         events: ObjectEvents,
         clock: Callable[[], float],
     ) -> None:
@@ -58,19 +58,19 @@ class Monitor:
         self._cards = cards
         self._events = events
         self._clock = clock
-        self._last: NodeUse | None = None
+        self._last: NodeMetrics | None = None
         self._reading = asyncio.Lock()
         self._refused: dict[ContainerKey, bool] = {}
         self._said: dict[str, str] = {}
 
-    async def look(self) -> NodeUse:
+    async def look(self) -> NodeMetrics:
         """What is used now, or was within the last second."""
         async with self._reading:
             if self._last is None or not 0 <= self._clock() - self._last.now < _SHORTEST:
                 self._last = await self._read()
             return self._last
 
-    async def _read(self) -> NodeUse:
+    async def _read(self) -> NodeMetrics:
         containers = dict(self._pods.containers()) if self._folder is not None else {}
         now = self._clock()
         cards, regions = await asyncio.gather(
@@ -79,16 +79,16 @@ class Monitor:
         bad = {key: found for key, found in regions.items() if isinstance(found, BadRegion)}
         await self._tell(bad, containers)
         used = [
-            ContainerUse(containers[key], key.container, found)
+            ContainerMetrics(containers[key], key.container, found)
             for key, found in regions.items()
             if isinstance(found, Region)
         ]
         monitor = self._pods.hamis_monitor
         twice = f"HAMi's own monitor runs on this node too, in the pod {monitor}: what containers use is exported twice"
         self._say("monitor", f"{twice}; set devicePlugin.monitor.enabled=false in HAMi's chart" if monitor else "")
-        return NodeUse(now, cards, used, list(self._pods.pods), len(bad))
+        return NodeMetrics(now, cards, used, list(self._pods.pods), len(bad))
 
-    def _read_cards(self) -> Sequence[CardUse]:
+    def _read_cards(self) -> Sequence[CardMetrics]:
         try:
             cards = self._cards()
         except ProbeError as error:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pynvml  # type: ignore[import-untyped]  # NVIDIA's binding has no types
 
-from hami_webhook.node.cards import CardUse, ProbeError
+from hami_webhook.node.cards import CardMetrics, ProbeError
 from hami_webhook.node.pair_scores import MAX_NVLINKS, NvLink, PcieLevel, ProbedCard, RemoteType
 
 _PCIE_LEVELS = {
@@ -22,7 +22,7 @@ _PCIE_LEVELS = {
 _SKIPPED = (pynvml.NVML_ERROR_NOT_SUPPORTED, pynvml.NVML_ERROR_INVALID_ARGUMENT)
 
 
-def read_cards() -> list[CardUse]:
+def read_cards() -> list[CardMetrics]:
     """The use of the GPUs in NVML's order, without those that NVML doesn't answer for. Raises `ProbeError`."""
     try:
         with _initialised():
@@ -31,7 +31,7 @@ def read_cards() -> list[CardUse]:
         raise ProbeError(str(error)) from error
 
 
-def _card(index: int) -> CardUse | None:
+def _card(index: int) -> CardMetrics | None:
     try:
         handle = pynvml.nvmlDeviceGetHandleByIndex(index)
         uuid, name = _text(pynvml.nvmlDeviceGetUUID(handle)), _text(pynvml.nvmlDeviceGetName(handle))
@@ -39,7 +39,7 @@ def _card(index: int) -> CardUse | None:
         return None
     memory, rates = _use(pynvml.nvmlDeviceGetMemoryInfo, handle), _use(pynvml.nvmlDeviceGetUtilizationRates, handle)
     milliwatts = _use(pynvml.nvmlDeviceGetPowerUsage, handle)
-    return CardUse(
+    return CardMetrics(
         index,
         uuid,
         name,

@@ -201,7 +201,7 @@ def _devices(layout: Layout, head: bytes, slots: memoryview) -> tuple[DeviceUse,
     """The devices whose UUID can be read."""
     (number,) = struct.unpack_from("<Q", head, layout.device_num)
     limits = struct.unpack_from(f"<{MOST_DEVICES}Q", head, layout.limits)
-    counted = _Sums(layout, slots)
+    counted = _SlotSums(layout, slots)
     found = []
     for index in range(min(number, MOST_DEVICES)):
         uuid = _uuid(head, layout.uuids + index * _UUID_BYTES)
@@ -213,7 +213,7 @@ def _devices(layout: Layout, head: bytes, slots: memoryview) -> tuple[DeviceUse,
     return tuple(found)
 
 
-class _Sums:
+class _SlotSums:
     """Sums of a field over the slots of live processes; those with status 0 don't count."""
 
     def __init__(self, layout: Layout, slots: memoryview) -> None:

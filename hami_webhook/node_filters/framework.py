@@ -7,7 +7,7 @@ from typing import Protocol
 
 from hami_webhook.node_filters.node_info import NodeInfo
 from hami_webhook.node_filters.pod_info import PodInfo
-from hami_webhook.node_filters.result import NotJudged, Refusal
+from hami_webhook.node_filters.result import NodeRefusal, NotJudged
 
 MOST_WORK = 2_000_000
 """Comparisons that one filter may need for a pod, about a second; kube-scheduler itself has no bound."""
@@ -16,7 +16,7 @@ MOST_WORK = 2_000_000
 class Filter(Protocol):
     """A plugin's rule for one pod."""
 
-    def refusal(self, node: NodeInfo) -> Refusal | None:
+    def refusal(self, node: NodeInfo) -> NodeRefusal | None:
         """Why the node is refused; None if it passes."""
         ...
 
@@ -25,7 +25,7 @@ class Filter(Protocol):
         return self
 
 
-class Cluster(Protocol):
+class NodeInfoLister(Protocol):
     """The nodes with their pods, and the labels of namespaces."""
 
     @property
@@ -45,7 +45,7 @@ class SkippedRule(Exception):
 class PodRefused(Exception):
     """The pod is refused before any node is looked at."""
 
-    def __init__(self, refusal: Refusal) -> None:
+    def __init__(self, refusal: NodeRefusal) -> None:
         super().__init__(refusal.reasons[0])
         self.refusal = refusal
 

@@ -8,18 +8,18 @@ from typing import NamedTuple
 from hami_webhook.kube import scheduling_wire as scheduling
 from hami_webhook.kube import wire
 from hami_webhook.kube.shown import first_of
-from hami_webhook.node_filters.framework import Cluster, Filter, PodRefused, check_work
+from hami_webhook.node_filters.framework import Filter, NodeInfoLister, PodRefused, check_work
 from hami_webhook.node_filters.node_info import NodeInfo
 from hami_webhook.node_filters.pod_info import PodInfo
-from hami_webhook.node_filters.result import Refusal
+from hami_webhook.node_filters.result import NodeRefusal
 from hami_webhook.node_filters.selectors import Matches, Unmatchable, all_of, expression
 
 NAME = "NodeAffinity"
 _REASONS = ("node(s) didn't match Pod's node affinity/selector",)
-_OTHER_NAME = Refusal(
+_OTHER_NAME = NodeRefusal(
     NAME, (f"node(s) didn't satisfy plugin(s) [{NAME}]",), "the pod's node affinity names other nodes"
 )
-_CONFLICT = Refusal(NAME, ("pod affinity terms conflict",), "no term of its node affinity names a node that can be")
+_CONFLICT = NodeRefusal(NAME, ("pod affinity terms conflict",), "no term of its node affinity names a node that can be")
 _FIELD = "metadata.name"
 _NONE = scheduling.NodeAffinity()
 
@@ -28,10 +28,10 @@ class NodeName(Filter):
     def __init__(self, name: str) -> None:
         self._name = name
 
-    def refusal(self, node: NodeInfo) -> Refusal | None:
+    def refusal(self, node: NodeInfo) -> NodeRefusal | None:
         if node.name == self._name:
             return None
-        return Refusal("NodeName", ("node(s) didn't match the requested node name",), f"the pod names {self._name}")
+        return NodeRefusal("NodeName", ("node(s) didn't match the requested node name",), f"the pod names {self._name}")
 
 
 class _Term(NamedTuple):
@@ -56,7 +56,7 @@ class RequiredNodeAffinity:
         self.written = None if required is None else required.node_selector_terms or ()
         self._terms = [*_terms(self.written or ())]
 
-    def check_work(self, cluster: Cluster) -> None:
+    def check_work(self, cluster: NodeInfoLister) -> None:
         """Raise `SkippedRule` where it would take too long on so many nodes."""
         each = len(self.selector) + sum(len(term.match_expressions or ()) + 1 for term in self.written or ())
         check_work(NAME, each * len(cluster.nodes), "its node affinity")
@@ -120,7 +120,7 @@ class NamedNodes(Filter):
     def __init__(self, names: frozenset[str]) -> None:
         self._names = names
 
-    def refusal(self, node: NodeInfo) -> Refusal | None:
+    def refusal(self, node: NodeInfo) -> NodeRefusal | None:
         return None if node.name in self._names else _OTHER_NAME
 
 
@@ -129,17 +129,17 @@ class NodeAffinity(Filter):
         self._required = required
 
     @classmethod
-    def of(cls, required: RequiredNodeAffinity, cluster: Cluster) -> NodeAffinity | None:
+    def of(cls, required: RequiredNodeAffinity, cluster: NodeInfoLister) -> NodeAffinity | None:
         """The rule for a pod, None if it chooses no nodes. Raises `PodRefused` where it names none that could match."""
         required.check_work(cluster)
         if required.names() == frozenset():
             raise PodRefused(_CONFLICT)
         return cls(required) if required.selector or required.written is not None else None
 
-    def refusal(self, node: NodeInfo) -> Refusal | None:
+    def refusal(self, node: NodeInfo) -> NodeRefusal | None:
         if self._required.matches(node):
             return None
-        return Refusal(NAME, _REASONS, self._why(node))
+        return NodeRefusal(NAME, _REASONS, self._why(node))
 
     def _why(self, node: NodeInfo) -> str:
         lacking = [f"{key}={text}" for key, text in self._required.selector.items() if node.labels.get(key) != text]

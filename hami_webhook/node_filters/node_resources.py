@@ -5,11 +5,11 @@ from __future__ import annotations
 from fractions import Fraction
 
 from hami_webhook.kube.quantity import Quantity
-from hami_webhook.node_filters.framework import Cluster, Filter, check_work
+from hami_webhook.node_filters.framework import Filter, NodeInfoLister, check_work
 from hami_webhook.node_filters.node_info import NodeInfo
 from hami_webhook.node_filters.pod_info import PodInfo
 from hami_webhook.node_filters.pod_requests import CPU, MEMORY, PODS, STORAGE
-from hami_webhook.node_filters.result import Refusal
+from hami_webhook.node_filters.result import NodeRefusal
 
 NAME = "NodeResourcesFit"
 _SHOWN = 3
@@ -21,7 +21,7 @@ REPORTED = (CPU, MEMORY, STORAGE, PODS)
 class NodeResourcesFit(Filter):
     """`ignored` are resources that kube-scheduler leaves to the extender."""
 
-    def __init__(self, pod: PodInfo, cluster: Cluster, ignored: frozenset[str]) -> None:
+    def __init__(self, pod: PodInfo, cluster: NodeInfoLister, ignored: frozenset[str]) -> None:
         self._amounts = requests = {
             name: amount for name, amount in pod.requests.items() if amount > 0 and name not in ignored
         }
@@ -29,7 +29,7 @@ class NodeResourcesFit(Filter):
         self._requests = sorted(requests.items(), key=lambda each: (order.get(each[0], len(order)), each[0]))
         check_work(NAME, len(requests) * len(cluster.nodes), f"its {len(requests)} requested resources")
 
-    def refusal(self, node: NodeInfo) -> Refusal | None:
+    def refusal(self, node: NodeInfo) -> NodeRefusal | None:
         allocatable = node.allocatable
         lacking = []
         if len(node.pods) + 1 > allocatable.get(PODS, 0) and _is_said(node, PODS):
@@ -42,7 +42,7 @@ class NodeResourcesFit(Filter):
         reasons = ["Too many pods" if name == PODS else f"Insufficient {name}" for name in lacking]
         why = ", ".join(self._why(node, name) for name in lacking[:_SHOWN])
         more = f" and {len(lacking) - _SHOWN} more" if len(lacking) > _SHOWN else ""
-        return Refusal(NAME, reasons, why + more)
+        return NodeRefusal(NAME, reasons, why + more)
 
     def _why(self, node: NodeInfo, name: str) -> str:
         capacity = node.allocatable.get(name, 0)

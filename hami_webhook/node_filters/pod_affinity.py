@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from hami_webhook.node_filters.framework import Cluster, Filter, check_work
+from hami_webhook.node_filters.framework import Filter, NodeInfoLister, check_work
 from hami_webhook.node_filters.node_info import NodeInfo
 from hami_webhook.node_filters.pod_info import PodInfo
-from hami_webhook.node_filters.result import Refusal
+from hami_webhook.node_filters.result import NodeRefusal
 from hami_webhook.node_filters.selectors import size
 
 NAME = "InterPodAffinity"
@@ -22,7 +22,7 @@ _Domains = dict[tuple[str, str], str]
 class InterPodAffinity(Filter):
     """Where pods are that the pod must be near to or not near to, or that must not be near to it."""
 
-    def __init__(self, pod: PodInfo, cluster: Cluster) -> None:
+    def __init__(self, pod: PodInfo, cluster: NodeInfoLister) -> None:
         """Raises `MalformedObject`."""
         self._pod = pod
         self._cluster = cluster
@@ -35,7 +35,7 @@ class InterPodAffinity(Filter):
         self._kept_off: _Domains = {}
 
     @classmethod
-    def of(cls, pod: PodInfo, cluster: Cluster) -> InterPodAffinity | None:
+    def of(cls, pod: PodInfo, cluster: NodeInfoLister) -> InterPodAffinity | None:
         """The rule for a pod; None if neither it nor a pod that is there has a term about the other."""
         written = sum(size(each.label_selector) for each in (*pod.affinity, *pod.anti_affinity))
         nodes = cluster.nodes.values()
@@ -78,16 +78,16 @@ class InterPodAffinity(Filter):
         labels_of = self._cluster.namespace_labels
         return all(term.matches(other.namespace, other.labels, labels_of) for term in self._terms)
 
-    def refusal(self, node: NodeInfo) -> Refusal | None:
+    def refusal(self, node: NodeInfo) -> NodeRefusal | None:
         lacking = self._lacking(node)
         if lacking:
-            return Refusal(NAME, _AFFINITY, lacking)
+            return NodeRefusal(NAME, _AFFINITY, lacking)
         for domain in _shared(node, self._away):
             text = f"{self._away[domain]}, which it must not be near to, is {_at(node, domain[0])}"
-            return Refusal(NAME, _ANTI_AFFINITY, text)
+            return NodeRefusal(NAME, _ANTI_AFFINITY, text)
         for domain in _shared(node, self._kept_off):
             text = f"{self._kept_off[domain]} is {_at(node, domain[0])} and has an anti-affinity to the pod"
-            return Refusal(NAME, _EXISTING, text)
+            return NodeRefusal(NAME, _EXISTING, text)
         return None
 
     def _lacking(self, node: NodeInfo) -> str:

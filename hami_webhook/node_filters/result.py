@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True, slots=True)
-class Refusal:
+class NodeRefusal:
     """Why kube-scheduler refuses a node before it asks an extender.
 
     `filter` is the plugin that refuses it first, `reasons` are its words, as FailedScheduling counts them, `why` is a
@@ -28,12 +28,12 @@ class NotJudged:
 
 
 @dataclass(frozen=True)
-class FilterResult:
+class FilteredNodes:
     """The nodes that are refused, by name; each other node passes all filters that are judged.
 
     `pod_refused`: the pod is refused before any node is looked at, and so are all nodes.
     """
 
-    refusals: Mapping[str, Refusal] = field(default_factory=dict)
+    refusals: Mapping[str, NodeRefusal] = field(default_factory=dict)
     not_judged: Sequence[NotJudged] = ()
     pod_refused: bool = False

@@ -22,7 +22,7 @@ from hami_webhook.node_filters.not_judged import plugins_not_judged
 from hami_webhook.node_filters.pod_affinity import NAME as POD_AFFINITY
 from hami_webhook.node_filters.pod_affinity import InterPodAffinity
 from hami_webhook.node_filters.pod_info import PodInfo
-from hami_webhook.node_filters.result import FilterResult, NotJudged, Refusal
+from hami_webhook.node_filters.result import FilteredNodes, NodeRefusal, NotJudged
 from hami_webhook.node_filters.taints import NodeUnschedulable, TaintToleration, Tolerations
 from hami_webhook.node_filters.topology_spread import NAME as TOPOLOGY_SPREAD
 from hami_webhook.node_filters.topology_spread import PodTopologySpread
@@ -34,7 +34,7 @@ PodKey = tuple[str, str]
 """Namespace and name."""
 
 
-class Snapshot:
+class SchedulerSnapshot:
     """The nodes and what is on them. `ignored` are the resources that kube-scheduler leaves to the extender."""
 
     def __init__(self, ignored: frozenset[str] = frozenset()) -> None:
@@ -99,21 +99,21 @@ class Snapshot:
         self._unreadable.pop(what, None)
         return True
 
-    def filter_nodes(self, obj: Mapping[str, Any]) -> FilterResult:
+    def filter_nodes(self, obj: Mapping[str, Any]) -> FilteredNodes:
         """Judge all nodes for a pod that isn't on one."""
         unreadable = [NotJudged(what, why) for what, why in self._unreadable.items()]
         try:
             pod = PodInfo.read(obj)
         except MalformedObject as error:
-            return FilterResult(not_judged=[*unreadable, NotJudged("every filter", str(error))])
+            return FilteredNodes(not_judged=[*unreadable, NotJudged("every filter", str(error))])
         rules = _Rules(pod, self, self._ignored)
         not_judged = [*unreadable, *rules.not_judged, *plugins_not_judged(pod)]
         if rules.pod_refusal is not None:
-            return FilterResult(dict.fromkeys(self.nodes, rules.pod_refusal), not_judged, pod_refused=True)
+            return FilteredNodes(dict.fromkeys(self.nodes, rules.pod_refusal), not_judged, pod_refused=True)
         judged = {name: self._refusal(node, pod, rules) for name, node in self.nodes.items()}
-        return FilterResult({name: refusal for name, refusal in judged.items() if refusal is not None}, not_judged)
+        return FilteredNodes({name: refusal for name, refusal in judged.items() if refusal is not None}, not_judged)
 
-    def _refusal(self, node: NodeInfo, pod: PodInfo, rules: _Rules) -> Refusal | None:
+    def _refusal(self, node: NodeInfo, pod: PodInfo, rules: _Rules) -> NodeRefusal | None:
         """What refuses a node first, with the pods that are nominated to it and without."""
         nominated = [
             other
@@ -134,7 +134,7 @@ def _pod(key: PodKey) -> str:
     return f"pod {'/'.join(key)}"
 
 
-def _first(filters: list[Filter], node: NodeInfo) -> Refusal | None:
+def _first(filters: list[Filter], node: NodeInfo) -> NodeRefusal | None:
     for rule in filters:
         refusal = rule.refusal(node)
         if refusal is not None:
@@ -145,10 +145,10 @@ def _first(filters: list[Filter], node: NodeInfo) -> Refusal | None:
 class _Rules:
     """The filters that have something to judge for a pod, in kube-scheduler's order."""
 
-    def __init__(self, pod: PodInfo, cluster: Snapshot, ignored: frozenset[str]) -> None:
+    def __init__(self, pod: PodInfo, cluster: SchedulerSnapshot, ignored: frozenset[str]) -> None:
         self.filters: list[Filter] = []
         self.not_judged: list[NotJudged] = []
-        self.pod_refusal: Refusal | None = None
+        self.pod_refusal: NodeRefusal | None = None
         tolerations = Tolerations(pod)
         required = RequiredNodeAffinity(pod)
         names = required.names()
@@ -178,7 +178,7 @@ class _Rules:
                 self.filters.append(rule)
 
 
-def _unsaid(pod: PodInfo, cluster: Snapshot, ignored: frozenset[str]) -> Iterator[NotJudged]:
+def _unsaid(pod: PodInfo, cluster: SchedulerSnapshot, ignored: frozenset[str]) -> Iterator[NotJudged]:
     """What nodes don't say about resources that the pod requests."""
     requested = [name for name, amount in pod.requests.items() if amount and name not in ignored]
     of_kubelet = [name for name in requested if name in REPORTED]

@@ -6,10 +6,12 @@ from hami_webhook.kube import scheduling_wire as scheduling
 from hami_webhook.node_filters.framework import Filter
 from hami_webhook.node_filters.node_info import NodeInfo
 from hami_webhook.node_filters.pod_info import PodInfo
-from hami_webhook.node_filters.result import Refusal
+from hami_webhook.node_filters.result import NodeRefusal
 
 _CORDONED = scheduling.Taint("node.kubernetes.io/unschedulable", "", "NoSchedule")
-_UNSCHEDULABLE = Refusal("NodeUnschedulable", ("node(s) were unschedulable",), "it is cordoned (spec.unschedulable)")
+_UNSCHEDULABLE = NodeRefusal(
+    "NodeUnschedulable", ("node(s) were unschedulable",), "it is cordoned (spec.unschedulable)"
+)
 
 
 class Tolerations:
@@ -44,7 +46,7 @@ class NodeUnschedulable(Filter):
     def __init__(self, tolerations: Tolerations) -> None:
         self._tolerated = tolerations.tolerate(_CORDONED)
 
-    def refusal(self, node: NodeInfo) -> Refusal | None:
+    def refusal(self, node: NodeInfo) -> NodeRefusal | None:
         return _UNSCHEDULABLE if node.unschedulable and not self._tolerated else None
 
 
@@ -52,10 +54,10 @@ class TaintToleration(Filter):
     def __init__(self, tolerations: Tolerations) -> None:
         self._tolerations = tolerations
 
-    def refusal(self, node: NodeInfo) -> Refusal | None:
+    def refusal(self, node: NodeInfo) -> NodeRefusal | None:
         taint = self._tolerations.untolerated(node) if node.taints else None
         if taint is None:
             return None
         value = f"={taint.value}" if taint.value else ""
         text = f"its taint {taint.key}{value}:{taint.effect} isn't tolerated"
-        return Refusal("TaintToleration", ("node(s) had untolerated taint(s)",), text)
+        return NodeRefusal("TaintToleration", ("node(s) had untolerated taint(s)",), text)

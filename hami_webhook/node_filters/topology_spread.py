@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from hami_webhook.kube import scheduling_wire as scheduling
-from hami_webhook.node_filters.framework import Cluster, Filter, check_work
+from hami_webhook.node_filters.framework import Filter, NodeInfoLister, check_work
 from hami_webhook.node_filters.node_affinity import RequiredNodeAffinity
 from hami_webhook.node_filters.node_info import NodeInfo
 from hami_webhook.node_filters.pod_info import PodInfo
-from hami_webhook.node_filters.result import Refusal
+from hami_webhook.node_filters.result import NodeRefusal
 from hami_webhook.node_filters.selectors import Matches, expression, is_empty, label_selector, nothing, size
 from hami_webhook.node_filters.taints import Tolerations
 
@@ -57,7 +57,7 @@ class PodTopologySpread(Filter):
 
     @classmethod
     def of(
-        cls, pod: PodInfo, cluster: Cluster, required: RequiredNodeAffinity, tolerations: Tolerations
+        cls, pod: PodInfo, cluster: NodeInfoLister, required: RequiredNodeAffinity, tolerations: Tolerations
     ) -> PodTopologySpread | None:
         """The rule for a pod, None if it has no such constraint."""
         written = [each for each in pod.spec.topology_spread_constraints or () if each.when_unsatisfiable == _HARD]
@@ -85,15 +85,15 @@ class PodTopologySpread(Filter):
             if all(eligible(node) for eligible in constraint.eligible):
                 constraint.domains[node.labels[constraint.key]] += sum(map(constraint.counts, counted))
 
-    def refusal(self, node: NodeInfo) -> Refusal | None:
+    def refusal(self, node: NodeInfo) -> NodeRefusal | None:
         for constraint, least in zip(self._constraints, self._least, strict=True):
             domain = node.labels.get(constraint.key)
             if domain is None:
-                return Refusal(NAME, _NO_LABEL, f"it has no label {constraint.key}")
+                return NodeRefusal(NAME, _NO_LABEL, f"it has no label {constraint.key}")
             number = constraint.domains[domain] + constraint.itself
             if number - least > constraint.max_skew:
                 text = f"{constraint.key}={domain} would have {number} of the pods, where another has {least}"
-                return Refusal(NAME, _UNEVEN, f"{text} (maxSkew {constraint.max_skew})")
+                return NodeRefusal(NAME, _UNEVEN, f"{text} (maxSkew {constraint.max_skew})")
         return None
 
 

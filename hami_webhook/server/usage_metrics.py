@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import NamedTuple
 
-from hami_webhook.node.cards import CardUse
-from hami_webhook.node.monitor import ContainerUse, NodeUse
+from hami_webhook.node.cards import CardMetrics
+from hami_webhook.node.monitor import ContainerMetrics, NodeMetrics
 from hami_webhook.node.region import DeviceUse
 from hami_webhook.server.exposition import Family
 
@@ -45,7 +45,7 @@ class _Device(NamedTuple):
     elapsed: float | None
 
 
-_CARDS: Sequence[tuple[Family, Callable[[CardUse], float | None]]] = (
+_CARDS: Sequence[tuple[Family, Callable[[CardMetrics], float | None]]] = (
     (
         Family("hami_host_gpu_memory_used_bytes", "Memory of a card that is used.", _CARD),
         lambda card: card.memory,
@@ -128,7 +128,7 @@ _OLD_MEMORY = Family(
 _OLD_INSTANCES = Family("MigInfo", "1 for a MIG instance that a container has.", (*_OLD_DEVICE, "instanceid"))
 
 
-def usage_text(use: NodeUse, node: str, *, legacy: bool) -> Iterator[bytes]:
+def usage_text(use: NodeMetrics, node: str, *, legacy: bool) -> Iterator[bytes]:
     """What is used on the node of this name, in Prometheus' text format; `legacy`: under the old names too."""
     devices = list(_devices(use, _DEVICE))
     for card_family, of_card in _CARDS:
@@ -142,7 +142,7 @@ def usage_text(use: NodeUse, node: str, *, legacy: bool) -> Iterator[bytes]:
         yield from _old_text(use, node)
 
 
-def _old_text(use: NodeUse, node: str) -> Iterator[bytes]:
+def _old_text(use: NodeMetrics, node: str) -> Iterator[bytes]:
     devices = list(_devices(use, _OLD_DEVICE))
     for card_family, of_card in _CARDS:
         if card_family.name in OLD_NAMES:
@@ -161,10 +161,10 @@ def _old(family: Family) -> Family:
 
 
 def _cards(
-    use: NodeUse,
+    use: NodeMetrics,
     node: str,
     family: Family,
-    value: Callable[[CardUse], float | None],
+    value: Callable[[CardMetrics], float | None],
     renamed: Mapping[str, str] = MappingProxyType({}),
 ) -> Iterator[_Sample]:
     names = [renamed.get(label, label) for label in family.labels]
@@ -173,7 +173,7 @@ def _cards(
         yield _labels(names, [known[label] for label in family.labels]), value(card)
 
 
-def _devices(use: NodeUse, names: Sequence[str]) -> Iterator[_Device]:
+def _devices(use: NodeMetrics, names: Sequence[str]) -> Iterator[_Device]:
     for container in use.containers:
         last = container.region.last_kernel
         elapsed = max(0, int(use.now) - last) if last else None
@@ -181,19 +181,19 @@ def _devices(use: NodeUse, names: Sequence[str]) -> Iterator[_Device]:
             yield _Device(_labels(names, _of_device(container, device)), device, elapsed)
 
 
-def _of_device(container: ContainerUse, device: DeviceUse) -> tuple[str, ...]:
+def _of_device(container: ContainerMetrics, device: DeviceUse) -> tuple[str, ...]:
     pod = container.pod
     return ZONE, pod.namespace, pod.name, container.container, str(device.index), device.uuid
 
 
-def _old_memory(use: NodeUse) -> Iterator[_Sample]:
+def _old_memory(use: NodeMetrics) -> Iterator[_Sample]:
     for container in use.containers:
         for device in container.region.devices:
             parts = map(str, (device.context, device.module, device.data, device.offset))
             yield _labels(_OLD_MEMORY.labels, (*_of_device(container, device), *parts)), device.total
 
 
-def _instances(use: NodeUse, family: Family) -> Iterator[_Sample]:
+def _instances(use: NodeMetrics, family: Family) -> Iterator[_Sample]:
     for pod in use.pods:
         for each in pod.instances:
             device = (ZONE, pod.namespace, pod.name, each.container, str(each.device_index), each.device_uuid)

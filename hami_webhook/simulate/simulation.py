@@ -30,7 +30,7 @@ from hami_webhook.kube.objects import Pod, ResourceQuota, parse_time
 from hami_webhook.kube.wire import MalformedObject, ReviewedPod, convert
 from hami_webhook.node_filters.gates import gate_names, waiting_for
 from hami_webhook.node_filters.result import NotJudged
-from hami_webhook.node_filters.snapshot import Snapshot
+from hami_webhook.node_filters.snapshot import SchedulerSnapshot
 from hami_webhook.policy.rules import PolicyRules
 from hami_webhook.quota.accelerator_quota import read_accelerator_quota
 from hami_webhook.quota.account import QuotaAccount
@@ -206,7 +206,7 @@ class Simulation:
             self.cluster, vendors, options, clock=lambda: now, policies=lambda: policies, watches=watches, sleep=_yield
         )
         self._priorities = PriorityClasses()
-        self._snapshot: Snapshot | None = None
+        self._snapshot: SchedulerSnapshot | None = None
         self._not_judged: dict[NotJudged, None] = {}
         self._preemption = preemption
         self._outcomes: list[Outcome] = []
@@ -227,10 +227,10 @@ class Simulation:
                 await self._recompute(account)
 
     @property
-    def snapshot(self) -> Snapshot:
+    def snapshot(self) -> SchedulerSnapshot:
         """The cluster as kube-scheduler's filters see it, made when it is asked for first."""
         if self._snapshot is None:
-            self._snapshot = snapshot = Snapshot(self.core.vendors.uncounted_names)
+            self._snapshot = snapshot = SchedulerSnapshot(self.core.vendors.uncounted_names)
             for node in self.cluster.peek_all(Kind.NODES):
                 snapshot.put_node(node)
             for pod in self.cluster.peek_all(Kind.PODS):

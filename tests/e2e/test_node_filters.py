@@ -23,8 +23,8 @@ from hami_webhook.cluster.api import Kind
 from hami_webhook.cluster.connect import connect
 from hami_webhook.cluster.kept_fields import decode_for_scheduling
 from hami_webhook.cluster.kubernetes import KubernetesCluster
-from hami_webhook.node_filters.result import FilterResult
-from hami_webhook.node_filters.snapshot import Snapshot
+from hami_webhook.node_filters.result import FilteredNodes
+from hami_webhook.node_filters.snapshot import SchedulerSnapshot
 
 JSON = dict[str, Any]
 SCHEDULER = "filters-only"
@@ -168,9 +168,9 @@ async def decided(api: Client, count: int) -> dict[tuple[str, str], str]:
     raise AssertionError
 
 
-async def snapshot_of(plane: ControlPlane) -> tuple[Snapshot, list[JSON]]:
+async def snapshot_of(plane: ControlPlane) -> tuple[SchedulerSnapshot, list[JSON]]:
     """The cluster as our commands read it, and the pods that wait for the scheduler."""
-    snapshot = Snapshot()
+    snapshot = SchedulerSnapshot()
     waiting = []
     async with KubernetesCluster(await connect(str(plane.kubeconfig)), decode=decode_for_scheduling) as cluster:
         for namespace in (await cluster.list(Kind.NAMESPACES)).items:
@@ -184,7 +184,7 @@ async def snapshot_of(plane: ControlPlane) -> tuple[Snapshot, list[JSON]]:
     return snapshot, waiting
 
 
-def message(found: FilterResult, nodes: int) -> str:
+def message(found: FilteredNodes, nodes: int) -> str:
     """What kube-scheduler would say of a pod, with an extender that refuses each node that is left."""
     if found.pod_refused:
         (reason,) = {reason for refusal in found.refusals.values() for reason in refusal.reasons}

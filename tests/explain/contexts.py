@@ -11,7 +11,7 @@ from hami_webhook.explain.explain import ExplainContext, explain
 from hami_webhook.explain.report import Explanation, NodeReport
 from hami_webhook.kube.disruption import PodDisruptionBudget
 from hami_webhook.kube.objects import Node, Pod, ResourceQuota
-from hami_webhook.node_filters.snapshot import Snapshot
+from hami_webhook.node_filters.snapshot import SchedulerSnapshot
 from hami_webhook.scheduling.cluster_cache import ClusterCache
 from hami_webhook.scheduling.placer import SchedulingPolicies
 
@@ -38,7 +38,7 @@ def explained(raw: JSON, *objects: JSON, gates: tuple[str, ...] = (), nearest: i
     spec = {"schedulerName": "hami-scheduler", **raw["spec"]}
     waiting = {**raw, "metadata": {"uid": "it", **raw["metadata"]}, "spec": spec}
     found = context(*objects, waiting, gates=gates)
-    snapshot = Snapshot(VENDORS.uncounted_names)
+    snapshot = SchedulerSnapshot(VENDORS.uncounted_names)
     for obj in objects:
         if "spec" not in obj:
             snapshot.put_node(obj)

@@ -10,7 +10,7 @@ from typing import Any
 from hami_webhook.cluster.informer import Replaced
 from hami_webhook.cluster.memory import MemoryCluster
 from hami_webhook.controller.object_events import ObjectEvents
-from hami_webhook.node.cards import CardUse, ProbeError
+from hami_webhook.node.cards import CardMetrics, ProbeError
 from hami_webhook.node.monitor import Monitor
 from hami_webhook.node.node_pods import NodePods
 from hami_webhook.node.region_files import ContainerKey, RegionFolder
@@ -45,7 +45,7 @@ class MonitoredNode:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.now = NOW
-        self.cards: Sequence[CardUse] | ProbeError = ()
+        self.cards: Sequence[CardMetrics] | ProbeError = ()
         self.cluster = MemoryCluster(lambda: self.now)
         self.pods = NodePods({"kube-system", SYSTEM})
         self.events: Counter[str] = Counter()
@@ -64,7 +64,7 @@ class MonitoredNode:
         file.write_bytes(bytes(content))
         return file
 
-    def _read_cards(self) -> Sequence[CardUse]:
+    def _read_cards(self) -> Sequence[CardMetrics]:
         if isinstance(self.cards, ProbeError):
             raise self.cards
         return self.cards

@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 
 from hami_webhook.cluster.api import WatchEvent, WatchType
-from hami_webhook.node.cards import CardUse, ProbeError
-from hami_webhook.node.monitor import NodeUse
+from hami_webhook.node.cards import CardMetrics, ProbeError
+from hami_webhook.node.monitor import NodeMetrics
 from hami_webhook.node.region_files import ContainerKey
 
 from .monitored import SYSTEM, MonitoredNode, pod
 from .regions import region
 
-CARD = CardUse(0, "GPU-0", "A100", 1, 2, 3, 4, 5.0)
+CARD = CardMetrics(0, "GPU-0", "A100", 1, 2, 3, 4, 5.0)
 
 
 @pytest.fixture
@@ -23,7 +23,7 @@ def node(tmp_path: Path) -> MonitoredNode:
     return MonitoredNode(tmp_path)
 
 
-async def look(node: MonitoredNode) -> NodeUse:
+async def look(node: MonitoredNode) -> NodeMetrics:
     """Two seconds after the look before."""
     node.now += 2
     return await node.monitor.look()

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from builders import container, pod
 
-from hami_webhook.node_filters.result import NotJudged, Refusal
-from hami_webhook.node_filters.snapshot import Snapshot
+from hami_webhook.node_filters.result import NodeRefusal, NotJudged
+from hami_webhook.node_filters.snapshot import SchedulerSnapshot
 
 JSON = dict[str, Any]
 ROOM = {"cpu": "4", "memory": "8Gi", "pods": "10"}
@@ -87,9 +87,9 @@ def cpu(amount: str, name: str = "main", *, sidecar: bool = False) -> JSON:
     return container(name, requests={"cpu": amount}, sidecar=sidecar)
 
 
-def snapshot(*objects: JSON, ignored: frozenset[str] = frozenset()) -> Snapshot:
+def snapshot(*objects: JSON, ignored: frozenset[str] = frozenset()) -> SchedulerSnapshot:
     """The cluster of these nodes and pods."""
-    found = Snapshot(ignored)
+    found = SchedulerSnapshot(ignored)
     for obj in objects:
         if "containers" in obj["spec"]:
             found.put_pod(obj)
@@ -385,6 +385,6 @@ def test_what_cannot_be_read_is_left_out_and_named() -> None:
 
 def test_pods_and_nodes_may_come_in_any_order() -> None:
     cluster = snapshot(on("n", made=asking(cpu("4"))), node())
-    assert cluster.filter_nodes(asking(cpu("1"))).refusals["n"] == Refusal(
+    assert cluster.filter_nodes(asking(cpu("1"))).refusals["n"] == NodeRefusal(
         "NodeResourcesFit", ["Insufficient cpu"], "1 cpu requested, 0 of 4 free"
     )

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hami_webhook.node_filters import framework
-from hami_webhook.node_filters.snapshot import Snapshot
+from hami_webhook.node_filters.snapshot import SchedulerSnapshot
 
 from .generated import Generator
 
@@ -22,11 +22,11 @@ JSON = dict[str, Any]
 SEEDS = st.integers(0, 2**32)
 
 
-def cluster_of(seed: int, shuffled: Random | None = None) -> tuple[Snapshot, JSON]:
+def cluster_of(seed: int, shuffled: Random | None = None) -> tuple[SchedulerSnapshot, JSON]:
     """A random cluster and a pod that waits; the objects come in another order if `shuffled`."""
     generator = Generator(seed, ("a", "b"))
     nodes, pods = generator.nodes(), [generator.placed(f"placed-{number}") for number in range(20)]
-    snapshot = Snapshot()
+    snapshot = SchedulerSnapshot()
     objects = [*((snapshot.put_node, node) for node in nodes), *((snapshot.put_pod, pod) for pod in pods)]
     if shuffled:
         shuffled.shuffle(objects)
@@ -35,7 +35,7 @@ def cluster_of(seed: int, shuffled: Random | None = None) -> tuple[Snapshot, JSO
     return snapshot, generator.waiting("waiting")
 
 
-def refused(snapshot: Snapshot, pod: JSON) -> set[str]:
+def refused(snapshot: SchedulerSnapshot, pod: JSON) -> set[str]:
     return {*snapshot.filter_nodes(pod).refusals}
 
 
@@ -142,7 +142,7 @@ HOSTILE = {
 @pytest.mark.parametrize("spec", HOSTILE.values(), ids=HOSTILE)
 def test_what_a_tenant_writes_costs_a_bounded_number_of_steps(spec: JSON) -> None:
     """On 300 nodes, with ten such pods there; in calls of functions, whose number no busy machine changes."""
-    snapshot = Snapshot()
+    snapshot = SchedulerSnapshot()
     for number in range(300):
         snapshot.put_node({"metadata": {"name": f"n{number}", "labels": {"zone": "a"}}, "spec": {}})
     pod: JSON = {"metadata": {"name": "p", "namespace": "a"}, "spec": {"containers": [{"name": "main"}], **spec}}

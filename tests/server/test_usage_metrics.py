@@ -11,7 +11,7 @@ from node.monitored import NOW, MonitoredNode, pod
 from node.regions import Container, compile_program, region
 from prometheus_client.parser import text_string_to_metric_families
 
-from hami_webhook.node.cards import CardUse
+from hami_webhook.node.cards import CardMetrics
 from hami_webhook.node.node_pods import MIG_ALLOCATIONS
 from hami_webhook.node.region import V0, V1_1, V1_2
 from hami_webhook.server.usage_metrics import usage_text
@@ -103,9 +103,9 @@ async def test_what_containers_use_under_both_sets_of_names(program: Path, tmp_p
 async def test_what_is_used_of_cards_under_both_sets_of_names(tmp_path: Path) -> None:
     node = MonitoredNode(tmp_path)
     node.cards = [
-        CardUse(0, "GPU-a", "A100-SXM4-40GB", 7 * GIB, 93, 41, 66, 254.5),
-        CardUse(1, "GPU-b", "A100-SXM4-40GB", None, None, None, None, None),
-        CardUse(3, "GPU-c", 'odd "name"\\', None, 5, 2, None, None),
+        CardMetrics(0, "GPU-a", "A100-SXM4-40GB", 7 * GIB, 93, 41, 66, 254.5),
+        CardMetrics(1, "GPU-b", "A100-SXM4-40GB", None, None, None, None, None),
+        CardMetrics(3, "GPU-c", 'odd "name"\\', None, 5, 2, None, None),
     ]
     found = await scraped(node, legacy=True)
     card = {"node": "gpu-1", "device_index": "0", "device_uuid": "GPU-a", "device_type": "NVIDIA-A100-SXM4-40GB"}

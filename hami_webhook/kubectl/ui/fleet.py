@@ -35,7 +35,7 @@ class FullKey:
 
 
 @dataclass(frozen=True, slots=True)
-class Totals:
+class FleetTotals:
     """The cards of the fleet together; memory in MiB."""
 
     nodes: int
@@ -46,7 +46,7 @@ class Totals:
     memory: int
 
     @classmethod
-    def of(cls, cards: Sequence[CardUse]) -> Totals:
+    def of(cls, cards: Sequence[CardUse]) -> FleetTotals:
         return cls(
             len({card.node for card in cards}),
             len(cards),
@@ -76,7 +76,7 @@ def nearly_full(quotas: Iterable[QuotaUse]) -> list[FullKey]:
 def fleet_map(cards: Sequence[CardUse], by: str, places: Mapping[str, str]) -> list[tuple[str, Markup]]:
     """A picture of each node's cards as squares that lead to the node, by place; `cards` are sorted by node.
 
-    `by` is one of `COLOURS`; `places` names the place of nodes, none where nodes aren't told apart.
+    `by` is one of `COLOURS`; `places` names the place of nodes, none where no label does.
     """
     scale = 1 if len(cards) >= _MANY else 2
     groups: dict[str, list[str]] = {}

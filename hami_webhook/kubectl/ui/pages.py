@@ -30,7 +30,7 @@ from hami_webhook.kubectl.report import CardUse, PodUse
 from hami_webhook.kubectl.tables import amount_text
 from hami_webhook.kubectl.ui import listings
 from hami_webhook.kubectl.ui.access import Access, ProxiedUsers, TokenHolders
-from hami_webhook.kubectl.ui.fleet import COLOURS, NEARLY_FULL, Totals, fleet_map, nearly_full, percent, waiting
+from hami_webhook.kubectl.ui.fleet import COLOURS, NEARLY_FULL, FleetTotals, fleet_map, nearly_full, percent, waiting
 from hami_webhook.kubectl.ui.readings import WAITING_SERIES, Key, Readings, model_series, quota_series
 from hami_webhook.kubectl.ui.texts import age_text, in_path, memory_text
 from hami_webhook.simulate import tables as simulation_tables
@@ -133,7 +133,7 @@ class Pages:
             colours=COLOURS,
             colour=COLOURS[asked["by"]],
             labels=contents.labels,
-            totals=Totals.of(contents.cards),
+            totals=FleetTotals.of(contents.cards),
             capacities=self._readings.cluster.overview.capacities(asked["pool"]),
             counts=COUNTS,
             fleet=fleet_map(contents.cards, asked["by"], places),
@@ -155,7 +155,7 @@ class Pages:
             models=sorted({card.model for card in cards}),
             healths=_HEALTHS,
             nodes=[(name, cards, overview.link_groups(name)) for name, cards in shown],
-            totals=Totals.of(found),
+            totals=FleetTotals.of(found),
             page=page,
             pages=pages,
             address=lambda number: str(request.url.include_query_params(page=number).query),
