@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from hami_webhook.kube.objects import is_subdomain, parse_time
+
 
 @dataclass(frozen=True, slots=True)
 class NodeLock:
@@ -25,3 +27,22 @@ class NodeLock:
 
 COMMON_LOCK = NodeLock("hami.io/mutex.lock", 300.0)
 """The lock of every vendor whose plugin finds by it the pod that it is to serve."""
+
+
+@dataclass(frozen=True, slots=True)
+class LockValue:
+    """A lock's value: since when (Unix seconds) and by which pod (None for the bare time of old versions)."""
+
+    since: float
+    holder: tuple[str, str] | None
+
+    @classmethod
+    def read(cls, text: str) -> LockValue:
+        """Raises ValueError for what is no lock's value."""
+        time, *holder = text.split(",")
+        try:
+            if len(holder) not in (0, 2) or not all(map(is_subdomain, holder)):
+                raise ValueError
+            return cls(parse_time(time), (holder[0], holder[1]) if holder else None)
+        except ValueError:
+            raise ValueError(f"{text[:100]!r} isn't a time, or a time, a namespace and a pod") from None

@@ -7,14 +7,13 @@ from collections.abc import AsyncIterator, Sequence
 import msgspec
 
 from hami_webhook.cluster.api import JSON, Kind, NotFound
-from hami_webhook.devices.lock_annotations import COMMON_LOCK
+from hami_webhook.devices.lock_annotations import COMMON_LOCK, LockValue
 from hami_webhook.doctor.facts import Facts, Finding
 from hami_webhook.doctor.node_faults import mixed_managers, silent_plugins, unreadable_registrations
 from hami_webhook.kube import wire
 from hami_webhook.kube.objects import ResourceQuota
 from hami_webhook.quota.account import QuotaAccount
 from hami_webhook.quota.recompute import read_pods, recompute
-from hami_webhook.scheduling.node_locks import LockValue
 
 _DEFINITION = "acceleratorquotas.hami.io"
 _SETTLED = 3.0

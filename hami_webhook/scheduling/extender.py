@@ -273,7 +273,7 @@ class Extender:
             node  # a bind that begins meanwhile would count on the lock: it is refused, and tried again
         )
         try:
-            await self._locks.release(node, pod, lock)
+            await self._locks.release_left(node, pod, lock)
         finally:
             del self._binding[uid]
 

@@ -11,10 +11,9 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Collection
 
-from hami_webhook.devices.lock_annotations import NodeLock
+from hami_webhook.devices.lock_annotations import LockValue, NodeLock
 from hami_webhook.scheduling.cluster_cache import ClusterCache
 from hami_webhook.scheduling.extender import Extender
-from hami_webhook.scheduling.node_locks import LockValue
 from hami_webhook.scheduling.placer import BIND_WITHIN
 
 logger = logging.getLogger(__name__)

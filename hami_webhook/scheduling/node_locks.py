@@ -21,9 +21,9 @@ from dataclasses import dataclass
 from math import inf
 
 from hami_webhook.cluster.api import Cluster, ClusterError, Conflict, Kind, NotFound
-from hami_webhook.devices.lock_annotations import COMMON_LOCK, NodeLock
+from hami_webhook.devices.lock_annotations import COMMON_LOCK, LockValue, NodeLock
 from hami_webhook.devices.placement_annotations import BIND_PHASE, NODE
-from hami_webhook.kube.objects import MalformedObject, Pod, format_time, is_subdomain, parse_time
+from hami_webhook.kube.objects import MalformedObject, Pod, format_time
 from hami_webhook.scheduling.cluster_cache import ClusterCache
 from hami_webhook.scheduling.fair_lock import FairLock
 
@@ -48,25 +48,6 @@ _UNKNOWN = -1
 
 class LockContended(ClusterError):
     """Somebody else holds the lock, and did so for as long as we could wait."""
-
-
-@dataclass(frozen=True, slots=True)
-class LockValue:
-    """A lock's value: since when (Unix seconds) and by which pod (None for the bare time of old versions)."""
-
-    since: float
-    holder: tuple[str, str] | None
-
-    @classmethod
-    def read(cls, text: str) -> LockValue:
-        """Raises ValueError for what is no lock's value."""
-        time, *holder = text.split(",")
-        try:
-            if len(holder) not in (0, 2) or not all(map(is_subdomain, holder)):
-                raise ValueError
-            return cls(parse_time(time), (holder[0], holder[1]) if holder else None)
-        except ValueError:
-            raise ValueError(f"{text[:100]!r} isn't a time, or a time, a namespace and a pod") from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -337,8 +318,8 @@ class NodeLocks:
     async def _try(self, node: str, pod: Pod, lock: NodeLock, known: _HeldLock, *, live: bool) -> int | _HeldLock:
         """Take the lock if it is free or its holder has no more use for it; gives it if it is another's.
 
-        By the cache alone if it shows the lock free, and not `live`. The pod's own lock stays as it is, so that who
-        binds twice finds it. `known` is the lock as it was found last. Returns what `take` does, -1 for None.
+        By the cache alone if it shows the lock free, and not `live`. The pod's own lock is kept, so that who binds
+        twice finds it. `known` is the lock as it was found last. Returns what `take` does, -1 for None.
         """
         version = "" if live or self._seen(node, lock.annotation) is not None else self._version(node)
         others = self._others.get(node, 0) if version else _UNKNOWN
@@ -347,20 +328,10 @@ class NodeLocks:
             meta = found["metadata"]
             version = meta["resourceVersion"]
             text: str | None = (meta.get("annotations") or {}).get(lock.annotation)
-            if text is not None:
-                held = self._read(node, text, lock)
-                if held is not None:
-                    taken = self._taken.get((node, lock.annotation))
-                    holder = taken.pod if taken is not None and taken.value == text else None
-                    if held.holder == (pod.namespace, pod.name) and (holder is None or holder.uid == pod.uid):
-                        return _UNKNOWN
-                    free_at = await self._free_at(held, holder, node)
-                    if free_at < inf:  # since when that was so
-                        free_at = min(free_at, self._free_by_cache(node, text, lock))
-                    if known.value == text:
-                        free_at = min(free_at, known.free_at)
-                    if self._clock() < free_at:
-                        return _HeldLock(text, free_at, _number(version))
+            if text is not None and (held := self._read(node, text, lock)) is not None:
+                kept = await self._kept(node, pod, lock, known, text, held, version)
+                if kept is not None:
+                    return kept
         value = format_time(self._clock()) + (_owner(pod) if lock.names_holder else "")
         before = self._taken.get((node, lock.annotation))
         self._taken[node, lock.annotation] = _TakenLock(pod, value)  # the watch may be quicker than the answer
@@ -377,6 +348,33 @@ class NodeLocks:
         self._first_seen.pop((node, lock.annotation), None)
         self._over.pop((node, lock.annotation), None)  # a pod of the same name may have had the same value
         return others
+
+    async def _kept(
+        self, node: str, pod: Pod, lock: NodeLock, known: _HeldLock, text: str, held: LockValue, version: str
+    ) -> int | _HeldLock | None:
+        """What `_try` returns of a lock that is there and counts; None if it may be taken over."""
+        taken = self._taken.get((node, lock.annotation))
+        holder = taken.pod if taken is not None and taken.value == text else None
+        if held.holder == (pod.namespace, pod.name) and (holder is None or holder.uid == pod.uid):
+            if holder is None:
+                await self._renew(node, pod, lock, held, version)
+            return _UNKNOWN
+        free_at = await self._free_at(held, holder, node)
+        if free_at < inf:  # since when that was so
+            free_at = min(free_at, self._free_by_cache(node, text, lock))
+        if known.value == text:
+            free_at = min(free_at, known.free_at)
+        return _HeldLock(text, free_at, _number(version)) if self._clock() < free_at else None
+
+    async def _renew(self, node: str, pod: Pod, lock: NodeLock, held: LockValue, version: str) -> None:
+        """Write another time into a lock that the pod has, and that wasn't taken here.
+
+        A former process took it, or another scheduler's extender that binds the same pod right now. That one must not
+        let it go when its bind fails, or ours would leave the pod without a lock; nor may we, so it isn't ours.
+        """
+        value = format_time(max(self._clock(), held.since + 1)) + _owner(pod)
+        patch = {"metadata": {"resourceVersion": version, "annotations": {lock.annotation: value}}}
+        await self._cluster.patch(Kind.NODES, node, patch)
 
     def _read(self, node: str, text: str, lock: NodeLock) -> LockValue | None:
         """The lock if it counts; None for one that is too old, or that nobody can mean, of a lock without a holder.
@@ -441,19 +439,25 @@ class NodeLocks:
         return inf
 
     async def release(self, node: str, pod: Pod, lock: NodeLock = COMMON_LOCK) -> None:
-        """Let the lock go if this pod has it; best effort, as it expires."""
+        """Let the lock go if it was taken here for this pod; best effort, as it expires.
+
+        One that the pod had already stays: another scheduler's extender may be binding the same pod under it.
+        """
         taken = self._taken.get((node, lock.annotation))
         if taken is not None and taken.pod.uid == pod.uid:
             del self._taken[node, lock.annotation]
+            await self._remove(node, lock, lambda text: text == taken.value)
+
+    async def release_left(self, node: str, pod: Pod, lock: NodeLock) -> None:
+        """Let the lock go that a former process took for this pod (`left_locks`)."""
+        await self._remove(node, lock, lambda text: text.endswith(_owner(pod)))
+
+    async def _remove(self, node: str, lock: NodeLock, is_ours: Callable[[str], bool]) -> None:
         for _ in range(_TRIES):
             with contextlib.suppress(Conflict):
                 found = await self._cluster.get(Kind.NODES, node)
                 text = (found["metadata"].get("annotations") or {}).get(lock.annotation, "")
-                if taken is not None and text == taken.value:
-                    is_own = taken.pod.uid == pod.uid
-                else:
-                    is_own = text.endswith(_owner(pod))
-                if not is_own:
+                if not is_ours(text):
                     return
                 version = found["metadata"]["resourceVersion"]
                 await self._cluster.patch(

@@ -8,8 +8,8 @@ from prometheus_client.core import Metric
 
 from hami_webhook.cluster_view import ClusterView
 from hami_webhook.devices.handshake import handshake_time
+from hami_webhook.devices.lock_annotations import LockValue
 from hami_webhook.kube.objects import Node
-from hami_webhook.scheduling.node_locks import LockValue
 from hami_webhook.server.exposition import Family, Sample
 
 _REGISTRATIONS = Family(

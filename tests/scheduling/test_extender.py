@@ -168,7 +168,7 @@ async def test_example_h_a_lock_of_ones_own_is_no_hindrance(mode: str) -> None:
     await env.filter("p1", "n", namespace="a")
     await env.lock("n", LOCKED)
     assert await env.bind("p1", "n", namespace="a") == ""
-    assert env._lock("n") == LOCKED
+    assert env._lock("n") == "2026-01-02T15:06:00Z,a,p1"
 
 
 @pytest.mark.parametrize(

@@ -151,4 +151,4 @@ async def test_the_lock_of_a_pod_that_is_being_bound_stays() -> None:
     await env.extender.release_lock("n", env.read("p").uid, COMMON_LOCK)
     goes_on.set()
     assert await binding == ""
-    assert env._lock("n") == value
+    assert (env._lock("n") or "").endswith(",default,p")

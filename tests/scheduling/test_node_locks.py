@@ -11,9 +11,9 @@ from builders import node, pod
 
 from hami_webhook.cluster.api import ClusterError, Conflict, Kind, Unavailable
 from hami_webhook.cluster.memory import MemoryCluster
-from hami_webhook.devices.lock_annotations import NodeLock
+from hami_webhook.devices.lock_annotations import COMMON_LOCK, LockValue, NodeLock
 from hami_webhook.kube.objects import Pod, format_time, parse_time
-from hami_webhook.scheduling.node_locks import LOCK, LockContended, LockValue, NodeLocks, ShownNodes
+from hami_webhook.scheduling.node_locks import LOCK, LockContended, NodeLocks, ShownNodes
 
 from .extender_env import turns
 from .placer_env import NOW
@@ -107,7 +107,7 @@ MINE = f"{at(0)},b,p"
     ("value", "after"),
     [
         (None, MINE),
-        (f"{at(-200)},b,p", f"{at(-200)},b,p"),
+        (f"{at(-200)},b,p", MINE),
         (f"{at(-301)},b,p", MINE),
         (f"{at(-200)},a,gone", MINE),
         (f"{at(-301)},a,lives", MINE),
@@ -316,11 +316,27 @@ async def test_whether_the_holder_lives_must_be_known() -> None:
     ],
     ids=["free", "own", "longer name", "longer namespace", "other namespace", "bare time"],
 )
-async def test_only_its_owner_lets_a_lock_go(value: str | None, after: str | None) -> None:
+async def test_only_the_lock_of_its_pod_is_let_go_that_a_former_process_left(
+    value: str | None, after: str | None
+) -> None:
     env = LockEnv()
     await env.open(value)
-    await env.locks.release("n", a_pod("p"))
+    await env.locks.release_left("n", a_pod("p"), COMMON_LOCK)
     assert env.value() == after
+
+
+async def test_of_two_schedulers_that_bind_one_pod_none_takes_the_lock_away_from_the_other() -> None:
+    """Whichever fails: the device plugin finds the pod that is bound by the lock alone."""
+    first, second = LockEnv(), LockEnv()
+    await first.open()
+    second.cluster = second.locks._cluster = first.cluster
+    who = a_pod("p")
+    await first.take(who)
+    await second.take(who)
+    assert first.value() == f"{at(1)},b,p"
+    for env in (first, second):
+        await env.locks.release("n", who)
+    assert first.value() == f"{at(1)},b,p"
 
 
 async def test_a_node_that_is_gone_is_an_error() -> None:
