@@ -5,14 +5,17 @@ from __future__ import annotations
 import functools
 import json
 import random
+import re
 import time
 from collections.abc import Iterator
+from html import escape
 from pathlib import Path
 
 import pytest
-from builders import SCORES
+from builders import REGISTER, SCORES
 from probes import Probes
 
+from hack.bench.ui import ui
 from hack.devcluster.plane import ControlPlane
 from hami_webhook.devices.pod_preferences import GPU_POLICY
 
@@ -182,6 +185,72 @@ def test_a_refused_pod_is_bound_soon_after_something_is_freed(program: Deploymen
     assert time.monotonic() - deleted < 5
     print(f"{scheduler.mode}: bound {time.monotonic() - deleted:.1f} s after the deletion")
     assert "no available node, 1 nodes do not meet" in kubectl("describe", "pod", "second", "-n", space)
+
+
+@pytest.mark.parametrize("scheduler", ["cooperative"], indirect=True)
+def test_the_largest_request_of_the_overview_is_bound_and_one_mebibyte_more_waits(
+    program: Deployment, scheduler: HamiScheduler
+) -> None:
+    kubectl = program.kubectl
+    space = namespace(kubectl)
+    node_with_cards(kubectl, space, "free", 4)
+    node_with_cards(kubectl, space, "held", 2)
+    kubectl("cordon", node_with_cards(kubectl, space, "closed", 8, 81920))
+    for number, (count, memory) in enumerate(((3, 9000), (2, 5000))):
+        kubectl.apply(pod(space, f"holds-{number}", gpu=count, gpumem=memory, gpucores=30))
+        eventually(lambda: bound(kubectl, space), number + 1)
+    with ui(kubectl.kubeconfig) as (_, client):
+        page = client.get("/overview").text
+        assert overview_figures(page) == counted_figures(kubectl)
+        row = page[page.index("NVIDIA A10</a>") :].partition("</tr>")[0]
+        largest = dict(zip((1, 2, 4), map(int, re.findall(r'title="(\d+) MiB of each card', row)), strict=True))
+        assert largest[4] < largest[1] <= 24576
+        asked = {
+            f"more-{count}": pod(space, f"more-{count}", gpu=count, gpumem=most + 1) for count, most in largest.items()
+        }
+        kubectl.apply(*asked.values())
+        eventually(lambda: unscheduled(kubectl, space).keys(), asked.keys())
+        for count, most in largest.items():
+            kubectl.apply(pod(space, f"most-{count}", gpu=count, gpumem=most))
+            eventually(lambda: bound(kubectl, space), 3)
+            kubectl("delete", "pod", f"most-{count}", "-n", space, "--grace-period=0", "--force")
+        why = unscheduled(kubectl, space)
+        assert why.keys() == asked.keys()
+        eventually(lambda: [name for name in why if escape(why[name]) not in client.get("/overview").text], [])
+
+
+def unscheduled(kubectl: Kubectl, space: str) -> dict[str, str]:
+    """What kube-scheduler says of each pod that it found no node for, before what it says of evicting others."""
+    return {
+        item["metadata"]["name"]: condition["message"].partition(" preemption: ")[0]
+        for item in pods_of(kubectl, space)
+        for condition in item["status"].get("conditions", ())
+        if condition["type"] == "PodScheduled" and condition.get("reason") == "Unschedulable"
+    }
+
+
+def overview_figures(page: str) -> list[int]:
+    """Cards, their nodes, cards that pods hold, and the percentage of the memory that is promised, as the page says."""
+    words = (
+        r"(\d+)</strong> cards? on (\d+) nodes?.*<strong>(\d+)</strong> held.*<strong>(\d+) %</strong> of .* promised"
+    )
+    (figures,) = re.findall(words, page.partition("</ul>")[0], re.DOTALL)
+    return [int(each) for each in figures]
+
+
+def counted_figures(kubectl: Kubectl) -> list[int]:
+    """The same, of the annotations that the API server has."""
+    notes = [item["metadata"].get("annotations", {}) for item in kubectl.get("nodes,pods", "-A")["items"]]
+    nodes = [json.loads(each[REGISTER]) for each in notes if REGISTER in each]
+    memory = {card["id"]: card["devmem"] for node in nodes for card in node}
+    held = [part.split(",") for each in notes for part in re.split("[:;]", each.get(ALLOCATED, "")) if part]
+    promised = sum(int(part[2]) for part in held if part[0] in memory)
+    return [
+        len(memory),
+        len(nodes),
+        len({part[0] for part in held} & memory.keys()),
+        100 * promised // sum(memory.values()),
+    ]
 
 
 def test_of_two_that_race_for_the_last_card_one_gets_it(program: Deployment, scheduler: HamiScheduler) -> None:
