@@ -12,6 +12,9 @@ _MOST_EVENTS = 3
 """Reasons of which the newest event is shown."""
 _LONGEST = 600
 """Characters of a message: kube-scheduler's have a part for each reason of a node."""
+_LONGEST_REASON = 240
+_PREEMPTION = " preemption: "
+"""Before what kube-scheduler says of evicting others, which repeats most of what is before it."""
 
 
 def pod_words(pod: Mapping[str, Any], events: Sequence[Mapping[str, Any]], now: float) -> list[str]:
@@ -24,6 +27,19 @@ def pod_words(pod: Mapping[str, Any], events: Sequence[Mapping[str, Any]], now: 
     messages = {_line(event.get("message")) for event in newest}
     sentences += [text for text, message in _conditions(pod) if message not in messages]
     return sentences
+
+
+def waiting_reason(pod: Mapping[str, Any]) -> str:
+    """Why a pod isn't scheduled, as its status says, on a line and cut; empty where it doesn't say."""
+    for condition in _mappings(_mapping(pod.get("status")).get("conditions")):
+        if _is_unscheduled(condition):
+            message, _, _ = _line(condition.get("message")).partition(_PREEMPTION)
+            return _line(message or condition.get("reason"), _LONGEST_REASON)
+    return ""
+
+
+def _is_unscheduled(condition: Mapping[str, Any]) -> bool:
+    return condition.get("type") == "PodScheduled" and condition.get("status") == "False"
 
 
 def _newest(events: Sequence[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
@@ -63,7 +79,7 @@ def _conditions(pod: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """Why the pod isn't scheduled, and what its containers wait for, each with the message alone."""
     status = _mapping(pod.get("status"))
     for condition in _mappings(status.get("conditions")):
-        if condition.get("type") == "PodScheduled" and condition.get("status") == "False":
+        if _is_unscheduled(condition):
             message = _line(condition.get("message"))
             since = _seconds(condition.get("lastTransitionTime"))
             when = f" since {format_time(since)}" if since is not None else ""
@@ -81,10 +97,10 @@ def _joined(reason: str, message: str) -> str:
     return f"{reason}: {message}" if reason and message else reason or message
 
 
-def _line(text: object) -> str:
+def _line(text: object, longest: int = _LONGEST) -> str:
     """A text as part of one line."""
     words = " ".join(text.split()) if isinstance(text, str) else ""
-    return words if len(words) <= _LONGEST else f"{words[: _LONGEST - 1]}…"
+    return words if len(words) <= longest else f"{words[: longest - 1]}…"
 
 
 def _ago(seconds: float) -> str:

@@ -120,7 +120,9 @@ class ContainerStatus(wire.ContainerStatus, frozen=True):
 
 class Condition(Wire, frozen=True):
     type: str | None = None
+    status: Any = None
     reason: str | None = None
+    message: Any = None
     last_transition_time: Any = None
 
 

@@ -8,6 +8,7 @@ import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 from hami_webhook.cluster.api import Cluster, Kind
 from hami_webhook.cluster.connect import ContextNames, connect, names_of
@@ -18,9 +19,12 @@ from hami_webhook.doctor.checks import Diagnosis, diagnose
 from hami_webhook.doctor.facts import Facts
 from hami_webhook.doctor.installation import Effective, read_effective
 from hami_webhook.explain.live import LONGEST_WAIT, LiveReading, Unseen, read_allowed, with_pod_words
+from hami_webhook.explain.pod_words import waiting_reason
 from hami_webhook.explain.read import Explainer
 from hami_webhook.explain.report import Explanation
 from hami_webhook.kubectl.overview import Overview
+from hami_webhook.kubectl.report import PodUse
+from hami_webhook.node_filters.snapshot import SchedulerSnapshot
 from hami_webhook.simulate.simulation import Simulation
 
 
@@ -47,6 +51,26 @@ class LiveCluster:
     @property
     def overview(self) -> Overview:
         return Overview(self.simulation.core.view, self.now)
+
+    def pods(self, namespace: str = "", name: str = "") -> list[PodUse]:
+        """The live pods that request managed resources or hold cards; those that wait with why."""
+        return [self._with_reason(pod) if pod.waits else pod for pod in self.overview.pods(namespace, name)]
+
+    def _with_reason(self, pod: PodUse) -> PodUse:
+        raw = self.simulation.cluster.peek(Kind.PODS, pod.name, pod.namespace)
+        return replace(pod, reason=waiting_reason(raw)) if raw is not None else pod
+
+    @cached_property
+    def closed_nodes(self) -> Mapping[str, str]:
+        """The nodes that take no pod which tolerates only the taints named after what it asks for, with why."""
+        snapshot = SchedulerSnapshot()
+        for node in self.simulation.cluster.peek_all(Kind.NODES):
+            snapshot.put_node(node)
+        # as the admission plugin ExtendedResourceToleration adds them
+        names = sorted(self.simulation.core.vendors.resource_names)
+        tolerations = [{"key": name, "operator": "Exists"} for name in names]
+        refused = snapshot.filter_nodes({"spec": {"tolerations": tolerations}}).refusals
+        return {name: refusal.why or ", ".join(refusal.reasons) for name, refusal in refused.items()}
 
     def explain(self, namespace: str, name: str, nearest: int | None = None) -> Explanation:
         """Explain a pod; changes are searched on so many nodes of each answer, None: on all. Raises `UnknownPod`."""

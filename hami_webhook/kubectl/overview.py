@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
@@ -180,9 +180,12 @@ class Overview:
             for device, usage in scheduler.cards(view.node, self.cluster.state):
                 yield _card(view.name, device, usage)
 
-    def capacities(self, pool: str = "") -> list[Capacity]:
-        """Each model's cards and what still fits on them, by the nodes' label `pool` if it is given."""
-        return capacities(self.cluster.state.views(), self.cluster.vendors, pool)
+    def capacities(self, pool: str = "", closed: Collection[str] = ()) -> list[Capacity]:
+        """Each model's cards and what still fits on them, by the nodes' label `pool` if it is given.
+
+        Nothing fits on the nodes of the names `closed`.
+        """
+        return capacities(self.cluster.state.views(), self.cluster.vendors, pool, closed)
 
     def link_groups(self, node: str) -> list[Sequence[str]]:
         """The UUIDs of the cards of a node that fast links join, group by group, as far as it registers them."""

@@ -122,7 +122,7 @@ class NodeUse:
 class PodUse:
     """A pod that requests managed resources: where it is, its cards, and what it costs a quota.
 
-    `created` is in Unix seconds; None if the pod doesn't say.
+    `created` is in Unix seconds; None if the pod doesn't say. `reason` is why it waits, as its status says.
     """
 
     namespace: str
@@ -135,6 +135,7 @@ class PodUse:
     amounts: Mapping[str, int]
     created: float | None = None
     problems: Sequence[str] = ()
+    reason: str = ""
 
     @property
     def waits(self) -> bool:

@@ -199,7 +199,7 @@ def _no_cards(cluster: LiveCluster, name: str) -> str:
 
 def _pods(cluster: LiveCluster, arguments: argparse.Namespace) -> Shown:
     _require(cluster, Kind.PODS, cluster.namespace)
-    found = cluster.overview.pods(_within(cluster, arguments), arguments.name)
+    found = cluster.pods(_within(cluster, arguments), arguments.name)
     if arguments.name and not found:
         raise AbsentError(f"no pod {arguments.name} that asks for accelerators in {_where(cluster, arguments)}")
     wide = arguments.output == "wide"

@@ -24,7 +24,7 @@ from hami_webhook.kubectl.ui.readings import Readings
 
 from .apiserver import ApiServer
 from .conftest import Hami
-from .test_verbs import cluster, placed, with_uid
+from .test_verbs import SPACES, cluster, placed, with_uid
 from .ui_process import served_ui
 
 HTML = "<script>alert(1)</script>"
@@ -143,6 +143,29 @@ def test_pages_show_what_the_api_server_has(tmp_path: Path) -> None:
         missing = client.get("/pods/team-b/waiting")
         assert (missing.status_code, "one of that name is in team-a" in missing.text) == (404, True)
         assert "webhook-configurations" in client.get("/doctor").text
+
+
+def test_nothing_fits_on_nodes_that_take_no_new_pods(tmp_path: Path) -> None:
+    closed = {
+        "cordoned": {"unschedulable": True},
+        "down": {"taints": [{"key": "node.kubernetes.io/not-ready", "effect": "NoSchedule"}]},
+        "theirs": {"taints": [{"key": "team", "value": HTML, "effect": "NoExecute"}]},
+        "ours": {"taints": [{"key": "nvidia.com/gpu", "value": "present", "effect": "NoSchedule"}]},
+        "least": {"taints": [{"key": "team", "effect": "PreferNoSchedule"}]},
+    }
+    nodes = [{**node(name, card(f"G-{name}", type=name)), "spec": spec} for name, spec in closed.items()]
+    with entered(ApiServer([*SPACES, *nodes]), tmp_path) as client:
+        page = client.get("/overview").text
+    largest = {
+        name: re.findall('<td class="number">(?:<span[^>]*>)?([^<]*)', row)[4]
+        for name, row in re.findall('<th scope="row"><a[^>]*>([^<]*)</a>(.*?)</tr>', page, re.S)
+    }
+    assert largest == {"cordoned": "–", "down": "–", "theirs": "–", "ours": "40Gi", "least": "40Gi"}
+    assert "Nothing fits on 3 cards" in page
+    assert "1 card of cordoned: it is cordoned (spec.unschedulable)" in page
+    assert "1 card of down: its taint node.kubernetes.io/not-ready:NoSchedule isn&#39;t tolerated" in page
+    assert page.count("<a class=closed") == 3
+    assert HTML not in page
 
 
 def test_of_many_nodes_those_that_matter_are_shown(tmp_path: Path) -> None:

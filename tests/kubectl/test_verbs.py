@@ -73,6 +73,27 @@ def test_a_quota_shows_what_its_pods_hold_and_what_still_fits(hami: Hami) -> Non
     assert (room["quota_cards"], room["quota_memory"], room["quota_cores"]) == (2, 10000, None)
 
 
+@pytest.mark.parametrize(
+    ("condition", "reason"),
+    [
+        (
+            {"message": "0/2 nodes\nare available: 2 x. preemption: 0/2 nodes are available: 2 y"},
+            "0/2 nodes are available: 2 x.",
+        ),
+        ({"message": "x" * 1000}, "x" * 239 + "…"),
+        ({"reason": "SchedulingGated"}, "SchedulingGated"),
+        ({"message": 7}, ""),
+        ({"message": "it was", "status": "True"}, ""),
+    ],
+)
+def test_a_pod_that_waits_says_why_as_its_status_does(hami: Hami, condition: JSON, reason: str) -> None:
+    objects = cluster(*DEPLOYED)
+    waiting = next(each for each in objects if each["metadata"]["name"] == "waiting")
+    waiting["status"] = {"conditions": [{"type": "PodScheduled", "status": "False", **condition}]}
+    found = {each["name"]: each["reason"] for each in hami(ApiServer(objects), "pods", "-o", "json").result}
+    assert found == {"busy": "", "waiting": reason}
+
+
 def test_a_quota_above_namespaces_shows_all_their_pods(hami: Hami) -> None:
     spec = {"namespaceSelector": {}, "hard": {"limits.nvidia.com/gpu": 9}}
     status = {"used": {"limits.nvidia.com/gpu": "3"}}

@@ -30,6 +30,8 @@ def objects() -> list[JSON]:
     )
     noted["metadata"]["labels"] = {HTML: HTML}
     noted["spec"]["containers"][0]["image"] = HTML
+    unscheduled = {"type": "PodScheduled", "status": "False", "message": f"0/3 nodes are available: {HTML}"}
+    noted["status"] = {"conditions": [unscheduled]}
     placement = {**HELD, "hami.io/vgpu-node": spoilt["metadata"]["name"]}
     placement["hami.io/vgpu-devices-allocated"] = f"GPU{HTML},NVIDIA,1000,10:;"
     held = pod("held", gpu=1, mem=1000, annotations=placement, nodeName=spoilt["metadata"]["name"])

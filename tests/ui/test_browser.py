@@ -49,6 +49,7 @@ def test_the_overview_says_how_full_the_fleet_is_and_what_still_fits(ui: Ui) -> 
     squares = {each: page.locator(f".fleet a path.{each}").count() for each in ("level0", "level1", "level3", "sick")}
     assert squares == {"level0": 1, "level1": 1, "level3": 1, "sick": 1}
     assert page.get_by_role("region", name="models").is_visible()
+    assert f"0/3 nodes are available: {HTML}" in page.get_by_role("listitem").filter(has_text=WAITING).inner_text()
     page.get_by_label("Squares by").select_option("health")
     page.get_by_label("Pools by the node label").select_option("pool")
     page.get_by_role("button", name="Show").click()
@@ -153,7 +154,7 @@ def test_teams_and_pods_show_the_quotas_and_pods(ui: Ui) -> None:
     assert [row[:4] for row in rows(page)] == [
         ["team-a/busy", "●\nBound", "n1", model],
         ["team-a/held", "●\nBound", f"spoilt{HTML}", f"Model{HTML}"],
-        [f"team-a/{WAITING}", "○\nWaiting", "–", ""],
+        [f"team-a/{WAITING}", f"○\nWaiting\n0/3 nodes are available: {HTML}", "–", ""],
         ["team-b/other", "●\nBound", "n1", model],
     ]
     page.get_by_role("link", name=WAITING).click()

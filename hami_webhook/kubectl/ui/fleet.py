@@ -9,6 +9,7 @@ from urllib.parse import quote
 
 from markupsafe import Markup, escape
 
+from hami_webhook.kube.shown import first_of
 from hami_webhook.kubectl.report import CardUse, KeyUse, PodUse, QuotaUse
 
 COLOURS = {"memory": "memory promised", "cores": "cores promised", "slots": "slots in use", "health": "health"}
@@ -57,6 +58,25 @@ class FleetTotals:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class ClosedCards:
+    """The cards of nodes that take no new pods, for one reason: the names of the nodes, shortened, and why."""
+
+    nodes: str
+    cards: int
+    why: str
+
+
+def closed_cards(cards: Sequence[CardUse], closed: Mapping[str, str]) -> list[ClosedCards]:
+    """The cards of the nodes `closed`, by why they are, most first."""
+    by_reason: dict[str, list[str]] = {}
+    for card in cards:
+        if card.node in closed:
+            by_reason.setdefault(closed[card.node], []).append(card.node)
+    found = [ClosedCards(first_of([*dict.fromkeys(of)]), len(of), why) for why, of in by_reason.items()]
+    return sorted(found, key=lambda each: (-each.cards, each.why))
+
+
 def percent(part: int, whole: int) -> int:
     """Rounded down, so that 100 means all of it; 100 for nothing of nothing, as there is no room."""
     return 100 * part // whole if whole else 100
@@ -73,21 +93,26 @@ def nearly_full(quotas: Iterable[QuotaUse]) -> list[FullKey]:
     return sorted((each for each in found if each.percent >= NEARLY_FULL), key=lambda each: -each.percent)
 
 
-def fleet_map(cards: Sequence[CardUse], by: str, places: Mapping[str, str]) -> list[tuple[str, Markup]]:
+def fleet_map(
+    cards: Sequence[CardUse], by: str, places: Mapping[str, str], closed: Mapping[str, str]
+) -> list[tuple[str, Markup]]:
     """A picture of each node's cards as squares that lead to the node, by place; `cards` are sorted by node.
 
-    `by` is one of `COLOURS`; `places` names the place of nodes, none where no label does.
+    `by` is one of `COLOURS`; `places` names the place of nodes, none where no label does; `closed` are the nodes that
+    take no new pods, with why.
     """
     scale = 1 if len(cards) >= _MANY else 2
     groups: dict[str, list[str]] = {}
     for node, of_node in groupby(cards, key=lambda card: card.node):
-        groups.setdefault(places.get(node, ""), []).append(_node_map(node, list(of_node), by, scale))
+        groups.setdefault(places.get(node, ""), []).append(
+            _node_map(node, list(of_node), by, scale, closed.get(node, ""))
+        )
     # escaped where it is made: markupsafe's own formatting takes 40 ms of a page with 1,000 nodes
     return [(place, Markup("".join(groups[place]))) for place in sorted(groups)]  # noqa: S704
 
 
-def _node_map(node: str, cards: Sequence[CardUse], by: str, scale: int) -> str:
-    """A node's picture, as HTML."""
+def _node_map(node: str, cards: Sequence[CardUse], by: str, scale: int, closed: str) -> str:
+    """A node's picture, as HTML; `closed` is why it takes no new pods, empty if it does."""
     squares: dict[str, list[str]] = {}
     for index, card in enumerate(cards):
         x, y = index % _ACROSS * _PITCH, index // _ACROSS * _PITCH
@@ -96,10 +121,11 @@ def _node_map(node: str, cards: Sequence[CardUse], by: str, scale: int) -> str:
     height = -(-len(cards) // _ACROSS) * _PITCH
     paths = "".join(f'<path class="{shade}" d="{"".join(drawn)}"/>' for shade, drawn in squares.items())
     held = sum(card.used_slots > 0 for card in cards)
-    # nothing of it but the name is somebody else's text
+    title = f"{node}: {held} of {len(cards)} cards held" + (f"; {closed}" if closed else "")
+    # nothing of it but the title is somebody else's text
     return (
-        f'<a href="/cluster?node={quote(node, safe="")}" tabindex="-1" '
-        f'title="{escape(node)}: {held} of {len(cards)} cards held"><svg viewBox="0 0 {width} {height}" '
+        f'<a{" class=closed" if closed else ""} href="/cluster?node={quote(node, safe="")}" tabindex="-1" '
+        f'title="{escape(title)}"><svg viewBox="0 0 {width} {height}" '
         f'width="{width * scale}" height="{height * scale}" aria-hidden="true">{paths}</svg></a>'
     )
 

@@ -30,7 +30,16 @@ from hami_webhook.kubectl.report import CardUse, PodUse
 from hami_webhook.kubectl.tables import amount_text
 from hami_webhook.kubectl.ui import listings
 from hami_webhook.kubectl.ui.access import Access, ProxiedUsers, TokenHolders
-from hami_webhook.kubectl.ui.fleet import COLOURS, NEARLY_FULL, FleetTotals, fleet_map, nearly_full, percent, waiting
+from hami_webhook.kubectl.ui.fleet import (
+    COLOURS,
+    NEARLY_FULL,
+    FleetTotals,
+    closed_cards,
+    fleet_map,
+    nearly_full,
+    percent,
+    waiting,
+)
 from hami_webhook.kubectl.ui.readings import WAITING_SERIES, Key, Readings, model_series, quota_series
 from hami_webhook.kubectl.ui.texts import age_text, in_path, memory_text
 from hami_webhook.simulate import tables as simulation_tables
@@ -134,9 +143,10 @@ class Pages:
             colour=COLOURS[asked["by"]],
             labels=contents.labels,
             totals=FleetTotals.of(contents.cards),
-            capacities=self._readings.cluster.overview.capacities(asked["pool"]),
+            capacities=self._readings.cluster.overview.capacities(asked["pool"], contents.closed),
+            closed=closed_cards(contents.cards, contents.closed),
             counts=COUNTS,
-            fleet=fleet_map(contents.cards, asked["by"], places),
+            fleet=fleet_map(contents.cards, asked["by"], places, contents.closed),
             waiting=waiting(contents.pods),
             full=nearly_full(contents.quotas),
             nearly=NEARLY_FULL,

@@ -41,6 +41,8 @@ class Contents:
     sentences: Sequence[str]
     labels: Sequence[str]
     """Labels whose values may name pools of nodes with cards."""
+    closed: Mapping[str, str]
+    """The nodes on which nothing fits, with why."""
 
     @classmethod
     def of(cls, cluster: LiveCluster) -> Contents:
@@ -48,9 +50,10 @@ class Contents:
         return cls(
             overview.quotas(),
             overview.cards(),
-            overview.pods(),
+            cluster.pods(),
             [*cluster.warnings, *cluster.all_unseen],
             _pool_labels(view.node.labels for view in overview.cluster.state.views() if view.inventories),
+            cluster.closed_nodes,
         )
 
 
