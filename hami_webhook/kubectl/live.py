@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import asyncio
 import os
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -24,6 +25,9 @@ from hami_webhook.explain.read import Explainer
 from hami_webhook.explain.report import Explanation
 from hami_webhook.kubectl.overview import Overview
 from hami_webhook.kubectl.report import PodUse
+from hami_webhook.measured.api import read_measured
+from hami_webhook.measured.figures import NOT_ASKED, Measured
+from hami_webhook.measured.from_prometheus import query_measured
 from hami_webhook.node_filters.snapshot import SchedulerSnapshot
 from hami_webhook.simulate.simulation import Simulation
 
@@ -33,6 +37,7 @@ class LiveCluster:
     """A cluster as it was read at `now`, and by kind what couldn't be seen of it.
 
     `pod_words` are what the status and the events of the pod that is explained say, where not all can be seen.
+    `measured` is what is really used, as far as it was asked for and is known.
     """
 
     simulation: Simulation
@@ -42,6 +47,7 @@ class LiveCluster:
     unseen: Mapping[Kind, Unseen]
     warnings: Sequence[str]
     pod_words: Sequence[str] = ()
+    measured: Measured = NOT_ASKED
 
     @property
     def all_unseen(self) -> Sequence[str]:
@@ -50,7 +56,7 @@ class LiveCluster:
 
     @property
     def overview(self) -> Overview:
-        return Overview(self.simulation.core.view, self.now)
+        return Overview(self.simulation.core.view, self.now, self.measured)
 
     def pods(self, namespace: str = "", name: str = "") -> list[PodUse]:
         """The live pods that request managed resources or hold cards; those that wait with why."""
@@ -106,7 +112,19 @@ async def read(arguments: argparse.Namespace) -> LiveCluster:
         reading, now = await read_allowed(api, namespace), time.time()
         if getattr(arguments, "shown", "") == "pod":
             reading = await with_pod_words(reading, api, namespace, arguments.name, now)
-        return await _filled(reading, effective, namespace, now)
+        measured = await _measured(arguments, api, namespace, reading, now)
+        return replace(await _filled(reading, effective, namespace, now), measured=measured)
+
+
+async def _measured(
+    arguments: argparse.Namespace, api: KubernetesCluster, namespace: str, reading: LiveReading, now: float
+) -> Measured:
+    """What is really used, for the commands that show it: they have the flag."""
+    if "prometheus" not in arguments:
+        return NOT_ASKED
+    if arguments.prometheus:
+        return await asyncio.to_thread(query_measured, arguments.prometheus, now)
+    return await read_measured(api, namespace if Kind.PODS in reading.unseen else "")
 
 
 async def read_with(cluster: Cluster, effective: Effective, namespace: str, now: float) -> LiveCluster:

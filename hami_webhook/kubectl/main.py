@@ -77,6 +77,7 @@ def parser() -> Parser:
         metavar="NAME",
         help="where that proxy names the user; requests without it are refused (default: X-Forwarded-User)",
     )
+    _add_prometheus(verb)
     verb.set_defaults(run=_serve)
 
     verb = _verb(verbs, "simulate", "say what would become of pods on this cluster, without creating them")
@@ -98,6 +99,13 @@ def _url(text: str) -> str:
     return text
 
 
+def _prometheus(text: str) -> str:
+    parts = urlsplit(text)
+    if parts.scheme not in ("http", "https") or not parts.netloc or parts.query or parts.fragment:
+        raise argparse.ArgumentTypeError(f"must be a URL such as http://prometheus.monitoring:9090, not {text!r}")
+    return text
+
+
 def _verb(
     verbs: argparse._SubParsersAction[Parser],
     name: str,
@@ -114,6 +122,7 @@ def _verb(
     verb.add_argument("-v", "--verbose", action="store_true", help="name everything that your rights don't show")
     if watch:
         verb.add_argument("-w", "--watch", action="store_true", help="show it again whenever it changes")
+        _add_prometheus(verb)
     verb.set_defaults(run=_show, shown=name)
     return verb
 
@@ -125,6 +134,16 @@ def _add_cluster_flags(verb: Parser) -> None:
     verb.add_argument("--kubeconfig", default="", metavar="FILE", help="default: as kubectl")
     verb.add_argument(
         "--system-namespace", default=NAMESPACE, metavar="NAME", help=f"where HAMi is installed (default: {NAMESPACE})"
+    )
+
+
+def _add_prometheus(verb: Parser) -> None:
+    """Where what is really used is asked for."""
+    verb.add_argument(
+        "--prometheus",
+        type=_prometheus,
+        metavar="URL",
+        help="ask this server what is really used (default: the API usage.hami.io)",
     )
 
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 
 from hami_webhook.cluster_view import ClusterView
 from hami_webhook.devices.keys import MEBIBYTE, Dimension
 from hami_webhook.devices.model import Device, NodeView, Usage
+from hami_webhook.devices.placement_annotations import TIME
 from hami_webhook.doctor.node_faults import mixed_managers, silent_plugins, unreadable_registrations
 from hami_webhook.explain.explain import taken_cards
 from hami_webhook.kube.objects import Pod
@@ -18,6 +19,7 @@ from hami_webhook.kubectl.report import (
     GATED,
     WAITING,
     CardUse,
+    InUse,
     KeyUse,
     ModelUse,
     NodeDetails,
@@ -27,6 +29,7 @@ from hami_webhook.kubectl.report import (
     QuotaUse,
     Room,
 )
+from hami_webhook.measured.figures import NOT_ASKED, Measured
 from hami_webhook.quota.account import QuotaAccount
 from hami_webhook.quota.card_selection import CardSelection
 from hami_webhook.quota.pricing import Charge, charge_of
@@ -35,10 +38,11 @@ from hami_webhook.scheduling.node_locks import LOCK
 
 @dataclass(frozen=True)
 class Overview:
-    """A cluster at `now` (Unix seconds), as `cluster` was filled with it."""
+    """A cluster at `now` (Unix seconds), as `cluster` was filled with it; `measured` is what is really used then."""
 
     cluster: ClusterView
     now: float
+    measured: Measured = NOT_ASKED
 
     def quotas(self, namespace: str = "", name: str = "") -> list[QuotaUse]:
         """The quotas with managed keys that cover pods of a namespace, or of any, and have a name, or any."""
@@ -67,12 +71,14 @@ class Overview:
             cards = self._cards_of(pod)
             models = sorted({device.type for device in cards})
             name = pod.key if spans_namespaces else pod.name
-            pods.append(PodCost(name, self._state(pod, charge), pod.node_name, amounts, models))
+            in_use = self._in_use(pod, charge)
+            pods.append(PodCost(name, self._state(pod, charge), pod.node_name, amounts, models, in_use))
             notes += [f"pod {name}: {problem}" for problem in charge.problems]
         keys = [
             KeyUse(key, account.used.get(key), hard, waiting[key], placed[key], self._unit_bytes(key, account))
             for key, hard in sorted(account.hard.items())
         ]
+        keys = [replace(key, measured=self._measured_of(key, pods)) for key in keys]
         notes += [_difference(key) for key in keys if key.used is not None and key.used != key.waiting + key.placed]
         if account.cards is not None:
             notes.append(f"counts some cards only: {account.cards}")
@@ -80,6 +86,14 @@ class Overview:
             notes.append(f"is observed, not enforced; charges that passed without room: {account.observed}")
         held, room = list(self._models(in_scope, account.cards)), list(self._room(account))
         return QuotaUse(account.quota.namespace, account.label, keys, pods, held, room, notes)
+
+    def _measured_of(self, key: KeyUse, pods: Sequence[PodCost]) -> int | None:
+        """What the pods that the quota counts under a key really use, as far as they are measured, in its unit."""
+        known = [pod.in_use for pod in pods if pod.in_use is not None and key.key in pod.amounts]
+        dimensions = {each.dimension for _, each in self.cluster.vendors.quota_keys.get(key.key, ())}
+        if known and key.unit_bytes:
+            return sum(each.memory for each in known) * MEBIBYTE // key.unit_bytes
+        return sum(each.cores for each in known) if known and dimensions == {Dimension.CORES} else None
 
     def _unit_bytes(self, key: str, account: QuotaAccount) -> int:
         """The bytes of memory of one unit that the quota counts the key in, 0 for what isn't memory."""
@@ -163,6 +177,7 @@ class Overview:
                         sum(card.used_cores for card in cards),
                         sum(card.cores for card in cards),
                         len({pod for card in cards for pod in card.pods}),
+                        _together([card.in_use for card in cards if card.pods or card.in_use is not None]),
                     )
                 )
         return rows
@@ -175,10 +190,10 @@ class Overview:
         """The cards of a node by vendor, then those that other schedulers give out."""
         for _, inventory in sorted(view.inventories.items()):
             for device in inventory.devices:
-                yield _card(view.name, device, view.used(device.vendor, device.uuid))
+                yield self._card(view.name, device, view.used(device.vendor, device.uuid))
         for scheduler in self.cluster.vendors.foreign:
             for device, usage in scheduler.cards(view.node, self.cluster.state):
-                yield _card(view.name, device, usage)
+                yield self._card(view.name, device, usage)
 
     def capacities(self, pool: str = "", closed: Collection[str] = ()) -> list[Capacity]:
         """Each model's cards and what still fits on them, by the nodes' label `pool` if it is given.
@@ -216,6 +231,7 @@ class Overview:
                     dict(sorted(charge.amounts.items())),
                     pod.created,
                     charge.problems,
+                    self._in_use(pod, charge),
                 )
             )
         return found
@@ -269,6 +285,44 @@ class Overview:
     def _charge(self, pod: Pod, cards: CardSelection | None = None) -> Charge:
         return charge_of(pod, self.cluster.vendors, self.cluster.state, self.now, self.cluster.placement_ttl, cards)
 
+    def _card(self, node: str, device: Device, usage: Usage) -> CardUse:
+        """A card with what its holders were promised, and what is really used of it."""
+        found = next(iter(self.measured.cards_of(node, [device.uuid])), None)
+        holders = [
+            (holder.pod, self.measured.pod(holder.pod.namespace, holder.pod.name, node)) for holder in usage.holders
+        ]
+        uses = [use for pod, use in holders if use is not None]
+        in_use = None
+        if found is not None or (holders and len(uses) == len(holders)):
+            own = [each for use in uses for each in use.devices if each.uuid == device.uuid]
+            since = [use.idle_since(_placed_at(pod)) for pod, use in holders if use is not None]
+            known = [each for each in since if each is not None]
+            memory = sum(each.memory for each in own) if found is None or found.memory is None else found.memory
+            cores = sum(each.cores for each in own) if found is None or found.cores is None else found.cores
+            in_use = InUse(memory, cores, max(known) if known and len(known) == len(holders) else None)
+        return CardUse(
+            node,
+            device.vendor,
+            device.uuid,
+            device.type,
+            device.healthy,
+            usage.slots,
+            device.slots,
+            usage.memory,
+            device.memory,
+            usage.cores,
+            device.cores,
+            sorted({holder.pod.key for holder in usage.holders}),
+            in_use,
+            found.temperature if found is not None else None,
+            found.power if found is not None else None,
+        )
+
+    def _in_use(self, pod: Pod, charge: Charge) -> InUse | None:
+        """What a pod really uses; None if it isn't measured, or holds no cards."""
+        found = self.measured.pod(pod.namespace, pod.name, pod.node_name) if charge.placed and pod.node_name else None
+        return None if found is None else InUse(found.memory, found.cores, found.idle_since(_placed_at(pod)))
+
     @staticmethod
     def _state(pod: Pod, charge: Charge) -> str:
         if pod.node_name:
@@ -276,21 +330,19 @@ class Overview:
         return "Placed" if charge.placed else GATED if pod.gated else WAITING
 
 
-def _card(node: str, device: Device, usage: Usage) -> CardUse:
-    return CardUse(
-        node,
-        device.vendor,
-        device.uuid,
-        device.type,
-        device.healthy,
-        usage.slots,
-        device.slots,
-        usage.memory,
-        device.memory,
-        usage.cores,
-        device.cores,
-        sorted({holder.pod.key for holder in usage.holders}),
-    )
+def _together(parts: Sequence[InUse | None]) -> InUse | None:
+    """The sum of what is used, and when any of it was used last; None if a part isn't known."""
+    known = [each for each in parts if each is not None]
+    if not known or len(known) < len(parts):
+        return None
+    since = [each.idle_since for each in known if each.idle_since is not None]
+    return InUse(sum(each.memory for each in known), sum(each.cores for each in known), max(since) if since else None)
+
+
+def _placed_at(pod: Pod) -> float | None:
+    """When a pod got its cards, by its own annotation; else when it was created."""
+    written = pod.annotations.get(TIME, "")
+    return float(int(written[:18])) if written.isascii() and written.isdigit() else pod.created
 
 
 def _difference(key: KeyUse) -> str:

@@ -10,11 +10,24 @@ WAITING, GATED = "Waiting", "Gated"
 
 
 @dataclass(frozen=True, slots=True)
+class InUse:
+    """What is really used: memory in MiB, cores in percent of a card.
+
+    `idle_since`: Unix seconds at which it was last used, None if that isn't known, or nobody holds it.
+    """
+
+    memory: int
+    cores: int
+    idle_since: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class KeyUse:
     """One managed key of a quota, in the units in which the quota counts it.
 
     `waiting` and `placed` are what pods cost that aren't placed, and that are; `used` is None until it is computed.
-    `unit_bytes` is how many bytes of memory one of the unit is, 0 for what isn't memory.
+    `unit_bytes` is how many bytes of memory one of the unit is, 0 for what isn't memory. `measured`: what its pods
+    really use, None for what isn't measured.
     """
 
     key: str
@@ -23,6 +36,7 @@ class KeyUse:
     waiting: int
     placed: int
     unit_bytes: int = 0
+    measured: int | None = None
 
     @property
     def left(self) -> int:
@@ -38,6 +52,7 @@ class PodCost:
     node: str
     amounts: Mapping[str, int]
     models: Sequence[str] = ()
+    in_use: InUse | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +99,7 @@ class QuotaUse:
 
 @dataclass(frozen=True, slots=True)
 class CardUse:
-    """A card of a node and the pods that hold it."""
+    """A card of a node and the pods that hold it. Temperature in degrees Celsius, power in watts, if they are known."""
 
     node: str
     vendor: str
@@ -98,6 +113,9 @@ class CardUse:
     used_cores: int
     cores: int
     pods: Sequence[str] = ()
+    in_use: InUse | None = None
+    temperature: float | None = None
+    power: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +134,7 @@ class NodeUse:
     used_cores: int
     cores: int
     pods: int
+    in_use: InUse | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,6 +154,7 @@ class PodUse:
     amounts: Mapping[str, int]
     created: float | None = None
     problems: Sequence[str] = ()
+    in_use: InUse | None = None
     reason: str = ""
 
     @property

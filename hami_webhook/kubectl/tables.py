@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from hami_webhook.devices.keys import MEBIBYTE
-from hami_webhook.kubectl.report import CardUse, NodeDetails, NodeUse, PodUse, QuotaUse
+from hami_webhook.kubectl.report import CardUse, InUse, NodeDetails, NodeUse, PodUse, QuotaUse
 from hami_webhook.terminal import counted
 
 _GIBIBYTE = 1024 * MEBIBYTE
@@ -19,29 +19,37 @@ _HIGH, _FULL = 0.75, 0.95
 """Shares from which a bar is yellow, and red."""
 
 
-def print_quotas(quotas: Sequence[QuotaUse], console: Console, *, details: bool) -> None:
+_ACTIVE = 60.0
+"""Seconds since the last use in which something counts as in use: monitors are asked twice a minute."""
+_IN_USE = ("USED MEMORY", "USED CORES", "IDLE")
+
+
+def print_quotas(quotas: Sequence[QuotaUse], console: Console, now: float, *, details: bool) -> None:
     """One row for each key of each quota; with details also who uses them, and what still fits."""
-    table = _table("NAMESPACE", "QUOTA", "KEY", "USED", "HARD", "", "WAITING", "PLACED", "LEFT")
+    shows = details or any(key.measured is not None for quota in quotas for key in quota.keys)
+    more = ["REALLY USED"] if shows else []
+    table = _table("NAMESPACE", "QUOTA", "KEY", "USED", "HARD", "", "WAITING", "PLACED", "LEFT", *more)
     for quota in quotas:
         for key in quota.keys:
             used = "?" if key.used is None else amount_text(key.used, key.unit_bytes)
             amounts = (amount_text(each, key.unit_bytes) for each in (key.waiting, key.placed, key.left))
             hard, bar = amount_text(key.hard, key.unit_bytes), _bar(key.used or 0, key.hard)
-            _add_row(table, quota.namespace, quota.name, key.key, used, hard, bar, *amounts)
+            really = [] if not shows else ["-" if key.measured is None else amount_text(key.measured, key.unit_bytes)]
+            _add_row(table, quota.namespace, quota.name, key.key, used, hard, bar, *amounts, *really)
     console.print(table)
     for quota in quotas if details else ():
-        _print_details(quota, console)
+        _print_details(quota, console, now)
 
 
-def _print_details(quota: QuotaUse, console: Console) -> None:
+def _print_details(quota: QuotaUse, console: Console, now: float) -> None:
     where = f"{quota.namespace}/{quota.name}".removeprefix("/")
     units = {key.key: key.unit_bytes for key in quota.keys}
     if quota.pods:
-        table = _titled(f"Pods of {where}", "POD", "STATE", "NODE", "COSTS", "MODELS")
+        table = _titled(f"Pods of {where}", "POD", "STATE", "NODE", "COSTS", *_IN_USE, "MODELS")
         for pod in quota.pods:
-            _add_row(
-                table, pod.name, pod.state, pod.node or "-", amounts_text(pod.amounts, units.get), _listed(pod.models)
-            )
+            costs = amounts_text(pod.amounts, units.get)
+            in_use = _in_use(pod.in_use, now)
+            _add_row(table, pod.name, pod.state, pod.node or "-", costs, *in_use, _listed(pod.models))
         console.print(table)
     if quota.models:
         table = _titled(f"Placed pods of {where} by model", "MODEL", "PODS", "SLOTS", "MEMORY", "CORES")
@@ -65,32 +73,38 @@ def _print_details(quota: QuotaUse, console: Console) -> None:
     _print_notes(quota.notes, console)
 
 
-def print_nodes(nodes: Sequence[NodeUse], console: Console, *, details: bool) -> None:
+def print_nodes(nodes: Sequence[NodeUse], console: Console, now: float, *, details: bool) -> None:
     """One row for each vendor of each node."""
-    table = _table("NODE", "VENDOR", "CARDS", "SLOTS", "MEMORY", "CORES", "PODS", *(["MODELS"] if details else []))
+    shows = details or any(node.in_use for node in nodes)
+    columns = [*(_IN_USE if shows else ()), *(["MODELS"] if details else [])]
+    table = _table("NODE", "VENDOR", "CARDS", "SLOTS", "MEMORY", "CORES", "PODS", *columns)
     for node in nodes:
         cards = str(node.cards) if node.healthy == node.cards else f"{node.healthy}/{node.cards} healthy"
-        more = [_listed(node.models)] if details else []
+        more = [*(_in_use(node.in_use, now) if shows else ()), *([_listed(node.models)] if details else [])]
         _add_row(table, node.node, node.vendor, cards, *_bars(node), str(node.pods), *more)
     console.print(table)
 
 
-def print_cards(cards: Sequence[CardUse], console: Console, *, details: bool) -> None:
+def print_cards(cards: Sequence[CardUse], console: Console, now: float, *, details: bool) -> None:
     """One row for each card, with the pods that hold it."""
-    more = ["VENDOR", "MODEL"] if details else []
+    shows = details or any(card.in_use for card in cards)
+    measured = [*(_IN_USE if shows else ()), *(["°C", "W"] if details else [])]
+    more = [*measured, *(["VENDOR", "MODEL"] if details else [])]
     table = _table("NODE", "CARD", "SLOTS", "MEMORY", "CORES", *more, "HELD BY")
     for card in cards:
         uuid = card.uuid if card.healthy else f"{card.uuid} (unhealthy)"
-        kind = (card.vendor, card.model) if details else ()
-        _add_row(table, card.node, uuid, *_bars(card), *kind, _listed(card.pods))
+        in_use = _in_use(card.in_use, now) if shows else ()
+        kind = (_rounded(card.temperature), _rounded(card.power), card.vendor, card.model) if details else ()
+        _add_row(table, card.node, uuid, *_bars(card), *in_use, *kind, _listed(card.pods))
     console.print(table)
 
 
 def print_pods(
-    pods: Sequence[PodUse], console: Console, unit_bytes: Callable[[str], int | None], *, details: bool
+    pods: Sequence[PodUse], console: Console, unit_bytes: Callable[[str], int | None], now: float, *, details: bool
 ) -> None:
     """One row for each pod; `unit_bytes` gives the bytes of one of a quota key's unit, 0 for what isn't memory."""
-    more = ["SCHEDULER", "MODELS"] if details else []
+    shows = details or any(pod.in_use for pod in pods)
+    more = [*(_IN_USE if shows else ()), *(["SCHEDULER", "MODELS"] if details else [])]
     table = _table("NAMESPACE", "POD", "STATE", "NODE", "CARDS", "COSTS", *more)
     for pod in pods:
         kind = (pod.scheduler or "-", _listed(pod.models)) if details else ()
@@ -102,13 +116,14 @@ def print_pods(
             pod.node or "-",
             _listed(pod.cards),
             amounts_text(pod.amounts, unit_bytes),
+            *(_in_use(pod.in_use, now) if shows else ()),
             *kind,
         )
     console.print(table)
     _print_notes([f"{pod.namespace}/{pod.name}: {text}" for pod in pods for text in pod.problems], console)
 
 
-def print_node(node: NodeDetails, console: Console) -> None:
+def print_node(node: NodeDetails, console: Console, now: float) -> None:
     """A node with its cards and what is wrong with it."""
     console.print(Text(node.name))
     for vendor, text in node.handshakes.items():
@@ -117,7 +132,7 @@ def print_node(node: NodeDetails, console: Console) -> None:
         console.print(Text(f"  locked for a pod that is being bound: {node.lock}"))
     _print_notes(node.notes, console)
     if node.cards:
-        print_cards(node.cards, console, details=True)
+        print_cards(node.cards, console, now, details=True)
 
 
 def amounts_text(amounts: Mapping[str, int], unit_bytes: Callable[[str], int | None]) -> str:
@@ -134,6 +149,34 @@ def amount_text(amount: int, unit_bytes: int | None) -> str:
     if size >= MEBIBYTE:
         return f"{round(size / MEBIBYTE)}Mi"
     return str(amount)
+
+
+def duration_text(seconds: float) -> str:
+    """A duration as kubectl says an age: in its largest unit, with the next smaller one where there are few of it."""
+    left, parts = max(0, int(seconds)), []
+    for unit, size in (("d", 86400), ("h", 3600), ("m", 60), ("s", 1)):
+        number, left = divmod(left, size)
+        if number:
+            parts.append(f"{number}{unit}")
+        if parts and (number >= _MANY or len(parts) > 1 or not left):
+            break
+    return "".join(parts) or "0s"
+
+
+_MANY = 10
+"""Of a unit, for the next smaller one to be of no interest."""
+
+
+def _in_use(use: InUse | None, now: float) -> tuple[str, str, str]:
+    """Cells of `_IN_USE`; `-` is what isn't known."""
+    if use is None:
+        return "-", "-", "-"
+    idle = "-" if use.idle_since is None else duration_text(now - use.idle_since)
+    return _mib(use.memory), str(use.cores), "in use" if use.idle_since and now - use.idle_since < _ACTIVE else idle
+
+
+def _rounded(value: float | None) -> str:
+    return "-" if value is None else str(round(value))
 
 
 def _print_notes(notes: Iterable[str], console: Console) -> None:

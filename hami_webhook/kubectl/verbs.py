@@ -64,7 +64,7 @@ def show(arguments: argparse.Namespace) -> int:
             else:
                 print(shown.none, file=sys.stderr)
             printed = text
-        sentences = [*cluster.warnings, *_lacking(cluster, arguments, empty=not text)]
+        sentences = [*cluster.warnings, *_lacking(cluster, arguments, empty=not text), *_unmeasured(cluster, arguments)]
         print_sentences("kubectl hami", [each for each in sentences if each not in warned])
         warned |= {*sentences}
         if not getattr(arguments, "watch", False):
@@ -90,6 +90,13 @@ def _lacking(cluster: LiveCluster, arguments: argparse.Namespace, *, empty: bool
         return cluster.all_unseen
     needed = lacking(cluster.unseen, _needs(cluster, arguments))
     return [*cluster.effective.unseen, *needed] if empty else needed
+
+
+def _unmeasured(cluster: LiveCluster, arguments: argparse.Namespace) -> Sequence[str]:
+    """Why it isn't known what is really used; that nothing serves it only where columns show it."""
+    measured = cluster.measured
+    shows = arguments.output == "wide" or arguments.shown == "idle"
+    return [measured.why] if measured.why and (shows or not measured.absent) else []
 
 
 def _needs(cluster: LiveCluster, arguments: argparse.Namespace) -> Mapping[Kind, str]:
@@ -165,7 +172,9 @@ def _quota(cluster: LiveCluster, arguments: argparse.Namespace) -> Shown:
         raise AbsentError(f"no quota {arguments.name} with accelerators in {_where(cluster, arguments)}")
     details = bool(arguments.name) or arguments.output == "wide"
     none = _none(cluster, arguments, found)
-    return Shown(_listing(found), lambda console: tables.print_quotas(found, console, details=details), none=none)
+    return Shown(
+        _listing(found), lambda console: tables.print_quotas(found, console, cluster.now, details=details), none=none
+    )
 
 
 def _nodes(cluster: LiveCluster, arguments: argparse.Namespace) -> Shown:
@@ -175,7 +184,9 @@ def _nodes(cluster: LiveCluster, arguments: argparse.Namespace) -> Shown:
         raise AbsentError(_no_cards(cluster, arguments.name))
     wide = arguments.output == "wide"
     none = "" if found else _NO_CARDS
-    return Shown(_listing(found), lambda console: tables.print_nodes(found, console, details=wide), none=none)
+    return Shown(
+        _listing(found), lambda console: tables.print_nodes(found, console, cluster.now, details=wide), none=none
+    )
 
 
 def _cards(cluster: LiveCluster, arguments: argparse.Namespace) -> Shown:
@@ -185,7 +196,9 @@ def _cards(cluster: LiveCluster, arguments: argparse.Namespace) -> Shown:
         raise AbsentError(_no_cards(cluster, arguments.name))
     wide = arguments.output == "wide"
     none = "" if found else _NO_CARDS
-    return Shown(_listing(found), lambda console: tables.print_cards(found, console, details=wide), none=none)
+    return Shown(
+        _listing(found), lambda console: tables.print_cards(found, console, cluster.now, details=wide), none=none
+    )
 
 
 _NO_CARDS = "No resources found: no node registers cards of an enabled vendor"
@@ -206,7 +219,9 @@ def _pods(cluster: LiveCluster, arguments: argparse.Namespace) -> Shown:
     none = _none(cluster, arguments, found)
     unit_bytes = cluster.overview.unit_bytes
     return Shown(
-        _listing(found), lambda console: tables.print_pods(found, console, unit_bytes, details=wide), none=none
+        _listing(found),
+        lambda console: tables.print_pods(found, console, unit_bytes, cluster.now, details=wide),
+        none=none,
     )
 
 
@@ -226,7 +241,7 @@ def _explain_node(cluster: LiveCluster, arguments: argparse.Namespace) -> Shown:
     found = cluster.overview.node(arguments.name)
     if found is None:
         raise AbsentError(f"no node {arguments.name}")
-    return Shown(asdict(found), lambda console: tables.print_node(found, console))
+    return Shown(asdict(found), lambda console: tables.print_node(found, console, cluster.now))
 
 
 def _simulate(cluster: LiveCluster, arguments: argparse.Namespace) -> Shown:

@@ -32,6 +32,8 @@ KINDS = {
     "NetworkPolicy": ("/apis/networking.k8s.io/v1", "networkpolicies"),
     "PodDisruptionBudget": ("/apis/policy/v1", "poddisruptionbudgets"),
     "PriorityClass": ("/apis/scheduling.k8s.io/v1", "priorityclasses"),
+    "PodUsage": ("/apis/usage.hami.io/v1alpha1", "pods"),
+    "NodeUsage": ("/apis/usage.hami.io/v1alpha1", "nodes"),
     "Lease": ("/apis/coordination.k8s.io/v1", "leases"),
     "CustomResourceDefinition": ("/apis/apiextensions.k8s.io/v1", "customresourcedefinitions"),
     "MutatingWebhookConfiguration": ("/apis/admissionregistration.k8s.io/v1", "mutatingwebhookconfigurations"),
@@ -93,6 +95,8 @@ class ApiServer:
     def _read(self, path: str) -> tuple[int, JSON]:
         for kind, (prefix, plural) in KINDS.items():
             found = [each for each in self.objects if each["kind"] == kind]
+            if "usage" in prefix and not found:
+                continue
             if path == f"{prefix}/{plural}":
                 return 200, _list(found)
             for each in found:

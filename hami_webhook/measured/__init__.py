@@ -1,0 +1,1 @@
+"""What is really used of cards, as the nodes' monitors measured it (docs/used.md)."""

@@ -1,0 +1,97 @@
+"""What was measured of cards, containers and pods: memory in MiB, cores in percent of a card, times in Unix seconds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredCard:
+    """A card of a node. None is what isn't known of it; temperature is in degrees Celsius, power in watts."""
+
+    uuid: str
+    model: str = ""
+    memory: int | None = None
+    cores: int | None = None
+    temperature: float | None = None
+    power: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredDevice:
+    """What a container uses of a card. `limit` is the memory that it may use, 0 if there is no limit."""
+
+    uuid: str
+    memory: int = 0
+    limit: int = 0
+    cores: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredContainer:
+    """A container that has used its cards. `last_used`: when it last computed, None if that isn't known."""
+
+    name: str
+    devices: Sequence[MeasuredDevice] = ()
+    last_used: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredPod:
+    """A pod of a node whose monitor answered; without containers if none of its own has used a card so far."""
+
+    namespace: str
+    name: str
+    containers: Sequence[MeasuredContainer] = ()
+
+    @property
+    def devices(self) -> list[MeasuredDevice]:
+        return [device for container in self.containers for device in container.devices]
+
+    @property
+    def memory(self) -> int:
+        return sum(device.memory for device in self.devices)
+
+    @property
+    def cores(self) -> int:
+        return sum(device.cores for device in self.devices)
+
+    def idle_since(self, placed: float | None) -> float | None:
+        """When it last used a card, or got its cards (`placed`) if it never did; None if that isn't known."""
+        if not self.containers:
+            return placed
+        known = [each.last_used for each in self.containers if each.last_used is not None]
+        return max(known) if len(known) == len(self.containers) else None
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """What is known. `pods` are by namespace and name, `cards` by node and UUID.
+
+    `nodes`: those whose monitor answered; pods of them that aren't in `pods` used no card. `pods` alone counts where
+    it is None. `why` says why there is nothing, in a sentence with the remedy; `absent`: as nobody serves it to
+    who asks.
+    """
+
+    pods: Mapping[tuple[str, str], MeasuredPod] = field(default_factory=dict)
+    cards: Mapping[tuple[str, str], MeasuredCard] = field(default_factory=dict)
+    nodes: frozenset[str] | None = None
+    why: str = ""
+    absent: bool = False
+
+    def pod(self, namespace: str, name: str, node: str) -> MeasuredPod | None:
+        """What a pod on that node uses; None if it isn't known."""
+        found = self.pods.get((namespace, name))
+        if found is None and self.nodes is not None and node in self.nodes:
+            return MeasuredPod(namespace, name)
+        return found
+
+    def cards_of(self, node: str, uuids: Iterable[str]) -> list[MeasuredCard]:
+        """Those of a node's cards that were measured."""
+        found = (self.cards.get((node, uuid)) for uuid in uuids)
+        return [card for card in found if card is not None]
+
+
+NOT_ASKED = Measured()
+"""Nothing is known, as nobody asked."""
