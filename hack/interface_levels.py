@@ -44,6 +44,7 @@ KEYS = (
     Key("cambricon.com/dsmlu.lock", "hami-webhook", "on a Node"),
     Key("hami.io/node-handshake*", "hami-webhook", "on a Node"),
     Key("hami.io/node-nvidia-score*", "hami-webhook", "on a Node"),
+    Key("hami.io/unhealthy-cards", "hami-webhook", "on a Node"),
     Key("hami.io/quota-*", "hami-webhook", "on a ResourceQuota"),
     Key("hami.io/scheduler-role", "hami-webhook", "label"),
     Key("hami.io/showback-until", "hami-webhook", "on a Lease"),
@@ -87,6 +88,7 @@ LEVELS: Sequence[tuple[Level, str, str]] = (
     ("internal", "AcceleratorQuota", "* status.countedCards"),
     # new in 0.3.0
     ("alpha", "AcceleratorQuota", "*"),
+    ("alpha", "annotation or label of hami-webhook", "hami.io/unhealthy-cards"),
     ("alpha", "condition", "*"),
     ("alpha", "metric", "hami_webhook_accelerator_quota_*"),
     ("alpha", "chart value", "node.*"),

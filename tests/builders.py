@@ -32,9 +32,10 @@ def node(
     scores: JSON | None = None,
     labels: JSON | None = None,
     capacity: Mapping[str, object] | None = None,
+    unhealthy: Mapping[str, Sequence[str]] | None = None,
     **annotations: str,
 ) -> JSON:
-    """A node with these NVIDIA cards; `scores` as `{"GPU-1": {"GPU-2": 100}}`.
+    """A node with these NVIDIA cards; `scores` as `{"GPU-1": {"GPU-2": 100}}`, `unhealthy` as `{"GPU-1": ["lost"]}`.
 
     Its capacity is ten slots a card unless given; annotations are written as `**{"hami.io/…": text}`.
     """
@@ -44,6 +45,8 @@ def node(
         capacity = {GPU: 10 * len(cards)} if capacity is None else capacity
     if scores is not None:
         written[SCORES] = json.dumps([{"uuid": uuid, "score": score} for uuid, score in scores.items()])
+    if unhealthy is not None:
+        written["hami.io/unhealthy-cards"] = json.dumps({uuid: {"causes": each} for uuid, each in unhealthy.items()})
     amounts = {key: str(amount) for key, amount in (capacity or {}).items()}
     return {
         "apiVersion": "v1",

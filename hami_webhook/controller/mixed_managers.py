@@ -1,4 +1,6 @@
-"""Warning events on nodes for what other projects' GPU managers do there (docs/spec/volcano.md#5.7 and #13)."""
+"""Warning events on nodes: what other projects' GPU managers do there (docs/spec/volcano.md#5.7 and #13), and what
+can't be read of their unhealthy cards.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +11,7 @@ from collections.abc import Iterator
 from hami_webhook.cluster_view import ClusterView
 from hami_webhook.controller.loops import Sleep, contained, repeat
 from hami_webhook.controller.object_events import ObjectEvents
+from hami_webhook.devices.unhealthy_cards import unhealthy_cards
 from hami_webhook.kube.event_reasons import EventReason
 from hami_webhook.kube.objects import Node
 
@@ -37,6 +40,9 @@ class MixedManagerAudit:
         for number, node in enumerate(nodes, start=1):
             with contained(self._failures, LOOP, f"node {node.name}"):
                 problems = dict(remarks(self._view, node))
+                _, unreadable = unhealthy_cards(node.annotations)
+                if unreadable:
+                    problems["UnhealthyCardsUnreadable"] = unreadable
                 for reason in {*problems, *self._object_events.reasons(node.name)}:
                     # kubectl looks for a node's events under its name in place of a UID
                     await self._object_events.warn("Node", "", node.name, node.name, reason, problems.get(reason, ""))

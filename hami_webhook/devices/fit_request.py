@@ -166,8 +166,7 @@ NUMA_GROUP = Check(reasons.NUMA_NOT_FIT, lambda candidate: True)
 
 
 def _healthy(candidate: Candidate) -> bool:
-    device = candidate.device
-    return device.healthy and (device.vendor, device.uuid) not in candidate.fit_request.overlay.view.closed
+    return candidate.fit_request.overlay.view.is_open(candidate.device)
 
 
 def _free_memory(candidate: Candidate) -> bool:

@@ -259,13 +259,17 @@ class RegistrationError(ValueError):
 
 @dataclass(frozen=True)
 class NodeView:
-    """One node as of one generation: its cards and what is taken of them. Never changed; a new one replaces it."""
+    """One node as of one generation: its cards and what is taken of them. Never changed; a new one replaces it.
+
+    `unhealthy` are cards that the node's monitor found so, by UUID, with the reason in words.
+    """
 
     node: Node
     inventories: Mapping[str, Inventory] = field(default_factory=dict)
     usage: Mapping[tuple[str, str], Usage] = field(default_factory=dict)
     closed: frozenset[tuple[str, str]] = frozenset()
     generation: int = 0
+    unhealthy: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
@@ -274,10 +278,17 @@ class NodeView:
     def used(self, vendor: str, uuid: str) -> Usage:
         return self.usage.get((vendor, uuid), IDLE)
 
+    def is_healthy(self, device: Device) -> bool:
+        """Whether the device is registered as healthy, and the node's monitor doesn't say otherwise."""
+        return device.healthy and device.uuid not in self.unhealthy
+
+    def is_open(self, device: Device) -> bool:
+        """Whether new pods may get the device at all."""
+        return self.is_healthy(device) and (device.vendor, device.uuid) not in self.closed
+
     def has_free_slot(self, device: Device) -> bool:
-        """Whether a container more could get a slot of the device: it is healthy, open to new pods, and not full."""
-        key = device.vendor, device.uuid
-        return device.healthy and key not in self.closed and self.used(*key).slots < device.slots
+        """Whether a container more could get a slot of the device: it is open to new pods, and not full."""
+        return self.is_open(device) and self.used(device.vendor, device.uuid).slots < device.slots
 
 
 class Overlay:

@@ -29,6 +29,9 @@ def why(card: Candidate, label: str, vendor: Vendor, vendors: Vendors, limits: M
         case reasons.EXCLUSIVE_DEVICE_ALLOCATE_CONFLICT:
             return f"needs the card to itself, {usage.slots} of {device.slots} slots are taken"
         case reasons.CARD_NOT_HEALTH:
+            found = fit_request.overlay.view.unhealthy.get(device.uuid)
+            if found is not None:
+                return f"is unhealthy, as its node's monitor says: {found}"
             return "is closed to new pods" if device.healthy else "is registered as unhealthy"
         case reasons.CARD_CORDONED:
             return "is excluded by the node's operator"

@@ -30,6 +30,7 @@ EventReason = Literal[
     "QuotaStatusForbidden",
     "QuotaUnitSuspicious",
     "SharedRegionUnreadable",
+    "UnhealthyCardsUnreadable",
     "WebhookConditionsDiffer",
     "WebhookConditionsMended",
     "WebhookConditionsUnknown",

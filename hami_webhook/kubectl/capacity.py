@@ -111,6 +111,7 @@ class _Part:
 def _capacity(key: tuple[str, str, str], parts: Sequence[_Part], vendors: Vendors) -> Capacity:
     vendor, model, place = key
     held = [(device, part.view.used(vendor, device.uuid)) for part in parts for device in part.devices]
+    healthy = [part.view.is_healthy(device) for part in parts for device in part.devices]
     usable = [part for part in parts if part.is_open]
     whole = [_CardSet(part, part.devices, part.free(part.devices)) for part in usable]
     groups = ((part, group) for part in usable for group in _link_groups(part, vendors[vendor]))
@@ -121,8 +122,8 @@ def _capacity(key: tuple[str, str, str], parts: Sequence[_Part], vendors: Vendor
         place,
         len(parts),
         len(held),
-        sum(device.healthy for device, _ in held),
-        sum(device.healthy and not usage.slots for device, usage in held),
+        sum(healthy),
+        sum(is_healthy and not usage.slots for is_healthy, (_, usage) in zip(healthy, held, strict=True)),
         sum(usage.slots for _, usage in held),
         sum(device.slots for device, _ in held),
         sum(usage.memory for _, usage in held),

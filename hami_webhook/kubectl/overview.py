@@ -190,10 +190,10 @@ class Overview:
         """The cards of a node by vendor, then those that other schedulers give out."""
         for _, inventory in sorted(view.inventories.items()):
             for device in inventory.devices:
-                yield self._card(view.name, device, view.used(device.vendor, device.uuid))
+                yield self._card(view, device, view.used(device.vendor, device.uuid))
         for scheduler in self.cluster.vendors.foreign:
             for device, usage in scheduler.cards(view.node, self.cluster.state):
-                yield self._card(view.name, device, usage)
+                yield self._card(view, device, usage)
 
     def capacities(self, pool: str = "", closed: Collection[str] = ()) -> list[Capacity]:
         """Each model's cards and what still fits on them, by the nodes' label `pool` if it is given.
@@ -285,11 +285,12 @@ class Overview:
     def _charge(self, pod: Pod, cards: CardSelection | None = None) -> Charge:
         return charge_of(pod, self.cluster.vendors, self.cluster.state, self.now, self.cluster.placement_ttl, cards)
 
-    def _card(self, node: str, device: Device, usage: Usage) -> CardUse:
+    def _card(self, view: NodeView, device: Device, usage: Usage) -> CardUse:
         """A card with what its holders were promised, and what is really used of it."""
-        found = next(iter(self.measured.cards_of(node, [device.uuid])), None)
+        found = next(iter(self.measured.cards_of(view.name, [device.uuid])), None)
         holders = [
-            (holder.pod, self.measured.pod(holder.pod.namespace, holder.pod.name, node)) for holder in usage.holders
+            (holder.pod, self.measured.pod(holder.pod.namespace, holder.pod.name, view.name))
+            for holder in usage.holders
         ]
         uses = [use for pod, use in holders if use is not None]
         in_use = None
@@ -301,11 +302,11 @@ class Overview:
             cores = sum(each.cores for each in own) if found is None or found.cores is None else found.cores
             in_use = InUse(memory, cores, max(known) if known and len(known) == len(holders) else None)
         return CardUse(
-            node,
+            view.name,
             device.vendor,
             device.uuid,
             device.type,
-            device.healthy,
+            view.is_healthy(device),
             usage.slots,
             device.slots,
             usage.memory,
@@ -316,6 +317,7 @@ class Overview:
             in_use,
             found.temperature if found is not None else None,
             found.power if found is not None else None,
+            view.unhealthy.get(device.uuid, ""),
         )
 
     def _in_use(self, pod: Pod, charge: Charge) -> InUse | None:

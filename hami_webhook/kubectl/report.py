@@ -99,7 +99,10 @@ class QuotaUse:
 
 @dataclass(frozen=True, slots=True)
 class CardUse:
-    """A card of a node and the pods that hold it. Temperature in degrees Celsius, power in watts, if they are known."""
+    """A card of a node and the pods that hold it. Temperature in degrees Celsius, power in watts, if they are known.
+
+    `fault` is what the node's monitor found, if that is unhealthy.
+    """
 
     node: str
     vendor: str
@@ -116,6 +119,7 @@ class CardUse:
     in_use: InUse | None = None
     temperature: float | None = None
     power: float | None = None
+    fault: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -92,7 +92,8 @@ def print_cards(cards: Sequence[CardUse], console: Console, now: float, *, detai
     more = [*measured, *(["VENDOR", "MODEL"] if details else [])]
     table = _table("NODE", "CARD", "SLOTS", "MEMORY", "CORES", *more, "HELD BY")
     for card in cards:
-        uuid = card.uuid if card.healthy else f"{card.uuid} (unhealthy)"
+        fault = f": {card.fault}" if card.fault else ""
+        uuid = card.uuid if card.healthy else f"{card.uuid} (unhealthy{fault})"
         in_use = _in_use(card.in_use, now) if shows else ()
         kind = (_rounded(card.temperature), _rounded(card.power), card.vendor, card.model) if details else ()
         _add_row(table, card.node, uuid, *_bars(card), *in_use, *kind, _listed(card.pods))

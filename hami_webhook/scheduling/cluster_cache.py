@@ -139,7 +139,7 @@ class ClusterCache:
         entry = self._nodes.get(name)
         if entry is None:
             return
-        entry.node, entry.inventories, entry.health_until = None, {}, None
+        entry.node, entry.inventories, entry.unhealthy, entry.health_until = None, {}, {}, None
         entry.dropped, entry.allocatable, entry.registrations = {}, {}, {}
         self._device_classes.remove(name)
         self.version += 1
@@ -280,7 +280,14 @@ class ClusterCache:
             return None
         if entry.view is None:
             unusable = unusable_cards(name, entry.inventories, [*entry.allocations.values()], self._vendors)
-            entry.view = NodeView(entry.node, dict(entry.inventories), dict(entry.usage), unusable, entry.generation)
+            entry.view = NodeView(
+                entry.node,
+                dict(entry.inventories),
+                dict(entry.usage),
+                unusable,
+                entry.generation,
+                entry.unhealthy,
+            )
         return entry.view
 
     def allocations(self, name: str) -> Sequence[PodAllocation]:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import tzinfo
 
 from hami_webhook.devices.model import Inventory, NodeView, RegistrationError, Usage
 from hami_webhook.devices.registry import Vendors
+from hami_webhook.devices.unhealthy_cards import unhealthy_cards
 from hami_webhook.devices.vendor import Vendor
 from hami_webhook.kube.objects import Node
 from hami_webhook.kube.quantity import parse_whole
@@ -32,6 +34,7 @@ class NodeEntry:
     due: float | None = None
     allocations: dict[str, PodAllocation] = field(default_factory=dict)
     usage: dict[CardKey, Usage] = field(default_factory=dict)
+    unhealthy: Mapping[str, str] = field(default_factory=dict)
     generation: int = 0
     view: NodeView | None = None
 
@@ -41,7 +44,8 @@ class NodeEntry:
         assert node is not None
         before, self.inventories, self.health_until = self.inventories, {}, None
         self.registrations = {}
-        texts: list[str] = []
+        self.unhealthy, problem = unhealthy_cards(node.annotations)
+        texts = [problem] if problem else []
         for key, vendor in vendors.items():
             try:
                 texts += self._read_vendor(key, vendor, before.get(key), now, zone)

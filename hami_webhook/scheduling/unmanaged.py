@@ -41,7 +41,7 @@ def _fit_on_empty(view: NodeView, vendor: Vendor, pod: Pod, vendors: Vendors) ->
     pod_request = PodRequest(
         pod, [{vendor.key: request} if request else {} for request in requested], {vendor.key: terms}
     )
-    fitted = fit_pod(replace(view, usage={}, closed=frozenset()), pod_request, vendors, None)
+    fitted = fit_pod(replace(view, usage={}, closed=frozenset(), unhealthy={}), pod_request, vendors, None)
     if not isinstance(fitted, NodeFit):
         return None
     return per_vendor(fitted.claims(), pod.kinds, init_finished=pod.init_finished).get(vendor.key)

@@ -62,6 +62,13 @@ class AuditEnv:
         ]
 
 
+def test_what_can_not_be_read_of_a_node_s_unhealthy_cards_is_told_once() -> None:
+    env = AuditEnv()
+    env.put(volcano_node("n", t4("GPU-a"), **{"hami.io/unhealthy-cards": "{"}))
+    told = [("Node n", "UnhealthyCardsUnreadable", "hami.io/unhealthy-cards is ignored: it is no JSON")]
+    assert [env.audited(), env.audited()] == [told, told]
+
+
 def test_a_mixed_node_is_told_of_once_and_again_when_that_changes() -> None:
     env = AuditEnv()
     env.put(volcano_node("plain", t4("GPU-z")))

@@ -123,7 +123,8 @@ def refused(taken: Taken, wrong: Collection[str]) -> str:
         memory = card.memory - share.memory + 1 if "memory" in wrong else 0
         usage[key, card.uuid] = Usage(slots, memory, card.cores - share.cores + 1 if "cores" in wrong else 0)
     closed = frozenset(usage) if "sick" in wrong else frozenset()
-    view = NodeView(taken.view.node, taken.view.inventories, usage, closed)
+    unhealthy = {card.uuid: "NVML no longer finds it" for card in taken.cards if "reported" in wrong}
+    view = NodeView(taken.view.node, taken.view.inventories, usage, closed, unhealthy=unhealthy)
     hard = {each.name: 0 for each in taken.case.vendor.quota_keys()} if "quota" in wrong else None
     return str(fitted(taken.case, view, taken.env().admit(taken.manifest(notes=notes)).patched, hard))
 
@@ -139,6 +140,11 @@ def test_a_card_is_refused_by_the_first_check_that_it_fails(taken: Taken) -> Non
             assert f"{count}/{count} {label}" in refused(taken, wrong), wrong
     if "full" in order:
         assert LABELS["full"] in refused(taken, ["full", "mutex"]), "also where a card has one slot"
+
+
+@every_first
+def test_no_card_is_given_that_the_node_s_monitor_calls_unhealthy(taken: Taken) -> None:
+    assert refused(taken, ["reported"]) == refused(taken, ["sick"])
 
 
 @pytest.mark.parametrize("key", [case.key for case in CASES if case.key != "kunlun"])  # which never gives used cards

@@ -72,6 +72,13 @@ def test_a_card_says_which_list_forbids_it(notes: dict[str, str], label: str, wh
     assert (step.kind, step.subject, change.node) == ("annotation", next(iter(notes)), "n")
 
 
+def test_what_the_node_s_monitor_found_is_told() -> None:
+    sick = node("n", card("G", 8000), unhealthy={"G": ["xid-79"]})
+    (line,) = on(explained(pod("p", gpu=1, mem=10), sick), "n").cards
+    why = "is unhealthy, as its node's monitor says: its driver reported XID 79 (fallen off the bus)"
+    assert (line.label, line.why) == ("CardNotHealth", why)
+
+
 def test_the_operators_cordon_is_told() -> None:
     cordoned = node("n", card("G", 8000))
     cordoned["metadata"]["annotations"] |= {"hami.io/device-cordon": "G"}

@@ -27,6 +27,7 @@ from hami_webhook.config import ConfigError
 from hami_webhook.device_config import enabled_vendors, load_device_config
 from hami_webhook.devices.codecs import BadAnnotation, decode_pair_scores, decode_pod_devices, encode_pod_devices
 from hami_webhook.devices.model import RegistrationError
+from hami_webhook.devices.unhealthy_cards import decode, encode
 from hami_webhook.devices.vendor import Vendor
 from hami_webhook.integrations.koordinator.device_object import read_cards
 from hami_webhook.kube.objects import Node, Pod, ResourceQuota, checked_device
@@ -219,6 +220,16 @@ def pair_scores(data: bytes) -> None:
     return None
 
 
+def unhealthy_cards(data: bytes) -> None:
+    """What is read of a node's unhealthy cards is written and read back the same, and what is ignored is told."""
+    read, problem = decode(_text(data))
+    if problem:
+        check_sentence(problem)
+    for found in read.values():
+        check_sentence(found.sentence)
+    assert decode(encode(read)) == (read, "")
+
+
 def quantities(data: bytes) -> None:
     """The canonical text of a quantity is the same quantity, and its own canonical text."""
     text = _text(data)
@@ -358,6 +369,7 @@ TARGETS: Mapping[str, Callable[[bytes], None]] = {
     "regions": regions,
     "registrations": registrations,
     "reviews": reviews,
+    "unhealthy-cards": unhealthy_cards,
 }
 """By the name of their folder in `corpus/`."""
 

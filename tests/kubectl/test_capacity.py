@@ -40,6 +40,13 @@ def amounts(found: Sequence[LargestRequest | None]) -> list[int | None]:
     return [None if each is None else each.memory for each in found]
 
 
+def test_on_a_card_that_the_node_s_monitor_calls_unhealthy_nothing_fits() -> None:
+    sick = node("n1", card("A"), card("B"), unhealthy={"A": ["lost"]})
+    (found,) = shown(asyncio.run(cluster(nodes(sick))))
+    assert (found.cards, found.healthy, found.empty, found.free) == (2, 1, 1, 40960)
+    assert amounts(found.largest) == [40960, None, None, None]
+
+
 def linked(*groups: Sequence[str]) -> JSON:
     uuids = [uuid for group in groups for uuid in group]
     together = {(x, y) for group in groups for x in group for y in group}

@@ -155,6 +155,17 @@ def test_tables_have_the_numbers(hami: Hami, arguments: list[str], expected: lis
     assert "\x1b" not in run.out
 
 
+def test_a_card_shows_what_its_node_s_monitor_found(hami: Hami) -> None:
+    sick = node("n", card("G"), card("H"), unhealthy={"G": ["lost"]})
+    assert "1/2 healthy" in hami(ApiServer([sick]), "nodes").out
+    (one, other) = hami(ApiServer([sick]), "cards", "-o", "json").result
+    assert [(each["uuid"], each["healthy"], each["fault"]) for each in (one, other)] == [
+        ("G", False, "NVML no longer finds it"),
+        ("H", True, ""),
+    ]
+    assert "G (unhealthy: NVML" in hami(ApiServer([sick]), "cards").out
+
+
 def test_a_node_says_what_is_wrong_with_it(hami: Hami) -> None:
     silent = {**node("n9", card("GPU-9")), "kind": "Node", "status": {}}
     silent["metadata"]["annotations"] |= {

@@ -86,6 +86,47 @@ def test_usage_outlives_the_node_and_comes_back_with_it() -> None:
     state.remove_node("unheard-of")
 
 
+SICK = {"G": ["lost"]}
+
+
+def test_pods_on_a_card_that_becomes_unhealthy_stay_and_it_is_open_again_when_it_is_well() -> None:
+    state = known(node("n", card("G", 8000), card("H", 8000)), bound_pod("p", "n", "G,NVIDIA,2000,25:;"))
+
+    def is_open() -> list[bool]:
+        view = state.view("n")
+        assert view is not None
+        return [view.has_free_slot(device) for device in view.inventories["NVIDIA"].devices]
+
+    assert is_open() == [True, True]
+    state.set_node(read_node(node("n", card("G", 8000), card("H", 8000), unhealthy=SICK), 1), NOW)
+    assert is_open() == [False, True]
+    assert used(state, "G") == (1, 2000, 25)
+    state.set_node(read_node(node("n", card("G", 8000), card("H", 8000)), 2), NOW)
+    assert is_open() == [True, True]
+
+
+def test_what_a_pod_of_another_scheduler_costs_does_not_change_with_its_card_s_health() -> None:
+    plain = pod("p", gpu=1, mem=2000)
+    plain["spec"]["nodeName"] = "n"
+
+    def cost(unhealthy: dict[str, list[str]]) -> object:
+        return known(node("n", card("G", 8000), unhealthy=unhealthy)).held(VENDORS["NVIDIA"], read_pod(plain))
+
+    assert cost({}) is not None
+    assert cost(SICK) == cost({})
+
+
+def test_what_a_node_says_wrong_of_its_cards_health_is_told_and_closes_none() -> None:
+    state = ClusterCache(VENDORS)
+    unreadable = node("n", card("G", 8000))
+    unreadable["metadata"]["annotations"]["hami.io/unhealthy-cards"] = "{"
+    state.set_node(read_node(unreadable), NOW)
+    assert [problem.text for problem in state.problems()] == ["hami.io/unhealthy-cards is ignored: it is no JSON"]
+    view = state.view("n")
+    assert view is not None
+    assert view.has_free_slot(view.inventories["NVIDIA"].devices[0])
+
+
 @pytest.mark.parametrize(
     ("change", "left"),
     [

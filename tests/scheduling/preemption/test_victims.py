@@ -74,6 +74,11 @@ def test_on_one_node(why: str, objects: list[JSON], expected: tuple[str, ...] | 
     assert victims(high(gpu=1, mem=4000), ONE, *objects) == wanted, why
 
 
+def test_nobody_is_evicted_for_a_card_that_is_unhealthy() -> None:
+    sick = node("n1", card("a", 8000), unhealthy={"a": ["lost"]})
+    assert victims(high(gpu=1, mem=4000), sick, low("x", "n1", "a,NVIDIA,5000,0:;")) is None
+
+
 def test_cores_slots_and_whole_cards() -> None:
     cores = [low("x", "n1", "a,NVIDIA,10,60:;"), low("y", "n1", "a,NVIDIA,10,30:;")]
     assert victims(high(gpu=1, mem=10, cores=50), ONE, *cores) == ("n1", "x")
