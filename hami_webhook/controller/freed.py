@@ -40,8 +40,9 @@ class FreedDevices:
             self._trigger.freed()
 
     def _node_changed(self, change: Change[NodeView]) -> None:
-        cards = {} if change.before is None else change.before.inventories
-        if change.after is not None and change.after.inventories != cards:
+        before, after = change.before, change.after
+        cards, unhealthy = ({}, {}) if before is None else (before.inventories, before.unhealthy)
+        if after is not None and (after.inventories != cards or unhealthy.keys() - after.unhealthy.keys()):
             self._trigger.freed()
 
     def _namespace_changed(self, change: Change[Namespace]) -> None:

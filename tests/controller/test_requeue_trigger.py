@@ -17,6 +17,8 @@ from hami_webhook.controller.freed import FreedDevices
 from hami_webhook.controller.informers import SharedInformers, watched_kinds
 from hami_webhook.controller.requeue_trigger import TOUCHED, RequeueTrigger
 from hami_webhook.device_config import builtin_device_config, enabled_vendors
+from hami_webhook.devices.unhealthy_cards import ANNOTATION as UNHEALTHY
+from hami_webhook.devices.unhealthy_cards import UnhealthyCard, encode
 
 NOW = 1_767_225_600.0
 CARD = {"id": "G", "count": 10, "devmem": 8000, "devcore": 100, "type": "NVIDIA A10", "mode": "hami-core"}
@@ -143,6 +145,17 @@ async def a_node_gets_cards(env: RequeueEnv) -> None:
     await env.cluster.patch(Kind.NODES, "n", {"metadata": {"annotations": {REGISTER: cards}}})
 
 
+async def a_card_becomes_unhealthy(env: RequeueEnv) -> None:
+    cards = {"G": UnhealthyCard(("lost",))}
+    await env.cluster.patch(Kind.NODES, "n", {"metadata": {"annotations": {UNHEALTHY: encode(cards)}}})
+
+
+async def an_unhealthy_card_is_healthy_again(env: RequeueEnv) -> None:
+    await a_card_becomes_unhealthy(env)
+    await settle()
+    await env.cluster.patch(Kind.NODES, "n", {"metadata": {"annotations": {UNHEALTHY: None}}})
+
+
 async def a_namespace_allows_other_cards(env: RequeueEnv) -> None:
     notes = {"nvidia.com/use-gpuuuid": "G"}
     await env.cluster.patch(Kind.NAMESPACES, "default", {"metadata": {"annotations": notes}})
@@ -174,11 +187,11 @@ async def a_quota_comes(env: RequeueEnv) -> None:
 
 FREES = (
     *(a_pod_ends, a_pod_goes, init_ends, a_quota_is_raised, a_quota_is_used_less, a_quota_goes, a_node_gets_cards),
-    *(a_namespace_allows_other_cards, a_quota_gives_room),
+    *(a_namespace_allows_other_cards, a_quota_gives_room, an_unhealthy_card_is_healthy_again),
 )
 FREES_NOT = (
     *(a_pod_is_labelled, a_pod_comes, a_quota_is_lowered, a_quota_comes, a_node_is_labelled),
-    *(a_namespace_comes, a_quota_is_annotated),
+    *(a_namespace_comes, a_quota_is_annotated, a_card_becomes_unhealthy),
 )
 
 
