@@ -87,6 +87,28 @@ TEAM = Dashboard(
                 width=8,
             ),
         ],
+        "Use": [
+            Panel(
+                "Memory used of what was given",
+                "What containers use of the memory of their cards, as a share of their limit; from the monitor of each "
+                "node. Above 100 % others on the card may find none left.",
+                "percentunit",
+                {
+                    "{{namespace}}/{{pod}} {{container}}": f"max by (namespace, pod, container) "
+                    f"(hami_vgpu_memory_used_bytes{_PODS} / (hami_vgpu_memory_limit_bytes{_PODS} > 0))"
+                },
+            ),
+            Panel(
+                "Idle for",
+                "For how long no container of a pod has computed on its cards; pods that never did have no time.",
+                "s",
+                {
+                    "{{namespace}}/{{pod}}": "min by (namespace, pod) "
+                    f"(hami_container_last_kernel_elapsed_seconds{_PODS})"
+                },
+                kind="table",
+            ),
+        ],
         "Consumption": [
             Panel(
                 "Slot hours",
