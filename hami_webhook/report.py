@@ -1,4 +1,4 @@
-"""`hami-webhook report`: what namespaces held, in hours, from Prometheus (docs/metrics.md#showback-report)."""
+"""`hami-webhook report`: what namespaces held and used, in hours, from Prometheus (docs/metrics.md#showback-report)."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 LABELS = ("namespace", "vendor", "model", "state")
-COLUMNS = (*LABELS, "card_hours", "gib_hours", "core_hours")
-_COUNTERS = {"card": 1.0, "memory_mib": 1024.0, "core": 1.0}
+COLUMNS = (*LABELS, "card_hours", "gib_hours", "core_hours", "used_card_hours", "used_gib_hours")
+_COUNTERS = {"card": 1.0, "memory_mib": 1024.0, "core": 1.0, "used_card": 1.0, "used_memory_mib": 1024.0}
 """Of each counter the part of its name, and what its amounts are divided by."""
 _DURATION = re.compile(r"([0-9]+(ms|[smhdwy]))+", re.ASCII)
 
@@ -25,7 +25,7 @@ class ReportError(CommandError):
 
 
 class Hours(NamedTuple):
-    """A row of the report: the values of `LABELS`, and the hours of cards, GiB and cores."""
+    """A row: the values of `LABELS`, the hours of cards, GiB and cores that were held, and of cards and GiB used."""
 
     labels: tuple[str, ...]
     amounts: tuple[float, ...]
@@ -42,7 +42,7 @@ def read_hours(prometheus: str, since: str) -> list[Hours]:
     for column, (name, divisor) in enumerate(_COUNTERS.items()):
         counter = f"hami_webhook_showback_{name}_seconds_total[{since}]"
         for labels, seconds in query(prometheus, f"sum by ({','.join(LABELS)}) (increase({counter}))"):
-            row = found.setdefault(tuple(labels.get(label, "") for label in LABELS), [0.0, 0.0, 0.0])
+            row = found.setdefault(tuple(labels.get(label, "") for label in LABELS), [0.0] * len(_COUNTERS))
             row[column] = seconds / divisor / 3600
     return [Hours(labels, tuple(amounts)) for labels, amounts in sorted(found.items()) if any(amounts)]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -13,6 +13,7 @@ from hami_webhook.node.cards import CardMetrics, ProbeError
 from hami_webhook.node.node_pods import NodePod, NodePods
 from hami_webhook.node.region import BadRegion, Region
 from hami_webhook.node.region_files import ContainerKey, FolderError, RegionFolder
+from hami_webhook.node.use_over_time import Owner, UsedSeconds, UseOverTime
 
 logger = logging.getLogger(__name__)
 
@@ -21,22 +22,27 @@ _SHORTEST = 1.0
 
 
 class ContainerMetrics(NamedTuple):
-    """A container and its region."""
+    """A container, its region, and when it last used a card (Unix seconds)."""
 
     pod: NodePod
     container: str
     region: Region
+    last_used: float
 
 
 @dataclass(frozen=True, slots=True)
 class NodeMetrics:
-    """What is used on a node at `now` (Unix seconds). `refused`: containers whose region can't be read."""
+    """What is used on a node at `now` (Unix seconds). `refused`: containers whose region can't be read.
+
+    `used_seconds`: what was used so far, since the monitor's start.
+    """
 
     now: float
     cards: Sequence[CardMetrics]
     containers: Sequence[ContainerMetrics]
     pods: Sequence[NodePod]
     refused: int
+    used_seconds: Mapping[Owner, UsedSeconds]
 
 
 class Monitor:
@@ -59,6 +65,7 @@ class Monitor:
         self._events = events
         self._clock = clock
         self._last: NodeMetrics | None = None
+        self._over_time = UseOverTime()
         self._reading = asyncio.Lock()
         self._refused: dict[ContainerKey, bool] = {}
         self._said: dict[str, str] = {}
@@ -78,15 +85,16 @@ class Monitor:
         )
         bad = {key: found for key, found in regions.items() if isinstance(found, BadRegion)}
         await self._tell(bad, containers)
+        good = {key: found for key, found in regions.items() if isinstance(found, Region)}
+        self._over_time.follow({key: (containers[key].namespace, found) for key, found in good.items()}, cards, now)
         used = [
-            ContainerMetrics(containers[key], key.container, found)
-            for key, found in regions.items()
-            if isinstance(found, Region)
+            ContainerMetrics(containers[key], key.container, found, self._over_time.last_used[key])
+            for key, found in good.items()
         ]
         monitor = self._pods.hamis_monitor
         twice = f"HAMi's own monitor runs on this node too, in the pod {monitor}: what containers use is exported twice"
         self._say("monitor", f"{twice}; set devicePlugin.monitor.enabled=false in HAMi's chart" if monitor else "")
-        return NodeMetrics(now, cards, used, list(self._pods.pods), len(bad))
+        return NodeMetrics(now, cards, used, list(self._pods.pods), len(bad), self._over_time.sums)
 
     def _read_cards(self) -> Sequence[CardMetrics]:
         try:

@@ -108,6 +108,24 @@ _DEVICES: Sequence[tuple[Family, Callable[[_Device], float | None]]] = (
     ),
 )
 _INSTANCES = Family("hami_mig_device_info", "1 for a MIG instance that a container has.", _INSTANCE)
+_IDLE = Family(
+    "hami_webhook_container_idle_seconds",
+    "For how long a container hasn't computed on any card.",
+    ("zone", "namespace", "pod", "container"),
+)
+_USED = ("namespace", "vendor", "model", "state")
+_USED_CARDS = Family(
+    "hami_webhook_showback_used_card_seconds",
+    "Seconds in which containers computed on a card, beside those in which they held it.",
+    _USED,
+    is_counter=True,
+)
+_USED_MEMORY = Family(
+    "hami_webhook_showback_used_memory_mib_seconds",
+    "MiB of cards that containers used, times seconds.",
+    _USED,
+    is_counter=True,
+)
 _CONTAINERS = Family("hami_webhook_monitored_containers", "Containers by whether their region can be read.", ("state",))
 
 OLD_NAMES: Mapping[str, str] = {
@@ -135,6 +153,13 @@ def usage_text(use: NodeMetrics, node: str, *, legacy: bool) -> Iterator[bytes]:
         yield _written(card_family, _cards(use, node, card_family, of_card))
     for family, of_device in _DEVICES:
         yield _written(family, ((device.labels, of_device(device)) for device in devices))
+    yield _written(_IDLE, _idle(use))
+    owners = [
+        (_labels(_USED, (each.namespace, "NVIDIA", each.model, "placed")), used)
+        for each, used in use.used_seconds.items()
+    ]
+    yield _written(_USED_CARDS, ((labels, used.cards) for labels, used in owners))
+    yield _written(_USED_MEMORY, ((labels, used.memory) for labels, used in owners))
     yield _written(_INSTANCES, _instances(use, _INSTANCES))
     states = (("read", len(use.containers)), ("refused", use.refused))
     yield _written(_CONTAINERS, ((_labels(_CONTAINERS.labels, (state,)), number) for state, number in states))
@@ -181,6 +206,12 @@ def _devices(use: NodeMetrics, names: Sequence[str]) -> Iterator[_Device]:
             yield _Device(_labels(names, _of_device(container, device)), device, elapsed)
 
 
+def _idle(use: NodeMetrics) -> Iterator[_Sample]:
+    for each in use.containers:
+        labels = _labels(_IDLE.labels, (ZONE, each.pod.namespace, each.pod.name, each.container))
+        yield labels, round(use.now - each.last_used, 1)
+
+
 def _of_device(container: ContainerMetrics, device: DeviceUse) -> tuple[str, ...]:
     pod = container.pod
     return ZONE, pod.namespace, pod.name, container.container, str(device.index), device.uuid
@@ -204,8 +235,8 @@ def _instances(use: NodeMetrics, family: Family) -> Iterator[_Sample]:
 
 def _written(family: Family, samples: Iterable[_Sample]) -> bytes:
     """A metric with those of its samples that have a value."""
-    name = family.name
-    lines = [f"# HELP {name} {family.documentation}\n# TYPE {name} gauge\n"]
+    name, kind = (f"{family.name}_total", "counter") if family.is_counter else (family.name, "gauge")
+    lines = [f"# HELP {name} {family.documentation}\n# TYPE {name} {kind}\n"]
     lines += [f"{name}{labels} {value}\n" for labels, value in samples if value is not None]
     return "".join(lines).encode()
 

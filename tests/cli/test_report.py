@@ -20,6 +20,8 @@ SECONDS = {
     "card": [(TEAM, "7200"), (WAITING, "1800"), (IDLE, "0")],
     "memory_mib": [(TEAM, str(7200 * 4096))],
     "core": [(TEAM, str(7200 * 50))],
+    "used_card": [(TEAM, "1800")],
+    "used_memory_mib": [(TEAM, str(7200 * 1024))],
 }
 
 
@@ -52,9 +54,9 @@ def test_hours_as_csv(capsys: pytest.CaptureFixture[str]) -> None:
     with prometheus() as (url, asked):
         assert main(["report", "--prometheus", f"{url}/", "--since", "12h", "-o", "csv"]) == 0
     assert capsys.readouterr().out == (
-        "namespace,vendor,model,state,card_hours,gib_hours,core_hours\n"
-        "team-a,NVIDIA,,waiting,0.500,0.000,0.000\n"
-        "team-a,NVIDIA,A10 [24G],placed,2.000,8.000,100.000\n"
+        "namespace,vendor,model,state,card_hours,gib_hours,core_hours,used_card_hours,used_gib_hours\n"
+        "team-a,NVIDIA,,waiting,0.500,0.000,0.000,0.000,0.000\n"
+        "team-a,NVIDIA,A10 [24G],placed,2.000,8.000,100.000,0.500,2.000\n"
     )
     assert asked[0] == (
         "sum by (namespace,vendor,model,state) (increase(hami_webhook_showback_card_seconds_total[12h]))"
@@ -66,9 +68,19 @@ def test_hours_as_a_table(capsys: pytest.CaptureFixture[str]) -> None:
         assert main(["report", "--prometheus", url]) == 0
     lines = [line.split() for line in capsys.readouterr().out.splitlines()]
     assert lines == [
-        ["NAMESPACE", "VENDOR", "MODEL", "STATE", "CARD-HOURS", "GIB-HOURS", "CORE-HOURS"],
-        ["team-a", "NVIDIA", "waiting", "0.5", "0.0", "0.0"],
-        ["team-a", "NVIDIA", "A10", "[24G]", "placed", "2.0", "8.0", "100.0"],
+        [
+            "NAMESPACE",
+            "VENDOR",
+            "MODEL",
+            "STATE",
+            "CARD-HOURS",
+            "GIB-HOURS",
+            "CORE-HOURS",
+            "USED-CARD-HOURS",
+            "USED-GIB-HOURS",
+        ],
+        ["team-a", "NVIDIA", "waiting", "0.5", "0.0", "0.0", "0.0", "0.0"],
+        ["team-a", "NVIDIA", "A10", "[24G]", "placed", "2.0", "8.0", "100.0", "0.5", "2.0"],
     ]
     assert all("[30d]" in query for query in asked)
 

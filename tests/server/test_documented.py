@@ -22,7 +22,7 @@ PAGE = (Path(__file__).parents[2] / "docs" / "metrics.md").read_text()
 async def test_the_metrics_that_are_listed_are_those_that_are_served(tmp_path: Path) -> None:
     async with served(tmp_path / "tls", await quota_cluster(FULL), "--preemption=on") as webhook:
         text = (await webhook.client.get("/metrics")).text
-    text += b"".join(usage_text(NodeMetrics(0.0, [], [], [], 0), "gpu-1", legacy=False)).decode()
+    text += b"".join(usage_text(NodeMetrics(0.0, [], [], [], 0, {}), "gpu-1", legacy=False)).decode()
     first_cells = re.findall(r"^\| (`hami_[^|]*)\|", PAGE, re.MULTILINE)
     listed = re.findall(r"`(\w+)`", "".join(first_cells))
     served_types = re.findall(r"^# TYPE (hami_\w+) (\w+)$", text, re.MULTILINE)

@@ -1,0 +1,77 @@
+"""What containers used over time: when each used a card last, and sums for showback (docs/metrics.md#showback).
+
+It goes by what is seen whenever the monitor reads: what was seen then holds until the next reading.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from hami_webhook.node.cards import CardMetrics
+from hami_webhook.node.region import DeviceUse, Region
+from hami_webhook.node.region_files import ContainerKey
+
+_LONGEST = 300.0
+"""Seconds after a reading for which what was seen is counted: nobody scrapes the node, so nothing is known."""
+_KEPT = 3600.0
+"""Seconds for which a sum is kept that nothing is added to: so long a counter may be looked at again."""
+_MEBIBYTE = 1 << 20
+_LARGEST = 1 << 20
+"""MiB of a device that count at most: what a container says of itself may be anything."""
+
+
+class Owner(NamedTuple):
+    """Whose a sum is: a namespace, on cards of a model; that is empty where NVML doesn't say it."""
+
+    namespace: str
+    model: str
+
+
+@dataclass(slots=True)
+class UsedSeconds:
+    """Seconds in which containers computed on a card, MiB that they used times seconds, and when one was last there."""
+
+    cards: float = 0.0
+    memory: float = 0.0
+    at: float = 0.0
+
+
+class UseOverTime:
+    """Follows the readings of a monitor."""
+
+    def __init__(self) -> None:
+        self.last_used: dict[ContainerKey, float] = {}
+        self.sums: dict[Owner, UsedSeconds] = {}
+        self._seen: Mapping[ContainerKey, tuple[str, Region]] = {}
+        self._at = 0.0
+
+    def follow(self, seen: Mapping[ContainerKey, tuple[str, Region]], cards: Sequence[CardMetrics], now: float) -> None:
+        """Take in a reading at `now` (Unix seconds): the namespace and the region of each container."""
+        self.last_used = {key: self._last_used(key, region, now) for key, (_, region) in seen.items()}
+        models = {card.uuid: f"NVIDIA-{card.name}" for card in cards}
+        seconds = min(max(0.0, now - self._at), _LONGEST) if self._at else 0.0
+        for key, (namespace, region) in seen.items():
+            before = self._seen.get(key)
+            if before is None:
+                self._add(namespace, region.devices, models, 0.0, now)
+            else:
+                self._add(namespace, before[1].devices, models, seconds, now)
+        self.sums = {owner: used for owner, used in self.sums.items() if now - used.at < _KEPT}
+        self._seen, self._at = seen, now
+
+    def _add(
+        self, namespace: str, devices: Sequence[DeviceUse], models: Mapping[str, str], seconds: float, now: float
+    ) -> None:
+        for device in devices:
+            used = self.sums.setdefault(Owner(namespace, models.get(device.uuid, "")), UsedSeconds())
+            used.cards += seconds if device.utilisation else 0.0
+            used.memory += seconds * min(device.total // _MEBIBYTE, _LARGEST)
+            used.at = now
+
+    def _last_used(self, key: ContainerKey, region: Region, now: float) -> float:
+        """When it last computed; where the region doesn't say it, since when it is seen not to."""
+        if any(device.utilisation for device in region.devices):
+            return now
+        return max(min(region.last_kernel, now), self.last_used.get(key, 0.0 if region.last_kernel else now))
