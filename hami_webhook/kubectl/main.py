@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 from collections.abc import Sequence
 from urllib.parse import urlsplit
 
@@ -36,6 +37,17 @@ def parser() -> Parser:
     verb.add_argument("name", nargs="?", default="", metavar="NODE", help="the cards of one node")
     verb = _verb(verbs, "pods", "where pods are, their cards and costs", watch=True)
     verb.add_argument("name", nargs="?", default="", metavar="NAME", help="one pod")
+
+    verb = _verb(
+        verbs, "idle", "pods that hold cards and don't use them, by namespace, and what they would free", watch=True
+    )
+    verb.add_argument(
+        "--idle-for",
+        type=_duration,
+        default="1h",
+        metavar="DURATION",
+        help="how long a pod hasn't used its cards, such as 30m or 1h30m (default: 1h)",
+    )
 
     explain = verbs.add_parser("explain", help="say why a pod waits, who uses a quota, what is wrong with a node")
     kinds = explain.add_subparsers(metavar="KIND", required=True)
@@ -104,6 +116,17 @@ def _prometheus(text: str) -> str:
     if parts.scheme not in ("http", "https") or not parts.netloc or parts.query or parts.fragment:
         raise argparse.ArgumentTypeError(f"must be a URL such as http://prometheus.monitoring:9090, not {text!r}")
     return text
+
+
+def _duration(text: str) -> float:
+    found = _DURATION.fullmatch(text)
+    if found is None or not text:
+        raise argparse.ArgumentTypeError(f"must be a duration such as 30m, 1h30m or 2d, not {text!r}")
+    return float(sum(int(number or 0) * size for number, size in zip(found.groups(), _SECONDS, strict=True)))
+
+
+_DURATION = re.compile("".join(rf"(?:([0-9]{{1,6}}){unit})?" for unit in "dhms"), re.ASCII)
+_SECONDS = (86400, 3600, 60, 1)
 
 
 def _verb(

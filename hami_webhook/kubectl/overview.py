@@ -19,6 +19,7 @@ from hami_webhook.kubectl.report import (
     GATED,
     WAITING,
     CardUse,
+    IdleTeam,
     InUse,
     KeyUse,
     ModelUse,
@@ -29,7 +30,7 @@ from hami_webhook.kubectl.report import (
     QuotaUse,
     Room,
 )
-from hami_webhook.measured.figures import NOT_ASKED, Measured
+from hami_webhook.measured.figures import NOT_ASKED, Measured, MeasuredPod
 from hami_webhook.quota.account import QuotaAccount
 from hami_webhook.quota.card_selection import CardSelection
 from hami_webhook.quota.pricing import Charge, charge_of
@@ -236,6 +237,21 @@ class Overview:
             )
         return found
 
+    def idle(self, namespace: str, seconds: float) -> list[IdleTeam]:
+        """The namespaces whose bound pods hold cards that they haven't used for so long, who holds the most first."""
+        teams = []
+        held = [pod for pod in self.pods(namespace) if pod.node and not pod.waits and pod.cards]
+        for team, found in groupby(held, key=lambda pod: pod.namespace):
+            pods = list(found)
+            idle = [pod for pod in pods if pod.idle_for(self.now) >= seconds]
+            frees: dict[str, int] = defaultdict(int)
+            for pod in idle:
+                for key, amount in pod.amounts.items():
+                    frees[key] += amount
+            unknown = sum(pod.in_use is None or pod.in_use.idle_since is None for pod in pods)
+            teams.append(IdleTeam(team, len(pods), idle, sum(len(pod.cards) for pod in idle), dict(frees), unknown))
+        return sorted(teams, key=lambda each: (-each.cards, each.namespace))
+
     def node(self, name: str) -> NodeDetails | None:
         """A node with what is wrong with what it registers; None if it isn't known."""
         view = self.cluster.state.view(name)
@@ -288,10 +304,7 @@ class Overview:
     def _card(self, view: NodeView, device: Device, usage: Usage) -> CardUse:
         """A card with what its holders were promised, and what is really used of it."""
         found = next(iter(self.measured.cards_of(view.name, [device.uuid])), None)
-        holders = [
-            (holder.pod, self.measured.pod(holder.pod.namespace, holder.pod.name, view.name))
-            for holder in usage.holders
-        ]
+        holders = [(holder.pod, self._measured_pod(holder.pod)) for holder in usage.holders]
         uses = [use for pod, use in holders if use is not None]
         in_use = None
         if found is not None or (holders and len(uses) == len(holders)):
@@ -320,9 +333,13 @@ class Overview:
             view.unhealthy.get(device.uuid, ""),
         )
 
+    def _measured_pod(self, pod: Pod) -> MeasuredPod | None:
+        written = [taken.uuid for taken in taken_cards(pod, self.cluster.vendors, None)]
+        return self.measured.pod(pod.namespace, pod.name, pod.node_name, written)
+
     def _in_use(self, pod: Pod, charge: Charge) -> InUse | None:
         """What a pod really uses; None if it isn't measured, or holds no cards."""
-        found = self.measured.pod(pod.namespace, pod.name, pod.node_name) if charge.placed and pod.node_name else None
+        found = self._measured_pod(pod) if charge.placed and pod.node_name else None
         return None if found is None else InUse(found.memory, found.cores, found.idle_since(_placed_at(pod)))
 
     @staticmethod

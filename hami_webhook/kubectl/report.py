@@ -165,6 +165,26 @@ class PodUse:
     def waits(self) -> bool:
         return self.state in (WAITING, GATED)
 
+    def idle_for(self, now: float) -> float:
+        """The seconds for which it hasn't used its cards; negative if that isn't known."""
+        since = self.in_use.idle_since if self.in_use is not None else None
+        return -1.0 if since is None else max(0.0, now - since)
+
+
+@dataclass(frozen=True, slots=True)
+class IdleTeam:
+    """A namespace: `holding` pods have cards, `idle` don't use them; these have so many cards, and cost so much quota.
+
+    `unknown`: of how many that hold cards it isn't known.
+    """
+
+    namespace: str
+    holding: int
+    idle: Sequence[PodUse]
+    cards: int
+    frees: Mapping[str, int]
+    unknown: int
+
 
 @dataclass(frozen=True, slots=True)
 class NodeDetails:

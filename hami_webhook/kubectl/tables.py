@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from hami_webhook.devices.keys import MEBIBYTE
-from hami_webhook.kubectl.report import CardUse, InUse, NodeDetails, NodeUse, PodUse, QuotaUse
+from hami_webhook.kubectl.report import CardUse, IdleTeam, InUse, NodeDetails, NodeUse, PodUse, QuotaUse
 from hami_webhook.terminal import counted
 
 _GIBIBYTE = 1024 * MEBIBYTE
@@ -122,6 +122,24 @@ def print_pods(
         )
     console.print(table)
     _print_notes([f"{pod.namespace}/{pod.name}: {text}" for pod in pods for text in pod.problems], console)
+
+
+def print_idle(
+    teams: Sequence[IdleTeam], console: Console, unit_bytes: Callable[[str], int | None], now: float
+) -> None:
+    """One row for each namespace with what its idle pods hold; then these pods, who is idle for the longest first."""
+    table = _table("NAMESPACE", "IDLE PODS", "OF", "UNKNOWN", "CARDS", "WOULD FREE")
+    for team in teams:
+        numbers = (str(each) for each in (len(team.idle), team.holding, team.unknown, team.cards))
+        _add_row(table, team.namespace, *numbers, amounts_text(team.frees, unit_bytes))
+    console.print(table)
+    idle = sorted((pod for team in teams for pod in team.idle), key=lambda pod: -pod.idle_for(now))
+    if idle:
+        table = _titled("Idle pods", "NAMESPACE", "POD", "NODE", "CARDS", *_IN_USE, "WOULD FREE")
+        for pod in idle:
+            frees = amounts_text(pod.amounts, unit_bytes)
+            _add_row(table, pod.namespace, pod.name, pod.node, _listed(pod.cards), *_in_use(pod.in_use, now), frees)
+        console.print(table)
 
 
 def print_node(node: NodeDetails, console: Console, now: float) -> None:

@@ -114,7 +114,7 @@ def _needs(cluster: LiveCluster, arguments: argparse.Namespace) -> Mapping[Kind,
         if all_namespaces:
             needs[Kind.RESOURCE_QUOTAS] = f"only those of {cluster.namespace} are shown"
         needs[Kind.ACCELERATOR_QUOTAS] = "quotas above namespaces aren't shown"
-    elif shown == "pods":
+    elif shown in ("pods", "idle"):
         if wide:
             needs[Kind.NODES] = "models of cards aren't known"
         if all_namespaces:
@@ -225,6 +225,14 @@ def _pods(cluster: LiveCluster, arguments: argparse.Namespace) -> Shown:
     )
 
 
+def _idle(cluster: LiveCluster, arguments: argparse.Namespace) -> Shown:
+    _require(cluster, Kind.PODS, cluster.namespace)
+    found = cluster.overview.idle(_within(cluster, arguments), arguments.idle_for)
+    none = _none(cluster, arguments, found)
+    unit_bytes = cluster.overview.unit_bytes
+    return Shown(_listing(found), lambda console: tables.print_idle(found, console, unit_bytes, cluster.now), none=none)
+
+
 def _where(cluster: LiveCluster, arguments: argparse.Namespace) -> str:
     return "any namespace" if arguments.all_namespaces else f"namespace {cluster.namespace}"
 
@@ -264,6 +272,7 @@ SHOWN: Mapping[str, Callable[[LiveCluster, argparse.Namespace], Shown]] = {
     "nodes": _nodes,
     "cards": _cards,
     "pods": _pods,
+    "idle": _idle,
     "pod": _explain_pod,
     "node": _explain_node,
     "simulate": _simulate,

@@ -132,7 +132,7 @@ async def read_measured(cluster: Caller, namespace: str) -> Measured:
                 cards[node.metadata.name, card.uuid] = _measured_card(card)
     if isinstance(pods, _Pods):
         return Measured({(pod.metadata.namespace, pod.metadata.name): _measured_pod(pod) for pod in pods.items}, cards)
-    return Measured({}, cards, None, _sentence(pods), isinstance(pods, NotFound | Forbidden))
+    return Measured({}, cards, why=_sentence(pods), absent=isinstance(pods, NotFound | Forbidden))
 
 
 async def _read(cluster: Caller, path: str, kind: type[_Pods] | type[_Nodes]) -> _Pods | _Nodes | ClusterError:

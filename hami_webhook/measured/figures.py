@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 
@@ -39,7 +39,7 @@ class MeasuredContainer:
 
 @dataclass(frozen=True, slots=True)
 class MeasuredPod:
-    """A pod of a node whose monitor answered; without containers if none of its own has used a card so far."""
+    """A pod; without containers if none of its own has used a card so far."""
 
     namespace: str
     name: str
@@ -69,21 +69,23 @@ class MeasuredPod:
 class Measured:
     """What is known. `pods` are by namespace and name, `cards` by node and UUID.
 
-    `nodes`: those whose monitor answered; pods of them that aren't in `pods` used no card. `pods` alone counts where
-    it is None. `why` says why there is nothing, in a sentence with the remedy; `absent`: as nobody serves it to
-    who asks.
+    `unused`: cards that don't compute, and whose memory is that of `pods`. `why` says why there is
+    nothing, in a sentence with the remedy; `absent`: as nobody serves it to who asks.
     """
 
     pods: Mapping[tuple[str, str], MeasuredPod] = field(default_factory=dict)
     cards: Mapping[tuple[str, str], MeasuredCard] = field(default_factory=dict)
-    nodes: frozenset[str] | None = None
+    unused: frozenset[tuple[str, str]] = frozenset()
     why: str = ""
     absent: bool = False
 
-    def pod(self, namespace: str, name: str, node: str) -> MeasuredPod | None:
-        """What a pod on that node uses; None if it isn't known."""
+    def pod(self, namespace: str, name: str, node: str, uuids: Collection[str]) -> MeasuredPod | None:
+        """What a pod uses that has these cards of a node; None if it isn't known.
+
+        A pod that nothing is said of used nothing if its cards are all unused. Else it may do without HAMi-core.
+        """
         found = self.pods.get((namespace, name))
-        if found is None and self.nodes is not None and node in self.nodes:
+        if found is None and uuids and all((node, uuid) in self.unused for uuid in uuids):
             return MeasuredPod(namespace, name)
         return found
 

@@ -27,6 +27,8 @@ NAMES = (CARD_MEMORY, CARD_CORES, CARD_TEMPERATURE, CARD_POWER, MEMORY, MEMORY_L
 """The metrics that figures are made of; the last is ours, HAMi's own monitor has the one before."""
 
 _MEBIBYTE = 1 << 20
+_OF_NOBODY = 1024
+"""MiB of a card that the driver keeps for itself, as NVML counts."""
 _LARGEST = float(2**63)
 _LINE = re.compile(
     r"(?P<name>[a-zA-Z_:][a-zA-Z0-9_:]*)(?:\{(?P<labels>.*)\})? (?P<value>[^ ]+)(?: -?[0-9]+)?", re.ASCII
@@ -69,7 +71,7 @@ def _unescaped(text: str) -> str:
 
 
 def measured(samples: Iterable[Sample], now: float) -> Measured:
-    """What samples of `now` (Unix seconds) say. The nodes that answered are those that cards are known of."""
+    """What samples of `now` (Unix seconds) say."""
     cards: dict[tuple[str, str], dict[str, float]] = defaultdict(dict)
     models: dict[tuple[str, str], str] = {}
     devices: dict[tuple[str, str, str], dict[str, dict[str, float]]] = defaultdict(lambda: defaultdict(dict))
@@ -97,10 +99,18 @@ def measured(samples: Iterable[Sample], now: float) -> Measured:
             None if seconds is None else max(0.0, now - seconds),
         )
         pods[container[:2]].append(found)
+    found_cards = {key: _card(key[1], models[key], values) for key, values in cards.items()}
+    known: dict[str, int] = defaultdict(int)
+    for device in (device for containers in pods.values() for each in containers for device in each.devices):
+        known[device.uuid] += device.memory
     return Measured(
         {key: MeasuredPod(*key, containers) for key, containers in pods.items()},
-        {key: _card(key[1], models[key], values) for key, values in cards.items()},
-        frozenset(node for node, _ in cards if node),
+        found_cards,
+        frozenset(
+            key
+            for key, card in found_cards.items()
+            if card.cores == 0 and card.memory is not None and card.memory - known[card.uuid] <= _OF_NOBODY
+        ),
     )
 
 

@@ -110,7 +110,12 @@ def prometheus(text: str, status: int = 200) -> Iterator[str]:
 
 
 def test_prometheus_says_it_where_the_api_is_not_served(hami: Hami) -> None:
-    with prometheus(TEXT.replace('pod="p"', 'pod="busy"').replace("GPU-0", "GPU-1")) as url:
+    text = (
+        TEXT.replace('pod="p"', 'pod="busy"')
+        .replace("GPU-0", "GPU-1")
+        .replace("power_usage_watts", "utilization_ratio")
+    )
+    with prometheus(text.replace(" 61.5", " 0")) as url:
         run = hami(ApiServer(cluster(*DEPLOYED, placed("never"))), "pods", "-o", "json", "--prometheus", url)
     assert run.err == ""
     uses = {pod["name"]: pod["in_use"] for pod in run.result}
@@ -134,3 +139,45 @@ def test_what_is_no_address_is_refused(hami: Hami) -> None:
     run = hami(ApiServer(cluster()), "pods", "--prometheus", "prometheus:9090")
     assert run.status == 2
     assert "must be a URL such as http://prometheus.monitoring:9090" in run.err
+
+
+def test_who_holds_cards_and_does_not_use_them_comes_by_namespace(hami: Hami) -> None:
+    api = ApiServer(measured(placed("never"), NEVER, placed("unmeasured")))
+    first, second = hami(api, "idle", "-A", "-o", "json").result
+    assert (first["namespace"], first["holding"], first["cards"], first["unknown"]) == ("team-a", 3, 2, 1)
+    assert [pod["name"] for pod in first["idle"]] == ["busy", "never"]
+    assert first["frees"][MEM] == 40000
+    assert (second["namespace"], second["idle"], second["frees"]) == ("team-b", [], {})
+    assert [pod["name"] for pod in hami(api, "idle", "--idle-for", "2h30m", "-o", "json").result[0]["idle"]] == [
+        "never"
+    ]
+
+
+def test_a_table_of_the_idle_has_the_longest_first(hami: Hami) -> None:
+    run = hami(ApiServer(measured(placed("never"), NEVER)), "idle", "-A")
+    assert run.err == ""
+    lines = [line.split() for line in run.out.splitlines() if line]
+    assert lines[1] == [
+        "team-a",
+        "2",
+        "2",
+        "0",
+        "2",
+        "nvidia.com/gpu=2,",
+        "nvidia.com/gpucores=20,",
+        "nvidia.com/gpumem=39.1Gi",
+    ]
+    assert [line[1] for line in lines[-2:]] == ["never", "busy"]
+
+
+def test_without_figures_a_line_says_what_it_takes(hami: Hami) -> None:
+    run = hami(ApiServer(cluster(*DEPLOYED)), "idle")
+    assert "the cluster doesn't serve usage.hami.io" in run.err
+    assert run.out.split()[-6:] == ["team-a", "0", "1", "1", "0", "-"]
+
+
+@pytest.mark.parametrize("text", ["", "1", "h", "1h2", "1w", "-1h", "1.5h"])
+def test_what_is_no_duration_is_refused(hami: Hami, text: str) -> None:
+    run = hami(ApiServer(cluster()), "idle", f"--idle-for={text}")
+    assert run.status == 2
+    assert "must be a duration such as 30m" in run.err

@@ -31,15 +31,23 @@ def test_pods_and_cards_have_the_figures_that_a_node_says() -> None:
     assert pod.containers == [MeasuredContainer("c", devices, NOW - 90)]
     assert (pod.memory, pod.cores, pod.idle_since(1.0)) == (8, 40, NOW - 90)
     assert found.cards == {("n1", "GPU-0"): MeasuredCard("GPU-0", "NVIDIA-A", memory=7, power=61.5)}
-    assert found.nodes == frozenset({"n1"})
 
 
-def test_a_pod_of_a_node_that_answered_used_nothing_since_it_was_placed() -> None:
-    found = measured(read_text(TEXT), NOW)
-    silent = found.pod("team-a", "other", "n1")
-    assert silent is not None
-    assert (silent.memory, silent.idle_since(5.0)) == (0, 5.0)
-    assert found.pod("team-a", "other", "n2") is None
+@pytest.mark.parametrize(
+    ("memory", "cores", "unused"),
+    [(8, 0, True), (1024 + 3, 0, True), (1024 + 4, 0, False), (8, 1, False), (8, None, False)],
+    ids=["nothing", "what the driver takes", "somebody without HAMi-core", "it computes", "MIG"],
+)
+def test_a_pod_that_nothing_is_said_of_used_nothing_if_its_cards_are_unused(
+    memory: int, cores: int | None, unused: bool
+) -> None:
+    text = TEXT.replace(f"{MIB * 7}", f"{MIB * memory}")
+    text += "" if cores is None else f"hami_host_gpu_utilization_ratio{{{CARD}}} {cores}\n"
+    found = measured(read_text(text), NOW)
+    silent = found.pod("team-a", "other", "n1", ["GPU-0"])
+    assert (silent is not None and silent.idle_since(5.0) == 5.0) == unused
+    for node, uuids in (("n2", ["GPU-0"]), ("n1", ["GPU-0", "GPU-1"]), ("n1", [])):
+        assert found.pod("team-a", "other", node, uuids) is None
 
 
 def test_hamis_own_monitor_says_when_a_container_last_computed() -> None:
