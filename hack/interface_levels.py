@@ -121,6 +121,7 @@ LEVELS: Sequence[tuple[Level, str, str]] = (
     ("beta", "metric", "hami_webhook_*"),
     ("beta", "device-config.yaml", "volcano.*"),
     ("beta", "device-config.yaml", "koordinator.*"),
+    ("beta", "device-config.yaml", "dra.*"),
     ("stable", "event reason", "Filtering*"),
     ("stable", "event reason", "Binding*"),
     ("beta", "event reason", "*"),

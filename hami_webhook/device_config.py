@@ -17,6 +17,7 @@ from hami_webhook.config.load import builtin_text, load
 from hami_webhook.devices import registry
 from hami_webhook.devices.registry import Vendors
 from hami_webhook.devices.vendor import Vendor
+from hami_webhook.dra.sections import DraSection
 from hami_webhook.integrations import SCHEDULERS
 from hami_webhook.integrations.mixing import Mixing
 
@@ -36,7 +37,8 @@ def _model(classes: tuple[type[Vendor], ...]) -> type[DeviceConfig]:
     faults = list(registry.registration_faults())
     if faults:
         raise ConfigError(faults)
-    types = registry.section_types() | {name: scheduler.section_type for name, scheduler in SCHEDULERS.items()}
+    schedulers = {name: scheduler.section_type for name, scheduler in SCHEDULERS.items()}
+    types = registry.section_types() | schedulers | {"dra": DraSection}
     known = [name for name in _SECTION.findall(builtin_text()) if name in types]
     fields: dict[str, typing.Any] = {
         name: (types[name], ()) if typing.get_args(types[name]) else (types[name] | None, None)

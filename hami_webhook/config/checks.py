@@ -7,7 +7,7 @@ The rules are those of the vendors' pages in docs/spec (section 2 each) and of d
 from collections.abc import Callable, Iterator
 
 from hami_webhook.config.devices import Chip, DeviceConfig
-from hami_webhook.kube.shown import quoted
+from hami_webhook.kube.shown import did_you_mean, quoted
 from hami_webhook.kube.yaml_reader import Path
 
 Finding = tuple[Path, str]
@@ -23,6 +23,7 @@ def conflicts(config: DeviceConfig, in_file: PathText) -> Iterator[Finding]:
     yield from _names_used_twice_in_a_part(config)
     yield from _common_words(config, in_file)
     yield from _names_of_sections_apart(config, in_file)
+    yield from _vendors_of_drivers(config)
     for path, part in config.parts().items():
         for key, sentence in part.faults():
             yield (*path, key), sentence
@@ -88,3 +89,14 @@ def _names_of_sections_apart(config: DeviceConfig, in_file: PathText) -> Iterato
                     (*path, key),
                     f"{name} is already used by {in_file(others[name])}; a name can't be used by both sections",
                 )
+
+
+def _vendors_of_drivers(config: DeviceConfig) -> Iterator[Finding]:
+    """Of the section `dra`, vendors that there aren't."""
+    chips = (part.common_word for part in config.parts().values() if isinstance(part, Chip))
+    known = [*chips, *(word for words in config.backends.values() for word in words)]
+    section = config.section("dra")
+    for index, row in enumerate(section.devices if section is not None else ()):
+        if row.vendor not in known:
+            sentence = f"must be the key of a vendor, found {quoted(row.vendor)}{did_you_mean(row.vendor, known)}"
+            yield ("dra", "devices", index, "vendor"), sentence

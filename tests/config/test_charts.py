@@ -42,7 +42,8 @@ def test_every_resource_name_of_a_section_is_managed(path: Path) -> None:
     managed = enabled_vendors(load_device_config(text, path.name).config).resource_names
     for section, written in yaml.safe_load(text).items():
         names = set(named(written))
-        assert names or section == "koordinator", f"{section} names nothing"  # Koordinator's names are fixed
+        # Koordinator's names are fixed, and claims have none
+        assert names or section in ("koordinator", "dra"), f"{section} names nothing"
         assert names <= managed, f"{section}: {sorted(names - managed)} aren't managed"
 
 
@@ -62,7 +63,7 @@ def test_a_rendered_file_loads_without_a_warning(path: Path, warnings: list[str]
 
 
 def test_the_built_in_file_means_what_the_newest_chart_means() -> None:
-    """It only adds what other charts render: shared Enflame cards, the allow list's other models, two schedulers."""
+    """It only adds shared Enflame cards, the allow list's other models, two schedulers and claims."""
     ours, chart = (load_device_config(path.read_text(encoding="utf-8"), path.name).config for path in (BUILT_IN, V2_10))
     for section in yaml.safe_load(V2_10.read_text(encoding="utf-8")):
         mine, theirs = getattr(ours, section), getattr(chart, section)
@@ -74,4 +75,4 @@ def test_the_built_in_file_means_what_the_newest_chart_means() -> None:
 def test_the_charts_have_every_section_there_is() -> None:
     sections = {key for path in (BUILT_IN, V2_7, V2_10) for key in yaml.safe_load(path.read_text(encoding="utf-8"))}
     assert sections == set(device_config_model().model_fields)
-    assert section_types().keys() | SCHEDULERS.keys() == sections
+    assert section_types().keys() | SCHEDULERS.keys() | {"dra"} == sections

@@ -149,6 +149,31 @@ BAD = [
     ("koordinator: {mixedNameSets: no}", "koordinator.mixedNameSets: must be warn or deny, found false"),
     ("koordinator: {isolationProvider: ''}", "koordinator.isolationProvider: must be a label value"),
     ("koordinator: {scoring: most}", "must be LeastAllocated or MostAllocated"),
+    # claims
+    (
+        f"{COUNT}dra: {{devices: [{{driver: A_b, deviceClasses: [x], vendor: NVIDIA, memory: m}}]}}",
+        "must be a DNS subdomain",
+    ),
+    (
+        f"{COUNT}dra: {{devices: [{{driver: d, deviceClasses: [], vendor: NVIDIA, memory: m}}]}}",
+        "at least one DeviceClass",
+    ),
+    (
+        f"{COUNT}dra: {{devices: [{{driver: d, deviceClasses: [x], vendor: NVIDIA}}]}}",
+        "names no capacity, so its devices",
+    ),
+    (
+        f"{COUNT}dra: {{devices: [{{driver: d, deviceClasses: [x], vendor: NVIDIA, memory: 1a}}]}}",
+        "must be a name of the form",
+    ),
+    (
+        f"{COUNT}dra: {{devices: [{{driver: d, deviceClasses: [x], vendor: NVIDEA, memory: m}}]}}",
+        'f.yaml:2: dra.devices[0].vendor: must be the key of a vendor, found "NVIDEA" (did you mean NVIDIA?)',
+    ),
+    (
+        f"{COUNT}dra:\n  devices:\n" + "  - {driver: d, deviceClasses: [x], type: t, vendor: NVIDIA, memory: m}\n" * 2,
+        "has two rows for the devices of type t of d; keep one",
+    ),
 ]
 
 

@@ -40,6 +40,9 @@ OF_VENDORS = (
     "no such list",
 )
 BEYOND: Sequence[str] = (
+    "names no capacity",
+    "must be the key of a vendor",
+    "has two rows for the devices",
     *(*OF_YAML, *BETWEEN_VALUES, *OF_VENDORS),
     *("a key must be text", "all configurations are empty", "is empty", "without limits. in front"),
     *("another vendor's annotations", "must be at least memoryAllocatable", "more than memoryAllocatable"),
