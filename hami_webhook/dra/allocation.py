@@ -1,0 +1,85 @@
+"""What an allocation holds, by what the scheduler wrote into the claim's status (docs/spec/dra.md#5)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from msgspec import Struct
+
+from hami_webhook.devices.debit import Debit
+from hami_webhook.dra import wire
+from hami_webhook.dra.capacity import amount_of
+from hami_webhook.dra.cost import Debits, debit_of
+from hami_webhook.dra.devices import Device, DeviceID, PublishedDevices, QualifiedName
+from hami_webhook.dra.sections import DriverDevices
+
+
+class AllocatedDevice(Struct, frozen=True):
+    """A device that a claim holds, or its share of one, with what quotas of some cards go by."""
+
+    vendor: str
+    debit: Debit
+    node: str = ""
+    model: str = ""
+    uuid: str = ""
+
+
+class Allocated(Struct, frozen=True):
+    """The devices that a claim holds. `unseen` are sentences about those of which no slice says what they have."""
+
+    devices: tuple[AllocatedDevice, ...] = ()
+    unseen: tuple[str, ...] = ()
+
+    @property
+    def debits(self) -> Debits:
+        """The sum of each vendor."""
+        found: dict[str, Debit] = {}
+        for each in self.devices:
+            found[each.vendor] = found.get(each.vendor, Debit()) + each.debit
+        return found
+
+
+def allocated(results: Iterable[wire.AllocationResult], published: PublishedDevices) -> Allocated:
+    """What the results come to; with `adminAccess`, and of drivers that the configuration doesn't name, nothing.
+
+    Raises `MalformedObject` for an amount that is none.
+    """
+    devices: list[AllocatedDevice] = []
+    unseen: list[str] = []
+    for result in results:
+        driver = result.driver or ""
+        rows = [row for row in published.rows if row.driver == driver]
+        if not rows or result.admin_access:
+            continue
+        identity = DeviceID(driver, result.pool or "", result.device or "")
+        device = published.by_id.get(identity)
+        found = _of_result(result, rows, device)
+        if found is not None:
+            devices.append(found)
+        elif device is None:
+            text = f"device {identity.name} of pool {identity.pool} of driver {driver} is in no ResourceSlice"
+            unseen.append(text)
+    return Allocated(tuple(devices), tuple(unseen))
+
+
+def _of_result(
+    result: wire.AllocationResult, rows: list[DriverDevices], device: Device | None
+) -> AllocatedDevice | None:
+    """What is held of one device; None where neither the result nor a slice says how much."""
+    driver = result.driver or ""
+    written = result.consumed_capacity or {}
+    consumed = {QualifiedName.of(key, driver): amount_of(amount) for key, amount in written.items()}
+    if device is None:
+        row = next((row for row in rows if QualifiedName.of(row.memory, driver) in consumed), None)
+        if row is None:
+            return None
+    else:
+        row = device.row
+    amounts = []
+    for name in (QualifiedName.of(row.memory, driver), QualifiedName.of(row.cores, driver)):
+        capacity = device.capacity.get(name) if device is not None else None
+        amounts.append(consumed.get(name, None if capacity is None else capacity.value))
+    debit = debit_of(row, *amounts)
+    if device is None:
+        return AllocatedDevice(row.vendor, debit)
+    return AllocatedDevice(row.vendor, debit, device.node, device.attribute(row.model), device.attribute(row.uuid))

@@ -1,0 +1,139 @@
+"""The devices that ResourceSlices publish, of the drivers that the configuration knows (docs/spec/dra.md#2)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from fractions import Fraction
+from typing import Any, NamedTuple
+
+from msgspec import Struct, convert
+
+from hami_webhook.dra import wire
+from hami_webhook.dra.capacity import Capacity
+from hami_webhook.dra.sections import DriverDevices
+from hami_webhook.kube.objects import MalformedObject
+
+TYPE = "type"
+"""The attribute that tells the devices of a driver apart."""
+
+
+class QualifiedName(NamedTuple):
+    """The name of an attribute or a capacity, with its domain."""
+
+    domain: str
+    name: str
+
+    @classmethod
+    def of(cls, written: str, driver: str) -> QualifiedName:
+        """A name as it is written for a device of a driver, whose domain it has if none is written."""
+        domain, slash, name = written.rpartition("/")
+        return cls(domain if slash else driver, name)
+
+
+class DeviceID(NamedTuple):
+    """What an allocation names a device by."""
+
+    driver: str
+    pool: str
+    name: str
+
+
+class Device(Struct, frozen=True):
+    """A device, and the row of the configuration that it is of. `node` is empty for one that isn't of one node."""
+
+    id: DeviceID
+    row: DriverDevices
+    node: str
+    shared: bool
+    attributes: Mapping[QualifiedName, Any]
+    capacity: Mapping[QualifiedName, Capacity]
+
+    def attribute(self, written: str) -> str:
+        """The text of an attribute; empty if the device lacks it."""
+        return str(self.attributes.get(QualifiedName.of(written, self.id.driver), "")) if written else ""
+
+    def consumed(self, written: str, requested: Fraction | None) -> Fraction | None:
+        """What of a capacity a request takes; None if the device can't give that.
+
+        A device that isn't shared is given whole, to requests for as much as it has at most.
+        """
+        capacity = self.capacity.get(QualifiedName.of(written, self.id.driver))
+        if capacity is None:
+            return None if requested else Fraction(0)
+        if self.shared:
+            return capacity.consumed(requested)
+        return None if requested is not None and requested > capacity.value else capacity.value
+
+
+class PublishedDevices:
+    """The devices of the drivers in `rows`, by their ids; of a pool those of its newest generation.
+
+    `problems` are sentences about slices: by name what is wrong with one.
+    """
+
+    def __init__(self, slices: Iterable[wire.ResourceSlice], rows: Sequence[DriverDevices]) -> None:
+        self.rows = rows
+        self.by_id: dict[DeviceID, Device] = {}
+        self.problems: dict[str, str] = {}
+        drivers = {row.driver for row in rows}
+        found = sorted(filter(lambda each: each.spec and each.spec.driver in drivers, slices), key=_name_of)
+        newest: dict[tuple[str, str], int] = {}
+        for each in found:
+            driver, pool, generation = _pool_of(each)
+            newest[driver, pool] = max(newest.get((driver, pool), 0), generation)
+        for each in found:
+            driver, pool, generation = _pool_of(each)
+            if generation == newest[driver, pool]:
+                self._add(each)
+        self.all = tuple(self.by_id.values())
+
+    def _add(self, each: wire.ResourceSlice) -> None:
+        try:
+            for device in _devices_of(each, self.rows):
+                if device.id in self.by_id:
+                    pool, name = device.id.pool, device.id.name
+                    self.problems[_name_of(each)] = f"device {name} of pool {pool} is in another slice too"
+                else:
+                    self.by_id[device.id] = device
+        except MalformedObject as error:
+            self.problems[_name_of(each)] = str(error)
+
+
+def _devices_of(each: wire.ResourceSlice, rows: Sequence[DriverDevices]) -> Iterator[Device]:
+    """The devices of a slice that are of a row. Raises `MalformedObject`."""
+    driver, pool, _ = _pool_of(each)
+    spec = each.spec or wire.SliceSpec()
+    for device in spec.devices or ():
+        attributes = {
+            QualifiedName.of(name, driver): next(iter(value.values()), None)
+            for name, value in (device.attributes or {}).items()
+        }
+        kind = attributes.get(QualifiedName(driver, TYPE))
+        row = next((row for row in rows if row.driver == driver and row.type in ("", kind)), None)
+        if row is not None:
+            yield Device(
+                DeviceID(driver, pool, device.name or ""),
+                row,
+                device.node_name or spec.node_name or "",
+                bool(device.allow_multiple_allocations),
+                attributes,
+                {QualifiedName.of(name, driver): Capacity.of(each) for name, each in (device.capacity or {}).items()},
+            )
+
+
+def read_slice(obj: Any) -> wire.ResourceSlice:
+    """A ResourceSlice. Raises `MalformedObject`."""
+    try:
+        return convert(obj, wire.ResourceSlice)
+    except ValueError as error:
+        raise MalformedObject(str(error)) from error
+
+
+def _name_of(each: wire.ResourceSlice) -> str:
+    return (each.metadata and each.metadata.name) or ""
+
+
+def _pool_of(each: wire.ResourceSlice) -> tuple[str, str, int]:
+    spec = each.spec or wire.SliceSpec()
+    pool = spec.pool or wire.Pool()
+    return spec.driver or "", pool.name or "", pool.generation or 0

@@ -1,0 +1,111 @@
+"""Which devices the CEL expressions of a class and a request select, evaluated within bounds (docs/spec/dra.md#4).
+
+Tenants write these expressions. The library ends one after 10,000 iterations, its parser takes 32 levels, and its
+regular expressions are RE2, so one evaluation takes a few milliseconds at most; all of a claim have `seconds`. What
+isn't judged counts as selected: a price is the least of what is selected, so it can only become less, and what was
+allocated is charged.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import lru_cache
+from typing import Any
+
+from cel_expr_python import cel
+
+from hami_webhook.dra.capacity import amount_of
+from hami_webhook.dra.devices import Device
+
+LONGEST_EXPRESSION = 10 * 1024
+"""Characters, as the API server has it."""
+_KEYS = re.compile(r"""\[\s*(?:"([^"\\]+)"|'([^'\\]+)')\s*\]""")
+_NOT_FOUND = "NOT_FOUND"
+
+
+def _member(name: str, result: cel.Type, function: Callable[..., object], *parameters: cel.Type) -> cel.FunctionDecl:
+    """A function of quantities, which are doubles here: every whole number of bytes up to 8 PiB is one."""
+    overload = cel.Overload(f"quantity_{name}", result, [cel.Type.DOUBLE, *parameters], True, impl=function)
+    return cel.FunctionDecl(name, [overload])
+
+
+def _double(text: str) -> float:
+    return float(amount_of(text))
+
+
+_QUANTITY = cel.Overload("quantity", cel.Type.DOUBLE, [cel.Type.STRING], False, impl=_double)
+_ENVIRONMENT = cel.NewEnv(
+    variables={"device": cel.Type.DYN},
+    functions=[
+        cel.FunctionDecl("quantity", [_QUANTITY]),
+        _member("compareTo", cel.Type.INT, lambda a, b: (a > b) - (a < b), cel.Type.DOUBLE),
+        _member("isGreaterThan", cel.Type.BOOL, lambda a, b: a > b, cel.Type.DOUBLE),
+        _member("isLessThan", cel.Type.BOOL, lambda a, b: a < b, cel.Type.DOUBLE),
+    ],
+)
+
+
+class _Selector:
+    """A compiled expression, and the domains that it looks up, which no device need have."""
+
+    def __init__(self, expression: str) -> None:
+        self.domains = frozenset(first or second for first, second in _KEYS.findall(expression))
+        self._compiled: cel.Expression | None = None
+        if len(expression) <= LONGEST_EXPRESSION:
+            try:
+                self._compiled = _ENVIRONMENT.compile(expression)
+            except Exception:  # the library has no class for them; the API server has compiled it, by its own rules
+                self._compiled = None
+
+    def selects(self, device: Mapping[str, Any]) -> bool | None:
+        """Whether a device is selected; None where that can't be judged."""
+        if self._compiled is None:
+            return None
+        try:
+            answer = self._compiled.eval(data={"device": device})
+        except Exception:  # as above: too many iterations, or a quantity that is none
+            return None
+        if answer.type() == cel.Type.BOOL:
+            return bool(answer.value())
+        # no scheduler gives a device for which an expression fails
+        return False if str(answer).startswith(_NOT_FOUND) else None
+
+
+@lru_cache(maxsize=256)
+def _compiled(expression: str) -> _Selector:
+    """The same few expressions come with every claim, and to compile one takes as long as 200 evaluations."""
+    return _Selector(expression)
+
+
+def selected(
+    devices: Iterable[Device], expressions: Sequence[str], *, seconds: float, clock: Callable[[], float]
+) -> list[Device]:
+    """The devices that all expressions select, or may select."""
+    selectors = [_compiled(expression) for expression in expressions]
+    domains = frozenset[str]().union(*(each.domains for each in selectors))
+    until = clock() + seconds
+    found = []
+    for device in devices:
+        if selectors and clock() < until:
+            value = _value_of(device, domains)
+            if any(each.selects(value) is False for each in selectors):
+                continue
+        found.append(device)
+    return found
+
+
+def _value_of(device: Device, domains: frozenset[str]) -> dict[str, Any]:
+    """The variable `device`. A domain that the device lacks is empty, as in kube-scheduler."""
+    attributes: dict[str, dict[str, Any]] = {domain: {} for domain in domains}
+    capacity: dict[str, dict[str, float]] = {domain: {} for domain in domains}
+    for (domain, name), value in device.attributes.items():
+        attributes.setdefault(domain, {})[name] = value
+    for (domain, name), amount in device.capacity.items():
+        capacity.setdefault(domain, {})[name] = float(amount.value)
+    return {
+        "driver": device.id.driver,
+        "attributes": attributes,
+        "capacity": capacity,
+        "allowMultipleAllocations": device.shared,
+    }

@@ -1,0 +1,79 @@
+"""Devices, classes and claims as the API has them, short to write."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import msgspec
+
+from hami_webhook.dra import wire
+from hami_webhook.dra.cost import Inventory
+from hami_webhook.dra.devices import PublishedDevices
+from hami_webhook.dra.sections import DraSection
+
+JSON = dict[str, Any]
+HAMI, NVIDIA, MIG = "hami-core-gpu.project-hami.io", "gpu.nvidia.com", "mig.nvidia.com"
+ROWS = DraSection().devices
+CLASSES: Mapping[str, tuple[str, ...]] = {
+    HAMI: (f'device.driver == "{HAMI}"',),
+    NVIDIA: (f'device.driver == "{NVIDIA}" && device.attributes["{NVIDIA}"].type == "gpu"',),
+    MIG: (f'device.driver == "{NVIDIA}" && device.attributes["{NVIDIA}"].type == "mig"',),
+}
+
+
+def share(name: str, memory: str = "40Gi", model: str = "NVIDIA A100", **policy: Any) -> JSON:
+    """A card that HAMi's driver shares; `policy` is that of its memory, in place of any multiple of 1 MiB."""
+    policy = policy or {"default": memory, "validRange": {"min": "1Mi", "step": "1Mi", "max": memory}}
+    percent = {"default": "100", "validRange": {"min": "0", "step": "1", "max": "100"}}
+    return {
+        "name": name,
+        "allowMultipleAllocations": True,
+        "attributes": {"type": {"string": "hami-gpu"}, "uuid": {"string": name}, "productName": {"string": model}},
+        "capacity": {
+            "memory": {"value": memory, "requestPolicy": policy},
+            "cores": {"value": "100", "requestPolicy": percent},
+        },
+    }
+
+
+def whole(name: str, memory: str = "40Gi", kind: str = "gpu", model: str = "NVIDIA A100") -> JSON:
+    """A card of NVIDIA's driver, or a MIG instance, for one claim."""
+    attributes = {"type": {"string": kind}, "uuid": {"string": name}, "productName": {"string": model}}
+    return {"name": name, "attributes": attributes, "capacity": {"memory": {"value": memory}}}
+
+
+def resource_slice(node: str, *devices: JSON, driver: str = HAMI, generation: int = 1, name: str = "") -> JSON:
+    spec = {"driver": driver, "pool": {"name": node, "generation": generation}, "nodeName": node}
+    meta = {"name": name or f"{node}-{driver}-{generation}"}
+    return {"metadata": meta, "spec": {**spec, "devices": list(devices)}}
+
+
+def inventory(*slices: JSON, classes: Mapping[str, tuple[str, ...]] = CLASSES) -> Inventory:
+    return Inventory(classes, published(slices))
+
+
+def published(slices: Iterable[JSON]) -> PublishedDevices:
+    return PublishedDevices([msgspec.convert(each, wire.ResourceSlice) for each in slices], ROWS)
+
+
+def exactly(device_class: str = HAMI, cel: str = "", **fields: Any) -> JSON:
+    """A request's `exactly`; `memory` and `cores` are of its capacity, None for what it leaves out."""
+    amounts = {key: fields.pop(key) for key in ("memory", "cores") if key in fields}
+    found: JSON = {"deviceClassName": device_class, **fields}
+    if amounts:
+        found["capacity"] = {"requests": amounts}
+    if cel:
+        found["selectors"] = [{"cel": {"expression": cel}}]
+    return found
+
+
+def requests(*written: JSON | list[JSON]) -> list[wire.DeviceRequest]:
+    """Requests of these, a list being the alternatives of one."""
+    forms = ({"firstAvailable": each} if isinstance(each, list) else {"exactly": each} for each in written)
+    return [msgspec.convert({"name": f"r{i}", **form}, wire.DeviceRequest) for i, form in enumerate(forms)]
+
+
+def result(device: str, node: str = "n1", driver: str = HAMI, **fields: Any) -> wire.AllocationResult:
+    found = {"request": "r0", "driver": driver, "pool": node, "device": device, **fields}
+    return msgspec.convert(found, wire.AllocationResult)
