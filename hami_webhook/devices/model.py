@@ -284,7 +284,8 @@ class NodeView:
 
     def is_open(self, device: Device) -> bool:
         """Whether new pods may get the device at all."""
-        return self.is_healthy(device) and (device.vendor, device.uuid) not in self.closed
+        uuid = device.uuid  # a filter asks for every card: `is_healthy` is written out
+        return device.healthy and uuid not in self.unhealthy and (device.vendor, uuid) not in self.closed
 
     def has_free_slot(self, device: Device) -> bool:
         """Whether a container more could get a slot of the device: it is open to new pods, and not full."""
