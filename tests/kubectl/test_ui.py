@@ -33,7 +33,7 @@ HTML = "<script>alert(1)</script>"
 @contextmanager
 def browser(api: ApiServer, folder: Path) -> Iterator[httpx.Client]:
     """A browser that hasn't been let in; its header `x-token` has the printed token."""
-    with served_ui(api, folder) as printed:
+    with served_ui(api, folder) as (printed, _):
         address, _, token = printed.partition("/#")
         with httpx.Client(base_url=address, headers={"x-token": token}, timeout=60) as client:
             yield client

@@ -15,8 +15,8 @@ from .test_processes import PROGRAM
 
 
 @contextmanager
-def served_ui(api: ApiServer, folder: Path) -> Iterator[str]:
-    """The address that the program prints, for the user of an API server."""
+def served_ui(api: ApiServer, folder: Path) -> Iterator[tuple[str, subprocess.Popen[str]]]:
+    """The address that the program prints, for the user of an API server, and its process."""
     with ExitStack() as stack:
         kubeconfig = stack.enter_context(serving(api, folder))
         process = subprocess.Popen(
@@ -31,4 +31,4 @@ def served_ui(api: ApiServer, folder: Path) -> Iterator[str]:
         deadline.start()
         stack.callback(deadline.cancel)
         assert process.stdout is not None
-        yield process.stdout.readline().strip()
+        yield process.stdout.readline().strip(), process

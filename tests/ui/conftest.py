@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
@@ -22,6 +23,7 @@ class Ui:
     address: str
     """With the token."""
     context: BrowserContext
+    process: subprocess.Popen[str]
     faults: list[str] = field(default_factory=list)
 
     def page(self, path: str) -> Page:
@@ -36,13 +38,13 @@ class Ui:
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ui]:
     api = ApiServer(objects())
-    with served_ui(api, tmp_path_factory.mktemp("ui")) as address, sync_playwright() as playwright:
+    with served_ui(api, tmp_path_factory.mktemp("ui")) as (address, process), sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=CHROMIUM)
-        context = browser.new_context(color_scheme="light")
+        context = browser.new_context(color_scheme="light", viewport={"width": 1440, "height": 900})
         page = context.new_page()
         page.goto(address)
         page.wait_for_url("**/overview")
-        yield Ui(api, address, context)
+        yield Ui(api, address, context, process)
         browser.close()
 
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import shutil
 
 from builders import card, container, node
 from kubectl.test_verbs import HELD, SPACES, placed, with_uid
 from simulate.files import GPU, JSON, MEM, pod, quota
+
+from hack.devcluster.boards import MODELS, find
 
 CHROMIUM = shutil.which("chromium")
 HTML = "<img src=x onerror=alert(1)><script>alert(2)</script>"
@@ -47,3 +50,22 @@ def objects() -> list[JSON]:
         quota(f"quota{HTML}", gpu="1", namespace="team-b", used={GPU: "1"}),
         *SPACES,
     ]
+
+
+def mixed_fleet() -> list[JSON]:
+    """24 nodes with the cards of every vendor, as their device plugins register them."""
+    nodes = []
+    for index, vendor in zip(range(24), itertools.cycle(MODELS), strict=False):
+        board = find(vendor, None, None)
+        offer = board.offer(name := f"{board.vendor}-{index}")
+        made = node(name, labels=offer.labels, capacity=offer.capacity)
+        made["metadata"]["annotations"] = offer.annotations
+        made["spec"] = {"unschedulable": index % 8 == 7}
+        nodes.append(made)
+    return [*nodes, *SPACES]
+
+
+def large_fleet() -> list[JSON]:
+    """1,000 nodes with 8 cards each."""
+    nodes = [node(f"n{x}", *(card(f"G{x}-{y}", type=f"M{x % 5}") for y in range(8))) for x in range(1000)]
+    return [*nodes, *SPACES]

@@ -72,6 +72,7 @@ function heard(stale) {
 }
 
 drawCharts();
+addEventListener("resize", drawCharts);
 const events = new EventSource("/events");
 events.addEventListener("message", (event) => {
   const live = document.getElementById("live");
