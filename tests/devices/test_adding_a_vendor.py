@@ -18,7 +18,7 @@ FILES = {
     for file in re.findall(r"`([^`]+)`", cell)
 }
 """What the page's table of files names."""
-BY_HAND = {"README.md", "CHANGELOG.md"}
+BY_HAND = {"README.md", "README.zh.md", "CHANGELOG.md"}
 
 
 @dataclass(frozen=True)
