@@ -13,6 +13,7 @@ import urllib.parse
 import urllib.request
 from collections.abc import Iterator
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -76,6 +77,13 @@ class Prometheus:
         assert len(found) <= 1, found
         return {at: float(value) for each in found for at, value in each["values"]}
 
+    def alerts(self, since: float) -> set[tuple[str, str]]:
+        """The alerts that there were, each with its states, `pending` or `firing`, up to the next evaluation."""
+        seen = time.time()
+        eventually(lambda: all(_seconds(rule["lastEvaluation"]) > seen for rule in self.rules()))
+        found = self._get("query_range", query="ALERTS", start=f"{since}", end=f"{time.time()}", step="1")["result"]
+        return {(each["metric"]["alertname"], each["metric"]["alertstate"]) for each in found}
+
     def rules(self) -> list[JSON]:
         return [rule for group in self._get("rules")["groups"] for rule in group["rules"]]
 
@@ -91,6 +99,11 @@ class Prometheus:
         except urllib.error.HTTPError as error:
             with error:
                 pytest.fail(f"{parameters}: {error.read().decode()}")
+
+
+def _seconds(written: str) -> float:
+    """A time as Prometheus writes it, in Unix seconds."""
+    return datetime.fromisoformat(written).timestamp()
 
 
 def _meta(key: str) -> str:
