@@ -22,6 +22,7 @@ from hack.chart_values import Values
 from hack.render_manifests import MANIFESTS
 from hack.render_schemas import device_config_schema, without_titles
 from hami_webhook import __version__
+from hami_webhook.admission.misspelt import KnownNames
 from hami_webhook.config import add_flags
 from hami_webhook.controller.match_conditions import match_conditions
 from hami_webhook.device_config import builtin_device_config, enabled_vendors
@@ -99,12 +100,14 @@ def render_conditions() -> str:
     vendors = enabled_vendors(builtin_device_config().config)
     lines = ["# Rendered by hack/render_chart.py.", "resourceNames:"]
     lines += [f"- {name}" for name in sorted(vendors.resource_names)]
+    lines += ["domains:", *(f"- {domain}" for domain in KnownNames(vendors).domains)]
     lines.append("matchConditions:")
     for webhook, conditions in match_conditions(vendors).items():
         lines.append(f"  {webhook}:")
         for name, expression in conditions.items():
-            # the list of managed resources, which the template writes in the same form
+            # the lists of managed resources and of their domains, which the template writes in the same form
             open_list = re.sub(r"(?s)(r in \[\n).*?\]", r"\1RESOURCE_NAMES]", expression)
+            open_list = re.sub(r"(?s)(\[\n)[^\]]*(\]\.exists\(d,)", r"\1DOMAINS\2", open_list)
             lines += [f"  - name: {name}", "    expression: |-", indent(open_list, "      ")]
     return "\n".join(lines) + "\n"
 

@@ -145,6 +145,20 @@ webhooks:
   namespaceSelector: *others
   matchConditions:
 {quotas}
+# Warns of resources that are nearly called as ours are, in pods that ask for none of ours, and refuses none.
+- name: names.webhook.hami.io
+  admissionReviewVersions: [v1]
+  clientConfig:
+    service: {{name: hami-webhook, namespace: hami-system, path: /names, port: 443}}
+  rules:
+  - {{apiGroups: [""], apiVersions: [v1], resources: [pods], operations: [CREATE], scope: Namespaced}}
+  failurePolicy: Ignore
+  matchPolicy: Equivalent
+  sideEffects: None
+  timeoutSeconds: 3
+  namespaceSelector: *others
+  matchConditions:
+{names}
 """
 
 

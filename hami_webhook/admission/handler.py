@@ -32,6 +32,7 @@ from hami_webhook.admission.pods import (
     read_pod,
     refuse_ephemeral,
     reset,
+    resources_in,
     validate_update,
 )
 from hami_webhook.admission.policy import AdmissionContext
@@ -210,6 +211,10 @@ class AdmissionHandler:
         if charged.amounts and not review.dry_run:
             done.draft.annotations[self._reservation_key] = secret
         return _answer(done, charged)
+
+    def misspelt(self, review: Review) -> list[str]:
+        """`/names`: what the creator of a pod is warned of that names no managed resource; nothing is refused."""
+        return self._known_names.misspelt(resources_in(review.object), {})
 
     def _read(self, review: Review) -> NewPod | None:
         """A new pod that breaks no rule for every pod; None for one that its node runs already.

@@ -38,6 +38,11 @@ class KnownNames:
         self._resources = _NameSet(vendors.own_names, vendors.resource_names | elsewhere)
         self._annotations = _NameSet(governed_keys(vendors.governed.values()) | _OTHER_ANNOTATIONS)
 
+    @property
+    def domains(self) -> tuple[str, ...]:
+        """How the names of resources begin that are looked at, sorted."""
+        return self._resources.domains
+
     def misspelt(self, named: Set[str], annotations: Mapping[str, str]) -> list[str]:
         """A sentence for each name of a resource or annotation that is nearly one that is known, at most 5."""
         found = self._resources.nearly(named)
@@ -52,29 +57,30 @@ class _NameSet:
     def __init__(self, names: Collection[str], elsewhere: Set[str] = frozenset()) -> None:
         self._names = sorted(names)
         self._known = frozenset(names) | elsewhere
-        self._domains = tuple(sorted({f"{each.partition('/')[0]}/" for each in (*names, f"{_OURS}/")}))
+        self.domains = tuple(sorted({f"{each.partition('/')[0]}/" for each in (*names, f"{_OURS}/")}))
 
     def nearly(self, written: Set[str]) -> list[str]:
         sentences: list[str] = []
         looked_at = 0
         for name in sorted(written - self._known):
-            if not name.startswith(self._domains) or is_scheduler_owned(name) or _OF_OTHERS.fullmatch(name):
+            if not name.startswith(self.domains) or is_scheduler_owned(name) or _OF_OTHERS.fullmatch(name):
                 continue
             looked_at += 1
             nearest = self._nearest(name)
             if nearest:
-                sentences.append(f"{cut(name)} isn't a name that means anything here; did you mean {nearest}?")
+                meant = " or ".join(nearest)
+                sentences.append(f"{cut(name)} isn't a name that means anything here; did you mean {meant}?")
             if looked_at == 2 * MOST or len(sentences) == MOST:
                 break
         return sentences
 
-    def _nearest(self, name: str) -> str:
-        """The known name that it is most like; in our own domain that of a vendor's, whatever its domain."""
+    def _nearest(self, name: str) -> list[str]:
+        """The known names that it is most like; in our own domain those of vendors, whatever their domain."""
         domain, _, own = name.partition("/")
         if len(own) > _LONGEST:
-            return ""
+            return []
         matcher = SequenceMatcher(b=_folded(own))
-        best, nearest = _CLOSE, ""
+        best, nearest = _CLOSE, list[str]()
         for known in self._names:
             its_domain, _, its_own = known.partition("/")
             if domain not in (its_domain, _OURS):
@@ -83,7 +89,9 @@ class _NameSet:
             if matcher.real_quick_ratio() >= best and matcher.quick_ratio() >= best and matcher.ratio() >= best:
                 ratio = matcher.ratio()
                 if ratio > best or not nearest:
-                    best, nearest = ratio, known
+                    best, nearest = ratio, [known]
+                elif ratio == best and domain == _OURS:
+                    nearest.append(known)
         return nearest
 
 

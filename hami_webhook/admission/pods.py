@@ -84,6 +84,16 @@ def is_unmanaged(pod: ReviewedPod, vendors: Vendors) -> bool:
     return OWNED_LABELS.isdisjoint(meta.labels or ()) and not (meta.annotations and forged(meta.annotations, vendors))
 
 
+def resources_in(pod: ReviewedPod) -> set[str]:
+    """The resources that the containers of a pod name, in limits and requests, ephemeral ones aside."""
+    spec = pod.spec
+    if spec is None:
+        return set()
+    found = [each.resources for each in (*(spec.containers or ()), *(spec.init_containers or ()))]
+    amounts = [amounts for each in found if each is not None for amounts in (each.limits, each.requests)]
+    return {name for each in amounts for name in each or ()}
+
+
 def forged(annotations: Mapping[str, str], vendors: Vendors) -> set[str]:
     """The scheduler-owned keys among annotations, those of other projects' schedulers included."""
     return {

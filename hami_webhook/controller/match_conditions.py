@@ -1,13 +1,15 @@
 """The match conditions of our webhooks, as CEL: they follow from the device configuration.
 
 They name every managed resource, and every annotation that only schedulers write or that says which cards a pod may
-get, so that the API server sends us no other pod. Of quotas it sends those with keys that only extended resources have.
+get, so that the API server sends us no other pod, but for a warning those that name a resource of a vendor's domain or
+of ours. Of quotas it sends those with keys that only extended resources have.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
+from hami_webhook.admission.misspelt import KnownNames
 from hami_webhook.devices.registry import Vendors
 from hami_webhook.devices.reserved_annotations import OWNED_LABELS, owned_expression
 from hami_webhook.policy.evaluation import governed_keys
@@ -18,6 +20,7 @@ Conditions = Mapping[str, str]
 
 _CONTAINERS = "object.spec.containers + object.spec.?initContainers.orValue([])"
 _EPHEMERAL = "object.spec.?ephemeralContainers.orValue([])"  # whose embedded fields are those of a container
+_AMOUNTS = "[c.?resources.limits.orValue({}), c.?resources.requests.orValue({})]"
 _RESERVATION = f"'{RESERVATION}'"
 _LIMITS_EXTENDED_RESOURCES = "object.?spec.hard.orValue({}).exists(k, k.contains('/') && !k.startsWith('count/'))"
 _CHANGES_NODES = "object.spec.?nodeSelector != oldObject.spec.?nodeSelector"
@@ -47,13 +50,22 @@ def match_conditions(vendors: Vendors) -> dict[str, Conditions]:
             "asks-for-a-managed-resource": requests_managed,
         },
         "quotas.webhook.hami.io": {"limits-extended-resources": _LIMITS_EXTENDED_RESOURCES},
+        "names.webhook.hami.io": {
+            "names-another-resource-of-our-domains": _requests_of_domains(KnownNames(vendors).domains),
+            "asks-for-no-managed-resource": f"!{requests_managed}",
+        },
     }
 
 
 def _requests_any(containers: str, names: Collection[str]) -> str:
     """A container names one of the resources, in limits or in requests."""
-    maps = "[c.?resources.limits.orValue({}), c.?resources.requests.orValue({})]"
-    return f"({containers}).exists(c,\n{maps}.exists(m, m.exists(r, r in [\n{_list_items(names)}])))"
+    return f"({containers}).exists(c,\n{_AMOUNTS}.exists(m, m.exists(r, r in [\n{_list_items(names)}])))"
+
+
+def _requests_of_domains(domains: Collection[str]) -> str:
+    """A container names a resource that begins like one of these, in limits or in requests."""
+    of_domain = f"[\n{_list_items(domains)}].exists(d, r.startsWith(d))"
+    return f"({_CONTAINERS}).exists(c,\n{_AMOUNTS}.exists(m, m.exists(r, {of_domain})))"
 
 
 def _forges(owned: str) -> str:

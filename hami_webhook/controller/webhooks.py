@@ -33,7 +33,8 @@ CONFIGURATIONS = {
 }
 
 _MUTATING = "mutate.webhook.hami.io"
-_WARNING_ONLY = "quotas.webhook.hami.io"
+_QUOTAS, _NAMES = "quotas.webhook.hami.io", "names.webhook.hami.io"
+_WARNING_ONLY = {_QUOTAS, _NAMES}
 _RULES = {
     _MUTATING: ({"CREATE"}, {"pods"}),
     "validate.webhook.hami.io": ({"CREATE"}, {"pods"}),
@@ -41,7 +42,8 @@ _RULES = {
     "bindings.webhook.hami.io": ({"CREATE"}, {"pods/binding", "bindings"}),
     "amounts.webhook.hami.io": ({"UPDATE"}, {"pods/resize", "pods/ephemeralcontainers"}),
     "policy.webhook.hami.io": ({"UPDATE"}, {"pods", "pods/status"}),
-    _WARNING_ONLY: ({"CREATE", "UPDATE"}, {"resourcequotas"}),
+    _QUOTAS: ({"CREATE", "UPDATE"}, {"resourcequotas"}),
+    _NAMES: ({"CREATE"}, {"pods"}),
 }
 """The operations and the resources of each webhook's rules in the manifests; of the core group, `v1`, Namespaced."""
 
@@ -65,7 +67,7 @@ def edits_of(kind: Kind, found: JSON) -> str:
     hooks = {hook.get("name"): hook for hook in webhooks_of(found)}
     ours = [_MUTATING] if kind is Kind.MUTATING_WEBHOOKS else sorted(_RULES.keys() - {_MUTATING})
     missing = [name for name in ours if name not in hooks]
-    closed = [name for name in ours if name in hooks and name != _WARNING_ONLY]
+    closed = [name for name in ours if name in hooks and name not in _WARNING_ONLY]
     ignoring = [name for name in closed if hooks[name].get("failurePolicy") == "Ignore"]
     other_rules = [name for name in ours if name in hooks and _rules_of(hooks[name]) != _rules_in_manifests(name)]
     sentences = []

@@ -1,4 +1,4 @@
-"""The routes of reviews, `/mutate`, `/validate`, `/webhook`, `/quotas`, and the application that serves routes."""
+"""The routes of reviews, `/mutate`, `/validate`, `/webhook`, `/quotas`, `/names`, and the application of routes."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import logging
 import math
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from ipaddress import IPv4Address, IPv6Address, ip_address
 from time import perf_counter
 from typing import Any
@@ -26,6 +26,7 @@ from hami_webhook.admission.review import (
     REVIEWED_FROM,
     Answer,
     BadReview,
+    QuotaReview,
     Review,
     allowed,
     denied,
@@ -102,7 +103,8 @@ def review_routes(
     steps = {"/mutate": only_mutate, "/validate": handler.validate, "/webhook": handler.webhook}
     reviews = [
         *(_PodRoute(path, reviewing, step) for path, step in steps.items()),
-        _QuotaRoute("/quotas", reviewing, misreadings),
+        _WarningRoute("/quotas", reviewing, partial(_quota_warnings, misreadings)),
+        _WarningRoute("/names", reviewing, partial(_name_warnings, handler)),
     ]
     return [Route(review.path, review, methods=["POST"]) for review in reviews]
 
@@ -260,27 +262,45 @@ class _PodRoute(_ReviewRoute):
         logger.log(level, message, extra=about, exc_info=error)
 
 
-class _QuotaRoute(_ReviewRoute):
-    """The route that warns of misread quotas, and refuses none.
+_Warnings = Callable[[], Sequence[str]]
+"""What the creator of a reviewed object is warned of."""
 
-    What can't be answered fails as a call: the failure policy `Ignore` lets the quota pass then, and no refusal.
+
+class _WarningRoute(_ReviewRoute):
+    """A route that warns of what an object says, and refuses none. `read` reads a body of a content type.
+
+    What can't be answered fails as a call: the failure policy `Ignore` lets the object pass then, and no refusal.
     """
 
     fails_as_call = True
 
-    def __init__(self, path: str, reviewing: _Reviewing, misreadings: Callable[[ResourceQuota], Sequence[str]]) -> None:
+    def __init__(
+        self, path: str, reviewing: _Reviewing, read: Callable[[bytes, str], tuple[Review | QuotaReview, _Warnings]]
+    ) -> None:
         super().__init__(path, reviewing)
-        self._misreadings = misreadings
+        self._warnings_of = read
 
     async def _read(self, scope: Scope, body: bytes, left: float | None) -> tuple[int, bytes]:
-        review = parse_quota_review(body, header(scope, b"content-type"))
+        review, warnings = self._warnings_of(body, header(scope, b"content-type"))
         try:
-            warnings = self._misreadings(ResourceQuota.from_object(review.quota))
+            answer = Answer(warnings=warnings())
         except Exception:
             logger.exception("%s failed", self.path)
-            failure = Denied(500, "hami-webhook failed to judge this quota; its log says why")
+            failure = Denied(500, "hami-webhook failed to judge this object; its log says why")
             return failure.code, denied(review.api_version, review.uid, failure)
-        return 200, allowed(review.api_version, review.uid, Answer(warnings=warnings))
+        return 200, allowed(review.api_version, review.uid, answer)
+
+
+def _quota_warnings(
+    misreadings: Callable[[ResourceQuota], Sequence[str]], body: bytes, content_type: str
+) -> tuple[QuotaReview, _Warnings]:
+    review = parse_quota_review(body, content_type)
+    return review, lambda: misreadings(ResourceQuota.from_object(review.quota))
+
+
+def _name_warnings(handler: AdmissionHandler, body: bytes, content_type: str) -> tuple[Review, _Warnings]:
+    review = parse_review(body, content_type)
+    return review, lambda: handler.misspelt(review)
 
 
 @lru_cache(maxsize=64)

@@ -41,6 +41,11 @@ def test_a_resource_that_is_nearly_right_is_told_of(written: str, right: str) ->
     assert [meant(text) for text in misspelt([written, "cpu"], {}, VENDORS)] == [right]
 
 
+def test_in_our_own_domain_all_that_are_as_near_are_told() -> None:
+    (text,) = misspelt(["hami.io/gpu"], {}, enabled_vendors(builtin_device_config().config))
+    assert meant(text) == "amd.com/gpu or birentech.com/gpu or metax-tech.com/gpu or nvidia.com/gpu"
+
+
 def test_a_name_is_right_by_the_device_configuration() -> None:
     assert [meant(text) for text in misspelt(["acme.com/cards"], {}, RENAMED)] == ["acme.com/card"]
     assert misspelt(["acme.com/card", "nvidia.com/gpu"], {}, RENAMED) == []

@@ -26,7 +26,7 @@ CONFIGURATIONS = {
     "built-in": enabled_vendors(builtin_device_config().config),
     "renamed": enabled_vendors(load_device_config(RENAMED, "renamed").config),
 }
-BY_RESOURCE = ("mutate", "validate", "amounts", "policy")
+BY_RESOURCE = ("mutate", "validate", "amounts", "policy", "names")
 BY_ANNOTATION = ("validate", "guard", "bindings")
 
 

@@ -86,7 +86,7 @@ async def test_conditions_follow_the_device_configuration_and_nothing_else_chang
     await env.reconciler.reconcile()
     after = await env.webhooks(VALIDATING)
     incoming = [name for name, hook in after.items() if "'hami.io/gpu'" in str(hook["matchConditions"])]
-    assert incoming == [f"{name}.webhook.hami.io" for name in ("validate", "amounts", "policy")]
+    assert incoming == [f"{name}.webhook.hami.io" for name in ("validate", "amounts", "policy", "names")]
     for name in match_conditions(RENAMED).keys() & after.keys():
         before[name]["matchConditions"] = after[name]["matchConditions"]
     assert after == before

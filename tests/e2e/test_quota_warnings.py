@@ -1,7 +1,8 @@
-"""Misread quotas: what kubectl shows of them, and the events on those that are there already."""
+"""Misread quotas and pods: what kubectl shows of them, and the events on quotas that are there already."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import subprocess
 from collections.abc import Iterator
@@ -107,9 +108,39 @@ def test_a_change_is_judged_and_the_ledger_changes_nothing(installed: Installed)
 def test_without_a_replica_quotas_are_written_as_ever(installed: Installed) -> None:
     program = installed.program
     space = namespace(program.kubectl)
+    with unanswered(program):
+        assert applied(program.kubectl, quota(space, "q", {MEM: "16Gi"})) == []
+
+
+@contextlib.contextmanager
+def unanswered(program: Deployment) -> Iterator[None]:
+    """Until the block ends no replica answers."""
     backends, program.balancer.backends = program.balancer.backends, []
     program.balancer.break_connections()
     try:
-        assert applied(program.kubectl, quota(space, "q", {MEM: "16Gi"})) == []
+        yield
     finally:
         program.balancer.backends = backends
+
+
+@pytest.mark.parametrize(
+    ("resource", "meant"),
+    [("hami.io/gpumem", "nvidia.com/gpumem"), ("nvidia.com/gpus", "nvidia.com/gpu"), ("example.com/gpu", "")],
+)
+def test_a_pod_that_names_no_resource_of_ours_is_warned_of_those_that_are_nearly(
+    installed: Installed, resource: str, meant: str
+) -> None:
+    kubectl = installed.program.kubectl
+    found = applied(kubectl, misspelt(namespace(kubectl), resource))
+    assert [meant in text.partition("did you mean ")[2] for text in found] == ([True] if meant else [])
+
+
+def test_without_a_replica_such_a_pod_is_created_as_ever(installed: Installed) -> None:
+    program = installed.program
+    space = namespace(program.kubectl)
+    with unanswered(program):
+        assert applied(program.kubectl, misspelt(space, "nvidia.com/gpus")) == []
+
+
+def misspelt(space: str, resource: str) -> JSON:
+    return builders.pod("p", builders.container(**{resource: "1"}), namespace=space)

@@ -85,7 +85,7 @@ async def test_a_dry_run_that_asks_for_it_learns_where_its_review_came_from(tmp_
 
 async def test_routes_and_methods(tmp_path: Path) -> None:
     async with served(tmp_path, await quota_cluster()) as webhook:
-        for path in ("/mutate", "/validate", "/webhook", "/quotas"):
+        for path in ("/mutate", "/validate", "/webhook", "/quotas", "/names"):
             for method in ("GET", "PUT", "DELETE", "PATCH", "HEAD"):
                 answer = await webhook.client.request(method, path)
                 assert (answer.status_code, answer.headers["allow"]) == (405, "POST")

@@ -174,9 +174,19 @@ one beside those of that. The controller makes them exact. */}}
 {{- range concat $builtin.resourceNames $names | compact | uniq | sortAlpha | chunk 4 -}}
 {{- $lines = append $lines (printf "  '%s'" (join "', '" .)) -}}
 {{- end -}}
+{{- $domains := $builtin.domains -}}
+{{- range $names -}}
+{{- if not (has . $builtin.resourceNames) -}}
+{{- $domains = append $domains (regexFind "^[^/]+/" .) -}}
+{{- end -}}
+{{- end -}}
+{{- $prefixes := list -}}
+{{- range $domains | compact | uniq | sortAlpha | chunk 4 -}}
+{{- $prefixes = append $prefixes (printf "  '%s'" (join "', '" .)) -}}
+{{- end -}}
 {{- range get $builtin.matchConditions .name }}
 - name: {{ .name }}
-  expression: {{ .expression | replace "RESOURCE_NAMES" (join ",\n" $lines) | toJson }}
+  expression: {{ .expression | replace "RESOURCE_NAMES" (join ",\n" $lines) | replace "DOMAINS" (join ",\n" $prefixes) | toJson }}
 {{- end }}
 {{- end }}
 

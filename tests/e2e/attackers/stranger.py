@@ -23,6 +23,7 @@ PATHS = (
     "/validate",
     "/webhook",
     "/quotas",
+    "/names",
     "/filter",
     "/bind",
     "/preempt",
