@@ -8,6 +8,8 @@ EventReason = Literal[
     "BadAllocation",
     "BindingFailed",
     "BindingSucceed",
+    "CardHealthy",
+    "CardUnhealthy",
     "CertificateSecretForeign",
     "CertificateUnusable",
     "DuplicateMigInstance",

@@ -10,6 +10,20 @@ class ProbeError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
+class CardHealth:
+    """What NVML says of a GPU's health.
+
+    `causes` are those that it shows now, `xids` the errors of its driver since it was last asked. `needs_recovery` is
+    whether a reset is needed; None where NVML doesn't say it.
+    """
+
+    uuid: str
+    causes: frozenset[str]
+    xids: frozenset[int]
+    needs_recovery: bool | None
+
+
+@dataclass(frozen=True, slots=True)
 class CardMetrics:
     """What of a GPU is used; None where NVML doesn't say it, as of MIG, or of memory that GPU and processor share.
 

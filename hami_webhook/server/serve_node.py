@@ -28,11 +28,13 @@ from hami_webhook.cluster.kept_fields import decode_kept
 from hami_webhook.cluster.kubernetes import Client, KubernetesCluster
 from hami_webhook.controller.loops import Loops, repeat
 from hami_webhook.controller.object_events import ObjectEvents
-from hami_webhook.node.feedback import PriorityFeedback
+from hami_webhook.node.card_health import CardHealthLoop
+from hami_webhook.node.feedback import MIG_LOCK, PriorityFeedback
 from hami_webhook.node.link_scores import LinkScores
 from hami_webhook.node.monitor import Monitor
 from hami_webhook.node.node_pods import NodePods
 from hami_webhook.node.nvml import probe, read_cards
+from hami_webhook.node.nvml_health import CardHealthProbe
 from hami_webhook.node.region_files import RegionFolder
 from hami_webhook.server.build_metrics import BuildCollector
 from hami_webhook.server.limits import ListenerLimits
@@ -40,7 +42,7 @@ from hami_webhook.server.listener import Listener
 from hami_webhook.server.node_process import NodeSettings
 from hami_webhook.server.probes import probe_routes
 from hami_webhook.server.request_metrics import new_registry
-from hami_webhook.server.usage_metrics import usage_text
+from hami_webhook.server.usage_metrics import unhealthy_text, usage_text
 
 _CONTAINERS = "containers"
 """The folder of all regions, in that of HAMi's hooks."""
@@ -71,7 +73,17 @@ class NodeRole:
         self._clock = clock
         self._containers = os.path.join(settings.hook_path, _CONTAINERS)
         folder = RegionFolder(self._containers) if settings.hook_path else None
-        self._monitor = Monitor(self._pods, folder, read_cards, ObjectEvents(cluster, self._problems), clock)
+        events = ObjectEvents(cluster, self._problems)
+        self._monitor = Monitor(self._pods, folder, read_cards, events, clock)
+        self._health = CardHealthLoop(
+            cluster,
+            settings.node_name,
+            CardHealthProbe(),
+            events,
+            clock,
+            booted=time.time() - time.clock_gettime(time.CLOCK_BOOTTIME),
+            mig_lock=MIG_LOCK,
+        )
         registry = new_registry()
         registry.register(BuildCollector(self._problems, self.failures))
         routes = probe_routes(registry, self._not_ready, more=self._usage)
@@ -81,7 +93,10 @@ class NodeRole:
 
     def loops(self) -> Mapping[str, Loop]:
         """The loops."""
-        loops: dict[str, Loop] = {"link scores": LinkScores(self._cluster, self._settings.node_name, probe).run}
+        loops: dict[str, Loop] = {
+            "link scores": LinkScores(self._cluster, self._settings.node_name, probe).run,
+            "card health": self._health.run,
+        }
         if self._settings.hook_path:
             loops["pods of the node"] = self._follow_pods
         if self._settings.priority_feedback:
@@ -114,6 +129,7 @@ class NodeRole:
         for piece in usage_text(use, self._settings.node_name, legacy=self._settings.legacy_metrics):
             yield piece
             await asyncio.sleep(0)
+        yield unhealthy_text(self._health.cards, self._settings.node_name)
 
 
 async def serve_node(settings: NodeSettings, client: Callable[[str], Awaitable[Client]]) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import NamedTuple
 
+from hami_webhook.devices.unhealthy_cards import UnhealthyCard
 from hami_webhook.node.cards import CardMetrics
 from hami_webhook.node.monitor import ContainerMetrics, NodeMetrics
 from hami_webhook.node.region import DeviceUse
@@ -126,6 +127,9 @@ _USED_MEMORY = Family(
     _USED,
     is_counter=True,
 )
+_UNHEALTHY = Family(
+    "hami_webhook_card_unhealthy", "1 for a cause for which a card gets no new pods.", ("node", "device_uuid", "cause")
+)
 _CONTAINERS = Family("hami_webhook_monitored_containers", "Containers by whether their region can be read.", ("state",))
 
 OLD_NAMES: Mapping[str, str] = {
@@ -165,6 +169,12 @@ def usage_text(use: NodeMetrics, node: str, *, legacy: bool) -> Iterator[bytes]:
     yield _written(_CONTAINERS, ((_labels(_CONTAINERS.labels, (state,)), number) for state, number in states))
     if legacy:
         yield from _old_text(use, node)
+
+
+def unhealthy_text(cards: Mapping[str, UnhealthyCard], node: str) -> bytes:
+    """The unhealthy cards of the node of this name, in Prometheus' text format."""
+    labels = ((node, uuid, cause) for uuid, card in sorted(cards.items()) for cause in card.causes)
+    return _written(_UNHEALTHY, ((_labels(_UNHEALTHY.labels, each), 1) for each in labels))
 
 
 def _old_text(use: NodeMetrics, node: str) -> Iterator[bytes]:

@@ -159,9 +159,9 @@ def test_the_regions_are_mounted_writable_for_priority_feedback_alone(helm: Helm
     assert {"name": "HOOK_PATH", "value": "/opt/vgpu"} in container["env"]
     regions = {"name": "vgpu", "mountPath": "/opt/vgpu/containers", "readOnly": not feedback}
     lock = {"name": "mig-lock", "mountPath": "/tmp/hami", "readOnly": True}
-    assert container["volumeMounts"] == ([regions, lock] if feedback else [regions])
+    assert container["volumeMounts"] == [lock, regions]
     paths = [volume["hostPath"]["path"] for volume in spec["volumes"]]
-    assert paths == (["/opt/vgpu/containers", "/tmp/hami"] if feedback else ["/opt/vgpu/containers"])
+    assert paths == ["/tmp/hami", "/opt/vgpu/containers"]
 
 
 @pytest.mark.parametrize(

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import re
 import subprocess
 import sys
+import time
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,14 +17,22 @@ from typing import Any
 import httpx
 import pytest
 import yaml
-from node.machines import DGX_A100, compile_library, environment
+from node.machines import DGX_A100, compile_library, environment, set_health
 from node.regions import region
 
 from hack.devcluster.identities import kubeconfig
 from hack.devcluster.plane import ControlPlane, free_ports
+from hami_webhook.cluster.api import Kind
+from hami_webhook.cluster.kubernetes import KubernetesCluster
+from hami_webhook.controller.object_events import ObjectEvents
+from hami_webhook.devices.unhealthy_cards import ANNOTATION
+from hami_webhook.node.card_health import WELL_AFTER, CardHealthLoop
+from hami_webhook.node.cards import CardHealth
 from hami_webhook.node.region import MAGIC
 
 from .deployment import ROOT, SYSTEM, Kubectl, eventually
+from .objects import add_node, gpu_node, namespace, pod
+from .scheduling import on_cluster, place_waiting
 
 COMPONENT = ROOT / "manifests" / "components" / "node"
 MONITOR = ROOT / "manifests" / "components" / "monitor"
@@ -29,7 +40,7 @@ ACCOUNT = "hami-webhook-node"
 SCORES = "hami.io/node-nvidia-score"
 NOTES = {"other": "stays"}
 NOT_ITS_OWN = "may write the node that its pod runs on"
-NOT_ITS_KEYS = "may write the pair scores of GPUs, and nothing else"
+NOT_ITS_KEYS = "may write the pair scores of GPUs and which are unhealthy, and nothing else"
 
 
 @pytest.fixture
@@ -68,11 +79,14 @@ def test_the_role_writes_the_scores_of_its_own_node_alone(kubectl: Kubectl, logi
     compile_library(tmp_path)
     command = [sys.executable, "-m", "hami_webhook", "serve", "--roles=node", "--kubeconfig", str(login)]
     command.append("--metrics-bind-address=127.0.0.1:0")
+    set_health(tmp_path, "0 1 0 -1", *["0 0 0 -1"] * 7, xids=[(1, 79), (2, 31)])
     own = {**environment(tmp_path, DGX_A100), "NODE_NAME": "gpu-1", "POD_NAMESPACE": SYSTEM}
     with (tmp_path / "log").open("wb") as log:
         process = subprocess.Popen(command, env=own, stderr=log, cwd=ROOT)
     try:
-        eventually(lambda: SCORES in kubectl.get("node", "gpu-1")["metadata"]["annotations"], seconds=60)
+        both = {SCORES, ANNOTATION}
+        eventually(lambda: both <= kubectl.get("node", "gpu-1")["metadata"]["annotations"].keys(), seconds=60)
+        eventually(lambda: "gets no new pods" in kubectl("get", "events", "-n", "default"))
     finally:
         process.terminate()
     assert process.wait(20) == 0, (tmp_path / "log").read_text()
@@ -81,7 +95,65 @@ def test_the_role_writes_the_scores_of_its_own_node_alone(kubectl: Kubectl, logi
         "uuid": "GPU-0",
         "score": {"GPU-1": 1240} | {f"GPU-{peer}": 1210 for peer in range(2, 8)},
     }
+    unhealthy = {uuid: card["causes"] for uuid, card in json.loads(notes[ANNOTATION]).items()}
+    assert unhealthy == {"GPU-0": ["ecc-double-bit"], "GPU-1": ["xid-79"]}
     assert notes["other"] == "stays"
+
+
+class Cards:
+    """The two cards of gpu-1, of which NVML finds one."""
+
+    def __init__(self) -> None:
+        self.lost = True
+
+    def __call__(self) -> list[CardHealth]:
+        found = ["gpu-1-0"] if self.lost else ["gpu-1-0", "gpu-1-1"]
+        return [CardHealth(uuid, frozenset(), frozenset(), None) for uuid in found]
+
+    def close(self) -> None:
+        pass
+
+
+def test_no_pod_gets_a_lost_card_until_it_is_well(
+    plane: ControlPlane, kubectl: Kubectl, login: Path, tmp_path: Path
+) -> None:
+    """Written with the role's own rights; a pod that has the card stays there."""
+    add_node(kubectl, gpu_node("gpu-1", 8000, 8000), gpu=20)
+    space = namespace(kubectl)
+
+    def placed(name: str, mebibytes: int, **annotations: str) -> str:
+        made = pod(space, name, gpu=1, gpumem=mebibytes)
+        made["spec"]["schedulerName"] = "hami-scheduler"
+        made["metadata"]["annotations"] = annotations
+        kubectl.apply(made)
+        return place_waiting(plane.kubeconfig, space, ["gpu-1"], only=name)[name]
+
+    async def looks(cluster: KubernetesCluster) -> None:
+        cards, now = Cards(), time.time()
+        loop = CardHealthLoop(
+            cluster,
+            "gpu-1",
+            cards,
+            ObjectEvents(cluster, Counter()),
+            lambda: now,
+            booted=0.0,
+            mig_lock=tmp_path / "lock",
+        )
+        cards.lost = False
+        await loop.step()
+        on_it = {"nvidia.com/use-gpuuuid": "gpu-1-1"}
+        assert await asyncio.to_thread(lambda: placed("before", 2000, **on_it)) == "gpu-1"
+        cards.lost = True
+        await loop.step()
+        assert await asyncio.to_thread(placed, "on-the-other", 6000) == "gpu-1"
+        assert await asyncio.to_thread(placed, "waiting", 6000) == ""
+        assert (await cluster.get(Kind.NODES, "gpu-1"))["metadata"]["annotations"][ANNOTATION].count("lost") == 1
+        cards.lost = False
+        now += WELL_AFTER
+        await loop.step()
+        assert await asyncio.to_thread(place_waiting, plane.kubeconfig, space, ["gpu-1"]) == {"waiting": "gpu-1"}
+
+    on_cluster(login, looks)
 
 
 def test_with_the_monitors_rights_it_shows_what_pods_use(kubectl: Kubectl, login: Path, tmp_path: Path) -> None:

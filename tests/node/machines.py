@@ -52,6 +52,17 @@ class Machine:
         return "\n".join((*(" ".join(map(str, row)) for row in rows), *(card.text() for card in self.cards))) + "\n"
 
 
+def set_health(folder: Path, *lines: str, xids: Sequence[tuple[int, int]] = ()) -> None:
+    """How the machine's GPUs are from now on: `LOST ECC-ERRORS CLOCK-REASONS RECOVERY-ACTION` for each of them.
+
+    `xids` are all errors since the machine was booted: the GPU, and the number.
+    """
+    for name, text in (("machine.xids", (f"{gpu} {xid}" for gpu, xid in xids)), ("machine.health", lines)):
+        written = folder / f"{name}.new"
+        written.write_text("\n".join(text))
+        written.rename(folder / name)
+
+
 DGX_A100 = Machine(8, lambda x, y: PXB if x // 2 == y // 2 else SYS, switched=12)
 DGX_H100 = Machine(8, lambda x, y: NODE if x // 4 == y // 4 else SYS, switched=18)
 FOUR_A100_PCIE = Machine(4, lambda x, y: NODE if x // 2 == y // 2 else SYS, lambda x, y: 12 if x // 2 == y // 2 else 0)

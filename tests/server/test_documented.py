@@ -12,7 +12,7 @@ from hack.interface import items
 from hami_webhook.kube import event_reasons
 from hami_webhook.kube.event_reasons import EventReason
 from hami_webhook.node.monitor import NodeMetrics
-from hami_webhook.server.usage_metrics import usage_text
+from hami_webhook.server.usage_metrics import unhealthy_text, usage_text
 
 from .serving import served
 
@@ -23,6 +23,7 @@ async def test_the_metrics_that_are_listed_are_those_that_are_served(tmp_path: P
     async with served(tmp_path / "tls", await quota_cluster(FULL), "--preemption=on") as webhook:
         text = (await webhook.client.get("/metrics")).text
     text += b"".join(usage_text(NodeMetrics(0.0, [], [], [], 0, {}), "gpu-1", legacy=False)).decode()
+    text += unhealthy_text({}, "gpu-1").decode()
     first_cells = re.findall(r"^\| (`hami_[^|]*)\|", PAGE, re.MULTILINE)
     listed = re.findall(r"`(\w+)`", "".join(first_cells))
     served_types = re.findall(r"^# TYPE (hami_\w+) (\w+)$", text, re.MULTILINE)

@@ -11,10 +11,11 @@ from node.monitored import NOW, MonitoredNode, pod
 from node.regions import Container, compile_program, region
 from prometheus_client.parser import text_string_to_metric_families
 
+from hami_webhook.devices.unhealthy_cards import UnhealthyCard
 from hami_webhook.node.cards import CardMetrics
 from hami_webhook.node.node_pods import MIG_ALLOCATIONS
 from hami_webhook.node.region import V0, V1_1, V1_2
-from hami_webhook.server.usage_metrics import usage_text
+from hami_webhook.server.usage_metrics import unhealthy_text, usage_text
 
 GIB = 1 << 30
 Series = Mapping[tuple[tuple[str, str], ...], float]
@@ -98,6 +99,15 @@ async def test_what_containers_use_under_both_sets_of_names(program: Path, tmp_p
     assert found["hami_webhook_monitored_containers"] == {(("state", "read"),): 3, (("state", "refused"),): 0}
     node.now += 2
     assert set(await scraped(node)) == {name for name in found if name.startswith("hami_")}
+
+
+def test_each_cause_for_which_a_card_is_unhealthy_is_a_series() -> None:
+    cards = {"G": UnhealthyCard(("ecc-double-bit", "xid-79"))}
+    (family,) = text_string_to_metric_families(unhealthy_text(cards, "gpu-1").decode())
+    assert (family.name, [(sample.labels, sample.value) for sample in family.samples]) == (
+        "hami_webhook_card_unhealthy",
+        [({"node": "gpu-1", "device_uuid": "G", "cause": cause}, 1) for cause in cards["G"].causes],
+    )
 
 
 async def test_what_is_used_of_cards_under_both_sets_of_names(tmp_path: Path) -> None:
