@@ -14,6 +14,7 @@ import yaml
 from pydantic import BaseModel
 
 from hack.chart_values import Affinity, Resources, Values
+from hack.daemon_values import DaemonValues
 from hami_webhook.policy.selectors import WrittenSelector
 
 OF_KUBERNETES = (Affinity, Resources, WrittenSelector)
@@ -32,6 +33,20 @@ helm test hami-webhook -n hami-system
 
 Nodes need a device plugin that registers their cards as HAMi's do. Values that mean the same as in HAMi's chart have
 its names. What isn't here, or isn't possible, is refused with its path.
+
+## Values
+
+"""
+DAEMON_HEAD = """\
+<!-- Rendered by hack/render_chart.py. -->
+# hami-daemon
+
+GPU sharing with Koordinator: copies HAMi-core (`libvgpu.so`) to the nodes with GPUs, and shows what is used of them.
+Values that Koordinator's chart of this name has mean the same.
+
+```sh
+helm install hami-daemon . -n koordinator-system --set daemon.vgpuMonitor.image.repository=REGISTRY/hami-webhook
+```
 
 ## Values
 
@@ -56,9 +71,14 @@ def render(values: str) -> str:
     return HEAD + table(values)
 
 
-def table(values: str) -> str:
+def render_daemon(values: str) -> str:
+    """The page of the chart hami-daemon."""
+    return DAEMON_HEAD + table(values, DaemonValues)
+
+
+def table(values: str, model: type[BaseModel] = Values) -> str:
     """The values with their types, defaults and comments."""
-    rows = rows_of(Values, yaml.safe_load(values), comments(values))
+    rows = rows_of(model, yaml.safe_load(values), comments(values))
     lines = (f"| `{row.path}` | {row.kind} | {row.default} | {row.meaning} |\n" for row in rows)
     return COLUMNS + "".join(lines)
 

@@ -112,6 +112,19 @@ def chart(folder: Path, image: str, epoch: int) -> None:
     pack(package, dict(sorted(contents.items(), key=lambda item: (item[0] != CHART_FILE, item[0]))), epoch)
 
 
+def daemon_chart(folder: Path, image: str, epoch: int) -> None:
+    """The package of the chart hami-daemon, with the image as the monitor's default."""
+    source = ROOT / "manifests" / "hami-daemon"
+    paths = [source / "Chart.yaml", *sorted(path for path in source.rglob("*") if path.is_file())]
+    contents = {f"hami-daemon/{path.relative_to(source)}": path.read_bytes() for path in dict.fromkeys(paths)}
+    for name in ("values.yaml", "README.md"):
+        text = contents[f"hami-daemon/{name}"].decode()
+        for before, after in (("repository: hami-webhook", f"repository: {image}"), ("`hami-webhook`", f"`{image}`")):
+            text = text.replace(before, after)
+        contents[f"hami-daemon/{name}"] = text.encode()
+    pack(folder / f"hami-daemon-{__version__}.tgz", contents, epoch)
+
+
 def pack(to: Path, contents: Mapping[str, bytes], epoch: int, executable: str = "") -> None:
     """Write a tar.gz of files, one of which may be executed, with the time of the commit."""
     with (
@@ -204,6 +217,7 @@ def release(image: str, downloads: str) -> list[Path]:
         for name, overlay in OVERLAYS.items():
             (made / name).write_text(manifest(overlay, image))
         chart(made, image, int(epoch))
+        daemon_chart(made, image, int(epoch))
         plugin(wheel, made, int(epoch), downloads)
         bill_of_materials(install(wheel, Path(work) / "environment"), made / "sbom.cdx.json")
         man_pages.write(made, int(epoch))

@@ -12,13 +12,16 @@ import argparse
 import base64
 import json
 import re
+from collections.abc import Mapping
 from textwrap import dedent, indent
+from typing import Any
 
 import yaml
 
 from hack import chart_readme
 from hack.changelog import section
 from hack.chart_values import Values
+from hack.daemon_values import DaemonValues
 from hack.render_manifests import MANIFESTS
 from hack.render_schemas import device_config_schema, without_titles
 from hami_webhook import __version__
@@ -28,6 +31,7 @@ from hami_webhook.controller.match_conditions import match_conditions
 from hami_webhook.device_config import builtin_device_config, enabled_vendors
 
 CHART = MANIFESTS / "chart"
+DAEMON_CHART = MANIFESTS / "hami-daemon"
 
 DESCRIPTION = """\
 # Rendered by hack/render_chart.py.
@@ -50,6 +54,19 @@ annotations:
       image: hami-webhook:{version}
   artifacthub.io/changes: |
 {changes}"""
+
+DAEMON_DESCRIPTION = """\
+# Rendered by hack/render_chart.py.
+apiVersion: v2
+name: hami-daemon
+description: HAMi-core for GPU sharing with Koordinator, and the monitor of what containers use
+type: application
+version: {version}
+appVersion: {version}
+# ValidatingAdmissionPolicy
+kubeVersion: ">=1.30.0-0"
+keywords: [koordinator, hami, gpu, monitoring]
+"""
 
 KINDS = {
     "Upgrading": "changed",
@@ -92,6 +109,10 @@ def render_schema() -> str:
     schema["$defs"] |= sections
     # an object, or the text of one, which the program alone can check
     schema["properties"]["deviceConfig"] = {**device_config, "type": ["object", "string", "null"], "default": None}
+    return _schema(schema)
+
+
+def _schema(schema: Mapping[str, Any]) -> str:
     return json.dumps({"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}, indent=2) + "\n"
 
 
@@ -141,7 +162,14 @@ FILES = {
     **{f"files/dashboards/{path.name}": path.read_text for path in sorted((MANIFESTS / "dashboards").glob("*.json"))},
 }
 
+DAEMON_FILES = {
+    "Chart.yaml": lambda: DAEMON_DESCRIPTION.format(version=__version__),
+    "README.md": lambda: chart_readme.render_daemon((DAEMON_CHART / "values.yaml").read_text()),
+    "values.schema.json": lambda: _schema(without_titles(DaemonValues.model_json_schema())),
+}
+
 if __name__ == "__main__":
-    for path, render in FILES.items():
-        (CHART / path).parent.mkdir(exist_ok=True)
-        (CHART / path).write_text(render())
+    for chart, files in ((CHART, FILES), (DAEMON_CHART, DAEMON_FILES)):
+        for path, render in files.items():
+            (chart / path).parent.mkdir(exist_ok=True)
+            (chart / path).write_text(render())

@@ -82,7 +82,8 @@ def test_there_is_every_file_with_its_checksum(released: Path) -> None:
     wheel = f"hami_webhook-{VERSION}-py3-none-any.whl"
     plugin = {f"kubectl-hami-{VERSION}.tar.gz", "krew.yaml"}
     described = {"hami-webhook.1", "kubectl-hami.1", "sbom.cdx.json", "provenance.intoto.json", "SHA256SUMS"}
-    assert names == {*OVERLAYS, *plugin, *described, *SCHEMAS, wheel, f"hami-webhook-{VERSION}.tgz"}
+    charts = {f"{chart}-{VERSION}.tgz" for chart in ("hami-webhook", "hami-daemon")}
+    assert names == {*OVERLAYS, *plugin, *described, *SCHEMAS, wheel, *charts}
     run(released, "sha256sum", "--check", "--strict", "SHA256SUMS")
     listed = [line.split()[1] for line in (released / "SHA256SUMS").read_text().splitlines()]
     assert listed == sorted(names - {"SHA256SUMS"})

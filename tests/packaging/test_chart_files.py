@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import base64
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
@@ -12,7 +14,8 @@ from pydantic import BaseModel
 
 from hack.chart_readme import OF_KUBERNETES, comments, rows_of
 from hack.chart_values import Values
-from hack.render_chart import CHART, FILES, changes
+from hack.daemon_values import DaemonValues
+from hack.render_chart import CHART, DAEMON_CHART, DAEMON_FILES, FILES, changes
 from hami_webhook import __version__
 
 CATEGORIES = {
@@ -22,9 +25,16 @@ CATEGORIES = {
 """Those of Artifact Hub."""
 
 
-@pytest.mark.parametrize("path", FILES)
-def test_the_file_is_as_rendered(path: str) -> None:
-    assert (CHART / path).read_text() == FILES[path](), "python -m hack.render_chart writes it anew"
+@pytest.mark.parametrize(
+    ("file", "render"),
+    [
+        *((CHART / path, render) for path, render in FILES.items()),
+        *((DAEMON_CHART / path, render) for path, render in DAEMON_FILES.items()),
+    ],
+    ids=lambda value: value.name if isinstance(value, Path) else "",
+)
+def test_the_file_is_as_rendered(file: Path, render: Callable[[], str]) -> None:
+    assert file.read_text() == render(), "python -m hack.render_chart writes it anew"
 
 
 def without_default(model: type[BaseModel], values: Any, path: str = "") -> list[str]:
@@ -41,10 +51,11 @@ def without_default(model: type[BaseModel], values: Any, path: str = "") -> list
     return missing
 
 
-def test_values_yaml_has_every_value_and_is_valid() -> None:
-    values = yaml.safe_load((CHART / "values.yaml").read_text())
-    Values.model_validate(values)
-    assert without_default(Values, values) == []
+@pytest.mark.parametrize(("chart", "model"), [(CHART, Values), (DAEMON_CHART, DaemonValues)])
+def test_values_yaml_has_every_value_and_is_valid(chart: Path, model: type[BaseModel]) -> None:
+    values = yaml.safe_load((chart / "values.yaml").read_text())
+    model.model_validate(values)
+    assert without_default(model, values) == []
 
 
 def test_artifact_hub_can_read_what_the_chart_says_of_itself() -> None:
