@@ -12,6 +12,7 @@ from aiohttp import web
 from http_server import http_server
 
 from hami_webhook.cli import main
+from hami_webhook.prometheus import PrometheusError, query
 
 TEAM = {"namespace": "team-a", "vendor": "NVIDIA", "model": "A10 [24G]", "state": "placed"}
 WAITING = {"namespace": "team-a", "vendor": "NVIDIA", "state": "waiting"}
@@ -48,6 +49,12 @@ def test_an_answer_without_end_is_read_up_to_its_most(capsys: pytest.CaptureFixt
     with http_server(lambda request, body: itertools.repeat(b" " * (1 << 20))) as url:
         assert main(["report", "--prometheus", url]) != 0
     assert "the answer has more than 64 MiB, and isn't read" in capsys.readouterr().err
+
+
+def test_an_answer_that_comes_too_slowly_is_given_up() -> None:
+    endless = http_server(lambda request, body: itertools.repeat(b" "))
+    with endless as url, pytest.raises(PrometheusError, match=r"takes too long|timed out"):
+        query(url, "up", 0.05)
 
 
 def test_hours_as_csv(capsys: pytest.CaptureFixture[str]) -> None:

@@ -15,12 +15,12 @@ from .test_processes import PROGRAM
 
 
 @contextmanager
-def served_ui(api: ApiServer, folder: Path) -> Iterator[tuple[str, subprocess.Popen[str]]]:
+def served_ui(api: ApiServer, folder: Path, *flags: str) -> Iterator[tuple[str, subprocess.Popen[str]]]:
     """The address that the program prints, for the user of an API server, and its process."""
     with ExitStack() as stack:
         kubeconfig = stack.enter_context(serving(api, folder))
         process = subprocess.Popen(
-            [sys.executable, "-c", PROGRAM, "ui"],
+            [sys.executable, "-c", PROGRAM, "ui", *flags],
             env={**os.environ, "KUBECONFIG": str(kubeconfig)},
             stdout=subprocess.PIPE,
             text=True,

@@ -93,6 +93,16 @@ def nearly_full(quotas: Iterable[QuotaUse]) -> list[FullKey]:
     return sorted((each for each in found if each.percent >= NEARLY_FULL), key=lambda each: -each.percent)
 
 
+def used_memory(cards: Iterable[CardUse], places: Mapping[str, str]) -> Mapping[tuple[str, str, str], int]:
+    """The MiB that are really used of the cards of each vendor, model and place, where that is known of any."""
+    found: dict[tuple[str, str, str], int] = {}
+    for card in cards:
+        if card.in_use is not None:
+            key = card.vendor, card.model, places.get(card.node, "")
+            found[key] = found.get(key, 0) + card.in_use.memory
+    return found
+
+
 def fleet_map(
     cards: Sequence[CardUse], by: str, places: Mapping[str, str], closed: Mapping[str, str]
 ) -> list[tuple[str, Markup]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from copy import deepcopy
 from itertools import groupby
@@ -38,9 +38,11 @@ from hami_webhook.kubectl.ui.fleet import (
     fleet_map,
     nearly_full,
     percent,
+    used_memory,
     waiting,
 )
-from hami_webhook.kubectl.ui.readings import WAITING_SERIES, Key, Readings, model_series, quota_series
+from hami_webhook.kubectl.ui.metrics import Key
+from hami_webhook.kubectl.ui.readings import WAITING_SERIES, Readings, model_series, quota_series
 from hami_webhook.kubectl.ui.texts import age_text, in_path, memory_text
 from hami_webhook.simulate import tables as simulation_tables
 from hami_webhook.simulate.manifests import pods_of
@@ -90,9 +92,13 @@ class Pages:
     def app(self) -> Starlette:
         @asynccontextmanager
         async def reading(_: Starlette) -> AsyncIterator[None]:
-            task = asyncio.create_task(self._readings.keep_reading())
+            readings, metrics = self._readings, self._readings.metrics
+            tasks = [asyncio.create_task(readings.keep_reading())]
+            if metrics is not None:
+                tasks.append(asyncio.create_task(metrics.keep_asking(readings.tell)))
             yield
-            task.cancel()
+            for task in tasks:
+                task.cancel()
 
         routes = [
             Route("/", self._enter),
@@ -132,6 +138,7 @@ class Pages:
 
     async def _overview(self, request: Request) -> Response:
         contents, views = self._readings.contents, self._readings.cluster.simulation.core.state
+        metrics = self._readings.metrics
         asked = {"by": request.query_params.get("by", "memory"), "pool": request.query_params.get("pool", "")}
         if asked["by"] not in COLOURS:
             raise _Refused(f"by must be one of {', '.join(COLOURS)}")
@@ -150,6 +157,9 @@ class Pages:
             waiting=waiting(contents.pods),
             full=nearly_full(contents.quotas),
             nearly=NEARLY_FULL,
+            used=used_memory(contents.cards, places),
+            alerts=metrics.alerts if metrics else None,
+            charts=[*self._charts()],
         )
 
     async def _cluster(self, request: Request) -> Response:
@@ -286,15 +296,27 @@ class Pages:
 
         return StreamingResponse(versions(), media_type="text/event-stream")
 
+    def _charts(self) -> Iterator[tuple[str, int, Key]]:
+        """What the Overview draws of the last hour: a label, what amounts are divided by, and the series."""
+        yield "pods that wait", 1, WAITING_SERIES
+        if self._readings.metrics is not None:
+            history = self._readings.metrics.history
+            yield from [("cards that pods wait for", 1, key) for key in history if key[0] == "cards wait"]
+            yield from [(f"refusals a minute: {key[1]}", 1, key) for key in history if key[0] == "refusals"]
+        cards = self._readings.contents.cards
+        for model in sorted({card.model for card in cards if card.used_memory}):
+            yield f"Gi promised of {model}", 1024, model_series(model)
+            if self._readings.points(used := ("used", model)):
+                yield f"Gi used of {model}", 1024, used
+
     def _series(self, key: Key) -> str:
         """The points of a chart, as JSON: times and amounts."""
-        points = self._readings.history.get(key, ())
+        points = self._readings.points(key)
         return json.dumps([[round(at) for at, _ in points], [amount for _, amount in points]])
 
     def _page(self, template: str, *, status: int = 200, **values: object) -> Response:
         readings = self._readings
-        contents = readings.contents
-        common = {"error": readings.error, "sentences": contents.sentences, "version": readings.version}
+        common = {"error": readings.error, "sentences": readings.sentences, "version": readings.version}
         common |= {"paths": self._paths, "now": readings.cluster.now}
         common |= {"where": readings.names.cluster, "user": readings.names.user}
         return HTMLResponse(self._templates.get_template(template).render(**common, **values), status)

@@ -7,12 +7,13 @@ import gc
 import time
 from collections import defaultdict, deque
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from hami_webhook.cluster.api import ClusterError
 from hami_webhook.cluster.connect import ContextNames
 from hami_webhook.kubectl.live import LiveCluster
 from hami_webhook.kubectl.report import CardUse, KeyUse, PodUse, QuotaUse
+from hami_webhook.kubectl.ui.metrics import Key, Metrics, Points
 
 _EVERY = 1.0
 """Seconds between two reads, unless reading takes long itself."""
@@ -26,8 +27,6 @@ _HUNG_AFTER = 3.0
 _MOST_LABELS, _MOST_POOLS = 50, 100
 """Labels of nodes that are offered as names of pools, and how many values such a label may have."""
 
-Key = tuple[str, ...]
-"""What a series is of."""
 WAITING_SERIES: Key = ("waiting",)
 
 
@@ -73,8 +72,10 @@ class Readings:
         read: Callable[[], Awaitable[LiveCluster]],
         cluster: LiveCluster,
         names: ContextNames,
+        metrics: Metrics | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        self.metrics = metrics
         self.read = read
         self.cluster = cluster
         self.names = names
@@ -101,7 +102,8 @@ class Readings:
         before = (self.contents, self.error)
         self._reading_since = self._clock()
         try:
-            self.cluster = await self.read()
+            cluster = await self.read()
+            self.cluster = replace(cluster, measured=self.metrics.measured) if self.metrics else cluster
             self._took = self._clock() - self._reading_since
         except ClusterError as error:
             self.error = str(error)
@@ -114,9 +116,13 @@ class Readings:
             self._reading_since = None
         self._sample()
         if (self.contents, self.error) != before:
-            async with self._changed:
-                self.version += 1
-                self._changed.notify_all()
+            await self.tell()
+
+    async def tell(self) -> None:
+        """Let the pages that are open know that there is something else to show."""
+        async with self._changed:
+            self.version += 1
+            self._changed.notify_all()
 
     @property
     def stale(self) -> str:
@@ -127,6 +133,18 @@ class Readings:
         if waited > _HUNG_AFTER + 2 * self._took:
             return f"the API server hasn't answered for {waited:.0f} seconds"
         return ""
+
+    @property
+    def sentences(self) -> Sequence[str]:
+        """What wasn't seen or read."""
+        measured = self.cluster.measured
+        unknown = [measured.why if not measured.absent else "", self.metrics.why_not if self.metrics else ""]
+        return [*self.contents.sentences, *filter(None, unknown)]
+
+    def points(self, key: Key) -> Points:
+        """The last hour of a series: what Prometheus has, else what was kept here."""
+        known = self.metrics.history.get(key) if self.metrics else None
+        return known or [*self.history.get(key, ())]
 
     async def change(self, version: int) -> int:
         """The version, once it is another."""

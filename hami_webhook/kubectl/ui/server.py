@@ -12,6 +12,7 @@ import uvicorn
 
 from hami_webhook.kubectl.live import LiveCluster, context_names, diagnosed, read
 from hami_webhook.kubectl.ui.access import ProxiedUsers, TokenHolders, new_token
+from hami_webhook.kubectl.ui.metrics import Metrics
 from hami_webhook.kubectl.ui.pages import Diagnose, Pages
 from hami_webhook.kubectl.ui.readings import Readings
 from hami_webhook.terminal import UsageError
@@ -27,7 +28,10 @@ def serve(arguments: argparse.Namespace) -> int:
     async def serving() -> None:
         # one thread: the allocator keeps for each of them the memory that its largest reading took
         asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(max_workers=1))
-        readings = Readings(reading, await reading(), context_names(arguments))
+        metrics = Metrics(arguments.prometheus) if arguments.prometheus else None
+        if metrics is not None:
+            del arguments.prometheus  # it is asked beside the readings
+        readings = Readings(reading, await reading(), context_names(arguments), metrics)
         if arguments.behind_proxy:
             with listening(arguments.port, "0.0.0.0") as listener:  # noqa: S104  the proxy is elsewhere
                 visitors = ProxiedUsers(arguments.behind_proxy, arguments.user_header)
