@@ -68,8 +68,18 @@ class ClaimStatus(Wire, frozen=True):
     allocation: Allocation | None = None
 
 
+class OwnerReference(Wire, frozen=True):
+    kind: str | None = None
+    uid: str | None = None
+    controller: bool | None = None
+
+
+class ClaimMeta(ObjectMeta, frozen=True):
+    owner_references: tuple[OwnerReference, ...] | None = None
+
+
 class ResourceClaim(Wire, frozen=True):
-    metadata: ObjectMeta | None = None
+    metadata: ClaimMeta | None = None
     spec: ClaimSpec | None = None
     status: ClaimStatus | None = None
 
@@ -126,3 +136,42 @@ class SliceSpec(Wire, frozen=True):
 class ResourceSlice(Wire, frozen=True):
     metadata: ObjectMeta | None = None
     spec: SliceSpec | None = None
+
+
+class PodResourceClaim(Wire, frozen=True):
+    """A pod's reference to a claim: by its name, or to the template that one is generated from."""
+
+    name: str | None = None
+    resource_claim_name: str | None = None
+    resource_claim_template_name: str | None = None
+
+
+class ClaimingPodSpec(Wire, frozen=True):
+    resource_claims: tuple[PodResourceClaim, ...] | None = None
+
+
+class ExtendedResourceClaimStatus(Wire, frozen=True):
+    resource_claim_name: str | None = None
+
+
+class ClaimingPodStatus(Wire, frozen=True):
+    phase: str | None = None
+    resource_claim_statuses: tuple[PodResourceClaim, ...] | None = None
+    extended_resource_claim_status: ExtendedResourceClaimStatus | None = None
+
+
+class ClaimingPod(Wire, frozen=True):
+    """What of a pod says which claims are its own."""
+
+    metadata: ObjectMeta | None = None
+    spec: ClaimingPodSpec | None = None
+    status: ClaimingPodStatus | None = None
+
+
+class TemplateSpec(Wire, frozen=True):
+    spec: ClaimSpec | None = None
+
+
+class ResourceClaimTemplate(Wire, frozen=True):
+    metadata: ObjectMeta | None = None
+    spec: TemplateSpec | None = None
