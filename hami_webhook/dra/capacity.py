@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from hami_webhook.dra import wire
 from hami_webhook.kube.objects import MalformedObject
-from hami_webhook.kube.quantity import Quantity, QuantityError
+from hami_webhook.kube.quantity import MAX_INT64, Quantity, QuantityError
 
 _NO_POLICY, _NO_RANGE = wire.RequestPolicy(), wire.ValidRange()
 
@@ -55,9 +55,9 @@ class Capacity(Struct, frozen=True):
 
 
 def amount_of(written: object) -> Fraction:
-    """A quantity. Raises `MalformedObject`."""
+    """A quantity, of which the largest is Kubernetes' own for whole numbers. Raises `MalformedObject`."""
     try:
-        return Quantity.parse(written).value
+        return min(Quantity.parse(written).value, Fraction(MAX_INT64))
     except QuantityError as error:
         raise MalformedObject(str(error)) from error
 

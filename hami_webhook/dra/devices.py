@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from fractions import Fraction
 from typing import Any, NamedTuple
 
-from msgspec import Struct, convert
+from msgspec import Struct
 
 from hami_webhook.dra import wire
 from hami_webhook.dra.capacity import Capacity
@@ -119,14 +119,6 @@ def _devices_of(each: wire.ResourceSlice, rows: Sequence[DriverDevices]) -> Iter
                 attributes,
                 {QualifiedName.of(name, driver): Capacity.of(each) for name, each in (device.capacity or {}).items()},
             )
-
-
-def read_slice(obj: Any) -> wire.ResourceSlice:
-    """A ResourceSlice. Raises `MalformedObject`."""
-    try:
-        return convert(obj, wire.ResourceSlice)
-    except ValueError as error:
-        raise MalformedObject(str(error)) from error
 
 
 def _name_of(each: wire.ResourceSlice) -> str:

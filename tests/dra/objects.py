@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-import msgspec
-
 from hami_webhook.dra import wire
 from hami_webhook.dra.cost import Inventory
 from hami_webhook.dra.devices import PublishedDevices
 from hami_webhook.dra.sections import DraSection
+from hami_webhook.kube.wire import convert
 
 JSON = dict[str, Any]
 HAMI, NVIDIA, MIG = "hami-core-gpu.project-hami.io", "gpu.nvidia.com", "mig.nvidia.com"
@@ -44,7 +43,11 @@ def whole(name: str, memory: str = "40Gi", kind: str = "gpu", model: str = "NVID
 
 
 def resource_slice(node: str, *devices: JSON, driver: str = HAMI, generation: int = 1, name: str = "") -> JSON:
-    spec = {"driver": driver, "pool": {"name": node, "generation": generation}, "nodeName": node}
+    spec = {
+        "driver": driver,
+        "pool": {"name": node, "generation": generation, "resourceSliceCount": 1},
+        "nodeName": node,
+    }
     meta = {"name": name or f"{node}-{driver}-{generation}"}
     return {"metadata": meta, "spec": {**spec, "devices": list(devices)}}
 
@@ -54,7 +57,7 @@ def inventory(*slices: JSON, classes: Mapping[str, tuple[str, ...]] = CLASSES) -
 
 
 def published(slices: Iterable[JSON]) -> PublishedDevices:
-    return PublishedDevices([msgspec.convert(each, wire.ResourceSlice) for each in slices], ROWS)
+    return PublishedDevices([convert(each, wire.ResourceSlice, "resourceslice") for each in slices], ROWS)
 
 
 def exactly(device_class: str = HAMI, cel: str = "", **fields: Any) -> JSON:
@@ -71,9 +74,9 @@ def exactly(device_class: str = HAMI, cel: str = "", **fields: Any) -> JSON:
 def requests(*written: JSON | list[JSON]) -> list[wire.DeviceRequest]:
     """Requests of these, a list being the alternatives of one."""
     forms = ({"firstAvailable": each} if isinstance(each, list) else {"exactly": each} for each in written)
-    return [msgspec.convert({"name": f"r{i}", **form}, wire.DeviceRequest) for i, form in enumerate(forms)]
+    return [convert({"name": f"r{i}", **form}, wire.DeviceRequest, "request") for i, form in enumerate(forms)]
 
 
 def result(device: str, node: str = "n1", driver: str = HAMI, **fields: Any) -> wire.AllocationResult:
     found = {"request": "r0", "driver": driver, "pool": node, "device": device, **fields}
-    return msgspec.convert(found, wire.AllocationResult)
+    return convert(found, wire.AllocationResult, "result")

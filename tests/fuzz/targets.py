@@ -29,7 +29,13 @@ from hami_webhook.devices.codecs import BadAnnotation, decode_pair_scores, decod
 from hami_webhook.devices.model import RegistrationError
 from hami_webhook.devices.unhealthy_cards import decode, encode
 from hami_webhook.devices.vendor import Vendor
+from hami_webhook.dra.allocation import allocated
+from hami_webhook.dra.cost import Inventory, cost_of
+from hami_webhook.dra.devices import PublishedDevices
+from hami_webhook.dra.sections import DraSection
+from hami_webhook.dra.wire import ResourceClaim, ResourceSlice
 from hami_webhook.integrations.koordinator.device_object import read_cards
+from hami_webhook.kube import wire
 from hami_webhook.kube.objects import Node, Pod, ResourceQuota, checked_device
 from hami_webhook.kube.quantity import Quantity, QuantityError, is_binary, parse_whole
 from hami_webhook.kube.wire import MalformedObject
@@ -274,6 +280,32 @@ def koordinator_devices(data: bytes) -> None:
     return None
 
 
+def claims(data: bytes) -> None:
+    """A claim, with the slices and classes that it is priced by."""
+    found = _json(data)
+    found = found if isinstance(found, dict) else {}
+    slices, classes = found.get("slices"), found.get("classes")
+    try:
+        claim = wire.convert(found.get("claim"), ResourceClaim, "resourceclaim")
+        read = [
+            wire.convert(each, ResourceSlice, "resourceslice") for each in (slices if isinstance(slices, list) else ())
+        ]
+        published = PublishedDevices(read, DraSection().devices)
+        of_class = {} if not isinstance(classes, dict) else classes
+        expressions = {name: (text,) for name, text in of_class.items() if isinstance(text, str)}
+        requests = (claim.spec and claim.spec.devices and claim.spec.devices.requests) or ()
+        cost = cost_of(requests, Inventory(expressions, published))
+        allocation = claim.status and claim.status.allocation
+        held = allocated((allocation and allocation.devices and allocation.devices.results) or (), published)
+    except MalformedObject as error:
+        return check_sentence(str(error))
+    for debit in (*cost.debits.values(), *held.debits.values()):
+        assert min(debit.slots, debit.memory, debit.cores) >= 0
+    for sentence in (*cost.problems, *held.unseen, *published.problems.values()):
+        check_sentence(sentence)
+    return None
+
+
 def policies(data: bytes) -> None:
     try:
         PolicyFile.parse(_text(data), "policy.yaml", CHART)
@@ -354,6 +386,7 @@ def regions(data: bytes) -> None:
 
 TARGETS: Mapping[str, Callable[[bytes], None]] = {
     "certificates": certificates,
+    "claims": claims,
     "device-configs": device_configs,
     "extender-bodies": extender_bodies,
     "koordinator-devices": koordinator_devices,
