@@ -74,10 +74,10 @@ def _of_result(
         if row is None:
             return None
     else:
-        row = device.row
+        row = device.model.row
     amounts = []
     for name in (QualifiedName.of(row.memory, driver), QualifiedName.of(row.cores, driver)):
-        capacity = device.capacity.get(name) if device is not None else None
+        capacity = device.model.capacity.get(name) if device is not None else None
         amounts.append(consumed.get(name, None if capacity is None else capacity.value))
     debit = debit_of(row, *amounts)
     if device is None:

@@ -19,7 +19,7 @@ from hami_webhook.devices.debit import Debit
 from hami_webhook.devices.keys import MEBIBYTE, Dimension
 from hami_webhook.dra import wire
 from hami_webhook.dra.capacity import amount_of
-from hami_webhook.dra.devices import Device, PublishedDevices, QualifiedName
+from hami_webhook.dra.devices import Device, DeviceModel, PublishedDevices, QualifiedName
 from hami_webhook.dra.sections import DriverDevices
 from hami_webhook.dra.selectors import selected
 from hami_webhook.kube.objects import MalformedObject, Pod
@@ -81,7 +81,7 @@ def cost_of(
             for each in alternatives
         ]
         if costs:
-            total += reduce(_cheaper, costs)
+            total += reduce(_cheaper, [cost for cost in costs if not cost.problems] or costs)
     return total
 
 
@@ -141,12 +141,14 @@ class _Request:
         """What it costs at least. Raises `MalformedObject` for an amount that is none."""
         if not self._rows:
             return ClaimCost()
-        takes = [(device, debit) for device in self._selected(seconds, clock) if (debit := self._taken(device))]
+        devices = self._selected(seconds, clock)
+        taken = {model: self._taken(model) for model in {device.model for device in devices}}
+        takes = [(device, debit) for device in devices if (debit := taken[device.model]) is not None]
         whole_node = self._request.allocation_mode == "All"
         count = 1 if whole_node else max(1, self._request.count or 1)
         if not takes:
             return self._unsatisfied(count)
-        sums: Iterable[tuple[str, Debit]] = ((device.row.vendor, debit) for device, debit in takes)
+        sums: Iterable[tuple[str, Debit]] = ((device.model.row.vendor, debit) for device, debit in takes)
         if whole_node:
             sums = _by_node(takes)
         by_vendor: dict[str, list[Debit]] = defaultdict(list)
@@ -156,29 +158,27 @@ class _Request:
             return ClaimCost()  # it may get any of them
         ((vendor, debits),) = by_vendor.items()
         least = Debit(*(count * min(getattr(each, name) for each in debits) for name in _NAMES))
-        return ClaimCost({vendor: least}, self._floors(device for device, _ in takes))
+        return ClaimCost({vendor: least}, self._floors({device.model for device, _ in takes}))
 
     def _selected(self, seconds: float, clock: Callable[[], float]) -> list[Device]:
         devices = self._inventory.devices.all
         own = expressions_of(self._request.selectors)
         of_class = self._inventory.classes.get(self._class)
         if of_class is None:  # not seen yet, or gone
-            of_class, devices = (), tuple(device for device in devices if device.row in self._rows)
+            of_class, devices = (), tuple(each for each in devices if each.model.row in self._rows)
         return selected(devices, (*of_class, *own), seconds=seconds, clock=clock)
 
-    def _taken(self, device: Device) -> Debit | None:
+    def _taken(self, model: DeviceModel) -> Debit | None:
         """What it takes of one device; None if the device can't give that."""
-        amounts = {QualifiedName.of(key, device.id.driver): amount for key, amount in self._amounts.items()}
-        for name, amount in amounts.items():
-            if device.consumed("/".join(name), amount) is None:
-                return None
-        row = device.row
-        memory = device.consumed(row.memory, amounts.get(QualifiedName.of(row.memory, device.id.driver)))
-        return debit_of(row, memory, self._cores(device, amounts))
-
-    def _cores(self, device: Device, amounts: Mapping[QualifiedName, Fraction]) -> Fraction | None:
-        name = QualifiedName.of(device.row.cores, device.id.driver)
-        return device.consumed(device.row.cores, amounts.get(name)) if name in device.capacity else None
+        amounts = {model.qualified(key): amount for key, amount in self._amounts.items()}
+        if any(model.consumed(name, amount) is None for name, amount in amounts.items()):
+            return None
+        memory, cores = model.qualified(model.row.memory), model.qualified(model.row.cores)
+        return debit_of(
+            model.row,
+            model.consumed(memory, amounts.get(memory)),
+            model.consumed(cores, amounts.get(cores)) if cores in model.capacity else None,
+        )
 
     def _unsatisfied(self, count: int) -> ClaimCost:
         """Where no device is known that fits: what is declared, and 1 MiB where nothing is."""
@@ -190,13 +190,13 @@ class _Request:
         debits = {row.vendor: Debit(*(count * getattr(least, name) for name in _NAMES))}
         return ClaimCost(debits, frozenset(Dimension) if memory is None else frozenset(), (problem,))
 
-    def _floors(self, devices: Iterable[Device]) -> frozenset[Dimension]:
+    def _floors(self, models: Iterable[DeviceModel]) -> frozenset[Dimension]:
         """The dimensions in which devices decide."""
         found = set()
-        for device in devices:
-            names = {QualifiedName.of(key, device.id.driver) for key in self._amounts}
-            for dimension, written in ((Dimension.MEMORY, device.row.memory), (Dimension.CORES, device.row.cores)):
-                if not (device.shared and QualifiedName.of(written, device.id.driver) in names):
+        for model in models:
+            names = {model.qualified(key) for key in self._amounts}
+            for dimension, written in ((Dimension.MEMORY, model.row.memory), (Dimension.CORES, model.row.cores)):
+                if not (model.shared and model.qualified(written) in names):
                     found.add(dimension)
         return frozenset(found)
 
@@ -211,6 +211,6 @@ def _by_node(takes: Iterable[tuple[Device, Debit]]) -> Iterable[tuple[str, Debit
     """What all devices of a node come to, by vendor: `All` takes those of one node, or of a pool that is of none."""
     sums: dict[tuple[str, str, str], Debit] = {}
     for device, debit in takes:
-        place = (device.node, "" if device.node else device.id.pool, device.row.vendor)
+        place = (device.node, "" if device.node else device.id.pool, device.model.row.vendor)
         sums[place] = sums.get(place, Debit()) + debit
     return [(vendor, debit) for (_, _, vendor), debit in sums.items()]

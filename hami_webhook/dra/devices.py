@@ -38,31 +38,41 @@ class DeviceID(NamedTuple):
     name: str
 
 
-class Device(Struct, frozen=True):
-    """A device, and the row of the configuration that it is of. `node` is empty for one that isn't of one node."""
+class DeviceModel(Struct, frozen=True, eq=False):
+    """What devices of a driver have in common that give the same: a node's and the next one's are of one model."""
 
-    id: DeviceID
     row: DriverDevices
-    node: str
     shared: bool
-    attributes: Mapping[QualifiedName, Any]
     capacity: Mapping[QualifiedName, Capacity]
 
-    def attribute(self, written: str) -> str:
-        """The text of an attribute; empty if the device lacks it."""
-        return str(self.attributes.get(QualifiedName.of(written, self.id.driver), "")) if written else ""
+    def qualified(self, written: str) -> QualifiedName:
+        """The name of an attribute or a capacity of such devices."""
+        return QualifiedName.of(written, self.row.driver)
 
-    def consumed(self, written: str, requested: Fraction | None) -> Fraction | None:
-        """What of a capacity a request takes; None if the device can't give that.
+    def consumed(self, name: QualifiedName, requested: Fraction | None) -> Fraction | None:
+        """What of a capacity a request takes of a device; None if it can't give that.
 
         A device that isn't shared is given whole, to requests for as much as it has at most.
         """
-        capacity = self.capacity.get(QualifiedName.of(written, self.id.driver))
+        capacity = self.capacity.get(name)
         if capacity is None:
             return None if requested else Fraction(0)
         if self.shared:
             return capacity.consumed(requested)
         return None if requested is not None and requested > capacity.value else capacity.value
+
+
+class Device(Struct, frozen=True):
+    """A device, and its `model`. `node` is empty for one that isn't of one node."""
+
+    id: DeviceID
+    model: DeviceModel
+    node: str
+    attributes: Mapping[QualifiedName, Any]
+
+    def attribute(self, written: str) -> str:
+        """The text of an attribute; empty if the device lacks it."""
+        return str(self.attributes.get(self.model.qualified(written), "")) if written else ""
 
 
 class PublishedDevices:
@@ -73,6 +83,7 @@ class PublishedDevices:
 
     def __init__(self, slices: Iterable[wire.ResourceSlice], rows: Sequence[DriverDevices]) -> None:
         self.rows = rows
+        self._models: dict[object, DeviceModel] = {}
         self.by_id: dict[DeviceID, Device] = {}
         self.problems: dict[str, str] = {}
         drivers = {row.driver for row in rows}
@@ -89,7 +100,7 @@ class PublishedDevices:
 
     def _add(self, each: wire.ResourceSlice) -> None:
         try:
-            for device in _devices_of(each, self.rows):
+            for device in self._devices_of(each):
                 if device.id in self.by_id:
                     pool, name = device.id.pool, device.id.name
                     self.problems[_name_of(each)] = f"device {name} of pool {pool} is in another slice too"
@@ -98,27 +109,28 @@ class PublishedDevices:
         except MalformedObject as error:
             self.problems[_name_of(each)] = str(error)
 
+    def _devices_of(self, each: wire.ResourceSlice) -> Iterator[Device]:
+        """The devices of a slice that are of a row. Raises `MalformedObject`."""
+        driver, pool, _ = _pool_of(each)
+        spec = each.spec or wire.SliceSpec()
+        for device in spec.devices or ():
+            attributes = {
+                QualifiedName.of(name, driver): next(iter(value.values()), None)
+                for name, value in (device.attributes or {}).items()
+            }
+            kind = attributes.get(QualifiedName(driver, TYPE))
+            row = next((row for row in self.rows if row.driver == driver and row.type in ("", kind)), None)
+            if row is not None:
+                node = device.node_name or spec.node_name or ""
+                yield Device(DeviceID(driver, pool, device.name or ""), self._model(row, device), node, attributes)
 
-def _devices_of(each: wire.ResourceSlice, rows: Sequence[DriverDevices]) -> Iterator[Device]:
-    """The devices of a slice that are of a row. Raises `MalformedObject`."""
-    driver, pool, _ = _pool_of(each)
-    spec = each.spec or wire.SliceSpec()
-    for device in spec.devices or ():
-        attributes = {
-            QualifiedName.of(name, driver): next(iter(value.values()), None)
-            for name, value in (device.attributes or {}).items()
-        }
-        kind = attributes.get(QualifiedName(driver, TYPE))
-        row = next((row for row in rows if row.driver == driver and row.type in ("", kind)), None)
-        if row is not None:
-            yield Device(
-                DeviceID(driver, pool, device.name or ""),
-                row,
-                device.node_name or spec.node_name or "",
-                bool(device.allow_multiple_allocations),
-                attributes,
-                {QualifiedName.of(name, driver): Capacity.of(each) for name, each in (device.capacity or {}).items()},
-            )
+    def _model(self, row: DriverDevices, device: wire.PublishedDevice) -> DeviceModel:
+        """The model of a device, one for all that are equal. Raises `MalformedObject`."""
+        written = (device.capacity or {}).items()
+        capacity = {QualifiedName.of(name, row.driver): Capacity.of(each) for name, each in written}
+        shared = bool(device.allow_multiple_allocations)
+        content = (self.rows.index(row), shared, frozenset(capacity.items()))
+        return self._models.setdefault(content, DeviceModel(row, shared, capacity))
 
 
 def _name_of(each: wire.ResourceSlice) -> str:

@@ -16,7 +16,7 @@ from typing import Any
 from cel_expr_python import cel
 
 from hami_webhook.dra.capacity import amount_of
-from hami_webhook.dra.devices import Device
+from hami_webhook.dra.devices import Device, DeviceModel
 
 LONGEST_EXPRESSION = 10 * 1024
 """Characters, as the API server has it."""
@@ -63,11 +63,11 @@ class _Selector:
         if self._compiled is None:
             return None
         try:
-            answer = self._compiled.eval(data={"device": device})
+            answer = self._compiled.eval(data={"device": device}).value()
         except Exception:  # as above: too many iterations, or a quantity that is none
             return None
-        if answer.type() == cel.Type.BOOL:
-            return bool(answer.value())
+        if isinstance(answer, bool):
+            return answer
         # no scheduler gives a device for which an expression fails
         return False if str(answer).startswith(_NOT_FOUND) else None
 
@@ -85,27 +85,38 @@ def selected(
     selectors = [_compiled(expression) for expression in expressions]
     domains = frozenset[str]().union(*(each.domains for each in selectors))
     until = clock() + seconds
+    capacities: dict[DeviceModel, Mapping[str, Mapping[str, float]]] = {}
     found = []
     for device in devices:
         if selectors and clock() < until:
-            value = _value_of(device, domains)
+            capacity = capacities.get(device.model)
+            if capacity is None:
+                capacity = capacities[device.model] = _capacity_of(device.model, domains)
+            value = _value_of(device, capacity, domains)
             if any(each.selects(value) is False for each in selectors):
                 continue
         found.append(device)
     return found
 
 
-def _value_of(device: Device, domains: frozenset[str]) -> dict[str, Any]:
+def _value_of(
+    device: Device, capacity: Mapping[str, Mapping[str, float]], domains: frozenset[str]
+) -> Mapping[str, Any]:
     """The variable `device`. A domain that the device lacks is empty, as in kube-scheduler."""
     attributes: dict[str, dict[str, Any]] = {domain: {} for domain in domains}
-    capacity: dict[str, dict[str, float]] = {domain: {} for domain in domains}
     for (domain, name), value in device.attributes.items():
         attributes.setdefault(domain, {})[name] = value
-    for (domain, name), amount in device.capacity.items():
-        capacity.setdefault(domain, {})[name] = float(amount.value)
     return {
         "driver": device.id.driver,
         "attributes": attributes,
         "capacity": capacity,
-        "allowMultipleAllocations": device.shared,
+        "allowMultipleAllocations": device.model.shared,
     }
+
+
+def _capacity_of(model: DeviceModel, domains: frozenset[str]) -> Mapping[str, Mapping[str, float]]:
+    """What `device.capacity` is of a model's devices."""
+    found: dict[str, dict[str, float]] = {domain: {} for domain in domains}
+    for (domain, name), capacity in model.capacity.items():
+        found.setdefault(domain, {})[name] = float(capacity.value)
+    return found

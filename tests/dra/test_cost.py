@@ -89,6 +89,11 @@ def test_the_first_available_costs_as_the_cheapest_of_them() -> None:
     assert cost_of(requests(alternatives), CLUSTER).debits == {"NVIDIA": Debit(1, 10240, 50)}
 
 
+def test_an_alternative_that_no_device_can_satisfy_makes_nothing_cheaper() -> None:
+    alternatives = [exactly(cel="false"), exactly(memory="10Gi", cores="100")]
+    assert cost_of(requests(alternatives), CLUSTER) == ClaimCost({"NVIDIA": Debit(1, 10240, 100)})
+
+
 def test_requests_add_up() -> None:
     found = cost_of(requests(exactly(memory="1Gi", cores="1"), exactly(MIG)), CLUSTER)
     assert found.debits == {"NVIDIA": Debit(2, 1024 + 9728, 1)}
