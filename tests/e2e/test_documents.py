@@ -61,6 +61,8 @@ NOT_RUN = {
     },
     "docs/install.md": {
         "docker build -t REGISTRY/hami-webhook:TAG . && docker push REGISTRY/hami-webhook:TAG": DOCKER,
+        "helm template hami hami-charts/hami -n hami-system --show-only 'templates/device-plugin/*.yaml' \\\n"
+        "  --show-only templates/scheduler/device-configmap.yaml | kubectl apply -f -": "HAMi's chart is elsewhere",
         "make deploy CONFIG=device-config.yaml IMAGE=REGISTRY/hami-webhook:TAG": (
             "tests/e2e/test_deploy.py::test_resources_of_other_names_take_one_file runs it"
         ),
