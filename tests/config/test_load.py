@@ -264,6 +264,10 @@ def test_a_config_map_as_json_is_read_too() -> None:
 @pytest.mark.parametrize(
     ("text", "warning"),
     [
+        (
+            f"{COUNT}dra:\n  enabled: true",
+            "f.yaml:3: dra.enabled: has no effect: ResourceClaims aren't charged yet (docs/dra.md)",
+        ),
         (COUNT + "nvidai: {}", "f.yaml:2: nvidai: unknown key, ignored (did you mean nvidia?)"),
         (COUNT + "hygon:", "f.yaml:2: hygon: the section is empty, so its vendor is disabled"),
         (COUNT + "hygon: {}", "f.yaml:2: hygon: names no resource, so it has no effect"),
