@@ -138,6 +138,12 @@ class NodeProbe(Placed):
     runtime_class_name: OptionalName
 
 
+class Usage(Placed):
+    enabled: bool
+    resources: Resources
+    extra_args: list[Argument]
+
+
 class DefaultSchedulerPolicy(_Values):
     node_scheduler_policy: NodePolicy
     gpu_scheduler_policy: CardPolicies
@@ -204,6 +210,7 @@ class Values(_Values):
     webhook: Component
     controller: Component
     node: NodeProbe
+    usage: Usage
     scheduler: Scheduler
     prometheus: Prometheus
     service_monitor: Monitor

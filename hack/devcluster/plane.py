@@ -24,6 +24,8 @@ from .sandbox import missing
 BUILD = Path(__file__).parents[1] / "controlplane" / "build.sh"
 READY_SECONDS = 90.0
 NODE = "dev-node"
+PROXY_NAME = "front-proxy-client"
+"""The name that the API server has where it passes requests on to who serves a part of its API."""
 _AUDIT_POLICY = {
     "apiVersion": "audit.k8s.io/v1",
     "kind": "Policy",
@@ -70,6 +72,10 @@ class ControlPlane:
         names = ("127.0.0.1", "localhost", "kubernetes", "kubernetes.default", "kubernetes.default.svc", "10.0.0.1")
         self.serving = self.authority.serving("apiserver", names)
         self.account_key = self.authority.service_account_key()
+        front_proxy = self.folder / "front-proxy"
+        front_proxy.mkdir(exist_ok=True)
+        self.front_proxy = Authority(front_proxy)
+        self.proxy_client = self.front_proxy.client(PROXY_NAME, PROXY_NAME)
         config = self.authority.kubeconfig
         self.kubeconfig = config("admin", self.server, "dev-admin", "system:masters")
         self.manager_config = config("controller-manager", self.server, "system:kube-controller-manager")
@@ -123,6 +129,13 @@ class ControlPlane:
             "--service-cluster-ip-range=10.0.0.0/24",
             # without kube-proxy a Service's own address leads nowhere: webhooks are called at their pods'
             "--enable-aggregator-routing=true",
+            f"--requestheader-client-ca-file={self.front_proxy.certificate}",
+            f"--requestheader-allowed-names={PROXY_NAME}",
+            "--requestheader-username-headers=X-Remote-User",
+            "--requestheader-group-headers=X-Remote-Group",
+            "--requestheader-extra-headers-prefix=X-Remote-Extra-",
+            f"--proxy-client-cert-file={self.proxy_client[0]}",
+            f"--proxy-client-key-file={self.proxy_client[1]}",
             "--authorization-mode=Node,RBAC",
             "--enable-admission-plugins=NodeRestriction,ResourceQuota,LimitRanger",
             f"--audit-policy-file={self.folder / 'audit-policy.json'}",

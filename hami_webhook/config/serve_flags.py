@@ -16,6 +16,7 @@ from hami_webhook.config.setting_values import (
     HAMIS_MONITOR_PORT,
     NODE_POLICIES,
     NODE_ROLE,
+    USAGE_ROLE,
     ServiceAccount,
     listed,
 )
@@ -176,8 +177,7 @@ def _unplaced_accounts(values: Mapping[str, Any], given: set[str]) -> Iterator[s
 
 
 def _conflicts(settings: Settings) -> Iterator[str]:
-    if NODE_ROLE in settings.roles and not settings.node_name:
-        yield f'--roles "{NODE_ROLE}": needs NODE_NAME, the name of the node whose GPUs it monitors'
+    yield from _role_conflicts(settings)
     if settings.priority_feedback and not (NODE_ROLE in settings.roles and settings.hook_path):
         yield "--priority-feedback: needs --roles node, and HOOK_PATH, the folder with the containers' shared regions"
     if settings.certificate_secret and not ("controller" in settings.roles and settings.pod_namespace):
@@ -196,6 +196,13 @@ def _conflicts(settings: Settings) -> Iterator[str]:
             if not value:
                 yield f"--leader-elect: needs --leader-elect-resource-{what}"
     yield from _listener_conflicts(settings)
+
+
+def _role_conflicts(settings: Settings) -> Iterator[str]:
+    if NODE_ROLE in settings.roles and not settings.node_name:
+        yield f'--roles "{NODE_ROLE}": needs NODE_NAME, the name of the node whose GPUs it monitors'
+    if USAGE_ROLE in settings.roles and not settings.pod_namespace:
+        yield f'--roles "{USAGE_ROLE}": needs POD_NAMESPACE, where its Service and the pods of the role node are'
 
 
 def _listener_conflicts(settings: Settings) -> Iterator[str]:

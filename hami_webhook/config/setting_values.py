@@ -11,6 +11,7 @@ from hami_webhook.kube.objects import is_subdomain
 
 ROLES = ("webhook", "controller", "extender")
 NODE_ROLE = "node"
+USAGE_ROLE = "usage"
 """The role of a process on each node with GPUs, which has none of the others'."""
 HAMIS_MONITOR_PORT = 9394
 """Where HAMi's vGPUmonitor serves its metrics, whose place the role `node` takes."""
@@ -131,10 +132,10 @@ def listed(text: str) -> list[str]:
 def roles(text: str) -> frozenset[str]:
     """The roles of this process, at least one."""
     names = listed(text)
-    if names == [NODE_ROLE]:
+    if names in ([NODE_ROLE], [USAGE_ROLE]):
         return frozenset(names)
     if not names or not set(names) <= set(ROLES):
-        raise ValueError(f"must be a comma list of {', '.join(ROLES)}, at least one, or {NODE_ROLE} alone")
+        raise ValueError(f"must be a comma list of {', '.join(ROLES)}, at least one, or {NODE_ROLE} or {USAGE_ROLE}")
     return frozenset(names)
 
 

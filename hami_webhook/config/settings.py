@@ -67,7 +67,7 @@ class Settings:
         values.roles,
         ",".join(values.ROLES),
         "what this process does, a comma list of roles; node alone: monitor the GPUs of its node, and write how they "
-        "are linked",
+        "are linked; usage alone: serve the API usage.hami.io of what is measured",
         repeats=True,
     )
     device_config_file: str = _setting(values.path, "", "path of device-config.yaml; empty: none given")

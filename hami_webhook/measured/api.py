@@ -147,8 +147,8 @@ async def _read(cluster: Caller, path: str, kind: type[_Pods] | type[_Nodes]) ->
 def _sentence(error: object) -> str:
     if isinstance(error, NotFound):
         return (
-            f"what pods really use isn't known: the cluster doesn't serve {GROUP}; "
-            "--prometheus URL asks a Prometheus server that scrapes the nodes' monitors"
+            f"what pods really use isn't known: the cluster doesn't serve {GROUP} (the chart's "
+            "usage.enabled), and --prometheus URL isn't given"
         )
     if isinstance(error, Forbidden):
         return (

@@ -11,9 +11,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from starlette.requests import ClientDisconnect
 from starlette.responses import PlainTextResponse
@@ -53,7 +53,8 @@ class Listener:
     one. Signals are the caller's. A request is in work from when its body is complete until its answer begins: how long
     a client takes to read is bounded by connections and bytes. One that is complete while ``max_concurrent_requests``
     others are in work is answered with 503: `receive` raises, and what ``app`` sends after that is dropped. Requests
-    whose body isn't read, as probes, are always answered.
+    whose body isn't read, as probes, are always answered. ``admits`` says whether a client whose certificate ``tls``
+    verified is let in, by that certificate as ``ssl`` shows it.
     """
 
     def __init__(
@@ -64,12 +65,14 @@ class Listener:
         port: int,
         limits: ListenerLimits,
         tls: ReloadingTls | None = None,
+        admits: Callable[[Mapping[str, Any]], bool] | None = None,
     ) -> None:
         self._app = app
         self._host = host
         self._wanted_port = port
         self._limits = limits
         self._tls = tls
+        self._admits = admits
         self._server = _Server(
             Config(
                 self._answer,
@@ -219,13 +222,16 @@ class Listener:
         """One connection from its handshake to its end. Cancelled, it is aborted at once."""
         secured = self._tls is not None
         try:
-            await asyncio.get_running_loop().connect_accepted_socket(
+            transport, _ = await asyncio.get_running_loop().connect_accepted_socket(
                 lambda: protocol,
                 connection,
                 ssl=self._tls.context if self._tls is not None else None,
                 ssl_handshake_timeout=self._limits.header_read_timeout if secured else None,
                 ssl_shutdown_timeout=_TLS_CLOSE_TIMEOUT if secured else None,
             )
+            if self._admits is not None and not self._admits(transport.get_extra_info("peercert") or {}):
+                self._failed_handshakes += 1
+                transport.abort()
             await protocol.ended.wait()
         except OSError as error:
             self._failed_handshakes += 1

@@ -302,11 +302,15 @@ BAD = [
     ("--leader-elect --scheduler-name s", "--leader-elect: needs --leader-elect-resource-namespace, or POD_NAMESPACE"),
     (
         "--roles scheduler",
-        '--roles "scheduler": must be a comma list of webhook, controller, extender, at least one, or node alone',
+        '--roles "scheduler": must be a comma list of webhook, controller, extender, at least one, or node or usage',
     ),
-    ("--roles node,webhook", "must be a comma list of webhook, controller, extender, at least one, or node alone"),
+    (
+        "--roles node,webhook",
+        "must be a comma list of webhook, controller, extender, at least one, or node or usage",
+    ),
+    ("--roles usage", '--roles "usage": needs POD_NAMESPACE, where its Service and the pods of the role node are'),
     ("--roles node", '--roles "node": needs NODE_NAME, the name of the node whose GPUs it monitors'),
-    ("--roles ,", "must be a comma list of webhook, controller, extender, at least one, or node alone"),
+    ("--roles ,", "must be a comma list of webhook, controller, extender, at least one, or node or usage"),
     ("--own-service-accounts x", '--own-service-accounts "x": must be NAMESPACE/x, as POD_NAMESPACE isn\'t set'),
     (
         "--volcano-service-accounts x",

@@ -32,6 +32,7 @@ MONITORING = (
 )
 NODE = ("--set", "node.enabled=true")
 MONITOR = (*NODE, "--set", "node.monitor.enabled=true")
+USAGE = (*MONITOR, "--set", "usage.enabled=true")
 RENAMED = """\
 nvidia:
   resourceCountName: hami.io/gpu
@@ -68,7 +69,8 @@ def charted(helm: Helm, *arguments: str) -> dict[Key, JSON]:
     for each in objects:
         notes = annotations_of(each.get("spec", {}).get("template", {}))
         checksums = [name for name in notes if name.startswith("checksum/")]
-        assert bool(checksums) == (each["kind"] == "Deployment")
+        goes_by_config_maps = each["kind"] == "Deployment" and each["metadata"]["name"] != "hami-webhook-usage"
+        assert bool(checksums) == goes_by_config_maps
         if checksums:
             assert checksums == list(notes)
             del each["spec"]["template"]["metadata"]["annotations"]
@@ -116,10 +118,11 @@ def with_components(name: str, components: list[str], folder: Path) -> Path:
         ("default", MONITORING),
         ("default", NODE),
         ("default", MONITOR),
+        ("default", USAGE),
     ],
 )
 def test_the_objects_are_those_of_the_overlay(helm: Helm, tmp_path: Path, name: str, values: tuple[str, ...]) -> None:
-    known = {"monitoring": MONITORING, "node": NODE, "monitor": MONITOR}
+    known = {"monitoring": MONITORING, "node": NODE, "monitor": MONITOR, "usage": USAGE}
     components = [component for component, needed in known.items() if set(needed) <= set(values)]
     expected = kustomized(with_components(name, components, tmp_path) if components else overlay(name))
     found = charted(helm, *AS_KUSTOMIZE, *values)
@@ -391,6 +394,10 @@ def test_a_value_that_cannot_be_meant_is_refused_with_its_path(helm: Helm, path:
         (
             ("--set", "scheduler.extender.extraArgs={--preemtion=off}"),
             "scheduler.extender.extraArgs[0]: hami-webhook serve has no flag --preemtion; did you mean --preemption?",
+        ),
+        (
+            ("--set", "usage.enabled=true,node.enabled=true"),
+            "usage.enabled: needs node.enabled and node.monitor.enabled, which measure what it serves",
         ),
         (
             ("--set", "node.enabled=true,node.extraArgs={--xyz}"),
