@@ -118,7 +118,9 @@ def views(draw: Any, rules: Rules) -> NodeView:
 
 def wants(rules: Rules) -> st.SearchStrategy[JSON]:
     """Count, and perhaps memory in the vendor's units and cores."""
-    cores = [0, rules.cores // 10, rules.cores // 4, rules.cores // 2, rules.cores, rules.cores + 1]
+    cores = [0, rules.cores // 10, rules.cores // 4, rules.cores // 2, rules.cores]
+    if rules.key != "Mthreads":  # which refuses that
+        cores.append(rules.cores + 1)
     return st.fixed_dictionaries(
         {"count": st.sampled_from([1, 1, 1, 2, 3])},
         optional={"memory": st.sampled_from(rules.amounts), "cores": st.sampled_from(cores)},

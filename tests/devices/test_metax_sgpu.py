@@ -20,7 +20,7 @@ from hami_webhook.devices.vendors.metax.sgpu import read_memory
 from hami_webhook.kube.objects import Pod
 from hami_webhook.scheduling.fit import read_pod_request
 
-from .fit_env import CHART, JSON, FitEnv, configured, pod
+from .fit_env import CHART, JSON, FitEnv, Placed, configured, pod
 from .metaxes import (
     APP_CLASS,
     OFFLINE,
@@ -147,13 +147,14 @@ def test_limits_and_requests_are_never_rewritten() -> None:
     assert (found.limits(), found.requests()) == (limits, {SGPU: "1"})
 
 
-def test_more_cores_than_a_card_has_are_admitted_with_a_warning_and_fit_no_card() -> None:
+def test_more_cores_than_a_card_has_are_refused_but_of_online_pods() -> None:
     env = FitEnv([sgpu_node(g("A"))])
-    assert env.admit(pod_with_limits(vcore=101)).warnings == [
-        f"container main: {VCORE} 101 is more than the 100 that a card has"
-    ]
-    assert env.admit(pod_with_limits(vcore=100)).warnings == []
-    assert env.place(pod_with_limits(vcore=101)) == {"n1": "1/1 CardInsufficientCore"}
+    refused = env.admit(pod_with_limits(vcore=101)).message
+    assert f"{VCORE} 101 in container main is more than the 100 percent" in refused
+    assert env.admit(pod_with_limits(vcore=100)).message == ""
+    online = pod_with_limits(notes={APP_CLASS: "online"}, vcore=101)
+    assert env.admit(online).message == ""
+    assert isinstance(env.place(online), Placed)
 
 
 # extraction

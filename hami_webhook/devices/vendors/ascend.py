@@ -289,13 +289,6 @@ class Ascend(Vendor):
             container.set_both(name, chip.memory_allocatable // self.memory_factor)
             return None
         mebibytes = units * self.memory_factor
-        if soft:
-            container.set_both(name, units)
-            if mebibytes > chip.memory_capacity:
-                pod.warn(
-                    f"container {container.name}: {name} {units} is more than the {chip.memory_capacity} MiB of a card"
-                )
-            return None
         if mebibytes > chip.memory_capacity:
             most = chip.memory_capacity // self.memory_factor
             raise BadRequest(
@@ -303,6 +296,9 @@ class Ascend(Vendor):
                 f"{self.memory_factor} MiB (16 GiB is {sixteen_gib(self.memory_factor)}, not 16Gi), or for none to get "
                 "whole NPUs"
             )
+        if soft:
+            container.set_both(name, units)
+            return None
         template = self.template(mebibytes)
         carved = (template.memory if template else chip.memory_allocatable) // self.memory_factor
         if carved != units:

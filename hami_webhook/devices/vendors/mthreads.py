@@ -37,7 +37,7 @@ from hami_webhook.devices.model import (
 from hami_webhook.devices.placement_annotations import nanoseconds
 from hami_webhook.devices.vendor import Vendor
 from hami_webhook.kube.draft import ContainerDraft, PodDraft
-from hami_webhook.kube.objects import Container, ContainerKind, Node
+from hami_webhook.kube.objects import Container, ContainerKind, Node, Pod
 from hami_webhook.kube.quantity import parse_whole
 
 CORE_GROUPS = 16
@@ -104,6 +104,22 @@ class Mthreads(Vendor):
         units = container.limits.get(self.memory_name)
         if count == 1 and units is not None and parse_whole(units) not in SLICES:
             raise BadRequest(f"sGPU memory request value is invalid, valid values are {list(SLICES)}")
+        groups = self.amount(container, self.core_name) or 0
+        if count == 1 and units is not None and groups > CORE_GROUPS:
+            raise BadRequest(
+                f"{self.core_name} {groups} in container {container.name} is more than the {CORE_GROUPS} core groups "
+                f"of a card, so the pod would wait for ever; ask for at most {CORE_GROUPS}, or for more cards"
+            )
+
+    def check_pod(self, pod: Pod) -> None:
+        """All containers of a pod share one card."""
+        for kind in (ContainerKind.APP, ContainerKind.INIT):
+            together = [self._count(c) for c in pod.containers if c.kind in (kind, ContainerKind.SIDECAR)]
+            if max(together, default=0) > 1 and sum(count > 0 for count in together) > 1:
+                raise BadRequest(
+                    f"a container that asks for several of {self.count_name} must be the only one to ask, because all "
+                    f"containers of a pod share one card, so the pod would wait for ever; use a pod for each container"
+                )
 
     def admit(self, container: ContainerDraft, pod: PodDraft, device_lister: DeviceLister) -> bool:
         """Whole cards are requested by what a whole card has, which kube-scheduler itself counts on the node."""
@@ -126,13 +142,6 @@ class Mthreads(Vendor):
         elif CARDS_REQUESTED in pod.annotations:
             del pod.annotations[CARDS_REQUESTED]
             pod.note(f"{CARDS_REQUESTED} removed, because no container asks for several cards")
-        for kind in (ContainerKind.APP, ContainerKind.INIT):
-            together = [self._count(c) for c in pod.containers if c.kind in (kind, ContainerKind.SIDECAR)]
-            if max(together, default=0) > 1 and sum(count > 0 for count in together) > 1:
-                pod.warn(
-                    f"no node will fit: a container that asks for several of {self.count_name} must be the only one to "
-                    f"ask, because all containers of a pod share one card"
-                )
 
     def warnings_of(self, container: ContainerDraft) -> Iterator[str]:
         count = self._count(container)

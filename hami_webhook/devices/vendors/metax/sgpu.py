@@ -27,6 +27,7 @@ from hami_webhook.devices.fit_request import (
 from hami_webhook.devices.keys import MEBIBYTE, DeviceKeys
 from hami_webhook.devices.model import (
     AllocatedDevice,
+    BadRequest,
     Device,
     DeviceShare,
     Inventory,
@@ -136,6 +137,15 @@ class MetaxSgpu(Vendor):
             count = self.amount(container, self.count_name) or 0
             if count > 0:
                 qos.check_annotations(pod.annotations, count)
+                self._refuse_more_than_a_card(container, pod)
+
+    def _refuse_more_than_a_card(self, container: Container, pod: Pod) -> None:
+        cores = self.amount(container, self.core_name) or 0
+        if cores > ALL_CORES and not is_online(pod):
+            raise BadRequest(
+                f"{self.core_name} {cores} in container {container.name} is more than the {ALL_CORES} percent that a "
+                f"card has, so the pod would wait for ever; it is percent of each card: ask for at most {ALL_CORES}"
+            )
 
     def link_groups(self, inventory: Inventory) -> Sequence[Sequence[str]]:
         """Those of a MetaXLink zone."""
@@ -143,11 +153,6 @@ class MetaxSgpu(Vendor):
         for device in inventory.devices:
             zones.setdefault(qos.card_of(device).zone, []).append(device.uuid)
         return [group for zone, group in sorted(zones.items()) if zone and len(group) > 1]
-
-    def warnings_of(self, container: ContainerDraft) -> Iterator[str]:
-        cores = self.amount(container, self.core_name)
-        if cores is not None and cores > ALL_CORES:
-            yield f"{self.core_name} {cores} is more than the {ALL_CORES} that a card has"
 
     def amount(self, container: Container | ContainerDraft, resource: str) -> int | None:
         """Of limits only."""
