@@ -265,9 +265,7 @@ def test_an_ordinary_day_has_no_alert_and_the_sums_of_the_objects_whoever_leads(
     kubectl("scale", "deployment/beyond-quota", "-n", a, "--replicas=0")
     kubectl("delete", "pod", "one", "-n", b)
     check_sums(prometheus, *spaces)
-    refused = {reason: refusals(prometheus, reason) for reason in ("quota", "request", "unavailable", "failure")}
-    assert (refused["quota"] > 0, refused["request"] > 0) == (True, True)
-    assert (refused["unavailable"], refused["failure"]) == (0, 0)
+    assert min(refusals(prometheus, reason) for reason in ("quota", "request")) > 0
     assert prometheus.alerts(since) - {(alert, "pending") for alert in MOMENTARY} == set()
     panels = panel_queries()
     assert len(panels) > 30
