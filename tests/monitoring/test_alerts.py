@@ -82,5 +82,10 @@ def test_an_alert_says_what_is_wrong_and_has_a_page(alert: str) -> None:
     assert headings == [part.format(alert=alert) for part in PARTS]
 
 
+def test_the_list_of_pages_has_the_severity_of_each_alert() -> None:
+    rows = re.findall(r"^\| \[(\w+)\]\(\1\.md\) \| (\w+) \|", (RUNBOOKS / "README.md").read_text(), re.MULTILINE)
+    assert dict(rows) == {alert: rule["labels"]["severity"] for alert, rule in RULES.items()}
+
+
 def test_every_page_is_of_an_alert() -> None:
     assert {path.stem for path in RUNBOOKS.iterdir()} == {*RULES, "README"}
