@@ -38,7 +38,6 @@ NOT_RUN = {
         "docker build -t REGISTRY/hami-webhook:TAG . && docker push REGISTRY/hami-webhook:TAG": DOCKER,
         "make deploy IMAGE=REGISTRY/hami-webhook:TAG   # on the cluster of the current kubeconfig; "
         "waits for the rollout": INSTALL,
-        "make undeploy": INSTALL,
         f"{HELM} --wait": INSTALL,
     },
     "docs/getting-started.md": {"hack/dev-cluster down": "docs/development.md runs it"},
