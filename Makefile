@@ -85,7 +85,7 @@ lint: $(DEV) ## format check, linter, types, import contracts, module sizes, sup
 	@$(BIN)/python hack/check_source.py
 	@$(BIN)/python hack/check_supply_chain.py
 
-format: $(DEV) ## rewrite the source in the house format
+format: $(DEV) ## format the source
 	@$(BIN)/ruff format .
 	@$(BIN)/ruff check --fix .
 

@@ -1,4 +1,4 @@
-"""House rules that no linter knows: module size, explained ignores, no words that say nothing in module names."""
+"""Rules of this project that no linter has: module size, reasons of ignores, no empty words in module names."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Of two replicas the leader alone exports what describes the cluster (docs/metrics.md#said-once)."""
+"""The leader alone exports what describes the cluster (docs/metrics.md#what-only-the-leader-exports)."""
 
 from __future__ import annotations
 
