@@ -46,7 +46,8 @@ from hami_webhook.quota.ledger import State
 from hami_webhook.scheduling.placer import Placement, Unschedulable
 from hami_webhook.server.run import Running, running
 
-EXAMPLES = Path(__file__).parent.parent / "manifests" / "examples"
+ROOT = Path(__file__).parent.parent
+EXAMPLES = ROOT / "manifests" / "examples"
 NAMESPACE, QUOTA = "team-a", "gpu-quota"
 
 console = Console(width=None if sys.stdout.isatty() else 140, highlight=False)
@@ -123,7 +124,7 @@ async def place(process: Running, cluster: MemoryCluster, stored: dict[str, Any]
     pod = Pod.from_object(stored)
     placement = await process.core.placer.place(pod)
     if placement is None:
-        console.print("  placement  asks for no accelerator: the default scheduler's")
+        console.print("  placement  requests no accelerator: left to the default scheduler")
     elif isinstance(placement, Unschedulable):
         console.print(f"  [red]unplaced[/]   {escape(', '.join(f'{n}: {why}' for n, why in placement.failed.items()))}")
     else:
@@ -171,8 +172,8 @@ async def demonstrate(settings: Settings, folder: Path, keep: bool) -> None:
     pods = [item.object for item in read_objects(str(EXAMPLES / "pods.yaml"), sys.stdin.buffer)]
     async with running(cluster, vendors, settings) as process:
         console.print(
-            f"hami-webhook serves https://127.0.0.1:{process.main.port} with certificates made just now; "
-            f"the embedded cluster is {EXAMPLES.name}/cluster.yaml\n"
+            f"hami-webhook serves https://127.0.0.1:{process.main.port} with new certificates; "
+            f"the embedded cluster is {EXAMPLES.relative_to(ROOT)}/cluster.yaml\n"
         )
         client = Client(process.main.port, folder / pki.CA_CERTIFICATE)
         await settled(cluster, vendors)
