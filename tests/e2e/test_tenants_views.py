@@ -221,10 +221,13 @@ def addresses(tenancy: Tenancy, route: Route) -> list[str]:
     """A route's paths with the tenant's own names, the other tenant's, and strange ones."""
     spaces = {"own": tenancy.space, "other": tenancy.other, "strange": "none such"}
     names = {"own": f"waits-{tenancy.space}", "other": f"waits-{tenancy.other}", "strange": "../" * 20}
-    assert set(route.param_convertors) <= {"namespace", "name"}, f"say here what {route.path} is given"
+    assert set(route.param_convertors) <= {"namespace", "name", "node", "uuid"}, f"say here what {route.path} is given"
     return sorted(
         {
-            route.path.replace("{namespace}", spaces[each]).replace("{name:path}", names[each].replace("/", "%2F"))
+            route.path.replace("{namespace}", spaces[each])
+            .replace("{node}", f"node-{each}")
+            .replace("{name:path}", names[each].replace("/", "%2F"))
+            .replace("{uuid:path}", names[each].replace("/", "%2F"))
             for each in spaces
         }
     )

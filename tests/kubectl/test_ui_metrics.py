@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -43,6 +44,10 @@ def results(query: str) -> list[JSON]:
         ]
     if "card_memory_allocated" in query:
         return [{"metric": {"model": MODEL}, "values": [[NOW - 60, "1024"], [NOW - 30, "NaN"], [NOW, "2048"]]}]
+    if "device_uuid=" in query or "pod=" in query:
+        assert '="GPU-1"' in query or '{namespace="team-a",pod="busy"}' in query
+        now = time.time()
+        return [{"metric": {}, "values": [[now - 60, "1"], [now - 30, "2"]]}]
     if "quota_used" in query:
         of = {
             "exported_namespace": "team-a",
@@ -101,11 +106,23 @@ def test_points_that_make_no_sense_are_left_out(value: list[JSON]) -> None:
     assert metrics.why_not == ""
 
 
+async def test_a_name_stays_within_its_string_in_a_query() -> None:
+    asked: list[str] = []
+
+    def found(query: str) -> list[JSON]:
+        asked.append(query)
+        return []
+
+    with prometheus(found) as url:
+        await Metrics(url, lambda: NOW).last_hour_of_card('x"} or vector(1) \\ \n')
+    assert asked[0] == 'sum(hami_host_gpu_memory_used_bytes{device_uuid="x\\"} or vector(1) \\\\ \\n"}) / 2^30'
+
+
 def test_of_alerts_series_and_points_so_many_are_kept() -> None:
     def many(query: str) -> list[JSON]:
         labels = (
-            {f"label{number}": "x" * 1000 for number in range(50)} | {"alertname": f"Hami{each}", "model": str(each)}
-            for each in range(1000)
+            {f"label{number}": "x" * 300 for number in range(10)} | {"alertname": f"Hami{each}", "model": str(each)}
+            for each in range(600)
         )
         if query.startswith(("ALERTS", "{")):
             return [{"metric": each, "value": [NOW, "1"]} for each in labels]
@@ -144,6 +161,12 @@ def test_pages_show_them(tmp_path: Path) -> None:
                     next(lines)
                     overview = client.get("/overview").text
             card = client.get("/cluster").text
+            of_card, of_pod = client.get("/cards/n1/GPU-1").text, client.get("/pods/team-a/busy").text
+            assert client.get(f"/cards/n1/{HTML}").status_code == 404
     assert HTML not in overview
     assert "HamiQuotaNearlyFull</strong> info <small>namespace=team&lt;script&gt;" in overview
     assert [text for text in ("10Gi really used", "61 °C 250 W", "35 %") if text not in card] == []
+    assert [
+        text for text in ("10Gi really used", "61 °C 250 W", "Gi used", "team-b/other") if text not in of_card
+    ] == []
+    assert "Gi used" in of_pod

@@ -19,7 +19,7 @@ from .objects import CHROMIUM, HTML, WAITING, large_fleet, mixed_fleet, objects
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="chromium shows the pages")
 
 POD = f"/pods/team-a/{quote(WAITING, safe='')}"
-PATHS = ("/overview", "/cluster", "/teams", "/teams/team-a", "/pods", POD, "/what-if", "/doctor")
+PATHS = ("/overview", "/cluster", "/cards/n1/GPU-1", "/teams", "/teams/team-a", "/pods", POD, "/what-if", "/doctor")
 DESKTOP, PHONE = ViewportSize(width=1440, height=900), ViewportSize(width=390, height=844)
 UPDATED = 60_000
 """Milliseconds after which a change that was read surely is on the page, however busy the machine is."""

@@ -7,6 +7,7 @@ anything: of alerts and series so many are kept, and amounts that make no sense 
 from __future__ import annotations
 
 import asyncio
+import json
 import math
 import time
 from collections import defaultdict
@@ -64,16 +65,17 @@ class Metrics:
         self._prometheus = prometheus
         self._clock = clock
         self._history_since = -math.inf
+        # not that of the readings, which would wait; one for the loop, one for who looks at a card or a pod
+        self._threads = ThreadPoolExecutor(max_workers=2)
 
     async def keep_asking(self, changed: Callable[[], Awaitable[None]]) -> None:
         """Ask until cancelled; `changed` is called where an answer is another."""
-        with ThreadPoolExecutor(max_workers=1) as thread:  # not that of the readings, which would wait
-            while True:
-                before = (self.measured, self.alerts, self.history, self.why_not)
-                await asyncio.get_running_loop().run_in_executor(thread, self.ask)
-                if (self.measured, self.alerts, self.history, self.why_not) != before:
-                    await changed()
-                await asyncio.sleep(_EVERY)
+        while True:
+            before = (self.measured, self.alerts, self.history, self.why_not)
+            await asyncio.get_running_loop().run_in_executor(self._threads, self.ask)
+            if (self.measured, self.alerts, self.history, self.why_not) != before:
+                await changed()
+            await asyncio.sleep(_EVERY)
 
     def ask(self) -> None:
         """Ask once for all; where that fails the last answers stay, but for what is used now."""
@@ -90,20 +92,64 @@ class Metrics:
             self.why_not = f"alerts and history aren't known: {error}"
         self.measured = measured
 
+    async def last_hour_of_card(self, uuid: str) -> dict[str, Points]:
+        """What was used of a card, by a label; nothing where that can't be had at once."""
+        card = f"{{device_uuid={_quoted(uuid)}}}"
+        return await self._last_hour(
+            {
+                "Gi used": f"sum(hami_host_gpu_memory_used_bytes{card}) / 2^30",
+                "% of its time computing": f"max(hami_host_gpu_utilization_ratio{card})",
+            }
+        )
+
+    async def last_hour_of_pod(self, namespace: str, name: str) -> dict[str, Points]:
+        """What a pod used, by a label; nothing where that can't be had at once."""
+        own = f"{{namespace={_quoted(namespace)},pod={_quoted(name)}}}"
+        renamed = f"{{exported_namespace={_quoted(namespace)},exported_pod={_quoted(name)}}}"
+        memory, cores = "hami_vgpu_memory_used_bytes", "hami_container_device_utilization_ratio"
+        return await self._last_hour(
+            {
+                "Gi used": f"sum({memory}{own} or {memory}{renamed}) / 2^30",
+                "% of a card computing": f"sum({cores}{own} or {cores}{renamed})",
+            }
+        )
+
+    async def _last_hour(self, queries: Mapping[str, str]) -> dict[str, Points]:
+        if self.why_not:
+            return {}
+        asked = asyncio.get_running_loop().run_in_executor(self._threads, self._asked, queries, self._clock())
+        try:
+            return await asyncio.wait_for(asked, _TIMEOUT)
+        except (PrometheusError, TimeoutError):
+            return {}
+
+    def _asked(self, queries: Mapping[str, str], now: float) -> dict[str, Points]:
+        found = {label: self._range(text, now)[:1] for label, text in queries.items()}
+        return {label: _of_hour(points, now) for label, series in found.items() for _, points in series}
+
+    def _range(self, text: str, now: float) -> Sequence[tuple[Mapping[str, str], Points]]:
+        return query_range(self._prometheus, text, now - _HOUR, now, _STEP, _TIMEOUT)
+
     def _asked_history(self, now: float) -> Iterator[tuple[Key, Points]]:
         for kind, (text, names) in _QUERIES.items():
             series: dict[Key, dict[float, float]] = defaultdict(dict)
-            for labels, points in query_range(self._prometheus, text, now - _HOUR, now, _STEP, _TIMEOUT):
+            for labels, points in self._range(text, now):
                 key = (kind, *(labels.get(f"exported_{name}") or labels.get(name, "") for name in names))
                 if all(len(word) <= _LONGEST for word in key):
                     # of two leaders, one after the other, each has a part of the hour
-                    series[key] |= {at: amount for at, amount in points[:_MOST_POINTS] if _is_of(now, at, amount)}
+                    series[key] |= dict(_of_hour(points, now))
             yield from ((key, sorted(found.items())) for key, found in series.items())
 
 
-def _is_of(now: float, at: float, amount: float) -> bool:
-    """Whether a point is of the last hour, and its amount is one; what isn't a number is neither."""
-    return now - _HOUR <= at <= now and 0 <= amount <= _LARGEST
+def _of_hour(points: Points, now: float) -> Points:
+    """The points of the last hour whose amounts are some; what isn't a number is neither."""
+    hour = points[:_MOST_POINTS]
+    return [(at, amount) for at, amount in hour if now - _HOUR <= at <= now and 0 <= amount <= _LARGEST]
+
+
+def _quoted(name: str) -> str:
+    """A name as a string of PromQL, whatever it contains."""
+    return json.dumps(name, ensure_ascii=False)
 
 
 def _alert(labels: Mapping[str, str]) -> Alert:

@@ -41,8 +41,15 @@ from hami_webhook.kubectl.ui.fleet import (
     used_memory,
     waiting,
 )
-from hami_webhook.kubectl.ui.metrics import Key
-from hami_webhook.kubectl.ui.readings import WAITING_SERIES, Readings, model_series, quota_series
+from hami_webhook.kubectl.ui.metrics import Key, Points
+from hami_webhook.kubectl.ui.readings import (
+    WAITING_SERIES,
+    Readings,
+    card_series,
+    model_series,
+    pod_series,
+    quota_series,
+)
 from hami_webhook.kubectl.ui.texts import age_text, in_path, memory_text
 from hami_webhook.simulate import tables as simulation_tables
 from hami_webhook.simulate.manifests import pods_of
@@ -105,6 +112,7 @@ class Pages:
             Route("/overview", self._overview),
             Route("/cluster", self._cluster),
             Route("/cluster.csv", self._cards_csv),
+            Route("/cards/{node}/{uuid:path}", self._card),
             Route("/teams", self._teams),
             Route("/teams.csv", self._quotas_csv),
             Route("/teams/{namespace}", self._team),
@@ -182,6 +190,15 @@ class Pages:
             query=request.url.query,
         )
 
+    async def _card(self, request: Request) -> Response:
+        node, uuid = request.path_params["node"], request.path_params["uuid"]
+        for card in self._readings.contents.cards:
+            if (card.node, card.uuid) == (node, uuid):
+                metrics = self._readings.metrics
+                hour = await metrics.last_hour_of_card(uuid) if metrics is not None else {}
+                return self._page("card.html", card=card, hour=self._hour(hour, card_series(node, uuid)))
+        return self._page("text.html", title=uuid, text=f"node {node} has no card {uuid}", status=404)
+
     async def _cards_csv(self, request: Request) -> Response:
         _, found = self._asked_cards(request)
         return _download("cards.csv", listings.cards_csv(found))
@@ -247,12 +264,15 @@ class Pages:
             explanation = self._readings.cluster.explain(namespace, name, NEAREST)
         except UnknownPod as error:
             return self._page("text.html", title=f"{namespace}/{name}", text=str(error), status=404)
+        metrics = self._readings.metrics
+        hour = await metrics.last_hour_of_pod(namespace, name) if metrics is not None else {}
         return self._page(
             "pod.html",
             explanation=explanation,
             notes=notes_of(explanation),
             tables=[*tables_of(explanation)],
             changes=[*changes_of(explanation)],
+            hour=self._hour(hour, pod_series(namespace, name)),
         )
 
     async def _what_if(self, request: Request) -> Response:
@@ -309,10 +329,14 @@ class Pages:
             if self._readings.points(used := ("used", model)):
                 yield f"Gi used of {model}", 1024, used
 
+    def _hour(self, found: Mapping[str, Points], kept: Key) -> list[tuple[str, str]]:
+        """The charts of what a card or a pod used: what Prometheus has, else what was kept here."""
+        own = {"Gi used": [(at, memory / 1024) for at, memory in self._readings.points(kept)]}
+        return [(label, _chart(points)) for label, points in (found or own).items() if points]
+
     def _series(self, key: Key) -> str:
         """The points of a chart, as JSON: times and amounts."""
-        points = self._readings.points(key)
-        return json.dumps([[round(at) for at, _ in points], [amount for _, amount in points]])
+        return _chart(self._readings.points(key))
 
     def _page(self, template: str, *, status: int = 200, **values: object) -> Response:
         readings = self._readings
@@ -320,6 +344,10 @@ class Pages:
         common |= {"paths": self._paths, "now": readings.cluster.now}
         common |= {"where": readings.names.cluster, "user": readings.names.user}
         return HTMLResponse(self._templates.get_template(template).render(**common, **values), status)
+
+
+def _chart(points: Points) -> str:
+    return json.dumps([[round(at) for at, _ in points], [amount for _, amount in points]])
 
 
 class _Refused(Exception):

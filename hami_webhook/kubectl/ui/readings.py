@@ -8,6 +8,7 @@ import time
 from collections import defaultdict, deque
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 
 from hami_webhook.cluster.api import ClusterError
 from hami_webhook.cluster.connect import ContextNames
@@ -24,6 +25,8 @@ _SAMPLE_EVERY, _SAMPLES = 30.0, 120
 
 _HUNG_AFTER = 3.0
 """Seconds that a read may take longer than twice the last one before what is shown is called stale."""
+_MOST_MEASURED = 500
+"""Cards, and pods, of whose use the last hour is kept: 12 KB each."""
 _MOST_LABELS, _MOST_POOLS = 50, 100
 """Labels of nodes that are offered as names of pools, and how many values such a label may have."""
 
@@ -163,7 +166,9 @@ class Readings:
         self.history = kept
 
     def _amounts(self) -> Iterator[tuple[Key, int]]:
-        """What is kept of each reading: used of quotas, MiB promised of models, and how many pods wait."""
+        """What is kept of each reading: used of quotas, MiB that are promised of models, MiB that cards and pods really
+        use, and how many pods wait.
+        """
         for quota in self.contents.quotas:
             for key in quota.keys:
                 yield quota_series(quota, key), key.used or 0
@@ -172,11 +177,25 @@ class Readings:
             promised[card.model] += card.used_memory
         for model, memory in promised.items():
             yield model_series(model), memory
+        cards = ((card_series(each.node, each.uuid), each.in_use) for each in self.contents.cards if each.in_use)
+        pods = ((pod_series(each.namespace, each.name), each.in_use) for each in self.contents.pods if each.in_use)
+        for series, in_use in (*islice(cards, _MOST_MEASURED), *islice(pods, _MOST_MEASURED)):
+            yield series, in_use.memory
         yield WAITING_SERIES, sum(pod.waits for pod in self.contents.pods)
 
 
 def quota_series(quota: QuotaUse, key: KeyUse) -> Key:
     return "quota", quota.namespace, quota.name, key.key
+
+
+def card_series(node: str, uuid: str) -> Key:
+    """The MiB that are really used of a card."""
+    return "card", node, uuid
+
+
+def pod_series(namespace: str, name: str) -> Key:
+    """The MiB of cards that a pod really uses."""
+    return "pod", namespace, name
 
 
 def model_series(model: str) -> Key:
