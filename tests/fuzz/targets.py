@@ -361,14 +361,19 @@ def regions(data: bytes) -> None:
         piece = data[at + 6 : at + 6 + length]
         written[offset : offset + len(piece)] = piece
         at += 6 + length
-    content = bytes(written[: min(size, V1_2.size)])
+    check_region(written, size, size)
+
+
+def check_region(content: bytes | bytearray, size: int, there: int) -> None:
+    """A region of so many bytes, of which the first `there` are still there, is read within its bounds or refused."""
     total = 0
+    there = min(there, len(content))
 
     def read(length: int, offset: int) -> bytes:
         nonlocal total
         assert 0 <= offset <= offset + length <= V1_2.size
         total += length
-        return content[offset : offset + length]
+        return bytes(content[offset : min(offset + length, there)])
 
     try:
         found = read_region(read, size)
