@@ -34,6 +34,8 @@ _LINE = re.compile(
     r"(?P<name>[a-zA-Z_:][a-zA-Z0-9_:]*)(?:\{(?P<labels>.*)\})? (?P<value>[^ ]+)(?: -?[0-9]+)?", re.ASCII
 )
 _LABEL = re.compile(r'([a-zA-Z_][a-zA-Z0-9_]*)="((?:[^"\\]|\\.)*)",?', re.ASCII)
+_LONGEST_LINE = 4096
+"""Characters: names of Kubernetes have 253 at most."""
 _ESCAPE = re.compile(r"\\(.)")
 _UNESCAPED = {"n": "\n"}
 
@@ -53,7 +55,7 @@ class Sample(NamedTuple):
 def read_text(text: str) -> Iterator[Sample]:
     """The samples of `NAMES` in Prometheus' text format; lines that aren't of it are left out."""
     for line in text.split("\n"):
-        if not line.startswith("hami_"):
+        if not line.startswith("hami_") or len(line) > _LONGEST_LINE:
             continue
         match = _LINE.fullmatch(line)
         if match is None or match["name"] not in NAMES:
@@ -62,8 +64,15 @@ def read_text(text: str) -> Iterator[Sample]:
             value = float(match["value"])
         except ValueError:
             continue
-        labels = {name: _unescaped(text) for name, text in _LABEL.findall(match["labels"] or "")}
-        yield Sample(match["name"], labels, value)
+        yield Sample(match["name"], dict(_labels(match["labels"] or "")), value)
+
+
+def _labels(text: str) -> Iterator[tuple[str, str]]:
+    """Labels up to the first that is none: to look for others behind it would take time with the square of the text."""
+    at = 0
+    while (match := _LABEL.match(text, at)) is not None:
+        yield match[1], _unescaped(match[2])
+        at = match.end()
 
 
 def _unescaped(text: str) -> str:
@@ -85,6 +94,8 @@ def measured(samples: Iterable[Sample], now: float) -> Measured:
             models[card] = sample.label("device_type")
             continue
         container = sample.label("namespace"), sample.label("pod"), sample.label("container")
+        if not all(container):
+            continue
         if sample.name in (IDLE, LAST_KERNEL):
             idle[container][sample.name] = min(sample.value, idle[container].get(sample.name, math.inf))
         else:

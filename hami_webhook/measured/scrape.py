@@ -21,7 +21,7 @@ logger = logging.getLogger(__name__)
 
 _FRESH = 10.0
 """Seconds for which what a node said is answered again, an error as well."""
-_AT_ONCE = 16
+_AT_ONCE = 8
 """Nodes that are asked at the same time."""
 _WITHIN = 4.0
 """Seconds in which a node has to answer."""

@@ -79,6 +79,15 @@ def test_what_makes_no_sense_is_left_out(line: str) -> None:
     assert measured(read_text(line), NOW).pods == {}
 
 
+@pytest.mark.parametrize(
+    "labels", ["a" * 100_000, 'a="\\' * 100_000, 'a="' + "\\a" * 100_000, "} " * 100_000, "a" * 4000]
+)
+def test_a_line_that_is_hard_to_read_takes_a_bounded_number_of_steps(labels: str) -> None:
+    """A node that wrote 8 MiB of such lines would otherwise keep the reader busy for hours."""
+    lines = [f"hami_vgpu_memory_used_bytes{{{labels}}} 1"] * 200
+    assert measured(read_text("\n".join(lines)), NOW).pods == {}
+
+
 def test_labels_are_read_as_they_are_escaped() -> None:
     text = TEXT.replace('pod="p"', r'pod="a\"b\\n\nc"')
     assert [name for _, name in measured(read_text(text), NOW).pods] == ['a"b\\n\nc']
