@@ -100,11 +100,11 @@ TEAM = Dashboard(
             ),
             Panel(
                 "Idle for",
-                "For how long no container of a pod has computed on its cards; pods that never did have no time.",
+                "For how long no container of a pod has computed on its cards; from the monitor of each node.",
                 "s",
                 {
                     "{{namespace}}/{{pod}}": "min by (namespace, pod) "
-                    f"(hami_container_last_kernel_elapsed_seconds{_PODS})"
+                    f"(hami_webhook_container_idle_seconds{_PODS} or hami_container_last_kernel_elapsed_seconds{_PODS})"
                 },
                 kind="table",
             ),

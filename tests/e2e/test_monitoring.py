@@ -164,7 +164,7 @@ def check_a_change_of_leader(prometheus: Prometheus) -> None:
 
 def of_the_monitor(query: str) -> bool:
     """Whether it takes the monitor of nodes, which isn't there: tests/e2e/test_node_role.py has it."""
-    return re.search(r"hami_(?:vgpu_memory_(?:used|limit)_bytes|container_)", query) is not None
+    return re.search(r"hami_(?:vgpu_memory_(?:used|limit)_bytes|container_|webhook_container_idle)", query) is not None
 
 
 def panel_queries() -> dict[str, str]:
