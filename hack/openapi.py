@@ -186,6 +186,9 @@ PATHS: dict[str, Schema] = {
     "/quotas": review(
         "quotas", "QuotaReview", "warn of a misread quota; none is refused", "the review couldn't be answered"
     ),
+    "/names": review(
+        *("names", "PodReview", "warn of misspelt resources; no pod is refused", "the review couldn't be answered")
+    ),
     "/filter": extension("filter", "ExtenderArgs", "ExtenderFilterResult", "which nodes fit"),
     "/filter-simulation": extension(
         "simulateFilter",

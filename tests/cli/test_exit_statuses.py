@@ -96,6 +96,8 @@ kubectl hami cards                  2  --context none
 kubectl hami pods                   0  waiting
 kubectl hami pods                   1  none
 kubectl hami pods                   2  --output text
+kubectl hami idle                   0  --prometheus PROMETHEUS
+kubectl hami idle                   2  --idle-for never
 kubectl hami explain pod            0  waiting
 kubectl hami explain pod            1  none
 kubectl hami explain pod            2
