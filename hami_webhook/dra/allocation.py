@@ -10,11 +10,11 @@ from hami_webhook.devices.debit import Debit
 from hami_webhook.dra import wire
 from hami_webhook.dra.capacity import amount_of
 from hami_webhook.dra.cost import Debits, debit_of
-from hami_webhook.dra.devices import Device, DeviceID, PublishedDevices, QualifiedName
+from hami_webhook.dra.devices import DeviceID, PublishedDevice, PublishedDevices, QualifiedName
 from hami_webhook.dra.sections import DriverDevices
 
 
-class AllocatedDevice(Struct, frozen=True):
+class ClaimedDevice(Struct, frozen=True):
     """A device that a claim holds, or its share of one, with what quotas of some cards go by."""
 
     vendor: str
@@ -27,7 +27,7 @@ class AllocatedDevice(Struct, frozen=True):
 class Allocated(Struct, frozen=True):
     """The devices that a claim holds. `unseen` are sentences about those of which no slice says what they have."""
 
-    devices: tuple[AllocatedDevice, ...] = ()
+    devices: tuple[ClaimedDevice, ...] = ()
     unseen: tuple[str, ...] = ()
 
     @property
@@ -44,7 +44,7 @@ def allocated(results: Iterable[wire.AllocationResult], published: PublishedDevi
 
     Raises `MalformedObject` for an amount that is none.
     """
-    devices: list[AllocatedDevice] = []
+    devices: list[ClaimedDevice] = []
     unseen: list[str] = []
     for result in results:
         driver = result.driver or ""
@@ -63,8 +63,8 @@ def allocated(results: Iterable[wire.AllocationResult], published: PublishedDevi
 
 
 def _of_result(
-    result: wire.AllocationResult, rows: list[DriverDevices], device: Device | None
-) -> AllocatedDevice | None:
+    result: wire.AllocationResult, rows: list[DriverDevices], device: PublishedDevice | None
+) -> ClaimedDevice | None:
     """What is held of one device; None where neither the result nor a slice says how much."""
     driver = result.driver or ""
     written = result.consumed_capacity or {}
@@ -81,5 +81,5 @@ def _of_result(
         amounts.append(consumed.get(name, None if capacity is None else capacity.value))
     debit = debit_of(row, *amounts)
     if device is None:
-        return AllocatedDevice(row.vendor, debit)
-    return AllocatedDevice(row.vendor, debit, device.node, device.attribute(row.model), device.attribute(row.uuid))
+        return ClaimedDevice(row.vendor, debit)
+    return ClaimedDevice(row.vendor, debit, device.node, device.attribute(row.model), device.attribute(row.uuid))

@@ -14,7 +14,7 @@ from hami_webhook.kube.quantity import MAX_INT64, Quantity, QuantityError
 _NO_POLICY, _NO_RANGE = wire.RequestPolicy(), wire.ValidRange()
 
 
-class Capacity(Struct, frozen=True):
+class ConsumableCapacity(Struct, frozen=True):
     """A capacity of a device, and how requests for a part of it are rounded; None for what its policy doesn't say."""
 
     value: Fraction
@@ -25,7 +25,7 @@ class Capacity(Struct, frozen=True):
     step: Fraction | None = None
 
     @classmethod
-    def of(cls, written: wire.DeviceCapacity) -> Capacity:
+    def of(cls, written: wire.DeviceCapacity) -> ConsumableCapacity:
         """The capacity as a slice has it. Raises `MalformedObject`."""
         policy = written.request_policy or _NO_POLICY
         limits = policy.valid_range or _NO_RANGE

@@ -19,7 +19,7 @@ from hami_webhook.devices.debit import Debit
 from hami_webhook.devices.keys import MEBIBYTE, Dimension
 from hami_webhook.dra import wire
 from hami_webhook.dra.capacity import amount_of
-from hami_webhook.dra.devices import Device, DeviceModel, PublishedDevices, QualifiedName
+from hami_webhook.dra.devices import DeviceModel, PublishedDevice, PublishedDevices, QualifiedName
 from hami_webhook.dra.sections import DriverDevices
 from hami_webhook.dra.selectors import selected
 from hami_webhook.kube.objects import MalformedObject, Pod
@@ -35,7 +35,7 @@ Debits = Mapping[str, Debit]
 _NOTHING = wire.CapacityRequirements()
 
 
-class Inventory(Struct, frozen=True):
+class DeviceInventory(Struct, frozen=True):
     """What is known of the cluster's devices: by class its selectors, and the devices that are published."""
 
     classes: Mapping[str, Sequence[str]]
@@ -63,7 +63,7 @@ class ClaimCost(Struct, frozen=True):
 
 def cost_of(
     requests: Iterable[wire.DeviceRequest],
-    inventory: Inventory,
+    inventory: DeviceInventory,
     *,
     seconds: float = SECONDS,
     clock: Callable[[], float] = time.monotonic,
@@ -128,7 +128,7 @@ _NAMES = ("slots", "memory", "cores")
 class _Request:
     """A request of one class, with the amounts that it names."""
 
-    def __init__(self, name: str, request: wire.ExactRequest, inventory: Inventory) -> None:
+    def __init__(self, name: str, request: wire.ExactRequest, inventory: DeviceInventory) -> None:
         self._name = name
         self._request = request
         self._inventory = inventory
@@ -160,7 +160,7 @@ class _Request:
         least = Debit(*(count * min(getattr(each, name) for each in debits) for name in _NAMES))
         return ClaimCost({vendor: least}, self._floors({device.model for device, _ in takes}))
 
-    def _selected(self, seconds: float, clock: Callable[[], float]) -> list[Device]:
+    def _selected(self, seconds: float, clock: Callable[[], float]) -> list[PublishedDevice]:
         devices = self._inventory.devices.all
         own = expressions_of(self._request.selectors)
         of_class = self._inventory.classes.get(self._class)
@@ -207,7 +207,7 @@ def debit_of(row: DriverDevices, memory: Fraction | None, cores: Fraction | None
     return Debit(1, math.ceil(max(memory or Fraction(0), Fraction(0)) / MEBIBYTE), percent)
 
 
-def _by_node(takes: Iterable[tuple[Device, Debit]]) -> Iterable[tuple[str, Debit]]:
+def _by_node(takes: Iterable[tuple[PublishedDevice, Debit]]) -> Iterable[tuple[str, Debit]]:
     """What all devices of a node come to, by vendor: `All` takes those of one node, or of a pool that is of none."""
     sums: dict[tuple[str, str, str], Debit] = {}
     for device, debit in takes:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from msgspec import Struct
 
 from hami_webhook.dra import wire
-from hami_webhook.dra.capacity import Capacity
+from hami_webhook.dra.capacity import ConsumableCapacity
 from hami_webhook.dra.sections import DriverDevices
 from hami_webhook.kube.objects import MalformedObject
 
@@ -43,7 +43,7 @@ class DeviceModel(Struct, frozen=True, eq=False):
 
     row: DriverDevices
     shared: bool
-    capacity: Mapping[QualifiedName, Capacity]
+    capacity: Mapping[QualifiedName, ConsumableCapacity]
 
     def qualified(self, written: str) -> QualifiedName:
         """The name of an attribute or a capacity of such devices."""
@@ -62,7 +62,7 @@ class DeviceModel(Struct, frozen=True, eq=False):
         return None if requested is not None and requested > capacity.value else capacity.value
 
 
-class Device(Struct, frozen=True):
+class PublishedDevice(Struct, frozen=True):
     """A device, and its `model`. `node` is empty for one that isn't of one node."""
 
     id: DeviceID
@@ -84,7 +84,7 @@ class PublishedDevices:
     def __init__(self, slices: Iterable[wire.ResourceSlice], rows: Sequence[DriverDevices]) -> None:
         self.rows = rows
         self._models: dict[object, DeviceModel] = {}
-        self.by_id: dict[DeviceID, Device] = {}
+        self.by_id: dict[DeviceID, PublishedDevice] = {}
         self.problems: dict[str, str] = {}
         drivers = {row.driver for row in rows}
         found = sorted(filter(lambda each: each.spec and each.spec.driver in drivers, slices), key=_name_of)
@@ -109,7 +109,7 @@ class PublishedDevices:
         except MalformedObject as error:
             self.problems[_name_of(each)] = str(error)
 
-    def _devices_of(self, each: wire.ResourceSlice) -> Iterator[Device]:
+    def _devices_of(self, each: wire.ResourceSlice) -> Iterator[PublishedDevice]:
         """The devices of a slice that are of a row. Raises `MalformedObject`."""
         driver, pool, _ = _pool_of(each)
         spec = each.spec or wire.SliceSpec()
@@ -122,12 +122,14 @@ class PublishedDevices:
             row = next((row for row in self.rows if row.driver == driver and row.type in ("", kind)), None)
             if row is not None:
                 node = device.node_name or spec.node_name or ""
-                yield Device(DeviceID(driver, pool, device.name or ""), self._model(row, device), node, attributes)
+                yield PublishedDevice(
+                    DeviceID(driver, pool, device.name or ""), self._model(row, device), node, attributes
+                )
 
     def _model(self, row: DriverDevices, device: wire.PublishedDevice) -> DeviceModel:
         """The model of a device, one for all that are equal. Raises `MalformedObject`."""
         written = (device.capacity or {}).items()
-        capacity = {QualifiedName.of(name, row.driver): Capacity.of(each) for name, each in written}
+        capacity = {QualifiedName.of(name, row.driver): ConsumableCapacity.of(each) for name, each in written}
         shared = bool(device.allow_multiple_allocations)
         content = (self.rows.index(row), shared, frozenset(capacity.items()))
         return self._models.setdefault(content, DeviceModel(row, shared, capacity))

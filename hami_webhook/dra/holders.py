@@ -16,7 +16,7 @@ from msgspec import Struct
 
 from hami_webhook.dra import wire
 from hami_webhook.dra.allocation import allocated
-from hami_webhook.dra.cost import ClaimCost, Debits, Inventory, cost_of
+from hami_webhook.dra.cost import ClaimCost, Debits, DeviceInventory, cost_of
 from hami_webhook.kube.wire import ObjectMeta
 
 POD_CLAIM_NAME = "resource.kubernetes.io/pod-claim-name"
@@ -47,7 +47,7 @@ def holders(
     pods: Iterable[wire.ClaimingPod],
     claims: Iterable[wire.ResourceClaim],
     templates: Mapping[Key, wire.ResourceClaimTemplate],
-    inventory: Inventory,
+    inventory: DeviceInventory,
 ) -> Iterator[Holder]:
     """The pods with claims of their own, and the claims that are no pod's. Raises `MalformedObject`."""
     by_key = {(_of(claim).namespace or "", _of(claim).name or ""): claim for claim in claims}
@@ -75,7 +75,7 @@ def holders(
 
 
 def _of_templates(
-    keys: Iterable[Key], templates: Mapping[Key, wire.ResourceClaimTemplate], inventory: Inventory
+    keys: Iterable[Key], templates: Mapping[Key, wire.ResourceClaimTemplate], inventory: DeviceInventory
 ) -> tuple[ClaimCost, tuple[str, ...]]:
     """What the claims that aren't generated yet will cost, and sentences about templates that there aren't."""
     cost, unseen = ClaimCost(), []
@@ -120,7 +120,7 @@ def _holder(
     kind: str,
     meta: ObjectMeta,
     claims: Iterable[wire.ResourceClaim],
-    inventory: Inventory,
+    inventory: DeviceInventory,
     wait: ClaimCost | None = None,
     unseen: tuple[str, ...] = (),
 ) -> Holder:
@@ -137,7 +137,7 @@ def _holder(
     return Holder(kind, *names, held.debits, wait, (*unseen, *held.unseen))
 
 
-def _waiting(spec: wire.ClaimSpec | None, inventory: Inventory) -> ClaimCost:
+def _waiting(spec: wire.ClaimSpec | None, inventory: DeviceInventory) -> ClaimCost:
     requests = spec.devices.requests if spec is not None and spec.devices is not None else None
     return cost_of(requests or (), inventory)
 

@@ -16,7 +16,7 @@ from typing import Any
 from cel_expr_python import cel
 
 from hami_webhook.dra.capacity import amount_of
-from hami_webhook.dra.devices import Device, DeviceModel
+from hami_webhook.dra.devices import DeviceModel, PublishedDevice
 
 LONGEST_EXPRESSION = 10 * 1024
 """Characters, as the API server has it."""
@@ -79,8 +79,8 @@ def _compiled(expression: str) -> _Selector:
 
 
 def selected(
-    devices: Iterable[Device], expressions: Sequence[str], *, seconds: float, clock: Callable[[], float]
-) -> list[Device]:
+    devices: Iterable[PublishedDevice], expressions: Sequence[str], *, seconds: float, clock: Callable[[], float]
+) -> list[PublishedDevice]:
     """The devices that all expressions select, or may select."""
     selectors = [_compiled(expression) for expression in expressions]
     domains = frozenset[str]().union(*(each.domains for each in selectors))
@@ -100,7 +100,7 @@ def selected(
 
 
 def _value_of(
-    device: Device, capacity: Mapping[str, Mapping[str, float]], domains: frozenset[str]
+    device: PublishedDevice, capacity: Mapping[str, Mapping[str, float]], domains: frozenset[str]
 ) -> Mapping[str, Any]:
     """The variable `device`. A domain that the device lacks is empty, as in kube-scheduler."""
     attributes: dict[str, dict[str, Any]] = {domain: {} for domain in domains}

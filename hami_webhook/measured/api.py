@@ -25,16 +25,16 @@ class Struct(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
     """An object of the API."""
 
 
-class Device(Struct, frozen=True):
+class DeviceUsage(Struct, frozen=True):
     uuid: str
     memory_bytes: int = 0
     memory_limit_bytes: int = 0
     cores_percent: int = 0
 
 
-class Container(Struct, frozen=True):
+class ContainerUsage(Struct, frozen=True):
     name: str
-    devices: tuple[Device, ...] = ()
+    devices: tuple[DeviceUsage, ...] = ()
     last_used: datetime | None = None
 
 
@@ -48,11 +48,11 @@ class PodUsage(Struct, frozen=True, tag_field="kind", tag="PodUsage"):
 
     metadata: Meta
     timestamp: datetime
-    containers: tuple[Container, ...] = ()
+    containers: tuple[ContainerUsage, ...] = ()
     api_version: str = ""
 
 
-class Card(Struct, frozen=True):
+class CardUsage(Struct, frozen=True):
     uuid: str
     model: str = ""
     memory_bytes: int | None = None
@@ -66,7 +66,7 @@ class NodeUsage(Struct, frozen=True, tag_field="kind", tag="NodeUsage"):
 
     metadata: Meta
     timestamp: datetime
-    cards: tuple[Card, ...] = ()
+    cards: tuple[CardUsage, ...] = ()
     api_version: str = ""
 
 
@@ -81,7 +81,7 @@ class _Nodes(Struct, frozen=True):
 def pod_usage(pod: MeasuredPod, at: float) -> PodUsage:
     """The object of a pod that was measured then (Unix seconds)."""
     containers = tuple(
-        Container(each.name, tuple(_device(device) for device in each.devices), _time(each.last_used))
+        ContainerUsage(each.name, tuple(_device(device) for device in each.devices), _time(each.last_used))
         for each in pod.containers
     )
     return PodUsage(Meta(pod.name, pod.namespace), datetime.fromtimestamp(at, UTC), containers, API_VERSION)
@@ -92,13 +92,13 @@ def node_usage(node: str, cards: Sequence[MeasuredCard], at: float) -> NodeUsage
     return NodeUsage(Meta(node), datetime.fromtimestamp(at, UTC), tuple(map(_card, cards)), API_VERSION)
 
 
-def _device(device: MeasuredDevice) -> Device:
-    return Device(device.uuid, device.memory * _MEBIBYTE, device.limit * _MEBIBYTE, device.cores)
+def _device(device: MeasuredDevice) -> DeviceUsage:
+    return DeviceUsage(device.uuid, device.memory * _MEBIBYTE, device.limit * _MEBIBYTE, device.cores)
 
 
-def _card(card: MeasuredCard) -> Card:
+def _card(card: MeasuredCard) -> CardUsage:
     memory = None if card.memory is None else card.memory * _MEBIBYTE
-    return Card(card.uuid, card.model, memory, card.cores, card.temperature, card.power)
+    return CardUsage(card.uuid, card.model, memory, card.cores, card.temperature, card.power)
 
 
 def _time(seconds: float | None) -> datetime | None:
@@ -178,6 +178,6 @@ def _measured_pod(pod: PodUsage) -> MeasuredPod:
     return MeasuredPod(pod.metadata.namespace, pod.metadata.name, containers)
 
 
-def _measured_card(card: Card) -> MeasuredCard:
+def _measured_card(card: CardUsage) -> MeasuredCard:
     memory = None if card.memory_bytes is None else card.memory_bytes // _MEBIBYTE
     return MeasuredCard(card.uuid, card.model, memory, card.cores_percent, card.temperature_celsius, card.power_watts)

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from hami_webhook.dra import wire
-from hami_webhook.dra.cost import Inventory
+from hami_webhook.dra.cost import DeviceInventory
 from hami_webhook.dra.devices import PublishedDevices
 from hami_webhook.dra.sections import DraSection
 from hami_webhook.kube.wire import convert
@@ -52,8 +52,8 @@ def resource_slice(node: str, *devices: JSON, driver: str = HAMI, generation: in
     return {"metadata": meta, "spec": {**spec, "devices": list(devices)}}
 
 
-def inventory(*slices: JSON, classes: Mapping[str, tuple[str, ...]] = CLASSES) -> Inventory:
-    return Inventory(classes, published(slices))
+def inventory(*slices: JSON, classes: Mapping[str, tuple[str, ...]] = CLASSES) -> DeviceInventory:
+    return DeviceInventory(classes, published(slices))
 
 
 def published(slices: Iterable[JSON]) -> PublishedDevices:

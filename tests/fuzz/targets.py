@@ -30,7 +30,7 @@ from hami_webhook.devices.model import RegistrationError
 from hami_webhook.devices.unhealthy_cards import decode, encode
 from hami_webhook.devices.vendor import Vendor
 from hami_webhook.dra.allocation import allocated
-from hami_webhook.dra.cost import Inventory, cost_of
+from hami_webhook.dra.cost import DeviceInventory, cost_of
 from hami_webhook.dra.devices import PublishedDevices
 from hami_webhook.dra.sections import DraSection
 from hami_webhook.dra.wire import ResourceClaim, ResourceSlice
@@ -294,7 +294,7 @@ def claims(data: bytes) -> None:
         of_class = {} if not isinstance(classes, dict) else classes
         expressions = {name: (text,) for name, text in of_class.items() if isinstance(text, str)}
         requests = (claim.spec and claim.spec.devices and claim.spec.devices.requests) or ()
-        cost = cost_of(requests, Inventory(expressions, published))
+        cost = cost_of(requests, DeviceInventory(expressions, published))
         allocation = claim.status and claim.status.allocation
         held = allocated((allocation and allocation.devices and allocation.devices.results) or (), published)
     except MalformedObject as error:
