@@ -429,6 +429,8 @@ class ClusterCache:
         held: dict[CardKey, PodShare] = {}
         if counts and NODE in pod.annotations and not pod.terminal:
             for vendor in self._vendors.values():
+                if vendor.keys.allocated not in pod.annotations:
+                    continue
                 try:
                     held |= shares(vendor, pod, self._cards(pod, vendor))
                 except BadAnnotation as error:
@@ -444,9 +446,7 @@ class ClusterCache:
         return PodAllocation(pod, pod.node_name or pod.annotations[NODE], held)
 
     def _cards(self, pod: Pod, vendor: Vendor) -> dict[str, Device]:
-        """The vendor's cards by UUID on the pod's node, if the pod holds any."""
-        if vendor.keys.allocated not in pod.annotations:
-            return {}
+        """The vendor's cards by UUID on the pod's node."""
         entry = self._nodes.get(pod.node_name or pod.annotations[NODE])
         inventory = entry.inventories.get(vendor.key) if entry is not None else None
         return {device.uuid: device for device in inventory.devices} if inventory is not None else {}
