@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import gc
 import re
 from collections.abc import Sequence
 from urllib.parse import urlsplit
@@ -171,9 +172,15 @@ def _add_prometheus(verb: Parser) -> None:
 
 
 def _show(arguments: argparse.Namespace) -> int:
-    from hami_webhook.kubectl import verbs
+    watch = getattr(arguments, "watch", False)
+    if not watch:
+        gc.disable()  # what is read is needed to the end; on 1,000 nodes collections take a tenth of the time
+    try:
+        from hami_webhook.kubectl import verbs
 
-    return verbs.show(arguments)
+        return verbs.show(arguments)
+    finally:
+        gc.enable()
 
 
 def _diagnose(arguments: argparse.Namespace) -> int:
