@@ -100,11 +100,20 @@ NOT_RUN = {
             "no Prometheus is there; tests/cli/test_report.py"
         ),
     },
+    "docs/monitor.md": {
+        "helm install hami-daemon manifests/hami-daemon -n koordinator-system \\\n"
+        "  --set daemon.vgpuMonitor.image.repository=REGISTRY/hami-webhook": (
+            "Koordinator isn't here; tests/e2e/test_hami_daemon.py renders and tries the chart"
+        ),
+    },
     "docs/ui.md": {
         "kubectl hami ui              # prints http://127.0.0.1:PORT/#TOKEN; Ctrl-C ends it": (
             "ends with Ctrl-C; tests/e2e/test_ui.py runs it"
         ),
         "kubectl hami ui --port 8099": "ends with Ctrl-C; tests/e2e/test_ui.py runs it",
+        "kubectl hami ui --prometheus http://prometheus.monitoring:9090": (
+            "ends with Ctrl-C, and no Prometheus is there; tests/kubectl/test_ui_metrics.py"
+        ),
     },
 }
 """By page, the commands that can't run here, and why."""
@@ -161,6 +170,11 @@ SHOWN = {
     "docs/kubectl.md": {
         "FAULT certificate: Secret hami-system/hami-webhook-tls: the serving certificate has expired": (
             "no certificate here is that old"
+        ),
+    },
+    "docs/used.md": {
+        "NAMESPACE  IDLE PODS  OF  UNKNOWN  CARDS  WOULD FREE": (
+            "no node is monitored; tests/e2e/test_used.py has such pods"
         ),
     },
 }
