@@ -21,7 +21,8 @@ import subprocess
 import sys
 import tarfile
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -38,7 +39,7 @@ OVERLAYS = {
 }
 """The one-file manifests, and the overlay that each is."""
 
-CHART_FILE = "hami-webhook/Chart.yaml"
+CHART_FILE = "Chart.yaml"
 IN_OVERLAYS = "image: hami-webhook:latest"
 NAME = re.compile(r"([a-z0-9][a-z0-9.-]*(:[0-9]+)?/)?([a-z0-9._-]+/)*[a-z0-9][a-z0-9._-]*")
 
@@ -98,31 +99,37 @@ def manifest(overlay: str, image: str) -> str:
     return rendered.replace(IN_OVERLAYS, f"image: {image}:{__version__}")
 
 
-def chart(folder: Path, image: str, epoch: int) -> None:
-    """The chart's package, in which helm puts the time of the call: with the commit's instead, and with the image."""
+def chart(source: str, folder: Path, epoch: int, edited: Callable[[str, str], str]) -> None:
+    """A chart's package, in which helm puts the time of the call: with the commit's instead.
+
+    `edited` gives the text of a file, by its path in the chart and the text that it has.
+    """
     helm = run(ROOT / "hack" / "helm" / "build.sh").strip()
     version = ("--version", __version__, "--app-version", __version__)
-    run(helm, "package", ROOT / "manifests" / "chart", *version, "--destination", folder)
-    package = folder / f"hami-webhook-{__version__}.tgz"
+    printed = run(helm, "package", ROOT / "manifests" / source, *version, "--destination", folder)
+    package = Path(printed.strip().rpartition(": ")[2])
     with tarfile.open(package) as packed:
         files = {member.name: packed.extractfile(member) for member in packed.getmembers()}
         contents = {name: file.read() for name, file in files.items() if file is not None}
-    described = contents[CHART_FILE].decode()
-    contents[CHART_FILE] = re.sub(r"image: hami-webhook:\S+", f"image: {image}:{__version__}", described).encode()
-    pack(package, dict(sorted(contents.items(), key=lambda item: (item[0] != CHART_FILE, item[0]))), epoch)
+    of_chart = {name: edited(name.partition("/")[2], text.decode()).encode() for name, text in contents.items()}
+    pack(package, dict(sorted(of_chart.items(), key=lambda item: (not _is_chart_file(item[0]), item[0]))), epoch)
 
 
-def daemon_chart(folder: Path, image: str, epoch: int) -> None:
-    """The package of the chart hami-daemon, with the image as the monitor's default."""
-    source = ROOT / "manifests" / "hami-daemon"
-    paths = [source / "Chart.yaml", *sorted(path for path in source.rglob("*") if path.is_file())]
-    contents = {f"hami-daemon/{path.relative_to(source)}": path.read_bytes() for path in dict.fromkeys(paths)}
-    for name in ("values.yaml", "README.md"):
-        text = contents[f"hami-daemon/{name}"].decode()
-        for before, after in (("repository: hami-webhook", f"repository: {image}"), ("`hami-webhook`", f"`{image}`")):
-            text = text.replace(before, after)
-        contents[f"hami-daemon/{name}"] = text.encode()
-    pack(folder / f"hami-daemon-{__version__}.tgz", contents, epoch)
+def _is_chart_file(name: str) -> bool:
+    """Whether a file of a package is its chart's description, which comes first."""
+    return name.partition("/")[2] == CHART_FILE
+
+
+def with_image(path: str, text: str, image: str) -> str:
+    """A file of the chart hami-webhook: its description names the image of this version."""
+    return re.sub(r"image: hami-webhook:\S+", f"image: {image}:{__version__}", text) if path == CHART_FILE else text
+
+
+def with_monitor_image(path: str, text: str, image: str) -> str:
+    """A file of the chart hami-daemon: the image is the monitor's default."""
+    if path in ("values.yaml", "README.md"):
+        text = text.replace("repository: hami-webhook", f"repository: {image}").replace("`hami-webhook`", f"`{image}`")
+    return text
 
 
 def pack(to: Path, contents: Mapping[str, bytes], epoch: int, executable: str = "") -> None:
@@ -216,8 +223,8 @@ def release(image: str, downloads: str) -> list[Path]:
         (wheel,) = made.glob("*.whl")
         for name, overlay in OVERLAYS.items():
             (made / name).write_text(manifest(overlay, image))
-        chart(made, image, int(epoch))
-        daemon_chart(made, image, int(epoch))
+        chart("chart", made, int(epoch), partial(with_image, image=image))
+        chart("hami-daemon", made, int(epoch), partial(with_monitor_image, image=image))
         plugin(wheel, made, int(epoch), downloads)
         bill_of_materials(install(wheel, Path(work) / "environment"), made / "sbom.cdx.json")
         man_pages.write(made, int(epoch))
