@@ -115,14 +115,13 @@ def _count(written: object) -> int:
 
 def _cheaper(one: ClaimCost, other: ClaimCost) -> ClaimCost:
     """The least of both in each dimension: nothing, where they are of different vendors."""
-    debits = {
-        key: Debit(*(min(getattr(one.debits[key], name), getattr(other.debits[key], name)) for name in _NAMES))
-        for key in one.debits.keys() & other.debits.keys()
-    }
+    debits = {key: _least((one.debits[key], other.debits[key])) for key in one.debits.keys() & other.debits.keys()}
     return ClaimCost(debits, frozenset(Dimension), (*one.problems, *other.problems))
 
 
-_NAMES = ("slots", "memory", "cores")
+def _least(debits: Sequence[Debit], times: int = 1) -> Debit:
+    """The least of them in each dimension, so many times."""
+    return Debit(*(times * min(getattr(each, name) for each in debits) for name in ("slots", "memory", "cores")))
 
 
 class _Request:
@@ -157,8 +156,7 @@ class _Request:
         if len(by_vendor) > 1:
             return ClaimCost()  # it may get any of them
         ((vendor, debits),) = by_vendor.items()
-        least = Debit(*(count * min(getattr(each, name) for each in debits) for name in _NAMES))
-        return ClaimCost({vendor: least}, self._floors({device.model for device, _ in takes}))
+        return ClaimCost({vendor: _least(debits, count)}, self._floors({device.model for device, _ in takes}))
 
     def _selected(self, seconds: float, clock: Callable[[], float]) -> list[PublishedDevice]:
         devices = self._inventory.devices.all
@@ -187,8 +185,8 @@ class _Request:
         memory, cores = (declared.get(QualifiedName.of(name, row.driver)) for name in (row.memory, row.cores))
         least = debit_of(row, Fraction(1) if memory is None else memory, cores or Fraction(0))
         problem = f"request {self._name}: no device of class {self._class} that is published now can satisfy it"
-        debits = {row.vendor: Debit(*(count * getattr(least, name) for name in _NAMES))}
-        return ClaimCost(debits, frozenset(Dimension) if memory is None else frozenset(), (problem,))
+        floors = frozenset(Dimension) if memory is None else frozenset()
+        return ClaimCost({row.vendor: _least([least], count)}, floors, (problem,))
 
     def _floors(self, models: Iterable[DeviceModel]) -> frozenset[Dimension]:
         """The dimensions in which devices decide."""

@@ -126,7 +126,7 @@ class PublishedDevices:
                     DeviceID(driver, pool, device.name or ""), self._model(row, device), node, attributes
                 )
 
-    def _model(self, row: DriverDevices, device: wire.PublishedDevice) -> DeviceModel:
+    def _model(self, row: DriverDevices, device: wire.SliceDevice) -> DeviceModel:
         """The model of a device, one for all that are equal. Raises `MalformedObject`."""
         written = (device.capacity or {}).items()
         capacity = {QualifiedName.of(name, row.driver): ConsumableCapacity.of(each) for name, each in written}

@@ -37,7 +37,7 @@ def _qualified(value: object) -> str:
 
 
 Subdomain = Annotated[str, checked(_subdomain, type="string", pattern=f"^{SUBDOMAIN}$", maxLength=LONGEST_SUBDOMAIN)]
-QualifiedName = Annotated[str, checked(_qualified, type="string", pattern=f"^(({SUBDOMAIN}/)?{_ID})?$")]
+WrittenQualifiedName = Annotated[str, checked(_qualified, type="string", pattern=f"^(({SUBDOMAIN}/)?{_ID})?$")]
 
 
 class DriverDevices(Section):
@@ -52,11 +52,11 @@ class DriverDevices(Section):
     device_classes: Annotated[tuple[Subdomain, ...], not_empty("DeviceClass")]
     type: Text = ""
     vendor: Word
-    memory: QualifiedName = ""
-    cores: QualifiedName = ""
+    memory: WrittenQualifiedName = ""
+    cores: WrittenQualifiedName = ""
     whole_cores: Percent = WHOLE_CARD
-    model: QualifiedName = "productName"
-    uuid: QualifiedName = "uuid"
+    model: WrittenQualifiedName = "productName"
+    uuid: WrittenQualifiedName = "uuid"
 
     @model_validator(mode="after")
     def _names_a_capacity(self) -> Self:

@@ -111,7 +111,7 @@ class DeviceCapacity(Wire, frozen=True):
     request_policy: RequestPolicy | None = None
 
 
-class PublishedDevice(Wire, frozen=True):
+class SliceDevice(Wire, frozen=True):
     """`attributes` have one member each, which is named after the type of its value."""
 
     name: str | None = None
@@ -130,7 +130,7 @@ class SliceSpec(Wire, frozen=True):
     driver: str | None = None
     pool: Pool | None = None
     node_name: str | None = None
-    devices: tuple[PublishedDevice, ...] | None = None
+    devices: tuple[SliceDevice, ...] | None = None
 
 
 class ResourceSlice(Wire, frozen=True):
