@@ -334,6 +334,8 @@ class Overview:
         )
 
     def _measured_pod(self, pod: Pod) -> MeasuredPod | None:
+        if not (self.measured.pods or self.measured.unused):
+            return None  # without a monitor no annotation is decoded for it
         written = [taken.uuid for taken in taken_cards(pod, self.cluster.vendors, None)]
         return self.measured.pod(pod.namespace, pod.name, pod.node_name, written)
 
