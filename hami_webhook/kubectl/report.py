@@ -9,6 +9,10 @@ WAITING, GATED = "Waiting", "Gated"
 """States of pods that hold no cards yet: not placed, and not to be placed before their scheduling gates are gone."""
 
 
+_ACTIVE = 60.0
+"""Seconds since the last use in which something counts as in use: monitors are asked twice a minute."""
+
+
 @dataclass(frozen=True, slots=True)
 class InUse:
     """What is really used: memory in MiB, cores in percent of a card.
@@ -19,6 +23,10 @@ class InUse:
     memory: int
     cores: int
     idle_since: float | None = None
+
+    def is_idle(self, now: float) -> bool:
+        """Whether it is known that it hasn't been used within the last minute."""
+        return self.idle_since is not None and now - self.idle_since >= _ACTIVE
 
 
 @dataclass(frozen=True, slots=True)

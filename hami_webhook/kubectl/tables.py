@@ -19,8 +19,6 @@ _HIGH, _FULL = 0.75, 0.95
 """Shares from which a bar is yellow, and red."""
 
 
-_ACTIVE = 60.0
-"""Seconds since the last use in which something counts as in use: monitors are asked twice a minute."""
 _IN_USE = ("USED MEMORY", "USED CORES", "IDLE")
 
 
@@ -190,8 +188,10 @@ def _in_use(use: InUse | None, now: float) -> tuple[str, str, str]:
     """Cells of `_IN_USE`; `-` is what isn't known."""
     if use is None:
         return "-", "-", "-"
-    idle = "-" if use.idle_since is None else duration_text(now - use.idle_since)
-    return _mib(use.memory), str(use.cores), "in use" if use.idle_since and now - use.idle_since < _ACTIVE else idle
+    idle = "-"
+    if use.idle_since is not None:
+        idle = duration_text(now - use.idle_since) if use.is_idle(now) else "in use"
+    return _mib(use.memory), str(use.cores), idle
 
 
 def _rounded(value: float | None) -> str:
