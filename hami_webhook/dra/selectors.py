@@ -2,7 +2,7 @@
 
 Tenants write these expressions. The library ends one after 10,000 iterations, its parser takes 32 levels, and its
 regular expressions are RE2, so one evaluation takes a few milliseconds at most; all of a claim have `seconds`. What
-isn't judged counts as selected: a price is the least of what is selected, so it can only become less, and what was
+isn't evaluated counts as selected: a price is the least of what is selected, so it can only become less, and what was
 allocated is charged.
 """
 
@@ -59,7 +59,7 @@ class _Selector:
                 self._compiled = None
 
     def selects(self, device: Mapping[str, Any]) -> bool | None:
-        """Whether a device is selected; None where that can't be judged."""
+        """Whether a device is selected; None where that can't be evaluated."""
         if self._compiled is None:
             return None
         try:

@@ -1,4 +1,4 @@
-"""Cards that are unhealthy, told in an annotation of the node, which Fit obeys, and in events on it.
+"""Unhealthy cards, listed in an annotation of the node, which Fit obeys, and in events on it.
 
 Source: docs/monitor.md#unhealthy-cards. A cause counts from when NVML shows it until it hasn't for a minute. An error
 of the driver counts as shown until NVML says that no reset is needed; where it doesn't say, until the machine boots.

@@ -19,7 +19,7 @@ _MOST_EVENTS = 1000
 
 
 class CardHealthProbe:
-    """Asks NVML, and keeps it open in between: errors are told only to who waits for them."""
+    """Asks NVML, and keeps it open in between: only a listener receives errors."""
 
     def __init__(self) -> None:
         self._events: Any = None
