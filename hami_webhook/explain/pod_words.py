@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
+from hami_webhook.kube.human_duration import human_duration
 from hami_webhook.kube.objects import format_time, parse_time
 
 _MOST_EVENTS = 3
@@ -71,7 +72,7 @@ def _sentence(event: Mapping[str, Any], now: float) -> str:
     count = _mapping(event.get("series")).get("count") or event.get("count")
     times = f", {count} times" if isinstance(count, int) and count > 1 else ""
     at = _time(event)
-    ago = f", {_ago(now - at)}" if at else ""
+    ago = f", {human_duration(now - at)} ago" if at else ""
     return f"event {_line(event.get('reason'))} of {_line(source)}{times}{ago}: {_line(event.get('message'))}"
 
 
@@ -101,15 +102,6 @@ def _line(text: object, longest: int = _LONGEST) -> str:
     """A text as part of one line."""
     words = " ".join(text.split()) if isinstance(text, str) else ""
     return words if len(words) <= longest else f"{words[: longest - 1]}…"
-
-
-def _ago(seconds: float) -> str:
-    """A duration as kubectl shows an age, in its largest unit."""
-    left = max(0, int(seconds))
-    for unit, size in (("d", 86400), ("h", 3600), ("m", 60)):
-        if left >= size:
-            return f"{left // size}{unit} ago"
-    return f"{left}s ago"
 
 
 def _mapping(value: Any) -> Mapping[str, Any]:

@@ -9,6 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from hami_webhook.devices.keys import MEBIBYTE
+from hami_webhook.kube.human_duration import human_duration
 from hami_webhook.kubectl.report import CardUse, IdleTeam, InUse, NodeDetails, NodeUse, PodUse, QuotaUse
 from hami_webhook.terminal import counted
 
@@ -168,29 +169,13 @@ def amount_text(amount: int, unit_bytes: int | None) -> str:
     return str(amount)
 
 
-def duration_text(seconds: float) -> str:
-    """A duration as kubectl says an age: in its largest unit, with the next smaller one where there are few of it."""
-    left, parts = max(0, int(seconds)), []
-    for unit, size in (("d", 86400), ("h", 3600), ("m", 60), ("s", 1)):
-        number, left = divmod(left, size)
-        if number:
-            parts.append(f"{number}{unit}")
-        if parts and (number >= _MANY or len(parts) > 1 or not left):
-            break
-    return "".join(parts) or "0s"
-
-
-_MANY = 10
-"""Of a unit, for the next smaller one to be of no interest."""
-
-
 def _in_use(use: InUse | None, now: float) -> tuple[str, str, str]:
     """Cells of `_IN_USE`; `-` is what isn't known."""
     if use is None:
         return "-", "-", "-"
     idle = "-"
     if use.idle_since is not None:
-        idle = duration_text(now - use.idle_since) if use.is_idle(now) else "in use"
+        idle = human_duration(now - use.idle_since) if use.is_idle(now) else "in use"
     return _mib(use.memory), str(use.cores), idle
 
 

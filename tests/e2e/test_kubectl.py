@@ -70,7 +70,7 @@ def test_a_tenant_with_view_in_one_namespace_sees_it_and_reads_what_is_left_out(
     for program in (("kubectl", "hami", "explain", "pod"), (str(HAMI_WEBHOOK), "explain")):
         line = [*program, "-n", space, f"pod-{space}", "--kubeconfig", str(user.kubeconfig)]
         told = subprocess.run(line, capture_output=True, text=True, check=True)
-        assert re.search(r"FailedScheduling of hami-scheduler, \d+s ago: 0/9 nodes are available", told.stdout)
+        assert re.search(r"FailedScheduling of hami-scheduler, [\dms]+ ago: 0/9 nodes are available", told.stdout)
     (found,) = json.loads(hami(user, "quota", "-n", space, "-o", "json").stdout)
     assert {key["key"]: key["waiting"] for key in found["keys"]} == {GPU: 1, MEM: 2000}
     assert card_node in hami(kubectl, "cards").stdout

@@ -64,9 +64,9 @@ def test_nodes_cards_pods_and_quotas_have_what_is_really_used(hami: Hami) -> Non
     [
         (["nodes"], ["USED MEMORY", "900Mi", "in use"]),
         (["cards", "-o", "wide"], ["USED CORES", "°C", "41", "80"]),
-        (["pods"], ["IDLE", "700Mi", "2h"]),
+        (["pods"], ["IDLE", "700Mi", "120m"]),
         (["quota"], ["REALLY USED", "700Mi"]),
-        (["quota", "gpu-quota"], ["USED MEMORY", "2h"]),
+        (["quota", "gpu-quota"], ["USED MEMORY", "120m"]),
     ],
 )
 def test_tables_have_columns_for_it_where_it_is_known(hami: Hami, arguments: list[str], expected: list[str]) -> None:

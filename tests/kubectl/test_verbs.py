@@ -357,15 +357,15 @@ def test_what_a_pods_events_and_status_say_is_told_where_nodes_cannot_be_seen(ha
     }
     waiting["status"] = {"conditions": [{**unschedulable, "message": "0/9 nodes are\navailable"}]}
     events = [
-        event("FailedScheduling", "0/7 nodes are available", 9),
-        event("FailedScheduling", "0/8 nodes are available:\n 8 Insufficient \x1bcpu", 4),
+        event("FailedScheduling", "0/7 nodes are available", 19),
+        event("FailedScheduling", "0/8 nodes are available:\n 8 Insufficient \x1bcpu", 14),
         event("QuotaExceeded", "exceeded quota", 70),
     ]
     api = ApiServer([*objects, *events], only="team-a")
     run = hami(api, "explain", "pod", "waiting", "-o", "json")
     assert run.result["notes"] == [
-        "event FailedScheduling of hami-scheduler, 3 times, 4m ago: 0/8 nodes are available: 8 Insufficient \x1bcpu",
-        "event QuotaExceeded of hami-scheduler, 3 times, 1h ago: exceeded quota",
+        "event FailedScheduling of hami-scheduler, 3 times, 14m ago: 0/8 nodes are available: 8 Insufficient \x1bcpu",
+        "event QuotaExceeded of hami-scheduler, 3 times, 70m ago: exceeded quota",
         "not scheduled since 2026-01-01T00:00:00Z: Unschedulable: 0/9 nodes are available",
     ]
     assert "8 Insufficient \ufffdcpu" in hami(api, "explain", "pod", "waiting").out
