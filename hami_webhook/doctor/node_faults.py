@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from datetime import UTC
 
 from hami_webhook.cluster_view import ClusterView
-from hami_webhook.controller.mixed_managers import remarks
+from hami_webhook.controller.node_audit import remarks
 from hami_webhook.kube.objects import Node
 
 

@@ -21,8 +21,8 @@ from hami_webhook.cluster.memory import MemoryCluster
 from hami_webhook.controller.handshakes import Handshakes
 from hami_webhook.controller.informers import change_handler
 from hami_webhook.controller.leader import LeaderElection, LeaseHooks, LeaseLock, LeaseName
-from hami_webhook.controller.mixed_managers import MixedManagerAudit
 from hami_webhook.controller.namespaces import NamespaceAnnotations
+from hami_webhook.controller.node_audit import NodeAudit
 from hami_webhook.controller.quotas import Pace, QuotaReconciler
 from hami_webhook.device_config import builtin_device_config, enabled_vendors
 from hami_webhook.devices.placement_annotations import NODE, TIME
@@ -195,7 +195,7 @@ class Controller:
             self.core.state.tick(self.now)
             view, events, failures = self.core.view, events_of(self.core), self.core.failures
             await Handshakes(self.cluster, view, failures).request_due()
-            await MixedManagerAudit(view, events, failures).audit()
+            await NodeAudit(view, events, failures).audit()
             await NamespaceAnnotations(view, events).audit()
             self.reconciler.touch(TEAM)
             self.now += 5

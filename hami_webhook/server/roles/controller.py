@@ -12,14 +12,14 @@ from functools import partial
 
 from hami_webhook.assembly import Core
 from hami_webhook.config import Settings
-from hami_webhook.controller import handshakes, mixed_managers, quotas, webhooks
+from hami_webhook.controller import handshakes, node_audit, quotas, webhooks
 from hami_webhook.controller.accelerator_quotas import AcceleratorQuotaReconciler
 from hami_webhook.controller.certificates import CertificateTarget, CertRotator
 from hami_webhook.controller.handshakes import Handshakes
 from hami_webhook.controller.leader import LeaderElection, LeaseHooks, LeaseLock, lease_of
 from hami_webhook.controller.loops import Loops
-from hami_webhook.controller.mixed_managers import MixedManagerAudit
 from hami_webhook.controller.namespaces import NamespaceAnnotations
+from hami_webhook.controller.node_audit import NodeAudit
 from hami_webhook.controller.object_events import ObjectEvents
 from hami_webhook.controller.own_pod import OwnPod
 from hami_webhook.controller.quotas import Pace, QuotaReconciler
@@ -85,8 +85,8 @@ class Controller:
             tasks.create_task(keep(webhooks.LOOP, self.webhooks.lead))
             await self.shared.informers.wait_synced()
             tasks.create_task(keep(handshakes.LOOP, Handshakes(core.cluster, view, failures).run))
-            audit = MixedManagerAudit(view, _object_events(core), failures)
-            tasks.create_task(keep(mixed_managers.LOOP, audit.run))
+            audit = NodeAudit(view, _object_events(core), failures)
+            tasks.create_task(keep(node_audit.LOOP, audit.run))
             tasks.create_task(keep("namespace annotations", NamespaceAnnotations(view, _object_events(core)).run))
             if not self.shared.quotas_in_memory:
                 tasks.create_task(keep(quotas.LOOP, self._reconcile))

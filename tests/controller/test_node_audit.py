@@ -17,7 +17,7 @@ from replicas import events_of
 from hami_webhook.assembly import Core, Options
 from hami_webhook.cluster.api import Kind, Unavailable
 from hami_webhook.cluster.memory import MemoryCluster
-from hami_webhook.controller.mixed_managers import MixedManagerAudit
+from hami_webhook.controller.node_audit import NodeAudit
 from hami_webhook.device_config import builtin_device_config, enabled_vendors
 
 JSON = dict[str, Any]
@@ -44,7 +44,7 @@ class AuditEnv:
     def __init__(self) -> None:
         self.cluster = MemoryCluster(lambda: NOW)
         self.core = Core(self.cluster, CHART, Options(), clock=lambda: NOW)
-        self.neighbours = MixedManagerAudit(self.core.view, events_of(self.core), self.core.failures)
+        self.nodes = NodeAudit(self.core.view, events_of(self.core), self.core.failures)
 
     def put(self, obj: JSON, kind: Kind = Kind.NODES) -> None:
         self.core.caches.put(kind, obj)
@@ -54,7 +54,7 @@ class AuditEnv:
 
     def audited(self) -> list[tuple[str, str, str]]:
         """Object, reason and message of the events after one more look."""
-        asyncio.run(self.neighbours.audit())
+        asyncio.run(self.nodes.audit())
         return [
             (f"{event.note.kind} {event.note.name}", event.note.reason, event.note.message)
             for event in self.cluster.events

@@ -21,7 +21,7 @@ _NODES_AT_ONCE = 200
 """Nodes after which a pass yields to other tasks."""
 
 
-class MixedManagerAudit:
+class NodeAudit:
     """Audits all nodes; a problem is recorded again only when it changed."""
 
     def __init__(self, view: ClusterView, object_events: ObjectEvents, failures: Counter[str]) -> None:
