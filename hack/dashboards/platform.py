@@ -144,6 +144,18 @@ PLATFORM = Dashboard(
                 width=8,
             ),
         ],
+        "Unhealthy cards": [
+            Panel(
+                "Unhealthy cards",
+                "Cards that get no new pods, by cause; as the role of each node says. Nothing where all are well.",
+                "short",
+                {
+                    "{{node}} {{device_uuid}} {{cause}}": "max by (node, device_uuid, cause) "
+                    "(hami_webhook_card_unhealthy)"
+                },
+                width=24,
+            ),
+        ],
         "Pods": [
             Panel(
                 "Refused at admission",

@@ -163,11 +163,12 @@ def check_a_change_of_leader(prometheus: Prometheus) -> None:
 
 
 def of_the_monitor(query: str) -> bool:
-    """Whether it takes the monitor of nodes, which isn't there: tests/e2e/test_node_role.py has it."""
-    return re.search(r"hami_(?:vgpu_memory_(?:used|limit)_bytes|container_|webhook_container_idle)", query) is not None
+    """Whether it takes the monitor of nodes, which isn't there: tests/e2e/test_used.py has it."""
+    own = r"hami_(?:vgpu_memory_(?:used|limit)_bytes|container_|webhook_container_idle|webhook_card_unhealthy)"
+    return re.search(own, query) is not None
 
 
-def panel_queries() -> dict[str, str]:
+def panel_queries(*, of_monitor: bool = False) -> dict[str, str]:
     """The queries of all dashboards, with everything chosen, by dashboard, panel and letter."""
     boards = [json.loads(path.read_text()) for path in (ROOT / "manifests" / "dashboards").glob("*.json")]
     return {
@@ -177,7 +178,7 @@ def panel_queries() -> dict[str, str]:
         for board in boards
         for panel in board["panels"]
         for target in panel.get("targets", ())
-        if not of_the_monitor(target["expr"])
+        if of_the_monitor(target["expr"]) == of_monitor
     }
 
 
