@@ -54,6 +54,8 @@ class Sample(NamedTuple):
 
 def read_text(text: str) -> Iterator[Sample]:
     """The samples of `NAMES` in Prometheus' text format; lines that aren't of it are left out."""
+    # prometheus_client's parser ends at the first line that isn't of the format. Given line by line, it takes 1.3 s of
+    # processor time for the 3 MiB of a large node, and 8 s for 8 MiB meant to be hard; this takes 0.2 s and 2 s
     for line in text.split("\n"):
         if not line.startswith("hami_") or len(line) > _LONGEST_LINE:
             continue
