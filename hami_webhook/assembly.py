@@ -26,6 +26,7 @@ from hami_webhook.config import Settings
 from hami_webhook.devices.foreign_scheduler import ForeignScheduler
 from hami_webhook.devices.model import BadRequest, Requests
 from hami_webhook.devices.registry import Vendors
+from hami_webhook.dra.claim_cache import ClaimCache
 from hami_webhook.kube.objects import MalformedObject, Namespace, Pod
 from hami_webhook.policy.rules import PolicyRules
 from hami_webhook.quota.account import ChargeRequest, QuotaAccount, Refusal
@@ -117,7 +118,8 @@ class Core:
         )
         deleted = DeletedLedgers(options.bounds.ttl, clock)
         watches = watches or NoWatches()
-        self.caches = Caches(self.state, clock, options.node_labels, self.nominations, deleted, watches)
+        claims = ClaimCache(vendors.drivers, vendors.resource_names)
+        self.caches = Caches(self.state, clock, options.node_labels, self.nominations, deleted, watches, claims)
         self.view = ClusterView(self.caches, vendors, clock, placement_ttl, options.zone)
         """The same for who only reads."""
         self.problems: Counter[str] = Counter()

@@ -16,8 +16,11 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 from hami_webhook.cluster.api import JSON, LONGEST_SILENCE, Kind
 from hami_webhook.cluster.watches import NoWatches, Watches
+from hami_webhook.dra.claim_cache import ClaimCache
+from hami_webhook.kube import claims_wire
 from hami_webhook.kube.disruption import PodDisruptionBudget
 from hami_webhook.kube.objects import MalformedObject, Namespace, Node, Pod, ResourceQuota, checked_device
+from hami_webhook.kube.wire import convert
 from hami_webhook.quota.accelerator_cache import AcceleratorQuotaCache
 from hami_webhook.quota.accelerator_quota import read_accelerator_quota
 from hami_webhook.quota.deleted_ledgers import DeletedLedgers
@@ -73,8 +76,10 @@ class Caches:
         nominations: Nominations | None = None,
         deleted: DeletedLedgers | None = None,
         watches: Watches | None = None,
+        claims: ClaimCache | None = None,
     ) -> None:
         self.state = state
+        self.claims = claims = claims or ClaimCache(())
         self._deleted = deleted
         self._nominations = nominations
         self.disruption_budgets: dict[tuple[str, str], PodDisruptionBudget] = {}
@@ -110,6 +115,7 @@ class Caches:
             Kind.POD_DISRUPTION_BUDGETS: _Row(
                 lambda key: self.disruption_budgets.get(key[:2]), self._put_budget, self._drop_budget
             ),
+            **_claim_rows(claims),
         }
 
     @property
@@ -238,3 +244,31 @@ class Caches:
 
     def _drop_budget(self, key: Key, last: JSON) -> None:
         self.disruption_budgets.pop(key[:2], None)
+
+
+def _claim_rows(claims: ClaimCache) -> dict[Kind, _Row]:
+    """The kinds that claims are charged by."""
+    return {
+        Kind.RESOURCE_CLAIMS: _Row(
+            lambda key: claims.claims.get(key[:2]),
+            lambda obj: claims.put_claim(convert(obj, claims_wire.ResourceClaim, "resourceclaim")),
+            lambda key, last: claims.drop_claim(key[:2]),
+        ),
+        Kind.RESOURCE_CLAIM_TEMPLATES: _Row(
+            lambda key: claims.templates.get(key[:2]),
+            lambda obj: claims.put_template(
+                Key.of(obj)[:2], convert(obj, claims_wire.ResourceClaimTemplate, "resourceclaimtemplate")
+            ),
+            lambda key, last: claims.drop_template(key[:2]),
+        ),
+        Kind.RESOURCE_SLICES: _Row(
+            lambda key: claims.slices.get(key.name),
+            lambda obj: claims.put_slice(Key.of(obj).name, convert(obj, claims_wire.ResourceSlice, "resourceslice")),
+            lambda key, last: claims.drop_slice(key.name),
+        ),
+        Kind.DEVICE_CLASSES: _Row(
+            lambda key: claims.classes.get(key.name),
+            lambda obj: claims.put_class(Key.of(obj).name, convert(obj, claims_wire.DeviceClass, "deviceclass")),
+            lambda key, last: claims.drop_class(key.name),
+        ),
+    }

@@ -13,11 +13,11 @@ from pathlib import Path
 from pydantic import create_model
 
 from hami_webhook.config import FILE_NAME, ConfigError, DeviceConfig, LoadedDeviceConfig, read_text
+from hami_webhook.config.drivers import DraSection
 from hami_webhook.config.load import builtin_text, load
 from hami_webhook.devices import registry
 from hami_webhook.devices.registry import Vendors
 from hami_webhook.devices.vendor import Vendor
-from hami_webhook.dra.sections import DraSection
 from hami_webhook.integrations import SCHEDULERS
 from hami_webhook.integrations.mixing import Mixing
 

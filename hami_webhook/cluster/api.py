@@ -26,7 +26,7 @@ class Kind(Enum):
     """The kinds that are read and patched, a row for each; the value is the resource's plural name.
 
     `singular` is what its objects have in `kind`. `watched` kinds are listed and watched by every process with caches,
-    in this order; others by who needs them. An `optional` one exists only where its definition is installed.
+    in this order; others by who needs them. An `optional` one exists only where its API is served.
     """
 
     NAMESPACES = ("namespaces", "Namespace", "v1", False, True)
@@ -35,6 +35,17 @@ class Kind(Enum):
     ACCELERATOR_QUOTAS = ("acceleratorquotas", "AcceleratorQuota", "hami.io/v1alpha1", False, True, True)
     PODS = ("pods", "Pod", "v1", True, True)
     DEVICES = ("devices", "Device", "scheduling.koordinator.sh/v1alpha1", False, False, True)
+    RESOURCE_CLAIMS = ("resourceclaims", "ResourceClaim", "resource.k8s.io/v1", True, False, True)
+    RESOURCE_CLAIM_TEMPLATES = (
+        "resourceclaimtemplates",
+        "ResourceClaimTemplate",
+        "resource.k8s.io/v1",
+        True,
+        False,
+        True,
+    )
+    RESOURCE_SLICES = ("resourceslices", "ResourceSlice", "resource.k8s.io/v1", False, False, True)
+    DEVICE_CLASSES = ("deviceclasses", "DeviceClass", "resource.k8s.io/v1", False, False, True)
     POD_DISRUPTION_BUDGETS = ("poddisruptionbudgets", "PodDisruptionBudget", "policy/v1", True)
     PRIORITY_CLASSES = ("priorityclasses", "PriorityClass", "scheduling.k8s.io/v1")
     SECRETS = ("secrets", "Secret", "v1", True)

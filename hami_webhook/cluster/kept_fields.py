@@ -1,5 +1,5 @@
-"""What lists and watches keep of an object: the fields that `kube/wire.py` declares, so that memory stays small;
-commands that judge nodes keep those of `kube/scheduling_wire.py` too.
+"""What lists and watches keep of an object: the fields that `kube/wire.py` and `kube/claims_wire.py` declare, so that
+memory stays small; commands that judge nodes keep those of `kube/scheduling_wire.py` too.
 
 A pod of 10 KB shrinks to less than 1 KB; environment values and images, which may be secrets, are never made into
 objects at all.
@@ -14,7 +14,7 @@ import msgspec
 import orjson
 
 from hami_webhook.cluster.api import JSON, Kind
-from hami_webhook.kube import scheduling_wire, wire
+from hami_webhook.kube import claims_wire, scheduling_wire, wire
 
 _APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
 _DECODERS: Mapping[Kind, msgspec.json.Decoder[Any]] = {
@@ -22,6 +22,10 @@ _DECODERS: Mapping[Kind, msgspec.json.Decoder[Any]] = {
     Kind.NODES: msgspec.json.Decoder(wire.NodeObject),
     Kind.NAMESPACES: msgspec.json.Decoder(wire.NamespaceObject),
     Kind.DEVICES: msgspec.json.Decoder(wire.DeviceObject),
+    Kind.RESOURCE_CLAIMS: msgspec.json.Decoder(claims_wire.ResourceClaim),
+    Kind.RESOURCE_CLAIM_TEMPLATES: msgspec.json.Decoder(claims_wire.ResourceClaimTemplate),
+    Kind.RESOURCE_SLICES: msgspec.json.Decoder(claims_wire.ResourceSlice),
+    Kind.DEVICE_CLASSES: msgspec.json.Decoder(claims_wire.DeviceClass),
 }
 _OF_SCHEDULING: Mapping[Kind, msgspec.json.Decoder[Any]] = {
     **_DECODERS,

@@ -24,6 +24,9 @@ from hami_webhook.devices.registry import Vendors
 
 Subscriptions = Mapping[Kind, Callable[[Change[Any]], None]]
 
+OF_CLAIMS = (Kind.RESOURCE_CLAIMS, Kind.RESOURCE_CLAIM_TEMPLATES, Kind.RESOURCE_SLICES, Kind.DEVICE_CLASSES)
+"""The kinds that claims are charged by."""
+
 _LOOK_AGAIN = 5.0
 """Seconds after which a kind that isn't installed is asked for again: until then nothing of it is charged."""
 
@@ -36,12 +39,16 @@ class Subscriber(Protocol):
         ...
 
 
-def watched_kinds(vendors: Vendors, *, disruption_budgets: bool = False) -> tuple[Kind, ...]:
-    """The kinds that are read: PodDisruptionBudgets where `disruption_budgets`, Koordinator's Devices where enabled."""
+def watched_kinds(vendors: Vendors, *, disruption_budgets: bool = False, charges: bool = True) -> tuple[Kind, ...]:
+    """The kinds that are read: PodDisruptionBudgets where `disruption_budgets`, others where they are enabled.
+
+    `charges`: claims too, by which new pods are charged and quotas recomputed. Fit goes by nodes and pods.
+    """
     devices = (Kind.DEVICES,) if any(scheduler.reads_devices for scheduler in vendors.foreign) else ()
     return (
         *devices,
         *(kind for kind in Kind if kind.watched),
+        *(OF_CLAIMS if vendors.drivers and charges else ()),
         *([Kind.POD_DISRUPTION_BUDGETS] if disruption_budgets else ()),
     )
 

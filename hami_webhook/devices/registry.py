@@ -9,6 +9,7 @@ from collections.abc import ItemsView, Iterable, Iterator, Mapping, Sequence, Se
 
 from hami_webhook.config import DeviceConfig
 from hami_webhook.config.devices import DeviceSection
+from hami_webhook.config.drivers import DriverDevices
 from hami_webhook.devices import vendors as _vendors  # noqa: F401  # registers the vendors of this package
 from hami_webhook.devices.foreign_scheduler import Coexistence, ForeignScheduler
 from hami_webhook.devices.keys import MEBIBYTE, Dimension, Governed, QuotaKey
@@ -99,17 +100,23 @@ class Vendors(Mapping[str, Vendor]):
     a node can give. `governed` are the ones that policy can speak of. `owned_annotations` are what only our scheduler
     and device plugins write on a pod, `foreign_annotations` what only the other schedulers and theirs do. `mixing` is
     the rule about several GPU managers on a node. `touching_every_container` are the keys of those that admit
-    containers which name none of their resources too. `faults` are the unexpected exceptions of the vendors' rules.
+    containers which name none of their resources too. `drivers` are the devices of ResourceClaims that count for them,
+    none where claims aren't charged. `faults` are the unexpected exceptions of the vendors' rules.
     """
 
     def __init__(
-        self, vendors: Iterable[Vendor], foreign: Sequence[ForeignScheduler] = (), mixing: Coexistence | None = None
+        self,
+        vendors: Iterable[Vendor],
+        foreign: Sequence[ForeignScheduler] = (),
+        mixing: Coexistence | None = None,
+        drivers: Sequence[DriverDevices] = (),
     ) -> None:
         vendors = list(vendors)
         self.mixing = mixing or Coexistence()
         self.faults = VendorFaults()
         self._by_key = {vendor.key: vendor for vendor in sorted(vendors, key=lambda vendor: vendor.key)}
         self.foreign = tuple(foreign)
+        self.drivers = tuple([row for row in drivers if row.vendor in self._by_key])
         self.governed: Mapping[str, Governed] = {
             **self._by_key,
             **{scheduler.key: scheduler for scheduler in foreign if scheduler.governable},
@@ -135,7 +142,9 @@ class Vendors(Mapping[str, Vendor]):
         """The vendors of a configuration: a section that is present enables its vendor, if that can be requested."""
         sections = [(each, config.section(each.section_name)) for each in Vendor.classes]
         found = [vendor for each, section in sections if section is not None for vendor in each.of(section)]
-        return cls([vendor for vendor in found if vendor.count_name], foreign, mixing)
+        dra = config.section("dra")
+        drivers = dra.devices if dra is not None and dra.enabled else ()
+        return cls([vendor for vendor in found if vendor.count_name], foreign, mixing, drivers)
 
     def named_by(self, container: Container | ContainerDraft) -> frozenset[str]:
         """The keys of the vendors of which the container names a resource: those it is `named_by`."""

@@ -6,12 +6,12 @@ from collections.abc import Iterable
 
 from msgspec import Struct
 
+from hami_webhook.config.drivers import DriverDevices
 from hami_webhook.devices.debit import Debit
-from hami_webhook.dra import wire
 from hami_webhook.dra.capacity import amount_of
-from hami_webhook.dra.cost import Debits, debit_of
+from hami_webhook.dra.cost import Debits, debit_of, sum_of
 from hami_webhook.dra.devices import DeviceID, PublishedDevice, PublishedDevices, QualifiedName
-from hami_webhook.dra.sections import DriverDevices
+from hami_webhook.kube import claims_wire as wire
 
 
 class ClaimedDevice(Struct, frozen=True):
@@ -33,10 +33,7 @@ class Allocated(Struct, frozen=True):
     @property
     def debits(self) -> Debits:
         """The sum of each vendor."""
-        found: dict[str, Debit] = {}
-        for each in self.devices:
-            found[each.vendor] = found.get(each.vendor, Debit()) + each.debit
-        return found
+        return sum_of((each.vendor, each.debit) for each in self.devices)
 
 
 def allocated(results: Iterable[wire.AllocationResult], published: PublishedDevices) -> Allocated:

@@ -7,7 +7,7 @@ from fractions import Fraction
 
 from msgspec import Struct
 
-from hami_webhook.dra import wire
+from hami_webhook.kube import claims_wire as wire
 from hami_webhook.kube.objects import MalformedObject
 from hami_webhook.kube.quantity import MAX_INT64, Quantity, QuantityError
 

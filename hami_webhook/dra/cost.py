@@ -15,13 +15,13 @@ from functools import reduce
 
 from msgspec import Struct
 
+from hami_webhook.config.drivers import DriverDevices
 from hami_webhook.devices.debit import Debit
 from hami_webhook.devices.keys import MEBIBYTE, Dimension
-from hami_webhook.dra import wire
 from hami_webhook.dra.capacity import amount_of
 from hami_webhook.dra.devices import DeviceModel, PublishedDevice, PublishedDevices, QualifiedName
-from hami_webhook.dra.sections import DriverDevices
 from hami_webhook.dra.selectors import selected
+from hami_webhook.kube import claims_wire as wire
 from hami_webhook.kube.objects import MalformedObject, Pod
 from hami_webhook.kube.requests import effective
 
@@ -36,10 +36,14 @@ _NOTHING = wire.CapacityRequirements()
 
 
 class DeviceInventory(Struct, frozen=True):
-    """What is known of the cluster's devices: by class its selectors, and the devices that are published."""
+    """What is known of the cluster's devices: by class its selectors, and the devices that are published.
+
+    `extended` are the classes that take an extended resource, by its name.
+    """
 
     classes: Mapping[str, Sequence[str]]
     devices: PublishedDevices
+    extended: Mapping[str, str] = {}
 
 
 class ClaimCost(Struct, frozen=True):
@@ -98,6 +102,14 @@ def extended_requests(pod: Pod, classes: Mapping[str, str]) -> list[wire.DeviceR
             rows = [(each.kind, _count(each.amount(resource))) for each in pod.containers]
             exact = wire.ExactRequest(device_class_name=name, count=effective(rows))
             found += [wire.DeviceRequest(resource, exact)] if exact.count else []
+    return found
+
+
+def sum_of(debits: Iterable[tuple[str, Debit]]) -> dict[str, Debit]:
+    """The sum of each vendor's debits."""
+    found: dict[str, Debit] = {}
+    for vendor, debit in debits:
+        found[vendor] = found.get(vendor, Debit()) + debit
     return found
 
 

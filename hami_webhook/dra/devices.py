@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 
 from msgspec import Struct
 
-from hami_webhook.dra import wire
+from hami_webhook.config.drivers import DriverDevices
 from hami_webhook.dra.capacity import ConsumableCapacity
-from hami_webhook.dra.sections import DriverDevices
+from hami_webhook.kube import claims_wire as wire
 from hami_webhook.kube.objects import MalformedObject
 
 TYPE = "type"

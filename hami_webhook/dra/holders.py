@@ -14,135 +14,179 @@ from operator import itemgetter
 
 from msgspec import Struct
 
-from hami_webhook.dra import wire
-from hami_webhook.dra.allocation import allocated
-from hami_webhook.dra.cost import ClaimCost, Debits, DeviceInventory, cost_of
-from hami_webhook.kube.wire import ObjectMeta
+from hami_webhook.dra.allocation import ClaimedDevice, allocated
+from hami_webhook.dra.cost import ClaimCost, Debits, DeviceInventory, cost_of, extended_requests, sum_of
+from hami_webhook.kube import claims_wire as wire
+from hami_webhook.kube.objects import MalformedObject, Pod
 
 POD_CLAIM_NAME = "resource.kubernetes.io/pod-claim-name"
 """The annotation of a generated claim: the name in its pod's `spec.resourceClaims`."""
-_META, _POD_SPEC, _POD_STATUS = wire.ClaimMeta(), wire.ClaimingPodSpec(), wire.ClaimingPodStatus()
+EXTENDED_RESOURCE_CLAIM = "resource.kubernetes.io/extended-resource-claim"
+"""The annotation of a claim that kube-scheduler makes for a pod's extended resources."""
+_META = wire.ClaimMeta()
 
 Key = tuple[str, str]
 """Namespace and name."""
+Claims = Mapping[Key, wire.ResourceClaim]
+Templates = Mapping[Key, wire.ResourceClaimTemplate]
 
 
 class Holder(Struct, frozen=True):
-    """A pod, or a claim that is nobody's: what its claims `hold`, and the least that those that wait will cost.
+    """What a pod's own claims hold, or a claim that is nobody's, and the least that those that wait will cost.
 
-    `unseen` are sentences about devices of which no slice says what they have, and about templates that there aren't:
-    what these come to isn't known.
+    `allocated`: one of them has an allocation. `unseen` are sentences about devices of which no slice says what they
+    have, and about templates that there aren't: what these come to isn't known.
     """
 
-    kind: str
-    namespace: str
-    name: str
-    uid: str
-    hold: Debits = {}
+    devices: tuple[ClaimedDevice, ...] = ()
     wait: ClaimCost = ClaimCost()
+    allocated: bool = False
     unseen: tuple[str, ...] = ()
+
+    @property
+    def hold(self) -> Debits:
+        """The sum of each vendor."""
+        return sum_of((each.vendor, each.debit) for each in self.devices)
+
+
+class BareClaim(Pod, frozen=True):
+    """A claim that is its own holder, in the place of a pod: it has no containers, is never bound and doesn't end."""
+
+    claim: wire.ResourceClaim = wire.ResourceClaim()
+
+    @classmethod
+    def of(cls, claim: wire.ResourceClaim) -> BareClaim:
+        meta = meta_of(claim)
+        return cls(meta.namespace or "", meta.name or "", meta.uid or "", {}, {}, (), claim=claim)
+
+    @property
+    def requests(self) -> Sequence[wire.DeviceRequest]:
+        """What it requests."""
+        return requests_of(self.claim.spec)
 
 
 def holders(
-    pods: Iterable[wire.ClaimingPod],
-    claims: Iterable[wire.ResourceClaim],
-    templates: Mapping[Key, wire.ResourceClaimTemplate],
-    inventory: DeviceInventory,
-) -> Iterator[Holder]:
-    """The pods with claims of their own, and the claims that are no pod's. Raises `MalformedObject`."""
-    by_key = {(_of(claim).namespace or "", _of(claim).name or ""): claim for claim in claims}
+    pods: Iterable[Pod], claims: Iterable[wire.ResourceClaim], templates: Templates, inventory: DeviceInventory
+) -> Iterator[tuple[Pod, Holder]]:
+    """The pods with claims of their own, and the claims that are no pod's, with what they hold."""
+    by_key = {key_of(claim): claim for claim in claims}
     owned: dict[str, list[Key]] = {}
     for key, claim in sorted(by_key.items(), key=itemgetter(0)):
-        owned.setdefault(_controller(claim), []).append(key)
+        owned.setdefault(controller_of(claim), []).append(key)
     live: set[str] = set()
     taken: set[Key] = set()
     for pod in pods:
-        meta = pod.metadata or _META
-        uid, namespace = meta.uid or "", meta.namespace or ""
-        live.add(uid)
-        own = {key: by_key[key] for key in owned.get(uid, ()) if uid and key[0] == namespace}
-        found, missing = _of_pod(pod, own)
-        taken |= found.keys()
-        if found or missing:
-            wait, unseen = _of_templates([(namespace, name) for name in missing], templates, inventory)
-            yield _holder("Pod", meta, found.values(), inventory, wait, unseen)
+        live.add(pod.uid)
+        of_pod = {key: by_key[key] for key in owned.get(pod.uid, ()) if pod.uid}
+        taken |= own_claims(pod, of_pod).keys()
+        holder = holder_of(pod, of_pod, templates, inventory)
+        if holder is not None:
+            yield pod, holder
     for key, claim in by_key.items():
-        owner = _controller(claim)
+        owner = controller_of(claim)
         # one whose pod is gone is collected; what is allocated is held until then
-        collected = owner != "" and owner not in live and _results(claim) is None
+        collected = owner != "" and owner not in live and results_of(claim) is None
         if key not in taken and not collected:
-            yield _holder("ResourceClaim", _of(claim), [claim], inventory)
+            yield BareClaim.of(claim), holder_of_claims([claim], inventory)
 
 
-def _of_templates(
-    keys: Iterable[Key], templates: Mapping[Key, wire.ResourceClaimTemplate], inventory: DeviceInventory
-) -> tuple[ClaimCost, tuple[str, ...]]:
-    """What the claims that aren't generated yet will cost, and sentences about templates that there aren't."""
-    cost, unseen = ClaimCost(), []
-    for key in keys:
-        template = templates.get(key)
+def holder_of(pod: Pod, owned: Claims, templates: Templates, inventory: DeviceInventory) -> Holder | None:
+    """What a pod's own claims hold, of those that it controls; None for a pod that has none and needs none."""
+    if isinstance(pod, BareClaim):
+        return holder_of_claims([pod.claim], inventory)
+    extended = extended_requests(pod, inventory.extended) if not pod.node_name and not pod.extended_claim else ()
+    if not (pod.resource_claims or pod.extended_claim or extended):
+        return None
+    own = own_claims(pod, owned)
+    found = list(own.values())
+    wait, unseen = ClaimCost(), list[str]()
+    if extended and not any(is_extended(claim) for claim in found):
+        wait += _cost(extended, inventory)
+    for name in _missing(pod, own):
+        template = templates.get((pod.namespace, name))
         if template is None:
-            unseen.append(f"there is no ResourceClaimTemplate {key[1]}")
+            unseen.append(f"there is no ResourceClaimTemplate {name}")
         else:
-            cost += _waiting(template.spec.spec if template.spec is not None else None, inventory)
-    return cost, tuple(unseen)
+            wait += _cost(requests_of(template.spec.spec if template.spec is not None else None), inventory)
+    if not found and not (wait.debits or wait.problems or unseen):
+        return None
+    return holder_of_claims(found, inventory, wait, tuple(unseen))
 
 
-def _of_pod(
-    pod: wire.ClaimingPod, owned: Mapping[Key, wire.ResourceClaim]
-) -> tuple[dict[Key, wire.ResourceClaim], list[str]]:
-    """Of the claims that a pod controls those that are its own, and the templates of those that aren't there yet."""
-    spec, status = pod.spec or _POD_SPEC, pod.status or _POD_STATUS
-    chosen = {each.name: each.resource_claim_name for each in status.resource_claim_statuses or ()}
-    found: dict[Key, wire.ResourceClaim] = {}
-    missing: list[str] = []
-    for reference in spec.resource_claims or ():
-        template = reference.resource_claim_template_name
-        if template is None:
-            continue  # of a claim that is its own, or another pod's
-        name = chosen.get(reference.name)
-        fits = (
-            key
-            for key, claim in owned.items()
-            if key not in found and (key[1] == name if name else _annotated(claim) == reference.name)
-        )
-        key = next(fits, None)
-        if key is not None:
-            found[key] = owned[key]
-        elif reference.name not in chosen or name is not None:  # without a name none is needed
-            missing.append(template)
-    extended = status.extended_resource_claim_status
-    found |= {key: claim for key, claim in owned.items() if extended and key[1] == extended.resource_claim_name}
-    return found, missing
-
-
-def _holder(
-    kind: str,
-    meta: ObjectMeta,
+def holder_of_claims(
     claims: Iterable[wire.ResourceClaim],
     inventory: DeviceInventory,
     wait: ClaimCost | None = None,
     unseen: tuple[str, ...] = (),
 ) -> Holder:
-    results: list[wire.AllocationResult] = []
-    wait = wait or ClaimCost()
+    """What claims hold, beside what else waits."""
+    devices: list[ClaimedDevice] = []
+    wait, any_allocated = wait or ClaimCost(), False
     for claim in claims:
-        of_claim = _results(claim)
-        if of_claim is None:
-            wait += _waiting(claim.spec, inventory)
-        else:
-            results += of_claim
-    held = allocated(results, inventory.devices)
-    names = (meta.namespace or "", meta.name or "", meta.uid or "")
-    return Holder(kind, *names, held.debits, wait, (*unseen, *held.unseen))
+        results = results_of(claim)
+        if results is None:
+            wait += _cost(requests_of(claim.spec), inventory)
+            continue
+        any_allocated = True
+        try:
+            held = allocated(results, inventory.devices)
+        except MalformedObject as error:
+            unseen = (*unseen, str(error))
+            continue
+        devices += held.devices
+        if held.unseen:  # what it requests at least, for want of better
+            wait += _cost(requests_of(claim.spec), inventory)
+            unseen = (*unseen, *held.unseen)
+    return Holder(tuple(devices), wait, any_allocated, unseen)
 
 
-def _waiting(spec: wire.ClaimSpec | None, inventory: DeviceInventory) -> ClaimCost:
-    requests = spec.devices.requests if spec is not None and spec.devices is not None else None
-    return cost_of(requests or (), inventory)
+def own_claims(pod: Pod, owned: Claims) -> dict[Key, wire.ResourceClaim]:
+    """Of the claims that a pod controls those that are its own."""
+    owned = {key: claim for key, claim in owned.items() if key[0] == pod.namespace}
+    found: dict[Key, wire.ResourceClaim] = {}
+    for reference in pod.resource_claims:
+        name = pod.generated_claims.get(reference.name)
+        fits = (
+            key
+            for key, claim in owned.items()
+            if key not in found and (key[1] == name if name else _annotated(claim) == reference.name)
+        )
+        key = next(fits, None) if reference.template else None  # others are their own, or another pod's
+        if key is not None:
+            found[key] = owned[key]
+    extended = pod.extended_claim
+    for key, claim in owned.items():
+        # until the status names it, which kube-scheduler writes last
+        if key[1] == extended if extended else (is_extended(claim) and key not in found and not pod.node_name):
+            found[key] = claim
+            break
+    return found
 
 
-def _results(claim: wire.ResourceClaim) -> Sequence[wire.AllocationResult] | None:
+def _missing(pod: Pod, own: Claims) -> Iterator[str]:
+    """The templates of a pod's claims that aren't there yet."""
+    annotated = {_annotated(claim) for claim in own.values()}
+    names = {name for _, name in own}
+    for reference in pod.resource_claims:
+        name = pod.generated_claims.get(reference.name)
+        there = name in names if name else reference.name in annotated
+        if reference.template and not there and name != "":  # with an empty name none is needed
+            yield reference.template
+
+
+def _cost(requests: Iterable[wire.DeviceRequest], inventory: DeviceInventory) -> ClaimCost:
+    try:
+        return cost_of(requests, inventory)
+    except MalformedObject as error:
+        return ClaimCost(problems=(str(error),))
+
+
+def requests_of(spec: wire.ClaimSpec | None) -> Sequence[wire.DeviceRequest]:
+    """What a claim or a template requests."""
+    return (spec.devices.requests if spec is not None and spec.devices is not None else None) or ()
+
+
+def results_of(claim: wire.ResourceClaim) -> Sequence[wire.AllocationResult] | None:
     """What is allocated; None if nothing is. A claim that is being deleted holds its devices as long as it is there."""
     allocation = claim.status.allocation if claim.status is not None else None
     if allocation is None:
@@ -150,15 +194,31 @@ def _results(claim: wire.ResourceClaim) -> Sequence[wire.AllocationResult] | Non
     return (allocation.devices.results if allocation.devices is not None else None) or ()
 
 
-def _of(claim: wire.ResourceClaim) -> wire.ClaimMeta:
+def meta_of(claim: wire.ResourceClaim) -> wire.ClaimMeta:
     return claim.metadata or _META
 
 
-def _controller(claim: wire.ResourceClaim) -> str:
+def key_of(claim: wire.ResourceClaim) -> Key:
+    meta = meta_of(claim)
+    return meta.namespace or "", meta.name or ""
+
+
+def owner_of(claim: wire.ResourceClaim) -> wire.OwnerReference | None:
+    """The reference to the pod that controls a claim; None if none does."""
+    references = meta_of(claim).owner_references or ()
+    return next((each for each in references if each.controller and each.kind == "Pod"), None)
+
+
+def controller_of(claim: wire.ResourceClaim) -> str:
     """The UID of the pod that controls a claim; empty if none does."""
-    references = _of(claim).owner_references or ()
-    return next((each.uid or "" for each in references if each.controller and each.kind == "Pod"), "")
+    owner = owner_of(claim)
+    return (owner.uid or "") if owner is not None else ""
 
 
 def _annotated(claim: wire.ResourceClaim) -> str | None:
-    return (_of(claim).annotations or {}).get(POD_CLAIM_NAME)
+    return (meta_of(claim).annotations or {}).get(POD_CLAIM_NAME)
+
+
+def is_extended(claim: wire.ResourceClaim) -> bool:
+    """Whether a claim says that it was made for its pod's extended resources."""
+    return EXTENDED_RESOURCE_CLAIM in (meta_of(claim).annotations or {})

@@ -25,6 +25,8 @@ JSON = Mapping[str, Any]
 
 _META, _RESOURCES = wire.ObjectMeta(), wire.Resources()
 _POD_SPEC, _POD_STATUS, _NODE_STATUS = wire.PodSpec(), wire.PodStatus(), wire.NodeStatus()
+_NO_EXTENDED = wire.ExtendedResourceClaimStatus()
+_NO_CLAIMS: Mapping[str, str] = {}
 _QUOTA_SPEC, _QUOTA_STATUS = wire.ResourceQuotaSpec(), wire.ResourceQuotaStatus()
 
 
@@ -75,6 +77,14 @@ class Container(Struct, frozen=True):
         return {*self.limits, *self.requests}
 
 
+class PodResourceClaim(Struct, frozen=True):
+    """A pod's reference, called `name`, to a claim: by the claim's name, or to the `template` it is generated from."""
+
+    name: str
+    claim: str = ""
+    template: str = ""
+
+
 class Pod(Struct, frozen=True, weakref=True):
     """A pod as the scheduler and the quota see it. `containers` has init containers first, in manifest order."""
 
@@ -103,6 +113,11 @@ class Pod(Struct, frozen=True, weakref=True):
     resource_version: str = ""
     gated: bool = False
     """It has scheduling gates."""
+    resource_claims: tuple[PodResourceClaim, ...] = ()
+    generated_claims: Mapping[str, str] = {}
+    """The claims that the status names for references to templates; empty for one that needs none."""
+    extended_claim: str = ""
+    """The claim for its extended resources."""
 
     @classmethod
     def from_object(cls, obj: Any, namespace: str = "") -> Pod:
@@ -139,6 +154,11 @@ class Pod(Struct, frozen=True, weakref=True):
             init_finished=pod.status is not None and _init_finished(status, containers),
             resource_version=meta.resource_version or "",
             gated=bool(spec.scheduling_gates),
+            resource_claims=() if spec.resource_claims is None else tuple(map(_reference, spec.resource_claims)),
+            generated_claims=(
+                _NO_CLAIMS if status.resource_claim_statuses is None else _generated(status.resource_claim_statuses)
+            ),
+            extended_claim=(status.extended_resource_claim_status or _NO_EXTENDED).resource_claim_name or "",
         )
 
     def compact(self) -> Pod:
@@ -345,6 +365,16 @@ def _scopes(spec: wire.ResourceQuotaSpec) -> Iterator[ScopeRequirement]:
     selector = spec.scope_selector
     for each in (selector and selector.match_expressions) or ():
         yield ScopeRequirement(each.scope_name or "", each.operator or "", each.values or ())
+
+
+def _reference(written: wire.PodResourceClaim) -> PodResourceClaim:
+    return PodResourceClaim(
+        written.name or "", written.resource_claim_name or "", written.resource_claim_template_name or ""
+    )
+
+
+def _generated(written: Sequence[wire.PodResourceClaim]) -> dict[str, str]:
+    return {each.name or "": each.resource_claim_name or "" for each in written}
 
 
 def _init_finished(status: wire.PodStatus, containers: Sequence[Container]) -> bool:

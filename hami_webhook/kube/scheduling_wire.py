@@ -95,10 +95,6 @@ class Volume(Wire, frozen=True):
     rbd: VolumeSource | None = None
 
 
-class ResourceClaim(Wire, frozen=True):
-    name: str | None = None
-
-
 class PodSpec(wire.PodSpec, frozen=True):
     containers: tuple[Container, ...] | None = None
     init_containers: tuple[Container, ...] | None = None
@@ -107,7 +103,6 @@ class PodSpec(wire.PodSpec, frozen=True):
     topology_spread_constraints: tuple[TopologySpreadConstraint, ...] | None = None
     overhead: Amounts | None = None
     resources: wire.Resources | None = None
-    resource_claims: tuple[ResourceClaim, ...] | None = None
     volumes: tuple[Volume, ...] | None = None
     host_network: bool | None = None
     host_users: bool | None = None

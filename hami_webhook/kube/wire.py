@@ -82,6 +82,14 @@ class Affinity(Wire, frozen=True):
     pod_anti_affinity: PodAffinity | None = None
 
 
+class PodResourceClaim(Wire, frozen=True):
+    """A pod's reference to a claim: by its name, or to the template that one is generated from."""
+
+    name: str | None = None
+    resource_claim_name: str | None = None
+    resource_claim_template_name: str | None = None
+
+
 class PodSpec(Wire, frozen=True):
     containers: tuple[ContainerObject, ...] | None = None
     init_containers: tuple[ContainerObject, ...] | None = None
@@ -95,6 +103,7 @@ class PodSpec(Wire, frozen=True):
     active_deadline_seconds: int | None = None
     affinity: Affinity | None = None
     scheduling_gates: Any = None
+    resource_claims: tuple[PodResourceClaim, ...] | None = None
 
 
 class RunningState(Wire, frozen=True):
@@ -117,12 +126,18 @@ class ContainerStatus(Wire, frozen=True):
     last_state: ContainerState | None = None
 
 
+class ExtendedResourceClaimStatus(Wire, frozen=True):
+    resource_claim_name: str | None = None
+
+
 class PodStatus(Wire, frozen=True):
     phase: str | None = None
     start_time: Any = None
     nominated_node_name: str | None = None
     container_statuses: tuple[ContainerStatus, ...] | None = None
     init_container_statuses: tuple[ContainerStatus, ...] | None = None
+    resource_claim_statuses: tuple[PodResourceClaim, ...] | None = None
+    extended_resource_claim_status: ExtendedResourceClaimStatus | None = None
 
 
 class PodObject(Wire, frozen=True):

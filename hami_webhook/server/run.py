@@ -150,7 +150,9 @@ def _shared(
 ) -> Shared:
     """What all roles are built from."""
     preempts = "extender" in settings.roles and settings.preemption != "off"
-    informers = SharedInformers(cluster, watched_kinds(vendors, disruption_budgets=preempts), clock=clock)
+    charges = not {"webhook", "controller"}.isdisjoint(settings.roles)
+    kinds = watched_kinds(vendors, disruption_budgets=preempts, charges=charges)
+    informers = SharedInformers(cluster, kinds, clock=clock)
     options = options_of(settings)
     core = Core(cluster, vendors, options, clock=clock, policies=lambda: source.current, watches=informers)
     alone = isinstance(cluster, QuotasInMemory)  # then no other replica can correct these quotas

@@ -1,4 +1,4 @@
-"""What test_made_up_kind.py runs on a copy in which ResourceSlices are watched, as docs/architecture.md says."""
+"""What test_made_up_kind.py runs on a copy in which RuntimeClasses are watched, as docs/architecture.md says."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from hami_webhook.controller.informers import SharedInformers, Subscriptions, wa
 from hami_webhook.device_config import builtin_vendors
 from hami_webhook.scheduling.cluster_cache import ClusterCache
 
-SLICES = next(kind for kind in Kind if kind.value == "resourceslices")
+CLASSES = next(kind for kind in Kind if kind.value == "runtimeclasses")
 
 
 class Part:
@@ -29,8 +29,8 @@ class Part:
         return self._subscriptions
 
 
-def slice_with(pool: str) -> JSON:
-    return {"metadata": {"name": "s"}, "spec": {"pool": pool}}
+def class_with(handler: str) -> JSON:
+    return {"metadata": {"name": "s"}, "handler": handler}
 
 
 def fail(change: Change[Any]) -> None:
@@ -38,32 +38,32 @@ def fail(change: Change[Any]) -> None:
 
 
 async def test_a_subscriber_hears_of_each_change_though_another_fails_and_nobody_else_does() -> None:
-    slices: asyncio.Queue[Change[JSON]] = asyncio.Queue()
+    classes: asyncio.Queue[Change[JSON]] = asyncio.Queue()
     nodes: asyncio.Queue[Change[Any]] = asyncio.Queue()
     cluster, vendors, failures = MemoryCluster(lambda: 0.0), builtin_vendors(), Counter[str]()
     caches = Caches(ClusterCache(vendors), lambda: 0.0)
-    parts = [Part(SLICES, fail), Part(SLICES, slices.put_nowait), Part(Kind.NODES, nodes.put_nowait)]
+    parts = [Part(CLASSES, fail), Part(CLASSES, classes.put_nowait), Part(Kind.NODES, nodes.put_nowait)]
     informers = SharedInformers(cluster, watched_kinds(vendors), clock=lambda: 0.0)
     running = asyncio.create_task(informers.run(caches, failures, parts))
     await informers.wait_synced()
 
     async with asyncio.timeout(60):  # a change that nobody is told of would be waited for without end
-        await cluster.create(SLICES, slice_with("a"))
-        made = await slices.get()
+        await cluster.create(CLASSES, class_with("a"))
+        made = await classes.get()
         assert (made.key.name, made.before) == ("s", None)
         assert made.after is not None
-        assert made.after["spec"]["pool"] == "a"
-        await cluster.replace(SLICES, slice_with("b"))
-        changed = await slices.get()
+        assert made.after["handler"] == "a"
+        await cluster.replace(CLASSES, class_with("b"))
+        changed = await classes.get()
         assert changed.before == made.after
         assert changed.after is not None
-        assert changed.after["spec"]["pool"] == "b"
-        await cluster.delete(SLICES, "s")
-        gone = await slices.get()
+        assert changed.after["handler"] == "b"
+        await cluster.delete(CLASSES, "s")
+        gone = await classes.get()
         assert (gone.before, gone.after) == (changed.after, None)
 
         await cluster.create(Kind.NODES, node("n1"))
         assert (await nodes.get()).key.name == "n1"
-        assert (slices.empty(), nodes.empty()) == (True, True)
-        assert failures == {"resourceslices informer": 3}
+        assert (classes.empty(), nodes.empty()) == (True, True)
+        assert failures == {"runtimeclasses informer": 3}
     running.cancel()

@@ -8,13 +8,16 @@ from typing import Any
 
 import pytest
 from builders import accelerator_quota, node, pod, quota
+from dra.objects import HAMI, resource_slice, share
+from quota.objects import claiming_vendors, vendors
 from quota.quota_env import QuotaEnv
 
 from hami_webhook.caches import Change
 from hami_webhook.cluster.api import JSON, Kind
-from hami_webhook.controller.informers import SharedInformers, Subscriptions, watched_kinds
+from hami_webhook.controller.informers import OF_CLAIMS, SharedInformers, Subscriptions, watched_kinds
 
 POD = pod("p", namespace="team-a", uid="u", gpu=1, mem=1000)
+CLAIM: JSON = {"metadata": {"name": "c", "namespace": "team-a", "uid": "v"}}
 OBJECTS: dict[Kind, tuple[JSON, JSON]] = {
     Kind.NODES: (node("n1"), node("n1", labels={"a": "b"})),
     Kind.PODS: (POD, {**POD, "spec": {**POD["spec"], "nodeName": "n1"}}),
@@ -25,6 +28,13 @@ OBJECTS: dict[Kind, tuple[JSON, JSON]] = {
     Kind.POD_DISRUPTION_BUDGETS: (
         {"metadata": {"name": "b", "namespace": "team-a"}, "spec": {"selector": {}}},
         {"metadata": {"name": "b", "namespace": "team-a"}, "spec": {"selector": {"matchLabels": {"a": "b"}}}},
+    ),
+    Kind.RESOURCE_CLAIMS: (CLAIM, {**CLAIM, "status": {"allocation": {}}}),
+    Kind.RESOURCE_CLAIM_TEMPLATES: (CLAIM, {**CLAIM, "spec": {"spec": {"devices": {}}}}),
+    Kind.RESOURCE_SLICES: (resource_slice("n1", share("a"), name="s"), resource_slice("n1", share("b"), name="s")),
+    Kind.DEVICE_CLASSES: (
+        {"metadata": {"name": HAMI}},
+        {"metadata": {"name": HAMI}, "spec": {"extendedResourceName": "example.com/card"}},
     ),
 }
 
@@ -47,7 +57,7 @@ class Notified:
 
 @pytest.mark.parametrize("kind", OBJECTS, ids=lambda kind: kind.value)
 async def test_a_change_is_an_object_as_it_was_and_as_it_is(kind: Kind) -> None:
-    async with QuotaEnv() as env:
+    async with QuotaEnv(of=claiming_vendors()) as env:
         caches, (first, second) = env.core.caches, OBJECTS[kind]
         made, changed, gone = caches.put(kind, first), caches.put(kind, second), caches.drop(kind, second)
         assert made.key.name == first["metadata"]["name"]
@@ -60,10 +70,26 @@ async def test_a_change_is_an_object_as_it_was_and_as_it_is(kind: Kind) -> None:
 
 def test_every_kind_that_is_watched_has_a_row() -> None:
     async def watched() -> set[Kind]:
-        async with QuotaEnv() as env:
+        async with QuotaEnv(of=claiming_vendors()) as env:
             return set(watched_kinds(env.vendors, disruption_budgets=True))
 
-    assert asyncio.run(watched()) <= OBJECTS.keys()
+    assert asyncio.run(watched()) == OBJECTS.keys()
+
+
+def test_claims_are_watched_where_they_are_charged() -> None:
+    assert tuple(kind for kind in Kind if kind.api_version == "resource.k8s.io/v1") == OF_CLAIMS
+    assert set(OF_CLAIMS).isdisjoint(watched_kinds(vendors()))
+    assert set(OF_CLAIMS) <= set(watched_kinds(claiming_vendors()))
+    assert set(OF_CLAIMS).isdisjoint(watched_kinds(claiming_vendors(), charges=False))
+
+
+async def test_slices_of_other_drivers_are_not_kept() -> None:
+    async with QuotaEnv(of=claiming_vendors()) as env:
+        env.core.caches.put(Kind.RESOURCE_SLICES, resource_slice("n1", share("a"), name="s"))
+        assert list(env.core.caches.claims.slices) == ["s"]
+        env.core.caches.put(Kind.RESOURCE_SLICES, resource_slice("n1", share("a"), name="s", driver="net.example.com"))
+        assert env.core.caches.claims.slices == {}
+        assert env.core.caches.claims.inventory.devices.all == ()
 
 
 async def test_subscribers_hear_of_their_kinds_in_order_and_one_that_fails_keeps_no_other_from_it() -> None:

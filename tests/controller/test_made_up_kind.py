@@ -1,4 +1,4 @@
-"""docs/architecture.md adds a watched kind, ResourceSlices: what it says is all that is needed."""
+"""docs/architecture.md adds a watched kind, RuntimeClasses: what it says is all that is needed."""
 
 from __future__ import annotations
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from hami_webhook.dra import wire
+from hami_webhook.config.drivers import DraSection
 from hami_webhook.dra.cost import DeviceInventory
 from hami_webhook.dra.devices import PublishedDevices
-from hami_webhook.dra.sections import DraSection
+from hami_webhook.kube import claims_wire as wire
 from hami_webhook.kube.wire import convert
 
 JSON = dict[str, Any]

@@ -9,8 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hami_webhook.devices.debit import Debit
-from hami_webhook.dra import wire
-from hami_webhook.dra.holders import POD_CLAIM_NAME, Holder, holders
+from hami_webhook.dra.cost import IMPLICIT_RESOURCE
+from hami_webhook.dra.holders import EXTENDED_RESOURCE_CLAIM, POD_CLAIM_NAME, BareClaim, Holder, holders
+from hami_webhook.kube import claims_wire as wire
+from hami_webhook.kube.objects import Pod
 from hami_webhook.kube.wire import convert
 
 from .objects import HAMI, JSON, NVIDIA, exactly, inventory, resource_slice, share
@@ -47,13 +49,25 @@ def pod(name: str, *templates: str, uses: str = "", chosen: str | None = "-", ex
     return found
 
 
-def found(pods: list[JSON], claims: list[JSON], *templates: str) -> list[Holder]:
+def extended_pod(**spec: Any) -> JSON:
+    found = pod("p")
+    found["spec"] |= {"containers": [{"resources": {"limits": {f"{IMPLICIT_RESOURCE}{HAMI}": "1"}}}], **spec}
+    return found
+
+
+def extended_claim() -> JSON:
+    found = claim("e", owner="uid-p", held="40Gi")
+    found["metadata"]["annotations"] = {EXTENDED_RESOURCE_CLAIM: "true"}
+    return found
+
+
+def found(pods: list[JSON], claims: list[JSON], *templates: str) -> list[tuple[Pod, Holder]]:
     made = {
         ("a", name): convert({"spec": {"spec": SPEC}}, wire.ResourceClaimTemplate, "template") for name in templates
     }
     return list(
         holders(
-            [convert(each, wire.ClaimingPod, "pod") for each in pods],
+            map(Pod.from_object, pods),
             [convert(each, wire.ResourceClaim, "claim") for each in claims],
             made,
             CLUSTER,
@@ -65,11 +79,11 @@ def costs(*arguments: Any) -> dict[str, tuple[int, int]]:
     """By kind and name the MiB that are held, and those that are waited for."""
     nothing = Debit()
     return {
-        f"{each.kind}/{each.name}": (
-            each.hold.get("NVIDIA", nothing).memory,
-            each.wait.debits.get("NVIDIA", nothing).memory,
+        f"{'ResourceClaim' if isinstance(each, BareClaim) else 'Pod'}/{each.name}": (
+            holder.hold.get("NVIDIA", nothing).memory,
+            holder.wait.debits.get("NVIDIA", nothing).memory,
         )
-        for each in found(*arguments)
+        for each, holder in found(*arguments)
     }
 
 
@@ -89,7 +103,11 @@ def costs(*arguments: Any) -> dict[str, tuple[int, int]]:
         ([pod("p", "t", chosen=None)], [], {}),
         # some are allocated
         ([pod("p", "t", "u")], [claim("c", owner="uid-p", of="r-t", held="9Gi")], {"Pod/p": (9216, 10240)}),
-        # claims for extended resources
+        # claims for extended resources, which their pod's status names last
+        ([extended_pod()], [], {"Pod/p": (0, 40960)}),
+        ([extended_pod()], [extended_claim()], {"Pod/p": (40960, 0)}),
+        ([extended_pod(nodeName="n1")], [], {}),
+        ([extended_pod(nodeName="n1")], [extended_claim()], {"ResourceClaim/e": (40960, 0)}),
         ([pod("p", extended="e")], [claim("e", owner="uid-p", held="40Gi")], {"Pod/p": (40960, 0)}),
         # claims by hand, shared by pods
         ([], [claim("c")], {"ResourceClaim/c": (0, 10240)}),
@@ -127,12 +145,13 @@ def test_a_claim_made_by_hand_that_takes_the_generated_ones_place_costs_what_it_
 
 
 def test_what_is_not_known_is_told() -> None:
-    (lacking,) = found([pod("p", "t")], [])
+    ((_, lacking),) = found([pod("p", "t")], [])
     assert lacking.unseen == ("there is no ResourceClaimTemplate t",)
     gone = claim("c", held="1Gi")
     gone["status"]["allocation"]["devices"]["results"] = [{"driver": NVIDIA, "pool": "n9", "device": "x"}]
-    (unseen,) = found([], [gone])
+    ((_, unseen),) = found([], [gone])
     assert (unseen.hold, len(unseen.unseen)) == ({}, 1)
+    assert unseen.wait.debits == {"NVIDIA": TEN}, "what it requests at least, for want of better"
 
 
 CLAIMS = st.lists(

@@ -14,9 +14,9 @@ import pytest
 from dra.objects import CLASSES, HAMI, NVIDIA, exactly, inventory, resource_slice, share, whole
 
 from hack.devcluster.plane import ControlPlane
-from hami_webhook.dra import wire
 from hami_webhook.dra.allocation import allocated
 from hami_webhook.dra.cost import cost_of
+from hami_webhook.kube import claims_wire as wire
 
 from .deployment import Kubectl, eventually
 from .objects import namespace

@@ -24,6 +24,7 @@ from scheduling.extender_env import ExtenderEnv
 from hami_webhook import pki
 from hami_webhook.cluster.loading import LoadError, expand_workload, load_objects, sort_objects
 from hami_webhook.config import ConfigError
+from hami_webhook.config.drivers import DraSection
 from hami_webhook.device_config import enabled_vendors, load_device_config
 from hami_webhook.devices.codecs import BadAnnotation, decode_pair_scores, decode_pod_devices, encode_pod_devices
 from hami_webhook.devices.model import RegistrationError
@@ -32,10 +33,9 @@ from hami_webhook.devices.vendor import Vendor
 from hami_webhook.dra.allocation import allocated
 from hami_webhook.dra.cost import DeviceInventory, cost_of
 from hami_webhook.dra.devices import PublishedDevices
-from hami_webhook.dra.sections import DraSection
-from hami_webhook.dra.wire import ResourceClaim, ResourceSlice
 from hami_webhook.integrations.koordinator.device_object import read_cards
 from hami_webhook.kube import wire
+from hami_webhook.kube.claims_wire import ResourceClaim, ResourceSlice
 from hami_webhook.kube.objects import Node, Pod, ResourceQuota, checked_device
 from hami_webhook.kube.quantity import Quantity, QuantityError, is_binary, parse_whole
 from hami_webhook.kube.wire import MalformedObject

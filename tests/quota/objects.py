@@ -8,6 +8,7 @@ import builders
 
 from hami_webhook.admission.review import API_VERSIONS, Review
 from hami_webhook.cluster.api import JSON
+from hami_webhook.config.drivers import DraSection
 from hami_webhook.device_config import builtin_device_config, enabled_vendors
 from hami_webhook.devices.registry import Vendors
 from hami_webhook.kube.objects import ResourceQuota
@@ -27,6 +28,13 @@ def vendors(factor: int = 1) -> Vendors:
     config = builtin_device_config().config
     nvidia = config.section("nvidia").model_copy(update={"memory_factor": factor})
     return enabled_vendors(config.model_copy(update={"nvidia": nvidia}))
+
+
+@functools.cache
+def claiming_vendors() -> Vendors:
+    """The same where claims are charged."""
+    config = builtin_device_config().config
+    return enabled_vendors(config.model_copy(update={"dra": DraSection(enabled=True)}))
 
 
 pod = functools.partial(builders.pod, namespace=TEAM)

@@ -70,6 +70,7 @@ class ClaimStatus(Wire, frozen=True):
 
 class OwnerReference(Wire, frozen=True):
     kind: str | None = None
+    name: str | None = None
     uid: str | None = None
     controller: bool | None = None
 
@@ -136,36 +137,6 @@ class SliceSpec(Wire, frozen=True):
 class ResourceSlice(Wire, frozen=True):
     metadata: ObjectMeta | None = None
     spec: SliceSpec | None = None
-
-
-class PodResourceClaim(Wire, frozen=True):
-    """A pod's reference to a claim: by its name, or to the template that one is generated from."""
-
-    name: str | None = None
-    resource_claim_name: str | None = None
-    resource_claim_template_name: str | None = None
-
-
-class ClaimingPodSpec(Wire, frozen=True):
-    resource_claims: tuple[PodResourceClaim, ...] | None = None
-
-
-class ExtendedResourceClaimStatus(Wire, frozen=True):
-    resource_claim_name: str | None = None
-
-
-class ClaimingPodStatus(Wire, frozen=True):
-    phase: str | None = None
-    resource_claim_statuses: tuple[PodResourceClaim, ...] | None = None
-    extended_resource_claim_status: ExtendedResourceClaimStatus | None = None
-
-
-class ClaimingPod(Wire, frozen=True):
-    """What of a pod says which claims are its own."""
-
-    metadata: ObjectMeta | None = None
-    spec: ClaimingPodSpec | None = None
-    status: ClaimingPodStatus | None = None
 
 
 class TemplateSpec(Wire, frozen=True):

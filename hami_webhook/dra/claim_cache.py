@@ -1,0 +1,96 @@
+"""The claims, templates, slices and classes that watches have shown, and what a pod's claims cost by them.
+
+Source: docs/spec/dra.md#6. Of slices only those of the configured drivers are kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Sequence
+from typing import Protocol
+
+from hami_webhook.config.drivers import DriverDevices
+from hami_webhook.dra.cost import DeviceInventory, expressions_of
+from hami_webhook.dra.devices import PublishedDevices
+from hami_webhook.dra.holders import Holder, Key, controller_of, holder_of, key_of
+from hami_webhook.kube import claims_wire as wire
+from hami_webhook.kube.objects import Pod
+
+
+class PodClaims(Protocol):
+    """What is known of claims."""
+
+    def of(self, pod: Pod) -> Holder | None:
+        """What a pod's own claims hold and will cost; None for a pod that has none and needs none."""
+        ...
+
+
+class ClaimCache:
+    """Claims and templates by namespace and name, slices and classes by name; `managed` resources need no claim."""
+
+    def __init__(self, rows: Sequence[DriverDevices], managed: Container[str] = ()) -> None:
+        self._rows = rows
+        self._managed = managed
+        self.claims: dict[Key, wire.ResourceClaim] = {}
+        self._owned: dict[str, set[Key]] = {}
+        """The claims that pods control, by the pods' UIDs."""
+        self.templates: dict[Key, wire.ResourceClaimTemplate] = {}
+        self.slices: dict[str, wire.ResourceSlice] = {}
+        self.classes: dict[str, wire.DeviceClass] = {}
+        self._inventory: DeviceInventory | None = None
+
+    @property
+    def inventory(self) -> DeviceInventory:
+        """The devices and classes, read anew when one has changed."""
+        if self._inventory is None:
+            specs = {name: each.spec or wire.ClassSpec() for name, each in sorted(self.classes.items())}
+            taken = {spec.extended_resource_name or "": name for name, spec in specs.items()}
+            self._inventory = DeviceInventory(
+                {name: expressions_of(spec.selectors) for name, spec in specs.items()},
+                PublishedDevices(self.slices.values(), self._rows),
+                {resource: name for resource, name in taken.items() if resource and resource not in self._managed},
+            )
+        return self._inventory
+
+    def of(self, pod: Pod) -> Holder | None:
+        keys = self._owned.get(pod.uid, ())
+        return holder_of(pod, {key: self.claims[key] for key in sorted(keys)}, self.templates, self.inventory)
+
+    def put_claim(self, claim: wire.ResourceClaim) -> None:
+        """A claim was added or changed."""
+        key = key_of(claim)
+        self.drop_claim(key)
+        self.claims[key] = claim
+        self._owned.setdefault(controller_of(claim), set()).add(key)
+
+    def drop_claim(self, key: Key) -> None:
+        before = self.claims.pop(key, None)
+        if before is not None:
+            owner = controller_of(before)
+            self._owned[owner].discard(key)
+            if not self._owned[owner]:
+                del self._owned[owner]
+
+    def put_template(self, key: Key, template: wire.ResourceClaimTemplate) -> None:
+        self.templates[key] = template
+
+    def drop_template(self, key: Key) -> None:
+        self.templates.pop(key, None)
+
+    def put_slice(self, name: str, written: wire.ResourceSlice) -> None:
+        """A slice was added or changed."""
+        self.drop_slice(name)
+        if written.spec is not None and any(row.driver == written.spec.driver for row in self._rows):
+            self.slices[name] = written
+            self._inventory = None
+
+    def drop_slice(self, name: str) -> None:
+        if self.slices.pop(name, None) is not None:
+            self._inventory = None
+
+    def put_class(self, name: str, written: wire.DeviceClass) -> None:
+        self.classes[name] = written
+        self._inventory = None
+
+    def drop_class(self, name: str) -> None:
+        self.classes.pop(name, None)
+        self._inventory = None
