@@ -24,6 +24,8 @@ from hack.devcluster.plane import ControlPlane, free_ports
 from hami_webhook import pki
 from hami_webhook.config import SECTION_SWITCHES
 
+from .reading import reader
+
 ROOT = Path(__file__).parents[2]
 JSON = dict[str, Any]
 SYSTEM = "hami-system"
@@ -78,8 +80,12 @@ class Kubectl:
         return done.stderr.strip()
 
     def get(self, *arguments: str) -> JSON:
-        found: JSON = json.loads(self("get", *arguments, "-o", "json"))
-        return found
+        """What `kubectl get -o json` prints; of one kind without starting it."""
+        try:
+            return reader(self.kubeconfig).get(*arguments)
+        except LookupError:
+            found: JSON = json.loads(self("get", *arguments, "-o", "json"))
+            return found
 
     def used(self, namespace: str, name: str = "gpu-quota") -> dict[str, str]:
         status = self.get("resourcequota", name, "-n", namespace).get("status") or {}

@@ -1,0 +1,129 @@
+"""What `kubectl get -o json` prints, read by this process itself.
+
+Tests that wait look again and again, and each start of kubectl is a tenth of a second of a core, which what they wait
+for needs: two such tests at once are a busy machine.
+"""
+
+from __future__ import annotations
+
+import argparse
+import base64
+import functools
+import json
+import ssl
+import tempfile
+import urllib.error
+import urllib.parse
+import urllib.request
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NoReturn
+
+JSON = dict[str, Any]
+_DISCOVERY = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"
+
+
+class _Arguments(argparse.ArgumentParser):
+    """Arguments of `kubectl get` that are read here; `LookupError` for all others."""
+
+    def __init__(self) -> None:
+        super().__init__(add_help=False, allow_abbrev=False)
+        self.add_argument("resource")
+        self.add_argument("name", nargs="?")
+        self.add_argument("-n", dest="namespace", default="default")
+        self.add_argument("-A", dest="everywhere", action="store_true")
+        self.add_argument("-l", dest="labels")
+        self.add_argument("--field-selector", dest="fields")
+
+    def error(self, message: str) -> NoReturn:
+        raise LookupError(message)
+
+
+_ARGUMENTS = _Arguments()
+
+
+@dataclass(frozen=True)
+class _Resource:
+    path: str
+    name: str
+    kind: str
+    version: str
+    namespaced: bool
+
+
+@dataclass
+class Reader:
+    """Reads as the user of a kubeconfig of the tests', in JSON, with everything inside."""
+
+    kubeconfig: str
+    _resources: dict[str, _Resource] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        config = json.loads(self.kubeconfig)
+        cluster, user = config["clusters"][0]["cluster"], config["users"][0]["user"]
+        self._server = cluster["server"]
+        self._tls = ssl.create_default_context(cadata=base64.b64decode(cluster["certificate-authority-data"]).decode())
+        self._headers = {"Authorization": f"Bearer {user['token']}"} if "token" in user else {}
+        if not self._headers:
+            with tempfile.NamedTemporaryFile() as pair:
+                for part in ("certificate", "key"):
+                    pair.write(base64.b64decode(user[f"client-{part}-data"]))
+                pair.flush()
+                self._tls.load_cert_chain(pair.name)
+
+    def get(self, *arguments: str) -> JSON:
+        """The object, or a List. Raises `LookupError` for what kubectl alone knows, `AssertionError` if refused."""
+        given = _ARGUMENTS.parse_args(arguments)
+        found = self._resource(given.resource)
+        path = found.path
+        if found.namespaced and not given.everywhere:
+            path += f"/namespaces/{given.namespace}"
+        path += f"/{found.name}" + (f"/{given.name}" if given.name else "")
+        query = {"labelSelector": given.labels, "fieldSelector": given.fields}
+        answer = self._call(f"{path}?{urllib.parse.urlencode({key: text for key, text in query.items() if text})}")
+        if not given.name:
+            answer = {
+                "kind": "List",
+                "items": [{"kind": found.kind, "apiVersion": found.version} | item for item in answer["items"]],
+            }
+        for item in answer.get("items", [answer]):
+            item["metadata"].pop("managedFields", None)  # as kubectl does
+        return answer
+
+    def _resource(self, name: str) -> _Resource:
+        if name not in self._resources:
+            self._discover()
+        return self._resources[name]
+
+    def _discover(self) -> None:
+        """All names of resources, of a group's preferred version, and of the first group that has the name."""
+        for root in ("/api", "/apis"):
+            for group in self._call(root, {"Accept": _DISCOVERY})["items"]:
+                for served in group["versions"][:1]:
+                    of = f"{group['metadata'].get('name', '')}/{served['version']}".strip("/")
+                    for each in served["resources"]:
+                        kind = each["responseKind"]["kind"]
+                        names = (each["resource"], each["singularResource"], *each.get("shortNames", ()))
+                        found = _Resource(f"{root}/{of}", each["resource"], kind, of, each["scope"] == "Namespaced")
+                        for known in names:
+                            self._resources.setdefault(known, found)
+
+    def _call(self, path: str, headers: dict[str, str] | None = None) -> JSON:
+        request = urllib.request.Request(self._server + path, headers=self._headers | (headers or {}))
+        try:
+            with urllib.request.urlopen(request, context=self._tls, timeout=60) as answer:
+                found: JSON = json.load(answer)
+                return found
+        except urllib.error.HTTPError as error:
+            with error:
+                raise AssertionError(f"Error from server: {error.read().decode(errors='replace')}") from error
+        except OSError as error:
+            raise AssertionError(f"no answer from {self._server}: {error}") from error
+
+
+def reader(kubeconfig: Path) -> Reader:
+    """That of a kubeconfig as it is now."""
+    return _reader(kubeconfig.read_text())
+
+
+_reader = functools.lru_cache(maxsize=32)(Reader)
