@@ -7,7 +7,7 @@ import json
 import random
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from html import escape
 from pathlib import Path
 
@@ -22,7 +22,7 @@ from hami_webhook.devices.pod_preferences import GPU_POLICY
 from .deployment import Deployment, Kubectl, deployed, eventually
 from .hamischeduler import HamiScheduler, scheduling
 from .kubelet import Kubelets
-from .objects import JSON, add_node, gpu_node, namespace, pod, quota
+from .objects import JSON, gpu_node, namespace, pod, quota
 from .scheduling import scheduler_account
 
 ALLOCATED = "hami.io/vgpu-devices-allocated"
@@ -53,12 +53,19 @@ def node_with_cards(kubectl: Kubectl, space: str, name: str, count: int, memory:
 
     Names are never used twice: pods of earlier tests may still hold the cards of earlier nodes.
     """
-    name = f"{name}-{space}"
-    add_node(kubectl, gpu_node(name, *[memory] * count), gpu=10 * count)
-    status = {"status": {"capacity": {"pods": "500", "cpu": "64"}, "allocatable": {"pods": "500", "cpu": "64"}}}
-    kubectl("patch", "node", name, "--subresource=status", "--type=merge", "-p", json.dumps(status))
-    kubectl("patch", "node", name, "--type=merge", "-p", '{"spec":{"taints":null}}')
-    return name
+    (found,) = nodes_with_cards(kubectl, space, [name], count, memory)
+    return found
+
+
+def nodes_with_cards(kubectl: Kubectl, space: str, names: Sequence[str], count: int, memory: int) -> list[str]:
+    """Several of them that are alike; their full names."""
+    found = [f"{name}-{space}" for name in names]
+    kubectl.apply(*(gpu_node(name, *[memory] * count) for name in found))
+    amounts = {"nvidia.com/gpu": str(10 * count), "pods": "500", "cpu": "64"}
+    status = json.dumps({"status": {"capacity": amounts, "allocatable": amounts}})
+    kubectl("patch", "nodes", *found, "--subresource=status", "--type=merge", "-p", status)
+    kubectl("patch", "nodes", *found, "--type=merge", "-p", '{"spec":{"taints":null}}')
+    return found
 
 
 def pods_of(kubectl: Kubectl, space: str) -> list[JSON]:
