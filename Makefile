@@ -52,7 +52,7 @@ helm: ## build helm, once per machine and version
 	@hack/helm/build.sh
 
 e2e: $(DEV) ## the end-to-end tests, on a real control plane (after make controlplane and make helm; K8S=1.36)
-	@$(BIN)/python -m pytest -n 2 --dist loadfile tests/e2e
+	@$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder tests/e2e
 
 attack: $(DEV) ## random attacks of tenants, a node and a stranger on a real control plane (ACTIONS=10000 SEED=…; after make controlplane)
 	@HAMI_ATTACKS=$(or $(ACTIONS),10000) $(if $(SEED),HAMI_ATTACKS_SEED=$(SEED)) $(BIN)/python -m pytest tests/e2e/test_attacks.py
