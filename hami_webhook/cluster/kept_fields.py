@@ -39,15 +39,16 @@ def decode_kept(kind: Kind, content: msgspec.Raw | bytes) -> JSON:
     """An object from its JSON text: the fields that are kept; all of them, for the reader to refuse, if one of
     those has the wrong type.
     """
-    return _decode(kind, content, _DECODERS)
+    return decode_with(kind, content, _DECODERS)
 
 
 def decode_for_scheduling(kind: Kind, content: msgspec.Raw | bytes) -> JSON:
     """As `decode_kept`, with what kube-scheduler's filters read."""
-    return _decode(kind, content, _OF_SCHEDULING)
+    return decode_with(kind, content, _OF_SCHEDULING)
 
 
-def _decode(kind: Kind, content: msgspec.Raw | bytes, decoders: Mapping[Kind, msgspec.json.Decoder[Any]]) -> JSON:
+def decode_with(kind: Kind, content: msgspec.Raw | bytes, decoders: Mapping[Kind, msgspec.json.Decoder[Any]]) -> JSON:
+    """As `decode_kept`, with the fields that these decoders have."""
     decoder = decoders.get(kind)
     if decoder is None:
         return decode_whole(kind, content)

@@ -6,10 +6,12 @@ import asyncio
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple
 
 from hami_webhook.controller.object_events import ObjectEvents
 from hami_webhook.node.cards import CardMetrics, ProbeError
+from hami_webhook.node.claim_regions import ClaimOwners, ClaimRegions
 from hami_webhook.node.node_pods import NodePod, NodePods
 from hami_webhook.node.region import BadRegion, Region
 from hami_webhook.node.region_files import ContainerKey, FolderError, RegionFolder
@@ -48,7 +50,8 @@ class NodeMetrics:
 class Monitor:
     """Reads what is used. `folder` is None where containers aren't monitored; `cards` may raise `ProbeError`.
 
-    `clock` gives Unix seconds.
+    `claims` is None where nobody is
+    asked for claims. `clock` gives Unix seconds.
     """
 
     def __init__(
@@ -58,12 +61,14 @@ class Monitor:
         cards: Callable[[], Sequence[CardMetrics]],
         events: ObjectEvents,
         clock: Callable[[], float],
+        claims: ClaimRegions | None = None,
     ) -> None:
         self._pods = pods
         self._folder = folder
         self._cards = cards
         self._events = events
         self._clock = clock
+        self._claims = claims
         self._last: NodeMetrics | None = None
         self._over_time = UseOverTime()
         self._reading = asyncio.Lock()
@@ -79,9 +84,11 @@ class Monitor:
 
     async def _read(self) -> NodeMetrics:
         containers = dict(self._pods.containers()) if self._folder is not None else {}
+        owners = self._claims.owners() if self._claims is not None else {}
+        containers |= dict(owners.values())
         now = self._clock()
         cards, regions = await asyncio.gather(
-            asyncio.to_thread(self._read_cards), asyncio.to_thread(self._read_regions, list(containers))
+            asyncio.to_thread(self._read_cards), asyncio.to_thread(self._read_regions, list(containers), owners)
         )
         bad = {key: found for key, found in regions.items() if isinstance(found, BadRegion)}
         await self._tell(bad, containers)
@@ -105,15 +112,23 @@ class Monitor:
         self._say("cards", "" if cards else "no metrics of cards: NVML finds no GPU")
         return cards
 
-    def _read_regions(self, containers: Sequence[ContainerKey]) -> dict[ContainerKey, Region | BadRegion]:
-        if self._folder is None:
-            return {}
-        try:
-            found = self._folder.read(containers)
-        except FolderError as error:
-            self._say("folder", str(error))
-            return {}
-        self._say("folder", "")
+    def _read_regions(
+        self, containers: Sequence[ContainerKey], owners: ClaimOwners
+    ) -> dict[ContainerKey, Region | BadRegion]:
+        """What containers have in their own folders, else in those of their claims."""
+        readers: dict[str, Callable[[], dict[ContainerKey, Region | BadRegion]]] = {}
+        if self._claims is not None:
+            readers["claims"] = partial(self._claims.read, owners)
+        if self._folder is not None:
+            readers["folder"] = partial(self._folder.read, containers)
+        found: dict[ContainerKey, Region | BadRegion] = {}
+        for about, read in readers.items():
+            try:
+                found |= read()
+            except FolderError as error:
+                self._say(about, str(error))
+            else:
+                self._say(about, "")
         return found
 
     async def _tell(self, bad: dict[ContainerKey, BadRegion], containers: dict[ContainerKey, NodePod]) -> None:

@@ -9,8 +9,9 @@ from itertools import zip_longest
 
 import msgspec
 
-from hami_webhook.cluster.api import JSON, WatchType
+from hami_webhook.cluster.api import JSON, Kind, WatchType
 from hami_webhook.cluster.informer import Change, Replaced
+from hami_webhook.cluster.kept_fields import decode_with
 from hami_webhook.kube import wire
 from hami_webhook.node.region_files import ContainerKey
 
@@ -41,7 +42,8 @@ class MigInstanceUse:
 class NodePod:
     """A pod of the node. `running`: its containers but those that ended, init containers first.
 
-    `priorities` are those that containers declare, 0 is the highest.
+    `priorities` are those that containers declare, 0 is the highest. `claims` are the containers among them that have
+    devices by ResourceClaims, with the names of these.
     """
 
     namespace: str
@@ -51,6 +53,49 @@ class NodePod:
     priorities: Mapping[str, int]
     instances: tuple[MigInstanceUse, ...]
     has_hamis_monitor: bool
+    claims: tuple[tuple[str, str], ...] = ()
+
+
+class _ClaimUse(wire.Wire, frozen=True):
+    name: str | None = None
+
+
+class _Resources(wire.Resources, frozen=True):
+    claims: tuple[_ClaimUse, ...] | None = None
+
+
+class _Container(wire.ContainerObject, frozen=True):
+    resources: _Resources | None = None
+
+
+class _ClaimReference(wire.Wire, frozen=True):
+    name: str | None = None
+    resource_claim_name: str | None = None
+
+
+class _PodSpec(wire.PodSpec, frozen=True):
+    containers: tuple[_Container, ...] | None = None
+    init_containers: tuple[_Container, ...] | None = None
+    resource_claims: tuple[_ClaimReference, ...] | None = None
+
+
+class _PodStatus(wire.PodStatus, frozen=True):
+    resource_claim_statuses: tuple[_ClaimReference, ...] | None = None
+
+
+class _Pod(wire.PodObject, frozen=True):
+    """A pod as the monitor reads it."""
+
+    spec: _PodSpec | None = None
+    status: _PodStatus | None = None
+
+
+_DECODERS = {Kind.PODS: msgspec.json.Decoder(_Pod)}
+
+
+def decode_monitored(kind: Kind, content: msgspec.Raw | bytes) -> JSON:
+    """An object from its JSON text: of pods the fields that are read here."""
+    return decode_with(kind, content, _DECODERS)
 
 
 class NodePods:
@@ -89,32 +134,40 @@ class NodePods:
 
     def _put(self, obj: JSON) -> None:
         try:
-            self._pods[_key(obj)] = self._pod(wire.convert(obj, wire.PodObject, "pod"))
+            self._pods[_key(obj)] = self._pod(wire.convert(obj, _Pod, "pod"))
         except wire.MalformedObject as error:
             self._pods.pop(_key(obj), None)
             logger.warning("a pod of this node isn't monitored: %s", error)
 
-    def _pod(self, pod: wire.PodObject) -> NodePod:
-        meta, spec, status = (
-            pod.metadata or wire.ObjectMeta(),
-            pod.spec or wire.PodSpec(),
-            pod.status or wire.PodStatus(),
-        )
+    def _pod(self, pod: _Pod) -> NodePod:
+        meta, spec, status = pod.metadata or wire.ObjectMeta(), pod.spec or _PodSpec(), pod.status or _PodStatus()
         containers = (*(spec.init_containers or ()), *(spec.containers or ()))
         names = [each.name or "" for each in containers]
         statuses = (*(status.init_container_statuses or ()), *(status.container_statuses or ()))
         ended = {each.name for each in statuses if each.state is not None and each.state.terminated is not None}
         over = status.phase in ("Succeeded", "Failed")
         text = (meta.annotations or {}).get(MIG_ALLOCATIONS, "")
+        running = () if over else tuple(name for name in names if name not in ended)
         return NodePod(
             meta.namespace or "",
             meta.name or "",
             meta.uid or "",
-            () if over else tuple(name for name in names if name not in ended),
+            running,
             {each.name or "": found for each in containers if (found := _priority(each)) is not None},
             () if over or not text else tuple(_instances(text, names)),
             meta.namespace in self._trusted_namespaces and _HAMIS_MONITOR in names and not over,
+            tuple(each for each in _claims(spec, status) if each[0] in running),
         )
+
+
+def _claims(spec: _PodSpec, status: _PodStatus) -> Iterator[tuple[str, str]]:
+    """The containers that have devices by a claim, and the claim's name; init containers first."""
+    generated = {each.name: each.resource_claim_name for each in status.resource_claim_statuses or ()}
+    names = {each.name: each.resource_claim_name or generated.get(each.name) for each in spec.resource_claims or ()}
+    for container in (*(spec.init_containers or ()), *(spec.containers or ())):
+        for use in (container.resources.claims if container.resources is not None else None) or ():
+            if claim := names.get(use.name):
+                yield container.name or "", claim
 
 
 def _priority(container: wire.ContainerObject) -> int | None:

@@ -15,7 +15,7 @@ import struct
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from itertools import islice
-from typing import NamedTuple
+from typing import NamedTuple, Protocol, TypeVar
 
 from hami_webhook.node.region import BadRegion, Region, layout_of, read_region
 
@@ -49,26 +49,38 @@ class ContainerKey(NamedTuple):
         return f"{self.pod_uid}_{self.container}"
 
 
+class RegionKey(Protocol):
+    """Whose region it is; hashable."""
+
+    @property
+    def folder(self) -> str:
+        """The name of the folder that it is in."""
+        ...
+
+
+Key = TypeVar("Key", bound=RegionKey)
+
+
 class FolderError(Exception):
     """The folder of all regions can't be used; the text says what to do."""
 
 
 class RegionFolder:
-    """The folder with a folder for each container, at `path`."""
+    """The folder with a folder for each container, or claim, at `path`."""
 
     def __init__(self, path: str, *, most_bytes: int = MOST_BYTES) -> None:
         self.path = path
         self._most_bytes = most_bytes
-        self._last_bytes: dict[ContainerKey, int] = {}
+        self._last_bytes: dict[RegionKey, int] = {}
 
-    def read(self, containers: Iterable[ContainerKey]) -> dict[ContainerKey, Region | BadRegion]:
+    def read(self, containers: Iterable[Key]) -> dict[Key, Region | BadRegion]:
         """The regions of these containers, and why one can't be read; without those that have none.
 
         Those with the fewest bytes when they were last read come first, so that large ones keep no others out. Raises
         `FolderError`.
         """
-        found: dict[ContainerKey, Region | BadRegion] = {}
-        read: dict[ContainerKey, int] = {}
+        found: dict[Key, Region | BadRegion] = {}
+        read: dict[Key, int] = {}
         left = self._most_bytes
         with self._opened() as root:
             wanted = islice(containers, MOST_CONTAINERS)
@@ -146,7 +158,7 @@ class _CountedReads:
 
 
 @contextmanager
-def _region_file(root: int, container: ContainerKey, access: int = os.O_RDONLY) -> Iterator[tuple[int, int]]:
+def _region_file(root: int, container: RegionKey, access: int = os.O_RDONLY) -> Iterator[tuple[int, int]]:
     """The opened region of a container, and its size. Raises `FileNotFoundError` where there is none, `BadRegion`."""
     if "/" in container.folder:
         raise FileNotFoundError(errno.ENOENT, container.folder)

@@ -24,15 +24,17 @@ from hami_webhook import logs
 from hami_webhook.cluster.api import Cluster, ClusterError, Kind
 from hami_webhook.cluster.in_pod import PodClient
 from hami_webhook.cluster.informer import Informer
-from hami_webhook.cluster.kept_fields import decode_kept
 from hami_webhook.cluster.kubernetes import Client, KubernetesCluster
 from hami_webhook.controller.loops import Loops, repeat
 from hami_webhook.controller.object_events import ObjectEvents
+from hami_webhook.measured.api import Caller
+from hami_webhook.node import claim_regions
 from hami_webhook.node.card_health import CardHealthLoop
+from hami_webhook.node.claim_regions import ClaimRegions
 from hami_webhook.node.feedback import MIG_LOCK, PriorityFeedback
 from hami_webhook.node.link_scores import LinkScores
 from hami_webhook.node.monitor import Monitor
-from hami_webhook.node.node_pods import NodePods
+from hami_webhook.node.node_pods import NodePods, decode_monitored
 from hami_webhook.node.nvml import probe, read_cards
 from hami_webhook.node.nvml_health import CardHealthProbe
 from hami_webhook.node.region_files import RegionFolder
@@ -46,6 +48,8 @@ from hami_webhook.server.usage_metrics import unhealthy_text, usage_text
 
 _CONTAINERS = "containers"
 """The folder of all regions, in that of HAMi's hooks."""
+_CLAIMS = "claims"
+"""The folder of those that HAMi's driver for claims keeps."""
 _HAMIS_NAMESPACE = "kube-system"
 """Where HAMi's chart is often installed, if not where we are."""
 
@@ -53,9 +57,19 @@ Loop = Callable[[], Awaitable[None]]
 
 
 class NodeRole:
-    """What the process runs: loops by the name that their failures are counted under, and the listener of metrics."""
+    """What the process runs: loops by the name that their failures are counted under, and the listener of metrics.
 
-    def __init__(self, cluster: Cluster, settings: NodeSettings, *, clock: Callable[[], float] = time.time) -> None:
+    `caller` is asked for claims; without it their regions aren't read.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        settings: NodeSettings,
+        *,
+        caller: Caller | None = None,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
         self._cluster = cluster
         self._settings = settings
         self._problems: Counter[str] = Counter()
@@ -74,7 +88,9 @@ class NodeRole:
         self._containers = os.path.join(settings.hook_path, _CONTAINERS)
         folder = RegionFolder(self._containers) if settings.hook_path else None
         events = ObjectEvents(cluster, self._problems)
-        self._monitor = Monitor(self._pods, folder, read_cards, events, clock)
+        path = os.path.join(settings.hook_path, _CLAIMS)
+        self._claims = ClaimRegions(caller, self._pods, path, clock) if caller and settings.hook_path else None
+        self._monitor = Monitor(self._pods, folder, read_cards, events, clock, self._claims)
         self._health = CardHealthLoop(
             cluster,
             settings.node_name,
@@ -99,6 +115,8 @@ class NodeRole:
         }
         if self._settings.hook_path:
             loops["pods of the node"] = self._follow_pods
+        if self._claims is not None:
+            loops["claims of pods"] = partial(self._follow_claims, self._claims)
         if self._settings.priority_feedback:
             folder = RegionFolder(self._containers)
             loops["priority feedback"] = PriorityFeedback(self._pods, folder).run
@@ -120,6 +138,10 @@ class NodeRole:
     async def _follow_pods(self) -> None:
         await self._informer.run(self._pods.handle)
 
+    async def _follow_claims(self, claims: ClaimRegions) -> None:
+        await self._informer.synced.wait()
+        await repeat(claims.step, claim_regions.EVERY, asyncio.sleep)
+
     def _not_ready(self) -> str | None:
         known = self._informer.synced.is_set() or not self._settings.hook_path
         return None if known else "the pods of this node aren't known yet"
@@ -139,13 +161,13 @@ async def serve_node(settings: NodeSettings, client: Callable[[str], Awaitable[C
     """
     cluster = KubernetesCluster(
         await client(settings.kubeconfig),
-        decode=decode_kept,
+        decode=decode_monitored,
         timeout=settings.kube_timeout,
         component="hami-webhook-node",
         instance=settings.node_name,
     )
     async with cluster:
-        role = NodeRole(cluster, settings)
+        role = NodeRole(cluster, settings, caller=cluster)
         await role.listener.start()
         loops = Loops(role.failures)
         task = asyncio.ensure_future(asyncio.gather(*(loops.keep(*named) for named in role.loops().items())))

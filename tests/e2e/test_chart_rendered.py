@@ -162,9 +162,10 @@ def test_the_regions_are_mounted_writable_for_priority_feedback_alone(helm: Helm
     assert {"name": "HOOK_PATH", "value": "/opt/vgpu"} in container["env"]
     regions = {"name": "vgpu", "mountPath": "/opt/vgpu/containers", "readOnly": not feedback}
     lock = {"name": "mig-lock", "mountPath": "/tmp/hami", "readOnly": True}
-    assert container["volumeMounts"] == [lock, regions]
+    claims = {"name": "claims", "mountPath": "/opt/vgpu/claims", "readOnly": True}
+    assert container["volumeMounts"] == [lock, regions, claims]
     paths = [volume["hostPath"]["path"] for volume in spec["volumes"]]
-    assert paths == ["/tmp/hami", "/opt/vgpu/containers"]
+    assert paths == ["/tmp/hami", "/opt/vgpu/containers", "/opt/vgpu/claims"]
 
 
 @pytest.mark.parametrize(

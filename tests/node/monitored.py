@@ -10,7 +10,9 @@ from typing import Any
 from hami_webhook.cluster.informer import Replaced
 from hami_webhook.cluster.memory import MemoryCluster
 from hami_webhook.controller.object_events import ObjectEvents
+from hami_webhook.measured.api import Caller
 from hami_webhook.node.cards import CardMetrics, ProbeError
+from hami_webhook.node.claim_regions import ClaimRegions
 from hami_webhook.node.monitor import Monitor
 from hami_webhook.node.node_pods import NodePods
 from hami_webhook.node.region_files import ContainerKey, RegionFolder
@@ -40,9 +42,11 @@ def pod(
 
 
 class MonitoredNode:
-    """A monitor with what it looks at. `folder` is that of all regions."""
+    """A monitor with what it looks at. `folder` is that of all regions; beside it is `claims`, if there is a `caller`
+    to ask for claims.
+    """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, caller: Caller | None = None) -> None:
         self.folder = folder
         self.now = NOW
         self.cards: Sequence[CardMetrics] | ProbeError = ()
@@ -51,7 +55,9 @@ class MonitoredNode:
         self.events: Counter[str] = Counter()
         self.regions = RegionFolder(str(folder))
         recording = ObjectEvents(self.cluster, self.events)
-        self.monitor = Monitor(self.pods, self.regions, self._read_cards, recording, lambda: self.now)
+        path = str(folder.parent / "claims")
+        self.claims = ClaimRegions(caller, self.pods, path, lambda: self.now) if caller is not None else None
+        self.monitor = Monitor(self.pods, self.regions, self._read_cards, recording, lambda: self.now, self.claims)
 
     def put(self, *pods: dict[str, Any]) -> None:
         """These are the pods of the node."""
