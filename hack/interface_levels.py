@@ -122,6 +122,7 @@ LEVELS: Sequence[tuple[Level, str, str]] = (
     ("beta", "device-config.yaml", "volcano.*"),
     ("beta", "device-config.yaml", "koordinator.*"),
     ("beta", "device-config.yaml", "dra.*"),
+    ("beta", "device-config.yaml", "exporters.*"),
     ("stable", "event reason", "Filtering*"),
     ("stable", "event reason", "Binding*"),
     ("beta", "event reason", "*"),

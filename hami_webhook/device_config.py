@@ -8,6 +8,7 @@ from __future__ import annotations
 import functools
 import re
 import typing
+from collections.abc import Sequence
 from pathlib import Path
 
 from pydantic import create_model
@@ -20,6 +21,7 @@ from hami_webhook.devices.registry import Vendors
 from hami_webhook.devices.vendor import Vendor
 from hami_webhook.integrations import SCHEDULERS
 from hami_webhook.integrations.mixing import Mixing
+from hami_webhook.measured.exporters import Exporter, ExportersSection
 
 _SECTION = re.compile(r"^(\w+):", re.MULTILINE)
 
@@ -38,7 +40,7 @@ def _model(classes: tuple[type[Vendor], ...]) -> type[DeviceConfig]:
     if faults:
         raise ConfigError(faults)
     schedulers = {name: scheduler.section_type for name, scheduler in SCHEDULERS.items()}
-    types = registry.section_types() | schedulers | {"dra": DraSection}
+    types = registry.section_types() | schedulers | {"dra": DraSection, "exporters": ExportersSection}
     known = [name for name in _SECTION.findall(builtin_text()) if name in types]
     fields: dict[str, typing.Any] = {
         name: (types[name], ()) if typing.get_args(types[name]) else (types[name] | None, None)
@@ -76,6 +78,13 @@ def enabled_vendors(config: DeviceConfig) -> Vendors:
     sections = ((config.section(name), scheduler) for name, scheduler in SCHEDULERS.items())
     foreign = [scheduler(section) for section, scheduler in sections if section is not None and section.enabled]
     return Vendors.from_config(config, foreign, Mixing.from_config(config))
+
+
+def exporters_of(config: DeviceConfig) -> Sequence[Exporter]:
+    """The exporters that a configuration names; those that are known, where it names none."""
+    section = config.section("exporters") or ExportersSection()
+    found: Sequence[Exporter] = section.cards
+    return found
 
 
 @functools.cache

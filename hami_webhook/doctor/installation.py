@@ -15,8 +15,9 @@ from hami_webhook.cluster.api import JSON, Forbidden
 from hami_webhook.cluster.kubernetes import KubernetesCluster
 from hami_webhook.cluster.loading import Bundle
 from hami_webhook.config import ConfigError, LoadedDeviceConfig, Settings, add_flags, resolve
-from hami_webhook.device_config import builtin_device_config, enabled_vendors, load_device_config
+from hami_webhook.device_config import builtin_device_config, enabled_vendors, exporters_of, load_device_config
 from hami_webhook.devices.registry import Vendors
+from hami_webhook.measured.exporters import Exporter
 from hami_webhook.policy.file import PolicyFile
 from hami_webhook.policy.rules import PolicyRules
 from hami_webhook.simulate.simulation import Simulation
@@ -102,6 +103,8 @@ class Effective:
     policies: PolicyRules
     unseen: Sequence[str] = ()
     absent: Sequence[str] = ()
+    exporters: Sequence[Exporter] = ()
+    """Of vendors' cards, as the device configuration names them."""
 
     @property
     def options(self) -> Options:
@@ -182,10 +185,11 @@ async def read_effective(
             rules = installation.file(process.pod_spec, process.container, settings.policy_file)
         else:
             absent.append(f"no Deployment in {namespace} runs the webhook: HAMi's own device configuration is assumed")
-    vendors = _vendors(loaded or builtin_device_config(), settings)
+    loaded = loaded or builtin_device_config()
+    vendors = _vendors(loaded, settings)
     if rules is not None:
         policies = PolicyFile.parse(rules[1], f"ConfigMap {namespace}/{rules[0]}", vendors.governed)
-    return Effective(settings, vendors, policies, unseen, absent)
+    return Effective(settings, vendors, policies, unseen, absent, exporters_of(loaded.config))
 
 
 def assumed(namespace: str) -> Effective:

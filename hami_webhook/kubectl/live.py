@@ -114,19 +114,19 @@ async def read(arguments: argparse.Namespace) -> LiveCluster:
         reading, now = await read_allowed(api, namespace), time.time()
         if getattr(arguments, "shown", "") == "pod":
             reading = await with_pod_words(reading, api, namespace, arguments.name, now)
-        measured = await _measured(arguments, api, namespace, reading, now)
+        measured = await _measured(arguments, api, namespace if Kind.PODS in reading.unseen else "", effective, now)
         return replace(await _filled(reading, effective, namespace, now), measured=measured)
 
 
 async def _measured(
-    arguments: argparse.Namespace, api: KubernetesCluster, namespace: str, reading: LiveReading, now: float
+    arguments: argparse.Namespace, api: KubernetesCluster, namespace: str, effective: Effective, now: float
 ) -> Measured:
-    """What is really used, for the commands that show it: they have the flag."""
+    """What is really used, for the commands that show it: they have the flag. Of all namespaces if none is named."""
     if "prometheus" not in arguments:
         return NOT_ASKED
     if arguments.prometheus:
-        return await asyncio.to_thread(query_measured, arguments.prometheus, now)
-    return await read_measured(api, namespace if Kind.PODS in reading.unseen else "")
+        return await asyncio.to_thread(query_measured, arguments.prometheus, now, effective.exporters)
+    return await read_measured(api, namespace)
 
 
 async def read_with(cluster: Cluster, effective: Effective, namespace: str, now: float) -> LiveCluster:

@@ -303,7 +303,8 @@ class Overview:
 
     def _card(self, view: NodeView, device: Device, usage: Usage) -> CardUse:
         """A card with what its holders were promised, and what is really used of it."""
-        found = next(iter(self.measured.cards_of(view.name, [device.uuid])), None)
+        found = self.measured.cards.get((view.name, device.uuid))
+        state = self.measured.state(view.name, device.uuid)
         holders = [(holder.pod, self._measured_pod(holder.pod)) for holder in usage.holders]
         uses = [use for pod, use in holders if use is not None]
         in_use = None
@@ -328,9 +329,10 @@ class Overview:
             device.cores,
             sorted({holder.pod.key for holder in usage.holders}),
             in_use,
-            found.temperature if found is not None else None,
-            found.power if found is not None else None,
+            state.temperature,
+            state.power,
             view.unhealthy.get(device.uuid, ""),
+            state.model,
         )
 
     def _measured_pod(self, pod: Pod) -> MeasuredPod | None:

@@ -109,7 +109,8 @@ class QuotaUse:
 class CardUse:
     """A card of a node and the pods that hold it. Temperature in degrees Celsius, power in watts, if they are known.
 
-    `fault` is what the node's monitor found, if that is unhealthy.
+    `fault` is what the node's monitor found, if that is unhealthy; `measured_model` is what it, or an exporter, calls
+    the model, if they say.
     """
 
     node: str
@@ -128,6 +129,7 @@ class CardUse:
     temperature: float | None = None
     power: float | None = None
     fault: str = ""
+    measured_model: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 
@@ -69,8 +69,9 @@ class MeasuredPod:
 class Measured:
     """What is known. `pods` are by namespace and name, `cards` by node and UUID.
 
-    `unused`: cards that don't compute, and whose memory is that of `pods`. `why` says why there is
-    nothing, in a sentence with the remedy; `absent`: as nobody serves it to who asks.
+    `exported`: what vendors' exporters say of cards, by UUID: model, temperature and power alone. `unused`: cards that
+    don't compute, and whose memory is that of `pods`. `why` says why there is nothing, in a sentence with the remedy;
+    `absent`: as nobody serves it to who asks.
     """
 
     pods: Mapping[tuple[str, str], MeasuredPod] = field(default_factory=dict)
@@ -78,6 +79,7 @@ class Measured:
     unused: frozenset[tuple[str, str]] = frozenset()
     why: str = ""
     absent: bool = False
+    exported: Mapping[str, MeasuredCard] = field(default_factory=dict)
 
     def pod(self, namespace: str, name: str, node: str, uuids: Collection[str]) -> MeasuredPod | None:
         """What a pod uses that has these cards of a node; None if it isn't known.
@@ -89,10 +91,16 @@ class Measured:
             return MeasuredPod(namespace, name)
         return found
 
-    def cards_of(self, node: str, uuids: Iterable[str]) -> list[MeasuredCard]:
-        """Those of a node's cards that were measured."""
-        found = (self.cards.get((node, uuid)) for uuid in uuids)
-        return [card for card in found if card is not None]
+    def state(self, node: str, uuid: str) -> MeasuredCard:
+        """A card's model, temperature and power, as its node's monitor has them, else as an exporter does."""
+        nothing = MeasuredCard(uuid)
+        own, other = self.cards.get((node, uuid), nothing), self.exported.get(uuid, nothing)
+        return MeasuredCard(
+            uuid,
+            own.model or other.model,
+            temperature=other.temperature if own.temperature is None else own.temperature,
+            power=other.power if own.power is None else own.power,
+        )
 
 
 NOT_ASKED = Measured()

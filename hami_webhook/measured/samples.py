@@ -81,6 +81,11 @@ def _unescaped(text: str) -> str:
     return _ESCAPE.sub(lambda match: _UNESCAPED.get(match[1], match[1]), text) if "\\" in text else text
 
 
+def makes_sense(value: float) -> bool:
+    """Whether a value can be an amount: not negative, and a number."""
+    return 0 <= value <= _LARGEST
+
+
 def measured(samples: Iterable[Sample], now: float) -> Measured:
     """What samples of `now` (Unix seconds) say."""
     cards: dict[tuple[str, str], dict[str, float]] = defaultdict(dict)
@@ -88,7 +93,7 @@ def measured(samples: Iterable[Sample], now: float) -> Measured:
     devices: dict[tuple[str, str, str], dict[str, dict[str, float]]] = defaultdict(lambda: defaultdict(dict))
     idle: dict[tuple[str, str, str], dict[str, float]] = defaultdict(dict)
     for sample in samples:
-        if not 0 <= sample.value <= _LARGEST or not math.isfinite(sample.value):
+        if not makes_sense(sample.value):
             continue
         if sample.name.startswith("hami_host_"):
             card = sample.label("node"), sample.label("device_uuid")

@@ -174,6 +174,27 @@ BAD = [
         f"{COUNT}dra:\n  devices:\n" + "  - {driver: d, deviceClasses: [x], type: t, vendor: NVIDIA, memory: m}\n" * 2,
         "has two rows for the devices of type t of d; keep one",
     ),
+    # exporters
+    (
+        f"{COUNT}exporters: {{cards: [{{exporter: e, uuid: u, temperature: a-b}}]}}",
+        "exporters.cards[0].temperature: must be the name of a metric such as",
+    ),
+    (
+        f"{COUNT}exporters: {{cards: [{{exporter: e, uuid: u, power: hami_power}}]}}",
+        "names a metric of ours, which is read anyway",
+    ),
+    (f"{COUNT}exporters: {{cards: [{{exporter: e, uuid: 1a, power: p}}]}}", "must be the name of a label such as uuid"),
+    (f"{COUNT}exporters: {{cards: [{{exporter: e, uuid: '', power: p}}]}}", "the label that has the card's UUID"),
+    (f"{COUNT}exporters: {{cards: [{{exporter: e, uuid: u}}]}}", "names no metric, so nothing is read of it"),
+    (f"{COUNT}exporters: {{cards: [{{exporter: e, uuid: u, power: p, powerUnit: kW}}]}}", "must be W or mW, found"),
+    (
+        f"{COUNT}exporters:\n  cards:\n" + "  - {exporter: e, uuid: u, power: p}\n" * 2,
+        "names the metric p twice; keep one",
+    ),
+    (
+        f"{COUNT}exporters:\n  cards:\n" + "".join(f"  - {{exporter: e, uuid: u, power: p{n}}}\n" for n in range(33)),
+        "cards has 33 rows, and at most 32 are read",
+    ),
 ]
 
 

@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 import pytest
 from aiohttp import web
 from http_server import http_server
+from measured.test_exporters import prometheus as exported
 from measured.test_samples import TEXT
 from simulate.files import JSON, MEM
 
@@ -121,6 +122,18 @@ def test_prometheus_says_it_where_the_api_is_not_served(hami: Hami) -> None:
     uses = {pod["name"]: pod["in_use"] for pod in run.result}
     assert (uses["busy"]["memory"], uses["waiting"]) == (5, None)
     assert uses["never"] == {"memory": 0, "cores": 0, "idle_since": 1767225600.0}  # since it was created
+
+
+def test_nodes_and_cards_have_the_temperature_power_and_model_that_an_exporter_says(hami: Hami) -> None:
+    """And nothing is taken for used, as no monitor says what is."""
+    labels = {"UUID": "GPU-1", "modelName": "NVIDIA A100"}
+    api = ApiServer(cluster(*DEPLOYED))
+    with exported(("DCGM_FI_DEV_GPU_TEMP", labels, 61), ("DCGM_FI_DEV_POWER_USAGE", labels, 250)) as url:
+        card = hami(api, "cards", "-o", "json", "--prometheus", url).result[0]
+        table = hami(api, "cards", "-o", "wide", "--prometheus", url).out
+    assert (card["temperature"], card["power"], card["measured_model"]) == (61.0, 250.0, "NVIDIA A100")
+    assert card["in_use"] is None
+    assert [text for text in ("61", "250") if text not in table] == [], table
 
 
 @pytest.mark.parametrize(

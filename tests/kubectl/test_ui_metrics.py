@@ -70,7 +70,7 @@ def prometheus(found: Callable[[str], Any] = results) -> Iterator[str]:
 
 
 def asked(url: str) -> Metrics:
-    metrics = Metrics(url, lambda: NOW)
+    metrics = Metrics(url, clock=lambda: NOW)
     metrics.ask()
     return metrics
 
@@ -114,7 +114,7 @@ async def test_a_name_stays_within_its_string_in_a_query() -> None:
         return []
 
     with prometheus(found) as url:
-        await Metrics(url, lambda: NOW).last_hour_of_card('x"} or vector(1) \\ \n')
+        await Metrics(url, clock=lambda: NOW).last_hour_of_card('x"} or vector(1) \\ \n')
     assert asked[0] == 'sum(hami_host_gpu_memory_used_bytes{device_uuid="x\\"} or vector(1) \\\\ \\n"}) / 2^30'
 
 

@@ -43,6 +43,7 @@ BEYOND: Sequence[str] = (
     "names no capacity",
     "must be the key of a vendor",
     "has two rows for the devices",
+    *("names a metric of ours", "names no metric", "names the metric", "cards has 33 rows"),
     *(*OF_YAML, *BETWEEN_VALUES, *OF_VENDORS),
     *("a key must be text", "all configurations are empty", "is empty", "without limits. in front"),
     *("another vendor's annotations", "must be at least memoryAllocatable", "more than memoryAllocatable"),

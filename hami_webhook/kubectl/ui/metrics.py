@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from itertools import islice
 
 from hami_webhook.kube.shown import cut
+from hami_webhook.measured.exporters import Exporter
 from hami_webhook.measured.figures import NOT_ASKED, Measured
 from hami_webhook.measured.from_prometheus import query_measured
 from hami_webhook.prometheus import PrometheusError, query, query_range
@@ -55,14 +56,20 @@ class Alert:
 
 
 class Metrics:
-    """The answers of the server at a URL; `why_not` says why there are none, a sentence, empty if there are."""
+    """The answers of the server at a URL, where `exporters` are looked for too.
 
-    def __init__(self, prometheus: str, clock: Callable[[], float] = time.time) -> None:
+    `why_not` says why there are none, a sentence, empty if there are.
+    """
+
+    def __init__(
+        self, prometheus: str, exporters: Sequence[Exporter] = (), clock: Callable[[], float] = time.time
+    ) -> None:
         self.measured: Measured = NOT_ASKED
         self.alerts: Sequence[Alert] = ()
         self.history: Mapping[Key, Points] = {}
         self.why_not = ""
         self._prometheus = prometheus
+        self._exporters = exporters
         self._clock = clock
         self._history_since = -math.inf
         # not that of the readings, which would wait; one for the loop, one for who looks at a card or a pod
@@ -80,7 +87,7 @@ class Metrics:
     def ask(self) -> None:
         """Ask once for all; where that fails the last answers stay, but for what is used now."""
         now = self._clock()
-        measured = query_measured(self._prometheus, now)
+        measured = query_measured(self._prometheus, now, self._exporters)
         try:
             found = query(self._prometheus, _ALERTS, _TIMEOUT)
             self.alerts = sorted(map(_alert, (labels for labels, _ in islice(found, _MOST_ALERTS))), key=_order)

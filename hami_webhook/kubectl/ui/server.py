@@ -28,10 +28,12 @@ def serve(arguments: argparse.Namespace) -> int:
     async def serving() -> None:
         # one thread: the allocator keeps for each of them the memory that its largest reading took
         asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(max_workers=1))
-        metrics = Metrics(arguments.prometheus) if arguments.prometheus else None
-        if metrics is not None:
+        prometheus = arguments.prometheus
+        if prometheus:
             del arguments.prometheus  # it is asked beside the readings
-        readings = Readings(reading, await reading(), context_names(arguments), metrics)
+        cluster = await reading()
+        metrics = Metrics(prometheus, cluster.effective.exporters) if prometheus else None
+        readings = Readings(reading, cluster, context_names(arguments), metrics)
         if arguments.behind_proxy:
             with listening(arguments.port, "0.0.0.0") as listener:  # noqa: S104  the proxy is elsewhere
                 visitors = ProxiedUsers(arguments.behind_proxy, arguments.user_header)
