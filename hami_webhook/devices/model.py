@@ -231,7 +231,7 @@ class Claim:
     mask: int = 0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, weakref_slot=True)
 class Inventory:
     """What one vendor's cards on a node are, in registered order, and what else of the node its rules need."""
 

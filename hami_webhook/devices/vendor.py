@@ -7,7 +7,7 @@ controller and simulator call the same hooks, and must come to the same (Q4). do
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from datetime import tzinfo
 from functools import cached_property
 from typing import Any, ClassVar
@@ -408,6 +408,18 @@ class Vendor:
         return usual
 
     # nodes compared, and what people are told of them
+
+    def traits(self, inventory: Inventory, places: Mapping[str, int]) -> Hashable:
+        """What Fit and `score` read of a node's facts and of its cards' `extra`, equal for nodes that answer alike.
+
+        Cards are named by their `places`, which are by UUID. What names them otherwise is safe, and makes each node one
+        that no other is like.
+        """
+        return inventory.facts, tuple(device.extra for device in inventory.devices)
+
+    def usage_traits(self, usage: Usage) -> Hashable:
+        """What Fit and `score` read of a card's usage; here all but who holds it."""
+        return usage.slots, usage.memory, usage.cores, usage.mask, usage.marks
 
     def score(self, pod: Pod, view: NodeView, rows: Rows, policy: str) -> float:
         """What a placement of the pod (rows) adds to the node's score; `view` is the node before it.

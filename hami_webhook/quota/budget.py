@@ -16,7 +16,7 @@ from hami_webhook.devices.debit import Debit, per_vendor
 from hami_webhook.devices.model import Claim, Kinds, NodeView
 from hami_webhook.devices.placement_annotations import placement_counts
 from hami_webhook.devices.registry import Vendors
-from hami_webhook.kube.objects import Pod
+from hami_webhook.kube.objects import Node, Pod
 from hami_webhook.quota.account import QuotaAccount
 from hami_webhook.quota.card_selection import CardSelection
 from hami_webhook.quota.floors import cost_at_admission, cost_of
@@ -77,6 +77,15 @@ class PodBudget:
         budget = copy(self)
         budget._cards = {cards: cards.on(view) for cards in self._selected}
         return budget
+
+    @property
+    def selects_cards(self) -> bool:
+        """Whether it differs between nodes."""
+        return bool(self._selected)
+
+    def selections_on(self, node: Node) -> tuple[bool, ...]:
+        """All that the budget on a node depends on but the types of its cards: whose cards may be selected there."""
+        return tuple(cards.on_node(node.labels) for cards in self._selected)
 
     def most(self, key: str) -> int | None:
         """The least limit of a key, on whatever cards; None if there is none."""

@@ -37,6 +37,12 @@ class PodRequest:
         """The requested backend keys, sorted."""
         return tuple(self.terms)
 
+    @property
+    def named_cards(self) -> frozenset[str]:
+        """The UUIDs in the pod's lists of cards."""
+        rules = [terms.uuids for terms in self.terms.values()]
+        return frozenset(uuid for rule in rules for uuids in (rule.allow, rule.deny, *rule.also) for uuid in uuids)
+
     @cached_property
     def shape(self) -> Pod:
         """The pod as Fit and the scores see it."""

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 import orjson
+from msgspec import Struct
 
 from hami_webhook.devices.device_lister import DeviceLister
 from hami_webhook.devices.fit_request import Budget
@@ -64,8 +65,7 @@ class ScoredNode:
         return self.fit.node
 
 
-@dataclass(frozen=True, slots=True)
-class NodeRank:
+class NodeRank(Struct, frozen=True, gc=False):
     """All by which a fitting node is compared with others: its score, and its cards where a pod goes by their links.
 
     `links` is least for the best: whether the chosen cards aren't all linked, how many are left in the groups broken

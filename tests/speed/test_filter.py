@@ -62,10 +62,23 @@ async def test_a_steady_request_costs_the_same_whatever_runs_on_the_cluster(mode
     assert await steady(60, 60) <= base * 1.1 + 60 * 3
 
 
-async def test_no_more_is_done_for_a_node_that_is_new_to_a_shape_than_looking_at_each_card_once() -> None:
-    async def cold(nodes: int) -> Counter[str]:
-        return await filtered(await filled("cooperative", nodes, 0), "a", nodes)
+async def cold(nodes: int, classes: int) -> Counter[str]:
+    """A shape that is new to nodes, of which so many classes are used differently, and have answered other pods."""
+    env = await filled("cooperative", nodes, 0)
+    for number in range(nodes):
+        await env.add(bound_pod(f"r{number}", f"n{number}", f"G{number},NVIDIA,{100 + number % classes},1:;"))
+    await env.add(pod("other", gpu=1, mem=2000))
+    await env.filter("other", *(f"n{number}" for number in range(nodes)))
+    return await filtered(env, "a", nodes)
 
-    few, many = await cold(10), await cold(20)
+
+async def test_no_more_is_done_for_a_node_that_is_new_to_a_shape_than_looking_at_each_card_once() -> None:
+    few, many = await cold(10, 10), await cold(20, 20)
     assert (few[CARD], many[CARD]) == (20, 40)
     assert sum(many.values()) - sum(few.values()) <= 10 * 141, many.most_common(20)
+
+
+async def test_of_nodes_that_are_alike_one_is_asked() -> None:
+    few, many = await cold(10, 5), await cold(60, 5)
+    assert few[CARD] == many[CARD] == 10
+    assert sum(many.values()) - sum(few.values()) <= 50 * 7, many.most_common(20)

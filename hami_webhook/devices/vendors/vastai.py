@@ -6,7 +6,7 @@ for several devices should get dies of one AIC.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated
 
@@ -27,7 +27,7 @@ from hami_webhook.devices.fit_request import (
 )
 from hami_webhook.devices.groups import LargestGroups, togetherness
 from hami_webhook.devices.keys import DeviceKeys
-from hami_webhook.devices.model import Device, NodeView, Rows
+from hami_webhook.devices.model import Device, Inventory, NodeView, Rows
 from hami_webhook.devices.registration import NodeRegistration
 from hami_webhook.devices.slots import SlotVendor
 from hami_webhook.kube.objects import Pod
@@ -103,6 +103,14 @@ class Vastai(SlotVendor):
 
     def selection(self, fit_request: FitRequest) -> Selection:
         return BY_AIC if fit_request.request.count > 1 and _die_mode(fit_request.inventory.devices) else FIRST_FIT
+
+    def traits(self, inventory: Inventory, places: Mapping[str, int]) -> Hashable:
+        """An AIC by the first of its dies."""
+        aics: dict[str, int] = {}
+        return tuple(
+            (custom.strategy, custom.aic and aics.setdefault(custom.aic, place))
+            for place, custom in enumerate(map(_custom, inventory.devices))
+        )
 
     def score(self, pod: Pod, view: NodeView, rows: Rows, policy: str) -> float:
         """The more of a container's dies are on one AIC the better, whichever way the node policy looks at scores."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -205,6 +205,11 @@ class MetaxSgpu(Vendor):
         )
 
     # node score (8)
+
+    def usage_traits(self, usage: Usage) -> Hashable:
+        """With the classes of the pods that hold it, and their QoS."""
+        holders = tuple((class_of(holder.pod), qos.qos_of(holder.pod), holder.cores) for holder in usage.holders)
+        return super().usage_traits(usage), holders
 
     def score(self, pod: Pod, view: NodeView, rows: Rows, policy: str) -> float:
         merit = self._merit(pod, view, rows)

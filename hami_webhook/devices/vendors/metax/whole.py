@@ -5,7 +5,7 @@ MetaX's plugin picks the physical card; which node it is on is chosen here, by t
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 
 import orjson
@@ -95,6 +95,11 @@ class MetaxGpu(Vendor):
         usable = parse_whole(node.allocatable.get(self.count_name))
         facts = MetaxNode(tables[LOSSES] or {}, tables[SCORES] or {}, count if usable is None else usable)
         return Inventory(devices, facts, warnings)
+
+    def traits(self, inventory: Inventory, places: Mapping[str, int]) -> Hashable:
+        facts = inventory.facts
+        assert isinstance(facts, MetaxNode)
+        return frozenset(facts.losses.items()), frozenset(facts.scores.items()), facts.usable
 
     def score(self, pod: Pod, view: NodeView, rows: Rows, policy: str) -> float:
         """Binpack takes the least loss, spread the best links; without the table the node is the last to be taken."""

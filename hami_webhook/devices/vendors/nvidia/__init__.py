@@ -6,7 +6,7 @@ hardware instance instead, and is charged with that instance's size.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Hashable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from datetime import tzinfo
 
@@ -313,6 +313,19 @@ class Nvidia(Vendor):
         return mig.realised(pod)
 
     # Fit (7)
+
+    def traits(self, inventory: Inventory, places: Mapping[str, int]) -> Hashable:
+        facts = inventory.facts
+        assert isinstance(facts, NvidiaNode)
+        scores = frozenset(
+            (places[card], places[peer], score)
+            for card, scores in facts.scores.items()
+            if card in places
+            for peer, score in scores.items()
+            if peer in places
+        )
+        cordoned = frozenset(places[card] for card in facts.cordoned if card in places)
+        return scores, cordoned, tuple(device.extra for device in inventory.devices)
 
     def refuses_node(self, fit_request: FitRequest) -> Rejection | None:
         wanted = fit_request.pod.annotations.get(MODE)
