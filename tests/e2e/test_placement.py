@@ -8,16 +8,19 @@ import random
 import re
 import time
 from collections.abc import Iterator, Sequence
+from decimal import Decimal
 from html import escape
 from pathlib import Path
 
 import pytest
 from builders import REGISTER, SCORES
+from kubernetes.utils.quantity import parse_quantity
 from probes import Probes
 
 from hack.bench.ui import ui
 from hack.devcluster.plane import ControlPlane
 from hami_webhook.devices.pod_preferences import GPU_POLICY
+from hami_webhook.kubectl.ui.texts import memory_text
 
 from .deployment import Deployment, Kubectl, deployed, eventually
 from .hamischeduler import HamiScheduler, scheduling
@@ -200,30 +203,61 @@ def test_the_largest_request_of_the_overview_is_bound_and_one_mebibyte_more_wait
 ) -> None:
     kubectl = program.kubectl
     space = namespace(kubectl)
-    node_with_cards(kubectl, space, "free", 4)
-    node_with_cards(kubectl, space, "held", 2)
-    kubectl("cordon", node_with_cards(kubectl, space, "closed", 8, 81920))
-    for number, (count, memory) in enumerate(((3, 9000), (2, 5000))):
-        kubectl.apply(pod(space, f"holds-{number}", gpu=count, gpumem=memory, gpucores=30))
+    kubectl.apply(quota(space, gpu=6, mem=10**6))
+    linked_in_fours(kubectl, node_with_cards(kubectl, space, "eight", 8))
+    for number, (cards, memory) in enumerate(((3, 9000), (2, 5000))):
+        kubectl.apply(pod(space, f"holds-{number}", gpu=cards, gpumem=memory, gpucores=30))
         eventually(lambda: bound(kubectl, space), number + 1)
+    node_with_cards(kubectl, space, "free", 4)
+    kubectl("cordon", node_with_cards(kubectl, space, "closed", 8, 81920))
+    eventually(lambda: bool(kubectl.used(space)))
     with ui(kubectl.kubeconfig) as (_, client):
         page = client.get("/overview").text
         assert overview_figures(page) == counted_figures(kubectl)
-        row = page[page.index("NVIDIA A10</a>") :].partition("</tr>")[0]
-        largest = dict(zip((1, 2, 4), map(int, re.findall(r'title="(\d+) MiB of each card', row)), strict=True))
-        assert largest[4] < largest[1] <= 24576
-        asked = {
-            f"more-{count}": pod(space, f"more-{count}", gpu=count, gpumem=most + 1) for count, most in largest.items()
-        }
+        kubectl("delete", "resourcequota", "--all", "-n", space)
+        largest = largest_requests(page)
+        assert [*largest] == ["1", "2", "2-linked", "4", "4-linked", "8"]
+        assert largest["8"] < largest["4-linked"] <= largest["4"] == largest["1"] == 24576
+
+        def asking(name: str, count: str, memory: int) -> JSON:
+            found = pod(space, f"{name}-{count}", gpu=int(count[0]), gpumem=memory)
+            if "linked" in count:
+                found["metadata"]["annotations"] = {"nvidia.com/require-nvlink": "true"}
+            return found
+
+        asked = {f"more-{count}": asking("more", count, most + 1) for count, most in largest.items()}
         kubectl.apply(*asked.values())
         eventually(lambda: unscheduled(kubectl, space).keys(), asked.keys())
         for count, most in largest.items():
-            kubectl.apply(pod(space, f"most-{count}", gpu=count, gpumem=most))
+            kubectl.apply(asking("most", count, most))
             eventually(lambda: bound(kubectl, space), 3)
             kubectl("delete", "pod", f"most-{count}", "-n", space, "--grace-period=0", "--force")
-        why = unscheduled(kubectl, space)
-        assert why.keys() == asked.keys()
-        eventually(lambda: [name for name in why if escape(why[name]) not in client.get("/overview").text], [])
+        eventually(lambda: missing_reasons(kubectl, space, client.get("/overview").text), (len(asked), []))
+        assert overview_figures(client.get("/overview").text) == counted_figures(kubectl)
+
+
+def missing_reasons(kubectl: Kubectl, space: str, page: str) -> tuple[int, list[str]]:
+    """How many pods were found no node for, and of which of them a page doesn't say why."""
+    why = unscheduled(kubectl, space)
+    return len(why), [name for name, text in why.items() if escape(text) not in page]
+
+
+def linked_in_fours(kubectl: Kubectl, node: str) -> None:
+    """NVLink joins the first four cards of a node, and the next four, as its device plugin says."""
+    uuids = [f"{node}-{index}" for index in range(8)]
+    scores = [
+        {"uuid": x, "score": {y: 200 if i // 4 == j // 4 else 10 for j, y in enumerate(uuids) if i != j}}
+        for i, x in enumerate(uuids)
+    ]
+    kubectl("annotate", "node", node, f"{SCORES}={json.dumps(scores)}")
+
+
+def largest_requests(page: str) -> dict[str, int]:
+    """The MiB of each card that the Overview says still fit, by the number of cards, and whether links join them."""
+    row = page[page.index("NVIDIA A10</a>") :].partition("</tr>")[0]
+    cells = zip((1, 2, 4, 8), row.split("<td")[-4:], strict=True)
+    found = {(count, tag): mib for count, cell in cells for tag, mib in re.findall(r'<(\w+) title="(\d+) MiB', cell)}
+    return {f"{count}{'-linked' if tag == 'small' else ''}": int(mib) for (count, tag), mib in found.items()}
 
 
 def unscheduled(kubectl: Kubectl, space: str) -> dict[str, str]:
@@ -236,28 +270,49 @@ def unscheduled(kubectl: Kubectl, space: str) -> dict[str, str]:
     }
 
 
-def overview_figures(page: str) -> list[int]:
-    """Cards, their nodes, cards that pods hold, and the percentage of the memory that is promised, as the page says."""
-    words = (
-        r"(\d+)</strong> cards? on (\d+) nodes?.*<strong>(\d+)</strong> held.*<strong>(\d+) %</strong> of .* promised"
+def overview_figures(page: str) -> list[str]:
+    """Every figure of the Overview but what still fits: those of the fleet, then the row of the A10."""
+    words = [re.sub("<[^>]*>", " ", part) for part in (page.partition("figures")[2], page.partition("A10</a>")[2])]
+    fleet, row = words[0].partition("How full is")[0], words[1].partition("NVIDIA")[2].split()[:9]
+    return [*re.findall(r"\d+(?:\.\d)?(?:[MGT]i)?", fleet), *(word for word in row if word != "%")]
+
+
+def counted_figures(kubectl: Kubectl) -> list[str]:
+    """The same, of the objects that the API server has."""
+    nodes, pods = (kubectl.get(kind, "-A")["items"] for kind in ("nodes", "pods"))
+    cards = {
+        card["id"]: (card["devmem"], "unschedulable" not in node["spec"])
+        for node in nodes
+        for card in json.loads(node["metadata"]["annotations"].get(REGISTER, "[]"))
+    }
+    taken: dict[str, list[int]] = {uuid: [0, 0, 0] for uuid in cards}
+    for item in pods:
+        for part in re.split("[:;]", item["metadata"].get("annotations", {}).get(ALLOCATED, "")):
+            if part:
+                uuid, _, memory, cores = part.split(",")
+                taken[uuid] = [
+                    total + more for total, more in zip(taken[uuid], (1, int(memory), int(cores)), strict=True)
+                ]
+    memory, promised = sum(each for each, _ in cards.values()), sum(each for _, each, _ in taken.values())
+    held = sum(slots > 0 for slots, _, _ in taken.values())
+    waits = sum("nodeName" not in item["spec"] for item in pods)
+    quotas = [item["status"] for item in kubectl.get("resourcequotas", "-A")["items"]]
+    full = sum(
+        100 * amount(each["used"][key]) >= 80 * amount(hard) for each in quotas for key, hard in each["hard"].items()
     )
-    (figures,) = re.findall(words, page.partition("</ul>")[0], re.DOTALL)
-    return [int(each) for each in figures]
+    free = {uuid: size - taken[uuid][1] for uuid, (size, is_open) in cards.items() if is_open}
+    on_empty = sum(left for uuid, left in free.items() if not taken[uuid][0])
+    percent = 100 * promised // memory
+    of_fleet = [len(cards), len(nodes), held, len(cards) - held, percent, memory_text(memory), waits, full]
+    cores = sum(each for _, _, each in taken.values()) // len(cards)
+    fragmented = 100 - 100 * on_empty // sum(free.values())
+    of_model = [len(cards), len(cards) - held, percent, cores, memory_text(sum(free.values())), fragmented]
+    return [str(each) for each in (*of_fleet, *of_model)]
 
 
-def counted_figures(kubectl: Kubectl) -> list[int]:
-    """The same, of the annotations that the API server has."""
-    notes = [item["metadata"].get("annotations", {}) for item in kubectl.get("nodes,pods", "-A")["items"]]
-    nodes = [json.loads(each[REGISTER]) for each in notes if REGISTER in each]
-    memory = {card["id"]: card["devmem"] for node in nodes for card in node}
-    held = [part.split(",") for each in notes for part in re.split("[:;]", each.get(ALLOCATED, "")) if part]
-    promised = sum(int(part[2]) for part in held if part[0] in memory)
-    return [
-        len(memory),
-        len(nodes),
-        len({part[0] for part in held} & memory.keys()),
-        100 * promised // sum(memory.values()),
-    ]
+def amount(text: str) -> Decimal:
+    found: Decimal = parse_quantity(text)  # type: ignore[no-untyped-call]  # the client has no types
+    return found
 
 
 def test_of_two_that_race_for_the_last_card_one_gets_it(program: Deployment, scheduler: HamiScheduler) -> None:
