@@ -15,18 +15,17 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 import builders
 import httpx
 import pytest
-from starlette.routing import Mount, Route
+from kubectl.ui_process import address_of, ui_routes
+from starlette.routing import Route
 
 from hack.devcluster.plane import ControlPlane
 from hami_webhook import cli
 from hami_webhook.kubectl import main as kubectl_hami
-from hami_webhook.kubectl.ui.access import TokenHolders
-from hami_webhook.kubectl.ui.pages import Pages
 
 from .deployment import Deployment, Kubectl, deployed
 from .objects import add_node, gpu_node, namespace, pod, quota
@@ -209,26 +208,14 @@ def ui(tenancy: Tenancy) -> Iterator[httpx.Client]:
             process.kill()
 
 
-def routes() -> list[Route]:
-    """The table of routes, with the page Doctor."""
-    nothing = cast("Any", None)
-    found = Pages(nothing, cast("Any", lambda: None), TokenHolders("token", 1)).app().routes
-    assert all(isinstance(each, Route) or (isinstance(each, Mount) and each.path == "/static") for each in found)
-    return [each for each in found if isinstance(each, Route)]
-
-
 def addresses(tenancy: Tenancy, route: Route) -> list[str]:
     """A route's paths with the tenant's own names, the other tenant's, and strange ones."""
     spaces = {"own": tenancy.space, "other": tenancy.other, "strange": "none such"}
     names = {"own": f"waits-{tenancy.space}", "other": f"waits-{tenancy.other}", "strange": "../" * 20}
-    assert set(route.param_convertors) <= {"namespace", "name", "node", "uuid"}, f"say here what {route.path} is given"
     return sorted(
         {
-            route.path.replace("{namespace}", spaces[each])
-            .replace("{node}", f"node-{each}")
-            .replace("{name:path}", names[each].replace("/", "%2F"))
-            .replace("{uuid:path}", names[each].replace("/", "%2F"))
-            for each in spaces
+            address_of(route, namespace=space, name=names[whose], card=f"node-{whose}/{names[whose]}")
+            for whose, space in spaces.items()
         }
     )
 
@@ -244,7 +231,7 @@ def test_every_page_shows_what_the_tenant_may_see_or_says_why_not(tenancy: Tenan
     ]
     with ui(tenancy) as client:
         walked = []
-        for route in routes():
+        for route in ui_routes():
             for address, method in itertools.product(addresses(tenancy, route), sorted(route.methods or ())):
                 walked.append(route.path)
                 if address == "/events":

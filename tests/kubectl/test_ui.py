@@ -12,7 +12,8 @@ import httpx
 import pytest
 import yaml
 from builders import card, node
-from simulate.files import GPU, MEM, START, pod, quota
+from simulate.files import START, pod
+from ui.objects import HTML, WAITING, hostile_results, objects
 
 from hami_webhook.cluster.connect import ContextNames
 from hami_webhook.cluster.memory import MemoryCluster
@@ -24,24 +25,25 @@ from hami_webhook.kubectl.ui.readings import Readings
 
 from .apiserver import ApiServer
 from .conftest import Hami
-from .test_verbs import SPACES, cluster, placed, with_uid
-from .ui_process import served_ui
+from .test_ui_metrics import prometheus
+from .test_verbs import SPACES, cluster, placed
+from .ui_process import address_of, served_ui, ui_routes
 
-HTML = "<script>alert(1)</script>"
+BUSY = {"namespace": "team-a", "name": "busy", "card": "n1/GPU-1"}
 
 
 @contextmanager
-def browser(api: ApiServer, folder: Path) -> Iterator[httpx.Client]:
+def browser(api: ApiServer, folder: Path, *flags: str) -> Iterator[httpx.Client]:
     """A browser that hasn't been let in; its header `x-token` has the printed token."""
-    with served_ui(api, folder) as (printed, _):
+    with served_ui(api, folder, *flags) as (printed, _):
         address, _, token = printed.partition("/#")
         with httpx.Client(base_url=address, headers={"x-token": token}, timeout=60) as client:
             yield client
 
 
 @contextmanager
-def entered(api: ApiServer, folder: Path) -> Iterator[httpx.Client]:
-    with browser(api, folder) as client:
+def entered(api: ApiServer, folder: Path, *flags: str) -> Iterator[httpx.Client]:
+    with browser(api, folder, *flags) as client:
         assert client.post("/login", content=client.headers["x-token"]).status_code == 204
         yield client
 
@@ -49,8 +51,12 @@ def entered(api: ApiServer, folder: Path) -> Iterator[httpx.Client]:
 def test_only_the_browser_with_the_token_gets_in(tmp_path: Path) -> None:
     with browser(ApiServer(cluster()), tmp_path) as client:
         assert client.get("/").status_code == 200
-        for path in ("/cluster", "/teams", "/pods", "/pods/team-a/busy", "/what-if", "/doctor", "/events"):
-            assert client.get(path).status_code == 403, path
+        walked = [
+            (method, address_of(route, **BUSY)) for route in ui_routes() for method in sorted(route.methods or ())
+        ]
+        for method, path in walked:
+            if path not in ("/", "/login"):
+                assert client.request(method, path).status_code == 403, (method, path)
         assert client.post("/login", content="wrong").status_code == 403
         assert client.get("/cluster").status_code == 403
         assert client.post("/login", content=b"x" * 1000).status_code == 400
@@ -70,8 +76,8 @@ def test_only_the_browser_with_the_token_gets_in(tmp_path: Path) -> None:
             {"Sec-Fetch-Site": "same-site"},
             {"Sec-Fetch-Site": "cross-site"},
         ):
-            assert client.get("/cluster", headers=foreign).status_code == 403, foreign
-            assert client.get("/", headers=foreign).status_code == 403, foreign
+            for method, path in walked:
+                assert client.request(method, path, headers=foreign).status_code == 403, (method, path, foreign)
 
 
 async def readings() -> Readings:
@@ -211,26 +217,34 @@ def test_what_if_tries_copies_and_creates_nothing(tmp_path: Path) -> None:
     assert {method for method, _ in api.asked} == {"GET"}
 
 
-def test_html_in_names_is_text(tmp_path: Path) -> None:
-    spoiled = [
-        with_uid(pod(HTML, gpu=1, mem=30000, namespace="team-a")),
-        quota(gpu="4", mem="60000", namespace=HTML, used={GPU: "2", MEM: "50000"}),
-        placed(f"placed{HTML}"),
-    ]
-    with entered(ApiServer(cluster(*spoiled)), tmp_path) as client:
-        escaped = "&lt;script&gt;alert(1)&lt;/script&gt;"
-        for path in (
-            "/overview",
-            "/overview?pool=" + HTML,
-            "/cluster",
-            "/teams",
-            "/pods",
-            f"/pods/team-a/{HTML.replace('/', '%2F')}",
-            f"/cluster?node={HTML}",
-        ):
-            page = client.get(path).text
-            assert escaped in page, path
-            assert HTML not in page, path
+QUERIES = ("q", "namespace", "state", "sort", "by", "pool", "node", "vendor", "model", "label", "health", "page")
+
+
+@pytest.mark.parametrize("named", [{}, {"page": "1", "by": "memory"}], ids=["refused", "used"])
+def test_on_every_page_html_is_text_wherever_it_comes_from(tmp_path: Path, named: dict[str, str]) -> None:
+    """Of objects, of a Prometheus server's labels, and of the address."""
+    names = {"namespace": "team-a", "name": WAITING, "card": f"spoilt{HTML}/GPU{HTML}"}
+    with prometheus(hostile_results) as url, entered(ApiServer(objects()), tmp_path, f"--prometheus={url}") as client:
+        with client.stream("GET", "/events") as events:
+            shown = (client.get("/overview").text for _ in events.iter_lines())
+            assert any("<strong>HamiQuotaNearlyFull" in text for text in shown)
+        escaped = 0
+        for route in ui_routes():
+            if route.path in ("/events", "/login"):
+                continue
+            for of_path in (names, dict.fromkeys(names, HTML)):
+                answer = client.get(address_of(route, **of_path), params=dict.fromkeys(QUERIES, HTML) | named)
+                assert answer.status_code in (200, 400, 404), (route.path, answer.text)
+                media = answer.headers["content-type"].partition(";")[0]
+                assert answer.headers["x-content-type-options"] == "nosniff"
+                assert media in ("text/html", "text/plain", "text/csv")
+                if media == "text/html":
+                    assert not re.search("<(img src=x|script>)", answer.text), (route.path, answer.text)
+                    escaped += "&lt;script&gt;" in answer.text
+        assert escaped > len(ui_routes()) / 2
+        form = {"manifest": yaml.safe_dump(pod(HTML, gpu=1, mem=2000)), "copies": "2"}
+        page = client.post("/what-if", data=form).text
+        assert not re.search("<(img src=x|script>)", page)
 
 
 def test_a_change_is_told_at_once_and_a_failure_keeps_the_last_reading(tmp_path: Path) -> None:

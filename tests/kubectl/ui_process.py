@@ -9,6 +9,13 @@ import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import Any, cast
+from urllib.parse import quote
+
+from starlette.routing import Mount, Route
+
+from hami_webhook.kubectl.ui.access import TokenHolders
+from hami_webhook.kubectl.ui.pages import Pages
 
 from .apiserver import ApiServer, serving
 from .test_processes import PROGRAM
@@ -32,3 +39,20 @@ def served_ui(api: ApiServer, folder: Path, *flags: str) -> Iterator[tuple[str, 
         stack.callback(deadline.cancel)
         assert process.stdout is not None
         yield process.stdout.readline().strip(), process
+
+
+def ui_routes() -> list[Route]:
+    """The table of routes of users with a token, with the page Doctor."""
+    nothing = cast("Any", None)
+    found = Pages(nothing, cast("Any", lambda: None), TokenHolders("token", 1)).app().routes
+    assert all(isinstance(each, Route) or (isinstance(each, Mount) and each.path == "/static") for each in found)
+    return [each for each in found if isinstance(each, Route)]
+
+
+def address_of(route: Route, **names: str) -> str:
+    """A route's path with these names."""
+    assert set(route.param_convertors) <= {*names}, f"say here what {route.path} is given"
+    path = route.path.replace(":path", "")
+    for key, name in names.items():
+        path = path.replace(f"{{{key}}}", quote(name, safe=""))
+    return path

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import itertools
 import shutil
+import time
+from urllib.parse import quote
 
 from builders import card, container, node
 from kubectl.test_verbs import HELD, SPACES, placed, with_uid
@@ -16,6 +18,11 @@ HTML = "<img src=x onerror=alert(1)><script>alert(2)</script>"
 GROUPS = (("GPU-1", "GPU-2"), ("GPU-3", "GPU-4"))
 """The cards of node n1 that NVLink joins."""
 WAITING = f"waiting{HTML}"
+POD = f"/pods/team-a/{quote(WAITING, safe='')}"
+CARDS = "/cards/n1/GPU-1", f"/cards/{quote(f'spoilt{HTML}', safe='')}/{quote(f'GPU{HTML}', safe='')}"
+PATHS = ("/overview", "/cluster", *CARDS, "/teams", "/teams/team-a", "/pods", POD, "/what-if", "/doctor")
+UPDATED = 60_000
+"""Milliseconds after which a change that was read surely is on the page, however busy the machine is."""
 
 
 def objects() -> list[JSON]:
@@ -69,3 +76,36 @@ def large_fleet() -> list[JSON]:
     """1,000 nodes with 8 cards each."""
     nodes = [node(f"n{x}", *(card(f"G{x}-{y}", type=f"M{x % 5}") for y in range(8))) for x in range(1000)]
     return [*nodes, *SPACES]
+
+
+def hostile_results(query: str) -> list[JSON]:
+    """What a Prometheus server says that has HTML in all labels, and names without spaces: alerts, use, an hour."""
+    now, long = time.time(), "x" * 253
+    cards = [("n1", "GPU-1", "NVIDIA A100-SXM4-40GB"), (f"spoilt{HTML}", f"GPU{HTML}", f"Model{HTML}")]
+    if query.startswith("ALERTS"):
+        names = (("HamiQuotaNearlyFull", "info"), (f"Hami{HTML}", HTML), (f"Hami{long}", long))
+        return [
+            {"metric": {"alertname": name, "severity": severity, HTML: HTML, long: long}, "value": [now, "1"]}
+            for name, severity in names
+        ]
+    if query.startswith("{__name__"):
+        figures = {"memory_used_bytes": 10 << 30, "utilization_ratio": 35, "temperature_celsius": 61}
+        return [
+            {
+                "metric": {
+                    "__name__": f"hami_host_gpu_{name}", "node": node, "device_uuid": uuid, "device_type": model
+                },
+                "value": [now, str(value)],
+            }
+            for name, value in figures.items()
+            for node, uuid, model in cards
+        ]  # fmt: skip
+    points = [[now - 60 + 30 * number, str(1000 * number)] for number in range(3)]
+    labels: dict[str, list[JSON]] = {
+        "card_memory_allocated": [{"model": model} for _, _, model in cards],
+        "memory_used_bytes) / 2^20": [{"device_type": model} for _, _, model in cards],
+        "refusals": [{"reason": HTML}, {"reason": long}],
+        "quota_used": [{"namespace": "team-a", "quota": "quota", "key": GPU}],
+    }
+    of: list[JSON] = next((found for text, found in labels.items() if text in query), [{}])
+    return [{"metric": each, "values": points} for each in of]

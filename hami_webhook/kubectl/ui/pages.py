@@ -112,7 +112,7 @@ class Pages:
             Route("/overview", self._overview),
             Route("/cluster", self._cluster),
             Route("/cluster.csv", self._cards_csv),
-            Route("/cards/{node}/{uuid:path}", self._card),
+            Route("/cards/{card:path}", self._card),
             Route("/teams", self._teams),
             Route("/teams.csv", self._quotas_csv),
             Route("/teams/{namespace}", self._team),
@@ -191,13 +191,13 @@ class Pages:
         )
 
     async def _card(self, request: Request) -> Response:
-        node, uuid = request.path_params["node"], request.path_params["uuid"]
+        asked = request.path_params["card"]  # its node and UUID: in what a node registers there may be slashes
         for card in self._readings.contents.cards:
-            if (card.node, card.uuid) == (node, uuid):
+            if f"{card.node}/{card.uuid}" == asked:
                 metrics = self._readings.metrics
-                hour = await metrics.last_hour_of_card(uuid) if metrics is not None else {}
-                return self._page("card.html", card=card, hour=self._hour(hour, card_series(node, uuid)))
-        return self._page("text.html", title=uuid, text=f"node {node} has no card {uuid}", status=404)
+                hour = await metrics.last_hour_of_card(card.uuid) if metrics is not None else {}
+                return self._page("card.html", card=card, hour=self._hour(hour, card_series(card.node, card.uuid)))
+        return self._page("text.html", title=asked, text=f"no node has the card {asked}", status=404)
 
     async def _cards_csv(self, request: Request) -> Response:
         _, found = self._asked_cards(request)
