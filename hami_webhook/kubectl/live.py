@@ -6,13 +6,13 @@ import argparse
 import asyncio
 import os
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from hami_webhook.cluster.api import Cluster, Kind
+from hami_webhook.cluster.api import Cluster, ClusterError, Kind
 from hami_webhook.cluster.connect import ContextNames, connect, names_of
 from hami_webhook.cluster.kept_fields import decode_for_scheduling
 from hami_webhook.cluster.kubernetes import KubernetesCluster
@@ -105,6 +105,22 @@ def context_names(arguments: argparse.Namespace) -> ContextNames:
 
 def _kubeconfig(arguments: argparse.Namespace) -> str:
     return arguments.kubeconfig or os.environ.get("KUBECONFIG", "")
+
+
+@asynccontextmanager
+async def probing(arguments: argparse.Namespace, longest: float) -> AsyncIterator[Callable[[], Awaitable[None]]]:
+    """What asks the API server for the least; it raises `Unavailable` without an answer within `longest` seconds."""
+    client = await connect(_kubeconfig(arguments), arguments.context)
+    async with KubernetesCluster(client, timeout=longest) as api:
+
+        async def probe() -> None:
+            try:
+                await api.version()
+            except ClusterError as error:
+                if error.__cause__ is not None:  # else the API server refused, which is an answer
+                    raise
+
+        yield probe
 
 
 async def read(arguments: argparse.Namespace) -> LiveCluster:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import re
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,15 +17,16 @@ from builders import card, node
 from simulate.files import START, pod
 from ui.objects import HTML, WAITING, hostile_results, objects
 
+from hami_webhook.cluster.api import Unavailable
 from hami_webhook.cluster.connect import ContextNames
 from hami_webhook.cluster.memory import MemoryCluster
 from hami_webhook.doctor.installation import assumed
-from hami_webhook.kubectl.live import LiveCluster, read_with
+from hami_webhook.kubectl.live import LiveCluster, probing, read_with
 from hami_webhook.kubectl.ui.access import ProxiedUsers
 from hami_webhook.kubectl.ui.pages import Pages
 from hami_webhook.kubectl.ui.readings import Readings
 
-from .apiserver import ApiServer
+from .apiserver import ApiServer, serving
 from .conftest import Hami
 from .test_ui_metrics import prometheus
 from .test_verbs import SPACES, cluster, placed
@@ -264,3 +267,40 @@ def test_a_change_is_told_at_once_and_a_failure_keeps_the_last_reading(tmp_path:
 
 def broken(path: str) -> None:
     raise ConnectionError
+
+
+@pytest.mark.parametrize("lacking", [set(), {"/version"}], ids=["", "without the right to its version"])
+async def test_whether_the_api_server_answers_is_known_without_reading_all(tmp_path: Path, lacking: set[str]) -> None:
+    api, over = ApiServer(lacking=lacking), threading.Event()
+    with serving(api, tmp_path) as kubeconfig:
+        arguments = argparse.Namespace(kubeconfig=str(kubeconfig), context="", namespace="")
+        async with probing(arguments, 0.5) as probe:
+            await probe()
+
+            def hangs(path: str) -> None:
+                over.wait()
+
+            api.on_request = hangs
+            try:
+                with pytest.raises(Unavailable, match="the API server didn't answer GET /version"):
+                    await probe()
+            finally:
+                over.set()
+            await probe()
+
+
+async def test_pages_are_stale_while_the_api_server_does_not_answer() -> None:
+    silence: list[Unavailable] = [Unavailable("silent")]
+
+    async def probe() -> None:
+        for error in silence:
+            raise error
+
+    found = await readings()
+    task = asyncio.create_task(found.keep_probing(probe))
+    version = await found.change(1)
+    assert found.stale == "silent"
+    silence.clear()
+    await found.change(version)
+    assert found.stale == ""
+    task.cancel()

@@ -101,6 +101,8 @@ class Pages:
         async def reading(_: Starlette) -> AsyncIterator[None]:
             readings, metrics = self._readings, self._readings.metrics
             tasks = [asyncio.create_task(readings.keep_reading())]
+            if readings.probe is not None:
+                tasks.append(asyncio.create_task(readings.keep_probing(readings.probe)))
             if metrics is not None:
                 tasks.append(asyncio.create_task(metrics.keep_asking(readings.tell)))
             yield

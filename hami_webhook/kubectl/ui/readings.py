@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Se
 from dataclasses import dataclass, replace
 from itertools import islice
 
-from hami_webhook.cluster.api import ClusterError
+from hami_webhook.cluster.api import ClusterError, Unavailable
 from hami_webhook.cluster.connect import ContextNames
 from hami_webhook.kubectl.live import LiveCluster
 from hami_webhook.kubectl.report import CardUse, KeyUse, PodUse, QuotaUse
@@ -23,6 +23,8 @@ _SHARE = 5
 _SAMPLE_EVERY, _SAMPLES = 30.0, 120
 """Seconds between two points of the history, and how many are kept: an hour."""
 
+LONGEST_SILENCE = 3.0
+"""Seconds in which the API server answers the smallest request: with `_EVERY` less than the 5 that docs/ui.md has."""
 _HUNG_AFTER = 3.0
 """Seconds that a read may take longer than twice the last one before what is shown is called stale."""
 _MOST_MEASURED = 500
@@ -68,7 +70,11 @@ def _pool_labels(of_nodes: Iterable[Mapping[str, str]]) -> list[str]:
 
 
 class Readings:
-    """Reads the cluster again and again; `version` counts the changes of what the pages show."""
+    """Reads the cluster again and again; `version` counts the changes of what the pages show.
+
+    `probe` asks the API server for the least, and raises `Unavailable` if it doesn't answer: reading a large cluster
+    takes too long to find that out.
+    """
 
     def __init__(
         self,
@@ -77,8 +83,10 @@ class Readings:
         names: ContextNames,
         metrics: Metrics | None = None,
         clock: Callable[[], float] = time.monotonic,
+        probe: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
         self.metrics = metrics
+        self.probe = probe
         self.read = read
         self.cluster = cluster
         self.names = names
@@ -87,6 +95,7 @@ class Readings:
         self._took = 0.0
         self.contents = Contents.of(cluster)
         self.error = ""
+        self._silence = ""
         self.version = 1
         self.history: dict[Key, deque[tuple[float, int]]] = {}
         self._sampled = float("-inf")
@@ -99,6 +108,14 @@ class Readings:
             began = time.monotonic()
             await self.refresh()
             await asyncio.sleep(max(_EVERY, _SHARE * (time.monotonic() - began)))
+
+    async def keep_probing(self, probe: Callable[[], Awaitable[None]]) -> None:
+        """Ask for a sign of life until cancelled."""
+        while True:
+            before, self._silence = self._silence, await _silence(probe)
+            if before != self._silence:
+                await self.tell()
+            await asyncio.sleep(_EVERY)
 
     async def refresh(self) -> None:
         """Read once; a failure is shown, and the last reading stays."""
@@ -132,6 +149,8 @@ class Readings:
         """Why what is shown may not be so any longer, a sentence; empty if it is as it was read last."""
         if self.error:
             return f"the cluster can't be read: {self.error}"
+        if self._silence:
+            return self._silence
         waited = self._clock() - self._reading_since if self._reading_since is not None else 0.0
         if waited > _HUNG_AFTER + 2 * self._took:
             return f"the API server hasn't answered for {waited:.0f} seconds"
@@ -182,6 +201,15 @@ class Readings:
         for series, in_use in (*islice(cards, _MOST_MEASURED), *islice(pods, _MOST_MEASURED)):
             yield series, in_use.memory
         yield WAITING_SERIES, sum(pod.waits for pod in self.contents.pods)
+
+
+async def _silence(probe: Callable[[], Awaitable[None]]) -> str:
+    """Why the API server isn't heard; empty if it is."""
+    try:
+        await probe()
+    except Unavailable as error:
+        return str(error)
+    return ""
 
 
 def quota_series(quota: QuotaUse, key: KeyUse) -> Key:

@@ -10,11 +10,11 @@ from concurrent.futures import ThreadPoolExecutor
 
 import uvicorn
 
-from hami_webhook.kubectl.live import LiveCluster, context_names, diagnosed, read
+from hami_webhook.kubectl.live import LiveCluster, context_names, diagnosed, probing, read
 from hami_webhook.kubectl.ui.access import ProxiedUsers, TokenHolders, new_token
 from hami_webhook.kubectl.ui.metrics import Metrics
 from hami_webhook.kubectl.ui.pages import Diagnose, Pages
-from hami_webhook.kubectl.ui.readings import Readings
+from hami_webhook.kubectl.ui.readings import LONGEST_SILENCE, Readings
 from hami_webhook.terminal import UsageError
 
 
@@ -31,16 +31,17 @@ def serve(arguments: argparse.Namespace) -> int:
         prometheus = arguments.prometheus
         if prometheus:
             del arguments.prometheus  # it is asked beside the readings
-        cluster = await reading()
-        metrics = Metrics(prometheus, cluster.effective.exporters) if prometheus else None
-        readings = Readings(reading, cluster, context_names(arguments), metrics)
-        if arguments.behind_proxy:
-            with listening(arguments.port, "0.0.0.0") as listener:  # noqa: S104  the proxy is elsewhere
-                visitors = ProxiedUsers(arguments.behind_proxy, arguments.user_header)
-                await server(Pages(readings, None, visitors)).serve(sockets=[listener])
-        else:
-            with listening(arguments.port) as listener:
-                await serve_on(listener, readings, lambda: diagnosed(arguments))
+        async with probing(arguments, LONGEST_SILENCE) as probe:
+            cluster = await reading()
+            metrics = Metrics(prometheus, cluster.effective.exporters) if prometheus else None
+            readings = Readings(reading, cluster, context_names(arguments), metrics, probe=probe)
+            if arguments.behind_proxy:
+                with listening(arguments.port, "0.0.0.0") as listener:  # noqa: S104  the proxy is elsewhere
+                    visitors = ProxiedUsers(arguments.behind_proxy, arguments.user_header)
+                    await server(Pages(readings, None, visitors)).serve(sockets=[listener])
+            else:
+                with listening(arguments.port) as listener:
+                    await serve_on(listener, readings, lambda: diagnosed(arguments))
 
     asyncio.run(serving())
     return 0
