@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import csv
 import re
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from html import unescape
 from pathlib import Path
 
 import httpx
@@ -198,6 +200,22 @@ def test_a_page_that_is_no_number_is_refused_with_a_sentence(tmp_path: Path) -> 
         assert client.get("/cluster?page=").status_code == 200
 
 
+def test_the_models_of_the_overview_can_be_downloaded(tmp_path: Path) -> None:
+    own = node("n2", card("H1", 81920, type="=H100"), labels={"pool": "training"})
+    with entered(ApiServer(cluster(own)), tmp_path) as client:
+        answer = client.get("/overview.csv?pool=pool")
+    assert answer.headers["content-disposition"] == 'attachment; filename="models.csv"'
+    h100, a100 = csv.DictReader(answer.text.splitlines())
+    assert (h100["model"], h100["pool"], h100["MiB of each of 1"], h100["MiB free"]) == (
+        *("'=H100", "training"),
+        *("81920", "81920"),
+    )
+    figures = {key: a100[key] for key in ("cards", "healthy", "empty", "MiB promised", "MiB", "MiB of each of 2")}
+    assert figures == {
+        "cards": "2", "healthy": "1", "empty": "0", "MiB promised": "24000", "MiB": "81920", "MiB of each of 2": "",
+    }  # fmt: skip
+
+
 def test_what_if_tries_copies_and_creates_nothing(tmp_path: Path) -> None:
     api = ApiServer(cluster())
     with entered(api, tmp_path) as client:
@@ -206,6 +224,10 @@ def test_what_if_tries_copies_and_creates_nothing(tmp_path: Path) -> None:
         page = client.post("/what-if", data=form, headers={"Origin": str(client.base_url)})
         assert page.status_code == 200
         assert [name for name in ("new-0", "new-1") if name not in page.text] == []
+        (address,) = re.findall('href="(/what-if[?][^"]*)"', page.text)
+        opened = client.get(unescape(address)).text
+        assert [text for text in ("name: new", 'value="2"') if text not in opened] == []
+        assert "new-0" not in opened  # nothing is tried before somebody says so
         assert "new-0" not in client.get("/pods").text
         for data, sentence in (
             ({"manifest": "a: [", "copies": "1"}, "not YAML"),

@@ -1,4 +1,4 @@
-"""Pods, cards and quotas as a visitor asked for them in the address: searched, filtered, sorted, and as CSV."""
+"""Models, pods, cards and quotas as a visitor asked for them in the address: searched, filtered, sorted; as CSV."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import csv
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from io import StringIO
 
+from hami_webhook.kubectl.capacity import COUNTS, Capacity
 from hami_webhook.kubectl.report import CardUse, PodUse, QuotaUse
 
 STATES = {"waits": "waits for cards", "placed": "has cards"}
@@ -48,6 +49,27 @@ def pods_csv(found: Iterable[PodUse], now: float) -> str:
         for pod in found
     ]
     return _csv(["namespace", "pod", "state", "node", "scheduler", "age in seconds", "cards", "models", *keys], rows)
+
+
+def capacities_csv(found: Iterable[Capacity], used: Mapping[tuple[str, str, str], int]) -> str:
+    """Models as the Overview has them; `used` are the MiB that are really used, by vendor, model and pool."""
+    rows = [
+        (
+            *(each.vendor, each.model, each.pool, each.nodes, each.cards, each.healthy, each.empty),
+            *(each.used_slots, each.slots, each.used_memory, each.memory),
+            used.get((each.vendor, each.model, each.pool), ""),
+            *(each.used_cores, each.cores, each.free, each.fragmentation),
+            *(
+                "" if most is None else most.memory
+                for most in (*each.largest, *(each.linked or [None] * (len(COUNTS) - 1)))
+            ),
+        )
+        for each in found
+    ]
+    headings = ["vendor", "model", "pool", "nodes", "cards", "healthy", "empty", "slots used", "slots", "MiB promised"]
+    headings += ["MiB", "MiB really used", "cores promised", "cores", "MiB free", "% fragmented"]
+    headings += [f"MiB of each of {count}" for count in COUNTS]
+    return _csv([*headings, *(f"MiB of each of {count} linked" for count in COUNTS if count > 1)], rows)
 
 
 def cards_csv(found: Iterable[CardUse]) -> str:

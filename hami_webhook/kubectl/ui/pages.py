@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 from copy import deepcopy
 from itertools import groupby
 from typing import Any, TypeVar
-from urllib.parse import parse_qsl
+from urllib.parse import parse_qsl, urlencode
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from starlette.applications import Starlette
@@ -50,7 +50,7 @@ from hami_webhook.kubectl.ui.readings import (
     pod_series,
     quota_series,
 )
-from hami_webhook.kubectl.ui.texts import age_text, in_path, memory_text
+from hami_webhook.kubectl.ui.texts import age_text, in_path, memory_text, time_text
 from hami_webhook.simulate import tables as simulation_tables
 from hami_webhook.simulate.manifests import pods_of
 from hami_webhook.simulate.simulation import Pods, Result
@@ -68,6 +68,8 @@ _PATHS = {
 _NODES_A_PAGE = 50
 _MOST_PODS = 1000
 _LONGEST_MANIFEST = 1024 * 1024
+_LONGEST_ADDRESS = 8000
+"""Characters that browsers, proxies and chats leave alone."""
 _MOST_DIGITS = 9
 _CHOICES = ("node", "vendor", "model", "label", "health")
 _HEALTHS = ("healthy", "unhealthy")
@@ -112,6 +114,7 @@ class Pages:
         routes = [
             Route("/", self._enter),
             Route("/overview", self._overview),
+            Route("/overview.csv", self._capacities_csv),
             Route("/cluster", self._cluster),
             Route("/cluster.csv", self._cards_csv),
             Route("/cards/{card:path}", self._card),
@@ -147,12 +150,11 @@ class Pages:
         return login
 
     async def _overview(self, request: Request) -> Response:
-        contents, views = self._readings.contents, self._readings.cluster.simulation.core.state
-        metrics = self._readings.metrics
+        contents, metrics = self._readings.contents, self._readings.metrics
         asked = {"by": request.query_params.get("by", "memory"), "pool": request.query_params.get("pool", "")}
         if asked["by"] not in COLOURS:
             raise _Refused(f"by must be one of {', '.join(COLOURS)}")
-        places = {view.name: view.node.labels.get(asked["pool"], "") for view in views.views()} if asked["pool"] else {}
+        places = self._places(asked["pool"])
         return self._page(
             "overview.html",
             asked=asked,
@@ -170,7 +172,19 @@ class Pages:
             used=used_memory(contents.cards, places),
             alerts=metrics.alerts if metrics else None,
             charts=[*self._charts()],
+            query=request.url.query,
         )
+
+    async def _capacities_csv(self, request: Request) -> Response:
+        pool, contents = request.query_params.get("pool", ""), self._readings.contents
+        found = self._readings.cluster.overview.capacities(pool, contents.closed)
+        used = used_memory(contents.cards, self._places(pool))
+        return _download("models.csv", listings.capacities_csv(found, used))
+
+    def _places(self, pool: str) -> Mapping[str, str]:
+        """The place of each node: the value of the label that names pools; nothing where none does."""
+        views = self._readings.cluster.simulation.core.state.views()
+        return {view.name: view.node.labels.get(pool, "") for view in views} if pool else {}
 
     async def _cluster(self, request: Request) -> Response:
         cards = self._readings.contents.cards
@@ -278,7 +292,9 @@ class Pages:
         )
 
     async def _what_if(self, request: Request) -> Response:
-        manifest, copies, text, result, status = "", "1", "", None, 200
+        # an address fills in the form and tries nothing: another site may lead to it
+        manifest, copies = request.query_params.get("manifest", ""), request.query_params.get("copies") or "1"
+        text, result, status = "", None, 200
         if request.method == "POST":
             try:
                 form = dict(parse_qsl((await _body(request, _LONGEST_MANIFEST)).decode(errors="replace")))
@@ -288,7 +304,16 @@ class Pages:
             except (LoadError, ClusterError, _Refused) as error:
                 text, status = str(error), 400
         tables = [*simulation_tables.tables_of(result)] if result else []
-        return self._page("what_if.html", manifest=manifest, copies=copies, text=text, tables=tables, status=status)
+        address = urlencode({"manifest": manifest, "copies": copies}) if result else ""
+        return self._page(
+            "what_if.html",
+            manifest=manifest,
+            copies=copies,
+            text=text,
+            tables=tables,
+            address=address if len(address) <= _LONGEST_ADDRESS else "",
+            status=status,
+        )
 
     async def _simulated(self, manifests: Sequence[Mapping[str, Any]]) -> Result:
         cluster = await self._readings.read()  # simulating changes what was read
@@ -343,7 +368,7 @@ class Pages:
     def _page(self, template: str, *, status: int = 200, **values: object) -> Response:
         readings = self._readings
         common = {"error": readings.error, "sentences": readings.sentences, "version": readings.version}
-        common |= {"paths": self._paths, "now": readings.cluster.now}
+        common |= {"paths": self._paths, "now": readings.cluster.now, "read_at": time_text(readings.cluster.now)}
         common |= {"where": readings.names.cluster, "user": readings.names.user}
         return HTMLResponse(self._templates.get_template(template).render(**common, **values), status)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from urllib.parse import quote
 
 _UNITS = ("Mi", "Gi", "Ti")
@@ -24,6 +25,11 @@ def age_text(seconds: float) -> str:
         if seconds >= size:
             return f"{int(seconds // size)} {unit}"
     return f"{max(0, int(seconds))} s"
+
+
+def time_text(at: float) -> str:
+    """Unix seconds as `2026-01-01 00:19:30 UTC`."""
+    return f"{datetime.fromtimestamp(at, UTC):%Y-%m-%d %H:%M:%S} UTC"
 
 
 def in_path(text: str) -> str:

@@ -10,6 +10,12 @@ document.getElementById("theme").addEventListener("click", () => {
   localStorage.setItem("theme", root.dataset.theme);
   drawCharts();
 });
+addEventListener("beforeprint", () => { root.dataset.theme = "light"; drawCharts(); });
+addEventListener("afterprint", () => {
+  const kept = localStorage.getItem("theme");
+  if (kept) root.dataset.theme = kept; else delete root.dataset.theme;
+  drawCharts();
+});
 for (const link of document.querySelectorAll("header nav a")) {
   if (location.pathname.startsWith(link.getAttribute("href"))) link.setAttribute("aria-current", "page");
 }
