@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import json
+import os
 import re
 import shutil
 import subprocess
@@ -205,6 +207,18 @@ def test_the_pods_pass_the_restricted_standard(overlay: str) -> None:
             assert security["allowPrivilegeEscalation"] is False
             assert security["readOnlyRootFilesystem"] is True
             assert security["capabilities"] == {"drop": ["ALL"]}
+
+
+@pytest.mark.parametrize("overlay", INSTALLED)
+def test_the_namespace_lets_the_pods_of_the_nodes_mount_their_folders(overlay: str, tmp_path: Path) -> None:
+    """Kubernetes' standards `baseline` and `restricted` refuse pods with volumes of the host."""
+    paths = (OVERLAYS / overlay, *(OVERLAYS.parent / "components" / name for name in ("node", "monitor")))
+    base, *components = (os.path.relpath(path, tmp_path.resolve()) for path in paths)
+    (tmp_path / "kustomization.yaml").write_text(json.dumps({"resources": [base], "components": components}))
+    done = subprocess.run(["kubectl", "kustomize", tmp_path], capture_output=True, text=True, check=True, timeout=60)
+    found = {each["kind"]: each for each in yaml.safe_load_all(done.stdout)}
+    assert all("hostPath" in volume for volume in found["DaemonSet"]["spec"]["template"]["spec"]["volumes"])
+    assert found["Namespace"]["metadata"]["labels"]["pod-security.kubernetes.io/enforce"] == "privileged"
 
 
 def mounted(deployment: dict[str, Any], container: dict[str, Any], path: str) -> tuple[dict[str, Any], str]:
