@@ -22,7 +22,7 @@ from node.monitored import pod
 from node.regions import region
 from node.test_nvml import folder as folder  # a libnvidia-ml.so.1
 
-from hami_webhook.cluster.api import Kind
+from hami_webhook.cluster.api import Forbidden, Kind, Listing
 from hami_webhook.cluster.memory import MemoryCluster
 from hami_webhook.server.node_process import NodeSettings
 from hami_webhook.server.serve_node import NodeRole
@@ -69,6 +69,27 @@ async def test_without_hook_path_it_is_ready_and_serves_cards_alone() -> None:
     async with serving(MemoryCluster(lambda: 0.0), SETTINGS) as client:
         assert (await client.get("/readyz")).status_code == 200
         assert "# TYPE hami_host_gpu_memory_used_bytes gauge" in (await client.get("/metrics")).text
+
+
+class NoRight(MemoryCluster):
+    """A cluster where the role may list no pods."""
+
+    async def list(self, kind: Kind, namespace: str = "", *, node: str = "") -> Listing:
+        raise Forbidden(f"{kind.value} is forbidden: the role node may not list them")
+
+
+async def test_without_the_right_to_list_pods_a_line_says_so_and_it_is_not_ready(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    settings = structs.replace(SETTINGS, hook_path=str(tmp_path))
+    async with serving(NoRight(lambda: 0.0), settings) as client:
+        ready = await client.get("/readyz")
+        while "watching pods: " not in caplog.text:
+            ready = await client.get("/readyz")
+        assert (ready.status_code, "the pods of this node aren't known yet" in ready.text) == (503, True)
+        assert "# TYPE hami_host_gpu_memory_used_bytes gauge" in (await client.get("/metrics")).text
+    lines = [record.message for record in caplog.records if "watching" in record.message]
+    assert lines[0] == "watching pods: Forbidden: pods is forbidden: the role node may not list them"
 
 
 @contextmanager
