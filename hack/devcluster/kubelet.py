@@ -2,8 +2,9 @@
 
 What a pod says is what runs: command and arguments, environment, user and capabilities, probes, volumes that follow
 their objects, a bound and rotating token. Every pod has a network namespace and an address of its own (`network.py`),
-every container a root of its own (`sandbox.py`). Images are names for programs of this machine. What isn't supported,
-such as a volume of the host, keeps the pod waiting with a message that says so.
+every container a root of its own (`sandbox.py`). Images are names for programs of this machine; folders of the host are
+in a folder of the kubelet's. What isn't supported, such as the host's network, keeps the pod waiting with a message
+that says so.
 
 It ends by being killed, and everything it started ends with it: there is nothing to clean up but its folder.
 """

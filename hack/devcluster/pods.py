@@ -18,6 +18,8 @@ from .volumes import ConfigurationError, Owner, Volumes, unsupported
 _log = logging.getLogger(__name__)
 
 _RETRY_SECONDS = 1.0
+HOST_ROOT = "host"
+"""The folder, beside those of pods, that stands for the node's own root in volumes of the host."""
 
 
 class PodWorker:
@@ -71,7 +73,9 @@ class PodWorker:
 
     async def _live(self) -> None:
         try:
-            volumes = Volumes(self._node.client, self._pod, self._folder / "volumes", self._owner())
+            volumes = Volumes(
+                self._node.client, self._pod, self._folder / "volumes", self._node.folder / HOST_ROOT, self._owner()
+            )
             self._refuse_unsupported()
         except ConfigurationError as error:
             for container in self._containers:
@@ -113,13 +117,12 @@ class PodWorker:
 
     def _mounts(self, container: JSON, volumes: Volumes) -> list[Mount]:
         """The volumes of a container at their paths: parents before what is mounted inside of them."""
-        empty = {each["name"] for each in self._pod["spec"].get("volumes") or [] if "emptyDir" in each}
         found = [
             Mount(
                 # what a part of a volume is now: it doesn't follow changes
                 (volumes.path(each["name"]) / each.get("subPath", "")).resolve(),
                 each["mountPath"],
-                each["name"] in empty and not each.get("readOnly"),
+                each["name"] in volumes.writable and not each.get("readOnly"),
             )
             for each in container.get("volumeMounts") or []
         ]

@@ -157,15 +157,20 @@ def script(
         'mkdir -m 1777 "$root"/tmp',
         f"""printf '127.0.0.1 localhost\n::1 localhost\n{address} {name}\n' >"$root"/etc/hosts""",
     ]
-    for path in (*map(Path, _SYSTEM), *image.folders):
-        if path.is_symlink():
-            lines.append(f'ln -s {path.readlink()} "$root"{path}')
-        elif path.exists():
-            lines += _bind(Mount(path, str(path), writable=path.parts[1] == "dev"))
+    of_machine = (*map(Path, _SYSTEM), *image.folders)
+    for path in of_machine:
+        lines += _as_it_is(path, writable=path.parts[1] == "dev")
+    changed: list[Path] = []
     for mount in mounts:
+        target = Path(mount.target)
+        nearest = next(each for each in target.parents if each.exists())
+        is_machines = any(nearest.is_relative_to(path) for path in of_machine)
+        if not target.exists() and is_machines and nearest not in changed:
+            changed.append(nearest)
+            lines += _with_room(nearest)
         lines += _bind(mount)
     if (container.get("securityContext") or {}).get("readOnlyRootFilesystem"):
-        lines.append('mount -o remount,ro "$root"')
+        lines += [f'mount -o remount,ro "$root"{path}' for path in ("", *changed)]
     command = [*(container.get("command") or image.entrypoint), *(container.get("args") or ())]
     process = [
         *("/usr/bin/setpriv", "--pdeathsig", "KILL", *identity.flags),
@@ -175,6 +180,18 @@ def script(
     ]
     lines.append(f'exec chroot "$root" {shlex.join(process)}')
     return "\n".join(lines) + "\n"
+
+
+def _as_it_is(path: Path, *, writable: bool = False) -> list[str]:
+    if path.is_symlink():
+        return [f'ln -s {shlex.quote(str(path.readlink()))} "$root"{shlex.quote(str(path))}']
+    return _bind(Mount(path, str(path), writable)) if path.exists() else []
+
+
+def _with_room(folder: Path) -> list[str]:
+    """Commands that let something be mounted in a folder of the machine's, which has no place for it."""
+    content = (line for path in sorted(folder.iterdir()) for line in _as_it_is(path))
+    return [f'mount -t tmpfs -o mode=0755 tmpfs "$root"{shlex.quote(str(folder))}', *content]
 
 
 def _bind(mount: Mount) -> list[str]:

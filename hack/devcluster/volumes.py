@@ -73,22 +73,27 @@ class Owner:
 class Volumes:
     """The volumes of a pod in subfolders of a folder. `keep` fills them and goes on following until it is cancelled.
 
-    Raises `ConfigurationError` if the pod has a volume of another kind than kubelet fills from the API server.
+    `host` is the folder that stands for the node's own root. Raises `ConfigurationError` if the pod has a volume of a
+    kind that isn't supported.
     """
 
-    def __init__(self, client: Client, pod: JSON, folder: Path, owner: Owner) -> None:
+    def __init__(self, client: Client, pod: JSON, folder: Path, host: Path, owner: Owner) -> None:
         self._client = client
         self._pod = pod
         self._folder = folder
         self._owner = owner
         volumes = pod["spec"].get("volumes") or []
         self._empty = {volume["name"]: volume["emptyDir"] for volume in volumes if "emptyDir" in volume}
-        self._projected = {volume["name"]: _sources(volume) for volume in volumes if "emptyDir" not in volume}
+        self._of_host = {each["name"]: host / _host_folder(each["hostPath"]) for each in volumes if "hostPath" in each}
+        others = (volume for volume in volumes if not volume.keys() & {"emptyDir", "hostPath"})
+        self._projected = {volume["name"]: _sources(volume) for volume in others}
         self._filled = {volume["name"]: asyncio.Event() for volume in volumes}
 
     async def keep(self) -> None:
         for name in self._filled:
             self.path(name).mkdir(parents=True, exist_ok=True)
+        for name in self._of_host:
+            self._filled[name].set()
         for name, spec in self._empty.items():
             self._make_empty(self.path(name), spec)
             self._filled[name].set()
@@ -108,7 +113,12 @@ class Volumes:
         return f"waiting for the objects of volumes {', '.join(names)}" if names else ""
 
     def path(self, name: str) -> Path:
-        return self._folder / name
+        return self._of_host.get(name, self._folder / name)
+
+    @property
+    def writable(self) -> set[str]:
+        """The volumes that containers may write, unless they mount them read-only."""
+        return {*self._empty, *self._of_host}
 
     def remove(self) -> None:
         for name in self._empty:
@@ -174,6 +184,14 @@ def _sources(volume: JSON) -> tuple[int, list[JSON]]:
         raise unsupported(f"volumes of kind {kind}")
     spec = volume[kind]
     return spec["defaultMode"], spec.get("sources") or [] if kind == "projected" else [{kind: spec}]
+
+
+def _host_folder(spec: JSON) -> Path:
+    """The path of a node's folder, from its root."""
+    if spec.get("type") != "DirectoryOrCreate":
+        raise unsupported(f"volumes of the host of type {spec.get('type') or 'none'}, but DirectoryOrCreate")
+    path = Path(spec["path"])
+    return path.relative_to(path.anchor)
 
 
 def content(item: JSON) -> dict[str, bytes]:

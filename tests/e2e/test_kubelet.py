@@ -192,6 +192,20 @@ print(json.dumps([modes, links, size, os.getuid(), os.getgroups(), status["CapBn
     assert writable == "Read-only file system"
 
 
+def test_folders_of_the_host_are_those_of_the_node(kubectl: Kubectl, plane_with_node: ControlPlane) -> None:
+    space = namespace(kubectl)
+    path = f"/usr/local/{space}/containers"
+    volumes = {"volumes": [{"name": "host", "hostPath": {"path": path, "type": "DirectoryOrCreate"}}]}
+    for name, program in (("writes", "echo 1 >/on-host/a"), ("reads", "cat /on-host/a; echo 2 >/on-host/b")):
+        spec = {**volumes, "restartPolicy": "Never", "securityContext": {"runAsUser": 0}}
+        mount = {"name": "host", "mountPath": "/on-host", "readOnly": name == "reads"}
+        kubectl.apply(node_pod(space, name, ["sh", "-c", program], spec, volumeMounts=[mount]))
+        eventually(lambda: status(kubectl, space, name)["phase"] in ("Succeeded", "Failed"))  # noqa: B023  called at once
+    assert log(plane_with_node, space, "reads").startswith("1\n")
+    assert "Read-only file system" in log(plane_with_node, space, "reads")
+    assert not Path(path).exists()
+
+
 def test_probes_say_what_is_ready_and_what_is_restarted(kubectl: Kubectl) -> None:
     space = namespace(kubectl)
     kubectl.apply(config(space, ready="", live=""))
