@@ -19,7 +19,7 @@ from hami_webhook.measured.samples import measured, read_text
 
 logger = logging.getLogger(__name__)
 
-_FRESH = 10.0
+_FRESH = 5.0
 """Seconds for which what a node said is answered again, an error as well."""
 _AT_ONCE = 8
 """Nodes that are asked at the same time."""
