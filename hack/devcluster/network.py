@@ -1,4 +1,4 @@
-"""A network namespace per pod: its own address, which the machine reaches, and its own loopback.
+"""A network namespace per pod: its own address, which the machine and other pods reach, and its own loopback.
 
 Nothing outlives the process that opened it: the namespace goes with its last process, and the pair of links with it.
 Inside, the API server is where its Service says. There is no kube-proxy: connections to that address are passed on.
@@ -53,6 +53,7 @@ class PodNetwork:
         await _run("ip", "link", "add", self._name, "type", "veth", "peer", "eth0", "netns", str(self._holder.pid))
         await _run("ip", "address", "add", f"{HOST}/32", "dev", self._name)
         await _run("ip", "link", "set", self._name, "up")
+        _forward(self._name)
         address = await self._claim()
         await _run(*inside, "address", "add", f"{address}/32", "dev", "eth0")
         await _run(*inside, "link", "set", "eth0", "up")
@@ -107,6 +108,12 @@ class PodNetwork:
             pass  # the client finds its connection closed
         finally:
             writer.close()
+
+
+def _forward(link: str) -> None:
+    """Pass on what a pod sends to others; where the kernel's settings are read-only, it reaches the machine alone."""
+    with contextlib.suppress(OSError):
+        Path(f"/proc/sys/net/ipv4/conf/{link}/forwarding").write_text("1")
 
 
 async def _copy(source: asyncio.StreamReader, target: asyncio.StreamWriter) -> None:

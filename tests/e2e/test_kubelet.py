@@ -134,6 +134,15 @@ def test_every_pod_has_its_own_network_token_and_names(kubectl: Kubectl) -> None
         assert answer["user"]["extra"]["authentication.kubernetes.io/pod-name"] == [name]
 
 
+def test_pods_reach_each_other(kubectl: Kubectl) -> None:
+    space = namespace(kubectl)
+    kubectl.apply(node_pod(space, "serves", readinessProbe=PROBE))
+    program = f"import urllib.request as r; r.urlopen('http://{ready(kubectl, space, 'serves')}:8000/', timeout=20)"
+    kubectl.apply(node_pod(space, "asks", ["python", "-c", program], {"restartPolicy": "Never"}))
+    eventually(lambda: status(kubectl, space, "asks")["phase"] in ("Succeeded", "Failed"), seconds=60)
+    assert status(kubectl, space, "asks")["phase"] == "Succeeded"
+
+
 def test_files_and_processes_have_the_owners_and_modes_of_the_pod(
     kubectl: Kubectl, plane_with_node: ControlPlane
 ) -> None:
