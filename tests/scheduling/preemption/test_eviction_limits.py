@@ -81,15 +81,17 @@ async def test_a_pod_that_names_another_card_again_and_again(grace: int, seconds
         assert 1 <= env.each.preemption.victims <= most
 
 
-@pytest.mark.parametrize(("grace", "seconds", "most"), [(30, 60, 2), (0, 60, 3), (0, 3600, 12), (3600, 3600, 1)])
-async def test_pods_that_are_made_and_deleted_again_and_again(grace: int, seconds: int, most: int) -> None:
+@pytest.mark.parametrize(
+    ("grace", "seconds", "every", "most"), [(30, 60, 2, 2), (0, 60, 2, 3), (0, 3600, 6, 12), (3600, 3600, 30, 1)]
+)
+async def test_pods_that_are_made_and_deleted_again_and_again(grace: int, seconds: int, every: int, most: int) -> None:
     """Each has its own name, and names a card of its own. There are more cards than victims allowed."""
     async with attacked(grace=grace, cards=16) as env:
-        for step in range(seconds // 2):
+        for step in range(seconds // every):
             await add(env.each.cluster, named(f"high{step}", step % 16))
             await env.each.filter(f"high{step}")
             await env.each.end(f"high{step}")
-            await env.pass_time(2)
+            await env.pass_time(every)
         assert 1 <= env.each.preemption.victims <= most
 
 
