@@ -1,9 +1,8 @@
-"""A hundred nodes and four hundred pods of mixed kinds: the same output twice, and accounts checked from outside."""
+"""A hundred nodes and four hundred pods of mixed kinds: accounts checked from outside."""
 
 from __future__ import annotations
 
 import json
-import os
 import random
 import subprocess
 import sys
@@ -81,18 +80,14 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     return cluster, pods
 
 
-def simulated(files: tuple[Path, Path], hash_seed: str) -> bytes:
-    """The JSON of the real command line, in a process whose sets and dicts have their own order."""
-    cluster, pods = files
-    command = [sys.executable, "-m", "hami_webhook", "simulate", "--cluster", str(cluster), "-o", "json", str(pods)]
-    done = subprocess.run(command, capture_output=True, check=True, env={**os.environ, "PYTHONHASHSEED": hash_seed})
-    assert done.stderr == b""
-    return done.stdout
-
-
 @pytest.fixture(scope="module")
 def output(files: tuple[Path, Path]) -> bytes:
-    return simulated(files, "1")
+    """The JSON of the real command line."""
+    cluster, pods = files
+    command = [sys.executable, "-m", "hami_webhook", "simulate", "--cluster", str(cluster), "-o", "json", str(pods)]
+    done = subprocess.run(command, capture_output=True, check=True)
+    assert done.stderr == b""
+    return done.stdout
 
 
 def effective(rows: list[tuple[str, int]]) -> int:
@@ -130,10 +125,6 @@ def held(outcome: JSON) -> dict[str, tuple[int, int, int]]:
         )
         for uuid, found in rows.items()
     }
-
-
-def test_the_same_input_gives_the_same_bytes(files: tuple[Path, Path], output: bytes) -> None:
-    assert simulated(files, "2") == output
 
 
 def test_every_debit_follows_from_its_placement_and_the_sums_are_the_quotas_used(output: bytes) -> None:
