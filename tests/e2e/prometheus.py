@@ -119,9 +119,23 @@ def scrape_job() -> JSON:
     return dict(job)
 
 
+def alert_rules() -> JSON:
+    """The rules of the manifests, as Prometheus reads them."""
+    found: JSON = yaml.safe_load(ALERTS.read_text())["spec"]
+    return found
+
+
+def shortened(*alerts: str, by: int) -> JSON:
+    """The rules of some alerts, whose faults have to last for a fraction of the time."""
+    rules = [rule for group in alert_rules()["groups"] for rule in group["rules"] if rule["alert"] in alerts]
+    for rule in rules:
+        rule["for"] = f"{int(rule['for'].removesuffix('m')) * 60 // by}s"
+    return {"groups": [{"name": "shortened", "rules": rules}]}
+
+
 @contextlib.contextmanager
-def scraping(cluster: Cluster) -> Iterator[Prometheus]:
-    """A Prometheus that scrapes the cluster every second, until the block ends."""
+def scraping(cluster: Cluster, rules: JSON | None = None) -> Iterator[Prometheus]:
+    """A Prometheus that scrapes the cluster every second, and has the alerts or `rules`, until the block ends."""
     program = shutil.which("prometheus")
     if program is None:
         pytest.fail("there is no Prometheus on the PATH; `apt-get install prometheus` does it", pytrace=False)
@@ -131,7 +145,7 @@ def scraping(cluster: Cluster) -> Iterator[Prometheus]:
     # Debian's Prometheus is built without the discovery of Kubernetes
     del job["kubernetes_sd_configs"]
     job["file_sd_configs"] = [{"files": ["targets.json"]}]
-    (folder / "alerts.json").write_text(json.dumps(yaml.safe_load(ALERTS.read_text())["spec"]))
+    (folder / "alerts.json").write_text(json.dumps(rules or alert_rules()))
     configuration = {
         "global": {"scrape_interval": "1s", "evaluation_interval": "1s"},
         "rule_files": ["alerts.json"],

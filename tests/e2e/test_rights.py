@@ -1,4 +1,7 @@
-"""The manifests' own service accounts: with them everything works, and every right that one has is used."""
+"""The manifests' own service accounts: with them everything works, and every right that one has is used.
+
+That of the role `usage` is in test_used.py, where the role runs.
+"""
 
 from __future__ import annotations
 
