@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 
 from hami_webhook.admission.review import API_VERSIONS
+from hami_webhook.kube.claims_wire import ResourceClaim
 from hami_webhook.kube.wire import AdmissionReview, ResourceQuotaObject, ReviewedPod
 
 Schema = dict[str, Any]
@@ -29,9 +30,12 @@ METRICS: Schema = {
 EXTENDER: Schema = {"url": "http://127.0.0.1:8081", "description": "beside kube-scheduler, --extender-bind-address"}
 
 PODS, QUOTAS = AdmissionReview[ReviewedPod], AdmissionReview[ResourceQuotaObject]
+CLAIMS = AdmissionReview[ResourceClaim]
 NAMES = {
     "AdmissionReview_ReviewedPod_": "PodReview",
     "AdmissionRequest_ReviewedPod_": "PodRequest",
+    "AdmissionReview_ResourceClaim_": "ClaimReview",
+    "AdmissionRequest_ResourceClaim_": "ClaimRequest",
     "AdmissionReview_ResourceQuotaObject_": "QuotaReview",
     "AdmissionRequest_ResourceQuotaObject_": "QuotaRequest",
 }
@@ -182,6 +186,7 @@ EVERYWHERE: list[Schema] = [METRICS, MAIN, EXTENDER]
 PATHS: dict[str, Schema] = {
     "/mutate": review("mutate", "PodReview", "normalise a pod; never looks at quota", ""),
     "/validate": review("validate", "PodReview", "check a pod, then charge it", ""),
+    "/claims": review("claims", "ClaimReview", "charge a new ResourceClaim, or what one is allocated", ""),
     "/webhook": review("webhook", "PodReview", "both at once, for HAMi's chart", ""),
     "/quotas": review(
         "quotas", "QuotaReview", "warn of a misread quota; none is refused", "the review couldn't be answered"
@@ -211,7 +216,7 @@ PATHS: dict[str, Schema] = {
 
 def render() -> str:
     """The document."""
-    _, found = msgspec.json.schema_components([PODS, QUOTAS], ref_template="#/components/schemas/{name}")
+    _, found = msgspec.json.schema_components([PODS, CLAIMS, QUOTAS], ref_template="#/components/schemas/{name}")
     read = json.loads(json.dumps(found), object_hook=_renamed)
     schemas = {NAMES.get(name, name): schema for name, schema in read.items()}
     document = {
@@ -219,7 +224,7 @@ def render() -> str:
         "info": {
             "title": "hami-webhook",
             "version": "1",
-            "summary": "Reviews of pods and quotas, the scheduler extender, probes and metrics",
+            "summary": "Reviews of pods, claims and quotas, the scheduler extender, probes and metrics",
             "license": {"name": "Apache License 2.0", "identifier": "Apache-2.0"},
         },
         "paths": PATHS,

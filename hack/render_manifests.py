@@ -12,7 +12,8 @@ from pathlib import Path
 from textwrap import indent
 
 from hami_webhook.config import FILE_NAME, read_text
-from hami_webhook.controller.match_conditions import Conditions, match_conditions
+from hami_webhook.config.drivers import DraSection
+from hami_webhook.controller.match_conditions import CLAIMING_PODS, CLAIMS, Conditions, match_conditions
 from hami_webhook.device_config import enabled_vendors, load_device_config
 
 MANIFESTS = Path(__file__).parents[1] / "manifests"
@@ -161,12 +162,76 @@ webhooks:
 {names}
 """
 
+OF_CLAIMS = {"claims": CLAIMS, "claiming_pods": CLAIMING_PODS}
+"""The webhooks of the component `claims`, by their fields in its template."""
+CLAIMS_TEMPLATE = """\
+# What reviews of claims are added to our configuration. Rendered by hack/render_manifests.py.
+- op: add
+  path: /webhooks/-
+  value:
+    # Only claims of the drivers in the device configuration, which nobody else may let pass.
+    name: claims.webhook.hami.io
+    admissionReviewVersions: [v1]
+    clientConfig:
+      service: {{name: hami-webhook, namespace: hami-system, path: /claims, port: 443}}
+    rules:
+    - apiGroups: [resource.k8s.io]
+      apiVersions: [v1]
+      resources: [resourceclaims]
+      operations: [CREATE]
+      scope: Namespaced
+    - apiGroups: [resource.k8s.io]
+      apiVersions: [v1]
+      resources: [resourceclaims/status]
+      operations: [UPDATE]
+      scope: Namespaced
+    failurePolicy: Fail
+    matchPolicy: Equivalent
+    sideEffects: NoneOnDryRun
+    timeoutSeconds: 10
+    namespaceSelector: &others
+      matchExpressions:
+      - {{key: kubernetes.io/metadata.name, operator: NotIn, values: [hami-system, kube-system]}}
+      - {{key: hami.io/webhook, operator: NotIn, values: [ignore]}}
+    matchConditions:
+{claims}
+- op: add
+  path: /webhooks/-
+  value:
+    # Ignore: a pod doesn't say of which driver its claims will be. What passes is charged when it is allocated.
+    name: claiming-pods.webhook.hami.io
+    admissionReviewVersions: [v1]
+    clientConfig:
+      service: {{name: hami-webhook, namespace: hami-system, path: /validate, port: 443}}
+    rules:
+    - {{apiGroups: [""], apiVersions: [v1], resources: [pods], operations: [CREATE], scope: Namespaced}}
+    failurePolicy: Ignore
+    matchPolicy: Equivalent
+    sideEffects: NoneOnDryRun
+    timeoutSeconds: 5
+    namespaceSelector: *others
+    matchConditions:
+{claiming_pods}
+"""
+
 
 def render(device_config: str, source: str) -> dict[str, str]:
-    """What the files hold, by their path in manifests/, for a device-config.yaml that messages call `source`."""
-    vendors = enabled_vendors(load_device_config(device_config, source).config)
-    conditions = {name.partition(".")[0]: _listed(found) for name, found in match_conditions(vendors).items()}
-    return {"base/webhooks.yaml": TEMPLATE.format(**conditions), f"device-config/{FILE_NAME}": device_config}
+    """What the files hold, by their path in manifests/, for a device-config.yaml that messages call `source`.
+
+    That of the component `claims` is left out where no driver's devices are those of an enabled vendor.
+    """
+    config = load_device_config(device_config, source).config
+    conditions = {name: _listed(found) for name, found in match_conditions(enabled_vendors(config)).items()}
+    conditions = {name.partition(".")[0]: text for name, text in conditions.items()}
+    # the component is for installations that charge claims
+    claims = (config.section("dra") or DraSection()).model_copy(update={"enabled": True})
+    of_claims = match_conditions(enabled_vendors(config.model_copy(update={"dra": claims})))
+    added = {key: indent(_listed(of_claims[name]), "  ") for key, name in OF_CLAIMS.items() if name in of_claims}
+    return {
+        "base/webhooks.yaml": TEMPLATE.format(**conditions),
+        f"device-config/{FILE_NAME}": device_config,
+        **({"components/claims/webhooks.yaml": CLAIMS_TEMPLATE.format(**added)} if added else {}),
+    }
 
 
 def _listed(conditions: Conditions) -> str:

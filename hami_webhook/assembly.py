@@ -15,6 +15,7 @@ from typing import Any
 from msgspec import Struct
 from prometheus_client import Histogram
 
+from hami_webhook.admission.claims import ClaimHandler
 from hami_webhook.admission.denial import Denied, bad_request
 from hami_webhook.admission.handler import AdmissionHandler
 from hami_webhook.admission.identities import AdmissionRules
@@ -27,17 +28,21 @@ from hami_webhook.devices.foreign_scheduler import ForeignScheduler
 from hami_webhook.devices.model import BadRequest, Requests
 from hami_webhook.devices.registry import Vendors
 from hami_webhook.dra.claim_cache import ClaimCache
+from hami_webhook.dra.holders import key_of
+from hami_webhook.kube.claims_wire import ResourceClaim
 from hami_webhook.kube.objects import MalformedObject, Namespace, Pod
 from hami_webhook.policy.rules import PolicyRules
 from hami_webhook.quota.account import ChargeRequest, QuotaAccount, Refusal
-from hami_webhook.quota.admission_charger import AdmissionCharger, ChargeCounts, Charged
+from hami_webhook.quota.admission_charger import AdmissionCharger, ChargeCounts, Charged, Outcome
 from hami_webhook.quota.card_selection import CardSelection
+from hami_webhook.quota.claim_charger import ChargeTiming, ClaimCharger
+from hami_webhook.quota.claims import ClaimReader, TemplateReader, WithClaims, refuse_both_ways
 from hami_webhook.quota.deleted_ledgers import DeletedLedgers
 from hami_webhook.quota.floors import cost_of, floor_id
 from hami_webhook.quota.hierarchy_charger import HierarchyCharger, PodQuotas
 from hami_webhook.quota.ledger import LEDGER, RESERVATION, UPDATE, Entry, State, decode, reservation_id, update_id
 from hami_webhook.quota.namespace_labels import NamespaceLabels
-from hami_webhook.quota.pricing import Charge, charge_of, waiting_charge
+from hami_webhook.quota.pricing import CapacityLister, Charge, charge_of, waiting_charge
 from hami_webhook.quota.recompute import LedgerBounds, PodReader, Recomputer
 from hami_webhook.quota.refused_later import RefusedLater
 from hami_webhook.quota.sources import AcceleratorQuotas, QuotaSource, ResourceQuotas
@@ -122,6 +127,8 @@ class Core:
         self.caches = Caches(self.state, clock, options.node_labels, self.nominations, deleted, watches, claims)
         self.view = ClusterView(self.caches, vendors, clock, placement_ttl, options.zone)
         """The same for who only reads."""
+        self.capacity: CapacityLister = WithClaims(self.state, claims) if vendors.drivers else self.state
+        """What charges depend on besides their pods."""
         self.problems: Counter[str] = Counter()
         """Events that were recorded about objects, by reason."""
         self.failures: Counter[str] = Counter()
@@ -143,11 +150,12 @@ class Core:
                 store,
                 pods,
                 vendors,
-                self.state,
+                self.capacity,
                 clock=clock,
                 bounds=options.bounds,
                 deleted=deleted,
                 durations=durations,
+                claims=ClaimReader(cluster, claims) if vendors.drivers else None,
             )
 
         self.recomputer = recomputer(self.quotas)
@@ -173,6 +181,17 @@ class Core:
             clock=clock,
             timeout=options.charge_timeout,
         )
+        self.templates = TemplateReader(cluster)
+        charging: _ClaimPort | None = None
+        if vendors.drivers:
+            timing = ChargeTiming(options.charge_timeout, placement_ttl)
+            capacity = WithClaims(self.state, claims)
+            charging = _ClaimPort(
+                ClaimCharger(cluster, vendors, capacity, claims, self.charger, self.stores, clock=clock, timing=timing),
+                watches,
+            )
+        self.claims = ClaimHandler(charging)
+        """Reviews of claims."""
         self.boundary = PolicyBoundary(vendors, policies, self.namespace)
         self._options = options
         self.admission = AdmissionHandler(
@@ -251,7 +270,7 @@ class _QuotaPort:
 
     def of(self, pod: Pod) -> _CachedPodQuotas:
         known = self.core.charger.known(pod)
-        return _CachedPodQuotas(self, pod, known, known.unlimited)
+        return _CachedPodQuotas(self, pod, known, known.unlimited, self.core.capacity)
 
     def reprice(self, before: Pod, after: Pod) -> _WaitingPod | None:
         core = self.core
@@ -262,16 +281,16 @@ class _QuotaPort:
             return None
 
         def cost(cards: CardSelection | None = None) -> Charge:
-            return charge_of(before, core.vendors, core.state, core.clock(), core.placement_ttl, cards)
+            return charge_of(before, core.vendors, core.capacity, core.clock(), core.placement_ttl, cards)
 
         former = ChargeRequest(
             before.uid, before, cost(), on_cards=cost, floor_id=partial(floor_id, before, core.vendors)
         )
         try:
-            charge = waiting_charge(after, core.vendors, core.state)
+            charge = waiting_charge(after, core.vendors, core.capacity)
         except BadRequest as error:
             raise bad_request(error) from error
-        return _WaitingPod(self, after, charge, known, former)
+        return _WaitingPod(self, after, charge, known, core.capacity, former)
 
     async def is_unused(self, pod: Pod, secret: str) -> bool:
         """Whether a ledger has the reservation with this secret, and no other pod carries it, by live lists.
@@ -303,6 +322,14 @@ class _CachedPodQuotas(Struct):
     pod: Pod
     known: PodQuotas
     unlimited: bool
+    capacity: CapacityLister
+
+    async def read_templates(self) -> None:
+        core = self.charging.core
+        missing = core.caches.claims.without_template(self.pod)
+        if missing:
+            found = await core.templates.of(self.pod.namespace, missing)
+            self.capacity = WithClaims(core.state, core.caches.claims.with_templates(found))
 
     async def refuse_uncreatable(self, name: str, *, sized: bool) -> None:
         refused_later = self.charging.refused_later
@@ -317,10 +344,12 @@ class _CachedPodQuotas(Struct):
     def price(self, requests: Mapping[str, Requests], foreign: Sequence[ForeignScheduler]) -> _WaitingPod:
         core = self.charging.core
         try:
-            charge = waiting_charge(self.pod, core.vendors, core.state, asks=(requests, foreign))
+            charge = waiting_charge(self.pod, core.vendors, self.capacity, asks=(requests, foreign))
+            if requests and core.vendors.drivers:
+                refuse_both_ways(self.pod, requests, self.capacity)
         except BadRequest as error:
             raise bad_request(error) from error
-        return _WaitingPod(self.charging, self.pod, charge, self.known)
+        return _WaitingPod(self.charging, self.pod, charge, self.known, self.capacity)
 
 
 class _WaitingPod(Struct, frozen=True):
@@ -330,15 +359,12 @@ class _WaitingPod(Struct, frozen=True):
     pod: Pod
     cost: Charge
     known: PodQuotas
+    capacity: CapacityLister
     former: ChargeRequest | None = None
     """What it was before an update."""
 
     async def charge(self, uid: str, *, reservation: str, dry_run: bool, time_left: float | None) -> Charged:
-        if not self.charging.watches.synced:
-            namespace = self.pod.namespace
-            raise Denied(
-                503, f"quota: can't charge namespace {namespace} now: caches not synced; try again", retry_after=1
-            )
+        _refuse_unsynced(self.charging.watches, self.pod.namespace)
         if reservation and not await self.charging.is_unused(self.pod, reservation):
             reservation = ""
         core = self.charging.core
@@ -348,16 +374,43 @@ class _WaitingPod(Struct, frozen=True):
             self.cost,
             dry_run,
             reservation,
-            partial(waiting_charge, self.pod, core.vendors, core.state),
+            partial(waiting_charge, self.pod, core.vendors, self.capacity),
             partial(floor_id, self.pod, core.vendors),
             self.former,
         )
-        outcome = await core.charger.charge(request, time_left, self.known)
-        if isinstance(outcome, Refusal):
-            retry_after = 1 if outcome.code == 503 else None
-            raise Denied(outcome.code, outcome.message, cause="quota", retry_after=retry_after)
-        return outcome
+        return _charged(await core.charger.charge(request, time_left, self.known))
 
     def new_reservation(self) -> tuple[str, str]:
         secret = self.charging.new_id()
         return secret, reservation_id(secret)
+
+
+class _ClaimPort:
+    """How claims are charged: ClaimHandler's port to the quotas."""
+
+    def __init__(self, charger: ClaimCharger, watches: Watches) -> None:
+        self._charger = charger
+        self._watches = watches
+
+    async def created(self, claim: ResourceClaim, *, dry_run: bool, time_left: float | None) -> Charged:
+        _refuse_unsynced(self._watches, key_of(claim)[0])
+        return _charged(await self._charger.created(claim, dry_run=dry_run, time_left=time_left))
+
+    async def allocated(
+        self, former: ResourceClaim, claim: ResourceClaim, *, dry_run: bool, time_left: float | None
+    ) -> Charged:
+        _refuse_unsynced(self._watches, key_of(claim)[0])
+        return _charged(await self._charger.allocated(former, claim, dry_run=dry_run, time_left=time_left))
+
+
+def _refuse_unsynced(watches: Watches, namespace: str) -> None:
+    if not watches.synced:
+        raise Denied(503, f"quota: can't charge namespace {namespace} now: caches not synced; try again", retry_after=1)
+
+
+def _charged(outcome: Outcome) -> Charged:
+    """The outcome of a charge. Raises `Denied` for a refusal."""
+    if isinstance(outcome, Refusal):
+        retry_after = 1 if outcome.code == 503 else None
+        raise Denied(outcome.code, outcome.message, cause="quota", retry_after=retry_after)
+    return outcome

@@ -23,6 +23,7 @@ from hami_webhook.admission.pods import (
     Mutation,
     added_privileged,
     is_unmanaged,
+    may_get_claims,
     mutate,
     mutate_for_foreign,
     named_vendors,
@@ -108,8 +109,13 @@ class NewPodQuotas(Protocol):
         """
         ...
 
+    async def read_templates(self) -> None:
+        """Find out what the templates of the pod's claims say, by a read where no watch has shown one."""
+        ...
+
     def price(self, requests: Mapping[str, Requests], foreign: Sequence[ForeignScheduler]) -> PodEstimate:
-        """What the pod costs by its requests of our vendors and by the other schedulers that it asks for cards.
+        """What the pod costs by its requests of our vendors and by the other schedulers that it asks for cards, and by
+        the claims that will be made for it.
 
         Raises `Denied` for amounts that can't be meant.
         """
@@ -173,10 +179,15 @@ class AdmissionHandler:
         if not _is_new_pod(review):
             return UNCHANGED
         if is_unmanaged(review.object, self._vendors):
-            return UNCHANGED
-        new = self._read(review)
-        if new is None or not await self._check(new):
-            return UNCHANGED
+            if not (self._vendors.drivers and may_get_claims(review.object)):
+                return UNCHANGED
+            # of a driver of somebody else, for all that is known: no rule of ours is about it
+            new = self._new(read_pod(review.object, review.namespace))
+        else:
+            found = self._read(review)
+            if found is None or not (await self._check(found) or found.pod.resource_claims):
+                return UNCHANGED
+            new = found
         estimate = await self._priced(new, review, sized=_is_sized(review.object))
         if estimate is None:
             return UNCHANGED
@@ -186,7 +197,7 @@ class AdmissionHandler:
             dry_run=review.dry_run,
             time_left=time_left,
         )
-        return Answer(warnings=charged.warnings, audit=_audit(charged.amounts))
+        return Answer(warnings=charged.warnings, audit=audit_of(charged.amounts))
 
     async def webhook(self, review: Review, time_left: float | None = None) -> Answer:
         """`/webhook`, HAMi's path: mutate, validate and charge at once, with a reservation in place of the UID."""
@@ -239,6 +250,8 @@ class AdmissionHandler:
             return None
         meta = review.object.metadata
         await quotas.refuse_uncreatable((meta and meta.name) or "", sized=sized)
+        if new.pod.resource_claims and self._vendors.drivers:
+            await quotas.read_templates()
         return quotas.price(new.requests, new.foreign)
 
     async def _mutated(self, review: Review) -> tuple[Mutation, NewPod] | None:
@@ -381,10 +394,11 @@ def _answer(done: Mutation, charged: ChargedPod | None = None) -> Answer:
     if charged is None:
         return Answer(done.draft.operations(), tuple(done.draft.warnings), audit)
     warnings = (*done.draft.warnings, *charged.warnings)
-    return Answer(done.draft.operations(), warnings, audit | _audit(charged.amounts))
+    return Answer(done.draft.operations(), warnings, audit | audit_of(charged.amounts))
 
 
-def _audit(amounts: Amounts) -> dict[str, str]:
+def audit_of(amounts: Amounts) -> dict[str, str]:
+    """The audit annotation of what was charged."""
     charges = [
         f"{name}:{','.join(f'{key}={amount}' for key, amount in sorted(charged.items()))}"
         for name, charged in sorted(amounts.items())

@@ -84,6 +84,14 @@ def is_unmanaged(pod: ReviewedPod, vendors: Vendors) -> bool:
     return OWNED_LABELS.isdisjoint(meta.labels or ()) and not (meta.annotations and forged(meta.annotations, vendors))
 
 
+def may_get_claims(pod: ReviewedPod) -> bool:
+    """Whether ResourceClaims may be made for a pod: it names templates, or extended resources."""
+    references = (pod.spec and pod.spec.resource_claims) or ()
+    return any(each.resource_claim_template_name for each in references) or any(
+        "/" in name for name in resources_in(pod)
+    )
+
+
 def resources_in(pod: ReviewedPod) -> set[str]:
     """The resources that the containers of a pod name, in limits and requests, ephemeral ones aside."""
     spec = pod.spec

@@ -8,8 +8,10 @@ from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 import orjson
+from msgspec.structs import replace
 
 from hami_webhook.admission.denial import Denied
+from hami_webhook.kube.claims_wire import ClaimMeta, ResourceClaim
 from hami_webhook.kube.shown import cut, found
 from hami_webhook.kube.wire import (
     AdmissionRequest,
@@ -48,6 +50,21 @@ class Review(NamedTuple):
     old_object: ReviewedPod
     username: str = ""
     groups: Sequence[str] = ()
+    dry_run: bool = False
+
+
+class ClaimReview(NamedTuple):
+    """One AdmissionRequest about a ResourceClaim, in the request's namespace; `old_object` is empty for a creation."""
+
+    api_version: str
+    uid: str
+    operation: str
+    kind: str
+    subresource: str
+    namespace: str
+    name: str
+    object: ResourceClaim
+    old_object: ResourceClaim
     dry_run: bool = False
 
 
@@ -119,6 +136,31 @@ def parse_review(body: bytes, content_type: str) -> Review:
     )
 
 
+def parse_claim_review(body: bytes, content_type: str) -> ClaimReview:
+    """As `parse_review`, of a ResourceClaim."""
+    api_version, request = _decoded(body, content_type, _CLAIM_REVIEW)
+    namespace = request.namespace or ""
+    return ClaimReview(
+        api_version,
+        request.uid or "",
+        request.operation or "",
+        (request.kind and request.kind.kind) or "",
+        request.sub_resource or "",
+        namespace,
+        request.name or "",
+        _placed_in(namespace, request.object),
+        _placed_in(namespace, request.old_object),
+        request.dry_run or False,
+    )
+
+
+def _placed_in(namespace: str, claim: ResourceClaim | None) -> ResourceClaim:
+    """A claim with the namespace of its request."""
+    claim = claim or ResourceClaim()
+    meta = replace(claim.metadata or ClaimMeta(), namespace=namespace)
+    return replace(claim, metadata=meta)
+
+
 def parse_quota_review(body: bytes, content_type: str) -> QuotaReview:
     """As `parse_review`, of a ResourceQuota."""
     api_version, request = _decoded(body, content_type, _QUOTA_REVIEW)
@@ -127,6 +169,7 @@ def parse_quota_review(body: bytes, content_type: str) -> QuotaReview:
 
 _JSON = "application/json"
 _POD_REVIEW = msgspec.json.Decoder(AdmissionReview[ReviewedPod])
+_CLAIM_REVIEW = msgspec.json.Decoder(AdmissionReview[ResourceClaim])
 _QUOTA_REVIEW = msgspec.json.Decoder(AdmissionReview[ResourceQuotaObject])
 _ENCODER = msgspec.json.Encoder()
 _NOBODY, _EMPTY = UserInfo(), ReviewedPod()
@@ -202,12 +245,13 @@ def _mistyped(fault: Fault, kind: Any) -> str:
     match = _IN_OBJECT.fullmatch(fault.path)
     if match is not None:
         named = kind.get("kind") if isinstance(kind, dict) else None
-        what = "Binding" if named == "Binding" else "quota" if named == "ResourceQuota" else "pod"
+        what = _CALLED.get(named, "pod") if isinstance(named, str) else "pod"
         return f"the {what} can't be read: {describe(fault._replace(path=match[1]), what)}"
     expected = _EXPECTATIONS.get(fault.expected)
     return f"{fault.path} must be {expected}, found {found(fault.value)}" if expected else fault.error
 
 
+_CALLED = {"Binding": "Binding", "ResourceQuota": "quota", "ResourceClaim": "claim"}
 _IN_OBJECT = re.compile(r"request\.(?:object|oldObject)\.(.+)")
 _EXPECTATIONS = {"object": "an object", "str": "text", "bool": "true or false", "array": "a list of strings"}
 
@@ -232,9 +276,9 @@ def allowed(api_version: str, uid: str, answer: Answer) -> bytes:
     return _ENCODER.encode(_AllowedReview(api_version, "AdmissionReview", response))
 
 
-def denied(api_version: str, uid: str, denial: Denied, pod: str = "") -> bytes:
-    """The AdmissionReview that refuses; `pod` is the pod's name for the status' details."""
-    details: dict[str, Any] = {"kind": "pods", "name": pod}
+def denied(api_version: str, uid: str, denial: Denied, name: str = "", kind: str = "pods") -> bytes:
+    """The AdmissionReview that refuses; `name` is the object's for the status' details, `kind` its resource."""
+    details: dict[str, Any] = {"kind": kind, "name": name}
     if denial.retry_after is not None:
         details["retryAfterSeconds"] = denial.retry_after
     status = {

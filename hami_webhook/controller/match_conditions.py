@@ -12,11 +12,15 @@ from collections.abc import Collection, Mapping
 from hami_webhook.admission.misspelt import KnownNames
 from hami_webhook.devices.registry import Vendors
 from hami_webhook.devices.reserved_annotations import OWNED_LABELS, owned_expression
+from hami_webhook.dra.cost import IMPLICIT_RESOURCE
 from hami_webhook.policy.evaluation import governed_keys
 from hami_webhook.quota.ledger import RESERVATION
 
 Conditions = Mapping[str, str]
 """CEL expressions by the names of their conditions, all of which must hold."""
+
+CLAIMS, CLAIMING_PODS = "claims.webhook.hami.io", "claiming-pods.webhook.hami.io"
+"""The webhooks that there are only where claims are charged."""
 
 _CONTAINERS = "object.spec.containers + object.spec.?initContainers.orValue([])"
 _EPHEMERAL = "object.spec.?ephemeralContainers.orValue([])"  # whose embedded fields are those of a container
@@ -28,8 +32,11 @@ _ANNOTATIONS = "metadata.?annotations.orValue({})"
 _LABELS = "metadata.?labels.orValue({})"
 
 
-def match_conditions(vendors: Vendors) -> dict[str, Conditions]:
-    """The conditions of each of our webhooks by its name."""
+def match_conditions(vendors: Vendors, extended: Collection[str] = ()) -> dict[str, Conditions]:
+    """The conditions of each of our webhooks by its name, those for claims where these are charged.
+
+    `extended` are the extended resources that DeviceClasses take.
+    """
     keys = vendors.owned_annotations | vendors.foreign_annotations
     owned = owned_expression(keys).replace("\\", "\\\\")  # as a CEL string has it
     requests_managed = _requests_any(_CONTAINERS, vendors.resource_names)
@@ -52,6 +59,36 @@ def match_conditions(vendors: Vendors) -> dict[str, Conditions]:
         "quotas.webhook.hami.io": {"limits-extended-resources": _LIMITS_EXTENDED_RESOURCES},
         "names.webhook.hami.io": {
             "names-another-resource-of-our-domains": _requests_of_domains(KnownNames(vendors).domains),
+            "asks-for-no-managed-resource": f"!{requests_managed}",
+        },
+        **(_of_claims(vendors, extended, requests_managed) if vendors.drivers else {}),
+    }
+
+
+def _of_claims(vendors: Vendors, extended: Collection[str], requests_managed: str) -> dict[str, Conditions]:
+    """What of pods and claims may be about devices of configured drivers; a pod doesn't say of which driver its claims
+    will be.
+    """
+    classes = {name for row in vendors.drivers for name in row.device_classes}
+    names = {*(f"{IMPLICIT_RESOURCE}{name}" for name in classes), *extended}
+    requests = "object.spec.?devices.requests.orValue([]).exists(r,"
+    of_classes = f"in [\n{_list_items(classes)}]"
+    created = (
+        f"{requests}\nr.?exactly.deviceClassName.orValue('') {of_classes}\n"
+        f"|| r.?firstAvailable.orValue([]).exists(a, a.deviceClassName {of_classes}))"
+    )
+    drivers = f"[\n{_list_items({row.driver for row in vendors.drivers})}]"
+    allocated = (
+        f"object.?status.allocation.devices.results.orValue([]).exists(r, r.driver in {drivers})\n"
+        "&& object.?status.allocation != oldObject.?status.allocation"
+    )
+    return {
+        CLAIMS: {"is-of-our-drivers": f"request.?subResource.orValue('') == 'status' ?\n({allocated}) :\n({created})"},
+        CLAIMING_PODS: {
+            "may-get-claims": (
+                "object.spec.?resourceClaims.orValue([]).exists(c, has(c.resourceClaimTemplateName))\n"
+                f"|| {_requests_any(_CONTAINERS, names)}"
+            ),
             "asks-for-no-managed-resource": f"!{requests_managed}",
         },
     }

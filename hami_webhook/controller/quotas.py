@@ -23,6 +23,7 @@ from hami_webhook.controller.ledger_history import LedgerHistory
 from hami_webhook.controller.object_events import ObjectEvents
 from hami_webhook.devices.model import NodeView
 from hami_webhook.devices.placement_annotations import NODE, TIME
+from hami_webhook.kube.claims_wire import ResourceClaim
 from hami_webhook.kube.event_reasons import EventReason
 from hami_webhook.kube.objects import Pod, ResourceQuota
 from hami_webhook.quota.account import QuotaAccount
@@ -112,12 +113,18 @@ class QuotaReconciler:
     def subscriptions(self) -> Subscriptions:
         """The changes that quotas depend on."""
         return {
+            Kind.RESOURCE_CLAIMS: self._claim_changed,
             Kind.PODS: lambda change: self.pod_changed(change.before, change.after),
             self.kind: lambda change: self.quota_changed(change.before, change.after),
             Kind.NAMESPACES: lambda change: self.namespaces_changed(),
             Kind.NODES: self._node_changed,
             Kind.DEVICES: self._device_changed,
         }
+
+    def _claim_changed(self, change: Change[ResourceClaim]) -> None:
+        if change.after is None:
+            self._history.gone[change.key.uid] = self._view.clock()
+        self.touch(change.key.namespace)
 
     def _node_changed(self, change: Change[NodeView]) -> None:
         if _cards_of(change.before) != _cards_of(change.after):
@@ -184,7 +191,8 @@ class QuotaReconciler:
         """Whether a quota may depend on the pod."""
         vendors = self._view.vendors
         own = any(map(vendors.named_by, pod.containers))
-        return own or any(scheduler.concerns(pod) for scheduler in vendors.foreign)
+        claims = vendors.drivers and (pod.resource_claims or pod.extended_claim)
+        return own or bool(claims) or any(scheduler.concerns(pod) for scheduler in vendors.foreign)
 
     def quota_changed(self, before: ResourceQuota | None, after: ResourceQuota | None) -> None:
         """A quota was added, its spec changed, its ledger was wiped, or has entries that will expire."""
@@ -416,6 +424,8 @@ class QuotaReconciler:
             pod.deletion_grace,
             pod.init_finished,
             pod.active_deadline,
+            pod.extended_claim,
+            tuple(pod.generated_claims.items()),
             tuple(pod.annotations.get(key) for key in keys),
             "" if pod.node_name else floor_id(pod, vendors),
         )

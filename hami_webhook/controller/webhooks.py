@@ -11,12 +11,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from itertools import product
 
 from hami_webhook.cluster.api import JSON, Cluster, ClusterError, Conflict, Forbidden, Kind, NotFound
 from hami_webhook.controller.loops import Sleep, repeat
-from hami_webhook.controller.match_conditions import match_conditions
+from hami_webhook.controller.match_conditions import CLAIMING_PODS, CLAIMS, match_conditions
 from hami_webhook.controller.object_events import ObjectEvents
 from hami_webhook.devices.registry import Vendors
 from hami_webhook.kube.event_reasons import EventReason
@@ -34,7 +34,8 @@ CONFIGURATIONS = {
 
 _MUTATING = "mutate.webhook.hami.io"
 _QUOTAS, _NAMES = "quotas.webhook.hami.io", "names.webhook.hami.io"
-_WARNING_ONLY = {_QUOTAS, _NAMES}
+_MAY_IGNORE = {_QUOTAS, _NAMES, CLAIMING_PODS}
+"""Those that only warn, and the one for pods whose claims may be of any driver."""
 _RULES = {
     _MUTATING: ({"CREATE"}, {"pods"}),
     "validate.webhook.hami.io": ({"CREATE"}, {"pods"}),
@@ -44,8 +45,11 @@ _RULES = {
     "policy.webhook.hami.io": ({"UPDATE"}, {"pods", "pods/status"}),
     _QUOTAS: ({"CREATE", "UPDATE"}, {"resourcequotas"}),
     _NAMES: ({"CREATE"}, {"pods"}),
+    CLAIMING_PODS: ({"CREATE"}, {"pods"}),
 }
 """The operations and the resources of each webhook's rules in the manifests; of the core group, `v1`, Namespaced."""
+_OF_CLAIMS = {("CREATE", "resourceclaims"), ("UPDATE", "resourceclaims/status")}
+"""The same of the webhook for claims, of `resource.k8s.io`."""
 
 
 def webhooks_of(configuration: JSON) -> list[JSON]:
@@ -54,20 +58,24 @@ def webhooks_of(configuration: JSON) -> list[JSON]:
     return [hook for hook in found if isinstance(hook, dict)] if isinstance(found, list) else []
 
 
-def wanted_conditions(vendors: Vendors) -> dict[str, list[JSON]]:
-    """The `matchConditions` of each of our webhooks by its name."""
+def wanted_conditions(vendors: Vendors, extended: Collection[str] = ()) -> dict[str, list[JSON]]:
+    """The `matchConditions` of each of our webhooks by its name; `extended` are resources that DeviceClasses take."""
     return {
         hook: [{"name": each, "expression": expression} for each, expression in conditions.items()]
-        for hook, conditions in match_conditions(vendors).items()
+        for hook, conditions in match_conditions(vendors, extended).items()
     }
 
 
-def edits_of(kind: Kind, found: JSON) -> str:
-    """What differs in a configuration of ours from the manifests, besides conditions; empty if nothing."""
+def edits_of(kind: Kind, found: JSON, *, claims: bool = False) -> str:
+    """What differs in a configuration of ours from the manifests, besides conditions; empty if nothing.
+
+    `claims`: there are webhooks for ResourceClaims too.
+    """
     hooks = {hook.get("name"): hook for hook in webhooks_of(found)}
-    ours = [_MUTATING] if kind is Kind.MUTATING_WEBHOOKS else sorted(_RULES.keys() - {_MUTATING})
+    validating = {*_RULES, CLAIMS} - {_MUTATING} - (set() if claims else {CLAIMS, CLAIMING_PODS})
+    ours = [_MUTATING] if kind is Kind.MUTATING_WEBHOOKS else sorted(validating)
     missing = [name for name in ours if name not in hooks]
-    closed = [name for name in ours if name in hooks and name not in _WARNING_ONLY]
+    closed = [name for name in ours if name in hooks and name not in _MAY_IGNORE]
     ignoring = [name for name in closed if hooks[name].get("failurePolicy") == "Ignore"]
     other_rules = [name for name in ours if name in hooks and _rules_of(hooks[name]) != _rules_in_manifests(name)]
     sentences = []
@@ -85,7 +93,8 @@ def edits_of(kind: Kind, found: JSON) -> str:
 class WebhookReconciler:
     """Restores the match conditions of the configurations called `name`, of which there may be one, both or none.
 
-    `leads` is called before each write, and says whether it may be done. `problem` is what is wrong and can't be
+    `leads` is called before each write, and says whether it may be done. `extended` gives the extended resources that
+    DeviceClasses take now. `problem` is what is wrong and can't be
     restored with our rights; empty if nothing.
     """
 
@@ -96,7 +105,10 @@ class WebhookReconciler:
         vendors: Vendors,
         object_events: ObjectEvents,
         leads: Callable[[], Awaitable[bool]],
+        extended: Callable[[], Collection[str]] = tuple,
     ) -> None:
+        self._vendors = vendors
+        self._extended = extended
         self._cluster = cluster
         self._name = name
         self._object_events = object_events
@@ -104,6 +116,7 @@ class WebhookReconciler:
         self._problems: dict[Kind, str] = {}
         self._logged: dict[Kind, str] = {}
         self._wanted = wanted_conditions(vendors)
+        self._of_extended: list[str] = []
 
     @property
     def problem(self) -> str:
@@ -126,6 +139,9 @@ class WebhookReconciler:
     async def reconcile(self) -> bool:
         """Reconcile the configurations once; False if somebody else wrote one meanwhile."""
         settled = True
+        extended = sorted(self._extended())
+        if extended != self._of_extended:
+            self._wanted, self._of_extended = wanted_conditions(self._vendors, extended), extended
         for kind in CONFIGURATIONS:
             try:
                 problem = await self._reconcile(kind)
@@ -157,7 +173,8 @@ class WebhookReconciler:
             await self._warn(kind, "", "WebhookConditionsUnknown", problem)
             return problem
         uid = str(found["metadata"].get("uid", ""))
-        await self._warn(kind, uid, "WebhookConfigurationEdited", edits_of(kind, found))
+        edits = edits_of(kind, found, claims=bool(self._vendors.drivers))
+        await self._warn(kind, uid, "WebhookConfigurationEdited", edits)
         hooks = webhooks_of(found)
         changed = [self._corrected(hook) for hook in hooks]
         names = [str(new["name"]) for old, new in zip(hooks, changed, strict=True) if old != new]
@@ -191,6 +208,8 @@ _Rule = tuple[str, str, str, str, str]
 
 
 def _rules_in_manifests(name: str) -> set[_Rule]:
+    if name == CLAIMS:
+        return {("resource.k8s.io", "v1", resource, operation, "Namespaced") for operation, resource in _OF_CLAIMS}
     operations, resources = _RULES[name]
     return {("", "v1", resource, operation, "Namespaced") for resource, operation in product(resources, operations)}
 

@@ -11,6 +11,7 @@ from ipaddress import ip_address, ip_network
 from hami_webhook import pki
 from hami_webhook.admission.review import REPORT_SOURCE, REVIEWED_FROM
 from hami_webhook.cluster.api import JSON, ClusterError, Forbidden
+from hami_webhook.controller.match_conditions import CLAIMING_PODS
 from hami_webhook.controller.webhooks import CONFIGURATIONS, edits_of, wanted_conditions, webhooks_of
 from hami_webhook.doctor.facts import Facts, Finding
 from hami_webhook.doctor.installation import Process
@@ -46,9 +47,10 @@ async def _configurations(facts: Facts) -> AsyncIterator[tuple[str, str, JSON | 
     """Our configurations, each with its kind's plural and name, and what differs in it from the manifests."""
     process = await facts.process("controller") or await facts.process("webhook")
     name = process.settings.webhook_configuration if process is not None else ""
+    claims = bool(facts.effective.vendors.drivers)
     for kind, word in CONFIGURATIONS.items() if name else ():
         found = await facts.get(f"/apis/admissionregistration.k8s.io/v1/{kind.value}/{name}")
-        yield word, name, found, "" if found is None else edits_of(kind, found)
+        yield word, name, found, "" if found is None else edits_of(kind, found, claims=claims)
 
 
 async def _hooks(facts: Facts) -> list[Hook]:
@@ -73,6 +75,7 @@ async def configurations(facts: Facts) -> AsyncIterator[Finding]:
 async def conditions(facts: Facts) -> AsyncIterator[Finding]:
     """The API server sends the pods that the device configuration is about."""
     wanted = wanted_conditions(facts.effective.vendors)
+    wanted.pop(CLAIMING_PODS, None)  # which has what DeviceClasses take, too
     differing: dict[str, list[str]] = {}
     for hook in await _hooks(facts):
         name = str(hook.definition.get("name"))

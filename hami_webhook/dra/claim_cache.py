@@ -11,7 +11,7 @@ from typing import Protocol
 from hami_webhook.config.drivers import DriverDevices
 from hami_webhook.dra.cost import DeviceInventory, expressions_of
 from hami_webhook.dra.devices import PublishedDevices
-from hami_webhook.dra.holders import Holder, Key, controller_of, holder_of, key_of
+from hami_webhook.dra.holders import Holder, Key, Templates, controller_of, holder_of, key_of
 from hami_webhook.kube import claims_wire as wire
 from hami_webhook.kube.objects import Pod
 
@@ -51,9 +51,22 @@ class ClaimCache:
             )
         return self._inventory
 
+    def without_template(self, pod: Pod) -> set[str]:
+        """The templates of a new pod's claims that no watch has shown."""
+        names = {each.template for each in pod.resource_claims if each.template}
+        return {name for name in names if (pod.namespace, name) not in self.templates}
+
+    def with_templates(self, templates: Templates) -> PodClaims:
+        """The same where these templates are known too."""
+        return _WithTemplates(self, templates)
+
     def of(self, pod: Pod) -> Holder | None:
+        return self.holder_of(pod, self.templates)
+
+    def holder_of(self, pod: Pod, templates: Templates) -> Holder | None:
+        """What a pod's claims hold, and cost by these templates."""
         keys = self._owned.get(pod.uid, ())
-        return holder_of(pod, {key: self.claims[key] for key in sorted(keys)}, self.templates, self.inventory)
+        return holder_of(pod, {key: self.claims[key] for key in sorted(keys)}, templates, self.inventory)
 
     def put_claim(self, claim: wire.ResourceClaim) -> None:
         """A claim was added or changed."""
@@ -94,3 +107,14 @@ class ClaimCache:
     def drop_class(self, name: str) -> None:
         self.classes.pop(name, None)
         self._inventory = None
+
+
+class _WithTemplates:
+    """A cache with templates that were read since."""
+
+    def __init__(self, cache: ClaimCache, templates: Templates) -> None:
+        self._cache = cache
+        self._templates = {**cache.templates, **templates}
+
+    def of(self, pod: Pod) -> Holder | None:
+        return self._cache.holder_of(pod, self._templates)

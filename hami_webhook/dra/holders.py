@@ -14,7 +14,7 @@ from operator import itemgetter
 
 from msgspec import Struct
 
-from hami_webhook.dra.allocation import ClaimedDevice, allocated
+from hami_webhook.dra.allocation import Allocated, ClaimedDevice, allocated
 from hami_webhook.dra.cost import ClaimCost, Debits, DeviceInventory, cost_of, extended_requests, sum_of
 from hami_webhook.kube import claims_wire as wire
 from hami_webhook.kube.objects import MalformedObject, Pod
@@ -34,13 +34,15 @@ Templates = Mapping[Key, wire.ResourceClaimTemplate]
 class Holder(Struct, frozen=True):
     """What a pod's own claims hold, or a claim that is nobody's, and the least that those that wait will cost.
 
-    `allocated`: one of them has an allocation. `unseen` are sentences about devices of which no slice says what they
-    have, and about templates that there aren't: what these come to isn't known.
+    `allocated`: one of them has an allocation that counts. `waits`: one hasn't, or isn't there yet. `unseen` are
+    sentences about devices of which no slice says what they have, and about templates that there aren't: what these
+    come to isn't known.
     """
 
     devices: tuple[ClaimedDevice, ...] = ()
     wait: ClaimCost = ClaimCost()
     allocated: bool = False
+    waits: bool = False
     unseen: tuple[str, ...] = ()
 
     @property
@@ -121,23 +123,25 @@ def holder_of_claims(
 ) -> Holder:
     """What claims hold, beside what else waits."""
     devices: list[ClaimedDevice] = []
-    wait, any_allocated = wait or ClaimCost(), False
+    any_allocated = False
+    waits, wait = wait is not None and bool(wait.debits or unseen), wait or ClaimCost()
     for claim in claims:
         results = results_of(claim)
         if results is None:
-            wait += _cost(requests_of(claim.spec), inventory)
+            cost = _cost(requests_of(claim.spec), inventory)
+            wait, waits = wait + cost, waits or bool(cost.debits)
             continue
-        any_allocated = True
         try:
             held = allocated(results, inventory.devices)
         except MalformedObject as error:
-            unseen = (*unseen, str(error))
-            continue
+            held = Allocated(unseen=(str(error),))
+        any_allocated = any_allocated or bool(held.devices or held.unseen)
         devices += held.devices
         if held.unseen:  # what it requests at least, for want of better
-            wait += _cost(requests_of(claim.spec), inventory)
+            cost = _cost(requests_of(claim.spec), inventory)
+            wait, waits = wait + cost, waits or bool(cost.debits)
             unseen = (*unseen, *held.unseen)
-    return Holder(tuple(devices), wait, any_allocated, unseen)
+    return Holder(tuple(devices), wait, any_allocated, waits, unseen)
 
 
 def own_claims(pod: Pod, owned: Claims) -> dict[Key, wire.ResourceClaim]:

@@ -17,6 +17,7 @@ from msgspec import Struct, structs
 
 from hami_webhook.cluster.api import ClusterError
 from hami_webhook.devices.registry import Vendors
+from hami_webhook.dra.holders import BareClaim
 from hami_webhook.kube import scopes
 from hami_webhook.kube.objects import Pod, ResourceQuota
 from hami_webhook.kube.quantity import Format, Quantity, QuantityError, is_binary
@@ -128,7 +129,9 @@ class QuotaAccount:
 
     def is_fixed(self, charge: Charge) -> bool:
         """Whether what a waiting pod costs this quota follows from the pod alone, whatever cards there are."""
-        return charge.derivable or (self.cards is None and charge.floors.isdisjoint(self.hard))
+        if charge.derivable or self.cards is not None:
+            return charge.derivable
+        return charge.floors.isdisjoint(self.hard) and charge.remembered.isdisjoint(self.hard)
 
     def while_waiting(self, charge: Charge, on_cards: ChargeOn | None, floor_id: Callable[[], str]) -> Charge:
         """What of a waiting pod's charge this quota counts; where that depends on the cards, by its floor entry."""
@@ -142,10 +145,10 @@ class QuotaAccount:
         return structs.replace(part, amounts={key: amount for key, amount in exact.items() if amount}, in_bytes={})
 
     def covers(self, pod: Pod) -> bool:
-        """Whether the pod is in the quota's namespaces and scopes."""
+        """Whether the pod is in the quota's namespaces and scopes; a claim is in no scope."""
         if self.quota.namespaces is not None:
             return pod.namespace in self.quota.namespaces
-        return not self.quota.scopes or scopes.matches(self.quota, pod)
+        return not self.quota.scopes or (not isinstance(pod, BareClaim) and scopes.matches(self.quota, pod))
 
     def concerns(self, pod: Pod, charge: Charge) -> bool:
         """Whether the quota covers the pod, and the pod consumes a key of it."""

@@ -18,6 +18,7 @@ from msgspec.structs import replace
 
 from hami_webhook.devices.model import BadRequest
 from hami_webhook.devices.registry import Vendors
+from hami_webhook.dra.holders import BareClaim
 from hami_webhook.kube.derived import DerivedValues
 from hami_webhook.kube.objects import Pod
 from hami_webhook.quota.account import QuotaAccount
@@ -58,7 +59,18 @@ def _priced(pod: Pod, vendors: Vendors) -> list[object]:
             for written in (container.limits, container.requests)
         ]
         found.append((scheduler.key, amounts, [pod.annotations.get(key) for key in keys]))
-    return found
+    return found + _claimed(pod, vendors) if vendors.drivers else found
+
+
+def _claimed(pod: Pod, vendors: Vendors) -> list[object]:
+    """What the cost of its claims depends on, but for devices, classes and what templates say."""
+    if isinstance(pod, BareClaim):
+        return [("claim", repr(pod.requests))]
+    templates = sorted(each.template for each in pod.resource_claims if each.template)
+    others = pod.named - vendors.resource_names
+    extended = sorted(name for name in others if "/" in name)
+    amounts = [(name, [str(each.amount(name)) for each in pod.containers]) for name in extended]
+    return [("claims", templates, amounts)] if templates or amounts else []
 
 
 def cost_of(

@@ -9,7 +9,7 @@ chooses no node and writes no pod.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from hami_webhook.cluster.api import ClusterError, Conflict
@@ -73,8 +73,7 @@ class PlacementCharger:
         clock: Callable[[], float],
         placement_ttl: float,
     ) -> None:
-        self._store = stores.resource_quotas
-        self._accelerator_quotas = stores.accelerator_quotas
+        self._stores = stores
         self._vendors = vendors
         self._capacity = capacity
         self._clock = clock
@@ -93,7 +92,7 @@ class PlacementCharger:
             return after, None
 
         try:
-            for store, scope in self._stores(pod, actual):
+            for store, scope in self._stores.limiting(pod, actual):
                 writes = Writes()
                 commitment.writes.append((store, scope, writes))
                 async with store.turn(scope):
@@ -105,15 +104,6 @@ class PlacementCharger:
             await commitment.undo()
             raise
         return commitment
-
-    def _stores(self, pod: Pod, actual: Charge) -> Iterator[tuple[QuotaStore, str]]:
-        """The stores with quotas that may limit the pod, and the scopes there."""
-        yield self._store, self._store.scope_of(pod)
-        if self._accelerator_quotas is not None:
-            scope = self._accelerator_quotas.scope_of(pod)
-            known = self._accelerator_quotas.known(scope)
-            if known is None or known.limit(pod, actual):
-                yield self._accelerator_quotas, scope
 
     def _charged(self, account: QuotaAccount, pod: Pod, actual: Charge, now: float, snapshot: Snapshot) -> QuotaAccount:
         """The account with the placement charged. Raises `QuotaChanged` if there is no room."""

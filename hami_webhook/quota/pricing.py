@@ -25,6 +25,8 @@ from hami_webhook.devices.model import BadRequest, Claim, Device, Kinds, Request
 from hami_webhook.devices.placement_annotations import NODE, placement_counts, read_placed
 from hami_webhook.devices.registry import Vendors
 from hami_webhook.devices.vendor import Vendor
+from hami_webhook.dra.allocation import ClaimedDevice
+from hami_webhook.dra.claim_cache import PodClaims
 from hami_webhook.kube.derived import DerivedValues
 from hami_webhook.kube.objects import Pod
 from hami_webhook.kube.requests import effective
@@ -39,7 +41,13 @@ _of_nodes: DerivedValues[Pod, tuple[Vendors, weakref.ref[NodeLister], int, Charg
 
 
 class CapacityLister(DeviceLister, Protocol):
-    """The registered cards, for the floor of requests whose size depends on the card or the node."""
+    """The registered cards, for the floor of requests whose size depends on the card or the node.
+
+    `claims` are the ResourceClaims of pods, None where these aren't counted.
+    """
+
+    @property
+    def claims(self) -> PodClaims | None: ...
 
     def eligible(self, vendor: Vendor, pod: Pod) -> Iterable[Device]:
         """The vendor's cards that the pod's UUID and type lists allow, on nodes that match its nodeSelector."""
@@ -61,6 +69,8 @@ class CapacityLister(DeviceLister, Protocol):
 class NoCapacity(NoDevices):
     """A lister without cards."""
 
+    claims = None
+
     def eligible(self, vendor: Vendor, pod: Pod) -> Iterable[Device]:
         return ()
 
@@ -77,6 +87,8 @@ class NoCapacity(NoDevices):
 class Charge(Struct, frozen=True):
     """Amounts by managed key, zeros left out; `floors` are the keys for which the smallest card or node was assumed.
 
+    `remembered` are keys that cost what they did for the first pod that waits with the same request, also where the
+    request says how much, as its claims' templates and classes may be made anew; in `amounts` they are also where 0.
     `in_bytes` has the amounts of those keys that a quota may count in bytes; what each counts, its account says.
     `derivable`: the amounts follow from the pod alone, so nothing needs to be remembered. `placed`: they are those of a
     placement. `problems` are sentences for an event. `until`: see `ForeignCharge`.
@@ -89,6 +101,7 @@ class Charge(Struct, frozen=True):
     problems: tuple[str, ...] = ()
     in_bytes: Mapping[str, int] = {}
     until: float | None = None
+    remembered: frozenset[str] = frozenset()
 
     @property
     def exact(self) -> dict[str, int]:
@@ -120,9 +133,11 @@ class _ChargeBuilder:
     until: float | None = None
     placed: bool = False
     by_fit: bool = False
+    remembered: set[str] = field(default_factory=set)
 
     def add(self, vendor: Vendor, debit: Debit, floors: frozenset[Dimension] = frozenset()) -> None:
-        self.debits[vendor.key] = debit
+        known = self.debits.get(vendor.key)
+        self.debits[vendor.key] = debit if known is None else known + debit
         if floors:
             self.floors |= {key.name for key in vendor.quota_keys() if key.dimension in floors}
 
@@ -135,17 +150,18 @@ class _ChargeBuilder:
 
     def charge(self, vendors: Vendors) -> Charge:
         exact = in_bytes(self.debits, vendors)
-        amounts = in_units(self.debits, vendors, exact) | self.others
+        amounts = dict.fromkeys(self.remembered, 0) | in_units(self.debits, vendors, exact) | self.others
         floors = frozenset(key for key in self.floors if key in amounts)
         problems = tuple(dict.fromkeys(self.problems))
         return Charge(
             amounts,
             floors,
-            not self.floors and self.cards is None,
+            not self.floors and not self.remembered and self.cards is None,
             self.placed,
             problems,
             exact,
             self.until,
+            frozenset(self.remembered),
         )
 
 
@@ -203,6 +219,8 @@ def waiting_charge(
         _add_waiting(builder, vendors[key], pod, of_vendor, capacity)
     for scheduler in foreign:
         builder.add_foreign(scheduler.waiting(pod, capacity))
+    if capacity.claims is not None:
+        _add_claims(builder, pod, vendors, capacity.claims, capacity)
     return builder.charge(vendors)
 
 
@@ -264,16 +282,26 @@ def charge_of(
     foreign = [scheduler for scheduler in vendors.foreign if scheduler.concerns(pod)]
     for scheduler in foreign:
         _add_foreign(builder, scheduler, pod, capacity, now)
+    if capacity.claims is not None:
+        _add_claims(builder, pod, vendors, capacity.claims, capacity)
     charge = builder.charge(vendors)
+    if cards is None and charge.derivable and not charge.problems:
+        _keep(pod, vendors, capacity, charge, foreign=bool(foreign), by_fit=builder.by_fit)
+    return charge
+
+
+def _keep(pod: Pod, vendors: Vendors, capacity: CapacityLister, charge: Charge, *, foreign: bool, by_fit: bool) -> None:
+    """Keep a charge that stays what it is."""
+    # claims and classes come and go without a change of their pod, and Fit's lister has none
+    if vendors.drivers and (pod.resource_claims or pod.extended_claim or not pod.node_name):
+        return
     # what another scheduler wrote is read with the node's cards, which may be known later; a placement that isn't bound
     # expires
-    cacheable = charge.placed and not builder.by_fit if pod.node_name else NODE not in pod.annotations
-    cacheable = cacheable and cards is None and charge.derivable and not charge.problems
+    cacheable = charge.placed and not by_fit if pod.node_name else NODE not in pod.annotations
     if cacheable and not foreign:
         _settled.keep(pod, (vendors, charge))
     elif cacheable and pod.node_name:
         _of_nodes.keep(pod, (vendors, weakref.ref(capacity.origin), capacity.version, charge))
-    return charge
 
 
 def _charge_of_nodes(pod: Pod, vendors: Vendors, capacity: CapacityLister) -> Charge | None:
@@ -289,7 +317,33 @@ def _charge_of_nodes(pod: Pod, vendors: Vendors, capacity: CapacityLister) -> Ch
 def is_settled(pod: Pod, vendors: Vendors, charge: Charge) -> bool:
     """Whether a bound pod's charge stays what it is until the pod changes."""
     known = _settled.get(pod)
-    return (known is not None and known[0] is vendors) or not (charge.amounts or charge.problems or charge.floors)
+    if known is not None and known[0] is vendors:
+        return True
+    return not (charge.amounts or charge.problems or charge.floors or pod.resource_claims)
+
+
+def _add_claims(
+    builder: _ChargeBuilder, pod: Pod, vendors: Vendors, claims: PodClaims, capacity: CapacityLister
+) -> None:
+    """Add what a pod's own claims hold, and what those that wait will cost; of selected cards what they hold."""
+    holder = claims.of(pod)
+    if holder is None:
+        return
+    builder.placed |= holder.allocated
+    for device in holder.devices:
+        if builder.cards is None or _is_selected(builder.cards, device, capacity):
+            builder.add(vendors[device.vendor], device.debit)
+    if holder.waits and builder.cards is None:
+        for key, debit in holder.wait.debits.items():
+            builder.add(vendors[key], debit, holder.wait.floors)
+        builder.remembered |= {key.name for row in vendors.drivers for key in vendors.keys_of[row.vendor]}
+
+
+def _is_selected(cards: CardSelection, device: ClaimedDevice, capacity: CapacityLister) -> bool:
+    """Whether a device that a claim holds is selected; True for one that isn't known."""
+    node = capacity.node(device.node)
+    labels = node.labels if node is not None else {}
+    return not device.model or cards.admits(device.model, labels)
 
 
 def _placed_debit(

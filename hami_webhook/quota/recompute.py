@@ -26,6 +26,7 @@ from hami_webhook.devices.registry import Vendors
 from hami_webhook.kube.objects import MalformedObject, Pod
 from hami_webhook.quota.accelerator_report import NamespaceUse, with_report
 from hami_webhook.quota.account import QuotaAccount
+from hami_webhook.quota.claims import ClaimReader, WithClaims
 from hami_webhook.quota.deleted_ledgers import DeletedLedgers
 from hami_webhook.quota.floors import FloorEntries, cost_at_admission, floor_id
 from hami_webhook.quota.ledger import RESERVATION, Entry, State, find_entry, update_id
@@ -310,7 +311,7 @@ class _BeforeRefusal(NamedTuple):
 class Recomputer:
     """Recomputes quotas against the cluster, each step on the wire: get, list, compute, patch.
 
-    `deleted` are ledgers whose charges in flight a new quota takes over.
+    `deleted` are ledgers whose charges in flight a new quota takes over. `claims`: ResourceClaims count too.
     """
 
     def __init__(
@@ -324,7 +325,9 @@ class Recomputer:
         bounds: LedgerBounds | None = None,
         deleted: DeletedLedgers | None = None,
         durations: Histogram | None = None,
+        claims: ClaimReader | None = None,
     ) -> None:
+        self._claims = claims
         self._store = store
         self._pods = pods
         self._vendors = vendors
@@ -398,13 +401,20 @@ class Recomputer:
         retries: Retries = _ONCE,
     ) -> Recomputed:
         began = listing = self._clock()
+        capacity = self._capacity
 
         async def list_pods(accounts: Accounts) -> Sequence[Pod]:
-            nonlocal listing
+            nonlocal listing, capacity
             listing = self._clock()
             account = accounts.get(name)
             selected = account.quota.namespaces if account is not None else None
-            return await self._pods.of([scope] if selected is None else selected)
+            namespaces = [scope] if selected is None else selected
+            if self._claims is None:
+                return await self._pods.of(namespaces)
+            pods, claims = await asyncio.gather(self._pods.of(namespaces), self._claims.of(namespaces))
+            bare, held = self._claims.held_by(pods, claims, self._clock())
+            capacity = WithClaims(self._capacity, held)
+            return [*pods, *bare]
 
         def change(snapshot: Snapshot) -> tuple[Accounts, Recomputed]:
             account = snapshot.accounts.get(name)
@@ -413,9 +423,7 @@ class Recomputer:
             now = self._clock()
             wiped = {**self._deleted.entries(account), **lost(account)}
             departed = self._pods.known.gone if gone is None else gone
-            result = recompute(
-                account, snapshot.pods, self._vendors, self._capacity, now, self._bounds, wiped, departed
-            )
+            result = recompute(account, snapshot.pods, self._vendors, capacity, now, self._bounds, wiped, departed)
             return {name: result.after} if write else {}, result
 
         result = await self._store.update(scope, change, retries=retries, names=[name], list_pods=list_pods)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
-from hami_webhook.kube.objects import ResourceQuota
+from hami_webhook.kube.objects import Pod, ResourceQuota
+from hami_webhook.quota.pricing import Charge
 from hami_webhook.quota.sources import ALL_NAMESPACES
 from hami_webhook.quota.store import QuotaStore
 
@@ -15,6 +17,15 @@ class QuotaStores:
 
     resource_quotas: QuotaStore
     accelerator_quotas: QuotaStore | None = None
+
+    def limiting(self, pod: Pod, charge: Charge) -> Iterator[tuple[QuotaStore, str]]:
+        """The stores with quotas that may limit what a pod costs, and the scopes there."""
+        yield self.resource_quotas, self.resource_quotas.scope_of(pod)
+        if self.accelerator_quotas is not None:
+            scope = self.accelerator_quotas.scope_of(pod)
+            known = self.accelerator_quotas.known(scope)
+            if known is None or known.limit(pod, charge):
+                yield self.accelerator_quotas, scope
 
     async def covering(self, namespace: str) -> list[ResourceQuota]:
         """The quotas that cover a namespace's pods, by a live list. Raises `ClusterError`."""

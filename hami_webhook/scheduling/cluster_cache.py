@@ -77,6 +77,7 @@ class ClusterCache:
     """What the scheduler knows. All times are Unix seconds and come in as arguments."""
 
     def __init__(self, vendors: Vendors, *, placement_ttl: float = 300.0, zone: tzinfo | None = None) -> None:
+        self.claims = None  # Fit knows nothing of ResourceClaims
         self._vendors = vendors
         self.placement_ttl = placement_ttl
         self._zone = zone

@@ -1,4 +1,4 @@
-"""The routes of reviews, `/mutate`, `/validate`, `/webhook`, `/quotas`, `/names`, and the application of routes."""
+"""The routes of reviews, `/mutate`, `/validate`, `/webhook`, `/claims`, `/quotas`, `/names`, and their application."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import lru_cache, partial
 from ipaddress import IPv4Address, IPv6Address, ip_address
 from time import perf_counter
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import msgspec
 from prometheus_client import CollectorRegistry, Counter
@@ -19,6 +19,7 @@ from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from hami_webhook.admission.claims import ClaimHandler
 from hami_webhook.admission.denial import Denied
 from hami_webhook.admission.handler import AdmissionHandler
 from hami_webhook.admission.review import (
@@ -26,10 +27,12 @@ from hami_webhook.admission.review import (
     REVIEWED_FROM,
     Answer,
     BadReview,
+    ClaimReview,
     QuotaReview,
     Review,
     allowed,
     denied,
+    parse_claim_review,
     parse_quota_review,
     parse_review,
     read_start,
@@ -45,7 +48,8 @@ from hami_webhook.server.timeouts import within
 
 logger = logging.getLogger(__name__)
 
-Step = Callable[[Review, float | None], Coroutine[Any, Any, Answer]]
+R = TypeVar("R", bound=Review | ClaimReview)
+Step = Callable[[R, float | None], Coroutine[Any, Any, Answer]]
 
 _ANSWERING = 0.5
 """Seconds kept back for the way of an answer; a charge keeps back as much again, so that it is the one to say why."""
@@ -84,6 +88,7 @@ def review_routes(
     handler: AdmissionHandler,
     limits: ListenerLimits,
     *,
+    claims: ClaimHandler | None = None,
     registry: CollectorRegistry,
     misreadings: Callable[[ResourceQuota], Sequence[str]] = lambda quota: (),
     sources: Sources | None = None,
@@ -94,15 +99,16 @@ def review_routes(
         sources or Sources(),
         LargeReviews(_LARGE_REVIEWS * limits.max_request_bytes),
         RequestMetrics(registry, "hami_webhook_review", "admission review"),
-        Counter("hami_webhook_review_refusals", "Pods refused at admission.", ("reason",), registry=registry),
+        Counter("hami_webhook_review_refusals", "Pods and claims refused.", ("reason",), registry=registry),
     )
 
     async def only_mutate(review: Review, time_left: float | None) -> Answer:
         return await handler.mutate(review)
 
     steps = {"/mutate": only_mutate, "/validate": handler.validate, "/webhook": handler.webhook}
-    reviews = [
-        *(_PodRoute(path, reviewing, step) for path, step in steps.items()),
+    reviews: list[_ReviewRoute] = [
+        *(_JudgingRoute(path, reviewing, parse_review, step) for path, step in steps.items()),
+        _JudgingRoute("/claims", reviewing, parse_claim_review, (claims or ClaimHandler(None)).review, "claim"),
         _WarningRoute("/quotas", reviewing, partial(_quota_warnings, misreadings)),
         _WarningRoute("/names", reviewing, partial(_name_warnings, handler)),
     ]
@@ -147,8 +153,10 @@ class _ReviewRoute:
 
     fails_as_call = False
 
-    def __init__(self, path: str, reviewing: _Reviewing) -> None:
+    def __init__(self, path: str, reviewing: _Reviewing, noun: str = "pod") -> None:
+        """`noun` is what the reviewed object is called."""
         self.path = path
+        self._noun = noun
         self._limits = reviewing.limits
         self._sources = reviewing.sources
         self._large = reviewing.large
@@ -168,7 +176,7 @@ class _ReviewRoute:
             read = self._read_large if len(body) >= LARGE else self._read
             code, content = await read(scope, body, _time_left(scope["query_string"]))
         except BodyError as error:
-            text = f"the review of this pod is too large: {error} by --max-request-bytes"
+            text = f"the review of this {self._noun} is too large: {error} by --max-request-bytes"
             refusal = Denied(error.status, text if isinstance(error, BodyTooLarge) else str(error))
             code, content = self._refused(*read_start(error.start), refusal)
         except BadReview as error:
@@ -200,39 +208,43 @@ class _ReviewRoute:
     def _refused(self, api_version: str, uid: str, refusal: Denied, name: str = "") -> tuple[int, bytes]:
         """The status code inside the answer, and the answer."""
         self._refusals.labels(refusal.cause).inc()
-        return refusal.code, denied(api_version, uid, refusal, name)
+        kind = "resourceclaims" if self._noun == "claim" else "pods"
+        return refusal.code, denied(api_version, uid, refusal, name, kind)
 
     async def _read(self, scope: Scope, body: bytes, left: float | None) -> tuple[int, bytes]:
         """The status code inside the answer, and the answer. Raises `BadReview`."""
         raise NotImplementedError
 
 
-class _PodRoute(_ReviewRoute):
-    """A route that reviews pods."""
+class _JudgingRoute(_ReviewRoute, Generic[R]):
+    """A route that may refuse objects, pods or claims."""
 
-    def __init__(self, path: str, reviewing: _Reviewing, step: Step) -> None:
-        super().__init__(path, reviewing)
+    def __init__(
+        self, path: str, reviewing: _Reviewing, parse: Callable[[bytes, str], R], step: Step[R], noun: str = "pod"
+    ) -> None:
+        super().__init__(path, reviewing, noun)
+        self._parse = parse
         self._step = step
 
     async def _read(self, scope: Scope, body: bytes, left: float | None) -> tuple[int, bytes]:
-        review = parse_review(body, header(scope, b"content-type"))
+        review = self._parse(body, header(scope, b"content-type"))
         began = perf_counter()
         seconds = min(self._limits.request_timeout, left or math.inf)
         try:
             answer = await within(seconds, self._step(review, left and left - _ANSWERING))
         except Denied as error:
-            self._log(logging.INFO, "pod refused", review, began, error)
+            self._log(logging.INFO, f"{self._noun} refused", review, began, error)
             return self._refused(review.api_version, review.uid, error, review.name)
         except TimeoutError:
             late = Denied(503, "the cluster didn't answer in time; try again", retry_after=1)
-            self._log(logging.WARNING, "pod refused", review, began, late)
+            self._log(logging.WARNING, f"{self._noun} refused", review, began, late)
             return self._refused(review.api_version, review.uid, late, review.name)
         except Exception as error:
-            failure = Denied(500, "hami-webhook failed to judge this pod; its log says why", cause="failure")
+            failure = Denied(500, f"hami-webhook failed to judge this {self._noun}; its log says why", cause="failure")
             self._log(logging.ERROR, "review failed", review, began, failure, error)
             return self._refused(review.api_version, review.uid, failure, review.name)
         if logger.isEnabledFor(logging.DEBUG):
-            self._log(logging.DEBUG, "pod allowed", review, began)
+            self._log(logging.DEBUG, f"{self._noun} allowed", review, began)
         meta = review.object.metadata
         if review.dry_run and meta is not None and REPORT_SOURCE in (meta.annotations or ()):
             source = f"{REVIEWED_FROM}{_read_address(scope['client'][0])}"
@@ -243,7 +255,7 @@ class _PodRoute(_ReviewRoute):
         self,
         level: int,
         message: str,
-        review: Review,
+        review: R,
         began: float,
         refusal: Denied | None = None,
         error: Exception | None = None,
@@ -251,7 +263,7 @@ class _PodRoute(_ReviewRoute):
         meta = review.object.metadata
         about = {
             "namespace": review.namespace,
-            "pod": review.name or (meta and (meta.name or meta.generate_name)),
+            self._noun: review.name or (meta and (meta.name or meta.generate_name)),
             "uid": meta and meta.uid,
             "review": review.uid,
             "path": self.path,

@@ -131,6 +131,9 @@ class Free:
     def unlimited(self) -> bool:
         return self.around.unlimited
 
+    async def read_templates(self) -> None:
+        """There are no claims."""
+
     async def refuse_uncreatable(self, name: str, *, sized: bool) -> None:
         """The API server takes every pod."""
 

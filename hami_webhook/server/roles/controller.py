@@ -152,7 +152,14 @@ def _webhook_reconciler(core: Core, settings: Settings, election: LeaderElection
     async def leads() -> bool:
         return election is None or await election.holds()
 
-    return WebhookReconciler(core.cluster, settings.webhook_configuration, core.vendors, _object_events(core), leads)
+    return WebhookReconciler(
+        core.cluster,
+        settings.webhook_configuration,
+        core.vendors,
+        _object_events(core),
+        leads,
+        lambda: core.caches.claims.inventory.extended,
+    )
 
 
 def _object_events(core: Core) -> ObjectEvents:

@@ -13,6 +13,7 @@ def webhook_role(shared: Shared) -> Role:
         review_routes(
             core.admission,
             shared.limits,
+            claims=core.claims,
             registry=shared.registry,
             misreadings=lambda quota: [each.text for each in core.view.misreadings(quota)],
             sources=Sources(shared.settings.api_server_cidrs),

@@ -1,0 +1,286 @@
+"""Charging claims that are nobody's when they are created, and what claims are allocated before it is stored.
+
+Source: docs/spec/dra.md#7. An allocation is a placement that somebody else chose: what its holder costs with it beyond
+its charge so far is charged first, and what doesn't fit is refused (Q1, Q2). Nothing that a claim says of itself lowers
+a charge: whether it is a pod's own is read from the pod, live. It writes no claim and no pod.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+
+from hami_webhook.cluster.api import Cluster, ClusterError, Kind, NotFound
+from hami_webhook.devices.registry import Vendors
+from hami_webhook.dra.allocation import allocated
+from hami_webhook.dra.claim_cache import ClaimCache
+from hami_webhook.dra.holders import (
+    BareClaim,
+    Holder,
+    Key,
+    controller_of,
+    holder_of,
+    holder_of_claims,
+    key_of,
+    meta_of,
+    own_claims,
+    owner_of,
+    results_of,
+)
+from hami_webhook.kube.claims_wire import ResourceClaim
+from hami_webhook.kube.objects import MalformedObject, Pod
+from hami_webhook.quota.account import (
+    ChargeRequest,
+    QuotaAccount,
+    Refusal,
+    Rejected,
+    refuse_now,
+    refuse_overrun,
+    refuse_unknown,
+)
+from hami_webhook.quota.admission_charger import Charged, Outcome
+from hami_webhook.quota.budget import charged, entry_of
+from hami_webhook.quota.claims import ClaimReader, WithClaims
+from hami_webhook.quota.floors import cost_of, floor_id
+from hami_webhook.quota.hierarchy_charger import HierarchyCharger
+from hami_webhook.quota.ledger import Entry, State
+from hami_webhook.quota.placement_charger import PlacementCharge
+from hami_webhook.quota.pricing import CapacityLister, Charge, charge_of, waiting_charge
+from hami_webhook.quota.store import Accounts, Retries, Snapshot, Writes
+from hami_webhook.quota.stores import QuotaStores
+
+_RETRIES = Retries(attempts=10, first=0.002, longest=0.2)
+_TOO_LATE = "no answer from the API server in time"
+
+
+@dataclass(frozen=True, slots=True)
+class ChargeTiming:
+    """Seconds that a charge may take, and for which a placement that isn't bound counts."""
+
+    timeout: float
+    placement_ttl: float
+
+
+class _Refused(Rejected):
+    """A quota has no room for an allocation."""
+
+    def __init__(self, refusal: Refusal) -> None:
+        super().__init__(refusal.message)
+        self.refusal = refusal
+
+
+class _Of:
+    """What one holder's claims are, whoever asks."""
+
+    def __init__(self, holder: Holder | None) -> None:
+        self._holder = holder
+
+    def of(self, pod: Pod) -> Holder | None:
+        return self._holder
+
+
+class _Allocation:
+    """A holder before and after one of its claims is allocated.
+
+    `one_of_several` is the claim's UID where others of the holder's claims aren't allocated yet, so that the ledger has
+    to say that this one is.
+    """
+
+    def __init__(
+        self, pod: Pod, base: CapacityLister, before: Holder | None, after: Holder | None, one_of_several: str = ""
+    ) -> None:
+        self.pod = pod
+        self.before = WithClaims(base, _Of(before))
+        self.after = WithClaims(base, _Of(after))
+        self.one_of_several = one_of_several
+
+    def is_beside(self, entry: Entry, waiting: Mapping[str, int]) -> bool:
+        """Whether an entry is of the allocation of another of its claims, which doesn't show yet."""
+        placing = bool(self.one_of_several) and entry.state is State.PLACING
+        return placing and entry.floor != self.one_of_several and entry.actual != waiting
+
+
+class ClaimCharger:
+    """Charges claims to the quotas that pods of their namespaces are charged to; an allocation within `timeout` s."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        vendors: Vendors,
+        capacity: WithClaims,
+        cache: ClaimCache,
+        charger: HierarchyCharger,
+        stores: QuotaStores,
+        *,
+        clock: Callable[[], float],
+        timing: ChargeTiming,
+    ) -> None:
+        self._cluster = cluster
+        self._vendors = vendors
+        self._capacity = capacity
+        self._cache = cache
+        self._charger = charger
+        self._stores = stores
+        self._clock = clock
+        self._timing = timing
+        self._reader = ClaimReader(cluster, cache)
+
+    async def created(self, claim: ResourceClaim, *, dry_run: bool, time_left: float | None) -> Outcome:
+        """Charge a new claim that is nobody's. One that a pod takes for its own is covered by the pod's charge."""
+        bare = BareClaim.of(claim)
+        charge = waiting_charge(bare, self._vendors, self._capacity)
+        if not charge.amounts or (self._charger.known(bare).unlimited and not dry_run):
+            return Charged()
+        if owner_of(claim) is not None:
+            try:
+                async with self._within(time_left):
+                    holder = await self._pod_of(claim)
+                    if holder is None or await self._is_own(holder, claim):
+                        return Charged()  # without a pod it is collected, and charged if it is allocated before
+            except (ClusterError, TimeoutError) as error:
+                return refuse_now(bare.namespace, str(error) or _TOO_LATE)
+        request = ChargeRequest(
+            bare.uid,
+            bare,
+            charge,
+            dry_run,
+            on_cards=partial(waiting_charge, bare, self._vendors, self._capacity),
+            floor_id=partial(floor_id, bare, self._vendors),
+        )
+        return await self._charger.charge(request, time_left)
+
+    async def allocated(
+        self, former: ResourceClaim, claim: ResourceClaim, *, dry_run: bool, time_left: float | None
+    ) -> Outcome:
+        """Charge what a claim is allocated now, and wasn't before. What is given back the recompute frees."""
+        results, bare = results_of(claim), BareClaim.of(claim)
+        if results is None or results == results_of(former) or self._charger.known(bare).unlimited:
+            return Charged()
+        try:
+            held = allocated(results, self._cache.inventory.devices)
+        except MalformedObject as error:
+            return Refusal(422, str(error))
+        if held.unseen:
+            return refuse_now(bare.namespace, "; ".join(held.unseen))
+        if dry_run or not held.devices:
+            return Charged()
+        try:
+            async with self._within(time_left):
+                await self._commit(await self._allocation(former, claim))
+        except _Refused as refused:
+            return refused.refusal
+        except (ClusterError, TimeoutError) as error:
+            return refuse_now(bare.namespace, str(error) or _TOO_LATE)
+        return Charged()
+
+    def _within(self, time_left: float | None) -> asyncio.Timeout:
+        most = self._timing.timeout
+        return asyncio.timeout(most if time_left is None else min(most, time_left))
+
+    async def _pod_of(self, claim: ResourceClaim) -> Pod | None:
+        """The pod that controls a claim, read live; None if there is none that counts."""
+        owner = owner_of(claim)
+        if owner is None:
+            return None
+        try:
+            pod = Pod.from_object(await self._cluster.get(Kind.PODS, owner.name or "", key_of(claim)[0]))
+        except (NotFound, MalformedObject):
+            return None
+        return pod if pod.uid == owner.uid and not pod.ended(self._clock()) else None
+
+    async def _is_own(self, pod: Pod, claim: ResourceClaim) -> bool:
+        key = key_of(claim)
+        return key in own_claims(pod, {**await self._others(pod, claim), key: claim})
+
+    async def _others(self, pod: Pod, claim: ResourceClaim) -> dict[Key, ResourceClaim]:
+        """The other claims that a pod controls, read live where one may be its own."""
+        name = key_of(claim)[1]
+        templates = sum(bool(each.template) for each in pod.resource_claims)
+        if name == pod.extended_claim and not templates:
+            return {}
+        if name in pod.generated_claims.values() and templates == 1 and not pod.extended_claim:
+            return {}
+        claims = await self._reader.of([pod.namespace])
+        return {key_of(each): each for each in claims if controller_of(each) == pod.uid and key_of(each)[1] != name}
+
+    async def _allocation(self, former: ResourceClaim, claim: ResourceClaim) -> _Allocation:
+        """Whose claim it is, and what that held before."""
+        key, inventory, templates = key_of(claim), self._cache.inventory, self._cache.templates
+        pod = await self._pod_of(claim)
+        if pod is not None:
+            others = await self._others(pod, claim)
+            before, after = {**others, key: former}, {**others, key: claim}
+            if key in own_claims(pod, after):
+                holder = holder_of(pod, after, templates, inventory)
+                was = holder_of(pod, before, templates, inventory)
+                several = holder is not None and holder.waits
+                return _Allocation(pod, self._capacity, was, holder, meta_of(claim).uid or "" if several else "")
+        collected = pod is None and owner_of(claim) is not None
+        was = Holder() if collected else holder_of_claims([former], inventory)
+        return _Allocation(BareClaim.of(claim), self._capacity, was, holder_of_claims([claim], inventory))
+
+    async def _commit(self, allocation: _Allocation) -> None:
+        """Charge an allocation to all quotas, or to none. Raises `_Refused` and `ClusterError`."""
+        pod, now = allocation.pod, self._clock()
+        actual = charge_of(pod, self._vendors, allocation.after, now, self._timing.placement_ttl)
+        commitment = PlacementCharge(pod)
+
+        def change(snapshot: Snapshot) -> tuple[Accounts, None]:
+            accounts = sorted(snapshot.accounts.items())
+            return {name: self._charged(account, allocation, now, snapshot) for name, account in accounts}, None
+
+        done = False
+        try:
+            for store, scope in self._stores.limiting(pod, actual):
+                writes = Writes()
+                commitment.writes.append((store, scope, writes))
+                async with store.turn(scope):
+                    await store.update(scope, change, retries=_RETRIES, writes=writes)
+            done = True
+        finally:
+            if not done:
+                await asyncio.shield(commitment.undo())
+
+    def _charged(self, account: QuotaAccount, allocation: _Allocation, now: float, snapshot: Snapshot) -> QuotaAccount:
+        """The account with the allocation charged. Raises `_Refused`."""
+        pod, ttl = allocation.pod, self._timing.placement_ttl
+        if not account.covers(pod):
+            return account
+        price = partial(charge_of, pod, self._vendors, now=now, placement_ttl=ttl, cards=account.cards)
+        actual = price(capacity=allocation.after).only(account.hard)
+        held = {key for key, amount in actual.items() if amount}
+        if not held:
+            return account
+        found = entry_of(account, pod, self._vendors, allocation.before)
+        before = charged(account, pod, self._vendors, allocation.before, now, ttl)
+        cost = cost_of(account, pod, self._vendors, allocation.after, now, ttl).only(account.hard)
+        more = {key: amount - before.get(key, 0) for key, amount in cost.items()}
+        waiting = price(capacity=allocation.before).only(account.hard)
+        if found is not None and allocation.is_beside(found[1], waiting):
+            alone = cost_of(account, pod, self._vendors, allocation.before, now, ttl).only(account.hard)
+            more = {key: amount - alone.get(key, 0) for key, amount in cost.items()}
+        larger = {key: before.get(key, 0) + max(0, more.get(key, 0)) for key in {*before, *more}}
+        present = account.counted(before)
+        costs = account.counted(larger).items()
+        increase = {key: amount - present.get(key, 0) for key, amount in costs if amount > present.get(key, 0)}
+        unknown = sorted(held - account.used.keys())
+        if unknown:
+            raise _Refused(refuse_unknown(account.name, unknown))
+        # also where it adds nothing: used above hard is of pods that were let in without a charge
+        over = sorted(key for key in held if account.used[key] + increase.get(key, 0) > account.hard[key])
+        if over and account.enforced:
+            asked = {key: max(0, amount) for key, amount in more.items()}
+            raise _Refused(refuse_overrun(account, Charge(asked), over))
+        placing = found is not None and found[1].state is State.PLACING
+        if not (increase or placing or allocation.one_of_several):
+            if not (snapshot.live or snapshot.current):  # no write will show whether the ledger still says so
+                raise _Refused(refuse_now(pod.namespace, "the quota isn't known"))
+            return account
+        namespace = "" if account.quota.namespaces is None else pod.namespace
+        claim = allocation.one_of_several
+        entry = Entry(State.PLACING, int(now), larger, actual, bool(over), namespace, claim)
+        if found is not None:
+            account = account.without(found[0])
+        return account.with_increase(pod.uid, entry, increase, bool(over))

@@ -1,0 +1,124 @@
+"""ResourceClaims beside the cards that charges depend on: as the caches show them, or as they were read live.
+
+Source: docs/spec/dra.md#6. A recompute lists claims as it lists pods; devices, classes and templates are the caches',
+as the cards of nodes are.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Collection, Iterable, Mapping, Sequence
+
+from hami_webhook.cluster.api import JSON, Cluster, ClusterError, Forbidden, Kind, NotFound
+from hami_webhook.devices.foreign_scheduler import NodeLister
+from hami_webhook.devices.model import BadRequest
+from hami_webhook.dra.claim_cache import ClaimCache, PodClaims
+from hami_webhook.dra.holders import BareClaim, Holder, Key, holder_of_claims, holders
+from hami_webhook.kube.claims_wire import ResourceClaim, ResourceClaimTemplate
+from hami_webhook.kube.objects import MalformedObject, Pod
+from hami_webhook.kube.wire import convert
+from hami_webhook.quota.pricing import CapacityLister
+
+_MOST_READ = 8
+"""Templates of a pod that are read: one with more that nobody has seen isn't worth the requests."""
+
+_MOST_LISTS = 8
+"""Namespaces of a quota whose claims are listed one by one."""
+
+
+class WithClaims:
+    """A `CapacityLister` with claims."""
+
+    def __init__(self, base: CapacityLister, claims: PodClaims) -> None:
+        self._base = base
+        self.claims = claims
+        self.nodes, self.node = base.nodes, base.node
+        self.foreign_pods_on, self.device = base.foreign_pods_on, base.device
+        self.inventories, self.eligible, self.held = base.inventories, base.eligible, base.held
+        self.is_selected, self.is_confined = base.is_selected, base.is_confined
+
+    @property
+    def origin(self) -> NodeLister:
+        return self._base.origin
+
+    @property
+    def now(self) -> float:
+        return self._base.now
+
+    @property
+    def version(self) -> int:
+        return self._base.version
+
+
+class KnownHolders:
+    """What some pods' claims hold, by the pods' UIDs; those of other pods are unknown to it."""
+
+    def __init__(self, found: Mapping[str, Holder], cache: ClaimCache) -> None:
+        self._found = found
+        self._cache = cache
+
+    def of(self, pod: Pod) -> Holder | None:
+        if isinstance(pod, BareClaim):
+            return holder_of_claims([pod.claim], self._cache.inventory)
+        return self._found.get(pod.uid)
+
+
+class TemplateReader:
+    """Reads templates that no watch has shown yet."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+
+    async def of(self, namespace: str, names: Iterable[str]) -> dict[Key, ResourceClaimTemplate]:
+        """Those that there are; none that can't be read, as what they cost is charged when it is allocated."""
+        found: dict[Key, ResourceClaimTemplate] = {}
+        for name in sorted(names)[:_MOST_READ]:
+            with contextlib.suppress(ClusterError, MalformedObject):
+                obj = await self._cluster.get(Kind.RESOURCE_CLAIM_TEMPLATES, name, namespace)
+                found[namespace, name] = convert(obj, ResourceClaimTemplate, "resourceclaimtemplate")
+        return found
+
+
+def refuse_both_ways(pod: Pod, requests: Collection[str], capacity: CapacityLister) -> None:
+    """Raise `BadRequest` for a pod that asks for a vendor's cards by limits and by claims: Fit knows no claims."""
+    holder = capacity.claims.of(pod) if capacity.claims is not None else None
+    both = sorted(holder.wait.debits.keys() & set(requests)) if holder is not None else ()
+    if both:
+        raise BadRequest(f"cards of {', '.join(both)} are asked for by limits and by ResourceClaims; use one of both")
+
+
+class ClaimReader:
+    """Lists claims live."""
+
+    def __init__(self, cluster: Cluster, cache: ClaimCache) -> None:
+        self._cluster = cluster
+        self._cache = cache
+
+    async def of(self, namespaces: Collection[str]) -> list[ResourceClaim]:
+        """The claims of namespaces; one that can't be read is left out. Raises `ClusterError`."""
+        if len(namespaces) > _MOST_LISTS:
+            items = [each for each in await self._list("") if each["metadata"]["namespace"] in namespaces]
+        else:
+            lists = await asyncio.gather(*map(self._list, sorted(namespaces)))
+            items = [each for listed in lists for each in listed]
+        found = []
+        for item in items:
+            with contextlib.suppress(MalformedObject):
+                found.append(convert(item, ResourceClaim, "resourceclaim"))
+        return found
+
+    def held_by(
+        self, pods: Iterable[Pod], claims: Iterable[ResourceClaim], now: float
+    ) -> tuple[list[BareClaim], KnownHolders]:
+        """Of claims those that are no pod's, and what the pods hold that count at `now`."""
+        counting = [pod for pod in pods if not pod.ended(now)]
+        found = list(holders(counting, claims, self._cache.templates, self._cache.inventory))
+        bare = [pod for pod, holder in found if isinstance(pod, BareClaim) and (holder.allocated or holder.waits)]
+        return bare, KnownHolders({pod.uid: holder for pod, holder in found}, self._cache)
+
+    async def _list(self, namespace: str) -> Sequence[JSON]:
+        try:
+            return (await self._cluster.list(Kind.RESOURCE_CLAIMS, namespace)).items
+        except (NotFound, Forbidden):  # without the API, or the right, there are none for us, as the informer says
+            return ()

@@ -1,0 +1,241 @@
+"""Claims under a quota, on a real control plane: stock kube-scheduler allocates, and there is no extender.
+
+The numbers are those of an installation without us: two of three claims of 10000Mi fit into 20000 MiB, and all three
+were allocated there.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import yaml
+from dra.objects import CLASSES, HAMI, exactly, resource_slice, share
+
+from hack.devcluster.plane import ControlPlane
+from hami_webhook.config.load import builtin_text
+from hami_webhook.kube.quantity import Quantity
+
+from .deployment import BOTH, ROOT, SYSTEM, Deployment, Kubectl, deployed, eventually
+from .objects import namespace
+
+JSON = dict[str, Any]
+COMPONENT = ROOT / "manifests" / "components" / "claims"
+NODE = "claims-n1"
+API = "resource.k8s.io/v1"
+CONFIGURATION = "hami-webhook-admission"
+
+
+@pytest.fixture(scope="module")
+def program(plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
+    kubectl = Kubectl(plane.kubeconfig)
+    minor = int("".join(filter(str.isdigit, json.loads(kubectl("get", "--raw", "/version"))["minor"])))
+    if minor < 36:
+        pytest.skip("shared devices are on by default from Kubernetes 1.36")
+    folder = tmp_path_factory.mktemp("program")
+    config = folder / "device-config.yaml"
+    text = builtin_text()
+    assert "dra:\n  enabled: false" in text
+    config.write_text(text.replace("dra:\n  enabled: false", "dra:\n  enabled: true"))
+    kubectl("apply", "-f", str(COMPONENT / "rbac.yaml"))
+    kubectl.apply(*both_bindings())
+    with deployed(plane, folder, flags=("--device-config-file", str(config))) as deployment:
+        add_webhooks(deployment)
+        deployment.start("a")
+        publish(kubectl)
+        yield deployment
+        for kind in ("resourceslices", "deviceclasses"):
+            kubectl("delete", kind, "--all")
+
+
+def both_bindings() -> list[JSON]:
+    """The rights of the component for the account that has both Deployments'."""
+    group = "rbac.authorization.k8s.io"
+    return [
+        {
+            "apiVersion": f"{group}/v1",
+            "kind": "ClusterRoleBinding",
+            "metadata": {"name": f"e2e-{name}"},
+            "roleRef": {"apiGroup": group, "kind": "ClusterRole", "name": name},
+            "subjects": [{"kind": "ServiceAccount", "name": BOTH, "namespace": SYSTEM}],
+        }
+        for name in ("hami-webhook-claims", "hami-webhook-controller-claims")
+    ]
+
+
+def add_webhooks(deployment: Deployment) -> None:
+    """The component's webhooks, with the address of the balancer in the place of the Service."""
+    patch = yaml.safe_load((COMPONENT / "webhooks.yaml").read_text())
+    bundle = base64.b64encode(deployment.ca.certificate).decode()
+    for each in patch:
+        path = each["value"]["clientConfig"]["service"]["path"]
+        address = f"https://127.0.0.1:{deployment.balancer.port}{path}"
+        each["value"]["clientConfig"] = {"url": address, "caBundle": bundle}
+    deployment.kubectl("patch", "validatingwebhookconfiguration", CONFIGURATION, "--type=json", "-p", json.dumps(patch))
+
+
+def publish(kubectl: Kubectl) -> None:
+    """A node with two cards, and the classes."""
+    amounts = {"cpu": "64", "memory": "64Gi", "pods": "110"}
+    kubectl.apply(
+        {
+            "apiVersion": "v1",
+            "kind": "Node",
+            "metadata": {"name": NODE, "labels": {"kubernetes.io/hostname": NODE}},
+            "status": {"capacity": amounts, "allocatable": amounts},
+        },
+        {"apiVersion": API, "kind": "ResourceSlice", **resource_slice(NODE, share("a0"), share("a1"))},
+        *(
+            {
+                "apiVersion": API,
+                "kind": "DeviceClass",
+                "metadata": {"name": name},
+                "spec": {"selectors": [{"cel": {"expression": each}} for each in expressions]},
+            }
+            for name, expressions in CLASSES.items()
+        ),
+    )
+
+
+@pytest.fixture
+def team(program: Deployment) -> Iterator[str]:
+    """A namespace with a quota."""
+    space = namespace(program.kubectl)
+    limits = {"limits.nvidia.com/gpumem": "20000", "limits.nvidia.com/gpu": "9"}
+    meta = {"name": "gpu-quota", "namespace": space}
+    program.kubectl.apply({"apiVersion": "v1", "kind": "ResourceQuota", "metadata": meta, "spec": {"hard": limits}})
+    eventually(lambda: program.kubectl.used(space).get("gpumem"), "0")
+    yield space
+    program.kubectl("delete", "namespace", space, "--wait=false")
+
+
+def requests(*alternatives: JSON) -> JSON:
+    if len(alternatives) == 1:
+        return {"devices": {"requests": [{"name": "r", "exactly": alternatives[0]}]}}
+    listed = [{"name": f"a{index}", **each} for index, each in enumerate(alternatives)]
+    return {"devices": {"requests": [{"name": "r", "firstAvailable": listed}]}}
+
+
+TEN = requests(exactly(HAMI, memory="10000Mi", cores="10"))
+
+
+def template(space: str, name: str, spec: JSON) -> JSON:
+    meta = {"name": name, "namespace": space}
+    return {"apiVersion": API, "kind": "ResourceClaimTemplate", "metadata": meta, "spec": {"spec": spec}}
+
+
+def claim(space: str, name: str, spec: JSON, **meta: Any) -> JSON:
+    return {
+        "apiVersion": API,
+        "kind": "ResourceClaim",
+        "metadata": {"name": name, "namespace": space, **meta},
+        "spec": spec,
+    }
+
+
+def pod(space: str, name: str, *, of: str = "", uses: str = "", resources: JSON | None = None) -> JSON:
+    container: JSON = {"name": "main", "image": "none"}
+    found: JSON = {"tolerations": [{"operator": "Exists"}], "containers": [container]}
+    if resources:
+        container["resources"] = resources
+    else:
+        reference = {"resourceClaimTemplateName": of} if of else {"resourceClaimName": uses}
+        container["resources"] = {"claims": [{"name": "cards"}]}
+        found["resourceClaims"] = [{"name": "cards", **reference}]
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "namespace": space}, "spec": found}
+
+
+def bound(kubectl: Kubectl, space: str) -> list[str]:
+    """The pods that are on a node."""
+    items = kubectl.get("pods", "-n", space)["items"]
+    return sorted(each["metadata"]["name"] for each in items if each["spec"].get("nodeName"))
+
+
+def events(kubectl: Kubectl, space: str) -> str:
+    return " ".join(each.get("message") or "" for each in kubectl.get("events", "-n", space)["items"])
+
+
+def memory(kubectl: Kubectl, space: str) -> int:
+    return Quantity.parse(kubectl.used(space).get("gpumem", "0")).ceil()
+
+
+def test_the_third_pod_is_refused_by_kubectl_and_all_is_free_at_the_end(program: Deployment, team: str) -> None:
+    kubectl = program.kubectl
+    kubectl.apply(template(team, "ten", TEN))
+    kubectl.apply(pod(team, "a", of="ten"), pod(team, "b", of="ten"))
+    refused = kubectl.refused(pod(team, "c", of="ten"))
+    assert "exceeded quota: gpu-quota, requested: limits.nvidia.com/gpumem=10000" in refused
+    assert "used: limits.nvidia.com/gpumem=20000, limited: limits.nvidia.com/gpumem=20000" in refused
+    eventually(lambda: bound(kubectl, team), ["a", "b"], seconds=60)
+    eventually(lambda: kubectl.ledger(team), {}, seconds=90)
+    assert (memory(kubectl, team), kubectl.used(team)["gpu"]) == (20000, "2")
+    kubectl("delete", "pods", "--all", "-n", team, "--grace-period=0", "--force")
+    eventually(lambda: memory(kubectl, team), 0, seconds=90)
+
+
+def test_firstavailable_is_corrected_and_what_does_not_fit_is_refused_at_its_allocation(
+    program: Deployment, team: str
+) -> None:
+    kubectl = program.kubectl
+    either = requests(exactly(HAMI, memory="12000Mi", cores="1"), exactly(HAMI, memory="2000Mi", cores="1"))
+    kubectl.apply(template(team, "either", either))
+    kubectl.apply(pod(team, "a", of="either"))
+    eventually(lambda: bound(kubectl, team), ["a"], seconds=60)
+    eventually(lambda: memory(kubectl, team), 12000, seconds=60)
+    kubectl.apply(pod(team, "b", of="either"))
+    eventually(lambda: "exceeded quota: gpu-quota, requested: limits.nvidia.com/gpumem=10000" in events(kubectl, team))
+    assert bound(kubectl, team) == ["a"]
+    assert memory(kubectl, team) == 14000
+
+
+def test_a_shared_claim_costs_once_and_administrators_access_nothing(program: Deployment, team: str) -> None:
+    kubectl = program.kubectl
+    kubectl("label", "namespace", team, "resource.kubernetes.io/admin-access=true")
+    kubectl.apply(claim(team, "shared", TEN))
+    assert memory(kubectl, team) == 10000
+    kubectl.apply(*(pod(team, name, uses="shared") for name in "abc"))
+    kubectl.apply(claim(team, "see", requests({**exactly(HAMI), "adminAccess": True})), pod(team, "d", uses="see"))
+    eventually(lambda: bound(kubectl, team), ["a", "b", "c", "d"], seconds=60)
+    eventually(lambda: memory(kubectl, team), 10000)
+    refused = kubectl.refused(claim(team, "more", requests(exactly(HAMI, memory="11000Mi"))))
+    assert "exceeded quota: gpu-quota, requested: limits.nvidia.com/gpumem=11000" in refused
+    kubectl("delete", "pods,resourceclaims", "--all", "-n", team, "--grace-period=0", "--force", "--wait=false")
+    eventually(lambda: memory(kubectl, team), 0, seconds=90)
+
+
+def test_extended_resources_that_a_class_takes_are_charged(program: Deployment, team: str) -> None:
+    kubectl = program.kubectl
+    one = {"limits": {f"deviceclass.resource.kubernetes.io/{HAMI}": "1"}}
+    refused = kubectl.refused(pod(team, "a", resources=one))
+    assert "requested: limits.nvidia.com/gpumem=40960 (smallest eligible card)" in refused
+    change = [{"op": "replace", "path": "/spec/hard/limits.nvidia.com~1gpumem", "value": "50000"}]
+    kubectl("patch", "resourcequota", "gpu-quota", "-n", team, "--type=json", "-p", json.dumps(change))
+    kubectl.apply(pod(team, "a", resources=one))
+    assert memory(kubectl, team) == 40960
+    eventually(lambda: bound(kubectl, team), ["a"], seconds=60)
+    eventually(lambda: kubectl.ledger(team), {}, seconds=90)
+    assert memory(kubectl, team) == 40960
+
+
+def test_claims_that_say_they_are_a_pods_are_charged_what_they_get(program: Deployment, team: str) -> None:
+    kubectl = program.kubectl
+    big = requests(exactly(HAMI, memory="30000Mi", cores="1"))
+    kubectl.apply(template(team, "later", TEN))
+    # a pod that can't be scheduled yet, so that there is time for a claim by hand
+    waiting = pod(team, "a", of="later")
+    waiting["spec"]["schedulingGates"] = [{"name": "example.com/wait"}]
+    kubectl.apply(waiting)
+    uid = kubectl.get("pod", "a", "-n", team)["metadata"]["uid"]
+    owner = {"apiVersion": "v1", "kind": "Pod", "name": "a", "uid": uid, "controller": True}
+    forged = claim(
+        team,
+        "forged",
+        big,
+        ownerReferences=[owner],
+        annotations={"resource.kubernetes.io/pod-claim-name": "another"},
+    )
+    assert "requested: limits.nvidia.com/gpumem=30000" in kubectl.refused(forged)
+    assert memory(kubectl, team) == 10000

@@ -1,0 +1,318 @@
+"""Claims are charged as pods are: to the same keys, by the same ledger (docs/spec/dra.md#7)."""
+
+from __future__ import annotations
+
+import pytest
+from builders import accelerator_quota
+from dra.objects import HAMI, exactly, resource_slice, share
+
+from hami_webhook.cluster.api import JSON, Kind
+from hami_webhook.dra.holders import POD_CLAIM_NAME
+
+from .claim_env import TEN, Cluster, claiming, got, owned_by, publish, spec, template
+from .objects import MEM, TEAM, pod, quota
+
+DRIVER = "gpu.example.com"
+
+
+async def test_the_third_pod_is_refused_in_the_words_of_today_and_all_is_free_at_the_end() -> None:
+    async with Cluster(quota(mem=20000, gpu=9)) as team:
+        await publish(team, ten=TEN)
+        for name in "ab":
+            await team.create(claiming(name, "ten"))
+        refused = await team.refused(claiming("c", "ten"))
+        assert refused.code == 403
+        assert refused.message == (
+            "exceeding resource quota: exceeded quota: gpu-quota, requested: limits.nvidia.com/gpumem=10000, "
+            "used: limits.nvidia.com/gpumem=20000, limited: limits.nvidia.com/gpumem=20000"
+        )
+        await team.run(100)
+        assert team.used() == {"mem": 20000, "gpu": 2}, "the recompute comes to the same"
+        assert team.in_flight() == {}
+        for name in "ab":
+            await team.delete(name)
+        await team.run(100)
+        assert team.used() == {"mem": 0, "gpu": 0}
+        assert team.ledger() == {}
+
+
+async def test_what_waits_costs_what_it_did_when_it_came_whatever_becomes_of_its_template() -> None:
+    async with Cluster(quota(mem=100000, cores=100)) as team:
+        await publish(team, t=TEN)
+        await team.create(claiming("a", "t"))
+        for requests in (spec(exactly(memory="30Gi", cores="90")), spec(exactly(memory="1Mi"))):
+            await team.cluster.delete(Kind.RESOURCE_CLAIM_TEMPLATES, "t", TEAM)
+            await team.run(100)
+            assert team.used() == {"mem": 10000, "cores": 10}
+            await team.cluster.create(Kind.RESOURCE_CLAIM_TEMPLATES, template("t", requests))
+            await team.run(100)
+            assert team.used() == {"mem": 10000, "cores": 10}
+        await team.create(claiming("b", "t"))
+        assert team.used() == {"mem": 20000, "cores": 20}, "as for the first one that waits"
+
+
+async def test_a_template_that_comes_after_its_pod_makes_it_cost_nothing_until_it_is_allocated() -> None:
+    async with Cluster(quota(mem=20000)) as team:
+        await publish(team)
+        await team.create(claiming("a", "t"))
+        assert team.used() == {"mem": 0}
+        await team.cluster.create(Kind.RESOURCE_CLAIM_TEMPLATES, template("t", spec(exactly(memory="30Gi"))))
+        await team.run(100)
+        assert team.used() == {"mem": 0}, "else its allocation would find itself covered"
+
+
+async def test_a_template_that_no_watch_has_shown_yet_is_read() -> None:
+    async with Cluster(quota(mem=20000)) as team:
+        await publish(team, t=TEN)
+        team.core.caches.drop(Kind.RESOURCE_CLAIM_TEMPLATES, template("t"))
+        await team.create(claiming("a", "t"))
+        assert team.used() == {"mem": 10000}
+
+
+@pytest.mark.parametrize(
+    ("requests", "expected"),
+    [
+        pytest.param(spec(exactly(memory="10000Mi", count=2)), {"gpu": 2, "mem": 20000, "cores": 200}, id="count"),
+        pytest.param(spec(exactly()), {"gpu": 1, "mem": 40960, "cores": 100}, id="all of the card"),
+        pytest.param(
+            spec([exactly(memory="30Gi"), exactly(memory="1000Mi", cores="1")]),
+            {"gpu": 1, "mem": 1000, "cores": 1},
+            id="the cheapest alternative",
+        ),
+        pytest.param(spec(exactly(adminAccess=True)), {"gpu": 0, "mem": 0, "cores": 0}, id="administrators' access"),
+        pytest.param(spec(exactly(DRIVER)), {"gpu": 0, "mem": 0, "cores": 0}, id="a class of others"),
+        pytest.param(spec(exactly(memory="-5Gi", cores="0")), {"gpu": 1, "mem": 1, "cores": 0}, id="less than nothing"),
+    ],
+)
+async def test_a_pod_is_charged_what_its_claims_will_cost_at_least(requests: JSON, expected: dict[str, int]) -> None:
+    async with Cluster(quota(gpu=1000, mem=100000, cores=1000)) as team:
+        await publish(team, t=requests)
+        await team.create(claiming("a", "t"))
+        assert team.used() == expected
+        await team.run(100)
+        assert team.used() == expected
+
+
+async def test_nobody_gets_more_by_amounts_that_nothing_has() -> None:
+    async with Cluster(quota(gpu=1000, mem=100000)) as team:
+        await publish(team, huge=spec(exactly(memory="9Ei", count=10**9)))
+        assert (await team.refused(claiming("a", "huge"))).code == 403
+
+
+async def test_pods_of_drivers_of_others_are_not_charged() -> None:
+    async with Cluster(quota(mem=0, gpu=0)) as team:
+        await publish(team, other=spec(exactly(DRIVER, memory="1Gi")))
+        await team.create(claiming("a", "other"))
+        assert team.ledger() == {}
+
+
+async def test_a_pod_asks_for_cards_of_a_vendor_in_one_way() -> None:
+    async with Cluster(quota(mem=100000)) as team:
+        await publish(team, t=TEN)
+        both = claiming("a", "t")
+        both["spec"]["containers"][0]["resources"] = {"limits": {"nvidia.com/gpu": "1", "nvidia.com/gpumem": "1000"}}
+        refused = await team.refused(both)
+        assert refused.message == "cards of NVIDIA are asked for by limits and by ResourceClaims; use one of both"
+        both["spec"]["containers"][0]["resources"] = {"limits": {"amd.com/gpu": "1"}}
+        await team.create(both)
+        assert team.mem() == 10000
+
+
+async def test_extended_resources_that_a_class_takes_cost_what_their_claim_will() -> None:
+    async with Cluster(quota(mem=100000, gpu=9)) as team:
+        await publish(team)
+        await team.cluster.patch(Kind.DEVICE_CLASSES, HAMI, {"spec": {"extendedResourceName": "example.com/card"}})
+        await team.drain()
+        manifest = pod("a", {"name": "main", "image": "x", "resources": {"limits": {"example.com/card": "2"}}})
+        await team.create(manifest)
+        assert team.used() == {"mem": 81920, "gpu": 2}
+        refused = await team.refused({**manifest, "metadata": {**manifest["metadata"], "name": "b"}})
+        assert "gpumem=81920 (smallest eligible card)" in refused.message
+        await team.run(100)
+        assert team.used() == {"mem": 81920, "gpu": 2}
+
+
+async def test_firstavailable_is_charged_what_it_got_and_the_rest_is_given_back() -> None:
+    either = spec([exactly(memory="10000Mi"), exactly(memory="2000Mi")])
+    async with Cluster(quota(mem=10000)) as team:
+        await publish(team, either=either)
+        await team.create(claiming("a", "either"))
+        claim = await team.generate("a", "r-either", either)
+        assert team.mem() == 2000, "the pod's charge covers its claim"
+        await team.allocate(claim, got("10000Mi"))
+        assert team.mem() == 10000
+        await team.bind("a")
+        await team.run(100)
+        assert (team.mem(), team.ledger()) == (10000, {})
+        assert (await team.refused(claiming("b", "either"))).code == 403
+        await team.cluster.delete(Kind.RESOURCE_CLAIMS, claim, TEAM)
+        await team.delete("a")
+        await team.run(100)
+        assert team.mem() == 0
+
+
+async def test_an_allocation_that_does_not_fit_is_refused_with_the_quota_and_leaves_nothing() -> None:
+    either = spec([exactly(memory="10000Mi"), exactly(memory="2000Mi")])
+    async with Cluster(quota(mem=9000)) as team:
+        await publish(team, either=either)
+        await team.create(claiming("a", "either"))
+        claim = await team.generate("a", "r-either", either)
+        refused = await team.fails(team.allocate(claim, got("10000Mi")))
+        assert refused.code == 403
+        assert refused.message == (
+            "exceeding resource quota: exceeded quota: gpu-quota, requested: limits.nvidia.com/gpumem=8000, "
+            "used: limits.nvidia.com/gpumem=2000, limited: limits.nvidia.com/gpumem=9000"
+        )
+        assert team.mem() == 2000
+        await team.allocate(claim, got("10000Mi"), dry_run=True)
+        assert team.mem() == 2000
+        await team.allocate(claim, got("2000Mi"))
+        await team.bind("a")
+        await team.run(100)
+        assert team.mem() == 2000
+
+
+async def test_a_claim_by_hand_costs_once_however_many_pods_use_it() -> None:
+    async with Cluster(quota(mem=20000)) as team:
+        await publish(team)
+        await team.make("shared")
+        assert team.mem() == 10000
+        for name in "abc":
+            await team.create(claiming(name, uses="shared"))
+        await team.allocate("shared", got("10000Mi"))
+        await team.run(100)
+        assert team.mem() == 10000
+        await team.make("second")
+        refused = await team.fails(team.make("third"))
+        assert "requested: limits.nvidia.com/gpumem=10000, used: limits.nvidia.com/gpumem=20000" in refused.message
+        for name in ("shared", "second"):
+            await team.cluster.delete(Kind.RESOURCE_CLAIMS, name, TEAM)
+        await team.run(5)
+        assert team.mem() == 0, "before entries expire"
+
+
+async def test_a_claim_in_use_is_freed_when_its_allocation_goes() -> None:
+    async with Cluster(quota(mem=50000)) as team:
+        await publish(team)
+        await team.make("c", spec(exactly(memory="1000Mi")))
+        await team.allocate("c", got(None))
+        await team.run(100)
+        assert team.mem() == 40960
+        found = team.cluster.peek(Kind.RESOURCE_CLAIMS, "c", TEAM)
+        await team.cluster.replace(Kind.RESOURCE_CLAIMS, {**(found or {}), "status": {}})
+        await team.run(100)
+        assert team.mem() == 1000
+
+
+async def test_an_allocation_of_a_device_that_no_slice_shows_waits_for_it() -> None:
+    async with Cluster(quota(mem=50000)) as team:
+        await publish(team)
+        await team.make("c", spec(exactly(memory="1000Mi")))
+        refused = await team.fails(team.allocate("c", got(None, device="new")))
+        assert (refused.code, refused.retry_after) == (503, 1)
+        assert "device new of pool n1 of driver hami-core-gpu.project-hami.io is in no ResourceSlice" in refused.message
+
+
+async def test_while_a_quota_is_above_hard_nothing_is_allocated() -> None:
+    """Pods that came while no webhook answered were charged by nobody but the recompute."""
+    async with Cluster(quota(mem=10000)) as team:
+        await publish(team, t=TEN)
+        for name in "ab":
+            manifest = claiming(name, "t")
+            await team.cluster.create(
+                Kind.PODS, {**manifest, "metadata": {**manifest["metadata"], "uid": f"uid-{name}"}}
+            )
+        await team.run(100)
+        assert team.mem() == 20000
+        claim = await team.generate("a", "r-t")
+        assert (await team.fails(team.allocate(claim, got("10000Mi")))).code == 403
+        await team.delete("b")
+        await team.run(100)
+        await team.allocate(claim, got("10000Mi"))
+        assert team.mem() == 10000
+
+
+@pytest.mark.parametrize("one_after_the_other", [True, False])
+async def test_two_claims_of_a_pod_are_charged_both_also_where_neither_is_seen_by_the_other(
+    one_after_the_other: bool,
+) -> None:
+    either = spec([exactly(memory="12000Mi"), exactly(memory="8000Mi")])
+    async with Cluster(quota(mem=24000)) as team:
+        await publish(team, t=either, u=either)
+        await team.create(claiming("a", "t", "u"))
+        claims = [await team.generate("a", f"r-{each}", either) for each in "tu"]
+        assert team.mem() == 16000
+        await team.run(100)
+        if one_after_the_other:
+            for claim in claims:
+                await team.allocate(claim, got("12000Mi"))
+        else:
+            befores = [team.cluster.peek(Kind.RESOURCE_CLAIMS, each, TEAM) or {} for each in claims]
+            for before in befores:
+                after = {**before, "status": {"allocation": {"devices": {"results": [got("12000Mi")]}}}}
+                await team.core.claims.review(team.claim_review("UPDATE", before, after))
+        assert team.mem() == 24000
+
+
+async def test_accelerator_quotas_and_quotas_of_some_cards_count_claims() -> None:
+    some = quota("a100", mem=10000)
+    some["metadata"]["annotations"] = {"hami.io/quota-device-types": "A100"}
+    above = accelerator_quota("all", mem=15000)
+    async with Cluster(some, quota(mem=100000), above) as team:
+        await publish(
+            team, resource_slice("n1", share("a0"), share("t4", "16Gi", "NVIDIA T4")), t=spec(exactly(memory="9000Mi"))
+        )
+        await team.create(claiming("a", "t"))
+        claim = await team.generate("a", "r-t")
+        await team.allocate(claim, got("9000Mi"))
+        assert (team.mem(), team.mem("a100")) == (9000, 9000)
+        refused = await team.refused(claiming("b", "t"))
+        assert "exceeded quota: AcceleratorQuota all, requested: limits.nvidia.com/gpumem=9000" in refused.message
+        await team.cluster.patch(Kind.ACCELERATOR_QUOTAS, "all", {"spec": {"hard": {MEM: "90000"}}})
+        await team.drain()
+        await team.create(claiming("b", "t"))
+        claim = await team.generate("b", "r-t")
+        refused = await team.fails(team.allocate(claim, got("9000Mi")))
+        assert "exceeded quota: a100, requested: limits.nvidia.com/gpumem=9000" in refused.message
+        await team.allocate(claim, got("9000Mi", device="t4"))
+        await team.run(100)
+        assert (team.mem(), team.mem("a100")) == (18000, 9000)
+
+
+FORGED: dict[str, JSON] = {
+    "with the owner reference of a pod that doesn't ask for it": owned_by("a", "another"),
+    "with another pod's annotation alone": {"annotations": {POD_CLAIM_NAME: "r-t"}},
+    "with the owner reference alone": {**owned_by("a", "r-t"), "annotations": {}},
+}
+
+
+@pytest.mark.parametrize("meta", FORGED.values(), ids=FORGED)
+async def test_a_claim_is_not_covered_by_what_it_says_of_itself(meta: JSON) -> None:
+    async with Cluster(quota(mem=20000)) as team:
+        await publish(team, t=TEN)
+        await team.create(claiming("a", "t"))
+        await team.generate("a", "r-t")
+        await team.make("forged", **meta)
+        assert team.mem() == 20000
+        assert (await team.fails(team.make("another", **meta))).code == 403
+
+
+async def test_a_claim_in_the_generated_ones_place_is_charged_what_it_gets() -> None:
+    async with Cluster(quota(mem=20000)) as team:
+        await publish(team, t=TEN)
+        await team.create(claiming("a", "t"))
+        await team.generate("a", "r-t", spec(exactly(memory="30Gi")), name="forged")
+        refused = await team.fails(team.allocate("forged", got("30Gi")))
+        assert "requested: limits.nvidia.com/gpumem=20720, used: limits.nvidia.com/gpumem=10000" in refused.message
+
+
+async def test_a_claim_of_a_pod_that_is_not_there_is_charged_when_something_is_allocated() -> None:
+    async with Cluster(quota(mem=20000)) as team:
+        await publish(team)
+        await team.make("orphan", spec(exactly(memory="30Gi")), **owned_by("nobody", "r-t"))
+        assert team.mem() == 0
+        refused = await team.fails(team.allocate("orphan", got("30Gi")))
+        assert "requested: limits.nvidia.com/gpumem=30720, used: limits.nvidia.com/gpumem=0" in refused.message
+        await team.allocate("orphan", got("20000Mi"))
+        await team.run(100)
+        assert team.mem() == 20000
