@@ -34,7 +34,8 @@ Templates = Mapping[Key, wire.ResourceClaimTemplate]
 class Holder(Struct, frozen=True):
     """What a pod's own claims hold, or a claim that is nobody's, and the least that those that wait will cost.
 
-    `allocated`: one of them has an allocation that counts. `waits`: one hasn't, or isn't there yet. `unseen` are
+    `allocated`: one of them has an allocation that counts. `waits`: one hasn't, or isn't there yet. `lacking` is what
+    claims request at least of whose devices some are in no slice, beside `devices`. `unseen` are
     sentences about devices of which no slice says what they have, and about templates that there aren't: what these
     come to isn't known.
     """
@@ -43,6 +44,7 @@ class Holder(Struct, frozen=True):
     wait: ClaimCost = ClaimCost()
     allocated: bool = False
     waits: bool = False
+    lacking: Debits = {}
     unseen: tuple[str, ...] = ()
 
     @property
@@ -75,10 +77,8 @@ def holders(
     owned: dict[str, list[Key]] = {}
     for key, claim in sorted(by_key.items(), key=itemgetter(0)):
         owned.setdefault(controller_of(claim), []).append(key)
-    live: set[str] = set()
     taken: set[Key] = set()
     for pod in pods:
-        live.add(pod.uid)
         of_pod = {key: by_key[key] for key in owned.get(pod.uid, ()) if pod.uid}
         taken |= own_claims(pod, of_pod).keys()
         holder = holder_of(pod, of_pod, templates, inventory)
@@ -86,9 +86,9 @@ def holders(
             yield pod, holder
     for key, claim in by_key.items():
         owner = controller_of(claim)
-        # one whose pod is gone is collected; what is allocated is held until then
-        collected = owner != "" and owner not in live and results_of(claim) is None
-        if key not in taken and not collected:
+        # nobody was charged for one that says that it is a pod's; what is allocated to it was
+        uncharged = owner != "" and results_of(claim) is None
+        if key not in taken and not uncharged:
             yield BareClaim.of(claim), holder_of_claims([claim], inventory)
 
 
@@ -123,7 +123,7 @@ def holder_of_claims(
 ) -> Holder:
     """What claims hold, beside what else waits."""
     devices: list[ClaimedDevice] = []
-    any_allocated = False
+    any_allocated, lacking = False, ClaimCost()
     waits, wait = wait is not None and bool(wait.debits or unseen), wait or ClaimCost()
     for claim in claims:
         results = results_of(claim)
@@ -138,10 +138,9 @@ def holder_of_claims(
         any_allocated = any_allocated or bool(held.devices or held.unseen)
         devices += held.devices
         if held.unseen:  # what it requests at least, for want of better
-            cost = _cost(requests_of(claim.spec), inventory)
-            wait, waits = wait + cost, waits or bool(cost.debits)
+            lacking += _cost(requests_of(claim.spec), inventory)
             unseen = (*unseen, *held.unseen)
-    return Holder(tuple(devices), wait, any_allocated, waits, unseen)
+    return Holder(tuple(devices), wait, any_allocated, waits, lacking.debits, unseen)
 
 
 def own_claims(pod: Pod, owned: Claims) -> dict[Key, wire.ResourceClaim]:

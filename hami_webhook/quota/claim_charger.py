@@ -24,7 +24,6 @@ from hami_webhook.dra.holders import (
     holder_of,
     holder_of_claims,
     key_of,
-    meta_of,
     own_claims,
     owner_of,
     results_of,
@@ -84,22 +83,23 @@ class _Of:
 class _Allocation:
     """A holder before and after one of its claims is allocated.
 
-    `one_of_several` is the claim's UID where others of the holder's claims aren't allocated yet, so that the ledger has
-    to say that this one is.
+    `claim` is the claim's UID. `several`: others of its claims aren't allocated yet, so that the ledger has to say that
+    this one is.
     """
 
     def __init__(
-        self, pod: Pod, base: CapacityLister, before: Holder | None, after: Holder | None, one_of_several: str = ""
+        self, pod: Pod, base: CapacityLister, before: Holder | None, after: Holder | None, claim: str, *, several: bool
     ) -> None:
         self.pod = pod
         self.before = WithClaims(base, _Of(before))
         self.after = WithClaims(base, _Of(after))
-        self.one_of_several = one_of_several
+        self.claim = claim
+        self.several = several
 
-    def is_beside(self, entry: Entry, waiting: Mapping[str, int]) -> bool:
-        """Whether an entry is of the allocation of another of its claims, which doesn't show yet."""
-        placing = bool(self.one_of_several) and entry.state is State.PLACING
-        return placing and entry.floor != self.one_of_several and entry.actual != waiting
+    def is_beside(self, entry: Entry, known: Mapping[str, int]) -> bool:
+        """Whether an entry is of the allocation of another of its claims, which isn't in what is `known` to be held."""
+        placing = entry.state is State.PLACING and entry.floor not in ("", self.claim)
+        return placing and any(amount > known.get(key, 0) for key, amount in (entry.actual or {}).items())
 
 
 class ClaimCharger:
@@ -128,19 +128,16 @@ class ClaimCharger:
         self._reader = ClaimReader(cluster, cache)
 
     async def created(self, claim: ResourceClaim, *, dry_run: bool, time_left: float | None) -> Outcome:
-        """Charge a new claim that is nobody's. One that a pod takes for its own is covered by the pod's charge."""
+        """Charge a new claim that is nobody's.
+
+        One that says that it is a pod's costs nothing until it is allocated: if that is so, the pod's charge covers it.
+        """
         bare = BareClaim.of(claim)
+        if owner_of(claim) is not None:
+            return Charged()
         charge = waiting_charge(bare, self._vendors, self._capacity)
         if not charge.amounts or (self._charger.known(bare).unlimited and not dry_run):
             return Charged()
-        if owner_of(claim) is not None:
-            try:
-                async with self._within(time_left):
-                    holder = await self._pod_of(claim)
-                    if holder is None or await self._is_own(holder, claim):
-                        return Charged()  # without a pod it is collected, and charged if it is allocated before
-            except (ClusterError, TimeoutError) as error:
-                return refuse_now(bare.namespace, str(error) or _TOO_LATE)
         request = ChargeRequest(
             bare.uid,
             bare,
@@ -190,10 +187,6 @@ class ClaimCharger:
             return None
         return pod if pod.uid == owner.uid and not pod.ended(self._clock()) else None
 
-    async def _is_own(self, pod: Pod, claim: ResourceClaim) -> bool:
-        key = key_of(claim)
-        return key in own_claims(pod, {**await self._others(pod, claim), key: claim})
-
     async def _others(self, pod: Pod, claim: ResourceClaim) -> dict[Key, ResourceClaim]:
         """The other claims that a pod controls, read live where one may be its own."""
         name = key_of(claim)[1]
@@ -208,6 +201,7 @@ class ClaimCharger:
     async def _allocation(self, former: ResourceClaim, claim: ResourceClaim) -> _Allocation:
         """Whose claim it is, and what that held before."""
         key, inventory, templates = key_of(claim), self._cache.inventory, self._cache.templates
+        bare = BareClaim.of(claim)
         pod = await self._pod_of(claim)
         if pod is not None:
             others = await self._others(pod, claim)
@@ -216,10 +210,9 @@ class ClaimCharger:
                 holder = holder_of(pod, after, templates, inventory)
                 was = holder_of(pod, before, templates, inventory)
                 several = holder is not None and holder.waits
-                return _Allocation(pod, self._capacity, was, holder, meta_of(claim).uid or "" if several else "")
-        collected = pod is None and owner_of(claim) is not None
-        was = Holder() if collected else holder_of_claims([former], inventory)
-        return _Allocation(BareClaim.of(claim), self._capacity, was, holder_of_claims([claim], inventory))
+                return _Allocation(pod, self._capacity, was, holder, bare.uid, several=several)
+        was = Holder() if owner_of(claim) is not None else holder_of_claims([former], inventory)
+        return _Allocation(bare, self._capacity, was, holder_of_claims([claim], inventory), bare.uid, several=False)
 
     async def _commit(self, allocation: _Allocation) -> None:
         """Charge an allocation to all quotas, or to none. Raises `_Refused` and `ClusterError`."""
@@ -257,10 +250,12 @@ class ClaimCharger:
         before = charged(account, pod, self._vendors, allocation.before, now, ttl)
         cost = cost_of(account, pod, self._vendors, allocation.after, now, ttl).only(account.hard)
         more = {key: amount - before.get(key, 0) for key, amount in cost.items()}
-        waiting = price(capacity=allocation.before).only(account.hard)
-        if found is not None and allocation.is_beside(found[1], waiting):
-            alone = cost_of(account, pod, self._vendors, allocation.before, now, ttl).only(account.hard)
-            more = {key: amount - alone.get(key, 0) for key, amount in cost.items()}
+        shown_before = price(capacity=allocation.before)
+        known = shown_before.only(account.hard) if shown_before.placed else {}
+        if found is not None and allocation.is_beside(found[1], known):
+            shown = found[1].actual or {}
+            actual = {key: shown.get(key, 0) + actual.get(key, 0) - known.get(key, 0) for key in {*shown, *actual}}
+            more = {key: amount - before.get(key, 0) for key, amount in actual.items()}
         larger = {key: before.get(key, 0) + max(0, more.get(key, 0)) for key in {*before, *more}}
         present = account.counted(before)
         costs = account.counted(larger).items()
@@ -274,12 +269,12 @@ class ClaimCharger:
             asked = {key: max(0, amount) for key, amount in more.items()}
             raise _Refused(refuse_overrun(account, Charge(asked), over))
         placing = found is not None and found[1].state is State.PLACING
-        if not (increase or placing or allocation.one_of_several):
+        if not (increase or placing or allocation.several):
             if not (snapshot.live or snapshot.current):  # no write will show whether the ledger still says so
                 raise _Refused(refuse_now(pod.namespace, "the quota isn't known"))
             return account
         namespace = "" if account.quota.namespaces is None else pod.namespace
-        claim = allocation.one_of_several
+        claim = allocation.claim if allocation.several else ""
         entry = Entry(State.PLACING, int(now), larger, actual, bool(over), namespace, claim)
         if found is not None:
             account = account.without(found[0])

@@ -44,7 +44,9 @@ def _priced(pod: Pod, vendors: Vendors) -> list[object]:
     """What the waiting charge of a pod depends on, but for the cards: requests, lists and nodeSelector as read."""
     # what is left out here makes two pods share a charge that differ in cost; what is too much fills ledgers
     kinds = [kind.value for kind in pod.kinds]
-    found: list[object] = [pod.namespace, sorted((pod.node_selector or {}).items()), kinds, pod.init_finished]
+    # claims cost the same on whatever nodes, and updates of pods that have nothing else aren't reviewed
+    selector = {} if vendors.resource_names.isdisjoint(pod.named) else pod.node_selector or {}
+    found: list[object] = [pod.namespace, sorted(selector.items()), kinds, pod.init_finished]
     for key in sorted(named_in(pod, vendors)):
         try:
             requests: object = list(vendors[key].requests_of(pod))

@@ -325,7 +325,11 @@ def is_settled(pod: Pod, vendors: Vendors, charge: Charge) -> bool:
 def _add_claims(
     builder: _ChargeBuilder, pod: Pod, vendors: Vendors, claims: PodClaims, capacity: CapacityLister
 ) -> None:
-    """Add what a pod's own claims hold, and what those that wait will cost; of selected cards what they hold."""
+    """Add what a pod's own claims hold, or will cost where none is allocated; of selected cards what they hold.
+
+    Once one is allocated the others are covered by the floor entry at most: what they request may be another thing by
+    now, and nobody was charged for that.
+    """
     holder = claims.of(pod)
     if holder is None:
         return
@@ -333,7 +337,9 @@ def _add_claims(
     for device in holder.devices:
         if builder.cards is None or _is_selected(builder.cards, device, capacity):
             builder.add(vendors[device.vendor], device.debit)
-    if holder.waits and builder.cards is None:
+    for key, debit in holder.lacking.items() if builder.cards is None else ():
+        builder.add(vendors[key], debit)
+    if holder.waits and not holder.allocated and builder.cards is None:
         for key, debit in holder.wait.debits.items():
             builder.add(vendors[key], debit, holder.wait.floors)
         builder.remembered |= {key.name for row in vendors.drivers for key in vendors.keys_of[row.vendor]}

@@ -97,8 +97,9 @@ def costs(*arguments: Any) -> dict[str, tuple[int, int]]:
         # its pod is gone, or doesn't count any longer
         ([], [claim("c", owner="uid-p", of="r-t", held="9Gi")], {"ResourceClaim/c": (9216, 0)}),
         ([], [claim("c", owner="uid-p", of="r-t")], {}),
-        # its pod is there, and it isn't what the pod asks for
-        ([pod("p")], [claim("c", owner="uid-p", of="r-t")], {"ResourceClaim/c": (0, 10240)}),
+        # its pod is there, and it isn't what the pod asks for: nobody was charged for it
+        ([pod("p")], [claim("c", owner="uid-p", of="r-t")], {}),
+        ([pod("p")], [claim("c", owner="uid-p", of="r-t", held="9Gi")], {"ResourceClaim/c": (9216, 0)}),
         # a pod that needs no claim for its reference
         ([pod("p", "t", chosen=None)], [], {}),
         # some are allocated
@@ -151,7 +152,7 @@ def test_what_is_not_known_is_told() -> None:
     gone["status"]["allocation"]["devices"]["results"] = [{"driver": NVIDIA, "pool": "n9", "device": "x"}]
     ((_, unseen),) = found([], [gone])
     assert (unseen.hold, len(unseen.unseen)) == ({}, 1)
-    assert unseen.wait.debits == {"NVIDIA": TEN}, "what it requests at least, for want of better"
+    assert unseen.lacking == {"NVIDIA": TEN}, "what it requests at least, for want of better"
 
 
 CLAIMS = st.lists(

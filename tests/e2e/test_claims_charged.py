@@ -222,7 +222,7 @@ def test_extended_resources_that_a_class_takes_are_charged(program: Deployment, 
 
 def test_claims_that_say_they_are_a_pods_are_charged_what_they_get(program: Deployment, team: str) -> None:
     kubectl = program.kubectl
-    big = requests(exactly(HAMI, memory="30000Mi", cores="1"))
+    big = requests(exactly(HAMI, memory="11000Mi", cores="1"))
     kubectl.apply(template(team, "later", TEN))
     # a pod that can't be scheduled yet, so that there is time for a claim by hand
     waiting = pod(team, "a", of="later")
@@ -237,5 +237,8 @@ def test_claims_that_say_they_are_a_pods_are_charged_what_they_get(program: Depl
         ownerReferences=[owner],
         annotations={"resource.kubernetes.io/pod-claim-name": "another"},
     )
-    assert "requested: limits.nvidia.com/gpumem=30000" in kubectl.refused(forged)
+    kubectl.apply(forged, pod(team, "b", uses="forged"))
+    refusal = "exceeded quota: gpu-quota, requested: limits.nvidia.com/gpumem=11000"
+    eventually(lambda: refusal in events(kubectl, team), seconds=60)
+    assert bound(kubectl, team) == []
     assert memory(kubectl, team) == 10000

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 import pytest
 from builders import accelerator_quota
 from dra.objects import HAMI, exactly, resource_slice, share
 
+from hami_webhook.admission.denial import Denied
 from hami_webhook.cluster.api import JSON, Kind
 from hami_webhook.dra.holders import POD_CLAIM_NAME
+from hami_webhook.kube.objects import Pod
+from hami_webhook.quota.floors import floor_id
 
 from .claim_env import TEN, Cluster, claiming, got, owned_by, publish, spec, template
 from .objects import MEM, TEAM, pod, quota
@@ -291,10 +296,38 @@ async def test_a_claim_is_not_covered_by_what_it_says_of_itself(meta: JSON) -> N
     async with Cluster(quota(mem=20000)) as team:
         await publish(team, t=TEN)
         await team.create(claiming("a", "t"))
-        await team.generate("a", "r-t")
-        await team.make("forged", **meta)
-        assert team.mem() == 20000
-        assert (await team.fails(team.make("another", **meta))).code == 403
+        await team.allocate(await team.generate("a", "r-t"), got("10000Mi"))
+        with suppress(Denied):
+            await team.make("forged", spec(exactly(memory="12000Mi", cores="1")), **meta)
+            refused = await team.fails(team.allocate("forged", got("12000Mi")))
+            assert "requested: limits.nvidia.com/gpumem=12000, used: limits.nvidia.com/gpumem=10000" in refused.message
+        await team.run(100)
+        assert team.mem() == 10000
+
+
+async def test_claims_that_were_not_charged_push_nobody_above_hard() -> None:
+    """Many that say that they are a pod's, of which it takes the first by name; and others of it that are large."""
+    huge = spec(exactly(memory="9Ei", cores="1"))
+    async with Cluster(quota(mem=30000)) as team:
+        await publish(team, t=TEN, u=TEN)
+        await team.create(claiming("a", "t", "u"))
+        for name in "zyx":
+            await team.make(name, huge, **owned_by("a", "r-u"))
+            await team.run(100)
+            assert team.mem() == 20000
+        await team.allocate(await team.generate("a", "r-t"), got("10000Mi"))
+        await team.run(100)
+        assert team.mem() == 20000, "and not 9Ei that wait"
+        gated = claiming("b", "t")
+        gated["spec"]["schedulingGates"] = [{"name": "example.com/wait"}]
+        await team.create(gated)
+        await team.cluster.delete(Kind.RESOURCE_CLAIM_TEMPLATES, "t", TEAM)
+        await team.cluster.create(Kind.RESOURCE_CLAIM_TEMPLATES, template("t", huge))
+        moved = {**gated, "metadata": {**gated["metadata"], "uid": "uid-b"}}
+        moved["spec"] = {**gated["spec"], "nodeSelector": {"pool": "other"}}
+        assert floor_id(Pod.from_object(moved), team.vendors) == floor_id(Pod.from_object(gated), team.vendors)
+        await team.run(100)
+        assert team.mem() == 30000
 
 
 async def test_a_claim_in_the_generated_ones_place_is_charged_what_it_gets() -> None:
