@@ -128,7 +128,7 @@ class FilterCache:
         return run_at_once(self.filtering(request, budget, names))
 
     def filtering(self, request: PodRequest, budget: PodBudget | None, names: Iterable[str]) -> Steps[FilterResult]:
-        """As `filtered`, with an interruption after each node that is tested, or whose class is found, and now and then.
+        """As `filtered`, with an interruption after each node that is tested or whose class is found, and now and then.
 
         An answer is that of the time of its test.
         """
