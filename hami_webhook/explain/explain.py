@@ -9,23 +9,17 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-from hami_webhook.devices import reasons
 from hami_webhook.devices.codecs import BadAnnotation
-from hami_webhook.devices.fit_pipeline import FitTrace
-from hami_webhook.devices.fit_request import Candidate
-from hami_webhook.devices.model import BadRequest, Device, NodeView
+from hami_webhook.devices.model import BadRequest, NodeView
 from hami_webhook.devices.placement_annotations import BIND_PHASE, NODE, TIME, placement_counts
-from hami_webhook.devices.reasons import Rejection
 from hami_webhook.devices.registry import Vendors
 from hami_webhook.explain import remedies
-from hami_webhook.explain.fit_trace import trace_fit
-from hami_webhook.explain.messages import why
 from hami_webhook.explain.node_groups import groups_of
+from hami_webhook.explain.node_reports import NodeReports, all_cards, card_report, devices_of
 from hami_webhook.explain.other_schedulers import fits_on_none, of_foreign
 from hami_webhook.explain.preemption import preemption_note
 from hami_webhook.explain.remedies import Remedy, RemedySearch
 from hami_webhook.explain.report import (
-    CardReport,
     Change,
     Explanation,
     NodeReport,
@@ -47,7 +41,7 @@ from hami_webhook.scheduling.boundary import BoundedPod
 from hami_webhook.scheduling.cluster_cache import ClusterCache
 from hami_webhook.scheduling.fit import PodRequest, read_pod_request
 from hami_webhook.scheduling.placer import SchedulingPolicies
-from hami_webhook.scheduling.scoring import ScoredNode, evaluate
+from hami_webhook.scheduling.scoring import ScoredNode, ranked
 
 
 @dataclass(frozen=True)
@@ -137,7 +131,7 @@ def _of_placed(pod: Pod, context: ExplainContext) -> Explanation:
     taken = list(taken_cards(pod, context.vendors, view))
     notes += [f"{device.uuid} isn't registered on {name} (any more)" for device in taken if not device.registered]
     own = {(device.vendor, device.uuid) for device in taken}
-    cards = [_card(d, view) for d in _devices(view) if (d.vendor, d.uuid) in own] if view else []
+    cards = [card_report(d, view) for d in devices_of(view) if (d.vendor, d.uuid) in own] if view else []
     text = pod.annotations.get(TIME, "")
     time = float(int(text[:18])) if text.isdecimal() else None
     bound = bool(pod.node_name)
@@ -205,23 +199,20 @@ def _of_pending(pod: Pod, pod_request: PodRequest, context: ExplainContext, note
     filtered = context.filter_nodes()
     refusals = filtered.refusals
     suitable = [view for view in views if view.name not in refusals]
-    refused = [view for view in views if view.name in refusals]
-    found, of_refused = (
-        evaluate(each, pod_request, context.vendors, budget, context.policies.node) for each in (suitable, refused)
-    )
-    limits = budget.limits if budget else {}
-    fits = {scored.fit.node: scored for scored in found.fits}
-    failed = {**found.failed, **of_refused.failed}
-    nodes = []
+    reports = NodeReports(pod_request, budget, context.state, context.vendors, context.now, context.policies.node)
+    nodes: list[NodeReport] = []
+    fitting: list[ScoredNode] = []
+    fitting_refused: list[ScoredNode] = []
     for view in views:
-        if view.name in fits:
-            nodes.append(_fitting(view, fits[view.name], pod))
-        elif view.name in failed:
-            trace = trace_fit(view, pod_request, context.vendors, budget)
-            report = _unfit(view, failed[view.name], trace, pod_request, context, limits)
-            nodes.append(replace(report, refusal=refusals.get(view.name)))
-        else:
-            nodes.append(NodeReport(view.name, False, cards=_all_cards(view), refusal=refusals[view.name]))
+        result, report = reports.of(view)
+        refusal = refusals.get(view.name)
+        if isinstance(result, ScoredNode):
+            (fitting if refusal is None else fitting_refused).append(result)
+            report = report if refusal is None else NodeReport(view.name, False, cards=all_cards(view))
+        nodes.append(report if refusal is None else replace(report, refusal=refusal))
+    fitting, fitting_refused = (
+        ranked(each, pod_request, context.vendors, context.policies.node) for each in (fitting, fitting_refused)
+    )
     quotas = list(_quotas(pod, context, None))
     searched = _nearest(suitable, nodes, context.nearest)
     search = RemedySearch(
@@ -229,10 +220,10 @@ def _of_pending(pod: Pod, pod_request: PodRequest, context: ExplainContext, note
     )
     blocking = list(_blocking_steps(pod, context))
     found_remedies: list[Remedy] = []
-    if found.fits:
-        best = found.fits[0]
+    if fitting:
+        best = fitting[0]
         cost: Mapping[str, int] | None = placed_charge(best.fit.claims(), pod.kinds, context.vendors).amounts
-        others = f" (and {len(found.fits) - 1} more)" if len(found.fits) > 1 else ""
+        others = f" (and {len(fitting) - 1} more)" if len(fitting) > 1 else ""
         seen = "" if context.sees_all_pods else ", as far as its cards aren't taken by pods that can't be seen"
         verdict = f"isn't placed, but fits on {best.fit.node}{others}{seen}"
         notes.append("; ".join(step.text for step in blocking) or "it waits for the scheduler, or was refused before")
@@ -248,7 +239,7 @@ def _of_pending(pod: Pod, pod_request: PodRequest, context: ExplainContext, note
         notes += [evicted] if evicted else []
         options = [remedy.change for remedy in found_remedies]
         options += remedies.pod_changes(search)
-        options += _other_nodes(suitable, [scored.view.name for scored in of_refused.fits], refusals, search, context)
+        options += _other_nodes(suitable, [scored.node for scored in fitting_refused], refusals, reports)
         if views and not options:
             notes.append("no room on a node, limit, annotation or smaller request was found that would let it in alone")
         options = [Change([*blocking, *option.steps], option.node) for option in options] if blocking else options
@@ -281,8 +272,7 @@ def _other_nodes(
     suitable: Sequence[NodeView],
     fitting: Sequence[str],
     refusals: Mapping[str, NodeRefusal],
-    search: RemedySearch,
-    context: ExplainContext,
+    reports: NodeReports,
 ) -> Iterator[Change]:
     """Refused nodes whose cards fit, and nodes that should have registered cards."""
     for name in fitting:
@@ -290,154 +280,15 @@ def _other_nodes(
         text = f"{name}: {refusal.why or ', '.join(refusal.reasons)}; its cards would fit"
         yield Change([Step("filter", text, name)], name)
     for view in suitable:
-        causes = list(_unregistered(view, search.pod_request, context))
+        causes = list(reports.unregistered(view))
         if causes and all(cause.expected for cause in causes):
             text = "; ".join(cause.sentence for cause in causes)
             yield Change([Step("register", f"{view.name}: {text}", view.name)], view.name)
 
 
-def _fitting(view: NodeView, scored: ScoredNode, pod: Pod) -> NodeReport:
-    taken = [
-        Taken(container.name, key, device.uuid, device.share.memory, device.share.cores)
-        for container, row in zip(pod.containers, scored.fit.rows, strict=True)
-        for key, allocation in row.items()
-        for device in allocation.devices
-    ]
-    return NodeReport(view.name, True, score=round(scored.score, 6), devices=taken, cards=_all_cards(view))
-
-
-def _unfit(
-    view: NodeView,
-    rejection: Rejection,
-    trace: FitTrace | None,
-    pod_request: PodRequest,
-    context: ExplainContext,
-    limits: Mapping[str, int],
-) -> NodeReport:
-    if trace is None:
-        internal = rejection.bare == reasons.NODE_INTERNAL_ERROR
-        causes = list(_unregistered(view, pod_request, context))
-        text = "; ".join(cause.sentence for cause in causes)
-        text = "hami-webhook failed on this node; its log says why" if internal else text
-        answer = "" if internal else "; ".join(cause.answer for cause in causes)
-        return NodeReport(view.name, False, str(rejection), text, cards=_all_cards(view), answer=answer)
-    request, vendor = trace.fit_request.request, trace.vendor
-    total = len(trace.fit_request.inventory.devices)
-    passed = sum(not verdict.label for verdict in trace.verdicts)
-    cards_of = "card" if request.count == 1 else "cards"
-    text = f"container {trace.container} asks for {request.count} {cards_of} of {vendor.key}, "
-    text += f"{passed} of {total} pass" if trace.verdicts else f"the node has {total}"
-    cards = [card for device in _devices(view) for card in _card_reports(device, view, trace, context, limits)]
-    return NodeReport(
-        view.name,
-        False,
-        str(rejection),
-        text,
-        trace.container,
-        cards=cards,
-        answer=", ".join(sorted(rejection.labels())),
-        count=request.count,
-    )
-
-
-def _card_reports(
-    device: Device, view: NodeView, trace: FitTrace, context: ExplainContext, limits: Mapping[str, int]
-) -> Iterator[CardReport]:
-    """One report for each check of the card for the rejected container: one, unless it gives several shares."""
-    verdicts = [v for v in trace.verdicts if (device.vendor, device.uuid) == (trace.vendor.key, v.card.device.uuid)]
-    counted = {verdict.label for verdict in trace.verdicts}
-    left = [label for label in trace.rejection.counts if label not in counted]
-    for verdict in verdicts:
-        if verdict.label:
-            text = why(verdict.card, verdict.label, trace.vendor, context.vendors, limits)
-            yield _card(device, view, verdict.card, verdict.label, text)
-        else:
-            label = left[0] if len(left) == 1 else ""
-            yield _card(device, view, verdict.card, label, _passed(label, trace))
-    if not verdicts:
-        yield _card(device, view)
-
-
-def _passed(label: str, trace: FitTrace) -> str:
-    if label == reasons.RESOURCE_QUOTA_NOT_FIT:
-        return "passes by itself, but together the cards cost more than the quota leaves"
-    if label == reasons.NVLINK_NOT_FIT:
-        unknown = trace.vendor.links_unknown(trace.fit_request.inventory)
-        why_not = "the node doesn't tell how its cards are linked" if unknown else "there are no such cards that pass"
-        return f"passes by itself, but {trace.fit_request.request.count} all linked by NVLink are needed, and {why_not}"
-    return f"passes by itself, but {trace.fit_request.request.count} that go together are needed"
-
-
-@dataclass(frozen=True)
-class _NoCards:
-    """Why a node has no cards of a vendor: a sentence, the same without this node's texts, and whether they were
-    `expected`, as something of them was registered or kubelet offers some.
-    """
-
-    sentence: str
-    answer: str
-    expected: bool = True
-
-
-def _unregistered(view: NodeView, pod_request: PodRequest, context: ExplainContext) -> Iterator[_NoCards]:
-    """Why the node has no cards of vendors that the pod requests."""
-    unreadable = {problem.name: problem.text for problem in context.state.problems() if problem.kind == "Node"}
-    for key in pod_request.vendors:
-        if key in view.inventories:
-            continue
-        vendor, node = context.vendors[key], view.node
-        expected = True
-        if vendor.registration.annotation and vendor.registration.annotation not in node.annotations:
-            cause, kind = f"it has no annotation {vendor.registration.annotation}", ""
-            expected = vendor.count_name in node.allocatable
-        elif view.name in unreadable:
-            cause, kind = unreadable[view.name], "what is registered can't be read"
-        elif not vendor.health(node, context.now).healthy:
-            text = node.annotations.get(vendor.registration.handshake, "")
-            cause = f"its device plugin left the handshake unanswered ({vendor.registration.handshake}={text})"
-            kind = "their device plugin left the handshake unanswered"
-        else:
-            cause = kind = f"its registration has no cards, or kubelet no longer offers {vendor.count_name}"
-        answer = f"no {key} cards" + (f": {kind}" if kind else "")
-        yield _NoCards(f"registers no {key} cards: {cause}", answer, expected)
-
-
-def _devices(view: NodeView) -> Iterator[Device]:
-    for inventory in view.inventories.values():
-        yield from inventory.devices
-
-
-def _all_cards(view: NodeView) -> list[CardReport]:
-    return [_card(device, view) for device in _devices(view)]
-
-
-def _card(
-    device: Device, view: NodeView, tried: Candidate | None = None, label: str = "", text: str = ""
-) -> CardReport:
-    """A card as Fit saw it for a container, with what the pod's other containers take; or by the node's usage alone."""
-    usage = tried.usage if tried is not None else view.used(device.vendor, device.uuid)
-    pods = sorted({holder.pod.key for holder in usage.holders})
-    return CardReport(
-        vendor=device.vendor,
-        uuid=device.uuid,
-        type=device.type,
-        used_slots=usage.slots,
-        slots=device.slots,
-        used_memory=usage.memory,
-        memory=device.memory,
-        used_cores=usage.cores,
-        cores=device.cores,
-        needs_memory=tried.expected_share.memory if tried is not None else None,
-        needs_cores=tried.expected_share.cores if tried is not None else None,
-        label=label,
-        why=text,
-        pods=pods,
-    )
-
-
 def taken_cards(pod: Pod, vendors: Vendors, view: NodeView | None) -> Iterator[Taken]:
     """The cards the pod's annotations say it has, container by container."""
-    registered = {(device.vendor, device.uuid) for device in _devices(view)} if view else set()
+    registered = {(device.vendor, device.uuid) for device in devices_of(view)} if view else set()
     for key, vendor in vendors.items():
         try:
             rows = vendor.decode(pod) or []

@@ -26,8 +26,13 @@ class NodeGroup:
 
 def groups_of(nodes: Sequence[NodeReport]) -> list[NodeGroup]:
     """The nodes by their answers, the group with the nearest node first."""
+    return grouped(by_nearness(nodes))
+
+
+def grouped(nearest_first: Sequence[NodeReport]) -> list[NodeGroup]:
+    """As `groups_of`, of nodes that are in order."""
     by_answer: dict[str, list[NodeReport]] = defaultdict(list)
-    for node in by_nearness(nodes):
+    for node in nearest_first:
         by_answer[answer_of(node)].append(node)
     return [NodeGroup(answer, group, _nearest(answer, group)) for answer, group in by_answer.items()]
 

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from hami_webhook.explain.node_groups import FITS, NodeGroup, by_nearness, groups_of, lack_of
+from hami_webhook.explain.node_groups import FITS, NodeGroup, by_nearness, grouped, groups_of, lack_of
 from hami_webhook.explain.report import CardReport, Change, Explanation, NodeReport, PlacementReport, QuotaReport, Taken
 from hami_webhook.terminal import ShownTable, counted
 
@@ -101,7 +101,7 @@ def _nodes(nodes: Sequence[NodeReport]) -> Iterator[ShownTable]:
     """The answers, where there are more than a few nodes, and the nodes that are nearest to fit."""
     nearest = by_nearness(nodes)
     if len(nodes) > _MOST_NODES:
-        yield _groups(groups_of(nodes))
+        yield _groups(grouped(nearest))
         nearest = [node for node in nearest if node.cards or node.fits]
     if nearest:
         title = "Nodes" if len(nodes) <= _MOST_NODES else "The nearest"

@@ -325,7 +325,7 @@ class Nvidia(Vendor):
             if peer in places
         )
         cordoned = frozenset(places[card] for card in facts.cordoned if card in places)
-        return scores, cordoned, tuple(device.extra for device in inventory.devices)
+        return bool(facts.scores), scores, cordoned, tuple(device.extra for device in inventory.devices)
 
     def refuses_node(self, fit_request: FitRequest) -> Rejection | None:
         wanted = fit_request.pod.annotations.get(MODE)

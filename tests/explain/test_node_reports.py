@@ -1,0 +1,32 @@
+"""What is said of a node is what it would be if no node was taken for equal to another: for every vendor."""
+
+from __future__ import annotations
+
+from random import Random
+
+from devices.fit_env import NOW
+from devices.test_conformance import Case, every_vendor
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scheduling.test_node_classes import EXAMPLES, Fleet
+
+from hami_webhook.explain.node_reports import NodeReports
+from hami_webhook.quota.budget import PodBudget
+from hami_webhook.scheduling.fit import PodRequest
+
+
+def reports(fleet: Fleet, request: PodRequest, budget: PodBudget | None) -> NodeReports:
+    return NodeReports(request, budget, fleet.state, fleet.vendors, NOW, "binpack")
+
+
+@every_vendor
+@settings(max_examples=EXAMPLES if EXAMPLES >= 200 else EXAMPLES // 8)
+@given(random=st.randoms(use_true_random=False))
+def test_a_report_is_what_it_would_be_if_every_node_was_tested(case: Case, random: Random) -> None:
+    fleet = Fleet(random, case)
+    for _ in range(3):
+        if (asking := fleet.asking()) is not None:
+            of_all = reports(fleet, *asking)
+            for view in fleet.views():
+                assert of_all.of(view) == reports(fleet, *asking).of(view)
+        fleet.change()
