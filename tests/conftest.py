@@ -7,15 +7,31 @@ from __future__ import annotations
 
 import logging
 import os
+import tempfile
 from collections.abc import Iterator
+from datetime import UTC, datetime
 
 import pytest
 from async_tests import run_async
 from hypothesis import settings
 
+from hami_webhook import pki
+
 settings.register_profile("quick", deadline=None, derandomize=True, database=None, max_examples=40)
 settings.register_profile("thorough", settings.get_profile("quick"), max_examples=200)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "quick"))
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Trust nobody's authority instead of the machine's 150, here and in processes that tests start.
+
+    Each process reads them as it imports aiohttp, and each client of a server without TLS again.
+    """
+    file = tempfile.NamedTemporaryFile(suffix=".pem")  # noqa: SIM115  it is closed when pytest ends
+    config.add_cleanup(file.close)
+    file.write(pki.authority(now=datetime.now(UTC)).certificate)
+    file.flush()
+    os.environ |= {"SSL_CERT_FILE": file.name, "SSL_CERT_DIR": os.devnull}
 
 
 @pytest.hookimpl(hookwrapper=True)
