@@ -1,0 +1,184 @@
+"""The order in which pods that wait for quota are released (docs/spec/queues.md#3)."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hami_webhook.quota.queue_order import (
+    Demand,
+    Lack,
+    Obstacle,
+    QueueDecision,
+    QueuedPod,
+    QueueOrder,
+    QueueRoom,
+    decide,
+)
+
+NOON = 1_767_268_800.0
+BEST_EFFORT, STRICT = QueueOrder(), QueueOrder(strict=True)
+
+
+def room(free: int, hard: int = 10, order: QueueOrder | None = BEST_EFFORT, **other: int) -> QueueRoom:
+    return QueueRoom({"gpu": hard, **dict.fromkeys(other, 100)}, {"gpu": free, **other}, order)
+
+
+def waiting(uid: str, gpu: int = 1, age: float = 60, priority: int = 0, quota: str = "q", **other: int) -> QueuedPod:
+    """A pod of one quota; `mem=5` is another key of it."""
+    demand: Demand = ((quota, (("gpu", gpu), *sorted(other.items()))),)
+    return QueuedPod(uid, f"team/{uid}", priority, NOON - age, demand)
+
+
+def in_both(uid: str, gpu: int, age: float = 60) -> QueuedPod:
+    return QueuedPod(uid, f"team/{uid}", 0, NOON - age, (("q", (("gpu", gpu),)), ("r", (("gpu", gpu),))))
+
+
+Q = Mapping[str, QueueRoom]
+
+
+@pytest.mark.parametrize(
+    ("rooms", "pods", "released"),
+    [
+        ({"q": room(2)}, [waiting("new", age=1), waiting("old", age=9), waiting("mid", age=5)], ["old", "mid"]),
+        ({"q": room(1)}, [waiting("old", age=9), waiting("high", age=1, priority=5)], ["high"]),
+        ({"q": room(1)}, [waiting("b", age=5), waiting("a", age=5)], ["a"]),
+        # the second doesn't fit and lets the third pass
+        ({"q": room(3)}, [waiting("a", 1, 9), waiting("b", 5, 8), waiting("c", 2, 7)], ["a", "c"]),
+        ({"q": room(3, order=STRICT)}, [waiting("a", 1, 9), waiting("b", 5, 8), waiting("c", 2, 7)], ["a"]),
+        # it has waited for long enough: its room is kept, in what it needs alone
+        ({"q": room(3)}, [waiting("b", 5, 600), waiting("c", 2, 7)], []),
+        ({"q": room(3)}, [waiting("b", 5, 599), waiting("c", 2, 7)], ["c"]),
+        ({"q": room(3, order=QueueOrder(overtaking=5))}, [waiting("b", 5, 6), waiting("c", 2, 7)], ["c"]),
+        ({"q": room(3, order=QueueOrder(overtaking=5))}, [waiting("b", 5, 8), waiting("c", 2, 7)], []),
+        ({"q": room(3, mem=9)}, [waiting("b", 2, 900, mem=10), waiting("c", 1, 7), waiting("d", 1, 6)], ["c"]),
+        # above the limit for ever: nobody waits for it
+        ({"q": room(3)}, [waiting("b", 11, 900), waiting("c", 2, 7)], ["c"]),
+        ({"q": room(3, order=STRICT)}, [waiting("b", 11, 900), waiting("c", 2, 7)], ["c"]),
+        # other quotas are other queues
+        ({"q": room(0, order=STRICT), "r": room(1)}, [waiting("a"), waiting("b", quota="r")], ["b"]),
+        # all quotas have to have room, and what is kept is kept in all
+        ({"q": room(5), "r": room(1)}, [in_both("a", 2), waiting("b", 5)], ["b"]),
+        ({"q": room(5), "r": room(1)}, [in_both("a", 2, 600), waiting("b", 5), waiting("c", 3, 1)], ["c"]),
+        ({"q": room(5, order=STRICT), "r": room(1)}, [in_both("a", 2), waiting("b", 1)], []),
+        # a quota that doesn't queue is waited for, and none that is unknown
+        ({"q": room(0, order=None)}, [waiting("a")], []),
+        ({}, [waiting("a", 99)], ["a"]),
+        ({"q": QueueRoom({"gpu": 5}, {})}, [waiting("a", 5), waiting("b", 6)], ["a"]),
+        ({"q": room(-3)}, [waiting("a"), waiting("free", 0, 1)], []),
+    ],
+)
+def test_who_is_released(rooms: Q, pods: Sequence[QueuedPod], released: list[str]) -> None:
+    assert [pod.uid for pod in decide(pods, rooms, NOON).released] == released
+
+
+def standing(decision: QueueDecision) -> dict[str, tuple[int, Obstacle]]:
+    return {each.pod.uid: (each.ahead, each.obstacle) for each in decision.waiting}
+
+
+def test_a_waiting_pod_knows_what_it_lacks_and_how_many_are_before_it() -> None:
+    rooms = {"q": room(3), "s": room(1, order=STRICT)}
+    pods = [
+        waiting("big", 5, 900),
+        waiting("next", 2, 800),
+        waiting("never", 11, 700),
+        waiting("head", 2, 60, quota="s"),
+        waiting("small", 1, 50, quota="s"),
+    ]
+    assert standing(decide(pods, rooms, NOON)) == {
+        "big": (0, Obstacle((Lack("q", "gpu", 5, 3, 10),))),
+        "next": (1, Obstacle((Lack("q", "gpu", 2, -2, 10),), kept_for=("big",))),
+        "never": (2, Obstacle((Lack("q", "gpu", 11, -4, 10),), never=True)),
+        "head": (0, Obstacle((Lack("s", "gpu", 2, 1, 10),))),
+        "small": (1, Obstacle(closed="s")),
+    }
+
+
+ORDERS = st.sampled_from([None, QueueOrder(), QueueOrder(overtaking=50), STRICT])
+AMOUNTS = st.dictionaries(st.sampled_from(["gpu", "mem"]), st.integers(1, 6), min_size=1)
+DEMANDS = st.dictionaries(st.sampled_from(["q", "r", "s"]), AMOUNTS, min_size=1)
+
+
+@st.composite
+def queues(draw: st.DrawFn) -> tuple[list[QueuedPod], Q]:
+    rooms = {
+        name: QueueRoom({"gpu": 5, "mem": 5}, {key: draw(st.integers(-1, 5)) for key in ("gpu", "mem")}, draw(ORDERS))
+        for name in ("q", "r", "s")
+    }
+    pods = [
+        QueuedPod(
+            f"u{number}",
+            f"team/u{number}",
+            draw(st.integers(0, 2)),
+            NOON - draw(st.integers(0, 700)),
+            tuple((name, tuple(sorted(amounts.items()))) for name, amounts in sorted(draw(DEMANDS).items())),
+        )
+        for number in range(draw(st.integers(0, 8)))
+    ]
+    return pods, rooms
+
+
+def amounts_of(*pods: QueuedPod) -> Counter[tuple[str, str]]:
+    found: Counter[tuple[str, str]] = Counter()
+    for pod in pods:
+        for name, amounts in pod.demand:
+            found.update({(name, key): amount for key, amount in amounts})
+    return found
+
+
+@given(queues(), st.randoms())
+def test_the_rule_holds_for_whoever_waits(queue: tuple[list[QueuedPod], Q], shuffling: random.Random) -> None:
+    pods, rooms = queue
+    decision = decide(pods, rooms, NOON)
+    shuffled = list(pods)
+    shuffling.shuffle(shuffled)
+    assert decide(shuffled, rooms, NOON) == decision
+    assert sorted([*decision.released, *(each.pod for each in decision.waiting)], key=lambda p: p.uid) == pods
+    spent = amounts_of(*decision.released)
+    for (name, key), amount in spent.items():  # never above hard
+        assert amount <= rooms[name].free[key]
+    for each in decision.waiting:
+        pod, mine = each.pod, amounts_of(each.pod)
+        orders = [order for name, _ in pod.demand if (order := rooms[name].order)]
+        assert each.obstacle.never == any(amount > 5 for amount in mine.values())
+        later = [other for other in decision.released if other.turn > pod.turn]
+        if each.obstacle.never:
+            continue
+        strict = {name for name, _ in pod.demand if (order := rooms[name].order) and order.strict}
+        assert not any(name in strict for other in later for name, _ in other.demand)
+        before = amounts_of(*(other for other in decision.released if other.turn < pod.turn))
+        if NOON - pod.created >= min((order.overtaking for order in orders), default=600):
+            taken = amounts_of(*later)
+            for (name, key), amount in mine.items():  # nobody after it takes what it could have
+                left = rooms[name].free[key] - before[name, key]
+                assert taken[name, key] <= max(0, left - amount)
+        # it doesn't wait for nothing: somebody before it, or what is used, stands in its way
+        first = not any(other.turn < pod.turn for other in pods)
+        lacks = any(rooms[name].free[key] - before[name, key] < amount for (name, key), amount in mine.items())
+        assert lacks or not first
+
+
+def test_a_large_pod_is_released_though_small_ones_keep_coming() -> None:
+    """One arrives each second and runs for 30 s: sooner or later all 30 are used, and what ends is wanted again."""
+    free, running, rule = 29, [NOON + 30], QueueOrder(overtaking=120)
+    queue = [waiting("large", 30, age=0)]
+    for second in range(1000):
+        now = NOON + second
+        ended = [end for end in running if end <= now]
+        running = [end for end in running if end > now]
+        free += len(ended)
+        queue.append(waiting(f"small-{second:04}", 1, age=-second))
+        decision = decide(queue, {"q": room(free, 30, rule)}, now)
+        if any(pod.uid == "large" for pod in decision.released):
+            assert 120 <= second <= 120 + 30
+            return
+        free -= len(decision.released)
+        assert free >= 0
+        running += [now + 30] * len(decision.released)
+        queue = [each.pod for each in decision.waiting]
+    pytest.fail("it waited for ever")
