@@ -48,6 +48,8 @@ _AT_ONCE = 4
 """Scopes that are recomputed at the same time, so that one of many pods doesn't delay all others."""
 
 _LONGEST_BACKOFF = 60.0
+_QUEUED = "waits for quota"
+"""Among the facts of a pod: it costs nothing before it is released, which is when it is as a new one."""
 LOOP = "quotas"
 
 
@@ -153,8 +155,11 @@ class QuotaReconciler:
                 self._history.gone[identity] = self._view.clock()
         else:
             self._facts[pod.uid] = facts
+            if known is None and pod.queued:
+                return  # it costs nothing yet
         for scope in self._scopes(pod.namespace):
-            if after is not None and known is None and self._is_charged(after, scope):
+            new = known is None or (_QUEUED in known and not pod.queued)
+            if after is not None and new and self._is_charged(after, scope):
                 self._gather(self._charged, scope, self._pace.longest, _LONGEST_CLEANUP)
             elif after is None or known != facts:
                 self._touch(scope)
@@ -428,6 +433,7 @@ class QuotaReconciler:
             tuple(pod.generated_claims.items()),
             tuple(pod.annotations.get(key) for key in keys),
             "" if pod.node_name else floor_id(pod, vendors),
+            _QUEUED if pod.queued else None,
         )
 
 

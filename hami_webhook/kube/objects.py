@@ -23,6 +23,9 @@ from hami_webhook.kube.wire import MalformedObject as MalformedObject
 
 JSON = Mapping[str, Any]
 
+QUOTA_GATE = "hami.io/quota"
+"""The scheduling gate of pods that wait for quota (docs/spec/queues.md#1)."""
+
 _META, _RESOURCES = wire.ObjectMeta(), wire.Resources()
 _POD_SPEC, _POD_STATUS, _NODE_STATUS = wire.PodSpec(), wire.PodStatus(), wire.NodeStatus()
 _NO_EXTENDED = wire.ExtendedResourceClaimStatus()
@@ -111,8 +114,8 @@ class Pod(Struct, frozen=True, weakref=True):
     deletion_grace: float | None = None
     init_finished: bool = False
     resource_version: str = ""
-    gated: bool = False
-    """It has scheduling gates."""
+    gates: tuple[str, ...] = ()
+    """The names of its scheduling gates."""
     resource_claims: tuple[PodResourceClaim, ...] = ()
     generated_claims: Mapping[str, str] = {}
     """The claims that the status names for references to templates; empty for one that needs none."""
@@ -153,7 +156,7 @@ class Pod(Struct, frozen=True, weakref=True):
             deletion_grace=meta.deletion_grace_period_seconds,
             init_finished=pod.status is not None and _init_finished(status, containers),
             resource_version=meta.resource_version or "",
-            gated=bool(spec.scheduling_gates),
+            gates=_gates(spec.scheduling_gates) if spec.scheduling_gates else (),
             resource_claims=() if spec.resource_claims is None else tuple(map(_reference, spec.resource_claims)),
             generated_claims=(
                 _NO_CLAIMS if status.resource_claim_statuses is None else _generated(status.resource_claim_statuses)
@@ -178,6 +181,16 @@ class Pod(Struct, frozen=True, weakref=True):
     def key(self) -> str:
         """`namespace/name`, how Kubernetes prints a pod."""
         return f"{self.namespace}/{self.name}"
+
+    @property
+    def gated(self) -> bool:
+        """It has scheduling gates."""
+        return bool(self.gates)
+
+    @property
+    def queued(self) -> bool:
+        """It waits for quota: it has our scheduling gate, and costs nothing (docs/spec/queues.md#2)."""
+        return QUOTA_GATE in self.gates
 
     @property
     def terminal(self) -> bool:
@@ -357,6 +370,12 @@ _LABEL_VALUE = re.compile(r"(?:[A-Za-z0-9](?:[-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?
 def is_label_value(text: str) -> bool:
     """Whether Kubernetes accepts `text` as a label's value (at most 63 characters)."""
     return _LABEL_VALUE.fullmatch(text) is not None
+
+
+def _gates(written: Any) -> tuple[str, ...]:
+    """The names of gates; one that can't be read has none, and gates all the same."""
+    gates = written if isinstance(written, list | tuple) else [written]
+    return tuple([sys.intern(str(each.get("name"))) if isinstance(each, Mapping) else "" for each in gates])
 
 
 def _scopes(spec: wire.ResourceQuotaSpec) -> Iterator[ScopeRequirement]:

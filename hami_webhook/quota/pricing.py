@@ -28,7 +28,7 @@ from hami_webhook.devices.vendor import Vendor
 from hami_webhook.dra.allocation import ClaimedDevice
 from hami_webhook.dra.claim_cache import PodClaims
 from hami_webhook.kube.derived import DerivedValues
-from hami_webhook.kube.objects import Pod
+from hami_webhook.kube.objects import QUOTA_GATE, Pod
 from hami_webhook.kube.requests import effective
 from hami_webhook.quota.card_selection import CardSelection
 
@@ -113,6 +113,8 @@ class Charge(Struct, frozen=True):
         exact = self.exact
         return {key: exact[key] for key in keys if key in exact}
 
+
+_NOTHING = Charge()
 
 Asks = tuple[Mapping[str, Requests], Sequence[ForeignScheduler]]
 """What a pod requests of vendors, by their keys, and the other schedulers that it asks for cards."""
@@ -219,8 +221,7 @@ def waiting_charge(
         _add_waiting(builder, vendors[key], pod, of_vendor, capacity)
     for scheduler in foreign:
         builder.add_foreign(scheduler.waiting(pod, capacity))
-    if capacity.claims is not None:
-        _add_claims(builder, pod, vendors, capacity.claims, capacity)
+    _add_claims(builder, pod, vendors, capacity)
     return builder.charge(vendors)
 
 
@@ -257,8 +258,10 @@ def charge_of(
 
     A placement that was never bound expires after `placement_ttl` seconds. What a bound pod holds is computed once (by
     another scheduler's allocation once for each version of the nodes), and what a pod without a placement declares.
-    With `cards` it is what these cost.
+    With `cards` it is what these cost. A pod that waits for quota costs nothing.
     """
+    if pod.gates and QUOTA_GATE in pod.gates:
+        return _NOTHING
     if cards is None:
         known = _settled.get(pod)
         if known is not None and known[0] is vendors:
@@ -282,8 +285,7 @@ def charge_of(
     foreign = [scheduler for scheduler in vendors.foreign if scheduler.concerns(pod)]
     for scheduler in foreign:
         _add_foreign(builder, scheduler, pod, capacity, now)
-    if capacity.claims is not None:
-        _add_claims(builder, pod, vendors, capacity.claims, capacity)
+    _add_claims(builder, pod, vendors, capacity)
     charge = builder.charge(vendors)
     if cards is None and charge.derivable and not charge.problems:
         _keep(pod, vendors, capacity, charge, foreign=bool(foreign), by_fit=builder.by_fit)
@@ -322,15 +324,11 @@ def is_settled(pod: Pod, vendors: Vendors, charge: Charge) -> bool:
     return not (charge.amounts or charge.problems or charge.floors or pod.resource_claims)
 
 
-def _add_claims(
-    builder: _ChargeBuilder, pod: Pod, vendors: Vendors, claims: PodClaims, capacity: CapacityLister
-) -> None:
-    """Add what a pod's own claims hold, or will cost where none is allocated; of selected cards what they hold.
-
-    Once one is allocated the others are covered by the floor entry at most: what they request may be another thing by
-    now, and nobody was charged for that.
-    """
-    holder = claims.of(pod)
+def _add_claims(builder: _ChargeBuilder, pod: Pod, vendors: Vendors, capacity: CapacityLister) -> None:
+    """Add what a pod's own claims hold, and what those that wait will cost; of selected cards what they hold."""
+    if capacity.claims is None:
+        return
+    holder = capacity.claims.of(pod)
     if holder is None:
         return
     builder.placed |= holder.allocated

@@ -120,11 +120,14 @@ def recompute(
         counted.append((pod, charge))
         entry = own.get(pod.uid)
         whole = partial(charge_of, pod, vendors, capacity, now, bounds.placement_ttl)
-        cost = floors.cost(pod, charge, entry, whole, int(now))
-        amounts, kept = _charge_and_entry(charge, cost, account.hard, entry, now, bounds)
+        if pod.queued:
+            amounts, kept = _while_queued(account.hard, entry, now, bounds)
+        else:
+            cost = floors.cost(pod, charge, entry, whole, int(now))
+            amounts, kept = _charge_and_entry(charge, cost, account.hard, entry, now, bounds)
         if kept is not None:
             ledger[pod.uid] = kept
-            wakes += [kept.time + bounds.ttl] if kept.state is State.PLACING else []
+            wakes += [kept.time + bounds.ttl] if kept.state is not State.WAITING else []
         change = shared.get(update_id(pod.uid))
         if change is not None and not _is_done(change, pod, vendors) and not change.expired(now, bounds.ttl):
             ledger[update_id(pod.uid)] = change = replace(change, amounts=change.only(account.hard))
@@ -226,6 +229,16 @@ def _charge_and_entry(
         kept = {**amounts, **kept}
         return kept, Entry(State.WAITING, entry.time, kept)
     return amounts, None
+
+
+def _while_queued(
+    hard: Mapping[str, int], entry: Entry | None, now: float, bounds: LedgerBounds
+) -> tuple[Mapping[str, int], Entry | None]:
+    """The same of a pod that waits for quota: nothing, unless it is charged and its gate is about to go."""
+    if entry is None or entry.expired(now, bounds.ttl):
+        return {}, None
+    amounts = entry.only(hard)
+    return amounts, replace(entry, amounts=amounts)
 
 
 def assumption_expires_at(pod: Pod, placement_ttl: float) -> float | None:
