@@ -38,6 +38,7 @@ from hami_webhook.kubectl.main import parser as kubectl_parser
 from hami_webhook.policy.file import PolicyFile
 from hami_webhook.policy.selectors import WrittenSelector
 from hami_webhook.quota.accelerator_report import ABOVE_HARD, EXCEEDED, WITHIN_HARD
+from hami_webhook.quota.queue_words import QUEUE_REASONS, QUOTA_RESERVED
 from hami_webhook.server.legacy_metrics import OLD_NAMES
 from hami_webhook.server.usage_metrics import OLD_LABELS as OLD_USAGE_LABELS
 from hami_webhook.server.usage_metrics import OLD_NAMES as OLD_USAGE_NAMES
@@ -78,6 +79,8 @@ def items() -> list[Item]:
         *(Item("webhook", name) for name in match_conditions(builtin_vendors())),
         Item("condition", EXCEEDED),
         *(Item("condition", f"{EXCEEDED}={reason}") for reason in (ABOVE_HARD, WITHIN_HARD)),
+        Item("condition", QUOTA_RESERVED),
+        *(Item("condition", f"{QUOTA_RESERVED}={reason}") for reason in QUEUE_REASONS),
     }
     return sorted(found)
 

@@ -28,6 +28,7 @@ KEYS = (
     Key("hami.io/quota-enforcement", "people", "on a ResourceQuota"),
     Key("hami.io/quota-node-selector", "people", "on a ResourceQuota"),
     Key("hami.io/quota-preemption", "people", "on a ResourceQuota"),
+    Key("hami.io/quota-queue-*", "people", "on a ResourceQuota"),
     Key("hami.io/device-cordon", "people", "on a Node"),
     Key("hami.io/webhook", "people", "label"),
     Key("hami.io/device-scoring-weights", "people"),
@@ -46,6 +47,7 @@ KEYS = (
     Key("hami.io/node-nvidia-score*", "hami-webhook", "on a Node"),
     Key("hami.io/unhealthy-cards", "hami-webhook", "on a Node"),
     Key("hami.io/quota-*", "hami-webhook", "on a ResourceQuota"),
+    Key("hami.io/quota", "hami-webhook", "scheduling gate"),
     Key("hami.io/scheduler-role", "hami-webhook", "label"),
     Key("hami.io/showback-until", "hami-webhook", "on a Lease"),
     Key("hami.io/next-ca-trusted-since", "hami-webhook", "on a Secret"),
@@ -67,6 +69,7 @@ KEYS = (
 NOT_KEYS = (
     "*/v1*",  # versions of the API
     "*kubernetes.io/*",
+    "hami.io/QuotaReserved",  # a condition
     "0.0.0.0/0",
     *("nvidia.com/gpu.shared", "enflame.com/gcu-count", "huawei.com/npu-*"),
     *("amd.com/gpu", "dcu.com/gpu", "koordinator.sh/gpu-shared", "volcano.sh/gpu-*"),  # resources of others
@@ -89,6 +92,10 @@ LEVELS: Sequence[tuple[Level, str, str]] = (
     # new in 0.3.0
     ("alpha", "AcceleratorQuota", "*"),
     ("alpha", "annotation or label of hami-webhook", "hami.io/unhealthy-cards"),
+    ("alpha", "annotation or label of hami-webhook", "hami.io/quota"),
+    ("alpha", "annotation or label of people", "hami.io/quota-queue-*"),
+    ("alpha", "flag", "hami-webhook serve --controller-service-accounts"),
+    ("alpha", "environment variable", "HAMI_CONTROLLER_SERVICE_ACCOUNTS"),
     ("alpha", "condition", "*"),
     ("alpha", "metric", "hami_webhook_accelerator_quota_*"),
     ("alpha", "chart value", "node.*"),

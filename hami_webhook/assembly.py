@@ -32,7 +32,7 @@ from hami_webhook.dra.holders import key_of
 from hami_webhook.kube.claims_wire import ResourceClaim
 from hami_webhook.kube.objects import MalformedObject, Namespace, Pod
 from hami_webhook.policy.rules import PolicyRules
-from hami_webhook.quota.account import ChargeRequest, QuotaAccount, Refusal
+from hami_webhook.quota.account import ChargeRequest, Gate, QuotaAccount, Refusal
 from hami_webhook.quota.admission_charger import AdmissionCharger, ChargeCounts, Charged, Outcome
 from hami_webhook.quota.card_selection import CardSelection
 from hami_webhook.quota.claim_charger import ChargeTiming, ClaimCharger
@@ -82,6 +82,7 @@ def options_of(settings: Settings) -> Options:
             trusted_users=settings.trusted_users,
             trusted_groups=settings.trusted_groups,
             foreign_users=settings.foreign_users,
+            controllers=settings.controllers,
         ),
         policies=placer.SchedulingPolicies(settings.node_scheduler_policy, settings.gpu_scheduler_policy),
         bounds=LedgerBounds(settings.quota_reservation_ttl, settings.node_lock_timeout, settings.quota_max_ledger),
@@ -272,6 +273,17 @@ class _QuotaPort:
         known = self.core.charger.known(pod)
         return _CachedPodQuotas(self, pod, known, known.unlimited, self.core.capacity)
 
+    def queues(self, pod: Pod, requests: Mapping[str, Requests]) -> bool:
+        queues = self.core.caches.queueing(pod.namespace)
+        if not queues or not requests:
+            return False
+        vendors = self.core.vendors
+        try:
+            charge = waiting_charge(pod, vendors, self.core.capacity, asks=(requests, ()))
+        except BadRequest as error:
+            raise bad_request(error) from error
+        return any(QuotaAccount.read(quota, vendors).concerns(pod, charge) for quota in queues)
+
     def reprice(self, before: Pod, after: Pod) -> _WaitingPod | None:
         core = self.core
         if floor_id(before, core.vendors) == floor_id(after, core.vendors):
@@ -290,7 +302,7 @@ class _QuotaPort:
             charge = waiting_charge(after, core.vendors, core.capacity)
         except BadRequest as error:
             raise bad_request(error) from error
-        return _WaitingPod(self, after, charge, known, core.capacity, former)
+        return _WaitingPod(self, after, charge, known, core.capacity, None if after.queued else former)
 
     async def is_unused(self, pod: Pod, secret: str) -> bool:
         """Whether a ledger has the reservation with this secret, and no other pod carries it, by live lists.
@@ -363,7 +375,9 @@ class _WaitingPod(Struct, frozen=True):
     former: ChargeRequest | None = None
     """What it was before an update."""
 
-    async def charge(self, uid: str, *, reservation: str, dry_run: bool, time_left: float | None) -> Charged:
+    async def charge(
+        self, uid: str, *, reservation: str, dry_run: bool, time_left: float | None, expects_gate: bool = False
+    ) -> Charged:
         _refuse_unsynced(self.charging.watches, self.pod.namespace)
         if reservation and not await self.charging.is_unused(self.pod, reservation):
             reservation = ""
@@ -377,6 +391,7 @@ class _WaitingPod(Struct, frozen=True):
             partial(waiting_charge, self.pod, core.vendors, self.capacity),
             partial(floor_id, self.pod, core.vendors),
             self.former,
+            Gate.CLOSED if self.pod.queued else Gate.MISSING if expects_gate else Gate.NONE,
         )
         return _charged(await core.charger.charge(request, time_left, self.known))
 

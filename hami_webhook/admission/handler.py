@@ -47,7 +47,7 @@ from hami_webhook.devices.keys import Governed
 from hami_webhook.devices.model import Requests
 from hami_webhook.devices.registry import Vendors
 from hami_webhook.kube.draft import PodDraft
-from hami_webhook.kube.objects import Namespace, Pod
+from hami_webhook.kube.objects import QUOTA_GATE, Namespace, Pod
 from hami_webhook.kube.wire import ReviewedPod
 from hami_webhook.policy.evaluation import governed_keys
 from hami_webhook.policy.rules import PolicyRules
@@ -82,10 +82,13 @@ class ChargedPod(Protocol):
 class PodEstimate(Protocol):
     """A pod, with what it costs while it waits."""
 
-    async def charge(self, uid: str, *, reservation: str, dry_run: bool, time_left: float | None) -> ChargedPod:
+    async def charge(
+        self, uid: str, *, reservation: str, dry_run: bool, time_left: float | None, expects_gate: bool = False
+    ) -> ChargedPod:
         """Charge it under its UID, or the id of a new reservation. Raises `Denied`.
 
-        `reservation` is the secret it brings, if it is charged already.
+        `reservation` is the secret it brings, if it is charged already. A pod that has the scheduling gate of quota is
+        only asked whether it could ever be charged; `expects_gate`: mutation gave it that where a quota queues.
         """
         ...
 
@@ -127,6 +130,10 @@ class QuotaCharging(Protocol):
 
     def of(self, pod: Pod) -> NewPodQuotas: ...
 
+    def queues(self, pod: Pod, requests: Mapping[str, Requests]) -> bool:
+        """Whether a new pod has to wait its turn in a quota, by its requests of our vendors and the caches alone."""
+        ...
+
     def reprice(self, before: Pod, after: Pod) -> PodEstimate | None:
         """What an update may add to the cost of a pod that waits; None for nothing, without a read."""
         ...
@@ -167,7 +174,8 @@ class AdmissionHandler:
         if mutated is None:
             return UNCHANGED
         done, new = mutated
-        await self._check(new, done.context)
+        if await self._check(new, done.context) and self._charging.queues(new.pod, new.requests):
+            done.draft.add_gate(QUOTA_GATE)
         return _answer(done)
 
     async def validate(self, review: Review, time_left: float | None = None) -> Answer:
@@ -196,6 +204,7 @@ class AdmissionHandler:
             reservation=new.pod.annotations.get(self._reservation_key, ""),
             dry_run=review.dry_run,
             time_left=time_left,
+            expects_gate=bool(new.requests),
         )
         return Answer(warnings=charged.warnings, audit=audit_of(charged.amounts))
 
@@ -209,6 +218,8 @@ class AdmissionHandler:
         done, new = mutated
         if not await self._check(new, done.context):
             return _answer(done)
+        if new.pod.queued:
+            raise Denied(403, f"scheduling gate {QUOTA_GATE}: nobody would remove it here; remove it from the pod")
         estimate = await self._priced(new, review, sized=False)
         if estimate is None:
             return _answer(done)

@@ -13,7 +13,7 @@ from hami_webhook.admission.denial import Denied
 from hami_webhook.devices.foreign_scheduler import ForeignScheduler
 from hami_webhook.devices.registry import Vendors
 from hami_webhook.devices.reserved_annotations import OWNED_LABELS, is_scheduler_owned
-from hami_webhook.kube.objects import Pod
+from hami_webhook.kube.objects import QUOTA_GATE, Pod
 from hami_webhook.kube.wire import ObjectMeta, ReviewedPod
 
 _NODE_USER, _NODES = "system:node:", "system:nodes"
@@ -25,6 +25,7 @@ class AdmissionRules:
     """What holds for every review: the scheduler's name, and who may write scheduler-owned annotations.
 
     `foreign_users` may write the allocations of another project's scheduler, by its key; `trusted_groups` all.
+    `controllers` are the users that may remove the scheduling gate of quota.
     """
 
     scheduler_name: str = ""
@@ -32,6 +33,7 @@ class AdmissionRules:
     trusted_users: frozenset[str] = frozenset()
     trusted_groups: frozenset[str] = frozenset()
     foreign_users: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    controllers: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +99,13 @@ def refuse_changes(
     denied = rights.denied(annotations, labels, vendors)
     if denied:
         raise _denied(denied[0], _SCHEDULERS, user, "add, change or remove it")
+
+
+def refuse_release(old: Pod, new: Pod, user: User, rules: AdmissionRules) -> None:
+    """Deny an update that takes the scheduling gate of quota away: the pod would run, and nobody charged it."""
+    if old.queued and not new.queued and user.name not in rules.controllers:
+        who = user.name or "this user"
+        raise Denied(403, f"scheduling gate {QUOTA_GATE} is removed by the controller only; {who} may not remove it")
 
 
 def refuse_binding(

@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from hami_webhook.admission import policy
 from hami_webhook.admission.denial import Denied, bad_request
-from hami_webhook.admission.identities import AdmissionRules, User, refuse_changes
+from hami_webhook.admission.identities import AdmissionRules, User, refuse_changes, refuse_release
 from hami_webhook.admission.new_pod import NewPod
 from hami_webhook.admission.policy import AdmissionContext
 from hami_webhook.devices.device_lister import DeviceLister
@@ -225,6 +225,7 @@ def validate_update(
 ) -> None:
     """Check a change of a pod: scheduler-owned metadata only by those who own it, managed amounts by nobody."""
     refuse_changes(old, new, user, vendors, rules, reservation)
+    refuse_release(old, new, user, rules)
     if names_managed(old, vendors) or names_managed(new, vendors):
         _refuse_other_amounts(old, new, vendors)
 

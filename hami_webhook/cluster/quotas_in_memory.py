@@ -17,6 +17,8 @@ WITHOUT_STATUS = (
 )
 """What is lost without the right."""
 
+_ENFORCEMENT = "hami.io/quota-enforcement"
+
 
 @dataclass(frozen=True, slots=True)
 class _Kept:
@@ -139,7 +141,9 @@ class QuotasInMemory:
         return await self._cluster.replace_lease(namespace, lease)
 
     def _shown(self, kind: Kind, obj: JSON) -> JSON:
-        """The object with what was written to it here."""
+        """The object with what was written to it here; a quota that queues enforces, as no one else sees charges."""
+        if kind is Kind.RESOURCE_QUOTAS and (obj["metadata"].get("annotations") or {}).get(_ENFORCEMENT) == "queue":
+            obj = merge_patch(obj, {"metadata": {"annotations": {_ENFORCEMENT: None}}})
         kept = self._kept.get(_key(obj)) if kind is Kind.RESOURCE_QUOTAS else None
         if kept is None or kept.uid != obj["metadata"].get("uid"):
             return obj

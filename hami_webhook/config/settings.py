@@ -229,6 +229,12 @@ class Settings:
         "service accounts of the scheduler and controller: NAMESPACE/NAME, or NAME in this pod's namespace",
         repeats=True,
     )
+    controller_service_accounts: tuple[ServiceAccount, ...] = _setting(
+        values.service_accounts,
+        "hami-webhook-controller",
+        "service accounts of the controller, which alone remove the gate hami.io/quota; spelt like the above",
+        repeats=True,
+    )
     device_plugin_service_accounts: tuple[ServiceAccount, ...] = _setting(
         values.service_accounts,
         "hami-device-plugin",
@@ -292,6 +298,11 @@ class Settings:
         """The user names that may write allocations: our own, the device plugins', and those allowed besides."""
         accounts = (*self.own_service_accounts, *self.device_plugin_service_accounts)
         return self.allowed_identities.users | {account.username for account in accounts}
+
+    @property
+    def controllers(self) -> frozenset[str]:
+        """The user names that may remove the scheduling gate of quota."""
+        return frozenset(account.username for account in self.controller_service_accounts)
 
     @property
     def foreign_users(self) -> dict[str, frozenset[str]]:

@@ -13,6 +13,7 @@ from hami_webhook.admission.misspelt import KnownNames
 from hami_webhook.devices.registry import Vendors
 from hami_webhook.devices.reserved_annotations import OWNED_LABELS, owned_expression
 from hami_webhook.dra.cost import IMPLICIT_RESOURCE
+from hami_webhook.kube.objects import QUOTA_GATE
 from hami_webhook.policy.evaluation import governed_keys
 from hami_webhook.quota.ledger import RESERVATION
 
@@ -112,7 +113,7 @@ def _forges(owned: str) -> str:
 
 
 def _changes_allocation(owned: str) -> str:
-    """An annotation or label that only schedulers write is changed, added or removed."""
+    """An annotation or label that only schedulers write is changed, added or removed, or quota's gate is removed."""
     keys = [f"'{label}'" for label in sorted(OWNED_LABELS)]
     labels = "".join(f"\n|| {_changes('labels', key)}" for key in keys)
     return (
@@ -120,8 +121,14 @@ def _changes_allocation(owned: str) -> str:
         f"k.matches('{owned}')\n"
         f"&& {_changes('annotations', 'k')}))"
         f"{labels}\n"
-        f"|| {_changes('annotations', _RESERVATION)}"
+        f"|| {_changes('annotations', _RESERVATION)}\n"
+        f"|| ({_has_gate('oldObject')} && !{_has_gate('object')})"
     )
+
+
+def _has_gate(obj: str) -> str:
+    """An object has the scheduling gate of quota."""
+    return f"{obj}.spec.?schedulingGates.orValue([]).exists(g, g.name == '{QUOTA_GATE}')"
 
 
 def _changes(entries: str, key: str) -> str:

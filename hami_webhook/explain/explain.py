@@ -29,7 +29,7 @@ from hami_webhook.explain.report import (
     Taken,
 )
 from hami_webhook.kube.disruption import PodDisruptionBudget
-from hami_webhook.kube.objects import Pod, ResourceQuota, format_time
+from hami_webhook.kube.objects import QUOTA_GATE, Pod, ResourceQuota, format_time
 from hami_webhook.node_filters.gates import waiting_for
 from hami_webhook.node_filters.result import FilteredNodes, NodeRefusal
 from hami_webhook.policy.evaluation import PolicyViolation
@@ -37,6 +37,7 @@ from hami_webhook.quota.account import QuotaAccount
 from hami_webhook.quota.budget import PodBudget, charged, pod_budget
 from hami_webhook.quota.floors import floor_id
 from hami_webhook.quota.pricing import charge_of, placed_charge, waiting_charge
+from hami_webhook.quota.queue_words import QUOTA_RESERVED
 from hami_webhook.scheduling.boundary import BoundedPod
 from hami_webhook.scheduling.cluster_cache import ClusterCache
 from hami_webhook.scheduling.fit import PodRequest, read_pod_request
@@ -177,6 +178,8 @@ def _of_unplaced(pod: Pod, context: ExplainContext) -> Explanation:
     if pod_request is None and foreign is None:
         return Explanation(*named, f"{where} and asks for no card of an enabled vendor: HAMi has no say in it")
     notes = [waiting_for(context.gates)] if context.gates else []
+    if QUOTA_GATE in context.gates:
+        notes.append(f"it waits for quota, and costs none meanwhile: for what, its condition {QUOTA_RESERVED} says")
     notes += [f"{sentence}, whatever its own annotations say" for sentence in bounded.changes]
     if NODE in pod.annotations and not pod.node_name:
         notes.append(f"it was placed on {pod.annotations[NODE]}, but never bound, and that has lapsed")
@@ -259,10 +262,11 @@ def _nearest(views: Sequence[NodeView], nodes: Sequence[NodeReport], most: int |
 
 def _blocking_steps(pod: Pod, context: ExplainContext) -> Iterator[Step]:
     """What keeps the pod from being scheduled at all."""
-    if context.gates:
-        yield Step(
-            "gates", f"its scheduling gates must be removed: {', '.join(context.gates)}", ",".join(context.gates)
-        )
+    gates = [gate for gate in context.gates if gate != QUOTA_GATE]
+    if gates:
+        yield Step("gates", f"its scheduling gates must be removed: {', '.join(gates)}", ",".join(gates))
+    if QUOTA_GATE in context.gates:
+        yield Step("gates", "its quotas must have room for it, in its turn", QUOTA_GATE)
     if context.scheduler_name and pod.scheduler_name != context.scheduler_name:
         text = f"its schedulerName must be {context.scheduler_name}, not {pod.scheduler_name or 'unset'}"
         yield Step("scheduler", text, "schedulerName")

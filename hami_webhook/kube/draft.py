@@ -141,7 +141,7 @@ def pod_in(obj: Any, namespace: str) -> Pod:
 class PodDraft:
     """A pod under change, made from its JSON or from what that was decoded into; raises `MalformedObject`.
 
-    `original` is the pod as `pod_in` reads it.
+    `original` is the pod as `pod_in` reads it. `gates` are the names of its scheduling gates.
     """
 
     def __init__(self, obj: Any, namespace: str = "", *, original: Pod | None = None) -> None:
@@ -152,6 +152,7 @@ class PodDraft:
         self.labels = MapDraft("/metadata/labels", meta.labels)
         self.scheduler_name = spec.scheduler_name or ""
         self.runtime_class_name = spec.runtime_class_name or ""
+        self.gates = list(self.original.gates)
         containers = iter(self.original.containers)  # init containers first
         self.containers = [
             ContainerDraft(f"/spec/{field}/{index}", item, next(containers))
@@ -170,6 +171,11 @@ class PodDraft:
     def named(self) -> set[str]:
         """The resources that a container names, in limits or in requests."""
         return set().union(*[container.named for container in self.containers])
+
+    def add_gate(self, name: str) -> None:
+        """Add a scheduling gate, unless the pod has it."""
+        if name not in self.gates:
+            self.gates.append(name)
 
     def warn(self, text: str) -> None:
         """Warn the user of something that is legal but worth knowing; each text once."""
@@ -192,6 +198,7 @@ class PodDraft:
             labels=self.labels.plain() if self.labels.changes else self.original.labels,
             containers=containers,
             scheduler_name=self.scheduler_name,
+            gates=tuple(self.gates),
         )
 
     def operations(self) -> list[Operation]:
@@ -209,6 +216,11 @@ class PodDraft:
         ):
             if name != (before or ""):
                 operations.append({"op": "add" if before is None else "replace", "path": f"/spec/{key}", "value": name})
+        added = [{"name": name} for name in self.gates[len(self.original.gates) :]]
+        if added and spec.scheduling_gates is None:
+            operations.append({"op": "add", "path": "/spec/schedulingGates", "value": added})
+        elif added:
+            operations += [{"op": "add", "path": "/spec/schedulingGates/-", "value": gate} for gate in added]
         for container in self.containers:
             operations += container.operations()
         return operations

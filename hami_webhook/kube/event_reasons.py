@@ -31,6 +31,7 @@ EventReason = Literal[
     "QuotaOverrun",
     "QuotaStatusForbidden",
     "QuotaUnitSuspicious",
+    "QuotaWaiting",
     "SharedRegionUnreadable",
     "UnhealthyCardsUnreadable",
     "WebhookConditionsDiffer",

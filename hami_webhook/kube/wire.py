@@ -280,12 +280,18 @@ class LabelSelectorObject(Wire, frozen=True):
     match_expressions: tuple[LabelSelectorRequirement, ...] | None = None
 
 
+class QueueSpec(Wire, frozen=True):
+    order: str | None = None
+    overtaking: str | None = None
+
+
 class AcceleratorQuotaSpec(Wire, frozen=True):
     namespace_selector: LabelSelectorObject | None = None
     hard: Amounts | None = None
     device_types: tuple[str, ...] | None = None
     node_selector: Texts | None = None
     enforcement: str | None = None
+    queue: QueueSpec | None = None
 
 
 class AcceleratorQuotaStatus(Wire, frozen=True):

@@ -68,26 +68,15 @@ class _Container(wire.ContainerObject, frozen=True):
     resources: _Resources | None = None
 
 
-class _ClaimReference(wire.Wire, frozen=True):
-    name: str | None = None
-    resource_claim_name: str | None = None
-
-
 class _PodSpec(wire.PodSpec, frozen=True):
     containers: tuple[_Container, ...] | None = None
     init_containers: tuple[_Container, ...] | None = None
-    resource_claims: tuple[_ClaimReference, ...] | None = None
-
-
-class _PodStatus(wire.PodStatus, frozen=True):
-    resource_claim_statuses: tuple[_ClaimReference, ...] | None = None
 
 
 class _Pod(wire.PodObject, frozen=True):
     """A pod as the monitor reads it."""
 
     spec: _PodSpec | None = None
-    status: _PodStatus | None = None
 
 
 _DECODERS = {Kind.PODS: msgspec.json.Decoder(_Pod)}
@@ -140,7 +129,7 @@ class NodePods:
             logger.warning("a pod of this node isn't monitored: %s", error)
 
     def _pod(self, pod: _Pod) -> NodePod:
-        meta, spec, status = pod.metadata or wire.ObjectMeta(), pod.spec or _PodSpec(), pod.status or _PodStatus()
+        meta, spec, status = pod.metadata or wire.ObjectMeta(), pod.spec or _PodSpec(), pod.status or wire.PodStatus()
         containers = (*(spec.init_containers or ()), *(spec.containers or ()))
         names = [each.name or "" for each in containers]
         statuses = (*(status.init_container_statuses or ()), *(status.container_statuses or ()))
@@ -160,7 +149,7 @@ class NodePods:
         )
 
 
-def _claims(spec: _PodSpec, status: _PodStatus) -> Iterator[tuple[str, str]]:
+def _claims(spec: _PodSpec, status: wire.PodStatus) -> Iterator[tuple[str, str]]:
     """The containers that have devices by a claim, and the claim's name; init containers first."""
     generated = {each.name: each.resource_claim_name for each in status.resource_claim_statuses or ()}
     names = {each.name: each.resource_claim_name or generated.get(each.name) for each in spec.resource_claims or ()}

@@ -13,7 +13,7 @@ from hami_webhook.kube import wire
 from hami_webhook.kube.objects import ResourceQuota
 from hami_webhook.kube.selectors import LabelSelector
 from hami_webhook.quota.card_selection import COUNTED, DEVICE_TYPES, NODE_SELECTOR
-from hami_webhook.quota.enforcement import ENFORCEMENT, OBSERVED
+from hami_webhook.quota.enforcement import ENFORCEMENT, OBSERVED, QUEUE_ORDER, QUEUE_OVERTAKING
 from hami_webhook.quota.ledger import LEDGER
 
 KIND = "AcceleratorQuota"
@@ -27,12 +27,14 @@ def read_accelerator_quota(obj: Any, namespaces: Labels) -> ResourceQuota:
     """An AcceleratorQuota from its JSON. Raises `MalformedObject`."""
     quota = wire.convert(obj, wire.AcceleratorQuotaObject, "acceleratorquota")
     meta, spec = quota.metadata or wire.ObjectMeta(), quota.spec or wire.AcceleratorQuotaSpec()
-    status = quota.status or wire.AcceleratorQuotaStatus()
+    status, queue = quota.status or wire.AcceleratorQuotaStatus(), spec.queue or wire.QueueSpec()
     selector = LabelSelector.from_wire(spec.namespace_selector or wire.LabelSelectorObject())
     written = {
         DEVICE_TYPES: ",".join(spec.device_types or ()),
         NODE_SELECTOR: ",".join(f"{key}={label}" for key, label in (spec.node_selector or {}).items()),
         ENFORCEMENT: spec.enforcement,
+        QUEUE_ORDER: queue.order,
+        QUEUE_OVERTAKING: queue.overtaking,
         LEDGER: status.ledger,
         COUNTED: status.counted_cards,
         OBSERVED: str(status.observed or ""),

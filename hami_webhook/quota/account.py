@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from enum import Enum
 from fractions import Fraction
 from functools import lru_cache
 from typing import Any
@@ -19,7 +20,7 @@ from hami_webhook.cluster.api import ClusterError
 from hami_webhook.devices.registry import Vendors
 from hami_webhook.dra.holders import BareClaim
 from hami_webhook.kube import scopes
-from hami_webhook.kube.objects import Pod, ResourceQuota
+from hami_webhook.kube.objects import QUOTA_GATE, Pod, ResourceQuota
 from hami_webhook.kube.quantity import Format, Quantity, QuantityError, is_binary
 from hami_webhook.quota import ledger as ledgers
 from hami_webhook.quota.card_selection import COUNTED, CardSelection
@@ -98,8 +99,13 @@ class QuotaAccount:
 
     @property
     def enforced(self) -> bool:
-        """Whether what is over the limits is refused."""
-        return self.enforcement is Enforcement.ENFORCE
+        """Whether what is over the limits is refused, or has to wait."""
+        return self.enforcement is not Enforcement.OBSERVE
+
+    @property
+    def queues(self) -> bool:
+        """Whether pods wait for room, behind the gate."""
+        return self.enforcement is Enforcement.QUEUE
 
     @property
     def managed(self) -> bool:
@@ -167,6 +173,10 @@ class QuotaAccount:
             if more > 0 and self.used.get(key, 0) + more > self.hard[key]:
                 over.append(key)
         return tuple(sorted(over))
+
+    def above_hard(self, charge: Charge) -> tuple[str, ...]:
+        """The keys of which the charge alone is more than hard, sorted: it never fits."""
+        return tuple(sorted(key for key, amount in self.counted(charge.exact).items() if amount > self.hard[key]))
 
     def with_entry(self, identity: str, entry: Entry | None) -> QuotaAccount:
         """The account after an entry took another's place (or none), with the difference of their amounts in used."""
@@ -243,6 +253,19 @@ class QuotaAccount:
         return str(Quantity(Fraction(amount), Format.BINARY_SI)) if key in self.in_bytes else str(amount)
 
 
+class Gate(Enum):
+    """What quotas that queue expect of a pod that is charged (docs/spec/queues.md#2).
+
+    `NONE`: nothing, they enforce. `MISSING`: the scheduling gate, which it doesn't have. `CLOSED`: it waits behind it,
+    and nothing is charged. `OPENING`: it is charged now, and its gate is removed next.
+    """
+
+    NONE = "none"
+    MISSING = "missing"
+    CLOSED = "closed"
+    OPENING = "opening"
+
+
 class ChargeRequest(Struct, frozen=True):
     """A pod to be charged. `identity` is its UID, or the id of its reservation under `/webhook`.
 
@@ -259,6 +282,7 @@ class ChargeRequest(Struct, frozen=True):
     on_cards: ChargeOn | None = None
     floor_id: Callable[[], str] = str
     former: ChargeRequest | None = None
+    gate: Gate = Gate.NONE
 
     def cost(self, account: QuotaAccount) -> Charge:
         """What the pod costs a quota while it waits."""
@@ -272,6 +296,16 @@ class Refusal:
     code: int
     message: str
     overrun: bool = False
+
+
+def refuse_ungated(account: QuotaAccount) -> Refusal:
+    """A pod that would pass those that wait, as mutation gave it no gate."""
+    return Refusal(
+        403,
+        f"quota {account.label} queues pods, and this one has no scheduling gate {QUOTA_GATE}: mutation was skipped, "
+        "for which a label hami.io/webhook of the pod may be the cause; remove that, or try again if the quota was "
+        "changed just now",
+    )
 
 
 def refuse_overrun(account: QuotaAccount, charge: Charge, over: Sequence[str]) -> Refusal:

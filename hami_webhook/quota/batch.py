@@ -14,17 +14,20 @@ from msgspec import Struct, structs
 
 from hami_webhook.quota.account import (
     ChargeRequest,
+    Gate,
     NeedsRecompute,
     QuotaAccount,
     Refusal,
     refuse_now,
     refuse_overrun,
+    refuse_ungated,
     refuse_unknown,
 )
 from hami_webhook.quota.ledger import Entry, State, find_entry, is_full
 
 _RENEWED = 10
-"""Seconds after which a floor entry's time is written anew for a pod that costs nothing while it waits."""
+"""Seconds after which the time of an entry is written anew: a floor entry's for a pod that costs nothing while it
+waits, and that of a pod whose gate is about to be removed."""
 
 
 class BatchResult(Struct, frozen=True):
@@ -56,6 +59,7 @@ def evaluate_batch(
     refusals: dict[int, Refusal] = {}
     charged: dict[int, Mapping[str, Mapping[str, int]]] = {}
     observed: dict[int, Sequence[Refusal]] = {}
+    passed_over: set[str] = set()
     for index, request in enumerate(requests):
         after: dict[str, QuotaAccount] = {}
         amounts: dict[str, Mapping[str, int]] = {}
@@ -64,13 +68,19 @@ def evaluate_batch(
             account = running[name]
             if not account.concerns(request.pod, request.charge):
                 continue
+            if request.gate is Gate.OPENING and name in passed_over:
+                refusals[index] = Refusal(503, f"quota {account.label} has no room for a pod whose turn is earlier")
+                break
             charging = _Charging(account, request, int(now), max_ledger, recomputed=name in recomputed)
-            found = charging.update() if request.former is not None else charging.creation()
+            found = charging.evaluate()
             if isinstance(found, Refusal):
                 refusals[index] = found
+                if request.gate is Gate.OPENING:
+                    passed_over.add(name)
                 break
             after[name] = found
-            amounts[account.label] = account.counted(charging.amounts)
+            if request.gate is not Gate.CLOSED:
+                amounts[account.label] = account.counted(charging.amounts)
             notes += charging.observed
         else:
             charged[index], observed[index] = amounts, notes
@@ -98,7 +108,29 @@ class _Charging:
         self._namespace = "" if account.quota.namespaces is None else request.pod.namespace
         self.observed: list[Refusal] = []
 
-    def creation(self) -> QuotaAccount | Refusal:
+    def evaluate(self) -> QuotaAccount | Refusal:
+        """The account after the request."""
+        request = self._request
+        if request.gate is Gate.CLOSED:
+            return self._while_queued()
+        if request.gate is Gate.MISSING and self._account.queues and self.amounts:
+            return refuse_ungated(self._account)
+        return self._update() if request.former is not None else self._creation()
+
+    def _while_queued(self) -> QuotaAccount | Refusal:
+        """The account as it is: a pod behind the gate is refused what it can't get, and costs nothing."""
+        account, charge = self._account, self._charge
+        if account.queues:
+            never = account.above_hard(charge)
+            return refuse_overrun(account, charge, never) if never else account
+        unknown = self._refuse_unknown()
+        if unknown is not None:
+            return unknown
+        own = account.ledger.get(self._request.identity)  # of a pod that is updated while its gate is being removed
+        over = account.overrun(charge, None if own is None else own.amounts)
+        return self._refuse_full(over) if over and account.enforced else account
+
+    def _creation(self) -> QuotaAccount | Refusal:
         """The account with a new pod charged."""
         account, request, amounts = self._account, self._request, self.amounts
         if not amounts:
@@ -115,12 +147,15 @@ class _Charging:
             if known.observed:
                 former = account.with_entry(request.identity, None)
                 self.observed.append(refuse_overrun(former, self._charge, former.overrun(self._charge)))
+            if request.gate is Gate.OPENING and self._now - known.time >= _RENEWED:
+                renewed = replace(known, time=self._now)  # it counts until the gate is gone
+                return replace(account, ledger={**account.ledger, request.identity: renewed})
             return account
         # an admission only ever raises: its word alone is no proof that a charge may be lowered
         larger = amounts if known is None else known.raised_to(amounts)
         return self._with_entry(account, known, Entry(State.ADMITTED, self._now, larger, namespace=self._namespace))
 
-    def update(self) -> QuotaAccount | Refusal:
+    def _update(self) -> QuotaAccount | Refusal:
         """The account with what an update adds to the charge of a pod that waits; the same if it adds nothing."""
         account, request, former = self._account, self._request, self._request.former
         assert former is not None
@@ -147,6 +182,13 @@ class _Charging:
             raise NeedsRecompute(self._account.name)
         return refuse_unknown(self._account.name, unknown) if unknown and self._account.enforced else None
 
+    def _refuse_full(self, over: Sequence[str]) -> Refusal:
+        """The refusal for lack of room of these keys."""
+        account = self._account
+        if account.quota.namespaces is not None and not self._recomputed:
+            raise NeedsRecompute(account.name, full=True)
+        return refuse_overrun(account, self._charge, over)
+
     def _with_entry(
         self, account: QuotaAccount, known: Entry | None, entry: Entry, *, raised: bool = True
     ) -> QuotaAccount | Refusal:
@@ -154,9 +196,7 @@ class _Charging:
         over = account.overrun(self._charge, known.amounts if known and raised else None)
         # before the ledger's room: a pod over the quota is refused for that, and not asked to come again
         if over and account.enforced:
-            if account.quota.namespaces is not None and not self._recomputed:
-                raise NeedsRecompute(account.name, full=True)
-            return refuse_overrun(account, self._charge, over)
+            return self._refuse_full(over)
         if over:
             self.observed.append(refuse_overrun(account, self._charge, over))
         if known is None and self._is_full(account, entry.state):

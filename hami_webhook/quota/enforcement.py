@@ -1,14 +1,21 @@
-"""Whether a quota refuses what is over it, or only counts that (docs/spec/quota.md#7.1)."""
+"""Whether a quota refuses what is over it, lets it wait, or only counts it (docs/spec/quota.md#7.1, queues.md#1)."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from enum import Enum
 
+from hami_webhook.config.go_syntax import parse_go_duration
 from hami_webhook.kube.objects import ResourceQuota
+from hami_webhook.quota.queue_order import OVERTAKING, QueueOrder
 
 ENFORCEMENT = "hami.io/quota-enforcement"
+QUEUE_ORDER, QUEUE_OVERTAKING = "hami.io/quota-queue-order", "hami.io/quota-queue-overtaking"
 OBSERVED = "hami.io/quota-observed"
 """The annotation with the number of charges that passed although the quota had no room for them."""
+
+_BEST_EFFORT, _STRICT = "best-effort", "strict"
+_LONGEST_OVERTAKING = 30 * 24 * 3600.0
 
 
 class Enforcement(Enum):
@@ -16,11 +23,57 @@ class Enforcement(Enum):
 
     ENFORCE = "enforce"
     OBSERVE = "observe"
+    QUEUE = "queue"
 
     @classmethod
     def of(cls, quota: ResourceQuota) -> Enforcement:
-        """What is written on a quota; any other value than `observe` enforces."""
-        return cls.OBSERVE if quota.annotations.get(ENFORCEMENT) == cls.OBSERVE.value else cls.ENFORCE
+        """What is written on a quota; any value that isn't known enforces."""
+        return _ENFORCEMENTS.get(quota.annotations.get(ENFORCEMENT, ""), cls.ENFORCE)
+
+
+_ENFORCEMENTS = {each.value: each for each in Enforcement}
+
+
+def queue_order(quota: ResourceQuota) -> QueueOrder:
+    """How the pods that wait for a quota pass each other; what can't be read is as if it weren't written."""
+    strict = quota.annotations.get(QUEUE_ORDER) == _STRICT
+    try:
+        overtaking = _overtaking(quota.annotations.get(QUEUE_OVERTAKING))
+    except ValueError:
+        overtaking = OVERTAKING
+    return QueueOrder(strict, overtaking)
+
+
+def enforcement_faults(quota: ResourceQuota) -> Iterator[tuple[str, str]]:
+    """The annotations about enforcement whose values aren't known, with what is wrong and would be right."""
+    written = quota.annotations
+    value = written.get(ENFORCEMENT)
+    if value is not None and value not in _ENFORCEMENTS:
+        text = f"{value} isn't known, so the quota is enforced; write observe, queue or enforce"
+        yield ENFORCEMENT, f"{ENFORCEMENT}: {text}"
+    order = written.get(QUEUE_ORDER)
+    if order not in (None, _BEST_EFFORT, _STRICT):
+        text = f"{order} isn't known, so small pods may pass large ones; write {_BEST_EFFORT} or {_STRICT}"
+        yield QUEUE_ORDER, f"{QUEUE_ORDER}: {text}"
+    try:
+        _overtaking(written.get(QUEUE_OVERTAKING))
+    except ValueError as error:
+        text = f"{written[QUEUE_OVERTAKING]} can't be read, so it is 10m; it {error}"
+        yield QUEUE_OVERTAKING, f"{QUEUE_OVERTAKING}: {text}"
+    queues = Enforcement.of(quota) is Enforcement.QUEUE
+    for key in (QUEUE_ORDER, QUEUE_OVERTAKING):
+        if key in written and not queues:
+            yield key, f"{key} has no effect, as the quota doesn't queue; write {ENFORCEMENT}: queue"
+
+
+def _overtaking(text: str | None) -> float:
+    """Seconds. Raises ValueError with what would be right."""
+    if text is None:
+        return OVERTAKING
+    seconds = parse_go_duration(text)
+    if seconds > _LONGEST_OVERTAKING:
+        raise ValueError("must be at most 720h")
+    return seconds
 
 
 def observed_charges(quota: ResourceQuota) -> int:

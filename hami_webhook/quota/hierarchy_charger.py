@@ -10,11 +10,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable
+from math import inf
 from typing import NamedTuple
 
 from hami_webhook.cluster.api import ClusterError
 from hami_webhook.kube.objects import Pod
-from hami_webhook.quota.account import ChargeRequest, Refusal, refuse_now
+from hami_webhook.quota.account import ChargeRequest, Gate, Refusal, refuse_now
 from hami_webhook.quota.admission_charger import AdmissionCharger, ChargeCounts, Charged, Outcome
 from hami_webhook.quota.namespace_labels import NamespaceLabels
 from hami_webhook.quota.sources import ALL_NAMESPACES
@@ -79,6 +80,8 @@ class HierarchyCharger:
         timeout = self._timeout if seconds is None else min(self._timeout, seconds)
         until = self._clock() + timeout
         known = known or self.known(request.pod)
+        if request.gate is Gate.CLOSED and not self._may_refuse(request, known):
+            return Charged()  # nothing is charged, so nothing has to be proved by a write
         shared = known.accelerator_quotas
         if not shared.none:
             current = await self._current_accelerator_quotas(request.pod, known, timeout)
@@ -108,6 +111,13 @@ class HierarchyCharger:
         if isinstance(other, Refusal):
             return other
         return Charged({**charged.amounts, **other.amounts}, (*charged.warnings, *other.warnings))
+
+    def _may_refuse(self, request: ChargeRequest, known: PodQuotas) -> bool:
+        """Whether a quota would refuse the pod by what is known, or too little is."""
+        if inf in (known.own.age, known.accelerator_quotas.age):
+            return True
+        shared = self._accelerator_quotas.refuses(request, known.accelerator_quotas)
+        return shared or self._own.refuses(request, known.own)
 
     async def _current_accelerator_quotas(self, pod: Pod, known: PodQuotas, seconds: float) -> KnownQuotas | Refusal:
         """The AcceleratorQuotas, and the labels by which they select the pod's namespace, as of just now.

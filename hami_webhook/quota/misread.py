@@ -16,7 +16,7 @@ from hami_webhook.kube.objects import Pod, ResourceQuota
 from hami_webhook.kube.quantity import Quantity, is_binary, parse_whole
 from hami_webhook.quota.account import QuotaAccount
 from hami_webhook.quota.card_selection import selection_faults
-from hami_webhook.quota.enforcement import ENFORCEMENT, Enforcement
+from hami_webhook.quota.enforcement import enforcement_faults
 from hami_webhook.quota.preemption import QUOTA_PREEMPTION
 from hami_webhook.quota.pricing import CapacityLister
 
@@ -70,10 +70,7 @@ def misreadings(quota: ResourceQuota, vendors: Vendors, known: Vendors, capacity
         listed = ", ".join(" ".join(filter(None, (s.scope, s.operator, *s.values))) for s in quota.scopes)
         text = f"no pod is in all its scopes ({listed}), so nothing is counted; make a quota for each"
         found.append(Misreading(Reason.KEY, "scopes", text))
-    enforcement = quota.annotations.get(ENFORCEMENT)
-    if enforcement is not None and enforcement not in {each.value for each in Enforcement}:
-        text = f"{ENFORCEMENT}: {enforcement} isn't known, so the quota is enforced; write observe or enforce"
-        found.append(Misreading(Reason.KEY, ENFORCEMENT, text))
+    found += [Misreading(Reason.KEY, key, text) for key, text in enforcement_faults(quota)]
     preemption = quota.annotations.get(QUOTA_PREEMPTION)
     if preemption not in (None, "true", "false"):
         text = f"{QUOTA_PREEMPTION}: {preemption} isn't known, so nobody is evicted for the quota; write true or false"

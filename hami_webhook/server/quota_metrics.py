@@ -36,6 +36,12 @@ _OBSERVED = Family(
     ("namespace", "quota"),
     is_counter=True,
 )
+_QUEUED = Family(
+    "hami_webhook_quota_queued_pods", "Pods that wait for room in a quota that queues.", ("namespace", "quota")
+)
+_QUEUED_OLDEST = Family(
+    "hami_webhook_quota_queued_oldest_seconds", "For how long the oldest of them has waited.", ("namespace", "quota")
+)
 _HAMIS_USED = Family("hami_resource_quota_used", "Used, memory in MiB.", ("zone", "namespace", "quota_name", "limit"))
 _HAMIS_LIMIT = Family("hami_resource_quota_limit", "Written limit.", ("zone", "namespace", "quota_name"))
 _AT_ONCE = 20
@@ -67,6 +73,7 @@ def quota_metrics(cluster: ClusterView, pods: Sequence[Pod]) -> Iterator[Metric]
             yield _USED.of(())
         accounts.append(QuotaAccount.read(quota, cluster.vendors))
     yield from _ours(cluster, accounts, charges)
+    yield from _queues(accounts, [pod for pod in pods if pod.queued and not pod.ended(now)], now)
     yield from _hamis(cluster, accounts, totals)
 
 
@@ -84,6 +91,21 @@ def _ours(cluster: ClusterView, accounts: list[QuotaAccount], charges: _Charges)
                 samples[family].append(((namespace, name, key) if selected is None else (name, key), value))
         for state, number in Counter(entry.state.value for entry in account.ledger.values()).items():
             samples[_ENTRIES].append(((namespace, name, state), number))
+    for family, found in samples.items():
+        yield from family.in_pieces(found)
+
+
+def _queues(accounts: list[QuotaAccount], pods: Sequence[Pod], now: float) -> Iterator[Metric]:
+    """How many of these pods, which wait, each quota covers that queues, and since when."""
+    samples: dict[Family, list[Sample]] = {_QUEUED: [], _QUEUED_OLDEST: []}
+    for account in accounts:
+        if account.queues:
+            own = {account.quota.namespace} if account.quota.namespaces is None else account.quota.namespaces
+            created = [pod.created or now for pod in pods if pod.namespace in own and account.covers(pod)]
+            labels = account.quota.namespace, account.name
+            samples[_QUEUED].append((labels, len(created)))
+            samples[_QUEUED_OLDEST].append((labels, max(0.0, now - min(created, default=now))))
+        yield _QUEUED.of(())
     for family, found in samples.items():
         yield from family.in_pieces(found)
 

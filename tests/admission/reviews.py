@@ -116,6 +116,9 @@ class FakeServices:
     def of(self, pod: Pod) -> Free:
         return Free(self, pod)
 
+    def queues(self, pod: Pod, requests: Mapping[str, Requests]) -> bool:
+        return False
+
     def reprice(self, before: Pod, after: Pod) -> PodEstimate | None:
         return None
 
@@ -140,7 +143,9 @@ class Free:
     def price(self, requests: Mapping[str, Requests], foreign: Sequence[ForeignScheduler]) -> Free:
         return self
 
-    async def charge(self, uid: str, *, reservation: str, dry_run: bool, time_left: float | None) -> Charged:
+    async def charge(
+        self, uid: str, *, reservation: str, dry_run: bool, time_left: float | None, expects_gate: bool = False
+    ) -> Charged:
         self.around.charged.append((self.pod.name, uid))
         return Charged()
 

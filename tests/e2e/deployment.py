@@ -254,6 +254,8 @@ class Deployment:
                     *(
                         "--own-service-accounts",
                         "hami-webhook,hami-scheduler",
+                        "--controller-service-accounts",
+                        self.account,
                         "--kube-qps",
                         "50",
                         "--kube-burst",

@@ -101,6 +101,6 @@ def test_a_misspelt_value_is_told_and_enforced(program: Deployment) -> None:
     made["metadata"]["annotations"] = {ENFORCEMENT: "Observe"}
     done = kubectl.run("apply", "-f", "-", stdin=json.dumps(made))
     assert done.stderr.strip() == (
-        f"Warning: {ENFORCEMENT}: Observe isn't known, so the quota is enforced; write observe or enforce"
+        f"Warning: {ENFORCEMENT}: Observe isn't known, so the quota is enforced; write observe, queue or enforce"
     )
     assert "exceeded quota" in kubectl.refused(pod(space, "p", gpu=2, gpumem=20000))

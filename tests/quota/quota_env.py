@@ -19,7 +19,8 @@ from hami_webhook.assembly import Core, Options
 from hami_webhook.cluster.api import JSON, Kind
 from hami_webhook.cluster.memory import MemoryCluster
 from hami_webhook.controller.accelerator_quotas import AcceleratorQuotaReconciler
-from hami_webhook.controller.informers import SharedInformers, watched_kinds
+from hami_webhook.controller.informers import SharedInformers, Subscriber, watched_kinds
+from hami_webhook.controller.queues import QueueReleaser
 from hami_webhook.controller.quotas import Pace, QuotaReconciler
 from hami_webhook.devices.registry import Vendors
 from hami_webhook.kube.objects import Pod
@@ -73,6 +74,10 @@ class QuotaEnv:
             *reconciling(self.core, self.core.accelerator_recomputer), pace or Pace(), jitter=lambda: 0.5
         )
         self.reconcilers = [self.reconciler, accelerator_quotas]
+        core = self.core
+        self.releaser = QueueReleaser(
+            self.cluster, core.view, core.charger, core.capacity, core.failures, sleep=no_sleep
+        )
         self._tasks: list[asyncio.Task[None]] = []
 
     async def __aenter__(self) -> QuotaEnv:
@@ -80,7 +85,7 @@ class QuotaEnv:
         for obj in self._objects:
             await self.add(obj)
         for index, (core, informers) in enumerate(zip(self.cores, self._informers, strict=True)):
-            subscribers = () if index else self.reconcilers
+            subscribers: list[Subscriber] = [] if index else [*self.reconcilers, self.releaser]
             self._tasks.append(asyncio.create_task(informers.run(core.caches, core.failures, subscribers)))
             await informers.wait_synced()
         await self.run(0)
@@ -125,6 +130,13 @@ class QuotaEnv:
             looked = [await each.step() for each in self.reconcilers]
             if not any(looked) and self.now >= until and all(each.next_due() > until for each in self.reconcilers):
                 return
+
+    async def release(self) -> None:
+        """Let the controller release the pods whose turn has come."""
+        await self.drain()
+        while await self.releaser.step():
+            await self.drain()
+        await self.drain()
 
     # what a user and the API server do
 

@@ -99,7 +99,7 @@ async def test_any_other_value_enforces(value: str) -> None:
 
 @pytest.mark.parametrize(("value", "reported"), [("enforce", False), ("observe", False), ("Observe", True), ("", True)])
 def test_an_unknown_value_is_told(value: str, reported: bool) -> None:
-    text = f"{ENFORCEMENT}: {value} isn't known, so the quota is enforced; write observe or enforce"
+    text = f"{ENFORCEMENT}: {value} isn't known, so the quota is enforced; write observe, queue or enforce"
     found = judged({MEM: "9"}, annotations={ENFORCEMENT: value})
     assert found == ([("QuotaMisread", text)] if reported else [])
 

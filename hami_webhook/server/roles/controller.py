@@ -12,7 +12,7 @@ from functools import partial
 
 from hami_webhook.assembly import Core
 from hami_webhook.config import Settings
-from hami_webhook.controller import handshakes, node_audit, quotas, webhooks
+from hami_webhook.controller import handshakes, node_audit, queue_reports, queues, quotas, webhooks
 from hami_webhook.controller.accelerator_quotas import AcceleratorQuotaReconciler
 from hami_webhook.controller.certificates import CertificateTarget, CertRotator
 from hami_webhook.controller.handshakes import Handshakes
@@ -22,6 +22,8 @@ from hami_webhook.controller.namespaces import NamespaceAnnotations
 from hami_webhook.controller.node_audit import NodeAudit
 from hami_webhook.controller.object_events import ObjectEvents
 from hami_webhook.controller.own_pod import OwnPod
+from hami_webhook.controller.queue_reports import QueueReports
+from hami_webhook.controller.queues import QueueReleaser
 from hami_webhook.controller.quotas import Pace, QuotaReconciler
 from hami_webhook.controller.showback import Showback
 from hami_webhook.controller.webhooks import WebhookReconciler
@@ -36,6 +38,7 @@ class Controller:
 
     shared: Shared
     reconcilers: Sequence[QuotaReconciler]
+    releaser: QueueReleaser
     showback: Showback
     election: LeaderElection | None
     webhooks: WebhookReconciler
@@ -68,7 +71,7 @@ class Controller:
                 ),
                 ControllerCollector(self.reconcilers, self.webhooks, lambda: self.leading),
             ],
-            subscribers=[self.showback, *self.reconcilers],
+            subscribers=[self.showback, *self.reconcilers, self.releaser],
         )
 
     async def _count(self) -> None:
@@ -88,6 +91,9 @@ class Controller:
             audit = NodeAudit(view, _object_events(core), failures)
             tasks.create_task(keep(node_audit.LOOP, audit.run))
             tasks.create_task(keep("namespace annotations", NamespaceAnnotations(view, _object_events(core)).run))
+            tasks.create_task(keep(queues.LOOP, self.releaser.run))
+            reports = QueueReports(core.cluster, view, self.releaser, _object_events(core))
+            tasks.create_task(keep(queue_reports.LOOP, reports.run))
             if not self.shared.quotas_in_memory:
                 tasks.create_task(keep(quotas.LOOP, self._reconcile))
 
@@ -114,6 +120,7 @@ def controller_of(shared: Shared, own_pod: OwnPod | None) -> Controller:
                 core.accelerator_recomputer, core.view, _object_events(core), core.failures, pace
             ),
         ],
+        QueueReleaser(core.cluster, core.view, core.charger, core.capacity, core.failures),
         showback,
         election,
         _webhook_reconciler(core, settings, election),

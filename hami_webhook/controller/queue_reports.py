@@ -1,0 +1,148 @@
+"""What pods that wait for quota are told: a condition, and an event when they begin to wait (docs/spec/queues.md#4).
+
+However many wait, and however often their places change, few are written to in a second, the namespaces in turn.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterator
+from itertools import islice
+from typing import Any, NamedTuple
+
+from hami_webhook.cluster.api import JSON, Cluster, ClusterError, EventNote, Kind
+from hami_webhook.cluster.rate import in_background
+from hami_webhook.cluster_view import ClusterView
+from hami_webhook.controller.object_events import ObjectEvents
+from hami_webhook.controller.queues import QueueReleaser
+from hami_webhook.kube.objects import Pod, format_time
+from hami_webhook.quota.queue_order import Standing
+from hami_webhook.quota.queue_words import ABOVE_HARD, QUOTA_RESERVED, RESERVED, WAITING, sentence
+
+logger = logging.getLogger(__name__)
+
+LOOP = "queue reports"
+_EVERY, _MOST = 1.0, 5
+"""Seconds between two rounds, and the pods that one round writes to."""
+
+_AGAIN = 60.0
+"""Seconds after which a pod whose place changed is told so."""
+
+
+class _Told(NamedTuple):
+    text: str
+    at: float
+
+
+class QueueReports:
+    """Tells pods where they stand while `run` runs."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        view: ClusterView,
+        releaser: QueueReleaser,
+        object_events: ObjectEvents,
+        *,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    ) -> None:
+        self._cluster = cluster
+        self._view = view
+        self._releaser = releaser
+        self._object_events = object_events
+        self._sleep = sleep
+        self._told: dict[str, _Told] = {}
+
+    async def run(self) -> None:
+        """Work until cancelled."""
+        in_background.set(True)
+        while True:
+            await self.step()
+            await self._sleep(_EVERY)
+
+    async def step(self) -> None:
+        """Tell the next pods for whom something changed."""
+        waiting = {standing.pod.uid: standing for standing in self._releaser.decision.waiting}
+        budget = _MOST
+        for uid in [uid for uid in self._told if uid not in waiting]:
+            if budget == 0:
+                return
+            pod = self._view.state.pod(uid)
+            if pod is not None and pod.queued:
+                continue  # it is being released
+            del self._told[uid]
+            if pod is not None and not pod.ended(self._view.clock()):
+                budget -= 1
+                await self._write(pod, RESERVED, "the pod is charged to its quotas", reserved=True)
+        for pod, standing, text in islice(self._due(waiting), budget):
+            reason = ABOVE_HARD if standing.obstacle.never else WAITING
+            self._told[pod.uid] = _Told(text, self._view.clock())
+            if not await self._write(pod, reason, text, reserved=False):
+                del self._told[pod.uid]
+
+    def _due(self, waiting: dict[str, Standing]) -> Iterator[tuple[Pod, Standing, str]]:
+        """The pods to be told something new, one of each namespace after another."""
+        by_namespace: dict[str, list[Standing]] = {}
+        for standing in waiting.values():
+            by_namespace.setdefault(standing.pod.key.partition("/")[0], []).append(standing)
+        turns = deque(self._changed(standings) for standings in by_namespace.values())
+        while turns:
+            turn = turns.popleft()
+            for found in islice(turn, 1):
+                yield found
+                turns.append(turn)
+
+    def _changed(self, standings: list[Standing]) -> Iterator[tuple[Pod, Standing, str]]:
+        now = self._view.clock()
+        for standing in standings:
+            pod, told = self._view.state.pod(standing.pod.uid), self._told.get(standing.pod.uid)
+            if pod is None or (told is not None and now - told.at < _AGAIN):
+                continue
+            text = sentence(standing, self._view.state.pod)
+            if told is not None and told.text == text:
+                self._told[pod.uid] = _Told(text, now)
+            else:
+                yield pod, standing, text
+
+    async def _write(self, pod: Pod, reason: str, text: str, *, reserved: bool) -> bool:
+        """Set the condition, on the pod as it is; an event if it has none yet. Whether that worked, or is in vain."""
+        try:
+            found = await self._cluster.get(Kind.PODS, pod.name, pod.namespace)
+            if found["metadata"].get("uid") != pod.uid:
+                return True
+            before, patch = _with_condition(found, reason, text, self._view.clock(), reserved=reserved)
+            if patch is not None:
+                await self._cluster.patch_status(Kind.PODS, pod.name, patch, pod.namespace)
+        except ClusterError as error:
+            about = {"namespace": pod.namespace, "pod": pod.name, "reason": str(error)}
+            logger.debug("a pod that waits for quota isn't told", extra=about)
+            return False
+        if before is None and not reserved:
+            note = EventNote("Pod", pod.namespace, pod.name, pod.uid, "Normal", "QuotaWaiting", text)
+            await self._object_events.record(note)
+        return True
+
+
+def _with_condition(
+    found: JSON, reason: str, text: str, now: float, *, reserved: bool
+) -> tuple[JSON | None, JSON | None]:
+    """The pod's condition as it was, and the patch that sets it; None if there is none, and if nothing changes."""
+    conditions: list[Any] = (found.get("status") or {}).get("conditions") or []
+    before = next((each for each in conditions if each.get("type") == QUOTA_RESERVED), None)
+    status = "True" if reserved else "False"
+    if before is not None and (before.get("status"), before.get("message")) == (status, text):
+        return before, None
+    same = before is not None and before.get("status") == status
+    since = before.get("lastTransitionTime") if before is not None and same else format_time(now)
+    made = {
+        "type": QUOTA_RESERVED,
+        "status": status,
+        "reason": reason,
+        "message": text,
+        "lastTransitionTime": since,
+    }
+    others = [each for each in conditions if each.get("type") != QUOTA_RESERVED]
+    version = found["metadata"].get("resourceVersion")
+    return before, {"metadata": {"resourceVersion": version}, "status": {"conditions": [*others, made]}}

@@ -1,0 +1,158 @@
+"""Releasing pods that wait for quota: each is charged in its turn, and then its scheduling gate is removed.
+
+Source: docs/spec/queues.md#2. Which pods are next, `quota/queue_order.py` decides. The charge comes first, under the
+pod's UID, so a process that ends between the two loses nothing: who leads next finds a gated pod that is charged, and
+goes on. Nothing of the order is kept here, only which pods wait.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import Any
+
+from hami_webhook.caches import Change
+from hami_webhook.cluster.api import Cluster, ClusterError, Conflict, Kind, NotFound
+from hami_webhook.cluster_view import ClusterView
+from hami_webhook.controller.informers import Subscriptions
+from hami_webhook.controller.loops import contained
+from hami_webhook.kube.objects import Pod
+from hami_webhook.quota.account import ChargeRequest, Gate, Refusal
+from hami_webhook.quota.floors import floor_id
+from hami_webhook.quota.hierarchy_charger import HierarchyCharger
+from hami_webhook.quota.pricing import CapacityLister, admission_charge
+from hami_webhook.quota.queue import read_queue
+from hami_webhook.quota.queue_order import QueueDecision, decide
+
+logger = logging.getLogger(__name__)
+
+LOOP = "queues"
+
+_MOST_AT_ONCE = 100
+"""Pods that one round releases: their charges share a write for each quota."""
+
+_PATCH_TIMEOUT = 10.0
+"""Seconds for removing a gate: it is long given up when the entry of its pod ends."""
+
+_AGAIN, _LOOK = 0.5, 5.0
+"""Seconds after which is tried again what failed, and after which those who wait are looked at though nothing happened.
+"""
+
+_PAUSE_PER_SECOND = 3
+"""Seconds between two rounds for each second that one takes to decide: many who wait leave time for everything else."""
+
+
+class QueueReleaser:
+    """Knows the pods that wait, by subscription, and releases them while `run` runs, which the leader's does.
+
+    `released` counts pods. `decision` is the last one.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        view: ClusterView,
+        charger: HierarchyCharger,
+        capacity: CapacityLister,
+        failures: Counter[str],
+        *,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    ) -> None:
+        self._cluster = cluster
+        self._view = view
+        self._charger = charger
+        self._capacity = capacity
+        self._failures = failures
+        self._sleep = sleep
+        self._pods: dict[str, Pod] = {}
+        self._wake = asyncio.Event()
+        self._again = False
+        self.released = 0
+        self.decision = QueueDecision((), ())
+
+    def subscriptions(self) -> Subscriptions:
+        """Pods, and all that decides whether they fit their quotas."""
+        return {
+            Kind.PODS: self._pod_changed,
+            **dict.fromkeys(
+                (Kind.RESOURCE_QUOTAS, Kind.ACCELERATOR_QUOTAS, Kind.NAMESPACES, Kind.NODES), self._other_changed
+            ),
+        }
+
+    def _pod_changed(self, change: Change[Pod]) -> None:
+        before, after = change.before, change.after
+        uid = (after or before or _NOBODY).uid
+        waits = after is not None and after.queued and not after.terminal and after.deletion_time is None
+        if waits and after is not None:
+            self._pods[uid] = after
+        elif self._pods.pop(uid, None) is None:
+            return
+        self._wake.set()
+
+    def _other_changed(self, change: Change[Any]) -> None:
+        if self._pods:
+            self._wake.set()
+
+    async def run(self) -> None:
+        """Release pods until cancelled."""
+        loop = asyncio.get_running_loop()
+        while True:
+            self._wake.clear()
+            began = loop.time()
+            failed = await self.step()
+            await self._sleep(min(_AGAIN, _PAUSE_PER_SECOND * (loop.time() - began)) if self._pods else 0)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout((_AGAIN if failed else _LOOK) if self._pods else None):
+                    await self._wake.wait()
+
+    async def step(self) -> bool:
+        """Release whose turn has come; whether something is left that may be done soon, though nothing changes."""
+        pods = list(self._pods.values())
+        queue = await read_queue(pods, self._charger.known, self._view.vendors, self._capacity)
+        self.decision = decision = decide(queue.waiting.values(), queue.rooms, self._view.clock())
+        turns = [queue.pods[pod.uid] for pod in decision.released[:_MOST_AT_ONCE]]
+        self._again = len(turns) < len(decision.released)
+        await asyncio.gather(*map(self._release_safely, (*queue.charged, *turns)))
+        return self._again
+
+    async def _release_safely(self, pod: Pod) -> None:
+        with contained(self._failures, LOOP, pod.key):
+            await self._release(pod)
+
+    async def _release(self, pod: Pod) -> None:
+        """Charge a pod and remove its gate."""
+        on_cards = partial(admission_charge, pod, self._view.vendors, self._capacity)
+        request = ChargeRequest(
+            pod.uid,
+            pod,
+            on_cards(),
+            on_cards=on_cards,
+            floor_id=partial(floor_id, pod, self._view.vendors),
+            gate=Gate.OPENING,
+        )
+        outcome = await self._charger.charge(request)
+        if isinstance(outcome, Refusal):
+            self._again |= outcome.code == 503
+            return
+        # of this version: another may cost more
+        patch = {"metadata": {"resourceVersion": pod.resource_version}, "spec": {"schedulingGates": None}}
+        try:
+            async with asyncio.timeout(_PATCH_TIMEOUT):
+                await self._cluster.patch(Kind.PODS, pod.name, patch, pod.namespace)
+        except (Conflict, NotFound):  # the watch shows what became of it
+            return
+        except (ClusterError, TimeoutError) as error:
+            about = {"namespace": pod.namespace, "pod": pod.name, "reason": str(error) or "no answer in time"}
+            logger.warning("the gate of a pod can't be removed; trying again", extra=about)
+            self._again = True
+            return
+        if self._pods.get(pod.uid) is pod:
+            del self._pods[pod.uid]
+        self.released += 1
+
+
+_NOBODY = Pod(namespace="", name="", uid="", labels={}, annotations={}, containers=())

@@ -1,0 +1,45 @@
+"""What a pod that waits for quota waits for, as a sentence for whoever may see the pod (docs/spec/queues.md#4)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from hami_webhook.kube.objects import Pod
+from hami_webhook.quota.queue_order import Lack, Standing
+
+QUOTA_RESERVED = "hami.io/QuotaReserved"
+"""The type of the condition that a pod has which waits, or has waited; its reasons follow."""
+QUEUE_REASONS = WAITING, ABOVE_HARD, RESERVED = "Waiting", "AboveHard", "Reserved"
+
+
+def sentence(standing: Standing, pod_of: Callable[[str], Pod | None]) -> str:
+    """What stands in the pod's way, and how many are before it.
+
+    Pods are named in their own namespace only: of a quota of several, tenants don't learn each other's.
+    """
+    obstacle, namespace = standing.obstacle, standing.pod.key.partition("/")[0]
+    if obstacle.never:
+        text = "; ".join(f"{_of(each)}: requested {each.requested}, limited {each.hard}" for each in obstacle.lacks)
+        return f"costs more than its quota's limit, so it waits until that is raised: {text}"
+    parts = [
+        f"{_of(each)}: requested {each.requested}, free {max(0, each.free)}, limited {each.hard}"
+        for each in obstacle.lacks
+    ]
+    if obstacle.closed:
+        parts.append(f"quota {_quota(obstacle.closed)} lets no pod pass those that wait before it")
+    if obstacle.kept_for:
+        mine = [pod.name for uid in obstacle.kept_for if (pod := pod_of(uid)) and pod.namespace == namespace]
+        parts.append(f"room is kept for {', '.join(mine) or 'pods of other namespaces'}")
+    before = {0: "no pod waits before it", 1: "1 pod waits before it"}
+    parts.append(before.get(standing.ahead, f"{standing.ahead} pods wait before it"))
+    return f"waits for quota: {'; '.join(parts)}"
+
+
+def _of(lack: Lack) -> str:
+    return f"{lack.key} of {_quota(lack.quota)}"
+
+
+def _quota(name: str) -> str:
+    """`gpu-quota` of `team/gpu-quota`, which is in the pod's namespace."""
+    namespace, _, own = name.partition("/")
+    return name if namespace[:1].isupper() else own

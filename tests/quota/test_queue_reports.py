@@ -1,0 +1,147 @@
+"""What pods that wait for quota are told (docs/spec/queues.md#4)."""
+
+from __future__ import annotations
+
+import pytest
+from builders import JSON
+from replicas import events_of
+
+from hami_webhook.cluster.api import Kind, Unavailable
+from hami_webhook.controller.queue_reports import QueueReports
+from hami_webhook.quota.queue_order import Lack, Obstacle, QueuedPod, Standing
+from hami_webhook.quota.queue_words import QUOTA_RESERVED, sentence
+
+from .objects import GPU, TEAM, pod, read_pod
+from .quota_env import QuotaEnv
+from .test_queues import L, queueing
+
+
+def lack(quota: str = "team/gpu-quota", requested: int = 4, free: int = 1, hard: int = 10) -> Lack:
+    return Lack(quota, GPU, requested, free, hard)
+
+
+PODS = {"u1": read_pod("first", uid="u1"), "u2": read_pod("secret", uid="u2", namespace="others")}
+
+
+@pytest.mark.parametrize(
+    ("obstacle", "ahead", "text"),
+    [
+        (
+            Obstacle((lack(),)),
+            0,
+            f"waits for quota: {GPU} of gpu-quota: requested 4, free 1, limited 10; no pod waits before it",
+        ),
+        (
+            Obstacle((lack("AcceleratorQuota/all", free=-2),), kept_for=("u1", "u2", "gone")),
+            2,
+            f"waits for quota: {GPU} of AcceleratorQuota/all: requested 4, free 0, limited 10; "
+            "room is kept for first; 2 pods wait before it",
+        ),
+        (
+            Obstacle((lack(free=0),), kept_for=("u2",)),
+            1,
+            f"waits for quota: {GPU} of gpu-quota: requested 4, free 0, limited 10; "
+            "room is kept for pods of other namespaces; 1 pod waits before it",
+        ),
+        (
+            Obstacle(closed="team/gpu-quota"),
+            1,
+            "waits for quota: quota gpu-quota lets no pod pass those that wait before it; 1 pod waits before it",
+        ),
+        (
+            Obstacle((lack(requested=12),), never=True),
+            3,
+            "costs more than its quota's limit, so it waits until that is raised: "
+            f"{GPU} of gpu-quota: requested 12, limited 10",
+        ),
+    ],
+)
+def test_what_a_pod_waits_for(obstacle: Obstacle, ahead: int, text: str) -> None:
+    standing = Standing(QueuedPod("me", f"{TEAM}/me", 0, 0.0, ()), ahead, obstacle)
+    assert sentence(standing, PODS.get) == text
+
+
+def condition(env: QuotaEnv, name: str, namespace: str = TEAM) -> JSON | None:
+    found = env.cluster.peek(Kind.PODS, name, namespace)
+    assert found is not None
+    conditions = found.get("status", {}).get("conditions", [])
+    return next((each for each in conditions if each["type"] == QUOTA_RESERVED), None)
+
+
+async def told(env: QuotaEnv, reports: QueueReports) -> None:
+    await env.release()
+    await reports.step()
+    await env.drain()
+
+
+def reports_of(env: QuotaEnv) -> QueueReports:
+    return QueueReports(env.cluster, env.core.view, env.releaser, events_of(env.core))
+
+
+async def test_a_pod_is_told_when_it_waits_where_it_stands_and_when_it_is_charged() -> None:
+    async with QuotaEnv(L, queueing(gpu=1)) as env:
+        reports = reports_of(env)
+        for name in "abc":
+            await env.create(pod(name, gpu=1, mem=1))
+        status = {"status": {"conditions": [{"type": "PodScheduled", "status": "False"}]}}
+        await env.cluster.patch_status(Kind.PODS, "c", status, TEAM)
+        await told(env, reports)
+        assert condition(env, "a") is None
+        found = condition(env, "c")
+        lacks = f"waits for quota: {GPU} of gpu-quota: requested 1, free 0, limited 1"
+        assert found is not None
+        assert (found["status"], found["reason"]) == ("False", "Waiting")
+        assert found["message"] == f"{lacks}; 1 pod waits before it"
+        stored = await env.cluster.get(Kind.PODS, "c", TEAM)
+        assert [each["type"] for each in stored["status"]["conditions"]] == ["PodScheduled", QUOTA_RESERVED]
+        assert env.events("QuotaWaiting") == [f"{lacks}; no pod waits before it", f"{lacks}; 1 pod waits before it"]
+        await env.finish("a")
+        await env.run(12)
+        await told(env, reports)
+        found = condition(env, "b")
+        assert found is not None
+        assert (found["status"], found["reason"]) == ("True", "Reserved")
+        found = condition(env, "c")
+        assert found is not None
+        assert found["message"].endswith("1 pod waits before it")  # it was told less than a minute ago
+        await env.run(60)
+        await told(env, reports)
+        found = condition(env, "c")
+        assert found is not None
+        assert found["message"].endswith("no pod waits before it")
+        assert len(env.events("QuotaWaiting")) == 2
+
+
+async def test_a_flood_is_told_slowly_and_delays_no_other_namespace() -> None:
+    async with QuotaEnv(L, queueing(gpu=1), queueing("other", gpu=1, namespace="other")) as env:
+        reports = reports_of(env)
+        for number in range(40):
+            await env.create(pod(f"p{number:02}", gpu=1, mem=1))
+        for name in ("x", "y"):
+            await env.create(pod(name, gpu=1, mem=1, namespace="other", uid=f"other-{name}"), uid=f"other-{name}")
+        await told(env, reports)
+        assert condition(env, "y", "other") is not None
+        assert len(env.events("QuotaWaiting")) == 5
+        for _ in range(10):
+            await told(env, reports)
+        assert len(env.events("QuotaWaiting")) == 40
+
+
+async def test_what_cannot_be_written_is_tried_again_and_a_new_leader_repeats_no_event() -> None:
+    async with QuotaEnv(L, queueing(gpu=1)) as env:
+        reports = reports_of(env)
+        for name in "ab":
+            await env.create(pod(name, gpu=1, mem=1))
+
+        async def fail(step: str) -> None:
+            if step == "patch_status:before":
+                raise Unavailable("no answer")
+
+        await env.release()
+        env.cluster.pause = fail
+        await reports.step()
+        assert condition(env, "b") is None
+        env.cluster.pause = None
+        await told(env, reports)
+        await told(env, reports_of(env))
+        assert len(env.events("QuotaWaiting")) == 1
