@@ -22,6 +22,7 @@ from hami_webhook.controller.informers import Subscriptions
 from hami_webhook.controller.loops import contained
 from hami_webhook.kube.objects import Pod
 from hami_webhook.quota.account import ChargeRequest, Gate, Refusal
+from hami_webhook.quota.admission_charger import Charged
 from hami_webhook.quota.floors import floor_id
 from hami_webhook.quota.hierarchy_charger import HierarchyCharger
 from hami_webhook.quota.pricing import CapacityLister, admission_charge
@@ -116,15 +117,30 @@ class QueueReleaser:
         self.decision = decision = decide(queue.waiting.values(), queue.rooms, self._view.clock())
         turns = [queue.pods[pod.uid] for pod in decision.released[:_MOST_AT_ONCE]]
         self._again = len(turns) < len(decision.released)
-        await asyncio.gather(*map(self._release_safely, (*queue.charged, *turns)))
+        charges = await asyncio.gather(*map(self._charge_safely, (*queue.charged, *turns)))
+        failed: set[str] = set()
+        work = []
+        for pod, charge in zip((*queue.charged, *turns), charges, strict=True):
+            waited = queue.waiting.get(pod.uid)
+            quotas = {name for name, _ in waited.demand} if waited is not None else set[str]()
+            if charge is None:
+                failed |= quotas
+            elif quotas & failed:  # one before it wasn't charged, for whatever cause: it mustn't pass that one
+                self._again = True
+                work.append(self._charger.release(*charge))
+            else:
+                work.append(self._open(pod))
+        await asyncio.gather(*work)
         return self._again
 
-    async def _release_safely(self, pod: Pod) -> None:
+    async def _charge_safely(self, pod: Pod) -> tuple[ChargeRequest, Charged] | None:
+        charges: list[tuple[ChargeRequest, Charged] | None] = []
         with contained(self._failures, LOOP, pod.key):
-            await self._release(pod)
+            charges.append(await self._charge(pod))
+        return charges[0] if charges else None
 
-    async def _release(self, pod: Pod) -> None:
-        """Charge a pod and remove its gate."""
+    async def _charge(self, pod: Pod) -> tuple[ChargeRequest, Charged] | None:
+        """Charge a pod to its quotas; None if they refuse it now."""
         on_cards = partial(admission_charge, pod, self._view.vendors, self._capacity)
         request = ChargeRequest(
             pod.uid,
@@ -137,7 +153,11 @@ class QueueReleaser:
         outcome = await self._charger.charge(request)
         if isinstance(outcome, Refusal):
             self._again |= outcome.code == 503
-            return
+            return None
+        return request, outcome
+
+    async def _open(self, pod: Pod) -> None:
+        """Remove the gate of a pod that is charged."""
         # of this version: another may cost more
         patch = {"metadata": {"resourceVersion": pod.resource_version}, "spec": {"schedulingGates": None}}
         try:

@@ -61,12 +61,14 @@ logger = logging.getLogger(__name__)
 class Charged:
     """The pod is charged (or concerns no quota): the amounts by quota name, for the audit annotation.
 
-    `warnings` are what quotas that only observe would have refused it with. `writes` are those of its batch.
+    `warnings` are what quotas that only observe would have refused it with. `writes` are those of its batch, and
+    `writes_above` those to AcceleratorQuotas where it is charged to both kinds.
     """
 
     amounts: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     warnings: Sequence[str] = ()
     writes: Writes | None = field(default=None, compare=False, repr=False)
+    writes_above: Writes | None = field(default=None, compare=False, repr=False)
 
 
 Outcome = Charged | Refusal

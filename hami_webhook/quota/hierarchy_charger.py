@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable
+from dataclasses import replace
 from math import inf
 from typing import NamedTuple
 
@@ -110,7 +111,14 @@ class HierarchyCharger:
                 await asyncio.shield(releasing)
         if isinstance(other, Refusal):
             return other
-        return Charged({**charged.amounts, **other.amounts}, (*charged.warnings, *other.warnings))
+        own, above = (charged, other) if first is self._own else (other, charged)
+        amounts, warnings = {**charged.amounts, **other.amounts}, (*charged.warnings, *other.warnings)
+        return Charged(amounts, warnings, own.writes, above.writes)
+
+    async def release(self, request: ChargeRequest, charged: Charged) -> None:
+        """Take a charge out of all its quotas again; best effort, what can't be taken out expires."""
+        await self._own.release(request, charged)
+        await self._accelerator_quotas.release(request, replace(charged, writes=charged.writes_above))
 
     def _may_refuse(self, request: ChargeRequest, known: PodQuotas) -> bool:
         """Whether a quota would refuse the pod by what is known, or too little is."""

@@ -11,6 +11,7 @@ from hami_webhook.admission.denial import Denied
 from hami_webhook.admission.identities import AdmissionRules, User, refuse_release
 from hami_webhook.cluster.api import Kind, Unavailable
 from hami_webhook.kube.objects import QUOTA_GATE
+from hami_webhook.quota.account import ChargeRequest, Refusal
 from hami_webhook.quota.enforcement import ENFORCEMENT, QUEUE_ORDER
 
 from .objects import GPU, LARGE, SMALL, TEAM, pod, quota, read_pod
@@ -246,3 +247,21 @@ async def test_the_next_leader_finishes_what_a_crash_left(at: str, seconds: floa
         await env.run(60)
         await env.release()
         assert (waits(env), env.used(), env.ledger()) == (["b"], {"gpu": 1}, {})
+
+
+async def test_who_comes_later_does_not_pass_a_pod_whose_charge_failed() -> None:
+    async with QuotaEnv(L, queueing(gpu=5), shared(gpu=5)) as env:
+        for name in ("a", "b", "c"):
+            await env.create(pod(name, gpu=1, mem=1))
+        charge = env.core.charger.charge
+
+        async def failing(request: ChargeRequest, *more: Any) -> Any:
+            return Refusal(503, "no answer in time") if request.pod.name == "b" else await charge(request, *more)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(env.core.charger, "charge", failing)
+            assert await env.releaser.step()
+            await env.drain()
+        assert (waits(env), env.used(), list(env.in_flight())) == (["b", "c"], {"gpu": 1}, ["uid-a"])
+        await env.release()
+        assert (waits(env), env.used()) == ([], {"gpu": 3})
