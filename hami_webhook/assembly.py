@@ -6,7 +6,7 @@ import asyncio
 import logging
 import uuid
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import tzinfo
 from functools import cached_property, partial
@@ -378,7 +378,8 @@ class _WaitingPod(Struct, frozen=True):
     async def charge(
         self, uid: str, *, reservation: str, dry_run: bool, time_left: float | None, expects_gate: bool = False
     ) -> Charged:
-        _refuse_unsynced(self.charging.watches, self.pod.namespace)
+        if not self.charging.watches.synced:
+            raise _unsynced(self.pod.namespace)
         if reservation and not await self.charging.is_unused(self.pod, reservation):
             reservation = ""
         core = self.charging.core
@@ -393,7 +394,10 @@ class _WaitingPod(Struct, frozen=True):
             self.former,
             Gate.CLOSED if self.pod.queued else Gate.MISSING if expects_gate else Gate.NONE,
         )
-        return _charged(await core.charger.charge(request, time_left, self.known))
+        outcome = await core.charger.charge(request, time_left, self.known)
+        if isinstance(outcome, Refusal):
+            raise _denial(outcome)
+        return outcome
 
     def new_reservation(self) -> tuple[str, str]:
         secret = self.charging.new_id()
@@ -408,24 +412,29 @@ class _ClaimPort:
         self._watches = watches
 
     async def created(self, claim: ResourceClaim, *, dry_run: bool, time_left: float | None) -> Charged:
-        _refuse_unsynced(self._watches, key_of(claim)[0])
-        return _charged(await self._charger.created(claim, dry_run=dry_run, time_left=time_left))
+        return await self._charged(claim, self._charger.created(claim, dry_run=dry_run, time_left=time_left))
 
     async def allocated(
         self, former: ResourceClaim, claim: ResourceClaim, *, dry_run: bool, time_left: float | None
     ) -> Charged:
-        _refuse_unsynced(self._watches, key_of(claim)[0])
-        return _charged(await self._charger.allocated(former, claim, dry_run=dry_run, time_left=time_left))
+        charging = self._charger.allocated(former, claim, dry_run=dry_run, time_left=time_left)
+        return await self._charged(claim, charging)
+
+    async def _charged(self, claim: ResourceClaim, charging: Coroutine[Any, Any, Outcome]) -> Charged:
+        if not self._watches.synced:
+            charging.close()
+            raise _unsynced(key_of(claim)[0])
+        outcome = await charging
+        if isinstance(outcome, Refusal):
+            raise _denial(outcome)
+        return outcome
 
 
-def _refuse_unsynced(watches: Watches, namespace: str) -> None:
-    if not watches.synced:
-        raise Denied(503, f"quota: can't charge namespace {namespace} now: caches not synced; try again", retry_after=1)
+def _unsynced(namespace: str) -> Denied:
+    return Denied(503, f"quota: can't charge namespace {namespace} now: caches not synced; try again", retry_after=1)
 
 
-def _charged(outcome: Outcome) -> Charged:
-    """The outcome of a charge. Raises `Denied` for a refusal."""
-    if isinstance(outcome, Refusal):
-        retry_after = 1 if outcome.code == 503 else None
-        raise Denied(outcome.code, outcome.message, cause="quota", retry_after=retry_after)
-    return outcome
+def _denial(refusal: Refusal) -> Denied:
+    """The refusal of a charge as admission gives it."""
+    retry_after = 1 if refusal.code == 503 else None
+    return Denied(refusal.code, refusal.message, cause="quota", retry_after=retry_after)
