@@ -382,12 +382,8 @@ class Vendor:
 
     def resolve_share(self, request: Request, device: Device, usage: Usage) -> DeviceShare | None:
         """What the card would be charged with; None if there is no way, which counts under `unresolvable`."""
-        return DeviceShare(
-            self.memory_needed(request, device),
-            self.cores_needed(request, device),
-            request.profile,
-            slots=request.slots,
-        )
+        needed = self.memory_needed(request, device), self.cores_needed(request, device)
+        return DeviceShare(*needed, request.profile, slots=request.slots)
 
     def multi_share(self, request: Request, device: Device) -> bool:
         """Whether one container may take several shares of this card, as far as marks on it leave room."""
@@ -410,11 +406,7 @@ class Vendor:
     # nodes compared, and what people are told of them
 
     def traits(self, inventory: Inventory, places: Mapping[str, int]) -> Hashable:
-        """What Fit and `score` read of a node's facts and of its cards' `extra`, equal for nodes that answer alike.
-
-        Cards are named by their `places`, which are by UUID. What names them otherwise is safe, and makes each node one
-        that no other is like.
-        """
+        """What Fit and `score` read of a node's facts and its cards' `extra`, with cards by `places`, not by UUID."""
         return inventory.facts, tuple(device.extra for device in inventory.devices)
 
     def usage_traits(self, usage: Usage) -> Hashable:
