@@ -121,12 +121,15 @@ class Revisions:
         self._events.append((int(item["metadata"]["resourceVersion"]), kind, event))
 
     async def _watch(self, kind: str, version: str) -> None:
-        url = f"{self._paths[kind]}?watch=1&resourceVersion={version}&timeoutSeconds=3600"
-        async with self._session.get(url) as answer:
-            try:
-                async for line in answer.content:
-                    event = json.loads(line)
-                    self._record(kind, event["type"], event["object"])
-            finally:
-                if answer.connection is not None and answer.connection.transport is not None:
-                    answer.connection.transport.abort()  # an orderly end would wait for the API server's
+        """Record what happens after a version, also where the API server ends a watch that it finds slow."""
+        while True:
+            url = f"{self._paths[kind]}?watch=1&resourceVersion={version}&timeoutSeconds=3600"
+            async with self._session.get(url) as answer:
+                try:
+                    async for line in answer.content:
+                        event = json.loads(line)
+                        self._record(kind, event["type"], event["object"])
+                        version = event["object"]["metadata"]["resourceVersion"]
+                finally:
+                    if answer.connection is not None and answer.connection.transport is not None:
+                        answer.connection.transport.abort()  # an orderly end would wait for the API server's

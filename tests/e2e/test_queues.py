@@ -1,0 +1,257 @@
+"""Pods that wait for quota on a real API server: all run in the end, in their order, and hard holds at any revision."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import suppress
+from functools import partial
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hack.devcluster.plane import ControlPlane
+from hami_webhook.cluster.api import Conflict, Kind, NotFound
+from hami_webhook.cluster.connect import connect
+from hami_webhook.cluster.kubernetes import KubernetesCluster
+from hami_webhook.quota.ledger import decode
+
+from .deployment import Deployment, Kubectl, deployed, eventually
+from .objects import accelerator_quota, add_node, gpu_node, namespace, pod, quota
+from .revisions import Revisions
+from .scheduling import scheduler_account
+from .tenants import tenant
+from .test_accelerator_quotas import KIND, define
+from .test_bursts import create_all
+
+JSON = dict[str, Any]
+REPLICAS = [f"hami-webhook-{number}" for number in range(3)]
+TEAMS, PODS, OWN, SHARED, KILLS = 5, 100, 20, 70, 3
+"""Teams, the pods of each, the cards that each may use, those that all may use together, and how often the leader is
+killed."""
+GATE, KEY = "hami.io/quota", "limits.nvidia.com/gpu"
+
+
+@pytest.fixture(scope="module")
+def program(plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
+    define(Kubectl(plane.kubeconfig))
+    with deployed(plane, tmp_path_factory.mktemp("program"), *REPLICAS) as deployment:
+        scheduler_account(deployment.kubectl)
+        add_node(deployment.kubectl, gpu_node("card-24g", 24576), gpu=10)
+        yield deployment
+        deployment.kubectl("delete", "node", "card-24g")
+        deployment.kubectl("delete", "crd", KIND)
+
+
+def queueing(space: str, order: str = "best-effort", **hard: Any) -> JSON:
+    made = quota(space, **hard)
+    made["metadata"]["annotations"] = {"hami.io/quota-enforcement": "queue", "hami.io/quota-queue-order": order}
+    return made
+
+
+def gated(kubectl: Kubectl, space: str) -> list[str]:
+    """The names of the pods that have the gate."""
+    pods = kubectl.get("pods", "-n", space)["items"]
+    return [each["metadata"]["name"] for each in pods if {"name": GATE} in each["spec"].get("schedulingGates", [])]
+
+
+def free(kubectl: Kubectl, space: str) -> list[str]:
+    """The names of the pods that have no gate."""
+    pods = kubectl.get("pods", "-n", space)["items"]
+    return [each["metadata"]["name"] for each in pods if not each["spec"].get("schedulingGates")]
+
+
+def reserved(kubectl: Kubectl, space: str, name: str) -> str:
+    """The status of the pod's condition; empty while it has none."""
+    conditions = kubectl.get("pod", name, "-n", space)["status"].get("conditions", [])
+    return next((each["status"] for each in conditions if each["type"] == "hami.io/QuotaReserved"), "")
+
+
+class Ending:
+    """Ends pods that lost their gate, as a kubelet does when they are done, until the block ends."""
+
+    def __init__(self, login: Path, spaces: list[str]) -> None:
+        self._login = login
+        self._spaces = spaces
+        self.ended = 0
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=lambda: asyncio.run(self._run()), daemon=True)
+
+    def __enter__(self) -> Ending:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join(20)
+        assert not self._thread.is_alive()
+
+    def has_ended(self, pods: int) -> bool:
+        return self.ended >= pods
+
+    async def _run(self) -> None:
+        async with KubernetesCluster(await connect(str(self._login))) as cluster:
+            while not self._stop.is_set():
+                listings = await asyncio.gather(*(cluster.list(Kind.PODS, space) for space in self._spaces))
+                due = [
+                    each["metadata"]
+                    for listing in listings
+                    for each in listing.items
+                    if not each["spec"].get("schedulingGates") and each.get("status", {}).get("phase") != "Succeeded"
+                ]
+                for meta in due:
+                    with suppress(Conflict, NotFound):
+                        await cluster.patch_status(
+                            Kind.PODS, meta["name"], {"status": {"phase": "Succeeded"}}, meta["namespace"]
+                        )
+                        self.ended += 1
+                await asyncio.sleep(0.2)
+
+
+def test_500_pods_of_five_teams_all_run_in_their_order_while_leaders_are_killed(
+    program: Deployment, plane: ControlPlane
+) -> None:
+    kubectl = program.kubectl
+    spaces = sorted(namespace(kubectl) for _ in range(TEAMS))
+    for space in spaces:
+        kubectl("label", "namespace", space, "queue=shared")
+        kubectl.apply(queueing(space, gpu=OWN))
+    kubectl.apply(
+        accelerator_quota("queue", {"matchLabels": {"queue": "shared"}}, {"gpu": SHARED}, enforcement="queue")
+    )
+    with Revisions(plane) as revisions:
+        pods = [pod(space, f"p{number:03}", gpu=1, gpumem=1) for number in range(PODS) for space in spaces]
+        assert asyncio.run(create_all(kubectl.kubeconfig, pods)) == []
+        eventually(lambda: sum(len(free(kubectl, space)) for space in spaces), SHARED, seconds=60)
+        # in the quotas of the teams and in that of all: the leader knows of each of them
+        eventually(lambda: queued(program), 2.0 * (TEAMS * PODS - SHARED), seconds=60)
+        all_known = revision(kubectl)
+        with Ending(program.login("hami-device-plugin"), spaces) as ending:
+            for kill in range(1, KILLS + 1):
+                share = kill * TEAMS * PODS // (KILLS + 2)
+                eventually(partial(ending.has_ended, share), seconds=120)
+                leader = program.leader()
+                assert leader is not None
+                program.stop(leader, signal.SIGKILL)
+                program.start(leader)
+                eventually(lambda: program.leader() is not None, seconds=60)
+            eventually(lambda: ending.ended, TEAMS * PODS, seconds=180)
+        eventually(lambda: [kubectl.used(space) for space in spaces], [{"gpu": "0"}] * TEAMS)
+    assert_held(revisions, {(space, "gpu-quota"): OWN for space in spaces} | {("", "queue"): SHARED})
+    for space in spaces:
+        assert_in_order(revisions, space, all_known)
+    kubectl("delete", "acceleratorquota", "queue")
+
+
+def assert_held(revisions: Revisions, limits: dict[tuple[str, str], int]) -> None:
+    """No revision has more used than hard, nor pods that run without being in used."""
+    seen = 0
+    for _, objects in revisions.objects():
+        quotas = [*objects["resourcequotas"], *objects["acceleratorquotas"]]
+        used = {
+            (each["metadata"].get("namespace", ""), each["metadata"]["name"]): int(
+                ((each.get("status") or {}).get("used") or {}).get(KEY, 0)
+            )
+            for each in quotas
+        }
+        running: dict[str, int] = {}
+        for each in objects["pods"]:
+            if not each["spec"].get("schedulingGates") and each["status"].get("phase") != "Succeeded":
+                space = each["metadata"]["namespace"]
+                running[space] = running.get(space, 0) + 1
+        for (space, name), limit in limits.items():
+            if (space, name) in used:
+                seen = max(seen, used[space, name])
+                live = running.get(space, 0) if space else sum(running.get(each, 0) for each, _ in limits)
+                assert live <= used[space, name] <= limit, (space, name)
+    assert seen == max(limits.values())
+
+
+def revision(kubectl: Kubectl) -> int:
+    """etcd's revision now."""
+    listing = json.loads(kubectl("get", "--raw", "/api/v1/namespaces?limit=1"))
+    return int(listing["metadata"]["resourceVersion"])
+
+
+def queued(program: Deployment) -> float:
+    """How many pods the leader says that wait, over all quotas."""
+    leader = program.leader()
+    return -1.0 if leader is None else program.metric(leader, "hami_webhook_quota_queued_pods")
+
+
+def assert_in_order(revisions: Revisions, space: str, all_known: int) -> None:
+    """Pods that cost the same were charged in the order of their age, then UID, once all were known."""
+    turns: dict[str, tuple[str, str]] = {}
+    charged: dict[str, int] = {}
+    """By UID the revision in which the charge appeared that led to the release."""
+    released: set[str] = set()
+    before: set[str] = set()
+    for at, kind, _, item in revisions.changes():
+        meta = item["metadata"]
+        if meta.get("namespace") != space:
+            continue
+        if kind == "pods":
+            turns[meta["uid"]] = (meta["creationTimestamp"], meta["uid"])
+            if not item["spec"].get("schedulingGates"):
+                released.add(meta["uid"])
+        elif kind == "resourcequotas":
+            ledger = set(decode((meta.get("annotations") or {}).get("hami.io/quota-ledger")))
+            charged |= dict.fromkeys(ledger - before - released, at)
+            before = ledger
+    assert released == turns.keys() == charged.keys()
+    waited = sorted((uid for uid in turns if charged[uid] > all_known), key=lambda uid: charged[uid])
+    assert len(waited) > PODS // 2
+    for earlier, later in pairwise(waited):
+        assert charged[earlier] == charged[later] or turns[earlier] < turns[later]
+
+
+def test_a_tenant_neither_removes_the_gate_nor_skips_it(
+    program: Deployment, plane: ControlPlane, tmp_path: Path
+) -> None:
+    kubectl = program.kubectl
+    space = namespace(kubectl)
+    kubectl.apply(queueing(space, gpu=1))
+    user = tenant(kubectl, plane, tmp_path, space, "admin")
+    user.apply(pod(space, "first", gpu=1, gpumem=1))
+    eventually(lambda: free(kubectl, space), ["first"])
+    user.apply(pod(space, "second", gpu=1, gpumem=1))
+    assert gated(kubectl, space) == ["second"]
+    eventually(lambda: reserved(kubectl, space, "second"), "False")
+    for patch in ('{"spec": {"schedulingGates": null}}', '{"spec": {"schedulingGates": []}}'):
+        done = user.run("patch", "pod", "second", "-n", space, "--type=merge", "-p", patch)
+        assert f"scheduling gate {GATE} is removed by the controller only" in done.stderr
+    assert "exceeded quota: gpu-quota" in user.refused(pod(space, "large", gpu=2, gpumem=1))
+    skipping = pod(space, "skips", gpu=1, gpumem=1)
+    skipping["metadata"]["labels"] = {"hami.io/webhook": "ignore"}
+    assert f"this one has no scheduling gate {GATE}" in user.refused(skipping)
+    # what others hold it for is waited for, and nobody else waits
+    parked = pod(space, "parked", gpu=1, gpumem=1)
+    parked["spec"]["schedulingGates"] = [{"name": "example.com/mine"}]
+    user.apply(parked)
+    user("delete", "pod", "first", "-n", space, "--grace-period=0", "--force")
+    eventually(lambda: free(kubectl, space), ["second"])
+    assert kubectl.used(space) == {"gpu": "1"}
+    eventually(lambda: reserved(kubectl, space, "second"), "True")
+    # an ordinary update of a pod that waits reaches nobody
+    user("label", "pod", "parked", "-n", space, "a=b")
+    user("delete", "pods", "--all", "-n", space, "--grace-period=0", "--force")
+    eventually(lambda: kubectl.used(space), {"gpu": "0"})
+
+
+def test_quotas_that_do_not_queue_gate_nobody(program: Deployment) -> None:
+    kubectl = program.kubectl
+    space = namespace(kubectl)
+    made = quota(space, gpu=1)
+    kubectl.apply(made)
+    kubectl.apply(pod(space, "charged", gpu=1, gpumem=1))
+    assert gated(kubectl, space) == []
+    made["metadata"]["annotations"] = {"hami.io/quota-enforcement": "Queue", "hami.io/quota-queue-overtaking": "soon"}
+    told = kubectl.run("apply", "-f", "-", stdin=json.dumps(made)).stderr
+    assert "hami.io/quota-enforcement: Queue isn't known, so the quota is enforced" in told
+    assert "hami.io/quota-queue-overtaking: soon can't be read, so it is 10m" in told
+    assert "exceeded quota" in kubectl.refused(pod(space, "over", gpu=1, gpumem=1))
