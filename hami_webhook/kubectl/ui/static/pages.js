@@ -47,7 +47,7 @@ function time(seconds) {
   return new Date(seconds * 1000).toLocaleTimeString([], { hour: "2-digit", minute: "2-digit", hour12: false });
 }
 
-async function update() {
+async function load() {
   const response = await fetch(location.href);
   const page = new DOMParser().parseFromString(await response.text(), "text/html");
   const fresh = page.getElementById("live");
@@ -59,6 +59,23 @@ async function update() {
   live.replaceWith(fresh);
   if (focused >= 0) fresh.querySelectorAll("a, summary, [tabindex]")[focused]?.focus({ preventScroll: true });
   drawCharts();
+}
+
+let loading = false, again = false;
+async function update() {
+  again = true;
+  if (loading) return; // of two answers the older one might come last
+  loading = true;
+  try {
+    while (again) {
+      again = false;
+      await load();
+    }
+  } catch {
+    // the program has ended: once it is back, it says its version anew
+  } finally {
+    loading = false;
+  }
 }
 
 const state = document.getElementById("state");
