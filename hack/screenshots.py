@@ -10,12 +10,14 @@ import json
 import secrets
 import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 from playwright.async_api import Page, async_playwright
 
+from hami_webhook.cluster.api import Kind
 from hami_webhook.cluster.connect import ContextNames
 from hami_webhook.cluster.loading import Bundle, LoadedObject, load_objects
 from hami_webhook.doctor import NAMESPACE
@@ -23,10 +25,13 @@ from hami_webhook.doctor.checks import CHECKS, CheckResult, Diagnosis
 from hami_webhook.doctor.facts import Finding
 from hami_webhook.doctor.installation import assumed
 from hami_webhook.kubectl.live import LiveCluster, read_with
+from hami_webhook.kubectl.report import PodUse
 from hami_webhook.kubectl.ui.access import TokenHolders
+from hami_webhook.kubectl.ui.metrics import Alert, Key, Metrics, Points
 from hami_webhook.kubectl.ui.pages import Pages
 from hami_webhook.kubectl.ui.readings import Readings
 from hami_webhook.kubectl.ui.server import listening, server
+from hami_webhook.measured.figures import Measured, MeasuredCard, MeasuredContainer, MeasuredDevice, MeasuredPod
 from hami_webhook.simulate.simulation import Pods
 
 JSON = dict[str, Any]
@@ -37,10 +42,19 @@ EXAMPLES = ROOT / "manifests" / "examples"
 NOW = 1_767_225_600.0
 A100, A10 = "NVIDIA A100-SXM4-40GB", "NVIDIA A10"
 TEAMS = {"vision": (64, 1_200_000), "speech": (40, 220_000)}
+"""Each team's quota: cards, and MiB."""
 VENDORS = ("ascend", "cambricon", "hygon", "kunlun", "metax", "mthreads")
 """Whose example nodes are in the fleet as well."""
-"""Each team's quota: cards, and MiB."""
 WAITING = ("vision", "train-large-0")
+WHY = (
+    "0/24 nodes are available: 1 CardInsufficientMemory, 1 CardNotHealth, 10 NodeInsufficientDevice, 12 no NVIDIA cards"
+)
+IDLE = "serve-3"
+CARD = ("a100-0", "a100-0-0")
+ALERTS = (
+    Alert("HamiQuotaNearlyFull", "info", "key=limits.nvidia.com/gpumem, namespace=vision, quota=gpu-quota"),
+    Alert("HamiNodeLockStuck", "warning", "node=a10-7"),
+)
 MANIFEST = """\
 apiVersion: v1
 kind: Pod
@@ -97,6 +111,59 @@ def pod(team: str, name: str, cards: int, memory: int) -> JSON:
     return {"metadata": {"name": name, "namespace": team, "annotations": notes}, "spec": spec}
 
 
+class MadeUp(Metrics):
+    """What a Prometheus server would say of the cluster that is made up."""
+
+    def __init__(self) -> None:
+        super().__init__("http://prometheus.example")
+        self.alerts = ALERTS
+        self.history = {
+            ("cards wait",): [(NOW + 30 * step, 0 if step < 38 else 8) for step in range(40)],
+            ("refusals", "exceeded quota"): [(NOW + 30 * step, (step % 5) / 2) for step in range(40)],
+        }
+
+    def ask(self) -> None:
+        """Nobody is asked."""
+
+    async def last_hour_of_card(self, uuid: str) -> dict[str, Points]:
+        return {}
+
+    async def last_hour_of_pod(self, namespace: str, name: str) -> dict[str, Points]:
+        return {}
+
+    def measure(self, cluster: LiveCluster) -> None:
+        """Every card of NVIDIA is used to two thirds of what is promised of it, and one pod not at all."""
+        found = cluster.overview
+        cards = [card for card in found.cards() if card.vendor == "NVIDIA"]
+        used: dict[Key, int] = {}
+        for card in cards:
+            used["used", card.model] = used.get(("used", card.model), 0) + card.used_memory * 2 // 3
+        self.history = {**self.history} | {
+            key: [*self.history.get(key, ()), (cluster.now, float(amount))] for key, amount in used.items()
+        }
+        self.measured = Measured(
+            {(pod.namespace, pod.name): _measured_pod(pod, cluster.now) for pod in found.pods() if pod.node},
+            {
+                (card.node, card.uuid): MeasuredCard(
+                    card.uuid,
+                    card.model,
+                    card.used_memory * 2 // 3,
+                    card.used_cores * 3 // 2,
+                    34.0 + card.used_cores,
+                    55.0 + 4 * card.used_cores,
+                )
+                for card in cards
+            },
+        )
+
+
+def _measured_pod(pod: PodUse, now: float) -> MeasuredPod:
+    memory = pod.amounts["limits.nvidia.com/gpumem"] // len(pod.cards)
+    idle = pod.name == IDLE
+    devices = [MeasuredDevice(uuid, 0 if idle else memory * 2 // 3, memory, 0 if idle else 30) for uuid in pod.cards]
+    return MeasuredPod(pod.namespace, pod.name, [MeasuredContainer("main", devices, now - 900 if idle else now)])
+
+
 async def read() -> Readings:
     """Readings of the cluster half a minute apart, in each of which a pod has come."""
     bundle = Bundle()
@@ -112,14 +179,21 @@ async def read() -> Readings:
     simulation = await effective.simulation(bundle, NOW)
     now = NOW
 
-    async def reading() -> LiveCluster:
-        return await read_with(simulation.cluster, effective, "vision", now)
+    metrics = MadeUp()
 
-    readings = Readings(reading, await reading(), ContextNames("vision", "production", "ann"))
+    async def reading() -> LiveCluster:
+        found = await read_with(simulation.cluster, effective, "vision", now)
+        metrics.measure(found)
+        return found
+
+    readings = Readings(reading, await reading(), ContextNames("vision", "production", "ann"), metrics)
     for manifest in pods():
         await simulation.run(Pods([manifest]))
         now += 30
         await readings.refresh()
+    unscheduled = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": WHY}
+    await simulation.cluster.patch_status(Kind.PODS, WAITING[1], {"status": {"conditions": [unscheduled]}}, WAITING[0])
+    await readings.refresh()
     return readings
 
 
@@ -134,36 +208,46 @@ async def diagnosis() -> Diagnosis:
     return Diagnosis([CheckResult(check.name, check.what, found.get(check.name, ())) for check in CHECKS])
 
 
-async def main() -> None:
-    chromium = shutil.which("chromium")
-    if chromium is None:
-        sys.exit("screenshots: chromium is needed (Debian: apt-get install chromium)")
-    IMAGES.mkdir(exist_ok=True)
+@asynccontextmanager
+async def served() -> AsyncIterator[str]:
+    """The address, with its token, of the pages of the cluster that is made up here."""
     with listening(0) as listener:
         port = listener.getsockname()[1]
         token = secrets.token_urlsafe()
         serving = server(Pages(await read(), diagnosis, TokenHolders(token, port)))
         task = asyncio.create_task(serving.serve(sockets=[listener]))
-        async with async_playwright() as playwright:
-            browser = await playwright.chromium.launch(executable_path=chromium)
-            page = await browser.new_page(viewport={"width": 1440, "height": 900}, color_scheme="light")
-            await page.goto(f"http://127.0.0.1:{port}/#{token}")
-            await page.wait_for_url("**/overview")
-            for name in ("overview", "cluster", "teams", "pods", "doctor"):
-                await take(page, name, f"http://127.0.0.1:{port}/{name}")
-            await take(page, "pod", f"http://127.0.0.1:{port}/pods/{'/'.join(WAITING)}")
-            await page.goto(f"http://127.0.0.1:{port}/what-if")
-            await page.get_by_role("textbox").fill(MANIFEST)
-            await page.get_by_role("spinbutton").fill("3")
-            await page.get_by_role("button", name="Try").click()
-            await page.get_by_role("region", name="Pods").scroll_into_view_if_needed()
-            await take(page, "what-if")
-            await page.emulate_media(color_scheme="dark")
-            await page.set_viewport_size({"width": 390, "height": 640})
-            await take(page, "phone", f"http://127.0.0.1:{port}/overview")
-            await browser.close()
-        serving.should_exit = True
-        await task
+        try:
+            yield f"http://127.0.0.1:{port}/#{token}"
+        finally:
+            serving.should_exit = True
+            await task
+
+
+async def main() -> None:
+    chromium = shutil.which("chromium")
+    if chromium is None:
+        sys.exit("screenshots: chromium is needed (Debian: apt-get install chromium)")
+    IMAGES.mkdir(exist_ok=True)
+    async with served() as address, async_playwright() as playwright:
+        browser = await playwright.chromium.launch(executable_path=chromium)
+        page = await browser.new_page(viewport={"width": 1440, "height": 900}, color_scheme="light")
+        await page.goto(address)
+        await page.wait_for_url("**/overview")
+        pages = address.partition("/#")[0]
+        for name in ("overview", "cluster", "teams", "pods", "doctor"):
+            await take(page, name, f"{pages}/{name}")
+        await take(page, "pod", f"{pages}/pods/{'/'.join(WAITING)}")
+        await take(page, "card", f"{pages}/cards/{'/'.join(CARD)}")
+        await page.goto(f"{pages}/what-if")
+        await page.get_by_role("textbox").fill(MANIFEST)
+        await page.get_by_role("spinbutton").fill("3")
+        await page.get_by_role("button", name="Try").click()
+        await page.get_by_role("region", name="Pods").scroll_into_view_if_needed()
+        await take(page, "what-if")
+        await page.emulate_media(color_scheme="dark")
+        await page.set_viewport_size({"width": 390, "height": 844})
+        await take(page, "phone", f"{pages}/overview")
+        await browser.close()
 
 
 async def take(page: Page, name: str, address: str = "") -> None:

@@ -186,7 +186,7 @@ def test_of_many_nodes_those_that_matter_are_shown(tmp_path: Path) -> None:
         first, second = (re.findall("<h2>(other-.*)</h2>", client.get(f"/cluster?page={page}").text) for page in (1, 2))
         assert sorted(first + second) == sorted(each["metadata"]["name"] for each in nodes)
         page = client.get("/pods/team-a/waiting").text
-        assert "<td>60</td><td>CardInsufficientMemory</td>" in page
+        assert '<td class="number">60</td><td>CardInsufficientMemory</td>' in page
         assert page.index("<td>n1</td>") < page.index("<td>other-0</td>")
         assert "changes were searched on the 7 nearest of 62 nodes" in page
         assert "other-9" not in page

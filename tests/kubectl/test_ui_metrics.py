@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -164,7 +165,12 @@ def test_pages_show_them(tmp_path: Path) -> None:
             of_card, of_pod = client.get("/cards/n1/GPU-1").text, client.get("/pods/team-a/busy").text
             assert client.get(f"/cards/n1/{HTML}").status_code == 404
     assert HTML not in overview
-    assert "HamiQuotaNearlyFull</strong> info <small>namespace=team&lt;script&gt;" in overview
+    assert "HamiQuotaNearlyFull</strong><br><small>namespace=team&lt;script&gt;" in overview
+    figures = (
+        re.search("memory used of [^>]*></progress><span>(.*?)<", overview),
+        re.search("(.*) alert fires", overview),
+    )
+    assert [found and found[1] for found in figures] == ["12 %", "<li><strong>1</strong>"]  # 10 GiB of two cards' 80
     assert [text for text in ("10Gi really used", "61 °C 250 W", "35 %") if text not in card] == []
     assert [
         text for text in ("10Gi really used", "61 °C 250 W", "Gi used", "team-b/other") if text not in of_card

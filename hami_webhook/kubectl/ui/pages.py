@@ -325,7 +325,7 @@ class Pages:
             try:
                 return self._page("doctor.html", diagnosis=await diagnose())
             except ClusterError as error:
-                return self._page("text.html", title="Doctor", text=str(error), status=502)
+                return self._page("text.html", title="Doctor", text=str(error))
 
         return doctor
 
