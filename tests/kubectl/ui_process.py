@@ -36,9 +36,10 @@ def served_ui(api: ApiServer, folder: Path, *flags: str) -> Iterator[tuple[str, 
         stack.callback(process.kill)
         deadline = threading.Timer(240, process.kill)
         deadline.start()
-        stack.callback(deadline.cancel)
         assert process.stdout is not None
-        yield process.stdout.readline().strip(), process
+        address = process.stdout.readline().strip()
+        deadline.cancel()
+        yield address, process
 
 
 def ui_routes() -> list[Route]:

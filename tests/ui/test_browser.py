@@ -8,21 +8,15 @@ import threading
 from urllib.parse import quote
 
 import pytest
-from axe_playwright_python.sync_playwright import Axe
 from kubectl.test_verbs import placed
-from playwright.sync_api import Page, ViewportSize, expect
-from simulate.files import JSON, pod
+from playwright.sync_api import Page, expect
+from simulate.files import pod
 
 from .conftest import Ui
-from .objects import CHROMIUM, HTML, WAITING, large_fleet, mixed_fleet, objects
+from .looks import WIDER_THAN_THE_SCREEN, faults_of_looks
+from .objects import CHROMIUM, HTML, PATHS, UPDATED, WAITING, objects
 
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="chromium shows the pages")
-
-POD = f"/pods/team-a/{quote(WAITING, safe='')}"
-PATHS = ("/overview", "/cluster", "/cards/n1/GPU-1", "/teams", "/teams/team-a", "/pods", POD, "/what-if", "/doctor")
-DESKTOP, PHONE = ViewportSize(width=1440, height=900), ViewportSize(width=390, height=844)
-UPDATED = 60_000
-"""Milliseconds after which a change that was read surely is on the page, however busy the machine is."""
 
 
 def rows(page: Page) -> list[list[str]]:
@@ -67,6 +61,7 @@ def test_a_page_says_within_five_seconds_that_the_program_has_ended(ui: Ui) -> N
     page.goto(f"{ui.address.partition('/#')[0]}/pods")
     state = page.get_by_role("status")
     expect(state).to_have_text("live")
+    assert ui.process is not None
     ui.process.send_signal(signal.SIGSTOP)
     try:
         page.clock.run_for(5000)
@@ -208,30 +203,6 @@ def test_a_page_follows_the_cluster_and_keeps_what_its_reader_opened(ui: Ui) -> 
 
 
 @pytest.mark.parametrize(
-    ("fleet", "figures"),
-    [
-        ([], "0 cards on 0 nodes"),
-        (mixed_fleet(), "208 cards on 24 nodes"),
-        (large_fleet(), "8000 cards on 1000 nodes"),
-    ],
-    ids=["empty", "every vendor", "1,000 nodes"],
-)
-def test_a_fleet_of_any_size_is_on_one_screen(ui: Ui, fleet: list[JSON], figures: str) -> None:
-    page = ui.page("/overview")
-    try:
-        ui.api.objects[:] = fleet
-        expect(page.locator(".figures li").first).to_have_text(figures, timeout=UPDATED)
-        for path in ("/overview", "/cluster"):
-            shown = ui.page(path)
-            assert shown.evaluate(WIDER_THAN_THE_SCREEN) == []
-            shown.set_viewport_size(PHONE)
-            assert shown.evaluate(WIDER_THAN_THE_SCREEN) == []
-    finally:
-        ui.api.objects[:] = objects()
-    expect(page.locator(".figures li").first).to_contain_text("5 cards", timeout=UPDATED)
-
-
-@pytest.mark.parametrize(
     ("clicks", "answer"),
     [
         (["NVIDIA A100-SXM4-40GB"], "1 node, 4 cards, 1 held by pods. 23.4Gi of 160Gi promised."),
@@ -258,28 +229,7 @@ def test_everybody_can_use_a_page(ui: Ui, path: str) -> None:
     page.reload()
     for summary in page.locator("summary").all():
         summary.click()
-    check_looks(page)
-
-
-def check_looks(page: Page) -> None:
-    """Nothing is wider than the screen of a desktop or a phone, and an audit of accessibility finds nothing."""
-    for scheme, size in (("light", DESKTOP), ("dark", PHONE)):
-        page.set_viewport_size(size)
-        page.emulate_media(color_scheme=scheme)  # type: ignore[arg-type]  # one of the literals that it takes
-        assert page.evaluate(WIDER_THAN_THE_SCREEN) == []
-        found = Axe().run(page).response["violations"]
-        assert [(each["id"], each["nodes"][0]["html"], each["nodes"][0]["failureSummary"]) for each in found] == []
-
-
-WIDER_THAN_THE_SCREEN = """
-async () => {
-  await new Promise(drawn => requestAnimationFrame(() => requestAnimationFrame(drawn)));
-  const all = [...document.querySelectorAll("body *:not(.skip, .wide *, pre *)")].filter(e => e.checkVisibility());
-  const wide = all.filter(e => e.getBoundingClientRect().right > innerWidth).map(e => e.outerHTML.slice(0, 200));
-  return document.documentElement.scrollWidth > innerWidth ? [...wide, "the page"] : wide;
-}
-"""
-"""Elements that reach beyond the screen, but for what scrolls by itself."""
+    assert faults_of_looks(page) == []
 
 
 def unreached_by_keyboard(page: Page) -> list[str]:
@@ -333,6 +283,18 @@ def test_colours_follow_the_system_until_somebody_chooses(ui: Ui) -> None:
     page.reload()
     assert background(page) == "rgb(255, 255, 255)"
     page.evaluate("localStorage.clear()")
+
+
+def test_on_paper_a_page_has_light_colours_and_says_what_it_is_of(ui: Ui) -> None:
+    page = ui.page("/overview")
+    page.emulate_media(color_scheme="dark", media="print")
+    page.evaluate("dispatchEvent(new Event('beforeprint'))")
+    assert page.evaluate("getComputedStyle(document.querySelector('h2')).color") == "rgb(9, 9, 11)"
+    assert page.get_by_role("navigation").count() == page.get_by_role("button").count() == 0
+    expect(page.locator(".printed")).to_contain_text("read at 20")
+    assert page.evaluate(WIDER_THAN_THE_SCREEN) == []
+    page.evaluate("dispatchEvent(new Event('afterprint'))")
+    assert page.evaluate("document.documentElement.dataset.theme") is None
 
 
 def test_without_the_token_a_browser_sees_nothing(ui: Ui) -> None:
