@@ -1,4 +1,4 @@
-"""What pods that wait for quota are told: a condition, and an event when they begin to wait (docs/spec/queues.md#4).
+"""What is written on waiting pods: a condition, and an event when they begin to wait (docs/spec/queues.md#4).
 
 However many wait, and however often their places change, few are written to in a second, the namespaces in turn.
 """
@@ -28,16 +28,16 @@ _EVERY, _MOST = 1.0, 5
 """Seconds between two rounds, and the pods that one round writes to."""
 
 _AGAIN = 60.0
-"""Seconds after which a pod whose place changed is told so."""
+"""Seconds after which a pod whose place changed is written to again."""
 
 
-class _Told(NamedTuple):
+class _Report(NamedTuple):
     text: str
     at: float
 
 
 class QueueReports:
-    """Tells pods where they stand while `run` runs."""
+    """Writes on pods where they stand while `run` runs."""
 
     def __init__(
         self,
@@ -53,7 +53,7 @@ class QueueReports:
         self._releaser = releaser
         self._object_events = object_events
         self._sleep = sleep
-        self._told: dict[str, _Told] = {}
+        self._reported: dict[str, _Report] = {}
 
     async def run(self) -> None:
         """Work until cancelled."""
@@ -63,27 +63,27 @@ class QueueReports:
             await self._sleep(_EVERY)
 
     async def step(self) -> None:
-        """Tell the next pods for whom something changed."""
+        """Write to the next pods for which something changed."""
         waiting = {standing.pod.uid: standing for standing in self._releaser.decision.waiting}
         budget = _MOST
-        for uid in [uid for uid in self._told if uid not in waiting]:
+        for uid in [uid for uid in self._reported if uid not in waiting]:
             if budget == 0:
                 return
             pod = self._view.state.pod(uid)
             if pod is not None and pod.queued:
                 continue  # it is being released
-            del self._told[uid]
+            del self._reported[uid]
             if pod is not None and not pod.ended(self._view.clock()):
                 budget -= 1
                 await self._write(pod, RESERVED, "the pod is charged to its quotas", reserved=True)
         for pod, standing, text in islice(self._due(waiting), budget):
             reason = ABOVE_HARD if standing.obstacle.never else WAITING
-            self._told[pod.uid] = _Told(text, self._view.clock())
+            self._reported[pod.uid] = _Report(text, self._view.clock())
             if not await self._write(pod, reason, text, reserved=False):
-                del self._told[pod.uid]
+                del self._reported[pod.uid]
 
     def _due(self, waiting: dict[str, Standing]) -> Iterator[tuple[Pod, Standing, str]]:
-        """The pods to be told something new, one of each namespace after another."""
+        """The pods whose sentence changed, one of each namespace after another."""
         by_namespace: dict[str, list[Standing]] = {}
         for standing in waiting.values():
             by_namespace.setdefault(standing.pod.key.partition("/")[0], []).append(standing)
@@ -97,12 +97,12 @@ class QueueReports:
     def _changed(self, standings: list[Standing]) -> Iterator[tuple[Pod, Standing, str]]:
         now = self._view.clock()
         for standing in standings:
-            pod, told = self._view.state.pod(standing.pod.uid), self._told.get(standing.pod.uid)
-            if pod is None or (told is not None and now - told.at < _AGAIN):
+            pod, last = self._view.state.pod(standing.pod.uid), self._reported.get(standing.pod.uid)
+            if pod is None or (last is not None and now - last.at < _AGAIN):
                 continue
             text = sentence(standing, self._view.state.pod)
-            if told is not None and told.text == text:
-                self._told[pod.uid] = _Told(text, now)
+            if last is not None and last.text == text:
+                self._reported[pod.uid] = _Report(text, now)
             else:
                 yield pod, standing, text
 
@@ -117,7 +117,7 @@ class QueueReports:
                 await self._cluster.patch_status(Kind.PODS, pod.name, patch, pod.namespace)
         except ClusterError as error:
             about = {"namespace": pod.namespace, "pod": pod.name, "reason": str(error)}
-            logger.debug("a pod that waits for quota isn't told", extra=about)
+            logger.debug("the condition of a pod that waits for quota can't be written", extra=about)
             return False
         if before is None and not reserved:
             note = EventNote("Pod", pod.namespace, pod.name, pod.uid, "Normal", "QuotaWaiting", text)

@@ -32,7 +32,7 @@ Templates = Mapping[Key, wire.ResourceClaimTemplate]
 
 
 class Holder(Struct, frozen=True):
-    """What a pod's own claims hold, or a claim that is nobody's, and the least that those that wait will cost.
+    """What a pod's own claims hold, or a claim that no pod owns, and the least that those that wait will cost.
 
     `allocated`: one of them has an allocation that counts. `waits`: one hasn't, or isn't there yet. `lacking` is what
     claims request at least of whose devices some are in no slice, beside `devices`. `unseen` are

@@ -1,4 +1,4 @@
-"""Charging claims that are nobody's when they are created, and what claims are allocated before it is stored.
+"""Charging claims that no pod owns when they are created, and what claims are allocated before it is stored.
 
 Source: docs/spec/dra.md#7. An allocation is a placement that somebody else chose: what its holder costs with it beyond
 its charge so far is charged first, and what doesn't fit is refused (Q1, Q2). Nothing that a claim says of itself lowers
@@ -70,8 +70,8 @@ class _Refused(Rejected):
         self.refusal = refusal
 
 
-class _Of:
-    """What one holder's claims are, whoever asks."""
+class _OneHolder:
+    """What the claims of one holder are, for every pod that is asked for."""
 
     def __init__(self, holder: Holder | None) -> None:
         self._holder = holder
@@ -91,8 +91,8 @@ class _Allocation:
         self, pod: Pod, base: CapacityLister, before: Holder | None, after: Holder | None, claim: str, *, several: bool
     ) -> None:
         self.pod = pod
-        self.before = WithClaims(base, _Of(before))
-        self.after = WithClaims(base, _Of(after))
+        self.before = WithClaims(base, _OneHolder(before))
+        self.after = WithClaims(base, _OneHolder(after))
         self.claim = claim
         self.several = several
 
@@ -128,7 +128,7 @@ class ClaimCharger:
         self._reader = ClaimReader(cluster, cache)
 
     async def created(self, claim: ResourceClaim, *, dry_run: bool, time_left: float | None) -> Outcome:
-        """Charge a new claim that is nobody's.
+        """Charge a new claim that no pod owns.
 
         One that says that it is a pod's costs nothing until it is allocated: if that is so, the pod's charge covers it.
         """

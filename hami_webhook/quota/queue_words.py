@@ -1,4 +1,4 @@
-"""What a pod that waits for quota waits for, as a sentence for whoever may see the pod (docs/spec/queues.md#4)."""
+"""What a pod waits for in a queue, as a sentence for everybody who may see the pod (docs/spec/queues.md#4)."""
 
 from __future__ import annotations
 
