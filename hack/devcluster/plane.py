@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import json
 import os
+import random
 import shutil
 import signal
 import socket
@@ -24,6 +26,8 @@ from .sandbox import missing
 BUILD = Path(__file__).parents[1] / "controlplane" / "build.sh"
 READY_SECONDS = 90.0
 NODE = "dev-node"
+_PORTS = range(15_000, 30_000)
+"""Outgoing connections are given ports above these: one could have a port between its choice and its server's start."""
 PROXY_NAME = "front-proxy-client"
 """The name that the API server has where it passes requests on to who serves a part of its API."""
 _AUDIT_POLICY = {
@@ -280,15 +284,17 @@ class ControlPlane:
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports of loopback that nobody listens on now."""
-    sockets = [socket.socket() for _ in range(count)]
-    try:
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        return [each.getsockname()[1] for each in sockets]
-    finally:
-        for each in sockets:
-            each.close()
+    """Ports of loopback that nobody listens on now, and that no outgoing connection is given meanwhile."""
+    with contextlib.ExitStack() as opened:
+        found: list[int] = []
+        for port in random.SystemRandom().sample(_PORTS, len(_PORTS)):
+            tried = opened.enter_context(socket.socket())
+            with contextlib.suppress(OSError):
+                tried.bind(("127.0.0.1", port))
+                found.append(port)
+            if len(found) == count:
+                break
+        return found
 
 
 def _die_with_parent() -> None:
