@@ -240,16 +240,22 @@ class Simulation:
         return self._snapshot
 
     def warnings(self) -> list[str]:
-        """One sentence for each object of the files that can't be read and is left out."""
-        unreadable = [
-            f"{kind.removesuffix('s')} {_key(namespace, name)}: left out, because {text}"
+        """What of the objects can't be read, a sentence for all of a kind with the same fault."""
+        unreadable = (
+            (kind.removesuffix("s"), _key(namespace, name), f"left out, because {text}")
             for (kind, namespace, name), text in sorted(self.core.caches.unreadable.items())
-        ]
-        problems = [
-            f"{problem.kind.lower()} {_key(problem.namespace, problem.name)}: {problem.text}"
+        )
+        problems = (
+            (problem.kind.lower(), _key(problem.namespace, problem.name), problem.text)
             for problem in self.core.state.problems()
+        )
+        alike: dict[tuple[str, str], list[str]] = {}
+        for kind, name, text in (*unreadable, *problems):
+            alike.setdefault((kind, text), []).append(name)
+        return [
+            f"{kind} {name}{f' and {len(others)} more' if others else ''}: {text}"
+            for (kind, text), (name, *others) in alike.items()
         ]
-        return [*unreadable, *problems]
 
     async def take(self, manifest: Mapping[str, Any]) -> Outcome:
         """Take one pod through the pipeline."""

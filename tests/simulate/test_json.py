@@ -442,26 +442,6 @@ def test_unbound_placements_and_handshakes_are_judged_at_the_start(simulate: Sim
     assert simulate(cluster(START - 400), wants).pods[0]["placement"] is None, "as of when it was written"
 
 
-def test_what_cannot_be_read_takes_only_that_object_out_and_is_told(simulate: Simulate) -> None:
-    bad = node("n2", card("x"))
-    bad["metadata"]["annotations"]["hami.io/node-nvidia-register"] = "GPU-1,10"
-    unreadable = pod("torn", nodeName="n1")
-    unreadable["spec"]["containers"] = "many"
-    notes = {"hami.io/vgpu-node": "n1", "hami.io/vgpu-devices-allocated": "GPU-1,NVIDIA,lots,0:;"}
-    garbled = pod("garbled", annotations=notes, nodeName="n1")
-    run = simulate([*ONE_NODE, bad, unreadable, garbled], pod("p", gpu=1, mem=1))
-    assert run.pods[0]["placement"]["node"] == "n1"
-    assert run.pods[0]["failed"] == {"n2": "node unregistered"}
-    torn, register, allocated = run.err.splitlines()
-    assert torn == (
-        "hami-webhook: warning: pod team-a/torn: left out, because spec.containers must be a list, not a string"
-    )
-    assert register.startswith("hami-webhook: warning: node n2: hami.io/node-nvidia-register: must be a JSON array")
-    assert allocated.startswith(
-        "hami-webhook: warning: pod team-a/garbled: hami.io/vgpu-devices-allocated can't be read"
-    )
-
-
 def test_a_quota_many_placements_deep_stays_right(simulate: Simulate) -> None:
     template = {"spec": {"containers": [container(gpu=1, percent=1)]}}
     many = workload("Deployment", "apps/v1", "d", template, replicas=120)
