@@ -19,7 +19,6 @@ from hami_webhook.devices.pod_preferences import NODE_POLICY
 from hami_webhook.devices.reasons import Rejection
 from hami_webhook.devices.registry import Vendors
 from hami_webhook.kube.shown import first_of
-from hami_webhook.quota.budget import PodBudget
 from hami_webhook.scheduling.fit import NodeFit, PodRequest, fit_pod
 
 _TIE = 1e-6
@@ -195,33 +194,6 @@ def _score_ranks(scores: Sequence[float], *, lowest_first: bool) -> dict[float, 
 
 def _first_allocation(fit: NodeFit, vendor: str) -> Allocation:
     return next(row[vendor] for row in fit.rows if vendor in row)
-
-
-@dataclass(frozen=True)
-class Evaluation:
-    """Every candidate node tested: those that fit, best first, and those that don't."""
-
-    fits: Sequence[ScoredNode]
-    failed: Mapping[str, Rejection]
-
-
-def evaluate(
-    views: Sequence[NodeView],
-    request: PodRequest,
-    vendors: Vendors,
-    budget: PodBudget | None,
-    default_node_policy: str,
-) -> Evaluation:
-    """Fit the pod on every node."""
-    fits: list[ScoredNode] = []
-    failed: dict[str, Rejection] = {}
-    for view in views:
-        result = fit_and_score(view, request, vendors, budget, default_node_policy)
-        if isinstance(result, Rejection):
-            failed[view.name] = result
-        else:
-            fits.append(result[0])
-    return Evaluation(ranked(fits, request, vendors, default_node_policy), failed)
 
 
 def success_message(chosen: NodeScore, fits: Sequence[NodeScore], candidates: int) -> str:

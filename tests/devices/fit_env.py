@@ -10,6 +10,7 @@ from typing import Any
 import builders
 import jsonpatch
 from builders import container
+from every_node import evaluate
 
 from hami_webhook.admission.denial import Denied
 from hami_webhook.admission.pods import normalise
@@ -24,7 +25,6 @@ from hami_webhook.scheduling.cluster_cache import ClusterCache
 from hami_webhook.scheduling.fit import read_pod_request
 from hami_webhook.scheduling.placement_metadata import placement_annotations
 from hami_webhook.scheduling.placer import SchedulingPolicies
-from hami_webhook.scheduling.scoring import evaluate
 
 JSON = dict[str, Any]
 NOW = 1_767_225_600.0

@@ -15,6 +15,7 @@ from typing import NoReturn
 
 import pytest
 from builders import container
+from every_node import evaluate
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
@@ -36,7 +37,7 @@ from hami_webhook.quota.pricing import charge_of, waiting_charge
 from hami_webhook.scheduling.cluster_cache import ClusterCache
 from hami_webhook.scheduling.fit import NodeFit, read_pod_request
 from hami_webhook.scheduling.placement_metadata import placement_annotations
-from hami_webhook.scheduling.scoring import combinations, evaluate, fit_and_score, hints, ranked, remarks, unregistered
+from hami_webhook.scheduling.scoring import combinations, fit_and_score, hints, ranked, remarks, unregistered
 
 from .fit_env import CHART, JSON, NOW, pod
 from .test_conformance import CASES, OLD_ILUVATAR, Case

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from builders import card, node, pod
+from every_node import evaluate
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
@@ -16,7 +17,6 @@ from hami_webhook.policy.rules import DeviceBounds, PolicyRule, PolicyRules
 from hami_webhook.scheduling.boundary import BoundedPod, PolicyBoundary
 from hami_webhook.scheduling.cluster_cache import ClusterCache
 from hami_webhook.scheduling.fit import read_pod_request
-from hami_webhook.scheduling.scoring import evaluate
 
 from .extender_env import MODES, ExtenderEnv, args
 from .placer_env import ALLOCATED, NOW, VENDORS, PlacerEnv

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from builders import card, container, node, pod
+from every_node import evaluate
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
@@ -17,7 +18,7 @@ from hami_webhook.quota.budget import PodBudget
 from hami_webhook.scheduling.cluster_cache import ClusterCache
 from hami_webhook.scheduling.filter_cache import FilterCache
 from hami_webhook.scheduling.fit import PodRequest, read_pod_request, shape_of
-from hami_webhook.scheduling.scoring import best_first, evaluate, node_rank
+from hami_webhook.scheduling.scoring import best_first, node_rank
 
 from .placer_env import CORES, GPU, MEM, NOW, VENDORS
 from .test_cluster_cache import read_node

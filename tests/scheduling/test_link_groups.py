@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from builders import bound_pod, card, node, pod
+from every_node import evaluate
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -19,7 +20,6 @@ from hami_webhook.logs import TRACE
 from hami_webhook.policy.file import PolicyFile
 from hami_webhook.scheduling.cluster_cache import ClusterCache
 from hami_webhook.scheduling.fit import read_pod_request
-from hami_webhook.scheduling.scoring import evaluate
 
 from .placer_env import ALLOCATED, NOW, VENDORS, PlacerEnv
 
