@@ -100,6 +100,7 @@ POSSIBLE = {
         "read the serving key",
         "write the serving key",
         "change a node",
+        "change a pod",
         "take the lease",
         "write events",
     },

@@ -328,8 +328,12 @@ def test_each_fault_has_its_own_alert(prometheus: Prometheus, spaces: list[str])
         check(alert)
     kubectl.apply(quota(space, gpu=1))
     check("HamiQuotaNearlyFull")
+    queueing = quota(space, "queue-quota", gpu=1)
+    queueing["metadata"]["annotations"] = {"hami.io/quota-enforcement": "queue"}
+    kubectl.apply(quota(space, gpu=20), queueing)
+    kubectl.apply(card_pod(space, "waits", 2000))
     check_data(prometheus, alert_selectors())
-    kubectl.apply(quota(space, gpu=20))
+    kubectl("delete", "-n", space, "pod/waits", "resourcequota/queue-quota")
     with without(kubectl, "clusterrolebinding", "hami-webhook"):
         check("HamiReviewsFailing", lambda: fail_a_review(kubectl, space))
     stop(prometheus, "hami-scheduler")
