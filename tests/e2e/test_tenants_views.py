@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
+from urllib.parse import unquote
 
 import builders
 import httpx
@@ -243,7 +244,7 @@ def test_every_page_shows_what_the_tenant_may_see_or_says_why_not(tenancy: Tenan
                     assert answer.status_code < 500, (method, address, form, answer.text)
                     assert method == "HEAD" or answer.text.strip() or answer.status_code == 204
                     assert "Traceback" not in answer.text
-                    named = (address, *(form or {}).values())
+                    named = (unquote(address), *(form or {}).values())
                     words = re.findall(r"[\w-]+", " ".join(named))
                     assert tenancy.leaks(answer.text, *words) == [], (method, address, answer.text)
         assert {"/cluster", "/teams", "/pods", "/what-if", "/doctor", "/events"} <= {*walked}
