@@ -9,7 +9,7 @@ from msgspec import Struct
 from hami_webhook.config.drivers import DriverDevices
 from hami_webhook.devices.debit import Debit
 from hami_webhook.dra.capacity import amount_of
-from hami_webhook.dra.cost import Debits, debit_of, sum_of
+from hami_webhook.dra.cost import debit_of
 from hami_webhook.dra.devices import DeviceID, PublishedDevice, PublishedDevices, QualifiedName
 from hami_webhook.kube import claims_wire as wire
 
@@ -29,11 +29,6 @@ class Allocated(Struct, frozen=True):
 
     devices: tuple[ClaimedDevice, ...] = ()
     unseen: tuple[str, ...] = ()
-
-    @property
-    def debits(self) -> Debits:
-        """The sum of each vendor."""
-        return sum_of((each.vendor, each.debit) for each in self.devices)
 
 
 def allocated(results: Iterable[wire.AllocationResult], published: PublishedDevices) -> Allocated:

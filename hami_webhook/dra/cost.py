@@ -105,14 +105,6 @@ def extended_requests(pod: Pod, classes: Mapping[str, str]) -> list[wire.DeviceR
     return found
 
 
-def sum_of(debits: Iterable[tuple[str, Debit]]) -> dict[str, Debit]:
-    """The sum of each vendor's debits."""
-    found: dict[str, Debit] = {}
-    for vendor, debit in debits:
-        found[vendor] = found.get(vendor, Debit()) + debit
-    return found
-
-
 def expressions_of(selectors: Sequence[wire.DeviceSelector] | None) -> tuple[str, ...]:
     """The CEL expressions of selectors; of another kind of selector there is none."""
     return tuple(each.cel.expression for each in selectors or () if each.cel is not None and each.cel.expression)

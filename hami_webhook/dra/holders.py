@@ -15,7 +15,7 @@ from operator import itemgetter
 from msgspec import Struct
 
 from hami_webhook.dra.allocation import Allocated, ClaimedDevice, allocated
-from hami_webhook.dra.cost import ClaimCost, Debits, DeviceInventory, cost_of, extended_requests, sum_of
+from hami_webhook.dra.cost import ClaimCost, Debits, DeviceInventory, cost_of, extended_requests
 from hami_webhook.kube import claims_wire as wire
 from hami_webhook.kube.objects import MalformedObject, Pod
 
@@ -35,9 +35,9 @@ class Holder(Struct, frozen=True):
     """What a pod's own claims hold, or a claim that no pod owns, and the least that those that wait will cost.
 
     `allocated`: one of them has an allocation that counts. `waits`: one hasn't, or isn't there yet. `lacking` is what
-    claims request at least of whose devices some are in no slice, beside `devices`. `unseen` are
-    sentences about devices of which no slice says what they have, and about templates that there aren't: what these
-    come to isn't known.
+    claims request at least of whose devices some are in no slice, beside `devices`. `unseen` are sentences about
+    devices of which no slice says what they have, and about templates that there aren't: what these come to isn't
+    known.
     """
 
     devices: tuple[ClaimedDevice, ...] = ()
@@ -46,11 +46,6 @@ class Holder(Struct, frozen=True):
     waits: bool = False
     lacking: Debits = {}
     unseen: tuple[str, ...] = ()
-
-    @property
-    def hold(self) -> Debits:
-        """The sum of each vendor."""
-        return sum_of((each.vendor, each.debit) for each in self.devices)
 
 
 class BareClaim(Pod, frozen=True):

@@ -6,6 +6,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from hami_webhook.config.drivers import DraSection
+from hami_webhook.devices.debit import Debit
+from hami_webhook.dra.allocation import ClaimedDevice
 from hami_webhook.dra.cost import DeviceInventory
 from hami_webhook.dra.devices import PublishedDevices
 from hami_webhook.kube import claims_wire as wire
@@ -80,3 +82,11 @@ def requests(*written: JSON | list[JSON]) -> list[wire.DeviceRequest]:
 def result(device: str, node: str = "n1", driver: str = HAMI, **fields: Any) -> wire.AllocationResult:
     found = {"request": "r0", "driver": driver, "pool": node, "device": device, **fields}
     return convert(found, wire.AllocationResult, "result")
+
+
+def total(devices: Iterable[ClaimedDevice]) -> dict[str, Debit]:
+    """What devices come to, by vendor."""
+    found: dict[str, Debit] = {}
+    for each in devices:
+        found[each.vendor] = found.get(each.vendor, Debit()) + each.debit
+    return found

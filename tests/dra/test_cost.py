@@ -27,6 +27,7 @@ from .objects import (
     resource_slice,
     result,
     share,
+    total,
     whole,
 )
 
@@ -161,7 +162,7 @@ def test_extended_resources_are_requests_of_the_class_that_takes_them(limits: JS
 )
 def test_an_allocation_holds_what_was_consumed_or_the_whole_device(held: Any, debit: Debit) -> None:
     found = allocated([held, result("x", driver="gpu.other.example.com")], CLUSTER.devices)
-    assert (found.debits, found.unseen) == ({"NVIDIA": debit}, ())
+    assert (total(found.devices), found.unseen) == ({"NVIDIA": debit}, ())
 
 
 def test_admin_access_holds_nothing_and_an_unseen_device_is_told() -> None:
@@ -214,6 +215,6 @@ def test_nothing_that_can_be_allocated_costs_less_than_its_claim_did(
     if not given_out:
         assert floor.problems
         return
-    got = allocated([pick.choice(given_out) for _ in range(count)], cluster.devices).debits["NVIDIA"]
+    got = total(allocated([pick.choice(given_out) for _ in range(count)], cluster.devices).devices)["NVIDIA"]
     least = floor.debits["NVIDIA"]
     assert (got.slots, got.memory >= least.memory, got.cores >= least.cores) == (least.slots, True, True)

@@ -15,7 +15,7 @@ from hami_webhook.kube import claims_wire as wire
 from hami_webhook.kube.objects import Pod
 from hami_webhook.kube.wire import convert
 
-from .objects import HAMI, JSON, NVIDIA, exactly, inventory, resource_slice, share
+from .objects import HAMI, JSON, NVIDIA, exactly, inventory, resource_slice, share, total
 
 CLUSTER = inventory(resource_slice("n1", share("a0"), share("a1")))
 SPEC: JSON = {"devices": {"requests": [{"name": "r0", "exactly": exactly(memory="10Gi", cores="10")}]}}
@@ -80,7 +80,7 @@ def costs(*arguments: Any) -> dict[str, tuple[int, int]]:
     nothing = Debit()
     return {
         f"{'ResourceClaim' if isinstance(each, BareClaim) else 'Pod'}/{each.name}": (
-            holder.hold.get("NVIDIA", nothing).memory,
+            total(holder.devices).get("NVIDIA", nothing).memory,
             holder.wait.debits.get("NVIDIA", nothing).memory,
         )
         for each, holder in found(*arguments)
@@ -151,7 +151,7 @@ def test_what_is_not_known_is_told() -> None:
     gone = claim("c", held="1Gi")
     gone["status"]["allocation"]["devices"]["results"] = [{"driver": NVIDIA, "pool": "n9", "device": "x"}]
     ((_, unseen),) = found([], [gone])
-    assert (unseen.hold, len(unseen.unseen)) == ({}, 1)
+    assert (total(unseen.devices), len(unseen.unseen)) == ({}, 1)
     assert unseen.lacking == {"NVIDIA": TEN}, "what it requests at least, for want of better"
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from dra.objects import CLASSES, HAMI, NVIDIA, exactly, inventory, resource_slice, share, whole
+from dra.objects import CLASSES, HAMI, NVIDIA, exactly, inventory, resource_slice, share, total, whole
 
 from hack.devcluster.plane import ControlPlane
 from hami_webhook.dra.allocation import allocated
@@ -114,7 +114,7 @@ class Scenario:
         results = (found.devices and found.devices.results) or ()
         held = allocated(results, inventory(self.slice).devices)
         assert held.unseen == ()
-        floor, got = cost.debits["NVIDIA"], held.debits["NVIDIA"]
+        floor, got = cost.debits["NVIDIA"], total(held.devices)["NVIDIA"]
         assert all(getattr(floor, name) <= getattr(got, name) for name in ("slots", "memory", "cores")), (floor, got)
         assert "exactly" not in self.request or cost.problems == ()
         # of the devices that it got alone, a request costs just what it holds

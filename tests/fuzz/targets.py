@@ -299,7 +299,7 @@ def claims(data: bytes) -> None:
         held = allocated((allocation and allocation.devices and allocation.devices.results) or (), published)
     except MalformedObject as error:
         return check_sentence(str(error))
-    for debit in (*cost.debits.values(), *held.debits.values()):
+    for debit in (*cost.debits.values(), *(each.debit for each in held.devices)):
         assert min(debit.slots, debit.memory, debit.cores) >= 0
     for sentence in (*cost.problems, *held.unseen, *published.problems.values()):
         check_sentence(sentence)
