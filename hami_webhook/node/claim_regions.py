@@ -1,7 +1,7 @@
 """The regions of containers whose devices came by ResourceClaims (docs/spec/hami-core.md#1).
 
-HAMi's driver keeps one region for a claim, whoever shares it, in a folder that is named after the claim's UID. Which
-pod that is of says the API server: the claim that the pod names has to be reserved for it.
+HAMi's driver keeps one region for a claim, also where several containers share it, in a folder that is named after
+the claim's UID. Whose it is says the API server: the claim that a pod names has to be reserved for the pod.
 """
 
 from __future__ import annotations
@@ -13,10 +13,8 @@ from collections.abc import Callable, Iterator
 from itertools import islice
 from typing import NamedTuple
 
-import msgspec
-
-from hami_webhook.cluster.api import ClusterError
-from hami_webhook.measured.api import Caller
+from hami_webhook.cluster.api import Cluster, ClusterError, Kind
+from hami_webhook.kube import claims_wire, wire
 from hami_webhook.node.node_pods import NodePod, NodePods
 from hami_webhook.node.region import BadRegion, Region
 from hami_webhook.node.region_files import ContainerKey, RegionFolder
@@ -63,21 +61,18 @@ class _Answer(NamedTuple):
     at: float
 
 
-class _Consumer(msgspec.Struct, frozen=True):
-    uid: str = ""
+class _Consumer(wire.Wire, frozen=True):
+    uid: str | None = None
 
 
-class _Status(msgspec.Struct, frozen=True, rename="camel"):
+class _Status(claims_wire.ClaimStatus, frozen=True):
     reserved_for: tuple[_Consumer, ...] | None = None
 
 
-class _Meta(msgspec.Struct, frozen=True):
-    uid: str = ""
+class _Claim(claims_wire.ResourceClaim, frozen=True):
+    """A claim as the monitor reads it."""
 
-
-class _Claim(msgspec.Struct, frozen=True):
-    metadata: _Meta = _Meta()
-    status: _Status = _Status()
+    status: _Status | None = None
 
 
 class ClaimRegions:
@@ -86,7 +81,7 @@ class ClaimRegions:
     `clock` gives Unix seconds.
     """
 
-    def __init__(self, cluster: Caller, pods: NodePods, path: str, clock: Callable[[], float]) -> None:
+    def __init__(self, cluster: Cluster, pods: NodePods, path: str, clock: Callable[[], float]) -> None:
         self._cluster = cluster
         self._pods = pods
         self._folder = RegionFolder(path, most_bytes=_MOST_BYTES)
@@ -134,14 +129,16 @@ class ClaimRegions:
 
     async def _asked(self, use: _Use) -> str:
         """The UID of a claim, empty where it can't be read or isn't reserved for the pod."""
-        path = f"/apis/resource.k8s.io/v1/namespaces/{use.namespace}/resourceclaims/{use.claim}"
         try:
-            claim = msgspec.convert(await self._cluster.call("GET", path), _Claim)
-        except (ClusterError, msgspec.ValidationError) as error:
-            self._say(f"what the pods of claims use isn't known: {path}: {error}")
+            found = await self._cluster.get(Kind.RESOURCE_CLAIMS, use.claim, use.namespace)
+            claim = wire.convert(found, _Claim, "resourceclaim")
+        except (ClusterError, wire.MalformedObject) as error:
+            self._say(f"what the pods of claims use isn't known: {use.namespace}/{use.claim}: {error}")
             return ""
-        is_own = any(each.uid == use.pod_uid for each in claim.status.reserved_for or ())
-        return claim.metadata.uid if is_own and _UID.fullmatch(claim.metadata.uid) else ""
+        uid = (claim.metadata.uid if claim.metadata is not None else None) or ""
+        reserved_for = (claim.status.reserved_for if claim.status is not None else None) or ()
+        is_own = any(each.uid == use.pod_uid for each in reserved_for)
+        return uid if is_own and _UID.fullmatch(uid) else ""
 
     def _say(self, text: str) -> None:
         if text != self._said:

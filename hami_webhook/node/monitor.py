@@ -50,8 +50,7 @@ class NodeMetrics:
 class Monitor:
     """Reads what is used. `folder` is None where containers aren't monitored; `cards` may raise `ProbeError`.
 
-    `claims` is None where nobody is
-    asked for claims. `clock` gives Unix seconds.
+    `claims` is None where those of claims aren't. `clock` gives Unix seconds.
     """
 
     def __init__(

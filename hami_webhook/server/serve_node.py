@@ -27,7 +27,6 @@ from hami_webhook.cluster.informer import Informer
 from hami_webhook.cluster.kubernetes import Client, KubernetesCluster
 from hami_webhook.controller.loops import Loops, repeat
 from hami_webhook.controller.object_events import ObjectEvents
-from hami_webhook.measured.api import Caller
 from hami_webhook.node import claim_regions
 from hami_webhook.node.card_health import CardHealthLoop
 from hami_webhook.node.claim_regions import ClaimRegions
@@ -57,19 +56,9 @@ Loop = Callable[[], Awaitable[None]]
 
 
 class NodeRole:
-    """What the process runs: loops by the name that their failures are counted under, and the listener of metrics.
+    """What the process runs: loops by the name that their failures are counted under, and the listener of metrics."""
 
-    `caller` is asked for claims; without it their regions aren't read.
-    """
-
-    def __init__(
-        self,
-        cluster: Cluster,
-        settings: NodeSettings,
-        *,
-        caller: Caller | None = None,
-        clock: Callable[[], float] = time.time,
-    ) -> None:
+    def __init__(self, cluster: Cluster, settings: NodeSettings, *, clock: Callable[[], float] = time.time) -> None:
         self._cluster = cluster
         self._settings = settings
         self._problems: Counter[str] = Counter()
@@ -89,7 +78,7 @@ class NodeRole:
         folder = RegionFolder(self._containers) if settings.hook_path else None
         events = ObjectEvents(cluster, self._problems)
         path = os.path.join(settings.hook_path, _CLAIMS)
-        self._claims = ClaimRegions(caller, self._pods, path, clock) if caller and settings.hook_path else None
+        self._claims = ClaimRegions(cluster, self._pods, path, clock) if settings.hook_path else None
         self._monitor = Monitor(self._pods, folder, read_cards, events, clock, self._claims)
         self._health = CardHealthLoop(
             cluster,
@@ -167,7 +156,7 @@ async def serve_node(settings: NodeSettings, client: Callable[[str], Awaitable[C
         instance=settings.node_name,
     )
     async with cluster:
-        role = NodeRole(cluster, settings, caller=cluster)
+        role = NodeRole(cluster, settings)
         await role.listener.start()
         loops = Loops(role.failures)
         task = asyncio.ensure_future(asyncio.gather(*(loops.keep(*named) for named in role.loops().items())))

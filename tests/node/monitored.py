@@ -10,7 +10,6 @@ from typing import Any
 from hami_webhook.cluster.informer import Replaced
 from hami_webhook.cluster.memory import MemoryCluster
 from hami_webhook.controller.object_events import ObjectEvents
-from hami_webhook.measured.api import Caller
 from hami_webhook.node.cards import CardMetrics, ProbeError
 from hami_webhook.node.claim_regions import ClaimRegions
 from hami_webhook.node.monitor import Monitor
@@ -42,11 +41,11 @@ def pod(
 
 
 class MonitoredNode:
-    """A monitor with what it looks at. `folder` is that of all regions; beside it is `claims`, if there is a `caller`
-    to ask for claims.
+    """A monitor with what it looks at. `folder` is that of all regions; beside it is `claims`, if there is a `cluster`
+    that has claims.
     """
 
-    def __init__(self, folder: Path, caller: Caller | None = None) -> None:
+    def __init__(self, folder: Path, cluster: MemoryCluster | None = None) -> None:
         self.folder = folder
         self.now = NOW
         self.cards: Sequence[CardMetrics] | ProbeError = ()
@@ -56,7 +55,7 @@ class MonitoredNode:
         self.regions = RegionFolder(str(folder))
         recording = ObjectEvents(self.cluster, self.events)
         path = str(folder.parent / "claims")
-        self.claims = ClaimRegions(caller, self.pods, path, lambda: self.now) if caller is not None else None
+        self.claims = ClaimRegions(cluster, self.pods, path, lambda: self.now) if cluster is not None else None
         self.monitor = Monitor(self.pods, self.regions, self._read_cards, recording, lambda: self.now, self.claims)
 
     def put(self, *pods: dict[str, Any]) -> None:

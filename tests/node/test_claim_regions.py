@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from hami_webhook.cluster.api import JSON, NotFound
+from hami_webhook.cluster.api import JSON, Kind, NotFound
 from hami_webhook.cluster.informer import Replaced
+from hami_webhook.cluster.memory import MemoryCluster
 from hami_webhook.node.claim_regions import ClaimRegions
 from hami_webhook.node.node_pods import NodePods
 from hami_webhook.node.region import Region
@@ -19,18 +19,16 @@ from .monitored import MonitoredNode, pod
 from .regions import region
 
 
-class Claims:
-    """An API server that has claims, by namespace and name, and counts how often it was asked for each."""
+class Claims(MemoryCluster):
+    """A cluster that has claims, by name, and counts how often it was asked for each."""
 
     def __init__(self, **claims: JSON) -> None:
+        super().__init__(lambda: 0.0)
         self.claims = claims
         self.asked: Counter[str] = Counter()
 
-    async def call(
-        self, method: str, path: str, body: JSON | None = None, query: Mapping[str, str] | None = None
-    ) -> JSON:
-        prefix, _, name = path.rpartition("/")
-        assert (method, prefix) == ("GET", "/apis/resource.k8s.io/v1/namespaces/team-a/resourceclaims")
+    async def get(self, kind: Kind, name: str, namespace: str = "") -> JSON:
+        assert (kind, namespace) == (Kind.RESOURCE_CLAIMS, "team-a")
         self.asked[name] += 1
         if name not in self.claims:
             raise NotFound(name)
@@ -115,7 +113,7 @@ async def test_a_container_that_ended_uses_nothing(tmp_path: Path) -> None:
         Claims(c=claim("..", "p")),
         Claims(c={"metadata": {"uid": 5}}),
     ],
-    ids=["another pod's", "nobody's", "a path", "the folder above", "no claim"],
+    ids=["another pod's", "reserved for none", "a path", "the folder above", "no claim"],
 )
 async def test_a_pod_gets_no_claims_region_that_is_not_reserved_for_it(tmp_path: Path, claims: Claims) -> None:
     """A tenant writes a pod that names a claim of another pod, and whose containers use it."""
@@ -144,9 +142,7 @@ async def test_a_claim_that_cannot_be_read_is_asked_for_again_after_a_minute(
     node.now += 60
     assert await node.used(claiming("p", "c")) == {"uid-p/main": 1}
     assert claims.asked == {"c": 2}
-    assert [record.message for record in caplog.records] == [
-        "what the pods of claims use isn't known: /apis/resource.k8s.io/v1/namespaces/team-a/resourceclaims/c: c"
-    ]
+    assert [record.message for record in caplog.records] == ["what the pods of claims use isn't known: team-a/c: c"]
 
 
 async def test_without_the_drivers_folder_nobody_is_asked(tmp_path: Path) -> None:
