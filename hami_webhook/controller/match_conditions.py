@@ -21,7 +21,6 @@ Conditions = Mapping[str, str]
 """CEL expressions by the names of their conditions, all of which must hold."""
 
 CLAIMS, CLAIMING_PODS = "claims.webhook.hami.io", "claiming-pods.webhook.hami.io"
-"""The webhooks that there are only where claims are charged."""
 
 _CONTAINERS = "object.spec.containers + object.spec.?initContainers.orValue([])"
 _EPHEMERAL = "object.spec.?ephemeralContainers.orValue([])"  # whose embedded fields are those of a container

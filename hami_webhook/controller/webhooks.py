@@ -36,20 +36,30 @@ _MUTATING = "mutate.webhook.hami.io"
 _QUOTAS, _NAMES = "quotas.webhook.hami.io", "names.webhook.hami.io"
 _MAY_IGNORE = {_QUOTAS, _NAMES, CLAIMING_PODS}
 """Those that only warn, and the one for pods whose claims may be of any driver."""
+_Rule = tuple[str, str, str, str, str]
+"""One group, version, resource, operation and scope of a webhook's rules."""
+
+
+def _rules(operations: set[str], resources: set[str], group: str = "") -> set[_Rule]:
+    return {(group, "v1", resource, operation, "Namespaced") for resource, operation in product(resources, operations)}
+
+
+_DRA = "resource.k8s.io"
 _RULES = {
-    _MUTATING: ({"CREATE"}, {"pods"}),
-    "validate.webhook.hami.io": ({"CREATE"}, {"pods"}),
-    "guard.webhook.hami.io": ({"UPDATE"}, {"pods", "pods/status"}),
-    "bindings.webhook.hami.io": ({"CREATE"}, {"pods/binding", "bindings"}),
-    "amounts.webhook.hami.io": ({"UPDATE"}, {"pods/resize", "pods/ephemeralcontainers"}),
-    "policy.webhook.hami.io": ({"UPDATE"}, {"pods", "pods/status"}),
-    _QUOTAS: ({"CREATE", "UPDATE"}, {"resourcequotas"}),
-    _NAMES: ({"CREATE"}, {"pods"}),
-    CLAIMING_PODS: ({"CREATE"}, {"pods"}),
+    _MUTATING: _rules({"CREATE"}, {"pods"}),
+    "validate.webhook.hami.io": _rules({"CREATE"}, {"pods"}),
+    "guard.webhook.hami.io": _rules({"UPDATE"}, {"pods", "pods/status"}),
+    "bindings.webhook.hami.io": _rules({"CREATE"}, {"pods/binding", "bindings"}),
+    "amounts.webhook.hami.io": _rules({"UPDATE"}, {"pods/resize", "pods/ephemeralcontainers"}),
+    "policy.webhook.hami.io": _rules({"UPDATE"}, {"pods", "pods/status"}),
+    _QUOTAS: _rules({"CREATE", "UPDATE"}, {"resourcequotas"}),
+    _NAMES: _rules({"CREATE"}, {"pods"}),
+    CLAIMS: _rules({"CREATE"}, {"resourceclaims"}, _DRA) | _rules({"UPDATE"}, {"resourceclaims/status"}, _DRA),
+    CLAIMING_PODS: _rules({"CREATE"}, {"pods"}),
 }
-"""The operations and the resources of each webhook's rules in the manifests; of the core group, `v1`, Namespaced."""
-_OF_CLAIMS = {("CREATE", "resourceclaims"), ("UPDATE", "resourceclaims/status")}
-"""The same of the webhook for claims, of `resource.k8s.io`."""
+"""The rules of each webhook in the manifests."""
+_OF_CLAIMS = {CLAIMS, CLAIMING_PODS}
+"""The webhooks that there are only where claims are charged."""
 
 
 def webhooks_of(configuration: JSON) -> list[JSON]:
@@ -72,12 +82,12 @@ def edits_of(kind: Kind, found: JSON, *, claims: bool = False) -> str:
     `claims`: there are webhooks for ResourceClaims too.
     """
     hooks = {hook.get("name"): hook for hook in webhooks_of(found)}
-    validating = {*_RULES, CLAIMS} - {_MUTATING} - (set() if claims else {CLAIMS, CLAIMING_PODS})
+    validating = _RULES.keys() - {_MUTATING} - (set() if claims else _OF_CLAIMS)
     ours = [_MUTATING] if kind is Kind.MUTATING_WEBHOOKS else sorted(validating)
     missing = [name for name in ours if name not in hooks]
     closed = [name for name in ours if name in hooks and name not in _MAY_IGNORE]
     ignoring = [name for name in closed if hooks[name].get("failurePolicy") == "Ignore"]
-    other_rules = [name for name in ours if name in hooks and _rules_of(hooks[name]) != _rules_in_manifests(name)]
+    other_rules = [name for name in ours if name in hooks and _rules_of(hooks[name]) != _RULES[name]]
     sentences = []
     if missing:
         sentences.append(f"{', '.join(missing)} missing: apply the manifests again")
@@ -94,8 +104,7 @@ class WebhookReconciler:
     """Restores the match conditions of the configurations called `name`, of which there may be one, both or none.
 
     `leads` is called before each write, and says whether it may be done. `extended` gives the extended resources that
-    DeviceClasses take now. `problem` is what is wrong and can't be
-    restored with our rights; empty if nothing.
+    DeviceClasses take now. `problem` is what is wrong and can't be restored with our rights; empty if nothing.
     """
 
     def __init__(
@@ -201,17 +210,6 @@ class WebhookReconciler:
 
     async def _warn(self, kind: Kind, uid: str, reason: EventReason, message: str) -> None:
         await self._object_events.warn(CONFIGURATIONS[kind], "", self._name, uid, reason, message)
-
-
-_Rule = tuple[str, str, str, str, str]
-"""One group, version, resource, operation and scope of a webhook's rules."""
-
-
-def _rules_in_manifests(name: str) -> set[_Rule]:
-    if name == CLAIMS:
-        return {("resource.k8s.io", "v1", resource, operation, "Namespaced") for operation, resource in _OF_CLAIMS}
-    operations, resources = _RULES[name]
-    return {("", "v1", resource, operation, "Namespaced") for resource, operation in product(resources, operations)}
 
 
 def _rules_of(hook: JSON) -> set[_Rule]:
