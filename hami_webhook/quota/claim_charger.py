@@ -47,7 +47,7 @@ from hami_webhook.quota.hierarchy_charger import HierarchyCharger
 from hami_webhook.quota.ledger import Entry, State
 from hami_webhook.quota.placement_charger import PlacementCharge
 from hami_webhook.quota.pricing import CapacityLister, Charge, charge_of, waiting_charge
-from hami_webhook.quota.store import Accounts, Retries, Snapshot, Writes
+from hami_webhook.quota.store import Retries, Snapshot
 from hami_webhook.quota.stores import QuotaStores
 
 _RETRIES = Retries(attempts=10, first=0.002, longest=0.2)
@@ -220,17 +220,12 @@ class ClaimCharger:
         actual = charge_of(pod, self._vendors, allocation.after, now, self._timing.placement_ttl)
         commitment = PlacementCharge(pod)
 
-        def change(snapshot: Snapshot) -> tuple[Accounts, None]:
-            accounts = sorted(snapshot.accounts.items())
-            return {name: self._charged(account, allocation, now, snapshot) for name, account in accounts}, None
+        def after(account: QuotaAccount, snapshot: Snapshot) -> QuotaAccount:
+            return self._charged(account, allocation, now, snapshot)
 
         done = False
         try:
-            for store, scope in self._stores.limiting(pod, actual):
-                writes = Writes()
-                commitment.writes.append((store, scope, writes))
-                async with store.turn(scope):
-                    await store.update(scope, change, retries=_RETRIES, writes=writes)
+            await commitment.charge(self._stores, actual, after, _RETRIES)
             done = True
         finally:
             if not done:

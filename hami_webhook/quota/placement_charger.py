@@ -25,6 +25,10 @@ from hami_webhook.quota.stores import QuotaStores
 _RETRIES = Retries(attempts=6, first=0.002, longest=0.2)
 
 
+ChargedAccount = Callable[[QuotaAccount, Snapshot], QuotaAccount]
+"""From an account, and the snapshot that it is of, the account with a placement charged."""
+
+
 class QuotaChanged(Rejected):
     """The quota no longer has room for this placement: take the next best node."""
 
@@ -38,6 +42,22 @@ class PlacementCharge:
 
     pod: Pod
     writes: list[tuple[QuotaStore, str, Writes]] = field(default_factory=list)
+
+    async def charge(self, stores: QuotaStores, actual: Charge, charged: ChargedAccount, retries: Retries) -> None:
+        """Charge the quotas that may limit what a pod costs, one store after the other.
+
+        `charged` may raise `Rejected`; `undo` takes back what was written until then.
+        """
+
+        def change(snapshot: Snapshot) -> tuple[Accounts, None]:
+            accounts = sorted(snapshot.accounts.items())
+            return {name: charged(account, snapshot) for name, account in accounts}, None
+
+        for store, scope in stores.limiting(self.pod, actual):
+            writes = Writes()
+            self.writes.append((store, scope, writes))
+            async with store.turn(scope):
+                await store.update(scope, change, retries=retries, writes=writes)
 
     async def undo(self) -> None:
         """Take the increase back where our entry still stands; best effort, the recompute settles the rest.
@@ -84,19 +104,11 @@ class PlacementCharger:
         commitment = PlacementCharge(pod)
         now = self._clock()
 
-        def change(snapshot: Snapshot) -> tuple[Accounts, None]:
-            after = {
-                name: self._charged(account, pod, account.part(actual, on_cards), now, snapshot)
-                for name, account in sorted(snapshot.accounts.items())
-            }
-            return after, None
+        def after(account: QuotaAccount, snapshot: Snapshot) -> QuotaAccount:
+            return self._charged(account, pod, account.part(actual, on_cards), now, snapshot)
 
         try:
-            for store, scope in self._stores.limiting(pod, actual):
-                writes = Writes()
-                commitment.writes.append((store, scope, writes))
-                async with store.turn(scope):
-                    await store.update(scope, change, retries=_RETRIES, writes=writes)
+            await commitment.charge(self._stores, actual, after, _RETRIES)
         except Conflict as error:
             await commitment.undo()
             raise QuotaChanged(str(error)) from error
