@@ -3,39 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from math import inf
 
 from hami_webhook.devices.registry import Vendors
 from hami_webhook.kube.objects import Pod
 from hami_webhook.quota.account import QuotaAccount
 from hami_webhook.quota.enforcement import queue_order
 from hami_webhook.quota.floors import cost_at_admission, floor_id
+from hami_webhook.quota.hierarchy_charger import PodQuotas
 from hami_webhook.quota.ledger import State
 from hami_webhook.quota.pricing import CapacityLister
 from hami_webhook.quota.queue_order import Demand, QueuedPod, QueueRoom
 
 _AT_ONCE = 200
 """Pods that are read before others have their turn."""
-
-
-class KnownAccounts(Protocol):
-    """The quotas of a scope, as far as they are known; `age` is infinite where they aren't."""
-
-    @property
-    def accounts(self) -> Mapping[str, QuotaAccount]: ...
-    @property
-    def age(self) -> float: ...
-
-
-class KnownPodQuotas(Protocol):
-    """What is known of a pod's quotas: those of its namespace, and those above it."""
-
-    @property
-    def own(self) -> KnownAccounts: ...
-    @property
-    def accelerator_quotas(self) -> KnownAccounts: ...
 
 
 @dataclass(slots=True)
@@ -55,7 +38,7 @@ def room_name(account: QuotaAccount) -> str:
 
 async def read_queue(
     pods: Sequence[Pod],
-    known: Callable[[Pod], KnownPodQuotas],
+    known: Callable[[Pod], PodQuotas],
     vendors: Vendors,
     capacity: CapacityLister,
 ) -> PodQueue:
@@ -83,17 +66,17 @@ async def read_queue(
             queue.charged.append(pod)
             continue
         mine = [each for each in covering if each.covers(pod)]
-        alike = (floor_id(pod, vendors), *[each.name for each in mine])
-        demand = demands.get(alike)
+        request = (floor_id(pod, vendors), *[each.name for each in mine])
+        demand = demands.get(request)
         if demand is None:
-            demand = demands[alike] = _demand(pod, mine, vendors, capacity)
+            demand = demands[request] = _demand(pod, mine, vendors, capacity)
         queue.waiting[pod.uid] = QueuedPod(pod.uid, pod.key, pod.priority, pod.created or 0.0, demand)
     return queue
 
 
-def _accounts_of(known: KnownPodQuotas, namespace: str) -> Sequence[QuotaAccount] | None:
+def _accounts_of(known: PodQuotas, namespace: str) -> Sequence[QuotaAccount] | None:
     """The enforced quotas that may cover pods of a namespace; None if they aren't known."""
-    if float("inf") in (known.own.age, known.accelerator_quotas.age):
+    if inf in (known.own.age, known.accelerator_quotas.age):
         return None
     found: Iterable[QuotaAccount] = (*known.own.accounts.values(), *known.accelerator_quotas.accounts.values())
     return [each for each in found if each.hard and each.enforced and namespace in _covered(each)]
