@@ -128,7 +128,8 @@ class Core:
         self.caches = Caches(self.state, clock, options.node_labels, self.nominations, deleted, watches, claims)
         self.view = ClusterView(self.caches, vendors, clock, placement_ttl, options.zone)
         """The same for who only reads."""
-        self.capacity: CapacityLister = WithClaims(self.state, claims) if vendors.drivers else self.state
+        with_claims = WithClaims(self.state, claims)
+        self.capacity: CapacityLister = with_claims if vendors.drivers else self.state
         """What charges depend on besides their pods."""
         self.problems: Counter[str] = Counter()
         """Events that were recorded about objects, by reason."""
@@ -186,11 +187,10 @@ class Core:
         charging: _ClaimPort | None = None
         if vendors.drivers:
             timing = ChargeTiming(options.charge_timeout, placement_ttl)
-            capacity = WithClaims(self.state, claims)
-            charging = _ClaimPort(
-                ClaimCharger(cluster, vendors, capacity, claims, self.charger, self.stores, clock=clock, timing=timing),
-                watches,
+            claim_charger = ClaimCharger(
+                cluster, vendors, with_claims, claims, self.charger, self.stores, clock=clock, timing=timing
             )
+            charging = _ClaimPort(claim_charger, watches)
         self.claims = ClaimHandler(charging)
         """Reviews of claims."""
         self.boundary = PolicyBoundary(vendors, policies, self.namespace)

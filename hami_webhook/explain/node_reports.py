@@ -22,7 +22,7 @@ from hami_webhook.scheduling.pod_allocations import CardKey
 from hami_webhook.scheduling.scoring import ScoredNode, fit_and_score
 
 _NAMING = frozenset((reasons.CARD_NOT_HEALTH, reasons.CARD_UUID_MISMATCH))
-"""Labels whose sentences tell of one card what isn't so of an equal one: its UUID, what its monitor found."""
+"""Labels whose sentences say of one card what isn't so of an equal one: its UUID, what its monitor found."""
 
 _Answer = tuple[ScoredNode | Rejection, NodeReport]
 
@@ -56,13 +56,13 @@ class NodeReports:
         self._request = request
         self._budget = budget
         self._limits = budget.limits if budget else {}
-        self._state = state
         self._vendors = vendors
         self._now = now
         self._node_policy = node_policy
         self._classes = NodeClasses(vendors)
         self._distinction = NodeClasses.distinction(request, budget)
         self._tested: dict[Hashable, tuple[NodeView, _Answer]] = {}
+        self._unreadable = {each.name: each.text for each in state.problems() if each.kind == "Node"}
 
     def of(self, view: NodeView) -> _Answer:
         """What a node answers, with the report."""
@@ -145,7 +145,6 @@ class NodeReports:
 
     def unregistered(self, view: NodeView) -> Iterator[NoCards]:
         """Why the node has no cards of vendors that the pod requests."""
-        unreadable = {problem.name: problem.text for problem in self._state.problems() if problem.kind == "Node"}
         for key in self._request.vendors:
             if key in view.inventories:
                 continue
@@ -154,8 +153,8 @@ class NodeReports:
             if vendor.registration.annotation and vendor.registration.annotation not in node.annotations:
                 cause, kind = f"it has no annotation {vendor.registration.annotation}", ""
                 expected = vendor.count_name in node.allocatable
-            elif view.name in unreadable:
-                cause, kind = unreadable[view.name], "what is registered can't be read"
+            elif view.name in self._unreadable:
+                cause, kind = self._unreadable[view.name], "what is registered can't be read"
             elif not vendor.health(node, self._now).healthy:
                 text = node.annotations.get(vendor.registration.handshake, "")
                 cause = f"its device plugin left the handshake unanswered ({vendor.registration.handshake}={text})"

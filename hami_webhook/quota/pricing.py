@@ -28,7 +28,7 @@ from hami_webhook.devices.vendor import Vendor
 from hami_webhook.dra.allocation import ClaimedDevice
 from hami_webhook.dra.claim_cache import PodClaims
 from hami_webhook.kube.derived import DerivedValues
-from hami_webhook.kube.objects import QUOTA_GATE, Pod
+from hami_webhook.kube.objects import Pod
 from hami_webhook.kube.requests import effective
 from hami_webhook.quota.card_selection import CardSelection
 
@@ -260,7 +260,7 @@ def charge_of(
     another scheduler's allocation once for each version of the nodes), and what a pod without a placement declares.
     With `cards` it is what these cost. A pod that waits for quota costs nothing.
     """
-    if pod.gates and QUOTA_GATE in pod.gates:
+    if pod.queued:
         return _NOTHING
     if cards is None:
         known = _settled.get(pod)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Generator, Iterator, Mapping, Sequence
 
 from prometheus_client.core import Metric
@@ -98,10 +98,14 @@ def _ours(cluster: ClusterView, accounts: list[QuotaAccount], charges: _Charges)
 def _queues(accounts: list[QuotaAccount], pods: Sequence[Pod], now: float) -> Iterator[Metric]:
     """How many of these pods, which wait, each quota covers that queues, and since when."""
     samples: dict[Family, list[Sample]] = {_QUEUED: [], _QUEUED_OLDEST: []}
+    by_namespace: dict[str, list[Pod]] = defaultdict(list)
+    for pod in pods:
+        by_namespace[pod.namespace].append(pod)
     for account in accounts:
         if account.queues:
             own = {account.quota.namespace} if account.quota.namespaces is None else account.quota.namespaces
-            created = [pod.created or now for pod in pods if pod.namespace in own and account.covers(pod)]
+            waiting = (pod for namespace in own for pod in by_namespace.get(namespace, ()))
+            created = [pod.created or now for pod in waiting if account.covers(pod)]
             labels = account.quota.namespace, account.name
             samples[_QUEUED].append((labels, len(created)))
             samples[_QUEUED_OLDEST].append((labels, max(0.0, now - min(created, default=now))))
