@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import Iterator
 
 import pytest
-from admission.clusters import core_on
-from builders import JSON
+from admission.clusters import NOW, core_on
+from builders import JSON, pod, quota
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
@@ -15,6 +15,7 @@ from prometheus_client.registry import Collector
 from hami_webhook.cluster.api import Kind
 from hami_webhook.controller.showback import Showback
 from hami_webhook.device_config import builtin_device_config, enabled_vendors
+from hami_webhook.kube.objects import QUOTA_GATE, format_time
 from hami_webhook.server.cluster_metrics import ClusterCollector
 from hami_webhook.server.exposition import Family, render
 
@@ -86,6 +87,24 @@ def test_the_age_of_a_nodes_lock_is_shown(text: str, age: int | None) -> None:
     core.caches.put(Kind.NODES, locked)
     shown = exposed(core).get("hami_webhook_node_lock_age_seconds", {})
     assert shown == ({} if age is None else {labelled(node="n1", lock="hami.io/mutex.lock"): age})
+
+
+def test_the_pods_that_wait_for_a_quota_are_counted_with_the_oldest() -> None:
+    core = core_on(None)
+    queues = {"hami.io/quota-enforcement": "queue"}
+    for namespace, enforcement in (("team-a", queues), ("team-b", queues), ("team-c", {})):
+        made = quota(namespace=namespace, gpu=1)
+        made["metadata"]["annotations"] = enforcement
+        core.caches.put(Kind.RESOURCE_QUOTAS, made)
+    gates: list[JSON] = [{"name": QUOTA_GATE}]
+    for name, namespace, age, own in (("p", "team-a", 30, gates), ("q", "team-a", 70, gates), ("r", "team-a", 90, [])):
+        waiting = pod(name, namespace=namespace, uid=name, gpu=1, schedulingGates=own)
+        waiting["metadata"]["creationTimestamp"] = format_time(NOW - age)
+        core.caches.put(Kind.PODS, waiting)
+    found = exposed(core)
+    a, b = (labelled(namespace=each, quota="gpu-quota") for each in ("team-a", "team-b"))
+    assert found["hami_webhook_quota_queued_pods"] == {a: 2, b: 0}
+    assert found["hami_webhook_quota_queued_oldest_seconds"] == {a: 70, b: 0}
 
 
 def test_a_node_with_two_gpu_managers_is_shown() -> None:
