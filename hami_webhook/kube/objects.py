@@ -386,13 +386,13 @@ def _scopes(spec: wire.ResourceQuotaSpec) -> Iterator[ScopeRequirement]:
         yield ScopeRequirement(each.scope_name or "", each.operator or "", each.values or ())
 
 
-def _reference(written: wire.PodResourceClaim) -> PodResourceClaim:
+def _reference(written: wire.PodResourceClaimObject) -> PodResourceClaim:
     return PodResourceClaim(
         written.name or "", written.resource_claim_name or "", written.resource_claim_template_name or ""
     )
 
 
-def _generated(written: Sequence[wire.PodResourceClaim]) -> dict[str, str]:
+def _generated(written: Sequence[wire.PodResourceClaimObject]) -> dict[str, str]:
     return {each.name or "": each.resource_claim_name or "" for each in written}
 
 

@@ -82,7 +82,7 @@ class Affinity(Wire, frozen=True):
     pod_anti_affinity: PodAffinity | None = None
 
 
-class PodResourceClaim(Wire, frozen=True):
+class PodResourceClaimObject(Wire, frozen=True):
     """A pod's reference to a claim: by its name, or to the template that one is generated from."""
 
     name: str | None = None
@@ -103,7 +103,7 @@ class PodSpec(Wire, frozen=True):
     active_deadline_seconds: int | None = None
     affinity: Affinity | None = None
     scheduling_gates: Any = None
-    resource_claims: tuple[PodResourceClaim, ...] | None = None
+    resource_claims: tuple[PodResourceClaimObject, ...] | None = None
 
 
 class RunningState(Wire, frozen=True):
@@ -136,7 +136,7 @@ class PodStatus(Wire, frozen=True):
     nominated_node_name: str | None = None
     container_statuses: tuple[ContainerStatus, ...] | None = None
     init_container_statuses: tuple[ContainerStatus, ...] | None = None
-    resource_claim_statuses: tuple[PodResourceClaim, ...] | None = None
+    resource_claim_statuses: tuple[PodResourceClaimObject, ...] | None = None
     extended_resource_claim_status: ExtendedResourceClaimStatus | None = None
 
 

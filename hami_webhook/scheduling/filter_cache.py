@@ -121,7 +121,7 @@ class FilterCache:
         self._shapes: OrderedDict[_Key, _CachedResults] = OrderedDict()
         self._refusals: dict[tuple[object, ...], Rejection] = {}
         self.tested = 0
-        """How many nodes were tested since the beginning, one for all that are alike."""
+        """How many nodes were tested since the beginning, one for all that are equal."""
 
     def filtered(self, request: PodRequest, budget: PodBudget | None, names: Iterable[str]) -> FilterResult:
         """How the nodes of these names answer."""

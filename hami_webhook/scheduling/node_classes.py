@@ -1,8 +1,8 @@
 """Equivalence classes of nodes: those that differ in nothing but names, of nodes and cards, give a pod equal answers.
 
-Fit and the scores compare UUIDs, and never read or order them, so two nodes answer alike whose cards, by their places,
-are registered alike and used alike. What a pod names makes nodes different for that pod alone: cards in its UUID lists,
-and labels in the selectors of its quotas.
+Fit and the scores compare UUIDs, and never read or order them, so two nodes give equal answers whose cards, by their
+places, are registered and used equally. What a pod names makes nodes different for that pod alone: cards in its UUID
+lists, and labels in the selectors of its quotas.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class NodeClass(_Token):
 
 
 class _Cards(_Token):
-    """A vendor's cards on nodes where they are registered alike."""
+    """A vendor's cards on nodes where they are registered equally."""
 
     __slots__ = ()
 

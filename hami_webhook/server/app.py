@@ -107,8 +107,8 @@ def review_routes(
 
     steps = {"/mutate": only_mutate, "/validate": handler.validate, "/webhook": handler.webhook}
     reviews: list[_ReviewRoute] = [
-        *(_JudgingRoute(path, reviewing, parse_review, step) for path, step in steps.items()),
-        _JudgingRoute("/claims", reviewing, parse_claim_review, (claims or ClaimHandler(None)).review, "claim"),
+        *(_AdmissionRoute(path, reviewing, parse_review, step) for path, step in steps.items()),
+        _AdmissionRoute("/claims", reviewing, parse_claim_review, (claims or ClaimHandler(None)).review, "claim"),
         _WarningRoute("/quotas", reviewing, partial(_quota_warnings, misreadings)),
         _WarningRoute("/names", reviewing, partial(_name_warnings, handler)),
     ]
@@ -216,7 +216,7 @@ class _ReviewRoute:
         raise NotImplementedError
 
 
-class _JudgingRoute(_ReviewRoute, Generic[R]):
+class _AdmissionRoute(_ReviewRoute, Generic[R]):
     """A route that may refuse objects, pods or claims."""
 
     def __init__(

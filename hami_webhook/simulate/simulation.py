@@ -249,12 +249,12 @@ class Simulation:
             (problem.kind.lower(), _key(problem.namespace, problem.name), problem.text)
             for problem in self.core.state.problems()
         )
-        alike: dict[tuple[str, str], list[str]] = {}
+        names: dict[tuple[str, str], list[str]] = {}
         for kind, name, text in (*unreadable, *problems):
-            alike.setdefault((kind, text), []).append(name)
+            names.setdefault((kind, text), []).append(name)
         return [
             f"{kind} {name}{f' and {len(others)} more' if others else ''}: {text}"
-            for (kind, text), (name, *others) in alike.items()
+            for (kind, text), (name, *others) in names.items()
         ]
 
     async def take(self, manifest: Mapping[str, Any]) -> Outcome:

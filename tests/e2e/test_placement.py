@@ -61,7 +61,7 @@ def node_with_cards(kubectl: Kubectl, space: str, name: str, count: int, memory:
 
 
 def nodes_with_cards(kubectl: Kubectl, space: str, names: Sequence[str], count: int, memory: int) -> list[str]:
-    """Several of them that are alike; their full names."""
+    """Several equal ones; their full names."""
     found = [f"{name}-{space}" for name in names]
     kubectl.apply(*(gpu_node(name, *[memory] * count) for name in found))
     amounts = {"nvidia.com/gpu": str(10 * count), "pods": "500", "cpu": "64"}

@@ -15,7 +15,7 @@ from .reading import reader
 from .tenants import tenant
 
 
-def alike(found: JSON) -> JSON:
+def without_list_metadata(found: JSON) -> JSON:
     """An object, or the items of a List: its own metadata is kubectl's."""
     return {"items": found["items"]} if found["kind"] == "List" else found
 
@@ -35,7 +35,9 @@ def test_it_is_what_kubectl_prints(plane: ControlPlane, tmp_path: Path) -> None:
         ("ns", space),
     ):
         expected = json.loads(kubectl("get", *arguments, "-o", "json"))
-        assert alike(reader(plane.kubeconfig).get(*arguments)) == alike(expected), arguments
+        assert without_list_metadata(reader(plane.kubeconfig).get(*arguments)) == without_list_metadata(expected), (
+            arguments
+        )
     assert user.get("quota", "-n", space) == kubectl.get("quota", "-n", space)
     for who, refused in ((user, ("secrets", "-n", "kube-system")), (kubectl, ("quota", "other", "-n", space))):
         with pytest.raises(AssertionError, match=r"forbidden|not found"):

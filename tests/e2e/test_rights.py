@@ -198,7 +198,7 @@ def work(program: Roles, met: Callable[[], bool]) -> None:
     kubectl.apply(pod(space, "waits", gpu=1, gpumem=3000))
     bind_to_an_unknown_node(program, space, "waits")
     kubectl("delete", "pod", "waits", "-n", space)
-    # pods that wait for quota: one is released, one is told that it waits
+    # pods that wait for quota: one is released, one gets its condition
     other = namespace(kubectl)
     queueing = quota(other, gpu=1)
     queueing["metadata"]["annotations"] = {"hami.io/quota-enforcement": "queue"}
@@ -207,8 +207,8 @@ def work(program: Roles, met: Callable[[], bool]) -> None:
     kubectl.apply(pod(other, "first", gpu=1, gpumem=1))
     eventually(lambda: kubectl.get("pod", "first", "-n", other)["spec"].get("schedulingGates"), None)
     kubectl.apply(pod(other, "second", gpu=1, gpumem=1))
-    told = "hami.io/QuotaReserved"
-    eventually(lambda: told in kubectl("get", "pod", "second", "-n", other, "-o", "yaml"))
+    condition = "hami.io/QuotaReserved"
+    eventually(lambda: condition in kubectl("get", "pod", "second", "-n", other, "-o", "yaml"))
     kubectl("delete", "pods", "--all", "-n", other, "--grace-period=0", "--force")
     # the same event twice is counted, not repeated
     for hard in (3000, 5000, 3000):

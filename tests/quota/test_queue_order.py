@@ -132,7 +132,7 @@ def amounts_of(*pods: QueuedPod) -> Counter[tuple[str, str]]:
 
 
 @given(queues(), st.randoms())
-def test_the_rule_holds_for_whoever_waits(queue: tuple[list[QueuedPod], Q], shuffling: random.Random) -> None:
+def test_the_rule_holds_for_all_that_wait(queue: tuple[list[QueuedPod], Q], shuffling: random.Random) -> None:
     pods, rooms = queue
     decision = decide(pods, rooms, NOON)
     shuffled = list(pods)

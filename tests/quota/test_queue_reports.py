@@ -1,4 +1,4 @@
-"""What pods that wait for quota are told (docs/spec/queues.md#4)."""
+"""What is written on pods that wait for quota (docs/spec/queues.md#4)."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def condition(env: QuotaEnv, name: str, namespace: str = TEAM) -> JSON | None:
     return next((each for each in conditions if each["type"] == QUOTA_RESERVED), None)
 
 
-async def told(env: QuotaEnv, reports: QueueReports) -> None:
+async def written(env: QuotaEnv, reports: QueueReports) -> None:
     await env.release()
     await reports.step()
     await env.drain()
@@ -78,14 +78,14 @@ def reports_of(env: QuotaEnv) -> QueueReports:
     return QueueReports(env.cluster, env.core.view, env.releaser, events_of(env.core))
 
 
-async def test_a_pod_is_told_when_it_waits_where_it_stands_and_when_it_is_charged() -> None:
+async def test_a_pod_says_that_it_waits_where_it_stands_and_that_it_is_charged() -> None:
     async with QuotaEnv(L, queueing(gpu=1)) as env:
         reports = reports_of(env)
         for name in "abc":
             await env.create(pod(name, gpu=1, mem=1))
         status = {"status": {"conditions": [{"type": "PodScheduled", "status": "False"}]}}
         await env.cluster.patch_status(Kind.PODS, "c", status, TEAM)
-        await told(env, reports)
+        await written(env, reports)
         assert condition(env, "a") is None
         found = condition(env, "c")
         lacks = f"waits for quota: {GPU} of gpu-quota: requested 1, free 0, limited 1"
@@ -97,33 +97,33 @@ async def test_a_pod_is_told_when_it_waits_where_it_stands_and_when_it_is_charge
         assert env.events("QuotaWaiting") == [f"{lacks}; no pod waits before it", f"{lacks}; 1 pod waits before it"]
         await env.finish("a")
         await env.run(12)
-        await told(env, reports)
+        await written(env, reports)
         found = condition(env, "b")
         assert found is not None
         assert (found["status"], found["reason"]) == ("True", "Reserved")
         found = condition(env, "c")
         assert found is not None
-        assert found["message"].endswith("1 pod waits before it")  # it was told less than a minute ago
+        assert found["message"].endswith("1 pod waits before it")  # it was written to less than a minute ago
         await env.run(60)
-        await told(env, reports)
+        await written(env, reports)
         found = condition(env, "c")
         assert found is not None
         assert found["message"].endswith("no pod waits before it")
         assert len(env.events("QuotaWaiting")) == 2
 
 
-async def test_a_flood_is_told_slowly_and_delays_no_other_namespace() -> None:
+async def test_a_flood_is_written_to_slowly_and_delays_no_other_namespace() -> None:
     async with QuotaEnv(L, queueing(gpu=1), queueing("other", gpu=1, namespace="other")) as env:
         reports = reports_of(env)
         for number in range(40):
             await env.create(pod(f"p{number:02}", gpu=1, mem=1))
         for name in ("x", "y"):
             await env.create(pod(name, gpu=1, mem=1, namespace="other", uid=f"other-{name}"), uid=f"other-{name}")
-        await told(env, reports)
+        await written(env, reports)
         assert condition(env, "y", "other") is not None
         assert len(env.events("QuotaWaiting")) == 5
         for _ in range(10):
-            await told(env, reports)
+            await written(env, reports)
         assert len(env.events("QuotaWaiting")) == 40
 
 
@@ -142,6 +142,6 @@ async def test_what_cannot_be_written_is_tried_again_and_a_new_leader_repeats_no
         await reports.step()
         assert condition(env, "b") is None
         env.cluster.pause = None
-        await told(env, reports)
-        await told(env, reports_of(env))
+        await written(env, reports)
+        await written(env, reports_of(env))
         assert len(env.events("QuotaWaiting")) == 1

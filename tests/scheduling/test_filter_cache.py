@@ -107,7 +107,7 @@ def test_the_memory_answers_as_the_nodes_would_now(steps: list[Any], most: int) 
 
 def known(*names: str) -> tuple[ClusterCache, FilterCache]:
     state = ClusterCache(VENDORS)
-    for number, name in enumerate(names):  # no two are alike
+    for number, name in enumerate(names):  # no two are equal
         memory = 8000 + number
         state.set_node(read_node(node(name, card(f"{name}0", memory), card(f"{name}1", memory)), 0), NOW)
     return state, FilterCache(state, VENDORS, "binpack")

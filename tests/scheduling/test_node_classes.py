@@ -70,7 +70,7 @@ def held_alike(held: Pod, name: str, one: NodeView, other: NodeView) -> Pod:
 
 
 class Fleet:
-    """Nodes of few designs, and pods on them, some of which are held alike."""
+    """Nodes of few designs, and pods on them, some of which hold equal cards equally."""
 
     def __init__(self, random: Random, case: Case) -> None:
         self.random, self.case, self.vendors = random, case, case.vendors
@@ -187,7 +187,7 @@ def test_nodes_answer_as_if_each_was_asked(case: Case, random: Random) -> None:
         fleet.change()
 
 
-# which nodes are alike
+# which nodes are equal
 
 
 def holds_cards(case: Case, design: Node) -> bool:
