@@ -40,8 +40,9 @@ def program(plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> It
     text = builtin_text()
     assert "dra:\n  enabled: false" in text
     config.write_text(text.replace("dra:\n  enabled: false", "dra:\n  enabled: true"))
-    kubectl("apply", "-f", str(COMPONENT / "rbac.yaml"))
-    kubectl.apply(*both_bindings())
+    rights = folder / "rights.yaml"
+    rights.write_text("---\n".join([(COMPONENT / "rbac.yaml").read_text(), *map(yaml.safe_dump, both_bindings())]))
+    kubectl("apply", "-f", str(rights))
     with deployed(plane, folder, flags=("--device-config-file", str(config))) as deployment:
         add_webhooks(deployment)
         deployment.start("a")
@@ -49,6 +50,7 @@ def program(plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> It
         yield deployment
         for kind in ("resourceslices", "deviceclasses"):
             kubectl("delete", kind, "--all")
+    kubectl("delete", "-f", str(rights))
 
 
 def both_bindings() -> list[JSON]:
