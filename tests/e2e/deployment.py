@@ -24,7 +24,7 @@ from hack.devcluster.plane import ControlPlane, free_ports
 from hami_webhook import pki
 from hami_webhook.config import SECTION_SWITCHES
 
-from .reading import reader
+from .api_client import api_client
 
 ROOT = Path(__file__).parents[2]
 JSON = dict[str, Any]
@@ -68,9 +68,16 @@ class Kubectl:
         assert done.returncode == 0, done.stderr
         return done.stdout
 
-    def apply(self, *objects: JSON) -> str:
-        listed = {"apiVersion": "v1", "kind": "List", "items": list(objects)}
-        return self("apply", "-f", "-", stdin=json.dumps(listed))
+    def apply(self, *objects: JSON) -> None:
+        """Apply the objects; from the first that can't simply be created, kubectl does it, and says why if it fails."""
+        client = api_client(self.kubeconfig)
+        for number, obj in enumerate(objects):
+            try:
+                client.create(obj)
+            except (LookupError, AssertionError):
+                left = {"apiVersion": "v1", "kind": "List", "items": list(objects[number:])}
+                self("apply", "-f", "-", stdin=json.dumps(left))
+                return
 
     def refused(self, *objects: JSON) -> str:
         """What a user reads who may not create the objects."""
@@ -82,7 +89,7 @@ class Kubectl:
     def get(self, *arguments: str) -> JSON:
         """What `kubectl get -o json` prints; of one kind without starting it."""
         try:
-            return reader(self.kubeconfig).get(*arguments)
+            return api_client(self.kubeconfig).get(*arguments)
         except LookupError:
             found: JSON = json.loads(self("get", *arguments, "-o", "json"))
             return found

@@ -21,7 +21,7 @@ from pathlib import Path
 from . import helm
 from .deployment import ROOT
 
-_LEFT_OUT = (".venv", ".git", ".dev-cluster", "dist", "*_cache", ".hypothesis", "__pycache__")
+_LEFT_OUT = (".venv", ".git", ".dev-cluster", "dist", "*_cache", ".hypothesis")
 _SECONDS = 240.0
 """For one command; `make deploy` waits for 180 s itself."""
 _VOLATILE = (

@@ -17,7 +17,7 @@ from hami_webhook import pki
 
 from .deployment import ROOT, SYSTEM, Kubectl, eventually
 from .kubelet import Kubelets
-from .objects import JSON, add_node, gpu_node, pod
+from .objects import JSON, add_ready_node, gpu_node, pod
 from .tenants import tenant
 
 ALLOCATED = "hami.io/vgpu-devices-allocated"
@@ -222,13 +222,9 @@ def used(kubectl: Kubectl, space: str) -> JSON:
 
 def add_card_node(kubectl: Kubectl, name: str, *memories: int) -> None:
     """A node with cards of these sizes in MiB, which kube-scheduler may use for pods that `card_pod` makes."""
-    add_node(kubectl, gpu_node(name, *memories), gpu=10 * len(memories))
-    amounts = {"pods": "500", "cpu": "1"}
-    status = {"status": {"capacity": amounts, "allocatable": amounts}}
-    kubectl("patch", "node", name, "--subresource=status", "--type=merge", "-p", json.dumps(status))
     # nothing but pods that request cards: the kubelet of this node is a device plugin
-    taints = {"spec": {"taints": [{"key": "cards", "effect": "NoSchedule"}]}}
-    kubectl("patch", "node", name, "--type=merge", "-p", json.dumps(taints))
+    taint = {"key": "cards", "effect": "NoSchedule"}
+    add_ready_node(kubectl, gpu_node(name, *memories), taint, gpu=10 * len(memories), cpu=1)
 
 
 def check_a_pods_life(cluster: Cluster, user: Kubectl, space: str, node: str, of: str = "nvidia.com") -> None:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import uuid
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import builders
 
-from .deployment import Kubectl
+from .api_client import api_client
+from .deployment import Kubectl, eventually
 
 JSON = dict[str, Any]
 GPU, MEM, CORES = "limits.nvidia.com/gpu", "limits.nvidia.com/gpumem", "limits.nvidia.com/gpucores"
@@ -19,7 +20,8 @@ def namespace(kubectl: Kubectl) -> str:
     """A namespace nobody else uses, ready for pods."""
     name = f"e2e-{uuid.uuid4().hex[:8]}"
     kubectl.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
-    kubectl("wait", "serviceaccount/default", "-n", name, "--for=create", "--timeout=20s")
+    accounts = "serviceaccounts", "-n", name, "--field-selector=metadata.name=default"
+    eventually(lambda: len(kubectl.get(*accounts)["items"]), 1)
     return name
 
 
@@ -51,9 +53,18 @@ def gpu_node(name: str, *memories: int) -> JSON:
 
 
 def add_node(kubectl: Kubectl, node: JSON, **amounts: int) -> None:
-    """Create a node and report what it has, as kubelet does."""
-    kubectl.apply(node)
-    offered = {f"nvidia.com/{key}": str(value) for key, value in amounts.items()}
-    status = {"status": {"capacity": offered, "allocatable": offered}}
-    name = node["metadata"]["name"]
-    kubectl("patch", "node", name, "--subresource=status", "--type=merge", "-p", json.dumps(status))
+    """Create a node that has these amounts of NVIDIA's resources, as kubelet registers it."""
+    register(kubectl, node, {f"nvidia.com/{key}": value for key, value in amounts.items()})
+
+
+def register(kubectl: Kubectl, node: JSON, amounts: Mapping[str, object]) -> None:
+    """Create a node that has these amounts."""
+    offered = {key: str(value) for key, value in amounts.items()}
+    kubectl.apply(node | {"status": {"capacity": offered, "allocatable": offered}})
+
+
+def add_ready_node(kubectl: Kubectl, node: JSON, *taints: JSON, **amounts: object) -> None:
+    """Create a node that kube-scheduler may use: with room for pods, and with no taints but these."""
+    known = {"gpu": "nvidia.com/gpu"}
+    register(kubectl, node, {"pods": 500, "cpu": 64} | {known.get(key, key): each for key, each in amounts.items()})
+    api_client(kubectl.kubeconfig).merge({"spec": {"taints": list(taints)}}, "node", node["metadata"]["name"])

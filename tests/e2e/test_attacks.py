@@ -10,7 +10,6 @@ several processes do next isn't in our hands, so that a seed doesn't give the sa
 
 from __future__ import annotations
 
-import json
 import os
 import random
 import time
@@ -36,7 +35,7 @@ from .attackers.tenant import Tenant
 from .deployment import Deployment, Kubectl, deployed, eventually
 from .hamischeduler import scheduling
 from .kubelet import Kubelets
-from .objects import GPU, MEM, accelerator_quota, add_node, gpu_node, namespace, quota
+from .objects import GPU, MEM, accelerator_quota, add_ready_node, gpu_node, namespace, quota
 from .revisions import Revisions
 from .scheduling import scheduler_account
 from .tenants import tenant
@@ -139,11 +138,7 @@ def honest_node(kubectl: Kubectl, name: str, memory: int, model: str) -> str:
     node = gpu_node(name, memory, memory)
     notes = node["metadata"]["annotations"]
     notes["hami.io/node-nvidia-register"] = notes["hami.io/node-nvidia-register"].replace("NVIDIA A10", model)
-    add_node(kubectl, node, gpu=20)
-    amounts = {"pods": "500", "cpu": "64", "nvidia.com/gpu": "20"}
-    status = json.dumps({"status": {"capacity": amounts, "allocatable": amounts}})
-    kubectl("patch", "node", name, "--subresource=status", "--type=merge", "-p", status)
-    untaint(kubectl, name)
+    add_ready_node(kubectl, node, gpu=20)
     return name
 
 

@@ -25,7 +25,7 @@ from hami_webhook.kubectl.ui.texts import memory_text
 from .deployment import Deployment, Kubectl, deployed, eventually
 from .hamischeduler import HamiScheduler, scheduling
 from .kubelet import Kubelets
-from .objects import JSON, gpu_node, namespace, pod, quota
+from .objects import JSON, add_ready_node, gpu_node, namespace, pod, quota
 from .scheduling import scheduler_account
 
 ALLOCATED = "hami.io/vgpu-devices-allocated"
@@ -63,11 +63,8 @@ def node_with_cards(kubectl: Kubectl, space: str, name: str, count: int, memory:
 def nodes_with_cards(kubectl: Kubectl, space: str, names: Sequence[str], count: int, memory: int) -> list[str]:
     """Several equal ones; their full names."""
     found = [f"{name}-{space}" for name in names]
-    kubectl.apply(*(gpu_node(name, *[memory] * count) for name in found))
-    amounts = {"nvidia.com/gpu": str(10 * count), "pods": "500", "cpu": "64"}
-    status = json.dumps({"status": {"capacity": amounts, "allocatable": amounts}})
-    kubectl("patch", "nodes", *found, "--subresource=status", "--type=merge", "-p", status)
-    kubectl("patch", "nodes", *found, "--type=merge", "-p", '{"spec":{"taints":null}}')
+    for name in found:
+        add_ready_node(kubectl, gpu_node(name, *[memory] * count), gpu=10 * count)
     return found
 
 

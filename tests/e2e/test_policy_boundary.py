@@ -18,7 +18,7 @@ from hack.devcluster.plane import ControlPlane
 from .deployment import Deployment, Kubectl, deployed, eventually
 from .hamischeduler import HamiScheduler, scheduling
 from .kubelet import Kubelets
-from .objects import JSON, add_node, gpu_node, pod
+from .objects import JSON, add_ready_node, gpu_node, pod
 from .scheduling import scheduler_account
 from .tenants import tenant
 
@@ -146,11 +146,7 @@ def node_with(admin: Kubectl, tenancy: Tenancy, name: str, *types: str) -> str:
     register["hami.io/node-nvidia-register"] = json.dumps(
         [{**card, "type": model} for card, model in zip(cards, types, strict=True)]
     )
-    add_node(admin, node, gpu=10 * len(types))
-    room = {"pods": "500", "cpu": "64"}
-    status = json.dumps({"status": {"capacity": room, "allocatable": room}})
-    admin("patch", "node", name, "--subresource=status", "--type=merge", "-p", status)
-    admin("patch", "node", name, "--type=merge", "-p", '{"spec":{"taints":null}}')
+    add_ready_node(admin, node, gpu=10 * len(types))
     return name
 
 

@@ -19,7 +19,7 @@ from hack.devcluster.plane import ControlPlane
 from .deployment import ROOT, Deployment, Kubectl, deployed, eventually
 from .hamischeduler import HamiScheduler, scheduling
 from .kubelet import Kubelets
-from .objects import JSON, namespace
+from .objects import JSON, add_ready_node, namespace
 from .revisions import Revisions
 from .scheduling import scheduler_account
 from .tenants import tenant
@@ -66,11 +66,7 @@ class PreemptionEnv:
         name = f"n{len(self.nodes)}-{self.space}"
         self.nodes.append(name)
         meta = {"name": name, "labels": {"of": self.space}, "annotations": annotations}
-        self.kubectl.apply({"apiVersion": "v1", "kind": "Node", "metadata": meta})
-        amounts = {key: str(value) for key, value in {"pods": 100, "cpu": 64, **allocatable}.items()}
-        status = {"status": {"capacity": amounts, "allocatable": amounts}}
-        self.kubectl("patch", "node", name, "--subresource=status", "--type=merge", "-p", json.dumps(status))
-        self.kubectl("patch", "node", name, "--type=merge", "-p", '{"spec":{"taints":null}}')
+        add_ready_node(self.kubectl, {"apiVersion": "v1", "kind": "Node", "metadata": meta}, **allocatable)
         return name
 
     def pod(self, name: str, priority: str, limits: JSON, on: JSON | None = None, **annotations: Any) -> JSON:
@@ -386,6 +382,8 @@ def comes_and_goes(env: PreemptionEnv, uuids: list[str], seconds: float) -> None
         env.kubectl("delete", "pod", f"high{number}", "-n", env.space, "--force", "--grace-period=0")
 
 
+# one of the two ways in which kube-scheduler runs is enough: each attack takes its time
+@pytest.mark.parametrize("scheduler", ["cooperative"], indirect=True)
 @pytest.mark.parametrize(
     ("attack", "grace", "most"),
     [(names_other_cards, 4, 2), (names_other_cards, 3600, 1), (comes_and_goes, 1, 3)],

@@ -18,7 +18,18 @@ from hack.devcluster.plane import ControlPlane
 
 from .deployment import SYSTEM, Kubectl, eventually
 from .kubelet import Kubelets
-from .objects import JSON, MEM, accelerator_quota, add_node, define_devices, gpu_node, namespace, pod, quota
+from .objects import (
+    JSON,
+    MEM,
+    accelerator_quota,
+    add_node,
+    add_ready_node,
+    define_devices,
+    gpu_node,
+    namespace,
+    pod,
+    quota,
+)
 from .roles import CONTROLLER, SCHEDULER, WEBHOOK, Roles, running_roles
 from .scheduling import scheduler_account
 
@@ -126,14 +137,6 @@ def kubelets(program: Roles) -> Iterator[Kubelets]:
     running.close()
 
 
-def usable_node(kubectl: Kubectl, name: str, memory: int) -> None:
-    """A node with a card that kube-scheduler puts pods on."""
-    add_node(kubectl, gpu_node(name, memory), gpu=10)
-    status = {"status": {"capacity": {"pods": "500"}, "allocatable": {"pods": "500"}}}
-    kubectl("patch", "node", name, "--subresource=status", "--type=merge", "-p", json.dumps(status))
-    kubectl("patch", "node", name, "--type=merge", "-p", '{"spec":{"taints":null}}')
-
-
 def bind_to_an_unknown_node(program: Roles, space: str, name: str) -> None:
     """A bind request for a node that no cache knows: the program looks for itself."""
     uid = program.kubectl.get("pod", name, "-n", space)["metadata"]["uid"]
@@ -166,7 +169,7 @@ def work(program: Roles, met: Callable[[], bool]) -> None:
     space = namespace(kubectl)
     add_node(kubectl, gpu_node("silent", 2048))  # its plugin offers nothing, so the handshake asks it
     eventually(lambda: "hami.io/node-handshake" in kubectl.get("node", "silent")["metadata"]["annotations"])
-    usable_node(kubectl, "cards", 4096)
+    add_ready_node(kubectl, gpu_node("cards", 4096), gpu=10)
     kubectl.apply(quota(space, mem=20000), accelerator_quota("rights", {}, hard={MEM: 1_000_000}))
     # once both configurations trust the Secret's authority, reviews reach us
     asked = pod(space, "p", gpu=1, gpumem=3000)

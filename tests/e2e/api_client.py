@@ -1,7 +1,7 @@
-"""What `kubectl get -o json` prints, read by this process itself.
+"""What `kubectl get -o json` prints, and what `kubectl apply` creates, without starting kubectl.
 
-Tests that wait look again and again, and each start of kubectl is a tenth of a second of a core, which what they wait
-for needs: two such tests at once are a busy machine.
+Each start of kubectl is a tenth of a second of a core, and there are thousands: tests that wait look again and again,
+and each makes its objects. Two such tests at once are a busy machine.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 JSON = dict[str, Any]
+LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
 _DISCOVERY = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"
 
 
@@ -52,11 +53,14 @@ class _Resource:
 
 
 @dataclass
-class Reader:
-    """Reads as the user of a kubeconfig of the tests', in JSON, with everything inside."""
+class ApiClient:
+    """The user of a kubeconfig of the tests', in JSON, with everything inside."""
 
     kubeconfig: str
     _resources: dict[str, _Resource] = field(default_factory=dict)
+    """By name."""
+    _kinds: dict[tuple[str, str], _Resource] = field(default_factory=dict)
+    """By apiVersion and kind."""
 
     def __post_init__(self) -> None:
         config = json.loads(self.kubeconfig)
@@ -90,26 +94,49 @@ class Reader:
             item["metadata"].pop("managedFields", None)  # as kubectl does
         return answer
 
+    def create(self, obj: JSON) -> None:
+        """Create an object as `kubectl apply` does. Raises as `get` does."""
+        kind = obj["apiVersion"], obj["kind"]
+        if kind not in self._kinds:
+            self._discover()
+        found = self._kinds[kind]
+        meta = obj["metadata"]
+        path = found.path + (f"/namespaces/{meta.get('namespace', 'default')}" if found.namespaced else "")
+        notes = (meta.get("annotations") or {}) | {LAST_APPLIED: json.dumps(obj, separators=(",", ":")) + "\n"}
+        query = "fieldManager=kubectl-client-side-apply&fieldValidation=Strict"
+        self._call(f"{path}/{found.name}?{query}", body=obj | {"metadata": meta | {"annotations": notes}})
+
+    def merge(self, patch: JSON, resource: str, name: str, namespace: str = "default") -> None:
+        """Apply a merge patch. Raises as `get` does."""
+        found = self._resource(resource)
+        path = found.path + (f"/namespaces/{namespace}" if found.namespaced else "")
+        self._call(f"{path}/{found.name}/{name}", {"Content-Type": "application/merge-patch+json"}, patch, "PATCH")
+
     def _resource(self, name: str) -> _Resource:
         if name not in self._resources:
             self._discover()
         return self._resources[name]
 
     def _discover(self) -> None:
-        """All names of resources, of a group's preferred version, and of the first group that has the name."""
+        """All resources. A name is that of a group's preferred version, and of the first group that has it."""
         for root in ("/api", "/apis"):
             for group in self._call(root, {"Accept": _DISCOVERY})["items"]:
-                for served in group["versions"][:1]:
+                for number, served in enumerate(group["versions"]):
                     of = f"{group['metadata'].get('name', '')}/{served['version']}".strip("/")
                     for each in served["resources"]:
                         kind = each["responseKind"]["kind"]
-                        names = (each["resource"], each["singularResource"], *each.get("shortNames", ()))
                         found = _Resource(f"{root}/{of}", each["resource"], kind, of, each["scope"] == "Namespaced")
-                        for known in names:
+                        self._kinds[of, kind] = found
+                        names = (each["resource"], each["singularResource"], *each.get("shortNames", ()))
+                        for known in names if number == 0 else ():
                             self._resources.setdefault(known, found)
 
-    def _call(self, path: str, headers: dict[str, str] | None = None) -> JSON:
-        request = urllib.request.Request(self._server + path, headers=self._headers | (headers or {}))
+    def _call(
+        self, path: str, headers: dict[str, str] | None = None, body: JSON | None = None, method: str | None = None
+    ) -> JSON:
+        given = self._headers | {"Content-Type": "application/json"} | (headers or {})
+        data = None if body is None else json.dumps(body).encode()
+        request = urllib.request.Request(self._server + path, data, given, method=method)
         try:
             with urllib.request.urlopen(request, context=self._tls, timeout=60) as answer:
                 found: JSON = json.load(answer)
@@ -121,9 +148,9 @@ class Reader:
             raise AssertionError(f"no answer from {self._server}: {error}") from error
 
 
-def reader(kubeconfig: Path) -> Reader:
+def api_client(kubeconfig: Path) -> ApiClient:
     """That of a kubeconfig as it is now."""
-    return _reader(kubeconfig.read_text())
+    return _api_client(kubeconfig.read_text())
 
 
-_reader = functools.lru_cache(maxsize=32)(Reader)
+_api_client = functools.lru_cache(maxsize=32)(ApiClient)

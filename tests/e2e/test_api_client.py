@@ -1,4 +1,4 @@
-"""What tests read without kubectl is what kubectl prints."""
+"""What tests read and create without kubectl is as kubectl does it."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import pytest
 
 from hack.devcluster.plane import ControlPlane
 
+from .api_client import LAST_APPLIED, api_client
 from .deployment import JSON, Kubectl
 from .objects import namespace, quota
-from .reading import reader
 from .tenants import tenant
 
 
@@ -35,16 +35,35 @@ def test_it_is_what_kubectl_prints(plane: ControlPlane, tmp_path: Path) -> None:
         ("ns", space),
     ):
         expected = json.loads(kubectl("get", *arguments, "-o", "json"))
-        assert without_list_metadata(reader(plane.kubeconfig).get(*arguments)) == without_list_metadata(expected), (
+        assert without_list_metadata(api_client(plane.kubeconfig).get(*arguments)) == without_list_metadata(expected), (
             arguments
         )
     assert user.get("quota", "-n", space) == kubectl.get("quota", "-n", space)
     for who, refused in ((user, ("secrets", "-n", "kube-system")), (kubectl, ("quota", "other", "-n", space))):
         with pytest.raises(AssertionError, match=r"forbidden|not found"):
-            reader(who.kubeconfig).get(*refused)
+            api_client(who.kubeconfig).get(*refused)
 
 
 @pytest.mark.parametrize("arguments", [("quota/x",), ("nodes,pods", "-A"), ("pods", "--watch")])
 def test_the_rest_is_left_to_kubectl(plane: ControlPlane, arguments: tuple[str, ...]) -> None:
     with pytest.raises(LookupError):
-        reader(plane.kubeconfig).get(*arguments)
+        api_client(plane.kubeconfig).get(*arguments)
+
+
+def test_what_is_applied_is_as_kubectl_applies_it(plane: ControlPlane) -> None:
+    kubectl = Kubectl(plane.kubeconfig)
+    space = namespace(kubectl)
+    ours, theirs = quota(space, "ours", gpu=2), quota(space, "theirs", gpu=2)
+    kubectl.apply(ours)
+    kubectl("apply", "-f", "-", stdin=json.dumps(theirs))
+
+    def stored(name: str) -> tuple[JSON, JSON]:
+        found = kubectl.get("quota", name, "-n", space)
+        return found["spec"], json.loads(found["metadata"]["annotations"][LAST_APPLIED])["spec"]
+
+    assert stored("ours") == stored("theirs")
+    kubectl.apply(quota(space, "new", gpu=1), quota(space, "ours", mem=3))
+    assert stored("ours")[0]["hard"] == {"limits.nvidia.com/gpumem": "3"}, "what isn't there any more is taken away"
+    assert "new" in {item["metadata"]["name"] for item in kubectl.get("quota", "-n", space)["items"]}
+    with pytest.raises(AssertionError, match="must be greater than or equal to 0"):
+        kubectl.apply(quota(space, "negative", gpu=-1))
