@@ -207,6 +207,7 @@ class Values(_Values):
     devices: Devices
     api_server_cidrs: Annotated[list[Cidr], Field(alias="apiServerCIDRs")]
     drop_in: DropIn
+    claims: Switch
     webhook: Component
     controller: Component
     node: NodeProbe

@@ -22,7 +22,7 @@ from hack import chart_readme
 from hack.changelog import section
 from hack.chart_values import Values
 from hack.daemon_values import DaemonValues
-from hack.render_manifests import MANIFESTS
+from hack.render_manifests import MANIFESTS, charging_claims
 from hack.render_schemas import device_config_schema, without_titles
 from hami_webhook import __version__
 from hami_webhook.admission.misspelt import KnownNames
@@ -116,19 +116,33 @@ def _schema(schema: Mapping[str, Any]) -> str:
     return json.dumps({"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}, indent=2) + "\n"
 
 
+LISTS = (
+    ("CLASS_RESOURCES", r"\br in (?=\[\n *'deviceclass\.)", ""),
+    ("RESOURCE_NAMES", r"\br in (?!\[\nCLASS_RESOURCES)", ""),
+    ("DOMAINS", "", r"\.exists\(d,"),
+    ("DRIVERS", r"r\.driver in ", ""),
+    ("DEVICE_CLASSES", r"deviceClassName(?:\.orValue\(''\))? in ", ""),
+)
+"""The placeholders of lists in conditions, each with what stands before and after its list."""
+
+
 def render_conditions() -> str:
     """files/match-conditions.yaml"""
-    vendors = enabled_vendors(builtin_device_config().config)
+    vendors = enabled_vendors(charging_claims(builtin_device_config().config))
     lines = ["# Rendered by hack/render_chart.py.", "resourceNames:"]
     lines += [f"- {name}" for name in sorted(vendors.resource_names)]
     lines += ["domains:", *(f"- {domain}" for domain in KnownNames(vendors).domains)]
+    lines += ["drivers:", *(f"- {driver}" for driver in sorted({row.driver for row in vendors.drivers}))]
+    classes = {name for row in vendors.drivers for name in row.device_classes}
+    lines += ["deviceClasses:", *(f"- {name}" for name in sorted(classes))]
     lines.append("matchConditions:")
     for webhook, conditions in match_conditions(vendors).items():
         lines.append(f"  {webhook}:")
         for name, expression in conditions.items():
-            # the lists of managed resources and of their domains, which the template writes in the same form
-            open_list = re.sub(r"(?s)(r in \[\n).*?\]", r"\1RESOURCE_NAMES]", expression)
-            open_list = re.sub(r"(?s)(\[\n)[^\]]*(\]\.exists\(d,)", r"\1DOMAINS\2", open_list)
+            # the lists that follow from the device configuration, which the template writes in the same form
+            open_list = expression
+            for placeholder, begin, end in LISTS:
+                open_list = re.sub(rf"({begin}\[\n)[^\]]*(\]{end})", rf"\1{placeholder}\2", open_list)
             lines += [f"  - name: {name}", "    expression: |-", indent(open_list, "      ")]
     return "\n".join(lines) + "\n"
 

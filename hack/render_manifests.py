@@ -9,9 +9,9 @@ from __future__ import annotations
 import argparse
 from importlib import resources
 from pathlib import Path
-from textwrap import indent
+from textwrap import dedent, indent
 
-from hami_webhook.config import FILE_NAME, read_text
+from hami_webhook.config import FILE_NAME, DeviceConfig, read_text
 from hami_webhook.config.drivers import DraSection
 from hami_webhook.controller.match_conditions import CLAIMING_PODS, CLAIMS, Conditions, match_conditions
 from hami_webhook.device_config import enabled_vendors, load_device_config
@@ -163,75 +163,142 @@ webhooks:
 """
 
 OF_CLAIMS = {"claims": CLAIMS, "claiming_pods": CLAIMING_PODS}
-"""The webhooks of the component `claims`, by their fields in its template."""
-CLAIMS_TEMPLATE = """\
+"""The webhooks for claims, by their fields in the templates."""
+CLAIMS_WEBHOOK = """\
+# Only claims of the drivers in the device configuration, which nobody else may let pass.
+name: claims.webhook.hami.io
+admissionReviewVersions: [v1]
+clientConfig:
+  service: {{name: {service}, namespace: {namespace}, path: /claims, port: 443}}{bundle}
+rules:
+- apiGroups: [resource.k8s.io]
+  apiVersions: [v1]
+  resources: [resourceclaims]
+  operations: [CREATE]
+  scope: Namespaced
+- apiGroups: [resource.k8s.io]
+  apiVersions: [v1]
+  resources: [resourceclaims/status]
+  operations: [UPDATE]
+  scope: Namespaced
+failurePolicy: Fail
+matchPolicy: Equivalent
+sideEffects: NoneOnDryRun
+timeoutSeconds: 10
+namespaceSelector: &others
+  matchExpressions:
+  - {{key: kubernetes.io/metadata.name, operator: NotIn, values: [{left_out}]}}
+  - {{key: hami.io/webhook, operator: NotIn, values: [ignore]}}
+matchConditions:
+{claims}"""
+CLAIMING_PODS_WEBHOOK = """\
+# Ignore: a pod doesn't say of which driver its claims will be. What passes is charged when it is allocated.
+name: claiming-pods.webhook.hami.io
+admissionReviewVersions: [v1]
+clientConfig:
+  service: {{name: {service}, namespace: {namespace}, path: /validate, port: 443}}{bundle}
+rules:
+- {{apiGroups: [""], apiVersions: [v1], resources: [pods], operations: [CREATE], scope: Namespaced}}
+failurePolicy: Ignore
+matchPolicy: Equivalent
+sideEffects: NoneOnDryRun
+timeoutSeconds: 5
+namespaceSelector: *others
+matchConditions:
+{claiming_pods}"""
+CLAIMS_COMPONENT = """\
 # What reviews of claims are added to our configuration. Rendered by hack/render_manifests.py.
 - op: add
   path: /webhooks/-
   value:
-    # Only claims of the drivers in the device configuration, which nobody else may let pass.
-    name: claims.webhook.hami.io
-    admissionReviewVersions: [v1]
-    clientConfig:
-      service: {{name: hami-webhook, namespace: hami-system, path: /claims, port: 443}}
-    rules:
-    - apiGroups: [resource.k8s.io]
-      apiVersions: [v1]
-      resources: [resourceclaims]
-      operations: [CREATE]
-      scope: Namespaced
-    - apiGroups: [resource.k8s.io]
-      apiVersions: [v1]
-      resources: [resourceclaims/status]
-      operations: [UPDATE]
-      scope: Namespaced
-    failurePolicy: Fail
-    matchPolicy: Equivalent
-    sideEffects: NoneOnDryRun
-    timeoutSeconds: 10
-    namespaceSelector: &others
-      matchExpressions:
-      - {{key: kubernetes.io/metadata.name, operator: NotIn, values: [hami-system, kube-system]}}
-      - {{key: hami.io/webhook, operator: NotIn, values: [ignore]}}
-    matchConditions:
 {claims}
 - op: add
   path: /webhooks/-
   value:
-    # Ignore: a pod doesn't say of which driver its claims will be. What passes is charged when it is allocated.
-    name: claiming-pods.webhook.hami.io
-    admissionReviewVersions: [v1]
-    clientConfig:
-      service: {{name: hami-webhook, namespace: hami-system, path: /validate, port: 443}}
-    rules:
-    - {{apiGroups: [""], apiVersions: [v1], resources: [pods], operations: [CREATE], scope: Namespaced}}
-    failurePolicy: Ignore
-    matchPolicy: Equivalent
-    sideEffects: NoneOnDryRun
-    timeoutSeconds: 5
-    namespaceSelector: *others
-    matchConditions:
 {claiming_pods}
+"""
+CLAIMS_IN_HAMI_CHART = """\
+# With our image in HAMi's own chart, and dra: {{enabled: true}} in its device configuration (docs/in-hami-chart.md):
+# what charging claims takes beside rbac.yaml. CA_BUNDLE is that of the chart's own webhook. Rendered by
+# hack/render_manifests.py; the conditions follow from the device configuration.
+{rights}---
+apiVersion: admissionregistration.k8s.io/v1
+kind: ValidatingWebhookConfiguration
+metadata:
+  name: hami-scheduler-claims
+webhooks:
+-
+{claims}
+-
+{claiming_pods}
+"""
+RIGHTS_IN_HAMI_CHART = """\
+apiVersion: rbac.authorization.k8s.io/v1
+kind: ClusterRole
+metadata:
+  name: hami-scheduler-claims
+rules:
+- apiGroups: [resource.k8s.io]
+  resources: [resourceclaims, resourceclaimtemplates]
+  verbs: [get, list, watch]
+- apiGroups: [resource.k8s.io]
+  resources: [resourceslices, deviceclasses]
+  verbs: [list, watch]
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: ClusterRoleBinding
+metadata:
+  name: hami-scheduler-claims
+roleRef:
+  apiGroup: rbac.authorization.k8s.io
+  kind: ClusterRole
+  name: hami-scheduler-claims
+subjects:
+- {kind: ServiceAccount, name: hami-scheduler, namespace: kube-system}
 """
 
 
 def render(device_config: str, source: str) -> dict[str, str]:
     """What the files hold, by their path in manifests/, for a device-config.yaml that messages call `source`.
 
-    That of the component `claims` is left out where no driver's devices are those of an enabled vendor.
+    Those for claims are left out where no driver's devices are those of an enabled vendor.
     """
     config = load_device_config(device_config, source).config
     conditions = {name: _listed(found) for name, found in match_conditions(enabled_vendors(config)).items()}
     conditions = {name.partition(".")[0]: text for name, text in conditions.items()}
-    # the component is for installations that charge claims
-    claims = (config.section("dra") or DraSection()).model_copy(update={"enabled": True})
-    of_claims = match_conditions(enabled_vendors(config.model_copy(update={"dra": claims})))
-    added = {key: indent(_listed(of_claims[name]), "  ") for key, name in OF_CLAIMS.items() if name in of_claims}
     return {
         "base/webhooks.yaml": TEMPLATE.format(**conditions),
         f"device-config/{FILE_NAME}": device_config,
-        **({"components/claims/webhooks.yaml": CLAIMS_TEMPLATE.format(**added)} if added else {}),
+        **_of_claims(config),
     }
+
+
+def _of_claims(config: DeviceConfig) -> dict[str, str]:
+    """The files with the webhooks for claims."""
+    found = match_conditions(enabled_vendors(charging_claims(config)))
+    texts = {key: dedent(_listed(found[name])) for key, name in OF_CLAIMS.items() if name in found}
+    if not texts:
+        return {}
+
+    def webhooks(indentation: str, **fields: str) -> dict[str, str]:
+        templates = {"claims": CLAIMS_WEBHOOK, "claiming_pods": CLAIMING_PODS_WEBHOOK}
+        return {key: indent(template.format(**texts, **fields), indentation) for key, template in templates.items()}
+
+    ours = webhooks(
+        "    ", service="hami-webhook", namespace="hami-system", bundle="", left_out="hami-system, kube-system"
+    )
+    bundle = "\n  caBundle: CA_BUNDLE"
+    in_chart = webhooks("  ", service="hami-scheduler", namespace="kube-system", bundle=bundle, left_out="kube-system")
+    return {
+        "components/claims/webhooks.yaml": CLAIMS_COMPONENT.format(**ours),
+        "in-hami-chart/claims.yaml": CLAIMS_IN_HAMI_CHART.format(rights=RIGHTS_IN_HAMI_CHART, **in_chart),
+    }
+
+
+def charging_claims(config: DeviceConfig) -> DeviceConfig:
+    """The configuration of an installation that charges claims, which the webhooks for claims are for."""
+    dra = (config.section("dra") or DraSection()).model_copy(update={"enabled": True})
+    return config.model_copy(update={"dra": dra})
 
 
 def _listed(conditions: Conditions) -> str:

@@ -33,6 +33,7 @@ MONITORING = (
 NODE = ("--set", "node.enabled=true")
 MONITOR = (*NODE, "--set", "node.monitor.enabled=true")
 USAGE = (*MONITOR, "--set", "usage.enabled=true")
+CLAIMS = ("--set", "claims.enabled=true")
 RENAMED = """\
 nvidia:
   resourceCountName: hami.io/gpu
@@ -47,7 +48,11 @@ vnpus:
     memoryAllocatable: 32768
     memoryCapacity: 32768
     aiCore: 30
+dra:
+  devices:
+  - {driver: gpu.example.com, deviceClasses: [big.example.com], vendor: NVIDIA, memory: memory}
 """
+OTHER_DRIVER = yaml.safe_load(RENAMED)["dra"]
 
 
 @pytest.fixture
@@ -86,10 +91,10 @@ def key(found: JSON) -> Key:
 
 
 def comparable(found: JSON) -> JSON:
-    """An object in which kube-scheduler's configuration is read: helm writes it in an order of its own."""
+    """An object in which configurations are read: helm writes them in an order of its own."""
     data = found.get("data", {})
-    if "kube-scheduler.yaml" in data:
-        data["kube-scheduler.yaml"] = yaml.safe_load(data["kube-scheduler.yaml"])
+    for name in {"kube-scheduler.yaml", "device-config.yaml"} & data.keys():
+        data[name] = yaml.safe_load(data[name])
     return found
 
 
@@ -119,13 +124,18 @@ def with_components(name: str, components: list[str], folder: Path) -> Path:
         ("default", NODE),
         ("default", MONITOR),
         ("default", USAGE),
+        ("default", CLAIMS),
+        ("drop-in", (*CLAIMS, "--set", "dropIn.enabled=true")),
     ],
 )
 def test_the_objects_are_those_of_the_overlay(helm: Helm, tmp_path: Path, name: str, values: tuple[str, ...]) -> None:
-    known = {"monitoring": MONITORING, "node": NODE, "monitor": MONITOR, "usage": USAGE}
+    known = {"monitoring": MONITORING, "node": NODE, "monitor": MONITOR, "usage": USAGE, "claims": CLAIMS}
     components = [component for component, needed in known.items() if set(needed) <= set(values)]
     expected = kustomized(with_components(name, components, tmp_path) if components else overlay(name))
     found = charted(helm, *AS_KUSTOMIZE, *values)
+    if "claims" in components:  # the overlay's user writes this line
+        charging = expected["ConfigMap", "hami-system", "hami-device-config"]["data"]
+        charging["device-config.yaml"]["dra"]["enabled"] = True
     assert sorted(found) == sorted(expected)
     for each in expected:
         assert found[each] == expected[each]
@@ -199,12 +209,13 @@ def test_a_device_configuration_reaches_the_config_map_and_every_condition(helm:
     if given == "text":
         file = helm.folder / "device-config.yaml"
         file.write_text(RENAMED)
-        found = charted(helm, "--set-file", f"deviceConfig={file}")
+        found = charted(helm, *CLAIMS, "--set-file", f"deviceConfig={file}")
     else:
-        found = charted(helm, "-f", str(helm.values("values", {"deviceConfig": yaml.safe_load(RENAMED)})))
-    text = found["ConfigMap", "hami-system", "hami-device-config"]["data"]["device-config.yaml"]
-    assert yaml.safe_load(text) == yaml.safe_load(RENAMED)
-    wanted = match_conditions(enabled_vendors(load_device_config(text, "values").config))
+        values = helm.values("values", {"deviceConfig": yaml.safe_load(RENAMED)})
+        found = charted(helm, *CLAIMS, "-f", str(values))
+    written = found["ConfigMap", "hami-system", "hami-device-config"]["data"]["device-config.yaml"]
+    assert written == yaml.safe_load(RENAMED) | {"dra": {**OTHER_DRIVER, "enabled": True}}
+    wanted = match_conditions(enabled_vendors(load_device_config(yaml.safe_dump(written), "values").config))
     for configuration in ("MutatingWebhookConfiguration", "ValidatingWebhookConfiguration"):
         for webhook in found[configuration, "", "hami-webhook-admission"]["webhooks"]:
             for condition in webhook["matchConditions"]:
@@ -213,8 +224,8 @@ def test_a_device_configuration_reaches_the_config_map_and_every_condition(helm:
 
 
 def listed(expression: str) -> set[str]:
-    """The resources that a condition lists."""
-    return set(re.findall(r"'([^']+)'", "".join(re.findall(r"(?s)r in \[(.*?)\]", expression))))
+    """What a condition lists: resources, classes and drivers."""
+    return set(re.findall(r"'([^']+)'", "".join(re.findall(r"(?s) in \[(.*?)\]", expression))))
 
 
 def test_a_change_of_what_pods_read_once_rolls_them(helm: Helm) -> None:
@@ -403,6 +414,10 @@ def test_a_value_that_cannot_be_meant_is_refused_with_its_path(helm: Helm, path:
         (
             ("--set", "node.enabled=true,node.extraArgs={--xyz}"),
             "node.extraArgs[0]: hami-webhook serve has no flag --xyz; docs/reference.md lists all",
+        ),
+        (
+            ("--set", "deviceConfig.dra.enabled=true"),
+            "claims.enabled: must be true where deviceConfig.dra.enabled is: it brings the rights and the webhooks",
         ),
         (
             ("--set", "deviceConfig=[nvidia"),

@@ -114,6 +114,13 @@ def team(program: Deployment) -> Iterator[str]:
     program.kubectl("delete", "namespace", space, "--wait=false")
 
 
+def test_what_hamis_own_chart_takes_is_accepted(program: Deployment) -> None:
+    bundle = base64.b64encode(program.ca.certificate).decode()
+    text = (ROOT / "manifests" / "in-hami-chart" / "claims.yaml").read_text().replace("CA_BUNDLE", bundle)
+    assert text.count(bundle) == 3
+    program.kubectl("apply", "--dry-run=server", "-f", "-", stdin=text)
+
+
 def requests(*alternatives: JSON) -> JSON:
     if len(alternatives) == 1:
         return {"devices": {"requests": [{"name": "r", "exactly": alternatives[0]}]}}

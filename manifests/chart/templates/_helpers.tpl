@@ -127,15 +127,28 @@ affinity:
 {{- $pairs | toJson -}}
 {{- end }}
 
-{{/* The device configuration as text. */}}
+{{/* The device configuration as text: the given one, which charges claims where the value says so. */}}
 {{- define "hami-webhook.deviceConfig" -}}
-{{- if not .Values.deviceConfig -}}
-{{ .Files.Get "files/device-config.yaml" }}
-{{- else if kindIs "string" .Values.deviceConfig -}}
-{{ .Values.deviceConfig }}
-{{- else -}}
-{{ toYaml .Values.deviceConfig }}
+{{- $text := .Values.deviceConfig | default (.Files.Get "files/device-config.yaml") -}}
+{{- if not (kindIs "string" $text) -}}
+{{- $text = toYaml $text -}}
 {{- end -}}
+{{- $config := $text | fromYaml -}}
+{{- if hasKey $config "Error" -}}
+{{- fail (printf "deviceConfig: must be HAMi's device-config.yaml, a mapping of sections: %s" $config.Error) -}}
+{{- end -}}
+{{- $dra := $config.dra | default dict -}}
+{{- if not (kindIs "map" $dra) -}}
+{{- fail "deviceConfig.dra: must be a mapping, such as {enabled: true}" -}}
+{{- end -}}
+{{- $enabled := $dra.enabled | default false -}}
+{{- if and $enabled (not .Values.claims.enabled) -}}
+{{- fail "claims.enabled: must be true where deviceConfig.dra.enabled is: it brings the rights and the webhooks for claims" -}}
+{{- end -}}
+{{- if ne $enabled .Values.claims.enabled -}}
+{{- $text = set $config "dra" (set $dra "enabled" true) | toYaml -}}
+{{- end -}}
+{{- $text -}}
 {{- end }}
 
 {{/* The resource names in a device configuration (`in`, found at `path`), a line each: the text of every key like
@@ -166,9 +179,6 @@ one beside those of that. The controller makes them exact. */}}
 {{- define "hami-webhook.matchConditions" -}}
 {{- $builtin := .root.Files.Get "files/match-conditions.yaml" | fromYaml -}}
 {{- $config := include "hami-webhook.deviceConfig" .root | fromYaml -}}
-{{- if hasKey $config "Error" -}}
-{{- fail (printf "deviceConfig: must be HAMi's device-config.yaml, a mapping of sections: %s" $config.Error) -}}
-{{- end -}}
 {{- $names := include "hami-webhook.resourceNames" (dict "in" $config "path" "deviceConfig") | splitList "\n" -}}
 {{- $lines := list -}}
 {{- range concat $builtin.resourceNames $names | compact | uniq | sortAlpha | chunk 4 -}}
@@ -184,9 +194,24 @@ one beside those of that. The controller makes them exact. */}}
 {{- range $domains | compact | uniq | sortAlpha | chunk 4 -}}
 {{- $prefixes = append $prefixes (printf "  '%s'" (join "', '" .)) -}}
 {{- end -}}
+{{- $drivers := $builtin.drivers -}}
+{{- $classes := $builtin.deviceClasses -}}
+{{- range ($config.dra | default dict).devices -}}
+{{- $drivers = append $drivers .driver -}}
+{{- $classes = concat $classes (.deviceClasses | default list) -}}
+{{- end -}}
+{{- $classes = $classes | compact | uniq | sortAlpha -}}
+{{- $resources := list -}}
+{{- range $classes -}}
+{{- $resources = append $resources (printf "deviceclass.resource.kubernetes.io/%s" .) -}}
+{{- end -}}
 {{- range get $builtin.matchConditions .name }}
+{{- $text := .expression | replace "RESOURCE_NAMES" (join ",\n" $lines) | replace "DOMAINS" (join ",\n" $prefixes) }}
+{{- $text = $text | replace "CLASS_RESOURCES" (printf "  '%s'" (join "', '" $resources)) }}
+{{- $text = $text | replace "DEVICE_CLASSES" (printf "  '%s'" (join "', '" $classes)) }}
+{{- $text = $text | replace "DRIVERS" (printf "  '%s'" ($drivers | compact | uniq | sortAlpha | join "', '")) }}
 - name: {{ .name }}
-  expression: {{ .expression | replace "RESOURCE_NAMES" (join ",\n" $lines) | replace "DOMAINS" (join ",\n" $prefixes) | toJson }}
+  expression: {{ $text | toJson }}
 {{- end }}
 {{- end }}
 
