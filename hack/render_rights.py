@@ -12,6 +12,8 @@ from typing import Any
 
 import yaml
 
+from hami_webhook.doctor.process_checks import CLAIMS
+
 ROOT = Path(__file__).parents[1]
 TARGET = ROOT / "hami_webhook" / "doctor" / "rights.json"
 SOURCES = {
@@ -19,6 +21,7 @@ SOURCES = {
     "base/rbac-certificates.yaml": "certificate_secret",
     "base/rbac-configurations.yaml": "webhook_configuration",
     "scheduler/rbac.yaml": "",
+    "components/claims/rbac.yaml": CLAIMS,
 }
 """The files with rights, each with the setting without which they aren't needed."""
 OF_RULES = {

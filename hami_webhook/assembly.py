@@ -126,11 +126,11 @@ class Core:
         watches = watches or NoWatches()
         claims = ClaimCache(vendors.drivers, vendors.resource_names)
         self.caches = Caches(self.state, clock, options.node_labels, self.nominations, deleted, watches, claims)
-        self.view = ClusterView(self.caches, vendors, clock, placement_ttl, options.zone)
-        """The same for who only reads."""
         with_claims = WithClaims(self.state, claims)
         self.capacity: CapacityLister = with_claims if vendors.drivers else self.state
         """What charges depend on besides their pods."""
+        self.view = ClusterView(self.caches, vendors, self.capacity, clock, placement_ttl, options.zone)
+        """The same for who only reads."""
         self.problems: Counter[str] = Counter()
         """Events that were recorded about objects, by reason."""
         self.failures: Counter[str] = Counter()

@@ -2,26 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import tzinfo
 
 from hami_webhook.caches import Caches
 from hami_webhook.device_config import builtin_vendors
 from hami_webhook.devices.registry import Vendors
-from hami_webhook.kube.objects import ResourceQuota
+from hami_webhook.dra.holders import BareClaim
+from hami_webhook.kube.objects import Pod, ResourceQuota
 from hami_webhook.quota.misread import Misreading, misreadings
+from hami_webhook.quota.pricing import CapacityLister
 from hami_webhook.scheduling.cluster_cache import ClusterCache
 
 
 @dataclass(frozen=True, slots=True)
 class ClusterView:
     """`clock` gives Unix seconds. A placement that isn't bound counts for `placement_ttl` seconds. Handshakes are in
-    the time zone `zone`, None for the local one.
+    the time zone `zone`, None for the local one. `capacity` is what charges depend on besides their pods.
     """
 
     caches: Caches
     vendors: Vendors
+    capacity: CapacityLister
     clock: Callable[[], float]
     placement_ttl: float
     zone: tzinfo | None = None
@@ -30,6 +33,16 @@ class ClusterView:
     def state(self) -> ClusterCache:
         """Nodes and pods, as Fit needs them."""
         return self.caches.state
+
+    def claims_in(self, namespace: str = "") -> Iterator[BareClaim]:
+        """The claims of a namespace, or of all, that are charged by themselves, as quotas count them: as pods."""
+        now = self.clock()
+
+        def live(uid: str) -> Pod | None:
+            pod = self.state.pod(uid)
+            return pod if pod is not None and not pod.ended(now) else None
+
+        return self.caches.claims.bare(live, namespace)
 
     def misreadings(self, quota: ResourceQuota) -> list[Misreading]:
         """What of a quota is misread, with the cards that are known now."""

@@ -79,6 +79,10 @@ class Bundle:
     priority_classes: list[LoadedObject] = field(default_factory=list)
     disruption_budgets: list[LoadedObject] = field(default_factory=list)
     devices: list[LoadedObject] = field(default_factory=list)
+    claims: list[LoadedObject] = field(default_factory=list)
+    claim_templates: list[LoadedObject] = field(default_factory=list)
+    resource_slices: list[LoadedObject] = field(default_factory=list)
+    device_classes: list[LoadedObject] = field(default_factory=list)
     workloads: list[LoadedObject] = field(default_factory=list)
     skipped: dict[str, int] = field(default_factory=dict)
     """How many objects of each other kind there were, as `{"Service": 3}`."""
@@ -93,6 +97,10 @@ _GROUPS = {
     ("scheduling.k8s.io", "PriorityClass"): "priority_classes",
     ("policy", "PodDisruptionBudget"): "disruption_budgets",
     ("scheduling.koordinator.sh", "Device"): "devices",
+    ("resource.k8s.io", "ResourceClaim"): "claims",
+    ("resource.k8s.io", "ResourceClaimTemplate"): "claim_templates",
+    ("resource.k8s.io", "ResourceSlice"): "resource_slices",
+    ("resource.k8s.io", "DeviceClass"): "device_classes",
     ("apps", "Deployment"): "workloads",
     ("apps", "StatefulSet"): "workloads",
     ("apps", "DaemonSet"): "workloads",

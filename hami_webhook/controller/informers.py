@@ -25,7 +25,8 @@ from hami_webhook.devices.registry import Vendors
 Subscriptions = Mapping[Kind, Callable[[Change[Any]], None]]
 
 OF_CLAIMS = (Kind.RESOURCE_CLAIMS, Kind.RESOURCE_CLAIM_TEMPLATES, Kind.RESOURCE_SLICES, Kind.DEVICE_CLASSES)
-"""The kinds that claims are charged by."""
+"""The kinds that claims are charged by: where their API isn't served, one line says so."""
+_MAY_BE_MISSING = {Kind.ACCELERATOR_QUOTAS, *OF_CLAIMS[1:]}
 
 _LOOK_AGAIN = 5.0
 """Seconds after which a kind that isn't installed is asked for again: until then nothing of it is charged."""
@@ -78,7 +79,7 @@ class SharedInformers:
                 sleep=sleep,
                 random=jitter,
                 look_again=_LOOK_AGAIN if kind.optional else None,
-                expected=kind is not Kind.ACCELERATOR_QUOTAS,
+                expected=kind not in _MAY_BE_MISSING,
             )
             for kind in kinds
         }

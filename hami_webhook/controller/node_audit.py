@@ -17,6 +17,8 @@ from hami_webhook.kube.objects import Node
 
 EVERY = 30.0
 LOOP = "node remarks"
+_MOST_CARDS = 8
+"""Cards that a sentence names."""
 _NODES_AT_ONCE = 200
 """Nodes after which a pass yields to other tasks."""
 
@@ -52,8 +54,28 @@ class NodeAudit:
 
 def remarks(view: ClusterView, node: Node) -> Iterator[tuple[EventReason, str]]:
     """GPU managers that get in each other's way on a node: the reason of the event, and a sentence."""
-    mixed = view.vendors.mixing.remark(node, view.state.device(node.name))
-    if mixed:
-        yield "MixedGPUManagers", mixed
+    mixed = [view.vendors.mixing.remark(node, view.state.device(node.name)), *_registered_and_published(view, node)]
+    if any(mixed):
+        yield "MixedGPUManagers", "; ".join(filter(None, mixed))
     for scheduler in view.vendors.foreign:
         yield from scheduler.remarks(node, view.state)
+
+
+def _registered_and_published(view: ClusterView, node: Node) -> Iterator[str]:
+    """The cards that a device plugin registers, and a driver publishes for claims."""
+    published = view.caches.claims.inventory.devices.by_node.get(node.name, ())
+    found = view.state.view(node.name) if published else None
+    if found is None:
+        return
+    uuids = {card.uuid for inventory in found.inventories.values() for card in inventory.devices}
+    twice: dict[str, set[str]] = {}
+    for device in published:
+        if device.uuid in uuids:
+            twice.setdefault(device.id.driver, set()).add(device.uuid)
+    for driver, cards in sorted(twice.items()):
+        listed = sorted(cards)
+        more = f" and {len(listed) - _MOST_CARDS} more" if len(listed) > _MOST_CARDS else ""
+        yield (
+            f"driver {driver} publishes cards for claims that a device plugin registers too: "
+            f"{', '.join(listed[:_MOST_CARDS])}{more}; kube-scheduler doesn't know what pods with limits hold of them"
+        )

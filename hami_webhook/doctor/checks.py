@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from hami_webhook.cluster.api import Forbidden
-from hami_webhook.doctor import cluster_checks, process_checks, webhook_checks
+from hami_webhook.doctor import claim_checks, cluster_checks, process_checks, webhook_checks
 from hami_webhook.doctor.facts import Diagnostic, Facts, Finding
 
 _PROCESSES = ("deployments", "device-configuration", "rights")
@@ -41,6 +41,12 @@ CHECKS = (
     Diagnostic("registrations", "what device plugins registered", cluster_checks.registrations),
     Diagnostic("handshakes", "handshakes with device plugins", cluster_checks.handshakes),
     Diagnostic("managers", "GPU managers on each node", cluster_checks.managers),
+    Diagnostic(
+        "claims",
+        "the API, drivers and classes of ResourceClaims",
+        claim_checks.claims,
+        ("device-configuration", "webhook-configurations"),
+    ),
     Diagnostic("node-locks", "locks of nodes", cluster_checks.node_locks, ("clocks",)),
     Diagnostic(
         "quota-limits", "what quotas say", cluster_checks.quota_limits, ("device-configuration", "match-conditions")

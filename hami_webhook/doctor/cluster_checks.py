@@ -138,7 +138,8 @@ def _drift(facts: Facts, account: QuotaAccount, listed: Sequence[JSON] | None) -
     """The keys of which used isn't what the pods cost; of pods that were just listed, or those that were read."""
     view = facts.view
     pods = view.state.pods_in(account.quota.namespace) if listed is None else read_pods(listed)
-    result = recompute(account, pods, view.vendors, view.state, facts.now, facts.effective.options.bounds)
+    charged = [*pods, *view.claims_in(account.quota.namespace)]
+    result = recompute(account, charged, view.vendors, view.capacity, facts.now, facts.effective.options.bounds)
     return {
         key: (account.used.get(key), amount)
         for key, amount in sorted(result.after.used.items())

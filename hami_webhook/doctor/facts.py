@@ -72,7 +72,7 @@ class Facts:
             effective = await read_effective(api, system)
         except ConfigError:  # a check of its own says so
             effective = assumed(system)
-        reading, now = await asyncio.gather(read_allowed(api, namespace), api.time())
+        reading, now = await asyncio.gather(read_allowed(api, namespace, claims=effective.charges_claims), api.time())
         simulation = await effective.simulation(reading.bundle, now)
         return cls(api, system, namespace, now, effective, reading, simulation.core.view)
 

@@ -107,6 +107,11 @@ class Effective:
     """Of vendors' cards, as the device configuration names them."""
 
     @property
+    def charges_claims(self) -> bool:
+        """Whether ResourceClaims are charged."""
+        return bool(self.vendors.drivers)
+
+    @property
     def options(self) -> Options:
         """What a core runs with that only reads: handshakes are in UTC, as the containers' clocks are."""
         found = options_of(self.settings)

@@ -13,7 +13,7 @@ import yaml
 
 from hami_webhook.cluster.api import JSON
 from hami_webhook.cluster.version import too_old
-from hami_webhook.config import ConfigError, Settings
+from hami_webhook.config import ConfigError
 from hami_webhook.controller.leader import lease_of
 from hami_webhook.doctor.facts import Facts, Finding
 from hami_webhook.doctor.installation import Installation, Process
@@ -27,7 +27,9 @@ _ROLES = {
 }
 """What doesn't happen without a role."""
 _REVIEWS = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
-_OPTIONAL_GROUPS = ("hami.io", "scheduling.koordinator.sh")
+_OPTIONAL_GROUPS = ("hami.io", "scheduling.koordinator.sh", "resource.k8s.io")
+CLAIMS = "dra"
+"""What rights are for that charging claims takes: a section of the device configuration, and no setting."""
 _LATE = 2.0
 """How many times its duration a Lease may be without renewal."""
 _AHEAD = 10.0
@@ -197,7 +199,7 @@ async def rights(facts: Facts) -> AsyncIterator[Finding]:
     needed: dict[str, dict[str, JSON]] = {}
     for right in listed:
         process = installation.process(right["role"])
-        if process is not None and right["group"] not in unserved and _uses(process.settings, right["setting"]):
+        if process is not None and right["group"] not in unserved and _uses(facts, process, right["setting"]):
             named = {**right, "name": right["name"] and _names(process).get(right["resource"], right["name"])}
             needed.setdefault(process.service_account, {})[_spoken(named)] = named
     remedy = "apply the manifests again, or in HAMi's own chart manifests/in-hami-chart/rbac.yaml: they have its rights"
@@ -208,9 +210,11 @@ async def rights(facts: Facts) -> AsyncIterator[Finding]:
             yield Finding(f"ServiceAccount {facts.system}/{account}", f"may not {', '.join(lacking)}", remedy)
 
 
-def _uses(settings: Settings, name: str) -> bool:
+def _uses(facts: Facts, process: Process, name: str) -> bool:
     """Whether a setting is on that a right is for; "" is for rights that every configuration needs."""
-    return not name or getattr(settings, name) not in (False, "", "off")
+    if name == CLAIMS:
+        return facts.effective.charges_claims
+    return not name or getattr(process.settings, name) not in (False, "", "off")
 
 
 def _names(process: Process) -> Mapping[str, str]:

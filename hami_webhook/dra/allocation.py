@@ -74,4 +74,4 @@ def _of_result(
     debit = debit_of(row, *amounts)
     if device is None:
         return ClaimedDevice(row.vendor, debit)
-    return ClaimedDevice(row.vendor, debit, device.node, device.attribute(row.model), device.attribute(row.uuid))
+    return ClaimedDevice(row.vendor, debit, device.node, device.attribute(row.model), device.uuid)

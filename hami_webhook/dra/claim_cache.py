@@ -5,13 +5,23 @@ Source: docs/spec/dra.md#6. Of slices only those of the configured drivers are k
 
 from __future__ import annotations
 
-from collections.abc import Container, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from typing import Protocol
 
 from hami_webhook.config.drivers import DriverDevices
 from hami_webhook.dra.cost import DeviceInventory, expressions_of
 from hami_webhook.dra.devices import PublishedDevices
-from hami_webhook.dra.holders import Holder, Key, Templates, controller_of, holder_of, key_of
+from hami_webhook.dra.holders import (
+    BareClaim,
+    Holder,
+    Key,
+    Templates,
+    controller_of,
+    holder_of,
+    key_of,
+    own_claims,
+    results_of,
+)
 from hami_webhook.kube import claims_wire as wire
 from hami_webhook.kube.objects import Pod
 
@@ -67,6 +77,24 @@ class ClaimCache:
         """What a pod's claims hold, and cost by these templates."""
         keys = self._owned.get(pod.uid, ())
         return holder_of(pod, {key: self.claims[key] for key in sorted(keys)}, templates, self.inventory)
+
+    def bare(self, pod_of: Callable[[str], Pod | None], namespace: str = "") -> Iterator[BareClaim]:
+        """The claims of a namespace, or of all, that cost something and are no pod's; `pod_of` gives the live pods by
+        UID.
+        """
+        for key, claim in self.claims.items():
+            if namespace not in ("", key[0]):
+                continue
+            owner = controller_of(claim)
+            pod = pod_of(owner) if owner else None
+            if pod is not None and key in own_claims(pod, {each: self.claims[each] for each in self._owned[owner]}):
+                continue
+            if owner and results_of(claim) is None:
+                continue
+            found = BareClaim.of(claim)
+            holder = self.of(found)
+            if holder is not None and (holder.allocated or holder.waits):
+                yield found
 
     def put_claim(self, claim: wire.ResourceClaim) -> None:
         """A claim was added or changed."""

@@ -70,13 +70,18 @@ class PublishedDevice(Struct, frozen=True):
     node: str
     attributes: Mapping[QualifiedName, Any]
 
+    @property
+    def uuid(self) -> str:
+        """The UUID of its card, or its own; empty if it says none."""
+        return self.attribute(self.model.row.uuid)
+
     def attribute(self, written: str) -> str:
         """The text of an attribute; empty if the device lacks it."""
         return str(self.attributes.get(self.model.qualified(written), "")) if written else ""
 
 
 class PublishedDevices:
-    """The devices of the drivers in `rows`, by their ids; of a pool those of its newest generation.
+    """The devices of the drivers in `rows`, by their ids and by node; of a pool those of its newest generation.
 
     `problems` are sentences about slices: by name what is wrong with one.
     """
@@ -97,6 +102,9 @@ class PublishedDevices:
             if generation == newest[driver, pool]:
                 self._add(each)
         self.all = tuple(self.by_id.values())
+        self.by_node: dict[str, list[PublishedDevice]] = {}
+        for device in self.all:
+            self.by_node.setdefault(device.node, []).append(device)
 
     def _add(self, each: wire.ResourceSlice) -> None:
         try:

@@ -12,7 +12,7 @@ from hami_webhook.cluster.api import JSON, Cluster, Forbidden, Kind, NotFound
 from hami_webhook.cluster.kept_fields import decode_for_scheduling
 from hami_webhook.cluster.loading import Bundle
 from hami_webhook.explain.pod_words import pod_words
-from hami_webhook.explain.read import KINDS, loaded
+from hami_webhook.explain.read import CLAIM_KINDS, KINDS, loaded
 
 if TYPE_CHECKING:
     from hami_webhook.cluster.kubernetes import KubernetesCluster
@@ -25,6 +25,10 @@ _CONSEQUENCES = {
     Kind.NAMESPACES: "what namespaces allow their pods isn't known",
     Kind.POD_DISRUPTION_BUDGETS: "which evictions they stand against isn't known",
     Kind.PRIORITY_CLASSES: "new pods are taken to have priority 0",
+    Kind.RESOURCE_CLAIMS: "what claims hold isn't known",
+    Kind.RESOURCE_CLAIM_TEMPLATES: "what claims will be made of them isn't known",
+    Kind.RESOURCE_SLICES: "the devices that claims are for aren't known",
+    Kind.DEVICE_CLASSES: "which devices classes select isn't known",
 }
 """What isn't known where the objects of a kind can't be seen."""
 
@@ -32,6 +36,7 @@ _ELSEWHERE = {
     Kind.PODS: "cards, cpu and ports may be in use by pods of other namespaces",
     Kind.RESOURCE_QUOTAS: "quotas of other namespaces aren't known",
     Kind.POD_DISRUPTION_BUDGETS: "which evictions they stand against there isn't known",
+    Kind.RESOURCE_CLAIMS: "devices may be in use by claims of other namespaces",
 }
 """What isn't known where only the objects of one namespace can be seen."""
 
@@ -99,15 +104,17 @@ def needs_of_pod(unseen: Mapping[Kind, Unseen]) -> Mapping[Kind, str]:
 _QUOTAS_OF_POD = {Kind.RESOURCE_QUOTAS: "its quotas aren't known"}
 
 
-async def read_allowed(cluster: Cluster, namespace: str) -> LiveReading:
-    """Nodes, pods, quotas, namespaces and Koordinator's Devices, of the whole cluster or else of `namespace`.
+async def read_allowed(cluster: Cluster, namespace: str, *, claims: bool = False) -> LiveReading:
+    """Nodes, pods, quotas, namespaces and Koordinator's Devices, of the whole cluster or else of `namespace`; with
+    `claims` what these are charged by.
 
     Raises `ClusterError` for anything but lacking rights.
     """
     bundle = Bundle()
     unseen = {}
-    reads = await asyncio.gather(*(_read(cluster, kind, namespace) for kind, _ in KINDS))
-    for (kind, group), (items, hidden) in zip(KINDS, reads, strict=True):
+    kinds = (*KINDS, *(CLAIM_KINDS if claims else ()))
+    reads = await asyncio.gather(*(_read(cluster, kind, namespace) for kind, _ in kinds))
+    for (kind, group), (items, hidden) in zip(kinds, reads, strict=True):
         getattr(bundle, group).extend(loaded(kind, items))
         if hidden:
             unseen[kind] = hidden

@@ -28,6 +28,13 @@ KINDS = (
     (Kind.POD_DISRUPTION_BUDGETS, "disruption_budgets"),
     (Kind.PRIORITY_CLASSES, "priority_classes"),
 )
+CLAIM_KINDS = (
+    (Kind.RESOURCE_CLAIMS, "claims"),
+    (Kind.RESOURCE_CLAIM_TEMPLATES, "claim_templates"),
+    (Kind.RESOURCE_SLICES, "resource_slices"),
+    (Kind.DEVICE_CLASSES, "device_classes"),
+)
+"""Those that are read where claims are charged."""
 
 
 class UnknownPod(CommandError):

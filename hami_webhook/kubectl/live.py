@@ -127,7 +127,8 @@ async def read(arguments: argparse.Namespace) -> LiveCluster:
     config = read_device_config(arguments.config) if arguments.config else None
     async with _connected(arguments) as (api, namespace):
         effective = await read_effective(api, arguments.system_namespace, config)
-        reading, now = await read_allowed(api, namespace), time.time()
+        reading = await read_allowed(api, namespace, claims=effective.charges_claims)
+        now = time.time()
         if getattr(arguments, "shown", "") == "pod":
             reading = await with_pod_words(reading, api, namespace, arguments.name, now)
         measured = await _measured(arguments, api, namespace if Kind.PODS in reading.unseen else "", effective, now)
@@ -147,7 +148,8 @@ async def _measured(
 
 async def read_with(cluster: Cluster, effective: Effective, namespace: str, now: float) -> LiveCluster:
     """The cluster at `now` (Unix seconds) as far as it may be read, for a program that goes by `effective`."""
-    return await _filled(await read_allowed(cluster, namespace), effective, namespace, now)
+    reading = await read_allowed(cluster, namespace, claims=effective.charges_claims)
+    return await _filled(reading, effective, namespace, now)
 
 
 async def _filled(reading: LiveReading, effective: Effective, namespace: str, now: float) -> LiveCluster:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -12,8 +13,10 @@ from dra.objects import HAMI, resource_slice, share
 from quota.objects import claiming_vendors, vendors
 from quota.quota_env import QuotaEnv
 
+from hami_webhook.assembly import Core, Options
 from hami_webhook.caches import Change
-from hami_webhook.cluster.api import JSON, Kind
+from hami_webhook.cluster.api import JSON, Kind, Listing, NotFound
+from hami_webhook.cluster.memory import MemoryCluster
 from hami_webhook.controller.informers import OF_CLAIMS, SharedInformers, Subscriptions, watched_kinds
 
 POD = pod("p", namespace="team-a", uid="u", gpu=1, mem=1000)
@@ -114,3 +117,30 @@ async def test_subscribers_hear_of_their_kinds_in_order_and_one_that_fails_keeps
         assert [change.key.name for change in good.changes] == ["q"]
         assert other.changes == []
         assert env.core.failures == {"resourcequotas informer": 1}
+
+
+class WithoutClaims(MemoryCluster):
+    """A cluster that is too old for claims."""
+
+    async def list(self, kind: Kind, namespace: str = "", *, node: str = "") -> Listing:
+        if kind in OF_CLAIMS:
+            raise NotFound("the server could not find the requested resource")
+        return await super().list(kind, namespace, node=node)
+
+
+async def test_where_the_api_of_claims_is_not_served_one_line_says_so(caplog: pytest.LogCaptureFixture) -> None:
+    looked_again = asyncio.Event()
+
+    async def sleep(seconds: float) -> None:
+        looked_again.set()
+        await asyncio.Event().wait()
+
+    cluster = WithoutClaims(lambda: 0.0)
+    feed = SharedInformers(cluster, OF_CLAIMS, clock=lambda: 0.0, sleep=sleep)
+    core = Core(cluster, claiming_vendors(), Options(), clock=lambda: 0.0, watches=feed)
+    running = asyncio.create_task(feed.run(core.caches, Counter()))
+    await feed.wait_synced()
+    await looked_again.wait()
+    running.cancel()
+    lines = [record.getMessage() for record in caplog.records if "doing without" in record.getMessage()]
+    assert [line.partition(",")[0] for line in lines] == ["doing without resourceclaims.resource.k8s.io"]

@@ -32,6 +32,10 @@ KINDS = {
     "NetworkPolicy": ("/apis/networking.k8s.io/v1", "networkpolicies"),
     "PodDisruptionBudget": ("/apis/policy/v1", "poddisruptionbudgets"),
     "PriorityClass": ("/apis/scheduling.k8s.io/v1", "priorityclasses"),
+    "ResourceClaim": ("/apis/resource.k8s.io/v1", "resourceclaims"),
+    "ResourceClaimTemplate": ("/apis/resource.k8s.io/v1", "resourceclaimtemplates"),
+    "ResourceSlice": ("/apis/resource.k8s.io/v1", "resourceslices"),
+    "DeviceClass": ("/apis/resource.k8s.io/v1", "deviceclasses"),
     "PodUsage": ("/apis/usage.hami.io/v1alpha1", "pods"),
     "NodeUsage": ("/apis/usage.hami.io/v1alpha1", "nodes"),
     "Lease": ("/apis/coordination.k8s.io/v1", "leases"),
@@ -47,7 +51,7 @@ class ApiServer:
     """The objects, what the user may do, and what it was asked.
 
     `only` is the one namespace in which the user may read; None: everything. `lacking` are paths that nobody may use,
-    `unknown` those that it doesn't have. `groups` are the served groups that others define.
+    `unknown` those that it doesn't have. `groups` are the served groups, or versions, that aren't everywhere.
     `pod` is what becomes of a pod that is created in a dry run, and `warnings` what its creator is warned of.
     """
 

@@ -1,0 +1,110 @@
+"""Checks of what charging ResourceClaims needs, where it is turned on (docs/dra.md)."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator, Iterable, Iterator
+
+from hami_webhook.cluster.api import Kind
+from hami_webhook.controller.informers import OF_CLAIMS
+from hami_webhook.controller.webhooks import webhooks_of
+from hami_webhook.doctor.facts import Facts, Finding
+from hami_webhook.dra.cost import DeviceInventory
+from hami_webhook.dra.devices import DeviceModel
+from hami_webhook.dra.selectors import selected
+
+_STATUS = "resourceclaims/status"
+_GATE = "DRAConsumableCapacity"
+
+
+async def claims(facts: Facts) -> AsyncIterator[Finding]:
+    """Claims can be charged: their API, their reviews, drivers, classes and slices."""
+    if not facts.effective.charges_claims:
+        return
+    if await facts.get(f"/apis/{Kind.RESOURCE_CLAIMS.api_version}") is None:
+        fault = f"doesn't serve {Kind.RESOURCE_CLAIMS.api_version}, so claims aren't charged"
+        remedy = "upgrade Kubernetes to 1.34 or newer, or set dra.enabled: false in the device configuration"
+        yield Finding("the API server", fault, remedy)
+        return
+    async for finding in _reviews(facts):
+        yield finding
+    facts.require(*OF_CLAIMS)
+    inventory = facts.view.caches.claims.inventory
+    for finding in (*_drivers(inventory), *_classes(facts, inventory), *_slices(inventory)):
+        yield finding
+
+
+async def _reviews(facts: Facts) -> AsyncIterator[Finding]:
+    """That allocations are sent to us; of the manifests' configuration `webhook-configurations` says what it lacks."""
+    process = await facts.process("webhook")
+    if process is None or process.settings.webhook_configuration:
+        return
+    found = await facts.items("/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations")
+    rules = (
+        rule
+        for configuration in found
+        for hook in webhooks_of(configuration)
+        if ((hook.get("clientConfig") or {}).get("service") or {}).get("path") == "/claims"
+        for rule in hook.get("rules") or ()
+    )
+    if not any(_STATUS in (rule.get("resources") or ()) for rule in rules):
+        fault = f"no webhook is asked about {_STATUS}: allocations aren't charged before they are stored"
+        yield Finding("ValidatingWebhookConfigurations", fault, "apply manifests/in-hami-chart/claims.yaml")
+
+
+def _drivers(inventory: DeviceInventory) -> Iterator[Finding]:
+    """Drivers whose classes are there and whose devices aren't, or aren't shared."""
+    rows = inventory.devices.rows
+    published = inventory.devices.all
+    installed = {row.driver for row in rows if not inventory.classes.keys().isdisjoint(row.device_classes)}
+    installed |= {device.id.driver for device in published}
+    if not installed:
+        names = ", ".join(sorted({row.driver for row in rows}))
+        fault = f"has neither a DeviceClass nor a ResourceSlice of {names}: there is nothing to claim"
+        remedy = "install one of these drivers, add yours to dra.devices, or set dra.enabled: false"
+        yield Finding("the cluster", fault, remedy)
+    for driver in sorted(installed):
+        models = {device.model for device in published if device.id.driver == driver}
+        if not models:
+            fault = "publishes no device in a ResourceSlice: its claims aren't allocated"
+            yield Finding(f"driver {driver}", fault, "look at the pods of this driver on the nodes")
+        elif any(map(_lacks_sharing, models)):
+            fault = "has devices that aren't shared, though it publishes shares of cores: each is given away whole"
+            remedy = f"on Kubernetes 1.34 and 1.35 set the feature gate {_GATE} on the API server and kube-scheduler"
+            yield Finding(f"driver {driver}", fault, f"{remedy}, then restart the driver")
+
+
+def _lacks_sharing(model: DeviceModel) -> bool:
+    """Whether a device would be shared, but isn't: an API server without the gate drops the field."""
+    return not model.shared and bool(model.row.cores) and model.qualified(model.row.cores) in model.capacity
+
+
+def _classes(facts: Facts, inventory: DeviceInventory) -> Iterator[Finding]:
+    """Classes that select our drivers' devices and that no row names, and those that take a resource of limits."""
+    named = {name for row in inventory.devices.rows for name in row.device_classes}
+    managed = facts.effective.vendors.resource_names
+    for name, written in sorted(facts.view.caches.claims.classes.items()):
+        resource = (written.spec.extended_resource_name if written.spec is not None else None) or ""
+        if resource in managed:
+            fault = f"takes {resource} by extendedResourceName, which pods ask for by limits: they get no claim of it"
+            yield Finding(f"DeviceClass {name}", fault, "remove its extendedResourceName")
+        drivers = () if name in named else _drivers_of(inventory, inventory.classes[name])
+        if drivers:
+            fault = f"selects devices of {', '.join(drivers)}, and no row of dra.devices names it"
+            fault += ": what requests it is charged when it is allocated, not when it is created"
+            remedy = "add it to deviceClasses of a row of dra.devices in the device configuration"
+            yield Finding(f"DeviceClass {name}", fault, remedy)
+
+
+def _drivers_of(inventory: DeviceInventory, expressions: Iterable[str]) -> list[str]:
+    """The drivers that a class names and whose devices it selects: what can't be evaluated counts as selected."""
+    expressions = list(expressions)
+    devices = selected(inventory.devices.all, expressions, seconds=1.0, clock=time.monotonic)
+    found = {device.id.driver for device in devices}
+    return sorted(driver for driver in found if any(driver in expression for expression in expressions))
+
+
+def _slices(inventory: DeviceInventory) -> Iterator[Finding]:
+    for name, text in sorted(inventory.devices.problems.items()):
+        remedy = "restart its driver on that node; if it stays so, report it to the driver's makers"
+        yield Finding(f"ResourceSlice {name}", text, remedy)
