@@ -103,6 +103,7 @@ LEVELS: Sequence[tuple[Level, str, str]] = (
     ("alpha", "environment variable", "HAMI_PRIORITY_FEEDBACK"),
     ("alpha", "environment variable", "NODE_NAME"),
     ("alpha", "*", "kubectl hami ui*"),
+    ("alpha", "*", "hami-webhook kueue*"),
     ("beta", "*", "kubectl hami *"),
     ("beta", "*", "hami-webhook report*"),
     ("beta", "*", "hami-webhook test*"),

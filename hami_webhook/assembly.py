@@ -42,6 +42,7 @@ from hami_webhook.quota.floors import cost_of, floor_id
 from hami_webhook.quota.hierarchy_charger import HierarchyCharger, PodQuotas
 from hami_webhook.quota.ledger import LEDGER, RESERVATION, UPDATE, Entry, State, decode, reservation_id, update_id
 from hami_webhook.quota.namespace_labels import NamespaceLabels
+from hami_webhook.quota.other_managers import LeftByQueues, manager_of
 from hami_webhook.quota.pricing import CapacityLister, Charge, charge_of, waiting_charge
 from hami_webhook.quota.recompute import LedgerBounds, PodReader, Recomputer
 from hami_webhook.quota.refused_later import RefusedLater
@@ -268,6 +269,9 @@ class _QuotaPort:
         self.watches = watches
         self.new_id = new_id
         self.refused_later = RefusedLater(core.cluster, core.caches)
+        self.left_by_queues = LeftByQueues(
+            core.caches.queued, core.charger.known, core.vendors, core.capacity, core.clock
+        )
 
     def of(self, pod: Pod) -> _CachedPodQuotas:
         known = self.core.charger.known(pod)
@@ -275,9 +279,9 @@ class _QuotaPort:
 
     def queues(self, pod: Pod, requests: Mapping[str, Requests]) -> bool:
         queues = self.core.caches.queueing(pod.namespace)
-        if not queues or not requests:
-            return False
         vendors = self.core.vendors
+        if not queues or not requests or manager_of(pod, vendors):
+            return False
         try:
             charge = waiting_charge(pod, vendors, self.core.capacity, asks=(requests, ()))
         except BadRequest as error:
@@ -383,6 +387,12 @@ class _WaitingPod(Struct, frozen=True):
         if reservation and not await self.charging.is_unused(self.pod, reservation):
             reservation = ""
         core = self.charging.core
+        gate = Gate.CLOSED if self.pod.queued else Gate.MISSING if expects_gate else Gate.NONE
+        if gate is Gate.MISSING and (manager := manager_of(self.pod, core.vendors)):
+            gate = Gate.NONE
+            passing = await self.charging.left_by_queues.refusal(self.pod, manager)
+            if passing is not None:
+                raise _denial(passing)
         request = ChargeRequest(
             uid if self.former is None else update_id(uid),
             self.pod,
@@ -392,7 +402,7 @@ class _WaitingPod(Struct, frozen=True):
             partial(waiting_charge, self.pod, core.vendors, self.capacity),
             partial(floor_id, self.pod, core.vendors),
             self.former,
-            Gate.CLOSED if self.pod.queued else Gate.MISSING if expects_gate else Gate.NONE,
+            gate,
         )
         outcome = await core.charger.charge(request, time_left, self.known)
         if isinstance(outcome, Refusal):

@@ -95,6 +95,7 @@ class Caches:
         self._quotas: dict[str, dict[str, ResourceQuota]] = {}
         self._pods: dict[str, dict[str, str]] = {}
         """The UIDs of pods, by namespace and name."""
+        self._queued: dict[str, Pod] = {}
         self._clock = clock
         self.unreadable: dict[tuple[str, str, str], str] = {}
         accelerator_quotas = self.accelerator_quotas
@@ -155,6 +156,10 @@ class Caches:
         """Whether there is a pod of this name."""
         return name in self._pods.get(namespace, ())
 
+    def queued(self) -> Sequence[Pod]:
+        """The pods with the scheduling gate of quota that may still be released."""
+        return list(self._queued.values())
+
     def _forget_pod(self, namespace: str, name: str, uid: str) -> None:
         """A pod is gone; another may have its name already."""
         pods = self._pods.get(namespace, {})
@@ -214,12 +219,17 @@ class Caches:
     def _put_pod(self, obj: JSON) -> None:
         pod = Pod.from_object(obj).compact()
         self._pods.setdefault(pod.namespace, {})[pod.name] = pod.uid
+        if pod.queued and not pod.terminal and pod.deletion_time is None:
+            self._queued[pod.uid] = pod
+        else:
+            self._queued.pop(pod.uid, None)
         self.state.set_pod(pod, self._clock())
         if self._nominations is not None:
             self._nominations.set_pod(pod)
 
     def _drop_pod(self, key: Key, last: JSON) -> None:
         self._forget_pod(*key)
+        self._queued.pop(key.uid, None)
         self.state.remove_pod(key.uid)
         if self._nominations is not None:
             self._nominations.remove_pod(key.uid)

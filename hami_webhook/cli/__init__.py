@@ -164,6 +164,17 @@ def parser() -> Parser:
         verb.add_argument(flag, action="store_true", help=f"the section {section} counts, as for serve")
     verb.set_defaults(run=_configure_kube_scheduler)
 
+    kueue = verbs.add_parser("kueue", help="Kueue beside us").add_subparsers(metavar="VERB", required=True)
+    verb = kueue.add_parser(
+        "config",
+        help="print the resource transformations for Kueue's configuration",
+        description="Prints the resources.transformations by which Kueue counts memory and cores as our quotas do: "
+        "those of one card, times the number of cards. They belong into the Configuration in Kueue's ConfigMap "
+        "kueue-manager-config.",
+    )
+    verb.add_argument("--config", metavar="FILE", help="device-config.yaml (default: what HAMi's chart renders)")
+    verb.set_defaults(run=_configure_kueue)
+
     quota = verbs.add_parser("quota", help="quotas").add_subparsers(metavar="VERB", required=True)
     verb = quota.add_parser(
         "check",
@@ -228,6 +239,12 @@ def _configure_kube_scheduler(arguments: argparse.Namespace) -> int:
     from hami_webhook.cli import verbs
 
     return verbs.configure_kube_scheduler(arguments)
+
+
+def _configure_kueue(arguments: argparse.Namespace) -> int:
+    from hami_webhook.cli import verbs
+
+    return verbs.configure_kueue(arguments)
 
 
 def _check_quotas(arguments: argparse.Namespace) -> int:

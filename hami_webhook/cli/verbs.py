@@ -23,6 +23,7 @@ from hami_webhook.explain.read import Explainer
 from hami_webhook.explain.report import Explanation
 from hami_webhook.explain.tables import NEAREST
 from hami_webhook.explain.tables import show as show_explanation
+from hami_webhook.integrations.kueue import transformations
 from hami_webhook.kube.objects import parse_time
 from hami_webhook.scheduling import kube_scheduler
 from hami_webhook.scheduling.placer import SchedulingPolicies
@@ -185,4 +186,11 @@ def configure_kube_scheduler(arguments: argparse.Namespace) -> int:
         Path(arguments.to).write_text(text, encoding="utf-8")
     except OSError as error:
         raise UsageError(f"{arguments.to}: can't be written: {error.strerror}") from None
+    return 0
+
+
+def configure_kueue(arguments: argparse.Namespace) -> int:
+    """Print what Kueue's configuration needs for our resources. The exit status."""
+    found = transformations(enabled_vendors(device_config(arguments.config).config))
+    print(formatted({"resources": {"transformations": list(found)}}, "yaml"))
     return 0

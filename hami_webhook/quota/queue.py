@@ -56,7 +56,7 @@ async def read_queue(
         if len(pod.gates) > 1:
             continue
         if pod.namespace not in accounts:
-            accounts[pod.namespace] = found = _accounts_of(known(pod), pod.namespace)
+            accounts[pod.namespace] = found = known_accounts(known(pod), pod.namespace)
             queue.rooms |= {room_name(each): _room(each) for each in found or ()}
         covering = accounts[pod.namespace]
         if covering is None:
@@ -69,12 +69,12 @@ async def read_queue(
         request = (floor_id(pod, vendors), *[each.name for each in mine])
         demand = demands.get(request)
         if demand is None:
-            demand = demands[request] = _demand(pod, mine, vendors, capacity)
+            demand = demands[request] = demand_of(pod, mine, vendors, capacity)
         queue.waiting[pod.uid] = QueuedPod(pod.uid, pod.key, pod.priority, pod.created or 0.0, demand)
     return queue
 
 
-def _accounts_of(known: PodQuotas, namespace: str) -> Sequence[QuotaAccount] | None:
+def known_accounts(known: PodQuotas, namespace: str) -> Sequence[QuotaAccount] | None:
     """The enforced quotas that may cover pods of a namespace; None if they aren't known."""
     if inf in (known.own.age, known.accelerator_quotas.age):
         return None
@@ -92,8 +92,8 @@ def _room(account: QuotaAccount) -> QueueRoom:
     return QueueRoom(account.hard, free, queue_order(account.quota) if account.queues else None)
 
 
-def _demand(pod: Pod, accounts: Sequence[QuotaAccount], vendors: Vendors, capacity: CapacityLister) -> Demand:
-    """What the pod costs each quota."""
+def demand_of(pod: Pod, accounts: Sequence[QuotaAccount], vendors: Vendors, capacity: CapacityLister) -> Demand:
+    """What the pod costs each of these quotas while it waits."""
     found = []
     for account in accounts:
         cost = cost_at_admission(account, pod, vendors, capacity)

@@ -8,8 +8,8 @@ refused.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence, Set
+from dataclasses import dataclass, field
 from math import inf
 
 from msgspec import Struct
@@ -90,10 +90,15 @@ class Standing(Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class QueueDecision:
-    """The pods to be released, in their order, and where all others stand, in theirs."""
+    """The pods to be released, in their order, and where all others stand, in theirs.
+
+    `left` is what they leave of each quota's free amounts, `closed` are the strict quotas in which one of them waits.
+    """
 
     released: Sequence[QueuedPod]
     waiting: Sequence[Standing]
+    left: Mapping[str, dict[str, int]] = field(default_factory=dict)
+    closed: Set[str] = frozenset()
 
 
 def decide(pods: Iterable[QueuedPod], rooms: Mapping[str, QueueRoom], now: float) -> QueueDecision:
@@ -113,7 +118,7 @@ def decide(pods: Iterable[QueuedPod], rooms: Mapping[str, QueueRoom], now: float
             released.append(pod)
         else:
             waiting.append(deciding.wait(pod, obstacle))
-    return QueueDecision(released, waiting)
+    return QueueDecision(released, waiting, deciding.free, deciding.closed)
 
 
 class _Deciding:
@@ -122,8 +127,8 @@ class _Deciding:
     def __init__(self, rooms: Mapping[str, QueueRoom], now: float) -> None:
         self._rooms = rooms
         self._now = now
-        self._free = {name: dict(room.free) for name, room in rooms.items()}
-        self._closed: set[str] = set()
+        self.free = {name: dict(room.free) for name, room in rooms.items()}
+        self.closed: set[str] = set()
         self._kept: dict[tuple[str, str], list[str]] = {}
         """For which pods room of a key is kept, by quota and key: the first of them."""
         self._ahead: Counter[str] = Counter()
@@ -144,7 +149,7 @@ class _Deciding:
             lacks = [each for each in self._lacks(demand, limits=True) if each.requested > each.hard]
             return Obstacle(tuple(lacks), never=True)
         lacks = self._lacks(demand)
-        closed = next((name for name, _ in demand if name in self._closed), "")
+        closed = next((name for name, _ in demand if name in self.closed), "")
         if not (lacks or closed):
             return None
         kept = [uid for each in lacks for uid in self._kept.get((each.quota, each.key), ())]
@@ -153,9 +158,9 @@ class _Deciding:
     def _lacks(self, demand: Demand, *, limits: bool = False) -> list[Lack]:
         """The keys that are short, or with `limits` all of them."""
         return [
-            Lack(name, key, amount, self._free[name].get(key, 0), self._rooms[name].hard.get(key, 0))
+            Lack(name, key, amount, self.free[name].get(key, 0), self._rooms[name].hard.get(key, 0))
             for name, key, amount in self._amounts(demand)
-            if limits or amount > self._free[name].get(key, inf)
+            if limits or amount > self.free[name].get(key, inf)
         ]
 
     def _amounts(self, demand: Demand) -> Iterable[tuple[str, str, int]]:
@@ -167,8 +172,8 @@ class _Deciding:
     def take(self, demand: Demand) -> None:
         """Take a demand out of what is free."""
         for name, key, amount in self._amounts(demand):
-            if key in self._free[name]:
-                self._free[name][key] -= amount
+            if key in self.free[name]:
+                self.free[name][key] -= amount
 
     def wait(self, pod: QueuedPod, obstacle: Obstacle) -> Standing:
         """Let a pod wait, and keep from those after it what its quotas say."""
@@ -177,7 +182,7 @@ class _Deciding:
         if not obstacle.never:
             self._ahead.update(quotas)
             orders = [order for name in quotas if (order := self._rooms[name].order) is not None]
-            self._closed.update(name for name in quotas if (order := self._rooms[name].order) and order.strict)
+            self.closed.update(name for name in quotas if (order := self._rooms[name].order) and order.strict)
             longest = min((order.overtaking for order in orders), default=OVERTAKING)
             if self._now - pod.created >= longest:
                 self.take(pod.demand)

@@ -71,6 +71,9 @@ hami-webhook config check           2
 hami-webhook config kube-scheduler  0  --from kube-scheduler.yaml
 hami-webhook config kube-scheduler  2  --from broken.json
 hami-webhook config kube-scheduler  2
+hami-webhook kueue config           0
+hami-webhook kueue config           0  --config device-config.yaml
+hami-webhook kueue config           2  --config broken.json
 hami-webhook quota check            0  quota.json
 hami-webhook quota check            1  misread.json
 hami-webhook quota check            2  pods.json

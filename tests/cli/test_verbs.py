@@ -10,11 +10,14 @@ from pathlib import Path
 
 import pytest
 import yaml
-from builders import card, node
+from builders import card, container, node
 from cryptography import x509
 from simulate.files import Simulate, pod
 
 from hami_webhook import __version__
+from hami_webhook.device_config import builtin_vendors
+from hami_webhook.kube.objects import Pod
+from hami_webhook.quota.pricing import NoCapacity, waiting_charge
 
 
 def test_certificates_are_made_and_named(command: Simulate, tmp_path: Path) -> None:
@@ -99,6 +102,30 @@ def test_kube_scheduler_s_configuration_is_filled_in(command: Simulate, tmp_path
     assert [each["name"] for each in extender["managedResources"]] == ["a.b/bi", "a.b/gpu"]
     run = command.main(*verb, "--to", str(tmp_path))
     assert (run.status, run.err) == (2, f"hami-webhook: {tmp_path}: can't be written: Is a directory\n")
+
+
+@pytest.mark.parametrize(
+    ("key", "amounts"),
+    [
+        ("NVIDIA", {"nvidia.com/gpumem": 3000, "nvidia.com/gpucores": 30}),
+        ("AMD", {"amd.com/gpumem": 3000, "amd.com/gpucores": 30}),
+        ("Ascend910B4", {"huawei.com/Ascend910B4-core": 30}),
+    ],
+)
+def test_kueue_counts_cards_as_our_quotas_do(command: Simulate, key: str, amounts: dict[str, int]) -> None:
+    run = command.main("kueue", "config")
+    assert (run.status, run.err) == (0, "")
+    found = {each["input"]: each for each in yaml.safe_load(run.out)["resources"]["transformations"]}
+    vendors = builtin_vendors()
+    requested = {vendors[key].count_name: 2, **amounts}
+    totals = {}
+    for name, amount in amounts.items():
+        ((output, factor),) = found[name]["outputs"].items()
+        totals[output.replace("/total-", "/")] = amount * int(factor) * requested[found[name]["multiplyBy"]]
+    made = Pod.from_object(pod("p", container(**requested)))
+    charged = waiting_charge(made, vendors, NoCapacity()).amounts
+    assert totals == {name: charged[f"limits.{name}"] for name in amounts}
+    assert found["nvidia.com/gpumem-percentage"] == {"input": "nvidia.com/gpumem-percentage", "strategy": "Replace"}
 
 
 def test_the_version_names_what_was_built(command: Simulate) -> None:

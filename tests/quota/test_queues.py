@@ -96,7 +96,7 @@ async def test_pods_that_no_queue_covers_get_no_gate(made: JSON) -> None:
 
 async def test_the_gate_is_added_to_those_of_others_and_waits_for_them() -> None:
     async with QuotaEnv(L, queueing(gpu=1)) as env:
-        other = {"name": "kueue.x-k8s.io/admission"}
+        other = {"name": "example.com/mine"}
         stored, _ = await env.admit(pod("late", gpu=1, mem=1, schedulingGates=[other]))
         assert stored["spec"]["schedulingGates"] == [other, *GATES]
         await env.cluster.create(Kind.PODS, stored)
