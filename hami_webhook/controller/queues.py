@@ -26,7 +26,7 @@ from hami_webhook.quota.admission_charger import Charged
 from hami_webhook.quota.floors import floor_id
 from hami_webhook.quota.hierarchy_charger import HierarchyCharger
 from hami_webhook.quota.pricing import CapacityLister, admission_charge
-from hami_webhook.quota.queue import read_queue
+from hami_webhook.quota.queue import Demands, read_queue
 from hami_webhook.quota.queue_order import QueueDecision, decide
 
 logger = logging.getLogger(__name__)
@@ -43,8 +43,9 @@ _AGAIN, _LOOK = 0.5, 5.0
 """Seconds after which is tried again what failed, and after which those who wait are looked at though nothing happened.
 """
 
-_PAUSE_PER_SECOND = 3
+_PAUSE_PER_SECOND = 1
 """Seconds between two rounds for each second that one takes to decide: many who wait leave time for everything else."""
+_LONGEST_PAUSE = 0.25
 
 
 class QueueReleaser:
@@ -70,6 +71,7 @@ class QueueReleaser:
         self._failures = failures
         self._sleep = sleep
         self._pods: dict[str, Pod] = {}
+        self._demands = Demands(view.clock)
         self._wake = asyncio.Event()
         self._again = False
         self.released = 0
@@ -105,7 +107,7 @@ class QueueReleaser:
             self._wake.clear()
             began = loop.time()
             failed = await self.step()
-            await self._sleep(min(_AGAIN, _PAUSE_PER_SECOND * (loop.time() - began)) if self._pods else 0)
+            await self._sleep(min(_LONGEST_PAUSE, _PAUSE_PER_SECOND * (loop.time() - began)) if self._pods else 0)
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout((_AGAIN if failed else _LOOK) if self._pods else None):
                     await self._wake.wait()
@@ -113,7 +115,7 @@ class QueueReleaser:
     async def step(self) -> bool:
         """Release whose turn has come; whether something is left that may be done soon, though nothing changes."""
         pods = list(self._pods.values())
-        queue = await read_queue(pods, self._charger.known, self._view.vendors, self._capacity)
+        queue = await read_queue(pods, self._charger.known, self._view.vendors, self._capacity, self._demands)
         self.decision = decision = decide(queue.waiting.values(), queue.rooms, self._view.clock())
         turns = [queue.pods[pod.uid] for pod in decision.released[:_MOST_AT_ONCE]]
         self._again = len(turns) < len(decision.released)

@@ -14,7 +14,7 @@ from hami_webhook.kube.objects import Pod
 from hami_webhook.quota.account import QuotaAccount, Refusal
 from hami_webhook.quota.hierarchy_charger import PodQuotas
 from hami_webhook.quota.pricing import CapacityLister
-from hami_webhook.quota.queue import demand_of, known_accounts, read_queue, room_name
+from hami_webhook.quota.queue import Demands, demand_of, known_accounts, read_queue, room_name
 from hami_webhook.quota.queue_order import QueueDecision, decide
 
 KUEUE = "Kueue"
@@ -62,6 +62,7 @@ class LeftByQueues:
         self._vendors = vendors
         self._capacity = capacity
         self._clock = clock
+        self._demands = Demands(clock)
         self._at = -inf
         self._decision = QueueDecision((), ())
 
@@ -88,7 +89,7 @@ class LeftByQueues:
         now = self._clock()
         if now - self._at >= _VALID_FOR:
             self._at = now
-            queue = await read_queue(self._queued(), self._known, self._vendors, self._capacity)
+            queue = await read_queue(self._queued(), self._known, self._vendors, self._capacity, self._demands)
             self._decision = decide(queue.waiting.values(), queue.rooms, now)
         return self._decision
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from math import inf
 
 from hami_webhook.devices.registry import Vendors
@@ -20,6 +21,13 @@ from hami_webhook.quota.queue_order import Demand, QueuedPod, QueueRoom
 _AT_ONCE = 200
 """Pods that are read before others have their turn."""
 
+_PRICED_AGAIN_AFTER, _MOST_AGAIN = 5.0, 200
+"""Seconds for which a demand that depends on cards is believed, and how many are priced again in a round."""
+
+
+_Request = tuple[str, tuple[str, ...]]
+"""A pod's floor id, which says its namespace and what it requests, and the quotas with scopes that cover it."""
+
 
 @dataclass(slots=True)
 class PodQueue:
@@ -29,6 +37,53 @@ class PodQueue:
     waiting: dict[str, QueuedPod] = field(default_factory=dict)
     charged: list[Pod] = field(default_factory=list)
     rooms: dict[str, QueueRoom] = field(default_factory=dict)
+
+
+class Demands:
+    """What the pods that wait cost, kept from one round to the next (docs/architecture.md, the table of caches).
+
+    Tenants choose how many different pods wait, and what one costs takes 0.1 ms to compute.
+    """
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._found: dict[_Request, tuple[Demand, object, float]] = {}
+        """With the terms under which it is right, and when it is priced again."""
+        self._used: dict[_Request, tuple[Demand, object, float]] = {}
+        self._again = 0
+
+    def begin(self) -> None:
+        """A round begins: what the last one didn't use is dropped."""
+        self._found, self._used, self._again = self._used, {}, 0
+
+    def of(self, request: _Request, terms: object, compute: Callable[[], tuple[Demand, bool]]) -> Demand:
+        """The demand of pods with this request; `compute` gives it, and whether it follows from the pod alone."""
+        used = self._used.get(request)
+        if used is not None:
+            return used[0]
+        found, now = self._found.get(request), self._clock()
+        if found is not None and found[1] == terms:
+            if now < found[2] or self._again >= _MOST_AGAIN:
+                self._used[request] = found
+                return found[0]
+            self._again += 1
+        demand, fixed = compute()
+        self._used[request] = demand, terms, inf if fixed else now + _PRICED_AGAIN_AFTER
+        return demand
+
+
+class _Covering:
+    """The enforced quotas that may cover pods of a namespace, and what they have in common for all of these."""
+
+    __slots__ = ("accounts", "charged", "scoped", "terms")
+
+    def __init__(self, accounts: Sequence[QuotaAccount]) -> None:
+        self.accounts = accounts
+        self.scoped = any(each.quota.scopes for each in accounts)
+        self.terms = [(room_name(each), each.hard, each.in_bytes, each.cards) for each in accounts]
+        self.charged = {
+            identity for each in accounts for identity, entry in each.ledger.items() if entry.state is State.ADMITTED
+        }
 
 
 def room_name(account: QuotaAccount) -> str:
@@ -41,6 +96,7 @@ async def read_queue(
     known: Callable[[Pod], PodQuotas],
     vendors: Vendors,
     capacity: CapacityLister,
+    demands: Demands,
 ) -> PodQueue:
     """The queue of these pods, of which those take part whose only gate is ours.
 
@@ -48,28 +104,27 @@ async def read_queue(
     once, however many there are.
     """
     queue = PodQueue()
-    accounts: dict[str, Sequence[QuotaAccount] | None] = {}
-    demands: dict[tuple[object, ...], Demand] = {}
+    namespaces: dict[str, _Covering | None] = {}
+    demands.begin()
     for number, pod in enumerate(pods):
         if number % _AT_ONCE == _AT_ONCE - 1:
             await asyncio.sleep(0)
         if len(pod.gates) > 1:
             continue
-        if pod.namespace not in accounts:
-            accounts[pod.namespace] = found = known_accounts(known(pod), pod.namespace)
+        if pod.namespace not in namespaces:
+            found = known_accounts(known(pod), pod.namespace)
             queue.rooms |= {room_name(each): _room(each) for each in found or ()}
-        covering = accounts[pod.namespace]
+            namespaces[pod.namespace] = None if found is None else _Covering(found)
+        covering = namespaces[pod.namespace]
         if covering is None:
             continue
         queue.pods[pod.uid] = pod
-        if any((entry := each.ledger.get(pod.uid)) and entry.state is State.ADMITTED for each in covering):
+        if pod.uid in covering.charged:
             queue.charged.append(pod)
             continue
-        mine = [each for each in covering if each.covers(pod)]
-        request = (floor_id(pod, vendors), *[each.name for each in mine])
-        demand = demands.get(request)
-        if demand is None:
-            demand = demands[request] = demand_of(pod, mine, vendors, capacity)
+        names = tuple([each.name for each in covering.accounts if each.covers(pod)]) if covering.scoped else ()
+        compute = partial(_priced, pod, covering.accounts, vendors, capacity)
+        demand = demands.of((floor_id(pod, vendors), names), covering.terms, compute)
         queue.waiting[pod.uid] = QueuedPod(pod.uid, pod.key, pod.priority, pod.created or 0.0, demand)
     return queue
 
@@ -93,11 +148,20 @@ def _room(account: QuotaAccount) -> QueueRoom:
 
 
 def demand_of(pod: Pod, accounts: Sequence[QuotaAccount], vendors: Vendors, capacity: CapacityLister) -> Demand:
-    """What the pod costs each of these quotas while it waits."""
-    found = []
+    """What the pod costs each of these quotas that covers it while it waits."""
+    return _priced(pod, accounts, vendors, capacity)[0]
+
+
+def _priced(
+    pod: Pod, accounts: Sequence[QuotaAccount], vendors: Vendors, capacity: CapacityLister
+) -> tuple[Demand, bool]:
+    """The same, and whether that follows from the pod alone, whatever cards there are."""
+    found, fixed = [], True
     for account in accounts:
-        cost = cost_at_admission(account, pod, vendors, capacity)
-        amounts = tuple(sorted((key, amount) for key, amount in account.counted(cost.exact).items() if amount))
-        if amounts:
-            found.append((room_name(account), amounts))
-    return tuple(sorted(found))
+        if account.covers(pod):
+            cost = cost_at_admission(account, pod, vendors, capacity)
+            fixed = fixed and account.is_fixed(cost)
+            amounts = tuple(sorted((key, amount) for key, amount in account.counted(cost.exact).items() if amount))
+            if amounts:
+                found.append((room_name(account), amounts))
+    return tuple(sorted(found)), fixed

@@ -8,7 +8,7 @@ refused.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from math import inf
 
@@ -42,7 +42,7 @@ class QueueRoom(Struct, frozen=True):
     order: QueueOrder | None = None
 
 
-class QueuedPod(Struct, frozen=True):
+class QueuedPod(Struct, frozen=True, gc=False):
     """A pod that waits for quota; `created` is Unix seconds."""
 
     uid: str
@@ -58,7 +58,7 @@ class QueuedPod(Struct, frozen=True):
         return -self.priority, self.created, self.uid
 
 
-class Lack(Struct, frozen=True):
+class Lack(Struct, frozen=True, gc=False):
     """A key of which a quota has less than the pod costs; `free` may be below 0."""
 
     quota: str
@@ -68,7 +68,7 @@ class Lack(Struct, frozen=True):
     hard: int
 
 
-class Obstacle(Struct, frozen=True):
+class Obstacle(Struct, frozen=True, gc=False):
     """Why a pod isn't released: what it lacks, and for which pods before it room is kept (their UIDs).
 
     `closed`: the strict quota in which one before it waits. `never`: it costs more than a quota's limit.
@@ -80,7 +80,7 @@ class Obstacle(Struct, frozen=True):
     never: bool = False
 
 
-class Standing(Struct, frozen=True):
+class Standing(Struct, frozen=True, gc=False):
     """Where a pod that isn't released stands: how many wait before it for one of its quotas, and why."""
 
     pod: QueuedPod
@@ -105,20 +105,50 @@ def decide(pods: Iterable[QueuedPod], rooms: Mapping[str, QueueRoom], now: float
     """Which pods are released at `now`. A quota of a demand that isn't in `rooms` limits nothing.
 
     In their turns pods take what is free. One that doesn't fit closes its strict quotas to all that come after, and
-    once it has waited for as long as one of its quotas says, what it costs is kept for it in all of them. A pod that
-    costs more than a limit closes and keeps nothing: others would wait for what can't happen.
+    once it has waited for as long as one of its quotas says, what it costs is kept for it in all of them, but no more
+    than a limit for all pods together: of a team whose own quota is full, others lose no more than that team could
+    ever use. A pod that costs more than a limit closes and keeps nothing: others would wait for what can't happen.
     """
     deciding = _Deciding(rooms, now)
     released: list[QueuedPod] = []
     waiting: list[Standing] = []
     for pod in sorted(pods, key=lambda pod: pod.turn):
-        obstacle = deciding.obstacle(pod)
+        request = deciding.request(pod.demand)
+        obstacle = request.obstacle or deciding.obstacle(request)
         if obstacle is None:
-            deciding.take(pod.demand)
+            deciding.take(request)
             released.append(pod)
         else:
-            waiting.append(deciding.wait(pod, obstacle))
+            waiting.append(deciding.wait(pod, request, obstacle))
     return QueueDecision(released, waiting, deciding.free, deciding.closed)
+
+
+class _Quotas:
+    """What pods that the same quotas cover have in common while their turns come."""
+
+    __slots__ = ("longest", "names", "strict")
+
+    def __init__(self, names: Iterable[str], rooms: Mapping[str, QueueRoom]) -> None:
+        self.names = [name for name in names if name in rooms]
+        orders = [(name, order) for name in self.names if (order := rooms[name].order) is not None]
+        self.strict = [name for name, order in orders if order.strict]
+        self.longest = min((order.overtaking for _, order in orders), default=OVERTAKING)
+
+
+class _Request:
+    """What pods with one demand have in common.
+
+    `obstacle`: what stands in the way; room only shrinks, so it does for all that come after. `keeps`: room may be kept
+    for one more of them.
+    """
+
+    __slots__ = ("demand", "keeps", "obstacle", "quotas")
+
+    def __init__(self, demand: Demand, quotas: _Quotas) -> None:
+        self.demand = demand
+        self.quotas = quotas
+        self.obstacle: Obstacle | None = None
+        self.keeps = True
 
 
 class _Deciding:
@@ -129,65 +159,78 @@ class _Deciding:
         self._now = now
         self.free = {name: dict(room.free) for name, room in rooms.items()}
         self.closed: set[str] = set()
-        self._kept: dict[tuple[str, str], list[str]] = {}
+        self._kept: Counter[tuple[str, str]] = Counter()
+        self._kept_for: dict[tuple[str, str], list[str]] = {}
         """For which pods room of a key is kept, by quota and key: the first of them."""
-        self._ahead: Counter[str] = Counter()
-        self._known: dict[Demand, Obstacle] = {}
-        """What stands in the way of pods with a demand: room only shrinks, so it does for all that come after."""
+        self._ahead = dict.fromkeys(rooms, 0)
+        self._requests: dict[int, _Request] = {}
+        self._quotas: dict[tuple[str, ...], _Quotas] = {}
 
-    def obstacle(self, pod: QueuedPod) -> Obstacle | None:
-        """Why the pod can't be released; None if it can."""
-        known = self._known.get(pod.demand)
-        if known is None:
-            known = self._find(pod.demand)
-            if known is not None:
-                self._known[pod.demand] = known
-        return known
+    def request(self, demand: Demand) -> _Request:
+        """What is known of pods with this very demand: to compare amounts for each of them would take longer."""
+        found = self._requests.get(id(demand))
+        if found is None:
+            names = tuple([name for name, _ in demand])
+            quotas = self._quotas.get(names)
+            if quotas is None:
+                quotas = self._quotas[names] = _Quotas(names, self._rooms)
+            found = self._requests[id(demand)] = _Request(demand, quotas)
+        return found
 
-    def _find(self, demand: Demand) -> Obstacle | None:
-        if any(amount > self._rooms[name].hard.get(key, inf) for name, key, amount in self._amounts(demand)):
-            lacks = [each for each in self._lacks(demand, limits=True) if each.requested > each.hard]
-            return Obstacle(tuple(lacks), never=True)
-        lacks = self._lacks(demand)
-        closed = next((name for name, _ in demand if name in self.closed), "")
-        if not (lacks or closed):
-            return None
-        kept = [uid for each in lacks for uid in self._kept.get((each.quota, each.key), ())]
-        return Obstacle(tuple(lacks), tuple(dict.fromkeys(kept)), closed)
+    def obstacle(self, request: _Request) -> Obstacle | None:
+        """Why pods with this request can't be released; None if the next one can."""
+        lacks: list[Lack] = []
+        never = False
+        for name, key, amount in self._amounts(request):
+            free, hard = self.free[name].get(key, inf), self._rooms[name].hard.get(key, inf)
+            if amount > hard and not never:
+                lacks, never = [], True
+            if amount > hard if never else amount > free:
+                shown = (0 if each == inf else int(each) for each in (free, hard))
+                lacks.append(Lack(name, key, amount, *shown))
+        closed = "" if never else next((name for name in request.quotas.names if name in self.closed), "")
+        if lacks or closed:
+            kept = () if never else [uid for each in lacks for uid in self._kept_for.get((each.quota, each.key), ())]
+            request.obstacle = Obstacle(tuple(lacks), tuple(dict.fromkeys(kept)), closed, never)
+        return request.obstacle
 
-    def _lacks(self, demand: Demand, *, limits: bool = False) -> list[Lack]:
-        """The keys that are short, or with `limits` all of them."""
-        return [
-            Lack(name, key, amount, self.free[name].get(key, 0), self._rooms[name].hard.get(key, 0))
-            for name, key, amount in self._amounts(demand)
-            if limits or amount > self.free[name].get(key, inf)
-        ]
-
-    def _amounts(self, demand: Demand) -> Iterable[tuple[str, str, int]]:
-        for name, amounts in demand:
+    def _amounts(self, request: _Request) -> Iterator[tuple[str, str, int]]:
+        for name, amounts in request.demand:
             if name in self._rooms:
                 for key, amount in amounts:
                     yield name, key, amount
 
-    def take(self, demand: Demand) -> None:
-        """Take a demand out of what is free."""
-        for name, key, amount in self._amounts(demand):
+    def take(self, request: _Request) -> None:
+        """Take what a request costs out of what is free."""
+        for name, key, amount in self._amounts(request):
             if key in self.free[name]:
                 self.free[name][key] -= amount
 
-    def wait(self, pod: QueuedPod, obstacle: Obstacle) -> Standing:
+    def wait(self, pod: QueuedPod, request: _Request, obstacle: Obstacle) -> Standing:
         """Let a pod wait, and keep from those after it what its quotas say."""
-        quotas = [name for name, _ in pod.demand if name in self._rooms]
-        ahead = max((self._ahead[name] for name in quotas), default=0)
+        before, quotas = 0, request.quotas
+        for name in quotas.names:
+            here = self._ahead[name]
+            if here > before:
+                before = here
+            if not obstacle.never:
+                self._ahead[name] = here + 1
         if not obstacle.never:
-            self._ahead.update(quotas)
-            orders = [order for name in quotas if (order := self._rooms[name].order) is not None]
-            self.closed.update(name for name in quotas if (order := self._rooms[name].order) and order.strict)
-            longest = min((order.overtaking for order in orders), default=OVERTAKING)
-            if self._now - pod.created >= longest:
-                self.take(pod.demand)
-                for name, key, _ in self._amounts(pod.demand):
-                    named = self._kept.setdefault((name, key), [])
-                    if len(named) < _MOST_NAMED:
-                        named.append(pod.uid)
-        return Standing(pod, ahead, obstacle)
+            if quotas.strict:
+                self.closed.update(quotas.strict)
+            if request.keeps and self._now - pod.created >= quotas.longest:
+                self._keep(pod, request)
+        return Standing(pod, before, obstacle)
+
+    def _keep(self, pod: QueuedPod, request: _Request) -> None:
+        """Keep what a pod costs in all its quotas, unless more than the limit of one would be kept then."""
+        for name, key, amount in self._amounts(request):
+            if self._kept[name, key] + amount > self._rooms[name].hard.get(key, inf):
+                request.keeps = False
+                return
+        self.take(request)
+        for name, key, amount in self._amounts(request):
+            self._kept[name, key] += amount
+            named = self._kept_for.setdefault((name, key), [])
+            if len(named) < _MOST_NAMED:
+                named.append(pod.uid)

@@ -66,6 +66,12 @@ Q = Mapping[str, QueueRoom]
         ({"q": room(5), "r": room(1)}, [in_both("a", 2), waiting("b", 5)], ["b"]),
         ({"q": room(5), "r": room(1)}, [in_both("a", 2, 600), waiting("b", 5), waiting("c", 3, 1)], ["c"]),
         ({"q": room(5, order=STRICT), "r": room(1)}, [in_both("a", 2), waiting("b", 1)], []),
+        # of a team whose own quota is full, no more is kept in others than that quota's limit
+        (
+            {"q": room(40, 40), "r": room(0, 10)},
+            [*(in_both(f"a{n}", 4, 900) for n in range(9)), waiting("b", 32), waiting("c", 1, 1)],
+            ["b"],
+        ),
         # a quota that doesn't queue is waited for, and none that is unknown
         ({"q": room(0, order=None)}, [waiting("a")], []),
         ({}, [waiting("a", 99)], ["a"]),
@@ -152,7 +158,9 @@ def test_the_rule_holds_for_all_that_wait(queue: tuple[list[QueuedPod], Q], shuf
         strict = {name for name, _ in pod.demand if (order := rooms[name].order) and order.strict}
         assert not any(name in strict for other in later for name, _ in other.demand)
         before = amounts_of(*(other for other in decision.released if other.turn < pod.turn))
-        if NOON - pod.created >= min((order.overtaking for order in orders), default=600):
+        earlier = amounts_of(*(other.pod for other in decision.waiting if other.pod.turn <= pod.turn))
+        kept = all(amount <= rooms[name].hard[key] for (name, key), amount in earlier.items() if (name, key) in mine)
+        if kept and NOON - pod.created >= min((order.overtaking for order in orders), default=600):
             taken = amounts_of(*later)
             for (name, key), amount in mine.items():  # nobody after it takes what it could have
                 left = rooms[name].free[key] - before[name, key]
