@@ -20,6 +20,7 @@ from hami_webhook.devices.model import BadRequest
 from hami_webhook.devices.pod_preferences import WEIGHTS, parse_weights
 from hami_webhook.devices.reserved_annotations import OWNED_LABELS
 from hami_webhook.kube.objects import ContainerKind
+from hami_webhook.kube.pod_group import pod_group_fault
 
 
 def has_app_containers(new: NewPod) -> None:
@@ -81,6 +82,11 @@ def scoring_weights_can_be_read(new: NewPod) -> None:
             raise Denied(403, str(error)) from error
 
 
+def pod_group_can_be_read(new: NewPod) -> None:
+    if fault := pod_group_fault(new.pod):
+        raise Denied(403, fault)
+
+
 class Rule(NamedTuple):
     """`check` raises `Denied`, or `BadRequest` where a vendor's or another scheduler's form is wrong.
 
@@ -113,6 +119,7 @@ NAMING_POD = (
     Rule(has_no_privileged_container, "core.md#5", _OF_OURS),
     Rule(has_no_node, "core.md#5", _OF_OURS),
     Rule(scoring_weights_can_be_read, "core.md#7", _OF_OURS),
+    Rule(pod_group_can_be_read, "queues.md#5.1", _OF_OURS),
 )
 """For a pod of which a container names a managed resource, for any scheduler, besides."""
 

@@ -29,6 +29,7 @@ QUOTA_GATE = "hami.io/quota"
 _META, _RESOURCES = wire.ObjectMeta(), wire.Resources()
 _POD_SPEC, _POD_STATUS, _NODE_STATUS = wire.PodSpec(), wire.PodStatus(), wire.NodeStatus()
 _NO_EXTENDED = wire.ExtendedResourceClaimStatus()
+_NO_GROUP = wire.SchedulingGroup()
 _NO_CLAIMS: Mapping[str, str] = {}
 _QUOTA_SPEC, _QUOTA_STATUS = wire.ResourceQuotaSpec(), wire.ResourceQuotaStatus()
 
@@ -121,6 +122,8 @@ class Pod(Struct, frozen=True, weakref=True):
     """The claims that the status names for references to templates; empty for one that needs none."""
     extended_claim: str = ""
     """The claim for its extended resources."""
+    scheduling_group: str = ""
+    """The name of its PodGroup, as `spec.schedulingGroup` has it."""
 
     @classmethod
     def from_object(cls, obj: Any, namespace: str = "") -> Pod:
@@ -162,6 +165,7 @@ class Pod(Struct, frozen=True, weakref=True):
                 _NO_CLAIMS if status.resource_claim_statuses is None else _generated(status.resource_claim_statuses)
             ),
             extended_claim=(status.extended_resource_claim_status or _NO_EXTENDED).resource_claim_name or "",
+            scheduling_group=(spec.scheduling_group or _NO_GROUP).pod_group_name or "",
         )
 
     def compact(self) -> Pod:

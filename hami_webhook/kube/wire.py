@@ -90,6 +90,10 @@ class PodResourceClaimObject(Wire, frozen=True):
     resource_claim_template_name: str | None = None
 
 
+class SchedulingGroup(Wire, frozen=True):
+    pod_group_name: str | None = None
+
+
 class PodSpec(Wire, frozen=True):
     containers: tuple[ContainerObject, ...] | None = None
     init_containers: tuple[ContainerObject, ...] | None = None
@@ -104,6 +108,7 @@ class PodSpec(Wire, frozen=True):
     affinity: Affinity | None = None
     scheduling_gates: Any = None
     resource_claims: tuple[PodResourceClaimObject, ...] | None = None
+    scheduling_group: SchedulingGroup | None = None
 
 
 class RunningState(Wire, frozen=True):

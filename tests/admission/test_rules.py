@@ -82,6 +82,7 @@ BROKEN: dict[str, tuple[JSON, str]] = {
         "container agent is privileged",
     ),
     "has_no_node": (gpu(nodeName="n1"), "pod has node assigned"),
+    "pod_group_can_be_read": (gpu(labels={"hami.io/pod-group": "train"}), "add a label hami.io/pod-group-size"),
     "scoring_weights_can_be_read": (gpu(annotations={"hami.io/device-scoring-weights": "slot=1"}), "slot=1"),
 }
 

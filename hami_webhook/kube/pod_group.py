@@ -1,0 +1,73 @@
+"""Pod groups: which pods start together, and how many they are (docs/spec/queues.md#5.1)."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from hami_webhook.kube.objects import Pod
+from hami_webhook.kube.shown import cut
+
+NAME, SIZE = "hami.io/pod-group", "hami.io/pod-group-size"
+"""Labels: the group that a pod is of, and how many pods that has."""
+
+MOST_PODS = 256
+"""Pods of one group: their charges are one write, into a ledger with room for other pods too."""
+
+_KUEUE_NAME, _KUEUE_SIZE = "kueue.x-k8s.io/pod-group-name", "kueue.x-k8s.io/pod-group-total-count"
+_COSCHEDULING_NAME = "scheduling.x-k8s.io/pod-group"
+_KUEUE_MANAGED, _KUEUE_QUEUE = "kueue.x-k8s.io/managed", "kueue.x-k8s.io/queue-name"
+
+GroupKey = tuple[str, str]
+"""A group's namespace and name."""
+
+
+class PodGroup(Struct, frozen=True):
+    """A group of `size` pods, two at least, of one namespace."""
+
+    namespace: str
+    name: str
+    size: int
+
+    @property
+    def key(self) -> GroupKey:
+        return self.namespace, self.name
+
+    @classmethod
+    def of(cls, pod: Pod) -> PodGroup | None:
+        """The group of a pod; None for one that starts alone, or whose labels can't be read."""
+        name = _name(pod)
+        if not name:
+            return None
+        written = pod.labels.get(SIZE)
+        if written is None and _KUEUE_NAME in pod.labels:
+            written = pod.annotations.get(_KUEUE_SIZE)
+        size = _size(written)
+        return cls(pod.namespace, name, size) if size is not None and size > 1 else None
+
+
+def pod_group_fault(pod: Pod) -> str:
+    """What is wrong with our labels of a pod, and would be right; empty for nothing."""
+    named, size = pod.labels.get(NAME), pod.labels.get(SIZE)
+    if size is None:
+        return "" if named is None else f"label {NAME} {cut(named)}: its size is missing; add a label {SIZE}"
+    if _size(size) is None:
+        return f"label {SIZE} {cut(size)} must be a number of pods, 1 to {MOST_PODS}"
+    return "" if _name(pod) else f"label {SIZE} {size}: the group's name is missing; add a label {NAME}"
+
+
+def managed_by_kueue(pod: Pod) -> bool:
+    """Whether Kueue lets the pod wait: it has a gate of its own, and ours would be one to wait for besides."""
+    return pod.labels.get(_KUEUE_MANAGED) == "true" or _KUEUE_QUEUE in pod.labels
+
+
+def _name(pod: Pod) -> str:
+    labels = pod.labels
+    return labels.get(NAME) or labels.get(_KUEUE_NAME) or labels.get(_COSCHEDULING_NAME) or pod.scheduling_group
+
+
+def _size(text: str | None) -> int | None:
+    """A size; None for what is none."""
+    if text is None or not (text.isascii() and text.isdecimal() and len(text) <= len(str(MOST_PODS))):
+        return None
+    size = int(text)
+    return size if 1 <= size <= MOST_PODS else None

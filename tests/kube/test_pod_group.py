@@ -1,0 +1,75 @@
+"""Which pods start together (docs/spec/queues.md#5.1)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from builders import JSON, pod
+
+from hami_webhook.kube.objects import Pod
+from hami_webhook.kube.pod_group import MOST_PODS, PodGroup, managed_by_kueue, pod_group_fault
+
+NAME, SIZE = "hami.io/pod-group", "hami.io/pod-group-size"
+KUEUE, TOTAL = "kueue.x-k8s.io/pod-group-name", "kueue.x-k8s.io/pod-group-total-count"
+COSCHEDULING = "scheduling.x-k8s.io/pod-group"
+
+
+def read(labels: JSON, annotations: JSON | None = None, **spec: Any) -> Pod:
+    return Pod.from_object(pod(namespace="team", labels=labels, annotations=annotations, **spec))
+
+
+@pytest.mark.parametrize(
+    ("labels", "annotations", "spec", "found"),
+    [
+        ({NAME: "train", SIZE: "8"}, {}, {}, ("train", 8)),
+        ({NAME: "train", SIZE: "1"}, {}, {}, None),
+        ({NAME: "train", SIZE: str(MOST_PODS)}, {}, {}, ("train", MOST_PODS)),
+        ({NAME: "train", SIZE: "08"}, {}, {}, ("train", 8)),
+        ({NAME: "train"}, {TOTAL: "8"}, {}, None),
+        ({KUEUE: "train"}, {TOTAL: "8"}, {}, ("train", 8)),
+        ({KUEUE: "train", SIZE: "4"}, {TOTAL: "8"}, {}, ("train", 4)),
+        ({KUEUE: "train"}, {}, {}, None),
+        ({KUEUE: "train"}, {TOTAL: "1000000"}, {}, None),
+        ({KUEUE: "train"}, {TOTAL: "-8"}, {}, None),
+        ({COSCHEDULING: "train"}, {}, {}, None),
+        ({COSCHEDULING: "train", SIZE: "8"}, {}, {}, ("train", 8)),
+        ({}, {}, {"schedulingGroup": {"podGroupName": "train"}}, None),
+        ({SIZE: "8"}, {}, {"schedulingGroup": {"podGroupName": "train"}}, ("train", 8)),
+        ({NAME: "mine", COSCHEDULING: "other", SIZE: "8"}, {}, {}, ("mine", 8)),
+        ({SIZE: "8"}, {}, {}, None),
+        ({}, {}, {}, None),
+    ],
+)
+def test_a_pods_group(labels: JSON, annotations: JSON, spec: JSON, found: tuple[str, int] | None) -> None:
+    group = PodGroup.of(read(labels, annotations, **spec))
+    assert group == (None if found is None else PodGroup("team", *found))
+
+
+OF_PODS = f"must be a number of pods, 1 to {MOST_PODS}"
+
+
+@pytest.mark.parametrize(
+    ("labels", "fault"),
+    [
+        ({NAME: "train", SIZE: "8"}, ""),
+        ({COSCHEDULING: "train"}, ""),
+        ({}, ""),
+        ({NAME: "train"}, f"label {NAME} train: its size is missing; add a label {SIZE}"),
+        ({SIZE: "8"}, f"label {SIZE} 8: the group's name is missing; add a label {NAME}"),
+        ({NAME: "train", SIZE: "0"}, f"label {SIZE} 0 {OF_PODS}"),
+        ({NAME: "train", SIZE: "257"}, f"label {SIZE} 257 {OF_PODS}"),
+        ({NAME: "train", SIZE: "9" * 63}, f"label {SIZE} {'9' * 60}… {OF_PODS}"),
+        ({NAME: "train", SIZE: "all"}, f"label {SIZE} all {OF_PODS}"),
+        ({NAME: "train", SIZE: "٨"}, f"label {SIZE} ٨ {OF_PODS}"),
+        ({NAME: "train", SIZE: ""}, f"label {SIZE}  {OF_PODS}"),
+    ],
+)
+def test_labels_that_cannot_be_meant(labels: JSON, fault: str) -> None:
+    assert pod_group_fault(read(labels)) == fault
+
+
+def test_pods_that_kueue_lets_wait() -> None:
+    assert managed_by_kueue(read({"kueue.x-k8s.io/managed": "true"}))
+    assert managed_by_kueue(read({"kueue.x-k8s.io/queue-name": "team"}))
+    assert not managed_by_kueue(read({KUEUE: "train"}))
