@@ -31,6 +31,7 @@ from hami_webhook.dra.claim_cache import ClaimCache
 from hami_webhook.dra.holders import key_of
 from hami_webhook.kube.claims_wire import ResourceClaim
 from hami_webhook.kube.objects import MalformedObject, Namespace, Pod
+from hami_webhook.kube.pod_group import SIZE, PodGroup
 from hami_webhook.policy.rules import PolicyRules
 from hami_webhook.quota.account import ChargeRequest, Gate, QuotaAccount, Refusal
 from hami_webhook.quota.admission_charger import AdmissionCharger, ChargeCounts, Charged, Outcome
@@ -270,7 +271,12 @@ class _QuotaPort:
         self.new_id = new_id
         self.refused_later = RefusedLater(core.cluster, core.caches)
         self.left_by_queues = LeftByQueues(
-            core.caches.queued, core.charger.known, core.vendors, core.capacity, core.clock
+            core.caches.queued,
+            core.state.by_namespace.members,
+            core.charger.known,
+            core.vendors,
+            core.capacity,
+            core.clock,
         )
 
     def of(self, pod: Pod) -> _CachedPodQuotas:
@@ -278,15 +284,28 @@ class _QuotaPort:
         return _CachedPodQuotas(self, pod, known, known.unlimited, self.core.capacity)
 
     def queues(self, pod: Pod, requests: Mapping[str, Requests]) -> bool:
-        queues = self.core.caches.queueing(pod.namespace)
         vendors = self.core.vendors
-        if not queues or not requests or manager_of(pod, vendors):
+        if not requests or manager_of(pod, vendors):
+            return False
+        if group := PodGroup.of(pod):
+            self._refuse_other_size(pod, group)
+            return True
+        queues = self.core.caches.queueing(pod.namespace)
+        if not queues:
             return False
         try:
             charge = waiting_charge(pod, vendors, self.core.capacity, asks=(requests, ()))
         except BadRequest as error:
             raise bad_request(error) from error
         return any(QuotaAccount.read(quota, vendors).concerns(pod, charge) for quota in queues)
+
+    def _refuse_other_size(self, pod: Pod, group: PodGroup) -> None:
+        """Raise `Denied` for a pod that gives its group another size than the pods that are there."""
+        member = self.core.state.by_namespace.member(group.key)
+        known = None if member is None else PodGroup.of(member)
+        if member is not None and known is not None and known.size != group.size:
+            text = f"pod {member.name} of pod group {group.name} says {known.size}; all its pods must say the same"
+            raise Denied(403, f"label {SIZE} {group.size}: {text}")
 
     def reprice(self, before: Pod, after: Pod) -> _WaitingPod | None:
         core = self.core

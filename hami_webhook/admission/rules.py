@@ -83,7 +83,7 @@ def scoring_weights_can_be_read(new: NewPod) -> None:
 
 
 def pod_group_can_be_read(new: NewPod) -> None:
-    if fault := pod_group_fault(new.pod):
+    if new.requests and (fault := pod_group_fault(new.pod)):
         raise Denied(403, fault)
 
 
@@ -119,7 +119,7 @@ NAMING_POD = (
     Rule(has_no_privileged_container, "core.md#5", _OF_OURS),
     Rule(has_no_node, "core.md#5", _OF_OURS),
     Rule(scoring_weights_can_be_read, "core.md#7", _OF_OURS),
-    Rule(pod_group_can_be_read, "queues.md#5.1", _OF_OURS),
+    Rule(pod_group_can_be_read, "queues.md#5.1", attrgetter("pod.labels")),
 )
 """For a pod of which a container names a managed resource, for any scheduler, besides."""
 

@@ -19,7 +19,7 @@ from hami_webhook.controller.object_events import ObjectEvents
 from hami_webhook.controller.queues import QueueReleaser
 from hami_webhook.kube.objects import Pod, format_time
 from hami_webhook.quota.queue_order import Standing
-from hami_webhook.quota.queue_words import ABOVE_HARD, QUOTA_RESERVED, RESERVED, WAITING, sentence
+from hami_webhook.quota.queue_words import QUOTA_RESERVED, RESERVED, reason_of, sentence
 
 logger = logging.getLogger(__name__)
 
@@ -77,7 +77,7 @@ class QueueReports:
                 budget -= 1
                 await self._write(pod, RESERVED, "the pod is charged to its quotas", reserved=True)
         for pod, standing, text in islice(self._due(waiting), budget):
-            reason = ABOVE_HARD if standing.obstacle.never else WAITING
+            reason = reason_of(standing.obstacle)
             self._reported[pod.uid] = _Report(text, self._view.clock())
             if not await self._write(pod, reason, text, reserved=False):
                 del self._reported[pod.uid]

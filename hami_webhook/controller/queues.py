@@ -11,9 +11,11 @@ import asyncio
 import contextlib
 import logging
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any
+
+from msgspec import structs
 
 from hami_webhook.caches import Change
 from hami_webhook.cluster.api import Cluster, ClusterError, Conflict, Kind, NotFound
@@ -24,10 +26,11 @@ from hami_webhook.kube.objects import Pod
 from hami_webhook.quota.account import ChargeRequest, Gate, Refusal
 from hami_webhook.quota.admission_charger import Charged
 from hami_webhook.quota.floors import floor_id
+from hami_webhook.quota.group_turns import group_turns
 from hami_webhook.quota.hierarchy_charger import HierarchyCharger
 from hami_webhook.quota.pricing import CapacityLister, admission_charge
 from hami_webhook.quota.queue import Demands, read_queue
-from hami_webhook.quota.queue_order import QueueDecision, decide
+from hami_webhook.quota.queue_order import QueueDecision, QueuedPod, decide
 
 logger = logging.getLogger(__name__)
 
@@ -116,35 +119,38 @@ class QueueReleaser:
         """Release whose turn has come; whether something is left that may be done soon, though nothing changes."""
         pods = list(self._pods.values())
         queue = await read_queue(pods, self._charger.known, self._view.vendors, self._capacity, self._demands)
-        self.decision = decision = decide(queue.waiting.values(), queue.rooms, self._view.clock())
-        turns = [queue.pods[pod.uid] for pod in decision.released[:_MOST_AT_ONCE]]
+        by_turn = group_turns(queue.waiting, queue.pods, self._view.state.by_namespace.members)
+        decision = decide(by_turn.turns, queue.rooms, self._view.clock())
+        self.decision = by_turn.of_each_pod(decision, queue.waiting)
+        turns = list(_first(decision.released, _MOST_AT_ONCE))
         self._again = len(turns) < len(decision.released)
-        charges = await asyncio.gather(*map(self._charge_safely, (*queue.charged, *turns)))
+        due = [(set[str](), [pod]) for pod in queue.charged]
+        due += [
+            ({name for name, _ in turn.demand}, [queue.pods[uid] for uid in by_turn.pods[turn.uid]]) for turn in turns
+        ]
+        charges = await asyncio.gather(*(self._charge_safely(pods) for _, pods in due))
         failed: set[str] = set()
-        work = []
-        for pod, charge in zip((*queue.charged, *turns), charges, strict=True):
-            waited = queue.waiting.get(pod.uid)
-            quotas = {name for name, _ in waited.demand} if waited is not None else set[str]()
+        work: list[Awaitable[None]] = []
+        for (quotas, pods), charge in zip(due, charges, strict=True):
             if charge is None:
                 failed |= quotas
             elif quotas & failed:  # one before it wasn't charged, for whatever cause: it mustn't pass that one
                 self._again = True
                 work.append(self._charger.release(*charge))
             else:
-                work.append(self._open(pod))
+                work += map(self._open, pods)
         await asyncio.gather(*work)
         return self._again
 
-    async def _charge_safely(self, pod: Pod) -> tuple[ChargeRequest, Charged] | None:
+    async def _charge_safely(self, pods: Sequence[Pod]) -> tuple[ChargeRequest, Charged] | None:
         charges: list[tuple[ChargeRequest, Charged] | None] = []
-        with contained(self._failures, LOOP, pod.key):
-            charges.append(await self._charge(pod))
+        with contained(self._failures, LOOP, pods[0].key):
+            charges.append(await self._charge(pods))
         return charges[0] if charges else None
 
-    async def _charge(self, pod: Pod) -> tuple[ChargeRequest, Charged] | None:
-        """Charge a pod to its quotas; None if they refuse it now."""
+    def _request(self, pod: Pod) -> ChargeRequest:
         on_cards = partial(admission_charge, pod, self._view.vendors, self._capacity)
-        request = ChargeRequest(
+        return ChargeRequest(
             pod.uid,
             pod,
             on_cards(),
@@ -152,6 +158,11 @@ class QueueReleaser:
             floor_id=partial(floor_id, pod, self._view.vendors),
             gate=Gate.OPENING,
         )
+
+    async def _charge(self, pods: Sequence[Pod]) -> tuple[ChargeRequest, Charged] | None:
+        """Charge pods to their quotas, all or none; None if these refuse now."""
+        first, *others = map(self._request, pods)
+        request = structs.replace(first, others=tuple(others))
         outcome = await self._charger.charge(request)
         if isinstance(outcome, Refusal):
             self._again |= outcome.code == 503
@@ -175,6 +186,16 @@ class QueueReleaser:
         if self._pods.get(pod.uid) is pod:
             del self._pods[pod.uid]
         self.released += 1
+
+
+def _first(turns: Iterable[QueuedPod], most: int) -> Iterator[QueuedPod]:
+    """The first turns, until so many pods are released with them."""
+    pods = 0
+    for turn in turns:
+        if pods >= most:
+            return
+        pods += turn.pods
+        yield turn
 
 
 _NOBODY = Pod(namespace="", name="", uid="", labels={}, annotations={}, containers=())

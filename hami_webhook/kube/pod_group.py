@@ -15,7 +15,6 @@ MOST_PODS = 256
 
 _KUEUE_NAME, _KUEUE_SIZE = "kueue.x-k8s.io/pod-group-name", "kueue.x-k8s.io/pod-group-total-count"
 _COSCHEDULING_NAME = "scheduling.x-k8s.io/pod-group"
-_KUEUE_MANAGED, _KUEUE_QUEUE = "kueue.x-k8s.io/managed", "kueue.x-k8s.io/queue-name"
 
 GroupKey = tuple[str, str]
 """A group's namespace and name."""
@@ -53,11 +52,6 @@ def pod_group_fault(pod: Pod) -> str:
     if _size(size) is None:
         return f"label {SIZE} {cut(size)} must be a number of pods, 1 to {MOST_PODS}"
     return "" if _name(pod) else f"label {SIZE} {size}: the group's name is missing; add a label {NAME}"
-
-
-def managed_by_kueue(pod: Pod) -> bool:
-    """Whether Kueue lets the pod wait: it has a gate of its own, and ours would be one to wait for besides."""
-    return pod.labels.get(_KUEUE_MANAGED) == "true" or _KUEUE_QUEUE in pod.labels
 
 
 def _name(pod: Pod) -> str:

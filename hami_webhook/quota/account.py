@@ -271,7 +271,8 @@ class ChargeRequest(Struct, frozen=True):
 
     `reservation` is the secret that the pod brings and no other pod carries: a charge may exist under its digest.
     `floor_id` gives the id of its floor entry; empty for none. `former`: the pod exists, and this is what it was before
-    an update; `identity` is then that of the update.
+    an update; `identity` is then that of the update. `others` are pods of the same namespace that are charged with it:
+    all of them or none.
     """
 
     identity: str
@@ -283,6 +284,7 @@ class ChargeRequest(Struct, frozen=True):
     floor_id: Callable[[], str] = str
     former: ChargeRequest | None = None
     gate: Gate = Gate.NONE
+    others: tuple[ChargeRequest, ...] = ()
 
     def cost(self, account: QuotaAccount) -> Charge:
         """What the pod costs a quota while it waits."""

@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence, Set
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
@@ -139,11 +139,11 @@ class AdmissionCharger:
 
         `seconds` are left to answer in; `known` is what was found just now of the scope's quotas.
         """
-        if not request.charge.amounts:
+        if not (request.charge.amounts or any(each.charge.amounts for each in request.others)):
             return Charged()
         scope, began = self.store.scope_of(request.pod), self._clock()
         known = known or self.known(scope)
-        if not request.dry_run and not known.limit(request.pod, request.charge):
+        if not request.dry_run and not limits(known, request):
             self.counts.durations.observe(self._clock() - began)
             return Charged()
         loop = asyncio.get_running_loop()
@@ -178,7 +178,7 @@ class AdmissionCharger:
     async def release(self, request: ChargeRequest, charged: Charged) -> None:
         """Take a charge out again; best effort, what can't be taken out expires."""
         if charged.writes is not None:
-            await self._undo(self.store.scope_of(request.pod), charged.writes, {request.identity})
+            await self._undo(self.store.scope_of(request.pod), charged.writes, _identities([request]))
 
     async def _work(self, scope: str) -> None:
         """Charge batch after batch until nobody waits. Who gave up before his batch began isn't charged."""
@@ -208,7 +208,7 @@ class AdmissionCharger:
         taken: set[str] = set()
         for (request, future), outcome in zip(batch, outcomes, strict=True):
             if isinstance(outcome, Charged):
-                (abandoned if future.done() else taken).add(request.identity)
+                (abandoned if future.done() else taken).update(_identities([request]))
             if not future.done():
                 future.set_result(outcome)
         if abandoned - taken:
@@ -237,10 +237,10 @@ class AdmissionCharger:
         except Exception:
             logger.exception("charging a batch failed", extra={"namespace": scope})
             outcomes = [refuse_now(request.pod.namespace, "an internal error") for request in requests]
-        charged = {r.identity for r, outcome in zip(requests, outcomes, strict=True) if isinstance(outcome, Charged)}
-        refused = {request.identity for request in requests} - charged
+        refused = [r for r, outcome in zip(requests, outcomes, strict=True) if isinstance(outcome, Refusal)]
         if refused:
-            await self._undo(scope, writes, refused)
+            charged = [r for r, outcome in zip(requests, outcomes, strict=True) if isinstance(outcome, Charged)]
+            await self._undo(scope, writes, _identities(refused) - _identities(charged))
         return outcomes
 
     async def _update(
@@ -285,7 +285,7 @@ class AdmissionCharger:
             raise NotListed
         if not snapshot.live and any(request.dry_run for request in requests):
             raise NotListed
-        identities = {request.identity for request in requests}
+        identities = _identities(requests)
         before = {name: self._without_shown(account, identities) for name, account in read.items()}
         result = evaluate_batch(before, requests, self._clock(), self._max_ledger, recomputed=frozenset(recomputed))
         # an entry that is there already makes a write needless, so no conflict would show that it is gone by now
@@ -341,10 +341,24 @@ class AdmissionCharger:
                 await self.store.undo(scope, own, revert, RETRIES)
 
 
+def limits(quotas: KnownQuotas, request: ChargeRequest) -> bool:
+    """Whether one of the quotas may limit what the request's pods cost."""
+    found = quotas.limit(request.pod, request.charge)
+    return found or any(quotas.limit(each.pod, each.charge) for each in request.others)
+
+
+def _identities(requests: Iterable[ChargeRequest]) -> set[str]:
+    """The ids that the requests' pods are charged under."""
+    return {each.identity for request in requests for each in (request, *request.others)}
+
+
 def _all_limited(request: ChargeRequest, accounts: Accounts) -> bool:
     """Whether each key that a pod consumes is in some quota that it is in the scope of and that counts all cards."""
-    matching = (a for a in accounts.values() if a.cards is None and a.covers(request.pod))
-    return frozenset[str]().union(*(account.hard for account in matching)).issuperset(request.charge.amounts)
+    for each in (request, *request.others):
+        matching = (a for a in accounts.values() if a.cards is None and a.covers(each.pod))
+        if not frozenset[str]().union(*(account.hard for account in matching)).issuperset(each.charge.amounts):
+            return False
+    return True
 
 
 def _no_more_than(former: Entry | None, entry: Entry) -> Entry | None:

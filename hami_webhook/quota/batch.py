@@ -7,6 +7,7 @@ an entry: anybody who can post a review could take out what a pod in flight was 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
@@ -55,38 +56,68 @@ def evaluate_batch(
 
     Raises `NeedsRecompute` for a quota that isn't in `recomputed` yet.
     """
-    running = dict(accounts)
+    running = accounts
     refusals: dict[int, Refusal] = {}
     charged: dict[int, Mapping[str, Mapping[str, int]]] = {}
     observed: dict[int, Sequence[Refusal]] = {}
     passed_over: set[str] = set()
     for index, request in enumerate(requests):
-        after: dict[str, QuotaAccount] = {}
-        amounts: dict[str, Mapping[str, int]] = {}
+        after: Mapping[str, QuotaAccount] = running
+        amounts: dict[str, Counter[str]] = {}
         notes: list[Refusal] = []
-        for name in sorted(running):  # of several quotas without room the first by name refuses
-            account = running[name]
-            if not account.concerns(request.pod, request.charge):
-                continue
-            if request.gate is Gate.OPENING and name in passed_over:
-                refusals[index] = Refusal(503, f"quota {account.label} has no room for a pod whose turn is earlier")
-                break
-            charging = _Charging(account, request, int(now), max_ledger, recomputed=name in recomputed)
-            found = charging.evaluate()
+        for each in (request, *request.others):
+            found = _charge_one(after, each, int(now), max_ledger, recomputed, passed_over)
             if isinstance(found, Refusal):
                 refusals[index] = found
-                if request.gate is Gate.OPENING:
-                    passed_over.add(name)
                 break
-            after[name] = found
-            if request.gate is not Gate.CLOSED:
-                amounts[account.label] = account.counted(charging.amounts)
-            notes += charging.observed
+            after = found.accounts
+            for label, counted in found.amounts.items():
+                amounts.setdefault(label, Counter()).update(counted)
+            notes += found.observed
         else:
-            charged[index], observed[index] = amounts, notes
+            charged[index], observed[index] = {label: dict(each) for label, each in amounts.items()}, notes
             if not request.dry_run:
-                running.update(after)
+                running = after
     return BatchResult(running, refusals, charged, observed)
+
+
+class _ChargedOne(Struct, frozen=True):
+    """The accounts once a pod is charged; the others as in `BatchResult`."""
+
+    accounts: Mapping[str, QuotaAccount]
+    amounts: Mapping[str, Mapping[str, int]]
+    observed: Sequence[Refusal]
+
+
+def _charge_one(
+    accounts: Mapping[str, QuotaAccount],
+    request: ChargeRequest,
+    now: int,
+    max_ledger: int,
+    recomputed: frozenset[str],
+    passed_over: set[str],
+) -> _ChargedOne | Refusal:
+    """Charge one pod. `passed_over` are the quotas that had no room for one whose turn is earlier; it gets another."""
+    after = dict(accounts)
+    amounts: dict[str, Mapping[str, int]] = {}
+    notes: list[Refusal] = []
+    for name in sorted(accounts):  # of several quotas without room the first by name refuses
+        account = accounts[name]
+        if not account.concerns(request.pod, request.charge):
+            continue
+        if request.gate is Gate.OPENING and name in passed_over:
+            return Refusal(503, f"quota {account.label} has no room for a pod whose turn is earlier")
+        charging = _Charging(account, request, now, max_ledger, recomputed=name in recomputed)
+        found = charging.evaluate()
+        if isinstance(found, Refusal):
+            if request.gate is Gate.OPENING:
+                passed_over.add(name)
+            return found
+        after[name] = found
+        if request.gate is not Gate.CLOSED:
+            amounts[account.label] = account.counted(charging.amounts)
+        notes += charging.observed
+    return _ChargedOne(after, amounts, notes)
 
 
 class _Charging:

@@ -17,7 +17,7 @@ from typing import NamedTuple
 from hami_webhook.cluster.api import ClusterError
 from hami_webhook.kube.objects import Pod
 from hami_webhook.quota.account import ChargeRequest, Gate, Refusal, refuse_now
-from hami_webhook.quota.admission_charger import AdmissionCharger, ChargeCounts, Charged, Outcome
+from hami_webhook.quota.admission_charger import AdmissionCharger, ChargeCounts, Charged, Outcome, limits
 from hami_webhook.quota.namespace_labels import NamespaceLabels
 from hami_webhook.quota.sources import ALL_NAMESPACES
 from hami_webhook.quota.store import CURRENT_SECONDS, UNKNOWN, KnownQuotas
@@ -90,7 +90,7 @@ class HierarchyCharger:
                 self.counts.deny(current)
                 return current
             shared = current
-        if shared.none or not shared.limit(request.pod, request.charge):
+        if shared.none or not limits(shared, request):
             unread = shared.none and shared is known.accelerator_quotas
             return await self._own.charge(request, until - self._clock(), known.own if unread else None)
         chargers = (self._own, self._accelerator_quotas)

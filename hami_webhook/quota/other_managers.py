@@ -11,7 +11,9 @@ from math import inf
 
 from hami_webhook.devices.registry import Vendors
 from hami_webhook.kube.objects import Pod
+from hami_webhook.kube.pod_group import GroupKey
 from hami_webhook.quota.account import QuotaAccount, Refusal
+from hami_webhook.quota.group_turns import group_turns
 from hami_webhook.quota.hierarchy_charger import PodQuotas
 from hami_webhook.quota.pricing import CapacityLister
 from hami_webhook.quota.queue import Demands, demand_of, known_accounts, read_queue, room_name
@@ -52,12 +54,14 @@ class LeftByQueues:
     def __init__(
         self,
         queued: Callable[[], Sequence[Pod]],
+        members: Callable[[GroupKey], Sequence[Pod]],
         known: Callable[[Pod], PodQuotas],
         vendors: Vendors,
         capacity: CapacityLister,
         clock: Callable[[], float],
     ) -> None:
         self._queued = queued
+        self._members = members
         self._known = known
         self._vendors = vendors
         self._capacity = capacity
@@ -90,7 +94,8 @@ class LeftByQueues:
         if now - self._at >= _VALID_FOR:
             self._at = now
             queue = await read_queue(self._queued(), self._known, self._vendors, self._capacity, self._demands)
-            self._decision = decide(queue.waiting.values(), queue.rooms, now)
+            turns = group_turns(queue.waiting, queue.pods, self._members).turns
+            self._decision = decide(turns, queue.rooms, now)
         return self._decision
 
 

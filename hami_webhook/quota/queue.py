@@ -10,6 +10,7 @@ from math import inf
 
 from hami_webhook.devices.registry import Vendors
 from hami_webhook.kube.objects import Pod
+from hami_webhook.kube.pod_group import PodGroup
 from hami_webhook.quota.account import QuotaAccount
 from hami_webhook.quota.enforcement import queue_order
 from hami_webhook.quota.floors import cost_at_admission, floor_id
@@ -31,7 +32,10 @@ _Request = tuple[str, tuple[str, ...]]
 
 @dataclass(slots=True)
 class PodQueue:
-    """The pods that wait, by UID, with what is free; `charged` are those whose gate is to be removed."""
+    """The pods that wait, by UID, with what is free; `charged` are those whose gate is to be removed.
+
+    A pod of a group is among those that wait although it is charged, and needs nothing more then.
+    """
 
     pods: dict[str, Pod] = field(default_factory=dict)
     waiting: dict[str, QueuedPod] = field(default_factory=dict)
@@ -120,11 +124,14 @@ async def read_queue(
             continue
         queue.pods[pod.uid] = pod
         if pod.uid in covering.charged:
-            queue.charged.append(pod)
-            continue
-        names = tuple([each.name for each in covering.accounts if each.covers(pod)]) if covering.scoped else ()
-        compute = partial(_priced, pod, covering.accounts, vendors, capacity)
-        demand = demands.of((floor_id(pod, vendors), names), covering.terms, compute)
+            if PodGroup.of(pod) is None:
+                queue.charged.append(pod)
+                continue
+            demand: Demand = ()
+        else:
+            names = tuple([each.name for each in covering.accounts if each.covers(pod)]) if covering.scoped else ()
+            compute = partial(_priced, pod, covering.accounts, vendors, capacity)
+            demand = demands.of((floor_id(pod, vendors), names), covering.terms, compute)
         queue.waiting[pod.uid] = QueuedPod(pod.uid, pod.key, pod.priority, pod.created or 0.0, demand)
     return queue
 

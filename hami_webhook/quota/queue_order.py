@@ -51,6 +51,8 @@ class QueuedPod(Struct, frozen=True, gc=False):
     priority: int
     created: float
     demand: Demand
+    pods: int = 1
+    """How many it stands for: those of a group take their turn as one."""
 
     @property
     def turn(self) -> tuple[int, float, str]:
@@ -71,13 +73,15 @@ class Lack(Struct, frozen=True, gc=False):
 class Obstacle(Struct, frozen=True, gc=False):
     """Why a pod isn't released: what it lacks, and for which pods before it room is kept (their UIDs).
 
-    `closed`: the strict quota in which one before it waits. `never`: it costs more than a quota's limit.
+    `closed`: the strict quota in which one before it waits. `never`: it costs more than a quota's limit. `incomplete`:
+    what its pod group lacks, so that it takes no turn.
     """
 
     lacks: tuple[Lack, ...] = ()
     kept_for: tuple[str, ...] = ()
     closed: str = ""
     never: bool = False
+    incomplete: str = ""
 
 
 class Standing(Struct, frozen=True, gc=False):
@@ -214,7 +218,7 @@ class _Deciding:
             if here > before:
                 before = here
             if not obstacle.never:
-                self._ahead[name] = here + 1
+                self._ahead[name] = here + pod.pods
         if not obstacle.never:
             if quotas.strict:
                 self.closed.update(quotas.strict)

@@ -5,11 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from hami_webhook.kube.objects import Pod
-from hami_webhook.quota.queue_order import Lack, Standing
+from hami_webhook.quota.queue_order import Lack, Obstacle, Standing
 
 QUOTA_RESERVED = "hami.io/QuotaReserved"
 """The type of the condition that a pod has which waits, or has waited; its reasons follow."""
-QUEUE_REASONS = WAITING, ABOVE_HARD, RESERVED = "Waiting", "AboveHard", "Reserved"
+QUEUE_REASONS = WAITING, ABOVE_HARD, INCOMPLETE, RESERVED = "Waiting", "AboveHard", "PodGroupIncomplete", "Reserved"
+
+
+def reason_of(obstacle: Obstacle) -> str:
+    """The reason of the condition of a pod that waits."""
+    return INCOMPLETE if obstacle.incomplete else ABOVE_HARD if obstacle.never else WAITING
 
 
 def sentence(standing: Standing, pod_of: Callable[[str], Pod | None]) -> str:
@@ -18,6 +23,8 @@ def sentence(standing: Standing, pod_of: Callable[[str], Pod | None]) -> str:
     Pods are named in their own namespace only: of a quota of several, tenants don't learn each other's.
     """
     obstacle, namespace = standing.obstacle, standing.pod.key.partition("/")[0]
+    if obstacle.incomplete:
+        return obstacle.incomplete
     if obstacle.never:
         text = "; ".join(f"{_of(each)}: requested {each.requested}, limited {each.hard}" for each in obstacle.lacks)
         return f"costs more than its quota's limit, so it waits until that is raised: {text}"

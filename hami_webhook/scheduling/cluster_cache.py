@@ -48,6 +48,7 @@ from hami_webhook.scheduling.pod_allocations import (
     usage_by_card,
     written,
 )
+from hami_webhook.scheduling.pods_by_namespace import PodsByNamespace
 from hami_webhook.scheduling.pods_by_node import PodsByNode
 from hami_webhook.scheduling.unmanaged import held_by_fit
 
@@ -83,7 +84,7 @@ class ClusterCache:
         self._zone = zone
         self._nodes: dict[str, NodeEntry] = {}
         self._pods: dict[str, Pod] = {}
-        self._by_namespace: dict[str, dict[str, Pod]] = {}
+        self.by_namespace = PodsByNamespace()
         self._allocations: dict[str, PodAllocation] = {}
         self._pods_by_node = PodsByNode(vendors.foreign)
         self._devices: dict[str, Mapping[str, Any]] = {}
@@ -168,10 +169,7 @@ class ClusterCache:
         if pod is not None:
             self.departures += 1
             self._charges.gone(pod.namespace, uid)
-            pods = self._by_namespace[pod.namespace]
-            del pods[uid]
-            if not pods:
-                del self._by_namespace[pod.namespace]
+            self.by_namespace.drop(pod)
         self._pods_by_node.drop(uid)
         self._given_up.pop(uid, None)
         self._assumed.pop(uid, None)
@@ -236,7 +234,7 @@ class ClusterCache:
         self.now = max(self.now, now)
         self._pods_by_node.keep(pod)
         self._pods[pod.uid] = pod
-        self._by_namespace.setdefault(pod.namespace, {})[pod.uid] = pod
+        self.by_namespace.keep(pod)
         self._charges.changed(pod.namespace, pod.uid)
         self._settle(pod, now)
 
@@ -308,13 +306,13 @@ class ClusterCache:
                 yield view
 
     def pods_in(self, namespace: str) -> list[Pod]:
-        return list(self._by_namespace.get(namespace, {}).values())
+        return list(self.by_namespace.of(namespace).values())
 
     def placed_besides(self, pod: Pod, account: QuotaAccount, now: float) -> dict[str, int]:
         """What the other placed pods that the quota covers cost it."""
         sums = dict.fromkeys(account.hard, 0)
         for namespace in account.quota.namespaces or (pod.namespace,):
-            pods = self._by_namespace.get(namespace, {})
+            pods = self.by_namespace.of(namespace)
             more = (self._vendors, self, now, self.placement_ttl)
             if account.cards is not None:
                 found = placed_by_others(account, pod, pods.values(), *more)

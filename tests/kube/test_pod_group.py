@@ -8,7 +8,7 @@ import pytest
 from builders import JSON, pod
 
 from hami_webhook.kube.objects import Pod
-from hami_webhook.kube.pod_group import MOST_PODS, PodGroup, managed_by_kueue, pod_group_fault
+from hami_webhook.kube.pod_group import MOST_PODS, PodGroup, pod_group_fault
 
 NAME, SIZE = "hami.io/pod-group", "hami.io/pod-group-size"
 KUEUE, TOTAL = "kueue.x-k8s.io/pod-group-name", "kueue.x-k8s.io/pod-group-total-count"
@@ -67,9 +67,3 @@ OF_PODS = f"must be a number of pods, 1 to {MOST_PODS}"
 )
 def test_labels_that_cannot_be_meant(labels: JSON, fault: str) -> None:
     assert pod_group_fault(read(labels)) == fault
-
-
-def test_pods_that_kueue_lets_wait() -> None:
-    assert managed_by_kueue(read({"kueue.x-k8s.io/managed": "true"}))
-    assert managed_by_kueue(read({"kueue.x-k8s.io/queue-name": "team"}))
-    assert not managed_by_kueue(read({KUEUE: "train"}))

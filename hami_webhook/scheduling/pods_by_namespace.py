@@ -1,0 +1,68 @@
+"""The pods of each namespace, and of each pod group in it."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator, Mapping
+from itertools import islice
+from typing import TypeVar
+
+from hami_webhook.kube.objects import Pod
+from hami_webhook.kube.pod_group import GroupKey, PodGroup
+
+_K = TypeVar("_K", bound=Hashable)
+
+
+class PodsByNamespace:
+    """Pods by UID: those of a namespace, ended ones too, and the members of a group."""
+
+    def __init__(self) -> None:
+        self._namespaces: dict[str, dict[str, Pod]] = {}
+        self._groups: dict[GroupKey, dict[str, Pod]] = {}
+        self._group_of: dict[str, GroupKey] = {}
+
+    def keep(self, pod: Pod) -> None:
+        """A pod was added or changed; it stays in its namespace."""
+        self._namespaces.setdefault(pod.namespace, {})[pod.uid] = pod
+        group = PodGroup.of(pod) if pod.labels or pod.scheduling_group else None
+        key = None if group is None else group.key
+        if key != self._group_of.get(pod.uid):
+            self._leave(pod.uid)
+        if key is not None:
+            self._group_of[pod.uid] = key
+            self._groups.setdefault(key, {})[pod.uid] = pod
+
+    def drop(self, pod: Pod) -> None:
+        """A pod is gone."""
+        _remove(self._namespaces, pod.namespace, pod.uid)
+        self._leave(pod.uid)
+
+    def of(self, namespace: str) -> Mapping[str, Pod]:
+        """The pods of a namespace."""
+        return self._namespaces.get(namespace, {})
+
+    def members(self, group: GroupKey) -> list[Pod]:
+        """The pods of a group that haven't ended and aren't being deleted, the oldest first."""
+        found = self._groups.get(group, {}).values()
+        live = [pod for pod in found if not pod.terminal and pod.deletion_time is None]
+        return sorted(live, key=lambda pod: (pod.created or 0.0, pod.uid))
+
+    def member(self, group: GroupKey) -> Pod | None:
+        """One of them, wherever they are many."""
+        first = islice(self._groups.get(group, {}).values(), 8)
+        return next((pod for pod in first if not pod.terminal and pod.deletion_time is None), None)
+
+    def groups(self) -> Iterator[GroupKey]:
+        """All groups that have pods."""
+        yield from self._groups
+
+    def _leave(self, uid: str) -> None:
+        key = self._group_of.pop(uid, None)
+        if key is not None:
+            _remove(self._groups, key, uid)
+
+
+def _remove(pods: dict[_K, dict[str, Pod]], key: _K, uid: str) -> None:
+    """Remove a pod, and what is empty without it."""
+    del pods[key][uid]
+    if not pods[key]:
+        del pods[key]
