@@ -24,12 +24,14 @@ from hami_webhook.cluster.api import JSON, ClusterError, Conflict, Kind, NotFoun
 from hami_webhook.devices.lock_annotations import NodeLock
 from hami_webhook.devices.placement_annotations import NODE
 from hami_webhook.kube.objects import MalformedObject, Node, Pod, ResourceQuota
+from hami_webhook.kube.pod_group import PodGroup
 from hami_webhook.scheduling.extender_metrics import ExtenderMetrics
 from hami_webhook.scheduling.filter_cache import FittingNodes
 from hami_webhook.scheduling.fit import BadRequest, vendors_requested_by
 from hami_webhook.scheduling.framework import Handle, SchedulingQueue
 from hami_webhook.scheduling.node_locks import LockContended, NodeLocks
-from hami_webhook.scheduling.placer import AssumedPlacement, CycleState, Placer, Unschedulable
+from hami_webhook.scheduling.placer import AssumedPlacement, CycleState, PlacementSuperseded, Placer, Unschedulable
+from hami_webhook.scheduling.pod_groups import PodGroups
 from hami_webhook.scheduling.post_filter import Preemption
 from hami_webhook.scheduling.protocol import Binding, ExtenderArgs, Filtered, Proposal
 from hami_webhook.scheduling.scoring import failed_nodes
@@ -92,6 +94,7 @@ class Extender:
         self._assumed: OrderedDict[str, AssumedPlacement] = OrderedDict()  # by UID, in single mode
         self._binding: dict[str, str] = {}
         self._fitting: OrderedDict[str, FittingNodes] = OrderedDict()  # by UID, in cooperative mode
+        self.groups = PodGroups(handle, placer, queue, self._quotas_of, self._binding.keys())
         self._metrics = metrics or ExtenderMetrics()
 
     async def filter(self, args: ExtenderArgs) -> Filtered:
@@ -148,7 +151,8 @@ class Extender:
             return True  # filtering it says what is wrong
 
     async def _filter_names(self, pod: Pod, names: list[str]) -> Filtered:
-        if (answer := self._placed_or_refused(pod, names)) is not None:
+        answer = self._placed_or_refused(pod, names) or await self._with_its_group(pod, names)
+        if answer is not None:
             return answer
         if self._state.release(pod.uid):
             self._queue.freed()
@@ -171,6 +175,17 @@ class Extender:
             return Filtered([self._assume(pod, found).node], None, *failed_nodes(refused, self._awaited(pod)))
         _remember(self._fitting, pod.uid, FittingNodes(found.request, fits, len(found.candidates)))
         return Filtered([each.node for each in fits], None, *failed_nodes(refused, self._awaited(pod)))
+
+    async def _with_its_group(self, pod: Pod, names: Sequence[str]) -> Filtered | None:
+        """The answer for a pod that is placed together with others; None for others."""
+        group = PodGroup.of(pod)
+        if group is None:
+            return None
+        node = await self.groups.place(pod, group, names)
+        if isinstance(node, Unschedulable):
+            return self._refusal(pod, node)
+        self._queue.settled(pod.uid)
+        return Filtered([node])
 
     def _placed_or_refused(self, pod: Pod, names: list[str]) -> Filtered | None:
         """The answer for a pod that has its place, is being bound, or isn't the one that is known; None for others."""
@@ -224,7 +239,8 @@ class Extender:
         if self._preemption is None:
             return dict(proposed)
         await self._synced()
-        read = Pod.from_object(pod)
+        if PodGroup.of(read := Pod.from_object(pod)) is not None:  # its group evicts nobody
+            return {}
         return await self._preemption.complete(read, proposed, await self._quotas_of(read.namespace))
 
     async def prioritize(self, args: ExtenderArgs) -> list[tuple[str, int]]:
@@ -260,6 +276,7 @@ class Extender:
             return error
         self._metrics.bound.inc()
         self._queue.settled(binding.uid)
+        self.groups.bound(binding.uid)
         self._fitting.pop(binding.uid, None)
         self._assumed.pop(binding.uid, None)
         return ""
@@ -379,7 +396,8 @@ class Extender:
                 await self._commit(attempt, pod, node)
         except BaseException as error:
             unknown = isinstance(error, Unavailable) or not isinstance(error, Exception)
-            if not self._single and not (attempt.writing and unknown):  # else it may be bound, and keeps its devices
+            held = self.groups.bind_failed(pod.uid, error) or self._single
+            if not held and not (attempt.writing and unknown):  # else it may be bound, and keeps its devices
                 self._let_go(pod.uid)
             raise
 
@@ -428,7 +446,9 @@ class Extender:
 
         The devices are held before the node's lock is waited for, so that who doesn't fit learns it at once.
         """
-        known = self._assumed.get(pod.uid)
+        known = self.groups.placement(pod.uid) or self._assumed.get(pod.uid)
+        if known is None and PodGroup.of(pod) is not None:
+            raise PlacementSuperseded(f"no devices are held for the pod group of pod {pod.key}: it is placed anew")
         if known is not None:
             self._placer.check_placed(known.pod, node)
             if known.fitted.resource_version == pod.resource_version:
@@ -449,6 +469,7 @@ class Extender:
     def _assume(self, pod: Pod, found: CycleState) -> AssumedPlacement:
         placement = self._placer.assume(found)
         self._placer.record_placed(pod, found, self._fitting.get(pod.uid))
+        self.groups.replace(pod.uid, placement)
         if self._single:
             _remember(self._assumed, pod.uid, placement)
         return placement

@@ -38,13 +38,10 @@ from hami_webhook.scheduling.event_recorder import EventRecorder
 from hami_webhook.scheduling.filter_cache import FilterCache, FilterResult, FittingNodes
 from hami_webhook.scheduling.fit import PodRequest, read_pod_request
 from hami_webhook.scheduling.framework import Handle
-from hami_webhook.scheduling.placement_metadata import (
-    carrying,
-    placement_annotations,
-    stale_metadata,
-)
+from hami_webhook.scheduling.placement_metadata import carrying, placement_annotations, stale_metadata
 from hami_webhook.scheduling.preemption.nominations import Nominations
 from hami_webhook.scheduling.scoring import (
+    NodeRank,
     ScoredNode,
     best_first,
     combinations,
@@ -382,9 +379,13 @@ class Placer:
             self._placement_ttl,
         )
 
+    def ranked(self, found: CycleState) -> list[NodeRank]:
+        """The fitting nodes, the best first."""
+        return best_first(found.filtered.fits, found.request, self._policies.node, *self._locked_nodes())
+
     async def _chosen(self, found: CycleState, slices: TimeSlices) -> CycleState:
         """With the fitting nodes in order, and the best one's placement."""
-        order = best_first(found.filtered.fits, found.request, self._policies.node, *self._locked_nodes())
+        order = self.ranked(found)
         failed = dict(found.filtered.failed)
         while order:
             best = self._filter_cache.fit(found.request, found.budget, order[0].node)

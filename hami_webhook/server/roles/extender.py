@@ -50,6 +50,7 @@ class ExtenderRole:
         loops: dict[str, Loop] = {
             "scheduler wake-up": self.requeue,
             "locks left by a former process": self.release_left_locks,
+            "pod groups": self.extender.groups.run,
         }
         settings, listeners = self.shared.settings, []
         if self.preemption is not None:
