@@ -70,12 +70,14 @@ def read_placed(vendor: Vendor, pod: Pod, cards: Mapping[str, Device] = _NO_CARD
         for entry in entries
     )
     counted = tuple(
-        replace(
-            claim, cores=vendor.quota_cores(claim.cores, [pod.containers[claim.row]] if aligned else pod.containers)
-        )
+        _with_cores(claim, vendor.quota_cores(claim.cores, [pod.containers[claim.row]] if aligned else pod.containers))
         for claim in claims
     )
     return Placed(claims, kinds, counted)
+
+
+def _with_cores(claim: Claim, cores: int) -> Claim:
+    return claim if cores == claim.cores else replace(claim, cores=cores)
 
 
 def placement_counts(pod: Pod, now: float, placement_ttl: float) -> bool:

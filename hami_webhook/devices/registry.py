@@ -115,6 +115,7 @@ class Vendors(Mapping[str, Vendor]):
         self.mixing = mixing or Coexistence()
         self.faults = VendorFaults()
         self._by_key = {vendor.key: vendor for vendor in sorted(vendors, key=lambda vendor: vendor.key)}
+        self._by_allocated = [(vendor.keys.allocated, vendor) for vendor in self._by_key.values()]
         self.foreign = tuple(foreign)
         self.drivers = tuple([row for row in drivers if row.vendor in self._by_key])
         self.governed: Mapping[str, Governed] = {
@@ -150,6 +151,10 @@ class Vendors(Mapping[str, Vendor]):
         """The keys of the vendors of which the container names a resource: those it is `named_by`."""
         written = (container.limits, container.requests)
         return frozenset([key for names in written for name in names for key in self._names.get(name, ())])
+
+    def allocated_in(self, annotations: Mapping[str, str]) -> list[Vendor]:
+        """The vendors whose annotation of a placement a pod has, by key."""
+        return [vendor for allocated, vendor in self._by_allocated if allocated in annotations]
 
     def foreign_among(self, named: Set[str]) -> Sequence[ForeignScheduler]:
         """The other projects' schedulers of which a pod names a resource; `named` are the resources that it names."""

@@ -273,8 +273,8 @@ def charge_of(
     counts = placement_counts(pod, now, placement_ttl)
     named = named_in(pod, vendors)
     # what a pod names nothing of, it can only hold by a placement
-    written = counts and not vendors.owned_annotations.isdisjoint(pod.annotations)
-    for key in vendors if written else sorted(named):
+    placed = {vendor.key for vendor in vendors.allocated_in(pod.annotations)} if counts else set[str]()
+    for key in sorted(named | placed):
         vendor = vendors[key]
         debit = _placed_debit(builder, vendor, pod, capacity, named=key in named) if counts else None
         if debit is not None:

@@ -427,9 +427,7 @@ class ClusterCache:
         texts: list[str] = []
         held: dict[CardKey, PodShare] = {}
         if counts and NODE in pod.annotations and not pod.terminal:
-            for vendor in self._vendors.values():
-                if vendor.keys.allocated not in pod.annotations:
-                    continue
+            for vendor in self._vendors.allocated_in(pod.annotations):
                 try:
                     held |= shares(vendor, pod, self._cards(pod, vendor))
                 except BadAnnotation as error:

@@ -47,6 +47,8 @@ class NodeEntry:
         self.unhealthy, problem = unhealthy_cards(node.annotations)
         texts = [problem] if problem else []
         for key, vendor in vendors.items():
+            if key not in self.allocatable and not _names(node, vendor):
+                continue
             try:
                 texts += self._read_vendor(key, vendor, before.get(key), now, zone)
             except Exception as error:
@@ -87,3 +89,9 @@ class NodeEntry:
             self.types |= {(key, device.uuid): device.type for device in inventory.devices}
             texts.extend(inventory.warnings)
         return texts
+
+
+def _names(node: Node, vendor: Vendor) -> bool:
+    """Whether anything on a node is of a vendor that registers its cards in an annotation; true for other vendors."""
+    annotation = vendor.registration.annotation
+    return not annotation or annotation in node.annotations or vendor.count_name in node.allocatable
