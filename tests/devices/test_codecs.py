@@ -437,3 +437,23 @@ def test_a_repeated_container_and_device_makes_the_mig_annotation_invalid() -> N
 @pytest.mark.parametrize("text", ["", "x", "{}", '""', '"abc"', "1", "[1]", "[null]", "[[]]"])
 def test_a_mig_annotation_that_is_no_list_of_records_is_invalid(text: str) -> None:
     assert decode_allocations(text) is None
+
+
+@given(
+    st.lists(
+        st.dictionaries(
+            st.sampled_from(["id", "ID", "index", "count", "devmem", "type", "numa", "health", "custominfo"]),
+            st.sampled_from([None, "a", "b", "", 0, 1, -1, 2**31 - 1, 2**31, 1.0, True, False, {}, [], "\ud800"]),
+        ),
+        max_size=3,
+    )
+)
+def test_the_usual_json_form_is_read_as_any_other(cards: list[JSON]) -> None:
+    def read(names: dict[str, str] | None) -> list[CardRecord] | str:
+        try:
+            return decode_cards(json.dumps(cards), names)
+        except RegistrationError as error:
+            return str(error)
+
+    fields = ("id", "index", "count", "devmem", "devcore", "type", "numa", "mode", "health")
+    assert read(None) == read({name: name for name in fields})
