@@ -43,7 +43,7 @@ async def fill(cluster: MemoryCluster, bundle: Bundle) -> list[tuple[Kind, dict[
                 if known is None:
                     stored.append((Kind.NAMESPACES, namespace))
             try:
-                stored.append((kind, await cluster.create(kind, item.object)))
+                stored.append((kind, await cluster.adopt(kind, item.object)))
                 if kind is Kind.RESOURCE_QUOTAS:
                     ResourceQuota.from_object(item.object)
                 elif kind is Kind.ACCELERATOR_QUOTAS:

@@ -209,8 +209,12 @@ class MemoryCluster:
         A namespaced object without a namespace goes to `default`; its namespace must exist. `generateName` works. UID
         and creation time are assigned unless the object has them (so that a dump of a cluster keeps its own).
         """
-        new = _copy(obj)
-        meta = new.setdefault("metadata", {})
+        return await self.adopt(kind, _copy(obj))
+
+    async def adopt(self, kind: Kind, obj: JSON) -> JSON:
+        """As `create`, of an object in which nobody changes anything any more."""
+        meta = dict(obj.get("metadata") or {})
+        new = {**obj, "metadata": meta}
         if not meta.get("name") and meta.get("generateName"):
             meta["name"] = f"{meta['generateName']}{next(self._suffixes):05d}"
         if kind.namespaced:

@@ -180,6 +180,8 @@ def _show(arguments: argparse.Namespace) -> int:
 
         return verbs.show(arguments)
     finally:
+        if not watch:
+            gc.freeze()  # nor is it looked through again when the process ends: a tenth more
         gc.enable()
 
 
