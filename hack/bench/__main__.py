@@ -5,6 +5,7 @@ from __future__ import annotations
 from hack.bench import (
     calls,
     charge,
+    explain,
     filter,
     links,
     metrics,
@@ -35,6 +36,7 @@ run(
         "monitor": monitor.measure,
         "start": start.measure,
         "simulate": simulate.measure,
+        "explain": explain.measure,
         "ui": ui.measure,
     },
     __doc__,

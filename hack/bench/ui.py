@@ -7,24 +7,19 @@ cluster several times.
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
-import tempfile
-import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from urllib.parse import parse_qs, urlsplit
 
 import httpx
 
 from hack.bench.figures import Figure, Goal, least_seconds, run, show_progress
 from hack.bench.objects import JSON, NAMESPACE, SCHEDULER, gpu, node, pod_with, quota, running
-from hami_webhook.cluster.kubernetes import PAGE
+from hack.bench.served import served
 
 NODES = {"smallest": 20, "usual": 1000, "large": 5000}
 PODS_A_NODE = 4
@@ -39,13 +34,13 @@ PROGRAM = "import sys; from hami_webhook.kubectl.main import main; sys.exit(main
 def measure(size: str) -> Sequence[Figure]:
     nodes = NODES[size]
     show_progress(f"ui: {nodes} nodes")
-    with served(objects(nodes)) as (kubeconfig, reads), ui(kubeconfig) as (process, client):
+    with served(objects(nodes)) as server, ui(server.kubeconfig) as (process, client):
         paths = {name: f"/{name}" for name in ("overview", "cluster", "teams", "pods")}
         paths["pod"] = f"/pods/{NAMESPACE}/waiting"
         gets: list[Callable[[], object]] = [partial(page, client, path) for path in paths.values()]
         smallest, *seconds = least_seconds([partial(page, client, "/cluster?node=none"), *gets], ROUNDS)
         for _ in range(READINGS):
-            reads.acquire()
+            server.node_lists.acquire()
         memory = peak_memory(process.pid)
     figures = []
     for name, each in zip(paths, seconds, strict=True):
@@ -77,60 +72,6 @@ def objects(nodes: int) -> Mapping[str, list[JSON]]:
         "/api/v1/resourcequotas": [quota("gpu", hard)],
         "/api/v1/namespaces": [{"metadata": {"name": NAMESPACE}}],
     }
-
-
-@contextmanager
-def served(lists: Mapping[str, list[JSON]]) -> Iterator[tuple[Path, threading.Semaphore]]:
-    """The kubeconfig of an API server that has these lists, and what it releases when nodes are listed."""
-    reads = threading.Semaphore(0)
-    pages = {(path, str(start)): body for path, items in lists.items() for start, body in _pages(items)}
-    empty = dict(_pages([]))[0]
-
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
-
-        def do_GET(self) -> None:
-            address = urlsplit(self.path)
-            (start,) = parse_qs(address.query).get("continue", ["0"])
-            body = pages.get((address.path, start), empty)
-            self.send_response(200)
-            self.send_header("Content-Type", "application/json")
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
-            if address.path == "/api/v1/nodes" and start == "0":
-                reads.release()
-
-        def log_message(self, format: str, *args: object) -> None:
-            pass
-
-    class Server(ThreadingHTTPServer):
-        def handle_error(self, request: object, client_address: object) -> None:
-            """The program ends in the middle of a request."""
-
-    server = Server(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    with tempfile.TemporaryDirectory(prefix="hami-webhook-bench-") as folder:
-        path = Path(folder) / "kubeconfig"
-        cluster = {"name": "bench", "cluster": {"server": f"http://127.0.0.1:{server.server_port}"}}
-        context = {"name": "bench", "context": {"cluster": "bench", "user": "bench", "namespace": NAMESPACE}}
-        users = [{"name": "bench", "user": {}}]
-        config = {"clusters": [cluster], "users": users, "contexts": [context], "current-context": "bench"}
-        path.write_text(json.dumps({"apiVersion": "v1", "kind": "Config", **config}))
-        try:
-            yield path, reads
-        finally:
-            server.shutdown()
-            server.server_close()
-
-
-def _pages(items: Sequence[JSON]) -> Iterator[tuple[int, bytes]]:
-    """A list as an API server gives it: in pages, each with the place of its first object and the next one's."""
-    for start in range(0, len(items) or 1, PAGE):
-        end = start + PAGE
-        metadata = {"resourceVersion": "1"} | ({"continue": str(end)} if end < len(items) else {})
-        yield start, json.dumps({"metadata": metadata, "items": items[start:end]}).encode()
 
 
 @contextmanager

@@ -1,0 +1,114 @@
+"""An API server that has the same lists for everybody, and watches on which a benchmark says what changes."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from queue import SimpleQueue
+from urllib.parse import parse_qs, urlsplit
+
+from hack.bench.objects import JSON, NAMESPACE
+from hami_webhook.cluster.kubernetes import PAGE
+
+_VERSION = 1
+"""The resourceVersion of the lists."""
+
+
+@dataclass
+class Served:
+    """The server's kubeconfig, and what it is asked."""
+
+    kubeconfig: Path
+    node_lists: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(0))
+    """Released each time that nodes are listed."""
+    watches: dict[str, SimpleQueue[bytes]] = field(default_factory=dict)
+    """By path the events of the last watch."""
+    version: int = _VERSION
+
+    def change(self, path: str, obj: JSON) -> None:
+        """Let the watch of a path show an object as it is now."""
+        self.version += 1
+        changed = {**obj, "metadata": {**obj["metadata"], "resourceVersion": str(self.version)}}
+        self.watches[path].put(json.dumps({"type": "MODIFIED", "object": changed}).encode() + b"\n")
+
+
+@contextmanager
+def served(lists: Mapping[str, list[JSON]], namespace: str = NAMESPACE) -> Iterator[Served]:
+    """A server of these lists, by their paths; `namespace` is that of its kubeconfig's context."""
+    pages = {(path, str(start)): body for path, items in lists.items() for start, body in _pages(items)}
+    empty = dict(_pages([]))[0]
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_GET(self) -> None:
+            address = urlsplit(self.path)
+            query = parse_qs(address.query)
+            if "watch" in query:
+                self._watch(address.path)
+                return
+            (start,) = query.get("continue", ["0"])
+            self._answer(200, pages.get((address.path, start), empty))
+            if address.path == "/api/v1/nodes" and start == "0":
+                found.node_lists.release()
+
+        def do_POST(self) -> None:
+            """A SelfSubjectAccessReview: everything is allowed."""
+            self.rfile.read(int(self.headers["Content-Length"]))
+            self._answer(201, json.dumps({"status": {"allowed": True}}).encode())
+
+        def _answer(self, status: int, body: bytes) -> None:
+            self.send_response(status)
+            self.send_header("Content-Type", "application/json")
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def _watch(self, path: str) -> None:
+            events = found.watches[path] = SimpleQueue[bytes]()
+            self.send_response(200)
+            self.send_header("Content-Type", "application/json")
+            self.send_header("Connection", "close")
+            self.end_headers()
+            while event := events.get():
+                self.wfile.write(event)
+
+        def log_message(self, format: str, *args: object) -> None:
+            pass
+
+    class Server(ThreadingHTTPServer):
+        daemon_threads = True
+
+        def handle_error(self, request: object, client_address: object) -> None:
+            """The program ends in the middle of a request."""
+
+    server = Server(("127.0.0.1", 0), Handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    with tempfile.TemporaryDirectory(prefix="hami-webhook-bench-") as folder:
+        found = Served(Path(folder) / "kubeconfig")
+        cluster = {"name": "bench", "cluster": {"server": f"http://127.0.0.1:{server.server_port}"}}
+        context = {"name": "bench", "context": {"cluster": "bench", "user": "bench", "namespace": namespace}}
+        users = [{"name": "bench", "user": {}}]
+        config = {"clusters": [cluster], "users": users, "contexts": [context], "current-context": "bench"}
+        found.kubeconfig.write_text(json.dumps({"apiVersion": "v1", "kind": "Config", **config}))
+        try:
+            yield found
+        finally:
+            for events in [*found.watches.values()]:
+                events.put(b"")
+            server.shutdown()
+            server.server_close()
+
+
+def _pages(items: Sequence[JSON]) -> Iterator[tuple[int, bytes]]:
+    """A list as an API server gives it: in pages, each with the place of its first object and the next one's."""
+    for start in range(0, len(items) or 1, PAGE):
+        end = start + PAGE
+        metadata = {"resourceVersion": str(_VERSION)} | ({"continue": str(end)} if end < len(items) else {})
+        yield start, json.dumps({"metadata": metadata, "items": items[start:end]}).encode()
