@@ -9,7 +9,8 @@ from datetime import tzinfo
 from hami_webhook.caches import Caches
 from hami_webhook.device_config import builtin_vendors
 from hami_webhook.devices.registry import Vendors
-from hami_webhook.dra.holders import BareClaim
+from hami_webhook.dra.holders import BareClaim, Holder
+from hami_webhook.dra.holders import Key as ClaimKey
 from hami_webhook.kube.objects import Pod, ResourceQuota
 from hami_webhook.quota.misread import Misreading, misreadings
 from hami_webhook.quota.pricing import CapacityLister
@@ -36,13 +37,20 @@ class ClusterView:
 
     def claims_in(self, namespace: str = "") -> Iterator[BareClaim]:
         """The claims of a namespace, or of all, that are charged by themselves, as quotas count them: as pods."""
-        now = self.clock()
+        return self.caches.claims.bare(self._live, namespace)
 
-        def live(uid: str) -> Pod | None:
-            pod = self.state.pod(uid)
-            return pod if pod is not None and not pod.ended(now) else None
+    def bare_claim(self, key: ClaimKey) -> BareClaim | None:
+        """A claim if it is charged by itself."""
+        return self.caches.claims.bare_claim(key, self._live)
 
-        return self.caches.claims.bare(live, namespace)
+    def _live(self, uid: str) -> Pod | None:
+        pod = self.state.pod(uid)
+        return pod if pod is not None and not pod.ended(self.clock()) else None
+
+    def holder(self, pod: Pod) -> Holder:
+        """What a pod's own claims hold, and will cost, or a claim that is charged by itself."""
+        found = self.capacity.claims.of(pod) if self.capacity.claims is not None else None
+        return found or Holder()
 
     def misreadings(self, quota: ResourceQuota) -> list[Misreading]:
         """What of a quota is misread, with the cards that are known now."""

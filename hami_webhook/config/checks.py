@@ -31,10 +31,6 @@ def conflicts(config: DeviceConfig, in_file: PathText) -> Iterator[Finding]:
 
 def warnings_of(config: DeviceConfig, in_file: PathText) -> Iterator[Finding]:
     """Values that are probably mistakes or have no effect, each with its path and a sentence."""
-    claims = config.section("dra")
-    if claims is not None and claims.enabled:
-        sentence = "explain, simulate and kubectl hami don't know ResourceClaims yet, and Fit never will (docs/dra.md)"
-        yield ("dra", "enabled"), sentence
     users: dict[str, Path] = {}
     for path, part in config.parts().items():
         names = part.resource_names()

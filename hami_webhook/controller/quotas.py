@@ -184,7 +184,7 @@ class QuotaReconciler:
         ids = charge_ids(pod.uid, pod.annotations)
         for account in self._accounts.get(scope, {}).values():
             if account.covers(pod):
-                cost = cost_of(account, pod, view.vendors, view.state, now, view.placement_ttl)
+                cost = cost_of(account, pod, view.vendors, view.capacity, now, view.placement_ttl)
                 if not account.is_fixed(cost) and account.floor(floor_id(pod, view.vendors)) is None:
                     return False
                 amounts = cost.only(account.hard)

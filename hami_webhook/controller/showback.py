@@ -23,6 +23,9 @@ from hami_webhook.devices.keys import Dimension
 from hami_webhook.devices.model import NodeView
 from hami_webhook.devices.placement_annotations import NODE, TIME, read_placed
 from hami_webhook.devices.vendor import Vendor
+from hami_webhook.dra.holders import Key as ClaimKey
+from hami_webhook.dra.holders import controller_of, meta_of
+from hami_webhook.kube.claims_wire import ResourceClaim
 from hami_webhook.kube.objects import Pod
 from hami_webhook.quota.pricing import charge_of, named_in
 from hami_webhook.quota.recompute import assumption_expires_at
@@ -94,8 +97,11 @@ class Showback:
     def __init__(self, view: ClusterView) -> None:
         self._view = view
         self._unread: set[str] | None = None
-        """UIDs of pods that `start` has still to read; None before it."""
+        """UIDs of pods and claims that `start` has still to read; None before it."""
         self._pods: dict[str, _PodHoldings] = {}
+        """By UID, of pods and of claims that are charged by themselves."""
+        self._claims: dict[str, ClaimKey] = {}
+        """The claims that were seen, by UID."""
         self._sums: dict[Holding, _Sum] = {}
         self._changes: dict[str, float] = {}
         """By UID when a pod's holdings change next though nothing happens to it."""
@@ -104,7 +110,9 @@ class Showback:
 
     async def start(self) -> None:
         """Count the pods that are there, each since its own times; the caches are filled."""
-        uids = [pod.uid for pod in self._view.state.pods()]
+        for claim in self._view.claims_in():
+            self._claims[claim.uid] = (claim.namespace, claim.name)
+        uids = [*[pod.uid for pod in self._view.state.pods()], *self._claims]
         self._unread = set(uids)
         for number, uid in enumerate(uids, start=1):
             self._unread.discard(uid)
@@ -114,7 +122,20 @@ class Showback:
 
     def subscriptions(self) -> Subscriptions:
         """The changes that sums depend on."""
-        return {Kind.PODS: lambda change: self.pod_changed(change.key.uid), Kind.NODES: self._node_changed}
+        return {
+            Kind.PODS: lambda change: self.pod_changed(change.key.uid),
+            Kind.NODES: self._node_changed,
+            Kind.RESOURCE_CLAIMS: self._claim_changed,
+        }
+
+    def _claim_changed(self, change: Change[ResourceClaim]) -> None:
+        """A claim was added, changed or is gone: its pod holds something else, or it does so itself."""
+        self._claims[change.key.uid] = change.key[:2]
+        for uid in {controller_of(each) for each in (change.before, change.after) if each is not None} - {""}:
+            self._changed(uid)
+        self._changed(change.key.uid)
+        if change.after is None:
+            self._claims.pop(change.key.uid, None)
 
     def _node_changed(self, change: Change[NodeView]) -> None:
         if change.before is not change.after:
@@ -122,6 +143,13 @@ class Showback:
 
     def pod_changed(self, uid: str) -> None:
         """A pod was added, changed or is gone."""
+        self._changed(uid)
+        for key in self._view.caches.claims.keys_owned_by(uid):  # which are their own once it has ended
+            claim = self._view.caches.claims.claims[key]
+            self._claims[meta_of(claim).uid or ""] = key
+            self._changed(meta_of(claim).uid or "")
+
+    def _changed(self, uid: str) -> None:
         if self._unread is not None and uid not in self._unread:
             self._set(uid)
 
@@ -177,6 +205,8 @@ class Showback:
         now = self._view.clock()
         at = now if at is None else at
         pod = self._view.state.pod(uid)
+        if pod is None and uid in self._claims:
+            pod = self._view.bare_claim(self._claims[uid])
         held = self._holdings(pod, now) if pod is not None else {}
         due = self._changes.pop(uid, now)
         if not held:  # it is gone, but may have ended before
@@ -206,7 +236,7 @@ class Showback:
         view = self._view
         if pod.ended(now):
             return {}
-        charge = charge_of(pod, view.vendors, view.state, now, view.placement_ttl)
+        charge = charge_of(pod, view.vendors, view.capacity, now, view.placement_ttl)
         found: dict[Holding, Debit] = {}
         state = "placed" if charge.placed else "waiting"
         named = named_in(pod, view.vendors)
@@ -215,7 +245,17 @@ class Showback:
             charged = _charged(vendor, charge.amounts) if key in named else Debit()
             for model, debit in (by_model or ({"": charged} if charged != Debit() else {})).items():
                 found[Holding(pod.namespace, key, model, state)] = debit
+        for holding, debit in self._claimed(pod):
+            found[holding] = found.get(holding, Debit()) + debit
         return found
+
+    def _claimed(self, pod: Pod) -> Iterator[tuple[Holding, Debit]]:
+        """What its claims hold, or cost while they wait."""
+        holder = self._view.holder(pod)
+        for device in holder.devices:
+            yield Holding(pod.namespace, device.vendor, device.model, "placed"), device.debit
+        for key, debit in holder.wait.debits.items() if holder.waits and not holder.allocated else ():
+            yield Holding(pod.namespace, key, "", "waiting"), debit
 
     def _by_model(self, pod: Pod, vendor: Vendor) -> dict[str, Debit]:
         """What a placement holds of the vendor's cards; empty if it says nothing of them."""

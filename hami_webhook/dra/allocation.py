@@ -17,6 +17,7 @@ from hami_webhook.kube import claims_wire as wire
 class ClaimedDevice(Struct, frozen=True):
     """A device that a claim holds, or its share of one, with what quotas of some cards go by."""
 
+    id: DeviceID
     vendor: str
     debit: Debit
     node: str = ""
@@ -45,7 +46,7 @@ def allocated(results: Iterable[wire.AllocationResult], published: PublishedDevi
             continue
         identity = DeviceID(driver, result.pool or "", result.device or "")
         device = published.by_id.get(identity)
-        found = _of_result(result, rows, device)
+        found = _of_result(result, rows, identity, device)
         if found is not None:
             devices.append(found)
         elif device is None:
@@ -55,10 +56,10 @@ def allocated(results: Iterable[wire.AllocationResult], published: PublishedDevi
 
 
 def _of_result(
-    result: wire.AllocationResult, rows: list[DriverDevices], device: PublishedDevice | None
+    result: wire.AllocationResult, rows: list[DriverDevices], identity: DeviceID, device: PublishedDevice | None
 ) -> ClaimedDevice | None:
     """What is held of one device; None where neither the result nor a slice says how much."""
-    driver = result.driver or ""
+    driver = identity.driver
     written = result.consumed_capacity or {}
     consumed = {QualifiedName.of(key, driver): amount_of(amount) for key, amount in written.items()}
     if device is None:
@@ -73,5 +74,5 @@ def _of_result(
         amounts.append(consumed.get(name, None if capacity is None else capacity.value))
     debit = debit_of(row, *amounts)
     if device is None:
-        return ClaimedDevice(row.vendor, debit)
-    return ClaimedDevice(row.vendor, debit, device.node, device.attribute(row.model), device.uuid)
+        return ClaimedDevice(identity, row.vendor, debit)
+    return ClaimedDevice(identity, row.vendor, debit, device.node, device.attribute(row.model), device.uuid)

@@ -5,12 +5,13 @@ Source: docs/spec/dra.md#6. Of slices only those of the configured drivers are k
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterator, Sequence
+from collections.abc import Callable, Collection, Container, Iterator, Sequence
 from typing import Protocol
 
 from hami_webhook.config.drivers import DriverDevices
 from hami_webhook.dra.cost import DeviceInventory, expressions_of
 from hami_webhook.dra.devices import PublishedDevices
+from hami_webhook.dra.held_devices import HeldDevices
 from hami_webhook.dra.holders import (
     BareClaim,
     Holder,
@@ -47,6 +48,7 @@ class ClaimCache:
         self.slices: dict[str, wire.ResourceSlice] = {}
         self.classes: dict[str, wire.DeviceClass] = {}
         self._inventory: DeviceInventory | None = None
+        self._held: HeldDevices | None = None
 
     @property
     def inventory(self) -> DeviceInventory:
@@ -60,6 +62,21 @@ class ClaimCache:
                 {resource: name for resource, name in taken.items() if resource and resource not in self._managed},
             )
         return self._inventory
+
+    @property
+    def held(self) -> HeldDevices:
+        """What claims hold of each device."""
+        if self._held is None:
+            self._held = HeldDevices(self.inventory.devices, self.claims)
+        return self._held
+
+    def keys_owned_by(self, uid: str) -> Collection[Key]:
+        """The claims that the pod with this UID controls."""
+        return self._owned.get(uid, ())
+
+    def owned_by(self, pod: Pod) -> dict[Key, wire.ResourceClaim]:
+        """The claims that a pod controls."""
+        return {key: self.claims[key] for key in sorted(self.keys_owned_by(pod.uid))}
 
     def without_template(self, pod: Pod) -> set[str]:
         """The templates of a new pod's claims that no watch has shown."""
@@ -75,37 +92,44 @@ class ClaimCache:
 
     def holder_of(self, pod: Pod, templates: Templates) -> Holder | None:
         """What a pod's claims hold, and cost by these templates."""
-        keys = self._owned.get(pod.uid, ())
-        return holder_of(pod, {key: self.claims[key] for key in sorted(keys)}, templates, self.inventory)
+        return holder_of(pod, self.owned_by(pod), templates, self.inventory)
 
     def bare(self, pod_of: Callable[[str], Pod | None], namespace: str = "") -> Iterator[BareClaim]:
         """The claims of a namespace, or of all, that cost something and are no pod's; `pod_of` gives the live pods by
         UID.
         """
-        for key, claim in self.claims.items():
-            if namespace not in ("", key[0]):
-                continue
-            owner = controller_of(claim)
-            pod = pod_of(owner) if owner else None
-            if pod is not None and key in own_claims(pod, {each: self.claims[each] for each in self._owned[owner]}):
-                continue
-            if owner and results_of(claim) is None:
-                continue
-            found = BareClaim.of(claim)
-            holder = self.of(found)
-            if holder is not None and (holder.allocated or holder.waits):
+        for key in self.claims:
+            found = self.bare_claim(key, pod_of) if namespace in ("", key[0]) else None
+            if found is not None:
                 yield found
+
+    def bare_claim(self, key: Key, pod_of: Callable[[str], Pod | None]) -> BareClaim | None:
+        """A claim if it costs something and is no pod's."""
+        claim = self.claims.get(key)
+        owner = controller_of(claim) if claim is not None else ""
+        pod = pod_of(owner) if owner else None
+        if claim is None or (owner and results_of(claim) is None):
+            return None
+        if pod is not None and key in own_claims(pod, self.owned_by(pod)):
+            return None
+        found = BareClaim.of(claim)
+        holder = self.of(found)
+        return found if holder is not None and (holder.allocated or holder.waits) else None
 
     def put_claim(self, claim: wire.ResourceClaim) -> None:
         """A claim was added or changed."""
         key = key_of(claim)
         self.drop_claim(key)
         self.claims[key] = claim
+        if self._held is not None:
+            self._held.put(key, claim)
         self._owned.setdefault(controller_of(claim), set()).add(key)
 
     def drop_claim(self, key: Key) -> None:
         before = self.claims.pop(key, None)
         if before is not None:
+            if self._held is not None:
+                self._held.drop(key)
             owner = controller_of(before)
             self._owned[owner].discard(key)
             if not self._owned[owner]:
@@ -122,19 +146,19 @@ class ClaimCache:
         self.drop_slice(name)
         if written.spec is not None and any(row.driver == written.spec.driver for row in self._rows):
             self.slices[name] = written
-            self._inventory = None
+            self._inventory = self._held = None
 
     def drop_slice(self, name: str) -> None:
         if self.slices.pop(name, None) is not None:
-            self._inventory = None
+            self._inventory = self._held = None
 
     def put_class(self, name: str, written: wire.DeviceClass) -> None:
         self.classes[name] = written
-        self._inventory = None
+        self._inventory = self._held = None
 
     def drop_class(self, name: str) -> None:
         self.classes.pop(name, None)
-        self._inventory = None
+        self._inventory = self._held = None
 
 
 class _WithTemplates:

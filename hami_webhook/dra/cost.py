@@ -81,7 +81,7 @@ def cost_of(
             continue
         alternatives = request.first_available or ((exact,) if exact is not None else ())
         costs = [
-            _Request(request.name or "", each, inventory).cost(max(0.0, until - clock()), clock)
+            ClassRequest(request.name or "", each, inventory).cost(max(0.0, until - clock()), clock)
             for each in alternatives
         ]
         if costs:
@@ -128,24 +128,24 @@ def _least(debits: Sequence[Debit], times: int = 1) -> Debit:
     return Debit(*(times * min(getattr(each, name) for each in debits) for name in ("slots", "memory", "cores")))
 
 
-class _Request:
-    """A request of one class, with the amounts that it names."""
+class ClassRequest:
+    """A request of one class, with the amounts that it names. Raises `MalformedObject` for an amount that is none."""
 
     def __init__(self, name: str, request: wire.ExactRequest, inventory: DeviceInventory) -> None:
         self._name = name
         self._request = request
         self._inventory = inventory
         self._class = request.device_class_name or ""
-        self._rows = [row for row in inventory.devices.rows if self._class in row.device_classes]
+        self.rows = [row for row in inventory.devices.rows if self._class in row.device_classes]
         written = (request.capacity or _NOTHING).requests or {}
         self._amounts = {key: amount_of(amount) for key, amount in written.items()}
 
     def cost(self, seconds: float, clock: Callable[[], float]) -> ClaimCost:
-        """What it costs at least. Raises `MalformedObject` for an amount that is none."""
-        if not self._rows:
+        """What it costs at least."""
+        if not self.rows:
             return ClaimCost()
-        devices = self._selected(seconds, clock)
-        taken = {model: self._taken(model) for model in {device.model for device in devices}}
+        devices = selected(self.devices, self.expressions, seconds=seconds, clock=clock)
+        taken = {model: self.taken(model) for model in {device.model for device in devices}}
         takes = [(device, debit) for device in devices if (debit := taken[device.model]) is not None]
         whole_node = self._request.allocation_mode == "All"
         count = 1 if whole_node else max(1, self._request.count or 1)
@@ -162,15 +162,20 @@ class _Request:
         ((vendor, debits),) = by_vendor.items()
         return ClaimCost({vendor: _least(debits, count)}, self._floors({device.model for device, _ in takes}))
 
-    def _selected(self, seconds: float, clock: Callable[[], float]) -> list[PublishedDevice]:
+    @property
+    def devices(self) -> Sequence[PublishedDevice]:
+        """Those of which its class selects some; all that its class may mean while that isn't known."""
         devices = self._inventory.devices.all
-        own = expressions_of(self._request.selectors)
-        of_class = self._inventory.classes.get(self._class)
-        if of_class is None:  # not seen yet, or gone
-            of_class, devices = (), tuple(each for each in devices if each.model.row in self._rows)
-        return selected(devices, (*of_class, *own), seconds=seconds, clock=clock)
+        if self._class in self._inventory.classes:
+            return devices
+        return [each for each in devices if each.model.row in self.rows]
 
-    def _taken(self, model: DeviceModel) -> Debit | None:
+    @property
+    def expressions(self) -> Sequence[str]:
+        """The selectors of its class, then its own."""
+        return (*self._inventory.classes.get(self._class, ()), *expressions_of(self._request.selectors))
+
+    def taken(self, model: DeviceModel) -> Debit | None:
         """What it takes of one device; None if the device can't give that."""
         amounts = {model.qualified(key): amount for key, amount in self._amounts.items()}
         if any(model.consumed(name, amount) is None for name, amount in amounts.items()):
@@ -184,7 +189,7 @@ class _Request:
 
     def _unsatisfied(self, count: int) -> ClaimCost:
         """Where no device is known that fits: what is declared, and 1 MiB where nothing is."""
-        row = self._rows[0]
+        row = self.rows[0]
         declared = {QualifiedName.of(key, row.driver): amount for key, amount in self._amounts.items()}
         memory, cores = (declared.get(QualifiedName.of(name, row.driver)) for name in (row.memory, row.cores))
         least = debit_of(row, Fraction(1) if memory is None else memory, cores or Fraction(0))

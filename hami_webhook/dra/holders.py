@@ -140,25 +140,37 @@ def holder_of_claims(
 
 def own_claims(pod: Pod, owned: Claims) -> dict[Key, wire.ResourceClaim]:
     """Of the claims that a pod controls those that are its own."""
-    owned = {key: claim for key, claim in owned.items() if key[0] == pod.namespace}
-    found: dict[Key, wire.ResourceClaim] = {}
+    generated, extended = generated_claims(pod, owned), extended_claim(pod, owned)
+    keys = [*generated.values(), *([] if extended is None else [extended])]
+    return {key: owned[key] for key in keys}
+
+
+def generated_claims(pod: Pod, owned: Claims) -> dict[str, Key]:
+    """Of the claims that a pod controls those that were made of its templates, by the names of its references."""
+    found: dict[str, Key] = {}
     for reference in pod.resource_claims:
         name = pod.generated_claims.get(reference.name)
         fits = (
             key
             for key, claim in owned.items()
-            if key not in found and (key[1] == name if name else _annotated(claim) == reference.name)
+            if key[0] == pod.namespace and key not in found.values()
+            if (key[1] == name if name else _annotated(claim) == reference.name)
         )
         key = next(fits, None) if reference.template else None  # others are their own, or another pod's
         if key is not None:
-            found[key] = owned[key]
-    extended = pod.extended_claim
+            found[reference.name] = key
+    return found
+
+
+def extended_claim(pod: Pod, owned: Claims) -> Key | None:
+    """Of the claims that a pod controls the one for its extended resources."""
+    name, generated = pod.extended_claim, generated_claims(pod, owned).values()
     for key, claim in owned.items():
         # until the status names it, which kube-scheduler writes last
-        if key[1] == extended if extended else (is_extended(claim) and key not in found and not pod.node_name):
-            found[key] = claim
-            break
-    return found
+        fits = key[1] == name if name else (is_extended(claim) and key not in generated and not pod.node_name)
+        if key[0] == pod.namespace and fits:
+            return key
+    return None
 
 
 def _missing(pod: Pod, own: Claims) -> Iterator[str]:

@@ -13,7 +13,9 @@ from hami_webhook.devices.codecs import BadAnnotation
 from hami_webhook.devices.model import BadRequest, NodeView
 from hami_webhook.devices.placement_annotations import BIND_PHASE, NODE, TIME, placement_counts
 from hami_webhook.devices.registry import Vendors
+from hami_webhook.dra.claim_cache import ClaimCache
 from hami_webhook.explain import remedies
+from hami_webhook.explain.claims import claim_notes, has_claims, waits_for_claims
 from hami_webhook.explain.node_groups import groups_of
 from hami_webhook.explain.node_reports import NodeReports, all_cards, card_report, devices_of
 from hami_webhook.explain.other_schedulers import fits_on_none, of_foreign
@@ -36,7 +38,7 @@ from hami_webhook.policy.evaluation import PolicyViolation
 from hami_webhook.quota.account import QuotaAccount
 from hami_webhook.quota.budget import PodBudget, charged, pod_budget
 from hami_webhook.quota.floors import floor_id
-from hami_webhook.quota.pricing import charge_of, placed_charge, waiting_charge
+from hami_webhook.quota.pricing import CapacityLister, charge_of, placed_charge, waiting_charge
 from hami_webhook.quota.queue_words import QUOTA_RESERVED
 from hami_webhook.scheduling.boundary import BoundedPod
 from hami_webhook.scheduling.cluster_cache import ClusterCache
@@ -58,10 +60,13 @@ class ExplainContext:
     `assume_ttl` is for how many seconds an unbound placement counts; `gates` are the pod's scheduling gates; `bounded`
     applies policy to a pod of the namespace.
 
+    `claims` are those that are charged, with their devices; None where none are. `capacity` is what charges depend on.
+
     Without `sees_nodes` nothing is known of any node, without `sees_all_pods` of pods in other namespaces.
     """
 
     state: ClusterCache
+    capacity: CapacityLister
     vendors: Vendors
     quotas: Sequence[ResourceQuota]
     now: float
@@ -75,6 +80,7 @@ class ExplainContext:
     nearest: int | None = None
     sees_nodes: bool = True
     sees_all_pods: bool = True
+    claims: ClaimCache | None = None
 
 
 def explain(pod: Pod, context: ExplainContext) -> Explanation:
@@ -95,13 +101,13 @@ def explain_denial(
     if pod is None:
         return Explanation(*name, verdict)
     try:
-        charge = waiting_charge(pod, context.vendors, context.state)
+        charge = waiting_charge(pod, context.vendors, context.capacity)
     except BadRequest:
         return Explanation(*name, verdict)
     quotas = []
     over = []
     for account in _accounts(pod, context):
-        on_cards = partial(waiting_charge, pod, context.vendors, context.state)
+        on_cards = partial(waiting_charge, pod, context.vendors, context.capacity)
         part = account.while_waiting(charge, on_cards, partial(floor_id, pod, context.vendors))
         of_account = list(_quotas_at_admission(account, part.amounts))
         quotas += of_account
@@ -127,7 +133,7 @@ def _of_placed(pod: Pod, context: ExplainContext) -> Explanation:
     view = context.state.view(name)
     if view is None and context.sees_nodes:
         notes.append(f"node {name} isn't there (any more)")
-    charge = charge_of(pod, context.vendors, context.state, context.now, context.assume_ttl)
+    charge = charge_of(pod, context.vendors, context.capacity, context.now, context.assume_ttl)
     notes += charge.problems
     taken = list(taken_cards(pod, context.vendors, view))
     notes += [f"{device.uuid} isn't registered on {name} (any more)" for device in taken if not device.registered]
@@ -172,9 +178,11 @@ def _of_unplaced(pod: Pod, context: ExplainContext) -> Explanation:
     where = f"is bound to {pod.node_name}" if pod.node_name else "isn't placed"
     foreign = next(iter(context.vendors.foreign_among(pod.named)), None) if pod_request is None else None
     if foreign is not None and (context.sees_nodes or pod.node_name):
-        charge = charge_of(pod, context.vendors, context.state, context.now, context.assume_ttl)
+        charge = charge_of(pod, context.vendors, context.capacity, context.now, context.assume_ttl)
         quotas = list(_quotas(pod, context, charge.amounts))
         return of_foreign(foreign, pod, context.state, context.now, charge, quotas, context.filter_nodes())
+    if pod_request is None and foreign is None and context.claims is not None and has_claims(pod, context.claims):
+        return _of_claims(pod, context, context.claims, where)
     if pod_request is None and foreign is None:
         return Explanation(*named, f"{where} and asks for no card of an enabled vendor: HAMi has no say in it")
     notes = [waiting_for(context.gates)] if context.gates else []
@@ -188,10 +196,26 @@ def _of_unplaced(pod: Pod, context: ExplainContext) -> Explanation:
         return Explanation(*named, where + " and has no cards", notes, quotas=list(_quotas(pod, context, {})))
     if pod_request is None or not context.sees_nodes:
         changes = [Change(blocking)] if (blocking := list(_blocking_steps(pod, context))) and not foreign else []
-        charge = charge_of(pod, context.vendors, context.state, context.now, context.assume_ttl)
+        charge = charge_of(pod, context.vendors, context.capacity, context.now, context.assume_ttl)
         quotas = list(_quotas(pod, context, charge.amounts))
         return Explanation(*named, f"{where}; which nodes it fits on can't be seen", notes, None, (), quotas, changes)
     return _of_pending(pod, pod_request, context, notes)
+
+
+def _of_claims(pod: Pod, context: ExplainContext, claims: ClaimCache, where: str) -> Explanation:
+    """What a pod's claims have, or why they have nothing, and what its quotas leave for their allocation."""
+    charge = charge_of(pod, context.vendors, context.capacity, context.now, context.assume_ttl)
+    waits = waits_for_claims(pod, claims)
+    notes = [waiting_for(context.gates)] if context.gates else []
+    notes += [*claim_notes(pod, claims), *charge.problems]
+    quotas = list(_quotas(pod, context, charge.amounts))
+    full = [quota for quota in quotas if waits and quota.used is not None and quota.costs and quota.used > quota.hard]
+    above = "no allocation passes while it is above hard"
+    notes += [f"quota {each.quota} has used {each.used} of {each.hard} {each.key}: {above}" for each in full]
+    if waits and quotas and not full:
+        notes.append("an allocation that costs more than the quotas let it cost is refused, as events of the pod say")
+    verdict = f"{where} and waits for its claims" if waits else f"{where}; its claims have their devices"
+    return Explanation(pod.namespace, pod.name, verdict, notes, quotas=quotas)
 
 
 def _of_pending(pod: Pod, pod_request: PodRequest, context: ExplainContext, notes: list[str]) -> Explanation:
@@ -322,7 +346,7 @@ def _budget(pod: Pod, accounts: Sequence[QuotaAccount], context: ExplainContext)
         accounts,
         lambda account: context.state.placed_besides(pod, account, context.now),
         context.vendors,
-        context.state,
+        context.capacity,
         context.now,
         context.assume_ttl,
     )
@@ -331,7 +355,7 @@ def _budget(pod: Pod, accounts: Sequence[QuotaAccount], context: ExplainContext)
 def _quotas(pod: Pod, context: ExplainContext, cost: Mapping[str, int] | None) -> Iterator[QuotaReport]:
     """Each managed key for a placement of this cost (None: no placement is known)."""
     for account in _accounts(pod, context):
-        own = charged(account, pod, context.vendors, context.state, context.now, context.assume_ttl)
+        own = charged(account, pod, context.vendors, context.capacity, context.now, context.assume_ttl)
         others = context.state.placed_besides(pod, account, context.now)
         budget = _budget(pod, [account], context)
         for key, hard in sorted(account.hard.items()):

@@ -99,6 +99,7 @@ class Explainer:
         core = self.simulation.core
         return ExplainContext(
             core.state,
+            core.capacity,
             core.vendors,
             self.simulation.quotas_of(namespace),
             self._now,
@@ -111,6 +112,7 @@ class Explainer:
             lambda: self.simulation.snapshot.filter_nodes(raw),
             sees_nodes=Kind.NODES not in self._unseen,
             sees_all_pods=Kind.PODS not in self._unseen,
+            claims=core.caches.claims if core.vendors.drivers else None,
         )
 
     def _bounded(self, name: str) -> Callable[[Pod], BoundedPod]:

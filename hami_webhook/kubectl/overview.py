@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 
@@ -12,10 +12,12 @@ from hami_webhook.devices.keys import MEBIBYTE, Dimension
 from hami_webhook.devices.model import Device, NodeView, Usage
 from hami_webhook.devices.placement_annotations import TIME
 from hami_webhook.doctor.node_faults import mixed_managers, silent_plugins, unreadable_registrations
+from hami_webhook.dra.holders import BareClaim
 from hami_webhook.explain.explain import taken_cards
 from hami_webhook.kube.objects import Pod
 from hami_webhook.kubectl.capacity import Capacity, capacities
 from hami_webhook.kubectl.report import (
+    ALLOCATED,
     GATED,
     WAITING,
     CardUse,
@@ -33,7 +35,7 @@ from hami_webhook.kubectl.report import (
 from hami_webhook.measured.figures import NOT_ASKED, Measured, MeasuredPod
 from hami_webhook.quota.account import QuotaAccount
 from hami_webhook.quota.card_selection import CardSelection
-from hami_webhook.quota.pricing import Charge, charge_of
+from hami_webhook.quota.pricing import Charge, charge_of, selects
 from hami_webhook.scheduling.node_locks import LOCK
 
 
@@ -59,22 +61,24 @@ class Overview:
     def _quota(self, account: QuotaAccount) -> QuotaUse:
         waiting: dict[str, int] = defaultdict(int)
         placed: dict[str, int] = defaultdict(int)
-        pods, notes, in_scope = [], [], set()
+        pods, notes = [], []
+        in_scope: dict[str, Pod] = {}
         spans_namespaces = account.quota.namespaces is not None
-        for pod in self._live(account.quota.namespace):
+        namespace = account.quota.namespace
+        for pod in (*self._live(namespace), *self.cluster.claims_in(namespace)):
             charge = self._charge(pod, account.cards)
             amounts = account.counted(charge.exact)
             if not amounts or not account.covers(pod):
                 continue
-            in_scope.add(pod.uid)
+            in_scope[pod.uid] = pod
             for key, amount in amounts.items():
                 (placed if charge.placed else waiting)[key] += amount
-            cards = self._cards_of(pod)
-            models = sorted({device.type for device in cards})
+            models = sorted({device.type for device in self._cards_of(pod)} | self._claimed_models(pod))
             name = pod.key if spans_namespaces else pod.name
+            name = f"claim {name}" if isinstance(pod, BareClaim) else name
             in_use = self._in_use(pod, charge)
             pods.append(PodCost(name, self._state(pod, charge), pod.node_name, amounts, models, in_use))
-            notes += [f"pod {name}: {problem}" for problem in charge.problems]
+            notes += [f"{_subject(pod, name)}: {problem}" for problem in charge.problems]
         keys = [
             KeyUse(key, account.used.get(key), hard, waiting[key], placed[key], self._unit_bytes(key, account))
             for key, hard in sorted(account.hard.items())
@@ -109,9 +113,8 @@ class Overview:
         factors = {each.factor if each.dimension is Dimension.MEMORY else 0 for _, each in shared}
         return factors.pop() * MEBIBYTE if len(factors) == 1 else 0
 
-    def _models(self, uids: Iterable[str], cards: CardSelection | None) -> Iterator[ModelUse]:
-        """What pods hold, by model; of the cards of a selection."""
-        wanted = frozenset(uids)
+    def _models(self, wanted: Mapping[str, Pod], cards: CardSelection | None) -> Iterator[ModelUse]:
+        """What pods, by UID, and claims hold, by model; of the cards of a selection."""
         sums: dict[str, list[int]] = defaultdict(lambda: [0, 0, 0])
         holders: dict[str, set[str]] = defaultdict(set)
         for view, device in self._devices(cards):
@@ -122,6 +125,14 @@ class Overview:
                     total[1] += holder.memory
                     total[2] += holder.cores
                     holders[device.type].add(holder.pod.uid)
+        for uid, pod in wanted.items():
+            for claimed in self.cluster.holder(pod).devices:
+                if cards is None or selects(cards, claimed, self.cluster.capacity):
+                    total = sums[claimed.model]
+                    total[0] += claimed.debit.slots
+                    total[1] += claimed.debit.memory
+                    total[2] += claimed.debit.cores
+                    holders[claimed.model].add(uid)
         return (ModelUse(model, len(holders[model]), *sums[model]) for model in sorted(sums))
 
     def _room(self, account: QuotaAccount) -> Iterator[Room]:
@@ -211,15 +222,16 @@ class Overview:
         return [group for vendor, found in sorted(inventories) for group in vendors[vendor].link_groups(found)]
 
     def pods(self, namespace: str = "", name: str = "") -> list[PodUse]:
-        """The live pods that request managed resources or hold cards."""
+        """The live pods that request managed resources, or hold cards, also by claims of their own."""
         found = []
         for pod in self._live(namespace):
             charge = self._charge(pod)
             cards = self._cards_of(pod)
-            requests = not self.cluster.vendors.resource_names.isdisjoint(pod.named)
-            if name not in ("", pod.name) or not (requests or cards):
+            claimed = self.cluster.holder(pod)
+            requests = claimed.waits or not self.cluster.vendors.resource_names.isdisjoint(pod.named)
+            if name not in ("", pod.name) or not (requests or cards or claimed.devices):
                 continue
-            written = [taken.uuid for taken in taken_cards(pod, self.cluster.vendors, None)] if charge.placed else []
+            written = self._written(pod) if charge.placed else []
             found.append(
                 PodUse(
                     pod.namespace,
@@ -228,7 +240,7 @@ class Overview:
                     pod.node_name,
                     pod.scheduler_name,
                     [device.uuid for device in cards] or list(dict.fromkeys(written)),
-                    sorted({device.type for device in cards}),
+                    sorted({device.type for device in cards} | self._claimed_models(pod)),
                     dict(sorted(charge.amounts.items())),
                     pod.created,
                     charge.problems,
@@ -299,7 +311,7 @@ class Overview:
         return sorted((pod for pod in pods if not pod.ended(self.now)), key=lambda pod: (pod.namespace, pod.name))
 
     def _charge(self, pod: Pod, cards: CardSelection | None = None) -> Charge:
-        return charge_of(pod, self.cluster.vendors, self.cluster.state, self.now, self.cluster.placement_ttl, cards)
+        return charge_of(pod, self.cluster.vendors, self.cluster.capacity, self.now, self.cluster.placement_ttl, cards)
 
     def _card(self, view: NodeView, device: Device, usage: Usage) -> CardUse:
         """A card with what its holders were promised, and what is really used of it."""
@@ -338,8 +350,18 @@ class Overview:
     def _measured_pod(self, pod: Pod) -> MeasuredPod | None:
         if not (self.measured.pods or self.measured.unused):
             return None  # without a monitor no annotation is decoded for it
-        written = [taken.uuid for taken in taken_cards(pod, self.cluster.vendors, None)]
-        return self.measured.pod(pod.namespace, pod.name, pod.node_name, written)
+        return self.measured.pod(pod.namespace, pod.name, pod.node_name, self._written(pod))
+
+    def _written(self, pod: Pod) -> list[str]:
+        """The cards that a pod has by its annotations and its claims."""
+        claimed = self.cluster.holder(pod).devices
+        return [
+            *(taken.uuid for taken in taken_cards(pod, self.cluster.vendors, None)),
+            *(device.uuid or device.id.name for device in claimed),
+        ]
+
+    def _claimed_models(self, pod: Pod) -> set[str]:
+        return {device.model for device in self.cluster.holder(pod).devices if device.model}
 
     def _in_use(self, pod: Pod, charge: Charge) -> InUse | None:
         """What a pod really uses; None if it isn't measured, or holds no cards."""
@@ -348,9 +370,16 @@ class Overview:
 
     @staticmethod
     def _state(pod: Pod, charge: Charge) -> str:
+        if isinstance(pod, BareClaim) and charge.placed:
+            return ALLOCATED
         if pod.node_name:
             return "Bound" if pod.phase in ("", "Pending") else pod.phase
         return "Placed" if charge.placed else GATED if pod.gated else WAITING
+
+
+def _subject(pod: Pod, name: str) -> str:
+    """What a note is about."""
+    return name if isinstance(pod, BareClaim) else f"pod {name}"
 
 
 def _together(parts: Sequence[InUse | None]) -> InUse | None:

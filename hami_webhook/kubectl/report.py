@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+ALLOCATED = "Allocated"
+"""The state of a claim that is charged by itself and has its devices."""
 WAITING, GATED = "Waiting", "Gated"
 """States of pods that hold no cards yet: not placed, and not to be placed before their scheduling gates are gone."""
 

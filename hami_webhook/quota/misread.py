@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from enum import Enum
 
-from hami_webhook.devices.keys import MEBIBYTE, Dimension
+from hami_webhook.devices.keys import MEBIBYTE, Dimension, QuotaKey
 from hami_webhook.devices.registry import Vendors
 from hami_webhook.devices.vendor import Vendor
 from hami_webhook.kube import scopes
@@ -27,6 +27,7 @@ _BYTES_AT_LEAST = 2**30
 """MiB from which a limit looks like bytes: 1 GiB of them, while nobody has 1 PiB on cards."""
 _SHARE_AT_LEAST = 512
 """MiB for each slot by which a limit below a whole card is meant to be shared; less looks like GiB."""
+_OF_CLASS = "{}.deviceclass.resource.k8s.io/devices"
 _ANY_POD = Pod(namespace="", name="", uid="", labels={}, annotations={}, containers=())
 
 
@@ -59,7 +60,13 @@ def misreadings(quota: ResourceQuota, vendors: Vendors, known: Vendors, capacity
             found += [Misreading(Reason.UNIT, key, text) for text in texts]
         elif "/" in key:
             found += [Misreading(Reason.KEY, key, text) for text in names.misread(key)]
-    native = sorted(key for key in quota.hard if key not in account.hard and _is_native(key))
+    classes = {_OF_CLASS.format(name): row for row in vendors.drivers for name in row.device_classes}
+    found += [
+        Misreading(Reason.MIXED, key, _of_class(key, vendors.keys_of[classes[key].vendor]))
+        for key in sorted(quota.hard)
+        if account.hard and key in classes
+    ]
+    native = sorted(key for key in quota.hard if key not in {*account.hard, *classes} and _is_native(key))
     if account.hard and native:
         text = (
             f"also limits {', '.join(native)}, which Kubernetes counts: writes to one object get in each other's way; "
@@ -78,6 +85,15 @@ def misreadings(quota: ResourceQuota, vendors: Vendors, known: Vendors, capacity
     types = {card.type for vendor in vendors.values() for card in capacity.eligible(vendor, _ANY_POD)}
     found += [Misreading(Reason.KEY, key, text) for key, text in selection_faults(quota, types)]
     return found
+
+
+def _of_class(key: str, ours: Sequence[QuotaKey]) -> str:
+    """What Kubernetes' own key for a DeviceClass means beside ours."""
+    names = ", ".join(each.name for each in ours)
+    return (
+        f"{key} is Kubernetes' own: it counts devices of claims when these are created, whatever their size, and isn't "
+        f"corrected when they are allocated; {names} count claims and pods with limits together, so write those alone"
+    )
 
 
 class _Names:

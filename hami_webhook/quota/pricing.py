@@ -333,7 +333,7 @@ def _add_claims(builder: _ChargeBuilder, pod: Pod, vendors: Vendors, capacity: C
         return
     builder.placed |= holder.allocated
     for device in holder.devices:
-        if builder.cards is None or _is_selected(builder.cards, device, capacity):
+        if builder.cards is None or selects(builder.cards, device, capacity):
             builder.add(vendors[device.vendor], device.debit)
     for key, debit in holder.lacking.items() if builder.cards is None else ():
         builder.add(vendors[key], debit)
@@ -343,7 +343,7 @@ def _add_claims(builder: _ChargeBuilder, pod: Pod, vendors: Vendors, capacity: C
         builder.remembered |= {key.name for row in vendors.drivers for key in vendors.keys_of[row.vendor]}
 
 
-def _is_selected(cards: CardSelection, device: ClaimedDevice, capacity: CapacityLister) -> bool:
+def selects(cards: CardSelection, device: ClaimedDevice, capacity: CapacityLister) -> bool:
     """Whether a device that a claim holds is selected; True for one that isn't known."""
     node = capacity.node(device.node)
     labels = node.labels if node is not None else {}

@@ -50,7 +50,7 @@ _AT_ONCE = 20
 _NamespaceKey = tuple[str, str]
 
 _Charges = Mapping[str, list[tuple[Pod, Charge]]]
-"""The live pods that cost something, with what they cost, by namespace."""
+"""The live pods, and the claims that are no pod's, that cost something, with what they cost, by namespace."""
 
 
 def quota_metrics(cluster: ClusterView, pods: Sequence[Pod]) -> Iterator[Metric]:
@@ -58,11 +58,11 @@ def quota_metrics(cluster: ClusterView, pods: Sequence[Pod]) -> Iterator[Metric]
     charges: dict[str, list[tuple[Pod, Charge]]] = {}
     totals: Counter[_NamespaceKey] = Counter()
     now = cluster.clock()
-    for number, pod in enumerate(pods):
+    for number, pod in enumerate((*pods, *cluster.claims_in())):
         if number % _AT_ONCE == 0:
             yield _USED.of(())
         if not pod.ended(now):
-            charge = charge_of(pod, cluster.vendors, cluster.state, now, cluster.placement_ttl)
+            charge = charge_of(pod, cluster.vendors, cluster.capacity, now, cluster.placement_ttl)
             if charge.amounts:
                 charges.setdefault(pod.namespace, []).append((pod, charge))
                 totals.update({(pod.namespace, key): amount for key, amount in charge.amounts.items()})
@@ -133,13 +133,13 @@ def _sums_by_placed(
 
 def _placed(cluster: ClusterView, account: QuotaAccount, pod: Pod, charge: Charge) -> Mapping[str, int]:
     def on_cards(cards: CardSelection) -> Charge:
-        return charge_of(pod, cluster.vendors, cluster.state, cluster.clock(), cluster.placement_ttl, cards)
+        return charge_of(pod, cluster.vendors, cluster.capacity, cluster.clock(), cluster.placement_ttl, cards)
 
     return account.part(charge, on_cards).only(account.hard)
 
 
 def _while_waiting(cluster: ClusterView, account: QuotaAccount, pod: Pod) -> Mapping[str, int]:
-    return charged(account, pod, cluster.vendors, cluster.state, cluster.clock(), cluster.placement_ttl)
+    return charged(account, pod, cluster.vendors, cluster.capacity, cluster.clock(), cluster.placement_ttl)
 
 
 def _hamis(cluster: ClusterView, accounts: list[QuotaAccount], totals: Counter[_NamespaceKey]) -> Iterator[Metric]:

@@ -51,6 +51,7 @@ _RECOMPUTE_EVERY = 50
 that costs less than its pod was charged.
 """
 
+_UNCHARGED = "costs nothing, as the device configuration doesn't enable dra"
 _SERVER_SET = (
     *("uid", "creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds"),
     *("resourceVersion", "generation", "selfLink", "managedFields"),
@@ -249,8 +250,12 @@ class Simulation:
             (problem.kind.lower(), _key(problem.namespace, problem.name), problem.text)
             for problem in self.core.state.problems()
         )
+        claims = [] if self.core.vendors.drivers else self.cluster.peek_all(Kind.RESOURCE_CLAIMS)
+        uncharged = (("resourceclaim", _key_of(claim), _UNCHARGED) for claim in claims)
+        slices = self.core.caches.claims.inventory.devices.problems.items()
+        in_slices = (("resourceslice", name, text) for name, text in sorted(slices))
         names: dict[tuple[str, str], list[str]] = {}
-        for kind, name, text in (*unreadable, *problems):
+        for kind, name, text in (*unreadable, *problems, *uncharged, *in_slices):
             names.setdefault((kind, text), []).append(name)
         return [
             f"{kind} {name}{f' and {len(others)} more' if others else ''}: {text}"
@@ -344,10 +349,9 @@ class Simulation:
         allowed = Outcome(pod.namespace, pod.name, True, 200, "", warnings, patch, manifest)
         other = next((each for each in self.core.vendors.foreign if places_for(each, pod)), None)
         if other is None:
-            if self._scheduler_name and pod.scheduler_name != self._scheduler_name:
-                return allowed
-            if not vendors_requested_by(pod, self.core.vendors):
-                return allowed
+            by_another = self._scheduler_name and pod.scheduler_name != self._scheduler_name
+            if by_another or not vendors_requested_by(pod, self.core.vendors):
+                return self._with_claims(allowed, pod)
         if gates := gate_names(manifest):
             why = waiting_for(gates)
             return replace(allowed, failed={node.name: why for node in self.core.state.nodes()}, unplaced=True)
@@ -355,7 +359,7 @@ class Simulation:
         filtered = self.snapshot.filter_nodes(manifest)
         self._not_judged |= dict.fromkeys(filtered.not_judged)
         suitable = [node.name for node in self.core.state.nodes() if node.name not in filtered.refusals]
-        charged = charge_of(pod, self.core.vendors, self.core.state, self._now).amounts
+        charged = charge_of(pod, self.core.vendors, self.core.capacity, self._now).amounts
         shown, failed = await (
             self._place_by_us(pod, suitable) if other is None else self._predict(other, pod, suitable)
         )
@@ -374,13 +378,20 @@ class Simulation:
         bound = await self.cluster.patch_status(Kind.PODS, pod.name, started, pod.namespace)
         self.core.caches.put(Kind.PODS, bound)
         self.snapshot.put_pod(bound)
-        debits = charge_of(Pod.from_object(bound), self.core.vendors, self.core.state, self._now).amounts
+        debits = charge_of(Pod.from_object(bound), self.core.vendors, self.core.capacity, self._now).amounts
         self._since_recompute[pod.namespace] = self._since_recompute.get(pod.namespace, 0) + 1
         # a higher cost is charged with our own placement; another scheduler's cards are charged by a recompute only
         charge_differs = debits != charged if other else any(debits.get(key, 0) < charged[key] for key in charged)
         if charge_differs or self._since_recompute[pod.namespace] >= _RECOMPUTE_EVERY:
             await self._recompute_for(pod.namespace)
         return replace(allowed, placement=shown, debits=dict(sorted(debits.items())))
+
+    def _with_claims(self, allowed: Outcome, pod: Pod) -> Outcome:
+        """A pod that isn't placed here, with what its claims cost while they wait; nobody allocates them here."""
+        if not self.core.view.holder(pod).waits:
+            return allowed
+        charge = charge_of(pod, self.core.vendors, self.core.capacity, self._now)
+        return replace(allowed, debits=dict(sorted(charge.amounts.items())))
 
     async def _place_by_us(self, pod: Pod, nodes: Sequence[str]) -> tuple[dict[str, Any] | None, dict[str, str]]:
         """Place and bind a pod on one of the nodes: the placement for the result, and the reasons of other nodes."""
@@ -450,6 +461,11 @@ class Simulation:
             await self.core.recomputer.run(account.quota.namespace, account.name)
         elif account.hard:
             await self.core.accelerator_recomputer.run("", account.name)
+
+
+def _key_of(obj: Mapping[str, Any]) -> str:
+    meta = obj["metadata"]
+    return _key(meta.get("namespace") or "", meta["name"])
 
 
 def _key(namespace: str, name: str) -> str:

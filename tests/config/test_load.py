@@ -264,11 +264,6 @@ def test_a_config_map_as_json_is_read_too() -> None:
 @pytest.mark.parametrize(
     ("text", "warning"),
     [
-        (
-            f"{COUNT}dra:\n  enabled: true",
-            "f.yaml:3: dra.enabled: explain, simulate and kubectl hami don't know ResourceClaims yet, and Fit never "
-            "will (docs/dra.md)",
-        ),
         (COUNT + "nvidai: {}", "f.yaml:2: nvidai: unknown key, ignored (did you mean nvidia?)"),
         (COUNT + "hygon:", "f.yaml:2: hygon: the section is empty, so its vendor is disabled"),
         (COUNT + "hygon: {}", "f.yaml:2: hygon: names no resource, so it has no effect"),

@@ -11,8 +11,11 @@ import orjson
 import pytest
 from admission.clusters import NOW, core_on
 from admission.reviews import pod
+from dra.objects import resource_slice, share
 from hypothesis import given
 from hypothesis import strategies as st
+from quota.claim_env import TEN, claiming, got, owned_by, template
+from quota.objects import claiming_vendors
 
 from hami_webhook.cluster.api import Kind
 from hami_webhook.controller.showback import UNTIL, Holding, Showback, Totals
@@ -209,3 +212,42 @@ def test_the_sums_of_a_namespace_that_is_gone_go_once_they_were_read() -> None:
         None,
         None,
     ]
+
+
+def test_what_claims_hold_is_added_up_by_model() -> None:
+    """A pod's claim, first as what it will cost, and also once the pod has ended; a claim that is charged by itself."""
+    now = NOW
+    core = core_on(None, vendors=claiming_vendors(), clock=lambda: now)
+    showback = Showback(core.view)
+    changed = showback.subscriptions()
+
+    def put(kind: Kind, obj: dict[str, Any]) -> None:
+        change = core.caches.put(kind, obj)
+        if kind in changed:
+            changed[kind](change)
+
+    def allocated(name: str, **meta: Any) -> dict[str, Any]:
+        results = [got("10000Mi")]
+        meta = {"name": name, "namespace": "team-a", "uid": f"uid-{name}", **meta}
+        return {"metadata": meta, "spec": TEN, "status": {"allocation": {"devices": {"results": results}}}}
+
+    put(Kind.NAMESPACES, NAMESPACE)
+    put(Kind.RESOURCE_SLICES, resource_slice("n1", share("a0")))
+    put(Kind.RESOURCE_CLAIM_TEMPLATES, {**template("ten"), "metadata": {"name": "ten", "namespace": "team-a"}})
+    asyncio.run(showback.start())
+    waiting = claiming("p", "ten")
+    waiting["metadata"] |= {"namespace": "team-a", "uid": "uid-p"}
+    put(Kind.PODS, waiting)
+    now += 10
+    put(Kind.RESOURCE_CLAIMS, allocated("p-r-ten", **owned_by("p", "r-ten")))
+    now += 5
+    put(Kind.RESOURCE_CLAIMS, allocated("by-hand"))
+    now += 1
+    put(Kind.PODS, {**waiting, "status": {"phase": "Succeeded"}})
+    now += 2
+    list(showback.read())
+    held = Holding("team-a", "NVIDIA", "NVIDIA A100", "placed")
+    assert dict(showback.read()) == {
+        WAITING: Totals(10, 100000, 100),
+        held: Totals(5 + 3 * 2, (5 + 3 * 2) * 10000, (5 + 3 * 2) * 10),
+    }

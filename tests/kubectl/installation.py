@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import base64
 import copy
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import yaml
 from builders import card, node
+from dra.objects import CLASSES, HAMI, NVIDIA, resource_slice, share, whole
 from simulate.files import GPU, MEM, quota
 
 from hami_webhook import pki
@@ -102,3 +105,42 @@ class Installation:
 def reviewed(pod: JSON) -> tuple[int, JSON]:
     """A pod as our webhook lets it be stored."""
     return 201, {**pod, "spec": {**pod["spec"], "schedulerName": "hami-scheduler"}}
+
+
+def with_claims() -> Installation:
+    """An installation that charges claims, healthy, with one by hand that has a share of a card."""
+    installation = Installation()
+    data = installation.find("ConfigMap", "hami-device-config")["data"]
+    data["device-config.yaml"] = data["device-config.yaml"].replace("dra:\n  enabled: false", "dra:\n  enabled: true")
+    hooks = installation.find("ValidatingWebhookConfiguration", "hami-webhook-admission")["webhooks"]
+    component = yaml.safe_load((MANIFESTS / "components" / "claims" / "webhooks.yaml").read_text())
+    for hook in [change["value"] for change in component]:
+        hook["clientConfig"]["caBundle"] = hooks[0]["clientConfig"]["caBundle"]
+        hooks.append(hook)
+    installation.api.groups |= {"resource.k8s.io/v1", "resource.k8s.io"}
+    installation.objects += [
+        {"kind": "ResourceSlice", **resource_slice("n2", share("GPU-2"))},
+        {"kind": "ResourceSlice", **resource_slice("n3", whole("GPU-3"), driver=NVIDIA)},
+        *(device_class(name, expressions) for name, expressions in CLASSES.items()),
+        claim("shared", memory="1Gi"),
+    ]
+    installation.find("ResourceQuota", "gpu-quota")["status"]["used"] = {GPU: "1", MEM: "1024"}
+    return installation
+
+
+def device_class(name: str, expressions: Sequence[str]) -> JSON:
+    selectors = [{"cel": {"expression": each}} for each in expressions]
+    return {"kind": "DeviceClass", "metadata": {"name": name}, "spec": {"selectors": selectors}}
+
+
+def claim(name: str, memory: str, *, allocated: bool = True, **meta: Any) -> JSON:
+    """A claim of team-a, for a share of GPU-2."""
+    exact = {"deviceClassName": HAMI, "capacity": {"requests": {"memory": memory, "cores": "10"}}}
+    given = {"request": "r", "driver": HAMI, "pool": "n2", "device": "GPU-2"}
+    given["consumedCapacity"] = exact["capacity"]["requests"]  # type: ignore[index, assignment]  # of JSON
+    return {
+        "kind": "ResourceClaim",
+        "metadata": {"name": name, "namespace": "team-a", "uid": f"uid-{name}", **meta},
+        "spec": {"devices": {"requests": [{"name": "r", "exactly": exact}]}},
+        "status": {"allocation": {"devices": {"results": [given]}}} if allocated else {},
+    }

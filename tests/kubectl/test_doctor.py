@@ -9,8 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-import yaml
-from dra.objects import CLASSES, HAMI, NVIDIA, resource_slice, share, whole
+from dra.objects import HAMI, NVIDIA, share
 from simulate.files import GPU, JSON, MEM, pod, quota
 
 from hack.render_rights import TARGET, render
@@ -18,7 +17,7 @@ from hami_webhook import pki
 from hami_webhook.doctor.process_checks import clocks
 
 from .conftest import Hami
-from .installation import MANIFESTS, NOW, SYSTEM, Installation, lease, secret, stamp
+from .installation import NOW, SYSTEM, Installation, lease, secret, stamp, with_claims
 
 WEB, CONFIG, SCHEDULER = "hami-webhook", "hami-device-config", "hami-scheduler-config"
 Spoil = Callable[[Installation], object]
@@ -349,36 +348,6 @@ def test_a_tenant_reads_what_could_not_be_checked(hami: Hami) -> None:
     out = hami(installation.api, "doctor").out
     assert 'UNSEEN deployments: Deployments and their replicas: User "tenant" cannot get' in out
     assert out.splitlines()[-1] == "26 checks, 0 faults, 23 couldn't see everything with your rights"
-
-
-def with_claims() -> Installation:
-    """An installation that charges claims, healthy."""
-    installation = Installation()
-    rewrite(installation, CONFIG, "dra:\n  enabled: false", "dra:\n  enabled: true")
-    component = yaml.safe_load((MANIFESTS / "components" / "claims" / "webhooks.yaml").read_text())
-    bundle = hook(installation, "guard.webhook.hami.io")["clientConfig"]["caBundle"]
-    for change in component:
-        change["value"]["clientConfig"]["caBundle"] = bundle
-        installation.find("ValidatingWebhookConfiguration", "hami-webhook-admission")["webhooks"].append(
-            change["value"]
-        )
-    installation.api.groups |= {"resource.k8s.io/v1", "resource.k8s.io"}
-    installation.objects += [
-        {"kind": "ResourceSlice", **resource_slice("n2", share("GPU-2"))},
-        {"kind": "ResourceSlice", **resource_slice("n3", whole("GPU-3"), driver=NVIDIA)},
-    ]
-    for name, expressions in CLASSES.items():
-        selectors = [{"cel": {"expression": each}} for each in expressions]
-        installation.objects.append(
-            {"kind": "DeviceClass", "metadata": {"name": name}, "spec": {"selectors": selectors}}
-        )
-    claim = {"devices": {"requests": [{"name": "r", "exactly": {"deviceClassName": HAMI}}]}}
-    given = {"request": "r", "driver": HAMI, "pool": "n2", "device": "GPU-2", "consumedCapacity": {"memory": "1Gi"}}
-    status = {"allocation": {"devices": {"results": [given]}}}
-    meta = {"name": "shared", "namespace": "team-a", "uid": "c1"}
-    installation.objects.append({"kind": "ResourceClaim", "metadata": meta, "spec": claim, "status": status})
-    installation.find("ResourceQuota", "gpu-quota")["status"]["used"] = {GPU: "1", MEM: "1024"}
-    return installation
 
 
 def slices(installation: Installation) -> list[JSON]:

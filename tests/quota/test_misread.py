@@ -14,7 +14,7 @@ from hami_webhook.kube.objects import Node, ResourceQuota
 from hami_webhook.quota.misread import misreadings
 from hami_webhook.scheduling.cluster_cache import ClusterCache
 
-from .objects import CORES, GPU, LARGE, MEM, NOON, SMALL
+from .objects import CORES, GPU, LARGE, MEM, NOON, SMALL, claiming_vendors
 from .right_quotas import RIGHT
 
 NVIDIA = "limits.nvidia.com/gpu, limits.nvidia.com/gpucores, limits.nvidia.com/gpumem"
@@ -196,3 +196,11 @@ def test_an_unknown_word_about_preemption_is_told(value: str, message: bool) -> 
     key = "hami.io/quota-preemption"
     text = f"{key}: {value} isn't known, so nobody is evicted for the quota; write true or false"
     assert judged({MEM: "9"}, annotations={key: value}) == ([("QuotaMisread", text)] if message else [])
+
+
+def test_kubernetes_own_key_of_a_device_class_is_told_apart_from_ours() -> None:
+    key = "gpu.nvidia.com.deviceclass.resource.k8s.io/devices"
+    (found,) = judged({MEM: "20000", key: "2"}, vendors=claiming_vendors())
+    assert found[0] == "QuotaMixed"
+    assert found[1].startswith(f"{key} is Kubernetes' own: it counts devices of claims when these are created")
+    assert judged({key: "0"}, vendors=claiming_vendors()) == []

@@ -8,9 +8,12 @@ from collections.abc import Iterator
 import pytest
 from admission.clusters import NOW, core_on
 from builders import JSON, pod, quota
+from dra.objects import resource_slice, share
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
+from quota.claim_env import TEN, got
+from quota.objects import claiming_vendors
 
 from hami_webhook.cluster.api import Kind
 from hami_webhook.controller.showback import Showback
@@ -105,6 +108,21 @@ def test_the_pods_that_wait_for_a_quota_are_counted_with_the_oldest() -> None:
     a, b = (labelled(namespace=each, quota="gpu-quota") for each in ("team-a", "team-b"))
     assert found["hami_webhook_quota_queued_pods"] == {a: 2, b: 0}
     assert found["hami_webhook_quota_queued_oldest_seconds"] == {a: 70, b: 0}
+
+
+def test_claims_count_in_what_pods_hold_and_wait_for() -> None:
+    """A claim by hand that has its device, and one that waits."""
+    core = core_on(None, vendors=claiming_vendors())
+    core.caches.put(Kind.RESOURCE_QUOTAS, quota("q", namespace="team-a", mem=40000))
+    core.caches.put(Kind.RESOURCE_SLICES, resource_slice("n1", share("a0")))
+    for name, results in (("has", [got("10000Mi")]), ("waits", [])):
+        status = {"allocation": {"devices": {"results": results}}} if results else {}
+        meta = {"name": name, "namespace": "team-a", "uid": name}
+        core.caches.put(Kind.RESOURCE_CLAIMS, {"metadata": meta, "spec": TEN, "status": status})
+    found = exposed(core)
+    of_memory = labelled(namespace="team-a", quota="q", key="limits.nvidia.com/gpumem")
+    assert found["hami_webhook_quota_placed"][of_memory] == 10000
+    assert found["hami_webhook_quota_waiting"][of_memory] == 10000
 
 
 def test_a_node_with_two_gpu_managers_is_shown() -> None:
