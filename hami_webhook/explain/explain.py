@@ -57,8 +57,8 @@ class ExplainContext:
 
     `nearest` is on how many nodes with the same answer, the nearest to fit, changes are searched; None: on all.
 
-    `assume_ttl` is for how many seconds an unbound placement counts; `gates` are the pod's scheduling gates; `bounded`
-    applies policy to a pod of the namespace.
+    `assume_ttl` is for how many seconds an unbound placement counts; `gates` are the pod's scheduling gates;
+    `waits_for` is what its condition says of its wait for quota; `bounded` applies policy to a pod of the namespace.
 
     `claims` are those that are charged, with their devices; None where none are. `capacity` is what charges depend on.
 
@@ -81,6 +81,7 @@ class ExplainContext:
     sees_nodes: bool = True
     sees_all_pods: bool = True
     claims: ClaimCache | None = None
+    waits_for: str = ""
 
 
 def explain(pod: Pod, context: ExplainContext) -> Explanation:
@@ -187,7 +188,8 @@ def _of_unplaced(pod: Pod, context: ExplainContext) -> Explanation:
         return Explanation(*named, f"{where} and asks for no card of an enabled vendor: HAMi has no say in it")
     notes = [waiting_for(context.gates)] if context.gates else []
     if QUOTA_GATE in context.gates:
-        notes.append(f"it waits for quota, and costs none meanwhile: for what, its condition {QUOTA_RESERVED} says")
+        unknown = f"waits for quota: for what, its condition {QUOTA_RESERVED} will say"
+        notes.append(f"it {context.waits_for or unknown}; meanwhile it costs none")
     notes += [f"{sentence}, whatever its own annotations say" for sentence in bounded.changes]
     if NODE in pod.annotations and not pod.node_name:
         notes.append(f"it was placed on {pod.annotations[NODE]}, but never bound, and that has lapsed")

@@ -8,6 +8,7 @@ from typing import Any
 
 from hami_webhook.kube.human_duration import human_duration
 from hami_webhook.kube.objects import format_time, parse_time
+from hami_webhook.quota.queue_words import QUOTA_RESERVED
 
 _MOST_EVENTS = 3
 """Reasons of which the newest event is shown."""
@@ -32,10 +33,20 @@ def pod_words(pod: Mapping[str, Any], events: Sequence[Mapping[str, Any]], now: 
 
 def waiting_reason(pod: Mapping[str, Any]) -> str:
     """Why a pod isn't scheduled, as its status says, on a line and cut; empty where it doesn't say."""
+    if queued := quota_reason(pod):
+        return queued
     for condition in _mappings(_mapping(pod.get("status")).get("conditions")):
         if _is_unscheduled(condition):
             message, _, _ = _line(condition.get("message")).partition(_PREEMPTION)
             return _line(message or condition.get("reason"), _LONGEST_REASON)
+    return ""
+
+
+def quota_reason(pod: Mapping[str, Any]) -> str:
+    """What a pod waits for that waits for quota, as its condition says, on a line and cut; empty for others."""
+    for condition in _mappings(_mapping(pod.get("status")).get("conditions")):
+        if condition.get("type") == QUOTA_RESERVED and condition.get("status") == "False":
+            return _line(condition.get("message"), _LONGEST_REASON)
     return ""
 
 

@@ -11,6 +11,7 @@ from hami_webhook.cluster.api import ClusterError, Kind
 from hami_webhook.cluster.loading import LoadedObject
 from hami_webhook.command_error import CommandError
 from hami_webhook.explain.explain import ExplainContext, explain, explain_denial
+from hami_webhook.explain.pod_words import quota_reason
 from hami_webhook.explain.report import Explanation
 from hami_webhook.kube.objects import MalformedObject, Pod
 from hami_webhook.node_filters.gates import gate_names
@@ -113,6 +114,7 @@ class Explainer:
             sees_nodes=Kind.NODES not in self._unseen,
             sees_all_pods=Kind.PODS not in self._unseen,
             claims=core.caches.claims if core.vendors.drivers else None,
+            waits_for=quota_reason(raw),
         )
 
     def _bounded(self, name: str) -> Callable[[Pod], BoundedPod]:

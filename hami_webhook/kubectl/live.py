@@ -19,10 +19,12 @@ from hami_webhook.cluster.kubernetes import KubernetesCluster
 from hami_webhook.device_config import read_device_config
 from hami_webhook.doctor.installation import Effective, read_effective
 from hami_webhook.explain.live import LONGEST_WAIT, LiveReading, Unseen, read_allowed, with_pod_words
-from hami_webhook.explain.pod_words import waiting_reason
+from hami_webhook.explain.pod_words import quota_reason, waiting_reason
 from hami_webhook.explain.read import Explainer
 from hami_webhook.explain.report import Explanation
+from hami_webhook.kube.objects import Pod
 from hami_webhook.kubectl.overview import Overview
+from hami_webhook.kubectl.queue import QueuedPodUse, queued_pods
 from hami_webhook.kubectl.report import PodUse
 from hami_webhook.measured.api import read_measured
 from hami_webhook.measured.figures import NOT_ASKED, Measured
@@ -63,6 +65,17 @@ class LiveCluster:
     def pods(self, namespace: str = "", name: str = "") -> list[PodUse]:
         """The live pods that request managed resources or hold cards; those that wait with why."""
         return [self._with_reason(pod) if pod.waits else pod for pod in self.overview.pods(namespace, name)]
+
+    async def queued_pods(self, namespace: str = "") -> list[QueuedPodUse]:
+        """The pods that wait for quota, by quota and place."""
+
+        def condition(pod: Pod) -> str:
+            raw = self.simulation.cluster.peek(Kind.PODS, pod.name, pod.namespace)
+            return quota_reason(raw) if raw is not None else ""
+
+        complete = self.unseen.keys().isdisjoint({Kind.PODS, Kind.RESOURCE_QUOTAS, Kind.ACCELERATOR_QUOTAS})
+        found = await queued_pods(self.simulation.core, condition, complete=complete)
+        return [each for each in found if namespace in ("", each.namespace)]
 
     def _with_reason(self, pod: PodUse) -> PodUse:
         raw = self.simulation.cluster.peek(Kind.PODS, pod.name, pod.namespace)

@@ -50,6 +50,8 @@ def parser() -> Parser:
         help="how long a pod hasn't used its cards, such as 30m or 1h30m (default: 1h)",
     )
 
+    _verb(verbs, "queue", "pods that wait for quota: their places, and what each waits for", watch=True)
+
     explain = verbs.add_parser("explain", help="say why a pod waits, who uses a quota, what is wrong with a node")
     kinds = explain.add_subparsers(metavar="KIND", required=True)
     verb = _verb(kinds, "pod", "why a pod is where it is, or nowhere, and what would change it")

@@ -90,7 +90,7 @@ class Overview:
         if not account.enforced:
             notes.append(f"is observed, not enforced; charges that passed without room: {account.observed}")
         held, room = list(self._models(in_scope, account.cards)), list(self._room(account))
-        return QuotaUse(account.quota.namespace, account.label, keys, pods, held, room, notes)
+        return QuotaUse(account.quota.namespace, account.label, keys, pods, held, room, notes, account.queues)
 
     def _measured_of(self, key: KeyUse, pods: Sequence[PodCost]) -> int | None:
         """What the pods that the quota counts under a key really use, as far as they are measured, in its unit."""

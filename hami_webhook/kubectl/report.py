@@ -96,7 +96,10 @@ class Room:
 
 @dataclass(frozen=True, slots=True)
 class QuotaUse:
-    """A quota with managed keys; an AcceleratorQuota has no namespace, and its kind before its name."""
+    """A quota with managed keys; an AcceleratorQuota has no namespace, and its kind before its name.
+
+    `queues`: pods wait for it in their order.
+    """
 
     namespace: str
     name: str
@@ -105,6 +108,7 @@ class QuotaUse:
     models: Sequence[ModelUse]
     room: Sequence[Room]
     notes: Sequence[str] = ()
+    queues: bool = False
 
 
 @dataclass(frozen=True, slots=True)

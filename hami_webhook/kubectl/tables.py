@@ -10,6 +10,7 @@ from rich.text import Text
 
 from hami_webhook.devices.keys import MEBIBYTE
 from hami_webhook.kube.human_duration import human_duration
+from hami_webhook.kubectl.queue import QueuedPodUse
 from hami_webhook.kubectl.report import CardUse, IdleTeam, InUse, NodeDetails, NodeUse, PodUse, QuotaUse
 from hami_webhook.terminal import counted
 
@@ -38,6 +39,16 @@ def print_quotas(quotas: Sequence[QuotaUse], console: Console, now: float, *, de
     console.print(table)
     for quota in quotas if details else ():
         _print_details(quota, console, now)
+
+
+def print_queue(pods: Sequence[QueuedPodUse], console: Console, now: float) -> None:
+    """One row for each quota that a pod waits for."""
+    table = _table("QUOTA", "PLACE", "POD", "PRIORITY", "WAITS", "FOR")
+    for pod in pods:
+        place, since = "-" if pod.place is None else str(pod.place), human_duration(now - pod.since)
+        name = f"{pod.namespace}/{pod.name}"
+        _add_row(table, pod.quota or "-", place, name, str(pod.priority), since, pod.waits_for)
+    console.print(table)
 
 
 def _print_details(quota: QuotaUse, console: Console, now: float) -> None:

@@ -113,6 +113,8 @@ def _needs(cluster: LiveCluster, arguments: argparse.Namespace) -> Mapping[Kind,
         if all_namespaces:
             needs[Kind.RESOURCE_QUOTAS] = f"only those of {cluster.namespace} are shown"
         needs[Kind.ACCELERATOR_QUOTAS] = "quotas above namespaces aren't shown"
+    elif shown == "queue":
+        needs = dict.fromkeys((Kind.PODS, Kind.ACCELERATOR_QUOTAS), "places are those that the pods' conditions have")
     elif shown in ("pods", "idle"):
         if wide:
             needs[Kind.NODES] = "models of cards aren't known"
@@ -235,6 +237,13 @@ def _idle(cluster: LiveCluster, arguments: argparse.Namespace) -> Shown:
     return Shown(_listing(found), lambda console: tables.print_idle(found, console, unit_bytes, cluster.now), none=none)
 
 
+def _queue(cluster: LiveCluster, arguments: argparse.Namespace) -> Shown:
+    _require(cluster, Kind.PODS, cluster.namespace)
+    found = asyncio.run(cluster.queued_pods(_within(cluster, arguments)))
+    none = _none(cluster, arguments, found)
+    return Shown(_listing(found), lambda console: tables.print_queue(found, console, cluster.now), none=none)
+
+
 def _where(cluster: LiveCluster, arguments: argparse.Namespace) -> str:
     return "any namespace" if arguments.all_namespaces else f"namespace {cluster.namespace}"
 
@@ -276,6 +285,7 @@ SHOWN: Mapping[str, Callable[[LiveCluster, argparse.Namespace], Shown]] = {
     "cards": _cards,
     "pods": _pods,
     "idle": _idle,
+    "queue": _queue,
     "pod": _explain_pod,
     "node": _explain_node,
     "simulate": _simulate,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 
 from hami_webhook.kube.objects import Pod
@@ -40,6 +41,15 @@ def sentence(standing: Standing, pod_of: Callable[[str], Pod | None]) -> str:
     before = {0: "no pod waits before it", 1: "1 pod waits before it"}
     parts.append(before.get(standing.ahead, f"{standing.ahead} pods wait before it"))
     return f"waits for quota: {'; '.join(parts)}"
+
+
+_AHEAD = re.compile(r"(no|[0-9]{1,9}) pods? waits? before it$")
+
+
+def ahead_in(text: str) -> int | None:
+    """How many pods wait before one by such a sentence; None where it doesn't say."""
+    found = _AHEAD.search(text)
+    return None if found is None else 0 if found[1] == "no" else int(found[1])
 
 
 def _of(lack: Lack) -> str:

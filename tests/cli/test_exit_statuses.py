@@ -86,6 +86,9 @@ hami-webhook test                   2  none
 hami-webhook test                   2
 hami-webhook version                0
 hami-webhook version                2  --unknown
+kubectl hami queue                  0
+kubectl hami queue                  2  --kubeconfig none
+kubectl hami queue                  2  --unknown
 kubectl hami quota                  0
 kubectl hami quota                  1  none
 kubectl hami quota                  2  --kubeconfig none

@@ -151,6 +151,7 @@ READY = {
     "docs/install.md": (
         f"cp manifests/device-config/device-config.yaml . && {FILE} && sha256sum install.yaml > SHA256SUMS"
     ),
+    "docs/queues.md": TEAM,
     "docs/quotas.md": TEAM,
     "docs/testing.md": (
         "mkdir policy-tests && cp -R manifests/examples/tests/policy policy-tests && "

@@ -121,6 +121,7 @@ class Pages:
             Route("/teams", self._teams),
             Route("/teams.csv", self._quotas_csv),
             Route("/teams/{namespace}", self._team),
+            Route("/queue", self._queue),
             Route("/pods", self._pods),
             Route("/pods.csv", self._pods_csv),
             Route("/pods/{namespace}/{name:path}", self._pod),
@@ -247,6 +248,18 @@ class Pages:
             namespace=namespace,
             quotas=self._readings.cluster.overview.quotas(namespace),
             pods=[pod for pod in self._readings.contents.pods if pod.namespace == namespace],
+        )
+
+    async def _queue(self, request: Request) -> Response:
+        namespace, quota = (request.query_params.get(each, "") for each in ("namespace", "quota"))
+        pods = await self._readings.cluster.queued_pods(namespace)
+        shown, page, pages = _page_of([each for each in pods if quota in ("", each.quota)], _PODS_A_PAGE, request)
+        return self._page(
+            "queue.html",
+            pods=shown,
+            page=page,
+            pages=pages,
+            address=lambda number: str(request.url.include_query_params(page=number).query),
         )
 
     async def _pods(self, request: Request) -> Response:

@@ -1,0 +1,87 @@
+"""Where the pods stand that wait for quota (docs/queues.md#where-a-pod-stands)."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from hami_webhook.assembly import Core
+from hami_webhook.kube.objects import QUOTA_GATE, Pod, ResourceQuota
+from hami_webhook.quota.account import QuotaAccount
+from hami_webhook.quota.group_turns import group_turns
+from hami_webhook.quota.hierarchy_charger import PodQuotas
+from hami_webhook.quota.queue import Demands, PodQueue, read_queue
+from hami_webhook.quota.queue_order import QueuedPod, decide
+from hami_webhook.quota.queue_words import ahead_in, sentence
+from hami_webhook.quota.store import KnownQuotas
+
+
+@dataclass(frozen=True, slots=True)
+class QueuedPodUse:
+    """A pod in the queue of a quota: `namespace/name`, or `AcceleratorQuota/name`.
+
+    `place` is 1 for who is first; None where it has none, or where it isn't known. `since`: Unix seconds.
+    """
+
+    quota: str
+    place: int | None
+    namespace: str
+    name: str
+    priority: int
+    since: float
+    waits_for: str
+
+
+async def queued_pods(core: Core, said_of: Callable[[Pod], str], *, complete: bool) -> list[QueuedPodUse]:
+    """The pods that wait, by quota and place. `said_of` gives what a pod's own condition says.
+
+    Without `complete` others may be before them that can't be seen: their places are what their conditions say.
+    """
+    waiting = core.caches.queued()
+    queue = await read_queue(waiting, lambda pod: _quotas(core, pod), core.vendors, core.capacity, Demands(core.clock))
+    turns = group_turns(queue.waiting, queue.pods, core.state.by_namespace.members)
+    decision = turns.of_each_pod(decide(turns.turns, queue.rooms, core.clock()), queue.waiting)
+    texts = {standing.pod.uid: sentence(standing, core.state.pod) for standing in decision.waiting}
+    texts |= dict.fromkeys((pod.uid for pod in decision.released), "its turn has come")
+    texts |= dict.fromkeys((pod.uid for pod in queue.charged), "is charged: its gate is removed next")
+    found = []
+    places: Counter[str] = Counter()
+    for pod in sorted(waiting, key=lambda pod: (-pod.priority, pod.created or 0.0, pod.uid)):
+        queued = queue.waiting.get(pod.uid)
+        if queued is None:
+            others = ", ".join(gate for gate in pod.gates if gate != QUOTA_GATE)
+            text = f"has other scheduling gates: {others}" if others else texts.get(pod.uid, said_of(pod))
+            found.append(_row("", None, pod, text))
+            continue
+        for quota in _queues_of(queued, queue):
+            places[quota] += 1
+            place, text = places[quota], texts[pod.uid]
+            found.append(_row(quota, place, pod, text) if complete else _as_it_says(quota, pod, said_of(pod)))
+    return sorted(found, key=lambda row: (row.quota, row.place is None, row.place or 0))
+
+
+def _as_it_says(quota: str, pod: Pod, said: str) -> QueuedPodUse:
+    before = ahead_in(said)
+    return _row(quota, None if before is None else before + 1, pod, said or "its condition doesn't say yet")
+
+
+def _queues_of(queued: QueuedPod, queue: PodQueue) -> Sequence[str]:
+    """The quotas in whose queue a pod is; all that it costs something where none queues any more."""
+    names = [name for name, _ in queued.demand]
+    return [name for name in names if queue.rooms[name].order is not None] or names or [""]
+
+
+def _row(quota: str, place: int | None, pod: Pod, text: str) -> QueuedPodUse:
+    return QueuedPodUse(quota, place, pod.namespace, pod.name, pod.priority, pod.created or 0.0, text)
+
+
+def _quotas(core: Core, pod: Pod) -> PodQuotas:
+    """The quotas of a pod as they were read."""
+
+    def known(quotas: Sequence[ResourceQuota]) -> KnownQuotas:
+        accounts = {quota.name: QuotaAccount.read(quota, core.vendors) for quota in quotas}
+        return KnownQuotas(accounts, 0.0, current=True, none=not accounts)
+
+    caches = core.caches
+    return PodQuotas(known(caches.quotas(pod.namespace)), known(caches.accelerator_quotas.covering(pod.namespace)))

@@ -1,0 +1,110 @@
+"""Where pods stand that wait for quota: `kubectl hami queue`, `explain pod`, and the page."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from builders import card, node
+from simulate.files import GPU, JSON, pod, quota
+
+from hami_webhook.quota.queue_words import ahead_in
+
+from .apiserver import ApiServer
+from .conftest import Hami
+from .test_ui import entered
+from .test_verbs import DEPLOYED, SPACES, with_uid
+
+SAID = f"waits for quota: {GPU} of gpu-quota: requested 1, free 0, limited 2; 7 pods wait before it"
+
+
+def queueing(namespace: str, **more: Any) -> JSON:
+    made = quota(gpu="2", namespace=namespace, used={GPU: "2"}, **more)
+    made["metadata"]["annotations"] = {"hami.io/quota-enforcement": "queue"}
+    return made
+
+
+def gated(name: str, namespace: str = "team-a", said: str = "", **spec: Any) -> JSON:
+    made = with_uid(pod(name, gpu=1, namespace=namespace, schedulingGates=[{"name": "hami.io/quota"}], **spec))
+    if said:
+        made["status"] = {"conditions": [{"type": "hami.io/QuotaReserved", "status": "False", "message": said}]}
+    return made
+
+
+def cluster() -> list[JSON]:
+    above = {
+        "kind": "AcceleratorQuota",
+        "metadata": {"name": "all"},
+        "spec": {"namespaceSelector": {}, "hard": {GPU: 9}, "enforcement": "queue"},
+        "status": {"used": {GPU: "4"}},
+    }
+    other = gated("parked")
+    other["spec"]["schedulingGates"].append({"name": "example.com/mine"})
+    return [
+        *(node("n1", card("GPU-1")), queueing("team-a"), queueing("team-b"), above, *SPACES, *DEPLOYED),
+        *(gated("later", said=SAID), gated("first", priority=5), gated("theirs", "team-b"), other),
+    ]
+
+
+def rows(run: Any) -> list[tuple[str, int | None, str]]:
+    return [(each["quota"], each["place"], f"{each['namespace']}/{each['name']}") for each in run.result]
+
+
+def test_who_sees_all_sees_every_quota_s_queue(hami: Hami) -> None:
+    run = hami(ApiServer(cluster()), "queue", "-A", "-o", "json")
+    assert run.err == ""
+    assert rows(run) == [
+        ("", None, "team-a/parked"),
+        ("AcceleratorQuota/all", 1, "team-a/first"),
+        ("AcceleratorQuota/all", 2, "team-a/later"),
+        ("AcceleratorQuota/all", 3, "team-b/theirs"),
+        ("team-a/gpu-quota", 1, "team-a/first"),
+        ("team-a/gpu-quota", 2, "team-a/later"),
+        ("team-b/gpu-quota", 1, "team-b/theirs"),
+    ]
+    texts = {each["name"]: each["waits_for"] for each in run.result}
+    assert texts["parked"] == "has other scheduling gates: example.com/mine"
+    assert texts["later"] == (
+        f"waits for quota: {GPU} of gpu-quota: requested 1, free 0, limited 2; 1 pod waits before it"
+    )
+    table = hami(ApiServer(cluster()), "queue").out.splitlines()
+    assert table[0].split() == ["QUOTA", "PLACE", "POD", "PRIORITY", "WAITS", "FOR"]
+    assert not any("team-b" in line for line in table)
+
+
+def test_a_tenant_sees_its_own_pods_with_what_their_conditions_say(hami: Hami) -> None:
+    tenant = ApiServer(cluster(), only="team-a")
+    run = hami(tenant, "queue", "-o", "json")
+    places = {each["name"]: (each["place"], each["waits_for"]) for each in run.result}
+    assert places["later"] == (8, SAID)
+    assert places["first"] == (None, "its condition doesn't say yet")
+
+
+def test_nobody_waits(hami: Hami) -> None:
+    run = hami(ApiServer([queueing("team-a"), *SPACES, *DEPLOYED]), "queue")
+    assert (run.status, run.out) == (0, "")
+    assert "No resources found in team-a namespace." in run.err
+
+
+def test_explain_and_the_list_of_pods_say_what_a_pod_waits_for(hami: Hami) -> None:
+    api = ApiServer(cluster())
+    assert f"it {SAID}; meanwhile it costs none" in hami(api, "explain", "pod", "later", "-o", "json").result["notes"]
+    (found,) = hami(api, "pods", "later", "-o", "json").result
+    assert found["reason"] == SAID
+
+
+def test_the_page_of_a_queue_is_linked_from_its_quota(tmp_path: Path) -> None:
+    with entered(ApiServer(cluster()), tmp_path) as client:
+        assert 'href="/queue?quota=team-b%2Fgpu-quota"' in client.get("/teams").text
+        page = client.get("/queue", params={"quota": "team-b/gpu-quota"}).text
+        assert "/pods/team-b/theirs" in page
+        assert "team-a/first" not in page
+        assert "No pod waits for quota" in client.get("/queue", params={"quota": "none"}).text
+
+
+@pytest.mark.parametrize(
+    ("text", "ahead"), [("no pod waits before it", 0), (SAID, 7), ("1 pod waits before it", 1), ("x", None)]
+)
+def test_how_many_are_ahead_is_read_from_a_sentence(text: str, ahead: int | None) -> None:
+    assert ahead_in(text) == ahead
