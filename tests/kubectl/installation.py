@@ -135,9 +135,9 @@ def device_class(name: str, expressions: Sequence[str]) -> JSON:
 
 def claim(name: str, memory: str, *, allocated: bool = True, **meta: Any) -> JSON:
     """A claim of team-a, for a share of GPU-2."""
-    exact = {"deviceClassName": HAMI, "capacity": {"requests": {"memory": memory, "cores": "10"}}}
-    given = {"request": "r", "driver": HAMI, "pool": "n2", "device": "GPU-2"}
-    given["consumedCapacity"] = exact["capacity"]["requests"]  # type: ignore[index, assignment]  # of JSON
+    capacity = {"memory": memory, "cores": "10"}
+    exact = {"deviceClassName": HAMI, "capacity": {"requests": capacity}}
+    given = {"request": "r", "driver": HAMI, "pool": "n2", "device": "GPU-2", "consumedCapacity": capacity}
     return {
         "kind": "ResourceClaim",
         "metadata": {"name": name, "namespace": "team-a", "uid": f"uid-{name}", **meta},
