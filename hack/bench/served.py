@@ -22,14 +22,18 @@ _VERSION = 1
 
 @dataclass
 class Served:
-    """The server's kubeconfig, and what it is asked."""
+    """The server's kubeconfig, and who watches what."""
 
     kubeconfig: Path
-    node_lists: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(0))
-    """Released each time that nodes are listed."""
     watches: dict[str, SimpleQueue[bytes]] = field(default_factory=dict)
     """By path the events of the last watch."""
+    watching: threading.Condition = field(default_factory=threading.Condition)
     version: int = _VERSION
+
+    def watched(self, path: str) -> None:
+        """Wait until a path is watched."""
+        with self.watching:
+            self.watching.wait_for(lambda: path in self.watches)
 
     def change(self, path: str, obj: JSON) -> None:
         """Let the watch of a path show an object as it is now."""
@@ -39,8 +43,8 @@ class Served:
 
 
 @contextmanager
-def served(lists: Mapping[str, list[JSON]], namespace: str = NAMESPACE) -> Iterator[Served]:
-    """A server of these lists, by their paths; `namespace` is that of its kubeconfig's context."""
+def served(lists: Mapping[str, list[JSON]]) -> Iterator[Served]:
+    """A server of these lists, by their paths."""
     pages = {(path, str(start)): body for path, items in lists.items() for start, body in _pages(items)}
     empty = dict(_pages([]))[0]
 
@@ -54,28 +58,22 @@ def served(lists: Mapping[str, list[JSON]], namespace: str = NAMESPACE) -> Itera
                 self._watch(address.path)
                 return
             (start,) = query.get("continue", ["0"])
-            self._answer(200, pages.get((address.path, start), empty))
-            if address.path == "/api/v1/nodes" and start == "0":
-                found.node_lists.release()
-
-        def do_POST(self) -> None:
-            """A SelfSubjectAccessReview: everything is allowed."""
-            self.rfile.read(int(self.headers["Content-Length"]))
-            self._answer(201, json.dumps({"status": {"allowed": True}}).encode())
-
-        def _answer(self, status: int, body: bytes) -> None:
-            self.send_response(status)
+            body = pages.get((address.path, start), empty)
+            self.send_response(200)
             self.send_header("Content-Type", "application/json")
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()
             self.wfile.write(body)
 
         def _watch(self, path: str) -> None:
-            events = found.watches[path] = SimpleQueue[bytes]()
+            self.close_connection = True
             self.send_response(200)
             self.send_header("Content-Type", "application/json")
-            self.send_header("Connection", "close")
             self.end_headers()
+            events = SimpleQueue[bytes]()
+            with found.watching:
+                found.watches[path] = events
+                found.watching.notify_all()
             while event := events.get():
                 self.wfile.write(event)
 
@@ -93,7 +91,7 @@ def served(lists: Mapping[str, list[JSON]], namespace: str = NAMESPACE) -> Itera
     with tempfile.TemporaryDirectory(prefix="hami-webhook-bench-") as folder:
         found = Served(Path(folder) / "kubeconfig")
         cluster = {"name": "bench", "cluster": {"server": f"http://127.0.0.1:{server.server_port}"}}
-        context = {"name": "bench", "context": {"cluster": "bench", "user": "bench", "namespace": namespace}}
+        context = {"name": "bench", "context": {"cluster": "bench", "user": "bench", "namespace": NAMESPACE}}
         users = [{"name": "bench", "user": {}}]
         config = {"clusters": [cluster], "users": users, "contexts": [context], "current-context": "bench"}
         found.kubeconfig.write_text(json.dumps({"apiVersion": "v1", "kind": "Config", **config}))

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from math import inf
+from typing import Protocol
 
 from hami_webhook.cluster.api import (
     JSON,
-    Cluster,
     ClusterError,
     Forbidden,
     Gone,
@@ -34,6 +34,14 @@ _Version = tuple[str, str]
 """An object's UID and resourceVersion."""
 
 logger = logging.getLogger(__name__)
+
+
+class ListedAndWatched(Protocol):
+    """What is asked of a `Cluster`."""
+
+    async def list(self, kind: Kind, namespace: str = "", *, node: str = "") -> Listing: ...
+
+    def watch(self, kind: Kind, resource_version: str, *, node: str = "") -> AsyncIterator[WatchEvent]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +72,7 @@ class Informer:
 
     def __init__(
         self,
-        cluster: Cluster,
+        cluster: ListedAndWatched,
         kind: Kind,
         *,
         clock: Callable[[], float],

@@ -213,8 +213,7 @@ class MemoryCluster:
 
     async def adopt(self, kind: Kind, obj: JSON) -> JSON:
         """As `create`, of an object in which nobody changes anything any more."""
-        meta = dict(obj.get("metadata") or {})
-        new = {**obj, "metadata": meta}
+        new = {**obj, "metadata": (meta := dict(obj.get("metadata") or {}))}
         if not meta.get("name") and meta.get("generateName"):
             meta["name"] = f"{meta['generateName']}{next(self._suffixes):05d}"
         if kind.namespaced:
@@ -229,6 +228,13 @@ class MemoryCluster:
         if kind is Kind.PODS:
             new["status"] = {"phase": "Pending", **(new.get("status") or {})}
         return self._store(kind, key, new, WatchType.ADDED)
+
+    def put(self, kind: Kind, obj: JSON, *, gone: bool = False) -> None:
+        """An object as another API server has it, in place of that of its name; `gone`: as it had it last."""
+        key = _key(kind, obj["metadata"]["name"], obj["metadata"].get("namespace", ""))
+        self._objects[kind][key] = obj
+        if gone:
+            del self._objects[kind][key]
 
     async def ensure_namespace(self, name: str, labels: Mapping[str, str] | None = None) -> JSON:
         """The namespace `name`, created with `labels` if there is none."""
@@ -264,8 +270,7 @@ class MemoryCluster:
 
     async def set_phase(self, namespace: str, pod: str, phase: str, **status: Any) -> JSON:
         """What a kubelet reports: the pod's phase and, if given, more fields of its status."""
-        key = (namespace, pod)
-        old = self._found(Kind.PODS, key)
+        old = self._found(Kind.PODS, key := (namespace, pod))
         new_status = {**(old.get("status") or {}), **_copy(status), "phase": phase}
         return self._update(Kind.PODS, key, old, {**old, "status": new_status})
 

@@ -145,6 +145,17 @@ async def read_installation(cluster: KubernetesCluster, namespace: str) -> Insta
     return Installation(namespace, deployments, named, processes, faults)
 
 
+async def installed_version(cluster: KubernetesCluster, namespace: str) -> object:
+    """What is another once the program of a namespace goes by something else; raises as `read_effective` does."""
+    try:
+        found = await read_installation(cluster, namespace)
+    except Forbidden:
+        return None
+    deployments = [each["metadata"] for each in found.deployments]
+    generations = {each["name"]: each.get("generation") for each in deployments}
+    return generations, {name: each.get("data") for name, each in found.config_maps.items()}
+
+
 def _arguments(container: Mapping[str, Any]) -> list[str] | None:
     """The flags of `serve` that a container runs with; None if it runs something else."""
     words = [*(container.get("command") or ()), *(container.get("args") or ())]

@@ -6,8 +6,8 @@ import argparse
 import asyncio
 import os
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -17,7 +17,7 @@ from hami_webhook.cluster.connect import ContextNames, connect, names_of
 from hami_webhook.cluster.kept_fields import decode_for_scheduling
 from hami_webhook.cluster.kubernetes import KubernetesCluster
 from hami_webhook.device_config import read_device_config
-from hami_webhook.doctor.installation import Effective, read_effective
+from hami_webhook.doctor.installation import Effective, installed_version, read_effective
 from hami_webhook.explain.live import LONGEST_WAIT, LiveReading, Unseen, read_allowed, with_pod_words
 from hami_webhook.explain.pod_words import quota_reason, waiting_reason
 from hami_webhook.explain.read import Explainer
@@ -26,6 +26,7 @@ from hami_webhook.kube.objects import Pod
 from hami_webhook.kubectl.overview import Overview
 from hami_webhook.kubectl.queue import QueuedPodUse, queued_pods
 from hami_webhook.kubectl.report import PodUse
+from hami_webhook.kubectl.watched import WatchedObjects
 from hami_webhook.measured.api import read_measured
 from hami_webhook.measured.figures import NOT_ASKED, Measured
 from hami_webhook.measured.from_prometheus import query_measured
@@ -169,6 +170,37 @@ async def _filled(reading: LiveReading, effective: Effective, namespace: str, no
     simulation = await effective.simulation(reading.bundle, now)
     warnings = [*effective.absent, *simulation.warnings()]
     return LiveCluster(simulation, effective, namespace, now, reading.unseen, warnings, reading.pod_words)
+
+
+async def follow(arguments: argparse.Namespace, before: LiveCluster) -> AsyncGenerator[LiveCluster, None]:
+    """The cluster as it was read `before`, anew after each change, and every few seconds.
+
+    Ends as soon as a watch isn't possible, or the installed program goes by something else. Raises `ClusterError`.
+    """
+    effective = before.effective
+    async with _connected(arguments) as (api, namespace):
+        known = await _goes_by(arguments, api)
+        simulation = Simulation(effective.vendors, effective.options, effective.policies, time.time())
+        measured, looked = before.measured, time.monotonic()
+        async with aclosing(WatchedObjects(api, simulation).changes(_LOOK_EVERY)) as changes:
+            async for _ in changes:
+                simulation.now = now = time.time()
+                simulation.core.state.tick(now)
+                if time.monotonic() >= looked + _LOOK_EVERY:
+                    if await _goes_by(arguments, api) != known:
+                        return
+                    measured, looked = await _measured(arguments, api, "", effective, now), time.monotonic()
+                warnings = [*effective.absent, *simulation.warnings()]
+                yield LiveCluster(simulation, effective, namespace, now, {}, warnings, measured=measured)
+
+
+_LOOK_EVERY = 5.0
+"""Seconds between two looks at what isn't watched: what the program goes by, and what is really used."""
+
+
+async def _goes_by(arguments: argparse.Namespace, api: KubernetesCluster) -> object:
+    config = read_device_config(arguments.config) if arguments.config else None
+    return config, await installed_version(api, arguments.system_namespace)
 
 
 async def diagnosed(arguments: argparse.Namespace) -> Diagnosis:

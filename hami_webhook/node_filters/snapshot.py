@@ -47,6 +47,24 @@ class SchedulerSnapshot:
         self._namespaces: dict[str, Mapping[str, str]] = {}
         self._unreadable: dict[str, str] = {}
 
+    def follow(self, kind: str, obj: Mapping[str, Any], *, gone: bool) -> None:
+        """An object of a kind, such as `Pod`, is there, has changed, or is gone; of other kinds nothing is known."""
+        meta = obj["metadata"]
+        name, namespace = meta["name"], meta.get("namespace") or "default"
+        if kind == "Node" and gone:
+            self.nodes.pop(name, None)  # what the pods on it take is known, should it come back
+            self._unreadable.pop(f"node {name}", None)
+        elif kind == "Node":
+            self.put_node(obj)
+        elif kind == "Pod" and gone:
+            self.drop_pod((namespace, name))
+        elif kind == "Pod":
+            self.put_pod(obj)
+        elif kind == "Namespace" and gone:
+            self._namespaces.pop(name, None)
+        elif kind == "Namespace":
+            self.put_namespace(name, meta.get("labels") or {})
+
     def put_node(self, obj: Mapping[str, Any]) -> None:
         """A node is there, or has changed. One that can't be read is left out, and said to be."""
         name = obj["metadata"]["name"]

@@ -17,7 +17,7 @@ from hami_webhook.admission.denial import Denied
 from hami_webhook.admission.identities import AdmissionRules
 from hami_webhook.admission.review import API_VERSIONS, Review
 from hami_webhook.assembly import Core, Options
-from hami_webhook.cluster.api import ClusterError, Kind
+from hami_webhook.cluster.api import ClusterError, Kind, WatchEvent, WatchType
 from hami_webhook.cluster.embedded import fill
 from hami_webhook.cluster.loading import Bundle
 from hami_webhook.cluster.memory import MemoryCluster
@@ -198,13 +198,20 @@ class Simulation:
     def __init__(
         self, vendors: Vendors, options: Options, policies: PolicyRules, now: float, *, preemption: bool = False
     ) -> None:
-        self._now = now
+        self.now = now
+        """Unix seconds."""
         self._scheduler_name = options.rules.scheduler_name
-        self._schema = MemoryCluster(lambda: now)
-        self.cluster = MemoryCluster(lambda: now)
+        self._schema = MemoryCluster(lambda: self.now)
+        self.cluster = MemoryCluster(lambda: self.now)
         watches = NoWatches((Kind.ACCELERATOR_QUOTAS, Kind.NAMESPACES))  # nobody else writes to them
         self.core = Core(
-            self.cluster, vendors, options, clock=lambda: now, policies=lambda: policies, watches=watches, sleep=_yield
+            self.cluster,
+            vendors,
+            options,
+            clock=lambda: self.now,
+            policies=lambda: policies,
+            watches=watches,
+            sleep=_yield,
         )
         self._priorities = PriorityClasses()
         self._snapshot: SchedulerSnapshot | None = None
@@ -223,9 +230,21 @@ class Simulation:
         self._priorities = PriorityClasses(bundle.priority_classes)
         for kind, obj in await fill(self.cluster, bundle):
             self.core.caches.put(kind, obj)
+        await self.recompute_quotas(trust_used=trust_used)
+
+    async def recompute_quotas(self, *, trust_used: bool) -> None:
+        """Recompute all quotas, or those whose used amounts aren't complete."""
         for account in self._accounts():
             if not trust_used or account.hard.keys() - account.used.keys():
                 await self._recompute(account)
+
+    def follow(self, kind: Kind, event: WatchEvent) -> None:
+        """An object is there, has changed, or is gone, as the API server of the cluster shows it."""
+        snapshot, gone = self.snapshot, event.type is WatchType.DELETED
+        obj = {"apiVersion": kind.api_version, "kind": kind.singular, **event.object}
+        self.cluster.put(kind, obj, gone=gone)
+        (self.core.caches.drop if gone else self.core.caches.put)(kind, obj)
+        snapshot.follow(kind.singular, obj, gone=gone)
 
     @property
     def snapshot(self) -> SchedulerSnapshot:
@@ -359,7 +378,7 @@ class Simulation:
         filtered = self.snapshot.filter_nodes(manifest)
         self._not_judged |= dict.fromkeys(filtered.not_judged)
         suitable = [node.name for node in self.core.state.nodes() if node.name not in filtered.refusals]
-        charged = charge_of(pod, self.core.vendors, self.core.capacity, self._now).amounts
+        charged = charge_of(pod, self.core.vendors, self.core.capacity, self.now).amounts
         shown, failed = await (
             self._place_by_us(pod, suitable) if other is None else self._predict(other, pod, suitable)
         )
@@ -373,12 +392,12 @@ class Simulation:
         if shown is None:
             return replace(allowed, unplaced=True)
         # later pods are younger, so that preemption chooses them first
-        start = datetime.fromtimestamp(self._now, UTC) + timedelta(microseconds=len(self._outcomes))
+        start = datetime.fromtimestamp(self.now, UTC) + timedelta(microseconds=len(self._outcomes))
         started = {"status": {"startTime": start.isoformat()}}
         bound = await self.cluster.patch_status(Kind.PODS, pod.name, started, pod.namespace)
         self.core.caches.put(Kind.PODS, bound)
         self.snapshot.put_pod(bound)
-        debits = charge_of(Pod.from_object(bound), self.core.vendors, self.core.capacity, self._now).amounts
+        debits = charge_of(Pod.from_object(bound), self.core.vendors, self.core.capacity, self.now).amounts
         self._since_recompute[pod.namespace] = self._since_recompute.get(pod.namespace, 0) + 1
         # a higher cost is charged with our own placement; another scheduler's cards are charged by a recompute only
         charge_differs = debits != charged if other else any(debits.get(key, 0) < charged[key] for key in charged)
@@ -412,7 +431,7 @@ class Simulation:
             return None
         budgets = core.caches.disruption_budgets
         room = core.nominations.room(pod, found.accounts)
-        preemptor = Preemptor(found.request, found.budget, core.vendors, [*budgets.values()], self._now, room)
+        preemptor = Preemptor(found.request, found.budget, core.vendors, [*budgets.values()], self.now, room)
         victims = choose_node(preemptor, core.nominations.candidates(pod, found.filtered.failed))
         if victims is None or not victims.pods:
             return None
@@ -434,7 +453,7 @@ class Simulation:
         self, scheduler: ForeignScheduler, pod: Pod, nodes: Sequence[str]
     ) -> tuple[dict[str, Any] | None, dict[str, str]]:
         """As `_place_by_us`, with the predicted placement of another scheduler."""
-        predicted = scheduler.predict(pod, SelectedNodes(self.core.state, nodes), self._now)
+        predicted = scheduler.predict(pod, SelectedNodes(self.core.state, nodes), self.now)
         if isinstance(predicted, NoNode):
             return None, dict(predicted.failed)
         notes = {"metadata": {"annotations": dict(predicted.annotations)}}

@@ -156,7 +156,7 @@ def test_behind_a_proxy_the_pages_show_what_the_service_account_may_list(cluster
         allowed = account("auth", "can-i", "--list", "-n", SYSTEM, "--no-headers")
         verbs = {verb for line in allowed.splitlines() for verb in line.rsplit("[", 1)[1].rstrip("]").split()}
         # besides what everybody may: read the API's paths, and ask for one's own rights
-        assert verbs - {"get", "create"} == {"list"}
+        assert verbs - {"get", "create"} == {"list", "watch"}
         (port,) = free_ports(1)
         command = ["kubectl", "hami", "ui", f"--port={port}", "--behind-proxy=http://hami.example.com"]
         environment = {**os.environ, "KUBECONFIG": str(account.kubeconfig)}

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import logging
 import socket
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import uvicorn
 
-from hami_webhook.kubectl.live import LiveCluster, context_names, diagnosed, probing, read
+from hami_webhook.cluster.informer import Informer
+from hami_webhook.kubectl.live import LiveCluster, context_names, diagnosed, follow, probing, read
 from hami_webhook.kubectl.ui.access import ProxiedUsers, TokenHolders, new_token
 from hami_webhook.kubectl.ui.metrics import Metrics
 from hami_webhook.kubectl.ui.pages import Diagnose, Pages
@@ -34,7 +37,9 @@ def serve(arguments: argparse.Namespace) -> int:
         async with probing(arguments, LONGEST_SILENCE) as probe:
             cluster = await reading()
             metrics = Metrics(prometheus, cluster.effective.exporters) if prometheus else None
-            readings = Readings(reading, cluster, context_names(arguments), metrics, probe=probe)
+            readings = Readings(
+                reading, cluster, context_names(arguments), metrics, probe=probe, follow=partial(follow, arguments)
+            )
             if arguments.behind_proxy:
                 with listening(arguments.port, "0.0.0.0") as listener:  # noqa: S104  the proxy is elsewhere
                     visitors = ProxiedUsers(arguments.behind_proxy, arguments.user_header)
@@ -43,6 +48,7 @@ def serve(arguments: argparse.Namespace) -> int:
                 with listening(arguments.port) as listener:
                     await serve_on(listener, readings, lambda: diagnosed(arguments))
 
+    logging.getLogger(Informer.__module__).setLevel(logging.ERROR)  # what isn't seen, the pages say
     asyncio.run(serving())
     return 0
 
