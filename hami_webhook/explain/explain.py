@@ -43,6 +43,7 @@ from hami_webhook.quota.queue_words import QUOTA_RESERVED
 from hami_webhook.scheduling.boundary import BoundedPod
 from hami_webhook.scheduling.cluster_cache import ClusterCache
 from hami_webhook.scheduling.fit import PodRequest, read_pod_request
+from hami_webhook.scheduling.node_classes import NodeClasses
 from hami_webhook.scheduling.placer import SchedulingPolicies
 from hami_webhook.scheduling.scoring import ScoredNode, ranked
 
@@ -61,6 +62,8 @@ class ExplainContext:
     `waits_for` is what its condition says of its wait for quota; `bounded` applies policy to a pod of the namespace.
 
     `claims` are those that are charged, with their devices; None where none are. `capacity` is what charges depend on.
+
+    `node_classes` knows equal nodes of earlier explanations, None: there was none.
 
     Without `sees_nodes` nothing is known of any node, without `sees_all_pods` of pods in other namespaces.
     """
@@ -82,6 +85,7 @@ class ExplainContext:
     sees_all_pods: bool = True
     claims: ClaimCache | None = None
     waits_for: str = ""
+    node_classes: NodeClasses | None = None
 
 
 def explain(pod: Pod, context: ExplainContext) -> Explanation:
@@ -228,7 +232,10 @@ def _of_pending(pod: Pod, pod_request: PodRequest, context: ExplainContext, note
     filtered = context.filter_nodes()
     refusals = filtered.refusals
     suitable = [view for view in views if view.name not in refusals]
-    reports = NodeReports(pod_request, budget, context.state, context.vendors, context.now, context.policies.node)
+    classes = context.node_classes or NodeClasses(context.vendors)
+    reports = NodeReports(
+        *(pod_request, budget, context.state, context.vendors, context.now, context.policies.node), classes
+    )
     nodes: list[NodeReport] = []
     fitting: list[ScoredNode] = []
     fitting_refused: list[ScoredNode] = []

@@ -115,6 +115,7 @@ class Explainer:
             sees_all_pods=Kind.PODS not in self._unseen,
             claims=core.caches.claims if core.vendors.drivers else None,
             waits_for=quota_reason(raw),
+            node_classes=self.simulation.node_classes,
         )
 
     def _bounded(self, name: str) -> Callable[[Pod], BoundedPod]:

@@ -37,6 +37,7 @@ from hami_webhook.quota.account import QuotaAccount
 from hami_webhook.quota.pricing import charge_of
 from hami_webhook.quota.recompute import LedgerBounds
 from hami_webhook.scheduling.fit import vendors_requested_by
+from hami_webhook.scheduling.node_classes import NodeClasses
 from hami_webhook.scheduling.placer import CycleState, SchedulingPolicies, Unschedulable
 from hami_webhook.scheduling.preemption.victims import Preemptor, Victims, choose_node
 from hami_webhook.simulate.placements import SelectedNodes, places_for, shown_placement, shown_prediction
@@ -213,6 +214,7 @@ class Simulation:
             watches=watches,
             sleep=_yield,
         )
+        self.node_classes = NodeClasses(vendors)
         self._priorities = PriorityClasses()
         self._snapshot: SchedulerSnapshot | None = None
         self._not_judged: dict[NotJudged, None] = {}

@@ -13,10 +13,11 @@ from scheduling.test_node_classes import EXAMPLES, Fleet
 from hami_webhook.explain.node_reports import NodeReports
 from hami_webhook.quota.budget import PodBudget
 from hami_webhook.scheduling.fit import PodRequest
+from hami_webhook.scheduling.node_classes import NodeClasses
 
 
 def reports(fleet: Fleet, request: PodRequest, budget: PodBudget | None) -> NodeReports:
-    return NodeReports(request, budget, fleet.state, fleet.vendors, NOW, "binpack")
+    return NodeReports(request, budget, fleet.state, fleet.vendors, NOW, "binpack", NodeClasses(fleet.vendors))
 
 
 @every_vendor

@@ -163,7 +163,7 @@ class Pages:
             colour=COLOURS[asked["by"]],
             labels=contents.labels,
             totals=FleetTotals.of(contents.cards),
-            capacities=self._readings.cluster.overview.capacities(asked["pool"], contents.closed),
+            capacities=contents.capacities(self._readings.cluster, asked["pool"]),
             closed=closed_cards(contents.cards, contents.closed),
             counts=COUNTS,
             fleet=fleet_map(contents.cards, asked["by"], places, contents.closed),
@@ -178,7 +178,7 @@ class Pages:
 
     async def _capacities_csv(self, request: Request) -> Response:
         pool, contents = request.query_params.get("pool", ""), self._readings.contents
-        found = self._readings.cluster.overview.capacities(pool, contents.closed)
+        found = contents.capacities(self._readings.cluster, pool)
         used = used_memory(contents.cards, self._places(pool))
         return _download("models.csv", listings.capacities_csv(found, used))
 

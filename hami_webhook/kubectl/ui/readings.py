@@ -8,12 +8,13 @@ import time
 from collections import defaultdict, deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import aclosing, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Any
 
 from hami_webhook.cluster.api import ClusterError, Unavailable
 from hami_webhook.cluster.connect import ContextNames
+from hami_webhook.kubectl.capacity import Capacity
 from hami_webhook.kubectl.live import LiveCluster
 from hami_webhook.kubectl.report import CardUse, KeyUse, PodUse, QuotaUse
 from hami_webhook.kubectl.ui.metrics import Key, Metrics, Points
@@ -51,10 +52,20 @@ class Contents:
     """Labels whose values may name pools of nodes with cards."""
     closed: Mapping[str, str]
     """The nodes on which nothing fits, with why."""
+    _capacities: dict[str, Sequence[Capacity]] = field(default_factory=dict, compare=False)
 
     @classmethod
     def of(cls, cluster: LiveCluster) -> Contents:
         return cls(*(part(cluster) for part in _PARTS))
+
+    def capacities(self, cluster: LiveCluster, pool: str) -> Sequence[Capacity]:
+        """The fleet by model, and by the label `pool` if it is given, found once for each of `labels`."""
+        found = self._capacities.get(pool)
+        if found is None:
+            found = cluster.overview.capacities(pool, self.closed)
+            if not pool or pool in self.labels:
+                self._capacities[pool] = found
+        return found
 
     @classmethod
     async def in_turns(cls, cluster: LiveCluster) -> Contents:
