@@ -116,7 +116,9 @@ class Core:
         self.vendors = vendors
         self.clock = clock
         self.placement_ttl = placement_ttl = options.bounds.placement_ttl
-        self.state = ClusterCache(vendors, placement_ttl=placement_ttl, zone=options.zone)
+        claims = ClaimCache(vendors.drivers, vendors.resource_names)
+        self.state = ClusterCache(vendors, placement_ttl=placement_ttl, zone=options.zone, claimed=claims)
+        claims.watch(self.state.claims_changed)
         self.nominations = Nominations(
             self.state,
             vendors,
@@ -126,7 +128,6 @@ class Core:
         )
         deleted = DeletedLedgers(options.bounds.ttl, clock)
         watches = watches or NoWatches()
-        claims = ClaimCache(vendors.drivers, vendors.resource_names)
         self.caches = Caches(self.state, clock, options.node_labels, self.nominations, deleted, watches, claims)
         with_claims = WithClaims(self.state, claims)
         self.capacity: CapacityLister = with_claims if vendors.drivers else self.state

@@ -26,6 +26,7 @@ Subscriptions = Mapping[Kind, Callable[[Change[Any]], None]]
 
 OF_CLAIMS = (Kind.RESOURCE_CLAIMS, Kind.RESOURCE_CLAIM_TEMPLATES, Kind.RESOURCE_SLICES, Kind.DEVICE_CLASSES)
 """The kinds that claims are charged by: where their API isn't served, one line says so."""
+_OF_FIT = (Kind.RESOURCE_CLAIMS, Kind.RESOURCE_SLICES)
 _MAY_BE_MISSING = {Kind.ACCELERATOR_QUOTAS, *OF_CLAIMS[1:]}
 
 _LOOK_AGAIN = 5.0
@@ -43,13 +44,13 @@ class Subscriber(Protocol):
 def watched_kinds(vendors: Vendors, *, disruption_budgets: bool = False, charges: bool = True) -> tuple[Kind, ...]:
     """The kinds that are read: PodDisruptionBudgets where `disruption_budgets`, others where they are enabled.
 
-    `charges`: claims too, by which new pods are charged and quotas recomputed. Fit goes by nodes and pods.
+    `charges`: all by which claims are charged. Fit needs what claims hold of the devices that are published.
     """
     devices = (Kind.DEVICES,) if any(scheduler.reads_devices for scheduler in vendors.foreign) else ()
     return (
         *devices,
         *(kind for kind in Kind if kind.watched),
-        *(OF_CLAIMS if vendors.drivers and charges else ()),
+        *((OF_CLAIMS if charges else _OF_FIT) if vendors.drivers else ()),
         *([Kind.POD_DISRUPTION_BUDGETS] if disruption_budgets else ()),
     )
 

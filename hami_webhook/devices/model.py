@@ -261,7 +261,8 @@ class RegistrationError(ValueError):
 class NodeView:
     """One node as of one generation: its cards and what is taken of them. Never changed; a new one replaces it.
 
-    `unhealthy` are cards that the node's monitor found so, by UUID, with the reason in words.
+    `unhealthy` are cards that the node's monitor found so, by UUID, with the reason in words. `claimed` is what of
+    `usage` ResourceClaims hold.
     """
 
     node: Node
@@ -270,6 +271,7 @@ class NodeView:
     closed: frozenset[tuple[str, str]] = frozenset()
     generation: int = 0
     unhealthy: Mapping[str, str] = field(default_factory=dict)
+    claimed: Mapping[tuple[str, str], tuple[PodUsage, ...]] = field(default_factory=dict)
 
     @property
     def name(self) -> str:

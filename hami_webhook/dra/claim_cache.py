@@ -5,10 +5,11 @@ Source: docs/spec/dra.md#6. Of slices only those of the configured drivers are k
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Container, Iterator, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Iterator, Sequence
 from typing import Protocol
 
 from hami_webhook.config.drivers import DriverDevices
+from hami_webhook.devices.model import PodUsage
 from hami_webhook.dra.cost import DeviceInventory, expressions_of
 from hami_webhook.dra.devices import PublishedDevices
 from hami_webhook.dra.held_devices import HeldDevices
@@ -48,7 +49,9 @@ class ClaimCache:
         self.slices: dict[str, wire.ResourceSlice] = {}
         self.classes: dict[str, wire.DeviceClass] = {}
         self._inventory: DeviceInventory | None = None
-        self._held: HeldDevices | None = None
+        self.held = HeldDevices(lambda: self.inventory.devices)
+        """What claims hold of each device."""
+        self._watchers: list[Callable[[str], None]] = []
 
     @property
     def inventory(self) -> DeviceInventory:
@@ -63,12 +66,25 @@ class ClaimCache:
             )
         return self._inventory
 
-    @property
-    def held(self) -> HeldDevices:
-        """What claims hold of each device."""
-        if self._held is None:
-            self._held = HeldDevices(self.inventory.devices, self.claims)
-        return self._held
+    def watch(self, changed: Callable[[str], None]) -> None:
+        """Have `changed` called with the name of a node whose devices, or what claims hold of them, have changed."""
+        self._watchers.append(changed)
+
+    def on(self, node: str) -> dict[tuple[str, str], tuple[PodUsage, ...]]:
+        """What claims hold of a node's devices, by vendor and UUID, each claim in the place of a pod."""
+        found: dict[tuple[str, str], tuple[PodUsage, ...]] = {}
+        for device in self.inventory.devices.by_node.get(node, ()) if self.claims else ():
+            card = (device.model.row.vendor, device.uuid)
+            found[card] = found.get(card, ()) + tuple(
+                PodUsage(BareClaim.of(self.claims[key]), debit.slots, debit.memory, debit.cores)
+                for key, debit in self.held.holders(device.id).items()
+            )
+        return {card: holders for card, holders in found.items() if holders}
+
+    def _notify(self, nodes: Iterable[str]) -> None:
+        for node in nodes:
+            for changed in self._watchers:
+                changed(node)
 
     def keys_owned_by(self, uid: str) -> Collection[Key]:
         """The claims that the pod with this UID controls."""
@@ -121,15 +137,16 @@ class ClaimCache:
         key = key_of(claim)
         self.drop_claim(key)
         self.claims[key] = claim
-        if self._held is not None:
-            self._held.put(key, claim)
+        self.held.put(key, claim)
+        self._notify(self.held.nodes(key) if self._watchers else ())
         self._owned.setdefault(controller_of(claim), set()).add(key)
 
     def drop_claim(self, key: Key) -> None:
         before = self.claims.pop(key, None)
         if before is not None:
-            if self._held is not None:
-                self._held.drop(key)
+            nodes = self.held.nodes(key) if self._watchers else ()
+            self.held.drop(key)
+            self._notify(nodes)
             owner = controller_of(before)
             self._owned[owner].discard(key)
             if not self._owned[owner]:
@@ -146,19 +163,28 @@ class ClaimCache:
         self.drop_slice(name)
         if written.spec is not None and any(row.driver == written.spec.driver for row in self._rows):
             self.slices[name] = written
-            self._inventory = self._held = None
+            self._inventory = None
+            self._notify(_nodes_of(written))
 
     def drop_slice(self, name: str) -> None:
-        if self.slices.pop(name, None) is not None:
-            self._inventory = self._held = None
+        before = self.slices.pop(name, None)
+        if before is not None:
+            self._inventory = None
+            self._notify(_nodes_of(before))
 
     def put_class(self, name: str, written: wire.DeviceClass) -> None:
         self.classes[name] = written
-        self._inventory = self._held = None
+        self._inventory = None
 
     def drop_class(self, name: str) -> None:
         self.classes.pop(name, None)
-        self._inventory = self._held = None
+        self._inventory = None
+
+
+def _nodes_of(written: wire.ResourceSlice) -> set[str]:
+    """The nodes of a slice's devices."""
+    spec = written.spec or wire.SliceSpec()
+    return {device.node_name or spec.node_name or "" for device in spec.devices or ()} | {spec.node_name or ""}
 
 
 class _WithTemplates:

@@ -1,8 +1,12 @@
-"""What claims hold of each device, as their allocations say (docs/spec/dra.md#5)."""
+"""What claims hold of each device, as their allocations say (docs/spec/dra.md#5).
+
+Kept by what allocations name, so that a slice that comes or changes costs nothing here; amounts are read when somebody
+asks, as what isn't in an allocation is the slice's.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from hami_webhook.devices.debit import Debit
 from hami_webhook.dra.allocation import ClaimedDevice, allocated
@@ -13,48 +17,55 @@ from hami_webhook.kube.objects import MalformedObject
 
 
 class HeldDevices:
-    """The shares that claims have of the published devices; kept up claim by claim."""
+    """The shares that claims have of devices; `published` gives those that are published now."""
 
-    def __init__(self, published: PublishedDevices, claims: Mapping[Key, wire.ResourceClaim]) -> None:
+    def __init__(self, published: Callable[[], PublishedDevices]) -> None:
         self._published = published
-        self._by_device: dict[DeviceID, dict[Key, list[ClaimedDevice]]] = {}
-        self._by_claim: dict[Key, tuple[ClaimedDevice, ...]] = {}
-        for key, claim in claims.items():
-            self.put(key, claim)
+        self._claims: dict[Key, wire.ResourceClaim] = {}
+        self._keys: dict[DeviceID, set[Key]] = {}
 
     def put(self, key: Key, claim: wire.ResourceClaim) -> None:
         """A claim was added or changed."""
         self.drop(key)
-        shares = tuple(_shares_of(claim, self._published))
-        if shares:
-            self._by_claim[key] = shares
-        for share in shares:
-            self._by_device.setdefault(share.id, {}).setdefault(key, []).append(share)
+        named = _named(claim)
+        if named:
+            self._claims[key] = claim
+        for identity in named:
+            self._keys.setdefault(identity, set()).add(key)
 
     def drop(self, key: Key) -> None:
-        for identity in {share.id for share in self._by_claim.pop(key, ())}:
-            holders = self._by_device[identity]
-            del holders[key]
-            if not holders:
-                del self._by_device[identity]
+        claim = self._claims.pop(key, None)
+        for identity in _named(claim) if claim is not None else ():
+            keys = self._keys[identity]
+            keys.discard(key)
+            if not keys:
+                del self._keys[identity]
 
     def of(self, key: Key) -> Sequence[ClaimedDevice]:
         """What a claim holds."""
-        return self._by_claim.get(key, ())
+        claim = self._claims.get(key)
+        try:
+            return allocated(results_of(claim) or (), self._published()).devices if claim is not None else ()
+        except MalformedObject:  # its cost isn't known either
+            return ()
 
     def holders(self, identity: DeviceID) -> Mapping[Key, Debit]:
         """The claims that hold a device, each with what it holds of it."""
-        found = self._by_device.get(identity, {})
-        return {key: sum((share.debit for share in shares), Debit()) for key, shares in found.items()}
+        keys = sorted(self._keys.get(identity, ()))
+        return {key: sum((each.debit for each in self.of(key) if each.id == identity), Debit()) for key in keys}
 
     def used(self, identity: DeviceID) -> Debit:
         """What all claims hold of a device."""
         return sum(self.holders(identity).values(), Debit())
 
+    def nodes(self, key: Key) -> Iterable[str]:
+        """The nodes of the devices that a claim holds."""
+        return {each.node for each in self.of(key)}
 
-def _shares_of(claim: wire.ResourceClaim, published: PublishedDevices) -> Iterator[ClaimedDevice]:
-    results = results_of(claim)
-    try:
-        yield from allocated(results or (), published).devices
-    except MalformedObject:  # its cost isn't known either
-        return
+
+def _named(claim: wire.ResourceClaim) -> set[DeviceID]:
+    """The devices that an allocation names."""
+    results = results_of(claim) or ()
+    return {
+        DeviceID(each.driver or "", each.pool or "", each.device or "") for each in results if not each.admin_access
+    }

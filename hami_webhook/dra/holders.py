@@ -59,6 +59,11 @@ class BareClaim(Pod, frozen=True):
         return cls(meta.namespace or "", meta.name or "", meta.uid or "", {}, {}, (), claim=claim)
 
     @property
+    def key(self) -> str:
+        """What it is called where pods are."""
+        return f"claim {super().key}"
+
+    @property
     def requests(self) -> Sequence[wire.DeviceRequest]:
         """What it requests."""
         return requests_of(self.claim.spec)

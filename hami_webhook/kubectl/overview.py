@@ -74,8 +74,7 @@ class Overview:
             for key, amount in amounts.items():
                 (placed if charge.placed else waiting)[key] += amount
             models = sorted({device.type for device in self._cards_of(pod)} | self._claimed_models(pod))
-            name = pod.key if spans_namespaces else pod.name
-            name = f"claim {name}" if isinstance(pod, BareClaim) else name
+            name = pod.key if spans_namespaces else pod.key.replace(f"{pod.namespace}/", "", 1)
             in_use = self._in_use(pod, charge)
             pods.append(PodCost(name, self._state(pod, charge), pod.node_name, amounts, models, in_use))
             notes += [f"{_subject(pod, name)}: {problem}" for problem in charge.problems]

@@ -81,7 +81,8 @@ class TemplateReader:
 
 
 def refuse_both_ways(pod: Pod, requests: Collection[str], capacity: CapacityLister) -> None:
-    """Raise `BadRequest` for a pod that asks for a vendor's cards by limits and by claims: Fit knows no claims."""
+    """Raise `BadRequest` for a pod that asks for a vendor's cards by limits and by claims: kube-scheduler and the
+    extender would each choose a node for it."""
     holder = capacity.claims.of(pod) if capacity.claims is not None else None
     both = sorted(holder.wait.debits.keys() & set(requests)) if holder is not None else ()
     if both:

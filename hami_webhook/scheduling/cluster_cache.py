@@ -36,15 +36,16 @@ from hami_webhook.quota.ledger import charge_ids
 from hami_webhook.quota.placed_charges import PlacedCharges
 from hami_webhook.scheduling.device_classes import DeviceClassIndex
 from hami_webhook.scheduling.generations import Generations
-from hami_webhook.scheduling.node_entry import NodeEntry
+from hami_webhook.scheduling.node_entry import NodeEntry, same_node
 from hami_webhook.scheduling.pod_allocations import (
     AssumedPod,
     CardKey,
+    ClaimedCards,
+    NoClaims,
     PodAllocation,
     PodShare,
     placement_of,
     shares,
-    unusable_cards,
     usage_by_card,
     written,
 )
@@ -77,8 +78,16 @@ class Problem:
 class ClusterCache:
     """What the scheduler knows. All times are Unix seconds and come in as arguments."""
 
-    def __init__(self, vendors: Vendors, *, placement_ttl: float = 300.0, zone: tzinfo | None = None) -> None:
-        self.claims = None  # Fit knows nothing of ResourceClaims
+    def __init__(
+        self,
+        vendors: Vendors,
+        *,
+        placement_ttl: float = 300.0,
+        zone: tzinfo | None = None,
+        claimed: ClaimedCards | None = None,
+    ) -> None:
+        self.claims = None  # Fit knows what they hold of registered cards, and nothing of what they cost
+        self.claimed = claimed or NoClaims()
         self._vendors = vendors
         self.placement_ttl = placement_ttl
         self._zone = zone
@@ -114,9 +123,11 @@ class ClusterCache:
         """Itself: the answers are its own."""
         return self
 
-    def with_just(self, view: NodeView, pods: Iterable[Pod], now: float) -> ClusterCache:
-        """A state of this one node with just these pods."""
-        other = ClusterCache(self._vendors, placement_ttl=self.placement_ttl, zone=self._zone)
+    def with_just(
+        self, view: NodeView, pods: Iterable[Pod], now: float, claimed: ClaimedCards | None = None
+    ) -> ClusterCache:
+        """A state of this one node with just these pods, and what is `claimed`."""
+        other = ClusterCache(self._vendors, placement_ttl=self.placement_ttl, zone=self._zone, claimed=claimed)
         other.set_node(view.node, now)
         for pod in pods:
             other.set_pod(pod, now)
@@ -133,7 +144,7 @@ class ClusterCache:
         self.now = max(self.now, now)
         entry = self._nodes.setdefault(node.name, NodeEntry(node.name))
         before, entry.node = entry.node, node
-        if before is None or not _same_node(before, node):
+        if before is None or not same_node(before, node):
             self.version += 1
         self._read_cards(entry, now, before)
 
@@ -221,6 +232,11 @@ class ClusterCache:
         given_up = self._given_up.get(pod.uid)
         return given_up is not None and not pod.node_name and written(pod) in given_up
 
+    def claims_changed(self, node: str) -> None:
+        """What claims hold of a node's cards is something else now."""
+        if node in self._nodes:
+            self._touch(self._nodes[node])
+
     def set_device(self, node: str, obj: Mapping[str, Any]) -> None:
         """Koordinator's Device object of a node was added or changed."""
         self._devices[node] = obj
@@ -277,22 +293,12 @@ class ClusterCache:
         entry = self._nodes.get(name)
         if entry is None or entry.node is None:
             return None
-        if entry.view is None:
-            unusable = unusable_cards(name, entry.inventories, [*entry.allocations.values()], self._vendors)
-            entry.view = NodeView(
-                entry.node,
-                dict(entry.inventories),
-                dict(entry.usage),
-                unusable,
-                entry.generation,
-                entry.unhealthy,
-            )
+        entry.view = entry.view or entry.viewed(self._vendors, self.claimed.on(name))
         return entry.view
 
     def allocations(self, name: str) -> Sequence[PodAllocation]:
         """The pods that hold cards of the node."""
-        entry = self._nodes.get(name)
-        return () if entry is None else tuple(entry.allocations.values())
+        return tuple(self._nodes[name].allocations.values()) if name in self._nodes else ()
 
     def holds_devices(self, uid: str) -> bool:
         """Whether the pod has a placement that counts."""
@@ -372,15 +378,14 @@ class ClusterCache:
         return self._device_classes.eligible(vendor, pod)
 
     def held(self, vendor: Vendor, pod: Pod) -> Debit | None:
-        view = self.view(pod.node_name)
-        return held_by_fit(view, vendor, pod, self._vendors) if view is not None else None
+        return held_by_fit(view, vendor, pod, self._vendors) if (view := self.view(pod.node_name)) else None
 
     def is_selected(self, cards: CardSelection, node: str, vendor: str, uuid: str) -> bool:
         entry = self._nodes.get(node)
         if entry is None or entry.node is None:
             return True
-        found = entry.types.get((vendor, uuid))
-        return cards.on_node(entry.node.labels) if found is None else cards.admits(found, entry.node.labels)
+        found, labels = entry.types.get((vendor, uuid)), entry.node.labels
+        return cards.on_node(labels) if found is None else cards.admits(found, labels)
 
     def is_confined(self, cards: CardSelection, vendor: Vendor, pod: Pod) -> bool:
         return self._device_classes.is_confined(cards, vendor, pod)
@@ -397,7 +402,7 @@ class ClusterCache:
             entry.due = entry.health_until
             heappush(self._due, (entry.due, entry.name))
         self._note(("Node", node.name), Problem("Node", "", node.name, "; ".join(texts)))
-        if known is None or not _same_node(known, node) or entry.inventories != before:
+        if known is None or not same_node(known, node) or entry.inventories != before:
             self._touch(entry)
         if known is None or known.labels != node.labels or entry.inventories != before:
             self._device_classes.put(node.name, node.labels, entry.inventories)
@@ -489,8 +494,3 @@ class ClusterCache:
             self._problems[key] = problem
         else:
             self._problems.pop(key, None)
-
-
-def _same_node(one: Node, other: Node) -> bool:
-    """Whether nothing that is read of a node differs."""
-    return structs.replace(one, resource_version=other.resource_version) == other

@@ -6,13 +6,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import tzinfo
 
-from hami_webhook.devices.model import Inventory, NodeView, RegistrationError, Usage
+from msgspec.structs import replace
+
+from hami_webhook.devices.model import Inventory, NodeView, PodUsage, RegistrationError, Usage
 from hami_webhook.devices.registry import Vendors
 from hami_webhook.devices.unhealthy_cards import unhealthy_cards
 from hami_webhook.devices.vendor import Vendor
 from hami_webhook.kube.objects import Node
 from hami_webhook.kube.quantity import parse_whole
-from hami_webhook.scheduling.pod_allocations import CardKey, PodAllocation
+from hami_webhook.scheduling.pod_allocations import CardKey, PodAllocation, unusable_cards, with_claimed
 
 
 @dataclass(slots=True)
@@ -37,6 +39,15 @@ class NodeEntry:
     unhealthy: Mapping[str, str] = field(default_factory=dict)
     generation: int = 0
     view: NodeView | None = None
+
+    def viewed(self, vendors: Vendors, claimed: Mapping[CardKey, tuple[PodUsage, ...]]) -> NodeView:
+        """The node as it is now; `claimed` is what claims hold of its devices."""
+        assert self.node is not None
+        registered = {(key, card.uuid) for key, each in self.inventories.items() for card in each.devices}
+        of_cards = {card: holders for card, holders in claimed.items() if card in registered}
+        unusable = unusable_cards(self.name, self.inventories, [*self.allocations.values()], vendors)
+        usage = with_claimed(self.usage, of_cards)
+        return NodeView(self.node, dict(self.inventories), usage, unusable, self.generation, self.unhealthy, of_cards)
 
     def read(self, vendors: Vendors, now: float, zone: tzinfo | None) -> list[str]:
         """Read the node's cards anew, and leave out vendors whose plugin is gone; what can't be read, in words."""
@@ -95,3 +106,8 @@ def _names(node: Node, vendor: Vendor) -> bool:
     """Whether anything on a node is of a vendor that registers its cards in an annotation; true for other vendors."""
     annotation = vendor.registration.annotation
     return not annotation or annotation in node.annotations or vendor.count_name in node.allocatable
+
+
+def same_node(one: Node, other: Node) -> bool:
+    """Whether nothing that is read of a node differs."""
+    return replace(one, resource_version=other.resource_version) == other

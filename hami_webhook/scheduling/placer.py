@@ -465,7 +465,7 @@ class Placer:
         listing = await self._cluster.list(Kind.PODS, node=node)
         bound = [found for found in read_pods(listing.items) if found.uid != pod.uid]
         now = self._clock()
-        full = self._state.with_just(view, [*bound, own], now).view(node)
+        full = self._state.with_just(view, [*bound, own], now, self._state.claimed).view(node)
         mine = self._state.with_just(view, [own], now).view(node)
         assert full is not None
         assert mine is not None

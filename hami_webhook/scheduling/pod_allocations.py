@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from msgspec.structs import replace
 
-from hami_webhook.devices.model import Device, Inventory, PodUsage, Usage
+from hami_webhook.devices.model import IDLE, Device, Inventory, PodUsage, Usage
 from hami_webhook.devices.placement_annotations import BIND_PHASE, NOMINATED_NODE, NOMINATED_UNTIL, read_placed
 from hami_webhook.devices.registry import Vendors
 from hami_webhook.devices.reserved_annotations import is_scheduler_owned
@@ -87,6 +88,32 @@ def usage_by_card(allocations: Iterable[PodAllocation], cards: Iterable[CardKey]
         for card, parts in of_card.items()
         if parts
     }
+
+
+class ClaimedCards(Protocol):
+    """What ResourceClaims hold of cards."""
+
+    def on(self, node: str) -> Mapping[CardKey, tuple[PodUsage, ...]]:
+        """Of a node's devices, by vendor and UUID, each claim in the place of a pod."""
+        ...
+
+
+class NoClaims:
+    """No claims are known."""
+
+    def on(self, node: str) -> Mapping[CardKey, tuple[PodUsage, ...]]:
+        return {}
+
+
+def with_claimed(
+    usage: Mapping[CardKey, Usage], claimed: Mapping[CardKey, tuple[PodUsage, ...]]
+) -> dict[CardKey, Usage]:
+    """What pods hold of cards, and claims besides."""
+    found = dict(usage)
+    for card, holders in claimed.items():
+        used = found.get(card, IDLE)
+        found[card] = Usage.of((*used.holders, *holders), used.marks)
+    return found
 
 
 def unusable_cards(

@@ -83,7 +83,8 @@ def test_claims_are_watched_where_they_are_charged() -> None:
     assert tuple(kind for kind in Kind if kind.api_version == "resource.k8s.io/v1") == OF_CLAIMS
     assert set(OF_CLAIMS).isdisjoint(watched_kinds(vendors()))
     assert set(OF_CLAIMS) <= set(watched_kinds(claiming_vendors()))
-    assert set(OF_CLAIMS).isdisjoint(watched_kinds(claiming_vendors(), charges=False))
+    of_fit = set(OF_CLAIMS).intersection(watched_kinds(claiming_vendors(), charges=False))
+    assert of_fit == {Kind.RESOURCE_CLAIMS, Kind.RESOURCE_SLICES}
 
 
 async def test_slices_of_other_drivers_are_not_kept() -> None:

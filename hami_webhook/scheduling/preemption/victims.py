@@ -18,7 +18,7 @@ from hami_webhook.kube.disruption import PodDisruptionBudget, violating
 from hami_webhook.kube.objects import Pod
 from hami_webhook.quota.budget import PodBudget
 from hami_webhook.scheduling.fit import NodeFit, PodRequest, fit_pod
-from hami_webhook.scheduling.pod_allocations import CardKey, PodAllocation, unusable_cards, usage_by_card
+from hami_webhook.scheduling.pod_allocations import CardKey, PodAllocation, unusable_cards, usage_by_card, with_claimed
 from hami_webhook.scheduling.preemption.quota_room import QuotaRoom
 from hami_webhook.scheduling.time_slices import Steps, run_at_once
 
@@ -74,7 +74,8 @@ class NodeSnapshot:
             freed = {card for each in self.allocations if each.pod.uid in gone for card in each.shares}
             kept = {card: usage for card, usage in view.usage.items() if card not in freed}
             closed = unusable_cards(view.name, view.inventories, left, vendors) if view.closed else view.closed
-            view = replace(view, usage=kept | usage_by_card(left, freed), closed=closed)
+            claimed = {card: holders for card, holders in view.claimed.items() if card in freed}
+            view = replace(view, usage=kept | with_claimed(usage_by_card(left, freed), claimed), closed=closed)
         return with_reserved(view, self.reserved)
 
 
