@@ -28,6 +28,7 @@ from hami_webhook.admission.identities import AdmissionRules
 from hami_webhook.assembly import Core, Options
 from hami_webhook.cluster.api import Kind
 from hami_webhook.cluster.watches import NoWatches
+from hami_webhook.config.drivers import DraSection
 from hami_webhook.device_config import builtin_device_config, enabled_vendors
 from hami_webhook.server.app import application, review_routes
 from hami_webhook.server.limits import ListenerLimits
@@ -37,18 +38,24 @@ RECORD = Path(__file__).with_suffix(".json")
 MOST_MORE = 0.05
 """The part by which a review may take more calls than are recorded."""
 
-_VENDORS = enabled_vendors(builtin_device_config().config)
+_CONFIG = builtin_device_config().config
+_VENDORS = enabled_vendors(_CONFIG)
+_CLAIMING = enabled_vendors(_CONFIG.model_copy(update={"dra": DraSection(enabled=True)}))
 _NOW = 1_767_225_600.0
 _LEDGER = "hami.io/quota-ledger"
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A review: its path, the pod's limits, and the hard limits of its namespace's quota; none without."""
+    """A review: its path, the pod's limits, and the hard limits of its namespace's quota; none without.
+
+    `claims`: ResourceClaims are charged; the pod has none.
+    """
 
     path: str
     limits: JSON
     hard: JSON | None = None
+    claims: bool = False
 
 
 _HARD = {"limits.nvidia.com/gpu": 1000, "limits.nvidia.com/gpumem": 10**7}
@@ -57,6 +64,7 @@ CASES = {
     "plain GPU, mutated": Case("/mutate", gpu()),
     "percentage, mutated": Case("/mutate", {"nvidia.com/gpu": "1", "nvidia.com/gpumem-percentage": "50"}),
     "plain GPU, validated and charged": Case("/validate", gpu(), _HARD),
+    "plain GPU, charged, beside claims": Case("/validate", gpu(), _HARD, claims=True),
     "plain GPU, all at once": Case("/webhook", gpu()),
     "plain GPU, all at once, and charged": Case("/webhook", gpu(), _HARD),
 }
@@ -113,7 +121,7 @@ async def _reviewed(case: Case, pods: Sequence[str]) -> list[Reviewed]:
     cluster: Any = server
     core = Core(
         cluster,
-        _VENDORS,
+        _CLAIMING if case.claims else _VENDORS,
         Options(rules=AdmissionRules(scheduler_name=SCHEDULER)),
         clock=lambda: _NOW,
         watches=NoWatches(tuple(Kind)),

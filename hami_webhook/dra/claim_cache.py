@@ -10,7 +10,7 @@ from typing import Protocol
 
 from hami_webhook.config.drivers import DriverDevices
 from hami_webhook.devices.model import PodUsage
-from hami_webhook.dra.cost import DeviceInventory, expressions_of
+from hami_webhook.dra.cost import IMPLICIT_RESOURCE, DeviceInventory, expressions_of
 from hami_webhook.dra.devices import PublishedDevices
 from hami_webhook.dra.held_devices import HeldDevices
 from hami_webhook.dra.holders import (
@@ -49,6 +49,8 @@ class ClaimCache:
         self.slices: dict[str, wire.ResourceSlice] = {}
         self.classes: dict[str, wire.DeviceClass] = {}
         self._inventory: DeviceInventory | None = None
+        self._resources: frozenset[str] = frozenset()
+        """The extended resources for which a pod may get a claim, with this inventory."""
         self.held = HeldDevices(lambda: self.inventory.devices)
         """What claims hold of each device."""
         self._watchers: list[Callable[[str], None]] = []
@@ -64,6 +66,9 @@ class ClaimCache:
                 PublishedDevices(self.slices.values(), self._rows),
                 {resource: name for resource, name in taken.items() if resource and resource not in self._managed},
             )
+            classes = {*self.classes, *(name for row in self._rows for name in row.device_classes)}
+            implicit = {f"{IMPLICIT_RESOURCE}{name}" for name in classes}
+            self._resources = frozenset(implicit | self._inventory.extended.keys())
         return self._inventory
 
     def watch(self, changed: Callable[[str], None]) -> None:
@@ -104,6 +109,9 @@ class ClaimCache:
         return _WithTemplates(self, templates)
 
     def of(self, pod: Pod) -> Holder | None:
+        claims = pod.resource_claims or pod.extended_claim or isinstance(pod, BareClaim) or self._inventory is None
+        if not claims and self._resources.isdisjoint(pod.named):  # as of most pods, in each of their reviews
+            return None
         return self.holder_of(pod, self.templates)
 
     def holder_of(self, pod: Pod, templates: Templates) -> Holder | None:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from fractions import Fraction
 from functools import reduce
 
+import msgspec
 from msgspec import Struct
 
 from hami_webhook.config.drivers import DriverDevices
@@ -26,7 +27,9 @@ from hami_webhook.kube.objects import MalformedObject, Pod
 from hami_webhook.kube.requests import effective
 
 SECONDS = 0.25
-"""For all selectors of a claim: a review waits no longer for them."""
+"""For all selectors of a claim, or of the claims that will be made for a pod: a review waits no longer for them."""
+_MOST_KNOWN = 4096
+"""Costs that are remembered."""
 IMPLICIT_RESOURCE = "deviceclass.resource.kubernetes.io/"
 """With the name of a class: the extended resource that every class has."""
 
@@ -38,12 +41,14 @@ _NOTHING = wire.CapacityRequirements()
 class DeviceInventory(Struct, frozen=True):
     """What is known of the cluster's devices: by class its selectors, and the devices that are published.
 
-    `extended` are the classes that take an extended resource, by its name.
+    `extended` are the classes that take an extended resource, by its name. `known` are the costs that were found with
+    it, by what was requested.
     """
 
     classes: Mapping[str, Sequence[str]]
     devices: PublishedDevices
     extended: Mapping[str, str] = {}
+    known: dict[bytes, ClaimCost] = {}
 
 
 class ClaimCost(Struct, frozen=True):
@@ -72,7 +77,22 @@ def cost_of(
     seconds: float = SECONDS,
     clock: Callable[[], float] = time.monotonic,
 ) -> ClaimCost:
-    """What a claim with these requests costs at least; nothing for classes that the configuration doesn't name."""
+    """What a claim with these requests costs at least; nothing for classes that the configuration doesn't name.
+
+    It is found once for each inventory: tenants write selectors that are slow. Raises `MalformedObject`.
+    """
+    requests = tuple(requests)
+    content = msgspec.json.encode(requests)
+    if content not in inventory.known:
+        if len(inventory.known) >= _MOST_KNOWN:
+            inventory.known.clear()
+        inventory.known[content] = _cost_of(requests, inventory, seconds, clock)
+    return inventory.known[content]
+
+
+def _cost_of(
+    requests: Iterable[wire.DeviceRequest], inventory: DeviceInventory, seconds: float, clock: Callable[[], float]
+) -> ClaimCost:
     until = clock() + seconds
     total = ClaimCost()
     for request in requests:

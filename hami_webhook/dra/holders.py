@@ -15,7 +15,7 @@ from operator import itemgetter
 from msgspec import Struct
 
 from hami_webhook.dra.allocation import Allocated, ClaimedDevice, allocated
-from hami_webhook.dra.cost import ClaimCost, Debits, DeviceInventory, cost_of, extended_requests
+from hami_webhook.dra.cost import SECONDS, ClaimCost, Debits, DeviceInventory, cost_of, extended_requests
 from hami_webhook.kube import claims_wire as wire
 from hami_webhook.kube.objects import MalformedObject, Pod
 
@@ -102,14 +102,16 @@ def holder_of(pod: Pod, owned: Claims, templates: Templates, inventory: DeviceIn
     own = own_claims(pod, owned)
     found = list(own.values())
     wait, unseen = ClaimCost(), list[str]()
+    missing = list(_missing(pod, own))
+    seconds = SECONDS / (len(missing) + 1)
     if extended and not any(is_extended(claim) for claim in found):
-        wait += _cost(extended, inventory)
-    for name in _missing(pod, own):
+        wait += _cost(extended, inventory, seconds)
+    for name in missing:
         template = templates.get((pod.namespace, name))
         if template is None:
             unseen.append(f"there is no ResourceClaimTemplate {name}")
         else:
-            wait += _cost(requests_of(template.spec.spec if template.spec is not None else None), inventory)
+            wait += _cost(requests_of(template.spec.spec if template.spec is not None else None), inventory, seconds)
     if not found and not (wait.debits or wait.problems or unseen):
         return None
     return holder_of_claims(found, inventory, wait, tuple(unseen))
@@ -189,9 +191,9 @@ def _missing(pod: Pod, own: Claims) -> Iterator[str]:
             yield reference.template
 
 
-def _cost(requests: Iterable[wire.DeviceRequest], inventory: DeviceInventory) -> ClaimCost:
+def _cost(requests: Iterable[wire.DeviceRequest], inventory: DeviceInventory, seconds: float = SECONDS) -> ClaimCost:
     try:
-        return cost_of(requests, inventory)
+        return cost_of(requests, inventory, seconds=seconds)
     except MalformedObject as error:
         return ClaimCost(problems=(str(error),))
 

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hami_webhook.devices.debit import Debit
-from hami_webhook.dra.cost import IMPLICIT_RESOURCE
-from hami_webhook.dra.holders import EXTENDED_RESOURCE_CLAIM, POD_CLAIM_NAME, BareClaim, Holder, holders
+from hami_webhook.dra.cost import IMPLICIT_RESOURCE, SECONDS, ClaimCost
+from hami_webhook.dra.holders import EXTENDED_RESOURCE_CLAIM, POD_CLAIM_NAME, BareClaim, Holder, holder_of, holders
 from hami_webhook.kube import claims_wire as wire
 from hami_webhook.kube.objects import Pod
 from hami_webhook.kube.wire import convert
@@ -171,3 +171,19 @@ def test_what_is_allocated_is_held_by_somebody_just_once(
     by_holder = costs(pods, claims, "t", "u")
     assert sum(hold for hold, _ in by_holder.values()) == 3072 * sum(held for *_, held in written)
     assert costs(pods, [claims[i] for i in order if i < len(claims)], "t", "u") == by_holder
+
+
+def test_the_claims_that_will_be_made_for_a_pod_share_the_time_of_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    seconds: list[float] = []
+
+    def recorded(requests: Any, inventory: Any, *, seconds_of: list[float] = seconds, **how: float) -> ClaimCost:
+        seconds_of.append(how["seconds"])
+        return ClaimCost()
+
+    monkeypatch.setattr("hami_webhook.dra.holders.cost_of", recorded)
+    names = [f"t{index}" for index in range(40)]
+    templates = {("a", name): convert({"spec": {"spec": SPEC}}, wire.ResourceClaimTemplate, "t") for name in names}
+    waiting = Pod.from_object(pod("p", *names))
+    holder_of(waiting, {}, templates, CLUSTER)
+    assert len(seconds) == 40
+    assert sum(seconds) <= SECONDS

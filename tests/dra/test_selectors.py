@@ -72,3 +72,19 @@ def test_requests_of_a_claim_share_its_time() -> None:
     found = cost_of(requests(*slow), cluster, seconds=4.5, clock=lambda: float(next(ticks)))
     assert len(found.problems) == 1
     assert found.debits["NVIDIA"].memory == 1 + 24576
+
+
+def test_what_the_same_requests_cost_is_found_once_for_the_same_devices() -> None:
+    asked = []
+
+    def clock() -> float:
+        asked.append(1)
+        return 0.0
+
+    devices = inventory(resource_slice("n1", share("a0")))
+    slow = requests(exactly(cel=ENDLESS))
+    first = cost_of(slow, devices, clock=clock)
+    before = len(asked)
+    assert cost_of(slow, devices, clock=clock) is first
+    assert len(asked) == before
+    assert cost_of(requests(exactly(cel=ENDLESS, memory="1Gi")), devices, clock=clock) != first

@@ -24,6 +24,11 @@ def test_the_first_pod_of_a_workload_takes_little_more_and_has_the_same_answer(n
         assert first.response == second.response
 
 
+def test_a_pod_without_claims_takes_hardly_more_calls_where_claims_are_charged() -> None:
+    alone, beside = CASES["plain GPU, validated and charged"], CASES["plain GPU, charged, beside claims"]
+    assert risen("beside claims", warm_calls(beside), warm_calls(alone)) == ""
+
+
 def test_what_rose_is_named() -> None:
     before = {"kube.objects:Pod.named": 1, "kube.patch:MapDraft.get": 20, "quota.store:known": 3}
     assert risen("plain GPU", before | {"kube.patch:MapDraft.get": 21}, before) == ""
