@@ -7,7 +7,7 @@ import logging
 import uuid
 from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import tzinfo
 from functools import cached_property, partial
 from typing import Any
@@ -37,7 +37,7 @@ from hami_webhook.quota.account import ChargeRequest, Gate, QuotaAccount, Refusa
 from hami_webhook.quota.admission_charger import AdmissionCharger, ChargeCounts, Charged, Outcome
 from hami_webhook.quota.card_selection import CardSelection
 from hami_webhook.quota.claim_charger import ChargeTiming, ClaimCharger
-from hami_webhook.quota.claims import ClaimReader, TemplateReader, WithClaims, refuse_both_ways
+from hami_webhook.quota.claims import ClaimReader, TemplateReader, WithClaims, refuse_both_ways, unmet
 from hami_webhook.quota.deleted_ledgers import DeletedLedgers
 from hami_webhook.quota.floors import cost_of, floor_id
 from hami_webhook.quota.hierarchy_charger import HierarchyCharger, PodQuotas
@@ -427,6 +427,8 @@ class _WaitingPod(Struct, frozen=True):
         outcome = await core.charger.charge(request, time_left, self.known)
         if isinstance(outcome, Refusal):
             raise _denial(outcome)
+        if self.pod.resource_claims:
+            outcome = replace(outcome, warnings=[*outcome.warnings, *unmet(self.pod, self.capacity)])
         return outcome
 
     def new_reservation(self) -> tuple[str, str]:

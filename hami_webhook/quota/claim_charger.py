@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from hami_webhook.cluster.api import Cluster, ClusterError, Kind, NotFound
@@ -41,7 +41,7 @@ from hami_webhook.quota.account import (
 )
 from hami_webhook.quota.admission_charger import Charged, Outcome
 from hami_webhook.quota.budget import charged, entry_of
-from hami_webhook.quota.claims import ClaimReader, WithClaims
+from hami_webhook.quota.claims import ClaimReader, WithClaims, unmet
 from hami_webhook.quota.floors import cost_of, floor_id
 from hami_webhook.quota.hierarchy_charger import HierarchyCharger
 from hami_webhook.quota.ledger import Entry, State
@@ -146,7 +146,10 @@ class ClaimCharger:
             on_cards=partial(waiting_charge, bare, self._vendors, self._capacity),
             floor_id=partial(floor_id, bare, self._vendors),
         )
-        return await self._charger.charge(request, time_left)
+        outcome = await self._charger.charge(request, time_left)
+        if isinstance(outcome, Charged):
+            outcome = replace(outcome, warnings=[*outcome.warnings, *unmet(bare, self._capacity)])
+        return outcome
 
     async def allocated(
         self, former: ResourceClaim, claim: ResourceClaim, *, dry_run: bool, time_left: float | None

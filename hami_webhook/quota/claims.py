@@ -89,6 +89,14 @@ def refuse_both_ways(pod: Pod, requests: Collection[str], capacity: CapacityList
         raise BadRequest(f"cards of {', '.join(both)} are asked for by limits and by ResourceClaims; use one of both")
 
 
+def unmet(pod: Pod, capacity: CapacityLister) -> tuple[str, ...]:
+    """What the author of a pod, or of a claim by itself, is to know of its claims: requests that no device can satisfy
+    now, and templates that there aren't.
+    """
+    holder = capacity.claims.of(pod) if capacity.claims is not None else None
+    return () if holder is None else (*holder.wait.problems, *holder.unseen)
+
+
 class ClaimReader:
     """Lists claims live."""
 

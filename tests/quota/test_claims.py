@@ -349,3 +349,16 @@ async def test_a_claim_of_a_pod_that_is_not_there_is_charged_when_something_is_a
         await team.allocate("orphan", got("20000Mi"))
         await team.run(100)
         assert team.mem() == 20000
+
+
+async def test_what_no_device_can_satisfy_is_said_to_who_asks_for_it() -> None:
+    async with Cluster(quota(mem=10**7)) as env:
+        never = spec(exactly(memory="999Gi"))
+        await publish(env, never=never)
+        made = {"metadata": {"name": "c", "namespace": TEAM, "uid": "uid-c"}, "spec": never}
+        answer = await env.core.claims.review(env.claim_review("CREATE", {}, made))
+        sentence = f"request r0: no device of class {HAMI} that is published now can satisfy it"
+        assert list(answer.warnings) == [sentence]
+        for name, text in (("never", sentence), ("absent", "there is no ResourceClaimTemplate absent")):
+            reviewed = await env.core.admission.validate(env.review(claiming(name, name)))
+            assert list(reviewed.warnings) == [text]
