@@ -17,6 +17,7 @@ EventReason = Literal[
     "FilteringSucceed",
     "LeaseUnusable",
     "MixedGPUManagers",
+    "PodGroupIncomplete",
     "PolicyFileRefused",
     "PolicyIgnored",
     "Preempted",

@@ -12,7 +12,7 @@ from functools import partial
 
 from hami_webhook.assembly import Core
 from hami_webhook.config import Settings
-from hami_webhook.controller import handshakes, node_audit, queue_reports, queues, quotas, webhooks
+from hami_webhook.controller import handshakes, node_audit, pod_group_events, queue_reports, queues, quotas, webhooks
 from hami_webhook.controller.accelerator_quotas import AcceleratorQuotaReconciler
 from hami_webhook.controller.certificates import CertificateTarget, CertRotator
 from hami_webhook.controller.handshakes import Handshakes
@@ -22,6 +22,7 @@ from hami_webhook.controller.namespaces import NamespaceAnnotations
 from hami_webhook.controller.node_audit import NodeAudit
 from hami_webhook.controller.object_events import ObjectEvents
 from hami_webhook.controller.own_pod import OwnPod
+from hami_webhook.controller.pod_group_events import PodGroupEvents
 from hami_webhook.controller.queue_reports import QueueReports
 from hami_webhook.controller.queues import QueueReleaser
 from hami_webhook.controller.quotas import Pace, QuotaReconciler
@@ -39,6 +40,7 @@ class Controller:
     shared: Shared
     reconcilers: Sequence[QuotaReconciler]
     releaser: QueueReleaser
+    group_events: PodGroupEvents
     showback: Showback
     election: LeaderElection | None
     webhooks: WebhookReconciler
@@ -71,7 +73,7 @@ class Controller:
                 ),
                 ControllerCollector(self.reconcilers, self.webhooks, lambda: self.leading),
             ],
-            subscribers=[self.showback, *self.reconcilers, self.releaser],
+            subscribers=[self.showback, *self.reconcilers, self.releaser, self.group_events],
         )
 
     async def _count(self) -> None:
@@ -94,6 +96,7 @@ class Controller:
             tasks.create_task(keep(queues.LOOP, self.releaser.run))
             reports = QueueReports(core.cluster, view, self.releaser, _object_events(core))
             tasks.create_task(keep(queue_reports.LOOP, reports.run))
+            tasks.create_task(keep(pod_group_events.LOOP, self.group_events.run))
             if not self.shared.quotas_in_memory:
                 tasks.create_task(keep(quotas.LOOP, self._reconcile))
 
@@ -121,6 +124,7 @@ def controller_of(shared: Shared, own_pod: OwnPod | None) -> Controller:
             ),
         ],
         QueueReleaser(core.cluster, core.view, core.charger, core.capacity, core.failures),
+        PodGroupEvents(core.view, _object_events(core)),
         showback,
         election,
         _webhook_reconciler(core, settings, election),
