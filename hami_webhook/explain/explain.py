@@ -19,6 +19,7 @@ from hami_webhook.explain.claims import claim_notes, has_claims, waits_for_claim
 from hami_webhook.explain.node_groups import groups_of
 from hami_webhook.explain.node_reports import NodeReports, all_cards, card_report, devices_of
 from hami_webhook.explain.other_schedulers import fits_on_none, of_foreign
+from hami_webhook.explain.pod_groups import gate_step, group_notes
 from hami_webhook.explain.preemption import preemption_note
 from hami_webhook.explain.remedies import Remedy, RemedySearch
 from hami_webhook.explain.report import (
@@ -194,6 +195,7 @@ def _of_unplaced(pod: Pod, context: ExplainContext) -> Explanation:
     if QUOTA_GATE in context.gates:
         unknown = f"waits for quota: for what, its condition {QUOTA_RESERVED} will say"
         notes.append(f"it {context.waits_for or unknown}; meanwhile it costs none")
+    notes += group_notes(pod, context.state)
     notes += [f"{sentence}, whatever its own annotations say" for sentence in bounded.changes]
     if NODE in pod.annotations and not pod.node_name:
         notes.append(f"it was placed on {pod.annotations[NODE]}, but never bound, and that has lapsed")
@@ -299,7 +301,7 @@ def _blocking_steps(pod: Pod, context: ExplainContext) -> Iterator[Step]:
     if gates:
         yield Step("gates", f"its scheduling gates must be removed: {', '.join(gates)}", ",".join(gates))
     if QUOTA_GATE in context.gates:
-        yield Step("gates", "its quotas must have room for it, in its turn", QUOTA_GATE)
+        yield Step("gates", gate_step(pod, context.state), QUOTA_GATE)
     if context.scheduler_name and pod.scheduler_name != context.scheduler_name:
         text = f"its schedulerName must be {context.scheduler_name}, not {pod.scheduler_name or 'unset'}"
         yield Step("scheduler", text, "schedulerName")
