@@ -138,7 +138,8 @@ class Kubelets:
                 self._cards[card["id"]] = (card["count"], card["devmem"], card["devcore"])
             return
         parts = notes.get("hami.io/vgpu-devices-allocated", "").replace(";", "").split(":")
-        bound = not gone and obj["spec"].get("nodeName")
+        over = gone or (obj.get("status") or {}).get("phase") in ("Succeeded", "Failed")
+        bound = not over and obj["spec"].get("nodeName")
         fields = [part.split(",") for part in parts if part] if bound else []
         if bound and not fields and any("nvidia.com/gpu" in _limits(each) for each in obj["spec"]["containers"]):
             self.faults.append(f"no allocation: {meta['namespace']}/{meta['name']} is bound without an allocation")

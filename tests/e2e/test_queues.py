@@ -6,7 +6,7 @@ import asyncio
 import json
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import partial
 from itertools import pairwise
@@ -73,11 +73,17 @@ def reserved(kubectl: Kubectl, space: str, name: str) -> str:
 
 
 class Ending:
-    """Ends pods that lost their gate, as a kubelet does when they are done, until the block ends."""
+    """Ends pods that lost their gate, as a kubelet does when they are done, until the block ends.
 
-    def __init__(self, login: Path, spaces: list[str]) -> None:
+    `is_due` says of a pod, among all of its namespace, whether it is done.
+    """
+
+    def __init__(
+        self, login: Path, spaces: list[str], *, is_due: Callable[[list[JSON], JSON], bool] = lambda pods, pod: True
+    ) -> None:
         self._login = login
         self._spaces = spaces
+        self._is_due = is_due
         self.ended = 0
         self._stop = threading.Event()
         self._thread = threading.Thread(target=lambda: asyncio.run(self._run()), daemon=True)
@@ -103,6 +109,7 @@ class Ending:
                     for listing in listings
                     for each in listing.items
                     if not each["spec"].get("schedulingGates") and each.get("status", {}).get("phase") != "Succeeded"
+                    if self._is_due(list(listing.items), each)
                 ]
                 for meta in due:
                     with suppress(Conflict, NotFound):

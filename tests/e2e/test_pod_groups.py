@@ -1,0 +1,144 @@
+"""Two jobs that each need more than half of the cards, with a stock kube-scheduler: one runs whole, then the other."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import signal
+from collections.abc import Iterator
+from functools import partial
+
+import pytest
+
+from hack.devcluster.plane import ControlPlane
+
+from .deployment import Deployment, Kubectl, deployed, eventually
+from .hamischeduler import HamiScheduler, scheduling
+from .kubelet import Kubelets
+from .objects import JSON, namespace, pod, quota
+from .revisions import Revisions
+from .scheduling import scheduler_account
+from .test_bursts import create_all
+from .test_placement import nodes_with_cards
+from .test_queues import Ending, free
+
+ROUNDS = int(os.environ.get("HAMI_POD_GROUP_ROUNDS", "1"))
+PODS = int(os.environ.get("HAMI_POD_GROUP_PODS", "10"))
+"""Pods of each of the two jobs, each of a whole card; there are cards for three halves of them."""
+NODES = 5
+CARDS = 3 * PODS // (2 * NODES)
+"""Of each node."""
+JOBS = ("a", "b")
+
+
+@pytest.fixture(scope="module")
+def program(plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
+    with deployed(plane, tmp_path_factory.mktemp("program"), "hami-webhook-0", "hami-webhook-1") as deployment:
+        scheduler_account(deployment.kubectl)
+        yield deployment
+
+
+@pytest.fixture(scope="module")
+def scheduler(
+    plane: ControlPlane, program: Deployment, kubelets: Kubelets, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[HamiScheduler]:
+    login = program.login("hami-scheduler")
+    with scheduling(plane, tmp_path_factory.mktemp("scheduler"), login, "cooperative") as both:
+        nodes_with_cards(program.kubectl, "groups", [f"n{number}" for number in range(NODES)], CARDS, 24576)
+        yield both
+    assert [fault for fault in kubelets.faults if fault.startswith(("card ", "no allocation"))] == []
+
+
+def job(space: str, name: str, *, grouped: bool) -> list[JSON]:
+    pods = [pod(space, f"{name}{number:02}", gpu=1, gpumem=1000, gpucores=100) for number in range(PODS)]
+    for each in pods if grouped else ():
+        each["metadata"]["labels"] = {"hami.io/pod-group": name, "hami.io/pod-group-size": str(PODS)}
+    return pods
+
+
+def created(kubectl: Kubectl, pods: list[JSON], order: int) -> None:
+    random.Random(order).shuffle(pods)
+    assert asyncio.run(create_all(kubectl.kubeconfig, pods, clients=4)) == []
+
+
+def bound(kubectl: Kubectl, space: str, job: str = "") -> int:
+    """Pods of a job, or of all, that have a node."""
+    pods = kubectl.get("pods", "-n", space)["items"]
+    return sum(each["metadata"]["name"].startswith(job) and bool(each["spec"].get("nodeName")) for each in pods)
+
+
+def whole(kubectl: Kubectl, space: str) -> bool:
+    return any(bound(kubectl, space, each) == PODS for each in JOBS)
+
+
+def is_whole(pods: list[JSON], each: JSON) -> bool:
+    """Whether all pods of a pod's job are on nodes, or have been."""
+    name = each["metadata"]["name"][0]
+    return len([p for p in pods if p["metadata"]["name"][0] == name and p["spec"].get("nodeName")]) == PODS
+
+
+def assert_never_both_in_part(revisions: Revisions, space: str) -> None:
+    """At no revision have both jobs some of their pods on nodes, and not all."""
+    placed: dict[str, set[str]] = {each: set() for each in JOBS}
+    for _, kind, _, item in revisions.changes():
+        if kind == "pods" and item["metadata"]["namespace"] == space and item["spec"].get("nodeName"):
+            placed[item["metadata"]["name"][0]].add(item["metadata"]["name"])
+            assert sum(0 < len(each) < PODS for each in placed.values()) < 2, placed
+    assert all(len(each) == PODS for each in placed.values())
+
+
+@pytest.mark.parametrize("number", range(ROUNDS))
+def test_one_runs_whole_and_then_the_other_while_extender_and_controller_are_killed(
+    program: Deployment, scheduler: HamiScheduler, plane: ControlPlane, number: int
+) -> None:
+    kubectl = program.kubectl
+    space = namespace(kubectl)
+    kubectl.apply(quota(space, gpu=2 * PODS))
+    with Revisions(plane, space) as revisions:
+        created(kubectl, [each for name in JOBS for each in job(space, name, grouped=True)], number)
+        kill_leader(program)
+        eventually(lambda: len(free(kubectl, space)), 2 * PODS, seconds=120)
+        eventually(lambda: bound(kubectl, space) > PODS // 4, seconds=60)
+        scheduler.kill_extender()
+        scheduler.start_extender()
+        eventually(partial(whole, kubectl, space), seconds=120)
+        with Ending(program.login("hami-device-plugin"), [space], is_due=is_whole) as ending:
+            eventually(lambda: ending.ended, 2 * PODS, seconds=240)
+    assert_never_both_in_part(revisions, space)
+    kubectl("delete", "namespace", space, "--wait=false")
+
+
+def kill_leader(program: Deployment) -> None:
+    eventually(lambda: program.leader() is not None, seconds=60)
+    leader = program.leader()
+    assert leader is not None
+    program.stop(leader, signal.SIGKILL)
+    program.start(leader)
+
+
+def test_the_same_without_groups_waits_for_ever(program: Deployment, scheduler: HamiScheduler) -> None:
+    """What groups are for: all cards are taken, and neither job has all of its pods."""
+    kubectl = program.kubectl
+    space = namespace(kubectl)
+    created(kubectl, [each for name in JOBS for each in job(space, name, grouped=False)], 0)
+    eventually(lambda: bound(kubectl, space), NODES * CARDS, seconds=120)
+    assert not whole(kubectl, space)
+    kubectl("delete", "namespace", space, "--wait=false")
+
+
+def test_what_a_group_waits_for_is_said(program: Deployment, scheduler: HamiScheduler) -> None:
+    kubectl = program.kubectl
+    space = namespace(kubectl)
+    kubectl.apply(*job(space, "a", grouped=True)[:2])
+
+    def told() -> set[str]:
+        pods = kubectl.get("pods", "-n", space)["items"]
+        found = [each["status"].get("conditions", []) for each in pods]
+        return {c["message"] for each in found for c in each if c["type"] == "hami.io/QuotaReserved"}
+
+    eventually(told, {f"2 of {PODS} pods of pod group a are there"})
+    wrong = pod(space, "wrong", gpu=1)
+    wrong["metadata"]["labels"] = {"hami.io/pod-group": "a", "hami.io/pod-group-size": "7"}
+    assert f"of pod group a says {PODS}; all its pods must say the same" in kubectl.refused(wrong)
+    kubectl("delete", "namespace", space, "--wait=false")
