@@ -196,9 +196,11 @@ class FitEnv:
         return held
 
     def _budget(self, incoming: Pod) -> PodBudget | None:
+        if not self.hard:
+            return None
         held = self.charged()
         left = {key: amount - held[key] for key, amount in self.hard.items()}
-        return PodBudget(left, incoming.kinds, self.vendors) if left else None
+        return PodBudget(left, incoming.kinds, self.vendors)
 
     def remove(self, name: str) -> None:
         """A pod of this name ends."""
