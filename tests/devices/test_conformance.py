@@ -192,12 +192,13 @@ def test_limits_come_before_requests_which_count_where_there_are_none(case: Case
 
 
 @every_vendor
-def test_all_that_it_writes_is_reserved(case: Case) -> None:
+def test_all_that_it_writes_is_reserved_and_nothing_that_users_choose_by(case: Case) -> None:
     assert all(
         is_scheduler_owned(key)
         for key in (*case.vendor.keys.owned, *case.vendor.reserved.keys, *case.vendor.reserved.kept)
     )
     assert set(case.vendor.keys.owned) <= case.vendors.owned_annotations
+    assert not any(is_scheduler_owned(key) for key in (*case.vendor.keys.lists, *case.vendor.keys.choices))
 
 
 SPECIFICATION = EXAMPLES.parents[1] / "docs" / "spec"

@@ -1,127 +1,32 @@
 """Scheduler-owned annotations: every key of the table in docs/spec/node-registration.md#4, and no other."""
 
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
 import pytest
 
 from hami_webhook.devices.reserved_annotations import OWNED_LABELS, is_scheduler_owned, owned_in
 
-OWNED = {
-    "NVIDIA": ["hami.io/vgpu-devices-to-allocate", "hami.io/vgpu-devices-allocated", "hami.io/vgpu-mig-allocations"],
-    "Metax-GPU": ["hami.io/metax-gpu-devices-to-allocate", "hami.io/metax-gpu-devices-allocated"],
-    "Metax-SGPU": [
-        "hami.io/metax-sgpu-devices-to-allocate",
-        "hami.io/metax-sgpu-devices-allocated",
-        "metax-tech.com/gpu-devices-allocated",
-        "metax-tech.com/predicate-time",
-    ],
-    "kunlun": ["hami.io/kunlun-allocated", "BAIDU_COM_DEVICE_IDX"],
-    "XPU": ["hami.io/xpu-devices-to-allocate", "hami.io/xpu-devices-allocated"],
-    "AWSNeuron": [
-        "hami.io/aws-neuron-devices-allocated",
-        "AWS_NEURON_IDS",
-        "NEURON_ALLOC_TIME",
-        "NEURON_ALLOCATED",
-        "NEURON_RESOURCE_TYPE",
-        "aws.amazon.com/predicate-node",
-    ],
-    "GCU": ["hami.io/enflame-gcu-devices-to-allocate", "hami.io/enflame-gcu-devices-allocated"],
-    "Enflame": [
-        "hami.io/enflame-vgpu-devices-allocated",
-        "enflame.com/gcu-assigned",
-        "enflame.com/gcu-assigned-time",
-        "enflame.com/gcu-assigned-id",
-        "enflame.com/gcu-assigned-index",
-        "enflame.com/gcu-assigned-minor",
-        "enflame.com/gcu-request-size",
-        "assigned-containers",
-    ],
-    "Ascend": [
-        "hami.io/Ascend910B3-devices-to-allocate",
-        "hami.io/Ascend910B3-devices-allocated",
-        "hami.io/Ascend310P-devices-to-allocate",
-        "hami.io/Ascend310P-devices-allocated",
-        "huawei.com/Ascend910A",
-        "huawei.com/Ascend910B3",
-        "huawei.com/Ascend910B4-1",
-        "huawei.com/Ascend910C",
-        "huawei.com/Ascend310P",
-        "predicate-time",
-    ],
-    "DCU": ["hami.io/dcu-devices-to-allocate", "hami.io/dcu-devices-allocated"],
-    "MLU": [
-        "hami.io/cambricon-mlu-devices-to-allocate",
-        "hami.io/cambricon-mlu-devices-allocated",
-        "CAMBRICON_DSMLU_ASSIGNED",
-        "CAMBRICON_DSMLU_ASSIGHED",
-        "CAMBRICON_DSMLU_PROFILE",
-        "CAMBRICON_DSMLU_PROFILE_INSTANCE",
-    ],
-    "Iluvatar chips": [
-        "hami.io/MR-V100-devices-to-allocate",
-        "hami.io/MR-V100-devices-allocated",
-        "hami.io/BI-V150-devices-to-allocate",
-        "hami.io/BI-V150-devices-allocated",
-    ],
-    "Iluvatar": [
-        "hami.io/iluvatar-vgpu-devices-to-allocate",
-        "hami.io/iluvatar-vgpu-devices-allocated",
-        "iluvatar.ai/gpu-assigned",
-        "iluvatar.ai/predicate-time",
-        "iluvatar.ai/predicate-gpu-idx-0",
-        "iluvatar.ai/predicate-gpu-idx-12",
-    ],
-    "Mthreads": [
-        "hami.io/mthreads-vgpu-devices-to-allocate",
-        "hami.io/mthreads-vgpu-devices-allocated",
-        "mthreads.com/gpu-index",
-        "mthreads.com/predicate-node",
-        "mthreads.com/predicate-time",
-    ],
-    "AMD": ["hami.io/amd-devices-to-allocate", "hami.io/amd-devices-allocated", "hami.io/amd-cu-allocated"],
-    "Biren": ["hami.io/Biren-devices-to-allocate", "hami.io/Biren-devices-allocated"],
-    "Vastai": ["hami.io/Vastai-devices-to-allocate", "hami.io/Vastai-devices-allocated"],
-    "all": ["hami.io/vgpu-node", "hami.io/vgpu-time", "hami.io/bind-phase", "hami.io/bind-time"],
-}
+SPECIFICATION = (Path(__file__).parents[2] / "docs" / "spec" / "node-registration.md").read_text()
+(SECTION,) = re.findall(r'<a id="4"></a>.+?(?=<a id="5">)', SPECIFICATION, re.DOTALL)
+ADMISSIONS = "mthreads.com/request-gpu-num"
+"""Of the section's keys the one that admission itself writes."""
+CHIPS = ("Ascend910A", "Ascend910B4-1", "Ascend310P")
+
+
+def owned_keys() -> list[str]:
+    """What stands in backticks in the table's columns of keys, and in the paragraph of the keys for all."""
+    _, _, *rows = (line for line in SECTION.splitlines() if line.startswith("|"))
+    (for_all,) = re.findall(r"^For all: .+?\*\*scheduler-owned\*\*", SECTION, re.MULTILINE)
+    cells = [cell for row in rows for cell in row.split("|")[2:]]
+    keys = re.findall(r"`(\w[^`]+)`", " ".join((*cells, for_all)))
+    chips = [key.replace("<C>", chip).replace("<k>", "12") for key in keys for chip in CHIPS]
+    return sorted({*chips} - {ADMISSIONS})
+
 
 USERS = [
-    # section 7: what selects devices
-    "nvidia.com/use-gpuuuid",
-    "nvidia.com/nouse-gpuuuid",
-    "nvidia.com/use-gputype",
-    "nvidia.com/nouse-gputype",
-    "metax-tech.com/use-gpuuuid",
-    "metax-tech.com/nouse-gpuuuid",
-    "hami.io/use-xpu-uuid",
-    "hami.io/no-use-xpu-uuid",
-    "baidu.com/use-gpuuuid",
-    "baidu.com/nouse-gpuuuid",
-    "aws.amazon.com/use-neuron-uuid",
-    "aws.amazon.com/nouse-neuron-uuid",
-    "enflame.com/use-gpuuuid",
-    "enflame.com/nouse-gpuuuid",
-    "hami.io/use-Ascend910B3-uuid",
-    "hami.io/no-use-Ascend910B3-uuid",
-    "hami.io/use-MR-V100-uuid",
-    "hami.io/no-use-MR-V100-uuid",
-    "hygon.com/use-gpuuuid",
-    "hygon.com/nouse-gpuuuid",
-    "hygon.com/use-dcutype",
-    "hygon.com/nouse-dcutype",
-    "cambricon.com/use-gpuuuid",
-    "cambricon.com/nouse-gpuuuid",
-    "cambricon.com/use-mlutype",
-    "cambricon.com/nouse-mlutype",
-    "iluvatar.ai/use-gpuuuid",
-    "iluvatar.ai/nouse-gpuuuid",
-    "mthreads.ai/use-gpuuuid",
-    "mthreads.ai/nouse-gpuuuid",
-    "amd.com/use-gpu-uuid",
-    "amd.com/nouse-gpu-uuid",
-    "amd.com/use-gputype",
-    "amd.com/nouse-gputype",
-    "birentech.com/use-gpuuuid",
-    "birentech.com/nouse-gpuuuid",
-    "vastaitech.com/use-gpuuuid",
-    "vastaitech.com/nouse-gpuuuid",
     # choices
     "hami.io/gpu-scheduler-policy",
     "hami.io/node-scheduler-policy",
@@ -153,7 +58,7 @@ USERS = [
 ]
 
 
-@pytest.mark.parametrize("key", [key for keys in OWNED.values() for key in keys])
+@pytest.mark.parametrize("key", owned_keys())
 def test_every_key_of_the_table_is_scheduler_owned(key: str) -> None:
     assert is_scheduler_owned(key)
 
