@@ -21,7 +21,7 @@ from hami_webhook.cluster.connect import connect
 from hami_webhook.cluster.kubernetes import KubernetesCluster
 from hami_webhook.quota.ledger import decode
 
-from .deployment import Deployment, Kubectl, deployed, eventually
+from .deployment import SYSTEM, Deployment, Kubectl, deployed, eventually
 from .objects import accelerator_quota, add_node, gpu_node, namespace, pod, quota
 from .revisions import Revisions
 from .scheduling import scheduler_account
@@ -31,7 +31,7 @@ from .test_bursts import create_all
 
 JSON = dict[str, Any]
 REPLICAS = [f"hami-webhook-{number}" for number in range(3)]
-TEAMS, PODS, OWN, SHARED, KILLS = 5, 100, 20, 70, 3
+TEAMS, PODS, OWN, SHARED, KILLS = 5, 100, 20, 70, 10
 """Teams, the pods of each, the cards that each may use, those that all may use together, and how often the leader is
 killed."""
 GATE, KEY = "hami.io/quota", "limits.nvidia.com/gpu"
@@ -145,6 +145,7 @@ def test_500_pods_of_five_teams_all_run_in_their_order_while_leaders_are_killed(
                 leader = program.leader()
                 assert leader is not None
                 program.stop(leader, signal.SIGKILL)
+                kubectl("delete", "lease", "hami-scheduler-controller", "-n", SYSTEM)  # it would last for 15 s
                 program.start(leader)
                 eventually(lambda: program.leader() is not None, seconds=60)
             eventually(lambda: ending.ended, TEAMS * PODS, seconds=180)

@@ -26,11 +26,13 @@ from hami_webhook.assembly import Core, Options
 from hami_webhook.cluster.api import JSON, ClusterError, Kind, Unavailable, WatchEvent
 from hami_webhook.cluster.memory import MemoryCluster
 from hami_webhook.controller.informers import SharedInformers, watched_kinds
+from hami_webhook.controller.queues import QueueReleaser
 from hami_webhook.controller.quotas import Pace, QuotaReconciler
 from hami_webhook.kube import scopes
 from hami_webhook.kube.objects import Pod
 from hami_webhook.quota.account import QuotaAccount
 from hami_webhook.quota.card_selection import COUNTED, DEVICE_TYPES
+from hami_webhook.quota.enforcement import ENFORCEMENT, Enforcement
 from hami_webhook.quota.floors import cost_of, floor_id
 from hami_webhook.quota.ledger import State
 from hami_webhook.quota.pricing import charge_of
@@ -65,8 +67,6 @@ KINDS_OF_POD: dict[str, dict[str, Any]] = {
     "h100": {"gpu": 1, "mem": 1000, "annotations": {USE_TYPE: "H100"}},
     "init": {},
 }
-
-
 Accident = tuple[str, int, str]
 
 
@@ -104,12 +104,16 @@ class Replica:
             watches=self.feed,
             sleep=lambda _: asyncio.sleep(0),
         )
-        self.reconciler = QuotaReconciler(*reconciling(self.core), Pace(), jitter=lambda: 0.5)
-        running = self.feed.run(self.core.caches, self.core.failures, [self.reconciler])
+        core = self.core
+        self.reconciler = QuotaReconciler(*reconciling(core), Pace(), jitter=lambda: 0.5)
+        self.releaser = QueueReleaser(self.port, core.view, core.charger, core.capacity, core.failures)
+        running = self.feed.run(core.caches, core.failures, [self.reconciler, self.releaser])
         self.task = asyncio.get_running_loop().create_task(running)
 
 
 class QuotaModel(RuleBasedStateMachine):
+    enforcement = Enforcement.ENFORCE
+
     def __init__(self) -> None:
         super().__init__()
         self.loop = asyncio.new_event_loop()
@@ -277,6 +281,7 @@ class QuotaModel(RuleBasedStateMachine):
                 {**(some := quota("some", gpu=2, mem=4000)), "metadata": {**some["metadata"], **SOME}},
             ):
                 kept = {k: v for k, v in zero.items() if k in made["spec"]["hard"]}
+                made["metadata"].setdefault("annotations", {})[ENFORCEMENT] = self.enforcement.value
                 await self.cluster.create(Kind.RESOURCE_QUOTAS, {**made, "status": {"used": kept}})
             for item in self.quotas():
                 await native.recompute(self.cluster, item, (), self.now)
@@ -324,11 +329,11 @@ class QuotaModel(RuleBasedStateMachine):
             if accident == NOTHING:
                 assert versions == [item["metadata"]["resourceVersion"] for item in self.quotas()]  # Q6
             return
+        entries = [account_of(item, VENDORS).ledger for item in self.quotas()]
         if isinstance(result, Denied) and accident == NOTHING:
-            assert all(f"uid-{name}" not in account_of(item, VENDORS).ledger for item in self.quotas())  # Q6
+            assert all(f"uid-{name}" not in ledger for ledger in entries)  # Q6
         if isinstance(result, dict) and stored:
-            entries = [account_of(q, VENDORS).ledger for q in self.quotas()]
-            assert any(f"uid-{name}" in ledger for ledger in entries)
+            assert "schedulingGates" in result["spec"] or any(f"uid-{name}" in ledger for ledger in entries)
             self.in_flight.append((self.now, result))
             if not late:
                 self.api_server_stores()
@@ -349,18 +354,17 @@ class QuotaModel(RuleBasedStateMachine):
             for p in self.pods()
             if not p.ended(self.now)
             and facts.get("bound", bool(p.node_name)) == bool(p.node_name)
+            and facts.get("queued", p.queued) == p.queued
             and facts.get("placed", "hami.io/vgpu-node" in p.annotations) == ("hami.io/vgpu-node" in p.annotations)
         ]
         return found[number % len(found)] if found else None
 
     @rule(number=st.integers(0, 20), accident=ACCIDENTS)
     def extender_places(self, number: int, accident: Accident) -> None:
-        found = self.pick(number, bound=False)
+        found, accounts = self.pick(number, bound=False, queued=False), [account_of(q, VENDORS) for q in self.quotas()]
         if found is None:
             return
-        room = all(
-            b.used.get(key, 0) <= b.hard[key] for q in self.quotas() for b in [account_of(q, VENDORS)] for key in b.hard
-        )
+        room = all(each.used.get(key, 0) <= hard for each in accounts for key, hard in each.hard.items())
         placer = self.replicas[0].core.placer
         result = self.do(lambda: placer.place(found), accident)
         if isinstance(result, Placement) and room:
@@ -381,28 +385,25 @@ class QuotaModel(RuleBasedStateMachine):
     @rule(number=st.integers(0, 20))
     def pod_is_bound(self, number: int) -> None:
         found = self.pick(number, bound=False, placed=True)
-        if found is not None and self.now - int(found.annotations["hami.io/vgpu-time"]) < 250:
+        if found and self.now - int(found.annotations["hami.io/vgpu-time"]) < 250:
             node_name = found.annotations["hami.io/vgpu-node"]
             with suppress(ClusterError):
                 self.loop.run_until_complete(self.cluster.bind(TEAM, found.name, found.uid, node_name))
 
     @rule(number=st.integers(0, 20), phase=st.sampled_from(["Running", "Succeeded", "Failed"]))
     def kubelet_reports(self, number: int, phase: str) -> None:
-        found = self.pick(number, bound=True)
-        if found is not None:
-            running = [{"name": "main", "state": {"running": {}}}] if phase == "Running" else []
+        running = [{"name": "main", "state": {"running": {}}}] if phase == "Running" else []
+        if found := self.pick(number, bound=True):
             self.loop.run_until_complete(self.cluster.set_phase(TEAM, found.name, phase, containerStatuses=running))
 
     @rule(number=st.integers(0, 20), grace=st.sampled_from([None, 30]))
     def user_deletes(self, number: int, grace: int | None) -> None:
-        found = self.pick(number)
-        if found is not None:
+        if found := self.pick(number):
             self.loop.run_until_complete(self.cluster.delete(Kind.PODS, found.name, TEAM, grace))
 
     @rule(number=st.integers(0, 20), text=st.sampled_from(["a", "b"]))
     def user_changes_labels(self, number: int, text: str) -> None:
-        found = self.pick(number)
-        if found is not None:
+        if found := self.pick(number):
             pod_obj = self.cluster.peek(Kind.PODS, found.name, TEAM)
             assert pod_obj is not None
             changed = {**pod_obj, "metadata": {**pod_obj["metadata"], "labels": {"x": text}}}
@@ -418,8 +419,7 @@ class QuotaModel(RuleBasedStateMachine):
     def user_annotates(self, number: int, types: str, replica: int, accident: Accident, stored: bool) -> None:
         """A pod that waits is to get cards of other types."""
         found = self.pick(number, bound=False)
-        before = self.cluster.peek(Kind.PODS, found.name, TEAM) if found is not None else None
-        if found is None or before is None:
+        if found is None or (before := self.cluster.peek(Kind.PODS, found.name, TEAM)) is None:
             return
         after = {**before, "metadata": {**before["metadata"], "annotations": {**found.annotations, USE_TYPE: types}}}
         handler = self.replicas[replica].core.admission
@@ -442,8 +442,7 @@ class QuotaModel(RuleBasedStateMachine):
 
     @rule(hard=st.sampled_from([8000, 20000, 30000]))
     def admin_changes_hard(self, hard: int) -> None:
-        item = self.cluster.peek(Kind.RESOURCE_QUOTAS, "all", TEAM)
-        assert item is not None
+        (item,) = [each for each in self.quotas() if each["metadata"]["name"] == "all"]
         spec = {**item["spec"], "hard": {**item["spec"]["hard"], KEYS["mem"]: str(hard)}}
         self.loop.run_until_complete(self.cluster.replace(Kind.RESOURCE_QUOTAS, {**item, "spec": spec}))
 
