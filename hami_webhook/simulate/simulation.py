@@ -411,7 +411,7 @@ class Simulation:
         """A pod that isn't placed here, with what its claims cost while they wait; nobody allocates them here."""
         if not self.core.view.holder(pod).waits:
             return allowed
-        charge = charge_of(pod, self.core.vendors, self.core.capacity, self._now)
+        charge = charge_of(pod, self.core.vendors, self.core.capacity, self.now)
         return replace(allowed, debits=dict(sorted(charge.amounts.items())))
 
     async def _place_by_us(self, pod: Pod, nodes: Sequence[str]) -> tuple[dict[str, Any] | None, dict[str, str]]:

@@ -30,7 +30,9 @@ def context(*objects: JSON, gates: tuple[str, ...] = ()) -> ExplainContext:
             disruption.append(PodDisruptionBudget.from_object(obj))
         else:
             state.set_pod(Pod.from_object({**obj, "metadata": {"uid": f"u{index}", **obj["metadata"]}}), NOW)
-    return ExplainContext(state, state, VENDORS, quotas, NOW, SchedulingPolicies(), "hami-scheduler", 300.0, gates, disruption)
+    return ExplainContext(
+        state, state, VENDORS, quotas, NOW, SchedulingPolicies(), "hami-scheduler", 300.0, gates, disruption
+    )
 
 
 def explained(raw: JSON, *objects: JSON, gates: tuple[str, ...] = (), nearest: int | None = None) -> Explanation:
