@@ -117,7 +117,7 @@ async def read_queue(
             continue
         if pod.namespace not in namespaces:
             found = known_accounts(known(pod), pod.namespace)
-            queue.rooms |= {room_name(each): _room(each) for each in found or ()}
+            queue.rooms |= {room_name(each): room_of(each) for each in found or ()}
             namespaces[pod.namespace] = None if found is None else _Covering(found)
         covering = namespaces[pod.namespace]
         if covering is None:
@@ -149,9 +149,12 @@ def _covered(account: QuotaAccount) -> Iterable[str]:
     return (account.quota.namespace,) if namespaces is None else namespaces
 
 
-def _room(account: QuotaAccount) -> QueueRoom:
+def room_of(account: QuotaAccount) -> QueueRoom:
+    """What a quota leaves to those who wait."""
     free = {key: limit - account.used[key] for key, limit in account.hard.items() if key in account.used}
-    return QueueRoom(account.hard, free, queue_order(account.quota) if account.queues else None)
+    return QueueRoom(
+        account.hard, free, queue_order(account.quota) if account.queues else None, len(account.quota.namespaces or ())
+    )
 
 
 def demand_of(pod: Pod, accounts: Sequence[QuotaAccount], vendors: Vendors, capacity: CapacityLister) -> Demand:

@@ -7,7 +7,6 @@ refused.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from math import inf
@@ -34,12 +33,14 @@ class QueueOrder(Struct, frozen=True):
 class QueueRoom(Struct, frozen=True):
     """A quota by key, in its units: the limit, and what of it is free, below 0 where used is above it.
 
-    `order` is None for a quota that doesn't queue: it is waited for too, but it sets no order.
+    `order` is None for a quota that doesn't queue: it is waited for too, but it sets no order. `namespaces` is how many
+    an AcceleratorQuota covers, 0 for a ResourceQuota.
     """
 
     hard: Mapping[str, int]
     free: Mapping[str, int]
     order: QueueOrder | None = None
+    namespaces: int = 0
 
 
 class QueuedPod(Struct, frozen=True, gc=False):
@@ -109,9 +110,10 @@ def decide(pods: Iterable[QueuedPod], rooms: Mapping[str, QueueRoom], now: float
     """Which pods are released at `now`. A quota of a demand that isn't in `rooms` limits nothing.
 
     In their turns pods take what is free. One that doesn't fit closes its strict quotas to all that come after, and
-    once it has waited for as long as one of its quotas says, what it costs is kept for it in all of them, but no more
-    than a limit for all pods together: of a team whose own quota is full, others lose no more than that team could
-    ever use. A pod that costs more than a limit closes and keeps nothing: others would wait for what can't happen.
+    once it has waited for as long as one of its quotas says, what it costs is kept for it: in the narrowest of its
+    quotas that has no room, and in those that cover no more namespaces than that one. In wider quotas it comes later,
+    when those have room: else the pods of a team whose own quota is full would keep cards idle that others could use.
+    A pod that costs more than a limit closes and keeps nothing: others would wait for what can't happen.
     """
     deciding = _Deciding(rooms, now)
     released: list[QueuedPod] = []
@@ -142,17 +144,15 @@ class _Quotas:
 class _Request:
     """What pods with one demand have in common.
 
-    `obstacle`: what stands in the way; room only shrinks, so it does for all that come after. `keeps`: room may be kept
-    for one more of them.
+    `obstacle`: what stands in the way; room only shrinks, so it does for all that come after.
     """
 
-    __slots__ = ("demand", "keeps", "obstacle", "quotas")
+    __slots__ = ("demand", "obstacle", "quotas")
 
     def __init__(self, demand: Demand, quotas: _Quotas) -> None:
         self.demand = demand
         self.quotas = quotas
         self.obstacle: Obstacle | None = None
-        self.keeps = True
 
 
 class _Deciding:
@@ -163,7 +163,6 @@ class _Deciding:
         self._now = now
         self.free = {name: dict(room.free) for name, room in rooms.items()}
         self.closed: set[str] = set()
-        self._kept: Counter[tuple[str, str]] = Counter()
         self._kept_for: dict[tuple[str, str], list[str]] = {}
         """For which pods room of a key is kept, by quota and key: the first of them."""
         self._ahead = dict.fromkeys(rooms, 0)
@@ -222,19 +221,18 @@ class _Deciding:
         if not obstacle.never:
             if quotas.strict:
                 self.closed.update(quotas.strict)
-            if request.keeps and self._now - pod.created >= quotas.longest:
+            if self._now - pod.created >= quotas.longest:
                 self._keep(pod, request)
         return Standing(pod, before, obstacle)
 
     def _keep(self, pod: QueuedPod, request: _Request) -> None:
-        """Keep what a pod costs in all its quotas, unless more than the limit of one would be kept then."""
-        for name, key, amount in self._amounts(request):
-            if self._kept[name, key] + amount > self._rooms[name].hard.get(key, inf):
-                request.keeps = False
-                return
-        self.take(request)
-        for name, key, amount in self._amounts(request):
-            self._kept[name, key] += amount
-            named = self._kept_for.setdefault((name, key), [])
-            if len(named) < _MOST_NAMED:
-                named.append(pod.uid)
+        """Keep what a pod costs, in wider quotas only once narrower ones have room for it."""
+        amounts = list(self._amounts(request))
+        lacking = [name for name, key, amount in amounts if amount > self.free[name].get(key, inf)]
+        narrowest = min((self._rooms[name].namespaces for name in lacking), default=inf)
+        for name, key, amount in amounts:
+            if self._rooms[name].namespaces <= narrowest and key in self.free[name]:
+                self.free[name][key] -= amount
+                named = self._kept_for.setdefault((name, key), [])
+                if len(named) < _MOST_NAMED:
+                    named.append(pod.uid)
