@@ -18,6 +18,7 @@ from hack.bench import (
     start,
     ui,
     webhook,
+    week,
 )
 from hack.bench.figures import run
 
@@ -38,6 +39,7 @@ run(
         "simulate": simulate.measure,
         "explain": explain.measure,
         "ui": ui.measure,
+        "week": week.measure,
     },
     __doc__,
 )
