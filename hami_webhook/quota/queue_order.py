@@ -144,15 +144,17 @@ class _Quotas:
 class _Request:
     """What pods with one demand have in common.
 
-    `obstacle`: what stands in the way; room only shrinks, so it does for all that come after.
+    `obstacle`: what stands in the way; room only shrinks, so it does for all that come after. `keeps`: there is room to
+    be kept for one more of them.
     """
 
-    __slots__ = ("demand", "obstacle", "quotas")
+    __slots__ = ("demand", "keeps", "obstacle", "quotas")
 
     def __init__(self, demand: Demand, quotas: _Quotas) -> None:
         self.demand = demand
         self.quotas = quotas
         self.obstacle: Obstacle | None = None
+        self.keeps = True
 
 
 class _Deciding:
@@ -221,18 +223,25 @@ class _Deciding:
         if not obstacle.never:
             if quotas.strict:
                 self.closed.update(quotas.strict)
-            if self._now - pod.created >= quotas.longest:
+            if request.keeps and self._now - pod.created >= quotas.longest:
                 self._keep(pod, request)
         return Standing(pod, before, obstacle)
 
     def _keep(self, pod: QueuedPod, request: _Request) -> None:
         """Keep what a pod costs, in wider quotas only once narrower ones have room for it."""
-        amounts = list(self._amounts(request))
-        lacking = [name for name, key, amount in amounts if amount > self.free[name].get(key, inf)]
-        narrowest = min((self._rooms[name].namespaces for name in lacking), default=inf)
-        for name, key, amount in amounts:
-            if self._rooms[name].namespaces <= narrowest and key in self.free[name]:
-                self.free[name][key] -= amount
-                named = self._kept_for.setdefault((name, key), [])
-                if len(named) < _MOST_NAMED:
-                    named.append(pod.uid)
+        rooms, narrowest, keeps = self._rooms, inf, False
+        for name, key, amount in self._amounts(request):
+            if amount > self.free[name].get(key, inf) and rooms[name].namespaces < narrowest:
+                narrowest = rooms[name].namespaces
+        for name, key, amount in self._amounts(request):
+            free = self.free[name]
+            if rooms[name].namespaces > narrowest or key not in free:
+                continue
+            named = self._kept_for.setdefault((name, key), [])
+            if len(named) < _MOST_NAMED:
+                named.append(pod.uid)
+                keeps = True
+            if free[key] > 0:  # of what has no room at all, more need not be kept
+                free[key] -= amount
+                keeps = True
+        request.keeps = keeps

@@ -101,7 +101,7 @@ def test_a_waiting_pod_knows_what_it_lacks_and_how_many_are_before_it() -> None:
     assert standing(decide(pods, rooms, NOON)) == {
         "big": (0, Obstacle((Lack("q", "gpu", 5, 3, 10),))),
         "next": (1, Obstacle((Lack("q", "gpu", 2, -2, 10),), kept_for=("big",))),
-        "never": (2, Obstacle((Lack("q", "gpu", 11, -4, 10),), never=True)),
+        "never": (2, Obstacle((Lack("q", "gpu", 11, -2, 10),), never=True)),
         "head": (0, Obstacle((Lack("s", "gpu", 2, 1, 10),))),
         "small": (1, Obstacle(closed="s")),
     }
