@@ -244,4 +244,4 @@ def _renamed_card(card: CardReport, name: CardKey, view: NodeView) -> CardReport
 
 
 def _holders(usage: Usage) -> list[str]:
-    return sorted({holder.pod.key for holder in usage.holders})
+    return sorted({holder.pod.key for holder in usage.holders}) if usage.holders else []
