@@ -9,7 +9,7 @@ import pytest
 
 from hami_webhook.kubectl.report import CardUse, PodUse
 from hami_webhook.kubectl.ui.listings import cards_csv, pods, pods_csv
-from hami_webhook.kubectl.ui.texts import age_text, memory_text
+from hami_webhook.kubectl.ui.texts import memory_text
 
 OLD = PodUse("a", "old", "Waiting", "", "hami-scheduler", [], [], {"limits.nvidia.com/gpu": 1}, created=100.0)
 BUSY = PodUse("b", "busy", "Running", "n1", "hami-scheduler", ["G1", "G2"], ["A10"], {}, created=200.0)
@@ -71,10 +71,3 @@ def test_pods_that_do_not_say_when_they_came_have_no_age() -> None:
 )
 def test_memory_is_rounded_down(mebibytes: int, text: str) -> None:
     assert memory_text(mebibytes) == text
-
-
-@pytest.mark.parametrize(
-    ("seconds", "text"), [(-5, "0 s"), (59.9, "59 s"), (60, "1 min"), (7300, "2 h"), (200_000, "2 d")]
-)
-def test_ages_are_of_one_unit(seconds: float, text: str) -> None:
-    assert age_text(seconds) == text

@@ -25,6 +25,7 @@ from hami_webhook.cluster.loading import LoadError, load_objects
 from hami_webhook.doctor.checks import Diagnosis
 from hami_webhook.explain.read import UnknownPod
 from hami_webhook.explain.tables import NEAREST, changes_of, notes_of, tables_of
+from hami_webhook.kube.human_duration import human_duration
 from hami_webhook.kubectl.capacity import COUNTS
 from hami_webhook.kubectl.report import CardUse, PodUse
 from hami_webhook.kubectl.tables import amount_text
@@ -50,7 +51,7 @@ from hami_webhook.kubectl.ui.readings import (
     pod_series,
     quota_series,
 )
-from hami_webhook.kubectl.ui.texts import age_text, in_path, memory_text, time_text
+from hami_webhook.kubectl.ui.texts import in_path, memory_text, time_text
 from hami_webhook.simulate import tables as simulation_tables
 from hami_webhook.simulate.manifests import pods_of
 from hami_webhook.simulate.simulation import Pods, Result
@@ -93,7 +94,7 @@ class Pages:
         self._paths = _PATHS if diagnose is not None else {each: _PATHS[each] for each in _PATHS if each != "/doctor"}
         loader = PackageLoader("hami_webhook.kubectl.ui")
         self._templates = Environment(loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True)
-        self._templates.filters |= {"memory": memory_text, "age": age_text, "in_path": in_path}
+        self._templates.filters |= {"memory": memory_text, "age": human_duration, "in_path": in_path}
         self._templates.globals |= {"counted": counted, "amount": amount_text}
         self._templates.globals |= {"percent": percent, "series": self._series, "model_series": model_series}
         self._templates.globals |= {"quota_series": quota_series, "waiting_series": WAITING_SERIES}

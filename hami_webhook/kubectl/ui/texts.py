@@ -1,4 +1,4 @@
-"""Amounts, ages and names as pages write them."""
+"""Amounts, times and names as pages write them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from urllib.parse import quote
 
 _UNITS = ("Mi", "Gi", "Ti")
 _STEP = 1024
-_AGES = ((86400, "d"), (3600, "h"), (60, "min"))
 
 
 def memory_text(mebibytes: int) -> str:
@@ -17,14 +16,6 @@ def memory_text(mebibytes: int) -> str:
         amount, unit = amount // _STEP, unit + 1
     whole, tenth = divmod(amount, 10)
     return f"{whole}.{tenth}{_UNITS[unit]}" if tenth else f"{whole}{_UNITS[unit]}"
-
-
-def age_text(seconds: float) -> str:
-    """`3 d`, `5 h`, `12 min`, `40 s`; nothing is younger than 0 s."""
-    for size, unit in _AGES:
-        if seconds >= size:
-            return f"{int(seconds // size)} {unit}"
-    return f"{max(0, int(seconds))} s"
 
 
 def time_text(at: float) -> str:
