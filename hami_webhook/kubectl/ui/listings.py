@@ -8,6 +8,7 @@ from io import StringIO
 
 from hami_webhook.kubectl.capacity import COUNTS, Capacity
 from hami_webhook.kubectl.report import CardUse, PodUse, QuotaUse
+from hami_webhook.terminal import ShownTable
 
 STATES = {"waits": "waits for cards", "placed": "has cards"}
 """What pods may be filtered by."""
@@ -91,6 +92,11 @@ def quotas_csv(found: Iterable[QuotaUse]) -> str:
         for key in quota.keys
     ]
     return _csv(["namespace", "quota", "key", "used", "hard", "waiting", "placed"], rows)
+
+
+def tables_csv(tables: Iterable[ShownTable]) -> str:
+    """Tables one after another, each below its title, with an empty line between them."""
+    return "\n".join(f"{_csv([table.title], [])}{_csv(table.headings, table.rows)}" for table in tables)
 
 
 def _csv(headings: Sequence[str], rows: Iterable[Sequence[object]]) -> str:

@@ -126,7 +126,9 @@ class Pages:
             Route("/pods", self._pods),
             Route("/pods.csv", self._pods_csv),
             Route("/pods/{namespace}/{name:path}", self._pod),
+            Route("/pod.csv/{namespace}/{name:path}", self._pod_csv),
             Route("/what-if", self._what_if, methods=["GET", "POST"]),
+            Route("/what-if.csv", self._what_if_csv, methods=["POST"]),
             Route("/events", self._events),
             Mount("/static", StaticFiles(packages=[("hami_webhook.kubectl.ui", "static")])),
         ]
@@ -305,14 +307,28 @@ class Pages:
             hour=self._hour(hour, pod_series(namespace, name)),
         )
 
+    async def _pod_csv(self, request: Request) -> Response:
+        namespace, name = request.path_params["namespace"], request.path_params["name"]
+        try:
+            explanation = self._readings.cluster.explain(namespace, name, NEAREST)
+        except UnknownPod as error:
+            return PlainTextResponse(f"{error}\n", 404)
+        return _download("pod.csv", listings.tables_csv(tables_of(explanation, everything=True)))
+
+    async def _what_if_csv(self, request: Request) -> Response:
+        try:
+            result = await self._simulated(_manifests(*await _form(request)))
+        except (LoadError, ClusterError) as error:
+            return PlainTextResponse(f"{error}\n", 400)
+        return _download("what-if.csv", listings.tables_csv(simulation_tables.tables_of(result)))
+
     async def _what_if(self, request: Request) -> Response:
         # an address fills in the form and tries nothing: another site may lead to it
         manifest, copies = request.query_params.get("manifest", ""), request.query_params.get("copies") or "1"
         text, result, status = "", None, 200
         if request.method == "POST":
             try:
-                form = dict(parse_qsl((await _body(request, _LONGEST_MANIFEST)).decode(errors="replace")))
-                manifest, copies = form.get("manifest", ""), form.get("copies", "")
+                manifest, copies = await _form(request)
                 result = await self._simulated(_manifests(manifest, copies))
                 text = simulation_tables.summary(result)
             except (LoadError, ClusterError, _Refused) as error:
@@ -407,6 +423,12 @@ async def _body(request: Request, most: int) -> bytes:
     if _number("Content-Length", request.headers.get("content-length", "")) > most:
         raise _Refused(f"the request must be at most {most} bytes long")
     return await request.body()
+
+
+async def _form(request: Request) -> tuple[str, str]:
+    """The manifest and the number of copies of a What if, as they were written."""
+    form = dict(parse_qsl((await _body(request, _LONGEST_MANIFEST)).decode(errors="replace")))
+    return form.get("manifest", ""), form.get("copies", "")
 
 
 def _manifests(text: str, copies: str) -> list[Mapping[str, Any]]:
