@@ -16,6 +16,7 @@ from hack.devcluster.plane import ControlPlane
 
 JSON = dict[str, Any]
 WATCHED = ("pods", "resourcequotas")
+CLAIMS = "resourceclaims"
 _ACCELERATOR_QUOTAS = "acceleratorquotas"
 
 
@@ -31,12 +32,18 @@ class Change(NamedTuple):
 class Revisions:
     """Records while the block runs; then `replay` gives each revision's objects.
 
-    Those of a namespace, or without one those of all namespaces, and AcceleratorQuotas. Resource versions are etcd's
-    revisions, so those of two kinds have one order. `keep` makes of an object what is remembered of it.
+    Those of a namespace, or without one those of all namespaces, and AcceleratorQuotas; with `claims` ResourceClaims
+    too. Resource versions are etcd's revisions, so those of two kinds have one order. `keep` makes of an object what is
+    remembered of it.
     """
 
     def __init__(
-        self, plane: ControlPlane, namespace: str = "", keep: Callable[[JSON], JSON] = lambda item: item
+        self,
+        plane: ControlPlane,
+        namespace: str = "",
+        keep: Callable[[JSON], JSON] = lambda item: item,
+        *,
+        claims: bool = False,
     ) -> None:
         self._plane = plane
         self._keep = keep
@@ -44,6 +51,8 @@ class Revisions:
         self._paths = {kind: f"{plane.server}/api/v1{within}/{kind}" for kind in WATCHED}
         if not namespace:
             self._paths[_ACCELERATOR_QUOTAS] = f"{plane.server}/apis/hami.io/v1alpha1/{_ACCELERATOR_QUOTAS}"
+        if claims:
+            self._paths[CLAIMS] = f"{plane.server}/apis/resource.k8s.io/v1{within}/{CLAIMS}"
         self._events: list[tuple[int, str, JSON]] = []
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)

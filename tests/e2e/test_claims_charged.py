@@ -6,9 +6,14 @@ were allocated there.
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import json
+import os
+import signal
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,7 +25,14 @@ from hami_webhook.config.load import builtin_text
 from hami_webhook.kube.quantity import Quantity
 
 from .deployment import BOTH, ROOT, SYSTEM, Deployment, Kubectl, deployed, eventually
+from .hamischeduler import scheduling
+from .kubelet import Kubelets
 from .objects import namespace
+from .objects import pod as limits_pod
+from .revisions import CLAIMS, Revisions
+from .scheduling import scheduler_account
+from .test_bursts import create_all
+from .test_placement import nodes_with_cards
 
 JSON = dict[str, Any]
 COMPONENT = ROOT / "manifests" / "components" / "claims"
@@ -45,6 +57,7 @@ def program(plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> It
     kubectl("apply", "-f", str(rights))
     with deployed(plane, folder, flags=("--device-config-file", str(config))) as deployment:
         add_webhooks(deployment)
+        scheduler_account(kubectl)
         deployment.start("a")
         publish(kubectl)
         yield deployment
@@ -251,3 +264,152 @@ def test_claims_that_say_they_are_a_pods_are_charged_what_they_get(program: Depl
     eventually(lambda: refusal in events(kubectl, team), seconds=60)
     assert bound(kubectl, team) == []
     assert memory(kubectl, team) == 10000
+
+
+def test_amounts_and_selectors_that_nothing_can_be_meant_by_are_answered(program: Deployment, team: str) -> None:
+    kubectl = program.kubectl
+    numbers = ", ".join(map(str, range(10)))
+    # of 1,000 comparisons for each device, as the API server lets a tenant write
+    slow = f"[{numbers}].all(a, [{numbers}].all(b, [{numbers}].all(c, a + b + c >= 0)))"
+    kubectl.apply(claim(team, "slow", requests(exactly(HAMI, cel=slow, memory="1000Mi"))))
+    assert memory(kubectl, team) == 1000
+    refused = kubectl.refused(claim(team, "huge", requests(exactly(HAMI, memory="9000Pi"))))
+    assert "exceeded quota: gpu-quota" in refused
+    kubectl.apply(claim(team, "negative", requests(exactly(HAMI, memory="-5Gi"))))
+    assert memory(kubectl, team) == 1001  # 1 MiB, the least that a device gives
+    kubectl("delete", "resourceclaims", "--all", "-n", team, "--wait=false")
+    eventually(lambda: memory(kubectl, team), 0, seconds=90)
+
+
+def test_a_pod_that_waits_at_a_gate_is_charged_for_its_claims(program: Deployment, team: str) -> None:
+    kubectl = program.kubectl
+    kubectl.apply(template(team, "ten", TEN), claim(team, "shared", TEN), pod(team, "user", uses="shared"))
+    eventually(lambda: bound(kubectl, team), ["user"], seconds=60)
+    gated = pod(team, "gated", of="ten")
+    gated["spec"]["schedulingGates"] = [{"name": "example.com/wait"}]
+    gated["spec"]["resourceClaims"].append({"name": "more", "resourceClaimName": "shared"})
+    kubectl.apply(gated)
+    assert memory(kubectl, team) == 20000
+    assert "exceeded quota" in kubectl.refused(pod(team, "late", of="ten"))
+    kubectl("patch", "pod", "gated", "-n", team, "--type=merge", "-p", '{"spec": {"schedulingGates": []}}')
+    eventually(lambda: bound(kubectl, team), ["gated", "user"], seconds=60)
+    assert memory(kubectl, team) == 20000
+
+
+PODS = int(os.environ.get("HAMI_CLAIMS_PODS", "24"))
+"""Half of them ask by limits, half by claims, ten in each namespace; 300 is what an issue asked for."""
+EACH = 1000
+"""MiB of each, of which a namespace's quota is for eight."""
+
+
+def test_both_ways_keep_one_quota_while_replicas_are_killed(
+    program: Deployment, plane: ControlPlane, kubelets: Kubelets, tmp_path: Path
+) -> None:
+    """At each revision of etcd no namespace holds more than its quota, by a sum of the test's own; nothing is left."""
+    kubectl = program.kubectl
+    spaces = [namespace(kubectl) for _ in range(max(2, PODS // 10))]
+    ten = requests(exactly(HAMI, memory=f"{EACH}Mi", cores="1"))
+    made = []
+    for space in spaces:
+        meta = {"name": "gpu-quota", "namespace": space}
+        hard = {"limits.nvidia.com/gpumem": str(8 * EACH)}
+        kubectl.apply({"apiVersion": "v1", "kind": "ResourceQuota", "metadata": meta, "spec": {"hard": hard}})
+        kubectl.apply(template(space, "ten", ten))
+        made += [pod(space, f"c{number}", of="ten") for number in range(5)]
+        made += [limits_pod(space, f"l{number}", gpu=1, gpumem=EACH) for number in range(5)]
+    cards = [share(f"b{number}") for number in range(len(spaces))]
+    more = {"apiVersion": API, "kind": "ResourceSlice", **resource_slice(NODE, *cards, name="more")}
+    more["spec"]["pool"]["name"] = "more"
+    kubectl.apply(more)
+    names = nodes_with_cards(kubectl, spaces[0], [f"n{number}" for number in range(len(spaces))], 2, 24576)
+    program.start("b")
+    login = program.login("hami-scheduler")
+    with (
+        scheduling(plane, tmp_path, login, "cooperative", program.flags),
+        Revisions(plane, claims=True) as revisions,
+        ThreadPoolExecutor() as pool,
+    ):
+        creating = pool.submit(asyncio.run, create_all(kubectl.kubeconfig, made))
+        for name in ("a", "b"):
+            program.stop(name, signal.SIGKILL)
+            program.start(name)
+        creating.result()
+        # who was refused while nobody answered comes again, as a Job's controller does; of those with claims also who
+        # was let in then, as nothing is allocated while a quota is above hard
+        for space in spaces:
+            there = {each["metadata"]["name"] for each in kubectl.get("pods", "-n", space)["items"]}
+            claiming = [name for name in there - {*bound(kubectl, space)} if name.startswith("c")]
+            if claiming:
+                kubectl("delete", "pods", *claiming, "-n", space, "--grace-period=0", "--force")
+        asyncio.run(create_all(kubectl.kubeconfig, made))
+        eventually(lambda: [held(kubectl, space) for space in spaces], [8 * EACH] * len(spaces), seconds=120)
+        last = max(int(quota_of(kubectl, space)["metadata"]["resourceVersion"]) for space in spaces)
+        eventually(lambda: revisions.newest("resourcequotas") >= last)
+    most = dict.fromkeys(spaces, 0)
+    for _, objects in revisions.objects():
+        for space in spaces:
+            most[space] = max(most[space], sum_held(objects["pods"], objects[CLAIMS], space))
+    assert most == dict.fromkeys(spaces, 8 * EACH)
+    for space in spaces:
+        kubectl("delete", "pods", "--all", "-n", space, "--grace-period=0", "--force", "--wait=false")
+    nothing: list[object] = [(0, {}, [])] * len(spaces)
+    eventually(lambda: [left(kubectl, space) for space in spaces], nothing, seconds=120)
+    kubectl("delete", "nodes", *names)
+    kubectl("delete", "namespaces", *spaces, "--wait=false")
+    program.stop("b")
+
+
+def quota_of(kubectl: Kubectl, space: str) -> JSON:
+    return kubectl.get("quota", "gpu-quota", "-n", space)
+
+
+def left(kubectl: Kubectl, space: str) -> tuple[int, JSON, list[JSON]]:
+    """What is used, in flight and claimed."""
+    return memory(kubectl, space), kubectl.ledger(space), kubectl.get("resourceclaims", "-n", space)["items"]
+
+
+def held(kubectl: Kubectl, space: str) -> int:
+    pods, claims = (kubectl.get(kind, "-n", space)["items"] for kind in ("pods", "resourceclaims"))
+    return sum_held(pods, claims, space)
+
+
+def sum_held(pods: list[JSON], claims: list[JSON], space: str) -> int:
+    """MiB of bound pods' limits, and of what is allocated to claims."""
+    limits = (
+        Quantity.parse(
+            each["spec"]["containers"][0]["resources"].get("limits", {}).get("nvidia.com/gpumem", "0")
+        ).ceil()
+        for each in pods
+        if each["metadata"]["namespace"] == space and each["spec"].get("nodeName")
+    )
+    given = (
+        Quantity.parse(result["consumedCapacity"]["memory"]).ceil() // 2**20
+        for each in claims
+        if each["metadata"]["namespace"] == space
+        for result in each.get("status", {}).get("allocation", {}).get("devices", {}).get("results", ())
+    )
+    return sum(limits) + sum(given)
+
+
+def test_claims_of_other_drivers_never_depend_on_us(program: Deployment, team: str) -> None:
+    """With no replica up ours are refused, and those of others are made and allocated."""
+    kubectl, other = program.kubectl, "other.example.com"
+    device = {"name": "d0", "attributes": {"type": {"string": "fpga"}}}
+    kubectl.apply(
+        {"apiVersion": API, "kind": "ResourceSlice", **resource_slice(NODE, device, driver=other)},
+        {
+            "apiVersion": API,
+            "kind": "DeviceClass",
+            "metadata": {"name": other},
+            "spec": {"selectors": [{"cel": {"expression": f'device.driver == "{other}"'}}]},
+        },
+    )
+    program.stop("a")
+    program.balancer.backends.clear()
+    try:
+        kubectl.apply(claim(team, "theirs", requests(exactly(other))), pod(team, "p", uses="theirs"))
+        kubectl.apply(template(team, "theirs", requests(exactly(other))))
+        eventually(lambda: bound(kubectl, team), ["p"], seconds=60)
+        assert "failed calling webhook" in kubectl.refused(claim(team, "ours", TEN))
+    finally:
+        program.start("a")
