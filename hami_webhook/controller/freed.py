@@ -9,6 +9,7 @@ from hami_webhook.controller.requeue_trigger import RequeueTrigger
 from hami_webhook.devices.model import NodeView
 from hami_webhook.devices.registry import Vendors
 from hami_webhook.kube.objects import Namespace, Pod, ResourceQuota
+from hami_webhook.kube.pod_group import PodGroup
 from hami_webhook.quota.account import QuotaAccount
 from hami_webhook.quota.preemption import gives_room
 
@@ -30,8 +31,13 @@ class FreedDevices:
         }
 
     def _pod_changed(self, change: Change[Pod]) -> None:
-        """A pod releases devices when it is deleted, when it ends, and when its init containers have finished."""
+        """A pod releases devices when it is deleted, when it ends, and when its init containers have finished.
+
+        One of a group lets others be placed when it may be placed itself.
+        """
         before, after = change.before, change.after
+        if _may_be_placed(after) and not _may_be_placed(before) and after and PodGroup.of(after):
+            self._trigger.freed()
         if after is None or after.node_name:
             self._trigger.settled(change.key.uid)
         if before is None or before.terminal:
@@ -71,3 +77,7 @@ class FreedDevices:
                 for key, hard in old.hard.items()
             )
         )
+
+
+def _may_be_placed(pod: Pod | None) -> bool:
+    return pod is not None and not pod.gated and not pod.node_name

@@ -169,6 +169,13 @@ async def a_pod_comes(env: RequeueEnv) -> None:
     await env.cluster.create(Kind.PODS, a_pod("new"))
 
 
+async def a_pod_of_a_group_is_ready(env: RequeueEnv) -> None:
+    made = a_pod("member")
+    made["metadata"]["labels"] = {"hami.io/pod-group": "train", "hami.io/pod-group-size": "2"}
+    del made["spec"]["nodeName"]
+    await env.cluster.create(Kind.PODS, made)
+
+
 async def a_quota_is_lowered(env: RequeueEnv) -> None:
     await env.cluster.replace(Kind.RESOURCE_QUOTAS, a_quota(90, 60))
 
@@ -188,6 +195,7 @@ async def a_quota_comes(env: RequeueEnv) -> None:
 FREES = (
     *(a_pod_ends, a_pod_goes, init_ends, a_quota_is_raised, a_quota_is_used_less, a_quota_goes, a_node_gets_cards),
     *(a_namespace_allows_other_cards, a_quota_gives_room, an_unhealthy_card_is_healthy_again),
+    a_pod_of_a_group_is_ready,
 )
 FREES_NOT = (
     *(a_pod_is_labelled, a_pod_comes, a_quota_is_lowered, a_quota_comes, a_node_is_labelled),
