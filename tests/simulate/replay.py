@@ -118,11 +118,11 @@ def shuffled(value: Any, pick: random.Random) -> Any:
     return value
 
 
-def written(directory: Path, pick: random.Random | None = None) -> list[str]:
-    """The command line that runs the crowd on the fleet; with `pick` from files in another order."""
+def written(directory: Path, pick: random.Random | None = None, first: int | None = None) -> list[str]:
+    """The command line that runs the crowd, or the first of it, on the fleet; with `pick` from reordered files."""
     fleet = the_fleet()
     cluster = [*fleet.nodes, *fleet.devices, CLASS, *the_quotas()]
-    pods, _ = the_crowd(*PODS)
+    pods = the_crowd(*PODS)[0][:first]
     if pick:
         cluster, pods = shuffled(cluster, pick), shuffled(pods, pick)
         pick.shuffle(cluster)
