@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import re
 import signal
@@ -11,7 +12,7 @@ import ssl
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 
 import httpx
@@ -241,12 +242,16 @@ async def test_a_running_process_takes_a_new_policy_and_tells_of_a_bad_one(
 # a process of its own
 
 
+def clean_environment() -> dict[str, str]:
+    return {key: value for key, value in os.environ.items() if not key.startswith(("HAMI_", "POD_", "KUBE"))}
+
+
 @contextmanager
 def process(*flags: str, program: Sequence[str] = ("-m", "hami_webhook")) -> Iterator[subprocess.Popen[str]]:
     """`python -m hami_webhook serve …`; whatever happens it is gone afterwards."""
     command = [sys.executable, *program, "serve", *flags]
-    clean = {key: value for key, value in os.environ.items() if not key.startswith(("HAMI_", "POD_", "KUBE"))}
-    started = subprocess.Popen(command, cwd=ROOT, env=clean, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    env = clean_environment()
+    started = subprocess.Popen(command, cwd=ROOT, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     try:
         yield started
     finally:
@@ -378,18 +383,31 @@ def unusable(tmp_path: Path, taken: socket.socket) -> dict[str, tuple[str, ...]]
     }
 
 
+EACH_BY_ITSELF = """
+import contextlib, io, json, sys
+from hami_webhook.cli import main
+for flags in json.loads(sys.argv[1]):
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        status = main(["serve", *flags])
+    print(json.dumps([status, out.getvalue(), err.getvalue()]))
+"""
+"""One process for several starts, as most of a start is importing."""
+
+
 def test_what_cant_be_used_is_told_in_one_line_with_status_2(tmp_path: Path) -> None:
     good = flags_for(tmp_path)
-    with socket.create_server(("127.0.0.1", 0)) as taken, ExitStack() as stack:
-        started = {
-            what: stack.enter_context(process(*good, *flags)) for what, flags in unusable(tmp_path, taken).items()
-        }
-        for what, one in started.items():
-            out, err = one.communicate(timeout=60)
-            assert (one.returncode, out) == (2, ""), (what, err)
-            message = [line for line in err.splitlines() if "warning:" not in line and "WARNING" not in line]
-            assert len(message) == 1, (what, err)
-            assert message[0].startswith("hami-webhook: "), what
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        wrong = unusable(tmp_path, taken)
+        starts = json.dumps([[*good, *flags] for flags in wrong.values()])
+        command, env = [sys.executable, "-c", EACH_BY_ITSELF, starts], clean_environment()
+        done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, check=True, timeout=300)
+    for what, line in zip(wrong, done.stdout.splitlines(), strict=True):
+        status, out, err = json.loads(line)
+        assert (status, out) == (2, ""), (what, err)
+        message = [line for line in err.splitlines() if "warning:" not in line and "WARNING" not in line]
+        assert len(message) == 1, (what, err)
+        assert message[0].startswith("hami-webhook: "), what
 
 
 async def test_a_replica_of_the_webhook_records_no_event_and_never_leads(
