@@ -334,13 +334,16 @@ def test_both_ways_keep_one_quota_while_replicas_are_killed(
             program.stop(name, signal.SIGKILL)
             program.start(name)
         creating.result()
-        # who was refused while nobody answered comes again, as a Job's controller does; of those with claims also who
-        # was let in then, as nothing is allocated while a quota is above hard
-        for space in spaces:
+        # who was refused while nobody answered comes again, as a Job's controller does
+        asyncio.run(create_all(kubectl.kubeconfig, made))
+        eventually(
+            lambda: all(held(kubectl, space) == 8 * EACH or is_over(kubectl, space) for space in spaces), seconds=120
+        )
+        # so do those with claims that were let in then: nothing is allocated while a quota is above hard
+        for space in filter(lambda space: is_over(kubectl, space), spaces):
             there = {each["metadata"]["name"] for each in kubectl.get("pods", "-n", space)["items"]}
             claiming = [name for name in there - {*bound(kubectl, space)} if name.startswith("c")]
-            if claiming:
-                kubectl("delete", "pods", *claiming, "-n", space, "--grace-period=0", "--force")
+            kubectl("delete", "pods", *claiming, "-n", space, "--grace-period=0", "--force")
         asyncio.run(create_all(kubectl.kubeconfig, made))
         eventually(lambda: [held(kubectl, space) for space in spaces], [8 * EACH] * len(spaces), seconds=120)
         last = max(int(quota_of(kubectl, space)["metadata"]["resourceVersion"]) for space in spaces)
@@ -357,6 +360,10 @@ def test_both_ways_keep_one_quota_while_replicas_are_killed(
     kubectl("delete", "nodes", *names)
     kubectl("delete", "namespaces", *spaces, "--wait=false")
     program.stop("b")
+
+
+def is_over(kubectl: Kubectl, space: str) -> bool:
+    return memory(kubectl, space) > 8 * EACH
 
 
 def quota_of(kubectl: Kubectl, space: str) -> JSON:
