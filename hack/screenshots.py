@@ -32,7 +32,7 @@ from hami_webhook.kubectl.ui.pages import Pages
 from hami_webhook.kubectl.ui.readings import Readings
 from hami_webhook.kubectl.ui.server import listening, server
 from hami_webhook.measured.figures import Measured, MeasuredCard, MeasuredContainer, MeasuredDevice, MeasuredPod
-from hami_webhook.simulate.simulation import Pods
+from hami_webhook.simulate.results import Pods
 
 JSON = dict[str, Any]
 

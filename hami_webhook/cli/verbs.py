@@ -29,7 +29,8 @@ from hami_webhook.scheduling import kube_scheduler
 from hami_webhook.scheduling.placer import SchedulingPolicies
 from hami_webhook.simulate import quota_check
 from hami_webhook.simulate.manifests import SimulationFiles, pods_of, read_simulation_files
-from hami_webhook.simulate.simulation import Result, Simulation, simulation_options, start_of
+from hami_webhook.simulate.results import Result
+from hami_webhook.simulate.simulation import Simulation, simulation_options, start_of
 from hami_webhook.simulate.tables import show
 from hami_webhook.terminal import UsageError, aligned, formatted, print_sentences, progress, without_control_characters
 

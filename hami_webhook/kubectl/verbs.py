@@ -21,7 +21,7 @@ from hami_webhook.explain.tables import show as show_explanation
 from hami_webhook.kubectl import tables
 from hami_webhook.kubectl.live import LiveCluster, diagnosed, read
 from hami_webhook.simulate.manifests import pods_of
-from hami_webhook.simulate.simulation import Pods
+from hami_webhook.simulate.results import Pods
 from hami_webhook.simulate.tables import show as show_simulation
 from hami_webhook.terminal import AbsentError, UsageError, formatted, print_sentences, progress
 

@@ -12,7 +12,7 @@ from xml.etree import ElementTree
 from hami_webhook.kube.shown import path_text
 from hami_webhook.simulate.expectations import Absent, Difference
 from hami_webhook.simulate.folder_test import FolderTest
-from hami_webhook.simulate.simulation import Result
+from hami_webhook.simulate.results import Result
 from hami_webhook.simulate.tables import verdict
 from hami_webhook.terminal import formatted, without_control_characters
 

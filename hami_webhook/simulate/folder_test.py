@@ -21,7 +21,7 @@ from hami_webhook.kube.objects import parse_time
 from hami_webhook.kube.shown import did_you_mean, found
 from hami_webhook.kube.yaml_reader import Path as ValuePath
 from hami_webhook.simulate.expectations import Difference, as_written, differences
-from hami_webhook.simulate.simulation import Outcome
+from hami_webhook.simulate.results import Outcome
 from hami_webhook.terminal import formatted
 
 FILE_NAME = "hami-test.yaml"

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import BinaryIO
 
 from hami_webhook.cluster.loading import Bundle, LoadedObject, expand_workload, read_objects, sort_objects
-from hami_webhook.simulate.simulation import Pods
+from hami_webhook.simulate.results import Pods
 
 
 @dataclass(frozen=True)

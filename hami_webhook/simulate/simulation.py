@@ -7,7 +7,7 @@ import contextlib
 import re
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -42,6 +42,7 @@ from hami_webhook.scheduling.placer import CycleState, SchedulingPolicies, Unsch
 from hami_webhook.scheduling.preemption.victims import Preemptor, Victims, choose_node
 from hami_webhook.simulate.placements import SelectedNodes, places_for, shown_placement, shown_prediction
 from hami_webhook.simulate.priorities import PriorityClasses
+from hami_webhook.simulate.results import Arrival, Outcome, Pods, Result
 
 _UID_SPACE = uuid.UUID("8f1f5d1c-6a0e-5a55-9d0a-3c5b7a0d6f10")
 _FALLBACK_START = 1767225600.0
@@ -58,86 +59,6 @@ _SERVER_SET = (
     *("resourceVersion", "generation", "selfLink", "managedFields"),
 )
 """Metadata that the API server sets itself; in a new pod it is dropped, as is the status."""
-
-
-@dataclass(frozen=True)
-class Pods:
-    """What to simulate: manifests in order; each goes to `default` if it names no namespace."""
-
-    manifests: Sequence[Mapping[str, Any]]
-
-
-@dataclass(frozen=True)
-class Arrival:
-    """A pod after admission: its manifest as it was reviewed last, and the pod as stored, None if denied."""
-
-    namespace: str
-    name: str
-    manifest: Mapping[str, Any]
-    warnings: Sequence[str] = ()
-    patch: Sequence[Mapping[str, Any]] = ()
-    pod: Pod | None = None
-    code: int = 200
-    message: str = ""
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """The result of one pod in each stage of the pipeline, as the JSON output has it."""
-
-    namespace: str
-    name: str
-    allowed: bool
-    code: int = 200
-    message: str = ""
-    warnings: Sequence[str] = ()
-    patch: Sequence[Mapping[str, Any]] = ()
-    pod: Mapping[str, Any] | None = None
-    placement: Mapping[str, Any] | None = None
-    failed: Mapping[str, str] = field(default_factory=dict)
-    debits: Mapping[str, int] = field(default_factory=dict)
-    victims: Sequence[str] = ()
-    """The pods that were evicted for it, as `namespace/name`."""
-    preempted_by: str = ""
-    """The pod that it was evicted for after it had been placed."""
-    unplaced: bool = False
-    """Allowed and requesting devices, but no node fits."""
-
-    def as_json(self) -> dict[str, Any]:
-        return {
-            "namespace": self.namespace,
-            "name": self.name,
-            "allowed": self.allowed,
-            "code": self.code,
-            "message": self.message,
-            "warnings": list(self.warnings),
-            "patch": [dict(operation) for operation in self.patch],
-            "pod": self.pod,
-            "placement": self.placement,
-            "failed": dict(self.failed),
-            "debits": dict(self.debits),
-            "victims": list(self.victims),
-            "preempted_by": self.preempted_by,
-        }
-
-
-@dataclass(frozen=True)
-class Result:
-    """A run's pods in order, and every ResourceQuota with its managed keys after it.
-
-    `not_judged` are the rules of kube-scheduler that may have refused nodes and weren't judged.
-    """
-
-    pods: Sequence[Outcome]
-    quotas: Sequence[Mapping[str, Any]]
-    not_judged: Sequence[NotJudged] = ()
-
-    def as_json(self) -> dict[str, Any]:
-        return {
-            "pods": [outcome.as_json() for outcome in self.pods],
-            "quotas": [dict(quota) for quota in self.quotas],
-            "not_judged": [asdict(rule) for rule in self.not_judged],
-        }
 
 
 def simulation_options(scheduler_name: str, policies: SchedulingPolicies) -> Options:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from hami_webhook.kube.shown import first_of
-from hami_webhook.simulate.simulation import Outcome, Result
+from hami_webhook.simulate.results import Outcome, Result
 from hami_webhook.terminal import ShownTable
 
 if TYPE_CHECKING:

@@ -10,7 +10,8 @@ from hami_webhook.assembly import Options
 from hami_webhook.cluster.loading import Bundle, LoadedObject
 from hami_webhook.devices.registry import Vendors
 from hami_webhook.policy.rules import PolicyRules
-from hami_webhook.simulate.simulation import Pods, Result, Simulation
+from hami_webhook.simulate.results import Pods, Result
+from hami_webhook.simulate.simulation import Simulation
 
 from .fit_env import CHART, JSON, NOW
 

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from hami_webhook.cluster.loading import LoadedObject, load_objects, sort_objects
 from hami_webhook.doctor.installation import assumed
 from hami_webhook.kubectl.capacity import COUNTS, Capacity, LargestRequest, capacities
-from hami_webhook.simulate.simulation import Pods, Simulation
+from hami_webhook.simulate.results import Pods
+from hami_webhook.simulate.simulation import Simulation
 
 JSON = dict[str, object]
 NOW = 1_767_225_600.0

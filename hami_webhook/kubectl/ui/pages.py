@@ -54,7 +54,7 @@ from hami_webhook.kubectl.ui.readings import (
 from hami_webhook.kubectl.ui.texts import in_path, memory_text, time_text
 from hami_webhook.simulate import tables as simulation_tables
 from hami_webhook.simulate.manifests import pods_of
-from hami_webhook.simulate.simulation import Pods, Result
+from hami_webhook.simulate.results import Pods, Result
 from hami_webhook.terminal import counted
 
 _PATHS = {
