@@ -182,7 +182,8 @@ async def follow(arguments: argparse.Namespace, before: LiveCluster) -> AsyncGen
         known = await _goes_by(arguments, api)
         simulation = Simulation(effective.vendors, effective.options, effective.policies, time.time())
         measured, looked = before.measured, time.monotonic()
-        async with aclosing(WatchedObjects(api, simulation).changes(_LOOK_EVERY)) as changes:
+        watched = WatchedObjects(api, simulation, claims=effective.charges_claims)
+        async with aclosing(watched.changes(_LOOK_EVERY)) as changes:
             async for _ in changes:
                 simulation.now = now = time.time()
                 simulation.core.state.tick(now)

@@ -19,6 +19,8 @@ KINDS = (
     *(Kind.POD_DISRUPTION_BUDGETS, Kind.PODS),
 )
 """In the order in which what was heard is taken over: a node before the pods on it."""
+CLAIM_KINDS = (Kind.DEVICE_CLASSES, Kind.RESOURCE_SLICES, Kind.RESOURCE_CLAIM_TEMPLATES, Kind.RESOURCE_CLAIMS)
+"""Where claims are charged, besides."""
 _QUOTAS = (Kind.RESOURCE_QUOTAS, Kind.ACCELERATOR_QUOTAS)
 _LOOK_AGAIN = 5.0
 """Seconds after which a kind that the cluster doesn't have is looked for again."""
@@ -29,12 +31,15 @@ _TURN = 50
 
 
 class WatchedObjects:
-    """Fills a simulation with all objects of `KINDS`, and keeps them as watches show them."""
+    """Fills a simulation with all objects of `KINDS`, with `claims` also of `CLAIM_KINDS`, and keeps them as watches
+    show them.
+    """
 
-    def __init__(self, cluster: ListedAndWatched, simulation: Simulation) -> None:
+    def __init__(self, cluster: ListedAndWatched, simulation: Simulation, *, claims: bool = False) -> None:
         self._cluster = cluster
         self._simulation = simulation
-        self._heard: dict[Kind, deque[Change]] = {kind: deque() for kind in KINDS}
+        kinds = (*KINDS, *(CLAIM_KINDS if claims else ()))
+        self._heard: dict[Kind, deque[Change]] = {kind: deque() for kind in kinds}
         self._news = asyncio.Event()
         self._failed = False
 
@@ -44,7 +49,7 @@ class WatchedObjects:
         Ends as soon as a list or a watch fails, for lack of rights or otherwise.
         """
         source = _Noting(self._cluster, self._fail)
-        informers = [_informer(source, kind) for kind in KINDS]
+        informers = [_informer(source, kind) for kind in self._heard]
         tasks = [asyncio.create_task(each.run(partial(self._hear, each.kind))) for each in informers]
         for task in tasks:
             task.add_done_callback(lambda _: self._fail())

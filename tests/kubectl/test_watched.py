@@ -20,6 +20,7 @@ from hami_webhook.kubectl.ui.readings import Contents, Readings
 from hami_webhook.kubectl.watched import WatchedObjects
 from hami_webhook.simulate.simulation import Simulation
 
+from .installation import claim
 from .test_verbs import cluster, placed
 
 EFFECTIVE = assumed("hami-system")
@@ -147,3 +148,15 @@ async def test_what_can_not_be_watched_is_read_again_and_again() -> None:
         version = await readings.change(version)
     assert (reads > 1, readings.stale) == (True, "")
     task.cancel()
+
+
+async def test_claims_are_followed_where_they_are_charged() -> None:
+    api, found = await served(), simulation()
+    async with asyncio.timeout(60), aclosing(WatchedObjects(api, found, claims=True).changes(60)) as changes:
+        await anext(changes)
+        await api.create(Kind.RESOURCE_CLAIMS, claim("cards", "10Gi"))
+        await anext(changes)
+        assert list(found.core.caches.claims.claims) == [("team-a", "cards")]
+        await api.delete(Kind.RESOURCE_CLAIMS, "cards", "team-a")
+        await anext(changes)
+        assert not found.core.caches.claims.claims
