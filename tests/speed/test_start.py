@@ -11,7 +11,7 @@ from hami_webhook.caches import Caches
 from hami_webhook.cluster.api import Kind
 from hami_webhook.scheduling.cluster_cache import ClusterCache
 
-NODE_CALLS, POD_CALLS = 290, 210
+NODE_CALLS, POD_CALLS = 150, 80
 
 
 def taken_in(nodes: int, pods_each: int) -> tuple[int, int]:
