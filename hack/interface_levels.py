@@ -35,6 +35,7 @@ KEYS = (
     Key("scheduling.x-k8s.io/pod-group", "people", "label"),
     Key("kueue.x-k8s.io/pod-group-total-count", "people"),
     Key("kueue.x-k8s.io/managed", "others", "label"),
+    Key("kueue.x-k8s.io/workload", "others"),
     Key("kueue.x-k8s.io/*", "people", "label"),
     Key("hami.io/device-scoring-weights", "people"),
     Key("hami.io/*-scheduler-policy", "people"),

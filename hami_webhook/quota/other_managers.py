@@ -21,7 +21,7 @@ from hami_webhook.quota.queue_order import QueueDecision, decide
 
 KUEUE = "Kueue"
 _KUEUES = "kueue.x-k8s.io/"
-_MANAGED, _QUEUE, _WORKLOAD = f"{_KUEUES}managed", f"{_KUEUES}queue-name", f"{_KUEUES}workload"
+_MANAGED, _QUEUE, _WORKLOAD = "kueue.x-k8s.io/managed", "kueue.x-k8s.io/queue-name", "kueue.x-k8s.io/workload"
 _SCHEDULERS = {"volcano": "Volcano", "koord-scheduler": "Koordinator"}
 """By `spec.schedulerName`, also where the integration isn't configured."""
 
