@@ -343,7 +343,8 @@ def test_both_ways_keep_one_quota_while_replicas_are_killed(
         for space in filter(lambda space: is_over(kubectl, space), spaces):
             there = {each["metadata"]["name"] for each in kubectl.get("pods", "-n", space)["items"]}
             claiming = [name for name in there - {*bound(kubectl, space)} if name.startswith("c")]
-            kubectl("delete", "pods", *claiming, "-n", space, "--grace-period=0", "--force")
+            if claiming:
+                kubectl("delete", "pods", *claiming, "-n", space, "--grace-period=0", "--force", "--ignore-not-found")
         asyncio.run(create_all(kubectl.kubeconfig, made))
         eventually(lambda: [held(kubectl, space) for space in spaces], [8 * EACH] * len(spaces), seconds=120)
         last = max(int(quota_of(kubectl, space)["metadata"]["resourceVersion"]) for space in spaces)
