@@ -81,25 +81,29 @@ class _OneHolder:
 
 
 class _Allocation:
-    """A holder before and after one of its claims is allocated.
+    """A holder before and after one of its claims is allocated; `claim` is the claim's UID."""
 
-    `claim` is the claim's UID. `several`: others of its claims aren't allocated yet, so that the ledger has to say that
-    this one is.
-    """
-
-    def __init__(
-        self, pod: Pod, base: CapacityLister, before: Holder | None, after: Holder | None, claim: str, *, several: bool
-    ) -> None:
+    def __init__(self, pod: Pod, base: CapacityLister, before: Holder | None, after: Holder | None, claim: str) -> None:
         self.pod = pod
         self.before = WithClaims(base, _OneHolder(before))
         self.after = WithClaims(base, _OneHolder(after))
         self.claim = claim
-        self.several = several
+
+    @property
+    def is_recorded(self) -> bool:
+        """Whether the ledger has to say that the claim is allocated, though that costs no more.
+
+        A pod may go while this is stored, and others of its claims may be allocated meanwhile.
+        """
+        return not isinstance(self.pod, BareClaim)
 
     def is_beside(self, entry: Entry, known: Mapping[str, int]) -> bool:
         """Whether an entry is of the allocation of another of its claims, which isn't in what is `known` to be held."""
-        placing = entry.state is State.PLACING and entry.floor not in ("", self.claim)
-        return placing and any(amount > known.get(key, 0) for key, amount in (entry.actual or {}).items())
+        return (
+            entry.is_allocation
+            and entry.floor != self.claim
+            and any(amount > known.get(key, 0) for key, amount in (entry.actual or {}).items())
+        )
 
 
 class ClaimCharger:
@@ -212,10 +216,9 @@ class ClaimCharger:
             if key in own_claims(pod, after):
                 holder = holder_of(pod, after, templates, inventory)
                 was = holder_of(pod, before, templates, inventory)
-                several = holder is not None and holder.waits
-                return _Allocation(pod, self._capacity, was, holder, bare.uid, several=several)
+                return _Allocation(pod, self._capacity, was, holder, bare.uid)
         was = Holder() if owner_of(claim) is not None else holder_of_claims([former], inventory)
-        return _Allocation(bare, self._capacity, was, holder_of_claims([claim], inventory), bare.uid, several=False)
+        return _Allocation(bare, self._capacity, was, holder_of_claims([claim], inventory), bare.uid)
 
     async def _commit(self, allocation: _Allocation) -> None:
         """Charge an allocation to all quotas, or to none. Raises `_Refused` and `ClusterError`."""
@@ -267,13 +270,12 @@ class ClaimCharger:
             asked = {key: max(0, amount) for key, amount in more.items()}
             raise _Refused(refuse_overrun(account, Charge(asked), over))
         placing = found is not None and found[1].state is State.PLACING
-        if not (increase or placing or allocation.several):
+        if not (increase or placing or allocation.is_recorded):
             if not (snapshot.live or snapshot.current):  # no write will show whether the ledger still says so
                 raise _Refused(refuse_now(pod.namespace, "the quota isn't known"))
             return account
         namespace = "" if account.quota.namespaces is None else pod.namespace
-        claim = allocation.claim if allocation.several else ""
-        entry = Entry(State.PLACING, int(now), larger, actual, bool(over), namespace, claim)
+        entry = Entry(State.PLACING, int(now), larger, actual, bool(over), namespace, allocation.claim)
         if found is not None:
             account = account.without(found[0])
         return account.with_increase(pod.uid, entry, increase, bool(over))

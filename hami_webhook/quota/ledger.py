@@ -40,7 +40,7 @@ class Entry:
 
     `observed`: the quota had no room for it, and let it pass as it only observes. `namespace` is the pod's, where the
     quota is of several. `floor` is the id of the floor entry of what the pod requests after an update, whose `amounts`
-    are those that are added; while placing, the UID of the claim that is allocated, if the pod has several.
+    are those that are added; while placing, the UID of the claim that is allocated.
 
     Amounts are exact: a key that a quota may count in bytes is kept in bytes whatever this quota counts now, so that an
     entry means the same after `16` in hard became `16Gi`.
@@ -53,6 +53,11 @@ class Entry:
     observed: bool = False
     namespace: str = ""
     floor: str = ""
+
+    @property
+    def is_allocation(self) -> bool:
+        """Whether it is of a claim's allocation."""
+        return self.state is State.PLACING and self.floor != ""
 
     def only(self, keys: Iterable[str]) -> dict[str, int]:
         """The amounts of the given keys."""

@@ -23,6 +23,7 @@ from hami_webhook import durations as histograms
 from hami_webhook.cluster.api import Cluster, Conflict, Kind, NotFound
 from hami_webhook.devices.placement_annotations import TIME, placement_counts
 from hami_webhook.devices.registry import Vendors
+from hami_webhook.dra.holders import BareClaim, controller_of
 from hami_webhook.kube.objects import MalformedObject, Pod
 from hami_webhook.quota.accelerator_report import NamespaceUse, with_report
 from hami_webhook.quota.account import QuotaAccount
@@ -109,10 +110,12 @@ def recompute(
     own, orphans = _match_entries(
         pods, single, lambda pod: cost_at_admission(account, pod, vendors, capacity).only(account.hard)
     )
+    allocations = _AllocationsInFlight(orphans)
     floors = FloorEntries(account, vendors, bounds.most)
     # pods with an entry first: a floor entry that is made now has what such a pod was charged, not today's floor
     for pod in sorted(pods, key=lambda pod: pod.uid not in own) if own else pods:
         if pod.ended(now) or not account.covers(pod):
+            allocations.add(pod.uid, own.get(pod.uid))
             continue
         charge = charge_of(pod, vendors, capacity, now, bounds.placement_ttl, account.cards)
         if charge.problems:
@@ -140,10 +143,11 @@ def recompute(
         if amounts:
             wakes += _ends(pod, charge, bounds.placement_ttl, now)
     expected, expired = _expected(orphans, gone, now, bounds.ttl)
+    expected |= allocations.unshown(counted, now, bounds.ttl)
     for key, entry in expected.items():
         ledger[key] = replace(entry, amounts=entry.only(account.hard))
         wakes.append(entry.time + bounds.ttl)
-        used.update(account.counted(ledger[key].amounts))
+        used.update(account.counted(allocations.rest(key, ledger[key].amounts)))
     ledger |= floors.kept(lambda entry: entry.expired(now, bounds.ttl))
     wakes += [entry.time + bounds.ttl for key, entry in ledger.items() if floors.is_unused(key)]
     after = replace(account, used=dict(used), ledger=ledger, quota=with_report(account, used, uses, now))
@@ -152,6 +156,41 @@ def recompute(
     larger = ((pod, overrun(pod, charge, over, vendors, capacity)) for pod, charge in counted) if over else ()
     overruns = [(pod, tuple(keys)) for pod, keys in larger if keys]
     return Recomputed(account, after, problems, confirmed, expired, min(wakes, default=None), overruns)
+
+
+class _AllocationsInFlight:
+    """The entries of allocations that no pod or claim shows: each may still be stored.
+
+    Each counts until its claim shows the allocation, and then that does (docs/spec/dra.md#7).
+    """
+
+    def __init__(self, orphans: Mapping[str, Entry]) -> None:
+        self._entries: dict[str, Entry] = {}
+        self._shown: dict[str, Counter[str]] = {}
+        """What other claims of the holders show, by the holders' UIDs."""
+        for identity, entry in orphans.items():
+            self.add(identity, entry)
+
+    def add(self, identity: str, entry: Entry | None) -> None:
+        if entry is not None and entry.is_allocation:
+            self._entries[identity] = entry
+
+    def unshown(self, counted: Iterable[tuple[Pod, Charge]], now: float, ttl: float) -> dict[str, Entry]:
+        """Those that count beside the pods and claims that are counted."""
+        allocated = [(pod, charge) for pod, charge in counted if isinstance(pod, BareClaim) and charge.placed]
+        for claim, charge in allocated:
+            self._shown.setdefault(controller_of(claim.claim), Counter()).update(charge.amounts)
+        claims = {claim.uid for claim, _ in allocated}
+        return {
+            identity: entry
+            for identity, entry in self._entries.items()
+            if entry.floor not in claims and not entry.expired(now, ttl)
+        }
+
+    def rest(self, identity: str, amounts: Mapping[str, int]) -> Mapping[str, int]:
+        """Of the amounts of an entry what other claims of its holder don't show."""
+        shown = self._shown.get(identity)
+        return amounts if shown is None else {key: max(0, amount - shown[key]) for key, amount in amounts.items()}
 
 
 def _expected(

@@ -96,12 +96,17 @@ class Cluster(QuotaEnv):
         """Write an allocation as its review allows. Raises `Denied`."""
         before = self.cluster.peek(Kind.RESOURCE_CLAIMS, claim, TEAM)
         assert before is not None
-        after = {**before, "status": {"allocation": {"devices": {"results": [*devices]}}}}
-        await self.core.claims.review(self.claim_review("UPDATE", before, after, dry_run=dry_run))
+        after = await self.review_allocation(before, *devices, dry_run=dry_run)
         if not dry_run:
             await self.cluster.replace(Kind.RESOURCE_CLAIMS, after)
         if settle:
             await self.drain()
+
+    async def review_allocation(self, before: JSON, *devices: JSON, dry_run: bool = False) -> JSON:
+        """The claim with an allocation that its review allows. Raises `Denied`."""
+        after = {**before, "status": {"allocation": {"devices": {"results": [*devices]}}}}
+        await self.core.claims.review(self.claim_review("UPDATE", before, after, dry_run=dry_run))
+        return after
 
     async def bind(self, name: str) -> None:
         await self.cluster.bind(TEAM, name, f"uid-{name}", "n1")

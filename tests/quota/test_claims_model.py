@@ -21,8 +21,11 @@ STEPS = st.lists(
         st.tuples(st.just("pod"), st.sampled_from(["t", "u", "tu", "limits"])),
         st.tuples(st.just("claim"), st.sampled_from(["1000Mi", "3000Mi", "9Ei"])),
         st.tuples(st.just("allocate"), st.integers(0, 9), st.sampled_from(["1000Mi", "4000Mi", "9000Mi"])),
+        st.tuples(st.just("review"), st.integers(0, 9), st.sampled_from(["1000Mi", "4000Mi", "9000Mi"])),
+        st.tuples(st.just("store")),
         st.tuples(st.just("free"), st.integers(0, 9)),
         st.tuples(st.just("delete"), st.integers(0, 9)),
+        st.tuples(st.just("orphan"), st.integers(0, 9)),
         st.tuples(st.just("edit"), st.sampled_from("tu"), st.sampled_from(["500Mi", "6000Mi"])),
         st.tuples(st.just("wait"), st.sampled_from([0.0, 3.0, 60.0])),
     ),
@@ -37,6 +40,8 @@ class Anybody(Cluster):
     def __init__(self) -> None:
         super().__init__(quota(mem=HARD))
         self.made = 0
+        self.reviewed: list[JSON] = []
+        """Claims as they will be stored: their allocations are charged."""
 
     async def do(self, step: tuple[Any, ...]) -> None:
         self.made += 1
@@ -57,19 +62,38 @@ class Anybody(Cluster):
                     for claim in self.nth(Kind.RESOURCE_CLAIMS, index):
                         if not claim.get("status", {}).get("allocation"):
                             await self.allocate(claim["metadata"]["name"], got(memory, "1"))
+                case ("review", index, memory):
+                    for claim in self.nth(Kind.RESOURCE_CLAIMS, index):
+                        if not claim.get("status", {}).get("allocation"):
+                            self.reviewed.append(await self.review_allocation(claim, got(memory, "1")))
+                case ("store",):
+                    for claim in self.reviewed:
+                        await self.store(claim)
+                    self.reviewed.clear()
                 case ("free", index):
                     for claim in self.nth(Kind.RESOURCE_CLAIMS, index):
                         await self.cluster.replace(Kind.RESOURCE_CLAIMS, {**claim, "status": {}})
                 case ("delete", index):
                     for each in self.nth(Kind.PODS, index):
                         await self.end(each)
+                case ("orphan", index):
+                    for each in self.nth(Kind.PODS, index):
+                        await self.cluster.delete(Kind.PODS, each["metadata"]["name"], TEAM)
                 case ("edit", template_name, memory):
                     await self.cluster.delete(Kind.RESOURCE_CLAIM_TEMPLATES, template_name, TEAM)
                     made = template(template_name, spec(exactly(memory=memory, cores="1")))
                     await self.cluster.create(Kind.RESOURCE_CLAIM_TEMPLATES, made)
                 case ("wait", seconds):
+                    if seconds > 40:  # no request takes so long
+                        self.reviewed.clear()
                     await self.run(seconds)
         await self.drain()
+
+    async def store(self, claim: JSON) -> None:
+        """Store an allocation, unless the claim has changed since: the API server answers with a conflict then."""
+        found = self.cluster.peek(Kind.RESOURCE_CLAIMS, claim["metadata"]["name"], TEAM)
+        if found is not None and found["metadata"]["resourceVersion"] == claim["metadata"]["resourceVersion"]:
+            await self.cluster.replace(Kind.RESOURCE_CLAIMS, claim)
 
     def nth(self, kind: Kind, index: int) -> list[JSON]:
         """One of what there is, if there is any."""
