@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from datetime import tzinfo
 from functools import cached_property
+from types import MappingProxyType
 from typing import Any, ClassVar
 
 from hami_webhook.config.devices import DeviceSection, Factored
@@ -98,6 +99,8 @@ class Vendor:
     lock: NodeLock | None = COMMON_LOCK
     checks: tuple[Check, ...] = USUAL_CHECKS
     unresolvable: str = reasons.CARD_INSUFFICIENT_MEMORY
+    linked_annotations: Mapping[str, str] = MappingProxyType({})
+    """What a pod carries that asks for cards each two of which are linked; empty where none can."""
     topology_ranks_nodes: bool = True
     default_cores: int = 0
     max_cores: int = 100

@@ -8,7 +8,7 @@ asked. Memory is MiB.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -22,7 +22,9 @@ COUNTS = (1, 2, 4, 8)
 """Numbers of cards for which the largest request is looked for."""
 _MOST_NODES = 32
 """Nodes on which Fit is asked for one figure. More than one is needed only where Fit refuses what is free."""
-_NAMED = {"metadata": {"name": "largest", "namespace": "default"}}
+_META = {"name": "largest", "namespace": "default"}
+_SPEC = {"containers": [{"name": "main"}]}
+_NO_ANNOTATIONS: Mapping[str, str] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,8 +41,9 @@ class Capacity:
     """The cards of a model, of one pool of nodes where a label of the nodes names pools.
 
     `free` is memory that isn't promised, of cards that take pods; `free_on_empty` the part of it on cards that no pod
-    holds. `largest` and `linked` have an entry for each of `COUNTS`, None where nothing fits; `linked` is what cards of
-    one link group give, empty where no node registers links.
+    holds. `largest` and `linked` have an entry for each of `COUNTS`, None where nothing fits; `linked` is what a pod
+    gets that asks for linked cards, of a vendor without such an annotation what cards of one link group give; empty
+    where no node registers links.
     """
 
     vendor: str
@@ -114,8 +117,8 @@ def _capacity(key: tuple[str, str, str], parts: Sequence[_Part], vendors: Vendor
     healthy = [part.view.is_healthy(device) for part in parts for device in part.devices]
     usable = [part for part in parts if part.is_open]
     whole = [_CardSet(part, part.devices, part.free(part.devices)) for part in usable]
-    groups = ((part, group) for part in usable for group in _link_groups(part, vendors[vendor]))
-    linked = [_CardSet(part, group, part.free(group)) for part, group in groups]
+    linked = [each for part in usable for each in _linked_sets(part, vendors[vendor])]
+    asking = vendors[vendor].linked_annotations
     return Capacity(
         vendor,
         model,
@@ -136,14 +139,19 @@ def _capacity(key: tuple[str, str, str], parts: Sequence[_Part], vendors: Vendor
             for part in usable
         ),
         [_largest(whole, count, vendors) for count in COUNTS],
-        [_largest(linked, count, vendors) for count in COUNTS if count > 1] if linked else [],
+        [_largest(linked, count, vendors, asking) for count in COUNTS if count > 1] if linked else [],
     )
 
 
-def _link_groups(part: _Part, vendor: Vendor) -> Iterator[Sequence[Device]]:
+def _linked_sets(part: _Part, vendor: Vendor) -> Iterator[_CardSet]:
+    """Of a node with link groups all cards, if pods can ask for linked ones, else those of each group."""
     by_uuid = {device.uuid: device for device in part.devices}
-    for group in vendor.link_groups(part.view.inventories[part.vendor]):
-        yield [by_uuid[uuid] for uuid in group if uuid in by_uuid]
+    groups = vendor.link_groups(part.view.inventories[part.vendor])
+    if groups and vendor.linked_annotations:
+        groups = [list(by_uuid)]
+    for group in groups:
+        devices = [by_uuid[uuid] for uuid in group if uuid in by_uuid]
+        yield _CardSet(part, devices, part.free(devices))
 
 
 class _CardSet(NamedTuple):
@@ -154,8 +162,11 @@ class _CardSet(NamedTuple):
     free: Sequence[int]
 
 
-def _largest(sets: Sequence[_CardSet], count: int, vendors: Vendors) -> LargestRequest | None:
-    """The largest request of so many cards that fits on one of the sets of cards."""
+def _largest(
+    sets: Sequence[_CardSet], count: int, vendors: Vendors, annotations: Mapping[str, str] = _NO_ANNOTATIONS
+) -> LargestRequest | None:
+    """The largest request of so many cards that fits on one of the sets of cards, for a pod with these annotations."""
+    pod = Pod.from_object({"spec": _SPEC, "metadata": {**_META, "annotations": dict(annotations)}})
     large = [each for each in sets if len(each.free) >= count]
     best: LargestRequest | None = None
     for part, devices, free in sorted(large, key=lambda each: (-each.free[count - 1], each.part.view.name))[
@@ -164,25 +175,25 @@ def _largest(sets: Sequence[_CardSet], count: int, vendors: Vendors) -> LargestR
         most = free[count - 1]
         if best is not None and most <= best.memory:
             break
-        found = _most_memory(part.only(devices), vendors[part.vendor], count, most, vendors)
+        found = _most_memory(part.only(devices), vendors[part.vendor], pod, count, most, vendors)
         if found is not None and (best is None or found > best.memory):
             best = LargestRequest(count, found, part.view.name)
     return best
 
 
-def _most_memory(view: NodeView, vendor: Vendor, count: int, most: int, vendors: Vendors) -> int | None:
+def _most_memory(view: NodeView, vendor: Vendor, pod: Pod, count: int, most: int, vendors: Vendors) -> int | None:
     """The most MiB of each card, at most `most`, that Fit finds there; None if the cards can't be had."""
     whole = _request(vendor, count)
     if whole is None:
         return None
     if not vendor.memory_name or whole.memory != ShareOfCard(100):
-        return _fitted(view, vendor, whole, vendors)  # whole cards are all that can be asked for
+        return _fitted(view, vendor, pod, whole, vendors)  # whole cards are all that can be asked for
     unit = vendor.memory_factor
     fits, fails, found = 0, most // unit + 1, None
     while fails - fits > 1:
         # what is free is tried first: it fits but for vendors that give more than was asked for
         amount = fails - 1 if fails > most // unit else (fits + fails) // 2
-        given = _fitted(view, vendor, replace(whole, memory=FixedMemory(amount * unit)), vendors)
+        given = _fitted(view, vendor, pod, replace(whole, memory=FixedMemory(amount * unit)), vendors)
         if given is None:
             fails = amount
         else:
@@ -193,7 +204,7 @@ def _most_memory(view: NodeView, vendor: Vendor, count: int, most: int, vendors:
 def _request(vendor: Vendor, count: int) -> Request | None:
     """What a container requests that writes a number of cards and nothing else."""
     limits = {vendor.count_name: str(count)}
-    manifest = {"spec": {"containers": [{"name": "main", "resources": {"limits": limits}}]}, **_NAMED}
+    manifest = {"spec": {"containers": [{"name": "main", "resources": {"limits": limits}}]}, "metadata": _META}
     try:
         pod = Pod.from_object(manifest)
         return vendor.requests_of(pod)[0]
@@ -201,9 +212,8 @@ def _request(vendor: Vendor, count: int) -> Request | None:
         return None
 
 
-def _fitted(view: NodeView, vendor: Vendor, request: Request, vendors: Vendors) -> int | None:
-    """The least MiB that a container gets of each of its cards on the node; None if it doesn't fit."""
-    pod = Pod.from_object({"spec": {"containers": [{"name": "main"}]}, **_NAMED})
+def _fitted(view: NodeView, vendor: Vendor, pod: Pod, request: Request, vendors: Vendors) -> int | None:
+    """The least MiB that the pod's container gets of each of its cards on the node; None if it doesn't fit."""
     found = fit_pod(view, PodRequest(pod, [{vendor.key: request}], {vendor.key: vendor.terms(pod, "")}), vendors, None)
     if not isinstance(found, NodeFit):
         return None

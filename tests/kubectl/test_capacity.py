@@ -88,6 +88,14 @@ def test_linked_cards_are_those_of_one_group() -> None:
     assert (amounts(found.largest), amounts(found.linked)) == ([40960, 40960, 40000, None], [40960, None, None])
 
 
+def test_of_linked_cards_each_two_are_as_a_pod_asks_for_them() -> None:
+    ring = [f"G{index}" for index in range(4)]
+    pairs = linked(*zip(ring, [*ring[1:], ring[0]], strict=True))
+    simulation = asyncio.run(cluster(nodes(node("n1", *(card(uuid) for uuid in ring), scores=pairs))))
+    (found,) = shown(simulation)
+    assert (amounts(found.largest), amounts(found.linked)) == ([40960, 40960, 40960, None], [40960, None, None])
+
+
 @pytest.mark.parametrize(
     ("example", "model", "expected"),
     [

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from datetime import tzinfo
+from types import MappingProxyType
 
 from hami_webhook.devices import reasons
 from hami_webhook.devices.amounts import MAX_INT32
@@ -180,6 +181,7 @@ class Nvidia(Vendor):
         *AMOUNT_CHECKS,
     )
     unresolvable = reasons.CARD_MIG_TOPOLOGY_INFEASIBLE
+    linked_annotations = MappingProxyType({REQUIRE_NVLINK: "true"})
 
     def __init__(self, section: NvidiaSection) -> None:
         super().__init__(section)
