@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import ssl
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import AsyncIterable, Callable, Iterable, Iterator
 from contextlib import contextmanager
 
 from aiohttp import web
@@ -14,7 +14,8 @@ from aiohttp import web
 
 @contextmanager
 def http_server(
-    answer: Callable[[web.BaseRequest, bytes], web.Response | Iterable[bytes]], tls: ssl.SSLContext | None = None
+    answer: Callable[[web.BaseRequest, bytes], web.Response | Iterable[bytes] | AsyncIterable[bytes]],
+    tls: ssl.SSLContext | None = None,
 ) -> Iterator[str]:
     """The URL of a server on 127.0.0.1 that sends what `answer` makes of a request and its body, in its own thread.
 
@@ -28,8 +29,12 @@ def http_server(
         stream = web.StreamResponse()
         await stream.prepare(request)
         with contextlib.suppress(ConnectionError):
-            for part in answered:
-                await stream.write(part)
+            if isinstance(answered, AsyncIterable):
+                async for part in answered:
+                    await stream.write(part)
+            else:
+                for part in answered:
+                    await stream.write(part)
         return stream
 
     async def start() -> web.ServerRunner:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -67,6 +68,8 @@ class ApiServer:
     warnings: Callable[[JSON], list[str]] = lambda pod: []
     allowed: Callable[[JSON], bool] = lambda review: True
     on_request: Callable[[str], None] = lambda path: None
+    listed: dict[str, list[JSON]] = field(default_factory=dict)
+    """What lists had, by their resourceVersions, from which watches go on."""
 
     def answer(self, method: str, path: str, body: JSON | None) -> tuple[int, JSON]:
         self.asked.append((method, path))
@@ -86,7 +89,36 @@ class ApiServer:
             return 404, {"message": "the server could not find the requested resource", "code": 404}
         if path.removeprefix("/apis/") in self.groups:
             return 200, {"kind": "APIGroup"}
-        return self._read(path)
+        status, found = self._read(path)
+        if "items" in found:
+            found = {**found, "metadata": {"resourceVersion": self._version_of(found["items"])}}
+        return status, found
+
+    def _version_of(self, items: list[JSON]) -> str:
+        version = str(len(self.listed) + 1)
+        self.listed[version] = items
+        return version
+
+    async def changes(self, path: str, version: str) -> AsyncIterator[bytes]:
+        """The events of a watch: what differs from the list of a version, and from then on."""
+        known = _by_name(self.listed[version])
+        while True:
+            self.on_request(path)
+            items = self._read(path)[1].get("items", [])
+            found = _by_name(items)
+            gone = {name: ("DELETED", obj) for name, obj in known.items() if name not in found}
+            changed = {
+                name: ("MODIFIED" if name in known else "ADDED", obj)
+                for name, obj in found.items()
+                if obj != known.get(name)
+            }
+            if gone or changed:
+                version = self._version_of(items)
+            for kind, obj in (*gone.values(), *changed.values()):
+                meta = {**obj["metadata"], "resourceVersion": version}
+                yield json.dumps({"type": kind, "object": {**obj, "metadata": meta}}).encode() + b"\n"
+            known = found
+            await asyncio.sleep(0.1)
 
     def _may(self, method: str, path: str) -> bool:
         if path in self.lacking:
@@ -118,16 +150,22 @@ class ApiServer:
 def _list(objects: Iterable[JSON]) -> JSON:
     """Items of a list don't have their kind."""
     items = [{key: value for key, value in each.items() if key not in ("kind", "apiVersion")} for each in objects]
-    return {"metadata": {"resourceVersion": "1"}, "items": items}
+    return {"items": items}
+
+
+def _by_name(items: Iterable[JSON]) -> dict[tuple[str, str], JSON]:
+    return {(each["metadata"].get("namespace", ""), each["metadata"]["name"]): each for each in items}
 
 
 @contextmanager
 def serving(api: ApiServer, folder: Path, namespace: str = "team-a") -> Iterator[Path]:
     """The API server on a socket, and the kubeconfig of its user, whose context names the namespace."""
 
-    def answer(request: web.BaseRequest, body: bytes) -> web.Response:
+    def answer(request: web.BaseRequest, body: bytes) -> web.Response | AsyncIterator[bytes]:
         sent = json.loads(body) if body else None
         status, found = api.answer(request.method, request.path, sent)
+        if status == 200 and "watch" in request.query:
+            return api.changes(request.path, request.query["resourceVersion"])
         headers = CIMultiDict({"Date": format_datetime(api.now or datetime.now(UTC), usegmt=True)})
         for text in api.warnings(sent) if request.path.endswith("/pods") and sent else ():
             headers.add("Warning", f"299 - {json.dumps(text)}")
