@@ -285,15 +285,13 @@ class _QuotaPort:
         return _CachedPodQuotas(self, pod, known, known.unlimited, self.core.capacity)
 
     def queues(self, pod: Pod, requests: Mapping[str, Requests]) -> bool:
+        queues, group = self.core.caches.queueing(pod.namespace), PodGroup.of(pod)
         vendors = self.core.vendors
-        if not requests or manager_of(pod, vendors):
+        if not requests or not (queues or group) or manager_of(pod, vendors):
             return False
-        if group := PodGroup.of(pod):
+        if group:
             self._refuse_other_size(pod, group)
             return True
-        queues = self.core.caches.queueing(pod.namespace)
-        if not queues:
-            return False
         try:
             charge = waiting_charge(pod, vendors, self.core.capacity, asks=(requests, ()))
         except BadRequest as error:

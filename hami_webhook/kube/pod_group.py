@@ -16,6 +16,8 @@ MOST_PODS = 256
 _KUEUE_NAME, _KUEUE_SIZE = "kueue.x-k8s.io/pod-group-name", "kueue.x-k8s.io/pod-group-total-count"
 _COSCHEDULING_NAME = "scheduling.x-k8s.io/pod-group"
 
+_NAMES = frozenset((NAME, _KUEUE_NAME, _COSCHEDULING_NAME))
+
 GroupKey = tuple[str, str]
 """A group's namespace and name."""
 
@@ -34,6 +36,8 @@ class PodGroup(Struct, frozen=True):
     @classmethod
     def of(cls, pod: Pod) -> PodGroup | None:
         """The group of a pod; None for one that starts alone, or whose labels can't be read."""
+        if not pod.scheduling_group and _NAMES.isdisjoint(pod.labels):
+            return None
         name = _name(pod)
         if not name:
             return None
