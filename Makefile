@@ -4,7 +4,7 @@ BIN := .venv/bin
 RUNTIME := .venv/.runtime-installed
 DEV := .venv/.dev-installed
 DOCS := .venv/.docs-installed
-SUITE := -n 2 --dist loadfile --ignore tests/e2e --ignore tests/image --ignore tests/website tests
+SUITE := -n 2 --dist loadfile --no-loadscope-reorder --ignore tests/e2e --ignore tests/image --ignore tests/website tests
 
 .DEFAULT_GOAL := help
 # the tests start Python two hundred times: compiled modules are kept, whatever the environment says

@@ -11,6 +11,7 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from datetime import UTC, datetime
+from pathlib import Path
 
 import pytest
 from async_tests import run_async
@@ -21,6 +22,22 @@ from hami_webhook import pki
 settings.register_profile("quick", deadline=None, derandomize=True, database=None, max_examples=40)
 settings.register_profile("thorough", settings.get_profile("quick"), max_examples=200)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "quick"))
+
+
+LONGEST = (
+    *("ui/test_situations.py", "ui/test_browser.py", "devices/test_adding_a_vendor.py"),
+    *("devices/test_two_hundred_cards.py", "monitoring/test_alerts.py", "kubectl/test_ui.py", "server/test_run.py"),
+    *("e2e/test_documents.py", "e2e/test_deploy.py", "e2e/test_placement.py", "e2e/test_chart.py"),
+    *("e2e/test_restarts.py", "e2e/test_preemption.py", "e2e/test_bursts.py", "e2e/test_upgrade.py"),
+    *("e2e/test_attacks.py", "e2e/test_large_pods.py", "e2e/test_kubectl.py", "e2e/test_queues.py"),
+)
+"""Files that take long, longest first: begun last, one of them would run beside an idle core."""
+_PLACES = {Path(__file__).parent / name: place for place, name in enumerate(LONGEST)}
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with the longest files."""
+    items.sort(key=lambda item: _PLACES.get(item.path, len(LONGEST)))
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -18,29 +18,13 @@ from .deployment import ROOT, Deployment, Kubectl
 from .installation import Cluster, add_card_node
 from .kubelet import Kubelets
 
-LONGEST = (
-    "test_documents.py",
-    "test_restarts.py",
-    "test_chart.py",
-    "test_deploy.py",
-    "test_bursts.py",
-    "test_placement.py",
-    "test_preemption.py",
-    "test_upgrade.py",
-    "test_attacks.py",
-    "test_large_pods.py",
-    "test_kubectl.py",
-)
-"""Files that take a minute or more, longest first: begun last, one of them would run beside an idle core."""
-
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with the longest files, and let no test fail for a connection that an earlier one left open.
+    """Let no test fail for a connection that an earlier one left open.
 
     Tests here end clients and servers in the middle of their work; the garbage collector finds what they leave, in
     whichever test runs then.
     """
-    items.sort(key=lambda item: LONGEST.index(item.path.name) if item.path.name in LONGEST else len(LONGEST))
     for item in items:
         if Path(__file__).parent in item.path.parents:
             item.add_marker(pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning"))
