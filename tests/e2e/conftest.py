@@ -18,6 +18,9 @@ from .deployment import ROOT, Deployment, Kubectl
 from .installation import Cluster, add_card_node
 from .kubelet import Kubelets
 
+os.environ.setdefault("GOGC", "400")
+"""Of all Go programs that tests start: their memory is small, and collecting it often takes a fifth of their time."""
+
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Let no test fail for a connection that an earlier one left open.

@@ -22,6 +22,7 @@ from dra.objects import CLASSES, HAMI, exactly, resource_slice, share
 
 from hack.devcluster.plane import ControlPlane
 from hami_webhook.config.load import builtin_text
+from hami_webhook.controller.match_conditions import CLAIMING_PODS
 from hami_webhook.kube.quantity import Quantity
 
 from .deployment import BOTH, ROOT, SYSTEM, Deployment, Kubectl, deployed, eventually
@@ -90,6 +91,14 @@ def add_webhooks(deployment: Deployment) -> None:
         address = f"https://127.0.0.1:{deployment.balancer.port}{path}"
         each["value"]["clientConfig"] = {"url": address, "caBundle": bundle}
     deployment.kubectl("patch", "validatingwebhookconfiguration", CONFIGURATION, "--type=json", "-p", json.dumps(patch))
+
+
+def refuse_unreviewed_pods(kubectl: Kubectl) -> None:
+    """No pod with claims is let in while no webhook answers: what it is allocated before a recompute isn't refused."""
+    webhooks = kubectl.get("validatingwebhookconfiguration", CONFIGURATION)["webhooks"]
+    index = [each["name"] for each in webhooks].index(CLAIMING_PODS)
+    patch = [{"op": "replace", "path": f"/webhooks/{index}/failurePolicy", "value": "Fail"}]
+    kubectl("patch", "validatingwebhookconfiguration", CONFIGURATION, "--type=json", "-p", json.dumps(patch))
 
 
 def publish(kubectl: Kubectl) -> None:
@@ -323,6 +332,7 @@ def test_both_ways_keep_one_quota_while_replicas_are_killed(
     kubectl.apply(more)
     names = nodes_with_cards(kubectl, spaces[0], [f"n{number}" for number in range(len(spaces))], 2, 24576)
     program.start("b")
+    refuse_unreviewed_pods(kubectl)
     login = program.login("hami-scheduler")
     with (
         scheduling(plane, tmp_path, login, "cooperative", program.flags),
