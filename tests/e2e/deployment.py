@@ -215,6 +215,9 @@ class Deployment:
     balancer: Balancer = field(default_factory=Balancer)
     replicas: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
     ports: dict[str, int] = field(default_factory=dict)
+    """Where replicas answer probes."""
+    backends: dict[str, int] = field(default_factory=dict)
+    """Where they answer the webhooks."""
 
     def install(self) -> None:
         """Apply the dev overlay, with the address of the balancer and a first authority in it."""
@@ -278,7 +281,14 @@ class Deployment:
         self.ports[name] = metrics
         eventually(lambda: self.ready(name), seconds=30)
         if "webhook" in roles:
+            self.backends[name] = port
             self.balancer.backends.append(port)
+
+    def start_missing(self, *names: str) -> None:
+        """Start those of these replicas that were stopped."""
+        for name in names:
+            if name not in self.replicas:
+                self.start(name)
 
     def ready(self, name: str) -> bool:
         code = self.replicas[name].poll()
@@ -312,6 +322,8 @@ class Deployment:
         process = self.replicas.pop(name)
         process.send_signal(with_signal)
         process.wait(20)
+        with contextlib.suppress(KeyError, ValueError):
+            self.balancer.backends.remove(self.backends.pop(name))
 
     def close(self) -> None:
         # pods that still wait would take the cards of the next deployment's tests, and nodes change its percentages

@@ -22,10 +22,17 @@ REPLICAS = ("hami-webhook-0", "hami-webhook-1", "hami-webhook-2")
 CLIENTS = 8
 
 
-@pytest.fixture
-def program(plane: ControlPlane, tmp_path: Path) -> Iterator[Deployment]:
-    with deployed(plane, tmp_path, *REPLICAS) as deployment:
+@pytest.fixture(scope="module")
+def deployment(plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
+    with deployed(plane, tmp_path_factory.mktemp("program"), *REPLICAS) as deployment:
         yield deployment
+
+
+@pytest.fixture
+def program(deployment: Deployment) -> Deployment:
+    """All replicas; one that the test before this one killed is started again."""
+    deployment.start_missing(*REPLICAS)
+    return deployment
 
 
 async def create_all(

@@ -38,13 +38,20 @@ def program(plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> It
         yield deployment
 
 
-@pytest.fixture(params=["cooperative", "single"])
-def scheduler(
-    request: pytest.FixtureRequest, plane: ControlPlane, program: Deployment, kubelets: Kubelets, tmp_path: Path
+@pytest.fixture(scope="module", params=["cooperative", "single"])
+def both(
+    request: pytest.FixtureRequest, plane: ControlPlane, program: Deployment, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[HamiScheduler]:
-    kubelets.faults.clear()
-    with scheduling(plane, tmp_path, program.login("hami-scheduler"), request.param) as both:
+    """kube-scheduler and the extender, which a test that kills one starts again."""
+    folder = tmp_path_factory.mktemp("scheduler")
+    with scheduling(plane, folder, program.login("hami-scheduler"), request.param) as both:
         yield both
+
+
+@pytest.fixture
+def scheduler(program: Deployment, kubelets: Kubelets, both: HamiScheduler) -> Iterator[HamiScheduler]:
+    kubelets.faults.clear()
+    yield both
     assert [fault for fault in kubelets.faults if fault.startswith(("card ", "no allocation"))] == []
     # what still waits would take the next test's cards
     program.kubectl("delete", "jobs,pods", "-A", "--all", "--grace-period=0", "--force", "--wait=false")
