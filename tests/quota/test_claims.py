@@ -218,36 +218,35 @@ async def test_an_allocation_of_a_device_that_no_slice_shows_waits_for_it() -> N
         assert "device new of pool n1 of driver hami-core-gpu.project-hami.io is in no ResourceSlice" in refused.message
 
 
+async def reviewed_for_a_pod(team: Cluster, memory: str) -> JSON:
+    """The claim of a new pod `a`, allocated as its review allowed; it isn't stored yet."""
+    await publish(team, ten=TEN)
+    await team.create(claiming("a", "ten"))
+    before = team.cluster.peek(Kind.RESOURCE_CLAIMS, await team.generate("a", "r-ten"), TEAM)
+    assert before is not None
+    return await team.review_allocation(before, got(memory))
+
+
 @pytest.mark.parametrize("memory", ["10000Mi", "12000Mi"])
 async def test_an_allocation_counts_while_it_is_stored_though_its_pod_is_gone(memory: str) -> None:
     async with Cluster(quota(mem=12000)) as team:
-        await publish(team, ten=TEN)
-        await team.create(claiming("a", "ten"))
-        name = await team.generate("a", "r-ten")
-        before = team.cluster.peek(Kind.RESOURCE_CLAIMS, name, TEAM)
-        assert before is not None
-        after = await team.review_allocation(before, got(memory))
+        after = await reviewed_for_a_pod(team, memory)
         await team.delete("a")
         await team.run(3)
         assert (await team.refused(claiming("b", "ten"))).code == 403
         await team.cluster.replace(Kind.RESOURCE_CLAIMS, after)
         await team.run(3)
         assert (team.mem(), team.in_flight()) == (int(memory.removesuffix("Mi")), {}), "by the claim itself"
-        await team.cluster.delete(Kind.RESOURCE_CLAIMS, name, TEAM)
+        await team.cluster.delete(Kind.RESOURCE_CLAIMS, after["metadata"]["name"], TEAM)
         await team.run(3)
         await team.create(claiming("b", "ten"))
 
 
 async def test_an_allocation_that_is_never_stored_counts_until_its_time_is_up() -> None:
     async with Cluster(quota(mem=12000)) as team:
-        await publish(team, ten=TEN)
-        await team.create(claiming("a", "ten"))
-        name = await team.generate("a", "r-ten")
-        before = team.cluster.peek(Kind.RESOURCE_CLAIMS, name, TEAM)
-        assert before is not None
-        await team.review_allocation(before, got("12000Mi"))
+        after = await reviewed_for_a_pod(team, "12000Mi")
         await team.delete("a")
-        await team.cluster.delete(Kind.RESOURCE_CLAIMS, name, TEAM)
+        await team.cluster.delete(Kind.RESOURCE_CLAIMS, after["metadata"]["name"], TEAM)
         await team.run(60)
         assert (team.mem(), team.ledger()) == (0, {})
 
