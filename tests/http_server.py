@@ -43,6 +43,13 @@ def http_server(
         await web.TCPSite(runner, "127.0.0.1", 0, ssl_context=tls).start()
         return runner
 
+    async def end(runner: web.ServerRunner) -> None:
+        await runner.cleanup()
+        left = asyncio.all_tasks() - {asyncio.current_task()}  # answers that have no end
+        for task in left:
+            task.cancel()
+        await asyncio.gather(*left, return_exceptions=True)
+
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever, daemon=True)
     thread.start()
@@ -50,7 +57,7 @@ def http_server(
     try:
         yield f"{'https' if tls else 'http'}://127.0.0.1:{runner.addresses[0][1]}"
     finally:
-        asyncio.run_coroutine_threadsafe(runner.cleanup(), loop).result()
+        asyncio.run_coroutine_threadsafe(end(runner), loop).result()
         loop.call_soon_threadsafe(loop.stop)
         thread.join()
         loop.close()

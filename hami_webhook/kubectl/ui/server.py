@@ -48,8 +48,13 @@ def serve(arguments: argparse.Namespace) -> int:
                 with listening(arguments.port) as listener:
                     await serve_on(listener, readings, lambda: diagnosed(arguments))
 
-    logging.getLogger(Informer.__module__).setLevel(logging.ERROR)  # what isn't seen, the pages say
-    asyncio.run(serving())
+    logger = logging.getLogger(Informer.__module__)
+    level = logger.level
+    logger.setLevel(logging.ERROR)  # what isn't seen, the pages say
+    try:
+        asyncio.run(serving())
+    finally:
+        logger.setLevel(level)
     return 0
 
 
