@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from msgspec import Struct
 
 from hami_webhook.kube.objects import Pod
@@ -32,6 +34,17 @@ class PodGroup(Struct, frozen=True):
     @property
     def key(self) -> GroupKey:
         return self.namespace, self.name
+
+    @property
+    def surplus(self) -> str:
+        """Why a pod beyond its size waits."""
+        return f"pod group {self.name} has its {self.size} pods already"
+
+    def differing_sizes(self, pods: Iterable[Pod]) -> str:
+        """Why its pods can't start if they say different sizes; empty if they don't."""
+        sizes = {each.size for pod in pods if (each := PodGroup.of(pod)) is not None}
+        listed = ", ".join(map(str, sorted(sizes)))
+        return f"pods of pod group {self.name} have different sizes: {listed}" if len(sizes) > 1 else ""
 
     @classmethod
     def of(cls, pod: Pod) -> PodGroup | None:

@@ -59,7 +59,7 @@ def group_turns(
         lacking = what_lacks(group, there, len(ready))
         missing = 0 if lacking else max(0, group.size - sum(not pod.queued for pod in there))
         released, more = ready[:missing], ready[missing:]
-        incomplete |= dict.fromkeys(more, lacking or f"pod group {group.name} has its {group.size} pods already")
+        incomplete |= dict.fromkeys(more, lacking or group.surplus)
         if released:
             turn = _as_one([waiting[uid] for uid in released])
             turns.append(turn)
@@ -69,9 +69,8 @@ def group_turns(
 
 def what_lacks(group: PodGroup, there: Sequence[Pod], ready: int) -> str:
     """Why no pod of a group can take a turn; empty if the group is complete. `ready` wait for nothing else."""
-    sizes = {each.size for pod in there if (each := PodGroup.of(pod)) is not None}
-    if len(sizes) > 1:
-        return f"pods of pod group {group.name} have different sizes: {', '.join(map(str, sorted(sizes)))}"
+    if differing := group.differing_sizes(there):
+        return differing
     count = ready + sum(not pod.queued for pod in there)
     return "" if count >= group.size else f"{count} of {group.size} pods of pod group {group.name} are there"
 

@@ -298,7 +298,8 @@ class ClusterCache:
 
     def allocations(self, name: str) -> Sequence[PodAllocation]:
         """The pods that hold cards of the node."""
-        return tuple(self._nodes[name].allocations.values()) if name in self._nodes else ()
+        entry = self._nodes.get(name)
+        return () if entry is None else tuple(entry.allocations.values())
 
     def holds_devices(self, uid: str) -> bool:
         """Whether the pod has a placement that counts."""
@@ -378,7 +379,8 @@ class ClusterCache:
         return self._device_classes.eligible(vendor, pod)
 
     def held(self, vendor: Vendor, pod: Pod) -> Debit | None:
-        return held_by_fit(view, vendor, pod, self._vendors) if (view := self.view(pod.node_name)) else None
+        view = self.view(pod.node_name)
+        return held_by_fit(view, vendor, pod, self._vendors) if view is not None else None
 
     def is_selected(self, cards: CardSelection, node: str, vendor: str, uuid: str) -> bool:
         entry = self._nodes.get(node)

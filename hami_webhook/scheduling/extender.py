@@ -18,7 +18,6 @@ import logging
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
 
 from hami_webhook.cluster.api import JSON, ClusterError, Conflict, Kind, NotFound, Unavailable
 from hami_webhook.devices.lock_annotations import NodeLock
@@ -28,7 +27,7 @@ from hami_webhook.kube.pod_group import PodGroup
 from hami_webhook.scheduling.extender_metrics import ExtenderMetrics
 from hami_webhook.scheduling.filter_cache import FittingNodes
 from hami_webhook.scheduling.fit import BadRequest, vendors_requested_by
-from hami_webhook.scheduling.framework import Handle, SchedulingQueue
+from hami_webhook.scheduling.framework import Handle, SchedulingQueue, keep_latest
 from hami_webhook.scheduling.node_locks import LockContended, NodeLocks
 from hami_webhook.scheduling.placer import AssumedPlacement, CycleState, PlacementSuperseded, Placer, Unschedulable
 from hami_webhook.scheduling.pod_groups import PodGroups
@@ -41,7 +40,6 @@ logger = logging.getLogger(__name__)
 
 _REASONS_LOGGED = 3
 """Of the reasons why nodes don't take a pod, the most frequent ones that a log line has."""
-_T = TypeVar("_T")
 
 HIGHEST_GRADE = 10
 """kube-scheduler's `MaxExtenderPriority`."""
@@ -173,7 +171,7 @@ class Extender:
                 return Filtered(error=f"pod {pod.key} is being bound to node {self._binding[pod.uid]}")
             self._queue.settled(pod.uid)
             return Filtered([self._assume(pod, found).node], None, *failed_nodes(refused, self._awaited(pod)))
-        _remember(self._fitting, pod.uid, FittingNodes(found.request, fits, len(found.candidates)))
+        keep_latest(self._fitting, pod.uid, FittingNodes(found.request, fits, len(found.candidates)), _REMEMBERED)
         return Filtered([each.node for each in fits], None, *failed_nodes(refused, self._awaited(pod)))
 
     async def _with_its_group(self, pod: Pod, names: Sequence[str]) -> Filtered | None:
@@ -471,20 +469,12 @@ class Extender:
         self._placer.record_placed(pod, found, self._fitting.get(pod.uid))
         self.groups.replace(pod.uid, placement)
         if self._single:
-            _remember(self._assumed, pod.uid, placement)
+            keep_latest(self._assumed, pod.uid, placement, _REMEMBERED)
         return placement
 
     async def _quotas_of(self, namespace: str) -> Sequence[ResourceQuota]:
         known = self._handle.quotas(namespace)
         return await self._placer.quotas_of(namespace) if known is None else known
-
-
-def _remember(known: OrderedDict[str, _T], uid: str, value: _T) -> None:
-    """Keep the value, and of all only the latest."""
-    known.pop(uid, None)
-    known[uid] = value
-    if len(known) > _REMEMBERED:
-        known.popitem(last=False)
 
 
 def _name_of(node: JSON) -> str:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from hami_webhook.cluster.api import Cluster
 from hami_webhook.devices.registry import Vendors
@@ -12,9 +13,20 @@ from hami_webhook.kube.disruption import PodDisruptionBudget
 from hami_webhook.kube.objects import ResourceQuota
 from hami_webhook.scheduling.cluster_cache import ClusterCache
 
+_K = TypeVar("_K")
+_V = TypeVar("_V")
+
 
 async def _at_once() -> None:
     pass
+
+
+def keep_latest(known: OrderedDict[_K, _V], key: _K, value: _V, most: int) -> None:
+    """Keep the value, and of all only the latest."""
+    known.pop(key, None)
+    known[key] = value
+    if len(known) > most:
+        known.popitem(last=False)
 
 
 @dataclass(frozen=True, slots=True)

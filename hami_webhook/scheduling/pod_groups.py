@@ -12,7 +12,7 @@ import logging
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import NoReturn, TypeVar
+from typing import NoReturn
 
 from hami_webhook.cluster.api import Conflict, NotFound, Unavailable
 from hami_webhook.devices.model import NodeView
@@ -20,7 +20,7 @@ from hami_webhook.devices.reasons import Rejection
 from hami_webhook.kube.objects import Pod, ResourceQuota
 from hami_webhook.kube.pod_group import GroupKey, PodGroup
 from hami_webhook.scheduling.fit import BadRequest, PodRequest, shape_of, vendors_requested_by
-from hami_webhook.scheduling.framework import Handle, SchedulingQueue
+from hami_webhook.scheduling.framework import Handle, SchedulingQueue, keep_latest
 from hami_webhook.scheduling.node_locks import LockContended
 from hami_webhook.scheduling.placer import AssumedPlacement, CycleState, Placer, Unschedulable
 from hami_webhook.scheduling.time_slices import TimeSlices
@@ -44,7 +44,6 @@ _TRIED_AGAIN = (Conflict, LockContended, NotFound, Unavailable)
 """
 
 _REMEMBERED = 1024
-_V = TypeVar("_V")
 
 
 @dataclass(slots=True)
@@ -209,7 +208,7 @@ class PodGroups:
             return placement.node
         known = self._not_offered.get(group.key, {})
         known.setdefault(pod.uid, set()).add(placement.node)
-        _remember(self._not_offered, group.key, known)
+        keep_latest(self._not_offered, group.key, known, _REMEMBERED)
         self._let_go(group.key)
         return ""
 
@@ -246,10 +245,8 @@ class PodGroups:
         known = {member.uid: member for member in self._state.by_namespace.members(group.key)}
         if pod is not None:
             known[pod.uid] = pod
-        sizes = {each.size for member in known.values() if (each := PodGroup.of(member)) is not None}
-        if len(sizes) > 1:
-            listed = ", ".join(map(str, sorted(sizes)))
-            return f"pods of pod group {group.name} have different sizes: {listed}"
+        if differing := group.differing_sizes(known.values()):
+            return differing
         scheduler = next(iter(known.values())).scheduler_name if pod is None else pod.scheduler_name
         bound = [member for member in known.values() if member.node_name]
         free = [
@@ -263,7 +260,7 @@ class PodGroups:
             return f"{ready} of {group.size} pods of pod group {group.name} are ready to be placed"
         due = free[: max(0, group.size - len(bound))]
         if pod is not None and pod.uid not in {member.uid for member in due}:
-            return f"pod group {group.name} has its {group.size} pods already"
+            return group.surplus
         members = [member for member in due if member.uid not in self._binding and self._requests_devices(member)]
         return _Due(group, members, {member.node_name: None for member in bound})
 
@@ -321,7 +318,7 @@ class PodGroups:
         if not complete:
             text = f"{len(found)} of {len(due.members)} pods of pod group {due.group.name} fit"
             members = frozenset(member.uid for member in due.members)
-            _remember(self._failures, key, _Failure(members, self._state.generations.latest, text))
+            keep_latest(self._failures, key, _Failure(members, self._state.generations.latest, text), _REMEMBERED)
             self._not_offered.pop(key, None)
             if found:
                 self._queue.freed()  # others may have been refused for what was held meanwhile
@@ -426,11 +423,3 @@ def _times(view: NodeView, request: PodRequest) -> Iterator[int]:
                     )
                     cards += min(free // need for free, need in needs if need > 0)
             yield cards // max(1, wanted.count)
-
-
-def _remember(known: OrderedDict[GroupKey, _V], key: GroupKey, value: _V) -> None:
-    """Keep the value, and of all only the latest."""
-    known.pop(key, None)
-    known[key] = value
-    if len(known) > _REMEMBERED:
-        known.popitem(last=False)
