@@ -1,7 +1,7 @@
 """Pods whose cards come by ResourceClaims: what each claim has, or why no device is given to it (docs/dra.md).
 
 Prices, selections and amounts are those of `dra`, by which claims are charged. Which device kube-scheduler will choose
-isn't known: it goes by rules that aren't judged here, such as constraints between requests.
+isn't known: it goes by rules that aren't considered here, such as constraints between requests.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What Kueue has to be told of our resources: its `resources.transformations` (docs/queues.md#beside-kueue)."""
+"""What Kueue's configuration says of our resources: its `resources.transformations` (docs/queues.md#beside-kueue)."""
 
 from __future__ import annotations
 

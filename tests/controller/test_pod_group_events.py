@@ -29,12 +29,12 @@ class Env:
             self.put(member(name))
 
     def put(self, obj: JSON) -> None:
-        self.told(self.core.caches.put(Kind.PODS, obj))
+        self.notify(self.core.caches.put(Kind.PODS, obj))
 
     def drop(self, name: str) -> None:
-        self.told(self.core.caches.drop(Kind.PODS, member(name)))
+        self.notify(self.core.caches.drop(Kind.PODS, member(name)))
 
-    def told(self, change: Any) -> None:
+    def notify(self, change: Any) -> None:
         self.events.subscriptions()[Kind.PODS](change)
 
     async def messages(self) -> list[tuple[str, str]]:

@@ -132,12 +132,12 @@ def test_what_a_group_waits_for_is_said(program: Deployment, scheduler: HamiSche
     space = namespace(kubectl)
     kubectl.apply(*job(space, "a", grouped=True)[:2])
 
-    def told() -> set[str]:
+    def sentences() -> set[str]:
         pods = kubectl.get("pods", "-n", space)["items"]
         found = [each["status"].get("conditions", []) for each in pods]
         return {c["message"] for each in found for c in each if c["type"] == "hami.io/QuotaReserved"}
 
-    eventually(told, {f"2 of {PODS} pods of pod group a are there"})
+    eventually(sentences, {f"2 of {PODS} pods of pod group a are there"})
     wrong = pod(space, "wrong", gpu=1)
     wrong["metadata"]["labels"] = {"hami.io/pod-group": "a", "hami.io/pod-group-size": "7"}
     assert f"of pod group a says {PODS}; all its pods must say the same" in kubectl.refused(wrong)
