@@ -44,7 +44,10 @@ class Extender:
         return error
 
     def requests(self, since: int) -> list[tuple[str, str]]:
-        """Verb and URI of the requests of the extender's account since a mark, but for watches and its own events."""
+        """Verb and URI of the requests of the extender's account since a mark.
+
+        Left out is what it does by itself: watches, events, and nodes that it touches for kube-scheduler to try again.
+        """
         marker = f"mark-{time.monotonic_ns()}"
         self._program.kubectl.run("get", "configmap", marker)  # what came before is in the log when this is
 
@@ -60,6 +63,7 @@ class Extender:
             if event["user"]["username"] == EXTENDER
             and event["verb"] != "watch"
             and "/events" not in event["requestURI"]
+            and not (event["verb"] == "patch" and event["requestURI"].startswith("/api/v1/nodes/"))
         ]
 
     def mark(self) -> int:
@@ -115,6 +119,7 @@ def test_no_name_reaches_another_path(program: Deployment, extender: Extender) -
         assert "is no name that a Kubernetes object can have" in extender.bind(name, "p", uid, "locked-0")
         assert "is no name that a Kubernetes object can have" in extender.bind(space, "p", uid, name)
     assert extender.requests(since) == []
+    assert node_lock(kubectl, "locked-0") is None
 
 
 def test_a_pod_that_can_not_be_bound_is_not_written(program: Deployment, extender: Extender) -> None:

@@ -137,7 +137,8 @@ def test_what_a_group_waits_for_is_said(program: Deployment, scheduler: HamiSche
         found = [each["status"].get("conditions", []) for each in pods]
         return {c["message"] for each in found for c in each if c["type"] == "hami.io/QuotaReserved"}
 
-    eventually(sentences, {f"2 of {PODS} pods of pod group a are there"})
+    # a pod is written to once a minute at most
+    eventually(sentences, {f"2 of {PODS} pods of pod group a are there"}, seconds=120)
     wrong = pod(space, "wrong", gpu=1)
     wrong["metadata"]["labels"] = {"hami.io/pod-group": "a", "hami.io/pod-group-size": "7"}
     assert f"of pod group a says {PODS}; all its pods must say the same" in kubectl.refused(wrong)

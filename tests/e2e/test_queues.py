@@ -160,13 +160,11 @@ def assert_held(revisions: Revisions, limits: dict[tuple[str, str], int]) -> Non
     """No revision has more used than hard, nor pods that run without being in used."""
     seen = 0
     for _, objects in revisions.objects():
-        quotas = [*objects["resourcequotas"], *objects["acceleratorquotas"]]
-        used = {
-            (each["metadata"].get("namespace", ""), each["metadata"]["name"]): int(
-                ((each.get("status") or {}).get("used") or {}).get(KEY, 0)
-            )
-            for each in quotas
+        quotas = {
+            (each["metadata"].get("namespace", ""), each["metadata"]["name"]): (each.get("status") or {}).get("used")
+            for each in [*objects["resourcequotas"], *objects["acceleratorquotas"]]
         }
+        used = {key: int((quotas[key] or {}).get(KEY, 0)) for key in limits if key in quotas}
         running: dict[str, int] = {}
         for each in objects["pods"]:
             if not each["spec"].get("schedulingGates") and each["status"].get("phase") != "Succeeded":

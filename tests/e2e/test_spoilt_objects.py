@@ -87,7 +87,7 @@ def test_a_bad_annotation_on_the_secret(program: Deployment) -> None:
     before = data(kubectl)["ca.crt"]
     spoil(kubectl, notes={SINCE: "garbage"}, next_crt=new.certificate, next_key=new.key)
     message = f"annotation {SINCE}: 'garbage' must be seconds since 1970, in the past"
-    eventually(lambda: events(kubectl, "CertificateUnusable"), [(message, 1)], seconds=60)
+    eventually(lambda: (message, 1) in events(kubectl, "CertificateUnusable"), seconds=60)
     # and the announced authority is put into force all the same
     eventually(lambda: data(kubectl)["ca.crt"], new.certificate, seconds=90)
     assert fault(kubectl) == ""
