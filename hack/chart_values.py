@@ -79,6 +79,11 @@ class DropIn(_Values):
     device_plugin_service_account: ServiceAccount
 
 
+class Claims(_Values):
+    enabled: bool
+    pod_failure_policy: Literal["Fail", "Ignore"]
+
+
 class ResourceClaim(_Values):
     name: Name
     request: str = ""
@@ -207,7 +212,7 @@ class Values(_Values):
     devices: Devices
     api_server_cidrs: Annotated[list[Cidr], Field(alias="apiServerCIDRs")]
     drop_in: DropIn
-    claims: Switch
+    claims: Claims
     webhook: Component
     controller: Component
     node: NodeProbe

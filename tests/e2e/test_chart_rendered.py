@@ -199,6 +199,16 @@ def test_alerts_link_to_where_the_runbooks_are(helm: Helm, value: str, annotatio
     assert pages == {alert: {annotation: f"{folder}/{alert}.md"} for alert in pages}
 
 
+def test_pods_with_claims_can_be_refused_while_no_replica_answers(helm: Helm) -> None:
+    policies = []
+    for values in (CLAIMS, (*CLAIMS, "--set", "claims.podFailurePolicy=Fail")):
+        found = charted(helm, *values)["ValidatingWebhookConfiguration", "", "hami-webhook-admission"]["webhooks"]
+        policies.append({each["name"]: each["failurePolicy"] for each in found})
+    before, after = policies
+    assert before["claiming-pods.webhook.hami.io"] == "Ignore"
+    assert after == {**before, "claiming-pods.webhook.hami.io": "Fail"}
+
+
 def pod_spec(found: dict[Key, JSON], deployment: str) -> JSON:
     spec: JSON = found["Deployment", "hami-system", deployment]["spec"]["template"]["spec"]
     return spec
