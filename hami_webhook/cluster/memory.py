@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from bisect import bisect_right
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -19,7 +18,6 @@ from hami_webhook.cluster.api import (
     AlreadyExists,
     Conflict,
     EventNote,
-    Gone,
     Invalid,
     Kind,
     Listing,
@@ -28,6 +26,7 @@ from hami_webhook.cluster.api import (
     WatchEvent,
     WatchType,
 )
+from hami_webhook.cluster.journal import Journal
 from hami_webhook.cluster.quota_amounts import BadAmount, canonical
 from hami_webhook.kube.objects import format_time, parse_time
 from hami_webhook.kube.patch import merge_patch
@@ -35,13 +34,21 @@ from hami_webhook.kube.patch import merge_patch
 Key = tuple[str, str]
 """Namespace ("" if the kind has none) and name."""
 
-_LEASES, _MAX_ANNOTATIONS = "leases.coordination.k8s.io", 256 * 1024
+_LEASES = "leases.coordination.k8s.io"
+_MAX_ANNOTATIONS = 256 * 1024
 _GRACE = 30
 """Seconds of grace of a pod that says nothing."""
 _SERVER_FIELDS = ("creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds", "generateName")
 _POD_SPEC_MUTABLE = (
-    *("activeDeadlineSeconds", "terminationGracePeriodSeconds", "tolerations", "schedulingGates"),
-    *("containers", "initContainers", "ephemeralContainers", "nodeSelector", "affinity"),
+    "activeDeadlineSeconds",
+    "affinity",
+    "containers",
+    "ephemeralContainers",
+    "initContainers",
+    "nodeSelector",
+    "schedulingGates",
+    "terminationGracePeriodSeconds",
+    "tolerations",
 )
 
 
@@ -53,34 +60,6 @@ class RecordedEvent:
     count: int
     first: float
     last: float
-
-
-class _Journal:
-    """The latest events of one kind; at least `size` of them, in the order of their versions."""
-
-    __slots__ = ("_size", "events", "floor", "versions")
-
-    def __init__(self, size: int) -> None:
-        self._size = size
-        self.versions: list[int] = []
-        self.events: list[WatchEvent] = []
-        self.floor = 0  # what happened after this version is known
-
-    def append(self, version: int, event: WatchEvent) -> None:
-        self.versions.append(version)
-        self.events.append(event)
-        surplus = len(self.versions) - self._size
-        if surplus > 0:
-            self.floor = self.versions[surplus - 1]
-        if surplus > self._size:  # trimmed rarely, so that appending stays cheap
-            del self.versions[:surplus], self.events[:surplus]
-
-    def after(self, version: int) -> tuple[int, WatchEvent] | None:
-        """The first event past `version`; raises `Gone` if it may have been forgotten."""
-        if version < self.floor:
-            raise Gone(f"too old resource version: {version} ({self.floor})")
-        index = bisect_right(self.versions, version)
-        return (self.versions[index], self.events[index]) if index < len(self.versions) else None
 
 
 class MemoryCluster:
@@ -108,7 +87,7 @@ class MemoryCluster:
         self._bookmark = 0
         self._epoch = 0
         self._objects: dict[Kind, dict[Key, JSON]] = {kind: {} for kind in Kind}
-        self._journals = {kind: _Journal(history) for kind in Kind}
+        self._journals = {kind: Journal(history) for kind in Kind}
         self._leases: dict[Key, JSON] = {}
         self._events: dict[EventNote, RecordedEvent] = {}
         self._waiting: set[asyncio.Event] = set()
