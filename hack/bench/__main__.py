@@ -5,6 +5,7 @@ from __future__ import annotations
 from hack.bench import (
     calls,
     charge,
+    claims,
     explain,
     filter,
     links,
@@ -28,6 +29,7 @@ run(
         "calls": calls.measure,
         "filter": filter.measure,
         "charge": charge.measure,
+        "claims": claims.measure,
         "placing": placing.measure,
         "preemption": preemption.measure,
         "queue": queue.measure,

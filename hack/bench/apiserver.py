@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import contextlib
+import copy
 import json
 import os
 import socket
@@ -14,6 +15,7 @@ import tempfile
 import time
 import urllib.error
 import urllib.request
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -29,7 +31,9 @@ from hami_webhook.cluster.api import AlreadyExists, Kind
 from hami_webhook.cluster.connect import connect
 from hami_webhook.cluster.kubernetes import KubernetesCluster
 
-WEBHOOKS = Path(__file__).parents[2] / "manifests" / "base" / "webhooks.yaml"
+_MANIFESTS = Path(__file__).parents[2] / "manifests"
+WEBHOOKS = _MANIFESTS / "base" / "webhooks.yaml"
+CLAIM_WEBHOOKS = _MANIFESTS / "components" / "claims" / "webhooks.yaml"
 USER = "hami-webhook-bench"
 SHARD = "bench-shard"
 """The label that says which replica is asked about a pod: there is no Service to spread them here."""
@@ -39,13 +43,13 @@ _READY_SECONDS = 120.0
 
 
 @contextlib.contextmanager
-def api_server(benchmark: str) -> Iterator[ControlPlane]:
-    """An API server without any controllers. Ends the program where it isn't built."""
+def api_server(benchmark: str, managers: Sequence[str] = ()) -> Iterator[ControlPlane]:
+    """An API server, with no controllers but these. Ends the program where it isn't built."""
     programs = assets(build=False)
     if programs is None:
         raise SystemExit(f"{benchmark}: the control plane isn't built; make controlplane does it")
     with tempfile.TemporaryDirectory(prefix="hami-webhook-bench-") as folder:
-        plane = ControlPlane(programs, Path(folder), managers=())
+        plane = ControlPlane(programs, Path(folder), managers=managers)
         plane.start()
         try:
             yield plane
@@ -81,10 +85,15 @@ async def create_all(login: Path, objects: Sequence[tuple[Kind, JSON]], clients:
 
 @dataclass
 class Replicas:
-    """Replicas of the program on an API server, asked about the pods of their shard each."""
+    """Replicas of the program on an API server, asked about the pods of their shard each.
+
+    `flags` are more arguments of `serve`; with `claims` they are asked about ResourceClaims too.
+    """
 
     plane: ControlPlane
     count: int
+    flags: Sequence[str] = ()
+    claims: bool = False
     running: list[subprocess.Popen[bytes]] = field(default_factory=list)
 
     def __enter__(self) -> Replicas:
@@ -128,6 +137,7 @@ class Replicas:
                     ),
                     *("--kube-qps", "200", "--kube-burst", "400"),  # as in the manifests
                     *(["--leader-elect"] if self.count > 1 else []),
+                    *self.flags,
                 ],
                 env={**os.environ, "POD_NAMESPACE": "hami-system", "POD_NAME": f"hami-webhook-{number}"},
                 stdout=log,
@@ -139,7 +149,7 @@ class Replicas:
 
     async def _install(self, authority: bytes, ports: Sequence[int]) -> None:
         async with KubernetesCluster(await connect(str(self.plane.kubeconfig))) as cluster:
-            for configuration in _configurations(authority, ports):
+            for configuration in _configurations(authority, ports, claims=self.claims):
                 kind = Kind.MUTATING_WEBHOOKS if configuration["kind"].startswith("M") else Kind.VALIDATING_WEBHOOKS
                 await cluster.create(kind, configuration)
         await asyncio.sleep(2)  # the API server learns of them by a watch
@@ -171,11 +181,14 @@ class YesSayers(Replicas):
             time.sleep(0.02)
 
 
-def _configurations(authority: bytes, ports: Sequence[int]) -> Iterator[JSON]:
+def _configurations(authority: bytes, ports: Sequence[int], *, claims: bool) -> Iterator[JSON]:
     """The configurations of the manifests, once for each replica."""
+    added = [each["value"] for each in yaml.safe_load(CLAIM_WEBHOOKS.read_text())] if claims else []
     for port, shard in ((port, str(number)) for number, port in enumerate(ports)):
         for document in yaml.safe_load_all(WEBHOOKS.read_text()):
             document["metadata"]["name"] += f"-{shard}"
+            if document["kind"].startswith("V"):
+                document["webhooks"] += copy.deepcopy(added)
             for webhook in document["webhooks"]:
                 url = f"https://127.0.0.1:{port}{webhook['clientConfig']['service']['path']}"
                 bundle = base64.b64encode(authority).decode()
@@ -206,3 +219,27 @@ def writes(plane: ControlPlane) -> int:
             ours = event["user"]["username"] == USER and event["verb"] in _WRITES
             count += ours and event.get("objectRef", {}).get("resource") != "leases"
     return count
+
+
+def binding_times(log: Path, start: int, space: str) -> tuple[dict[str, float], dict[str, float], Counter[str]]:
+    """When pods were created and bound (Unix seconds), and the calls of our account, as logged since `start`."""
+    created: dict[str, float] = {}
+    bound: dict[str, float] = {}
+    calls: Counter[str] = Counter()
+    with log.open("rb") as lines:
+        lines.seek(start)
+        for line in lines:
+            try:
+                event = json.loads(line)
+            except json.JSONDecodeError:  # the last one may be half written
+                continue
+            about, verb = event.get("objectRef", {}), event["verb"]
+            resource = about.get("resource", "")
+            if event["user"]["username"] == USER and verb != "watch":
+                calls[f"{verb} {resource}{'/' + about['subresource'] if about.get('subresource') else ''}"] += 1
+            if resource != "pods" or about.get("namespace") != space or verb != "create":
+                continue
+            if event.get("responseStatus", {}).get("code") == 201:
+                at = datetime.fromisoformat(event["stageTimestamp"]).timestamp()
+                (bound if about.get("subresource") == "binding" else created)[about.get("name", "")] = at
+    return created, bound, calls

@@ -12,7 +12,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
-import json
 import os
 import statistics
 import subprocess
@@ -21,12 +20,11 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import datetime
 from pathlib import Path
 
 import yaml
 
-from hack.bench.apiserver import USER, api_server, create_all, make_namespace, wait_ready
+from hack.bench.apiserver import USER, api_server, binding_times, create_all, make_namespace, wait_ready
 from hack.bench.figures import Figure, Goal, run, show_progress
 from hack.bench.objects import JSON, SCHEDULER, gpu, node, node_name, pod_with, quota
 from hack.devcluster.plane import ControlPlane, free_ports
@@ -205,13 +203,13 @@ def _burst(plane: ControlPlane, case: Case, pods: int, processes: dict[str, int]
     objects = [(Kind.PODS, _pod(number, space, case, plain=plain)) for number in range(pods)]
     asyncio.run(create_all(plane.kubeconfig, objects, CLIENTS))
     deadline = time.monotonic() + BURST_SECONDS
-    while len((times := _times(plane.audit_log, start, space))[1]) < pods:
+    while len((times := binding_times(plane.audit_log, start, space))[1]) < pods:
         if time.monotonic() > deadline:
             raise SystemExit(f"placing: {case}: {len(times[1])} of {pods} pods bound in {BURST_SECONDS:g} s")
         time.sleep(0.25)
     processor = {name: (_processor_seconds(pid) - before[name]) / pods for name, pid in processes.items()}
     time.sleep(1)  # for events
-    created, bound, calls = _times(plane.audit_log, start, space)
+    created, bound, calls = binding_times(plane.audit_log, start, space)
     asyncio.run(_clear(plane, space))
     return Burst(
         pods / (max(bound.values()) - min(created.values())),
@@ -242,30 +240,6 @@ async def _clear(plane: ControlPlane, space: str) -> None:
     async with KubernetesCluster(await connect(str(plane.kubeconfig))) as cluster:
         await cluster.call("DELETE", f"/api/v1/namespaces/{space}/pods", {"gracePeriodSeconds": 0})
     await asyncio.sleep(2)
-
-
-def _times(log: Path, start: int, space: str) -> tuple[dict[str, float], dict[str, float], Counter[str]]:
-    """When pods were created and bound (Unix seconds), and the calls of the extender, as logged since `start`."""
-    created: dict[str, float] = {}
-    bound: dict[str, float] = {}
-    calls: Counter[str] = Counter()
-    with log.open("rb") as lines:
-        lines.seek(start)
-        for line in lines:
-            try:
-                event = json.loads(line)
-            except json.JSONDecodeError:  # the last one may be half written
-                continue
-            about, verb = event.get("objectRef", {}), event["verb"]
-            resource = about.get("resource", "")
-            if event["user"]["username"] == USER and verb != "watch":
-                calls[f"{verb} {resource}{'/' + about['subresource'] if about.get('subresource') else ''}"] += 1
-            if resource != "pods" or about.get("namespace") != space or verb != "create":
-                continue
-            if event.get("responseStatus", {}).get("code") == 201:
-                at = datetime.fromisoformat(event["stageTimestamp"]).timestamp()
-                (bound if about.get("subresource") == "binding" else created)[about.get("name", "")] = at
-    return created, bound, calls
 
 
 def _processor_seconds(pid: int) -> float:
