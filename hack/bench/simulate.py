@@ -16,7 +16,7 @@ from hack.bench.objects import JSON, NAMESPACE, gpu, node, pod_with, quota
 from hami_webhook.cluster.loading import read_objects
 
 NODES = {"smallest": 20, "usual": 1000, "large": 1000}
-PODS = {"smallest": 20, "usual": 500, "large": 5000}
+PODS = {"smallest": 200, "usual": 500, "large": 5000}
 SHAPES = 5
 """Pods ask for so many different amounts of memory."""
 
