@@ -5,6 +5,7 @@ Source: docs/preemption.md#victims. Nodes and pods are those of `manifests/examp
 
 from __future__ import annotations
 
+from functools import cache
 from itertools import chain, combinations
 from pathlib import Path
 from pkgutil import iter_modules
@@ -29,6 +30,7 @@ MOST_PODS = 8
 PREEMPTOR = 100
 
 
+@cache
 def manifests(family: str) -> tuple[list[Node], list[JSON]]:
     """The nodes of an example, and its pods as admission leaves them."""
     documents = [each for each in yaml.safe_load_all((EXAMPLES / f"{family}.yaml").read_text()) if each]
@@ -41,9 +43,6 @@ def manifests(family: str) -> tuple[list[Node], list[JSON]]:
             if pod is not None and read_pod_request(Pod.from_object(pod), CHART, "spread") is not None:
                 admitted.append(pod)
     return nodes, admitted
-
-
-PODS = {family: manifests(family) for family in FAMILIES}
 
 
 def named(manifest: JSON, name: str, priority: int, started: int, app: str) -> JSON:
@@ -99,7 +98,7 @@ def chosen(state: ClusterCache, incoming: Pod, budgets: list[PodDisruptionBudget
 @settings(derandomize=True, max_examples=20)
 @given(data=st.data())
 def test_no_smaller_set_exists(family: str, data: st.DataObject) -> None:
-    nodes, pods = PODS[family]
+    nodes, pods = manifests(family)
     env = FitEnv(nodes)
     for number in range(data.draw(st.integers(3, MOST_PODS))):
         priority = data.draw(st.sampled_from([0, 0, 5, 9, PREEMPTOR]))
