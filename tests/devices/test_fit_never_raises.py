@@ -16,7 +16,7 @@ from typing import NoReturn
 import pytest
 from builders import container
 from every_node import evaluate
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
@@ -50,6 +50,7 @@ CAPACITIES = ("0", "1", "2", "3", "8", "64", "-1", "1500m", "many", "2147483648"
 """Of a node; with a thousand cards a test is slow."""
 POLICIES = ("binpack", "spread", "mutex", "numa", "numa-first", "topology-aware", "other", "")
 MOST_CARDS = 12
+EXAMPLES = settings().max_examples
 
 
 class Loud(VendorFaults):
@@ -250,6 +251,7 @@ def waiting_charge_of(incoming: Pod, state: ClusterCache, vendors: Vendors) -> N
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.key)
+@settings(max_examples=EXAMPLES if EXAMPLES >= 200 else EXAMPLES // 4)  # for each of two dozen vendors
 @given(random=st.randoms(use_true_random=True))
 def test_no_node_and_no_pod_makes_a_rule_raise(case: Case, random: Random) -> None:
     others = [each for each in CASES if each.vendors is case.vendors]
