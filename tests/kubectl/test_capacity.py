@@ -132,16 +132,15 @@ def test_exactly_the_largest_request_fits_and_no_larger_one(
         pod(f"p{index}", container(gpu=count, mem=memory, cores=cores))
         for index, (count, memory, cores) in enumerate(pods)
     ]
-    (found,) = shown(asyncio.run(cluster(nodes(*made), *before)))
+    none_fits = asyncio.run(cluster(nodes(*made), *before))
+    (found,) = shown(none_fits)
 
-    def fits(count: int, memory: int) -> bool:
-        simulation = asyncio.run(cluster(nodes(*made), *before))
-        result = asyncio.run(simulation.run(Pods([pod("asked", container(gpu=count, mem=memory))])))
+    def fits(simulation: Simulation, count: int, memory: int) -> bool:
+        asked = pod(f"asked-{count}", container(gpu=count, mem=memory))
+        result = asyncio.run(simulation.run(Pods([asked])))
         return result.pods[-1].placement is not None
 
     for count, largest in zip(COUNTS, found.largest, strict=True):
-        if largest is None:
-            assert not fits(count, 1)
-        else:
-            assert fits(count, largest.memory)
-            assert not fits(count, largest.memory + 1)
+        assert not fits(none_fits, count, 1 if largest is None else largest.memory + 1)
+        if largest is not None:
+            assert fits(asyncio.run(cluster(nodes(*made), *before)), count, largest.memory)

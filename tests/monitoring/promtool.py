@@ -15,6 +15,6 @@ with_promtool = pytest.mark.skipif(
 
 def promtool(*arguments: str | Path) -> str:
     """What it prints; fails where it does."""
-    done = subprocess.run(["promtool", *arguments], capture_output=True, text=True, check=False, timeout=60)
+    done = subprocess.run(["promtool", *arguments], capture_output=True, text=True, check=False, timeout=300)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
