@@ -39,6 +39,9 @@ def per_device(claims: Iterable[Claim], kinds: Kinds, *, init_finished: bool = F
         by_device[claim.vendor, claim.uuid].append(claim)
     debits = {}
     for device, entries in by_device.items():
+        if len(entries) == 1:
+            debits[device] = _alone(entries[0], kinds, init_finished=init_finished)
+            continue
         rows: dict[int, list[int]] = {}
         for claim in entries:
             sums = rows.setdefault(claim.row, [0, 0, 0, 0, 0])
@@ -60,6 +63,13 @@ def per_device(claims: Iterable[Claim], kinds: Kinds, *, init_finished: bool = F
             mask,
         )
     return {device: debit for device, debit in debits.items() if debit != Debit()}
+
+
+def _alone(claim: Claim, kinds: Kinds, *, init_finished: bool) -> Debit:
+    """The effective usage of a device by its only entry, as nearly all have: a third of what adding up takes."""
+    if init_finished and claim.row < len(kinds) and kinds[claim.row] is ContainerKind.INIT:
+        return Debit()
+    return Debit(claim.slots, claim.memory, claim.mask.bit_count() if claim.mask else claim.cores, claim.mask)
 
 
 def per_vendor(claims: Iterable[Claim], kinds: Kinds, *, init_finished: bool = False) -> dict[str, Debit]:

@@ -299,7 +299,7 @@ class Nvidia(Vendor):
         return Health(healthy=True) if self.allocatable(node) > 0 else super().health(node, now, zone)
 
     def unusable_devices(self, inventory: Inventory, pods: Sequence[Pod]) -> frozenset[str]:
-        return mig.unusable_devices(inventory.devices, ((pod, self._rows_of(pod)) for pod in pods))
+        return mig.unusable_devices(inventory.devices, pods, self._rows_of)
 
     def _rows_of(self, pod: Pod) -> Sequence[Sequence[DeviceEntry]]:
         """The pod's rows; none where its annotation can't be read, which is reported elsewhere."""

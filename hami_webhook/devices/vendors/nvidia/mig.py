@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -176,7 +176,7 @@ def realised(pod: Pod) -> Sequence[HardwareInstance]:
 
 
 def unusable_devices(
-    devices: Sequence[Device], pods: Iterable[tuple[Pod, Sequence[Sequence[DeviceEntry]]]]
+    devices: Sequence[Device], pods: Iterable[Pod], rows_of: Callable[[Pod], Sequence[Sequence[DeviceEntry]]]
 ) -> frozenset[str]:
     """Cards whose occupation can't be known, which count as unhealthy.
 
@@ -184,14 +184,15 @@ def unusable_devices(
     MIG card of the node, if a record names a card the node doesn't have.
     """
     modes = {device.uuid: device.mode for device in devices}
+    partitioned = {uuid for uuid, mode in modes.items() if mode == "mig"}
     closed: set[str] = set()
-    for pod, rows in pods:
+    for pod in pods:
         recorded = set(placements_by_card(pod))
-        held = {entry.uuid for row in rows for entry in row}
-        closed |= {uuid for uuid in held if modes.get(uuid) == "mig" and uuid not in recorded}
+        if partitioned:
+            closed |= {entry.uuid for row in rows_of(pod) for entry in row} & partitioned - recorded
         closed |= {uuid for uuid in recorded if modes.get(uuid, "mig") != "mig"}
         if any(uuid not in modes for uuid in recorded):
-            closed |= {uuid for uuid, mode in modes.items() if mode == "mig"}
+            closed |= partitioned
     return frozenset(closed)
 
 
