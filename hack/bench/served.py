@@ -5,15 +5,18 @@ from __future__ import annotations
 import json
 import tempfile
 import threading
+from base64 import b64encode
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from queue import SimpleQueue
 from urllib.parse import parse_qs, urlsplit
 
 from hack.bench.objects import JSON, NAMESPACE
+from hami_webhook import pki
 from hami_webhook.cluster.kubernetes import PAGE
 
 _VERSION = 1
@@ -90,7 +93,10 @@ def served(lists: Mapping[str, list[JSON]]) -> Iterator[Served]:
     threading.Thread(target=server.serve_forever, daemon=True).start()
     with tempfile.TemporaryDirectory(prefix="hami-webhook-bench-") as folder:
         found = Served(Path(folder) / "kubeconfig")
-        cluster = {"name": "bench", "cluster": {"server": f"http://127.0.0.1:{server.server_port}"}}
+        # as kubeconfigs have it: without, a client reads all authorities of the system
+        authority = b64encode(pki.authority(now=datetime.now(UTC)).certificate).decode()
+        address = f"http://127.0.0.1:{server.server_port}"
+        cluster = {"name": "bench", "cluster": {"server": address, "certificate-authority-data": authority}}
         context = {"name": "bench", "context": {"cluster": "bench", "user": "bench", "namespace": NAMESPACE}}
         users = [{"name": "bench", "user": {}}]
         config = {"clusters": [cluster], "users": users, "contexts": [context], "current-context": "bench"}
