@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
-from importlib.util import find_spec, module_from_spec
 from pathlib import Path
-from sys import modules
 from typing import Any
 from urllib.request import getproxies_environment
 
 import yaml
 
-if "kubernetes" not in modules and (_spec := find_spec("kubernetes")) is not None:
-    # the package itself imports its synchronous half too: 200 modules more, 9 MB and a tenth of a command's start
-    modules["kubernetes"] = module_from_spec(_spec)
+import hami_webhook.cluster.light_imports  # noqa: F401  it comes before the client
 
+# isort: split
 from kubernetes.aio import config
 from kubernetes.aio.client import ApiClient, Configuration
 from kubernetes.aio.client.exceptions import ApiException

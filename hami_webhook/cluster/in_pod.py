@@ -14,11 +14,11 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import aiohttp
 import orjson
 from yarl import URL
 
 from hami_webhook.cluster.api import ClusterError
+from hami_webhook.cluster.light_imports import aiohttp
 
 SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 _TOKEN_AGE = 60.0
