@@ -67,7 +67,9 @@ def checked(check: Callable[..., object], **schema: Any) -> BeforeValidator:
 class Section(BaseModel):
     """A frozen part of device-config.yaml: snake_case fields here, the file's own camelCase keys there."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", alias_generator=key_of, populate_by_name=True)
+    model_config = ConfigDict(
+        defer_build=True, frozen=True, extra="forbid", alias_generator=key_of, populate_by_name=True
+    )
 
     def resource_names(self) -> dict[str, str]:
         """The non-empty resource names of this section, by their key in the file."""

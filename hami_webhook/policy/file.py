@@ -162,7 +162,7 @@ _Glob = Annotated[str, checked(_glob, type="string", pattern=f"^({_GLOB_TOKEN.pa
 
 
 class _FileSection(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(defer_build=True, frozen=True, extra="forbid")
 
 
 class WrittenMatch(_FileSection):

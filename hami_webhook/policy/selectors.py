@@ -37,7 +37,7 @@ LabelValue = Annotated[str, checked(_label_value, type="string", pattern=f"^({NA
 class WrittenExpression(BaseModel):
     """One item of `matchExpressions` in a file."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(defer_build=True, frozen=True, extra="forbid")
 
     key: LabelKey
     operator: Annotated[Operator, one_of("In", "NotIn", "Exists", "DoesNotExist")]
@@ -55,7 +55,7 @@ class WrittenExpression(BaseModel):
 class WrittenSelector(BaseModel):
     """A LabelSelector in a file."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(defer_build=True, frozen=True, extra="forbid")
 
     match_labels: dict[LabelKey, LabelValue] = Field(default={}, alias="matchLabels")
     match_expressions: tuple[WrittenExpression, ...] = Field(default=(), alias="matchExpressions")
