@@ -23,18 +23,15 @@ from hami_webhook.explain.pod_words import quota_reason, waiting_reason
 from hami_webhook.explain.read import Explainer
 from hami_webhook.explain.report import Explanation
 from hami_webhook.kube.objects import Pod
-from hami_webhook.kubectl.overview import Overview
-from hami_webhook.kubectl.queue import QueuedPodUse, queued_pods
-from hami_webhook.kubectl.report import PodUse
-from hami_webhook.kubectl.watched import WatchedObjects
-from hami_webhook.measured.api import read_measured
 from hami_webhook.measured.figures import NOT_ASKED, Measured
-from hami_webhook.measured.from_prometheus import query_measured
 from hami_webhook.node_filters.snapshot import SchedulerSnapshot
 from hami_webhook.simulate.simulation import Simulation
 
 if TYPE_CHECKING:
     from hami_webhook.doctor.checks import Diagnosis
+    from hami_webhook.kubectl.overview import Overview
+    from hami_webhook.kubectl.queue import QueuedPodUse
+    from hami_webhook.kubectl.report import PodUse
 
 
 @dataclass(frozen=True)
@@ -61,6 +58,9 @@ class LiveCluster:
 
     @property
     def overview(self) -> Overview:
+        # imported here, as other modules below: what explains a pod needs none of them, and starts a twelfth sooner
+        from hami_webhook.kubectl.overview import Overview
+
         return Overview(self.simulation.core.view, self.now, self.measured)
 
     def pods(self, namespace: str = "", name: str = "") -> list[PodUse]:
@@ -69,6 +69,7 @@ class LiveCluster:
 
     async def queued_pods(self, namespace: str = "") -> list[QueuedPodUse]:
         """The pods that wait for quota, by quota and place."""
+        from hami_webhook.kubectl.queue import queued_pods
 
         def condition(pod: Pod) -> str:
             raw = self.simulation.cluster.peek(Kind.PODS, pod.name, pod.namespace)
@@ -155,6 +156,9 @@ async def _measured(
     """What is really used, for the commands that show it: they have the flag. Of all namespaces if none is named."""
     if "prometheus" not in arguments:
         return NOT_ASKED
+    from hami_webhook.measured.api import read_measured
+    from hami_webhook.measured.from_prometheus import query_measured
+
     if arguments.prometheus:
         return await asyncio.to_thread(query_measured, arguments.prometheus, now, effective.exporters)
     return await read_measured(api, namespace)
@@ -177,6 +181,8 @@ async def follow(arguments: argparse.Namespace, before: LiveCluster) -> AsyncGen
 
     Ends as soon as a watch isn't possible, or the installed program goes by something else. Raises `ClusterError`.
     """
+    from hami_webhook.kubectl.watched import WatchedObjects
+
     effective = before.effective
     async with _connected(arguments) as (api, namespace):
         known = await _goes_by(arguments, api)

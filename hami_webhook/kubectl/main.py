@@ -139,7 +139,7 @@ def _verb(
     *,
     watch: bool = False,
 ) -> Parser:
-    """A verb that shows something of a cluster: `kubectl.verbs.SHOWN` says what."""
+    """A verb that shows something of a cluster: `kubectl.verbs` says what."""
     verb: Parser = verbs.add_parser(name, help=text, description=text[0].upper() + text[1:] + ".")
     _add_cluster_flags(verb)
     verb.add_argument("--config", metavar="FILE", help="device-config.yaml (default: the installed one)")

@@ -6,24 +6,22 @@ import argparse
 import asyncio
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from io import StringIO
 
 from rich.console import Console
 
-from hami_webhook.cluster.api import Forbidden, Kind
+from hami_webhook.cluster.api import Kind
 from hami_webhook.cluster.loading import STDIN, read_objects
 from hami_webhook.console import SafeConsole
 from hami_webhook.explain.live import lacking, needs_of_pod
 from hami_webhook.explain.tables import NEAREST
 from hami_webhook.explain.tables import show as show_explanation
-from hami_webhook.kubectl import tables
 from hami_webhook.kubectl.live import LiveCluster, diagnosed, read
-from hami_webhook.simulate.manifests import pods_of
+from hami_webhook.kubectl.shown import Shown, require
 from hami_webhook.simulate.results import Pods
-from hami_webhook.simulate.tables import show as show_simulation
-from hami_webhook.terminal import AbsentError, UsageError, formatted, print_sentences, progress
+from hami_webhook.terminal import UsageError, formatted, print_sentences, progress
 
 _PIPE_WIDTH = 250
 """Columns of a table that no terminal shows."""
@@ -33,19 +31,6 @@ _SHARE = 5
 """How many times as long as reading took is waited at least, so that --watch is no load."""
 
 
-@dataclass(frozen=True)
-class Shown:
-    """A result: its plain values for JSON and YAML, how it is printed as a table, and the exit status.
-
-    `none`: what is said on standard error in place of an empty table.
-    """
-
-    values: object
-    show: Callable[[Console], None]
-    status: int = 0
-    none: str = ""
-
-
 def show(arguments: argparse.Namespace) -> int:
     """Read the cluster and show what the verb makes of it; again and again with --watch. The exit status."""
     printed: str | None = None
@@ -53,7 +38,7 @@ def show(arguments: argparse.Namespace) -> int:
     while True:
         began = time.monotonic()
         cluster = asyncio.run(read(arguments))
-        shown = SHOWN[arguments.shown](cluster, arguments)
+        shown = _shown(cluster, arguments)
         text = _text(shown, arguments.output)
         if printed is None or text != printed:
             if printed is not None and sys.stdout.isatty():
@@ -69,6 +54,18 @@ def show(arguments: argparse.Namespace) -> int:
         if not getattr(arguments, "watch", False):
             return shown.status
         time.sleep(max(_EVERY, _SHARE * (time.monotonic() - began)))
+
+
+def _shown(cluster: LiveCluster, arguments: argparse.Namespace) -> Shown:
+    """What a verb shows, by its name; `explain` by the name of its kind."""
+    if arguments.shown == "pod":
+        return _explain_pod(cluster, arguments)
+    if arguments.shown == "simulate":
+        return _simulate(cluster, arguments)
+    # imported here, as what the other verbs need: none of it is needed to explain a pod, which starts a twelfth sooner
+    from hami_webhook.kubectl.usage_verbs import SHOWN
+
+    return SHOWN[arguments.shown](cluster, arguments)
 
 
 def _text(shown: Shown, output: str) -> str:
@@ -134,21 +131,6 @@ _NEEDS_OF_SIMULATE = {
 }
 
 
-def _require(cluster: LiveCluster, kind: Kind, namespace: str = "") -> None:
-    """Raises `Forbidden` where nothing of a kind may be seen that all of the answer is made of."""
-    unseen = cluster.unseen.get(kind)
-    if unseen is not None and not unseen.elsewhere:
-        where = f" in namespace {namespace}" if namespace else ""
-        raise Forbidden(f"{kind.qualified} can't be listed{where} with your rights")
-
-
-def _none(cluster: LiveCluster, arguments: argparse.Namespace, found: Sequence[object]) -> str:
-    """What kubectl says where there is nothing to be listed; empty if there is something."""
-    if found:
-        return ""
-    return "No resources found" if arguments.all_namespaces else f"No resources found in {cluster.namespace} namespace."
-
-
 def diagnose(arguments: argparse.Namespace) -> int:
     """Show what `doctor` found; the exit status is 1 for faults."""
     # imported here: it takes a fifteenth of the time in which the other verbs start
@@ -161,110 +143,18 @@ def diagnose(arguments: argparse.Namespace) -> int:
     return 0 if found.healthy else 1
 
 
-def _listing(rows: Sequence[object]) -> list[object]:
-    return [asdict(row) for row in rows]  # type: ignore[call-overload]  # every row is a dataclass of kubectl.report
-
-
-def _within(cluster: LiveCluster, arguments: argparse.Namespace) -> str:
-    return "" if arguments.all_namespaces else cluster.namespace
-
-
-def _quota(cluster: LiveCluster, arguments: argparse.Namespace) -> Shown:
-    _require(cluster, Kind.RESOURCE_QUOTAS, cluster.namespace)
-    found = cluster.overview.quotas(_within(cluster, arguments), arguments.name)
-    if arguments.name and not found:
-        raise AbsentError(f"no quota {arguments.name} with accelerators in {_where(cluster, arguments)}")
-    details = bool(arguments.name) or arguments.output == "wide"
-    none = _none(cluster, arguments, found)
-    return Shown(
-        _listing(found), lambda console: tables.print_quotas(found, console, cluster.now, details=details), none=none
-    )
-
-
-def _nodes(cluster: LiveCluster, arguments: argparse.Namespace) -> Shown:
-    _require(cluster, Kind.NODES)
-    found = cluster.overview.nodes(arguments.name)
-    if arguments.name and not found:
-        raise AbsentError(_no_cards(cluster, arguments.name))
-    wide = arguments.output == "wide"
-    none = "" if found else _NO_CARDS
-    return Shown(
-        _listing(found), lambda console: tables.print_nodes(found, console, cluster.now, details=wide), none=none
-    )
-
-
-def _cards(cluster: LiveCluster, arguments: argparse.Namespace) -> Shown:
-    _require(cluster, Kind.NODES)
-    found = cluster.overview.cards(arguments.name)
-    if arguments.name and not found:
-        raise AbsentError(_no_cards(cluster, arguments.name))
-    wide = arguments.output == "wide"
-    none = "" if found else _NO_CARDS
-    return Shown(
-        _listing(found), lambda console: tables.print_cards(found, console, cluster.now, details=wide), none=none
-    )
-
-
-_NO_CARDS = "No resources found: no node registers cards of an enabled vendor"
-
-
-def _no_cards(cluster: LiveCluster, name: str) -> str:
-    """Why nothing is shown of a node."""
-    node = cluster.overview.node(name)
-    return f"node {name} registers no cards of an enabled vendor" if node is not None else f"no node {name}"
-
-
-def _pods(cluster: LiveCluster, arguments: argparse.Namespace) -> Shown:
-    _require(cluster, Kind.PODS, cluster.namespace)
-    found = cluster.pods(_within(cluster, arguments), arguments.name)
-    if arguments.name and not found:
-        raise AbsentError(f"no pod {arguments.name} that asks for accelerators in {_where(cluster, arguments)}")
-    wide = arguments.output == "wide"
-    none = _none(cluster, arguments, found)
-    unit_bytes = cluster.overview.unit_bytes
-    return Shown(
-        _listing(found),
-        lambda console: tables.print_pods(found, console, unit_bytes, cluster.now, details=wide),
-        none=none,
-    )
-
-
-def _idle(cluster: LiveCluster, arguments: argparse.Namespace) -> Shown:
-    _require(cluster, Kind.PODS, cluster.namespace)
-    found = cluster.overview.idle(_within(cluster, arguments), arguments.idle_for)
-    none = _none(cluster, arguments, found)
-    unit_bytes = cluster.overview.unit_bytes
-    return Shown(_listing(found), lambda console: tables.print_idle(found, console, unit_bytes, cluster.now), none=none)
-
-
-def _queue(cluster: LiveCluster, arguments: argparse.Namespace) -> Shown:
-    _require(cluster, Kind.PODS, cluster.namespace)
-    found = asyncio.run(cluster.queued_pods(_within(cluster, arguments)))
-    none = _none(cluster, arguments, found)
-    return Shown(_listing(found), lambda console: tables.print_queue(found, console, cluster.now), none=none)
-
-
-def _where(cluster: LiveCluster, arguments: argparse.Namespace) -> str:
-    return "any namespace" if arguments.all_namespaces else f"namespace {cluster.namespace}"
-
-
 def _explain_pod(cluster: LiveCluster, arguments: argparse.Namespace) -> Shown:
-    _require(cluster, Kind.PODS, cluster.namespace)
+    require(cluster, Kind.PODS, cluster.namespace)
     complete = arguments.all or arguments.output in ("json", "yaml")
     found = cluster.explain(cluster.namespace, arguments.name, None if complete else NEAREST)
     values = found.as_json() if arguments.output in ("json", "yaml") else None
     return Shown(values, lambda console: show_explanation(found, console, everything=arguments.all))
 
 
-def _explain_node(cluster: LiveCluster, arguments: argparse.Namespace) -> Shown:
-    _require(cluster, Kind.NODES)
-    found = cluster.overview.node(arguments.name)
-    if found is None:
-        raise AbsentError(f"no node {arguments.name}")
-    return Shown(asdict(found), lambda console: tables.print_node(found, console, cluster.now))
-
-
 def _simulate(cluster: LiveCluster, arguments: argparse.Namespace) -> Shown:
+    from hami_webhook.simulate.manifests import pods_of
+    from hami_webhook.simulate.tables import show as show_simulation
+
     if arguments.files.count(STDIN) > 1:
         raise UsageError("standard input (-) can be read only once")
     pods, warnings = pods_of([read_objects(path, sys.stdin.buffer) for path in arguments.files])
@@ -277,17 +167,3 @@ def _simulate(cluster: LiveCluster, arguments: argparse.Namespace) -> Shown:
     failed = any(not outcome.allowed or outcome.unplaced for outcome in result.pods)
     status = 1 if arguments.strict and failed else 0
     return Shown(result.as_json(), lambda console: show_simulation(result, console), status)
-
-
-SHOWN: Mapping[str, Callable[[LiveCluster, argparse.Namespace], Shown]] = {
-    "quota": _quota,
-    "nodes": _nodes,
-    "cards": _cards,
-    "pods": _pods,
-    "idle": _idle,
-    "queue": _queue,
-    "pod": _explain_pod,
-    "node": _explain_node,
-    "simulate": _simulate,
-}
-"""What each verb shows by its name; `explain` by the name of its kind."""

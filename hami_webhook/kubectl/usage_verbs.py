@@ -1,0 +1,128 @@
+"""What the verbs of `kubectl hami` show that list what is used: quotas, nodes, cards, pods."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
+
+from hami_webhook.cluster.api import Kind
+from hami_webhook.kubectl import tables
+from hami_webhook.kubectl.live import LiveCluster
+from hami_webhook.kubectl.shown import Shown, require
+from hami_webhook.terminal import AbsentError
+
+
+def _none(cluster: LiveCluster, arguments: argparse.Namespace, found: Sequence[object]) -> str:
+    """What kubectl says where there is nothing to be listed; empty if there is something."""
+    if found:
+        return ""
+    return "No resources found" if arguments.all_namespaces else f"No resources found in {cluster.namespace} namespace."
+
+
+def _listing(rows: Sequence[object]) -> list[object]:
+    return [asdict(row) for row in rows]  # type: ignore[call-overload]  # every row is a dataclass of kubectl.report
+
+
+def _within(cluster: LiveCluster, arguments: argparse.Namespace) -> str:
+    return "" if arguments.all_namespaces else cluster.namespace
+
+
+def _quota(cluster: LiveCluster, arguments: argparse.Namespace) -> Shown:
+    require(cluster, Kind.RESOURCE_QUOTAS, cluster.namespace)
+    found = cluster.overview.quotas(_within(cluster, arguments), arguments.name)
+    if arguments.name and not found:
+        raise AbsentError(f"no quota {arguments.name} with accelerators in {_where(cluster, arguments)}")
+    details = bool(arguments.name) or arguments.output == "wide"
+    none = _none(cluster, arguments, found)
+    return Shown(
+        _listing(found), lambda console: tables.print_quotas(found, console, cluster.now, details=details), none=none
+    )
+
+
+def _nodes(cluster: LiveCluster, arguments: argparse.Namespace) -> Shown:
+    require(cluster, Kind.NODES)
+    found = cluster.overview.nodes(arguments.name)
+    if arguments.name and not found:
+        raise AbsentError(_no_cards(cluster, arguments.name))
+    wide = arguments.output == "wide"
+    none = "" if found else _NO_CARDS
+    return Shown(
+        _listing(found), lambda console: tables.print_nodes(found, console, cluster.now, details=wide), none=none
+    )
+
+
+def _cards(cluster: LiveCluster, arguments: argparse.Namespace) -> Shown:
+    require(cluster, Kind.NODES)
+    found = cluster.overview.cards(arguments.name)
+    if arguments.name and not found:
+        raise AbsentError(_no_cards(cluster, arguments.name))
+    wide = arguments.output == "wide"
+    none = "" if found else _NO_CARDS
+    return Shown(
+        _listing(found), lambda console: tables.print_cards(found, console, cluster.now, details=wide), none=none
+    )
+
+
+_NO_CARDS = "No resources found: no node registers cards of an enabled vendor"
+
+
+def _no_cards(cluster: LiveCluster, name: str) -> str:
+    """Why nothing is shown of a node."""
+    node = cluster.overview.node(name)
+    return f"node {name} registers no cards of an enabled vendor" if node is not None else f"no node {name}"
+
+
+def _pods(cluster: LiveCluster, arguments: argparse.Namespace) -> Shown:
+    require(cluster, Kind.PODS, cluster.namespace)
+    found = cluster.pods(_within(cluster, arguments), arguments.name)
+    if arguments.name and not found:
+        raise AbsentError(f"no pod {arguments.name} that asks for accelerators in {_where(cluster, arguments)}")
+    wide = arguments.output == "wide"
+    none = _none(cluster, arguments, found)
+    unit_bytes = cluster.overview.unit_bytes
+    return Shown(
+        _listing(found),
+        lambda console: tables.print_pods(found, console, unit_bytes, cluster.now, details=wide),
+        none=none,
+    )
+
+
+def _idle(cluster: LiveCluster, arguments: argparse.Namespace) -> Shown:
+    require(cluster, Kind.PODS, cluster.namespace)
+    found = cluster.overview.idle(_within(cluster, arguments), arguments.idle_for)
+    none = _none(cluster, arguments, found)
+    unit_bytes = cluster.overview.unit_bytes
+    return Shown(_listing(found), lambda console: tables.print_idle(found, console, unit_bytes, cluster.now), none=none)
+
+
+def _queue(cluster: LiveCluster, arguments: argparse.Namespace) -> Shown:
+    require(cluster, Kind.PODS, cluster.namespace)
+    found = asyncio.run(cluster.queued_pods(_within(cluster, arguments)))
+    none = _none(cluster, arguments, found)
+    return Shown(_listing(found), lambda console: tables.print_queue(found, console, cluster.now), none=none)
+
+
+def _where(cluster: LiveCluster, arguments: argparse.Namespace) -> str:
+    return "any namespace" if arguments.all_namespaces else f"namespace {cluster.namespace}"
+
+
+def _explain_node(cluster: LiveCluster, arguments: argparse.Namespace) -> Shown:
+    require(cluster, Kind.NODES)
+    found = cluster.overview.node(arguments.name)
+    if found is None:
+        raise AbsentError(f"no node {arguments.name}")
+    return Shown(asdict(found), lambda console: tables.print_node(found, console, cluster.now))
+
+
+SHOWN: Mapping[str, Callable[[LiveCluster, argparse.Namespace], Shown]] = {
+    "quota": _quota,
+    "nodes": _nodes,
+    "cards": _cards,
+    "pods": _pods,
+    "idle": _idle,
+    "queue": _queue,
+    "node": _explain_node,
+}
+"""What each verb shows by its name; `explain node` by that of its kind."""
