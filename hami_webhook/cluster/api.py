@@ -123,6 +123,10 @@ class Forbidden(ClusterError):
     absent = True
 
 
+class EvictionRefused(ClusterError):
+    """429 of an eviction: a PodDisruptionBudget doesn't allow it now."""
+
+
 class Unavailable(ClusterError):
     """No answer, or a 429 or 5xx one: whether a write took effect is unknown."""
 
@@ -208,6 +212,13 @@ class Cluster(Protocol):
 
     async def delete_pod(self, namespace: str, pod: str, uid: str) -> None:
         """Delete a pod with its own grace period: `Conflict` if its UID is another."""
+        ...
+
+    async def evict_pod(self, namespace: str, pod: str, uid: str, grace: int | None = None) -> None:
+        """Evict a pod through the eviction API, with `grace` seconds, by default its own grace period.
+
+        `EvictionRefused` if a PodDisruptionBudget forbids it, `Conflict` if its UID is another.
+        """
         ...
 
     async def record_event(self, note: EventNote) -> None:

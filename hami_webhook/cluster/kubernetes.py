@@ -27,6 +27,7 @@ from hami_webhook.cluster.api import (
     ClusterError,
     Conflict,
     EventNote,
+    EvictionRefused,
     Forbidden,
     Gone,
     Invalid,
@@ -230,6 +231,18 @@ class KubernetesCluster(AbstractAsyncContextManager["KubernetesCluster"]):
     async def delete_pod(self, namespace: str, pod: str, uid: str) -> None:
         await self.call("DELETE", _path(Kind.PODS, namespace, pod), {"preconditions": {"uid": uid}})
 
+    async def evict_pod(self, namespace: str, pod: str, uid: str, grace: int | None = None) -> None:
+        options: JSON = {"preconditions": {"uid": uid}}
+        if grace is not None:
+            options["gracePeriodSeconds"] = grace
+        eviction = {
+            "apiVersion": "policy/v1",
+            "kind": "Eviction",
+            "metadata": {"name": pod, "namespace": namespace},
+            "deleteOptions": options,
+        }
+        await self.call("POST", _path(Kind.PODS, namespace, pod, "eviction"), eviction)
+
     async def record_event(self, note: EventNote) -> None:
         recording = self._events.correlate(note, self.clock())
         if recording is None:
@@ -391,6 +404,8 @@ def _lease(lease: JSON) -> JSON:
     return {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", **lease}
 
 
+_DISRUPTION_BUDGET = "DisruptionBudget"
+"""The cause of a 429 that isn't about load."""
 _ERRORS: Mapping[int, type[ClusterError]] = {404: NotFound, 409: Conflict, 410: Gone, 422: Invalid, 403: Forbidden}
 
 
@@ -399,6 +414,9 @@ def _refuse(code: int, status: JSON) -> NoReturn:
     message = str(status.get("message") or status.get("reason") or f"HTTP status {code}")
     if code == 409 and status.get("reason") == "AlreadyExists":
         raise AlreadyExists(message)
+    causes = (status.get("details") or {}).get("causes") or ()
+    if code == 429 and any(each.get("reason") == _DISRUPTION_BUDGET for each in causes):
+        raise EvictionRefused(message)
     if code in _ERRORS:
         raise _ERRORS[code](message)
     # 401: a token that was just rotated is read again with the next request

@@ -18,6 +18,7 @@ from hami_webhook.cluster.api import (
     AlreadyExists,
     Conflict,
     EventNote,
+    EvictionRefused,
     Invalid,
     Kind,
     Listing,
@@ -28,7 +29,8 @@ from hami_webhook.cluster.api import (
 )
 from hami_webhook.cluster.journal import Journal
 from hami_webhook.cluster.quota_amounts import BadAmount, canonical
-from hami_webhook.kube.objects import format_time, parse_time
+from hami_webhook.kube.disruption import PodDisruptionBudget
+from hami_webhook.kube.objects import Pod, format_time, parse_time
 from hami_webhook.kube.patch import merge_patch
 
 Key = tuple[str, str]
@@ -132,17 +134,32 @@ class MemoryCluster:
 
     async def delete_pod(self, namespace: str, pod: str, uid: str) -> None:
         await self._pause("delete_pod:before")
-        key = (namespace, pod)
+        await self._delete_pod((namespace, pod), uid, None)
+        await self._pause("delete_pod:after")
+
+    async def evict_pod(self, namespace: str, pod: str, uid: str, grace: int | None = None) -> None:
+        await self._pause("evict_pod:before")
+        found = Pod.from_object(self._found(Kind.PODS, (namespace, pod)))
+        for obj in self.peek_all(Kind.POD_DISRUPTION_BUDGETS, namespace) if found.phase == "Running" else ():
+            budget = PodDisruptionBudget.from_object(obj)
+            if budget.covers(found):
+                if budget.allowed < 1:
+                    raise EvictionRefused("Cannot evict pod as it would violate the pod's disruption budget.")
+                left = {"status": {"disruptionsAllowed": budget.allowed - 1}}
+                self._patch(Kind.POD_DISRUPTION_BUDGETS, (namespace, budget.name), left, kept="spec")
+        await self._delete_pod((namespace, pod), uid, grace)
+        await self._pause("evict_pod:after")
+
+    async def _delete_pod(self, key: Key, uid: str, grace: int | None) -> None:
         found = self._found(Kind.PODS, key)
         has, spec = found["metadata"]["uid"], found.get("spec") or {}
         if uid != has:
             raise Conflict(
-                f'Operation cannot be fulfilled on Pod "{pod}": the UID in the precondition ({uid}) does not match '
+                f'Operation cannot be fulfilled on Pod "{key[1]}": the UID in the precondition ({uid}) does not match '
                 f"the UID in record ({has}). The object might have been deleted and then recreated"
             )
-        grace = spec.get("terminationGracePeriodSeconds", _GRACE) if spec.get("nodeName") else 0
-        await self.delete(Kind.PODS, pod, namespace, grace)
-        await self._pause("delete_pod:after")
+        own = spec.get("terminationGracePeriodSeconds", _GRACE) if grace is None else grace
+        await self.delete(Kind.PODS, key[1], key[0], own if spec.get("nodeName") else 0)
 
     async def record_event(self, note: EventNote) -> None:
         await self._pause("record_event:before")

@@ -128,6 +128,9 @@ class QuotasInMemory:
     async def delete_pod(self, namespace: str, pod: str, uid: str) -> None:
         await self._cluster.delete_pod(namespace, pod, uid)
 
+    async def evict_pod(self, namespace: str, pod: str, uid: str, grace: int | None = None) -> None:
+        await self._cluster.evict_pod(namespace, pod, uid, grace)
+
     async def record_event(self, note: EventNote) -> None:
         await self._cluster.record_event(note)
 

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from hami_webhook.cluster.api import JSON, ClusterError, Conflict, Invalid, Kind, NotFound
+from hami_webhook.cluster.api import JSON, ClusterError, Conflict, EvictionRefused, Invalid, Kind, NotFound
 
 from .harness import GPU, MEM, Harness, at, case, make_pod, make_quota, quota, version_of, watched
 
@@ -229,3 +229,23 @@ async def a_pod_is_deleted_by_its_uid_only(harness: Harness) -> None:
         await harness.cluster.delete_pod(namespace, "p", uid)
     with pytest.raises(NotFound):
         await harness.cluster.get(Kind.PODS, "p", namespace)
+
+
+@case
+async def a_pod_is_evicted_unless_a_budget_forbids_it(harness: Harness) -> None:
+    namespace, made = await make_pod(harness, labels={"app": "a"})
+    cluster, uid = harness.cluster, made["metadata"]["uid"]
+    budget = {
+        "metadata": {"name": "none", "namespace": namespace},
+        "spec": {"minAvailable": 1, "selector": {"matchLabels": {"app": "a"}}},
+    }
+    await harness.create(Kind.POD_DISRUPTION_BUDGETS, budget)
+    await cluster.patch_status(Kind.PODS, "p", {"status": {"phase": "Running"}}, namespace)
+    with pytest.raises(EvictionRefused, match="Cannot evict pod as it would violate the pod's disruption budget"):
+        await cluster.evict_pod(namespace, "p", uid)
+    await cluster.patch_status(Kind.PODS, "p", {"status": {"phase": "Pending"}}, namespace)
+    with pytest.raises(Conflict, match="UID in the precondition"):
+        await cluster.evict_pod(namespace, "p", "another")
+    await cluster.evict_pod(namespace, "p", uid, 5)
+    with pytest.raises(NotFound):
+        await cluster.evict_pod(namespace, "p", uid)
