@@ -30,7 +30,7 @@ class GroupTurns(Struct, frozen=True):
         """A decision about the turns as one about the pods that wait."""
         released = [waiting[uid] for turn in decision.released for uid in self.pods[turn.uid]]
         standings = [
-            Standing(waiting[uid], each.ahead, each.obstacle)
+            Standing(waiting[uid], each.ahead, each.obstacle, each.own)
             for each in decision.waiting
             for uid in self.pods[each.pod.uid]
         ]

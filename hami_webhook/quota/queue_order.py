@@ -7,7 +7,7 @@ refused.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from math import inf
 
@@ -34,13 +34,19 @@ class QueueRoom(Struct, frozen=True):
     """A quota by key, in its units: the limit, and what of it is free, below 0 where used is above it.
 
     `order` is None for a quota that doesn't queue: it is waited for too, but it sets no order. `namespaces` is how many
-    an AcceleratorQuota covers, 0 for a ResourceQuota.
+    an AcceleratorQuota covers, 0 for a ResourceQuota. `own` is what is left of its nominal, None for one without.
     """
 
     hard: Mapping[str, int]
     free: Mapping[str, int]
     order: QueueOrder | None = None
     namespaces: int = 0
+    own: Mapping[str, int] | None = None
+
+    @property
+    def common(self) -> bool:
+        """Whether it is one that teams, which have a nominal, may have in common."""
+        return self.namespaces > 0 and self.own is None
 
 
 class QueuedPod(Struct, frozen=True, gc=False):
@@ -86,11 +92,15 @@ class Obstacle(Struct, frozen=True, gc=False):
 
 
 class Standing(Struct, frozen=True, gc=False):
-    """Where a pod that isn't released stands: how many wait before it for one of its quotas, and why."""
+    """Where a pod that isn't released stands: how many wait before it for one of its quotas, and why.
+
+    `own`: what it costs is within what is left of its quotas' nominal.
+    """
 
     pod: QueuedPod
     ahead: int
     obstacle: Obstacle
+    own: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,27 +116,63 @@ class QueueDecision:
     closed: Set[str] = frozenset()
 
 
-def decide(pods: Iterable[QueuedPod], rooms: Mapping[str, QueueRoom], now: float) -> QueueDecision:
+def decide(
+    pods: Iterable[QueuedPod], rooms: Mapping[str, QueueRoom], now: float, reclaimed_for: Set[str] = frozenset()
+) -> QueueDecision:
     """Which pods are released at `now`. A quota of a demand that isn't in `rooms` limits nothing.
 
-    In their turns pods take what is free. One that doesn't fit closes its strict quotas to all that come after, and
-    once it has waited for as long as one of its quotas says, what it costs is kept for it: in the narrowest of its
-    quotas that has no room, and in those that cover no more namespaces than that one. In wider quotas it comes later,
-    when those have room: else the pods of a team whose own quota is full would keep cards idle that others could use.
-    A pod that costs more than a limit closes and keeps nothing: others would wait for what can't happen.
+    Pods within their quotas' nominal have their turns first, before these those with a UID in `reclaimed_for`. In their
+    turns pods take what is free. One that doesn't fit closes its strict quotas to all that come after, and once it has
+    waited for as long as one of its quotas says, what it costs is kept for it: in the narrowest of its quotas that has
+    no room, and in those that cover no more namespaces than that one. In wider quotas it comes later, when those have
+    room: else the pods of a team whose own quota is full would keep cards idle that others could use. From pods beyond
+    their nominal, what a pod within its own costs is kept at once. A pod that costs more than a limit closes and keeps
+    nothing: others would wait for what can't happen.
     """
     deciding = _Deciding(rooms, now)
     released: list[QueuedPod] = []
     waiting: list[Standing] = []
-    for pod in sorted(pods, key=lambda pod: pod.turn):
-        request = deciding.request(pod.demand)
-        obstacle = request.obstacle or deciding.obstacle(request)
-        if obstacle is None:
-            deciding.take(request)
-            released.append(pod)
-        else:
-            waiting.append(deciding.wait(pod, request, obstacle))
+
+    def take_turns(turns: Iterable[QueuedPod], *, own: bool) -> None:
+        for pod in turns:
+            request = deciding.request(pod.demand)
+            obstacle = request.obstacle or deciding.obstacle(request)
+            if obstacle is None:
+                deciding.take(request)
+                released.append(pod)
+            else:
+                waiting.append(deciding.wait(pod, request, obstacle, own=own))
+
+    within, beyond = _by_nominal(sorted(pods, key=lambda pod: (pod.uid not in reclaimed_for, *pod.turn)), rooms)
+    take_turns(within, own=True)
+    deciding.keep_in_common([standing.pod for standing in waiting])
+    take_turns(beyond, own=False)
     return QueueDecision(released, waiting, deciding.free, deciding.closed)
+
+
+def _by_nominal(
+    pods: Iterable[QueuedPod], rooms: Mapping[str, QueueRoom]
+) -> tuple[Sequence[QueuedPod], Sequence[QueuedPod]]:
+    """The pods that are within the nominal of all their quotas that have one, in turn, and all others."""
+    left = {name: dict(room.own) for name, room in rooms.items() if room.own is not None}
+    if not left:
+        return (), [*pods]
+    within, beyond = [], []
+    for pod in pods:
+        amounts = [
+            (left[name], key, amount)
+            for name, costs in pod.demand
+            if name in left
+            for key, amount in costs
+            if key in left[name]
+        ]
+        if amounts and all(amount <= own[key] for own, key, amount in amounts):
+            for own, key, amount in amounts:
+                own[key] -= amount
+            within.append(pod)
+        else:
+            beyond.append(pod)
+    return within, beyond
 
 
 class _Quotas:
@@ -168,6 +214,7 @@ class _Deciding:
         self._kept_for: dict[tuple[str, str], list[str]] = {}
         """For which pods room of a key is kept, by quota and key: the first of them."""
         self._ahead = dict.fromkeys(rooms, 0)
+        self._common = {name for name, room in rooms.items() if room.common}
         self._requests: dict[int, _Request] = {}
         self._quotas: dict[tuple[str, ...], _Quotas] = {}
 
@@ -211,8 +258,11 @@ class _Deciding:
             if key in self.free[name]:
                 self.free[name][key] -= amount
 
-    def wait(self, pod: QueuedPod, request: _Request, obstacle: Obstacle) -> Standing:
-        """Let a pod wait, and keep from those after it what its quotas say."""
+    def wait(self, pod: QueuedPod, request: _Request, obstacle: Obstacle, *, own: bool) -> Standing:
+        """Let a pod wait, and keep from those after it what its quotas say.
+
+        In common quotas nothing is kept from pods within the nominal of other teams: what is theirs is enough for all.
+        """
         before, quotas = 0, request.quotas
         for name in quotas.names:
             here = self._ahead[name]
@@ -224,18 +274,30 @@ class _Deciding:
             if quotas.strict:
                 self.closed.update(quotas.strict)
             if request.keeps and self._now - pod.created >= quotas.longest:
-                self._keep(pod, request)
-        return Standing(pod, before, obstacle)
+                request.keeps = self._keep(pod, request, but=self._common if own else ())
+        return Standing(pod, before, obstacle, own)
 
-    def _keep(self, pod: QueuedPod, request: _Request) -> None:
-        """Keep what a pod costs, in wider quotas only once narrower ones have room for it."""
+    def keep_in_common(self, pods: Iterable[QueuedPod]) -> None:
+        """Keep what these pods, which wait, cost their common quotas, from all that come after."""
+        for pod in pods:
+            request = self.request(pod.demand)
+            if request.obstacle is None or not request.obstacle.never:
+                self._keep(pod, request, but=self._rooms.keys() - self._common)
+        if self._requests:  # room in common quotas is less by now
+            self._requests.clear()
+
+    def _keep(self, pod: QueuedPod, request: _Request, *, but: Container[str]) -> bool:
+        """Keep what a pod costs, in wider quotas only once narrower ones have room for it; in none of `but`.
+
+        Whether there is room to be kept for one more of them.
+        """
         rooms, narrowest, keeps = self._rooms, inf, False
         for name, key, amount in self._amounts(request):
             if amount > self.free[name].get(key, inf) and rooms[name].namespaces < narrowest:
                 narrowest = rooms[name].namespaces
         for name, key, amount in self._amounts(request):
             free = self.free[name]
-            if rooms[name].namespaces > narrowest or key not in free:
+            if rooms[name].namespaces > narrowest or key not in free or name in but:
                 continue
             named = self._kept_for.setdefault((name, key), [])
             if len(named) < _MOST_NAMED:
@@ -244,4 +306,4 @@ class _Deciding:
             if free[key] > 0:  # of what has no room at all, more need not be kept
                 free[key] -= amount
                 keeps = True
-        request.keeps = keeps
+        return keeps

@@ -85,6 +85,42 @@ def test_who_is_released(rooms: Q, pods: Sequence[QueuedPod], released: list[str
     assert [pod.uid for pod in decide(pods, rooms, NOON).released] == released
 
 
+def teams(free: int, a: int, b: int, c: int = 0) -> dict[str, QueueRoom]:
+    """A quota of all teams, with what is free, and the teams', with what is left of their nominal."""
+    left = {"a": a, "b": b, "c": c}
+    return {
+        "all": QueueRoom({"gpu": 30}, {"gpu": free}, BEST_EFFORT, namespaces=3),
+        **{name: QueueRoom({"gpu": 30}, {"gpu": 30}, None, 1, {"gpu": own}) for name, own in left.items()},
+    }
+
+
+def of(team: str, uid: str, gpu: int = 1, age: float = 60, priority: int = 0) -> QueuedPod:
+    demand = (("all", (("gpu", gpu),)), (team, (("gpu", gpu),)))
+    return QueuedPod(uid, f"{team}/{uid}", priority, NOON - age, demand)
+
+
+@pytest.mark.parametrize(
+    ("rooms", "pods", "reclaimed_for", "released"),
+    [
+        # who is within its team's nominal comes first, as many as are
+        (teams(2, 1, 0), [of("b", "old", age=900, priority=9), of("a", "x"), of("a", "y", age=50)], [], ["x", "old"]),
+        (teams(2, 2, 0), [of("b", "old", age=900), of("a", "x"), of("a", "y", age=50)], [], ["x", "y"]),
+        # from who is beyond, its room is kept at once
+        (teams(3, 4, 0), [of("a", "x", 4), of("b", "y", 1)], [], []),
+        (teams(3, 3, 0), [of("a", "x", 4), of("b", "y", 1)], [], ["y"]),
+        # not from who is within the nominal of another team, however long it waits: both have theirs
+        (teams(3, 4, 0, 1), [of("a", "x", 4, 900), of("c", "z"), of("b", "y")], [], ["z"]),
+        # what others were evicted for, goes to the pod that they were evicted for
+        (teams(1, 2, 0), [of("a", "x"), of("a", "y", age=50)], ["y"], ["y"]),
+        (teams(1, 0, 0), [of("a", "x"), of("b", "y", age=90)], [], ["y"]),
+    ],
+)
+def test_pods_within_their_teams_nominal_come_first(
+    rooms: Q, pods: Sequence[QueuedPod], reclaimed_for: list[str], released: list[str]
+) -> None:
+    assert [pod.uid for pod in decide(pods, rooms, NOON, {*reclaimed_for}).released] == released
+
+
 def standing(decision: QueueDecision) -> dict[str, tuple[int, Obstacle]]:
     return {each.pod.uid: (each.ahead, each.obstacle) for each in decision.waiting}
 
