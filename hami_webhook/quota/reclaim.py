@@ -1,0 +1,292 @@
+"""Which pods are evicted, so that a pod gets what is its own team's (docs/spec/queues.md#7).
+
+Pure: who holds what, the time, and whether the pod would fit come in. A team is a quota with a nominal. It gives of a
+key only what it holds beyond its nominal of it; what it holds of other keys protects none of its pods.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from fractions import Fraction
+from itertools import groupby
+from math import inf
+from typing import TypeVar
+
+from msgspec import Struct
+
+from hami_webhook.quota.queue_order import Demand
+
+T = TypeVar("T")
+Steps = Generator[None, None, T]
+"""Work that others may interrupt where it yields, and what comes of it."""
+
+Amounts = Mapping[str, int]
+Fits = Callable[[frozenset[str]], Steps[bool]]
+"""Whether who reclaims would have a place once the pods with these UIDs are gone."""
+
+_MOST = 256
+"""Evictions for one pod: as many as a pod group may have members."""
+_AT_ONCE = 256
+"""Candidates that are compared before others have their turn."""
+
+
+class Team(Struct, frozen=True):
+    """A quota's nominal, and what of it its pods hold that aren't going, by key, in its own units."""
+
+    nominal: Amounts
+    used: Amounts
+
+
+class Candidate(Struct, frozen=True, eq=False):
+    """Pods that are evicted together: one, or those of a pod group.
+
+    `teams` are their quotas with a nominal. They have run `since` (Unix seconds), and may go once that is `min_runtime`
+    seconds ago. `costs` are those of all by quota; `budgets` says how many of them each PodDisruptionBudget covers.
+    """
+
+    uids: tuple[str, ...]
+    teams: tuple[str, ...]
+    priority: int
+    since: float
+    min_runtime: float
+    costs: Mapping[str, Amounts]
+    budgets: Mapping[str, int] = {}
+
+
+class Claim(Struct, frozen=True):
+    """What a pod costs, or the members of a pod group, and what of it is lacking, by quota and key.
+
+    `teams` are its own.
+    """
+
+    teams: Collection[str]
+    demand: Demand
+    lacks: Mapping[tuple[str, str], int]
+
+    @property
+    def keys(self) -> set[str]:
+        return {key for _, key in self.lacks}
+
+
+class Blocked(Enum):
+    """Why nobody is evicted."""
+
+    NOBODY = "no team holds enough beyond its nominal"
+    YOUNG = "pods of teams beyond their nominal haven't run for their quotas' reclaimMinRuntime"
+    PROTECTED = "PodDisruptionBudgets protect the pods of teams beyond their nominal"
+    CARDS = "no node would have the cards for it"
+
+
+@dataclass(frozen=True, slots=True)
+class _Rules:
+    """The rules that protect candidates, to find out which of them does."""
+
+    budgets: bool = True
+    runtime: bool = True
+
+
+_ALL_RULES = _Rules()
+
+
+class Reclaiming:
+    """Who may be evicted in one round, at `now` (Unix seconds). `allowed` is how many pods of each budget may go."""
+
+    def __init__(
+        self, teams: Mapping[str, Team], candidates: Iterable[Candidate], allowed: Amounts, now: float
+    ) -> None:
+        self._nominal = {name: team.nominal for name, team in teams.items()}
+        self._used = {name: dict(team.used) for name, team in teams.items()}
+        self._allowed = dict(allowed)
+        self._now = now
+        self._by_teams: dict[tuple[str, ...], list[Candidate]] = {}
+        for each in sorted(candidates, key=lambda each: (each.priority, -each.since, each.uids)):
+            self._by_teams.setdefault(each.teams, []).append(each)
+
+    def selecting(self, claim: Claim, fits: Fits) -> Steps[Sequence[Candidate] | Blocked]:
+        """Who is evicted, none of whom could be left out; or why nobody is.
+
+        Who is furthest beyond its nominal, relative to it, gives first: of its pods those of the lowest priority, of
+        these what leaves the fewest to be evicted besides, and the youngest. Where what that frees isn't on the right
+        nodes, others go in the same order.
+        """
+        chosen = yield from self._freeing(claim, _ALL_RULES)
+        if chosen is None:
+            return (yield from self._what_blocks(claim))
+        if not (yield from fits(_uids(chosen))):
+            chosen = self._all(claim)
+            if not (yield from fits(_uids(chosen))):
+                return Blocked.CARDS
+        kept = yield from _without_needless(chosen, claim, fits)
+        return kept if len(kept) <= _MOST else Blocked.NOBODY
+
+    def take(self, claim: Claim, victims: Iterable[Candidate]) -> None:
+        """These are evicted for a pod: who selects next finds the rest."""
+        for each in victims:
+            self._by_teams[each.teams].remove(each)
+            _take(self._used, self._allowed, each)
+        for name, costs in claim.demand:
+            for key, amount in costs if name in self._used else ():
+                self._used[name][key] = self._used[name].get(key, 0) + amount
+
+    def _freeing(self, claim: Claim, rules: _Rules) -> Steps[list[Candidate] | None]:
+        """Enough for what is lacking; None if there isn't as much."""
+        left = _Left(self, claim, rules)
+        chosen: list[Candidate] = []
+        gone: set[int] = set()
+        while left.lacks:
+            found = None
+            for group in left.furthest_first(self._by_teams):
+                found = yield from left.best(each for each in self._by_teams[group] if id(each) not in gone)
+                if found is not None:
+                    break
+            if found is None or len(chosen) == _MOST:
+                return None
+            left.take(found)
+            gone.add(id(found))
+            chosen.append(found)
+        return chosen
+
+    def _what_blocks(self, claim: Claim) -> Steps[Blocked]:
+        if (yield from self._freeing(claim, _Rules(budgets=False))) is not None:
+            return Blocked.PROTECTED
+        if (yield from self._freeing(claim, _Rules(budgets=False, runtime=False))) is not None:
+            return Blocked.YOUNG
+        return Blocked.NOBODY
+
+    def _all(self, claim: Claim) -> list[Candidate]:
+        """All that may go at once."""
+        left = _Left(self, claim, _ALL_RULES)
+        found = []
+        for group in left.furthest_first(self._by_teams):
+            for each in self._by_teams[group]:
+                if left.may_go(each) and left.gives(each):
+                    left.take(each)
+                    found.append(each)
+        return found
+
+
+class _Left:
+    """What teams hold, budgets allow and a claim lacks, while candidates are taken for it."""
+
+    def __init__(self, of: Reclaiming, claim: Claim, rules: _Rules) -> None:
+        self._nominal = of._nominal
+        self._used = {name: dict(used) for name, used in of._used.items()}
+        self._allowed = dict(of._allowed)
+        self._now = of._now
+        self._own = claim.teams
+        self._keys = claim.keys
+        self._rules = rules
+        self.lacks = {place: amount for place, amount in claim.lacks.items() if amount > 0}
+
+    def furthest_first(self, groups: Iterable[tuple[str, ...]]) -> list[tuple[str, ...]]:
+        """The sets of teams that are all beyond their nominal of what is lacking, who is furthest beyond first."""
+        ranked = [(min(map(self._beyond, self._giving(group)), default=Fraction(0)), group) for group in groups]
+        return [group for beyond, group in sorted(ranked, key=lambda each: (-each[0], each[1])) if beyond > 0]
+
+    def _giving(self, teams: Iterable[str]) -> list[str]:
+        return [team for team in teams if team not in self._own]
+
+    def _beyond(self, team: str) -> Fraction | float:
+        nominal, used = self._nominal[team], self._used[team]
+        more = [(used.get(key, 0) - nominal[key], nominal[key]) for key in self._keys if key in nominal]
+        return max((Fraction(over, own) if own else inf for over, own in more if over > 0), default=Fraction(0))
+
+    def best(self, candidates: Iterable[Candidate]) -> Steps[Candidate | None]:
+        """Of the lowest priority who frees most of what is lacking, and least besides; the first of those alike."""
+        for _, level in groupby(candidates, key=lambda each: each.priority):
+            best, most = None, (0.0, 0)
+            for number, each in enumerate(level):
+                if number % _AT_ONCE == _AT_ONCE - 1:
+                    yield
+                freed = self._frees(each)
+                if freed > most and self.may_go(each):
+                    best, most = each, freed
+            if best is not None:
+                return best
+        return None
+
+    def _frees(self, candidate: Candidate) -> tuple[float, int]:
+        """How much of what is lacking, as shares of it, and what is more than that, as a negative amount."""
+        share, besides = 0.0, 0
+        for (quota, key), lack in self.lacks.items():
+            amount = candidate.costs.get(quota, {}).get(key, 0)
+            if amount and self._gives(candidate, key):
+                share += min(amount, lack) / lack
+                besides += max(0, amount - lack)
+        return (share, -besides) if share else (0.0, 0)
+
+    def gives(self, candidate: Candidate) -> bool:
+        """Whether it holds anything of what its teams have beyond their nominal."""
+        return any(
+            self._gives(candidate, key) and any(costs.get(key) for costs in candidate.costs.values())
+            for key in self._keys
+        )
+
+    def _gives(self, candidate: Candidate, key: str) -> bool:
+        return all(
+            key in self._nominal[team] and self._used[team].get(key, 0) > self._nominal[team][key]
+            for team in self._giving(candidate.teams)
+        )
+
+    def may_go(self, candidate: Candidate) -> bool:
+        """Whether no team is below its nominal then, and the rules allow it."""
+        if self._rules.runtime and self._now - candidate.since < candidate.min_runtime:
+            return False
+        if self._rules.budgets and any(self._allowed.get(name, 0) < pods for name, pods in candidate.budgets.items()):
+            return False
+        for team in self._giving(candidate.teams):
+            used, costs = self._used[team], candidate.costs.get(team, {})
+            for key, own in self._nominal[team].items():
+                if key in self._keys and used.get(key, 0) > own > used.get(key, 0) - costs.get(key, 0):
+                    return False
+        return True
+
+    def take(self, candidate: Candidate) -> None:
+        _take(self._used, self._allowed, candidate)
+        self.lacks = {
+            (quota, key): left
+            for (quota, key), lack in self.lacks.items()
+            if (left := lack - candidate.costs.get(quota, {}).get(key, 0)) > 0
+        }
+
+
+def _take(used: Mapping[str, dict[str, int]], allowed: dict[str, int], candidate: Candidate) -> None:
+    for team in candidate.teams:
+        for key, amount in candidate.costs.get(team, {}).items():
+            used[team][key] = used[team].get(key, 0) - amount
+    for budget, pods in candidate.budgets.items():
+        allowed[budget] = allowed.get(budget, 0) - pods
+
+
+def _without_needless(chosen: Sequence[Candidate], claim: Claim, fits: Fits) -> Steps[list[Candidate]]:
+    """Those of the chosen without whom it isn't enough; who is most important stays first."""
+    gone = sorted(chosen, key=lambda each: (-each.priority, each.since, each.uids))
+
+    def spare(some: Sequence[Candidate]) -> Steps[None]:
+        nonlocal gone
+        yield
+        spared = {id(each) for each in some}
+        rest = [each for each in gone if id(each) not in spared]
+        if _is_enough(rest, claim) and (yield from fits(_uids(rest))):
+            gone = rest
+        elif len(some) > 1:
+            middle = len(some) // 2
+            yield from spare(some[:middle])
+            yield from spare(some[middle:])
+
+    yield from spare(gone)
+    return gone
+
+
+def _is_enough(chosen: Iterable[Candidate], claim: Claim) -> bool:
+    left = dict(claim.lacks)
+    for each in chosen:
+        for quota, key in left:
+            left[quota, key] -= each.costs.get(quota, {}).get(key, 0)
+    return all(amount <= 0 for amount in left.values())
+
+
+def _uids(chosen: Iterable[Candidate]) -> frozenset[str]:
+    return frozenset(uid for each in chosen for uid in each.uids)
