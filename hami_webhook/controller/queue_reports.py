@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from itertools import islice
 from typing import Any, NamedTuple
 
@@ -28,16 +28,17 @@ _EVERY, _MOST = 1.0, 5
 """Seconds between two rounds, and the pods that one round writes to."""
 
 _AGAIN = 60.0
-"""Seconds after which a pod whose place changed is written to again."""
+"""Seconds after which a pod whose place changed is written to again; what is reclaimed for it is written at once."""
 
 
 class _Report(NamedTuple):
     text: str
+    note: str
     at: float
 
 
 class QueueReports:
-    """Writes on pods where they stand while `run` runs."""
+    """Writes on pods where they stand while `run` runs. `notes` has by UID what is done for them besides."""
 
     def __init__(
         self,
@@ -45,6 +46,7 @@ class QueueReports:
         view: ClusterView,
         releaser: QueueReleaser,
         object_events: ObjectEvents,
+        notes: Callable[[], Mapping[str, str]] = dict,
         *,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
@@ -52,6 +54,7 @@ class QueueReports:
         self._view = view
         self._releaser = releaser
         self._object_events = object_events
+        self._notes = notes
         self._sleep = sleep
         self._reported: dict[str, _Report] = {}
 
@@ -78,7 +81,7 @@ class QueueReports:
                 await self._write(pod, RESERVED, "the pod is charged to its quotas", reserved=True)
         for pod, standing, text in islice(self._due(waiting), budget):
             reason = reason_of(standing.obstacle)
-            self._reported[pod.uid] = _Report(text, self._view.clock())
+            self._reported[pod.uid] = _Report(text, self._notes().get(pod.uid, ""), self._view.clock())
             if not await self._write(pod, reason, text, reserved=False):
                 del self._reported[pod.uid]
 
@@ -95,14 +98,15 @@ class QueueReports:
                 turns.append(turn)
 
     def _changed(self, standings: list[Standing]) -> Iterator[tuple[Pod, Standing, str]]:
-        now = self._view.clock()
+        now, notes = self._view.clock(), self._notes()
         for standing in standings:
             pod, last = self._view.state.pod(standing.pod.uid), self._reported.get(standing.pod.uid)
-            if pod is None or (last is not None and now - last.at < _AGAIN):
+            note = notes.get(standing.pod.uid, "")
+            if pod is None or (last is not None and now - last.at < _AGAIN and last.note == note):
                 continue
-            text = sentence(standing, self._view.state.pod)
+            text = sentence(standing, self._view.state.pod, note)
             if last is not None and last.text == text:
-                self._reported[pod.uid] = _Report(text, now)
+                self._reported[pod.uid] = _Report(text, note, now)
             else:
                 yield pod, standing, text
 

@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import logging
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence, Set
 from functools import partial
 from typing import Any
 
@@ -30,7 +30,7 @@ from hami_webhook.quota.group_turns import group_turns
 from hami_webhook.quota.hierarchy_charger import HierarchyCharger
 from hami_webhook.quota.pricing import CapacityLister, admission_charge
 from hami_webhook.quota.queue import Demands, read_queue
-from hami_webhook.quota.queue_order import QueueDecision, QueuedPod, decide
+from hami_webhook.quota.queue_order import QueueDecision, QueuedPod, Standing, decide
 
 logger = logging.getLogger(__name__)
 
@@ -79,6 +79,10 @@ class QueueReleaser:
         self._again = False
         self.released = 0
         self.decision = QueueDecision((), ())
+        self.within: Sequence[tuple[Standing, Sequence[Pod]]] = ()
+        """Those that wait within their quotas' nominal, in turn: of a pod group one, with the pods it stands for."""
+        self.reclaimed_for: Set[str] = frozenset()
+        """The UIDs of those of them that others were evicted for."""
 
     def subscriptions(self) -> Subscriptions:
         """Pods, and all that decides whether they fit their quotas."""
@@ -120,8 +124,11 @@ class QueueReleaser:
         pods = list(self._pods.values())
         queue = await read_queue(pods, self._charger.known, self._view.vendors, self._capacity, self._demands)
         by_turn = group_turns(queue.waiting, queue.pods, self._view.state.by_namespace.members)
-        decision = decide(by_turn.turns, queue.rooms, self._view.clock())
+        decision = decide(by_turn.turns, queue.rooms, self._view.clock(), self.reclaimed_for)
         self.decision = by_turn.of_each_pod(decision, queue.waiting)
+        self.within = [
+            (each, [queue.pods[uid] for uid in by_turn.pods[each.pod.uid]]) for each in decision.waiting if each.own
+        ]
         turns = list(_first(decision.released, _MOST_AT_ONCE))
         self._again = len(turns) < len(decision.released)
         due = [(set[str](), [pod]) for pod in queue.charged]

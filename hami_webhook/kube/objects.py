@@ -280,11 +280,19 @@ class ScopeRequirement(Struct, frozen=True):
     values: tuple[str, ...] = ()
 
 
+class Lending(Struct, frozen=True):
+    """What of an AcceleratorQuota is its own, and how others' pods go for it, as written; empty where nothing is."""
+
+    nominal: Mapping[str, Any]
+    reclaim: str = ""
+    min_runtime: str = ""
+
+
 class ResourceQuota(Struct, frozen=True):
     """A quota's hard limits and status (amounts as written), its scopes and its annotations.
 
     An AcceleratorQuota is read as one too (`quota/accelerator_quota.py`): it has no namespace but `namespaces`, those
-    that it selects, and `report`, what its status says of each of them and its conditions.
+    that it selects, and `report`, what its status says of each of them and its conditions. Only it has `lending`.
     """
 
     namespace: str
@@ -298,6 +306,7 @@ class ResourceQuota(Struct, frozen=True):
     resource_version: str = ""
     namespaces: frozenset[str] | None = None
     report: Mapping[str, Any] = {}
+    lending: Lending | None = None
 
     @classmethod
     def from_object(cls, obj: Any) -> ResourceQuota:

@@ -297,6 +297,9 @@ class AcceleratorQuotaSpec(Wire, frozen=True):
     node_selector: Texts | None = None
     enforcement: str | None = None
     queue: QueueSpec | None = None
+    nominal: Amounts | None = None
+    reclaim: str | None = None
+    reclaim_min_runtime: str | None = None
 
 
 class AcceleratorQuotaStatus(Wire, frozen=True):

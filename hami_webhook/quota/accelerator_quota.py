@@ -10,7 +10,7 @@ from typing import Any
 
 from hami_webhook.cluster.api import JSON
 from hami_webhook.kube import wire
-from hami_webhook.kube.objects import ResourceQuota
+from hami_webhook.kube.objects import Lending, ResourceQuota
 from hami_webhook.kube.selectors import LabelSelector
 from hami_webhook.quota.card_selection import COUNTED, DEVICE_TYPES, NODE_SELECTOR
 from hami_webhook.quota.enforcement import ENFORCEMENT, OBSERVED, QUEUE_ORDER, QUEUE_OVERTAKING
@@ -50,6 +50,7 @@ def read_accelerator_quota(obj: Any, namespaces: Labels) -> ResourceQuota:
         resource_version=meta.resource_version or "",
         namespaces=frozenset(name for name, labels in namespaces.items() if selector.matches(labels)),
         report={"namespaces": [*(status.namespaces or ())], "conditions": [*(status.conditions or ())]},
+        lending=Lending(spec.nominal or {}, spec.reclaim or "", spec.reclaim_min_runtime or ""),
     )
 
 

@@ -49,6 +49,8 @@ class QuotaAccount:
     enforcement: Enforcement = Enforcement.ENFORCE
     observed: int = 0
     cards: CardSelection | None = None
+    nominal: Mapping[str, int] = field(default_factory=dict)
+    """What of hard is the quota's own, by key, in the terms of hard (docs/spec/queues.md#7)."""
 
     @classmethod
     def read(cls, quota: ResourceQuota, vendors: Vendors) -> QuotaAccount:
@@ -80,6 +82,7 @@ class QuotaAccount:
             Enforcement.of(quota),
             observed_charges(quota),
             cards,
+            _nominal(quota, hard),
         )
 
     @property
@@ -365,6 +368,13 @@ def _rounded(written: Mapping[str, Any], keys: Iterable[str], *, up: bool) -> di
     """The amounts of the keys as integers; limits are rounded down, as a fraction of a unit can't be used."""
     texts = ((key, written[key]) for key in keys)
     return {key: _bounds(text if isinstance(text, str) else repr(text))[up] for key, text in texts}
+
+
+def _nominal(quota: ResourceQuota, hard: Mapping[str, int]) -> dict[str, int]:
+    """What a quota has of its own; never more than hard."""
+    written = quota.lending.nominal if quota.lending is not None else {}
+    own = _rounded(written, [key for key in written if key in hard], up=False)
+    return {key: max(0, min(amount, hard[key])) for key, amount in own.items()}
 
 
 @lru_cache(maxsize=4096)

@@ -17,6 +17,7 @@ from hami_webhook.kube.quantity import Quantity, is_binary, parse_whole
 from hami_webhook.quota.account import QuotaAccount
 from hami_webhook.quota.card_selection import selection_faults
 from hami_webhook.quota.enforcement import enforcement_faults
+from hami_webhook.quota.lending import lending_faults
 from hami_webhook.quota.preemption import QUOTA_PREEMPTION
 from hami_webhook.quota.pricing import CapacityLister
 
@@ -77,7 +78,8 @@ def misreadings(quota: ResourceQuota, vendors: Vendors, known: Vendors, capacity
         listed = ", ".join(" ".join(filter(None, (s.scope, s.operator, *s.values))) for s in quota.scopes)
         text = f"no pod is in all its scopes ({listed}), so nothing is counted; make a quota for each"
         found.append(Misreading(Reason.KEY, "scopes", text))
-    found += [Misreading(Reason.KEY, key, text) for key, text in enforcement_faults(quota)]
+    faults = (*enforcement_faults(quota), *lending_faults(account))
+    found += [Misreading(Reason.KEY, key, text) for key, text in faults]
     preemption = quota.annotations.get(QUOTA_PREEMPTION)
     if preemption not in (None, "true", "false"):
         text = f"{QUOTA_PREEMPTION}: {preemption} isn't known, so nobody is evicted for the quota; write true or false"

@@ -152,8 +152,13 @@ def _covered(account: QuotaAccount) -> Iterable[str]:
 def room_of(account: QuotaAccount) -> QueueRoom:
     """What a quota leaves to those who wait."""
     free = {key: limit - account.used[key] for key, limit in account.hard.items() if key in account.used}
+    own = {key: amount - account.used.get(key, 0) for key, amount in account.nominal.items()}
     return QueueRoom(
-        account.hard, free, queue_order(account.quota) if account.queues else None, len(account.quota.namespaces or ())
+        account.hard,
+        free,
+        queue_order(account.quota) if account.queues else None,
+        len(account.quota.namespaces or ()),
+        own or None,
     )
 
 

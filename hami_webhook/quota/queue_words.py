@@ -18,8 +18,8 @@ def reason_of(obstacle: Obstacle) -> str:
     return INCOMPLETE if obstacle.incomplete else ABOVE_HARD if obstacle.never else WAITING
 
 
-def sentence(standing: Standing, pod_of: Callable[[str], Pod | None]) -> str:
-    """What stands in the pod's way, and how many are before it.
+def sentence(standing: Standing, pod_of: Callable[[str], Pod | None], note: str = "") -> str:
+    """What stands in the pod's way, and how many are before it; `note` is what is reclaimed for it, or why nothing is.
 
     Pods are named in their own namespace only: of a quota of several, tenants don't learn each other's.
     """
@@ -38,6 +38,8 @@ def sentence(standing: Standing, pod_of: Callable[[str], Pod | None]) -> str:
     if obstacle.kept_for:
         mine = [pod.name for uid in obstacle.kept_for if (pod := pod_of(uid)) and pod.namespace == namespace]
         parts.append(f"room is kept for {', '.join(mine) or 'pods of other namespaces'}")
+    if note:
+        parts.append(note)
     before = {0: "no pod waits before it", 1: "1 pod waits before it"}
     parts.append(before.get(standing.ahead, f"{standing.ahead} pods wait before it"))
     return f"waits for quota: {'; '.join(parts)}"

@@ -10,6 +10,7 @@ from prometheus_client.registry import Collector
 
 from hami_webhook.controller.informers import SharedInformers
 from hami_webhook.controller.quotas import QuotaReconciler
+from hami_webhook.controller.reclaim import Reclaimer
 from hami_webhook.controller.webhooks import WebhookReconciler
 from hami_webhook.policy.file import PolicySource
 from hami_webhook.scheduling.post_filter import OUTCOMES, Preemption
@@ -25,6 +26,12 @@ _CLOCK_SKEW = Family(
     "hami_webhook_clock_skew_seconds",
     "Seconds by which this machine's clock is ahead of the API server's, and this process' time of the leader's.",
     ("of",),
+)
+_RECLAIMED = Family(
+    "hami_webhook_quota_reclaimed_pods",
+    "Pods evicted as their quota held more than its nominal, and another's pod waited for its own.",
+    ("quota",),
+    is_counter=True,
 )
 _CACHE_OBJECTS = Family("hami_webhook_cache_objects", "Objects in a cache.", ("kind",))
 
@@ -62,6 +69,7 @@ class ControllerCollector(Collector):
 
     reconcilers: Sequence[QuotaReconciler]
     webhooks: WebhookReconciler
+    reclaimer: Reclaimer
     leading: Callable[[], bool]
 
     def collect(self) -> Iterator[Metric]:
@@ -71,6 +79,7 @@ class ControllerCollector(Collector):
         drifted = sum(each.drifted for each in self.reconcilers)
         yield _counter("quota_expired", "Charges whose pod never came.", expired)
         yield _counter("quota_drift", "Recomputes that corrected used for no event.", drifted)
+        yield _RECLAIMED.of(((quota,), pods) for quota, pods in self.reclaimer.reclaimed.items())
         if self.leading():
             yield _gauge(
                 "wrong_webhook_configurations",

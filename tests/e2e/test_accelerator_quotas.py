@@ -88,6 +88,7 @@ def test_kubectl_get_has_columns_for_the_common_keys(kubectl: Kubectl) -> None:
 AMOUNT = "should match '^[0-9]+(k|M|G|T|P|E|Ki|Mi|Gi|Ti|Pi|Ei)?$'"
 ONE_TYPE = "must be words of one card type, such as H100, without commas; write several types as several items"
 KEYS = "keys must be limits. and the name of a vendor's resource, such as limits.nvidia.com/gpu or"
+AT_MOST_HARD = "nominal is a part of hard, so it must be at most hard, for each of its keys"
 REFUSED: list[tuple[JSON, str]] = [
     ({"hard": {GPU: "-1"}}, f"spec.hard.{GPU} in body {AMOUNT}"),
     ({"hard": {GPU: -1}}, f"spec.hard.{GPU} in body should be greater than or equal to 0"),
@@ -118,6 +119,13 @@ REFUSED: list[tuple[JSON, str]] = [
     ({"nodeSelector": {"pool": "train=1"}}, "must be labels of nodes, such as pool: train"),
     ({"enforcement": "off"}, 'supported values: "enforce", "observe"'),
     ({"borrow": 4}, 'unknown field "borrow"'),
+    ({"nominal": {GPU: 5}}, AT_MOST_HARD),
+    ({"hard": {GPU: 4, MEM: "16k"}, "nominal": {GPU: 1, MEM: 16001}}, AT_MOST_HARD),
+    ({"nominal": {MEM: 1}}, "nominal may have keys of hard only; limit a key in hard, too, or leave it out"),
+    ({"nominal": {GPU: "a few"}}, f"spec.nominal.{GPU} in body {AMOUNT}"),
+    ({"nominal": {GPU: 4}, "reclaim": "always"}, 'supported values: "off", "dry-run", "on"'),
+    ({"reclaim": "on"}, "reclaim has no effect without nominal; write what is the team's own there"),
+    ({"nominal": {GPU: 4}, "reclaimMinRuntime": "721h"}, "must be at most 720h"),
 ]
 ACCEPTED: list[JSON] = [
     {},
@@ -128,6 +136,7 @@ ACCEPTED: list[JSON] = [
     {"namespaceSelector": {"matchExpressions": [{"key": "team", "operator": "DoesNotExist"}]}},
     {"deviceTypes": ["A100", "NVIDIA H100 80GB"], "nodeSelector": {"pool": "train", "example.com/zone": ""}},
     {"enforcement": "observe"},
+    {"hard": {GPU: 4, MEM: "16Ki"}, "nominal": {GPU: "4", MEM: "16k"}, "reclaim": "on", "reclaimMinRuntime": "90s"},
 ]
 
 
@@ -143,7 +152,8 @@ def test_a_right_quota_is_taken(kubectl: Kubectl, spec: JSON) -> None:
     right = accelerator_quota("right", {}, hard={GPU: 4})
     right["spec"] |= spec
     made = json.loads(kubectl("create", "--dry-run=server", "-o", "json", "-f", "-", stdin=json.dumps(right)))
-    assert made["spec"] == {"enforcement": "enforce", **right["spec"]}
+    default = {"enforcement": "enforce", "reclaim": "off", "reclaimMinRuntime": "10m"}
+    assert made["spec"] == {**default, **right["spec"]}
 
 
 def test_kubectl_explains_the_fields(kubectl: Kubectl) -> None:

@@ -19,6 +19,7 @@ from hack.devcluster.plane import ControlPlane
 from .deployment import SYSTEM, Kubectl, eventually
 from .kubelet import Kubelets
 from .objects import (
+    GPU,
     JSON,
     MEM,
     accelerator_quota,
@@ -218,6 +219,17 @@ def work(program: Roles, met: Callable[[], bool]) -> None:
         kubectl.apply(quota(space, mem=hard))
         time.sleep(1.5)
     eventually(lambda: events(kubectl, space, "QuotaExceeded"), [2])
+    # one that is owed what another holds, which is evicted for it
+    kubectl("label", "namespace", other, space, "rights=lent")
+    for name in (other, space):
+        own = {"matchLabels": {"kubernetes.io/metadata.name": name}}
+        nominal = {"nominal": {GPU: int(name == other)}, "reclaim": "on", "reclaimMinRuntime": "0s"}
+        kubectl.apply(accelerator_quota(name, own, {GPU: 9}, **nominal))
+    kubectl.apply(accelerator_quota("lent", {"matchLabels": {"rights": "lent"}}, {GPU: 1}, enforcement="queue"))
+    kubectl.apply(pod(other, "owed", gpu=1, gpumem=1))
+    eventually(lambda: bool(events(kubectl, space, "QuotaReclaimed")), seconds=60)
+    kubectl("delete", "pods", "--all", "-n", other, "--grace-period=0", "--force")
+    kubectl("delete", "aq", "lent", other, space)
     # what is spoilt in the Secret is written anew
     secret = "secret", "hami-webhook-tls", "-n", SYSTEM
     kubectl("patch", *secret, "--type=merge", "-p", json.dumps({"data": {"tls.key": "eA=="}}))

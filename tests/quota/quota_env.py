@@ -20,8 +20,10 @@ from hami_webhook.cluster.api import JSON, Kind
 from hami_webhook.cluster.memory import MemoryCluster
 from hami_webhook.controller.accelerator_quotas import AcceleratorQuotaReconciler
 from hami_webhook.controller.informers import SharedInformers, Subscriber, watched_kinds
+from hami_webhook.controller.object_events import ObjectEvents
 from hami_webhook.controller.queues import QueueReleaser
 from hami_webhook.controller.quotas import Pace, QuotaReconciler
+from hami_webhook.controller.reclaim import Reclaimer
 from hami_webhook.devices.registry import Vendors
 from hami_webhook.kube.objects import Pod
 from hami_webhook.quota.ledger import LEDGER, Entry, State, decode
@@ -77,6 +79,11 @@ class QuotaEnv:
         core = self.core
         self.releaser = QueueReleaser(
             self.cluster, core.view, core.charger, core.capacity, core.failures, sleep=no_sleep
+        )
+        events = ObjectEvents(self.cluster, core.problems)
+        self.reclaimer = Reclaimer(
+            *(self.cluster, core.view, self.releaser, core.charger, core.nominations, events, core.failures),
+            sleep=no_sleep,
         )
         self._tasks: list[asyncio.Task[None]] = []
 

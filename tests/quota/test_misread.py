@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from builders import card, node
+from builders import accelerator_quota, card, node
 
 from hami_webhook.config.devices import DeviceConfig
 from hami_webhook.device_config import builtin_device_config, builtin_vendors, enabled_vendors
 from hami_webhook.devices.registry import Vendors
 from hami_webhook.kube.objects import Node, ResourceQuota
+from hami_webhook.quota.accelerator_quota import read_accelerator_quota
 from hami_webhook.quota.misread import misreadings
 from hami_webhook.scheduling.cluster_cache import ClusterCache
 
@@ -204,3 +205,34 @@ def test_kubernetes_own_key_of_a_device_class_is_told_apart_from_ours() -> None:
     assert found[0] == "QuotaMixed"
     assert found[1].startswith(f"{key} is Kubernetes' own: it counts devices of claims when these are created")
     assert judged({key: "0"}, vendors=claiming_vendors()) == []
+
+
+@pytest.mark.parametrize(
+    ("spec", "texts"),
+    [
+        ({}, []),
+        ({"nominal": {GPU: 4}, "reclaim": "on", "reclaimMinRuntime": "90s"}, []),
+        ({"nominal": {GPU: 9}}, [f"nominal {GPU}: 9 must be at least 0 and at most hard, 8"]),
+        (
+            {"nominal": {MEM: 1}},
+            [f"nominal {MEM}: has no effect, as hard doesn't limit it; limit it there, or leave it out"],
+        ),
+        (
+            {"nominal": {GPU: "few"}},
+            [f"nominal {GPU}: few is no amount, so nothing is the quota's own; write one that is at most hard, 8"],
+        ),
+        (
+            {"nominal": {GPU: 4}, "reclaim": "always"},
+            ["reclaim: always isn't known, so nobody is evicted; write off, dry-run or on"],
+        ),
+        ({"reclaim": "on"}, ["reclaim: on has no effect without nominal; write what is the team's own there"]),
+        (
+            {"nominal": {GPU: 4}, "reclaimMinRuntime": "721h"},
+            ["reclaimMinRuntime: 721h can't be read, so it is 10m; it must be at most 720h"],
+        ),
+    ],
+)
+def test_what_is_lent_is_read_or_explained(spec: dict[str, Any], texts: list[str]) -> None:
+    quota = read_accelerator_quota(accelerator_quota(spec=spec, gpu=8), {})
+    found = misreadings(quota, builtin_vendors(), builtin_vendors(), ClusterCache(builtin_vendors()))
+    assert [each.text for each in found] == texts

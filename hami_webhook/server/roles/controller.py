@@ -12,7 +12,16 @@ from functools import partial
 
 from hami_webhook.assembly import Core
 from hami_webhook.config import Settings
-from hami_webhook.controller import handshakes, node_audit, pod_group_events, queue_reports, queues, quotas, webhooks
+from hami_webhook.controller import (
+    handshakes,
+    node_audit,
+    pod_group_events,
+    queue_reports,
+    queues,
+    quotas,
+    reclaim,
+    webhooks,
+)
 from hami_webhook.controller.accelerator_quotas import AcceleratorQuotaReconciler
 from hami_webhook.controller.certificates import CertificateTarget, CertRotator
 from hami_webhook.controller.handshakes import Handshakes
@@ -26,6 +35,7 @@ from hami_webhook.controller.pod_group_events import PodGroupEvents
 from hami_webhook.controller.queue_reports import QueueReports
 from hami_webhook.controller.queues import QueueReleaser
 from hami_webhook.controller.quotas import Pace, QuotaReconciler
+from hami_webhook.controller.reclaim import Reclaimer
 from hami_webhook.controller.showback import Showback
 from hami_webhook.controller.webhooks import WebhookReconciler
 from hami_webhook.server.cluster_metrics import ClusterCollector
@@ -40,6 +50,7 @@ class Controller:
     shared: Shared
     reconcilers: Sequence[QuotaReconciler]
     releaser: QueueReleaser
+    reclaimer: Reclaimer
     group_events: PodGroupEvents
     showback: Showback
     election: LeaderElection | None
@@ -71,7 +82,7 @@ class Controller:
                     lambda: self.leading and shared.informers.synced,
                     legacy=shared.settings.legacy_metrics,
                 ),
-                ControllerCollector(self.reconcilers, self.webhooks, lambda: self.leading),
+                ControllerCollector(self.reconcilers, self.webhooks, self.reclaimer, lambda: self.leading),
             ],
             subscribers=[self.showback, *self.reconcilers, self.releaser, self.group_events],
         )
@@ -94,7 +105,10 @@ class Controller:
             tasks.create_task(keep(node_audit.LOOP, audit.run))
             tasks.create_task(keep("namespace annotations", NamespaceAnnotations(view, _object_events(core)).run))
             tasks.create_task(keep(queues.LOOP, self.releaser.run))
-            reports = QueueReports(core.cluster, view, self.releaser, _object_events(core))
+            tasks.create_task(keep(reclaim.LOOP, self.reclaimer.run))
+            reports = QueueReports(
+                core.cluster, view, self.releaser, _object_events(core), lambda: self.reclaimer.notes
+            )
             tasks.create_task(keep(queue_reports.LOOP, reports.run))
             tasks.create_task(keep(pod_group_events.LOOP, self.group_events.run))
             if not self.shared.quotas_in_memory:
@@ -113,6 +127,7 @@ def controller_of(shared: Shared, own_pod: OwnPod | None) -> Controller:
     """The controller as the settings describe it; the label on the own pod follows who leads."""
     core, settings = shared.core, shared.settings
     showback = Showback(core.view)
+    releaser = QueueReleaser(core.cluster, core.view, core.charger, core.capacity, core.failures)
     election = _leader_election(core, settings, showback, own_pod) if settings.leader_elect else None
     pace = Pace(settings.quota_debounce, settings.quota_resync, settings.quota_reservation_ttl)
     return Controller(
@@ -123,7 +138,10 @@ def controller_of(shared: Shared, own_pod: OwnPod | None) -> Controller:
                 core.accelerator_recomputer, core.view, _object_events(core), core.failures, pace
             ),
         ],
-        QueueReleaser(core.cluster, core.view, core.charger, core.capacity, core.failures),
+        releaser,
+        Reclaimer(
+            *(core.cluster, core.view, releaser, core.charger, core.nominations, _object_events(core), core.failures)
+        ),
         PodGroupEvents(core.view, _object_events(core)),
         showback,
         election,

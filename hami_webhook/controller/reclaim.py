@@ -1,0 +1,359 @@
+"""Reclaiming what is lent: pods of teams beyond their nominal are evicted for those that wait within their own.
+
+Source: docs/spec/queues.md#7. Who goes, `quota/reclaim.py` decides. What is evicted for a pod is as much as its quotas
+lack when all that is ending has ended; so a round, or a leader, that comes while it ends evicts nobody again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import NamedTuple
+
+from hami_webhook.cluster.api import Cluster, ClusterError, Conflict, EventNote, EvictionRefused, Kind, NotFound
+from hami_webhook.cluster_view import ClusterView
+from hami_webhook.controller.holdings import Holdings, finding_holdings
+from hami_webhook.controller.loops import contained
+from hami_webhook.controller.object_events import ObjectEvents
+from hami_webhook.controller.queues import QueueReleaser
+from hami_webhook.kube.disruption import PodDisruptionBudget
+from hami_webhook.kube.event_reasons import EventReason
+from hami_webhook.kube.objects import MalformedObject, Pod
+from hami_webhook.quota.account import QuotaAccount
+from hami_webhook.quota.enforcement import queue_order
+from hami_webhook.quota.floors import floor_id
+from hami_webhook.quota.hierarchy_charger import HierarchyCharger
+from hami_webhook.quota.lending import Reclaim
+from hami_webhook.quota.queue import known_accounts, room_name
+from hami_webhook.quota.queue_order import Demand, QueuedPod
+from hami_webhook.quota.reclaim import Blocked, Candidate, Claim, Reclaiming
+from hami_webhook.scheduling.preemption.freed_cards import FreedCards
+from hami_webhook.scheduling.preemption.nominations import Nominations
+from hami_webhook.scheduling.time_slices import TimeSlices
+
+logger = logging.getLogger(__name__)
+
+LOOP = "reclaim"
+
+_EVERY, _PAUSE_PER_SECOND = 1.0, 10
+"""Seconds between two rounds, and for each second that one takes."""
+_TRIED_AGAIN, _SPARED_FOR = 5.0, 60.0
+"""Seconds after which a search is made again that found nobody, and a pod is tried again that a budget protected."""
+_SHOWN_WITHIN = 30.0
+"""Seconds within which the watch shows that an evicted pod is being deleted."""
+_MOST_SEARCHES, _MOST_FAILED = 100, 4
+"""Searches in a round, and those that find nobody, of each team: who waits for long keeps no other team waiting."""
+_LONGEST_GRACE = 600
+"""Seconds of grace that a pod gets at most: what is lent comes back in a bounded time, whatever its pods say."""
+
+_Shape = tuple[Demand, str, int]
+"""What pods cost, what they request, and how many they are: who is equal in these finds the same."""
+
+
+class _Failure(NamedTuple):
+    blocked: Blocked
+    until: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Waiting:
+    """Who waits within its teams' nominal: a pod, or those of a group that take their turn as one."""
+
+    turn: QueuedPod
+    pods: Sequence[Pod]
+    teams: Sequence[str]
+    dry_run: bool
+
+    @property
+    def first(self) -> Pod:
+        return self.pods[0]
+
+
+@dataclass(slots=True)
+class _Round:
+    """What is known in one round. `free` is what quotas leave once all that is ending has ended, less what those took
+    that had their turn; in the quotas `closed` nobody passes one who waits.
+    """
+
+    accounts: Mapping[str, QuotaAccount]
+    holdings: Holdings
+    reclaiming: Reclaiming
+    cards: FreedCards
+    free: dict[str, dict[str, int]]
+    slices: TimeSlices = field(default_factory=TimeSlices)
+    closed: set[str] = field(default_factory=set)
+    searches: int = 0
+    failed: Counter[str] = field(default_factory=Counter)
+
+
+class Reclaimer:
+    """Evicts while `run` runs, which the leader's does.
+
+    `reclaimed` counts pods by the quota that gave them; `notes` say by the UID of a pod that waits what is reclaimed
+    for it, or why nothing is.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        view: ClusterView,
+        releaser: QueueReleaser,
+        charger: HierarchyCharger,
+        nominations: Nominations,
+        object_events: ObjectEvents,
+        failures: Counter[str],
+        *,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    ) -> None:
+        self._cluster = cluster
+        self._view = view
+        self._releaser = releaser
+        self._charger = charger
+        self._nominations = nominations
+        self._object_events = object_events
+        self._failures = failures
+        self._sleep = sleep
+        self._evicted: dict[str, float] = {}
+        """When pods were evicted that no watch shows as being deleted yet, by UID."""
+        self._spared: dict[str, float] = {}
+        """Until when pods aren't tried again that couldn't be evicted, by UID."""
+        self._found_nobody: dict[_Shape, _Failure] = {}
+        self._settled: dict[str, float] = {}
+        """Until when what is done for those that wait isn't looked at again, by the UID of their turn."""
+        self.reclaimed: Counter[str] = Counter()
+        self.notes: dict[str, str] = {}
+
+    async def run(self) -> None:
+        """Reclaim until cancelled."""
+        loop = asyncio.get_running_loop()
+        while True:
+            began = loop.time()
+            with contained(self._failures, LOOP, ""):
+                await self.step()
+            await self._sleep(max(_EVERY, _PAUSE_PER_SECOND * (loop.time() - began)))
+
+    async def step(self) -> None:
+        """One round: who waits in turn, first those for whom pods are really evicted."""
+        within = self._releaser.within
+        uids = {turn.pod.uid for turn, _ in within}
+        self._releaser.reclaimed_for &= uids
+        there = {pod.uid for _, pods in within for pod in pods}
+        self.notes = {uid: text for uid, text in self.notes.items() if uid in there}
+        if not within:
+            return
+        accounts = self._accounts(within[0][1][0])
+        waiting = sorted(self._waiting(accounts), key=lambda each: each.dry_run)
+        self._forget_old()
+        if all(each.turn.uid in self._settled or self._shape(each) in self._found_nobody for each in waiting):
+            return
+        budgets = await self._budgets()
+        now = await self._round(accounts, budgets)
+        for each in waiting:
+            await self._have_turn(each, now)
+
+    def _accounts(self, pod: Pod) -> dict[str, QuotaAccount]:
+        """The AcceleratorQuotas that aren't only observed, by name; none while they aren't known."""
+        known = self._charger.known(pod).accelerator_quotas
+        found = known.accounts.values() if known.age < _SHOWN_WITHIN else ()
+        return {room_name(each): each for each in found if each.hard and each.enforced}
+
+    def _waiting(self, accounts: Mapping[str, QuotaAccount]) -> Iterator[_Waiting]:
+        """Those whose teams reclaim."""
+        for standing, pods in self._releaser.within:
+            teams = [name for name, _ in standing.pod.demand if name in accounts and accounts[name].nominal]
+            modes = {Reclaim.of(accounts[name].quota) for name in teams}
+            if modes and Reclaim.OFF not in modes:
+                yield _Waiting(standing.pod, pods, teams, Reclaim.DRY_RUN in modes)
+
+    def _forget_old(self) -> None:
+        now, state = self._view.clock(), self._view.state
+        self._evicted = {
+            uid: at
+            for uid, at in self._evicted.items()
+            if now < at + _SHOWN_WITHIN and (pod := state.pod(uid)) is not None and pod.deletion_time is None
+        }
+        self._spared = {uid: until for uid, until in self._spared.items() if now < until}
+        self._settled = {uid: until for uid, until in self._settled.items() if now < until}
+        self._found_nobody = {shape: each for shape, each in self._found_nobody.items() if now < each.until}
+
+    async def _budgets(self) -> list[PodDisruptionBudget]:
+        """All PodDisruptionBudgets as they are. Raises `ClusterError`."""
+        found = []
+        for item in (await self._cluster.list(Kind.POD_DISRUPTION_BUDGETS)).items:
+            try:
+                found.append(PodDisruptionBudget.from_object(item))
+            except MalformedObject as error:  # the eviction API has the last word on it
+                logger.debug("a PodDisruptionBudget can't be read", extra={"reason": str(error)})
+        return found
+
+    async def _round(self, accounts: Mapping[str, QuotaAccount], budgets: Sequence[PodDisruptionBudget]) -> _Round:
+        slices = TimeSlices()
+        finding = finding_holdings(self._view, accounts, budgets, self._evicted, self._spared)
+        holdings = await slices.run(finding)
+        allowed = {f"{each.namespace}/{each.name}": each.allowed for each in budgets}
+        reclaiming = Reclaiming(holdings.teams, holdings.candidates, allowed, self._view.clock())
+        state, vendors = self._view.state, self._view.vendors
+        cards = FreedCards(state, self._nominations, vendors, self._evicted.keys())
+        free = {
+            name: {key: limit - holdings.held[name][key] for key, limit in account.hard.items()}
+            for name, account in accounts.items()
+        }
+        return _Round(accounts, holdings, reclaiming, cards, free, slices)
+
+    async def _have_turn(self, each: _Waiting, now: _Round) -> None:
+        """Reclaim what one lacks, or take what there is for it."""
+        for account in known_accounts(self._charger.known(each.first), each.first.namespace) or ():
+            name = room_name(account)  # those of its namespace: what is charged there, isn't lent
+            if name not in now.free:
+                now.free[name] = {key: limit - account.used.get(key, 0) for key, limit in account.hard.items()}
+        lacks = {
+            (name, key): lack
+            for name, amounts in each.turn.demand
+            for key, amount in amounts
+            if (lack := amount - now.free.get(name, {}).get(key, amount)) > 0
+        }
+        if not lacks and each.turn.uid in self._releaser.reclaimed_for:
+            await now.slices.run(now.cards.place(each.pods, frozenset()))
+        if not lacks:
+            self._settle(each)
+            _take(now, each)
+            return
+        known = self._shape(each) in self._found_nobody
+        victims = await self._search(each, lacks, now)
+        if isinstance(victims, Blocked):
+            await self._note_blocked(each, victims, event=not known and victims is not Blocked.NOBODY)
+        if victims is None or isinstance(victims, Blocked):
+            now.closed |= {name for name, _ in each.turn.demand if _is_strict(now.accounts.get(name))}
+            return
+        now.reclaiming.take(_claim(each, lacks), victims)
+        gone = frozenset(uid for victim in victims for uid in victim.uids)
+        await now.slices.run(now.cards.place(each.pods, gone))
+        for victim in victims:
+            for name, costs in victim.costs.items():
+                for key, amount in costs.items():
+                    now.free[name][key] += amount
+        _take(now, each)
+        self._settle(each)
+        await self._reclaim(each, lacks, victims, now)
+
+    def _settle(self, each: _Waiting) -> None:
+        self._settled[each.turn.uid] = self._view.clock() + _TRIED_AGAIN
+
+    async def _search(
+        self, each: _Waiting, lacks: Mapping[tuple[str, str], int], now: _Round
+    ) -> Sequence[Candidate] | Blocked | None:
+        """The victims for one; why there are none, or None where it isn't looked for them now."""
+        if not all(self._may_be_reclaimed(place, each.teams, now) for place in lacks):
+            return None
+        shape = self._shape(each)
+        if shape in self._found_nobody:
+            return self._found_nobody[shape].blocked
+        slow = any(now.failed[team] >= _MOST_FAILED for team in each.teams)
+        if slow or now.searches >= _MOST_SEARCHES or now.cards.exhausted:
+            return None
+        now.searches += 1
+        fits = partial(now.cards.fitting, each.pods)
+        found = await now.slices.run(now.reclaiming.selecting(_claim(each, lacks), fits))
+        if isinstance(found, Blocked):
+            now.failed.update(each.teams)
+            self._found_nobody[shape] = _Failure(found, self._view.clock() + _TRIED_AGAIN)
+        return found
+
+    def _may_be_reclaimed(self, place: tuple[str, str], teams: Sequence[str], now: _Round) -> bool:
+        """Whether room is lacking in a common quota that queues, of what all teams of a pod have a nominal for.
+
+        Where a quota doesn't queue, who comes first takes what is freed.
+        """
+        name, key = place
+        account = now.accounts.get(name)
+        common = account is not None and account.queues and not account.nominal and name not in now.closed
+        return common and all(key in now.accounts[team].nominal for team in teams)
+
+    def _shape(self, each: _Waiting) -> _Shape:
+        return each.turn.demand, floor_id(each.first, self._view.vendors), len(each.pods)
+
+    async def _reclaim(
+        self, each: _Waiting, lacks: Mapping[tuple[str, str], int], victims: Sequence[Candidate], now: _Round
+    ) -> None:
+        """Evict the victims, or say who they would be."""
+        keys = ", ".join(sorted({f"{key} of {name}" for name, key in lacks}))
+        if each.dry_run:
+            text = f"{_pods(victims, each.teams)} would be evicted for {keys} (reclaim: dry-run)"
+            await self._note(each, "Normal", "QuotaReclaimDryRun", text)
+            return
+        # before anybody goes: what is freed is kept from others
+        self._releaser.reclaimed_for |= {each.turn.uid}
+        for victim in victims:
+            for uid in victim.uids:
+                if not await self._evict(now.holdings.pods[uid], victim, each):
+                    return
+        await self._note(each, "Normal", "QuotaReclaiming", f"{_pods(victims, each.teams)} evicted for {keys}")
+
+    async def _evict(self, pod: Pod, victim: Candidate, waiting: _Waiting) -> bool:
+        """Evict one pod; whether it goes. Nobody else is tried in its place before the next round."""
+        grace = _LONGEST_GRACE if (pod.grace_period or 0) > _LONGEST_GRACE else None
+        try:
+            await self._cluster.evict_pod(pod.namespace, pod.name, pod.uid, grace)
+        except (Conflict, NotFound):  # it is gone
+            return True
+        except EvictionRefused:
+            self._spare(pod)
+            await self._note_blocked(waiting, Blocked.PROTECTED)
+            return False
+        except ClusterError as error:
+            self._spare(pod)
+            about = {"namespace": pod.namespace, "pod": pod.name, "reason": str(error)}
+            logger.warning("a pod can't be evicted for what is lent", extra=about)
+            return False
+        self._evicted[pod.uid] = self._view.clock()
+        giving = [name for name in victim.teams if name not in waiting.teams]
+        self.reclaimed.update(name.partition("/")[2] for name in giving)
+        text = (
+            f"evicted, as {' and '.join(giving)} holds more than its nominal, and a pod of "
+            f"{' and '.join(waiting.teams)} waits for what is its own"
+        )
+        await self._record(pod, "Normal", "QuotaReclaimed", text)
+        return True
+
+    def _spare(self, pod: Pod) -> None:
+        self._spared[pod.uid] = self._view.clock() + _SPARED_FOR
+
+    async def _note_blocked(self, each: _Waiting, blocked: Blocked, *, event: bool = True) -> None:
+        text = f"nobody is evicted for it: {blocked.value}"
+        await self._note(each, "Warning", "QuotaReclaimBlocked", text, event=event)
+
+    async def _note(self, each: _Waiting, type_: str, reason: EventReason, text: str, *, event: bool = True) -> None:
+        """Have the condition of a pod say it, and an event unless that was said last."""
+        if event and self.notes.get(each.first.uid) != text:
+            await self._record(each.first, type_, reason, text)
+        self.notes |= {pod.uid: text for pod in each.pods}
+
+    async def _record(self, pod: Pod, type_: str, reason: EventReason, text: str) -> None:
+        await self._object_events.record(EventNote("Pod", pod.namespace, pod.name, pod.uid, type_, reason, text))
+
+
+def _claim(each: _Waiting, lacks: Mapping[tuple[str, str], int]) -> Claim:
+    return Claim(each.teams, each.turn.demand, lacks)
+
+
+def _take(now: _Round, each: _Waiting) -> None:
+    """What one costs is no longer free for those after it."""
+    for name, amounts in each.turn.demand:
+        for key, amount in amounts:
+            if key in now.free.get(name, {}):
+                now.free[name][key] -= amount
+
+
+def _is_strict(account: QuotaAccount | None) -> bool:
+    return account is not None and account.queues and queue_order(account.quota).strict
+
+
+def _pods(victims: Sequence[Candidate], own: Sequence[str]) -> str:
+    """How many pods of which quotas; pods of other namespaces aren't named."""
+    count = sum(len(each.uids) for each in victims)
+    quotas = sorted({name for each in victims for name in each.teams if name not in own})
+    return f"{count} pod{'s' if count > 1 else ''} of {', '.join(quotas)}"
