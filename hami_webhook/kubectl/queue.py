@@ -13,7 +13,7 @@ from hami_webhook.quota.group_turns import group_turns
 from hami_webhook.quota.hierarchy_charger import PodQuotas
 from hami_webhook.quota.queue import Demands, PodQueue, read_queue
 from hami_webhook.quota.queue_order import QueuedPod, decide
-from hami_webhook.quota.queue_words import ahead_in, sentence
+from hami_webhook.quota.queue_words import ahead_in, note_in, sentence
 from hami_webhook.quota.store import KnownQuotas
 
 
@@ -42,12 +42,17 @@ async def queued_pods(core: Core, said_of: Callable[[Pod], str], *, complete: bo
     queue = await read_queue(waiting, lambda pod: _quotas(core, pod), core.vendors, core.capacity, Demands(core.clock))
     turns = group_turns(queue.waiting, queue.pods, core.state.by_namespace.members)
     decision = turns.of_each_pod(decide(turns.turns, queue.rooms, core.clock()), queue.waiting)
-    texts = {standing.pod.uid: sentence(standing, core.state.pod) for standing in decision.waiting}
+    texts = {
+        standing.pod.uid: sentence(standing, core.state.pod, note_in(said_of(queue.pods[standing.pod.uid])))
+        for standing in decision.waiting
+    }
     texts |= dict.fromkeys((pod.uid for pod in decision.released), "its turn has come")
     texts |= dict.fromkeys((pod.uid for pod in queue.charged), "is charged: its gate is removed next")
+    some_own = any(standing.own for standing in decision.waiting)
+    beyond = {standing.pod.uid for standing in decision.waiting if some_own and not standing.own}
     found = []
     places: Counter[str] = Counter()
-    for pod in sorted(waiting, key=lambda pod: (-pod.priority, pod.created or 0.0, pod.uid)):
+    for pod in sorted(waiting, key=lambda pod: (pod.uid in beyond, -pod.priority, pod.created or 0.0, pod.uid)):
         queued = queue.waiting.get(pod.uid)
         if queued is None:
             others = ", ".join(gate for gate in pod.gates if gate != QUOTA_GATE)

@@ -54,6 +54,14 @@ def ahead_in(text: str) -> int | None:
     return None if found is None else 0 if found[1] == "no" else int(found[1])
 
 
+def note_in(text: str) -> str:
+    """What such a sentence says of what is reclaimed; empty where it says nothing."""
+    return next((part for part in text.split("; ") if _NOTE.search(part)), "")
+
+
+_NOTE = re.compile(r"^nobody is evicted for it: | evicted for ")
+
+
 def _of(lack: Lack) -> str:
     return f"{lack.key} of {_quota(lack.quota)}"
 

@@ -51,6 +51,33 @@ def rows(run: Any) -> list[tuple[str, int | None, str]]:
     return [(each["quota"], each["place"], f"{each['namespace']}/{each['name']}") for each in run.result]
 
 
+def test_who_is_owed_what_others_hold_stands_first_with_what_is_reclaimed(hami: Hami) -> None:
+    team = {
+        "kind": "AcceleratorQuota",
+        "metadata": {"name": "b"},
+        "spec": {
+            "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "team-b"}},
+            "hard": {GPU: 9},
+            "nominal": {GPU: 1},
+        },
+        "status": {"used": {GPU: 0}},
+    }
+    above = {**cluster()[3], "status": {"used": {GPU: "9"}}}
+    note = f"1 pod of AcceleratorQuota/a evicted for {GPU} of AcceleratorQuota/all"
+    said = f"waits for quota: {note}; no pod waits before it"
+    spaces = [
+        {"kind": "Namespace", "metadata": {"name": name, "uid": name, "labels": {"kubernetes.io/metadata.name": name}}}
+        for name in ("team-a", "team-b")
+    ]
+    pods = [gated("old", priority=9), gated("owed", "team-b", said)]
+    run = hami(
+        ApiServer([node("n1", card("GPU-1")), above, team, *spaces, *DEPLOYED, *pods]), "queue", "-A", "-o", "json"
+    )
+    shown = [each for each in run.result if each["quota"] == "AcceleratorQuota/all"]
+    assert [each["name"] for each in shown] == ["owed", "old"]
+    assert note in shown[0]["waits_for"]
+
+
 def test_who_sees_all_sees_every_quota_s_queue(hami: Hami) -> None:
     run = hami(ApiServer(cluster()), "queue", "-A", "-o", "json")
     assert run.err == ""
