@@ -1,0 +1,142 @@
+"""What is lent comes back, on a real API server with a stock kube-scheduler: who goes for whom, and who doesn't."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
+
+import pytest
+
+from hack.devcluster.plane import ControlPlane
+
+from .deployment import Deployment, Kubectl, deployed, eventually
+from .hamischeduler import HamiScheduler, scheduling
+from .kubelet import Kubelets
+from .objects import GPU, JSON, accelerator_quota, add_ready_node, gpu_node, namespace, pod
+from .scheduling import scheduler_account
+from .test_accelerator_quotas import KIND, define
+
+WITHIN = 15.0
+"""Seconds from the creation of a team's pods until they run in place of others."""
+ALL, NOMINAL = 20, 10
+
+
+@pytest.fixture(scope="module")
+def program(plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
+    define(Kubectl(plane.kubeconfig))
+    with deployed(plane, tmp_path_factory.mktemp("program"), "hami-webhook-0") as deployment:
+        scheduler_account(deployment.kubectl)
+        add_ready_node(deployment.kubectl, gpu_node("lent", 24576, 24576), gpu=ALL)
+        meta = {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": "lending-high"}}
+        deployment.kubectl.apply({**meta, "value": 10})
+        yield deployment
+        deployment.kubectl("delete", "node", "lent")
+        deployment.kubectl("delete", "crd", KIND)
+
+
+@pytest.fixture(scope="module")
+def scheduler(
+    plane: ControlPlane, program: Deployment, kubelets: Kubelets, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[HamiScheduler]:
+    folder = tmp_path_factory.mktemp("scheduler")
+    with scheduling(plane, folder, program.login("hami-scheduler"), "cooperative") as both:
+        yield both
+
+
+class Team:
+    """A namespace with a quota of its own, of which half is its nominal."""
+
+    def __init__(self, kubectl: Kubectl) -> None:
+        self.kubectl = kubectl
+        self.space = namespace(kubectl)
+        kubectl("label", "namespace", self.space, f"team={self.space}", "lending=shared")
+        self.lend(reclaim="off")
+
+    def lend(self, **spec: Any) -> None:
+        """Its quota's fields about lending."""
+        more = {"nominal": {GPU: NOMINAL}, "reclaimMinRuntime": "1s", **spec}
+        self.kubectl.apply(accelerator_quota(self.space, {"matchLabels": {"team": self.space}}, {"gpu": ALL}, **more))
+
+    def create(self, *names: str, **spec: Any) -> None:
+        made = [pod(self.space, name, gpu=1, gpumem=100) for name in names]
+        for each in made:
+            each["metadata"]["labels"] = {"app": self.space}
+            each["spec"] |= {"terminationGracePeriodSeconds": 1, **spec}
+        self.kubectl.apply(*made)
+
+    def running(self) -> set[str]:
+        """The names of its pods that run and don't end."""
+        return {
+            each["metadata"]["name"]
+            for each in self.kubectl.get("pods", "-n", self.space)["items"]
+            if each["status"].get("phase") == "Running" and "deletionTimestamp" not in each["metadata"]
+        }
+
+    def runs(self, *names: str) -> bool:
+        """Whether all of these run."""
+        return {*names} <= self.running()
+
+    def says(self, name: str, text: str) -> bool:
+        """Whether an event of a pod and its condition say it."""
+        found = self.kubectl.get("pod", name, "-n", self.space)["status"].get("conditions", [])
+        events = self.kubectl.get("events", "-n", self.space, "--field-selector", f"involvedObject.name={name}")
+        return any(text in each["message"] for each in events["items"]) and any(
+            text in each.get("message", "") for each in found
+        )
+
+    def delete_all(self) -> None:
+        self.kubectl("delete", "pods", "--all", "-n", self.space, "--grace-period=0", "--force")
+
+
+def budget(team: Team) -> JSON:
+    """A PodDisruptionBudget that allows none of a team's pods to be evicted."""
+    return {
+        "apiVersion": "policy/v1",
+        "kind": "PodDisruptionBudget",
+        "metadata": {"name": "all", "namespace": team.space},
+        "spec": {"minAvailable": ALL, "selector": {"matchLabels": {"app": team.space}}},
+    }
+
+
+def test_what_is_lent_comes_back_and_not_against_a_budget(program: Deployment, scheduler: HamiScheduler) -> None:
+    kubectl = program.kubectl
+    a, b = Team(kubectl), Team(kubectl)
+    kubectl.apply(
+        accelerator_quota("shared", {"matchLabels": {"lending": "shared"}}, {"gpu": ALL}, enforcement="queue")
+    )
+    old, young = [f"old-{number}" for number in range(5)], [f"young-{number}" for number in range(10)]
+    high = [f"high-{number}" for number in range(5)]
+    for names, spec in ((old, {}), (young, {}), (high, {"priorityClassName": "lending-high"})):
+        b.create(*names, **spec)
+        eventually(partial(b.runs, *names), seconds=60)
+        time.sleep(1.1)  # times of pods are whole seconds
+    everybody = {*old, *young, *high}
+
+    a.lend(reclaim="dry-run")
+    a.create("asks")
+    eventually(lambda: a.says("asks", f"1 pod of AcceleratorQuota/{b.space} would be evicted for {GPU}"), seconds=60)
+    a.delete_all()
+
+    a.lend(reclaim="on")
+    kubectl.apply(budget(b))
+    a.create("waits")
+    eventually(lambda: a.says("waits", "nobody is evicted for it: PodDisruptionBudgets protect the pods"), seconds=60)
+    assert b.running() == everybody
+    a.delete_all()
+    kubectl("delete", "pdb", "all", "-n", b.space)
+
+    mine = {f"mine-{number}" for number in range(NOMINAL)}
+    began = time.monotonic()
+    a.create(*mine)
+    eventually(a.running, mine, seconds=60)
+    took = time.monotonic() - began
+    assert b.running() == everybody - {*young}
+    events = kubectl.get("events", "-n", b.space, "--field-selector", "reason=QuotaReclaimed")["items"]
+    assert {each["involvedObject"]["name"] for each in events} == {*young}
+    assert program.metric("hami-webhook-0", "hami_webhook_quota_reclaimed_pods_total") == NOMINAL
+    used = json.loads(kubectl("get", "aq", "-o", "json"))["items"]
+    assert all(int(each["status"]["used"][GPU]) <= ALL for each in used)
+    assert took < WITHIN
