@@ -4,10 +4,11 @@ Jobs arrive at random (Poisson), have 1 to 40 pods of one card each, and run for
 three times as much as each of the others. Each may hold 64 cards, all together the 160 that there are. Where quotas
 refuse, pods are created as Kubernetes' Job controller does it: after a refusal it waits for 1 s, then twice as long
 each time, up to a minute. Where they queue, the order is the program's own, as are what a pod costs and whether it
-fits.
+fits. With lending a fifth of the cards is each team's own, and what others hold of it is reclaimed from pods that have
+run for ten minutes, by the program's own choice: such a pod waits again, as its job makes it anew, and begins anew.
 
-Utilisation is of all cards over the week. Jain's index is of the teams' mean waits for a pod, each as a speed, 1
-through (an hour + wait): 1 where all wait equally long.
+Utilisation is of all cards over the week, without what was done in vain. Jain's index is of the teams' mean waits for a
+pod, each as a speed, 1 through (an hour + wait): 1 where all wait equally long.
 """
 
 from __future__ import annotations
@@ -17,8 +18,10 @@ import itertools
 import random
 import statistics
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import NamedTuple
 
 from msgspec import structs
 
@@ -27,11 +30,16 @@ from hack.bench.objects import JSON, gpu, pod_with
 from hami_webhook.device_config import builtin_device_config, enabled_vendors
 from hami_webhook.kube.objects import Pod, ResourceQuota
 from hami_webhook.quota.account import QuotaAccount
+from hami_webhook.quota.lending import MIN_RUNTIME
 from hami_webhook.quota.pricing import Charge, NoCapacity, waiting_charge
 from hami_webhook.quota.queue import demand_of, room_name, room_of
-from hami_webhook.quota.queue_order import Demand, QueuedPod, decide
+from hami_webhook.quota.queue_order import Demand, QueueDecision, QueuedPod, Standing, decide
+from hami_webhook.quota.reclaim import Blocked, Candidate, Claim, Reclaiming, Steps, Team
+from hami_webhook.scheduling.time_slices import run_at_once
 
 CARDS, TEAMS, OWN = 160, 5, 64
+NOMINAL = CARDS // TEAMS
+SMALLER = range(1, TEAMS)
 HOURS = {"smallest": 6, "usual": 168, "large": 168}
 LOAD, MEAN_HOURS, MOST_PODS, HEAVY = 0.95, 2.0, 40, 3
 FIRST_PAUSE, LONGEST_PAUSE = 1.0, 60.0
@@ -50,18 +58,19 @@ class Job:
 
 @dataclass
 class Outcome:
-    """Seconds that pods waited, by team, and card-seconds that were used in the week."""
+    """Seconds that pods waited, by team, card-seconds that were used in the week, and evictions."""
 
     waits: dict[int, list[float]] = field(default_factory=lambda: defaultdict(list))
     used: float = 0.0
+    evictions: int = 0
 
     def started(self, job: Job, at: float, runs: float, end: float) -> None:
         self.waits[job.team].append(at - job.at)
         self.used += max(0.0, min(at + runs, end) - at)
 
-    @property
-    def all_waits(self) -> list[float]:
-        return sorted(wait for waits in self.waits.values() for wait in waits)
+    def ended(self, pod: Running, end: float) -> None:
+        self.waits[pod.job.team].append(pod.waited)
+        self.used += max(0.0, min(pod.since + pod.seconds, end) - pod.since)
 
     @property
     def fairness(self) -> float:
@@ -69,11 +78,20 @@ class Outcome:
         return sum(speeds) ** 2 / (len(speeds) * sum(each**2 for each in speeds))
 
 
+class Running(NamedTuple):
+    """A pod that runs, for how many seconds in all, and since when; and for how long it waited."""
+
+    job: Job
+    seconds: float
+    since: float
+    waited: float
+
+
 class Quotas:
     """A quota for each team, and the one above; `used` is kept as charges and ends change it."""
 
-    def __init__(self) -> None:
-        self.accounts = [_account(f"team-{team}", OWN) for team in range(TEAMS)]
+    def __init__(self, *, nominal: int = 0) -> None:
+        self.accounts = [_account(f"team-{team}", OWN, nominal) for team in range(TEAMS)]
         self.above = _account("", CARDS)
         pods = [Pod.from_object(_pod(f"team-{team}")) for team in range(TEAMS)]
         self.charges: list[Charge] = [waiting_charge(pod, VENDORS, NoCapacity()) for pod in pods]
@@ -91,39 +109,52 @@ class Quotas:
         self.accounts[team] = self.accounts[team].with_increase("", None, more)
         self.above = self.above.with_increase("", None, more)
 
-    def released(self, waiting: Sequence[QueuedPod], now: float) -> Sequence[QueuedPod]:
+    def decide(self, waiting: Sequence[QueuedPod], now: float) -> QueueDecision:
         rooms = {room_name(each): room_of(each) for each in (*self.accounts, self.above)}
-        return decide(waiting, rooms, now).released
+        return decide(waiting, rooms, now)
+
+    def reclaiming(self, running: Mapping[str, Running], now: float) -> Reclaiming:
+        """Who may be evicted of those that run."""
+        teams = {room_name(each): Team(each.nominal, each.used) for each in self.accounts}
+        costs = [{name: dict(amounts) for name, amounts in demand} for demand in self.demands]
+        names = [room_name(each) for each in self.accounts]
+        candidates = [
+            Candidate((uid,), (names[each.job.team],), 0, each.since, MIN_RUNTIME, costs[each.job.team])
+            for uid, each in running.items()
+        ]
+        return Reclaiming(teams, candidates, {}, now)
 
 
 def measure(size: str) -> Sequence[Figure]:
     end = HOURS[size] * HOUR
     jobs = list(_jobs(random.Random(1), end))
     found = {}
-    for name, simulate in (("refuse", _refusing), ("queue", _queueing)):
+    lending = partial(_queueing, nominal=NOMINAL)
+    for name, simulate in (("refuse", _refusing), ("queue", _queueing), ("queue with lending", lending)):
         show_progress(f"week: {len(jobs)} jobs, {name}")
         found[name] = simulate(jobs, end)
     return [
-        each
-        for name in ("refuse", "queue")
-        for each in _figures(name, found[name], found["refuse"], end, goals=size != "smallest")
+        each for name in found for each in _figures(name, found[name], found["refuse"], end, goals=size != "smallest")
     ]
 
 
 def _figures(name: str, outcome: Outcome, baseline: Outcome, end: float, *, goals: bool) -> Iterator[Figure]:
-    rows = [
+    rows: list[tuple[str, str, list[float]]] = [
         ("utilisation", "%", [100 * each.used / (CARDS * end) for each in (outcome, baseline)]),
         ("wait p50", "min", [_quantile(each, 0.5) / 60 for each in (outcome, baseline)]),
         ("wait p99", "min", [_quantile(each, 0.99) / 60 for each in (outcome, baseline)]),
+        ("wait p50 of the smaller teams", "min", [_quantile(each, 0.5, SMALLER) / 60 for each in (outcome, baseline)]),
+        ("wait p99 of the smaller teams", "min", [_quantile(each, 0.99, SMALLER) / 60 for each in (outcome, baseline)]),
         ("Jain's index", "", [each.fairness for each in (outcome, baseline)]),
+        ("evictions", "", [each.evictions for each in (outcome, baseline)]),
     ]
     for row, unit, (value, of_baseline) in rows:
         goal = Goal(at_most=1.0) if goals and row == "wait p99" and name == "queue" else None
         yield Figure("week", f"{name}, {row}", value, unit, "refuse", of_baseline, goal)
 
 
-def _quantile(outcome: Outcome, share: float) -> float:
-    waits = outcome.all_waits
+def _quantile(outcome: Outcome, share: float, teams: Iterable[int] = range(TEAMS)) -> float:
+    waits = sorted(wait for team in teams for wait in outcome.waits[team])
     return waits[min(len(waits) - 1, int(share * len(waits)))]
 
 
@@ -163,34 +194,79 @@ def _refusing(jobs: Sequence[Job], end: float) -> Outcome:
     return outcome
 
 
-def _queueing(jobs: Sequence[Job], end: float) -> Outcome:
+def _queueing(jobs: Sequence[Job], end: float, *, nominal: int = 0) -> Outcome:
     """All pods are there at once, and are released in their turn when something changes."""
-    quotas, outcome, order = Quotas(), Outcome(), itertools.count()
+    quotas, outcome, order = Quotas(nominal=nominal), Outcome(), itertools.count()
     waiting: dict[str, QueuedPod] = {}
-    of_pod: dict[str, tuple[Job, float]] = {}
-    events: list[tuple[float, int, int, Job | None]] = [(job.at, next(order), job.team, job) for job in jobs]
+    of_pod: dict[str, tuple[Job, float, float]] = {}
+    running: dict[str, Running] = {}
+    events: list[tuple[float, int, Job | None, str]] = [(job.at, next(order), job, "") for job in jobs]
     heapq.heapify(events)
-    while events:
-        now, _, team, job = heapq.heappop(events)
-        if job is None:
-            quotas.change(team, -1)
-        else:
-            for seconds in job.runs:
-                uid = f"{next(order):09}"
-                waiting[uid] = QueuedPod(uid, f"team-{team}/{uid}", 0, now, quotas.demands[team])
-                of_pod[uid] = job, seconds
-        for pod in quotas.released(list(waiting.values()), now) if waiting else ():
-            of_job, seconds = of_pod.pop(pod.uid)
+
+    def wait(job: Job, seconds: float, waited: float, now: float) -> None:
+        uid = f"{next(order):09}"
+        waiting[uid] = QueuedPod(uid, f"team-{job.team}/{uid}", 0, now, quotas.demands[job.team])
+        of_pod[uid] = job, seconds, waited
+
+    def release(now: float) -> Sequence[Standing]:
+        decision = quotas.decide(list(waiting.values()), now)
+        for pod in decision.released:
+            job, seconds, waited = of_pod.pop(pod.uid)
             del waiting[pod.uid]
-            quotas.change(of_job.team, 1)
-            outcome.started(of_job, now, seconds, end)
-            heapq.heappush(events, (now + seconds, next(order), of_job.team, None))
+            quotas.change(job.team, 1)
+            running[pod.uid] = Running(job, seconds, now, waited + now - pod.created)
+            heapq.heappush(events, (now + seconds, next(order), None, pod.uid))
+        return [each for each in decision.waiting if each.own]
+
+    while events:
+        now, _, new, uid = heapq.heappop(events)
+        if new is not None:
+            for seconds in new.runs:
+                wait(new, seconds, 0.0, now)
+        elif uid in running:
+            ended = running.pop(uid)
+            quotas.change(ended.job.team, -1)
+            outcome.ended(ended, end)
+        owed = release(now) if waiting else ()
+        if owed and (victims := _reclaimed(quotas, owed, running, now)):
+            outcome.evictions += len(victims)
+            evicted = [running.pop(uid) for uid in victims]
+            for each in evicted:
+                quotas.change(each.job.team, -1)
+            release(now)  # to whom it is owed, before those wait again who gave it
+            for each in evicted:
+                wait(each.job, each.seconds, each.waited, now)
     return outcome
 
 
-def _account(namespace: str, cards: int) -> QuotaAccount:
+def _reclaimed(quotas: Quotas, owed: Sequence[Standing], running: Mapping[str, Running], now: float) -> list[str]:
+    """The pods that are evicted for those that wait within their team's nominal."""
+    above, free = room_name(quotas.above), CARDS - quotas.above.used[KEY]
+    if not any(account.used[KEY] > account.nominal[KEY] for account in quotas.accounts):
+        return []
+    reclaiming = quotas.reclaiming(running, now)
+    found: list[str] = []
+    for number, each in enumerate(owed):
+        if number < free:
+            continue
+        own = [name for name, _ in each.pod.demand if name != above]
+        claim = Claim(own, each.pod.demand, {(above, KEY): 1})
+        victims = run_at_once(reclaiming.selecting(claim, _anywhere))
+        if isinstance(victims, Blocked):
+            break
+        reclaiming.take(claim, victims)
+        found += [uid for victim in victims for uid in victim.uids]
+    return found
+
+
+def _anywhere(gone: frozenset[str]) -> Steps[bool]:
+    yield
+    return True
+
+
+def _account(namespace: str, cards: int, nominal: int = 0) -> QuotaAccount:
     meta = {
-        "name": "gpu",
+        "name": namespace or "all",
         "namespace": namespace,
         "uid": namespace,
         "annotations": {"hami.io/quota-enforcement": "queue"},
@@ -199,6 +275,9 @@ def _account(namespace: str, cards: int) -> QuotaAccount:
         {"metadata": meta, "spec": {"hard": {KEY: str(cards)}}, "status": {"used": {KEY: "0"}}}
     )
     account = QuotaAccount.read(made, VENDORS)
+    if namespace and nominal:
+        quota = structs.replace(made, namespaces=frozenset((namespace,)))
+        return replace(account, quota=quota, nominal={KEY: nominal})
     if namespace:
         return account
     above = frozenset(f"team-{team}" for team in range(TEAMS))
