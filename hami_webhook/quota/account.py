@@ -20,7 +20,7 @@ from hami_webhook.cluster.api import ClusterError
 from hami_webhook.devices.registry import Vendors
 from hami_webhook.dra.holders import BareClaim
 from hami_webhook.kube import scopes
-from hami_webhook.kube.objects import QUOTA_GATE, Pod, ResourceQuota
+from hami_webhook.kube.objects import QUOTA_GATE, Lending, Pod, ResourceQuota
 from hami_webhook.kube.quantity import Format, Quantity, QuantityError, is_binary
 from hami_webhook.quota import ledger as ledgers
 from hami_webhook.quota.card_selection import COUNTED, CardSelection
@@ -82,7 +82,7 @@ class QuotaAccount:
             Enforcement.of(quota),
             observed_charges(quota),
             cards,
-            _nominal(quota, hard),
+            {} if quota.lending is None else _nominal(quota.lending, hard),
         )
 
     @property
@@ -370,10 +370,9 @@ def _rounded(written: Mapping[str, Any], keys: Iterable[str], *, up: bool) -> di
     return {key: _bounds(text if isinstance(text, str) else repr(text))[up] for key, text in texts}
 
 
-def _nominal(quota: ResourceQuota, hard: Mapping[str, int]) -> dict[str, int]:
+def _nominal(lending: Lending, hard: Mapping[str, int]) -> dict[str, int]:
     """What a quota has of its own; never more than hard."""
-    written = quota.lending.nominal if quota.lending is not None else {}
-    own = _rounded(written, [key for key in written if key in hard], up=False)
+    own = _rounded(lending.nominal, [key for key in lending.nominal if key in hard], up=False)
     return {key: max(0, min(amount, hard[key])) for key, amount in own.items()}
 
 
