@@ -44,6 +44,7 @@ from hami_webhook.policy.file import PolicyFile
 from hami_webhook.quota import ledger
 from hami_webhook.quota.accelerator_quota import read_accelerator_quota
 from hami_webhook.quota.account import QuotaAccount
+from hami_webhook.quota.lending import lending_faults, min_runtime
 from hami_webhook.quota.pricing import charge_of
 from hami_webhook.scheduling.cluster_cache import ClusterCache
 from hami_webhook.server.app import application, review_routes
@@ -263,12 +264,16 @@ def ledgers(data: bytes) -> None:
 
 
 def quotas(data: bytes) -> None:
-    """A ResourceQuota or an AcceleratorQuota is read as an account, or refused in words."""
+    """A ResourceQuota or an AcceleratorQuota is read as an account, with what it lends, or refused in words."""
     for read in (ResourceQuota.from_object, lambda obj: read_accelerator_quota(obj, {"team-a": {"team": "a"}})):
         try:
-            QuotaAccount.read(read(_json(data)), CHART)
+            account = QuotaAccount.read(read(_json(data)), CHART)
         except MalformedObject as error:
             check_sentence(str(error))
+            continue
+        assert 0 <= min_runtime(account.quota) <= 30 * 24 * 3600
+        assert all(0 <= amount <= max(0, account.hard[key]) for key, amount in account.nominal.items())
+        assert all(text for _, text in lending_faults(account))
 
 
 def koordinator_devices(data: bytes) -> None:
