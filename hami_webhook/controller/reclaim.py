@@ -150,7 +150,13 @@ class Reclaimer:
         self._forget_old()
         if all(each.turn.uid in self._settled or self._shape(each) in self._found_nobody for each in waiting):
             return
-        budgets = await self._budgets()
+        try:
+            budgets = await self._budgets()
+        except ClusterError as error:
+            logger.warning("nothing is reclaimed: PodDisruptionBudgets can't be listed", extra={"reason": str(error)})
+            for each in waiting:
+                self._settle(each)
+            return
         now = await self._round(accounts, budgets)
         for each in waiting:
             await self._have_turn(each, now)

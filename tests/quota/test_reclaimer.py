@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from builders import JSON, accelerator_quota, card, node
 
-from hami_webhook.cluster.api import Kind, Unavailable
+from hami_webhook.cluster.api import Forbidden, Kind, Unavailable
 from hami_webhook.kube.pod_group import NAME, SIZE
 from hami_webhook.quota.queue_words import sentence
 
@@ -271,14 +271,15 @@ async def test_without_a_nominal_nothing_is_asked() -> None:
         await env.reclaimer.step()
 
 
-async def test_what_fails_is_survived_and_tried_again() -> None:
+@pytest.mark.parametrize(("step", "error"), [("evict_pod", Unavailable("busy")), ("list", Forbidden("no right"))])
+async def test_what_fails_is_survived_and_tried_again(step: str, error: Exception) -> None:
     async with Env(CARDS, common(), team(A, 2), team(B, 2)) as env:
         await env.run_pods(B, "b1", "b2", "b3", "b4")
         await env.wait(A, "a1")
-        failures = [Unavailable("busy")]
+        failures = [error]
 
-        async def pause(step: str) -> None:
-            if step == "evict_pod:before" and failures:
+        async def pause(at: str) -> None:
+            if at == f"{step}:before" and failures:
                 raise failures.pop()
 
         env.cluster.pause = pause
@@ -287,3 +288,4 @@ async def test_what_fails_is_survived_and_tried_again() -> None:
         await env.later(6)
         await env.reclaim()
         assert len(env.names(B)) == 3
+        assert (failures, env.core.failures) == ([], {})
