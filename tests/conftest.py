@@ -22,7 +22,7 @@ from hypothesis import settings
 
 from hami_webhook import pki
 
-settings.register_profile("quick", deadline=None, derandomize=True, database=None, max_examples=40)
+settings.register_profile("quick", deadline=None, derandomize=True, database=None, max_examples=25)
 settings.register_profile("thorough", settings.get_profile("quick"), max_examples=200)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "quick"))
 
