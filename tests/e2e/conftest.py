@@ -14,7 +14,7 @@ import pytest
 
 from hack.devcluster.plane import ControlPlane, assets
 
-from .deployment import ROOT, Deployment, Kubectl
+from .deployment import ROOT, Deployment, Kubectl, sweep
 from .installation import Cluster, add_card_node
 from .kubelet import Kubelets
 
@@ -44,6 +44,22 @@ def plane_with_node() -> Iterator[ControlPlane]:
     """A control plane with a kubelet, as `hack/dev-cluster up` starts it for root."""
     with started("kubelet") as plane:
         yield plane
+
+
+@pytest.fixture(scope="module", autouse=True)
+def swept(request: pytest.FixtureRequest) -> Iterator[None]:
+    """The next file finds nothing of this one's on the control planes that they share."""
+    used = {name for item in request.session.items if item.path == request.path for name in _fixtures(item)}
+    planes: list[ControlPlane] = [
+        request.getfixturevalue(each) for each in ("plane", "plane_with_node") if each in used
+    ]
+    yield
+    for each in planes:
+        sweep(Kubectl(each.kubeconfig))
+
+
+def _fixtures(item: pytest.Item) -> list[str]:
+    return item.fixturenames if isinstance(item, pytest.Function) else []
 
 
 @contextlib.contextmanager

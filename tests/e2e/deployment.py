@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from hack.devcluster.identities import kubeconfig
-from hack.devcluster.plane import ControlPlane, free_ports
+from hack.devcluster.plane import NODE, ControlPlane, free_ports
 from hami_webhook import pki
 from hami_webhook.config import SECTION_SWITCHES
 
@@ -36,8 +36,8 @@ SWITCHES = tuple(f"--{switch.replace('_', '-')}" for switch in SECTION_SWITCHES.
 """As the manifests have them, whose match conditions name every section's resources."""
 
 
-def eventually(what: Callable[[], Any], wanted: Any = True, seconds: float = 30.0) -> None:
-    """Wait until `what()` is `wanted`; fails with what it was last."""
+def eventually(what: Callable[[], Any], wanted: Any = True, seconds: float = 120.0) -> None:
+    """Wait until `what()` is `wanted`; fails with what it was last, after a time that is long on a busy machine too."""
     deadline = time.monotonic() + seconds
     while (found := what()) != wanted:
         assert time.monotonic() < deadline, f"after {seconds:g} s still {found!r}, not {wanted!r}"
@@ -58,7 +58,7 @@ class Kubectl:
             text=True,
             capture_output=True,
             env=environment,
-            timeout=60,
+            timeout=300,
             check=False,
         )
 
@@ -104,6 +104,18 @@ class Kubectl:
         return found
 
 
+def sweep(kubectl: Kubectl) -> None:
+    """Take away what another file's tests would count, wait for, or take for theirs, where no program of ours runs."""
+    kinds = "jobs,deployments,pods,resourcequotas"
+    kubectl("delete", kinds, "-A", "--all", "--grace-period=0", "--force", "--wait=false")
+    kubectl.run("delete", "acceleratorquotas", "--all")  # their definition may be gone
+    names = [item["metadata"]["name"] for item in kubectl.get("nodes")["items"]]
+    if others := [name for name in names if name != NODE]:
+        kubectl("delete", "nodes", *others)
+    kubectl("delete", "leases,secrets,events", "-n", SYSTEM, "--all")
+    kubectl("delete", "--raw", "/api/v1/namespaces/default/events")  # of what has no namespace
+
+
 class Balancer:
     """Passes TCP connections on to backends in turn, skipping those that don't answer: a Service, in effect."""
 
@@ -116,7 +128,7 @@ class Balancer:
         self._started = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
-        assert self._started.wait(5)
+        assert self._started.wait(60)
 
     def _run(self) -> None:
         asyncio.set_event_loop(self._loop)
@@ -154,7 +166,7 @@ class Balancer:
             for task in list(self._connections):
                 task.cancel()
 
-        asyncio.run_coroutine_threadsafe(cut(), self._loop).result(5)
+        asyncio.run_coroutine_threadsafe(cut(), self._loop).result(60)
 
     def close(self) -> None:
         async def end() -> None:
@@ -164,9 +176,9 @@ class Balancer:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
 
-        asyncio.run_coroutine_threadsafe(end(), self._loop).result(5)
+        asyncio.run_coroutine_threadsafe(end(), self._loop).result(60)
         self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(5)
+        self._thread.join(60)
         self._loop.close()
 
 
@@ -279,7 +291,7 @@ class Deployment:
                 cwd=ROOT,
             )
         self.ports[name] = metrics
-        eventually(lambda: self.ready(name), seconds=30)
+        eventually(lambda: self.ready(name))
         if "webhook" in roles:
             self.backends[name] = port
             self.balancer.backends.append(port)
@@ -293,7 +305,7 @@ class Deployment:
     def ready(self, name: str) -> bool:
         code = self.replicas[name].poll()
         assert code is None, f"{name} ended with {code}:\n{self.log(name)}"
-        with contextlib.suppress(OSError), urllib.request.urlopen(self._url(name, "readyz"), timeout=2) as answer:
+        with contextlib.suppress(OSError), urllib.request.urlopen(self._url(name, "readyz"), timeout=5) as answer:
             return bool(answer.status == 200)
         return False
 
@@ -321,7 +333,7 @@ class Deployment:
     def stop(self, name: str, with_signal: signal.Signals = signal.SIGTERM) -> None:
         process = self.replicas.pop(name)
         process.send_signal(with_signal)
-        process.wait(20)
+        process.wait(120)
         with contextlib.suppress(KeyError, ValueError):
             self.balancer.backends.remove(self.backends.pop(name))
 

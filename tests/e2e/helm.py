@@ -110,10 +110,10 @@ def installed(
         yield
     finally:
         helm("uninstall", RELEASE, "--namespace", SYSTEM, "--wait", "--ignore-not-found")
-        eventually(lambda: left(cluster, before) <= MADE_WHILE_IT_RAN | KEPT, seconds=90)
+        eventually(lambda: left(cluster, before) <= MADE_WHILE_IT_RAN | KEPT)
         cluster.kubectl("delete", "namespace", SYSTEM, "--ignore-not-found")
         cluster.kubectl("delete", "crd", DEFINED, "--ignore-not-found")
-    eventually(lambda: cluster.objects() - before, set(), seconds=30)
+    eventually(lambda: cluster.objects() - before, set())
 
 
 def left(cluster: Cluster, before: set[tuple[str, ...]]) -> set[tuple[str, ...]]:

@@ -53,7 +53,7 @@ class Cluster:
         ) as process:
             try:
                 meanwhile()
-                output, _ = process.communicate(timeout=240)
+                output, _ = process.communicate(timeout=600)
             except BaseException:
                 process.kill()
                 raise
@@ -71,7 +71,7 @@ class Cluster:
             env=self.environment(user) | variables,
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=300,
             check=False,
         )
         assert done.returncode == 1, done.stdout
@@ -102,7 +102,7 @@ def installed(
         yield cluster.deploy("up", meanwhile, OVERLAY=overlay, **variables)
     finally:
         cluster.deploy("down", OVERLAY=overlay)
-    eventually(lambda: cluster.objects() - before, set(), seconds=30)
+    eventually(lambda: cluster.objects() - before, set())
 
 
 def check_rollout(cluster: Cluster, output: str) -> None:
@@ -161,12 +161,12 @@ def define_cert_manager(kubectl: Kubectl) -> None:
                 "spec": {"group": "cert-manager.io", "scope": "Namespaced", "names": names, "versions": [version]},
             }
         )
-        kubectl("wait", f"crd/{name}", "--for=condition=Established", "--timeout=30s")
+        kubectl("wait", f"crd/{name}", "--for=condition=Established", "--timeout=120s")
 
 
 def act_as_cert_manager(kubectl: Kubectl) -> None:
     """What cert-manager does about the overlay's Certificate and its annotations, once they are there."""
-    eventually(lambda: kubectl.run("get", "certificate", "hami-webhook", "-n", SYSTEM).returncode, 0)
+    kubectl("wait", "certificate/hami-webhook", "-n", SYSTEM, "--for=create", "--timeout=120s")
     spec = kubectl.get("certificate", "hami-webhook", "-n", SYSTEM)["spec"]
     replicas = "pods", "-n", SYSTEM, "-l", "app.kubernetes.io/component=webhook"
     # kubelet doesn't start a container without its Secret
@@ -241,13 +241,13 @@ def check_a_pods_life(cluster: Cluster, user: Kubectl, space: str, node: str, of
         return {f"limits.{of}/gpu": gpu, f"limits.{of}/gpumem": memory}
 
     # a rollout doesn't show it: a kube-scheduler that doesn't get its lease lives, and schedules nothing
-    eventually(lambda: leader(cluster.kubectl, "hami-scheduler").startswith("hami-scheduler-"), seconds=60)
+    eventually(lambda: leader(cluster.kubectl, "hami-scheduler").startswith("hami-scheduler-"))
     with device_plugins(cluster):
         user.apply(asked("p", 2000))
         assert used(user, space) == amounts("1", "2k")
         refused = user.refused(asked("q", 5000))
         assert f"exceeded quota: gpu-quota, requested: limits.{of}/gpumem=5000, used: " in refused
-        eventually(lambda: user.get("pod", "p", "-n", space)["spec"].get("nodeName"), node, seconds=60)
+        eventually(lambda: user.get("pod", "p", "-n", space)["spec"].get("nodeName"), node)
         eventually(lambda: user.get("pod", "p", "-n", space)["status"]["phase"], "Running")
         notes = user.get("pod", "p", "-n", space)["metadata"]["annotations"]
         assert notes[ALLOCATED] == f"{node}-0,NVIDIA,2000,0:;"

@@ -56,7 +56,7 @@ class Kubelets:
         self._started = threading.Event()
         self._thread = threading.Thread(target=lambda: asyncio.run(self._run()), daemon=True)
         self._thread.start()
-        assert self._started.wait(10)
+        assert self._started.wait(60)
 
     def close(self) -> None:
         assert self._loop is not None

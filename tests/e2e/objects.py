@@ -28,7 +28,7 @@ def namespace(kubectl: Kubectl) -> str:
 def define_devices(kubectl: Kubectl) -> None:
     """Install the definition of Koordinator's Device objects, and wait until the API server has it."""
     kubectl("apply", "-f", str(Path(__file__).with_name("koordinator-devices.yaml")))
-    kubectl("wait", "crd/devices.scheduling.koordinator.sh", "--for=condition=Established", "--timeout=30s")
+    kubectl("wait", "crd/devices.scheduling.koordinator.sh", "--for=condition=Established", "--timeout=120s")
 
 
 def quota(namespace: str, name: str = "gpu-quota", **hard: Any) -> JSON:

@@ -166,12 +166,12 @@ def scraping(cluster: Cluster, rules: JSON | None = None) -> Iterator[Prometheus
     found = Prometheus(f"http://127.0.0.1:{port}", cluster.kubectl, folder)
     found.discover()
     try:
-        eventually(lambda: process.poll() is not None or _is_ready(found.url), seconds=30)
+        eventually(lambda: process.poll() is not None or _is_ready(found.url))
         assert process.poll() is None, Path(folder / "log").read_text()
         yield found
     finally:
         process.terminate()
-        process.wait(20)
+        process.wait(120)
 
 
 def _is_ready(url: str) -> bool:

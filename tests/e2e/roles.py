@@ -74,7 +74,7 @@ class Roles:
         login = str(self.installed.login(deployment))
         self._run(deployment, [sys.executable, "-m", "hami_webhook", *arguments, "--kubeconfig", login], environment)
         self.ports[deployment], self.extender = ports["--metrics-bind-address"], ports["--extender-bind-address"]
-        eventually(lambda: self.ready(deployment), seconds=60)
+        eventually(lambda: self.ready(deployment))
         if deployment == WEBHOOK:
             self.installed.balancer.backends = [ports["--http_bind"]]
         if deployment == SCHEDULER:
@@ -92,7 +92,7 @@ class Roles:
                     (files / name).write_text(text)
             elif "secret" in volume:
                 secret = "secret", volume["secret"]["secretName"], "-n", SYSTEM
-                self.kubectl("wait", "/".join(secret[:2]), *secret[2:], "--for=create", "--timeout=50s")
+                self.kubectl("wait", "/".join(secret[:2]), *secret[2:], "--for=create", "--timeout=120s")
                 data = self.kubectl.get(*secret)["data"]
                 for item in volume["secret"]["items"]:
                     (files / item["path"]).write_bytes(base64.b64decode(data[item["key"]]))
@@ -126,7 +126,7 @@ class Roles:
 
     def ready(self, deployment: str) -> bool:
         self.check_alive(deployment)
-        with suppress(OSError), urllib.request.urlopen(self._url(deployment, "readyz"), timeout=2) as answer:
+        with suppress(OSError), urllib.request.urlopen(self._url(deployment, "readyz"), timeout=5) as answer:
             return bool(answer.status == 200)
         return False
 
@@ -149,7 +149,7 @@ class Roles:
         for process in self.processes.values():
             process.terminate()
         for process in self.processes.values():
-            process.wait(30)
+            process.wait(120)
         self.installed.uninstall()
         self.installed.balancer.close()
 

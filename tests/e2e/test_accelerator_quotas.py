@@ -58,7 +58,7 @@ def program(deployment: Deployment) -> Deployment:
 
 def define(kubectl: Kubectl) -> None:
     kubectl("apply", "-f", str(DEFINITION))
-    kubectl("wait", f"crd/{KIND}", "--for=condition=Established", "--timeout=30s")
+    kubectl("wait", f"crd/{KIND}", "--for=condition=Established", "--timeout=120s")
 
 
 def labelled(**labels: str) -> JSON:
@@ -237,12 +237,12 @@ class Team:
         count = self.existing()
         for name, (_, selected) in self.quotas.items():
             held = sum(count[space] for space in selected)
-            eventually(lambda: self._accounted(name), (str(held), {}), seconds=120)  # noqa: B023  called at once
+            eventually(lambda: self._accounted(name), (str(held), {}))  # noqa: B023  called at once
             uses = {each["name"]: each["used"].get(GPU) for each in status(self.kubectl, name)["namespaces"]}
             assert uses == {space: str(count[space]) for space in selected if count[space]}
         for space in self.own:
             wanted: tuple[JSON, JSON] = {"gpu": str(count[space])}, {}
-            eventually(lambda: (self.kubectl.used(space), self.kubectl.ledger(space)), wanted, seconds=60)  # noqa: B023
+            eventually(lambda: (self.kubectl.used(space), self.kubectl.ledger(space)), wanted)  # noqa: B023
 
     def check_every_revision(self, revisions: Revisions) -> Counter[str]:
         """No revision of etcd had more pods than a quota of either kind allows; the most under each."""
@@ -345,7 +345,7 @@ def test_it_holds_while_replicas_are_killed_and_others_write(
             asyncio.run(create_all(kubectl.kubeconfig, team.pods(), kill, clients=8))
             # what a call that broke was charged is believed until its TTL has passed; then all can be had
             program.start_missing(*REPLICAS)
-            eventually(lambda: program.leader() is not None, seconds=60)
+            eventually(lambda: program.leader() is not None)
             asyncio.run(create_all(kubectl.kubeconfig, team.missing(), clients=8))
         finally:
             ending.set()

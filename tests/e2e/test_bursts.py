@@ -65,7 +65,7 @@ def existing(kubectl: Kubectl, space: str) -> int:
 def check_books(kubectl: Kubectl, space: str, pods: int) -> None:
     """Used is what exists, and nothing is remembered, within a minute."""
     assert existing(kubectl, space) == pods
-    eventually(lambda: (kubectl.used(space), kubectl.ledger(space)), ({"gpu": str(pods)}, {}), seconds=60)
+    eventually(lambda: (kubectl.used(space), kubectl.ledger(space)), ({"gpu": str(pods)}, {}))
 
 
 def test_200_pods_by_8_clients_against_a_quota_for_50(program: Deployment) -> None:
@@ -97,9 +97,9 @@ def test_the_same_while_one_is_killed(program: Deployment, victim: str) -> None:
     asyncio.run(create_all(kubectl.kubeconfig, pods, kill))
     assert existing(kubectl, space) <= 50
     # whoever was told to try again tries again; a charge whose call broke is believed until its TTL has passed
-    eventually(lambda: program.leader() is not None, seconds=60)
+    eventually(lambda: program.leader() is not None)
     missing = [item for item in pods if item["metadata"]["name"] not in names(kubectl, space)]
-    eventually(lambda: kubectl.ledger(space), {}, seconds=90)
+    eventually(lambda: kubectl.ledger(space), {})
     asyncio.run(create_all(kubectl.kubeconfig, missing))
     check_books(kubectl, space, 50)
 
@@ -134,4 +134,4 @@ def test_of_two_quotas_both_hold_and_a_refusal_leaves_nothing(program: Deploymen
     assert len(refusals) == 40 - kept
     assert [text for text in refusals if "quota" not in text] == []
     expected = ({"gpu": str(kept), "gpumem": str(kept * 100)}, {"gpumem": str(kept * 100)})
-    eventually(lambda: (kubectl.used(space, "base"), kubectl.used(space, "tenant")), expected, seconds=60)
+    eventually(lambda: (kubectl.used(space, "base"), kubectl.used(space, "tenant")), expected)

@@ -161,7 +161,7 @@ def test_the_scheduler_gives_no_less_than_a_claim_cost_and_rounds_as_we_do(kubec
     try:
         kubectl.apply(*classes, *(obj for obj in objects if obj["kind"] != "Pod"))
         kubectl.apply(*(obj for obj in objects if obj["kind"] == "Pod"))
-        eventually(lambda: undecided(kubectl, space), [], seconds=90)
+        eventually(lambda: undecided(kubectl, space), [])
         items = kubectl.get("resourceclaims", "-n", space)["items"]
         claims = {item["metadata"]["name"]: msgspec.convert(item, wire.ResourceClaim) for item in items}
         outcomes = {each.name: each.check(claims[each.name]) for each in scenarios}

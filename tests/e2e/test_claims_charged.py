@@ -200,11 +200,11 @@ def test_the_third_pod_is_refused_by_kubectl_and_all_is_free_at_the_end(program:
     refused = kubectl.refused(pod(team, "c", of="ten"))
     assert "exceeded quota: gpu-quota, requested: limits.nvidia.com/gpumem=10000" in refused
     assert "used: limits.nvidia.com/gpumem=20000, limited: limits.nvidia.com/gpumem=20000" in refused
-    eventually(lambda: bound(kubectl, team), ["a", "b"], seconds=60)
-    eventually(lambda: kubectl.ledger(team), {}, seconds=90)
+    eventually(lambda: bound(kubectl, team), ["a", "b"])
+    eventually(lambda: kubectl.ledger(team), {})
     assert (memory(kubectl, team), kubectl.used(team)["gpu"]) == (20000, "2")
     kubectl("delete", "pods", "--all", "-n", team, "--grace-period=0", "--force")
-    eventually(lambda: memory(kubectl, team), 0, seconds=90)
+    eventually(lambda: memory(kubectl, team), 0)
 
 
 def test_firstavailable_is_corrected_and_what_does_not_fit_is_refused_at_its_allocation(
@@ -214,8 +214,8 @@ def test_firstavailable_is_corrected_and_what_does_not_fit_is_refused_at_its_all
     either = requests(exactly(HAMI, memory="12000Mi", cores="1"), exactly(HAMI, memory="2000Mi", cores="1"))
     kubectl.apply(template(team, "either", either))
     kubectl.apply(pod(team, "a", of="either"))
-    eventually(lambda: bound(kubectl, team), ["a"], seconds=60)
-    eventually(lambda: memory(kubectl, team), 12000, seconds=60)
+    eventually(lambda: bound(kubectl, team), ["a"])
+    eventually(lambda: memory(kubectl, team), 12000)
     kubectl.apply(pod(team, "b", of="either"))
     eventually(lambda: "exceeded quota: gpu-quota, requested: limits.nvidia.com/gpumem=10000" in events(kubectl, team))
     assert bound(kubectl, team) == ["a"]
@@ -229,12 +229,12 @@ def test_a_shared_claim_costs_once_and_administrators_access_nothing(program: De
     assert memory(kubectl, team) == 10000
     kubectl.apply(*(pod(team, name, uses="shared") for name in "abc"))
     kubectl.apply(claim(team, "see", requests({**exactly(HAMI), "adminAccess": True})), pod(team, "d", uses="see"))
-    eventually(lambda: bound(kubectl, team), ["a", "b", "c", "d"], seconds=60)
+    eventually(lambda: bound(kubectl, team), ["a", "b", "c", "d"])
     eventually(lambda: memory(kubectl, team), 10000)
     refused = kubectl.refused(claim(team, "more", requests(exactly(HAMI, memory="11000Mi"))))
     assert "exceeded quota: gpu-quota, requested: limits.nvidia.com/gpumem=11000" in refused
     kubectl("delete", "pods,resourceclaims", "--all", "-n", team, "--grace-period=0", "--force", "--wait=false")
-    eventually(lambda: memory(kubectl, team), 0, seconds=90)
+    eventually(lambda: memory(kubectl, team), 0)
 
 
 def test_extended_resources_that_a_class_takes_are_charged(program: Deployment, team: str) -> None:
@@ -246,8 +246,8 @@ def test_extended_resources_that_a_class_takes_are_charged(program: Deployment, 
     kubectl("patch", "resourcequota", "gpu-quota", "-n", team, "--type=json", "-p", json.dumps(change))
     kubectl.apply(pod(team, "a", resources=one))
     assert memory(kubectl, team) == 40960
-    eventually(lambda: bound(kubectl, team), ["a"], seconds=60)
-    eventually(lambda: kubectl.ledger(team), {}, seconds=90)
+    eventually(lambda: bound(kubectl, team), ["a"])
+    eventually(lambda: kubectl.ledger(team), {})
     assert memory(kubectl, team) == 40960
 
 
@@ -270,7 +270,7 @@ def test_claims_that_say_they_are_a_pods_are_charged_what_they_get(program: Depl
     )
     kubectl.apply(forged, pod(team, "b", uses="forged"))
     refusal = "exceeded quota: gpu-quota, requested: limits.nvidia.com/gpumem=11000"
-    eventually(lambda: refusal in events(kubectl, team), seconds=60)
+    eventually(lambda: refusal in events(kubectl, team))
     assert bound(kubectl, team) == []
     assert memory(kubectl, team) == 10000
 
@@ -287,13 +287,13 @@ def test_amounts_and_selectors_that_nothing_can_be_meant_by_are_answered(program
     kubectl.apply(claim(team, "negative", requests(exactly(HAMI, memory="-5Gi"))))
     assert memory(kubectl, team) == 1001  # 1 MiB, the least that a device gives
     kubectl("delete", "resourceclaims", "--all", "-n", team, "--wait=false")
-    eventually(lambda: memory(kubectl, team), 0, seconds=90)
+    eventually(lambda: memory(kubectl, team), 0)
 
 
 def test_a_pod_that_waits_at_a_gate_is_charged_for_its_claims(program: Deployment, team: str) -> None:
     kubectl = program.kubectl
     kubectl.apply(template(team, "ten", TEN), claim(team, "shared", TEN), pod(team, "user", uses="shared"))
-    eventually(lambda: bound(kubectl, team), ["user"], seconds=60)
+    eventually(lambda: bound(kubectl, team), ["user"])
     gated = pod(team, "gated", of="ten")
     gated["spec"]["schedulingGates"] = [{"name": "example.com/wait"}]
     gated["spec"]["resourceClaims"].append({"name": "more", "resourceClaimName": "shared"})
@@ -301,7 +301,7 @@ def test_a_pod_that_waits_at_a_gate_is_charged_for_its_claims(program: Deploymen
     assert memory(kubectl, team) == 20000
     assert "exceeded quota" in kubectl.refused(pod(team, "late", of="ten"))
     kubectl("patch", "pod", "gated", "-n", team, "--type=merge", "-p", '{"spec": {"schedulingGates": []}}')
-    eventually(lambda: bound(kubectl, team), ["gated", "user"], seconds=60)
+    eventually(lambda: bound(kubectl, team), ["gated", "user"])
     assert memory(kubectl, team) == 20000
 
 
@@ -357,7 +357,7 @@ def test_both_ways_keep_one_quota_while_replicas_are_killed(
             if claiming:
                 kubectl("delete", "pods", *claiming, "-n", space, "--grace-period=0", "--force", "--ignore-not-found")
         asyncio.run(create_all(kubectl.kubeconfig, made))
-        eventually(lambda: [held(kubectl, space) for space in spaces], [8 * EACH] * len(spaces), seconds=120)
+        eventually(lambda: [held(kubectl, space) for space in spaces], [8 * EACH] * len(spaces))
         last = max(int(quota_of(kubectl, space)["metadata"]["resourceVersion"]) for space in spaces)
         eventually(lambda: revisions.newest("resourcequotas") >= last)
     most = dict.fromkeys(spaces, 0)
@@ -368,7 +368,7 @@ def test_both_ways_keep_one_quota_while_replicas_are_killed(
     for space in spaces:
         kubectl("delete", "pods", "--all", "-n", space, "--grace-period=0", "--force", "--wait=false")
     nothing: list[object] = [(0, {}, [])] * len(spaces)
-    eventually(lambda: [left(kubectl, space) for space in spaces], nothing, seconds=120)
+    eventually(lambda: [left(kubectl, space) for space in spaces], nothing)
     kubectl("delete", "nodes", *names)
     kubectl("delete", "namespaces", *spaces, "--wait=false")
     program.stop("b")
@@ -428,7 +428,7 @@ def test_claims_of_other_drivers_never_depend_on_us(program: Deployment, team: s
     try:
         kubectl.apply(claim(team, "theirs", requests(exactly(other))), pod(team, "p", uses="theirs"))
         kubectl.apply(template(team, "theirs", requests(exactly(other))))
-        eventually(lambda: bound(kubectl, team), ["p"], seconds=60)
+        eventually(lambda: bound(kubectl, team), ["p"])
         assert "failed calling webhook" in kubectl.refused(claim(team, "ours", TEN))
     finally:
         program.start("a")

@@ -34,14 +34,14 @@ def test_the_api_server_restarts_in_the_middle(program: Deployment, plane: Contr
     plane.restart_api_server()
     eventually(lambda: kubectl.run("get", "ns").returncode, 0)
     asyncio.run(create_all(kubectl.kubeconfig, [pod(space, f"after-{n}", gpu=1, gpumem=10) for n in range(12)]))
-    eventually(lambda: kubectl.ledger(space), {}, seconds=90)
+    eventually(lambda: kubectl.ledger(space), {})
     missing = 10 - existing(kubectl, space)
     assert 0 <= missing < 6
     asyncio.run(create_all(kubectl.kubeconfig, [pod(space, f"late-{n}", gpu=1, gpumem=10) for n in range(missing + 3)]))
     assert existing(kubectl, space) == 10
     # deletions are heard of again, without a restart of ours
     kubectl("delete", "pods", "-n", space, "--all", "--grace-period=0", "--force")
-    eventually(lambda: kubectl.used(space), {"gpu": "0"}, seconds=60)
+    eventually(lambda: kubectl.used(space), {"gpu": "0"})
     assert all(process.poll() is None for process in program.replicas.values())
 
 
@@ -75,7 +75,7 @@ def test_the_certificate_changes_under_load(program: Deployment) -> None:
     after = sum(program.metric(name, "hami_webhook_tls_reloads_total") for name in program.replicas)
     assert after - before >= 4
     assert refusals == []
-    eventually(lambda: kubectl.used(space), {"gpu": _canonical(created)}, seconds=30)
+    eventually(lambda: kubectl.used(space), {"gpu": _canonical(created)})
 
 
 def _canonical(count: int) -> str:

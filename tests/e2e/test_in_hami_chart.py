@@ -59,7 +59,7 @@ def installed(cluster: Cluster, *, granted: bool) -> Iterator[None]:
     try:
         kubectl("apply", "-f", "-", stdin=listed)
         try:
-            kubectl("rollout", "status", "deployment/hami-scheduler", "-n", HAMI, "--timeout=50s")
+            kubectl("rollout", "status", "deployment/hami-scheduler", "-n", HAMI, "--timeout=120s")
             eventually(lambda: endpoints(kubectl), [True])
         except AssertionError as error:
             raise AssertionError(f"{error}\n{logs(cluster)}") from error
@@ -67,7 +67,7 @@ def installed(cluster: Cluster, *, granted: bool) -> Iterator[None]:
     finally:
         kubectl("delete", "--ignore-not-found", "-f", "-", stdin=listed)
         kubectl("delete", "--ignore-not-found", "-f", str(MANIFEST))
-        kubectl("wait", "pod", "-n", HAMI, "-l", "app.kubernetes.io/name=hami", "--for=delete", "--timeout=50s")
+        kubectl("wait", "pod", "-n", HAMI, "-l", "app.kubernetes.io/name=hami", "--for=delete", "--timeout=120s")
         kubectl(*leases)
 
 
@@ -166,7 +166,7 @@ def test_a_pod_is_admitted_charged_placed_bound_and_debited(cluster: Cluster, ca
             assert used() == {"gpu": "1", "gpumem": two_thousand}
             refused = user.refused(card_pod(space, "q", 5000))
             assert "exceeded quota: gpu-quota, requested: limits.nvidia.com/gpumem=5000, used: " in refused
-            eventually(lambda: user.get("pod", "p", "-n", space)["spec"].get("nodeName"), card_node, seconds=60)
+            eventually(lambda: user.get("pod", "p", "-n", space)["spec"].get("nodeName"), card_node)
             eventually(lambda: user.get("pod", "p", "-n", space)["status"]["phase"], "Running")
             notes = user.get("pod", "p", "-n", space)["metadata"]["annotations"]
             assert notes[ALLOCATED] == f"{card_node}-0,NVIDIA,2000,0:;"

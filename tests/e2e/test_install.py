@@ -41,7 +41,7 @@ def test_make_deploy_applies_and_says_what_is_wrong(plane: ControlPlane, tmp_pat
             capture_output=True,
             text=True,
             check=False,
-            timeout=120,
+            timeout=300,
         )
 
     try:

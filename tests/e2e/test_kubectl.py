@@ -145,7 +145,7 @@ class Faults:
             yield
         finally:
             self._kubectl("scale", "deployment", name, "-n", SYSTEM, "--replicas=2")
-            self._kubectl("rollout", "status", "deployment", name, "-n", SYSTEM, "--timeout=55s")
+            self._kubectl("rollout", "status", "deployment", name, "-n", SYSTEM, "--timeout=120s")
 
     @contextmanager
     def node_annotated(self, key: str, text: str) -> Iterator[None]:
@@ -220,21 +220,21 @@ def test_doctor_finds_nothing_in_a_healthy_installation_and_names_each_fault(clu
     try:
         # cert-manager's stand-in puts nothing right, so that faults of certificates stay
         cluster.deploy("up", lambda: act_as_cert_manager(kubectl), OVERLAY="cert-manager")
-        eventually(lambda: set(faults(cluster, space)), {"review-sources"}, seconds=60)
+        eventually(lambda: set(faults(cluster, space)), {"review-sources"})
         (open_to_all,) = (result for result in diagnosis(cluster, space).results if result.check == "review-sources")
         line, _ = open_to_all.findings[0].remedy.splitlines()
         name, _, networks = line.removeprefix("make deploy ").partition("=")
         remedy: dict[str, Any] = {name: networks}
         cluster.deploy("up", OVERLAY="cert-manager", **remedy)
-        eventually(lambda: faults(cluster, space), {}, seconds=60)
+        eventually(lambda: faults(cluster, space), {})
         done = hami(kubectl, "doctor", "-n", space, "-o", "json")
         assert (done.returncode, json.loads(done.stdout)["healthy"], done.stderr) == (0, True, ""), done.stdout
         made = 0
         for check, fault in made_one_by_one(cluster, Faults(cluster, space, card_node), space):
             with fault:
-                eventually(lambda: set(faults(cluster, space)), {check}, seconds=60)
+                eventually(lambda: set(faults(cluster, space)), {check})
             made += 1
-        eventually(lambda: faults(cluster, space), {}, seconds=60)
+        eventually(lambda: faults(cluster, space), {})
         assert made >= 15
     finally:
         cluster.deploy("down", OVERLAY="cert-manager")

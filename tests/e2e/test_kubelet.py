@@ -61,7 +61,7 @@ def waiting(kubectl: Kubectl, space: str, name: str) -> Callable[[], str | None]
 
 def ready(kubectl: Kubectl, space: str, name: str) -> str:
     """The address of a pod, once it is ready."""
-    kubectl("wait", f"pod/{name}", "-n", space, "--for=condition=Ready", "--timeout=50s")
+    kubectl("wait", f"pod/{name}", "-n", space, "--for=condition=Ready", "--timeout=120s")
     return str(status(kubectl, space, name)["podIP"])
 
 
@@ -139,7 +139,7 @@ def test_pods_reach_each_other(kubectl: Kubectl) -> None:
     kubectl.apply(node_pod(space, "serves", readinessProbe=PROBE))
     program = f"import urllib.request as r; r.urlopen('http://{ready(kubectl, space, 'serves')}:8000/', timeout=20)"
     kubectl.apply(node_pod(space, "asks", ["python", "-c", program], {"restartPolicy": "Never"}))
-    eventually(lambda: status(kubectl, space, "asks")["phase"] in ("Succeeded", "Failed"), seconds=60)
+    eventually(lambda: status(kubectl, space, "asks")["phase"] in ("Succeeded", "Failed"))
     assert status(kubectl, space, "asks")["phase"] == "Succeeded"
 
 
@@ -230,7 +230,7 @@ def test_probes_say_what_is_ready_and_what_is_restarted(kubectl: Kubectl) -> Non
     kubectl.apply(node_pod(space, "p", volumeMounts=MOUNT, spec=VOLUME, ports=ports, **probes))
     ready(kubectl, space, "p")
     kubectl.apply(config(space, live=""))
-    kubectl("wait", "pod/p", "-n", space, "--for=condition=Ready=false", "--timeout=30s")
+    kubectl("wait", "pod/p", "-n", space, "--for=condition=Ready=false", "--timeout=120s")
     assert container(kubectl, space, "p")["restartCount"] == 0
     kubectl.apply(config(space, ready=""))
     eventually(lambda: container(kubectl, space, "p")["restartCount"], 1)
@@ -261,7 +261,7 @@ def test_how_a_pod_ends(kubectl: Kubectl) -> None:
         node_pod(space, "ignoring", ["sh", "-c", "trap '' TERM; exec python -m http.server 8000"], readinessProbe=PROBE)
     )
     address = ready(kubectl, space, "ignoring")
-    kubectl("delete", "pods", "--all", "-n", space, "--timeout=50s")
+    kubectl("delete", "pods", "--all", "-n", space, "--timeout=120s")
     eventually(lambda: address in subprocess.check_output(["ip", "route"], text=True), False)
 
 

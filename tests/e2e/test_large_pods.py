@@ -55,7 +55,7 @@ def test_a_pod_of_thousands_of_containers_is_admitted_charged_and_updated(
     def used() -> JSON:
         return {key: parse_whole(value) for key, value in program.kubectl.used(space).items()}
 
-    eventually(used, {"gpu": incoming, "gpumem": 100 * incoming}, seconds=120)
+    eventually(used, {"gpu": incoming, "gpumem": 100 * incoming})
     user("annotate", "pod", "large", "-n", space, "hami.io/gpu-scheduler-policy=binpack")
     assert "exceeded quota" in user.refused(pod(space, "second", gpu=incoming + 1, gpumem=100))
 
@@ -126,10 +126,10 @@ def test_large_pods_of_a_tenant_hold_up_no_other_tenant(
     pods = [large(attackers, f"large-{incoming}-{n}", 10_000, incoming) for incoming in (1, 10_000) for n in range(2)]
     unreviewed = [large(attackers, f"unreviewed-{n}", 10_000, 0) for n in range(4)]
     with creating(attacker, *unreviewed) as said:
-        eventually(lambda: len(said) >= 2, seconds=120)
+        eventually(lambda: len(said) >= 2)
         undisturbed = admissions(victim, victims, "before", 10)
     with creating(attacker, *pods) as said:
-        eventually(lambda: len(said) >= 2, seconds=120)
+        eventually(lambda: len(said) >= 2)
         disturbed = admissions(victim, victims, "during", 10)
     assert any("created" in line for line in said)
     assert any("etcdserver: request is too large" in line for line in said)

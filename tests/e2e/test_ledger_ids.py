@@ -62,7 +62,7 @@ def test_the_ids_of_pods_in_flight_pay_for_no_other_pod(
         release.set()
         assert [each.result().returncode for each in held] == [0, 0, 0]
     assert names(attacker, space) == {"held-0", "held-1", "held-2"}
-    eventually(lambda: (attacker.used(space), attacker.ledger(space)), ({"gpu": "3"}, {}), seconds=60)
+    eventually(lambda: (attacker.used(space), attacker.ledger(space)), ({"gpu": "3"}, {}))
 
 
 def test_an_admission_by_hand_lowers_no_charge(program: Deployment, plane: ControlPlane, tmp_path: Path) -> None:
@@ -85,7 +85,7 @@ def test_an_admission_by_hand_lowers_no_charge(program: Deployment, plane: Contr
         assert held.result().returncode == 0
     # once the pod exists, it is no other
     assert post_review(program, "/validate", forged)["allowed"]
-    eventually(lambda: {entry["s"] for entry in attacker.ledger(space).values()}, {"floor"}, seconds=60)
+    eventually(lambda: {entry["s"] for entry in attacker.ledger(space).values()}, {"floor"})
     assert attacker.used(space) == {"gpumem": "131072"}
     assert post_review(program, "/webhook", forged)["allowed"] is False
 
@@ -142,4 +142,4 @@ def test_the_secret_of_a_pod_that_exists_pays_for_no_other_pod(
         assert "exceeded quota: gpu-quota" in over.stderr
     carried = [item["metadata"]["annotations"][RESERVATION] for item in attacker.get("pods", "-n", space)["items"]]
     assert len(set(carried)) == len(carried) == 8
-    eventually(lambda: (attacker.used(space), attacker.ledger(space)), ({"gpu": "8"}, {}), seconds=60)
+    eventually(lambda: (attacker.used(space), attacker.ledger(space)), ({"gpu": "8"}, {}))

@@ -136,7 +136,7 @@ def check_sums(prometheus: Prometheus, *spaces: str) -> None:
         found = {query: prometheus.value(query) for query in wanted}
         return {query: (found[query], value) for query, value in wanted.items() if found[query] != pytest.approx(value)}
 
-    eventually(differing, {}, seconds=45)
+    eventually(differing, {})
 
 
 def run(kubectl: Kubectl, *pods: JSON) -> None:
@@ -144,7 +144,7 @@ def run(kubectl: Kubectl, *pods: JSON) -> None:
     kubectl.apply(*pods)
     for item in pods:
         name, space = item["metadata"]["name"], item["metadata"]["namespace"]
-        kubectl("wait", f"pod/{name}", "-n", space, "--for=jsonpath={.status.phase}=Running", "--timeout=50s")
+        kubectl("wait", f"pod/{name}", "-n", space, "--for=jsonpath={.status.phase}=Running", "--timeout=120s")
 
 
 def check_a_change_of_leader(prometheus: Prometheus) -> None:
@@ -152,8 +152,8 @@ def check_a_change_of_leader(prometheus: Prometheus) -> None:
     kubectl, query = prometheus.kubectl, "sum(hami_gpu_memory_limit_bytes)"
     total, since, killed = prometheus.value(query), time.time(), leader(kubectl, LEASE)
     kubectl("delete", "pod", killed, "-n", SYSTEM, "--grace-period=0", "--force")
-    eventually(lambda: leader(kubectl, LEASE) not in ("", killed), seconds=60)
-    kubectl("rollout", "status", "deployment/hami-webhook-controller", "-n", SYSTEM, "--timeout=50s")
+    eventually(lambda: leader(kubectl, LEASE) not in ("", killed))
+    kubectl("rollout", "status", "deployment/hami-webhook-controller", "-n", SYSTEM, "--timeout=120s")
     prometheus.discover()
     eventually(lambda: prometheus.value(query), total)
     values = prometheus.values(query, since)
@@ -242,7 +242,7 @@ def restart(prometheus: Prometheus, component: str) -> None:
     label = "app.kubernetes.io/component"
     gone = next(name for name, item in pods.items() if item["metadata"]["labels"][label] == component)
     kubectl("delete", "pod", gone, "-n", SYSTEM)
-    kubectl("rollout", "status", f"deployment/{DEPLOYMENTS[component]}", "-n", SYSTEM, "--timeout=50s")
+    kubectl("rollout", "status", f"deployment/{DEPLOYMENTS[component]}", "-n", SYSTEM, "--timeout=120s")
     prometheus.discover()
 
 
@@ -300,7 +300,7 @@ def stop(prometheus: Prometheus, component: str) -> None:
     """Scale a Deployment down to 0, and scrape its pods no more."""
     kubectl, labels = prometheus.kubectl, f"app.kubernetes.io/component={component}"
     kubectl("scale", f"deployment/{DEPLOYMENTS[component]}", "-n", SYSTEM, "--replicas=0")
-    kubectl("wait", "pods", "-n", SYSTEM, "-l", labels, "--for=delete", "--timeout=50s")
+    kubectl("wait", "pods", "-n", SYSTEM, "-l", labels, "--for=delete", "--timeout=120s")
     prometheus.discover()
 
 

@@ -98,11 +98,11 @@ def test_one_runs_whole_and_then_the_other_while_extender_and_controller_are_kil
     with Revisions(plane, space) as revisions:
         created(kubectl, [each for name in JOBS for each in job(space, name, grouped=True)], number)
         kill_leader(program)
-        eventually(lambda: len(free(kubectl, space)), 2 * PODS, seconds=120)
-        eventually(lambda: bound(kubectl, space) > PODS // 4, seconds=60)
+        eventually(lambda: len(free(kubectl, space)), 2 * PODS)
+        eventually(lambda: bound(kubectl, space) > PODS // 4)
         scheduler.kill_extender()
         scheduler.start_extender()
-        eventually(partial(whole, kubectl, space), seconds=120)
+        eventually(partial(whole, kubectl, space))
         with Ending(program.login("hami-device-plugin"), [space], is_due=is_whole) as ending:
             eventually(lambda: ending.ended, 2 * PODS, seconds=240)
     assert_never_both_in_part(revisions, space)
@@ -110,7 +110,7 @@ def test_one_runs_whole_and_then_the_other_while_extender_and_controller_are_kil
 
 
 def kill_leader(program: Deployment) -> None:
-    eventually(lambda: program.leader() is not None, seconds=60)
+    eventually(lambda: program.leader() is not None)
     leader = program.leader()
     assert leader is not None
     program.stop(leader, signal.SIGKILL)
@@ -122,7 +122,7 @@ def test_the_same_without_groups_waits_for_ever(program: Deployment, scheduler: 
     kubectl = program.kubectl
     space = namespace(kubectl)
     created(kubectl, [each for name in JOBS for each in job(space, name, grouped=False)], 0)
-    eventually(lambda: bound(kubectl, space), NODES * CARDS, seconds=120)
+    eventually(lambda: bound(kubectl, space), NODES * CARDS)
     assert not whole(kubectl, space)
     kubectl("delete", "namespace", space, "--wait=false")
 
@@ -138,7 +138,7 @@ def test_what_a_group_waits_for_is_said(program: Deployment, scheduler: HamiSche
         return {c["message"] for each in found for c in each if c["type"] == "hami.io/QuotaReserved"}
 
     # a pod is written to once a minute at most
-    eventually(sentences, {f"2 of {PODS} pods of pod group a are there"}, seconds=120)
+    eventually(sentences, {f"2 of {PODS} pods of pod group a are there"})
     wrong = pod(space, "wrong", gpu=1)
     wrong["metadata"]["labels"] = {"hami.io/pod-group": "a", "hami.io/pod-group-size": "7"}
     assert f"of pod group a says {PODS}; all its pods must say the same" in kubectl.refused(wrong)

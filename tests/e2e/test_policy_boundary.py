@@ -81,7 +81,7 @@ class Tenancy:
         written = {key: text.format(space=self.space) for key, text in (notes or {}).items()}
         meta = {"name": self.space, "labels": {"tier": tier}, "annotations": written}
         self.admin.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": meta})
-        self.admin("wait", "serviceaccount/default", "-n", self.space, "--for=create", "--timeout=60s")
+        self.admin("wait", "serviceaccount/default", "-n", self.space, "--for=create", "--timeout=120s")
         self.tenant: Kubectl = tenant(self.admin, program.plane, folder, self.space)
 
     def create_gated(self, name: str, **asked: int) -> None:
@@ -214,13 +214,13 @@ def test_the_extender_gives_no_denied_card_whatever_the_annotations_say(
         for name in ("p", "greedy", "free"):
             assert NOUSE_TYPE not in here.notes(name)
             here.open_gate(name)
-        eventually(lambda: here.node("p"), one, seconds=60)
+        eventually(lambda: here.node("p"), one)
         assert here.card("p") == f"{one}-0"
         assert here.notes("p")[NOUSE_TYPE] == "A100"
         # one of two cards would be the denied one, and so would the only one that is asked for
         for name in ("greedy", "free"):
             said = f"{NOUSE_TYPE} set to A100 by policy no-a100"
-            eventually(lambda: said in here.events(name), seconds=60)  # noqa: B023  called at once
+            eventually(lambda: said in here.events(name))  # noqa: B023  called at once
             assert here.node(name) == ""
 
 
@@ -234,10 +234,10 @@ def test_the_extender_holds_the_namespaces_lists(program: Deployment, scheduler:
         assert here.annotate("greedy", f"{NOUSE}-", f"{USE}={one}-1") == ""
         for name in ("p", "greedy"):
             here.open_gate(name)
-        eventually(lambda: here.node("p"), one, seconds=60)
+        eventually(lambda: here.node("p"), one)
         assert here.card("p") == f"{one}-0"
         nothing_left = f"use-gpuuuid: none of {one}-1 is allowed in namespace {here.space} (denied: {one}-1)"
-        eventually(lambda: f"{nothing_left}, by namespace {here.space}" in here.events("greedy"), seconds=60)
+        eventually(lambda: f"{nothing_left}, by namespace {here.space}" in here.events("greedy"))
         assert here.node("greedy") == ""
 
 
@@ -250,10 +250,10 @@ def test_the_extender_holds_an_enforced_node_policy(
         node_with(admin, here, name, "NVIDIA A10")
     here.create_gated("first")
     here.open_gate("first")
-    eventually(lambda: here.pod("first")["status"]["phase"], "Running", seconds=60)
+    eventually(lambda: here.pod("first")["status"]["phase"], "Running")
     here.create_gated("p")
     with without_update_webhook(admin, here, "p", NODE_POLICY):
         assert here.annotate("p", f"{NODE_POLICY}=spread") == ""
         here.open_gate("p")
-        eventually(lambda: here.node("p"), here.node("first"), seconds=60)
+        eventually(lambda: here.node("p"), here.node("first"))
         assert here.notes("p")[NODE_POLICY] == "binpack"

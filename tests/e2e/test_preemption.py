@@ -91,7 +91,7 @@ class PreemptionEnv:
 
     def fill(self, limits: JSON, count: int, **annotations: Any) -> None:
         self.kubectl.apply(*(self.pod(f"low{number}", LOW, limits, **annotations) for number in range(count)))
-        eventually(lambda: len(self.bound()), count, seconds=60)
+        eventually(lambda: len(self.bound()), count)
 
     def victims(self) -> list[str]:
         """Who was evicted, by the events."""
@@ -248,7 +248,7 @@ def test_a_budget_holds_where_another_choice_exists(env: PreemptionEnv) -> None:
     env.add_node(cards(env.space, 2), **GPUS)
     env.fill(nvidia(), 2)
     for name in ("low0", "low1"):
-        env.kubectl("wait", f"pod/{name}", "-n", env.space, "--for=jsonpath={.status.phase}=Running", "--timeout=20s")
+        env.kubectl("wait", f"pod/{name}", "-n", env.space, "--for=jsonpath={.status.phase}=Running", "--timeout=120s")
     meta = {"name": "pdb", "namespace": env.space}
     spec = {"maxUnavailable": 0, "selector": {"matchLabels": {"app": "low1"}}}
     env.kubectl.apply({"apiVersion": "policy/v1", "kind": "PodDisruptionBudget", "metadata": meta, "spec": spec})
@@ -321,7 +321,7 @@ def test_room_in_a_quota_is_made_only_where_it_says_so(env: PreemptionEnv, plane
         eventually(lambda: "pod/high" in _refused(env))
         assert (used(), env.victims()) == ("24k", [])
         env.kubectl("annotate", "resourcequota", "quota", "-n", env.space, "hami.io/quota-preemption=true")
-        eventually(lambda: env.bound().get("high"), node, seconds=60)
+        eventually(lambda: env.bound().get("high"), node)
         eventually(used, "24k")
     assert env.victims() == ["training"]
     amounts = [
@@ -338,7 +338,7 @@ def test_20_preemptors_at_once_on_5_nodes(env: PreemptionEnv, kubelets: Kubelets
         env.add_node(cards(f"{number}-{env.space}", 8), **GPUS)
     env.fill(nvidia(), 40)
     env.kubectl.apply(*(env.pod(f"high{number}", HIGH, nvidia()) for number in range(20)))
-    eventually(lambda: sum(name.startswith("high") for name in env.bound()), 20, seconds=90)
+    eventually(lambda: sum(name.startswith("high") for name in env.bound()), 20)
     eventually(lambda: len(env.victims()), 20)
     assert len(env.bound()) == 40, "as many went as came"
     assert [fault for fault in kubelets.faults if fault.startswith(("card ", "no allocation"))] == []
@@ -351,7 +351,7 @@ def test_the_extender_is_killed_while_victims_end(env: PreemptionEnv, scheduler:
     eventually(lambda: len(env.victims()) > 0)
     scheduler.kill_extender()
     scheduler.start_extender()
-    eventually(lambda: "high" in env.bound(), seconds=60)
+    eventually(lambda: "high" in env.bound())
     assert set(env.bound()) == {"high"}
 
 
@@ -399,7 +399,7 @@ def test_pods_that_do_not_use_it_have_few_others_evicted(
         each["spec"]["terminationGracePeriodSeconds"] = grace
     env.kubectl.apply(*low)
     eventually(lambda: set(env.bound().values()), {node})
-    eventually(lambda: len(env.bound()), count, seconds=60)
+    eventually(lambda: len(env.bound()), count)
     attack(env, [f"{env.space}-{number}" for number in range(count)], seconds)
     evicted = len(env.victims())
     print(f"\n{attack.__name__}, grace of {grace} s: {evicted} evicted in {seconds} s")

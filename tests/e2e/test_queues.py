@@ -134,20 +134,20 @@ def test_500_pods_of_five_teams_all_run_in_their_order_while_leaders_are_killed(
     with Revisions(plane) as revisions:
         pods = [pod(space, f"p{number:03}", gpu=1, gpumem=1) for number in range(PODS) for space in spaces]
         assert asyncio.run(create_all(kubectl.kubeconfig, pods)) == []
-        eventually(lambda: sum(len(free(kubectl, space)) for space in spaces), SHARED, seconds=60)
+        eventually(lambda: sum(len(free(kubectl, space)) for space in spaces), SHARED)
         # in the quotas of the teams and in that of all: the leader knows of each of them
-        eventually(lambda: queued(program), 2.0 * (TEAMS * PODS - SHARED), seconds=60)
+        eventually(lambda: queued(program), 2.0 * (TEAMS * PODS - SHARED))
         all_known = revision(kubectl)
         with Ending(program.login("hami-device-plugin"), spaces) as ending:
             for kill in range(1, KILLS + 1):
                 share = kill * TEAMS * PODS // (KILLS + 2)
-                eventually(partial(ending.has_ended, share), seconds=120)
+                eventually(partial(ending.has_ended, share))
                 leader = program.leader()
                 assert leader is not None
                 program.stop(leader, signal.SIGKILL)
                 kubectl("delete", "lease", "hami-scheduler-controller", "-n", SYSTEM)  # it would last for 15 s
                 program.start(leader)
-                eventually(lambda: program.leader() is not None, seconds=60)
+                eventually(lambda: program.leader() is not None)
             eventually(lambda: ending.ended, TEAMS * PODS, seconds=180)
         eventually(lambda: [kubectl.used(space) for space in spaces], [{"gpu": "0"}] * TEAMS)
     assert_held(revisions, {(space, "gpu-quota"): OWN for space in spaces} | {("", "queue"): SHARED})

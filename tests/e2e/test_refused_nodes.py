@@ -74,7 +74,7 @@ def test_every_command_says_what_kube_scheduler_says(plane: ControlPlane, space:
             # what its other plugins say comes after it
             return str(conditions[0].get("message", ""))[: len(AVAILABLE)]
 
-        eventually(said, AVAILABLE, seconds=60)
+        eventually(said, AVAILABLE)
 
     found = json.loads(
         hami_webhook("explain", f"{space}/p", "--kubeconfig", str(plane.kubeconfig), "-o", "json").stdout

@@ -84,7 +84,7 @@ class Burst:
         kubectl, space = self._program.kubectl, self.space
         eventually(self.bound, PODS, seconds=180)
         used = {"gpu": str(PODS), "gpumem": f"{PODS * EACH // 1000}k"}
-        eventually(lambda: (kubectl.used(space), kubectl.ledger(space)), (used, {}), seconds=90)
+        eventually(lambda: (kubectl.used(space), kubectl.ledger(space)), (used, {}))
         assert "exceeded quota" in kubectl.refused(pod(space, "more", gpu=BROKEN_OFF + 1, gpumem=EACH))
         last = int(kubectl.get("quota", "gpu-quota", "-n", space)["metadata"]["resourceVersion"])
         eventually(lambda: revisions.newest("resourcequotas") >= last)
@@ -93,7 +93,7 @@ class Burst:
     def delete(self) -> None:
         kubectl = self._program.kubectl
         kubectl("delete", "pods", "-n", self.space, "--all", "--grace-period=0", "--force", "--wait=false")
-        eventually(lambda: kubectl.get("pods", "-n", self.space)["items"], [], seconds=60)
+        eventually(lambda: kubectl.get("pods", "-n", self.space)["items"], [])
 
 
 def check(revisions: Revisions) -> None:
@@ -123,7 +123,7 @@ def test_a_burst_outlives_a_restart(
     burst = Burst(program, kubelets)
 
     def restart() -> None:
-        eventually(lambda: burst.bound() >= PODS // 5, seconds=60)
+        eventually(lambda: burst.bound() >= PODS // 5)
         if victim == "extender":
             scheduler.kill_extender()
             scheduler.start_extender()
@@ -172,7 +172,7 @@ def test_who_was_refused_before_a_restart_is_tried_again(
             time.sleep(4)  # and those that a start brings
             assert place() == ""
             kubectl.apply(quota(space, mem=25000))
-        eventually(place, large, seconds=20)
+        eventually(place, large)
         eventually(lambda: kubectl.used(space), {"gpumem": "20k"})
     finally:
         kubectl("delete", "pods", "-n", space, "--all", "--grace-period=0", "--force", "--wait=false")
@@ -196,7 +196,7 @@ def test_a_lock_of_a_pod_that_no_node_takes_any_more_keeps_others_out_no_longer(
     started = time.monotonic()
     kubectl.apply(pod(space, "next", gpu=1, gpumem=1000))
     try:
-        eventually(lambda: kubectl.get("pod", "next", "-n", space)["spec"].get("nodeName"), one, seconds=120)
+        eventually(lambda: kubectl.get("pod", "next", "-n", space)["spec"].get("nodeName"), one)
         print(f"bound {time.monotonic() - started:.0f} s after the start; the lock expires after 300 s")
     finally:
         kubectl("delete", "pods", "-n", space, "--all", "--grace-period=0", "--force", "--wait=false")

@@ -175,7 +175,7 @@ def work(program: Roles, met: Callable[[], bool]) -> None:
     # once both configurations trust the Secret's authority, reviews reach us
     asked = pod(space, "p", gpu=1, gpumem=3000)
     eventually(lambda: kubectl.run("apply", "-f", "-", stdin=json.dumps(asked)).returncode, 0)
-    eventually(lambda: kubectl.get("pod", "p", "-n", space)["spec"].get("nodeName"), "cards", seconds=60)
+    eventually(lambda: kubectl.get("pod", "p", "-n", space)["spec"].get("nodeName"), "cards")
     place_beside_admissions(kubectl, met)
     # a pod that the quota refuses, which is never said from a cache
     assert "exceeded quota" in kubectl.refused(pod(space, "large", gpu=1, gpumem=20000))
@@ -185,19 +185,19 @@ def work(program: Roles, met: Callable[[], bool]) -> None:
     assert "already exists" in kubectl.run("create", "-f", "-", stdin=again).stderr
     # a pod that costs more where it is placed than at admission
     kubectl.apply(pod(space, "share", gpu=1, gpumem_percentage=10))
-    eventually(lambda: kubectl.get("pod", "share", "-n", space)["spec"].get("nodeName"), "cards", seconds=60)
+    eventually(lambda: kubectl.get("pod", "share", "-n", space)["spec"].get("nodeName"), "cards")
     # a pod that is refused, and tried again with the same answer; then one that is placed once devices are freed
     kubectl.apply(pod(space, "q", gpu=1, gpumem=3000))
-    eventually(lambda: max(events(kubectl, space, "FilteringFailed"), default=0) > 0, seconds=60)
+    eventually(lambda: max(events(kubectl, space, "FilteringFailed"), default=0) > 0)
     kubectl("delete", "pod", "p", "-n", space)
-    eventually(lambda: kubectl.get("pod", "q", "-n", space)["spec"].get("nodeName"), "cards", seconds=60)
+    eventually(lambda: kubectl.get("pod", "q", "-n", space)["spec"].get("nodeName"), "cards")
     # a pod that others are evicted for
     meta = {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": "rights-high"}}
     kubectl.apply({**meta, "value": 1000})
     urgent = pod(space, "urgent", gpu=1, gpumem=3500)
     urgent["spec"]["priorityClassName"] = "rights-high"
     kubectl.apply(urgent)
-    eventually(lambda: kubectl.get("pod", "urgent", "-n", space)["spec"].get("nodeName"), "cards", seconds=60)
+    eventually(lambda: kubectl.get("pod", "urgent", "-n", space)["spec"].get("nodeName"), "cards")
     # one that waits, and that somebody binds to a node that isn't there
     kubectl.apply(pod(space, "waits", gpu=1, gpumem=3000))
     bind_to_an_unknown_node(program, space, "waits")
@@ -263,7 +263,7 @@ def test_every_verb_used_is_granted_and_every_verb_granted_is_used(
         def entries(account: str = account) -> list[JSON]:
             return [entry for entry in audited(plane, before, account) if not of_kube_scheduler(entry)]
 
-        eventually(lambda: rights - set(map(right, entries())), set(), seconds=20)  # noqa: B023  called at once
+        eventually(lambda: rights - set(map(right, entries())), set())  # noqa: B023  called at once
         assert set(map(right, entries())) - rights == {MAY_I}, account
         # a 403 with the right granted is something else, such as a namespace that is being deleted
         assert [e for e in entries() if e["annotations"]["authorization.k8s.io/decision"] != "allow"] == []
@@ -272,7 +272,7 @@ def test_every_verb_used_is_granted_and_every_verb_granted_is_used(
 def test_kube_scheduler_has_its_lease(before: int, program: Roles, plane: ControlPlane) -> None:
     """As rendered, with its own account: leader, and refused nothing."""
     holder = "lease", "hami-scheduler", "-n", SYSTEM
-    eventually(lambda: program.kubectl.run("get", *holder).returncode, 0, seconds=60)
+    eventually(lambda: program.kubectl.run("get", *holder).returncode, 0)
     assert program.kubectl.get(*holder)["spec"]["holderIdentity"]
     verbs = {("coordination.k8s.io", "leases", verb) for verb in ("get", "create", "update")}
     role = granted(program.kubectl, (), ("hami-scheduler",))
@@ -281,7 +281,7 @@ def test_kube_scheduler_has_its_lease(before: int, program: Roles, plane: Contro
     def used() -> set[Right]:
         return {right(entry) for entry in audited(plane, before, SCHEDULER) if of_kube_scheduler(entry)}
 
-    eventually(lambda: verbs <= used(), seconds=30)
+    eventually(lambda: verbs <= used())
     refused = [
         entry
         for entry in audited(plane, before, SCHEDULER)

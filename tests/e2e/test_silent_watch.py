@@ -78,7 +78,7 @@ def test_a_new_limit_is_obeyed_at_once(
         refused_soon(user, space, kubectl.get("namespace", marker), "exceeded quota: gpu-quota")
     finally:
         proxy.speak()
-    eventually(lambda: kubectl.ledger(space), {}, seconds=60)
+    eventually(lambda: kubectl.ledger(space), {})
 
 
 @pytest.mark.parametrize("what", ["quota", "label"])

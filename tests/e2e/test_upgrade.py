@@ -89,7 +89,7 @@ class Stream:
     def wait(self, more: int) -> None:
         """Wait until so many more pods were created."""
         wanted = self.created + more
-        eventually(lambda: self.created >= wanted, seconds=60)
+        eventually(lambda: self.created >= wanted)
 
     async def _run(self) -> None:
         async with KubernetesCluster(await connect(str(self.login))) as cluster:
@@ -145,7 +145,7 @@ class WaitingPods:
 
     def cost(self, mebibytes: int) -> None:
         """Wait until they cost their quota so much."""
-        eventually(lambda: self.kubectl.used(self.space)["gpumem"], str(mebibytes), seconds=60)
+        eventually(lambda: self.kubectl.used(self.space)["gpumem"], str(mebibytes))
 
     def floor_entries(self) -> int:
         return sum(entry["s"] == "floor" for entry in self.kubectl.ledger(self.space).values())
@@ -199,7 +199,7 @@ def test_upgrade_and_rollback_under_a_stream_of_pods(
         began = time.monotonic()
         helm(*helm.on_release(verb, *arguments))
         took[verb] = time.monotonic() - began
-        eventually(lambda: images(kubectl), {"previous" if verb == "rollback" else "current"}, seconds=90)
+        eventually(lambda: images(kubectl), {"previous" if verb == "rollback" else "current"})
 
     spaces = []
     for cards in (AMPLE, TIGHT):
@@ -231,7 +231,7 @@ def test_upgrade_and_rollback_under_a_stream_of_pods(
             selector = of_namespaces(spaces[0], waiting.space)
             kubectl.apply(accelerator_quota("upgraded", selector, hard={GPU: AMPLE, MEM: AMPLE * CARD}))
             above = SMALL_CARD // 2 + 2 * SMALL_CARD // 4  # the first of them is new to this quota
-            eventually(lambda: used_above(kubectl, waiting.space).get(MEM), str(above), seconds=60)
+            eventually(lambda: used_above(kubectl, waiting.space).get(MEM), str(above))
             kubectl("delete", "node", "small")
             ample.wait(MORE)
             eventually(lambda: int(used_above(kubectl, spaces[0])[GPU]) >= MORE)
@@ -251,15 +251,15 @@ def test_upgrade_and_rollback_under_a_stream_of_pods(
         assert ample.over_quota == 0
         assert names(kubectl, spaces[0]) == sorted(ample.names)
         if knows_both:
-            eventually(lambda: used_above(kubectl, spaces[0])[GPU], str(len(ample.names)), seconds=60)
+            eventually(lambda: used_above(kubectl, spaces[0])[GPU], str(len(ample.names)))
             assert used_above(kubectl, waiting.space)[MEM] == str(above)
             kubectl("delete", "aq", "upgraded")
         # what deletions freed can be had, and not a card more
-        eventually(lambda: fill(kubectl, spaces[1]), TIGHT, seconds=60)
+        eventually(lambda: fill(kubectl, spaces[1]), TIGHT)
         for space, cards in ((spaces[0], len(ample.names)), (spaces[1], TIGHT)):
-            eventually(lambda: placed(kubectl, space), {True}, seconds=120)  # noqa: B023  called at once
+            eventually(lambda: placed(kubectl, space), {True})  # noqa: B023  called at once
             found = lambda: (kubectl.used(space), kubectl.ledger(space))  # noqa: B023, E731  as above
-            eventually(found, ({"gpu": str(cards)}, {}), seconds=60)
+            eventually(found, ({"gpu": str(cards)}, {}))
         # a call of a device plugin may fail once, as a pod's creation may; a card must never have too much on it
         assert [fault for fault in plugins.faults if fault.startswith(("card ", "no allocation"))] == []
         check_replicas(cluster)

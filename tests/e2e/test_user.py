@@ -56,9 +56,9 @@ def test_two_cards_of_2000_mib_cost_4000_and_half_a_card_what_it_lands_on(progra
     eventually(lambda: kubectl.used(space).get("pods"), "2")
     assert described(program, space) == {"gpu": ("3", "5"), "gpumem": ("16288", "30k")}
     kubectl("delete", "pod", "half", "-n", space, "--grace-period=0", "--force")
-    eventually(lambda: described(program, space), {"gpu": ("2", "5"), "gpumem": ("4k", "30k")}, seconds=10)
+    eventually(lambda: described(program, space), {"gpu": ("2", "5"), "gpumem": ("4k", "30k")})
     kubectl("delete", "pod", "a-two", "-n", space, "--grace-period=0", "--force")
-    eventually(lambda: described(program, space), {"gpu": ("0", "5"), "gpumem": ("0", "30k")}, seconds=10)
+    eventually(lambda: described(program, space), {"gpu": ("0", "5"), "gpumem": ("0", "30k")})
 
 
 def test_a_pod_over_quota_is_refused_in_kubernetes_words(program: Deployment) -> None:

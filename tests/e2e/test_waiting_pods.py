@@ -28,7 +28,7 @@ def program(plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> It
     with deployed(plane, tmp_path_factory.mktemp("program"), "hami-webhook-0", "hami-webhook-1") as deployment:
         kubectl = deployment.kubectl
         kubectl("apply", "-f", str(ROOT / "manifests" / "base" / "acceleratorquotas.yaml"))
-        kubectl("wait", "crd/acceleratorquotas.hami.io", "--for=condition=Established", "--timeout=30s")
+        kubectl("wait", "crd/acceleratorquotas.hami.io", "--for=condition=Established", "--timeout=120s")
         for name, model in (("waiting-a", "NVIDIA A10"), ("waiting-h", "NVIDIA H100")):
             cards = [builders.card(f"{name}-{index}", 20_000, index=index, type=model) for index in range(8)]
             add_node(kubectl, builders.node(name, *cards, capacity={}), gpu=80)
@@ -86,7 +86,7 @@ def test_a_tenant_with_1100_waiting_pods_keeps_nobody_out(program: Deployment) -
     assert (late, refused) == ([], [])
     expected = TENANTS_PODS * 200 + OTHERS_PODS * 400 + 600
     eventually(lambda: used(program, "crowd"), {MEM: expected})
-    eventually(lambda: sorted(entry["s"] for entry in ledger(program, "crowd").values()), ["floor"] * 3, seconds=90)
+    eventually(lambda: sorted(entry["s"] for entry in ledger(program, "crowd").values()), ["floor"] * 3)
 
 
 def test_waiting_pods_that_are_renamed_are_charged(program: Deployment, plane: ControlPlane) -> None:
