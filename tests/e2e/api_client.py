@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import argparse
 import base64
+import contextlib
 import functools
+import http.client
 import json
 import ssl
 import tempfile
-import urllib.error
+import threading
+import time
 import urllib.parse
-import urllib.request
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn
@@ -22,6 +24,12 @@ from typing import Any, NoReturn
 JSON = dict[str, Any]
 LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
 _DISCOVERY = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"
+
+_METADATA = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
+
+
+class NotFound(AssertionError):
+    """The API server has no such object, or no such kind."""
 
 
 class _Arguments(argparse.ArgumentParser):
@@ -50,6 +58,7 @@ class _Resource:
     kind: str
     version: str
     namespaced: bool
+    can_be_listed: bool
 
 
 @dataclass
@@ -61,6 +70,7 @@ class ApiClient:
     """By name."""
     _kinds: dict[tuple[str, str], _Resource] = field(default_factory=dict)
     """By apiVersion and kind."""
+    _connections: threading.local = field(default_factory=threading.local)
 
     def __post_init__(self) -> None:
         config = json.loads(self.kubeconfig)
@@ -112,6 +122,21 @@ class ApiClient:
         path = found.path + (f"/namespaces/{namespace}" if found.namespaced else "")
         self._call(f"{path}/{found.name}/{name}", {"Content-Type": "application/merge-patch+json"}, patch, "PATCH")
 
+    def everything(self) -> set[tuple[str, str, str]]:
+        """Kind, namespace ("" for what has none) and name of everything that is stored, but events."""
+        self._resources.clear()
+        self._kinds.clear()
+        self._discover()
+        found = set()
+        for each in self._kinds.values():
+            if not each.can_be_listed or each.kind in ("ComponentStatus", "Event"):
+                continue
+            with contextlib.suppress(NotFound):  # its definition is deleted just now
+                items = self._call(f"{each.path}/{each.name}", {"Accept": _METADATA})["items"] or ()
+                metas = [item["metadata"] for item in items]
+                found |= {(each.kind, meta.get("namespace", ""), meta["name"]) for meta in metas}
+        return found
+
     def _resource(self, name: str) -> _Resource:
         if name not in self._resources:
             self._discover()
@@ -125,7 +150,10 @@ class ApiClient:
                     of = f"{group['metadata'].get('name', '')}/{served['version']}".strip("/")
                     for each in served["resources"]:
                         kind = each["responseKind"]["kind"]
-                        found = _Resource(f"{root}/{of}", each["resource"], kind, of, each["scope"] == "Namespaced")
+                        found = _Resource(
+                            *(f"{root}/{of}", each["resource"], kind, of),
+                            *(each["scope"] == "Namespaced", "list" in each["verbs"]),
+                        )
                         self._kinds[of, kind] = found
                         names = (each["resource"], each["singularResource"], *each.get("shortNames", ()))
                         for known in names if number == 0 else ():
@@ -136,16 +164,37 @@ class ApiClient:
     ) -> JSON:
         given = self._headers | {"Content-Type": "application/json"} | (headers or {})
         data = None if body is None else json.dumps(body).encode()
-        request = urllib.request.Request(self._server + path, data, given, method=method)
+        verb = method or ("GET" if data is None else "POST")
         try:
-            with urllib.request.urlopen(request, context=self._tls, timeout=60) as answer:
-                found: JSON = json.load(answer)
-                return found
-        except urllib.error.HTTPError as error:
-            with error:
-                raise AssertionError(f"Error from server: {error.read().decode(errors='replace')}") from error
-        except OSError as error:
-            raise AssertionError(f"no answer from {self._server}: {error}") from error
+            status, text = self._answer(verb, path, data, given)
+        except (http.client.HTTPException, OSError):
+            # the API server ends connections that are idle, and all of them as it ends
+            try:
+                status, text = self._answer(verb, path, data, given)
+            except (http.client.HTTPException, OSError) as error:
+                raise AssertionError(f"no answer from {self._server}: {error}") from error
+        if status == 429:  # a kind was defined just now; kubectl tries again too
+            time.sleep(1)
+            return self._call(path, headers, body, method)
+        if status >= 300:
+            kind = NotFound if status == 404 else AssertionError
+            raise kind(f"Error from server: {text.decode(errors='replace')}")
+        found: JSON = json.loads(text)
+        return found
+
+    def _answer(self, verb: str, path: str, data: bytes | None, headers: dict[str, str]) -> tuple[int, bytes]:
+        """On the thread's connection, which stays open: a TLS handshake costs more than most answers."""
+        if not hasattr(self._connections, "open"):
+            address = self._server.removeprefix("https://")
+            self._connections.open = http.client.HTTPSConnection(address, timeout=60, context=self._tls)
+        connection: http.client.HTTPSConnection = self._connections.open
+        try:
+            connection.request(verb, path, data, headers)
+            answer = connection.getresponse()
+            return answer.status, answer.read()
+        except BaseException:
+            connection.close()  # the next request opens it again
+            raise
 
 
 def api_client(kubeconfig: Path) -> ApiClient:

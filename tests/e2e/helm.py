@@ -27,10 +27,10 @@ MADE_WHILE_IT_RAN = {
 }
 """What goes with the namespace only, beside what every namespace has."""
 DEFINED = "acceleratorquotas.hami.io"
-KEPT = {("CustomResourceDefinition", "<none>", DEFINED), ("APIService", "<none>", "v1alpha1.hami.io")}
+KEPT = {("CustomResourceDefinition", "", DEFINED), ("APIService", "", "v1alpha1.hami.io")}
 """What helm leaves, as users' AcceleratorQuotas would go with it."""
 OF_A_NAMESPACE = {
-    ("Namespace", "<none>", SYSTEM),
+    ("Namespace", "", SYSTEM),
     ("ServiceAccount", SYSTEM, "default"),
     ("ConfigMap", SYSTEM, "kube-root-ca.crt"),
 }
@@ -116,7 +116,7 @@ def installed(
     eventually(lambda: cluster.objects() - before, set())
 
 
-def left(cluster: Cluster, before: set[tuple[str, ...]]) -> set[tuple[str, ...]]:
+def left(cluster: Cluster, before: set[tuple[str, str, str]]) -> set[tuple[str, str, str]]:
     """What there is that wasn't, but for what every namespace has, and what a test adds to ours."""
     new = cluster.objects() - before - OF_A_NAMESPACE
     return {each for each in new if not each[-1].startswith("hami-device-plugin")}

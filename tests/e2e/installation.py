@@ -15,6 +15,7 @@ from pathlib import Path
 from hack.devcluster.plane import NODE, ControlPlane
 from hami_webhook import pki
 
+from .api_client import api_client
 from .deployment import ROOT, SYSTEM, Kubectl, eventually
 from .kubelet import Kubelets
 from .objects import JSON, add_ready_node, gpu_node, pod
@@ -83,13 +84,9 @@ class Cluster:
         logs = [self.plane.folder / "kubelet.log", *sorted((self.plane.folder / "pods").glob(f"{SYSTEM}_*/*.log"))]
         return "\n".join(f"{log.parent.name}/{log.name}:\n{log.read_text()[-1500:]}" for log in logs)
 
-    def objects(self) -> set[tuple[str, ...]]:
+    def objects(self) -> set[tuple[str, str, str]]:
         """Kind, namespace and name of everything that the API server stores, but events."""
-        kinds = set(self.kubectl("api-resources", "--verbs=list", "-o", "name").split())
-        kinds -= {"componentstatuses", "events", "events.events.k8s.io"}
-        columns = "custom-columns=KIND:.kind,NAMESPACE:.metadata.namespace,NAME:.metadata.name"
-        lines = self.kubectl("get", ",".join(sorted(kinds)), "-A", "--no-headers", "-o", columns).splitlines()
-        return {tuple(line.split()) for line in lines}
+        return api_client(self.kubectl.kubeconfig).everything()
 
 
 @contextlib.contextmanager
@@ -204,7 +201,8 @@ def check_replicas(cluster: Cluster) -> None:
 
 def leader(kubectl: Kubectl, lease: str) -> str:
     """The pod that has a lease; "" if none has."""
-    found = kubectl.run("get", "lease", lease, "-n", SYSTEM, "-o", "jsonpath={.spec.holderIdentity}").stdout
+    held = [each["spec"] for each in kubectl.get("leases", "-n", SYSTEM)["items"] if each["metadata"]["name"] == lease]
+    found = held[0].get("holderIdentity") or "" if held else ""
     names = [item["metadata"]["name"] for item in system_pods(kubectl)]
     return next((name for name in names if found.startswith(f"{name}_")), "")
 

@@ -65,5 +65,7 @@ def test_what_is_applied_is_as_kubectl_applies_it(plane: ControlPlane) -> None:
     kubectl.apply(quota(space, "new", gpu=1), quota(space, "ours", mem=3))
     assert stored("ours")[0]["hard"] == {"limits.nvidia.com/gpumem": "3"}, "what isn't there any more is taken away"
     assert "new" in {item["metadata"]["name"] for item in kubectl.get("quota", "-n", space)["items"]}
+    everything = api_client(plane.kubeconfig).everything()
+    assert {("Namespace", "", space), *(("ResourceQuota", space, name) for name in ("ours", "new"))} <= everything
     with pytest.raises(AssertionError, match="must be greater than or equal to 0"):
         kubectl.apply(quota(space, "negative", gpu=-1))
