@@ -18,7 +18,7 @@ from hami_webhook import pki
 from .api_client import api_client
 from .deployment import ROOT, SYSTEM, Kubectl, eventually
 from .kubelet import Kubelets
-from .objects import JSON, add_ready_node, gpu_node, pod
+from .objects import JSON, add_ready_node, gpu_node, namespace, pod, quota
 from .tenants import tenant
 
 ALLOCATED = "hami.io/vgpu-devices-allocated"
@@ -141,6 +141,29 @@ def renamed(found: JSON) -> JSON:
     """An object with the resources of `RENAMED` instead of NVIDIA's."""
     changed: JSON = json.loads(json.dumps(found).replace("nvidia.com/", "hami.io/"))
     return changed
+
+
+def quota_of_a_tenant(cluster: Cluster, changed: Callable[[JSON], JSON] = lambda found: found) -> tuple[str, Kubectl]:
+    """A namespace with a quota of 2 cards and 6000 MiB, and who may create pods there."""
+    space = namespace(cluster.kubectl)
+    cluster.kubectl.apply(changed(quota(space, gpu=2, mem=6000)))
+    return space, tenant(cluster.kubectl, cluster.plane, cluster.folder, space)
+
+
+def wait_for_other_names(user: Kubectl, space: str) -> None:
+    """Wait until pods are charged for the resources of `RENAMED`, in a namespace that `quota_of_a_tenant` made.
+
+    The controller of before may have put its webhooks' conditions back until it ended.
+    """
+
+    def charged() -> str | None:
+        """What the quota counts of a new pod, which is the only one and doesn't stay."""
+        user.apply(renamed(card_pod(space, "p", 2000)))
+        found: str | None = used(user, space).get("limits.hami.io/gpu")
+        user("delete", "pod", "p", "-n", space, "--grace-period=0", "--force")
+        return found
+
+    eventually(charged, "1", seconds=180)
 
 
 def define_cert_manager(kubectl: Kubectl) -> None:

@@ -16,10 +16,10 @@ from .installation import (
     check_a_pods_life,
     check_replicas,
     define_cert_manager,
+    quota_of_a_tenant,
     renamed,
+    wait_for_other_names,
 )
-from .objects import namespace, quota
-from .tenants import tenant
 
 
 @pytest.fixture
@@ -44,33 +44,38 @@ def check_failing_test(kubectl: Kubectl, helm: Helm) -> None:
     """`helm test` says why it fails, and leaves no pod that `helm uninstall` wouldn't take away."""
     kubectl("scale", "deployment/hami-webhook", "-n", SYSTEM, "--replicas=0")
     replicas = "pods", "-n", SYSTEM, "-l", "app.kubernetes.io/component=webhook"
-    kubectl("wait", *replicas, "--for=delete", "--timeout=60s")
-    said = helm.refused("test", RELEASE, "--namespace", SYSTEM, "--timeout=60s")
+    kubectl("wait", *replicas, "--for=delete", "--timeout=120s")
+    said = helm.refused("test", RELEASE, "--namespace", SYSTEM, "--timeout=120s")
     assert "pod hami-webhook-test failed" in said
     assert kubectl("get", "pods", "-n", SYSTEM, "--ignore-not-found", "hami-webhook-test", "-o", "name") == ""
 
 
 def test_install_test_upgrade_roll_back_uninstall(cluster: Cluster, helm: Helm, card_node: str) -> None:
+    """The upgrade changes the number of replicas, and the names of the resources by the device configuration."""
     kubectl = cluster.kubectl
-    space = namespace(kubectl)
-    kubectl.apply(quota(space, gpu=2, mem=6000))
-    user = tenant(kubectl, cluster.plane, cluster.folder, space)
+    space, user = quota_of_a_tenant(cluster)
+    renamed_space, renamed_user = quota_of_a_tenant(cluster, renamed)
+    probed, prober = quota_of_a_tenant(cluster, renamed)
+    file = cluster.folder / "device-config.yaml"
+    file.write_text(RENAMED)
     with installed(cluster, helm):
         check_replicas(cluster)
         check_a_pods_life(cluster, user, space, card_node)
-        assert "Phase:          Succeeded" in helm("test", RELEASE, "--namespace", SYSTEM, "--timeout=60s")
+        assert "Phase:          Succeeded" in helm("test", RELEASE, "--namespace", SYSTEM, "--timeout=120s")
         check_failing_test(kubectl, helm)
         trusted = bundles(kubectl)
         assert len(trusted) == 1
-        helm(*helm.on_release("upgrade", CHART, "--set", "webhook.replicas=3,controller.replicas=1"))
+        changed = "--set", "webhook.replicas=3,controller.replicas=1", "--set-file", f"deviceConfig={file}"
+        helm(*helm.on_release("upgrade", CHART, *changed))
         assert replicas(kubectl) == {"hami-webhook": 3, "hami-webhook-controller": 1, "hami-scheduler": 2}
         assert bundles(kubectl) == trusted
-        check_a_pods_life(cluster, user, space, card_node)
+        wait_for_other_names(prober, probed)
+        check_a_pods_life(cluster, renamed_user, renamed_space, card_node, of="hami.io")
         # a device configuration that can't be used: what runs goes on
         broken = {"deviceConfig": "nvidia: {resourceCountName: nvidia.com/gpu, defaultMemory: much}"}
         failed = helm.refused(*helm.on_release("upgrade", CHART, "-f", helm.values("broken", broken), timeout="15s"))
         assert "timed out waiting for the condition" in failed or "context deadline exceeded" in failed
-        check_a_pods_life(cluster, user, space, card_node)
+        check_a_pods_life(cluster, renamed_user, renamed_space, card_node, of="hami.io")
         helm(*helm.on_release("rollback", "1"))
         assert replicas(kubectl) == {"hami-webhook": 2, "hami-webhook-controller": 2, "hami-scheduler": 2}
         assert bundles(kubectl) == trusted
@@ -81,9 +86,7 @@ def test_install_test_upgrade_roll_back_uninstall(cluster: Cluster, helm: Helm, 
 
 def test_with_cert_manager(cluster: Cluster, helm: Helm, card_node: str) -> None:
     kubectl = cluster.kubectl
-    space = namespace(kubectl)
-    kubectl.apply(quota(space, gpu=2, mem=6000))
-    user = tenant(kubectl, cluster.plane, cluster.folder, space)
+    space, user = quota_of_a_tenant(cluster)
     define_cert_manager(kubectl)
     arguments = ("--set", "scheduler.certManager.enabled=true")
     with installed(cluster, helm, *arguments, meanwhile=lambda: act_as_cert_manager(kubectl)):
@@ -103,23 +106,8 @@ def test_without_cert_manager_nothing_is_installed(cluster: Cluster, helm: Helm)
     cluster.kubectl("delete", "namespace", SYSTEM, "--ignore-not-found")
 
 
-def test_resources_renamed_by_the_device_configuration(cluster: Cluster, helm: Helm, card_node: str) -> None:
-    kubectl = cluster.kubectl
-    file = cluster.folder / "device-config.yaml"
-    file.write_text(RENAMED)
-    space = namespace(kubectl)
-    kubectl.apply(renamed(quota(space, gpu=2, mem=6000)))
-    user = tenant(kubectl, cluster.plane, cluster.folder, space)
-    with installed(cluster, helm, "--set-file", f"deviceConfig={file}"):
-        check_replicas(cluster)
-        check_a_pods_life(cluster, user, space, card_node, of="hami.io")
-
-
 def test_beside_hami(cluster: Cluster, helm: Helm, card_node: str) -> None:
-    kubectl = cluster.kubectl
-    space = namespace(kubectl)
-    kubectl.apply(quota(space, gpu=2, mem=6000))
-    user = tenant(kubectl, cluster.plane, cluster.folder, space)
+    space, user = quota_of_a_tenant(cluster)
     with installed(cluster, helm, "--set", "dropIn.enabled=true"):
         check_replicas(cluster)
         check_a_pod_that_hami_places(cluster, user, space, card_node)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 
-import pytest
-
 from .deployment import SYSTEM, Kubectl, eventually
 from .installation import (
     DEFINITIONS,
@@ -19,59 +17,64 @@ from .installation import (
     check_rollout,
     define_cert_manager,
     installed,
+    quota_of_a_tenant,
     renamed,
     system_pods,
-    used,
+    wait_for_other_names,
 )
-from .objects import JSON, namespace, quota
+from .objects import JSON, namespace
 from .tenants import tenant
 
 
-@pytest.mark.parametrize("overlay", ["default", "cert-manager"])
-def test_a_pod_of_a_tenant_is_admitted_charged_placed_and_debited(
-    cluster: Cluster, card_node: str, overlay: str
-) -> None:
+def test_a_pod_of_a_tenant_is_admitted_charged_placed_and_debited(cluster: Cluster, card_node: str) -> None:
+    """With the default overlay as it is, and then with resources of other names."""
     kubectl = cluster.kubectl
-    space = namespace(kubectl)
-    kubectl.apply(quota(space, gpu=2, mem=6000))
-    user = tenant(kubectl, cluster.plane, cluster.folder, space)
-    if overlay == "cert-manager":
-        define_cert_manager(kubectl)
-        installation = installed(cluster, overlay, lambda: act_as_cert_manager(kubectl))
-    else:
-        installation = installed(cluster, overlay)
-    with installation as output:
+    space, user = quota_of_a_tenant(cluster)
+    renamed_space, renamed_user = quota_of_a_tenant(cluster, renamed)
+    probed = quota_of_a_tenant(cluster, renamed)
+    with installed(cluster, "default") as output:
         check_rollout(cluster, output)
         check_a_pods_life(cluster, user, space, card_node)
         check_replicas(cluster)
+        check_another_configuration_replaces_the_pods(cluster, *probed)
+        # the node has no such capacity: kube-scheduler leaves these names to the extender
+        check_a_pods_life(cluster, renamed_user, renamed_space, card_node, of="hami.io")
+        check_conditions_come_back(kubectl)
+        check_replicas(cluster)
+        check_a_broken_configuration_is_said(cluster)
     # nothing is refused because what would answer is gone
     user.apply(card_pod(space, "p", 5000))
 
 
+def test_the_certificate_comes_from_cert_manager(cluster: Cluster, card_node: str) -> None:
+    space, user = quota_of_a_tenant(cluster)
+    define_cert_manager(cluster.kubectl)
+    with installed(cluster, "cert-manager", lambda: act_as_cert_manager(cluster.kubectl)) as output:
+        check_rollout(cluster, output)
+        check_a_pods_life(cluster, user, space, card_node)
+        check_replicas(cluster)
+
+
 def test_drop_in_charges_for_what_hami_places(cluster: Cluster, card_node: str) -> None:
-    kubectl = cluster.kubectl
-    space = namespace(kubectl)
-    kubectl.apply(quota(space, gpu=2, mem=6000))
-    user = tenant(kubectl, cluster.plane, cluster.folder, space)
+    space, user = quota_of_a_tenant(cluster)
     with installed(cluster, "drop-in") as output:
         check_rollout(cluster, output)
         check_a_pod_that_hami_places(cluster, user, space, card_node)
         check_replicas(cluster)
 
 
-def test_resources_of_other_names_take_one_file(cluster: Cluster, card_node: str) -> None:
-    kubectl = cluster.kubectl
-    space = namespace(kubectl)
-    kubectl.apply(renamed(quota(space, gpu=2, mem=6000)))
-    user = tenant(kubectl, cluster.plane, cluster.folder, space)
+def check_another_configuration_replaces_the_pods(cluster: Cluster, space: str, user: Kubectl) -> None:
     path = cluster.folder / "device-config.yaml"
     path.write_text(RENAMED)
-    with installed(cluster, "default", CONFIG=str(path)) as output:
-        check_rollout(cluster, output)
-        # the node has no such capacity: kube-scheduler leaves these names to the extender
-        check_a_pods_life(cluster, user, space, card_node, of="hami.io")
-        check_conditions_come_back(kubectl)
-        check_replicas(cluster)
+    before = names_of_pods(cluster.kubectl)
+    cluster.deploy("up", CONFIG=str(path))
+    eventually(lambda: before & names_of_pods(cluster.kubectl), set(), seconds=180)
+    check_replicas(cluster)
+    wait_for_other_names(user, space)
+
+
+def names_of_pods(kubectl: Kubectl) -> set[str]:
+    return {item["metadata"]["name"] for item in system_pods(kubectl)}
 
 
 def check_conditions_come_back(kubectl: Kubectl) -> None:
@@ -82,36 +85,34 @@ def check_conditions_come_back(kubectl: Kubectl) -> None:
         hooks = kubectl.get(kind, "hami-webhook-admission")["webhooks"]
         return [hook["matchConditions"] for hook in hooks]
 
-    before = conditions()
+    def said() -> int:
+        reason = "--field-selector", "reason=WebhookConditionsMended"
+        return sum(item["count"] for item in kubectl.get("events", "-A", *reason)["items"])
+
+    before, said_before = conditions(), said()
     edit = [{"op": "replace", "path": "/webhooks/0/matchConditions/0/expression", "value": "false"}]
     kubectl("patch", kind, "hami-webhook-admission", "--type=json", "-p", json.dumps(edit))
     eventually(conditions, before)
-    reason = "get", "events", "-A", "--field-selector", "reason=WebhookConditionsMended", "-o", "name"
-    eventually(lambda: kubectl(*reason) != "")
+    eventually(lambda: said() > said_before)
 
 
-def test_another_device_configuration_replaces_the_pods(cluster: Cluster) -> None:
+def check_a_broken_configuration_is_said(cluster: Cluster) -> None:
+    """By each process, with the line: what `make deploy` refuses may come by `kubectl edit` or by a GitOps tool."""
     kubectl = cluster.kubectl
-    space = namespace(kubectl)
-    kubectl.apply(renamed(quota(space, gpu=2, mem=6000)))
-    user = tenant(kubectl, cluster.plane, cluster.folder, space)
-    path = cluster.folder / "device-config.yaml"
-    path.write_text(RENAMED)
-    with installed(cluster, "default"):
-        before = {item["metadata"]["name"] for item in system_pods(kubectl)}
-        cluster.deploy("up", CONFIG=str(path))
-        eventually(lambda: before & {item["metadata"]["name"] for item in system_pods(kubectl)}, set(), seconds=90)
-        check_replicas(cluster)
-        # the controller of before may have put its conditions back until it ended
-        eventually(lambda: charged(user, space), "1", seconds=60)
-
-
-def charged(user: Kubectl, space: str) -> str | None:
-    """What the quota counts of a new pod, which is the only one and doesn't stay."""
-    user.apply(renamed(card_pod(space, "p", 2000)))
-    found = used(user, space).get("limits.hami.io/gpu")
-    user("delete", "pod", "p", "-n", space, "--grace-period=0", "--force")
-    return found
+    text = {"data": {"device-config.yaml": "nvidia:\n  resourceCountName: gpu\n"}}
+    for item in kubectl.get("configmaps", "-n", SYSTEM)["items"]:
+        name = item["metadata"]["name"]
+        if name.startswith("hami-device-config-"):
+            kubectl("patch", "configmap", name, "-n", SYSTEM, "--type=merge", "-p", json.dumps(text))
+    for component in ("webhook", "controller", "hami-scheduler"):
+        labels = f"app.kubernetes.io/component={component}"
+        kubectl("delete", "pods", "-n", SYSTEM, "-l", labels, "--wait=false")
+    said = "device-config.yaml:2: nvidia.resourceCountName: must be a resource name"
+    wanted = {"webhook.log", "controller.log", "configure.log"}
+    logs = cluster.plane.folder / "pods"
+    eventually(
+        lambda: {log.name for log in logs.glob(f"{SYSTEM}_*/*.log") if said in log.read_text()}, wanted, seconds=180
+    )
 
 
 def test_what_cannot_be_installed_is_refused_before_anything_is_applied(cluster: Cluster) -> None:
@@ -134,27 +135,3 @@ def test_what_cannot_be_installed_is_refused_before_anything_is_applied(cluster:
         cluster.plane.kubeconfig.read_text().replace(cluster.plane.server, "https://127.0.0.1:9")
     )
     assert "the cluster of the current kubeconfig doesn't answer" in cluster.refused(nobody)
-
-
-def test_a_process_with_a_broken_device_configuration_says_the_line(cluster: Cluster) -> None:
-    """What `make deploy` refuses may come another way: `kubectl edit`, a GitOps tool."""
-    kubectl = cluster.kubectl
-    with installed(cluster, "default"):
-        (held,) = [
-            item
-            for item in kubectl.get("configmaps", "-n", SYSTEM)["items"]
-            if item["metadata"]["name"].startswith("hami-device-config-")
-        ]
-        text = {"data": {"device-config.yaml": "nvidia:\n  resourceCountName: gpu\n"}}
-        kubectl("patch", "configmap", held["metadata"]["name"], "-n", SYSTEM, "--type=merge", "-p", json.dumps(text))
-        for component in ("webhook", "controller", "hami-scheduler"):
-            labels = f"app.kubernetes.io/component={component}"
-            kubectl("delete", "pods", "-n", SYSTEM, "-l", labels, "--wait=false")
-        said = "device-config.yaml:2: nvidia.resourceCountName: must be a resource name"
-        wanted = {"webhook.log", "controller.log", "configure.log"}
-        folder = cluster.plane.folder / "pods"
-        eventually(
-            lambda: {log.name for log in folder.glob(f"{SYSTEM}_*/*.log") if said in log.read_text()},
-            wanted,
-            seconds=60,
-        )

@@ -68,13 +68,13 @@ NOT_RUN = {
         "helm template hami hami-charts/hami -n hami-system --show-only 'templates/device-plugin/*.yaml' \\\n"
         "  --show-only templates/scheduler/device-configmap.yaml | kubectl apply -f -": "HAMi's chart is elsewhere",
         "make deploy CONFIG=device-config.yaml IMAGE=REGISTRY/hami-webhook:TAG": (
-            "tests/e2e/test_deploy.py::test_resources_of_other_names_take_one_file runs it"
+            "tests/e2e/test_deploy.py::test_a_pod_of_a_tenant_is_admitted_charged_placed_and_debited runs it"
         ),
         "kubectl get crd certificates.cert-manager.io issuers.cert-manager.io   # cert-manager must be installed": (
             "cert-manager isn't here"
         ),
         "make deploy OVERLAY=cert-manager IMAGE=REGISTRY/hami-webhook:TAG": (
-            "tests/e2e/test_deploy.py::test_a_pod_of_a_tenant_is_admitted_charged_placed_and_debited runs it"
+            "tests/e2e/test_deploy.py::test_the_certificate_comes_from_cert_manager runs it"
         ),
         "make deploy OVERLAY=drop-in IMAGE=REGISTRY/hami-webhook:TAG": (
             "tests/e2e/test_deploy.py::test_drop_in_charges_for_what_hami_places runs it"
