@@ -199,7 +199,7 @@ def test_a_refused_pod_is_bound_soon_after_something_is_freed(program: Deploymen
     assert "no available node, 1 nodes do not meet" in kubectl("describe", "pod", "second", "-n", space)
 
 
-@pytest.mark.parametrize("scheduler", ["cooperative"], indirect=True)
+@pytest.mark.parametrize("both", ["cooperative"], indirect=True)
 def test_the_largest_request_of_the_overview_is_bound_and_one_mebibyte_more_waits(
     program: Deployment, scheduler: HamiScheduler
 ) -> None:

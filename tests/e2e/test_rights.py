@@ -10,7 +10,6 @@ import ssl
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
 
@@ -41,17 +40,17 @@ MAY_I: Right = ("authorization.k8s.io", "selfsubjectaccessreviews", "create")
 """What every account may: to ask what it may."""
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def before(plane: ControlPlane) -> int:
     """How long the audit log is before the program starts: what earlier tests did with its accounts is theirs."""
     return plane.audit_log.stat().st_size
 
 
-@pytest.fixture
-def program(before: int, plane: ControlPlane, tmp_path: Path) -> Iterator[Roles]:
+@pytest.fixture(scope="module")
+def program(before: int, plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Roles]:
     """All that is deployed, on a cluster that has nothing of an earlier one's: what it keeps, it has to create."""
     define_devices(Kubectl(plane.kubeconfig))
-    with running_roles(plane, tmp_path, CONTROLLER, WEBHOOK, SCHEDULER) as roles:
+    with running_roles(plane, tmp_path_factory.mktemp("program"), CONTROLLER, WEBHOOK, SCHEDULER) as roles:
         yield roles
 
 
