@@ -18,7 +18,7 @@ from .objects import JSON, add_node, gpu_node, namespace, pod
 from .scheduling import scheduler_account
 
 LOCK = "hami.io/mutex.lock"
-LOCK_SECONDS = 6.0
+LOCK_SECONDS = 3.0
 EXTENDER = "system:serviceaccount:hami-system:hami-scheduler"
 
 
@@ -51,12 +51,10 @@ class Extender:
         marker = f"mark-{time.monotonic_ns()}"
         self._program.kubectl.run("get", "configmap", marker)  # what came before is in the log when this is
 
-        def logged() -> bool:
-            return marker in self._program.plane.audit_log.read_text()
-
-        eventually(logged)
-        lines = self._program.plane.audit_log.read_bytes()[since:].splitlines()
-        events = [json.loads(line) for line in lines]
+        eventually(lambda: marker in self._log(since))
+        # the first line and the last may be written just now
+        lines = self._log(since).splitlines()
+        events = [json.loads(line) for line in lines if line.startswith("{") and line.endswith("}")]
         return [
             (event["verb"], event["requestURI"])
             for event in events
@@ -65,6 +63,12 @@ class Extender:
             and "/events" not in event["requestURI"]
             and not (event["verb"] == "patch" and event["requestURI"].startswith("/api/v1/nodes/"))
         ]
+
+    def _log(self, since: int) -> str:
+        """What the API server has logged since a mark."""
+        with self._program.plane.audit_log.open("rb") as log:
+            log.seek(since)
+            return log.read().decode(errors="replace")
 
     def mark(self) -> int:
         return self._program.plane.audit_log.stat().st_size
