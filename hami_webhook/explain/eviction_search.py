@@ -34,6 +34,11 @@ class Eviction:
     emptied: frozenset[CardKey]
     size: float
 
+    def renamed(self, names: Mapping[CardKey, CardKey]) -> Eviction:
+        """The same on a node that is equal up to names, but for the placement; `names` are its cards by this one's."""
+        freed = {names[card]: amounts for card, amounts in self.freed.items()}
+        return replace(self, freed=freed, emptied=frozenset(names[card] for card in self.emptied))
+
 
 def smallest_eviction(view: NodeView, pod_request: PodRequest, vendors: Vendors) -> Eviction | None:
     """The least to be freed on the node, regardless of quota; None if the pod doesn't fit even then.

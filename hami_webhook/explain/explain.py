@@ -254,7 +254,8 @@ def _of_pending(pod: Pod, pod_request: PodRequest, context: ExplainContext, note
     quotas = list(_quotas(pod, context, None))
     searched = _nearest(suitable, nodes, context.nearest)
     search = RemedySearch(
-        pod, pod_request, searched, context.vendors, budget, quotas, context.policies.card, context.bounded
+        *(pod, pod_request, searched, context.vendors, budget, quotas),
+        *(context.policies.card, context.bounded, reports.kind_of),
     )
     blocking = list(_blocking_steps(pod, context))
     found_remedies: list[Remedy] = []

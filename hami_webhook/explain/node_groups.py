@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from hami_webhook.devices import reasons
-from hami_webhook.explain.report import CardReport, NodeReport
+from hami_webhook.explain.report import CardReport, EqualCards, NodeReport
 from hami_webhook.kube.shown import first_of
 
 FITS = "fits"
@@ -41,7 +41,16 @@ def by_nearness(nodes: Sequence[NodeReport]) -> list[NodeReport]:
     """Nodes that fit, the best first; then those that filters alone refuse; those that lack the least of their cards;
     those that lack that besides a filter's refusal; and those without cards.
     """
-    return sorted(nodes, key=_rank)
+    lacks: dict[tuple[int, int], float | None] = {}
+
+    def lack(node: NodeReport) -> float | None:
+        cards = _like(node.cards)
+        key = id(cards), node.count
+        if key not in lacks:
+            lacks[key] = _lack(cards, node.count)
+        return lacks[key]
+
+    return sorted(nodes, key=lambda node: _rank(node, lack))
 
 
 def answer_of(node: NodeReport) -> str:
@@ -68,15 +77,28 @@ def lack_of(card: CardReport) -> float:
     return lacking or _NEVER
 
 
-def _rank(node: NodeReport) -> tuple[int, float, str]:
+def _like(cards: Sequence[CardReport]) -> Sequence[CardReport]:
+    """What equal nodes share of their cards: all but names."""
+    return cards.like if isinstance(cards, EqualCards) else cards
+
+
+def _lack(cards: Sequence[CardReport], count: int) -> float | None:
+    """What cards lack for so many that a container asks for; None if none of them was refused."""
+    if not any(card.label for card in cards):
+        return None
+    lacking = sorted(map(lack_of, cards))[: max(1, count)]
+    return sum(lacking) + max(0, count - len(lacking))
+
+
+def _rank(node: NodeReport, lack: Callable[[NodeReport], float | None]) -> tuple[int, float, str]:
     if node.fits:
         return 0, -(node.score or 0.0), node.name
     if node.refusal is not None and not node.reason:
         return 1, len(node.refusal.reasons), node.name
-    if not any(card.label for card in node.cards):
+    lacking = lack(node)
+    if lacking is None:
         return 4, 0.0, node.name
-    lacking = sorted(map(lack_of, node.cards))[: max(1, node.count)]
-    return 2 if node.refusal is None else 3, sum(lacking) + max(0, node.count - len(lacking)), node.name
+    return 2 if node.refusal is None else 3, lacking, node.name
 
 
 def _nearest(answer: str, nodes: Sequence[NodeReport]) -> str:
@@ -91,10 +113,13 @@ def _nearest(answer: str, nodes: Sequence[NodeReport]) -> str:
         (reasons.CARD_INSUFFICIENT_MEMORY, "memory", "used_memory", "MiB"),
         (reasons.CARD_INSUFFICIENT_CORE, "cores", "used_cores", "cores"),
     ):
+        shared: dict[int, tuple[Sequence[CardReport], str]] = {}
+        for node in nodes:
+            shared.setdefault(id(cards := _like(node.cards)), (cards, node.name))
         free = [
-            (getattr(card, total) - getattr(card, used), node.name)
-            for node in nodes
-            for card in node.cards
+            (getattr(card, total) - getattr(card, used), name)
+            for cards, name in shared.values()
+            for card in cards
             if card.label == label
         ]
         if free:

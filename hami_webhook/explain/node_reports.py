@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Mapping
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from hami_webhook.devices import reasons
 from hami_webhook.devices.fit_pipeline import FitTrace
@@ -13,7 +14,7 @@ from hami_webhook.devices.reasons import Rejection
 from hami_webhook.devices.registry import Vendors
 from hami_webhook.explain.fit_trace import trace_fit
 from hami_webhook.explain.messages import why
-from hami_webhook.explain.report import CardReport, NodeReport, Taken
+from hami_webhook.explain.report import CardReport, EqualCards, NodeReport, Taken
 from hami_webhook.quota.budget import PodBudget
 from hami_webhook.scheduling.cluster_cache import ClusterCache
 from hami_webhook.scheduling.fit import NodeFit, PodRequest
@@ -65,9 +66,13 @@ class NodeReports:
         self._tested: dict[Hashable, tuple[NodeView, _Answer]] = {}
         self._unreadable = {each.name: each.text for each in state.problems() if each.kind == "Node"}
 
+    def kind_of(self, view: NodeView) -> Hashable:
+        """What is the same for nodes that are equal up to names, to this pod."""
+        return self._classes.of(view), None if self._distinction is None else self._distinction(view)
+
     def of(self, view: NodeView) -> _Answer:
         """What a node answers, with the report."""
-        key = self._classes.of(view), None if self._distinction is None else self._distinction(view)
+        key = self.kind_of(view)
         if key in self._tested:
             return self._renamed(*self._tested[key], view)
         answer = result, report = self._test(view)
@@ -87,11 +92,10 @@ class NodeReports:
         result, report = answer
         if isinstance(result, Rejection) and not report.container:
             return result, self._unfit(view, result, None)
-        names = dict(zip(_names(tested), _names(view), strict=True))
         if isinstance(result, Rejection):
-            cards = [_renamed_card(card, names[card.vendor, card.uuid], view) for card in report.cards]
-            return result, replace(report, name=view.name, cards=cards)
-        scored = ScoredNode(_renamed_fit(result.fit, names, view), view, result.score)
+            cards = EqualCards(report.cards, partial(_renamed_cards, report.cards, tested, view))
+            return result, _renamed_report(report, view.name, cards)
+        scored = ScoredNode(_renamed_fit(result.fit, names_on(tested, view), view), view, result.score)
         return scored, self._fitting(view, scored)
 
     def _fitting(self, view: NodeView, scored: ScoredNode) -> NodeReport:
@@ -208,6 +212,11 @@ def card_report(
     )
 
 
+def names_on(one: NodeView, other: NodeView) -> dict[CardKey, CardKey]:
+    """The cards of a node that is equal to `one` up to names, by those of `one`."""
+    return dict(zip(_names(one), _names(other), strict=True))
+
+
 def _names(view: NodeView) -> list[CardKey]:
     return [(device.vendor, device.uuid) for device in devices_of(view)]
 
@@ -221,6 +230,25 @@ def _renamed_fit(fit: NodeFit, names: Mapping[CardKey, CardKey], view: NodeView)
         for row in fit.rows
     ]
     return NodeFit(view.name, rows)
+
+
+def _renamed_report(report: NodeReport, name: str, cards: Sequence[CardReport]) -> NodeReport:
+    # written out, as in _renamed_card
+    return NodeReport(
+        name,
+        report.fits,
+        report.reason,
+        report.why,
+        report.container,
+        cards=cards,
+        answer=report.answer,
+        count=report.count,
+    )
+
+
+def _renamed_cards(cards: Sequence[CardReport], tested: NodeView, view: NodeView) -> Iterator[CardReport]:
+    names = names_on(tested, view)
+    return (_renamed_card(card, names[card.vendor, card.uuid], view) for card in cards)
 
 
 def _renamed_card(card: CardReport, name: CardKey, view: NodeView) -> CardReport:

@@ -36,6 +36,9 @@ def preemption_note(
     seconds.
     """
     pod = request.pod
+    nobody = f"{_NOBODY}no pod of lower priority holds such devices" if pod.priority else ""
+    if not any(each.priority < pod.priority or each.deletion_time is not None for each in state.pods()):
+        return nobody
     nominations = Nominations(state, vendors, clock=lambda: now)
     for each in state.pods():
         nominations.set_pod(each)
@@ -43,7 +46,7 @@ def preemption_note(
     preemptor = Preemptor(request, budget, vendors, disruption, now, room)
     nodes = [nominations.snapshot(view, pod) for view in views]
     if all(preemptor.least(node) is None for node in nodes):
-        return f"{_NOBODY}no pod of lower priority holds such devices" if pod.priority else ""
+        return nobody
     if pod.preemption_policy == "Never":
         return f"{_NOBODY}its preemptionPolicy is Never"
     victims = choose_node(preemptor, nodes)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 
 from msgspec import structs
 
@@ -12,6 +12,7 @@ from hami_webhook.devices.model import BadRequest, FixedMemory, NodeView, Reques
 from hami_webhook.devices.pod_preferences import GPU_POLICY
 from hami_webhook.devices.registry import Vendors
 from hami_webhook.explain.eviction_search import Eviction, cheapest, largest, smallest_eviction
+from hami_webhook.explain.node_reports import names_on
 from hami_webhook.explain.report import Change, QuotaReport, Step
 from hami_webhook.kube.objects import Pod
 from hami_webhook.kube.shown import first_of
@@ -27,7 +28,7 @@ _MOST_NAMED = 3
 @dataclass(frozen=True)
 class RemedySearch:
     """What remedies are searched with: the pod, its request under policy, the nodes that no filter refuses, the
-    quotas and the budget that they leave.
+    quotas and the budget that they leave. `kind_of` is the same for nodes that are equal up to names.
     """
 
     pod: Pod
@@ -38,10 +39,16 @@ class RemedySearch:
     quotas: Sequence[QuotaReport]
     card_policy: str
     bounded: Callable[[Pod], BoundedPod]
+    kind_of: Callable[[NodeView], Hashable]
+
+    @cached_property
+    def of_each_kind(self) -> Sequence[NodeView]:
+        """The first node of each kind: what doesn't fit there doesn't fit on the others."""
+        return [*{self.kind_of(view): view for view in reversed(self.views)}.values()][::-1]
 
     def fitting(self, pod_request: PodRequest) -> str | None:
         """The first node that fits the request."""
-        for view in self.views:
+        for view in self.of_each_kind:
             if isinstance(fit_pod(view, pod_request, self.vendors, self.budget), NodeFit):
                 return view.name
         return None
@@ -59,20 +66,34 @@ class Remedy:
 def node_remedies(search: RemedySearch) -> list[Remedy]:
     """For each node that could take the pod: what must be freed there and which limits raised; smallest first."""
     found = []
+    of_kinds: dict[Hashable, tuple[NodeView, tuple[Eviction, Mapping[str, int]] | None]] = {}
     for view in search.views:
         if any(key not in view.inventories for key in search.pod_request.vendors):
             continue
-        eviction = smallest_eviction(view, search.pod_request, search.vendors)
-        if eviction is None:
+        kind = search.kind_of(view)
+        if kind not in of_kinds:
+            of_kinds[kind] = view, _smallest(view, search)
+        searched, smallest = of_kinds[kind]
+        if smallest is None:
             continue
-        limits = search.budget.limits if search.budget else {}
-        cost = cheapest(view, search.pod_request, search.vendors, eviction, limits)
+        eviction, cost = smallest
+        if view is not searched:
+            eviction = eviction.renamed(names_on(searched, view))
         lacking = list(raises(search.quotas, cost))
         steps = [*_steps_to_free(view, eviction, search), *(step for step, _ in lacking)]
         size = eviction.size + sum(part for _, part in lacking)
         if steps:
             found.append(Remedy(Change(steps, view.name), size, cost))
     return sorted(found, key=lambda remedy: (remedy.size, remedy.change.node))
+
+
+def _smallest(view: NodeView, search: RemedySearch) -> tuple[Eviction, Mapping[str, int]] | None:
+    """The least to be freed on a node for the pod, and what it would cost there by quota key."""
+    eviction = smallest_eviction(view, search.pod_request, search.vendors)
+    if eviction is None:
+        return None
+    limits = search.budget.limits if search.budget else {}
+    return eviction, cheapest(view, search.pod_request, search.vendors, eviction, limits)
 
 
 def _steps_to_free(view: NodeView, eviction: Eviction, search: RemedySearch) -> Iterator[Step]:
@@ -159,7 +180,7 @@ def _smaller_requests(search: RemedySearch) -> Iterator[Change]:
                     pod_request = _with_request(search.pod_request, row, key, less(amount))
                     return isinstance(fit_pod(view, pod_request, search.vendors, search.budget), NodeFit)
 
-                amount, node = _most_that_fits(search.views, most, fits)
+                amount, node = _most_that_fits(search.of_each_kind, most, fits)
                 if not 0 < amount < most:
                     continue
                 text = f"container {container} could have {amount} {unit} instead of {most}, on {node}"

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, overload
 
 from hami_webhook.node_filters.result import NodeRefusal, NotJudged
 
@@ -31,6 +31,34 @@ class CardReport:
     label: str = ""
     why: str = ""
     pods: Sequence[str] = ()
+
+
+class EqualCards(Sequence[CardReport]):
+    """The cards of a node that is equal to another up to names: `like` are those of the other.
+
+    They are made when somebody looks at them, which is done with a few of a thousand nodes.
+    """
+
+    __slots__ = ("_made", "_make", "like")
+
+    def __init__(self, like: Sequence[CardReport], make: Callable[[], Iterable[CardReport]]) -> None:
+        self.like = like
+        self._make = make
+        self._made: Sequence[CardReport] | None = None
+
+    @overload
+    def __getitem__(self, index: int) -> CardReport: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[CardReport]: ...
+
+    def __getitem__(self, index: int | slice) -> CardReport | Sequence[CardReport]:
+        if self._made is None:
+            self._made = [*self._make()]
+        return self._made[index]
+
+    def __len__(self) -> int:
+        return len(self.like)
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +183,8 @@ class Explanation:
 
     def as_json(self) -> dict[str, Any]:
         """The explanation as plain JSON values."""
-        found: dict[str, Any] = _plain(asdict(self))
+        nodes = [replace(node, cards=[*node.cards]) for node in self.nodes]
+        found: dict[str, Any] = _plain(asdict(replace(self, nodes=nodes)))
         return found
 
 

@@ -113,6 +113,17 @@ def test_the_nearest_node_comes_first() -> None:
     assert [change.node for change in explanation.changes if change.steps[0].kind == "free"] == ["b", "a"]
 
 
+def test_of_equal_nodes_each_change_names_its_own_cards() -> None:
+    explanation = explained(
+        pod("p", gpu=1, mem=7000),
+        *(node(name, card(f"G{name}", 8000)) for name in "ab"),
+        *(bound_pod(f"busy-{name}", name, f"G{name},NVIDIA,5000,0:;") for name in "ab"),
+    )
+    assert steps(explanation)[:2] == [
+        [f"4000 MiB must become free on G{name} of {name} (held by default/busy-{name})"] for name in "ab"
+    ]
+
+
 def test_what_keeps_the_scheduler_away_comes_with_every_change() -> None:
     raw = pod("p", gpu=1, mem=3000, schedulerName="default-scheduler")
     gated = explained(raw, node("n", card("G", 8000)), FULL, gates=("wait",))
