@@ -225,18 +225,22 @@ class Pages:
 
     def _asked_cards(self, request: Request) -> tuple[Mapping[str, str], Sequence[CardUse]]:
         asked = {each: request.query_params.get(each, "") for each in _CHOICES}
-        return asked, [card for card in self._readings.contents.cards if self._is_asked(card, asked)]
-
-    def _is_asked(self, card: CardUse, asked: Mapping[str, str]) -> bool:
         key, _, value = asked["label"].partition("=")
-        view = self._readings.cluster.simulation.core.state.view(card.node) if key else None
-        return (
-            asked["node"] in card.node
-            and asked["vendor"] in ("", card.vendor)
-            and asked["model"] in ("", card.model)
-            and asked["health"] in ("", _HEALTHS[0 if card.healthy else 1])
-            and (not key or (view is not None and view.node.labels.get(key) == value))
-        )
+        state = self._readings.cluster.simulation.core.state
+        tests: Mapping[str, Callable[[CardUse], bool]] = {
+            "node": lambda card: asked["node"] in card.node,
+            "vendor": lambda card: asked["vendor"] == card.vendor,
+            "model": lambda card: asked["model"] == card.model,
+            "health": lambda card: asked["health"] == _HEALTHS[0 if card.healthy else 1],
+            "label": lambda card: (
+                not key or ((view := state.view(card.node)) is not None and view.node.labels.get(key) == value)
+            ),
+        }
+        found = self._readings.contents.cards
+        for choice, test in tests.items():
+            if asked[choice]:
+                found = [*filter(test, found)]
+        return asked, found
 
     async def _teams(self, request: Request) -> Response:
         return self._page("teams.html", quotas=self._readings.contents.quotas)
