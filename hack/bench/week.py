@@ -34,7 +34,7 @@ from hami_webhook.quota.lending import MIN_RUNTIME
 from hami_webhook.quota.pricing import Charge, NoCapacity, waiting_charge
 from hami_webhook.quota.queue import demand_of, room_name, room_of
 from hami_webhook.quota.queue_order import Demand, QueueDecision, QueuedPod, Standing, decide
-from hami_webhook.quota.reclaim import Blocked, Candidate, Claim, Reclaiming, Steps, Team
+from hami_webhook.quota.reclaim import Blocked, Candidate, Reclaiming, Shortage, Steps, Team
 from hami_webhook.scheduling.time_slices import run_at_once
 
 CARDS, TEAMS, OWN = 160, 5, 64
@@ -250,11 +250,11 @@ def _reclaimed(quotas: Quotas, owed: Sequence[Standing], running: Mapping[str, R
         if number < free:
             continue
         own = [name for name, _ in each.pod.demand if name != above]
-        claim = Claim(own, each.pod.demand, {(above, KEY): 1})
-        victims = run_at_once(reclaiming.selecting(claim, _anywhere))
+        shortage = Shortage(own, each.pod.demand, {(above, KEY): 1})
+        victims = run_at_once(reclaiming.selecting(shortage, _anywhere))
         if isinstance(victims, Blocked):
             break
-        reclaiming.take(claim, victims)
+        reclaiming.take(shortage, victims)
         found += [uid for victim in victims for uid in victim.uids]
     return found
 

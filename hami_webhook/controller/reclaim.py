@@ -30,7 +30,7 @@ from hami_webhook.quota.hierarchy_charger import HierarchyCharger
 from hami_webhook.quota.lending import Reclaim
 from hami_webhook.quota.queue import known_accounts, room_name
 from hami_webhook.quota.queue_order import Demand, QueuedPod
-from hami_webhook.quota.reclaim import Blocked, Candidate, Claim, Reclaiming
+from hami_webhook.quota.reclaim import Blocked, Candidate, Reclaiming, Shortage
 from hami_webhook.scheduling.preemption.freed_cards import FreedCards
 from hami_webhook.scheduling.preemption.nominations import Nominations
 from hami_webhook.scheduling.time_slices import TimeSlices
@@ -235,7 +235,7 @@ class Reclaimer:
         if victims is None or isinstance(victims, Blocked):
             now.closed |= {name for name, _ in each.turn.demand if _is_strict(now.accounts.get(name))}
             return
-        now.reclaiming.take(_claim(each, lacks), victims)
+        now.reclaiming.take(_shortage(each, lacks), victims)
         gone = frozenset(uid for victim in victims for uid in victim.uids)
         await now.slices.run(now.cards.place(each.pods, gone))
         for victim in victims:
@@ -263,7 +263,7 @@ class Reclaimer:
             return None
         now.searches += 1
         fits = partial(now.cards.fitting, each.pods)
-        found = await now.slices.run(now.reclaiming.selecting(_claim(each, lacks), fits))
+        found = await now.slices.run(now.reclaiming.selecting(_shortage(each, lacks), fits))
         if isinstance(found, Blocked):
             now.failed.update(each.teams)
             self._found_nobody[shape] = _Failure(found, self._view.clock() + _TRIED_AGAIN)
@@ -342,8 +342,8 @@ class Reclaimer:
         await self._object_events.record(EventNote("Pod", pod.namespace, pod.name, pod.uid, type_, reason, text))
 
 
-def _claim(each: _Waiting, lacks: Mapping[tuple[str, str], int]) -> Claim:
-    return Claim(each.teams, each.turn.demand, lacks)
+def _shortage(each: _Waiting, lacks: Mapping[tuple[str, str], int]) -> Shortage:
+    return Shortage(each.teams, each.turn.demand, lacks)
 
 
 def _take(now: _Round, each: _Waiting) -> None:

@@ -55,7 +55,7 @@ class Candidate(Struct, frozen=True, eq=False):
     budgets: Mapping[str, int] = {}
 
 
-class Claim(Struct, frozen=True):
+class Shortage(Struct, frozen=True):
     """What a pod costs, or the members of a pod group, and what of it is lacking, by quota and key.
 
     `teams` are its own.
@@ -104,35 +104,35 @@ class Reclaiming:
         for each in sorted(candidates, key=lambda each: (each.priority, -each.since, each.uids)):
             self._by_teams.setdefault(each.teams, []).append(each)
 
-    def selecting(self, claim: Claim, fits: Fits) -> Steps[Sequence[Candidate] | Blocked]:
+    def selecting(self, shortage: Shortage, fits: Fits) -> Steps[Sequence[Candidate] | Blocked]:
         """Who is evicted, none of whom could be left out; or why nobody is.
 
         Who is furthest beyond its nominal, relative to it, gives first: of its pods those of the lowest priority, of
         these what leaves the fewest to be evicted besides, and the youngest. Where what that frees isn't on the right
         nodes, others go in the same order.
         """
-        chosen = yield from self._freeing(claim, _ALL_RULES)
+        chosen = yield from self._freeing(shortage, _ALL_RULES)
         if chosen is None:
-            return (yield from self._what_blocks(claim))
+            return (yield from self._what_blocks(shortage))
         if not (yield from fits(_uids(chosen))):
-            chosen = self._all(claim)
+            chosen = self._all(shortage)
             if not (yield from fits(_uids(chosen))):
                 return Blocked.CARDS
-        kept = yield from _without_needless(chosen, claim, fits)
+        kept = yield from _without_needless(chosen, shortage, fits)
         return kept if len(kept) <= _MOST else Blocked.NOBODY
 
-    def take(self, claim: Claim, victims: Iterable[Candidate]) -> None:
+    def take(self, shortage: Shortage, victims: Iterable[Candidate]) -> None:
         """These are evicted for a pod: who selects next finds the rest."""
         for each in victims:
             self._by_teams[each.teams].remove(each)
             _take(self._used, self._allowed, each)
-        for name, costs in claim.demand:
+        for name, costs in shortage.demand:
             for key, amount in costs if name in self._used else ():
                 self._used[name][key] = self._used[name].get(key, 0) + amount
 
-    def _freeing(self, claim: Claim, rules: _Rules) -> Steps[list[Candidate] | None]:
+    def _freeing(self, shortage: Shortage, rules: _Rules) -> Steps[list[Candidate] | None]:
         """Enough for what is lacking; None if there isn't as much."""
-        left = _Left(self, claim, rules)
+        left = _Left(self, shortage, rules)
         chosen: list[Candidate] = []
         gone: set[int] = set()
         while left.lacks:
@@ -148,16 +148,16 @@ class Reclaiming:
             chosen.append(found)
         return chosen
 
-    def _what_blocks(self, claim: Claim) -> Steps[Blocked]:
-        if (yield from self._freeing(claim, _Rules(budgets=False))) is not None:
+    def _what_blocks(self, shortage: Shortage) -> Steps[Blocked]:
+        if (yield from self._freeing(shortage, _Rules(budgets=False))) is not None:
             return Blocked.PROTECTED
-        if (yield from self._freeing(claim, _Rules(budgets=False, runtime=False))) is not None:
+        if (yield from self._freeing(shortage, _Rules(budgets=False, runtime=False))) is not None:
             return Blocked.YOUNG
         return Blocked.NOBODY
 
-    def _all(self, claim: Claim) -> list[Candidate]:
+    def _all(self, shortage: Shortage) -> list[Candidate]:
         """All that may go at once."""
-        left = _Left(self, claim, _ALL_RULES)
+        left = _Left(self, shortage, _ALL_RULES)
         found = []
         for group in left.furthest_first(self._by_teams):
             for each in self._by_teams[group]:
@@ -168,17 +168,17 @@ class Reclaiming:
 
 
 class _Left:
-    """What teams hold, budgets allow and a claim lacks, while candidates are taken for it."""
+    """What teams hold, what budgets allow and what is lacking, while candidates are taken for it."""
 
-    def __init__(self, of: Reclaiming, claim: Claim, rules: _Rules) -> None:
+    def __init__(self, of: Reclaiming, shortage: Shortage, rules: _Rules) -> None:
         self._nominal = of._nominal
         self._used = {name: dict(used) for name, used in of._used.items()}
         self._allowed = dict(of._allowed)
         self._now = of._now
-        self._own = claim.teams
-        self._keys = claim.keys
+        self._own = shortage.teams
+        self._keys = shortage.keys
         self._rules = rules
-        self.lacks = {place: amount for place, amount in claim.lacks.items() if amount > 0}
+        self.lacks = {place: amount for place, amount in shortage.lacks.items() if amount > 0}
 
     def furthest_first(self, groups: Iterable[tuple[str, ...]]) -> list[tuple[str, ...]]:
         """The sets of teams that are all beyond their nominal of what is lacking, who is furthest beyond first."""
@@ -260,7 +260,7 @@ def _take(used: Mapping[str, dict[str, int]], allowed: dict[str, int], candidate
         allowed[budget] = allowed.get(budget, 0) - pods
 
 
-def _without_needless(chosen: Sequence[Candidate], claim: Claim, fits: Fits) -> Steps[list[Candidate]]:
+def _without_needless(chosen: Sequence[Candidate], shortage: Shortage, fits: Fits) -> Steps[list[Candidate]]:
     """Those of the chosen without whom it isn't enough; who is most important stays first."""
     gone = sorted(chosen, key=lambda each: (-each.priority, each.since, each.uids))
 
@@ -269,7 +269,7 @@ def _without_needless(chosen: Sequence[Candidate], claim: Claim, fits: Fits) -> 
         yield
         spared = {id(each) for each in some}
         rest = [each for each in gone if id(each) not in spared]
-        if _is_enough(rest, claim) and (yield from fits(_uids(rest))):
+        if _is_enough(rest, shortage) and (yield from fits(_uids(rest))):
             gone = rest
         elif len(some) > 1:
             middle = len(some) // 2
@@ -280,8 +280,8 @@ def _without_needless(chosen: Sequence[Candidate], claim: Claim, fits: Fits) -> 
     return gone
 
 
-def _is_enough(chosen: Iterable[Candidate], claim: Claim) -> bool:
-    left = dict(claim.lacks)
+def _is_enough(chosen: Iterable[Candidate], shortage: Shortage) -> bool:
+    left = dict(shortage.lacks)
     for each in chosen:
         for quota, key in left:
             left[quota, key] -= each.costs.get(quota, {}).get(key, 0)

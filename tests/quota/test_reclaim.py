@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hami_webhook.quota.reclaim import Blocked, Candidate, Claim, Reclaiming, Steps, Team
+from hami_webhook.quota.reclaim import Blocked, Candidate, Reclaiming, Shortage, Steps, Team
 from hami_webhook.scheduling.time_slices import run_at_once
 
 NOON = 1_767_268_800.0
@@ -33,9 +33,9 @@ def candidate(
     return Candidate((uid,), (team,), priority, NOON - age, 600, {ALL: costs, team: costs}, dict.fromkeys(budgets, 1))
 
 
-def claim(gpu: int = 1, **more: int) -> Claim:
+def shortage(gpu: int = 1, **more: int) -> Shortage:
     demand = ((ALL, (("gpu", gpu), *sorted(more.items()))), ("a", (("gpu", gpu), *sorted(more.items()))))
-    return Claim({"a"}, demand, {(ALL, key): amount for key, amount in {"gpu": gpu, **more}.items() if amount})
+    return Shortage({"a"}, demand, {(ALL, key): amount for key, amount in {"gpu": gpu, **more}.items() if amount})
 
 
 def reclaiming(
@@ -49,7 +49,7 @@ def reclaiming(
     return Reclaiming(teams, candidates, allowed or {}, NOON)
 
 
-def select(of: Reclaiming, wanted: Claim, fit: Fit = lambda gone: True) -> list[str] | Blocked:
+def select(of: Reclaiming, wanted: Shortage, fit: Fit = lambda gone: True) -> list[str] | Blocked:
     def fits(gone: frozenset[str]) -> Steps[bool]:
         yield
         return fit(gone)
@@ -71,28 +71,28 @@ TWO = [candidate(uid) for uid in ("b1", "b2")]
         (
             [candidate("x", age=700), candidate("y", age=800), candidate("z", priority=5)],
             {"gpu": 1},
-            claim(2),
+            shortage(2),
             ["x", "y"],
         ),
-        ([candidate("x", age=900), candidate("y", age=800), candidate("z", age=700)], {"gpu": 0}, claim(1), ["z"]),
+        ([candidate("x", age=900), candidate("y", age=800), candidate("z", age=700)], {"gpu": 0}, shortage(1), ["z"]),
         # one that is enough, not two; and none that is larger than it has to be
-        ([candidate("x", gpu=2, age=999), *TWO], {"gpu": 0}, claim(2), ["x"]),
-        ([candidate("x", gpu=8), candidate("y", gpu=2, age=999)], {"gpu": 0}, claim(2), ["y"]),
+        ([candidate("x", gpu=2, age=999), *TWO], {"gpu": 0}, shortage(2), ["x"]),
+        ([candidate("x", gpu=8), candidate("y", gpu=2, age=999)], {"gpu": 0}, shortage(2), ["y"]),
         # nobody below its nominal, nor for less than is needed
-        (TWO, {"gpu": 1}, claim(2), Blocked.NOBODY),
-        (TWO, {"gpu": 2}, claim(1), Blocked.NOBODY),
-        ([candidate("x", gpu=4)], {"gpu": 2}, claim(2), Blocked.NOBODY),
+        (TWO, {"gpu": 1}, shortage(2), Blocked.NOBODY),
+        (TWO, {"gpu": 2}, shortage(1), Blocked.NOBODY),
+        ([candidate("x", gpu=4)], {"gpu": 2}, shortage(2), Blocked.NOBODY),
         # of a key that it has nothing of its own of, it gives nothing
-        ([candidate("x", gpu=1, mem=9)], {"gpu": 0}, claim(0, mem=1), Blocked.NOBODY),
+        ([candidate("x", gpu=1, mem=9)], {"gpu": 0}, shortage(0, mem=1), Blocked.NOBODY),
         # it can't protect what it borrows by using little of something else
-        ([candidate("x", gpu=1, mem=1), candidate("y", gpu=1, mem=1)], {"gpu": 1, "mem": 99}, claim(1), ["x"]),
-        ([candidate("x", age=599)], {"gpu": 0}, claim(1), Blocked.YOUNG),
-        ([candidate("x", budgets=["pdb"])], {"gpu": 0}, claim(1), Blocked.PROTECTED),
-        ([candidate("x", budgets=["pdb"]), candidate("y", age=999)], {"gpu": 0}, claim(1), ["y"]),
+        ([candidate("x", gpu=1, mem=1), candidate("y", gpu=1, mem=1)], {"gpu": 1, "mem": 99}, shortage(1), ["x"]),
+        ([candidate("x", age=599)], {"gpu": 0}, shortage(1), Blocked.YOUNG),
+        ([candidate("x", budgets=["pdb"])], {"gpu": 0}, shortage(1), Blocked.PROTECTED),
+        ([candidate("x", budgets=["pdb"]), candidate("y", age=999)], {"gpu": 0}, shortage(1), ["y"]),
     ],
 )
 def test_who_goes(
-    candidates: list[Candidate], nominal: Mapping[str, int], wanted: Claim, victims: list[str] | Blocked
+    candidates: list[Candidate], nominal: Mapping[str, int], wanted: Shortage, victims: list[str] | Blocked
 ) -> None:
     assert select(reclaiming(candidates, {"a": {"gpu": 9, "mem": 99}, "b": nominal}), wanted) == victims
 
@@ -101,15 +101,15 @@ def test_who_is_furthest_beyond_its_nominal_gives_first() -> None:
     """B holds 6 of 2, C 9 of 6: B gives until it is at half as much beyond, as C is, and both in turn then."""
     of = [candidate(f"b{i}", "b", age=900 + i) for i in range(6)] + [candidate(f"c{i}", "c") for i in range(9)]
     nominal = {"a": {"gpu": 9}, "b": {"gpu": 2}, "c": {"gpu": 6}}
-    assert select(reclaiming(of, nominal), claim(3)) == ["b0", "b1", "b2"]
-    assert select(reclaiming(of, nominal), claim(7)) == ["b0", "b1", "b2", "b3", "c0", "c1", "c2"]
-    assert select(reclaiming(of, nominal), claim(8)) is Blocked.NOBODY
+    assert select(reclaiming(of, nominal), shortage(3)) == ["b0", "b1", "b2"]
+    assert select(reclaiming(of, nominal), shortage(7)) == ["b0", "b1", "b2", "b3", "c0", "c1", "c2"]
+    assert select(reclaiming(of, nominal), shortage(8)) is Blocked.NOBODY
 
 
 def test_members_of_a_group_go_together() -> None:
     group = Candidate(("m1", "m2", "m3"), ("b",), 0, NOON - 900, 600, {ALL: {"gpu": 3}, "b": {"gpu": 3}})
-    assert select(reclaiming([group], {"a": {}, "b": {"gpu": 0}}), claim(2)) == ["m1", "m2", "m3"]
-    assert select(reclaiming([group], {"a": {}, "b": {"gpu": 1}}), claim(2)) is Blocked.NOBODY
+    assert select(reclaiming([group], {"a": {}, "b": {"gpu": 0}}), shortage(2)) == ["m1", "m2", "m3"]
+    assert select(reclaiming([group], {"a": {}, "b": {"gpu": 1}}), shortage(2)) is Blocked.NOBODY
 
 
 def test_what_is_on_other_nodes_is_left_where_it_is() -> None:
@@ -119,17 +119,17 @@ def test_what_is_on_other_nodes_is_left_where_it_is() -> None:
     def fit(gone: frozenset[str]) -> bool:
         return any({f"{node}1", f"{node}2"} <= gone for node in "xyz")
 
-    assert select(reclaiming(of, {"a": {}, "b": {"gpu": 0}}), claim(2), fit) == ["x1", "x2"]
-    assert select(reclaiming(of, {"a": {}, "b": {"gpu": 0}}), claim(2), lambda gone: False) is Blocked.CARDS
+    assert select(reclaiming(of, {"a": {}, "b": {"gpu": 0}}), shortage(2), fit) == ["x1", "x2"]
+    assert select(reclaiming(of, {"a": {}, "b": {"gpu": 0}}), shortage(2), lambda gone: False) is Blocked.CARDS
 
 
 def test_what_one_pod_was_given_isnt_given_to_the_next() -> None:
     one = reclaiming(TWO, {"a": {}, "b": {"gpu": 0}})
-    assert [select(one, claim(1)) for _ in range(3)] == [["b1"], ["b2"], Blocked.NOBODY]
+    assert [select(one, shortage(1)) for _ in range(3)] == [["b1"], ["b2"], Blocked.NOBODY]
 
 
 @st.composite
-def rounds(draw: st.DrawFn) -> tuple[list[Candidate], dict[str, dict[str, int]], dict[str, int], Claim, int]:
+def rounds(draw: st.DrawFn) -> tuple[list[Candidate], dict[str, dict[str, int]], dict[str, int], Shortage, int]:
     teams = ["b", "c", "d"]
     candidates = [
         candidate(
@@ -149,7 +149,7 @@ def rounds(draw: st.DrawFn) -> tuple[list[Candidate], dict[str, dict[str, int]],
         candidates,
         nominal,
         allowed,
-        claim(draw(st.integers(0, 4)), mem=draw(st.integers(0, 4))),
+        shortage(draw(st.integers(0, 4)), mem=draw(st.integers(0, 4))),
         draw(st.integers(0, 3)),
     )
 
@@ -160,7 +160,7 @@ def _used(candidates: Sequence[Candidate], team: str, key: str) -> int:
 
 @given(rounds())
 def test_whoever_goes_is_needed_and_may_go(
-    drawn: tuple[list[Candidate], dict[str, dict[str, int]], dict[str, int], Claim, int],
+    drawn: tuple[list[Candidate], dict[str, dict[str, int]], dict[str, int], Shortage, int],
 ) -> None:
     candidates, nominal, allowed, wanted, together = drawn
 
@@ -200,7 +200,7 @@ def test_of_equal_pods_go_just_as_many_as_are_needed_in_order(
     nominal = {"a": {"gpu": 9}, **{team: {"gpu": data.draw(st.integers(0, 4))} for team in "bcd"}}
     held = {team: _used(candidates, team, "gpu") for team in "bcd"}
     most = sum(max(0, held[team] - nominal[team]["gpu"]) for team in "bcd")
-    found = select(reclaiming(candidates, nominal), claim(needed))
+    found = select(reclaiming(candidates, nominal), shortage(needed))
     if isinstance(found, Blocked):
         assert (found, most < needed) == (Blocked.NOBODY, True)
         return

@@ -140,7 +140,13 @@ def controller_of(shared: Shared, own_pod: OwnPod | None) -> Controller:
         ],
         releaser,
         Reclaimer(
-            *(core.cluster, core.view, releaser, core.charger, core.nominations, _object_events(core), core.failures)
+            core.cluster,
+            core.view,
+            releaser,
+            core.charger,
+            core.nominations,
+            _object_events(core),
+            core.failures,
         ),
         PodGroupEvents(core.view, _object_events(core)),
         showback,
