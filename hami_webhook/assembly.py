@@ -421,6 +421,7 @@ class _WaitingPod(Struct, frozen=True):
             partial(floor_id, self.pod, core.vendors),
             self.former,
             gate,
+            equal_members=self._equal_members,
         )
         outcome = await core.charger.charge(request, time_left, self.known)
         if isinstance(outcome, Refusal):
@@ -428,6 +429,13 @@ class _WaitingPod(Struct, frozen=True):
         if self.pod.resource_claims:
             outcome = replace(outcome, warnings=[*outcome.warnings, *unmet(self.pod, self.capacity)])
         return outcome
+
+    def _equal_members(self) -> int:
+        """How many other pods of its group request the same."""
+        group, vendors = PodGroup.of(self.pod), self.charging.core.vendors
+        members = [] if group is None else self.charging.core.state.by_namespace.members(group.key)
+        same = floor_id(self.pod, vendors)
+        return sum(each.uid != self.pod.uid and floor_id(each, vendors) == same for each in members)
 
     def new_reservation(self) -> tuple[str, str]:
         secret = self.charging.new_id()

@@ -21,6 +21,7 @@ from hami_webhook.devices.registry import Vendors
 from hami_webhook.dra.holders import BareClaim
 from hami_webhook.kube import scopes
 from hami_webhook.kube.objects import QUOTA_GATE, Lending, Pod, ResourceQuota
+from hami_webhook.kube.pod_group import PodGroup
 from hami_webhook.kube.quantity import Format, Quantity, QuantityError, is_binary
 from hami_webhook.quota import ledger as ledgers
 from hami_webhook.quota.card_selection import COUNTED, CardSelection
@@ -177,9 +178,10 @@ class QuotaAccount:
                 over.append(key)
         return tuple(sorted(over))
 
-    def above_hard(self, charge: Charge) -> tuple[str, ...]:
-        """The keys of which the charge alone is more than hard, sorted: it never fits."""
-        return tuple(sorted(key for key, amount in self.counted(charge.exact).items() if amount > self.hard[key]))
+    def above_hard(self, charge: Charge, times: int = 1) -> tuple[str, ...]:
+        """The keys of which the charge of so many pods alone is more than hard, sorted: they never fit."""
+        whole = charge.exact if times == 1 else {key: times * amount for key, amount in charge.exact.items()}
+        return tuple(sorted(key for key, amount in self.counted(whole).items() if amount > self.hard[key]))
 
     def with_entry(self, identity: str, entry: Entry | None) -> QuotaAccount:
         """The account after an entry took another's place (or none), with the difference of their amounts in used."""
@@ -275,7 +277,7 @@ class ChargeRequest(Struct, frozen=True):
     `reservation` is the secret that the pod brings and no other pod carries: a charge may exist under its digest.
     `floor_id` gives the id of its floor entry; empty for none. `former`: the pod exists, and this is what it was before
     an update; `identity` is then that of the update. `others` are pods of the same namespace that are charged with it:
-    all of them or none.
+    all of them or none. `equal_members` counts the other pods of its group that request the same.
     """
 
     identity: str
@@ -288,6 +290,7 @@ class ChargeRequest(Struct, frozen=True):
     former: ChargeRequest | None = None
     gate: Gate = Gate.NONE
     others: tuple[ChargeRequest, ...] = ()
+    equal_members: Callable[[], int] = int
 
     def cost(self, account: QuotaAccount) -> Charge:
         """What the pod costs a quota while it waits."""
@@ -326,6 +329,18 @@ def refuse_overrun(account: QuotaAccount, charge: Charge, over: Sequence[str]) -
         403,
         f"exceeding resource quota: exceeded quota: {kind}{account.name}, requested: {listed(requested)}{floor}, "
         f"used: {listed(account.used)}, limited: {listed(account.hard)}",
+        overrun=True,
+    )
+
+
+def refuse_group(account: QuotaAccount, charge: Charge, over: Sequence[str], group: PodGroup, count: int) -> Refusal:
+    """`count` pods of a group that cost as much each."""
+    amounts = account.counted({key: count * amount for key, amount in charge.exact.items()})
+    costs = ", ".join(f"{key}={amounts[key]}, limited: {account.hard[key]}" for key in over)
+    return Refusal(
+        403,
+        f"pod group {group.name} of {group.size} pods costs more than the limit of quota {account.label}, so it would "
+        f"never start: {count} of them cost {costs}; make it smaller, or have the limit raised",
         overrun=True,
     )
 

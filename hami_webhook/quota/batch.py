@@ -13,12 +13,14 @@ from dataclasses import replace
 
 from msgspec import Struct, structs
 
+from hami_webhook.kube.pod_group import PodGroup
 from hami_webhook.quota.account import (
     ChargeRequest,
     Gate,
     NeedsRecompute,
     QuotaAccount,
     Refusal,
+    refuse_group,
     refuse_now,
     refuse_overrun,
     refuse_ungated,
@@ -151,6 +153,9 @@ class _Charging:
     def _while_queued(self) -> QuotaAccount | Refusal:
         """The account as it is: a pod behind the gate is refused what it can't get, and costs nothing."""
         account, charge = self._account, self._charge
+        too_large = self._refuse_group() if account.enforced else None
+        if too_large is not None:
+            return too_large
         if account.queues:
             never = account.above_hard(charge)
             return refuse_overrun(account, charge, never) if never else account
@@ -160,6 +165,15 @@ class _Charging:
         own = account.ledger.get(self._request.identity)  # of a pod that is updated while its gate is being removed
         over = account.overrun(charge, None if own is None else own.amounts)
         return self._refuse_full(over) if over and account.enforced else account
+
+    def _refuse_group(self) -> Refusal | None:
+        """The refusal of a pod by which its group costs more than the quota's limit, so that it would never start."""
+        account, group = self._account, PodGroup.of(self._request.pod)
+        if group is None or not account.above_hard(self._charge, group.size):
+            return None
+        count = 1 + self._request.equal_members()
+        over = account.above_hard(self._charge, count)
+        return refuse_group(account, self._charge, over, group, count) if over and count > 1 else None
 
     def _creation(self) -> QuotaAccount | Refusal:
         """The account with a new pod charged."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
@@ -180,13 +180,27 @@ async def test_without_groups_they_each_get_a_part() -> None:
         assert (waits(env), env.used()) == (["3a", "3b"], {"gpu": 4})
 
 
-async def test_a_group_larger_than_the_quota_holds_nobody_up() -> None:
+@pytest.mark.parametrize("made", [queueing, quota])
+async def test_a_pod_by_which_its_group_costs_more_than_the_limit_is_refused(made: Callable[..., JSON]) -> None:
+    async with QuotaEnv(L, made(gpu=2)) as env:
+        for name in "ab":
+            await env.create(member(name, "large", 4))
+        denied = await env.refused(member("c", "large", 4))
+        costs = f"3 of them cost {GPU}=3, limited: 2; make it smaller, or have the limit raised"
+        text = (
+            f"pod group large of 4 pods costs more than the limit of quota gpu-quota, so it would never start: {costs}"
+        )
+        assert (denied.code, denied.message) == (403, text)
+        await env.create(member("c", "other", 4))
+
+
+async def test_a_group_that_costs_more_than_the_limit_holds_nobody_up() -> None:
     async with QuotaEnv(L, queueing(order="strict", gpu=2)) as env:
-        for name in "abc":
-            await env.create(member(name, "large", 3))
+        await env.create(member("a", "large", 2))
+        await env.create(member("b", "large", 2, gpu=2))
         await env.create(pod("small", gpu=1, mem=1))
         await env.release()
-        assert waits(env) == ["a", "b", "c"]
+        assert waits(env) == ["a", "b"]
         assert "costs more than its quota's limit" in standings(env)["a"]
 
 
