@@ -187,9 +187,10 @@ def test_a_pod_of_high_priority_wins_devices(env: PreemptionEnv, kubelets: Kubel
     eventually(lambda: len(env.victims()), case.victims)
     eventually(lambda: f"{env.space}/high" in kubelets.bound)
     ended = max(kubelets.ended[f"{env.space}/{name}"] for name in env.victims())
-    assert kubelets.bound[f"{env.space}/high"] - ended < 5, "seconds by one watch, from the last victim's end"
+    # kube-scheduler by itself would try again after five minutes
+    assert kubelets.bound[f"{env.space}/high"] - ended < 60, "seconds by one watch, from the last victim's end"
     assert len(env.bound()) == case.count - case.victims + 1, "the smallest set went, and nobody else"
-    assert f"evicted {case.victims} pod" in env.events()
+    eventually(lambda: f"evicted {case.victims} pod" in env.events())
 
 
 def test_nobody_is_evicted(env: PreemptionEnv) -> None:
@@ -255,7 +256,7 @@ def test_a_budget_holds_where_another_choice_exists(env: PreemptionEnv) -> None:
     time.sleep(2)  # until the extender's informer has it
     env.kubectl.apply(env.pod("high", HIGH, nvidia()))
     eventually(lambda: "high" in env.bound())
-    assert env.victims() == ["low0"], "though low1 is the younger one"
+    eventually(env.victims, ["low0"])  # though low1 is the younger one
 
 
 def test_victims_for_cpu_are_completed_by_those_for_devices(env: PreemptionEnv) -> None:
@@ -273,7 +274,7 @@ def test_victims_for_cpu_are_completed_by_those_for_devices(env: PreemptionEnv) 
     eventually(lambda: env.bound().get("high"), node)
     assert set(env.bound()) == {"idle", "serving", "high"}
     eventually(env.victims, ["busy", "training"])
-    assert env.evicted_by() == {"hami-scheduler"}, "kube-scheduler itself, once it had asked"
+    eventually(env.evicted_by, {"hami-scheduler"})  # kube-scheduler itself, once it had asked
 
 
 def test_nodes_where_devices_would_still_be_lacking_are_left_out(env: PreemptionEnv) -> None:
@@ -323,7 +324,7 @@ def test_room_in_a_quota_is_made_only_where_it_says_so(env: PreemptionEnv, plane
         env.kubectl("annotate", "resourcequota", "quota", "-n", env.space, "hami.io/quota-preemption=true")
         eventually(lambda: env.bound().get("high"), node)
         eventually(used, "24k")
-    assert env.victims() == ["training"]
+    eventually(env.victims, ["training"])
     amounts = [
         float(each["status"]["used"][key].replace("k", "e3"))
         for _, _, quotas in revisions.replay()
