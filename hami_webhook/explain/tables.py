@@ -71,14 +71,15 @@ def tables_of(explanation: Explanation, *, everything: bool = False) -> Iterator
     any; `everything`: every node with all of its cards.
     """
     if explanation.place is not None:
-        yield _placed(explanation.place)
+        yield placement_table(explanation.place)
     if explanation.nodes:
-        yield from _all_nodes(explanation.nodes) if everything else _nodes(explanation.nodes)
+        yield from _all_nodes(explanation.nodes) if everything else node_tables(explanation.nodes)
     if explanation.quotas:
-        yield _quotas(explanation.quotas)
+        yield quota_table(explanation.quotas)
 
 
-def _placed(place: PlacementReport) -> ShownTable:
+def placement_table(place: PlacementReport) -> ShownTable:
+    """The cards that a placed pod has."""
     cards = {(card.vendor, card.uuid): card for card in place.cards}
     rows = []
     for taken in place.devices:
@@ -97,7 +98,7 @@ def _usage(card: CardReport) -> str:
     )
 
 
-def _nodes(nodes: Sequence[NodeReport]) -> Iterator[ShownTable]:
+def node_tables(nodes: Sequence[NodeReport]) -> Iterator[ShownTable]:
     """The answers, where there are more than a few nodes, and the nodes that are nearest to fit."""
     nearest = by_nearness(nodes)
     if len(nodes) > _MOST_NODES:
@@ -175,7 +176,8 @@ def _cut(text: str, most: int = _LONGEST) -> str:
     return text if len(text) <= most else f"{text[: most - 1]}…"
 
 
-def _quotas(quotas: Sequence[QuotaReport]) -> ShownTable:
+def quota_table(quotas: Sequence[QuotaReport]) -> ShownTable:
+    """Each managed key of the quotas that count the pod: what it costs, and may cost."""
     headings = ("quota", "key", "used", "by this pod", "hard", "it costs", "may cost")
     rows = []
     for quota in quotas:

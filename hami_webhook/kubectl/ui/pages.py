@@ -51,6 +51,7 @@ from hami_webhook.kubectl.ui.readings import (
     pod_series,
     quota_series,
 )
+from hami_webhook.kubectl.ui.story import story
 from hami_webhook.kubectl.ui.texts import in_path, memory_text, time_text
 from hami_webhook.simulate import tables as simulation_tables
 from hami_webhook.simulate.manifests import pods_of
@@ -306,7 +307,7 @@ class Pages:
             "pod.html",
             explanation=explanation,
             notes=notes_of(explanation),
-            tables=[*tables_of(explanation)],
+            story=story(explanation, self._readings.cluster),
             changes=[*changes_of(explanation)],
             hour=self._hour(hour, pod_series(namespace, name)),
         )

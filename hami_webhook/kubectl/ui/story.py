@@ -1,0 +1,57 @@
+"""The page of a pod: what it asks for, what it is charged, what nodes answer, and where it is placed, in this order."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence, Set
+from dataclasses import dataclass
+
+from hami_webhook.cluster.api import Kind
+from hami_webhook.explain.report import Explanation
+from hami_webhook.explain.tables import node_tables, placement_table, quota_table
+from hami_webhook.kube.objects import Container, MalformedObject, Pod
+from hami_webhook.kubectl.live import LiveCluster
+from hami_webhook.terminal import ShownTable
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A part of the story: tables, or a sentence where there are none."""
+
+    title: str
+    tables: Sequence[ShownTable]
+    sentence: str = ""
+
+
+def story(explanation: Explanation, cluster: LiveCluster) -> list[Part]:
+    """The parts, in order."""
+    place, quotas, nodes = explanation.place, explanation.quotas, [*node_tables(explanation.nodes)]
+    judged = "A placed pod isn't judged again." if place else "No node was judged."
+    free = "Its quotas can't be seen." if Kind.RESOURCE_QUOTAS in cluster.unseen else "No quota counts it."
+    return [
+        Part("Asked", *_asked(explanation, cluster)),
+        Part("Charged", [quota_table(quotas)] if quotas else [], "" if quotas else free),
+        Part("Judged", nodes, "" if nodes else judged),
+        Part("Placed", [placement_table(place)] if place else [], "" if place else "It has no cards yet."),
+    ]
+
+
+def _asked(explanation: Explanation, cluster: LiveCluster) -> tuple[Sequence[ShownTable], str]:
+    """The resources of managed devices that each container names."""
+    raw = cluster.simulation.cluster.peek(Kind.PODS, explanation.name, explanation.namespace)
+    try:
+        pod = Pod.from_object(raw) if raw is not None else None
+    except MalformedObject:
+        pod = None
+    if pod is None:
+        return [], "What it asks for can't be read."
+    names = cluster.simulation.core.vendors.resource_names
+    rows = [row for container in pod.containers for row in _rows(container, names)]
+    rows += [("-", f"ResourceClaim {each.name}", "-") for each in pod.resource_claims]
+    if not rows:
+        return [], "No container names a resource of an enabled vendor."
+    return [ShownTable("Resources", ("container", "resource", "amount"), rows, amounts=frozenset(("amount",)))], ""
+
+
+def _rows(container: Container, names: Set[str]) -> list[tuple[str, str, str]]:
+    amounts = {**container.requests, **container.limits}
+    return [(container.name, name, str(amount)) for name, amount in amounts.items() if name in names]
