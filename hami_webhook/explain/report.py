@@ -60,6 +60,11 @@ class EqualCards(Sequence[CardReport]):
     def __len__(self) -> int:
         return len(self.like)
 
+    def __eq__(self, other: object) -> bool:
+        return [*self] == [*other] if isinstance(other, Sequence) else NotImplemented
+
+    __hash__ = None  # type: ignore[assignment]  # as a list has none
+
 
 @dataclass(frozen=True, slots=True)
 class Taken:
