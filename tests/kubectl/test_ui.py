@@ -136,8 +136,13 @@ def test_what_pages_load_is_part_of_the_package(path: str) -> None:
     assert (Path(hami_webhook.kubectl.ui.__file__).parent / path.removeprefix("/")).read_text()
 
 
-STORY_OF_WAITING = (">30000</td>", "limits.nvidia.com/gpumem", "CardInsufficientMemory", "It has no cards yet.")
-STORY_OF_PLACED = ("nvidia.com/gpu</td>", "limits.nvidia.com/gpu", "A placed pod isn&#39;t judged again.", "GPU-1</td>")
+SECTIONS_OF_WAITING = (">30000</td>", "limits.nvidia.com/gpumem", "CardInsufficientMemory", "It has no cards yet.")
+SECTIONS_OF_PLACED = (
+    "nvidia.com/gpu</td>",
+    "limits.nvidia.com/gpu",
+    "A placed pod isn&#39;t judged again.",
+    "GPU-1</td>",
+)
 
 
 def test_pages_show_what_the_api_server_has(tmp_path: Path) -> None:
@@ -156,10 +161,10 @@ def test_pages_show_what_the_api_server_has(tmp_path: Path) -> None:
         page = client.get("/pods/team-a/waiting").text
         assert "team-a/waiting fits on none of 2 nodes" in page
         of_placed = client.get("/pods/team-a/busy").text
-        for text, story in ((page, STORY_OF_WAITING), (of_placed, STORY_OF_PLACED)):
+        for text, sections in ((page, SECTIONS_OF_WAITING), (of_placed, SECTIONS_OF_PLACED)):
             _, *parts = re.split('<section aria-label="(.*)">', text.partition("CSV, with")[0])
             assert parts[::2] == ["Asked", "Charged", "Judged", "Placed"]
-            assert [each for part, each in zip(parts[1::2], story, strict=True) if each not in part] == []
+            assert [each for part, each in zip(parts[1::2], sections, strict=True) if each not in part] == []
         missing = client.get("/pods/team-b/waiting")
         assert (missing.status_code, "one of that name is in team-a" in missing.text) == (404, True)
         assert "webhook-configurations" in client.get("/doctor").text

@@ -43,6 +43,7 @@ from hami_webhook.kubectl.ui.fleet import (
     waiting,
 )
 from hami_webhook.kubectl.ui.metrics import Key, Points
+from hami_webhook.kubectl.ui.pod_sections import pod_sections
 from hami_webhook.kubectl.ui.readings import (
     WAITING_SERIES,
     Readings,
@@ -51,7 +52,6 @@ from hami_webhook.kubectl.ui.readings import (
     pod_series,
     quota_series,
 )
-from hami_webhook.kubectl.ui.story import story
 from hami_webhook.kubectl.ui.texts import in_path, memory_text, time_text
 from hami_webhook.simulate import tables as simulation_tables
 from hami_webhook.simulate.manifests import pods_of
@@ -307,7 +307,7 @@ class Pages:
             "pod.html",
             explanation=explanation,
             notes=notes_of(explanation),
-            story=story(explanation, self._readings.cluster),
+            sections=pod_sections(explanation, self._readings.cluster),
             changes=[*changes_of(explanation)],
             hour=self._hour(hour, pod_series(namespace, name)),
         )

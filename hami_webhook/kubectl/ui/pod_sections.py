@@ -14,24 +14,24 @@ from hami_webhook.terminal import ShownTable
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
-    """A part of the story: tables, or a sentence where there are none."""
+class PageSection:
+    """Tables, or a sentence where there are none."""
 
     title: str
     tables: Sequence[ShownTable]
     sentence: str = ""
 
 
-def story(explanation: Explanation, cluster: LiveCluster) -> list[Part]:
-    """The parts, in order."""
+def pod_sections(explanation: Explanation, cluster: LiveCluster) -> list[PageSection]:
+    """The sections, in order."""
     place, quotas, nodes = explanation.place, explanation.quotas, [*node_tables(explanation.nodes)]
     judged = "A placed pod isn't judged again." if place else "No node was judged."
     free = "Its quotas can't be seen." if Kind.RESOURCE_QUOTAS in cluster.unseen else "No quota counts it."
     return [
-        Part("Asked", *_asked(explanation, cluster)),
-        Part("Charged", [quota_table(quotas)] if quotas else [], "" if quotas else free),
-        Part("Judged", nodes, "" if nodes else judged),
-        Part("Placed", [placement_table(place)] if place else [], "" if place else "It has no cards yet."),
+        PageSection("Asked", *_asked(explanation, cluster)),
+        PageSection("Charged", [quota_table(quotas)] if quotas else [], "" if quotas else free),
+        PageSection("Judged", nodes, "" if nodes else judged),
+        PageSection("Placed", [placement_table(place)] if place else [], "" if place else "It has no cards yet."),
     ]
 
 
