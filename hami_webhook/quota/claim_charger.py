@@ -44,6 +44,7 @@ from hami_webhook.quota.budget import charged, entry_of
 from hami_webhook.quota.claims import ClaimReader, WithClaims, unmet
 from hami_webhook.quota.floors import cost_of, floor_id
 from hami_webhook.quota.hierarchy_charger import HierarchyCharger
+from hami_webhook.quota.joined_charges import JoinedCharges
 from hami_webhook.quota.ledger import Entry, State
 from hami_webhook.quota.placement_charger import PlacementCharge
 from hami_webhook.quota.pricing import CapacityLister, Charge, charge_of, waiting_charge
@@ -130,6 +131,7 @@ class ClaimCharger:
         self._clock = clock
         self._timing = timing
         self._reader = ClaimReader(cluster, cache)
+        self._joined = JoinedCharges(_RETRIES)
 
     async def created(self, claim: ResourceClaim, *, dry_run: bool, time_left: float | None) -> Outcome:
         """Charge a new claim that no pod owns.
@@ -231,7 +233,7 @@ class ClaimCharger:
 
         done = False
         try:
-            await commitment.charge(self._stores, actual, after, _RETRIES)
+            await commitment.charge(self._stores, actual, after, self._joined)
             done = True
         finally:
             if not done:

@@ -17,16 +17,13 @@ from hami_webhook.devices.registry import Vendors
 from hami_webhook.kube.objects import Pod
 from hami_webhook.quota.account import QuotaAccount, Rejected
 from hami_webhook.quota.budget import charged, entry_of
+from hami_webhook.quota.joined_charges import ChargedAccount, JoinedCharges
 from hami_webhook.quota.ledger import Entry, State
 from hami_webhook.quota.pricing import CapacityLister, Charge, ChargeOn, charge_of
-from hami_webhook.quota.store import Accounts, QuotaStore, Retries, Snapshot, Swap, Writes
+from hami_webhook.quota.store import QuotaStore, Retries, Snapshot, Swap, Writes
 from hami_webhook.quota.stores import QuotaStores
 
 _RETRIES = Retries(attempts=6, first=0.002, longest=0.2)
-
-
-ChargedAccount = Callable[[QuotaAccount, Snapshot], QuotaAccount]
-"""From an account, and the snapshot that it is of, the account with a placement charged."""
 
 
 class QuotaChanged(Rejected):
@@ -43,21 +40,15 @@ class PlacementCharge:
     pod: Pod
     writes: list[tuple[QuotaStore, str, Writes]] = field(default_factory=list)
 
-    async def charge(self, stores: QuotaStores, actual: Charge, charged: ChargedAccount, retries: Retries) -> None:
+    async def charge(self, stores: QuotaStores, actual: Charge, charged: ChargedAccount, joined: JoinedCharges) -> None:
         """Charge the quotas that may limit what a pod costs, one store after the other.
 
         `charged` may raise `Rejected`; `undo` takes back what was written until then.
         """
-
-        def change(snapshot: Snapshot) -> tuple[Accounts, None]:
-            accounts = sorted(snapshot.accounts.items())
-            return {name: charged(account, snapshot) for name, account in accounts}, None
-
         for store, scope in stores.limiting(self.pod, actual):
             writes = Writes()
             self.writes.append((store, scope, writes))
-            async with store.turn(scope):
-                await store.update(scope, change, retries=retries, writes=writes)
+            await joined.charge(store, scope, charged, self._reverted, writes)
 
     async def undo(self) -> None:
         """Take the increase back where our entry still stands; best effort, the recompute settles the rest.
@@ -98,6 +89,7 @@ class PlacementCharger:
         self._capacity = capacity
         self._clock = clock
         self._placement_ttl = placement_ttl
+        self._joined = JoinedCharges(_RETRIES)
 
     async def commit(self, pod: Pod, actual: Charge, on_cards: ChargeOn | None = None) -> PlacementCharge:
         """Charge what `actual` costs beyond the pod's present charge. Raises `QuotaChanged` or `ClusterError`."""
@@ -108,7 +100,7 @@ class PlacementCharger:
             return self._charged(account, pod, account.part(actual, on_cards), now, snapshot)
 
         try:
-            await commitment.charge(self._stores, actual, after, _RETRIES)
+            await commitment.charge(self._stores, actual, after, self._joined)
         except Conflict as error:
             await commitment.undo()
             raise QuotaChanged(str(error)) from error

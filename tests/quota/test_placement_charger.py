@@ -50,6 +50,8 @@ def committed(
         waiting = pod(gpu=1, percent=50, uid="u", annotations={RESERVATION: "stamp"})
         async with QuotaEnv(L, S, made, waiting) as env:
             before = env.quota()
+            if not seen:
+                await env.silence(0)
             await env.cluster.replace(
                 Kind.RESOURCE_QUOTAS,
                 {**before, "metadata": {**before["metadata"], **made["metadata"]}, "status": made["status"]},
@@ -291,7 +293,7 @@ async def test_two_extenders_do_not_spend_the_same_room(hard: int, placed: int) 
         assert env.mem() == 16384 + 4096 * placed
 
 
-async def test_placements_of_one_process_that_are_charged_at_once_meet_no_conflict() -> None:
+async def test_placements_that_one_process_charges_at_once_are_one_write() -> None:
     """kube-scheduler binds side by side."""
     waiting = [pod(f"p{number}", gpu=1, percent=50, uid=f"u{number}") for number in range(12)]
     async with QuotaEnv(L, S, quota(mem=12 * 12288), *waiting) as env:
@@ -301,4 +303,32 @@ async def test_placements_of_one_process_that_are_charged_at_once_meet_no_confli
         charger = committer(env)
         await asyncio.gather(*(charger.commit(env.pod(f"p{number}"), actual(12288)) for number in range(12)))
         assert env.mem() == 12 * 12288
-        assert steps == ["patch_status:before", "patch_status:after"] * 12
+        assert steps == ["patch_status:before", "patch_status:after"]
+
+
+async def test_of_charges_in_one_write_each_is_refused_undone_and_given_up_by_itself() -> None:
+    waiting = [pod(name, gpu=1, percent=50, uid=f"uid-{name}") for name in ("refused", "undone", "given-up", "kept")]
+    async with QuotaEnv(L, S, quota(mem=4 * 8192 + 3 * 4096), *waiting) as env:
+        await env.run(2)
+        charger = committer(env)
+        writing = asyncio.Event()
+
+        async def note(step: str) -> None:
+            if step == "patch_status:after":
+                writing.set()
+                await asyncio.sleep(0)
+
+        env.cluster.pause = note
+        amounts = {"refused": 8192 + 5 * 4096, "undone": 12288, "given-up": 12288, "kept": 12288}
+        charges = {
+            name: asyncio.create_task(charger.commit(env.pod(name), actual(mem))) for name, mem in amounts.items()
+        }
+        await writing.wait()
+        charges["given-up"].cancel()
+        await asyncio.wait(charges.values())
+        assert isinstance(charges["refused"].exception(), QuotaChanged)
+        assert charges["given-up"].cancelled()
+        await env.drain()
+        assert [*env.ledger()][1:] == ["uid-kept", "uid-undone"]  # the first one is what they cost while they wait
+        await charges["undone"].result().undo()
+        assert ([*env.ledger()][1:], env.mem()) == (["uid-kept"], 4 * 8192 + 4096)
