@@ -34,7 +34,7 @@ from hami_webhook.quota.lending import MIN_RUNTIME
 from hami_webhook.quota.pricing import Charge, NoCapacity, waiting_charge
 from hami_webhook.quota.queue import demand_of, room_name, room_of
 from hami_webhook.quota.queue_order import Demand, QueueDecision, QueuedPod, Standing, decide
-from hami_webhook.quota.reclaim import Blocked, Candidate, Reclaiming, Shortage, Steps, Team
+from hami_webhook.quota.reclaim import Blocked, Evictable, Reclaiming, Shortage, Steps, Team
 from hami_webhook.scheduling.time_slices import run_at_once
 
 CARDS, TEAMS, OWN = 160, 5, 64
@@ -119,7 +119,7 @@ class Quotas:
         costs = [{name: dict(amounts) for name, amounts in demand} for demand in self.demands]
         names = [room_name(each) for each in self.accounts]
         candidates = [
-            Candidate((uid,), (names[each.job.team],), 0, each.since, MIN_RUNTIME, costs[each.job.team])
+            Evictable((uid,), (names[each.job.team],), 0, each.since, MIN_RUNTIME, costs[each.job.team])
             for uid, each in running.items()
         ]
         return Reclaiming(teams, candidates, {}, now)

@@ -15,7 +15,7 @@ from hami_webhook.quota.account import QuotaAccount
 from hami_webhook.quota.budget import charged
 from hami_webhook.quota.ledger import State
 from hami_webhook.quota.lending import min_runtime
-from hami_webhook.quota.reclaim import Candidate, Steps, Team
+from hami_webhook.quota.reclaim import Evictable, Steps, Team
 
 _AT_ONCE = 50
 """Pods that are priced before others have their turn."""
@@ -32,7 +32,7 @@ class Holdings:
 
     held: Mapping[str, Counter[str]]
     teams: Mapping[str, Team]
-    candidates: Sequence[Candidate]
+    candidates: Sequence[Evictable]
     pods: Mapping[str, Pod]
 
 
@@ -105,7 +105,7 @@ def _of_unseen_pods(view: ClusterView, account: QuotaAccount) -> Counter[str]:
 
 def _candidate(
     together: _Together, runtimes: Mapping[str, float], budgets: Sequence[PodDisruptionBudget], now: float
-) -> Candidate:
+) -> Evictable:
     """A pod, or a group: of the lowest priority of its pods, running since the first of them."""
     pods, teams = together.pods, tuple(sorted(name for name in together.costs if name in runtimes))
     covered = Counter[str]()
@@ -113,7 +113,7 @@ def _candidate(
         if pod.phase == "Running":  # the eviction API asks no budget about others
             names = [f"{each.namespace}/{each.name}" for each in budgets if each.covers(pod)]
             covered.update(names if len(names) < 2 else [_SEVERAL])
-    return Candidate(
+    return Evictable(
         tuple(pod.uid for pod in pods),
         teams,
         min(pod.priority for pod in pods),

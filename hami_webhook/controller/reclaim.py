@@ -30,7 +30,7 @@ from hami_webhook.quota.hierarchy_charger import HierarchyCharger
 from hami_webhook.quota.lending import Reclaim
 from hami_webhook.quota.queue import known_accounts, room_name
 from hami_webhook.quota.queue_order import Demand, QueuedPod
-from hami_webhook.quota.reclaim import Blocked, Candidate, Reclaiming, Shortage
+from hami_webhook.quota.reclaim import Blocked, Evictable, Reclaiming, Shortage
 from hami_webhook.scheduling.preemption.freed_cards import FreedCards
 from hami_webhook.scheduling.preemption.nominations import Nominations
 from hami_webhook.scheduling.time_slices import TimeSlices
@@ -251,7 +251,7 @@ class Reclaimer:
 
     async def _search(
         self, each: _Waiting, lacks: Mapping[tuple[str, str], int], now: _Round
-    ) -> Sequence[Candidate] | Blocked | None:
+    ) -> Sequence[Evictable] | Blocked | None:
         """The victims for one; why there are none, or None where it isn't looked for them now."""
         if not all(self._may_be_reclaimed(place, each.teams, now) for place in lacks):
             return None
@@ -283,7 +283,7 @@ class Reclaimer:
         return each.turn.demand, floor_id(each.first, self._view.vendors), len(each.pods)
 
     async def _reclaim(
-        self, each: _Waiting, lacks: Mapping[tuple[str, str], int], victims: Sequence[Candidate], now: _Round
+        self, each: _Waiting, lacks: Mapping[tuple[str, str], int], victims: Sequence[Evictable], now: _Round
     ) -> None:
         """Evict the victims, or say who they would be."""
         keys = ", ".join(sorted({f"{key} of {name}" for name, key in lacks}))
@@ -299,7 +299,7 @@ class Reclaimer:
                     return
         await self._note(each, "Normal", "QuotaReclaiming", f"{_pods(victims, each.teams)} evicted for {keys}")
 
-    async def _evict(self, pod: Pod, victim: Candidate, waiting: _Waiting) -> bool:
+    async def _evict(self, pod: Pod, victim: Evictable, waiting: _Waiting) -> bool:
         """Evict one pod; whether it goes. Nobody else is tried in its place before the next round."""
         grace = _LONGEST_GRACE if (pod.grace_period or 0) > _LONGEST_GRACE else None
         try:
@@ -358,7 +358,7 @@ def _is_strict(account: QuotaAccount | None) -> bool:
     return account is not None and account.queues and queue_order(account.quota).strict
 
 
-def _pods(victims: Sequence[Candidate], own: Sequence[str]) -> str:
+def _pods(victims: Sequence[Evictable], own: Sequence[str]) -> str:
     """How many pods of which quotas; pods of other namespaces aren't named."""
     count = sum(len(each.uids) for each in victims)
     quotas = sorted({name for each in victims for name in each.teams if name not in own})

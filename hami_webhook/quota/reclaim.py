@@ -39,7 +39,7 @@ class Team(Struct, frozen=True):
     used: Amounts
 
 
-class Candidate(Struct, frozen=True, eq=False):
+class Evictable(Struct, frozen=True, eq=False):
     """Pods that are evicted together: one, or those of a pod group.
 
     `teams` are their quotas with a nominal. They have run `since` (Unix seconds), and may go once that is `min_runtime`
@@ -94,17 +94,17 @@ class Reclaiming:
     """Who may be evicted in one round, at `now` (Unix seconds). `allowed` is how many pods of each budget may go."""
 
     def __init__(
-        self, teams: Mapping[str, Team], candidates: Iterable[Candidate], allowed: Amounts, now: float
+        self, teams: Mapping[str, Team], candidates: Iterable[Evictable], allowed: Amounts, now: float
     ) -> None:
         self._nominal = {name: team.nominal for name, team in teams.items()}
         self._used = {name: dict(team.used) for name, team in teams.items()}
         self._allowed = dict(allowed)
         self._now = now
-        self._by_teams: dict[tuple[str, ...], list[Candidate]] = {}
+        self._by_teams: dict[tuple[str, ...], list[Evictable]] = {}
         for each in sorted(candidates, key=lambda each: (each.priority, -each.since, each.uids)):
             self._by_teams.setdefault(each.teams, []).append(each)
 
-    def selecting(self, shortage: Shortage, fits: Fits) -> Steps[Sequence[Candidate] | Blocked]:
+    def selecting(self, shortage: Shortage, fits: Fits) -> Steps[Sequence[Evictable] | Blocked]:
         """Who is evicted, none of whom could be left out; or why nobody is.
 
         Who is furthest beyond its nominal, relative to it, gives first: of its pods those of the lowest priority, of
@@ -121,7 +121,7 @@ class Reclaiming:
         kept = yield from _without_needless(chosen, shortage, fits)
         return kept if len(kept) <= _MOST else Blocked.NOBODY
 
-    def take(self, shortage: Shortage, victims: Iterable[Candidate]) -> None:
+    def take(self, shortage: Shortage, victims: Iterable[Evictable]) -> None:
         """These are evicted for a pod: who selects next finds the rest."""
         for each in victims:
             self._by_teams[each.teams].remove(each)
@@ -130,10 +130,10 @@ class Reclaiming:
             for key, amount in costs if name in self._used else ():
                 self._used[name][key] = self._used[name].get(key, 0) + amount
 
-    def _freeing(self, shortage: Shortage, rules: _Rules) -> Steps[list[Candidate] | None]:
+    def _freeing(self, shortage: Shortage, rules: _Rules) -> Steps[list[Evictable] | None]:
         """Enough for what is lacking; None if there isn't as much."""
         left = _Left(self, shortage, rules)
-        chosen: list[Candidate] = []
+        chosen: list[Evictable] = []
         gone: set[int] = set()
         while left.lacks:
             found = None
@@ -155,7 +155,7 @@ class Reclaiming:
             return Blocked.YOUNG
         return Blocked.NOBODY
 
-    def _all(self, shortage: Shortage) -> list[Candidate]:
+    def _all(self, shortage: Shortage) -> list[Evictable]:
         """All that may go at once."""
         left = _Left(self, shortage, _ALL_RULES)
         found = []
@@ -193,7 +193,7 @@ class _Left:
         more = [(used.get(key, 0) - nominal[key], nominal[key]) for key in self._keys if key in nominal]
         return max((Fraction(over, own) if own else inf for over, own in more if over > 0), default=Fraction(0))
 
-    def best(self, candidates: Iterable[Candidate]) -> Steps[Candidate | None]:
+    def best(self, candidates: Iterable[Evictable]) -> Steps[Evictable | None]:
         """Of the lowest priority who frees most of what is lacking, and least besides; the first of those alike."""
         for _, level in groupby(candidates, key=lambda each: each.priority):
             best, most = None, (0.0, 0)
@@ -207,7 +207,7 @@ class _Left:
                 return best
         return None
 
-    def _frees(self, candidate: Candidate) -> tuple[float, int]:
+    def _frees(self, candidate: Evictable) -> tuple[float, int]:
         """How much of what is lacking, as shares of it, and what is more than that, as a negative amount."""
         share, besides = 0.0, 0
         for (quota, key), lack in self.lacks.items():
@@ -217,20 +217,20 @@ class _Left:
                 besides += max(0, amount - lack)
         return (share, -besides) if share else (0.0, 0)
 
-    def gives(self, candidate: Candidate) -> bool:
+    def gives(self, candidate: Evictable) -> bool:
         """Whether it holds anything of what its teams have beyond their nominal."""
         return any(
             self._gives(candidate, key) and any(costs.get(key) for costs in candidate.costs.values())
             for key in self._keys
         )
 
-    def _gives(self, candidate: Candidate, key: str) -> bool:
+    def _gives(self, candidate: Evictable, key: str) -> bool:
         return all(
             key in self._nominal[team] and self._used[team].get(key, 0) > self._nominal[team][key]
             for team in self._giving(candidate.teams)
         )
 
-    def may_go(self, candidate: Candidate) -> bool:
+    def may_go(self, candidate: Evictable) -> bool:
         """Whether no team is below its nominal then, and the rules allow it."""
         if self._rules.runtime and self._now - candidate.since < candidate.min_runtime:
             return False
@@ -243,7 +243,7 @@ class _Left:
                     return False
         return True
 
-    def take(self, candidate: Candidate) -> None:
+    def take(self, candidate: Evictable) -> None:
         _take(self._used, self._allowed, candidate)
         self.lacks = {
             (quota, key): left
@@ -252,7 +252,7 @@ class _Left:
         }
 
 
-def _take(used: Mapping[str, dict[str, int]], allowed: dict[str, int], candidate: Candidate) -> None:
+def _take(used: Mapping[str, dict[str, int]], allowed: dict[str, int], candidate: Evictable) -> None:
     for team in candidate.teams:
         for key, amount in candidate.costs.get(team, {}).items():
             used[team][key] = used[team].get(key, 0) - amount
@@ -260,11 +260,11 @@ def _take(used: Mapping[str, dict[str, int]], allowed: dict[str, int], candidate
         allowed[budget] = allowed.get(budget, 0) - pods
 
 
-def _without_needless(chosen: Sequence[Candidate], shortage: Shortage, fits: Fits) -> Steps[list[Candidate]]:
+def _without_needless(chosen: Sequence[Evictable], shortage: Shortage, fits: Fits) -> Steps[list[Evictable]]:
     """Those of the chosen without whom it isn't enough; who is most important stays first."""
     gone = sorted(chosen, key=lambda each: (-each.priority, each.since, each.uids))
 
-    def spare(some: Sequence[Candidate]) -> Steps[None]:
+    def spare(some: Sequence[Evictable]) -> Steps[None]:
         nonlocal gone
         yield
         spared = {id(each) for each in some}
@@ -280,7 +280,7 @@ def _without_needless(chosen: Sequence[Candidate], shortage: Shortage, fits: Fit
     return gone
 
 
-def _is_enough(chosen: Iterable[Candidate], shortage: Shortage) -> bool:
+def _is_enough(chosen: Iterable[Evictable], shortage: Shortage) -> bool:
     left = dict(shortage.lacks)
     for each in chosen:
         for quota, key in left:
@@ -288,5 +288,5 @@ def _is_enough(chosen: Iterable[Candidate], shortage: Shortage) -> bool:
     return all(amount <= 0 for amount in left.values())
 
 
-def _uids(chosen: Iterable[Candidate]) -> frozenset[str]:
+def _uids(chosen: Iterable[Evictable]) -> frozenset[str]:
     return frozenset(uid for each in chosen for uid in each.uids)

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hami_webhook.quota.reclaim import Blocked, Candidate, Reclaiming, Shortage, Steps, Team
+from hami_webhook.quota.reclaim import Blocked, Evictable, Reclaiming, Shortage, Steps, Team
 from hami_webhook.scheduling.time_slices import run_at_once
 
 NOON = 1_767_268_800.0
@@ -27,10 +27,10 @@ def candidate(
     priority: int = 0,
     budgets: Sequence[str] = (),
     **more: int,
-) -> Candidate:
+) -> Evictable:
     """A pod that has run for `age` seconds; `mem=5` is another key."""
     costs = {"gpu": gpu, **more}
-    return Candidate((uid,), (team,), priority, NOON - age, 600, {ALL: costs, team: costs}, dict.fromkeys(budgets, 1))
+    return Evictable((uid,), (team,), priority, NOON - age, 600, {ALL: costs, team: costs}, dict.fromkeys(budgets, 1))
 
 
 def shortage(gpu: int = 1, **more: int) -> Shortage:
@@ -39,7 +39,7 @@ def shortage(gpu: int = 1, **more: int) -> Shortage:
 
 
 def reclaiming(
-    candidates: Sequence[Candidate], nominal: Mapping[str, Mapping[str, int]], allowed: Mapping[str, int] | None = None
+    candidates: Sequence[Evictable], nominal: Mapping[str, Mapping[str, int]], allowed: Mapping[str, int] | None = None
 ) -> Reclaiming:
     used: dict[str, Counter[str]] = {name: Counter() for name in nominal}
     for each in candidates:
@@ -92,7 +92,7 @@ TWO = [candidate(uid) for uid in ("b1", "b2")]
     ],
 )
 def test_who_goes(
-    candidates: list[Candidate], nominal: Mapping[str, int], wanted: Shortage, victims: list[str] | Blocked
+    candidates: list[Evictable], nominal: Mapping[str, int], wanted: Shortage, victims: list[str] | Blocked
 ) -> None:
     assert select(reclaiming(candidates, {"a": {"gpu": 9, "mem": 99}, "b": nominal}), wanted) == victims
 
@@ -107,7 +107,7 @@ def test_who_is_furthest_beyond_its_nominal_gives_first() -> None:
 
 
 def test_members_of_a_group_go_together() -> None:
-    group = Candidate(("m1", "m2", "m3"), ("b",), 0, NOON - 900, 600, {ALL: {"gpu": 3}, "b": {"gpu": 3}})
+    group = Evictable(("m1", "m2", "m3"), ("b",), 0, NOON - 900, 600, {ALL: {"gpu": 3}, "b": {"gpu": 3}})
     assert select(reclaiming([group], {"a": {}, "b": {"gpu": 0}}), shortage(2)) == ["m1", "m2", "m3"]
     assert select(reclaiming([group], {"a": {}, "b": {"gpu": 1}}), shortage(2)) is Blocked.NOBODY
 
@@ -129,7 +129,7 @@ def test_what_one_pod_was_given_isnt_given_to_the_next() -> None:
 
 
 @st.composite
-def rounds(draw: st.DrawFn) -> tuple[list[Candidate], dict[str, dict[str, int]], dict[str, int], Shortage, int]:
+def rounds(draw: st.DrawFn) -> tuple[list[Evictable], dict[str, dict[str, int]], dict[str, int], Shortage, int]:
     teams = ["b", "c", "d"]
     candidates = [
         candidate(
@@ -154,13 +154,13 @@ def rounds(draw: st.DrawFn) -> tuple[list[Candidate], dict[str, dict[str, int]],
     )
 
 
-def _used(candidates: Sequence[Candidate], team: str, key: str) -> int:
+def _used(candidates: Sequence[Evictable], team: str, key: str) -> int:
     return sum(each.costs[team].get(key, 0) for each in candidates if team in each.teams)
 
 
 @given(rounds())
 def test_whoever_goes_is_needed_and_may_go(
-    drawn: tuple[list[Candidate], dict[str, dict[str, int]], dict[str, int], Shortage, int],
+    drawn: tuple[list[Evictable], dict[str, dict[str, int]], dict[str, int], Shortage, int],
 ) -> None:
     candidates, nominal, allowed, wanted, together = drawn
 
