@@ -134,7 +134,9 @@ def parser() -> Parser:
     )
     verb.add_argument("--prometheus", required=True, metavar="URL", help="such as http://prometheus.monitoring:9090")
     verb.add_argument("--since", default="30d", metavar="TIME", help="how long ago it begins, as 12h (default: 30d)")
-    verb.add_argument("-o", "--output", choices=("table", "csv"), default="table", help="default: table")
+    verb.add_argument(
+        "-o", "--output", choices=("table", "csv", "html"), default="table", help="default: table; html is one file"
+    )
     verb.set_defaults(run=_report)
 
     certs = verbs.add_parser("certs", help="certificates").add_subparsers(metavar="VERB", required=True)
@@ -197,7 +199,7 @@ def parser() -> Parser:
     verb.add_argument("dir", metavar="DIR", help="where the folders are")
     verb.add_argument("--name", metavar="PATTERN", help="only tests of this name, such as 'team-a/*' (default: all)")
     verb.add_argument("--update", action="store_true", help="write what came out into the files that expect otherwise")
-    verb.add_argument("-o", "--output", choices=("text", "json", "junit"), default="text", help="default: text")
+    verb.add_argument("-o", "--output", choices=("text", "json", "junit", "html"), default="text", help="default: text")
     verb.set_defaults(run=_test)
 
     verb = verbs.add_parser("version", help="print version, revision and build date")
@@ -261,13 +263,16 @@ def _test(arguments: argparse.Namespace) -> int:
 
 def _report(arguments: argparse.Namespace) -> int:
     from hami_webhook import report
+    from hami_webhook.cli import showback
 
     console = table_console(arguments.output)
     rows = report.read_hours(arguments.prometheus, arguments.since)
-    if console is None:
+    if console is not None:
+        report.show(rows, console)
+    elif arguments.output == "csv":
         report.write_csv(rows, sys.stdout)
     else:
-        report.show(rows, console)
+        print(showback.as_html(rows, arguments.since, datetime.now(UTC)))
     return 0
 
 

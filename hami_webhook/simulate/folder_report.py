@@ -1,4 +1,4 @@
-"""What came out of the tests of folders, as text, JSON, and JUnit's XML."""
+"""What came out of the tests of folders, as text, JSON, JUnit's XML, and HTML."""
 
 from __future__ import annotations
 
@@ -9,12 +9,13 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Any
 from xml.etree import ElementTree
 
+from hami_webhook.html_report import html_report
 from hami_webhook.kube.shown import path_text
 from hami_webhook.simulate.expectations import Absent, Difference
 from hami_webhook.simulate.folder_test import FolderTest
 from hami_webhook.simulate.results import Result
 from hami_webhook.simulate.tables import verdict
-from hami_webhook.terminal import formatted, without_control_characters
+from hami_webhook.terminal import ShownTable, formatted, without_control_characters
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -109,6 +110,18 @@ def as_junit(tested: Sequence[TestedFolder]) -> str:
             failure.text = without_control_characters("\n".join(each.lines()))
     ElementTree.indent(suite)
     return f'<?xml version="1.0" encoding="UTF-8"?>\n{ElementTree.tostring(suite, encoding="unicode")}'
+
+
+def as_html(tested: Sequence[TestedFolder]) -> str:
+    """The tests as one file: what became of each, and what differs."""
+    failed = [each for each in tested if each.differences]
+    rows = [[_state(each)[0].strip(), each.test.name, each.test.written.description] for each in tested]
+    return html_report(
+        "Test folders",
+        f"{len(tested) - len(failed)} passed, {len(failed)} failed",
+        [ShownTable("Tests", ("result", "test", "description"), rows)],
+        [(each.test.name, "\n".join(each.lines())) for each in failed],
+    )
 
 
 def _path(difference: Difference) -> str:

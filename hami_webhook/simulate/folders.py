@@ -8,7 +8,7 @@ import fnmatch
 import functools
 import os
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,7 +19,7 @@ from hami_webhook.devices.registry import Vendors
 from hami_webhook.policy.file import PolicyFile
 from hami_webhook.policy.rules import PolicyRules
 from hami_webhook.scheduling.placer import SchedulingPolicies
-from hami_webhook.simulate.folder_report import TestedFolder, as_json, as_junit, show
+from hami_webhook.simulate.folder_report import TestedFolder, as_html, as_json, as_junit, show
 from hami_webhook.simulate.folder_test import FILE_NAME, FolderTest
 from hami_webhook.simulate.manifests import read_simulation_files
 from hami_webhook.simulate.simulation import Simulation, simulation_options, start_of
@@ -27,6 +27,13 @@ from hami_webhook.terminal import UsageError, formatted, print_warnings, progres
 
 if TYPE_CHECKING:
     from rich.console import Console
+
+
+_WRITTEN: Mapping[str, Callable[[Sequence[TestedFolder]], str]] = {
+    "json": lambda tested: formatted(as_json(tested), "json"),
+    "junit": as_junit,
+    "html": as_html,
+}
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -46,7 +53,7 @@ def run(arguments: argparse.Namespace) -> int:
     if console is not None:
         show(tested, console)
     else:
-        print(formatted(as_json(tested), "json") if arguments.output == "json" else as_junit(tested))
+        print(_WRITTEN[arguments.output](tested))
     if faults:
         raise UsageError("\n".join(faults))
     return 1 if any(each.differences for each in tested) else 0

@@ -266,6 +266,17 @@ def test_junit_has_a_failure_for_what_differs(folder: Folder) -> None:
     assert 'pods.small.message\n- "\\u001b[31m<&"\n+ ""\n' in (b.findtext("failure") or "")
 
 
+def test_html_shows_what_differs(folder: Folder) -> None:
+    folder.add("a", RIGHT)
+    folder.add("b", 'description: <i>\nexpected: {pods: [{name: small, message: "\\e[31m<b>"}]}')
+    run = folder.test("-o", "html")
+    assert run.status == 1
+    assert "<p>1 passed, 1 failed</p>" in run.out
+    assert "<td>ok</td><td>a</td><td></td>" in run.out
+    assert "<td>FAIL</td><td>b</td><td>&lt;i&gt;</td>" in run.out
+    assert "pods.small.message\n- &#34;\\u001b[31m&lt;b&gt;&#34;\n+ &#34;&#34;\n" in run.out
+
+
 @pytest.mark.parametrize(
     ("text", "fault"),
     [

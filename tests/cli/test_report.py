@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 import pytest
@@ -27,7 +27,9 @@ SECONDS = {
 
 
 @contextmanager
-def prometheus(status: int = 200, body: bytes | None = None) -> Iterator[tuple[str, list[str]]]:
+def prometheus(
+    status: int = 200, body: bytes | None = None, hours: Mapping[str, list[tuple[dict[str, str], str]]] = SECONDS
+) -> Iterator[tuple[str, list[str]]]:
     """Its URL, and the queries it gets; `body` is what it answers in place of the hours."""
     asked: list[str] = []
 
@@ -35,10 +37,10 @@ def prometheus(status: int = 200, body: bytes | None = None) -> Iterator[tuple[s
         query = request.query["query"]
         asked.append(query)
         name = query.partition("showback_")[2].partition("_seconds")[0]
-        found = [{"metric": labels, "value": [0, value]} for labels, value in SECONDS[name]]
-        hours = json.dumps({"status": "success", "data": {"resultType": "vector", "result": found}}).encode()
+        found = [{"metric": labels, "value": [0, value]} for labels, value in hours[name]]
+        answered = json.dumps({"status": "success", "data": {"resultType": "vector", "result": found}}).encode()
         return web.Response(
-            status=status if request.path == "/api/v1/query" else 404, body=hours if body is None else body
+            status=status if request.path == "/api/v1/query" else 404, body=answered if body is None else body
         )
 
     with http_server(answer) as url:
@@ -90,6 +92,17 @@ def test_hours_as_a_table(capsys: pytest.CaptureFixture[str]) -> None:
         ["team-a", "NVIDIA", "A10", "[24G]", "placed", "2.0", "8.0", "100.0", "0.5", "2.0"],
     ]
     assert all("[30d]" in query for query in asked)
+
+
+def test_hours_as_html(capsys: pytest.CaptureFixture[str]) -> None:
+    hostile = {**TEAM, "model": "</td><script>"}
+    with prometheus(hours={**SECONDS, "card": [(TEAM, "7200"), (hostile, "3600")]}) as (url, _):
+        assert main(["report", "--prometheus", url, "--since", "12h", "-o", "html"]) == 0
+    page = capsys.readouterr().out
+    assert '<td>A10 [24G]</td><td>placed</td><td class="number">2.0</td>' in page
+    assert "&lt;/td&gt;&lt;script&gt;" in page
+    assert "What pods held or waited for in the 12h before 20" in page
+    assert (page.count("<script"), page.count("</style>"), page.count("href"), page.count("src=")) == (0, 2, 0, 0)
 
 
 @pytest.mark.parametrize(

@@ -104,6 +104,9 @@ NOT_RUN = {
         "hami-webhook report --prometheus http://prometheus.monitoring:9090 --since 12h --output csv": (
             "no Prometheus is there; tests/cli/test_report.py"
         ),
+        "hami-webhook report --prometheus http://prometheus.monitoring:9090 --output html": (
+            "no Prometheus is there; tests/cli/test_report.py"
+        ),
     },
     "docs/monitor.md": {
         "helm install hami-daemon manifests/hami-daemon -n koordinator-system \\\n"

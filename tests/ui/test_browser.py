@@ -5,12 +5,16 @@ from __future__ import annotations
 import csv
 import signal
 import threading
+from pathlib import Path
 from urllib.parse import quote
 
 import pytest
 from kubectl.test_verbs import placed
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Browser, Page, expect
 from simulate.files import pod
+
+from hami_webhook.html_report import html_report
+from hami_webhook.terminal import ShownTable
 
 from .conftest import Ui
 from .looks import WIDER_THAN_THE_SCREEN, faults_of_looks
@@ -309,3 +313,15 @@ def test_without_the_token_a_browser_sees_nothing(ui: Ui) -> None:
     page.go_back()
     assert "#" not in page.url
     ui.faults[:] = [fault for fault in ui.faults if "status of 403" not in fault]
+
+
+def test_a_report_has_the_look_of_the_pages(browser: Browser, tmp_path: Path) -> None:
+    amounts = [["team-a", "NVIDIA", "A100 " * 20, "placed", *["1,234,567.8"] * 5]]
+    headings = ["namespace", "vendor", "model", "state", "card hours", "gib hours", "core hours", "used", "used gib"]
+    table = ShownTable("Hours", headings, amounts, amounts=frozenset(headings[4:]))
+    file = tmp_path / "report.html"
+    file.write_text(html_report("Showback", "What pods held.", [table], [("a", "- expected\n+ found " * 40)]))
+    page = browser.new_page()
+    page.goto(file.as_uri())
+    assert faults_of_looks(page) == []
+    page.close()
