@@ -12,7 +12,7 @@ from typing import Any
 
 import yaml
 
-from hami_webhook.doctor.process_checks import CLAIMS
+from hami_webhook.doctor.process_checks import CLAIMS, LENDING
 
 ROOT = Path(__file__).parents[1]
 TARGET = ROOT / "hami_webhook" / "doctor" / "rights.json"
@@ -29,6 +29,8 @@ OF_RULES = {
     ("hami-scheduler", "pods/status", "patch"): "preemption",
     ("hami-scheduler", "poddisruptionbudgets", "list"): "preemption",
     ("hami-scheduler", "poddisruptionbudgets", "watch"): "preemption",
+    ("hami-webhook-controller", "pods/eviction", "create"): LENDING,
+    ("hami-webhook-controller", "poddisruptionbudgets", "list"): LENDING,
 }
 """Rights of a file that others of it don't share: account, resource and verb, with their setting."""
 ROLES = {"hami-webhook": "webhook", "hami-webhook-controller": "controller", "hami-scheduler": "extender"}

@@ -30,6 +30,8 @@ _REVIEWS = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
 _OPTIONAL_GROUPS = ("hami.io", "scheduling.koordinator.sh", "resource.k8s.io")
 CLAIMS = "dra"
 """What rights are for that charging claims takes: a section of the device configuration, and no setting."""
+LENDING = "reclaim"
+"""What rights are for that reclaiming takes: a field of AcceleratorQuotas, and no setting."""
 _LATE = 2.0
 """How many times its duration a Lease may be without renewal."""
 _AHEAD = 10.0
@@ -199,7 +201,8 @@ async def rights(facts: Facts) -> AsyncIterator[Finding]:
     needed: dict[str, dict[str, JSON]] = {}
     for right in listed:
         process = installation.process(right["role"])
-        if process is not None and right["group"] not in unserved and _uses(facts, process, right["setting"]):
+        group = "hami.io" if right["setting"] == LENDING else right["group"]
+        if process is not None and group not in unserved and _uses(facts, process, right["setting"]):
             named = {**right, "name": right["name"] and _names(process).get(right["resource"], right["name"])}
             needed.setdefault(process.service_account, {})[_spoken(named)] = named
     remedy = "apply the manifests again, or in HAMi's own chart manifests/in-hami-chart/rbac.yaml: they have its rights"
@@ -214,7 +217,7 @@ def _uses(facts: Facts, process: Process, name: str) -> bool:
     """Whether a setting is on that a right is for; "" is for rights that every configuration needs."""
     if name == CLAIMS:
         return facts.effective.charges_claims
-    return not name or getattr(process.settings, name) not in (False, "", "off")
+    return name in ("", LENDING) or getattr(process.settings, name) not in (False, "", "off")
 
 
 def _names(process: Process) -> Mapping[str, str]:

@@ -80,7 +80,7 @@ def test_faults_of_a_build_are_said_everywhere(name: str, variables: dict[str, s
 
 def test_a_terminal_shows_which_benchmark_is_measured() -> None:
     shown = on_terminal(SIMULATE, "stderr", {"CI": ""})
-    assert shown.splitlines() == ["simulate: benchmark 1 of 1", "simulate: 20 pods on 20 nodes"]
+    assert shown.splitlines() == ["simulate: benchmark 1 of 1", "simulate: 200 pods on 20 nodes"]
 
 
 def test_a_pipe_gets_the_figures_of_a_benchmark_alone() -> None:
