@@ -85,8 +85,15 @@ class Cluster:
         return "\n".join(f"{log.parent.name}/{log.name}:\n{log.read_text()[-1500:]}" for log in logs)
 
     def objects(self) -> set[tuple[str, str, str]]:
-        """Kind, namespace and name of everything that the API server stores, but events."""
-        return api_client(self.kubectl.kubeconfig).everything()
+        """Kind, namespace and name of everything that the API server stores, but events, and what controllers make."""
+        return {each for each in api_client(self.kubectl.kubeconfig).everything() if not _is_of_controllers(*each)}
+
+
+def _is_of_controllers(kind: str, namespace: str, name: str) -> bool:
+    """Whether kube-controller-manager makes an object, in its first seconds or for each namespace."""
+    if kind == "ServiceAccount":
+        return name == "default" or namespace == "kube-system"
+    return (kind, name) == ("ConfigMap", "kube-root-ca.crt")
 
 
 @contextlib.contextmanager
