@@ -34,8 +34,8 @@ from hami_webhook.quota.lending import MIN_RUNTIME
 from hami_webhook.quota.pricing import Charge, NoCapacity, waiting_charge
 from hami_webhook.quota.queue import demand_of, room_name, room_of
 from hami_webhook.quota.queue_order import Demand, QueueDecision, QueuedPod, Standing, decide
-from hami_webhook.quota.reclaim import Blocked, Evictable, Reclaiming, Shortage, Steps, Team
-from hami_webhook.scheduling.time_slices import run_at_once
+from hami_webhook.quota.reclaim import Blocked, Evictable, Reclaiming, Shortage, Team
+from hami_webhook.time_slices import Steps, run_at_once
 
 CARDS, TEAMS, OWN = 160, 5, 64
 NOMINAL = CARDS // TEAMS
@@ -233,7 +233,7 @@ def _queueing(jobs: Sequence[Job], end: float, *, nominal: int = 0) -> Outcome:
             evicted = [running.pop(uid) for uid in victims]
             for each in evicted:
                 quotas.change(each.job.team, -1)
-            release(now)  # to whom it is owed, before those wait again who gave it
+            release(now)  # to the team that reclaimed, before the evicted pods wait again
             for each in evicted:
                 wait(each.job, each.seconds, each.waited, now)
     return outcome

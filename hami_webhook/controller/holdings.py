@@ -15,7 +15,8 @@ from hami_webhook.quota.account import QuotaAccount
 from hami_webhook.quota.budget import charged
 from hami_webhook.quota.ledger import State
 from hami_webhook.quota.lending import min_runtime
-from hami_webhook.quota.reclaim import Evictable, Steps, Team
+from hami_webhook.quota.reclaim import Evictable, Team
+from hami_webhook.time_slices import Steps
 
 _AT_ONCE = 50
 """Pods that are priced before others have their turn."""

@@ -33,7 +33,7 @@ from hami_webhook.quota.queue_order import Demand, QueuedPod
 from hami_webhook.quota.reclaim import Blocked, Evictable, Reclaiming, Shortage
 from hami_webhook.scheduling.preemption.freed_cards import FreedCards
 from hami_webhook.scheduling.preemption.nominations import Nominations
-from hami_webhook.scheduling.time_slices import TimeSlices
+from hami_webhook.time_slices import TimeSlices
 
 logger = logging.getLogger(__name__)
 
@@ -84,7 +84,7 @@ class _Round:
     reclaiming: Reclaiming
     cards: FreedCards
     free: dict[str, dict[str, int]]
-    slices: TimeSlices = field(default_factory=TimeSlices)
+    slices: TimeSlices
     closed: set[str] = field(default_factory=set)
     searches: int = 0
     failed: Counter[str] = field(default_factory=Counter)
@@ -137,7 +137,7 @@ class Reclaimer:
             await self._sleep(max(_EVERY, _PAUSE_PER_SECOND * (loop.time() - began)))
 
     async def step(self) -> None:
-        """One round: who waits in turn, first those for whom pods are really evicted."""
+        """One round: who waits in turn, first those that pods are really evicted for."""
         within = self._releaser.within
         uids = {turn.pod.uid for turn, _ in within}
         self._releaser.reclaimed_for &= uids

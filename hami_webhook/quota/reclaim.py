@@ -6,21 +6,17 @@ key only what it holds beyond its nominal of it; what it holds of other keys pro
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from fractions import Fraction
 from itertools import groupby
 from math import inf
-from typing import TypeVar
 
 from msgspec import Struct
 
 from hami_webhook.quota.queue_order import Demand
-
-T = TypeVar("T")
-Steps = Generator[None, None, T]
-"""Work that others may interrupt where it yields, and what comes of it."""
+from hami_webhook.time_slices import Steps
 
 Amounts = Mapping[str, int]
 Fits = Callable[[frozenset[str]], Steps[bool]]
@@ -105,7 +101,7 @@ class Reclaiming:
             self._by_teams.setdefault(each.teams, []).append(each)
 
     def selecting(self, shortage: Shortage, fits: Fits) -> Steps[Sequence[Evictable] | Blocked]:
-        """Who is evicted, none of whom could be left out; or why nobody is.
+        """The victims, without any that could be left out; or why there are none.
 
         Who is furthest beyond its nominal, relative to it, gives first: of its pods those of the lowest priority, of
         these what leaves the fewest to be evicted besides, and the youngest. Where what that frees isn't on the right
@@ -194,7 +190,7 @@ class _Left:
         return max((Fraction(over, own) if own else inf for over, own in more if over > 0), default=Fraction(0))
 
     def best(self, candidates: Iterable[Evictable]) -> Steps[Evictable | None]:
-        """Of the lowest priority who frees most of what is lacking, and least besides; the first of those alike."""
+        """Of the lowest priority who frees most of what is lacking, and least besides; of equals the first."""
         for _, level in groupby(candidates, key=lambda each: each.priority):
             best, most = None, (0.0, 0)
             for number, each in enumerate(level):
@@ -261,7 +257,7 @@ def _take(used: Mapping[str, dict[str, int]], allowed: dict[str, int], candidate
 
 
 def _without_needless(chosen: Sequence[Evictable], shortage: Shortage, fits: Fits) -> Steps[list[Evictable]]:
-    """Those of the chosen without whom it isn't enough; who is most important stays first."""
+    """The chosen without those that aren't needed; who is most important stays first."""
     gone = sorted(chosen, key=lambda each: (-each.priority, each.since, each.uids))
 
     def spare(some: Sequence[Evictable]) -> Steps[None]:

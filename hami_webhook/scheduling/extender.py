@@ -34,7 +34,7 @@ from hami_webhook.scheduling.pod_groups import PodGroups
 from hami_webhook.scheduling.post_filter import Preemption
 from hami_webhook.scheduling.protocol import Binding, ExtenderArgs, Filtered, Proposal
 from hami_webhook.scheduling.scoring import failed_nodes
-from hami_webhook.scheduling.time_slices import TimeSlices
+from hami_webhook.time_slices import TimeSlices
 
 logger = logging.getLogger(__name__)
 

@@ -27,7 +27,7 @@ from hami_webhook.scheduling.fit import PodRequest
 from hami_webhook.scheduling.node_classes import NodeClass, NodeClasses
 from hami_webhook.scheduling.preemption.nominations import Nominations
 from hami_webhook.scheduling.scoring import NodeRank, ScoredNode, fit_and_score
-from hami_webhook.scheduling.time_slices import Steps, run_at_once
+from hami_webhook.time_slices import Steps, run_at_once
 
 MOST_ANSWERS = 200_000
 """As many answers are kept, over all shapes: some 200 bytes each."""

@@ -52,7 +52,7 @@ from hami_webhook.scheduling.scoring import (
     success_message,
     unregistered,
 )
-from hami_webhook.scheduling.time_slices import TimeSlices
+from hami_webhook.time_slices import TimeSlices
 
 logger = logging.getLogger(__name__)
 

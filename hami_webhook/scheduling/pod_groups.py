@@ -23,7 +23,7 @@ from hami_webhook.scheduling.fit import BadRequest, PodRequest, shape_of, vendor
 from hami_webhook.scheduling.framework import Handle, SchedulingQueue, keep_latest
 from hami_webhook.scheduling.node_locks import LockContended
 from hami_webhook.scheduling.placer import AssumedPlacement, CycleState, Placer, Unschedulable
-from hami_webhook.scheduling.time_slices import TimeSlices
+from hami_webhook.time_slices import TimeSlices
 
 logger = logging.getLogger(__name__)
 

@@ -38,7 +38,7 @@ from hami_webhook.scheduling.preemption.victims import (
     selecting_victims,
 )
 from hami_webhook.scheduling.protocol import Proposal
-from hami_webhook.scheduling.time_slices import TimeSlices
+from hami_webhook.time_slices import TimeSlices
 
 logger = logging.getLogger(__name__)
 

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hami_webhook.quota.reclaim import Blocked, Evictable, Reclaiming, Shortage, Steps, Team
-from hami_webhook.scheduling.time_slices import run_at_once
+from hami_webhook.quota.reclaim import Blocked, Evictable, Reclaiming, Shortage, Team
+from hami_webhook.time_slices import Steps, run_at_once
 
 NOON = 1_767_268_800.0
 ALL = "AcceleratorQuota/all"

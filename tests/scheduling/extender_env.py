@@ -17,7 +17,7 @@ from hami_webhook.scheduling.framework import Handle
 from hami_webhook.scheduling.node_locks import LOCK, NodeLocks, ShownNodes
 from hami_webhook.scheduling.placer import SchedulingPolicies
 from hami_webhook.scheduling.protocol import ExtenderArgs, decode_args, decode_binding, encode_filtered
-from hami_webhook.scheduling.time_slices import TimeSlices
+from hami_webhook.time_slices import TimeSlices
 
 from .placer_env import VENDORS, PlacerEnv, uninterrupted
 

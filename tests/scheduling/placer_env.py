@@ -21,7 +21,7 @@ from hami_webhook.scheduling.placer import (
     SchedulingPolicies,
     Unschedulable,
 )
-from hami_webhook.scheduling.time_slices import TimeSlices
+from hami_webhook.time_slices import TimeSlices
 
 NOW = 1_767_225_600.0
 VENDORS = enabled_vendors(builtin_device_config().config)

@@ -16,7 +16,7 @@ from hami_webhook.cluster.api import JSON, ClusterError, Kind
 from hami_webhook.kube.pod_group import PodGroup
 from hami_webhook.scheduling.pod_groups import HELD_FOR
 from hami_webhook.scheduling.protocol import Proposal
-from hami_webhook.scheduling.time_slices import TimeSlices
+from hami_webhook.time_slices import TimeSlices
 
 from .extender_env import MODES, ExtenderEnv, turns
 

@@ -12,7 +12,7 @@ from hami_webhook.scheduling.filter_cache import FilterCache
 from hami_webhook.scheduling.fit import read_pod_request
 from hami_webhook.scheduling.framework import Handle
 from hami_webhook.scheduling.placer import CycleState, Placer
-from hami_webhook.scheduling.time_slices import SLICE, Steps, TimeSlices, run_at_once
+from hami_webhook.time_slices import SLICE, Steps, TimeSlices, run_at_once
 
 from .placer_env import NOW, VENDORS, PlacerEnv
 

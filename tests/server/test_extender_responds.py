@@ -22,11 +22,11 @@ from scheduling.extender_env import ExtenderEnv
 
 from hami_webhook.devices.pod_preferences import GPU_POLICY
 from hami_webhook.scheduling.extender import Extender
-from hami_webhook.scheduling.time_slices import TimeSlices
 from hami_webhook.server.extender_app import MAX_BODY, ExtenderApp
 from hami_webhook.server.limits import ListenerLimits
 from hami_webhook.server.listener import Listener
 from hami_webhook.server.request_metrics import RequestMetrics, new_registry
+from hami_webhook.time_slices import TimeSlices
 
 PROBE_WITHIN = 5.0
 """Seconds; a second is promised, but this machine may have more to do. Without a bound it would be hours."""

@@ -14,7 +14,7 @@ from hami_webhook.scheduling.fit import BadRequest, NodeFit, PodRequest, fit_pod
 from hami_webhook.scheduling.pod_allocations import CardKey
 from hami_webhook.scheduling.preemption.nominations import Nominations
 from hami_webhook.scheduling.preemption.victims import NodeSnapshot
-from hami_webhook.scheduling.time_slices import Steps
+from hami_webhook.time_slices import Steps
 
 _FITS = 4096
 """Times that Fit is tried for all pods of one round: some 0.4 s."""

@@ -20,7 +20,7 @@ from hami_webhook.quota.budget import PodBudget
 from hami_webhook.scheduling.fit import NodeFit, PodRequest, fit_pod
 from hami_webhook.scheduling.pod_allocations import CardKey, PodAllocation, unusable_cards, usage_by_card, with_claimed
 from hami_webhook.scheduling.preemption.quota_room import QuotaRoom
-from hami_webhook.scheduling.time_slices import Steps, run_at_once
+from hami_webhook.time_slices import Steps, run_at_once
 
 _OFFSET = 1 << 31
 """Makes every priority positive, as kube-scheduler does: of victims with negative priorities fewer are better, too."""
