@@ -15,7 +15,7 @@ OBSERVED = "hami.io/quota-observed"
 """The annotation with the number of charges that passed although the quota had no room for them."""
 
 _BEST_EFFORT, _STRICT = "best-effort", "strict"
-_LONGEST_OVERTAKING = 30 * 24 * 3600.0
+_LONGEST = 30 * 24 * 3600.0
 
 
 class Enforcement(Enum):
@@ -38,7 +38,7 @@ def queue_order(quota: ResourceQuota) -> QueueOrder:
     """How the pods that wait for a quota pass each other; what can't be read is as if it weren't written."""
     strict = quota.annotations.get(QUEUE_ORDER) == _STRICT
     try:
-        overtaking = _overtaking(quota.annotations.get(QUEUE_OVERTAKING))
+        overtaking = seconds_of(quota.annotations.get(QUEUE_OVERTAKING), OVERTAKING)
     except ValueError:
         overtaking = OVERTAKING
     return QueueOrder(strict, overtaking)
@@ -56,7 +56,7 @@ def enforcement_faults(quota: ResourceQuota) -> Iterator[tuple[str, str]]:
         text = f"{order} isn't known, so small pods may pass large ones; write {_BEST_EFFORT} or {_STRICT}"
         yield QUEUE_ORDER, f"{QUEUE_ORDER}: {text}"
     try:
-        _overtaking(written.get(QUEUE_OVERTAKING))
+        seconds_of(written.get(QUEUE_OVERTAKING), OVERTAKING)
     except ValueError as error:
         text = f"{written[QUEUE_OVERTAKING]} can't be read, so it is 10m; it {error}"
         yield QUEUE_OVERTAKING, f"{QUEUE_OVERTAKING}: {text}"
@@ -66,12 +66,12 @@ def enforcement_faults(quota: ResourceQuota) -> Iterator[tuple[str, str]]:
             yield key, f"{key} has no effect, as the quota doesn't queue; write {ENFORCEMENT}: queue"
 
 
-def _overtaking(text: str | None) -> float:
-    """Seconds. Raises ValueError with what would be right."""
+def seconds_of(text: str | None, default: float) -> float:
+    """The seconds of a duration that is written on a quota. Raises ValueError with what would be right."""
     if text is None:
-        return OVERTAKING
+        return default
     seconds = parse_go_duration(text)
-    if seconds > _LONGEST_OVERTAKING:
+    if seconds > _LONGEST:
         raise ValueError("must be at most 720h")
     return seconds
 

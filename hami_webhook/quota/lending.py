@@ -5,15 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from enum import Enum
 
-from hami_webhook.config.go_syntax import parse_go_duration
 from hami_webhook.kube.objects import ResourceQuota
 from hami_webhook.kube.quantity import Quantity, QuantityError, is_binary
 from hami_webhook.quota.account import QuotaAccount
+from hami_webhook.quota.enforcement import seconds_of
 
 MIN_RUNTIME = 600.0
 """Seconds that a pod runs before it may be evicted for another quota's pod, unless its own quota says otherwise."""
-
-_LONGEST = 30 * 24 * 3600.0
 
 
 class Reclaim(Enum):
@@ -80,9 +78,5 @@ def _nominal_fault(written: object, hard: object, *, may_be_bytes: bool) -> str:
 
 def _seconds(quota: ResourceQuota) -> float:
     """Raises ValueError with what would be right."""
-    if quota.lending is None or not quota.lending.min_runtime:
-        return MIN_RUNTIME
-    seconds = parse_go_duration(quota.lending.min_runtime)
-    if seconds > _LONGEST:
-        raise ValueError("must be at most 720h")
-    return seconds
+    written = quota.lending.min_runtime if quota.lending is not None else ""
+    return seconds_of(written or None, MIN_RUNTIME)
