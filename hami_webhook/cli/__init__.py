@@ -263,7 +263,6 @@ def _test(arguments: argparse.Namespace) -> int:
 
 def _report(arguments: argparse.Namespace) -> int:
     from hami_webhook import report
-    from hami_webhook.cli import showback
 
     console = table_console(arguments.output)
     rows = report.read_hours(arguments.prometheus, arguments.since)
@@ -272,6 +271,8 @@ def _report(arguments: argparse.Namespace) -> int:
     elif arguments.output == "csv":
         report.write_csv(rows, sys.stdout)
     else:
+        from hami_webhook.cli import showback
+
         print(showback.as_html(rows, arguments.since, datetime.now(UTC)))
     return 0
 

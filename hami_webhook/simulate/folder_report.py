@@ -9,7 +9,6 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Any
 from xml.etree import ElementTree
 
-from hami_webhook.html_report import html_report
 from hami_webhook.kube.shown import path_text
 from hami_webhook.simulate.expectations import Absent, Difference
 from hami_webhook.simulate.folder_test import FolderTest
@@ -114,6 +113,8 @@ def as_junit(tested: Sequence[TestedFolder]) -> str:
 
 def as_html(tested: Sequence[TestedFolder]) -> str:
     """The tests as one file: what became of each, and what differs."""
+    from hami_webhook.html_report import html_report
+
     failed = [each for each in tested if each.differences]
     rows = [[_state(each)[0].strip(), each.test.name, each.test.written.description] for each in tested]
     return html_report(

@@ -12,7 +12,6 @@ from itertools import groupby
 from typing import Any, TypeVar
 from urllib.parse import parse_qsl, urlencode
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
 from starlette.requests import Request
@@ -25,6 +24,7 @@ from hami_webhook.cluster.loading import LoadError, load_objects
 from hami_webhook.doctor.checks import Diagnosis
 from hami_webhook.explain.read import UnknownPod
 from hami_webhook.explain.tables import NEAREST, changes_of, notes_of, tables_of
+from hami_webhook.html_report import page_templates
 from hami_webhook.kube.human_duration import human_duration
 from hami_webhook.kubectl.capacity import COUNTS
 from hami_webhook.kubectl.report import CardUse, PodUse
@@ -93,8 +93,7 @@ class Pages:
         self._diagnose = diagnose
         self._visitors = visitors
         self._paths = _PATHS if diagnose is not None else {each: _PATHS[each] for each in _PATHS if each != "/doctor"}
-        loader = PackageLoader("hami_webhook.kubectl.ui")
-        self._templates = Environment(loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True)
+        self._templates = page_templates()
         self._templates.filters |= {"memory": memory_text, "age": human_duration, "in_path": in_path}
         self._templates.globals |= {"counted": counted, "amount": amount_text}
         self._templates.globals |= {"percent": percent, "series": self._series, "model_series": model_series}
