@@ -6,6 +6,7 @@ import argparse
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
+from functools import partial
 
 from hami_webhook.cluster.api import Kind
 from hami_webhook.kubectl import tables
@@ -44,25 +45,23 @@ def _quota(cluster: LiveCluster, arguments: argparse.Namespace) -> Shown:
 def _nodes(cluster: LiveCluster, arguments: argparse.Namespace) -> Shown:
     require(cluster, Kind.NODES)
     found = cluster.overview.nodes(arguments.name)
-    if arguments.name and not found:
-        raise AbsentError(_no_cards(cluster, arguments.name))
-    wide = arguments.output == "wide"
-    none = "" if found else _NO_CARDS
-    return Shown(
-        _listing(found), lambda console: tables.print_nodes(found, console, cluster.now, details=wide), none=none
-    )
+    return _of_nodes(cluster, arguments, found, partial(tables.print_nodes, found))
 
 
 def _cards(cluster: LiveCluster, arguments: argparse.Namespace) -> Shown:
     require(cluster, Kind.NODES)
     found = cluster.overview.cards(arguments.name)
+    return _of_nodes(cluster, arguments, found, partial(tables.print_cards, found))
+
+
+def _of_nodes(
+    cluster: LiveCluster, arguments: argparse.Namespace, found: Sequence[object], print_table: Callable[..., None]
+) -> Shown:
     if arguments.name and not found:
         raise AbsentError(_no_cards(cluster, arguments.name))
     wide = arguments.output == "wide"
     none = "" if found else _NO_CARDS
-    return Shown(
-        _listing(found), lambda console: tables.print_cards(found, console, cluster.now, details=wide), none=none
-    )
+    return Shown(_listing(found), lambda console: print_table(console, cluster.now, details=wide), none=none)
 
 
 _NO_CARDS = "No resources found: no node registers cards of an enabled vendor"
