@@ -67,14 +67,17 @@ class JoinedCharges:
         """Charge those that wait, and after a conflict also those that came meanwhile."""
         batch = _Batch(lambda: self._waiting.pop((store, scope), []))
         fault = await batch.charge(store, scope, self._retries)
+        given_up = [each for each in batch.members if each.done.done()]
         for each in batch.members:
             error = batch.refused.get(each, fault)
-            if each.done.done():
-                await store.undo(scope, each.writes, each.revert, self._retries)
-            elif error is not None:
+            if each in given_up:
+                continue
+            if error is not None:
                 each.done.set_exception(error)
             else:
                 each.done.set_result(None)
+        for each in given_up:
+            await store.undo(scope, each.writes, each.revert, self._retries)
 
 
 class _Batch:

@@ -283,8 +283,7 @@ class _Deciding:
             request = self.request(pod.demand)
             if request.obstacle is None or not request.obstacle.never:
                 self._keep(pod, request, but=self._rooms.keys() - self._common)
-        if self._requests:  # room in common quotas is less by now
-            self._requests.clear()
+        self._requests.clear()  # room in common quotas is less by now
 
     def _keep(self, pod: QueuedPod, request: _Request, *, but: Container[str]) -> bool:
         """Keep what a pod costs, in wider quotas only once narrower ones have room for it; in none of `but`.
