@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 import yaml
 from builders import container, read_node
+from hypothesis import settings
 
 from hami_webhook.device_config import builtin_device_config, enabled_vendors
 from hami_webhook.devices.handshake import Health
@@ -33,6 +34,9 @@ from hami_webhook.scheduling.fit import read_pod_request
 from .fit_env import CHART, JSON, NOW, FitEnv, configured, pod
 
 EXAMPLES = Path(__file__).parents[2] / "manifests" / "examples"
+MOST = settings().max_examples
+of_each_vendor = settings(max_examples=MOST if MOST >= 200 else MOST // 4)
+"""For properties that are tried for each of two dozen vendors."""
 OLD_ILUVATAR = configured(
     "iluvatar: {resourceCountName: iluvatar.ai/vgpu, resourceMemoryName: iluvatar.ai/vcuda-memory, "
     "resourceCoreName: iluvatar.ai/vcuda-core}"

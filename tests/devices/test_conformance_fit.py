@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import pytest
 from builders import container
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
@@ -21,10 +21,9 @@ from hami_webhook.quota.pricing import charge_of, waiting_charge
 from hami_webhook.scheduling.fit import fit_pod, read_pod_request
 
 from .fit_env import JSON, NOW, FitEnv, Placed, pod
-from .test_conformance import CASES, Case, every_vendor, pod_of
+from .test_conformance import CASES, Case, every_vendor, of_each_vendor, pod_of
 
 POLICY = "hami.io/gpu-scheduler-policy"
-EXAMPLES = settings().max_examples
 
 
 @dataclass(frozen=True)
@@ -304,7 +303,7 @@ def test_what_is_written_of_each_container_is_read_back(case: Case) -> None:
 
 
 @every_first
-@settings(max_examples=EXAMPLES if EXAMPLES >= 200 else EXAMPLES // 4)  # of each of two dozen vendors
+@of_each_vendor
 @given(data=st.data())
 def test_no_card_is_oversold_no_quota_exceeded_and_all_is_given_back(taken: Taken, data: st.DataObject) -> None:
     """Pod after pod, of several containers of all kinds; some of them end before the next comes."""

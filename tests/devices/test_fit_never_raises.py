@@ -16,7 +16,7 @@ from typing import NoReturn
 import pytest
 from builders import container
 from every_node import evaluate
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
@@ -40,7 +40,7 @@ from hami_webhook.scheduling.placement_metadata import placement_annotations
 from hami_webhook.scheduling.scoring import combinations, fit_and_score, hints, ranked, remarks, unregistered
 
 from .fit_env import CHART, JSON, NOW, pod
-from .test_conformance import CASES, OLD_ILUVATAR, Case
+from .test_conformance import CASES, OLD_ILUVATAR, Case, of_each_vendor
 
 WORDS = ("", " ", ",", "x", "null", "0", "-1", "1g.5gb", "mig", "hami-core", "true", ";", ":", "a,b:c;", "\u0663", "{}")
 NUMBERS = (-(2**31), -1, 0, 1, 2, 3, 7, 8, 100, 1024, 24576, 98304, 2**31 - 1, 2**31, 2**63)
@@ -50,7 +50,6 @@ CAPACITIES = ("0", "1", "2", "3", "8", "64", "-1", "1500m", "many", "2147483648"
 """Of a node; with a thousand cards a test is slow."""
 POLICIES = ("binpack", "spread", "mutex", "numa", "numa-first", "topology-aware", "other", "")
 MOST_CARDS = 12
-EXAMPLES = settings().max_examples
 
 
 class Loud(VendorFaults):
@@ -251,7 +250,7 @@ def waiting_charge_of(incoming: Pod, state: ClusterCache, vendors: Vendors) -> N
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.key)
-@settings(max_examples=EXAMPLES if EXAMPLES >= 200 else EXAMPLES // 4)  # for each of two dozen vendors
+@of_each_vendor
 @given(random=st.randoms(use_true_random=True))
 def test_no_node_and_no_pod_makes_a_rule_raise(case: Case, random: Random) -> None:
     others = [each for each in CASES if each.vendors is case.vendors]

@@ -15,6 +15,7 @@ import pytest
 from hack.devcluster.plane import ControlPlane, assets
 
 from .deployment import ROOT, Deployment, Kubectl, sweep
+from .hamischeduler import HamiScheduler, scheduling
 from .installation import Cluster, add_card_node
 from .kubelet import Kubelets
 
@@ -83,6 +84,16 @@ def kubelets(program: Deployment) -> Iterator[Kubelets]:
     running = Kubelets(program.login("hami-device-plugin"))
     yield running
     running.close()
+
+
+@pytest.fixture(scope="module")
+def scheduler(
+    plane: ControlPlane, program: Deployment, kubelets: Kubelets, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[HamiScheduler]:
+    """What places the pods of a module's program."""
+    folder = tmp_path_factory.mktemp("scheduler")
+    with scheduling(plane, folder, program.login("hami-scheduler"), "cooperative") as both:
+        yield both
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""What is lent comes back, on a real API server with a stock kube-scheduler: who goes for whom, and who doesn't."""
+"""What is lent comes back, on a real API server with a stock kube-scheduler: which pods go, and which stay."""
 
 from __future__ import annotations
 
@@ -13,8 +13,7 @@ import pytest
 from hack.devcluster.plane import ControlPlane
 
 from .deployment import Deployment, Kubectl, deployed, eventually
-from .hamischeduler import HamiScheduler, scheduling
-from .kubelet import Kubelets
+from .hamischeduler import HamiScheduler
 from .objects import GPU, JSON, accelerator_quota, add_ready_node, gpu_node, namespace, pod
 from .scheduling import scheduler_account
 from .test_accelerator_quotas import KIND, define
@@ -34,15 +33,6 @@ def program(plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> It
         deployment.kubectl("delete", "node", "lent")
         deployment.kubectl("delete", "priorityclass", "lending-high")
         deployment.kubectl("delete", "crd", KIND)
-
-
-@pytest.fixture(scope="module")
-def scheduler(
-    plane: ControlPlane, program: Deployment, kubelets: Kubelets, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[HamiScheduler]:
-    folder = tmp_path_factory.mktemp("scheduler")
-    with scheduling(plane, folder, program.login("hami-scheduler"), "cooperative") as both:
-        yield both
 
 
 class Team:

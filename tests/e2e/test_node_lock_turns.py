@@ -14,7 +14,7 @@ from hack.devcluster.plane import ControlPlane
 
 from .attackers.client import Client
 from .deployment import Deployment, deployed, eventually
-from .hamischeduler import HamiScheduler, scheduling
+from .hamischeduler import HamiScheduler
 from .kubelet import Kubelets
 from .objects import namespace, pod, quota
 from .scheduling import scheduler_account
@@ -31,15 +31,6 @@ def program(plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> It
         scheduler_account(deployment.kubectl)
         node_with_cards(deployment.kubectl, "turns", "node", 8)
         yield deployment
-
-
-@pytest.fixture(scope="module")
-def scheduler(
-    plane: ControlPlane, program: Deployment, kubelets: Kubelets, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[HamiScheduler]:
-    folder = tmp_path_factory.mktemp("scheduler")
-    with scheduling(plane, folder, program.login("hami-scheduler"), "cooperative") as both:
-        yield both
 
 
 class Deleter:
