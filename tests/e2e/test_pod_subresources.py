@@ -72,6 +72,7 @@ def requests(
     path = f"/api/v1/namespaces/{space}/" + resource.replace("pods/", f"pods/{name}/")
     if "update" in verbs and kind["kind"] == "Pod":
         stored = kubectl.get("pod", name, "-n", space)
+        del stored["metadata"]["resourceVersion"]  # kube-scheduler may write a condition meanwhile
         for field, values in meta.items():
             stored["metadata"][field] = {**stored["metadata"].get(field, {}), **values}
         yield send(kubectl, "replace", path, stored)
@@ -102,15 +103,19 @@ def test_the_subresources_that_can_carry_metadata_are_those_that_are_reviewed(pr
     resources = of_pods(kubectl)
     assert resources.keys() == CARRIERS | OTHERS
     carriers = set()
+    answers = {}
     for number, (resource, (kind, verbs)) in enumerate(sorted(resources.items())):
         name = f"p{number}"
         kubectl.apply(pod(space, name))
-        list(requests(kubectl, space, name, resource, kind, verbs, {"annotations": ALLOCATION, "labels": {"by": "me"}}))
+        sent = requests(
+            kubectl, space, name, resource, kind, verbs, {"annotations": ALLOCATION, "labels": {"by": "me"}}
+        )
+        answers[resource] = [each.stdout + each.stderr for each in sent]
         found = json.loads(kubectl("get", "pod", name, "-n", space, "--ignore-not-found", "-o", "json") or "{}")
         meta = found.get("metadata", {})
         if FORGED in meta.get("annotations", {}) or "by" in meta.get("labels", {}):
             carriers.add(resource)
-    assert carriers == CARRIERS
+    assert carriers == CARRIERS, answers
 
 
 @pytest.mark.parametrize("resource", sorted(CARRIERS))
