@@ -176,7 +176,7 @@ class AdmissionHandler:
         done, new = mutated
         if await self._check(new, done.context) and self._charging.queues(new.pod, new.requests):
             done.draft.add_gate(QUOTA_GATE)
-        return _answer(done)
+        return _answer(done, new)
 
     async def validate(self, review: Review, time_left: float | None = None) -> Answer:
         """`/validate`: check, then charge as the very last step; of a Binding, what it would write on its pod."""
@@ -217,12 +217,12 @@ class AdmissionHandler:
             return UNCHANGED
         done, new = mutated
         if not await self._check(new, done.context):
-            return _answer(done)
+            return _answer(done, new)
         if new.pod.queued:
             raise Denied(403, f"scheduling gate {QUOTA_GATE}: nobody would remove it here; remove it from the pod")
         estimate = await self._priced(new, review, sized=False)
         if estimate is None:
-            return _answer(done)
+            return _answer(done, new)
         secret, identity = estimate.new_reservation()
         charged = await estimate.charge(
             identity,
@@ -232,7 +232,7 @@ class AdmissionHandler:
         )
         if charged.amounts and not review.dry_run:
             done.draft.annotations[self._reservation_key] = secret
-        return _answer(done, charged)
+        return _answer(done, new, charged)
 
     def misspelt(self, review: Review) -> list[str]:
         """`/names`: what the creator of a pod is warned of that names no managed resource; nothing is refused."""
@@ -400,12 +400,12 @@ def _user_of(review: Review) -> User:
     return User(review.username, frozenset(review.groups))
 
 
-def _answer(done: Mutation, charged: ChargedPod | None = None) -> Answer:
+def _answer(done: Mutation, new: NewPod, charged: ChargedPod | None = None) -> Answer:
     audit = {"policy": ",".join(done.rules)} if done.rules else {}
+    warnings = (*done.draft.warnings, *new.warnings)
     if charged is None:
-        return Answer(done.draft.operations(), tuple(done.draft.warnings), audit)
-    warnings = (*done.draft.warnings, *charged.warnings)
-    return Answer(done.draft.operations(), warnings, audit | audit_of(charged.amounts))
+        return Answer(done.draft.operations(), warnings, audit)
+    return Answer(done.draft.operations(), (*warnings, *charged.warnings), audit | audit_of(charged.amounts))
 
 
 def audit_of(amounts: Amounts) -> dict[str, str]:

@@ -19,10 +19,13 @@ class NewPod:
     `named` are the resources that its containers name. `foreign` are the other schedulers that it asks for cards.
     `mixed`: these resources are of several managers of the same cards.
     `mirror`: a node says with it what it runs already. `requests` are those to our vendors, by their keys; none before
-    the rules have read them.
+    the rules have read them. `warnings` are what the rules found that refuses nothing.
     """
 
-    __slots__ = ("device_lister", "foreign", "known", "mirror", "mixed", "named", "pod", "requests", "vendors")
+    __slots__ = (
+        *("device_lister", "foreign", "known", "mirror", "mixed"),
+        *("named", "pod", "requests", "vendors", "warnings"),
+    )
 
     def __init__(
         self,
@@ -48,6 +51,7 @@ class NewPod:
             self.mixed = bool(vendors.mixing.managing(self.named))
         self.mirror = is_mirror(pod) if pod.annotations else False
         self.requests: Mapping[str, Requests] = {}
+        self.warnings: list[str] = []
 
     @property
     def governed_foreign(self) -> list[ForeignScheduler]:

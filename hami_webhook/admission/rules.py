@@ -15,12 +15,14 @@ from typing import NamedTuple
 from hami_webhook.admission.denial import Denied, bad_request
 from hami_webhook.admission.new_pod import NewPod
 from hami_webhook.admission.pods import forged
+from hami_webhook.devices.cluster_capacity import room_for
 from hami_webhook.devices.foreign_pods import refuse_owned
 from hami_webhook.devices.model import BadRequest
 from hami_webhook.devices.pod_preferences import WEIGHTS, parse_weights
 from hami_webhook.devices.reserved_annotations import OWNED_LABELS
 from hami_webhook.kube.objects import ContainerKind
-from hami_webhook.kube.pod_group import pod_group_fault
+from hami_webhook.kube.pod_group import PodGroup, pod_group_fault
+from hami_webhook.kube.shown import cut
 
 
 def has_app_containers(new: NewPod) -> None:
@@ -87,6 +89,20 @@ def pod_group_can_be_read(new: NewPod) -> None:
         raise Denied(403, fault)
 
 
+def pod_group_fits_the_cards(new: NewPod) -> None:
+    """Where an autoscaler may add nodes this is a warning."""
+    group = PodGroup.of(new.pod) if new.requests else None
+    if group is None:
+        return
+    room = room_for(group.size, new.requests, new.vendors, new.device_lister)
+    if room >= group.size:
+        return
+    fault = f"pod group {cut(group.name)} has {group.size} pods, and {room} like this one fit on all nodes together"
+    if not any(node.provided for node in new.device_lister.nodes()):
+        raise Denied(403, f"{fault}; request less, or make the group smaller")
+    new.warnings.append(f"{fault}; it starts when nodes are added")
+
+
 class Rule(NamedTuple):
     """`check` raises `Denied`, or `BadRequest` where a vendor's or another scheduler's form is wrong.
 
@@ -120,6 +136,7 @@ NAMING_POD = (
     Rule(has_no_node, "core.md#5", _OF_OURS),
     Rule(scoring_weights_can_be_read, "core.md#7", _OF_OURS),
     Rule(pod_group_can_be_read, "queues.md#5.1", attrgetter("pod.labels")),
+    Rule(pod_group_fits_the_cards, "queues.md#5.1", attrgetter("pod.labels")),
 )
 """For a pod of which a container names a managed resource, for any scheduler, besides."""
 

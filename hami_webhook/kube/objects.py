@@ -236,7 +236,10 @@ class Pod(Struct, frozen=True, weakref=True):
 
 
 class Node(Struct, frozen=True, weakref=True):
-    """A node's name, labels, annotations, capacity and allocatable (amounts as written)."""
+    """A node's name, labels, annotations, capacity and allocatable (amounts as written).
+
+    `provided`: it has a `providerID`, without which no autoscaler adds nodes like it.
+    """
 
     name: str
     labels: Mapping[str, str]
@@ -244,6 +247,7 @@ class Node(Struct, frozen=True, weakref=True):
     capacity: Mapping[str, Any]
     allocatable: Mapping[str, Any]
     resource_version: str = ""
+    provided: bool = False
 
     @classmethod
     def from_object(cls, obj: Any) -> Node:
@@ -256,6 +260,7 @@ class Node(Struct, frozen=True, weakref=True):
             capacity=status.capacity or {},
             allocatable=status.allocatable or {},
             resource_version=meta.resource_version or "",
+            provided=bool(node.spec and node.spec.provider_id),
         )
 
 

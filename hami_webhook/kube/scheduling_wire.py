@@ -140,7 +140,7 @@ class Taint(Wire, frozen=True):
     effect: str | None = None
 
 
-class NodeSpec(Wire, frozen=True):
+class NodeSpec(wire.NodeSpec, frozen=True):
     unschedulable: bool | None = None
     taints: tuple[Taint, ...] | None = None
 

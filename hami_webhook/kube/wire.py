@@ -236,8 +236,13 @@ class NodeStatus(Wire, frozen=True):
     allocatable: Amounts | None = None
 
 
+class NodeSpec(Wire, frozen=True):
+    provider_id: str | None = msgspec.field(default=None, name="providerID")
+
+
 class NodeObject(Wire, frozen=True):
     metadata: ObjectMeta | None = None
+    spec: NodeSpec | None = None
     status: NodeStatus | None = None
 
 

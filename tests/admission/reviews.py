@@ -18,7 +18,7 @@ from hami_webhook.admission.handler import AdmissionHandler, PodEstimate
 from hami_webhook.admission.identities import AdmissionRules
 from hami_webhook.admission.review import Answer, Review, parse_review
 from hami_webhook.device_config import enabled_vendors, load_device_config
-from hami_webhook.devices.device_lister import NO_DEVICES
+from hami_webhook.devices.device_lister import NO_DEVICES, DeviceLister
 from hami_webhook.devices.foreign_scheduler import ForeignScheduler
 from hami_webhook.devices.model import Requests
 from hami_webhook.devices.registry import Vendors
@@ -170,6 +170,7 @@ def handler_of(
     policies: PolicyRules = PolicyRules.EMPTY,
     annotations: Mapping[str, str] | None = None,
     services: Any = None,
+    device_lister: DeviceLister = NO_DEVICES,
 ) -> AdmissionHandler:
     around = services or FakeServices({"team-a": Namespace("team-a", {}, annotations or {})})
     return AdmissionHandler(
@@ -178,7 +179,7 @@ def handler_of(
         policies=lambda: policies,
         namespaces=around,
         charging=around,
-        device_lister=NO_DEVICES,
+        device_lister=device_lister,
         reservation_key=RESERVATION,
     )
 

@@ -6,6 +6,7 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
+import builders
 import pytest
 from builders import container
 from devices.fit_env import configured
@@ -21,6 +22,8 @@ from hami_webhook.admission.requests import RequestCache
 from hami_webhook.admission.rules import EVERY_POD, NAMING_POD, STATIC_POD, Rule, walk
 from hami_webhook.devices.device_lister import NO_DEVICES
 from hami_webhook.devices.registry import Vendors
+from hami_webhook.kube.objects import Node
+from hami_webhook.scheduling.cluster_cache import ClusterCache
 
 from .reviews import JSON, FakeServices, cpu, handler_of, parsed, pod, review
 from .test_identities import CHART
@@ -35,9 +38,16 @@ TABLES = {"EVERY_POD": EVERY_POD, "STATIC_POD": STATIC_POD, "NAMING_POD": NAMING
 DENIED = configured(SECTION + "volcano: {mixedNameSets: deny}")
 
 
+def cluster(**node: Any) -> ClusterCache:
+    """One node with one card, for three pods of 8000 MiB."""
+    state = ClusterCache(CHART)
+    state.set_node(Node.from_object(builders.node("n1", builders.card("GPU-1", 24576)) | node), 0)
+    return state
+
+
 def reviewed(obj: JSON, path: str, user: JSON | None = None, known: Vendors = CHART) -> str:
     """What the pod is refused with; empty if it is allowed."""
-    answering = handler_of(known=known, services=FakeServices())
+    answering = handler_of(known=known, services=FakeServices(), device_lister=cluster())
     more: JSON = {} if user is None else {"userInfo": user}
     try:
         asyncio.run(getattr(answering, path)(parsed(review(obj, **more))))
@@ -54,6 +64,11 @@ def without(rule: Rule, patching: pytest.MonkeyPatch) -> None:
 
 def gpu(**spec: Any) -> JSON:
     return pod("p", container(gpu=1, mem=3000), **spec)
+
+
+def group(size: int) -> JSON:
+    labels = {"hami.io/pod-group": "train", "hami.io/pod-group-size": str(size)}
+    return pod("p", container(gpu=1, mem=8000), labels=labels)
 
 
 VGPU = container(limits={"volcano.sh/vgpu-number": "1"})
@@ -83,6 +98,11 @@ BROKEN: dict[str, tuple[JSON, str]] = {
     ),
     "has_no_node": (gpu(nodeName="n1"), "pod has node assigned"),
     "pod_group_can_be_read": (gpu(labels={"hami.io/pod-group": "train"}), "add a label hami.io/pod-group-size"),
+    "pod_group_fits_the_cards": (
+        group(4),
+        "pod group train has 4 pods, and 3 like this one fit on all nodes together; request less, or make the group"
+        " smaller",
+    ),
     "scoring_weights_can_be_read": (gpu(annotations={"hami.io/device-scoring-weights": "slot=1"}), "slot=1"),
 }
 
@@ -98,6 +118,28 @@ def test_every_rule_refuses_on_every_path_and_nothing_else_does_it_for_it(
     assert message in reviewed(obj, path, user, known)
     without(rule, monkeypatch)
     assert message not in reviewed(obj, "validate", user, known)
+
+
+@pytest.mark.parametrize("path", ["mutate", "webhook"])
+@pytest.mark.parametrize(
+    ("size", "provider", "warned"),
+    [
+        (3, "", False),
+        (3, "aws:///eu/i-1", False),
+        (4, "aws:///eu/i-1", True),
+    ],
+)
+def test_a_group_larger_than_the_cluster_is_let_in_where_nodes_may_come(
+    size: int, provider: str, warned: bool, path: str
+) -> None:
+    answering = handler_of(
+        known=CHART, services=FakeServices(), device_lister=cluster(spec={"providerID": provider} if provider else {})
+    )
+    answer = asyncio.run(getattr(answering, path)(parsed(review(group(size)))))
+    expected = (
+        "pod group train has 4 pods, and 3 like this one fit on all nodes together; it starts when nodes are added"
+    )
+    assert answer.warnings == ((expected,) if warned else ())
 
 
 @PATHS
