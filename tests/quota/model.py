@@ -311,6 +311,12 @@ class QuotaModel(RuleBasedStateMachine):
             manifest = pod(name, container(gpu=1, mem=1000), init=(container("i", gpu=1, mem=3000),), **spec)
         else:
             manifest = pod(name, **spec, **KINDS_OF_POD[kind])
+        self.create(manifest, replica, accident, dry_run=dry_run, stored=stored, late=late)
+
+    def create(
+        self, manifest: JSON, replica: int, accident: Accident, *, dry_run: bool, stored: bool, late: bool
+    ) -> None:
+        name = manifest["metadata"]["name"]
         handler = self.replicas[replica].core.admission
         versions = [item["metadata"]["resourceVersion"] for item in self.quotas()]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import Callable
 
 import pytest
@@ -11,11 +12,16 @@ from hypothesis import strategies as st
 from hypothesis.stateful import invariant, rule
 
 from hami_webhook.kube.objects import Pod
+from hami_webhook.kube.pod_group import NAME
 from hami_webhook.quota.enforcement import Enforcement
 
 from .model import ACCIDENTS, KINDS_OF_POD, VENDORS, Accident, QuotaModel
-from .objects import account_of
+from .objects import TEAM, account_of, pod
 from .test_model import EXAMPLES, accident
+
+SIZE = 3
+"""Pods of each pod group."""
+GROUPS = ("a", "b")
 
 
 class QueueModel(QuotaModel):
@@ -23,34 +29,53 @@ class QueueModel(QuotaModel):
 
     enforcement = Enforcement.QUEUE
 
+    @rule(group=st.sampled_from(GROUPS), replica=st.integers(0, 1), accident=ACCIDENTS, late=st.booleans())
+    def user_creates_a_member(self, group: str, replica: int, accident: Accident, late: bool) -> None:
+        """Of a group, which may have its pods already, or lose one later."""
+        self.names += 1
+        labels = {"hami.io/pod-group": group, "hami.io/pod-group-size": str(SIZE)}
+        made = pod(f"p{self.names}", gpu=1, mem=2500, labels=labels)
+        self.create(made, replica, accident, dry_run=False, stored=True, late=late)
+
     @rule(replica=st.integers(0, 1), accident=ACCIDENTS)
     def controller_releases(self, replica: int, accident: Accident) -> None:
         process = self.replicas[replica]
-        before = {pod.uid: pod for pod in process.core.caches.queued() if len(pod.gates) == 1}
-        charged = self.charged()
+        waiting = {each.uid for each in self.pods() if each.queued}  # the replica may see more of them
+        before = {each.uid: each for each in process.core.caches.queued() if len(each.gates) == 1}
+        members = process.core.state.by_namespace.members
+        running = {group: sum(not each.queued for each in members((TEAM, group))) for group in GROUPS}
+        charged, ledgers = self.charged(), self.ledgers()
         self.do(process.releaser.step, accident, replica)
         after = {pod.uid: pod for pod in self.pods()}
         if accident[2] in ("recompute", "admit"):  # somebody else charges and releases meanwhile
             return
-        for uid, pod in before.items():
-            if uid in after and not after[uid].queued and uid not in charged:
-                self.passed_nobody(pod, before, after)
+        for was, now in zip(ledgers, self.ledgers(), strict=True):
+            added = Counter(before[uid].labels.get(NAME, "") for uid in now - was if uid in before)
+            for group in added.keys() & set(GROUPS):
+                assert running[group] + added[group] >= SIZE, "a group is charged whole"
+        for uid, released in before.items():
+            if uid in waiting & after.keys() and not after[uid].queued and uid not in charged:
+                self.passed_nobody(released, before, after)
 
-    def passed_nobody(self, pod: Pod, before: dict[str, Pod], after: dict[str, Pod]) -> None:
+    def passed_nobody(self, released: Pod, before: dict[str, Pod], after: dict[str, Pod]) -> None:
         """Who came before a pod that was released, and costs the same, is released or charged by now."""
         charged = self.charged()
         for other in before.values():
-            same = (other.containers, other.annotations) == (pod.containers, pod.annotations)
+            same = (other.containers, other.annotations) == (released.containers, released.annotations)
             if (
                 same
-                and other.priority_class == pod.priority_class
-                and (other.created, other.uid) < (pod.created, pod.uid)
+                and NAME not in other.labels
+                and other.priority_class == released.priority_class
+                and (other.created, other.uid) < (released.created, released.uid)
             ):
                 stored = after.get(other.uid)
                 assert stored is None or not stored.queued or other.uid in charged or stored.ended(self.now)
 
     def charged(self) -> set[str]:
-        return {identity for item in self.quotas() for identity in account_of(item, VENDORS).ledger}
+        return set().union(*self.ledgers())
+
+    def ledgers(self) -> list[set[str]]:
+        return [set(account_of(item, VENDORS).ledger) for item in self.quotas()]
 
     @invariant()
     def gated_pods_hold_nothing(self) -> None:
@@ -80,6 +105,7 @@ def test_a_long_random_walk_of_pods_that_wait(seed: int) -> None:
 
     moves: list[tuple[int, Callable[[], None]]] = [
         (15, create),
+        (10, lambda: machine.user_creates_a_member(dice.choice(GROUPS), dice.randrange(2), accident(dice), False)),
         (8, lambda: machine.controller_releases(dice.randrange(2), accident(dice))),
         (4, lambda: machine.extender_places(number(), accident(dice))),
         (2, lambda: machine.pod_is_bound(number())),
