@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import signal
+import statistics
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import partial
@@ -31,6 +34,8 @@ from .test_bursts import create_all
 
 JSON = dict[str, Any]
 REPLICAS = [f"hami-webhook-{number}" for number in range(3)]
+FLOOD = int(os.environ.get("HAMI_QUEUE_FLOOD", "200"))
+"""Pods of one team that wait, while another's come and go."""
 TEAMS, PODS, OWN, SHARED, KILLS = 5, 100, 20, 70, 10
 """Teams, the pods of each, the cards that each may use, those that all may use together, and how often the leader is
 killed."""
@@ -247,6 +252,41 @@ def test_a_tenant_neither_removes_the_gate_nor_skips_it(
     user("label", "pod", "parked", "-n", space, "a=b")
     user("delete", "pods", "--all", "-n", space, "--grace-period=0", "--force")
     eventually(lambda: kubectl.used(space), {"gpu": "0"})
+
+
+def test_a_flood_of_one_team_keeps_no_other_waiting(program: Deployment) -> None:
+    """The seconds are printed, and what the flood adds to them; with 10,000 pods that is to be 0.5 at most."""
+    kubectl = program.kubectl
+    flooding, other = namespace(kubectl), namespace(kubectl)
+    kubectl.apply(queueing(flooding, gpu=1), queueing(other, gpu=100))
+    eventually(lambda: kubectl.used(other), {"gpu": "0"})
+    alone = released(kubectl, other, "alone")
+    flood = [pod(flooding, f"p{number:05}", gpu=1, gpumem=1) for number in range(FLOOD)]
+    assert asyncio.run(create_all(kubectl.kubeconfig, flood)) == []
+    eventually(lambda: queued(program), FLOOD - 1.0)
+    beside = released(kubectl, other, "beside")
+    assert queued(program) == FLOOD - 1
+    print(f"from creation to release: {alone:.3f} s alone, {beside:.3f} s beside {FLOOD} pods that wait")
+    kubectl("delete", "namespace", flooding, "--wait=false")
+
+
+def released(kubectl: Kubectl, space: str, name: str) -> float:
+    """The median of seconds from a pod's creation to the end of its gate, of ten that come one after the other."""
+
+    async def each() -> list[float]:
+        seconds = []
+        async with KubernetesCluster(await connect(str(kubectl.kubeconfig))) as cluster:
+            for number in range(10):
+                made = await cluster.create(Kind.PODS, pod(space, f"{name}{number}", gpu=1, gpumem=1))
+                began = time.monotonic()
+                assert made["spec"]["schedulingGates"]
+                async with asyncio.timeout(60):
+                    while made["spec"].get("schedulingGates"):
+                        made = await cluster.get(Kind.PODS, made["metadata"]["name"], space)
+                seconds.append(time.monotonic() - began)
+        return seconds
+
+    return statistics.median(asyncio.run(each()))
 
 
 def test_quotas_that_do_not_queue_gate_nobody(program: Deployment) -> None:
