@@ -283,9 +283,8 @@ def _of_pending(pod: Pod, pod_request: PodRequest, context: ExplainContext, note
             notes.append("no room on a node, limit, annotation or smaller request was found that would let it in alone")
         options = [Change([*blocking, *option.steps], option.node) for option in options] if blocking else options
         if len(searched) < len(suitable):
-            notes.append(
-                f"changes were searched on the {len(searched)} nearest of {len(suitable)} nodes; --all searches all"
-            )
+            some = f"the {len(searched)} nearest of {len(suitable)} nodes"
+            notes.append(f"changes were searched on {some}; explain --all searches all")
     quotas = list(_quotas(pod, context, cost))
     return Explanation(pod.namespace, pod.name, verdict, notes, None, nodes, quotas, options, filtered.not_judged)
 
