@@ -32,7 +32,7 @@ _Request = tuple[str, tuple[str, ...]]
 
 @dataclass(slots=True)
 class PodQueue:
-    """The pods that wait, by UID, with what is free; `charged` are those whose gate is to be removed.
+    """The pods that wait, by UID, with what is free; `charged` are those whose gate is to be removed, in turn.
 
     A pod of a group is among those that wait although it is charged, and needs nothing more then.
     """
@@ -133,6 +133,8 @@ async def read_queue(
             compute = partial(_priced, pod, covering.accounts, vendors, capacity)
             demand = demands.of((floor_id(pod, vendors), names), covering.terms, compute)
         queue.waiting[pod.uid] = QueuedPod(pod.uid, pod.key, pod.priority, pod.created or 0.0, demand)
+    # some may be charged in one of their quotas only: what another leaves is for the first of them
+    queue.charged.sort(key=lambda pod: (-pod.priority, pod.created or 0.0, pod.uid))
     return queue
 
 

@@ -196,10 +196,15 @@ def queued(program: Deployment) -> float:
 
 
 def assert_in_order(revisions: Revisions, space: str, all_known: int) -> None:
-    """Pods that cost the same were charged in the order of their age, then UID, once all were known."""
+    """Pods that cost the same were charged in the order of their age, then UID, once all were known.
+
+    Or one was charged with another, or before it, and lost that again, as a second quota had no room for both.
+    """
     turns: dict[str, tuple[str, str]] = {}
     charged: dict[str, int] = {}
     """By UID the revision in which the charge appeared that led to the release."""
+    first: dict[str, int] = {}
+    """That in which any charge appeared."""
     released: set[str] = set()
     before: set[str] = set()
     for at, kind, _, item in revisions.changes():
@@ -212,13 +217,14 @@ def assert_in_order(revisions: Revisions, space: str, all_known: int) -> None:
                 released.add(meta["uid"])
         elif kind == "resourcequotas":
             ledger = set(decode((meta.get("annotations") or {}).get("hami.io/quota-ledger")))
+            first = dict.fromkeys(ledger, at) | first
             charged |= dict.fromkeys(ledger - before - released, at)
             before = ledger
     assert released == turns.keys() == charged.keys()
     waited = sorted((uid for uid in turns if charged[uid] > all_known), key=lambda uid: charged[uid])
     assert len(waited) > PODS // 2
     for earlier, later in pairwise(waited):
-        assert charged[earlier] == charged[later] or turns[earlier] < turns[later]
+        assert charged[earlier] == charged[later] or turns[earlier] < turns[later] or first[later] <= first[earlier]
 
 
 def test_a_tenant_neither_removes_the_gate_nor_skips_it(
