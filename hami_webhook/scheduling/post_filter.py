@@ -66,18 +66,29 @@ REASON_LIMITED: Final = "PreemptionLimited"
 
 @dataclass(frozen=True, slots=True)
 class _Decision:
-    """What was decided for a pod: who is to be evicted, and its nomination until Unix seconds."""
+    """What was decided for a pod, or for those of a group: who is to be evicted, and their nominations until Unix
+    seconds.
 
-    pod: Pod
-    victims: Victims
+    `listed` names the victims for an event. Of a group no `nominatedNodeName` is written: kube-scheduler would
+    offer that node alone.
+    """
+
+    places: Sequence[tuple[Pod, str]]
+    victims: Sequence[Pod]
     until: float
+    listed: str
+    group: bool = False
+
+    @property
+    def first(self) -> Pod:
+        return self.places[0][0]
 
 
 @dataclass(frozen=True, slots=True)
 class _Retry:
-    """A namespace for whose pods nobody may be evicted before a time (Unix seconds)."""
+    """When (Unix seconds) others may be evicted for those that wait, and for whom: a namespace, or its groups."""
 
-    namespace: str
+    name: str
     at: float
 
 
@@ -107,18 +118,23 @@ class Preemption:
         self._placer = placer
         self._nominations = nominations
         self._queue = queue
-        self._dry_run = dry_run
+        self.dry_run = dry_run
         self._sleep = sleep
         self._decided: asyncio.Queue[_Decision | _Retry | Pod] = asyncio.Queue()
         """What is to be done: evictions to be written, pods to be tried again, and nominations to be withdrawn."""
         self._retried: set[str] = set()
-        """The namespaces whose pods are to be tried again."""
+        """For whom pods are to be tried again."""
         self._offered_again: str = ""
         self._spent: dict[tuple[str, str], tuple[PodDisruptionBudget, frozenset[str]]] = {}
         self.counts: Counter[str] = Counter()
         """Decisions by outcome."""
         self.victims = 0
         """Pods evicted."""
+
+    @property
+    def nominations(self) -> Nominations:
+        """What is kept for those that others were evicted for."""
+        return self._nominations
 
     async def consider(self, pod: Pod, found: CycleState) -> None:
         """Decide who is evicted for a pod that fits on none of the nodes that kube-scheduler offered.
@@ -133,19 +149,19 @@ class Preemption:
         if self._is_postponed(pod, found.candidates, nominated):
             return
         room = self._nominations.room(pod, found.accounts)
-        preemptor = Preemptor(found.request, found.budget, self._vendors, self._budgets(), self._clock(), room)
+        preemptor = Preemptor(found.request, found.budget, self._vendors, self.budgets(), self._clock(), room)
         victims = await self._choose(preemptor, found, nominated)
         shown = self._state.pod(pod.uid)
         if shown is None or shown.node_name or shown.deletion_time is not None:
             return
         if victims is None:
             self._find_no_victims(pod, nominated)
-        elif self._dry_run:
+        elif self.dry_run:
             self.counts["dry-run"] += 1
             if victims.pods:
                 self._placer.record(pod, "Normal", REASON_DRY_RUN, f"would evict {listed(victims)}")
-        elif victims.pods and (reached := self._nominations.limits.reached(pod, len(victims.pods))):
-            self._limited(pod, reached)
+        elif victims.pods and (reached := self._nominations.limits.reached([pod], len(victims.pods))):
+            self.report_limit(pod, reached)
         else:
             self.counts["evicting" if victims.pods else "waiting"] += 1
             if nominated is None or nominated.node != victims.node or victims.pods:
@@ -182,7 +198,7 @@ class Preemption:
             self.counts["waiting"] += 1
             return
         self.counts["no-candidates"] += 1
-        if nominated is not None and not self._dry_run:
+        if nominated is not None and not self.dry_run:
             self._nominations.withdraw(pod.uid)
             self._decided.put_nowait(pod)
 
@@ -206,25 +222,25 @@ class Preemption:
         room = self._nominations.room(pod, found.accounts)
         if nominated is not None and room is not None and room.ending:
             return {}
-        preemptor = Preemptor(found.request, found.budget, self._vendors, self._budgets(), self._clock())
+        preemptor = Preemptor(found.request, found.budget, self._vendors, self.budgets(), self._clock())
         completed, slices = {}, TimeSlices()
         victims_by_node: dict[str, Sequence[Pod]] = {}
         reached: LimitReached | None = None
         for node, proposal in proposed.items():
             victims = await self._victims_beside(proposal, preemptor, node, slices)
-            if victims is None or (victims.pods and self._dry_run):
+            if victims is None or (victims.pods and self.dry_run):
                 continue
-            if victims.pods and (over_limit := limits.reached(pod, len(victims.pods))):
+            if victims.pods and (over_limit := limits.reached([pod], len(victims.pods))):
                 reached = over_limit
                 continue
             victims_by_node[node] = victims.pods
             more = [each.uid for each in victims.pods]
             completed[node] = Proposal((*proposal.victims, *more), proposal.violations + victims.violations)
         if reached is not None:
-            self._limited(pod, reached)
+            self.report_limit(pod, reached)
         if any(victims_by_node.values()):  # kube-scheduler evicts those of one node
             uids = {each.uid for pods in victims_by_node.values() for each in pods}
-            limits.evicted(pod, uids, max(map(len, victims_by_node.values())))
+            limits.evicted([pod], uids, max(map(len, victims_by_node.values())))
         return completed
 
     async def _victims_beside(
@@ -267,13 +283,18 @@ class Preemption:
         shown = [self._state.pod(each.uid) for each in pods]
         return all(each is not None and each.deletion_time is None for each in shown)
 
-    def _limited(self, pod: Pod, reached: LimitReached) -> None:
+    def report_limit(self, pod: Pod, reached: LimitReached) -> None:
         """Report that nobody is evicted for the pod now, and have it tried again when that may be otherwise."""
         self.counts["limited"] += 1
         self._placer.record(pod, "Warning", REASON_LIMITED, f"preemption evicts nobody now: {reached.reason}")
-        if reached.until and pod.namespace not in self._retried:
-            self._retried.add(pod.namespace)
-            self._decided.put_nowait(_Retry(pod.namespace, reached.until))
+        if reached.until:
+            self.try_again(pod.namespace, reached.until)
+
+    def try_again(self, name: str, at: float) -> None:
+        """Have kube-scheduler try pods again at a time (Unix seconds); once for each name at a time."""
+        if name not in self._retried:
+            self._retried.add(name)
+            self._decided.put_nowait(_Retry(name, at))
 
     def _is_from_before(self, nominated: Nomination) -> bool:
         """Whether pods are ending on the node that may have been evicted for the pod before the start.
@@ -284,19 +305,30 @@ class Preemption:
         return not known and self._clock() < nominated.until and self._nominations.waits(nominated.pod, nominated.node)
 
     def _nominate(self, pod: Pod, victims: Victims, room: QuotaRoom | None) -> None:
+        ending = self._nominations.ending(victims.node) | (room.ending if room is not None else set())
+        self.nominate([(pod, victims.node)], victims.pods, ending, listed(victims), group=False)
+
+    def nominate(
+        self,
+        places: Sequence[tuple[Pod, str]],
+        victims: Sequence[Pod],
+        ending: Iterable[str],
+        listed: str,
+        *,
+        group: bool = True,
+    ) -> None:
+        """Keep nodes for pods, evict the victims, and wait for those that are `ending` there, too."""
         now = self._clock()
         graces = {
-            each.uid: now + (_DEFAULT_GRACE if each.grace_period is None else each.grace_period)
-            for each in victims.pods
+            each.uid: now + (_DEFAULT_GRACE if each.grace_period is None else each.grace_period) for each in victims
         }
-        ending = self._nominations.ending(victims.node) | (room.ending if room is not None else set())
         going = [each for each in map(self._state.pod, ending) if each is not None]
         until = max([self._nominations.gone_by(going), *graces.values()]) + _HELD
-        self._nominations.nominate(pod, victims.node, until, graces)
-        self._spend(victims.pods)
-        self._decided.put_nowait(_Decision(pod, victims, until))
+        self._nominations.nominate(places, until, graces)
+        self._spend(victims)
+        self._decided.put_nowait(_Decision(places, victims, until, listed, group))
 
-    def _budgets(self) -> list[PodDisruptionBudget]:
+    def budgets(self) -> list[PodDisruptionBudget]:
         """The PodDisruptionBudgets, less what was evicted since their status was written."""
         budgets = []
         for budget in self._disruption():
@@ -336,31 +368,33 @@ class Preemption:
     async def _retry(self, retry: _Retry) -> None:
         """Have kube-scheduler try the pods again for which others may be evicted by then."""
         await self._sleep(max(0.0, retry.at - self._clock()))
-        self._retried.discard(retry.namespace)
+        self._retried.discard(retry.name)
         self._queue.freed()
 
     async def _carry_out(self, eviction: _Decision) -> None:
-        pod, victims = eviction.pod, eviction.victims
+        first, victims = eviction.first, eviction.victims
         try:
-            await self._again(self._write_nomination, eviction)
-            evicted = await asyncio.gather(*(self._again(self._evict, each, eviction) for each in victims.pods))
+            await asyncio.gather(*(self._again(self._write_nomination, eviction, *each) for each in eviction.places))
+            evicted = await asyncio.gather(*(self._again(self._evict, each, eviction) for each in victims))
         except ClusterError as error:
-            about = {**of_pod(pod), "node": victims.node, "reason": str(error)}
+            about = {**of_pod(first), "node": eviction.places[0][1], "reason": str(error)}
             logger.warning("preemption failed", extra=about)
             self.counts["failed"] += 1
-            self._nominations.withdraw(pod.uid)
-            self._nominations.limits.failed(pod.uid)
-            for victim in victims.pods:
+            self._nominations.limits.failed(first.uid)
+            for victim in victims:
                 self._nominations.spare(victim.uid)
-            await self._withdraw(pod)
-            await self._record(pod, "Warning", REASON_FAILED, str(error))
-            self._queue.refused(pod.uid)
+            for pod, _ in eviction.places:
+                self._nominations.withdraw(pod.uid)
+                await self._withdraw(pod)
+                self._queue.refused(pod.uid)
+            await self._record(first, "Warning", REASON_FAILED, str(error))
             self._queue.freed()
             return
         if any(evicted):
             self.victims += sum(evicted)
-            await self._record(pod, "Normal", REASON_PREEMPTING, f"evicted {listed(victims)}")
-        await self._keep_nominated_node(eviction)
+            await self._record(first, "Normal", REASON_PREEMPTING, f"evicted {eviction.listed}")
+        if not eviction.group:
+            await self._keep_nominated_node(*eviction.places[0])
 
     async def _again(self, step: Callable[[*_Args], Awaitable[bool]], *args: *_Args) -> bool:
         """Try a step until the API server answers; whether it had anything to do."""
@@ -371,25 +405,24 @@ class Preemption:
                 await self._sleep(_RETRY)
         return await step(*args)
 
-    async def _write_nomination(self, eviction: _Decision) -> bool:
+    async def _write_nomination(self, eviction: _Decision, pod: Pod, node: str) -> bool:
         """Write down on the pod what it waits for, before anybody is evicted."""
-        pod, node = eviction.pod, eviction.victims.node
         annotations = {NOMINATED_NODE: node, NOMINATED_UNTIL: str(int(eviction.until))}
         patch: JSON = {"metadata": {"uid": pod.uid, "annotations": annotations}}
         await self._cluster.patch(Kind.PODS, pod.name, patch, pod.namespace)
-        await self._set_nominated_node(pod, node)
+        if not eviction.group:
+            await self._set_nominated_node(pod, node)
         return True
 
     async def _set_nominated_node(self, pod: Pod, node: str) -> None:
         patch: JSON = {"metadata": {"uid": pod.uid}, "status": {"nominatedNodeName": node or None}}
         await self._cluster.patch_status(Kind.PODS, pod.name, patch, pod.namespace)
 
-    async def _keep_nominated_node(self, eviction: _Decision) -> None:
+    async def _keep_nominated_node(self, pod: Pod, node: str) -> None:
         """Write `nominatedNodeName` again if kube-scheduler took it away at the end of the cycle in which it was set.
 
         It does so no more once it sees that the victims are ending.
         """
-        pod, node = eviction.pod, eviction.victims.node
         for _ in range(_TRIES):
             await self._sleep(_RETRY)
             shown, nomination = self._state.pod(pod.uid), self._nominations.of(pod.uid)
@@ -407,7 +440,7 @@ class Preemption:
             if meta["uid"] != victim.uid:
                 return False
             if meta.get("deletionTimestamp") is None:
-                conditions = _with_disruption_target(status.get("conditions") or [], eviction.pod, self._clock())
+                conditions = _with_disruption_target(status.get("conditions") or [], eviction.first, self._clock())
                 patch: JSON = {
                     "metadata": {"uid": victim.uid, "resourceVersion": meta["resourceVersion"]},
                     "status": {"conditions": conditions},
@@ -416,7 +449,8 @@ class Preemption:
                 await self._cluster.delete_pod(victim.namespace, victim.name, victim.uid)
         except NotFound:
             return False
-        message = f"Preempted by pod {eviction.pod.uid} on node {eviction.victims.node}"
+        node = victim.node_name if eviction.group else eviction.places[0][1]
+        message = f"Preempted by pod {eviction.first.uid} on node {node}"
         await self._record(victim, "Normal", REASON_PREEMPTED, message)
         return True
 

@@ -138,7 +138,7 @@ class Fleet:
                 self._register(name)
             case "nominate":
                 waiting = hostile_pod(self.random, f"nominated-{name}", [self.case], (), self.wild)
-                self.nominations.nominate(Pod.from_object(waiting), name, NOW + 60, {})
+                self.nominations.nominate([(Pod.from_object(waiting), name)], NOW + 60, {})
             case "plugin":  # its cards are gone, and may still be held
                 node = self.state.node(name)
                 assert node is not None

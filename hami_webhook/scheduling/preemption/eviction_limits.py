@@ -7,7 +7,7 @@ what preemption costs is remembered by namespace.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from math import inf
 
@@ -35,9 +35,12 @@ class LimitReached:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _PodEviction:
-    """The UIDs of the victims of a pod, how many of them count, and when that was decided (Unix seconds)."""
+    """The UIDs of the victims of a pod, or of all pods of a group, how many of them count, and when that was decided
+    (Unix seconds).
+    """
 
-    pod: Pod
+    namespace: str
+    pods: tuple[str, ...]
     victims: frozenset[str]
     count: int
     at: float
@@ -90,22 +93,24 @@ class EvictionLimits:
     def remove_pod(self, uid: str) -> None:
         """A pod is gone, or will never be bound."""
         if uid in self._of_pods:
-            self._abandon(self._of_pods.pop(uid))
+            self._abandon(self._of_pods[uid])
 
-    def evicted(self, pod: Pod, victims: Collection[str], count: int | None = None) -> None:
-        """Pods with these UIDs go for a pod; `count` of them, if it isn't known which."""
+    def evicted(self, pods: Sequence[Pod], victims: Collection[str], count: int | None = None) -> None:
+        """Pods with these UIDs go for a pod, or for all of a group; `count` of them, if it isn't known which."""
         self._drop_old()
-        before = self._of_pods.pop(pod.uid, None)
-        if before is not None:
-            self._abandon(before)
-        eviction = _PodEviction(pod, frozenset(victims), len(victims) if count is None else count, self._clock())
-        self._of_pods[pod.uid] = eviction
-        self._of_namespaces.setdefault(pod.namespace, _NamespaceEvictions()).recent.append(eviction)
+        for pod in pods:
+            if pod.uid in self._of_pods:
+                self._abandon(self._of_pods[pod.uid])
+        namespace, uids = pods[0].namespace, tuple(pod.uid for pod in pods)
+        count = len(victims) if count is None else count
+        eviction = _PodEviction(namespace, uids, frozenset(victims), count, self._clock())
+        self._of_pods |= dict.fromkeys(uids, eviction)
+        self._of_namespaces.setdefault(namespace, _NamespaceEvictions()).recent.append(eviction)
 
     def failed(self, uid: str) -> None:
-        """Those who were to go for the pod don't."""
+        """Those who were to go for the pod, or for its group, don't."""
         if uid in self._of_pods:
-            self._undo(self._of_pods.pop(uid))
+            self._undo(self._of_pods[uid])
 
     def is_known(self, uid: str) -> bool:
         """Whether what is evicted for the pod was decided since the start."""
@@ -123,22 +128,24 @@ class EvictionLimits:
         seen = self._clock() - _SEEN
         return any(each.node_name == node and _deleted_at(each) <= seen for each in victims)
 
-    def reached(self, pod: Pod, victims: int) -> LimitReached | None:
-        """Why so many pods may not be evicted for the pod now; None if they may.
+    def reached(self, pods: Sequence[Pod], victims: int) -> LimitReached | None:
+        """Why so many pods may not be evicted for a pod now, or for those of a group; None if they may.
 
-        A pod that had others evicted, who have ended, and needs more of them doesn't use what was freed.
+        One that had others evicted, who have ended, and needs more of them doesn't use what was freed.
         """
-        if pod.uid in self._of_pods and not self.waits(pod.uid):
-            self._abandon(self._of_pods.pop(pod.uid))
+        pod = pods[0]
+        for each in pods:
+            if each.uid in self._of_pods and not self.waits(each.uid):
+                self._abandon(self._of_pods[each.uid])
         self._drop_old()
         known = self._of_namespaces.get(pod.namespace)
         if known is None:
             return None
         ending = {uid for eviction in known.abandoned for uid in self._ending(eviction)}
         if ending:
-            pods = f"{len(ending)} pods that were" if len(ending) > 1 else "a pod that was"
+            were = f"{len(ending)} pods that were" if len(ending) > 1 else "a pod that was"
             return LimitReached(
-                f"{pods} evicted for other pods of namespace {pod.namespace}, which don't need it any longer, "
+                f"{were} evicted for other pods of namespace {pod.namespace}, which don't need it any longer, "
                 f"{'are' if len(ending) > 1 else 'is'} still ending"
             )
         now = self._clock()
@@ -160,17 +167,24 @@ class EvictionLimits:
         return None
 
     def _abandon(self, eviction: _PodEviction) -> None:
-        """The pod won't use what was freed for it."""
+        """The pod won't use what was freed for it; nor all others of its group."""
         if not self._began(eviction):
             self._undo(eviction)
             return
-        known = self._of_namespaces.setdefault(eviction.pod.namespace, _NamespaceEvictions())
+        self._forget(eviction)
+        known = self._of_namespaces.setdefault(eviction.namespace, _NamespaceEvictions())
         known.unused.append(self._clock())
         if self._ending(eviction):
             known.abandoned.append(eviction)
 
+    def _forget(self, eviction: _PodEviction) -> None:
+        for uid in eviction.pods:
+            if self._of_pods.get(uid) is eviction:
+                del self._of_pods[uid]
+
     def _undo(self, eviction: _PodEviction) -> None:
-        known = self._of_namespaces.get(eviction.pod.namespace)
+        self._forget(eviction)
+        known = self._of_namespaces.get(eviction.namespace)
         if known is not None and eviction in known.recent:
             known.recent.remove(eviction)
 

@@ -15,6 +15,7 @@ from hami_webhook.devices.placement_annotations import NOMINATED_NODE, NOMINATED
 from hami_webhook.devices.reasons import UNRESOLVABLE, Rejection
 from hami_webhook.devices.registry import Vendors
 from hami_webhook.kube.objects import Pod
+from hami_webhook.kube.pod_group import PodGroup
 from hami_webhook.quota.account import QuotaAccount
 from hami_webhook.scheduling.cluster_cache import ClusterCache
 from hami_webhook.scheduling.fit import BadRequest, NodeFit, PodRequest, fit_pod, read_pod_request
@@ -91,13 +92,17 @@ class Nominations:
         self._evicted.pop(uid, None)
         self.withdraw(uid)
 
-    def nominate(self, pod: Pod, node: str, until: float, victims: Mapping[str, float]) -> None:
-        """Keep a node's devices for a pod; `victims` are the UIDs of who is evicted, with the times they go by."""
-        self._put(Nomination(pod, node, until))
-        self._decided.add(pod.uid)
+    def nominate(self, places: Sequence[tuple[Pod, str]], until: float, victims: Mapping[str, float]) -> None:
+        """Keep nodes' devices for a pod, or for those of a group; `victims` are the UIDs of who is evicted for them,
+        with the times they go by.
+        """
+        for pod, node in places:
+            self._put(Nomination(pod, node, until))
+            self._decided.add(pod.uid)
         self._evicted |= victims
-        if victims or not self.limits.is_known(pod.uid):
-            self.limits.evicted(pod, victims)
+        new = [pod for pod, _ in places if victims or not self.limits.is_known(pod.uid)]
+        if new:
+            self.limits.evicted(new, victims)
 
     def withdraw(self, uid: str) -> None:
         """The pod has a place, is gone, or won't come."""
@@ -184,11 +189,15 @@ class Nominations:
         return self._evicted.get(pod.uid, 0.0) if pod.deletion_time is None else pod.deletion_time
 
     def _before(self, pod: Pod, node: str) -> list[Nomination]:
-        """The nominated pods of a node that come before a pod, the first to come first."""
+        """The nominated pods of a node that come before a pod, the first to come first; not those of its group, with
+        which it is placed.
+        """
+        group = PodGroup.of(pod)
         found = [
             each
             for each in self._by_node.get(node, {}).values()
             if each.pod.uid != pod.uid
+            and (group is None or (other := PodGroup.of(each.pod)) is None or other.key != group.key)
             and each.pod.priority >= pod.priority
             and self._clock() < each.until
             and not self._state.holds_devices(each.pod.uid)

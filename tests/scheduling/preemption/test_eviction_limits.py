@@ -216,5 +216,5 @@ async def test_nothing_is_remembered_for_longer_than_it_counts() -> None:
         await env.pass_time(0)
         await env.pass_time(3601)
         limits = env.each.core.nominations.limits
-        assert limits.reached(env.each.core.state.pods_in("default")[0], 1) is None
+        assert limits.reached(env.each.core.state.pods_in("default")[:1], 1) is None
         assert (limits._of_pods, limits._of_namespaces) == ({}, {})
