@@ -5,7 +5,7 @@ those may be disrupted now.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from hami_webhook.kube import wire
@@ -40,6 +40,11 @@ class PodDisruptionBudget:
             allowed=status.disruptions_allowed or 0,
             disrupted=frozenset(status.disrupted_pods or ()),
         )
+
+    def without(self, pods: Iterable[Pod]) -> PodDisruptionBudget:
+        """The budget once these pods are disrupted, too."""
+        names = {pod.name for pod in pods if self.covers(pod)}
+        return replace(self, allowed=self.allowed - len(names), disrupted=self.disrupted | names) if names else self
 
     def covers(self, pod: Pod) -> bool:
         """Whether evicting the pod counts against the budget."""

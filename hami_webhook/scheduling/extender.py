@@ -28,6 +28,7 @@ from hami_webhook.scheduling.extender_metrics import ExtenderMetrics
 from hami_webhook.scheduling.filter_cache import FittingNodes
 from hami_webhook.scheduling.fit import BadRequest, vendors_requested_by
 from hami_webhook.scheduling.framework import Handle, SchedulingQueue, keep_latest
+from hami_webhook.scheduling.group_preemption import GroupPreemption
 from hami_webhook.scheduling.node_locks import LockContended, NodeLocks
 from hami_webhook.scheduling.placer import AssumedPlacement, CycleState, PlacementSuperseded, Placer, Unschedulable
 from hami_webhook.scheduling.pod_groups import PodGroups
@@ -92,7 +93,8 @@ class Extender:
         self._assumed: OrderedDict[str, AssumedPlacement] = OrderedDict()  # by UID, in single mode
         self._binding: dict[str, str] = {}
         self._fitting: OrderedDict[str, FittingNodes] = OrderedDict()  # by UID, in cooperative mode
-        self.groups = PodGroups(handle, placer, queue, self._quotas_of, self._binding.keys())
+        groups = None if preemption is None else GroupPreemption(handle, placer, preemption.nominations, preemption)
+        self.groups = PodGroups(handle, placer, queue, self._quotas_of, self._binding.keys(), groups)
         self._metrics = metrics or ExtenderMetrics()
 
     async def filter(self, args: ExtenderArgs) -> Filtered:

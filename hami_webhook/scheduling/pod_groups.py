@@ -21,6 +21,7 @@ from hami_webhook.kube.objects import Pod, ResourceQuota
 from hami_webhook.kube.pod_group import GroupKey, PodGroup
 from hami_webhook.scheduling.fit import BadRequest, PodRequest, shape_of, vendors_requested_by
 from hami_webhook.scheduling.framework import Handle, SchedulingQueue, keep_latest
+from hami_webhook.scheduling.group_preemption import GroupPreemption
 from hami_webhook.scheduling.node_locks import LockContended
 from hami_webhook.scheduling.placer import AssumedPlacement, CycleState, Placer, Unschedulable
 from hami_webhook.time_slices import TimeSlices
@@ -82,6 +83,7 @@ class PodGroups:
         queue: SchedulingQueue,
         quotas_of: Callable[[str], Awaitable[Sequence[ResourceQuota]]],
         binding: Collection[str],
+        preemption: GroupPreemption | None = None,
         *,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
@@ -92,6 +94,7 @@ class PodGroups:
         self._queue = queue
         self._quotas_of = quotas_of
         self._binding = binding
+        self._preemption = preemption
         self._sleep = sleep
         self._holds: dict[GroupKey, _Holds] = {}
         self._searching = asyncio.Lock()
@@ -127,11 +130,12 @@ class PodGroups:
             known = self._failures.get(group.key)
             members = frozenset(member.uid for member in due.members)
             if known is not None and (known.members, known.as_of) == (members, self._state.generations.latest):
-                return self._refused(pod, names, known.text)
-            await self._finish_others(group.key, names)
-            text = await self._search(due, names)
+                text = known.text
+            else:
+                await self._finish_others(group.key, names)
+                text = await self._search(due, names)
             if text:
-                return self._refused(pod, names, text)
+                return self._refused(pod, names, await self._with_preemption(text, due, names))
         if len(members) > 1:
             self._queue.freed()  # those that were refused before have a place now
         placement = self.placement(pod.uid)
@@ -289,6 +293,20 @@ class PodGroups:
             if known is None or known.as_of != self._state.generations.latest:
                 await self._search(due, names)
 
+    async def _with_preemption(self, text: str, due: _Due, names: Sequence[str]) -> str:
+        """Why the group doesn't fit, and what is done about it."""
+        if self._preemption is None:
+            return text
+        key, kept = due.group.key, self._kept(due)
+        done = await self._preemption.consider(key, due.members, due.nodes, names, await self._quotas_of(key[0]))
+        if kept != self._kept(due):  # members are tried on other nodes first
+            self._failures.pop(key, None)
+        return f"{text}; {done}" if done else text
+
+    def _kept(self, due: _Due) -> list[str]:
+        """The nodes that are kept for members."""
+        return [] if self._preemption is None else [self._preemption.nominated_node(pod.uid) for pod in due.members]
+
     async def _search(self, due: _Due, names: Sequence[str]) -> str:
         """Hold devices for all members; or hold none, and why not."""
         key, now = due.group.key, self._clock()
@@ -334,6 +352,11 @@ class PodGroups:
         self, member: Pod, shape: _Shape, near: Sequence[str], quotas: Sequence[ResourceQuota], left: int
     ) -> CycleState | None:
         """A member with its devices, on a node of the others if one takes it; None if no node does."""
+        kept = "" if self._preemption is None else self._preemption.nominated_node(member.uid)
+        if kept in shape.offered:
+            found = await self._fitted(member, [kept], quotas)
+            if found is not None:
+                return found
         close = [name for name in near[shape.full :] if name in shape.offered]
         if close:
             found = await self._fitted(member, close, quotas)

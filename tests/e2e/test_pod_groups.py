@@ -30,12 +30,16 @@ NODES = 5
 CARDS = 3 * PODS // (2 * NODES)
 """Of each node."""
 JOBS = ("a", "b")
+LOW, HIGH = "groups-low", "groups-high"
 
 
 @pytest.fixture(scope="module")
 def program(plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
     with deployed(plane, tmp_path_factory.mktemp("program"), "hami-webhook-0", "hami-webhook-1") as deployment:
         scheduler_account(deployment.kubectl)
+        for name, value in ((LOW, 10), (HIGH, 1000)):
+            meta = {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": name}}
+            deployment.kubectl.apply({**meta, "value": value})
         yield deployment
 
 
@@ -44,7 +48,7 @@ def scheduler(
     plane: ControlPlane, program: Deployment, kubelets: Kubelets, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[HamiScheduler]:
     login = program.login("hami-scheduler")
-    with scheduling(plane, tmp_path_factory.mktemp("scheduler"), login, "cooperative") as both:
+    with scheduling(plane, tmp_path_factory.mktemp("scheduler"), login, "cooperative", ("--preemption=on",)) as both:
         nodes_with_cards(program.kubectl, "groups", [f"n{number}" for number in range(NODES)], CARDS, 24576)
         yield both
     assert [fault for fault in kubelets.faults if fault.startswith(("card ", "no allocation"))] == []
@@ -143,3 +147,38 @@ def test_what_a_group_waits_for_is_said(program: Deployment, scheduler: HamiSche
     wrong["metadata"]["labels"] = {"hami.io/pod-group": "a", "hami.io/pod-group-size": "7"}
     assert f"of pod group a says {PODS}; all its pods must say the same" in kubectl.refused(wrong)
     kubectl("delete", "namespace", space, "--wait=false")
+
+
+def test_just_enough_go_for_a_group_of_high_priority_and_nobody_for_one_that_fits_even_then_not(
+    program: Deployment, scheduler: HamiScheduler, kubelets: Kubelets
+) -> None:
+    kubectl = program.kubectl
+    low, high = namespace(kubectl), namespace(kubectl)
+    cluster = NODES * CARDS
+    fill = [pod(low, f"low{number:02}", gpu=1, gpumem=1000, gpucores=100) for number in range(cluster - 1)]
+    vain = [pod(high, f"vain{number:02}", gpu=1, gpumem=1000, gpucores=100) for number in range(cluster + 1)]
+    for each in vain:
+        each["metadata"]["labels"] = {"hami.io/pod-group": "vain", "hami.io/pod-group-size": str(len(vain))}
+    train = job(high, "a", grouped=True)
+    for priority, pods in ((LOW, fill), (HIGH, [*vain, *train])):
+        for each in pods:
+            each["spec"]["priorityClassName"] = priority
+    created(kubectl, fill, 1)
+    eventually(lambda: bound(kubectl, low), cluster - 1)
+
+    def refused(text: str) -> bool:
+        events = kubectl.get("events", "-n", high, "--field-selector", "reason=FilteringFailed")["items"]
+        return any(text in each["message"] for each in events)
+
+    created(kubectl, vain, 1)
+    eventually(lambda: refused("it wouldn't fit without all pods of lower priority either"))
+    assert bound(kubectl, low) == cluster - 1
+    created(kubectl, train, 1)
+    eventually(lambda: bound(kubectl, high, "a"), PODS)
+    assert refused(f"1 of {PODS} pods of pod group a fit; {PODS - 1} pods of lower priority are evicted for it")
+    gone = kubectl.get("events", "-n", low, "--field-selector", "reason=Preempted")["items"]
+    assert len(gone) == PODS - 1
+    left = [each for each in kubectl.get("pods", "-n", low)["items"] if "deletionTimestamp" not in each["metadata"]]
+    assert len(left) == cluster - PODS
+    for space in (low, high):
+        kubectl("delete", "namespace", space, "--wait=false")

@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 from hami_webhook.cluster.api import JSON, ClusterError, Kind
 from hami_webhook.kube.pod_group import PodGroup
 from hami_webhook.scheduling.pod_groups import HELD_FOR
-from hami_webhook.scheduling.protocol import Proposal
 from hami_webhook.time_slices import TimeSlices
 
 from .extender_env import MODES, ExtenderEnv, turns
@@ -220,30 +219,6 @@ async def test_a_group_that_is_bound_in_part_comes_first(mode: str) -> None:
     await env.add(node("n1", card("n1-0")))
     assert (await env.filter(names[1], "n0", "n1"))["NodeNames"] in (["n0"], ["n1"])
     assert held(env) == {"a": 4, "b": 3}
-
-
-@both
-async def test_a_member_evicts_nobody(mode: str) -> None:
-    env = ExtenderEnv(mode)
-    await env.add(*nodes(1, 1))
-    names = await group(env, "train", 2, priority=1000)
-    considered: list[str] = []
-
-    class NoPreemption:
-        async def consider(self, found: Any, *_: Any) -> None:
-            considered.append(found.name)
-
-        def awaited(self, found: Any) -> str:
-            return ""
-
-        async def complete(self, *_: Any) -> dict[str, Proposal]:
-            considered.append("complete")
-            return {}
-
-    env.extender._preemption = NoPreemption()  # type: ignore[assignment]  # what it is asked is all that matters
-    assert reasons(await env.filter(names[0], "n0")) == {"1 of 2 pods of pod group train fit"}
-    assert await env.extender.preempt(env.raw(names[0]), {"n0": Proposal((), 0)}) == {}
-    assert considered == []
 
 
 async def test_members_are_placed_within_their_quota() -> None:

@@ -192,10 +192,14 @@ def select_victims(preemptor: Preemptor, node: NodeSnapshot, effort: Effort | No
 def selecting_victims(preemptor: Preemptor, node: NodeSnapshot, effort: Effort | None = None) -> Steps[Victims | None]:
     """The victims on a node, as kube-scheduler chooses them; None if evicting pods wouldn't help.
 
-    It goes without all candidates first, and gives them back one by one. With `effort`, smaller sets are tried besides.
+    It goes without all candidates first, and gives them back one by one. With `effort`, which all that is taken from,
+    smaller sets are tried besides.
     """
     search = _Search(preemptor, node)
     found = yield from search.by_giving_back()
+    if effort is not None:
+        effort.fits -= search.fits
+        effort.steps -= search.steps
     if found is None or effort is None:
         return found
     return (yield from search.smaller(found, found.key, effort))

@@ -1,0 +1,441 @@
+"""The victims for a pod group: the pods without which all of its members fit (docs/spec/queues.md#5.5).
+
+The members come one after the other: to a node where one fits, else to that where those who have to go are the least
+important. Then all are given back without whom the group fits as well. What a node answers depends on who is gone
+there and which members came before, and is remembered, so each trial tests only the nodes where these differ.
+
+Nobody is evicted for room in a quota. A group that doesn't fit as a whole, or takes too long to look at, has no
+victims.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import Enum
+from heapq import merge
+
+from msgspec import Struct, structs
+
+from hami_webhook.devices.model import DeviceShare, NodeView
+from hami_webhook.devices.registry import Vendors
+from hami_webhook.devices.step_limit import FIT_STEPS, StepLimit
+from hami_webhook.kube.disruption import PodDisruptionBudget, violating
+from hami_webhook.kube.objects import Pod
+from hami_webhook.quota.budget import PodBudget
+from hami_webhook.scheduling.fit import NodeFit, PodRequest, fit_pod
+from hami_webhook.scheduling.pod_allocations import CardKey
+from hami_webhook.scheduling.preemption.group_budgets import Amounts, GroupBudgets
+from hami_webhook.scheduling.preemption.victims import (
+    Effort,
+    Key,
+    NodeSnapshot,
+    Preemptor,
+    Victims,
+    selecting_victims,
+    with_reserved,
+)
+from hami_webhook.time_slices import Steps
+
+_FITS = 10_000
+"""Fit is tried as many times for one group, some 4 s with all else."""
+_STEPS = 40_000_000
+"""Steps of all those Fits, some 2 s."""
+_FITS_OF_A_NODE, _SETS_OF_A_NODE = 64, 512
+"""Of these, those in search of smaller sets of victims on one node; and the sets compared."""
+_CANDIDATES = 32
+"""Nodes with victims for one member, of which the best is taken."""
+_MOST = 1024
+"""Victims for one group."""
+
+
+Shares = Mapping[CardKey, Sequence[DeviceShare]]
+
+
+class Blocked(Enum):
+    """Why nobody is evicted for a group."""
+
+    NOBODY = "no pod of lower priority holds such devices"
+    NO_ROOM = "it wouldn't fit without all pods of lower priority either"
+    TOO_MANY = f"more than {_MOST} pods of lower priority would have to go"
+    TOO_LONG = "the search for pods of lower priority was given up, as it takes too long"
+
+
+class Member(Struct, frozen=True):
+    """A member to be placed, and what it requests as policy has it: one object for members that request the same."""
+
+    pod: Pod
+    request: PodRequest
+
+
+class GroupPreemptor(Struct, frozen=True):
+    """A group that doesn't fit: its members that aren't placed, in their order, the nodes `near` them, where others
+    are, and the lowest priority of all. `now` is in Unix seconds.
+    """
+
+    members: Sequence[Member]
+    near: Sequence[str]
+    priority: int
+    budgets: GroupBudgets
+    vendors: Vendors
+    disruption: Sequence[PodDisruptionBudget]
+    now: float
+
+
+class GroupVictims(Struct, frozen=True):
+    """The pods to evict, the most important first, and the members' nodes then, by UID.
+
+    `looked_at` are these nodes, as they were.
+    """
+
+    pods: Sequence[Pod]
+    nodes: Mapping[str, str]
+    looked_at: Sequence[NodeSnapshot]
+
+
+def group_effort() -> Effort:
+    """What the search for one group may cost."""
+    return Effort(_FITS, 0, _STEPS)
+
+
+def selecting_group_victims(
+    group: GroupPreemptor, nodes: Iterable[NodeSnapshot], effort: Effort
+) -> Steps[GroupVictims | Blocked]:
+    """The victims on these nodes, none of whom could stay; none where what is free, or is ending, is enough."""
+    try:
+        return (yield from _Search(group, effort).among(nodes))
+    except _Exhausted:
+        return Blocked.TOO_LONG
+
+
+class _Exhausted(Exception):
+    """As much was tried as for one group may be."""
+
+
+class _Room:
+    """A node without those who are gone, with some members, and what it answered to one more, by shape."""
+
+    __slots__ = ("answers", "shares", "view")
+
+    def __init__(self, view: NodeView, shares: Shares) -> None:
+        self.view = view
+        self.shares = shares
+        """What the members have of its cards."""
+        self.answers: dict[int, tuple[NodeFit, _Room] | None] = {}
+
+    def with_fit(self, fit: NodeFit) -> _Room:
+        """The node with one more member."""
+        taken: dict[CardKey, list[DeviceShare]] = {}
+        for row in fit.rows:
+            for vendor, allocation in row.items():
+                for device in allocation.devices:
+                    taken.setdefault((vendor, device.uuid), []).append(device.share)
+        return _Room(with_reserved(self.view, taken), _joined(self.shares, taken))
+
+
+class _Trial:
+    """Members placed, while some pods are `gone`, by node: the members' nodes, in their order, and what they cost."""
+
+    def __init__(self, gone: Mapping[str, frozenset[str]], near: Iterable[str]) -> None:
+        self.gone = gone
+        self.rooms: dict[str, _Room] = {}
+        self.nodes: list[str] = []
+        self.costs: list[Amounts] = []
+        self.taken: dict[str, Counter[str]] = {}
+        self.near = dict.fromkeys(near)
+        self.left: dict[int, list[str]] = {}
+        """By shape, the nodes that may take it, the last one first; without those that turned out to be full."""
+
+    def put(self, index: int, node: str, costs: Amounts) -> None:
+        """A member has its place."""
+        self.nodes[index : index + 1] = [node]
+        self.costs[index : index + 1] = [costs]
+        self.near[node] = None
+        for label, amounts in costs.items():
+            self.taken.setdefault(label, Counter()).update(amounts)
+
+    def without(self, pods: Iterable[Pod], node: str) -> tuple[_Trial, list[int]]:
+        """The same where these are gone from a node, too, without its members; and which these are."""
+        gone = self.gone.get(node, frozenset()) | {pod.uid for pod in pods}
+        other = _Trial({**self.gone, node: gone}, self.near)
+        other.rooms = {name: room for name, room in self.rooms.items() if name != node}
+        other.left = {shape: [*names] for shape, names in self.left.items()}
+        for index, (name, costs) in enumerate(zip(self.nodes, self.costs, strict=True)):
+            other.put(index, name, {} if name == node else costs)
+        return other, [index for index, name in enumerate(self.nodes) if name == node]
+
+
+@dataclass(slots=True)
+class _Looked:
+    """A node as one shape found it: the least that victims there cost, and who they are, once they were looked for."""
+
+    room: _Room
+    least: Key | None
+    victims: Victims | None = None
+    known: bool = False
+
+
+class _Search:
+    """The search for the victims of one group, interrupted after each Fit."""
+
+    def __init__(self, group: GroupPreemptor, effort: Effort) -> None:
+        self._group = group
+        self._effort = effort
+        self._nodes: dict[str, NodeSnapshot] = {}
+        self._node_of: dict[str, str] = {}
+        """The nodes of pods that hold cards, by UID."""
+        self._open: dict[int, list[str]] = {}
+        """By shape, the nodes that take it with nobody gone."""
+        self._bounds: dict[int, list[tuple[Key, str]]] = {}
+        """By shape, the least that victims cost on nodes, while nobody is gone there and no member there."""
+        self._empty: dict[tuple[str, frozenset[str]], _Room] = {}
+        self._preemptors: list[Preemptor] = []
+        """Of each shape: members that request the same of the same nodes."""
+        self._shapes: list[int] = []
+        self._selectors: list[Mapping[str, str]] = []
+        self._looked: list[dict[str, _Looked]] = []
+        shapes: dict[tuple[int, frozenset[tuple[str, str]]], int] = {}
+        for member in group.members:
+            selector = member.pod.node_selector or {}
+            shape = shapes.setdefault((id(member.request), frozenset(selector.items())), len(shapes))
+            if shape == len(self._preemptors):
+                pod = structs.replace(member.request.pod, priority=group.priority)
+                request = replace(member.request, pod=pod)
+                self._preemptors.append(Preemptor(request, None, group.vendors, group.disruption, group.now))
+                self._selectors.append(selector)
+                self._looked.append({})
+            self._shapes.append(shape)
+
+    def among(self, nodes: Iterable[NodeSnapshot]) -> Steps[GroupVictims | Blocked]:
+        candidates: dict[str, Pod] = {}
+        by_vendors = {each.request.vendors: each for each in self._preemptors}.values()
+        for node in nodes:
+            self._nodes[node.name] = node
+            self._node_of |= {each.pod.uid: node.name for each in node.allocations}
+            candidates |= {pod.uid: pod for each in by_vendors for pod in each.candidates(node)}
+            yield
+        found = yield from self._placing((), ())
+        if found is not None:
+            return self._victims((), found)
+        if not candidates:
+            return Blocked.NOBODY
+        found = yield from self._placing(candidates, ())
+        if found is None:
+            return Blocked.NO_ROOM
+        chosen = yield from self._choosing()
+        kept, found = yield from self._needed(*(chosen or ([*candidates.values()], found)))
+        return self._victims(kept, found) if len(kept) <= _MOST else Blocked.TOO_MANY
+
+    def _victims(self, pods: Iterable[Pod], found: _Trial) -> GroupVictims:
+        nodes = {member.pod.uid: node for member, node in zip(self._group.members, found.nodes, strict=True)}
+        looked_at = [self._nodes[name] for name in dict.fromkeys(found.nodes)]
+        return GroupVictims(sorted(pods, key=self._preemptors[0].importance), nodes, looked_at)
+
+    # trials
+
+    def _placing(self, gone: Iterable[str], first: Sequence[str]) -> Steps[_Trial | None]:
+        """All members placed while these are gone, on their nodes of `first` where they fit; None if not all do."""
+        by_node: dict[str, set[str]] = {}
+        for uid in gone:
+            by_node.setdefault(self._node_of[uid], set()).add(uid)
+        trial = _Trial({name: frozenset(uids) for name, uids in by_node.items()}, self._group.near)
+        for index in range(len(self._shapes)):
+            if not (yield from self._place(trial, index, first[index : index + 1])):
+                return None
+        return trial
+
+    def _place(self, trial: _Trial, index: int, first: Sequence[str] = ()) -> Steps[bool]:
+        """Place the next member: on this node, on one of others of the group, or on the first that takes it."""
+        yield
+        for name in (*first, *trial.near):
+            if self._take(trial, index, name):
+                return True
+        shape = self._shapes[index]
+        if shape not in trial.left:
+            free = yield from self._taking(shape)
+            trial.left[shape] = [*dict.fromkeys((*trial.gone, *free))][::-1]
+        left, refused = trial.left[shape], []
+        while left:
+            fits, name = self._effort.fits, left[-1]
+            if self._take(trial, index, name):
+                break
+            left.pop()
+            if trial.rooms[name].answers[shape] is not None:  # by a quota: the next one may be within its own
+                refused.append(name)
+            if self._effort.fits < fits:
+                yield
+        placed = bool(left)
+        left += reversed(refused)
+        return placed
+
+    def _taking(self, shape: int) -> Steps[list[str]]:
+        """The nodes that take a shape with nobody gone."""
+        if shape not in self._open:
+            found = []
+            for name in self._nodes:
+                if self._answer(self._room(name, frozenset()), name, shape) is not None:
+                    found.append(name)
+                yield
+            self._open[shape] = found
+        return self._open[shape]
+
+    def _take(self, trial: _Trial, index: int, name: str) -> bool:
+        """Place a member on a node, if it fits there and within its quotas; one that has a place gets another."""
+        shape = self._shapes[index]
+        if name not in self._nodes:
+            return False
+        room = trial.rooms.get(name)
+        if room is None:
+            room = trial.rooms[name] = self._room(name, trial.gone.get(name, frozenset()))
+        answer = self._answer(room, name, shape)
+        if answer is None:
+            return False
+        fit, after = answer
+        budgets, pod = self._group.budgets, self._group.members[index].pod
+        if not budgets.admits(pod, fit, room.view, trial.taken):
+            other = self._fit(room.view, shape, budgets.of(pod, trial.taken))
+            if other is None:
+                return False
+            fit, after = other, room.with_fit(other)
+        trial.rooms[name] = after
+        trial.put(index, name, budgets.cost(pod, fit, room.view))
+        return True
+
+    def _room(self, name: str, gone: frozenset[str]) -> _Room:
+        """A node without those who are gone, and no member."""
+        known = self._empty.get((name, gone))
+        if known is None:
+            known = self._empty[name, gone] = _Room(self._nodes[name].without(gone, self._group.vendors), {})
+        return known
+
+    def _answer(self, room: _Room, name: str, shape: int) -> tuple[NodeFit, _Room] | None:
+        """What one more of a shape gets on a node, but for quotas, and the node with it."""
+        if shape not in room.answers:
+            fit = self._fit(room.view, shape, None) if self._is_selected(name, shape) else None
+            room.answers[shape] = None if fit is None else (fit, room.with_fit(fit))
+        return room.answers[shape]
+
+    def _is_selected(self, name: str, shape: int) -> bool:
+        return self._selectors[shape].items() <= self._nodes[name].view.node.labels.items()
+
+    def _fit(self, view: NodeView, shape: int, budget: PodBudget | None) -> NodeFit | None:
+        limit = StepLimit()
+        found = fit_pod(view, self._preemptors[shape].request, self._group.vendors, budget, limit=limit)
+        self._spend(1, FIT_STEPS - limit.left)
+        return found if isinstance(found, NodeFit) else None
+
+    def _spend(self, fits: int, steps: int) -> None:
+        self._effort.fits -= fits
+        self._effort.steps -= steps
+        if self._effort.fits < 0 or self._effort.steps < 0:
+            raise _Exhausted
+
+    # who goes
+
+    def _choosing(self) -> Steps[tuple[list[Pod], _Trial] | None]:
+        """Victims for one member after the other; None if that leaves one without a place."""
+        trial = _Trial({}, self._group.near)
+        chosen: list[Pod] = []
+        for index in range(len(self._shapes)):
+            refused: set[str] = set()
+            placed = yield from self._place(trial, index)
+            while not placed:
+                victims = yield from self._cheapest(trial, index, chosen, refused)
+                if victims is None:
+                    return None
+                other, there = trial.without(victims.pods, victims.node)
+                placed = all(self._take(other, each, victims.node) for each in (*there, index))
+                if placed:
+                    trial = other
+                    chosen += victims.pods
+                refused.add(victims.node)
+        return chosen, trial
+
+    def _cheapest(
+        self, trial: _Trial, index: int, chosen: Sequence[Pod], refused: Collection[str]
+    ) -> Steps[Victims | None]:
+        """The least important victims on one node for a member, besides those who are chosen already."""
+        shape = self._shapes[index]
+        budget = self._group.budgets.of(self._group.members[index].pod, trial.taken)
+        disruption = [each.without(chosen) for each in self._group.disruption]
+        preemptor = replace(self._preemptors[shape], budget=budget, disruption=disruption)
+        untouched = yield from self._untouched(shape)
+        touched = {name: self._look(trial, shape, name) for name in trial.near if name in self._nodes}
+        bounds = sorted((each.least, name) for name, each in touched.items() if each.least is not None)
+        best: tuple[Key, bool, str] | None = None
+        found = 0
+        for least, name in merge(bounds, untouched):
+            if best is not None and (best[0] <= least or found >= _CANDIDATES):
+                break
+            if name in refused or (name in touched and touched[name].least != least):
+                continue
+            each = touched.get(name) or self._look(trial, shape, name)
+            if not each.known:
+                effort = Effort(_FITS_OF_A_NODE, _SETS_OF_A_NODE)
+                had = effort.steps
+                each.victims = yield from selecting_victims(preemptor, self._snapshot(trial, name), effort)
+                each.known = True
+                self._spend(_FITS_OF_A_NODE - effort.fits, had - effort.steps)
+            if each.victims is not None:
+                found += 1
+                ranked = preemptor.key(each.victims.pods), name not in trial.near, name
+                best = ranked if best is None else min(best, ranked)
+        return None if best is None else self._look(trial, shape, best[2]).victims
+
+    def _untouched(self, shape: int) -> Steps[list[tuple[Key, str]]]:
+        """The least that victims cost on each node as it is, in order."""
+        if shape not in self._bounds:
+            bounds = []
+            for name, node in self._nodes.items():
+                least = self._preemptors[shape].least(node) if self._is_selected(name, shape) else None
+                if least is not None:
+                    bounds.append((least, name))
+                yield
+            self._bounds[shape] = sorted(bounds)
+        return self._bounds[shape]
+
+    def _look(self, trial: _Trial, shape: int, name: str) -> _Looked:
+        """The node in this trial, as it is known where nothing there has changed."""
+        room = trial.rooms.get(name) or self._room(name, trial.gone.get(name, frozenset()))
+        known = self._looked[shape].get(name)
+        if known is None or known.room is not room:
+            least = None
+            if self._is_selected(name, shape):
+                least = self._preemptors[shape].least(self._snapshot(trial, name))
+            known = self._looked[shape][name] = _Looked(room, least)
+        return known
+
+    def _snapshot(self, trial: _Trial, name: str) -> NodeSnapshot:
+        """The node with the members that are on it, where those who are gone are as good as ended."""
+        node, room = self._nodes[name], trial.rooms.get(name)
+        reserved = node.reserved if room is None else _joined(node.reserved, room.shares)
+        return replace(node, reserved=reserved, ending={*node.ending, *trial.gone.get(name, ())})
+
+    def _needed(self, gone: Sequence[Pod], found: _Trial) -> Steps[tuple[Sequence[Pod], _Trial]]:
+        """Those of them without whom not all fit, as kube-scheduler gives back: who exceeds a PodDisruptionBudget, then
+        the most important.
+        """
+        gone = sorted(gone, key=self._preemptors[0].importance)
+        exceeding = violating(gone, self._group.disruption)
+        gone = sorted(gone, key=lambda pod: pod.uid not in exceeding)
+
+        before = -1
+        while len(gone) != before:  # who is given back may let another one stay, who was needed before
+            before = len(gone)
+            pieces = [gone] if gone else []
+            while pieces:
+                some = pieces.pop()
+                kept = {pod.uid for pod in some}
+                without = [pod for pod in gone if pod.uid not in kept]
+                trial = yield from self._placing((pod.uid for pod in without), found.nodes)
+                if trial is not None:
+                    gone, found = without, trial
+                elif len(some) > 1:
+                    middle = len(some) // 2
+                    pieces += [some[middle:], some[:middle]]
+        return gone, found
+
+
+def _joined(shares: Mapping[CardKey, Sequence[DeviceShare]], more: Mapping[CardKey, Sequence[DeviceShare]]) -> Shares:
+    return {card: [*shares.get(card, ()), *more.get(card, ())] for card in {**shares, **more}}
