@@ -20,7 +20,7 @@ from hami_webhook.explain.node_groups import groups_of
 from hami_webhook.explain.node_reports import NodeReports, all_cards, card_report, devices_of
 from hami_webhook.explain.other_schedulers import fits_on_none, of_foreign
 from hami_webhook.explain.pod_groups import gate_step, group_notes
-from hami_webhook.explain.preemption import preemption_note
+from hami_webhook.explain.preemption import group_preemption_note, preemption_note
 from hami_webhook.explain.remedies import Remedy, RemedySearch
 from hami_webhook.explain.report import (
     Change,
@@ -33,6 +33,7 @@ from hami_webhook.explain.report import (
 )
 from hami_webhook.kube.disruption import PodDisruptionBudget
 from hami_webhook.kube.objects import QUOTA_GATE, Pod, ResourceQuota, format_time
+from hami_webhook.kube.pod_group import PodGroup
 from hami_webhook.node_filters.gates import waiting_for
 from hami_webhook.node_filters.result import FilteredNodes, NodeRefusal
 from hami_webhook.policy.evaluation import PolicyViolation
@@ -43,9 +44,11 @@ from hami_webhook.quota.pricing import CapacityLister, charge_of, placed_charge,
 from hami_webhook.quota.queue_words import QUOTA_RESERVED
 from hami_webhook.scheduling.boundary import BoundedPod
 from hami_webhook.scheduling.cluster_cache import ClusterCache
-from hami_webhook.scheduling.fit import PodRequest, read_pod_request
+from hami_webhook.scheduling.fit import PodRequest, read_pod_request, shape_of
 from hami_webhook.scheduling.node_classes import NodeClasses
 from hami_webhook.scheduling.placer import SchedulingPolicies
+from hami_webhook.scheduling.preemption.group_budgets import GroupBudgets
+from hami_webhook.scheduling.preemption.group_victims import GroupPreemptor, Member
 from hami_webhook.scheduling.scoring import ScoredNode, ranked
 
 
@@ -252,6 +255,8 @@ def _of_pending(pod: Pod, pod_request: PodRequest, context: ExplainContext, note
         ranked(each, pod_request, context.vendors, context.policies.node) for each in (fitting, fitting_refused)
     )
     quotas = list(_quotas(pod, context, None))
+    group = PodGroup.of(pod)
+    notes += _group_preemption(group, accounts, suitable, context) if group is not None else []
     searched = _nearest(suitable, nodes, context.nearest)
     search = RemedySearch(
         *(pod, pod_request, searched, context.vendors, budget, quotas),
@@ -271,11 +276,12 @@ def _of_pending(pod: Pod, pod_request: PodRequest, context: ExplainContext, note
         found_remedies = remedies.node_remedies(search)
         cost = found_remedies[0].cost if found_remedies else None
         verdict = fits_on_none([view.name for view in views])
-        evicted = preemption_note(
-            *(pod_request, budget, accounts, context.disruption, suitable),
-            *(context.state, context.vendors, context.now),
-        )
-        notes += [evicted] if evicted else []
+        if group is None:
+            evicted = preemption_note(
+                *(pod_request, budget, accounts, context.disruption, suitable),
+                *(context.state, context.vendors, context.now),
+            )
+            notes += [evicted] if evicted else []
         options = [remedy.change for remedy in found_remedies]
         options += remedies.pod_changes(search)
         options += _other_nodes(suitable, [scored.node for scored in fitting_refused], refusals, reports)
@@ -287,6 +293,35 @@ def _of_pending(pod: Pod, pod_request: PodRequest, context: ExplainContext, note
             notes.append(f"changes were searched on {some}; explain --all searches all")
     quotas = list(_quotas(pod, context, cost))
     return Explanation(pod.namespace, pod.name, verdict, notes, None, nodes, quotas, options, filtered.not_judged)
+
+
+def _group_preemption(
+    group: PodGroup, accounts: Sequence[QuotaAccount], views: Sequence[NodeView], context: ExplainContext
+) -> list[str]:
+    """What preemption would do for a pod group, once enough of its pods are ready to be placed."""
+    pods = context.state.by_namespace.members(group.key)
+    placed = [pod for pod in pods if pod.node_name]
+    waiting = [pod for pod in pods if not pod.node_name and not pod.gated][: max(0, group.size - len(placed))]
+    requests: list[tuple[Pod, PodRequest | None]] = []
+    members = []
+    for pod in waiting if len(placed) + len(waiting) >= group.size else ():
+        shape = shape_of(pod)
+        known = next((each for each in requests if each[0] == shape), None)
+        if known is None:
+            try:
+                known = shape, read_pod_request(context.bounded(pod).pod, context.vendors, context.policies.card)
+            except (BadRequest, PolicyViolation, ValueError):
+                return []
+            requests.append(known)
+        if known[1] is not None:
+            members.append(Member(pod, known[1]))
+    if not members:
+        return []
+    budgets = GroupBudgets(accounts, context.state, context.capacity, context.vendors, context.now)
+    priority, near = min(pod.priority for pod in (*placed, *waiting)), [pod.node_name for pod in placed]
+    preemptor = GroupPreemptor(members, near, priority, budgets, context.vendors, context.disruption, context.now)
+    note = group_preemption_note(preemptor, views, context.state, context.now)
+    return [note] if note else []
 
 
 def _nearest(views: Sequence[NodeView], nodes: Sequence[NodeReport], most: int | None) -> Sequence[NodeView]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from msgspec import structs
+
 from hami_webhook.devices.model import NodeView
 from hami_webhook.devices.registry import Vendors
 from hami_webhook.kube.disruption import PodDisruptionBudget
@@ -13,11 +15,36 @@ from hami_webhook.quota.budget import PodBudget
 from hami_webhook.quota.preemption import QUOTA_PREEMPTION
 from hami_webhook.scheduling.cluster_cache import ClusterCache
 from hami_webhook.scheduling.fit import PodRequest
+from hami_webhook.scheduling.group_preemption import listed as listed_pods
 from hami_webhook.scheduling.post_filter import listed
+from hami_webhook.scheduling.preemption.group_victims import (
+    Blocked,
+    GroupPreemptor,
+    group_effort,
+    selecting_group_victims,
+)
 from hami_webhook.scheduling.preemption.nominations import Nominations
 from hami_webhook.scheduling.preemption.victims import Preemptor, choose_node
+from hami_webhook.time_slices import run_at_once
 
 _NOBODY = "preemption evicts nobody for it: "
+_NOBODY_FOR_GROUP = "preemption evicts nobody for its pod group: "
+
+
+def group_preemption_note(group: GroupPreemptor, views: Sequence[NodeView], state: ClusterCache, now: float) -> str:
+    """The same for a pod group of which members wait; empty if all of them fit."""
+    if any(member.pod.preemption_policy == "Never" for member in group.members):
+        return f"{_NOBODY_FOR_GROUP}the preemptionPolicy of a member is Never"
+    nominations = _nominations(state, group.vendors, now)
+    first = structs.replace(group.members[0].pod, priority=group.priority)
+    nodes = (nominations.snapshot(view, first) for view in views)
+    found = run_at_once(selecting_group_victims(group, nodes, group_effort()))
+    if isinstance(found, Blocked):
+        ordinary = found is Blocked.NOBODY and not group.priority
+        return "" if ordinary else f"{_NOBODY_FOR_GROUP}{found.value}"
+    return (
+        f"preemption, where it is on, evicts {listed_pods(found.pods)}, for its whole pod group" if found.pods else ""
+    )
 
 
 def preemption_note(
@@ -39,9 +66,7 @@ def preemption_note(
     nobody = f"{_NOBODY}no pod of lower priority holds such devices" if pod.priority else ""
     if not any(each.priority < pod.priority or each.deletion_time is not None for each in state.pods()):
         return nobody
-    nominations = Nominations(state, vendors, clock=lambda: now)
-    for each in state.pods():
-        nominations.set_pod(each)
+    nominations = _nominations(state, vendors, now)
     room = nominations.room(pod, accounts)
     preemptor = Preemptor(request, budget, vendors, disruption, now, room)
     nodes = [nominations.snapshot(view, pod) for view in views]
@@ -60,3 +85,11 @@ def preemption_note(
         return f"{_NOBODY}pods that are ending are enough for a place on node {victims.node}"
     exceeding = f", of which {victims.violations} against a PodDisruptionBudget" if victims.violations else ""
     return f"preemption, where it is on, evicts {listed(victims)}{exceeding}"
+
+
+def _nominations(state: ClusterCache, vendors: Vendors, now: float) -> Nominations:
+    """Those that the pods show."""
+    nominations = Nominations(state, vendors, clock=lambda: now)
+    for each in state.pods():
+        nominations.set_pod(each)
+    return nominations

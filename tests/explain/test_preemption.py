@@ -79,3 +79,36 @@ def test_a_note_says_who_would_be_evicted(objects: list[JSON], incoming: JSON, n
     explanation = explained(incoming, *objects)
     notes = [each for each in explanation.notes if each.startswith("preemption")]
     assert notes == ([note] if note else [])
+
+
+FREE = node("n3", card("c", 8000))
+
+
+@pytest.mark.parametrize(
+    ("objects", "spec", "note"),
+    [
+        (
+            [ONE, TWO, FULL, OTHER], {},
+            "preemption, where it is on, evicts 2 pods: default/y, default/x, for its whole pod group",
+        ),
+        ([ONE, FULL, FREE], {}, "preemption, where it is on, evicts 1 pod: default/x, for its whole pod group"),
+        ([TWO, FREE], {}, ""),
+        (
+            [ONE, FULL], {},
+            "preemption evicts nobody for its pod group: it wouldn't fit without all pods of lower priority either",
+        ),
+        ([ONE, FULL], {"priority": 0}, ""),
+        (
+            [ONE, FREE, FULL], {"preemptionPolicy": "Never"},
+            "preemption evicts nobody for its pod group: the preemptionPolicy of a member is Never",
+        ),
+    ],
+)  # fmt: skip
+def test_of_a_pod_group_a_note_says_who_would_go_for_all_of_it(objects: list[JSON], spec: JSON, note: str) -> None:
+    members = [high(gpu=1, mem=8000, name=name, **spec) for name in ("high", "sibling")]
+    for each in members:
+        each["metadata"]["labels"] = {"hami.io/pod-group": "g", "hami.io/pod-group-size": "2"}
+    notes = [each for each in explained(members[0], *objects, members[1]).notes if each.startswith("preemption")]
+    assert notes == ([note] if note else [])
+    alone = explained(members[0], *objects).notes
+    assert not any(each.startswith("preemption") for each in alone), "it isn't complete"
