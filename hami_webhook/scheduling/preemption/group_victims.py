@@ -209,11 +209,13 @@ class _Search:
 
     def among(self, nodes: Iterable[NodeSnapshot]) -> Steps[GroupVictims | Blocked]:
         candidates: dict[str, Pod] = {}
-        by_vendors = {each.request.vendors: each for each in self._preemptors}.values()
+        terms = {vendor: terms for each in self._preemptors for vendor, terms in each.request.terms.items()}
+        first = self._preemptors[0]
+        of_all_vendors = replace(first, request=replace(first.request, terms=terms))
         for node in nodes:
             self._nodes[node.name] = node
             self._node_of |= {each.pod.uid: node.name for each in node.allocations}
-            candidates |= {pod.uid: pod for each in by_vendors for pod in each.candidates(node)}
+            candidates |= {pod.uid: pod for pod in of_all_vendors.candidates(node)}
             yield
         found = yield from self._placing((), ())
         if found is not None:
