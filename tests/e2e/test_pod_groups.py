@@ -156,13 +156,14 @@ def test_just_enough_go_for_a_group_of_high_priority_and_nobody_for_one_that_fit
     low, high = namespace(kubectl), namespace(kubectl)
     cluster = NODES * CARDS
     fill = [pod(low, f"low{number:02}", gpu=1, gpumem=1000, gpucores=100) for number in range(cluster - 1)]
-    vain = [pod(high, f"vain{number:02}", gpu=1, gpumem=1000, gpucores=100) for number in range(cluster + 1)]
+    vain = [pod(high, f"vain{number:02}", gpu=1, gpumem=1000, gpucores=100) for number in range(cluster)]
     for each in vain:
         each["metadata"]["labels"] = {"hami.io/pod-group": "vain", "hami.io/pod-group-size": str(len(vain))}
     train = job(high, "a", grouped=True)
     for priority, pods in ((LOW, fill), (HIGH, [*vain, *train])):
         for each in pods:
             each["spec"]["priorityClassName"] = priority
+    fill[0]["spec"]["priorityClassName"] = HIGH  # so the group that has as many pods as there are cards can't have all
     created(kubectl, fill, 1)
     eventually(lambda: bound(kubectl, low), cluster - 1)
 
