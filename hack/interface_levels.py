@@ -61,6 +61,7 @@ KEYS = (
     Key("mthreads.com/request-gpu-num", "hami-webhook"),
     Key("hami.io/devices-freed", "hami-webhook", "on a Node"),
     Key("hami.io/report-review-source", "hami-webhook"),
+    Key("hami.io/claim-template-specs", "hami-webhook"),
     Key("enflame.com/gcu-*-capacity", "others", "on a Node"),
     Key("metax-tech.com/gpu.topology.*", "others", "on a Node"),
     Key("node.koordinator.sh/gpu-*", "others", "label, on a Node"),
@@ -93,6 +94,7 @@ LEVELS: Sequence[tuple[Level, str, str]] = (
     ("internal", "annotation or label of hami-webhook", "hami.io/superpod-rounded"),
     ("internal", "annotation or label of hami-webhook", "hami.io/report-review-source"),
     ("internal", "annotation or label of hami-webhook", "hami.io/node-nvidia-score-written"),
+    ("internal", "annotation or label of hami-webhook", "hami.io/claim-template-specs"),
     ("internal", "AcceleratorQuota", "* status.ledger"),
     ("internal", "AcceleratorQuota", "* status.countedCards"),
     # new in 0.3.0

@@ -45,7 +45,8 @@ class DriverDevices(Section):
 
     `vendor` is the one whose quota keys they count for. `memory` and `cores` name the capacities with their bytes and
     their percent of a card; `whole_cores` is the percent of one that has no such capacity. `model` and `uuid` name
-    attributes. A name without a domain is of the driver's.
+    attributes, and so do `numa` and `link_group`: those that are the same for cards of one NUMA node, and for cards
+    each two of which are linked. A name without a domain is of the driver's.
     """
 
     driver: Subdomain
@@ -57,6 +58,8 @@ class DriverDevices(Section):
     whole_cores: Percent = WHOLE_CARD
     model: WrittenQualifiedName = "productName"
     uuid: WrittenQualifiedName = "uuid"
+    numa: WrittenQualifiedName = ""
+    link_group: WrittenQualifiedName = ""
 
     @model_validator(mode="after")
     def _names_a_capacity(self) -> Self:

@@ -101,6 +101,8 @@ class Vendor:
     unresolvable: str = reasons.CARD_INSUFFICIENT_MEMORY
     linked_annotations: Mapping[str, str] = MappingProxyType({})
     """What a pod carries that asks for cards each two of which are linked; empty where none can."""
+    shared_mode: Mapping[str, str] = MappingProxyType({})
+    """Choices of a card's mode, and what one has to contain to admit the mode that ResourceClaims share cards in."""
     topology_ranks_nodes: bool = True
     default_cores: int = 0
     max_cores: int = 100

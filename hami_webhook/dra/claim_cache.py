@@ -10,6 +10,7 @@ from typing import Protocol
 
 from hami_webhook.config.drivers import DriverDevices
 from hami_webhook.devices.model import PodUsage
+from hami_webhook.dra.claim_templates import declared_templates
 from hami_webhook.dra.cost import IMPLICIT_RESOURCE, DeviceInventory, expressions_of
 from hami_webhook.dra.devices import PublishedDevices
 from hami_webhook.dra.held_devices import HeldDevices
@@ -100,8 +101,9 @@ class ClaimCache:
         return {key: self.claims[key] for key in sorted(self.keys_owned_by(pod.uid))}
 
     def without_template(self, pod: Pod) -> set[str]:
-        """The templates of a new pod's claims that no watch has shown."""
+        """The templates of a new pod's claims that no watch has shown, and that it doesn't declare."""
         names = {each.template for each in pod.resource_claims if each.template}
+        names -= declared_templates(pod, self._rows).keys()
         return {name for name in names if (pod.namespace, name) not in self.templates}
 
     def with_templates(self, templates: Templates) -> PodClaims:

@@ -15,6 +15,7 @@ from operator import itemgetter
 from msgspec import Struct
 
 from hami_webhook.dra.allocation import Allocated, ClaimedDevice, allocated
+from hami_webhook.dra.claim_templates import declared_templates
 from hami_webhook.dra.cost import SECONDS, ClaimCost, Debits, DeviceInventory, cost_of, extended_requests
 from hami_webhook.kube import claims_wire as wire
 from hami_webhook.kube.objects import MalformedObject, Pod
@@ -103,11 +104,14 @@ def holder_of(pod: Pod, owned: Claims, templates: Templates, inventory: DeviceIn
     found = list(own.values())
     wait, unseen = ClaimCost(), list[str]()
     missing = list(_missing(pod, own))
+    declared = declared_templates(pod, inventory.devices.rows) if missing else {}
     seconds = SECONDS / (len(missing) + 1)
     if extended and not any(is_extended(claim) for claim in found):
         wait += _cost(extended, inventory, seconds)
     for name in missing:
         template = templates.get((pod.namespace, name))
+        if template is None and name in declared:  # it will be made of it
+            template = declared[name].template
         if template is None:
             unseen.append(f"there is no ResourceClaimTemplate {name}")
         else:

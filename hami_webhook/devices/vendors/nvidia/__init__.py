@@ -182,6 +182,7 @@ class Nvidia(Vendor):
     )
     unresolvable = reasons.CARD_MIG_TOPOLOGY_INFEASIBLE
     linked_annotations = MappingProxyType({REQUIRE_NVLINK: "true"})
+    shared_mode = MappingProxyType({MODE: "hami-core"})
 
     def __init__(self, section: NvidiaSection) -> None:
         super().__init__(section)

@@ -1,0 +1,118 @@
+"""The ResourceClaimTemplates that limits become: their form, their names, and the annotation that carries them.
+
+Source: docs/spec/dra.md#8. A name is a digest of what the template says, so an annotation can't say anything else of
+it, whoever wrote it. Only the form that conversion writes is read: no access of administrators, no parameters for
+drivers, no class that the configuration doesn't name.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping
+
+import msgspec
+from msgspec import Struct
+
+from hami_webhook.config.drivers import DriverDevices
+from hami_webhook.kube import claims_wire as wire
+from hami_webhook.kube.objects import Pod
+
+TEMPLATE_SPECS = "hami.io/claim-template-specs"
+"""The annotation of a converted pod: the specs of its templates by their names, as JSON."""
+LONGEST_SPECS = 64 * 1024
+"""Characters of that annotation; a longer one isn't read."""
+_PREFIX, _DIGITS = "hami-", 16
+
+
+class _Form(Struct, frozen=True, rename="camel", omit_defaults=True, forbid_unknown_fields=True):
+    """A JSON object of just these members."""
+
+
+class Cel(_Form, frozen=True):
+    expression: str
+
+
+class Selector(_Form, frozen=True):
+    cel: Cel
+
+
+class Capacity(_Form, frozen=True):
+    requests: dict[str, str]
+
+
+class Devices(_Form, frozen=True):
+    """`count` devices of a class; with a name an alternative of `first_available`."""
+
+    device_class_name: str
+    count: int
+    name: str | None = None
+    selectors: tuple[Selector, ...] = ()
+    capacity: Capacity | None = None
+
+
+class DevicesRequest(_Form, frozen=True):
+    name: str
+    exactly: Devices | None = None
+    first_available: tuple[Devices, ...] = ()
+
+
+class Constraint(_Form, frozen=True):
+    """All devices of the claim have the same value of an attribute, or different ones."""
+
+    match_attribute: str | None = None
+    distinct_attribute: str | None = None
+
+
+class DevicesClaim(_Form, frozen=True):
+    requests: tuple[DevicesRequest, ...]
+    constraints: tuple[Constraint, ...] = ()
+
+
+class TemplateSpec(_Form, frozen=True):
+    """What a template's claims request, its `spec.spec`."""
+
+    devices: DevicesClaim
+
+    @property
+    def name(self) -> str:
+        """The name of the template."""
+        content = msgspec.json.encode(self, order="sorted")
+        return f"{_PREFIX}{hashlib.sha256(content).hexdigest()[:_DIGITS]}"
+
+    @property
+    def classes(self) -> set[str]:
+        """The DeviceClasses that it requests devices of."""
+        requests = self.devices.requests
+        of_requests = [(request.exactly,) if request.exactly else request.first_available for request in requests]
+        return {each.device_class_name for alternatives in of_requests for each in alternatives}
+
+    @property
+    def template(self) -> wire.ResourceClaimTemplate:
+        """The template as it is read from the API."""
+        return msgspec.convert({"spec": {"spec": msgspec.to_builtins(self)}}, wire.ResourceClaimTemplate)
+
+
+def annotation_of(specs: Iterable[TemplateSpec]) -> str:
+    """The annotation of a pod with these templates."""
+    return msgspec.json.encode({spec.name: spec for spec in specs}, order="sorted").decode()
+
+
+def declared_templates(pod: Pod, rows: Iterable[DriverDevices]) -> Mapping[str, TemplateSpec]:
+    """The templates that a pod's annotation declares, by name; one under another name than its own isn't declared."""
+    text = pod.annotations.get(TEMPLATE_SPECS)
+    if text is None or len(text) > LONGEST_SPECS:
+        return {}
+    try:
+        written = msgspec.json.decode(text, type=dict[str, msgspec.Raw])
+    except (msgspec.DecodeError, UnicodeError, RecursionError):
+        return {}
+    classes = {name for row in rows for name in row.device_classes}
+    found = {}
+    for name, content in written.items():
+        try:
+            spec = msgspec.json.decode(content, type=TemplateSpec)
+        except (msgspec.DecodeError, UnicodeError, RecursionError):
+            continue
+        if spec.name == name and spec.classes <= classes:
+            found[name] = spec
+    return found
