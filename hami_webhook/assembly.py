@@ -28,6 +28,7 @@ from hami_webhook.devices.foreign_scheduler import ForeignScheduler
 from hami_webhook.devices.model import BadRequest, Requests
 from hami_webhook.devices.registry import Vendors
 from hami_webhook.dra.claim_cache import ClaimCache
+from hami_webhook.dra.cost import DeviceInventory
 from hami_webhook.dra.holders import key_of
 from hami_webhook.kube.claims_wire import ResourceClaim
 from hami_webhook.kube.objects import MalformedObject, Namespace, Pod
@@ -85,6 +86,7 @@ def options_of(settings: Settings) -> Options:
             trusted_groups=settings.trusted_groups,
             foreign_users=settings.foreign_users,
             controllers=settings.controllers,
+            claims=settings.claims,
         ),
         policies=placer.SchedulingPolicies(settings.node_scheduler_policy, settings.gpu_scheduler_policy),
         bounds=LedgerBounds(settings.quota_reservation_ttl, settings.node_lock_timeout, settings.quota_max_ledger),
@@ -206,6 +208,7 @@ class Core:
             charging=_QuotaPort(self, watches, new_id),
             device_lister=self.state,
             reservation_key=RESERVATION,
+            inventory=partial(self._inventory, watches),
         )
 
     @cached_property
@@ -237,6 +240,11 @@ class Core:
             return None
         self.caches.set_namespace(found)
         return found
+
+    def _inventory(self, watches: Watches) -> DeviceInventory:
+        if not watches.synced:
+            raise Denied(503, "ResourceClaims: caches not synced; try again", retry_after=1)
+        return self.caches.claims.inventory
 
     def _shows(self, account: QuotaAccount, identity: str, entry: Entry) -> bool:
         """Whether the pod was seen, and costs the quota by itself what its entry says, or shows its update."""

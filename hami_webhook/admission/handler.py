@@ -14,7 +14,7 @@ from functools import partial
 from typing import Protocol
 
 from hami_webhook.admission import policy
-from hami_webhook.admission.denial import Denied
+from hami_webhook.admission.denial import Denied, bad_request
 from hami_webhook.admission.identities import AdmissionRules, User, is_node, refuse_binding
 from hami_webhook.admission.misspelt import KnownNames
 from hami_webhook.admission.new_pod import NewPod
@@ -44,8 +44,10 @@ from hami_webhook.devices.device_lister import DeviceLister
 from hami_webhook.devices.foreign_pods import names_any
 from hami_webhook.devices.foreign_scheduler import ForeignScheduler
 from hami_webhook.devices.keys import Governed
-from hami_webhook.devices.model import Requests
+from hami_webhook.devices.model import BadRequest, Requests
 from hami_webhook.devices.registry import Vendors
+from hami_webhook.dra.conversion import convert
+from hami_webhook.dra.cost import DeviceInventory
 from hami_webhook.kube.draft import PodDraft
 from hami_webhook.kube.objects import QUOTA_GATE, Namespace, Pod
 from hami_webhook.kube.wire import ReviewedPod
@@ -152,7 +154,9 @@ class AdmissionHandler:
         charging: QuotaCharging,
         device_lister: DeviceLister,
         reservation_key: str,
+        inventory: Callable[[], DeviceInventory],
     ) -> None:
+        """`inventory` gives the devices and classes of ResourceClaims; it raises `Denied` while they aren't known."""
         self._vendors = vendors
         self._rules = rules
         self._policies = policies
@@ -160,6 +164,7 @@ class AdmissionHandler:
         self._charging = charging
         self._device_lister = device_lister
         self._reservation_key = reservation_key
+        self._inventory = inventory
         self._requests = RequestCache(vendors)
         self._new = partial(NewPod, vendors=vendors, device_lister=device_lister, known=self._requests)
         self._known_names = KnownNames(vendors)
@@ -174,7 +179,10 @@ class AdmissionHandler:
         if mutated is None:
             return UNCHANGED
         done, new = mutated
-        if await self._check(new, done.context) and self._charging.queues(new.pod, new.requests):
+        requests = await self._check(new, done.context)
+        if requests and done.converts:
+            self._convert(done.draft, new)
+        elif requests and self._charging.queues(new.pod, new.requests):
             done.draft.add_gate(QUOTA_GATE)
         return _answer(done, new)
 
@@ -212,7 +220,7 @@ class AdmissionHandler:
         """`/webhook`, HAMi's path: mutate, validate and charge at once, with a reservation in place of the UID."""
         if not _is_new_pod(review):
             return await self.validate(review, time_left)
-        mutated = await self._mutated(review)
+        mutated = await self._mutated(review, may_convert=False)
         if mutated is None:
             return UNCHANGED
         done, new = mutated
@@ -233,6 +241,15 @@ class AdmissionHandler:
         if charged.amounts and not review.dry_run:
             done.draft.annotations[self._reservation_key] = secret
         return _answer(done, new, charged)
+
+    def _convert(self, draft: PodDraft, new: NewPod) -> None:
+        """Make claims of the limits of a pod that breaks no rule. Raises `Denied`."""
+        try:
+            conversion = convert(new.pod, new.requests, self._vendors, self._inventory())
+        except BadRequest as error:
+            raise bad_request(error) from error
+        if conversion is not None:
+            conversion.apply(draft)
 
     def misspelt(self, review: Review) -> list[str]:
         """`/names`: what the creator of a pod is warned of that names no managed resource; nothing is refused."""
@@ -265,7 +282,7 @@ class AdmissionHandler:
             await quotas.read_templates()
         return quotas.price(new.requests, new.foreign)
 
-    async def _mutated(self, review: Review) -> tuple[Mutation, NewPod] | None:
+    async def _mutated(self, review: Review, *, may_convert: bool = True) -> tuple[Mutation, NewPod] | None:
         """What mutation makes of a pod, and the pod as it is to be stored; None for one that names nothing managed."""
         if not self._touches_all and is_unmanaged(review.object, self._vendors):
             return None
@@ -279,7 +296,7 @@ class AdmissionHandler:
         if foreign.named and not names_any(draft, self._vendors.own_names):
             done = Mutation(draft)  # nothing of ours, in no container
         else:
-            done = await self._ours(draft, new, foreign, context)
+            done = await self._ours(draft, new, foreign, context, may_convert=may_convert)
         if new.foreign:
             done = done.with_foreign(foreign)
         for message in done.draft.messages:
@@ -289,7 +306,13 @@ class AdmissionHandler:
         return done, self._new(done.draft.result(), before=new)
 
     async def _ours(
-        self, draft: PodDraft, new: NewPod, foreign: ForeignMutation, context: AdmissionContext | None
+        self,
+        draft: PodDraft,
+        new: NewPod,
+        foreign: ForeignMutation,
+        context: AdmissionContext | None,
+        *,
+        may_convert: bool,
     ) -> Mutation:
         """What our own vendors and their policy make of a pod that other schedulers are done with."""
         refusal: Denied | None = None
@@ -304,7 +327,7 @@ class AdmissionHandler:
             leave = own_to_schedule(new.pod, self._rules) or foreign.named
             return Mutation(draft if leave else reset(draft, new, context))
         context = context or await self._context(new.pod)
-        done = mutate(draft, new, requested, self._rules, context, refusal)
+        done = mutate(draft, new, requested, self._rules, context, refusal, may_convert=may_convert)
         if done.context is not None:
             for warning in self._known_names.misspelt(new.named, new.pod.annotations):
                 done.draft.warn(warning)

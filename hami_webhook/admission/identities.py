@@ -13,6 +13,7 @@ from hami_webhook.admission.denial import Denied
 from hami_webhook.devices.foreign_scheduler import ForeignScheduler
 from hami_webhook.devices.registry import Vendors
 from hami_webhook.devices.reserved_annotations import OWNED_LABELS, is_scheduler_owned
+from hami_webhook.dra.claim_templates import OFF
 from hami_webhook.kube.objects import QUOTA_GATE, Pod
 from hami_webhook.kube.wire import ObjectMeta, ReviewedPod
 
@@ -25,7 +26,8 @@ class AdmissionRules:
     """What holds for every review: the scheduler's name, and who may write scheduler-owned annotations.
 
     `foreign_users` may write the allocations of another project's scheduler, by its key; `trusted_groups` all.
-    `controllers` are the users that may remove the scheduling gate of quota.
+    `controllers` are the users that may remove the scheduling gate of quota. `claims` is in which namespaces limits
+    become ResourceClaims.
     """
 
     scheduler_name: str = ""
@@ -34,6 +36,7 @@ class AdmissionRules:
     trusted_groups: frozenset[str] = frozenset()
     foreign_users: Mapping[str, frozenset[str]] = field(default_factory=dict)
     controllers: frozenset[str] = frozenset()
+    claims: str = OFF
 
 
 @dataclass(frozen=True, slots=True)

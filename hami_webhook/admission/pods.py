@@ -24,6 +24,7 @@ from hami_webhook.devices.pod_preferences import GPU_POLICY, CardPolicy
 from hami_webhook.devices.registry import Vendors
 from hami_webhook.devices.reserved_annotations import OWNED_LABELS, owned_in
 from hami_webhook.devices.vendor import Vendor
+from hami_webhook.dra.claim_templates import converts
 from hami_webhook.kube.draft import PodDraft, pod_in
 from hami_webhook.kube.objects import Container, MalformedObject, Pod
 from hami_webhook.kube.quantity import Quantity, QuantityError
@@ -34,13 +35,14 @@ from hami_webhook.kube.wire import Resources, ReviewedPod
 class Mutation(Struct, frozen=True):
     """A pod after mutation, the policies that acted on it, and the keys that mean nothing on its Namespace.
 
-    `context` is where it arrives, if that mattered.
+    `context` is where it arrives, if that mattered. `converts`: its limits are to become claims.
     """
 
     draft: PodDraft
     rules: tuple[str, ...] = ()
     ignored_namespace_keys: tuple[str, ...] = ()
     context: AdmissionContext | None = None
+    converts: bool = False
 
     def with_foreign(self, foreign: ForeignMutation) -> Mutation:
         """With what policy did for the sake of other schedulers."""
@@ -186,10 +188,13 @@ def mutate(
     rules: AdmissionRules,
     context: AdmissionContext,
     refusal: Denied | None = None,
+    *,
+    may_convert: bool = True,
 ) -> Mutation:
     """Finish a new pod that asks for cards, after `normalise` gave `requested`: policy, scheduler. Raises `Denied`.
 
     `refusal` is why it couldn't be normalised; it stands unless policy changes what the pod's containers mean.
+    `may_convert`: limits may become claims on this path.
     """
     pod = new.pod
     matching = context.matching(pod) if context.has_policy else ()
@@ -210,6 +215,10 @@ def mutate(
     if refusal is not None:
         raise refusal
     acted = list(outcome.rules)
+    become_claims = may_convert and _become_claims(new, requested, rules, context)
+    if become_claims:  # kube-scheduler allocates them by itself, whatever it is called
+        ours = bool(draft.scheduler_name) and draft.scheduler_name == rules.scheduler_name
+        scheduler = (naming and naming.scheduler_name) or (DEFAULT_SCHEDULER if ours else "")
     if scheduler and draft.scheduler_name != scheduler:
         if naming is not None:
             draft.warn(f"spec.schedulerName set to {scheduler} by policy {naming.name}")
@@ -217,7 +226,19 @@ def mutate(
         draft.scheduler_name = scheduler
     for warning in suspicions(draft):
         draft.warn(warning)
-    return Mutation(draft, tuple(acted), outcome.ignored_namespace_keys, context)
+    return Mutation(draft, tuple(acted), outcome.ignored_namespace_keys, context, become_claims)
+
+
+def _become_claims(
+    new: NewPod, requested: tuple[Vendor, ...], rules: AdmissionRules, context: AdmissionContext
+) -> bool:
+    """Whether limits of a pod are to become claims: of no other scheduler, and of a vendor with a driver."""
+    drivers = {row.vendor for row in new.vendors.drivers}
+    return (
+        any(vendor.key in drivers for vendor in requested)
+        and not new.foreign
+        and converts(rules.claims, context.namespace)
+    )
 
 
 def validate_update(

@@ -113,6 +113,12 @@ def preemption(text: str) -> str:
     return text
 
 
+def claims(text: str) -> str:
+    if text not in ("off", "labelled", "convert"):
+        raise ValueError("must be off, labelled or convert")
+    return text
+
+
 def node_policy(text: str) -> str:
     """`spread`, or `binpack` for anything else (docs/spec/core.md#2.1)."""
     return "spread" if text == "spread" else "binpack"

@@ -211,6 +211,13 @@ class Settings:
     enable_ascend: bool = _setting(parse_go_bool, "false", "whether the vnpus section makes backends")
     enable_iluvatar: bool = _setting(parse_go_bool, "false", "whether the iluvatars section makes backends")
 
+    claims: str = _setting(
+        values.claims,
+        "off",
+        "in which namespaces limits of new pods become ResourceClaims, where the section dra is enabled: off: in none; "
+        "labelled: in those with the label hami.io/claims=convert; convert: in all but those with hami.io/claims=off",
+    )
+
     quota_reservation_ttl: float = _setting(
         values.duration("40s", "24h"), "45s", "life of a charge whose pod never appears, at least 40s"
     )

@@ -15,12 +15,17 @@ from msgspec import Struct
 
 from hami_webhook.config.drivers import DriverDevices
 from hami_webhook.kube import claims_wire as wire
-from hami_webhook.kube.objects import Pod
+from hami_webhook.kube.objects import Namespace, Pod
 
 TEMPLATE_SPECS = "hami.io/claim-template-specs"
 """The annotation of a converted pod: the specs of its templates by their names, as JSON."""
 LONGEST_SPECS = 64 * 1024
 """Characters of that annotation; a longer one isn't read."""
+CLAIMS = "hami.io/claims"
+"""The label of a namespace whose pods' limits become claims (`convert`), or don't (`off`)."""
+OFF, LABELLED, CONVERT = "off", "labelled", "convert"
+MODES = (OFF, LABELLED, CONVERT)
+"""In which namespaces limits become claims: none; those with the label `convert`; all but those with `off`."""
 _PREFIX, _DIGITS = "hami-", 16
 
 
@@ -90,6 +95,12 @@ class TemplateSpec(_Form, frozen=True):
     def template(self) -> wire.ResourceClaimTemplate:
         """The template as it is read from the API."""
         return msgspec.convert({"spec": {"spec": msgspec.to_builtins(self)}}, wire.ResourceClaimTemplate)
+
+
+def converts(mode: str, namespace: Namespace) -> bool:
+    """Whether limits of a namespace's pods become claims."""
+    label = namespace.labels.get(CLAIMS)
+    return label == CONVERT if mode == LABELLED else mode == CONVERT and label != OFF
 
 
 def annotation_of(specs: Iterable[TemplateSpec]) -> str:

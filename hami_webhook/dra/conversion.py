@@ -26,6 +26,7 @@ from hami_webhook.dra.cel_text import capacity_is, types_admitted, uuids_admitte
 from hami_webhook.dra.cost import SECONDS, DeviceInventory
 from hami_webhook.dra.devices import PublishedDevice, QualifiedName
 from hami_webhook.dra.selectors import LONGEST_EXPRESSION, selected
+from hami_webhook.kube.draft import PodDraft
 from hami_webhook.kube.objects import ContainerKind, Pod
 
 _MOST_DEVICES = 32
@@ -42,7 +43,7 @@ class ContainerClaim(Struct, frozen=True):
 
 
 class Conversion(Struct, frozen=True):
-    """A pod's claims in place of its limits.
+    """A pod's claims in place of its limits; `specs` are those of their templates.
 
     `claims` are the names of the templates by the names of the claims in the pod; `containers` the claims of each
     container that gets any, by its place, init containers first. `resources` are the names that go from the
@@ -53,6 +54,20 @@ class Conversion(Struct, frozen=True):
     claims: Mapping[str, str]
     containers: Mapping[int, Sequence[ContainerClaim]]
     resources: frozenset[str]
+    annotation: str
+
+    def apply(self, draft: PodDraft) -> None:
+        """Write the claims on the pod, and take the limits from it."""
+        draft.annotations[form.TEMPLATE_SPECS] = self.annotation
+        for name, template in self.claims.items():
+            draft.add_claim(name, template)
+        for row, container in enumerate(draft.containers):
+            for resource in self.resources & container.named:
+                for amounts in (container.limits, container.requests):
+                    if resource in amounts:
+                        del amounts[resource]
+            for claim in self.containers.get(row, ()):
+                container.claims.append({"name": claim.name, **({"request": claim.request} if claim.request else {})})
 
 
 def convert(
@@ -89,10 +104,14 @@ def convert(
             claims[name] = spec.name
             for user in shared.users:
                 containers.setdefault(user.row, []).append(ContainerClaim(name, shared.request_of(user)))
-    if len(form.annotation_of(specs)) > form.LONGEST_SPECS:
+    # a pod that was converted before another webhook added a container keeps its templates
+    referred = {each.template for each in pod.resource_claims}
+    declared = form.declared_templates(pod, vendors.drivers)
+    annotation = form.annotation_of([*(declared[name] for name in declared.keys() & referred), *specs])
+    if len(annotation) > form.LONGEST_SPECS:
         raise BadRequest(f"the pod's claims make more than {form.LONGEST_SPECS} characters; shorten its lists of cards")
     resources = frozenset(name for key in covered for name in vendors[key].resource_names)
-    return Conversion(tuple(specs), claims, containers, resources)
+    return Conversion(tuple(specs), claims, containers, resources, annotation)
 
 
 class _User(Struct, frozen=True):

@@ -7,7 +7,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from hami_webhook.kube.objects import Container, Pod
+from hami_webhook.kube.objects import Container, Pod, PodResourceClaim
 from hami_webhook.kube.patch import MapDraft, Operation
 from hami_webhook.kube.quantity import parse_whole
 from hami_webhook.kube.wire import (
@@ -35,6 +35,8 @@ class ContainerDraft:
         resources = obj.resources or _NO_RESOURCES
         self.limits = MapDraft(f"{path}/resources/limits", resources.limits)
         self.requests = MapDraft(f"{path}/resources/requests", resources.requests)
+        self.claims: list[dict[str, str]] = []
+        """Those that are added, as `resources.claims` has them."""
         self._env: dict[int, dict[str, str]] = {}
         self._new_env: list[dict[str, str]] = []
         self._gone_env: set[int] = set()
@@ -120,6 +122,9 @@ class ContainerDraft:
         else:
             for _, each in written:
                 yield from each.operations()
+        if self.claims:  # of a container that had limits
+            claims = self._resources.claims if self._resources is not None else None
+            yield from _added(f"{self._path}/resources/claims", claims, self.claims)
         for index, entry in self._env.items():
             if index not in self._gone_env:
                 yield {"op": "replace", "path": f"{self._path}/env/{index}", "value": entry}
@@ -153,6 +158,7 @@ class PodDraft:
         self.scheduler_name = spec.scheduler_name or ""
         self.runtime_class_name = spec.runtime_class_name or ""
         self.gates = list(self.original.gates)
+        self.claims = list(self.original.resource_claims)
         containers = iter(self.original.containers)  # init containers first
         self.containers = [
             ContainerDraft(f"/spec/{field}/{index}", item, next(containers))
@@ -171,6 +177,10 @@ class PodDraft:
     def named(self) -> set[str]:
         """The resources that a container names, in limits or in requests."""
         return set().union(*[container.named for container in self.containers])
+
+    def add_claim(self, name: str, template: str) -> None:
+        """Add a claim that is generated from a template."""
+        self.claims.append(PodResourceClaim(name, template=template))
 
     def add_gate(self, name: str) -> None:
         """Add a scheduling gate, unless the pod has it."""
@@ -199,6 +209,7 @@ class PodDraft:
             containers=containers,
             scheduler_name=self.scheduler_name,
             gates=tuple(self.gates),
+            resource_claims=tuple(self.claims),
         )
 
     def operations(self) -> list[Operation]:
@@ -216,11 +227,20 @@ class PodDraft:
         ):
             if name != (before or ""):
                 operations.append({"op": "add" if before is None else "replace", "path": f"/spec/{key}", "value": name})
-        added = [{"name": name} for name in self.gates[len(self.original.gates) :]]
-        if added and spec.scheduling_gates is None:
-            operations.append({"op": "add", "path": "/spec/schedulingGates", "value": added})
-        elif added:
-            operations += [{"op": "add", "path": "/spec/schedulingGates/-", "value": gate} for gate in added]
+        gates = [{"name": name} for name in self.gates[len(self.original.gates) :]]
+        operations += _added("/spec/schedulingGates", spec.scheduling_gates, gates)
+        claims = [
+            {"name": each.name, "resourceClaimTemplateName": each.template}
+            for each in self.claims[len(self.original.resource_claims) :]
+        ]
+        operations += _added("/spec/resourceClaims", spec.resource_claims, claims)
         for container in self.containers:
             operations += container.operations()
         return operations
+
+
+def _added(path: str, before: object, items: list[dict[str, str]]) -> list[Operation]:
+    """The operations that add items to a list, which may not be there yet."""
+    if before is None:
+        return [{"op": "add", "path": path, "value": items}] if items else []
+    return [{"op": "add", "path": f"{path}/-", "value": item} for item in items]

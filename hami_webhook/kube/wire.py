@@ -181,7 +181,12 @@ class ReviewedAffinity(Affinity, frozen=True):
     node_affinity: NodeAffinity | None = None
 
 
+class ReviewedResources(Resources, frozen=True):
+    claims: Any = None
+
+
 class ReviewedContainer(ContainerObject, frozen=True):
+    resources: ReviewedResources | None = None
     env: tuple[EnvVar, ...] | None = None
 
 

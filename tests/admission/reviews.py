@@ -22,6 +22,8 @@ from hami_webhook.devices.device_lister import NO_DEVICES, DeviceLister
 from hami_webhook.devices.foreign_scheduler import ForeignScheduler
 from hami_webhook.devices.model import Requests
 from hami_webhook.devices.registry import Vendors
+from hami_webhook.dra.cost import DeviceInventory
+from hami_webhook.dra.devices import PublishedDevices
 from hami_webhook.kube.objects import Namespace, Pod
 from hami_webhook.policy.rules import PolicyRules
 from hami_webhook.quota.admission_charger import Charged
@@ -48,6 +50,7 @@ def vendors(**more: object) -> Vendors:
 
 
 VENDORS = vendors()
+NO_CLAIMS = DeviceInventory({}, PublishedDevices((), ()))
 
 
 pod = functools.partial(builders.pod, namespace="team-a")
@@ -169,10 +172,12 @@ def handler_of(
     known: Vendors = VENDORS,
     policies: PolicyRules = PolicyRules.EMPTY,
     annotations: Mapping[str, str] | None = None,
+    labels: Mapping[str, str] | None = None,
+    inventory: DeviceInventory = NO_CLAIMS,
     services: Any = None,
     device_lister: DeviceLister = NO_DEVICES,
 ) -> AdmissionHandler:
-    around = services or FakeServices({"team-a": Namespace("team-a", {}, annotations or {})})
+    around = services or FakeServices({"team-a": Namespace("team-a", labels or {}, annotations or {})})
     return AdmissionHandler(
         known,
         rules,
@@ -181,6 +186,7 @@ def handler_of(
         charging=around,
         device_lister=device_lister,
         reservation_key=RESERVATION,
+        inventory=lambda: inventory,
     )
 
 

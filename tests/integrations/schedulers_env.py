@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from admission.reviews import RULES, FakeServices, parsed, patched, review
+from admission.reviews import NO_CLAIMS, RULES, FakeServices, parsed, patched, review
 from devices.fit_env import CHART, NOW
 
 from hami_webhook.admission.denial import Denied
@@ -90,6 +90,7 @@ class SchedulersEnv:
             charging=around,
             device_lister=self.state,
             reservation_key="hami.io/quota-reservation",
+            inventory=lambda: NO_CLAIMS,
         )
 
     def admit(self, manifest: JSON) -> Admitted:
