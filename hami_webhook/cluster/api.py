@@ -214,6 +214,10 @@ class Cluster(Protocol):
         """Delete a pod with its own grace period: `Conflict` if its UID is another."""
         ...
 
+    async def delete_claim_template(self, namespace: str, name: str, uid: str) -> None:
+        """Delete a ResourceClaimTemplate: `Conflict` if its UID is another."""
+        ...
+
     async def evict_pod(self, namespace: str, pod: str, uid: str, grace: int | None = None) -> None:
         """Evict a pod through the eviction API, with `grace` seconds, by default its own grace period.
 

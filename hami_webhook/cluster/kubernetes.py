@@ -231,6 +231,10 @@ class KubernetesCluster(AbstractAsyncContextManager["KubernetesCluster"]):
     async def delete_pod(self, namespace: str, pod: str, uid: str) -> None:
         await self.call("DELETE", _path(Kind.PODS, namespace, pod), {"preconditions": {"uid": uid}})
 
+    async def delete_claim_template(self, namespace: str, name: str, uid: str) -> None:
+        path = _path(Kind.RESOURCE_CLAIM_TEMPLATES, namespace, name)
+        await self.call("DELETE", path, {"preconditions": {"uid": uid}})
+
     async def evict_pod(self, namespace: str, pod: str, uid: str, grace: int | None = None) -> None:
         options: JSON = {"preconditions": {"uid": uid}}
         if grace is not None:

@@ -128,6 +128,9 @@ class QuotasInMemory:
     async def delete_pod(self, namespace: str, pod: str, uid: str) -> None:
         await self._cluster.delete_pod(namespace, pod, uid)
 
+    async def delete_claim_template(self, namespace: str, name: str, uid: str) -> None:
+        await self._cluster.delete_claim_template(namespace, name, uid)
+
     async def evict_pod(self, namespace: str, pod: str, uid: str, grace: int | None = None) -> None:
         await self._cluster.evict_pod(namespace, pod, uid, grace)
 

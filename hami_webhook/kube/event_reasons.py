@@ -12,6 +12,7 @@ EventReason = Literal[
     "CardUnhealthy",
     "CertificateSecretForeign",
     "CertificateUnusable",
+    "ClaimTemplateUnusable",
     "DuplicateMigInstance",
     "FilteringFailed",
     "FilteringSucceed",

@@ -232,6 +232,22 @@ async def a_pod_is_deleted_by_its_uid_only(harness: Harness) -> None:
 
 
 @case
+async def a_claim_template_is_deleted_by_its_uid_only(harness: Harness) -> None:
+    namespace, _ = await make_pod(harness)
+    kind = Kind.RESOURCE_CLAIM_TEMPLATES
+    requests = [{"name": "r", "exactly": {"deviceClassName": "gpu.example.com"}}]
+    spec = {"spec": {"devices": {"requests": requests}}}
+    written = {"apiVersion": kind.api_version, "kind": kind.singular, "spec": spec}
+    meta = {"name": "t", "namespace": namespace}
+    uid = (await harness.cluster.create(kind, {**written, "metadata": meta}))["metadata"]["uid"]
+    with pytest.raises(Conflict, match="UID in the precondition"):
+        await harness.cluster.delete_claim_template(namespace, "t", "another")
+    await harness.cluster.delete_claim_template(namespace, "t", uid)
+    with pytest.raises(NotFound):
+        await harness.cluster.get(kind, "t", namespace)
+
+
+@case
 async def a_pod_is_evicted_unless_a_budget_forbids_it(harness: Harness) -> None:
     namespace, made = await make_pod(harness, labels={"app": "a"})
     cluster, uid = harness.cluster, made["metadata"]["uid"]

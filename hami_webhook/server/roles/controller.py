@@ -13,6 +13,7 @@ from functools import partial
 from hami_webhook.assembly import Core
 from hami_webhook.config import Settings
 from hami_webhook.controller import (
+    claim_templates,
     handshakes,
     node_audit,
     pod_group_events,
@@ -24,6 +25,7 @@ from hami_webhook.controller import (
 )
 from hami_webhook.controller.accelerator_quotas import AcceleratorQuotaReconciler
 from hami_webhook.controller.certificates import CertificateTarget, CertRotator
+from hami_webhook.controller.claim_templates import ClaimTemplates
 from hami_webhook.controller.handshakes import Handshakes
 from hami_webhook.controller.leader import LeaderElection, LeaseHooks, LeaseLock, lease_of
 from hami_webhook.controller.loops import Loops
@@ -52,6 +54,7 @@ class Controller:
     releaser: QueueReleaser
     reclaimer: Reclaimer
     group_events: PodGroupEvents
+    templates: ClaimTemplates
     showback: Showback
     election: LeaderElection | None
     webhooks: WebhookReconciler
@@ -84,7 +87,7 @@ class Controller:
                 ),
                 ControllerCollector(self.reconcilers, self.webhooks, self.reclaimer, lambda: self.leading),
             ],
-            subscribers=[self.showback, *self.reconcilers, self.releaser, self.group_events],
+            subscribers=[self.showback, *self.reconcilers, self.releaser, self.group_events, self.templates],
         )
 
     async def _count(self) -> None:
@@ -111,6 +114,8 @@ class Controller:
             )
             tasks.create_task(keep(queue_reports.LOOP, reports.run))
             tasks.create_task(keep(pod_group_events.LOOP, self.group_events.run))
+            if self.templates.enabled:
+                tasks.create_task(keep(claim_templates.LOOP, self.templates.run))
             if not self.shared.quotas_in_memory:
                 tasks.create_task(keep(quotas.LOOP, self._reconcile))
 
@@ -149,6 +154,7 @@ def controller_of(shared: Shared, own_pod: OwnPod | None) -> Controller:
             core.failures,
         ),
         PodGroupEvents(core.view, _object_events(core)),
+        ClaimTemplates(core.cluster, core.view, settings.claims, _object_events(core), core.failures),
         showback,
         election,
         _webhook_reconciler(core, settings, election),

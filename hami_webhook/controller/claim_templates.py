@@ -1,0 +1,218 @@
+"""The ResourceClaimTemplates of pods whose limits became claims: made, and deleted (docs/spec/dra.md#8).
+
+They are made for pods that are stored, so neither a dry run nor a pod that was refused leaves one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+
+import msgspec
+from msgspec.structs import replace
+
+from hami_webhook.caches import Change
+from hami_webhook.cluster.api import AlreadyExists, Cluster, ClusterError, Conflict, Invalid, Kind, NotFound
+from hami_webhook.cluster_view import ClusterView
+from hami_webhook.controller.informers import Subscriptions
+from hami_webhook.controller.loops import contained
+from hami_webhook.controller.object_events import ObjectEvents
+from hami_webhook.dra.claim_templates import OFF, TemplateSpec, converts, declared_templates
+from hami_webhook.dra.holders import Key, requests_of
+from hami_webhook.kube import claims_wire as wire
+from hami_webhook.kube.objects import Pod
+
+logger = logging.getLogger(__name__)
+
+LOOP = "claim templates"
+_MANAGED_BY = "app.kubernetes.io/managed-by"
+_OURS = "hami-webhook"
+_NAME = re.compile(r"hami-[0-9a-f]{16}")
+_KEPT, _AGAIN = 60.0, 5.0
+"""Seconds that a template stays which no pod refers to, and until one that failed is tried again."""
+
+
+class ClaimTemplates:
+    """Makes and deletes templates while `run` runs, which the leader's does."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        view: ClusterView,
+        mode: str,
+        object_events: ObjectEvents,
+        failures: Counter[str],
+        *,
+        wait: Callable[[Awaitable[object], float], Awaitable[object]] = asyncio.wait_for,
+    ) -> None:
+        """`mode`: in which namespaces limits become claims."""
+        self._cluster = cluster
+        self._view = view
+        self._mode = mode
+        self._object_events = object_events
+        self._failures = failures
+        self._wait = wait
+        self._due: dict[Key, float] = {}
+        """When templates are to be looked at."""
+        self._unused: dict[Key, float] = {}
+        """Since when no pod refers to templates of ours."""
+        self._wake = asyncio.Event()
+
+    @property
+    def enabled(self) -> bool:
+        """Whether limits become claims anywhere."""
+        return self._mode != OFF and bool(self._view.vendors.drivers)
+
+    def subscriptions(self) -> Subscriptions:
+        if not self.enabled:
+            return {}
+        return {Kind.PODS: self._pod_changed, Kind.RESOURCE_CLAIM_TEMPLATES: self._template_changed}
+
+    def _pod_changed(self, change: Change[Pod]) -> None:
+        for pod in (change.before, change.after):
+            if pod is not None and pod.resource_claims:
+                self._look_at(_templates_of(pod))
+
+    def _template_changed(self, change: Change[wire.ResourceClaimTemplate]) -> None:
+        self._look_at([change.key[:2]])
+
+    def _look_at(self, keys: Iterable[Key]) -> None:
+        now = self._view.clock()
+        for key in keys:
+            if _NAME.fullmatch(key[1]):
+                self._due[key] = now
+                self._wake.set()
+
+    async def run(self) -> None:
+        """Work until cancelled; what a former leader left is looked at first."""
+        for pod in list(self._view.state.pods()):
+            self._look_at(_templates_of(pod))
+        self._look_at(list(self._view.caches.claims.templates))
+        while True:
+            await self.step()
+            self._wake.clear()
+            seconds = min(self._due.values(), default=self._view.clock() + _KEPT) - self._view.clock()
+            try:
+                await self._wait(self._wake.wait(), max(0.0, seconds))
+            except TimeoutError:
+                continue
+
+    async def step(self) -> None:
+        """Look at the templates that are due."""
+        now = self._view.clock()
+        for key in sorted(key for key, at in self._due.items() if at <= now):
+            del self._due[key]
+            with contained(self._failures, LOOP, f"template {'/'.join(key)}"):
+                await self._look(key)
+
+    async def _look(self, key: Key) -> None:
+        template = self._view.caches.claims.templates.get(key)
+        users = self._users(key)
+        if users:
+            self._unused.pop(key, None)
+            await self._provide(key, template, users)
+        elif template is not None and _is_ours(template):
+            await self._collect(key, template)
+        else:
+            self._unused.pop(key, None)
+
+    def _users(self, key: Key) -> Sequence[Pod]:
+        """The pods that refer to a template and haven't ended."""
+        now = self._view.clock()
+        pods = self._view.state.by_namespace.of(key[0]).values()
+        return [pod for pod in pods if pod.resource_claims and key in _templates_of(pod) and not pod.ended(now)]
+
+    async def _provide(self, key: Key, template: wire.ResourceClaimTemplate | None, users: Sequence[Pod]) -> None:
+        """Make the template that pods wait for, if one of them declares it where limits become claims."""
+        rows = self._view.vendors.drivers
+        waiting = [(pod, declared_templates(pod, rows).get(key[1])) for pod in users if _waits(pod, key[1])]
+        declared = next(((pod, spec) for pod, spec in waiting if spec is not None), None)
+        namespace = self._view.caches.namespaces.get(key[0])
+        if declared is None or namespace is None or not converts(self._mode, namespace):
+            return
+        pod, spec = declared
+        problem = ""
+        if template is None:
+            try:
+                await self._cluster.create(Kind.RESOURCE_CLAIM_TEMPLATES, _object(key, spec))
+            except AlreadyExists:
+                pass  # its watch shows it soon
+            except NotFound:
+                return  # the namespace is going
+            except ClusterError as error:
+                problem = f"ResourceClaimTemplate {key[1]} can't be made for its limits: {error}"
+                if not isinstance(error, Invalid):
+                    self._due[key] = self._view.clock() + _AGAIN
+        elif not _says_the_same(template, spec):
+            problem = (
+                f"ResourceClaimTemplate {key[1]} is somebody else's and requests something else than its limits; it "
+                "gets, and is charged, what that says"
+            )
+        await self._object_events.warn(
+            "Pod", pod.namespace, pod.name, pod.uid, "ClaimTemplateUnusable", problem, topic=key[1]
+        )
+
+    async def _collect(self, key: Key, template: wire.ResourceClaimTemplate) -> None:
+        """Delete a template that no pod has referred to for a while."""
+        now = self._view.clock()
+        until = self._unused.setdefault(key, now) + _KEPT
+        if now < until:
+            self._due[key] = until
+            return
+        try:
+            uid = (template.metadata and template.metadata.uid) or ""
+            await self._cluster.delete_claim_template(*key, uid)
+        except (NotFound, Conflict):
+            pass
+        except ClusterError as error:
+            logger.warning("ResourceClaimTemplate %s/%s can't be deleted: %s", *key, error)
+            self._due[key] = now + _KEPT
+            return
+        self._unused.pop(key, None)
+
+
+def _templates_of(pod: Pod) -> list[Key]:
+    return [(pod.namespace, each.template) for each in pod.resource_claims if each.template]
+
+
+def _waits(pod: Pod, template: str) -> bool:
+    """Whether a pod has no claim yet of a template."""
+    return any(each.template == template and each.name not in pod.generated_claims for each in pod.resource_claims)
+
+
+def _is_ours(template: wire.ResourceClaimTemplate) -> bool:
+    labels = (template.metadata and template.metadata.labels) or {}
+    return labels.get(_MANAGED_BY) == _OURS
+
+
+def _object(key: Key, spec: TemplateSpec) -> dict[str, object]:
+    kind = Kind.RESOURCE_CLAIM_TEMPLATES
+    return {
+        "apiVersion": kind.api_version,
+        "kind": kind.singular,
+        "metadata": {"namespace": key[0], "name": key[1], "labels": {_MANAGED_BY: _OURS}},
+        "spec": {"spec": msgspec.to_builtins(spec)},
+    }
+
+
+def _says_the_same(template: wire.ResourceClaimTemplate, spec: TemplateSpec) -> bool:
+    """Whether the requests of a template are those of a spec, the API server's defaults aside."""
+    return _requests(template) == _requests(spec.template)
+
+
+def _requests(template: wire.ResourceClaimTemplate) -> list[wire.DeviceRequest]:
+    return [
+        replace(
+            each,
+            exactly=_without_default(each.exactly) if each.exactly is not None else None,
+            first_available=tuple(map(_without_default, each.first_available or ())) or None,
+        )
+        for each in requests_of(template.spec.spec if template.spec is not None else None)
+    ]
+
+
+def _without_default(request: wire.ExactRequest) -> wire.ExactRequest:
+    return replace(request, allocation_mode=None) if request.allocation_mode == "ExactCount" else request
