@@ -82,6 +82,7 @@ class DropIn(_Values):
 class Claims(_Values):
     enabled: bool
     pod_failure_policy: Literal["Fail", "Ignore"]
+    mode: Literal["off", "labelled", "convert"]
 
 
 class ResourceClaim(_Values):

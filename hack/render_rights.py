@@ -22,6 +22,7 @@ SOURCES = {
     "base/rbac-configurations.yaml": "webhook_configuration",
     "scheduler/rbac.yaml": "",
     "components/claims/rbac.yaml": CLAIMS,
+    "components/conversion/rbac.yaml": "claims",
 }
 """The files with rights, each with the setting without which they aren't needed."""
 OF_RULES = {

@@ -9,6 +9,7 @@ from hami_webhook.cluster.api import Kind
 from hami_webhook.controller.informers import OF_CLAIMS
 from hami_webhook.controller.webhooks import webhooks_of
 from hami_webhook.doctor.facts import Facts, Finding
+from hami_webhook.dra.claim_templates import OFF
 from hami_webhook.dra.cost import DeviceInventory
 from hami_webhook.dra.devices import DeviceModel
 from hami_webhook.dra.selectors import selected
@@ -19,6 +20,8 @@ _GATE = "DRAConsumableCapacity"
 
 async def claims(facts: Facts) -> AsyncIterator[Finding]:
     """Claims can be charged: their API, their reviews, drivers, classes and slices."""
+    async for finding in _conversion(facts):
+        yield finding
     if not facts.effective.charges_claims:
         return
     if await facts.get(f"/apis/{Kind.RESOURCE_CLAIMS.api_version}") is None:
@@ -32,6 +35,19 @@ async def claims(facts: Facts) -> AsyncIterator[Finding]:
     inventory = facts.view.caches.claims.inventory
     for finding in (*_drivers(inventory), *_classes(facts, inventory), *_slices(inventory)):
         yield finding
+
+
+async def _conversion(facts: Facts) -> AsyncIterator[Finding]:
+    """That limits which the webhook makes claims of get their templates from the controller."""
+    processes = [(role, await facts.process(role)) for role in ("webhook", "controller")]
+    modes = {role: process.settings.claims for role, process in processes if process is not None}
+    if len(set(modes.values())) > 1:
+        shown = ", ".join(f"{mode} for the {role}" for role, mode in modes.items())
+        fault = f"isn't the same for both: {shown}; pods may wait for templates that nobody makes"
+        yield Finding("--claims", fault, "give both Deployments the same value, as the component conversion does")
+    elif set(modes.values()) - {OFF} and not facts.effective.charges_claims:
+        fault = "is on, but claims aren't charged, so limits stay limits"
+        yield Finding("--claims", fault, "set dra.enabled: true in the device configuration (docs/dra.md)")
 
 
 async def _reviews(facts: Facts) -> AsyncIterator[Finding]:

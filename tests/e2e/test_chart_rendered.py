@@ -34,6 +34,7 @@ NODE = ("--set", "node.enabled=true")
 MONITOR = (*NODE, "--set", "node.monitor.enabled=true")
 USAGE = (*MONITOR, "--set", "usage.enabled=true")
 CLAIMS = ("--set", "claims.enabled=true")
+CONVERSION = (*CLAIMS, "--set", "claims.mode=labelled")
 RENAMED = """\
 nvidia:
   resourceCountName: hami.io/gpu
@@ -124,12 +125,13 @@ def with_components(name: str, components: list[str], folder: Path) -> Path:
         ("default", NODE),
         ("default", MONITOR),
         ("default", USAGE),
-        ("default", CLAIMS),
+        ("default", CONVERSION),
         ("drop-in", (*CLAIMS, "--set", "dropIn.enabled=true")),
     ],
 )
 def test_the_objects_are_those_of_the_overlay(helm: Helm, tmp_path: Path, name: str, values: tuple[str, ...]) -> None:
     known = {"monitoring": MONITORING, "node": NODE, "monitor": MONITOR, "usage": USAGE, "claims": CLAIMS}
+    known["conversion"] = CONVERSION
     components = [component for component, needed in known.items() if set(needed) <= set(values)]
     expected = kustomized(with_components(name, components, tmp_path) if components else overlay(name))
     found = charted(helm, *AS_KUSTOMIZE, *values)
