@@ -50,9 +50,7 @@ def program(plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> It
         pytest.skip("shared devices are on by default from Kubernetes 1.36")
     folder = tmp_path_factory.mktemp("program")
     config = folder / "device-config.yaml"
-    text = builtin_text()
-    assert "dra:\n  enabled: false" in text
-    config.write_text(text.replace("dra:\n  enabled: false", "dra:\n  enabled: true"))
+    config.write_text(charging())
     rights = folder / "rights.yaml"
     rights.write_text("---\n".join([(COMPONENT / "rbac.yaml").read_text(), *map(yaml.safe_dump, both_bindings())]))
     kubectl("apply", "-f", str(rights))
@@ -67,8 +65,15 @@ def program(plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> It
     kubectl("delete", "-f", str(rights))
 
 
-def both_bindings() -> list[JSON]:
-    """The rights of the component for the account that has both Deployments'."""
+def charging() -> str:
+    """The built-in device configuration where claims are charged."""
+    text = builtin_text()
+    assert "dra:\n  enabled: false" in text
+    return text.replace("dra:\n  enabled: false", "dra:\n  enabled: true")
+
+
+def both_bindings(*more: str) -> list[JSON]:
+    """The rights of the component, and more, for the account that has both Deployments'."""
     group = "rbac.authorization.k8s.io"
     return [
         {
@@ -78,7 +83,7 @@ def both_bindings() -> list[JSON]:
             "roleRef": {"apiGroup": group, "kind": "ClusterRole", "name": name},
             "subjects": [{"kind": "ServiceAccount", "name": BOTH, "namespace": SYSTEM}],
         }
-        for name in ("hami-webhook-claims", "hami-webhook-controller-claims")
+        for name in ("hami-webhook-claims", "hami-webhook-controller-claims", *more)
     ]
 
 

@@ -1,0 +1,213 @@
+"""Pods with HAMi's limits on a real control plane without an extender: the limits become claims, which stock
+kube-scheduler allocates (docs/spec/dra.md#8).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import yaml
+from dra.objects import HAMI
+
+from hack.devcluster.plane import ControlPlane
+from hami_webhook.dra.claim_templates import TEMPLATE_SPECS
+from hami_webhook.kube.quantity import Quantity
+
+from .deployment import ROOT, Deployment, Kubectl, deployed, eventually
+from .objects import namespace
+from .scheduling import scheduler_account
+from .test_claims_charged import (
+    COMPONENT,
+    add_webhooks,
+    both_bindings,
+    bound,
+    charging,
+    claim,
+    events,
+    memory,
+    publish,
+    template,
+)
+from .test_claims_charged import TEN as BY_HAND
+
+JSON = dict[str, Any]
+CONVERSION = ROOT / "manifests" / "components" / "conversion"
+
+
+@pytest.fixture(scope="module")
+def program(plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
+    kubectl = Kubectl(plane.kubeconfig)
+    minor = int("".join(filter(str.isdigit, json.loads(kubectl("get", "--raw", "/version"))["minor"])))
+    if minor < 36:
+        pytest.skip("shared devices are on by default from Kubernetes 1.36")
+    folder = tmp_path_factory.mktemp("program")
+    config = folder / "device-config.yaml"
+    config.write_text(charging())
+    rights = folder / "rights.yaml"
+    roles = [path.read_text() for path in (COMPONENT / "rbac.yaml", CONVERSION / "rbac.yaml")]
+    rights.write_text("---\n".join([*roles, *map(yaml.safe_dump, both_bindings("hami-webhook-controller-conversion"))]))
+    kubectl("apply", "-f", str(rights))
+    flags = ("--device-config-file", str(config), "--claims", "convert")
+    with deployed(plane, folder, flags=flags) as deployment:
+        add_webhooks(deployment)
+        scheduler_account(kubectl)
+        deployment.start("a")
+        publish(kubectl)
+        yield deployment
+        for kind in ("resourceslices", "deviceclasses"):
+            kubectl("delete", kind, "--all")
+    kubectl("delete", "-f", str(rights))
+
+
+@pytest.fixture
+def team(program: Deployment) -> Iterator[str]:
+    """A namespace with a quota."""
+    space = namespace(program.kubectl)
+    limits = {"limits.nvidia.com/gpumem": "20000", "limits.nvidia.com/gpu": "9"}
+    meta = {"name": "gpu-quota", "namespace": space}
+    program.kubectl.apply({"apiVersion": "v1", "kind": "ResourceQuota", "metadata": meta, "spec": {"hard": limits}})
+    eventually(lambda: program.kubectl.used(space).get("gpumem"), "0")
+    yield space
+    program.kubectl("delete", "namespace", space, "--wait=false")
+
+
+def pod(space: str, name: str, annotations: JSON | None = None, **amounts: int) -> JSON:
+    """A pod as HAMi's users write it."""
+    limits = {f"nvidia.com/{key.replace('_', '-')}": str(amount) for key, amount in amounts.items()}
+    container = {"name": "main", "image": "none", "resources": {"limits": limits}}
+    meta = {"name": name, "namespace": space, "annotations": annotations or {}}
+    spec = {"tolerations": [{"operator": "Exists"}], "containers": [container]}
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": spec}
+
+
+def templates(kubectl: Kubectl, space: str) -> list[str]:
+    return [each["metadata"]["name"] for each in kubectl.get("resourceclaimtemplates", "-n", space)["items"]]
+
+
+def allocated(kubectl: Kubectl, space: str) -> list[tuple[str, int]]:
+    """Of all claims the devices, with MiB of each."""
+    return sorted(
+        (result["device"], Quantity.parse(result["consumedCapacity"]["memory"]).ceil() // 2**20)
+        for each in kubectl.get("resourceclaims", "-n", space)["items"]
+        for result in each.get("status", {}).get("allocation", {}).get("devices", {}).get("results", ())
+    )
+
+
+@pytest.fixture(scope="module")
+def left(program: Deployment) -> Iterator[str]:
+    """A namespace with a template that no pod refers to any more; it goes while the other tests run."""
+    kubectl, space = program.kubectl, namespace(program.kubectl)
+    kubectl.apply(pod(space, "p", gpu=1, gpumem=1))
+    eventually(lambda: len(templates(kubectl, space)), 1)
+    kubectl("delete", "pod", "p", "-n", space, "--grace-period=0", "--force")
+    yield space
+    kubectl("delete", "namespace", space, "--wait=false")
+
+
+@pytest.mark.usefixtures("left")
+def test_pods_with_limits_are_placed_without_an_extender(program: Deployment, team: str) -> None:
+    kubectl = program.kubectl
+    kubectl.apply(pod(team, "a", gpu=1, gpumem=10000, gpucores=10), pod(team, "b", gpu=1, gpumem=10000, gpucores=10))
+    refused = kubectl.refused(pod(team, "c", gpu=1, gpumem=10000, gpucores=10))
+    assert "exceeded quota: gpu-quota, requested: limits.nvidia.com/gpumem=10000" in refused
+    eventually(lambda: bound(kubectl, team), ["a", "b"])
+    assert len(templates(kubectl, team)) == 1
+    assert [amount for _, amount in allocated(kubectl, team)] == [10000, 10000]
+    eventually(lambda: kubectl.ledger(team), {})
+    assert (memory(kubectl, team), kubectl.used(team)["gpu"]) == (20000, "2")
+    kubectl("delete", "pods", "--all", "-n", team, "--grace-period=0", "--force")
+    eventually(lambda: memory(kubectl, team), 0)
+    eventually(lambda: kubectl.get("resourceclaims", "-n", team)["items"], [])
+
+
+def test_dry_runs_and_refused_pods_leave_nothing(program: Deployment, team: str) -> None:
+    kubectl = program.kubectl
+    shown = kubectl(
+        "create", "--dry-run=server", "-o", "json", "-f", "-", stdin=json.dumps(pod(team, "a", gpu=1, gpumem=5000))
+    )
+    assert json.loads(shown)["spec"]["resourceClaims"][0]["name"] == "hami-0"
+    assert "exceeded quota" in kubectl.refused(pod(team, "b", gpu=1, gpumem=30000))
+    # one that is let in, after which all earlier ones would have been seen
+    kubectl.apply(pod(team, "c", gpu=1, gpumem=1000))
+    eventually(lambda: bound(kubectl, team), ["c"])
+    assert len(templates(kubectl, team)) == 1
+    assert memory(kubectl, team) == 1000
+
+
+@pytest.mark.parametrize("cards", [["a1"], ["a0", "a1"]])
+def test_lists_and_counts_mean_what_they_do_for_hami(program: Deployment, team: str, cards: list[str]) -> None:
+    kubectl = program.kubectl
+    lists = {"nvidia.com/use-gpuuuid": ",".join([*cards, 'x"] || true']), "nvidia.com/use-gputype": "a100"}
+    kubectl.apply(pod(team, "p", lists, gpu=len(cards), gpumem=500))
+    eventually(lambda: allocated(kubectl, team), [(card, 500) for card in cards])
+    eventually(lambda: memory(kubectl, team), 500 * len(cards))
+
+
+def test_a_percentage_is_one_of_the_card(program: Deployment, team: str) -> None:
+    kubectl = program.kubectl
+    kubectl.apply(pod(team, "p", gpu=1, gpumem_percentage=10, gpucores=5))
+    eventually(lambda: bound(kubectl, team), ["p"])
+    assert [amount for _, amount in allocated(kubectl, team)] == [4096]
+    eventually(lambda: memory(kubectl, team), 4096)
+
+
+def test_what_no_claim_can_say_is_refused_and_a_label_keeps_limits(program: Deployment, team: str) -> None:
+    kubectl = program.kubectl
+    mig = pod(team, "p", {"nvidia.com/vgpu-mode": "mig"}, gpu=1, gpumem=500)
+    assert "annotation nvidia.com/vgpu-mode: which devices a ResourceClaim gets" in kubectl.refused(mig)
+    kubectl("label", "namespace", team, "hami.io/claims=off")
+
+    def stays() -> bool:
+        shown = kubectl("create", "--dry-run=server", "-o", "json", "-f", "-", stdin=json.dumps(mig))
+        return "resourceClaims" not in json.loads(shown)["spec"]
+
+    eventually(lambda: kubectl.run("create", "--dry-run=server", "-f", "-", stdin=json.dumps(mig)).returncode, 0)
+    assert stays()
+
+
+def test_a_forged_annotation_makes_no_template(program: Deployment, team: str) -> None:
+    """Neither under another's name, nor with what conversion doesn't write."""
+    kubectl = program.kubectl
+    kubectl.apply(pod(team, "honest", gpu=1, gpumem=1000))
+    eventually(lambda: bound(kubectl, team), ["honest"])
+    (name,) = templates(kubectl, team)
+    forged = {"devices": {"requests": [{"name": "r", "exactly": {"deviceClassName": HAMI, "adminAccess": True}}]}}
+    other = "hami-0123456789abcdef"
+    waiting = pod(team, "forger")
+    waiting["metadata"]["annotations"][TEMPLATE_SPECS] = json.dumps({name: forged, other: forged})
+    waiting["spec"]["resourceClaims"] = [{"name": "c", "resourceClaimTemplateName": other}]
+    kubectl.apply(waiting)
+    # a pod after it was placed, so this one was looked at
+    kubectl.apply(pod(team, "later", gpu=1, gpumem=1001))
+    eventually(lambda: bound(kubectl, team), ["honest", "later"])
+    assert other not in templates(kubectl, team)
+
+
+def test_somebody_elses_template_of_the_name_is_charged_as_it_is(program: Deployment, team: str) -> None:
+    kubectl = program.kubectl
+    asks = pod(team, "p", gpu=1, gpumem=1234)
+    shown = kubectl("create", "--dry-run=server", "-o", "json", "-f", "-", stdin=json.dumps(asks))
+    (reference,) = json.loads(shown)["spec"]["resourceClaims"]
+    kubectl.apply(template(team, reference["resourceClaimTemplateName"], BY_HAND))
+    kubectl.apply(asks)
+    eventually(lambda: bound(kubectl, team), ["p"])
+    eventually(lambda: memory(kubectl, team), 10000)
+    eventually(lambda: "is somebody else's and requests something else than its limits" in events(kubectl, team))
+
+
+def test_pods_that_bring_claims_are_left_alone(program: Deployment, team: str) -> None:
+    kubectl = program.kubectl
+    kubectl.apply(claim(team, "mine", BY_HAND))
+    asks = pod(team, "p")
+    asks["spec"]["resourceClaims"] = [{"name": "c", "resourceClaimName": "mine"}]
+    kubectl.apply(asks)
+    eventually(lambda: bound(kubectl, team), ["p"])
+    assert kubectl.get("pod", "p", "-n", team)["spec"]["resourceClaims"] == asks["spec"]["resourceClaims"]
+    assert templates(kubectl, team) == []
+
+
+def test_a_template_goes_when_no_pod_refers_to_it(program: Deployment, left: str) -> None:
+    eventually(lambda: templates(program.kubectl, left), [], seconds=240)
