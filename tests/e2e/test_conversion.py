@@ -5,21 +5,35 @@ kube-scheduler allocates (docs/spec/dra.md#8).
 from __future__ import annotations
 
 import json
+import os
+from collections import Counter
 from collections.abc import Iterator
+from functools import cached_property
+from random import Random
 from typing import Any
 
 import pytest
 import yaml
-from dra.objects import HAMI
+from builders import card, node
+from dra.objects import HAMI, resource_slice, share
+from quota.objects import claiming_vendors
 
 from hack.devcluster.plane import ControlPlane
+from hami_webhook.admission.pods import normalise
+from hami_webhook.devices.debit import per_vendor
+from hami_webhook.devices.device_lister import NO_DEVICES
 from hami_webhook.dra.claim_templates import TEMPLATE_SPECS
+from hami_webhook.kube.draft import PodDraft
+from hami_webhook.kube.objects import ContainerKind, Node, Pod
 from hami_webhook.kube.quantity import Quantity
+from hami_webhook.scheduling.cluster_cache import ClusterCache
+from hami_webhook.scheduling.fit import NodeFit, PodRequest, fit_pod, read_pod_request
 
 from .deployment import ROOT, Deployment, Kubectl, deployed, eventually
 from .objects import namespace
 from .scheduling import scheduler_account
 from .test_claims_charged import (
+    API,
     COMPONENT,
     add_webhooks,
     both_bindings,
@@ -207,6 +221,146 @@ def test_pods_that_bring_claims_are_left_alone(program: Deployment, team: str) -
     eventually(lambda: bound(kubectl, team), ["p"])
     assert kubectl.get("pod", "p", "-n", team)["spec"]["resourceClaims"] == asks["spec"]["resourceClaims"]
     assert templates(kubectl, team) == []
+
+
+SCENARIOS = int(os.environ.get("HAMI_CONVERSION_SCENARIOS", "12"))
+"""Random pods, each on a node of its own; an issue asked for 1000."""
+MODELS = {"24Gi": "NVIDIA A10", "40Gi": "NVIDIA A100"}
+
+
+class Scenario:
+    """A pod, and a node of equal cards that it may run on: registered for Fit, and published for claims."""
+
+    def __init__(self, number: int, space: str) -> None:
+        random = Random(number)
+        self.name = f"s{number}"
+        self.memory = random.choice(sorted(MODELS))
+        self.cards = [f"{self.name}-{index}" for index in range(random.randint(1, 3))]
+        containers = [self._container(random, index) for index in range(random.choice((1, 1, 2, 3)))]
+        init = [self._container(random, f"i{index}") for index in range(random.choice((0, 0, 0, 1, 2)))]
+        for each in init:
+            each |= {"restartPolicy": "Always"} if random.random() < 0.5 else {}
+        if not any(each["resources"]["limits"] for each in (*containers, *init)):
+            containers[0]["resources"]["limits"] = {"nvidia.com/gpu": "1"}
+        lists = {
+            "nvidia.com/use-gpuuuid": ",".join(self.cards[:2]),
+            "nvidia.com/nouse-gpuuuid": self.cards[0],
+            "nvidia.com/use-gputype": "a100,h100",
+            "nvidia.com/nouse-gputype": "A10",
+        }
+        key = random.choice(sorted(lists))
+        self.annotations = {key: lists[key]} if random.random() < 0.3 else {}
+        self.pod: JSON = {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": {"name": self.name, "namespace": space, "annotations": self.annotations},
+            "spec": {
+                "tolerations": [{"operator": "Exists"}],
+                "nodeSelector": {"kubernetes.io/hostname": self.name},
+                "containers": containers,
+                "initContainers": init,
+            },
+        }
+
+    def _container(self, random: Random, name: object) -> JSON:
+        limits: JSON = {}
+        if random.random() < 0.85:
+            memory = random.choice(
+                ({}, {"gpumem": 1000}, {"gpumem": 9000}, {"gpumem": 20000}, {"gpumem-percentage": 33})
+            )
+            cores = random.choice(({}, {"gpucores": 0}, {"gpucores": 30}, {"gpucores": 60}, {"gpucores": 100}))
+            amounts = {"gpu": random.choice((1, 1, 1, 2, 3)), **memory, **cores}
+            limits = {f"nvidia.com/{key}": str(amount) for key, amount in amounts.items()}
+        return {"name": f"c{name}", "image": "none", "resources": {"limits": limits}}
+
+    @property
+    def objects(self) -> list[JSON]:
+        amounts = {"cpu": "64", "memory": "64Gi", "pods": "110"}
+        meta = {"name": self.name, "labels": {"kubernetes.io/hostname": self.name}}
+        status = {"capacity": amounts, "allocatable": amounts}
+        cards = [share(each, self.memory, MODELS[self.memory]) for each in self.cards]
+        return [
+            {"apiVersion": "v1", "kind": "Node", "metadata": meta, "status": status},
+            {"apiVersion": API, "kind": "ResourceSlice", **resource_slice(self.name, *cards)},
+        ]
+
+    @cached_property
+    def _limits(self) -> tuple[Pod, PodRequest]:
+        draft = PodDraft(self.pod)
+        normalise(draft, claiming_vendors(), NO_DEVICES)
+        pod = draft.result()
+        request = read_pod_request(pod, claiming_vendors(), "spread")
+        assert request is not None
+        return pod, request
+
+    def by_fit(self) -> tuple[int, int, int] | None:
+        """The cards, MiB and cores that it gets by limits; None if it doesn't fit."""
+        pod, request = self._limits
+        mebibytes = int(self.memory.removesuffix("Gi")) * 1024
+        cards = [card(each, mebibytes, type=MODELS[self.memory], index=i) for i, each in enumerate(self.cards)]
+        state = ClusterCache(claiming_vendors())
+        state.set_node(Node.from_object(node(self.name, *cards)), 0.0)
+        view = state.view(self.name)
+        assert view is not None
+        fit = fit_pod(view, request, claiming_vendors(), None)
+        if not isinstance(fit, NodeFit):
+            return None
+        debit = per_vendor(fit.claims(), pod.kinds)["NVIDIA"]
+        return debit.slots, debit.memory, debit.cores
+
+    def difference(self, claims: tuple[int, int, int] | None) -> str:
+        """The kind of difference to what claims came to; empty for none."""
+        limits, (_, request) = self.by_fit(), self._limits
+        if limits == claims:
+            return ""
+        rows = [(row.get("NVIDIA"), kind) for row, kind in zip(request.rows, request.pod.kinds, strict=True)]
+        asked = [(each, kind) for each, kind in rows if each is not None]
+        if any(kind is ContainerKind.INIT for _, kind in asked):
+            return "init containers have the cards of those that run later, not any of the node"
+        if limits is None and any(each.cores == 100 for each, _ in asked):
+            return "who asks for all cores of a card and part of its memory isn't alone there"
+        if limits is None and len(asked) > 1:
+            return "Fit gives cards to one container after another, kube-scheduler tries all combinations"
+        return f"unexplained: by limits {limits}, by claims {claims}"
+
+
+def outcome(found: JSON, claims: list[JSON]) -> tuple[int, int, int] | str | None:
+    """The cards, MiB and cores of a pod's claims; None if they can't be allocated, and `waits` until that is known."""
+    if not found["spec"].get("nodeName"):
+        said = [each.get("message", "") for each in found["status"].get("conditions", ())]
+        return None if any("cannot allocate all claims" in text for text in said) else "waits"
+    results = [
+        result["consumedCapacity"]
+        for each in claims
+        if each["metadata"]["ownerReferences"][0]["name"] == found["metadata"]["name"]
+        for result in each["status"]["allocation"]["devices"]["results"]
+    ]
+    memory = sum(Quantity.parse(each["memory"]).ceil() for each in results) // 2**20
+    return len(results), memory, sum(Quantity.parse(each["cores"]).ceil() for each in results)
+
+
+def test_what_fits_by_limits_fits_by_claims_with_the_same_amounts(program: Deployment) -> None:
+    kubectl, space = program.kubectl, namespace(program.kubectl)
+    scenarios = [Scenario(number, space) for number in range(SCENARIOS)]
+    kubectl.apply(*(obj for scenario in scenarios for obj in scenario.objects))
+    last = pod(space, "sizes", {"nvidia.com/use-gpuuuid": scenarios[-1].cards[-1]}, gpu=1, gpumem_percentage=50)
+    eventually(lambda: kubectl.run("create", "--dry-run=server", "-f", "-", stdin=json.dumps(last)).returncode, 0)
+    kubectl.apply(*(scenario.pod for scenario in scenarios))
+
+    def outcomes() -> dict[str, tuple[int, int, int] | str | None]:
+        pods, claims = (kubectl.get(kind, "-n", space)["items"] for kind in ("pods", "resourceclaims"))
+        return {each["metadata"]["name"]: outcome(each, claims) for each in pods}
+
+    eventually(lambda: "waits" in outcomes().values(), False, seconds=120 + SCENARIOS)
+    found = outcomes()
+    kinds = Counter(scenario.difference(found[scenario.name]) for scenario in scenarios)  # type: ignore[arg-type]  # none waits
+    print(json.dumps({**kinds, "fit": sum(each is not None for each in found.values())}, indent=1))
+    assert [kind for kind in kinds if kind.startswith("unexplained")] == []
+    assert kinds[""] >= SCENARIOS // 2
+    kubectl("delete", "pods", "--all", "-n", space, "--grace-period=0", "--force", "--wait=false")
+    kubectl("delete", "nodes", *(scenario.name for scenario in scenarios))
+    kubectl("delete", "resourceslices", *(f"{scenario.name}-{HAMI}-1" for scenario in scenarios))
+    kubectl("delete", "namespace", space, "--wait=false")
 
 
 def test_a_template_goes_when_no_pod_refers_to_it(program: Deployment, left: str) -> None:
