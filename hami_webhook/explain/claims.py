@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from hami_webhook.devices.keys import MEBIBYTE
 from hami_webhook.dra.claim_cache import ClaimCache
+from hami_webhook.dra.claim_templates import declared_templates
 from hami_webhook.dra.cost import SECONDS, ClassRequest, extended_requests
 from hami_webhook.dra.devices import PublishedDevice
 from hami_webhook.dra.holders import extended_claim, generated_claims, key_of, requests_of, results_of
@@ -90,14 +91,16 @@ def _known(name: str, claim: wire.ResourceClaim | None) -> _PodClaim:
 
 
 def _of_template(pod: Pod, name: str, cache: ClaimCache) -> _PodClaim:
+    subject, absent = f"the claim of template {name}", "isn't there yet: kube-controller-manager makes it"
     template = cache.templates.get((pod.namespace, name))
     if template is None:
-        absent = "isn't there, as there is no such ResourceClaimTemplate: the pod waits until it is created"
-        return _PodClaim(f"the claim of template {name}", None, None, absent)
+        declared = declared_templates(pod, cache.inventory.devices.rows).get(name)
+        if declared is None:
+            absent = "isn't there, as there is no such ResourceClaimTemplate: the pod waits until it is created"
+            return _PodClaim(subject, None, None, absent)
+        template, absent = declared.template, "isn't there yet: the controller makes the template, of the pod's limits"
     requests = requests_of(template.spec.spec if template.spec is not None else None)
-    return _PodClaim(
-        f"the claim of template {name}", None, requests, "isn't there yet: kube-controller-manager makes it"
-    )
+    return _PodClaim(subject, None, requests, absent)
 
 
 def _allocated(subject: str, claim: wire.ResourceClaim, cache: ClaimCache) -> Iterator[str]:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import msgspec
 from simulate.files import GPU, JSON, MEM
+
+from hami_webhook.dra.claim_templates import TEMPLATE_SPECS, TemplateSpec, annotation_of
 
 from .conftest import Hami
 from .installation import Installation, claim, with_claims
@@ -105,3 +108,33 @@ def test_who_may_not_list_claims_is_told_what_is_not_known(hami: Hami) -> None:
     installation.api.lacking |= {"/apis/resource.k8s.io/v1/resourceslices"}
     run = hami(installation.api, "pods", "-o", "json", "-v")
     assert "no right to list resourceslices.resource.k8s.io: the devices that claims are for aren't known" in run.err
+
+
+def test_explain_knows_templates_that_will_be_made_of_limits(hami: Hami) -> None:
+    installation, spec = cluster(), claim("x", memory="5Mi", cores="1")["spec"]
+    request = spec["devices"]["requests"][0]
+    request["exactly"]["count"] = 1
+    written = msgspec.convert(spec, TemplateSpec)
+    pod = claiming("limits", generated=False, template=written.name)
+    pod["metadata"]["annotations"] = {TEMPLATE_SPECS: annotation_of([written])}
+    installation.objects += [pod]
+    notes = hami(installation.api, "explain", "pod", "limits", "-o", "json").result["notes"]
+    subject = f"the claim of template {written.name}"
+    assert f"{subject} isn't there yet: the controller makes the template, of the pod's limits" in notes
+    assert any("1 of 2 would do" in note for note in notes)
+
+
+def test_doctor_says_that_limits_become_claims_for_both_and_where_these_are_charged(hami: Hami) -> None:
+    def faults(installation: Installation, *deployments: str) -> list[tuple[str, str]]:
+        for name in deployments:
+            containers = installation.find("Deployment", name)["spec"]["template"]["spec"]["containers"]
+            containers[0]["args"].append("--claims=labelled")
+        checks = hami(installation.api, "doctor", "-o", "json").result["checks"]
+        return [(each["subject"], each["fault"]) for check in checks for each in check["findings"]]
+
+    both = ("hami-webhook", "hami-webhook-controller")
+    assert faults(with_claims(), *both) == []
+    ((subject, fault),) = faults(Installation(), *both)
+    assert (subject, fault) == ("--claims", "is on, but claims aren't charged, so limits stay limits")
+    ((subject, fault),) = faults(with_claims(), "hami-webhook")
+    assert fault.startswith("isn't the same for both: labelled for the webhook, off for the controller")

@@ -404,7 +404,6 @@ OF_CLAIMS: list[tuple[str, Spoil, str, str]] = [
         "ValidatingWebhookConfiguration",
         "rules of claims.webhook.hami.io aren't those of the manifests",
     ),
-    ("claims", lambda i: converts(i, "hami-webhook"), "--claims", "labelled for the webhook, off for the controller"),
     ("claims", in_hamis_chart, "ValidatingWebhookConfigurations", "no webhook is asked about resourceclaims/status"),
     (
         "rights",
@@ -436,23 +435,6 @@ def test_one_fault_of_claims_is_found_and_nothing_else(
     (first, *_) = faults[check]
     assert subject in first[0]
     assert fault in first[1]
-
-
-def converts(installation: Installation, *deployments: str) -> None:
-    for name in deployments:
-        spec = installation.find("Deployment", name)["spec"]["template"]["spec"]
-        spec["containers"][0]["args"].append("--claims=labelled")
-
-
-def test_limits_that_become_claims_take_charged_claims(hami: Hami) -> None:
-    both = ("hami-webhook", "hami-webhook-controller")
-    installation = Installation()
-    converts(installation, *both)
-    ((subject, fault, *_),) = found(hami(installation.api, "doctor", "-o", "json").result)["claims"]
-    assert (subject, fault) == ("--claims", "is on, but claims aren't charged, so limits stay limits")
-    charged = with_claims()
-    converts(charged, *both)
-    assert found(hami(charged.api, "doctor", "-o", "json").result) == {}
 
 
 def test_an_installation_that_charges_claims_has_no_faults(hami: Hami) -> None:
