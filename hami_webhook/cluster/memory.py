@@ -138,10 +138,8 @@ class MemoryCluster:
         await self._pause("delete_pod:after")
 
     async def delete_claim_template(self, namespace: str, name: str, uid: str) -> None:
-        await self._pause("delete_claim_template:before")
         self._with_uid(Kind.RESOURCE_CLAIM_TEMPLATES, (namespace, name), uid)
         await self.delete(Kind.RESOURCE_CLAIM_TEMPLATES, name, namespace)
-        await self._pause("delete_claim_template:after")
 
     async def evict_pod(self, namespace: str, pod: str, uid: str, grace: int | None = None) -> None:
         await self._pause("evict_pod:before")
@@ -162,14 +160,10 @@ class MemoryCluster:
         await self.delete(Kind.PODS, key[1], key[0], own if spec.get("nodeName") else 0)
 
     def _with_uid(self, kind: Kind, key: Key, uid: str) -> JSON:
-        found = self._found(kind, key)
-        has = found["metadata"]["uid"]
-        if uid != has:
-            raise Conflict(
-                f'Operation cannot be fulfilled on {kind.singular} "{key[1]}": the UID in the precondition ({uid}) '
-                f"does not match the UID in record ({has}). The object might have been deleted and then recreated"
-            )
-        return found
+        if uid != (has := self._found(kind, key)["metadata"]["uid"]):
+            why = f"the UID in the precondition ({uid}) does not match the UID in record ({has})"
+            raise Conflict(f'Operation cannot be fulfilled on {kind.singular} "{key[1]}": {why}')
+        return self._found(kind, key)
 
     async def record_event(self, note: EventNote) -> None:
         await self._pause("record_event:before")

@@ -101,8 +101,7 @@ class Vendor:
     unresolvable: str = reasons.CARD_INSUFFICIENT_MEMORY
     linked_annotations: Mapping[str, str] = MappingProxyType({})
     """What a pod carries that asks for cards each two of which are linked; empty where none can."""
-    shared_mode: Mapping[str, str] = MappingProxyType({})
-    """Choices of a card's mode, and what one has to contain to admit the mode that ResourceClaims share cards in."""
+    shared_mode: Mapping[str, str] = MappingProxyType({})  # by its key what admits cards as ResourceClaims share them
     topology_ranks_nodes: bool = True
     default_cores: int = 0
     max_cores: int = 100
@@ -193,7 +192,6 @@ class Vendor:
 
     def check_pod(self, pod: Pod) -> None:
         """Raises `BadRequest` for what can't be meant of a pod that requests the vendor's cards, amounts aside.
-
         Only its containers and annotations may matter, here and to `requests_of`.
         """
 
