@@ -28,6 +28,7 @@ from hami_webhook.dra.devices import PublishedDevice, QualifiedName
 from hami_webhook.dra.selectors import LONGEST_EXPRESSION, selected
 from hami_webhook.kube.draft import PodDraft
 from hami_webhook.kube.objects import ContainerKind, Pod
+from hami_webhook.kube.pod_group import SIZE, PodGroup
 
 _MOST_DEVICES = 32
 """Devices of a claim, as the API server has it."""
@@ -84,6 +85,11 @@ def convert(
     covered = {row.vendor for row in vendors.drivers if row.memory} & requests.keys()
     if not covered:
         return None
+    group = PodGroup.of(pod)
+    if group is not None and SIZE in pod.labels:
+        raise BadRequest(
+            f"pod group {group.name}: its pods are charged and placed together by limits only; remove the label {SIZE}"
+        )
     others = sorted(requests.keys() - covered)
     if others:
         raise BadRequest(

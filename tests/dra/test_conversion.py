@@ -230,6 +230,7 @@ def test_numa_and_links_are_attributes_where_a_driver_has_them() -> None:
         ({"annotations": {"nvidia.com/require-nvlink": "true"}}, "no attribute with their link group"),
         ({"annotations": {"nvidia.com/use-gpuuuid": ","}}, "allows no card"),
         ({"annotations": {"nvidia.com/use-gpuuuid": "x" * 11_000}}, "more than 10240 characters"),
+        ({"labels": {"hami.io/pod-group": "g", "hami.io/pod-group-size": "2"}}, "pod group g: its pods are charged"),
         ({"gpu": 33}, "33 devices are more than the 32 of a ResourceClaim"),
     ],
 )
