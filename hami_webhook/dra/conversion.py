@@ -32,6 +32,8 @@ from hami_webhook.kube.pod_group import SIZE, PodGroup
 
 _MOST_DEVICES = 32
 """Devices of a claim, as the API server has it."""
+_MOST_CONTAINERS = 32
+"""That ask for cards: which of them share a claim is compared each with each."""
 _MOST_ALTERNATIVES = 8
 """Of a request, as the API server has it."""
 
@@ -90,6 +92,9 @@ def convert(
         raise BadRequest(
             f"pod group {group.name}: its pods are charged and placed together by limits only; remove the label {SIZE}"
         )
+    asking = sum(any(rows) for rows in zip(*requests.values(), strict=True))
+    if asking > _MOST_CONTAINERS:
+        raise BadRequest(f"{asking} containers ask for cards; limits of {_MOST_CONTAINERS} at most become claims")
     others = sorted(requests.keys() - covered)
     if others:
         raise BadRequest(
@@ -227,6 +232,8 @@ class _Converter:
         self._rows = known or rows
         self._inventory = inventory
         self._clock = clock
+        self._cards: dict[tuple[str, str], _Cards] = {}
+        """By driver and type of their row."""
         self._uuids, self._types = vendor.lists(pod.annotations)
         self._refuse_choices()
 
@@ -246,7 +253,10 @@ class _Converter:
             drivers = ", ".join(dict.fromkeys(row.driver for row in self._rows))
             where = f"container {self._named(claim.users[0])}"
             raise BadRequest(f"{where}: {drivers} gives whole cards only, and a part of one is asked for")
-        cards = _Cards(row, self._inventory, self._selectors(row), self._clock)
+        cards = self._cards.get((row.driver, row.type))
+        if cards is None:
+            cards = _Cards(row, self._inventory, self._selectors(row), self._clock)
+            self._cards[row.driver, row.type] = cards
         requests = tuple(
             self._request(_name_of(index), count, memories, cores, cards)
             for index, (count, memories, cores) in enumerate(
@@ -390,7 +400,7 @@ class _Cards:
         devices = [each for each in self._inventory.devices.all if each.model.row is self.row]
         return selected(devices, expressions, seconds=SECONDS, clock=self._clock)
 
-    @property
+    @cached_property
     def whole_by_default(self) -> bool:
         """Whether a claim that says no memory gets all of a card's, on every card."""
         memory = QualifiedName.of(self.row.memory, self.row.driver)
@@ -399,7 +409,7 @@ class _Cards:
             model.consumed(memory, None) == model.capacity[memory].value for model in models if memory in model.capacity
         )
 
-    @property
+    @cached_property
     def sizes(self) -> Sequence[Fraction]:
         """The bytes that cards have, of as many sizes as a claim can name: those of which there are most."""
         memory = QualifiedName.of(self.row.memory, self.row.driver)

@@ -239,6 +239,24 @@ def test_what_no_claim_can_say_is_refused(fields: JSON, sentence: str) -> None:
         converted(admitted(**{"gpu": 2, "mem": 5, **fields}))
 
 
+def test_a_pod_of_very_many_containers_is_refused_and_cards_are_selected_once() -> None:
+    calls = 0
+
+    def clock() -> float:
+        nonlocal calls
+        calls += 1
+        return 0.0
+
+    lists = {"nvidia.com/use-gpuuuid": "a1"}
+    for count in (2, 32):
+        calls = 0
+        many = admitted(*(container(f"c{index}", gpu=1, percent=50) for index in range(count)), annotations=lists)
+        assert convert(many, checked_requests(many, VENDORS), VENDORS, EQUAL, clock)
+        assert calls <= 1 + len(A40)
+    with pytest.raises(BadRequest, match="33 containers ask for cards"):
+        converted(admitted(*(container(f"c{index}", gpu=1, mem=5) for index in range(33))))
+
+
 def test_a_percentage_of_cards_that_nobody_publishes_is_refused() -> None:
     with pytest.raises(BadRequest, match="a percentage of it isn't; ask for an amount"):
         converted(admitted(gpu=1, percent=50), inventory())
