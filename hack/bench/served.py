@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import ssl
 import tempfile
 import threading
 from base64 import b64encode
@@ -90,12 +91,17 @@ def served(lists: Mapping[str, list[JSON]]) -> Iterator[Served]:
             """The program ends in the middle of a request."""
 
     server = Server(("127.0.0.1", 0), Handler)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
     with tempfile.TemporaryDirectory(prefix="hami-webhook-bench-") as folder:
         found = Served(Path(folder) / "kubeconfig")
-        # as kubeconfigs have it: without, a client reads all authorities of the system
-        authority = b64encode(pki.authority(now=datetime.now(UTC)).certificate).decode()
-        address = f"http://127.0.0.1:{server.server_port}"
+        # as API servers have it; where none is asked for by TLS, a client reads all authorities of the system
+        pair = pki.generate("api", "bench", now=datetime.now(UTC), extra_names=["127.0.0.1"])
+        pki.write(Path(folder), pair, force=False)
+        tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+        tls.load_cert_chain(Path(folder) / "tls.crt", Path(folder) / "tls.key")
+        server.socket = tls.wrap_socket(server.socket, server_side=True)
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        authority = b64encode(pair.ca.certificate).decode()
+        address = f"https://127.0.0.1:{server.server_port}"
         cluster = {"name": "bench", "cluster": {"server": address, "certificate-authority-data": authority}}
         context = {"name": "bench", "context": {"cluster": "bench", "user": "bench", "namespace": NAMESPACE}}
         users = [{"name": "bench", "user": {}}]
