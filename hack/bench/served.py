@@ -118,7 +118,9 @@ def served(lists: Mapping[str, list[JSON]]) -> Iterator[Served]:
 
 def _pages(items: Sequence[JSON]) -> Iterator[tuple[int, bytes]]:
     """A list as an API server gives it: in pages, each with the place of its first object and the next one's."""
+    version = {"resourceVersion": str(_VERSION)}
+    items = [{**item, "metadata": {**version, **item["metadata"]}} for item in items]
     for start in range(0, len(items) or 1, PAGE):
         end = start + PAGE
-        metadata = {"resourceVersion": str(_VERSION)} | ({"continue": str(end)} if end < len(items) else {})
+        metadata = version | ({"continue": str(end)} if end < len(items) else {})
         yield start, json.dumps({"metadata": metadata, "items": items[start:end]}).encode()
