@@ -80,7 +80,8 @@ def explain(arguments: argparse.Namespace) -> int:
     simulation = Simulation(vendors, options, policies, now)
     explainer = Explainer(simulation, options.policies, arguments.scheduler_name, now, reading.unseen.keys())
     nearest = None if arguments.all or console is None else NEAREST
-    result = asyncio.run(_explained(explainer, reading, (namespace or "default", name), manifest, nearest))
+    pod = (namespace or "default", name)
+    result = asyncio.run(_explained(explainer, reading, pod, manifest, nearest, stored=not arguments.cluster))
     if console is not None:
         show_explanation(result, console, everything=arguments.all)
     else:
@@ -97,8 +98,10 @@ async def _explained(
     pod: tuple[str, str],
     manifest: Mapping[str, Any] | None,
     nearest: int | None,
+    *,
+    stored: bool,
 ) -> Explanation:
-    await explainer.simulation.fill(reading.bundle, trust_used=True)
+    await explainer.simulation.fill(reading.bundle, trust_used=True, stored=stored)
     warn(explainer.simulation.warnings())
     found = explainer.of_known(*pod, nearest) if manifest is None else await explainer.of_new(manifest, nearest)
     return replace(found, notes=[*found.notes, *reading.pod_words])

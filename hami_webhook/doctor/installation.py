@@ -118,9 +118,9 @@ class Effective:
         return replace(found, charge_timeout=60.0, bounds=replace(found.bounds, most=100_000), zone=UTC)
 
     async def simulation(self, bundle: Bundle, now: float) -> Simulation:
-        """The cluster as it was read at `now` (Unix seconds)."""
+        """The cluster as it was read from an API server at `now` (Unix seconds)."""
         found = Simulation(self.vendors, self.options, self.policies, now)
-        await found.fill(bundle, trust_used=True)
+        await found.fill(bundle, trust_used=True, stored=True)
         found.core.state.tick(now)
         return found
 

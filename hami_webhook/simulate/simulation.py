@@ -145,13 +145,14 @@ class Simulation:
         """Where the outcomes of the pods are that exist now, by namespace and name."""
         self._since_recompute: dict[str, int] = {}
 
-    async def fill(self, bundle: Bundle, *, trust_used: bool = False) -> None:
+    async def fill(self, bundle: Bundle, *, trust_used: bool = False, stored: bool = False) -> None:
         """Create the files' objects in the cluster and recompute its quotas. Raises `LoadError`.
 
-        `trust_used`: the used amounts of quotas that are complete are left as they are.
+        `trust_used`: the used amounts of quotas that are complete are left as they are; `stored`: the objects are as an
+        API server stores them.
         """
         self._priorities = PriorityClasses(bundle.priority_classes)
-        for kind, obj in await fill(self.cluster, bundle):
+        for kind, obj in await fill(self.cluster, bundle, stored=stored):
             self.core.caches.put(kind, obj)
         await self.recompute_quotas(trust_used=trust_used)
 
