@@ -7,12 +7,12 @@ import logging
 import uuid
 from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from datetime import tzinfo
 from functools import cached_property, partial
 from typing import Any
 
-from msgspec import Struct
+from msgspec import Struct, field
 from prometheus_client import Histogram
 
 from hami_webhook.admission.claims import ClaimHandler
@@ -62,8 +62,7 @@ from hami_webhook.scheduling.preemption.nominations import Nominations
 logger = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class Options:
+class Options(Struct, frozen=True):
     """What the core runs with; seconds throughout."""
 
     rules: AdmissionRules = field(default_factory=AdmissionRules)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from datetime import tzinfo
+
+from msgspec import Struct
 
 from hami_webhook.caches import Caches
 from hami_webhook.device_config import builtin_vendors
@@ -17,8 +18,7 @@ from hami_webhook.quota.pricing import CapacityLister
 from hami_webhook.scheduling.cluster_cache import ClusterCache
 
 
-@dataclass(frozen=True, slots=True)
-class ClusterView:
+class ClusterView(Struct, frozen=True):
     """`clock` gives Unix seconds. A placement that isn't bound counts for `placement_ttl` seconds. Handshakes are in
     the time zone `zone`, None for the local one. `capacity` is what charges depend on besides their pods.
     """

@@ -9,11 +9,11 @@ import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, NoReturn
 
 import yaml
+from msgspec import Struct
 
 from hami_webhook.command_error import CommandError
 
@@ -81,8 +81,7 @@ def print_sentences(program: str, sentences: Iterable[str]) -> None:
         print(f"{program}: {without_control_characters(sentence)}", file=sys.stderr)
 
 
-@dataclass(frozen=True)
-class ShownTable:
+class ShownTable(Struct, frozen=True):
     """A table's cells; `sections` are the indices of the rows that end a section; `note` follows the table.
 
     The columns of `amounts` are numbers.

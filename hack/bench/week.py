@@ -19,11 +19,12 @@ import random
 import statistics
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from typing import NamedTuple
 
 from msgspec import structs
+from msgspec.structs import replace
 
 from hack.bench.figures import Figure, Goal, run, show_progress
 from hack.bench.objects import JSON, gpu, pod_with

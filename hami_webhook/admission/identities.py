@@ -7,7 +7,8 @@ a node either for the pods that are bound to it.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+
+from msgspec import Struct
 
 from hami_webhook.admission.denial import Denied
 from hami_webhook.devices.foreign_scheduler import ForeignScheduler
@@ -21,8 +22,7 @@ _NODE_USER, _NODES = "system:node:", "system:nodes"
 _SCHEDULERS = "by the scheduler and device plugins only"
 
 
-@dataclass(frozen=True, slots=True)
-class AdmissionRules:
+class AdmissionRules(Struct, frozen=True):
     """What holds for every review: the scheduler's name, and who may write scheduler-owned annotations.
 
     `foreign_users` may write the allocations of another project's scheduler, by its key; `trusted_groups` all.
@@ -34,21 +34,19 @@ class AdmissionRules:
     force_overwrite_default_scheduler: bool = True
     trusted_users: frozenset[str] = frozenset()
     trusted_groups: frozenset[str] = frozenset()
-    foreign_users: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    foreign_users: Mapping[str, frozenset[str]] = {}
     controllers: frozenset[str] = frozenset()
     claims: str = OFF
 
 
-@dataclass(frozen=True, slots=True)
-class User:
+class User(Struct, frozen=True):
     """Who sends the request, as the API server says."""
 
     name: str = ""
     groups: frozenset[str] = frozenset()
 
 
-@dataclass(frozen=True, slots=True)
-class _Rights:
+class _Rights(Struct, frozen=True):
     """What a user may write: everything, our own allocations, those of some other schedulers."""
 
     all: bool

@@ -8,9 +8,10 @@ import os
 import sys
 import time
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
+
+from msgspec.structs import replace
 
 from hami_webhook.assembly import Options
 from hami_webhook.cli.inputs import bundle_of, device_config, policy_rules, warn

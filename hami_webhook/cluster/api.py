@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Protocol
 
+from msgspec import Struct
+
 from hami_webhook.command_error import CommandError
 from hami_webhook.kube.event_reasons import EventReason
 
@@ -138,16 +140,14 @@ class WatchType(Enum):
     BOOKMARK = "BOOKMARK"
 
 
-@dataclass(frozen=True, slots=True)
-class WatchEvent:
+class WatchEvent(Struct, frozen=True):
     """One change. A deletion carries the object's last state; a bookmark only `metadata.resourceVersion`."""
 
     type: WatchType
     object: JSON
 
 
-@dataclass(frozen=True, slots=True)
-class Listing:
+class Listing(Struct, frozen=True):
     """All objects of a kind at one resourceVersion."""
 
     items: list[JSON]

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.request import getproxies_environment
 
 import yaml
+from msgspec import Struct
 
 import hami_webhook.cluster.light_imports  # noqa: F401  it comes before the client
 
@@ -64,8 +64,7 @@ async def connect(kubeconfig: str = "", context: str = "") -> ApiClient:
     return _Client(configuration)
 
 
-@dataclass(frozen=True, slots=True)
-class ContextNames:
+class ContextNames(Struct, frozen=True):
     """What a context of a kubeconfig names; empty where there is no kubeconfig, as in a pod."""
 
     namespace: str

@@ -7,8 +7,10 @@ about one object become one; and each object has a budget of events.
 from __future__ import annotations
 
 from collections import OrderedDict
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
+
+from msgspec import Struct
 
 from hami_webhook.cluster.api import JSON, EventNote
 from hami_webhook.kube.objects import format_time
@@ -23,8 +25,7 @@ _API_VERSIONS = {"AcceleratorQuota": "hami.io/v1alpha1"}
 """Versions of the kinds that events are about; `v1` for those not listed."""
 
 
-@dataclass(frozen=True, slots=True)
-class Recording:
+class Recording(Struct, frozen=True):
     """What to do for a note: create `body`, or patch the event called `name` with it; `key` is what to remember."""
 
     namespace: str
@@ -34,20 +35,17 @@ class Recording:
     key: EventNote
 
 
-@dataclass(slots=True)
-class _KnownEvent:
+class _KnownEvent(Struct):
     name: str
     count: int
     first: float
 
 
-@dataclass(slots=True)
-class _Series:
+class _Series(Struct):
     messages: OrderedDict[str, float]
 
 
-@dataclass(slots=True)
-class _EventAllowance:
+class _EventAllowance(Struct):
     left: float
     at: float
 

@@ -9,9 +9,10 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from math import inf
 from typing import Protocol
+
+from msgspec import Struct
 
 from hami_webhook.cluster.api import (
     JSON,
@@ -44,8 +45,7 @@ class ListedAndWatched(Protocol):
     def watch(self, kind: Kind, resource_version: str, *, node: str = "") -> AsyncIterator[WatchEvent]: ...
 
 
-@dataclass(frozen=True, slots=True)
-class Replaced:
+class Replaced(Struct, frozen=True):
     """All objects there are, in answer to the first list: to be gone through once, and each is let go after that."""
 
     items: Iterator[JSON]

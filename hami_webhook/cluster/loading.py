@@ -5,11 +5,11 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO, NoReturn
 
 import orjson
+from msgspec import Struct
 
 from hami_webhook.cluster.api import JSON
 from hami_webhook.command_error import CommandError
@@ -42,8 +42,7 @@ class LoadError(CommandError, ValueError):
     """Input that can't be used; the text is one sentence that starts with the source and line."""
 
 
-@dataclass(frozen=True, slots=True)
-class LoadedObject:
+class LoadedObject(Struct, frozen=True):
     """One Kubernetes object and where its document starts; `item` is its place in a JSON List, else None."""
 
     object: JSON
@@ -67,24 +66,23 @@ class LoadedObject:
         return str(meta.get("name") or meta["generateName"])
 
 
-@dataclass(slots=True)
-class Bundle:
+class Bundle(Struct):
     """Loaded objects by what they are for, each group in the order of the input."""
 
-    nodes: list[LoadedObject] = field(default_factory=list)
-    pods: list[LoadedObject] = field(default_factory=list)
-    quotas: list[LoadedObject] = field(default_factory=list)
-    accelerator_quotas: list[LoadedObject] = field(default_factory=list)
-    namespaces: list[LoadedObject] = field(default_factory=list)
-    priority_classes: list[LoadedObject] = field(default_factory=list)
-    disruption_budgets: list[LoadedObject] = field(default_factory=list)
-    devices: list[LoadedObject] = field(default_factory=list)
-    claims: list[LoadedObject] = field(default_factory=list)
-    claim_templates: list[LoadedObject] = field(default_factory=list)
-    resource_slices: list[LoadedObject] = field(default_factory=list)
-    device_classes: list[LoadedObject] = field(default_factory=list)
-    workloads: list[LoadedObject] = field(default_factory=list)
-    skipped: dict[str, int] = field(default_factory=dict)
+    nodes: list[LoadedObject] = []
+    pods: list[LoadedObject] = []
+    quotas: list[LoadedObject] = []
+    accelerator_quotas: list[LoadedObject] = []
+    namespaces: list[LoadedObject] = []
+    priority_classes: list[LoadedObject] = []
+    disruption_budgets: list[LoadedObject] = []
+    devices: list[LoadedObject] = []
+    claims: list[LoadedObject] = []
+    claim_templates: list[LoadedObject] = []
+    resource_slices: list[LoadedObject] = []
+    device_classes: list[LoadedObject] = []
+    workloads: list[LoadedObject] = []
+    skipped: dict[str, int] = {}
     """How many objects of each other kind there were, as `{"Service": 3}`."""
 
 

@@ -10,8 +10,9 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from hami_webhook.cluster.api import (
     JSON,
@@ -54,8 +55,7 @@ _POD_SPEC_MUTABLE = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class RecordedEvent:
+class RecordedEvent(Struct, frozen=True):
     """An event and how often it was recorded; times are Unix seconds."""
 
     note: EventNote

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from hami_webhook.cluster.api import JSON, Cluster, Conflict, EventNote, Kind, Listing, WatchEvent, WatchType
 from hami_webhook.kube.patch import merge_patch
@@ -20,8 +21,7 @@ WITHOUT_STATUS = (
 _ENFORCEMENT = "hami.io/quota-enforcement"
 
 
-@dataclass(frozen=True, slots=True)
-class _Kept:
+class _Kept(Struct, frozen=True):
     """What was written to one quota: its UID, all merge patches in one, and how many they were."""
 
     uid: str

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass
 from math import inf
 from typing import Protocol
+
+from msgspec import Struct
 
 from hami_webhook.cluster.api import Kind
 
@@ -23,8 +24,7 @@ class Watches(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class NoWatches:
+class NoWatches(Struct, frozen=True):
     """Caches filled by the code that changes the objects; those of the kinds in `complete` have all of them."""
 
     complete: Collection[Kind] = ()

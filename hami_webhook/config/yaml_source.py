@@ -6,9 +6,10 @@ The ConfigMap that carries a file is read as the file in it; lines stay those of
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct
 
 from hami_webhook.config.errors import ConfigError, Remark
 from hami_webhook.kube import yaml_reader
@@ -32,8 +33,7 @@ _SENTENCES: dict[YamlProblem, Callable[[Any], str]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class YamlSource:
+class YamlSource(Struct, frozen=True):
     """The document of a file. `name` is what messages call the file; the value of an empty file is None.
 
     `line_in_file` turns a line of the document into a line of the file that it was found in.

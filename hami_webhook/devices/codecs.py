@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Annotated, Any
 
 import msgspec
 import orjson
+from msgspec import Struct
 
 from hami_webhook.config.go_syntax import GO_BOOLS
 from hami_webhook.devices.model import RegistrationError
@@ -20,8 +20,7 @@ _Int32 = Annotated[int, msgspec.Meta(ge=_INT32[0], le=_INT32[-1])]
 _INTEGER = re.compile(r"[+-]?[0-9]{1,10}", re.ASCII)
 
 
-@dataclass(frozen=True, slots=True)
-class CardRecord:
+class CardRecord(Struct, frozen=True):
     """One card of a registration, before a vendor reads it.
 
     `extra` has the JSON form's other keys, lower-cased; `indexed` is False where the form has no room for an index,
@@ -226,8 +225,7 @@ class BadAnnotation(ValueError):
     """A pod's device annotation can't be read; the text says why."""
 
 
-@dataclass(frozen=True, slots=True)
-class DeviceEntry:
+class DeviceEntry(Struct, frozen=True):
     """One card in a pod's device annotation, with what the container is charged with there."""
 
     uuid: str

@@ -12,7 +12,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from hami_webhook.devices import reasons
 from hami_webhook.devices.fit_request import (
@@ -33,16 +35,14 @@ _STEPS_OF_A_CARD = 120
 """What it takes to put a card in order and check it."""
 
 
-@dataclass(slots=True)
-class CardVerdict:
+class CardVerdict(Struct):
     """A card that was checked: `label` is that of the check it failed, "" if it passed them all."""
 
     card: Candidate
     label: str
 
 
-@dataclass(slots=True)
-class FitTrace:
+class FitTrace(Struct):
     """What Fit did for one request of a container, for people who ask why.
 
     `fit_request` has the request on the node, as far as that could be resolved. `tried`: Fit got as far as the
@@ -53,7 +53,7 @@ class FitTrace:
     fit_request: FitRequest
     tried: bool = False
     outcome: Allocation | Rejection | None = None
-    walks: list[tuple[Allocation | Rejection, list[CardVerdict]]] = field(default_factory=list)
+    walks: list[tuple[Allocation | Rejection, list[CardVerdict]]] = []
 
     @property
     def container(self) -> str:

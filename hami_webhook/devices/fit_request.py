@@ -6,8 +6,9 @@ Each check is a small named test tied to one standard reason label (docs/spec/co
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from typing import Protocol
+
+from msgspec import Struct, field
 
 from hami_webhook.devices import reasons
 from hami_webhook.devices.model import (
@@ -33,8 +34,7 @@ _STEPS_OF_A_CLAIM = 15
 _STEPS_OF_A_TWIN = 4
 
 
-@dataclass(frozen=True, slots=True)
-class Constraints:
+class Constraints(Struct, frozen=True):
     """What a pod's annotations want of one vendor's cards, read once per pod."""
 
     policy: CardPolicy
@@ -58,8 +58,7 @@ class Budget(Protocol):
         ...
 
 
-@dataclass(slots=True)
-class FitRequest:
+class FitRequest(Struct):
     """One container's request to one vendor on one node.
 
     `claims` are the pod's claims so far; `row` is the container's place among the pod's containers, init first.
@@ -77,7 +76,7 @@ class FitRequest:
     claims: Sequence[Claim] = ()
     budget: Budget | None = None
     excluded: frozenset[str] = frozenset()
-    taken: list[Candidate] = field(default_factory=list)
+    taken: list[Candidate] = []
     limit: StepLimit = field(default_factory=StepLimit)
 
     def take_steps_of(self, vendor: str) -> None:
@@ -153,8 +152,7 @@ class Candidate:
         return claim_of(self.device.vendor, self.device.uuid, self.fit_request.row, self.expected_share)
 
 
-@dataclass(frozen=True, slots=True)
-class Check:
+class Check(Struct, frozen=True):
     """A test a card must pass, and the label it counts under where it doesn't."""
 
     label: str
@@ -241,8 +239,7 @@ USUAL_CHECKS = (HEALTHY, TYPE_LISTS, UUID_LISTS, FREE_SLOT, MUTEX, WITHIN_QUOTA,
 """All of a vendor whose cards are shared by memory and compute and that has no rule of its own."""
 
 
-@dataclass(frozen=True, slots=True)
-class Choice:
+class Choice(Struct, frozen=True):
     """What a selection chose; all but `chosen` as in `Allocation`."""
 
     chosen: Sequence[Candidate]

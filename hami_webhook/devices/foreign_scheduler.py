@@ -9,9 +9,10 @@ writes. Nothing here does I/O.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Set
-from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Protocol
+
+from msgspec import Struct
 
 from hami_webhook.devices.keys import NO_KEYS, DeviceKeys
 from hami_webhook.devices.model import Device, Usage
@@ -78,8 +79,7 @@ class NoNodes:
         return None
 
 
-@dataclass(frozen=True, slots=True)
-class ForeignCharge:
+class ForeignCharge(Struct, frozen=True):
     """What a pod costs: amounts by quota key, zeros left out, in the integers that the keys count.
 
     `floors` are the keys for which the least any card could give was taken; they may differ when computed again.
@@ -93,8 +93,7 @@ class ForeignCharge:
     until: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Part:
+class Part(Struct, frozen=True):
     """A card, or a part of one, that a container is predicted to get: MiB, percent of cores, the instance's name."""
 
     uuid: str
@@ -103,8 +102,7 @@ class Part:
     profile: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Prediction:
+class Prediction(Struct, frozen=True):
     """Where the other scheduler would place a pod.
 
     `parts` has the cards by the index of the container, init containers first; `annotations` are what would be written
@@ -115,11 +113,10 @@ class Prediction:
     score: float
     parts: Mapping[int, tuple[Part, ...]]
     annotations: Mapping[str, str]
-    failed: Mapping[str, str] = field(default_factory=dict)
+    failed: Mapping[str, str] = {}
 
 
-@dataclass(frozen=True, slots=True)
-class NoNode:
+class NoNode(Struct, frozen=True):
     """No node would take the pod; why, by node."""
 
     failed: Mapping[str, str]

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from datetime import datetime, tzinfo
+
+from msgspec import Struct
 
 ANSWER_WITHIN = 60.0
 """Seconds."""
 _TIME = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2} [0-9]{2}:[0-9]{2}:[0-9]{2}", re.ASCII)
 
 
-@dataclass(frozen=True, slots=True)
-class Health:
+class Health(Struct, frozen=True):
     """Whether a vendor's cards on a node may be used, until when that holds if nothing changes, and what to do.
 
     `until` is Unix seconds (None: for good); with `request_handshake` the leader writes a new handshake.

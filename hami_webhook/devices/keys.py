@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from enum import Enum
 from typing import Protocol
+
+from msgspec import Struct
 
 MEBIBYTE = 2**20
 """Bytes."""
@@ -20,8 +21,7 @@ class Dimension(Enum):
     CORES = "cores"
 
 
-@dataclass(frozen=True, slots=True)
-class QuotaKey:
+class QuotaKey(Struct, frozen=True):
     """A managed key `limits.<resource>`; for memory, `factor` is the MiB per unit.
 
     `binary_is_bytes`: a hard with a binary suffix (`16Gi`) means bytes, and used is then shown in bytes.
@@ -33,8 +33,7 @@ class QuotaKey:
     binary_is_bytes: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class DeviceKeys:
+class DeviceKeys(Struct, frozen=True):
     """A vendor's annotation keys: what placement writes, and the lists users select devices with.
 
     Where a vendor has alias keys, all are read and the first is written; an empty tuple means the vendor has none.
@@ -89,8 +88,7 @@ class DeviceKeys:
         return (*self.use_uuid, *self.nouse_uuid, *self.use_type, *self.nouse_type)
 
 
-@dataclass(frozen=True, slots=True)
-class ReservedKeys:
+class ReservedKeys(Struct, frozen=True):
     """Annotations that only scheduler and device plugin write, besides those of `DeviceKeys`.
 
     `pattern` is a regular expression of more, which RE2 must know too; empty for none. `kept` are those that no

@@ -7,13 +7,12 @@ Only which lock a vendor takes is declared here; taking and releasing it is the 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from hami_webhook.kube.objects import is_subdomain, parse_time
 
 
-@dataclass(frozen=True, slots=True)
-class NodeLock:
+class NodeLock(Struct, frozen=True):
     """A lock on a node, which the vendors that name the same annotation share.
 
     `expires`: seconds after which anybody may take it over; of the common lock the default of `--node-lock-timeout`.
@@ -29,8 +28,7 @@ COMMON_LOCK = NodeLock("hami.io/mutex.lock", 300.0)
 """The lock of every vendor whose plugin finds by it the pod that it is to serve."""
 
 
-@dataclass(frozen=True, slots=True)
-class LockValue:
+class LockValue(Struct, frozen=True):
     """A lock's value: since when (Unix seconds) and by which pod (None for the bare time of old versions)."""
 
     since: float

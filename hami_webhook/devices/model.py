@@ -8,16 +8,16 @@ A `mask` says which cores of a card are meant, bit b for core b, where the vendo
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import reduce
 from operator import or_
 from typing import Any, Protocol
 
+from msgspec import Struct
+
 from hami_webhook.kube.objects import ContainerKind, Node, Pod
 
 
-@dataclass(frozen=True, slots=True)
-class Device:
+class Device(Struct, frozen=True):
     """One card as its node registered it. `vendor` is the backend key; `extra` holds what only the vendor knows."""
 
     vendor: str
@@ -33,8 +33,7 @@ class Device:
     extra: Any = None
 
 
-@dataclass(frozen=True, slots=True)
-class PodUsage:
+class PodUsage(Struct, frozen=True):
     """A pod on a card, with what it holds there at its peak; `mask` has every core that it may use at some time."""
 
     pod: Pod
@@ -44,8 +43,7 @@ class PodUsage:
     mask: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Usage:
+class Usage(Struct, frozen=True):
     """What is taken of a card, by which pods, and the vendor's own marks on it (MIG placements, …)."""
 
     slots: int = 0
@@ -84,8 +82,7 @@ class Usage:
 IDLE = Usage()
 
 
-@dataclass(frozen=True, slots=True)
-class FixedMemory:
+class FixedMemory(Struct, frozen=True):
     """An amount per card."""
 
     mebibytes: int
@@ -99,8 +96,7 @@ class FixedMemory:
         return self.mebibytes
 
 
-@dataclass(frozen=True, slots=True)
-class ShareOfCard:
+class ShareOfCard(Struct, frozen=True):
     """A percentage of whatever card it lands on, rounded down; 100 is the whole card."""
 
     percent: int
@@ -113,8 +109,7 @@ class ShareOfCard:
         return card_memory * self.percent // 100
 
 
-@dataclass(frozen=True, slots=True)
-class WholeCard:
+class WholeCard(Struct, frozen=True):
     """All of a card that has at least so many MiB.
 
     What was written (0: nothing) is what quota hears of it first: `least`, or `stated` where no card is too small.
@@ -144,8 +139,7 @@ class MemoryRequest(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class Request:
+class Request(Struct, frozen=True):
     """What one container requests of one vendor: `count` devices with this memory and these cores each.
 
     `slots` are what it takes of each card's: more than one where a slot is a slice of the card. `profile` names the
@@ -167,8 +161,7 @@ class BadRequest(ValueError):
     """A container's request can't be meant: the text is the sentence for the user."""
 
 
-@dataclass(frozen=True, slots=True)
-class DeviceShare:
+class DeviceShare(Struct, frozen=True):
     """What a card is charged with for one container: `mark` goes into its usage, `profile` is shown to people.
 
     `counted`: the cores quota counts, where it counts in another unit than the card (None: it doesn't).
@@ -188,8 +181,7 @@ class DeviceShare:
         return self.cores if self.counted is None else self.counted
 
 
-@dataclass(frozen=True, slots=True)
-class AllocatedDevice:
+class AllocatedDevice(Struct, frozen=True):
     """A card a container got, what it was charged with, and the model it is registered as."""
 
     uuid: str
@@ -197,8 +189,7 @@ class AllocatedDevice:
     type: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Allocation:
+class Allocation(Struct, frozen=True):
     """The cards one container got of one vendor, in the order chosen.
 
     The rest is for the choice among nodes and only set where the selection is topology-aware: `candidates` is how many
@@ -215,8 +206,7 @@ class Allocation:
     left_in_groups: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Claim:
+class Claim(Struct, frozen=True):
     """One entry of a pod's placement: the container in row `row` (init containers first) holds slots of a card.
 
     `cores` are in the card's unit or in quota's, depending on what the claim is for.
@@ -231,8 +221,7 @@ class Claim:
     mask: int = 0
 
 
-@dataclass(frozen=True, slots=True, weakref_slot=True)
-class Inventory:
+class Inventory(Struct, frozen=True, weakref=True):
     """What one vendor's cards on a node are, in registered order, and what else of the node its rules need."""
 
     devices: tuple[Device, ...]
@@ -240,8 +229,7 @@ class Inventory:
     warnings: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class HardwareInstance:
+class HardwareInstance(Struct, frozen=True):
     """An instance that a device plugin has cut from a card: its own UUID and ids, and the slices it takes."""
 
     card: str
@@ -257,8 +245,7 @@ class RegistrationError(ValueError):
     """A node's device registration can't be read; the text says where and why."""
 
 
-@dataclass(frozen=True)
-class NodeView:
+class NodeView(Struct, frozen=True):
     """One node as of one generation: its cards and what is taken of them. Never changed; a new one replaces it.
 
     `unhealthy` are cards that the node's monitor found so, by UUID, with the reason in words. `claimed` is what of
@@ -266,12 +253,12 @@ class NodeView:
     """
 
     node: Node
-    inventories: Mapping[str, Inventory] = field(default_factory=dict)
-    usage: Mapping[tuple[str, str], Usage] = field(default_factory=dict)
+    inventories: Mapping[str, Inventory] = {}
+    usage: Mapping[tuple[str, str], Usage] = {}
     closed: frozenset[tuple[str, str]] = frozenset()
     generation: int = 0
-    unhealthy: Mapping[str, str] = field(default_factory=dict)
-    claimed: Mapping[tuple[str, str], tuple[PodUsage, ...]] = field(default_factory=dict)
+    unhealthy: Mapping[str, str] = {}
+    claimed: Mapping[tuple[str, str], tuple[PodUsage, ...]] = {}
 
     @property
     def name(self) -> str:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from hami_webhook.devices.codecs import BadAnnotation
 from hami_webhook.devices.debit import Debit, per_device, per_vendor
@@ -20,8 +22,7 @@ NOMINATED_UNTIL = "hami.io/nominated-until"
 """Unix seconds until which the devices of a node are kept for the pod (docs/preemption.md#nominated-pods)."""
 
 
-@dataclass(frozen=True, slots=True)
-class Placed:
+class Placed(Struct, frozen=True):
     """One vendor's part of a pod's placement: its holds, and the kinds of the rows they are counted by.
 
     `claims` are what the cards are charged with, `counted` the same holds in the units of quota.

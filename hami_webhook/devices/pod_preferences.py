@@ -8,8 +8,9 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Protocol
+
+from msgspec import Struct
 
 from hami_webhook.devices.model import Device, Usage
 
@@ -28,8 +29,7 @@ def split_list(text: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(item for item in (part.strip() for part in text.split(",")) if item))
 
 
-@dataclass(frozen=True, slots=True)
-class CardPolicy:
+class CardPolicy(Struct, frozen=True):
     """`hami.io/gpu-scheduler-policy`: one policy or a comma list."""
 
     items: tuple[str, ...]
@@ -70,8 +70,7 @@ class CardPolicy:
         return [f'{GPU_POLICY}: "{item}" is no card policy and acts as spread' for item in unknown]
 
 
-@dataclass(frozen=True, slots=True)
-class Weights:
+class Weights(Struct, frozen=True):
     """`hami.io/device-scoring-weights`: how much slots, cores and memory count in a card's score."""
 
     slot: int = 1
@@ -121,8 +120,7 @@ MOST_LETTERS = 2000
 """Of lists above which nothing that was found for them is remembered: users write them."""
 
 
-@dataclass(frozen=True, slots=True)
-class ListRule:
+class ListRule(Struct, frozen=True):
     """Allow lists and a deny list that hold together; an empty allow list is no constraint.
 
     `also` are the allow lists under a vendor's further (alias) keys: a card must be in every list that isn't empty.

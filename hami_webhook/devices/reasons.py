@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+
+from msgspec import Struct
 
 CARD_TYPE_MISMATCH = "CardTypeMismatch"
 CARD_UUID_MISMATCH = "CardUuidMismatch"
@@ -37,11 +38,10 @@ UNRESOLVABLE = frozenset(
 """Labels of what doesn't change with the pods on a node, or isn't known to: nobody is evicted for a fault of ours."""
 
 
-@dataclass(frozen=True, slots=True)
-class Rejection:
+class Rejection(Struct, frozen=True):
     """Why a node can't serve a pod: labels with the number of cards each, out of `cards`; or one bare text."""
 
-    counts: Mapping[str, int] = field(default_factory=dict)
+    counts: Mapping[str, int] = {}
     cards: int = 0
     bare: str = ""
 

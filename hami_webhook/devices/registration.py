@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from hami_webhook.devices.model import RegistrationError
 
@@ -17,8 +18,7 @@ def check_number(cards: int) -> None:
         raise RegistrationError(f"{cards} cards are registered, a node can have at most {MOST_CARDS}")
 
 
-@dataclass(frozen=True, slots=True)
-class NodeRegistration:
+class NodeRegistration(Struct, frozen=True):
     """The annotations of a node in which the device plugin lists a vendor's cards, and how they are read.
 
     `annotation`: the list, in JSON or in the colon form; empty where cards come from elsewhere. `handshake`: the

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from hami_webhook.devices.codecs import CardRecord
 from hami_webhook.devices.fit_request import ACCESS_CHECKS, WITHIN_QUOTA

@@ -10,8 +10,9 @@ Sets are numbered so that of two sets of one size the lexicographically first ha
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import lru_cache
+
+from msgspec import Struct
 
 MOST_CARDS = 16
 
@@ -19,8 +20,7 @@ Weights = Sequence[Sequence[int]]
 """What each pair of cards adds: symmetric, none negative, 0 on the diagonal."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Lanes:
+class _Lanes(Struct, frozen=True):
     """The lanes of the sets of some cards, `width` bits each, of which the highest stays free for comparing.
 
     `ones` has a one in each lane, `having[c]` in those of the sets with card c; `sized[s]` has the highest bit in those

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
 from typing import Any
+
+from msgspec import Struct, to_builtins
 
 from hami_webhook.cluster.api import Forbidden
 from hami_webhook.doctor import claim_checks, cluster_checks, process_checks, webhook_checks
@@ -57,8 +58,7 @@ CHECKS = (
 )
 
 
-@dataclass(frozen=True)
-class CheckResult:
+class CheckResult(Struct, frozen=True):
     """What came of a check: `unseen` says which right was lacking, `skipped` after which checks it wasn't made."""
 
     check: str
@@ -68,8 +68,7 @@ class CheckResult:
     skipped: Sequence[str] = ()
 
 
-@dataclass(frozen=True)
-class Diagnosis:
+class Diagnosis(Struct, frozen=True):
     """All checks of an installation."""
 
     results: Sequence[CheckResult]
@@ -81,7 +80,7 @@ class Diagnosis:
 
     def as_json(self) -> dict[str, Any]:
         """The diagnosis as plain JSON values."""
-        return {"healthy": self.healthy, "checks": [asdict(result) for result in self.results]}
+        return {"healthy": self.healthy, "checks": [to_builtins(result) for result in self.results]}
 
 
 async def diagnose(facts: Facts, checks: Sequence[Diagnostic] = CHECKS) -> Diagnosis:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from dataclasses import dataclass, field
+
+from msgspec import Struct
 
 from hami_webhook.cluster.api import JSON, Forbidden, Kind, NotFound
 from hami_webhook.cluster.kubernetes import KubernetesCluster
@@ -21,8 +22,7 @@ from hami_webhook.doctor.installation import (
 from hami_webhook.explain.live import LiveReading, read_allowed
 
 
-@dataclass(frozen=True, slots=True)
-class Finding:
+class Finding(Struct, frozen=True):
     """A fault: what it is about, what is wrong, and what to do."""
 
     subject: str
@@ -33,8 +33,7 @@ class Finding:
 Find = Callable[["Facts"], AsyncIterator[Finding]]
 
 
-@dataclass(frozen=True)
-class Diagnostic:
+class Diagnostic(Struct, frozen=True):
     """One check: `find` raises `Forbidden` where rights are lacking.
 
     `after` are checks whose faults explain what this one would find, so that it isn't made then.
@@ -46,8 +45,7 @@ class Diagnostic:
     after: Sequence[str] = ()
 
 
-@dataclass
-class Facts:
+class Facts(Struct):
     """The cluster as its checks see it at `now`, the API server's clock in Unix seconds.
 
     `system` is the namespace of the installation, `namespace` the user's; `view` shows what could be read of nodes,
@@ -63,7 +61,7 @@ class Facts:
     view: ClusterView
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
     _installation: Installation | Forbidden | None = None
-    _answers: dict[str, asyncio.Task[JSON]] = field(default_factory=dict)
+    _answers: dict[str, asyncio.Task[JSON]] = {}
 
     @classmethod
     async def read(cls, api: KubernetesCluster, system: str, namespace: str) -> Facts:

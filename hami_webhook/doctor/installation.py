@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from datetime import UTC
 from functools import cache
 from pathlib import PurePosixPath
 from typing import Any, NoReturn
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from hami_webhook.assembly import Options, options_of
 from hami_webhook.cluster.api import JSON, Forbidden
@@ -33,8 +35,7 @@ class _Refusing(argparse.ArgumentParser):
         raise ConfigError([message])
 
 
-@dataclass(frozen=True)
-class Process:
+class Process(Struct, frozen=True):
     """A container of a Deployment that runs `serve`, under this name or that of HAMi's command."""
 
     deployment: JSON
@@ -56,8 +57,7 @@ class Process:
         return str(self.pod_spec.get("serviceAccountName") or "default")
 
 
-@dataclass(frozen=True)
-class Installation:
+class Installation(Struct, frozen=True):
     """The Deployments and ConfigMaps of the namespace, and the processes of the program among them.
 
     `faults` are the Deployments whose settings can't be used, by name.
@@ -67,7 +67,7 @@ class Installation:
     deployments: Sequence[JSON]
     config_maps: Mapping[str, JSON]
     processes: Sequence[Process]
-    faults: Mapping[str, str] = field(default_factory=dict)
+    faults: Mapping[str, str] = {}
 
     def process(self, role: str) -> Process | None:
         """The process that has a role."""
@@ -92,8 +92,7 @@ class Installation:
         return None if found is None else load_device_config(found[1], f"ConfigMap {self.namespace}/{found[0]}")
 
 
-@dataclass(frozen=True)
-class Effective:
+class Effective(Struct, frozen=True):
     """What the installed program goes by. Sentences on what is assumed are in `unseen` for lack of rights, else in
     `absent`.
     """

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import base64
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from ipaddress import ip_address, ip_network
+
+from msgspec import Struct
 
 from hami_webhook import pki
 from hami_webhook.admission.review import REPORT_SOURCE, REVIEWED_FROM
@@ -21,8 +22,7 @@ _SOON = 0.1
 """The share of a certificate's life from which its end is reported: every keeper renews earlier."""
 
 
-@dataclass(frozen=True)
-class Hook:
+class Hook(Struct, frozen=True):
     """A webhook of a configuration of ours."""
 
     configuration: str

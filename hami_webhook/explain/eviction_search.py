@@ -6,7 +6,9 @@ No vendor's rule is repeated here: Fit is run again on a copy of the node whose 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from hami_webhook.devices.fit_pipeline import FitTrace
 from hami_webhook.devices.fit_request import Candidate
@@ -22,8 +24,7 @@ _MOST_STEPS = 64
 CardKey = tuple[str, str]
 
 
-@dataclass(frozen=True)
-class Eviction:
+class Eviction(Struct, frozen=True):
     """What is freed of which cards of a node (slots, MiB, cores) for a pod, and the pod's placement there.
 
     `emptied` are the cards that must become idle.

@@ -6,8 +6,10 @@ The verdicts are those of the code that places pods, with the numbers behind the
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from functools import partial
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from hami_webhook.devices.codecs import BadAnnotation
 from hami_webhook.devices.model import BadRequest, NodeView
@@ -52,8 +54,7 @@ from hami_webhook.scheduling.preemption.group_victims import GroupPreemptor, Mem
 from hami_webhook.scheduling.scoring import ScoredNode, ranked
 
 
-@dataclass(frozen=True)
-class ExplainContext:
+class ExplainContext(Struct, frozen=True):
     """What a pod is explained with: the cluster at `now` (Unix seconds), its namespace's quotas, and the settings.
 
     `disruption` are the PodDisruptionBudgets of all namespaces.

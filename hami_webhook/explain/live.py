@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from hami_webhook.cluster.api import JSON, Cluster, Forbidden, Kind, NotFound
 from hami_webhook.cluster.kept_fields import decode_for_scheduling
@@ -47,8 +49,7 @@ _MOST_EVENTS = 500
 """Events of a pod that are read: API servers keep them for an hour."""
 
 
-@dataclass(frozen=True)
-class Unseen:
+class Unseen(Struct, frozen=True):
     """What of a kind couldn't be read, in a sentence: objects outside of one namespace if `elsewhere`, else all.
 
     `unknown`: not for lack of rights, but as the API server doesn't have the kind.
@@ -59,15 +60,14 @@ class Unseen:
     unknown: bool = False
 
 
-@dataclass(frozen=True)
-class LiveReading:
+class LiveReading(Struct, frozen=True):
     """What could be read, and by kind what couldn't, for lack of rights or as the API server is too old.
 
     `pod_words` are what the status and the events of a pod say, where not all that decides on it could be read.
     """
 
     bundle: Bundle
-    unseen: Mapping[Kind, Unseen] = field(default_factory=dict)
+    unseen: Mapping[Kind, Unseen] = {}
     pod_words: Sequence[str] = ()
 
 

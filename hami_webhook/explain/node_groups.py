@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from hami_webhook.devices import reasons
 from hami_webhook.explain.report import CardReport, EqualCards, NodeReport
@@ -15,8 +16,7 @@ _NEVER = 1.0
 """What a card lacks that no pod's end would make fit, beside its amounts."""
 
 
-@dataclass(frozen=True)
-class NodeGroup:
+class NodeGroup(Struct, frozen=True):
     """Nodes with the same answer, the nearest to fit first; `nearest` says how near."""
 
     answer: str

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
-from dataclasses import replace
 from typing import Any
+
+from msgspec.structs import replace
 
 from hami_webhook.cluster.api import ClusterError, Kind
 from hami_webhook.cluster.loading import LoadedObject

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from functools import cached_property, partial
 
-from msgspec import structs
+from msgspec import Struct, structs
+from msgspec.structs import replace
 
 from hami_webhook.devices.model import BadRequest, FixedMemory, NodeView, Request, ShareOfCard
 from hami_webhook.devices.pod_preferences import GPU_POLICY
@@ -25,8 +25,7 @@ _MOST_NAMED = 3
 """Pods that a sentence names."""
 
 
-@dataclass(frozen=True)
-class RemedySearch:
+class RemedySearch(Struct, frozen=True, dict=True):
     """What remedies are searched with: the pod, its request under policy, the nodes that no filter refuses, the
     quotas and the budget that they leave. `kind_of` is the same for nodes that are equal up to names.
     """
@@ -54,8 +53,7 @@ class RemedySearch:
         return None
 
 
-@dataclass(frozen=True)
-class Remedy:
+class Remedy(Struct, frozen=True):
     """A change on one node, how large it is, and what the placement would then cost by quota key."""
 
     change: Change

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
 from typing import Any, overload
+
+from msgspec import Struct, to_builtins
+from msgspec.structs import replace
 
 from hami_webhook.node_filters.result import NodeRefusal, NotJudged
 
 
-@dataclass(frozen=True, slots=True)
-class CardReport:
+class CardReport(Struct, frozen=True):
     """One card of a node: what is used of it, what the rejected container needs of it, and the result.
 
     `label` is the reason label of the first check that fails ("" if the card passes by itself), `why` a sentence with
@@ -66,8 +67,7 @@ class EqualCards(Sequence[CardReport]):
     __hash__ = None  # type: ignore[assignment]  # as a list has none
 
 
-@dataclass(frozen=True, slots=True)
-class Taken:
+class Taken(Struct, frozen=True):
     """A card that a container has, or would get."""
 
     container: str
@@ -78,8 +78,7 @@ class Taken:
     registered: bool = True
 
 
-@dataclass(frozen=True, slots=True)
-class NodeReport:
+class NodeReport(Struct, frozen=True):
     """The verdict on one node: it fits if no filter of kube-scheduler refuses it (`refusal`) and its cards fit.
 
     `reason` is what the extender answers, or would if it were asked ("" if the cards fit), `container` the rejected
@@ -100,8 +99,7 @@ class NodeReport:
     count: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class QuotaReport:
+class QuotaReport(Struct, frozen=True):
     """One managed key of one quota: `charged` is the pod's part of `used`, `others` what placed pods hold without it.
 
     `most` is what a placement of the pod may cost; `costs` what its placement costs, or the cheapest one would (None if
@@ -118,8 +116,7 @@ class QuotaReport:
     costs: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Step:
+class Step(Struct, frozen=True):
     """One thing to be changed: `kind` is free, quota, register, annotation, filter, request, scheduler or gates.
 
     `pods` are those that hold what must be freed.
@@ -128,12 +125,11 @@ class Step:
     kind: str
     text: str
     subject: str = ""
-    amounts: Mapping[str, int] = field(default_factory=dict)
+    amounts: Mapping[str, int] = {}
     pods: Sequence[str] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Change:
+class Change(Struct, frozen=True):
     """Steps that are enough together for the pod to be placed on `node` ("": wherever it fits then)."""
 
     steps: Sequence[Step]
@@ -152,8 +148,7 @@ _OF_THE_POD = ("annotation", "filter", "request", "scheduler", "gates")
 """Kinds of steps that change the pod that is explained."""
 
 
-@dataclass(frozen=True, slots=True)
-class PlacementReport:
+class PlacementReport(Struct, frozen=True):
     """A placement: where, which cards, what it costs, since when, and whether the pod is bound there.
 
     `lapses` is when it stops counting unless it is bound; `phase` is `hami.io/bind-phase`.
@@ -169,8 +164,7 @@ class PlacementReport:
     phase: str = ""
 
 
-@dataclass(frozen=True)
-class Explanation:
+class Explanation(Struct, frozen=True):
     """Why a pod is where it is, or isn't anywhere. `changes` are alternatives, the smallest first.
 
     `not_judged` are the rules of kube-scheduler that may refuse the pod and aren't in the verdicts on `nodes`.
@@ -189,13 +183,5 @@ class Explanation:
     def as_json(self) -> dict[str, Any]:
         """The explanation as plain JSON values."""
         nodes = [replace(node, cards=[*node.cards]) for node in self.nodes]
-        found: dict[str, Any] = _plain(asdict(replace(self, nodes=nodes)))
+        found: dict[str, Any] = to_builtins(replace(self, nodes=nodes))
         return found
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {key: _plain(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
-    return value

@@ -5,16 +5,17 @@ those may be disrupted now.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
 from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from hami_webhook.kube import wire
 from hami_webhook.kube.objects import Pod
 from hami_webhook.kube.selectors import LabelSelector
 
 
-@dataclass(frozen=True, slots=True)
-class PodDisruptionBudget:
+class PodDisruptionBudget(Struct, frozen=True):
     """A budget's selector and status. As for kube-scheduler, a selector without requirements covers no pod, and no
     selector covers a pod without labels; the eviction API differs in both.
 

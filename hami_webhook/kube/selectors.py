@@ -6,16 +6,16 @@ All requirements must hold; a selector without any matches everything.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Literal, cast, get_args
+
+from msgspec import Struct
 
 from hami_webhook.kube import wire
 
 Operator = Literal["In", "NotIn", "Exists", "DoesNotExist"]
 
 
-@dataclass(frozen=True, slots=True)
-class Requirement:
+class Requirement(Struct, frozen=True):
     """One expression of a selector; `values` is empty for Exists and DoesNotExist."""
 
     key: str
@@ -35,8 +35,7 @@ class Requirement:
                 return self.key not in labels
 
 
-@dataclass(frozen=True, slots=True)
-class LabelSelector:
+class LabelSelector(Struct, frozen=True):
     """Requirements that must all hold."""
 
     requirements: tuple[Requirement, ...] = ()

@@ -15,6 +15,7 @@ from enum import Enum, auto
 from typing import Any
 
 import yaml
+from msgspec import Struct
 from yaml.reader import ReaderError
 
 _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
@@ -70,8 +71,7 @@ class YamlError(Exception):
         self.detail = detail
 
 
-@dataclass(frozen=True, slots=True)
-class Limits:
+class Limits(Struct, frozen=True):
     """The deepest nesting, the most values with aliases expanded, and the most that aliases add to a document.
 
     Without `unique_keys` the last of equal keys counts. Lines are kept of `line_depth` levels. `single`: more than one
@@ -133,18 +133,17 @@ def read_documents(text: str, limits: Limits) -> Iterator[Document]:
         raise YamlError(line, YamlProblem.CHARACTER, error.reason) from error
 
 
-@dataclass(slots=True)
-class _Open:
+class _Open(Struct):
     """A mapping or list under construction. `height` is how deep what it holds is nested so far."""
 
     value: Any
     line: int
     anchor: str | None
     elements_before: int
-    lines: dict[Any, int] = field(default_factory=dict)
+    lines: dict[Any, int] = {}
     key: Any = None
     key_line: int = 0
-    merged: list[dict[str, Any]] = field(default_factory=list)
+    merged: list[dict[str, Any]] = []
     height: int = 0
 
     @property

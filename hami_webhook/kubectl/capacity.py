@@ -9,8 +9,10 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import NamedTuple
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from hami_webhook.devices.model import BadRequest, Device, FixedMemory, NodeView, Request, ShareOfCard
 from hami_webhook.devices.registry import Vendors
@@ -27,8 +29,7 @@ _SPEC = {"containers": [{"name": "main"}]}
 _NO_ANNOTATIONS: Mapping[str, str] = {}
 
 
-@dataclass(frozen=True, slots=True)
-class LargestRequest:
+class LargestRequest(Struct, frozen=True):
     """The most memory of each of `cards` cards that a pod gets on a node now; 0 where a model's isn't counted."""
 
     cards: int
@@ -36,8 +37,7 @@ class LargestRequest:
     node: str
 
 
-@dataclass(frozen=True, slots=True)
-class Capacity:
+class Capacity(Struct, frozen=True):
     """The cards of a model, of one pool of nodes where a label of the nodes names pools.
 
     `free` is memory that isn't promised, of cards that take pods; `free_on_empty` the part of it on cards that no pod
@@ -87,8 +87,7 @@ def capacities(
     return [_capacity(key, parts, vendors) for key, parts in sorted(groups.items())]
 
 
-@dataclass(frozen=True)
-class _Part:
+class _Part(Struct, frozen=True):
     """The cards of one model on a node."""
 
     view: NodeView

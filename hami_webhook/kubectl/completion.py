@@ -12,8 +12,9 @@ import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 from urllib.parse import quote
+
+from msgspec import Struct
 
 from hami_webhook.cluster.api import ClusterError, Forbidden, Kind, NotFound
 from hami_webhook.kubectl.main import parser
@@ -51,14 +52,13 @@ def complete(words: Sequence[str]) -> Iterator[tuple[str, str]]:
     return (candidate for candidate in found if candidate[0].startswith(last))
 
 
-@dataclass
-class _Line:
+class _Line(Struct):
     """What words on a command line say: the verb, the flags, whether an object is named, and the flag whose value comes
     next.
     """
 
     verb: argparse.ArgumentParser
-    flags: dict[str, str] = field(default_factory=dict)
+    flags: dict[str, str] = {}
     named: bool = False
     unset: argparse.Action | None = None
 

@@ -8,9 +8,11 @@ import os
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager
-from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from hami_webhook.cluster.api import Cluster, ClusterError, Kind
 from hami_webhook.cluster.connect import ContextNames, connect, names_of
@@ -34,8 +36,7 @@ if TYPE_CHECKING:
     from hami_webhook.kubectl.report import PodUse
 
 
-@dataclass(frozen=True)
-class LiveCluster:
+class LiveCluster(Struct, frozen=True, dict=True):
     """A cluster as it was read at `now`, and by kind what couldn't be seen of it.
 
     `pod_words` are what the status and the events of the pod that is explained say, where not all can be seen.

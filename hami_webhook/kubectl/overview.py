@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from itertools import groupby
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from hami_webhook.cluster_view import ClusterView
 from hami_webhook.devices.keys import MEBIBYTE, Dimension
@@ -39,8 +41,7 @@ from hami_webhook.quota.pricing import Charge, charge_of, selects
 from hami_webhook.scheduling.node_locks import LOCK
 
 
-@dataclass(frozen=True)
-class Overview:
+class Overview(Struct, frozen=True):
     """A cluster at `now` (Unix seconds), as `cluster` was filled with it; `measured` is what is really used then."""
 
     cluster: ClusterView

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from hami_webhook.assembly import Core
 from hami_webhook.kube.objects import QUOTA_GATE, Pod, ResourceQuota
@@ -17,8 +18,7 @@ from hami_webhook.quota.queue_words import ahead_in, note_in, sentence
 from hami_webhook.quota.store import KnownQuotas
 
 
-@dataclass(frozen=True, slots=True)
-class QueuedPodUse:
+class QueuedPodUse(Struct, frozen=True):
     """A pod in the queue of a quota: `namespace/name`, or `AcceleratorQuota/name`.
 
     `place` is 1 for who is first; None where it has none, or where it isn't known. `since`: Unix seconds.

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 ALLOCATED = "Allocated"
 """The state of a claim that is charged by itself and has its devices."""
@@ -15,8 +16,7 @@ _ACTIVE = 60.0
 """Seconds since the last use in which something counts as in use: monitors are asked twice a minute."""
 
 
-@dataclass(frozen=True, slots=True)
-class InUse:
+class InUse(Struct, frozen=True):
     """What is really used: memory in MiB, cores in percent of a card.
 
     `idle_since`: Unix seconds at which it was last used, None if that isn't known, or nobody holds it.
@@ -31,8 +31,7 @@ class InUse:
         return self.idle_since is not None and now - self.idle_since >= _ACTIVE
 
 
-@dataclass(frozen=True, slots=True)
-class KeyUse:
+class KeyUse(Struct, frozen=True):
     """One managed key of a quota, in the units in which the quota counts it.
 
     `waiting` and `placed` are what pods cost that aren't placed, and that are; `used` is None until it is computed.
@@ -53,8 +52,7 @@ class KeyUse:
         return max(0, self.hard - (self.used or 0))
 
 
-@dataclass(frozen=True, slots=True)
-class PodCost:
+class PodCost(Struct, frozen=True):
     """What a pod costs a quota. `models` are those of its cards; empty while it waits, or where nodes aren't known."""
 
     name: str
@@ -65,8 +63,7 @@ class PodCost:
     in_use: InUse | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class ModelUse:
+class ModelUse(Struct, frozen=True):
     """What placed pods hold of the cards of a model."""
 
     model: str
@@ -76,8 +73,7 @@ class ModelUse:
     cores: int
 
 
-@dataclass(frozen=True, slots=True)
-class Room:
+class Room(Struct, frozen=True):
     """What still fits on the cards of a model: by the cards, and by the quota.
 
     `cards` have a free slot; of one of them at most `memory` and `cores` are free; `quota_…` is what the quota leaves,
@@ -94,8 +90,7 @@ class Room:
     quota_cores: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class QuotaUse:
+class QuotaUse(Struct, frozen=True):
     """A quota with managed keys; an AcceleratorQuota has no namespace, and its kind before its name.
 
     `queues`: pods wait for it in their order.
@@ -111,8 +106,7 @@ class QuotaUse:
     queues: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class CardUse:
+class CardUse(Struct, frozen=True):
     """A card of a node and the pods that hold it. Temperature in degrees Celsius, power in watts, if they are known.
 
     `fault` is what the node's monitor found, if that is unhealthy; `measured_model` is what it, or an exporter, calls
@@ -138,8 +132,7 @@ class CardUse:
     measured_model: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class NodeUse:
+class NodeUse(Struct, frozen=True):
     """The cards of one vendor on a node, summed up; `pods` is how many hold some of them."""
 
     node: str
@@ -157,8 +150,7 @@ class NodeUse:
     in_use: InUse | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class PodUse:
+class PodUse(Struct, frozen=True):
     """A pod that requests managed resources: where it is, its cards, and what it costs a quota.
 
     `created` is in Unix seconds; None if the pod doesn't say. `reason` is why it waits, as its status says.
@@ -187,8 +179,7 @@ class PodUse:
         return -1.0 if since is None else max(0.0, now - since)
 
 
-@dataclass(frozen=True, slots=True)
-class IdleTeam:
+class IdleTeam(Struct, frozen=True):
     """A namespace: `holding` pods have cards, `idle` don't use them; these have so many cards, and cost so much quota.
 
     `unknown`: of how many that hold cards it isn't known.
@@ -202,8 +193,7 @@ class IdleTeam:
     unknown: int
 
 
-@dataclass(frozen=True, slots=True)
-class NodeDetails:
+class NodeDetails(Struct, frozen=True):
     """A node: its cards, and what is wrong with what it registers."""
 
     name: str

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 from hami_webhook.cluster.api import Forbidden, Kind
 from hami_webhook.kubectl.live import LiveCluster
@@ -13,8 +14,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 
-@dataclass(frozen=True)
-class Shown:
+class Shown(Struct, frozen=True):
     """A result: its plain values for JSON and YAML, how it is printed as a table, and the exit status.
 
     `none`: what is said on standard error in place of an empty table.

@@ -5,8 +5,9 @@ from __future__ import annotations
 import argparse
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
 from functools import partial
+
+from msgspec import to_builtins
 
 from hami_webhook.cluster.api import Kind
 from hami_webhook.kubectl import tables
@@ -23,7 +24,7 @@ def _none(cluster: LiveCluster, arguments: argparse.Namespace, found: Sequence[o
 
 
 def _listing(rows: Sequence[object]) -> list[object]:
-    return [asdict(row) for row in rows]  # type: ignore[call-overload]  # every row is a dataclass of kubectl.report
+    return [to_builtins(row) for row in rows]
 
 
 def _within(cluster: LiveCluster, arguments: argparse.Namespace) -> str:
@@ -112,7 +113,7 @@ def _explain_node(cluster: LiveCluster, arguments: argparse.Namespace) -> Shown:
     found = cluster.overview.node(arguments.name)
     if found is None:
         raise AbsentError(f"no node {arguments.name}")
-    return Shown(asdict(found), lambda console: tables.print_node(found, console, cluster.now))
+    return Shown(to_builtins(found), lambda console: tables.print_node(found, console, cluster.now))
 
 
 SHOWN: Mapping[str, Callable[[LiveCluster, argparse.Namespace], Shown]] = {

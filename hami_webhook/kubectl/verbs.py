@@ -7,9 +7,9 @@ import asyncio
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from io import StringIO
 
+from msgspec.structs import replace
 from rich.console import Console
 
 from hami_webhook.cluster.api import Kind

@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
 
 import msgspec
 import orjson
+from msgspec import Struct
 
 from hami_webhook.cluster.api import JSON, Kind, WatchType
 from hami_webhook.cluster.informer import Change, Replaced
@@ -81,8 +81,7 @@ def decode_bound(kind: Kind, content: msgspec.Raw | bytes) -> JSON:
     return found
 
 
-@dataclass(frozen=True, slots=True)
-class BoundPod:
+class BoundPod(Struct, frozen=True):
     """A pod on a node; `uuids` are those of the cards of NVIDIA that it has."""
 
     namespace: str

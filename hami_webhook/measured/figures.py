@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+
+from msgspec import Struct
 
 
-@dataclass(frozen=True, slots=True)
-class MeasuredCard:
+class MeasuredCard(Struct, frozen=True):
     """A card of a node. None is what isn't known of it; temperature is in degrees Celsius, power in watts."""
 
     uuid: str
@@ -18,8 +18,7 @@ class MeasuredCard:
     power: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class MeasuredDevice:
+class MeasuredDevice(Struct, frozen=True):
     """What a container uses of a card. `limit` is the memory that it may use, 0 if there is no limit."""
 
     uuid: str
@@ -28,8 +27,7 @@ class MeasuredDevice:
     cores: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class MeasuredContainer:
+class MeasuredContainer(Struct, frozen=True):
     """A container that has used its cards. `last_used`: when it last computed, None if that isn't known."""
 
     name: str
@@ -37,8 +35,7 @@ class MeasuredContainer:
     last_used: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class MeasuredPod:
+class MeasuredPod(Struct, frozen=True):
     """A pod; without containers if none of its own has used a card so far."""
 
     namespace: str
@@ -65,8 +62,7 @@ class MeasuredPod:
         return max(known) if len(known) == len(self.containers) else None
 
 
-@dataclass(frozen=True, slots=True)
-class Measured:
+class Measured(Struct, frozen=True):
     """What is known. `pods` are by namespace and name, `cards` by node and UUID.
 
     `exported`: what vendors' exporters say of cards, by UUID: model, temperature and power alone. `unused`: cards that
@@ -74,12 +70,12 @@ class Measured:
     `absent`: as nobody serves it to who asks.
     """
 
-    pods: Mapping[tuple[str, str], MeasuredPod] = field(default_factory=dict)
-    cards: Mapping[tuple[str, str], MeasuredCard] = field(default_factory=dict)
+    pods: Mapping[tuple[str, str], MeasuredPod] = {}
+    cards: Mapping[tuple[str, str], MeasuredCard] = {}
     unused: frozenset[tuple[str, str]] = frozenset()
     why: str = ""
     absent: bool = False
-    exported: Mapping[str, MeasuredCard] = field(default_factory=dict)
+    exported: Mapping[str, MeasuredCard] = {}
 
     def pod(self, namespace: str, name: str, node: str, uuids: Collection[str]) -> MeasuredPod | None:
         """What a pod uses that has these cards of a node; None if it isn't known.

@@ -8,10 +8,11 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Collection, Mapping
-from dataclasses import dataclass, replace
 from types import TracebackType
 
 import aiohttp
+from msgspec import Struct
+from msgspec.structs import replace
 
 from hami_webhook.measured.bound_pods import BoundPods
 from hami_webhook.measured.figures import NOT_ASKED, Measured
@@ -33,8 +34,7 @@ _LARGEST = 8 << 20
 Fetch = Callable[[str], Awaitable[str]]
 
 
-@dataclass(frozen=True, slots=True)
-class NodeFigures:
+class NodeFigures(Struct, frozen=True):
     """What a node said at `at` (Unix seconds); None if it didn't, or nothing that can be read."""
 
     at: float

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
+
+from msgspec import Struct
 
 from hami_webhook.kube import scheduling_wire as scheduling
 from hami_webhook.kube import wire
@@ -25,8 +26,7 @@ class HostPort(NamedTuple):
     port: int
 
 
-@dataclass(frozen=True, eq=False)
-class PodInfo:
+class PodInfo(Struct, frozen=True, eq=False, dict=True):
     """`requests` are whole amounts by resource (cpu in thousandths); `spec` is as it is written."""
 
     namespace: str

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+
+from msgspec import Struct
 
 
-@dataclass(frozen=True, slots=True)
-class NodeRefusal:
+class NodeRefusal(Struct, frozen=True):
     """Why kube-scheduler refuses a node before it asks an extender.
 
     `filter` is the plugin that refuses it first, `reasons` are its words, as FailedScheduling counts them, `why` is a
@@ -19,21 +19,19 @@ class NodeRefusal:
     why: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class NotJudged:
+class NotJudged(Struct, frozen=True):
     """A plugin of kube-scheduler that may refuse the pod and isn't judged here, and a sentence that says why."""
 
     filter: str
     why: str
 
 
-@dataclass(frozen=True)
-class FilteredNodes:
+class FilteredNodes(Struct, frozen=True):
     """The nodes that are refused, by name; each other node passes all filters that are judged.
 
     `pod_refused`: the pod is refused before any node is looked at, and so are all nodes.
     """
 
-    refusals: Mapping[str, NodeRefusal] = field(default_factory=dict)
+    refusals: Mapping[str, NodeRefusal] = {}
     not_judged: Sequence[NotJudged] = ()
     pod_refused: bool = False

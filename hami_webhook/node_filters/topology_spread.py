@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field, replace
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from hami_webhook.kube import scheduling_wire as scheduling
 from hami_webhook.node_filters.framework import Filter, NodeInfoLister, check_work
@@ -24,8 +26,7 @@ _HARD = "DoNotSchedule"
 Eligible = Callable[[NodeInfo], bool]
 
 
-@dataclass(frozen=True, slots=True)
-class _Constraint:
+class _Constraint(Struct, frozen=True):
     """A constraint with how many pods that it counts each of its domains has."""
 
     key: str

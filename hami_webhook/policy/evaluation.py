@@ -20,7 +20,8 @@ What docs/spec/policy.md leaves open is decided as follows:
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from hami_webhook.devices.keys import DeviceKeys, Governed
 from hami_webhook.devices.pod_preferences import split_list
@@ -44,8 +45,7 @@ class PolicyViolation(Exception):
         return f"{self}, by {', '.join(self.sources)}"
 
 
-@dataclass(frozen=True, slots=True)
-class Changes:
+class Changes(Struct, frozen=True):
     """The changes of policy to a pod's annotations: the new values, a sentence for each, and their sources.
 
     `rules` has the names of the rules that changed something, in the file's order, after `namespace` where the
@@ -106,8 +106,7 @@ def governed_keys(vendors: Iterable[Governed]) -> frozenset[str]:
     return frozenset((*GENERAL_CHOICES, *own))
 
 
-@dataclass(frozen=True, slots=True)
-class _Source:
+class _Source(Struct, frozen=True):
     """The Namespace or a rule: its name in `Changes.rules`, and its name in sentences."""
 
     actor: str
@@ -142,8 +141,7 @@ class _ChangeWriter:
 # choices
 
 
-@dataclass(frozen=True, slots=True)
-class _RequiredValue:
+class _RequiredValue(Struct, frozen=True):
     value: str
     source: _Source
 
@@ -187,8 +185,7 @@ def _write_choices(
 # lists
 
 
-@dataclass(frozen=True, slots=True)
-class _Items:
+class _Items(Struct, frozen=True):
     """How the items of a list compare."""
 
     fold: Callable[[str], str]
@@ -222,8 +219,7 @@ _UUIDS = _Items(fold=lambda item: item, within=lambda item, boundary: item in bo
 _TYPES = _Items(fold=lambda item: item.lower(), within=_contains_one_of)
 
 
-@dataclass(frozen=True, slots=True)
-class _SourcedItems:
+class _SourcedItems(Struct, frozen=True):
     """A boundary, or denied items, and their source."""
 
     items: tuple[str, ...]
@@ -235,8 +231,7 @@ class _SourcedItems:
         return f"{self.source.text} allows {f'only {_item_list(self.items)}' if self.items else 'nothing'}"
 
 
-@dataclass(frozen=True, slots=True)
-class _ListPair:
+class _ListPair(Struct, frozen=True):
     """An allow and a deny list of a vendor (devices or types), and policy on them; the first keys are written."""
 
     kind: _Items

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Annotated
 
+from msgspec import Struct
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, ValidationInfo
 from pydantic_core import ErrorDetails
 
@@ -32,8 +32,7 @@ __all__ = ["PolicyFile", "PolicyRules", "PolicySource"]
 _MOST_SHOWN = 10
 
 
-@dataclass(frozen=True, slots=True)
-class _VendorKeys:
+class _VendorKeys(Struct, frozen=True):
     """The backends, choices and lists of the enabled vendors, against which a file is checked."""
 
     vendors: Mapping[str, Governed]

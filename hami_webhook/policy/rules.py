@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import ClassVar
+
+from msgspec import Struct
 
 from hami_webhook.devices.pod_preferences import GPU_POLICY, NODE_POLICY, WEIGHTS
 from hami_webhook.kube.objects import Namespace
@@ -18,8 +19,7 @@ NAMESPACE = "namespace"
 """The name of the Namespace's own annotations in `Changes.rules`; no rule may have it."""
 
 
-@dataclass(frozen=True, slots=True)
-class DeviceBounds:
+class DeviceBounds(Struct, frozen=True):
     """A rule's lists for one vendor's cards; an empty allow list is no constraint."""
 
     allow_uuids: tuple[str, ...] = ()
@@ -28,17 +28,16 @@ class DeviceBounds:
     deny_types: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class PolicyRule:
+class PolicyRule(Struct, frozen=True):
     """One rule of the policy file. No namespaces: every one; `devices` has bounds by backend key."""
 
     name: str
     namespaces: tuple[str, ...] = ()
     namespace_selector: LabelSelector = EVERYTHING
     pod_selector: LabelSelector = EVERYTHING
-    default: Mapping[str, str] = field(default_factory=dict)
-    enforce: Mapping[str, str] = field(default_factory=dict)
-    devices: Mapping[str, DeviceBounds] = field(default_factory=dict)
+    default: Mapping[str, str] = {}
+    enforce: Mapping[str, str] = {}
+    devices: Mapping[str, DeviceBounds] = {}
     scheduler_name: str | None = None
 
     def matches(self, namespace: Namespace, pod_labels: Mapping[str, str]) -> bool:
@@ -50,8 +49,7 @@ class PolicyRule:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class PolicyRules:
+class PolicyRules(Struct, frozen=True):
     """The rules of the policy file, in its order."""
 
     rules: tuple[PolicyRule, ...] = ()

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
+from msgspec import Struct
 
 from hami_webhook.kube.objects import ResourceQuota, format_time
 from hami_webhook.quota.account import QuotaAccount
@@ -16,12 +16,11 @@ EXCEEDED = "Exceeded"
 ABOVE_HARD, WITHIN_HARD = "AboveHard", "WithinHard"
 
 
-@dataclass(slots=True)
-class NamespaceUse:
+class NamespaceUse(Struct):
     """What a namespace's pods cost a quota, and what of that is of pods without a placement; as the quota counts it."""
 
-    used: dict[str, int] = field(default_factory=dict)
-    waiting: dict[str, int] = field(default_factory=dict)
+    used: dict[str, int] = {}
+    waiting: dict[str, int] = {}
 
     def add(self, costs: Mapping[str, int], *, waiting: bool) -> None:
         for sums in (self.used, self.waiting) if waiting else (self.used,):

@@ -8,13 +8,13 @@ keys and our annotations only, and Q13: used is a sum of whole amounts, never be
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from enum import Enum
 from fractions import Fraction
 from functools import lru_cache
 from typing import Any
 
 from msgspec import Struct, structs
+from msgspec.structs import replace
 
 from hami_webhook.cluster.api import ClusterError
 from hami_webhook.devices.registry import Vendors
@@ -30,8 +30,7 @@ from hami_webhook.quota.ledger import LEDGER, Entry, State
 from hami_webhook.quota.pricing import Charge, ChargeOn
 
 
-@dataclass(frozen=True)
-class QuotaAccount:
+class QuotaAccount(Struct, frozen=True):
     """A quota's managed part: hard limits, used (a key is missing while nobody computed it), the ledger.
 
     `gone` are managed keys that left `spec.hard` and still stand in the status. `in_bytes` are the keys that this quota
@@ -43,14 +42,14 @@ class QuotaAccount:
     quota: ResourceQuota
     hard: Mapping[str, int]
     used: Mapping[str, int]
-    ledger: Mapping[str, Entry] = field(default_factory=dict)
+    ledger: Mapping[str, Entry] = {}
     gone: frozenset[str] = frozenset()
     in_bytes: frozenset[str] = frozenset()
-    bytes_per_unit: Mapping[str, int] = field(default_factory=dict)
+    bytes_per_unit: Mapping[str, int] = {}
     enforcement: Enforcement = Enforcement.ENFORCE
     observed: int = 0
     cards: CardSelection | None = None
-    nominal: Mapping[str, int] = field(default_factory=dict)
+    nominal: Mapping[str, int] = {}
     """What of hard is the quota's own, by key, in the terms of hard (docs/spec/queues.md#7)."""
 
     @classmethod
@@ -297,8 +296,7 @@ class ChargeRequest(Struct, frozen=True):
         return account.while_waiting(self.charge, self.on_cards, self.floor_id)
 
 
-@dataclass(frozen=True, slots=True)
-class Refusal:
+class Refusal(Struct, frozen=True):
     """A charge that doesn't fit, or can't be evaluated; `code` 403, or 503 where trying again may help."""
 
     code: int

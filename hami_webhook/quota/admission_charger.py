@@ -14,9 +14,11 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence, Set
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Protocol
 
+import msgspec
+from msgspec.structs import replace
 from prometheus_client import Gauge, Histogram
 
 from hami_webhook.cluster.api import ClusterError
@@ -86,17 +88,16 @@ class InlineRecomputer(Protocol):
         ...
 
 
-@dataclass(slots=True)
 class ChargeCounts(WriteCounts):
     """What the charger did, for metrics."""
 
-    durations: Histogram = field(
+    durations: Histogram = msgspec.field(
         default_factory=lambda: durations("hami_webhook_quota_charge_seconds", "Time to charge a pod.")
     )
-    waiting: Gauge = field(
+    waiting: Gauge = msgspec.field(
         default_factory=lambda: Gauge("hami_webhook_quota_charges_waiting", "Charges under way.", registry=None)
     )
-    denied: dict[str, int] = field(default_factory=dict)
+    denied: dict[str, int] = msgspec.field(default_factory=dict)
 
     def deny(self, refusal: Refusal) -> None:
         reason = "exceeded" if refusal.overrun else "unknown" if refusal.code == 403 else "unavailable"

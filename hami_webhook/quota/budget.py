@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from copy import copy
-from dataclasses import dataclass
 from typing import NamedTuple
+
+from msgspec import Struct
 
 from hami_webhook.devices.debit import Debit, per_vendor
 from hami_webhook.devices.model import Claim, Kinds, NodeView
@@ -141,8 +142,7 @@ class PodBudget:
         return (sum(d.memory for d in debits), sum(d.cores for d in debits), sum(d.slots for d in debits))
 
 
-@dataclass(frozen=True, slots=True)
-class BudgetAnswers:
+class BudgetAnswers(Struct, frozen=True):
     """What a budget answered: by key the most it admitted, and all amounts that it refused."""
 
     admitted: frozenset[tuple[LimitKey, int]] = frozenset()

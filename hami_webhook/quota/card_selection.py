@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
 from functools import lru_cache
+
+from msgspec import Struct
 
 from hami_webhook.devices.model import NodeView
 from hami_webhook.devices.pod_preferences import split_list
@@ -20,8 +21,7 @@ _MOST_NAMED = 10
 """Types of cards that a sentence names."""
 
 
-@dataclass(frozen=True, slots=True)
-class CardSelection:
+class CardSelection(Struct, frozen=True):
     """Cards whose type has one of `types` (lower case) as a whole word, on nodes with these labels.
 
     Empty is no constraint. `a10` is neither A100 nor A10G.

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
+
+from msgspec import Struct
 
 from hami_webhook.cluster.api import Cluster, ClusterError, Kind, NotFound
 from hami_webhook.devices.registry import Vendors
@@ -55,8 +57,7 @@ _RETRIES = Retries(attempts=10, first=0.002, longest=0.2)
 _TOO_LATE = "no answer from the API server in time"
 
 
-@dataclass(frozen=True, slots=True)
-class ChargeTiming:
+class ChargeTiming(Struct, frozen=True):
     """Seconds that a charge may take, and for which a placement that isn't bound counts."""
 
     timeout: float

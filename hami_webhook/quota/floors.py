@@ -9,7 +9,6 @@ of them, and a ledger doesn't grow with the pods that wait. The reasons are in d
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 from collections.abc import Callable
 from functools import partial
@@ -137,13 +136,13 @@ class FloorEntries:
                 if not is_full(self._entries, self._max_ledger, entry.state, namespace, account.spaces):
                     self._entries[identity] = entry
             elif not today.keys() <= entry.amounts.keys():  # a key joined hard since
-                entry = self._entries[identity] = dataclasses.replace(entry, amounts={**today, **entry.amounts})
+                entry = self._entries[identity] = replace(entry, amounts={**today, **entry.amounts})
         return charge if entry is None else _with_floor(account, charge, entry, whole)
 
     def kept(self, expired: Callable[[Entry], bool]) -> dict[str, Entry]:
         """The entries that stay: of pods that wait, and of those that may be in flight."""
         return {
-            key: dataclasses.replace(entry, amounts=amounts)
+            key: replace(entry, amounts=amounts)
             for key, entry in self._entries.items()
             if (key in self._used or not expired(entry)) and (amounts := entry.only(self._account.hard))
         }

@@ -9,7 +9,8 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from hami_webhook.cluster.api import ClusterError
 from hami_webhook.quota.account import QuotaAccount, Rejected
@@ -23,8 +24,7 @@ Revert = Callable[[QuotaAccount, Swap], QuotaAccount]
 """From an account, and what a charge did to it, the account without the charge, as far as that stands there."""
 
 
-@dataclass(eq=False, slots=True)
-class _Waiting:
+class _Waiting(Struct, eq=False):
     charged: ChargedAccount
     revert: Revert
     writes: Writes

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from enum import Enum
 from functools import lru_cache
 from typing import Any
 
 import orjson
+from msgspec import Struct
 
 LEDGER = "hami.io/quota-ledger"
 RESERVATION = "hami.io/quota-reservation"
@@ -34,8 +34,7 @@ class State(Enum):
     WAITING = "waiting"
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
+class Entry(Struct, frozen=True):
     """One charge to one quota. `time` is Unix seconds; `actual` is the new placement's charge while placing.
 
     `observed`: the quota had no room for it, and let it pass as it only observes. `namespace` is the pod's, where the

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from difflib import get_close_matches
 from enum import Enum
+
+from msgspec import Struct
 
 from hami_webhook.devices.keys import MEBIBYTE, Dimension, QuotaKey
 from hami_webhook.devices.registry import Vendors
@@ -41,8 +42,7 @@ class Reason(Enum):
     MIXED = "QuotaMixed"
 
 
-@dataclass(frozen=True, slots=True)
-class Misreading:
+class Misreading(Struct, frozen=True):
     """A key of the quota's `hard`, or what else is misread, and the sentence that says what would be right."""
 
     reason: Reason

@@ -9,7 +9,8 @@ others are looked at with each query: placements that aren't bound yet, pods tha
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+
+from msgspec import Struct
 
 from hami_webhook.devices.placement_annotations import NODE, placement_counts
 from hami_webhook.devices.registry import Vendors
@@ -21,13 +22,12 @@ from hami_webhook.quota.pricing import CapacityLister, Charge, charge_of, is_set
 _MOST_SCOPES = 16
 
 
-@dataclass(slots=True)
-class _Sums:
+class _Sums(Struct):
     """Exact amounts by key added up, of pods in a quota's scope: as they are, and rounded up to units pod by pod."""
 
     like: QuotaAccount
-    exact: dict[str, int] = field(default_factory=dict)
-    units: dict[str, int] = field(default_factory=dict)
+    exact: dict[str, int] = {}
+    units: dict[str, int] = {}
 
     def add(self, pod: Pod, charge: Charge, sign: int = 1) -> None:
         if not scopes.matches(self.like.quota, pod):  # the namespace is right
@@ -42,13 +42,12 @@ class _Sums:
         return {key: (self.exact if key in account.in_bytes else self.units).get(key, 0) for key in account.hard}
 
 
-@dataclass(slots=True)
-class _Space:
+class _Space(Struct):
     """A namespace: pods in the sums with what they cost, pods to be looked at each time, sums by scopes."""
 
-    settled: dict[str, tuple[Pod, Charge]] = field(default_factory=dict)
-    unsettled: set[str] = field(default_factory=set)
-    sums: dict[tuple[ScopeRequirement, ...], _Sums] = field(default_factory=dict)
+    settled: dict[str, tuple[Pod, Charge]] = {}
+    unsettled: set[str] = set()
+    sums: dict[tuple[ScopeRequirement, ...], _Sums] = {}
 
 
 class PlacedCharges:

@@ -10,7 +10,8 @@ chooses no node and writes no pod.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+
+from msgspec import Struct
 
 from hami_webhook.cluster.api import ClusterError, Conflict
 from hami_webhook.devices.registry import Vendors
@@ -30,15 +31,14 @@ class QuotaChanged(Rejected):
     """The quota no longer has room for this placement: take the next best node."""
 
 
-@dataclass(frozen=True, slots=True)
-class PlacementCharge:
+class PlacementCharge(Struct, frozen=True):
     """What was charged for one placement, to be undone if its annotations can't be written.
 
     `writes` are those to the quotas of each store and scope.
     """
 
     pod: Pod
-    writes: list[tuple[QuotaStore, str, Writes]] = field(default_factory=list)
+    writes: list[tuple[QuotaStore, str, Writes]] = []
 
     async def charge(self, stores: QuotaStores, actual: Charge, charged: ChargedAccount, joined: JoinedCharges) -> None:
         """Charge the quotas that may limit what a pod costs, one store after the other.

@@ -11,10 +11,10 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from hami_webhook.devices.codecs import BadAnnotation
 from hami_webhook.devices.debit import Debit, per_vendor
@@ -123,19 +123,18 @@ ChargeOn = Callable[[CardSelection], Charge]
 """The part of a pod's charge that a quota counts which selects cards."""
 
 
-@dataclass(slots=True)
-class _ChargeBuilder:
+class _ChargeBuilder(Struct):
     """A charge being added up, vendor by vendor; on selected cards only, if `cards` are given."""
 
     cards: CardSelection | None = None
-    debits: dict[str, Debit] = field(default_factory=dict)
-    others: dict[str, int] = field(default_factory=dict)
-    floors: set[str] = field(default_factory=set)
-    problems: list[str] = field(default_factory=list)
+    debits: dict[str, Debit] = {}
+    others: dict[str, int] = {}
+    floors: set[str] = set()
+    problems: list[str] = []
     until: float | None = None
     placed: bool = False
     by_fit: bool = False
-    remembered: set[str] = field(default_factory=set)
+    remembered: set[str] = set()
 
     def add(self, vendor: Vendor, debit: Debit, floors: frozenset[Dimension] = frozenset()) -> None:
         known = self.debits.get(vendor.key)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
 from functools import partial
 from math import inf
+
+from msgspec import Struct
 
 from hami_webhook.devices.registry import Vendors
 from hami_webhook.kube.objects import Pod
@@ -30,17 +31,16 @@ _Request = tuple[str, tuple[str, ...]]
 """A pod's floor id, which says its namespace and what it requests, and the quotas with scopes that cover it."""
 
 
-@dataclass(slots=True)
-class PodQueue:
+class PodQueue(Struct):
     """The pods that wait, by UID, with what is free; `charged` are those whose gate is to be removed, in turn.
 
     A pod of a group is among those that wait although it is charged, and needs nothing more then.
     """
 
-    pods: dict[str, Pod] = field(default_factory=dict)
-    waiting: dict[str, QueuedPod] = field(default_factory=dict)
-    charged: list[Pod] = field(default_factory=list)
-    rooms: dict[str, QueueRoom] = field(default_factory=dict)
+    pods: dict[str, Pod] = {}
+    waiting: dict[str, QueuedPod] = {}
+    charged: list[Pod] = []
+    rooms: dict[str, QueueRoom] = {}
 
 
 class Demands:

@@ -8,7 +8,6 @@ refused.
 from __future__ import annotations
 
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass, field
 from math import inf
 
 from msgspec import Struct
@@ -103,8 +102,7 @@ class Standing(Struct, frozen=True, gc=False):
     own: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class QueueDecision:
+class QueueDecision(Struct, frozen=True):
     """The pods to be released, in their order, and where all others stand, in theirs.
 
     `left` is what they leave of each quota's free amounts, `closed` are the strict quotas in which one of them waits.
@@ -112,7 +110,7 @@ class QueueDecision:
 
     released: Sequence[QueuedPod]
     waiting: Sequence[Standing]
-    left: Mapping[str, dict[str, int]] = field(default_factory=dict)
+    left: Mapping[str, dict[str, int]] = {}
     closed: Set[str] = frozenset()
 
 

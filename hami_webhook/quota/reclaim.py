@@ -7,7 +7,6 @@ key only what it holds beyond its nominal of it; what it holds of other keys pro
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from enum import Enum
 from fractions import Fraction
 from itertools import groupby
@@ -75,8 +74,7 @@ class Blocked(Enum):
     CARDS = "no node would have the cards for it"
 
 
-@dataclass(frozen=True, slots=True)
-class _Rules:
+class _Rules(Struct, frozen=True):
     """The rules that protect candidates, to find out which of them does."""
 
     budgets: bool = True

@@ -13,10 +13,11 @@ import asyncio
 import contextlib
 from collections import Counter
 from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, NamedTuple, Protocol
 
+from msgspec import Struct
+from msgspec.structs import replace
 from prometheus_client import Histogram
 
 from hami_webhook import durations as histograms
@@ -49,8 +50,7 @@ _LONGEST_PAUSE = 0.5
 """Seconds that a refusal waits for its recompute, beside what that takes: a charge has three."""
 
 
-@dataclass(frozen=True, slots=True)
-class LedgerBounds:
+class LedgerBounds(Struct, frozen=True):
     """For how many seconds an entry without a pod counts, and a placement that isn't bound; how many entries there are.
 
     `most` is that of the entries of pods in flight, as `is_full` takes it.
@@ -61,8 +61,7 @@ class LedgerBounds:
     most: int = 1000
 
 
-@dataclass(frozen=True)
-class Recomputed:
+class Recomputed(Struct, frozen=True):
     """The account before and after, and what is worth an event: pods with sentences.
 
     `overruns` are pods that another scheduler gave more than admission charged, with the keys that are above hard now.

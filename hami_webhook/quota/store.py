@@ -12,12 +12,12 @@ import asyncio
 import contextlib
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence, Set
-from dataclasses import dataclass, field, replace
 from math import inf
 from typing import Protocol, TypeVar
 from weakref import WeakValueDictionary
 
-from msgspec import Struct, structs
+from msgspec import Struct, field, structs
+from msgspec.structs import replace
 
 from hami_webhook.cluster.api import LONGEST_SILENCE, ClusterError, Conflict, NotFound
 from hami_webhook.cluster.shared_reads import SharedReads
@@ -113,8 +113,7 @@ Pure: it is called anew after each conflict. May raise `Rejected`.
 """
 
 
-@dataclass(frozen=True, slots=True)
-class Retries:
+class Retries(Struct, frozen=True):
     """How often an update is tried, and the pauses after conflicts in seconds: random up to a bound that doubles."""
 
     attempts: int
@@ -132,24 +131,21 @@ class Swap(Struct, frozen=True):
     after: QuotaAccount
 
 
-@dataclass(slots=True)
-class WriteCounts:
+class WriteCounts(Struct):
     """How many writes were sent, and how many of them met another writer's."""
 
     writes: int = 0
     conflicts: int = 0
 
 
-@dataclass(slots=True)
-class Writes:
+class Writes(Struct):
     """What an update wrote, in order, including writes whose answer was lost; they are added to `counts`."""
 
-    swaps: list[Swap] = field(default_factory=list)
+    swaps: list[Swap] = []
     counts: WriteCounts = field(default_factory=WriteCounts)
 
 
-@dataclass(slots=True)
-class _Seen:
+class _Seen(Struct):
     """Versions of a namespace's quotas that were read or written here; `listed` is when all were listed.
 
     `written` are the versions of the last writes, and `took` is how long the last one took. `pause` are seconds
@@ -159,8 +155,8 @@ class _Seen:
 
     at: float
     listed: float = float("-inf")
-    accounts: dict[str, QuotaAccount] = field(default_factory=dict)
-    written: dict[str, str] = field(default_factory=dict)
+    accounts: dict[str, QuotaAccount] = {}
+    written: dict[str, str] = {}
     took: float = 0.0
     pause: float = 0.0
     raced: bool = False

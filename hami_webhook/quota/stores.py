@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from hami_webhook.kube.objects import Pod, ResourceQuota
 from hami_webhook.quota.pricing import Charge
@@ -11,8 +12,7 @@ from hami_webhook.quota.sources import ALL_NAMESPACES
 from hami_webhook.quota.store import QuotaStore
 
 
-@dataclass(frozen=True, slots=True)
-class QuotaStores:
+class QuotaStores(Struct, frozen=True):
     """Where quotas are charged; `accelerator_quotas` is None where there are none of that kind."""
 
     resource_quotas: QuotaStore

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, field
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from hami_webhook.cluster.api import ClusterError
@@ -15,12 +15,11 @@ from hami_webhook.policy.rules import PolicyRules
 from hami_webhook.scheduling.fit import vendors_requested_by
 
 
-@dataclass(frozen=True, slots=True)
-class BoundedPod:
+class BoundedPod(Struct, frozen=True):
     """A pod as Fit reads it: `written` are the annotations that policy changes on it, `changes` a sentence for each."""
 
     pod: Pod
-    written: Mapping[str, str] = field(default_factory=dict)
+    written: Mapping[str, str] = {}
     changes: tuple[str, ...] = ()
 
 

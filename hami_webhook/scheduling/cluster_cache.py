@@ -14,12 +14,12 @@ from __future__ import annotations
 import logging
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from datetime import tzinfo
 from heapq import heappop, heappush
 from typing import Any
 
-from msgspec import structs
+from msgspec import Struct, structs
+from msgspec.structs import replace
 
 from hami_webhook.devices.codecs import BadAnnotation
 from hami_webhook.devices.debit import Debit
@@ -65,8 +65,7 @@ _GONE = 8192
 """As many ids of pods that are gone are remembered: no late answer brings them back, and no ledger keeps them."""
 
 
-@dataclass(frozen=True, slots=True)
-class Problem:
+class Problem(Struct, frozen=True):
     """Something about an object that takes it, or part of it, out of the account: for an event and a metric."""
 
     kind: str

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from hami_webhook.devices.model import Device, Inventory
 from hami_webhook.devices.pod_preferences import MOST_LETTERS, ListRule
@@ -28,8 +29,7 @@ def _class_of(device: Device) -> _Class:
     return device.slots, device.memory, device.cores, device.type, device.mode, device.extra
 
 
-@dataclass(frozen=True, slots=True)
-class _OnNode:
+class _OnNode(Struct, frozen=True):
     labels: Mapping[str, str]
     inventories: Mapping[str, Inventory]
     examples: Mapping[str, Mapping[_Class, Device]]

@@ -17,7 +17,8 @@ import contextlib
 import logging
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from hami_webhook.cluster.api import JSON, ClusterError, Conflict, Kind, NotFound, Unavailable
 from hami_webhook.devices.lock_annotations import NodeLock
@@ -51,8 +52,7 @@ _SYNC_SECONDS = 25.0
 """Less than the 30 s that kube-scheduler waits for an extender, so that it hears why nothing is answered."""
 
 
-@dataclass(slots=True)
-class _BindAttempt:
+class _BindAttempt(Struct):
     """A bind under way: the placement it is made by, and whether it has begun to be written."""
 
     placement: AssumedPlacement | None = None

@@ -14,8 +14,9 @@ import hashlib
 import json
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import NamedTuple
+
+from msgspec import Struct
 
 from hami_webhook.devices.model import NodeView
 from hami_webhook.devices.reasons import NODE_INTERNAL_ERROR, NODE_UNREGISTERED, Rejection
@@ -43,8 +44,7 @@ _Key = tuple[bytes, str, frozenset[LimitKey]]
 """A shape's digest, and, where quota limits the pod, the namespace and the keys that are limited."""
 
 
-@dataclass(frozen=True, slots=True)
-class FilterResult:
+class FilterResult(Struct, frozen=True):
     """Nodes tested: those that fit, in the order of the request, and why the others don't."""
 
     fits: Sequence[NodeRank]
@@ -59,14 +59,13 @@ class FittingNodes(NamedTuple):
     candidates: int
 
 
-@dataclass(slots=True)
-class _CachedResults:
+class _CachedResults(Struct):
     """What nodes answered one shape, as of a generation of the state, and what quota said in that."""
 
-    fits: dict[str, NodeRank] = field(default_factory=dict)
-    failed: dict[str, Rejection] = field(default_factory=dict)
-    budget_answers: dict[str, BudgetAnswers] = field(default_factory=dict)
-    by_budget_answers: dict[BudgetAnswers, tuple[BudgetAnswers, set[str]]] = field(default_factory=dict)
+    fits: dict[str, NodeRank] = {}
+    failed: dict[str, Rejection] = {}
+    budget_answers: dict[str, BudgetAnswers] = {}
+    by_budget_answers: dict[BudgetAnswers, tuple[BudgetAnswers, set[str]]] = {}
     as_of: int = 0
 
     def __len__(self) -> int:
@@ -89,14 +88,13 @@ class _CachedResults:
         self.budget_answers[name] = same
 
 
-@dataclass(frozen=True, slots=True)
-class _Tests:
+class _Tests(Struct, frozen=True):
     """The tests of one filter: by what nodes of one class differ for the pod, and what one of each kind answered."""
 
     request: PodRequest
     budget: PodBudget | None
     distinction: Callable[[NodeView], Hashable] | None
-    found: dict[Hashable, tuple[NodeRank | Rejection, BudgetAnswers | None]] = field(default_factory=dict)
+    found: dict[Hashable, tuple[NodeRank | Rejection, BudgetAnswers | None]] = {}
 
 
 class FilterCache:

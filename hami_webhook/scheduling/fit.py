@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from hami_webhook.devices import reasons
@@ -24,8 +24,7 @@ from hami_webhook.kube.objects import ContainerKind, Pod
 from hami_webhook.quota.ledger import RESERVATION
 
 
-@dataclass(frozen=True)
-class PodRequest:
+class PodRequest(Struct, frozen=True, dict=True):
     """What a pod requests: per container (init first) what of each vendor, and its terms to each vendor."""
 
     pod: Pod
@@ -105,8 +104,7 @@ def _keys(rows: Sequence[Mapping[str, Request]]) -> tuple[str, ...]:
     return tuple(sorted({key for row in rows for key in row}))
 
 
-@dataclass(frozen=True, slots=True)
-class NodeFit:
+class NodeFit(Struct, frozen=True):
     """A placement of a pod on a node: per container what it got of each vendor."""
 
     node: str

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from dataclasses import dataclass
 from typing import Protocol, TypeVar
+
+from msgspec import Struct
 
 from hami_webhook.cluster.api import Cluster
 from hami_webhook.devices.registry import Vendors
@@ -29,8 +30,7 @@ def keep_latest(known: OrderedDict[_K, _V], key: _K, value: _V, most: int) -> No
         known.popitem(last=False)
 
 
-@dataclass(frozen=True, slots=True)
-class Handle:
+class Handle(Struct, frozen=True):
     """The cluster, and what the caches show of it.
 
     `clock` gives Unix seconds. `ready` returns once the caches may be believed. `quotas` are a namespace's quotas from

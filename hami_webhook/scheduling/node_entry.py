@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from datetime import tzinfo
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from hami_webhook.devices.model import Inventory, NodeView, PodUsage, RegistrationError, Usage
@@ -17,8 +17,7 @@ from hami_webhook.kube.quantity import parse_whole
 from hami_webhook.scheduling.pod_allocations import CardKey, PodAllocation, unusable_cards, with_claimed
 
 
-@dataclass(slots=True)
-class NodeEntry:
+class NodeEntry(Struct):
     """A node, what is registered of its cards, and what pods hold of them.
 
     `health_until` is when a handshake expires (Unix seconds).
@@ -26,17 +25,17 @@ class NodeEntry:
 
     name: str
     node: Node | None = None
-    inventories: dict[str, Inventory] = field(default_factory=dict)
-    registrations: dict[str, str] = field(default_factory=dict)
-    types: dict[CardKey, str] = field(default_factory=dict)
+    inventories: dict[str, Inventory] = {}
+    registrations: dict[str, str] = {}
+    types: dict[CardKey, str] = {}
     """Of cards also after their plugin is gone: pods may still hold them."""
-    dropped: dict[str, str | None] = field(default_factory=dict)
-    allocatable: dict[str, int] = field(default_factory=dict)
+    dropped: dict[str, str | None] = {}
+    allocatable: dict[str, int] = {}
     health_until: float | None = None
     due: float | None = None
-    allocations: dict[str, PodAllocation] = field(default_factory=dict)
-    usage: dict[CardKey, Usage] = field(default_factory=dict)
-    unhealthy: Mapping[str, str] = field(default_factory=dict)
+    allocations: dict[str, PodAllocation] = {}
+    usage: dict[CardKey, Usage] = {}
+    unhealthy: Mapping[str, str] = {}
     generation: int = 0
     view: NodeView | None = None
 

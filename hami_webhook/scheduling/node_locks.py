@@ -17,8 +17,9 @@ import random
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from math import inf
+
+from msgspec import Struct
 
 from hami_webhook.cluster.api import Cluster, ClusterError, Conflict, Kind, NotFound
 from hami_webhook.devices.lock_annotations import COMMON_LOCK, LockValue, NodeLock
@@ -50,8 +51,7 @@ class LockContended(ClusterError):
     """Somebody else holds the lock, and did so for as long as we could wait."""
 
 
-@dataclass(frozen=True, slots=True)
-class _TakenLock:
+class _TakenLock(Struct, frozen=True):
     """A lock that was taken here: for which pod, its value, and the resourceVersion of the node with it."""
 
     pod: Pod
@@ -59,8 +59,7 @@ class _TakenLock:
     version: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class _HeldLock:
+class _HeldLock(Struct, frozen=True):
     """Another pod's lock: its value, the Unix seconds from which it may be taken over if nothing changes, and a
     resourceVersion at which the node had it.
     """
@@ -70,8 +69,7 @@ class _HeldLock:
     version: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class ShownNodes:
+class ShownNodes(Struct, frozen=True):
     """Nodes as a cache has them: by name the value of an annotation, the resourceVersion (None and "" if it doesn't
     have them), and the pods that hold devices there.
     """

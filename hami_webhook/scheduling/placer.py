@@ -12,8 +12,10 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from hami_webhook.cluster.api import ClusterError, Conflict, Kind, Unavailable
 from hami_webhook.devices.model import BadRequest, NodeView, Rows
@@ -62,8 +64,7 @@ expires, after which the recompute would take the charge for that of a placement
 """
 
 
-@dataclass(frozen=True, slots=True)
-class SchedulingPolicies:
+class SchedulingPolicies(Struct, frozen=True):
     """The defaults where a pod says nothing: for nodes (`binpack` or `spread`) and for cards."""
 
     node: str = "binpack"
@@ -78,8 +79,7 @@ class PlacementSuperseded(ClusterError):
     """A pod can't be bound by the placement it was to be bound by: it has another one, none, or one too old."""
 
 
-@dataclass(frozen=True)
-class Placement:
+class Placement(Struct, frozen=True):
     """A bound pod's place: node, score before it came, what each container got, and the annotations that say so.
 
     `failed` are the nodes that didn't fit, with their reasons.
@@ -89,20 +89,18 @@ class Placement:
     score: float
     rows: Rows
     annotations: Mapping[str, str]
-    failed: Mapping[str, Rejection] = field(default_factory=dict)
+    failed: Mapping[str, Rejection] = {}
 
 
-@dataclass(frozen=True)
-class Unschedulable:
+class Unschedulable(Struct, frozen=True):
     """No node takes the pod: why, by node; or `error`, why none could be tested. `advice` is for its events."""
 
-    failed: Mapping[str, Rejection] = field(default_factory=dict)
+    failed: Mapping[str, Rejection] = {}
     error: str = ""
     advice: Sequence[str] = ()
 
 
-@dataclass(frozen=True)
-class AssumedPlacement:
+class AssumedPlacement(Struct, frozen=True):
     """A placement decided and held in the cache, not written yet.
 
     `fitted` is the pod as Fit read it, `written` what is to be written on it, and `pod` the pod as it is held.
@@ -118,8 +116,7 @@ class AssumedPlacement:
         return self.chosen.node
 
 
-@dataclass(frozen=True)
-class CycleState:
+class CycleState(Struct, frozen=True):
     """A pod's candidates looked at, and nothing written: what it requests and may cost, and how the nodes stand.
 
     `bounded` is the pod as it was fitted, `accounts` its namespace's quotas, `candidates` are the nodes' names. If

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Protocol
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from hami_webhook.devices.model import IDLE, Device, Inventory, PodUsage, Usage
@@ -21,16 +21,14 @@ CardKey = tuple[str, str]
 _OF_NO_PLACEMENT = frozenset((BIND_PHASE, "hami.io/bind-time", NOMINATED_NODE, NOMINATED_UNTIL))
 
 
-@dataclass(frozen=True, slots=True)
-class PodShare:
+class PodShare(Struct, frozen=True):
     """What one pod takes of one card: amounts (None where only its marks are left there) and the vendor's marks."""
 
     holder: PodUsage | None
     marks: tuple[object, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class PodAllocation:
+class PodAllocation(Struct, frozen=True):
     """A pod that holds cards of a node: its share of each card's usage."""
 
     pod: Pod
@@ -50,8 +48,7 @@ class PodAllocation:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class AssumedPod:
+class AssumedPod(Struct, frozen=True):
     """What is being written on a pod, and the pod as it was last observed, None if it never was."""
 
     annotations: Mapping[str, str]

@@ -11,8 +11,9 @@ import asyncio
 import logging
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass, field
 from typing import NoReturn
+
+from msgspec import Struct
 
 from hami_webhook.cluster.api import Conflict, NotFound, Unavailable
 from hami_webhook.devices.model import NodeView
@@ -47,16 +48,14 @@ _TRIED_AGAIN = (Conflict, LockContended, NotFound, Unavailable)
 _REMEMBERED = 1024
 
 
-@dataclass(slots=True)
-class _Holds:
+class _Holds(Struct):
     """What is held for a group's members that aren't bound, by UID, until Unix seconds."""
 
     placements: dict[str, AssumedPlacement]
     until: float
 
 
-@dataclass(frozen=True, slots=True)
-class _Failure:
+class _Failure(Struct, frozen=True):
     """A search that failed: for which members, on the nodes as of a generation, and what it came to."""
 
     members: frozenset[str]
@@ -64,8 +63,7 @@ class _Failure:
     text: str
 
 
-@dataclass(frozen=True, slots=True)
-class _Due:
+class _Due(Struct, frozen=True):
     """The members of a group that are to be placed, the oldest first, and the nodes where others are bound."""
 
     group: PodGroup
@@ -394,8 +392,7 @@ class PodGroups:
         return rooms
 
 
-@dataclass(slots=True)
-class _Shape:
+class _Shape(Struct):
     """The search for members that are equal for Fit: the nodes offered to them, and those found, with their rooms.
 
     Of the nodes near the members before them the first `full` take none of them any more.
@@ -404,7 +401,7 @@ class _Shape:
     pod: Pod
     names: Sequence[str]
     offered: dict[str, None]
-    rooms: dict[str, int] = field(default_factory=dict)
+    rooms: dict[str, int] = {}
     full: int = 0
 
     def take(self, left: int) -> str:

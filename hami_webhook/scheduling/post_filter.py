@@ -13,8 +13,10 @@ import contextlib
 import logging
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import Final, NoReturn, TypeVarTuple
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from hami_webhook.cluster.api import JSON, ClusterError, Conflict, EventNote, Kind, NotFound, Unavailable
 from hami_webhook.devices.placement_annotations import NOMINATED_NODE, NOMINATED_UNTIL
@@ -64,8 +66,7 @@ REASON_FAILED: Final = "PreemptionFailed"
 REASON_LIMITED: Final = "PreemptionLimited"
 
 
-@dataclass(frozen=True, slots=True)
-class _Decision:
+class _Decision(Struct, frozen=True):
     """What was decided for a pod, or for those of a group: who is to be evicted, and their nominations until Unix
     seconds.
 
@@ -84,8 +85,7 @@ class _Decision:
         return self.places[0][0]
 
 
-@dataclass(frozen=True, slots=True)
-class _Retry:
+class _Retry(Struct, frozen=True):
     """When (Unix seconds) others may be evicted for those that wait, and for whom: a namespace, or its groups."""
 
     name: str

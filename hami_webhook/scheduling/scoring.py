@@ -6,7 +6,6 @@ Source: docs/spec/core.md#8, #12; docs/spec/nvidia.md#8.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 import orjson
@@ -51,8 +50,7 @@ def score(fit: NodeFit, view: NodeView, request: PodRequest, vendors: Vendors, d
     return node_score(view) + sum(vendors[key].score(request.shape, view, fit.rows, policy) for key in request.vendors)
 
 
-@dataclass(frozen=True, slots=True)
-class ScoredNode:
+class ScoredNode(Struct, frozen=True):
     """A fitting node with its score."""
 
     fit: NodeFit

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from hami_webhook.devices.debit import Debit, per_vendor
 from hami_webhook.devices.model import BadRequest, Inventory, NodeView

@@ -7,8 +7,9 @@ mapping `{contains: TEXT}` expects a text with TEXT in it.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from hami_webhook.kube.shown import did_you_mean
 from hami_webhook.kube.yaml_reader import Path
@@ -16,15 +17,13 @@ from hami_webhook.kube.yaml_reader import Path
 _CONTAINS = "contains"
 
 
-@dataclass(frozen=True)
-class Absent:
+class Absent(Struct, frozen=True):
     """Stands for a value that isn't there: what there is to say about it, in a few words."""
 
     remark: str
 
 
-@dataclass(frozen=True)
-class Difference:
+class Difference(Struct, frozen=True):
     """A value that isn't as expected: its path among the expectations, and the same with names instead of indices."""
 
     path: Path

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 from xml.etree import ElementTree
+
+from msgspec import Struct
 
 from hami_webhook.kube.shown import path_text
 from hami_webhook.simulate.expectations import Absent, Difference
@@ -22,8 +23,7 @@ if TYPE_CHECKING:
 _STYLES = {"-": "red", "+": "green"}
 
 
-@dataclass(frozen=True)
-class TestedFolder:
+class TestedFolder(Struct, frozen=True):
     """A test, what came out, and where that isn't as expected; `updated`: its file was written anew."""
 
     test: FolderTest

@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
 import yaml
+from msgspec import Struct
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, create_model
 from pydantic_core import ErrorDetails
 
@@ -78,8 +78,7 @@ class WrittenTest(_WrittenSection):
     ] = WrittenExpectations()
 
 
-@dataclass(frozen=True)
-class FolderTest:
+class FolderTest(Struct, frozen=True):
     """The test of a folder. `name` is the folder's, from where the tests are."""
 
     name: str

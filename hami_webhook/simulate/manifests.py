@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import BinaryIO
+
+from msgspec import Struct
 
 from hami_webhook.cluster.loading import Bundle, LoadedObject, expand_workload, read_objects, sort_objects
 from hami_webhook.simulate.results import Pods
 
 
-@dataclass(frozen=True)
-class SimulationFiles:
+class SimulationFiles(Struct, frozen=True):
     """The cluster and the pods of a run, and a sentence for whatever else is in its files."""
 
     bundle: Bundle

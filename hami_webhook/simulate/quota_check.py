@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from hami_webhook.assembly import Options
 from hami_webhook.cluster.loading import Bundle, LoadError
@@ -16,8 +17,7 @@ from hami_webhook.quota.misread import Misreading
 from hami_webhook.simulate.simulation import Simulation, start_of
 
 
-@dataclass(frozen=True)
-class CheckedQuota:
+class CheckedQuota(Struct, frozen=True):
     """A quota, where it stands, and what of it is misread."""
 
     where: str

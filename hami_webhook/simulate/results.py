@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
 from typing import Any
+
+from msgspec import Struct, to_builtins
 
 from hami_webhook.kube.objects import Pod
 from hami_webhook.node_filters.result import NotJudged
 
 
-@dataclass(frozen=True)
-class Pods:
+class Pods(Struct, frozen=True):
     """What to simulate: manifests in order; each goes to `default` if it names no namespace."""
 
     manifests: Sequence[Mapping[str, Any]]
 
 
-@dataclass(frozen=True)
-class Arrival:
+class Arrival(Struct, frozen=True):
     """A pod after admission: its manifest as it was reviewed last, and the pod as stored, None if denied."""
 
     namespace: str
@@ -31,8 +30,7 @@ class Arrival:
     message: str = ""
 
 
-@dataclass(frozen=True)
-class Outcome:
+class Outcome(Struct, frozen=True):
     """The result of one pod in each stage of the pipeline, as the JSON output has it."""
 
     namespace: str
@@ -44,8 +42,8 @@ class Outcome:
     patch: Sequence[Mapping[str, Any]] = ()
     pod: Mapping[str, Any] | None = None
     placement: Mapping[str, Any] | None = None
-    failed: Mapping[str, str] = field(default_factory=dict)
-    debits: Mapping[str, int] = field(default_factory=dict)
+    failed: Mapping[str, str] = {}
+    debits: Mapping[str, int] = {}
     victims: Sequence[str] = ()
     """The pods that were evicted for it, as `namespace/name`."""
     preempted_by: str = ""
@@ -71,8 +69,7 @@ class Outcome:
         }
 
 
-@dataclass(frozen=True)
-class Result:
+class Result(Struct, frozen=True):
     """A run's pods in order, and every ResourceQuota with its managed keys after it.
 
     `not_judged` are the rules of kube-scheduler that may have refused nodes and weren't judged.
@@ -86,5 +83,5 @@ class Result:
         return {
             "pods": [outcome.as_json() for outcome in self.pods],
             "quotas": [dict(quota) for quota in self.quotas],
-            "not_judged": [asdict(rule) for rule in self.not_judged],
+            "not_judged": [to_builtins(rule) for rule in self.not_judged],
         }

@@ -7,11 +7,11 @@ import contextlib
 import re
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import jsonpatch
+from msgspec.structs import replace
 
 from hami_webhook.admission.denial import Denied
 from hami_webhook.admission.identities import AdmissionRules

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import replace
 
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
+from msgspec.structs import replace
 
 from hami_webhook.devices.debit import per_vendor
 from hami_webhook.devices.model import Device, Inventory, NodeView, Usage

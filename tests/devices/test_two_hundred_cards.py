@@ -8,7 +8,6 @@ from __future__ import annotations
 import random
 import sys
 from collections.abc import Callable
-from dataclasses import replace
 from functools import cache
 from itertools import combinations
 from pathlib import Path
@@ -19,6 +18,7 @@ from typing import Any
 import pytest
 import yaml
 from msgspec import structs
+from msgspec.structs import replace
 
 from hami_webhook.devices import vendors as vendor_modules
 from hami_webhook.devices.model import Inventory, NodeView, Usage

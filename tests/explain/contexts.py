@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
+from msgspec.structs import replace
 from scheduling.placer_env import NOW, VENDORS
 
 from hami_webhook.cluster.api import JSON

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import random
-from dataclasses import replace
 
 import pytest
 from builders import bound_pod, card, container, node, pod, quota
+from msgspec.structs import replace
 from scheduling.placer_env import GPU, MEM, NOW, VENDORS, PlacerEnv
 
 from hami_webhook.cluster.api import JSON

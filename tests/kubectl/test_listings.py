@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import csv
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from hami_webhook.kubectl.report import CardUse, PodUse
 from hami_webhook.kubectl.ui.listings import cards_csv, pods, pods_csv

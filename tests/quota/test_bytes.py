@@ -6,7 +6,6 @@ Source: docs/spec/quota.md#2.
 from __future__ import annotations
 
 import functools
-from dataclasses import replace
 from fractions import Fraction
 from typing import Any
 
@@ -15,6 +14,7 @@ from builders import card, node
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
+from msgspec.structs import replace
 from prometheus_client import generate_latest
 
 from hami_webhook.cluster.api import JSON

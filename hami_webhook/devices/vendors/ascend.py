@@ -7,10 +7,11 @@ A container gets whole NPUs, or a slice of one: in template mode one of the few 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import Annotated, ClassVar
 
 import orjson
+from msgspec import Struct
+from msgspec.structs import replace
 from pydantic import Field, field_validator
 
 from hami_webhook.config.devices import (
@@ -151,8 +152,7 @@ def is_soft(annotations: Mapping[str, str]) -> bool:
     return annotations.get(MODE) == SOFT_MODE
 
 
-@dataclass(frozen=True, slots=True)
-class AscendNode:
+class AscendNode(Struct, frozen=True):
     """What else of a node the rules read: whether it does soft mode, and whether every NPU names its HCCS group."""
 
     soft: bool
@@ -165,8 +165,7 @@ def _facts(fit_request: FitRequest) -> AscendNode:
     return facts
 
 
-@dataclass(frozen=True, slots=True)
-class WholeModules:
+class WholeModules(Struct, frozen=True):
     """Modules of which both NPUs passed; with `splits` one NPU more for an odd count, best one without its sibling."""
 
     splits: bool

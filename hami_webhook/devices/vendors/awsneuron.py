@@ -8,8 +8,10 @@ device's type: all of this vendor's devices have one.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass, replace
 from typing import Annotated
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from hami_webhook.config.devices import DeviceSection, Meaning
 from hami_webhook.config.fields import ResourceName
@@ -60,8 +62,7 @@ USUAL_CORES = 2
 TRAINIUM_GROUPS = (1, 4, 8, 16)
 
 
-@dataclass(frozen=True, slots=True)
-class NeuronRequest(Request):
+class NeuronRequest(Request, frozen=True):
     """What a container requests: `count` whole devices, or, if `of_cores`, single cores.
 
     Until a node says how many cores a device has, a whole device has none here, and all single cores are of one device.
@@ -79,8 +80,7 @@ class NeuronRequest(Request):
         return None if requested % per_device else replace(self, count=requested // per_device, cores=per_device)
 
 
-@dataclass(frozen=True, slots=True)
-class Numbers:
+class Numbers(Struct, frozen=True):
     """What the device plugin reads of one device given: its index, or the numbers of its cores on the node."""
 
     numbers: tuple[int, ...]

@@ -7,8 +7,9 @@ Iluvatar's own.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
 from typing import ClassVar
+
+from msgspec.structs import replace
 
 from hami_webhook.config.devices import Chip, CountMemoryCore
 from hami_webhook.devices import capacity_devices, reasons

@@ -7,8 +7,10 @@ for several devices should get dies of one AIC.
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import Annotated
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from hami_webhook.config.devices import DeviceSection, Meaning
 from hami_webhook.config.fields import ResourceName
@@ -33,8 +35,7 @@ from hami_webhook.devices.slots import SlotVendor
 from hami_webhook.kube.objects import Pod
 
 
-@dataclass(frozen=True, slots=True)
-class CustomInfo:
+class CustomInfo(Struct, frozen=True):
     """What the plugin registers of a device in addition: its strategy, and of which AIC it is (empty: unknown)."""
 
     strategy: str

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any
 
 import orjson
+from msgspec import Struct
+from msgspec.structs import replace
 
 from hami_webhook.devices.codecs import BadAnnotation
 from hami_webhook.integrations.koordinator.device_object import KoordinatorCard, KoordinatorDevice, amount
@@ -21,8 +22,7 @@ _decoded: DerivedValues[Pod, tuple[KoordinatorShare, ...] | str] = DerivedValues
 """What a pod's annotation says, or why it can't be read."""
 
 
-@dataclass(frozen=True, slots=True)
-class KoordinatorShare:
+class KoordinatorShare(Struct, frozen=True):
     """What a pod has of one card: percent of cores, bytes, percent of memory; None is what isn't written."""
 
     minor: int
@@ -42,8 +42,7 @@ class KoordinatorShare:
         return self
 
 
-@dataclass(frozen=True, slots=True)
-class Used:
+class Used(Struct, frozen=True):
     """What is taken of a card: percent of cores, bytes, percent of memory."""
 
     core: int = 0

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, NamedTuple
 
 import orjson
+from msgspec import Struct
 
 from hami_webhook.integrations.koordinator.keys import CORE, MEMORY, PARTITIONS, RATIO
 from hami_webhook.kube.quantity import Quantity, QuantityError
@@ -24,14 +24,13 @@ class Spot(NamedTuple):
     pcie: str
 
 
-@dataclass(frozen=True, slots=True)
-class KoordinatorCard:
+class KoordinatorCard(Struct, frozen=True):
     """One GPU: `minor` is what it is on its node. Cores and ratio are percent, memory bytes; None: not reported."""
 
     minor: int
     id: str = ""
     healthy: bool = True
-    labels: Mapping[str, str] = field(default_factory=dict)
+    labels: Mapping[str, str] = {}
     core: int | None = None
     memory: int | None = None
     ratio: int | None = None
@@ -43,8 +42,7 @@ class KoordinatorCard:
         return self.id or f"minor-{self.minor}"
 
 
-@dataclass(frozen=True, slots=True)
-class Partition:
+class Partition(Struct, frozen=True):
     """Cards that are allocated together, by minor; a better one has a higher score. Bandwidth in bytes, if known."""
 
     minors: tuple[int, ...]
@@ -56,8 +54,7 @@ Table = Mapping[int, tuple[Partition, ...]]
 """Partitions by their number of cards, as listed."""
 
 
-@dataclass(frozen=True, slots=True)
-class KoordinatorDevice:
+class KoordinatorDevice(Struct, frozen=True):
     """The GPUs of a node by minor, and what else its Device says; `table` is None where it has no partitions.
 
     `least` and `largest` are bytes: of the healthy cards, one that reports no memory has 0, and makes the largest
@@ -65,7 +62,7 @@ class KoordinatorDevice:
     """
 
     cards: tuple[KoordinatorCard, ...]
-    labels: Mapping[str, str] = field(default_factory=dict)
+    labels: Mapping[str, str] = {}
     table: Table | None = None
     least: int | None = None
     largest: int | None = None
@@ -162,8 +159,7 @@ def _mapping(value: Any) -> Mapping[str, Any]:
     return value if isinstance(value, Mapping) else {}
 
 
-@dataclass(frozen=True, slots=True)
-class Sizes:
+class Sizes(Struct, frozen=True):
     """The bytes of the smallest and the largest healthy card; None if there is none.
 
     The largest isn't known where one's isn't.

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Any, cast, get_args
 
 import orjson
+from msgspec import Struct, field
 
 from hami_webhook.devices.model import BadRequest
 from hami_webhook.integrations.koordinator.device_object import amount
@@ -14,16 +14,14 @@ from hami_webhook.integrations.koordinator.keys import HINT, JOINT, PARTITION_SP
 from hami_webhook.kube.selectors import LabelSelector, Operator, Requirement
 
 
-@dataclass(frozen=True, slots=True)
-class Hint:
+class Hint(Struct, frozen=True):
     """Which cards will do, by their labels, and the topology scope they must share, if any."""
 
     selector: LabelSelector = field(default_factory=LabelSelector)
     scope: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class PartitionSpec:
+class PartitionSpec(Struct, frozen=True):
     """That whole cards must make a partition; only of the best there are if `restricted`; bytes of bandwidth."""
 
     restricted: bool = False

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from hami_webhook.devices import reasons
 from hami_webhook.devices.reasons import Rejection
@@ -17,8 +18,7 @@ from hami_webhook.integrations.koordinator.request import Want, percent_of, shar
 from hami_webhook.kube.objects import Node
 
 
-@dataclass(frozen=True, slots=True)
-class KoordinatorConstraints:
+class KoordinatorConstraints(Struct, frozen=True):
     """What a pod wants, how its user steers it, its isolation label, and how Koordinator scores."""
 
     want: Want
@@ -28,8 +28,7 @@ class KoordinatorConstraints:
     most_allocated: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Load:
+class Load(Struct, frozen=True):
     """A card and what is taken of it."""
 
     card: KoordinatorCard

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any, Protocol
+
+from msgspec import Struct
 
 from hami_webhook.devices.amounts import MAX_INT32, bad_amount
 from hami_webhook.integrations.koordinator import keys
@@ -90,8 +91,7 @@ def cards_of(percent: int | None) -> int | None:
     return percent // 100 if percent is not None and percent > 100 and percent % 100 == 0 else None
 
 
-@dataclass(frozen=True, slots=True)
-class Want:
+class Want(Struct, frozen=True):
     """What a pod wants: `count` different GPUs, and of each percent of cores and of memory, or bytes of it.
 
     None is what it didn't request: no cores are charged then, and one of the two kinds of memory always is.

@@ -7,8 +7,9 @@ Volcano places them. Here they are put into a form it can place, charged, and th
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
 from typing import Any
+
+from msgspec.structs import replace
 
 from hami_webhook.devices.foreign_scheduler import ForeignCharge, ForeignScheduler, NodeLister, NoNode, Prediction
 from hami_webhook.devices.model import Device, Usage

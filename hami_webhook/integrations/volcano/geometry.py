@@ -6,13 +6,13 @@ Memory is MiB. A position counts the instances of a group in the order of the co
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from hami_webhook.integrations.sections import MigGeometries, MigGroup
 
 
-@dataclass(frozen=True, slots=True)
-class InstanceKind:
+class InstanceKind(Struct, frozen=True):
     """Instances of one size in a group: they have the positions `first` to `first + count - 1`."""
 
     name: str
@@ -25,8 +25,7 @@ class InstanceKind:
         return range(self.first, self.first + self.count)
 
 
-@dataclass(frozen=True, slots=True)
-class Group:
+class Group(Struct, frozen=True):
     """One way to cut a card; `kinds` from small to large."""
 
     name: str
@@ -41,8 +40,7 @@ class Group:
         return cls(configured.group, tuple(sorted(kinds, key=lambda kind: kind.memory)))
 
 
-@dataclass(frozen=True, slots=True)
-class InstancePlace:
+class InstancePlace(Struct, frozen=True):
     """An instance as the wire names it: `<uuid>[<group>-<position>]`."""
 
     group: str
@@ -52,8 +50,7 @@ class InstancePlace:
         return f"[{self.group}-{self.position}]"
 
 
-@dataclass(frozen=True, slots=True)
-class GeometryInstance:
+class GeometryInstance(Struct, frozen=True):
     """A place, with what the instance there is."""
 
     place: InstancePlace

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from hami_webhook.integrations.volcano.annotation_keys import ALLOCATED, BIND_PHASE, BIND_TIME, NODE
 from hami_webhook.integrations.volcano.geometry import InstancePlace
 from hami_webhook.kube.objects import Pod
 
 
-@dataclass(frozen=True, slots=True)
-class AllocationEntry:
+class AllocationEntry(Struct, frozen=True):
     """A card of one container: memory in blocks as requested, cores in percent, and the MIG instance if it is one."""
 
     uuid: str

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from hami_webhook.devices import reasons
 from hami_webhook.devices.fit_pipeline import fit
@@ -59,8 +60,7 @@ def usage_of(
     return {("volcano", uuid): Usage.of(tuple(found), tuple(marks.get(uuid, ()))) for uuid, found in holders.items()}
 
 
-@dataclass(frozen=True, slots=True)
-class _Fitted:
+class _Fitted(Struct, frozen=True):
     """A pod on a node: the score, and what each requesting container got."""
 
     score: float

@@ -7,6 +7,8 @@ import weakref
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
+from msgspec import Struct
+
 from hami_webhook.devices.codecs import parse_bool
 from hami_webhook.devices.foreign_scheduler import NodeLister
 from hami_webhook.devices.handshake import ANSWER_WITHIN, handshake_time
@@ -28,8 +30,7 @@ from hami_webhook.kube.objects import Node
 from hami_webhook.kube.quantity import parse_whole
 
 
-@dataclass(frozen=True, slots=True)
-class VolcanoCard:
+class VolcanoCard(Struct, frozen=True):
     """A registered card: memory in blocks; a number that can't be read, or is negative, is 0."""
 
     uuid: str
@@ -60,8 +61,7 @@ def _number(text: str) -> int:
     return max(0, int(text)) if _NUMBER.fullmatch(text) else 0
 
 
-@dataclass(frozen=True, slots=True)
-class Model:
+class Model(Struct, frozen=True):
     """Cards that differ in nothing but their UUIDs, as far as candidates matter: memory in blocks."""
 
     type: str
@@ -85,8 +85,7 @@ class Registration:
     by_uuid: Mapping[str, Device] = field(repr=False)
 
 
-@dataclass(frozen=True, slots=True)
-class ClusterCards:
+class ClusterCards(Struct, frozen=True):
     """The candidates of a pod in the whole cluster: the models of the healthy cards that its annotations admit.
 
     `most` is the largest number of healthy cards on a node of the right mode; None if there is no such node.

@@ -6,7 +6,8 @@ Memory is counted in blocks throughout, as Volcano does; a block is `block` MiB.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from hami_webhook.devices import reasons
 from hami_webhook.devices.amounts import MAX_INT32, check_bounds
@@ -50,8 +51,7 @@ MOST_BLOCKS = 2**24
 """Volcano squeezes an amount of memory into 32 bits: more than this can't be meant."""
 
 
-@dataclass(frozen=True, slots=True)
-class Cut:
+class Cut(Struct, frozen=True):
     """A mark on a MIG card: the instance that a container got, None if unknown, and the blocks it requested."""
 
     instance: GeometryInstance | None

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import hmac
 import secrets
-from dataclasses import dataclass
 from urllib.parse import urlsplit
 
+from msgspec import Struct
 from starlette.datastructures import MutableHeaders
 from starlette.requests import HTTPConnection
 from starlette.responses import PlainTextResponse
@@ -25,8 +25,7 @@ _OPEN = ("/login", "/static/")
 """Paths without contents of the cluster."""
 
 
-@dataclass(frozen=True)
-class TokenHolders:
+class TokenHolders(Struct, frozen=True):
     """Browsers on this machine that were given the token; the pages are on a port of loopback."""
 
     token: str
@@ -56,8 +55,7 @@ class TokenHolders:
         return hmac.compare_digest(token.encode(), self.token.encode())
 
 
-@dataclass(frozen=True)
-class ProxiedUsers:
+class ProxiedUsers(Struct, frozen=True):
     """Users of a proxy: it serves the pages at `url`, and names the user in a header of each request."""
 
     url: str

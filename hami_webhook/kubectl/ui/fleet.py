@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import groupby
 from urllib.parse import quote
 
 from markupsafe import Markup, escape
+from msgspec import Struct
 
 from hami_webhook.kube.shown import first_of
 from hami_webhook.kubectl.report import CardUse, KeyUse, PodUse, QuotaUse
@@ -23,8 +23,7 @@ _MANY = 2000
 _LEVELS = 5
 
 
-@dataclass(frozen=True, slots=True)
-class FullKey:
+class FullKey(Struct, frozen=True):
     """A key of a quota that is nearly used up."""
 
     quota: QuotaUse
@@ -35,8 +34,7 @@ class FullKey:
         return percent(self.key.used or 0, self.key.hard)
 
 
-@dataclass(frozen=True, slots=True)
-class FleetTotals:
+class FleetTotals(Struct, frozen=True):
     """The cards of the fleet together; memory in MiB."""
 
     nodes: int
@@ -58,8 +56,7 @@ class FleetTotals:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class ClosedCards:
+class ClosedCards(Struct, frozen=True):
     """The cards of nodes that take no new pods, for one reason: the names of the nodes, shortened, and why."""
 
     nodes: str

@@ -13,8 +13,9 @@ import time
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from itertools import islice
+
+from msgspec import Struct
 
 from hami_webhook.kube.shown import cut
 from hami_webhook.measured.exporters import Exporter
@@ -46,8 +47,7 @@ _QUERIES: Mapping[str, tuple[str, tuple[str, ...]]] = {
 """By the first word of a series' key its query, and the labels that are the other words."""
 
 
-@dataclass(frozen=True, slots=True)
-class Alert:
+class Alert(Struct, frozen=True):
     """An alert that fires; `about` is what its labels name."""
 
     name: str

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence, Set
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from hami_webhook.cluster.api import Kind
 from hami_webhook.explain.report import Explanation
@@ -13,8 +14,7 @@ from hami_webhook.kubectl.live import LiveCluster
 from hami_webhook.terminal import ShownTable
 
 
-@dataclass(frozen=True, slots=True)
-class PageSection:
+class PageSection(Struct, frozen=True):
     """Tables, or a sentence where there are none."""
 
     title: str

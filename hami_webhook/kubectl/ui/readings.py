@@ -8,9 +8,11 @@ import time
 from collections import defaultdict, deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import aclosing, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
+
+from msgspec.structs import replace
 
 from hami_webhook.cluster.api import ClusterError, Unavailable
 from hami_webhook.cluster.connect import ContextNames

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass, field
 from math import inf
+
+from msgspec import Struct, field
 
 from hami_webhook.kube.objects import Pod
 from hami_webhook.scheduling.cluster_cache import ClusterCache
@@ -25,16 +26,14 @@ _MOST_UNUSED = 8
 """As many unused evictions of a namespace are remembered: the backoff doesn't grow after these."""
 
 
-@dataclass(frozen=True, slots=True)
-class LimitReached:
+class LimitReached(Struct, frozen=True):
     """Why nobody is evicted, and until when (Unix seconds); 0 if that depends on victims that are ending."""
 
     reason: str
     until: float = 0.0
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _PodEviction:
+class _PodEviction(Struct, frozen=True, eq=False):
     """The UIDs of the victims of a pod, or of all pods of a group, how many of them count, and when that was decided
     (Unix seconds).
     """
@@ -46,14 +45,13 @@ class _PodEviction:
     at: float
 
 
-@dataclass(slots=True)
-class _NamespaceEvictions:
+class _NamespaceEvictions(Struct):
     """What was evicted for a namespace: within a minute; for pods that are gone, while victims may be ending; and the
     times at which it turned out that a pod doesn't use what was freed.
     """
 
     recent: deque[_PodEviction] = field(default_factory=deque)
-    abandoned: list[_PodEviction] = field(default_factory=list)
+    abandoned: list[_PodEviction] = []
     unused: deque[float] = field(default_factory=lambda: deque(maxlen=_MOST_UNUSED))
 
     @property

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence, Set
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from hami_webhook.devices.model import DeviceShare
 from hami_webhook.devices.registry import Vendors

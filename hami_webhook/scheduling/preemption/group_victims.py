@@ -12,11 +12,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from enum import Enum
 from heapq import merge
 
-from msgspec import Struct, structs
+from msgspec import Struct
+from msgspec.structs import replace
 
 from hami_webhook.devices.model import DeviceShare, NodeView
 from hami_webhook.devices.registry import Vendors
@@ -166,8 +166,7 @@ class _Trial:
         return other, [index for index, name in enumerate(self.nodes) if name == node]
 
 
-@dataclass(slots=True)
-class _Looked:
+class _Looked(Struct):
     """A node as one shape found it: the least that victims there cost, and who they are, once they were looked for."""
 
     room: _Room
@@ -200,7 +199,7 @@ class _Search:
             selector = member.pod.node_selector or {}
             shape = shapes.setdefault((id(member.request), frozenset(selector.items())), len(shapes))
             if shape == len(self._preemptors):
-                pod = structs.replace(member.request.pod, priority=group.priority)
+                pod = replace(member.request.pod, priority=group.priority)
                 request = replace(member.request, pod=pod)
                 self._preemptors.append(Preemptor(request, None, group.vendors, group.disruption, group.now))
                 self._selectors.append(selector)

@@ -7,8 +7,10 @@ when it was decided. kube-scheduler's own, for CPU and memory, are read off `nom
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from math import inf
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from hami_webhook.devices.model import DeviceShare, NodeView
 from hami_webhook.devices.placement_annotations import NOMINATED_NODE, NOMINATED_UNTIL
@@ -28,8 +30,7 @@ _OVERDUE = 30.0
 """Seconds past its deadline for which a pod under deletion is still expected to go."""
 
 
-@dataclass(frozen=True, slots=True)
-class Nomination:
+class Nomination(Struct, frozen=True):
     """A pod that others were evicted for on a node, which is kept for it until a time (Unix seconds)."""
 
     pod: Pod

@@ -6,10 +6,12 @@ No rule of any vendor is known here: Fit is tried on the node as it would be wit
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from itertools import chain, combinations
 from math import inf
 from operator import itemgetter
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from hami_webhook.devices.model import DeviceShare, NodeView
 from hami_webhook.devices.registry import Vendors
@@ -44,8 +46,7 @@ NOBODY: Key = (0, -_OFFSET - 1, 0, 0, 0.0)
 """The key of a node where nobody has to be evicted: smaller than any other."""
 
 
-@dataclass(frozen=True, slots=True)
-class NodeSnapshot:
+class NodeSnapshot(Struct, frozen=True):
     """A node, the pods that hold its devices, and what is kept there for nominated pods, by card.
 
     `ending` are the UIDs of those pods that are going already.
@@ -92,8 +93,7 @@ def with_reserved(view: NodeView, reserved: Mapping[CardKey, Sequence[DeviceShar
     return replace(view, usage=usage)
 
 
-@dataclass(frozen=True, slots=True)
-class Victims:
+class Victims(Struct, frozen=True):
     """The pods to evict for a place on a node, most important first, and the placement that is then possible there."""
 
     node: str
@@ -107,8 +107,7 @@ class Victims:
         return self.key[0]
 
 
-@dataclass(frozen=True, slots=True)
-class Preemptor:
+class Preemptor(Struct, frozen=True):
     """A pod that no node takes: what it requests, its budget of quota, and the PodDisruptionBudgets.
 
     `now` (Unix seconds) is the start of pods that haven't started. `room`: pods may be evicted for room in quotas too.

@@ -6,10 +6,10 @@ Source: docs/spec/enflame.md. A slot of a card is one of its slices.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from typing import cast
 
 import orjson
+from msgspec.structs import replace
 
 from hami_webhook.devices import reasons
 from hami_webhook.devices.amounts import MAX_INT32

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from hami_webhook.devices.codecs import lower_keys, parse_json
 from hami_webhook.devices.model import FixedMemory, RegistrationError
@@ -25,8 +26,7 @@ _NAME = re.compile(r"(?P<size>[0-9]{1,4})g\.(?P<gigabytes>[0-9]{1,6})gb", re.ASC
 _DIGITS = re.compile(r"[0-9]{1,9}", re.ASCII)
 
 
-@dataclass(frozen=True, slots=True)
-class DrsProfile(FixedMemory):
+class DrsProfile(FixedMemory, frozen=True):
     """A partition the driver can make: its memory, slices and percent of the cores.
 
     `name` and `id` are as the plugin registered them.
@@ -42,8 +42,7 @@ class DrsProfile(FixedMemory):
         return self.mebibytes // 1024
 
 
-@dataclass(frozen=True, slots=True)
-class ProfileTable:
+class ProfileTable(Struct, frozen=True):
     """A node's profiles by size, then GB; there is at least one."""
 
     profiles: tuple[DrsProfile, ...]
@@ -70,8 +69,7 @@ class ProfileTable:
         return ", ".join(profile.name for profile in self.profiles)
 
 
-@dataclass(frozen=True, slots=True)
-class Wanted:
+class Wanted(Struct, frozen=True):
     """What a container requests of a DRS card: a number of slices, or else so much memory and percent of the cores."""
 
     size: int | None = None
@@ -108,8 +106,7 @@ class Wanted:
         return -(-amount // 1024) if amount > 2 * table.gigabytes else amount
 
 
-@dataclass(frozen=True, slots=True)
-class DrsCard:
+class DrsCard(Struct, frozen=True):
     """What a DRS card has beyond a device's common fields."""
 
     minor: str

@@ -6,7 +6,8 @@ A card is split one way only, and the driver has handles for so many splits.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from hami_webhook.devices import reasons
 from hami_webhook.devices.device_lister import DeviceLister

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from hami_webhook.devices import reasons
 from hami_webhook.devices.capacity_devices import SHARED_SLOTS, capacity, counted, index_of

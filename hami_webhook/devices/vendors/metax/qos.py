@@ -7,7 +7,8 @@ after an allocation; containers of the pod that is being fitted are known by the
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from hami_webhook.devices.fit_request import Candidate
 from hami_webhook.devices.model import BadRequest, Device, Usage
@@ -27,16 +28,14 @@ APP_CLASSES = (ONLINE, OFFLINE)
 ALL_CORES = 100
 
 
-@dataclass(frozen=True, slots=True)
-class SgpuCard:
+class SgpuCard(Struct, frozen=True):
     """What MetaX registers of a card beyond the usual: the QoS it is in ("" for none), its link zone (0 for none)."""
 
     qos: str = ""
     zone: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class OwnTask:
+class OwnTask(Struct, frozen=True):
     """A mark on a card: a container of the pod that is being fitted, with its cores."""
 
     cores: int

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Sequence
-from dataclasses import replace
 from typing import Any
 
 import orjson
+from msgspec.structs import replace
 
 from hami_webhook.devices.amounts import MAX_INT32, bad_amount
 from hami_webhook.devices.codecs import CardRecord, integer_in, parse_bool, string_in

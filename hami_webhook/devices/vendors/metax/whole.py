@@ -6,9 +6,9 @@ MetaX's plugin picks the physical card; which node it is on is chosen here, by t
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
-from dataclasses import dataclass
 
 import orjson
+from msgspec import Struct
 
 from hami_webhook.devices import reasons
 from hami_webhook.devices.capacity_devices import capacity, counted
@@ -26,8 +26,7 @@ CARD_MEMORY = 65536
 WORST_LOSS = WORST_SCORE = 2000
 
 
-@dataclass(frozen=True, slots=True)
-class MetaxNode:
+class MetaxNode(Struct, frozen=True):
     """What else of a node counts: the plugin's tables by the number of cards requested, and how many cards may be used.
 
     `losses` says what taking that many cards does to the node's topology, `scores` how well that many can be linked.

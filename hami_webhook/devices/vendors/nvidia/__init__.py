@@ -7,9 +7,11 @@ hardware instance instead, and is charged with that instance's size.
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass, field, replace
 from datetime import tzinfo
 from types import MappingProxyType
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from hami_webhook.devices import reasons
 from hami_webhook.devices.amounts import MAX_INT32
@@ -66,11 +68,10 @@ SCORES = "hami.io/node-nvidia-score"
 CORDON = "hami.io/device-cordon"
 
 
-@dataclass(frozen=True, slots=True)
-class NvidiaNode:
+class NvidiaNode(Struct, frozen=True):
     """What else of a node NVIDIA's rules read: pair scores by UUID, cordoned cards, whether any card is in MIG mode."""
 
-    scores: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    scores: Mapping[str, Mapping[str, int]] = {}
     cordoned: frozenset[str] = frozenset()
     has_mig: bool = False
 
@@ -97,8 +98,7 @@ def _cost_the_same(fit_request: FitRequest, passed: Sequence[Candidate]) -> bool
     return not fit_request.claims and len(kinds) == 1 and len({card.device.uuid for card in passed}) == len(passed)
 
 
-@dataclass(frozen=True, slots=True)
-class BestLinked:
+class BestLinked(Struct, frozen=True):
     """For one card that which breaks no link group, for several the set with the best mutual links (7.6).
 
     With `only_linked` several cards must all be linked by NVLink to each other.

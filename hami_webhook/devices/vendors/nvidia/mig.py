@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import orjson
+from msgspec import Struct
 
 from hami_webhook.devices.codecs import CardRecord, DeviceEntry, lower_keys
 from hami_webhook.devices.model import Device, DeviceShare, HardwareInstance, RegistrationError, Rows, Usage
@@ -20,8 +20,7 @@ _MOST_PLACEMENTS = 128
 """Of all profiles of a card: an A100 has 25. Each is tried for every share of a card."""
 
 
-@dataclass(frozen=True, slots=True)
-class MigPlacement:
+class MigPlacement(Struct, frozen=True):
     """The memory slices [start, start + size) of a card."""
 
     start: int
@@ -33,8 +32,7 @@ class MigPlacement:
         return (1 << self.size) - 1 << self.start
 
 
-@dataclass(frozen=True, slots=True)
-class MigProfile:
+class MigProfile(Struct, frozen=True):
     """An instance kind of a card: MiB, percent of the card's compute, slices, where it may be placed, first choice
     first.
     """
@@ -96,16 +94,14 @@ def resolve_share(device: Device, usage: Usage, needed: int) -> DeviceShare | No
     return None
 
 
-@dataclass(frozen=True, slots=True)
-class MigInstance:
+class MigInstance(Struct, frozen=True):
     """A mark on a card: an instance of a profile in a place."""
 
     profile: str
     placement: MigPlacement
 
 
-@dataclass(frozen=True, slots=True)
-class MigAllocation:
+class MigAllocation(Struct, frozen=True):
     """One instance in a pod's `hami.io/vgpu-mig-allocations`.
 
     `identity` is what the plugin made of it: the instance's UUID, its GPU instance and its compute instance.
