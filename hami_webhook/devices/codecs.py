@@ -274,8 +274,22 @@ def decode_pod_devices(text: str) -> list[list[DeviceEntry]]:
     return rows
 
 
+class _PairScores(msgspec.Struct, forbid_unknown_fields=True):
+    """A card's pair scores as plugins write them."""
+
+    uuid: str
+    score: dict[str, _Int32]
+
+
+_PAIR_SCORES = msgspec.json.Decoder(list[_PairScores])
+
+
 def decode_pair_scores(text: str) -> dict[str, dict[str, int]]:
     """Pair scores `[{"uuid": …, "score": {peer: 100}}]`, numbers or numeric strings; raises `RegistrationError`."""
+    try:  # in a tenth of the time
+        return {each.uuid: each.score for each in _PAIR_SCORES.decode(text)}
+    except (msgspec.DecodeError, UnicodeEncodeError, RecursionError):
+        pass  # another spelling, or a fault, which is named below
     records = parse_json(text)
     if not isinstance(records, list):
         raise RegistrationError("must be a JSON array of scores")
