@@ -42,7 +42,7 @@ _FITS = 10_000
 """Fit is tried as many times for one group, some 4 s with all else."""
 _STEPS = 40_000_000
 """Steps of all those Fits, some 2 s."""
-_FITS_OF_A_NODE, _SETS_OF_A_NODE = 64, 512
+_FITS_OF_A_NODE, _SETS_OF_A_NODE = 32, 512
 """Of these, those in search of smaller sets of victims on one node; and the sets compared."""
 _CANDIDATES = 32
 """Nodes with victims for one member, of which the best is taken."""
@@ -225,7 +225,7 @@ class _Search:
         if found is None:
             return Blocked.NO_ROOM
         chosen = yield from self._choosing()
-        kept, found = yield from self._needed(*(chosen or ([*candidates.values()], found)))
+        kept, found = yield from self._needed(*(chosen or ([*candidates.values()], found)), many=chosen is None)
         return self._victims(kept, found) if len(kept) <= _MOST else Blocked.TOO_MANY
 
     def _victims(self, pods: Iterable[Pod], found: _Trial) -> GroupVictims:
@@ -413,9 +413,9 @@ class _Search:
         reserved = node.reserved if room is None else _joined(node.reserved, room.shares)
         return replace(node, reserved=reserved, ending={*node.ending, *trial.gone.get(name, ())})
 
-    def _needed(self, gone: Sequence[Pod], found: _Trial) -> Steps[tuple[Sequence[Pod], _Trial]]:
+    def _needed(self, gone: Sequence[Pod], found: _Trial, *, many: bool) -> Steps[tuple[Sequence[Pod], _Trial]]:
         """Those of them without whom not all fit, as kube-scheduler gives back: who exceeds a PodDisruptionBudget, then
-        the most important.
+        the most important; `many` at once where most of them may stay.
         """
         gone = sorted(gone, key=self._preemptors[0].importance)
         exceeding = violating(gone, self._group.disruption)
@@ -424,7 +424,8 @@ class _Search:
         before = -1
         while len(gone) != before:  # who is given back may let another one stay, who was needed before
             before = len(gone)
-            pieces = [gone] if gone else []
+            pieces = [gone] if many else [[pod] for pod in reversed(gone)]
+            many = False
             while pieces:
                 some = pieces.pop()
                 kept = {pod.uid for pod in some}
