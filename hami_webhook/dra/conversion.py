@@ -342,8 +342,8 @@ class _Converter:
         sizes = [(size, mebibytes) for size in cards.sizes if (mebibytes := _memory_on(size, memories)) is not None]
         if not sizes:
             raise BadRequest(
-                f"no device of class {row.device_classes[0]} is published whose memory is known, so a percentage of it "
-                "isn't; ask for an amount"
+                f"no device of class {row.device_classes[0]} that its lists admit is published, so a percentage of it "
+                "isn't known; ask for an amount"
             )
         alternatives = [
             devices({**given, row.memory: f"{mebibytes}Mi"}, size, f"size-{index}" if len(sizes) > 1 else None)

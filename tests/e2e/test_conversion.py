@@ -246,7 +246,7 @@ class Scenario:
             "nvidia.com/use-gpuuuid": ",".join(self.cards[:2]),
             "nvidia.com/nouse-gpuuuid": self.cards[0],
             "nvidia.com/use-gputype": "a100,h100",
-            "nvidia.com/nouse-gputype": "A10",
+            "nvidia.com/nouse-gputype": "A100",  # one of which no card is left is refused
         }
         key = random.choice(sorted(lists))
         self.annotations = {key: lists[key]} if random.random() < 0.3 else {}
