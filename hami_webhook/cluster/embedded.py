@@ -30,7 +30,7 @@ async def fill(cluster: MemoryCluster, bundle: Bundle, *, stored: bool = False) 
     """Create the bundle's objects, namespaces that files take for granted included; the objects as they are there.
 
     `stored`: they were read from an API server, so those with a version are neither checked nor completed again, which
-    takes a tenth of an explanation on 1,000 nodes.
+    takes a twentieth of an explanation on 1,000 nodes.
 
     Raises `LoadError` for an object the API would refuse, and for a quota that can't be read: nothing could be charged
     in its namespace. Other objects that can't be read are left to the caches, which note them.

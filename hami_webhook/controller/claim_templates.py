@@ -55,6 +55,8 @@ class ClaimTemplates:
         self._object_events = object_events
         self._failures = failures
         self._wait = wait
+        self._users: dict[Key, dict[str, Pod]] = {}
+        """The pods that refer to templates whose names are as ours, by UID."""
         self._due: dict[Key, float] = {}
         """When templates are to be looked at."""
         self._unused: dict[Key, float] = {}
@@ -72,25 +74,38 @@ class ClaimTemplates:
         return {Kind.PODS: self._pod_changed, Kind.RESOURCE_CLAIM_TEMPLATES: self._template_changed}
 
     def _pod_changed(self, change: Change[Pod]) -> None:
-        for pod in (change.before, change.after):
-            if pod is not None and pod.resource_claims:
-                self._look_at(_templates_of(pod))
+        before, after = change.before, change.after
+        was, now = _templates_of(before), _templates_of(after)
+        if before is not None:
+            for key in was:
+                users = self._users.get(key, {})
+                users.pop(before.uid, None)
+                if not users:
+                    self._users.pop(key, None)
+        if after is not None:
+            for key in now:
+                self._users.setdefault(key, {})[after.uid] = after
+        self._look_at([*was, *now])
 
     def _template_changed(self, change: Change[wire.ResourceClaimTemplate]) -> None:
-        self._look_at([change.key[:2]])
+        key = change.key[:2]
+        self._look_at([key] if _NAME.fullmatch(key[1]) else [])
 
     def _look_at(self, keys: Iterable[Key]) -> None:
+        """Look at templates soon, if pods refer to them or they are there."""
         now = self._view.clock()
         for key in keys:
-            if _NAME.fullmatch(key[1]):
+            if key in self._users or key in self._view.caches.claims.templates:
                 self._due[key] = now
                 self._wake.set()
+            else:
+                self._due.pop(key, None)
+                self._unused.pop(key, None)
 
     async def run(self) -> None:
         """Work until cancelled; what a former leader left is looked at first."""
-        for pod in list(self._view.state.pods()):
-            self._look_at(_templates_of(pod))
-        self._look_at(list(self._view.caches.claims.templates))
+        self._look_at(self._users)
+        self._look_at(key for key in self._view.caches.claims.templates if _NAME.fullmatch(key[1]))
         while True:
             await self.step()
             self._wake.clear()
@@ -110,7 +125,8 @@ class ClaimTemplates:
 
     async def _look(self, key: Key) -> None:
         template = self._view.caches.claims.templates.get(key)
-        users = self._users(key)
+        now = self._view.clock()
+        users = [pod for pod in self._users.get(key, {}).values() if not pod.ended(now)]
         if users:
             self._unused.pop(key, None)
             await self._provide(key, template, users)
@@ -118,12 +134,6 @@ class ClaimTemplates:
             await self._collect(key, template)
         else:
             self._unused.pop(key, None)
-
-    def _users(self, key: Key) -> Sequence[Pod]:
-        """The pods that refer to a template and haven't ended."""
-        now = self._view.clock()
-        pods = self._view.state.by_namespace.of(key[0]).values()
-        return [pod for pod in pods if pod.resource_claims and key in _templates_of(pod) and not pod.ended(now)]
 
     async def _provide(self, key: Key, template: wire.ResourceClaimTemplate | None, users: Sequence[Pod]) -> None:
         """Make the template that pods wait for, if one of them declares it where limits become claims."""
@@ -174,8 +184,10 @@ class ClaimTemplates:
         self._unused.pop(key, None)
 
 
-def _templates_of(pod: Pod) -> list[Key]:
-    return [(pod.namespace, each.template) for each in pod.resource_claims if each.template]
+def _templates_of(pod: Pod | None) -> list[Key]:
+    """The templates that a pod refers to by names as ours."""
+    claims = () if pod is None else pod.resource_claims
+    return [(pod.namespace, each.template) for each in claims if pod and _NAME.fullmatch(each.template)]
 
 
 def _waits(pod: Pod, template: str) -> bool:
