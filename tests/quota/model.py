@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections import Counter
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Any
 
@@ -23,7 +24,7 @@ from hami_webhook.admission.denial import Denied
 from hami_webhook.admission.identities import AdmissionRules
 from hami_webhook.admission.review import Answer, Review
 from hami_webhook.assembly import Core, Options
-from hami_webhook.cluster.api import JSON, ClusterError, Kind, Unavailable, WatchEvent
+from hami_webhook.cluster.api import JSON, ClusterError, Kind, Unavailable
 from hami_webhook.cluster.memory import MemoryCluster
 from hami_webhook.controller.informers import SharedInformers, watched_kinds
 from hami_webhook.controller.queues import QueueReleaser
@@ -38,6 +39,7 @@ from hami_webhook.quota.ledger import State
 from hami_webhook.quota.pricing import charge_of
 from hami_webhook.scheduling.placer import Placement
 
+from .lagging_cluster import Lagging
 from .objects import KEYS, LARGE, NOON, SMALL, TEAM, account_of, change, creation, pod, quota, vendors
 from .test_interleavings import rest_of
 
@@ -68,22 +70,6 @@ KINDS_OF_POD: dict[str, dict[str, Any]] = {
     "init": {},
 }
 Accident = tuple[str, int, str]
-
-
-class Lagging:
-    """The port, with watches that tell nothing until they are let."""
-
-    def __init__(self, cluster: MemoryCluster) -> None:
-        self._cluster = cluster
-        self.open = asyncio.Event()
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._cluster, name)
-
-    async def watch(self, kind: Kind, resource_version: str, *, node: str = "") -> AsyncIterator[WatchEvent]:
-        async for event in self._cluster.watch(kind, resource_version, node=node):
-            await self.open.wait()
-            yield event
 
 
 async def sleep_for_ever(_: float) -> None:
@@ -258,10 +244,9 @@ class QuotaModel(RuleBasedStateMachine):
         """Q2: used covers what the pods hold."""
         for item in self.quotas():
             read = account_of(item, VENDORS)
-            total = dict.fromkeys(read.hard, 0)
+            total = Counter[str]()
             for _, amounts in self.charges(read):
-                for key, amount in amounts.items():
-                    total[key] += amount
+                total.update(amounts)
             for key, amount in total.items():
                 assert read.used.get(key, 0) >= amount, (key, read.used, total, read.ledger)
 
