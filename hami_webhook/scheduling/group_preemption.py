@@ -39,7 +39,7 @@ _LEFT_ALONE = 30.0
 _PAUSE, _PAUSE_PER_FIT = 1.0, 0.004
 """Seconds for which none are for other groups of its namespace, and for each Fit of that search: a tenth of a core."""
 _LIMITED = "nobody is evicted for it now"
-_TOLD = 10
+_LISTED = 10
 """As many victims as an event names."""
 _REMEMBERED = 1024
 
@@ -216,4 +216,4 @@ class GroupPreemption:
 
 def listed(pods: Sequence[Pod]) -> str:
     """Victims for an event."""
-    return f"{len(pods)} pod{'s' if len(pods) > 1 else ''}: {first_of([pod.key for pod in pods], _TOLD)}"
+    return f"{len(pods)} pod{'s' if len(pods) > 1 else ''}: {first_of([pod.key for pod in pods], _LISTED)}"
