@@ -123,8 +123,12 @@ def test_what_is_lent_comes_back_and_not_against_a_budget(program: Deployment, s
     eventually(a.running, mine)
     print(f"{NOMINAL} pods ran in place of others after {time.monotonic() - began:.1f} s")
     assert b.running() == everybody - {*young}
-    events = kubectl.get("events", "-n", b.space, "--field-selector", "reason=QuotaReclaimed")["items"]
-    assert {each["involvedObject"]["name"] for each in events} == {*young}
+
+    def gone() -> set[str]:
+        events = kubectl.get("events", "-n", b.space, "--field-selector", "reason=QuotaReclaimed")["items"]
+        return {each["involvedObject"]["name"] for each in events}
+
+    eventually(gone, {*young})
     assert program.metric("hami-webhook-0", "hami_webhook_quota_reclaimed_pods_total") == NOMINAL
     used = json.loads(kubectl("get", "aq", "-o", "json"))["items"]
     assert all(int(each["status"]["used"][GPU]) <= ALL for each in used)

@@ -176,9 +176,10 @@ def test_just_enough_go_for_a_group_of_high_priority_and_nobody_for_one_that_fit
     assert bound(kubectl, low) == cluster - 1
     created(kubectl, train, 1)
     eventually(lambda: bound(kubectl, high, "a"), PODS)
-    assert refused(f"1 of {PODS} pods of pod group a fit; {PODS - 1} pods of lower priority are evicted for it")
-    gone = kubectl.get("events", "-n", low, "--field-selector", "reason=Preempted")["items"]
-    assert len(gone) == PODS - 1
+    sentence = f"1 of {PODS} pods of pod group a fit; {PODS - 1} pods of lower priority are evicted for it"
+    eventually(lambda: refused(sentence))
+    preempted = ("events", "-n", low, "--field-selector", "reason=Preempted")
+    eventually(lambda: len(kubectl.get(*preempted)["items"]), PODS - 1)
     left = [each for each in kubectl.get("pods", "-n", low)["items"] if "deletionTimestamp" not in each["metadata"]]
     assert len(left) == cluster - PODS
     for space in (low, high):

@@ -80,8 +80,8 @@ def test_four_h100_twenty_a10_and_200_gib_hold_at_once(program: Deployment) -> N
     eventually(lambda: kubectl.used(space, "h100"), {"gpu": str(went["some-h"])})
     eventually(lambda: kubectl.used(space, "a10"), {"gpu": str(went["some-a"])})
     assert went == {"some-h": 4, "some-a": 20, "": 1}
-    reasons = "\n".join(item["message"] for item in kubectl.get("events", "-n", space)["items"])
-    assert "ResourceQuotaNotFit" in reasons
+    events = ("events", "-n", space)
+    eventually(lambda: any("ResourceQuotaNotFit" in item["message"] for item in kubectl.get(*events)["items"]))
     refused = kubectl.refused(of_type(space, "more", "H100", gpu=1, gpumem=1))
     assert f"exceeded quota: h100, requested: {GPU}=1, used: {GPU}=4, limited: {GPU}=4" in refused
 

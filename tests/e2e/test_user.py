@@ -129,8 +129,8 @@ def test_a_deployment_over_quota_ends_with_what_fits_and_says_why(program: Deplo
     )
     eventually(lambda: len(kubectl.get("pods", "-n", space)["items"]), 6)
     eventually(lambda: kubectl.used(space), {"gpu": "6"})
-    events = "\n".join(item["message"] for item in kubectl.get("events", "-n", space)["items"])
-    assert "exceeded quota: gpu-quota, requested: limits.nvidia.com/gpu=1, used: limits.nvidia.com/gpu=6" in events
+    why = "exceeded quota: gpu-quota, requested: limits.nvidia.com/gpu=1, used: limits.nvidia.com/gpu=6"
+    eventually(lambda: any(why in item["message"] for item in kubectl.get("events", "-n", space)["items"]))
 
 
 def test_allocations_can_not_be_forged(program: Deployment) -> None:
@@ -152,8 +152,8 @@ def test_a_placement_of_the_scheduler_is_let_through(program: Deployment, schedu
     assert place_waiting(scheduler, space, ["cards-8g"]) == {"p": "cards-8g"}
     stored = kubectl.get("pod", "p", "-n", space)
     assert stored["metadata"]["labels"]["hami.io/vgpu-node"] == stored["spec"]["nodeName"] == "cards-8g"
-    reasons = {item["reason"] for item in kubectl.get("events", "-n", space)["items"]}
-    assert {"FilteringSucceed", "BindingSucceed"} <= reasons
+    reasons = {"FilteringSucceed", "BindingSucceed"}
+    eventually(lambda: reasons <= {item["reason"] for item in kubectl.get("events", "-n", space)["items"]})
 
 
 def test_with_the_service_down_only_pods_that_ask_for_cards_are_refused(program: Deployment) -> None:
