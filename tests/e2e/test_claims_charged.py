@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import contextlib
 import json
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -44,17 +45,26 @@ CONFIGURATION = "hami-webhook-admission"
 
 @pytest.fixture(scope="module")
 def program(plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
+    with charging_claims(plane, tmp_path_factory.mktemp("program")) as deployment:
+        yield deployment
+
+
+@contextlib.contextmanager
+def charging_claims(
+    plane: ControlPlane, folder: Path, *flags: str, components: Sequence[Path] = (), roles: Sequence[str] = ()
+) -> Iterator[Deployment]:
+    """The program that charges claims, with devices to be claimed; and with the rights of more components."""
     kubectl = Kubectl(plane.kubeconfig)
     minor = int("".join(filter(str.isdigit, json.loads(kubectl("get", "--raw", "/version"))["minor"])))
     if minor < 36:
         pytest.skip("shared devices are on by default from Kubernetes 1.36")
-    folder = tmp_path_factory.mktemp("program")
     config = folder / "device-config.yaml"
     config.write_text(charging())
     rights = folder / "rights.yaml"
-    rights.write_text("---\n".join([(COMPONENT / "rbac.yaml").read_text(), *map(yaml.safe_dump, both_bindings())]))
+    files = [(component / "rbac.yaml").read_text() for component in (COMPONENT, *components)]
+    rights.write_text("---\n".join([*files, *map(yaml.safe_dump, both_bindings(*roles))]))
     kubectl("apply", "-f", str(rights))
-    with deployed(plane, folder, flags=("--device-config-file", str(config))) as deployment:
+    with deployed(plane, folder, flags=("--device-config-file", str(config), *flags)) as deployment:
         add_webhooks(deployment)
         scheduler_account(kubectl)
         deployment.start("a")

@@ -13,7 +13,6 @@ from random import Random
 from typing import Any
 
 import pytest
-import yaml
 from builders import card, node
 from dra.objects import HAMI, resource_slice, share
 from quota.objects import claiming_vendors
@@ -29,20 +28,15 @@ from hami_webhook.kube.quantity import Quantity
 from hami_webhook.scheduling.cluster_cache import ClusterCache
 from hami_webhook.scheduling.fit import NodeFit, PodRequest, fit_pod, read_pod_request
 
-from .deployment import ROOT, Deployment, Kubectl, deployed, eventually
+from .deployment import ROOT, Deployment, Kubectl, eventually
 from .objects import namespace
-from .scheduling import scheduler_account
 from .test_claims_charged import (
     API,
-    COMPONENT,
-    add_webhooks,
-    both_bindings,
     bound,
-    charging,
+    charging_claims,
     claim,
     events,
     memory,
-    publish,
     template,
 )
 from .test_claims_charged import TEN as BY_HAND
@@ -53,27 +47,9 @@ CONVERSION = ROOT / "manifests" / "components" / "conversion"
 
 @pytest.fixture(scope="module")
 def program(plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
-    kubectl = Kubectl(plane.kubeconfig)
-    minor = int("".join(filter(str.isdigit, json.loads(kubectl("get", "--raw", "/version"))["minor"])))
-    if minor < 36:
-        pytest.skip("shared devices are on by default from Kubernetes 1.36")
-    folder = tmp_path_factory.mktemp("program")
-    config = folder / "device-config.yaml"
-    config.write_text(charging())
-    rights = folder / "rights.yaml"
-    roles = [path.read_text() for path in (COMPONENT / "rbac.yaml", CONVERSION / "rbac.yaml")]
-    rights.write_text("---\n".join([*roles, *map(yaml.safe_dump, both_bindings("hami-webhook-controller-conversion"))]))
-    kubectl("apply", "-f", str(rights))
-    flags = ("--device-config-file", str(config), "--claims", "convert")
-    with deployed(plane, folder, flags=flags) as deployment:
-        add_webhooks(deployment)
-        scheduler_account(kubectl)
-        deployment.start("a")
-        publish(kubectl)
+    more: JSON = {"components": [CONVERSION], "roles": ["hami-webhook-controller-conversion"]}
+    with charging_claims(plane, tmp_path_factory.mktemp("program"), "--claims", "convert", **more) as deployment:
         yield deployment
-        for kind in ("resourceslices", "deviceclasses"):
-            kubectl("delete", kind, "--all")
-    kubectl("delete", "-f", str(rights))
 
 
 @pytest.fixture
