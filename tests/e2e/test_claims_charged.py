@@ -141,14 +141,19 @@ def publish(kubectl: Kubectl) -> None:
 
 @pytest.fixture
 def team(program: Deployment) -> Iterator[str]:
-    """A namespace with a quota."""
-    space = namespace(program.kubectl)
+    with namespace_with_quota(program.kubectl) as space:
+        yield space
+
+
+@contextlib.contextmanager
+def namespace_with_quota(kubectl: Kubectl) -> Iterator[str]:
+    space = namespace(kubectl)
     limits = {"limits.nvidia.com/gpumem": "20000", "limits.nvidia.com/gpu": "9"}
     meta = {"name": "gpu-quota", "namespace": space}
-    program.kubectl.apply({"apiVersion": "v1", "kind": "ResourceQuota", "metadata": meta, "spec": {"hard": limits}})
-    eventually(lambda: program.kubectl.used(space).get("gpumem"), "0")
+    kubectl.apply({"apiVersion": "v1", "kind": "ResourceQuota", "metadata": meta, "spec": {"hard": limits}})
+    eventually(lambda: kubectl.used(space).get("gpumem"), "0")
     yield space
-    program.kubectl("delete", "namespace", space, "--wait=false")
+    kubectl("delete", "namespace", space, "--wait=false")
 
 
 def test_what_hamis_own_chart_takes_is_accepted(program: Deployment) -> None:

@@ -37,6 +37,7 @@ from .test_claims_charged import (
     claim,
     events,
     memory,
+    namespace_with_quota,
     template,
 )
 from .test_claims_charged import TEN as BY_HAND
@@ -54,14 +55,8 @@ def program(plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> It
 
 @pytest.fixture
 def team(program: Deployment) -> Iterator[str]:
-    """A namespace with a quota."""
-    space = namespace(program.kubectl)
-    limits = {"limits.nvidia.com/gpumem": "20000", "limits.nvidia.com/gpu": "9"}
-    meta = {"name": "gpu-quota", "namespace": space}
-    program.kubectl.apply({"apiVersion": "v1", "kind": "ResourceQuota", "metadata": meta, "spec": {"hard": limits}})
-    eventually(lambda: program.kubectl.used(space).get("gpumem"), "0")
-    yield space
-    program.kubectl("delete", "namespace", space, "--wait=false")
+    with namespace_with_quota(program.kubectl) as space:
+        yield space
 
 
 def pod(space: str, name: str, annotations: JSON | None = None, **amounts: int) -> JSON:
