@@ -24,7 +24,7 @@ from hami_webhook.devices.pod_preferences import GPU_POLICY, CardPolicy
 from hami_webhook.devices.registry import Vendors
 from hami_webhook.devices.reserved_annotations import OWNED_LABELS, owned_in
 from hami_webhook.devices.vendor import Vendor
-from hami_webhook.dra.claim_templates import converts
+from hami_webhook.dra.claim_templates import OFF, converts
 from hami_webhook.kube.draft import PodDraft, pod_in
 from hami_webhook.kube.objects import Container, MalformedObject, Pod
 from hami_webhook.kube.quantity import Quantity, QuantityError
@@ -215,7 +215,7 @@ def mutate(
     if refusal is not None:
         raise refusal
     acted = list(outcome.rules)
-    become_claims = may_convert and _become_claims(new, requested, rules, context)
+    become_claims = may_convert and rules.claims != OFF and _become_claims(new, requested, rules, context)
     if become_claims:  # kube-scheduler allocates them by itself, whatever it is called
         ours = bool(draft.scheduler_name) and draft.scheduler_name == rules.scheduler_name
         scheduler = (naming and naming.scheduler_name) or (DEFAULT_SCHEDULER if ours else "")
