@@ -1,7 +1,7 @@
 """The ResourceClaimTemplates that limits become: their form, their names, and the annotation that carries them.
 
 Source: docs/spec/dra.md#8. A name is a digest of what the template says, so an annotation can't say anything else of
-it, whoever wrote it. Only the form that conversion writes is read: no access of administrators, no parameters for
+it, no matter who wrote it. Only the form that conversion writes is read: no access of administrators, no parameters for
 drivers, no class that the configuration doesn't name.
 """
 
@@ -24,7 +24,6 @@ LONGEST_SPECS = 64 * 1024
 CLAIMS = "hami.io/claims"
 """The label of a namespace whose pods' limits become claims (`convert`), or don't (`off`)."""
 OFF, LABELLED, CONVERT = "off", "labelled", "convert"
-MODES = (OFF, LABELLED, CONVERT)
 """In which namespaces limits become claims: none; those with the label `convert`; all but those with `off`."""
 _PREFIX, _DIGITS = "hami-", 16
 

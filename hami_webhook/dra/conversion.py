@@ -139,7 +139,7 @@ class _SharedClaim(Struct, frozen=True):
 
     @property
     def counts(self) -> list[int]:
-        """The devices of its requests, each of which is there for whoever wants at least as many as up to there."""
+        """The devices of its requests, each of which is for containers that want at least as many as up to there."""
         wanted = sorted({user.request.count for user in self.users})
         return [count - before for before, count in zip([0, *wanted], wanted, strict=False)]
 

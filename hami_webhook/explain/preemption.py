@@ -18,8 +18,8 @@ from hami_webhook.scheduling.fit import PodRequest
 from hami_webhook.scheduling.group_preemption import listed as listed_pods
 from hami_webhook.scheduling.post_filter import listed
 from hami_webhook.scheduling.preemption.group_victims import (
-    Blocked,
     GroupPreemptor,
+    NoVictims,
     group_effort,
     selecting_group_victims,
 )
@@ -39,8 +39,8 @@ def group_preemption_note(group: GroupPreemptor, views: Sequence[NodeView], stat
     first = structs.replace(group.members[0].pod, priority=group.priority)
     nodes = (nominations.snapshot(view, first) for view in views)
     found = run_at_once(selecting_group_victims(group, nodes, group_effort()))
-    if isinstance(found, Blocked):
-        ordinary = found is Blocked.NOBODY and not group.priority
+    if isinstance(found, NoVictims):
+        ordinary = found is NoVictims.NOBODY and not group.priority
         return "" if ordinary else f"{_NOBODY_FOR_GROUP}{found.value}"
     return (
         f"preemption, where it is on, evicts {listed_pods(found.pods)}, for its whole pod group" if found.pods else ""

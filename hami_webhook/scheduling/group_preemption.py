@@ -21,10 +21,10 @@ from hami_webhook.scheduling.placer import CycleState, Placer
 from hami_webhook.scheduling.post_filter import REASON_DRY_RUN, Preemption
 from hami_webhook.scheduling.preemption.group_budgets import GroupBudgets
 from hami_webhook.scheduling.preemption.group_victims import (
-    Blocked,
     GroupPreemptor,
     GroupVictims,
     Member,
+    NoVictims,
     group_effort,
     selecting_group_victims,
 )
@@ -83,9 +83,9 @@ class GroupPreemption:
         if found is None or not self._are_there(pods):
             self._pause(key, effort)
             return ""
-        if isinstance(found, Blocked):
+        if isinstance(found, NoVictims):
             self._preemption.counts["no-candidates"] += 1
-            return self._leave_alone(key, effort, "" if found is Blocked.NOBODY else found.value)
+            return self._leave_alone(key, effort, "" if found is NoVictims.NOBODY else found.value)
         if not found.pods:
             self._preemption.counts["waiting"] += 1
             self._nominate(pods, found)
@@ -182,12 +182,12 @@ class GroupPreemption:
 
     async def _search(
         self, group: GroupPreemptor, names: Collection[str], effort: Effort
-    ) -> GroupVictims | Blocked | None:
+    ) -> GroupVictims | NoVictims | None:
         """The victims, on nodes that are now as they were looked at; None if they change too often."""
         slices = TimeSlices()
         for _ in range(_ROUNDS):
             found = await slices.run(selecting_group_victims(group, self._snapshots(group, names), effort))
-            if isinstance(found, Blocked) or not slices.interruptions:
+            if isinstance(found, NoVictims) or not slices.interruptions:
                 return found
             now = {node.name: node for node in self._snapshots(group, [each.name for each in found.looked_at])}
             if all(each.name in now and each.same_as(now[each.name]) for each in found.looked_at):

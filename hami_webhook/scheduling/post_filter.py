@@ -86,7 +86,7 @@ class _Decision(Struct, frozen=True):
 
 
 class _Retry(Struct, frozen=True):
-    """When (Unix seconds) others may be evicted for those that wait, and for whom: a namespace, or its groups."""
+    """When (Unix seconds) others may be evicted for the pods of a namespace, or for its groups."""
 
     name: str
     at: float
@@ -123,7 +123,7 @@ class Preemption:
         self._decided: asyncio.Queue[_Decision | _Retry | Pod] = asyncio.Queue()
         """What is to be done: evictions to be written, pods to be tried again, and nominations to be withdrawn."""
         self._retried: set[str] = set()
-        """For whom pods are to be tried again."""
+        """The names of the retries that are due."""
         self._offered_again: str = ""
         self._spent: dict[tuple[str, str], tuple[PodDisruptionBudget, frozenset[str]]] = {}
         self.counts: Counter[str] = Counter()

@@ -1,7 +1,7 @@
 """The victims for a pod group: the pods without which all of its members fit (docs/spec/queues.md#5.5).
 
 The members come one after the other: to a node where one fits, else to that where those who have to go are the least
-important. Then all are given back without whom the group fits as well. What a node answers depends on who is gone
+important. Then all are given back that needn't go for the group to fit. What a node answers depends on who is gone
 there and which members came before, and is remembered, so each trial tests only the nodes where these differ.
 
 Nobody is evicted for room in a quota. A group that doesn't fit as a whole, or takes too long to look at, has no
@@ -53,7 +53,7 @@ _MOST = 1024
 Shares = Mapping[CardKey, Sequence[DeviceShare]]
 
 
-class Blocked(Enum):
+class NoVictims(Enum):
     """Why nobody is evicted for a group."""
 
     NOBODY = "no pod of lower priority holds such devices"
@@ -101,12 +101,12 @@ def group_effort() -> Effort:
 
 def selecting_group_victims(
     group: GroupPreemptor, nodes: Iterable[NodeSnapshot], effort: Effort
-) -> Steps[GroupVictims | Blocked]:
-    """The victims on these nodes, none of whom could stay; none where what is free, or is ending, is enough."""
+) -> Steps[GroupVictims | NoVictims]:
+    """The victims on these nodes, all of which have to go; none where what is free, or is ending, is enough."""
     try:
         return (yield from _Search(group, effort).among(nodes))
     except _Exhausted:
-        return Blocked.TOO_LONG
+        return NoVictims.TOO_LONG
 
 
 class _Exhausted(Exception):
@@ -206,7 +206,7 @@ class _Search:
                 self._looked.append({})
             self._shapes.append(shape)
 
-    def among(self, nodes: Iterable[NodeSnapshot]) -> Steps[GroupVictims | Blocked]:
+    def among(self, nodes: Iterable[NodeSnapshot]) -> Steps[GroupVictims | NoVictims]:
         candidates: dict[str, Pod] = {}
         terms = {vendor: terms for each in self._preemptors for vendor, terms in each.request.terms.items()}
         first = self._preemptors[0]
@@ -220,13 +220,13 @@ class _Search:
         if found is not None:
             return self._victims((), found)
         if not candidates:
-            return Blocked.NOBODY
+            return NoVictims.NOBODY
         found = yield from self._placing(candidates, ())
         if found is None:
-            return Blocked.NO_ROOM
+            return NoVictims.NO_ROOM
         chosen = yield from self._choosing()
         kept, found = yield from self._needed(*(chosen or ([*candidates.values()], found)), many=chosen is None)
-        return self._victims(kept, found) if len(kept) <= _MOST else Blocked.TOO_MANY
+        return self._victims(kept, found) if len(kept) <= _MOST else NoVictims.TOO_MANY
 
     def _victims(self, pods: Iterable[Pod], found: _Trial) -> GroupVictims:
         nodes = {member.pod.uid: node for member, node in zip(self._group.members, found.nodes, strict=True)}
@@ -414,7 +414,7 @@ class _Search:
         return replace(node, reserved=reserved, ending={*node.ending, *trial.gone.get(name, ())})
 
     def _needed(self, gone: Sequence[Pod], found: _Trial, *, many: bool) -> Steps[tuple[Sequence[Pod], _Trial]]:
-        """Those of them without whom not all fit, as kube-scheduler gives back: who exceeds a PodDisruptionBudget, then
+        """Those of them that have to go, as kube-scheduler gives back: who exceeds a PodDisruptionBudget, then
         the most important; `many` at once where most of them may stay.
         """
         gone = sorted(gone, key=self._preemptors[0].importance)
