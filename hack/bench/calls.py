@@ -1,8 +1,9 @@
-"""`python -m hack.bench.calls`: how many calls of our own functions a review takes, for a few kinds of pods.
+"""`python -m hack.bench.calls`: how many calls of our own functions a review, a filter and a recompute take.
 
-The same on every machine, however busy it is. What is counted goes through the application of the listener, its caches
+The same on every machine, however busy it is. A review goes through the application of the listener, its caches
 filled, for a pod of a workload that was reviewed before. With a quota the pod is charged: the API server's side of the
-write is not counted. A coroutine that goes on after it waited counts again.
+write is not counted. A filter is one of 20 nodes of as many classes: for a shape of pod that is new to them, and for a
+known one after a pod on one of them changed. A recompute is that of a quota whose namespace has 20 placed pods.
 
 `--by function` lists the functions; `--json hack/bench/calls.json` records what the test holds the counts to.
 """
@@ -13,9 +14,11 @@ import argparse
 import asyncio
 import copy
 import json
+import subprocess
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,10 +26,12 @@ from rich.table import Table
 
 from hack.bench.counting import counted_calls
 from hack.bench.figures import Figure, Goal, show
-from hack.bench.objects import JSON, NAMESPACE, SCHEDULER, gpu, pod_with, quota, review
+from hack.bench.filter import Filtering
+from hack.bench.objects import CARDS, JSON, NAMESPACE, SCHEDULER, gpu, node, pod_with, quota, review, running
 from hami_webhook.admission.identities import AdmissionRules
 from hami_webhook.assembly import Core, Options
 from hami_webhook.cluster.api import Kind
+from hami_webhook.cluster.memory import MemoryCluster
 from hami_webhook.cluster.watches import NoWatches
 from hami_webhook.config.drivers import DraSection
 from hami_webhook.device_config import builtin_device_config, enabled_vendors
@@ -34,9 +39,11 @@ from hami_webhook.server.app import application, review_routes
 from hami_webhook.server.limits import ListenerLimits
 from hami_webhook.server.request_metrics import new_registry
 
+ROOT = Path(__file__).parents[2]
 RECORD = Path(__file__).with_suffix(".json")
 MOST_MORE = 0.05
-"""The part by which a review may take more calls than are recorded."""
+"""The part by which a piece of work may take more calls than are recorded."""
+NODES = PODS = 20
 
 _CONFIG = builtin_device_config().config
 _VENDORS = enabled_vendors(_CONFIG)
@@ -164,6 +171,51 @@ async def _reviewed(case: Case, pods: Sequence[str]) -> list[Reviewed]:
     return found
 
 
+def _filter_calls(*, cold: bool) -> Counter[str]:
+    filtering = Filtering(NODES, NODES)
+    filtering.use("cooperative")
+
+    async def measured() -> Counter[str]:
+        await filtering.cluster.ensure_namespace("default")
+        for shape in (0, 1):  # what is worked out once in a process; then the classes of nodes
+            await filtering.answered(await filtering.body(gpu(1000 + shape)))
+        filtering.load(0, 15_000)
+        body = await filtering.body(gpu(2000 if cold else 1001))
+        with counted_calls() as counts:
+            await filtering.answered(body)
+        return counts
+
+    return asyncio.run(measured())
+
+
+def _recompute_calls() -> Counter[str]:
+    async def measured() -> Counter[str]:
+        cluster = MemoryCluster(lambda: _NOW)
+        core = Core(cluster, _VENDORS, Options(), clock=lambda: _NOW, watches=NoWatches(tuple(Kind)))
+        await cluster.ensure_namespace(NAMESPACE)
+        for number in range(PODS // CARDS + 1):
+            core.caches.put(Kind.NODES, await cluster.create(Kind.NODES, node(number)))
+        for number in range(PODS):
+            placed = running(number, number // CARDS, number % CARDS)
+            core.caches.put(Kind.PODS, await cluster.create(Kind.PODS, placed))
+        for name in ("first", "second"):
+            core.caches.put(Kind.RESOURCE_QUOTAS, await cluster.create(Kind.RESOURCE_QUOTAS, quota(name, _HARD)))
+        await core.recomputer.run(NAMESPACE, "first")
+        with counted_calls() as counts:
+            await core.recomputer.run(NAMESPACE, "second")
+        return counts
+
+    return asyncio.run(measured())
+
+
+WORK: Mapping[str, Callable[[], Counter[str]]] = {
+    **{f"review, {name}": partial(warm_calls, case) for name, case in CASES.items()},
+    "filter, a new shape": partial(_filter_calls, cold=True),
+    "filter, one node changed": partial(_filter_calls, cold=False),
+    "recompute": _recompute_calls,
+}
+
+
 def recorded() -> dict[str, Counter[str]]:
     """The calls that are recorded, by case and function."""
     return {name: Counter(calls) for name, calls in json.loads(RECORD.read_text()).items()}
@@ -174,24 +226,35 @@ def risen(name: str, now: Mapping[str, int], before: Mapping[str, int]) -> str:
     most = sum(before.values()) * (1 + MOST_MORE)
     if sum(now.values()) <= most:
         return ""
-    more = ", ".join(
-        f"{function} {before.get(function, 0)} → {count}"
-        for function, count in sorted(now.items())
-        if count > before.get(function, 0)
-    )
+    functions = [function for function, count in sorted(now.items()) if count > before.get(function, 0)]
+    more = ", ".join(f"{function} {before.get(function, 0)} → {now[function]}" for function in functions)
     return (
-        f"a review ({name}) takes {sum(now.values())} calls, {sum(before.values())} are recorded: {more}. "
+        f"{name}: {sum(now.values())} calls, {sum(before.values())} are recorded: {more}. {_commits(functions)}"
         "If it has to: python -m hack.bench.calls --json hack/bench/calls.json"
     )
 
 
+def _commits(functions: Iterable[str]) -> str:
+    """The commits since the record that changed the modules of functions; empty where nothing says."""
+    modules = {function.partition(":")[0].replace(".", "/") for function in functions}
+    files = [f"hami_webhook/{module}{suffix}" for module in sorted(modules) for suffix in (".py", "/__init__.py")]
+
+    def log(*arguments: str | Path) -> str:
+        git = ("git", "-C", ROOT, "log", *arguments)
+        return subprocess.run(git, capture_output=True, text=True, check=False).stdout.strip()
+
+    since = log("-1", "--format=%H", "--", RECORD)
+    found = log("--format=%h %s", f"{since}..", "--", *files) if since else ""
+    return f"Changed since by: {'; '.join(found.splitlines())}. " if found else ""
+
+
 def measure(size: str) -> Sequence[Figure]:
-    """Each case beside what is recorded; the sizes make no difference."""
+    """Each piece of work beside what is recorded; the sizes make no difference."""
     before = recorded()
     goal = Goal(at_most=1 + MOST_MORE)
     return [
-        Figure("calls", name, warm_calls(case).total(), "calls", "recorded", before[name].total(), goal)
-        for name, case in CASES.items()
+        Figure("calls", name, counted().total(), "calls", "recorded", before[name].total(), goal)
+        for name, counted in WORK.items()
     ]
 
 
@@ -200,8 +263,8 @@ def main() -> None:
     parser.add_argument("--by", choices=("case", "function"), default="case", help="what is listed")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the calls there too, by case and function")
     arguments = parser.parse_args()
-    found = {name: warm_calls(case) for name, case in CASES.items()}
-    table = Table("review", *(["function"] if arguments.by == "function" else []))
+    found = {name: counted() for name, counted in WORK.items()}
+    table = Table("work", *(["function"] if arguments.by == "function" else []))
     table.add_column("calls", justify="right")
     for name, calls in found.items():
         if arguments.by == "function":

@@ -48,20 +48,20 @@ def measure(size: str) -> Sequence[Figure]:
     figures: list[Figure] = []
     seconds: dict[tuple[str, str, int], float] = {}
     for nodes in NODES[size]:
-        yard = _Yard(nodes, CLASSES)
+        filtering = Filtering(nodes, CLASSES)
         for mode in ("cooperative", "single"):
             show_progress(f"filter: {mode}, {nodes} nodes")
-            cold, each, steady = asyncio.run(yard.timed(mode, ROUNDS[size]))
+            cold, each, steady = asyncio.run(filtering.timed(mode, ROUNDS[size]))
             seconds[mode, "cold", nodes], seconds[mode, "steady", nodes] = cold, steady
             figures.append(_figure(f"{mode}, {nodes} nodes, cold", cold, each, _at_most("cold", nodes)))
             goal = Goal(at_most=0.1) if nodes >= 1000 else None
             figures.append(_figure(f"{mode}, {nodes} nodes, steady", steady, each, goal))
         show_progress(f"filter: topology-aware, {nodes} nodes")
-        aware, each = asyncio.run(yard.timed_linked(ROUNDS[size]))
+        aware, each = asyncio.run(filtering.timed_linked(ROUNDS[size]))
         figures.append(_figure(f"linked, {nodes} nodes", aware, each, _at_most("linked", nodes)))
-        del yard
+        del filtering
         show_progress(f"filter: all different, {nodes} nodes")
-        cold, each, _ = asyncio.run(_Yard(nodes, nodes).timed("cooperative", ROUNDS[size]))
+        cold, each, _ = asyncio.run(Filtering(nodes, nodes).timed("cooperative", ROUNDS[size]))
         goal = Goal(at_most=1.05) if nodes >= 1000 else None
         figures.append(_figure(f"different, {nodes} nodes, cold", cold, each, goal))
     for mode, kind, nodes in seconds:
@@ -91,7 +91,7 @@ def every_node_asked() -> Iterator[None]:
         yield
 
 
-class _Yard:
+class Filtering:
     """Nodes at half load, of so many classes, and an extender that knows them."""
 
     extender: Extender
@@ -105,16 +105,17 @@ class _Yard:
             self.state.set_node(Node.from_object(node(number)), NOW)
         for number in range(nodes * CARDS):
             kind, card = number // CARDS % classes, number % CARDS
-            self._load(number, CARD_MEMORY * (40 + (kind + card) * 7 % 21) // 100 + kind)
+            self.load(number, CARD_MEMORY * (40 + (kind + card) * 7 % 21) // 100 + kind)
         self.numbers = itertools.count()
 
-    def _extender(self, mode: str) -> Extender:
+    def use(self, mode: str) -> None:
+        """Ask an extender of this mode from now on, which has answered nothing yet."""
         handle = Handle(self.cluster, self.state, self.vendors, lambda: NOW, quotas=lambda namespace: [])
         queue = RequeueTrigger(self.cluster, lambda: None, clock=lambda: NOW)
         locks = NodeLocks(self.cluster, clock=lambda: NOW)
-        return Extender(handle, Placer(handle), locks, queue, single=mode == "single")
+        self.extender = Extender(handle, Placer(handle), locks, queue, single=mode == "single")
 
-    def _load(self, number: int, memory: int) -> None:
+    def load(self, number: int, memory: int) -> None:
         """Let the one pod of a card hold so much of it, and half of its cores."""
         raw = running(number, number // CARDS, number % CARDS, memory, 50)
         raw["metadata"]["uid"] = f"running-{number}"
@@ -122,23 +123,23 @@ class _Yard:
 
     async def timed(self, mode: str, rounds: int) -> tuple[float, float, float]:
         """Seconds of a cold request, of one that asks every node, and of a steady one: the fewest of some rounds."""
-        self.extender = self._extender(mode)
+        self.use(mode)
         await self.cluster.ensure_namespace("default")
-        cold, each = await self._classes_or_not(rounds, lambda number: self._body(gpu(1000 + number)))
+        cold, each = await self._classes_or_not(rounds, lambda number: self.body(gpu(1000 + number)))
         steady = []
-        await self._answered(await self._body(gpu(3000)))
+        await self.answered(await self.body(gpu(3000)))
         for i in range(4 * rounds):
-            self._load(i * 37 % (self.nodes * CARDS), 15000 + i)
-            steady.append(await self._answered(await self._body(gpu(3000))))
+            self.load(i * 37 % (self.nodes * CARDS), 15000 + i)
+            steady.append(await self.answered(await self.body(gpu(3000))))
         return cold, each, min(steady)
 
     async def timed_linked(self, rounds: int) -> tuple[float, float]:
         """Seconds of a cold request for 4 cards with `topology-aware`, and of one that asks every node."""
-        self.extender = self._extender("cooperative")
+        self.use("cooperative")
         await self.cluster.ensure_namespace("default")
         aware = {GPU_POLICY: "topology-aware"}
         return await self._classes_or_not(
-            rounds, lambda number: self._body({**gpu(1000 + number), "nvidia.com/gpu": "4"}, aware)
+            rounds, lambda number: self.body({**gpu(1000 + number), "nvidia.com/gpu": "4"}, aware)
         )
 
     async def _classes_or_not(self, rounds: int, body: Callable[[int], Awaitable[bytes]]) -> tuple[float, float]:
@@ -146,21 +147,21 @@ class _Yard:
 
         In the first request, which isn't counted, the nodes' classes are found.
         """
-        await self._answered(await body(0))
+        await self.answered(await body(0))
         classes, each = [], []
         for number in range(1, rounds + 1):
-            classes.append(await self._answered(await body(2 * number)))
+            classes.append(await self.answered(await body(2 * number)))
             with every_node_asked():
-                each.append(await self._answered(await body(2 * number + 1)))
+                each.append(await self.answered(await body(2 * number + 1)))
         return min(classes), min(each)
 
-    async def _body(self, limits: JSON, annotations: JSON | None = None) -> bytes:
+    async def body(self, limits: JSON, annotations: JSON | None = None) -> bytes:
         name = f"new-{next(self.numbers)}"
         stored: JSON = await self.cluster.create(Kind.PODS, pod_with(name, limits, "default", annotations))
         names = [node_name(number) for number in range(self.nodes)]
         return orjson.dumps({"Pod": stored, "Nodes": None, "NodeNames": names})
 
-    async def _answered(self, body: bytes) -> float:
+    async def answered(self, body: bytes) -> float:
         gc.collect()
         started = time.perf_counter()
         args = decode_args(orjson.loads(body))
