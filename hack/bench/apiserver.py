@@ -149,10 +149,14 @@ class Replicas:
 
     async def _install(self, authority: bytes, ports: Sequence[int]) -> None:
         async with KubernetesCluster(await connect(str(self.plane.kubeconfig))) as cluster:
-            for configuration in _configurations(authority, ports, claims=self.claims):
+            for configuration in self.configurations(authority, ports):
                 kind = Kind.MUTATING_WEBHOOKS if configuration["kind"].startswith("M") else Kind.VALIDATING_WEBHOOKS
                 await cluster.create(kind, configuration)
         await asyncio.sleep(2)  # the API server learns of them by a watch
+
+    def configurations(self, authority: bytes, ports: Sequence[int]) -> Iterator[JSON]:
+        """What has the API server ask the replicas."""
+        return _configurations(authority, ports, claims=self.claims)
 
     async def _uninstall(self) -> None:
         async with KubernetesCluster(await connect(str(self.plane.kubeconfig))) as cluster:
