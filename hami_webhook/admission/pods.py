@@ -232,10 +232,10 @@ def mutate(
 def _become_claims(
     new: NewPod, requested: tuple[Vendor, ...], rules: AdmissionRules, context: AdmissionContext
 ) -> bool:
-    """Whether limits of a pod are to become claims: of no other scheduler, and of a vendor with a driver."""
-    drivers = {row.vendor for row in new.vendors.drivers}
+    """Whether limits of a pod are to become claims: of no other scheduler, and of a vendor whose may."""
+    converting = {row.vendor for row in new.vendors.converting}
     return (
-        any(vendor.key in drivers for vendor in requested)
+        any(vendor.key in converting for vendor in requested)
         and not new.foreign
         and converts(rules.claims, context.namespace)
     )

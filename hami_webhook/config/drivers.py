@@ -46,7 +46,8 @@ class DriverDevices(Section):
     `vendor` is the one whose quota keys they count for. `memory` and `cores` name the capacities with their bytes and
     their percent of a card; `whole_cores` is the percent of one that has no such capacity. `model` and `uuid` name
     attributes, and so do `numa` and `link_group`: those that are the same for cards of one NUMA node, and for cards
-    each two of which are linked. A name without a domain is of the driver's.
+    each two of which are linked. A name without a domain is of the driver's. `convert`: limits may become claims for
+    these devices.
     """
 
     driver: Subdomain
@@ -60,6 +61,7 @@ class DriverDevices(Section):
     uuid: WrittenQualifiedName = "uuid"
     numa: WrittenQualifiedName = ""
     link_group: WrittenQualifiedName = ""
+    convert: Flag = True
 
     @model_validator(mode="after")
     def _names_a_capacity(self) -> Self:

@@ -66,7 +66,7 @@ class ClaimTemplates:
     @property
     def enabled(self) -> bool:
         """Whether limits become claims anywhere."""
-        return self._mode != OFF and bool(self._view.vendors.drivers)
+        return self._mode != OFF and bool(self._view.vendors.converting)
 
     def subscriptions(self) -> Subscriptions:
         if not self.enabled:
@@ -137,7 +137,7 @@ class ClaimTemplates:
 
     async def _provide(self, key: Key, template: wire.ResourceClaimTemplate | None, users: Sequence[Pod]) -> None:
         """Make the template that pods wait for, if one of them declares it where limits become claims."""
-        rows = self._view.vendors.drivers
+        rows = self._view.vendors.converting
         waiting = [(pod, declared_templates(pod, rows).get(key[1])) for pod in users if _waits(pod, key[1])]
         declared = next(((pod, spec) for pod, spec in waiting if spec is not None), None)
         namespace = self._view.caches.namespaces.get(key[0])

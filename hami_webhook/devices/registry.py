@@ -101,7 +101,8 @@ class Vendors(Mapping[str, Vendor]):
     and device plugins write on a pod, `foreign_annotations` what only the other schedulers and theirs do. `mixing` is
     the rule about several GPU managers on a node. `touching_every_container` are the keys of those that admit
     containers which name none of their resources too. `drivers` are the devices of ResourceClaims that count for them,
-    none where claims aren't charged. `faults` are the unexpected exceptions of the vendors' rules.
+    none where claims aren't charged; `converting` are those that limits may become claims for. `faults` are the
+    unexpected exceptions of the vendors' rules.
     """
 
     def __init__(
@@ -118,6 +119,7 @@ class Vendors(Mapping[str, Vendor]):
         self._by_allocated = [(vendor.keys.allocated, vendor) for vendor in self._by_key.values()]
         self.foreign = tuple(foreign)
         self.drivers = tuple([row for row in drivers if row.vendor in self._by_key])
+        self.converting = tuple([row for row in self.drivers if row.convert and row.memory])
         self.governed: Mapping[str, Governed] = {
             **self._by_key,
             **{scheduler.key: scheduler for scheduler in foreign if scheduler.governable},

@@ -48,6 +48,9 @@ async def _conversion(facts: Facts) -> AsyncIterator[Finding]:
     elif set(modes.values()) - {OFF} and not facts.effective.charges_claims:
         fault = "is on, but claims aren't charged, so limits stay limits"
         yield Finding("--claims", fault, "set dra.enabled: true in the device configuration (docs/dra.md)")
+    elif set(modes.values()) - {OFF} and not facts.effective.vendors.converting:
+        fault = "is on, but no row of dra.devices converts, so limits stay limits"
+        yield Finding("--claims", fault, "set convert: true in a row that has memory (docs/dra.md)")
 
 
 async def _reviews(facts: Facts) -> AsyncIterator[Finding]:

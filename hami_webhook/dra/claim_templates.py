@@ -116,7 +116,7 @@ def declared_templates(pod: Pod, rows: Iterable[DriverDevices]) -> Mapping[str, 
         written = msgspec.json.decode(text, type=dict[str, msgspec.Raw])
     except (msgspec.DecodeError, UnicodeError, RecursionError):
         return {}
-    classes = {name for row in rows for name in row.device_classes}
+    classes = {name for row in rows if row.convert for name in row.device_classes}
     found = {}
     for name, content in written.items():
         try:

@@ -80,11 +80,11 @@ def convert(
     inventory: DeviceInventory,
     clock: Callable[[], float] = time.monotonic,
 ) -> Conversion | None:
-    """The claims for what a pod requests; None where no vendor that it requests has a driver.
+    """The claims for what a pod requests; None where it requests no vendor whose limits become claims.
 
     Raises `BadRequest` with a sentence for what no claim can say.
     """
-    covered = {row.vendor for row in vendors.drivers if row.memory} & requests.keys()
+    covered = {row.vendor for row in vendors.converting} & requests.keys()
     if not covered:
         return None
     group = PodGroup.of(pod)
@@ -98,8 +98,8 @@ def convert(
     others = sorted(requests.keys() - covered)
     if others:
         raise BadRequest(
-            f"{', '.join(sorted(covered))} is asked for by ResourceClaims here, which no extender places, and "
-            f"{', '.join(others)} has no driver in the section dra; ask for one of both"
+            f"{', '.join(sorted(covered))} is asked for by ResourceClaims here, which no extender places, and by the "
+            f"section dra no limits of {', '.join(others)} become claims; ask for one of both"
         )
     specs: list[form.TemplateSpec] = []
     claims: dict[str, str] = {}
@@ -107,7 +107,7 @@ def convert(
     taken = {each.name for each in pod.resource_claims}
     names = (name for number in range(_MOST_DEVICES**2) if (name := f"hami-{number}") not in taken)
     for key in sorted(covered):
-        converter = _Converter(pod, vendors[key], vendors.drivers, inventory, clock)
+        converter = _Converter(pod, vendors[key], vendors.converting, inventory, clock)
         for shared in _shared_claims(pod, requests[key]):
             spec = converter.spec(shared)
             name = next(names)
@@ -117,7 +117,7 @@ def convert(
                 containers.setdefault(user.row, []).append(ContainerClaim(name, shared.request_of(user)))
     # a pod that was converted before another webhook added a container keeps its templates
     referred = {each.template for each in pod.resource_claims}
-    declared = form.declared_templates(pod, vendors.drivers)
+    declared = form.declared_templates(pod, vendors.converting)
     annotation = form.annotation_of([*(declared[name] for name in declared.keys() & referred), *specs])
     if len(annotation) > form.LONGEST_SPECS:
         raise BadRequest(f"the pod's claims make more than {form.LONGEST_SPECS} characters; shorten its lists of cards")
@@ -227,7 +227,7 @@ class _Converter:
     ) -> None:
         self._pod = pod
         self._vendor = vendor
-        rows = [row for row in rows if row.vendor == vendor.key and row.memory]
+        rows = [row for row in rows if row.vendor == vendor.key]
         known = [row for row in rows if not inventory.classes.keys().isdisjoint(row.device_classes)]
         self._rows = known or rows
         self._inventory = inventory

@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from quota.objects import claiming_vendors
 
 from hami_webhook.admission.identities import AdmissionRules
+from hami_webhook.devices.registry import Vendors
 from hami_webhook.dra.claim_templates import CONVERT, LABELLED, OFF, TEMPLATE_SPECS
 from hami_webhook.policy.rules import PolicyRule, PolicyRules
 
@@ -108,10 +109,19 @@ def test_other_pods_are_left_alone(obj: JSON) -> None:
     assert stored(obj) == obj
 
 
-def test_other_vendors_pods_stay_limits_for_the_extender() -> None:
-    found = stored(pod("p", {"name": "c", "resources": {"limits": {"huawei.com/Ascend310P": "1"}}}))
+@pytest.mark.parametrize(
+    ("resource", "vendors"),
+    [
+        ("huawei.com/Ascend310P", claiming_vendors()),
+        ("nvidia.com/gpu", claiming_vendors(converting=frozenset())),
+    ],
+    ids=["no driver", "no driver that limits become claims for"],
+)
+def test_other_vendors_pods_stay_limits_for_the_extender(resource: str, vendors: Vendors) -> None:
+    obj = pod("p", {"name": "c", "resources": {"limits": {resource: "1"}}})
+    found = patched(obj, mutate(obj, rules(), known=vendors, inventory=CARDS))
     assert found["spec"]["schedulerName"] == SCHEDULER
-    assert "huawei.com/Ascend310P" in names(found)
+    assert resource in names(found)
 
 
 def test_the_extenders_scheduler_is_not_asked_for_but_what_policy_names_is() -> None:

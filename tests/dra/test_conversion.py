@@ -21,7 +21,13 @@ from hami_webhook.devices.model import BadRequest
 from hami_webhook.devices.pod_preferences import ListRule
 from hami_webhook.devices.registry import Vendors
 from hami_webhook.dra.claim_cache import ClaimCache
-from hami_webhook.dra.claim_templates import LONGEST_SPECS, TEMPLATE_SPECS, annotation_of, declared_templates
+from hami_webhook.dra.claim_templates import (
+    LONGEST_SPECS,
+    TEMPLATE_SPECS,
+    TemplateSpec,
+    annotation_of,
+    declared_templates,
+)
 from hami_webhook.dra.conversion import Conversion, convert
 from hami_webhook.dra.cost import DeviceInventory
 from hami_webhook.dra.selectors import selected
@@ -149,6 +155,15 @@ def test_a_driver_of_whole_cards_takes_who_asks_for_whole_cards() -> None:
         converted(admitted(gpu=1, cores=30), known)
 
 
+def test_a_driver_that_limits_are_not_to_become_claims_for_is_passed_over() -> None:
+    vendors = claiming_vendors(converting=frozenset({NVIDIA}))
+    known = inventory(resource_slice("n1", *A40), resource_slice("n2", whole("c0"), driver=NVIDIA))
+    (requests,) = requests_of(converted(admitted(gpu=1, vendors=vendors), known, vendors))
+    assert requests == [{"name": "cards-0", "exactly": {"deviceClassName": NVIDIA, "count": 1}}]
+    with pytest.raises(BadRequest, match=r"container main: gpu\.nvidia\.com gives whole cards only"):
+        converted(admitted(gpu=1, mem=3000, vendors=vendors), known, vendors)
+
+
 INIT, APP = container("i", gpu=1, mem=8000), container("a", gpu=1, mem=3000, cores=50)
 LARGE = container("b", gpu=1, mem=7000)
 SIDE = container("s", sidecar=True, gpu=1, mem=2000)
@@ -266,7 +281,7 @@ def test_other_vendors_stay_as_they_are_and_both_at_once_are_refused() -> None:
     other = {"limits": {"huawei.com/Ascend310P": "1"}}
     alone = admitted({"name": "o", "resources": other})
     assert convert(alone, checked_requests(alone, VENDORS), VENDORS, EQUAL) is None
-    with pytest.raises(BadRequest, match="Ascend310P has no driver"):
+    with pytest.raises(BadRequest, match="no limits of Ascend310P become claims"):
         converted(admitted(container("a", gpu=1, mem=5), {"name": "o", "resources": other}))
 
 
@@ -315,7 +330,6 @@ def one(request: JSON) -> JSON:
     [
         lambda spec: {**spec, "devices": {**spec["devices"], "config": []}},
         lambda spec: one({**exactly(), "adminAccess": True}),
-        lambda spec: one(exactly("other.example.com")),
         lambda spec: one(exactly(memory="1Mi")),
     ],
 )
@@ -330,6 +344,15 @@ def test_a_forged_annotation_declares_nothing(forge: Any) -> None:
 
     assert declared(written) == {spec.name: spec}
     assert declared(forge(written)) == {}
+
+
+@pytest.mark.parametrize(("device_class", "declares"), [(HAMI, True), (NVIDIA, False), ("other.example.com", False)])
+def test_a_forged_annotation_declares_no_class_that_limits_do_not_become_claims_of(
+    device_class: str, declares: bool
+) -> None:
+    text = annotation_of([msgspec.convert(one(exactly(device_class, memory="1Mi")), TemplateSpec)])
+    rows = claiming_vendors(converting=frozenset({HAMI})).drivers
+    assert bool(declared_templates(Pod("s", "p", "", {}, {TEMPLATE_SPECS: text}, ()), rows)) == declares
 
 
 @pytest.mark.parametrize(

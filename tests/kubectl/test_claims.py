@@ -136,5 +136,10 @@ def test_doctor_says_that_limits_become_claims_for_both_and_where_these_are_char
     assert faults(with_claims(), *both) == []
     ((subject, fault),) = faults(Installation(), *both)
     assert (subject, fault) == ("--claims", "is on, but claims aren't charged, so limits stay limits")
+    installation = with_claims()
+    data = installation.find("ConfigMap", "hami-device-config")["data"]
+    data["device-config.yaml"] = data["device-config.yaml"].replace("  - driver:", "  - convert: false\n    driver:")
+    ((subject, fault),) = faults(installation, *both)
+    assert (subject, fault) == ("--claims", "is on, but no row of dra.devices converts, so limits stay limits")
     ((subject, fault),) = faults(with_claims(), "hami-webhook")
     assert fault.startswith("isn't the same for both: labelled for the webhook, off for the controller")

@@ -31,10 +31,13 @@ def vendors(factor: int = 1) -> Vendors:
 
 
 @functools.cache
-def claiming_vendors() -> Vendors:
-    """The same where claims are charged."""
-    config = builtin_device_config().config
-    return enabled_vendors(config.model_copy(update={"dra": DraSection(enabled=True)}))
+def claiming_vendors(*, converting: frozenset[str] | None = None) -> Vendors:
+    """The same where claims are charged; `converting` are the drivers that limits become claims for, else all."""
+    dra = DraSection(enabled=True)
+    if converting is not None:
+        others = {row: row.model_copy(update={"convert": False}) for row in dra.devices if row.driver not in converting}
+        dra = dra.model_copy(update={"devices": tuple([others.get(row, row) for row in dra.devices])})
+    return enabled_vendors(builtin_device_config().config.model_copy(update={"dra": dra}))
 
 
 pod = functools.partial(builders.pod, namespace=TEAM)
