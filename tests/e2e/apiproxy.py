@@ -1,8 +1,9 @@
-"""A proxy in front of the API server whose watches can be made silent, as a broken middlebox makes them."""
+"""A proxy in front of the API server that breaks what passes, as a middlebox does: silent watches, lost requests."""
 
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 import ssl
 import threading
@@ -16,7 +17,11 @@ from hack.devcluster.plane import ControlPlane
 
 
 class ApiProxy:
-    """Passes requests on, over plain HTTP; watches say nothing while `silence()` holds, and stay open."""
+    """Passes requests on, over plain HTTP; watches say nothing while `silence()` holds, and stay open.
+
+    Of all other requests one in `failing` breaks its connection, if that isn't 0: in turn it doesn't arrive, or its
+    answer is lost.
+    """
 
     def __init__(self, plane: ControlPlane) -> None:
         self._plane = plane
@@ -24,6 +29,8 @@ class ApiProxy:
         self._open = asyncio.Event()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self.port = 0
+        self.failing = 0
+        self._requests, self._failures = itertools.count(1), itertools.count()
 
     def __enter__(self) -> ApiProxy:
         self._thread.start()
@@ -72,6 +79,10 @@ class ApiProxy:
     async def _pass_on(self, request: web.Request) -> web.StreamResponse:
         headers = {name: text for name, text in request.headers.items() if name not in ("Host", "Content-Length")}
         watching = "watch" in request.query
+        fails = bool(self.failing) and not watching and next(self._requests) % self.failing == 0
+        arrives = not fails or bool(next(self._failures) % 2)
+        if not arrives:
+            return self._broken(request)
         async with self._session.request(
             request.method,
             self._plane.server + request.raw_path,
@@ -79,6 +90,9 @@ class ApiProxy:
             data=await request.read(),
             timeout=aiohttp.ClientTimeout(total=None),
         ) as found:
+            if fails:
+                await found.read()
+                return self._broken(request)
             answer = web.StreamResponse(status=found.status, headers={"Content-Type": found.content_type})
             await answer.prepare(request)
             async for part in found.content.iter_any():
@@ -87,3 +101,10 @@ class ApiProxy:
                 await answer.write(part)
             await answer.write_eof()
             return answer
+
+    @staticmethod
+    def _broken(request: web.Request) -> web.StreamResponse:
+        """No answer."""
+        assert request.transport is not None
+        request.transport.abort()
+        return web.Response()

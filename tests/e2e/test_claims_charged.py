@@ -6,14 +6,10 @@ were allocated there.
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import contextlib
 import json
-import os
-import signal
-from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,18 +19,11 @@ from dra.objects import CLASSES, HAMI, exactly, resource_slice, share
 
 from hack.devcluster.plane import ControlPlane
 from hami_webhook.config.load import builtin_text
-from hami_webhook.controller.match_conditions import CLAIMING_PODS
 from hami_webhook.kube.quantity import Quantity
 
 from .deployment import BOTH, ROOT, SYSTEM, Deployment, Kubectl, deployed, eventually
-from .hamischeduler import scheduling
-from .kubelet import Kubelets
 from .objects import namespace
-from .objects import pod as limits_pod
-from .revisions import CLAIMS, Revisions
 from .scheduling import scheduler_account
-from .test_bursts import create_all
-from .test_placement import nodes_with_cards
 
 JSON = dict[str, Any]
 COMPONENT = ROOT / "manifests" / "components" / "claims"
@@ -51,7 +40,12 @@ def program(plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> It
 
 @contextlib.contextmanager
 def charging_claims(
-    plane: ControlPlane, folder: Path, *flags: str, components: Sequence[Path] = (), roles: Sequence[str] = ()
+    plane: ControlPlane,
+    folder: Path,
+    *flags: str,
+    components: Sequence[Path] = (),
+    roles: Sequence[str] = (),
+    through: Callable[[Path], Path] = lambda login: login,
 ) -> Iterator[Deployment]:
     """The program that charges claims, with devices to be claimed; and with the rights of more components."""
     kubectl = Kubectl(plane.kubeconfig)
@@ -64,7 +58,8 @@ def charging_claims(
     files = [(component / "rbac.yaml").read_text() for component in (COMPONENT, *components)]
     rights.write_text("---\n".join([*files, *map(yaml.safe_dump, both_bindings(*roles))]))
     kubectl("apply", "-f", str(rights))
-    with deployed(plane, folder, flags=("--device-config-file", str(config), *flags)) as deployment:
+    flags = ("--device-config-file", str(config), *flags)
+    with deployed(plane, folder, flags=flags, through=through) as deployment:
         add_webhooks(deployment)
         scheduler_account(kubectl)
         deployment.start("a")
@@ -108,17 +103,9 @@ def add_webhooks(deployment: Deployment) -> None:
     deployment.kubectl("patch", "validatingwebhookconfiguration", CONFIGURATION, "--type=json", "-p", json.dumps(patch))
 
 
-def refuse_unreviewed_pods(kubectl: Kubectl) -> None:
-    """No pod with claims is let in while no webhook answers: what it is allocated before a recompute isn't refused."""
-    webhooks = kubectl.get("validatingwebhookconfiguration", CONFIGURATION)["webhooks"]
-    index = [each["name"] for each in webhooks].index(CLAIMING_PODS)
-    patch = [{"op": "replace", "path": f"/webhooks/{index}/failurePolicy", "value": "Fail"}]
-    kubectl("patch", "validatingwebhookconfiguration", CONFIGURATION, "--type=json", "-p", json.dumps(patch))
-
-
 def publish(kubectl: Kubectl) -> None:
     """A node with two cards, and the classes."""
-    amounts = {"cpu": "64", "memory": "64Gi", "pods": "110"}
+    amounts = {"cpu": "64", "memory": "64Gi", "pods": "500"}
     kubectl.apply(
         {
             "apiVersion": "v1",
@@ -323,111 +310,6 @@ def test_a_pod_that_waits_at_a_gate_is_charged_for_its_claims(program: Deploymen
     kubectl("patch", "pod", "gated", "-n", team, "--type=merge", "-p", '{"spec": {"schedulingGates": []}}')
     eventually(lambda: bound(kubectl, team), ["gated", "user"])
     assert memory(kubectl, team) == 20000
-
-
-PODS = int(os.environ.get("HAMI_CLAIMS_PODS", "24"))
-"""Half of them ask by limits, half by claims, ten in each namespace; 300 is what an issue asked for."""
-EACH = 1000
-"""MiB of each, of which a namespace's quota is for eight."""
-
-
-def test_both_ways_keep_one_quota_while_replicas_are_killed(
-    program: Deployment, plane: ControlPlane, kubelets: Kubelets, tmp_path: Path
-) -> None:
-    """At each revision of etcd no namespace holds more than its quota, by a sum of the test's own; nothing is left."""
-    kubectl = program.kubectl
-    spaces = [namespace(kubectl) for _ in range(max(2, PODS // 10))]
-    ten = requests(exactly(HAMI, memory=f"{EACH}Mi", cores="1"))
-    made = []
-    for space in spaces:
-        meta = {"name": "gpu-quota", "namespace": space}
-        hard = {"limits.nvidia.com/gpumem": str(8 * EACH)}
-        kubectl.apply({"apiVersion": "v1", "kind": "ResourceQuota", "metadata": meta, "spec": {"hard": hard}})
-        kubectl.apply(template(space, "ten", ten))
-        made += [pod(space, f"c{number}", of="ten") for number in range(5)]
-        made += [limits_pod(space, f"l{number}", gpu=1, gpumem=EACH) for number in range(5)]
-    cards = [share(f"b{number}") for number in range(len(spaces))]
-    more = {"apiVersion": API, "kind": "ResourceSlice", **resource_slice(NODE, *cards, name="more")}
-    more["spec"]["pool"]["name"] = "more"
-    kubectl.apply(more)
-    names = nodes_with_cards(kubectl, spaces[0], [f"n{number}" for number in range(len(spaces))], 2, 24576)
-    program.start("b")
-    refuse_unreviewed_pods(kubectl)
-    login = program.login("hami-scheduler")
-    with (
-        scheduling(plane, tmp_path, login, "cooperative", program.flags),
-        Revisions(plane, claims=True) as revisions,
-        ThreadPoolExecutor() as pool,
-    ):
-        creating = pool.submit(asyncio.run, create_all(kubectl.kubeconfig, made))
-        for name in ("a", "b"):
-            program.stop(name, signal.SIGKILL)
-            program.start(name)
-        creating.result()
-        # who was refused while nobody answered comes again, as a Job's controller does
-        asyncio.run(create_all(kubectl.kubeconfig, made))
-        eventually(
-            lambda: all(held(kubectl, space) == 8 * EACH or is_over(kubectl, space) for space in spaces), seconds=120
-        )
-        # so do those with claims that were let in then, as nothing is allocated while a quota is above hard; and those
-        # whose claims are being allocated, which may be stored after their pods are gone
-        for space in spaces:
-            there = {each["metadata"]["name"] for each in kubectl.get("pods", "-n", space)["items"]}
-            claiming = [name for name in there - {*bound(kubectl, space)} if name.startswith("c")]
-            if claiming:
-                kubectl("delete", "pods", *claiming, "-n", space, "--grace-period=0", "--force", "--ignore-not-found")
-        asyncio.run(create_all(kubectl.kubeconfig, made))
-        eventually(lambda: [held(kubectl, space) for space in spaces], [8 * EACH] * len(spaces))
-        last = max(int(quota_of(kubectl, space)["metadata"]["resourceVersion"]) for space in spaces)
-        eventually(lambda: revisions.newest("resourcequotas") >= last)
-    most = dict.fromkeys(spaces, 0)
-    for _, objects in revisions.objects():
-        for space in spaces:
-            most[space] = max(most[space], sum_held(objects["pods"], objects[CLAIMS], space))
-    assert most == dict.fromkeys(spaces, 8 * EACH)
-    for space in spaces:
-        kubectl("delete", "pods", "--all", "-n", space, "--grace-period=0", "--force", "--wait=false")
-    nothing: list[object] = [(0, {}, [])] * len(spaces)
-    eventually(lambda: [left(kubectl, space) for space in spaces], nothing)
-    kubectl("delete", "nodes", *names)
-    kubectl("delete", "namespaces", *spaces, "--wait=false")
-    program.stop("b")
-
-
-def is_over(kubectl: Kubectl, space: str) -> bool:
-    return memory(kubectl, space) > 8 * EACH
-
-
-def quota_of(kubectl: Kubectl, space: str) -> JSON:
-    return kubectl.get("quota", "gpu-quota", "-n", space)
-
-
-def left(kubectl: Kubectl, space: str) -> tuple[int, JSON, list[JSON]]:
-    """What is used, in flight and claimed."""
-    return memory(kubectl, space), kubectl.ledger(space), kubectl.get("resourceclaims", "-n", space)["items"]
-
-
-def held(kubectl: Kubectl, space: str) -> int:
-    pods, claims = (kubectl.get(kind, "-n", space)["items"] for kind in ("pods", "resourceclaims"))
-    return sum_held(pods, claims, space)
-
-
-def sum_held(pods: list[JSON], claims: list[JSON], space: str) -> int:
-    """MiB of bound pods' limits, and of what is allocated to claims."""
-    limits = (
-        Quantity.parse(
-            each["spec"]["containers"][0]["resources"].get("limits", {}).get("nvidia.com/gpumem", "0")
-        ).ceil()
-        for each in pods
-        if each["metadata"]["namespace"] == space and each["spec"].get("nodeName")
-    )
-    given = (
-        Quantity.parse(result["consumedCapacity"]["memory"]).ceil() // 2**20
-        for each in claims
-        if each["metadata"]["namespace"] == space
-        for result in each.get("status", {}).get("allocation", {}).get("devices", {}).get("results", ())
-    )
-    return sum(limits) + sum(given)
 
 
 def test_claims_of_other_drivers_never_depend_on_us(program: Deployment, team: str) -> None:
