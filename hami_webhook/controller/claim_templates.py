@@ -9,14 +9,18 @@ import asyncio
 import logging
 import re
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from itertools import groupby, islice
+from operator import itemgetter
 
 import msgspec
+from msgspec import Struct
 from msgspec.structs import replace
 
 from hami_webhook.caches import Change
 from hami_webhook.cluster.api import AlreadyExists, Cluster, ClusterError, Conflict, Invalid, Kind, NotFound
 from hami_webhook.cluster_view import ClusterView
+from hami_webhook.config.drivers import DriverDevices
 from hami_webhook.controller.informers import Subscriptions
 from hami_webhook.controller.loops import contained
 from hami_webhook.controller.object_events import ObjectEvents
@@ -33,6 +37,15 @@ _OURS = "hami-webhook"
 _NAME = re.compile(r"hami-[0-9a-f]{16}")
 _KEPT, _AGAIN = 60.0, 5.0
 """Seconds that a template stays which no pod refers to, and until one that failed is tried again."""
+_AT_ONCE = 10
+"""Templates of a namespace that are looked at before those of the next one."""
+
+
+class _User(Struct, frozen=True):
+    """A pod that refers to a template, with the spec that it declares of it while it waits for its claim."""
+
+    pod: Pod
+    declared: TemplateSpec | None
 
 
 class ClaimTemplates:
@@ -55,7 +68,7 @@ class ClaimTemplates:
         self._object_events = object_events
         self._failures = failures
         self._wait = wait
-        self._users: dict[Key, dict[str, Pod]] = {}
+        self._users: dict[Key, dict[str, _User]] = {}
         """The pods that refer to templates whose names are as ours, by UID."""
         self._due: dict[Key, float] = {}
         """When templates are to be looked at."""
@@ -83,8 +96,9 @@ class ClaimTemplates:
                 if not users:
                     self._users.pop(key, None)
         if after is not None:
+            declared = _declared_by(after, self._view.vendors.converting) if now else {}
             for key in now:
-                self._users.setdefault(key, {})[after.uid] = after
+                self._users.setdefault(key, {})[after.uid] = _User(after, declared.get(key[1]))
         self._look_at([*was, *now])
 
     def _template_changed(self, change: Change[wire.ResourceClaimTemplate]) -> None:
@@ -116,17 +130,19 @@ class ClaimTemplates:
                 continue
 
     async def step(self) -> None:
-        """Look at the templates that are due."""
+        """Look at templates that are due: at some of each namespace, so that one with very many holds nobody up."""
         now = self._view.clock()
-        for key in sorted(key for key, at in self._due.items() if at <= now):
-            del self._due[key]
-            with contained(self._failures, LOOP, f"template {'/'.join(key)}"):
-                await self._look(key)
+        due = sorted(key for key, at in self._due.items() if at <= now)
+        for _, keys in groupby(due, key=itemgetter(0)):
+            for key in islice(keys, _AT_ONCE):
+                del self._due[key]
+                with contained(self._failures, LOOP, f"template {'/'.join(key)}"):
+                    await self._look(key)
 
     async def _look(self, key: Key) -> None:
         template = self._view.caches.claims.templates.get(key)
         now = self._view.clock()
-        users = [pod for pod in self._users.get(key, {}).values() if not pod.ended(now)]
+        users = [user for user in self._users.get(key, {}).values() if not user.pod.ended(now)]
         if users:
             self._unused.pop(key, None)
             await self._provide(key, template, users)
@@ -135,11 +151,9 @@ class ClaimTemplates:
         else:
             self._unused.pop(key, None)
 
-    async def _provide(self, key: Key, template: wire.ResourceClaimTemplate | None, users: Sequence[Pod]) -> None:
+    async def _provide(self, key: Key, template: wire.ResourceClaimTemplate | None, users: Sequence[_User]) -> None:
         """Make the template that pods wait for, if one of them declares it where limits become claims."""
-        rows = self._view.vendors.converting
-        waiting = [(pod, declared_templates(pod, rows).get(key[1])) for pod in users if _waits(pod, key[1])]
-        declared = next(((pod, spec) for pod, spec in waiting if spec is not None), None)
+        declared = next(((user.pod, user.declared) for user in users if user.declared is not None), None)
         namespace = self._view.caches.namespaces.get(key[0])
         if declared is None or namespace is None or not converts(self._mode, namespace):
             return
@@ -190,9 +204,10 @@ def _templates_of(pod: Pod | None) -> list[Key]:
     return [(pod.namespace, each.template) for each in claims if pod and _NAME.fullmatch(each.template)]
 
 
-def _waits(pod: Pod, template: str) -> bool:
-    """Whether a pod has no claim yet of a template."""
-    return any(each.template == template and each.name not in pod.generated_claims for each in pod.resource_claims)
+def _declared_by(pod: Pod, rows: Sequence[DriverDevices]) -> Mapping[str, TemplateSpec]:
+    """The templates that a pod declares and has no claim of yet."""
+    waits = {each.template for each in pod.resource_claims if each.name not in pod.generated_claims}
+    return {name: spec for name, spec in declared_templates(pod, rows).items() if name in waits} if waits else {}
 
 
 def _is_ours(template: wire.ResourceClaimTemplate) -> bool:

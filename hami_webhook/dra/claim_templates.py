@@ -21,6 +21,8 @@ TEMPLATE_SPECS = "hami.io/claim-template-specs"
 """The annotation of a converted pod: the specs of its templates by their names, as JSON."""
 LONGEST_SPECS = 64 * 1024
 """Characters of that annotation; a longer one isn't read."""
+MOST_SPECS = 64
+"""Specs in it; one with more isn't read."""
 CLAIMS = "hami.io/claims"
 """The label of a namespace whose pods' limits become claims (`convert`), or don't (`off`)."""
 OFF, LABELLED, CONVERT = "off", "labelled", "convert"
@@ -108,7 +110,7 @@ def annotation_of(specs: Iterable[TemplateSpec]) -> str:
 
 
 def declared_templates(pod: Pod, rows: Iterable[DriverDevices]) -> Mapping[str, TemplateSpec]:
-    """The templates that a pod's annotation declares, by name; one under another name than its own isn't declared."""
+    """The templates that a pod refers to and its annotation declares, by name: not one under another's name."""
     text = pod.annotations.get(TEMPLATE_SPECS)
     if text is None or len(text) > LONGEST_SPECS:
         return {}
@@ -116,9 +118,13 @@ def declared_templates(pod: Pod, rows: Iterable[DriverDevices]) -> Mapping[str, 
         written = msgspec.json.decode(text, type=dict[str, msgspec.Raw])
     except (msgspec.DecodeError, UnicodeError, RecursionError):
         return {}
+    if len(written) > MOST_SPECS:
+        return {}
     classes = {name for row in rows if row.convert for name in row.device_classes}
+    referred = {each.template for each in pod.resource_claims}
     found = {}
-    for name, content in written.items():
+    for name in written.keys() & referred:
+        content = written[name]
         try:
             spec = msgspec.json.decode(content, type=TemplateSpec)
         except (msgspec.DecodeError, UnicodeError, RecursionError):

@@ -116,11 +116,12 @@ def convert(
             for user in shared.users:
                 containers.setdefault(user.row, []).append(ContainerClaim(name, shared.request_of(user)))
     # a pod that was converted before another webhook added a container keeps its templates
-    referred = {each.template for each in pod.resource_claims}
     declared = form.declared_templates(pod, vendors.converting)
-    annotation = form.annotation_of([*(declared[name] for name in declared.keys() & referred), *specs])
+    annotation = form.annotation_of([*declared.values(), *specs])
     if len(annotation) > form.LONGEST_SPECS:
         raise BadRequest(f"the pod's claims make more than {form.LONGEST_SPECS} characters; shorten its lists of cards")
+    if len({*declared, *claims.values()}) > form.MOST_SPECS:
+        raise BadRequest(f"the pod's claims are of more than {form.MOST_SPECS} templates; ask for equal amounts")
     resources = frozenset(name for key in covered for name in vendors[key].resource_names)
     return Conversion(tuple(specs), claims, containers, resources, annotation)
 

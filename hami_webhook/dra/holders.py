@@ -104,7 +104,8 @@ def holder_of(pod: Pod, owned: Claims, templates: Templates, inventory: DeviceIn
     found = list(own.values())
     wait, unseen = ClaimCost(), list[str]()
     missing = list(_missing(pod, own))
-    declared = declared_templates(pod, inventory.devices.rows) if missing else {}
+    known = all((pod.namespace, name) in templates for name in missing)
+    declared = {} if known else declared_templates(pod, inventory.devices.rows)
     seconds = SECONDS / (len(missing) + 1)
     if extended and not any(is_extended(claim) for claim in found):
         wait += _cost(extended, inventory, seconds)

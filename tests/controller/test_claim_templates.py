@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+import msgspec
 import pytest
 from builders import JSON, container, pod
 from dra.objects import HAMI, exactly
@@ -13,14 +16,21 @@ from replicas import events_of
 from hami_webhook.assembly import Core, Options
 from hami_webhook.cluster.api import Conflict, Invalid, Kind
 from hami_webhook.cluster.memory import MemoryCluster
+from hami_webhook.config.drivers import DriverDevices
+from hami_webhook.controller import claim_templates
 from hami_webhook.controller.claim_templates import ClaimTemplates
 from hami_webhook.dra import claim_templates as form
-from hami_webhook.kube.objects import Namespace
+from hami_webhook.kube.objects import Namespace, Pod
 
 NOW = 1_767_225_600.0
 REQUEST = form.Devices(HAMI, 1, capacity=form.Capacity({"memory": "5Mi", "cores": "0"}))
 SPEC = form.TemplateSpec(form.DevicesClaim((form.DevicesRequest("cards-0", REQUEST),)))
 TEMPLATES, TEAM = Kind.RESOURCE_CLAIM_TEMPLATES, "team-a"
+
+
+def spec_of(mebibytes: int) -> form.TemplateSpec:
+    request = msgspec.structs.replace(REQUEST, capacity=form.Capacity({"memory": f"{mebibytes}Mi", "cores": "0"}))
+    return form.TemplateSpec(form.DevicesClaim((form.DevicesRequest("cards-0", request),)))
 
 
 class Env:
@@ -146,6 +156,36 @@ async def test_nothing_is_made_for_other_pods(obj: JSON) -> None:
     assert await found.after() == []
     assert found.cluster.peek_all(TEMPLATES, TEAM) == []
     assert found.events == []
+
+
+async def test_very_many_templates_of_one_namespace_hold_no_other_one_up() -> None:
+    found, other = await env(), "team-z"
+    found.core.caches.set_namespace(Namespace(other, {}, {}))
+    await found.cluster.ensure_namespace(other)
+    for number in range(100):
+        await found.put(Kind.PODS, converted(f"p{number}", spec_of(number + 1)))
+    await found.put(Kind.PODS, converted("ordinary", namespace=other))
+    made = []
+    for _ in range(10):
+        await found.templates.step()
+        made.append([len(found.cluster.peek_all(TEMPLATES, space)) for space in (TEAM, other)])
+    assert made == [[count, 1] for count in range(10, 101, 10)]
+
+
+async def test_what_very_many_pods_declare_of_a_template_is_read_once_for_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All of them wait for one that none declares, and it is looked at with each change of one of them."""
+    found, read = await env(), Counter[str]()
+
+    def declared(pod: Pod, rows: Sequence[DriverDevices]) -> Mapping[str, form.TemplateSpec]:
+        read[pod.name] += 1
+        return form.declared_templates(pod, rows)
+
+    monkeypatch.setattr(claim_templates, "declared_templates", declared)
+    names = [f"p{number}" for number in range(20)]
+    for name in names:
+        await found.put(Kind.PODS, converted(name, annotation="{}"))
+        assert await found.after() == []
+    assert read == dict.fromkeys(names, 1)
 
 
 async def test_somebody_elses_template_of_the_name_is_left_alone_and_said() -> None:

@@ -11,6 +11,7 @@ import pytest
 from builders import card, container, node, pod
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from quota.objects import NOON, claiming_vendors
 
 from hami_webhook.admission.pods import normalise
@@ -23,6 +24,7 @@ from hami_webhook.devices.registry import Vendors
 from hami_webhook.dra.claim_cache import ClaimCache
 from hami_webhook.dra.claim_templates import (
     LONGEST_SPECS,
+    MOST_SPECS,
     TEMPLATE_SPECS,
     TemplateSpec,
     annotation_of,
@@ -321,6 +323,12 @@ def test_no_list_is_more_than_text(items: list[str]) -> None:
         assert [name for name in got if name in compared] == [name for name in compared if admits(name)]
 
 
+def declaring(annotation: str, *templates: str) -> Pod:
+    """A pod that refers to these templates."""
+    claims = tuple(PodResourceClaim(f"c{number}", template=name) for number, name in enumerate(templates))
+    return Pod("s", "p", "", {}, {TEMPLATE_SPECS: annotation}, (), resource_claims=claims)
+
+
 def one(request: JSON) -> JSON:
     return {"devices": {"requests": [{"name": "r", "exactly": {**request, "count": 1}}]}}
 
@@ -339,8 +347,7 @@ def test_a_forged_annotation_declares_nothing(forge: Any) -> None:
     written = msgspec.to_builtins(spec)
 
     def declared(content: object) -> Any:
-        text = json.dumps({spec.name: content})
-        return declared_templates(Pod("s", "p", "", {}, {TEMPLATE_SPECS: text}, ()), ROWS)
+        return declared_templates(declaring(json.dumps({spec.name: content}), spec.name), ROWS)
 
     assert declared(written) == {spec.name: spec}
     assert declared(forge(written)) == {}
@@ -350,16 +357,28 @@ def test_a_forged_annotation_declares_nothing(forge: Any) -> None:
 def test_a_forged_annotation_declares_no_class_that_limits_do_not_become_claims_of(
     device_class: str, declares: bool
 ) -> None:
-    text = annotation_of([msgspec.convert(one(exactly(device_class, memory="1Mi")), TemplateSpec)])
+    spec = msgspec.convert(one(exactly(device_class, memory="1Mi")), TemplateSpec)
     rows = claiming_vendors(converting=frozenset({HAMI})).drivers
-    assert bool(declared_templates(Pod("s", "p", "", {}, {TEMPLATE_SPECS: text}, ()), rows)) == declares
+    assert bool(declared_templates(declaring(annotation_of([spec]), spec.name), rows)) == declares
+
+
+def test_of_an_annotation_little_is_read() -> None:
+    """What the pod doesn't refer to isn't, and nothing of one with more specs than conversion writes."""
+    specs = [msgspec.convert(one(exactly(memory=f"{size + 1}Mi")), TemplateSpec) for size in range(MOST_SPECS + 1)]
+    names = [spec.name for spec in specs]
+    assert declared_templates(declaring(annotation_of(specs[1:]), *names[:3]), ROWS).keys() == {*names[1:3]}
+    assert declared_templates(declaring(annotation_of(specs), *names), ROWS) == {}
+    full = declaring(annotation_of(specs[1:]), *names)
+    more = admitted(gpu=1, mem=5, annotations=full.annotations)
+    with pytest.raises(BadRequest, match="of more than 64 templates"):
+        converted(replace(more, resource_claims=full.resource_claims))
 
 
 @pytest.mark.parametrize(
     "text", ["", "{", "[]", '{"hami-0": 1}', "[" * 100_000, '{"a": "' + "x" * LONGEST_SPECS + '"}']
 )
 def test_an_annotation_that_is_none_declares_nothing(text: str) -> None:
-    assert declared_templates(Pod("s", "p", "", {}, {TEMPLATE_SPECS: text}, ()), ROWS) == {}
+    assert declared_templates(declaring(text, "a", "hami-0"), ROWS) == {}
 
 
 # what it costs
