@@ -187,7 +187,7 @@ class Core:
             clock=clock,
             timeout=options.charge_timeout,
         )
-        self.templates = TemplateReader(cluster)
+        self.templates = TemplateReader(cluster, claims)
         charging: _ClaimPort | None = None
         if vendors.drivers:
             timing = ChargeTiming(options.charge_timeout, placement_ttl)
@@ -367,9 +367,8 @@ class _CachedPodQuotas(Struct):
 
     async def read_templates(self) -> None:
         core = self.charging.core
-        missing = core.caches.claims.without_template(self.pod)
-        if missing:
-            found = await core.templates.of(self.pod.namespace, missing)
+        if core.caches.claims.without_template(self.pod):
+            found = await core.templates.of(self.pod)
             self.capacity = WithClaims(core.state, core.caches.claims.with_templates(found))
 
     async def refuse_uncreatable(self, name: str, *, sized: bool) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from weakref import WeakValueDictionary
 
 from hami_webhook.cluster.api import JSON, Cluster, ClusterError, Forbidden, Kind, NotFound
 from hami_webhook.devices.foreign_scheduler import NodeLister
@@ -65,18 +66,25 @@ class KnownHolders:
 
 
 class TemplateReader:
-    """Reads templates that no watch has shown yet."""
+    """Reads templates that no watch has shown yet; of a namespace one at a time, as others need the API server too."""
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: Cluster, cache: ClaimCache, *, seconds: float = 0.5) -> None:
+        """`seconds` are those that the templates of a pod may take."""
         self._cluster = cluster
+        self._cache = cache
+        self._seconds = seconds
+        self._turns = WeakValueDictionary[str, asyncio.Lock]()
 
-    async def of(self, namespace: str, names: Iterable[str]) -> dict[Key, ResourceClaimTemplate]:
-        """Those that there are; none that can't be read, as what they cost is charged when it is allocated."""
+    async def of(self, pod: Pod) -> dict[Key, ResourceClaimTemplate]:
+        """Those of a pod; none that can't be read in time, as what they cost is charged when it is allocated."""
         found: dict[Key, ResourceClaimTemplate] = {}
-        for name in sorted(names)[:_MOST_READ]:
-            with contextlib.suppress(ClusterError, MalformedObject):
-                obj = await self._cluster.get(Kind.RESOURCE_CLAIM_TEMPLATES, name, namespace)
-                found[namespace, name] = convert(obj, ResourceClaimTemplate, "resourceclaimtemplate")
+        turn = self._turns.setdefault(pod.namespace, asyncio.Lock())
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self._seconds), turn:
+                for name in sorted(self._cache.without_template(pod))[:_MOST_READ]:
+                    with contextlib.suppress(ClusterError, MalformedObject):
+                        obj = await self._cluster.get(Kind.RESOURCE_CLAIM_TEMPLATES, name, pod.namespace)
+                        found[pod.namespace, name] = convert(obj, ResourceClaimTemplate, "resourceclaimtemplate")
         return found
 
 
