@@ -195,7 +195,7 @@ def test_pods_that_bring_claims_are_left_alone(program: Deployment, team: str) -
 
 
 SCENARIOS = int(os.environ.get("HAMI_CONVERSION_SCENARIOS", "12"))
-"""Random pods, each on a node of its own; an issue asked for 1000."""
+"""Random pods, each on a node of its own."""
 MODELS = {"24Gi": "NVIDIA A10", "40Gi": "NVIDIA A100"}
 
 

@@ -36,7 +36,7 @@ from .test_placement import nodes_with_cards
 
 JSON = dict[str, Any]
 PODS = int(os.environ.get("HAMI_CLAIMS_PODS", "24"))
-"""Half of them ask by limits, half by claims, ten in each namespace; an issue asked for 300."""
+"""Half of them ask by limits, half by claims, ten in each namespace."""
 EACH = 1000
 """MiB of each."""
 OWN = 8 * EACH
