@@ -76,9 +76,8 @@ class NodeReports:
         key = self.kind_of(view)
         if key in self._tested:
             return self._renamed(*self._tested[key], view)
-        answer = result, report = self._test(view)
-        internal = isinstance(result, Rejection) and result.bare == reasons.NODE_INTERNAL_ERROR
-        if not internal and _NAMING.isdisjoint(card.label for card in report.cards):
+        answer = result, _ = self._test(view)
+        if not (isinstance(result, Rejection) and result.bare == reasons.NODE_INTERNAL_ERROR):
             self._tested[key] = view, answer
         return answer
 
@@ -88,13 +87,18 @@ class NodeReports:
             return found[0], self._fitting(view, found[0])
         return found, self._unfit(view, found, trace_fit(view, self._request, self._vendors, self._budget))
 
+    def _cards_of(self, view: NodeView) -> Sequence[CardReport]:
+        return self._test(view)[1].cards
+
     def _renamed(self, tested: NodeView, answer: _Answer, view: NodeView) -> _Answer:
         """The answer of a node, given that of one that is equal to it."""
         result, report = answer
         if isinstance(result, Rejection) and not report.container:
             return result, self._unfit(view, result, None)
         if isinstance(result, Rejection):
-            cards = EqualCards(report.cards, partial(_renamed_cards, report.cards, tested, view))
+            like = report.cards
+            naming = not _NAMING.isdisjoint(card.label for card in like)
+            cards = EqualCards(like, partial(self._cards_of if naming else partial(_renamed_cards, like, tested), view))
             return result, _renamed_report(report, view.name, cards)
         scored = ScoredNode(_renamed_fit(result.fit, names_on(tested, view), view), view, result.score)
         return scored, self._fitting(view, scored)
