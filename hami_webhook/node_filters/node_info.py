@@ -59,7 +59,8 @@ class NodeInfo:
         self.pods[key] = pod
         if pod.anti_affinity:
             self.anti_affine[key] = pod
-        self.ports.update(pod.ports)
+        if pod.ports:
+            self.ports.update(pod.ports)
         for name, amount in pod.requests.items():
             self.requested[name] = self.requested.get(name, 0) + amount
 

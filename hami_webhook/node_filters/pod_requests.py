@@ -19,7 +19,7 @@ from hami_webhook.kube.requests import effective
 CPU, MEMORY, STORAGE, PODS = "cpu", "memory", "ephemeral-storage", "pods"
 Milli = dict[str, int]
 
-_NO_STATUS, _NO_RESOURCES = scheduling.PodStatus(), wire.Resources()
+_NO_SPEC, _NO_STATUS = scheduling.PodSpec(), scheduling.PodStatus()
 
 
 def pod_requests(pod: scheduling.Pod, *, placed: bool) -> dict[str, int]:
@@ -27,7 +27,7 @@ def pod_requests(pod: scheduling.Pod, *, placed: bool) -> dict[str, int]:
 
     `placed`: it is on a node, where containers that are being resized count with the larger amount.
     """
-    spec = pod.spec or scheduling.PodSpec()
+    spec = pod.spec or _NO_SPEC
     status = pod.status if placed and pod.status is not None else _NO_STATUS
     infeasible = any(
         each.type == "PodResizePending" and each.reason == "Infeasible" for each in status.conditions or ()
@@ -46,24 +46,30 @@ def pod_requests(pod: scheduling.Pod, *, placed: bool) -> dict[str, int]:
             return ContainerKind.SIDECAR, of_container(container)
         return ContainerKind.INIT, _defaulted(container.resources)
 
-    rows = [*map(of_init_container, spec.init_containers or ())]
-    rows += [(ContainerKind.APP, of_container(each)) for each in spec.containers or ()]
-    names = {name for _, amounts in rows for name in amounts}
-    total = {name: effective((kind, amounts.get(name, 0)) for kind, amounts in rows) for name in names}
-    _with_pod_level(total, spec, status, infeasible)
+    total: Milli = {}
+    if spec.init_containers:
+        rows = [*map(of_init_container, spec.init_containers)]
+        rows += [(ContainerKind.APP, of_container(each)) for each in spec.containers or ()]
+        names = {name for _, amounts in rows for name in amounts}
+        total = {name: effective((kind, amounts.get(name, 0)) for kind, amounts in rows) for name in names}
+    else:
+        for each in spec.containers or ():
+            _add(total, of_container(each))
+    if spec.resources is not None:
+        _with_pod_level(total, spec.resources, status, infeasible)
     _add(total, _milli(spec.overhead))
     return whole(total)
 
 
-def _with_pod_level(total: Milli, spec: scheduling.PodSpec, status: scheduling.PodStatus, infeasible: bool) -> None:
+def _with_pod_level(total: Milli, resources: wire.Resources, status: scheduling.PodStatus, infeasible: bool) -> None:
     """Requests of the pod as a whole replace the sum of its containers'."""
-    written = _milli((spec.resources or _NO_RESOURCES).requests)
+    written = _milli(resources.requests)
     pod_level = {name: amount for name, amount in written.items() if _is_pod_level(name)}
     if pod_level and status.resources is not None:
         in_effect = _in_effect(written, status.resources.requests, status.allocated_resources, infeasible)
         pod_level = {name: in_effect.get(name, 0) for name in pod_level}
     total.update(pod_level)
-    limits = _milli((spec.resources or _NO_RESOURCES).limits)
+    limits = _milli(resources.limits)
     for name in filter(_is_pod_level, limits.keys() - total.keys()):
         total[name] = limits[name]
 

@@ -68,7 +68,7 @@ class SchedulerSnapshot:
     def put_node(self, obj: Mapping[str, Any]) -> None:
         """A node is there, or has changed. One that can't be read is left out, and said to be."""
         name = obj["metadata"]["name"]
-        info = self._by_name.setdefault(name, NodeInfo(name))
+        info = self._info(name)
         if self._read(f"node {name}", lambda: info.read(obj)):
             self.nodes[name] = info
         else:
@@ -102,11 +102,17 @@ class SchedulerSnapshot:
         if pod.ended or not name:
             return
         self._node_of[key] = name
+        info = self._info(name)
         if pod.node:
-            self._by_name.setdefault(name, NodeInfo(name)).add(pod)
+            info.add(pod)
         else:
-            self._by_name.setdefault(name, NodeInfo(name))
             self._nominated.setdefault(name, {})[key] = pod
+
+    def _info(self, name: str) -> NodeInfo:
+        found = self._by_name.get(name)
+        if found is None:
+            found = self._by_name[name] = NodeInfo(name)
+        return found
 
     def _read(self, what: str, read: Callable[[], None]) -> bool:
         try:
