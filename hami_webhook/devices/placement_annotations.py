@@ -55,9 +55,11 @@ def read_placed(vendor: Vendor, pod: Pod, cards: Mapping[str, Device] = _NO_CARD
     rows = vendor.decode(pod)
     if rows is None:
         return None
-    aligned = len(rows) == len(pod.kinds)
-    kinds: Sequence[ContainerKind] = pod.kinds if aligned else [ContainerKind.APP] * len(rows)
-    claims = tuple(
+    kinds: Sequence[ContainerKind] = pod.kinds
+    aligned = len(rows) == len(kinds)
+    if not aligned:
+        kinds = [ContainerKind.APP] * len(rows)
+    claims = [
         Claim(
             vendor.key,
             entry.uuid,
@@ -69,12 +71,12 @@ def read_placed(vendor: Vendor, pod: Pod, cards: Mapping[str, Device] = _NO_CARD
         )
         for row, entries in enumerate(rows)
         for entry in entries
-    )
-    counted = tuple(
+    ]
+    counted = [
         _with_cores(claim, vendor.quota_cores(claim.cores, [pod.containers[claim.row]] if aligned else pod.containers))
         for claim in claims
-    )
-    return Placed(claims, kinds, counted)
+    ]
+    return Placed(tuple(claims), kinds, tuple(counted))
 
 
 def _with_cores(claim: Claim, cores: int) -> Claim:
