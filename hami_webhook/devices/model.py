@@ -8,8 +8,6 @@ A `mask` says which cores of a card are meant, bit b for core b, where the vendo
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from functools import reduce
-from operator import or_
 from typing import Any, Protocol
 
 from msgspec import Struct
@@ -56,15 +54,13 @@ class Usage(Struct, frozen=True):
     @classmethod
     def of(cls, holders: tuple[PodUsage, ...], marks: tuple[Any, ...] = ()) -> Usage:
         """What pods take of a card together."""
-        mask = reduce(or_, (holder.mask for holder in holders), 0)
-        return cls(
-            sum(holder.slots for holder in holders),
-            sum(holder.memory for holder in holders),
-            mask.bit_count() or sum(holder.cores for holder in holders),
-            holders,
-            marks,
-            mask,
-        )
+        slots = memory = cores = mask = 0
+        for holder in holders:
+            slots += holder.slots
+            memory += holder.memory
+            cores += holder.cores
+            mask |= holder.mask
+        return cls(slots, memory, mask.bit_count() or cores, holders, marks, mask)
 
     def plus(self, share: DeviceShare) -> Usage:
         """The usage after one more container took `share`."""

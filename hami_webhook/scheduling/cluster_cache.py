@@ -46,7 +46,6 @@ from hami_webhook.scheduling.pod_allocations import (
     PodShare,
     placement_of,
     shares,
-    usage_by_card,
     written,
 )
 from hami_webhook.scheduling.pods_by_namespace import PodsByNamespace
@@ -472,14 +471,8 @@ class ClusterCache:
         self.generations.keep_only(self._nodes, len(self._nodes))
 
     def _recount(self, entry: NodeEntry, cards: Iterable[CardKey]) -> None:
-        """Sum up anew what is taken of the given cards."""
-        cards = list(cards)
-        taken = usage_by_card(entry.allocations.values(), cards)
-        for card in cards:
-            if card in taken:
-                entry.usage[card] = taken[card]
-            else:
-                entry.usage.pop(card, None)
+        """Something else is taken of the given cards."""
+        entry.recounted |= dict.fromkeys(cards)
         self._touch(entry)
 
     def _touch(self, entry: NodeEntry) -> None:

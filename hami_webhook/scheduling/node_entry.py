@@ -14,7 +14,7 @@ from hami_webhook.devices.unhealthy_cards import unhealthy_cards
 from hami_webhook.devices.vendor import Vendor
 from hami_webhook.kube.objects import Node
 from hami_webhook.kube.quantity import parse_whole
-from hami_webhook.scheduling.pod_allocations import CardKey, PodAllocation, unusable_cards, with_claimed
+from hami_webhook.scheduling.pod_allocations import CardKey, PodAllocation, unusable_cards, usage_by_card, with_claimed
 
 
 class NodeEntry(Struct):
@@ -35,6 +35,8 @@ class NodeEntry(Struct):
     due: float | None = None
     allocations: dict[str, PodAllocation] = {}
     usage: dict[CardKey, Usage] = {}
+    recounted: dict[CardKey, None] = {}
+    """Cards of which something else is taken than `usage` has: it is summed up when the node is asked for."""
     unhealthy: Mapping[str, str] = {}
     generation: int = 0
     view: NodeView | None = None
@@ -42,11 +44,19 @@ class NodeEntry(Struct):
     def viewed(self, vendors: Vendors, claimed: Mapping[CardKey, tuple[PodUsage, ...]]) -> NodeView:
         """The node as it is now; `claimed` is what claims hold of its devices."""
         assert self.node is not None
+        self._recount()
         registered = {(key, card.uuid) for key, each in self.inventories.items() for card in each.devices}
         of_cards = {card: holders for card, holders in claimed.items() if card in registered}
         unusable = unusable_cards(self.name, self.inventories, [*self.allocations.values()], vendors)
         usage = with_claimed(self.usage, of_cards)
         return NodeView(self.node, dict(self.inventories), usage, unusable, self.generation, self.unhealthy, of_cards)
+
+    def _recount(self) -> None:
+        """Sum up anew what is taken of cards."""
+        for card in self.recounted:
+            self.usage.pop(card, None)
+        self.usage |= usage_by_card(self.allocations.values(), self.recounted)
+        self.recounted = {}
 
     def read(self, vendors: Vendors, now: float, zone: tzinfo | None) -> list[str]:
         """Read the node's cards anew, and leave out vendors whose plugin is gone; what can't be read, in words."""
