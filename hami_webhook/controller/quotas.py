@@ -197,7 +197,7 @@ class QuotaReconciler:
         vendors = self._view.vendors
         own = any(map(vendors.named_by, pod.containers))
         claims = vendors.drivers and (pod.resource_claims or pod.extended_claim)
-        return own or bool(claims) or any(scheduler.concerns(pod) for scheduler in vendors.foreign)
+        return own or bool(claims) or bool(vendors.foreign_to(pod))
 
     def quota_changed(self, before: ResourceQuota | None, after: ResourceQuota | None) -> None:
         """A quota was added, its spec changed, its ledger was wiped, or has entries that will expire."""

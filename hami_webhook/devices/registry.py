@@ -17,7 +17,7 @@ from hami_webhook.devices.reserved_annotations import PLACEMENT_KEYS
 from hami_webhook.devices.vendor import Vendor
 from hami_webhook.devices.vendor_faults import VendorFaults
 from hami_webhook.kube.draft import ContainerDraft
-from hami_webhook.kube.objects import Container
+from hami_webhook.kube.objects import Container, Node, Pod
 
 _DEVICES = re.compile(r"hami\.io/(.+)-devices-allocated")
 _REGISTER = re.compile(r"hami\.io/node-(?:register-(.+)|(.+)-register)")
@@ -116,6 +116,7 @@ class Vendors(Mapping[str, Vendor]):
         self.mixing = mixing or Coexistence()
         self.faults = VendorFaults()
         self._by_key = {vendor.key: vendor for vendor in sorted(vendors, key=lambda vendor: vendor.key)}
+        self._on_nodes = _by_name((name, vendor.key) for vendor in vendors for name in vendor.names_on_nodes if name)
         self._by_allocated = [(vendor.keys.allocated, vendor) for vendor in self._by_key.values()]
         self.foreign = tuple(foreign)
         self.drivers = tuple([row for row in drivers if row.vendor in self._by_key])
@@ -133,7 +134,7 @@ class Vendors(Mapping[str, Vendor]):
         self.byte_keys = frozenset(key for scheduler in foreign for key in scheduler.byte_keys)
         self._foreign_names = frozenset[str]().union(*(each.resource_names for each in foreign))
         self.touching_every_container = frozenset(v.key for v in vendors if v.touches_every_container)
-        self._names = {name: [v.key for v in vendors if name in v.resource_names] for name in self.own_names}
+        self._names = _by_name((name, vendor.key) for vendor in vendors for name in vendor.resource_names)
         self.keys_of = {vendor.key: vendor.quota_keys() for vendor in vendors}
         self.quota_keys: Mapping[str, tuple[tuple[str, QuotaKey], ...]] = self._quota_keys()
         self.bytes_per_unit = self._bytes_per_unit()
@@ -154,9 +155,20 @@ class Vendors(Mapping[str, Vendor]):
         written = (container.limits, container.requests)
         return frozenset([key for names in written for name in names for key in self._names.get(name, ())])
 
+    def named_on(self, node: Node) -> set[str]:
+        """The keys of the vendors of which a node names an annotation or a resource; it has cards of no others."""
+        written = (node.annotations, node.allocatable, node.capacity)
+        return {key for names in written for name in names for key in self._on_nodes.get(name, ())}
+
     def allocated_in(self, annotations: Mapping[str, str]) -> list[Vendor]:
         """The vendors whose annotation of a placement a pod has, by key."""
         return [vendor for allocated, vendor in self._by_allocated if allocated in annotations]
+
+    def foreign_to(self, pod: Pod) -> Sequence[ForeignScheduler]:
+        """The other projects' schedulers that a pod concerns."""
+        if self._foreign_names.isdisjoint(pod.named) and self.foreign_annotations.isdisjoint(pod.annotations):
+            return ()
+        return [scheduler for scheduler in self.foreign if scheduler.concerns(pod)]
 
     def foreign_among(self, named: Set[str]) -> Sequence[ForeignScheduler]:
         """The other projects' schedulers of which a pod names a resource; `named` are the resources that it names."""
@@ -198,3 +210,11 @@ class Vendors(Mapping[str, Vendor]):
             if len(factors) == 1 and all(key.binary_is_bytes for _, key in shared):
                 found[name] = factors.pop() * MEBIBYTE
         return found
+
+
+def _by_name(pairs: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
+    """The keys of each name."""
+    found: dict[str, list[str]] = {}
+    for name, key in pairs:
+        found.setdefault(name, []).append(key)
+    return found

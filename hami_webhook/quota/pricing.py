@@ -281,7 +281,7 @@ def charge_of(
             builder.placed = True
         elif key in named:
             _add_declared(builder, vendor, pod, capacity)
-    foreign = [scheduler for scheduler in vendors.foreign if scheduler.concerns(pod)]
+    foreign = vendors.foreign_to(pod)
     for scheduler in foreign:
         _add_foreign(builder, scheduler, pod, capacity, now)
     _add_claims(builder, pod, vendors, capacity)

@@ -93,7 +93,7 @@ class ClusterCache:
         self._pods: dict[str, Pod] = {}
         self.by_namespace = PodsByNamespace()
         self._allocations: dict[str, PodAllocation] = {}
-        self._pods_by_node = PodsByNode(vendors.foreign)
+        self._pods_by_node = PodsByNode(vendors)
         self._devices: dict[str, Mapping[str, Any]] = {}
         self._unbound: dict[str, float] = {}
         self._given_up: dict[str, list[Mapping[str, str]]] = {}

@@ -66,8 +66,9 @@ class NodeEntry(Struct):
         self.registrations = {}
         self.unhealthy, problem = unhealthy_cards(node.annotations)
         texts = [problem] if problem else []
+        named = vendors.named_on(node)
         for key, vendor in vendors.items():
-            if key not in self.allocatable and not _names(node, vendor):
+            if key not in self.allocatable and key not in named:
                 continue
             try:
                 texts += self._read_vendor(key, vendor, before.get(key), now, zone)
@@ -109,12 +110,6 @@ class NodeEntry(Struct):
             self.types |= {(key, device.uuid): device.type for device in inventory.devices}
             texts.extend(inventory.warnings)
         return texts
-
-
-def _names(node: Node, vendor: Vendor) -> bool:
-    """Whether anything on a node is of a vendor that registers its cards in an annotation; true for other vendors."""
-    annotation = vendor.registration.annotation
-    return not annotation or annotation in node.annotations or vendor.count_name in node.allocatable
 
 
 def same_node(one: Node, other: Node) -> bool:

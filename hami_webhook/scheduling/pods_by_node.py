@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-from hami_webhook.devices.foreign_scheduler import ForeignScheduler
+from hami_webhook.devices.registry import Vendors
 from hami_webhook.kube.objects import Pod
 
 
 class PodsByNode:
     """The live pods that concern another scheduler, by the node they are on."""
 
-    def __init__(self, schedulers: Sequence[ForeignScheduler]) -> None:
-        self._schedulers = schedulers
+    def __init__(self, vendors: Vendors) -> None:
+        self._vendors = vendors
         self._by_node: dict[str, dict[str, Pod]] = {}
         self._nodes: dict[str, str] = {}
 
@@ -39,4 +37,4 @@ class PodsByNode:
         return [pod for _, pod in sorted(self._by_node.get(node, {}).items())]
 
     def _node_of(self, pod: Pod) -> str:
-        return next((node for each in self._schedulers if each.concerns(pod) and (node := each.node_of(pod))), "")
+        return next((node for each in self._vendors.foreign_to(pod) if (node := each.node_of(pod))), "")

@@ -75,6 +75,10 @@ class DrsGcu(SlicedGcu):
 
     # node side (docs/spec/enflame.md#3)
 
+    @property
+    def names_on_nodes(self) -> tuple[str, ...]:
+        return (DRS_CAPACITY,)
+
     def inventory(self, node: Node) -> Inventory | None:
         text = node.annotations.get(DRS_CAPACITY)
         if text is None:
