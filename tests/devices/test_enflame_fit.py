@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from builders import container, read_node
+from builders import card, container, read_node
 
 from hami_webhook.devices.codecs import DeviceEntry
 from hami_webhook.kube.objects import Pod
@@ -62,6 +62,13 @@ def test_shared_containers_of_a_pod_are_on_one_card_too() -> None:
     assert went(env, halves, keep=False) == "n-enflame-1,Enflame,50,0:;n-enflame-1,Enflame,50,0:;"
     more = pod("p", container("a", **{R.VGCU: 1, R.PERCENT: 50}), container("b", **{R.VGCU: 1, R.PERCENT: 75}))
     assert went(env, more) == "1/2 CardInsufficientMemory, 1/2 CardNotFoundCustomFilterRule"
+
+
+def test_containers_that_ask_for_another_vendors_card_need_none_of_it() -> None:
+    capacity = {R.COUNT: 2, R.SHARED_GCU: 8, "nvidia.com/gpu": 10}
+    env = FitEnv([read_node("n", card("G", 40960), capacity=capacity)])
+    both = pod("p", container("a", gpu=1, mem=1000), container("b", **{R.VGCU: 1, R.PERCENT: 50}))
+    assert went(env, both) == ";n-enflame-1,Enflame,50,0:;"
 
 
 def test_none_of_the_forms_adds_to_the_node_score() -> None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 from collections.abc import Sequence
 from itertools import combinations
 from typing import Any
 
 import pytest
-from builders import bound_pod, card, node, pod
+from builders import REGISTER, bound_pod, card, node, pod
 from every_node import evaluate
 from hypothesis import given
 from hypothesis import strategies as st
@@ -77,6 +78,17 @@ def test_of_a_free_group_of_four_and_one_of_eight_the_four_is_taken_whatever_the
 
 def test_two_cards_on_groups_of_two_and_four_leave_the_four_whole() -> None:
     assert placed(2, grouped("n", 2, 4)) == ("n", {0, 1})
+
+
+@pytest.mark.parametrize("sizes", [(2, 2, 4), (4, 2, 2)])
+def test_of_numa_nodes_that_are_linked_as_well_one_whose_groups_are_used_up_is_taken(sizes: tuple[int, ...]) -> None:
+    found = grouped("n", *sizes)
+    register = found["metadata"]["annotations"][REGISTER]
+    cards = [{**each, "numa": place // 4} for place, each in enumerate(json.loads(register))]
+    found["metadata"]["annotations"][REGISTER] = json.dumps(cards)
+    bound = {**TOPOLOGY, "nvidia.com/numa-bind": "true"}
+    of_two = {place for place in range(8) if (place < 4) == (sizes[0] == 2)}
+    assert placed(2, found, notes=bound)[1] < of_two
 
 
 # more of the release notes
