@@ -39,7 +39,7 @@ test: $(DEV) ## the test suite, with a few examples of each property
 	@echo "make test: left out: tests/e2e, which needs a real control plane and helm (make controlplane and make helm build them, make e2e runs it)"
 	@echo "make test: left out: tests/image, which needs the image (make image builds and tests it)"
 	@echo "make test: left out: tests/website, which needs the site (make docs builds and tests it)"
-	@for program in promtool gcc kubectl chromium; do command -v $$program >/dev/null || echo "make test: skipped: what needs $$program"; done
+	@for program in promtool gcc kubectl chromium-headless-shell; do command -v $$program >/dev/null || echo "make test: skipped: what needs $$program"; done
 
 coverage: $(DEV) ## the same with its branch coverage, then two hundred examples of each property
 	@$(MAKE) --no-print-directory test TEST_ARGS="--cov --cov-fail-under=90"

@@ -224,9 +224,9 @@ async def served() -> AsyncIterator[str]:
 
 
 async def main() -> None:
-    chromium = shutil.which("chromium")
+    chromium = shutil.which("chromium-headless-shell")
     if chromium is None:
-        sys.exit("screenshots: chromium is needed (Debian: apt-get install chromium)")
+        sys.exit("screenshots: chromium-headless-shell is needed (Debian: the package of this name)")
     IMAGES.mkdir(exist_ok=True)
     async with served() as address, async_playwright() as playwright:
         browser = await playwright.chromium.launch(executable_path=chromium)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -12,6 +11,7 @@ from pathlib import Path
 import builders
 import pytest
 import yaml
+from chromium import CHROMIUM
 from playwright.sync_api import expect, sync_playwright
 
 from hack.devcluster.plane import ControlPlane
@@ -104,7 +104,7 @@ def test_every_command_says_what_kube_scheduler_says(plane: ControlPlane, space:
 
     faults = list[str]()
     with ui(kubectl, space) as address, sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=shutil.which("chromium"))
+        browser = playwright.chromium.launch(executable_path=CHROMIUM)
         page = entered(browser, address, f"/pods/{space}/p", faults)
         for reason in REASONS.values():
             expect(page.get_by_role("region", name="Judged", exact=True)).to_contain_text(reason, timeout=UPDATED)

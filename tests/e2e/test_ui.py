@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 import subprocess
 import time
 from collections.abc import Iterator
 
 import httpx
 import pytest
+from chromium import CHROMIUM
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 from hack.devcluster.plane import free_ports
@@ -92,7 +92,7 @@ def test_an_admin_and_a_tenant_see_what_the_api_server_has_and_its_changes_withi
         sync_playwright() as playwright,
     ):
         check_rollout(cluster, output)
-        browser = playwright.chromium.launch(executable_path=shutil.which("chromium"))
+        browser = playwright.chromium.launch(executable_path=CHROMIUM)
         kubectl.apply(annotated(card_pod(other, "hidden", 1000)))
         created, bound = [], []
         for name in ("first", "second", "third"):

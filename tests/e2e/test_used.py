@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import shutil
 import socket
 import ssl
 import subprocess
@@ -24,6 +23,7 @@ from pathlib import Path
 
 import builders
 import pytest
+from chromium import CHROMIUM
 from node.machines import DGX_A100, Card, compile_library, set_health
 from node.regions import Container, compile_program
 from playwright.sync_api import expect, sync_playwright
@@ -289,7 +289,7 @@ def hours(prometheus: Prometheus) -> tuple[float, float]:
 def test_the_page_of_a_card_follows_what_is_used_within_ten_seconds(measured: Measured) -> None:
     faults: list[str] = []
     with ui(measured.kubectl, "default") as address, sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=shutil.which("chromium"))
+        browser = playwright.chromium.launch(executable_path=CHROMIUM)
         page = entered(browser, address, f"/cards/{NODE}/GPU-0", faults)
         bar = page.get_by_label("memory used of GPU-0")
         expect(bar).to_have_attribute("value", "5000", timeout=UPDATED)

@@ -7,12 +7,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
+from chromium import CHROMIUM
 from kubectl.apiserver import ApiServer
 from kubectl.ui_process import served_ui
 from playwright.sync_api import Browser, BrowserContext, Page, sync_playwright
 from simulate.files import JSON
 
-from .objects import CHROMIUM, UPDATED, objects
+from .objects import UPDATED, objects
 
 
 @dataclass

@@ -1,9 +1,8 @@
-"""What the browsers' tests look at: Debian's Chromium, and a cluster with HTML wherever the API allows it."""
+"""What the browsers' tests look at: a cluster with HTML wherever the API allows it."""
 
 from __future__ import annotations
 
 import itertools
-import shutil
 import time
 from urllib.parse import quote
 
@@ -13,7 +12,6 @@ from simulate.files import GPU, JSON, MEM, pod, quota
 
 from hack.devcluster.boards import MODELS, find
 
-CHROMIUM = shutil.which("chromium")
 HTML = "<img src=x onerror=alert(1)><script>alert(2)</script>"
 GROUPS = (("GPU-1", "GPU-2"), ("GPU-3", "GPU-4"))
 """The cards of node n1 that NVLink joins."""

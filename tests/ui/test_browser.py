@@ -9,6 +9,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 import pytest
+from chromium import CHROMIUM
 from kubectl.test_verbs import placed
 from playwright.sync_api import Browser, Page, expect
 from simulate.files import pod
@@ -18,9 +19,9 @@ from hami_webhook.terminal import ShownTable
 
 from .conftest import Ui
 from .looks import WIDER_THAN_THE_SCREEN, faults_of_looks
-from .objects import CHROMIUM, HTML, PATHS, UPDATED, WAITING, objects
+from .objects import HTML, PATHS, UPDATED, WAITING, objects
 
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="chromium shows the pages")
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="chromium-headless-shell shows the pages")
 
 
 def rows(page: Page) -> list[list[str]]:

@@ -8,11 +8,10 @@ import threading
 from pathlib import Path
 
 import pytest
+from chromium import CHROMIUM
 from playwright.sync_api import expect, sync_playwright
 
-from .objects import CHROMIUM
-
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="chromium shows the pages")
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="chromium-headless-shell shows the pages")
 
 DEMO = Path(__file__).parents[2] / "hack" / "demo.py"
 

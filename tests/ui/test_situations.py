@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from anyio.from_thread import start_blocking_portal
+from chromium import CHROMIUM
 from kubectl.apiserver import ApiServer
 from kubectl.test_measured import NODE, used
 from kubectl.test_ui_metrics import prometheus
@@ -19,9 +20,9 @@ from hack import screenshots
 
 from .conftest import Ui, entered, opened
 from .looks import faults_of_looks
-from .objects import CARDS, CHROMIUM, POD, UPDATED, hostile_results, large_fleet, mixed_fleet, objects
+from .objects import CARDS, POD, UPDATED, hostile_results, large_fleet, mixed_fleet, objects
 
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="chromium shows the pages")
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="chromium-headless-shell shows the pages")
 
 Situation = Callable[[Browser, Path], Iterator[tuple[Ui, Sequence[str]]]]
 """The pages, and those that are looked at."""

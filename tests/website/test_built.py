@@ -11,13 +11,13 @@ from pathlib import Path
 from urllib.parse import unquote
 
 import pytest
+from chromium import CHROMIUM
 from markdown_it import MarkdownIt
 from playwright.sync_api import Page, sync_playwright
 
 from hack.website.__main__ import SITE, version
 from hack.website.staging import LANGUAGES, ROOT, pages, place, translated
 
-CHROMIUM = "/usr/bin/chromium"
 VERSION = SITE / version((ROOT / "CHANGELOG.md").read_text())
 FOLDERS = {"en": VERSION, "zh": VERSION / "zh"}
 COMPARED = ("h2", "h3", "h4", "li", "table", "tr", "td", "pre", "img", "strong", "em", "blockquote")
