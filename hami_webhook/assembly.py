@@ -13,7 +13,6 @@ from functools import cached_property, partial
 from typing import Any
 
 from msgspec import Struct, field
-from prometheus_client import Histogram
 
 from hami_webhook.admission.claims import ClaimHandler
 from hami_webhook.admission.denial import Denied, bad_request
@@ -30,6 +29,7 @@ from hami_webhook.devices.registry import Vendors
 from hami_webhook.dra.claim_cache import ClaimCache
 from hami_webhook.dra.cost import DeviceInventory
 from hami_webhook.dra.holders import key_of
+from hami_webhook.durations import Histogram
 from hami_webhook.kube.claims_wire import ResourceClaim
 from hami_webhook.kube.objects import MalformedObject, Namespace, Pod
 from hami_webhook.kube.pod_group import SIZE, PodGroup

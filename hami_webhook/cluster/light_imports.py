@@ -5,12 +5,10 @@ aiohttp reads for connections that name no others: a third of a command's start.
 """
 
 import os
-from importlib.util import find_spec, module_from_spec
-from sys import modules
+
+from hami_webhook.light_imports import defer
 
 _CERTIFICATES = ("SSL_CERT_FILE", "SSL_CERT_DIR")
-_PACKAGES = ("kubernetes", "kubernetes.aio", "kubernetes.aio.utils")
-"""Those whose own code does nothing but import more."""
 
 _before = {name: os.environ.get(name) for name in _CERTIFICATES}
 os.environ.update(dict.fromkeys(_CERTIFICATES, os.devnull))
@@ -22,6 +20,5 @@ finally:
         if _value is not None:
             os.environ[_name] = _value
 
-for _name in _PACKAGES:
-    if _name not in modules and (_spec := find_spec(_name)) is not None:
-        modules[_name] = module_from_spec(_spec)
+for _name in ("kubernetes", "kubernetes.aio", "kubernetes.aio.utils"):
+    defer(_name)

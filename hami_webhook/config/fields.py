@@ -9,6 +9,9 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Annotated, Any, Literal, NoReturn
 
+import hami_webhook.light_imports  # noqa: F401  it comes before the first model
+
+# isort: split
 from pydantic import BaseModel, BeforeValidator, ConfigDict, GetJsonSchemaHandler, WithJsonSchema
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, PydanticCustomError

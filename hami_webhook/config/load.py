@@ -8,7 +8,7 @@ import typing
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
-from importlib import resources
+from pathlib import Path
 
 from pydantic import BaseModel, ValidationError
 
@@ -63,7 +63,7 @@ def load(text: str, source: str, model: type[DeviceConfig]) -> LoadedDeviceConfi
 
 def builtin_text() -> str:
     """The file that HAMi's chart renders with its default values, every vendor enabled."""
-    return resources.files("hami_webhook.config").joinpath(FILE_NAME).read_text(encoding="utf-8")
+    return Path(__file__).with_name(FILE_NAME).read_text(encoding="utf-8")
 
 
 def _device_config_in(file: YamlSource) -> YamlSource:

@@ -20,7 +20,6 @@ from hami_webhook.config import ConfigError, LoadedDeviceConfig, Settings, add_f
 from hami_webhook.device_config import builtin_device_config, enabled_vendors, exporters_of, load_device_config
 from hami_webhook.devices.registry import Vendors
 from hami_webhook.measured.exporters import Exporter
-from hami_webhook.policy.file import PolicyFile
 from hami_webhook.policy.rules import PolicyRules
 from hami_webhook.simulate.simulation import Simulation
 
@@ -203,6 +202,8 @@ async def read_effective(
     loaded = loaded or builtin_device_config()
     vendors = _vendors(loaded, settings)
     if rules is not None:
+        from hami_webhook.policy.file import PolicyFile  # most commands find no file, and start sooner without
+
         policies = PolicyFile.parse(rules[1], f"ConfigMap {namespace}/{rules[0]}", vendors.governed)
     return Effective(settings, vendors, policies, unseen, absent, exporters_of(loaded.config))
 

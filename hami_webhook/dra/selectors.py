@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import lru_cache
-from typing import Any
-
-from cel_expr_python import cel
+from functools import cache, lru_cache
+from typing import TYPE_CHECKING, Any
 
 from hami_webhook.dra.capacity import amount_of
 from hami_webhook.dra.devices import DeviceModel, PublishedDevice
+
+if TYPE_CHECKING:
+    from cel_expr_python import cel
 
 LONGEST_EXPRESSION = 10 * 1024
 """Characters, as the API server has it."""
@@ -24,26 +25,29 @@ _KEYS = re.compile(r"""\[\s*(?:"([^"\\]+)"|'([^'\\]+)')\s*\]""")
 _NOT_FOUND = "NOT_FOUND"
 
 
-def _member(name: str, result: cel.Type, function: Callable[..., object], *parameters: cel.Type) -> cel.FunctionDecl:
-    """A function of quantities, which are doubles here: every whole number of bytes up to 8 PiB is one."""
-    overload = cel.Overload(f"quantity_{name}", result, [cel.Type.DOUBLE, *parameters], True, impl=function)
-    return cel.FunctionDecl(name, [overload])
-
-
 def _double(text: str) -> float:
     return float(amount_of(text))
 
 
-_QUANTITY = cel.Overload("quantity", cel.Type.DOUBLE, [cel.Type.STRING], False, impl=_double)
-_ENVIRONMENT = cel.NewEnv(
-    variables={"device": cel.Type.DYN},
-    functions=[
-        cel.FunctionDecl("quantity", [_QUANTITY]),
-        _member("compareTo", cel.Type.INT, lambda a, b: (a > b) - (a < b), cel.Type.DOUBLE),
-        _member("isGreaterThan", cel.Type.BOOL, lambda a, b: a > b, cel.Type.DOUBLE),
-        _member("isLessThan", cel.Type.BOOL, lambda a, b: a < b, cel.Type.DOUBLE),
-    ],
-)
+@cache
+def _environment() -> cel.Env:
+    """What expressions may use; quantities are doubles here: every whole number of bytes up to 8 PiB is one."""
+    from cel_expr_python import cel  # commands that meet no expression start without it
+
+    def member(name: str, result: cel.Type, function: Callable[..., object], *parameters: cel.Type) -> cel.FunctionDecl:
+        overload = cel.Overload(f"quantity_{name}", result, [cel.Type.DOUBLE, *parameters], True, impl=function)
+        return cel.FunctionDecl(name, [overload])
+
+    quantity = cel.Overload("quantity", cel.Type.DOUBLE, [cel.Type.STRING], False, impl=_double)
+    return cel.NewEnv(
+        variables={"device": cel.Type.DYN},
+        functions=[
+            cel.FunctionDecl("quantity", [quantity]),
+            member("compareTo", cel.Type.INT, lambda a, b: (a > b) - (a < b), cel.Type.DOUBLE),
+            member("isGreaterThan", cel.Type.BOOL, lambda a, b: a > b, cel.Type.DOUBLE),
+            member("isLessThan", cel.Type.BOOL, lambda a, b: a < b, cel.Type.DOUBLE),
+        ],
+    )
 
 
 class _Selector:
@@ -53,8 +57,9 @@ class _Selector:
         self.domains = frozenset(first or second for first, second in _KEYS.findall(expression))
         self._compiled: cel.Expression | None = None
         if len(expression) <= LONGEST_EXPRESSION:
+            environment = _environment()
             try:
-                self._compiled = _ENVIRONMENT.compile(expression)
+                self._compiled = environment.compile(expression)
             except Exception:  # the library has no class for them; the API server has compiled it, by its own rules
                 self._compiled = None
 

@@ -19,10 +19,9 @@ from typing import Protocol
 
 import msgspec
 from msgspec.structs import replace
-from prometheus_client import Gauge, Histogram
 
 from hami_webhook.cluster.api import ClusterError
-from hami_webhook.durations import durations
+from hami_webhook.durations import Gauge, Histogram, durations
 from hami_webhook.quota.account import (
     ChargeRequest,
     NeedsRecompute,

@@ -18,7 +18,6 @@ from typing import Any, NamedTuple, Protocol
 
 from msgspec import Struct
 from msgspec.structs import replace
-from prometheus_client import Histogram
 
 from hami_webhook import durations as histograms
 from hami_webhook.cluster.api import Cluster, Conflict, Kind, NotFound
@@ -346,7 +345,7 @@ def _same_version(item: Any, cached: Callable[[str], Pod | None]) -> Pod | None:
     return pod if pod is not None and version and pod.resource_version == version else None
 
 
-def recompute_durations() -> Histogram:
+def recompute_durations() -> histograms.Histogram:
     """How long recomputes take."""
     return histograms.durations("hami_webhook_quota_recompute_seconds", "Time to recompute a quota.")
 
@@ -375,7 +374,7 @@ class Recomputer:
         clock: Callable[[], float],
         bounds: LedgerBounds | None = None,
         deleted: DeletedLedgers | None = None,
-        durations: Histogram | None = None,
+        durations: histograms.Histogram | None = None,
         claims: ClaimReader | None = None,
     ) -> None:
         self._claims = claims
