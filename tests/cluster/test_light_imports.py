@@ -8,7 +8,11 @@ import sys
 from datetime import UTC, datetime
 from pathlib import Path
 
+import pytest
+
 from hami_webhook import pki
+
+pytestmark = pytest.mark.programs
 
 PROGRAM = """
 import hami_webhook.cluster.connect, os, ssl, sys

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 from document_steps import ROOT, copy_of_repository, run, steps
+
+pytestmark = pytest.mark.programs
 
 TEXT = (ROOT / "docs" / "architecture.md").read_text()
 

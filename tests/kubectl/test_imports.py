@@ -5,6 +5,10 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import pytest
+
+pytestmark = pytest.mark.programs
+
 EXPLAIN_POD = "from hami_webhook.kubectl.main import parser; from hami_webhook.kubectl import verbs"
 NOT_NEEDED = (
     *("kubernetes.client", "kubernetes.aio.dynamic", "urllib3", "starlette", "uvicorn", "jinja2"),

@@ -16,6 +16,8 @@ from terminals import on_terminal
 
 from .apiserver import ApiServer, serving
 
+pytestmark = pytest.mark.programs
+
 PROGRAM = "import sys; from hami_webhook.kubectl.main import main; sys.exit(main())"
 
 IMPATIENT = "import hami_webhook.kubectl.verbs as verbs; verbs._EVERY = verbs._SHARE = 0"

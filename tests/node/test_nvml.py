@@ -25,6 +25,8 @@ from .machines import (
     environment,
 )
 
+pytestmark = pytest.mark.programs
+
 CARDS = """
 import dataclasses, json
 from hami_webhook.node.nvml import read_cards

@@ -14,6 +14,8 @@ import pytest
 
 from .machines import DGX_A100, compile_library, environment, set_health
 
+pytestmark = pytest.mark.programs
+
 LOOKS = """
 import dataclasses, json, sys
 from hami_webhook.node.nvml_health import CardHealthProbe

@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 from terminals import ROOT, on_terminal
 
+pytestmark = pytest.mark.programs
+
 GO = r"""#!/bin/bash
 # Stands in for go: compiles 40 packages, and nothing if $FAULT is set.
 if [ "$1" = list ]; then seq 40; exit; fi

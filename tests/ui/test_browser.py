@@ -21,7 +21,10 @@ from .conftest import Ui
 from .looks import WIDER_THAN_THE_SCREEN, faults_of_looks
 from .objects import HTML, PATHS, UPDATED, WAITING, objects
 
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="chromium-headless-shell shows the pages")
+pytestmark = [
+    pytest.mark.programs,
+    pytest.mark.skipif(CHROMIUM is None, reason="chromium-headless-shell shows the pages"),
+]
 
 
 def rows(page: Page) -> list[list[str]]:

@@ -11,7 +11,10 @@ import pytest
 from chromium import CHROMIUM
 from playwright.sync_api import expect, sync_playwright
 
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="chromium-headless-shell shows the pages")
+pytestmark = [
+    pytest.mark.programs,
+    pytest.mark.skipif(CHROMIUM is None, reason="chromium-headless-shell shows the pages"),
+]
 
 DEMO = Path(__file__).parents[2] / "hack" / "demo.py"
 

@@ -22,7 +22,10 @@ from .conftest import Ui, entered, opened
 from .looks import faults_of_looks
 from .objects import CARDS, POD, UPDATED, hostile_results, large_fleet, mixed_fleet, objects
 
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="chromium-headless-shell shows the pages")
+pytestmark = [
+    pytest.mark.programs,
+    pytest.mark.skipif(CHROMIUM is None, reason="chromium-headless-shell shows the pages"),
+]
 
 Situation = Callable[[Browser, Path], Iterator[tuple[Ui, Sequence[str]]]]
 """The pages, and those that are looked at."""
