@@ -64,8 +64,7 @@ def items() -> list[Item]:
     found = {
         *_resources(),
         *_keys(),
-        *_flags("hami-webhook", parser()),
-        *_flags("kubectl hami", kubectl_parser()),
+        *commands(),
         *(Item("environment variable", each.env, f"default={each.default}") for each in SETTINGS),
         *_fields("device-config.yaml", device_config_model()),
         *_fields("policy file", PolicyFile),
@@ -83,6 +82,12 @@ def items() -> list[Item]:
         *(Item("condition", f"{QUOTA_RESERVED}={reason}") for reason in QUEUE_REASONS),
     }
     return sorted(found)
+
+
+def commands() -> Iterator[Item]:
+    """Verbs, flags and arguments of both programs."""
+    yield from _flags("hami-webhook", parser())
+    yield from _flags("kubectl hami", kubectl_parser())
 
 
 def _vendors() -> list[Vendor]:

@@ -14,7 +14,7 @@ from kubectl.installation import Installation
 from kubectl.test_verbs import cluster
 from simulate.files import JSON, listed, pod, quota, run_main
 
-from hack.interface import items
+from hack.interface import commands
 from hami_webhook.cli import main
 from hami_webhook.kubectl.main import main as kubectl_hami
 
@@ -182,7 +182,7 @@ LONG_RUNNING = {"hami-webhook serve", "kubectl hami ui"}
 
 def leaves() -> Iterator[str]:
     """The verbs that do something."""
-    verbs = sorted(item.name for item in items() if item.group == "verb")
+    verbs = sorted(item.name for item in commands() if item.group == "verb")
     for verb in verbs:
         if not any(other.startswith(f"{verb} ") for other in verbs):
             yield verb
