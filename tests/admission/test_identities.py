@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any
 
 import pytest
@@ -12,7 +11,7 @@ from hami_webhook.admission.identities import AdmissionRules
 from hami_webhook.admission.review import Answer
 from hami_webhook.device_config import builtin_device_config, enabled_vendors
 
-from .reviews import SCHEDULER, NoTouch, cpu, handler_of, parsed, pod, refusal, review, update
+from .reviews import SCHEDULER, NoTouch, at_once, cpu, handler_of, parsed, pod, refusal, review, update
 
 CHART = enabled_vendors(builtin_device_config().config)
 VOLCANO, KOORDINATOR, OURS, OPERATOR = "volcano-scheduler", "koord-scheduler", "hami-scheduler", "operator"
@@ -22,6 +21,7 @@ RULES = AdmissionRules(
     trusted_groups=frozenset({"ops"}),
     foreign_users={"volcano": frozenset({VOLCANO, OPERATOR}), "koordinator": frozenset({KOORDINATOR, OPERATOR})},
 )
+HANDLER = handler_of(RULES, known=CHART, services=NoTouch())
 RESERVATION = "hami.io/quota-reservation"
 VOLCANOS = (
     *("volcano.sh/vgpu-ids-new", "volcano.sh/devices-to-allocate", "volcano.sh/vgpu-node", "volcano.sh/vgpu-time"),
@@ -58,14 +58,12 @@ def share() -> JSON:
 
 def send(written: JSON, path: str = "validate") -> Answer:
     """The answer; nothing but the review may be looked at."""
-    answer: Answer = asyncio.run(getattr(handler_of(RULES, known=CHART, services=NoTouch()), path)(parsed(written)))
-    return answer
+    return at_once(getattr(HANDLER, path)(parsed(written)))
 
 
 def create(obj: Any, path: str = "validate", user: str = "alice") -> Answer:
     written = review(obj, userInfo={"username": user})
-    answer: Answer = asyncio.run(getattr(handler_of(RULES, known=CHART), path)(parsed(written)))
-    return answer
+    return at_once(getattr(handler_of(RULES, known=CHART), path)(parsed(written)))
 
 
 def binding(user: str, *groups: str, path: str = "pods/binding", **metadata: Any) -> JSON:
@@ -214,4 +212,4 @@ def test_a_privileged_ephemeral_container_beside_their_cards_is_a_warning(one: A
 
 def test_a_scheduler_that_is_not_enabled_owns_nothing() -> None:
     old, new = pod("p", cpu()), pod("p", cpu(), annotations={"volcano.sh/vgpu-node": "n1"})
-    asyncio.run(handler_of(RULES, services=NoTouch()).validate(parsed(update(old, new))))
+    at_once(handler_of(RULES, services=NoTouch()).validate(parsed(update(old, new))))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import copy
 import math
 from collections.abc import Callable
@@ -23,6 +22,7 @@ from .reviews import (
     RULES,
     SCHEDULER,
     FakeServices,
+    at_once,
     cpu,
     handler_of,
     mutate,
@@ -144,7 +144,7 @@ def test_the_webhook_writes_a_reservation_only_for_what_it_charges() -> None:
 
 
 def run_webhook(obj: JSON, *, dry_run: bool = False, **more: Any) -> Answer:
-    return asyncio.run(handler_of(**more).webhook(parsed(review(obj, dryRun=dry_run))))
+    return at_once(handler_of(**more).webhook(parsed(review(obj, dryRun=dry_run))))
 
 
 # denials, their order and texts

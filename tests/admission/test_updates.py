@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import copy
 from collections.abc import Callable
 from typing import Any
@@ -19,6 +18,7 @@ from .reviews import (
     SCHEDULER,
     VENDORS,
     NoTouch,
+    at_once,
     cpu,
     handler_of,
     mutate,
@@ -43,10 +43,13 @@ OWNED = (
 )
 
 
+HANDLER = handler_of(RULES, services=NoTouch())
+
+
 def evaluate_update(old: JSON, new: JSON, user: str = "alice", *groups: str, **more: str) -> Answer:
     # Nothing outside may be asked: an update is judged by what it carries.
     review = parsed(update(old, new, user, *groups, **more))
-    return asyncio.run(handler_of(RULES, services=NoTouch()).validate(review))
+    return at_once(HANDLER.validate(review))
 
 
 def denied(old: JSON, new: JSON, user: str = "alice", *groups: str, **more: str) -> str:
@@ -107,7 +110,7 @@ def test_security_1_keys_that_only_an_enabled_vendor_knows_are_owned_too() -> No
     forged = pod("p", cpu(), annotations={"huawei.com/Custom": "x"})
     assert refusal(mutate, forged, known=known)[0] == 403
     review = parsed(update(pod("p", cpu()), forged))
-    code, _ = refusal(lambda: asyncio.run(handler_of(RULES, known=known).validate(review)))
+    code, _ = refusal(lambda: at_once(handler_of(RULES, known=known).validate(review)))
     assert code == 403
 
 
@@ -314,13 +317,13 @@ def test_one_that_is_there_already_keeps_nobody_from_changing_the_pod() -> None:
 def test_an_update_is_no_reason_to_charge_or_mutate() -> None:
     for path in ("mutate", "webhook"):
         review = parsed(update(pod(gpu=1, mem=3000), changed(pod(gpu=1, mem=3000), mine="1")))
-        answer = asyncio.run(getattr(handler_of(RULES, services=NoTouch()), path)(review))
+        answer = at_once(getattr(HANDLER, path)(review))
         assert list(answer.patch) == []
 
 
 def test_hamis_path_checks_updates_too() -> None:
     review = parsed(update(BOUND, CHANGES["changes"]))
-    assert refusal(lambda: asyncio.run(handler_of(RULES).webhook(review)))[0] == 403
+    assert refusal(lambda: at_once(handler_of(RULES).webhook(review)))[0] == 403
 
 
 @pytest.mark.parametrize("operation", ["DELETE", "CONNECT"])
@@ -328,7 +331,7 @@ def test_other_operations_are_nobodys_business(operation: str) -> None:
     written = update(BOUND, BOUND)
     written["request"] |= {"operation": operation, "object": None}
     for path in ("mutate", "validate", "webhook"):
-        answer = asyncio.run(getattr(handler_of(RULES, services=NoTouch()), path)(parsed(written)))
+        answer = at_once(getattr(HANDLER, path)(parsed(written)))
         assert list(answer.patch) == []
 
 
