@@ -195,9 +195,9 @@ class QuotaReconciler:
     def _matters(self, pod: Pod) -> bool:
         """Whether a quota may depend on the pod."""
         vendors = self._view.vendors
-        own = any(map(vendors.named_by, pod.containers))
+        named = pod.named
         claims = vendors.drivers and (pod.resource_claims or pod.extended_claim)
-        return own or bool(claims) or bool(vendors.foreign_to(pod))
+        return bool(vendors.named_among(named) or claims or vendors.foreign_to(pod, named))
 
     def quota_changed(self, before: ResourceQuota | None, after: ResourceQuota | None) -> None:
         """A quota was added, its spec changed, its ledger was wiped, or has entries that will expire."""

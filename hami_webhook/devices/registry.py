@@ -19,6 +19,8 @@ from hami_webhook.devices.vendor_faults import VendorFaults
 from hami_webhook.kube.draft import ContainerDraft
 from hami_webhook.kube.objects import Container, Node, Pod
 
+T = typing.TypeVar("T")
+
 _DEVICES = re.compile(r"hami\.io/(.+)-devices-allocated")
 _REGISTER = re.compile(r"hami\.io/node-(?:register-(.+)|(.+)-register)")
 
@@ -117,7 +119,7 @@ class Vendors(Mapping[str, Vendor]):
         self.faults = VendorFaults()
         self._by_key = {vendor.key: vendor for vendor in sorted(vendors, key=lambda vendor: vendor.key)}
         self._on_nodes = _by_name((name, vendor.key) for vendor in vendors for name in vendor.names_on_nodes if name)
-        self._by_allocated = [(vendor.keys.allocated, vendor) for vendor in self._by_key.values()]
+        self._by_allocated = _by_name((vendor.keys.allocated, vendor) for vendor in self._by_key.values())
         self.foreign = tuple(foreign)
         self.drivers = tuple([row for row in drivers if row.vendor in self._by_key])
         self.converting = tuple([row for row in self.drivers if row.convert and row.memory])
@@ -152,8 +154,11 @@ class Vendors(Mapping[str, Vendor]):
 
     def named_by(self, container: Container | ContainerDraft) -> frozenset[str]:
         """The keys of the vendors of which the container names a resource: those it is `named_by`."""
-        written = (container.limits, container.requests)
-        return frozenset([key for names in written for name in names for key in self._names.get(name, ())])
+        return self.named_among((*container.limits, *container.requests))
+
+    def named_among(self, names: Iterable[str]) -> frozenset[str]:
+        """The keys of the vendors that have one of these resources."""
+        return frozenset([key for name in names for key in self._names.get(name, ())])
 
     def named_on(self, node: Node) -> set[str]:
         """The keys of the vendors of which a node names an annotation or a resource; it has cards of no others."""
@@ -162,11 +167,12 @@ class Vendors(Mapping[str, Vendor]):
 
     def allocated_in(self, annotations: Mapping[str, str]) -> list[Vendor]:
         """The vendors whose annotation of a placement a pod has, by key."""
-        return [vendor for allocated, vendor in self._by_allocated if allocated in annotations]
+        found = [vendor for key in annotations for vendor in self._by_allocated.get(key, ())]
+        return sorted(found, key=lambda vendor: vendor.key) if len(found) > 1 else found
 
-    def foreign_to(self, pod: Pod) -> Sequence[ForeignScheduler]:
-        """The other projects' schedulers that a pod concerns."""
-        if self._foreign_names.isdisjoint(pod.named) and self.foreign_annotations.isdisjoint(pod.annotations):
+    def foreign_to(self, pod: Pod, named: Set[str]) -> Sequence[ForeignScheduler]:
+        """The other projects' schedulers that a pod concerns, which names these resources."""
+        if self._foreign_names.isdisjoint(named) and self.foreign_annotations.isdisjoint(pod.annotations):
             return ()
         return [scheduler for scheduler in self.foreign if scheduler.concerns(pod)]
 
@@ -212,9 +218,9 @@ class Vendors(Mapping[str, Vendor]):
         return found
 
 
-def _by_name(pairs: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
-    """The keys of each name."""
-    found: dict[str, list[str]] = {}
-    for name, key in pairs:
-        found.setdefault(name, []).append(key)
+def _by_name(pairs: Iterable[tuple[str, T]]) -> dict[str, list[T]]:
+    """What each name stands for."""
+    found: dict[str, list[T]] = {}
+    for name, each in pairs:
+        found.setdefault(name, []).append(each)
     return found

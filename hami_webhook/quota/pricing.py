@@ -236,7 +236,7 @@ def admission_charge(
 
 def named_in(pod: Pod, vendors: Vendors) -> frozenset[str]:
     """The keys of the vendors of which the pod names a resource."""
-    return frozenset[str]().union(*map(vendors.named_by, pod.containers))
+    return vendors.named_among(pod.named)
 
 
 def placed_charge(claims: Sequence[Claim], kinds: Kinds, vendors: Vendors) -> Charge:
@@ -270,7 +270,8 @@ def charge_of(
             return of_nodes
     builder = _ChargeBuilder(cards)
     counts = placement_counts(pod, now, placement_ttl)
-    named = named_in(pod, vendors)
+    resources = pod.named
+    named = vendors.named_among(resources)
     # what a pod names nothing of, it can only hold by a placement
     placed = {vendor.key for vendor in vendors.allocated_in(pod.annotations)} if counts else set[str]()
     for key in sorted(named | placed):
@@ -281,7 +282,7 @@ def charge_of(
             builder.placed = True
         elif key in named:
             _add_declared(builder, vendor, pod, capacity)
-    foreign = vendors.foreign_to(pod)
+    foreign = vendors.foreign_to(pod, resources)
     for scheduler in foreign:
         _add_foreign(builder, scheduler, pod, capacity, now)
     _add_claims(builder, pod, vendors, capacity)

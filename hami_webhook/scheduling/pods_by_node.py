@@ -37,4 +37,4 @@ class PodsByNode:
         return [pod for _, pod in sorted(self._by_node.get(node, {}).items())]
 
     def _node_of(self, pod: Pod) -> str:
-        return next((node for each in self._vendors.foreign_to(pod) if (node := each.node_of(pod))), "")
+        return next((node for each in self._vendors.foreign_to(pod, pod.named) if (node := each.node_of(pod))), "")
