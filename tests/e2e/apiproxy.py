@@ -20,7 +20,7 @@ class ApiProxy:
     """Passes requests on, over plain HTTP; watches say nothing while `silence()` holds, and stay open.
 
     Of all other requests one in `failing` breaks its connection, if that isn't 0: in turn it doesn't arrive, or its
-    answer is lost.
+    answer is lost. `failed` is how many did.
     """
 
     def __init__(self, plane: ControlPlane) -> None:
@@ -29,8 +29,8 @@ class ApiProxy:
         self._open = asyncio.Event()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self.port = 0
-        self.failing = 0
-        self._requests, self._failures = itertools.count(1), itertools.count()
+        self.failing = self.failed = 0
+        self._requests = itertools.count(1)
 
     def __enter__(self) -> ApiProxy:
         self._thread.start()
@@ -80,8 +80,8 @@ class ApiProxy:
         headers = {name: text for name, text in request.headers.items() if name not in ("Host", "Content-Length")}
         watching = "watch" in request.query
         fails = bool(self.failing) and not watching and next(self._requests) % self.failing == 0
-        arrives = not fails or bool(next(self._failures) % 2)
-        if not arrives:
+        self.failed += fails
+        if fails and self.failed % 2:
             return self._broken(request)
         async with self._session.request(
             request.method,

@@ -97,6 +97,7 @@ def test_both_ways_keep_one_quota_while_replicas_are_killed_and_requests_fail(
         creating.result()
         eventually(lambda: fill(kubectl, made, spaces), all_of_them, seconds=120 + PODS)
         proxy.failing = 0
+        assert proxy.failed > 0
         last = max(int(each["metadata"]["resourceVersion"]) for each in claims_of(kubectl, spaces))
         eventually(lambda: revisions.newest(CLAIMS) >= last)
     most, together = most_held(revisions)
