@@ -7,6 +7,7 @@ import ctypes
 import json
 import os
 import random
+import re
 import shutil
 import signal
 import socket
@@ -18,6 +19,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 
 from .identities import Authority
@@ -30,6 +32,8 @@ _PORTS = range(15_000, 30_000)
 """Outgoing connections are given ports above these: one could have a port between its choice and its server's start."""
 PROXY_NAME = "front-proxy-client"
 """The name that the API server has where it passes requests on to who serves a part of its API."""
+_GATES = ("DRAConsumableCapacity", "DRAExtendedResource")
+"""Feature gates of claims for shares of devices and for extended resources; off by default before Kubernetes 1.36."""
 _AUDIT_POLICY = {
     "apiVersion": "audit.k8s.io/v1",
     "kind": "Policy",
@@ -95,6 +99,14 @@ class ControlPlane:
         """Where the kubelet looks for source trees of other versions of our program, each named as its image's tag."""
         return self.folder / "versions"
 
+    @cached_property
+    def feature_gates(self) -> tuple[str, ...]:
+        """The flag of kube-apiserver, kube-controller-manager and kube-scheduler; none where all is on by default."""
+        command = (self.programs / "kube-apiserver", "--help")
+        known = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+        off = [gate for gate in _GATES if re.search(rf"\b{gate}=.*default=false", known)]
+        return (f"--feature-gates={','.join(f'{gate}=true' for gate in off)}",) if off else ()
+
     def start(self) -> None:
         """Start everything and wait until it is ready. Raises `ControlPlaneError` with the end of the log at fault."""
         self.prepare()
@@ -149,6 +161,7 @@ class ControlPlane:
             "--allow-privileged=true",
             "--profiling=false",
             "--shutdown-delay-duration=0s",
+            *self.feature_gates,
             *self.api_server_flags,
         )
         self._wait("kube-apiserver", f"{self.server}/readyz")
@@ -178,6 +191,7 @@ class ControlPlane:
             "--bind-address=127.0.0.1",
             f"--secure-port={port}",
             f"--cert-dir={self.folder / 'manager'}",
+            *self.feature_gates,
         )
         self._wait("kube-controller-manager", f"https://127.0.0.1:{port}/healthz", trusted=False)
 
@@ -191,6 +205,7 @@ class ControlPlane:
             "--bind-address=127.0.0.1",
             f"--secure-port={port}",
             f"--cert-dir={self.folder / 'scheduler'}",
+            *self.feature_gates,
         )
         self._wait("kube-scheduler", f"https://127.0.0.1:{port}/healthz", trusted=False)
 

@@ -96,6 +96,7 @@ class HamiScheduler:
                     "--bind-address=127.0.0.1",
                     f"--secure-port={self.secure}",
                     f"--cert-dir={self.folder / 'scheduler-certs'}",
+                    *self.plane.feature_gates,
                 ],
                 stdout=log,
                 stderr=log,

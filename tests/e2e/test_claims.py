@@ -5,7 +5,6 @@ Slices are written by hand, each scenario's on a node of its own; the scheduler 
 
 from __future__ import annotations
 
-import json
 import random
 from typing import Any
 
@@ -136,12 +135,7 @@ class Scenario:
 
 @pytest.fixture
 def kubectl(plane: ControlPlane) -> Kubectl:
-    kubectl = Kubectl(plane.kubeconfig)
-    kinds = kubectl("api-resources", "--api-group=resource.k8s.io", "-o", "name")
-    minor = int("".join(filter(str.isdigit, json.loads(kubectl("get", "--raw", "/version"))["minor"])))
-    if "resourceclaims" not in kinds or minor < 36:
-        pytest.skip("shared devices are on by default from Kubernetes 1.36")
-    return kubectl
+    return Kubectl(plane.kubeconfig)
 
 
 def test_the_scheduler_gives_no_less_than_a_claim_cost_and_rounds_as_we_do(kubectl: Kubectl) -> None:

@@ -49,9 +49,6 @@ def charging_claims(
 ) -> Iterator[Deployment]:
     """The program that charges claims, with devices to be claimed; and with the rights of more components."""
     kubectl = Kubectl(plane.kubeconfig)
-    minor = int("".join(filter(str.isdigit, json.loads(kubectl("get", "--raw", "/version"))["minor"])))
-    if minor < 36:
-        pytest.skip("shared devices are on by default from Kubernetes 1.36")
     config = folder / "device-config.yaml"
     config.write_text(charging())
     rights = folder / "rights.yaml"
