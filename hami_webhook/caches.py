@@ -182,15 +182,20 @@ class Caches:
         """An object was added or changed. One that can't be read is left out and noted."""
         key, row = Key.of(obj), self._rows[kind]
         before = row.get(key)
+        self.keep(kind, obj)
+        return Change(key, before, row.get(key))
+
+    def keep(self, kind: Kind, obj: JSON) -> None:
+        """As `put`, where nobody asks what has changed: nodes aren't looked at before their pods are there."""
+        key = Key.of(obj)
         self.unreadable.pop((kind.value, key.namespace, key.name), None)
         try:
-            row.put(obj)
+            self._rows[kind].put(obj)
         except MalformedObject as error:
             self._leave_out(kind, key, obj, str(error))
         except Exception as error:
             logger.exception("%s %s %s can't be read", kind.value, key.namespace, key.name)
             self._leave_out(kind, key, obj, f"{type(error).__name__}: {error}")
-        return Change(key, before, row.get(key))
 
     def drop(self, kind: Kind, obj: JSON) -> Change[Any]:
         """An object is gone; `obj` is its last state, or only its metadata."""

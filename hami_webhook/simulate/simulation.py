@@ -153,7 +153,7 @@ class Simulation:
         """
         self._priorities = PriorityClasses(bundle.priority_classes)
         for kind, obj in await fill(self.cluster, bundle, stored=stored):
-            self.core.caches.put(kind, obj)
+            self.core.caches.keep(kind, obj)
         await self.recompute_quotas(trust_used=trust_used)
 
     async def recompute_quotas(self, *, trust_used: bool) -> None:
