@@ -48,6 +48,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: _PLACES.get(item.path, len(LONGEST)))
 
 
+def pytest_collection_finish() -> None:
+    """Look for garbage no longer among the collected tests and the imported modules, which stay."""
+    gc.freeze()
+
+
 def pytest_configure(config: pytest.Config) -> None:
     """Trust nobody's authority instead of the machine's 150, here and in processes that tests start.
 
