@@ -118,7 +118,7 @@ class Vendors(Mapping[str, Vendor]):
         self.mixing = mixing or Coexistence()
         self.faults = VendorFaults()
         self._by_key = {vendor.key: vendor for vendor in sorted(vendors, key=lambda vendor: vendor.key)}
-        self._on_nodes = _by_name((name, vendor.key) for vendor in vendors for name in vendor.names_on_nodes if name)
+        self._on_nodes = _by_name((name, vendor.key) for vendor in vendors for name in _names_on_nodes(vendor))
         self._by_allocated = _by_name((vendor.keys.allocated, vendor) for vendor in self._by_key.values())
         self.foreign = tuple(foreign)
         self.drivers = tuple([row for row in drivers if row.vendor in self._by_key])
@@ -224,3 +224,9 @@ def _by_name(pairs: Iterable[tuple[str, T]]) -> dict[str, list[T]]:
     for name, each in pairs:
         found.setdefault(name, []).append(each)
     return found
+
+
+def _names_on_nodes(vendor: Vendor) -> list[str]:
+    """The annotations and resources of a node, without any of which it has none of the vendor's cards."""
+    how = vendor.registration
+    return [name for name in (how.annotation, *how.others, *vendor.resource_names) if name]

@@ -274,11 +274,6 @@ class Vendor:
             return f"annotation {self.registration.annotation}"
         return f"status.capacity[{self.core_name or self.count_name}]"
 
-    @property
-    def names_on_nodes(self) -> tuple[str, ...]:
-        """The annotations and resources of a node: without any of them it has none of the vendor's cards."""
-        return self.registration.annotation, *self.resource_names
-
     def inventory(self, node: Node) -> Inventory | None:
         """The vendor's cards on the node, None if it registers none. Raises `RegistrationError`.
 

@@ -29,6 +29,7 @@ from hami_webhook.devices.model import (
     Usage,
 )
 from hami_webhook.devices.reasons import Rejection
+from hami_webhook.devices.registration import NodeRegistration
 from hami_webhook.devices.vendors.enflame.profiles import (
     MOST_SLICES,
     DrsCard,
@@ -70,14 +71,11 @@ class DrsGcu(SlicedGcu):
     section_name = "enflame"
     section_type = EnflameSection
     section_fields = ("resource_name_drs_gcu", "resource_name_gcu_memory", "resource_name_gcu_core")
+    registration = NodeRegistration(others=(DRS_CAPACITY,))
     memory_may_be_bytes = True
     checks = (*SlicedGcu.checks, FREE_SLICES)
 
     # node side (docs/spec/enflame.md#3)
-
-    @property
-    def names_on_nodes(self) -> tuple[str, ...]:
-        return (DRS_CAPACITY,)
 
     def inventory(self, node: Node) -> Inventory | None:
         text = node.annotations.get(DRS_CAPACITY)
