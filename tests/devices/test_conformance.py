@@ -235,6 +235,19 @@ def test_a_node_that_registers_nothing_or_no_longer_does_has_none_of_its_cards(c
     assert env.place(case.first()) == {name: "node unregistered"}
 
 
+@every_vendor
+def test_a_node_without_the_names_that_it_is_read_by_has_none_of_its_cards(case: Case) -> None:
+    def is_read_by(name: str) -> bool:
+        return case.key in case.vendors.named_on(Node("node", {}, {name: ""}, {}, {}))
+
+    def left(written: Mapping[str, Any]) -> Mapping[str, Any]:
+        return {name: text for name, text in written.items() if not is_read_by(name)}
+
+    for node in case.nodes:
+        parts = left(node.annotations), left(node.capacity), left(node.allocatable)
+        assert not registers(case.vendor, Node(node.name, node.labels, *parts))
+
+
 WORDS = [
     ("(amd|nvidia).com/gpumem", "an integer number of MiB between 0 and 2147483647"),
     ("hygon.com/dcumem|huawei.com/.*-memory",
