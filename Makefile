@@ -11,10 +11,10 @@ skipped = for program in $(2); do command -v $$program >/dev/null || echo "make 
 .DEFAULT_GOAL := help
 # the tests start Python two hundred times: compiled modules are kept, whatever the environment says
 unexport PYTHONDONTWRITEBYTECODE
-.PHONY: help demo test test-programs coverage run lint format certs bench clean setup controlplane helm e2e attack image release deploy undeploy deploy-dev docs mutation
+.PHONY: help demo test test-integration coverage run lint format certs bench clean setup controlplane helm e2e attack image release deploy undeploy deploy-dev docs mutation
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 $(RUNTIME): pyproject.toml $(wildcard requirements/*.txt) hack/setup.sh
 	@PYTHON=$(PYTHON) hack/setup.sh runtime
@@ -37,20 +37,20 @@ run: $(RUNTIME) ## keep the demo's server up for your own curl calls, and show i
 	@$(BIN)/python hack/demo.py --keep
 
 test: $(DEV) ## the test suite, with a few examples of each property
-	@$(BIN)/python -m pytest $(SUITE) -m "not programs" $(TEST_ARGS)
-	@echo "make test: left out: what starts programs for seconds (make test-programs runs it)"
+	@$(BIN)/python -m pytest $(SUITE) -m "not integration" $(TEST_ARGS)
+	@echo "make test: left out: what starts programs for seconds (make test-integration runs it)"
 	@echo "make test: left out: tests/e2e, which needs a real control plane and helm (make controlplane and make helm build them, make e2e runs it)"
 	@echo "make test: left out: tests/image, which needs the image (make image builds and tests it)"
 	@echo "make test: left out: tests/website, which needs the site (make docs builds and tests it)"
 	@$(call skipped,$@,promtool gcc kubectl)
 
-test-programs: $(DEV) ## the tests that start programs for seconds: browsers, compilers, promtool, our own commands
-	@$(BIN)/python -m pytest $(SUITE) -m programs
+test-integration: $(DEV) ## the tests that start programs for seconds: browsers, compilers, promtool, our own commands
+	@$(BIN)/python -m pytest $(SUITE) -m integration
 	@$(call skipped,$@,promtool gcc kubectl chromium-headless-shell)
 
 coverage: $(DEV) ## the same with its branch coverage, then two hundred examples of each property
 	@$(MAKE) --no-print-directory test TEST_ARGS="--cov --cov-fail-under=90"
-	@HYPOTHESIS_PROFILE=thorough $(BIN)/python -m pytest $(SUITE) -m "hypothesis and not programs"
+	@HYPOTHESIS_PROFILE=thorough $(BIN)/python -m pytest $(SUITE) -m "hypothesis and not integration"
 
 controlplane: ## build kube-apiserver, kube-controller-manager, kube-scheduler and etcd, once per machine and version (K8S=1.36)
 	@hack/controlplane/build.sh

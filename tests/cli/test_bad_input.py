@@ -259,7 +259,7 @@ def test_an_unknown_key_of_a_configuration_is_a_warning(command: Simulate) -> No
     assert "nvidea" in run.err
 
 
-@pytest.mark.programs
+@pytest.mark.integration
 @pytest.mark.parametrize(
     ("arguments", "stdin", "status"),
     [

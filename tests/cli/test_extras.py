@@ -89,7 +89,7 @@ def test_every_extra_is_known_by_the_module_that_it_installs() -> None:
     assert extras["all"] == [f"hami-webhook[{','.join(found)}]"]
 
 
-@pytest.mark.programs
+@pytest.mark.integration
 @pytest.mark.parametrize("command", NEED_NO_EXTRA)
 def test_a_command_that_prints_no_table_needs_no_extra(command: tuple[str, ...], ended: Ended) -> None:
     status, output, errors = ended[command]
@@ -109,7 +109,7 @@ def test_a_command_names_the_extra_that_it_lacks(command: tuple[str, ...], ended
     assert "Traceback" not in errors
 
 
-@pytest.mark.programs
+@pytest.mark.integration
 def test_another_module_that_is_missing_is_a_fault_of_ours() -> None:
     program = "import sys; sys.modules['hami_webhook.console'] = None; from hami_webhook.cli import main; main()"
     done = subprocess.run(

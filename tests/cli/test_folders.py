@@ -344,7 +344,7 @@ def test_a_file_that_cant_be_written_is_named(folder: Folder, monkeypatch: pytes
     assert (run.status, run.err) == (2, f"hami-webhook: {path}: can't be written: Permission denied\n")
 
 
-@pytest.mark.programs
+@pytest.mark.integration
 def test_a_terminal_shows_how_many_tests_are_done(folder: Folder) -> None:
     folder.add("a", RIGHT)
     folder.add("b", RIGHT)

@@ -80,7 +80,7 @@ def test_a_traceback_is_bounded_and_ends_with_the_cause(text: str) -> None:
     assert TextFormatter().format(failed).endswith(text[-100:])
 
 
-@pytest.mark.programs
+@pytest.mark.integration
 @pytest.mark.parametrize(("flags", "levels"), [((), {"warning"}), (("-v", "1"), {"warning", "info"})])
 def test_serve_logs_json_to_standard_error(flags: tuple[str, ...], levels: set[str]) -> None:
     """It ends at once, as it finds no cluster; what it said until then is an object a line."""
@@ -92,7 +92,7 @@ def test_serve_logs_json_to_standard_error(flags: tuple[str, ...], levels: set[s
     assert done.returncode == 2
 
 
-@pytest.mark.programs
+@pytest.mark.integration
 def test_another_format_is_refused() -> None:
     command = [sys.executable, "-m", "hami_webhook", "serve", "--log-format", "xml"]
     environment = {"PYTHONPATH": ":".join(sys.path)}

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from terminals import on_terminal
 
-pytestmark = pytest.mark.programs
+pytestmark = pytest.mark.integration
 
 EXAMPLE = str(Path(__file__).parents[2] / "manifests" / "examples" / "nvidia.yaml")
 SIMULATE = [sys.executable, "-m", "hami_webhook", "simulate", EXAMPLE]

@@ -160,7 +160,7 @@ def test_every_verb_has_help(command: Simulate, verb: list[str], expected: list[
     assert [word for word in expected if word not in run.out] == []
 
 
-@pytest.mark.programs
+@pytest.mark.integration
 def test_the_module_runs_as_the_program() -> None:
     done = subprocess.run([sys.executable, "-m", "hami_webhook", "version"], capture_output=True, check=True, text=True)
     assert done.stdout.startswith(f"hami-webhook {__version__}")
@@ -175,7 +175,7 @@ def test_an_interrupted_run_ends_quietly(command: Simulate, monkeypatch: pytest.
     assert (run.status, run.out, run.err) == (130, "", "")
 
 
-@pytest.mark.programs
+@pytest.mark.integration
 def test_a_reader_that_goes_away_is_no_error(tmp_path: Path) -> None:
     path = tmp_path / "pods.json"
     path.write_text(

@@ -12,7 +12,7 @@ import pytest
 
 from hami_webhook import pki
 
-pytestmark = pytest.mark.programs
+pytestmark = pytest.mark.integration
 
 PROGRAM = """
 import hami_webhook.cluster.connect, os, ssl, sys

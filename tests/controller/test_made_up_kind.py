@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from document_steps import ROOT, copy_of_repository, run, steps
 
-pytestmark = pytest.mark.programs
+pytestmark = pytest.mark.integration
 
 TEXT = (ROOT / "docs" / "architecture.md").read_text()
 

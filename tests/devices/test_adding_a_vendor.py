@@ -51,13 +51,13 @@ def walked(tmp_path_factory: pytest.TempPathFactory) -> Walked:
     return Walked(root, printed, {path for path, text in contents(root).items() if before.get(path) != text})
 
 
-@pytest.mark.programs
+@pytest.mark.integration
 def test_the_table_of_files_has_all_that_the_walk_changes_and_no_other(walked: Walked) -> None:
     assert walked.files == FILES - BY_HAND
     assert {file for file in FILES if "acme" not in file and not (ROOT / file).is_file()} == set()
 
 
-@pytest.mark.programs
+@pytest.mark.integration
 def test_its_section_is_explained_and_its_pods_are_placed_charged_and_refused(walked: Walked) -> None:
     check = next(text for command, text in walked.printed.items() if " config check " in command)
     assert "acme: ACME" in check
@@ -65,7 +65,7 @@ def test_its_section_is_explained_and_its_pods_are_placed_charged_and_refused(wa
     assert "3 pods: 2 placed, 1 denied, 0 without a node" in simulated
 
 
-@pytest.mark.programs
+@pytest.mark.integration
 def test_the_webhooks_are_asked_about_its_resources_and_guard_its_annotations(walked: Walked) -> None:
     for file in ("manifests/base/webhooks.yaml", "manifests/chart/files/match-conditions.yaml"):
         text = (walked.root / file).read_text()

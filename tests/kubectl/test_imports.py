@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-pytestmark = pytest.mark.programs
+pytestmark = pytest.mark.integration
 
 EXPLAIN_POD = "from hami_webhook.kubectl.main import parser; from hami_webhook.kubectl import verbs"
 NOT_NEEDED = (

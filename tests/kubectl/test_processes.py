@@ -16,7 +16,7 @@ from terminals import on_terminal
 
 from .apiserver import ApiServer, serving
 
-pytestmark = pytest.mark.programs
+pytestmark = pytest.mark.integration
 
 PROGRAM = "import sys; from hami_webhook.kubectl.main import main; sys.exit(main())"
 

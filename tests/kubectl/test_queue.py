@@ -121,7 +121,7 @@ def test_explain_and_the_list_of_pods_say_what_a_pod_waits_for(hami: Hami) -> No
     assert found["reason"] == SAID
 
 
-@pytest.mark.programs
+@pytest.mark.integration
 def test_the_page_of_a_queue_is_linked_from_its_quota(tmp_path: Path) -> None:
     with entered(ApiServer(cluster()), tmp_path) as client:
         assert 'href="/queue?quota=team-b%2Fgpu-quota"' in client.get("/teams").text

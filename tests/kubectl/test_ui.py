@@ -53,7 +53,7 @@ def entered(api: ApiServer, folder: Path, *flags: str) -> Iterator[httpx.Client]
         yield client
 
 
-@pytest.mark.programs
+@pytest.mark.integration
 def test_only_the_browser_with_the_token_gets_in(tmp_path: Path) -> None:
     with browser(ApiServer(cluster()), tmp_path) as client:
         assert client.get("/").status_code == 200
@@ -146,7 +146,7 @@ SECTIONS_OF_PLACED = (
 )
 
 
-@pytest.mark.programs
+@pytest.mark.integration
 def test_pages_show_what_the_api_server_has(tmp_path: Path) -> None:
     with entered(ApiServer(cluster()), tmp_path) as client:
         page = client.get("/cluster").text
@@ -172,7 +172,7 @@ def test_pages_show_what_the_api_server_has(tmp_path: Path) -> None:
         assert "webhook-configurations" in client.get("/doctor").text
 
 
-@pytest.mark.programs
+@pytest.mark.integration
 def test_nothing_fits_on_nodes_that_take_no_new_pods(tmp_path: Path) -> None:
     closed = {
         "cordoned": {"unschedulable": True},
@@ -196,7 +196,7 @@ def test_nothing_fits_on_nodes_that_take_no_new_pods(tmp_path: Path) -> None:
     assert HTML not in page
 
 
-@pytest.mark.programs
+@pytest.mark.integration
 def test_of_many_nodes_those_that_matter_are_shown(tmp_path: Path) -> None:
     nodes = [node(f"other-{each}", card(f"GPU-{each}-0", 8000)) for each in range(60)]
     with entered(ApiServer([*cluster(), *nodes]), tmp_path) as client:
@@ -210,7 +210,7 @@ def test_of_many_nodes_those_that_matter_are_shown(tmp_path: Path) -> None:
         assert "other-9" not in page
 
 
-@pytest.mark.programs
+@pytest.mark.integration
 def test_a_page_that_is_no_number_is_refused_with_a_sentence(tmp_path: Path) -> None:
     with entered(ApiServer(cluster()), tmp_path) as client:
         for digits in ("9" * 5_000, "-1", "two", "٣"):
@@ -219,7 +219,7 @@ def test_a_page_that_is_no_number_is_refused_with_a_sentence(tmp_path: Path) -> 
         assert client.get("/cluster?page=").status_code == 200
 
 
-@pytest.mark.programs
+@pytest.mark.integration
 def test_the_models_of_the_overview_can_be_downloaded(tmp_path: Path) -> None:
     own = node("n2", card("H1", 81920, type="=H100"), labels={"pool": "training"})
     with entered(ApiServer(cluster(own)), tmp_path) as client:
@@ -236,7 +236,7 @@ def test_the_models_of_the_overview_can_be_downloaded(tmp_path: Path) -> None:
     }  # fmt: skip
 
 
-@pytest.mark.programs
+@pytest.mark.integration
 def test_the_tables_of_a_pod_and_of_a_what_if_can_be_downloaded(tmp_path: Path) -> None:
     with entered(ApiServer(cluster()), tmp_path) as client:
         (link,) = re.findall('href="(/pod.csv/[^"]*)"', client.get("/pods/team-a/waiting").text)
@@ -252,7 +252,7 @@ def test_the_tables_of_a_pod_and_of_a_what_if_can_be_downloaded(tmp_path: Path) 
         assert (refused.status_code, "not YAML" in refused.text) == (400, True)
 
 
-@pytest.mark.programs
+@pytest.mark.integration
 def test_what_if_tries_copies_and_creates_nothing(tmp_path: Path) -> None:
     api = ApiServer(cluster())
     with entered(api, tmp_path) as client:
@@ -282,7 +282,7 @@ def test_what_if_tries_copies_and_creates_nothing(tmp_path: Path) -> None:
 QUERIES = ("q", "namespace", "state", "sort", "by", "pool", "node", "vendor", "model", "label", "health", "page")
 
 
-@pytest.mark.programs
+@pytest.mark.integration
 @pytest.mark.parametrize("named", [{}, {"page": "1", "by": "memory"}], ids=["refused", "used"])
 def test_on_every_page_html_is_text_wherever_it_comes_from(tmp_path: Path, named: dict[str, str]) -> None:
     """Of objects, of a Prometheus server's labels, and of the address."""
@@ -310,7 +310,7 @@ def test_on_every_page_html_is_text_wherever_it_comes_from(tmp_path: Path, named
         assert not re.search("<(img src=x|script>)", page)
 
 
-@pytest.mark.programs
+@pytest.mark.integration
 def test_a_change_is_told_at_once_and_a_failure_keeps_the_last_reading(tmp_path: Path) -> None:
     api = ApiServer(cluster())
     with entered(api, tmp_path) as client, client.stream("GET", "/events") as events:

@@ -150,7 +150,7 @@ def test_an_answer_that_is_none_is_said_and_the_last_one_stays(answer: Any) -> N
     assert (metrics.alerts, metrics.history) == before
 
 
-@pytest.mark.programs
+@pytest.mark.integration
 def test_pages_show_them(tmp_path: Path) -> None:
     with prometheus() as url, served_ui(ApiServer(cluster()), tmp_path, f"--prometheus={url}") as (printed, _):
         address, _, token = printed.partition("/#")

@@ -22,14 +22,14 @@ SPEC: dict[str, Any] = yaml.safe_load(
 RULES = {rule["alert"]: rule for group in SPEC["groups"] for rule in group["rules"]}
 
 
-@pytest.mark.programs
+@pytest.mark.integration
 @with_promtool
 def test_prometheus_accepts_the_rules(tmp_path: Path) -> None:
     (tmp_path / "rules.json").write_text(json.dumps(SPEC))
     assert f"SUCCESS: {len(RULES)} rules found" in promtool("check", "rules", tmp_path / "rules.json")
 
 
-@pytest.mark.programs
+@pytest.mark.integration
 @with_promtool
 @pytest.mark.parametrize(("of_days", "evaluation"), [(False, "1m"), (True, "5m")])
 def test_an_alert_fires_at_its_fault_alone_and_no_other_does(tmp_path: Path, of_days: bool, evaluation: str) -> None:

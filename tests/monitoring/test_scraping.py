@@ -23,7 +23,7 @@ from hack.devcluster.plane import free_ports
 
 from .promtool import with_promtool
 
-pytestmark = pytest.mark.programs
+pytestmark = pytest.mark.integration
 
 MANIFESTS = Path(__file__).parents[2] / "manifests"
 INSTALLED = ["default", "cert-manager", "drop-in"]

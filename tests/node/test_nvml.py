@@ -25,7 +25,7 @@ from .machines import (
     environment,
 )
 
-pytestmark = pytest.mark.programs
+pytestmark = pytest.mark.integration
 
 CARDS = """
 import dataclasses, json

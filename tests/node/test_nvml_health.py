@@ -14,7 +14,7 @@ import pytest
 
 from .machines import DGX_A100, compile_library, environment, set_health
 
-pytestmark = pytest.mark.programs
+pytestmark = pytest.mark.integration
 
 LOOKS = """
 import dataclasses, json, sys

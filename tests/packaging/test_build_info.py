@@ -37,7 +37,7 @@ def test_a_folder_without_a_record_or_a_repository_is_of_nothing_known(tmp_path:
     assert commit(tmp_path) == BuildInfo()
 
 
-@pytest.mark.programs
+@pytest.mark.integration
 def test_the_wheel_has_the_record_of_its_build(tmp_path: Path) -> None:
     command = (sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", tmp_path)
     message = {"REVISION": "abc", "SOURCE_DATE_EPOCH": "1767225600", "PATH": "/usr/bin:/bin"}

@@ -120,7 +120,7 @@ def check_ours(program: Callable[[Sequence[str]], int], arguments: Command, caps
     assert "unrecognized arguments: --help-is-not-a-flag" in message or "arguments are required" in message, message
 
 
-@pytest.mark.programs
+@pytest.mark.integration
 @pytest.mark.parametrize(("page", "words"), COMMANDS)
 def test_a_command_can_be_typed(page: Path, words: Command, capsys: pytest.CaptureFixture[str]) -> None:
     made = new_files(page.read_text())

@@ -19,7 +19,7 @@ from hami_webhook.device_config import enabled_vendors, load_device_config
 ROOT = Path(__file__).parents[2]
 KUBECTL = shutil.which("kubectl")
 
-pytestmark = [pytest.mark.programs, pytest.mark.skipif(KUBECTL is None, reason="kubectl renders the overlays")]
+pytestmark = [pytest.mark.integration, pytest.mark.skipif(KUBECTL is None, reason="kubectl renders the overlays")]
 
 RECORDING = """\
 #!/bin/sh

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from terminals import ROOT, on_terminal
 
-pytestmark = pytest.mark.programs
+pytestmark = pytest.mark.integration
 
 GO = r"""#!/bin/bash
 # Stands in for go: compiles 40 packages, and nothing if $FAULT is set.

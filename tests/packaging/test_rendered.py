@@ -94,7 +94,7 @@ def granted_names(overlay: str) -> set[tuple[str, str]]:
     }
 
 
-@pytest.mark.programs
+@pytest.mark.integration
 @pytest.mark.parametrize("overlay", NAMES)
 def test_rights_name_what_the_programs_use(overlay: str) -> None:
     """A Lease whose name is another in the Role is one that nobody ever gets."""
@@ -210,7 +210,7 @@ def test_the_pods_pass_the_restricted_standard(overlay: str) -> None:
             assert security["capabilities"] == {"drop": ["ALL"]}
 
 
-@pytest.mark.programs
+@pytest.mark.integration
 @pytest.mark.parametrize("overlay", INSTALLED)
 def test_the_namespace_lets_the_pods_of_the_nodes_mount_their_folders(overlay: str, tmp_path: Path) -> None:
     """Kubernetes' standards `baseline` and `restricted` refuse pods with volumes of the host."""

@@ -277,7 +277,7 @@ def ports(started: subprocess.Popen[str], roles: str = "controller, extender, we
     raise AssertionError("".join(lines))
 
 
-@pytest.mark.programs
+@pytest.mark.integration
 def test_serve_needs_no_extra(tmp_path: Path) -> None:
     hiding = f"import sys; sys.modules.update(dict.fromkeys({list(EXTRAS)}))"
     program = "-c", f"{hiding}; from hami_webhook.cli import main; sys.exit(main())"
@@ -287,7 +287,7 @@ def test_serve_needs_no_extra(tmp_path: Path) -> None:
             wait_ready(client)
 
 
-@pytest.mark.programs
+@pytest.mark.integration
 @pytest.mark.parametrize(("number", "drains"), [(signal.SIGTERM, True), (signal.SIGINT, False)])
 def test_serve_answers_reviews_and_ends_in_peace(tmp_path: Path, number: signal.Signals, drains: bool) -> None:
     with process(*flags_for(tmp_path, "3s")) as started:
@@ -326,7 +326,7 @@ def wait_ready(client: httpx.Client) -> None:
     raise AssertionError("never ready")
 
 
-@pytest.mark.programs
+@pytest.mark.integration
 @pytest.mark.parametrize("second", [signal.SIGTERM, signal.SIGINT])
 def test_a_second_signal_ends_the_drain(tmp_path: Path, second: signal.Signals) -> None:
     with process(*flags_for(tmp_path, "10m")) as started:
@@ -340,7 +340,7 @@ def test_a_second_signal_ends_the_drain(tmp_path: Path, second: signal.Signals) 
         assert "Traceback" not in started.stderr.read()
 
 
-@pytest.mark.programs
+@pytest.mark.integration
 @pytest.mark.parametrize("roles", ["webhook", "controller, extender"])
 def test_with_nothing_in_flight_the_grace_is_not_waited_for(tmp_path: Path, roles: str) -> None:
     brief = (
@@ -352,7 +352,7 @@ def test_with_nothing_in_flight_the_grace_is_not_waited_for(tmp_path: Path, role
         assert started.wait(30) == 0
 
 
-@pytest.mark.programs
+@pytest.mark.integration
 def test_a_request_in_flight_is_finished_after_sigterm(tmp_path: Path) -> None:
     with process(*flags_for(tmp_path, "300ms")) as started:
         port, _ = ports(started)
@@ -400,7 +400,7 @@ for flags in json.loads(sys.argv[1]):
 """One process for several starts, as most of a start is importing."""
 
 
-@pytest.mark.programs
+@pytest.mark.integration
 def test_what_cant_be_used_is_told_in_one_line_with_status_2(tmp_path: Path) -> None:
     good = flags_for(tmp_path)
     with socket.create_server(("127.0.0.1", 0)) as taken:

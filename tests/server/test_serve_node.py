@@ -126,7 +126,7 @@ def free_port() -> int:
         return port
 
 
-@pytest.mark.programs
+@pytest.mark.integration
 @pytest.mark.parametrize("command", [ROLE, VGPU_MONITOR], ids=["serve --roles=node", "vGPUmonitor"])
 def test_the_command_serves_cards_although_the_api_server_does_not_answer(
     folder: Path, tmp_path: Path, command: tuple[str, ...]
@@ -146,7 +146,7 @@ def test_the_command_serves_cards_although_the_api_server_does_not_answer(
     assert f'HostGPUMemoryUsage{{zone="vGPU",{labels}}} {1 << 30}\n' in text
 
 
-@pytest.mark.programs
+@pytest.mark.integration
 def test_an_address_that_is_taken_is_told(folder: Path, tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
@@ -158,7 +158,7 @@ def test_an_address_that_is_taken_is_told(folder: Path, tmp_path: Path) -> None:
     )
 
 
-@pytest.mark.programs
+@pytest.mark.integration
 @pytest.mark.parametrize(
     ("command", "arguments", "variables", "said"),
     [

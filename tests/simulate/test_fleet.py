@@ -26,7 +26,7 @@ from .families import COREX, FAMILIES, JSON, MANAGED, MIB, Card, Charge, Family,
 from .fleet import the_config
 from .replay import PODS, Replay, Step, written
 
-pytestmark = pytest.mark.programs
+pytestmark = pytest.mark.integration
 
 FIRST = 110
 """A quarter of the pods: as many as a second run needs to show that it is the same."""

@@ -16,7 +16,7 @@ from builders import card, container, node
 
 from .files import CORES, GPU, JSON, MEM, PROFILES, listed, pod, quota
 
-pytestmark = pytest.mark.programs
+pytestmark = pytest.mark.integration
 
 NAMESPACES = ("team-a", "team-b", "team-c")
 TOPOLOGY = {"hami.io/gpu-scheduler-policy": "topology-aware"}

@@ -22,7 +22,7 @@ from .looks import WIDER_THAN_THE_SCREEN, faults_of_looks
 from .objects import HTML, PATHS, UPDATED, WAITING, objects
 
 pytestmark = [
-    pytest.mark.programs,
+    pytest.mark.integration,
     pytest.mark.skipif(CHROMIUM is None, reason="chromium-headless-shell shows the pages"),
 ]
 

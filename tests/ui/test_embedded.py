@@ -12,7 +12,7 @@ from chromium import CHROMIUM
 from playwright.sync_api import expect, sync_playwright
 
 pytestmark = [
-    pytest.mark.programs,
+    pytest.mark.integration,
     pytest.mark.skipif(CHROMIUM is None, reason="chromium-headless-shell shows the pages"),
 ]
 

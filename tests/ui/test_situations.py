@@ -23,7 +23,7 @@ from .looks import faults_of_looks
 from .objects import CARDS, POD, UPDATED, hostile_results, large_fleet, mixed_fleet, objects
 
 pytestmark = [
-    pytest.mark.programs,
+    pytest.mark.integration,
     pytest.mark.skipif(CHROMIUM is None, reason="chromium-headless-shell shows the pages"),
 ]
 
