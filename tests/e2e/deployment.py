@@ -104,6 +104,15 @@ class Kubectl:
         return found
 
 
+def allocates_several(kubectl: Kubectl) -> bool:
+    """Whether kube-scheduler can allocate several shared devices to a request.
+
+    That of 1.34.4 takes a device's number in the request for its place in the slice, and panics where there is none.
+    """
+    minor: str = json.loads(kubectl("get", "--raw", "/version"))["minor"]
+    return int(minor.rstrip("+")) > 34
+
+
 def sweep(kubectl: Kubectl) -> None:
     """Take away what another file's tests would count, wait for, or take for theirs, where no program of ours runs."""
     kinds = "jobs,deployments,pods,resourcequotas"

@@ -17,7 +17,7 @@ from hami_webhook.dra.allocation import allocated
 from hami_webhook.dra.cost import cost_of
 from hami_webhook.kube import claims_wire as wire
 
-from .deployment import Kubectl, eventually
+from .deployment import Kubectl, allocates_several, eventually
 from .objects import namespace
 
 JSON = dict[str, Any]
@@ -37,8 +37,9 @@ SELECTORS = (
 class Scenario:
     """A node with a few devices, and a pod that may run only there, with one claim."""
 
-    def __init__(self, dice: random.Random, index: int) -> None:
+    def __init__(self, dice: random.Random, index: int, *, several: bool) -> None:
         self.name = f"claims-{index}"
+        self.several = several
         self.driver = dice.choice((HAMI, HAMI, HAMI, NVIDIA))
         devices = [self._device(dice, f"d{i}") for i in range(dice.randint(1, 4))]
         self.slice = resource_slice(self.name, *devices, driver=self.driver)
@@ -70,6 +71,8 @@ class Scenario:
         # an expression that a device fails ends the scheduling of its pod, so those of one driver only
         cel = dice.choice(SELECTORS) if self.driver == HAMI else ""
         mode: JSON = {"allocationMode": "All"} if dice.random() < 0.15 else {"count": dice.choice((1, 1, 2))}
+        if not self.several:
+            mode = {"count": 1}
         return exactly(self.driver, cel, **amounts, **mode)
 
     def objects(self, space: str) -> list[JSON]:
@@ -140,7 +143,8 @@ def kubectl(plane: ControlPlane) -> Kubectl:
 
 def test_the_scheduler_gives_no_less_than_a_claim_cost_and_rounds_as_we_do(kubectl: Kubectl) -> None:
     dice = random.Random(SEED)
-    scenarios = [Scenario(dice, index) for index in range(SCENARIOS)]
+    several = allocates_several(kubectl)
+    scenarios = [Scenario(dice, index, several=several) for index in range(SCENARIOS)]
     space = namespace(kubectl)
     classes = [
         {
