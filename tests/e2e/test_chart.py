@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from .deployment import SYSTEM, Kubectl, eventually
@@ -70,6 +72,10 @@ def test_install_test_upgrade_roll_back_uninstall(cluster: Cluster, helm: Helm, 
         assert replicas(kubectl) == {"hami-webhook": 3, "hami-webhook-controller": 1, "hami-scheduler": 2}
         assert bundles(kubectl) == trusted
         wait_for_other_names(prober, probed)
+        # as its device plugin, which would be asked else whether it is there, and be taken for gone after a minute
+        cards = {"hami.io/gpu": "10"}
+        offered = json.dumps({"status": {"capacity": cards, "allocatable": cards}})
+        kubectl("patch", "node", card_node, "--subresource=status", "--type=merge", "-p", offered)
         check_a_pods_life(cluster, renamed_user, renamed_space, card_node, of="hami.io")
         # a device configuration that can't be used: what runs goes on
         broken = {"deviceConfig": "nvidia: {resourceCountName: nvidia.com/gpu, defaultMemory: much}"}
