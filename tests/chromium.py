@@ -4,5 +4,5 @@ from __future__ import annotations
 
 import shutil
 
-CHROMIUM = shutil.which("chromium-headless-shell") or shutil.which("chromium")
-"""Debian has a package of either name."""
+CHROMIUM = shutil.which("chromium-headless-shell")
+"""Debian has a package of this name."""
