@@ -14,6 +14,7 @@ import pytest
 
 from hack.devcluster.plane import ControlPlane, assets
 
+from .apiproxy import ApiProxy
 from .deployment import ROOT, Deployment, Kubectl, sweep
 from .hamischeduler import HamiScheduler, scheduling
 from .installation import Cluster, add_card_node
@@ -38,6 +39,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def plane() -> Iterator[ControlPlane]:
     with started() as plane:
         yield plane
+
+
+@pytest.fixture(scope="module")
+def proxy(plane: ControlPlane) -> Iterator[ApiProxy]:
+    """What the programs of a file reach the API server through."""
+    with ApiProxy(plane) as proxy:
+        yield proxy
 
 
 @pytest.fixture(scope="session")

@@ -48,12 +48,6 @@ FAILING = 25
 
 
 @pytest.fixture(scope="module")
-def proxy(plane: ControlPlane) -> Iterator[ApiProxy]:
-    with ApiProxy(plane) as proxy:
-        yield proxy
-
-
-@pytest.fixture(scope="module")
 def program(plane: ControlPlane, proxy: ApiProxy, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
     folder = tmp_path_factory.mktemp("program")
     with charging_claims(

@@ -22,12 +22,6 @@ JSON = dict[str, Any]
 
 
 @pytest.fixture(scope="module")
-def proxy(plane: ControlPlane) -> Iterator[ApiProxy]:
-    with ApiProxy(plane) as proxy:
-        yield proxy
-
-
-@pytest.fixture(scope="module")
 def program(plane: ControlPlane, proxy: ApiProxy, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
     folder = tmp_path_factory.mktemp("program")
     with deployed(plane, folder, through=lambda login: proxy.login(login, folder / "proxy.kubeconfig")) as deployment:
