@@ -19,7 +19,7 @@ from pathlib import Path
 
 from hack.bench.apiserver import SHARD, Replicas, YesSayers, api_server, create_all, make_namespace, writes
 from hack.bench.figures import Figure, Goal, run, show_progress
-from hack.bench.objects import JSON, gpu, pod_with, quota
+from hack.bench.objects import HARD, JSON, gpu, pod_with, quota
 from hack.devcluster.plane import ControlPlane
 from hami_webhook.cluster.api import Kind
 from hami_webhook.cluster.connect import connect
@@ -35,7 +35,6 @@ CASES = {
 """Namespaces and replicas."""
 ROUNDS = {"smallest": 1, "usual": 3, "large": 5}
 CLIENTS = 25
-HARD = {"limits.nvidia.com/gpu": 10**6, "limits.nvidia.com/gpumem": 10**9}
 SETTLE_SECONDS = 60.0
 
 _spaces = itertools.count()

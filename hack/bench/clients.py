@@ -19,7 +19,7 @@ from functools import partial
 
 from hack.bench.apiserver import SHARD, Replicas, YesSayers, api_server, make_namespace
 from hack.bench.figures import Figure, Goal, run, show_progress
-from hack.bench.objects import JSON, gpu, pod_with, quota
+from hack.bench.objects import HARD, JSON, gpu, pod_with, quota
 from hack.devcluster.plane import ControlPlane
 from hami_webhook.cluster.api import Kind
 from hami_webhook.cluster.connect import connect
@@ -29,7 +29,6 @@ CLIENTS = {"smallest": (5,), "usual": (100, 200, 500), "large": (100, 200, 500)}
 MOST = 500
 SECONDS = {"smallest": 1.0, "usual": 20.0, "large": 180.0}
 NAMESPACES = 20
-HARD = {"limits.nvidia.com/gpu": 10**6, "limits.nvidia.com/gpumem": 10**9}
 REPLICAS = 3
 CONNECTIONS = 100
 """That a Kubernetes client has at most."""

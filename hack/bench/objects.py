@@ -11,6 +11,8 @@ CARDS = 8
 CARD_MEMORY = 40960
 SCHEDULER = "hami-scheduler"
 NAMESPACE = "bench"
+HARD = {"limits.nvidia.com/gpu": 10**6, "limits.nvidia.com/gpumem": 10**9}
+"""Of a quota that never is full."""
 
 
 def node(number: int) -> JSON:
