@@ -158,19 +158,20 @@ def quota_of_a_tenant(cluster: Cluster, changed: Callable[[JSON], JSON] = lambda
 
 
 def wait_for_other_names(user: Kubectl, space: str) -> None:
-    """Wait until pods are charged for the resources of `RENAMED`, in a namespace that `quota_of_a_tenant` made.
+    """Wait until both webhooks are asked for the resources of `RENAMED`, in a namespace of `quota_of_a_tenant`.
 
     The controller of before may have put its webhooks' conditions back until it ended.
     """
 
-    def charged() -> str | None:
-        """What the quota counts of a new pod, which is the only one and doesn't stay."""
-        user.apply(renamed(card_pod(space, "p", 2000)))
-        found: str | None = used(user, space).get("limits.hami.io/gpu")
-        user("delete", "pod", "p", "-n", space, "--grace-period=0", "--force")
-        return found
+    def answered(memory: int) -> str:
+        """The scheduler that a pod gets, or why it is refused. Nothing is created, and nothing charged."""
+        asked = json.dumps(renamed(card_pod(space, "p", memory)))
+        scheduler = "jsonpath={.spec.schedulerName}"
+        done = user.run("create", "--dry-run=server", "-o", scheduler, "-f", "-", stdin=asked)
+        return done.stdout or done.stderr
 
-    eventually(charged, "1", seconds=180)
+    eventually(lambda: answered(2000), "hami-scheduler", seconds=180)
+    eventually(lambda: "exceeded quota: gpu-quota" in answered(7000), seconds=180)
 
 
 def define_cert_manager(kubectl: Kubectl) -> None:

@@ -57,7 +57,6 @@ def test_install_test_upgrade_roll_back_uninstall(cluster: Cluster, helm: Helm, 
     kubectl = cluster.kubectl
     space, user = quota_of_a_tenant(cluster)
     renamed_space, renamed_user = quota_of_a_tenant(cluster, renamed)
-    probed, prober = quota_of_a_tenant(cluster, renamed)
     file = cluster.folder / "device-config.yaml"
     file.write_text(RENAMED)
     with installed(cluster, helm):
@@ -71,7 +70,7 @@ def test_install_test_upgrade_roll_back_uninstall(cluster: Cluster, helm: Helm, 
         helm(*helm.on_release("upgrade", CHART, *changed))
         assert replicas(kubectl) == {"hami-webhook": 3, "hami-webhook-controller": 1, "hami-scheduler": 2}
         assert bundles(kubectl) == trusted
-        wait_for_other_names(prober, probed)
+        wait_for_other_names(renamed_user, renamed_space)
         # as its device plugin, which would be asked else whether it is there, and be taken for gone after a minute
         cards = {"hami.io/gpu": "10"}
         offered = json.dumps({"status": {"capacity": cards, "allocatable": cards}})

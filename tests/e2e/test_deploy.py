@@ -31,12 +31,11 @@ def test_a_pod_of_a_tenant_is_admitted_charged_placed_and_debited(cluster: Clust
     kubectl = cluster.kubectl
     space, user = quota_of_a_tenant(cluster)
     renamed_space, renamed_user = quota_of_a_tenant(cluster, renamed)
-    probed = quota_of_a_tenant(cluster, renamed)
     with installed(cluster, "default") as output:
         check_rollout(cluster, output)
         check_a_pods_life(cluster, user, space, card_node)
         check_replicas(cluster)
-        check_another_configuration_replaces_the_pods(cluster, *probed)
+        check_another_configuration_replaces_the_pods(cluster, renamed_space, renamed_user)
         # the node has no such capacity: kube-scheduler leaves these names to the extender
         check_a_pods_life(cluster, renamed_user, renamed_space, card_node, of="hami.io")
         check_conditions_come_back(kubectl)
