@@ -6,6 +6,7 @@ import time
 from collections.abc import AsyncIterator, Iterable, Iterator
 
 from hami_webhook.cluster.api import Kind
+from hami_webhook.cluster.version import minor_version
 from hami_webhook.controller.informers import OF_CLAIMS
 from hami_webhook.controller.webhooks import webhooks_of
 from hami_webhook.doctor.facts import Facts, Finding
@@ -33,6 +34,8 @@ async def claims(facts: Facts) -> AsyncIterator[Finding]:
         yield finding
     facts.require(*OF_CLAIMS)
     inventory = facts.view.caches.claims.inventory
+    async for finding in _scheduler(facts, inventory):
+        yield finding
     for finding in (*_drivers(inventory), *_classes(facts, inventory), *_slices(inventory)):
         yield finding
 
@@ -69,6 +72,15 @@ async def _reviews(facts: Facts) -> AsyncIterator[Finding]:
     if not any(_STATUS in (rule.get("resources") or ()) for rule in rules):
         fault = f"no webhook is asked about {_STATUS}: allocations aren't charged before they are stored"
         yield Finding("ValidatingWebhookConfigurations", fault, "apply manifests/in-hami-chart/claims.yaml")
+
+
+async def _scheduler(facts: Facts, inventory: DeviceInventory) -> AsyncIterator[Finding]:
+    """That no claim makes kube-scheduler panic, which is as old as the API server, or older."""
+    shared = any(device.model.shared for device in inventory.devices.all)
+    if shared and minor_version(await facts.api.version()) == (1, 34):
+        fault = "is Kubernetes 1.34, whose kube-scheduler panics at a claim for more shared devices than a slice has"
+        remedy = "upgrade to 1.36 or newer, or close namespaces to claims (docs/dra.md)"
+        yield Finding("the API server", fault, remedy)
 
 
 def _drivers(inventory: DeviceInventory) -> Iterator[Finding]:

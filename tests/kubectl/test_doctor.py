@@ -377,6 +377,7 @@ def in_hamis_chart(installation: Installation) -> None:
 
 OF_CLAIMS: list[tuple[str, Spoil, str, str]] = [
     ("claims", lambda i: i.api.groups.discard("resource.k8s.io/v1"), "the API server", "doesn't serve resource.k8s"),
+    ("claims", lambda i: setattr(i.api, "version", "v1.34.4"), "the API server", "whose kube-scheduler panics"),
     ("claims", unshared, f"driver {HAMI}", "has devices that aren't shared"),
     ("claims", lambda i: slices(i)[1].update(devices=[]), f"driver {NVIDIA}", "publishes no device in a ResourceSlice"),
     (
