@@ -232,30 +232,6 @@ webhooks:
 -
 {claiming_pods}
 """
-RIGHTS_IN_HAMI_CHART = """\
-apiVersion: rbac.authorization.k8s.io/v1
-kind: ClusterRole
-metadata:
-  name: hami-scheduler-claims
-rules:
-- apiGroups: [resource.k8s.io]
-  resources: [resourceclaims, resourceclaimtemplates]
-  verbs: [get, list, watch]
-- apiGroups: [resource.k8s.io]
-  resources: [resourceslices, deviceclasses]
-  verbs: [list, watch]
----
-apiVersion: rbac.authorization.k8s.io/v1
-kind: ClusterRoleBinding
-metadata:
-  name: hami-scheduler-claims
-roleRef:
-  apiGroup: rbac.authorization.k8s.io
-  kind: ClusterRole
-  name: hami-scheduler-claims
-subjects:
-- {kind: ServiceAccount, name: hami-scheduler, namespace: kube-system}
-"""
 
 
 def render(device_config: str, source: str) -> dict[str, str]:
@@ -291,8 +267,17 @@ def _of_claims(config: DeviceConfig) -> dict[str, str]:
     in_chart = webhooks("  ", service="hami-scheduler", namespace="kube-system", bundle=bundle, left_out="kube-system")
     return {
         "components/claims/webhooks.yaml": CLAIMS_COMPONENT.format(**ours),
-        "in-hami-chart/claims.yaml": CLAIMS_IN_HAMI_CHART.format(rights=RIGHTS_IN_HAMI_CHART, **in_chart),
+        "in-hami-chart/claims.yaml": CLAIMS_IN_HAMI_CHART.format(rights=_rights_in_hami_chart(), **in_chart),
     }
+
+
+def _rights_in_hami_chart() -> str:
+    """What the component grants to the webhook, which includes the controller's, for the account of HAMi's chart."""
+    lines = (MANIFESTS / "components" / "claims" / "rbac.yaml").read_text(encoding="utf-8").splitlines(keepends=True)
+    kept = "".join(line for line in lines if not line.startswith(("#", "  labels:")))
+    role, binding, *_ = kept.replace("hami-webhook-claims", "hami-scheduler-claims").split("---\n")
+    ours, theirs = "hami-webhook, namespace: hami-system", "hami-scheduler, namespace: kube-system"
+    return f"{role}---\n{binding.replace(ours, theirs)}"
 
 
 def charging_claims(config: DeviceConfig) -> DeviceConfig:
