@@ -137,6 +137,8 @@ def namespace_with_quota(kubectl: Kubectl) -> Iterator[str]:
     kubectl.apply({"apiVersion": "v1", "kind": "ResourceQuota", "metadata": meta, "spec": {"hard": limits}})
     eventually(lambda: kubectl.used(space).get("gpumem"), "0")
     yield space
+    # no kubelet ends pods of nodes, which would keep their devices from the next test
+    kubectl("delete", "--raw", f"/api/v1/namespaces/{space}/pods?gracePeriodSeconds=0")
     kubectl("delete", "namespace", space, "--wait=false")
 
 
