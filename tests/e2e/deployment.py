@@ -107,10 +107,23 @@ class Kubectl:
 def allocates_several(kubectl: Kubectl) -> bool:
     """Whether kube-scheduler can allocate several shared devices to a request.
 
-    That of 1.34.4 takes a device's number in the request for its place in the slice, and panics where there is none.
+    That of 1.34.4 takes a device's number in the request for its place in the slice: where there is none it panics, and
+    the first device of a request has to have room in the first one of the slice, too.
     """
+    return minor_version(kubectl) > 34
+
+
+def takes_names_of_classes(kubectl: Kubectl) -> bool:
+    """Whether `deviceclass.resource.kubernetes.io/CLASS` gets a device.
+
+    For kube-scheduler 1.34.4 it is no extended resource, being in the domain of Kubernetes: pods are bound without one.
+    """
+    return minor_version(kubectl) > 34
+
+
+def minor_version(kubectl: Kubectl) -> int:
     minor: str = json.loads(kubectl("get", "--raw", "/version"))["minor"]
-    return int(minor.rstrip("+")) > 34
+    return int(minor.rstrip("+"))
 
 
 def sweep(kubectl: Kubectl) -> None:

@@ -21,7 +21,16 @@ from hack.devcluster.plane import ControlPlane
 from hami_webhook.config.load import builtin_text
 from hami_webhook.kube.quantity import Quantity
 
-from .deployment import BOTH, ROOT, SYSTEM, Deployment, Kubectl, deployed, eventually
+from .deployment import (
+    BOTH,
+    ROOT,
+    SYSTEM,
+    Deployment,
+    Kubectl,
+    deployed,
+    eventually,
+    takes_names_of_classes,
+)
 from .objects import namespace
 from .scheduling import scheduler_account
 
@@ -234,7 +243,8 @@ def test_a_shared_claim_costs_once_and_administrators_access_nothing(program: De
     kubectl.apply(claim(team, "shared", TEN))
     assert memory(kubectl, team) == 10000
     kubectl.apply(*(pod(team, name, uses="shared") for name in "abc"))
-    kubectl.apply(claim(team, "see", requests({**exactly(HAMI), "adminAccess": True})), pod(team, "d", uses="see"))
+    see = {**exactly(HAMI, memory="11000Mi", cores="1"), "adminAccess": True}
+    kubectl.apply(claim(team, "see", requests(see)), pod(team, "d", uses="see"))
     eventually(lambda: bound(kubectl, team), ["a", "b", "c", "d"])
     eventually(lambda: memory(kubectl, team), 10000)
     refused = kubectl.refused(claim(team, "more", requests(exactly(HAMI, memory="11000Mi"))))
@@ -243,18 +253,23 @@ def test_a_shared_claim_costs_once_and_administrators_access_nothing(program: De
     eventually(lambda: memory(kubectl, team), 0)
 
 
-def test_extended_resources_that_a_class_takes_are_charged(program: Deployment, team: str) -> None:
+@pytest.mark.parametrize("name", ["example.com/card", None])
+def test_extended_resources_that_a_class_takes_are_charged(program: Deployment, team: str, name: str | None) -> None:
     kubectl = program.kubectl
-    one = {"limits": {f"deviceclass.resource.kubernetes.io/{HAMI}": "1"}}
-    refused = kubectl.refused(pod(team, "a", resources=one))
-    assert "requested: limits.nvidia.com/gpumem=40960 (smallest eligible card)" in refused
+    kubectl("patch", "deviceclass", HAMI, "--type=merge", "-p", json.dumps({"spec": {"extendedResourceName": name}}))
+    one = pod(team, "a", resources={"limits": {name or f"deviceclass.resource.kubernetes.io/{HAMI}": "1"}})
+    tried = "create", "--dry-run=server", "-f", "-"
+    refusal = "requested: limits.nvidia.com/gpumem=40960 (smallest eligible card)"
+    eventually(lambda: refusal in kubectl.run(*tried, stdin=json.dumps(one)).stderr)  # the class has been read
     change = [{"op": "replace", "path": "/spec/hard/limits.nvidia.com~1gpumem", "value": "50000"}]
     kubectl("patch", "resourcequota", "gpu-quota", "-n", team, "--type=json", "-p", json.dumps(change))
-    kubectl.apply(pod(team, "a", resources=one))
+    kubectl.apply(one)
     assert memory(kubectl, team) == 40960
     eventually(lambda: bound(kubectl, team), ["a"])
     eventually(lambda: kubectl.ledger(team), {})
-    assert memory(kubectl, team) == 40960
+    gets_device = name is not None or takes_names_of_classes(kubectl)
+    eventually(lambda: memory(kubectl, team), 40960 if gets_device else 0)
+    assert len(kubectl.get("resourceclaims", "-n", team)["items"]) == gets_device
 
 
 def test_claims_that_say_they_are_a_pods_are_charged_what_they_get(program: Deployment, team: str) -> None:
