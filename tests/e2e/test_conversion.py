@@ -38,6 +38,7 @@ from .test_claims_charged import (
     events,
     memory,
     namespace_with_quota,
+    settled,
     template,
 )
 from .test_claims_charged import TEN as BY_HAND
@@ -101,7 +102,7 @@ def test_pods_with_limits_are_placed_without_an_extender(program: Deployment, te
     eventually(lambda: bound(kubectl, team), ["a", "b"])
     assert len(templates(kubectl, team)) == 1
     assert [amount for _, amount in allocated(kubectl, team)] == [10000, 10000]
-    eventually(lambda: kubectl.ledger(team), {})
+    eventually(lambda: settled(kubectl, team))
     assert (memory(kubectl, team), kubectl.used(team)["gpu"]) == (20000, "2")
     kubectl("delete", "pods", "--all", "-n", team, "--grace-period=0", "--force")
     eventually(lambda: memory(kubectl, team), 0)
