@@ -146,6 +146,9 @@ class ListRule(Struct, frozen=True):
         A blank value is no constraint. A deny list of empty items only (`,`) denies nothing, such an allow list allows
         nothing.
         """
+        written = annotations.keys()
+        if written.isdisjoint(allow_keys) and written.isdisjoint(deny_keys):
+            return _NO_RULE
         allows = [items for key in allow_keys if (items := _list_under(annotations, key, fold=fold))]
         denies = [item for key in deny_keys for item in _list_under(annotations, key, fold=fold)]
         texts = [annotations.get(key, "") for key in allow_keys]
@@ -170,6 +173,9 @@ class ListRule(Struct, frozen=True):
 
     def _allows(self) -> tuple[tuple[str, ...], ...]:
         return (self.allow, *self.also) if self.allow else self.also
+
+
+_NO_RULE = ListRule()
 
 
 def _list_under(annotations: Mapping[str, str], key: str, *, fold: bool) -> tuple[str, ...]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from functools import lru_cache
 
 from msgspec import Struct
@@ -66,10 +66,10 @@ class CardSelection(Struct, frozen=True):
         return "; ".join(f"{name} {text}" for name, text in parts.items() if text)
 
 
-def selection_faults(quota: ResourceQuota, known: Collection[str]) -> Iterator[tuple[str, str]]:
-    """The annotations that hardly select what they should, each with a sentence; `known` are the types of cards."""
+def selection_faults(quota: ResourceQuota, types_known: Callable[[], Collection[str]]) -> Iterator[tuple[str, str]]:
+    """The annotations that hardly select what they should, each with a sentence."""
     cards = CardSelection.of(quota)
-    if cards is not None and known and not any(map(cards.names, known)):
+    if cards is not None and (known := types_known()) and not any(map(cards.names, known)):
         named = ", ".join(sorted(known)[:_MOST_NAMED])
         yield DEVICE_TYPES, f"{DEVICE_TYPES}: no card has such a type; write words of those that there are: {named}"
     types = quota.annotations.get(DEVICE_TYPES)

@@ -84,7 +84,10 @@ def misreadings(quota: ResourceQuota, vendors: Vendors, known: Vendors, capacity
     if preemption not in (None, "true", "false"):
         text = f"{QUOTA_PREEMPTION}: {preemption} isn't known, so nobody is evicted for the quota; write true or false"
         found.append(Misreading(Reason.KEY, QUOTA_PREEMPTION, text))
-    types = {card.type for vendor in vendors.values() for card in capacity.eligible(vendor, _ANY_POD)}
+
+    def types() -> set[str]:
+        return {card.type for vendor in vendors.values() for card in capacity.eligible(vendor, _ANY_POD)}
+
     found += [Misreading(Reason.KEY, key, text) for key, text in selection_faults(quota, types)]
     return found
 
