@@ -32,6 +32,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.registry import Collector, CollectorRegistry
 
 from hack.bench.figures import Figure, Goal, run, show_progress
+from hack.bench.processes import cpu_seconds, resident
 from hami_webhook import pki
 from hami_webhook.node.region import MAGIC, V1_2
 from hami_webhook.server.node_process import NodeSettings
@@ -66,10 +67,10 @@ def measure(size: str) -> Sequence[Figure]:
             milliseconds, text = [], ""
             for _ in range(SCRAPES[size]):
                 time.sleep(1.1)
-                before = _cpu_seconds(process)
+                before = cpu_seconds(process)
                 text = _scrape(url)
-                milliseconds.append(1000 * (_cpu_seconds(process) - before))
-            resident = _resident(process)
+                milliseconds.append(1000 * (cpu_seconds(process) - before))
+            memory = resident(process)
     by_library = _by_library(text)
     samples = len([line for line in text.splitlines() if line.startswith(("hami_vgpu", "hami_container"))])
     about = f"{containers} containers on {cards} cards, {samples} samples"
@@ -77,7 +78,7 @@ def measure(size: str) -> Sequence[Figure]:
     return [
         Figure("monitor", f"CPU of a scrape, {about}", sum(milliseconds) / len(milliseconds), "ms",
                "writing it by the library", by_library, Goal(at_most=100, of="value") if usual else None),
-        Figure("monitor", "resident memory", resident, "MiB", "the interpreter", _interpreter(),
+        Figure("monitor", "resident memory", memory, "MiB", "the interpreter", _interpreter(),
                Goal(at_most=60, of="value") if usual else None),
     ]  # fmt: skip
 
@@ -168,19 +169,6 @@ def _scrape(url: str) -> str:
     with urllib.request.urlopen(f"{url}/metrics") as answer:
         text: str = answer.read().decode()
         return text
-
-
-def _cpu_seconds(process: int) -> float:
-    """Of all its threads, exactly."""
-    tasks = Path(f"/proc/{process}/task").iterdir()
-    return sum(int((task / "schedstat").read_text().split()[0]) for task in tasks) / 1e9
-
-
-def _resident(process: int | str) -> float:
-    """MiB."""
-    found = re.search(r"VmRSS:\s+(\d+) kB", Path(f"/proc/{process}/status").read_text())
-    assert found is not None
-    return int(found[1]) / 1024
 
 
 def _interpreter() -> float:

@@ -3,6 +3,8 @@
 The baseline is the same stack (listener, TLS, HTTP, routing, reading the body) with a constant review for an answer, in
 the same process: an ordinary starlette endpoint. The quota of charged pods is emptied now and then, as the controller
 does when pods show up.
+
+Memory is the process's resident set while no two reviews are equal, beside what it was after the first tenth of them.
 """
 
 from __future__ import annotations
@@ -30,6 +32,7 @@ from hack.bench import load
 from hack.bench.figures import Figure, Goal, run, show_progress
 from hack.bench.load import Load, Outcome, Plan
 from hack.bench.objects import JSON, NAMESPACE, SCHEDULER, gpu, node, pod_with, quota, review
+from hack.bench.processes import resident
 from hami_webhook import pki
 from hami_webhook.cluster.api import ClusterError, Kind
 from hami_webhook.cluster.memory import MemoryCluster
@@ -46,6 +49,8 @@ SECONDS = {"smallest": 0.2, "usual": 0.5, "large": 1.0}
 ROUNDS = {"smallest": 1, "usual": 9, "large": 31}
 SLOW_SECONDS = {"smallest": 0.2, "usual": 3.0, "large": 10.0}
 SLOW_ROUNDS = {"smallest": 1, "usual": 3, "large": 5}
+REVIEWS = {"smallest": 500, "usual": 100_000, "large": 1_000_000}
+"""Of different pods, over which memory is measured."""
 CONNECTIONS = 16
 HARD = 10**9
 _EMPTIED_EVERY = 0.1
@@ -130,7 +135,20 @@ async def _figures(generator: Load, process: Running, constant: int, authority: 
         below = Goal(at_most=5, of="value")
         name = f"{kind}, p99 at half that rate"
         figures.append(Figure("webhook", name, min(late[0]), "ms", "constant answer", min(late[1]), below))
-    return figures
+    plan = Plan(served, str(authority), "/webhook", different.decode(), CONNECTIONS, SECONDS[size])
+    return [*figures, await _memory(generator, plan, REVIEWS[size])]
+
+
+async def _memory(generator: Load, plan: Plan, reviews: int) -> Figure:
+    """What this process keeps of so many reviews."""
+    answered, early = 0, 0.0
+    while answered < reviews:
+        answered += (await asyncio.to_thread(generator.run, plan)).answered
+        show_progress(f"webhook: {answered} of {reviews} reviews, {resident('self'):.1f} MiB")
+        if not early and answered >= reviews / 10:
+            early = resident("self")
+    name = f"memory after {reviews} reviews of different pods"
+    return Figure("webhook", name, resident("self"), "MiB", "after a tenth", early, Goal(at_most=1.03))
 
 
 def _different() -> JSON:

@@ -1,0 +1,19 @@
+"""What a running process takes, as the kernel counts it."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+
+def cpu_seconds(process: int) -> float:
+    """Of all its threads, exactly."""
+    tasks = Path(f"/proc/{process}/task").iterdir()
+    return sum(int((task / "schedstat").read_text().split()[0]) for task in tasks) / 1e9
+
+
+def resident(process: int | str) -> float:
+    """MiB in memory."""
+    found = re.search(r"VmRSS:\s+(\d+) kB", Path(f"/proc/{process}/status").read_text())
+    assert found is not None
+    return int(found[1]) / 1024
