@@ -18,7 +18,7 @@ from hami_webhook.admission.claims import ClaimHandler
 from hami_webhook.admission.denial import Denied, bad_request
 from hami_webhook.admission.handler import AdmissionHandler
 from hami_webhook.admission.identities import AdmissionRules
-from hami_webhook.caches import Caches
+from hami_webhook.caches import Caches, Change
 from hami_webhook.cluster.api import Cluster, ClusterError, Kind
 from hami_webhook.cluster.watches import NoWatches, Watches
 from hami_webhook.cluster_view import ClusterView
@@ -31,7 +31,7 @@ from hami_webhook.dra.cost import DeviceInventory
 from hami_webhook.dra.holders import key_of
 from hami_webhook.durations import Histogram
 from hami_webhook.kube.claims_wire import ResourceClaim
-from hami_webhook.kube.objects import MalformedObject, Namespace, Pod
+from hami_webhook.kube.objects import MalformedObject, Namespace, Pod, ResourceQuota
 from hami_webhook.kube.pod_group import SIZE, PodGroup
 from hami_webhook.policy.rules import PolicyRules
 from hami_webhook.quota.account import ChargeRequest, Gate, QuotaAccount, Refusal
@@ -209,6 +209,14 @@ class Core:
             reservation_key=RESERVATION,
             inventory=partial(self._inventory, watches),
         )
+
+    def subscriptions(self) -> Mapping[Kind, Callable[[Change[ResourceQuota]], None]]:
+        """The changes that writers of quotas take turns by."""
+
+        def noted(store: QuotaStore) -> Callable[[Change[ResourceQuota]], None]:
+            return lambda change: None if change.after is None else store.shown(change.after)
+
+        return {Kind.RESOURCE_QUOTAS: noted(self.quotas), Kind.ACCELERATOR_QUOTAS: noted(self.accelerator_quotas)}
 
     @cached_property
     def placer(self) -> Placer:

@@ -26,18 +26,10 @@ from hami_webhook.kube.objects import Pod, ResourceQuota
 from hami_webhook.quota.account import QuotaAccount, Rejected, verify
 from hami_webhook.quota.pricing import Charge
 from hami_webhook.quota.sources import QuotaSource
+from hami_webhook.quota.write_turns import LONGEST_TURN, WriteTurns
 
 CURRENT_SECONDS = 2.0
 """Seconds without a sign of life from the watch for which its cache, or a list, is taken to show every quota."""
-
-LONGEST_TURN = 0.25
-"""Seconds for which a change of a namespace's quotas keeps the others of this process waiting."""
-
-_SHORTEST_PAUSE, _LONGEST_PAUSE = 0.002, 0.25
-"""Seconds between two updates of quotas to which others write too."""
-
-_BUSY_SECONDS = 0.25
-"""Seconds after an update for which the next one pauses: a lone charge never waits."""
 
 _KEPT_SECONDS = 60.0
 """Seconds for which versions are kept that the cache doesn't show yet; a watch silent for as long isn't used."""
@@ -146,26 +138,12 @@ class Writes(Struct):
 
 
 class _Seen(Struct):
-    """Versions of a namespace's quotas that were read or written here; `listed` is when all were listed.
-
-    `written` are the versions of the last writes, and `took` is how long the last one took. `pause` are seconds
-    before the next update, as long as others write to the quotas too: it gives them their turn, and gathers more
-    charges for each write.
-    """
+    """Versions of a namespace's quotas that were read or written here; `listed` is when all were listed."""
 
     at: float
     listed: float = float("-inf")
     accounts: dict[str, QuotaAccount] = {}
-    written: dict[str, str] = {}
-    took: float = 0.0
-    pause: float = 0.0
-    raced: bool = False
-
-    def adapt(self) -> None:
-        """Set the pause after an update: the time of two writes, less with each update that met no other writer."""
-        # with the time of three writes, three replicas charged up to a sixth fewer pods
-        self.pause = min(_LONGEST_PAUSE, 2 * self.took) if self.raced else 0.8 * self.pause
-        self.raced = False
+    turns: WriteTurns = field(default_factory=WriteTurns)
 
 
 _NEVER_SEEN = _Seen(0.0)
@@ -228,12 +206,18 @@ class QuotaStore:
         try:
             turn.until = loop.time() + LONGEST_TURN if acquired else turn.until
             seen = self._seen.get(scope)
-            if seen is not None and seen.pause >= _SHORTEST_PAUSE and self._clock() - seen.at < _BUSY_SECONDS:
-                await self._sleep(seen.pause * (0.5 + self._jitter()))
+            if seen is not None:
+                await seen.turns.wait(self._clock)
             yield
         finally:
             if acquired:
                 turn.lock.release()
+
+    def shown(self, quota: ResourceQuota) -> None:
+        """A watch shows a version of a quota."""
+        seen = self._seen.get(quota.namespace)  # empty for an AcceleratorQuota, as their scope is
+        if seen is not None:
+            seen.turns.note(quota, self._clock())
 
     async def update(
         self,
@@ -277,7 +261,6 @@ class QuotaStore:
                 except (Conflict, NotFound) as error:
                     writes.counts.conflicts += 1
                     conflicts += 1
-                    self._note(scope, {}).raced = True
                     if conflicts >= retries.attempts:
                         raise Conflict(f"{conflicts} conflicting writes") from error
                     await self.back_off(conflicts, retries)
@@ -288,7 +271,7 @@ class QuotaStore:
                     live.add(name)
             else:
                 if after and scope in self._seen:
-                    self._seen[scope].adapt()
+                    self._seen[scope].turns.end()
                 return result
 
     async def _begin(self, scope: str, names: Iterable[str] | None) -> tuple[Accounts, bool, set[str]]:
@@ -425,7 +408,9 @@ class QuotaStore:
                     self._deleted(gone.quota)
                 continue
             accounts[name] = QuotaAccount.read(quota, self._vendors)
-        self._note(scope, accounts)
+        seen = self._note(scope, accounts)
+        for account in accounts.values():
+            seen.turns.note(account.quota, seen.at)
         return accounts
 
     async def _swap(self, scope: str, before: QuotaAccount, after: QuotaAccount, writes: Writes) -> QuotaAccount | None:
@@ -445,10 +430,7 @@ class QuotaStore:
         verify(answer, patch)
         written = QuotaAccount.read(answer, self._vendors)
         seen = self._note(scope, {name: written})
-        version = before.quota.resource_version
-        seen.raced |= seen.written.get(name, version) != version
-        seen.written[name] = written.quota.resource_version
-        seen.took = self._clock() - began
+        seen.turns.wrote(written.quota, self._clock() - began)
         return written
 
     def _note(self, scope: str, accounts: Accounts) -> _Seen:

@@ -118,7 +118,7 @@ async def running(
     ]
     reload = PolicyReload(settings.policy_file, source, parts.report, parts.trigger.freed)
     own = _process_role(shared, parts, main, tls, source, reload)
-    subscribers = [subscriber for role in roles for subscriber in role.subscribers]
+    subscribers = [core, *(subscriber for role in roles for subscriber in role.subscribers)]
     for collector in (collector for role in (own, *roles) for collector in role.collectors):
         registry.register(collector)
 

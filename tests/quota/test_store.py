@@ -6,6 +6,7 @@ Each race is a row: what the cache shows, what happens at which step, the calls 
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from math import inf
@@ -294,66 +295,91 @@ async def test_an_api_server_that_drops_the_ledger_is_an_error() -> None:
     assert env.state() == {"a": (0, [])}
 
 
-async def test_updates_pause_while_somebody_else_writes_too() -> None:
-    env = StoreEnv()
-    await env.start("none", "a")
-    number = [0]
+class Turns:
+    """A store whose updates meet those of another writer, which takes 20 ms for a write."""
 
-    async def takes_time() -> None:
-        env.now += 0.02
+    def __init__(self) -> None:
+        self.env = StoreEnv()
+        self.entries = itertools.count()
 
-    async def pauses(*, raced: bool) -> list[float]:
-        """Make a change, with another's write just before or not; the pauses before it."""
-        number[0] += 1
-        if raced:
-            await env.take("a", 0)
-            await env.cluster.patch(Kind.RESOURCE_QUOTAS, "a", {"metadata": {"labels": {"n": str(number[0])}}}, TEAM)
-        env.show()
-        env.slept.clear()
-        entry = Entry(State.ADMITTED, number[0], full(mem=1))
-        env.calls.clear()
-        env.plan = {"patch_status:after 1": takes_time}
-        async with env.store.turn(TEAM):
-            await env.store.update(
-                TEAM,
-                lambda s: ({name: account.with_entry("u", entry) for name, account in s.accounts.items()}, None),
-                retries=RETRIES,
-            )
-        return env.slept
+    async def start(self) -> None:
+        await self.env.start("fresh", "a")
+        for _ in range(2):  # each writes twice, in turn
+            await self.other()
+            await self.enter().write()
 
-    assert await pauses(raced=False) == []
-    assert await pauses(raced=True) == []
-    assert await pauses(raced=True) == [pytest.approx(0.06)]
-    assert await pauses(raced=False) == [pytest.approx(0.06)]
-    assert await pauses(raced=False) == [pytest.approx(0.048)]
-    env.now += 0.25
-    assert await pauses(raced=False) == []
+    async def other(self) -> None:
+        """The other's write, and the watch shows it."""
+        labels = {"metadata": {"labels": {"n": str(next(self.entries))}}}
+        await self.env.cluster.patch(Kind.RESOURCE_QUOTAS, "a", labels, TEAM)
+        self.env.show()
+        (shown,) = self.env.quotas(TEAM)
+        self.env.store.shown(shown)
+
+    def enter(self) -> Turn:
+        return Turn(self.env, Entry(State.ADMITTED, next(self.entries), full(mem=1)))
 
 
-async def test_a_turn_that_is_cancelled_while_it_pauses_is_over() -> None:
-    env = StoreEnv()
-    await env.start("fresh", "a")
-    env.plan = {"patch_status:before 1": lambda: env.take("a", 1), "patch_status:after 2": lambda: later(env)}
+class Turn:
+    """An update that waits for its turn, and then for a sign to begin."""
 
-    async def later(env: StoreEnv) -> None:
-        env.now += 0.02
+    def __init__(self, env: StoreEnv, entry: Entry) -> None:
+        self.env = env
+        self.entry = entry
+        self.came = asyncio.Event()
+        self.task = asyncio.create_task(self._run())
 
-    async def forever(seconds: float) -> None:
-        await asyncio.Event().wait()
+    async def _run(self) -> None:
+        async with self.env.store.turn(TEAM):
+            self.came.set()
+            self.env.calls.clear()
+            self.env.plan = {"patch_status:after 1": self._takes_time}
+            await self.env.store.update(TEAM, self._change, retries=RETRIES)
 
-    await env.store.update(TEAM, charge, retries=RETRIES)
-    env.store._sleep = forever
-    pausing = asyncio.create_task(env.store.turn(TEAM).__aenter__())
-    await asyncio.sleep(0)
-    next_one = env.store.turn(TEAM)
-    waiting = asyncio.create_task(next_one.__aenter__())
-    await asyncio.sleep(0)
-    pausing.cancel()
-    env.now += 1  # nothing has to pause any more
-    await asyncio.wait_for(waiting, 0.4)
-    await next_one.__aexit__(None, None, None)
-    with pytest.raises(asyncio.CancelledError):
-        await pausing
+    def _change(self, snapshot: Snapshot) -> tuple[Accounts, None]:
+        return {name: account.with_entry("u", self.entry) for name, account in snapshot.accounts.items()}, None
+
+    async def _takes_time(self) -> None:
+        self.env.now += 0.02
+
+    async def write(self) -> None:
+        await self.task
+
+    async def waits(self) -> bool:
+        for _ in range(10):
+            await asyncio.sleep(0)
+        return not self.came.is_set()
+
+
+async def test_writers_take_turns() -> None:
+    turns = Turns()
+    await turns.start()
+    own = turns.enter()
+    assert await own.waits()
+    await turns.other()
+    await own.write()
+    # who doesn't write any more is waited for once
+    late = turns.enter()
+    assert await late.waits()
+    await late.write()
+    assert not await turns.enter().waits()
+
+
+async def test_a_lone_update_waits_for_nobody() -> None:
+    turns = Turns()
+    await turns.start()
+    turns.env.now += 0.25
+    assert not await turns.enter().waits()
+
+
+async def test_a_turn_that_is_cancelled_while_it_waits_is_over() -> None:
+    turns = Turns()
+    await turns.start()
+    first, second = turns.enter(), turns.enter()
+    assert await first.waits()
+    first.task.cancel()
+    await turns.other()
+    await second.write()
 
 
 @pytest.mark.parametrize(

@@ -29,6 +29,7 @@ from hami_webhook.controller.namespaces import NamespaceAnnotations
 from hami_webhook.kube.objects import Namespace
 from hami_webhook.policy.file import PolicySource
 from hami_webhook.policy.rules import PolicyRules
+from hami_webhook.quota.store import QuotaStore
 from hami_webhook.server.policy_reload import PolicyReload
 from hami_webhook.server.run import limits_of, running
 from hami_webhook.server.tls import TlsError
@@ -98,6 +99,13 @@ async def until(true: Callable[[], object]) -> None:
             return
         await asyncio.sleep(0.01)
     raise AssertionError("it never came true")
+
+
+async def test_versions_of_quotas_reach_those_who_take_turns_at_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    noted = asyncio.Event()
+    monkeypatch.setattr(QuotaStore, "shown", lambda store, quota: noted.set())
+    async with running(await quota_cluster(FULL), VENDORS, settings_of("--roles=webhook")):
+        await noted.wait()
 
 
 @pytest.mark.parametrize("flag", ["--http_bind", "--metrics-bind-address"])

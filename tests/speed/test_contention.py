@@ -1,4 +1,4 @@
-"""Replicas that charge one quota hardly slow each other, in virtual time: no clock but the event loop's runs.
+"""Replicas that charge one quota take turns, in virtual time: no clock but the event loop's runs.
 
 Clients create pods one after another, spread over the replicas; a write takes some milliseconds, and the watch shows it
 some later. What the machine does meanwhile changes nothing.
@@ -54,6 +54,7 @@ class Watched:
 
     def __init__(self, shown: ResourceQuota) -> None:
         self.shown = shown
+        self.store: QuotaStore
 
     def silence(self) -> float:
         return 0.0
@@ -64,6 +65,7 @@ class Watched:
     def show(self, version: ResourceQuota) -> None:
         if int(version.resource_version) > int(self.shown.resource_version):
             self.shown = version
+            self.store.shown(version)
 
 
 @dataclass(frozen=True)
@@ -111,6 +113,7 @@ async def charged(
     created: set[str] = set()
     for each in watched:
         store = QuotaStore(ResourceQuotas(cluster), VENDORS, clock=clock, cache=each, jitter=dice.random)
+        each.store = store
         recomputer = Recomputer(store, PodReader(cluster), VENDORS, NoCapacity(), clock=clock)
         chargers.append(
             AdmissionCharger(
@@ -135,7 +138,7 @@ def burst(replicas: int, write: float, between: float) -> Burst:
 
 
 @pytest.mark.parametrize(
-    ("write", "between", "rate", "writes"), [(0.01, 0.08, 0.8, 0.5), (0.01, 0.02, 0.7, 0.3), (0.1, 0.2, 0.65, 0.4)]
+    ("write", "between", "rate", "writes"), [(0.01, 0.08, 0.85, 0.4), (0.01, 0.02, 0.8, 0.2), (0.1, 0.2, 0.7, 0.25)]
 )
 def test_three_replicas_charge_nearly_as_fast_as_one(write: float, between: float, rate: float, writes: float) -> None:
     one, three = burst(1, write, between), burst(3, write, between)
@@ -143,4 +146,4 @@ def test_three_replicas_charge_nearly_as_fast_as_one(write: float, between: floa
     assert one.writes <= 0.2
     assert three.rate >= rate * one.rate
     assert three.writes <= writes
-    assert three.conflicts <= 0.5 * three.writes
+    assert three.conflicts <= 0.2 * three.writes
