@@ -10,11 +10,15 @@ import re
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from itertools import accumulate, pairwise
 
 from markdown_it import MarkdownIt
+from markdown_it.token import Token
 
 _GFM = MarkdownIt("commonmark").enable("table")
+_BLOCKS = MarkdownIt("commonmark").enable("table").disable("inline")
+"""What is in a sentence takes half the time of a page, and only headings are asked for it."""
 _ANCHOR = re.compile(r'<a id="([^"]+)"></a>')
 _TARGET = re.compile(r"(?:\[(?P<label>[^\[\]]*))?(?P<middle>\]\()(?P<target>[^()\s]+)\)")
 _SPAN = re.compile(r"(?<!`)(`+)(?!`)(?:(?!\n\n).)+?(?<!`)\1(?!`)", re.DOTALL)
@@ -32,14 +36,20 @@ class Heading:
     anchor: str
 
 
+@cache
+def _blocks(text: str) -> list[Token]:
+    return _BLOCKS.parse(text)
+
+
+@cache
 def headings(text: str) -> list[Heading]:
     """The headings of a page, in order."""
-    tokens = _GFM.parse(text)
     seen: Counter[str] = Counter()
     found = []
-    for opening, inline in pairwise(tokens):
+    for opening, inline in pairwise(_blocks(text)):
         if opening.type == "heading_open" and opening.map:
-            words = "".join(token.content for token in inline.children or [] if token.type in ("text", "code_inline"))
+            (parsed,) = _GFM.parseInline(inline.content)
+            words = "".join(token.content for token in parsed.children or [] if token.type in ("text", "code_inline"))
             slug = re.sub(r"[^\w\- ]", "", words.lower()).replace(" ", "-")
             found.append(Heading(opening.map[0], inline.content, f"{slug}-{seen[slug]}" if seen[slug] else slug))
             seen[slug] += 1
@@ -53,14 +63,14 @@ def anchors(text: str) -> set[str]:
 
 def code_blocks(text: str) -> list[tuple[str, str]]:
     """The language and the text of each fenced block."""
-    return [(token.info.strip(), token.content) for token in _GFM.parse(text) if token.type == "fence"]
+    return [(token.info.strip(), token.content) for token in _blocks(text) if token.type == "fence"]
 
 
 def _code(text: str) -> list[tuple[int, int]]:
     """Where the code of a page is, as offsets: blocks, and spans in sentences."""
     lines = text.splitlines(keepends=True)
     offsets = [0, *accumulate(map(len, lines))]
-    blocks = [token.map for token in _GFM.parse(text) if token.type in ("fence", "code_block") and token.map]
+    blocks = [token.map for token in _blocks(text) if token.type in ("fence", "code_block") and token.map]
     ranges = [(offsets[first], offsets[end]) for first, end in blocks]
     prose = list(text)
     for first, end in ranges:
@@ -96,7 +106,7 @@ def in_four_columns(text: str) -> str:
     blank_before = set()
     columns = [0]  # where the text of each open list item starts
     spaced = [False]  # whether each open list has blank lines
-    for token in _GFM.parse(text):
+    for token in _blocks(text):
         if token.type == "list_item_close":
             columns.pop()
         elif token.type in ("bullet_list_close", "ordered_list_close"):
