@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from email.utils import format_datetime
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
 
 from aiohttp import web
 from http_server import http_server
@@ -94,6 +97,18 @@ class ApiServer:
             found = {**found, "metadata": {"resourceVersion": self._version_of(found["items"])}}
         return status, found
 
+    def respond(
+        self, method: str, path: str, body: JSON | None, version: str | None
+    ) -> tuple[int, CIMultiDict[str], bytes | AsyncIterator[bytes]]:
+        """Status, headers and body of the response to a request; `version` is the one that a watch goes on from."""
+        status, found = self.answer(method, path, body)
+        headers = CIMultiDict({"Date": format_datetime(self.now or datetime.now(UTC), usegmt=True)})
+        for text in self.warnings(body) if path.endswith("/pods") and body else ():
+            headers.add("Warning", f"299 - {json.dumps(text)}")
+        if status == 200 and version is not None:
+            return status, headers, self.changes(path, version)
+        return status, headers, json.dumps(found).encode()
+
     def _version_of(self, items: list[JSON]) -> str:
         version = str(len(self.listed) + 1)
         self.listed[version] = items
@@ -136,7 +151,7 @@ class ApiServer:
             if path == f"{prefix}/{plural}":
                 return 200, _list(found)
             for each in found:
-                meta = each["metadata"]
+                meta = each["metadata"] or {"name": ""}
                 space = f"/namespaces/{meta['namespace']}" if meta.get("namespace") else ""
                 if path == f"{prefix}{space}/{plural}/{meta['name']}":
                     return 200, each
@@ -163,26 +178,65 @@ def serving(api: ApiServer, folder: Path, namespace: str = "team-a") -> Iterator
 
     def answer(request: web.BaseRequest, body: bytes) -> web.Response | AsyncIterator[bytes]:
         sent = json.loads(body) if body else None
-        status, found = api.answer(request.method, request.path, sent)
-        if status == 200 and "watch" in request.query:
-            return api.changes(request.path, request.query["resourceVersion"])
-        headers = CIMultiDict({"Date": format_datetime(api.now or datetime.now(UTC), usegmt=True)})
-        for text in api.warnings(sent) if request.path.endswith("/pods") and sent else ():
-            headers.add("Warning", f"299 - {json.dumps(text)}")
-        return web.json_response(found, status=status, headers=headers)
+        version = request.query["resourceVersion"] if "watch" in request.query else None
+        status, headers, content = api.respond(request.method, request.path, sent, version)
+        if isinstance(content, bytes):
+            return web.Response(body=content, status=status, headers=headers)
+        return content
 
     with http_server(answer) as url:
-        config = {
-            "apiVersion": "v1",
-            "kind": "Config",
-            "clusters": [{"name": "c", "cluster": {"server": url}}],
-            "users": [{"name": "u", "user": {}}],
-            "contexts": [
-                {"name": "x", "context": {"cluster": "c", "user": "u", "namespace": namespace}},
-                {"name": "bare", "context": {"cluster": "c", "user": "u"}},
-            ],
-            "current-context": "x",
-        }
-        path = folder / "kubeconfig"
-        path.write_text(json.dumps(config))
-        yield path
+        yield kubeconfig(folder, url, namespace)
+
+
+def kubeconfig(folder: Path, server: str, namespace: str = "team-a") -> Path:
+    """A kubeconfig of a user of the server, whose current context names the namespace."""
+    config = {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "clusters": [{"name": "c", "cluster": {"server": server}}],
+        "users": [{"name": "u", "user": {}}],
+        "contexts": [
+            {"name": "x", "context": {"cluster": "c", "user": "u", "namespace": namespace}},
+            {"name": "bare", "context": {"cluster": "c", "user": "u"}},
+        ],
+        "current-context": "x",
+    }
+    path = folder / "kubeconfig"
+    path.write_text(json.dumps(config))
+    return path
+
+
+class Response:
+    """What the client reads of an aiohttp.ClientResponse, of an API server in this process."""
+
+    def __init__(self, status: int, headers: CIMultiDict[str], body: bytes | AsyncIterator[bytes]) -> None:
+        self.status = status
+        self.headers = headers
+        self.content = self
+        self._body = body
+
+    async def iter_any(self) -> AsyncIterator[bytes]:
+        if isinstance(self._body, bytes):
+            yield self._body
+        else:
+            async for part in self._body:
+                yield part
+
+    def release(self) -> None: ...
+
+    def close(self) -> None: ...
+
+
+def calls_of(api: ApiServer) -> Callable[..., Awaitable[Any]]:
+    """A `call_api` of the Kubernetes client that has the API server in this process: no socket, and no HTTP."""
+
+    async def call_api(
+        client: object, method: str, url: str, headers: object, body: JSON | None, _request_timeout: object
+    ) -> Any:
+        await asyncio.sleep(0)  # others have their turn, as while a response is on its way
+        parts = urlsplit(url)
+        query = parse_qs(parts.query)
+        version = query["resourceVersion"][0] if "watch" in query else None
+        return SimpleNamespace(response=Response(*api.respond(method, parts.path, body, version)))
+
+    return call_api

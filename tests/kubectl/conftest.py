@@ -1,7 +1,6 @@
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -9,20 +8,18 @@ from simulate.files import Run, run_main
 
 from hami_webhook.kubectl.main import main
 
-from .apiserver import ApiServer, serving
+from .apiserver import ApiServer, calls_of, kubeconfig
 
 Hami = Callable[..., Run]
 
 
 @pytest.fixture
-def hami(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Iterator[Hami]:
-    """`kubectl hami ARGUMENTS` in this process, as the user of an API server."""
-    monkeypatch.delenv("KUBECONFIG", raising=False)
-    with ExitStack() as stack:
+def hami(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Hami:
+    """`kubectl hami ARGUMENTS` as the user of an API server, both in this process; test_processes.py has a socket."""
+    monkeypatch.setenv("KUBECONFIG", str(kubeconfig(tmp_path, "http://api.example")))
 
-        def run(api: ApiServer, *arguments: str) -> Run:
-            kubeconfig = stack.enter_context(serving(api, tmp_path))
-            monkeypatch.setenv("KUBECONFIG", str(kubeconfig))
-            return run_main(main, arguments, capsys)
+    def run(api: ApiServer, *arguments: str) -> Run:
+        monkeypatch.setattr("hami_webhook.cluster.connect._Client.call_api", calls_of(api))
+        return run_main(main, arguments, capsys)
 
-        yield run
+    return run
