@@ -9,7 +9,7 @@ import random
 import sys
 from collections.abc import Callable
 from functools import cache
-from itertools import combinations
+from itertools import combinations, cycle
 from pathlib import Path
 from pkgutil import iter_modules
 from types import FrameType
@@ -113,12 +113,14 @@ def larger(request: PodRequest, count: int) -> PodRequest:
     return PodRequest(request.pod, rows, request.terms)
 
 
-@pytest.mark.parametrize("family", FAMILIES)
-@pytest.mark.parametrize("policy", ["topology-aware", "numa-first,topology-aware"])
+@pytest.mark.parametrize(
+    ("family", "policy"),
+    [*((family, "topology-aware") for family in FAMILIES), ("nvidia", "numa-first,topology-aware")],
+)
 def test_every_search_is_bounded(family: str, policy: str) -> None:
     chance = random.Random(family + policy)
     nodes, pods = requests_of(family)
-    tried = 0
+    counts, tried = cycle((100, 8, 2)), 0
     for view in FitEnv(nodes).state.views():
         many = hostile(view, chance)
         for one in pods:
@@ -126,12 +128,11 @@ def test_every_search_is_bounded(family: str, policy: str) -> None:
             request = read_pod_request(noted, CHART, "spread")
             if request is None or not set(request.vendors) <= set(many.inventories):
                 continue
-            for count in (2, 8, 100):
-                tried += 1
-                asked = larger(request, count)
-                result = within_lines(lambda: fit_pod(many, asked, CHART, None))  # noqa: B023  called at once
-                assert isinstance(result, NodeFit | Rejection)
-    assert tried
+            tried += 1
+            asked = larger(request, next(counts))
+            result = within_lines(lambda: fit_pod(many, asked, CHART, None))  # noqa: B023  called at once
+            assert isinstance(result, NodeFit | Rejection)
+    assert tried >= 3
 
 
 LINKED = NvidiaNode(random_scores([f"GPU-{number}" for number in range(CARDS)], random.Random(1)))
@@ -153,7 +154,7 @@ def node_of(facts: NvidiaNode, cards: int = CARDS) -> NodeView:
 
 
 @pytest.mark.parametrize("facts", [LINKED, ONE_GROUP, NEARLY_LINKED], ids=["random", "one group", "nearly linked"])
-@pytest.mark.parametrize(("count", "limited"), [(2, False), (24, True), (100, False), (199, True), (200, False)])
+@pytest.mark.parametrize(("count", "limited"), [(24, True), (100, False), (199, True)])
 def test_a_topology_aware_pod_gets_its_cards(facts: NvidiaNode, count: int, limited: bool) -> None:
     asked = pod(container(gpu=count, mem=1000), policy="topology-aware")
     request = read_pod_request(asked, vendors(), "spread")
@@ -165,7 +166,7 @@ def test_a_topology_aware_pod_gets_its_cards(facts: NvidiaNode, count: int, limi
     assert len({device.uuid for device in found.rows[0]["NVIDIA"].devices}) == count
 
 
-@pytest.mark.parametrize("count", [2, 50, 100])
+@pytest.mark.parametrize("count", [2, 100])
 def test_required_links_are_found_beyond_the_bound_and_never_only_said(count: int) -> None:
     asked = pod(container(gpu=count, mem=1000), policy="topology-aware", annotations={REQUIRE_NVLINK: "true"})
     request = read_pod_request(asked, vendors(), "spread")
