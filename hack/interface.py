@@ -154,8 +154,8 @@ _KEY = re.compile(rf"{_DOMAIN}/[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?")
 def _literals(modules: Iterable[Path], pattern: re.Pattern[str]) -> set[str]:
     """The string constants of modules that match; parts of f-strings are none."""
     found = set()
-    for path in modules:
-        nodes = list(ast.walk(ast.parse(path.read_text())))
+    for text in map(Path.read_text, modules):
+        nodes = list(ast.walk(ast.parse(text))) if pattern.search(text) else ()
         parts = {id(part) for node in nodes if isinstance(node, ast.JoinedStr) for part in node.values}
         found |= {
             node.value

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from builders import card, node
-from kubectl.apiserver import ApiServer, serving
+from kubectl.apiserver import ApiServer, calls_of, kubeconfig
 from kubectl.installation import Installation
 from kubectl.test_verbs import cluster
 from simulate.files import JSON, listed, pod, quota, run_main
@@ -163,10 +163,12 @@ def test_the_exit_status_is_as_promised(
     words = arguments.split()
     program = next(each for each in PROGRAMS if verb.startswith(f"{each} "))
     api = next((name for name in ("forbidden", "healthy", "faulty") if name in words), "cluster")
-    with serving(api_of(api), folder) as kubeconfig, prometheus() as (url, _):
-        monkeypatch.setenv("KUBECONFIG", str(kubeconfig))
-        monkeypatch.setattr("hami_webhook.doctor.cluster_checks._SETTLED", 0.0)
-        places = {api: str(kubeconfig), "PROMETHEUS": url, "UNAVAILABLE": f"{url}/none"}
+    config = str(kubeconfig(folder, "http://api.example"))
+    monkeypatch.setattr("hami_webhook.cluster.connect._Client.call_api", calls_of(api_of(api)))
+    monkeypatch.setattr("hami_webhook.doctor.cluster_checks._SETTLED", 0.0)
+    monkeypatch.setenv("KUBECONFIG", config)
+    with prometheus() as (url, _):
+        places = {api: config, "PROMETHEUS": url, "UNAVAILABLE": f"{url}/none"}
         line = [*verb.removeprefix(program).split(), *(places.get(word, word) for word in words)]
         run = run_main(PROGRAMS[program], line, capsys)
     assert run.status == int(status), run.err
@@ -190,10 +192,11 @@ def leaves() -> Iterator[str]:
 
 def test_every_verb_is_tried() -> None:
     tried = {(verb, int(status)) for verb, status, _ in ROWS}
-    for verb in leaves():
+    verbs = {*leaves()}
+    for verb in verbs:
         assert (verb, UNUSABLE) in tried, verb
         assert (verb, DONE) in tried or verb in LONG_RUNNING, verb
-    assert {verb for verb, _ in tried} == {*leaves()}
+    assert {verb for verb, _ in tried} == verbs
 
 
 def test_the_page_names_the_verbs_that_end_with_1() -> None:

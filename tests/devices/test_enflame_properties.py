@@ -21,11 +21,11 @@ from .fit_env import FitEnv, Placed, pod
 
 @pytest.mark.parametrize("f", range(1, 101))
 def test_rounding_is_the_pages_inequality_and_changes_nothing_twice(f: int) -> None:
-    s = Fraction(100, f)
     for percent in range(1, 101):
-        (k,) = (k for k in range(1, f + 1) if s * (k - 1) < percent <= s * k)
-        assert (slices_for(percent, f), rounded(percent, f)) == (k, int(s * k))
-        assert (slices_for(int(s * k), f), rounded(int(s * k), f)) == (k, int(s * k))
+        (k,) = (k for k in range(1, f + 1) if 100 * (k - 1) < percent * f <= 100 * k)
+        expected = 100 * k // f
+        assert (slices_for(percent, f), rounded(percent, f)) == (k, expected)
+        assert (slices_for(expected, f), rounded(expected, f)) == (k, expected)
 
 
 tables = st.dictionaries(

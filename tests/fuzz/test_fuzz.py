@@ -52,6 +52,7 @@ LEAVES = st.none() | st.booleans() | st.integers() | NUMBERS | AMOUNTS | st.text
 TREES = st.recursive(
     LEAVES, lambda below: st.lists(below, max_size=3) | st.dictionaries(st.text(max_size=8), below, max_size=3)
 )
+TEXTS_OF_TREES = TREES.map(lambda tree: dumped(tree).decode())
 DEPTHS = st.sampled_from([30, 250, 990, 1015, 5000])
 
 
@@ -92,7 +93,7 @@ def mutated_documents(draw: st.DrawFn, documents: list[Any]) -> bytes:
         elsewhere = draw(st.sampled_from(list(_places(other))))
         for step in elsewhere:
             other = other[step]
-        new = draw(TREES | st.just(other) | TREES.map(lambda tree: dumped(tree).decode()))
+        new = draw(draw(st.sampled_from((TREES, TEXTS_OF_TREES, st.just(other)))))
         document = _replaced(document, path, new)
     written = dumped(document)
     if draw(st.integers(0, 9)) == 0:  # a value nested deeply, which no strategy above makes

@@ -8,7 +8,7 @@ from typing import get_args
 
 from admission.clusters import FULL, quota_cluster
 
-from hack.interface import items
+from hack.render_interface import INTERFACE, Interface
 from hami_webhook.kube import event_reasons
 from hami_webhook.kube.event_reasons import EventReason
 from hami_webhook.node.monitor import NodeMetrics
@@ -28,7 +28,8 @@ async def test_the_metrics_that_are_listed_are_those_that_are_served(tmp_path: P
     listed = re.findall(r"`(\w+)`", "".join(first_cells))
     served_types = re.findall(r"^# TYPE (hami_\w+) (\w+)$", text, re.MULTILINE)
     assert sorted(listed) == sorted(name for name, _ in served_types)
-    interface = {item.name: item.detail for item in items() if item.group == "metric"}
+    stored = [line.item for line in Interface.read(INTERFACE.read_text()).lines]
+    interface = {item.name: item.detail for item in stored if item.group == "metric"}
     assert {name: detail.partition(",")[0] for name, detail in interface.items()} == dict(served_types)
 
 
