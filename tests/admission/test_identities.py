@@ -81,9 +81,15 @@ def binding(user: str, *groups: str, path: str = "pods/binding", **metadata: Any
 
 
 @pytest.mark.parametrize(
-    "one", [container(gpu=1, mem=3000), vgpu(), share(), cpu()], ids=["gpu", "volcano", "koordinator", "cpu"]
+    ("subresource", "one"),
+    [
+        pytest.param("", container(gpu=1, mem=3000), id="gpu"),
+        pytest.param("", vgpu(), id="volcano"),
+        pytest.param("", share(), id="koordinator"),
+        pytest.param("", cpu(), id="cpu"),
+        pytest.param("status", container(gpu=1, mem=3000), id="the status"),
+    ],
 )
-@pytest.mark.parametrize("subresource", ["", "status"])
 @pytest.mark.parametrize(("user", "groups"), MAY)
 def test_each_identity_changes_the_allocations_of_its_own_scheduler_only(
     user: str, groups: tuple[str, ...], subresource: str, one: Any

@@ -164,7 +164,7 @@ def chance(seed: int) -> tuple[list[JSON], JSON]:
     return objects, pod("p", *(one() for _ in range(dice.randint(1, 2))), init=inits, annotations=notes)
 
 
-@pytest.mark.parametrize("seed", range(150))
+@pytest.mark.parametrize("seed", range(50))
 async def test_the_verdicts_are_the_schedulers_and_the_proposals_true(seed: int) -> None:
     objects, raw = chance(seed)
     explanation = explained(raw, *objects)
@@ -193,7 +193,7 @@ async def test_the_verdicts_are_the_schedulers_and_the_proposals_true(seed: int)
         assert isinstance(fit_pod(replace(view, usage=kept), pod_request, VENDORS, None), NodeFit)
 
 
-@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize("seed", range(20))
 def test_a_limit_raised_as_proposed_lets_the_pod_in(seed: int) -> None:
     objects, raw = chance(seed)
     explanation = explained(raw, *objects)

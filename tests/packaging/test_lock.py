@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import tomllib
 from collections.abc import Iterable
+from functools import cache
 from importlib.metadata import requires
 from pathlib import Path
 
@@ -28,6 +29,11 @@ WANTED = {
 """What a file is for; docs.txt is left out, as this environment may lack its packages, which say what they need."""
 
 
+@cache
+def of_package(name: str) -> list[Requirement]:
+    return [Requirement(text) for text in requires(name) or ()]
+
+
 def needed(requirements: Iterable[str]) -> dict[str, list[Requirement]]:
     """The packages that requirements need on this machine, and what is asked of each, by what is installed here."""
     found: dict[str, list[Requirement]] = {}
@@ -41,7 +47,7 @@ def needed(requirements: Iterable[str]) -> dict[str, list[Requirement]]:
         found.setdefault(name, []).append(requirement)
         for each in {"", *requirement.extras} - {known for package, known in seen if package == name}:
             seen.add((name, each))
-            open_ones += [(Requirement(text), each) for text in requires(name) or ()]
+            open_ones += [(requirement, each) for requirement in of_package(name)]
     return found
 
 

@@ -194,7 +194,7 @@ def test_success_names_the_nodes_in_sort_order_with_the_chosen_one_last() -> Non
 
 @pytest.mark.parametrize("length", [1, 63, 253])
 def test_success_names_the_best_nodes_where_an_event_has_no_room_for_all(length: int) -> None:
-    fits = [scored(f"{number:03}".ljust(length, "n"), 999 - number) for number in range(1000)]
+    fits = [NodeRank(f"{number:03}".ljust(length, "n"), 999 - number) for number in range(1000)]
     message = success_message(fits[1], fits, 1000)
     assert len(message) <= 1024
     named = message.split(" nodes fit(")[1].removesuffix(")").split(",")
