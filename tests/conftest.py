@@ -6,13 +6,14 @@
 from __future__ import annotations
 
 import gc
+import gettext
 import logging
 import os
 import sys
 import tempfile
 from collections.abc import Iterator
 from datetime import UTC, datetime
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 
 import pytest
@@ -22,12 +23,14 @@ from hypothesis import settings
 
 from hami_webhook import pki
 
-settings.register_profile("quick", deadline=None, derandomize=True, database=None, max_examples=25)
+settings.register_profile("quick", deadline=None, derandomize=True, database=None, max_examples=10)
 settings.register_profile("thorough", settings.get_profile("quick"), max_examples=200)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "quick"))
 
 
 gc.set_threshold(50_000, 20, 20)  # what collecting tests makes stays: looking for garbage took a sixth of its time
+# argparse looks for translations of its words 100 times for each parser
+gettext.find = cache(gettext.find)  # type: ignore[assignment]  # overloaded, and called in one way
 # libyaml reads ten times as fast as the parser in Python
 yaml.safe_load = partial(yaml.load, Loader=yaml.CSafeLoader)
 yaml.safe_load_all = partial(yaml.load_all, Loader=yaml.CSafeLoader)

@@ -35,7 +35,7 @@ from .fit_env import CHART, JSON, NOW, FitEnv, configured, pod
 
 EXAMPLES = Path(__file__).parents[2] / "manifests" / "examples"
 MOST = settings().max_examples
-of_each_vendor = settings(max_examples=MOST if MOST >= 200 else MOST // 4)
+of_each_vendor = settings(max_examples=MOST if MOST >= 200 else MOST // 3)
 """For properties that are tried for each of two dozen vendors."""
 OLD_ILUVATAR = configured(
     "iluvatar: {resourceCountName: iluvatar.ai/vgpu, resourceMemoryName: iluvatar.ai/vcuda-memory, "

@@ -8,7 +8,7 @@ from itertools import combinations
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from hami_webhook.devices.model import Usage
@@ -167,7 +167,6 @@ def test_a_pair_sum_counts_each_pair_once_in_the_order_of_the_cards() -> None:
     assert pair_sum([[9, 1, 2], [50, 9, 4], [60, 70, 9]], [0, 1, 2]) == 7
 
 
-@settings(max_examples=20)
 @given(st.integers(11, 20), st.integers(1, 3), st.randoms(use_true_random=False), st.booleans())
 def test_more_cards_than_fit_into_one_integer_are_searched_exactly_too(
     cards: int, count: int, chance: random.Random, complement: bool

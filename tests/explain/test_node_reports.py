@@ -33,7 +33,7 @@ def remedies(
 
 
 @every_vendor
-@settings(max_examples=EXAMPLES if EXAMPLES >= 200 else EXAMPLES // 8)
+@settings(max_examples=EXAMPLES if EXAMPLES >= 200 else EXAMPLES // 3)
 @given(random=st.randoms(use_true_random=False))
 def test_a_report_is_what_it_would_be_if_every_node_was_tested(case: Case, random: Random) -> None:
     fleet = Fleet(random, case)
@@ -46,7 +46,7 @@ def test_a_report_is_what_it_would_be_if_every_node_was_tested(case: Case, rando
 
 
 @every_vendor
-@settings(max_examples=EXAMPLES if EXAMPLES >= 200 else EXAMPLES // 16)
+@settings(max_examples=EXAMPLES if EXAMPLES >= 200 else EXAMPLES // 8)
 @given(random=st.randoms(use_true_random=False))
 def test_what_lets_a_pod_in_is_what_it_would_be_if_every_node_was_searched(case: Case, random: Random) -> None:
     fleet = Fleet(random, case)

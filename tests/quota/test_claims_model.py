@@ -7,7 +7,7 @@ from contextlib import suppress
 from typing import Any
 
 from dra.objects import exactly
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from hami_webhook.admission.denial import Denied
@@ -122,7 +122,6 @@ class Anybody(Cluster):
 
 
 @given(STEPS)
-@settings(deadline=None, max_examples=60)
 def test_whatever_happens_no_write_of_ours_passes_hard_and_nothing_is_left(steps: list[tuple[Any, ...]]) -> None:
     async def live() -> None:
         async with Anybody() as team:

@@ -83,7 +83,7 @@ class QueueModel(QuotaModel):
 
 
 QueueModel.TestCase.settings = settings(
-    max_examples=EXAMPLES // 8,
+    max_examples=max(2, EXAMPLES // 8),
     stateful_step_count=50,
     report_multiple_bugs=False,
     phases=(Phase.explicit, Phase.generate),

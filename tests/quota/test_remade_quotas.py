@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from builders import accelerator_quota
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from hami_webhook.admission.denial import Denied
@@ -104,7 +104,6 @@ async def test_what_was_charged_long_ago_or_is_no_charge_of_ours_is_not_taken_ov
         await env.admit(pod("p", gpu=1, mem=1000))
 
 
-@settings(max_examples=40, deadline=None)
 @given(
     sizes=st.lists(st.integers(1, 6), min_size=2, max_size=8),
     turns=st.lists(st.integers(0, 100), min_size=8, max_size=8),

@@ -172,7 +172,7 @@ def one_by_one(
 
 
 @every_vendor
-@settings(max_examples=EXAMPLES if EXAMPLES >= 200 else EXAMPLES // 8)
+@settings(max_examples=EXAMPLES if EXAMPLES >= 200 else EXAMPLES // 3)
 @given(random=st.randoms(use_true_random=False))
 def test_nodes_answer_as_if_each_was_asked(case: Case, random: Random) -> None:
     """As the cluster changes, with pods that name cards, and budgets of some nodes' cards."""

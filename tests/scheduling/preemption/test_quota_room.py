@@ -6,7 +6,7 @@ from itertools import chain, combinations
 
 import pytest
 from builders import card, node, pod, quota
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from hami_webhook.cluster.api import JSON, Kind
@@ -125,7 +125,6 @@ async def test_kube_scheduler_evicts_nobody_while_room_is_made() -> None:
         assert await each.preempt("high", n2=[each.raw("cpu")["metadata"]["uid"]]) != {}, "nobody is ending"
 
 
-@settings(derandomize=True, max_examples=100)
 @given(st.data())
 def test_no_smaller_set_gives_the_room(data: st.DataObject) -> None:
     """Against every set of pods, with sums of our own."""
