@@ -27,6 +27,7 @@ import yaml
 from hack.bench.apiserver import USER, api_server, binding_times, create_all, make_namespace, wait_ready
 from hack.bench.figures import Figure, Goal, run, show_progress
 from hack.bench.objects import JSON, SCHEDULER, gpu, node, node_name, pod_with, quota
+from hack.bench.processes import cpu_seconds
 from hack.devcluster.plane import ControlPlane, free_ports
 from hami_webhook.cluster.api import Kind
 from hami_webhook.cluster.connect import connect
@@ -199,7 +200,7 @@ def _burst(plane: ControlPlane, case: Case, pods: int, processes: dict[str, int]
     space = f"burst-{next(_spaces)}"
     asyncio.run(_prepare(plane, space, limited=case.limited))
     start = plane.audit_log.stat().st_size
-    before = {name: _processor_seconds(pid) for name, pid in processes.items()}
+    before = {name: cpu_seconds(pid) for name, pid in processes.items()}
     objects = [(Kind.PODS, _pod(number, space, case, plain=plain)) for number in range(pods)]
     asyncio.run(create_all(plane.kubeconfig, objects, CLIENTS))
     deadline = time.monotonic() + BURST_SECONDS
@@ -207,7 +208,7 @@ def _burst(plane: ControlPlane, case: Case, pods: int, processes: dict[str, int]
         if time.monotonic() > deadline:
             raise SystemExit(f"placing: {case}: {len(times[1])} of {pods} pods bound in {BURST_SECONDS:g} s")
         time.sleep(0.25)
-    processor = {name: (_processor_seconds(pid) - before[name]) / pods for name, pid in processes.items()}
+    processor = {name: (cpu_seconds(pid) - before[name]) / pods for name, pid in processes.items()}
     time.sleep(1)  # for events
     created, bound, calls = binding_times(plane.audit_log, start, space)
     asyncio.run(_clear(plane, space))
@@ -240,11 +241,6 @@ async def _clear(plane: ControlPlane, space: str) -> None:
     async with KubernetesCluster(await connect(str(plane.kubeconfig))) as cluster:
         await cluster.call("DELETE", f"/api/v1/namespaces/{space}/pods", {"gracePeriodSeconds": 0})
     await asyncio.sleep(2)
-
-
-def _processor_seconds(pid: int) -> float:
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 if __name__ == "__main__":

@@ -14,6 +14,15 @@ def cpu_seconds(process: int) -> float:
 
 def resident(process: int | str) -> float:
     """MiB in memory."""
-    found = re.search(r"VmRSS:\s+(\d+) kB", Path(f"/proc/{process}/status").read_text())
+    return _mebibytes(process, "VmRSS")
+
+
+def most_resident(process: int | str) -> float:
+    """MiB in memory, the most so far."""
+    return _mebibytes(process, "VmHWM")
+
+
+def _mebibytes(process: int | str, key: str) -> float:
+    found = re.search(rf"{key}:\s+(\d+) kB", Path(f"/proc/{process}/status").read_text())
     assert found is not None
     return int(found[1]) / 1024

@@ -21,6 +21,7 @@ from pathlib import Path
 from hack.bench.apiserver import api_server, create_all, make_namespace, wait_ready
 from hack.bench.figures import Figure, Goal, run, show_progress
 from hack.bench.objects import CARDS, HARD, NAMESPACE, SCHEDULER, node, quota, running
+from hack.bench.processes import most_resident
 from hack.bench.ui import page, ui
 from hack.devcluster.plane import free_ports
 from hami_webhook.cluster.api import Kind
@@ -100,7 +101,7 @@ def _listed_alone(login: Path) -> tuple[float, float]:
 async def _list(login: str) -> None:
     async with KubernetesCluster(await connect(login)) as cluster:
         kept = await asyncio.gather(*(cluster.list(kind) for kind in KINDS))
-        print(json.dumps(_most_resident(os.getpid())))
+        print(json.dumps(most_resident("self")))
         del kept
 
 
@@ -119,13 +120,13 @@ def _started(login: Path, quotas: int) -> _Started:
     )
     try:
         wait_ready(process, metrics)
-        ready, memory_ready = time.perf_counter(), _most_resident(process.pid)
+        ready, memory_ready = time.perf_counter(), most_resident(process.pid)
         while _recomputes(_scraped(metrics)) < quotas:
             time.sleep(1)
         recomputed = time.perf_counter()
         _scraped(metrics)
         scrape = time.perf_counter() - recomputed
-        return _Started(ready - begun, recomputed - ready, scrape, memory_ready, _most_resident(process.pid))
+        return _Started(ready - begun, recomputed - ready, scrape, memory_ready, most_resident(process.pid))
     finally:
         process.kill()
         process.wait()
@@ -147,12 +148,7 @@ def _first_page(login: Path) -> tuple[float, float]:
     begun = time.perf_counter()
     with ui(login) as (process, client):
         page(client, "/overview")
-        return time.perf_counter() - begun, _most_resident(process.pid)
-
-
-def _most_resident(process: int) -> float:
-    status = Path(f"/proc/{process}/status").read_text().splitlines()
-    return next(int(line.split()[1]) for line in status if line.startswith("VmHWM")) / 1024
+        return time.perf_counter() - begun, most_resident(process.pid)
 
 
 if __name__ == "__main__":

@@ -19,13 +19,14 @@ import httpx
 
 from hack.bench.figures import Figure, Goal, run, show_progress
 from hack.bench.objects import JSON, NAMESPACE, SCHEDULER, gpu, node, pod_with, quota, running
+from hack.bench.processes import cpu_seconds, most_resident
 from hack.bench.served import Served, served
 
 NODES = {"smallest": 20, "usual": 1000, "large": 5000}
 PODS_A_NODE = 4
 TURNS, ROUNDS = 3, 5
 MOST_MILLISECONDS = {"overview": 100, "cluster": 50, "teams": 100, "pods": 100, "pod": 100}
-MOST_MEGABYTES = 220
+MOST_MEBIBYTES = 210
 UPDATES = 5
 MOST_SECONDS = 2
 GOALS_UP_TO = 1000
@@ -41,7 +42,7 @@ def measure(size: str) -> Sequence[Figure]:
         paths["pod"] = f"/pods/{NAMESPACE}/waiting"
         gets = [partial(page, client, path) for path in ("/cluster?node=none", *paths.values())]
         smallest, *seconds = (least_cpu_seconds(process.pid, get) for get in gets)
-        memory = peak_memory(process.pid)
+        memory = most_resident(process.pid)
     figures = []
     for name, each in zip(paths, seconds, strict=True):
         goal = Goal(at_most=MOST_MILLISECONDS[name], of="value") if nodes <= GOALS_UP_TO else None
@@ -49,8 +50,8 @@ def measure(size: str) -> Sequence[Figure]:
         figures.append(Figure("ui", *found, goal))
     goal = Goal(at_most=MOST_SECONDS, of="value") if nodes <= GOALS_UP_TO else None
     figures.append(Figure("ui", f"update, {nodes} nodes", max(updates), "s", "-", 0, goal))
-    goal = Goal(at_most=MOST_MEGABYTES, of="value") if nodes <= GOALS_UP_TO else None
-    return [*figures, Figure("ui", f"memory, {nodes} nodes", memory, "MB", "-", 0, goal)]
+    goal = Goal(at_most=MOST_MEBIBYTES, of="value") if nodes <= GOALS_UP_TO else None
+    return [*figures, Figure("ui", f"memory, {nodes} nodes", memory, "MiB", "-", 0, goal)]
 
 
 def least_cpu_seconds(process: int, run: Callable[[], object]) -> float:
@@ -62,12 +63,6 @@ def least_cpu_seconds(process: int, run: Callable[[], object]) -> float:
             run()
         found.append((cpu_seconds(process) - before) / ROUNDS)
     return min(found)
-
-
-def cpu_seconds(process: int) -> float:
-    """What a process has computed so far."""
-    fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def page(client: httpx.Client, path: str) -> None:
@@ -123,13 +118,6 @@ def ui(kubeconfig: Path) -> Iterator[tuple[subprocess.Popen[str], httpx.Client]]
                 yield process, client
         finally:
             process.kill()
-
-
-def peak_memory(process: int) -> float:
-    """The largest resident set of a process so far, in MB."""
-    status = Path(f"/proc/{process}/status").read_text()
-    (peak,) = (line.split()[1] for line in status.splitlines() if line.startswith("VmHWM:"))
-    return int(peak) * 1024 / 1e6
 
 
 if __name__ == "__main__":
