@@ -76,12 +76,8 @@ def test_the_quota_of_the_readme_refuses_as_the_readme_says(tmp_path: Path, caps
     assert outcome["message"] in " ".join(README.split())
 
 
-RUN_ON = ("1.34", "1.35", "1.36")
-"""The versions of Kubernetes that the end-to-end tests were run on."""
-
-
 def test_the_readme_names_the_versions_of_kubernetes_that_it_was_run_on() -> None:
     found = re.search(r"Tested end to end on Kubernetes ([^;]+);", README)
     assert found is not None
-    assert tuple(re.findall(r"\d+\.\d+", found[1])) == RUN_ON
-    assert {path.parent.name for path in (ROOT / "hack" / "controlplane").glob("*/go.mod")} >= set(RUN_ON)
+    built = sorted(path.parent.name for path in (ROOT / "hack" / "controlplane").glob("*/go.mod"))
+    assert found[1] == f"{built[0]} to {built[-1]}"
