@@ -136,9 +136,11 @@ class Informer:
                     self._do_without(error, handler)
                     await self._sleep(self._look_again)
                     continue
-                if isinstance(error, Gone):
+                gone = isinstance(error, Gone)  # the version: the API server forgets them in time, so nothing is wrong
+                if gone:
                     self._version = None
-                logger.warning("watching %s: %s: %s", self.kind.value, type(error).__name__, error)
+                level = logging.INFO if gone else logging.WARNING
+                logger.log(level, "watching %s: %s: %s", self.kind.value, type(error).__name__, error)
                 delay = min(MAX_DELAY, BASE_DELAY * 2.0 ** min(self._failures, 32))
                 self._failures += 1
             except Exception:

@@ -237,6 +237,13 @@ def test_a_list_alone_is_no_progress() -> None:
     assert bench.slept == [BASE_DELAY, 2 * BASE_DELAY, 4 * BASE_DELAY]
 
 
+def test_a_version_that_is_forgotten_is_no_warning(caplog: pytest.LogCaptureFixture) -> None:
+    empty = Listing([], "1")
+    play(empty, Gone("too old resource version: 1 (2)"), empty, Unavailable("down"))
+    warned = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert warned == ["watching pods: Unavailable: down"]
+
+
 def test_an_orderly_end_with_news_resumes_at_once() -> None:
     bench, script = play(Listing([], "1"), event("7", WatchType.BOOKMARK), None, event("8"), None, None)
     assert script.versions == ["1", "7", "8", "8"]
