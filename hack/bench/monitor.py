@@ -7,7 +7,6 @@ apart, as what was read is answered again for so long.
 
 from __future__ import annotations
 
-import re
 import socket
 import ssl
 import struct
@@ -32,7 +31,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.registry import Collector, CollectorRegistry
 
 from hack.bench.figures import Figure, Goal, run, show_progress
-from hack.bench.processes import cpu_seconds, resident
+from hack.bench.processes import cpu_seconds, mebibytes, resident
 from hami_webhook import pki
 from hami_webhook.node.region import MAGIC, V1_2
 from hami_webhook.server.node_process import NodeSettings
@@ -175,9 +174,7 @@ def _interpreter() -> float:
     """MiB of one that does nothing."""
     command = [sys.executable, "-c", "print(open('/proc/self/status').read())"]
     text = subprocess.run(command, check=True, capture_output=True, text=True).stdout
-    found = re.search(r"VmRSS:\s+(\d+) kB", text)
-    assert found is not None
-    return int(found[1]) / 1024
+    return mebibytes(text, "VmRSS")
 
 
 def _by_library(text: str) -> float:

@@ -55,7 +55,7 @@ def measure(size: str) -> Sequence[Figure]:
 
 
 def least_cpu_seconds(process: int, run: Callable[[], object]) -> float:
-    """The least computing of a process for one run, of some turns of `ROUNDS` runs: its clock counts hundredths."""
+    """The least computing of a process for one run, of some turns of `ROUNDS` runs."""
     found = []
     for _ in range(TURNS):
         before = cpu_seconds(process)
