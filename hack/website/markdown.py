@@ -16,7 +16,7 @@ from itertools import accumulate, pairwise
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
-_GFM = MarkdownIt("commonmark").enable("table")
+_SENTENCES = MarkdownIt("commonmark")
 _BLOCKS = MarkdownIt("commonmark").enable("table").disable("inline")
 """What is in a sentence takes half the time of a page, and only headings are asked for it."""
 _ANCHOR = re.compile(r'<a id="([^"]+)"></a>')
@@ -48,7 +48,7 @@ def headings(text: str) -> list[Heading]:
     found = []
     for opening, inline in pairwise(_blocks(text)):
         if opening.type == "heading_open" and opening.map:
-            (parsed,) = _GFM.parseInline(inline.content)
+            (parsed,) = _SENTENCES.parseInline(inline.content)
             words = "".join(token.content for token in parsed.children or [] if token.type in ("text", "code_inline"))
             slug = re.sub(r"[^\w\- ]", "", words.lower()).replace(" ", "-")
             found.append(Heading(opening.map[0], inline.content, f"{slug}-{seen[slug]}" if seen[slug] else slug))
