@@ -22,6 +22,7 @@ from typing import Any
 from hack.devcluster.identities import kubeconfig
 from hack.devcluster.plane import NODE, ControlPlane, free_ports
 from hami_webhook import pki
+from hami_webhook.cluster.version import minor_version
 from hami_webhook.config import SECTION_SWITCHES
 
 from .api_client import api_client
@@ -110,7 +111,7 @@ def allocates_several(kubectl: Kubectl) -> bool:
     That of 1.34.4 takes a device's number in the request for its place in the slice: where there is none it panics, and
     the first device of a request has to have room in the first one of the slice, too.
     """
-    return minor_version(kubectl) > 34
+    return version(kubectl) > (1, 34)
 
 
 def takes_names_of_classes(kubectl: Kubectl) -> bool:
@@ -118,12 +119,14 @@ def takes_names_of_classes(kubectl: Kubectl) -> bool:
 
     For kube-scheduler 1.34.4 it is no extended resource, being in the domain of Kubernetes: pods are bound without one.
     """
-    return minor_version(kubectl) > 34
+    return version(kubectl) > (1, 34)
 
 
-def minor_version(kubectl: Kubectl) -> int:
-    minor: str = json.loads(kubectl("get", "--raw", "/version"))["minor"]
-    return int(minor.rstrip("+"))
+def version(kubectl: Kubectl) -> tuple[int, int]:
+    """The first two numbers of the API server's version, which kube-scheduler's is too."""
+    found = minor_version(json.loads(kubectl("get", "--raw", "/version"))["gitVersion"])
+    assert found is not None
+    return found
 
 
 def sweep(kubectl: Kubectl) -> None:

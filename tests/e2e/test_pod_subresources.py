@@ -10,7 +10,7 @@ import pytest
 
 from hack.devcluster.plane import ControlPlane
 
-from .deployment import Deployment, Kubectl, deployed, eventually
+from .deployment import Deployment, Kubectl, deployed, eventually, version
 from .objects import JSON, add_node, gpu_node, namespace, pod, quota
 from .scheduling import scheduler_account
 from .tenants import tenant
@@ -161,8 +161,7 @@ def test_used_stays_what_the_pod_declares_whatever_its_status_says(
 
 def merges_labels(kubectl: Kubectl) -> bool:
     """Whether the API server merges a Binding's labels into the pod: since 1.35."""
-    version = json.loads(kubectl("get", "--raw", "/version"))
-    return (int(version["major"]), int(version["minor"].rstrip("+"))) >= (1, 35)
+    return version(kubectl) >= (1, 35)
 
 
 def test_everything_else_goes_through(program: Deployment, space: str, controller: Kubectl) -> None:
