@@ -12,6 +12,7 @@ from functools import partial
 from math import inf
 
 import pytest
+from virtual_time import in_virtual_time
 
 from hami_webhook.cluster.api import ClusterError, Conflict, Forbidden, Kind, Unavailable
 from hami_webhook.cluster.memory import MemoryCluster
@@ -20,6 +21,7 @@ from hami_webhook.quota.account import QuotaAccount, Rejected
 from hami_webhook.quota.ledger import Entry, State
 from hami_webhook.quota.sources import ResourceQuotas
 from hami_webhook.quota.store import Accounts, NotListed, QuotaStore, Retries, Snapshot, Swap, Writes, is_as_late
+from hami_webhook.quota.write_turns import LONGEST_TURN
 
 from .objects import MEM, NOON, TEAM, account_of, full, quota, vendors
 
@@ -295,7 +297,7 @@ async def test_an_api_server_that_drops_the_ledger_is_an_error() -> None:
     assert env.state() == {"a": (0, [])}
 
 
-class Turns:
+class TwoWriters:
     """A store whose updates meet those of another writer, which takes 20 ms for a write."""
 
     def __init__(self) -> None:
@@ -316,22 +318,22 @@ class Turns:
         (shown,) = self.env.quotas(TEAM)
         self.env.store.shown(shown)
 
-    def enter(self) -> Turn:
-        return Turn(self.env, Entry(State.ADMITTED, next(self.entries), full(mem=1)))
+    def enter(self) -> WaitingUpdate:
+        return WaitingUpdate(self.env, Entry(State.ADMITTED, next(self.entries), full(mem=1)))
 
 
-class Turn:
-    """An update that waits for its turn, and then for a sign to begin."""
+class WaitingUpdate:
+    """An update that waits for its turn."""
 
     def __init__(self, env: StoreEnv, entry: Entry) -> None:
         self.env = env
         self.entry = entry
-        self.came = asyncio.Event()
+        self.begun = False
         self.task = asyncio.create_task(self._run())
 
     async def _run(self) -> None:
         async with self.env.store.turn(TEAM):
-            self.came.set()
+            self.begun = True
             self.env.calls.clear()
             self.env.plan = {"patch_status:after 1": self._takes_time}
             await self.env.store.update(TEAM, self._change, retries=RETRIES)
@@ -348,37 +350,53 @@ class Turn:
     async def waits(self) -> bool:
         for _ in range(10):
             await asyncio.sleep(0)
-        return not self.came.is_set()
+        return not self.begun
 
 
+@in_virtual_time
 async def test_writers_take_turns() -> None:
-    turns = Turns()
-    await turns.start()
-    own = turns.enter()
+    writers = TwoWriters()
+    await writers.start()
+    own = writers.enter()
     assert await own.waits()
-    await turns.other()
+    await writers.other()
     await own.write()
     # who doesn't write any more is waited for once
-    late = turns.enter()
+    late = writers.enter()
     assert await late.waits()
     await late.write()
-    assert not await turns.enter().waits()
+    assert not await writers.enter().waits()
 
 
+@in_virtual_time
 async def test_a_lone_update_waits_for_nobody() -> None:
-    turns = Turns()
-    await turns.start()
-    turns.env.now += 0.25
-    assert not await turns.enter().waits()
+    writers = TwoWriters()
+    await writers.start()
+    writers.env.now += 0.25
+    assert not await writers.enter().waits()
 
 
+@in_virtual_time
+async def test_who_wrote_very_often_is_waited_for_no_longer_than_a_turn() -> None:
+    writers = TwoWriters()
+    await writers.start()
+    for _ in range(100):
+        await writers.other()
+    await writers.enter().write()
+    await writers.other()
+    began = asyncio.get_running_loop().time()
+    await writers.enter().write()
+    assert asyncio.get_running_loop().time() - began == pytest.approx(LONGEST_TURN)
+
+
+@in_virtual_time
 async def test_a_turn_that_is_cancelled_while_it_waits_is_over() -> None:
-    turns = Turns()
-    await turns.start()
-    first, second = turns.enter(), turns.enter()
+    writers = TwoWriters()
+    await writers.start()
+    first, second = writers.enter(), writers.enter()
     assert await first.waits()
     first.task.cancel()
-    await turns.other()
+    await writers.other()
     await second.write()
 
 

@@ -1,19 +1,19 @@
-"""Replicas that charge one quota take turns, in virtual time: no clock but the event loop's runs.
+"""Replicas that charge one quota take turns, in virtual time.
 
 Clients create pods one after another, spread over the replicas; a write takes some milliseconds, and the watch shows it
-some later. What the machine does meanwhile changes nothing.
+some later.
 """
 
 from __future__ import annotations
 
 import asyncio
 import random
-import selectors
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import pytest
 from quota.objects import GPU, MEM, TEAM, pod, quota, vendors
+from virtual_time import run
 
 from hami_webhook.cluster.api import Kind
 from hami_webhook.cluster.memory import MemoryCluster
@@ -28,25 +28,6 @@ from hami_webhook.quota.store import QuotaStore
 VENDORS = vendors()
 CLIENTS = 24
 PODS = 360
-
-
-class _NoWaiting(selectors.SelectSelector):
-    """Instead of waiting for so long, the clock moves on by as much."""
-
-    now = 0.0
-
-    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
-        self.now += max(timeout or 0.0, 0.0)
-        return []
-
-
-class VirtualLoop(asyncio.SelectorEventLoop):
-    def __init__(self) -> None:
-        self.clock = _NoWaiting()
-        super().__init__(self.clock)
-
-    def time(self) -> float:
-        return self.clock.now
 
 
 class Watched:
@@ -77,9 +58,7 @@ class Burst:
     conflicts: float
 
 
-async def charged(
-    clock: Callable[[], float], replicas: int, write: float, between: float, dice: random.Random
-) -> Burst:
+async def charged(replicas: int, write: float, between: float, dice: random.Random) -> Burst:
     """A burst; a write takes about `write` seconds, and a client's next pod comes about `between` seconds later."""
 
     def about(seconds: float) -> float:
@@ -103,6 +82,7 @@ async def charged(
             await asyncio.sleep(about(between))
             created.add(asked.uid)
 
+    clock = asyncio.get_running_loop().time
     cluster = MemoryCluster(clock)
     await cluster.ensure_namespace(TEAM)
     status = {"used": {MEM: "0", GPU: "0"}}
@@ -130,11 +110,7 @@ async def charged(
 
 
 def burst(replicas: int, write: float, between: float) -> Burst:
-    loop = VirtualLoop()
-    try:
-        return loop.run_until_complete(charged(loop.time, replicas, write, between, random.Random(replicas)))
-    finally:
-        loop.close()
+    return run(charged(replicas, write, between, random.Random(replicas)))
 
 
 @pytest.mark.parametrize(
