@@ -38,8 +38,8 @@ yaml.safe_load_all = partial(yaml.load_all, Loader=yaml.CSafeLoader)
 LONGEST = (
     *("ui/test_situations.py", "ui/test_browser.py", "devices/test_adding_a_vendor.py", "kubectl/test_ui.py"),
     *("simulate/test_fleet.py", "server/test_run.py", "packaging/test_progress.py", "server/test_serve_node.py"),
-    *("devices/test_two_hundred_cards.py", "kubectl/test_doctor.py", "scheduling/preemption/test_eviction_limits.py"),
-    *("quota/test_floors.py", "quota/test_card_selection.py", "node_filters/test_invariants.py"),
+    *("server/test_app.py", "kubectl/test_doctor.py", "kubectl/test_watched.py", "server/test_listener.py"),
+    *("fuzz/test_fuzz.py", "server/test_listener_overload.py", "devices/test_two_hundred_cards.py"),
     *("e2e/test_documents.py", "e2e/test_deploy.py", "e2e/test_placement.py", "e2e/test_chart.py"),
     *("e2e/test_restarts.py", "e2e/test_preemption.py", "e2e/test_bursts.py", "e2e/test_upgrade.py"),
     *("e2e/test_attacks.py", "e2e/test_large_pods.py", "e2e/test_kubectl.py", "e2e/test_queues.py"),
