@@ -19,6 +19,8 @@ from kubernetes.aio.client.exceptions import ApiException
 
 from hami_webhook.cluster.api import ClusterError, Unavailable
 
+CONNECTIONS_OF_A_READ = 2
+"""Open at a time where a cluster is read once and nothing is watched: a handshake takes as long as 200 pods."""
 _DEFAULT = Path("~/.kube/config").expanduser()
 _OWN_NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 """Where a pod reads which namespace it is in."""
@@ -34,13 +36,16 @@ class _Client(ApiClient):
             raise Unavailable(f"the API server can't be asked: {error}") from error
 
 
-async def connect(kubeconfig: str = "", context: str = "") -> ApiClient:
+async def connect(kubeconfig: str = "", context: str = "", connections: int | None = None) -> ApiClient:
     """A client for the API server. Raises `ClusterError`.
 
     `kubeconfig` is a path, or several as KUBECONFIG has them, or empty for the default order; `context` is one of its
-    contexts, or empty for the current one.
+    contexts, or empty for the current one. `connections` is how many are open at a time at most, None: as many as the
+    client's default; a watch keeps one for as long as it lasts.
     """
     configuration = Configuration()
+    if connections is not None:
+        configuration.connection_pool_maxsize = connections
     path = _readable(kubeconfig)
     try:
         if path:

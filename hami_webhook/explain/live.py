@@ -127,12 +127,11 @@ async def read_cluster(kubeconfig: str, namespace: str, name: str, now: float) -
     Raises `Forbidden` where the pod can't be seen, and `ClusterError` for anything but lacking rights.
     """
     # imported here: who explains from files would take twice as long to start
-    from hami_webhook.cluster.connect import connect
+    from hami_webhook.cluster.connect import CONNECTIONS_OF_A_READ, connect
     from hami_webhook.cluster.kubernetes import KubernetesCluster
 
-    async with KubernetesCluster(
-        await connect(kubeconfig), decode=decode_for_scheduling, silence=LONGEST_WAIT
-    ) as cluster:
+    client = await connect(kubeconfig, connections=CONNECTIONS_OF_A_READ)
+    async with KubernetesCluster(client, decode=decode_for_scheduling, silence=LONGEST_WAIT) as cluster:
         reading = await read_allowed(cluster, namespace)
         pods = reading.unseen.get(Kind.PODS)
         if name and pods is not None and not pods.elsewhere:

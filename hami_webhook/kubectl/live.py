@@ -15,7 +15,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from hami_webhook.cluster.api import Cluster, ClusterError, Kind
-from hami_webhook.cluster.connect import ContextNames, connect, names_of
+from hami_webhook.cluster.connect import CONNECTIONS_OF_A_READ, ContextNames, connect, names_of
 from hami_webhook.cluster.kept_fields import decode_for_scheduling
 from hami_webhook.cluster.kubernetes import KubernetesCluster
 from hami_webhook.device_config import read_device_config
@@ -105,11 +105,13 @@ class LiveCluster(Struct, frozen=True, dict=True):
 
 
 @asynccontextmanager
-async def _connected(arguments: argparse.Namespace) -> AsyncIterator[tuple[KubernetesCluster, str]]:
+async def _connected(
+    arguments: argparse.Namespace, connections: int | None = None
+) -> AsyncIterator[tuple[KubernetesCluster, str]]:
     """The cluster and the namespace that the flags name."""
     kubeconfig = _kubeconfig(arguments)
     namespace = arguments.namespace or names_of(kubeconfig, arguments.context).namespace
-    client = await connect(kubeconfig, arguments.context)
+    client = await connect(kubeconfig, arguments.context, connections)
     async with KubernetesCluster(client, decode=decode_for_scheduling, silence=LONGEST_WAIT) as api:
         yield api, namespace
 
@@ -141,7 +143,7 @@ async def probing(arguments: argparse.Namespace, longest: float) -> AsyncIterato
 
 async def read(arguments: argparse.Namespace) -> LiveCluster:
     config = read_device_config(arguments.config) if arguments.config else None
-    async with _connected(arguments) as (api, namespace):
+    async with _connected(arguments, CONNECTIONS_OF_A_READ) as (api, namespace):
         effective = await read_effective(api, arguments.system_namespace, config)
         reading = await read_allowed(api, namespace, claims=effective.charges_claims)
         now = time.time()
@@ -216,5 +218,5 @@ async def diagnosed(arguments: argparse.Namespace) -> Diagnosis:
     from hami_webhook.doctor.checks import diagnose
     from hami_webhook.doctor.facts import Facts
 
-    async with _connected(arguments) as (api, namespace):
+    async with _connected(arguments, CONNECTIONS_OF_A_READ) as (api, namespace):
         return await diagnose(await Facts.read(api, arguments.system_namespace, namespace))

@@ -8,10 +8,15 @@ import socket
 from pathlib import Path
 
 import pytest
+from aiohttp import web
+from http_server import http_server
 
 from hami_webhook.cluster.api import ClusterError
-from hami_webhook.cluster.connect import connect, names_of
+from hami_webhook.cluster.connect import CONNECTIONS_OF_A_READ, connect, names_of
+from hami_webhook.cluster.kubernetes import KubernetesCluster
 from hami_webhook.kubectl.main import main
+
+from . import apiserver
 
 
 def kubeconfig(folder: Path, name: str, namespace: str = "") -> Path:
@@ -69,6 +74,24 @@ def test_a_kubeconfig_that_is_there_and_cannot_be_read_is_not_taken_for_none(
     monkeypatch.setattr("os.access", lambda *_: False)  # root may read everything
     with pytest.raises(ClusterError, match=f"kubeconfig {path} can't be read"):
         names_of()
+
+
+def test_a_read_of_many_lists_opens_few_connections(tmp_path: Path) -> None:
+    clients = set()
+
+    def answer(request: web.BaseRequest, _: bytes) -> web.Response:
+        assert request.transport is not None
+        clients.add(request.transport.get_extra_info("peername"))
+        return web.json_response({})
+
+    async def read(url: str) -> None:
+        client = await connect(str(apiserver.kubeconfig(tmp_path, url)), connections=CONNECTIONS_OF_A_READ)
+        async with KubernetesCluster(client) as cluster:
+            await asyncio.gather(*(cluster.call("GET", f"/api/v1/{number}") for number in range(9)))
+
+    with http_server(answer) as url:
+        asyncio.run(read(url))
+    assert len(clients) == CONNECTIONS_OF_A_READ
 
 
 @pytest.mark.parametrize("text", ["\x00", "[", "- a", "contexts: 3", "apiVersion: v1"])
