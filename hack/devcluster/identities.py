@@ -15,6 +15,7 @@ from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 _LIFE = timedelta(days=30)
+_PrivateKey = ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey
 
 
 class Authority:
@@ -25,9 +26,10 @@ class Authority:
         self.certificate, key = folder / "ca.crt", folder / "ca.key"
         self._name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "dev-cluster CA")])
         if key.exists():
-            self._key = _private_key(key)
+            self._key: _PrivateKey = _private_key(key)
             return
-        self._key = ec.generate_private_key(ec.SECP256R1())
+        # kube-apiserver verifies a client's certificate at each request: RSA signatures take much less of its time
+        self._key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
         certificate = (
             self._builder(self._name, self._key.public_key())
             .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
@@ -79,7 +81,9 @@ class Authority:
         paths[1].chmod(0o600)
         return paths
 
-    def _builder(self, subject: x509.Name, public: ec.EllipticCurvePublicKey) -> x509.CertificateBuilder:
+    def _builder(
+        self, subject: x509.Name, public: ec.EllipticCurvePublicKey | rsa.RSAPublicKey
+    ) -> x509.CertificateBuilder:
         now = datetime.now(UTC).replace(microsecond=0)
         subject_id = x509.SubjectKeyIdentifier.from_public_key(public)
         issuer_id = x509.SubjectKeyIdentifier.from_public_key(self._key.public_key())
@@ -105,9 +109,9 @@ def kubeconfig(server: str, ca: bytes, user: dict[str, str]) -> dict[str, object
     }
 
 
-def _private_key(path: Path) -> ec.EllipticCurvePrivateKey:
+def _private_key(path: Path) -> _PrivateKey:
     found = serialization.load_pem_private_key(path.read_bytes(), None)
-    assert isinstance(found, ec.EllipticCurvePrivateKey)
+    assert isinstance(found, _PrivateKey)
     return found
 
 
@@ -122,7 +126,7 @@ def _general(name: str) -> x509.GeneralName:
         return x509.DNSName(name)
 
 
-def _pem(key: ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey) -> bytes:
+def _pem(key: _PrivateKey) -> bytes:
     return key.private_bytes(
         serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     )
