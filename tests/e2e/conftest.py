@@ -24,6 +24,7 @@ os.environ.setdefault("GOGC", "400")
 """Of all Go programs that tests start: their memory is small, and collecting it often takes a fifth of their time."""
 
 
+@pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Let no test fail for a connection that an earlier one left open.
 
@@ -33,12 +34,43 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if Path(__file__).parent in item.path.parents:
             item.add_marker(pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning"))
+    # files with a node first: each worker changes its control plane once
+    without_node = {item.path for item in items if "plane" in _fixtures(item)}
+    items.sort(key=lambda item: item.path in without_node)
+
+
+class Planes:
+    """The control plane of the file that runs: started when it has to be another one than the file before had.
+
+    One that nobody uses takes a tenth of a core.
+    """
+
+    def __init__(self) -> None:
+        self._running = contextlib.ExitStack()
+        self._planes: dict[tuple[str, ...], ControlPlane] = {}
+
+    def with_programs(self, *more: str) -> ControlPlane:
+        """That with these programs beside those that all have."""
+        if more not in self._planes:
+            self.stop()
+            self._planes[more] = self._running.enter_context(started(*more))
+        return self._planes[more]
+
+    def stop(self) -> None:
+        self._planes.clear()
+        self._running.close()
 
 
 @pytest.fixture(scope="session")
-def plane() -> Iterator[ControlPlane]:
-    with started() as plane:
-        yield plane
+def planes() -> Iterator[Planes]:
+    planes = Planes()
+    yield planes
+    planes.stop()
+
+
+@pytest.fixture(scope="module")
+def plane(planes: Planes) -> ControlPlane:
+    return planes.with_programs()
 
 
 @pytest.fixture(scope="module")
@@ -48,11 +80,10 @@ def proxy(plane: ControlPlane) -> Iterator[ApiProxy]:
         yield proxy
 
 
-@pytest.fixture(scope="session")
-def plane_with_node() -> Iterator[ControlPlane]:
+@pytest.fixture(scope="module")
+def plane_with_node(planes: Planes) -> ControlPlane:
     """A control plane with a kubelet, as `hack/dev-cluster up` starts it for root."""
-    with started("kubelet") as plane:
-        yield plane
+    return planes.with_programs("kubelet")
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -29,7 +29,7 @@ FILES = ["python", "-m", "http.server", "8000", "--directory", "/"]
 """Serves every file that the container sees."""
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def kubectl(plane_with_node: ControlPlane) -> Kubectl:
     return Kubectl(plane_with_node.kubeconfig)
 
