@@ -1,4 +1,4 @@
-"""What `kubectl get -o json` prints, and what `kubectl apply` creates, without starting kubectl.
+"""What `kubectl get -o json` prints, what `kubectl apply` creates and `kubectl delete --all` deletes, without kubectl.
 
 Each start of kubectl is a tenth of a second of a core, and there are thousands: tests that wait look again and again,
 and each makes its objects. Two such tests at once are a busy machine.
@@ -121,6 +121,29 @@ class ApiClient:
         found = self._resource(resource)
         path = found.path + (f"/namespaces/{namespace}" if found.namespaced else "")
         self._call(f"{path}/{found.name}/{name}", {"Content-Type": "application/merge-patch+json"}, patch, "PATCH")
+
+    def delete_all(self, resource: str, namespace: str | None = None, fields: str = "") -> None:
+        """Delete a kind's objects, or those that a field selector selects, in one namespace or all, with no grace.
+
+        Raises as `get` does.
+        """
+        found = self._resource(resource)
+        spaces = [namespace]
+        if found.namespaced and namespace is None:
+            items = self._call(f"{found.path}/{found.name}", {"Accept": _METADATA})["items"] or ()
+            spaces = sorted({item["metadata"]["namespace"] for item in items})
+        for space in spaces:
+            path = found.path + (f"/namespaces/{space}" if space else "")
+            query = urllib.parse.urlencode({"fieldSelector": fields})
+            body = {"gracePeriodSeconds": 0, "propagationPolicy": "Background"}
+            self._call(f"{path}/{found.name}?{query}", body=body, method="DELETE")
+
+    def token(self, account: str, namespace: str, seconds: int) -> str:
+        """What `kubectl create token` prints."""
+        found = self._resource("serviceaccounts")
+        path = f"{found.path}/namespaces/{namespace}/{found.name}/{account}/token"
+        made: str = self._call(path, body={"spec": {"expirationSeconds": seconds}})["status"]["token"]
+        return made
 
     def everything(self) -> set[tuple[str, str, str]]:
         """Kind, namespace ("" for what has none) and name of everything that is stored, but events."""

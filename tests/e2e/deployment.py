@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import contextlib
+import functools
 import json
 import os
 import signal
@@ -25,7 +26,7 @@ from hami_webhook import pki
 from hami_webhook.cluster.version import minor_version
 from hami_webhook.config import SECTION_SWITCHES
 
-from .api_client import api_client
+from .api_client import NotFound, api_client
 
 ROOT = Path(__file__).parents[2]
 JSON = dict[str, Any]
@@ -35,6 +36,8 @@ BOTH = "hami-webhook-both"
 """An account for processes that are webhook and controller in one, with the rights of both Deployments."""
 SWITCHES = tuple(f"--{switch.replace('_', '-')}" for switch in SECTION_SWITCHES.values())
 """As the manifests have them, whose match conditions name every section's resources."""
+TOKEN_SECONDS = 4 * 3600
+"""How long a service account's token holds: longer than the tests take."""
 
 
 def eventually(what: Callable[[], Any], wanted: Any = True, seconds: float = 120.0) -> None:
@@ -95,6 +98,11 @@ class Kubectl:
             found: JSON = json.loads(self("get", *arguments, "-o", "json"))
             return found
 
+    def delete_all(self, *kinds: str, namespace: str | None = None) -> None:
+        """What `kubectl delete --all --grace-period=0 --force` does in a namespace, or in all, without starting it."""
+        for kind in kinds:
+            api_client(self.kubeconfig).delete_all(kind, namespace)
+
     def used(self, namespace: str, name: str = "gpu-quota") -> dict[str, str]:
         status = self.get("resourcequota", name, "-n", namespace).get("status") or {}
         return {key.removeprefix("limits.nvidia.com/"): value for key, value in (status.get("used") or {}).items()}
@@ -131,14 +139,12 @@ def version(kubectl: Kubectl) -> tuple[int, int]:
 
 def sweep(kubectl: Kubectl) -> None:
     """Take away what another file's tests would count, wait for, or take for theirs, where no program of ours runs."""
-    kinds = "jobs,deployments,pods,resourcequotas"
-    kubectl("delete", kinds, "-A", "--all", "--grace-period=0", "--force", "--wait=false")
-    kubectl.run("delete", "acceleratorquotas", "--all")  # their definition may be gone
-    names = [item["metadata"]["name"] for item in kubectl.get("nodes")["items"]]
-    if others := [name for name in names if name != NODE]:
-        kubectl("delete", "nodes", *others)
-    kubectl("delete", "leases,secrets,events", "-n", SYSTEM, "--all")
-    kubectl("delete", "--raw", "/api/v1/namespaces/default/events")  # of what has no namespace
+    kubectl.delete_all("jobs", "deployments", "pods", "resourcequotas")
+    with contextlib.suppress(LookupError, NotFound):  # their definition may be gone
+        kubectl.delete_all("acceleratorquotas")
+    api_client(kubectl.kubeconfig).delete_all("nodes", fields=f"metadata.name!={NODE}")
+    kubectl.delete_all("leases", "secrets", "events", namespace=SYSTEM)
+    kubectl.delete_all("events", namespace="default")  # of what has no namespace
 
 
 class Balancer:
@@ -238,6 +244,11 @@ def both_roles() -> list[JSON]:
     ]
 
 
+@functools.cache
+def dev_overlay(kubectl: Kubectl) -> str:
+    return kubectl("kustomize", str(ROOT / "manifests" / "overlays" / "dev"))
+
+
 @dataclass
 class Deployment:
     """Replicas behind one address, and both webhook configurations naming it."""
@@ -260,20 +271,19 @@ class Deployment:
         """Apply the dev overlay, with the address of the balancer and a first authority in it."""
         (self.folder / "certs").mkdir(parents=True, exist_ok=True)
         self.ca = pki.authority(now=datetime.now(UTC))
-        rendered = self.kubectl("kustomize", str(ROOT / "manifests" / "overlays" / "dev"))
-        rendered = rendered.replace("DEV_SERVER", f"127.0.0.1:{self.balancer.port}")
+        rendered = dev_overlay(self.kubectl).replace("DEV_SERVER", f"127.0.0.1:{self.balancer.port}")
         rendered = rendered.replace("CA_BUNDLE", base64.b64encode(self.ca.certificate).decode())
         self.kubectl("apply", "-f", "-", stdin=rendered)
         self.kubectl.apply(*both_roles())
 
     def uninstall(self) -> None:
-        kinds = "mutatingwebhookconfiguration,validatingwebhookconfiguration"
-        self.kubectl("delete", "--ignore-not-found", kinds, "hami-webhook-admission")
+        for kind in ("mutatingwebhookconfigurations", "validatingwebhookconfigurations"):
+            api_client(self.kubectl.kubeconfig).delete_all(kind, fields="metadata.name=hami-webhook-admission")
 
     def login(self, account: str) -> Path:
         """A kubeconfig of a service account of our namespace."""
         path = self.folder / f"{account}.kubeconfig"
-        token = self.kubectl("create", "token", account, "-n", SYSTEM, "--duration", "4h").strip()
+        token = api_client(self.kubectl.kubeconfig).token(account, SYSTEM, TOKEN_SECONDS)
         ca = self.plane.authority.certificate.read_bytes()
         path.write_text(json.dumps(kubeconfig(self.plane.server, ca, {"token": token})))
         return path
@@ -364,12 +374,10 @@ class Deployment:
 
     def close(self) -> None:
         # pods that still wait would take the cards of the next deployment's tests, and nodes change its percentages
-        self.kubectl("delete", "jobs,deployments,pods", "-A", "--all", "--grace-period=0", "--force", "--wait=false")
-        self.kubectl("delete", "nodes", "--all")
-        for process in self.replicas.values():
-            process.send_signal(signal.SIGTERM)  # so that the leader gives its lease back to who comes next
+        self.kubectl.delete_all("jobs", "deployments", "pods", "nodes")
         for name in list(self.replicas):
-            self.stop(name)
+            self.stop(name, signal.SIGKILL)
+        self.kubectl.delete_all("leases", namespace=SYSTEM)  # who comes next doesn't wait until they expire
         self.uninstall()
         self.balancer.close()
 

@@ -8,7 +8,8 @@ from pathlib import Path
 from hack.devcluster.identities import kubeconfig
 from hack.devcluster.plane import ControlPlane
 
-from .deployment import Kubectl
+from .api_client import api_client
+from .deployment import TOKEN_SECONDS, Kubectl
 
 
 def tenant(
@@ -30,7 +31,7 @@ def tenant(
 
 def token_of(kubectl: Kubectl, plane: ControlPlane, folder: Path, namespace: str, name: str) -> Kubectl:
     """kubectl as a service account."""
-    token = kubectl("create", "token", name, "-n", namespace, "--duration", "4h").strip()
+    token = api_client(kubectl.kubeconfig).token(name, namespace, TOKEN_SECONDS)
     path = folder / f"{namespace}-{name}.kubeconfig"
     path.write_text(json.dumps(kubeconfig(plane.server, plane.authority.certificate.read_bytes(), {"token": token})))
     return Kubectl(path)

@@ -69,3 +69,22 @@ def test_what_is_applied_is_as_kubectl_applies_it(plane: ControlPlane) -> None:
     assert {("Namespace", "", space), *(("ResourceQuota", space, name) for name in ("ours", "new"))} <= everything
     with pytest.raises(AssertionError, match="must be greater than or equal to 0"):
         kubectl.apply(quota(space, "negative", gpu=-1))
+
+
+def test_what_is_deleted_is_gone_and_nothing_else(plane: ControlPlane) -> None:
+    kubectl = Kubectl(plane.kubeconfig)
+    spaces = [namespace(kubectl), namespace(kubectl)]
+    kubectl.apply(*(quota(space, name, gpu=2) for space in spaces for name in ("a", "b")))
+
+    def left() -> list[tuple[int, str]]:
+        metas = [item["metadata"] for item in kubectl.get("quota", "-A")["items"]]
+        return sorted((spaces.index(meta["namespace"]), meta["name"]) for meta in metas if meta["namespace"] in spaces)
+
+    kubectl.delete_all("resourcequotas", namespace=spaces[0])
+    assert left() == [(1, "a"), (1, "b")]
+    api_client(plane.kubeconfig).delete_all("quota", spaces[1], "metadata.name!=a")
+    assert left() == [(1, "a")]
+    kubectl.delete_all("limitranges", "quota")
+    assert left() == []
+    with pytest.raises(LookupError):
+        kubectl.delete_all("nothings")

@@ -223,7 +223,7 @@ def test_the_third_pod_is_refused_by_kubectl_and_all_is_free_at_the_end(program:
     eventually(lambda: bound(kubectl, team), ["a", "b"])
     eventually(lambda: settled(kubectl, team))
     assert (memory(kubectl, team), kubectl.used(team)["gpu"]) == (20000, "2")
-    kubectl("delete", "pods", "--all", "-n", team, "--grace-period=0", "--force")
+    kubectl.delete_all("pods", namespace=team)
     eventually(lambda: memory(kubectl, team), 0)
 
 
@@ -254,7 +254,7 @@ def test_a_shared_claim_costs_once_and_administrators_access_nothing(program: De
     eventually(lambda: memory(kubectl, team), 10000)
     refused = kubectl.refused(claim(team, "more", requests(exactly(HAMI, memory="11000Mi"))))
     assert "exceeded quota: gpu-quota, requested: limits.nvidia.com/gpumem=11000" in refused
-    kubectl("delete", "pods,resourceclaims", "--all", "-n", team, "--grace-period=0", "--force", "--wait=false")
+    kubectl.delete_all("pods", "resourceclaims", namespace=team)
     eventually(lambda: memory(kubectl, team), 0)
 
 

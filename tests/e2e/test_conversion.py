@@ -104,7 +104,7 @@ def test_pods_with_limits_are_placed_without_an_extender(program: Deployment, te
     assert [amount for _, amount in allocated(kubectl, team)] == [10000, 10000]
     eventually(lambda: settled(kubectl, team))
     assert (memory(kubectl, team), kubectl.used(team)["gpu"]) == (20000, "2")
-    kubectl("delete", "pods", "--all", "-n", team, "--grace-period=0", "--force")
+    kubectl.delete_all("pods", namespace=team)
     eventually(lambda: memory(kubectl, team), 0)
     eventually(lambda: kubectl.get("resourceclaims", "-n", team)["items"], [])
 

@@ -40,7 +40,7 @@ def test_the_api_server_restarts_in_the_middle(program: Deployment, plane: Contr
     asyncio.run(create_all(kubectl.kubeconfig, [pod(space, f"late-{n}", gpu=1, gpumem=10) for n in range(missing + 3)]))
     assert existing(kubectl, space) == 10
     # deletions are heard of again, without a restart of ours
-    kubectl("delete", "pods", "-n", space, "--all", "--grace-period=0", "--force")
+    kubectl.delete_all("pods", namespace=space)
     eventually(lambda: kubectl.used(space), {"gpu": "0"})
     assert all(process.poll() is None for process in program.replicas.values())
 

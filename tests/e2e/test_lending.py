@@ -77,7 +77,7 @@ class Team:
         )
 
     def delete_all(self) -> None:
-        self.kubectl("delete", "pods", "--all", "-n", self.space, "--grace-period=0", "--force")
+        self.kubectl.delete_all("pods", namespace=self.space)
 
 
 def budget(team: Team) -> JSON:

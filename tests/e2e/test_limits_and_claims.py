@@ -98,7 +98,7 @@ def test_both_ways_keep_one_quota_while_replicas_are_killed_and_requests_fail(
     assert {space: most[space] for space in spaces if most[space] > OWN} == {}
     assert (max(most.values()), together) == (OWN, all_of_them)
     for space in spaces:
-        kubectl("delete", "pods", "--all", "-n", space, "--grace-period=0", "--force", "--wait=false")
+        kubectl.delete_all("pods", namespace=space)
     nothing: list[object] = [("0", {})] * (len(spaces) + 1)
     eventually(lambda: list(map(charged, quotas_of(kubectl, spaces))), nothing, seconds=120 + PODS)
     assert claims_of(kubectl, spaces) == []

@@ -81,7 +81,7 @@ def prometheus(
         eventually(found.targets, dict.fromkeys(pods, "up"))
         yield found
         for space in spaces:
-            kubectl("delete", "deployments,pods,resourcequotas", "--all", "-n", space, "--grace-period=0", "--force")
+            kubectl.delete_all("deployments", "pods", "resourcequotas", namespace=space)
         kubectl("delete", "nodes", "--ignore-not-found", *map(node_of, WRONG))
     kubectl("delete", "nodes", *NODES)
 

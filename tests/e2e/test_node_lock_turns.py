@@ -106,7 +106,7 @@ def test_who_deletes_pods_when_they_are_bound_holds_up_nobody_else(
             seconds = seconds_to_bind(clients[1], others, kubelets)
     half, most = seconds[PODS // 2], seconds[PODS * 95 // 100]
     print(f"\n{kind}: p50 {half:.2f} s, p95 {most:.2f} s, {len(deleter.deleted)} deleted")
-    kubectl("delete", "pods", "-n", others, "--all", "--grace-period=0", "--force", "--wait=false")
+    kubectl.delete_all("pods", namespace=others)
     # a lock that is kept lasts five minutes
     assert half < 10
     assert most < 20

@@ -65,7 +65,7 @@ def test_fifty_pods_pass_with_fifty_warnings_and_the_next_is_refused_once_it_is_
     assert f"exceeded quota: gpu-quota, requested: {GPU}=1, used: {GPU}=52, limited: {GPU}=2" in refused
     eventually(lambda: message(program, space), 50)
     eventually(lambda: counted(program, space), 50.0)
-    kubectl("delete", "pods", "--all", "-n", space, "--grace-period=0", "--force")
+    kubectl.delete_all("pods", namespace=space)
     eventually(lambda: kubectl.used(space), {"gpu": "0"})
     kubectl.apply(pod(space, "next", gpu=1, gpumem=1))
 

@@ -55,8 +55,7 @@ def scheduler(program: Deployment, kubelets: Kubelets, both: HamiScheduler) -> I
     yield both
     assert [fault for fault in kubelets.faults if fault.startswith(("card ", "no allocation"))] == []
     # what still waits would take the next test's cards
-    program.kubectl("delete", "jobs,pods", "-A", "--all", "--grace-period=0", "--force", "--wait=false")
-    program.kubectl("delete", "nodes", "--all")
+    program.kubectl.delete_all("jobs", "pods", "nodes")
 
 
 def node_with_cards(kubectl: Kubectl, space: str, name: str, count: int, memory: int = 24576) -> str:
@@ -346,7 +345,7 @@ def test_of_two_schedulers_that_race_for_the_last_card_one_pod_gets_it(
             eventually(functools.partial(running, kubectl, space), 1)
             time.sleep(2)
             assert running(kubectl, space) == 1
-            kubectl("delete", "pods", "-n", space, "--all", "--grace-period=0", "--force", "--wait=false")
+            kubectl.delete_all("pods", namespace=space)
             check_cards(kubectl)
 
 

@@ -68,8 +68,7 @@ def scheduler(
 ) -> Iterator[HamiScheduler]:
     with scheduling(plane, tmp_path, program.login("hami-scheduler"), request.param, policy) as both:
         yield both
-    program.kubectl("delete", "pods", "-A", "--all", "--grace-period=0", "--force", "--wait=false")
-    program.kubectl("delete", "nodes", "--all")
+    program.kubectl.delete_all("pods", "nodes")
 
 
 class Tenancy:

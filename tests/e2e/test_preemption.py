@@ -112,7 +112,7 @@ def env(program: Deployment, scheduler: HamiScheduler) -> Iterator[PreemptionEnv
     found = PreemptionEnv(program.kubectl, namespace(program.kubectl))
     yield found
     assert "expected at least one victim" not in found.events(), "kube-scheduler looked where it can find nobody"
-    program.kubectl("delete", "pods", "-n", found.space, "--all", "--grace-period=0", "--force", "--wait=false")
+    program.kubectl.delete_all("pods", namespace=found.space)
     for name in found.nodes:
         program.kubectl("delete", "node", name)
 

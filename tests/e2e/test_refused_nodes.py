@@ -54,7 +54,7 @@ def space(plane: ControlPlane) -> Iterator[str]:
     kubectl("cordon", "cordoned")
     kubectl("taint", "node", "tainted", "team=a:NoSchedule")
     yield space
-    kubectl("delete", "pods", "--all", "-n", space, "--grace-period=0", "--force")
+    kubectl.delete_all("pods", namespace=space)
     kubectl("delete", "node", *REASONS)
 
 

@@ -92,7 +92,7 @@ class Burst:
 
     def delete(self) -> None:
         kubectl = self._program.kubectl
-        kubectl("delete", "pods", "-n", self.space, "--all", "--grace-period=0", "--force", "--wait=false")
+        kubectl.delete_all("pods", namespace=self.space)
         eventually(lambda: kubectl.get("pods", "-n", self.space)["items"], [])
 
 
@@ -175,7 +175,7 @@ def test_who_was_refused_before_a_restart_is_tried_again(
         eventually(place, large)
         eventually(lambda: kubectl.used(space), {"gpumem": "20k"})
     finally:
-        kubectl("delete", "pods", "-n", space, "--all", "--grace-period=0", "--force", "--wait=false")
+        kubectl.delete_all("pods", namespace=space)
         kubectl("delete", "nodes", large, small)
 
 
@@ -199,5 +199,5 @@ def test_a_lock_of_a_pod_that_no_node_takes_any_more_keeps_others_out_no_longer(
         eventually(lambda: kubectl.get("pod", "next", "-n", space)["spec"].get("nodeName"), one)
         print(f"bound {time.monotonic() - started:.0f} s after the start; the lock expires after 300 s")
     finally:
-        kubectl("delete", "pods", "-n", space, "--all", "--grace-period=0", "--force", "--wait=false")
+        kubectl.delete_all("pods", namespace=space)
         kubectl("delete", "node", one)

@@ -165,7 +165,7 @@ def work(program: Roles, met: Callable[[], bool]) -> None:
     """Have every Deployment do all that it ever does; `met` is whether two processes have met on quotas."""
     kubectl = program.kubectl
     # what waits since earlier tests would take the node's cards
-    kubectl("delete", "jobs,deployments,pods", "-A", "--all", "--grace-period=0", "--force", "--wait=false")
+    kubectl.delete_all("jobs", "deployments", "pods")
     space = namespace(kubectl)
     add_node(kubectl, gpu_node("silent", 2048))  # its plugin offers nothing, so the handshake asks it
     eventually(lambda: "hami.io/node-handshake" in kubectl.get("node", "silent")["metadata"]["annotations"])
@@ -212,7 +212,7 @@ def work(program: Roles, met: Callable[[], bool]) -> None:
     kubectl.apply(pod(other, "second", gpu=1, gpumem=1))
     condition = "hami.io/QuotaReserved"
     eventually(lambda: condition in kubectl("get", "pod", "second", "-n", other, "-o", "yaml"))
-    kubectl("delete", "pods", "--all", "-n", other, "--grace-period=0", "--force")
+    kubectl.delete_all("pods", namespace=other)
     # the same event twice is counted, not repeated
     for hard in (3000, 5000, 3000):
         kubectl.apply(quota(space, mem=hard))
@@ -227,7 +227,7 @@ def work(program: Roles, met: Callable[[], bool]) -> None:
     kubectl.apply(accelerator_quota("lent", {"matchLabels": {"rights": "lent"}}, {GPU: 1}, enforcement="queue"))
     kubectl.apply(pod(other, "owed", gpu=1, gpumem=1))
     eventually(lambda: bool(events(kubectl, space, "QuotaReclaimed")), seconds=60)
-    kubectl("delete", "pods", "--all", "-n", other, "--grace-period=0", "--force")
+    kubectl.delete_all("pods", namespace=other)
     kubectl("delete", "aq", "lent", other, space)
     # what is spoilt in the Secret is written anew
     secret = "secret", "hami-webhook-tls", "-n", SYSTEM

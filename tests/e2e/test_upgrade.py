@@ -264,7 +264,7 @@ def test_upgrade_and_rollback_under_a_stream_of_pods(
         assert [fault for fault in plugins.faults if fault.startswith(("card ", "no allocation"))] == []
         check_replicas(cluster)
         for space in spaces:
-            kubectl("delete", "pods", "-n", space, "--all", "--grace-period=0", "--force")
+            kubectl.delete_all("pods", namespace=space)
         kubectl("delete", "namespace", *spaces, waiting.space)
     assert max(len(pods) for _, pods, _ in revisions.replay()) == TIGHT
     retried = ample.retried + tight.retried

@@ -196,7 +196,7 @@ def measured(plane_with_node: ControlPlane, tmp_path_factory: pytest.TempPathFac
         eventually(lambda: available(kubectl))
         yield found
         for space in SPACES:
-            kubectl("delete", "pods", "--all", "-n", space, "--grace-period=0", "--force")
+            kubectl.delete_all("pods", namespace=space)
     kubectl("delete", "namespaces", *SPACES, "--wait=false")
 
 
