@@ -47,6 +47,8 @@ class Kubelets:
         self._tasks: set[asyncio.Task[None]] = set()
         self._locks: dict[str, str] = {}
         self._pods: dict[str, JSON] = {}
+        self._ending: set[str] = set()
+        """The UIDs of pods under deletion."""
         self._changed: dict[str, asyncio.Event] = {}
         """By node, set when its lock or a pod bound to it changed."""
         self.bound: dict[str, float] = {}
@@ -116,6 +118,7 @@ class Kubelets:
         place = f"{meta['namespace']}/{meta['name']}"
         if gone:
             self._pods.pop(key, None)
+            self._ending.discard(meta["uid"])
             self.ended[place] = time.monotonic()
             return
         if node:
@@ -123,7 +126,9 @@ class Kubelets:
         self._pods[key] = pod
         if node in self._changed:
             self._changed[node].set()
-        if node and meta.get("deletionTimestamp"):
+        # without a grace period there is nothing to end: it is gone, or waits for a finalizer
+        if node and meta.get("deletionGracePeriodSeconds") and meta["uid"] not in self._ending:
+            self._ending.add(meta["uid"])
             self._start(self._end(pod))
 
     def _audit(self, kind: Kind, obj: JSON, gone: bool) -> None:
