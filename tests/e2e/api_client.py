@@ -116,6 +116,18 @@ class ApiClient:
         query = "fieldManager=kubectl-client-side-apply&fieldValidation=Strict"
         self._call(f"{path}/{found.name}?{query}", body=obj | {"metadata": meta | {"annotations": notes}})
 
+    def is_applied(self, obj: JSON) -> bool:
+        """Whether an object is there as `create` creates it, so that `kubectl apply` would change nothing."""
+        found = self._kinds[obj["apiVersion"], obj["kind"]]
+        meta = obj["metadata"]
+        path = found.path + (f"/namespaces/{meta.get('namespace', 'default')}" if found.namespaced else "")
+        try:
+            there = self._call(f"{path}/{found.name}/{meta['name']}")
+        except AssertionError:
+            return False
+        applied = (there["metadata"].get("annotations") or {}).get(LAST_APPLIED, "{}")
+        return json.loads(applied) == obj and _is_within(obj, there)
+
     def merge(self, patch: JSON, resource: str, name: str, namespace: str = "default") -> None:
         """Apply a merge patch. Raises as `get` does."""
         found = self._resource(resource)
@@ -218,6 +230,15 @@ class ApiClient:
         except BaseException:
             connection.close()  # the next request opens it again
             raise
+
+
+def _is_within(wanted: Any, there: Any) -> bool:
+    """Whether something has all that is wanted; the API server adds defaults."""
+    if isinstance(wanted, dict):
+        return isinstance(there, dict) and all(_is_within(each, there.get(key)) for key, each in wanted.items())
+    if isinstance(wanted, list):
+        return isinstance(there, list) and len(wanted) == len(there) and all(map(_is_within, wanted, there))
+    return bool(wanted == there)
 
 
 def api_client(kubeconfig: Path) -> ApiClient:

@@ -20,6 +20,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from hack.devcluster.identities import kubeconfig
 from hack.devcluster.plane import NODE, ControlPlane, free_ports
 from hami_webhook import pki
@@ -73,12 +75,17 @@ class Kubectl:
         return done.stdout
 
     def apply(self, *objects: JSON) -> None:
-        """Apply the objects; from the first that can't simply be created, kubectl does it, and says why if it fails."""
+        """Apply the objects; from the first that can't simply be created, kubectl does it, and says why if it fails.
+
+        It doesn't for what is there already as it is applied.
+        """
         client = api_client(self.kubeconfig)
         for number, obj in enumerate(objects):
             try:
                 client.create(obj)
-            except (LookupError, AssertionError):
+            except (LookupError, AssertionError) as error:
+                if isinstance(error, AssertionError) and client.is_applied(obj):
+                    continue
                 left = {"apiVersion": "v1", "kind": "List", "items": list(objects[number:])}
                 self("apply", "-f", "-", stdin=json.dumps(left))
                 return
@@ -273,8 +280,7 @@ class Deployment:
         self.ca = pki.authority(now=datetime.now(UTC))
         rendered = dev_overlay(self.kubectl).replace("DEV_SERVER", f"127.0.0.1:{self.balancer.port}")
         rendered = rendered.replace("CA_BUNDLE", base64.b64encode(self.ca.certificate).decode())
-        self.kubectl("apply", "-f", "-", stdin=rendered)
-        self.kubectl.apply(*both_roles())
+        self.kubectl.apply(*yaml.safe_load_all(rendered), *both_roles())
 
     def uninstall(self) -> None:
         for kind in ("mutatingwebhookconfigurations", "validatingwebhookconfigurations"):

@@ -8,6 +8,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from hami_webhook.assembly import Core, Options
 from hami_webhook.cluster.api import Kind
 from hami_webhook.cluster.connect import connect
@@ -24,8 +26,8 @@ VENDORS = enabled_vendors(builtin_device_config().config)
 
 def scheduler_account(kubectl: Kubectl) -> None:
     """The service account that schedulers run as, with the manifests' own rights; and the device plugins', with all."""
-    kubectl("apply", "-f", str(ROOT / "manifests" / "scheduler" / "rbac.yaml"))
     kubectl.apply(
+        *yaml.safe_load_all((ROOT / "manifests" / "scheduler" / "rbac.yaml").read_text()),
         {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "hami-device-plugin", "namespace": SYSTEM}},
         {
             "apiVersion": "rbac.authorization.k8s.io/v1",

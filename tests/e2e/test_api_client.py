@@ -62,8 +62,18 @@ def test_what_is_applied_is_as_kubectl_applies_it(plane: ControlPlane) -> None:
         return found["spec"], json.loads(found["metadata"]["annotations"][LAST_APPLIED])["spec"]
 
     assert stored("ours") == stored("theirs")
+    client = api_client(plane.kubeconfig)
+    assert not client.is_applied(quota(space, "other", gpu=2))
+    assert not client.is_applied(quota(space, "ours", gpu=3))
+    assert client.is_applied(ours)
+    kubectl("patch", "quota", "ours", "-n", space, "--type=merge", "-p", '{"spec": {"hard": {"pods": "1"}}}')
+    assert client.is_applied(ours), "what others add stays where kubectl applies it again"
+    client.merge({"spec": {"hard": {"limits.nvidia.com/gpu": "3"}}}, "quota", "ours", space)
+    assert not client.is_applied(ours)
     kubectl.apply(quota(space, "new", gpu=1), quota(space, "ours", mem=3))
-    assert stored("ours")[0]["hard"] == {"limits.nvidia.com/gpumem": "3"}, "what isn't there any more is taken away"
+    assert stored("ours")[0]["hard"] == {"limits.nvidia.com/gpumem": "3", "pods": "1"}, (
+        "what isn't there any more is taken away"
+    )
     assert "new" in {item["metadata"]["name"] for item in kubectl.get("quota", "-n", space)["items"]}
     everything = api_client(plane.kubeconfig).everything()
     assert {("Namespace", "", space), *(("ResourceQuota", space, name) for name in ("ours", "new"))} <= everything
