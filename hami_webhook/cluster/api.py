@@ -62,6 +62,7 @@ class Kind(Enum):
         "admissionregistration.k8s.io/v1",
     )
 
+    __hash__ = object.__hash__  # Enum's own is a call in Python
     singular: str
     api_version: str
     namespaced: bool

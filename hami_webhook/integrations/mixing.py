@@ -43,6 +43,7 @@ class Manager(Enum):
     NVIDIA = "NVIDIA's plugin"
     VOLCANO = "Volcano's plugin"
     KOORDINATOR = "Koordinator"
+    __hash__ = object.__hash__  # Enum's own is a call in Python
 
 
 _ADVICE = {

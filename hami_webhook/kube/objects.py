@@ -40,6 +40,7 @@ class ContainerKind(Enum):
     INIT = "init"
     SIDECAR = "sidecar"
     APP = "app"
+    __hash__ = object.__hash__  # Enum's own is a call in Python
 
 
 class Container(Struct, frozen=True):
