@@ -26,7 +26,7 @@ from hami_webhook.kube.shown import cut
 
 
 def has_app_containers(new: NewPod) -> None:
-    if not any(container.kind is ContainerKind.APP for container in new.pod.containers):
+    if not new.pod.containers or new.pod.containers[-1].kind is not ContainerKind.APP:  # init containers come first
         raise Denied(403, "pod has no containers")
 
 
@@ -144,8 +144,8 @@ NAMING_POD = (
 def walk(rules: tuple[Rule, ...], new: NewPod) -> None:
     """Raise `Denied` for the first rule that a pod breaks."""
     try:
-        for rule in rules:
-            if rule.concerns is None or rule.concerns(new):
-                rule.check(new)
+        for check, _, concerns in rules:
+            if concerns is None or concerns(new):
+                check(new)
     except BadRequest as error:
         raise bad_request(error) from error
