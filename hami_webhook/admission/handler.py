@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from typing import Protocol
 
 from hami_webhook.admission import policy
@@ -166,7 +165,6 @@ class AdmissionHandler:
         self._reservation_key = reservation_key
         self._inventory = inventory
         self._requests = RequestCache(vendors)
-        self._new = partial(NewPod, vendors=vendors, device_lister=device_lister, known=self._requests)
         self._known_names = KnownNames(vendors)
         self._governed_keys = governed_keys(vendors.governed.values())
         self._touches_all = bool(vendors.touching_every_container)
@@ -255,6 +253,9 @@ class AdmissionHandler:
         """`/names`: what the creator of a pod is warned of that names no managed resource; nothing is refused."""
         return self._known_names.misspelt(resources_in(review.object), {})
 
+    def _new(self, pod: Pod, before: NewPod | None = None) -> NewPod:
+        return NewPod(pod, self._vendors, self._device_lister, self._requests, before)
+
     def _read(self, review: Review) -> NewPod | None:
         """A new pod that breaks no rule for every pod; None for one that its node runs already.
 
@@ -303,7 +304,7 @@ class AdmissionHandler:
             logger.debug("%s: %s", pod.key, message)
         if done.ignored_namespace_keys and not review.dry_run:
             await self._namespaces.report_ignored(pod.namespace, done.ignored_namespace_keys)
-        return done, self._new(done.draft.result(), before=new)
+        return done, self._new(done.draft.result(), new)
 
     async def _ours(
         self,

@@ -46,7 +46,7 @@ class NewPod:
         if before is not None and before.pod.containers is pod.containers:
             self.named, self.foreign, self.mixed = before.named, before.foreign, before.mixed
         else:
-            self.named = frozenset(pod.named)
+            self.named = pod.named
             self.foreign = vendors.foreign_among(self.named)
             self.mixed = bool(vendors.mixing.managing(self.named))
         self.mirror = is_mirror(pod) if pod.annotations else False

@@ -31,6 +31,7 @@ _POD_SPEC, _POD_STATUS, _NODE_STATUS = wire.PodSpec(), wire.PodStatus(), wire.No
 _NO_EXTENDED = wire.ExtendedResourceClaimStatus()
 _NO_GROUP = wire.SchedulingGroup()
 _NO_CLAIMS: Mapping[str, str] = {}
+_NO_NAMES: frozenset[str] = frozenset()
 _QUOTA_SPEC, _QUOTA_STATUS = wire.ResourceQuotaSpec(), wire.ResourceQuotaStatus()
 
 
@@ -215,9 +216,9 @@ class Pod(Struct, frozen=True, weakref=True):
         return self.deletion_time + self.deletion_grace
 
     @property
-    def named(self) -> set[str]:
+    def named(self) -> frozenset[str]:
         """The resources that a container names, in limits or in requests."""
-        return set().union(*[names for each in self.containers for names in (each.limits, each.requests)])
+        return _NO_NAMES.union(*[names for each in self.containers for names in (each.limits, each.requests)])
 
     @property
     def kinds(self) -> tuple[ContainerKind, ...]:
