@@ -8,7 +8,6 @@ how, is the chargers'.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import Callable
 from dataclasses import replace
 from math import inf
@@ -67,12 +66,13 @@ class HierarchyCharger:
 
     def known(self, pod: Pod) -> PodQuotas:
         """What the caches show of the quotas that a pod is charged to."""
-        with contextlib.suppress(Exception):  # what is wrong with a cache is answered with the batch
+        try:
             shared = self._accelerator_quotas.store.known(ALL_NAMESPACES) or UNKNOWN
             if shared.age > _SOON_TOO_OLD:
                 self._accelerator_quotas.store.refresh(ALL_NAMESPACES)
             return PodQuotas(self._own.store.known(pod.namespace) or UNKNOWN, shared)
-        return PodQuotas(UNKNOWN, UNKNOWN)
+        except Exception:  # what is wrong with a cache is answered with the batch
+            return PodQuotas(UNKNOWN, UNKNOWN)
 
     async def charge(
         self, request: ChargeRequest, seconds: float | None = None, known: PodQuotas | None = None
