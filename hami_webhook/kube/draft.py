@@ -227,20 +227,18 @@ class PodDraft:
         ):
             if name != (before or ""):
                 operations.append({"op": "add" if before is None else "replace", "path": f"/spec/{key}", "value": name})
-        gates = [{"name": name} for name in self.gates[len(self.original.gates) :]]
-        operations += _added("/spec/schedulingGates", spec.scheduling_gates, gates)
-        claims = [
-            {"name": each.name, "resourceClaimTemplateName": each.template}
-            for each in self.claims[len(self.original.resource_claims) :]
-        ]
-        operations += _added("/spec/resourceClaims", spec.resource_claims, claims)
+        if gates := [{"name": name} for name in self.gates[len(self.original.gates) :]]:
+            operations += _added("/spec/schedulingGates", spec.scheduling_gates, gates)
+        if added := self.claims[len(self.original.resource_claims) :]:
+            claims = [{"name": each.name, "resourceClaimTemplateName": each.template} for each in added]
+            operations += _added("/spec/resourceClaims", spec.resource_claims, claims)
         for container in self.containers:
             operations += container.operations()
         return operations
 
 
 def _added(path: str, before: object, items: list[dict[str, str]]) -> list[Operation]:
-    """The operations that add items to a list, which may not be there yet."""
+    """The operations that add items, one at least, to a list, which may not be there yet."""
     if before is None:
-        return [{"op": "add", "path": path, "value": items}] if items else []
+        return [{"op": "add", "path": path, "value": items}]
     return [{"op": "add", "path": f"{path}/-", "value": item} for item in items]
