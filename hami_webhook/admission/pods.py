@@ -126,14 +126,15 @@ def normalise(draft: PodDraft, vendors: Vendors, device_lister: DeviceLister) ->
     found: dict[str, Vendor] = {}
     try:
         for container in draft.containers:
-            concerned = vendors.named_by(container.container) | vendors.touching_every_container
-            for key, vendor in vendors.items():
-                if key in concerned:
-                    if vendor.admit(container, draft, device_lister):
-                        found[key] = vendor
-                    if container.limits.changes or container.requests.changes:
-                        # what one vendor writes may be another's
-                        concerned = vendors.named_by(container.container) | vendors.touching_every_container
+            concerned = sorted(vendors.named_by(container.container) | vendors.touching_every_container)
+            while concerned:
+                vendor = vendors[key := concerned[0]]
+                if vendor.admit(container, draft, device_lister):
+                    found[key] = vendor
+                if container.limits.changes or container.requests.changes:  # what one writes may be another's
+                    named = vendors.named_by(container.container) | vendors.touching_every_container
+                    concerned = [key, *sorted(each for each in named if each > key)]
+                del concerned[0]
         requested = tuple([found[key] for key in sorted(found)])
         for vendor in requested:
             vendor.admit_pod(draft, device_lister)
