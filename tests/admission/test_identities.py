@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from builders import JSON, container
+from tables import in_one_test
 
 from hami_webhook.admission.identities import AdmissionRules
 from hami_webhook.admission.review import Answer
@@ -109,9 +110,9 @@ def test_each_identity_changes_the_allocations_of_its_own_scheduler_only(
                 )
 
 
-@pytest.mark.parametrize("path", ["pods/binding", "bindings"])
-@pytest.mark.parametrize("step", ["validate", "webhook"])
-@pytest.mark.parametrize(("user", "groups"), MAY)
+@in_one_test("path", ["pods/binding", "bindings"])
+@in_one_test("step", ["validate", "webhook"])
+@in_one_test(("user", "groups"), MAY)
 def test_each_identity_binds_with_the_allocations_of_its_own_scheduler_only(
     user: str, groups: tuple[str, ...], step: str, path: str
 ) -> None:
@@ -163,8 +164,8 @@ def test_a_binding_is_nothing_to_mutate() -> None:
     assert list(send(binding("alice", annotations={"mine": "x"}), "mutate").patch) == []
 
 
-@pytest.mark.parametrize("user", ["alice", OURS, VOLCANO, OPERATOR, "system:node:n1"])
-@pytest.mark.parametrize("subresource", ["", "status"])
+@in_one_test("user", ["alice", OURS, VOLCANO, OPERATOR, "system:node:n1"])
+@in_one_test("subresource", ["", "status"])
 def test_nobody_changes_a_reservation_once_the_pod_exists(user: str, subresource: str) -> None:
     without, having = pod("p", cpu(), nodeName="n1"), pod("p", cpu(), nodeName="n1", annotations={RESERVATION: "s"})
     for old, new in ((without, having), (having, without), (having, pod("p", cpu(), annotations={RESERVATION: "t"}))):
@@ -179,9 +180,9 @@ def test_nobody_changes_a_reservation_once_the_pod_exists(user: str, subresource
 # on CREATE
 
 
-@pytest.mark.parametrize("step", ["mutate", "validate", "webhook"])
-@pytest.mark.parametrize("user", ["alice", VOLCANO, KOORDINATOR, OURS])
-@pytest.mark.parametrize("key", [*VOLCANOS, *KOORDINATORS])
+@in_one_test("step", ["mutate", "validate", "webhook"])
+@in_one_test("user", ["alice", VOLCANO, KOORDINATOR, OURS])
+@in_one_test("key", [*VOLCANOS, *KOORDINATORS])
 def test_a_new_pod_that_does_not_ask_its_scheduler_must_not_bring_an_allocation(key: str, user: str, step: str) -> None:
     for one in (cpu(), container(gpu=1, mem=3000), share() if key in VOLCANOS else vgpu()):
         assert refusal(create, pod("p", one, annotations={key: "x"}), step, user) == (
@@ -200,7 +201,7 @@ def test_a_copied_manifest_of_a_pod_that_asks_is_stripped_and_refused_where_it_i
         assert f"annotation {key} is written by the scheduler only" in refusal(create, obj)[1]
 
 
-@pytest.mark.parametrize("key", [*VOLCANOS, *KOORDINATORS])
+@in_one_test("key", [*VOLCANOS, *KOORDINATORS])
 def test_the_pod_of_a_static_pod_brings_none_either(key: str) -> None:
     notes = {"kubernetes.io/config.mirror": "x", key: "x"}
     mirror = pod("p", vgpu() if key in VOLCANOS else share(), nodeName="n1", annotations=notes)

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from builders import MEM, container
+from tables import in_one_test
 
 from hami_webhook.device_config import builtin_device_config, enabled_vendors
 
@@ -45,7 +46,7 @@ IN_ORDER = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", IN_ORDER)
+@in_one_test("name", IN_ORDER)
 def test_a_pod_in_order_goes_through_as_it_is_and_is_charged(name: str) -> None:
     around = FakeServices()
     written = IN_ORDER[name]

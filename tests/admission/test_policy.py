@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 
 import pytest
+from tables import in_one_test
 
 from hami_webhook.admission.policy import AdmissionContext, PolicyOutcome, check
 from hami_webhook.devices.pod_preferences import GPU_POLICY, NODE_POLICY, WEIGHTS
@@ -104,7 +105,7 @@ def test_example_6_a_pod_that_asks_for_no_card_is_never_touched(own: Mapping[str
 # choices
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("own", "of_namespace", "rules", "value", "source"),
     [
         (None, None, [], None, None),
@@ -151,7 +152,7 @@ def test_a_vendors_choice_is_not_enforced_on_other_vendors_pods() -> None:
 # lists of devices
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("own", "of_namespace", "rules", "result"),
     [
         ({}, {}, [], {}),

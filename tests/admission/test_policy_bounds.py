@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tables import in_one_test
 
 from hami_webhook.admission.denial import Denied
 from hami_webhook.admission.policy import AdmissionContext, check
@@ -39,7 +40,7 @@ from .policies import (
 # checking
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("own", "of_namespace", "rule", "sentence"),
     [
         ({}, {USE: "GPU-a"}, PolicyRule("r"), f"{USE}: must be set: namespace team-a allows only GPU-a"),

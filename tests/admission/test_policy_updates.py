@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from builders import container
+from tables import in_one_test
 
 from hami_webhook.admission.review import UNCHANGED, Answer
 from hami_webhook.device_config import builtin_device_config, enabled_vendors
@@ -64,8 +65,8 @@ TIGHTENED = [
 ]
 
 
-@pytest.mark.parametrize("subresource", ["", "status"])
-@pytest.mark.parametrize(("after", "message"), LOOSENED)
+@in_one_test("subresource", ["", "status"])
+@in_one_test(("after", "message"), LOOSENED)
 def test_an_update_that_loosens_is_refused_with_the_policys_name(after: JSON, message: str, subresource: str) -> None:
     assert refusal(evaluate_update, ADMITTED, after, subresource=subresource) == (403, message)
 

@@ -13,6 +13,7 @@ from devices.fit_env import configured
 from hypothesis import given
 from hypothesis import strategies as st
 from integrations.test_mixing import SECTION
+from tables import in_one_test
 
 from hami_webhook.admission import handler, rules
 from hami_webhook.admission.denial import Denied
@@ -181,7 +182,7 @@ def test_the_cheap_look_passes_no_pod_that_breaks_a_rule(obj: JSON, more: dict[s
         walk(EVERY_POD, NewPod(read_pod(came, "team-a"), CHART, NO_DEVICES, RequestCache(CHART)))
 
 
-@pytest.mark.parametrize("rule", [*EVERY_POD, *NAMING_POD], ids=lambda rule: rule.check.__name__)
+@in_one_test("rule", [*EVERY_POD, *NAMING_POD])
 def test_a_rule_names_a_section_of_the_specification(rule: Rule) -> None:
     page, section = rule.page.split("#")
     assert f'<a id="{section}"></a>' in (SPEC / page).read_text()

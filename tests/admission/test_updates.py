@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from builders import GPU, JSON, MEM, container
+from tables import in_one_test
 
 from hami_webhook.admission.identities import AdmissionRules
 from hami_webhook.admission.review import Answer
@@ -61,10 +62,10 @@ def denied(old: JSON, new: JSON, user: str = "alice", *groups: str, **more: str)
 # on CREATE
 
 
-@pytest.mark.parametrize("step", [mutate, validate])
-@pytest.mark.parametrize("scheduler", ["", SCHEDULER, "volcano", "default-scheduler"])
-@pytest.mark.parametrize("containers", [[container(gpu=1, mem=3000)], [cpu()]], ids=["gpu", "cpu"])
-@pytest.mark.parametrize("key", OWNED)
+@in_one_test("step", [mutate, validate])
+@in_one_test("scheduler", ["", SCHEDULER, "volcano", "default-scheduler"])
+@in_one_test("containers", [[container(gpu=1, mem=3000)], [cpu()]])
+@in_one_test("key", OWNED)
 def test_security_1_a_new_pod_must_not_bring_an_allocation(
     step: Callable[..., Answer], scheduler: str, containers: list[JSON], key: str
 ) -> None:
@@ -151,16 +152,16 @@ EVERYBODY_ELSE = [
 ]
 
 
-@pytest.mark.parametrize("change", CHANGES)
-@pytest.mark.parametrize(("user", "groups"), EVERYBODY_ELSE)
+@in_one_test("change", CHANGES)
+@in_one_test(("user", "groups"), EVERYBODY_ELSE)
 def test_security_1_everybody_else_is_denied(change: str, user: str, groups: tuple[str, ...]) -> None:
     message = denied(BOUND, CHANGES[change], user, *groups)
     assert message.startswith("hami.io/")
     assert f"{user or 'this user'} may not add, change or remove it" in message
 
 
-@pytest.mark.parametrize("change", CHANGES)
-@pytest.mark.parametrize(
+@in_one_test("change", CHANGES)
+@in_one_test(
     ("user", "groups"),
     [(OWN, ()), (PLUGIN, ()), ("system:node:n1", ("system:nodes",)), ("root", ("system:masters",))],
 )
@@ -213,9 +214,9 @@ def with_amounts(limits: JSON | None = None, requests: JSON | None = None, name:
     return pod("p", container(name, limits, requests), cpu("side"), **more)
 
 
-@pytest.mark.parametrize("user", ["alice", OWN, PLUGIN])
-@pytest.mark.parametrize("subresource", ["", "resize"])
-@pytest.mark.parametrize(
+@in_one_test("user", ["alice", OWN, PLUGIN])
+@in_one_test("subresource", ["", "resize"])
+@in_one_test(
     ("before", "after", "message"),
     [
         ({GPU: 1}, {GPU: 2}, "limits[nvidia.com/gpu] can't be changed from 1 to 2"),

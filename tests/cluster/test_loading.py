@@ -13,6 +13,7 @@ import pytest
 import yaml
 from hypothesis import assume, given
 from hypothesis import strategies as st
+from tables import in_one_test
 
 from hami_webhook.cluster.api import JSON
 from hami_webhook.cluster.loading import (
@@ -41,7 +42,7 @@ def scalar(text: str) -> Any:
 # Streams
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("text", "places"),
     [
         ("", []),
@@ -98,7 +99,7 @@ def test_a_generated_name_is_a_name() -> None:
 # YAML
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("text", "value"),
     [
         ("2026-01-01T00:00:00Z", "2026-01-01T00:00:00Z"),
@@ -232,7 +233,7 @@ BOMB = "a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n" + "".join(
 CHAIN = "c:\n- &c0 [x]\n" + "".join(f"- &c{n} [*c{n - 1}]\n" for n in range(1, 300))
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("text", "sentence"),
     [
         ("a: b: c", "f:1: not YAML: mapping values are not allowed in this context"),
@@ -357,7 +358,7 @@ def loaded(api_version: str, kind: str, spec: Any = None, **meta: Any) -> Loaded
     return found
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("api_version", "kind", "group"),
     [
         ("v1", "Node", "nodes"),
@@ -441,7 +442,7 @@ def test_a_pod_of_a_workload() -> None:
     }
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("kind", "spec", "problem"),
     [
         ("Deployment", None, "spec is missing"),

@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
 import pytest
+from tables import in_one_test
 
 from hami_webhook.cluster.api import JSON, Conflict, EventNote, Kind, NotFound, Unavailable
 from hami_webhook.cluster.memory import MemoryCluster
@@ -56,7 +57,7 @@ def state(cluster: MemoryCluster) -> object:
     return asyncio.run(read())
 
 
-@pytest.mark.parametrize("call", PORT_CALLS)
+@in_one_test("call", PORT_CALLS)
 def test_a_pause_comes_before_every_call_and_after_every_write(call: str) -> None:
     steps: list[str] = []
 

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 import pytest
+from tables import in_one_test
 
 from hami_webhook.cluster.api import JSON, Conflict, Forbidden, Kind
 from hami_webhook.cluster.memory import MemoryCluster
@@ -42,7 +43,7 @@ def used(cluster: MemoryCluster) -> JSON:
     return dict(found["status"]["used"])
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("key", "native"),
     [
         ("pods", True),

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+from tables import in_one_test
 
 from hami_webhook.config import ConfigError, DeviceConfig
 from hami_webhook.config.yaml_source import LARGEST_FILE
@@ -261,7 +262,7 @@ def test_a_config_map_as_json_is_read_too() -> None:
     assert load_device_config(text, "cm.json").warnings == ("cm.json:2: nvidia.x: unknown key, ignored",)
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("text", "warning"),
     [
         (COUNT + "nvidai: {}", "f.yaml:2: nvidai: unknown key, ignored (did you mean nvidia?)"),

@@ -5,6 +5,7 @@ import json
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+from tables import in_one_test
 
 from hami_webhook.config import ConfigError
 from hami_webhook.config.yaml_source import LARGEST_FILE
@@ -198,7 +199,7 @@ BAD = [
 ]
 
 
-@pytest.mark.parametrize(("text", "words"), BAD, ids=range(len(BAD)))
+@in_one_test(("text", "words"), BAD)
 def test_a_bad_file_is_refused_with_one_sentence(text: str, words: str) -> None:
     with pytest.raises(ConfigError) as refusal:
         load_device_config(text, "f.yaml")

@@ -10,6 +10,7 @@ from typing import Any
 import jsonpatch
 import pytest
 from builders import container
+from tables import in_one_test
 
 from hami_webhook.admission.pods import normalise
 from hami_webhook.device_config import builtin_device_config
@@ -202,7 +203,7 @@ ROUNDED = {
 }
 
 
-@pytest.mark.parametrize(("word", "wish", "given"), [(w, *row) for w, rows in ROUNDED.items() for row in rows])
+@in_one_test(("word", "wish", "given"), [(w, *row) for w, rows in ROUNDED.items() for row in rows])
 def test_memory_is_rounded_to_what_the_driver_carves_at_admission_or_later(word: str, wish: int, given: int) -> None:
     assert memory_of(word, memory=wish) == str(given)
     once = extracted(word=word, memory=given)
@@ -343,7 +344,7 @@ def extracted(notes: dict[str, str] | None = None, word: str = B3, **amounts: An
     return CHART[word].request_in_pod(incoming.containers[0], incoming)
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("amounts", "notes", "request_"),
     [
         ({"count": 0}, None, None),

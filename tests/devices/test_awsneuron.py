@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import pytest
 from builders import container, read_node
+from tables import in_one_test
 
 from hami_webhook.admission.denial import Denied
 from hami_webhook.admission.requests import RequestCache
@@ -119,8 +120,8 @@ def test_a_missing_instance_type_is_logged_once(caplog: pytest.LogCaptureFixture
 # 5: admission
 
 
-@pytest.mark.parametrize("where", ["limits", "requests"])
-@pytest.mark.parametrize(
+@in_one_test("where", ["limits", "requests"])
+@in_one_test(
     ("resource", "value", "message"),
     [
         (DEVICES, "1500m", "must be an integer"),
@@ -157,7 +158,7 @@ def test_limits_hide_requests_and_devices_hide_cores() -> None:
     assert env.admit(pod("p", with_limits(0, 1))).message == f"{DEVICES} must be greater than 0"
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("nodes", "cores", "refused"),
     [
         ([], 3, 2),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 import pytest
+from tables import in_one_test
 
 from hami_webhook.kube.objects import Node
 
@@ -37,7 +38,7 @@ def on(*nodes: Node, taken: Sequence[Mapping[int, int]] = ()) -> FitEnv:
     return env
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("node", "taken", "ask", "notes", "expected"),
     [
         pytest.param(inferentia(12), [busy(1)], with_limits(3), {}, whole(2, 3, 4), id="1"),

@@ -6,6 +6,7 @@ import argparse
 from pathlib import Path
 
 import pytest
+from tables import in_one_test
 
 from hack.devcluster.boards import MODELS, NoSuchBoard, find
 from hack.devcluster.nodes import Refused, add, remove
@@ -25,7 +26,7 @@ def inventory(vendor: Vendor, node: Node) -> Inventory | None:
         return None
 
 
-@pytest.mark.parametrize(("vendor", "model"), BOARDS)
+@in_one_test(("vendor", "model"), BOARDS)
 def test_a_node_registers_as_many_cards_of_the_model_as_it_has(vendor: str, model: str) -> None:
     board = find(vendor, model, None)
     offer = board.offer("n")

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import pytest
 from builders import container, node, read_node
+from tables import in_one_test
 
 from hami_webhook.devices.lock_annotations import COMMON_LOCK, NodeLock
 from hami_webhook.devices.model import AllocatedDevice, Allocation, DeviceShare
@@ -207,7 +208,7 @@ def slice_with(key: str, text: str) -> JSON:
     return with_limits("p", 1, 20, 10, notes={f"cambricon.com/{key}": text})
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("on_node", "incoming", "answer"),
     [
         pytest.param(env(), with_limits(), WHOLE, id="2 a count alone is the whole card"),

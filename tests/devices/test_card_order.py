@@ -10,6 +10,7 @@ import pytest
 from builders import card
 from hypothesis import given
 from hypothesis import strategies as st
+from tables import in_one_test
 
 from hami_webhook.devices.model import Device, Usage
 from hami_webhook.devices.pod_preferences import CardPolicy, ListRule, Weights, order, parse_weights, split_list
@@ -29,7 +30,7 @@ USAGE = {"a": used(2, 2000, 20), "c": used(3, 3000, 30), "d": used(4, 3000, 1), 
 BOUND = {"nvidia.com/numa-bind": "true"}
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("policy", "free", "bound"),
     [
         ("binpack", "c d e a b", "c e a d b"),
@@ -104,7 +105,7 @@ def test_the_slot_that_the_container_would_take_is_in_the_score() -> None:
     assert chosen(pod(one(mem=1), policy="spread", annotations=slots_only), on) == "a"
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("text", "why"),
     [
         ("", "expected slot, core, and memory weights"),
@@ -142,7 +143,7 @@ def rule(notes: Mapping[str, str], *, fold: bool = False) -> ListRule:
     return ListRule.read(notes, ("use", "use2"), ("nouse", "nouse2"), fold=fold)
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("notes", "admitted"),
     [
         ({}, "a b c"),

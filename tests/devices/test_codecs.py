@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
+from tables import in_one_test
 
 from hami_webhook.devices.codecs import (
     BadAnnotation,
@@ -69,7 +70,7 @@ def test_the_colon_form_is_read(text: str, cards: list[CardRecord]) -> None:
     assert decode_cards(text) == cards
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     "text",
     [
         "",
@@ -130,7 +131,7 @@ def test_the_last_colon_may_be_missing_behind_another_one(text: str) -> None:
     assert decode_cards(text, unended=False) == decode_cards(text)
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("text", "expected"),
     [
         *((text, True) for text in ("1", "t", "T", "TRUE", "true", "True")),
@@ -185,7 +186,7 @@ def test_json_keys_are_matched_ignoring_case_and_null_is_the_zero_value() -> Non
     assert found.extra == {"custominfo": {"N": 1}}
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     "text",
     [
         "[",
@@ -245,7 +246,7 @@ def test_a_mig_card_may_have_no_profiles(value: object) -> None:
     assert read_profiles(with_profiles(value)) == ()
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     "value",
     [
         {},
@@ -291,7 +292,7 @@ def test_pair_scores_are_numbers_or_numeric_strings(text: str, scores: dict[str,
     assert decode_pair_scores(text) == scores
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     "text",
     [
         "",
@@ -328,7 +329,7 @@ def test_rows_are_encoded_with_a_slot_for_every_container() -> None:
     assert encode_pod_devices([[E1], [], []]) == "GPU-5b,NVIDIA,3000,30:;;;"
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("text", "rows"),
     [
         (";GPU-5b,NVIDIA,3000,30:GPU-77,NVIDIA,3000,30:;", [[], [E1, E2]]),
@@ -407,7 +408,7 @@ def test_a_mig_record_has_all_or_none_of_the_instances_identity(extra: JSON) -> 
     assert found.instance == MigInstance("2g.10gb", MigPlacement(0, 2))
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     "change",
     [
         {"containerIndex": -1},

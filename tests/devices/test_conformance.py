@@ -19,6 +19,7 @@ import pytest
 import yaml
 from builders import container, read_node
 from hypothesis import settings
+from tables import in_one_test
 
 from hami_webhook.device_config import builtin_device_config, enabled_vendors
 from hami_webhook.devices.handshake import Health
@@ -355,7 +356,7 @@ def requesting(age: int) -> str:
 NO_TIMES = ("", "yesterday", "2025-1-21 12:00:00", "2025-13-21 12:00:00", "2025-11-21T12:00:00Z")
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("text", "allocatable", "health"),
     [
         (None, 0, Health(healthy=True, request_handshake=True)),
@@ -373,9 +374,7 @@ NO_TIMES = ("", "yesterday", "2025-1-21 12:00:00", "2025-13-21 12:00:00", "2025-
         (requesting(60), 1, Health(healthy=True)),
     ],
 )
-@pytest.mark.parametrize(
-    "case", [case for case in CASES if PLUGINS.get(case.key, ("", ""))[1]], ids=lambda case: case.key
-)
+@in_one_test("case", [case for case in CASES if PLUGINS.get(case.key, ("", ""))[1]])
 def test_a_silent_plugin_takes_its_cards_away_unless_some_are_allocatable(
     case: Case, text: str | None, allocatable: object, health: Health
 ) -> None:

@@ -13,6 +13,7 @@ from builders import container
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
+from tables import in_one_test
 
 from hami_webhook.devices.model import AllocatedDevice, Device, DeviceShare, NodeView, Usage
 from hami_webhook.devices.reasons import Rejection
@@ -147,7 +148,7 @@ def test_no_card_is_given_that_the_node_s_monitor_calls_unhealthy(taken: Taken) 
     assert refused(taken, ["reported"]) == refused(taken, ["sick"])
 
 
-@pytest.mark.parametrize("key", [case.key for case in CASES if case.key != "kunlun"])  # which never gives used cards
+@in_one_test("key", [case.key for case in CASES if case.key != "kunlun"])  # which never gives used cards
 def test_a_card_that_has_just_enough_left_is_given(key: str) -> None:
     taken = next(each for each in FIRSTS if each.case.key == key)
     share = taken.share

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from builders import container, read_node
+from tables import in_one_test
 
 from .enflame import (
     ALLOCATED,
@@ -89,7 +90,7 @@ def test_slices_of_a_shared_card(count: int, shared: int, f: int | None) -> None
     assert (inventory and (inventory.facts, len(inventory.devices))) == ((f, count) if f else None)
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("health", "healthy"),
     [
         (None, [True, True]),
@@ -215,7 +216,7 @@ def test_only_cards_of_the_wanted_form_are_counted() -> None:
 # 4 and 5: admission
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("amounts", "message"),
     [
         ({R.SLICES: 0}, f"{R.SLICES} must be greater than 0"),

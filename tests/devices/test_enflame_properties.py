@@ -5,10 +5,10 @@ from __future__ import annotations
 from fractions import Fraction
 from math import ceil
 
-import pytest
 from builders import container, read_node
 from hypothesis import given
 from hypothesis import strategies as st
+from tables import in_one_test
 
 from hami_webhook.devices.codecs import decode_pod_devices
 from hami_webhook.devices.vendors.enflame.profiles import Wanted, read_capacity
@@ -19,7 +19,7 @@ from .enflame import ALLOCATED, R, both_node, drs_capacity, drs_card, drs_node, 
 from .fit_env import FitEnv, Placed, pod
 
 
-@pytest.mark.parametrize("f", range(1, 101))
+@in_one_test("f", range(1, 101))
 def test_rounding_is_the_pages_inequality_and_changes_nothing_twice(f: int) -> None:
     for percent in range(1, 101):
         (k,) = (k for k in range(1, f + 1) if 100 * (k - 1) < percent * f <= 100 * k)

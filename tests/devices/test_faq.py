@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 from builders import read_node
+from tables import in_one_test
 
 from hami_webhook.kube.objects import Node
 
@@ -176,22 +177,18 @@ ROWS = [
 ]  # fmt: skip
 
 
-def row_id(row: Row) -> str:
-    return f"{row.vendor} {row.models[0]} {row.least} {row.instead and 'instead'}"
-
-
 def env(row: Row) -> FitEnv:
     return FitEnv([row.node], OLD_ILUVATAR if row.vendor == "Iluvatar" else CHART)
 
 
-@pytest.mark.parametrize("row", ROWS, ids=row_id)
+@in_one_test("row", ROWS)
 def test_the_finest_share_there_is_can_be_had_and_is_what_is_booked(row: Row) -> None:
     where = env(row)
     incoming = row.names.pod("p", *row.least, notes=row.notes)
     assert expected_share(row.vendor, where.place(incoming), where) == [row.finest]
 
 
-@pytest.mark.parametrize("row", ROWS, ids=row_id)
+@in_one_test("row", ROWS)
 def test_several_cards_are_split_or_given_whole_as_the_vendor_can(row: Row) -> None:
     where = env(row)
     incoming = row.names.pod("p", *row.two, notes=row.notes)

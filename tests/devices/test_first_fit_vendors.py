@@ -12,6 +12,7 @@ import pytest
 from builders import container, read_node
 from hypothesis import given
 from hypothesis import strategies as st
+from tables import in_one_test
 
 from hami_webhook.admission.pods import normalise
 from hami_webhook.devices.codecs import DeviceEntry
@@ -211,8 +212,8 @@ def fitted(rules: Rules, view: NodeView, manifest: JSON) -> NodeFit | Rejection:
     return fit_pod(view, ask, rules.vendors, None)
 
 
-@pytest.mark.parametrize("rules", RULES[:2], ids=lambda rules: rules.key)
-@pytest.mark.parametrize(
+@in_one_test("rules", RULES[:2])
+@in_one_test(
     ("wanted", "expected"),
     [
         ((), None),

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 from builders import container, node, read_node
+from tables import in_one_test
 
 from hami_webhook.devices.model import RegistrationError
 from hami_webhook.kube.objects import Pod
@@ -103,7 +104,7 @@ UNLIMITED = (
 )
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("amounts", "warnings"),
     [
         (limits(1), []),
@@ -166,7 +167,7 @@ WHOLE_B = "DCU-B,DCU,65520,100:;"
 MISMATCH = "2/2 CardTypeMismatch"
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("cards", "incoming", "answer"),
     [
         pytest.param((), with_limits(), WHOLE_B, id="2 a count alone is the whole card"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from builders import read_node
+from tables import in_one_test
 
 from hami_webhook.admission.pods import normalise
 from hami_webhook.config import ConfigError
@@ -177,8 +178,8 @@ WARNINGS = [
 ]
 
 
-@pytest.mark.parametrize("old", [False, True])
-@pytest.mark.parametrize(("limits", "reported"), WARNINGS)
+@in_one_test("old", [False, True])
+@in_one_test(("limits", "reported"), WARNINGS)
 def test_what_is_hardly_meant_is_told_once(old: bool, limits: JSON, reported: list[str]) -> None:
     names = OLD_AMOUNTS if old else AMOUNTS
     first = env().admit(pod("p", with_limits(old=old, **limits)))
@@ -194,8 +195,8 @@ def test_gpu_manager_knows_no_init_containers() -> None:
 # 6: requests
 
 
-@pytest.mark.parametrize("old", [False, True])
-@pytest.mark.parametrize(
+@in_one_test("old", [False, True])
+@in_one_test(
     ("limits", "requests", "expected"),
     [
         ({"n": 1, "mem": 64, "core": 50}, {}, Request(1, FixedMemory(16384), 50)),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from builders import container
+from tables import in_one_test
 
 from hami_webhook.devices.model import FixedMemory, Request, ShareOfCard
 from hami_webhook.devices.vendor import Vendor
@@ -42,7 +43,7 @@ def test_a_repeated_index_is_told_and_only_its_first_card_used() -> None:
 # 5: admission
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("written", "aligned"),
     [
         (0, QUARTER),
@@ -57,7 +58,7 @@ def test_a_repeated_index_is_told_and_only_its_first_card_used() -> None:
         ("20k", QUARTER),
     ],
 )
-@pytest.mark.parametrize("init", [False, True])
+@in_one_test("init", [False, True])
 def test_memory_is_aligned_in_limits_and_requests(written: object, aligned: int, init: bool) -> None:
     incoming = slices(1, written, "asks")
     manifest = pod("p", container("other", cpu=1), init=[incoming]) if init else with_limits(incoming)
@@ -97,7 +98,7 @@ def test_negative_memory_is_refused_in_the_vendors_words(limits: JSON) -> None:
 BYTES = "looks like bytes, but counts MiB; it is capped to 98304 MiB, a whole card"
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("limits", "warnings"),
     [
         ({VXPU: 6, MEM: 24576}, []),
@@ -139,7 +140,7 @@ def test_what_no_node_can_ever_give_is_refused(limits: JSON, why: str) -> None:
 # 6: extraction
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("vendor", "limits", "found"),
     [
         (WHOLE_CARDS, {XPU: 3}, Request(3, ShareOfCard(100), 0)),

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 import pytest
 from builders import read_node
+from tables import in_one_test
 
 from hami_webhook.devices.vendors.metax.whole import read_table
 from hami_webhook.kube.objects import Node
@@ -226,7 +227,7 @@ def test_capacity_makes_cards() -> None:
     ]
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("text", "table"),
     [
         (None, {}),
@@ -255,7 +256,7 @@ def test_a_table_that_cannot_be_read_is_told_and_leaves_the_cards() -> None:
     assert inventory.facts.scores == {"1": 5}
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("policy", "count", "tables", "score"),
     [
         ("binpack", 1, True, 1850),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tables import in_one_test
 
 from hami_webhook.devices.model import Device, NodeView, PodUsage, Usage
 from hami_webhook.devices.reasons import Rejection
@@ -102,7 +103,7 @@ def test_who_joins_whom(there: list[str], ordinary: bool, online: bool, offline:
         assert answer == ([["A"]] if fits else "1/1 CardAppClassMismatch")
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("registered", "holders", "takes"),
     [
         (FIXED, [], {BEST, FIXED, BURST}),
@@ -264,7 +265,7 @@ def scored(on: NodeView, manifest: JSON, vendors: Vendors = CHART) -> float:
 AWARE_VENDORS = configured("metax: {resourceVCountName: metax-tech.com/sgpu, sgpuTopologyAware: 'true'}")
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("notes", "aware", "merit"),
     [
         ({}, False, 0),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from builders import container, read_node
+from tables import in_one_test
 
 from hami_webhook.admission.denial import Denied
 from hami_webhook.admission.requests import checked_requests
@@ -93,7 +94,7 @@ def admitted(manifest: JSON) -> dict[str, str] | str:
     return found.message if found.pod is None else found.pod["metadata"]["annotations"]
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("notes", "count", "after"),
     [
         ({}, 1, {QOS: "best-effort"}),
@@ -185,7 +186,7 @@ def test_an_online_pods_compute_is_not_counted() -> None:
         assert request.cores == cores
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("written", "mebibytes"),
     [
         (4, 4096),

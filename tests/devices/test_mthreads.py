@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from tables import in_one_test
 
 from hami_webhook.devices.model import FixedMemory, Request, ShareOfCard, WholeCard
 from hami_webhook.kube.objects import Container, ContainerKind
@@ -45,13 +46,13 @@ ADMISSION = [  # rules 3 to 6: limits, requests; limits and requests after
 ]
 
 
-@pytest.mark.parametrize(("limits", "requests", "after", "requested"), ADMISSION)
+@in_one_test(("limits", "requests", "after", "requested"), ADMISSION)
 def test_whole_cards_are_written_as_what_they_have(limits: JSON, requests: JSON, after: JSON, requested: JSON) -> None:
     found = admitted(pod("p", with_limits(requests=requests, **limits)))
     assert (short(found.limits()), short(found.requests())) == (after, requested)
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("limits", "requests", "message"),
     [
         ({"n": 0}, {}, f"{VGPU} must be greater than 0"),
@@ -111,7 +112,7 @@ def test_what_is_hardly_meant_is_told(limits: JSON, requests: JSON, reported: li
     assert admitted(first.patched).warnings == [f"container main: {text}" for text in reported if "reserved" in text]
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("apps", "inits", "never"),
     [
         ((2,), (), False),
@@ -154,7 +155,7 @@ def test_more_core_groups_than_a_card_has_are_refused() -> None:
 # 6: requests
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("limits", "requests", "expected"),
     [
         ({"n": 1, "mem": 32, "core": 8}, {}, Request(1, FixedMemory(16384), 8)),

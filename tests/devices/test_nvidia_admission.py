@@ -7,6 +7,7 @@ from typing import Any
 import jsonpatch
 import pytest
 from builders import MEM, PERCENT, PRIORITY
+from tables import in_one_test
 
 from hami_webhook.devices.device_lister import NO_DEVICES
 from hami_webhook.devices.model import BadRequest, FixedMemory, Request, ShareOfCard
@@ -82,7 +83,7 @@ def test_step_3_the_priority_becomes_an_environment_variable(amounts: JSON, valu
 # steps 4 and 5: each row is (section, amounts) and the limits after admission
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("section", "amounts", "limits"),
     [
         # step 4: the default count
@@ -205,7 +206,7 @@ def test_admit_says_whether_the_container_gets_cards() -> None:
 SHARE = ShareOfCard(100)
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("section", "amounts", "expected"),
     [
         ({}, {}, None),

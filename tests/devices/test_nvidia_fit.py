@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from tables import in_one_test
 
 from hami_webhook.devices.model import FixedMemory, MemoryRequest, NodeView, Request, ShareOfCard, Usage
 from hami_webhook.devices.vendors.nvidia.mig import decode_allocations
@@ -43,7 +44,7 @@ USE_UUID, NOUSE_UUID = "nvidia.com/use-gpuuuid", "nvidia.com/nouse-gpuuuid"
 # 7.3: what is special in the checks
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("fields", "notes", "cordon", "answer"),
     [
         ({}, {}, "a", "1/1 CardCordoned"),
@@ -191,7 +192,7 @@ def instances(incoming: Pod, on: NodeView) -> list[tuple[str, str | None, int]] 
     return [(d.uuid, d.share.profile, d.share.mark.placement.start) for d in first_allocation(result).devices]
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("amounts", "usage", "answer"),
     [
         ({"mem": 1}, None, [("m", "1g.5gb", 6)]),

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
+from tables import in_one_test
 
 from hami_webhook.devices.handshake import Health
 from hami_webhook.kube.objects import Node, Pod
@@ -130,7 +131,7 @@ ON_M = "GPU-m,NVIDIA,10240,28:;"
 MIXED = node(mig_card("GPU-m"), mig_card("GPU-n"), card("GPU-h"))
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("devices", "records", "closed"),
     [
         (ON_M, [mig_record("GPU-m")], set()),
@@ -207,7 +208,7 @@ def test_nvlinks_count_a_hundred_each_up_to_18(links: int, score: int) -> None:
     assert nvlink_score(links) == score
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("level", "a_links", "b_links", "score"),
     [
         (PcieLevel.SINGLE, to("b", 2), to("a", 2), 250),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-import pytest
+from tables import in_one_test
 
 from hami_webhook.devices.reserved_annotations import OWNED_LABELS, is_scheduler_owned, owned_in
 
@@ -58,12 +58,12 @@ USERS = [
 ]
 
 
-@pytest.mark.parametrize("key", owned_keys())
+@in_one_test("key", owned_keys())
 def test_every_key_of_the_table_is_scheduler_owned(key: str) -> None:
     assert is_scheduler_owned(key)
 
 
-@pytest.mark.parametrize("key", USERS)
+@in_one_test("key", USERS)
 def test_no_other_key_is(key: str) -> None:
     assert not is_scheduler_owned(key)
 

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tables import in_one_test
 
 from hami_webhook.devices.model import Usage
 from hami_webhook.devices.topology import NvLinks, Scores, best_combination, largest_groups_first, pair_sum
@@ -250,8 +251,8 @@ def test_the_smaller_group_is_broken_and_single_cards_come_from_outside_any_grou
 REQUIRED = {"nvidia.com/require-nvlink": "true"}
 
 
-@pytest.mark.parametrize("policy", ["topology-aware", "binpack"])
-@pytest.mark.parametrize(
+@in_one_test("policy", ["topology-aware", "binpack"])
+@in_one_test(
     ("sizes", "count", "answer"),
     [
         ((4, 2), 4, "a3 a2 a1 a0"),

@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 import pytest
+from tables import in_one_test
 
 from hami_webhook.devices.unhealthy_cards import ANNOTATION, UnhealthyCard, decode, encode, unhealthy_cards
 
@@ -35,7 +36,7 @@ def test_a_node_without_it_has_none() -> None:
     assert unhealthy_cards({"other": "{"}) == ({}, "")
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     "entry",
     [
         None,
@@ -49,7 +50,6 @@ def test_a_node_without_it_has_none() -> None:
         {"causes": ["x" * 33]},
         {"causes": ["lost\n"]},
     ],
-    ids=str,
 )
 def test_an_entry_that_can_not_be_read_closes_no_card(entry: Any) -> None:
     read, problem = decode(json.dumps({"good": GOOD, "bad": entry}))

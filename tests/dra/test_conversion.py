@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 from quota.objects import NOON, claiming_vendors
+from tables import in_one_test
 
 from hami_webhook.admission.pods import normalise
 from hami_webhook.admission.requests import checked_requests
@@ -82,7 +83,7 @@ def ask(count: int = 1, *cel: str, **amounts: str) -> JSON:
     return found | ({"selectors": [{"cel": {"expression": each}} for each in cel]} if cel else {})
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("amounts", "expected"),
     [
         ({"gpu": 1, "mem": 3000, "cores": 30}, ask(memory="3000Mi", cores="30")),

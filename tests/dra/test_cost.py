@@ -8,6 +8,7 @@ import pytest
 from builders import container, read_pod
 from hypothesis import given
 from hypothesis import strategies as st
+from tables import in_one_test
 
 from hami_webhook.devices.debit import Debit
 from hami_webhook.devices.keys import Dimension
@@ -41,7 +42,7 @@ A10 = f'device.attributes["{HAMI}"].productName == "NVIDIA A10"'
 BOTH = Dimension.MEMORY, Dimension.CORES
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("request_", "debit", "floors"),
     [
         (exactly(memory="10Gi", cores="30"), Debit(1, 10240, 30), ()),

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tables import in_one_test
 
 from hami_webhook.devices.debit import Debit
 from hami_webhook.dra.cost import IMPLICIT_RESOURCE, SECONDS, ClaimCost
@@ -87,7 +88,7 @@ def costs(*arguments: Any) -> dict[str, tuple[int, int]]:
     }
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("pods", "claims", "expected"),
     [
         # the life of a generated claim: its template, the claim, its allocation; each time it costs once

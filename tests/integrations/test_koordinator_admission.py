@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from builders import container
+from tables import in_one_test
 
 from hami_webhook.admission.denial import Denied
 from hami_webhook.admission.identities import AdmissionRules, User
@@ -53,8 +54,8 @@ def codes(manifest: JSON, koords: Koords | None = None) -> list[str]:
 # which pods
 
 
-@pytest.mark.parametrize("name", [SHARED, CORE, MEMORY, RATIO, GPU, *ALIASES])
-@pytest.mark.parametrize("where", ["limits", "requests"])
+@in_one_test("name", [SHARED, CORE, MEMORY, RATIO, GPU, *ALIASES])
+@in_one_test("where", ["limits", "requests"])
 def test_one_name_anywhere_makes_it_koordinators(name: str, where: str) -> None:
     amounts = {name: "1"}
     made = container(**amounts) if where == "limits" else container(requests=amounts)

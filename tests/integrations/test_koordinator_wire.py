@@ -10,6 +10,7 @@ import json
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tables import in_one_test
 
 from hami_webhook.devices.codecs import BadAnnotation
 from hami_webhook.integrations.koordinator.allocation_annotation import KoordinatorShare, decode, encode, read_shares
@@ -80,7 +81,7 @@ def test_9_what_can_be_read(written: JSON, shares: tuple[KoordinatorShare, ...])
     assert decode(json.dumps(written)) == shares
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     "text",
     [
         "",

@@ -11,6 +11,7 @@ import pytest
 from admission.reviews import refusal, validate
 from builders import container, read_node
 from devices.fit_env import configured, pod
+from tables import in_one_test
 
 from hami_webhook.integrations.mixing import Mixing, pinned_nodes
 from hami_webhook.kube.draft import PodDraft
@@ -104,7 +105,7 @@ def remark(node_: Node, device: JSON | None = None) -> str:
     return configured(SECTION + "volcano: {}").mixing.remark(node_, device)
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("node_", "said"),
     [
         (read_node(), ""),

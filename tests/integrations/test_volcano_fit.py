@@ -10,6 +10,7 @@ from builders import container
 from devices.fit_env import NOW, configured, pod
 from hypothesis import given
 from hypothesis import strategies as st
+from tables import in_one_test
 
 from hami_webhook.devices.foreign_scheduler import NoNode
 from hami_webhook.integrations.sections import PLUGIN_MIG_GEOMETRIES
@@ -40,7 +41,7 @@ def full(slots: int, memory: int = 1, cores: int = 0) -> str:
     return "".join(f"GPU-a,NVIDIA,{memory},{cores}:" for _ in range(slots))
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("env", "manifest", "why"),
     [
         (squeezed("", t4("GPU-a", "false")), pod_with_limits(1), "1/1 CardNotHealth"),

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from devices.fit_env import NOW, configured, pod
+from tables import in_one_test
 
 from hami_webhook.devices.foreign_scheduler import Part
 from hami_webhook.devices.model import BadRequest
@@ -146,7 +147,7 @@ def cost_of(env: SchedulersEnv, ids: str, manifest: JSON | None = None, node: st
     return charge_of(bound, env.vendors, env.state, NOW)
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("ids", "cost"),
     [
         ("GPU-m,NVIDIA,8000,30:", debits(1, 8000, 30)),

@@ -8,6 +8,7 @@ import pytest
 from devices.fit_env import NOW
 from hypothesis import given
 from hypothesis import strategies as st
+from tables import in_one_test
 
 from hami_webhook.integrations.sections import PLUGIN_MIG_GEOMETRIES, VolcanoSection
 from hami_webhook.integrations.volcano.geometry import Geometries, InstancePlace
@@ -64,7 +65,7 @@ def test_the_last_card_tells_the_nodes_mode(cards: list[str], mode: str) -> None
     assert {device.mode for device in registered.devices} == {registered.mode} == {mode}
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("offered", "takes_part"),
     [({}, True), *(({name: value}, False) for name in (NUMBER, MEMORY, CORES) for value in (0, None, "x"))],
 )

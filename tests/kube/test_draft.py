@@ -11,6 +11,7 @@ import pytest
 from builders import JSON
 from hypothesis import given
 from hypothesis import strategies as st
+from tables import in_one_test
 
 from hami_webhook.kube.draft import PodDraft, pod_in
 from hami_webhook.kube.objects import ContainerKind, MalformedObject, Pod
@@ -46,7 +47,7 @@ def test_the_namespace_asked_for_wins_over_the_pods_own(asked: str, found: str) 
     assert PodDraft(raw, asked).result().namespace == found
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("container", "operations", "resources"),
     [
         ({}, [("add", "/spec/containers/0/resources")], {"limits": {GPU: "2"}}),

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import pytest
+from tables import in_one_test
 
 from hami_webhook.kube.human_duration import human_duration
 
 MINUTE, HOUR, DAY = 60, 3600, 86400
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("seconds", "text"),
     [
         (-5, "0s"),

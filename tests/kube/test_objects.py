@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tables import in_one_test
 
 from hami_webhook.kube.objects import (
     ContainerKind,
@@ -141,7 +142,7 @@ def finished(exit_code: int | None) -> dict[str, Any]:
     return {"terminated": {} if exit_code is None else {"exitCode": exit_code}}
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("status", "over"),
     [
         ({}, False),
@@ -219,7 +220,7 @@ CONTAINER = "spec.containers[0]"
 PODS, REQUIRED = "podAffinity", "requiredDuringSchedulingIgnoredDuringExecution"
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("obj", "message"),
     [
         ([], "pod must be an object, not a list"),
@@ -349,7 +350,7 @@ def test_a_time_that_yaml_made_is_read() -> None:
         assert Pod.from_object({"metadata": {"creationTimestamp": value}}).created == NOON
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("text", "legal"),
     [
         ("", True),

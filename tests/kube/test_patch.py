@@ -9,6 +9,7 @@ import jsonpatch
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tables import in_one_test
 
 from hami_webhook.kube.patch import MapDraft, merge_patch, pointer
 
@@ -107,7 +108,7 @@ def test_the_operations_make_the_draft(original: dict[str, str] | None, changes:
     assert again.operations() == []
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("document", "patch", "result"),
     [  # RFC 7386, appendix A
         ({"a": "b"}, {"a": "c"}, {"a": "c"}),

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
 from builders import JSON, pod
+from tables import in_one_test
 
 from hami_webhook.kube.objects import Pod
 from hami_webhook.kube.pod_group import MOST_PODS, PodGroup, pod_group_fault
@@ -19,7 +19,7 @@ def read(labels: JSON, annotations: JSON | None = None, **spec: Any) -> Pod:
     return Pod.from_object(pod(namespace="team", labels=labels, annotations=annotations, **spec))
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("labels", "annotations", "spec", "found"),
     [
         ({NAME: "train", SIZE: "8"}, {}, {}, ("train", 8)),
@@ -49,7 +49,7 @@ def test_a_pods_group(labels: JSON, annotations: JSON, spec: JSON, found: tuple[
 OF_PODS = f"must be a number of pods, 1 to {MOST_PODS}"
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("labels", "fault"),
     [
         ({NAME: "train", SIZE: "8"}, ""),

@@ -8,13 +8,14 @@ from typing import Any
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+from tables import in_one_test
 
 from hami_webhook.kube.quantity import MAX_INT64, Format, Quantity, QuantityError, parse_whole
 
 SI, BINARY, EXPONENT = Format.DECIMAL_SI, Format.BINARY_SI, Format.DECIMAL_EXPONENT
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("text", "value", "form", "canonical"),
     [
         ("0", 0, SI, "0"),
@@ -94,7 +95,7 @@ def test_json_numbers(number: float, canonical: str) -> None:
     assert str(Quantity.parse(number)) == canonical
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     "text",
     [
         *("", " ", "+", "-", ".", "+.", "-.", "e3", "1e", "1e+", "1E-", "1e3.5", "1 ", " 1", "1 Ki", "1_000", "1,5"),
@@ -166,7 +167,7 @@ def test_whole_and_ceil(text: str, whole: int | None, ceiling: int) -> None:
     assert type(quantity.ceil()) is int
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("text", "whole"),
     [
         *(("0", 0), ("007", 7), ("2k", 2000), ("2.0", 2), ("1500m", None), ("-3", -3), (5, 5), (5.0, 5), (0.5, None)),

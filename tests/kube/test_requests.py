@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tables import in_one_test
 
 from hami_webhook.kube.objects import ContainerKind
 from hami_webhook.kube.requests import effective
@@ -13,7 +13,7 @@ INIT, SIDECAR, APP = ContainerKind.INIT, ContainerKind.SIDECAR, ContainerKind.AP
 Row = tuple[ContainerKind, int]
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("rows", "waiting", "after_init"),
     [
         ([], 0, 0),

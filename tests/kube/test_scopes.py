@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from tables import in_one_test
 
 from hami_webhook.kube.objects import Pod, ResourceQuota
 from hami_webhook.kube.scopes import matches
@@ -50,7 +51,7 @@ def test_terminating(scope: str, deadline: int | None, holds: bool) -> None:
     assert matches(quota(scope), pod(activeDeadlineSeconds=deadline)) is holds
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("resources", "best_effort"),
     [
         ({}, True),
@@ -92,9 +93,9 @@ def test_priority_class_as_a_plain_scope_means_exists() -> None:
     assert not matches(quota("PriorityClass"), pod())
 
 
-@pytest.mark.parametrize("kind", ["podAffinity", "podAntiAffinity"])
-@pytest.mark.parametrize("when", ["required", "preferred"])
-@pytest.mark.parametrize(
+@in_one_test("kind", ["podAffinity", "podAntiAffinity"])
+@in_one_test("when", ["required", "preferred"])
+@in_one_test(
     ("term", "crosses"),
     [
         ({"topologyKey": "zone"}, False),

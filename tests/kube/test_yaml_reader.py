@@ -1,6 +1,7 @@
 """The lines of the values in a YAML document."""
 
 import pytest
+from tables import in_one_test
 
 from hami_webhook.kube.yaml_reader import Document, Limits, YamlError, YamlProblem, read_documents
 
@@ -25,7 +26,7 @@ def document(text: str, limits: Limits | None = None) -> Document:
     return found
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("path", "line"),
     [
         ((), 1),

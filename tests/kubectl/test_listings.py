@@ -6,6 +6,7 @@ import csv
 
 import pytest
 from msgspec.structs import replace
+from tables import in_one_test
 
 from hami_webhook.kubectl.report import CardUse, PodUse
 from hami_webhook.kubectl.ui.listings import cards_csv, pods, pods_csv
@@ -17,7 +18,7 @@ GATED = PodUse("a", "gated", "Gated", "", "hami-scheduler", [], [], {})
 ASKED = {"q": "", "namespace": "", "state": "", "sort": ""}
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("asked", "found"),
     [
         ({}, [GATED, OLD, BUSY]),

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import yaml
+from tables import in_one_test
 
 from .promtool import promtool, with_promtool
 
@@ -82,7 +83,7 @@ def test_an_alert_has_examples_of_both(alert: str) -> None:
     assert set(examples) == {True, False}
 
 
-@pytest.mark.parametrize("alert", RULES)
+@in_one_test("alert", RULES)
 def test_an_alert_says_what_is_wrong_and_has_a_page(alert: str) -> None:
     rule = RULES[alert]
     assert rule["labels"]["severity"] in {"info", "warning", "critical"}

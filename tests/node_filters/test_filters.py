@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from builders import container, pod
+from tables import in_one_test
 
 from hami_webhook.node_filters.result import NodeRefusal, NotJudged
 from hami_webhook.node_filters.snapshot import SchedulerSnapshot
@@ -286,7 +287,7 @@ ROWS: list[tuple[str, list[JSON], JSON, tuple[str, ...] | None]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("objects", "raw", "expected"), [row[1:] for row in ROWS], ids=[row[0] for row in ROWS])
+@in_one_test(("objects", "raw", "expected"), [row[1:] for row in ROWS])
 def test_what_refuses_a_node(objects: list[JSON], raw: JSON, expected: tuple[str, ...] | None) -> None:
     refusal = snapshot(*objects).filter_nodes(raw).refusals.get("n")
     if expected is None or refusal is None:

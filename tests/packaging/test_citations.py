@@ -6,8 +6,8 @@ import re
 from collections import Counter
 from pathlib import Path
 
-import pytest
 from document_steps import new_files
+from tables import in_one_test
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted((ROOT / "docs" / "spec").glob("*.md"))
@@ -39,7 +39,7 @@ def test_every_citation_names_a_section_that_exists() -> None:
         assert section is None or section in anchors(page), (path, match[0])
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda path: path.stem)
+@in_one_test("page", PAGES)
 def test_every_numbered_section_has_an_anchor_of_its_number(page: Path) -> None:
     plain = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
     known = anchors(page.name)
@@ -55,7 +55,7 @@ def test_every_page_is_in_the_index() -> None:
 VENDORS = sorted((ROOT / "hami_webhook" / "devices" / "vendors").glob("[a-z]*"))
 
 
-@pytest.mark.parametrize("vendor", VENDORS, ids=lambda path: path.stem)
+@in_one_test("vendor", VENDORS)
 def test_every_vendor_names_its_page(vendor: Path) -> None:
     modules = [vendor] if vendor.is_file() else vendor.glob("*.py")
     assert any(CITATION.search(module.read_text()) for module in modules)

@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 import yaml
 from document_steps import new_files
+from tables import in_one_test
 
 from hack import release
 from hack.render_reference import pages
@@ -146,7 +147,7 @@ def test_a_command_can_be_typed(page: Path, words: Command, capsys: pytest.Captu
         assert program in OF_OTHERS
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
+@in_one_test("page", PAGES)
 def test_the_files_of_the_project_that_a_page_names_exist(page: Path) -> None:
     text = page.read_text()
     made = new_files(text)

@@ -17,6 +17,7 @@ from jsonschema import Draft202012Validator
 from policy.test_file import BAD as BAD_POLICIES
 from policy.test_file import WHOLE
 from pydantic import TypeAdapter, ValidationError
+from tables import in_one_test
 
 from hack.render_schemas import FILES, FOLDER
 from hami_webhook.config import ConfigError, fields, parse_yaml
@@ -149,13 +150,12 @@ def test_a_policy_file_that_is_read_is_valid(text: str) -> None:
     assert faults("policy.schema.json", parse_yaml(text, "f").value) == []
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("schema", "text", "sentence"),
     [
         *(("device-config.schema.json", *bad) for bad in BAD_DEVICE_CONFIGS),
         *(("policy.schema.json", *bad) for bad in BAD_POLICIES),
     ],
-    ids=range(len(BAD_DEVICE_CONFIGS) + len(BAD_POLICIES)),
 )
 def test_what_the_program_refuses_the_schema_refuses_if_it_can(schema: str, text: str, sentence: str) -> None:
     try:

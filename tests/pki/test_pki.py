@@ -17,6 +17,7 @@ from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from hypothesis import given
 from hypothesis import strategies as st
+from tables import in_one_test
 
 from hami_webhook import pki
 from hami_webhook.pki import KeyPair, PkiError
@@ -155,7 +156,7 @@ class TestCertificates:
         with pytest.raises(ssl.SSLCertVerificationError):
             handshake(other.ca.certificate, pair.serving, tmp_path, "w.n.svc")
 
-    @pytest.mark.parametrize(
+    @in_one_test(
         ("service", "namespace", "extra", "expected"),
         [
             ("W", "n", (), "service 'W'"),

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tables import in_one_test
 
 from hami_webhook.device_config import builtin_device_config, enabled_vendors
 from hami_webhook.devices.vendor import Vendor
@@ -60,7 +60,7 @@ def test_what_a_vendor_reads_is_inside_every_boundary_whatever_was_written(
                 assert not each.allow_types or any(item.lower() in model.lower() for item in each.allow_types)
 
 
-@pytest.mark.parametrize("backend", sorted(VENDORS.governed))
+@in_one_test("backend", sorted(VENDORS.governed))
 def test_every_key_of_a_vendor_that_policy_can_write_is_governed(backend: str) -> None:
     vendor = VENDORS.governed[backend]
     everything = DeviceBounds(("u-1",), ("u-2",), ("a100",), ("v100",))

@@ -5,6 +5,7 @@ import yaml
 from admission.policies import METAX
 from hypothesis import example, given
 from hypothesis import strategies as st
+from tables import in_one_test
 
 from hami_webhook.config import ConfigError
 from hami_webhook.devices.keys import DeviceKeys
@@ -292,7 +293,7 @@ BAD = [
 ]
 
 
-@pytest.mark.parametrize(("text", "sentence"), BAD, ids=range(len(BAD)))
+@in_one_test(("text", "sentence"), BAD)
 def test_a_bad_file_is_refused_with_a_sentence(text: str, sentence: str) -> None:
     assert sentence in refusal(text)
 

@@ -4,13 +4,14 @@ from typing import Any
 
 import pytest
 from pydantic import ValidationError
+from tables import in_one_test
 
 from hami_webhook.policy.selectors import EVERYTHING, LabelSelector, Requirement, WrittenSelector
 
 TIER = {"tier": "research"}
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("requirement", "labels", "holds"),
     [
         (Requirement("tier", "In", ("research", "test")), TIER, True),
@@ -63,7 +64,7 @@ def test_labels_and_expressions_are_read_together() -> None:
     assert WrittenSelector.model_validate({}).selector() == EVERYTHING
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("written", "sentence"),
     [
         ({"matchLabels": {"a b": "x"}}, "must be a label's key such as tier or example.com/tier, found the text"),

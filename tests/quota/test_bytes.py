@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from msgspec import structs
 from msgspec.structs import replace
 from prometheus_client import generate_latest
+from tables import in_one_test
 
 from hami_webhook.cluster.api import JSON
 from hami_webhook.controller.showback import Showback
@@ -74,7 +75,7 @@ def ask(identity: str, mem: int) -> ChargeRequest:
     return ChargeRequest(identity, incoming, waiting_charge(incoming, vendors(), NoCapacity()))
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("hard", "limit", "counts_bytes"),
     [
         ("16", 16, False),

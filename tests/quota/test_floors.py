@@ -10,6 +10,7 @@ import pytest
 from builders import accelerator_quota, card, container, node
 from hypothesis import given
 from hypothesis import strategies as st
+from tables import in_one_test
 
 from hami_webhook.admission.denial import Denied
 from hami_webhook.cluster.api import JSON, ClusterError, Kind
@@ -43,7 +44,7 @@ async def with_namespaces(env: QuotaEnv, *names: str) -> None:
 HALF: JSON = {"gpu": 1, "percent": 50}
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("other", "same"),
     [
         (pod("q", uid="v", labels={"a": "b"}, **HALF), True),

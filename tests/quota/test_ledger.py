@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tables import in_one_test
 
 from hami_webhook.quota.ledger import Entry, State, decode, encode, is_full
 
@@ -36,7 +37,7 @@ def test_an_empty_ledger_has_no_annotation() -> None:
     assert decode(None) == decode("") == {}
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     "text",
     [
         "{",
@@ -99,7 +100,7 @@ def test_a_ledger_of_one_namespace_takes_a_quarter_as_many_floor_entries_as_char
     assert is_full(ledger, most, state) is full
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("ledger", "namespaces", "full"),
     [
         (ledger_of(1, 7), 4, False),  # less than its share, however full the ledger is

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from builders import accelerator_quota, card, node
+from tables import in_one_test
 
 from hami_webhook.config.devices import DeviceConfig
 from hami_webhook.device_config import builtin_device_config, builtin_vendors, enabled_vendors
@@ -94,7 +95,7 @@ MISREAD = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("hard", "text"), MISREAD)
+@in_one_test(("hard", "text"), MISREAD)
 def test_a_key_that_counts_nothing_or_otherwise_names_the_right_one(hard: dict[str, str], text: str) -> None:
     assert judged(hard) == [("QuotaMisread", text.format("as nothing counts it"))]
 
@@ -182,8 +183,8 @@ def test_a_quota_may_be_misread_in_several_ways() -> None:
     assert [reason for reason, _ in judged(hard)] == ["QuotaUnitSuspicious", "QuotaMisread", "QuotaMixed"]
 
 
-@pytest.mark.parametrize("spec", RIGHT.values(), ids=RIGHT)
-@pytest.mark.parametrize("cards", [(), (SMALL, LARGE)])
+@in_one_test("spec", RIGHT.values())
+@in_one_test("cards", [(), (SMALL, LARGE)])
 def test_right_quotas_are_left_alone(spec: dict[str, Any], cards: tuple[int, ...]) -> None:
     assert judged(**spec, cards=cards) == []
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from builders import container
+from tables import in_one_test
 
 from hami_webhook.kube.objects import ResourceQuota
 from hami_webhook.quota.native_quotas import native_refusal
@@ -94,7 +95,7 @@ CASES: list[tuple[str, JSON, JSON, JSON, str | None]] = [
 ]
 
 
-@pytest.mark.parametrize(("name", "hard", "used", "spec", "refusal"), CASES, ids=[case[0] for case in CASES])
+@in_one_test(("name", "hard", "used", "spec", "refusal"), CASES)
 def test_the_words_of_the_plugin(name: str, hard: JSON, used: JSON, spec: JSON, refusal: str | None) -> None:
     asked = read_pod("p", *spec.get("containers", [app()]), init=spec.get("init", ()))
     assert native_refusal(of(hard, used), asked, sized=True) == refusal

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from builders import JSON, card, node
+from tables import in_one_test
 
 from hami_webhook.cluster.api import Kind
 from hami_webhook.quota.enforcement import QUEUE_OVERTAKING
@@ -19,7 +20,7 @@ L = node("n1", card("GPU-L", LARGE))
 FORGED: dict[str, Any] = {"labels": {"kueue.x-k8s.io/queue-name": "mine"}}
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("fields", "manager"),
     [
         ({}, ""),

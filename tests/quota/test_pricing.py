@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from builders import JSON, card, container, node
+from tables import in_one_test
 
 from hami_webhook.device_config import builtin_device_config, enabled_vendors
 from hami_webhook.devices.debit import Debit
@@ -125,7 +126,7 @@ def placed(*rows: list[tuple[str, int, int]], age: float = 0, bound: bool = Fals
 ONE, TWO = ("A", 5000, 10), ("B", 7000, 20)
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("pod", "amounts"),
     [
         (placed([ONE]), full(gpu=1, mem=5000, cores=10)),

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tables import in_one_test
 
 from hami_webhook.quota.queue_order import (
     Demand,
@@ -46,7 +47,7 @@ def in_both(uid: str, gpu: int, age: float = 60) -> QueuedPod:
 Q = Mapping[str, QueueRoom]
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("rooms", "pods", "released"),
     [
         ({"q": room(2)}, [waiting("new", age=1), waiting("old", age=9), waiting("mid", age=5)], ["old", "mid"]),

@@ -7,9 +7,9 @@ from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
 from math import inf
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tables import in_one_test
 
 from hami_webhook.quota.reclaim import Blocked, Evictable, Reclaiming, Shortage, Team
 from hami_webhook.time_slices import Steps, run_at_once
@@ -64,7 +64,7 @@ def select(of: Reclaiming, wanted: Shortage, fit: Fit = lambda gone: True) -> li
 TWO = [candidate(uid) for uid in ("b1", "b2")]
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("candidates", "nominal", "wanted", "victims"),
     [
         # the lowest priority, then the youngest

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from builders import card, node
+from tables import in_one_test
 
 from hami_webhook.kube.objects import Pod
 from hami_webhook.quota.floors import floor_id
@@ -73,7 +74,7 @@ def of_u(*how: Any, **more: Any) -> dict[str, Entry]:
     return {"u": e(*how, **more)}
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("entry", "pods", "used", "stays"),
     [
         # admitted: pod seen → dropped, with a floor entry where it depends on the cards; older than the TTL and no

@@ -12,6 +12,7 @@ import pytest
 from builders import card, node, pod, quota
 from hypothesis import given
 from hypothesis import strategies as st
+from tables import in_one_test
 
 from hami_webhook.cluster.api import JSON, Kind
 from hami_webhook.kube.objects import is_subdomain
@@ -173,8 +174,8 @@ NOT_NAMES = (
 )
 
 
-@pytest.mark.parametrize("name", NOT_NAMES)
-@pytest.mark.parametrize("field", ["PodName", "PodNamespace", "Node"])
+@in_one_test("name", NOT_NAMES)
+@in_one_test("field", ["PodName", "PodNamespace", "Node"])
 def test_what_can_not_be_a_name_is_refused_at_once(field: str, name: str) -> None:
     sent = {"PodName": "p", "PodNamespace": "default", "PodUID": "u", "Node": "a", field: name}
     error = f"extender binding args: {field} {name[:100]!r} is no name that a Kubernetes object can have"

@@ -6,6 +6,7 @@ import asyncio
 
 import pytest
 from builders import bound_pod, card, container, node, pod, quota
+from tables import in_one_test
 
 from hami_webhook.cluster.api import JSON
 from hami_webhook.devices.model import BadRequest, FixedMemory, Inventory, NodeView, Request
@@ -165,7 +166,7 @@ def test_the_card_policy_is_the_pods_own_before_the_default() -> None:
     assert own.vendors == ("NVIDIA",)
 
 
-@pytest.mark.parametrize("key", VENDORS)
+@in_one_test("key", VENDORS)
 def test_a_node_with_other_backends_cards_only_has_insufficient_devices(key: str) -> None:
     incoming = Pod.from_object(pod("p"))
     terms = {key: VENDORS[key].terms(incoming, "spread")}

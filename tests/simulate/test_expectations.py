@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tables import in_one_test
 
 from hami_webhook.simulate.expectations import Absent, as_written, differences
 
@@ -22,7 +23,7 @@ VALUES = st.recursive(
 )
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("expected", "actual", "differing", "exactly_differing"),
     [
         ({}, {"a": 1}, [], [("a",)]),
@@ -49,7 +50,6 @@ VALUES = st.recursive(
         ({"contains": "quota"}, None, [()], [()]),
         ({"contains": "quota"}, {"contains": "quota"}, [], []),
     ],
-    ids=str,
 )
 def test_what_differs_is_named(expected: Any, actual: Any, differing: list[Any], exactly_differing: list[Any]) -> None:
     assert [each.named_path for each in differences(expected, actual, exact=False)] == differing
