@@ -295,9 +295,8 @@ def test_random_actions_pass_no_limit_and_disturb_no_other_tenant(
         print(f"  charges: {charges}")
         print(f"  most held: {dict(audit.most)}")
         print("\n".join(f"  finding: {finding}" for finding in findings) or "  no findings")
-        for what, lines in audit.before.items():
-            print(f"  before {what}:", *lines, sep="\n    ")
-    assert findings == []
+    before = "\n".join("\n    ".join((f"before {what}:", *lines)) for what, lines in audit.before.items())
+    assert findings == [], f"{findings}\n{before}"
     assert was_a_fight()
     assert audit.most[own.name, GPU] > 2
     assert audit.seen > 100
