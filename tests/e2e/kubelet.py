@@ -48,7 +48,7 @@ class Kubelets:
         self._locks: dict[str, str] = {}
         self._pods: dict[str, JSON] = {}
         self._ending: set[str] = set()
-        """The UIDs of pods under deletion."""
+        """The UIDs of pods that are being ended."""
         self._changed: dict[str, asyncio.Event] = {}
         """By node, set when its lock or a pod bound to it changed."""
         self.bound: dict[str, float] = {}
@@ -118,7 +118,6 @@ class Kubelets:
         place = f"{meta['namespace']}/{meta['name']}"
         if gone:
             self._pods.pop(key, None)
-            self._ending.discard(meta["uid"])
             self.ended[place] = time.monotonic()
             return
         if node:
@@ -197,12 +196,13 @@ class Kubelets:
                     "DELETE", path, {"gracePeriodSeconds": 0, "preconditions": {"uid": meta["uid"]}}
                 )
             except (NotFound, Conflict):
-                return
+                break
             except ClusterError as error:
                 self.faults.append(f"{type(error).__name__}: {error}")
                 await asyncio.sleep(0.1)
             else:
-                return
+                break
+        self._ending.discard(meta["uid"])  # if it is still there, its next change shows it
 
 
 def _limits(container: JSON) -> JSON:
