@@ -128,13 +128,12 @@ def normalise(draft: PodDraft, vendors: Vendors, device_lister: DeviceLister) ->
         for container in draft.containers:
             concerned = sorted(vendors.named_by(container.container) | vendors.touching_every_container)
             while concerned:
-                vendor = vendors[key := concerned[0]]
-                if vendor.admit(container, draft, device_lister):
-                    found[key] = vendor
+                key, *concerned = concerned
+                if vendors[key].admit(container, draft, device_lister):
+                    found[key] = vendors[key]
                 if container.limits.changes or container.requests.changes:  # what one writes may be another's
                     named = vendors.named_by(container.container) | vendors.touching_every_container
-                    concerned = [key, *sorted(each for each in named if each > key)]
-                del concerned[0]
+                    concerned = sorted(each for each in named if each > key)
         requested = tuple([found[key] for key in sorted(found)])
         for vendor in requested:
             vendor.admit_pod(draft, device_lister)
