@@ -42,7 +42,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 class Planes:
     """The control plane of the file that runs: started when it has to be another one than the file before had.
 
-    One that nobody uses takes a tenth of a core.
+    One that no test uses any more takes 4 to 10 % of a core.
     """
 
     def __init__(self) -> None:

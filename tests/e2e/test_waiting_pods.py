@@ -81,6 +81,7 @@ def test_a_tenant_with_1100_waiting_pods_keeps_nobody_out(program: Deployment) -
         there = {item["metadata"]["name"] for item in kubectl.get("pods", "-n", noisy)["items"]}
         missing = [each for each in many if each["metadata"]["name"] not in there]  # a controller tries again, too
         refused = [text for text in refused if text not in busy] + asyncio.run(create_all(login, missing, clients=4))
+    assert len(busy) < TENANTS_PODS / 10
     late = asyncio.run(create_all(login, [pod(quiet, "late", gpu=1, gpumem_percentage=3)]))
     print(
         f"tenant: {len(refused)} of {TENANTS_PODS} refused; others: {sum(not ok for _, ok in came)} of {len(came)} "
