@@ -211,8 +211,8 @@ class PodWorker:
                 await self._node.client.patch(f"{self._path}/status", last)
                 await self._node.client.delete(self._path, {"gracePeriodSeconds": 0, "preconditions": {"uid": uid}})
             except FAILURES as error:
-                if isinstance(error, ApiError) and error.code in (404, 409):
-                    return  # somebody else was first; a namesake is another pod
+                if isinstance(error, ApiError) and error.code == 404:
+                    return  # somebody else was first
                 _log.warning("%s: it can't be deleted: %s", self._path, error)
                 await asyncio.sleep(_RETRY_SECONDS)
             else:

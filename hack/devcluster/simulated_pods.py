@@ -76,11 +76,14 @@ class SimulatedPod:
             pass
 
     async def _done(self, request: Awaitable[object]) -> bool:
-        """Whether there is no need to try a request again: it was answered, or the pod is gone, or another's now."""
+        """Whether there is no need to try a request again: it was answered, or the pod is gone.
+
+        A conflict is a change just then, or a pod of the same name, and `vanish` tells of that.
+        """
         try:
             await request
         except FAILURES as error:
-            if isinstance(error, ApiError) and error.code in (404, 409):
+            if isinstance(error, ApiError) and error.code == 404:
                 return True
             _log.warning("%s: %s", self._path, error)
             await asyncio.sleep(_RETRY_SECONDS)

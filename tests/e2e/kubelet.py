@@ -48,7 +48,7 @@ class Kubelets:
         self._locks: dict[str, str] = {}
         self._pods: dict[str, JSON] = {}
         self._ending: set[str] = set()
-        """The UIDs of pods that are being ended."""
+        """The UIDs of pods that are being ended, or were."""
         self._changed: dict[str, asyncio.Event] = {}
         """By node, set when its lock or a pod bound to it changed."""
         self.bound: dict[str, float] = {}
@@ -189,20 +189,20 @@ class Kubelets:
         meta, grace = pod["metadata"], pod["spec"]["terminationGracePeriodSeconds"]
         if grace != DEFAULT_GRACE:
             await asyncio.sleep(grace)
-        path = f"/api/v1/namespaces/{meta['namespace']}/pods/{meta['name']}"
-        for _ in range(100):
+        key, path = f"{meta['namespace']},{meta['name']}", f"/api/v1/namespaces/{meta['namespace']}/pods/{meta['name']}"
+        options = {"gracePeriodSeconds": 0, "preconditions": {"uid": meta["uid"]}}
+        # a conflict may be a change just then, or a pod of the same name
+        while key in self._pods and self._pods[key]["metadata"]["uid"] == meta["uid"]:
             try:
-                await self._cluster.call(
-                    "DELETE", path, {"gracePeriodSeconds": 0, "preconditions": {"uid": meta["uid"]}}
-                )
-            except (NotFound, Conflict):
-                break
+                await self._cluster.call("DELETE", path, options)
+            except NotFound:
+                return
             except ClusterError as error:
-                self.faults.append(f"{type(error).__name__}: {error}")
+                if not isinstance(error, Conflict):
+                    self.faults.append(f"{type(error).__name__}: {error}")
                 await asyncio.sleep(0.1)
             else:
-                break
-        self._ending.discard(meta["uid"])  # if it is still there, its next change shows it
+                return
 
 
 def _limits(container: JSON) -> JSON:
