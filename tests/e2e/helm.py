@@ -99,6 +99,20 @@ def installed(
     """`helm install --wait`, and `helm uninstall` at the end of the block: what is left goes with the namespace."""
     before = cluster.objects()
     try:
+        with _release(cluster, helm, chart, *arguments, meanwhile=meanwhile):
+            yield
+        eventually(lambda: left(cluster, before) - MADE_WHILE_IT_RAN - KEPT, set())
+    finally:
+        cluster.kubectl("delete", "namespace", SYSTEM, "--ignore-not-found")
+        cluster.kubectl("delete", "crd", DEFINED, "--ignore-not-found")
+    eventually(lambda: cluster.objects() - before, set())
+
+
+@contextlib.contextmanager
+def _release(
+    cluster: Cluster, helm: Helm, chart: Path, *arguments: str | Path, meanwhile: Callable[[], None]
+) -> Iterator[None]:
+    try:
         with helm.start(*helm.on_release("install", chart, "--create-namespace", *arguments)) as process:
             try:
                 meanwhile()
@@ -110,10 +124,6 @@ def installed(
         yield
     finally:
         helm("uninstall", RELEASE, "--namespace", SYSTEM, "--wait", "--ignore-not-found")
-        eventually(lambda: left(cluster, before) <= MADE_WHILE_IT_RAN | KEPT)
-        cluster.kubectl("delete", "namespace", SYSTEM, "--ignore-not-found")
-        cluster.kubectl("delete", "crd", DEFINED, "--ignore-not-found")
-    eventually(lambda: cluster.objects() - before, set())
 
 
 def left(cluster: Cluster, before: set[tuple[str, str, str]]) -> set[tuple[str, str, str]]:

@@ -157,15 +157,15 @@ def quota_of_a_tenant(cluster: Cluster, changed: Callable[[JSON], JSON] = lambda
     return space, tenant(cluster.kubectl, cluster.plane, cluster.folder, space)
 
 
-def wait_for_other_names(user: Kubectl, space: str) -> None:
-    """Wait until both webhooks are asked for the resources of `RENAMED`, in a namespace of `quota_of_a_tenant`.
+def wait_for_names(user: Kubectl, space: str, changed: Callable[[JSON], JSON] = lambda found: found) -> None:
+    """Wait until both webhooks are asked for the resources that `changed` gives, in a namespace of `quota_of_a_tenant`.
 
     The controller of before may have put its webhooks' conditions back until it ended.
     """
 
     def answered(memory: int) -> str:
         """The scheduler that a pod gets, or why it is refused. Nothing is created, and nothing charged."""
-        asked = json.dumps(renamed(card_pod(space, "p", memory)))
+        asked = json.dumps(changed(card_pod(space, "p", memory)))
         scheduler = "jsonpath={.spec.schedulerName}"
         done = user.run("create", "--dry-run=server", "-o", scheduler, "-f", "-", stdin=asked)
         return done.stdout or done.stderr

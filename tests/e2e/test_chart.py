@@ -20,7 +20,7 @@ from .installation import (
     define_cert_manager,
     quota_of_a_tenant,
     renamed,
-    wait_for_other_names,
+    wait_for_names,
 )
 
 
@@ -70,7 +70,7 @@ def test_install_test_upgrade_roll_back_uninstall(cluster: Cluster, helm: Helm, 
         helm(*helm.on_release("upgrade", CHART, *changed))
         assert replicas(kubectl) == {"hami-webhook": 3, "hami-webhook-controller": 1, "hami-scheduler": 2}
         assert bundles(kubectl) == trusted
-        wait_for_other_names(renamed_user, renamed_space)
+        wait_for_names(renamed_user, renamed_space, renamed)
         # as its device plugin, which would be asked else whether it is there, and be taken for gone after a minute
         cards = {"hami.io/gpu": "10"}
         offered = json.dumps({"status": {"capacity": cards, "allocatable": cards}})
@@ -84,6 +84,7 @@ def test_install_test_upgrade_roll_back_uninstall(cluster: Cluster, helm: Helm, 
         helm(*helm.on_release("rollback", "1"))
         assert replicas(kubectl) == {"hami-webhook": 2, "hami-webhook-controller": 2, "hami-scheduler": 2}
         assert bundles(kubectl) == trusted
+        wait_for_names(user, space)
         check_a_pods_life(cluster, user, space, card_node)
     # nothing is refused because what would answer is gone
     user.apply(card_pod(space, "p", 5000))

@@ -20,7 +20,7 @@ from .installation import (
     quota_of_a_tenant,
     renamed,
     system_pods,
-    wait_for_other_names,
+    wait_for_names,
 )
 from .objects import JSON, namespace
 from .tenants import tenant
@@ -69,7 +69,7 @@ def check_another_configuration_replaces_the_pods(cluster: Cluster, space: str, 
     cluster.deploy("up", CONFIG=str(path))
     eventually(lambda: before & names_of_pods(cluster.kubectl), set(), seconds=180)
     check_replicas(cluster)
-    wait_for_other_names(user, space)
+    wait_for_names(user, space, renamed)
 
 
 def names_of_pods(kubectl: Kubectl) -> set[str]:
