@@ -8,6 +8,7 @@ import socket
 from pathlib import Path
 
 import pytest
+import yaml
 from aiohttp import web
 from http_server import http_server
 
@@ -56,6 +57,19 @@ def test_several_files_are_one_kubeconfig(tmp_path: Path, context: str, namespac
             return str(api.configuration.host)
 
     assert asyncio.run(server()) == host
+
+
+@pytest.mark.skipif(not yaml.__with_libyaml__, reason="PyYAML was built without libyaml")
+def test_a_kubeconfig_is_read_by_the_fast_parser(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("yaml.safe_load", None)  # the slow one, for all but tests
+    path = str(kubeconfig(tmp_path, "one"))
+    assert names_of(path).cluster == "one"
+
+    async def host() -> str:
+        async with await connect(path) as api:
+            return str(api.configuration.host)
+
+    assert asyncio.run(host()) == "http://one.example"
 
 
 def test_a_context_that_is_not_there_is_refused(tmp_path: Path) -> None:
