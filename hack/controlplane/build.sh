@@ -51,8 +51,8 @@ mkdir -p "$(dirname "$folder")"
 partial=$(mktemp -d "$folder.XXXXXX")
 trap 'rm -rf "$partial"' EXIT
 total=$(go list -deps "${tools[@]:1}" | wc -l)
-counted controlplane "$total" go build -v -trimpath -ldflags "-s -w $stamp" -o "$partial/" "${tools[@]:1}"
-counted etcd "" go build -v -trimpath -ldflags "-s -w" -o "$partial/etcd" "${tools[0]}"
+counted controlplane "$total" go build -v -trimpath -gcflags=all=-dwarf=false -ldflags "-s -w $stamp" -o "$partial/" "${tools[@]:1}"
+counted etcd "" go build -v -trimpath -gcflags=all=-dwarf=false -ldflags "-s -w" -o "$partial/etcd" "${tools[0]}"
 
 chmod 755 "$partial"
 # Whoever built at the same time and was first has the same programs: theirs stay.

@@ -33,7 +33,7 @@ for package in chartutil lint/rules; do
   stamp+=" -X $module/pkg/$package.k8sVersionMajor=1 -X $module/pkg/$package.k8sVersionMinor=$kubernetes"
 done
 export CGO_ENABLED=0 GOBIN=$partial
-counted helm "" go install -v -trimpath -ldflags "-s -w $stamp" "$module/cmd/helm@$version"
+counted helm "" go install -v -trimpath -gcflags=all=-dwarf=false -ldflags "-s -w $stamp" "$module/cmd/helm@$version"
 
 chmod 755 "$partial"
 # Whoever built at the same time and was first has the same program: theirs stays.
