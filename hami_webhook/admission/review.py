@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import msgspec
 import orjson
@@ -33,8 +33,8 @@ REVIEWED_FROM = "[review-source] the review came from "
 T = TypeVar("T")
 
 
-class Review(NamedTuple):
-    """One AdmissionRequest about a pod or a Binding.
+class ObjectReview(NamedTuple, Generic[T]):
+    """One AdmissionRequest about a pod, a Binding, a ResourceClaim or a ResourceQuota.
 
     `object` is empty for a deletion, `old_object` for a creation; `groups` are the user's.
     """
@@ -46,34 +46,17 @@ class Review(NamedTuple):
     subresource: str
     namespace: str
     name: str
-    object: ReviewedPod
-    old_object: ReviewedPod
+    object: T
+    old_object: T
     username: str = ""
     groups: Sequence[str] = ()
     dry_run: bool = False
 
 
-class ClaimReview(NamedTuple):
-    """One AdmissionRequest about a ResourceClaim, in the request's namespace; `old_object` is empty for a creation."""
-
-    api_version: str
-    uid: str
-    operation: str
-    kind: str
-    subresource: str
-    namespace: str
-    name: str
-    object: ResourceClaim
-    old_object: ResourceClaim
-    dry_run: bool = False
-
-
-class QuotaReview(NamedTuple):
-    """One AdmissionRequest about a ResourceQuota, which is empty for a deletion."""
-
-    api_version: str
-    uid: str
-    quota: ResourceQuotaObject
+Review = ObjectReview[ReviewedPod]
+ClaimReview = ObjectReview[ResourceClaim]
+"""Its claims have the namespace of the request."""
+QuotaReview = ObjectReview[ResourceQuotaObject]
 
 
 class Answer(msgspec.Struct, frozen=True):
@@ -116,69 +99,41 @@ class BadReview(Denied):
         self.name = name
 
 
-def parse_review(body: bytes, content_type: str) -> Review:
-    """The review in a request body; raises `BadReview` with a sentence that says what is wrong."""
-    api_version, request = _decoded(body, content_type, _POD_REVIEW)
-    user = request.user_info or _NOBODY
-    return Review(
-        api_version,
-        request.uid or "",
-        request.operation or "",
-        (request.kind and request.kind.kind) or "",
-        request.sub_resource or "",
-        request.namespace or "",
-        request.name or "",
-        request.object or _EMPTY,
-        request.old_object or _EMPTY,
-        user.username or "",
-        user.groups or (),
-        request.dry_run or False,
-    )
-
-
-def parse_claim_review(body: bytes, content_type: str) -> ClaimReview:
-    """As `parse_review`, of a ResourceClaim."""
-    api_version, request = _decoded(body, content_type, _CLAIM_REVIEW)
-    namespace = request.namespace or ""
-    return ClaimReview(
-        api_version,
-        request.uid or "",
-        request.operation or "",
-        (request.kind and request.kind.kind) or "",
-        request.sub_resource or "",
-        namespace,
-        request.name or "",
-        _placed_in(namespace, request.object),
-        _placed_in(namespace, request.old_object),
-        request.dry_run or False,
-    )
-
-
-def _placed_in(namespace: str, claim: ResourceClaim | None) -> ResourceClaim:
-    """A claim with the namespace of its request."""
-    claim = claim or ResourceClaim()
-    meta = replace(claim.metadata or ClaimMeta(), namespace=namespace)
-    return replace(claim, metadata=meta)
-
-
-def parse_quota_review(body: bytes, content_type: str) -> QuotaReview:
-    """As `parse_review`, of a ResourceQuota."""
-    api_version, request = _decoded(body, content_type, _QUOTA_REVIEW)
-    return QuotaReview(api_version, request.uid or "", request.object or ResourceQuotaObject())
-
-
 _JSON = "application/json"
 _POD_REVIEW = msgspec.json.Decoder(AdmissionReview[ReviewedPod])
 _CLAIM_REVIEW = msgspec.json.Decoder(AdmissionReview[ResourceClaim])
 _QUOTA_REVIEW = msgspec.json.Decoder(AdmissionReview[ResourceQuotaObject])
 _ENCODER = msgspec.json.Encoder()
-_NOBODY, _EMPTY = UserInfo(), ReviewedPod()
+_NOBODY, _NO_POD, _NO_CLAIM, _NO_QUOTA = UserInfo(), ReviewedPod(), ResourceClaim(), ResourceQuotaObject()
 
 
-def _decoded(
-    body: bytes, content_type: str, decoder: msgspec.json.Decoder[AdmissionReview[T]]
-) -> tuple[str, AdmissionRequest[T]]:
-    """The version and the request of the review in a body. Raises `BadReview`."""
+def parse_review(body: bytes, content_type: str) -> Review:
+    """The review in a request body; raises `BadReview` with a sentence that says what is wrong."""
+    return _parse(body, content_type, _POD_REVIEW, _NO_POD)
+
+
+def parse_claim_review(body: bytes, content_type: str) -> ClaimReview:
+    """As `parse_review`, of a ResourceClaim."""
+    review = _parse(body, content_type, _CLAIM_REVIEW, _NO_CLAIM)
+    claim, old_claim = (_placed_in(review.namespace, each) for each in (review.object, review.old_object))
+    return review._replace(object=claim, old_object=old_claim)
+
+
+def parse_quota_review(body: bytes, content_type: str) -> QuotaReview:
+    """As `parse_review`, of a ResourceQuota."""
+    return _parse(body, content_type, _QUOTA_REVIEW, _NO_QUOTA)
+
+
+def _placed_in(namespace: str, claim: ResourceClaim) -> ResourceClaim:
+    """A claim with the namespace of its request."""
+    meta = replace(claim.metadata or ClaimMeta(), namespace=namespace)
+    return replace(claim, metadata=meta)
+
+
+def _parse(
+    body: bytes, content_type: str, decoder: msgspec.json.Decoder[AdmissionReview[T]], nothing: T
+) -> ObjectReview[T]:
+    """The review in a request body; an object that isn't there is `nothing`. Raises `BadReview`."""
     if not body:
         raise BadReview("the request body is empty; an AdmissionReview is expected")
     if content_type != _JSON:
@@ -193,7 +148,21 @@ def _decoded(
     if request is None or not _is_complete(review, request):
         raise _unreadable(body)
     assert review.api_version is not None
-    return review.api_version, request
+    user = request.user_info or _NOBODY
+    return ObjectReview(
+        review.api_version,
+        request.uid or "",
+        request.operation or "",
+        (request.kind and request.kind.kind) or "",
+        request.sub_resource or "",
+        request.namespace or "",
+        request.name or "",
+        request.object or nothing,
+        request.old_object or nothing,
+        user.username or "",
+        user.groups or (),
+        request.dry_run or False,
+    )
 
 
 def _is_complete(review: AdmissionReview[T], request: AdmissionRequest[T]) -> bool:

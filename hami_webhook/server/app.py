@@ -307,7 +307,7 @@ def _quota_warnings(
     misreadings: Callable[[ResourceQuota], Sequence[str]], body: bytes, content_type: str
 ) -> tuple[QuotaReview, _Warnings]:
     review = parse_quota_review(body, content_type)
-    return review, lambda: misreadings(ResourceQuota.from_object(review.quota))
+    return review, lambda: misreadings(ResourceQuota.from_object(review.object))
 
 
 def _name_warnings(handler: AdmissionHandler, body: bytes, content_type: str) -> tuple[Review, _Warnings]:

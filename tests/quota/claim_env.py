@@ -115,7 +115,7 @@ class Cluster(QuotaEnv):
         old, new = (convert(each, ResourceClaim, "claim") for each in (before, after))
         subresource = "status" if operation == "UPDATE" else ""
         name = after["metadata"]["name"]
-        return ClaimReview("v1", name, operation, "ResourceClaim", subresource, TEAM, name, new, old, dry_run)
+        return ClaimReview("v1", name, operation, "ResourceClaim", subresource, TEAM, name, new, old, dry_run=dry_run)
 
     async def fails(self, what: Coroutine[Any, Any, object]) -> Denied:
         with pytest.raises(Denied) as caught:
