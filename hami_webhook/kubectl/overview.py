@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 
 from msgspec import Struct
@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from hami_webhook.cluster_view import ClusterView
 from hami_webhook.devices.keys import MEBIBYTE, Dimension
-from hami_webhook.devices.model import Device, NodeView, Usage
+from hami_webhook.devices.model import Device, NodeView, PodUsage, Usage
 from hami_webhook.devices.placement_annotations import TIME
 from hami_webhook.doctor.node_faults import mixed_managers, silent_plugins, unreadable_registrations
 from hami_webhook.dra.holders import BareClaim
@@ -57,16 +57,20 @@ class Overview(Struct, frozen=True):
         own = [quota for quota in caches.all_quotas() if namespace in ("", quota.namespace)]
         found = (QuotaAccount.read(quota, self.cluster.vendors) for quota in (*own, *accelerator_quotas))
         chosen = [account for account in found if account.hard and name in ("", account.name, account.label)]
-        return [self._quota(each) for each in sorted(chosen, key=lambda each: (each.quota.namespace, each.name))]
+        chosen.sort(key=lambda each: (each.quota.namespace, each.name))
+        cards = _Cards(self.cluster.state.views())
+        return [self._quota(each, cards) for each in chosen]
 
-    def _quota(self, account: QuotaAccount) -> QuotaUse:
+    def _quota(self, account: QuotaAccount, cards: _Cards) -> QuotaUse:
         waiting: dict[str, int] = defaultdict(int)
         placed: dict[str, int] = defaultdict(int)
         pods, notes = [], []
         in_scope: dict[str, Pod] = {}
         spans_namespaces = account.quota.namespaces is not None
-        namespace = account.quota.namespace
-        for pod in (*self._live(namespace), *self.cluster.claims_in(namespace)):
+        namespaces = sorted(account.quota.namespaces or ()) if spans_namespaces else [account.quota.namespace]
+        live = [pod for namespace in namespaces for pod in self._live(namespace)]
+        claims = [claim for namespace in namespaces for claim in self.cluster.claims_in(namespace)]
+        for pod in (*live, *claims):
             charge = self._charge(pod, account.cards)
             amounts = account.counted(charge.exact)
             if not amounts or not account.covers(pod):
@@ -89,7 +93,7 @@ class Overview(Struct, frozen=True):
             notes.append(f"counts some cards only: {account.cards}")
         if not account.enforced:
             notes.append(f"is observed, not enforced; charges that passed without room: {account.observed}")
-        held, room = list(self._models(in_scope, account.cards)), list(self._room(account))
+        held, room = list(self._models(in_scope, account.cards, cards)), list(self._room(account, cards))
         return QuotaUse(account.quota.namespace, account.label, keys, pods, held, room, notes, account.queues)
 
     def _measured_of(self, key: KeyUse, pods: Sequence[PodCost]) -> int | None:
@@ -113,21 +117,21 @@ class Overview(Struct, frozen=True):
         factors = {each.factor if each.dimension is Dimension.MEMORY else 0 for _, each in shared}
         return factors.pop() * MEBIBYTE if len(factors) == 1 else 0
 
-    def _models(self, wanted: Mapping[str, Pod], cards: CardSelection | None) -> Iterator[ModelUse]:
+    def _models(self, wanted: Mapping[str, Pod], selected: CardSelection | None, cards: _Cards) -> Iterator[ModelUse]:
         """What pods, by UID, and claims hold, by model; of the cards of a selection."""
         sums: dict[str, list[int]] = defaultdict(lambda: [0, 0, 0])
         holders: dict[str, set[str]] = defaultdict(set)
-        for view, device in self._devices(cards):
-            for holder in view.used(device.vendor, device.uuid).holders:
-                if holder.pod.uid in wanted:
+        for uid in wanted:
+            for view, device, held in cards.held.get(uid, ()):
+                if selected is None or selected.admits(device.type, view.node.labels):
                     total = sums[device.type]
-                    total[0] += holder.slots
-                    total[1] += holder.memory
-                    total[2] += holder.cores
-                    holders[device.type].add(holder.pod.uid)
+                    total[0] += held.slots
+                    total[1] += held.memory
+                    total[2] += held.cores
+                    holders[device.type].add(uid)
         for uid, pod in wanted.items():
             for claimed in self.cluster.holder(pod).devices:
-                if cards is None or selects(cards, claimed, self.cluster.capacity):
+                if selected is None or selects(selected, claimed, self.cluster.capacity):
                     total = sums[claimed.model]
                     total[0] += claimed.debit.slots
                     total[1] += claimed.debit.memory
@@ -135,22 +139,17 @@ class Overview(Struct, frozen=True):
                     holders[claimed.model].add(uid)
         return (ModelUse(model, len(holders[model]), *sums[model]) for model in sorted(sums))
 
-    def _room(self, account: QuotaAccount) -> Iterator[Room]:
+    def _room(self, account: QuotaAccount, cards: _Cards) -> Iterator[Room]:
         """What still fits on the cards of each model that the quota limits."""
-        free: dict[tuple[str, str], list[tuple[int, int]]] = defaultdict(list)
-        for view, device in self._devices(account.cards):
-            if view.has_free_slot(device):
-                usage = view.used(device.vendor, device.uuid)
-                free[device.vendor, device.type].append((device.memory - usage.memory, device.cores - usage.cores))
-        for (vendor, model), cards in sorted(free.items()):
+        for (vendor, model), (count, memory, cores) in cards.free(account.cards).items():
             left = self._left(account, vendor)
             if left:
                 yield Room(
                     vendor,
                     model,
-                    len(cards),
-                    max(0, *(memory for memory, _ in cards)),
-                    max(0, *(cores for _, cores in cards)),
+                    count,
+                    memory,
+                    cores,
                     left.get(Dimension.COUNT),
                     left.get(Dimension.MEMORY),
                     left.get(Dimension.CORES),
@@ -285,14 +284,6 @@ class Overview(Struct, frozen=True):
         }
         return NodeDetails(name, cards, handshakes, node.annotations.get(LOCK, ""), notes)
 
-    def _devices(self, cards: CardSelection | None = None) -> Iterator[tuple[NodeView, Device]]:
-        """The devices with their nodes; those of a selection."""
-        for view in self.cluster.state.views():
-            for _, inventory in sorted(view.inventories.items()):
-                for device in inventory.devices:
-                    if cards is None or cards.admits(device.type, view.node.labels):
-                        yield view, device
-
     def _cards_of(self, pod: Pod) -> Sequence[Device]:
         """The registered cards that a pod holds."""
         view = self.cluster.state.view(pod.node_name) if pod.node_name else None
@@ -375,6 +366,39 @@ class Overview(Struct, frozen=True):
         if pod.node_name:
             return "Bound" if pod.phase in ("", "Pending") else pod.phase
         return "Placed" if charge.placed else GATED if pod.gated else WAITING
+
+
+class _Cards:
+    """The cards of a cluster, which are looked through once for all of its quotas."""
+
+    def __init__(self, views: Iterable[NodeView]) -> None:
+        self._devices = [
+            (view, device)
+            for view in views
+            for _, inventory in sorted(view.inventories.items())
+            for device in inventory.devices
+        ]
+        self._free: dict[CardSelection | None, Mapping[tuple[str, str], tuple[int, int, int]]] = {}
+        self.held: dict[str, list[tuple[NodeView, Device, PodUsage]]] = {}
+        """What each pod holds, by its UID."""
+        for view, device in self._devices:
+            for holder in view.used(device.vendor, device.uuid).holders:
+                self.held.setdefault(holder.pod.uid, []).append((view, device, holder))
+
+    def free(self, selected: CardSelection | None) -> Mapping[tuple[str, str], tuple[int, int, int]]:
+        """By vendor and model the selected cards with a free slot: how many, the most MiB and cores free on one."""
+        if selected not in self._free:
+            found: dict[tuple[str, str], tuple[int, int, int]] = {}
+            for view, device in self._devices:
+                if selected is not None and not selected.admits(device.type, view.node.labels):
+                    continue
+                if view.has_free_slot(device):
+                    usage = view.used(device.vendor, device.uuid)
+                    count, memory, cores = found.get((device.vendor, device.type), (0, 0, 0))
+                    memory, cores = max(memory, device.memory - usage.memory), max(cores, device.cores - usage.cores)
+                    found[device.vendor, device.type] = count + 1, memory, cores
+            self._free[selected] = dict(sorted(found.items()))
+        return self._free[selected]
 
 
 def _subject(pod: Pod, name: str) -> str:

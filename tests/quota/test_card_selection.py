@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from contextlib import suppress
 from typing import Any
 
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 
 from hami_webhook.admission.denial import Denied
 from hami_webhook.cluster.api import Kind
+from hami_webhook.devices.model import Device, NodeView
 from hami_webhook.kubectl.overview import Overview
 from hami_webhook.quota.card_selection import COUNTED, DEVICE_TYPES, NODE_SELECTOR, CardSelection
 from hami_webhook.scheduling.placer import Placement
@@ -231,6 +233,26 @@ async def test_the_overview_shows_what_is_on_the_selected_cards() -> None:
         assert [use.model for use in shown.models] == [H100]
         assert [room.model for room in shown.room] == [H100]
         assert "counts some cards only: types h100" in shown.notes
+
+
+async def test_the_overview_looks_at_each_card_once_for_all_quotas_of_a_selection(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    looked_at: list[str] = []
+    has_free_slot = NodeView.has_free_slot
+
+    def watched(view: NodeView, device: Device) -> bool:
+        looked_at.append(device.uuid)
+        return has_free_slot(view, device)
+
+    monkeypatch.setattr(NodeView, "has_free_slot", watched)
+    quotas = [counting(f"{types}-{number}".lower(), types, gpu=4) for number in range(9) for types in ("H100", None)]
+    async with QuotaEnv(node_of("h", H100), node_of("a", A10), *quotas) as env:
+        looked_at.clear()
+        shown = Overview(env.core.view, env.now).quotas(TEAM)
+        cards = [device.uuid for view in env.core.state.views() for device in view.inventories["NVIDIA"].devices]
+    assert [[room.model for room in each.room] for each in shown] == [[H100]] * 9 + [[A10, H100]] * 9
+    assert Counter(looked_at) == Counter([*cards, "h-0"])
 
 
 async def test_relabelled_nodes_are_recounted() -> None:
