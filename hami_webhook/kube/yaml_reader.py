@@ -18,7 +18,8 @@ import yaml
 from msgspec import Struct
 from yaml.reader import ReaderError
 
-_Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+"""The parser in C, ten times as fast, where PyYAML was built with it."""
 _TRUE, _FALSE, _NULL = ("yes", "true", "on"), ("no", "false", "off"), ("null",)
 _CONSTANTS: dict[str, Any] = {"": None, "~": None} | {
     spelled: value
@@ -113,7 +114,7 @@ def read_documents(text: str, limits: Limits) -> Iterator[Document]:
     builder = _Builder(limits)
     number = 0
     try:
-        for event in yaml.parse(text, Loader=_Loader):
+        for event in yaml.parse(text, Loader=Loader):
             if isinstance(event, yaml.NodeEvent | yaml.CollectionEndEvent):
                 builder.take(event)
             elif isinstance(event, yaml.DocumentStartEvent):

@@ -218,7 +218,7 @@ def test_garbage_is_a_load_error_or_nothing(text: str) -> None:
 def test_the_python_parser_reads_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     text = f"{POD}a: &x [1, 2026-01-01, {{b: yes}}]\nc: *x\n"
     expected = load_one(text)
-    monkeypatch.setattr(yaml_reader, "_Loader", yaml.SafeLoader)
+    monkeypatch.setattr(yaml_reader, "Loader", yaml.SafeLoader)
     assert load_one(text) == expected
     with pytest.raises(LoadError, match="f:2: not YAML: special characters are not allowed"):
         load_objects("a: 1\nb: \x01\n", "f")

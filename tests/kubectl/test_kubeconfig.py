@@ -8,7 +8,6 @@ import socket
 from pathlib import Path
 
 import pytest
-import yaml
 from aiohttp import web
 from http_server import http_server
 
@@ -59,7 +58,6 @@ def test_several_files_are_one_kubeconfig(tmp_path: Path, context: str, namespac
     assert asyncio.run(server()) == host
 
 
-@pytest.mark.skipif(not yaml.__with_libyaml__, reason="PyYAML was built without libyaml")
 def test_a_kubeconfig_is_read_by_the_fast_parser(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("yaml.safe_load", None)  # the slow one, for all but tests
     path = str(kubeconfig(tmp_path, "one"))
