@@ -333,6 +333,11 @@ class ResourceQuota(Struct, frozen=True):
     def kind(self) -> str:
         return "ResourceQuota" if self.namespaces is None else "AcceleratorQuota"
 
+    @property
+    def covered_namespaces(self) -> frozenset[str]:
+        """Its own namespace, or those that an AcceleratorQuota selects."""
+        return frozenset((self.namespace,)) if self.namespaces is None else self.namespaces
+
 
 def checked_device(obj: Any) -> tuple[str, JSON]:
     """The name of Koordinator's Device object, which is its node's, and the object as it is."""

@@ -58,16 +58,16 @@ class Overview(Struct, frozen=True):
         found = (QuotaAccount.read(quota, self.cluster.vendors) for quota in (*own, *accelerator_quotas))
         chosen = [account for account in found if account.hard and name in ("", account.name, account.label)]
         chosen.sort(key=lambda each: (each.quota.namespace, each.name))
-        cards = _Cards(self.cluster.state.views())
+        cards = _ClusterCards(self.cluster.state.views())
         return [self._quota(each, cards) for each in chosen]
 
-    def _quota(self, account: QuotaAccount, cards: _Cards) -> QuotaUse:
+    def _quota(self, account: QuotaAccount, cards: _ClusterCards) -> QuotaUse:
         waiting: dict[str, int] = defaultdict(int)
         placed: dict[str, int] = defaultdict(int)
         pods, notes = [], []
         in_scope: dict[str, Pod] = {}
         spans_namespaces = account.quota.namespaces is not None
-        namespaces = sorted(account.quota.namespaces or ()) if spans_namespaces else [account.quota.namespace]
+        namespaces = sorted(account.quota.covered_namespaces)
         live = [pod for namespace in namespaces for pod in self._live(namespace)]
         claims = [claim for namespace in namespaces for claim in self.cluster.claims_in(namespace)]
         for pod in (*live, *claims):
@@ -117,7 +117,9 @@ class Overview(Struct, frozen=True):
         factors = {each.factor if each.dimension is Dimension.MEMORY else 0 for _, each in shared}
         return factors.pop() * MEBIBYTE if len(factors) == 1 else 0
 
-    def _models(self, wanted: Mapping[str, Pod], selected: CardSelection | None, cards: _Cards) -> Iterator[ModelUse]:
+    def _models(
+        self, wanted: Mapping[str, Pod], selected: CardSelection | None, cards: _ClusterCards
+    ) -> Iterator[ModelUse]:
         """What pods, by UID, and claims hold, by model; of the cards of a selection."""
         sums: dict[str, list[int]] = defaultdict(lambda: [0, 0, 0])
         holders: dict[str, set[str]] = defaultdict(set)
@@ -139,7 +141,7 @@ class Overview(Struct, frozen=True):
                     holders[claimed.model].add(uid)
         return (ModelUse(model, len(holders[model]), *sums[model]) for model in sorted(sums))
 
-    def _room(self, account: QuotaAccount, cards: _Cards) -> Iterator[Room]:
+    def _room(self, account: QuotaAccount, cards: _ClusterCards) -> Iterator[Room]:
         """What still fits on the cards of each model that the quota limits."""
         for (vendor, model), (count, memory, cores) in cards.free(account.cards).items():
             left = self._left(account, vendor)
@@ -368,7 +370,7 @@ class Overview(Struct, frozen=True):
         return "Placed" if charge.placed else GATED if pod.gated else WAITING
 
 
-class _Cards:
+class _ClusterCards:
     """The cards of a cluster, which are looked through once for all of its quotas."""
 
     def __init__(self, views: Iterable[NodeView]) -> None:

@@ -143,12 +143,7 @@ def known_accounts(known: PodQuotas, namespace: str) -> Sequence[QuotaAccount] |
     if inf in (known.own.age, known.accelerator_quotas.age):
         return None
     found: Iterable[QuotaAccount] = (*known.own.accounts.values(), *known.accelerator_quotas.accounts.values())
-    return [each for each in found if each.hard and each.enforced and namespace in _covered(each)]
-
-
-def _covered(account: QuotaAccount) -> Iterable[str]:
-    namespaces = account.quota.namespaces
-    return (account.quota.namespace,) if namespaces is None else namespaces
+    return [each for each in found if each.hard and each.enforced and namespace in each.quota.covered_namespaces]
 
 
 def room_of(account: QuotaAccount) -> QueueRoom:

@@ -103,8 +103,8 @@ def _queues(accounts: list[QuotaAccount], pods: Sequence[Pod], now: float) -> It
         by_namespace[pod.namespace].append(pod)
     for account in accounts:
         if account.queues:
-            own = {account.quota.namespace} if account.quota.namespaces is None else account.quota.namespaces
-            waiting = (pod for namespace in own for pod in by_namespace.get(namespace, ()))
+            covered = account.quota.covered_namespaces
+            waiting = (pod for namespace in covered for pod in by_namespace.get(namespace, ()))
             created = [pod.created or now for pod in waiting if account.covers(pod)]
             labels = account.quota.namespace, account.name
             samples[_QUEUED].append((labels, len(created)))
@@ -119,8 +119,7 @@ def _sums_by_placed(
 ) -> Generator[Metric, None, dict[bool, dict[str, int]]]:
     """What a quota counts of the pods that wait (False) and of those that are placed (True), by key."""
     sums = {False: dict.fromkeys(account.hard, 0), True: dict.fromkeys(account.hard, 0)}
-    selected = account.quota.namespaces
-    namespaces = (account.quota.namespace,) if selected is None else sorted(selected)
+    namespaces = sorted(account.quota.covered_namespaces)
     for number, (pod, charge) in enumerate(each for covered in namespaces for each in charges.get(covered, ())):
         if number % _AT_ONCE == 0:
             yield _USED.of(())

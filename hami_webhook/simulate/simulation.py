@@ -396,7 +396,7 @@ class Simulation:
         """Recompute the quotas that cover a namespace's pods."""
         self._since_recompute.pop(namespace, None)
         for account in self._accounts():
-            if namespace in (account.quota.namespaces or (account.quota.namespace,)):
+            if namespace in account.quota.covered_namespaces:
                 await self._recompute(account)
 
     async def _recompute(self, account: QuotaAccount) -> None:
