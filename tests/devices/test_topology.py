@@ -93,7 +93,7 @@ def test_among_equal_sums_the_set_counts_that_leaves_the_most_linked_pairs(score
         assert best_combination(NvLinks(scores).weights(count, only_linked=False), count) == list(best)
 
 
-@given(st.lists(st.integers(1, 5), min_size=1, max_size=4), st.integers(1, 6), st.randoms(use_true_random=False))
+@given(st.lists(st.integers(1, 5), min_size=1, max_size=4), st.integers(1, 6), st.randoms(use_true_random=True))
 def test_where_the_groups_are_fully_linked_the_largest_stay_whole(
     sizes: list[int], count: int, chance: random.Random
 ) -> None:
@@ -168,7 +168,7 @@ def test_a_pair_sum_counts_each_pair_once_in_the_order_of_the_cards() -> None:
     assert pair_sum([[9, 1, 2], [50, 9, 4], [60, 70, 9]], [0, 1, 2]) == 7
 
 
-@given(st.integers(11, 20), st.integers(1, 3), st.randoms(use_true_random=False), st.booleans())
+@given(st.integers(11, 20), st.integers(1, 3), st.randoms(use_true_random=True), st.booleans())
 def test_more_cards_than_fit_into_one_integer_are_searched_exactly_too(
     cards: int, count: int, chance: random.Random, complement: bool
 ) -> None:

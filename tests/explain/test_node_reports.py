@@ -34,7 +34,7 @@ def remedies(
 
 @every_vendor
 @settings(max_examples=EXAMPLES if EXAMPLES >= 200 else EXAMPLES // 3)
-@given(random=st.randoms(use_true_random=False))
+@given(random=st.randoms(use_true_random=True))
 def test_a_report_is_what_it_would_be_if_every_node_was_tested(case: Case, random: Random) -> None:
     fleet = Fleet(random, case)
     for _ in range(3):
@@ -47,7 +47,7 @@ def test_a_report_is_what_it_would_be_if_every_node_was_tested(case: Case, rando
 
 @every_vendor
 @settings(max_examples=EXAMPLES if EXAMPLES >= 200 else EXAMPLES // 8)
-@given(random=st.randoms(use_true_random=False))
+@given(random=st.randoms(use_true_random=True))
 def test_what_lets_a_pod_in_is_what_it_would_be_if_every_node_was_searched(case: Case, random: Random) -> None:
     fleet = Fleet(random, case)
     if (asking := fleet.asking()) is not None:

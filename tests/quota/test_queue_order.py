@@ -176,7 +176,7 @@ def amounts_of(*pods: QueuedPod) -> Counter[tuple[str, str]]:
     return found
 
 
-@given(queues(), st.randoms())
+@given(queues(), st.randoms(use_true_random=True))
 def test_the_rule_holds_for_all_that_wait(queue: tuple[list[QueuedPod], Q], shuffling: random.Random) -> None:
     pods, rooms = queue
     decision = decide(pods, rooms, NOON)
