@@ -8,8 +8,9 @@ docs/spec/core.md#5 has the rule.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping, Set
+from collections.abc import Callable, Collection, Mapping, Set
 from difflib import SequenceMatcher
+from functools import cached_property, partial
 
 from hami_webhook.devices.registry import Vendors, declared
 from hami_webhook.devices.reserved_annotations import is_scheduler_owned
@@ -34,8 +35,7 @@ class KnownNames:
     """The names of resources and annotations that mean something with a device configuration."""
 
     def __init__(self, vendors: Vendors) -> None:
-        elsewhere = {name for vendor in declared() for name in vendor.resource_names}
-        self._resources = _NameSet(vendors.own_names, vendors.resource_names | elsewhere)
+        self._resources = _NameSet(vendors.own_names, partial(_other_names, vendors))
         self._annotations = _NameSet(governed_keys(vendors.governed.values()) | _OTHER_ANNOTATIONS)
 
     @property
@@ -51,19 +51,26 @@ class KnownNames:
         return found[:MOST]
 
 
-class _NameSet:
-    """Names that mean something; `elsewhere` have those that do so to others, or by another configuration."""
+def _other_names(vendors: Vendors) -> frozenset[str]:
+    """The names of resources that mean something to others, or by another configuration."""
+    return vendors.resource_names.union(*(vendor.resource_names for vendor in declared()))
 
-    def __init__(self, names: Collection[str], elsewhere: Set[str] = frozenset()) -> None:
+
+class _NameSet:
+    """Names that mean something; `others` finds those that do so elsewhere, once a name isn't among the first."""
+
+    def __init__(self, names: Collection[str], others: Callable[[], Set[str]] = frozenset) -> None:
         self._names = sorted(names)
-        self._known = frozenset(names) | elsewhere
+        self._known = frozenset(names)
+        self._find_others = others
         self.domains = tuple(sorted({f"{each.partition('/')[0]}/" for each in (*names, f"{_OURS}/")}))
 
     def nearly(self, written: Set[str]) -> list[str]:
         sentences: list[str] = []
         looked_at = 0
-        for name in sorted(written - self._known):
-            if not name.startswith(self.domains) or is_scheduler_owned(name) or _OF_OTHERS.fullmatch(name):
+        unknown = [name for name in written - self._known if name.startswith(self.domains)]
+        for name in sorted(unknown):
+            if name in self._others or is_scheduler_owned(name) or _OF_OTHERS.fullmatch(name):
                 continue
             looked_at += 1
             nearest = self._nearest(name)
@@ -73,6 +80,10 @@ class _NameSet:
             if looked_at == 2 * MOST or len(sentences) == MOST:
                 break
         return sentences
+
+    @cached_property
+    def _others(self) -> Set[str]:
+        return self._find_others()
 
     def _nearest(self, name: str) -> list[str]:
         """The known names that it is most like; in our own domain those of vendors, whatever their domain."""
