@@ -11,10 +11,11 @@ import logging
 import os
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from functools import cache, partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -70,6 +71,23 @@ def pytest_configure(config: pytest.Config) -> None:
     os.environ |= {"SSL_CERT_FILE": file.name, "SSL_CERT_DIR": os.devnull}
     # where it is there, jsonschema builds 38 grammars as it is imported, for formats that no schema here has
     sys.modules["rfc3987_syntax"] = None  # type: ignore[assignment]  # "not found", as the import system has it
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """Leave out what pytest-xdist's workers send of a test that its controller doesn't show.
+
+    That its test began, was set up, was cleaned up after and ended: each is a message that wakes two threads there.
+    """
+    for plugin in session.config.pluginmanager.get_plugins():
+        if type(plugin).__name__ == "WorkerInteractor":
+            plugin.sendevent = partial(_send_shown, plugin.sendevent)
+
+
+def _send_shown(send: Callable[..., None], name: str, **event: Any) -> None:
+    report = event["data"] if name == "testreport" else None
+    passed_around = report is not None and report["when"] != "call" and report["outcome"] == "passed"
+    if name not in ("logstart", "logfinish") and not passed_around:
+        send(name, **event)
 
 
 @pytest.hookimpl(hookwrapper=True)
