@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from itertools import groupby
+from operator import attrgetter
 
 from prometheus_client.core import Metric
 
 from hami_webhook.cluster_view import ClusterView
 from hami_webhook.devices.codecs import BadAnnotation
-from hami_webhook.devices.model import Device, NodeView, Usage
+from hami_webhook.devices.model import Device, NodeView
 from hami_webhook.devices.placement_annotations import NODE, placement_counts, read_placed
 from hami_webhook.devices.vendor import Vendor
 from hami_webhook.kube.objects import Pod
@@ -29,43 +31,31 @@ _POD = ("zone", "namespace", "node", "pod", "container_index", "device_uuid")
 _MODEL = ("vendor", "model")
 
 
-@dataclass(frozen=True, slots=True)
-class _Card:
-    """A card on a node, and what is taken of it."""
+class Card:
+    """A card on a node, and what was taken of it when this was made; amounts of compute in percent, 100 a card."""
 
-    view: NodeView
-    vendor: Vendor
-    device: Device
+    __slots__ = ("cores", "cores_allocated", "device", "is_free", "model", "node", "takes_more", "usage")
 
-    @property
-    def usage(self) -> Usage:
-        return self.view.used(self.vendor.key, self.device.uuid)
-
-    @property
-    def cores(self) -> int:
-        """Percent of compute, 100 a card."""
-        return self.vendor.core_percent(self.device.cores, self.device)
-
-    @property
-    def cores_allocated(self) -> int:
-        return self.vendor.core_percent(self.usage.cores, self.device)
-
-    @property
-    def takes_more(self) -> bool:
-        """Whether a pod more could get a part of it."""
-        device = self.device
-        return self.view.has_free_slot(device) and (not device.cores or self.usage.cores < device.cores)
-
-    @property
-    def is_free(self) -> bool:
-        """Whether a pod could get all of it."""
-        return self.takes_more and not self.usage.slots
+    def __init__(self, view: NodeView, vendor: Vendor, device: Device) -> None:
+        self.node = view.name
+        self.device = device
+        self.model: _Model = (vendor.key, device.type)
+        self.usage = usage = view.used(vendor.key, device.uuid)
+        self.cores = vendor.core_percent(device.cores, device)
+        self.cores_allocated = vendor.core_percent(usage.cores, device)
+        # whether a pod more could get a part of it, or all of it
+        self.takes_more = view.has_free_slot(device) and (not device.cores or usage.cores < device.cores)
+        self.is_free = self.takes_more and not usage.slots
 
     def labels(self, *more: str) -> tuple[str, ...]:
-        return (ZONE, self.view.name, self.device.uuid, str(self.device.index), *more, self.device.type)
+        device = self.device
+        return (ZONE, self.node, device.uuid, str(device.index), *more, device.type)
 
 
-_HAMIS: Sequence[tuple[Family, Callable[[_Card], Sample | None]]] = (
+_Model = tuple[str, str]
+"""A vendor's key, and a card's model."""
+
+_HAMIS: Sequence[tuple[Family, Callable[[Card], Sample | None]]] = (
     (
         Family("hami_gpu_memory_limit_bytes", "Memory of a card.", _CARD),
         lambda card: (card.labels(), card.device.memory * _MIB),
@@ -97,7 +87,7 @@ _HAMIS: Sequence[tuple[Family, Callable[[_Card], Sample | None]]] = (
 )
 """HAMi's metrics of a card; None where a card has no such sample."""
 
-_BY_MODEL: Sequence[tuple[Family, Callable[[_Card], float]]] = (
+_BY_MODEL: Sequence[tuple[Family, Callable[[Card], float]]] = (
     (Family("hami_webhook_cards", "Registered cards.", _MODEL), lambda card: 1),
     (Family("hami_webhook_cards_free", "Healthy cards that no pod has a part of.", _MODEL), lambda card: card.is_free),
     (Family("hami_webhook_card_slots", "Containers that cards can take.", _MODEL), lambda card: card.device.slots),
@@ -113,7 +103,7 @@ _BY_MODEL: Sequence[tuple[Family, Callable[[_Card], float]]] = (
         lambda card: card.cores_allocated,
     ),
 )
-_LARGEST: Sequence[tuple[Family, Callable[[_Card], float]]] = (
+_LARGEST: Sequence[tuple[Family, Callable[[Card], float]]] = (
     (
         Family("hami_webhook_largest_free_memory_bytes", "The most memory that one card has left.", _MODEL),
         lambda card: (card.device.memory - card.usage.memory) * _MIB,
@@ -129,68 +119,69 @@ _POD_MEMORY = Family("hami_vgpu_memory_allocated_bytes", "Memory a container was
 _POD_CORES = Family("hami_vgpu_core_allocated_ratio", "Compute a container was given on a card.", _POD)
 _INSTANCES = Family("hami_node_gpu_mig_instance_info", "1 for an instance cut from a card.", _MIG)
 
-_Models = dict[tuple[str, str], float]
+
+def read_cards(cluster: ClusterView, views: Sequence[NodeView]) -> Generator[Metric, None, list[Card]]:
+    """The cards of these nodes, node by node; a renderer may pause after each node."""
+    cards: list[Card] = []
+    for view in views:
+        for key, inventory in view.inventories.items():
+            vendor = cluster.vendors[key]
+            cards += [Card(view, vendor, device) for device in inventory.devices]
+        yield _HAMIS[0][0].of(())
+    return cards
 
 
-def card_metrics(cluster: ClusterView, views: Sequence[NodeView]) -> Iterator[Metric]:
+def card_metrics(cards: Sequence[Card]) -> Iterator[Metric]:
     """Each card under HAMi's names."""
     for family, sample in _HAMIS:
-        found = (sample(card) for view in views for card in _cards(cluster, view))
-        yield from family.in_pieces(each for each in found if each is not None)
+        yield from family.in_pieces(map(sample, cards))
 
 
-def model_metrics(cluster: ClusterView, views: Sequence[NodeView]) -> Iterator[Metric]:
+def model_metrics(cards: Iterable[Card]) -> Iterator[Metric]:
     """The cards of each vendor and model together, and the largest request of each kind that would still fit."""
-    sums: dict[str, _Models] = {family.name: {} for family, _ in (*_BY_MODEL, *_LARGEST)}
-    most_cards: _Models = {}
-    for view in views:
-        free: _Models = {}
-        for card in _cards(cluster, view):
-            model = card.vendor.key, card.device.type
-            for family, amount in _BY_MODEL:
-                sums[family.name][model] = sums[family.name].get(model, 0) + amount(card)
-            for family, amount in _LARGEST:
-                left = amount(card) if card.takes_more else 0
-                sums[family.name][model] = max(sums[family.name].get(model, 0), left)
-            free[model] = free.get(model, 0) + card.is_free
+    sums: dict[_Model, list[float]] = {}
+    largest: dict[_Model, list[float]] = {}
+    most_free: dict[_Model, float] = {}
+    for _, on_node in groupby(cards, attrgetter("node")):
+        free: Counter[_Model] = Counter()
+        for card in on_node:
+            model = card.model
+            free[model] += card.is_free
+            of_model = sums.setdefault(model, [0] * len(_BY_MODEL))
+            for index, (_, amount) in enumerate(_BY_MODEL):
+                of_model[index] += amount(card)
+            most = largest.setdefault(model, [0] * len(_LARGEST))
+            for index, (_, amount) in enumerate(_LARGEST if card.takes_more else ()):
+                most[index] = max(most[index], amount(card))
         for model, number in free.items():
-            most_cards[model] = max(most_cards.get(model, 0), number)
+            most_free[model] = max(most_free.get(model, 0), number)
         yield _BY_MODEL[0][0].of(())  # a renderer may pause here
-    for family, _ in (*_BY_MODEL, *_LARGEST):
-        yield family.of(sums[family.name].items())
-    yield _LARGEST_CARDS.of(most_cards.items())
-
-
-def _cards(cluster: ClusterView, view: NodeView) -> Iterator[_Card]:
-    for key, inventory in view.inventories.items():
-        for device in inventory.devices:
-            yield _Card(view, cluster.vendors[key], device)
+    for families, found in ((_BY_MODEL, sums), (_LARGEST, largest)):
+        for index, (family, _) in enumerate(families):
+            yield family.of((model, amounts[index]) for model, amounts in found.items())
+    yield _LARGEST_CARDS.of(most_free.items())
 
 
 def pod_metrics(cluster: ClusterView, views: Sequence[NodeView], pods: Sequence[Pod]) -> Iterator[Metric]:
     """What each container was given of each card, and the instances that were cut for pods."""
     cards = _CardsByNode(views)
     now = cluster.clock()
-    held: list[tuple[Pod, dict[tuple[int, str], list[int]]]] = []
+    cores: list[Sample] = []  # of tuples of texts, which no garbage collection goes through again
     instances: list[Sample] = []
 
-    def read() -> Iterator[Sample]:
+    def read() -> Iterator[Sample | None]:
         for pod in pods:
             if not pod.terminal and placement_counts(pod, now, cluster.placement_ttl):
-                held.append((pod, _held(cluster, pod, cards)))
+                for (row, uuid), (memory, percent) in _held(cluster, pod, cards).items():
+                    labels = ZONE, pod.namespace, _node_of(pod), pod.name, str(row), uuid
+                    cores.append((labels, percent))
+                    yield labels, memory
                 instances.extend(_instances(cluster, pod, cards))
-                yield from _samples(held[-1:], 0)
+            yield None
 
     yield from _POD_MEMORY.in_pieces(read())
-    yield from _POD_CORES.in_pieces(_samples(held, 1))
+    yield from _POD_CORES.in_pieces(cores)
     yield from _INSTANCES.in_pieces(instances)
-
-
-def _samples(held: Iterable[tuple[Pod, Mapping[tuple[int, str], Sequence[int]]]], column: int) -> Iterator[Sample]:
-    """A sample for each container and card: of bytes (column 0) or of percent (column 1)."""
-    for pod, amounts in held:
-        for (row, uuid), both in amounts.items():
-            yield (ZONE, pod.namespace, _node_of(pod), pod.name, str(row), uuid), both[column]
 
 
 class _CardsByNode:
@@ -217,7 +208,7 @@ def _node_of(pod: Pod) -> str:
 def _held(cluster: ClusterView, pod: Pod, cards: _CardsByNode) -> dict[tuple[int, str], list[int]]:
     """Bytes and percent by the container's row and the card's UUID."""
     sums: dict[tuple[int, str], list[int]] = {}
-    for vendor in cluster.vendors.values():
+    for vendor in cluster.vendors.allocated_in(pod.annotations):
         try:
             placed = read_placed(vendor, pod)
         except BadAnnotation:
@@ -232,7 +223,7 @@ def _held(cluster: ClusterView, pod: Pod, cards: _CardsByNode) -> dict[tuple[int
 
 def _instances(cluster: ClusterView, pod: Pod, cards: _CardsByNode) -> Iterator[Sample]:
     node = _node_of(pod)
-    for vendor in cluster.vendors.values():
+    for vendor in cluster.vendors.allocated_in(pod.annotations):
         for made in vendor.realised(pod):
             card = cards.of(node, vendor).get(made.card)
             index = str(card.index) if card is not None else ""

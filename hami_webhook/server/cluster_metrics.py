@@ -14,7 +14,7 @@ from prometheus_client.registry import Collector
 from hami_webhook.cluster.api import Kind
 from hami_webhook.cluster_view import ClusterView
 from hami_webhook.controller.showback import Showback
-from hami_webhook.server.card_metrics import card_metrics, model_metrics, pod_metrics
+from hami_webhook.server.card_metrics import card_metrics, model_metrics, pod_metrics, read_cards
 from hami_webhook.server.exposition import Family
 from hami_webhook.server.legacy_metrics import legacy_of
 from hami_webhook.server.node_metrics import node_metrics
@@ -48,15 +48,16 @@ class ClusterCollector(Collector):
         cluster = self.cluster
         cluster.state.tick(cluster.clock())
         views, pods, nodes = [*cluster.state.views()], [*cluster.state.pods()], [*cluster.state.nodes()]
+        cards = yield from read_cards(cluster, views)
         hamis = (
-            partial(card_metrics, cluster, views),
+            partial(card_metrics, cards),
             partial(pod_metrics, cluster, views, pods),
             partial(quota_metrics, cluster, pods),
         )
         yield from chain.from_iterable(metrics() for metrics in hamis)
         if self.legacy:
             yield from legacy_of(chain.from_iterable(metrics() for metrics in hamis))
-        yield from model_metrics(cluster, views)
+        yield from model_metrics(cards)
         yield from node_metrics(cluster, nodes)
         yield self._unreadable()
         yield from self._showback()

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 
-from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.core import Metric
+
+from hami_webhook.server.exposition import Family, Sample
 
 _CARD = {
     "node": "nodeid",
@@ -52,18 +54,20 @@ def legacy_of(metrics: Iterable[Metric]) -> Iterator[Metric]:
             continue
         name, labels = old
         kept = [label for label in labels if any(label in sample.labels for sample in metric.samples)]
-        family = GaugeMetricFamily(name, metric.documentation, labels=("zone", *(labels[label] for label in kept)))
-        for sample in metric.samples:
-            family.add_metric((sample.labels["zone"], *(sample.labels[label] for label in kept)), sample.value)
-        yield family
+        family = Family(name, metric.documentation, ("zone", *(labels[label] for label in kept)))
+        yield family.of(
+            ((sample.labels["zone"], *(sample.labels[label] for label in kept)), sample.value)
+            for sample in metric.samples
+        )
 
 
 def _old_instances(metric: Metric) -> Metric:
     """The MIG instances, of which the old metric names two labels in one."""
-    family = GaugeMetricFamily(
-        "nodeGPUMigInstance", metric.documentation, labels=("zone", "nodeid", "deviceuuid", "deviceidx", "migname")
+    family = Family(
+        "nodeGPUMigInstance", metric.documentation, ("zone", "nodeid", "deviceuuid", "deviceidx", "migname")
     )
+    samples: list[Sample] = []
     for sample in metric.samples:
         card = [sample.labels[label] for label in ("zone", "node", "device_uuid", "device_index")]
-        family.add_metric([*card, f"{sample.labels['profile']}-{sample.labels['gpu_instance_id']}"], sample.value)
-    return family
+        samples.append(((*card, f"{sample.labels['profile']}-{sample.labels['gpu_instance_id']}"), sample.value))
+    return family.of(samples)

@@ -33,15 +33,13 @@ def node_metrics(cluster: ClusterView, nodes: Sequence[Node]) -> Iterator[Metric
         for node in nodes
         for vendor, state in sorted(cluster.state.registrations(node.name).items())
     )
-    yield from _HANDSHAKES.in_pieces(sample for node in nodes for sample in _handshakes(cluster, node))
+    yield from _HANDSHAKES.in_pieces(sample for node in nodes for sample in (*_handshakes(cluster, node), None))
     annotations = sorted({vendor.lock.annotation for vendor in cluster.vendors.values() if vendor.lock is not None})
-    yield from _LOCKS.in_pieces(sample for node in nodes for sample in _locks(cluster, node, annotations))
-    mixed: list[Sample] = []
-    for node in nodes:
-        if cluster.vendors.mixing.remark(node, cluster.state.device(node.name)):
-            mixed.append(((node.name,), 1))
-        yield _MIXED.of(())  # a renderer may pause here
-    yield from _MIXED.in_pieces(mixed)
+    yield from _LOCKS.in_pieces(sample for node in nodes for sample in (*_locks(cluster, node, annotations), None))
+    yield from _MIXED.in_pieces(
+        ((node.name,), 1) if cluster.vendors.mixing.remark(node, cluster.state.device(node.name)) else None
+        for node in nodes
+    )
 
 
 def _handshakes(cluster: ClusterView, node: Node) -> Iterator[Sample]:

@@ -14,13 +14,12 @@ from hami_webhook.devices.unhealthy_cards import UnhealthyCard
 from hami_webhook.node.cards import CardMetrics
 from hami_webhook.node.monitor import ContainerMetrics, NodeMetrics
 from hami_webhook.node.region import DeviceUse
-from hami_webhook.server.exposition import Family
+from hami_webhook.server.exposition import Family, labels_text
 
 ZONE = "vGPU"
 """The label `zone` of HAMi's metrics."""
 _Sample = tuple[str, float | None]
 """The labels as text, and the value, None where there is none."""
-_ESCAPED = str.maketrans({"\\": r"\\", "\n": r"\n", '"': r"\""})
 _CARD = ("zone", "node", "device_index", "device_uuid", "device_type")
 _DEVICE = ("zone", "namespace", "pod", "container", "vdevice_index", "device_uuid")
 _INSTANCE = (*_DEVICE, "mig_uuid", "profile", "gpu_instance_id", "compute_instance_id")
@@ -159,14 +158,14 @@ def usage_text(use: NodeMetrics, node: str, *, legacy: bool) -> Iterator[bytes]:
         yield _written(family, ((device.labels, of_device(device)) for device in devices))
     yield _written(_IDLE, _idle(use))
     owners = [
-        (_labels(_USED, (each.namespace, "NVIDIA", each.model, "placed")), used)
+        (labels_text(_USED, (each.namespace, "NVIDIA", each.model, "placed")), used)
         for each, used in use.used_seconds.items()
     ]
     yield _written(_USED_CARDS, ((labels, used.cards) for labels, used in owners))
     yield _written(_USED_MEMORY, ((labels, used.memory) for labels, used in owners))
     yield _written(_INSTANCES, _instances(use, _INSTANCES))
     states = (("read", len(use.containers)), ("refused", use.refused))
-    yield _written(_CONTAINERS, ((_labels(_CONTAINERS.labels, (state,)), number) for state, number in states))
+    yield _written(_CONTAINERS, ((labels_text(_CONTAINERS.labels, (state,)), number) for state, number in states))
     if legacy:
         yield from _old_text(use, node)
 
@@ -174,7 +173,7 @@ def usage_text(use: NodeMetrics, node: str, *, legacy: bool) -> Iterator[bytes]:
 def unhealthy_text(cards: Mapping[str, UnhealthyCard], node: str) -> bytes:
     """The unhealthy cards of the node of this name, in Prometheus' text format."""
     labels = ((node, uuid, cause) for uuid, card in sorted(cards.items()) for cause in card.causes)
-    return _written(_UNHEALTHY, ((_labels(_UNHEALTHY.labels, each), 1) for each in labels))
+    return _written(_UNHEALTHY, ((labels_text(_UNHEALTHY.labels, each), 1) for each in labels))
 
 
 def _old_text(use: NodeMetrics, node: str) -> Iterator[bytes]:
@@ -205,7 +204,7 @@ def _cards(
     names = [renamed.get(label, label) for label in family.labels]
     for card in use.cards:
         known = dict(zip(_CARD, (ZONE, node, str(card.index), card.uuid, f"NVIDIA-{card.name}"), strict=True))
-        yield _labels(names, [known[label] for label in family.labels]), value(card)
+        yield labels_text(names, [known[label] for label in family.labels]), value(card)
 
 
 def _devices(use: NodeMetrics, names: Sequence[str]) -> Iterator[_Device]:
@@ -213,12 +212,12 @@ def _devices(use: NodeMetrics, names: Sequence[str]) -> Iterator[_Device]:
         last = container.region.last_kernel
         elapsed = max(0, int(use.now) - last) if last else None
         for device in container.region.devices:
-            yield _Device(_labels(names, _of_device(container, device)), device, elapsed)
+            yield _Device(labels_text(names, _of_device(container, device)), device, elapsed)
 
 
 def _idle(use: NodeMetrics) -> Iterator[_Sample]:
     for each in use.containers:
-        labels = _labels(_IDLE.labels, (ZONE, each.pod.namespace, each.pod.name, each.container))
+        labels = labels_text(_IDLE.labels, (ZONE, each.pod.namespace, each.pod.name, each.container))
         yield labels, round(use.now - each.last_used, 1)
 
 
@@ -231,7 +230,7 @@ def _old_memory(use: NodeMetrics) -> Iterator[_Sample]:
     for container in use.containers:
         for device in container.region.devices:
             parts = map(str, (device.context, device.module, device.data, device.offset))
-            yield _labels(_OLD_MEMORY.labels, (*_of_device(container, device), *parts)), device.total
+            yield labels_text(_OLD_MEMORY.labels, (*_of_device(container, device), *parts)), device.total
 
 
 def _instances(use: NodeMetrics, family: Family) -> Iterator[_Sample]:
@@ -240,7 +239,7 @@ def _instances(use: NodeMetrics, family: Family) -> Iterator[_Sample]:
             device = (ZONE, pod.namespace, pod.name, each.container, str(each.device_index), each.device_uuid)
             instance = (each.uuid, each.profile, each.gpu_instance, each.compute_instance)
             more = instance if family is _INSTANCES else (each.gpu_instance,)
-            yield _labels(family.labels, (*device, *more)), 1
+            yield labels_text(family.labels, (*device, *more)), 1
 
 
 def _written(family: Family, samples: Iterable[_Sample]) -> bytes:
@@ -249,8 +248,3 @@ def _written(family: Family, samples: Iterable[_Sample]) -> bytes:
     lines = [f"# HELP {name} {family.documentation}\n# TYPE {name} {kind}\n"]
     lines += [f"{name}{labels} {value}\n" for labels, value in samples if value is not None]
     return "".join(lines).encode()
-
-
-def _labels(names: Sequence[str], values: Iterable[str]) -> str:
-    pairs = (f'{name}="{value.translate(_ESCAPED)}"' for name, value in zip(names, values, strict=True))
-    return f"{{{','.join(pairs)}}}"

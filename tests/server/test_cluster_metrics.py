@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import pytest
 from admission.clusters import NOW, core_on
 from builders import JSON, pod, quota
 from dra.objects import resource_slice, share
+from hypothesis import given
+from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
@@ -20,7 +22,7 @@ from hami_webhook.controller.showback import Showback
 from hami_webhook.device_config import builtin_device_config, enabled_vendors
 from hami_webhook.kube.objects import QUOTA_GATE, format_time
 from hami_webhook.server.cluster_metrics import ClusterCollector
-from hami_webhook.server.exposition import Family, render
+from hami_webhook.server.exposition import Family, Sample, render
 
 from .test_metrics import MIB, exposed, labelled, node, placed, rendered, samples
 
@@ -147,45 +149,62 @@ def test_the_cluster_is_shown_by_who_speaks_for_it_alone() -> None:
     assert "hami_gpu_memory_limit_bytes" in samples(generate_latest(collector))
 
 
-def test_a_family_in_pieces_is_rendered_as_one() -> None:
-    family = Family("many", "Many samples.", ("number",))
+class _Collector(Collector):
+    """A collector of the same metrics each time."""
 
-    class Many(Collector):
-        def collect(self) -> Iterator[Metric]:
-            yield from family.in_pieces(((str(number),), number) for number in range(1000))
-
-    registry = CollectorRegistry()
-    registry.register(Many())
-    text = rendered(registry).decode()
-    assert text == generate_latest(_Whole(family.of([((str(number),), number) for number in range(1000)]))).decode()
-
-
-class _Whole(Collector):
-    def __init__(self, metric: Metric) -> None:
-        self.metric = metric
+    def __init__(self, metrics: Iterable[Metric]) -> None:
+        self._metrics = list(metrics)
 
     def collect(self) -> Iterator[Metric]:
-        yield self.metric
+        yield from self._metrics
 
 
-def test_a_large_scrape_lets_others_run_meanwhile() -> None:
+def registry_of(metrics: Iterable[Metric]) -> CollectorRegistry:
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(_Collector(metrics))
+    return registry
+
+
+VALUES = st.floats() | st.integers(-(10**12), 10**12).map(float)
+
+
+@given(samples=st.lists(st.tuples(st.tuples(st.text(), st.text(), st.text()), VALUES)), is_counter=st.booleans())
+def test_a_family_is_rendered_as_prometheus_client_does(
+    samples: list[tuple[tuple[str, str, str], float]], is_counter: bool
+) -> None:
+    family = Family("some", "Some samples.", ("node", "zone", "device"), is_counter=is_counter)
+    registry = registry_of([family.of(samples), Family("one", "One sample.").of([((), 1)])])
+    assert rendered(registry) == generate_latest(registry)
+
+
+@pytest.mark.parametrize("of_few", [1, 7])
+def test_a_family_in_pieces_is_rendered_as_one(of_few: int) -> None:
+    """Also where few objects have a sample."""
     family = Family("many", "Many samples.", ("number",))
+    found: list[Sample | None] = [((str(n),), n) if n % of_few == 0 else None for n in range(1000)]
+    whole = family.of(each for each in found if each is not None)
+    assert rendered(registry_of(family.in_pieces(found))) == generate_latest(registry_of([whole]))
 
-    class Many(Collector):
-        def collect(self) -> Iterator[Metric]:
-            yield from family.in_pieces(((str(number),), number) for number in range(20_000))
 
-    registry = CollectorRegistry()
-    registry.register(Many())
-    pauses = []
+@pytest.mark.parametrize("others_work", [False, True])
+def test_a_large_scrape_lets_others_run_meanwhile(others_work: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """For as long as it runs itself, as a review takes several turns of the loop; but not if nobody waits."""
+    family = Family("many", "Many samples.", ("number",))
+    registry = registry_of(family.in_pieces(((str(number),), number) for number in range(20_000)))
+    now, pauses = [0.0], list[float]()
+
+    def clock() -> float:
+        now[0] += 0.00005
+        return now[0]
+
+    async def sleep(seconds: float) -> None:
+        pauses.append(seconds)
+        now[0] += seconds or others_work * 0.0002
 
     async def scrape() -> list[bytes]:
-        async def sleep(seconds: float) -> None:
-            pauses.append(seconds)
-
         return [part async for part in render(registry, sleep)]
 
-    parts = asyncio.run(scrape())
-    assert len(parts) == len(pauses) + 1
-    assert len(pauses) > 10
-    assert min(pauses) > 0, "a review takes several turns of the loop"
+    monkeypatch.setattr("hami_webhook.server.exposition.perf_counter", clock)
+    turns = len(asyncio.run(scrape())) - 1
+    assert turns > 10
+    assert pauses == [0, 0.0005] * turns if others_work else [0] * turns
