@@ -15,10 +15,8 @@ from hami_webhook.devices.model import Device, NodeView
 from hami_webhook.devices.placement_annotations import NODE, placement_counts, read_placed
 from hami_webhook.devices.vendor import Vendor
 from hami_webhook.kube.objects import Pod
-from hami_webhook.server.exposition import Family, Sample
+from hami_webhook.server.exposition import ZONE, Family, Sample
 
-ZONE = "vGPU"
-"""The label `zone` of HAMi's metrics."""
 _MIB = 1 << 20
 _CARD = ("zone", "node", "device_uuid", "device_index", "device_type")
 _CARD_CORES = ("zone", "node", "device_uuid", "device_index", "device_cores", "device_type")

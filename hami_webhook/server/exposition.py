@@ -17,6 +17,8 @@ from prometheus_client.core import Sample as LibrarySample
 from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
 
+ZONE = "vGPU"
+"""The label `zone` of HAMi's metrics."""
 _SLICE = 0.0005
 """Seconds of rendering after which others get their turn."""
 _OTHERS_WORK = 0.0001
@@ -41,6 +43,17 @@ class Family:
     labels: Sequence[str] = ()
     is_counter: bool = False
 
+    @property
+    def sample_name(self) -> str:
+        """The name before each sample."""
+        return f"{self.name}_total" if self.is_counter else self.name
+
+    @property
+    def head(self) -> str:
+        """The lines before the samples."""
+        kind = "counter" if self.is_counter else "gauge"
+        return f"# HELP {self.sample_name} {self.documentation}\n# TYPE {self.sample_name} {kind}\n"
+
     def of(self, samples: Iterable[Sample]) -> Metric:
         """The metric with all these samples."""
         return _FamilyMetric(self, list(samples))
@@ -61,28 +74,24 @@ class _FamilyMetric(Metric):
 
     def __init__(self, family: Family, found: Sequence[Sample]) -> None:
         super().__init__(family.name, family.documentation, "counter" if family.is_counter else "gauge")
-        self._sample_name = family.name + "_total" * family.is_counter
-        self._labels = family.labels
+        self.family = family
         self._found = found
         del self.samples  # made when somebody asks for them
 
     @cached_property
     def samples(self) -> list[LibrarySample]:  # type: ignore[override]  # an attribute there
         return [
-            LibrarySample(self._sample_name, dict(zip(self._labels, values, strict=True)), value)
+            LibrarySample(self.family.sample_name, dict(zip(self.family.labels, values, strict=True)), value)
             for values, value in self._found
         ]
 
-    @property
-    def head(self) -> str:
-        return f"# HELP {self._sample_name} {self.documentation}\n# TYPE {self._sample_name} {self.type}\n"
-
     def lines(self) -> Iterator[str]:
         """A line for each sample, its labels sorted by their names as prometheus_client has them."""
-        in_order = sorted(range(len(self._labels)), key=self._labels.__getitem__)
+        names = self.family.labels
+        in_order = sorted(range(len(names)), key=names.__getitem__)
         sort: Callable[[Sequence[str]], tuple[str, ...]] = itemgetter(*in_order) if len(in_order) > 1 else tuple
-        labels = labels_text(sort(self._labels), ["%s"] * len(in_order)) if in_order else ""
-        line = f"{self._sample_name}{labels} %s\n"
+        labels = labels_text(sort(names), ["%s"] * len(in_order)) if in_order else ""
+        line = f"{self.family.sample_name}{labels} %s\n"
         for labelled, value in self._found:
             values = sort(labelled)
             if _TO_ESCAPE.search("".join(values)):
@@ -114,7 +123,7 @@ async def render(
     for metric in registry.collect():
         if isinstance(metric, _FamilyMetric):
             if metric.name != name:
-                parts.append(metric.head)
+                parts.append(metric.family.head)
             parts.extend(metric.lines())
         else:
             parts.append(generate_latest(_Single(metric)).decode())

@@ -14,8 +14,7 @@ from hami_webhook.quota.account import QuotaAccount
 from hami_webhook.quota.budget import charged
 from hami_webhook.quota.card_selection import CardSelection
 from hami_webhook.quota.pricing import Charge, charge_of
-from hami_webhook.server.card_metrics import ZONE
-from hami_webhook.server.exposition import Family, Sample
+from hami_webhook.server.exposition import ZONE, Family, Sample
 
 _BY_KEY = ("namespace", "quota", "key")
 _USED = Family("hami_webhook_quota_used", "Used of a managed quota key, in the quota's units.", _BY_KEY)

@@ -14,10 +14,8 @@ from hami_webhook.devices.unhealthy_cards import UnhealthyCard
 from hami_webhook.node.cards import CardMetrics
 from hami_webhook.node.monitor import ContainerMetrics, NodeMetrics
 from hami_webhook.node.region import DeviceUse
-from hami_webhook.server.exposition import Family, labels_text
+from hami_webhook.server.exposition import ZONE, Family, labels_text
 
-ZONE = "vGPU"
-"""The label `zone` of HAMi's metrics."""
 _Sample = tuple[str, float | None]
 """The labels as text, and the value, None where there is none."""
 _CARD = ("zone", "node", "device_index", "device_uuid", "device_type")
@@ -244,7 +242,5 @@ def _instances(use: NodeMetrics, family: Family) -> Iterator[_Sample]:
 
 def _written(family: Family, samples: Iterable[_Sample]) -> bytes:
     """A metric with those of its samples that have a value."""
-    name, kind = (f"{family.name}_total", "counter") if family.is_counter else (family.name, "gauge")
-    lines = [f"# HELP {name} {family.documentation}\n# TYPE {name} {kind}\n"]
-    lines += [f"{name}{labels} {value}\n" for labels, value in samples if value is not None]
-    return "".join(lines).encode()
+    lines = (f"{family.sample_name}{labels} {value}\n" for labels, value in samples if value is not None)
+    return "".join((family.head, *lines)).encode()
