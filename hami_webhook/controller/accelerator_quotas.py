@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from random import random
 
 from hami_webhook.cluster.api import Kind
@@ -50,7 +50,7 @@ class AcceleratorQuotaReconciler(QuotaReconciler):
                 self._selected[name] = now
                 self._touch(name)
 
-    def _scopes(self, namespace: str) -> Iterable[str]:
+    def _scopes(self, namespace: str) -> Sequence[str]:
         return [quota.name for quota in self._view.caches.accelerator_quotas.covering(namespace)]
 
     def _scope(self, quota: ResourceQuota) -> str:

@@ -11,7 +11,7 @@ import asyncio
 import logging
 import random
 from collections import Counter
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
 from dataclasses import dataclass
 
 from hami_webhook.caches import Change
@@ -101,6 +101,10 @@ class QuotaReconciler:
         self._history = LedgerHistory(pace.ttl)
         self._accounts: dict[str, dict[str, QuotaAccount]] = {}
         """The latest accounts, by namespace and name of their quotas."""
+        watched = (key for scheduler in view.vendors.foreign for key in scheduler.watched)
+        allocated = (vendor.keys.allocated for vendor in view.vendors.values())
+        self._annotations = frozenset((NODE, TIME, *allocated, *watched))
+        """Those of pods that quotas depend on."""
         self._facts: dict[str, tuple[object, ...]] = {}
         self._observed: Counter[str] = Counter()
         """Charges without room that quotas let pass and that have no event yet, by UID."""
@@ -143,6 +147,9 @@ class QuotaReconciler:
         pod = after or before
         if pod is None or not self._matters(pod):
             return
+        scopes = self._scopes(pod.namespace)
+        if not scopes and after is not None:
+            return  # the first quota that covers it has it recomputed
         # compared with what was seen here: the state may know of a placement before its event comes
         known = self._facts.get(pod.uid)
         facts = self._quota_facts(pod)
@@ -157,14 +164,14 @@ class QuotaReconciler:
             self._facts[pod.uid] = facts
             if known is None and pod.queued:
                 return  # it costs nothing yet
-        for scope in self._scopes(pod.namespace):
+        for scope in scopes:
             new = known is None or (_QUEUED in known and not pod.queued)
             if after is not None and new and self._is_charged(after, scope):
                 self._gather(self._charged, scope, self._pace.longest, _LONGEST_CLEANUP)
             elif after is None or known != facts:
                 self._touch(scope)
 
-    def _scopes(self, namespace: str) -> Iterable[str]:
+    def _scopes(self, namespace: str) -> Sequence[str]:
         """The scopes with quotas that cover a namespace's pods."""
         return (namespace,)
 
@@ -419,9 +426,6 @@ class QuotaReconciler:
 
     def _quota_facts(self, pod: Pod) -> tuple[object, ...]:
         """What of a pod a quota depends on."""
-        vendors = self._view.vendors
-        watched = (key for scheduler in vendors.foreign for key in scheduler.watched)
-        keys = (NODE, TIME, *(vendor.keys.allocated for vendor in vendors.values()), *watched)
         return (
             pod.terminal,
             pod.node_name,
@@ -431,8 +435,8 @@ class QuotaReconciler:
             pod.active_deadline,
             pod.extended_claim,
             tuple(pod.generated_claims.items()),
-            tuple(pod.annotations.get(key) for key in keys),
-            "" if pod.node_name else floor_id(pod, vendors),
+            tuple(sorted(entry for entry in pod.annotations.items() if entry[0] in self._annotations)),
+            "" if pod.node_name else floor_id(pod, self._view.vendors),
             _QUEUED if pod.queued else None,
         )
 
