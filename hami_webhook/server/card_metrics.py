@@ -29,7 +29,7 @@ _POD = ("zone", "namespace", "node", "pod", "container_index", "device_uuid")
 _MODEL = ("vendor", "model")
 
 
-class Card:
+class _Card:
     """A card on a node, and what was taken of it when this was made; amounts of compute in percent, 100 a card."""
 
     __slots__ = ("cores", "cores_allocated", "device", "is_free", "model", "node", "takes_more", "usage")
@@ -53,7 +53,7 @@ class Card:
 _Model = tuple[str, str]
 """A vendor's key, and a card's model."""
 
-_HAMIS: Sequence[tuple[Family, Callable[[Card], Sample | None]]] = (
+_HAMIS: Sequence[tuple[Family, Callable[[_Card], Sample | None]]] = (
     (
         Family("hami_gpu_memory_limit_bytes", "Memory of a card.", _CARD),
         lambda card: (card.labels(), card.device.memory * _MIB),
@@ -85,7 +85,7 @@ _HAMIS: Sequence[tuple[Family, Callable[[Card], Sample | None]]] = (
 )
 """HAMi's metrics of a card; None where a card has no such sample."""
 
-_BY_MODEL: Sequence[tuple[Family, Callable[[Card], float]]] = (
+_BY_MODEL: Sequence[tuple[Family, Callable[[_Card], float]]] = (
     (Family("hami_webhook_cards", "Registered cards.", _MODEL), lambda card: 1),
     (Family("hami_webhook_cards_free", "Healthy cards that no pod has a part of.", _MODEL), lambda card: card.is_free),
     (Family("hami_webhook_card_slots", "Containers that cards can take.", _MODEL), lambda card: card.device.slots),
@@ -101,7 +101,7 @@ _BY_MODEL: Sequence[tuple[Family, Callable[[Card], float]]] = (
         lambda card: card.cores_allocated,
     ),
 )
-_LARGEST: Sequence[tuple[Family, Callable[[Card], float]]] = (
+_LARGEST: Sequence[tuple[Family, Callable[[_Card], float]]] = (
     (
         Family("hami_webhook_largest_free_memory_bytes", "The most memory that one card has left.", _MODEL),
         lambda card: (card.device.memory - card.usage.memory) * _MIB,
@@ -118,24 +118,24 @@ _POD_CORES = Family("hami_vgpu_core_allocated_ratio", "Compute a container was g
 _INSTANCES = Family("hami_node_gpu_mig_instance_info", "1 for an instance cut from a card.", _MIG)
 
 
-def read_cards(cluster: ClusterView, views: Sequence[NodeView]) -> Generator[Metric, None, list[Card]]:
+def read_cards(cluster: ClusterView, views: Sequence[NodeView]) -> Generator[Metric, None, list[_Card]]:
     """The cards of these nodes, node by node; a renderer may pause after each node."""
-    cards: list[Card] = []
+    cards: list[_Card] = []
     for view in views:
         for key, inventory in view.inventories.items():
             vendor = cluster.vendors[key]
-            cards += [Card(view, vendor, device) for device in inventory.devices]
+            cards += [_Card(view, vendor, device) for device in inventory.devices]
         yield _HAMIS[0][0].of(())
     return cards
 
 
-def card_metrics(cards: Sequence[Card]) -> Iterator[Metric]:
+def card_metrics(cards: Sequence[_Card]) -> Iterator[Metric]:
     """Each card under HAMi's names."""
     for family, sample in _HAMIS:
         yield from family.in_pieces(map(sample, cards))
 
 
-def model_metrics(cards: Iterable[Card]) -> Iterator[Metric]:
+def model_metrics(cards: Iterable[_Card]) -> Iterator[Metric]:
     """The cards of each vendor and model together, and the largest request of each kind that would still fit."""
     sums: dict[_Model, list[float]] = {}
     largest: dict[_Model, list[float]] = {}
