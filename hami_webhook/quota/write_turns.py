@@ -17,13 +17,16 @@ from msgspec import Struct, field
 from hami_webhook.kube.objects import ResourceQuota
 
 LONGEST_TURN = 0.25
-"""Seconds for which a change of a namespace's quotas keeps others waiting: those of this process, or of another."""
+"""Seconds for which a change of a namespace's quotas keeps others of this process waiting."""
+
+_LONGEST_WAIT = 1.0
+"""Seconds for which a change waits for other processes: where writes take 0.3 s, as long as three of them take."""
 
 _BUSY_SECONDS = 0.25
-"""Seconds after another's write for which writers take turns: a lone charge never waits."""
+"""Seconds after another's write for which writers take turns at least: a lone charge never waits."""
 
-_WRITES = 2.5
-"""How many times as long as the last write took another's is waited for.
+_WRITES = 3
+"""How many times as long as the last write took the next one of another is waited for.
 
 With 1.5 a third more writes were sent, and four times as many were lost to conflicts: the other's was on its way.
 """
@@ -71,13 +74,14 @@ class WriteTurns(Struct):
             self.own = set()
 
     async def wait(self, clock: Callable[[], float]) -> None:
-        """Wait for the turn of the next update from here, for `LONGEST_TURN` at most."""
+        """Wait for the turn of the next update from here, for `_LONGEST_WAIT` at most."""
         loop = asyncio.get_running_loop()
-        ends = loop.time() + LONGEST_TURN
-        while (missing := self.between - len(self.others)) > 0 and clock() - self.heard < _BUSY_SECONDS:
+        ends = loop.time() + _LONGEST_WAIT
+        others_write = _WRITES * self.took
+        while len(self.others) < self.between and clock() - self.heard < max(_BUSY_SECONDS, others_write):
             self.changed.clear()
             try:
-                async with asyncio.timeout_at(min(ends, loop.time() + _WRITES * missing * self.took)):
+                async with asyncio.timeout_at(min(ends, loop.time() + others_write)):
                     await self.changed.wait()
             except TimeoutError:
                 return
