@@ -8,45 +8,24 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import pytest
-from quota.objects import GPU, MEM, TEAM, pod, quota, vendors
+from quota.objects import GPU, MEM, TEAM, pod, quota
 from virtual_time import run
 
 from hami_webhook.cluster.api import Kind
 from hami_webhook.cluster.memory import MemoryCluster
 from hami_webhook.kube.objects import Pod, ResourceQuota
 from hami_webhook.quota.account import ChargeRequest
-from hami_webhook.quota.admission_charger import AdmissionCharger, Charged
+from hami_webhook.quota.admission_charger import Charged
 from hami_webhook.quota.pricing import NoCapacity, waiting_charge
-from hami_webhook.quota.recompute import PodReader, Recomputer
 from hami_webhook.quota.sources import ResourceQuotas
-from hami_webhook.quota.store import QuotaStore
 
-VENDORS = vendors()
+from .replicas import VENDORS, Watched, charger
+
 CLIENTS = 24
 PODS = 360
-
-
-class Watched:
-    """The quota as a replica's informer shows it."""
-
-    def __init__(self, shown: ResourceQuota) -> None:
-        self.shown = shown
-        self.store: QuotaStore
-
-    def silence(self) -> float:
-        return 0.0
-
-    def quotas(self, scope: str) -> Sequence[ResourceQuota]:
-        return [self.shown]
-
-    def show(self, version: ResourceQuota) -> None:
-        if int(version.resource_version) > int(self.shown.resource_version):
-            self.shown = version
-            self.store.shown(version)
 
 
 @dataclass(frozen=True)
@@ -88,18 +67,10 @@ async def charged(replicas: int, write: float, between: float, dice: random.Rand
     status = {"used": {MEM: "0", GPU: "0"}}
     await cluster.create(Kind.RESOURCE_QUOTAS, {**quota("q", gpu=10**6, mem=10**9), "status": status})
     cluster.pause = pause
-    watched = [Watched(read()) for _ in range(replicas)]
-    chargers = []
+    watched = [Watched({TEAM: read()}) for _ in range(replicas)]
     created: set[str] = set()
-    for each in watched:
-        store = QuotaStore(ResourceQuotas(cluster), VENDORS, clock=clock, cache=each, jitter=dice.random)
-        each.store = store
-        recomputer = Recomputer(store, PodReader(cluster), VENDORS, NoCapacity(), clock=clock)
-        chargers.append(
-            AdmissionCharger(
-                store, clock=clock, recomputer=recomputer, shows=lambda account, uid, entry: uid in created
-            )
-        )
+    source = ResourceQuotas(cluster)
+    chargers = [charger(each, source, cluster, clock, dice, lambda uid: uid in created) for each in watched]
     waiting = list(range(PODS))
     began = clock()
     await asyncio.gather(*(client() for _ in range(CLIENTS)))

@@ -9,46 +9,26 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
-from quota.objects import GPU, MEM, pod, quota, vendors
+from quota.objects import GPU, MEM, pod, quota
 from virtual_time import run
 
 from hami_webhook.cluster.api import JSON, Kind
 from hami_webhook.cluster.memory import MemoryCluster
 from hami_webhook.kube.objects import Pod, ResourceQuota
 from hami_webhook.quota.account import ChargeRequest
-from hami_webhook.quota.admission_charger import AdmissionCharger, Charged
+from hami_webhook.quota.admission_charger import Charged
 from hami_webhook.quota.pricing import NoCapacity, waiting_charge
-from hami_webhook.quota.recompute import PodReader, Recomputer
 from hami_webhook.quota.sources import ResourceQuotas
-from hami_webhook.quota.store import QuotaStore
 
-VENDORS = vendors()
+from .replicas import VENDORS, Watched, charger
+
 NAMESPACES = [f"team-{number}" for number in range(20)]
 CLIENTS = 100
 SECONDS = 6.0
 READ, WRITE, CREATE = 0.004, 0.01, 0.01
 """Seconds of work."""
-
-
-@dataclass
-class Watched:
-    """The quotas as a replica's informer shows them."""
-
-    shown: dict[str, ResourceQuota]
-    store: QuotaStore = field(init=False)
-
-    def silence(self) -> float:
-        return 0.0
-
-    def quotas(self, scope: str) -> list[ResourceQuota]:
-        return [self.shown[scope]]
-
-    def show(self, version: ResourceQuota) -> None:
-        if int(version.resource_version) > int(self.shown[version.namespace].resource_version):
-            self.shown[version.namespace] = version
-            self.store.shown(version)
 
 
 class BusySource(ResourceQuotas):
@@ -109,16 +89,10 @@ async def created(replicas: int, dice: random.Random) -> Created:
         made["metadata"]["namespace"] = namespace
         await cluster.create(Kind.RESOURCE_QUOTAS, made)
     watched = [Watched({namespace: read(namespace) for namespace in NAMESPACES}) for _ in range(replicas)]
-    chargers = []
-    for each in watched:
-        source = BusySource(cluster, work, written)
-        each.store = QuotaStore(source, VENDORS, clock=clock, cache=each, jitter=dice.random)
-        recomputer = Recomputer(each.store, PodReader(cluster), VENDORS, NoCapacity(), clock=clock)
-        chargers.append(
-            AdmissionCharger(
-                each.store, clock=clock, recomputer=recomputer, shows=lambda account, uid, entry: uid in existing
-            )
-        )
+    chargers = [
+        charger(each, BusySource(cluster, work, written), cluster, clock, dice, lambda uid: uid in existing)
+        for each in watched
+    ]
 
     async def create(number: int, name: str) -> None:
         manifest = pod(name, gpu=1, mem=5, uid=name)
