@@ -26,13 +26,16 @@ from hami_webhook.kube.objects import Pod, ResourceQuota
 from hami_webhook.quota.account import QuotaAccount, Rejected, verify
 from hami_webhook.quota.pricing import Charge
 from hami_webhook.quota.sources import QuotaSource
-from hami_webhook.quota.write_turns import LONGEST_TURN, WriteTurns
+from hami_webhook.quota.write_turns import WriteTurns
 
 CURRENT_SECONDS = 2.0
 """Seconds without a sign of life from the watch for which its cache, or a list, is taken to show every quota."""
 
 _KEPT_SECONDS = 60.0
 """Seconds for which versions are kept that the cache doesn't show yet; a watch silent for as long isn't used."""
+
+LONGEST_TURN = 0.25
+"""Seconds for which a change of a namespace's quotas keeps others of this process waiting."""
 
 T = TypeVar("T")
 Accounts = Mapping[str, QuotaAccount]

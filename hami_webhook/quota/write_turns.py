@@ -16,9 +16,6 @@ from msgspec import Struct, field
 
 from hami_webhook.kube.objects import ResourceQuota
 
-LONGEST_TURN = 0.25
-"""Seconds for which a change of a namespace's quotas keeps others of this process waiting."""
-
 _LONGEST_WAIT = 1.0
 """Seconds for which a change waits for other processes: where writes take 0.3 s, as long as three of them take."""
 
