@@ -85,8 +85,8 @@ def pytest_sessionstart(session: pytest.Session) -> None:
 
 def _send_shown(send: Callable[..., None], name: str, **event: Any) -> None:
     report = event["data"] if name == "testreport" else None
-    passed_around = report is not None and report["when"] != "call" and report["outcome"] == "passed"
-    if name not in ("logstart", "logfinish") and not passed_around:
+    passed_before_or_after = report is not None and report["when"] != "call" and report["outcome"] == "passed"
+    if name not in ("logstart", "logfinish") and not passed_before_or_after:
         send(name, **event)
 
 
