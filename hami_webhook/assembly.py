@@ -224,7 +224,7 @@ class Core:
         return self.placer_for(Handle(self.cluster, self.state, self.vendors, self.clock))
 
     def placer_for(
-        self, handle: Handle, locked_nodes: Callable[[], LockedNodes] = lambda: LockedNodes((), ())
+        self, handle: Handle, locked_nodes: Callable[[Pod], LockedNodes] = lambda pod: LockedNodes()
     ) -> Placer:
         """A placer for an extender, whose binds lock nodes."""
         return Placer(

@@ -71,6 +71,15 @@ def parse_go_duration(text: str, *, signed: bool = False) -> float:
     return (-nanoseconds if negative else nanoseconds) / 1_000_000_000
 
 
+def format_go_duration(seconds: float) -> str:
+    """A duration as Go prints it: `5m0s`, `28s`, `500ms`."""
+    if seconds < 1:
+        return f"{seconds * 1000:g}ms"
+    minutes, rest = divmod(seconds, 60)
+    hours, minutes = divmod(int(minutes), 60)
+    return f"{hours}h{minutes}m{rest:g}s" if hours else f"{minutes}m{rest:g}s" if minutes else f"{rest:g}s"
+
+
 def parse_go_bool(text: str) -> bool:
     """A boolean as Go's strconv.ParseBool reads it. Raises ValueError with a sentence."""
     if text not in GO_BOOLS:

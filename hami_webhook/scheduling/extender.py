@@ -85,7 +85,7 @@ class Extender:
         self._vendors = handle.vendors
         self._clock = handle.clock
         self._placer = placer
-        self._locks = locks
+        self.locks = locks
         self._queue = queue
         self._single = single
         self._schedulers = schedulers
@@ -281,19 +281,6 @@ class Extender:
         self._assumed.pop(binding.uid, None)
         return ""
 
-    async def release_lock(self, node: str, uid: str, lock: NodeLock) -> None:
-        """Release a lock that a pod has from before, unless it is bound or being bound. Raises `ClusterError`."""
-        pod = self._state.pod(uid)
-        if pod is None or pod.node_name or uid in self._binding:
-            return
-        self._binding[uid] = (
-            node  # a bind that begins meanwhile would count on the lock: it is refused, and tried again
-        )
-        try:
-            await self._locks.release_left(node, pod, lock)
-        finally:
-            del self._binding[uid]
-
     async def _checked_bind(self, binding: Binding) -> str:
         """Bind the pod as the cache has it, or as the API server does if the two turn out to differ."""
         pod = self._state.observed(binding.uid)
@@ -404,13 +391,13 @@ class Extender:
     async def _commit_locked(self, attempt: _BindAttempt, pod: Pod, node: str, locks: Sequence[NodeLock]) -> None:
         """Commit under the node's locks, which stay where that succeeds: device plugins let them go."""
         began = self._clock()
-        async with self._locks.turn(node, pod) as deadline:
+        async with self.locks.turn(node, pod) as deadline:
             tried: list[NodeLock] = []
             others: list[int | None] = []
             try:
                 for lock in locks:
                     tried.append(lock)  # before it is taken: a request cancelled meanwhile may have taken it
-                    others.append(await self._locks.take(node, pod, deadline, lock))
+                    others.append(await self.locks.take(node, pod, deadline, lock))
                 self._metrics.lock_wait_seconds.observe(max(0.0, self._clock() - began))
                 # what was bound under another's lock, the cache may not show yet
                 if not all(version is not None and self._handle.pods_complete(version) for version in others):
@@ -421,7 +408,7 @@ class Extender:
                     tried.pop()  # the last one is somebody else's
                 for lock in reversed(tried):
                     with contextlib.suppress(ClusterError):
-                        await self._locks.release(node, pod, lock)
+                        await self.locks.release(node, pod, lock)
                 raise
 
     async def _commit(self, attempt: _BindAttempt, pod: Pod, node: str) -> None:

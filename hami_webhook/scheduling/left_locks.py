@@ -1,8 +1,8 @@
-"""Node locks that a former process left: it took them for pods, and ended before it bound these (docs/placement.md).
+"""Node locks that are left of a bind that broke off: its process ended, or couldn't release it (docs/placement.md).
 
-A pod that comes again finds its own lock. But if no node takes it any more its lock would keep all others from the node
-until it expires. A process that takes a lock binds the pod soon after, or not at all; so a lock that this process found
-at its start, and that is for a waiting pod, is let go if nothing became of it.
+The pod comes first on the node where it has a lock (`NodeLocks.held_by`), and finds it there. But if the node doesn't
+take it any more its lock would keep all others from the node until it expires. A process that takes a lock binds the
+pod soon after, or not at all; so a lock is released that had the same value for longer, and whose pod isn't bound.
 """
 
 from __future__ import annotations
@@ -10,10 +10,12 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Collection
+from typing import NoReturn
 
+from hami_webhook.cluster.api import ClusterError
 from hami_webhook.devices.lock_annotations import LockValue, NodeLock
 from hami_webhook.scheduling.cluster_cache import ClusterCache
-from hami_webhook.scheduling.extender import Extender
+from hami_webhook.scheduling.node_locks import NodeLocks
 from hami_webhook.scheduling.placer import BIND_WITHIN
 
 logger = logging.getLogger(__name__)
@@ -26,34 +28,42 @@ _Left = tuple[str, NodeLock, str]
 
 
 async def release_left_locks(
-    extender: Extender,
+    locks: NodeLocks,
     state: ClusterCache,
-    locks: Collection[NodeLock],
+    known: Collection[NodeLock],
     *,
     request_timeout: float,
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
-) -> None:
-    """Release the locks that are for waiting pods now, and still are when another process would have bound these.
+) -> NoReturn:
+    """Release the locks of waiting pods that any process would have bound by now, all the time.
 
-    `request_timeout` are the seconds after which a request fails. Raises `ClusterError`.
+    `known` are the locks that there are, `request_timeout` the seconds after which a request fails.
     """
-    found = _of_waiting_pods(state, locks)
-    if not found:
-        return
-    await sleep(BIND_WITHIN + _REQUESTS * request_timeout)
-    for left, uid in _of_waiting_pods(state, locks).items():
-        if left in found:
-            node, lock, value = left
-            logger.warning("a lock is released that a former process left", extra={"node": node, "reason": value})
-            await extender.release_lock(node, uid, lock)
+    before: Collection[_Left] = ()
+    while True:
+        found = _of_pods(state, known)
+        if same := found.keys() & {*before}:
+            waiting = {(pod.namespace, pod.name) for pod in state.pods() if not pod.node_name}
+            for left in same:
+                if found[left] in waiting:
+                    await _release(locks, *left)
+        before = found
+        await sleep(BIND_WITHIN + _REQUESTS * request_timeout)
 
 
-def _of_waiting_pods(state: ClusterCache, locks: Collection[NodeLock]) -> dict[_Left, str]:
-    """The UIDs of the pods that locks are for and that aren't bound."""
-    waiting = {(pod.namespace, pod.name): pod.uid for pod in state.pods() if not pod.node_name}
+async def _release(locks: NodeLocks, node: str, lock: NodeLock, value: str) -> None:
+    logger.warning("a lock is released that was left of a bind", extra={"node": node, "reason": value})
+    try:
+        await locks.remove(node, lock, value)
+    except ClusterError as error:
+        logger.warning("the lock can't be released", extra={"node": node, "reason": str(error)})
+
+
+def _of_pods(state: ClusterCache, known: Collection[NodeLock]) -> dict[_Left, tuple[str, str]]:
+    """The namespaces and names of the pods that locks are for."""
     found = {}
     for node in state.nodes():
-        for lock in locks:
+        for lock in known:
             value = node.annotations.get(lock.annotation)
             if value is None or not lock.names_holder:
                 continue
@@ -61,6 +71,6 @@ def _of_waiting_pods(state: ClusterCache, locks: Collection[NodeLock]) -> dict[_
                 holder = LockValue.read(value).holder
             except ValueError:
                 continue  # a bind counts its time
-            if holder in waiting:
-                found[node.name, lock, value] = waiting[holder]
+            if holder is not None:
+                found[node.name, lock, value] = holder
     return found

@@ -15,6 +15,7 @@ import asyncio
 import contextlib
 import random
 import sys
+from collections import OrderedDict
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable
 from contextlib import asynccontextmanager
 from math import inf
@@ -22,11 +23,13 @@ from math import inf
 from msgspec import Struct
 
 from hami_webhook.cluster.api import Cluster, ClusterError, Conflict, Kind, NotFound
+from hami_webhook.config.go_syntax import format_go_duration
 from hami_webhook.devices.lock_annotations import COMMON_LOCK, LockValue, NodeLock
 from hami_webhook.devices.placement_annotations import BIND_PHASE, NODE
 from hami_webhook.kube.objects import MalformedObject, Pod, format_time
 from hami_webhook.scheduling.cluster_cache import ClusterCache
 from hami_webhook.scheduling.fair_lock import FairLock
+from hami_webhook.scheduling.framework import keep_latest
 
 LOCK = COMMON_LOCK.annotation
 _TRIES = 5
@@ -36,6 +39,7 @@ _BEHIND_WAITS = 20
 """So often is a cache that is behind waited for, before the node is read."""
 _READ_AGAIN = 5.0
 """Seconds without a change after which the node is read all the same: its watch may be silent, the holder gone."""
+_RETURNED = 10_000
 _ALLOCATE_WITHIN = 0.5
 """Seconds after a bind, or after the plugin has said that it is done, before a lock is taken over: kubelet may still
 call the plugin for a pod that is gone by now, and the plugin serves who the lock names; or it may be about to unlock.
@@ -128,7 +132,8 @@ class NodeLocks:
         self._waiting: dict[str, int] = {}
         self._first_seen: dict[tuple[str, str], tuple[str, float]] = {}
         """By node and annotation a value whose time is implausible, and when a bind saw it first."""
-        self._locked: set[str] = set()
+        self._locked: dict[str, str | None] = {}
+        """The nodes that have locks by the cache, with the value of the common one."""
         self._changes: dict[str, asyncio.Event] = {}
         self._others: dict[str, int] = {}
         """By node the resourceVersion with which the cache showed a lock last that wasn't taken here."""
@@ -138,11 +143,16 @@ class NodeLocks:
         """By node the end of the last turn."""
         self._over: dict[tuple[str, str], tuple[str, float]] = {}
         """By node and annotation the value whose holder has no more use for it by the cache, and since when."""
+        self._returned: OrderedDict[str, None] = OrderedDict()
+        """The UIDs of the latest pods that were to be bound where they had a lock."""
 
     def node_changed(self, node: str) -> None:
         """The cache shows another version of the node, or of pods there."""
         values = {annotation: self._seen(node, annotation) for annotation in self._annotations}
-        (self._locked.add if any(values.values()) else self._locked.discard)(node)
+        if any(values.values()):
+            self._locked[node] = values.get(LOCK)
+        else:
+            self._locked.pop(node, None)
         for annotation, value in values.items():
             if value is not None and not self._taken_here(node, annotation, value):
                 self._others[node] = _number(self._version(node))
@@ -163,13 +173,24 @@ class NodeLocks:
     @property
     def busy(self) -> set[str]:
         """The nodes at which a pod would wait: others wait there, or the cache shows a lock."""
-        return self._locked | self._waiting.keys()
+        return self._locked.keys() | self._waiting.keys()
 
     @property
     def contended(self) -> set[str]:
         """The nodes whose lock a bind gave up in the last minute: whatever they offer, others are better."""
         now = self._clock()
         return {node for node, at in self._failed.items() if now < at + _AVOIDED}
+
+    def held_by(self, pod: Pod) -> list[str]:
+        """The nodes whose lock the pod has by the cache, of a bind that broke off; none once it was tried there again.
+
+        All others wait there for the pod; but a node that writes such locks itself keeps it from no other for long.
+        """
+        if pod.uid in self._returned:
+            return []
+        owner = _owner(pod)
+        named = [node for node, value in self._locked.items() if value is not None and value.endswith(owner)]
+        return [node for node in named if self._has_lock(node, pod)]
 
     def _taken_here(self, node: str, annotation: str, value: str) -> bool:
         taken = self._taken.get((node, annotation))
@@ -184,6 +205,7 @@ class NodeLocks:
         """
         deadline = self._clock() + self._patience
         if pod is not None and self._has_lock(node, pod):
+            keep_latest(self._returned, pod.uid, None, _RETURNED)
             yield deadline
             self._last_bind[node] = self._clock()
             return
@@ -395,9 +417,8 @@ class NodeLocks:
             return None
         if held is None:
             self._failed[node] = now
-            raise ClusterError(
-                f"node {node}: {lock.annotation} can't be read, and is ignored in {_spoken(round(left))}: {problem}"
-            )
+            ignored = format_go_duration(round(left))
+            raise ClusterError(f"node {node}: {lock.annotation} can't be read, and is ignored in {ignored}: {problem}")
         return held
 
     def _seen_since(self, node: str, text: str, lock: NodeLock, now: float) -> float:
@@ -444,18 +465,14 @@ class NodeLocks:
         taken = self._taken.get((node, lock.annotation))
         if taken is not None and taken.pod.uid == pod.uid:
             del self._taken[node, lock.annotation]
-            await self._remove(node, lock, lambda text: text == taken.value)
+            await self.remove(node, lock, taken.value)
 
-    async def release_left(self, node: str, pod: Pod, lock: NodeLock) -> None:
-        """Let the lock go that a former process took for this pod (`left_locks`)."""
-        await self._remove(node, lock, lambda text: text.endswith(_owner(pod)))
-
-    async def _remove(self, node: str, lock: NodeLock, is_ours: Callable[[str], bool]) -> None:
+    async def remove(self, node: str, lock: NodeLock, value: str) -> None:
+        """Let a lock go that still has this value; a bind that finds its pod's lock gives it another."""
         for _ in range(_TRIES):
             with contextlib.suppress(Conflict):
                 found = await self._cluster.get(Kind.NODES, node)
-                text = (found["metadata"].get("annotations") or {}).get(lock.annotation, "")
-                if not is_ours(text):
+                if (found["metadata"].get("annotations") or {}).get(lock.annotation) != value:
                     return
                 version = found["metadata"]["resourceVersion"]
                 await self._cluster.patch(
@@ -467,22 +484,14 @@ class NodeLocks:
         if not lock.names_holder:
             return f"node {node} has been locked within {lock.expires / 60:g} minutes"
         if self._patience <= 0:
-            return f"node {node} has been locked within {_spoken(self._expires)}: node lock contention"
-        return f"timed out after {_spoken(self._patience)} waiting for node {node} to be unlocked: node lock contention"
+            return f"node {node} has been locked within {format_go_duration(self._expires)}: node lock contention"
+        waited = format_go_duration(self._patience)
+        return f"timed out after {waited} waiting for node {node} to be unlocked: node lock contention"
 
 
 def _owner(pod: Pod) -> str:
     """How the value of a lock ends that the pod has."""
     return f",{pod.namespace},{pod.name}"
-
-
-def _spoken(seconds: float) -> str:
-    """A duration as Go prints it: `5m0s`, `28s`, `500ms`."""
-    if seconds < 1:
-        return f"{seconds * 1000:g}ms"
-    minutes, rest = divmod(seconds, 60)
-    hours, minutes = divmod(int(minutes), 60)
-    return f"{hours}h{minutes}m{rest:g}s" if hours else f"{minutes}m{rest:g}s" if minutes else f"{rest:g}s"
 
 
 def _number(version: str) -> int:

@@ -133,12 +133,14 @@ class CycleState(Struct, frozen=True):
 
 
 class LockedNodes(NamedTuple):
-    """Nodes at which a pod would wait for others to be bound: the last choice of those that are as good; and those
-    whose lock a bind gave up: the last choice of all.
+    """How locks of nodes change a pod's choice: the nodes at which it would wait for others to be bound come last of
+    those that are as good, the ones whose lock a bind gave up after all others, and those whose lock the pod has from a
+    bind that broke off first, as others wait for it there.
     """
 
-    busy: Collection[str]
-    contended: Collection[str]
+    busy: Collection[str] = ()
+    contended: Collection[str] = ()
+    held: Collection[str] = ()
 
 
 class Placer:
@@ -155,7 +157,7 @@ class Placer:
         boundary: PolicyBoundary | None = None,
         stores: QuotaStores | None = None,
         nominations: Nominations | None = None,
-        locked_nodes: Callable[[], LockedNodes] = lambda: LockedNodes((), ()),
+        locked_nodes: Callable[[Pod], LockedNodes] = lambda pod: LockedNodes(),
         nodes: ClusterCache | None = None,
         slices: Callable[[], TimeSlices] = TimeSlices,
     ) -> None:
@@ -378,7 +380,8 @@ class Placer:
 
     def ranked(self, found: CycleState) -> list[NodeRank]:
         """The fitting nodes, the best first."""
-        return best_first(found.filtered.fits, found.request, self._policies.node, *self._locked_nodes())
+        locked = self._locked_nodes(found.request.pod)
+        return best_first(found.filtered.fits, found.request, self._policies.node, *locked)
 
     async def _chosen(self, found: CycleState, slices: TimeSlices) -> CycleState:
         """With the fitting nodes in order, and the best one's placement."""
@@ -411,7 +414,8 @@ class Placer:
 
     def graded(self, fitting: FittingNodes, highest: int) -> dict[str, int]:
         """The fitting nodes' grades, 0 to `highest`."""
-        return grades(fitting.fits, fitting.request, self._policies.node, highest, *self._locked_nodes())
+        locked = self._locked_nodes(fitting.request.pod)
+        return grades(fitting.fits, fitting.request, self._policies.node, highest, *locked)
 
     def record_placed(self, pod: Pod, found: CycleState, fitting: FittingNodes | None = None) -> None:
         """The event that says which node was chosen, of which; and a line of the log that says which linked cards.

@@ -131,9 +131,10 @@ def best_first(
     default_node_policy: str,
     busy: Collection[str] = (),
     contended: Collection[str] = (),
+    held: Collection[str] = (),
 ) -> list[NodeRank]:
-    """As `ranked`, of nodes that are known by how they stand; of equal ones those that are `busy` come last, and the
-    `contended` ones after all others.
+    """As `ranked`, of nodes that are known by how they stand; of equal ones those that are `busy` come last, the
+    `contended` ones after all others, and those `held` first.
     """
     keys = _rank_keys(fits, request, default_node_policy)
     # sorts are stable, and each of these is on plain values, which compare quickly
@@ -141,7 +142,8 @@ def best_first(
     if busy:
         by_name.sort(key=[each.node in busy for each in fits].__getitem__)
     order = [fits[index] for index in sorted(by_name, key=keys.__getitem__)]
-    return sorted(order, key=lambda each: each.node in contended) if contended else order
+    rank = _lock_ranks(contended, held)
+    return sorted(order, key=lambda each: rank.get(each.node, 0)) if rank else order
 
 
 def grades(
@@ -151,19 +153,26 @@ def grades(
     highest: int,
     busy: Collection[str] = (),
     contended: Collection[str] = (),
+    held: Collection[str] = (),
 ) -> dict[str, int]:
     """The fitting nodes' grades from 0 to `highest`, the best, by rank: nodes that are as good have the same grade.
 
     Of those that are as good the `busy` ones have a lower grade, if not lower than the next ones'. The `contended` ones
-    rank behind all others.
+    rank behind all others, those `held` before all.
     """
     keys = _rank_keys(fits, request, default_node_policy)
-    if busy or contended:
-        keys = [(each.node in contended, key, each.node in busy) for key, each in zip(keys, fits, strict=True)]
+    rank = _lock_ranks(contended, held)
+    if busy or rank:
+        keys = [(rank.get(each.node, 0), key, each.node in busy) for key, each in zip(keys, fits, strict=True)]
     order = {key: rank for rank, key in enumerate(sorted(set(keys)))}
     last = max(1, len(order) - 1)
     grade = {key: round(highest * (last - rank) / last) for key, rank in order.items()}
     return {each.node: grade[key] for each, key in zip(fits, keys, strict=True)}
+
+
+def _lock_ranks(contended: Collection[str], held: Collection[str]) -> dict[str, int]:
+    """The ranks before the scores of nodes whose locks matter more; 0 for all others."""
+    return dict.fromkeys(contended, 1) | dict.fromkeys(held, -1)
 
 
 def _rank_keys(fits: Sequence[NodeRank], request: PodRequest, default_node_policy: str) -> list[Any]:

@@ -10,12 +10,12 @@ from typing import Any
 from prometheus_client import CollectorRegistry
 
 from hami_webhook.cluster.api import JSON, Kind
-from hami_webhook.kube.objects import Node
+from hami_webhook.kube.objects import Node, Pod
 from hami_webhook.scheduling.extender import Extender
 from hami_webhook.scheduling.extender_metrics import ExtenderMetrics
 from hami_webhook.scheduling.framework import Handle
 from hami_webhook.scheduling.node_locks import LOCK, NodeLocks, ShownNodes
-from hami_webhook.scheduling.placer import SchedulingPolicies
+from hami_webhook.scheduling.placer import LockedNodes, SchedulingPolicies
 from hami_webhook.scheduling.protocol import ExtenderArgs, decode_args, decode_binding, encode_filtered
 from hami_webhook.time_slices import TimeSlices
 
@@ -64,10 +64,12 @@ class ExtenderEnv(PlacerEnv):
             self.cluster,
             clock=lambda: self.now,
             patience=patience,
-            shown=ShownNodes(self._lock),
+            shown=ShownNodes.of(self.state),
             sleep=self._sleep,
             jitter=lambda: 1.0,
         )
+
+        self.state.watch_nodes(self.locks.node_changed)
 
         async def ready() -> None:
             await self.synced.wait()
@@ -76,6 +78,9 @@ class ExtenderEnv(PlacerEnv):
         self.extender = Extender(
             handle, self.placer, self.locks, self.queue, single=mode == "single", metrics=ExtenderMetrics(self.registry)
         )
+
+    def _locked_nodes(self, pod: Pod) -> LockedNodes:
+        return LockedNodes(self.locks.busy, self.locks.contended, self.locks.held_by(pod))
 
     async def _sleep(self, seconds: float) -> None:
         self.naps += 1
@@ -102,6 +107,12 @@ class ExtenderEnv(PlacerEnv):
     async def filter(self, name: str, *nodes: str, namespace: str = "default") -> JSON:
         """What is answered to filter for a pod of the cluster, through the wire's form."""
         return await self.ask({"Pod": self.raw(name, namespace), "Nodes": None, "NodeNames": list(nodes)})
+
+    async def best(self, name: str, *nodes: str) -> str:
+        """The node that the pod would be bound to by filter and the grades."""
+        left: list[str] = (await self.filter(name, *nodes))["NodeNames"]
+        grades = dict(await self.extender.prioritize(args({"Pod": self.raw(name), "NodeNames": left})))
+        return max(left, key=grades.__getitem__)
 
     async def ask(self, body: Any) -> JSON:
         answer = encode_filtered(await self.extender.filter(args(body)))

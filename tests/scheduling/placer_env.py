@@ -16,6 +16,7 @@ from hami_webhook.scheduling.framework import Handle
 from hami_webhook.scheduling.placer import (
     AssumedPlacement,
     CycleState,
+    LockedNodes,
     Placement,
     Placer,
     SchedulingPolicies,
@@ -56,7 +57,11 @@ class PlacerEnv:
             policies=policies,
             boundary=PolicyBoundary(VENDORS, lambda: self.rules, self._namespace),
             slices=slices,
+            locked_nodes=self._locked_nodes,
         )
+
+    def _locked_nodes(self, pod: Pod) -> LockedNodes:
+        return LockedNodes()
 
     async def _namespace(self, name: str) -> Namespace | None:
         return self.namespaces.get(name, Namespace(name, {}, {}))

@@ -309,19 +309,16 @@ async def test_whether_the_holder_lives_must_be_known() -> None:
     [
         (None, None),
         (f"{at(0)},b,p", None),
+        (f"{at(1)},b,p", f"{at(1)},b,p"),
         (f"{at(0)},b,xp", f"{at(0)},b,xp"),
-        (f"{at(0)},bb,p", f"{at(0)},bb,p"),
-        (f"{at(0)},a,p", f"{at(0)},a,p"),
         (at(0), at(0)),
     ],
-    ids=["free", "own", "longer name", "longer namespace", "other namespace", "bare time"],
+    ids=["free", "the same", "renewed", "another's", "bare time"],
 )
-async def test_only_the_lock_of_its_pod_is_let_go_that_a_former_process_left(
-    value: str | None, after: str | None
-) -> None:
+async def test_a_left_lock_is_released_with_just_its_value(value: str | None, after: str | None) -> None:
     env = LockEnv()
     await env.open(value)
-    await env.locks.release_left("n", a_pod("p"), COMMON_LOCK)
+    await env.locks.remove("n", COMMON_LOCK, f"{at(0)},b,p")
     assert env.value() == after
 
 

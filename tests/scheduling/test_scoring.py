@@ -244,3 +244,14 @@ def test_a_node_whose_lock_was_given_up_comes_after_worse_ones(policy: str) -> N
     assert ask is not None
     assert "".join(each.node for each in best_first(fits, ask, policy, {"b"}, {"a"})) == "bca"
     assert grades(fits, ask, policy, 10, {"b"}, {"a"}) == {"b": 10, "c": 5, "a": 0}
+
+
+@pytest.mark.parametrize("policy", ["spread", "binpack"])
+@pytest.mark.parametrize("contended", [set(), {"c"}, {"a", "b", "c"}])
+def test_the_node_whose_lock_the_pod_has_comes_first(policy: str, contended: set[str]) -> None:
+    scores = {"a": 1.0, "b": 2.0, "c": 3.0} if policy == "spread" else {"a": 3.0, "b": 2.0, "c": 1.0}
+    fits = [NodeRank(name, score) for name, score in scores.items()]
+    ask = read_pod_request(Pod.from_object(pod("p", gpu=1)), VENDORS, policy)
+    assert ask is not None
+    assert "".join(each.node for each in best_first(fits, ask, policy, {"c"}, contended, ["c"])) == "cab"
+    assert grades(fits, ask, policy, 10, {"c"}, contended, ["c"]) == {"c": 10, "a": 5, "b": 0}

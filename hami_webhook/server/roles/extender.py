@@ -49,7 +49,7 @@ class ExtenderRole:
         """What the process runs for it."""
         loops: dict[str, Loop] = {
             "scheduler wake-up": self.requeue,
-            "locks left by a former process": self.release_left_locks,
+            "locks left of binds": self.release_left_locks,
             "pod groups": self.extender.groups.run,
         }
         settings, listeners = self.shared.settings, []
@@ -76,13 +76,13 @@ class ExtenderRole:
         self.trigger.resume(pod.uid for pod in core.state.pods() if _may_have_been_refused(core.vendors, pod, named))
         await self.trigger.run()
 
-    async def release_left_locks(self) -> None:
-        """Release what a former process left; returns when that is done."""
+    async def release_left_locks(self) -> NoReturn:
+        """Release what binds left that broke off."""
         shared = self.shared
         await shared.informers.wait_synced()
         timeout = shared.settings.kube_timeout or REQUEST_TIMEOUT
-        locks = _locks_of(shared.core.vendors)
-        await release_left_locks(self.extender, shared.core.state, locks, request_timeout=timeout)
+        known = _locks_of(shared.core.vendors)
+        await release_left_locks(self.extender.locks, shared.core.state, known, request_timeout=timeout)
 
 
 def requeue_trigger(core: Core) -> RequeueTrigger:
@@ -124,7 +124,7 @@ def extender_of(shared: Shared, trigger: RequeueTrigger, policies: Callable[[], 
         annotations={lock.annotation for lock in _locks_of(core.vendors)},
     )
     core.state.watch_nodes(locks.node_changed)
-    placer = core.placer_for(handle, lambda: LockedNodes(locks.busy, locks.contended))
+    placer = core.placer_for(handle, lambda pod: LockedNodes(locks.busy, locks.contended, locks.held_by(pod)))
     preemption = None
     if settings.preemption != "off":
         dry_run = settings.preemption == "dry-run"
