@@ -375,7 +375,8 @@ class Preemption:
         first, victims = eviction.first, eviction.victims
         try:
             await asyncio.gather(*(self._again(self._write_nomination, eviction, *each) for each in eviction.places))
-            evicted = await asyncio.gather(*(self._again(self._evict, each, eviction) for each in victims))
+            deleted: set[str] = set()
+            evicted = await asyncio.gather(*(self._again(self._evict, each, eviction, deleted) for each in victims))
         except ClusterError as error:
             about = {**of_pod(first), "node": eviction.places[0][1], "reason": str(error)}
             logger.warning("preemption failed", extra=about)
@@ -432,13 +433,16 @@ class Preemption:
                 with contextlib.suppress(ClusterError):
                     await self._set_nominated_node(pod, node)
 
-    async def _evict(self, victim: Pod, eviction: _Decision) -> bool:
-        """Evict one pod as kube-scheduler does; whether it was there."""
+    async def _evict(self, victim: Pod, eviction: _Decision, deleted: set[str]) -> bool:
+        """Evict one pod as kube-scheduler does; whether it was there.
+
+        `deleted` are the UIDs of those that an earlier try deleted, though its answer may have been lost.
+        """
         try:
             live = await self._cluster.get(Kind.PODS, victim.name, victim.namespace)
             meta, status = live["metadata"], live.get("status") or {}
             if meta["uid"] != victim.uid:
-                return False
+                raise NotFound(f"pod {victim.key} is another one by now")
             if meta.get("deletionTimestamp") is None:
                 conditions = _with_disruption_target(status.get("conditions") or [], eviction.first, self._clock())
                 patch: JSON = {
@@ -446,9 +450,11 @@ class Preemption:
                     "status": {"conditions": conditions},
                 }
                 await self._cluster.patch_status(Kind.PODS, victim.name, patch, victim.namespace)
+                deleted.add(victim.uid)
                 await self._cluster.delete_pod(victim.namespace, victim.name, victim.uid)
         except NotFound:
-            return False
+            if victim.uid not in deleted:
+                return False
         node = victim.node_name if eviction.group else eviction.places[0][1]
         message = f"Preempted by pod {eviction.first.uid} on node {node}"
         await self._record(victim, "Normal", REASON_PREEMPTED, message)

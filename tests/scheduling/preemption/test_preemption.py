@@ -282,6 +282,26 @@ async def test_what_fails_for_a_moment_is_tried_again(step: str) -> None:
         assert (each.ending(), each.nominated("high")) == (["x"], "n1")
 
 
+@pytest.mark.parametrize("again", [False, True])
+async def test_who_is_gone_when_the_answer_is_lost_was_evicted_all_the_same(again: bool) -> None:
+    lost = [Unavailable("connection reset")]
+
+    async def pause(at: str) -> None:
+        if at == "delete_pod:after" and lost:
+            failure = lost.pop()
+            await each.cluster.delete(Kind.PODS, "x", "default")
+            if again:
+                await each.cluster.create(Kind.PODS, FULL | {"metadata": FULL["metadata"] | {"uid": "another"}})
+            raise failure
+
+    async with extended(ONE, FULL, high(gpu=1, mem=8000), pause=pause) as each:
+        await each.filter("high")
+        assert not lost
+        assert [reason for reason, _ in each.events("x")] == ["Preempted"]
+        assert each.preemption.victims == 1
+        assert each.ending() == []
+
+
 async def test_who_cannot_be_evicted_leaves_no_nomination() -> None:
     async def pause(at: str) -> None:
         if at == "delete_pod:before":
