@@ -6,6 +6,7 @@ import re
 import typing
 from collections import Counter
 from collections.abc import ItemsView, Iterable, Iterator, Mapping, Sequence, Set, ValuesView
+from functools import lru_cache
 
 from hami_webhook.config import DeviceConfig
 from hami_webhook.config.devices import DeviceSection
@@ -30,14 +31,19 @@ def section_types() -> dict[str, typing.Any]:
     return {cls.section_name: cls.section_type for cls in Vendor.classes}
 
 
-def declared() -> list[Vendor]:
+def declared() -> Sequence[Vendor]:
     """The vendors that don't depend on a list of chips, as a section without a single key describes them.
 
     Those of one section come in the order of their counts' names in it.
     """
-    classes = [cls for cls in Vendor.classes if not typing.get_args(cls.section_type)]
-    classes.sort(key=_place_of_count)
-    return [vendor for cls in classes for vendor in cls.of(cls.section_type())]
+    return _declared(Vendor.classes)
+
+
+@lru_cache(maxsize=1)
+def _declared(classes: tuple[type[Vendor], ...]) -> Sequence[Vendor]:
+    described = [cls for cls in classes if not typing.get_args(cls.section_type)]
+    described.sort(key=_place_of_count)
+    return tuple([vendor for cls in described for vendor in cls.of(cls.section_type())])
 
 
 def _place_of_count(cls: type[Vendor]) -> int:
