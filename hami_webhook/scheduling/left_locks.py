@@ -33,11 +33,13 @@ async def release_left_locks(
     known: Collection[NodeLock],
     *,
     request_timeout: float,
+    patience: float,
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
 ) -> NoReturn:
     """Release the locks of waiting pods that any process would have bound by now, all the time.
 
-    `known` are the locks that there are, `request_timeout` the seconds after which a request fails.
+    `known` are the locks that there are. A request fails after `request_timeout` seconds, and a bind waits up to
+    `patience` seconds for a lock; it may have another one meanwhile.
     """
     before: Collection[_Left] = ()
     while True:
@@ -48,7 +50,7 @@ async def release_left_locks(
                 if found[left] in waiting:
                     await _release(locks, *left)
         before = found
-        await sleep(BIND_WITHIN + _REQUESTS * request_timeout)
+        await sleep(patience + BIND_WITHIN + _REQUESTS * request_timeout)
 
 
 async def _release(locks: NodeLocks, node: str, lock: NodeLock, value: str) -> None:

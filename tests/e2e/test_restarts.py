@@ -190,7 +190,8 @@ def test_a_lock_of_a_pod_that_no_node_takes_any_more_keeps_others_out_no_longer(
     waits["spec"]["nodeSelector"] = {"is": "gone"}
     kubectl.apply(waits)
     kubectl("annotate", "node", one, f"hami.io/mutex.lock={format_time(time.time())},{space},waits")
-    scheduler.flags = ("--kube-timeout", "5")  # by which a bind of another process is over in 25 s
+    # by which a bind of another process is over in 26 s
+    scheduler.flags = ("--kube-timeout", "5", "--node-lock-retry-timeout", "1s")
     scheduler.start_extender()
     scheduler.flags = ()
     started = time.monotonic()

@@ -65,7 +65,7 @@ class Watched:
         self._waiting, self._due = asyncio.Event(), asyncio.Event()
         known = {COMMON_LOCK, PLAIN}
         self.task = asyncio.ensure_future(
-            release_left_locks(env.locks, env.state, known, request_timeout=5, sleep=self._sleep)
+            release_left_locks(env.locks, env.state, known, request_timeout=5, patience=28, sleep=self._sleep)
         )
 
     async def _sleep(self, seconds: float) -> None:
@@ -106,7 +106,7 @@ async def test_a_lock_that_nothing_became_of_is_released(
     await env.lock("n", f"{format_time(env.now)},default,p")
     watched = Watched(env)
     await watched.looked()
-    assert watched.waits == [25.0]
+    assert watched.waits == [53.0]
     await happens(env)
     held = env._lock("n")
     show_node(env)

@@ -78,11 +78,15 @@ class ExtenderRole:
 
     async def release_left_locks(self) -> NoReturn:
         """Release what binds left that broke off."""
-        shared = self.shared
-        await shared.informers.wait_synced()
-        timeout = shared.settings.kube_timeout or REQUEST_TIMEOUT
-        known = _locks_of(shared.core.vendors)
-        await release_left_locks(self.extender.locks, shared.core.state, known, request_timeout=timeout)
+        core, settings = self.shared.core, self.shared.settings
+        await self.shared.informers.wait_synced()
+        await release_left_locks(
+            self.extender.locks,
+            core.state,
+            _locks_of(core.vendors),
+            request_timeout=settings.kube_timeout or REQUEST_TIMEOUT,
+            patience=settings.node_lock_retry_timeout,
+        )
 
 
 def requeue_trigger(core: Core) -> RequeueTrigger:
