@@ -182,12 +182,15 @@ class Replicas:
 
 @dataclass
 class YesSayers(Replicas):
-    """Processes that answer as replicas would, without a thought: see `hack.bench.yes`."""
+    """Processes that answer as replicas would, without a thought: see `hack.bench.yes`; `writing`: that write, too."""
+
+    writing: bool = False
 
     def _start(self, folder: Path, number: int) -> int:
         (port,) = free_ports(1)
         files = folder / pki.SERVING_CERTIFICATE, folder / pki.SERVING_KEY
-        process = subprocess.Popen([sys.executable, "-m", "hack.bench.yes", str(port), *map(str, files)])
+        login = [self.login] if self.writing else []
+        process = subprocess.Popen([sys.executable, "-m", "hack.bench.yes", str(port), *map(str, [*files, *login])])
         self.running.append(process)
         deadline = time.monotonic() + _READY_SECONDS
         while True:

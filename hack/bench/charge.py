@@ -1,7 +1,8 @@
 """`python -m hack.bench.charge`: bursts of pods charged on a real API server; baseline: creations without our webhook.
 
 Everything shares the machine: API server, etcd, the replicas, and the client, which is as lean as one can be (raw JSON
-over kept connections). What being asked costs, whatever is answered, shows a webhook that only says yes.
+over kept connections). What being asked costs, whatever is answered, shows a webhook that only says yes; what
+it costs to write a charge down before the answer, one that only says yes and writes once for each pod.
 
 Each rate is the median of several rounds, and each ratio that of the ratios within a round, as the machine's pace
 changes between them. A first burst, for which interpreters are cold and connections made, isn't counted. Writes are all
@@ -46,6 +47,7 @@ class _Rates:
 
     bare: list[float] = field(default_factory=list)
     yes: list[float] = field(default_factory=list)
+    writing: list[float] = field(default_factory=list)
     charged: list[float] = field(default_factory=list)
     free: list[float] = field(default_factory=list)
     writes: list[float] = field(default_factory=list)
@@ -53,7 +55,15 @@ class _Rates:
     @property
     def answering(self) -> float:
         """Of a webhook that only says yes, in the same round."""
-        return statistics.median(rate / most for rate, most in zip(self.charged, self.yes, strict=True))
+        return self._of(self.yes)
+
+    @property
+    def charging(self) -> float:
+        """Of one that only says yes and writes."""
+        return self._of(self.writing)
+
+    def _of(self, others: Sequence[float]) -> float:
+        return statistics.median(rate / other for rate, other in zip(self.charged, others, strict=True))
 
 
 def measure(size: str) -> Sequence[Figure]:
@@ -87,6 +97,10 @@ def _measure(plane: ControlPlane, replicas: int, rates: Mapping[int, _Rates], po
         burst(most)
         for spaces, found in rates.items():
             found.yes.append(burst(spaces))
+    with YesSayers(plane, replicas, writing=True):
+        burst(most)
+        for spaces, found in rates.items():
+            found.writing.append(burst(spaces))
     with Replicas(plane, replicas):
         burst(most, settle=True)
         for spaces, found in rates.items():
@@ -107,6 +121,7 @@ def _figures(spaces: int, replicas: int, pods: int, rates: _Rates) -> list[Figur
         Figure(
             "charge", f"{where}, answering", rate, "pods per second", "only ever yes", rate / rates.answering, of_yes
         ),
+        Figure("charge", f"{where}, writing", rate, "pods per second", "ever yes, and a write", rate / rates.charging),
         Figure("charge", f"{where}, charging", rate, "pods per second", "asked, no quota", asked),
         Figure("charge", f"{where}, writes", each, "per pod", "one each", 1, most),
     ]

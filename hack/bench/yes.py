@@ -1,7 +1,8 @@
 """A webhook that only says yes, in the same stack: what being asked costs, whatever the answer.
 
-`python -m hack.bench.yes PORT CERTIFICATE KEY` answers `/mutate` with the scheduler's name, and `/validate` with
-nothing.
+`python -m hack.bench.yes PORT CERTIFICATE KEY [KUBECONFIG]` answers `/mutate` with the scheduler's name, and
+`/validate` with nothing. With a login it writes to the namespace's quota `gpu` before each of the latter, as whoever
+charges a pod must, and charges nothing.
 """
 
 from __future__ import annotations
@@ -19,6 +20,9 @@ from starlette.routing import Route
 
 from hack.bench.objects import SCHEDULER
 from hami_webhook.admission.review import API_VERSIONS, UNCHANGED, Answer, allowed
+from hami_webhook.cluster.api import Kind
+from hami_webhook.cluster.connect import connect
+from hami_webhook.cluster.kubernetes import KubernetesCluster
 from hami_webhook.server.bodies import read_body
 from hami_webhook.server.limits import ListenerLimits
 from hami_webhook.server.listener import Listener
@@ -28,21 +32,25 @@ LIMITS = ListenerLimits()
 NAMED = Answer([{"op": "replace", "path": "/spec/schedulerName", "value": SCHEDULER}])
 
 
-def _answering(answer: Answer) -> Route:
+def _answering(answer: Answer, cluster: KubernetesCluster | None = None) -> Route:
     async def yes(request: Request) -> Response:
-        review = orjson.loads(await read_body(request, LIMITS))
-        content = allowed(API_VERSIONS[0], review["request"]["uid"], answer)
+        review = orjson.loads(await read_body(request, LIMITS))["request"]
+        if cluster is not None:
+            patch = {"metadata": {"annotations": {"example.com/pod": review["uid"]}}}
+            await cluster.patch_status(Kind.RESOURCE_QUOTAS, "gpu", patch, review["namespace"])
+        content = allowed(API_VERSIONS[0], review["uid"], answer)
         return Response(content, media_type="application/json")
 
     return Route("/validate" if answer is UNCHANGED else "/mutate", yes, methods=["POST"])
 
 
-async def _serve(port: int, files: CertificateFiles) -> None:
-    app = Starlette(routes=[_answering(NAMED), _answering(UNCHANGED)])
+async def _serve(port: int, files: CertificateFiles, login: str = "") -> None:
+    cluster = KubernetesCluster(await connect(login)) if login else None
+    app = Starlette(routes=[_answering(NAMED), _answering(UNCHANGED, cluster)])
     await Listener(app, host="127.0.0.1", port=port, limits=LIMITS, tls=ReloadingTls(files)).start()
     await asyncio.Event().wait()
 
 
 if __name__ == "__main__":
-    _port, _certificate, _key = sys.argv[1:]
-    uvloop.run(_serve(int(_port), CertificateFiles(Path(_certificate), Path(_key))))
+    _port, _certificate, _key, *_login = sys.argv[1:]
+    uvloop.run(_serve(int(_port), CertificateFiles(Path(_certificate), Path(_key)), *_login))
