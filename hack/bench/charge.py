@@ -55,14 +55,10 @@ class _Rates:
     @property
     def answering(self) -> float:
         """Of a webhook that only says yes, in the same round."""
-        return self._of(self.yes)
+        return self.share_of(self.yes)
 
-    @property
-    def charging(self) -> float:
-        """Of one that only says yes and writes."""
-        return self._of(self.writing)
-
-    def _of(self, others: Sequence[float]) -> float:
+    def share_of(self, others: Sequence[float]) -> float:
+        """The median of the rounds' ratios."""
         return statistics.median(rate / other for rate, other in zip(self.charged, others, strict=True))
 
 
@@ -112,6 +108,7 @@ def _measure(plane: ControlPlane, replicas: int, rates: Mapping[int, _Rates], po
 
 def _figures(spaces: int, replicas: int, pods: int, rates: _Rates) -> list[Figure]:
     rate, bare, asked, each = map(statistics.median, (rates.charged, rates.bare, rates.free, rates.writes))
+    writing = rates.share_of(rates.writing)
     where = f"{_of(spaces, 'namespace')}, {_of(replicas, 'replica')}"
     one, enough = spaces == 1, pods >= 500
     least, most = (Goal(at_least=0.5), Goal(at_most=0.2, of="value")) if one and enough else (None, None)
@@ -121,7 +118,7 @@ def _figures(spaces: int, replicas: int, pods: int, rates: _Rates) -> list[Figur
         Figure(
             "charge", f"{where}, answering", rate, "pods per second", "only ever yes", rate / rates.answering, of_yes
         ),
-        Figure("charge", f"{where}, writing", rate, "pods per second", "ever yes, and a write", rate / rates.charging),
+        Figure("charge", f"{where}, writing", rate, "pods per second", "ever yes, and a write", rate / writing),
         Figure("charge", f"{where}, charging", rate, "pods per second", "asked, no quota", asked),
         Figure("charge", f"{where}, writes", each, "per pod", "one each", 1, most),
     ]
