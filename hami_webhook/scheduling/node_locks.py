@@ -182,9 +182,9 @@ class NodeLocks:
         return {node for node, at in self._failed.items() if now < at + _AVOIDED}
 
     def held_by(self, pod: Pod) -> list[str]:
-        """The nodes whose lock the pod has by the cache, of a bind that broke off; none once it was tried there again.
+        """The nodes whose lock the pod has by the cache, of a bind that broke off: all others wait there for it.
 
-        All others wait there for the pod; but a node that writes such locks itself keeps it from no other for long.
+        None once the pod was tried on one of them, as a node can write such a lock itself, to have the pod.
         """
         if pod.uid in self._returned:
             return []

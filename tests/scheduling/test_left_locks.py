@@ -177,6 +177,30 @@ async def test_the_lock_under_which_a_pod_is_bound_stays(mode: str, of: str) -> 
     assert (env._lock("n") or "").endswith(",default,p")
 
 
+@pytest.mark.parametrize("mode", MODES)
+async def test_the_lock_stays_that_a_bind_finds_while_it_is_released(mode: str) -> None:
+    env = ExtenderEnv(mode)
+    await env.add(node("n", card("G", 8000)), pod("p", gpu=1, mem=1000))
+    await env.lock("n", f"{format_time(env.now)},default,p")
+    watched = Watched(env)
+    await watched.looked()
+    reached, goes_on = asyncio.Event(), asyncio.Event()
+
+    async def pause(step: str) -> None:
+        if step == "patch:before":
+            env.cluster.pause = None
+            reached.set()
+            await goes_on.wait()
+
+    env.cluster.pause = pause
+    releasing = asyncio.ensure_future(watched.pass_time())
+    await reached.wait()
+    assert await env.bind("p", "n") == ""
+    goes_on.set()
+    await releasing
+    assert (env._lock("n") or "").endswith(",default,p")
+
+
 async def broken_off(env: ExtenderEnv) -> None:
     """The API server answers neither the Binding nor the release of the lock."""
 

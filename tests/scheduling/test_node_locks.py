@@ -311,9 +311,11 @@ async def test_whether_the_holder_lives_must_be_known() -> None:
         (f"{at(0)},b,p", None),
         (f"{at(1)},b,p", f"{at(1)},b,p"),
         (f"{at(0)},b,xp", f"{at(0)},b,xp"),
+        (f"{at(0)},bb,p", f"{at(0)},bb,p"),
+        (f"{at(0)},a,p", f"{at(0)},a,p"),
         (at(0), at(0)),
     ],
-    ids=["free", "the same", "renewed", "another's", "bare time"],
+    ids=["free", "the same", "renewed", "longer name", "longer namespace", "other namespace", "bare time"],
 )
 async def test_a_left_lock_is_released_with_just_its_value(value: str | None, after: str | None) -> None:
     env = LockEnv()
