@@ -57,7 +57,7 @@ async def the_lock_is_another_pod_s(env: ExtenderEnv) -> None:
     await env.lock("n", f"{format_time(env.now + 1)},default,q")
 
 
-class Watched:
+class ReleaseLoop:
     """A process that looks for locks; `pass_time` lets it look again, and returns when it has."""
 
     def __init__(self, env: ExtenderEnv) -> None:
@@ -104,13 +104,13 @@ async def test_a_lock_that_nothing_became_of_is_released(
     env = ExtenderEnv(mode, patience=0)
     await env.add(node("n", card("G", 8000)), pod("p", gpu=1, mem=1000), pod("q", gpu=1, mem=1000))
     await env.lock("n", f"{format_time(env.now)},default,p")
-    watched = Watched(env)
-    await watched.looked()
-    assert watched.waits == [53.0]
+    loop = ReleaseLoop(env)
+    await loop.looked()
+    assert loop.waits == [53.0]
     await happens(env)
     held = env._lock("n")
     show_node(env)
-    await watched.pass_time()
+    await loop.pass_time()
     assert env._lock("n") == (None if released else held)
     if released:
         show_node(env)
@@ -122,19 +122,19 @@ async def test_what_is_for_no_waiting_pod_is_left(value: str) -> None:
     env = ExtenderEnv("cooperative")
     await env.add(node("n", card("G", 8000)), pod("p", gpu=1, mem=1000))
     await env.lock("n", value)
-    watched = Watched(env)
-    await watched.looked()
-    await watched.pass_time()
+    loop = ReleaseLoop(env)
+    await loop.looked()
+    await loop.pass_time()
     assert env._lock("n") == value
 
 
 async def test_a_lock_that_comes_later_is_released_as_well_and_after_an_error_the_next_time() -> None:
     env = ExtenderEnv("cooperative")
     await env.add(node("n", card("G", 8000)), pod("p", gpu=1, mem=1000))
-    watched = Watched(env)
-    await watched.looked()
+    loop = ReleaseLoop(env)
+    await loop.looked()
     await env.lock("n", f"{format_time(env.now)},default,p")
-    await watched.pass_time()
+    await loop.pass_time()
     assert env._lock("n"), "it may have been taken a moment ago"
 
     async def no_answer(step: str) -> None:
@@ -142,10 +142,10 @@ async def test_a_lock_that_comes_later_is_released_as_well_and_after_an_error_th
             raise Unavailable("no answer")
 
     env.cluster.pause = no_answer
-    await watched.pass_time()
+    await loop.pass_time()
     assert env._lock("n")
     env.cluster.pause = None
-    await watched.pass_time()
+    await loop.pass_time()
     assert env._lock("n") is None
 
 
@@ -159,8 +159,8 @@ async def test_the_lock_under_which_a_pod_is_bound_stays(mode: str, of: str) -> 
     else:
         await broken_off(env)
     show_node(env)
-    watched = Watched(env)
-    await watched.looked()
+    loop = ReleaseLoop(env)
+    await loop.looked()
     reached, goes_on = asyncio.Event(), asyncio.Event()
 
     async def pause(step: str) -> None:
@@ -171,7 +171,7 @@ async def test_the_lock_under_which_a_pod_is_bound_stays(mode: str, of: str) -> 
     env.cluster.pause = pause
     binding = asyncio.ensure_future(env.bind("p", "n"))
     await reached.wait()
-    await watched.pass_time()
+    await loop.pass_time()
     goes_on.set()
     assert await binding == ""
     assert (env._lock("n") or "").endswith(",default,p")
@@ -182,8 +182,8 @@ async def test_the_lock_stays_that_a_bind_finds_while_it_is_released(mode: str) 
     env = ExtenderEnv(mode)
     await env.add(node("n", card("G", 8000)), pod("p", gpu=1, mem=1000))
     await env.lock("n", f"{format_time(env.now)},default,p")
-    watched = Watched(env)
-    await watched.looked()
+    loop = ReleaseLoop(env)
+    await loop.looked()
     reached, goes_on = asyncio.Event(), asyncio.Event()
 
     async def pause(step: str) -> None:
@@ -193,7 +193,7 @@ async def test_the_lock_stays_that_a_bind_finds_while_it_is_released(mode: str) 
             await goes_on.wait()
 
     env.cluster.pause = pause
-    releasing = asyncio.ensure_future(watched.pass_time())
+    releasing = asyncio.ensure_future(loop.pass_time())
     await reached.wait()
     assert await env.bind("p", "n") == ""
     goes_on.set()
