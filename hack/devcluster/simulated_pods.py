@@ -20,6 +20,8 @@ from .device_plugin import DevicePlugin
 _log = logging.getLogger(__name__)
 
 ENDING_SECONDS = 10.0
+OVER = ("Succeeded", "Failed")
+"""The phases of pods whose containers have ended."""
 _RETRY_SECONDS = 1.0
 _SLEEP = re.compile(r"\bsleep\s+(\d+(?:\.\d+)?)\b")
 
@@ -54,13 +56,15 @@ class SimulatedPod:
         (ended,) = await asyncio.gather(life, return_exceptions=True)
         if isinstance(ended, Exception):
             _log.error("%s: %s", self._path, ended, exc_info=ended)
+        if not self._gone and self._pod["status"].get("phase") not in OVER:
+            await self._report(self._status("Failed"))  # the Job controller keeps a pod until its containers have ended
         while not self._gone:
             uid = {"uid": self._pod["metadata"]["uid"]}
             if await self._done(self._client.delete(self._path, {"gracePeriodSeconds": 0, "preconditions": uid})):
                 return
 
     async def _live(self) -> None:
-        if self._pod["status"].get("phase") in ("Succeeded", "Failed"):
+        if self._pod["status"].get("phase") in OVER:
             return
         while not await self._done(self._plugin.allocate(self._pod)):
             pass
@@ -72,7 +76,7 @@ class SimulatedPod:
 
     async def _report(self, status: JSON) -> None:
         body = {"metadata": {"uid": self._pod["metadata"]["uid"]}, "status": status}
-        while not await self._done(self._client.patch(f"{self._path}/status", body)):
+        while not self._gone and not await self._done(self._client.patch(f"{self._path}/status", body)):
             pass
 
     async def _done(self, request: Awaitable[object]) -> bool:
@@ -93,7 +97,8 @@ class SimulatedPod:
     def _status(self, phase: str) -> JSON:
         running = phase == "Running"
         spec = self._pod["spec"]
-        ended = {"exitCode": 0, "reason": "Completed", "startedAt": self._began, "finishedAt": now()}
+        code, reason = (143, "Error") if phase == "Failed" else (0, "Completed")  # 143: ended by SIGTERM
+        ended = {"exitCode": code, "reason": reason, "startedAt": self._began, "finishedAt": now()}
         going: JSON = {"running": {"startedAt": self._began}}
 
         def of(container: JSON, over: bool) -> JSON:
