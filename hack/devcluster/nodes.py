@@ -76,31 +76,30 @@ async def _add(folder: Path, server: str, board: Board, name: str | None, count:
     return 0
 
 
+def command(folder: Path, server: str, programs: Path, board: Board, names: list[str]) -> list[str]:
+    """The command of a process that keeps nodes of these names, and the certificates that it needs in the folder."""
+    authority = Authority(folder)
+    authority.client(PLUGIN, ACCOUNT, *GROUPS)
+    for name in names:
+        authority.client(user(name), f"system:node:{name}", "system:nodes")
+    options = {"server": server, "credentials": folder, "folder": folder / "pods", "programs": programs}
+    options |= {"versions": folder / "versions", "nodes": ",".join(names)}
+    options |= {"vendor": board.vendor, "model": board.name, "cards": board.cards}
+    module = [sys.executable, "-m", f"{__package__}.{_PROGRAM}"]
+    # in a mount namespace of its own, so that no volume outlives it
+    apart = [] if missing() else ["unshare", "--mount", "--propagation", "private"]
+    return [*apart, *module, *(f"--{key}={value}" for key, value in options.items())]
+
+
 def _start(folder: Path, server: str, board: Board, names: list[str]) -> tuple[subprocess.Popen[bytes], Path]:
     """Start the process of nodes, which outlives this one."""
     programs = assets(build=False)
     if programs is None:
         raise Refused("the control plane's programs are gone; `make controlplane` builds them")
-    authority = Authority(folder)
-    authority.client(PLUGIN, ACCOUNT, *GROUPS)
-    for name in names:
-        authority.client(user(name), f"system:node:{name}", "system:nodes")
     log = folder / f"{_PROGRAM}-{names[0]}.log"
-    options = {"server": server, "credentials": folder, "folder": folder / "pods", "programs": programs}
-    options |= {"versions": folder / "versions", "nodes": ",".join(names)}
-    options |= {"vendor": board.vendor, "model": board.name, "cards": board.cards}
-    command = [
-        sys.executable,
-        "-m",
-        f"{__package__}.{_PROGRAM}",
-        *(f"--{key}={value}" for key, value in options.items()),
-    ]
-    if not missing():
-        # in a mount namespace of its own, so that no volume outlives it
-        command = ["unshare", "--mount", "--propagation", "private", *command]
     with log.open("wb") as output:
         process = subprocess.Popen(
-            command,
+            command(folder, server, programs, board, names),
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=output,
