@@ -11,7 +11,7 @@ skipped = for program in $(2); do command -v $$program >/dev/null || echo "make 
 .DEFAULT_GOAL := help
 # the tests start Python two hundred times: compiled modules are kept, whatever the environment says
 unexport PYTHONDONTWRITEBYTECODE
-.PHONY: help demo test test-integration coverage run lint format certs bench clean setup controlplane helm e2e attack image release deploy undeploy deploy-dev docs mutation
+.PHONY: help demo test test-integration coverage run lint format certs bench clean setup controlplane helm e2e attack day image release deploy undeploy deploy-dev docs mutation
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -63,6 +63,9 @@ e2e: $(DEV) ## the end-to-end tests, on a real control plane (after make control
 
 attack: $(DEV) ## random attacks of tenants, a node and a stranger on a real control plane (ACTIONS=10000 SEED=…; after make controlplane)
 	@HAMI_ATTACKS=$(or $(ACTIONS),10000) $(if $(SEED),HAMI_ATTACKS_SEED=$(SEED)) $(BIN)/python -m pytest tests/e2e/test_attacks.py
+
+day: $(DEV) ## ordinary users on what `make deploy` installs, for ten minutes (USERS=200 SECONDS=600; after make controlplane)
+	@HAMI_DAY_USERS=$(or $(USERS),200) HAMI_DAY_SECONDS=$(or $(SECONDS),600) $(BIN)/python -m pytest tests/e2e/test_ordinary_day.py
 
 image: $(DEV) ## build the Dockerfile's image without a container daemon, and test it (root, buildah, debootstrap)
 	@hack/image build
