@@ -30,15 +30,17 @@ from .attackers.client import Client
 from .attackers.limits import Audit, Limit
 from .attackers.neighbour import LIFELESS, Neighbour
 from .attackers.node import LyingNode
+from .attackers.queue_tenant import QueueTenant
 from .attackers.stranger import Stranger
 from .attackers.tenant import Tenant
-from .deployment import Deployment, Kubectl, deployed, eventually
+from .deployment import Deployment, Kubectl, eventually
 from .hamischeduler import scheduling
 from .kubelet import Kubelets
 from .objects import GPU, MEM, accelerator_quota, add_ready_node, gpu_node, namespace, quota
 from .revisions import Revisions
-from .scheduling import scheduler_account
 from .tenants import tenant
+from .test_claims_charged import NODE as CLAIMS_NODE
+from .test_claims_charged import charging_claims
 from .webhooks import slow_webhook
 
 JSON = dict[str, Any]
@@ -50,28 +52,34 @@ SLOW = 1.0 if ACTIONS > 600 else 5.0
 SMALL, LARGE = 16384, 24576
 HARD = {GPU: 8, MEM: 50000}
 NEIGHBOURS: JSON = {GPU: 20, MEM: 30000}
+LINE: JSON = {GPU: 6, MEM: 30000}
 NODES_CACHED = 'hami_webhook_cache_objects{kind="nodes"}'
 PRIORITIES = {"attack-low": 10, "attack-high": 100, "neighbour": 1000}
 
 
 @pytest.fixture(scope="module")
 def program(plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
-    names = ("hami-webhook-0", "hami-webhook-1", "hami-webhook-2")
-    with deployed(plane, tmp_path_factory.mktemp("program"), *names, roles="webhook") as deployment:
+    with charging_claims(plane, tmp_path_factory.mktemp("program"), first=("hami-webhook-0", "webhook")) as deployment:
+        for name in ("hami-webhook-1", "hami-webhook-2"):
+            deployment.start(name, roles="webhook")
         deployment.start("hami-webhook-controller-0", roles="controller")
-        scheduler_account(deployment.kubectl)
         yield deployment
 
 
 @dataclass(frozen=True)
 class Arena:
-    """The namespaces with their quotas, and two honest nodes."""
+    """The namespaces with their quotas, and two honest nodes.
+
+    In `line` and `waiter` pods wait: for a quota of each, and for one of both, with room for all that these allow.
+    """
 
     kubectl: Kubectl
     space: str
     closed: str
     wide: str
     neighbour: str
+    line: str
+    waiter: str
     small: str
     large: str
 
@@ -90,16 +98,17 @@ class Arena:
             Limit("resourcequotas", f"gpu-quota-{self.space}", own, HARD),
             Limit("resourcequotas", f"h100-{self.space}", own, {GPU: 2}, "H100", h100),
             Limit("acceleratorquotas", f"together-{self.space}", every, together),
+            Limit("resourcequotas", f"gpu-quota-{self.line}", frozenset([self.line]), LINE),
         ]
 
 
 def arena(program: Deployment) -> Arena:
     kubectl = program.kubectl
-    space, closed, wide, neighbour = (namespace(kubectl) for _ in range(4))
+    space, closed, wide, neighbour, line, waiter = (namespace(kubectl) for _ in range(6))
     cached = {name: program.metric(name, NODES_CACHED) for name in program.replicas}
     small = honest_node(kubectl, f"small-{space}", SMALL, "NVIDIA A10")
     large = honest_node(kubectl, f"large-{space}", LARGE, "NVIDIA H100")
-    made = Arena(kubectl, space, closed, wide, neighbour, small, large)
+    made = Arena(kubectl, space, closed, wide, neighbour, line, waiter, small, large)
     # where no card is known yet, a percentage costs one unit
     eventually(
         lambda: {n: program.metric(n, NODES_CACHED) - before for n, before in cached.items()},
@@ -117,7 +126,7 @@ def arena(program: Deployment) -> Arena:
     for space in (made.space, made.closed, made.neighbour):
         kubectl("label", "namespace", space, f"together={made.space}", f"all={made.space}")
     kubectl("label", "namespace", made.wide, f"all={made.space}")
-    own, h100, together = made.limits
+    own, h100, together, own_line = made.limits
     selected = quota(made.space, h100.name, **h100.hard)
     selected["metadata"]["annotations"] = {"hami.io/quota-device-types": h100.device_type}
     kubectl.apply(
@@ -128,6 +137,18 @@ def arena(program: Deployment) -> Arena:
         accelerator_quota(together.name, {"matchLabels": {"together": made.space}}, dict(together.hard)),
         accelerator_quota(f"all-{made.space}", {"matchLabels": {"all": made.space}}, {GPU: 1_000_000}),
     )
+    for name, hard in ((own_line.name, own_line.hard), (f"gpu-quota-{made.waiter}", LINE)):
+        space = made.line if name == own_line.name else made.waiter
+        kubectl("label", "namespace", space, f"line={made.space}")
+        waiting = quota(space, name, **hard)
+        waiting["metadata"]["annotations"] = {
+            "hami.io/quota-enforcement": "queue",
+            "hami.io/quota-queue-order": "strict",
+        }
+        kubectl.apply(waiting)
+    shared = {key: 2 * amount for key, amount in LINE.items()}
+    both = {"matchLabels": {"line": made.space}}
+    kubectl.apply(accelerator_quota(f"line-{made.space}", both, shared, enforcement="queue"))
     # until its status is written the API server takes pods there
     eventually(lambda: kubectl.get("quota", "no-pods", "-n", made.closed).get("status", {}).get("used"), {"pods": "0"})
     return made
@@ -147,8 +168,8 @@ def untaint(kubectl: Kubectl, name: str) -> None:
     kubectl.run("patch", "node", name, "--type=merge", "-p", '{"spec":{"taints":null}}')
 
 
-def grant_subresources(kubectl: Kubectl, space: str) -> None:
-    """What an operator may give a tenant's own controllers."""
+def grant_subresources(kubectl: Kubectl, space: str, home: str) -> None:
+    """What an operator may give a tenant's own controllers; the account is in `home`."""
     rules = [
         {"apiGroups": [""], "resources": ["pods/binding", "bindings"], "verbs": ["create"]},
         {"apiGroups": [""], "resources": ["pods/status", "pods/resize"], "verbs": ["patch", "update"]},
@@ -162,7 +183,7 @@ def grant_subresources(kubectl: Kubectl, space: str) -> None:
             "kind": "RoleBinding",
             "metadata": meta,
             "roleRef": {"apiGroup": rbac, "kind": "Role", "name": "subresources"},
-            "subjects": [{"kind": "ServiceAccount", "name": "tenant", "namespace": space}],
+            "subjects": [{"kind": "ServiceAccount", "name": "tenant", "namespace": home}],
         },
     )
 
@@ -170,8 +191,9 @@ def grant_subresources(kubectl: Kubectl, space: str) -> None:
 def login_of_tenant(kubectl: Kubectl, plane: ControlPlane, folder: Path, found: Arena) -> Path:
     """One service account with the rights of a tenant in all three of its namespaces."""
     login = tenant(kubectl, plane, folder, found.space).kubeconfig
-    grant_subresources(kubectl, found.space)
-    for space in (found.closed, found.wide):
+    for space in (found.space, found.line):
+        grant_subresources(kubectl, space, found.space)
+    for space in (found.closed, found.wide, found.line):
         kubectl(
             *("create", "rolebinding", "tenant-edit", "-n", space, "--clusterrole", "edit"),
             *("--serviceaccount", f"{found.space}:tenant"),
@@ -215,6 +237,7 @@ def test_random_actions_pass_no_limit_and_disturb_no_other_tenant(
     kubectl, found = program.kubectl, arena(program)
     login = login_of_tenant(kubectl, plane, tmp_path, found)
     others = tenant(kubectl, plane, tmp_path, found.neighbour).kubeconfig
+    waiters = tenant(kubectl, plane, tmp_path, found.waiter).kubeconfig
     liar = f"liar-{found.space}"
     small_cards = [uuid for node, uuid in found.cards if node == found.small]
     tenants = [
@@ -231,7 +254,13 @@ def test_random_actions_pass_no_limit_and_disturb_no_other_tenant(
         )
         for number in range(TENANTS)
     ]
-    node = LyingNode(plane, random.Random(f"{SEED}/node"), liar, small_cards, lambda name: untaint(kubectl, name))
+    queue_tenants = [
+        QueueTenant(Client(plane, login), random.Random(f"{SEED}/queue/{number}"), line=found.line, space=found.space)
+        for number in range(2)
+    ]
+    node = LyingNode(
+        plane, random.Random(f"{SEED}/node"), liar, small_cards, lambda name: untaint(kubectl, name), CLAIMS_NODE
+    )
     kubelets = Kubelets(program.login("hami-device-plugin"), audited=[found.small, found.large])
     admin = Client(plane, pair=(plane.folder / "admin.crt", plane.folder / "admin.key"))
 
@@ -244,28 +273,34 @@ def test_random_actions_pass_no_limit_and_disturb_no_other_tenant(
     audit = Audit(found.limits, found.cards)
     with ExitStack() as stack:
         stack.callback(kubelets.close)
-        stack.callback(kubectl, "delete", "aq", found.limits[-1].name, f"all-{found.space}")
+        made = (f"{name}-{found.space}" for name in ("together", "all", "line"))
+        stack.callback(kubectl, "delete", "aq", *made)
+        stack.callback(kubectl, "delete", "resourceclaims", "--all", "-n", found.space)
         stack.callback(kubectl, "delete", "nodes", found.small, found.large, liar, "--ignore-not-found")
         account = program.login("hami-scheduler")
-        scheduler = stack.enter_context(scheduling(plane, tmp_path, account, "cooperative", ("--preemption=on",)))
+        flags = ("--preemption=on", *program.flags)
+        scheduler = stack.enter_context(scheduling(plane, tmp_path, account, "cooperative", flags))
         health = f"http://127.0.0.1:{scheduler.port}/healthz"
         neighbour = Neighbour(found.neighbour, lambda: Client(plane, others), "neighbour", health)
+        waiter = Neighbour(found.waiter, lambda: Client(plane, waiters), "neighbour", health)
         stack.enter_context(
             slow_webhook(program, found.space, lambda name: time.sleep(random.Random(name).random() * 0.2))
         )
-        revisions = stack.enter_context(Revisions(plane, keep=without_what_never_matters))
+        revisions = stack.enter_context(Revisions(plane, keep=without_what_never_matters, claims=True))
         ports = [*program.ports.values(), scheduler.metrics, scheduler.port]
         stranger = stack.enter_context(Stranger(random.Random(f"{SEED}/stranger"), program.balancer.port, ports))
-        actors: list[Actor] = [*tenants, node, stranger]
-        with neighbour, ThreadPoolExecutor(len(actors)) as threads:
+        actors: list[Actor] = [*tenants, *queue_tenants, node, stranger]
+        with neighbour, waiter, ThreadPoolExecutor(len(actors)) as threads:
             neighbour.see_quiet(15)
+            waiter.see_quiet(15)
             node.join()
             budget = Budget(ACTIONS, was_a_fight, patience=300 + ACTIONS / 5)
             list(threads.map(lambda actor: actor.run(budget), actors))
         seconds = time.monotonic() - neighbour.quiet
         charges = {name: charges_of(program, name) for name in program.replicas if "controller" not in name}
-        for space in (found.space, found.closed, found.wide, found.neighbour):
+        for space in (found.space, found.closed, found.wide, found.neighbour, found.line, found.waiter):
             delete_all_pods(admin, space)
+        kubectl("delete", "resourceclaims", "--all", "-n", found.space)
         own = found.limits[0]
         zero = {key.removeprefix("limits.nvidia.com/"): "0" for key in own.hard}
         eventually(
@@ -276,22 +311,27 @@ def test_random_actions_pass_no_limit_and_disturb_no_other_tenant(
         audit.run(revisions.changes())
     findings = [f"{text} ({audit.repeated[what]} revisions)" for what, text in audit.findings.items()]
     findings += sorted({fault for fault in kubelets.faults if fault.startswith("card ")})
-    findings += sorted({failure for each in tenants for failure in each.client.failures})
-    findings += [f"neighbour refused {times} times: {why}" for why, times in Counter(neighbour.refusals).items()]
-    slow = neighbour.slow(SLOW)
-    findings += [f"{len(slow)} of neighbour's creations were slow: {slow[:10]}"] if slow else []
+    clients = [*(each.client for each in tenants), *(each.client for each in queue_tenants)]
+    findings += sorted({failure for client in clients for failure in client.failures})
+    for each in (neighbour, waiter):
+        refusals = Counter(each.refusals).items()
+        findings += [f"{each.space} refused {times} times: {why}" for why, times in refusals]
+        for what, times in (("creations", each.creations), ("releases", each.releases)):
+            slow = each.slow(SLOW, times)
+            findings += [f"{len(slow)} {what} of {each.space} were slow: {slow[:10]}"] if slow else []
+        findings += [f"{each.space}'s pod never bound: {path}" for path in each.unbound]
     lifeless = sum(seconds >= LIFELESS for seconds in neighbour.lives)
     findings += [f"the extender didn't answer {lifeless} of {len(neighbour.lives)} probes"] if lifeless else []
-    findings += [f"neighbour's pod never bound: {path}" for path in neighbour.unbound]
     with capsys.disabled():
         print(f"\n{budget.done} actions in {seconds:.0f} s, seed {SEED}, {audit.seen} revisions")
         for actor in (
             sum((each.answers for each in tenants), Counter[tuple[str, int]]()),
+            sum((each.answers for each in queue_tenants), Counter[tuple[str, int]]()),
             node.answers,
             stranger.answers,
         ):
             print("  " + ", ".join(f"{name} {code}: {times}" for (name, code), times in sorted(actor.items())))
-        print(f"  {neighbour.summary()}")
+        print(f"  {neighbour.summary()}\n  {waiter.summary()}")
         print(f"  charges: {charges}")
         print(f"  most held: {dict(audit.most)}")
         print("\n".join(f"  finding: {finding}" for finding in findings) or "  no findings")
@@ -301,3 +341,4 @@ def test_random_actions_pass_no_limit_and_disturb_no_other_tenant(
     assert audit.most[own.name, GPU] > 2
     assert audit.seen > 100
     assert len(neighbour.waits) > 5
+    assert len(waiter.releases) > 5

@@ -23,6 +23,7 @@ from hami_webhook.kube.quantity import Quantity
 
 from .deployment import (
     BOTH,
+    BOTH_ROLES,
     ROOT,
     SYSTEM,
     Deployment,
@@ -55,8 +56,12 @@ def charging_claims(
     components: Sequence[Path] = (),
     roles: Sequence[str] = (),
     through: Callable[[Path], Path] = lambda login: login,
+    first: tuple[str, str] = ("a", BOTH_ROLES),
 ) -> Iterator[Deployment]:
-    """The program that charges claims, with devices to be claimed; and with the rights of more components."""
+    """The program that charges claims, with devices to be claimed; and with the rights of more components.
+
+    `first` is the first replica's name, and its roles.
+    """
     kubectl = Kubectl(plane.kubeconfig)
     config = folder / "device-config.yaml"
     config.write_text(charging())
@@ -68,7 +73,8 @@ def charging_claims(
     with deployed(plane, folder, flags=flags, through=through) as deployment:
         add_webhooks(deployment)
         scheduler_account(kubectl)
-        deployment.start("a")
+        name, parts = first
+        deployment.start(name, roles=parts)
         publish(kubectl)
         yield deployment
         for kind in ("resourceslices", "deviceclasses"):

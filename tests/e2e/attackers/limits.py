@@ -7,7 +7,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..revisions import Change
+from ..revisions import CLAIMS, Change
+from .queue_tenant import GATE
 from .tenant import ALLOCATED
 
 JSON = dict[str, Any]
@@ -36,6 +37,8 @@ class Limit:
 
     def cost(self, item: JSON, now: JSON) -> dict[str, int]:
         """What a pod holds, or will hold at least. `now` is the pod as it is, `item` as it was bound."""
+        if {"name": GATE} in item["spec"].get("schedulingGates", []):
+            return {}
         if (
             now["status"].get("phase") in ("Succeeded", "Failed")
             or now["metadata"].get("deletionGracePeriodSeconds") == 0
@@ -65,6 +68,13 @@ class Limit:
     def used(self, item: JSON, key: str) -> int:
         text = (item.get("status", {}).get("used") or {}).get(key, "0")
         return int(text[:-1]) * 1000 if text.endswith("k") else int(text)
+
+
+def claimed(item: JSON) -> dict[str, int]:
+    """What a ResourceClaim of `QueueTenant` asks for."""
+    (request,) = (each["exactly"] for each in item["spec"]["devices"]["requests"])
+    each = int(request["capacity"]["requests"]["memory"].removesuffix("Mi"))
+    return {GPU: request["count"], MEM: request["count"] * each}
 
 
 def placement(item: JSON) -> list[tuple[Card, int, int]]:
@@ -123,6 +133,8 @@ class Audit:
                 self._last.append(_told(change))
             if change.kind == "pods":
                 self._pod(change)
+            if change.kind == CLAIMS:
+                self._claim(change)
             limits = self.limits
             for limit in limits:
                 if change.kind == limit.kind and change.object["metadata"]["name"] == limit.name:
@@ -150,6 +162,15 @@ class Audit:
             for card, memory, cores in self._cards[uid]:
                 self._taken[card].update({0: 1, 1: memory, 2: cores})
                 self._check_card(card, change.revision)
+
+    def _claim(self, change: Change) -> None:
+        meta = change.object["metadata"]
+        for limit in self.limits:
+            if meta["namespace"] in limit.namespaces and not limit.device_type:
+                self._held[limit.name].subtract(self._costs.pop((limit.name, meta["uid"]), {}))
+                if change.type != "DELETED":
+                    cost = self._costs[limit.name, meta["uid"]] = claimed(change.object)
+                    self._held[limit.name].update(cost)
 
     def _check(self, limit: Limit, revision: int) -> None:
         for key, hard in limit.hard.items():

@@ -40,6 +40,8 @@ class Neighbour:
     """When each began (monotonic), and the seconds it took."""
     waits: list[float] = field(default_factory=list)
     """Seconds from each pod's creation until it was bound."""
+    releases: list[tuple[float, float]] = field(default_factory=list)
+    """When each pod was created (monotonic), and the seconds until it had no scheduling gate."""
     unbound: list[str] = field(default_factory=list)
     """Pods that waited for `patience` seconds without being bound, with what kube-scheduler says of them."""
     stalls: list[tuple[float, float]] = field(default_factory=list)
@@ -83,14 +85,17 @@ class Neighbour:
                 self.refusals.append(f"{code}: {answer.get('message')}")
                 self._end.wait(0.5)
                 continue
-            self._see_bound(client, f"{pods}/{made['metadata']['name']}")
+            self._see_bound(client, f"{pods}/{made['metadata']['name']}", bool(answer["spec"].get("schedulingGates")))
             client("DELETE", f"{pods}/{made['metadata']['name']}", {"gracePeriodSeconds": 0})
             self._end.wait(PAUSE)
 
-    def _see_bound(self, client: Client, path: str) -> None:
+    def _see_bound(self, client: Client, path: str, gated: bool) -> None:
         began, found = time.monotonic(), dict[str, Any]()
         while time.monotonic() < began + self.patience:
-            _, found = client("GET", path)
+            code, found = client("GET", path)
+            if gated and code == 200 and not found["spec"].get("schedulingGates"):
+                gated = False
+                self.releases.append((began, time.monotonic() - began))
             if "nodeName" in found.get("spec", {}):
                 self.waits.append(time.monotonic() - began)
                 return
@@ -111,16 +116,16 @@ class Neighbour:
                 pass
             self.lives.append(time.monotonic() - began)
 
-    def slow(self, seconds: float) -> list[float]:
-        """How long creations took that took longer, slowest first.
+    def slow(self, seconds: float, times: list[tuple[float, float]]) -> list[float]:
+        """How long those of its creations or releases took that took longer, slowest first.
 
         On a busy machine longer is three times the slowest one without attackers; and what took long while the whole
         machine stood still isn't among them.
         """
-        most = max([seconds, *(3 * took for began, took in self.creations if began < self.quiet)])
+        most = max([seconds, *(3 * took for began, took in times if began < self.quiet)])
         slow = [
             took
-            for began, took in self.creations
+            for began, took in times
             if took > most and not any(start < began + took and began < end for start, end in self.stalls)
         ]
         return [round(took, 2) for took in sorted(slow, reverse=True)]
@@ -129,12 +134,15 @@ class Neighbour:
         """Numbers for a person."""
         quiet = sorted(took for began, took in self.creations if began < self.quiet)
         times, waits = sorted(took for began, took in self.creations if began >= self.quiet), sorted(self.waits)
+        released = sorted(took for began, took in self.releases if began >= self.quiet)
+        queued = f"released after p50 {_at(released, 0.5):.2f} s, p100 {_at(released, 1):.2f} s; " if released else ""
         return (
-            f"neighbour without attackers: {len(quiet)} creations, p50 {_at(quiet, 0.5):.3f} s, p100 "
+            f"{self.space} without attackers: {len(quiet)} creations, p50 {_at(quiet, 0.5):.3f} s, p100 "
             f"{_at(quiet, 1):.3f} s; with them: {len(times)} creations, {len(self.refusals)} refused, p50 "
-            f"{_at(times, 0.5):.3f} s, p99 {_at(times, 0.99):.3f} s, p100 {_at(times, 1):.3f} s; {len(waits)} bound, "
-            f"p50 {_at(waits, 0.5):.2f} s, p100 {_at(waits, 1):.2f} s, {len(self.unbound)} never; the extender's "
-            f"health p100 {_at(sorted(self.lives), 1):.2f} s; the machine stood still {len(self.stalls)} times"
+            f"{_at(times, 0.5):.3f} s, p99 {_at(times, 0.99):.3f} s, p100 {_at(times, 1):.3f} s; {queued}"
+            f"{len(waits)} bound, p50 {_at(waits, 0.5):.2f} s, p100 {_at(waits, 1):.2f} s, {len(self.unbound)} never; "
+            f"the extender's health p100 {_at(sorted(self.lives), 1):.2f} s; the machine stood still "
+            f"{len(self.stalls)} times"
         )
 
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from builders import card
+from dra.objects import resource_slice, share
 
 from hack.devcluster.plane import ControlPlane
 
@@ -19,13 +20,15 @@ REGISTER, SCORES, HANDSHAKE = "hami.io/node-nvidia-register", "hami.io/node-nvid
 OTHER_REGISTERS = ("hami.io/node-register-Ascend910B3", "hami.io/node-dcu-register", "volcano.sh/node-vgpu-register")
 LOCK = "hami.io/mutex.lock"
 MERGE = "application/merge-patch+json"
+SLICES = "/apis/resource.k8s.io/v1/resourceslices"
 DEEP = "[" * 1015 + "]" * 1015
 LONG = "x" * 200_000
 
 
 class LyingNode(Actor):
     """A node called `name`. `others` are cards of honest nodes; `untaint` does what the cluster's administrators do
-    for a node that joined: NodeRestriction lets no node take its own taints away.
+    for a node that joined: NodeRestriction lets no node take its own taints away. `pool` is another node's pool of
+    devices.
     """
 
     def __init__(
@@ -35,12 +38,14 @@ class LyingNode(Actor):
         name: str,
         others: Sequence[str],
         untaint: Callable[[str], object],
+        pool: str,
     ) -> None:
         super().__init__(dice, pause=0.2)
         self.name = name
         self._client = Client(plane, pair=plane.authority.client(name, f"system:node:{name}", "system:nodes"))
         self._others = others
         self._untaint = untaint
+        self._pool = pool
         self._path = f"/api/v1/nodes/{name}"
 
     def actions(self) -> Weighted:
@@ -53,6 +58,8 @@ class LyingNode(Actor):
             (10, self.report),
             (8, self.end_pod),
             (8, self.write_other_nodes),
+            (10, self.publish_devices),
+            (5, self.withdraw_devices),
         ]
 
     def join(self) -> int:
@@ -153,3 +160,24 @@ class LyingNode(Actor):
             return self._client("PATCH", path, {"metadata": {"annotations": {REGISTER: "[]"}}}, MERGE)[0]
         taint = {"key": "example.com/mine", "effect": "NoExecute"}
         return self._client("PATCH", self._path, {"spec": {"taints": [taint]}}, MERGE)[0]
+
+    def publish_devices(self) -> int:
+        """A slice of its own pool or of another node's, new or in the place of one of before."""
+        pool = self.dice.choice([self.name, self._pool])
+        names = [f"d{number}" for number in range(self.dice.choice([1, 2, 128]))] + ["a0", "a1"]
+        devices = [share(each, self.dice.choice(["4Mi", "80Gi"])) for each in names[-128:]]
+        generation = self.dice.choice([1, 1, 2, 10**9])
+        made = resource_slice(self.name, *devices, generation=generation, name=self._slice())
+        made["spec"]["pool"] |= {"name": pool, "resourceSliceCount": self.dice.choice([1, 1, 2])}
+        code, _ = self._client("POST", SLICES, {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceSlice", **made})
+        if code == 409:
+            patch = {"spec": {"devices": devices}}
+            code, _ = self._client("PATCH", f"{SLICES}/{made['metadata']['name']}", patch, MERGE)
+        return code
+
+    def withdraw_devices(self) -> int:
+        return self._client("DELETE", f"{SLICES}/{self._slice()}")[0]
+
+    def _slice(self) -> str:
+        """The name of one of its slices, which all sort before those of others."""
+        return f"a-{self.name}-{self.dice.randrange(4)}"
