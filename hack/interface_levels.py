@@ -70,6 +70,8 @@ KEYS = (
     Key("*/node-*handshake*", "others", "on a Node"),
     Key("metax-tech.com/node-gpu-devices", "others", "on a Node"),
     Key("scheduling.koordinator.sh/gpu-partitions", "others", "on a Device"),
+    Key("nvidia.com/gpu.memory", "others", "label, on a Node"),
+    Key("nvidia.com/gpu.product", "others", "label, on a Node"),
     Key("scheduling.koordinator.sh/scheduler-name", "others", "label"),
 )
 """Who writes the keys that no class declares, and where other keys than those of pods' annotations stand."""
@@ -144,6 +146,7 @@ LEVELS: Sequence[tuple[Level, str, str]] = (
     ("beta", "metric", "hami_webhook_*"),
     ("beta", "device-config.yaml", "volcano.*"),
     ("beta", "device-config.yaml", "koordinator.*"),
+    ("beta", "device-config.yaml", "kai.*"),
     ("beta", "device-config.yaml", "dra.*"),
     ("beta", "device-config.yaml", "exporters.*"),
     ("stable", "event reason", "Filtering*"),

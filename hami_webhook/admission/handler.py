@@ -14,7 +14,7 @@ from typing import Protocol
 
 from hami_webhook.admission import policy
 from hami_webhook.admission.denial import Denied, bad_request
-from hami_webhook.admission.identities import AdmissionRules, User, is_node, refuse_binding
+from hami_webhook.admission.identities import AdmissionRules, User, is_account_of, is_node, refuse_binding
 from hami_webhook.admission.misspelt import KnownNames
 from hami_webhook.admission.new_pod import NewPod
 from hami_webhook.admission.pods import (
@@ -267,7 +267,21 @@ class AdmissionHandler:
         if new.mirror and is_node(_user_of(review), new.pod.node_name):
             walk(STATIC_POD, new)
             return None
-        return new
+        return None if self._reserves(new, _user_of(review)) else new
+
+    def _reserves(self, new: NewPod, user: User) -> bool:
+        """Whether another scheduler holds a card for others with the pod, which has its node and costs no quota.
+
+        Raises `Denied` for pods with cards that others make where it does so: they would be held without a charge.
+        """
+        scheduler = self._vendors.reserving.get(new.pod.namespace)
+        if scheduler is None or not (new.foreign or names_managed(new.pod, self._vendors)):
+            return False
+        if is_account_of(scheduler, user, self._vendors, self._rules):
+            return True
+        who = user.name or "this user"
+        text = f"only {scheduler.title} makes pods with cards in namespace {new.pod.namespace}, not {who}"
+        raise Denied(403, f"{text}; use another namespace, or name {scheduler.title}'s account in the configuration")
 
     async def _priced(self, new: NewPod, review: Review, *, sized: bool) -> PodEstimate | None:
         """What a pod costs; None where nothing has to be charged.
@@ -340,7 +354,7 @@ class AdmissionHandler:
         `context` is where it arrives, if that is known, as it is for pods that mutation gave a scheduler. Raises
         `Denied` for whatever it breaks.
         """
-        if context is None and self._vendors.resource_names.isdisjoint(new.named):
+        if context is None and not new.foreign and self._vendors.resource_names.isdisjoint(new.named):
             return False
         walk(NAMING_POD, new)
         requests = bool(new.requests or new.foreign)
@@ -387,7 +401,8 @@ class AdmissionHandler:
         if requests:
             raise Denied(403, f"ephemeral container {ephemeral} is privileged")
         sees = f"ephemeral container {ephemeral} is privileged, so it sees every card of the node"
-        return Answer(warnings=[f"[{each.key}/privileged] {sees}" for each in self._vendors.foreign_among(pod.named)])
+        asked = self._vendors.foreign_among(pod, pod.named)
+        return Answer(warnings=[f"[{each.key}/privileged] {sees}" for each in asked])
 
     async def _refuse_loosened(self, old: Pod, new: Pod) -> None:
         """Refuse annotations that an update changes and that are looser than policy then; others are left as they are,

@@ -16,6 +16,7 @@ from hami_webhook.devices.registry import Vendors
 from hami_webhook.devices.reserved_annotations import OWNED_LABELS, is_scheduler_owned
 from hami_webhook.dra.claim_templates import OFF
 from hami_webhook.kube.objects import QUOTA_GATE, Pod
+from hami_webhook.kube.shown import quoted
 from hami_webhook.kube.wire import ObjectMeta, ReviewedPod
 
 _NODE_USER, _NODES = "system:node:", "system:nodes"
@@ -102,6 +103,27 @@ def refuse_changes(
         raise _denied(denied[0], _SCHEDULERS, user, "add, change or remove it")
 
 
+def refuse_other_request(old: Pod, new: Pod, user: User, vendors: Vendors, rules: AdmissionRules) -> None:
+    """Deny an update of an annotation by which a pod asks another scheduler for cards: it was charged by that."""
+    asked = vendors.asked_by_annotation.get(old.scheduler_name)
+    if asked is None or is_account_of(asked, user, vendors, rules):
+        return
+    before, now = asked.asked_in(old.annotations), asked.asked_in(new.annotations)
+    for key in sorted(_changed(before, now)):
+        earlier, later = (quoted(each[key]) if key in each else "none" for each in (before, now))
+        raise Denied(
+            403,
+            f"annotation {key} can't be changed from {earlier} to {later} once the pod exists; delete the pod and "
+            "create it again",
+        )
+
+
+def is_account_of(scheduler: ForeignScheduler, user: User, vendors: Vendors, rules: AdmissionRules) -> bool:
+    """Whether a user acts for another project's scheduler."""
+    rights = _Rights.of(user, vendors, rules)
+    return rights.all or scheduler in rights.foreign
+
+
 def refuse_release(old: Pod, new: Pod, user: User, rules: AdmissionRules) -> None:
     """Deny an update that takes the scheduling gate of quota away: the pod would run, and nobody charged it."""
     if old.queued and not new.queued and user.name not in rules.controllers:
@@ -137,6 +159,6 @@ def _changed(old: Mapping[str, str], new: Mapping[str, str]) -> set[str]:
 
 def _is_others_alone(pod: Pod, vendors: Vendors) -> bool:
     """Whether the pod is another scheduler's, and asks for no cards of ours."""
-    return bool(vendors.foreign_among(pod.named)) and not any(
+    return bool(vendors.foreign_among(pod, pod.named)) and not any(
         vendors.own_names.intersection((*container.limits, *container.requests)) for container in pod.containers
     )

@@ -47,7 +47,7 @@ class NewPod:
             self.named, self.foreign, self.mixed = before.named, before.foreign, before.mixed
         else:
             self.named = pod.named
-            self.foreign = vendors.foreign_among(self.named)
+            self.foreign = vendors.foreign_among(pod, self.named)
             self.mixed = bool(vendors.mixing.managing(self.named))
         self.mirror = is_mirror(pod) if pod.annotations else False
         self.requests: Mapping[str, Requests] = {}

@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from hami_webhook.admission import policy
 from hami_webhook.admission.denial import Denied, bad_request
-from hami_webhook.admission.identities import AdmissionRules, User, refuse_changes, refuse_release
+from hami_webhook.admission.identities import AdmissionRules, User, refuse_changes, refuse_other_request, refuse_release
 from hami_webhook.admission.new_pod import NewPod
 from hami_webhook.admission.policy import AdmissionContext
 from hami_webhook.devices.device_lister import DeviceLister
@@ -67,7 +67,8 @@ def names_managed(pod: Pod, vendors: Vendors) -> bool:
 
 
 def is_unmanaged(pod: ReviewedPod, vendors: Vendors) -> bool:
-    """Whether a new pod is none of our business: it names no managed resource, and brings nothing of the scheduler's.
+    """Whether a new pod is none of our business: it names no managed resource, asks for none by annotation, and brings
+    nothing of the scheduler's.
 
     Most pods end with this look. False for a pod without app containers, which is refused.
     """
@@ -83,7 +84,12 @@ def is_unmanaged(pod: ReviewedPod, vendors: Vendors) -> bool:
             return False
     if meta is None:
         return True
-    return OWNED_LABELS.isdisjoint(meta.labels or ()) and not (meta.annotations and forged(meta.annotations, vendors))
+    if not OWNED_LABELS.isdisjoint(meta.labels or ()):
+        return False
+    if not meta.annotations:
+        return True
+    asked = vendors.asked_by_annotation.get(spec.scheduler_name or "")
+    return not (asked and asked.asked_in(meta.annotations)) and not forged(meta.annotations, vendors)
 
 
 def may_get_claims(pod: ReviewedPod) -> bool:
@@ -246,6 +252,7 @@ def validate_update(
 ) -> None:
     """Check a change of a pod: scheduler-owned metadata only by those who own it, managed amounts by nobody."""
     refuse_changes(old, new, user, vendors, rules, reservation)
+    refuse_other_request(old, new, user, vendors, rules)
     refuse_release(old, new, user, rules)
     if names_managed(old, vendors) or names_managed(new, vendors):
         _refuse_other_amounts(old, new, vendors)

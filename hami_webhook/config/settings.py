@@ -260,6 +260,12 @@ class Settings:
         "service accounts of Koordinator's scheduler, which may write what Koordinator allocates",
         repeats=True,
     )
+    kai_service_accounts: tuple[ServiceAccount, ...] = _setting(
+        values.service_accounts,
+        "kai-scheduler/binder",
+        "service accounts of KAI's binder, which holds cards with its own pods, and may change what KAI's pods ask for",
+        repeats=True,
+    )
     allowed_identities: Identities = _setting(
         values.identities,
         "",
@@ -314,7 +320,11 @@ class Settings:
     @property
     def foreign_users(self) -> dict[str, frozenset[str]]:
         """The user names that may write the allocations of another project's scheduler, by its key."""
-        schedulers = {"volcano": self.volcano_service_accounts, "koordinator": self.koordinator_service_accounts}
+        schedulers = {
+            "volcano": self.volcano_service_accounts,
+            "koordinator": self.koordinator_service_accounts,
+            "kai": self.kai_service_accounts,
+        }
         return {
             key: self.allowed_identities.users | {account.username for account in accounts}
             for key, accounts in schedulers.items()

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 
 from hami_webhook.admission.misspelt import KnownNames
+from hami_webhook.devices.foreign_scheduler import ForeignScheduler
 from hami_webhook.devices.registry import Vendors
 from hami_webhook.devices.reserved_annotations import OWNED_LABELS, owned_expression
 from hami_webhook.dra.cost import IMPLICIT_RESOURCE
@@ -38,8 +39,10 @@ def match_conditions(vendors: Vendors, extended: Collection[str] = ()) -> dict[s
     `extended` are the extended resources that DeviceClasses take.
     """
     keys = vendors.owned_annotations | vendors.foreign_annotations
-    owned = owned_expression(keys).replace("\\", "\\\\")  # as a CEL string has it
+    owned = _in_cel(owned_expression(keys))
     requests_managed = _requests_any(_CONTAINERS, vendors.resource_names)
+    if vendors.asked_by_annotation:
+        requests_managed = f"({requests_managed}\n|| {_asks(vendors)})"
     forges = _forges(owned)
     governed = _changes_any(governed_keys(vendors.governed.values()))
     return {
@@ -47,7 +50,7 @@ def match_conditions(vendors: Vendors, extended: Collection[str] = ()) -> dict[s
         "validate.webhook.hami.io": {
             "asks-for-a-managed-resource-or-forges-an-allocation": f"{requests_managed}\n|| {forges}"
         },
-        "guard.webhook.hami.io": {"changes-an-allocation": _changes_allocation(owned)},
+        "guard.webhook.hami.io": {"changes-an-allocation": f"{_changes_allocation(owned)}{_changes_request(vendors)}"},
         "bindings.webhook.hami.io": {"brings-an-allocation": f"{forges}\n|| {_RESERVATION} in object.{_ANNOTATIONS}"},
         "amounts.webhook.hami.io": {
             "concerns-a-managed-resource": _requests_any(f"{_CONTAINERS}\n+ {_EPHEMERAL}", vendors.resource_names)
@@ -103,6 +106,43 @@ def _requests_of_domains(domains: Collection[str]) -> str:
     """A container names a resource that begins like one of these, in limits or in requests."""
     of_domain = f"[\n{_list_items(domains)}].exists(d, r.startsWith(d))"
     return f"({_CONTAINERS}).exists(c,\n{_AMOUNTS}.exists(m, m.exists(r, {of_domain})))"
+
+
+def _asks(vendors: Vendors) -> str:
+    """A pod asks another scheduler for cards by annotation."""
+    each = (
+        f"({_is_of(scheduler)} && object.{_ANNOTATIONS}.exists(k, {_asks_by(scheduler)}))"
+        for scheduler in vendors.foreign
+        if scheduler.asks_by
+    )
+    return "\n|| ".join(each)
+
+
+def _changes_request(vendors: Vendors) -> str:
+    """An annotation by which a pod asks another scheduler for cards is changed, added or removed."""
+    return "".join(
+        f"\n|| ({_is_of(scheduler)} && [object.{_ANNOTATIONS}, oldObject.{_ANNOTATIONS}].exists(m, m.exists(k,\n"
+        f"{_asks_by(scheduler)} && {_changes('annotations', 'k')})))"
+        for scheduler in vendors.foreign
+        if scheduler.asks_by
+    )
+
+
+def _is_of(scheduler: ForeignScheduler) -> str:
+    """A pod names this scheduler as its own."""
+    names = ", ".join(f"'{name}'" for name in scheduler.scheduler_names)
+    return f"object.spec.?schedulerName.orValue('') in [{names}]"
+
+
+def _asks_by(scheduler: ForeignScheduler) -> str:
+    """The key `k` of an annotation is one by which pods ask the scheduler for cards."""
+    assert scheduler.asks_by is not None
+    return f"k.matches('^({_in_cel(scheduler.asks_by.pattern)})$')"
+
+
+def _in_cel(pattern: str) -> str:
+    """A regular expression as a CEL string has it."""
+    return pattern.replace("\\", "\\\\")
 
 
 def _forges(owned: str) -> str:

@@ -31,6 +31,10 @@ class Debit(Struct, frozen=True):
     def __add__(self, other: Debit) -> Debit:
         return Debit(self.slots + other.slots, self.memory + other.memory, self.cores + other.cores)
 
+    def at_least(self, other: Debit) -> Debit:
+        """The larger of each amount of two that count the same cards."""
+        return Debit(max(self.slots, other.slots), max(self.memory, other.memory), max(self.cores, other.cores))
+
 
 def per_device(claims: Iterable[Claim], kinds: Kinds, *, init_finished: bool = False) -> dict[tuple[str, str], Debit]:
     """The effective usage of each device, by (vendor, uuid). A row beyond `kinds` counts as an app container."""

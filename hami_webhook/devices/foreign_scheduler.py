@@ -1,6 +1,6 @@
 """What a scheduler of another project declares about the pods it places.
 
-Source: docs/spec/volcano.md and docs/spec/koordinator.md.
+Source: docs/spec/volcano.md, docs/spec/koordinator.md and docs/spec/kai.md.
 
 Such pods keep their scheduler: ours never places them, and the quota learns what they got from what that scheduler
 writes. Nothing here does I/O.
@@ -8,13 +8,15 @@ writes. Nothing here does I/O.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterable, Mapping, Set
 from enum import Enum
 from typing import Any, Protocol
 
 from msgspec import Struct
 
-from hami_webhook.devices.keys import NO_KEYS, DeviceKeys
+from hami_webhook.devices.debit import Debit
+from hami_webhook.devices.keys import NO_KEYS, DeviceKeys, Dimension
 from hami_webhook.devices.model import Device, Usage
 from hami_webhook.kube.draft import PodDraft
 from hami_webhook.kube.event_reasons import EventReason
@@ -84,13 +86,17 @@ class ForeignCharge(Struct, frozen=True):
 
     `floors` are the keys for which the least any card could give was taken; they may differ when computed again.
     `problems` are sentences for a warning event. `until` is when the pod's cost is another one though nothing happens
-    (Unix seconds).
+    (Unix seconds). `debit` is what it costs of the scheduler's `vendor`, with `least` in place of `floors`, and `model`
+    the type of those cards, empty for an unknown one.
     """
 
     amounts: Mapping[str, int]
     floors: frozenset[str] = frozenset()
     problems: tuple[str, ...] = ()
     until: float | None = None
+    debit: Debit = Debit()
+    least: frozenset[Dimension] = frozenset()
+    model: str = ""
 
 
 class Part(Struct, frozen=True):
@@ -125,15 +131,20 @@ class NoNode(Struct, frozen=True):
 class ForeignScheduler:
     """A scheduler of another project, and the resources that mean a pod is its.
 
-    `key`: its name, as its vendor appears in results. `scheduler_names`: `spec.schedulerName` of the pods it places;
-    the first is the one injected where `injects_scheduler`. `quota_keys`: what a ResourceQuota may limit of its
-    resources; `byte_keys` are those that count bytes, so that `40Gi` means what it says. `watched`: the pod annotations
-    on which the answer of `placed` depends. `owned`, `owned_labels`: the annotations and labels of a pod that only it
-    and its device plugins write. `reads_devices`: whether Koordinator's Device objects matter to it. `keys`: what of
-    its annotations policy can set and bound, and what it writes; without any choice or list policy is nothing to it.
+    `key`: its name, as its vendor appears in results; `title`: that for people. `scheduler_names`: those that pods name
+    which it places; the first is the one injected where `injects_scheduler`. `quota_keys`: what a ResourceQuota may
+    limit of its resources; `byte_keys` are those that count bytes, so that `40Gi` means what it says. `watched`: the
+    pod annotations on which the answer of `placed` depends. `owned`, `owned_labels`: the annotations and labels of a
+    pod that only it and its device plugins write. `reads_devices`: whether Koordinator's Device objects matter to it.
+    `keys`: what of its annotations policy can set and bound, and what it writes; without any choice or list policy is
+    nothing to it. `asks_by`: the keys of annotations by which a pod asks for cards, in what RE2 and `re` both know;
+    such a pod is the scheduler's if it names that as its scheduler. `vendor`: whose cards it gives out, and whose quota
+    keys count them; empty for none of ours. `reserves_in`: the namespace where it makes pods that hold cards for
+    others. `predicts`: whether `predict` knows its rules.
     """
 
     key: str
+    title: str
     scheduler_names: tuple[str, ...]
     injects_scheduler: bool = True
     resource_names: frozenset[str]
@@ -144,6 +155,10 @@ class ForeignScheduler:
     owned_labels: frozenset[str] = frozenset()
     reads_devices: bool = False
     keys: DeviceKeys = NO_KEYS
+    asks_by: re.Pattern[str] | None = None
+    vendor: str = ""
+    reserves_in: str = ""
+    predicts: bool = True
 
     @property
     def governable(self) -> bool:
@@ -162,6 +177,12 @@ class ForeignScheduler:
     def named_by(self, pod: Pod | PodDraft) -> bool:
         """Whether a container names one of the resources, in limits or in requests."""
         return not self.resource_names.isdisjoint(pod.named)
+
+    def asked_in(self, annotations: Mapping[str, str]) -> dict[str, str]:
+        """The annotations by which a pod of this scheduler asks for cards, which only the scheduler changes later."""
+        if self.asks_by is None:
+            return {}
+        return {key: value for key, value in annotations.items() if self.asks_by.fullmatch(key)}
 
     def scheduler_of(self, pod: Pod | PodDraft) -> str:
         """The scheduler that a requesting pod is for, as this project reads it."""

@@ -110,7 +110,8 @@ class Vendors(Mapping[str, Vendor]):
     the rule about several GPU managers on a node. `touching_every_container` are the keys of those that admit
     containers which name none of their resources too. `drivers` are the devices of ResourceClaims that count for them,
     none where claims aren't charged; `converting` are those that limits may become claims for. `faults` are the
-    unexpected exceptions of the vendors' rules.
+    unexpected exceptions of the vendors' rules. `asked_by_annotation` are the other schedulers that pods ask by
+    annotation, by the names of those, and `reserving` those that make pods which hold cards for others, by namespace.
     """
 
     def __init__(
@@ -126,7 +127,13 @@ class Vendors(Mapping[str, Vendor]):
         self._by_key = {vendor.key: vendor for vendor in sorted(vendors, key=lambda vendor: vendor.key)}
         self._on_nodes = _by_name((name, vendor.key) for vendor in vendors for name in _names_on_nodes(vendor))
         self._by_allocated = _by_name((vendor.keys.allocated, vendor) for vendor in self._by_key.values())
-        self.foreign = tuple(foreign)
+        self.foreign = foreign = tuple([each for each in foreign if not each.vendor or each.vendor in self._by_key])
+        self.asked_by_annotation: Mapping[str, ForeignScheduler] = {
+            name: scheduler for scheduler in foreign if scheduler.asks_by for name in scheduler.scheduler_names
+        }
+        self.reserving: Mapping[str, ForeignScheduler] = {
+            scheduler.reserves_in: scheduler for scheduler in foreign if scheduler.reserves_in
+        }
         self.drivers = tuple([row for row in drivers if row.vendor in self._by_key])
         self.converting = tuple([row for row in self.drivers if row.convert and row.memory])
         self.governed: Mapping[str, Governed] = {
@@ -178,15 +185,24 @@ class Vendors(Mapping[str, Vendor]):
 
     def foreign_to(self, pod: Pod, named: Set[str]) -> Sequence[ForeignScheduler]:
         """The other projects' schedulers that a pod concerns, which names these resources."""
-        if self._foreign_names.isdisjoint(named) and self.foreign_annotations.isdisjoint(pod.annotations):
+        if (
+            self._foreign_names.isdisjoint(named)
+            and self.foreign_annotations.isdisjoint(pod.annotations)
+            and pod.scheduler_name not in self.asked_by_annotation
+        ):
             return ()
         return [scheduler for scheduler in self.foreign if scheduler.concerns(pod)]
 
-    def foreign_among(self, named: Set[str]) -> Sequence[ForeignScheduler]:
-        """The other projects' schedulers of which a pod names a resource; `named` are the resources that it names."""
-        if self._foreign_names.isdisjoint(named):
+    def foreign_among(self, pod: Pod, named: Set[str]) -> Sequence[ForeignScheduler]:
+        """The other projects' schedulers that a pod asks for cards, which names these resources."""
+        asked = self.asked_by_annotation.get(pod.scheduler_name)
+        if asked is None and self._foreign_names.isdisjoint(named):
             return ()
-        return [scheduler for scheduler in self.foreign if not scheduler.resource_names.isdisjoint(named)]
+        return [
+            scheduler
+            for scheduler in self.foreign
+            if not scheduler.resource_names.isdisjoint(named) or (scheduler is asked and scheduler.named_by(pod))
+        ]
 
     def __getitem__(self, key: str) -> Vendor:
         return self._by_key[key]

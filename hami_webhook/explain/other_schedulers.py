@@ -1,6 +1,6 @@
 """Pods that another scheduler places: where they are, or where it would put them.
 
-Source: docs/spec/volcano.md and docs/spec/koordinator.md.
+Source: docs/spec/volcano.md, docs/spec/koordinator.md and docs/spec/kai.md.
 """
 
 from __future__ import annotations
@@ -31,14 +31,18 @@ def of_foreign(
     `charge` is what it costs now; `filtered` the nodes that kube-scheduler's filters refuse: other schedulers
     have them too.
     """
-    name = scheduler.key.capitalize()
+    name = scheduler.title
     notes = list(charge.problems)
     if charge.placed:
         where = f"is placed on {scheduler.node_of(pod)} by {name}"
         return Explanation(pod.namespace, pod.name, where, notes, quotas=quotas)
     if pod.node_name:
-        notes.append(f"it costs what it asks for, as {name} wrote no cards on it")
+        if scheduler.predicts:
+            notes.append(f"it costs what it asks for, as {name} wrote no cards on it")
         return Explanation(pod.namespace, pod.name, f"is bound to {pod.node_name}", notes, quotas=quotas)
+    if not scheduler.predicts:
+        notes.append(f"{name} places it; for which node it waits, its events and {name}'s objects say")
+        return Explanation(pod.namespace, pod.name, "isn't placed", notes, quotas=quotas)
     notes.append(f"{name} places it; the nodes are judged here by its rules")
     named = scheduler.scheduler_of(pod)
     if named not in scheduler.scheduler_names:

@@ -8,10 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from hami_webhook.integrations.kai import Kai
 from hami_webhook.integrations.koordinator import Koordinator
 from hami_webhook.integrations.volcano import Volcano
 
-SCHEDULERS: Mapping[str, type[Volcano] | type[Koordinator]] = {"volcano": Volcano, "koordinator": Koordinator}
+SCHEDULERS: Mapping[str, type[Volcano] | type[Koordinator] | type[Kai]] = {
+    "volcano": Volcano,
+    "koordinator": Koordinator,
+    "kai": Kai,
+}
 """The schedulers by the section of device-config.yaml that describes them.
 
 The first whose resources a pod names gives it a scheduler.

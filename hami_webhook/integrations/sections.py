@@ -1,9 +1,9 @@
-"""The sections of device-config.yaml for pods that Volcano or Koordinator place.
+"""The sections of device-config.yaml for pods that Volcano, Koordinator or KAI place.
 
-Sources: docs/spec/volcano.md#2, docs/spec/koordinator.md#2.
+Sources: docs/spec/volcano.md#2, docs/spec/koordinator.md#2, docs/spec/kai.md#2.
 
-HAMi has neither; a key that is absent has the default of its page in docs/spec, which for Volcano is that of its device
-plugin.
+HAMi has none of them; a key that is absent has the default of its page in docs/spec, which for Volcano is that of its
+device plugin.
 """
 
 from collections.abc import Iterator, Mapping
@@ -219,3 +219,18 @@ class KoordinatorSection(SchedulerSection):
 
     def names_of_schedulers(self) -> tuple[str, ...]:
         return self.scheduler_names
+
+
+class KaiSection(DeviceSection):
+    """`kai`: pods with shares of NVIDIA's cards, or whole ones, that KAI places. They name no resource of its own."""
+
+    MAY_NAME_NOTHING: ClassVar[bool] = True
+
+    enabled: Flag = True
+    scheduler_names: SchedulerNames = ("kai-scheduler",)
+    reservation_namespace: LabelValue = "kai-resource-reservation"
+
+    def notes(self) -> Iterator[str]:
+        if not self.enabled:
+            yield "switched off"
+        yield f"only KAI makes pods with cards in namespace {self.reservation_namespace}; they cost no quota anything"

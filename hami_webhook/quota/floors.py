@@ -52,14 +52,15 @@ def _priced(pod: Pod, vendors: Vendors) -> list[object]:
         except BadRequest as error:  # it costs nothing, and is reported
             requests = str(error)
         found.append((key, requests, vendors[key].lists(pod.annotations)))
-    for scheduler in vendors.foreign_among(pod.named):
+    for scheduler in vendors.foreign_among(pod, pod.named):
         keys = sorted({*scheduler.keys.choices, *scheduler.keys.lists})
         amounts = [
             sorted((name, str(amount)) for name, amount in written.items() if name in scheduler.resource_names)
             for container in pod.containers
             for written in (container.limits, container.requests)
         ]
-        found.append((scheduler.key, amounts, [pod.annotations.get(key) for key in keys]))
+        asked = sorted(scheduler.asked_in(pod.annotations).items())
+        found.append((scheduler.key, amounts, [pod.annotations.get(key) for key in keys], asked))
     return found + _claimed(pod, vendors) if vendors.drivers else found
 
 

@@ -1,4 +1,6 @@
-"""Pods whose turn another project decides: Kueue, or the schedulers of Volcano and Koordinator (docs/spec/queues.md#6).
+"""Pods whose turn another project decides: Kueue, or the schedulers of Volcano, Koordinator and KAI.
+
+Source: docs/spec/queues.md#6.
 
 They get no scheduling gate of ours, and are charged when they are created. What marks them is in reach of tenants, so
 they get no more than the pods that wait leave: who forges a mark is refused in place of waiting.
@@ -22,7 +24,7 @@ from hami_webhook.quota.queue_order import QueueDecision, decide
 KUEUE = "Kueue"
 _KUEUES = "kueue.x-k8s.io/"
 _MANAGED, _QUEUE, _WORKLOAD = "kueue.x-k8s.io/managed", "kueue.x-k8s.io/queue-name", "kueue.x-k8s.io/workload"
-_SCHEDULERS = {"volcano": "Volcano", "koord-scheduler": "Koordinator"}
+_SCHEDULERS = {"volcano": "Volcano", "koord-scheduler": "Koordinator", "kai-scheduler": "KAI"}
 """By `spec.schedulerName`, also where the integration isn't configured."""
 
 _VALID_FOR = 1.0
@@ -41,7 +43,7 @@ def manager_of(pod: Pod, vendors: Vendors) -> str:
         return KUEUE
     for scheduler in vendors.foreign:
         if scheduler.scheduler_of(pod) in scheduler.scheduler_names:
-            return scheduler.key.capitalize()
+            return scheduler.title
     return _SCHEDULERS.get(pod.scheduler_name, "")
 
 

@@ -28,7 +28,7 @@ from hami_webhook.devices.vendor import Vendor
 from hami_webhook.dra.allocation import ClaimedDevice
 from hami_webhook.dra.claim_cache import PodClaims
 from hami_webhook.kube.derived import DerivedValues
-from hami_webhook.kube.objects import Pod
+from hami_webhook.kube.objects import Node, Pod
 from hami_webhook.kube.requests import effective
 from hami_webhook.quota.card_selection import CardSelection
 
@@ -142,8 +142,14 @@ class _ChargeBuilder(Struct):
         if floors:
             self.floors |= {key.name for key in vendor.quota_keys() if key.dimension in floors}
 
-    def add_foreign(self, charge: ForeignCharge) -> None:
-        """Add what another scheduler's pod costs."""
+    def add_foreign(self, charge: ForeignCharge, vendor: Vendor | None = None, *, selected: bool = True) -> None:
+        """Add what another scheduler's pod costs; of the cards of our `vendor`, if they are `selected`.
+
+        What containers name of that vendor is what the pod asks the other scheduler for: the larger amount counts.
+        """
+        if vendor is not None and selected:
+            self.debits[vendor.key] = charge.debit.at_least(self.debits.get(vendor.key, Debit()))
+            self.floors |= {key.name for key in vendor.quota_keys() if key.dimension in charge.least}
         self.others.update(charge.amounts)
         self.floors |= charge.floors
         self.problems += charge.problems
@@ -214,12 +220,12 @@ def waiting_charge(
     builder = _ChargeBuilder(cards)
     requests, foreign = asks or (
         {key: vendors[key].requests_of(pod) for key in sorted(named_in(pod, vendors))},
-        vendors.foreign_among(pod.named),
+        vendors.foreign_among(pod, pod.named),
     )
     for key, of_vendor in requests.items():
         _add_waiting(builder, vendors[key], pod, of_vendor, capacity)
     for scheduler in foreign:
-        builder.add_foreign(scheduler.waiting(pod, capacity))
+        builder.add_foreign(scheduler.waiting(pod, capacity), vendors.get(scheduler.vendor), selected=cards is None)
     _add_claims(builder, pod, vendors, capacity)
     return builder.charge(vendors)
 
@@ -257,9 +263,10 @@ def charge_of(
 
     A placement that was never bound expires after `placement_ttl` seconds. What a bound pod holds is computed once (by
     another scheduler's allocation once for each version of the nodes), and what a pod without a placement declares.
-    With `cards` it is what these cost. A pod that waits for quota costs nothing.
+    With `cards` it is what these cost. A pod that waits for quota costs nothing, nor does one with which another
+    scheduler holds a card for others: these cost what they have of it.
     """
-    if pod.queued:
+    if pod.queued or pod.namespace in vendors.reserving:
         return _NOTHING
     if cards is None:
         known = _settled.get(pod)
@@ -284,7 +291,7 @@ def charge_of(
             _add_declared(builder, vendor, pod, capacity)
     foreign = vendors.foreign_to(pod, resources)
     for scheduler in foreign:
-        _add_foreign(builder, scheduler, pod, capacity, now)
+        _add_foreign(builder, scheduler, pod, vendors, capacity, now)
     _add_claims(builder, pod, vendors, capacity)
     charge = builder.charge(vendors)
     if cards is None and charge.derivable and not charge.problems:
@@ -345,9 +352,13 @@ def _add_claims(builder: _ChargeBuilder, pod: Pod, vendors: Vendors, capacity: C
 
 def selects(cards: CardSelection, device: ClaimedDevice, capacity: CapacityLister) -> bool:
     """Whether a device that a claim holds is selected; True for one that isn't known."""
-    node = capacity.node(device.node)
+    return not device.model or _is_on(cards, device.model, capacity.node(device.node))
+
+
+def _is_on(cards: CardSelection, model: str, node: Node | None) -> bool:
+    """Whether a node's card of this type is selected; one of an unknown type by the node alone."""
     labels = node.labels if node is not None else {}
-    return not device.model or cards.admits(device.model, labels)
+    return cards.admits(model, labels) if model else cards.on_node(labels)
 
 
 def _placed_debit(
@@ -377,28 +388,38 @@ def overrun(pod: Pod, charge: Charge, keys: Collection[str], vendors: Vendors, c
     """Of some keys, those of which a placement costs more than admission charged, as only another scheduler's may."""
     found: set[str] = set()
     for scheduler in vendors.foreign if charge.placed else ():
-        mine = [key for key in scheduler.quota_keys if key in keys and key in charge.amounts]
+        own = (key.name for key in vendors.keys_of.get(scheduler.vendor, ()))
+        mine = [key for key in (*scheduler.quota_keys, *own) if key in keys and key in charge.amounts]
         if mine and scheduler.concerns(pod):
-            before = _declared(scheduler, pod, capacity).amounts
+            declared = _declared(scheduler, pod, capacity)
+            debits = {scheduler.vendor: declared.debit} if scheduler.vendor else {}
+            before = {**declared.amounts, **in_units(debits, vendors)}
             found.update(key for key in mine if charge.amounts[key] > before.get(key, 0))
     return sorted(found)
 
 
 def _add_foreign(
-    builder: _ChargeBuilder, scheduler: ForeignScheduler, pod: Pod, capacity: CapacityLister, now: float
+    builder: _ChargeBuilder,
+    scheduler: ForeignScheduler,
+    pod: Pod,
+    vendors: Vendors,
+    capacity: CapacityLister,
+    now: float,
 ) -> None:
     """Add what another scheduler's pod costs: by its allocation never less than the pod itself declares.
 
     What depends on the card is as written: the least it could be is an estimate, of cards that are registered now.
     """
     placed, declared = scheduler.placed(pod, capacity, now), _declared(scheduler, pod, capacity)
+    vendor, cards = vendors.get(scheduler.vendor), builder.cards
     if placed is None:
-        builder.add_foreign(declared)
+        builder.add_foreign(declared, vendor, selected=cards is None)
         return
     exact = {key: amount for key, amount in declared.amounts.items() if key not in declared.floors}
     amounts = {**placed.amounts, **{key: max(amount, placed.amounts.get(key, 0)) for key, amount in exact.items()}}
     builder.placed = True
-    builder.add_foreign(replace(placed, amounts=amounts))
+    selected = cards is None or _is_on(cards, placed.model, capacity.node(scheduler.node_of(pod)))
+    builder.add_foreign(replace(placed, amounts=amounts), vendor, selected=selected)
 
 
 def _declared(scheduler: ForeignScheduler, pod: Pod, capacity: CapacityLister) -> ForeignCharge:

@@ -13,7 +13,7 @@ from hami_webhook.scheduling.placer import Placement
 
 def places_for(scheduler: ForeignScheduler, pod: Pod) -> bool:
     """Whether the other scheduler places the pod, so that a run predicts its decision."""
-    return scheduler.named_by(pod) and scheduler.scheduler_of(pod) in scheduler.scheduler_names
+    return scheduler.predicts and scheduler.named_by(pod) and scheduler.scheduler_of(pod) in scheduler.scheduler_names
 
 
 class SelectedNodes:

@@ -58,6 +58,7 @@ def test_the_defaults_are_those_of_the_pages() -> None:
             "system:serviceaccount:kube-system:volcano-device-plugin",
         },
         "koordinator": {"system:serviceaccount:koordinator-system:koord-scheduler"},
+        "kai": {"system:serviceaccount:kai-scheduler:binder"},
     }
     assert plain.warnings == ()
 
@@ -155,6 +156,7 @@ def test_the_accounts_of_other_schedulers_are_replaced_and_allowed_identities_wr
     assert found.foreign_users == {
         "volcano": {"system:serviceaccount:a:b", "system:serviceaccount:ns:c", "joe"},
         "koordinator": {"system:serviceaccount:k:s", "joe"},
+        "kai": {"system:serviceaccount:kai-scheduler:binder", "joe"},
     }
     assert {"joe", "system:serviceaccount:ns:hami-scheduler"} <= found.trusted_users
     assert not found.trusted_users & {"system:serviceaccount:a:b", "system:serviceaccount:k:s"}

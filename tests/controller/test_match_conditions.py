@@ -37,8 +37,14 @@ def expression(vendors: Vendors, webhook: str) -> str:
 
 def looks_at(vendors: Vendors, webhook: str, key: str) -> bool:
     """Whether an annotation makes the API server call a webhook."""
-    (literal,) = re.findall(r"k\.matches\('(.+?)'\)", expression(vendors, webhook))
-    return re.search(literal.replace("\\\\", "\\"), key) is not None
+    (literal,) = [each for each in matched(vendors, webhook) if "bind-phase" in each]
+    return re.search(literal, key) is not None
+
+
+def matched(vendors: Vendors, webhook: str) -> list[str]:
+    """The regular expressions of annotations that a webhook is called for."""
+    literals = re.findall(r"k\.matches\('(.+?)'\)", expression(vendors, webhook))
+    return [literal.replace("\\\\", "\\") for literal in literals]
 
 
 @pytest.fixture(params=list(CONFIGURATIONS.values()), ids=list(CONFIGURATIONS))
@@ -91,3 +97,22 @@ def test_policy_sees_every_annotation_that_it_governs(vendors: Vendors) -> None:
     listed = re.findall(r"'([^']+)'", conditions["changes-which-cards-it-may-get"])
     keys = [key for vendor in vendors.governed.values() for key in (*vendor.keys.choices, *vendor.keys.lists)]
     assert sorted(listed) == sorted({*GENERAL_CHOICES, *keys})
+
+
+@pytest.mark.parametrize("webhook", ["mutate", "validate", "guard", "names"])
+def test_what_pods_ask_another_scheduler_for_by_annotation_is_seen_for_pods_of_that_scheduler_alone(
+    webhook: str,
+) -> None:
+    """Pods of all others that are called so by somebody else cost no review."""
+    vendors = CONFIGURATIONS["built-in"]
+    (kai,) = [each for each in matched(vendors, webhook) if "gpu-fraction" in each]
+    asks = ["gpu-fraction", "gpu-memory", "gpu-fraction-num-devices"]
+    asks += [f"nvidia.com/container.{name}.gpu-memory.request" for name in ("main", "a.b")]
+    others = ["gpu-fraction-container-name", "gpu-memory-x", "x-gpu-memory", "nvidia.com/gpu-memory.request", "team"]
+    assert [key for key in (*asks, *others) if re.search(kai, key)] == asks
+    before = expression(vendors, webhook).partition(kai.replace("\\", "\\\\"))[0]
+    assert before.rpartition("\n|| (")[2].startswith("object.spec.?schedulerName.orValue('') in ['kai-scheduler'] && ")
+
+
+def test_without_kai_nothing_of_it_is_in_a_condition() -> None:
+    assert "schedulerName" not in str(match_conditions(CONFIGURATIONS["renamed"]))

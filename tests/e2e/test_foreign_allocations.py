@@ -1,4 +1,8 @@
-"""A tenant can't write what Volcano or Koordinator allocates; their own service accounts can."""
+"""A tenant can't write what Volcano or Koordinator allocates; their own service accounts can. KAI's pods cost what they
+ask for and where they are, whatever a tenant writes.
+
+KAI can't be had here: a stand-in does on the API what its binder does (docs/spec/kai.md#1 and #3).
+"""
 
 from __future__ import annotations
 
@@ -13,7 +17,8 @@ import pytest
 from hack.devcluster.plane import ControlPlane
 
 from .deployment import Deployment, Kubectl, deployed, eventually
-from .objects import JSON, add_node, define_devices, namespace, quota
+from .objects import CORES as GPUCORES
+from .objects import GPU, JSON, MEM, add_node, define_devices, namespace, quota
 from .scheduling import foreign_scheduler
 from .tenants import tenant
 
@@ -69,10 +74,12 @@ def annotate(kubectl: Kubectl, space: str, name: str, annotations: dict[str, str
     return done.stderr if done.returncode else ""
 
 
-def bind(kubectl: Kubectl, space: str, name: str, annotations: dict[str, str] | None = None) -> str:
+def bind(
+    kubectl: Kubectl, space: str, name: str, annotations: dict[str, str] | None = None, node: str = "foreign-1"
+) -> str:
     """Bind a pod to the node; what kubectl says against it, empty if it is done."""
     meta = {"name": name, "namespace": space, "annotations": annotations or {}}
-    target = {"apiVersion": "v1", "kind": "Node", "name": "foreign-1"}
+    target = {"apiVersion": "v1", "kind": "Node", "name": node}
     binding = {"apiVersion": "v1", "kind": "Binding", "metadata": meta, "target": target}
     path = f"/api/v1/namespaces/{space}/pods/{name}/binding"
     done = kubectl.run("create", "--raw", path, "-f", "-", stdin=json.dumps(binding))
@@ -197,3 +204,132 @@ def test_a_reservation_is_set_with_the_pods_creation_only(program: Deployment) -
                 who, space, name, {RESERVATION: value}
             )
     assert annotate(mine, space, "having", {"team": "a"}) == ""
+
+
+HELD_IN, GROUP = "kai-resource-reservation", "runai-gpu-group"
+
+
+def share_of_card(space: str, name: str, fraction: str = "0.5", **more: Any) -> JSON:
+    return builders.pod(
+        name, namespace=space, annotations={"gpu-fraction": fraction}, **{"schedulerName": "kai-scheduler", **more}
+    )
+
+
+def reservation(name: str, space: str = HELD_IN) -> JSON:
+    """What KAI's binder makes to hold a card of node kai-large."""
+    limits = {"nvidia.com/gpu": "1"}
+    holding = builders.container("resource-reservation", limits, limits)
+    return builders.pod(name, holding, namespace=space, labels={"app": HELD_IN, GROUP: "g1"}, nodeName="kai-large")
+
+
+@pytest.fixture(scope="module")
+def binder(program: Deployment) -> Kubectl:
+    """kubectl as KAI's binder, with two nodes that GPU feature discovery has labelled."""
+    kubectl = program.kubectl
+    for name, memory in (("kai-small", "24576"), ("kai-large", "81559")):
+        labels = {"nvidia.com/gpu.memory": memory}
+        add_node(kubectl, {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name, "labels": labels}}, gpu=8)
+    found = foreign_scheduler(program, "kai-scheduler", "binder")
+    kubectl.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": HELD_IN}})
+    rbac = "rbac.authorization.k8s.io"
+    kubectl.apply(
+        {
+            "apiVersion": f"{rbac}/v1",
+            "kind": "RoleBinding",
+            "metadata": {"name": "binder", "namespace": HELD_IN},
+            "roleRef": {"apiGroup": rbac, "kind": "ClusterRole", "name": "edit"},
+            "subjects": [{"kind": "ServiceAccount", "name": "binder", "namespace": "kai-scheduler"}],
+        }
+    )
+    accounts = "serviceaccounts", "-n", HELD_IN, "--field-selector=metadata.name=default"
+    eventually(lambda: len(kubectl.get(*accounts)["items"]), 1)
+    return found
+
+
+def bind_share(binder: Kubectl, space: str, name: str) -> str:
+    """What KAI's binder does once it holds the card: the label, the annotation, the Binding."""
+    written = {"metadata": {"labels": {GROUP: "g1"}, "annotations": {"received-resource-type": "Fraction"}}}
+    binder("patch", "pod", name, "-n", space, "--type=merge", "-p", json.dumps(written))
+    return bind(binder, space, name, node="kai-large")
+
+
+def test_a_share_that_kai_places_costs_the_least_and_then_its_nodes_card(program: Deployment, binder: Kubectl) -> None:
+    """The pod with which the binder holds the card was refused: "pod has node assigned"."""
+    kubectl, space = program.kubectl, namespace(program.kubectl)
+    mine = tenant(kubectl, program.plane, program.folder, space)
+    hard: JSON = {GPU: 4, MEM: 60000, GPUCORES: 200}
+    kubectl.apply(quota(space, **hard), quota(HELD_IN, **hard))
+
+    def used(of: str = space) -> list[str | None]:
+        return [kubectl.used(of).get(key) for key in ("gpu", "gpumem", "gpucores")]
+
+    eventually(used, ["0", "0", "0"])
+    mine.apply(share_of_card(space, "first"))
+    eventually(used, ["1", "12288", "50"])
+    binder.apply(reservation("gpu-reservation-large-1"))
+    stored = kubectl.get("pod", "gpu-reservation-large-1", "-n", HELD_IN)
+    assert stored["spec"]["schedulerName"] == "default-scheduler"
+    assert bind_share(binder, space, "first") == ""
+    eventually(used, ["1", "40780", "50"])
+    mine.apply(share_of_card(space, "second"))
+    eventually(used, ["2", "53068", "100"])
+    refused = mine.refused(share_of_card(space, "third"))
+    assert "exceeding resource quota" in refused
+    assert f"requested: {MEM}=12288 (smallest eligible card)" in refused
+    mine("delete", "pod", "first", "-n", space, "--grace-period=0", "--force")
+    eventually(used, ["1", "12288", "50"])
+    assert used(HELD_IN) == ["0", "0", "0"]
+    binder("delete", "pod", "gpu-reservation-large-1", "-n", HELD_IN, "--grace-period=0", "--force")
+
+
+def test_a_tenant_gets_no_share_of_kais_cards_for_less(program: Deployment, binder: Kubectl) -> None:
+    kubectl, space = program.kubectl, namespace(program.kubectl)
+    mine = tenant(kubectl, program.plane, program.folder, space)
+    guest = tenant(kubectl, program.plane, program.folder, HELD_IN)
+    hard: JSON = {GPU: 1, MEM: 30000}
+    kubectl.apply(quota(space, **hard))
+
+    def used() -> list[str | None]:
+        return [kubectl.used(space).get(key) for key in ("gpu", "gpumem")]
+
+    eventually(used, ["0", "0"])
+    for who in (mine, guest):
+        held_in = space if who is mine else HELD_IN
+        words = "pod has node assigned" if who is mine else f"only KAI makes pods with cards in namespace {HELD_IN}"
+        assert words in who.refused(reservation("gpu-reservation-mine", held_in))
+    for fraction in ("1", "-0.5", "NaN", "1e400"):
+        assert "must be a number above 0 and below 1" in mine.refused(share_of_card(space, "odd", fraction))
+    assert "pod has node assigned" in mine.refused(share_of_card(space, "odd", nodeName="kai-large"))
+
+    mine.apply(
+        share_of_card(space, "small", "0.01"), builders.pod("none", namespace=space, schedulerName="kai-scheduler")
+    )
+    eventually(used, ["1", "246"])
+    for name, change in (
+        ("small", {"gpu-fraction": "0.9"}),
+        ("none", {"gpu-fraction": "0.9"}),
+        ("none", {"gpu-memory": "1"}),
+    ):
+        assert "once the pod exists; delete the pod and create it again" in annotate(mine, space, name, dict(change))
+    mine("label", "pod", "small", "-n", space, f"{GROUP}=g1", f"{GROUP}/g2=g2")
+    assert annotate(mine, space, "small", {"received-resource-type": "Fraction", "team": "a"}) == ""
+    assert "exceeding resource quota" in mine.refused(share_of_card(space, "more", "0.01"))
+    assert bind_share(binder, space, "small") == ""
+    eventually(used, ["1", "816"])
+    mine("label", "pod", "small", "-n", space, f"{GROUP}-", f"{GROUP}/g2-")
+    assert annotate(mine, space, "small", {"received-resource-type": None}) == ""
+    assert "exceeding resource quota" in mine.refused(share_of_card(space, "more", "0.01"))
+    assert used() == ["1", "816"]
+
+
+def test_pods_that_mean_something_else_by_kais_words_cost_no_review(program: Deployment, binder: Kubectl) -> None:
+    """Nor do pods of KAI's that ask for no card: the API server asks nobody."""
+    kubectl, space = program.kubectl, namespace(program.kubectl)
+    mine = tenant(kubectl, program.plane, program.folder, space)
+    before = program.metric("hami-webhook-0", "hami_webhook_reviews_total")
+    for name, scheduler in (("other", "default-scheduler"), ("plain", "kai-scheduler")):
+        notes = {"gpu-memory": "a lot"} if name == "other" else {"gpu-fraction-container-name": "main"}
+        mine.apply(builders.pod(name, namespace=space, annotations=notes, schedulerName=scheduler))
+        assert annotate(mine, space, name, {"team": "a"}) == ""
+    assert annotate(mine, space, "other", {"gpu-memory": "more"}) == ""
+    assert program.metric("hami-webhook-0", "hami_webhook_reviews_total") == before

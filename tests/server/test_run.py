@@ -69,6 +69,7 @@ def test_settings_reach_the_core_and_the_listeners() -> None:
             "system:serviceaccount:kube-system:volcano-device-plugin",
         },
         "koordinator": {"joe", "system:serviceaccount:koordinator-system:koord-scheduler"},
+        "kai": {"joe", "system:serviceaccount:kai-scheduler:binder"},
     }
     assert (options.rules.scheduler_name, options.rules.force_overwrite_default_scheduler) == ("hami-scheduler", False)
     assert (options.bounds.ttl, options.bounds.placement_ttl, options.charge_timeout, options.bounds.most) == (

@@ -42,6 +42,7 @@ _NPUS = "slices of Ascend cards aren't predicted"
 
 class Koordinator(ForeignScheduler):
     key = "koordinator"
+    title = "Koordinator"
     section_type = KoordinatorSection
     resource_names = frozenset((*OWN, *ALIASES))
     quota_keys = QUOTA_KEYS

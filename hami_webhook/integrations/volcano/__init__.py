@@ -29,6 +29,7 @@ from hami_webhook.kube.quantity import parse_whole
 
 class Volcano(ForeignScheduler):
     key = "volcano"
+    title = "Volcano"
     section_type = VolcanoSection
     watched = (ALLOCATED, BIND_PHASE, BIND_TIME, NODE)
     owned = OWNED
