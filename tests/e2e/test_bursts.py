@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import signal
+from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -102,6 +104,47 @@ def test_the_same_while_one_is_killed(program: Deployment, victim: str) -> None:
     eventually(lambda: kubectl.ledger(space), {})
     asyncio.run(create_all(kubectl.kubeconfig, missing))
     check_books(kubectl, space, 50)
+
+
+def test_a_controller_that_puts_a_quota_back_all_the_time_lets_nothing_through(program: Deployment) -> None:
+    """GitOps controllers and Rancher write metadata and `hard` as they want them: the ledger is gone with each PUT."""
+    kubectl = program.kubectl
+    space = namespace(kubectl)
+    wanted = quota(space, gpu=20)
+    kubectl.apply(wanted)
+    eventually(lambda: kubectl.used(space), {"gpu": "0"})
+    merge = json.dumps({"metadata": {"annotations": {"hami.io/quota-ledger": None}}, "spec": wanted["spec"]})
+    ways = {
+        "PUT": ("replace", "--raw", f"/api/v1/namespaces/{space}/resourcequotas/gpu-quota", "-f", "-"),
+        "merge patch": ("patch", "quota", "gpu-quota", "-n", space, "--type=merge", "-p", merge),
+        "forced apply": ("apply", "--server-side", "--force-conflicts", "--field-manager=gitops", "-f", "-"),
+    }
+    done = Counter[str]()
+    stop = False
+
+    def put_back(way: str) -> None:
+        while not stop:
+            kubectl(*ways[way], stdin=json.dumps(wanted))
+            done[way] += 1
+
+    with ThreadPoolExecutor() as background:
+        rewriting = [background.submit(put_back, way) for way in ways]
+        try:
+            refusals, number = [], 0
+            while number < 60 or min(done[way] for way in ways) < 3:
+                assert number < 2000, f"rewritten only {dict(done)}"
+                pods = [pod(space, f"p{number + each:04d}", gpu=1, gpumem=100) for each in range(30)]
+                refusals += asyncio.run(create_all(kubectl.kubeconfig, pods))
+                number += len(pods)
+                assert existing(kubectl, space) <= 20
+        finally:
+            stop = True
+        for each in rewriting:
+            each.result()
+    kept = existing(kubectl, space)
+    assert 0 < kept <= 20
+    assert len(refusals) == number - kept
+    check_books(kubectl, space, kept)
 
 
 def names(kubectl: Kubectl, space: str) -> set[str]:
