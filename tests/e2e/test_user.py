@@ -14,6 +14,7 @@ from hack.devcluster.plane import ControlPlane
 from .deployment import Deployment, deployed, eventually
 from .objects import add_node, gpu_node, namespace, pod, quota
 from .scheduling import place_waiting, scheduler_account
+from .sidecars import AMOUNTS, injector
 
 DENIED = 'admission webhook "validate.webhook.hami.io" denied the request: '
 
@@ -80,6 +81,48 @@ def test_a_whole_card_has_its_cores_added_to_limits_and_requests(program: Deploy
     kubectl.apply(pod(space, "whole", gpu=1))
     resources = kubectl.get("pod", "whole", "-n", space)["spec"]["containers"][0]["resources"]
     assert resources["limits"] == resources["requests"] == {"nvidia.com/gpu": "1", "nvidia.com/gpucores": "100"}
+
+
+def test_the_sidecars_of_a_service_mesh_change_nothing(program: Deployment, scheduler: Path) -> None:
+    """They come after our first pass, in front of the containers with cards."""
+    kubectl = program.kubectl
+    space = namespace(kubectl)
+    kubectl.apply(quota(space, gpu=5, mem=30000, cores=400))
+    eventually(lambda: kubectl.used(space).keys(), {"gpu", "gpumem", "gpucores"})
+    asked: dict[str, dict[str, int]] = {
+        "whole": {"gpu": 1},
+        "share": {"gpu": 1, "gpumem": 2000, "gpucores": 30},
+        "native": {"gpu": 1, "gpumem": 2000},
+    }
+    pods = {name: pod(space, name, **amounts) for name, amounts in asked.items()}
+    pods["native"]["metadata"]["annotations"] = {"native": "true"}
+    with injector(program, space) as injected:
+        kubectl.apply(*pods.values(), pod(space, "plain"))
+    assert sorted(injected) == ["native", "plain", "share", "whole"]
+    limits = {}
+    for name in pods:
+        spec = kubectl.get("pod", name, "-n", space)["spec"]
+        every = {each["name"]: each for each in (*spec["initContainers"], *spec["containers"])}
+        assert list(every) == ["istio-init", "istio-proxy", "main"]
+        assert spec["schedulerName"] == "hami-scheduler"
+        assert every["istio-init"]["resources"] == {}
+        assert every["istio-proxy"]["resources"] == AMOUNTS
+        written = every["main"]["resources"]["limits"]
+        limits[name] = {key.removeprefix("nvidia.com/"): amount for key, amount in written.items()}
+    assert limits == {
+        "whole": {"gpu": "1", "gpucores": "100"},
+        "share": {"gpu": "1", "gpumem": "2k", "gpucores": "30"},
+        "native": {"gpu": "1", "gpumem": "2k"},
+    }
+    used = {"gpu": "3", "gpumem": "12k", "gpucores": "130"}
+    assert kubectl.used(space) == used
+    assert place_waiting(scheduler, space, ["cards-8g"], "whole") == {"whole": "cards-8g"}
+    assert place_waiting(scheduler, space, ["cards-8g"]) == {"native": "cards-8g", "share": "cards-8g"}
+    for name in pods:
+        allocated = kubectl.get("pod", name, "-n", space)["metadata"]["annotations"]["hami.io/vgpu-devices-allocated"]
+        assert [row.count(":") for row in allocated.split(";")[:-1]] == [0, 0, 1]  # the card is of the last container
+    eventually(lambda: kubectl.used(space), used)
+    kubectl.delete_all("pods", namespace=space)
 
 
 def test_generated_names_and_canonical_quantities(program: Deployment) -> None:

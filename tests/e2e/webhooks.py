@@ -45,14 +45,56 @@ def slow_webhook(program: Deployment, namespace: str, wait: Callable[[str], None
     """
     called = threading.Event()
 
+    def answer(request: JSON) -> JSON:
+        called.set()
+        wait(request["name"])
+        return {}
+
+    selector = {"matchLabels": {"kubernetes.io/metadata.name": namespace}}
+    rule = {"apiGroups": [""], "apiVersions": ["v1"], "resources": ["pods"], "operations": ["CREATE"]}
+    with answering(program, f"slow-{namespace}", answer) as url:
+        program.kubectl.apply(
+            {
+                "apiVersion": "admissionregistration.k8s.io/v1",
+                "kind": "ValidatingWebhookConfiguration",
+                "metadata": {"name": f"slow-{namespace}"},
+                "webhooks": [
+                    {
+                        "name": "slow.example.com",
+                        "clientConfig": {
+                            "url": url,
+                            "caBundle": base64.b64encode(program.ca.certificate).decode(),
+                        },
+                        "rules": [rule],
+                        "namespaceSelector": selector,
+                        "admissionReviewVersions": ["v1"],
+                        "sideEffects": "None",
+                        "timeoutSeconds": 25,
+                    }
+                ],
+            }
+        )
+        probe = json.dumps(pod(namespace, "probe"))
+        try:
+            # the API server asks it from some moment on
+            eventually(
+                lambda: program.kubectl("create", "--dry-run=server", "-f", "-", stdin=probe) and called.is_set()
+            )
+            yield
+        finally:
+            program.kubectl("delete", "validatingwebhookconfiguration", f"slow-{namespace}")
+
+
+@contextmanager
+def answering(program: Deployment, name: str, answer: Callable[[JSON], JSON]) -> Iterator[str]:
+    """The URL of a webhook that allows every request, and adds to its response what `answer` makes of the request."""
+
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
 
         def do_POST(self) -> None:
             request = json.loads(self.rfile.read(int(self.headers["Content-Length"])))["request"]
-            called.set()
-            wait(request["name"])
-            response = {"uid": request["uid"], "allowed": True}
+            response = {"uid": request["uid"], "allowed": True, **answer(request)}
             kind = {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview"}
             body = json.dumps({**kind, "response": response}).encode()
             self.send_response(200)
@@ -65,44 +107,16 @@ def slow_webhook(program: Deployment, namespace: str, wait: Callable[[str], None
             """Nothing."""
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    folder = program.folder / f"slow-{namespace}"
-    issued = pki.issue(program.ca, "slow", SYSTEM, now=datetime.now(UTC))
-    pki.write(folder, pki.Pair(program.ca, issued), force=True)
+    folder = program.folder / name
+    pki.write(folder, pki.Pair(program.ca, pki.issue(program.ca, name, SYSTEM, now=datetime.now(UTC))), force=True)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(folder / "tls.crt", folder / "tls.key")
     server.socket = context.wrap_socket(server.socket, server_side=True, do_handshake_on_connect=False)
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()
-    selector = {"matchLabels": {"kubernetes.io/metadata.name": namespace}}
-    rule = {"apiGroups": [""], "apiVersions": ["v1"], "resources": ["pods"], "operations": ["CREATE"]}
-    program.kubectl.apply(
-        {
-            "apiVersion": "admissionregistration.k8s.io/v1",
-            "kind": "ValidatingWebhookConfiguration",
-            "metadata": {"name": f"slow-{namespace}"},
-            "webhooks": [
-                {
-                    "name": "slow.example.com",
-                    "clientConfig": {
-                        "url": f"https://127.0.0.1:{server.server_port}/",
-                        "caBundle": base64.b64encode(program.ca.certificate).decode(),
-                    },
-                    "rules": [rule],
-                    "namespaceSelector": selector,
-                    "admissionReviewVersions": ["v1"],
-                    "sideEffects": "None",
-                    "timeoutSeconds": 25,
-                }
-            ],
-        }
-    )
-    probe = json.dumps(pod(namespace, "probe"))
     try:
-        # the API server asks it from some moment on
-        eventually(lambda: program.kubectl("create", "--dry-run=server", "-f", "-", stdin=probe) and called.is_set())
-        yield
+        yield f"https://127.0.0.1:{server.server_port}/"
     finally:
-        program.kubectl("delete", "validatingwebhookconfiguration", f"slow-{namespace}")
         server.shutdown()
         server.server_close()
         thread.join(5)
