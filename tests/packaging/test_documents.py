@@ -48,6 +48,14 @@ def test_every_promise_of_the_security_page_names_a_test() -> None:
     assert [row for row in rows if "`tests/" not in row.rpartition(" | ")[2]] == []
 
 
+def test_every_neighbour_has_a_verdict_and_a_test() -> None:
+    text = (ROOT / "docs" / "neighbours.md").read_text()
+    rows = [row.strip("| ").split(" | ") for row in re.findall(r"^\| (?!neighbour)[^\n]*\|$", text, re.MULTILINE)]
+    assert len(rows) > 20
+    assert {verdict for _, verdict, *_ in rows} == {"works", "with a setting", "doesn't"}
+    assert [row for row in rows if len(row) != 4 or not row[3].startswith("`tests/")] == []
+
+
 README = (ROOT / "README.md").read_text()
 
 
