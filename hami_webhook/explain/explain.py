@@ -186,7 +186,8 @@ def _of_unplaced(pod: Pod, context: ExplainContext) -> Explanation:
     except ValueError as error:
         return Explanation(*named, f"can't be judged: calcScore failed {error}")
     where = f"is bound to {pod.node_name}" if pod.node_name else "isn't placed"
-    foreign = next(iter(context.vendors.foreign_among(pod, pod.named)), None) if pod_request is None else None
+    among = context.vendors.foreign_among(pod, pod.named)
+    foreign = next((each for each in among if pod_request is None or not each.predicts), None)
     if foreign is not None and (context.sees_nodes or pod.node_name):
         charge = charge_of(pod, context.vendors, context.capacity, context.now, context.assume_ttl)
         quotas = list(_quotas(pod, context, charge.amounts))

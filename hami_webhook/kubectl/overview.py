@@ -229,7 +229,8 @@ class Overview(Struct, frozen=True):
             charge = self._charge(pod)
             cards = self._cards_of(pod)
             claimed = self.cluster.holder(pod)
-            requests = claimed.waits or not self.cluster.vendors.resource_names.isdisjoint(pod.named)
+            vendors = self.cluster.vendors
+            requests = claimed.waits or charge.amounts or not vendors.resource_names.isdisjoint(pod.named)
             if name not in ("", pod.name) or not (requests or cards or claimed.devices):
                 continue
             written = self._written(pod) if charge.placed else []

@@ -1,9 +1,9 @@
-"""Pods that Volcano or Koordinator places: explained by those projects' rules."""
+"""Pods that Volcano or Koordinator places: explained by those projects' rules; KAI's as far as these are known."""
 
 from __future__ import annotations
 
 import pytest
-from builders import pod
+from builders import container, pod
 
 from hami_webhook.cluster.api import JSON
 
@@ -78,3 +78,35 @@ def test_a_pod_on_a_node(notes: dict[str, str], verdict: str, expected: list[str
 def test_what_admission_would_refuse_fits_nowhere() -> None:
     found = explained(pod("p", with_limits(1 << 40)), node("a", 16000))
     assert found.verdict.startswith("fits nowhere: invalid volcano.sh/vgpu-memory value 1099511627776")
+
+
+KAI_NODE: JSON = {"metadata": {"name": "a", "labels": {"nvidia.com/gpu.memory": "80000"}}}
+GPU_QUOTA: JSON = {
+    "metadata": {"name": "q", "namespace": "default"},
+    "spec": {"hard": {"limits.nvidia.com/gpumem": "50000"}},
+    "status": {"used": {"limits.nvidia.com/gpumem": "40000"}},
+}
+
+
+@pytest.mark.parametrize(
+    ("fields", "verdict", "notes"),
+    [
+        ({}, "isn't placed", ["KAI places it; for which node it waits, its events and KAI's objects say"]),
+        ({"nodeName": "a"}, "is placed on a by KAI", []),
+        (
+            {"nodeName": "b"},
+            "is bound to b",
+            ["node b has no label nvidia.com/gpu.memory, so the least that a card could cost counts"],
+        ),
+    ],
+)
+def test_a_share_that_kai_places_has_its_costs_and_no_guess_where_it_goes(
+    fields: JSON, verdict: str, notes: list[str]
+) -> None:
+    share = pod("p", {"name": "main"}, annotations={"gpu-fraction": "0.5"}, schedulerName="kai-scheduler", **fields)
+    found = explained(share, KAI_NODE, {"metadata": {"name": "b"}}, GPU_QUOTA)
+    assert (found.verdict, found.notes, list(found.nodes)) == (verdict, notes, [])
+    (quota,) = found.quotas
+    assert (quota.key, quota.charged, quota.hard) == ("limits.nvidia.com/gpumem", 40000, 50000)
+    whole = pod("p", container(gpu=1), schedulerName="kai-scheduler", **fields)
+    assert explained(whole, KAI_NODE, {"metadata": {"name": "b"}}, GPU_QUOTA).verdict == verdict

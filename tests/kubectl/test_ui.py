@@ -173,6 +173,17 @@ def test_pages_show_what_the_api_server_has(tmp_path: Path) -> None:
 
 
 @pytest.mark.integration
+def test_the_page_of_a_pod_shows_what_it_asks_another_scheduler_for(tmp_path: Path) -> None:
+    notes = {"gpu-fraction": "0.25", "team": "a"}
+    share = pod("share", annotations=notes, schedulerName="kai-scheduler", namespace="team-a")
+    with entered(ApiServer([*SPACES, share]), tmp_path) as client:
+        page = client.get("/pods/team-a/share").text
+        assert "annotation gpu-fraction" in page
+        assert ">0.25</td>" in page
+        assert "annotation team" not in page
+
+
+@pytest.mark.integration
 def test_nothing_fits_on_nodes_that_take_no_new_pods(tmp_path: Path) -> None:
     closed = {
         "cordoned": {"unschedulable": True},

@@ -10,6 +10,7 @@ from hami_webhook.cluster.api import Kind
 from hami_webhook.explain.report import Explanation
 from hami_webhook.explain.tables import node_tables, placement_table, quota_table
 from hami_webhook.kube.objects import Container, MalformedObject, Pod
+from hami_webhook.kube.shown import cut
 from hami_webhook.kubectl.live import LiveCluster
 from hami_webhook.terminal import ShownTable
 
@@ -44,8 +45,11 @@ def _asked(explanation: Explanation, cluster: LiveCluster) -> tuple[Sequence[Sho
         pod = None
     if pod is None:
         return [], "What it asks for can't be read."
-    names = cluster.simulation.core.vendors.resource_names
-    rows = [row for container in pod.containers for row in _rows(container, names)]
+    vendors = cluster.simulation.core.vendors
+    rows = [row for container in pod.containers for row in _rows(container, vendors.resource_names)]
+    for scheduler in vendors.foreign_among(pod, pod.named):
+        asked = sorted(scheduler.asked_in(pod.annotations).items())
+        rows += [("-", f"annotation {key}", cut(amount)) for key, amount in asked]
     rows += [("-", f"ResourceClaim {each.name}", "-") for each in pod.resource_claims]
     if not rows:
         return [], "No container names a resource of an enabled vendor."
