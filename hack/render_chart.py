@@ -120,6 +120,7 @@ LISTS = (
     ("CLASS_RESOURCES", r"\br in (?=\[\n *'deviceclass\.)", ""),
     ("RESOURCE_NAMES", r"\br in (?!\[\nCLASS_RESOURCES)", ""),
     ("DOMAINS", "", r"\.exists\(d,"),
+    ("SCHEDULERS", r"schedulerName\.orValue\(''\) in ", ""),
     ("DRIVERS", r"r\.driver in ", ""),
     ("DEVICE_CLASSES", r"deviceClassName(?:\.orValue\(''\))? in ", ""),
 )
@@ -135,6 +136,7 @@ def render_conditions() -> str:
     lines += ["drivers:", *(f"- {driver}" for driver in sorted({row.driver for row in vendors.drivers}))]
     classes = {name for row in vendors.drivers for name in row.device_classes}
     lines += ["deviceClasses:", *(f"- {name}" for name in sorted(classes))]
+    lines += ["schedulers:", *(f"- {name}" for name in sorted(vendors.asked_by_annotation))]
     lines.append("matchConditions:")
     for webhook, conditions in match_conditions(vendors).items():
         lines.append(f"  {webhook}:")

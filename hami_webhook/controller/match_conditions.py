@@ -130,8 +130,7 @@ def _changes_request(vendors: Vendors) -> str:
 
 def _is_of(scheduler: ForeignScheduler) -> str:
     """A pod names this scheduler as its own."""
-    names = ", ".join(f"'{name}'" for name in scheduler.scheduler_names)
-    return f"object.spec.?schedulerName.orValue('') in [{names}]"
+    return f"object.spec.?schedulerName.orValue('') in [\n{_list_items(scheduler.scheduler_names)}]"
 
 
 def _asks_by(scheduler: ForeignScheduler) -> str:

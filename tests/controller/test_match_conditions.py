@@ -111,7 +111,9 @@ def test_what_pods_ask_another_scheduler_for_by_annotation_is_seen_for_pods_of_t
     others = ["gpu-fraction-container-name", "gpu-memory-x", "x-gpu-memory", "nvidia.com/gpu-memory.request", "team"]
     assert [key for key in (*asks, *others) if re.search(kai, key)] == asks
     before = expression(vendors, webhook).partition(kai.replace("\\", "\\\\"))[0]
-    assert before.rpartition("\n|| (")[2].startswith("object.spec.?schedulerName.orValue('') in ['kai-scheduler'] && ")
+    assert before.rpartition("\n|| (")[2].startswith(
+        "object.spec.?schedulerName.orValue('') in [\n  'kai-scheduler'] && "
+    )
 
 
 def test_without_kai_nothing_of_it_is_in_a_condition() -> None:

@@ -49,6 +49,8 @@ vnpus:
     memoryAllocatable: 32768
     memoryCapacity: 32768
     aiCore: 30
+kai:
+  schedulerNames: [kai-of-ours]
 dra:
   devices:
   - {driver: gpu.example.com, deviceClasses: [big.example.com], vendor: NVIDIA, memory: memory}

@@ -201,6 +201,7 @@ one beside those of that. The controller makes them exact. */}}
 {{- $classes = concat $classes (.deviceClasses | default list) -}}
 {{- end -}}
 {{- $classes = $classes | compact | uniq | sortAlpha -}}
+{{- $schedulers := concat $builtin.schedulers (($config.kai | default dict).schedulerNames | default list) -}}
 {{- $resources := list -}}
 {{- range $classes -}}
 {{- $resources = append $resources (printf "deviceclass.resource.kubernetes.io/%s" .) -}}
@@ -210,6 +211,7 @@ one beside those of that. The controller makes them exact. */}}
 {{- $text = $text | replace "CLASS_RESOURCES" (printf "  '%s'" (join "', '" $resources)) }}
 {{- $text = $text | replace "DEVICE_CLASSES" (printf "  '%s'" (join "', '" $classes)) }}
 {{- $text = $text | replace "DRIVERS" (printf "  '%s'" ($drivers | compact | uniq | sortAlpha | join "', '")) }}
+{{- $text = $text | replace "SCHEDULERS" (printf "  '%s'" ($schedulers | compact | uniq | sortAlpha | join "', '")) }}
 - name: {{ .name }}
   expression: {{ $text | toJson }}
 {{- end }}
