@@ -41,7 +41,7 @@ def of_foreign(
             notes.append(f"it costs what it asks for, as {name} wrote no cards on it")
         return Explanation(pod.namespace, pod.name, f"is bound to {pod.node_name}", notes, quotas=quotas)
     if not scheduler.predicts:
-        notes.append(f"{name} places it; for which node it waits, its events and {name}'s objects say")
+        notes.append(f"{name} places it; the pod's events say what it waits for")
         return Explanation(pod.namespace, pod.name, "isn't placed", notes, quotas=quotas)
     notes.append(f"{name} places it; the nodes are judged here by its rules")
     named = scheduler.scheduler_of(pod)

@@ -91,7 +91,7 @@ GPU_QUOTA: JSON = {
 @pytest.mark.parametrize(
     ("fields", "verdict", "notes"),
     [
-        ({}, "isn't placed", ["KAI places it; for which node it waits, its events and KAI's objects say"]),
+        ({}, "isn't placed", ["KAI places it; the pod's events say what it waits for"]),
         ({"nodeName": "a"}, "is placed on a by KAI", []),
         (
             {"nodeName": "b"},

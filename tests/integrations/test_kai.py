@@ -29,7 +29,7 @@ from hami_webhook.kube.objects import Node, Pod
 from hami_webhook.quota.card_selection import CardSelection
 from hami_webhook.quota.floors import floor_id
 from hami_webhook.quota.other_managers import manager_of
-from hami_webhook.quota.pricing import charge_of
+from hami_webhook.quota.pricing import charge_of, overrun
 
 from .schedulers_env import SchedulersEnv
 
@@ -101,6 +101,15 @@ def test_on_a_node_without_the_label_the_least_counts_and_it_is_said() -> None:
     assert charge.problems == (
         "node bare has no label nvidia.com/gpu.memory, so the least that a card could cost counts",
     )
+
+
+def test_more_than_was_charged_is_an_overrun() -> None:
+    """A share of a large card in a quota that had room for one of the smallest."""
+    env = two_nodes()
+    bound = env.keep(kai_pod(fraction="0.5"), "large")
+    charge = charge_of(bound, env.vendors, env.state, NOW)
+    keys = {"limits.nvidia.com/gpu", "limits.nvidia.com/gpumem"}
+    assert overrun(bound, charge, keys, env.vendors, env.state) == ["limits.nvidia.com/gpumem"]
 
 
 @in_one_test("label", ["", "0", "-5", "80Gi", "many", "1e30", "99999999999999999999"])

@@ -180,3 +180,17 @@ def test_a_mixed_pod_goes_to_ours_and_is_charged_for_both(simulate: Simulate) ->
     assert [warning.partition("]")[0] for warning in found["warnings"]] == ["[mixed-names"]
     assert found["placement"]["node"] == "n1"
     assert (found["debits"][GPU], found["debits"][BLOCKS]) == (1, 300)
+
+
+def test_kais_pods_are_charged_and_left_unplaced(simulate: Simulate) -> None:
+    """KAI's rules aren't known here (docs/spec/kai.md#6)."""
+
+    def share(name: str, fraction: str) -> JSON:
+        return pod(name, annotations={"gpu-fraction": fraction}, schedulerName="kai-scheduler", namespace="team-a")
+
+    labelled = node("n1", labels={"nvidia.com/gpu.memory": "80000"})
+    run = simulate([labelled, quota(mem=50000)], share("a", "0.5"), share("b", "0.5"), share("c", "1.5"))
+    assert [found["allowed"] for found in run.pods] == [True, False, False]
+    assert run.pod("a")["placement"] is None
+    assert "limits.nvidia.com/gpumem=40000 (smallest eligible card)" in run.pod("b")["message"]
+    assert "must be a number above 0 and below 1" in run.pod("c")["message"]
