@@ -263,10 +263,10 @@ def charge_of(
 
     A placement that was never bound expires after `placement_ttl` seconds. What a bound pod holds is computed once (by
     another scheduler's allocation once for each version of the nodes), and what a pod without a placement declares.
-    With `cards` it is what these cost. A pod that waits for quota costs nothing, nor does one with which another
-    scheduler holds a card for others: these cost what they have of it.
+    With `cards` it is what these cost. A pod that waits for quota costs nothing. Limits cost nothing where another
+    scheduler's pods hold cards for others: these cost what they have of them.
     """
-    if pod.queued or pod.namespace in vendors.reserving:
+    if pod.queued:
         return _NOTHING
     if cards is None:
         known = _settled.get(pod)
@@ -277,7 +277,7 @@ def charge_of(
             return of_nodes
     builder = _ChargeBuilder(cards)
     counts = placement_counts(pod, now, placement_ttl)
-    resources = pod.named
+    resources = frozenset[str]() if pod.namespace in vendors.reserving else pod.named
     named = vendors.named_among(resources)
     # what a pod names nothing of, it can only hold by a placement
     placed = {vendor.key for vendor in vendors.allocated_in(pod.annotations)} if counts else set[str]()

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from admission.reviews import NoTouch, at_once, handler_of, parsed, refusal, review, update
 from admission.reviews import pod as tenants_pod
-from builders import JSON, card, container, read_node
+from builders import JSON, bound_pod, card, container, read_node
 from devices.fit_env import CHART, NOW, configured, pod
 from hypothesis import given
 from hypothesis import strategies as st
@@ -332,6 +332,14 @@ def sent(path: str, manifest: JSON, user: str, *groups: str, gate: AdmissionHand
     info = {"username": user, "groups": ["system:authenticated", *groups]}
     asked = parsed(review(manifest, userInfo=info, namespace=manifest["metadata"]["namespace"]))
     return asyncio.run(getattr(gate, path)(asked))
+
+
+def test_where_kai_holds_cards_nothing_but_limits_is_free() -> None:
+    """A share, or cards that our own scheduler gave, cost what they do elsewhere."""
+    share = kai_pod(fraction="0.5", namespace=RESERVED, nodeName="large")
+    assert short(charge_of(Pod.from_object(share), CHART, two_nodes().state, NOW).amounts) == (1, 40780, 50)
+    ours = bound_pod("p", "n1", "GPU-1,NVIDIA,3000,30:;", namespace=RESERVED)
+    assert short(charge_of(Pod.from_object(ours), CHART, two_nodes().state, NOW).amounts) == (1, 3000, 30)
 
 
 PATHS = pytest.mark.parametrize("path", ["mutate", "validate", "webhook"])
