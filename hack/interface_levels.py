@@ -35,6 +35,7 @@ KEYS = (
     Key("hami.io/pod-group*", "people", "label"),
     Key("scheduling.x-k8s.io/pod-group", "people", "label"),
     Key("kueue.x-k8s.io/pod-group-total-count", "people"),
+    Key("kueue.x-k8s.io/pod-group-fast-admission", "others"),
     Key("kueue.x-k8s.io/managed", "others", "label"),
     Key("kueue.x-k8s.io/workload", "others"),
     Key("kueue.x-k8s.io/*", "people", "label"),

@@ -44,7 +44,7 @@ from hami_webhook.quota.floors import cost_of, floor_id
 from hami_webhook.quota.hierarchy_charger import HierarchyCharger, PodQuotas
 from hami_webhook.quota.ledger import LEDGER, RESERVATION, UPDATE, Entry, State, decode, reservation_id, update_id
 from hami_webhook.quota.namespace_labels import NamespaceLabels
-from hami_webhook.quota.other_managers import LeftByQueues, manager_of
+from hami_webhook.quota.other_managers import KUEUE, LeftByQueues, manager_of
 from hami_webhook.quota.pricing import CapacityLister, Charge, charge_of, waiting_charge
 from hami_webhook.quota.recompute import LedgerBounds, PodReader, Recomputer
 from hami_webhook.quota.refused_later import RefusedLater
@@ -300,9 +300,13 @@ class _QuotaPort:
         return _CachedPodQuotas(self, pod, known, known.unlimited, self.core.capacity)
 
     def queues(self, pod: Pod, requests: Mapping[str, Requests]) -> bool:
-        queues, group = self.core.caches.queueing(pod.namespace), PodGroup.of(pod)
-        vendors = self.core.vendors
-        if not requests or not (queues or group) or manager_of(pod, vendors):
+        caches, vendors, group = self.core.caches, self.core.vendors, PodGroup.of(pod)
+        held = pod.gated_by_others
+        quotas = caches.covering(pod.namespace) or () if held else caches.queueing(pod.namespace)
+        if not requests or not (quotas or group):
+            return False
+        manager = manager_of(pod, vendors)
+        if manager and not held and not (group and manager == KUEUE):
             return False
         if group:
             self._refuse_other_size(pod, group)
@@ -311,7 +315,7 @@ class _QuotaPort:
             charge = waiting_charge(pod, vendors, self.core.capacity, asks=(requests, ()))
         except BadRequest as error:
             raise bad_request(error) from error
-        return any(QuotaAccount.read(quota, vendors).concerns(pod, charge) for quota in queues)
+        return any(QuotaAccount.read(quota, vendors).concerns(pod, charge) for quota in quotas)
 
     def _refuse_other_size(self, pod: Pod, group: PodGroup) -> None:
         """Raise `Denied` for a pod that gives its group another size than the pods that are there."""

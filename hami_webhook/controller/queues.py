@@ -123,8 +123,9 @@ class QueueReleaser:
         """Release whose turn has come; whether something is left that may be done soon, though nothing changes."""
         pods = list(self._pods.values())
         queue = await read_queue(pods, self._charger.known, self._view.vendors, self._capacity, self._demands)
-        by_turn = group_turns(queue.waiting, queue.pods, self._view.state.by_namespace.members)
-        decision = decide(by_turn.turns, queue.rooms, self._view.clock(), self.reclaimed_for)
+        now = self._view.clock()
+        by_turn = group_turns(queue.waiting, queue.pods, self._view.state.by_namespace.members, now)
+        decision = decide(by_turn.turns, queue.rooms, now, self.reclaimed_for)
         self.decision = by_turn.of_each_pod(decision, queue.waiting)
         self.within = [
             (each, [queue.pods[uid] for uid in by_turn.pods[each.pod.uid]]) for each in decision.waiting if each.own

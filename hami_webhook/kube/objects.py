@@ -197,6 +197,11 @@ class Pod(Struct, frozen=True, weakref=True):
         return QUOTA_GATE in self.gates
 
     @property
+    def gated_by_others(self) -> bool:
+        """It has scheduling gates that aren't ours: another manager says when it starts."""
+        return any(gate != QUOTA_GATE for gate in self.gates)
+
+    @property
     def terminal(self) -> bool:
         """The phase is Succeeded or Failed."""
         return self.phase in ("Succeeded", "Failed")

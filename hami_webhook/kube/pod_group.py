@@ -16,6 +16,9 @@ MOST_PODS = 256
 """Pods of one group: their charges are one write, into a ledger with room for other pods too."""
 
 _KUEUE_NAME, _KUEUE_SIZE = "kueue.x-k8s.io/pod-group-name", "kueue.x-k8s.io/pod-group-total-count"
+_KUEUE_FAST = "kueue.x-k8s.io/pod-group-fast-admission"
+_LONGEST_NAME = 253
+"""Characters of an annotation of Kueue's that names a group, as one of its Workloads."""
 _COSCHEDULING_NAME = "scheduling.x-k8s.io/pod-group"
 
 _NAMES = frozenset((NAME, _KUEUE_NAME, _COSCHEDULING_NAME))
@@ -49,13 +52,13 @@ class PodGroup(Struct, frozen=True):
     @classmethod
     def of(cls, pod: Pod) -> PodGroup | None:
         """The group of a pod; None for one that starts alone, or whose labels can't be read."""
-        if not pod.scheduling_group and _NAMES.isdisjoint(pod.labels):
+        if not pod.scheduling_group and _NAMES.isdisjoint(pod.labels) and _KUEUE_NAME not in pod.annotations:
             return None
         name = _name(pod)
         if not name:
             return None
         written = pod.labels.get(SIZE)
-        if written is None and _KUEUE_NAME in pod.labels:
+        if written is None and _kueue_name(pod) and not _is_fast(pod):
             written = pod.annotations.get(_KUEUE_SIZE)
         size = _size(written)
         return cls(pod.namespace, name, size) if size is not None and size > 1 else None
@@ -73,7 +76,36 @@ def pod_group_fault(pod: Pod) -> str:
 
 def _name(pod: Pod) -> str:
     labels = pod.labels
-    return labels.get(NAME) or labels.get(_KUEUE_NAME) or labels.get(_COSCHEDULING_NAME) or pod.scheduling_group
+    return labels.get(NAME) or _kueue_name(pod) or labels.get(_COSCHEDULING_NAME) or pod.scheduling_group
+
+
+class FastGroup(Struct, frozen=True):
+    """A group of Kueue's with fast admission, such as that of a StatefulSet; `size` is 0 where it can't be read.
+
+    Kueue lets each of its pods start, whether or not the others are there, and their number may change.
+    """
+
+    key: GroupKey
+    size: int
+
+    @classmethod
+    def of(cls, pod: Pod) -> FastGroup | None:
+        """The group of a pod; None where it is of none, or of a `PodGroup`."""
+        name = _kueue_name(pod) if _is_fast(pod) else ""
+        if not name or PodGroup.of(pod) is not None:
+            return None
+        # no label has a slash
+        return cls((pod.namespace, f"{_KUEUE_NAME}/{name}"), _size(pod.annotations.get(_KUEUE_SIZE)) or 0)
+
+
+def _is_fast(pod: Pod) -> bool:
+    return pod.annotations.get(_KUEUE_FAST) == "true"
+
+
+def _kueue_name(pod: Pod) -> str:
+    """The annotation, which Kueue looks at first since 0.18, or the label."""
+    name = pod.annotations.get(_KUEUE_NAME, "")
+    return name if 0 < len(name) <= _LONGEST_NAME else pod.labels.get(_KUEUE_NAME, "")
 
 
 def _size(text: str | None) -> int | None:

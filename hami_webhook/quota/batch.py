@@ -156,7 +156,8 @@ class _Charging:
         too_large = self._refuse_group() if account.enforced else None
         if too_large is not None:
             return too_large
-        if account.queues:
+        # what it costs once the gates of others are gone is waited for under any enforcement
+        if account.queues or (account.enforced and self._request.pod.gated_by_others):
             never = account.above_hard(charge)
             return refuse_overrun(account, charge, never) if never else account
         unknown = self._refuse_unknown()

@@ -8,11 +8,18 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from hami_webhook.kube.objects import Pod
-from hami_webhook.kube.pod_group import GroupKey, PodGroup
+from hami_webhook.kube.pod_group import FastGroup, GroupKey, PodGroup
 from hami_webhook.quota.queue_order import Demand, Obstacle, QueueDecision, QueuedPod, Standing
+
+_TOGETHER = 10.0
+"""Seconds within which pods of a group with fast admission were created that have their turns one after the other: else
+one pod that can't start would keep a place for all that come later."""
+
+_SETTLES = 3.0
+"""Seconds after which no further pod of such a group is waited for."""
 
 
 class GroupTurns(Struct, frozen=True):
@@ -39,20 +46,29 @@ class GroupTurns(Struct, frozen=True):
 
 
 def group_turns(
-    waiting: Mapping[str, QueuedPod], pods: Mapping[str, Pod], members: Callable[[GroupKey], Sequence[Pod]]
+    waiting: Mapping[str, QueuedPod], pods: Mapping[str, Pod], members: Callable[[GroupKey], Sequence[Pod]], now: float
 ) -> GroupTurns:
     """The turns of the pods that wait, by UID. `members` are the live pods of a group, the oldest first."""
     turns: list[QueuedPod] = []
     together: dict[str, Sequence[str]] = {}
     incomplete: dict[str, str] = {}
     groups: dict[GroupKey, PodGroup] = {}
+    fast: dict[FastGroup, list[QueuedPod]] = {}
     for uid, queued in waiting.items():
         group = PodGroup.of(pods[uid])
         if group is None:
-            turns.append(queued)
             together[uid] = (uid,)
+            if (of := FastGroup.of(pods[uid])) is not None:
+                fast.setdefault(of, []).append(queued)
+            else:
+                turns.append(queued)
         else:
             groups[group.key] = group
+    for of, beginning in fast.items():
+        if lacking := _what_lacks_to_begin(of, members(of.key), now):
+            incomplete |= {each.uid: lacking for each in beginning}
+        else:
+            turns += _one_after_the_other(beginning)
     for key, group in groups.items():
         there = members(key)
         ready = [pod.uid for pod in there if pod.uid in waiting]
@@ -73,6 +89,30 @@ def what_lacks(group: PodGroup, there: Sequence[Pod], ready: int) -> str:
         return differing
     count = ready + sum(not pod.queued for pod in there)
     return "" if count >= group.size else f"{count} of {group.size} pods of pod group {group.name} are there"
+
+
+def _what_lacks_to_begin(group: FastGroup, there: Sequence[Pod], now: float) -> str:
+    """Why no pod of a group with fast admission takes a turn yet; empty if others are running, or the group settled.
+
+    Kueue lets go those that are there; those of a StatefulSet that makes one after the other aren't waited for.
+    """
+    if not there or not all(pod.queued for pod in there):
+        return ""
+    ready = sum(not pod.gated_by_others for pod in there)
+    settled = len(there) >= group.size or now - (there[-1].created or 0.0) >= _SETTLES
+    return (
+        ""
+        if settled and ready == len(there)
+        else f"{ready} of {max(group.size, len(there))} pods of its group in Kueue are there"
+    )
+
+
+def _one_after_the_other(members: Sequence[QueuedPod]) -> Iterable[QueuedPod]:
+    """The turns of pods that others' turns aren't to come between: two such groups would each get a part."""
+    first = min(members, key=lambda each: each.turn)
+    for each in members:
+        near = each.priority == first.priority and each.created - first.created <= _TOGETHER
+        yield structs.replace(each, created=first.created, beside=first.uid) if near else each
 
 
 def _as_one(members: Sequence[QueuedPod]) -> QueuedPod:

@@ -2,7 +2,7 @@
 
 Source: docs/spec/queues.md#6.
 
-They get no scheduling gate of ours, and are charged when they are created. What marks them is in reach of tenants, so
+Those without a gate get none of ours, and are charged when they are created. What marks them is in reach of tenants, so
 they get no more than the pods that wait leave: who forges a mark is refused in place of waiting.
 """
 
@@ -96,7 +96,7 @@ class LeftByQueues:
         if now - self._at >= _VALID_FOR:
             self._at = now
             queue = await read_queue(self._queued(), self._known, self._vendors, self._capacity, self._demands)
-            turns = group_turns(queue.waiting, queue.pods, self._members).turns
+            turns = group_turns(queue.waiting, queue.pods, self._members, now).turns
             self._decision = decide(turns, queue.rooms, now)
         return self._decision
 

@@ -59,11 +59,13 @@ class QueuedPod(Struct, frozen=True, gc=False):
     demand: Demand
     pods: int = 1
     """How many it stands for: those of a group take their turn as one."""
+    beside: str = ""
+    """The UID of the pod right after which its turn is."""
 
     @property
-    def turn(self) -> tuple[int, float, str]:
+    def turn(self) -> tuple[int, float, str, str]:
         """By which pods are sorted: who is first has its turn first."""
-        return -self.priority, self.created, self.uid
+        return -self.priority, self.created, self.beside or self.uid, self.uid
 
 
 class Lack(Struct, frozen=True, gc=False):

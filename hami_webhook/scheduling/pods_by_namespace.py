@@ -7,7 +7,7 @@ from itertools import islice
 from typing import TypeVar
 
 from hami_webhook.kube.objects import Pod
-from hami_webhook.kube.pod_group import GroupKey, PodGroup
+from hami_webhook.kube.pod_group import FastGroup, GroupKey, PodGroup
 
 _K = TypeVar("_K", bound=Hashable)
 
@@ -23,7 +23,7 @@ class PodsByNamespace:
     def keep(self, pod: Pod) -> None:
         """A pod was added or changed; it stays in its namespace."""
         self._namespaces.setdefault(pod.namespace, {})[pod.uid] = pod
-        group = PodGroup.of(pod) if pod.labels or pod.scheduling_group else None
+        group = PodGroup.of(pod) or FastGroup.of(pod)
         key = None if group is None else group.key
         if key != self._group_of.get(pod.uid):
             self._leave(pod.uid)

@@ -72,7 +72,9 @@ def quota_metrics(cluster: ClusterView, pods: Sequence[Pod]) -> Iterator[Metric]
             yield _USED.of(())
         accounts.append(QuotaAccount.read(quota, cluster.vendors))
     yield from _ours(cluster, accounts, charges)
-    yield from _queues(accounts, [pod for pod in pods if pod.queued and not pod.ended(now)], now)
+    yield from _queues(
+        accounts, [pod for pod in pods if pod.queued and not pod.gated_by_others and not pod.ended(now)], now
+    )
     yield from _hamis(cluster, accounts, totals)
 
 

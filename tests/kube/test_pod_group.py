@@ -12,6 +12,7 @@ from hami_webhook.kube.pod_group import MOST_PODS, PodGroup, pod_group_fault
 
 NAME, SIZE = "hami.io/pod-group", "hami.io/pod-group-size"
 KUEUE, TOTAL = "kueue.x-k8s.io/pod-group-name", "kueue.x-k8s.io/pod-group-total-count"
+FAST = "kueue.x-k8s.io/pod-group-fast-admission"
 COSCHEDULING = "scheduling.x-k8s.io/pod-group"
 
 
@@ -32,6 +33,14 @@ def read(labels: JSON, annotations: JSON | None = None, **spec: Any) -> Pod:
         ({KUEUE: "train"}, {}, {}, None),
         ({KUEUE: "train"}, {TOTAL: "1000000"}, {}, None),
         ({KUEUE: "train"}, {TOTAL: "-8"}, {}, None),
+        ({}, {KUEUE: "a" * 253, TOTAL: "8"}, {}, ("a" * 253, 8)),
+        ({}, {KUEUE: "a" * 254, TOTAL: "8"}, {}, None),
+        ({}, {KUEUE: "train"}, {}, None),
+        ({KUEUE: "old"}, {KUEUE: "new", TOTAL: "8"}, {}, ("new", 8)),
+        ({NAME: "mine", SIZE: "4"}, {KUEUE: "theirs", TOTAL: "8"}, {}, ("mine", 4)),
+        ({KUEUE: "serves"}, {TOTAL: "8", FAST: "true"}, {}, None),
+        ({KUEUE: "serves"}, {TOTAL: "8", FAST: "false"}, {}, ("serves", 8)),
+        ({KUEUE: "serves", SIZE: "4"}, {TOTAL: "8", FAST: "true"}, {}, ("serves", 4)),
         ({COSCHEDULING: "train"}, {}, {}, None),
         ({COSCHEDULING: "train", SIZE: "8"}, {}, {}, ("train", 8)),
         ({}, {}, {"schedulingGroup": {"podGroupName": "train"}}, None),

@@ -59,7 +59,7 @@ def turns(*pods: Pod, cost: Mapping[str, int] | None = None) -> tuple[list[tuple
         if each.gates == (QUOTA_GATE,)
     }
     found = group_turns(
-        waiting, {each.uid: each for each in pods}, lambda key: [p for p in pods if p.labels.get(NAME) == key[1]]
+        waiting, {each.uid: each for each in pods}, lambda key: [p for p in pods if p.labels.get(NAME) == key[1]], 0.0
     )
     return [tuple(found.pods[turn.uid]) for turn in found.turns], dict(found.incomplete)
 
@@ -90,7 +90,7 @@ def test_a_group_is_one_turn_of_its_least_priority_and_its_youngest_pod() -> Non
 
     pods = [read(name, "train", 2) for name in "ab"]
     waiting = {"a": queued("a", 10, 5.0, 1), "b": queued("b", 2, 7.0, 3), "z": queued("z", 2, 6.0, 1)}
-    found = group_turns(waiting, {each.uid: each for each in [*pods, read("z")]}, lambda key: pods)
+    found = group_turns(waiting, {each.uid: each for each in [*pods, read("z")]}, lambda key: pods, 0.0)
     together = next(turn for turn in found.turns if turn.pods == 2)
     assert (together.priority, together.created, together.demand) == (2, 7.0, (("q", (("gpu", 4),)),))
     decision = decide(found.turns, {"q": QueueRoom({"gpu": 4}, {"gpu": 1})}, 8.0)
@@ -231,7 +231,7 @@ async def test_a_pod_that_is_made_anew_joins_those_that_run() -> None:
         assert standings(env) == {"d": "pod group train has its 2 pods already"}
 
 
-async def test_sizes_that_differ_are_refused_and_kueues_pods_are_not_gated() -> None:
+async def test_sizes_that_differ_are_refused_and_volcanos_pods_are_not_gated() -> None:
     async with QuotaEnv(L, quota(gpu=5)) as env:
         await env.create(member("a", "train", 3))
         denied = await env.refused(member("b", "train", 4))
@@ -241,9 +241,7 @@ async def test_sizes_that_differ_are_refused_and_kueues_pods_are_not_gated() -> 
             assert (
                 f"label {SIZE} {wrong} must be a number of pods" in (await env.refused(member("b", "x", wrong))).message
             )
-        theirs = member("k", "theirs", 3)
-        theirs["metadata"]["labels"]["kueue.x-k8s.io/queue-name"] = "team"
-        stored, _ = await env.admit(theirs)
+        stored, _ = await env.admit(member("v", "theirs", 3, schedulerName="volcano"))
         assert "schedulingGates" not in stored["spec"]
         # what asks for no cards is none of our business
         stored, _ = await env.admit(pod("cpu", cpu=1, labels={NAME: "train"}))

@@ -163,8 +163,13 @@ async def test_what_an_annotation_adds(notes: dict[str, str], charged: int) -> N
 async def test_a_tightened_node_selector_raises_the_floor() -> None:
     nodes = (node("l", card("L", LARGE), labels={"pool": "l"}), node("s", card("S", SMALL)))
     async with QuotaEnv(*nodes, quota(mem=10_000)) as env:
-        gates = [{"name": "wait"}]
-        await env.create(pod("p", gpu=1, percent=50, schedulingGates=gates))
+        # only a pod with gates may have another nodeSelector, and it is charged where it came past our mutation
+        made = pod(
+            "p", gpu=1, percent=50, uid="uid-p", schedulerName="hami-scheduler", schedulingGates=[{"name": "wait"}]
+        )
+        await env.core.admission.validate(env.review(made))
+        await env.cluster.create(Kind.PODS, made)
+        await env.drain()
         assert env.mem() == SMALL // 2
         before = env.cluster.peek(Kind.PODS, "p", TEAM)
         assert before is not None
