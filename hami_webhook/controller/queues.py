@@ -22,12 +22,14 @@ from hami_webhook.cluster.api import Cluster, ClusterError, Conflict, Kind, NotF
 from hami_webhook.cluster_view import ClusterView
 from hami_webhook.controller.informers import Subscriptions
 from hami_webhook.controller.loops import contained
+from hami_webhook.devices.registry import Vendors
 from hami_webhook.kube.objects import Pod
 from hami_webhook.quota.account import ChargeRequest, Gate, Refusal
 from hami_webhook.quota.admission_charger import Charged
 from hami_webhook.quota.floors import floor_id
 from hami_webhook.quota.group_turns import group_turns
 from hami_webhook.quota.hierarchy_charger import HierarchyCharger
+from hami_webhook.quota.places import Places
 from hami_webhook.quota.pricing import CapacityLister, admission_charge
 from hami_webhook.quota.queue import Demands, read_queue
 from hami_webhook.quota.queue_order import QueueDecision, QueuedPod, Standing, decide
@@ -74,6 +76,8 @@ class QueueReleaser:
         self._failures = failures
         self._sleep = sleep
         self._pods: dict[str, Pod] = {}
+        self._places = Places()
+        self._waiting: dict[str, QueuedPod] = {}
         self._demands = Demands(view.clock)
         self._wake = asyncio.Event()
         self._again = False
@@ -96,12 +100,26 @@ class QueueReleaser:
     def _pod_changed(self, change: Change[Pod]) -> None:
         before, after = change.before, change.after
         uid = (after or before or _NOBODY).uid
+        self._note_place(before, after)
         waits = after is not None and after.queued and not after.terminal and after.deletion_time is None
         if waits and after is not None:
             self._pods[uid] = after
         elif self._pods.pop(uid, None) is None:
             return
         self._wake.set()
+
+    def _note_place(self, before: Pod | None, after: Pod | None) -> None:
+        """Keep the place of a pod that is gone for the one that replaces it, where somebody waits."""
+        view = self._view
+        if before is None and after is not None and after.queued:
+            self._places.come(after, partial(_request_of, after, view.vendors), view.clock())
+        elif before is not None and not before.terminal and (after is None or after.terminal):
+            succeeded = after is not None and after.phase != "Failed"
+            if succeeded or not self._pods or view.vendors.resource_names.isdisjoint(before.named):
+                self._places.forget(before.uid)
+            else:
+                request, waited = _request_of(before, view.vendors), self._waiting.get(before.uid)
+                self._places.leave(before, request, waited, view.clock())
 
     def _other_changed(self, change: Change[Any]) -> None:
         if self._pods:
@@ -123,6 +141,8 @@ class QueueReleaser:
         """Release whose turn has come; whether something is left that may be done soon, though nothing changes."""
         pods = list(self._pods.values())
         queue = await read_queue(pods, self._charger.known, self._view.vendors, self._capacity, self._demands)
+        self._places.assign(queue.waiting)
+        self._waiting = queue.waiting
         now = self._view.clock()
         by_turn = group_turns(queue.waiting, queue.pods, self._view.state.by_namespace.members, now)
         decision = decide(by_turn.turns, queue.rooms, now, self.reclaimed_for)
@@ -194,6 +214,11 @@ class QueueReleaser:
         if self._pods.get(pod.uid) is pod:
             del self._pods[pod.uid]
         self.released += 1
+
+
+def _request_of(pod: Pod, vendors: Vendors) -> str:
+    """What a pod costs while it waits, whether or not its init containers have ended."""
+    return floor_id(structs.replace(pod, init_finished=False) if pod.init_finished else pod, vendors)
 
 
 def _first(turns: Iterable[QueuedPod], most: int) -> Iterator[QueuedPod]:

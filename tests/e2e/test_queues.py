@@ -22,6 +22,7 @@ from hack.devcluster.plane import ControlPlane
 from hami_webhook.cluster.api import Conflict, Kind, NotFound
 from hami_webhook.cluster.connect import connect
 from hami_webhook.cluster.kubernetes import KubernetesCluster
+from hami_webhook.kube.objects import format_time
 from hami_webhook.quota.ledger import decode
 
 from .deployment import SYSTEM, Deployment, Kubectl, deployed, eventually
@@ -307,3 +308,44 @@ def test_quotas_that_do_not_queue_gate_nobody(program: Deployment) -> None:
     assert "hami.io/quota-enforcement: Queue isn't known, so the quota is enforced" in told
     assert "hami.io/quota-queue-overtaking: soon can't be read, so it is 10m" in told
     assert "exceeded quota" in kubectl.refused(pod(space, "over", gpu=1, gpumem=1))
+
+
+def test_a_replica_that_is_made_anew_does_not_lose_its_room_to_a_younger_one(program: Deployment) -> None:
+    kubectl = program.kubectl
+    space = namespace(kubectl)
+    kubectl.apply(queueing(space, gpu=2), stateful_set(space, 2))
+    eventually(lambda: sorted(free(kubectl, space)), ["set-0", "set-1"])
+    youngest = max(each["metadata"]["creationTimestamp"] for each in kubectl.get("pods", "-n", space)["items"])
+    eventually(lambda: format_time(time.time()) > youngest)  # ages are whole seconds
+    kubectl("scale", "statefulset", "set", "-n", space, "--replicas=3")
+    eventually(lambda: gated(kubectl, space), ["set-2"])
+    for number in (0, 0, 1):
+        name = f"set-{number}"
+        uid = kubectl.get("pod", name, "-n", space)["metadata"]["uid"]
+        kubectl("delete", "pod", name, "-n", space, "--grace-period=0", "--force")
+
+        def is_back(name: str = name, uid: str = uid) -> bool:
+            pods = {each["metadata"]["name"]: each for each in kubectl.get("pods", "-n", space)["items"]}
+            return name in free(kubectl, space) and pods[name]["metadata"]["uid"] != uid
+
+        eventually(is_back)
+        assert gated(kubectl, space) == ["set-2"]
+        eventually(lambda: kubectl.used(space), {"gpu": "2"})
+    kubectl("delete", "statefulset", "set", "-n", space)
+
+
+def stateful_set(space: str, replicas: int) -> JSON:
+    made = {"metadata": {"labels": {"app": "set"}}, "spec": pod(space, "p", gpu=1, gpumem=1)["spec"]}
+    spec = {
+        "replicas": replicas,
+        "serviceName": "set",
+        "podManagementPolicy": "Parallel",
+        "selector": {"matchLabels": {"app": "set"}},
+        "template": made,
+    }
+    return {
+        "apiVersion": "apps/v1",
+        "kind": "StatefulSet",
+        "metadata": {"name": "set", "namespace": space},
+        "spec": spec,
+    }
