@@ -30,7 +30,7 @@ from hami_webhook.dra.claim_cache import ClaimCache
 from hami_webhook.dra.cost import DeviceInventory
 from hami_webhook.dra.holders import key_of
 from hami_webhook.durations import Histogram
-from hami_webhook.kube.claims_wire import ResourceClaim
+from hami_webhook.kube.claims_wire import ResourceClaim, ResourceClaimTemplate
 from hami_webhook.kube.objects import MalformedObject, Namespace, Pod, ResourceQuota
 from hami_webhook.kube.pod_group import SIZE, PodGroup
 from hami_webhook.policy.rules import PolicyRules
@@ -248,9 +248,10 @@ class Core:
         self.caches.set_namespace(found)
         return found
 
-    def _inventory(self, watches: Watches) -> DeviceInventory:
+    async def _inventory(self, watches: Watches) -> DeviceInventory:
         if not watches.synced:
             raise Denied(503, "ResourceClaims: caches not synced; try again", retry_after=1)
+        await self.caches.claims.prepare_classes()
         return self.caches.claims.inventory
 
     def _shows(self, account: QuotaAccount, identity: str, entry: Entry) -> bool:
@@ -379,9 +380,11 @@ class _CachedPodQuotas(Struct):
 
     async def read_templates(self) -> None:
         core = self.charging.core
+        found: Mapping[tuple[str, str], ResourceClaimTemplate] = {}
         if core.caches.claims.without_template(self.pod):
             found = await core.templates.of(self.pod)
             self.capacity = WithClaims(core.state, core.caches.claims.with_templates(found))
+        await core.caches.claims.prepare(self.pod, found)
 
     async def refuse_uncreatable(self, name: str, *, sized: bool) -> None:
         refused_later = self.charging.refused_later

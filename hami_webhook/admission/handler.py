@@ -9,7 +9,7 @@ nothing is charged that is refused here (Q6). `/mutate` must not charge: the pod
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Protocol
 
 from hami_webhook.admission import policy
@@ -153,7 +153,7 @@ class AdmissionHandler:
         charging: QuotaCharging,
         device_lister: DeviceLister,
         reservation_key: str,
-        inventory: Callable[[], DeviceInventory],
+        inventory: Callable[[], Awaitable[DeviceInventory]],
     ) -> None:
         """`inventory` gives the devices and classes of ResourceClaims; it raises `Denied` while they aren't known."""
         self._vendors = vendors
@@ -179,7 +179,7 @@ class AdmissionHandler:
         done, new = mutated
         requests = await self._check(new, done.context)
         if requests and done.converts:
-            self._convert(done.draft, new)
+            await self._convert(done.draft, new)
         elif requests and self._charging.queues(new.pod, new.requests):
             done.draft.add_gate(QUOTA_GATE)
         return _answer(done, new)
@@ -240,10 +240,10 @@ class AdmissionHandler:
             done.draft.annotations[self._reservation_key] = secret
         return _answer(done, new, charged)
 
-    def _convert(self, draft: PodDraft, new: NewPod) -> None:
+    async def _convert(self, draft: PodDraft, new: NewPod) -> None:
         """Make claims of the limits of a pod that breaks no rule. Raises `Denied`."""
         try:
-            conversion = convert(new.pod, new.requests, self._vendors, self._inventory())
+            conversion = convert(new.pod, new.requests, self._vendors, await self._inventory())
         except BadRequest as error:
             raise bad_request(error) from error
         if conversion is not None:
@@ -293,7 +293,7 @@ class AdmissionHandler:
             return None
         meta = review.object.metadata
         await quotas.refuse_uncreatable((meta and meta.name) or "", sized=sized)
-        if new.pod.resource_claims and self._vendors.drivers:
+        if self._vendors.drivers and (new.pod.resource_claims or not new.requests):
             await quotas.read_templates()
         return quotas.price(new.requests, new.foreign)
 

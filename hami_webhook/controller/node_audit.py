@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from hami_webhook.cluster_view import ClusterView
 from hami_webhook.controller.loops import Sleep, contained, repeat
@@ -19,6 +19,8 @@ EVERY = 30.0
 LOOP = "node remarks"
 _MOST_CARDS = 8
 """Cards that a sentence names."""
+_MOST_SLICES = 3
+"""ResourceSlices that a sentence names."""
 _NODES_AT_ONCE = 200
 """Nodes after which a pass yields to other tasks."""
 
@@ -39,9 +41,12 @@ class NodeAudit:
         """One pass over the nodes."""
         nodes = list(self._view.state.nodes())
         self._object_events.keep_only({node.name for node in nodes})
+        of_slices = self._view.caches.claims.inventory.devices.problems_by_node()
         for number, node in enumerate(nodes, start=1):
             with contained(self._failures, LOOP, f"node {node.name}"):
                 problems = dict(remarks(self._view, node))
+                if node.name in of_slices:
+                    problems["ResourceSliceIgnored"] = _of_slices(of_slices[node.name])
                 _, unreadable = unhealthy_cards(node.annotations)
                 if unreadable:
                     problems["UnhealthyCardsUnreadable"] = unreadable
@@ -50,6 +55,13 @@ class NodeAudit:
                     await self._object_events.warn("Node", "", node.name, node.name, reason, problems.get(reason, ""))
             if number % _NODES_AT_ONCE == 0:
                 await asyncio.sleep(0)
+
+
+def _of_slices(problems: Mapping[str, str]) -> str:
+    """What of a node's slices doesn't count, and why; a node may write any number of them."""
+    listed = [f"ResourceSlice {name}: {text}" for name, text in list(problems.items())[:_MOST_SLICES]]
+    more = f"; and {len(problems) - _MOST_SLICES} more" if len(problems) > _MOST_SLICES else ""
+    return f"{'; '.join(listed)}{more}"
 
 
 def remarks(view: ClusterView, node: Node) -> Iterator[tuple[EventReason, str]]:
@@ -63,7 +75,7 @@ def remarks(view: ClusterView, node: Node) -> Iterator[tuple[EventReason, str]]:
 
 def _registered_and_published(view: ClusterView, node: Node) -> Iterator[str]:
     """The cards that a device plugin registers, and a driver publishes for claims."""
-    published = view.caches.claims.inventory.devices.by_node.get(node.name, ())
+    published = view.caches.claims.inventory.devices.on(node.name)
     found = view.state.view(node.name) if published else None
     if found is None:
         return

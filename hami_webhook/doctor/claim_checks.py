@@ -138,4 +138,6 @@ def _drivers_of(inventory: DeviceInventory, expressions: Iterable[str]) -> list[
 def _slices(inventory: DeviceInventory) -> Iterator[Finding]:
     for name, text in sorted(inventory.devices.problems.items()):
         remedy = "restart its driver on that node; if it stays so, report it to the driver's makers"
+        if name in inventory.devices.of_others:
+            remedy = "delete it, and find out what on its node wrote it: a driver names its pools after its node"
         yield Finding(f"ResourceSlice {name}", text, remedy)

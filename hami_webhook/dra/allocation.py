@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from hami_webhook.config.drivers import DriverDevices
 from hami_webhook.devices.debit import Debit
@@ -32,10 +33,11 @@ class Allocated(Struct, frozen=True):
     unseen: tuple[str, ...] = ()
 
 
-def allocated(results: Iterable[wire.AllocationResult], published: PublishedDevices) -> Allocated:
+def allocated(results: Iterable[wire.AllocationResult], published: PublishedDevices, node: str = "") -> Allocated:
     """What the results come to; with `adminAccess`, and of drivers that the configuration doesn't name, nothing.
 
-    Raises `MalformedObject` for an amount that is none.
+    `node` is the one that the allocation names, if it does: two nodes may have pools of the same name. Raises
+    `MalformedObject` for an amount that is none.
     """
     devices: list[ClaimedDevice] = []
     unseen: list[str] = []
@@ -45,14 +47,24 @@ def allocated(results: Iterable[wire.AllocationResult], published: PublishedDevi
         if not rows or result.admin_access:
             continue
         identity = DeviceID(driver, result.pool or "", result.device or "")
-        device = published.by_id.get(identity)
-        found = _of_result(result, rows, identity, device)
-        if found is not None:
-            devices.append(found)
-        elif device is None:
+        meant = published.named(identity, node)
+        found = [_of_result(result, rows, identity, device) for device in meant or (None,)]
+        known = [each for each in found if each is not None]
+        if known:
+            devices.append(_dearest(known))
+        else:
             text = f"device {identity.name} of pool {identity.pool} of driver {driver} is in no ResourceSlice"
-            unseen.append(text)
+            unseen.append(f"{text} of node {node}" if node else text)
     return Allocated(tuple(devices), tuple(unseen))
+
+
+def _dearest(devices: Sequence[ClaimedDevice]) -> ClaimedDevice:
+    """Of those that an allocation may mean: no slice of another node can make it cost less."""
+    first, *others = devices
+    if not others:
+        return first
+    debit = Debit(*(max(getattr(each.debit, name) for each in devices) for name in ("slots", "memory", "cores")))
+    return replace(max(devices, key=lambda each: (each.debit.memory, each.debit.cores)), debit=debit)
 
 
 def _of_result(

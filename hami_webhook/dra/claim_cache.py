@@ -5,13 +5,25 @@ Source: docs/spec/dra.md#6. Of slices only those of the configured drivers are k
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import time
 from collections.abc import Callable, Collection, Container, Iterable, Iterator, Sequence
 from typing import Protocol
+from weakref import WeakValueDictionary
 
 from hami_webhook.config.drivers import DriverDevices
 from hami_webhook.devices.model import PodUsage
 from hami_webhook.dra.claim_templates import declared_templates
-from hami_webhook.dra.cost import IMPLICIT_RESOURCE, DeviceInventory, expressions_of
+from hami_webhook.dra.cost import (
+    IMPLICIT_RESOURCE,
+    SECONDS,
+    DeviceInventory,
+    cost_steps,
+    expressions_of,
+    has_selectors,
+    is_known,
+)
 from hami_webhook.dra.devices import PublishedDevices
 from hami_webhook.dra.held_devices import HeldDevices
 from hami_webhook.dra.holders import (
@@ -23,10 +35,14 @@ from hami_webhook.dra.holders import (
     holder_of,
     key_of,
     own_claims,
+    priced_requests,
+    requests_of,
     results_of,
 )
+from hami_webhook.dra.selectors import Budget
 from hami_webhook.kube import claims_wire as wire
-from hami_webhook.kube.objects import Pod
+from hami_webhook.kube.objects import MalformedObject, Pod
+from hami_webhook.time_slices import TimeSlices
 
 
 class PodClaims(Protocol):
@@ -49,7 +65,11 @@ class ClaimCache:
         self.templates: dict[Key, wire.ResourceClaimTemplate] = {}
         self.slices: dict[str, wire.ResourceSlice] = {}
         self.classes: dict[str, wire.DeviceClass] = {}
+        self._devices = PublishedDevices((), rows)
         self._inventory: DeviceInventory | None = None
+        self._turn = asyncio.Lock()
+        """Of who evaluates selectors: one at a time, so that others wait for no more than a slice of it."""
+        self._turns = WeakValueDictionary[str, asyncio.Lock]()
         self._resources: frozenset[str] = frozenset()
         """The extended resources for which a pod may get a claim, with this inventory."""
         self.held = HeldDevices(lambda: self.inventory.devices)
@@ -58,13 +78,13 @@ class ClaimCache:
 
     @property
     def inventory(self) -> DeviceInventory:
-        """The devices and classes, read anew when one has changed."""
+        """The devices and classes; devices change in it, with another class it is another one."""
         if self._inventory is None:
             specs = {name: each.spec or wire.ClassSpec() for name, each in sorted(self.classes.items())}
             taken = {spec.extended_resource_name or "": name for name, spec in specs.items()}
             self._inventory = DeviceInventory(
                 {name: expressions_of(spec.selectors) for name, spec in specs.items()},
-                PublishedDevices(self.slices.values(), self._rows),
+                self._devices,
                 {resource: name for resource, name in taken.items() if resource and resource not in self._managed},
             )
             classes = {*self.classes, *(name for row in self._rows for name in row.device_classes)}
@@ -79,11 +99,11 @@ class ClaimCache:
     def on(self, node: str) -> dict[tuple[str, str], tuple[PodUsage, ...]]:
         """What claims hold of a node's devices, by vendor and UUID, each claim in the place of a pod."""
         found: dict[tuple[str, str], tuple[PodUsage, ...]] = {}
-        for device in self.inventory.devices.by_node.get(node, ()) if self.claims else ():
+        for device in self.inventory.devices.on(node) if self.claims else ():
             card = (device.model.row.vendor, device.uuid)
             found[card] = found.get(card, ()) + tuple(
                 PodUsage(BareClaim.of(self.claims[key]), debit.slots, debit.memory, debit.cores)
-                for key, debit in self.held.holders(device.id).items()
+                for key, debit in self.held.holders(device).items()
             )
         return {card: holders for card, holders in found.items() if holders}
 
@@ -119,6 +139,46 @@ class ClaimCache:
     def holder_of(self, pod: Pod, templates: Templates) -> Holder | None:
         """What a pod's claims hold, and cost by these templates."""
         return holder_of(pod, self.owned_by(pod), templates, self.inventory)
+
+    async def prepare(self, pod: Pod, templates: Templates = {}) -> None:  # noqa: B006  # never changed
+        """Find what a pod's claims will cost, with others having their turn meanwhile; `of` has it at once then.
+
+        Tenants write selectors. Those of one namespace are evaluated after each other, and not in parallel with others.
+        """
+        await self.prepare_all([pod], templates=templates)
+
+    async def prepare_all(
+        self,
+        pods: Iterable[Pod],
+        claims: Iterable[wire.ResourceClaim] = (),
+        templates: Templates = {},  # noqa: B006
+    ) -> None:
+        """The same for pods, and for claims whoever holds them, all within one budget."""
+        known = {**self.templates, **templates} if templates else self.templates
+        budget = Budget(SECONDS, time.monotonic)
+        for pod in pods:
+            requests = priced_requests(pod, self.owned_by(pod), known, self.inventory)
+            if requests:
+                await self._price(pod.namespace, requests, budget)
+        for claim in claims:
+            await self._price(key_of(claim)[0], [requests_of(claim.spec)], budget)
+
+    async def prepare_classes(self) -> None:
+        """The same for the classes that limits become claims of."""
+        names = {row.device_classes[0] for row in self._rows if row.convert and row.device_classes}
+        requests = [(wire.DeviceRequest(exactly=wire.ExactRequest(device_class_name=name)),) for name in sorted(names)]
+        await self._price("", requests, Budget(SECONDS, time.monotonic))
+
+    async def _price(self, namespace: str, claims: Iterable[Sequence[wire.DeviceRequest]], budget: Budget) -> None:
+        for requests in claims:
+            if is_known(requests, self.inventory):
+                continue
+            with contextlib.suppress(MalformedObject):  # said where it is priced
+                if not has_selectors(requests):
+                    await TimeSlices().run(cost_steps(requests, self.inventory, budget))
+                    continue
+                async with self._turns.setdefault(namespace, asyncio.Lock()), self._turn:
+                    await TimeSlices().run(cost_steps(requests, self.inventory, budget))
 
     def bare(self, pod_of: Callable[[str], Pod | None], namespace: str = "") -> Iterator[BareClaim]:
         """The claims of a namespace, or of all, that cost something and are no pod's; `pod_of` gives the live pods by
@@ -170,16 +230,20 @@ class ClaimCache:
 
     def put_slice(self, name: str, written: wire.ResourceSlice) -> None:
         """A slice was added or changed."""
-        self.drop_slice(name)
+        before = self.slices.pop(name, None)
+        if before is not None:
+            self._notify(_nodes_of(before))
         if written.spec is not None and any(row.driver == written.spec.driver for row in self._rows):
             self.slices[name] = written
-            self._inventory = None
+            self._devices.put(written)
             self._notify(_nodes_of(written))
+        else:
+            self._devices.drop(name)
 
     def drop_slice(self, name: str) -> None:
         before = self.slices.pop(name, None)
         if before is not None:
-            self._inventory = None
+            self._devices.drop(name)
             self._notify(_nodes_of(before))
 
     def put_class(self, name: str, written: wire.DeviceClass) -> None:

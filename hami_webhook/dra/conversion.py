@@ -23,12 +23,14 @@ from hami_webhook.devices.registry import Vendors
 from hami_webhook.devices.vendor import Vendor
 from hami_webhook.dra import claim_templates as form
 from hami_webhook.dra.cel_text import capacity_is, types_admitted, uuids_admitted
-from hami_webhook.dra.cost import SECONDS, DeviceInventory
-from hami_webhook.dra.devices import PublishedDevice, QualifiedName
-from hami_webhook.dra.selectors import LONGEST_EXPRESSION, selected
+from hami_webhook.dra.cost import SECONDS, ClassRequest, DeviceInventory
+from hami_webhook.dra.devices import DeviceModel, QualifiedName
+from hami_webhook.dra.selectors import LONGEST_EXPRESSION, Budget
+from hami_webhook.kube import claims_wire as wire
 from hami_webhook.kube.draft import PodDraft
 from hami_webhook.kube.objects import ContainerKind, Pod
 from hami_webhook.kube.pod_group import SIZE, PodGroup
+from hami_webhook.time_slices import run_at_once
 
 _MOST_DEVICES = 32
 """Devices of a claim, as the API server has it."""
@@ -395,24 +397,30 @@ class _Cards:
         self._clock = clock
 
     @cached_property
-    def _devices(self) -> Sequence[PublishedDevice]:
-        of_class = self._inventory.classes.get(self.row.device_classes[0], ())
-        expressions = (*of_class, *(each.cel.expression for each in self.selectors))
-        devices = [each for each in self._inventory.devices.all if each.model.row is self.row]
-        return selected(devices, expressions, seconds=SECONDS, clock=self._clock)
+    def _numbers(self) -> Mapping[DeviceModel, int]:
+        """How many cards there are of each model."""
+        own = tuple(wire.DeviceSelector(wire.CELSelector(each.cel.expression)) for each in self.selectors)
+        request = wire.ExactRequest(device_class_name=self.row.device_classes[0], selectors=own)
+        steps = ClassRequest("", request, self._inventory).places(Budget(SECONDS, self._clock))
+        found: dict[DeviceModel, int] = {}
+        for place, number in run_at_once(steps).items():
+            if place.model.row is self.row:
+                found[place.model] = found.get(place.model, 0) + number
+        return found
 
     @cached_property
     def whole_by_default(self) -> bool:
         """Whether a claim that says no memory gets all of a card's, on every card."""
         memory = QualifiedName.of(self.row.memory, self.row.driver)
-        models = {each.model for each in self._devices}
-        return all(
-            model.consumed(memory, None) == model.capacity[memory].value for model in models if memory in model.capacity
-        )
+        known = [model for model in self._numbers if memory in model.capacity]
+        return all(model.consumed(memory, None) == model.capacity[memory].value for model in known)
 
     @cached_property
     def sizes(self) -> Sequence[Fraction]:
         """The bytes that cards have, of as many sizes as a claim can name: those of which there are most."""
         memory = QualifiedName.of(self.row.memory, self.row.driver)
-        found = Counter(each.model.capacity[memory].value for each in self._devices if memory in each.model.capacity)
+        found = Counter[Fraction]()
+        for model, number in self._numbers.items():
+            if memory in model.capacity:
+                found[model.capacity[memory].value] += number
         return sorted(size for size, _ in found.most_common(_MOST_ALTERNATIVES))

@@ -12,6 +12,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from fractions import Fraction
 from functools import reduce
+from typing import NamedTuple
 
 import msgspec
 from msgspec import Struct
@@ -20,14 +21,17 @@ from hami_webhook.config.drivers import DriverDevices
 from hami_webhook.devices.debit import Debit
 from hami_webhook.devices.keys import MEBIBYTE, Dimension
 from hami_webhook.dra.capacity import amount_of
-from hami_webhook.dra.devices import DeviceModel, PublishedDevice, PublishedDevices, QualifiedName
-from hami_webhook.dra.selectors import selected
+from hami_webhook.dra.devices import DeviceModel, PublishedDevice, PublishedDevices, PublishedSlice, QualifiedName
+from hami_webhook.dra.selectors import Budget, rejected
 from hami_webhook.kube import claims_wire as wire
 from hami_webhook.kube.objects import MalformedObject, Pod
 from hami_webhook.kube.requests import effective
+from hami_webhook.time_slices import Steps, run_at_once
 
 SECONDS = 0.25
 """For all selectors of a claim, or of the claims that will be made for a pod: a review waits no longer for them."""
+_SECONDS_TO_UPDATE = 0.02
+"""For the same where only some slices have changed since."""
 _MOST_KNOWN = 4096
 """Costs that are remembered."""
 IMPLICIT_RESOURCE = "deviceclass.resource.kubernetes.io/"
@@ -38,17 +42,27 @@ Debits = Mapping[str, Debit]
 _NOTHING = wire.CapacityRequirements()
 
 
+class Place(NamedTuple):
+    """Devices of a model on a node, or of a pool that is of none."""
+
+    model: DeviceModel
+    node: str
+    pool: str
+
+
 class DeviceInventory(Struct, frozen=True):
     """What is known of the cluster's devices: by class its selectors, and the devices that are published.
 
     `extended` are the classes that take an extended resource, by its name. `known` are the costs that were found with
-    it, by what was requested.
+    it, by what was requested, and `places` where devices are that a class selects and how many, each for one version of
+    the devices.
     """
 
     classes: Mapping[str, Sequence[str]]
     devices: PublishedDevices
     extended: Mapping[str, str] = {}
-    known: dict[bytes, ClaimCost] = {}
+    known: dict[bytes, KnownCost] = {}
+    places: dict[str, tuple[int, Mapping[Place, int]]] = {}
 
 
 class ClaimCost(Struct, frozen=True):
@@ -70,6 +84,14 @@ class ClaimCost(Struct, frozen=True):
         )
 
 
+class KnownCost(NamedTuple):
+    """What was found with a version of the devices; not `complete` if there was no time to evaluate all selectors."""
+
+    cost: ClaimCost
+    version: int
+    complete: bool
+
+
 def cost_of(
     requests: Iterable[wire.DeviceRequest],
     inventory: DeviceInventory,
@@ -79,31 +101,53 @@ def cost_of(
 ) -> ClaimCost:
     """What a claim with these requests costs at least; nothing for classes that the configuration doesn't name.
 
-    It is found once for each inventory: tenants write selectors that are slow. Raises `MalformedObject`.
+    It is found once for each version of the devices: tenants write selectors that are slow. What was found before is
+    brought up to date in less time, as a review asks for it that has evaluated them. Raises `MalformedObject`.
     """
     requests = tuple(requests)
-    content = msgspec.json.encode(requests)
-    if content not in inventory.known:
-        if len(inventory.known) >= _MOST_KNOWN:
-            inventory.known.clear()
-        inventory.known[content] = _cost_of(requests, inventory, seconds, clock)
-    return inventory.known[content]
+    found = inventory.known.get(msgspec.json.encode(requests))
+    if found is not None and found.version == inventory.devices.version:
+        return found.cost
+    if found is not None:
+        seconds = min(seconds, _SECONDS_TO_UPDATE)
+    return run_at_once(cost_steps(requests, inventory, Budget(seconds, clock)))
 
 
-def _cost_of(
-    requests: Iterable[wire.DeviceRequest], inventory: DeviceInventory, seconds: float, clock: Callable[[], float]
-) -> ClaimCost:
-    until = clock() + seconds
+def is_known(requests: Sequence[wire.DeviceRequest], inventory: DeviceInventory) -> bool:
+    """Whether their cost was found with these devices, with all selectors evaluated."""
+    found = inventory.known.get(msgspec.json.encode(tuple(requests)))
+    return found is not None and found.version == inventory.devices.version and found.complete
+
+
+def has_selectors(requests: Iterable[wire.DeviceRequest]) -> bool:
+    """Whether one of them, or of its alternatives, has selectors of its own."""
+    exact = ((each.exactly,) if each.exactly else each.first_available or () for each in requests)
+    return any(each.selectors for alternatives in exact for each in alternatives)
+
+
+def cost_steps(requests: Sequence[wire.DeviceRequest], inventory: DeviceInventory, budget: Budget) -> Steps[ClaimCost]:
+    """The same, in steps, and what there was no time for goes on from where it ended. Raises `MalformedObject`."""
+    content, version = msgspec.json.encode(tuple(requests)), inventory.devices.version
+    found = inventory.known.get(content)
+    if found is not None and found.version == version and found.complete:
+        return found.cost
+    cost = yield from _cost_of(requests, inventory, budget)
+    if len(inventory.known) >= _MOST_KNOWN:
+        inventory.known.clear()
+    inventory.known[content] = KnownCost(cost, version, not budget.spent)
+    return cost
+
+
+def _cost_of(requests: Iterable[wire.DeviceRequest], inventory: DeviceInventory, budget: Budget) -> Steps[ClaimCost]:
     total = ClaimCost()
     for request in requests:
         exact = request.exactly
         if exact is not None and exact.admin_access:
             continue
         alternatives = request.first_available or ((exact,) if exact is not None else ())
-        costs = [
-            ClassRequest(request.name or "", each, inventory).cost(max(0.0, until - clock()), clock)
-            for each in alternatives
-        ]
+        costs = []
+        for each in alternatives:
+            costs.append((yield from ClassRequest(request.name or "", each, inventory).cost(budget)))
         if costs:
             total += reduce(_cheaper, [cost for cost in costs if not cost.problems] or costs)
     return total
@@ -160,27 +204,61 @@ class ClassRequest:
         written = (request.capacity or _NOTHING).requests or {}
         self._amounts = {key: amount_of(amount) for key, amount in written.items()}
 
-    def cost(self, seconds: float, clock: Callable[[], float]) -> ClaimCost:
+    def cost(self, budget: Budget) -> Steps[ClaimCost]:
         """What it costs at least."""
         if not self.rows:
             return ClaimCost()
-        devices = selected(self.devices, self.expressions, seconds=seconds, clock=clock)
-        taken = {model: self.taken(model) for model in {device.model for device in devices}}
-        takes = [(device, debit) for device in devices if (debit := taken[device.model]) is not None]
+        places = yield from self.places(budget)
+        taken = {model: self.taken(model) for model in {place.model for place in places}}
+        debits = {model: debit for model, debit in taken.items() if debit is not None}
+        return self._cheapest(debits, {place: number for place, number in places.items() if place.model in debits})
+
+    def places(self, budget: Budget) -> Steps[Mapping[Place, int]]:
+        """How many devices are selected, or may be, of which model and where."""
+        own = [each for each in expressions_of(self._request.selectors) if budget.admits(each)]
+        devices = self._inventory.devices
+        version, found = devices.version, dict[Place, int]()
+        known = self._inventory.places.get(self._class)
+        if not own and known is not None and known[0] == version:
+            return known[1]
+        for each in list(devices.slices()):
+            selects = yield from self._selected(each, own, budget)
+            for model, node, bits in each.groups:
+                if bits & selects:
+                    place = Place(model, node, "" if node else each.pool)
+                    found[place] = found.get(place, 0) + (bits & selects).bit_count()
+            yield
+        if not (own or budget.spent):
+            self._inventory.places[self._class] = (version, found)
+        return found
+
+    def _selected(self, each: PublishedSlice, own: Sequence[str], budget: Budget) -> Steps[int]:
+        """The bits of a slice's devices that are selected."""
+        of_class = self._inventory.classes.get(self._class)
+        selects = each.bits
+        if of_class is None:
+            selects = sum(group.bits for group in each.groups if group.model.row in self.rows)
+        for expressions, is_class in ((of_class or (), True), (own, False)):
+            for expression in expressions:
+                if selects:
+                    selects &= ~(yield from rejected(each, expression, selects, budget, of_class=is_class))
+        return selects
+
+    def _cheapest(self, debits_of: Mapping[DeviceModel, Debit], takes: Mapping[Place, int]) -> ClaimCost:
         whole_node = self._request.allocation_mode == "All"
         count = 1 if whole_node else max(1, self._request.count or 1)
         if not takes:
             return self._unsatisfied(count)
-        sums: Iterable[tuple[str, Debit]] = ((device.model.row.vendor, debit) for device, debit in takes)
+        sums: Iterable[tuple[str, Debit]] = ((model.row.vendor, debit) for model, debit in debits_of.items())
         if whole_node:
-            sums = _by_node(takes)
+            sums = _by_node(takes, debits_of)
         by_vendor: dict[str, list[Debit]] = defaultdict(list)
         for vendor, debit in sums:
             by_vendor[vendor].append(debit)
         if len(by_vendor) > 1:
             return ClaimCost()  # it may get any of them
         ((vendor, debits),) = by_vendor.items()
-        return ClaimCost({vendor: _least(debits, count)}, self._floors({device.model for device, _ in takes}))
+        return ClaimCost({vendor: _least(debits, count)}, self._floors(debits_of))
 
     @property
     def devices(self) -> Sequence[PublishedDevice]:
@@ -234,10 +312,10 @@ def debit_of(row: DriverDevices, memory: Fraction | None, cores: Fraction | None
     return Debit(1, math.ceil(max(memory or Fraction(0), Fraction(0)) / MEBIBYTE), percent)
 
 
-def _by_node(takes: Iterable[tuple[PublishedDevice, Debit]]) -> Iterable[tuple[str, Debit]]:
+def _by_node(takes: Mapping[Place, int], debits: Mapping[DeviceModel, Debit]) -> Iterable[tuple[str, Debit]]:
     """What all devices of a node come to, by vendor: `All` takes those of one node, or of a pool that is of none."""
     sums: dict[tuple[str, str, str], Debit] = {}
-    for device, debit in takes:
-        place = (device.node, "" if device.node else device.id.pool, device.model.row.vendor)
-        sums[place] = sums.get(place, Debit()) + debit
+    for (model, node, pool), number in takes.items():
+        place = (node, pool, model.row.vendor)
+        sums[place] = sums.get(place, Debit()) + _least([debits[model]], number)
     return [(vendor, debit) for (_, _, vendor), debit in sums.items()]

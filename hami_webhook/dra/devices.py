@@ -1,10 +1,15 @@
-"""The devices that ResourceSlices publish, of the drivers that the configuration knows (docs/spec/dra.md#2)."""
+"""The devices that ResourceSlices publish, of the drivers that the configuration knows (docs/spec/dra.md#2).
+
+Nodes write slices, as many and as often as they like. So a change costs what its own slice has, and what others
+publish is neither read again nor changed by it: a pool is of the node that its slices name (docs/spec/dra.md#9).
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from fractions import Fraction
 from typing import Any, NamedTuple
+from weakref import WeakValueDictionary
 
 from msgspec import Struct
 
@@ -15,6 +20,10 @@ from hami_webhook.kube.objects import MalformedObject
 
 TYPE = "type"
 """The attribute that tells the devices of a driver apart."""
+_MOST_NAMED = 4
+"""Nodes that a sentence names."""
+_MOST_MASKS = 64
+"""Expressions of tenants whose answers a slice keeps."""
 
 
 class QualifiedName(NamedTuple):
@@ -38,7 +47,7 @@ class DeviceID(NamedTuple):
     name: str
 
 
-class DeviceModel(Struct, frozen=True, eq=False):
+class DeviceModel(Struct, frozen=True, eq=False, weakref=True):
     """What devices of a driver have in common that give the same: a node's and the next one's are of one model."""
 
     row: DriverDevices
@@ -80,42 +89,241 @@ class PublishedDevice(Struct, frozen=True):
         return str(self.attributes.get(self.model.qualified(written), "")) if written else ""
 
 
-class PublishedDevices:
-    """The devices of the drivers in `rows`, by their ids and by node; of a pool those of its newest generation.
+class Answers(NamedTuple):
+    """Bits of a slice's devices: of which an expression has been evaluated, and which of these it doesn't select."""
 
-    `problems` are sentences about slices: by name what is wrong with one.
+    evaluated: int = 0
+    rejected: int = 0
+
+
+class DeviceGroup(NamedTuple):
+    """Devices of a slice that cost the same: of one model, on one node. `bits` say which."""
+
+    model: DeviceModel
+    node: str
+    bits: int
+
+
+class PublishedSlice(Struct, frozen=True, eq=False):
+    """What one ResourceSlice publishes. `node` is the one that it names; `problem` says what can't be read of it.
+
+    Devices are numbered from 0; a set of them is the sum of their bits.
+    """
+
+    name: str
+    driver: str
+    pool: str
+    node: str
+    generation: int
+    devices: tuple[PublishedDevice, ...]
+    by_name: Mapping[str, PublishedDevice]
+    groups: tuple[DeviceGroup, ...]
+    problem: str = ""
+    of_classes: dict[str, Answers] = {}
+    """What the expressions of classes select: administrators write these, so they all stay."""
+    of_requests: dict[str, Answers] = {}
+
+    @property
+    def bits(self) -> int:
+        """All of its devices."""
+        return (1 << len(self.devices)) - 1
+
+    def answers(self, expression: str, *, of_class: bool) -> Answers:
+        """What is known of an expression."""
+        known = self.of_classes if of_class else self.of_requests
+        return known.get(expression, _NO_ANSWERS)
+
+    def keep(self, expression: str, answers: Answers, *, of_class: bool) -> None:
+        """Remember what an expression selects."""
+        if not of_class and len(self.of_requests) >= _MOST_MASKS and expression not in self.of_requests:
+            self.of_requests.clear()
+        (self.of_classes if of_class else self.of_requests)[expression] = answers
+
+
+_NO_ANSWERS = Answers()
+
+
+class _Pool:
+    """The slices that claim a pool, by the node that they name and by their own names."""
+
+    def __init__(self) -> None:
+        self.by_node: dict[str, dict[str, PublishedSlice]] = {}
+
+    def owners(self, name: str) -> set[str]:
+        """The nodes whose slices count; empty text is the driver, whose slices name none (docs/spec/dra.md#9)."""
+        return next(({owner} for owner in ("", name) if owner in self.by_node), set(self.by_node))
+
+    def counting(self, name: str) -> dict[str, PublishedSlice]:
+        """The slices that count: of each owner those of its newest generation."""
+        found: dict[str, PublishedSlice] = {}
+        for owner in self.owners(name):
+            newest = max(each.generation for each in self.by_node[owner].values())
+            found |= {key: each for key, each in self.by_node[owner].items() if each.generation == newest}
+        return found
+
+
+class _Overview(NamedTuple):
+    """All devices, and what is wrong with slices: a walk over the whole cluster, so no review asks for it."""
+
+    devices: tuple[PublishedDevice, ...]
+    problems: Mapping[str, str]
+    of_others: Mapping[str, str]
+    """Of the problems those of slices that name a pool of somebody else."""
+
+
+class PublishedDevices:
+    """The devices of the drivers in `rows`; of a pool those of its owners' newest generation.
+
+    `version` is another one whenever some devices are.
     """
 
     def __init__(self, slices: Iterable[wire.ResourceSlice], rows: Sequence[DriverDevices]) -> None:
         self.rows = rows
-        self._models: dict[object, DeviceModel] = {}
-        self.by_id: dict[DeviceID, PublishedDevice] = {}
-        self.problems: dict[str, str] = {}
-        drivers = {row.driver for row in rows}
-        found = sorted(filter(lambda each: each.spec and each.spec.driver in drivers, slices), key=_name_of)
-        newest: dict[tuple[str, str], int] = {}
-        for each in found:
-            driver, pool, generation = _pool_of(each)
-            newest[driver, pool] = max(newest.get((driver, pool), 0), generation)
-        for each in found:
-            driver, pool, generation = _pool_of(each)
-            if generation == newest[driver, pool]:
-                self._add(each)
-        self.all = tuple(self.by_id.values())
-        self.by_node: dict[str, list[PublishedDevice]] = {}
-        for device in self.all:
-            self.by_node.setdefault(device.node, []).append(device)
+        self.version = 0
+        self._drivers = {row.driver for row in rows}
+        self._models = WeakValueDictionary[object, DeviceModel]()
+        self._written: dict[str, PublishedSlice] = {}
+        self._pools: dict[tuple[str, str], _Pool] = {}
+        self._counting: dict[tuple[str, str], dict[str, PublishedSlice]] = {}
+        self._on_node: dict[str, dict[str, PublishedSlice]] = {}
+        """The slices that count and have devices of a node, by the node and by name."""
+        self._changes = 0
+        self._overview: tuple[int, _Overview] | None = None
+        for each in slices:
+            self.put(each)
 
-    def _add(self, each: wire.ResourceSlice) -> None:
+    def put(self, written: wire.ResourceSlice) -> None:
+        """A slice was added or changed."""
+        name = _name_of(written)
+        before = self._written.get(name)
+        after = self._read(name, written) if written.spec and written.spec.driver in self._drivers else None
+        if before is not None and after is not None and _content(before) == _content(after):
+            return
+        self._change(name, before, after)
+
+    def drop(self, name: str) -> None:
+        """A slice is gone."""
+        self._change(name, self._written.get(name), None)
+
+    def slices(self) -> Iterator[PublishedSlice]:
+        """Those that count."""
+        for of_pool in self._counting.values():
+            yield from of_pool.values()
+
+    def named(self, identity: DeviceID, node: str = "") -> list[PublishedDevice]:
+        """The devices that an allocation may mean: those of its node, where it names one; of each owner the first."""
+        found: dict[str, PublishedDevice] = {}
+        of_pool = self._counting.get((identity.driver, identity.pool), {})
+        for each in sorted(of_pool.values(), key=lambda each: each.name):
+            device = each.by_name.get(identity.name)
+            if device is not None and (not node or device.node in ("", node)):
+                found.setdefault(each.node, device)
+        return list(found.values())
+
+    def on(self, node: str) -> list[PublishedDevice]:
+        """The devices of a node."""
+        found: dict[DeviceID, PublishedDevice] = {}
+        for _, each in sorted(self._on_node.get(node, {}).items()):
+            for device in each.devices:
+                if device.node == node:
+                    found.setdefault(device.id, device)
+        return list(found.values())
+
+    @property
+    def all(self) -> tuple[PublishedDevice, ...]:
+        """All devices."""
+        return self._found.devices
+
+    @property
+    def problems(self) -> Mapping[str, str]:
+        """What is wrong with slices: sentences by their names."""
+        return self._found.problems
+
+    @property
+    def of_others(self) -> Mapping[str, str]:
+        """Of the problems those of slices that name a pool of somebody else."""
+        return self._found.of_others
+
+    def problems_by_node(self) -> Mapping[str, Mapping[str, str]]:
+        """The problems of the slices that name a node, by the node."""
+        found: dict[str, dict[str, str]] = {}
+        for name, text in sorted(self.problems.items()):
+            found.setdefault(self._written[name].node, {})[name] = text
+        return found
+
+    @property
+    def _found(self) -> _Overview:
+        if self._overview is None or self._overview[0] != self._changes:
+            self._overview = (self._changes, self._look())
+        return self._overview[1]
+
+    def _look(self) -> _Overview:
+        problems = {each.name: each.problem for each in self._written.values() if each.problem}
+        devices: dict[tuple[str, DeviceID], PublishedDevice] = {}
+        for each in sorted(self.slices(), key=lambda each: each.name):
+            for device in each.devices:
+                if devices.setdefault((each.node, device.id), device) is not device:
+                    problems[each.name] = f"device {device.id.name} of pool {each.pool} is in another slice too"
+        of_others: dict[str, str] = {}
+        for (driver, name), pool in self._pools.items():
+            of_others |= _claimed_twice(driver, name, pool)
+        return _Overview(tuple(devices.values()), problems | of_others, of_others)
+
+    def _change(self, name: str, before: PublishedSlice | None, after: PublishedSlice | None) -> None:
+        self._changes += 1
+        if before is not None:
+            del self._written[name]
+            key = (before.driver, before.pool)
+            of_node = self._pools[key].by_node[before.node]
+            del of_node[name]
+            if not of_node:
+                del self._pools[key].by_node[before.node]
+            if after is None or (after.driver, after.pool) != key:
+                self._count(key)
+        if after is not None:
+            self._written[name] = after
+            key = (after.driver, after.pool)
+            pool = self._pools.setdefault(key, _Pool())
+            pool.by_node.setdefault(after.node, {})[name] = after
+            self._count(key)
+
+    def _count(self, key: tuple[str, str]) -> None:
+        """Find out which slices of a pool count now."""
+        before, after = self._counting.get(key, {}), self._pools[key].counting(key[1])
+        for name, each in before.items():
+            if after.get(name) is not each:
+                for node in {group.node for group in each.groups}:
+                    del self._on_node[node][name]
+                    if not self._on_node[node]:
+                        del self._on_node[node]
+        for name, each in after.items():
+            if before.get(name) is not each:
+                for node in {group.node for group in each.groups}:
+                    self._on_node.setdefault(node, {})[name] = each
+        self._counting[key] = after
+        self.version += before != after
+        if not self._pools[key].by_node:
+            del self._pools[key], self._counting[key]
+
+    def _read(self, name: str, each: wire.ResourceSlice) -> PublishedSlice:
+        driver, pool, generation = _pool_of(each)
+        found: list[PublishedDevice] = []
+        problem = ""
         try:
             for device in self._devices_of(each):
-                if device.id in self.by_id:
-                    pool, name = device.id.pool, device.id.name
-                    self.problems[_name_of(each)] = f"device {name} of pool {pool} is in another slice too"
-                else:
-                    self.by_id[device.id] = device
+                found.append(device)  # those before one that can't be read count
         except MalformedObject as error:
-            self.problems[_name_of(each)] = str(error)
+            problem = str(error)
+        groups: dict[tuple[DeviceModel, str], int] = {}
+        for number, device in enumerate(found):
+            place = (device.model, device.node)
+            groups[place] = groups.get(place, 0) | 1 << number
+        return PublishedSlice(
+            *(name, driver, pool, (each.spec and each.spec.node_name) or "", generation, tuple(found)),
+            {device.id.name: device for device in reversed(found)},
+            tuple(DeviceGroup(*place, bits) for place, bits in groups.items()),
+            problem,
+        )
 
     def _devices_of(self, each: wire.ResourceSlice) -> Iterator[PublishedDevice]:
         """The devices of a slice that are of a row. Raises `MalformedObject`."""
@@ -151,3 +359,25 @@ def _pool_of(each: wire.ResourceSlice) -> tuple[str, str, int]:
     spec = each.spec or wire.SliceSpec()
     pool = spec.pool or wire.Pool()
     return spec.driver or "", pool.name or "", pool.generation or 0
+
+
+def _content(each: PublishedSlice) -> object:
+    """What counts of a slice: models are one for all that are equal."""
+    return each.driver, each.pool, each.node, each.generation, each.devices, each.problem
+
+
+def _claimed_twice(driver: str, name: str, pool: _Pool) -> Iterator[tuple[str, str]]:
+    """Sentences for slices whose pool others claim, by the slices' names; none for those of its one owner."""
+    owners = pool.owners(name)
+    for node, slices in pool.by_node.items():
+        others = sorted(owners - {node})
+        if not others:
+            continue
+        more = f" and {len(others) - _MOST_NAMED} more" if others[_MOST_NAMED:] else ""
+        whose = f"node {', '.join(others[:_MOST_NAMED])}{more}" if others[0] else "the driver, in slices of no node"
+        text = f"names pool {name} of driver {driver}, which {whose} publishes too"
+        if node not in owners:
+            text = (
+                f"node {node} names pool {name} of driver {driver}, which belongs to {whose}: its devices don't count"
+            )
+        yield from dict.fromkeys(slices, text).items()

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from hami_webhook.devices.debit import Debit
-from hami_webhook.dra.allocation import ClaimedDevice, allocated
-from hami_webhook.dra.devices import DeviceID, PublishedDevices
-from hami_webhook.dra.holders import Key, results_of
+from hami_webhook.dra.allocation import ClaimedDevice
+from hami_webhook.dra.devices import DeviceID, PublishedDevice, PublishedDevices
+from hami_webhook.dra.holders import Key, held_by, results_of
 from hami_webhook.kube import claims_wire as wire
 from hami_webhook.kube.objects import MalformedObject
 
@@ -45,18 +45,22 @@ class HeldDevices:
         """What a claim holds."""
         claim = self._claims.get(key)
         try:
-            return allocated(results_of(claim) or (), self._published()).devices if claim is not None else ()
+            return held_by(claim, self._published()).devices if claim is not None else ()
         except MalformedObject:  # its cost isn't known either
             return ()
 
-    def holders(self, identity: DeviceID) -> Mapping[Key, Debit]:
-        """The claims that hold a device, each with what it holds of it."""
-        keys = sorted(self._keys.get(identity, ()))
-        return {key: sum((each.debit for each in self.of(key) if each.id == identity), Debit()) for key in keys}
+    def holders(self, device: PublishedDevice) -> Mapping[Key, Debit]:
+        """The claims that hold a device, each with what it holds of it; not of a namesake on another node."""
+        found: dict[Key, Debit] = {}
+        for key in sorted(self._keys.get(device.id, ())):
+            for each in self.of(key):
+                if each.id == device.id and each.node in ("", device.node):
+                    found[key] = found.get(key, Debit()) + each.debit
+        return found
 
-    def used(self, identity: DeviceID) -> Debit:
+    def used(self, device: PublishedDevice) -> Debit:
         """What all claims hold of a device."""
-        return sum(self.holders(identity).values(), Debit())
+        return sum(self.holders(device).values(), Debit())
 
     def nodes(self, key: Key) -> Iterable[str]:
         """The nodes of the devices that a claim holds."""

@@ -15,8 +15,9 @@ from operator import itemgetter
 from msgspec import Struct
 
 from hami_webhook.dra.allocation import Allocated, ClaimedDevice, allocated
-from hami_webhook.dra.claim_templates import declared_templates
+from hami_webhook.dra.claim_templates import TemplateSpec, declared_templates
 from hami_webhook.dra.cost import SECONDS, ClaimCost, Debits, DeviceInventory, cost_of, extended_requests
+from hami_webhook.dra.devices import PublishedDevices
 from hami_webhook.kube import claims_wire as wire
 from hami_webhook.kube.objects import MalformedObject, Pod
 
@@ -25,6 +26,7 @@ POD_CLAIM_NAME = "resource.kubernetes.io/pod-claim-name"
 EXTENDED_RESOURCE_CLAIM = "resource.kubernetes.io/extended-resource-claim"
 """The annotation of a claim that kube-scheduler makes for a pod's extended resources."""
 _META = wire.ClaimMeta()
+_NODE_NAME = "metadata.name"
 
 Key = tuple[str, str]
 """Namespace and name."""
@@ -110,16 +112,39 @@ def holder_of(pod: Pod, owned: Claims, templates: Templates, inventory: DeviceIn
     if extended and not any(is_extended(claim) for claim in found):
         wait += _cost(extended, inventory, seconds)
     for name in missing:
-        template = templates.get((pod.namespace, name))
-        if template is None and name in declared:  # it will be made of it
-            template = declared[name].template
-        if template is None:
+        requests = _requests_of_template(pod.namespace, name, templates, declared)
+        if requests is None:
             unseen.append(f"there is no ResourceClaimTemplate {name}")
         else:
-            wait += _cost(requests_of(template.spec.spec if template.spec is not None else None), inventory, seconds)
+            wait += _cost(requests, inventory, seconds)
     if not found and not (wait.debits or wait.problems or unseen):
         return None
     return holder_of_claims(found, inventory, wait, tuple(unseen))
+
+
+def priced_requests(
+    pod: Pod, owned: Claims, templates: Templates, inventory: DeviceInventory
+) -> list[Sequence[wire.DeviceRequest]]:
+    """The requests that `holder_of` finds the cost of, or more: each is of one claim."""
+    if isinstance(pod, BareClaim):
+        return [pod.requests]
+    names = {each.template for each in pod.resource_claims if each.template}
+    declared = declared_templates(pod, inventory.devices.rows) if names else {}
+    of_templates = (_requests_of_template(pod.namespace, name, templates, declared) for name in sorted(names))
+    found = [extended_requests(pod, inventory.extended), *(each for each in of_templates if each is not None)]
+    return [*filter(None, found), *(requests_of(claim.spec) for claim in owned.values())]
+
+
+def _requests_of_template(
+    namespace: str, name: str, templates: Templates, declared: Mapping[str, TemplateSpec]
+) -> Sequence[wire.DeviceRequest] | None:
+    """What a template requests, or will once it is made of what its pod declares."""
+    template = templates.get((namespace, name))
+    if template is None and name in declared:
+        template = declared[name].template
+    if template is None:
+        return None
+    return requests_of(template.spec.spec if template.spec is not None else None)
 
 
 def holder_of_claims(
@@ -139,7 +164,7 @@ def holder_of_claims(
             wait, waits = wait + cost, waits or bool(cost.debits)
             continue
         try:
-            held = allocated(results, inventory.devices)
+            held = held_by(claim, inventory.devices)
         except MalformedObject as error:
             held = Allocated(unseen=(str(error),))
         any_allocated = any_allocated or bool(held.devices or held.unseen)
@@ -214,6 +239,26 @@ def results_of(claim: wire.ResourceClaim) -> Sequence[wire.AllocationResult] | N
     if allocation is None:
         return None
     return (allocation.devices.results if allocation.devices is not None else None) or ()
+
+
+def held_by(claim: wire.ResourceClaim, published: PublishedDevices) -> Allocated:
+    """What is allocated to a claim. Raises `MalformedObject` for an amount that is none."""
+    return allocated(results_of(claim) or (), published, node_of(claim))
+
+
+def node_of(claim: wire.ResourceClaim) -> str:
+    """The node that a claim's allocation names; empty if it names none, or several.
+
+    kube-scheduler names the one that the devices are of, if one of them is of a node.
+    """
+    allocation = claim.status.allocation if claim.status is not None else None
+    selector = allocation.node_selector if allocation is not None else None
+    terms = (selector.node_selector_terms if selector is not None else None) or ()
+    if len(terms) != 1:
+        return ""
+    fields = (each for each in terms[0].match_fields or () if each.key == _NODE_NAME and each.operator == "In")
+    named = {value for each in fields for value in each.values or ()}
+    return named.pop() if len(named) == 1 else ""
 
 
 def meta_of(claim: wire.ResourceClaim) -> wire.ClaimMeta:

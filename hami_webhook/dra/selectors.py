@@ -1,7 +1,8 @@
 """Which devices the CEL expressions of a class and a request select, evaluated within bounds (docs/spec/dra.md#4).
 
 Tenants write these expressions. The library ends one after 10,000 iterations, its parser takes 32 levels, and its
-regular expressions are RE2, so one evaluation takes a few milliseconds at most; all of a claim have `seconds`. What
+regular expressions are RE2, so one evaluation takes a few milliseconds at most, and to compile the longest one some 40.
+All of a claim have one budget for both, and expressions beyond it, by time, number or characters, aren't compiled. What
 isn't evaluated counts as selected: a price is the least of what is selected, so it can only become less, and what was
 allocated is charged.
 """
@@ -10,17 +11,24 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import cache, lru_cache
-from typing import TYPE_CHECKING, Any
+from functools import cache, lru_cache, partial
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from hami_webhook.dra.capacity import amount_of
-from hami_webhook.dra.devices import DeviceModel, PublishedDevice
+from hami_webhook.dra.devices import Answers, DeviceModel, PublishedDevice, PublishedSlice
+from hami_webhook.time_slices import Steps
 
 if TYPE_CHECKING:
     from cel_expr_python import cel
 
+T = TypeVar("T")
+
 LONGEST_EXPRESSION = 10 * 1024
 """Characters, as the API server has it."""
+MOST_EXPRESSIONS = 128
+"""Expressions of a claim that are evaluated."""
+MOST_CHARACTERS = 32 * 1024
+"""Characters of all of these."""
 _KEYS = re.compile(r"""\[\s*(?:"([^"\\]+)"|'([^'\\]+)')\s*\]""")
 _NOT_FOUND = "NOT_FOUND"
 
@@ -83,13 +91,82 @@ def _compiled(expression: str) -> _Selector:
     return _Selector(expression)
 
 
+class Budget:
+    """What compiling and evaluating the expressions of a claim, or of the claims of a pod, may take.
+
+    `seconds` are those that it takes itself, by `clock`: not those in which others have their turn.
+    """
+
+    def __init__(self, seconds: float, clock: Callable[[], float]) -> None:
+        self._seconds = seconds
+        self._clock = clock
+        self._expressions = MOST_EXPRESSIONS
+        self._characters = MOST_CHARACTERS
+        self.spent = False
+        """Whether something wasn't evaluated for want of time."""
+
+    def admits(self, expression: str) -> bool:
+        """Whether there are few and short enough before it: counted before any is compiled."""
+        if not self._expressions or len(expression) > self._characters:
+            return False
+        self._expressions -= 1
+        self._characters -= len(expression)
+        return True
+
+    def run(self, work: Callable[[], T]) -> T | None:
+        """Do a piece of work if there is time left; None if there is none."""
+        if self._seconds <= 0:
+            self.spent = True
+            return None
+        began = self._clock()
+        result = work()
+        self._seconds -= self._clock() - began
+        return result
+
+
+def rejected(each: PublishedSlice, expression: str, wanted: int, budget: Budget, *, of_class: bool) -> Steps[int]:
+    """The bits of a slice's devices that an expression doesn't select, as far as it was evaluated for those `wanted`.
+
+    What was found is remembered with the slice, so the next one goes on from there.
+    """
+    known = each.answers(expression, of_class=of_class)
+    missing = wanted & ~known.evaluated
+    if not missing:
+        return known.rejected
+    selector = budget.run(lambda: _compiled(expression))
+    if selector is None:
+        return known.rejected
+    evaluated, refused = known
+    capacities: dict[DeviceModel, Mapping[str, Mapping[str, float]]] = {}
+
+    def selects(device: PublishedDevice) -> bool:
+        capacity = capacities.get(device.model)
+        if capacity is None:
+            capacity = capacities[device.model] = _capacity_of(device.model, selector.domains)
+        return selector.selects(_value_of(device, capacity, selector.domains)) is not False
+
+    while missing:
+        bit = missing & -missing
+        missing ^= bit
+        answer = budget.run(partial(selects, each.devices[bit.bit_length() - 1]))
+        if answer is None:
+            break
+        evaluated |= bit
+        refused |= 0 if answer else bit
+        each.keep(expression, Answers(evaluated, refused), of_class=of_class)
+        yield
+    return refused
+
+
 def selected(
     devices: Iterable[PublishedDevice], expressions: Sequence[str], *, seconds: float, clock: Callable[[], float]
 ) -> list[PublishedDevice]:
     """The devices that all expressions select, or may select."""
-    selectors = [_compiled(expression) for expression in expressions]
+    until, budget = clock() + seconds, Budget(seconds, clock)
+    admitted = [expression for expression in expressions if budget.admits(expression)]
+    compiled = (budget.run(partial(_compiled, expression)) for expression in admitted)
+    selectors = [each for each in compiled if each is not None]
     domains = frozenset[str]().union(*(each.domains for each in selectors))
-    until = clock() + seconds
     capacities: dict[DeviceModel, Mapping[str, Mapping[str, float]]] = {}
     found = []
     for device in devices:

@@ -156,7 +156,7 @@ def _lack(device: PublishedDevice, known: ClassRequest, cache: ClaimCache) -> st
     debit = known.taken(device.model)
     if debit is None:
         return "can't give the amounts that it asks for"
-    used = cache.held.used(device.id)
+    used = cache.held.used(device)
     if not device.model.shared:
         return "is another claim's" if used.slots else ""
     for amount, in_use, written, unit in (

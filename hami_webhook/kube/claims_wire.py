@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from hami_webhook.kube.wire import Amounts, ObjectMeta, Wire
+from hami_webhook.kube.wire import Amounts, NodeSelectorRequirement, ObjectMeta, Wire
 
 
 class CELSelector(Wire, frozen=True):
@@ -60,8 +60,19 @@ class DeviceAllocation(Wire, frozen=True):
     results: tuple[AllocationResult, ...] | None = None
 
 
+class NodeTerm(Wire, frozen=True):
+    match_fields: tuple[NodeSelectorRequirement, ...] | None = None
+
+
+class AllocationNodes(Wire, frozen=True):
+    """The nodes that the devices of an allocation can be used on; one that is of a node names it by a field."""
+
+    node_selector_terms: tuple[NodeTerm, ...] | None = None
+
+
 class Allocation(Wire, frozen=True):
     devices: DeviceAllocation | None = None
+    node_selector: AllocationNodes | None = None
 
 
 class ClaimStatus(Wire, frozen=True):

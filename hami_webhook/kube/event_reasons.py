@@ -38,6 +38,7 @@ EventReason = Literal[
     "QuotaStatusForbidden",
     "QuotaUnitSuspicious",
     "QuotaWaiting",
+    "ResourceSliceIgnored",
     "SharedRegionUnreadable",
     "UnhealthyCardsUnreadable",
     "WebhookConditionsDiffer",

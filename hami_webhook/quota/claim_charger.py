@@ -16,13 +16,13 @@ from msgspec import Struct
 
 from hami_webhook.cluster.api import Cluster, ClusterError, Kind, NotFound
 from hami_webhook.devices.registry import Vendors
-from hami_webhook.dra.allocation import allocated
 from hami_webhook.dra.claim_cache import ClaimCache
 from hami_webhook.dra.holders import (
     BareClaim,
     Holder,
     Key,
     controller_of,
+    held_by,
     holder_of,
     holder_of_claims,
     key_of,
@@ -142,6 +142,7 @@ class ClaimCharger:
         bare = BareClaim.of(claim)
         if owner_of(claim) is not None:
             return Charged()
+        await self._cache.prepare(bare)
         charge = waiting_charge(bare, self._vendors, self._capacity)
         if not charge.amounts or (self._charger.known(bare).unlimited and not dry_run):
             return Charged()
@@ -166,7 +167,7 @@ class ClaimCharger:
         if results is None or results == results_of(former) or self._charger.known(bare).unlimited:
             return Charged()
         try:
-            held = allocated(results, self._cache.inventory.devices)
+            held = held_by(claim, self._cache.inventory.devices)
         except MalformedObject as error:
             return Refusal(422, str(error))
         if held.unseen:
@@ -213,7 +214,9 @@ class ClaimCharger:
         key, inventory, templates = key_of(claim), self._cache.inventory, self._cache.templates
         bare = BareClaim.of(claim)
         pod = await self._pod_of(claim)
+        await self._cache.prepare(bare)
         if pod is not None:
+            await self._cache.prepare(pod)
             others = await self._others(pod, claim)
             before, after = {**others, key: former}, {**others, key: claim}
             if key in own_claims(pod, after):

@@ -125,11 +125,12 @@ class ClaimReader:
                 found.append(convert(item, ResourceClaim, "resourceclaim"))
         return found
 
-    def held_by(
+    async def held_by(
         self, pods: Iterable[Pod], claims: Iterable[ResourceClaim], now: float
     ) -> tuple[list[BareClaim], KnownHolders]:
         """Of claims those that are no pod's, and what the pods hold that count at `now`."""
-        counting = [pod for pod in pods if not pod.ended(now)]
+        counting, claims = [pod for pod in pods if not pod.ended(now)], list(claims)
+        await self._cache.prepare_all(counting, claims)
         found = list(holders(counting, claims, self._cache.templates, self._cache.inventory))
         bare = [pod for pod, holder in found if isinstance(pod, BareClaim) and (holder.allocated or holder.waits)]
         return bare, KnownHolders({pod.uid: holder for pod, holder in found}, self._cache)

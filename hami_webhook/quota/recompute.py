@@ -462,7 +462,7 @@ class Recomputer:
             if self._claims is None:
                 return await self._pods.of(namespaces)
             pods, claims = await asyncio.gather(self._pods.of(namespaces), self._claims.of(namespaces))
-            bare, held = self._claims.held_by(pods, claims, self._clock())
+            bare, held = await self._claims.held_by(pods, claims, self._clock())
             capacity = WithClaims(self._capacity, held)
             return [*pods, *bare]
 

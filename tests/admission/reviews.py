@@ -177,6 +177,10 @@ def handler_of(
     device_lister: DeviceLister = NO_DEVICES,
 ) -> AdmissionHandler:
     around = services or FakeServices({"team-a": Namespace("team-a", labels or {}, annotations or {})})
+
+    async def published() -> DeviceInventory:
+        return inventory
+
     return AdmissionHandler(
         known,
         rules,
@@ -185,7 +189,7 @@ def handler_of(
         charging=around,
         device_lister=device_lister,
         reservation_key=RESERVATION,
-        inventory=lambda: inventory,
+        inventory=published,
     )
 
 

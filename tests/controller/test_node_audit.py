@@ -9,8 +9,9 @@ import asyncio
 from typing import Any
 
 import pytest
+from dra.objects import resource_slice, share
 from integrations.volcanoes import A40GB, CORES, IDS, MEMORY, NUMBER, REGISTER, T4, pod_with_limits, registered, t4
-from quota.objects import TEAM, quota
+from quota.objects import TEAM, claiming_vendors, quota
 from quota.quota_env import QuotaEnv
 from replicas import events_of
 
@@ -84,6 +85,27 @@ def test_a_mixed_node_is_told_of_once_and_again_when_that_changes() -> None:
     assert len(env.audited()) == 2
     env.put(volcano_node("n", t4("GPU-b"), **{"hami.io/node-nvidia-register": HAMI}))
     assert len(env.audited()) == 3
+
+
+def test_a_slice_that_names_the_pool_of_another_node_is_told_of_on_its_node_once() -> None:
+    """The attack: by a node that rewrites it all the time, and has very many; n1, whose pool it is, has no event."""
+    cluster = MemoryCluster(lambda: NOW)
+    env = AuditEnv()
+    env.cluster, env.core = cluster, Core(cluster, claiming_vendors(), Options(), clock=lambda: NOW)
+    env.nodes = NodeAudit(env.core.view, events_of(env.core), env.core.failures)
+    for node in ("n1", "evil"):
+        env.put({"metadata": {"name": node}})
+    env.put(resource_slice("n1", share("a0")), Kind.RESOURCE_SLICES)
+    assert env.audited() == []
+    for generation in (1, 2, 3):
+        for number in range(5):
+            written = resource_slice("n1", share("a0"), generation=generation, name=f"evil-{number}")
+            written["spec"]["nodeName"] = "evil"
+            env.put(written, Kind.RESOURCE_SLICES)
+        ((about, reason, message),) = env.audited()
+        assert (about, reason) == ("Node evil", "ResourceSliceIgnored")
+    assert message.startswith("ResourceSlice evil-0: node evil names pool n1 of driver ")
+    assert message.endswith("which belongs to node n1: its devices don't count; and 2 more")
 
 
 def test_a_node_that_went_and_came_is_told_of_anew() -> None:

@@ -14,6 +14,7 @@ from hami_webhook.devices.debit import Debit
 from hami_webhook.devices.keys import Dimension
 from hami_webhook.dra.allocation import allocated
 from hami_webhook.dra.cost import ClaimCost, cost_of, extended_requests
+from hami_webhook.dra.devices import DeviceID, QualifiedName
 from hami_webhook.kube.objects import MalformedObject
 
 from .objects import (
@@ -187,7 +188,9 @@ def test_only_the_newest_generation_of_a_pool_counts_and_slices_that_disagree_ar
             resource_slice("n3", {"name": "x"}, driver="gpu.other.example.com"),
         ]
     )
-    assert sorted(identity.name for identity in devices.by_id) == ["more", "new"]
+    assert sorted({device.id.name for device in devices.all}) == ["more", "new"]
+    (first,) = devices.named(DeviceID(HAMI, "n1", "new"))
+    assert first.model.capacity[QualifiedName(HAMI, "memory")].value == 40 * 2**30
     assert devices.problems == {
         "s2": "device new of pool n1 is in another slice too",
         "s3": "'much' is not a quantity",

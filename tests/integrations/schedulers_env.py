@@ -14,6 +14,7 @@ from hami_webhook.admission.denial import Denied
 from hami_webhook.admission.handler import AdmissionHandler
 from hami_webhook.devices.foreign_scheduler import ForeignScheduler, NoNode, Prediction
 from hami_webhook.devices.registry import Vendors
+from hami_webhook.dra.cost import DeviceInventory
 from hami_webhook.kube.objects import Namespace, Node, Pod
 from hami_webhook.policy.rules import PolicyRules
 from hami_webhook.quota.pricing import charge_of, waiting_charge
@@ -82,6 +83,10 @@ class SchedulersEnv:
         for each in self.nodes:
             self.state.set_node(each, self.now)
         around = FakeServices({"default": Namespace("default", {}, {}), "team-a": Namespace("team-a", {}, {})})
+
+        async def no_claims() -> DeviceInventory:
+            return NO_CLAIMS
+
         self._gate = AdmissionHandler(
             self.vendors,
             RULES,
@@ -90,7 +95,7 @@ class SchedulersEnv:
             charging=around,
             device_lister=self.state,
             reservation_key="hami.io/quota-reservation",
-            inventory=lambda: NO_CLAIMS,
+            inventory=no_claims,
         )
 
     def admit(self, manifest: JSON) -> Admitted:

@@ -354,6 +354,16 @@ def slices(installation: Installation) -> list[JSON]:
     return [each["spec"] for each in installation.objects if each["kind"] == "ResourceSlice"]
 
 
+def of_another_node(spec: JSON) -> JSON:
+    """A slice of a node that names the pool of another one."""
+    return {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "ResourceSlice",
+        "metadata": {"name": "evil"},
+        "spec": {**spec, "nodeName": "evil"},
+    }
+
+
 def unshared(installation: Installation) -> None:
     del slices(installation)[0]["devices"][0]["allowMultipleAllocations"]
 
@@ -399,6 +409,12 @@ OF_CLAIMS: list[tuple[str, Spoil, str, str]] = [
         "takes nvidia.com/gpu by extendedResourceName",
     ),
     ("claims", lambda i: slices(i)[0]["devices"].append(share("GPU-2")), "ResourceSlice", "is in another slice too"),
+    (
+        "claims",
+        lambda i: i.objects.append(of_another_node(slices(i)[0])),
+        "ResourceSlice evil",
+        "node evil names pool n2 of driver",
+    ),
     (
         "webhook-configurations",
         lambda i: hook(i, "claims.webhook.hami.io")["rules"].pop(),
