@@ -9,6 +9,7 @@ those that count.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from operator import itemgetter
 
@@ -65,6 +66,12 @@ class BareClaim(Pod, frozen=True):
     def key(self) -> str:
         """What it is called where pods are."""
         return f"claim {super().key}"
+
+    @property
+    def charge_id(self) -> str:
+        """The ledger id of its charge until it is seen: its name's, as of one name there is one claim at a time."""
+        digest = hashlib.blake2b(f"{self.namespace}/{self.name}".encode(errors="backslashreplace"), digest_size=15)
+        return f"claim:{digest.hexdigest()}" if self.name else self.uid
 
     @property
     def requests(self) -> Sequence[wire.DeviceRequest]:

@@ -276,7 +276,8 @@ class ChargeRequest(Struct, frozen=True):
     `reservation` is the secret that the pod brings and no other pod carries: a charge may exist under its digest.
     `floor_id` gives the id of its floor entry; empty for none. `former`: the pod exists, and this is what it was before
     an update; `identity` is then that of the update. `others` are pods of the same namespace that are charged with it:
-    all of them or none. `equal_members` counts the other pods of its group that request the same.
+    all of them or none. `equal_members` counts the other pods of its group that request the same. `claim` is the UID of
+    a claim that is its own holder; `identity` is then its name's.
     """
 
     identity: str
@@ -290,6 +291,7 @@ class ChargeRequest(Struct, frozen=True):
     gate: Gate = Gate.NONE
     others: tuple[ChargeRequest, ...] = ()
     equal_members: Callable[[], int] = int
+    claim: str = ""
 
     def cost(self, account: QuotaAccount) -> Charge:
         """What the pod costs a quota while it waits."""

@@ -31,7 +31,7 @@ from hami_webhook.quota.account import (
     refuse_now,
 )
 from hami_webhook.quota.batch import evaluate_batch
-from hami_webhook.quota.ledger import Entry, State
+from hami_webhook.quota.ledger import SEVERAL, Entry, State
 from hami_webhook.quota.store import (
     UNKNOWN,
     Accounts,
@@ -331,7 +331,7 @@ class AdmissionCharger:
         def revert(account: QuotaAccount, swap: Swap) -> QuotaAccount:
             for identity in changed(swap):
                 entry = account.ledger.get(identity)
-                if entry is not None and entry.state in _IN_ADMISSION:
+                if entry is not None and entry.state in _IN_ADMISSION and entry.floor != SEVERAL:
                     account = account.with_entry(identity, _no_more_than(swap.before.ledger.get(identity), entry))
             return account
 

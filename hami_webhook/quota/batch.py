@@ -26,7 +26,7 @@ from hami_webhook.quota.account import (
     refuse_ungated,
     refuse_unknown,
 )
-from hami_webhook.quota.ledger import Entry, State, find_entry, is_full
+from hami_webhook.quota.ledger import SEVERAL, Entry, State, find_entry, is_full
 
 _RENEWED = 10
 """Seconds after which the time of an entry is written anew: a floor entry's for a pod that costs nothing while it
@@ -188,6 +188,9 @@ class _Charging:
         known = found[1] if found else None
         if found and found[0] != request.identity:
             account = account.renamed(found[0], request.identity)
+        if known is not None and request.claim not in ("", known.floor):  # one of the two comes to be at most
+            known = replace(known, time=self._now, floor=SEVERAL)
+            account = replace(account, ledger={**account.ledger, request.identity: known})
         if known is not None and (known.state is not State.ADMITTED or known.covers(amounts)):
             # charged already; in any other state the pod exists, and admission doesn't change its charge
             if known.observed:
@@ -199,7 +202,9 @@ class _Charging:
             return account
         # an admission only ever raises: its word alone is no proof that a charge may be lowered
         larger = amounts if known is None else known.raised_to(amounts)
-        return self._with_entry(account, known, Entry(State.ADMITTED, self._now, larger, namespace=self._namespace))
+        whose = request.claim if known is None else known.floor
+        entry = Entry(State.ADMITTED, self._now, larger, namespace=self._namespace, floor=whose)
+        return self._with_entry(account, known, entry)
 
     def _update(self) -> QuotaAccount | Refusal:
         """The account with what an update adds to the charge of a pod that waits; the same if it adds nothing."""

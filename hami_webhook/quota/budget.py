@@ -17,11 +17,12 @@ from hami_webhook.devices.debit import Debit, per_vendor
 from hami_webhook.devices.model import Claim, Kinds, NodeView
 from hami_webhook.devices.placement_annotations import placement_counts
 from hami_webhook.devices.registry import Vendors
+from hami_webhook.dra.holders import BareClaim
 from hami_webhook.kube.objects import Node, Pod
 from hami_webhook.quota.account import QuotaAccount
 from hami_webhook.quota.card_selection import CardSelection
 from hami_webhook.quota.floors import cost_at_admission, cost_of
-from hami_webhook.quota.ledger import RESERVATION, Entry, find_entry
+from hami_webhook.quota.ledger import RESERVATION, Entry, find_claim_entry, find_entry
 from hami_webhook.quota.pricing import CapacityLister, charge_of, in_bytes, in_units
 
 
@@ -194,6 +195,10 @@ def charged(
 
 def entry_of(account: QuotaAccount, pod: Pod, vendors: Vendors, capacity: CapacityLister) -> tuple[str, Entry] | None:
     """The pod's ledger entry with its id."""
+    if isinstance(pod, BareClaim):
+        found = find_claim_entry(account.ledger, pod.charge_id, pod.uid)
+        if found is not None:
+            return found
     return find_entry(
         account.ledger,
         pod.uid,

@@ -26,6 +26,7 @@ from hami_webhook.dra.holders import (
     holder_of,
     holder_of_claims,
     key_of,
+    meta_of,
     own_claims,
     owner_of,
     results_of,
@@ -146,18 +147,36 @@ class ClaimCharger:
         charge = waiting_charge(bare, self._vendors, self._capacity)
         if not charge.amounts or (self._charger.known(bare).unlimited and not dry_run):
             return Charged()
+        taken = await self._taken(bare)
+        if taken is not None:
+            return taken
         request = ChargeRequest(
-            bare.uid,
+            bare.charge_id,
             bare,
             charge,
             dry_run,
             on_cards=partial(waiting_charge, bare, self._vendors, self._capacity),
             floor_id=partial(floor_id, bare, self._vendors),
+            claim=bare.uid,
         )
         outcome = await self._charger.charge(request, time_left)
         if isinstance(outcome, Charged):
             outcome = replace(outcome, warnings=[*outcome.warnings, *unmet(bare, self._capacity)])
         return outcome
+
+    async def _taken(self, claim: BareClaim) -> Refusal | None:
+        """The API server's own refusal of a claim whose name another one has, as the cache and a live read show."""
+        known = self._cache.claims.get((claim.namespace, claim.name))
+        if known is None or meta_of(known).uid == claim.uid:
+            return None
+        try:
+            meta = (await self._cluster.get(Kind.RESOURCE_CLAIMS, claim.name, claim.namespace))["metadata"]
+        except ClusterError:  # as a rule it was deleted just now
+            return None
+        if meta.get("uid") == claim.uid:
+            return None
+        ending = "object is being deleted: " if meta.get("deletionTimestamp") else ""
+        return Refusal(409, f'{ending}resourceclaims.resource.k8s.io "{claim.name}" already exists')
 
     async def allocated(
         self, former: ResourceClaim, claim: ResourceClaim, *, dry_run: bool, time_left: float | None

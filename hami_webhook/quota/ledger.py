@@ -39,7 +39,8 @@ class Entry(Struct, frozen=True):
 
     `observed`: the quota had no room for it, and let it pass as it only observes. `namespace` is the pod's, where the
     quota is of several. `floor` is the id of the floor entry of what the pod requests after an update, whose `amounts`
-    are those that are added; while placing, the UID of the claim that is allocated.
+    are those that are added; while placing, the UID of the claim that is allocated; of a new claim its UID, or
+    `SEVERAL`.
 
     Amounts are exact: a key that a quota may count in bytes is kept in bytes whatever this quota counts now, so that an
     entry means the same after `16` in hard became `16Gi`.
@@ -107,6 +108,8 @@ def reservation_id(secret: str) -> str:
     return f"sha256:{hashlib.sha256(secret.encode()).hexdigest()[:40]}"
 
 
+SEVERAL = "several"
+"""In the place of a claim's UID: several of the name were to be created, of which one came to be, or none."""
 UPDATE = "update:"
 """What the ledger ids of updates begin with; no UID does."""
 
@@ -140,6 +143,12 @@ def find_entry(
         return None
     charge = admission()
     return (identity, entry) if all(charge.get(key, 0) >= amount for key, amount in entry.amounts.items()) else None
+
+
+def find_claim_entry(ledger: Ledger, identity: str, uid: str) -> tuple[str, Entry] | None:
+    """The entry of a new claim with its id, if no other claim of its name may still come to be (docs/spec/dra.md#7)."""
+    entry = ledger.get(identity)
+    return (identity, entry) if entry is not None and entry.state is State.ADMITTED and entry.floor == uid else None
 
 
 @lru_cache(maxsize=16)

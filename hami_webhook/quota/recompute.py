@@ -30,7 +30,7 @@ from hami_webhook.quota.account import QuotaAccount
 from hami_webhook.quota.claims import ClaimReader, WithClaims
 from hami_webhook.quota.deleted_ledgers import DeletedLedgers
 from hami_webhook.quota.floors import FloorEntries, cost_at_admission, floor_id
-from hami_webhook.quota.ledger import RESERVATION, Entry, State, find_entry, update_id
+from hami_webhook.quota.ledger import RESERVATION, Entry, State, find_claim_entry, find_entry, update_id
 from hami_webhook.quota.pricing import NODE_LOCK_TIMEOUT, CapacityLister, Charge, charge_of, overrun
 from hami_webhook.quota.store import Accounts, QuotaStore, Retries, Snapshot
 
@@ -134,6 +134,7 @@ def recompute(
             ledger[update_id(pod.uid)] = change = replace(change, amounts=change.only(account.hard))
             amounts = {key: amounts.get(key, 0) + change.amounts.get(key, 0) for key in {*amounts, *change.amounts}}
             wakes.append(change.time + bounds.ttl)
+        allocations.show(pod, amounts)
         costs = account.counted(amounts)
         used.update(costs)
         if account.quota.namespaces is not None:
@@ -165,13 +166,18 @@ class _AllocationsInFlight:
     def __init__(self, orphans: Mapping[str, Entry]) -> None:
         self._entries: dict[str, Entry] = {}
         self._shown: dict[str, Counter[str]] = {}
-        """What other claims of the holders show, by the holders' UIDs."""
+        """What other claims of the holders show, by the holders' UIDs, and claims of the names by the ids of these."""
         for identity, entry in orphans.items():
             self.add(identity, entry)
 
     def add(self, identity: str, entry: Entry | None) -> None:
         if entry is not None and entry.is_allocation:
             self._entries[identity] = entry
+
+    def show(self, pod: Pod, amounts: Mapping[str, int]) -> None:
+        """It is counted: if it is a claim, another one of its name may come only once it is gone."""
+        if isinstance(pod, BareClaim):
+            self._shown[pod.charge_id] = Counter(amounts)
 
     def unshown(self, counted: Iterable[tuple[Pod, Charge]], now: float, ttl: float) -> dict[str, Entry]:
         """Those that count beside the pods and claims that are counted."""
@@ -186,7 +192,7 @@ class _AllocationsInFlight:
         }
 
     def rest(self, identity: str, amounts: Mapping[str, int]) -> Mapping[str, int]:
-        """Of the amounts of an entry what other claims of its holder don't show."""
+        """Of the amounts of an entry what other claims of its holder, or of its name, don't show."""
         shown = self._shown.get(identity)
         return amounts if shown is None else {key: max(0, amount - shown[key]) for key, amount in amounts.items()}
 
@@ -195,7 +201,11 @@ def _expected(
     orphans: Mapping[str, Entry], gone: Container[str], now: float, ttl: float
 ) -> tuple[dict[str, Entry], int]:
     """The entries whose pods may still come, and how many went as theirs didn't."""
-    in_flight = {key: entry for key, entry in orphans.items() if entry.state is State.ADMITTED and key not in gone}
+    in_flight = {
+        key: entry
+        for key, entry in orphans.items()
+        if entry.state is State.ADMITTED and key not in gone and entry.floor not in gone  # that is a claim's UID
+    }
     expected = {key: entry for key, entry in in_flight.items() if not entry.expired(now, ttl)}
     return expected, len(in_flight) - len(expected)
 
@@ -219,11 +229,17 @@ def _match_entries(
     own: dict[str, Entry] = {}
     for pod in sorted(pods, key=lambda pod: pod.uid not in entries):
         found = find_entry(orphans, pod.uid, pod.annotations.get(RESERVATION, ""), partial(admission, pod))
+        if found is None and isinstance(pod, BareClaim):
+            found = find_claim_entry(orphans, pod.charge_id, pod.uid)
         if found:
             identity, entry = found
             del orphans[identity]
             # a reservation of less than the pod costs doesn't lower its charge
-            own[pod.uid] = entry if identity == pod.uid else replace(entry, amounts=entry.raised_to(admission(pod)))
+            own[pod.uid] = (
+                entry
+                if identity == pod.uid or isinstance(pod, BareClaim)
+                else replace(entry, amounts=entry.raised_to(admission(pod)))
+            )
     return own, orphans
 
 

@@ -196,6 +196,57 @@ async def test_a_claim_by_hand_costs_once_however_many_pods_use_it() -> None:
         assert team.mem() == 0, "before entries expire"
 
 
+async def reviewed(team: Cluster, name: str, uid: str, memory: str = "10000Mi") -> None:
+    """A claim that is reviewed, and not stored as yet. Raises `Denied`."""
+    made = {"metadata": {"name": name, "namespace": TEAM, "uid": uid}, "spec": spec(exactly(memory=memory, cores="0"))}
+    await team.core.claims.review(team.claim_review("CREATE", {}, made))
+
+
+async def test_a_name_that_is_posted_again_and_again_is_charged_once_whichever_of_them_comes_to_be() -> None:
+    """The attack, and what HAMi's webhook does of a Deployment's pods: six claims of a name before one is seen."""
+    async with Cluster(quota(mem=30000)) as team:
+        await publish(team)
+        for number in range(6):
+            await reviewed(team, "c", f"uid-{number}")
+        assert team.mem() == 10000
+        assert len(team.in_flight()) == 1
+        await reviewed(team, "c", "uid-larger", "15000Mi")
+        assert team.mem() == 15000, "the largest of them"
+        await reviewed(team, "c", "uid-smaller", "1Mi")
+        await team.cluster.create(Kind.RESOURCE_CLAIMS, {"metadata": {"name": "c", "namespace": TEAM}, "spec": TEN})
+        await team.run(5)
+        assert team.mem() == 15000, "the larger one may come once this is gone"
+        await team.cluster.delete(Kind.RESOURCE_CLAIMS, "c", TEAM)
+        await team.run(5)
+        assert team.mem() == 15000
+        await team.run(100)
+        assert (team.mem(), team.ledger()) == (0, {})
+
+
+async def test_a_name_that_a_claim_has_is_refused_as_the_api_server_does_and_costs_nothing() -> None:
+    async with Cluster(quota(mem=30000)) as team:
+        await publish(team)
+        await team.make("c")
+        with pytest.raises(Denied) as refused:
+            await reviewed(team, "c", "uid-other")
+        assert (refused.value.code, team.mem()) == (409, 10000)
+        assert 'resourceclaims.resource.k8s.io "c" already exists' in refused.value.message
+        await reviewed(team, "c", "uid-c")  # the same one is reviewed again
+
+
+async def test_a_claim_that_is_deleted_and_made_again_is_charged_once_and_freed_at_once() -> None:
+    """An ordinary day: a tool that replaces its claim."""
+    async with Cluster(quota(mem=15000)) as team:
+        await publish(team)
+        for _ in range(3):
+            await team.make("c")
+            await team.run(5)
+            assert (team.mem(), team.in_flight()) == (10000, {})
+            await team.cluster.delete(Kind.RESOURCE_CLAIMS, "c", TEAM)
+            await team.run(5)
+            assert team.mem() == 0
+
+
 async def test_a_claim_in_use_is_freed_when_its_allocation_goes() -> None:
     async with Cluster(quota(mem=50000)) as team:
         await publish(team)
