@@ -377,6 +377,7 @@ class _CachedPodQuotas(Struct):
     known: PodQuotas
     unlimited: bool
     capacity: CapacityLister
+    named: Sequence[ResourceClaim] = ()
 
     async def read_templates(self) -> None:
         core = self.charging.core
@@ -385,6 +386,8 @@ class _CachedPodQuotas(Struct):
             found = await core.templates.of(self.pod)
             self.capacity = WithClaims(core.state, core.caches.claims.with_templates(found))
         await core.caches.claims.prepare(self.pod, found)
+        if not core.vendors.resource_names.isdisjoint(self.pod.named):
+            self.named = await core.templates.named(self.pod)
 
     async def refuse_uncreatable(self, name: str, *, sized: bool) -> None:
         refused_later = self.charging.refused_later
@@ -401,7 +404,7 @@ class _CachedPodQuotas(Struct):
         try:
             charge = waiting_charge(self.pod, core.vendors, self.capacity, asks=(requests, foreign))
             if requests and core.vendors.drivers:
-                refuse_both_ways(self.pod, requests, self.capacity)
+                refuse_both_ways(self.pod, requests, self.capacity, self.named, core.vendors.drivers)
         except BadRequest as error:
             raise bad_request(error) from error
         return _WaitingPod(self.charging, self.pod, charge, self.known, self.capacity)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from fractions import Fraction
 from functools import reduce
 from typing import NamedTuple
@@ -121,8 +121,17 @@ def is_known(requests: Sequence[wire.DeviceRequest], inventory: DeviceInventory)
 
 def has_selectors(requests: Iterable[wire.DeviceRequest]) -> bool:
     """Whether one of them, or of its alternatives, has selectors of its own."""
-    exact = ((each.exactly,) if each.exactly else each.first_available or () for each in requests)
-    return any(each.selectors for alternatives in exact for each in alternatives)
+    return any(each.selectors for each in _alternatives(requests))
+
+
+def classes_of(requests: Iterable[wire.DeviceRequest]) -> set[str]:
+    """The DeviceClasses of which they, or their alternatives, hold devices."""
+    return {each.device_class_name or "" for each in _alternatives(requests) if not each.admin_access}
+
+
+def _alternatives(requests: Iterable[wire.DeviceRequest]) -> Iterator[wire.ExactRequest]:
+    for each in requests:
+        yield from (each.exactly,) if each.exactly else each.first_available or ()
 
 
 def cost_steps(requests: Sequence[wire.DeviceRequest], inventory: DeviceInventory, budget: Budget) -> Steps[ClaimCost]:

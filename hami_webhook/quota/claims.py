@@ -12,10 +12,12 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from weakref import WeakValueDictionary
 
 from hami_webhook.cluster.api import JSON, Cluster, ClusterError, Forbidden, Kind, NotFound
+from hami_webhook.config.drivers import DriverDevices
 from hami_webhook.devices.foreign_scheduler import NodeLister
 from hami_webhook.devices.model import BadRequest
 from hami_webhook.dra.claim_cache import ClaimCache, PodClaims
-from hami_webhook.dra.holders import BareClaim, Holder, Key, holder_of_claims, holders
+from hami_webhook.dra.cost import classes_of
+from hami_webhook.dra.holders import BareClaim, Holder, Key, holder_of_claims, holders, requests_of
 from hami_webhook.kube.claims_wire import ResourceClaim, ResourceClaimTemplate
 from hami_webhook.kube.objects import MalformedObject, Pod
 from hami_webhook.kube.wire import convert
@@ -87,12 +89,34 @@ class TemplateReader:
                         found[pod.namespace, name] = convert(obj, ResourceClaimTemplate, "resourceclaimtemplate")
         return found
 
+    async def named(self, pod: Pod) -> list[ResourceClaim]:
+        """The claims that a pod names, of which one that no watch has shown is read; none that can't be in time."""
+        names = sorted({each.claim for each in pod.resource_claims if each.claim})[:_MOST_READ]
+        found = [self._cache.claims.get((pod.namespace, name)) for name in names]
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self._seconds), self._turns.setdefault(pod.namespace, asyncio.Lock()):
+                for position, name in enumerate(names):
+                    if found[position] is None:
+                        with contextlib.suppress(ClusterError, MalformedObject):
+                            obj = await self._cluster.get(Kind.RESOURCE_CLAIMS, name, pod.namespace)
+                            found[position] = convert(obj, ResourceClaim, "resourceclaim")
+        return [each for each in found if each is not None]
 
-def refuse_both_ways(pod: Pod, requests: Collection[str], capacity: CapacityLister) -> None:
+
+def refuse_both_ways(
+    pod: Pod,
+    requests: Collection[str],
+    capacity: CapacityLister,
+    named: Iterable[ResourceClaim] = (),
+    rows: Sequence[DriverDevices] = (),
+) -> None:
     """Raise `BadRequest` for a pod that asks for a vendor's cards by limits and by claims: kube-scheduler and the
-    extender would each choose a node for it."""
+    extender would each choose a node for it. `named` are the claims that it names."""
     holder = capacity.claims.of(pod) if capacity.claims is not None else None
-    both = sorted(holder.wait.debits.keys() & set(requests)) if holder is not None else ()
+    claimed = set[str]() if holder is None else set(holder.wait.debits)
+    classes = {name for claim in named for name in classes_of(requests_of(claim.spec))}
+    claimed.update(row.vendor for row in rows if not classes.isdisjoint(row.device_classes))
+    both = sorted(claimed & set(requests))
     if both:
         raise BadRequest(f"cards of {', '.join(both)} are asked for by limits and by ResourceClaims; use one of both")
 

@@ -123,6 +123,47 @@ async def test_a_pod_asks_for_cards_of_a_vendor_in_one_way() -> None:
         assert team.mem() == 10000
 
 
+BY_LIMITS = {"limits": {"nvidia.com/gpu": "1", "nvidia.com/gpumem": "1000"}}
+
+
+@pytest.mark.parametrize("shown", [True, False], ids=["seen", "not seen yet"])
+async def test_nor_by_limits_and_by_a_claim_that_it_names(*, shown: bool) -> None:
+    async with Cluster(quota(mem=100000)) as team:
+        await publish(team)
+        made = await team.make("c")
+        if not shown:
+            team.core.caches.drop(Kind.RESOURCE_CLAIMS, made)
+        both = claiming("a", uses="c")
+        both["spec"]["containers"][0]["resources"] = BY_LIMITS
+        refused = await team.refused(both)
+        assert refused.code == 422
+        assert refused.message == "cards of NVIDIA are asked for by limits and by ResourceClaims; use one of both"
+        assert team.mem() == 10000
+
+
+@pytest.mark.parametrize("request_of", [exactly("other.example.com"), {**exactly(), "adminAccess": True}])
+async def test_a_pod_may_name_claims_that_hold_no_card_of_the_vendor(request_of: JSON) -> None:
+    """An ordinary day: a network card by a claim, or a monitor's look at all cards."""
+    async with Cluster(quota(mem=100000)) as team:
+        await publish(team)
+        await team.make("c", spec(request_of))
+        both = claiming("a", uses="c")
+        both["spec"]["containers"][0]["resources"] = BY_LIMITS
+        await team.create(both)
+        assert team.mem() == 1000
+
+
+async def test_a_claim_that_comes_after_its_pod_is_charged_beside_what_that_has_by_limits() -> None:
+    async with Cluster(quota(mem=100000)) as team:
+        await publish(team)
+        both = claiming("a", uses="later")
+        both["spec"]["containers"][0]["resources"] = BY_LIMITS
+        await team.create(both)
+        await team.make("later")
+        await team.run(100)
+        assert team.mem() == 11000, "it holds both"
+
+
 async def test_extended_resources_that_a_class_takes_cost_what_their_claim_will() -> None:
     async with Cluster(quota(mem=100000, gpu=9)) as team:
         await publish(team)
