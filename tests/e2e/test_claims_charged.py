@@ -10,12 +10,13 @@ import base64
 import contextlib
 import json
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
-from dra.objects import CLASSES, HAMI, exactly, resource_slice, share
+from dra.objects import CLASSES, HAMI, NVIDIA, exactly, resource_slice, share, whole
 
 from hack.devcluster.plane import ControlPlane
 from hami_webhook.config.load import builtin_text
@@ -335,6 +336,58 @@ def test_a_pod_that_waits_at_a_gate_is_charged_for_its_claims(program: Deploymen
     kubectl("patch", "pod", "gated", "-n", team, "--type=merge", "-p", '{"spec": {"schedulingGates": []}}')
     eventually(lambda: bound(kubectl, team), ["gated", "user"])
     assert memory(kubectl, team) == 20000
+
+
+def test_a_node_that_names_the_pool_of_another_one_neither_blocks_nor_cheapens_its_cards(
+    program: Deployment, team: str
+) -> None:
+    """With its own credentials, the largest generation, and a name that sorts first. NodeRestriction allows it."""
+    kubectl, plane = program.kubectl, program.plane
+    evil = Kubectl(plane.authority.kubeconfig("node-evil", plane.server, "system:node:evil", "system:nodes"))
+    kubectl.apply(
+        {
+            "apiVersion": API,
+            "kind": "ResourceSlice",
+            **resource_slice(NODE, whole("w0", "12Gi"), whole("w1", "12Gi"), driver=NVIDIA),
+        }
+    )
+    forged = resource_slice(
+        NODE, whole("w0", "4Mi"), whole("w1", "4Mi"), driver=NVIDIA, generation=10**9, name="0-evil"
+    )
+    forged["spec"]["nodeName"] = "evil"
+    evil("create", "-f", "-", stdin=json.dumps({"apiVersion": API, "kind": "ResourceSlice", **forged}))
+    tried = "create", "--dry-run=server", "-f", "-"
+    two = claim(team, "two", requests(exactly(NVIDIA, count=2)))
+    refusal = "requested: limits.nvidia.com/gpumem=24576"  # by what n1 publishes, once both have been seen
+    eventually(lambda: refusal in kubectl.run(*tried, stdin=json.dumps(two)).stderr)
+    kubectl.apply(template(team, "one", requests(exactly(NVIDIA))), pod(team, "a", of="one"))
+    eventually(lambda: bound(kubectl, team), ["a"])
+    eventually(lambda: settled(kubectl, team))
+    assert memory(kubectl, team) == 12288
+    kubectl("delete", "resourceslice", "0-evil", f"{NODE}-{NVIDIA}-1")
+
+
+def test_a_name_of_claims_that_is_posted_at_once_six_times_is_charged_once(program: Deployment, team: str) -> None:
+    """As HAMi's webhook names a Deployment's claims: one is created, and five are refused as the name is taken."""
+    kubectl = program.kubectl
+    made = claim(team, "same", requests(exactly(HAMI, memory="3000Mi", cores="1")))
+    with ThreadPoolExecutor(6) as threads:
+        posts = [threads.submit(kubectl.run, "create", "-f", "-", stdin=json.dumps(made)) for _ in range(6)]
+    answers = [post.result().stderr for post in posts]
+    assert answers.count("") == 1
+    assert all("already exists" in answer for answer in answers if answer)
+    assert memory(kubectl, team) == 3000
+    other = claim(team, "other", requests(exactly(HAMI, memory="17000Mi", cores="1")))
+    kubectl.apply(other)
+
+
+def test_a_pod_asks_for_cards_by_limits_or_by_a_claim_that_it_names(program: Deployment, team: str) -> None:
+    kubectl = program.kubectl
+    kubectl.apply(claim(team, "named", TEN))
+    both = pod(team, "both", uses="named")
+    both["spec"]["containers"][0]["resources"]["limits"] = {"nvidia.com/gpu": "1", "nvidia.com/gpumem": "1000"}
+    assert "cards of NVIDIA are asked for by limits and by ResourceClaims; use one of both" in kubectl.refused(both)
+    assert memory(kubectl, team) == 10000
 
 
 def test_claims_of_other_drivers_never_depend_on_us(program: Deployment, team: str) -> None:
