@@ -208,6 +208,7 @@ class Core:
             device_lister=self.state,
             reservation_key=RESERVATION,
             inventory=partial(self._inventory, watches),
+            allocates=claims.allocates,
         )
 
     def subscriptions(self) -> Mapping[Kind, Callable[[Change[ResourceQuota]], None]]:

@@ -154,8 +154,12 @@ class AdmissionHandler:
         device_lister: DeviceLister,
         reservation_key: str,
         inventory: Callable[[], Awaitable[DeviceInventory]],
+        allocates: Callable[[Pod], bool],
     ) -> None:
-        """`inventory` gives the devices and classes of ResourceClaims; it raises `Denied` while they aren't known."""
+        """`inventory` gives the devices and classes of ResourceClaims; it raises `Denied` while they aren't known.
+
+        `allocates`: whether kube-scheduler has to allocate claims for a pod.
+        """
         self._vendors = vendors
         self._rules = rules
         self._policies = policies
@@ -164,6 +168,7 @@ class AdmissionHandler:
         self._device_lister = device_lister
         self._reservation_key = reservation_key
         self._inventory = inventory
+        self._allocates = allocates
         self._requests = RequestCache(vendors)
         self._known_names = KnownNames(vendors)
         self._governed_keys = governed_keys(vendors.governed.values())
@@ -218,7 +223,7 @@ class AdmissionHandler:
         """`/webhook`, HAMi's path: mutate, validate and charge at once, with a reservation in place of the UID."""
         if not _is_new_pod(review):
             return await self.validate(review, time_left)
-        mutated = await self._mutated(review, may_convert=False)
+        mutated = await self._mutated(review, own_path=False)
         if mutated is None:
             return UNCHANGED
         done, new = mutated
@@ -297,7 +302,7 @@ class AdmissionHandler:
             await quotas.read_templates()
         return quotas.price(new.requests, new.foreign)
 
-    async def _mutated(self, review: Review, *, may_convert: bool = True) -> tuple[Mutation, NewPod] | None:
+    async def _mutated(self, review: Review, *, own_path: bool = True) -> tuple[Mutation, NewPod] | None:
         """What mutation makes of a pod, and the pod as it is to be stored; None for one that names nothing managed."""
         if not self._touches_all and is_unmanaged(review.object, self._vendors):
             return None
@@ -311,7 +316,7 @@ class AdmissionHandler:
         if foreign.named and not names_any(draft, self._vendors.own_names):
             done = Mutation(draft)  # nothing of ours, in no container
         else:
-            done = await self._ours(draft, new, foreign, context, may_convert=may_convert)
+            done = await self._ours(draft, new, foreign, context, own_path=own_path)
         if new.foreign:
             done = done.with_foreign(foreign)
         for message in done.draft.messages:
@@ -327,7 +332,7 @@ class AdmissionHandler:
         foreign: ForeignMutation,
         context: AdmissionContext | None,
         *,
-        may_convert: bool,
+        own_path: bool,
     ) -> Mutation:
         """What our own vendors and their policy make of a pod that other schedulers are done with."""
         refusal: Denied | None = None
@@ -342,7 +347,9 @@ class AdmissionHandler:
             leave = own_to_schedule(new.pod, self._rules) or foreign.named
             return Mutation(draft if leave else reset(draft, new, context))
         context = context or await self._context(new.pod)
-        done = mutate(draft, new, requested, self._rules, context, refusal, may_convert=may_convert)
+        done = mutate(
+            draft, new, requested, self._rules, context, refusal, own_path=own_path, allocates=self._allocates
+        )
         if done.context is not None:
             for warning in self._known_names.misspelt(new.named, new.pod.annotations):
                 done.draft.warn(warning)

@@ -23,6 +23,11 @@ _NODE_USER, _NODES = "system:node:", "system:nodes"
 _SCHEDULERS = "by the scheduler and device plugins only"
 
 
+def claims_profile(scheduler_name: str) -> str:
+    """The profile of our kube-scheduler that allocates ResourceClaims, too: the other one can't (docs/dra.md)."""
+    return f"{scheduler_name}-claims" if scheduler_name else ""
+
+
 class AdmissionRules(Struct, frozen=True):
     """What holds for every review: the scheduler's name, and who may write scheduler-owned annotations.
 
@@ -38,6 +43,11 @@ class AdmissionRules(Struct, frozen=True):
     foreign_users: Mapping[str, frozenset[str]] = {}
     controllers: frozenset[str] = frozenset()
     claims: str = OFF
+
+    @property
+    def scheduler_names(self) -> tuple[str, ...]:
+        """The profiles of our kube-scheduler."""
+        return (self.scheduler_name, claims_profile(self.scheduler_name))
 
 
 class User(Struct, frozen=True):

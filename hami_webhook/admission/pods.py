@@ -7,14 +7,21 @@ Pure: the namespace, the policies and the user come in as values; charging is th
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from msgspec import Struct
 
 from hami_webhook.admission import policy
 from hami_webhook.admission.denial import Denied, bad_request
-from hami_webhook.admission.identities import AdmissionRules, User, refuse_changes, refuse_other_request, refuse_release
+from hami_webhook.admission.identities import (
+    AdmissionRules,
+    User,
+    claims_profile,
+    refuse_changes,
+    refuse_other_request,
+    refuse_release,
+)
 from hami_webhook.admission.new_pod import NewPod
 from hami_webhook.admission.policy import AdmissionContext
 from hami_webhook.devices.device_lister import DeviceLister
@@ -195,17 +202,20 @@ def mutate(
     context: AdmissionContext,
     refusal: Denied | None = None,
     *,
-    may_convert: bool = True,
+    own_path: bool = True,
+    allocates: Callable[[Pod], bool],
 ) -> Mutation:
     """Finish a new pod that asks for cards, after `normalise` gave `requested`: policy, scheduler. Raises `Denied`.
 
     `refusal` is why it couldn't be normalised; it stands unless policy changes what the pod's containers mean.
-    `may_convert`: limits may become claims on this path.
+    `own_path`: not HAMi's, so limits may become claims, and our kube-scheduler has a profile for pods that it has to
+    allocate claims for, which `allocates` knows.
     """
     pod = new.pod
     matching = context.matching(pod) if context.has_policy else ()
     naming = next((rule for rule in reversed(matching) if rule.scheduler_name is not None), None)
     scheduler = (naming and naming.scheduler_name) or rules.scheduler_name
+    scheduler = _profile(scheduler, rules) if own_path and allocates(pod) else scheduler
     if not own_to_schedule(pod, rules, scheduler):
         if refusal is not None:
             raise refusal
@@ -221,9 +231,9 @@ def mutate(
     if refusal is not None:
         raise refusal
     acted = list(outcome.rules)
-    become_claims = may_convert and rules.claims != OFF and _become_claims(new, requested, rules, context)
+    become_claims = own_path and rules.claims != OFF and _become_claims(new, requested, rules, context)
     if become_claims:  # kube-scheduler allocates them by itself, whatever it is called
-        ours = bool(draft.scheduler_name) and draft.scheduler_name == rules.scheduler_name
+        ours = bool(draft.scheduler_name) and draft.scheduler_name in rules.scheduler_names
         scheduler = (naming and naming.scheduler_name) or (DEFAULT_SCHEDULER if ours else "")
     if scheduler and draft.scheduler_name != scheduler:
         if naming is not None:
@@ -233,6 +243,11 @@ def mutate(
     for warning in suspicions(draft):
         draft.warn(warning)
     return Mutation(draft, tuple(acted), outcome.ignored_namespace_keys, context, become_claims)
+
+
+def _profile(scheduler: str, rules: AdmissionRules) -> str:
+    """The scheduler of a pod that claims have to be allocated for, in place of the one that others get."""
+    return claims_profile(scheduler) if scheduler == rules.scheduler_name else scheduler
 
 
 def _become_claims(
@@ -305,7 +320,7 @@ def own_to_schedule(pod: Pod, rules: AdmissionRules, scheduler: str = "") -> boo
     name = pod.scheduler_name
     if not name or (name == DEFAULT_SCHEDULER and rules.force_overwrite_default_scheduler):
         return True
-    return name in (rules.scheduler_name, scheduler)
+    return name in (*rules.scheduler_names, scheduler)
 
 
 _OF_KUBEVIRT = "kubevirt.io"

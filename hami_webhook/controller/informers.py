@@ -44,13 +44,14 @@ class Subscriber(Protocol):
 def watched_kinds(vendors: Vendors, *, disruption_budgets: bool = False, charges: bool = True) -> tuple[Kind, ...]:
     """The kinds that are read: PodDisruptionBudgets where `disruption_budgets`, others where they are enabled.
 
-    `charges`: all by which claims are charged. Fit needs what claims hold of the devices that are published.
+    `charges`: all by which claims are charged; DeviceClasses whether they are or not, as one may keep kube-scheduler
+    from placing pods with limits. Fit needs what claims hold of the devices that are published.
     """
     devices = (Kind.DEVICES,) if any(scheduler.reads_devices for scheduler in vendors.foreign) else ()
     return (
         *devices,
         *(kind for kind in Kind if kind.watched),
-        *((OF_CLAIMS if charges else _OF_FIT) if vendors.drivers else ()),
+        *((OF_CLAIMS if charges else _OF_FIT) if vendors.drivers else (OF_CLAIMS[-1:] if charges else ())),
         *([Kind.POD_DISRUPTION_BUDGETS] if disruption_budgets else ()),
     )
 

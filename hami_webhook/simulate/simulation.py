@@ -122,7 +122,7 @@ class Simulation:
     ) -> None:
         self.now = now
         """Unix seconds."""
-        self._scheduler_name = options.rules.scheduler_name
+        self._scheduler_names = options.rules.scheduler_names
         self._schema = MemoryCluster(lambda: self.now)
         self.cluster = MemoryCluster(lambda: self.now)
         watches = NoWatches((Kind.ACCELERATOR_QUOTAS, Kind.NAMESPACES))  # nobody else writes to them
@@ -292,7 +292,7 @@ class Simulation:
         allowed = Outcome(pod.namespace, pod.name, True, 200, "", warnings, patch, manifest)
         other = next((each for each in self.core.vendors.foreign if places_for(each, pod)), None)
         if other is None:
-            by_another = self._scheduler_name and pod.scheduler_name != self._scheduler_name
+            by_another = self._scheduler_names[0] and pod.scheduler_name not in self._scheduler_names
             if by_another or not vendors_requested_by(pod, self.core.vendors):
                 return self._with_claims(allowed, pod)
         if gates := gate_names(manifest):

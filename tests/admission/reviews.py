@@ -21,6 +21,7 @@ from hami_webhook.devices.device_lister import NO_DEVICES, DeviceLister
 from hami_webhook.devices.foreign_scheduler import ForeignScheduler
 from hami_webhook.devices.model import Requests
 from hami_webhook.devices.registry import Vendors
+from hami_webhook.dra.claim_cache import ClaimCache
 from hami_webhook.dra.cost import DeviceInventory
 from hami_webhook.dra.devices import PublishedDevices
 from hami_webhook.kube.objects import Namespace, Pod
@@ -50,6 +51,7 @@ def vendors(**more: object) -> Vendors:
 
 VENDORS = vendors()
 NO_CLAIMS = DeviceInventory({}, PublishedDevices((), ()))
+NO_CLASSES = ClaimCache(())
 
 
 pod = functools.partial(builders.pod, namespace="team-a")
@@ -173,6 +175,7 @@ def handler_of(
     annotations: Mapping[str, str] | None = None,
     labels: Mapping[str, str] | None = None,
     inventory: DeviceInventory = NO_CLAIMS,
+    classes: ClaimCache = NO_CLASSES,
     services: Any = None,
     device_lister: DeviceLister = NO_DEVICES,
 ) -> AdmissionHandler:
@@ -190,6 +193,7 @@ def handler_of(
         device_lister=device_lister,
         reservation_key=RESERVATION,
         inventory=published,
+        allocates=classes.allocates,
     )
 
 

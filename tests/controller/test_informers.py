@@ -81,7 +81,8 @@ def test_every_kind_that_is_watched_has_a_row() -> None:
 
 def test_claims_are_watched_where_they_are_charged() -> None:
     assert tuple(kind for kind in Kind if kind.api_version == "resource.k8s.io/v1") == OF_CLAIMS
-    assert set(OF_CLAIMS).isdisjoint(watched_kinds(vendors()))
+    assert set(OF_CLAIMS).intersection(watched_kinds(vendors())) == {Kind.DEVICE_CLASSES}
+    assert set(OF_CLAIMS).isdisjoint(watched_kinds(vendors(), charges=False))
     assert set(OF_CLAIMS) <= set(watched_kinds(claiming_vendors()))
     of_fit = set(OF_CLAIMS).intersection(watched_kinds(claiming_vendors(), charges=False))
     assert of_fit == {Kind.RESOURCE_CLAIMS, Kind.RESOURCE_SLICES}

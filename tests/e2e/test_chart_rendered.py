@@ -316,7 +316,8 @@ def test_hamis_values_reach_the_programs_and_the_webhooks(helm: Helm) -> None:
         assert "--enable-iluvatar" in container["args"]
     assert pod_spec(found, "hami-webhook")["containers"][0]["args"][-1] == "--legacy-metrics"
     scheduler = found["ConfigMap", "hami-system", "hami-scheduler-config"]["data"]["kube-scheduler.yaml"]
-    assert [each["schedulerName"] for each in scheduler["profiles"]] == ["other-scheduler"]
+    profiles = ["other-scheduler", "other-scheduler-claims"]
+    assert [each["schedulerName"] for each in scheduler["profiles"]] == profiles
     assert scheduler["leaderElection"]["leaderElect"] is False
     leases = found["Role", "hami-system", "hami-webhook-controller"]["rules"][0]
     assert leases["resourceNames"] == ["other-scheduler-controller"]

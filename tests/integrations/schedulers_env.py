@@ -14,6 +14,7 @@ from hami_webhook.admission.denial import Denied
 from hami_webhook.admission.handler import AdmissionHandler
 from hami_webhook.devices.foreign_scheduler import ForeignScheduler, NoNode, Prediction
 from hami_webhook.devices.registry import Vendors
+from hami_webhook.dra.claim_cache import ClaimCache
 from hami_webhook.dra.cost import DeviceInventory
 from hami_webhook.kube.objects import Namespace, Node, Pod
 from hami_webhook.policy.rules import PolicyRules
@@ -96,6 +97,7 @@ class SchedulersEnv:
             device_lister=self.state,
             reservation_key="hami.io/quota-reservation",
             inventory=no_claims,
+            allocates=ClaimCache(()).allocates,
         )
 
     def admit(self, manifest: JSON) -> Admitted:

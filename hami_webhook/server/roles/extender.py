@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NoReturn
 
+from hami_webhook.admission.identities import claims_profile
 from hami_webhook.assembly import Core
 from hami_webhook.cluster.kubernetes import REQUEST_TIMEOUT
 from hami_webhook.config import Settings
@@ -107,7 +108,7 @@ def extender_of(shared: Shared, trigger: RequeueTrigger, policies: Callable[[], 
         if not settings.scheduler_name:
             return set()
         named = {rule.scheduler_name for rule in policies().rules if rule.scheduler_name}
-        return {settings.scheduler_name, *named}
+        return {settings.scheduler_name, claims_profile(settings.scheduler_name), *named}
 
     handle = Handle(
         core.cluster,
