@@ -21,7 +21,7 @@ _SIMILAR_AT_MOST = 10
 _BURST = 25.0
 _REFILL_SECONDS = 300.0
 _NAMESPACE_OF_CLUSTER_OBJECTS = "default"
-_API_VERSIONS = {"AcceleratorQuota": "hami.io/v1alpha1"}
+_API_VERSIONS = {"AcceleratorQuota": "hami.io/v1alpha1", "DeviceClass": "resource.k8s.io/v1"}
 """Versions of the kinds that events are about; `v1` for those not listed."""
 
 

@@ -43,6 +43,12 @@ CHECKS = (
     Diagnostic("handshakes", "handshakes with device plugins", cluster_checks.handshakes),
     Diagnostic("managers", "GPU managers on each node", cluster_checks.managers),
     Diagnostic(
+        "device-classes",
+        "DeviceClasses that take resources of limits",
+        claim_checks.device_classes,
+        ("device-configuration", "deployments"),
+    ),
+    Diagnostic(
         "claims",
         "the API, drivers and classes of ResourceClaims",
         claim_checks.claims,

@@ -10,10 +10,12 @@ from hami_webhook.cluster.version import minor_version
 from hami_webhook.controller.informers import OF_CLAIMS
 from hami_webhook.controller.webhooks import webhooks_of
 from hami_webhook.doctor.facts import Facts, Finding
+from hami_webhook.doctor.process_checks import filtered_profile
 from hami_webhook.dra.claim_templates import OFF
 from hami_webhook.dra.cost import DeviceInventory
 from hami_webhook.dra.devices import DeviceModel
 from hami_webhook.dra.selectors import selected
+from hami_webhook.dra.taken_resources import FILTER, taken_resources
 
 _STATUS = "resourceclaims/status"
 _GATE = "DRAConsumableCapacity"
@@ -38,6 +40,20 @@ async def claims(facts: Facts) -> AsyncIterator[Finding]:
         yield finding
     for finding in (*_drivers(inventory), *_classes(facts, inventory), *_slices(inventory)):
         yield finding
+
+
+async def device_classes(facts: Facts) -> AsyncIterator[Finding]:
+    """Classes that take a resource which pods ask for by limits, whether claims are charged or not."""
+    facts.require(Kind.DEVICE_CLASSES)
+    found = taken_resources(facts.view.caches.claims.classes, facts.effective.vendors.resource_names)
+    looking = await filtered_profile(facts) if found else ""
+    for name, resource in sorted(found.items()):
+        fault = f"takes {resource} by extendedResourceName, which pods ask for by limits: they get no claim of it"
+        remedy = "remove its extendedResourceName"
+        if looking:
+            fault += f", and {looking} places none that name memory or cores of cards: its filter {FILTER} is on"
+            remedy += ", or disable this filter in the profile, as our manifests do (docs/dra.md)"
+        yield Finding(f"DeviceClass {name}", fault, remedy)
 
 
 async def _conversion(facts: Facts) -> AsyncIterator[Finding]:
@@ -111,14 +127,9 @@ def _lacks_sharing(model: DeviceModel) -> bool:
 
 
 def _classes(facts: Facts, inventory: DeviceInventory) -> Iterator[Finding]:
-    """Classes that select our drivers' devices and that no row names, and those that take a resource of limits."""
+    """Classes that select our drivers' devices and that no row names."""
     named = {name for row in inventory.devices.rows for name in row.device_classes}
-    managed = facts.effective.vendors.resource_names
-    for name, written in sorted(facts.view.caches.claims.classes.items()):
-        resource = (written.spec.extended_resource_name if written.spec is not None else None) or ""
-        if resource in managed:
-            fault = f"takes {resource} by extendedResourceName, which pods ask for by limits: they get no claim of it"
-            yield Finding(f"DeviceClass {name}", fault, "remove its extendedResourceName")
+    for name in sorted(facts.view.caches.claims.classes):
         drivers = () if name in named else _drivers_of(inventory, inventory.classes[name])
         if drivers:
             fault = f"selects devices of {', '.join(drivers)}, and no row of dra.devices names it"

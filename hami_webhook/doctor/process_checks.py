@@ -11,12 +11,14 @@ from urllib.parse import urlsplit
 
 import yaml
 
+from hami_webhook.admission.identities import claims_profile
 from hami_webhook.cluster.api import JSON
-from hami_webhook.cluster.version import too_old
+from hami_webhook.cluster.version import minor_version, too_old
 from hami_webhook.config import ConfigError
 from hami_webhook.controller.leader import lease_of
 from hami_webhook.doctor.facts import Facts, Finding
 from hami_webhook.doctor.installation import Installation, Process
+from hami_webhook.dra.taken_resources import FILTER
 from hami_webhook.kube.objects import parse_time
 from hami_webhook.scheduling.kube_scheduler import KIND
 
@@ -32,6 +34,8 @@ CLAIMS = "dra"
 """What rights are for that charging claims takes: a section of the device configuration, and no setting."""
 LENDING = "reclaim"
 """What rights are for that reclaiming takes: a field of AcceleratorQuotas, and no setting."""
+_EXTENDED_RESOURCES = "DRAExtendedResource"
+"""kube-scheduler's feature gate; locked from 1.37 on."""
 _LATE = 2.0
 """How many times its duration a Lease may be without renewal."""
 _AHEAD = 10.0
@@ -271,6 +275,9 @@ async def scheduler(facts: Facts) -> AsyncIterator[Finding]:
     if name and name not in profiles:
         fault = f"has the profiles {', '.join(profiles)}, and pods name {name}: nobody schedules them"
         yield Finding(subject, fault, "give its configuration a profile of this name, and restart it")
+    if name and claims_profile(name) not in profiles and await _renames(facts):
+        fault = f"has no profile {claims_profile(name)}: pods that ask for cards and have ResourceClaims wait for ever"
+        yield Finding(subject, fault, "give its configuration both profiles of our manifests, and restart it")
     addresses = (process.settings.extender_bind_address, process.settings.http_bind)
     ports = {address.port for address in addresses if address is not None}
     calling = [each for each in document.get("extenders") or () if urlsplit(each.get("urlPrefix") or "").port in ports]
@@ -286,6 +293,38 @@ async def scheduler(facts: Facts) -> AsyncIterator[Finding]:
         if foreign:
             fault = f"its extender's managedResources lack {', '.join(sorted(foreign))}"
             yield Finding(subject, fault, "leave managedResources out, so that they are filled in, and restart it")
+
+
+async def _renames(facts: Facts) -> bool:
+    """Whether pods with claims get the profile for them: on the path of our manifests, not on HAMi's."""
+    process = await facts.process("webhook")
+    return process is not None and bool(process.settings.webhook_configuration)
+
+
+async def filtered_profile(facts: Facts) -> str:
+    """The profile for pods with limits if its filter of claims looks at extended resources; empty if it doesn't, or if
+    that isn't known.
+    """
+    process = await facts.process("extender")
+    document = await _scheduler_configuration(facts)
+    if process is None or document is None or not await _takes_extended_resources(facts, process):
+        return ""
+    name = facts.effective.settings.scheduler_name or "default-scheduler"
+    for profile in document.get("profiles") or [{}]:
+        if (profile.get("schedulerName") or "default-scheduler") == name:
+            points = [(profile.get("plugins") or {}).get(point) or {} for point in ("filter", "multiPoint")]
+            off = {each.get("name") for point in points for each in point.get("disabled") or ()}
+            return f"profile {name}" if off.isdisjoint((FILTER, "*")) else ""
+    return ""
+
+
+async def _takes_extended_resources(facts: Facts, process: Process) -> bool:
+    """Whether the kube-scheduler beside a process makes claims for extended resources: by its flag, or its version."""
+    containers = process.pod_spec.get("containers") or ()
+    words = " ".join(word for each in containers for word in (*(each.get("command") or ()), *(each.get("args") or ())))
+    written = {value: f"{_EXTENDED_RESOURCES}={value}" in words for value in ("true", "false")}
+    version = minor_version(await facts.api.version()) or (1, 36)
+    return written["true"] or (not written["false"] and version >= (1, 36))
 
 
 async def _scheduler_configuration(facts: Facts) -> JSON | None:

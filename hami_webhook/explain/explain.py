@@ -11,11 +11,13 @@ from functools import partial
 from msgspec import Struct
 from msgspec.structs import replace
 
+from hami_webhook.admission.identities import claims_profile
 from hami_webhook.devices.codecs import BadAnnotation
 from hami_webhook.devices.model import BadRequest, NodeView
 from hami_webhook.devices.placement_annotations import BIND_PHASE, NODE, TIME, placement_counts
 from hami_webhook.devices.registry import Vendors
 from hami_webhook.dra.claim_cache import ClaimCache
+from hami_webhook.dra.taken_resources import CANNOT_FIT
 from hami_webhook.explain import remedies
 from hami_webhook.explain.claims import claim_notes, has_claims, waits_for_claims
 from hami_webhook.explain.node_groups import groups_of
@@ -70,6 +72,9 @@ class ExplainContext(Struct, frozen=True):
 
     `node_classes` knows equal nodes of earlier explanations, None: there was none.
 
+    `cannot_fit`: kube-scheduler says that no node offers a resource of the pod; `taken` are resources by the
+    DeviceClasses that take them.
+
     Without `sees_nodes` nothing is known of any node, without `sees_all_pods` of pods in other namespaces.
     """
 
@@ -90,6 +95,8 @@ class ExplainContext(Struct, frozen=True):
     sees_all_pods: bool = True
     claims: ClaimCache | None = None
     waits_for: str = ""
+    cannot_fit: bool = False
+    taken: Mapping[str, str] = {}
     node_classes: NodeClasses | None = None
 
 
@@ -339,9 +346,16 @@ def _blocking_steps(pod: Pod, context: ExplainContext) -> Iterator[Step]:
         yield Step("gates", f"its scheduling gates must be removed: {', '.join(gates)}", ",".join(gates))
     if QUOTA_GATE in context.gates:
         yield Step("gates", gate_step(pod, context.state), QUOTA_GATE)
-    if context.scheduler_name and pod.scheduler_name != context.scheduler_name:
+    ours = (context.scheduler_name, claims_profile(context.scheduler_name))
+    if context.scheduler_name and pod.scheduler_name not in ours:
         text = f"its schedulerName must be {context.scheduler_name}, not {pod.scheduler_name or 'unset'}"
         yield Step("scheduler", text, "schedulerName")
+    if context.cannot_fit and not pod.node_name:
+        found = sorted((name, resource) for name, resource in context.taken.items() if resource in pod.named)
+        taken = " and ".join(f"DeviceClass {name} takes {resource}" for name, resource in found)
+        text = f"its kube-scheduler says {CANNOT_FIT}, as {taken or 'a DeviceClass takes one of its resources'}: "
+        remedy = "disable the filter DynamicResources in the profile of its scheduler, or remove extendedResourceName"
+        yield Step("scheduler", f"{text}{remedy}", ",".join(name for name, _ in found) or "extendedResourceName")
 
 
 def _other_nodes(

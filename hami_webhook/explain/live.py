@@ -30,7 +30,7 @@ _CONSEQUENCES = {
     Kind.RESOURCE_CLAIMS: "what claims hold isn't known",
     Kind.RESOURCE_CLAIM_TEMPLATES: "what claims will be made of them isn't known",
     Kind.RESOURCE_SLICES: "the devices that claims are for aren't known",
-    Kind.DEVICE_CLASSES: "which devices classes select isn't known",
+    Kind.DEVICE_CLASSES: "which resources and devices classes take isn't known",
 }
 """What isn't known where the objects of a kind can't be seen."""
 

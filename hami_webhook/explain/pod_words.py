@@ -50,6 +50,12 @@ def quota_reason(pod: Mapping[str, Any]) -> str:
     return ""
 
 
+def scheduler_says(pod: Mapping[str, Any], text: str) -> bool:
+    """Whether kube-scheduler's newest words about a pod that isn't scheduled have a text in them."""
+    conditions = _mappings(_mapping(pod.get("status")).get("conditions"))
+    return any(_is_unscheduled(each) and text in str(each.get("message")) for each in conditions)
+
+
 def _is_unscheduled(condition: Mapping[str, Any]) -> bool:
     return condition.get("type") == "PodScheduled" and condition.get("status") == "False"
 

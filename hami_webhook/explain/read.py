@@ -11,8 +11,9 @@ from msgspec.structs import replace
 from hami_webhook.cluster.api import ClusterError, Kind
 from hami_webhook.cluster.loading import LoadedObject
 from hami_webhook.command_error import CommandError
+from hami_webhook.dra.taken_resources import CANNOT_FIT, taken_resources
 from hami_webhook.explain.explain import ExplainContext, explain, explain_denial
-from hami_webhook.explain.pod_words import quota_reason
+from hami_webhook.explain.pod_words import quota_reason, scheduler_says
 from hami_webhook.explain.report import Explanation
 from hami_webhook.kube.objects import MalformedObject, Pod
 from hami_webhook.node_filters.gates import gate_names
@@ -29,12 +30,12 @@ KINDS = (
     (Kind.DEVICES, "devices"),
     (Kind.POD_DISRUPTION_BUDGETS, "disruption_budgets"),
     (Kind.PRIORITY_CLASSES, "priority_classes"),
+    (Kind.DEVICE_CLASSES, "device_classes"),
 )
 CLAIM_KINDS = (
     (Kind.RESOURCE_CLAIMS, "claims"),
     (Kind.RESOURCE_CLAIM_TEMPLATES, "claim_templates"),
     (Kind.RESOURCE_SLICES, "resource_slices"),
-    (Kind.DEVICE_CLASSES, "device_classes"),
 )
 """Those that are read where claims are charged."""
 
@@ -116,6 +117,8 @@ class Explainer:
             sees_all_pods=Kind.PODS not in self._unseen,
             claims=core.caches.claims if core.vendors.drivers else None,
             waits_for=quota_reason(raw),
+            cannot_fit=scheduler_says(raw, CANNOT_FIT),
+            taken=taken_resources(core.caches.claims.classes, core.vendors.resource_names),
             node_classes=self.simulation.node_classes,
         )
 

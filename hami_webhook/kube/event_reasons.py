@@ -13,6 +13,7 @@ EventReason = Literal[
     "CertificateSecretForeign",
     "CertificateUnusable",
     "ClaimTemplateUnusable",
+    "DeviceClassTakesResource",
     "DuplicateMigInstance",
     "FilteringFailed",
     "FilteringSucceed",

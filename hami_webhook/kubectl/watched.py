@@ -16,10 +16,10 @@ from hami_webhook.simulate.simulation import Simulation
 
 KINDS = (
     *(Kind.NAMESPACES, Kind.NODES, Kind.DEVICES, Kind.RESOURCE_QUOTAS, Kind.ACCELERATOR_QUOTAS),
-    *(Kind.POD_DISRUPTION_BUDGETS, Kind.PODS),
+    *(Kind.POD_DISRUPTION_BUDGETS, Kind.DEVICE_CLASSES, Kind.PODS),
 )
 """In the order in which what was heard is taken over: a node before the pods on it."""
-CLAIM_KINDS = (Kind.DEVICE_CLASSES, Kind.RESOURCE_SLICES, Kind.RESOURCE_CLAIM_TEMPLATES, Kind.RESOURCE_CLAIMS)
+CLAIM_KINDS = (Kind.RESOURCE_SLICES, Kind.RESOURCE_CLAIM_TEMPLATES, Kind.RESOURCE_CLAIMS)
 """Where claims are charged, besides."""
 _QUOTAS = (Kind.RESOURCE_QUOTAS, Kind.ACCELERATOR_QUOTAS)
 _LOOK_AGAIN = 5.0

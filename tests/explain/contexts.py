@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from msgspec.structs import replace
 from scheduling.placer_env import NOW, VENDORS
 
@@ -34,8 +36,10 @@ def context(*objects: JSON, gates: tuple[str, ...] = ()) -> ExplainContext:
     )
 
 
-def explained(raw: JSON, *objects: JSON, gates: tuple[str, ...] = (), nearest: int | None = None) -> Explanation:
-    """The explanation of a pod that waits for our scheduler."""
+def explained(
+    raw: JSON, *objects: JSON, gates: tuple[str, ...] = (), nearest: int | None = None, **more: Any
+) -> Explanation:
+    """The explanation of a pod that waits for our scheduler; `more` is of its context."""
     spec = {"schedulerName": "hami-scheduler", **raw["spec"]}
     waiting = {**raw, "metadata": {"uid": "it", **raw["metadata"]}, "spec": spec}
     found = context(*objects, waiting, gates=gates)
@@ -47,7 +51,7 @@ def explained(raw: JSON, *objects: JSON, gates: tuple[str, ...] = (), nearest: i
             snapshot.put_pod(obj)
     return explain(
         Pod.from_object(waiting),
-        replace(found, filter_nodes=lambda: snapshot.filter_nodes(waiting), nearest=nearest),
+        replace(found, filter_nodes=lambda: snapshot.filter_nodes(waiting), nearest=nearest, **more),
     )
 
 

@@ -137,6 +137,27 @@ def test_what_keeps_the_scheduler_away_comes_with_every_change() -> None:
     ]
 
 
+@pytest.mark.parametrize("scheduler", ["hami-scheduler", "hami-scheduler-claims"])
+@pytest.mark.parametrize(
+    ("taken", "why"),
+    [
+        (
+            {"gpu.nvidia.com": "nvidia.com/gpu", "sgpu": "metax-tech.com/sgpu"},
+            "DeviceClass gpu.nvidia.com takes nvidia.com/gpu",
+        ),
+        ({}, "a DeviceClass takes one of its resources"),  # which may not be seen by tenants
+    ],
+)
+def test_the_class_that_keeps_kube_scheduler_from_placing_it_is_named(
+    scheduler: str, taken: dict[str, str], why: str
+) -> None:
+    raw = pod("p", gpu=1, mem=3000, schedulerName=scheduler)
+    free = node("n", card("G", 8000))
+    ((step,),) = steps(explained(raw, free, cannot_fit=True, taken=taken))
+    assert step.startswith(f"its kube-scheduler says cannot fit resource, as {why}: disable the filter")
+    assert explained(raw, free, taken=taken).changes == []
+
+
 def chance(seed: int) -> tuple[list[JSON], JSON]:
     """A cluster and a pod at random."""
     dice = random.Random(seed)

@@ -41,8 +41,8 @@ def test_a_healthy_installation_has_no_faults(hami: Hami) -> None:
     posts = {path for method, path in installation.api.asked if method != "GET"}
     assert posts == {"/apis/authorization.k8s.io/v1/subjectaccessreviews", "/api/v1/namespaces/team-a/pods"}
     run = hami(installation.api, "doctor")
-    assert (run.status, run.out) == (0, "26 checks, 0 faults\n")
-    assert hami(installation.api, "doctor", "-o", "wide").out.count("OK ") == 26
+    assert (run.status, run.out) == (0, "27 checks, 0 faults\n")
+    assert hami(installation.api, "doctor", "-o", "wide").out.count("OK ") == 27
 
 
 def hook(installation: Installation, name: str) -> JSON:
@@ -251,7 +251,13 @@ FAULTS: list[tuple[str, Spoil, str, str]] = [
         "scheduler",
         lambda i: rewrite(i, SCHEDULER, "schedulerName: hami-scheduler", "schedulerName: other"),
         "kube-scheduler",
-        "has the profiles other, and pods name hami-scheduler",
+        "has the profiles other, other-claims, and pods name hami-scheduler",
+    ),
+    (
+        "scheduler",
+        lambda i: rewrite(i, SCHEDULER, "schedulerName: hami-scheduler-claims", "schedulerName: other"),
+        "kube-scheduler",
+        "has no profile hami-scheduler-claims: pods that ask for cards and have ResourceClaims wait for ever",
     ),
     ("scheduler", lambda i: rewrite(i, SCHEDULER, ":8081", ":8082"), "kube-scheduler", "calls no extender"),
     ("scheduler", lambda i: rewrite(i, SCHEDULER, "bindVerb: bind", ""), "kube-scheduler", "no bindVerb"),
@@ -347,7 +353,7 @@ def test_a_tenant_reads_what_could_not_be_checked(hami: Hami) -> None:
     assert {each["check"] for each in run.result["checks"]} - unseen == {"api-server", "namespaces"}
     out = hami(installation.api, "doctor").out
     assert 'UNSEEN deployments: Deployments and their replicas: User "tenant" cannot get' in out
-    assert out.splitlines()[-1] == "26 checks, 0 faults, 24 couldn't see everything with your rights"
+    assert out.splitlines()[-1] == "27 checks, 0 faults, 25 couldn't see everything with your rights"
 
 
 def slices(installation: Installation) -> list[JSON]:
@@ -403,7 +409,7 @@ OF_CLAIMS: list[tuple[str, Spoil, str, str]] = [
         f"selects devices of {NVIDIA}, and no row of dra.devices names it",
     ),
     (
-        "claims",
+        "device-classes",
         lambda i: i.find("DeviceClass", HAMI)["spec"].update(extendedResourceName="nvidia.com/gpu"),
         f"DeviceClass {HAMI}",
         "takes nvidia.com/gpu by extendedResourceName",

@@ -253,6 +253,7 @@ TENANT = [
         "list poddisruptionbudgets.policy outside of namespace team-a: which evictions they stand against there isn't "
         "known",
         "list priorityclasses.scheduling.k8s.io: new pods are taken to have priority 0",
+        "list deviceclasses.resource.k8s.io: which resources and devices classes take isn't known",
     )
 ]
 

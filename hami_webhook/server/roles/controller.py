@@ -14,6 +14,7 @@ from hami_webhook.assembly import Core
 from hami_webhook.config import Settings
 from hami_webhook.controller import (
     claim_templates,
+    device_classes,
     handshakes,
     node_audit,
     pod_group_events,
@@ -26,6 +27,7 @@ from hami_webhook.controller import (
 from hami_webhook.controller.accelerator_quotas import AcceleratorQuotaReconciler
 from hami_webhook.controller.certificates import CertificateTarget, CertRotator
 from hami_webhook.controller.claim_templates import ClaimTemplates
+from hami_webhook.controller.device_classes import DeviceClassEvents
 from hami_webhook.controller.handshakes import Handshakes
 from hami_webhook.controller.leader import LeaderElection, LeaseHooks, LeaseLock, lease_of
 from hami_webhook.controller.loops import Loops
@@ -55,6 +57,7 @@ class Controller:
     reclaimer: Reclaimer
     group_events: PodGroupEvents
     templates: ClaimTemplates
+    class_events: DeviceClassEvents
     showback: Showback
     election: LeaderElection | None
     webhooks: WebhookReconciler
@@ -87,7 +90,14 @@ class Controller:
                 ),
                 ControllerCollector(self.reconcilers, self.webhooks, self.reclaimer, lambda: self.leading),
             ],
-            subscribers=[self.showback, *self.reconcilers, self.releaser, self.group_events, self.templates],
+            subscribers=[
+                self.showback,
+                *self.reconcilers,
+                self.releaser,
+                self.group_events,
+                self.templates,
+                self.class_events,
+            ],
         )
 
     async def _count(self) -> None:
@@ -107,6 +117,7 @@ class Controller:
             audit = NodeAudit(view, _object_events(core), failures)
             tasks.create_task(keep(node_audit.LOOP, audit.run))
             tasks.create_task(keep("namespace annotations", NamespaceAnnotations(view, _object_events(core)).run))
+            tasks.create_task(keep(device_classes.LOOP, self.class_events.run))
             tasks.create_task(keep(queues.LOOP, self.releaser.run))
             tasks.create_task(keep(reclaim.LOOP, self.reclaimer.run))
             reports = QueueReports(
@@ -155,6 +166,7 @@ def controller_of(shared: Shared, own_pod: OwnPod | None) -> Controller:
         ),
         PodGroupEvents(core.view, _object_events(core)),
         ClaimTemplates(core.cluster, core.view, settings.claims, _object_events(core), core.failures),
+        DeviceClassEvents(core.view, _object_events(core)),
         showback,
         election,
         _webhook_reconciler(core, settings, election),
