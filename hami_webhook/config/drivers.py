@@ -44,7 +44,8 @@ class DriverDevices(Section):
     """The devices of a driver, or those of one `type`, that requests for any of `device_classes` may get.
 
     `vendor` is the one whose quota keys they count for. `memory` and `cores` name the capacities with their bytes and
-    their percent of a card; `whole_cores` is the percent of one that has no such capacity. `model` and `uuid` name
+    their percent of a card; `whole_cores` is the percent of one that has no such capacity. `shares` names the capacity
+    with the number of claims that may share a device whose memory nobody limits. `model` and `uuid` name
     attributes, and so do `numa` and `link_group`: those that are the same for cards of one NUMA node, and for cards
     each two of which are linked. A name without a domain is of the driver's. `convert`: limits may become claims for
     these devices.
@@ -57,6 +58,7 @@ class DriverDevices(Section):
     memory: WrittenQualifiedName = ""
     cores: WrittenQualifiedName = ""
     whole_cores: Percent = WHOLE_CARD
+    shares: WrittenQualifiedName = ""
     model: WrittenQualifiedName = "productName"
     uuid: WrittenQualifiedName = "uuid"
     numa: WrittenQualifiedName = ""
@@ -78,7 +80,12 @@ _HAMI_CORE = DriverDevices(
     cores="cores",
 )
 _NVIDIA_CARDS = DriverDevices(
-    driver="gpu.nvidia.com", device_classes=("gpu.nvidia.com",), type="gpu", vendor="NVIDIA", memory="memory"
+    driver="gpu.nvidia.com",
+    device_classes=("gpu.nvidia.com",),
+    type="gpu",
+    vendor="NVIDIA",
+    memory="memory",
+    shares="shares",
 )
 _NVIDIA_MIG = DriverDevices(
     driver="gpu.nvidia.com",
@@ -87,6 +94,15 @@ _NVIDIA_MIG = DriverDevices(
     vendor="NVIDIA",
     memory="memory",
     whole_cores=0,  # an instance has multiprocessors, and no percent of its card
+    shares="shares",
+)
+_NVIDIA_PASSTHROUGH = DriverDevices(
+    driver="gpu.nvidia.com",
+    device_classes=("vfio.gpu.nvidia.com",),
+    type="vfio",
+    vendor="NVIDIA",
+    memory="addressableMemory",
+    convert=False,  # a container gets the PCI device and no GPU
 )
 
 
@@ -96,7 +112,7 @@ class DraSection(DeviceSection):
     MAY_NAME_NOTHING: ClassVar[bool] = True
 
     enabled: Flag = False
-    devices: tuple[DriverDevices, ...] = (_HAMI_CORE, _NVIDIA_CARDS, _NVIDIA_MIG)
+    devices: tuple[DriverDevices, ...] = (_HAMI_CORE, _NVIDIA_CARDS, _NVIDIA_MIG, _NVIDIA_PASSTHROUGH)
 
     def parts(self) -> Mapping[Path, DeviceSection]:
         """None: its rows name no resources."""

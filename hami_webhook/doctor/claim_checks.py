@@ -147,6 +147,11 @@ def _drivers_of(inventory: DeviceInventory, expressions: Iterable[str]) -> list[
 
 
 def _slices(inventory: DeviceInventory) -> Iterator[Finding]:
+    unpriced = ((each.driver, kind) for each in inventory.devices.slices() for kind in each.unpriced.values())
+    for driver, kind in sorted(set(unpriced)):
+        devices = f"devices of type {kind}" if kind else "devices without a type"
+        fault = f"publishes {devices}, which no row of dra.devices prices: under a quota no claim gets one"
+        yield Finding(f"driver {driver}", fault, "add a row for them to dra.devices in the device configuration")
     for name, text in sorted(inventory.devices.problems.items()):
         remedy = "restart its driver on that node; if it stays so, report it to the driver's makers"
         if name in inventory.devices.of_others:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from fractions import Fraction
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -10,7 +11,7 @@ from msgspec.structs import replace
 from hami_webhook.config.drivers import DriverDevices
 from hami_webhook.devices.debit import Debit
 from hami_webhook.dra.capacity import amount_of
-from hami_webhook.dra.cost import debit_of
+from hami_webhook.dra.cost import debit_of, debit_on
 from hami_webhook.dra.devices import DeviceID, PublishedDevice, PublishedDevices, QualifiedName
 from hami_webhook.kube import claims_wire as wire
 
@@ -27,10 +28,18 @@ class ClaimedDevice(Struct, frozen=True):
 
 
 class Allocated(Struct, frozen=True):
-    """The devices that a claim holds. `unseen` are sentences about those of which no slice says what they have."""
+    """The devices that a claim holds. `unseen` are sentences about those of which no slice says what they have, and
+    `unpriced` about those that no row is for.
+    """
 
     devices: tuple[ClaimedDevice, ...] = ()
     unseen: tuple[str, ...] = ()
+    unpriced: tuple[str, ...] = ()
+
+    @property
+    def unknown(self) -> tuple[str, ...]:
+        """Sentences about all devices whose cost isn't known."""
+        return (*self.unseen, *self.unpriced)
 
 
 def allocated(results: Iterable[wire.AllocationResult], published: PublishedDevices, node: str = "") -> Allocated:
@@ -41,6 +50,7 @@ def allocated(results: Iterable[wire.AllocationResult], published: PublishedDevi
     """
     devices: list[ClaimedDevice] = []
     unseen: list[str] = []
+    unpriced: list[str] = []
     for result in results:
         driver = result.driver or ""
         rows = [row for row in published.rows if row.driver == driver]
@@ -48,14 +58,21 @@ def allocated(results: Iterable[wire.AllocationResult], published: PublishedDevi
             continue
         identity = DeviceID(driver, result.pool or "", result.device or "")
         meant = published.named(identity, node)
+        subject = f"device {identity.name} of pool {identity.pool} of driver {driver}"
+        kind = None if meant else published.unpriced(identity, node)
+        if kind is not None:
+            fault = f"is of type {kind}" if kind else "has no type"
+            unpriced.append(
+                f"{subject} {fault}, and no row of dra.devices prices it; add one to the device configuration"
+            )
+            continue
         found = [_of_result(result, rows, identity, device) for device in meant or (None,)]
         known = [each for each in found if each is not None]
         if known:
             devices.append(_dearest(known))
-        else:
-            text = f"device {identity.name} of pool {identity.pool} of driver {driver} is in no ResourceSlice"
-            unseen.append(f"{text} of node {node}" if node else text)
-    return Allocated(tuple(devices), tuple(unseen))
+        elif not meant:
+            unseen.append(f"{subject} is in no ResourceSlice" + (f" of node {node}" if node else ""))
+    return Allocated(tuple(devices), tuple(unseen), tuple(unpriced))
 
 
 def _dearest(devices: Sequence[ClaimedDevice]) -> ClaimedDevice:
@@ -73,9 +90,13 @@ def _of_result(
     """What is held of one device; None where neither the result nor a slice says how much."""
     driver = identity.driver
     written = result.consumed_capacity or {}
-    consumed = {QualifiedName.of(key, driver): amount_of(amount) for key, amount in written.items()}
+    consumed: dict[QualifiedName, Fraction] = {}
+    for key, amount in written.items():
+        name = QualifiedName.of(key, driver)
+        consumed[name] = max(amount_of(amount), consumed.get(name, Fraction(0)))
     if device is None:
-        row = next((row for row in rows if QualifiedName.of(row.memory, driver) in consumed), None)
+        # a share that takes no memory is worth what its card says
+        row = next((row for row in rows if consumed.get(QualifiedName.of(row.memory, driver))), None)
         if row is None:
             return None
     else:
@@ -84,7 +105,8 @@ def _of_result(
     for name in (QualifiedName.of(row.memory, driver), QualifiedName.of(row.cores, driver)):
         capacity = device.model.capacity.get(name) if device is not None else None
         amounts.append(consumed.get(name, None if capacity is None else capacity.value))
-    debit = debit_of(row, *amounts)
+    memory, cores = amounts
     if device is None:
-        return ClaimedDevice(identity, row.vendor, debit)
+        return ClaimedDevice(identity, row.vendor, debit_of(row, memory, cores))
+    debit = debit_on(device.model, memory, cores, consumed.get(QualifiedName.of(row.shares, driver)))
     return ClaimedDevice(identity, row.vendor, debit, device.node, device.attribute(row.model), device.uuid)

@@ -284,20 +284,29 @@ class ClassRequest:
 
     def taken(self, model: DeviceModel) -> Debit | None:
         """What it takes of one device; None if the device can't give that."""
-        amounts = {model.qualified(key): amount for key, amount in self._amounts.items()}
+        amounts = self._qualified(model.row)
         if any(model.consumed(name, amount) is None for name, amount in amounts.items()):
             return None
         memory, cores = model.qualified(model.row.memory), model.qualified(model.row.cores)
-        return debit_of(
-            model.row,
+        return debit_on(
+            model,
             model.consumed(memory, amounts.get(memory)),
             model.consumed(cores, amounts.get(cores)) if cores in model.capacity else None,
+            amounts.get(model.qualified(model.row.shares)),
         )
+
+    def _qualified(self, row: DriverDevices) -> dict[QualifiedName, Fraction]:
+        """The amounts by the names that they have with their domain; of two for one capacity the larger."""
+        found: dict[QualifiedName, Fraction] = {}
+        for key, amount in self._amounts.items():
+            name = QualifiedName.of(key, row.driver)
+            found[name] = max(amount, found.get(name, amount))
+        return found
 
     def _unsatisfied(self, count: int) -> ClaimCost:
         """Where no device is known that fits: what is declared, and 1 MiB where nothing is."""
         row = self.rows[0]
-        declared = {QualifiedName.of(key, row.driver): amount for key, amount in self._amounts.items()}
+        declared = self._qualified(row)
         memory, cores = (declared.get(QualifiedName.of(name, row.driver)) for name in (row.memory, row.cores))
         least = debit_of(row, Fraction(1) if memory is None else memory, cores or Fraction(0))
         problem = f"request {self._name}: no device of class {self._class} that is published now can satisfy it"
@@ -310,7 +319,7 @@ class ClassRequest:
         for model in models:
             names = {model.qualified(key) for key in self._amounts}
             for dimension, written in ((Dimension.MEMORY, model.row.memory), (Dimension.CORES, model.row.cores)):
-                if not (model.shared and model.qualified(written) in names):
+                if not (model.shared and model.qualified(written) in names) or model.share():
                     found.add(dimension)
         return frozenset(found)
 
@@ -319,6 +328,18 @@ def debit_of(row: DriverDevices, memory: Fraction | None, cores: Fraction | None
     """One device, or share of one: `memory` in bytes, `cores` in percent of a card; None where it has none."""
     percent = row.whole_cores if cores is None else math.ceil(max(cores, Fraction(0)))
     return Debit(1, math.ceil(max(memory or Fraction(0), Fraction(0)) / MEBIBYTE), percent)
+
+
+def debit_on(
+    model: DeviceModel, memory: Fraction | None, cores: Fraction | None, shares: Fraction | None = None
+) -> Debit:
+    """The same of a device that is known, of which a claim takes `shares`, None: as many as by default."""
+    part = model.share(shares)
+    if part:
+        whole = model.capacity[model.qualified(model.row.memory)].value
+        memory = max(memory or Fraction(0), part * whole)
+        cores = part * model.row.whole_cores if cores is None else cores
+    return debit_of(model.row, memory, cores)
 
 
 def _by_node(takes: Mapping[Place, int], debits: Mapping[DeviceModel, Debit]) -> Iterable[tuple[str, Debit]]:

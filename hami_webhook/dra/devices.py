@@ -70,6 +70,21 @@ class DeviceModel(Struct, frozen=True, eq=False, weakref=True):
             return capacity.consumed(requested)
         return None if requested is not None and requested > capacity.value else capacity.value
 
+    def share(self, shares: Fraction | None = None) -> Fraction:
+        """The part of a device that each share of it is worth at least: 0 where what a request takes says it.
+
+        If requests take no memory by default, nothing limits it, and a share may use all. Where the driver bounds the
+        number of shares, `shares` are those taken, None for what a request takes that names none.
+        """
+        memory = self.capacity.get(self.qualified(self.row.memory))
+        if not (self.shared and self.row.shares) or memory is None or memory.default != 0:
+            return Fraction(0)
+        all_shares = self.capacity.get(self.qualified(self.row.shares))
+        if all_shares is None or all_shares.value <= 0:
+            return Fraction(1)
+        taken = all_shares.consumed(None) if shares is None else shares
+        return min(max(taken or Fraction(0), Fraction(0)) / all_shares.value, Fraction(1))
+
 
 class PublishedDevice(Struct, frozen=True):
     """A device, and its `model`. `node` is empty for one that isn't of one node."""
@@ -118,6 +133,8 @@ class PublishedSlice(Struct, frozen=True, eq=False):
     devices: tuple[PublishedDevice, ...]
     by_name: Mapping[str, PublishedDevice]
     groups: tuple[DeviceGroup, ...]
+    unpriced: Mapping[str, str]
+    """The types of devices that no row is for, by name."""
     problem: str = ""
     of_classes: dict[str, Answers] = {}
     """What the expressions of classes select: administrators write these, so they all stay."""
@@ -220,6 +237,12 @@ class PublishedDevices:
                 found.setdefault(each.node, device)
         return list(found.values())
 
+    def unpriced(self, identity: DeviceID, node: str = "") -> str | None:
+        """The type of a device that no row is for; None if there is none such. `node` as for `named`."""
+        of_pool = self._counting.get((identity.driver, identity.pool), {})
+        found = (each.unpriced.get(identity.name) for each in of_pool.values() if not node or each.node in ("", node))
+        return next((kind for kind in found if kind is not None), None)
+
     def on(self, node: str) -> list[PublishedDevice]:
         """The devices of a node."""
         found: dict[DeviceID, PublishedDevice] = {}
@@ -308,9 +331,10 @@ class PublishedDevices:
     def _read(self, name: str, each: wire.ResourceSlice) -> PublishedSlice:
         driver, pool, generation = _pool_of(each)
         found: list[PublishedDevice] = []
+        unpriced: dict[str, str] = {}
         problem = ""
         try:
-            for device in self._devices_of(each):
+            for device in self._devices_of(each, unpriced):
                 found.append(device)  # those before one that can't be read count
         except MalformedObject as error:
             problem = str(error)
@@ -322,11 +346,15 @@ class PublishedDevices:
             *(name, driver, pool, (each.spec and each.spec.node_name) or "", generation, tuple(found)),
             {device.id.name: device for device in reversed(found)},
             tuple(DeviceGroup(*place, bits) for place, bits in groups.items()),
+            unpriced,
             problem,
         )
 
-    def _devices_of(self, each: wire.ResourceSlice) -> Iterator[PublishedDevice]:
-        """The devices of a slice that are of a row. Raises `MalformedObject`."""
+    def _devices_of(self, each: wire.ResourceSlice, unpriced: dict[str, str]) -> Iterator[PublishedDevice]:
+        """The devices of a slice that are of a row; the types of the others go into `unpriced`, by name.
+
+        Raises `MalformedObject`.
+        """
         driver, pool, _ = _pool_of(each)
         spec = each.spec or wire.SliceSpec()
         for device in spec.devices or ():
@@ -341,6 +369,8 @@ class PublishedDevices:
                 yield PublishedDevice(
                     DeviceID(driver, pool, device.name or ""), self._model(row, device), node, attributes
                 )
+            else:
+                unpriced[device.name or ""] = str(kind or "")
 
     def _model(self, row: DriverDevices, device: wire.SliceDevice) -> DeviceModel:
         """The model of a device, one for all that are equal. Raises `MalformedObject`."""

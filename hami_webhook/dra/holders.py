@@ -174,11 +174,11 @@ def holder_of_claims(
             held = held_by(claim, inventory.devices)
         except MalformedObject as error:
             held = Allocated(unseen=(str(error),))
-        any_allocated = any_allocated or bool(held.devices or held.unseen)
+        any_allocated = any_allocated or bool(held.devices or held.unknown)
         devices += held.devices
-        if held.unseen:  # what it requests at least, for want of better
+        if held.unknown:  # what it requests at least, for want of better
             lacking += _cost(requests_of(claim.spec), inventory)
-            unseen = (*unseen, *held.unseen)
+            unseen = (*unseen, *held.unknown)
     return Holder(tuple(devices), wait, any_allocated, waits, lacking.debits, unseen)
 
 

@@ -159,6 +159,8 @@ def _lack(device: PublishedDevice, known: ClassRequest, cache: ClaimCache) -> st
     used = cache.held.used(device)
     if not device.model.shared:
         return "is another claim's" if used.slots else ""
+    if device.model.share():  # kube-scheduler counts no memory there
+        return ""
     for amount, in_use, written, unit in (
         (debit.memory, used.memory, device.model.row.memory, MEBIBYTE),
         (debit.cores, used.cores, device.model.row.cores, 1),

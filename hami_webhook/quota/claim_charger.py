@@ -189,6 +189,8 @@ class ClaimCharger:
             held = held_by(claim, self._cache.inventory.devices)
         except MalformedObject as error:
             return Refusal(422, str(error))
+        if held.unpriced:
+            return Refusal(403, f"quota: can't charge namespace {bare.namespace}: {'; '.join(held.unpriced)}")
         if held.unseen:
             return refuse_now(bare.namespace, "; ".join(held.unseen))
         if dry_run or not held.devices:

@@ -15,11 +15,13 @@ from hami_webhook.kube.wire import convert
 
 JSON = dict[str, Any]
 HAMI, NVIDIA, MIG = "hami-core-gpu.project-hami.io", "gpu.nvidia.com", "mig.nvidia.com"
+VFIO = "vfio.gpu.nvidia.com"
 ROWS = DraSection().devices
 CLASSES: Mapping[str, tuple[str, ...]] = {
     HAMI: (f'device.driver == "{HAMI}"',),
     NVIDIA: (f'device.driver == "{NVIDIA}" && device.attributes["{NVIDIA}"].type == "gpu"',),
     MIG: (f'device.driver == "{NVIDIA}" && device.attributes["{NVIDIA}"].type == "mig"',),
+    VFIO: (f'device.driver == "{NVIDIA}" && device.attributes["{NVIDIA}"].type == "vfio"',),
 }
 
 
@@ -42,6 +44,23 @@ def whole(name: str, memory: str = "40Gi", kind: str = "gpu", model: str = "NVID
     """A card of NVIDIA's driver, or a MIG instance, for one claim."""
     attributes = {"type": {"string": kind}, "uuid": {"string": name}, "productName": {"string": model}}
     return {"name": name, "attributes": attributes, "capacity": {"memory": {"value": memory}}}
+
+
+def passed_through(name: str, memory: str = "40Gi") -> JSON:
+    """A card of NVIDIA's driver that a virtual machine gets as a PCI device."""
+    made = whole(name, memory, "vfio")
+    return {**made, "capacity": {"addressableMemory": {"value": memory}}}
+
+
+def consumable(name: str, mode: str, memory: str = "40Gi", kind: str = "gpu") -> JSON:
+    """A card of NVIDIA's driver with its feature ConsumableShares: `memory`, `unlimited`, or a number of shares."""
+    least = memory if mode == "memory" else "0"
+    policy = {"default": least, "validRange": {"min": "1Mi" if mode == "memory" else "0", "step": "1Mi", "max": memory}}
+    capacity: JSON = {"memory": {"value": memory, "requestPolicy": policy}}
+    if mode.isdigit():
+        shares = {"default": "1", "validRange": {"min": "1", "step": "1", "max": mode}}
+        capacity["shares"] = {"value": mode, "requestPolicy": shares}
+    return {**whole(name, memory, kind), "allowMultipleAllocations": True, "capacity": capacity}
 
 
 def resource_slice(node: str, *devices: JSON, driver: str = HAMI, generation: int = 1, name: str = "") -> JSON:

@@ -175,8 +175,10 @@ class Work:
         of_slice, selects = PublishedDevices._devices_of, selectors._Selector.selects
         made = selectors._Selector.__init__
 
-        def read(devices: PublishedDevices, each: wire.ResourceSlice) -> Iterator[devices_module.PublishedDevice]:
-            for device in of_slice(devices, each):
+        def read(
+            devices: PublishedDevices, each: wire.ResourceSlice, unpriced: dict[str, str]
+        ) -> Iterator[devices_module.PublishedDevice]:
+            for device in of_slice(devices, each, unpriced):
                 self.read += 1
                 yield device
 

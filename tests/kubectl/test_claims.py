@@ -138,7 +138,8 @@ def test_doctor_says_that_limits_become_claims_for_both_and_where_these_are_char
     assert (subject, fault) == ("--claims", "is on, but claims aren't charged, so limits stay limits")
     installation = with_claims()
     data = installation.find("ConfigMap", "hami-device-config")["data"]
-    data["device-config.yaml"] = data["device-config.yaml"].replace("  - driver:", "  - convert: false\n    driver:")
+    text = data["device-config.yaml"].replace("    convert: false\n", "")
+    data["device-config.yaml"] = text.replace("  - driver:", "  - convert: false\n    driver:")
     ((subject, fault),) = faults(installation, *both)
     assert (subject, fault) == ("--claims", "is on, but no row of dra.devices converts, so limits stay limits")
     ((subject, fault),) = faults(with_claims(), "hami-webhook")

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import pytest
+from dra.objects import NVIDIA, resource_slice, whole
 
 from .conftest import Hami
-from .installation import Installation, device_class
+from .installation import Installation, device_class, with_claims
 from .test_doctor import SCHEDULER, found, rewrite
 
 FILTERED = "its filter DynamicResources is on"
@@ -56,3 +57,15 @@ def test_the_class_is_named_and_whether_pods_wait_for_it(
 def test_a_class_that_takes_nothing_of_ours_is_no_fault(hami: Hami) -> None:
     installation = installation_with_class("example.com/nic", filtered=True)
     assert "device-classes" not in found(hami(installation.api, "doctor", "-o", "json").result)
+
+
+def test_devices_that_no_row_is_for_are_named(hami: Hami) -> None:
+    installation = with_claims()
+    installation.objects.append(
+        {"kind": "ResourceSlice", **resource_slice("n4", whole("x0", kind="vgpu"), driver=NVIDIA)}
+    )
+    ((subject, fault, *_),) = found(hami(installation.api, "doctor", "-o", "json").result)["claims"]
+    assert subject == f"driver {NVIDIA}"
+    assert (
+        fault == "publishes devices of type vgpu, which no row of dra.devices prices: under a quota no claim gets one"
+    )
