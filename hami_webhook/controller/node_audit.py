@@ -14,6 +14,7 @@ from hami_webhook.controller.object_events import ObjectEvents
 from hami_webhook.devices.unhealthy_cards import unhealthy_cards
 from hami_webhook.kube.event_reasons import EventReason
 from hami_webhook.kube.objects import Node
+from hami_webhook.scheduling.presumed_usage import remark
 
 EVERY = 30.0
 LOOP = "node remarks"
@@ -67,6 +68,8 @@ def _of_slices(problems: Mapping[str, str]) -> str:
 def remarks(view: ClusterView, node: Node) -> Iterator[tuple[EventReason, str]]:
     """GPU managers that get in each other's way on a node: the reason of the event, and a sentence."""
     mixed = [view.vendors.mixing.remark(node, view.state.device(node.name)), *_registered_and_published(view, node)]
+    on_node = view.state.view(node.name)
+    mixed += [remark(on_node)] if on_node is not None and on_node.unplaced else []
     if any(mixed):
         yield "MixedGPUManagers", "; ".join(filter(None, mixed))
     for scheduler in view.vendors.foreign:

@@ -245,7 +245,8 @@ class NodeView(Struct, frozen=True):
     """One node as of one generation: its cards and what is taken of them. Never changed; a new one replaces it.
 
     `unhealthy` are cards that the node's monitor found so, by UUID, with the reason in words. `claimed` is what of
-    `usage` ResourceClaims hold.
+    `usage` ResourceClaims hold. `unplaced` are the pods that hold cards without saying which: in `usage` they are on
+    those that they are presumed to hold (docs/spec/core.md#10.5).
     """
 
     node: Node
@@ -255,6 +256,7 @@ class NodeView(Struct, frozen=True):
     generation: int = 0
     unhealthy: Mapping[str, str] = {}
     claimed: Mapping[tuple[str, str], tuple[PodUsage, ...]] = {}
+    unplaced: tuple[Pod, ...] = ()
 
     @property
     def name(self) -> str:

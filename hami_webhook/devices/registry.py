@@ -193,6 +193,10 @@ class Vendors(Mapping[str, Vendor]):
             return ()
         return [scheduler for scheduler in self.foreign if scheduler.concerns(pod)]
 
+    def foreign_node_of(self, pod: Pod) -> str:
+        """The node on which a pod concerns another project's scheduler; empty for none."""
+        return next((node for each in self.foreign_to(pod, pod.named) if (node := each.node_of(pod))), "")
+
     def foreign_among(self, pod: Pod, named: Set[str]) -> Sequence[ForeignScheduler]:
         """The other projects' schedulers that a pod asks for cards, which names these resources."""
         asked = self.asked_by_annotation.get(pod.scheduler_name)

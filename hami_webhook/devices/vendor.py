@@ -99,8 +99,7 @@ class Vendor:
     lock: NodeLock | None = COMMON_LOCK
     checks: tuple[Check, ...] = USUAL_CHECKS
     unresolvable: str = reasons.CARD_INSUFFICIENT_MEMORY
-    linked_annotations: Mapping[str, str] = MappingProxyType({})
-    """What a pod carries that asks for cards each two of which are linked; empty where none can."""
+    linked_annotations: Mapping[str, str] = MappingProxyType({})  # what a pod carries that asks for linked cards
     shared_mode: Mapping[str, str] = MappingProxyType({})  # by its key what admits cards as ResourceClaims share them
     topology_ranks_nodes: bool = True
     default_cores: int = 0
@@ -237,6 +236,10 @@ class Vendor:
         """As `request`, for a vendor whose reading of a container depends on the pod's annotations too."""
         return self.request(container)
 
+    def unplaced_request(self, container: Container, inventory: Inventory) -> Request | None:
+        """What a container without a placement holds that names just what kubelet counts. Raises `BadRequest`."""
+        return self.request(container)
+
     def requests_of(self, pod: Pod) -> Requests:
         """What each container of the pod requests. Raises `BadRequest`."""
         return [self.request_in_pod(each, pod) if self.named_by(each) else None for each in pod.containers]
@@ -365,10 +368,7 @@ class Vendor:
         return None
 
     def order(self, cards: Sequence[Candidate], terms: Constraints, *, numa_bound: bool) -> list[int]:
-        """The indices of the cards in the order they are tried; here by the pod's device policy.
-
-        Source: docs/spec/core.md#7.4.
-        """
+        """The indices of the cards in the order they are tried; here by the pod's policy (docs/spec/core.md#7.4)."""
         return order(cards, terms.policy, terms.weights, numa_bound=numa_bound)
 
     def memory_needed(self, request: Request, device: Device) -> int:

@@ -50,6 +50,7 @@ from hami_webhook.scheduling.pod_allocations import (
 )
 from hami_webhook.scheduling.pods_by_namespace import PodsByNamespace
 from hami_webhook.scheduling.pods_by_node import PodsByNode
+from hami_webhook.scheduling.presumed_usage import unplaced_vendors
 from hami_webhook.scheduling.unmanaged import held_by_fit
 
 logger = logging.getLogger(__name__)
@@ -93,7 +94,8 @@ class ClusterCache:
         self._pods: dict[str, Pod] = {}
         self.by_namespace = PodsByNamespace()
         self._allocations: dict[str, PodAllocation] = {}
-        self._pods_by_node = PodsByNode(vendors)
+        self._pods_by_node = PodsByNode(vendors.foreign_node_of)
+        self._unplaced = PodsByNode(lambda pod: pod.node_name if unplaced_vendors(pod, vendors) else "")
         self._devices: dict[str, Mapping[str, Any]] = {}
         self._unbound: dict[str, float] = {}
         self._given_up: dict[str, list[Mapping[str, str]]] = {}
@@ -180,6 +182,7 @@ class ClusterCache:
             self._charges.gone(pod.namespace, uid)
             self.by_namespace.drop(pod)
         self._pods_by_node.drop(uid)
+        self._touch_all(self._unplaced.drop(uid))
         self._given_up.pop(uid, None)
         self._assumed.pop(uid, None)
         self._release(uid)
@@ -232,8 +235,7 @@ class ClusterCache:
 
     def claims_changed(self, node: str) -> None:
         """What claims hold of a node's cards is something else now."""
-        if node in self._nodes:
-            self._touch(self._nodes[node])
+        self._touch_all((node,))
 
     def set_device(self, node: str, obj: Mapping[str, Any]) -> None:
         """Koordinator's Device object of a node was added or changed."""
@@ -247,6 +249,7 @@ class ClusterCache:
     def _keep(self, pod: Pod, now: float) -> None:
         self.now = max(self.now, now)
         self._pods_by_node.keep(pod)
+        self._touch_all(self._unplaced.keep(pod))
         self._pods[pod.uid] = pod
         self.by_namespace.keep(pod)
         self._charges.changed(pod.namespace, pod.uid)
@@ -291,7 +294,7 @@ class ClusterCache:
         entry = self._nodes.get(name)
         if entry is None or entry.node is None:
             return None
-        entry.view = entry.view or entry.viewed(self._vendors, self.claimed.on(name))
+        entry.view = entry.view or entry.viewed(self._vendors, self.claimed.on(name), self._unplaced.on(name))
         return entry.view
 
     def allocations(self, name: str) -> Sequence[PodAllocation]:
@@ -474,6 +477,11 @@ class ClusterCache:
         """Something else is taken of the given cards."""
         entry.recounted |= dict.fromkeys(cards)
         self._touch(entry)
+
+    def _touch_all(self, names: Iterable[str]) -> None:
+        for name in names:
+            if name in self._nodes:
+                self._touch(self._nodes[name])
 
     def _touch(self, entry: NodeEntry) -> None:
         entry.generation = self.generations.changed(entry.name)

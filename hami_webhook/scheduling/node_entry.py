@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import tzinfo
 
 from msgspec import Struct
@@ -12,9 +12,10 @@ from hami_webhook.devices.model import Inventory, NodeView, PodUsage, Registrati
 from hami_webhook.devices.registry import Vendors
 from hami_webhook.devices.unhealthy_cards import unhealthy_cards
 from hami_webhook.devices.vendor import Vendor
-from hami_webhook.kube.objects import Node
+from hami_webhook.kube.objects import Node, Pod
 from hami_webhook.kube.quantity import parse_whole
 from hami_webhook.scheduling.pod_allocations import CardKey, PodAllocation, unusable_cards, usage_by_card, with_claimed
+from hami_webhook.scheduling.presumed_usage import presumed
 
 
 class NodeEntry(Struct):
@@ -41,15 +42,20 @@ class NodeEntry(Struct):
     generation: int = 0
     view: NodeView | None = None
 
-    def viewed(self, vendors: Vendors, claimed: Mapping[CardKey, tuple[PodUsage, ...]]) -> NodeView:
-        """The node as it is now; `claimed` is what claims hold of its devices."""
+    def viewed(
+        self, vendors: Vendors, claimed: Mapping[CardKey, tuple[PodUsage, ...]], unplaced: Sequence[Pod]
+    ) -> NodeView:
+        """The node as it is now; `claimed` is what claims hold of its devices, `unplaced` are the pods there that hold
+        cards without saying which.
+        """
         assert self.node is not None
         self._recount()
         registered = {(key, card.uuid) for key, each in self.inventories.items() for card in each.devices}
         of_cards = {card: holders for card, holders in claimed.items() if card in registered}
         unusable = unusable_cards(self.name, self.inventories, [*self.allocations.values()], vendors)
         usage = with_claimed(self.usage, of_cards)
-        return NodeView(self.node, dict(self.inventories), usage, unusable, self.generation, self.unhealthy, of_cards)
+        view = NodeView(self.node, dict(self.inventories), usage, unusable, self.generation, self.unhealthy, of_cards)
+        return presumed(view, unplaced, vendors) if unplaced else view
 
     def _recount(self) -> None:
         """Sum up anew what is taken of cards."""

@@ -19,6 +19,7 @@ from hami_webhook.devices.reasons import Rejection
 from hami_webhook.devices.registry import Vendors
 from hami_webhook.kube.shown import first_of
 from hami_webhook.scheduling.fit import NodeFit, PodRequest, fit_pod
+from hami_webhook.scheduling.presumed_usage import remark
 
 _TIE = 1e-6
 """Scores that differ by less are equal."""
@@ -260,13 +261,19 @@ def hints(
     requested = [vendors[key] for key in request.vendors]
     sentences = [vendor.registration.missing for vendor in requested if not any(device_lister.inventories(vendor.key))]
     refusing: dict[str, list[NodeView]] = {}
+    held: list[str] = []
     for view in views:
+        if view.unplaced and view.name in failed and (found := remark(view, request.vendors)):
+            held.append(f"node {view.name}: {found}")
         for label in failed[view.name].labels() if view.name in failed else ():
             refusing.setdefault(label, []).append(view)
     for label in sorted(refusing):
         for vendor in requested:
             having = [view for view in refusing[label] if vendor.key in view.inventories]
             sentences += [vendor.hint(label, having)] if having else []
+    if held:
+        more = f" (and so on {len(held) - 1} more nodes)" if len(held) > 1 else ""
+        sentences.append(held[0] + more)
     return [text for text in sentences if text]
 
 

@@ -13,6 +13,7 @@ from html import escape
 from itertools import zip_longest
 from pathlib import Path
 
+import builders
 import pytest
 from builders import REGISTER, SCORES
 from kubernetes.utils.quantity import parse_quantity
@@ -30,6 +31,7 @@ from .objects import JSON, add_ready_node, gpu_node, namespace, pod, quota
 from .scheduling import scheduler_account
 
 ALLOCATED = "hami.io/vgpu-devices-allocated"
+METAX = "metax-tech.com/gpu"
 
 
 @pytest.fixture(scope="module")
@@ -185,11 +187,7 @@ def test_a_refused_pod_is_bound_soon_after_something_is_freed(program: Deploymen
     kubectl.apply(pod(space, "first", gpu=1, gpumem=20000))
     eventually(lambda: running(kubectl, space), 1)
     kubectl.apply(pod(space, "second", gpu=1, gpumem=20000))
-
-    def events() -> str:
-        return "\n".join(item["message"] for item in kubectl.get("events", "-n", space)["items"])
-
-    eventually(lambda: f"1 nodes CardInsufficientMemory({one})" in events())
+    eventually(lambda: f"1 nodes CardInsufficientMemory({one})" in messages(kubectl, space))
     time.sleep(4)  # kube-scheduler's own retries are over
     deleted = time.monotonic()
     kubectl("delete", "pod", "first", "-n", space, "--wait=false")
@@ -464,3 +462,39 @@ def test_a_node_and_a_pod_that_mean_harm_hold_up_nobody(program: Deployment, sch
     )
     assert failed == 0
     check_cards(kubectl)
+
+
+def test_cards_that_a_pod_of_another_scheduler_holds_are_given_to_nobody(
+    program: Deployment, scheduler: HamiScheduler
+) -> None:
+    """It was bound past our reviews, and says nothing of cards; when it ends, they are free.
+
+    A pod for a slice of the mixed strategy, and one that kubelet would refuse, take nothing.
+    """
+    kubectl = program.kubectl
+    space, others = namespace(kubectl), namespace(kubectl)
+    kubectl("label", "namespace", others, "hami.io/webhook=ignore")
+    name = f"metax-{space}"
+    node = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}}
+    add_ready_node(kubectl, node, **{METAX: 8, "nvidia.com/mig-1g.5gb": 8})
+    for each, resource, count in (("holds", METAX, 8), ("slice", "nvidia.com/mig-1g.5gb", 1), ("huge", METAX, 10**9)):
+        kubectl.apply(
+            builders.pod(each, builders.container(limits={resource: str(count)}), namespace=others, nodeName=name)
+        )
+    set_phase(kubectl, others, "holds", "Running")
+    kubectl.apply(builders.pod("ours", builders.container(limits={METAX: "1"}), namespace=space))
+    eventually(lambda: f"which cards they have: {others}/holds" in messages(kubectl, space))
+    assert "8 of 8 Metax-GPU cards count as held by pods that were bound" in messages(kubectl, space)
+    assert bound(kubectl, space) == 0
+    set_phase(kubectl, others, "holds", "Failed")
+    eventually(lambda: bound(kubectl, space), 1)
+
+
+def set_phase(kubectl: Kubectl, space: str, name: str, phase: str) -> None:
+    """As kubelet does."""
+    status = json.dumps({"status": {"phase": phase}})
+    kubectl("patch", "pod", name, "-n", space, "--subresource=status", "--type=merge", "-p", status)
+
+
+def messages(kubectl: Kubectl, space: str) -> str:
+    return "\n".join(item["message"] for item in kubectl.get("events", "-n", space)["items"])

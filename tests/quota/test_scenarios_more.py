@@ -158,13 +158,14 @@ async def test_a_pod_that_somebody_else_put_on_a_node_costs_what_fit_books_there
 ) -> None:
     mig = {**MIG, "metadata": {**MIG["metadata"], "name": "mig"}}
     cardless = {"metadata": {"name": "cardless"}, "status": {}}
-    async with QuotaEnv(L, S, mig, cardless, quota(gpu=9, mem=90000, cores=900)) as env:
+    spare = node("n3", card("GPU-X", LARGE))
+    async with QuotaEnv(L, S, spare, mig, cardless, quota(gpu=9, mem=90000, cores=900)) as env:
         created = await env.create(pod(schedulerName="default-scheduler-2", **amounts))
         await env.cluster.bind(TEAM, "p", created.uid, where)
         await env.run(400)
         assert {key: amount for key, amount in env.used().items() if amount} == debit
         await env.create(pod("q", gpu=1, mem=20000))  # neighbours change nothing
-        assert await env.node_of("q") in ("n1", "mig")
+        assert await env.node_of("q") in ("n1", "n3", "mig")
         await env.delete("q")
         await env.run(400)
         assert {key: amount for key, amount in env.used().items() if amount} == debit

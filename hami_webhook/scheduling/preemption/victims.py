@@ -22,6 +22,7 @@ from hami_webhook.quota.budget import PodBudget
 from hami_webhook.scheduling.fit import NodeFit, PodRequest, fit_pod
 from hami_webhook.scheduling.pod_allocations import CardKey, PodAllocation, unusable_cards, usage_by_card, with_claimed
 from hami_webhook.scheduling.preemption.quota_room import QuotaRoom
+from hami_webhook.scheduling.presumed_usage import presumed
 from hami_webhook.time_slices import Steps, run_at_once
 
 _OFFSET = 1 << 31
@@ -73,10 +74,13 @@ class NodeSnapshot(Struct, frozen=True):
         left = [allocation for allocation in self.allocations if allocation.pod.uid not in gone]
         if len(left) < len(self.allocations):
             freed = {card for each in self.allocations if each.pod.uid in gone for card in each.shares}
+            if view.unplaced:  # may be presumed on other cards then
+                freed |= view.usage.keys()
             kept = {card: usage for card, usage in view.usage.items() if card not in freed}
             closed = unusable_cards(view.name, view.inventories, left, vendors) if view.closed else view.closed
             claimed = {card: holders for card, holders in view.claimed.items() if card in freed}
-            view = replace(view, usage=kept | with_claimed(usage_by_card(left, freed), claimed), closed=closed)
+            usage = kept | with_claimed(usage_by_card(left, freed), claimed)
+            view = presumed(replace(view, usage=usage, closed=closed), view.unplaced, vendors)
         return with_reserved(view, self.reserved)
 
 

@@ -138,6 +138,11 @@ class SharedGcu(SlicedGcu):
         self.check_amounts(container)
         return None if requests_drs(self.section, container) else super().request(container)
 
+    def unplaced_request(self, container: Container, inventory: Inventory) -> Request | None:
+        """kubelet counts slices."""
+        slices, per_card = self.amount(container, SHARED_GCU), inventory.facts
+        return Request(slices, FixedMemory(100 // per_card), 0) if slices and per_card else None
+
     def memory(self, container: Container, mebibytes: int) -> MemoryRequest:
         """Percent of each card."""
         written = self.amount(container, self.memory_name)

@@ -273,6 +273,12 @@ class Nvidia(Vendor):
         default = self.section.default_memory
         return FixedMemory(default) if default else ShareOfCard(100)
 
+    def unplaced_request(self, container: Container, inventory: Inventory) -> Request | None:
+        """Nobody keeps such a container to the default memory."""
+        request = super().unplaced_request(container, inventory)
+        of_card = request is not None and not self.mebibytes(container) and isinstance(request.memory, FixedMemory)
+        return replace(request, memory=ShareOfCard(100)) if request is not None and of_card else request
+
     # node side (3)
 
     def device(self, record: CardRecord, position: int) -> Device:
