@@ -31,6 +31,8 @@ HAMI_REGISTER = "hami.io/node-nvidia-register"
 KOORDINATOR_CORE = "koordinator.sh/gpu-core"
 NVIDIA_COUNT = "nvidia.com/gpu"
 _KOORDINATOR_ALIASES = tuple(f"kubernetes.io/gpu{rest}" for rest in ("", "-core", "-memory", "-memory-ratio"))
+_WITH_NAMES = ("nvidia", "volcano", "koordinator")
+"""Sections whose names have a rule of their own."""
 _PREFIXES = ("volcano.sh/vgpu-", "koordinator.sh/gpu", "nvidia.com/mig-")
 _registered: DerivedValues[Node, Sequence[CardRecord]] = DerivedValues()
 """The cards of HAMi's registration on a node."""
@@ -64,11 +66,13 @@ class Mixing(Coexistence):
     """The rule, for the names and the sections of one configuration; a section that is off refuses nothing.
 
     `hami_count` and `hami_shares` are HAMi's names for NVIDIA cards: the count, and memory, percentage and cores.
+    `hami_others` are its names for other vendors' cards, which Koordinator gives out as well.
     `managers` are those of resource names; NVIDIA's count is HAMi's where it is configured and a share is named too.
     """
 
     hami_count: str = ""
     hami_shares: frozenset[str] = frozenset()
+    hami_others: frozenset[str] = frozenset()
     managers: Mapping[str, Manager] = field(default_factory=dict)
     volcano: VolcanoSection | None = None
     koordinator: KoordinatorSection | None = None
@@ -83,6 +87,7 @@ class Mixing(Coexistence):
         )
         count = "" if nvidia is None else nvidia.resource_count_name
         volcano_names = () if volcano_ is None else volcano_.resource_names().values()
+        others = [part.resource_names() for path, part in config.parts().items() if path[0] not in _WITH_NAMES]
         managers = {
             **dict.fromkeys(filter(None, (*shares, count)), Manager.HAMI),
             **dict.fromkeys((NVIDIA_COUNT, "nvidia.com/gpu.shared"), Manager.NVIDIA),
@@ -92,6 +97,7 @@ class Mixing(Coexistence):
         return cls(
             count,
             frozenset(filter(None, shares)),
+            frozenset(name for names in others for name in names.values()),
             managers,
             volcano_ if volcano_ is not None and volcano_.enabled else None,
             koordinator if koordinator is not None and koordinator.enabled else None,
@@ -128,6 +134,8 @@ class Mixing(Coexistence):
             manager = Manager.HAMI if name == count else managers.get(name) or _by_prefix(name)
             if manager is not None:
                 found.setdefault(manager, []).append(name)
+        if Manager.KOORDINATOR in found and (more := self.hami_others & names):
+            found.setdefault(Manager.HAMI, []).extend(more)
         return {manager: sorted(found[manager]) for manager in Manager if manager in found} if len(found) > 1 else {}
 
     def _refuse(self, found: Mapping[Manager, Sequence[str]]) -> None:

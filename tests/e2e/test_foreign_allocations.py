@@ -161,6 +161,15 @@ def test_a_tenant_can_not_shrink_what_its_koordinator_pod_costs(program: Deploym
     assert used() == "80"
 
 
+def test_a_pod_of_koordinator_that_names_hami_s_cards_of_another_vendor_too_is_refused(program: Deployment) -> None:
+    """It was charged for both, without a word; each manager would count the same card. One of them is fine."""
+    kubectl, space = program.kubectl, namespace(program.kubectl)
+    refused = kubectl.refused(pod(space, "both", **{RATIO: "80", "hygon.com/dcunum": "1"}))
+    assert "invalid resource device requests: hygon.com/dcunum, koordinator.sh/gpu-memory-ratio" in refused
+    assert "each counts the same card separately" in refused
+    kubectl.apply(share(space, "share"), pod(space, "dcu", **{"hygon.com/dcunum": "1"}))
+
+
 def test_each_scheduler_writes_its_own_allocations_only(program: Deployment) -> None:
     kubectl, space = program.kubectl, namespace(program.kubectl)
     volcano = foreign_scheduler(program, "volcano-system", "volcano-scheduler")

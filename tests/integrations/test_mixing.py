@@ -27,7 +27,9 @@ VOLCANO, KOORDINATOR = {NUMBER: 1}, {"koordinator.sh/gpu.shared": 1, "koordinato
 SECTION = (
     "nvidia: {resourceCountName: nvidia.com/gpu, resourceMemoryName: nvidia.com/gpumem, "
     "resourceCoreName: nvidia.com/gpucores}\n"
+    "hygon: {resourceCountName: hygon.com/dcunum, resourceMemoryName: hygon.com/dcumem}\n"
 )
+DCU = {"hygon.com/dcunum": 1, "hygon.com/dcumem": 1000}
 CONFLICT, ONE = "conflict, both serve nvidia.com/gpu", "can coexist in theory, use one"
 UNADVISED, APART = "can coexist in theory, mixing not advised", "each counts the same card separately"
 
@@ -55,6 +57,10 @@ def judged(*limits: JSON, config: str = "volcano: {}") -> tuple[list[str], str]:
         ([VOLCANO, {"kubernetes.io/gpu-core": 50}], [APART]),
         ([HAMI, VOLCANO, KOORDINATOR], [ONE, APART, APART]),
         ([VOLCANO, {"cambricon.com/mlu": 1}], []),
+        ([DCU], []),
+        ([DCU, HAMI], []),
+        ([DCU, VOLCANO], []),
+        ([DCU, KOORDINATOR], [APART]),
         ([{NUMBER: 0}, HAMI], []),
     ],
 )
@@ -74,6 +80,12 @@ def test_a_pod_that_names_several_managers_is_warned(limits: list[JSON], said: l
             "koordinator: {}",
             "invalid resource device requests: nvidia.com/gpu, nvidia.com/gpumem, ",
         ),
+        (
+            [DCU, KOORDINATOR],
+            "koordinator: {}",
+            "invalid resource device requests: hygon.com/dcumem, hygon.com/dcunum, koordinator.sh",
+        ),
+        ([DCU], "koordinator: {}", ""),
         ([NVIDIA, KOORDINATOR], "koordinator: {}", "invalid resource device requests: nvidia.com/gpu, koordinator.sh"),
         ([HAMI, KOORDINATOR], "koordinator: {mixedNameSets: warn}", ""),
         ([VOLCANO, KOORDINATOR], "volcano: {}\nkoordinator: {}", ""),
