@@ -57,6 +57,11 @@ BAD = [
     ("kind: ConfigMap\n", 'f.yaml:1: the ConfigMap has no text under data["device-config.yaml"]'),
     (CONFIG_MAP, "f.yaml:5: nvidia.resourceCountName: must be a resource name of the"),
     ("kind: ConfigMap\ndata:\n  device-config.yaml: |\n    a: b: c\n", "f.yaml:4: is not valid YAML: mapping values"),
+    (
+        "nvidia: {resourceCountName: nvidia.com/mig-2g.20gb}",
+        "f.yaml:1: nvidia.resourceCountName: nvidia.com/mig-2g.20gb is a MIG slice of NVIDIA's plugin, and would be "
+        "charged as a whole card; use the count of cards, nvidia.com/gpu",
+    ),
     ("nvidia: {}\nvnpus: []", "f.yaml:1: all configurations are empty: no section names a resource"),
     # sections and lists
     ("nvidia: []", "f.yaml:1: nvidia: must be a mapping, found a list"),

@@ -21,6 +21,9 @@ from hami_webhook.config.fields import (
     text_check,
 )
 
+_SLICES = "nvidia.com/mig-"
+"""What NVIDIA's own plugin calls slices, with the strategy `mixed`."""
+
 GpuCorePolicy = Literal["", "default", "force", "disable"]
 
 
@@ -70,6 +73,14 @@ class NvidiaSection(CountMemoryCore, Factored):
     pre_configured_device_memory: Number = 0
     lib_cuda_log_level: LogLevel = 1
     enable_numa_topology: Flag = False
+
+    def faults(self) -> Iterator[tuple[str, str]]:
+        if self.resource_count_name.startswith(_SLICES):
+            yield (
+                "resourceCountName",
+                f"{self.resource_count_name} is a MIG slice of NVIDIA's plugin, and would be charged as a whole card; "
+                "use the count of cards, nvidia.com/gpu, and let pods ask for memory of cards in MIG mode",
+            )
 
     def remarks(self) -> Iterator[tuple[str, str]]:
         if self.known_mig_geometries is not None:
