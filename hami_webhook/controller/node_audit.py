@@ -1,5 +1,5 @@
-"""Warning events on nodes: what other projects' GPU managers do there (docs/spec/volcano.md#5.7 and #13), and what
-can't be read of their unhealthy cards.
+"""Warning events on nodes: what other projects' GPU managers do there (docs/spec/volcano.md#5.7 and #13), what
+can't be used of what device plugins registered, and what can't be read of their unhealthy cards.
 """
 
 from __future__ import annotations
@@ -43,6 +43,7 @@ class NodeAudit:
         nodes = list(self._view.state.nodes())
         self._object_events.keep_only({node.name for node in nodes})
         of_slices = self._view.caches.claims.inventory.devices.problems_by_node()
+        registered = {each.name: each.text for each in self._view.state.problems() if each.kind == "Node"}
         for number, node in enumerate(nodes, start=1):
             with contained(self._failures, LOOP, f"node {node.name}"):
                 problems = dict(remarks(self._view, node))
@@ -51,6 +52,9 @@ class NodeAudit:
                 _, unreadable = unhealthy_cards(node.annotations)
                 if unreadable:
                     problems["UnhealthyCardsUnreadable"] = unreadable
+                unusable = registered.get(node.name, "").replace(unreadable, "").strip("; ")
+                if unusable:
+                    problems["RegistrationUnusable"] = unusable
                 for reason in {*problems, *self._object_events.reasons(node.name)}:
                     # kubectl looks for a node's events under its name in place of a UID
                     await self._object_events.warn("Node", "", node.name, node.name, reason, problems.get(reason, ""))

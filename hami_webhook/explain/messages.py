@@ -17,6 +17,8 @@ def why(card: Candidate, label: str, vendor: Vendor, vendors: Vendors, limits: M
     device, usage, fit_request = card.device, card.usage, card.fit_request
     match label:
         case reasons.CARD_INSUFFICIENT_MEMORY:
+            if device.memory <= 0:
+                return "can't be used: its device plugin registered it without memory"
             free = device.memory - usage.memory
             rule = "" if free < card.memory else ", but no piece of that size can be had"
             return f"needs {card.memory} MiB, {free} of {device.memory} MiB free{rule}"
@@ -25,6 +27,8 @@ def why(card: Candidate, label: str, vendor: Vendor, vendors: Vendors, limits: M
         case reasons.CARD_COMPUTE_UNITS_EXHAUSTED:
             return f"needs a core, all {device.cores} are taken"
         case reasons.CARD_TIME_SLICING_EXHAUSTED:
+            if device.slots <= 0:
+                return "can't be used: its device plugin registered it with the count 0"
             return f"needs a slot, {usage.slots} of {device.slots} are taken"
         case reasons.EXCLUSIVE_DEVICE_ALLOCATE_CONFLICT:
             return f"needs the card to itself, {usage.slots} of {device.slots} slots are taken"
@@ -50,6 +54,8 @@ def why(card: Candidate, label: str, vendor: Vendor, vendors: Vendors, limits: M
         case reasons.RESOURCE_QUOTA_NOT_FIT:
             return _over(card, vendors, limits)
         case reasons.CARD_MIG_TOPOLOGY_INFEASIBLE:
+            if device.mode == "mig" and not device.extra:
+                return "can't be used: its device plugin registered it in MIG mode without profiles"
             count = len(usage.marks)
             taken = f"{count} {'instance is' if count == 1 else 'instances are'} on it"
             return f"no instance of at least {card.memory} MiB can be placed, {taken}"

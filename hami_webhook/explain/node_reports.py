@@ -125,7 +125,8 @@ class NodeReports:
         passed = sum(not verdict.label for verdict in trace.verdicts)
         cards_of = "card" if request.count == 1 else "cards"
         text = f"container {trace.container} asks for {request.count} {cards_of} of {vendor.key}, "
-        text += f"{passed} of {total} pass" if trace.verdicts else f"the node has {total}"
+        known = f"the node has {total}" if total else "the node registered none that can be used"
+        text += f"{passed} of {total} pass" if trace.verdicts else known
         cards = [card for device in devices_of(view) for card in self._card_reports(device, view, trace)]
         return NodeReport(
             view.name,

@@ -39,6 +39,7 @@ EventReason = Literal[
     "QuotaStatusForbidden",
     "QuotaUnitSuspicious",
     "QuotaWaiting",
+    "RegistrationUnusable",
     "ResourceSliceIgnored",
     "SharedRegionUnreadable",
     "UnhealthyCardsUnreadable",

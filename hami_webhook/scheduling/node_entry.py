@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import tzinfo
 
 from msgspec import Struct
@@ -14,6 +14,7 @@ from hami_webhook.devices.unhealthy_cards import unhealthy_cards
 from hami_webhook.devices.vendor import Vendor
 from hami_webhook.kube.objects import Node, Pod
 from hami_webhook.kube.quantity import parse_whole
+from hami_webhook.kube.shown import cut, first_of
 from hami_webhook.scheduling.pod_allocations import CardKey, PodAllocation, unusable_cards, usage_by_card, with_claimed
 from hami_webhook.scheduling.presumed_usage import presumed
 
@@ -114,8 +115,18 @@ class NodeEntry(Struct):
             self.inventories[key] = inventory
             self.registrations.setdefault(key, "ready")
             self.types |= {(key, device.uuid): device.type for device in inventory.devices}
-            texts.extend(inventory.warnings)
+            texts += [*inventory.warnings, *_unusable(vendor, inventory)]
         return texts
+
+
+def _unusable(vendor: Vendor, inventory: Inventory) -> Iterator[str]:
+    """The cards of which so little is registered that nobody can use them, in words."""
+    slots = [device.uuid for device in inventory.devices if device.slots <= 0]
+    memory = [device.uuid for device in inventory.devices if device.memory <= 0] if vendor.memory_name else []
+    for what, cards in (("count", slots), ("memory", memory)):
+        if cards:
+            of = f"{len(cards)} of {len(inventory.devices)} {vendor.key} cards"
+            yield f"{of} are registered without {what}, so they can't be used: {first_of([*map(cut, cards)])}"
 
 
 def same_node(one: Node, other: Node) -> bool:

@@ -32,12 +32,11 @@ from hami_webhook.devices.vendor import Vendor
 from hami_webhook.kube.objects import Container, ContainerKind, Node, Pod
 from hami_webhook.kube.quantity import parse_whole
 from hami_webhook.kube.requests import effective
+from hami_webhook.kube.shown import first_of
 
 MOST_SHARES = 1024
 """Shares of a vendor's cards that a node's pods are presumed to hold; for more each card is taken as full."""
 
-_NAMED = 3
-"""Pods that a sentence names."""
 _NO_ANNOTATIONS: Mapping[str, str] = {}
 
 
@@ -230,9 +229,7 @@ def remark(view: NodeView, vendors: Iterable[str] | None = None) -> str:
             numbers.append(f"{sum(map(bool, found))} of {len(devices)} {key} cards")
     if not names:
         return ""
-    listed = sorted(names)
-    more = f" and {len(listed) - _NAMED} more" if len(listed) > _NAMED else ""
     return (
         f"{' and '.join(numbers)} count as held by pods that were bound without a placement of ours and don't say "
-        f"which cards they have: {', '.join(listed[:_NAMED])}{more}"
+        f"which cards they have: {first_of(sorted(names))}"
     )

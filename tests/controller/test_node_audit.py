@@ -8,7 +8,9 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import builders
 import pytest
+from builders import card, node
 from dra.objects import resource_slice, share
 from integrations.volcanoes import A40GB, CORES, IDS, MEMORY, NUMBER, REGISTER, T4, pod_with_limits, registered, t4
 from quota.objects import TEAM, claiming_vendors, quota
@@ -20,6 +22,7 @@ from hami_webhook.cluster.api import Kind, Unavailable
 from hami_webhook.cluster.memory import MemoryCluster
 from hami_webhook.controller.node_audit import NodeAudit
 from hami_webhook.device_config import builtin_device_config, enabled_vendors
+from hami_webhook.doctor.node_faults import unreadable_registrations
 
 JSON = dict[str, Any]
 NOW = 1_767_225_600.0
@@ -68,6 +71,45 @@ def test_what_can_not_be_read_of_a_node_s_unhealthy_cards_is_told_once() -> None
     env.put(volcano_node("n", t4("GPU-a"), **{"hami.io/unhealthy-cards": "{"}))
     told = [("Node n", "UnhealthyCardsUnreadable", "hami.io/unhealthy-cards is ignored: it is no JSON")]
     assert [env.audited(), env.audited()] == [told, told]
+
+
+UNUSABLE = [
+    (card("G", 0), "1 of 2 NVIDIA cards are registered without memory, so they can't be used: G"),
+    (card("G", count=0), "1 of 2 NVIDIA cards are registered without count, so they can't be used: G"),
+    (card("G", mode="mig"), "cards in MIG mode without profiles can't be used: G"),
+]
+
+
+@pytest.mark.parametrize(("unusable", "said"), UNUSABLE)
+def test_cards_that_nobody_can_use_are_named_until_they_are_mended(unusable: JSON, said: str) -> None:
+    env = AuditEnv()
+    offered = {"nvidia.com/gpu": 10 + unusable["count"]}
+    raw = node("n", card("H"), unusable, capacity=offered)
+    raw["metadata"]["annotations"]["hami.io/unhealthy-cards"] = "{"
+    env.put(raw)
+    reported = env.audited()
+    assert ("Node n", "RegistrationUnusable", said) in reported
+    assert {reason for _, reason, _ in reported} == {"RegistrationUnusable", "UnhealthyCardsUnreadable"}
+    assert env.audited() == reported
+    (read,) = env.core.view.state.nodes()
+    assert said in "".join(unreadable_registrations(env.core.view, read))
+    env.put(node("n", card("H"), card("G")))
+    assert env.audited() == reported
+
+
+def test_pods_that_hold_cards_without_saying_which_are_named() -> None:
+    env = AuditEnv()
+    env.put(node("n", card("H"), card("G")))
+    for number in range(5):
+        held = builders.pod(f"f{number}", gpu=1, uid=f"u{number}", nodeName="n", status={"phase": "Running"})
+        env.put(held, Kind.PODS)
+    ((about, reason, message),) = env.audited()
+    assert (about, reason) == ("Node n", "MixedGPUManagers")
+    assert message == (
+        "2 of 2 NVIDIA cards count as held by pods that were bound without a placement of ours and don't say which "
+        "cards they have: default/f0, default/f1"
+    )
+    assert len(env.audited()) == 1
 
 
 def test_a_mixed_node_is_told_of_once_and_again_when_that_changes() -> None:

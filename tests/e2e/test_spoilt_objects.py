@@ -16,7 +16,7 @@ from hack.devcluster.plane import ControlPlane
 from hami_webhook import pki
 
 from .deployment import SYSTEM, Deployment, Kubectl, deployed, eventually
-from .objects import JSON, MEM, gpu_node, pod, quota
+from .objects import JSON, MEM, add_node, gpu_node, pod, quota
 
 NAME = "hami-webhook-0"
 SECRET = ("secret", "hami-webhook-tls", "-n", SYSTEM)
@@ -162,6 +162,7 @@ def test_junk_in_ledgers_nodes_and_pods(program: Deployment, space: str) -> None
         "hami.io/mutex.lock": "TIME,,",
     }
     kubectl.apply(node)
+    add_node(kubectl, gpu_node("memoryless", 24576, 0), gpu=20)
     absurd = pod(space, "absurd", gpu=1, gpumem=1000)
     absurd["metadata"]["annotations"] = {
         "hami.io/vgpu-node": "junk",
@@ -191,4 +192,9 @@ def test_junk_in_ledgers_nodes_and_pods(program: Deployment, space: str) -> None
     kubectl("delete", "pod", "plain", "-n", space, "--grace-period=0", "--force")
     for name in ("garbage", "future", "deep"):
         eventually(functools.partial(kubectl.used, space, name), {"gpu": "1", "gpumem": "1k"})
-    kubectl("delete", "node", "junk")
+    eventually(lambda: "1 of 2 NVIDIA cards are registered without memory" in said_of_nodes(kubectl))
+    kubectl("delete", "node", "junk", "memoryless")
+
+
+def said_of_nodes(kubectl: Kubectl) -> str:
+    return str([each["message"] for each in kubectl.get("events", "-n", "default")["items"]])

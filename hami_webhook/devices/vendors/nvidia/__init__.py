@@ -60,7 +60,7 @@ from hami_webhook.devices.vendors.nvidia.section import NvidiaSection
 from hami_webhook.kube.draft import ContainerDraft, PodDraft
 from hami_webhook.kube.objects import Container, Node, Pod
 from hami_webhook.kube.quantity import parse_whole
-from hami_webhook.kube.shown import shown
+from hami_webhook.kube.shown import cut, first_of, shown
 
 MODE = "nvidia.com/vgpu-mode"
 REQUIRE_NVLINK = "nvidia.com/require-nvlink"
@@ -294,6 +294,9 @@ class Nvidia(Vendor):
                 scores = decode_pair_scores(node.annotations[SCORES])
             except RegistrationError as error:
                 warnings.append(f"{SCORES} is ignored: {error}")
+        without = [device.uuid for device in devices if device.mode == "mig" and not device.extra]
+        if without:
+            warnings.append(f"cards in MIG mode without profiles can't be used: {first_of([*map(cut, without)])}")
         facts = NvidiaNode(
             scores,
             frozenset(split_list(node.annotations.get(CORDON, ""))),
