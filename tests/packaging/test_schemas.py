@@ -41,6 +41,7 @@ OF_VENDORS = (
     "no such list",
 )
 BEYOND: Sequence[str] = (
+    "is a MIG slice",
     "names no capacity",
     "must be the key of a vendor",
     "has two rows for the devices",
