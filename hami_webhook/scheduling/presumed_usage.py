@@ -26,6 +26,7 @@ from hami_webhook.devices.model import (
     Request,
     Usage,
 )
+from hami_webhook.devices.placement_annotations import NODE
 from hami_webhook.devices.reasons import Rejection
 from hami_webhook.devices.registry import Vendors
 from hami_webhook.devices.vendor import Vendor
@@ -59,7 +60,7 @@ def unplaced_vendors(pod: Pod, vendors: Vendors) -> frozenset[str]:
         return frozenset()
     for scheduler in vendors.foreign_to(pod, names):
         names = names - scheduler.resource_names
-    placed = {vendor.key for vendor in vendors.allocated_in(pod.annotations)}
+    placed = {vendor.key for vendor in vendors.allocated_in(pod.annotations)} if NODE in pod.annotations else set()
     return vendors.named_among(names) - placed
 
 

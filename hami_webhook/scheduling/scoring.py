@@ -272,7 +272,7 @@ def hints(
             having = [view for view in refusing[label] if vendor.key in view.inventories]
             sentences += [vendor.hint(label, having)] if having else []
     if held:
-        more = f" (and so on {len(held) - 1} more nodes)" if len(held) > 1 else ""
+        more = f"; {len(held) - 1} more nodes have such pods" if len(held) > 1 else ""
         sentences.append(held[0] + more)
     return [text for text in sentences if text]
 

@@ -52,6 +52,13 @@ def test_a_card_says_what_it_lacks(
     assert (line.label, line.why) == (label, why)
 
 
+def test_a_pod_that_does_not_say_which_card_it_has_is_named_on_one() -> None:
+    foreign = pod("foreign", container(gpu=1), nodeName="n", uid="f", status={"phase": "Running"})
+    found = on(explained(pod("p", container(gpu=1, mem=10)), node("n", card("G", 8000)), foreign), "n")
+    (line,) = found.cards
+    assert (found.fits, line.label, line.pods) == (False, "CardInsufficientMemory", ["default/foreign"])
+
+
 LISTS = [
     ("a UUID that is denied", {"nvidia.com/nouse-gpuuuid": "G, H"}, "CardUuidMismatch",
      "G is excluded by nvidia.com/nouse-gpuuuid (G, H)"),

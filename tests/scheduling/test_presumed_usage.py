@@ -226,6 +226,11 @@ def test_pods_that_hold_none_or_say_which_are_presumed_nowhere(raw: JSON) -> Non
     assert view_of(state).unplaced == ()
 
 
+def test_an_allocation_that_does_not_count_as_a_placement_is_none() -> None:
+    written = {"hami.io/vgpu-devices-allocated": "C0,NVIDIA,1000,0:;"}
+    assert holders(state_of(node("n", *FOUR), foreign(gpu=1, annotations=written))) == {"C3": ["foreign"]}
+
+
 INIT = container("init", gpu=3)
 CONTAINERS: list[tuple[JSON, int]] = [
     (foreign("foreign", container("a", gpu=1), container("b", gpu=2)), 3),
