@@ -21,10 +21,11 @@ SLICE = 0.005
 
 
 class TimeSlices:
-    """The time that work takes of the event loop; `clock` gives seconds."""
+    """The time that work takes of the event loop; `clock` gives seconds. It rests for `rest` seconds after a slice."""
 
-    def __init__(self, clock: Callable[[], float] = perf_counter) -> None:
+    def __init__(self, clock: Callable[[], float] = perf_counter, *, rest: float = 0.0) -> None:
         self._clock = clock
+        self._rest = rest
         self._ends = clock() + SLICE
         self.interruptions = 0
         """How often others had their turn."""
@@ -32,7 +33,7 @@ class TimeSlices:
     async def interrupt(self) -> None:
         """Let others have their turn, if the slice is over."""
         if self._clock() >= self._ends:
-            await asyncio.sleep(0)
+            await asyncio.sleep(self._rest)
             self.interruptions += 1
             self._ends = self._clock() + SLICE
 

@@ -42,7 +42,10 @@ from hami_webhook.dra.holders import (
 from hami_webhook.dra.selectors import Budget
 from hami_webhook.kube import claims_wire as wire
 from hami_webhook.kube.objects import MalformedObject, Pod
-from hami_webhook.time_slices import TimeSlices
+from hami_webhook.time_slices import SLICE, TimeSlices
+
+_REST = 2 * SLICE
+"""Seconds after each slice of evaluating selectors of tenants: others' reviews have two thirds of the time."""
 
 
 class PodClaims(Protocol):
@@ -186,7 +189,7 @@ class ClaimCache:
                     await TimeSlices().run(cost_steps(requests, self.inventory, budget))
                     continue
                 async with self._turns.setdefault(namespace, asyncio.Lock()), self._turn:
-                    await TimeSlices().run(cost_steps(requests, self.inventory, budget))
+                    await TimeSlices(rest=_REST).run(cost_steps(requests, self.inventory, budget))
 
     def bare(self, pod_of: Callable[[str], Pod | None], namespace: str = "") -> Iterator[BareClaim]:
         """The claims of a namespace, or of all, that cost something and are no pod's; `pod_of` gives the live pods by

@@ -199,6 +199,7 @@ class PublishedDevices:
         self.version = 0
         self._drivers = {row.driver for row in rows}
         self._models = WeakValueDictionary[object, DeviceModel]()
+        self._as_written = WeakValueDictionary[object, DeviceModel]()
         self._written: dict[str, PublishedSlice] = {}
         self._pools: dict[tuple[str, str], _Pool] = {}
         self._counting: dict[tuple[str, str], dict[str, PublishedSlice]] = {}
@@ -374,6 +375,16 @@ class PublishedDevices:
 
     def _model(self, row: DriverDevices, device: wire.SliceDevice) -> DeviceModel:
         """The model of a device, one for all that are equal. Raises `MalformedObject`."""
+        as_written = (row, device.allow_multiple_allocations, tuple((device.capacity or {}).items()))
+        try:
+            known = self._as_written.get(as_written)
+        except TypeError:  # an amount that is no text and no number
+            return self._model_of(row, device)
+        if known is None:  # to read amounts takes longer than all else of a slice, and most of its devices are equal
+            known = self._as_written[as_written] = self._model_of(row, device)
+        return known
+
+    def _model_of(self, row: DriverDevices, device: wire.SliceDevice) -> DeviceModel:
         written = (device.capacity or {}).items()
         capacity = {QualifiedName.of(name, row.driver): ConsumableCapacity.of(each) for name, each in written}
         shared = bool(device.allow_multiple_allocations)
