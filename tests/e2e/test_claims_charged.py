@@ -8,7 +8,11 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import itertools
 import json
+import statistics
+import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -22,6 +26,7 @@ from hack.devcluster.plane import ControlPlane
 from hami_webhook.config.load import builtin_text
 from hami_webhook.kube.quantity import Quantity
 
+from .api_client import api_client
 from .deployment import (
     BOTH,
     BOTH_ROLES,
@@ -365,6 +370,53 @@ def test_a_node_that_names_the_pool_of_another_one_neither_blocks_nor_cheapens_i
     eventually(lambda: settled(kubectl, team))
     assert memory(kubectl, team) == 12288
     kubectl("delete", "resourceslice", "0-evil", f"{NODE}-{NVIDIA}-1")
+
+
+def test_a_node_that_rewrites_its_slices_and_slow_selectors_delay_no_other_tenant(
+    program: Deployment, team: str
+) -> None:
+    """5,120 devices, of which one slice is written all the time, and claims with the slowest selectors beside that."""
+    kubectl, plane = program.kubectl, program.plane
+    evil = Kubectl(plane.authority.kubeconfig("node-evil", plane.server, "system:node:evil", "system:nodes"))
+    node = api_client(evil.kubeconfig)
+
+    def published(number: int, memory: str) -> JSON:
+        cards = [share(f"d{number}-{card}", memory) for card in range(128)]
+        return {"apiVersion": API, "kind": "ResourceSlice", **resource_slice("evil", *cards, name=f"evil-{number}")}
+
+    for number in range(40):
+        node.create(published(number, "40Gi"))
+    over, numbers = threading.Event(), "[0,1,2,3,4,5,6,7,8,9]"
+
+    def rewrite() -> None:
+        for memory in itertools.cycle(("41Gi", "42Gi")):
+            if over.wait(1 / 40):
+                return
+            node.merge({"spec": {"devices": published(3, memory)["spec"]["devices"]}}, "resourceslices", "evil-3")
+
+    def ask(tenant: int) -> None:
+        for number in itertools.count():
+            slow = f"{number} >= 0 && {numbers}.all(a, {numbers}.all(b, {numbers}.all(c, a + b + c >= 0)))"
+            made = claim(team, f"slow-{tenant}-{number}", requests(exactly(HAMI, cel=slow, memory="1Mi", cores="1")))
+            api_client(kubectl.kubeconfig).create(made)
+            if over.wait(0.05):
+                return
+
+    with namespace_with_quota(kubectl) as other, ThreadPoolExecutor(4) as threads:
+        running = [threads.submit(rewrite), *(threads.submit(ask, tenant) for tenant in range(3))]
+        took = []
+        try:
+            for number in range(8):
+                limits = {"limits": {"nvidia.com/gpu": "1", "nvidia.com/gpumem": "10"}}
+                began = time.monotonic()
+                kubectl.apply(pod(other, f"p{number}", resources=limits))
+                took.append(time.monotonic() - began)
+        finally:
+            over.set()
+        for each in running:
+            each.result()
+    assert statistics.median(took) < 0.75, took
+    kubectl("delete", "resourceslices", *(f"evil-{number}" for number in range(40)))
 
 
 def test_a_name_of_claims_that_is_posted_at_once_six_times_is_charged_once(program: Deployment, team: str) -> None:
