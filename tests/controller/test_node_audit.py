@@ -97,6 +97,14 @@ def test_cards_that_nobody_can_use_are_named_until_they_are_mended(unusable: JSO
     assert env.audited() == reported
 
 
+def test_a_node_that_registers_many_such_cards_with_long_names_costs_one_short_event() -> None:
+    env = AuditEnv()
+    env.put(node("n", *[card(f"{number}" * 2000, 0) for number in range(100)], capacity={"nvidia.com/gpu": 1000}))
+    ((_, reason, message),) = env.audited()
+    assert reason == "RegistrationUnusable"
+    assert len(message) < 400
+
+
 def test_pods_that_hold_cards_without_saying_which_are_named() -> None:
     env = AuditEnv()
     env.put(node("n", card("H"), card("G")))
