@@ -33,7 +33,7 @@ from hami_webhook.kube.objects import Pod, ResourceQuota
 from hami_webhook.quota.account import QuotaAccount
 from hami_webhook.quota.lending import MIN_RUNTIME
 from hami_webhook.quota.pricing import Charge, NoCapacity, waiting_charge
-from hami_webhook.quota.queue import demand_of, room_name, room_of
+from hami_webhook.quota.queue import demand_of, room_of
 from hami_webhook.quota.queue_order import Demand, QueueDecision, QueuedPod, Standing, decide
 from hami_webhook.quota.reclaim import Blocked, Evictable, Reclaiming, Shortage, Team
 from hami_webhook.time_slices import Steps, run_at_once
@@ -111,14 +111,14 @@ class Quotas:
         self.above = self.above.with_increase("", None, more)
 
     def decide(self, waiting: Sequence[QueuedPod], now: float) -> QueueDecision:
-        rooms = {room_name(each): room_of(each) for each in (*self.accounts, self.above)}
+        rooms = {each.room_name: room_of(each) for each in (*self.accounts, self.above)}
         return decide(waiting, rooms, now)
 
     def reclaiming(self, running: Mapping[str, Running], now: float) -> Reclaiming:
         """Who may be evicted of those that run."""
-        teams = {room_name(each): Team(each.nominal, each.used) for each in self.accounts}
+        teams = {each.room_name: Team(each.nominal, each.used) for each in self.accounts}
         costs = [{name: dict(amounts) for name, amounts in demand} for demand in self.demands]
-        names = [room_name(each) for each in self.accounts]
+        names = [each.room_name for each in self.accounts]
         candidates = [
             Evictable((uid,), (names[each.job.team],), 0, each.since, MIN_RUNTIME, costs[each.job.team])
             for uid, each in running.items()
@@ -242,7 +242,7 @@ def _queueing(jobs: Sequence[Job], end: float, *, nominal: int = 0) -> Outcome:
 
 def _reclaimed(quotas: Quotas, owed: Sequence[Standing], running: Mapping[str, Running], now: float) -> list[str]:
     """The pods that are evicted for those that wait within their team's nominal."""
-    above, free = room_name(quotas.above), CARDS - quotas.above.used[KEY]
+    above, free = quotas.above.room_name, CARDS - quotas.above.used[KEY]
     if not any(account.used[KEY] > account.nominal[KEY] for account in quotas.accounts):
         return []
     reclaiming = quotas.reclaiming(running, now)

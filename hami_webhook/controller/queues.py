@@ -10,12 +10,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence, Set
+from collections import Counter, deque
+from collections.abc import Awaitable, Callable, Mapping, Sequence, Set
 from functools import partial
 from typing import Any
 
-from msgspec import structs
+from msgspec import Struct, structs
 
 from hami_webhook.caches import Change
 from hami_webhook.cluster.api import Cluster, ClusterError, Conflict, Kind, NotFound
@@ -24,7 +24,7 @@ from hami_webhook.controller.informers import Subscriptions
 from hami_webhook.controller.loops import contained
 from hami_webhook.devices.registry import Vendors
 from hami_webhook.kube.objects import Pod
-from hami_webhook.quota.account import ChargeRequest, Gate, Refusal
+from hami_webhook.quota.account import ChargeRequest, Gate, Refusal, refuse_now
 from hami_webhook.quota.admission_charger import Charged
 from hami_webhook.quota.floors import floor_id
 from hami_webhook.quota.group_turns import group_turns
@@ -32,7 +32,7 @@ from hami_webhook.quota.hierarchy_charger import HierarchyCharger
 from hami_webhook.quota.places import Places
 from hami_webhook.quota.pricing import CapacityLister, admission_charge
 from hami_webhook.quota.queue import Demands, read_queue
-from hami_webhook.quota.queue_order import QueueDecision, QueuedPod, Standing, decide
+from hami_webhook.quota.queue_order import Obstacle, QueueDecision, QueuedPod, QueueRoom, Standing, decide
 
 logger = logging.getLogger(__name__)
 
@@ -48,9 +48,25 @@ _AGAIN, _LOOK = 0.5, 5.0
 """Seconds after which is tried again what failed, and after which those who wait are looked at though nothing happened.
 """
 
+_ASIDE, _LONGEST_ASIDE = 0.5, 16.0
+"""Seconds for which a turn steps aside when its charge is refused though there is room, twice as long each time, and at
+most."""
+
+_LATE = 10.0
+"""Seconds for which, after such a refusal, the turns of its namespace come after those of others: what they would be
+charged is kept from nobody."""
+
 _PAUSE_PER_SECOND = 1
 """Seconds between two rounds for each second that one takes to decide: many who wait leave time for everything else."""
 _LONGEST_PAUSE = 0.25
+
+
+class _Aside(Struct, frozen=True):
+    """A turn whose charge was refused though there was room: since when, for how many seconds, and why."""
+
+    since: float
+    seconds: float
+    text: str
 
 
 class QueueReleaser:
@@ -81,6 +97,10 @@ class QueueReleaser:
         self._demands = Demands(view.clock)
         self._wake = asyncio.Event()
         self._again = False
+        self._aside: dict[str, _Aside] = {}
+        """By the UID of a turn, of pods that wait only."""
+        self._late: dict[str, float] = {}
+        """Until when the turns of a namespace come after those of others, in Unix seconds."""
         self.released = 0
         self.decision = QueueDecision((), ())
         self.within: Sequence[tuple[Standing, Sequence[Pod]]] = ()
@@ -134,47 +154,83 @@ class QueueReleaser:
             failed = await self.step()
             await self._sleep(min(_LONGEST_PAUSE, _PAUSE_PER_SECOND * (loop.time() - began)) if self._pods else 0)
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout((_AGAIN if failed else _LOOK) if self._pods else None):
+                async with asyncio.timeout(self._pause(failed=failed) if self._pods else None):
                     await self._wake.wait()
+
+    def _pause(self, *, failed: bool) -> float:
+        """Seconds until the next look, if nothing changes."""
+        now = self._view.clock()
+        due = min((each.since + each.seconds - now for each in self._aside.values()), default=_LOOK)
+        return _AGAIN if failed else min(_LOOK, max(_AGAIN, due))
 
     async def step(self) -> bool:
         """Release whose turn has come; whether something is left that may be done soon, though nothing changes."""
-        pods = list(self._pods.values())
+        pods, now = list(self._pods.values()), self._view.clock()
+        self._aside = {uid: each for uid, each in self._aside.items() if uid in self._pods}
+        self._late = {namespace: until for namespace, until in self._late.items() if now < until}
+        resting = {uid for uid, each in self._aside.items() if 0 <= now - each.since < each.seconds}
         queue = await read_queue(pods, self._charger.known, self._view.vendors, self._capacity, self._demands)
         self._places.assign(queue.waiting)
         self._waiting = queue.waiting
-        now = self._view.clock()
         by_turn = group_turns(queue.waiting, queue.pods, self._view.state.by_namespace.members, now)
-        decision = decide(by_turn.turns, queue.rooms, now, self.reclaimed_for)
+        taking = [each for each in by_turn.turns if each.uid not in resting] if resting else by_turn.turns
+        last = {each.uid for each in taking if each.namespace in self._late} if self._late else frozenset()
+        decision = decide(taking, queue.rooms, now, self.reclaimed_for, last)
+        if resting:
+            aside = [
+                Standing(each, 0, Obstacle(refused=self._aside[each.uid].text))
+                for each in by_turn.turns
+                if each.uid in resting
+            ]
+            decision = structs.replace(decision, waiting=[*decision.waiting, *aside])
         self.decision = by_turn.of_each_pod(decision, queue.waiting)
         self.within = [
             (each, [queue.pods[uid] for uid in by_turn.pods[each.pod.uid]]) for each in decision.waiting if each.own
         ]
-        turns = list(_first(decision.released, _MOST_AT_ONCE))
+        turns = _first(decision.released, _MOST_AT_ONCE)
         self._again = len(turns) < len(decision.released)
-        due = [(set[str](), [pod]) for pod in queue.charged]
+        due = [(pod.uid, set[str](), [pod]) for pod in queue.charged if pod.uid not in resting]
         due += [
-            ({name for name, _ in turn.demand}, [queue.pods[uid] for uid in by_turn.pods[turn.uid]]) for turn in turns
+            (turn.uid, {name for name, _ in turn.demand}, [queue.pods[uid] for uid in by_turn.pods[turn.uid]])
+            for turn in turns
         ]
-        charges = await asyncio.gather(*(self._charge_safely(pods) for _, pods in due))
-        failed: set[str] = set()
+        charges = await asyncio.gather(*(self._charge_safely(pods) for _, _, pods in due))
+        full: set[str] = set()
         work: list[Awaitable[None]] = []
-        for (quotas, pods), charge in zip(due, charges, strict=True):
-            if charge is None:
-                failed |= quotas
-            elif quotas & failed:  # one before it wasn't charged, for whatever cause: it mustn't pass that one
+        for (uid, quotas, pods), charge in zip(due, charges, strict=True):
+            if isinstance(charge, Refusal):
+                if charge.no_room_in:
+                    self._again |= charge.code == 503
+                    full |= _held_up(quotas, charge.no_room_in, queue.rooms)
+                else:
+                    self._step_aside(uid, pods[0].namespace, charge.message)
+            elif quotas & full:  # a quota had no room for one before it: it mustn't pass that one
                 self._again = True
                 work.append(self._charger.release(*charge))
             else:
+                self._aside.pop(uid, None)
                 work += map(self._open, pods)
         await asyncio.gather(*work)
         return self._again
 
-    async def _charge_safely(self, pods: Sequence[Pod]) -> tuple[ChargeRequest, Charged] | None:
-        charges: list[tuple[ChargeRequest, Charged] | None] = []
+    @property
+    def remembered(self) -> int:
+        """How many turns stepped aside and still wait."""
+        return len(self._aside)
+
+    def _step_aside(self, uid: str, namespace: str, text: str) -> None:
+        """A charge was refused, and not for lack of room: others go on, and the turn comes again later."""
+        now, before = self._view.clock(), self._aside.get(uid)
+        seconds = _ASIDE if before is None else min(_LONGEST_ASIDE, 2 * before.seconds)
+        self._aside[uid] = _Aside(now, seconds, text)
+        self._late[namespace] = now + _LATE
+        self._wake.set()  # what it was to be charged is left to others
+
+    async def _charge_safely(self, pods: Sequence[Pod]) -> tuple[ChargeRequest, Charged] | Refusal:
+        charges: list[tuple[ChargeRequest, Charged] | Refusal] = []
         with contained(self._failures, LOOP, pods[0].key):
             charges.append(await self._charge(pods))
-        return charges[0] if charges else None
+        return charges[0] if charges else refuse_now(pods[0].namespace, "an internal error")
 
     def _request(self, pod: Pod) -> ChargeRequest:
         on_cards = partial(admission_charge, pod, self._view.vendors, self._capacity)
@@ -187,15 +243,12 @@ class QueueReleaser:
             gate=Gate.OPENING,
         )
 
-    async def _charge(self, pods: Sequence[Pod]) -> tuple[ChargeRequest, Charged] | None:
-        """Charge pods to their quotas, all or none; None if these refuse now."""
+    async def _charge(self, pods: Sequence[Pod]) -> tuple[ChargeRequest, Charged] | Refusal:
+        """Charge pods to their quotas, all or none."""
         first, *others = map(self._request, pods)
         request = structs.replace(first, others=tuple(others))
         outcome = await self._charger.charge(request)
-        if isinstance(outcome, Refusal):
-            self._again |= outcome.code == 503
-            return None
-        return request, outcome
+        return outcome if isinstance(outcome, Refusal) else (request, outcome)
 
     async def _open(self, pod: Pod) -> None:
         """Remove the gate of a pod that is charged."""
@@ -221,14 +274,31 @@ def _request_of(pod: Pod, vendors: Vendors) -> str:
     return floor_id(structs.replace(pod, init_finished=False) if pod.init_finished else pod, vendors)
 
 
-def _first(turns: Iterable[QueuedPod], most: int) -> Iterator[QueuedPod]:
-    """The first turns, until so many pods are released with them."""
-    pods = 0
+def _held_up(quotas: Set[str], no_room_in: str, rooms: Mapping[str, QueueRoom]) -> set[str]:
+    """Those of a turn's quotas in which others wait for it, as one has no room: that, and none that is wider."""
+    found = rooms.get(no_room_in)
+    return {
+        no_room_in,
+        *(name for name in quotas if found and name in rooms and rooms[name].namespaces <= found.namespaces),
+    }
+
+
+def _first(turns: Sequence[QueuedPod], most: int) -> Sequence[QueuedPod]:
+    """The first turns, of the namespaces in turn, until so many pods are released with them; in their order."""
+    if sum(turn.pods for turn in turns) <= most:
+        return turns
+    by_namespace: dict[str, deque[QueuedPod]] = {}
     for turn in turns:
-        if pods >= most:
-            return
+        by_namespace.setdefault(turn.namespace, deque()).append(turn)
+    pods, chosen, left = 0, set[str](), deque(by_namespace.values())
+    while left and pods < most:
+        own = left.popleft()
+        turn = own.popleft()
+        chosen.add(turn.uid)
         pods += turn.pods
-        yield turn
+        if own:
+            left.append(own)
+    return [turn for turn in turns if turn.uid in chosen]
 
 
 _NOBODY = Pod(namespace="", name="", uid="", labels={}, annotations={}, containers=())

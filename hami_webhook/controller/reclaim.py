@@ -28,7 +28,7 @@ from hami_webhook.quota.enforcement import queue_order
 from hami_webhook.quota.floors import floor_id
 from hami_webhook.quota.hierarchy_charger import HierarchyCharger
 from hami_webhook.quota.lending import Reclaim
-from hami_webhook.quota.queue import known_accounts, room_name
+from hami_webhook.quota.queue import known_accounts
 from hami_webhook.quota.queue_order import Demand, QueuedPod
 from hami_webhook.quota.reclaim import Blocked, Evictable, Reclaiming, Shortage
 from hami_webhook.scheduling.preemption.freed_cards import FreedCards
@@ -165,7 +165,7 @@ class Reclaimer:
         """The AcceleratorQuotas that aren't only observed, by name; none while they aren't known."""
         known = self._charger.known(pod).accelerator_quotas
         found = known.accounts.values() if known.age < _SHOWN_WITHIN else ()
-        return {room_name(each): each for each in found if each.hard and each.enforced}
+        return {each.room_name: each for each in found if each.hard and each.enforced}
 
     def _waiting(self, accounts: Mapping[str, QuotaAccount]) -> Iterator[_Waiting]:
         """Those whose teams reclaim."""
@@ -213,7 +213,7 @@ class Reclaimer:
     async def _have_turn(self, each: _Waiting, now: _Round) -> None:
         """Reclaim what one lacks, or take what there is for it."""
         for account in known_accounts(self._charger.known(each.first), each.first.namespace) or ():
-            name = room_name(account)  # those of its namespace: what is charged there, isn't lent
+            name = account.room_name  # those of its namespace: what is charged there, isn't lent
             if name not in now.free:
                 now.free[name] = {key: limit - account.used.get(key, 0) for key, limit in account.hard.items()}
         lacks = {

@@ -96,6 +96,11 @@ class QuotaAccount(Struct, frozen=True):
         return quota.name if quota.namespaces is None else f"{quota.kind}/{quota.name}"
 
     @property
+    def room_name(self) -> str:
+        """The name among all quotas: `team/gpu-quota`, or `AcceleratorQuota/all`."""
+        return self.label if self.quota.namespaces is not None else f"{self.quota.namespace}/{self.name}"
+
+    @property
     def spaces(self) -> int:
         """How many namespaces it covers."""
         return 1 if self.quota.namespaces is None else max(1, len(self.quota.namespaces))
@@ -299,11 +304,16 @@ class ChargeRequest(Struct, frozen=True):
 
 
 class Refusal(Struct, frozen=True):
-    """A charge that doesn't fit, or can't be evaluated; `code` 403, or 503 where trying again may help."""
+    """A charge that doesn't fit, or can't be evaluated; `code` 403, or 503 where trying again may help.
+
+    `no_room_in` is the quota (`QuotaAccount.room_name`) that has no room for a pod whose gate is to be removed; empty
+    for any other reason.
+    """
 
     code: int
     message: str
     overrun: bool = False
+    no_room_in: str = ""
 
 
 def refuse_ungated(account: QuotaAccount) -> Refusal:

@@ -108,12 +108,14 @@ def _charge_one(
         if not account.concerns(request.pod, request.charge):
             continue
         if request.gate is Gate.OPENING and name in passed_over:
-            return Refusal(503, f"quota {account.label} has no room for a pod whose turn is earlier")
+            text = f"quota {account.label} has no room for a pod whose turn is earlier"
+            return Refusal(503, text, no_room_in=account.room_name)
         charging = _Charging(account, request, now, max_ledger, recomputed=name in recomputed)
         found = charging.evaluate()
         if isinstance(found, Refusal):
-            if request.gate is Gate.OPENING:
+            if request.gate is Gate.OPENING and found.overrun:  # refused for another reason it keeps nobody waiting
                 passed_over.add(name)
+                return replace(found, no_room_in=account.room_name)
             return found
         after[name] = found
         if request.gate is not Gate.CLOSED:

@@ -18,7 +18,7 @@ from hami_webhook.quota.account import QuotaAccount, Refusal
 from hami_webhook.quota.group_turns import group_turns
 from hami_webhook.quota.hierarchy_charger import PodQuotas
 from hami_webhook.quota.pricing import CapacityLister
-from hami_webhook.quota.queue import Demands, demand_of, known_accounts, read_queue, room_name
+from hami_webhook.quota.queue import Demands, demand_of, known_accounts, read_queue
 from hami_webhook.quota.queue_order import QueueDecision, decide
 
 KUEUE = "Kueue"
@@ -83,7 +83,7 @@ class LeftByQueues:
         demand = demand_of(pod, accounts, self._vendors, self._capacity)
         decision = await self._current()
         for name, amounts in demand:
-            account = next(each for each in accounts if room_name(each) == name)
+            account = next(each for each in accounts if each.room_name == name)
             if name in decision.closed or _lacks(account, decision.left.get(name, {}), amounts):
                 return _refuse_passing(account, manager)
         for name, amounts in demand:

@@ -84,15 +84,10 @@ class _Covering:
     def __init__(self, accounts: Sequence[QuotaAccount]) -> None:
         self.accounts = accounts
         self.scoped = any(each.quota.scopes for each in accounts)
-        self.terms = [(room_name(each), each.hard, each.in_bytes, each.cards) for each in accounts]
+        self.terms = [(each.room_name, each.hard, each.in_bytes, each.cards) for each in accounts]
         self.charged = {
             identity for each in accounts for identity, entry in each.ledger.items() if entry.state is State.ADMITTED
         }
-
-
-def room_name(account: QuotaAccount) -> str:
-    """How a quota is named among all: `team/gpu-quota`, or `AcceleratorQuota/all`."""
-    return account.label if account.quota.namespaces is not None else f"{account.quota.namespace}/{account.name}"
 
 
 async def read_queue(
@@ -117,7 +112,7 @@ async def read_queue(
             continue
         if pod.namespace not in namespaces:
             found = known_accounts(known(pod), pod.namespace)
-            queue.rooms |= {room_name(each): room_of(each) for each in found or ()}
+            queue.rooms |= {each.room_name: room_of(each) for each in found or ()}
             namespaces[pod.namespace] = None if found is None else _Covering(found)
         covering = namespaces[pod.namespace]
         if covering is None:
@@ -175,5 +170,5 @@ def _priced(
             fixed = fixed and account.is_fixed(cost)
             amounts = tuple(sorted((key, amount) for key, amount in account.counted(cost.exact).items() if amount))
             if amounts:
-                found.append((room_name(account), amounts))
+                found.append((account.room_name, amounts))
     return tuple(sorted(found)), fixed

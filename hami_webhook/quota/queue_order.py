@@ -63,6 +63,10 @@ class QueuedPod(Struct, frozen=True, gc=False):
     """The UID of the pod right after which its turn is."""
 
     @property
+    def namespace(self) -> str:
+        return self.key.partition("/")[0]
+
+    @property
     def turn(self) -> tuple[int, float, str, str]:
         """By which pods are sorted: who is first has its turn first."""
         return -self.priority, self.created, self.beside or self.uid, self.uid
@@ -82,7 +86,7 @@ class Obstacle(Struct, frozen=True, gc=False):
     """Why a pod isn't released: what it lacks, and for which pods before it room is kept (their UIDs).
 
     `closed`: the strict quota in which one before it waits. `never`: it costs more than a quota's limit. `incomplete`:
-    what its pod group lacks, so that it takes no turn.
+    what its pod group lacks, so that it takes no turn. `refused`: why its charge was refused, though there was room.
     """
 
     lacks: tuple[Lack, ...] = ()
@@ -90,6 +94,7 @@ class Obstacle(Struct, frozen=True, gc=False):
     closed: str = ""
     never: bool = False
     incomplete: str = ""
+    refused: str = ""
 
 
 class Standing(Struct, frozen=True, gc=False):
@@ -117,17 +122,21 @@ class QueueDecision(Struct, frozen=True):
 
 
 def decide(
-    pods: Iterable[QueuedPod], rooms: Mapping[str, QueueRoom], now: float, reclaimed_for: Set[str] = frozenset()
+    pods: Iterable[QueuedPod],
+    rooms: Mapping[str, QueueRoom],
+    now: float,
+    reclaimed_for: Set[str] = frozenset(),
+    last: Set[str] = frozenset(),
 ) -> QueueDecision:
     """Which pods are released at `now`. A quota of a demand that isn't in `rooms` limits nothing.
 
-    Pods within their quotas' nominal have their turns first, before these those with a UID in `reclaimed_for`. In their
-    turns pods take what is free. One that doesn't fit closes its strict quotas to all that come after, and once it has
-    waited for as long as one of its quotas says, what it costs is kept for it: in the narrowest of its quotas that has
-    no room, and in those that cover no more namespaces than that one. In wider quotas it comes later, when those have
-    room: else the pods of a team whose own quota is full would keep cards idle that others could use. From pods beyond
-    their nominal, what a pod within its own costs is kept at once. A pod that costs more than a limit closes and keeps
-    nothing: others would wait for what can't happen.
+    Pods within their quotas' nominal have their turns first, before these those with a UID in `reclaimed_for`, and
+    those with a UID in `last` after all others. In their turns pods take what is free. One that doesn't fit closes its
+    strict quotas to all that come after, and once it has waited for as long as one of its quotas says, what it costs is
+    kept for it: in the narrowest of its quotas that has no room, and in those that cover no more namespaces than that
+    one. In wider quotas it comes later, when those have room: else the pods of a team whose own quota is full would
+    keep cards idle that others could use. From pods beyond their nominal, what a pod within its own costs is kept at
+    once. A pod that costs more than a limit closes and keeps nothing: others would wait for what can't happen.
     """
     deciding = _Deciding(rooms, now)
     released: list[QueuedPod] = []
@@ -143,10 +152,12 @@ def decide(
             else:
                 waiting.append(deciding.wait(pod, request, obstacle, own=own))
 
-    within, beyond = _by_nominal(sorted(pods, key=lambda pod: (pod.uid not in reclaimed_for, *pod.turn)), rooms)
+    in_turn = sorted(pods, key=lambda pod: (pod.uid not in reclaimed_for, *pod.turn))
+    within, beyond = _by_nominal([pod for pod in in_turn if pod.uid not in last] if last else in_turn, rooms)
     take_turns(within, own=True)
     deciding.keep_in_common([standing.pod for standing in waiting])
     take_turns(beyond, own=False)
+    take_turns([pod for pod in in_turn if pod.uid in last] if last else (), own=False)
     return QueueDecision(released, waiting, deciding.free, deciding.closed)
 
 
@@ -272,7 +283,7 @@ class _Deciding:
                 self._ahead[name] = here + pod.pods
         if not obstacle.never:
             if quotas.strict:
-                self.closed.update(quotas.strict)
+                self._close(request, obstacle)
             if request.keeps and self._now - pod.created >= quotas.longest:
                 request.keeps = self._keep(pod, request, but=self._common if own else ())
         return Standing(pod, before, obstacle, own)
@@ -284,6 +295,13 @@ class _Deciding:
             if request.obstacle is None or not request.obstacle.never:
                 self._keep(pod, request, but=self._rooms.keys() - self._common)
         self._requests.clear()  # room in common quotas is less by now
+
+    def _close(self, request: _Request, obstacle: Obstacle) -> None:
+        """Close the strict quotas that cover no more namespaces than the narrowest one that stands in the way."""
+        rooms = self._rooms
+        in_the_way = {each.quota for each in obstacle.lacks} | ({obstacle.closed} if obstacle.closed else set())
+        narrowest = min(rooms[name].namespaces for name in in_the_way)
+        self.closed.update(name for name in request.quotas.strict if rooms[name].namespaces <= narrowest)
 
     def _keep(self, pod: QueuedPod, request: _Request, *, but: Container[str]) -> bool:
         """Keep what a pod costs, in wider quotas only once narrower ones have room for it; in none of `but`.

@@ -10,12 +10,21 @@ from hami_webhook.quota.queue_order import Lack, Obstacle, Standing
 
 QUOTA_RESERVED = "hami.io/QuotaReserved"
 """The type of the condition that a pod has which waits, or has waited; its reasons follow."""
-QUEUE_REASONS = WAITING, ABOVE_HARD, INCOMPLETE, RESERVED = "Waiting", "AboveHard", "PodGroupIncomplete", "Reserved"
+WAITING, ABOVE_HARD, INCOMPLETE, REFUSED, RESERVED = (
+    "Waiting",
+    "AboveHard",
+    "PodGroupIncomplete",
+    "ChargeRefused",
+    "Reserved",
+)
+QUEUE_REASONS = WAITING, ABOVE_HARD, INCOMPLETE, REFUSED, RESERVED
 
 
 def reason_of(obstacle: Obstacle) -> str:
     """The reason of the condition of a pod that waits."""
-    return INCOMPLETE if obstacle.incomplete else ABOVE_HARD if obstacle.never else WAITING
+    if obstacle.incomplete or obstacle.refused:
+        return INCOMPLETE if obstacle.incomplete else REFUSED
+    return ABOVE_HARD if obstacle.never else WAITING
 
 
 def sentence(standing: Standing, pod_of: Callable[[str], Pod | None], note: str = "") -> str:
@@ -26,6 +35,8 @@ def sentence(standing: Standing, pod_of: Callable[[str], Pod | None], note: str 
     obstacle, namespace = standing.obstacle, standing.pod.key.partition("/")[0]
     if obstacle.incomplete:
         return obstacle.incomplete
+    if obstacle.refused:
+        return f"others are charged before it until its charge succeeds: {obstacle.refused}"
     if obstacle.never:
         text = "; ".join(f"{_of(each)}: requested {each.requested}, limited {each.hard}" for each in obstacle.lacks)
         return f"costs more than its quota's limit, so it waits until that is raised: {text}"

@@ -143,8 +143,8 @@ def test_a_slice_that_names_the_pool_of_another_node_is_told_of_on_its_node_once
     env = AuditEnv()
     env.cluster, env.core = cluster, Core(cluster, claiming_vendors(), Options(), clock=lambda: NOW)
     env.nodes = NodeAudit(env.core.view, events_of(env.core), env.core.failures)
-    for node in ("n1", "evil"):
-        env.put({"metadata": {"name": node}})
+    for each in ("n1", "evil"):
+        env.put({"metadata": {"name": each}})
     env.put(resource_slice("n1", share("a0")), Kind.RESOURCE_SLICES)
     assert env.audited() == []
     for generation in (1, 2, 3):

@@ -349,3 +349,93 @@ def stateful_set(space: str, replicas: int) -> JSON:
         "metadata": {"name": "set", "namespace": space},
         "spec": spec,
     }
+
+
+def of_different_shapes(space: str, pods: int, group: str = "") -> list[JSON]:
+    """Pods of which no two request the same, and whose charges depend on the cards; of one group if it is named."""
+    made = []
+    for number in range(pods):
+        shape = {"gpumem_percentage": 1 + number % 64, "gpucores": 1 + number // 64}
+        each = pod(space, f"shape{number:03}", gpu=1, **shape)
+        if group:
+            each["metadata"]["labels"] = {"hami.io/pod-group": group, "hami.io/pod-group-size": str(pods)}
+        made.append(each)
+    return made
+
+
+@pytest.mark.parametrize(
+    ("own", "group", "pods", "told"),
+    [
+        ("enforce", "gang", 256, True),
+        ("enforce", "", 253, True),
+        ("observe", "gang", 256, True),
+        ("", "gang", 256, False),  # what all namespaces share has room for one namespace's shapes
+    ],
+)
+def test_pods_whose_charge_is_refused_for_another_reason_than_room_hold_up_nobody(
+    program: Deployment, own: str, group: str, pods: int, told: bool
+) -> None:
+    """One team's pods all differ, more than the ledger of its own quota remembers, before another team's pods."""
+    kubectl = program.kubectl
+    attacker, other = namespace(kubectl), namespace(kubectl)
+    for space in (attacker, other):
+        kubectl("label", "namespace", space, f"shapes={attacker}")
+    shared = accelerator_quota(
+        attacker,
+        {"matchLabels": {"shapes": attacker}},
+        {"gpu": 1000, "mem": 100_000_000},
+        enforcement="queue",
+        queue={"order": "strict"},
+    )
+    kubectl.apply(shared)
+    # a gang that the cards can't hold is refused, but where nodes may be added
+    add_node(kubectl, {**gpu_node("added", 24576), "spec": {"providerID": "e2e://added"}}, gpu=10)
+    if own:
+        made = quota(attacker, gpu=1000, mem=100_000_000, cores=100_000)
+        made["metadata"]["annotations"] = {"hami.io/quota-enforcement": own}
+        kubectl.apply(made)
+    eventually(lambda: "used" in kubectl.get("acceleratorquota", attacker).get("status", {}))
+    assert asyncio.run(create_all(kubectl.kubeconfig, of_different_shapes(attacker, pods, group))) == []
+    beside = released(kubectl, other, "beside")
+    print(f"{beside:.3f} s from creation to release beside pods of {pods} shapes")
+    assert beside < 1.5
+    if told:
+        stuck = gated(kubectl, attacker)
+        assert len(stuck) == (pods if group else 3)
+        eventually(lambda: any("remembers no further one" in why(kubectl, attacker, name) for name in stuck))
+    else:
+        eventually(lambda: gated(kubectl, attacker), [])
+    kubectl("delete", "acceleratorquota", attacker)
+    kubectl("delete", "node", "added")
+    kubectl("delete", "namespace", attacker, other, "--wait=false")
+
+
+def why(kubectl: Kubectl, space: str, name: str) -> str:
+    """What the pod's condition says; empty while it has none."""
+    conditions = kubectl.get("pod", name, "-n", space)["status"].get("conditions", [])
+    return next((each["message"] for each in conditions if each["type"] == "hami.io/QuotaReserved"), "")
+
+
+def test_a_team_whose_own_quota_is_full_closes_no_strict_quota_to_others(program: Deployment) -> None:
+    kubectl = program.kubectl
+    full, other = namespace(kubectl), namespace(kubectl)
+    for space in (full, other):
+        kubectl("label", "namespace", space, f"strict={full}")
+    kubectl.apply(queueing(full, gpu=1))
+    shared = {"matchLabels": {"strict": full}}
+    kubectl.apply(accelerator_quota(full, shared, {"gpu": 3}, enforcement="queue", queue={"order": "strict"}))
+    eventually(lambda: "used" in kubectl.get("acceleratorquota", full).get("status", {}))
+    kubectl.apply(pod(full, "runs", gpu=1, gpumem=1))
+    eventually(lambda: free(kubectl, full), ["runs"])
+    kubectl.apply(pod(full, "waits", gpu=1, gpumem=1))
+    eventually(lambda: reserved(kubectl, full, "waits"), "False")
+    kubectl.apply(pod(other, "a", gpu=1, gpumem=1))
+    eventually(lambda: free(kubectl, other), ["a"])
+    # an ordinary day: among those whose own quotas have room, nobody passes anybody
+    kubectl.apply(pod(other, "large", gpu=2, gpumem=1))
+    eventually(lambda: reserved(kubectl, other, "large"), "False")
+    kubectl.apply(pod(other, "small", gpu=1, gpumem=1))
+    eventually(lambda: reserved(kubectl, other, "small"), "False")
+    assert gated(kubectl, other) == ["large", "small"]
+    kubectl("delete", "acceleratorquota", full)
+    kubectl("delete", "namespace", full, other, "--wait=false")

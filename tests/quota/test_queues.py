@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from hami_webhook.cluster.api import Kind, Unavailable
 from hami_webhook.kube.objects import QUOTA_GATE
 from hami_webhook.quota.account import ChargeRequest, Refusal
 from hami_webhook.quota.enforcement import ENFORCEMENT, QUEUE_ORDER
+from hami_webhook.quota.queue_words import sentence
 
 from .objects import GPU, LARGE, SMALL, TEAM, pod, quota, read_pod
 from .quota_env import QuotaEnv
@@ -249,19 +251,78 @@ async def test_the_next_leader_finishes_what_a_crash_left(at: str, seconds: floa
         assert (waits(env), env.used(), env.ledger()) == (["b"], {"gpu": 1}, {})
 
 
-async def test_who_comes_later_does_not_pass_a_pod_whose_charge_failed() -> None:
+def refusing(patch: pytest.MonkeyPatch, env: QuotaEnv, refusal: Refusal, *names: str) -> list[str]:
+    """Have the charges of these pods refused; the names of all that are tried."""
+    charge, tried = env.core.charger.charge, list[str]()
+
+    async def failing(request: ChargeRequest, *more: Any) -> Any:
+        tried.append(request.pod.name)
+        return refusal if request.pod.name in names else await charge(request, *more)
+
+    patch.setattr(env.core.charger, "charge", failing)
+    return tried
+
+
+async def test_who_comes_later_does_not_pass_a_pod_for_which_a_quota_has_no_room() -> None:
     async with QuotaEnv(L, queueing(gpu=5), shared(gpu=5)) as env:
         for name in ("a", "b", "c"):
             await env.create(pod(name, gpu=1, mem=1))
-        charge = env.core.charger.charge
-
-        async def failing(request: ChargeRequest, *more: Any) -> Any:
-            return Refusal(503, "no answer in time") if request.pod.name == "b" else await charge(request, *more)
-
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(env.core.charger, "charge", failing)
+            refusing(patch, env, Refusal(503, "full by now", no_room_in="AcceleratorQuota/all"), "b")
             assert await env.releaser.step()
             await env.drain()
         assert (waits(env), env.used(), list(env.in_flight())) == (["b", "c"], {"gpu": 1}, ["uid-a"])
         await env.release()
         assert (waits(env), env.used()) == ([], {"gpu": 3})
+
+
+@pytest.mark.parametrize("code", [503, 403, 422])
+async def test_a_pod_whose_charge_is_refused_for_another_reason_steps_aside(code: int) -> None:
+    """Attack: pods that need all of what is shared, and are never charged, hold up no later one of another team."""
+    async with QuotaEnv(L, shared(gpu=6)) as env:
+        await env.cluster.ensure_namespace("other")
+        await env.drain()
+        for number in range(5):
+            await env.create(pod(f"bad{number}", gpu=5, mem=1))
+        await env.run(1)
+        await env.create(pod("good", gpu=1, mem=1, namespace="other"))
+        with pytest.MonkeyPatch.context() as patch:
+            tried = refusing(patch, env, Refusal(code, "no"), *(f"bad{number}" for number in range(5)))
+            await env.releaser.step()  # the first takes its turn, and all the room
+            await env.drain()
+            await env.releaser.step()
+            await env.drain()
+            assert waits(env, "other") == []
+            said = {each.pod.key: sentence(each, env.core.state.pod) for each in env.releaser.decision.waiting}
+            assert said[f"{TEAM}/bad0"].endswith("until its charge succeeds: no")
+            for _ in range(120):
+                await env.run(0.5)
+                await env.releaser.step()
+            # twice as late each time, and 16 s at most: 0.5, 1.5, 3.5, 7.5, 15.5, 31.5, 47.5 s later
+            assert Counter(tried)["bad0"] <= 8
+            assert len(tried) > 5 * 5
+            await env.create(pod("late", gpu=1, mem=1, namespace="other"))
+            await env.releaser.step()
+            await env.drain()
+            assert waits(env, "other") == []
+        for name in ("good", "late"):
+            await env.delete(name, namespace="other")
+        await env.run(60)
+        await env.release()
+        assert len(waits(env)) == 4  # the refusal's cause is gone
+        for number in range(5):
+            await env.delete(f"bad{number}")
+        await env.release()
+        assert not env.releaser.remembered
+
+
+async def test_a_round_takes_turns_of_all_namespaces_though_one_has_many() -> None:
+    async with QuotaEnv(L, shared(gpu=500)) as env:
+        await env.cluster.ensure_namespace("other")
+        await env.drain()
+        for number in range(150):
+            await env.create(pod(f"p{number:03}", gpu=1, mem=1))
+        await env.create(pod("good", gpu=1, mem=1, namespace="other"))
+        assert await env.releaser.step()
+        await env.drain()
+        assert (waits(env, "other"), len(waits(env))) == ([], 51)
