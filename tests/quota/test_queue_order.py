@@ -30,8 +30,8 @@ def room(free: int, hard: int = 10, order: QueueOrder | None = BEST_EFFORT, **ot
     return QueueRoom({"gpu": hard, **dict.fromkeys(other, 100)}, {"gpu": free, **other}, order)
 
 
-def wide(free: int) -> QueueRoom:
-    return QueueRoom({"gpu": 10}, {"gpu": free}, BEST_EFFORT, namespaces=5)
+def wide(free: int, order: QueueOrder = BEST_EFFORT) -> QueueRoom:
+    return QueueRoom({"gpu": 10}, {"gpu": free}, order, namespaces=5)
 
 
 def waiting(uid: str, gpu: int = 1, age: float = 60, priority: int = 0, quota: str = "q", **other: int) -> QueuedPod:
@@ -75,6 +75,15 @@ Q = Mapping[str, QueueRoom]
         ({"q": wide(5), "r": room(1)}, [in_both("a", 2, 600), waiting("b", 5)], ["b"]),
         ({"q": wide(1), "r": room(2)}, [in_both("a", 2, 600), waiting("b", 1), waiting("c", 1, quota="r")], []),
         ({"q": wide(1), "r": room(1)}, [in_both("a", 2, 600), waiting("b", 1), waiting("c", 1, quota="r")], ["b"]),
+        # nor does it close a strict quota to them, as one does that finds no room there
+        ({"q": wide(5, STRICT), "r": room(1)}, [in_both("a", 2), waiting("b", 5)], ["b"]),
+        ({"q": wide(1, STRICT), "r": room(2)}, [in_both("a", 2), waiting("b", 1)], []),
+        ({"q": wide(5, STRICT), "r": room(1, order=STRICT)}, [in_both("a", 2), waiting("c", 1, quota="r")], []),
+        (
+            {"q": wide(5, STRICT), "r": room(1, order=STRICT)},
+            [in_both("a", 2), in_both("d", 1, age=50), waiting("b", 5, age=40)],
+            ["b"],
+        ),
         # a quota that doesn't queue is waited for, and none that is unknown
         ({"q": room(0, order=None)}, [waiting("a")], []),
         ({}, [waiting("a", 99)], ["a"]),
@@ -152,8 +161,10 @@ DEMANDS = st.dictionaries(st.sampled_from(["q", "r", "s"]), AMOUNTS, min_size=1)
 @st.composite
 def queues(draw: st.DrawFn) -> tuple[list[QueuedPod], Q]:
     rooms = {
-        name: QueueRoom({"gpu": 5, "mem": 5}, {key: draw(st.integers(-1, 5)) for key in ("gpu", "mem")}, draw(ORDERS))
-        for name in ("q", "r", "s")
+        name: QueueRoom(
+            {"gpu": 5, "mem": 5}, {key: draw(st.integers(-1, 5)) for key in ("gpu", "mem")}, draw(ORDERS), width
+        )
+        for name, width in (("q", 0), ("r", 0), ("s", 2))
     }
     pods = [
         QueuedPod(
@@ -194,14 +205,31 @@ def test_the_rule_holds_for_all_that_wait(queue: tuple[list[QueuedPod], Q], shuf
         later = [other for other in decision.released if other.turn > pod.turn]
         if each.obstacle.never:
             continue
-        strict = {name for name, _ in pod.demand if (order := rooms[name].order) and order.strict}
+        lacking = min((rooms[lack.quota].namespaces for lack in each.obstacle.lacks), default=2)
+        in_the_way = min(lacking, rooms[each.obstacle.closed].namespaces if each.obstacle.closed else 2)
+        strict = {
+            name
+            for name, _ in pod.demand
+            if (order := rooms[name].order) and order.strict and rooms[name].namespaces <= in_the_way
+        }
         assert not any(name in strict for other in later for name, _ in other.demand)
         before = amounts_of(*(other for other in decision.released if other.turn < pod.turn))
         if NOON - pod.created >= min((order.overtaking for order in orders), default=600):
             taken = amounts_of(*later)
             for (name, key), amount in mine.items():  # nobody after it takes what it could have
+                if rooms[name].namespaces > lacking:
+                    continue
                 left = rooms[name].free[key] - before[name, key]
                 assert taken[name, key] <= max(0, left - amount)
+        if each.obstacle.closed == "s":  # by one before it whose own quotas have room, and aren't closed to it
+            assert any(
+                "s" in dict(other.pod.demand)
+                and not other.obstacle.never
+                and other.obstacle.closed not in ("q", "r")
+                and {lack.quota for lack in other.obstacle.lacks} <= {"s"}
+                for other in decision.waiting
+                if other.pod.turn < pod.turn
+            )
         # it doesn't wait for nothing: somebody before it, or what is used, stands in its way
         first = not any(other.turn < pod.turn for other in pods)
         lacks = any(rooms[name].free[key] - before[name, key] < amount for (name, key), amount in mine.items())
