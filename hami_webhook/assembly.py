@@ -290,7 +290,7 @@ class _QuotaPort:
         self.refused_later = RefusedLater(core.cluster, core.caches)
         self.left_by_queues = LeftByQueues(
             core.caches.queued,
-            core.state.by_namespace.members,
+            core.state.by_namespace.there,
             core.charger.known,
             core.vendors,
             core.capacity,

@@ -172,7 +172,7 @@ class QueueReleaser:
         queue = await read_queue(pods, self._charger.known, self._view.vendors, self._capacity, self._demands)
         self._places.assign(queue.waiting)
         self._waiting = queue.waiting
-        by_turn = group_turns(queue.waiting, queue.pods, self._view.state.by_namespace.members, now)
+        by_turn = group_turns(queue.waiting, queue.pods, self._view.state.by_namespace.there, now)
         taking = [each for each in by_turn.turns if each.uid not in resting] if resting else by_turn.turns
         last = {each.uid for each in taking if each.namespace in self._late} if self._late else frozenset()
         decision = decide(taking, queue.rooms, now, self.reclaimed_for, last)

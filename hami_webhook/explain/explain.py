@@ -308,12 +308,13 @@ def _group_preemption(
     group: PodGroup, accounts: Sequence[QuotaAccount], views: Sequence[NodeView], context: ExplainContext
 ) -> list[str]:
     """What preemption would do for a pod group, once enough of its pods are ready to be placed."""
-    pods = context.state.by_namespace.members(group.key)
+    there = context.state.by_namespace.there(group.key)
+    pods = [pod for pod in there if not pod.terminal]
     placed = [pod for pod in pods if pod.node_name]
     waiting = [pod for pod in pods if not pod.node_name and not pod.gated][: max(0, group.size - len(placed))]
     requests: list[tuple[Pod, PodRequest | None]] = []
     members = []
-    for pod in waiting if len(placed) + len(waiting) >= group.size else ():
+    for pod in waiting if len(placed) + len(waiting) + len(there) - len(pods) >= group.size else ():
         shape = shape_of(pod)
         known = next((each for each in requests if each[0] == shape), None)
         if known is None:

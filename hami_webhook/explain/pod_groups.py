@@ -32,5 +32,5 @@ def gate_step(pod: Pod, state: ClusterCache) -> str:
 
 
 def _count(group: PodGroup, state: ClusterCache) -> tuple[int, int]:
-    members = state.by_namespace.members(group.key)
+    members = state.by_namespace.there(group.key)
     return len(members), sum(bool(pod.node_name) for pod in members)

@@ -23,6 +23,9 @@ _COSCHEDULING_NAME = "scheduling.x-k8s.io/pod-group"
 
 _NAMES = frozenset((NAME, _KUEUE_NAME, _COSCHEDULING_NAME))
 
+_JOB = "batch.kubernetes.io/controller-uid"
+"""The label by which kube-controller-manager says of which Job a pod is."""
+
 GroupKey = tuple[str, str]
 """A group's namespace and name."""
 
@@ -62,6 +65,15 @@ class PodGroup(Struct, frozen=True):
             written = pod.annotations.get(_KUEUE_SIZE)
         size = _size(written)
         return cls(pod.namespace, name, size) if size is not None and size > 1 else None
+
+
+def completed_beside(members: Iterable[Pod], pods: Iterable[Pod]) -> list[Pod]:
+    """Those of a group's pods that succeeded in the run of its live members: in the same Job, where pods are of one.
+
+    A Job makes no pod anew for them, so they count as there (docs/spec/queues.md#5.1).
+    """
+    runs = {each.labels.get(_JOB) for each in members}
+    return [each for each in pods if each.phase == "Succeeded" and each.labels.get(_JOB) in runs]
 
 
 def pod_group_fault(pod: Pod) -> str:

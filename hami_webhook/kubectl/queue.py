@@ -41,7 +41,7 @@ async def queued_pods(core: Core, said_of: Callable[[Pod], str], *, complete: bo
     waiting = core.caches.queued()
     queue = await read_queue(waiting, lambda pod: _quotas(core, pod), core.vendors, core.capacity, Demands(core.clock))
     now = core.clock()
-    turns = group_turns(queue.waiting, queue.pods, core.state.by_namespace.members, now)
+    turns = group_turns(queue.waiting, queue.pods, core.state.by_namespace.there, now)
     decision = turns.of_each_pod(decide(turns.turns, queue.rooms, now), queue.waiting)
     texts = {
         standing.pod.uid: sentence(standing, core.state.pod, note_in(said_of(queue.pods[standing.pod.uid])))

@@ -48,7 +48,10 @@ class GroupTurns(Struct, frozen=True):
 def group_turns(
     waiting: Mapping[str, QueuedPod], pods: Mapping[str, Pod], members: Callable[[GroupKey], Sequence[Pod]], now: float
 ) -> GroupTurns:
-    """The turns of the pods that wait, by UID. `members` are the live pods of a group, the oldest first."""
+    """The turns of the pods that wait, by UID.
+
+    `members` are the pods of a group that are there: the live ones, the oldest first, and those that succeeded beside.
+    """
     turns: list[QueuedPod] = []
     together: dict[str, Sequence[str]] = {}
     incomplete: dict[str, str] = {}
@@ -73,7 +76,7 @@ def group_turns(
         there = members(key)
         ready = [pod.uid for pod in there if pod.uid in waiting]
         lacking = what_lacks(group, there, len(ready))
-        missing = 0 if lacking else max(0, group.size - sum(not pod.queued for pod in there))
+        missing = 0 if lacking else max(0, group.size - sum(not pod.queued and not pod.terminal for pod in there))
         released, more = ready[:missing], ready[missing:]
         incomplete |= dict.fromkeys(more, lacking or group.surplus)
         if released:
@@ -85,7 +88,7 @@ def group_turns(
 
 def what_lacks(group: PodGroup, there: Sequence[Pod], ready: int) -> str:
     """Why no pod of a group can take a turn; empty if the group is complete. `ready` wait for nothing else."""
-    if differing := group.differing_sizes(there):
+    if differing := group.differing_sizes(pod for pod in there if not pod.terminal):
         return differing
     count = ready + sum(not pod.queued for pod in there)
     return "" if count >= group.size else f"{count} of {group.size} pods of pod group {group.name} are there"

@@ -244,7 +244,8 @@ class PodGroups:
 
     def _due(self, pod: Pod | None, group: PodGroup) -> _Due | str:
         """The members to be placed; or why not. `pod` is the one that is filtered, as kube-scheduler knows it."""
-        known = {member.uid: member for member in self._state.by_namespace.members(group.key)}
+        by_namespace = self._state.by_namespace
+        known = {member.uid: member for member in by_namespace.members(group.key)}
         if pod is not None:
             known[pod.uid] = pod
         if differing := group.differing_sizes(known.values()):
@@ -257,7 +258,7 @@ class PodGroups:
             if not member.node_name and not member.gated and member.scheduler_name == scheduler
         ]
         free.sort(key=lambda member: (member.created or 0.0, member.uid))
-        ready = len(bound) + len(free)
+        ready = len(bound) + len(free) + len(by_namespace.completed(group.key, known.values()))
         if ready < group.size:
             return f"{ready} of {group.size} pods of pod group {group.name} are ready to be placed"
         due = free[: max(0, group.size - len(bound))]

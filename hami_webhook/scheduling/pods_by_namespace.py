@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Mapping
+from collections.abc import Hashable, Iterable, Iterator, Mapping
 from itertools import islice
 from typing import TypeVar
 
 from hami_webhook.kube.objects import Pod
-from hami_webhook.kube.pod_group import FastGroup, GroupKey, PodGroup
+from hami_webhook.kube.pod_group import FastGroup, GroupKey, PodGroup, completed_beside
 
 _K = TypeVar("_K", bound=Hashable)
 
@@ -45,6 +45,15 @@ class PodsByNamespace:
         found = self._groups.get(group, {}).values()
         live = [pod for pod in found if not pod.terminal and pod.deletion_time is None]
         return sorted(live, key=lambda pod: (pod.created or 0.0, pod.uid))
+
+    def there(self, group: GroupKey) -> list[Pod]:
+        """The same, and after them those that succeeded in the same run."""
+        live = self.members(group)
+        return live + self.completed(group, live)
+
+    def completed(self, group: GroupKey, members: Iterable[Pod]) -> list[Pod]:
+        """Those of a group that succeeded in the run of these."""
+        return completed_beside(members, self._groups.get(group, {}).values())
 
     def member(self, group: GroupKey) -> Pod | None:
         """One of them, wherever they are many."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import random
 import signal
@@ -128,6 +129,29 @@ def test_the_same_without_groups_waits_for_ever(program: Deployment, scheduler: 
     created(kubectl, [each for name in JOBS for each in job(space, name, grouped=False)], 0)
     eventually(lambda: bound(kubectl, space), NODES * CARDS)
     assert not whole(kubectl, space)
+    kubectl("delete", "namespace", space, "--wait=false")
+
+
+def test_a_job_goes_on_after_its_first_completion(program: Deployment, scheduler: HamiScheduler) -> None:
+    """Of an indexed Job's two pods one succeeds; the other fails, and kube-controller-manager makes a new one, which is
+    charged and bound."""
+    kubectl = program.kubectl
+    space = namespace(kubectl)
+    kubectl.apply(quota(space, gpu=2))
+    each = pod(space, "", gpu=1, gpumem=1000, gpucores=100)
+    labels = {"hami.io/pod-group": "train", "hami.io/pod-group-size": "2"}
+    template = {"metadata": {"labels": labels}, "spec": {**each["spec"], "restartPolicy": "Never"}}
+    spec = {"parallelism": 2, "completions": 2, "completionMode": "Indexed", "backoffLimit": 3, "template": template}
+    kubectl.apply(
+        {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "train", "namespace": space}, "spec": spec}
+    )
+    eventually(lambda: bound(kubectl, space), 2)
+    first, second = (each["metadata"]["name"] for each in kubectl.get("pods", "-n", space)["items"])
+    for name, phase in ((first, "Succeeded"), (second, "Failed")):
+        status = json.dumps({"status": {"phase": phase}})
+        kubectl("patch", "pod", name, "-n", space, "--subresource=status", "--type=merge", "-p", status)
+    # after 10 s, as any Job's
+    eventually(lambda: bound(kubectl, space), 3)
     kubectl("delete", "namespace", space, "--wait=false")
 
 

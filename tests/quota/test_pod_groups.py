@@ -9,6 +9,7 @@ import pytest
 from builders import JSON
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from hami_webhook.cluster.api import Kind, Unavailable
 from hami_webhook.kube.objects import QUOTA_GATE, Pod
@@ -17,6 +18,7 @@ from hami_webhook.quota.group_turns import group_turns
 from hami_webhook.quota.ledger import decode
 from hami_webhook.quota.queue_order import QueuedPod, QueueRoom, decide
 from hami_webhook.quota.queue_words import sentence
+from hami_webhook.scheduling.pods_by_namespace import PodsByNamespace
 
 from .objects import GPU, TEAM, pod, quota
 from .quota_env import QuotaEnv
@@ -58,10 +60,15 @@ def turns(*pods: Pod, cost: Mapping[str, int] | None = None) -> tuple[list[tuple
         for each in pods
         if each.gates == (QUOTA_GATE,)
     }
-    found = group_turns(
-        waiting, {each.uid: each for each in pods}, lambda key: [p for p in pods if p.labels.get(NAME) == key[1]], 0.0
-    )
+    there = PodsByNamespace()
+    for each in pods:
+        there.keep(each)
+    found = group_turns(waiting, {each.uid: each for each in pods}, there.there, 0.0)
     return [tuple(found.pods[turn.uid]) for turn in found.turns], dict(found.incomplete)
+
+
+def in_job(pod: Pod, uid: str) -> Pod:
+    return replace(pod, labels={**pod.labels, "batch.kubernetes.io/controller-uid": uid})
 
 
 def test_who_takes_a_turn() -> None:
@@ -79,6 +86,18 @@ def test_who_takes_a_turn() -> None:
     assert turns(runs, also, c) == ([("c",)], {})
     assert turns(runs, also, c, more) == ([("c",)], {"d": "pod group train has its 3 pods already"})
     assert turns(runs, also, read("x", "train", 3, gates=[]), read("y", "train", 3, gates=[]), c)[0] == []
+    # those that succeeded, in whatever size, aren't made anew; those that failed are
+    done = read("a", "train", 3, gates=[], status={"phase": "Succeeded"})
+    assert turns(done, also, c) == ([("c",)], {})
+    assert turns(done, b, c) == ([("b", "c")], {})
+    assert turns(done, read("b", "train", 4, gates=[], status={"phase": "Succeeded"}), c) == ([("c",)], {})
+    failed = read("a", "train", 3, gates=[], status={"phase": "Failed"})
+    assert turns(failed, also, c) == ([], {"c": two})
+    # an earlier run of the same name, in another Job, leaves none; and a whole new one starts as a whole
+    assert turns(in_job(done, "1"), in_job(b, "2"), in_job(c, "2")) == ([], {"b": two, "c": two})
+    assert turns(in_job(done, "1"), in_job(also, "1"), in_job(c, "1")) == ([("c",)], {})
+    dones = [read(f"done{each}", "train", 3, gates=[], status={"phase": "Succeeded"}) for each in range(3)]
+    assert turns(*dones, a, b, c) == ([("a", "b", "c")], {})
     other = read("c", "train", 4)
     text = "pods of pod group train have different sizes: 3, 4"
     assert turns(a, b, other) == ([], dict.fromkeys("abc", text))
@@ -123,6 +142,26 @@ def test_of_no_group_a_part_has_a_turn(data: st.DataObject) -> None:
 
 
 # the charge
+
+
+async def test_what_a_tenant_leaves_succeeded_starts_its_own_group_in_part_and_no_other() -> None:
+    """Attack: a pod that starts before its group is whole is charged as any pod, and the labels count in no other
+    namespace."""
+    async with QuotaEnv(L, queueing(gpu=3)) as env:
+        await env.cluster.ensure_namespace("other")
+        await env.drain()
+        await env.create(member("x", "train", 2))
+        await env.create(member("y", "train", 2))
+        await env.release()
+        for name in ("x", "y"):
+            await env.finish(name)
+        await env.run(60)
+        assert env.used() == {"gpu": 0}
+        await env.create(member("z", "train", 2))
+        await env.create(member("theirs", "train", 2, namespace="other"))
+        await env.release()
+        assert (waits(env), waits(env, "other")) == ([], ["theirs"])
+        assert env.used() == {"gpu": 1}
 
 
 async def test_a_group_waits_until_it_is_whole_and_is_charged_at_once() -> None:

@@ -107,6 +107,22 @@ async def test_it_waits_for_the_members_that_are_not_ready(mode: str) -> None:
     assert answers.count({"pod group train has its 3 pods already"}) == 1
 
 
+@both
+@pytest.mark.parametrize(("phase", "placed"), [("Succeeded", True), ("Failed", False)])
+async def test_members_that_succeeded_are_ready_and_those_that_failed_are_awaited(
+    mode: str, phase: str, placed: bool
+) -> None:
+    env = ExtenderEnv(mode)
+    ended = member("a", "train", 2, nodeName="n0")
+    ended["status"] = {"phase": phase}
+    await env.add(*nodes(1, 8), ended, member("b", "train", 2))
+    answer = await env.filter("b", "n0")
+    if placed:
+        assert answer["NodeNames"] == ["n0"]
+    else:
+        assert reasons(answer) == {"1 of 2 pods of pod group train are ready to be placed"}
+
+
 @pytest.mark.parametrize(("policy", "chosen"), [("binpack", "n2"), ("spread", "n1")])
 async def test_a_group_keeps_to_one_node_where_one_has_room_for_all(policy: str, chosen: str) -> None:
     env = ExtenderEnv("cooperative")
