@@ -24,6 +24,8 @@ from hami_webhook.controller.informers import Subscriptions
 from hami_webhook.controller.loops import contained
 from hami_webhook.devices.registry import Vendors
 from hami_webhook.kube.objects import Pod
+from hami_webhook.kube.pod_group import PodGroup
+from hami_webhook.kube.wire import MalformedObject
 from hami_webhook.quota.account import ChargeRequest, Gate, Refusal, refuse_now
 from hami_webhook.quota.admission_charger import Charged
 from hami_webhook.quota.floors import floor_id
@@ -43,6 +45,9 @@ _MOST_AT_ONCE = 100
 
 _PATCH_TIMEOUT = 10.0
 """Seconds for removing a gate: it is long given up when the entry of its pod ends."""
+
+_PATCHES = 20
+"""How often a gate is patched in a row while its pod is changed in ways that don't matter here."""
 
 _AGAIN, _LOOK = 0.5, 5.0
 """Seconds after which is tried again what failed, and after which those who wait are looked at though nothing happened.
@@ -95,7 +100,8 @@ class QueueReleaser:
         self._places = Places()
         self._waiting: dict[str, QueuedPod] = {}
         self._demands = Demands(view.clock)
-        self._wake = asyncio.Event()
+        self.woken = asyncio.Event()
+        """Something changed that may let somebody be released."""
         self._again = False
         self._aside: dict[str, _Aside] = {}
         """By the UID of a turn, of pods that wait only."""
@@ -126,7 +132,8 @@ class QueueReleaser:
             self._pods[uid] = after
         elif self._pods.pop(uid, None) is None:
             return
-        self._wake.set()
+        if before is None or after is None or not _waits_as_before(before, after):
+            self.woken.set()
 
     def _note_place(self, before: Pod | None, after: Pod | None) -> None:
         """Keep the place of a pod that is gone for the one that replaces it, where somebody waits."""
@@ -143,19 +150,19 @@ class QueueReleaser:
 
     def _other_changed(self, change: Change[Any]) -> None:
         if self._pods:
-            self._wake.set()
+            self.woken.set()
 
     async def run(self) -> None:
         """Release pods until cancelled."""
         loop = asyncio.get_running_loop()
         while True:
-            self._wake.clear()
+            self.woken.clear()
             began = loop.time()
             failed = await self.step()
             await self._sleep(min(_LONGEST_PAUSE, _PAUSE_PER_SECOND * (loop.time() - began)) if self._pods else 0)
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(self._pause(failed=failed) if self._pods else None):
-                    await self._wake.wait()
+                    await self.woken.wait()
 
     def _pause(self, *, failed: bool) -> float:
         """Seconds until the next look, if nothing changes."""
@@ -224,7 +231,7 @@ class QueueReleaser:
         seconds = _ASIDE if before is None else min(_LONGEST_ASIDE, 2 * before.seconds)
         self._aside[uid] = _Aside(now, seconds, text)
         self._late[namespace] = now + _LATE
-        self._wake.set()  # what it was to be charged is left to others
+        self.woken.set()  # what it was to be charged is left to others
 
     async def _charge_safely(self, pods: Sequence[Pod]) -> tuple[ChargeRequest, Charged] | Refusal:
         charges: list[tuple[ChargeRequest, Charged] | Refusal] = []
@@ -252,21 +259,47 @@ class QueueReleaser:
 
     async def _open(self, pod: Pod) -> None:
         """Remove the gate of a pod that is charged."""
-        # of this version: another may cost more
-        patch = {"metadata": {"resourceVersion": pod.resource_version}, "spec": {"schedulingGates": None}}
         try:
             async with asyncio.timeout(_PATCH_TIMEOUT):
-                await self._cluster.patch(Kind.PODS, pod.name, patch, pod.namespace)
-        except (Conflict, NotFound):  # the watch shows what became of it
+                opened = await self._remove_gate(pod)
+        except NotFound:  # the watch shows what became of it
             return
         except (ClusterError, TimeoutError) as error:
             about = {"namespace": pod.namespace, "pod": pod.name, "reason": str(error) or "no answer in time"}
             logger.warning("the gate of a pod can't be removed; trying again", extra=about)
             self._again = True
             return
-        if self._pods.get(pod.uid) is pod:
-            del self._pods[pod.uid]
+        if not opened:
+            self._again = True
+            return
+        self._pods.pop(pod.uid, None)
         self.released += 1
+
+    async def _remove_gate(self, pod: Pod) -> bool:
+        """Whether it is removed: of a version that costs what is charged, others are priced in the next round."""
+        newest = pod
+        for _ in range(_PATCHES):
+            patch = {"metadata": {"resourceVersion": newest.resource_version}, "spec": {"schedulingGates": None}}
+            try:
+                await self._cluster.patch(Kind.PODS, pod.name, patch, pod.namespace)
+            except Conflict:
+                found = await self._cluster.get(Kind.PODS, pod.name, pod.namespace)
+                try:
+                    newest = Pod.from_object(found)
+                except MalformedObject:
+                    return False
+                same_cost = floor_id(newest, self._view.vendors) == floor_id(pod, self._view.vendors)
+                if not (same_cost and _waits_as_before(pod, structs.replace(newest, annotations=pod.annotations))):
+                    return False
+            else:
+                return True
+        return False
+
+
+def _waits_as_before(before: Pod, after: Pod) -> bool:
+    """Whether a change of a pod that waits, as of its labels or its status, means nothing to its turn and its cost."""
+    same = structs.replace(after, resource_version=before.resource_version, labels=before.labels) == before
+    return same and PodGroup.of(after) == PodGroup.of(before)
 
 
 def _request_of(pod: Pod, vendors: Vendors) -> str:

@@ -279,6 +279,11 @@ def test_a_flood_of_one_team_keeps_no_other_waiting(program: Deployment) -> None
 
 def released(kubectl: Kubectl, space: str, name: str) -> float:
     """The median of seconds from a pod's creation to the end of its gate, of ten that come one after the other."""
+    return statistics.median(each_released(kubectl, space, name))
+
+
+def each_released(kubectl: Kubectl, space: str, name: str) -> list[float]:
+    """The seconds of each of these pods."""
 
     async def each() -> list[float]:
         seconds = []
@@ -293,7 +298,7 @@ def released(kubectl: Kubectl, space: str, name: str) -> float:
                 seconds.append(time.monotonic() - began)
         return seconds
 
-    return statistics.median(asyncio.run(each()))
+    return asyncio.run(each())
 
 
 def test_quotas_that_do_not_queue_gate_nobody(program: Deployment) -> None:
@@ -439,3 +444,65 @@ def test_a_team_whose_own_quota_is_full_closes_no_strict_quota_to_others(program
     assert gated(kubectl, other) == ["large", "small"]
     kubectl("delete", "acceleratorquota", full)
     kubectl("delete", "namespace", full, other, "--wait=false")
+
+
+class Relabelling:
+    """Labels pods again and again through some clients, until the block ends."""
+
+    def __init__(self, login: Path, space: str, names: list[str], clients: int = 4) -> None:
+        self._login = login
+        self._space = space
+        self._names = names
+        self._clients = clients
+        self.patches = 0
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=lambda: asyncio.run(self._run()), daemon=True)
+
+    def __enter__(self) -> Relabelling:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join(20)
+        assert not self._thread.is_alive()
+
+    async def _run(self) -> None:
+        async with KubernetesCluster(await connect(str(self._login))) as cluster:
+
+            async def client(number: int) -> None:
+                while not self._stop.is_set():
+                    for name in self._names[number :: self._clients]:
+                        patch = {"metadata": {"labels": {"n": str(self.patches)}}}
+                        with suppress(NotFound):
+                            await cluster.patch(Kind.PODS, name, patch, self._space)
+                            self.patches += 1
+                        if self._stop.is_set():
+                            return
+
+            await asyncio.gather(*(client(number) for number in range(self._clients)))
+
+
+RELABELLED = 300
+"""Pods that wait and are labelled all the time."""
+
+
+def test_pods_that_are_relabelled_all_the_time_keep_no_other_waiting(program: Deployment) -> None:
+    kubectl = program.kubectl
+    relabelling, other = namespace(kubectl), namespace(kubectl)
+    kubectl.apply(queueing(relabelling, gpu=1), queueing(other, gpu=100))
+    eventually(lambda: kubectl.used(other), {"gpu": "0"})
+    waiting = [pod(relabelling, f"p{number:03}", gpu=1, gpumem=1) for number in range(RELABELLED)]
+    assert asyncio.run(create_all(kubectl.kubeconfig, waiting)) == []
+    eventually(lambda: queued(program), RELABELLED - 1.0)
+    alone = each_released(kubectl, other, "alone")
+    with Relabelling(kubectl.kubeconfig, relabelling, gated(kubectl, relabelling)) as storm:
+        beside = each_released(kubectl, other, "beside")
+    print(f"from creation to release: {max(alone):.3f} s at most, {max(beside):.3f} s beside {storm.patches} patches")
+    # those that are released are relabelled, too: their gate goes all the same
+    mine = [f"own{number}" for number in range(10)]
+    with Relabelling(kubectl.kubeconfig, other, mine) as storm:
+        own = each_released(kubectl, other, "own")
+    print(f"{max(own):.3f} s at most for pods that are relabelled themselves")
+    assert max(*beside, *own) < max(alone) + 1
+    kubectl("delete", "namespace", relabelling, other, "--wait=false")

@@ -228,6 +228,46 @@ async def test_an_update_is_charged_nothing_and_released_as_it_is_then() -> None
         assert (waits(env), env.mem()) == ([], LARGE // 2)
 
 
+@pytest.mark.parametrize(("times", "rounds"), [(1, 1), (19, 1), (20, 2), (39, 2)])
+async def test_a_pod_that_is_relabelled_is_released_in_the_same_round(times: int, rounds: int) -> None:
+    """As often as 20 patches allow, and in the next round after that."""
+    async with QuotaEnv(L, queueing(gpu=1)) as env:
+        await env.create(pod("a", gpu=1, mem=1))
+        left = times
+
+        async def relabel(step: str) -> None:
+            nonlocal left
+            if step == "patch:before" and left:
+                left -= 1
+                env.cluster.pause = None
+                await env.cluster.patch(Kind.PODS, "a", {"metadata": {"labels": {"n": str(left)}}}, TEAM)
+                env.cluster.pause = relabel
+
+        env.cluster.pause = relabel
+        for number in range(rounds):
+            assert waits(env) == ["a"]
+            assert await env.releaser.step() == (number + 1 < rounds)
+            await env.drain()
+        assert (waits(env), env.releaser.released) == ([], 1)
+
+
+async def test_changes_that_do_not_matter_wake_nobody_and_those_that_do_wake() -> None:
+    async with QuotaEnv(L, queueing(gpu=1)) as env:
+        await env.create(pod("runs", gpu=1, mem=1))
+        await env.release()
+        await env.create(pod("a", gpu=1, mem=1))
+
+        async def wakes(patch: JSON) -> bool:
+            env.releaser.woken.clear()
+            await env.cluster.patch(Kind.PODS, "a", patch, TEAM)
+            await env.drain()
+            return env.releaser.woken.is_set()
+
+        assert not await wakes({"metadata": {"labels": {"n": "1"}}})
+        assert await wakes({"metadata": {"labels": {"hami.io/pod-group": "g", "hami.io/pod-group-size": "2"}}})
+        assert await wakes({"metadata": {"annotations": {"nvidia.com/use-gputype": "A10"}}})
+
+
 @pytest.mark.parametrize("at", ["patch:before", "patch:after", "patch_status:after"])
 @pytest.mark.parametrize("seconds", [1, 50])
 async def test_the_next_leader_finishes_what_a_crash_left(at: str, seconds: float) -> None:
