@@ -17,9 +17,9 @@ from hami_webhook.cluster.rate import in_background
 from hami_webhook.cluster_view import ClusterView
 from hami_webhook.controller.object_events import ObjectEvents
 from hami_webhook.controller.queues import QueueReleaser
-from hami_webhook.kube.objects import Pod, format_time
+from hami_webhook.kube.objects import QUOTA_RESERVED, Pod, format_time
 from hami_webhook.quota.queue_order import Standing
-from hami_webhook.quota.queue_words import QUOTA_RESERVED, RESERVED, reason_of, sentence
+from hami_webhook.quota.queue_words import RESERVED, reason_of, sentence
 
 logger = logging.getLogger(__name__)
 
@@ -78,11 +78,11 @@ class QueueReports:
             del self._reported[uid]
             if pod is not None and not pod.ended(self._view.clock()):
                 budget -= 1
-                await self._write(pod, RESERVED, "the pod is charged to its quotas", reserved=True)
+                await self._write(pod, RESERVED, "the pod is charged to its quotas", None)
         for pod, standing, text in islice(self._due(waiting), budget):
             reason = reason_of(standing.obstacle)
             self._reported[pod.uid] = _Report(text, self._notes().get(pod.uid, ""), self._view.clock())
-            if not await self._write(pod, reason, text, reserved=False):
+            if not await self._write(pod, reason, text, standing.pod.created):
                 del self._reported[pod.uid]
 
     def _due(self, waiting: dict[str, Standing]) -> Iterator[tuple[Pod, Standing, str]]:
@@ -110,42 +110,48 @@ class QueueReports:
             else:
                 yield pod, standing, text
 
-    async def _write(self, pod: Pod, reason: str, text: str, *, reserved: bool) -> bool:
-        """Set the condition, on the pod as it is; an event if it has none yet. Whether that worked, or is in vain."""
+    async def _write(self, pod: Pod, reason: str, text: str, since: float | None) -> bool:
+        """Set the condition, on the pod as it is; an event if it has none yet. Whether that worked, or is in vain.
+
+        The pod waits since then, in Unix seconds; None once it is charged.
+        """
         try:
             found = await self._cluster.get(Kind.PODS, pod.name, pod.namespace)
             if found["metadata"].get("uid") != pod.uid:
                 return True
-            before, patch = _with_condition(found, reason, text, self._view.clock(), reserved=reserved)
+            before, patch = _with_condition(found, reason, text, self._view.clock(), since)
             if patch is not None:
                 await self._cluster.patch_status(Kind.PODS, pod.name, patch, pod.namespace)
         except ClusterError as error:
             about = {"namespace": pod.namespace, "pod": pod.name, "reason": str(error)}
             logger.debug("the condition of a pod that waits for quota can't be written", extra=about)
             return False
-        if before is None and not reserved:
+        if before is None and since is not None:
             note = EventNote("Pod", pod.namespace, pod.name, pod.uid, "Normal", "QuotaWaiting", text)
             await self._object_events.record(note)
         return True
 
 
 def _with_condition(
-    found: JSON, reason: str, text: str, now: float, *, reserved: bool
+    found: JSON, reason: str, text: str, now: float, since: float | None
 ) -> tuple[JSON | None, JSON | None]:
-    """The pod's condition as it was, and the patch that sets it; None if there is none, and if nothing changes."""
+    """The pod's condition as it was, and the patch that sets it; None if there is none, and if nothing changes.
+
+    While it waits, `lastTransitionTime` is since when: who leads next goes on from that.
+    """
     conditions: list[Any] = (found.get("status") or {}).get("conditions") or []
     before = next((each for each in conditions if each.get("type") == QUOTA_RESERVED), None)
-    status = "True" if reserved else "False"
+    status = "True" if since is None else "False"
     if before is not None and (before.get("status"), before.get("message")) == (status, text):
         return before, None
     same = before is not None and before.get("status") == status
-    since = before.get("lastTransitionTime") if before is not None and same else format_time(now)
+    transition = before["lastTransitionTime"] if before is not None and same else format_time(since or now)
     made = {
         "type": QUOTA_RESERVED,
         "status": status,
         "reason": reason,
         "message": text,
-        "lastTransitionTime": since,
+        "lastTransitionTime": transition,
     }
     others = [each for each in conditions if each.get("type") != QUOTA_RESERVED]
     version = found["metadata"].get("resourceVersion")

@@ -107,6 +107,8 @@ class QueueReleaser:
         """By the UID of a turn, of pods that wait only."""
         self._late: dict[str, float] = {}
         """Until when the turns of a namespace come after those of others, in Unix seconds."""
+        self._opened: dict[str, float] = {}
+        """When the last gate of others went, of pods that wait, in Unix seconds; older than that by the pod itself."""
         self.released = 0
         self.decision = QueueDecision((), ())
         self.within: Sequence[tuple[Standing, Sequence[Pod]]] = ()
@@ -130,8 +132,12 @@ class QueueReleaser:
         waits = after is not None and after.queued and not after.terminal and after.deletion_time is None
         if waits and after is not None:
             self._pods[uid] = after
+            if before is not None and before.queued and len(before.gates) > len(after.gates) == 1:
+                self._opened[uid] = float(int(self._view.clock()))  # in seconds, as creation is
         elif self._pods.pop(uid, None) is None:
             return
+        else:
+            self._opened.pop(uid, None)
         if before is None or after is None or not _waits_as_before(before, after):
             self.woken.set()
 
@@ -176,7 +182,9 @@ class QueueReleaser:
         self._aside = {uid: each for uid, each in self._aside.items() if uid in self._pods}
         self._late = {namespace: until for namespace, until in self._late.items() if now < until}
         resting = {uid for uid, each in self._aside.items() if 0 <= now - each.since < each.seconds}
-        queue = await read_queue(pods, self._charger.known, self._view.vendors, self._capacity, self._demands)
+        queue = await read_queue(
+            pods, self._charger.known, self._view.vendors, self._capacity, self._demands, self._opened
+        )
         self._places.assign(queue.waiting)
         self._waiting = queue.waiting
         by_turn = group_turns(queue.waiting, queue.pods, self._view.state.by_namespace.there, now)
@@ -273,6 +281,7 @@ class QueueReleaser:
             self._again = True
             return
         self._pods.pop(pod.uid, None)
+        self._opened.pop(pod.uid, None)
         self.released += 1
 
     async def _remove_gate(self, pod: Pod) -> bool:
@@ -298,7 +307,15 @@ class QueueReleaser:
 
 def _waits_as_before(before: Pod, after: Pod) -> bool:
     """Whether a change of a pod that waits, as of its labels or its status, means nothing to its turn and its cost."""
-    same = structs.replace(after, resource_version=before.resource_version, labels=before.labels) == before
+    same = (
+        structs.replace(
+            after,
+            resource_version=before.resource_version,
+            labels=before.labels,
+            reported_since=before.reported_since,
+        )
+        == before
+    )
     return same and PodGroup.of(after) == PodGroup.of(before)
 
 

@@ -36,7 +36,7 @@ from hami_webhook.explain.report import (
     Taken,
 )
 from hami_webhook.kube.disruption import PodDisruptionBudget
-from hami_webhook.kube.objects import QUOTA_GATE, Pod, ResourceQuota, format_time
+from hami_webhook.kube.objects import QUOTA_GATE, QUOTA_RESERVED, Pod, ResourceQuota, format_time
 from hami_webhook.kube.pod_group import PodGroup
 from hami_webhook.node_filters.gates import waiting_for
 from hami_webhook.node_filters.result import FilteredNodes, NodeRefusal
@@ -45,7 +45,6 @@ from hami_webhook.quota.account import QuotaAccount
 from hami_webhook.quota.budget import PodBudget, charged, pod_budget
 from hami_webhook.quota.floors import floor_id
 from hami_webhook.quota.pricing import CapacityLister, charge_of, placed_charge, waiting_charge
-from hami_webhook.quota.queue_words import QUOTA_RESERVED
 from hami_webhook.scheduling.boundary import BoundedPod
 from hami_webhook.scheduling.cluster_cache import ClusterCache
 from hami_webhook.scheduling.fit import PodRequest, read_pod_request, shape_of

@@ -7,8 +7,7 @@ from contextlib import suppress
 from typing import Any
 
 from hami_webhook.kube.human_duration import human_duration
-from hami_webhook.kube.objects import format_time, parse_time
-from hami_webhook.quota.queue_words import QUOTA_RESERVED
+from hami_webhook.kube.objects import QUOTA_RESERVED, format_time, parse_time
 
 _MOST_EVENTS = 3
 """Reasons of which the newest event is shown."""

@@ -25,6 +25,8 @@ JSON = Mapping[str, Any]
 
 QUOTA_GATE = "hami.io/quota"
 """The scheduling gate of pods that wait for quota (docs/spec/queues.md#1)."""
+QUOTA_RESERVED = "hami.io/QuotaReserved"
+"""The type of the condition that a pod has which waits, or has waited (docs/spec/queues.md#4)."""
 
 _META, _RESOURCES = wire.ObjectMeta(), wire.Resources()
 _POD_SPEC, _POD_STATUS, _NODE_STATUS = wire.PodSpec(), wire.PodStatus(), wire.NodeStatus()
@@ -126,6 +128,8 @@ class Pod(Struct, frozen=True, weakref=True):
     """The claim for its extended resources."""
     scheduling_group: str = ""
     """The name of its PodGroup, as `spec.schedulingGroup` has it."""
+    reported_since: float | None = None
+    """Since when it waits for quota alone, by its condition; None for a pod without our gate."""
 
     @classmethod
     def from_object(cls, obj: Any, namespace: str = "") -> Pod:
@@ -166,6 +170,7 @@ class Pod(Struct, frozen=True, weakref=True):
             _NO_CLAIMS if status.resource_claim_statuses is None else _generated(status.resource_claim_statuses),
             (status.extended_resource_claim_status or _NO_EXTENDED).resource_claim_name or "",
             (spec.scheduling_group or _NO_GROUP).pod_group_name or "",
+            _reported_since(status.conditions) if spec.scheduling_gates and status.conditions else None,
         )
 
     def compact(self) -> Pod:
@@ -200,6 +205,11 @@ class Pod(Struct, frozen=True, weakref=True):
     def gated_by_others(self) -> bool:
         """It has scheduling gates that aren't ours: another manager says when it starts."""
         return any(gate != QUOTA_GATE for gate in self.gates)
+
+    @property
+    def waits_since(self) -> float:
+        """Since when it waits for quota alone, in Unix seconds: its creation, if no condition says more."""
+        return max(self.created or 0.0, self.reported_since or 0.0)
 
     @property
     def terminal(self) -> bool:
@@ -422,6 +432,14 @@ def _reference(written: wire.PodResourceClaimObject) -> PodResourceClaim:
 
 def _generated(written: Sequence[wire.PodResourceClaimObject]) -> dict[str, str]:
     return {each.name or "": each.resource_claim_name or "" for each in written}
+
+
+def _reported_since(conditions: Sequence[wire.PodCondition]) -> float | None:
+    """When the condition of a pod that waits for quota became False."""
+    for each in conditions:
+        if each.type == QUOTA_RESERVED and each.status == "False" and each.last_transition_time is not None:
+            return _time(each.last_transition_time, "status.conditions.lastTransitionTime")
+    return None
 
 
 def _init_finished(status: wire.PodStatus, containers: Sequence[Container]) -> bool:

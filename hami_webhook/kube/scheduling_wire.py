@@ -113,12 +113,9 @@ class ContainerStatus(wire.ContainerStatus, frozen=True):
     allocated_resources: Amounts | None = None
 
 
-class Condition(Wire, frozen=True):
-    type: str | None = None
-    status: Any = None
+class Condition(wire.PodCondition, frozen=True):
     reason: str | None = None
     message: Any = None
-    last_transition_time: Any = None
 
 
 class PodStatus(wire.PodStatus, frozen=True):

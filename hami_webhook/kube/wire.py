@@ -135,8 +135,15 @@ class ExtendedResourceClaimStatus(Wire, frozen=True):
     resource_claim_name: str | None = None
 
 
+class PodCondition(Wire, frozen=True):
+    type: str | None = None
+    status: Any = None
+    last_transition_time: Any = None
+
+
 class PodStatus(Wire, frozen=True):
     phase: str | None = None
+    conditions: tuple[PodCondition, ...] | None = None
     start_time: Any = None
     nominated_node_name: str | None = None
     container_statuses: tuple[ContainerStatus, ...] | None = None

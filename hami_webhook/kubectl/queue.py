@@ -53,7 +53,7 @@ async def queued_pods(core: Core, said_of: Callable[[Pod], str], *, complete: bo
     beyond = {standing.pod.uid for standing in decision.waiting if some_own and not standing.own}
     found = []
     places: Counter[str] = Counter()
-    for pod in sorted(waiting, key=lambda pod: (pod.uid in beyond, -pod.priority, pod.created or 0.0, pod.uid)):
+    for pod in sorted(waiting, key=lambda pod: (pod.uid in beyond, -pod.priority, pod.waits_since, pod.uid)):
         queued = queue.waiting.get(pod.uid)
         if queued is None:
             others = ", ".join(gate for gate in pod.gates if gate != QUOTA_GATE)
@@ -79,7 +79,7 @@ def _queues_of(queued: QueuedPod, queue: PodQueue) -> Sequence[str]:
 
 
 def _row(quota: str, place: int | None, pod: Pod, text: str) -> QueuedPodUse:
-    return QueuedPodUse(quota, place, pod.namespace, pod.name, pod.priority, pod.created or 0.0, text)
+    return QueuedPodUse(quota, place, pod.namespace, pod.name, pod.priority, pod.waits_since, text)
 
 
 def _quotas(core: Core, pod: Pod) -> PodQuotas:

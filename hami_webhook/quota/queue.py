@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from math import inf
 
@@ -96,8 +96,10 @@ async def read_queue(
     vendors: Vendors,
     capacity: CapacityLister,
     demands: Demands,
+    since: Mapping[str, float] = {},
 ) -> PodQueue:
-    """The queue of these pods, of which those take part whose only gate is ours.
+    """The queue of these pods, of which those take part whose only gate is ours. `since` when that is so is by UID,
+    where it is known better than by the pod itself.
 
     Pods of namespaces whose quotas aren't known now are left out. Pods of a namespace that request the same are priced
     once, however many there are.
@@ -127,9 +129,10 @@ async def read_queue(
             names = tuple([each.name for each in covering.accounts if each.covers(pod)]) if covering.scoped else ()
             compute = partial(_priced, pod, covering.accounts, vendors, capacity)
             demand = demands.of((floor_id(pod, vendors), names), covering.terms, compute)
-        queue.waiting[pod.uid] = QueuedPod(pod.uid, pod.key, pod.priority, pod.created or 0.0, demand)
+        began = max(pod.waits_since, since.get(pod.uid, 0.0))
+        queue.waiting[pod.uid] = QueuedPod(pod.uid, pod.key, pod.priority, began, demand)
     # some may be charged in one of their quotas only: what another leaves is for the first of them
-    queue.charged.sort(key=lambda pod: (-pod.priority, pod.created or 0.0, pod.uid))
+    queue.charged.sort(key=lambda pod: (-pod.priority, pod.waits_since, pod.uid))
     return queue
 
 

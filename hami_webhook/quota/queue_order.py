@@ -49,7 +49,7 @@ class QueueRoom(Struct, frozen=True):
 
 
 class QueuedPod(Struct, frozen=True, gc=False):
-    """A pod that waits for quota; `created` is Unix seconds."""
+    """A pod that waits for quota; `created` is since when no other gate holds it, in Unix seconds."""
 
     uid: str
     key: str

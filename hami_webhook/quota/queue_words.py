@@ -8,8 +8,6 @@ from collections.abc import Callable
 from hami_webhook.kube.objects import Pod
 from hami_webhook.quota.queue_order import Lack, Obstacle, Standing
 
-QUOTA_RESERVED = "hami.io/QuotaReserved"
-"""The type of the condition that a pod has which waits, or has waited; its reasons follow."""
 WAITING, ABOVE_HARD, INCOMPLETE, REFUSED, RESERVED = (
     "Waiting",
     "AboveHard",

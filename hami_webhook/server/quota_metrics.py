@@ -106,7 +106,7 @@ def _queues(accounts: list[QuotaAccount], pods: Sequence[Pod], now: float) -> It
         if account.queues:
             covered = account.quota.covered_namespaces
             waiting = (pod for namespace in covered for pod in by_namespace.get(namespace, ()))
-            created = [pod.created or now for pod in waiting if account.covers(pod)]
+            created = [pod.waits_since or now for pod in waiting if account.covers(pod)]
             labels = account.quota.namespace, account.name
             samples[_QUEUED].append((labels, len(created)))
             samples[_QUEUED_OLDEST].append((labels, max(0.0, now - min(created, default=now))))

@@ -506,3 +506,27 @@ def test_pods_that_are_relabelled_all_the_time_keep_no_other_waiting(program: De
     print(f"{max(own):.3f} s at most for pods that are relabelled themselves")
     assert max(*beside, *own) < max(alone) + 1
     kubectl("delete", "namespace", relabelling, other, "--wait=false")
+
+
+def test_pods_that_another_gate_hides_pass_none_that_waited_in_the_open(program: Deployment) -> None:
+    kubectl = program.kubectl
+    space = namespace(kubectl)
+    kubectl.apply(queueing(space, gpu=1))
+    kubectl.apply(pod(space, "runs", gpu=1, gpumem=1))
+    eventually(lambda: free(kubectl, space), ["runs"])
+    hidden = [pod(space, f"hidden{number}", gpu=1, gpumem=1) for number in range(3)]
+    for each in hidden:
+        each["spec"]["schedulingGates"] = [{"name": "x.io/hold"}]
+    kubectl.apply(*hidden)
+    older = time.time()
+    eventually(lambda: time.time() > older + 1)  # creation is known by the second
+    kubectl.apply(pod(space, "open", gpu=1, gpumem=1))
+    opening = time.time()
+    eventually(lambda: time.time() > opening + 1)
+    for number in range(3):
+        gates = json.dumps({"spec": {"schedulingGates": [{"name": GATE}]}})
+        kubectl("patch", "pod", f"hidden{number}", "-n", space, "--type=merge", "-p", gates)
+    eventually(lambda: all(why(kubectl, space, f"hidden{number}") for number in range(3)))
+    kubectl("delete", "pod", "runs", "-n", space, "--grace-period=0", "--force")
+    eventually(lambda: free(kubectl, space), ["open"])
+    kubectl("delete", "namespace", space, "--wait=false")

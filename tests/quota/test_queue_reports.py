@@ -8,8 +8,9 @@ from replicas import events_of
 
 from hami_webhook.cluster.api import Kind, Unavailable
 from hami_webhook.controller.queue_reports import QueueReports
+from hami_webhook.kube.objects import QUOTA_RESERVED
 from hami_webhook.quota.queue_order import Lack, Obstacle, QueuedPod, Standing
-from hami_webhook.quota.queue_words import QUOTA_RESERVED, sentence
+from hami_webhook.quota.queue_words import sentence
 
 from .objects import GPU, TEAM, pod, read_pod
 from .quota_env import QuotaEnv

@@ -7,10 +7,12 @@ from typing import Any
 
 import pytest
 from builders import JSON, accelerator_quota, card, node
+from replicas import events_of
 
 from hami_webhook.admission.denial import Denied
 from hami_webhook.admission.identities import AdmissionRules, User, refuse_release
 from hami_webhook.cluster.api import Kind, Unavailable
+from hami_webhook.controller.queue_reports import QueueReports
 from hami_webhook.kube.objects import QUOTA_GATE
 from hami_webhook.quota.account import ChargeRequest, Refusal
 from hami_webhook.quota.enforcement import ENFORCEMENT, QUEUE_ORDER
@@ -110,6 +112,53 @@ async def test_the_gate_is_added_to_those_of_others_and_waits_for_them() -> None
         await env.cluster.patch(Kind.PODS, "late", {"spec": {"schedulingGates": GATES}}, TEAM)
         await env.release()
         assert waits(env) == []
+
+
+async def held(env: QuotaEnv, name: str) -> None:
+    """Create a pod that another gate holds, too."""
+    await env.create(pod(name, gpu=1, mem=1, schedulingGates=[{"name": "x.io/hold"}]))
+
+
+async def opened(env: QuotaEnv, name: str) -> None:
+    await env.cluster.patch(Kind.PODS, name, {"spec": {"schedulingGates": GATES}}, TEAM)
+    await env.drain()
+
+
+@pytest.mark.parametrize("leader_is_new", [False, True])
+async def test_who_was_held_by_another_gate_waits_since_that_went(leader_is_new: bool) -> None:
+    """Attack: pods that are hidden behind a gate, and shown when there is room, pass none that waited in the open."""
+    async with QuotaEnv(L, queueing(gpu=1)) as env:
+        await env.create(pod("runs", gpu=1, mem=1))
+        await env.release()
+        await held(env, "hidden")
+        await held(env, "hides")
+        await env.run(10)
+        await env.create(pod("open", gpu=1, mem=1))
+        await env.run(10)
+        await opened(env, "hidden")
+        await env.run(5)
+        await env.create(pod("late", gpu=1, mem=1))
+        await env.release()
+        assert [each.pod.key for each in env.releaser.decision.waiting] == [
+            f"{TEAM}/{name}" for name in ("open", "hidden", "late")
+        ]
+        reports = QueueReports(env.cluster, env.core.view, env.releaser, events_of(env.core))
+        await reports.step()
+        await env.drain()
+        assert env.pod("open").waits_since == env.pod("open").created
+        assert env.pod("hidden").waits_since == env.now - 5
+        if leader_is_new:
+            env.releaser._opened.clear()
+        await env.run(5)
+        await opened(env, "hides")
+        order = ["runs"]
+        while left := waits(env):
+            await env.finish(order[-1])
+            await env.run(5)
+            await env.release()
+            order += {*left} - {*waits(env)}
+            assert {*left} != {*waits(env)}
+        assert order == ["runs", "open", "hidden", "late", "hides"]
 
 
 async def test_a_pod_without_the_gate_passes_nobody() -> None:
