@@ -1,6 +1,7 @@
 """The ResourceClaimTemplates of pods whose limits became claims: made, and deleted (docs/spec/dra.md#8).
 
-They are made for pods that are stored, so neither a dry run nor a pod that was refused leaves one.
+They are made for pods that are stored, so neither a dry run nor a pod that was refused leaves one. Namespaces don't
+wait for each other: one template of each is made at a time, and where one is refused the namespace's others wait.
 """
 
 from __future__ import annotations
@@ -10,8 +11,8 @@ import logging
 import re
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from itertools import groupby, islice
-from operator import itemgetter
+from contextlib import suppress
+from itertools import chain
 
 import msgspec
 from msgspec import Struct
@@ -36,9 +37,9 @@ _MANAGED_BY = "app.kubernetes.io/managed-by"
 _OURS = "hami-webhook"
 _NAME = re.compile(r"hami-[0-9a-f]{16}")
 _KEPT, _AGAIN = 60.0, 5.0
-"""Seconds that a template stays which no pod refers to, and until one that failed is tried again."""
+"""Seconds that a template stays which no pod refers to, and for which a namespace waits after one that failed."""
 _AT_ONCE = 10
-"""Templates of a namespace that are looked at before those of the next one."""
+"""Namespaces of which a template is made at a time; further ones come in turn."""
 
 
 class _User(Struct, frozen=True):
@@ -70,8 +71,11 @@ class ClaimTemplates:
         self._wait = wait
         self._users: dict[Key, dict[str, _User]] = {}
         """The pods that refer to templates whose names are as ours, by UID."""
-        self._due: dict[Key, float] = {}
-        """When templates are to be looked at."""
+        self._due: dict[str, dict[Key, float]] = {}
+        """When templates are to be looked at, by their namespaces."""
+        self._working: set[str] = set()
+        """The namespaces whose templates are being looked at."""
+        self._turns = asyncio.Semaphore(_AT_ONCE)
         self._unused: dict[Key, float] = {}
         """Since when no pod refers to templates of ours."""
         self._wake = asyncio.Event()
@@ -110,66 +114,94 @@ class ClaimTemplates:
         now = self._view.clock()
         for key in keys:
             if key in self._users or key in self._view.caches.claims.templates:
-                self._due[key] = now
+                self._due.setdefault(key[0], {})[key] = now
                 self._wake.set()
             else:
-                self._due.pop(key, None)
+                self._due.get(key[0], {}).pop(key, None)
                 self._unused.pop(key, None)
 
     async def run(self) -> None:
         """Work until cancelled; what a former leader left is looked at first."""
         self._look_at(self._users)
         self._look_at(key for key in self._view.caches.claims.templates if _NAME.fullmatch(key[1]))
-        while True:
-            await self.step()
-            self._wake.clear()
-            seconds = min(self._due.values(), default=self._view.clock() + _KEPT) - self._view.clock()
-            try:
-                await self._wait(self._wake.wait(), max(0.0, seconds))
-            except TimeoutError:
-                continue
+        async with asyncio.TaskGroup() as tasks:
+            while True:
+                self._wake.clear()
+                self._begin(tasks)
+                now = self._view.clock()
+                idle = (due.values() for namespace, due in self._due.items() if namespace not in self._working)
+                until = min(chain.from_iterable(idle), default=now + _KEPT)
+                with suppress(TimeoutError):
+                    await self._wait(self._wake.wait(), max(0.0, until - now))
 
     async def step(self) -> None:
-        """Look at templates that are due: at some of each namespace, so that one with very many holds nobody up."""
-        now = self._view.clock()
-        due = sorted(key for key, at in self._due.items() if at <= now)
-        for _, keys in groupby(due, key=itemgetter(0)):
-            for key in islice(keys, _AT_ONCE):
-                del self._due[key]
-                with contained(self._failures, LOOP, f"template {'/'.join(key)}"):
-                    await self._look(key)
+        """Look at all templates that are due."""
+        async with asyncio.TaskGroup() as tasks:
+            self._begin(tasks)
 
-    async def _look(self, key: Key) -> None:
+    def _begin(self, tasks: asyncio.TaskGroup) -> None:
+        """Look at what is due of the namespaces that nobody works on."""
+        now = self._view.clock()
+        self._due = {each: due for each, due in self._due.items() if due or each in self._working}
+        for namespace, due in self._due.items():
+            if namespace not in self._working and min(due.values()) <= now:
+                self._working.add(namespace)
+                tasks.create_task(self._work(namespace))
+
+    async def _work(self, namespace: str) -> None:
+        """Look at the templates of a namespace that are due, the earliest first, until one can't be made."""
+        now, due = self._view.clock(), self._due[namespace]
+        try:
+            for key in sorted((key for key, at in due.items() if at <= now), key=due.__getitem__):
+                async with self._turns:
+                    if due.pop(key, None) is None:
+                        continue  # nobody refers to it any longer
+                    taken = True
+                    with contained(self._failures, LOOP, f"template {'/'.join(key)}"):
+                        taken = await self._look(key)
+                if not taken:
+                    again = self._view.clock() + _AGAIN
+                    due.update({other: max(at, again) for other, at in due.items()})
+                    due[key] = again  # behind those that were due before
+                    return
+        finally:
+            self._working.discard(namespace)
+            self._wake.set()
+
+    async def _look(self, key: Key) -> bool:
+        """Make, delete or leave a template; whether the API server took it."""
         template = self._view.caches.claims.templates.get(key)
         now = self._view.clock()
         users = [user for user in self._users.get(key, {}).values() if not user.pod.ended(now)]
         if users:
             self._unused.pop(key, None)
-            await self._provide(key, template, users)
-        elif template is not None and _is_ours(template):
-            await self._collect(key, template)
-        else:
-            self._unused.pop(key, None)
+            return await self._provide(key, template, users)
+        if template is not None and _is_ours(template):
+            return await self._collect(key, template)
+        self._unused.pop(key, None)
+        return True
 
-    async def _provide(self, key: Key, template: wire.ResourceClaimTemplate | None, users: Sequence[_User]) -> None:
-        """Make the template that pods wait for, if one of them declares it where limits become claims."""
+    async def _provide(self, key: Key, template: wire.ResourceClaimTemplate | None, users: Sequence[_User]) -> bool:
+        """Make the template that pods wait for, if one of them declares it where limits become claims.
+
+        Whether the API server took it, or never will.
+        """
         declared = next(((user.pod, user.declared) for user in users if user.declared is not None), None)
         namespace = self._view.caches.namespaces.get(key[0])
         if declared is None or namespace is None or not converts(self._mode, namespace):
-            return
+            return True
         pod, spec = declared
-        problem = ""
+        problem, taken = "", True
         if template is None:
             try:
                 await self._cluster.create(Kind.RESOURCE_CLAIM_TEMPLATES, _object(key, spec))
             except AlreadyExists:
                 pass  # its watch shows it soon
             except NotFound:
-                return  # the namespace is going
+                return True  # the namespace is going
             except ClusterError as error:
                 problem = f"ResourceClaimTemplate {key[1]} can't be made for its limits: {error}"
-                if not isinstance(error, Invalid):
-                    self._due[key] = self._view.clock() + _AGAIN
+                taken = isinstance(error, Invalid)
         elif not _says_the_same(template, spec):
             problem = (
                 f"ResourceClaimTemplate {key[1]} is somebody else's and requests something else than its limits; it "
@@ -178,14 +210,15 @@ class ClaimTemplates:
         await self._object_events.warn(
             "Pod", pod.namespace, pod.name, pod.uid, "ClaimTemplateUnusable", problem, topic=key[1]
         )
+        return taken
 
-    async def _collect(self, key: Key, template: wire.ResourceClaimTemplate) -> None:
-        """Delete a template that no pod has referred to for a while."""
+    async def _collect(self, key: Key, template: wire.ResourceClaimTemplate) -> bool:
+        """Delete a template that no pod has referred to for a while; whether it is done, or to be done later."""
         now = self._view.clock()
         until = self._unused.setdefault(key, now) + _KEPT
         if now < until:
-            self._due[key] = until
-            return
+            self._due[key[0]][key] = until
+            return True
         try:
             uid = (template.metadata and template.metadata.uid) or ""
             await self._cluster.delete_claim_template(*key, uid)
@@ -193,9 +226,9 @@ class ClaimTemplates:
             pass
         except ClusterError as error:
             logger.warning("ResourceClaimTemplate %s/%s can't be deleted: %s", *key, error)
-            self._due[key] = now + _KEPT
-            return
+            return False
         self._unused.pop(key, None)
+        return True
 
 
 def _templates_of(pod: Pod | None) -> list[Key]:

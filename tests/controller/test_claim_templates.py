@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -12,6 +13,7 @@ from builders import JSON, container, pod
 from dra.objects import HAMI, exactly
 from quota.objects import claiming_vendors
 from replicas import events_of
+from virtual_time import in_virtual_time
 
 from hami_webhook.assembly import Core, Options
 from hami_webhook.cluster.api import Conflict, Invalid, Kind
@@ -158,18 +160,64 @@ async def test_nothing_is_made_for_other_pods(obj: JSON) -> None:
     assert found.events == []
 
 
-async def test_very_many_templates_of_one_namespace_hold_no_other_one_up() -> None:
-    found, other = await env(), "team-z"
-    found.core.caches.set_namespace(Namespace(other, {}, {}))
-    await found.cluster.ensure_namespace(other)
-    for number in range(100):
-        await found.put(Kind.PODS, converted(f"p{number}", spec_of(number + 1)))
-    await found.put(Kind.PODS, converted("ordinary", namespace=other))
-    made = []
-    for _ in range(10):
-        await found.templates.step()
-        made.append([len(found.cluster.peek_all(TEMPLATES, space)) for space in (TEAM, other)])
-    assert made == [[count, 1] for count in range(10, 101, 10)]
+class Flooded(Env):
+    """A namespace with 100 templates to be made, which take 0.5 s each, and others with a pod each."""
+
+    refusing = False
+
+    async def flood(self, others: list[str]) -> None:
+        loop = asyncio.get_running_loop()
+        self.asked: list[float] = []
+        self.made: dict[str, float] = {}
+        create = self.cluster.create
+
+        async def slow(kind: Kind, obj: JSON) -> JSON:
+            self.now = NOW + loop.time()
+            space = obj["metadata"]["namespace"]
+            if space == TEAM:
+                self.asked.append(loop.time())
+                await asyncio.sleep(0.5)
+                if self.refusing:
+                    raise Conflict("busy")
+            made = await create(kind, obj)
+            self.made[space] = loop.time()
+            return made
+
+        self.core = Core(self.cluster, claiming_vendors(), Options(), clock=lambda: NOW + loop.time())
+        self.templates = ClaimTemplates(
+            self.cluster, self.core.view, form.CONVERT, events_of(self.core), self.core.failures
+        )
+        for space in (TEAM, *others):
+            await self.cluster.ensure_namespace(space)
+            self.core.caches.set_namespace(Namespace(space, {}, {}))
+        self.cluster.create = slow  # type: ignore[method-assign]  # a slow API server
+        for number in range(100):
+            await self.put(Kind.PODS, converted(f"p{number}", spec_of(number + 1)))
+        running = asyncio.create_task(self.templates.run())
+        await asyncio.sleep(1.2)
+        for space in others:
+            await self.put(Kind.PODS, converted("ordinary", namespace=space, uid=f"uid-{space}"))
+        await asyncio.sleep(60)
+        running.cancel()
+
+
+@in_virtual_time
+async def test_very_many_slow_templates_of_one_namespace_hold_no_other_one_up() -> None:
+    found, others = Flooded(), [f"team-{number}" for number in range(30)]
+    await found.flood(others)
+    assert {space: found.made[space] for space in others} == dict.fromkeys(others, 1.2)
+    assert len(found.cluster.peek_all(TEMPLATES, TEAM)) == 100
+
+
+@in_virtual_time
+async def test_a_namespace_whose_templates_are_refused_is_tried_every_few_seconds_and_holds_no_other_one_up() -> None:
+    found = Flooded()
+    found.refusing = True
+    await found.flood(["team-z"])
+    assert found.made == {"team-z": 1.2}
+    assert found.asked == [pytest.approx(5.5 * number) for number in range(12)]
+    names = [event.note.name for event in found.cluster.events]
+    assert len(names) == len(set(names)) == 12, "each in its turn"
 
 
 async def test_what_very_many_pods_declare_of_a_template_is_read_once_for_each(monkeypatch: pytest.MonkeyPatch) -> None:
