@@ -116,6 +116,11 @@ class QuotaAccount(Struct, frozen=True):
         return self.enforcement is Enforcement.QUEUE
 
     @property
+    def is_known(self) -> bool:
+        """Whether somebody has computed used for all keys."""
+        return self.used.keys() >= self.hard.keys()
+
+    @property
     def managed(self) -> bool:
         """Whether there is anything to keep: a managed key, or what one left behind."""
         return bool(self.hard or self.gone or LEDGER in self.quota.annotations)

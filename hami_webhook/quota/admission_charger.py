@@ -37,6 +37,7 @@ from hami_webhook.quota.store import (
     Accounts,
     KnownQuotas,
     NotListed,
+    NotShown,
     QuotaStore,
     Retries,
     Snapshot,
@@ -263,10 +264,14 @@ class AdmissionCharger:
             except NeedsRecompute as need:
                 recomputed[need.quota] = None  # it is tried once, whatever comes of it
                 for_real = not all(request.dry_run for request in requests)
-                with contextlib.suppress(ClusterError):  # then the evaluation says that the status is unknown
+                try:
                     recompute = self._recomputer.before_refusal if need.full else self._recomputer.inline
                     made = await recompute(scope, need.quota, for_real)
                     recomputed[need.quota] = None if for_real else made
+                except NotShown:
+                    raise
+                except ClusterError:  # then the evaluation says that the status is unknown
+                    continue
 
     def _evaluated(
         self,

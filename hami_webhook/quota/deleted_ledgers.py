@@ -12,6 +12,10 @@ from hami_webhook.quota.account import QuotaAccount
 from hami_webhook.quota.card_selection import CardSelection
 from hami_webhook.quota.ledger import LEDGER, Entry, State, decode
 
+_SETTLED = 1.0
+"""Seconds after the deletion of a quota for which pods may still be stored that were admitted before another one was
+seen in its place: the time of a request, and that in which watches differ."""
+
 
 class DeletedLedgers:
     """Admitted entries of the last states of deleted quotas, for `ttl` seconds from their charge."""
@@ -20,9 +24,13 @@ class DeletedLedgers:
         self._ttl = ttl
         self._clock = clock
         self._deleted: list[tuple[ResourceQuota, Mapping[str, Entry]]] = []
+        self._last: list[tuple[ResourceQuota, float]] = []
+        """Those that were deleted in the last second, and when that was seen."""
 
     def note(self, quota: ResourceQuota) -> None:
         """A quota was deleted."""
+        now = self._clock()
+        self._last = [(other, at) for other, at in self._last if now - at < _SETTLED] + [(quota, now)]
         self._deleted = [(other, self._in_flight(entries)) for other, entries in self._deleted]
         self._deleted.append((quota, self._in_flight(decode(quota.annotations.get(LEDGER)))))
         self._deleted = [(other, entries) for other, entries in self._deleted if entries]
@@ -33,16 +41,21 @@ class DeletedLedgers:
         From quotas of its namespace and scopes, or from an AcceleratorQuota of its name, that counted the same cards.
         """
         found: dict[str, Entry] = {}
-        if account.used.keys() >= account.hard.keys():
+        if account.is_known:
             return found
         for quota, entries in self._deleted:
-            if not _stands_in(account, quota):
+            if not may_follow(account, quota):
                 continue
             for identity, entry in self._in_flight(entries).items():
                 amounts = entry.only(account.hard)
                 if amounts:
                     found[identity] = Entry(State.ADMITTED, entry.time, amounts, namespace=entry.namespace)
         return found
+
+    def settled_in(self, account: QuotaAccount) -> float:
+        """Seconds until the pods are there that were admitted while no quota was in the place of a deleted one."""
+        ends = (at + _SETTLED for quota, at in self._last if may_follow(account, quota))
+        return max(0.0, max(ends, default=0.0) - self._clock())
 
     def _in_flight(self, entries: Mapping[str, Entry]) -> dict[str, Entry]:
         now = self._clock()
@@ -53,7 +66,8 @@ class DeletedLedgers:
         }
 
 
-def _stands_in(account: QuotaAccount, deleted: ResourceQuota) -> bool:
+def may_follow(account: QuotaAccount, deleted: ResourceQuota) -> bool:
+    """Whether a quota counts what another one counted, if that is gone."""
     quota = account.quota
     return (
         quota.uid != deleted.uid

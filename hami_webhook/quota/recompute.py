@@ -28,7 +28,7 @@ from hami_webhook.kube.objects import MalformedObject, Pod
 from hami_webhook.quota.accelerator_report import NamespaceUse, with_report
 from hami_webhook.quota.account import QuotaAccount
 from hami_webhook.quota.claims import ClaimReader, WithClaims
-from hami_webhook.quota.deleted_ledgers import DeletedLedgers
+from hami_webhook.quota.deleted_ledgers import DeletedLedgers, may_follow
 from hami_webhook.quota.floors import FloorEntries, cost_at_admission, floor_id
 from hami_webhook.quota.ledger import RESERVATION, Entry, State, find_claim_entry, find_entry, update_id
 from hami_webhook.quota.pricing import NODE_LOCK_TIMEOUT, CapacityLister, Charge, charge_of, overrun
@@ -471,8 +471,11 @@ class Recomputer:
 
         async def list_pods(accounts: Accounts) -> Sequence[Pod]:
             nonlocal listing, capacity
-            listing = self._clock()
             account = accounts.get(name)
+            if account is not None and not account.is_known:
+                await self._store.until_shown(scope, account.quota, partial(may_follow, account))
+                await self._store.pause(self._deleted.settled_in(account))
+            listing = self._clock()
             selected = account.quota.namespaces if account is not None else None
             namespaces = [scope] if selected is None else selected
             if self._claims is None:

@@ -37,6 +37,9 @@ _KEPT_SECONDS = 60.0
 LONGEST_TURN = 0.25
 """Seconds for which a change of a namespace's quotas keeps others of this process waiting."""
 
+_UNTIL_SHOWN, _LOOKS = 1.0, 20
+"""Seconds for which a watch is waited for to show a new quota, and how often it is looked at meanwhile."""
+
 T = TypeVar("T")
 Accounts = Mapping[str, QuotaAccount]
 """Accounts by the names of their quotas."""
@@ -66,6 +69,10 @@ class NoCache:
 
 class NotListed(Rejected):
     """A change depends on quotas that the cache may not show yet: they have to be listed."""
+
+
+class NotShown(ClusterError):
+    """The watch doesn't show a new quota yet, nor what its predecessor had in flight."""
 
 
 class Snapshot(Struct, frozen=True):
@@ -287,6 +294,20 @@ class QuotaStore:
             return known.accounts, known.current, set()
         accounts, fresh = await self._list(scope)
         return accounts, True, set(accounts) if fresh else set()
+
+    async def until_shown(self, scope: str, new: ResourceQuota, may_follow: Callable[[ResourceQuota], bool]) -> None:
+        """Wait until the watch shows a new quota, if it shows one that it may follow: it has shown its end by then.
+
+        A watch that is silent for long isn't waited for. Raises `NotShown`.
+        """
+        for _ in range(_LOOKS):
+            shown = self._cache.quotas(scope)
+            if self._cache.silence() > LONGEST_SILENCE or any(each.uid == new.uid for each in shown):
+                return
+            if not any(map(may_follow, shown)):
+                return
+            await self._sleep(_UNTIL_SHOWN / _LOOKS)
+        raise NotShown(f"quota {new.name} was made just now, and no watch shows it yet")
 
     async def pause(self, seconds: float) -> None:
         await self._sleep(seconds)

@@ -30,6 +30,7 @@ from hami_webhook.quota.ledger import LEDGER, Entry, State, decode
 from hami_webhook.quota.recompute import LedgerBounds
 from hami_webhook.scheduling.placer import Placement, Unschedulable
 
+from .lagging_cluster import Lagging
 from .objects import KEYS, NOON, TEAM, account_of, change, creation, vendors
 
 SCHEDULER = "hami-scheduler"
@@ -55,9 +56,12 @@ class QuotaEnv:
         self._objects = objects
         self.vendors = of or vendors(factor)
         self.cluster = MemoryCluster(lambda: self.now)
+        self._watched = [Lagging(self.cluster) for _ in range(replicas)]
+        for watched in self._watched:
+            watched.open.set()
         self._informers = [
-            SharedInformers(self.cluster, watched_kinds(self.vendors), clock=lambda: self.now, sleep=self._never)
-            for _ in range(replicas)
+            SharedInformers(watched, watched_kinds(self.vendors), clock=lambda: self.now, sleep=self._never)
+            for watched in self._watched
         ]
         self.cores = [
             Core(
@@ -110,6 +114,11 @@ class QuotaEnv:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         self.now += seconds
+
+    def let_watches(self, replica: int, *, open: bool) -> None:
+        """Let a replica's watches show what happens, or not until they are let again."""
+        event = self._watched[replica].open
+        (event.set if open else event.clear)()
 
     async def _never(self, _: float) -> None:
         await asyncio.Event().wait()
