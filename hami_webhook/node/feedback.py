@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from hami_webhook.controller.loops import Sleep, repeat
-from hami_webhook.node.node_pods import NodePods
+from hami_webhook.node.node_pods import NodePod, NodePods
 from hami_webhook.node.region import BadRegion, Region
 from hami_webhook.node.region_files import ContainerKey, FolderError, RegionFolder
 
@@ -31,10 +31,11 @@ BLOCKED = -1
 
 
 class Competitor(NamedTuple):
-    """A container and its region; `priority` is what it may have, 0 is the highest."""
+    """A container and its region; `priority` is what it may have, 0 is the highest, `allocated` its pod's cards."""
 
     region: Region
     priority: int
+    allocated: frozenset[str]
 
 
 Fields = Mapping[str, int]
@@ -62,8 +63,9 @@ def _fields(container: Competitor, counted: int, active: Mapping[str, Counter[in
     return {name: value for name, value in due.items() if value != getattr(container.region, name)}
 
 
-def _cards(container: Competitor) -> set[str]:
-    return {device.uuid for device in container.region.devices}
+def _cards(container: Competitor) -> frozenset[str]:
+    """The cards that it computes on: the region is in the container's hand, so none that its pod wasn't allocated."""
+    return container.allocated.intersection(device.uuid for device in container.region.devices)
 
 
 class PriorityFeedback:
@@ -89,8 +91,7 @@ class PriorityFeedback:
         """Read all regions, and write what has to change."""
         why = self._why_not()
         if not why and not self._mig_lock.exists():
-            priorities = {key: pod.priorities.get(key.container) for key, pod in self._pods.containers()}
-            why = await asyncio.to_thread(self._apply, priorities)
+            why = await asyncio.to_thread(self._apply, dict(self._pods.containers()))
         if why != self._said:
             self._said = why
             logger.warning("%s", f"no priority feedback: {why}" if why else "priority feedback is given")
@@ -112,14 +113,16 @@ class PriorityFeedback:
                 return f"another process on this node does it: it holds the lock on {self._folder.path}"
         return ""
 
-    def _apply(self, priorities: Mapping[ContainerKey, int | None]) -> str:
-        """Do it; why regions can't be written, empty if they can."""
+    def _apply(self, pods: Mapping[ContainerKey, NodePod]) -> str:
+        """Do it for these containers of pods; why regions can't be written, empty if they can."""
         try:
-            regions = self._folder.read(priorities)
+            regions = self._folder.read(pods)
         except FolderError as error:
             return str(error)
         containers = {
-            key: Competitor(region, allowed_priority(region.priority, priorities[key]))
+            key: Competitor(
+                region, allowed_priority(region.priority, pods[key].priorities.get(key.container)), pods[key].cards
+            )
             for key, region in regions.items()
             if isinstance(region, Region)
         }

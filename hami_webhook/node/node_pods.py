@@ -12,7 +12,9 @@ import msgspec
 from hami_webhook.cluster.api import JSON, Kind, WatchType
 from hami_webhook.cluster.informer import Change, Replaced
 from hami_webhook.cluster.kept_fields import decode_with
+from hami_webhook.devices.codecs import BadAnnotation, decode_pod_devices
 from hami_webhook.kube import wire
+from hami_webhook.measured.bound_pods import DEVICES
 from hami_webhook.node.region_files import ContainerKey
 
 logger = logging.getLogger(__name__)
@@ -43,7 +45,7 @@ class NodePod:
     """A pod of the node. `running`: its containers but those that ended, init containers first.
 
     `priorities` are those that containers declare, 0 is the highest. `claims` are the containers among them that have
-    devices by ResourceClaims, with the names of these.
+    devices by ResourceClaims, with the names of these. `cards` are the UUIDs of the GPUs that it was allocated.
     """
 
     namespace: str
@@ -54,6 +56,7 @@ class NodePod:
     instances: tuple[MigInstanceUse, ...]
     has_hamis_monitor: bool
     claims: tuple[tuple[str, str], ...] = ()
+    cards: frozenset[str] = frozenset()
 
 
 class _ClaimUse(wire.Wire, frozen=True):
@@ -146,6 +149,7 @@ class NodePods:
             () if over or not text else tuple(_instances(text, names)),
             meta.namespace in self._trusted_namespaces and _HAMIS_MONITOR in names and not over,
             tuple(each for each in _claims(spec, status) if each[0] in running),
+            _cards((meta.annotations or {}).get(DEVICES, "")) if running else frozenset(),
         )
 
 
@@ -157,6 +161,14 @@ def _claims(spec: _PodSpec, status: wire.PodStatus) -> Iterator[tuple[str, str]]
         for use in (container.resources.claims if container.resources is not None else None) or ():
             if claim := names.get(use.name):
                 yield container.name or "", claim
+
+
+def _cards(text: str) -> frozenset[str]:
+    """The UUIDs in a pod's allocation; none if it can't be read."""
+    try:
+        return frozenset(entry.uuid for row in decode_pod_devices(text) for entry in row)
+    except BadAnnotation:
+        return frozenset()
 
 
 def _priority(container: wire.ContainerObject) -> int | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -30,9 +30,14 @@ def shared(uuids: Iterable[str], recent: int = 0, switch: int = 0) -> Region:
     return Region(V1_2, devices, switch, recent, 0, 0)
 
 
+def computing(uuids: Sequence[str], priority: int, recent: int = 5, switch: int = 0) -> Competitor:
+    """A container that was allocated these cards."""
+    return Competitor(shared(uuids, recent, switch), priority, frozenset(uuids))
+
+
 def stepped(state: State) -> dict[ContainerKey, tuple[int, int]]:
     """The state after a step."""
-    containers = {key: Competitor(shared(CARDS[key], *fields), PRIORITIES[key]) for key, fields in state.items()}
+    containers = {key: computing(CARDS[key], PRIORITIES[key], *fields) for key, fields in state.items()}
     written = feedback(containers)
     assert all(fields for fields in written.values()), "nothing is written that is right already"
     return {
@@ -70,13 +75,22 @@ def test_three_containers_on_two_cards_step_by_step() -> None:
 
 
 def test_containers_on_other_cards_do_not_wait_for_each_other() -> None:
-    high, low = Competitor(shared(["GPU-0"], recent=5), 0), Competitor(shared(["GPU-1"], recent=5), 1)
+    high, low = computing(["GPU-0"], 0), computing(["GPU-1"], 1)
     assert feedback({A: high, B: low}) == {A: {"recent_kernel": 4}, B: {"recent_kernel": 4}}
 
 
 def test_a_container_without_known_cards_waits_for_nobody() -> None:
-    high, low = Competitor(shared(["GPU-0"], recent=5), 0), Competitor(shared([], recent=-1, switch=1), 1)
+    high, low = computing(["GPU-0"], 0), computing([], 1, -1, 1)
     assert feedback({A: high, B: low})[B] == {"recent_kernel": 0, "utilization_switch": 0}
+
+
+def test_cards_that_a_container_was_not_allocated_hold_nobody_back() -> None:
+    """Whatever it writes into its region: those of others are theirs."""
+    attacker = Competitor(shared([f"GPU-{number}" for number in range(8)], recent=5), 0, frozenset(["GPU-0"]))
+    victim, neighbour = computing(["GPU-1"], 1), computing(["GPU-0"], 1)
+    written = feedback({A: attacker, B: victim, C: neighbour})
+    assert written[B] == {"recent_kernel": 4}
+    assert written[C] == {"recent_kernel": -1, "utilization_switch": 1}
 
 
 @pytest.mark.parametrize(
@@ -88,12 +102,15 @@ def test_no_container_gives_itself_a_higher_priority_than_its_pod_declares(
     assert allowed_priority(written, declared) == allowed
 
 
+GPU_0 = {"hami.io/vgpu-devices-allocated": "GPU-0,NVIDIA,1000,30:;"}
+
+
 class FeedbackNode(MonitoredNode):
     """A node with a container of high and one of low priority on the same card, both computing."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
-        high, low = pod("a", "main"), pod("b", "main")
+        high, low = pod("a", "main", annotations=GPU_0), pod("b", "main", annotations=GPU_0)
         for made, priority in ((high, "0"), (low, "1")):
             made["spec"]["containers"][0]["resources"] = {"limits": {"nvidia.com/priority": priority}}
         self.put(high, low)
@@ -128,6 +145,17 @@ async def test_a_container_of_low_priority_finds_that_it_has_to_wait(
         for _ in range(3):
             await node.feedback.step()
         assert low.tail() == (0, 0)
+
+
+@pytest.mark.parametrize("text", ["GPU-1,NVIDIA,1000,30:;", "GPU-0,", "x" * 300_000, "\ud800"])
+async def test_a_pod_whose_allocation_names_other_cards_or_none_holds_nobody_back(
+    node: FeedbackNode, text: str
+) -> None:
+    high = pod("a", "main", annotations={"hami.io/vgpu-devices-allocated": text})
+    high["spec"]["containers"][0]["resources"] = {"limits": {"nvidia.com/priority": "0"}}
+    node.put(high, pod("b", "main", annotations=GPU_0))
+    await node.feedback.step()
+    assert node.fields() == [(2, 0), (2, 0)]
 
 
 async def test_one_process_of_a_node_does_it(node: FeedbackNode, caplog: pytest.LogCaptureFixture) -> None:
