@@ -44,7 +44,7 @@ from hami_webhook.quota.floors import cost_of, floor_id
 from hami_webhook.quota.hierarchy_charger import HierarchyCharger, PodQuotas
 from hami_webhook.quota.ledger import LEDGER, RESERVATION, UPDATE, Entry, State, decode, reservation_id, update_id
 from hami_webhook.quota.namespace_labels import NamespaceLabels
-from hami_webhook.quota.other_managers import KUEUE, LeftByQueues, manager_of
+from hami_webhook.quota.other_managers import CLAIMS, KUEUE, LeftByQueues, manager_of, not_waiting
 from hami_webhook.quota.pricing import CapacityLister, Charge, charge_of, waiting_charge
 from hami_webhook.quota.recompute import LedgerBounds, PodReader, Recomputer
 from hami_webhook.quota.refused_later import RefusedLater
@@ -187,12 +187,15 @@ class Core:
             clock=clock,
             timeout=options.charge_timeout,
         )
+        there = self.state.by_namespace.there
+        left = LeftByQueues(self.caches.queued, there, self.charger.known, vendors, self.capacity, clock)
+        self.left_by_queues = left
         self.templates = TemplateReader(cluster, claims)
         charging: _ClaimPort | None = None
         if vendors.drivers:
             timing = ChargeTiming(options.charge_timeout, placement_ttl)
             claim_charger = ClaimCharger(
-                cluster, vendors, with_claims, claims, self.charger, self.stores, clock=clock, timing=timing
+                cluster, vendors, with_claims, claims, self.charger, self.stores, left, clock=clock, timing=timing
             )
             charging = _ClaimPort(claim_charger, watches)
         self.claims = ClaimHandler(charging)
@@ -288,14 +291,6 @@ class _QuotaPort:
         self.watches = watches
         self.new_id = new_id
         self.refused_later = RefusedLater(core.cluster, core.caches)
-        self.left_by_queues = LeftByQueues(
-            core.caches.queued,
-            core.state.by_namespace.there,
-            core.charger.known,
-            core.vendors,
-            core.capacity,
-            core.clock,
-        )
 
     def of(self, pod: Pod) -> _CachedPodQuotas:
         known = self.core.charger.known(pod)
@@ -431,11 +426,14 @@ class _WaitingPod(Struct, frozen=True):
             reservation = ""
         core = self.charging.core
         gate = Gate.CLOSED if self.pod.queued else Gate.MISSING if expects_gate else Gate.NONE
+        why = ""
         if gate is Gate.MISSING and (manager := manager_of(self.pod, core.vendors)):
-            gate = Gate.NONE
-            passing = await self.charging.left_by_queues.refusal(self.pod, manager)
-            if passing is not None:
-                raise _denial(passing)
+            gate, why = Gate.NONE, not_waiting(manager)
+        elif gate is Gate.NONE and self.former is None and core.vendors.drivers:
+            why = CLAIMS
+        passing = await core.left_by_queues.refusal(self.pod, why, self.capacity) if why else None
+        if passing is not None:
+            raise _denial(passing)
         request = ChargeRequest(
             uid if self.former is None else update_id(uid),
             self.pod,

@@ -49,6 +49,7 @@ from hami_webhook.quota.floors import cost_of, floor_id
 from hami_webhook.quota.hierarchy_charger import HierarchyCharger
 from hami_webhook.quota.joined_charges import JoinedCharges
 from hami_webhook.quota.ledger import Entry, State
+from hami_webhook.quota.other_managers import CLAIMS, LeftByQueues
 from hami_webhook.quota.placement_charger import PlacementCharge
 from hami_webhook.quota.pricing import CapacityLister, Charge, charge_of, waiting_charge
 from hami_webhook.quota.store import Retries, Snapshot
@@ -120,6 +121,7 @@ class ClaimCharger:
         cache: ClaimCache,
         charger: HierarchyCharger,
         stores: QuotaStores,
+        left: LeftByQueues,
         *,
         clock: Callable[[], float],
         timing: ChargeTiming,
@@ -130,6 +132,7 @@ class ClaimCharger:
         self._cache = cache
         self._charger = charger
         self._stores = stores
+        self._left = left
         self._clock = clock
         self._timing = timing
         self._reader = ClaimReader(cluster, cache)
@@ -150,6 +153,9 @@ class ClaimCharger:
         taken = await self._taken(bare)
         if taken is not None:
             return taken
+        passing = await self._left.refusal(bare, CLAIMS)
+        if passing is not None:
+            return passing
         request = ChargeRequest(
             bare.charge_id,
             bare,
@@ -197,7 +203,11 @@ class ClaimCharger:
             return Charged()
         try:
             async with self._within(time_left):
-                await self._commit(await self._allocation(former, claim))
+                allocation = await self._allocation(former, claim)
+                passing = await self._passing(allocation)
+                if passing is not None:
+                    return passing
+                await self._commit(allocation)
         except _Refused as refused:
             return refused.refusal
         except (ClusterError, TimeoutError) as error:
@@ -246,6 +256,12 @@ class ClaimCharger:
                 return _Allocation(pod, self._capacity, was, holder, bare.uid)
         was = Holder() if owner_of(claim) is not None else holder_of_claims([former], inventory)
         return _Allocation(bare, self._capacity, was, holder_of_claims([claim], inventory), bare.uid)
+
+    async def _passing(self, allocation: _Allocation) -> Refusal | None:
+        """The refusal of an allocation whose holder cost nothing so far, and would pass pods that wait."""
+        if waiting_charge(allocation.pod, self._vendors, allocation.before).amounts:
+            return None
+        return await self._left.refusal(allocation.pod, CLAIMS, allocation.after)
 
     async def _commit(self, allocation: _Allocation) -> None:
         """Charge an allocation to all quotas, or to none. Raises `_Refused` and `ClusterError`."""

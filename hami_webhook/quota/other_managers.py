@@ -1,4 +1,4 @@
-"""Pods whose turn another project decides: Kueue, or the schedulers of Volcano, Koordinator and KAI.
+"""What doesn't wait in queues of ours: pods whose turn another project decides, and claims.
 
 Source: docs/spec/queues.md#6.
 
@@ -27,8 +27,18 @@ _MANAGED, _QUEUE, _WORKLOAD = "kueue.x-k8s.io/managed", "kueue.x-k8s.io/queue-na
 _SCHEDULERS = {"volcano": "Volcano", "koord-scheduler": "Koordinator", "kai-scheduler": "KAI"}
 """By `spec.schedulerName`, also where the integration isn't configured."""
 
+CLAIMS = "devices that are claimed are charged at once, and don't wait with them; try again later"
+
 _VALID_FOR = 1.0
 """Seconds for which is believed what those who wait leave."""
+
+
+def not_waiting(manager: str) -> str:
+    """Why a pod of another manager doesn't wait."""
+    return (
+        f"this one is managed by {manager}, so it doesn't wait with them; try again later, or leave out what marks it "
+        f"as {manager}'s"
+    )
 
 
 def manager_of(pod: Pod, vendors: Vendors) -> str:
@@ -72,20 +82,21 @@ class LeftByQueues:
         self._at = -inf
         self._decision = QueueDecision((), ())
 
-    async def refusal(self, pod: Pod, manager: str) -> Refusal | None:
-        """Why a new pod of another manager would pass pods that wait; None if it doesn't.
+    async def refusal(self, pod: Pod, why: str, capacity: CapacityLister | None = None) -> Refusal | None:
+        """The refusal of a new pod, or claim, that would pass pods that wait; None if it doesn't.
 
-        What it costs is taken from what is left: the next one finds the rest.
+        `why` it doesn't wait with them. What it costs, by `capacity` if that is given, is taken from what is left: the
+        next one finds the rest.
         """
         accounts = [each for each in known_accounts(self._known(pod), pod.namespace) or () if each.covers(pod)]
         if not any(each.queues for each in accounts) or not self._queued():
             return None
-        demand = demand_of(pod, accounts, self._vendors, self._capacity)
+        demand = demand_of(pod, accounts, self._vendors, capacity or self._capacity)
         decision = await self._current()
         for name, amounts in demand:
             account = next(each for each in accounts if each.room_name == name)
             if name in decision.closed or _lacks(account, decision.left.get(name, {}), amounts):
-                return _refuse_passing(account, manager)
+                return _refuse_passing(account, why)
         for name, amounts in demand:
             left = decision.left.get(name, {})
             left.update({key: left[key] - amount for key, amount in amounts if key in left})
@@ -109,10 +120,6 @@ def _lacks(account: QuotaAccount, left: dict[str, int], amounts: Iterable[tuple[
     )
 
 
-def _refuse_passing(account: QuotaAccount, manager: str) -> Refusal:
-    return Refusal(
-        403,
-        f"quota {account.label} queues pods, and those that wait come first: this one is managed by {manager}, so it "
-        f"doesn't wait with them; try again later, or leave out what marks it as {manager}'s",
-        overrun=True,
-    )
+def _refuse_passing(account: QuotaAccount, why: str) -> Refusal:
+    text = f"quota {account.label} queues pods, and those that wait come first: {why}"
+    return Refusal(403, text, overrun=True)
