@@ -9,7 +9,7 @@ from __future__ import annotations
 import errno
 import logging
 import os
-import shutil
+import secrets
 import stat
 import struct
 from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -29,6 +29,9 @@ _MOST_ENTRIES = 64
 """Entries of a container's folder among which its region has to be: there are two or three."""
 _MOST_LEFTOVERS = 10_000
 """Folders that are looked at for being left over at a time."""
+_MOST_REMOVED = 100_000
+"""Files and folders in left-over ones that are removed at a time."""
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
 _OPEN = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY
 _WHAT = {
     errno.ELOOP: "it is a link, and isn't followed",
@@ -117,18 +120,25 @@ class RegionFolder:
     def remove_leftovers(self, pod_uids: Collection[str], *, before: float) -> list[str]:
         """Remove the folders of containers of other pods that nobody changed since `before` (Unix seconds).
 
-        Returns their names. Links are removed, and not followed. Raises `FolderError`.
+        Returns their names. Links are removed, and not followed; of very many files the rest is for another time.
+        Raises `FolderError`.
         """
         removed = []
+        steps = iter(range(_MOST_REMOVED))
         with self._opened() as root, os.scandir(root) as entries:
             for entry in islice(entries, _MOST_LEFTOVERS):
                 uid, underscore, _ = entry.name.partition("_")
                 try:
                     if not underscore or uid in pod_uids or entry.stat(follow_symlinks=False).st_mtime >= before:
                         continue
-                    shutil.rmtree(entry.name, dir_fd=root)
+                    _remove(root, entry, steps)
                     removed.append(entry.name)
-                except (OSError, RecursionError) as error:
+                except StopIteration:
+                    logger.warning(
+                        "%s/%s is left over, and has very many files: the rest goes later", self.path, entry.name
+                    )
+                    break
+                except OSError as error:
                     logger.warning("%s/%s is left over, and can't be removed: %s", self.path, entry.name, error)
         return removed
 
@@ -142,6 +152,35 @@ class RegionFolder:
             yield root
         finally:
             os.close(root)
+
+
+def _remove(within: int, entry: os.DirEntry[str], steps: Iterator[int], *, depth: int = 0) -> None:
+    """Remove what is in an open folder, with all that is in it. Raises `OSError`, and `StopIteration` without `steps`.
+
+    Who made it chose how deep it is. So no more than two folders are open: those within the second come beside it.
+    """
+    next(steps)
+    if not entry.is_dir(follow_symlinks=False):
+        os.unlink(entry.name, dir_fd=within)
+        return
+    folder = os.open(entry.name, _FOLDER, dir_fd=within)
+    try:
+        while entries := _first(folder):
+            for each in entries:
+                if depth and each.is_dir(follow_symlinks=False):
+                    next(steps)
+                    os.rename(each.name, secrets.token_hex(16), src_dir_fd=folder, dst_dir_fd=within)
+                else:
+                    _remove(folder, each, steps, depth=depth + 1)
+    finally:
+        os.close(folder)
+    os.rmdir(entry.name, dir_fd=within)
+
+
+def _first(folder: int) -> list[os.DirEntry[str]]:
+    """Some of what is in an open folder."""
+    with os.scandir(folder) as entries:
+        return list(islice(entries, 1000))
 
 
 class _CountedReads:

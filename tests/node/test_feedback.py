@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from hami_webhook.node import region_files
 from hami_webhook.node.feedback import Competitor, PriorityFeedback, allowed_priority, feedback
 from hami_webhook.node.region import V1_1, V1_2, DeviceUse, Region
 from hami_webhook.node.region_files import ContainerKey, RegionFolder
@@ -213,7 +214,36 @@ def test_folders_of_pods_that_are_gone_are_removed_once_they_are_old(node: Feedb
     for name in ("gone_main", "uid-a_other", "no-container"):
         os.utime(tmp_path / name, (now - 400, now - 400))
     os.utime(tmp_path / "gone_link", (now - 400, now - 400), follow_symlinks=False)
-    assert node.regions.remove_leftovers({"uid-a", "uid-b"}, before=now - 300) == ["gone_main"]
+    assert sorted(node.regions.remove_leftovers({"uid-a", "uid-b"}, before=now - 300)) == ["gone_link", "gone_main"]
     kept = {path.name for path in tmp_path.iterdir()}
-    assert kept == {A.folder, B.folder, "outside", "gone-lately_main", "uid-a_other", "no-container", "gone_link"}
+    assert kept == {A.folder, B.folder, "outside", "gone-lately_main", "uid-a_other", "no-container"}
     assert (outside / "kept").exists()
+
+
+def test_however_deep_and_wide_a_folder_is_it_is_removed_in_the_end(
+    node: FeedbackNode, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And no link in it is followed."""
+    monkeypatch.setattr(region_files, "_MOST_REMOVED", 5000)
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / "kept").touch()
+    top = tmp_path / "gone_main"
+    for number in range(3):
+        (top / f"wide-{number}" / "within").mkdir(parents=True)
+        (top / f"wide-{number}" / "within" / "x.cache").touch()
+    before = os.open(top, os.O_RDONLY)
+    for _ in range(3000):  # its path is longer than the kernel takes
+        os.mkdir("deep", dir_fd=before)
+        os.symlink(outside, "link", dir_fd=before)
+        inner = os.open("deep", os.O_RDONLY, dir_fd=before)
+        os.close(before)
+        before = inner
+    os.close(before)
+    rounds: list[list[str]] = []
+    while top.exists() and len(rounds) < 10:
+        os.utime(top, (1, 1))
+        rounds.append(node.regions.remove_leftovers({"uid-a", "uid-b"}, before=2))
+    assert rounds[0] == []
+    assert rounds[-1] == ["gone_main"]
+    assert [path.name for path in outside.iterdir()] == ["kept"]
