@@ -117,9 +117,14 @@ class Informer:
 
     @property
     def silence(self) -> float:
-        """Seconds since the cluster answered; infinite where the handler may not have received all."""
-        heard = self._last_alive
-        return self._clock() - heard if self.synced.is_set() and heard is not None else inf
+        """Seconds since the cluster answered; infinite where the handler may not have received all.
+
+        None of a kind that isn't installed, until it should have been asked for again: nobody else has to ask.
+        """
+        if not self.synced.is_set() or self._last_alive is None:
+            return inf
+        seconds = self._clock() - self._last_alive
+        return 0.0 if self._missing and seconds <= 2 * (self._look_again or 0) else seconds
 
     async def run(self, handler: Handler) -> None:
         """List and watch until cancelled."""

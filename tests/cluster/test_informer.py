@@ -348,8 +348,13 @@ async def test_an_optional_kind_that_is_not_there_is_looked_for_now_and_then(
     assert bench.heard() == [[]]
     assert await look() == []
     assert bench.slept == [300.0, 300.0]
+    for seconds, silence in (300.0, 0.0), (300.0, 0.0), (1.0, 601.0):  # what isn't installed says nothing
+        bench.now += seconds
+        assert informer.silence == silence
     cluster.there = True
     assert await look() == ["ADDED n1"]
+    bench.now += 1
+    assert informer.silence == 1.0
     await bench.memory.create(Kind.DEVICES, {"metadata": {"name": "n2"}})
     await bench.settle()
     assert bench.heard() == ["ADDED n2"]

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from html import unescape
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -24,7 +25,7 @@ from hami_webhook.cluster.connect import ContextNames
 from hami_webhook.cluster.memory import MemoryCluster
 from hami_webhook.doctor.installation import assumed
 from hami_webhook.kubectl.live import LiveCluster, probing, read_with
-from hami_webhook.kubectl.ui.access import ProxiedUsers
+from hami_webhook.kubectl.ui.access import ProxiedUsers, TokenHolders
 from hami_webhook.kubectl.ui.pages import Pages
 from hami_webhook.kubectl.ui.readings import Readings
 
@@ -120,6 +121,23 @@ def test_behind_a_proxy_its_users_are_let_in(method: str, headers: dict[str, str
 
     found = asyncio.run(asked((method, "/what-if", headers), ("GET", "/doctor", {}), ("POST", "/login", {})))
     assert found == [status, 404, 404]
+
+
+async def test_a_client_that_goes_away_during_a_login_leaves_no_traceback() -> None:
+    app = Pages(await readings(), None, TokenHolders("secret", 1)).app()
+    headers = [(b"host", b"127.0.0.1:1"), (b"origin", b"http://127.0.0.1:1"), (b"content-length", b"6")]
+    scope = {"type": "http", "method": "POST", "path": "/login", "headers": headers, "query_string": b""}
+    messages: asyncio.Queue[Any] = asyncio.Queue()
+    messages.put_nowait({"type": "http.request", "body": b"sec", "more_body": True})
+    messages.put_nowait({"type": "http.disconnect"})
+    sent: list[Any] = []
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    await app(scope, messages.get, send)
+    assert sent[0]["status"] == 400
+    assert not any(name == b"set-cookie" for name, _ in sent[0]["headers"])
 
 
 @pytest.mark.parametrize("url", ["hami.example.com", "ftp://hami.example.com", "https://hami.example.com/path", ""])

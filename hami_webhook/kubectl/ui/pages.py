@@ -14,7 +14,7 @@ from urllib.parse import parse_qsl, urlencode
 
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import HTMLResponse, PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
@@ -137,7 +137,10 @@ class Pages:
         if self._diagnose is not None:
             routes.append(Route("/doctor", self._doctor(self._diagnose)))
         middleware = [Middleware(Access, visitors=self._visitors)]
-        refused = {_Refused: lambda _, error: PlainTextResponse(f"{error}\n", 400)}
+        refused = {
+            _Refused: lambda _, error: PlainTextResponse(f"{error}\n", 400),
+            ClientDisconnect: lambda _, error: Response(status_code=400),  # nobody reads it
+        }
         return Starlette(routes=routes, middleware=middleware, lifespan=reading, exception_handlers=refused)
 
     async def _enter(self, request: Request) -> Response:
