@@ -255,6 +255,12 @@ class Reclaimer:
         """The victims for one; why there are none, or None where it isn't looked for them now."""
         if not all(self._may_be_reclaimed(place, each.teams, now) for place in lacks):
             return None
+        if not each.dry_run and (reached := self._nominations.limits.unused(each.pods)):
+            # no event: it says another time each round
+            await self._note(
+                each, "Warning", "QuotaReclaimBlocked", f"nobody is evicted: {reached.reason}", event=False
+            )
+            return None
         shape = self._shape(each)
         if shape in self._found_nobody:
             return self._found_nobody[shape].blocked
@@ -293,6 +299,7 @@ class Reclaimer:
             return
         # before anybody goes: what is freed is kept from others
         self._releaser.reclaimed_for |= {each.turn.uid}
+        self._nominations.limits.evicted(each.pods, {uid for victim in victims for uid in victim.uids})
         for victim in victims:
             for uid in victim.uids:
                 if not await self._evict(now.holdings.pods[uid], victim, each):

@@ -231,6 +231,26 @@ async def test_cards_are_freed_where_the_pod_fits() -> None:
         assert env.names(B) == ["young"]
 
 
+async def test_a_team_that_deletes_what_others_were_evicted_for_has_to_wait() -> None:
+    """In 15 seconds its pods have one of another team evicted as often as they can; then it is owed what is its own."""
+    async with Env(CARDS, common(hard=24), team(A, 2), team(B, 2, hard=24)) as env:
+        await env.run_pods(B, *(f"b{number}" for number in range(24)))
+        for number in range(5):
+            await env.wait(A, f"a{number}")
+            await env.reclaim(rounds=1)
+            await env.settle()
+            await env.delete(f"a{number}", namespace=A)
+            await env.later(2)
+            await env.wait(B, f"again{number}")
+        assert env.reclaimer.reclaimed == {"team-b": 2}
+        await env.wait(A, "honest")
+        await env.reclaim(rounds=1)
+        assert env.note("honest").startswith(f"nobody is evicted: pods of namespace {A} had others evicted 2 times")
+        await env.later(60)
+        await env.reclaim()
+        assert env.reclaimer.reclaimed == {"team-b": 3}
+
+
 async def test_a_flood_of_hopeless_pods_keeps_no_other_team_waiting() -> None:
     """Team A's pods, each of which no card is large enough for, wait before the one of C."""
     async with Env(CARDS, common(), team(A, 2), team(B, 0), team(C, 1)) as env:

@@ -127,7 +127,23 @@ class EvictionLimits:
         return any(each.node_name == node and _deleted_at(each) <= seen for each in victims)
 
     def reached(self, pods: Sequence[Pod], victims: int) -> LimitReached | None:
-        """Why so many pods may not be evicted for a pod now, or for those of a group; None if they may.
+        """Why so many pods may not be evicted for a pod now, or for those of a group; None if they may."""
+        unused = self.unused(pods)
+        known = self._of_namespaces.get(pods[0].namespace)
+        if unused is not None or known is None:
+            return unused
+        count = sum(eviction.count for eviction in known.recent)
+        if count and count + victims > self._per_minute:
+            until = known.recent[0].at + _MINUTE
+            return LimitReached(
+                f"{count} pods were evicted for namespace {pods[0].namespace} within a minute, and {victims} more "
+                f"would exceed {self._per_minute} (--preemption-evictions-per-minute)",
+                until,
+            )
+        return None
+
+    def unused(self, pods: Sequence[Pod]) -> LimitReached | None:
+        """Why nobody may be evicted for a pod, or a group, whose namespace didn't use what was freed for it before.
 
         One that had others evicted, who have ended, and needs more of them doesn't use what was freed.
         """
@@ -152,14 +168,6 @@ class EvictionLimits:
             return LimitReached(
                 f"pods of namespace {pod.namespace} had others evicted {len(known.unused)} times within an hour and "
                 f"weren't bound; not before {until - now:.0f} s from now",
-                until,
-            )
-        count = sum(eviction.count for eviction in known.recent)
-        if count and count + victims > self._per_minute:
-            until = known.recent[0].at + _MINUTE
-            return LimitReached(
-                f"{count} pods were evicted for namespace {pod.namespace} within a minute, and {victims} more would "
-                f"exceed {self._per_minute} (--preemption-evictions-per-minute)",
                 until,
             )
         return None
