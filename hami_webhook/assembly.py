@@ -48,6 +48,7 @@ from hami_webhook.quota.other_managers import CLAIMS, KUEUE, LeftByQueues, manag
 from hami_webhook.quota.pricing import CapacityLister, Charge, charge_of, waiting_charge
 from hami_webhook.quota.recompute import LedgerBounds, PodReader, Recomputer
 from hami_webhook.quota.refused_later import RefusedLater
+from hami_webhook.quota.rollouts import other_version
 from hami_webhook.quota.sources import AcceleratorQuotas, QuotaSource, ResourceQuotas
 from hami_webhook.quota.store import QuotaCache, QuotaStore
 from hami_webhook.quota.stores import QuotaStores
@@ -448,7 +449,8 @@ class _WaitingPod(Struct, frozen=True):
         )
         outcome = await core.charger.charge(request, time_left, self.known)
         if isinstance(outcome, Refusal):
-            raise _denial(outcome)
+            pods = core.state.by_namespace.of(self.pod.namespace).values()
+            raise _denial(outcome, other_version(self.pod, pods) if outcome.overrun and gate is not Gate.CLOSED else "")
         if self.pod.resource_claims:
             outcome = replace(outcome, warnings=[*outcome.warnings, *unmet(self.pod, self.capacity)])
         return outcome
@@ -495,7 +497,8 @@ def _unsynced(namespace: str) -> Denied:
     return Denied(503, f"quota: can't charge namespace {namespace} now: caches not synced; try again", retry_after=1)
 
 
-def _denial(refusal: Refusal) -> Denied:
-    """The refusal of a charge as admission gives it."""
+def _denial(refusal: Refusal, why: str = "") -> Denied:
+    """The refusal of a charge as admission gives it; `why` there is no room, if more is known."""
     retry_after = 1 if refusal.code == 503 else None
-    return Denied(refusal.code, refusal.message, cause="quota", retry_after=retry_after)
+    message = f"{refusal.message}; {why}" if why else refusal.message
+    return Denied(refusal.code, message, cause="quota", retry_after=retry_after)

@@ -20,6 +20,7 @@ from hami_webhook.controller.queues import QueueReleaser
 from hami_webhook.kube.objects import QUOTA_RESERVED, Pod, format_time
 from hami_webhook.quota.queue_order import Standing
 from hami_webhook.quota.queue_words import RESERVED, reason_of, sentence
+from hami_webhook.quota.rollouts import other_version
 
 logger = logging.getLogger(__name__)
 
@@ -104,7 +105,9 @@ class QueueReports:
             note = notes.get(standing.pod.uid, "")
             if pod is None or (last is not None and now - last.at < _AGAIN and last.note == note):
                 continue
-            text = sentence(standing, self._view.state.pod, note)
+            pods = self._view.state.by_namespace.of(pod.namespace).values()
+            said = "; ".join(filter(None, (note, other_version(pod, pods))))
+            text = sentence(standing, self._view.state.pod, said)
             if last is not None and last.text == text:
                 self._reported[pod.uid] = _Report(text, note, now)
             else:

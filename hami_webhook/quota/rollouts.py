@@ -1,0 +1,32 @@
+"""Rollouts that can't go on: the pods of the version before hold the quota that the new ones need (docs/queues.md)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import islice
+
+from hami_webhook.kube.objects import Pod
+
+_HASH = "pod-template-hash"
+"""The label by which a Deployment tells its versions apart; it is in its pods' names, too."""
+
+_MOST = 512
+"""Pods of a namespace that are looked at: a tenant may have a pod refused again and again."""
+
+
+def other_version(pod: Pod, pods: Iterable[Pod]) -> str:
+    """What is said of a pod without room, if pods of another version of its Deployment are among those of its namespace
+    that are charged; else empty.
+    """
+    own = pod.labels.get(_HASH)
+    deployment, found, _ = pod.name.rpartition(f"-{own}-")
+    if not own or not found:
+        return ""
+    for each in islice(pods, _MOST):
+        other = each.labels.get(_HASH, own)
+        if other != own and each.name.startswith(f"{deployment}-{other}-") and not (each.queued or each.terminal):
+            return (
+                f"pods of another version of Deployment {deployment} hold quota, for ever if its maxUnavailable is 0, "
+                "as by default below 4 replicas: set maxSurge to 0 with maxUnavailable 1, or the strategy Recreate"
+            )
+    return ""
