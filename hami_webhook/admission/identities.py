@@ -6,14 +6,14 @@ a node either for the pods that are bound to it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Set
 
 from msgspec import Struct
 
 from hami_webhook.admission.denial import Denied
 from hami_webhook.devices.foreign_scheduler import ForeignScheduler
 from hami_webhook.devices.registry import Vendors
-from hami_webhook.devices.reserved_annotations import OWNED_LABELS, is_scheduler_owned
+from hami_webhook.devices.reserved_annotations import OWNED_LABELS
 from hami_webhook.dra.claim_templates import OFF
 from hami_webhook.kube.objects import QUOTA_GATE, Pod
 from hami_webhook.kube.shown import quoted
@@ -74,16 +74,16 @@ class _Rights(Struct, frozen=True):
     def none(self) -> bool:
         return not (self.all or self.ours or self.foreign)
 
-    def denied(self, annotations: Iterable[str], labels: Iterable[str], vendors: Vendors) -> list[str]:
-        """The annotations, and then the labels, that the user may not write, as messages name them."""
+    def denied(self, annotations: Set[str], labels: Iterable[str], vendors: Vendors, *, with_cards: bool) -> list[str]:
+        """The annotations, and then the labels, that the user may not write, as messages name them.
+
+        `with_cards`: the pod names managed resources.
+        """
         if self.all:
             return []
-        keys = (
-            key
-            for key in annotations
-            if key in vendors.foreign_annotations
-            or (not self.ours and (is_scheduler_owned(key) or key in vendors.owned_annotations))
-        )
+        keys = vendors.foreign_annotations & annotations
+        if not self.ours:
+            keys |= vendors.reserved.among(annotations, with_cards=with_cards)
         denied = sorted(key for key in keys if not any(scheduler.writes(key) for scheduler in self.foreign))
         return denied + ([] if self.ours else sorted(f"label {key}" for key in OWNED_LABELS.intersection(labels)))
 
@@ -108,7 +108,8 @@ def refuse_changes(
     rights = _Rights.of(user, vendors, rules)
     if _is_others_alone(old, vendors):
         labels = labels.difference(*(scheduler.owned_labels for scheduler in rights.foreign))
-    denied = rights.denied(annotations, labels, vendors)
+    with_cards = not vendors.resource_names.isdisjoint(old.named | new.named)
+    denied = rights.denied(annotations, labels, vendors, with_cards=with_cards)
     if denied:
         raise _denied(denied[0], _SCHEDULERS, user, "add, change or remove it")
 
@@ -146,12 +147,13 @@ def refuse_binding(
 ) -> None:
     """Deny a Binding with scheduler-owned metadata that the user may not write: the API server merges it into the pod.
 
-    The `reservation` is allowed to every scheduler: Volcano copies all of the pod's annotations into its Bindings.
+    The `reservation` is allowed to every scheduler: Volcano copies all of the pod's annotations into its Bindings. A
+    Binding doesn't say what its pod requests, so it is taken for one with cards.
     """
     meta = binding.metadata or ObjectMeta()
     annotations, labels = meta.annotations or {}, meta.labels or {}
     rights = _Rights.of(user, vendors, rules)
-    denied = rights.denied(annotations, labels, vendors)
+    denied = rights.denied(annotations.keys(), labels, vendors, with_cards=True)
     if reservation in annotations and rights.none:
         denied.append(reservation)
     if denied:

@@ -29,7 +29,7 @@ from hami_webhook.devices.foreign_pods import DEFAULT_SCHEDULER, name_scheduler
 from hami_webhook.devices.model import BadRequest
 from hami_webhook.devices.pod_preferences import GPU_POLICY, CardPolicy
 from hami_webhook.devices.registry import Vendors
-from hami_webhook.devices.reserved_annotations import OWNED_LABELS, owned_in
+from hami_webhook.devices.reserved_annotations import OWNED_LABELS
 from hami_webhook.devices.vendor import Vendor
 from hami_webhook.dra.claim_templates import OFF, converts
 from hami_webhook.kube.draft import PodDraft, pod_in
@@ -96,7 +96,7 @@ def is_unmanaged(pod: ReviewedPod, vendors: Vendors) -> bool:
     if not meta.annotations:
         return True
     asked = vendors.asked_by_annotation.get(spec.scheduler_name or "")
-    return not (asked and asked.asked_in(meta.annotations)) and not forged(meta.annotations, vendors)
+    return not (asked and asked.asked_in(meta.annotations)) and not forged(meta.annotations, vendors, with_cards=False)
 
 
 def may_get_claims(pod: ReviewedPod) -> bool:
@@ -117,13 +117,14 @@ def resources_in(pod: ReviewedPod) -> set[str]:
     return {name for each in amounts for name in each or ()}
 
 
-def forged(annotations: Mapping[str, str], vendors: Vendors) -> set[str]:
-    """The scheduler-owned keys among annotations, those of other projects' schedulers included."""
-    return {
-        *owned_in(annotations),
-        *(vendors.owned_annotations & annotations.keys()),
-        *(vendors.foreign_annotations & annotations.keys()),
-    }
+def forged(annotations: Mapping[str, str], vendors: Vendors, *, with_cards: bool) -> set[str]:
+    """The scheduler-owned keys among annotations, those of other projects' schedulers included.
+
+    `with_cards`: the pod names managed resources.
+    """
+    return vendors.reserved.among(annotations, with_cards=with_cards) | (
+        vendors.foreign_annotations & annotations.keys()
+    )
 
 
 def read_pod(obj: ReviewedPod, namespace: str) -> Pod:

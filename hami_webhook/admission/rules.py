@@ -32,7 +32,7 @@ def has_app_containers(new: NewPod) -> None:
 
 def brings_no_allocation(new: NewPod) -> None:
     """What another scheduler owns is removed by its `admit` and refused by its `check`."""
-    owned = forged(new.pod.annotations, new.vendors)
+    owned = forged(new.pod.annotations, new.vendors, with_cards=not new.vendors.resource_names.isdisjoint(new.named))
     if owned:
         owned.difference_update(*(scheduler.owned for scheduler in new.foreign))
     if owned:

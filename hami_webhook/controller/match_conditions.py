@@ -12,7 +12,7 @@ from collections.abc import Collection, Mapping
 from hami_webhook.admission.misspelt import KnownNames
 from hami_webhook.devices.foreign_scheduler import ForeignScheduler
 from hami_webhook.devices.registry import Vendors
-from hami_webhook.devices.reserved_annotations import OWNED_LABELS, owned_expression
+from hami_webhook.devices.reserved_annotations import OWNED_LABELS
 from hami_webhook.dra.cost import IMPLICIT_RESOURCE
 from hami_webhook.kube.objects import QUOTA_GATE
 from hami_webhook.policy.evaluation import governed_keys
@@ -38,20 +38,24 @@ def match_conditions(vendors: Vendors, extended: Collection[str] = ()) -> dict[s
 
     `extended` are the extended resources that DeviceClasses take.
     """
-    keys = vendors.owned_annotations | vendors.foreign_annotations
-    owned = _in_cel(owned_expression(keys))
-    requests_managed = _requests_any(_CONTAINERS, vendors.resource_names)
+    names_managed = requests_managed = _requests_any(_CONTAINERS, vendors.resource_names)
     if vendors.asked_by_annotation:
         requests_managed = f"({requests_managed}\n|| {_asks(vendors)})"
-    forges = _forges(owned)
+    everywhere, with_cards = _reserved(vendors)
+    forges = _forges(everywhere)
     governed = _changes_any(governed_keys(vendors.governed.values()))
     return {
         "mutate.webhook.hami.io": {"asks-for-a-managed-resource": requests_managed},
         "validate.webhook.hami.io": {
             "asks-for-a-managed-resource-or-forges-an-allocation": f"{requests_managed}\n|| {forges}"
         },
-        "guard.webhook.hami.io": {"changes-an-allocation": f"{_changes_allocation(owned)}{_changes_request(vendors)}"},
-        "bindings.webhook.hami.io": {"brings-an-allocation": f"{forges}\n|| {_RESERVATION} in object.{_ANNOTATIONS}"},
+        "guard.webhook.hami.io": {
+            "changes-an-allocation": f"{_changes_allocation(everywhere)}"
+            f"{_changes_of_vendors(with_cards, names_managed)}{_changes_request(vendors)}"
+        },
+        "bindings.webhook.hami.io": {
+            "brings-an-allocation": f"{_forges(everywhere, *with_cards)}\n|| {_RESERVATION} in object.{_ANNOTATIONS}"
+        },
         "amounts.webhook.hami.io": {
             "concerns-a-managed-resource": _requests_any(f"{_CONTAINERS}\n+ {_EPHEMERAL}", vendors.resource_names)
         },
@@ -139,15 +143,24 @@ def _asks_by(scheduler: ForeignScheduler) -> str:
     return f"k.matches('^({_in_cel(scheduler.asks_by.pattern)})$')"
 
 
+def _reserved(vendors: Vendors) -> tuple[str, tuple[str, ...]]:
+    """What matches annotations that are reserved on every pod, and besides on those that name managed resources."""
+    foreign = (key.replace(".", r"\.") for key in sorted(vendors.foreign_annotations))
+    everywhere = "|".join([*foreign, vendors.reserved.everywhere])
+    with_cards = vendors.reserved.with_cards
+    return _in_cel(f"^({everywhere})$"), (_in_cel(f"^({with_cards})$"),) if with_cards else ()
+
+
 def _in_cel(pattern: str) -> str:
     """A regular expression as a CEL string has it."""
     return pattern.replace("\\", "\\\\")
 
 
-def _forges(owned: str) -> str:
+def _forges(*owned: str) -> str:
     """The new object has an annotation or label that only schedulers write."""
+    matches = " || ".join(f"k.matches('{each}')" for each in owned)
     labels = "".join(f"\n|| '{label}' in object.{_LABELS}" for label in sorted(OWNED_LABELS))
-    return f"object.{_ANNOTATIONS}.exists(k, k.matches('{owned}')){labels}"
+    return f"object.{_ANNOTATIONS}.exists(k, {matches}){labels}"
 
 
 def _changes_allocation(owned: str) -> str:
@@ -155,12 +168,24 @@ def _changes_allocation(owned: str) -> str:
     keys = [f"'{label}'" for label in sorted(OWNED_LABELS)]
     labels = "".join(f"\n|| {_changes('labels', key)}" for key in keys)
     return (
-        f"[object.{_ANNOTATIONS}, oldObject.{_ANNOTATIONS}].exists(m, m.exists(k,\n"
-        f"k.matches('{owned}')\n"
-        f"&& {_changes('annotations', 'k')}))"
+        f"{_changes_matching(owned)}"
         f"{labels}\n"
         f"|| {_changes('annotations', _RESERVATION)}\n"
         f"|| ({_has_gate('oldObject')} && !{_has_gate('object')})"
+    )
+
+
+def _changes_of_vendors(with_cards: tuple[str, ...], names_managed: str) -> str:
+    """An annotation of an enabled vendor is changed, added or removed on a pod that names managed resources."""
+    return "".join(f"\n|| ({_changes_matching(each)}\n&& {names_managed})" for each in with_cards)
+
+
+def _changes_matching(owned: str) -> str:
+    """An annotation that the expression matches is changed, added or removed."""
+    return (
+        f"[object.{_ANNOTATIONS}, oldObject.{_ANNOTATIONS}].exists(m, m.exists(k,\n"
+        f"k.matches('{owned}')\n"
+        f"&& {_changes('annotations', 'k')}))"
     )
 
 

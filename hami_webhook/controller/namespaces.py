@@ -9,7 +9,6 @@ from hami_webhook.assembly import ignored_annotations
 from hami_webhook.cluster_view import ClusterView
 from hami_webhook.controller.loops import Sleep, repeat
 from hami_webhook.controller.object_events import ObjectEvents
-from hami_webhook.devices.reserved_annotations import owned_in
 
 EVERY = 30.0
 
@@ -38,4 +37,4 @@ class NamespaceAnnotations:
         self._reported = frozenset(found)
 
     def _owned(self, annotations: Mapping[str, str]) -> list[str]:
-        return sorted({*owned_in(annotations), *(self._view.vendors.owned_annotations & annotations.keys())})
+        return sorted(self._view.vendors.reserved.among(annotations, with_cards=True))

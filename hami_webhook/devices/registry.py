@@ -14,7 +14,7 @@ from hami_webhook.config.drivers import DriverDevices
 from hami_webhook.devices import vendors as _vendors  # noqa: F401  # registers the vendors of this package
 from hami_webhook.devices.foreign_scheduler import Coexistence, ForeignScheduler
 from hami_webhook.devices.keys import MEBIBYTE, Dimension, Governed, QuotaKey
-from hami_webhook.devices.reserved_annotations import PLACEMENT_KEYS
+from hami_webhook.devices.reserved_annotations import ReservedAnnotations
 from hami_webhook.devices.vendor import Vendor
 from hami_webhook.devices.vendor_faults import VendorFaults
 from hami_webhook.kube.draft import ContainerDraft
@@ -105,8 +105,8 @@ class Vendors(Mapping[str, Vendor]):
     `resource_names` are all that are managed, `own_names` those of the vendors, whose pods we place; of these
     kube-scheduler leaves all to us, `ignored_by_scheduler`, but those that a device plugin advertises as pods request
     them. `uncounted_names` are these and what the other schedulers judge themselves: nobody counts them against what
-    a node can give. `governed` are the ones that policy can speak of. `owned_annotations` are what only our scheduler
-    and device plugins write on a pod, `foreign_annotations` what only the other schedulers and theirs do. `mixing` is
+    a node can give. `governed` are the ones that policy can speak of. `reserved` are what only our scheduler and
+    device plugins write on a pod, `foreign_annotations` what only the other schedulers and theirs do. `mixing` is
     the rule about several GPU managers on a node. `touching_every_container` are the keys of those that admit
     containers which name none of their resources too. `drivers` are the devices of ResourceClaims that count for them,
     none where claims aren't charged; `converting` are those that limits may become claims for. `faults` are the
@@ -144,7 +144,7 @@ class Vendors(Mapping[str, Vendor]):
         self.ignored_by_scheduler = self.own_names.difference(*(vendor.kubelet_counted for vendor in vendors))
         self.resource_names = self.own_names.union(*(scheduler.resource_names for scheduler in foreign))
         self.uncounted_names = self.ignored_by_scheduler | (self.resource_names - self.own_names)
-        self.owned_annotations = frozenset((*PLACEMENT_KEYS, *(k for vendor in vendors for k in vendor.keys.owned)))
+        self.reserved = ReservedAnnotations(vendors)
         self.foreign_annotations = frozenset(key for scheduler in foreign for key in scheduler.owned)
         self.byte_keys = frozenset(key for scheduler in foreign for key in scheduler.byte_keys)
         self._foreign_names = frozenset[str]().union(*(each.resource_names for each in foreign))

@@ -1,10 +1,9 @@
-"""The scheduler-owned pod annotations of every vendor, enabled or not: users may not set them.
+"""The scheduler-owned pod annotations: users may not set them.
 
-Source: docs/spec/node-registration.md#4; what follows from it is in docs/spec/security.md#1. Keys are
-case-sensitive. They are those that the vendors' classes declare, so they are complete once `vendors` is imported. A
-chip of `device-config.yaml` may have a common word of its own: what that adds below `hami.io/` is covered here, but
-below `huawei.com/` only words that begin with `Ascend` are; for any other word ask the enabled vendors for their keys
-too (`Vendors.owned_annotations`).
+Source: docs/spec/node-registration.md#4; what follows from it is in docs/spec/security.md#1. Keys are case-sensitive.
+`is_scheduler_owned` knows those that the vendors' classes declare, enabled or not, so it is complete once `vendors` is
+imported: what a placement may have written. `ReservedAnnotations` are those that mean something here: below `hami.io/`
+all of them, and besides those of the enabled vendors and their chips, on pods that name managed resources.
 """
 
 from __future__ import annotations
@@ -25,6 +24,7 @@ PLACEMENT_KEYS = (
 """The scheduler-owned annotations that every vendor shares."""
 
 
+_OURS = "hami.io/"
 _PAIR = r"hami\.io/.+-devices-(?:to-allocate|allocated)"
 """Every vendor's pair of lists, and every chip's."""
 
@@ -37,8 +37,8 @@ class _Reserved:
         self.kept = frozenset(key for cls in classes for key in cls.reserved.kept)
         declared = (key for cls in classes for key in (*getattr(cls, "keys", NO_KEYS).owned, *cls.reserved.keys))
         self.exact = frozenset((*PLACEMENT_KEYS, *declared, *self.kept))
-        self.pattern = "|".join(sorted({_PAIR, *(cls.reserved.pattern for cls in classes if cls.reserved.pattern)}))
-        self.matches = re.compile(self.pattern).fullmatch
+        patterns = {pattern for cls in classes for pattern in (cls.reserved.pattern, cls.reserved.of_chips) if pattern}
+        self.matches = re.compile("|".join(sorted({_PAIR, *patterns}))).fullmatch
 
 
 _latest = _Reserved(())
@@ -57,18 +57,53 @@ def kept_annotations() -> frozenset[str]:
 
 
 def is_scheduler_owned(key: str) -> bool:
-    """Whether only the scheduler, the device plugins and our own controller may write the annotation `key`."""
+    """Whether a placement writes the annotation `key`, by any vendor's class, or a device plugin for it."""
     reserved = _reserved()
     return key in reserved.exact or reserved.matches(key) is not None
 
 
-def owned_expression(more: Iterable[str] = ()) -> str:
-    """A regular expression, valid in both RE2 and `re`, of the keys that `is_scheduler_owned` and of `more` besides."""
-    reserved = _reserved()
-    exact = sorted(key.replace(".", r"\.") for key in {*reserved.exact, *more} if not reserved.matches(key))
-    return f"^({'|'.join([*exact, reserved.pattern])})$"
+class ReservedAnnotations:
+    """What only schedulers, device plugins and our own controller may write on pods, where these vendors are enabled.
+
+    Keys below `hami.io/` are reserved on every pod: our scheduler and HAMi's plugins read them. Others, such as
+    `predicate-time`, are reserved on pods that name managed resources alone: elsewhere other projects have the same
+    words, and neither we nor a device plugin look at a pod that requests no cards.
+    """
+
+    def __init__(self, vendors: Iterable[Vendor]) -> None:
+        vendors = list(vendors)
+        self._declared = frozenset(key for vendor in vendors for key in (*vendor.keys.owned, *vendor.reserved.all_keys))
+        self._patterns = sorted({vendor.reserved.pattern for vendor in vendors if vendor.reserved.pattern})
+        self._matches = re.compile("|".join(self._patterns) or "(?!)").fullmatch
+
+    def among(self, annotations: Iterable[str], *, with_cards: bool) -> set[str]:
+        """Those among annotations; `with_cards`: of a pod that names managed resources."""
+        return {key for key in annotations if _is_ours(key) or (with_cards and self._is_vendors(key))}
+
+    @property
+    def everywhere(self) -> str:
+        """A regular expression, valid in both RE2 and `re`, of the keys that are reserved on every pod."""
+        return _expression((key for key in _reserved().exact if key.startswith(_OURS)), [_PAIR])
+
+    @property
+    def with_cards(self) -> str:
+        """The same of those that are reserved besides on pods that name managed resources; empty for none."""
+        return _expression((key for key in self._declared if not key.startswith(_OURS)), self._patterns)
+
+    def _is_vendors(self, key: str) -> bool:
+        return key in self._declared or self._matches(key) is not None
 
 
 def owned_in(annotations: Iterable[str]) -> list[str]:
-    """The scheduler-owned keys among `annotations`, sorted."""
-    return sorted(key for key in annotations if is_scheduler_owned(key))
+    """The keys among `annotations` that are reserved whatever is enabled, sorted."""
+    return sorted(filter(_is_ours, annotations))
+
+
+def _is_ours(key: str) -> bool:
+    return key.startswith(_OURS) and is_scheduler_owned(key)
+
+
+def _expression(keys: Iterable[str], patterns: list[str]) -> str:
+    matches = re.compile("|".join(patterns) or "(?!)").fullmatch
+    words = [*sorted(key.replace(".", r"\.") for key in keys if not matches(key)), *patterns]
+    return "|".join(words)

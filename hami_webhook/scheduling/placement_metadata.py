@@ -24,10 +24,11 @@ def placement_annotations(pod: Pod, fit: NodeFit, view: NodeView, vendors: Vendo
     return written
 
 
-def stale_metadata(pod: Pod, node: str, annotations: Mapping[str, str]) -> dict[str, dict[str, None]]:
+def stale_metadata(pod: Pod, node: str, annotations: Mapping[str, str], vendors: Vendors) -> dict[str, dict[str, None]]:
     """What a former placement left on the pod, and one with these annotations doesn't replace, as a merge patch."""
     kept = annotations.keys() | kept_annotations()
-    stale = {key: None for key in pod.annotations if is_scheduler_owned(key) and key not in kept}
+    written = vendors.reserved.among(pod.annotations, with_cards=True)
+    stale = {key: None for key in pod.annotations if key in written and key not in kept}
     found = {"annotations": stale} if stale else {}
     return found if is_label_value(node) or NODE not in pod.labels else {**found, "labels": {NODE: None}}
 

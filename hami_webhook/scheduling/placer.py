@@ -289,7 +289,7 @@ class Placer:
         """Bind the pod. Where it is unknown whether it was, the charge stays: the recompute goes by the pod."""
         pod, node, written = placement.fitted, placement.node, placement.written
         try:
-            await self._bind(pod, node, written, stale_metadata(pod, node, written))
+            await self._bind(pod, node, written, stale_metadata(pod, node, written, self._vendors))
         except Unavailable:
             raise
         except ClusterError:

@@ -425,7 +425,7 @@ def test_scheduler_owned_keys_on_the_namespace_are_ignored_and_told() -> None:
     )
     applied = Applied({}, namespace, asked=[CHOOSER])
     assert applied.annotations == {NODE_POLICY: "spread"}
-    assert applied.outcome.ignored_namespace_keys == ("chooser.io/allocated", "hami.io/vgpu-node", "predicate-time")
+    assert applied.outcome.ignored_namespace_keys == ("chooser.io/allocated", "hami.io/vgpu-node")
 
 
 @pytest.mark.parametrize(

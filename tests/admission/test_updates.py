@@ -70,6 +70,9 @@ def test_security_1_a_new_pod_must_not_bring_an_allocation(
     step: Callable[..., Answer], scheduler: str, containers: list[JSON], key: str
 ) -> None:
     obj = pod("p", *containers, annotations={key: "", "mine": "x"}, schedulerName=scheduler)
+    if not key.startswith("hami.io/"):  # NVIDIA alone is enabled: it is another project's
+        step(obj)
+        return
     code, message = refusal(step, obj)
     assert code == 403
     assert f"annotation {key} " in message
@@ -108,9 +111,10 @@ def vendors_with_own_keys() -> Vendors:
 
 def test_security_1_keys_that_only_an_enabled_vendor_knows_are_owned_too() -> None:
     known = vendors_with_own_keys()
-    forged = pod("p", cpu(), annotations={"huawei.com/Custom": "x"})
+    forged = pod(gpu=1, mem=3000, annotations={"huawei.com/Custom": "x"})
     assert refusal(mutate, forged, known=known)[0] == 403
-    review = parsed(update(pod("p", cpu()), forged))
+    mutate(forged)
+    review = parsed(update(pod(gpu=1, mem=3000), forged))
     code, _ = refusal(lambda: at_once(handler_of(RULES, known=known).validate(review)))
     assert code == 403
 

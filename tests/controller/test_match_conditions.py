@@ -9,7 +9,7 @@ import pytest
 from hami_webhook.controller.match_conditions import match_conditions
 from hami_webhook.device_config import builtin_device_config, enabled_vendors, load_device_config
 from hami_webhook.devices.registry import Vendors
-from hami_webhook.devices.reserved_annotations import is_scheduler_owned
+from hami_webhook.devices.reserved_annotations import PLACEMENT_KEYS, is_scheduler_owned
 from hami_webhook.policy.rules import GENERAL_CHOICES
 
 RENAMED = """\
@@ -26,6 +26,12 @@ CONFIGURATIONS = {
     "built-in": enabled_vendors(builtin_device_config().config),
     "renamed": enabled_vendors(load_device_config(RENAMED, "renamed").config),
 }
+OTHERS = (
+    *("huawei.com/AscendReal", "huawei.com/Ascend910", "predicate-time", "AWS_NEURON_IDS", "NEURON_ALLOC_TIME"),
+    *("mthreads.com/gpu-index", "enflame.com/gcu-assigned", "CAMBRICON_DSMLU_ASSIGNED"),
+    *("metax-tech.com/gpu-devices-allocated", "BAIDU_COM_DEVICE_IDX"),
+)
+"""What plugins of other vendors write."""
 BY_RESOURCE = ("mutate", "validate", "amounts", "policy", "names")
 BY_ANNOTATION = ("validate", "guard", "bindings")
 
@@ -37,8 +43,8 @@ def expression(vendors: Vendors, webhook: str) -> str:
 
 def looks_at(vendors: Vendors, webhook: str, key: str) -> bool:
     """Whether an annotation makes the API server call a webhook."""
-    (literal,) = [each for each in matched(vendors, webhook) if "bind-phase" in each]
-    return re.search(literal, key) is not None
+    literals = [each for each in matched(vendors, webhook) if "gpu-fraction" not in each]
+    return any(re.search(each, key) for each in literals)
 
 
 def matched(vendors: Vendors, webhook: str) -> list[str]:
@@ -61,9 +67,28 @@ def test_every_managed_resource_is_named(vendors: Vendors, webhook: str) -> None
 
 @pytest.mark.parametrize("webhook", BY_ANNOTATION)
 def test_every_annotation_that_only_schedulers_write_is_seen(vendors: Vendors, webhook: str) -> None:
-    keys = vendors.owned_annotations | vendors.foreign_annotations
+    keys = {key for vendor in vendors.values() for key in (*vendor.keys.owned, *vendor.reserved.all_keys)}
+    if webhook == "validate":  # pods with cards are reviewed anyway
+        keys = {key for key in keys if key.startswith("hami.io/")}
     assert keys
+    keys |= {*PLACEMENT_KEYS, *vendors.foreign_annotations}
     assert [key for key in keys if not looks_at(vendors, webhook, key)] == []
+
+
+def test_without_their_vendor_other_projects_keep_their_words() -> None:
+    nvidia = enabled_vendors(load_device_config("nvidia: {resourceCountName: nvidia.com/gpu}\n", "nvidia").config)
+    for webhook in BY_ANNOTATION:
+        assert [key for key in OTHERS if looks_at(nvidia, webhook, key)] == []
+    ours = [key for key in OTHERS if looks_at(CONFIGURATIONS["built-in"], "guard", key)]
+    assert ours == [key for key in OTHERS if key not in ("huawei.com/AscendReal", "huawei.com/Ascend910")]
+
+
+def test_pods_without_cards_are_not_guarded_for_the_words_of_vendors() -> None:
+    guard = expression(CONFIGURATIONS["built-in"], "guard")
+    everywhere, _, of_vendors = guard.partition("\n|| ([object.metadata")
+    assert "|predicate-time" not in everywhere
+    assert "|predicate-time" in of_vendors
+    assert "\n&& (object.spec.containers" in of_vendors
 
 
 def test_a_renamed_chip_has_keys_that_only_its_configuration_knows() -> None:

@@ -7,12 +7,16 @@ from pathlib import Path
 
 from tables import in_one_test
 
-from hami_webhook.devices.reserved_annotations import OWNED_LABELS, is_scheduler_owned, owned_in
+from hami_webhook.device_config import builtin_device_config, enabled_vendors
+from hami_webhook.devices.registry import declared
+from hami_webhook.devices.reserved_annotations import OWNED_LABELS, ReservedAnnotations, is_scheduler_owned, owned_in
 
 SPECIFICATION = (Path(__file__).parents[2] / "docs" / "spec" / "node-registration.md").read_text()
 (SECTION,) = re.findall(r'<a id="4"></a>.+?(?=<a id="5">)', SPECIFICATION, re.DOTALL)
 ADMISSIONS = "mthreads.com/request-gpu-num"
 """Of the section's keys the one that admission itself writes."""
+NOTHING = ReservedAnnotations([])
+EVERYTHING = ReservedAnnotations([*enabled_vendors(builtin_device_config().config).values(), *declared()])
 CHIPS = ("Ascend910A", "Ascend910B4-1", "Ascend310P")
 
 
@@ -70,8 +74,23 @@ def test_no_other_key_is(key: str) -> None:
 
 def test_owned_keys_among_annotations_are_sorted() -> None:
     annotations = {"predicate-time": "1", "nvidia.com/use-gpuuuid": "GPU-a", "hami.io/vgpu-node": "n1", "a": "b"}
-    assert owned_in(annotations) == ["hami.io/vgpu-node", "predicate-time"]
+    annotations |= {"hami.io/Ascend-devices-allocated": "x", "hami.io/gpu-scheduler-policy": "spread"}
+    assert owned_in(annotations) == ["hami.io/Ascend-devices-allocated", "hami.io/vgpu-node"]
     assert owned_in({}) == []
+
+
+@in_one_test("key", [key for key in owned_keys() if key.startswith("hami.io/")])
+def test_keys_of_hami_are_reserved_on_every_pod_whatever_is_enabled(key: str) -> None:
+    assert NOTHING.among([key], with_cards=False) == {key}
+    assert re.search(f"^({NOTHING.everywhere})$", key)
+
+
+@in_one_test("key", [key for key in owned_keys() if not key.startswith("hami.io/")])
+def test_other_keys_are_reserved_where_their_vendor_is_enabled_on_pods_with_cards(key: str) -> None:
+    assert NOTHING.among([key], with_cards=True) == set()
+    assert EVERYTHING.among([key], with_cards=False) == set()
+    if not key.startswith("huawei.com/"):  # of these the configured chips alone
+        assert EVERYTHING.among([key], with_cards=True) == {key}
 
 
 def test_the_label_is_owned_too() -> None:

@@ -6,14 +6,23 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 
+import builders
 import pytest
 import yaml
 
 from hack.devcluster.plane import ControlPlane
 
 from .deployment import BOTH, ROOT, SYSTEM, Deployment, Kubectl, both_roles, deployed, eventually
+from .objects import GPU, JSON, namespace
+from .tenants import tenant
 
 NAME = "hami-webhook-admission"
+NVIDIA_ALONE = "nvidia: {resourceCountName: nvidia.com/gpu, resourceMemoryName: nvidia.com/gpumem}\n"
+OTHERS = (
+    *("huawei.com/AscendReal", "huawei.com/Ascend910", "predicate-time", "AWS_NEURON_IDS", "NEURON_ALLOC_TIME"),
+    *("mthreads.com/gpu-index", "enflame.com/gcu-assigned", "CAMBRICON_DSMLU_ASSIGNED"),
+)
+"""What plugins and schedulers of vendors write that aren't enabled here."""
 ROLE = "hami-webhook-configurations"
 BINDING = f"e2e-{ROLE}"
 
@@ -98,3 +107,28 @@ def test_an_edited_condition_is_put_right_or_reported(program: Deployment) -> No
         kubectl.apply(*both_roles())
     eventually(lambda: program.metric("a", "hami_webhook_wrong_webhook_configurations"), 0.0)
     assert first_condition(kubectl) == rendered
+
+
+def test_other_projects_write_their_own_words_where_their_vendor_is_not_enabled(
+    plane: ControlPlane, tmp_path: Path
+) -> None:
+    """A stand-in for MindCluster, Neuron's scheduler and others: an account that writes what theirs write."""
+    config = tmp_path / "device-config.yaml"
+    config.write_text(NVIDIA_ALONE)
+    with deployed(plane, tmp_path, "a", flags=("--device-config-file", str(config))) as program:
+        kubectl = program.kubectl
+        eventually(lambda: "AWS_NEURON_IDS" in json.dumps(kubectl.get("validatingwebhookconfiguration", NAME)), False)
+        space = namespace(kubectl)
+        plugin = tenant(kubectl, plane, tmp_path, space)
+        pods: dict[str, JSON] = {"cpu": {}, "npu": {"huawei.com/Ascend910": "1"}, "gpu": {GPU: "1"}}
+        for name, limits in pods.items():
+            created = builders.pod(name, namespace=space, annotations=dict.fromkeys(OTHERS, "1"), **limits)
+            plugin.apply(created)
+            for change in (dict.fromkeys(OTHERS, "2"), dict.fromkeys(OTHERS)):
+                patch = json.dumps({"metadata": {"annotations": change}})
+                plugin("patch", "pod", name, "-n", space, "--type=merge", "-p", patch)
+            # what HAMi's plugins read stays reserved on every pod, whatever is enabled
+            for key in ("hami.io/vgpu-devices-allocated", "hami.io/Ascend910-devices-allocated"):
+                patch = json.dumps({"metadata": {"annotations": {key: "x"}}})
+                done = plugin.run("patch", "pod", name, "-n", space, "--type=merge", "-p", patch)
+                assert f"{key} is written by the scheduler and device plugins only" in done.stderr

@@ -14,7 +14,7 @@ from hami_webhook.kube.objects import Pod
 from hami_webhook.scheduling.placement_metadata import stale_metadata
 from hami_webhook.scheduling.placer import Placement, Unschedulable
 
-from .placer_env import ALLOCATED, GPU, MEM, NOW, PlacerEnv
+from .placer_env import ALLOCATED, GPU, MEM, NOW, VENDORS, PlacerEnv
 
 TO_ALLOCATE = "hami.io/vgpu-devices-to-allocate"
 LONG = "n" * 70
@@ -80,15 +80,16 @@ def test_what_a_former_placement_wrote_is_removed_and_users_keys_stay() -> None:
         "hami.io/vgpu-node": "elsewhere",
         "hami.io/amd-cu-allocated": "the plugin's own",
         "team": "blue",
+        "huawei.com/AscendReal": "another project's, as no configured chip is called so",
     }
     raw = {**pod("p", gpu=1, annotations=stale, labels={"hami.io/vgpu-node": "elsewhere"}), "metadata": {
         "name": "p", "namespace": "default", "uid": "u", "annotations": stale,
         "labels": {"hami.io/vgpu-node": "elsewhere", "app": "x"}}}  # fmt: skip
     read = Pod.from_object(raw)
     removed = {"hami.io/vgpu-mig-allocations": None, "hami.io/dcu-devices-allocated": None, "hami.io/bind-phase": None}
-    assert stale_metadata(read, "n", {"hami.io/vgpu-node": "n"}) == {"annotations": removed}
-    assert stale_metadata(read, LONG, {})["labels"] == {"hami.io/vgpu-node": None}
-    assert stale_metadata(Pod.from_object(pod("p", gpu=1)), LONG, {}) == {}
+    assert stale_metadata(read, "n", {"hami.io/vgpu-node": "n"}, VENDORS) == {"annotations": removed}
+    assert stale_metadata(read, LONG, {}, VENDORS)["labels"] == {"hami.io/vgpu-node": None}
+    assert stale_metadata(Pod.from_object(pod("p", gpu=1)), LONG, {}, VENDORS) == {}
 
 
 async def test_a_mig_instance_is_written_with_its_profile_and_place() -> None:

@@ -203,7 +203,7 @@ BY_GROUP = LargestGroups(lambda device: device.extra)
 class Ascend(Vendor):
     section_name = "vnpus"
     section_type = VnpusSection
-    reserved = ReservedKeys((PLACED_AT,), pattern=r"huawei\.com/Ascend[-A-Za-z0-9_.]*")  # a chip's JSON of templates
+    reserved = ReservedKeys((PLACED_AT,), of_chips=r"huawei\.com/Ascend[-A-Za-z0-9_.]*")  # a chip's JSON of templates
     section_fields = ("resource_name", "resource_memory_name", "resource_core_name")
     checks = (*ACCESS_CHECKS, WITHIN_QUOTA, *AMOUNT_CHECKS)
     explains_memory = True
