@@ -117,7 +117,10 @@ def test_other_projects_write_their_own_words_where_their_vendor_is_not_enabled(
     config.write_text(NVIDIA_ALONE)
     with deployed(plane, tmp_path, "a", flags=("--device-config-file", str(config))) as program:
         kubectl = program.kubectl
-        eventually(lambda: "AWS_NEURON_IDS" in json.dumps(kubectl.get("validatingwebhookconfiguration", NAME)), False)
+        eventually(
+            lambda: "AWS_NEURON_IDS" in json.dumps(kubectl.get("validatingwebhookconfiguration", NAME)["webhooks"]),
+            False,
+        )
         space = namespace(kubectl)
         plugin = tenant(kubectl, plane, tmp_path, space)
         pods: dict[str, JSON] = {"cpu": {}, "npu": {"huawei.com/Ascend910": "1"}, "gpu": {GPU: "1"}}
