@@ -212,6 +212,7 @@ class Values(_Values):
     policies: list[WrittenRule]
     devices: Devices
     api_server_cidrs: Annotated[list[Cidr], Field(alias="apiServerCIDRs")]
+    device_plugin_service_accounts: list[ServiceAccount]
     drop_in: DropIn
     claims: Claims
     webhook: Component

@@ -32,6 +32,7 @@ def escaped(text: str) -> str:
     """Text as troff prints it: no line of it is a request."""
     text = text.replace("\\", r"\e").replace("-", r"\-").replace("'", r"\(aq").replace("`", r"\(ga")
     text = "".join(each if each.isascii() else rf"\[u{ord(each):04X}]" for each in text)
+    text = re.sub(r",(?=\S)", r",\\:", text)  # a long list may be broken
     return re.sub(r"^\.", r"\\&.", text, flags=re.MULTILINE)
 
 
@@ -94,7 +95,7 @@ def arguments(verb: argparse.ArgumentParser) -> Iterator[str]:
 
 def page(name: str, parser: argparse.ArgumentParser, date: str) -> str:
     """The manual page of a program."""
-    lines = [f'.TH {name.upper()} 1 "{date}" "hami\\-webhook {__version__}" "User Commands"', ".nh"]
+    lines = [f'.TH {name.upper()} 1 "{date}" "hami\\-webhook {__version__}" "User Commands"', ".nh", ".ad l"]
     lines += [".SH NAME", rf"{escaped(name)} \- {escaped(DESCRIPTIONS[name])}"]
     lines += [".SH SYNOPSIS", rf"{bold(parser.prog)} \fIVERB\fR [\fIARGUMENT\fR]..."]
     lines += [".SH DESCRIPTION", escaped(parser.description or "")]

@@ -27,6 +27,7 @@ from hack.render_schemas import device_config_schema, without_titles
 from hami_webhook import __version__
 from hami_webhook.admission.misspelt import KnownNames
 from hami_webhook.config import add_flags
+from hami_webhook.config.known_plugins import KNOWN_PLUGINS
 from hami_webhook.controller.match_conditions import match_conditions
 from hami_webhook.device_config import builtin_device_config, enabled_vendors
 
@@ -150,12 +151,12 @@ def render_conditions() -> str:
 
 
 def render_names() -> str:
-    """files/names.yaml: the flags of `hami-webhook serve`, and the sections of a device configuration."""
+    """files/names.yaml: flags of `hami-webhook serve`, sections of a device configuration, known device plugins."""
     parser = argparse.ArgumentParser(add_help=False)
     add_flags(parser)
     flags = sorted({flag for action in parser._actions for flag in action.option_strings})
     sections = sorted(device_config_schema()["properties"])
-    names = yaml.safe_dump({"flags": flags, "sections": sections})
+    names = yaml.safe_dump({"devicePlugins": list(KNOWN_PLUGINS), "flags": flags, "sections": sections})
     return f"# Rendered by hack/render_chart.py.\n{names}"
 
 

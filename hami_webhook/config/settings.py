@@ -12,6 +12,7 @@ from typing import TypeVar
 from hami_webhook.config import setting_values as values
 from hami_webhook.config.devices import SECTION_SWITCHES
 from hami_webhook.config.go_syntax import ListenAddress, parse_go_bool, parse_listen_address
+from hami_webhook.config.known_plugins import KNOWN_PLUGINS
 from hami_webhook.config.setting_values import Identities, Network, ServiceAccount
 
 _T = TypeVar("_T")
@@ -244,7 +245,7 @@ class Settings:
     )
     device_plugin_service_accounts: tuple[ServiceAccount, ...] = _setting(
         values.service_accounts,
-        "hami-device-plugin",
+        ",".join(KNOWN_PLUGINS),
         "service accounts of device plugins, which may write allocations too; spelt like the above",
         repeats=True,
     )

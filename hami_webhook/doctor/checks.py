@@ -8,7 +8,7 @@ from typing import Any
 from msgspec import Struct, to_builtins
 
 from hami_webhook.cluster.api import Forbidden
-from hami_webhook.doctor import claim_checks, cluster_checks, process_checks, webhook_checks
+from hami_webhook.doctor import claim_checks, cluster_checks, plugin_checks, process_checks, webhook_checks
 from hami_webhook.doctor.facts import Diagnostic, Facts, Finding
 
 _PROCESSES = ("deployments", "device-configuration", "rights")
@@ -41,6 +41,9 @@ CHECKS = (
     Diagnostic("leaders", "leader elections", process_checks.leaders, (*_PROCESSES, "scheduler")),
     Diagnostic("registrations", "what device plugins registered", cluster_checks.registrations),
     Diagnostic("handshakes", "handshakes with device plugins", cluster_checks.handshakes),
+    Diagnostic(
+        "plugin-accounts", "service accounts of device plugins", plugin_checks.plugin_accounts, ("deployments",)
+    ),
     Diagnostic("managers", "GPU managers on each node", cluster_checks.managers),
     Diagnostic(
         "device-classes",

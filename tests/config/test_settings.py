@@ -49,7 +49,14 @@ def test_the_defaults_are_those_of_the_pages() -> None:
     assert plain.roles == {"webhook", "controller", "extender"}
     assert plain.trusted_users == {
         "system:serviceaccount:hami:hami-scheduler",
-        "system:serviceaccount:hami:hami-device-plugin",
+        *(f"system:serviceaccount:hami:hami-{name}" for name in ("device-plugin", "ascend")),
+        *(
+            f"system:serviceaccount:kube-system:{name}"
+            for name in (
+                *("hami-device-plugin", "hami-ascend", "dcu-device-plugin"),
+                *("amd-gpu-device-plugin", "neuron-device-plugin"),
+            )
+        ),
     }
     assert plain.trusted_groups == frozenset()
     assert plain.foreign_users == {
@@ -63,9 +70,9 @@ def test_the_defaults_are_those_of_the_pages() -> None:
     assert plain.warnings == ()
 
 
-def test_without_a_namespace_nobody_is_trusted_by_default() -> None:
+def test_without_a_namespace_accounts_of_kube_system_alone_are_trusted_by_default() -> None:
     plain = settings_of("")
-    assert plain.trusted_users == frozenset()
+    assert {user.split(":")[2] for user in plain.trusted_users} == {"kube-system"}
     assert plain.warnings == (
         "POD_NAMESPACE: isn't set, so only service accounts given with their namespace may write allocations",
     )

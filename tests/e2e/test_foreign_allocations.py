@@ -216,6 +216,19 @@ def test_words_of_vendors_are_reserved_on_pods_with_cards_alone(program: Deploym
         assert f"{key} {ONLY_SCHEDULERS.format(space)}" in annotate(mine, space, "card", {key: "1"})
 
 
+def test_device_plugins_of_hami_write_allocations_by_their_manifests_accounts_alone(program: Deployment) -> None:
+    """Stand-ins: the accounts and rights of HAMi's manifests for Ascend, Hygon and AMD, and of its chart."""
+    kubectl, space = program.kubectl, namespace(program.kubectl)
+    mine = tenant(kubectl, program.plane, program.folder, space)
+    mine.apply(pod(space, "npu", **{"huawei.com/Ascend910B3": 1}))
+    for name in ("hami-ascend", "dcu-device-plugin", "amd-gpu-device-plugin", "hami-device-plugin"):
+        plugin = foreign_scheduler(program, "kube-system", name)
+        assert annotate(plugin, space, "npu", {"hami.io/bind-phase": name, "predicate-time": name}) == ""
+    # the name alone is nobody's
+    forged = foreign_scheduler(program, f"{space}-own", "hami-ascend")
+    assert "may not add, change or remove it" in annotate(forged, space, "npu", {"hami.io/bind-phase": "mine"})
+
+
 def test_a_reservation_is_set_with_the_pods_creation_only(program: Deployment) -> None:
     kubectl, space = program.kubectl, namespace(program.kubectl)
     mine = tenant(kubectl, program.plane, program.folder, space)

@@ -31,6 +31,7 @@ KINDS = {
     "Secret": ("/api/v1", "secrets"),
     "Event": ("/api/v1", "events"),
     "Service": ("/api/v1", "services"),
+    "DaemonSet": ("/apis/apps/v1", "daemonsets"),
     "Deployment": ("/apis/apps/v1", "deployments"),
     "EndpointSlice": ("/apis/discovery.k8s.io/v1", "endpointslices"),
     "NetworkPolicy": ("/apis/networking.k8s.io/v1", "networkpolicies"),

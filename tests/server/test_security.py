@@ -63,8 +63,8 @@ async def test_security_1_the_allowed_identities_come_from_configuration_with_sa
             assert not await allowed(user, *groups), user
 
 
-def test_security_1_without_a_namespace_of_our_own_nobody_is_trusted_by_default() -> None:
-    assert settings_of().trusted_users == frozenset()
+def test_security_1_without_a_namespace_of_our_own_accounts_of_kube_system_alone_are_trusted_by_default() -> None:
+    assert {user.split(":")[2] for user in settings_of().trusted_users} == {"kube-system"}
     assert settings_of().trusted_groups == frozenset()
 
 
