@@ -31,6 +31,7 @@ from hami_webhook.admission.pods import (
     own_to_schedule,
     read_pod,
     refuse_ephemeral,
+    refuse_unplaced,
     reset,
     resources_in,
     validate_update,
@@ -204,7 +205,7 @@ class AdmissionHandler:
             new = self._new(read_pod(review.object, review.namespace))
         else:
             found = self._read(review)
-            if found is None or not (await self._check(found) or found.pod.resource_claims):
+            if found is None or not (await self._check(found, stored=True) or found.pod.resource_claims):
                 return UNCHANGED
             new = found
         estimate = await self._priced(new, review, sized=_is_sized(review.object))
@@ -355,11 +356,11 @@ class AdmissionHandler:
                 done.draft.warn(warning)
         return done
 
-    async def _check(self, new: NewPod, context: AdmissionContext | None = None) -> bool:
+    async def _check(self, new: NewPod, context: AdmissionContext | None = None, *, stored: bool = False) -> bool:
         """Whether a new pod that breaks no rule for every pod requests cards of us or of another scheduler.
 
         `context` is where it arrives, if that is known, as it is for pods that mutation gave a scheduler. Raises
-        `Denied` for whatever it breaks.
+        `Denied` for whatever it breaks. `stored`: no mutation comes after this.
         """
         if context is None and not new.foreign and self._vendors.resource_names.isdisjoint(new.named):
             return False
@@ -367,6 +368,8 @@ class AdmissionHandler:
         requests = bool(new.requests or new.foreign)
         if requests:
             context = context or await self._context(new.pod)
+            if stored and new.requests:
+                refuse_unplaced(new, self._rules, context)
             if context.has_policy:
                 policy.check(new.pod, context, [*map(self._vendors.__getitem__, new.requests), *new.governed_foreign])
         return requests

@@ -324,6 +324,34 @@ def own_to_schedule(pod: Pod, rules: AdmissionRules, scheduler: str = "") -> boo
     return name in (*rules.scheduler_names, scheduler)
 
 
+_OPT_OUT, _IGNORE = "hami.io/webhook", "ignore"
+"""The label by which a pod opts out of mutation."""
+
+
+def refuse_unplaced(new: NewPod, rules: AdmissionRules, context: AdmissionContext) -> None:
+    """Deny a pod, as it will be stored, that mutation would have given to our scheduler and has not.
+
+    Its cards came after our mutating webhook was asked: kube-scheduler alone would place it, on no card
+    (docs/spec/core.md#5).
+    """
+    pod, scheduler = new.pod, rules.scheduler_name
+    if pod.scheduler_name != DEFAULT_SCHEDULER or scheduler in ("", DEFAULT_SCHEDULER) or new.foreign:
+        return
+    if not rules.force_overwrite_default_scheduler or pod.labels.get(_OPT_OUT) == _IGNORE:
+        return
+    if any(rule.scheduler_name == DEFAULT_SCHEDULER for rule in context.matching(pod)):
+        return
+    named = min(new.named & new.vendors.own_names)
+    raise Denied(
+        403,
+        f"pod requests {named} and has the scheduler {DEFAULT_SCHEDULER}, which chooses no cards: another webhook "
+        "added them after ours was asked. Let that one come first, as API servers ask webhooks in the order of their "
+        "configurations' names (reinvocationPolicy asks ours again only about pods that had cards before), "
+        f"or have it set spec.schedulerName {scheduler}; label pods that are meant for {DEFAULT_SCHEDULER} "
+        f"{_OPT_OUT}={_IGNORE}",
+    )
+
+
 _OF_KUBEVIRT = "kubevirt.io"
 """The label of the pods in which KubeVirt runs its virtual machines."""
 _VIRTUAL_MACHINE = "shared cards are mounted into the container, and a virtual machine in it doesn't see them"

@@ -13,6 +13,7 @@ import pytest
 from builders import GPU, JSON, MEM, container
 
 from hami_webhook.admission.denial import Denied
+from hami_webhook.admission.identities import AdmissionRules
 from hami_webhook.admission.review import Review
 from hami_webhook.cluster.api import Kind
 from hami_webhook.cluster.memory import MemoryCluster
@@ -21,7 +22,7 @@ from hami_webhook.policy.rules import PolicyRule, PolicyRules
 from hami_webhook.quota.ledger import LEDGER, RESERVATION, Entry, State, encode, reservation_id
 
 from .clusters import FULL, NOW, Broken, Recorder, core_on, ledger, quota_cluster, spent, version
-from .reviews import SCHEDULER, cpu, parsed, patched, pod, review, vendors
+from .reviews import SCHEDULER, cpu, parsed, patched, pod, refusal, review, validate, vendors
 
 
 def create(obj: JSON, **more: Any) -> Review:
@@ -130,6 +131,31 @@ async def test_a_foreign_pod_is_charged_and_left_alone_on_every_path() -> None:
     stamped = patched(obj, await core.admission.webhook(create(obj)))
     assert stamped["spec"] == obj["spec"]
     assert spent(cluster)[MEM] == 3000
+
+
+@pytest.mark.parametrize(
+    ("labels", "scheduler", "flags", "refused"),
+    [
+        pytest.param({}, "default-scheduler", {}, True, id="mutation would have changed it"),
+        pytest.param({}, "default-scheduler", {"force_overwrite_default_scheduler": False}, False, id="by a flag"),
+        pytest.param({}, "default-scheduler", {"scheduler_name": ""}, False, id="no scheduler of ours"),
+        pytest.param({"hami.io/webhook": "ignore"}, "default-scheduler", {}, False, id="opted out"),
+        pytest.param({"hami.io/webhook": "x"}, "default-scheduler", {}, True, id="another label"),
+        pytest.param({}, "my-own", {}, False, id="another scheduler"),
+        pytest.param({}, SCHEDULER, {}, False, id="ours"),
+    ],
+)
+def test_cards_that_came_after_mutation_are_refused_where_ours_was_to_place_them(
+    labels: dict[str, str], scheduler: str, flags: dict[str, Any], *, refused: bool
+) -> None:
+    rules = AdmissionRules(**{"scheduler_name": SCHEDULER, **flags})
+    obj = pod(gpu=1, mem=3000, labels=labels, schedulerName=scheduler)
+    if refused:
+        code, message = refusal(validate, obj, rules)
+        assert code == 403
+        assert message.startswith("pod requests nvidia.com/gpu and has the scheduler default-scheduler")
+    else:
+        validate(obj, rules)
 
 
 # answers of section 11

@@ -71,7 +71,8 @@ def test_security_1_a_new_pod_must_not_bring_an_allocation(
 ) -> None:
     obj = pod("p", *containers, annotations={key: "", "mine": "x"}, schedulerName=scheduler)
     if not key.startswith("hami.io/"):  # NVIDIA alone is enabled: it is another project's
-        step(obj)
+        if (step, scheduler) != (validate, "default-scheduler"):  # mutation would have changed that
+            step(obj)
         return
     code, message = refusal(step, obj)
     assert code == 403

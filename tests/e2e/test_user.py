@@ -15,6 +15,7 @@ from .deployment import Deployment, deployed, eventually
 from .objects import add_node, gpu_node, namespace, pod, quota
 from .scheduling import place_waiting, scheduler_account
 from .sidecars import AMOUNTS, injector
+from .webhooks import mutating
 
 DENIED = 'admission webhook "validate.webhook.hami.io" denied the request: '
 
@@ -81,6 +82,42 @@ def test_a_whole_card_has_its_cores_added_to_limits_and_requests(program: Deploy
     kubectl.apply(pod(space, "whole", gpu=1))
     resources = kubectl.get("pod", "whole", "-n", space)["spec"]["containers"][0]["resources"]
     assert resources["limits"] == resources["requests"] == {"nvidia.com/gpu": "1", "nvidia.com/gpucores": "100"}
+
+
+def test_cards_that_another_webhook_adds_are_placed_by_us_or_refused(program: Deployment) -> None:
+    """A stand-in mutator that adds a card to every pod: asked before ours, and after it.
+
+    An API server asks a webhook again only if it was asked before: of a pod without cards ours was not.
+    """
+    kubectl, space = program.kubectl, namespace(program.kubectl)
+    kubectl.apply(quota(space, gpu=5))
+    eventually(lambda: kubectl.used(space), {"gpu": "0"})
+    limit = {"limits": {"nvidia.com/gpu": "1", "nvidia.com/gpumem": "1000"}}
+
+    def add_card(_: JSON) -> list[JSON]:
+        return [{"op": "add", "path": "/spec/containers/0/resources", "value": limit}]
+
+    with mutating(program, "aa-before-us", space, add_card):
+        kubectl.apply(pod(space, "before"))
+    assert kubectl.get("pod", "before", "-n", space)["spec"]["schedulerName"] == "hami-scheduler"
+    with mutating(program, "zz-after-us", space, add_card):
+        said = kubectl.refused(pod(space, "after"))
+        assert "pod requests nvidia.com/gpu and has the scheduler default-scheduler, which chooses no cards" in said
+        assert "the order of their configurations' names (reinvocationPolicy asks ours again only" in said
+        # an ordinary day: it has cards when ours is asked, or is meant for another scheduler
+        kubectl.apply(pod(space, "asking", gpu=1, gpumem=1000))
+        meant = pod(space, "meant")
+        meant["metadata"]["labels"] = {"hami.io/webhook": "ignore"}
+        own = pod(space, "own")
+        own["spec"]["schedulerName"] = "my-own"
+        kubectl.apply(meant, own)
+    names = {
+        name: kubectl.get("pod", name, "-n", space)["spec"]["schedulerName"] for name in ("asking", "meant", "own")
+    }
+    assert names == {"asking": "hami-scheduler", "meant": "default-scheduler", "own": "my-own"}
+    # whoever places them, they are charged
+    assert kubectl.used(space) == {"gpu": "4"}
+    kubectl.delete_all("pods", namespace=space)
 
 
 def test_the_sidecars_of_a_service_mesh_change_nothing(program: Deployment, scheduler: Path) -> None:

@@ -86,6 +86,42 @@ def slow_webhook(program: Deployment, namespace: str, wait: Callable[[str], None
 
 
 @contextmanager
+def mutating(program: Deployment, name: str, namespace: str, patch_of: Callable[[JSON], list[JSON]]) -> Iterator[None]:
+    """Another mutating webhook for the pods of a namespace, asked in the order of its name; `patch_of` a pod."""
+    called = threading.Event()
+
+    def answer(request: JSON) -> JSON:
+        called.set()
+        patch = json.dumps(patch_of(request["object"])).encode()
+        return {"patchType": "JSONPatch", "patch": base64.b64encode(patch).decode()}
+
+    rule = {"apiGroups": [""], "apiVersions": ["v1"], "resources": ["pods"], "operations": ["CREATE"]}
+    with answering(program, name, answer) as url:
+        webhook = {
+            "name": "mutate.example.com",
+            "clientConfig": {"url": url, "caBundle": base64.b64encode(program.ca.certificate).decode()},
+            "rules": [rule],
+            "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": namespace}},
+            "admissionReviewVersions": ["v1"],
+            "sideEffects": "None",
+            "reinvocationPolicy": "Never",
+        }
+        kind = {"apiVersion": "admissionregistration.k8s.io/v1", "kind": "MutatingWebhookConfiguration"}
+        program.kubectl.apply({**kind, "metadata": {"name": name}, "webhooks": [webhook]})
+        probe = json.dumps(pod(namespace, "probe"))
+        try:
+            # the API server asks it from some moment on
+            eventually(
+                lambda: (
+                    program.kubectl.run("create", "--dry-run=server", "-f", "-", stdin=probe).args and called.is_set()
+                )
+            )
+            yield
+        finally:
+            program.kubectl("delete", "mutatingwebhookconfiguration", name)
+
+
+@contextmanager
 def answering(program: Deployment, name: str, answer: Callable[[JSON], JSON]) -> Iterator[str]:
     """The URL of a webhook that allows every request, and adds to its response what `answer` makes of the request."""
 
