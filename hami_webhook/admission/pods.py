@@ -241,7 +241,7 @@ def mutate(
             draft.warn(f"spec.schedulerName set to {scheduler} by policy {naming.name}")
             acted += [naming.name] if naming.name not in acted else []
         draft.scheduler_name = scheduler
-    for warning in suspicions(draft):
+    for warning in suspicions(draft, requested):
         draft.warn(warning)
     return Mutation(draft, tuple(acted), outcome.ignored_namespace_keys, context, become_claims)
 
@@ -352,13 +352,15 @@ def refuse_unplaced(new: NewPod, rules: AdmissionRules, context: AdmissionContex
     )
 
 
+_KUEUE_QUEUE = "kueue.x-k8s.io/queue-name"
+"""The label by which a pod asks for a queue of Kueue's."""
 _OF_KUBEVIRT = "kubevirt.io"
 """The label of the pods in which KubeVirt runs its virtual machines."""
 _VIRTUAL_MACHINE = "shared cards are mounted into the container, and a virtual machine in it doesn't see them"
 
 
-def suspicions(draft: PodDraft) -> list[str]:
-    """What is legal but hardly meant, a sentence each."""
+def suspicions(draft: PodDraft, requested: tuple[Vendor, ...] = ()) -> list[str]:
+    """What is legal but hardly meant, a sentence each; `requested` are the vendors whose cards the pod asks for."""
     text = draft.annotations.get(GPU_POLICY)
     found = [] if text is None else CardPolicy.parse(text).warnings_of()
     runtime = draft.runtime_class_name
@@ -366,7 +368,19 @@ def suspicions(draft: PodDraft) -> list[str]:
         found.append(f"spec.runtimeClassName {runtime}: {_VIRTUAL_MACHINE}")
     if _OF_KUBEVIRT in draft.original.labels:
         found.append(f"label {_OF_KUBEVIRT}: {_VIRTUAL_MACHINE}")
+    if _KUEUE_QUEUE in draft.original.labels:
+        found += [text for vendor in requested if (text := _counted_by_sums(draft, vendor))]
     return found
+
+
+def _counted_by_sums(draft: PodDraft, vendor: Vendor) -> str:
+    asking = sum(each.names_resource(vendor.count_name) for each in draft.containers)
+    if asking < 2:
+        return ""
+    return (
+        f"{asking} containers request {vendor.count_name}: Kueue multiplies their sums, and counts more memory "
+        "and cores than quotas do; give the cards to one container, or count cards alone in Kueue"
+    )
 
 
 def _written(container: Container | None, field: str) -> Mapping[str, Any]:

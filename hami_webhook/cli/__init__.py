@@ -171,7 +171,8 @@ def parser() -> Parser:
         "config",
         help="print the resource transformations for Kueue's configuration",
         description="Prints the resources.transformations by which Kueue counts memory and cores as our quotas do: "
-        "those of one card, times the number of cards. They belong into the Configuration in Kueue's ConfigMap "
+        "those of one card, times the number of cards. That holds for pods with one container with cards; with several "
+        "Kueue counts more, as it multiplies the pod's sums. They belong into the Configuration in Kueue's ConfigMap "
         "kueue-manager-config.",
     )
     verb.add_argument("--config", metavar="FILE", help="device-config.yaml (default: what HAMi's chart renders)")

@@ -194,8 +194,14 @@ def configure_kube_scheduler(arguments: argparse.Namespace) -> int:
     return 0
 
 
+_KUEUE_SUMS = """\
+# Kueue multiplies the sums of a pod: for pods with one container with cards it counts as our quotas do. With several it
+# counts more: 1 card of 10000 MiB and 3 of 1000 MiB are 13000 MiB for our quotas, and 4 x 11000 = 44000 for Kueue.
+"""
+
+
 def configure_kueue(arguments: argparse.Namespace) -> int:
     """Print what Kueue's configuration needs for our resources. The exit status."""
     found = transformations(enabled_vendors(device_config(arguments.config).config))
-    print(formatted({"resources": {"transformations": list(found)}}, "yaml"))
+    print(f"{_KUEUE_SUMS}{formatted({'resources': {'transformations': list(found)}}, 'yaml')}")
     return 0

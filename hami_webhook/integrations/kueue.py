@@ -13,7 +13,9 @@ Transformation = Mapping[str, Any]
 def transformations(vendors: Vendors) -> Iterator[Transformation]:
     """By which Kueue counts memory and cores as our quotas do: those of one card, times the number of cards.
 
-    What has no amount before a pod has its card, such as a percentage, counts nothing there.
+    Kueue multiplies the sums of a pod, and we multiply container by container: both agree for pods with one container
+    with cards, and for others Kueue counts more. What has no amount before a pod has its card, such as a percentage,
+    counts nothing there.
     """
     for vendor in vendors.values():
         counted = [name for name in (vendor.memory_name, vendor.core_name) if name]

@@ -26,7 +26,7 @@ from hami_webhook.devices.registry import Vendors
 from hami_webhook.kube.objects import Node
 from hami_webhook.scheduling.cluster_cache import ClusterCache
 
-from .reviews import JSON, FakeServices, cpu, handler_of, parsed, pod, review
+from .reviews import JSON, FakeServices, cpu, handler_of, mutate, parsed, pod, review
 from .test_identities import CHART
 from .test_pods import POD
 from .test_static_pods import MIRROR, NODE
@@ -186,3 +186,23 @@ def test_the_cheap_look_passes_no_pod_that_breaks_a_rule(obj: JSON, more: dict[s
 def test_a_rule_names_a_section_of_the_specification(rule: Rule) -> None:
     page, section = rule.page.split("#")
     assert f'<a id="{section}"></a>' in (SPEC / page).read_text()
+
+
+@pytest.mark.parametrize(
+    ("labels", "containers", "warned"),
+    [
+        pytest.param({"kueue.x-k8s.io/queue-name": "q"}, 2, True, id="Kueue's, of two"),
+        pytest.param({"kueue.x-k8s.io/queue-name": "q"}, 1, False, id="Kueue's, of one"),
+        pytest.param({"app": "x"}, 2, False, id="another's"),
+    ],
+)
+def test_a_pod_of_kueues_with_several_containers_with_cards_is_warned(
+    labels: dict[str, str], containers: int, *, warned: bool
+) -> None:
+    """Beside a sidecar without cards, which counts for nobody."""
+    asking = [container(f"c{number}", gpu=1, mem=1000) for number in range(containers)]
+    answer = mutate(pod("p", cpu(), *asking, labels=labels))
+    assert [text for text in answer.warnings if "Kueue multiplies" in text] == [
+        "2 containers request nvidia.com/gpu: Kueue multiplies their sums, and counts more memory and cores "
+        "than quotas do; give the cards to one container, or count cards alone in Kueue"
+    ][: int(warned)]

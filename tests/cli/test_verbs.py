@@ -128,6 +128,16 @@ def test_kueue_counts_cards_as_our_quotas_do(command: Simulate, key: str, amount
     assert found["nvidia.com/gpumem-percentage"] == {"input": "nvidia.com/gpumem-percentage", "strategy": "Replace"}
 
 
+def test_kueue_counts_more_for_several_containers(command: Simulate) -> None:
+    """What the printed comment says of both: Kueue multiplies sums."""
+    out = command.main("kueue", "config").out
+    assert "4 x 11000 = 44000 for Kueue" in out
+    mine = [container(gpu=1, mem=10000), container(gpu=3, mem=1000)]
+    charged = waiting_charge(Pod.from_object(pod("p", *mine)), builtin_vendors(), NoCapacity()).amounts
+    assert charged["limits.nvidia.com/gpumem"] == 13000
+    assert "13000 MiB for our quotas" in out
+
+
 def test_the_version_names_what_was_built(command: Simulate) -> None:
     run = command.main("version")
     assert (run.status, run.err) == (0, "")
