@@ -14,7 +14,6 @@ from simulate.files import GPU, JSON, MEM, pod, quota
 
 from hack.render_rights import TARGET, render
 from hami_webhook import pki
-from hami_webhook.config.known_plugins import KNOWN_PLUGINS
 from hami_webhook.doctor.process_checks import clocks
 
 from .conftest import Hami
@@ -61,45 +60,6 @@ def rewrite(installation: Installation, name: str, before: str, after: str) -> N
     for file, text in data.items():
         assert before in text
         data[file] = text.replace(before, after)
-
-
-def add_plugin(installation: Installation, space: str, account: str = "vgpu", node: str = "n1") -> None:
-    """A DaemonSet that serves the kubelet, with its pod on the node."""
-    volume = {"name": "sockets", "hostPath": {"path": "/var/lib/kubelet/device-plugins/"}}
-    template = {"spec": {"serviceAccountName": account, "volumes": [volume], "containers": []}}
-    meta = {"name": "plugin", "namespace": space}
-    selector = {"matchLabels": {"app": space}}
-    running = pod(f"plugin-{space}", namespace=space)
-    running["metadata"]["labels"] = {"app": space}
-    running["spec"]["nodeName"] = node
-    installation.objects += [
-        {"kind": "DaemonSet", "metadata": meta, "spec": {"selector": selector, "template": template}},
-        running,
-    ]
-
-
-@pytest.mark.parametrize(
-    "plugins",
-    [
-        pytest.param([("kube-system", "hami-ascend", "n1")], id="one that is known"),
-        pytest.param([("sriov", "network", "n1"), (SYSTEM, "hami-device-plugin", "n1")], id="another beside it"),
-        pytest.param([("sriov", "network", "n2")], id="on a node without cards"),
-    ],
-)
-def test_other_daemon_sets_that_serve_the_kubelet_are_no_fault(hami: Hami, plugins: list[tuple[str, str, str]]) -> None:
-    installation = Installation()
-    for space, account, node in plugins:
-        add_plugin(installation, space, account, node)
-    assert found(hami(installation.api, "doctor", "-o", "json").result) == {}
-
-
-def test_the_exact_value_of_the_accounts_is_said(hami: Hami) -> None:
-    installation = Installation()
-    add_plugin(installation, "acme")
-    checks = hami(installation.api, "doctor", "-o", "json").result["checks"]
-    (finding,) = next(each for each in checks if each["check"] == "plugin-accounts")["findings"]
-    known = ",".join(each if "/" in each else f"{SYSTEM}/{each}" for each in KNOWN_PLUGINS)
-    assert f"set HAMI_DEVICE_PLUGIN_SERVICE_ACCOUNTS={known},acme/vgpu;" in finding["remedy"]
 
 
 NOTES = {"handshake": "node-handshake", "lock": "mutex.lock", "register": "node-nvidia-register"}
@@ -305,12 +265,6 @@ FAULTS: list[tuple[str, Spoil, str, str]] = [
     ("leaders", lambda i: i.remove("Lease", "hami-scheduler"), "Lease hami-system/hami-scheduler", "no replica leads"),
     ("registrations", lambda i: annotate(i, register="nonsense"), "node n1", "must be a JSON array"),
     ("handshakes", silent, "node n1", "the device plugin of NVIDIA is silent"),
-    (
-        "plugin-accounts",
-        lambda i: add_plugin(i, "acme"),
-        "DaemonSet acme/plugin",
-        "serves the kubelet on node n1, which has cards of ours, and its service account acme/vgpu may not write",
-    ),
     ("managers", volcano, "node n1", "more than one GPU"),
     ("node-locks", lambda i: annotate(i, lock=f"{stamp(-900)},team-a,gone"), "node n1", "was taken 900 s ago"),
     ("node-locks", lambda i: annotate(i, lock=f"{stamp(-60)},team-a,gone"), "node n1", "pod team-a/gone, which isn't"),
