@@ -189,8 +189,8 @@ class Core:
             timeout=options.charge_timeout,
         )
         there = self.state.by_namespace.there
-        left = LeftByQueues(self.caches.queued, there, self.charger.known, vendors, self.capacity, clock)
-        self.left_by_queues = left
+        queued, known = self.caches.queued, self.charger.known
+        left = self.left_by_queues = LeftByQueues(queued, there, known, vendors, self.capacity, clock)
         self.templates = TemplateReader(cluster, claims)
         charging: _ClaimPort | None = None
         if vendors.drivers:
@@ -457,9 +457,9 @@ class _WaitingPod(Struct, frozen=True):
 
     def _equal_members(self) -> int:
         """How many other pods of its group request the same."""
-        group, vendors = PodGroup.of(self.pod), self.charging.core.vendors
-        members = [] if group is None else self.charging.core.state.by_namespace.members(group.key)
-        same = floor_id(self.pod, vendors)
+        group, core = PodGroup.of(self.pod), self.charging.core
+        members = [] if group is None else core.state.by_namespace.members(group.key)
+        vendors, same = core.vendors, floor_id(self.pod, core.vendors)
         return sum(each.uid != self.pod.uid and floor_id(each, vendors) == same for each in members)
 
     def new_reservation(self) -> tuple[str, str]:

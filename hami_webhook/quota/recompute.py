@@ -3,8 +3,7 @@
 It is the only thing that lowers a charge (Q14), and it may: it read the quota first and then the pods, both live. What
 left the ledger before that read had been seen by somebody, so the list shows it; what is charged after makes the write
 fail (Q2). Nothing is kept from run to run, so whatever was lost or edited is right after the next one (Q3, Q9), in
-whatever order things happened (Q15). It must not take quota or pods from a cache, which may be late, and no conflict
-would show it.
+whatever order things happened (Q15). It must not take quota or pods from a cache: no conflict would show a late one.
 """
 
 from __future__ import annotations
