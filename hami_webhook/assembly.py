@@ -6,7 +6,7 @@ import asyncio
 import logging
 import uuid
 from collections import Counter
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import tzinfo
 from functools import cached_property, partial
@@ -19,6 +19,7 @@ from hami_webhook.admission.denial import Denied, bad_request
 from hami_webhook.admission.handler import AdmissionHandler
 from hami_webhook.admission.identities import AdmissionRules
 from hami_webhook.caches import Caches, Change
+from hami_webhook.claim_port import ClaimPort, denial, unsynced
 from hami_webhook.cluster.api import Cluster, ClusterError, Kind
 from hami_webhook.cluster.watches import NoWatches, Watches
 from hami_webhook.cluster_view import ClusterView
@@ -28,14 +29,13 @@ from hami_webhook.devices.model import BadRequest, Requests
 from hami_webhook.devices.registry import Vendors
 from hami_webhook.dra.claim_cache import ClaimCache
 from hami_webhook.dra.cost import DeviceInventory
-from hami_webhook.dra.holders import key_of
 from hami_webhook.durations import Histogram
 from hami_webhook.kube.claims_wire import ResourceClaim, ResourceClaimTemplate
 from hami_webhook.kube.objects import MalformedObject, Namespace, Pod, ResourceQuota
 from hami_webhook.kube.pod_group import SIZE, PodGroup
 from hami_webhook.policy.rules import PolicyRules
 from hami_webhook.quota.account import ChargeRequest, Gate, QuotaAccount, Refusal
-from hami_webhook.quota.admission_charger import AdmissionCharger, ChargeCounts, Charged, Outcome
+from hami_webhook.quota.admission_charger import AdmissionCharger, ChargeCounts, Charged
 from hami_webhook.quota.card_selection import CardSelection
 from hami_webhook.quota.claim_charger import ChargeTiming, ClaimCharger
 from hami_webhook.quota.claims import ClaimReader, TemplateReader, WithClaims, refuse_both_ways, unmet
@@ -192,13 +192,13 @@ class Core:
         queued, known = self.caches.queued, self.charger.known
         left = self.left_by_queues = LeftByQueues(queued, there, known, vendors, self.capacity, clock)
         self.templates = TemplateReader(cluster, claims)
-        charging: _ClaimPort | None = None
+        charging: ClaimPort | None = None
         if vendors.drivers:
             timing = ChargeTiming(options.charge_timeout, placement_ttl)
             claim_charger = ClaimCharger(
                 cluster, vendors, with_claims, claims, self.charger, self.stores, left, clock=clock, timing=timing
             )
-            charging = _ClaimPort(claim_charger, watches)
+            charging = ClaimPort(claim_charger, watches)
         self.claims = ClaimHandler(charging)
         """Reviews of claims."""
         self.boundary = PolicyBoundary(vendors, policies, self.namespace)
@@ -422,7 +422,7 @@ class _WaitingPod(Struct, frozen=True):
         self, uid: str, *, reservation: str, dry_run: bool, time_left: float | None, expects_gate: bool = False
     ) -> Charged:
         if not self.charging.watches.synced:
-            raise _unsynced(self.pod.namespace)
+            raise unsynced(self.pod.namespace)
         if reservation and not await self.charging.is_unused(self.pod, reservation):
             reservation = ""
         core = self.charging.core
@@ -434,7 +434,7 @@ class _WaitingPod(Struct, frozen=True):
             why = CLAIMS
         passing = await core.left_by_queues.refusal(self.pod, why, self.capacity) if why else None
         if passing is not None:
-            raise _denial(passing)
+            raise denial(passing)
         request = ChargeRequest(
             uid if self.former is None else update_id(uid),
             self.pod,
@@ -450,7 +450,7 @@ class _WaitingPod(Struct, frozen=True):
         outcome = await core.charger.charge(request, time_left, self.known)
         if isinstance(outcome, Refusal):
             pods = core.state.by_namespace.of(self.pod.namespace).values()
-            raise _denial(outcome, other_version(self.pod, pods) if outcome.overrun and gate is not Gate.CLOSED else "")
+            raise denial(outcome, other_version(self.pod, pods) if outcome.overrun and gate is not Gate.CLOSED else "")
         if self.pod.resource_claims:
             outcome = replace(outcome, warnings=[*outcome.warnings, *unmet(self.pod, self.capacity)])
         return outcome
@@ -465,40 +465,3 @@ class _WaitingPod(Struct, frozen=True):
     def new_reservation(self) -> tuple[str, str]:
         secret = self.charging.new_id()
         return secret, reservation_id(secret)
-
-
-class _ClaimPort:
-    """How claims are charged: ClaimHandler's port to the quotas."""
-
-    def __init__(self, charger: ClaimCharger, watches: Watches) -> None:
-        self._charger = charger
-        self._watches = watches
-
-    async def created(self, claim: ResourceClaim, *, dry_run: bool, time_left: float | None) -> Charged:
-        return await self._charged(claim, self._charger.created(claim, dry_run=dry_run, time_left=time_left))
-
-    async def allocated(
-        self, former: ResourceClaim, claim: ResourceClaim, *, dry_run: bool, time_left: float | None
-    ) -> Charged:
-        charging = self._charger.allocated(former, claim, dry_run=dry_run, time_left=time_left)
-        return await self._charged(claim, charging)
-
-    async def _charged(self, claim: ResourceClaim, charging: Coroutine[Any, Any, Outcome]) -> Charged:
-        if not self._watches.synced:
-            charging.close()
-            raise _unsynced(key_of(claim)[0])
-        outcome = await charging
-        if isinstance(outcome, Refusal):
-            raise _denial(outcome)
-        return outcome
-
-
-def _unsynced(namespace: str) -> Denied:
-    return Denied(503, f"quota: can't charge namespace {namespace} now: caches not synced; try again", retry_after=1)
-
-
-def _denial(refusal: Refusal, why: str = "") -> Denied:
-    """The refusal of a charge as admission gives it; `why` there is no room, if more is known."""
-    retry_after = 1 if refusal.code == 503 else None
-    message = f"{refusal.message}; {why}" if why else refusal.message
-    return Denied(refusal.code, message, cause="quota", retry_after=retry_after)
