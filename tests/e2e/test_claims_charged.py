@@ -20,7 +20,7 @@ from typing import Any
 
 import pytest
 import yaml
-from dra.objects import CLASSES, HAMI, NVIDIA, VFIO, consumable, exactly, passed_through, resource_slice, share, whole
+from dra.objects import CLASSES, HAMI, NVIDIA, exactly, resource_slice, share, whole
 
 from hack.devcluster.plane import ControlPlane
 from hami_webhook.config.load import builtin_text
@@ -489,45 +489,3 @@ def test_claims_of_other_drivers_never_depend_on_us(program: Deployment, team: s
         assert "failed calling webhook" in kubectl.refused(claim(team, "ours", TEN))
     finally:
         program.start("a")
-
-
-@contextlib.contextmanager
-def nvidias(kubectl: Kubectl, *devices: JSON) -> Iterator[None]:
-    """Devices of NVIDIA's driver on the node, as it publishes them; the slice is written by hand."""
-    made = resource_slice(NODE, *devices, driver=NVIDIA, name="nvidias")
-    kubectl.apply({"apiVersion": API, "kind": "ResourceSlice", **made})
-    yield
-    kubectl("delete", "resourceslice", "nvidias")
-
-
-def test_cards_that_are_passed_through_and_shares_of_no_memory_are_charged(program: Deployment, team: str) -> None:
-    """A tenant asks for 0 bytes of a card that two may share: half of the card is its price."""
-    kubectl = program.kubectl
-    with nvidias(kubectl, passed_through("v0", "4Gi"), consumable("c0", "2", "16Gi")):
-        kubectl.apply(template(team, "vm", requests(exactly(VFIO))), pod(team, "a", of="vm"))
-        zero = requests(exactly(NVIDIA, memory="0"))
-        kubectl.apply(template(team, "zero", zero), pod(team, "b", of="zero"))
-        assert memory(kubectl, team) == 4096 + 8192
-        eventually(lambda: bound(kubectl, team), ["a", "b"])
-        eventually(lambda: settled(kubectl, team))
-        assert (memory(kubectl, team), kubectl.used(team)["gpu"]) == (4096 + 8192, "2")
-        refused = kubectl.refused(pod(team, "c", of="zero"))
-        assert "exceeded quota: gpu-quota, requested: limits.nvidia.com/gpumem=8192" in refused
-
-
-def test_a_device_that_no_row_is_for_is_called_so_and_a_qualified_name_costs_the_same(
-    program: Deployment, team: str
-) -> None:
-    kubectl = program.kubectl
-    kubectl.apply(claim(team, "long", requests(exactly(HAMI, capacity={"requests": {f"{HAMI}/memory": "9Gi"}}))))
-    assert memory(kubectl, team) == 9216
-    by_driver = {"selectors": [{"cel": {"expression": f'device.driver == "{NVIDIA}"'}}]}
-    kubectl.apply(
-        {"apiVersion": API, "kind": "DeviceClass", "metadata": {"name": "any.example.com"}, "spec": by_driver}
-    )
-    with nvidias(kubectl, whole("x0", "4Gi", "vgpu")):
-        kubectl.apply(template(team, "any", requests(exactly("any.example.com"))), pod(team, "a", of="any"))
-        text = f"device x0 of pool {NODE} of driver {NVIDIA} is of type vgpu, and no row of dra.devices prices it"
-        eventually(lambda: text in events(kubectl, team))
-        assert bound(kubectl, team) == []
-    kubectl("delete", "deviceclass", "any.example.com")

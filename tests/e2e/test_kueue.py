@@ -15,8 +15,8 @@ from hack.devcluster.plane import ControlPlane
 from .deployment import Deployment, Kubectl, deployed, eventually
 from .kueue import GATE, GROUP, PARENT, QUEUE, TOTAL, kueue
 from .objects import JSON, add_node, gpu_node, namespace, pod, quota
+from .queueing import free, gated
 from .scheduling import scheduler_account
-from .test_queues import free, gated
 
 CARDS, OURS, KUEUES = 4, 6, 8
 """Of each of two groups, of our quota, and of Kueue's."""

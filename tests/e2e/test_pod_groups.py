@@ -18,11 +18,11 @@ from .deployment import Deployment, Kubectl, deployed, eventually
 from .hamischeduler import HamiScheduler, scheduling
 from .kubelet import Kubelets
 from .objects import JSON, namespace, pod, quota
+from .queueing import Ending, free
 from .revisions import Revisions
 from .scheduling import scheduler_account
 from .test_bursts import create_all
 from .test_placement import nodes_with_cards
-from .test_queues import Ending, free
 
 ROUNDS = int(os.environ.get("HAMI_POD_GROUP_ROUNDS", "1"))
 PODS = int(os.environ.get("HAMI_POD_GROUP_PODS", "10"))
