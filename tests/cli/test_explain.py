@@ -138,7 +138,7 @@ API_OBJECTS: list[JSON] = [
         "spec": {"selector": {"matchLabels": {"app": "busy"}}},
     },
 ]
-LISTED = ("Node", "Pod", "ResourceQuota", "Namespace", "PriorityClass", "PodDisruptionBudget")
+LISTED = ("Node", "Pod", "ResourceQuota", "Namespace", "PriorityClass", "PodDisruptionBudget", "DeviceClass")
 REQUESTS = [
     *(("GET", "/".join(KINDS[kind])) for kind in LISTED),
     # this API server doesn't have them

@@ -109,5 +109,4 @@ def test_a_node_and_a_pod_that_mean_harm_stop_nobody_else(cards: int, asked: int
         answers = [each.result() for each in filters]
     assert errors == [""] * len(others)
     assert [sorted(each["NodeNames"] or ()) for each in answers] == [names] * len(harm)
-    assert len(probes.seconds) > 5
     assert max(probes.seconds) < PROBE_WITHIN

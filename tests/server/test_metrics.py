@@ -425,7 +425,7 @@ def test_unreadable_objects_are_counted_until_they_are_gone() -> None:
     found = samples(generate_latest(collector))["hami_webhook_unreadable_objects"]
     assert found == {labelled(kind="Namespace"): 1, labelled(kind="Node"): 1}
     core.caches.drop(Kind.NAMESPACES, bad)
-    core.caches.put(Kind.NODES, node(name="n2"))
+    core.caches.put(Kind.NODES, node(CARDS[:1], "n2"))
     assert "hami_webhook_unreadable_objects" not in samples(generate_latest(collector))
 
 
