@@ -288,9 +288,12 @@ def check_a_pods_life(cluster: Cluster, user: Kubectl, space: str, node: str, of
 def check_a_pod_that_hami_places(cluster: Cluster, user: Kubectl, space: str, node: str) -> None:
     """A pod is charged as it asks, then as HAMi's scheduler places it. In `space` is a quota of 6000 MiB."""
     kubectl = cluster.kubectl
-    user.apply(card_pod(space, "p", 2000))
+    small, large = card_pod(space, "p", 2000), card_pod(space, "q", 5000)
+    for each in (small, large):
+        each["spec"]["schedulerName"] = "hami-scheduler"  # as HAMi's webhook, which isn't here, writes
+    user.apply(small)
     assert kubectl.used(space) == {"gpu": "1", "gpumem": "2k"}
-    assert "exceeded quota: gpu-quota" in user.refused(card_pod(space, "q", 5000))
+    assert "exceeded quota: gpu-quota" in user.refused(large)
     # what HAMi's scheduler writes, with the account of HAMi's chart, counts; what a tenant writes doesn't
     allocation = f"{ALLOCATED}={node}-0,NVIDIA,3000,0:;"
     forged = user.run("annotate", "pod", "p", "-n", space, allocation)

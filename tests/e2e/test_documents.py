@@ -164,6 +164,11 @@ READY = {
 """What the reader of a page has already: files of their own, a namespace."""
 
 BEFORE = {
+    "docs/quotas.md": {
+        "kubectl annotate deployment web -n team-a --overwrite woken=1": (
+            "kubectl create deployment web -n team-a --image=registry.invalid/none"
+        ),
+    },
     "docs/install.md": {
         f"{HELM} --wait": "make undeploy",
         "kubectl delete mutatingwebhookconfiguration,validatingwebhookconfiguration hami-webhook-admission": (
