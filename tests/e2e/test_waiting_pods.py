@@ -103,14 +103,10 @@ def test_waiting_pods_that_are_renamed_are_charged(program: Deployment, plane: C
     kubectl.apply(below)
     eventually(lambda: kubectl.used(space, "h100").get("gpu"), "0")
     user = tenant(kubectl, plane, program.folder, space)
-    gated = [
-        builders.pod(
-            f"p{number}", namespace=space, annotations={TYPES: "A10"}, gpu=1, mem=100,
-            schedulingGates=[{"name": "team.example/wait"}],
-        )
-        for number in range(13)
-    ]  # fmt: skip
-    user.apply(*gated)
+    waiting = [
+        builders.pod(f"p{number}", namespace=space, annotations={TYPES: "A10"}, gpu=1, mem=100) for number in range(13)
+    ]
+    user.apply(*waiting)
     answers = [user.run("annotate", "pod", "-n", space, f"p{n}", "--overwrite", f"{TYPES}=H100") for n in range(13)]
     refused = [answer.stderr for answer in answers if answer.returncode]
     print(f"renamed {13 - len(refused)} of 13; used above {used(program, 'h100')}, below {kubectl.used(space, 'h100')}")
