@@ -18,7 +18,7 @@ from hack.devcluster.plane import ControlPlane
 
 from .deployment import Deployment, Kubectl, deployed, eventually
 from .objects import CORES as GPUCORES
-from .objects import GPU, JSON, MEM, add_node, define_devices, namespace, quota
+from .objects import GPU, JSON, MEM, add_node, define_devices, gpu_node, namespace, quota
 from .scheduling import foreign_scheduler
 from .tenants import tenant
 
@@ -371,3 +371,16 @@ def test_pods_that_mean_something_else_by_kais_words_cost_no_review(program: Dep
         assert annotate(mine, space, name, {"team": "a"}) == ""
     assert annotate(mine, space, "other", {"gpu-memory": "more"}) == ""
     assert program.metric("hami-webhook-0", "hami_webhook_reviews_total") == before
+
+
+def test_cards_that_are_registered_without_memory_are_named_by_an_event_on_their_node(program: Deployment) -> None:
+    kubectl = program.kubectl
+    add_node(kubectl, gpu_node("no-memory", 0, 8192), gpu=20)
+
+    def said() -> str:
+        found = kubectl.get("events", "-n", "default", "--field-selector", "reason=RegistrationUnusable")["items"]
+        return "; ".join(each["message"] for each in found if each["involvedObject"]["name"] == "no-memory")
+
+    text = "1 of 2 NVIDIA cards are registered without memory, so they can't be used: no-memory-0"
+    eventually(lambda: text in said())
+    kubectl("delete", "node", "no-memory")
