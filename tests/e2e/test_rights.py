@@ -155,7 +155,9 @@ def place_beside_admissions(kubectl: Kubectl, met: Callable[[], bool]) -> None:
     for burst in range(30):
         names = [f"p{burst}-{number}" for number in range(8)]
         kubectl.apply(*(pod(space, name, gpu=1, gpumem_percentage=1) for name in names))
-        eventually(lambda: all("nodeName" in each["spec"] for each in kubectl.get("pods", "-n", space)["items"]))
+        eventually(
+            lambda: [each for each in kubectl.get("pods", "-n", space)["items"] if "nodeName" not in each["spec"]], []
+        )
         kubectl("delete", "pods", *names, "-n", space, "--grace-period=0", "--force")
         if met():
             return
