@@ -68,13 +68,19 @@ class Team:
         """Whether all of these run."""
         return {*names} <= self.running()
 
+    def waits(self, name: str, text: str) -> bool:
+        """Whether a pod's condition says it."""
+        found = self.kubectl.get("pod", name, "-n", self.space)["status"].get("conditions", [])
+        return any(text in each.get("message", "") for each in found)
+
+    def runs_or_waits(self, name: str, text: str) -> bool:
+        """Whether a pod runs, or its condition says it."""
+        return self.runs(name) or self.waits(name, text)
+
     def says(self, name: str, text: str) -> bool:
         """Whether an event of a pod and its condition say it."""
-        found = self.kubectl.get("pod", name, "-n", self.space)["status"].get("conditions", [])
         events = self.kubectl.get("events", "-n", self.space, "--field-selector", f"involvedObject.name={name}")
-        return any(text in each["message"] for each in events["items"]) and any(
-            text in each.get("message", "") for each in found
-        )
+        return any(text in each["message"] for each in events["items"]) and self.waits(name, text)
 
     def delete_all(self) -> None:
         self.kubectl.delete_all("pods", namespace=self.space)
@@ -132,3 +138,27 @@ def test_what_is_lent_comes_back_and_not_against_a_budget(program: Deployment, s
     assert program.metric("hami-webhook-0", "hami_webhook_quota_reclaimed_pods_total") == NOMINAL
     used = json.loads(kubectl("get", "aq", "-o", "json"))["items"]
     assert all(int(each["status"]["used"][GPU]) <= ALL for each in used)
+
+
+def test_a_team_that_deletes_its_pods_once_they_run_has_few_evicted(
+    program: Deployment, scheduler: HamiScheduler
+) -> None:
+    program.kubectl.delete_all("pods")
+    a, b = Team(program.kubectl), Team(program.kubectl)
+    a.lend(reclaim="on")
+    b.lend(enforcement="queue")
+    program.kubectl.apply(
+        accelerator_quota("shared", {"matchLabels": {"lending": "shared"}}, {"gpu": ALL}, enforcement="queue")
+    )
+    b.create(*(f"b-{number}" for number in range(ALL + 5)))
+    began = time.monotonic()
+    for number in range(4):
+        eventually(lambda: len(b.running()), ALL)
+        time.sleep(1.1)  # reclaimMinRuntime
+        a.create(f"a-{number}")
+        eventually(partial(a.runs_or_waits, f"a-{number}", "nobody is evicted: "))
+        a.delete_all()
+    reclaimed = program.kubectl.get("events", "-n", b.space, "--field-selector", "reason=QuotaReclaimed")["items"]
+    print(f"\n{len(reclaimed)} pods were evicted in {time.monotonic() - began:.1f} s")
+    assert len(reclaimed) == 2
+    assert len(b.running()) == ALL

@@ -231,14 +231,19 @@ async def test_cards_are_freed_where_the_pod_fits() -> None:
         assert env.names(B) == ["young"]
 
 
-async def test_a_team_that_deletes_what_others_were_evicted_for_has_to_wait() -> None:
-    """In 15 seconds its pods have one of another team evicted as often as they can; then it is owed what is its own."""
+@pytest.mark.parametrize("bound", [False, True])
+async def test_a_team_that_deletes_what_others_were_evicted_for_has_to_wait(bound: bool) -> None:
+    """In 15 seconds its pods, bound or not, have one of another team evicted as often as they can; then it is owed what
+    is its own.
+    """
     async with Env(CARDS, common(hard=24), team(A, 2), team(B, 2, hard=24)) as env:
         await env.run_pods(B, *(f"b{number}" for number in range(24)))
         for number in range(5):
             await env.wait(A, f"a{number}")
             await env.reclaim(rounds=1)
             await env.settle()
+            if bound and env.names(A, gated=False):
+                await env.node_of(f"a{number}", A)
             await env.delete(f"a{number}", namespace=A)
             await env.later(2)
             await env.wait(B, f"again{number}")

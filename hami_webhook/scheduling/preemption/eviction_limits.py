@@ -17,6 +17,8 @@ from hami_webhook.scheduling.cluster_cache import ClusterCache
 
 DEFAULT_PER_MINUTE = 60
 _MINUTE = 60.0
+_STAYED = 60.0
+"""Seconds after its bind from which a pod has used what was freed for it; one that ends earlier hasn't."""
 _REMEMBERED = 3600.0
 """Seconds for which an unused eviction counts, and after which victims that are still ending are waited for no more."""
 _SEEN = 2.0
@@ -79,19 +81,25 @@ class EvictionLimits:
         self._per_minute = per_minute
         self._of_pods: dict[str, _PodEviction] = {}
         """The last eviction for each pod that waits, by UID."""
+        self._bound: dict[str, tuple[_PodEviction, float]] = {}
+        """The last eviction for each pod that was bound a short while ago, and when, by UID."""
         self._of_namespaces: dict[str, _NamespaceEvictions] = {}
 
     def set_pod(self, pod: Pod) -> None:
         """A pod was added or changed."""
-        if pod.node_name:
-            self._of_pods.pop(pod.uid, None)  # it used it
-        elif pod.terminal or pod.deletion_time is not None:
+        if pod.node_name and pod.uid in self._of_pods:
+            self._bound[pod.uid] = self._of_pods.pop(pod.uid), self._clock()
+        if pod.terminal or pod.deletion_time is not None:
             self.remove_pod(pod.uid)
 
     def remove_pod(self, uid: str) -> None:
-        """A pod is gone, or will never be bound."""
+        """A pod is gone, has ended, or will never be bound."""
         if uid in self._of_pods:
             self._abandon(self._of_pods[uid])
+        elif uid in self._bound:
+            eviction, since = self._bound.pop(uid)
+            if self._clock() < since + _STAYED and not self._is_victim(uid):
+                self._abandon(eviction)
 
     def evicted(self, pods: Sequence[Pod], victims: Collection[str], count: int | None = None) -> None:
         """Pods with these UIDs go for a pod, or for all of a group; `count` of them, if it isn't known which."""
@@ -167,7 +175,7 @@ class EvictionLimits:
         if now < until:
             return LimitReached(
                 f"pods of namespace {pod.namespace} had others evicted {len(known.unused)} times within an hour and "
-                f"weren't bound; not before {until - now:.0f} s from now",
+                f"weren't bound, or ended within a minute; not before {until - now:.0f} s from now",
                 until,
             )
         return None
@@ -187,6 +195,8 @@ class EvictionLimits:
         for uid in eviction.pods:
             if self._of_pods.get(uid) is eviction:
                 del self._of_pods[uid]
+            if uid in self._bound and self._bound[uid][0] is eviction:
+                del self._bound[uid]
 
     def _undo(self, eviction: _PodEviction) -> None:
         self._forget(eviction)
@@ -200,6 +210,10 @@ class EvictionLimits:
             return set()
         return self._going(filter(None, map(self._state.pod, eviction.victims)))
 
+    def _is_victim(self, uid: str) -> bool:
+        """Whether the pod was evicted for others: it would have stayed."""
+        return any(uid in each.victims for known in self._of_namespaces.values() for each in known.recent)
+
     def _began(self, eviction: _PodEviction) -> bool:
         """Whether any victim was evicted: kube-scheduler may not do what it asked about."""
         pods = [self._state.pod(uid) for uid in eviction.victims]
@@ -208,6 +222,7 @@ class EvictionLimits:
     def _drop_old(self) -> None:
         """Forget what counts no more, of all namespaces."""
         now = self._clock()
+        self._bound = {uid: each for uid, each in self._bound.items() if now < each[1] + _STAYED}
         for namespace, known in [*self._of_namespaces.items()]:
             while known.recent and known.recent[0].at + _MINUTE <= now:
                 known.recent.popleft()

@@ -135,6 +135,52 @@ async def test_what_is_used_counts_for_a_minute_only() -> None:
         assert env.each.preemption.victims == CARDS
 
 
+async def use_card(env: Attacked, name: str) -> bool:
+    """Whether a pod is bound that has another one evicted, if need be and allowed."""
+    await env.each.filter(name)
+    await env.pass_time(0)
+    if not (await env.each.filter(name))["NodeNames"]:
+        return False
+    assert await env.each.bind(name, "n1") == ""
+    await env.each.cluster.patch(Kind.NODES, "n1", {"metadata": {"annotations": {LOCK: None}}})
+    await turns()
+    return True
+
+
+@pytest.mark.parametrize(("ran", "victims"), [(0, 2), (59, 2), (60, 12)])
+@pytest.mark.parametrize("ends", ["deleted", "Succeeded", "Failed"])
+async def test_pods_that_end_right_after_they_were_bound_did_not_use_it(ran: float, ends: str, victims: int) -> None:
+    """The attack: pods are bound and deleted, or exit, one after the other. An ordinary day: they run for a minute."""
+    async with attacked(grace=0, cards=12) as env:
+        for number in range(12):
+            name = f"high{number}"
+            await add(env.each.cluster, named(name, number))
+            bound = await use_card(env, name)
+            await env.pass_time(ran if bound else 0)
+            if ends == "deleted" or not bound:
+                await env.each.end(name)
+            else:
+                await env.each.cluster.set_phase("default", name, ends)
+        assert env.each.preemption.victims == victims
+
+
+async def test_a_pod_that_was_evicted_itself_would_have_stayed() -> None:
+    """Two that were bound are evicted for pods of higher priority, so that their namespace waits for nothing."""
+    async with attacked(grace=0, cards=4) as env:
+        for number in range(2):
+            evicted = named(f"high{number}", number)
+            evicted["spec"]["terminationGracePeriodSeconds"] = 0
+            await add(env.each.cluster, evicted)
+            assert await use_card(env, f"high{number}")
+            higher = high(gpu=1, mem=8000, name=f"higher{number}", priority=11)
+            higher["metadata"]["annotations"] = {USE: f"c{number}"}
+            await add(env.each.cluster, higher)
+            await env.pass_time(1)
+            assert await use_card(env, f"higher{number}")
+        await add(env.each.cluster, named("last", 2))
+        assert await use_card(env, "last")
+
+
 async def test_beyond_the_limit_pods_wait_for_the_next_minute() -> None:
     names = [f"high{number}" for number in range(5)]
     async with attacked(*map(whole, names), per_minute=3) as env:
