@@ -42,7 +42,7 @@ from hami_webhook.admission.requests import RequestCache
 from hami_webhook.admission.review import UNCHANGED, Answer, Review
 from hami_webhook.admission.rules import EVERY_POD, NAMING_POD, STATIC_POD, walk
 from hami_webhook.devices.device_lister import DeviceLister
-from hami_webhook.devices.foreign_pods import names_any
+from hami_webhook.devices.foreign_pods import is_mirror, names_any
 from hami_webhook.devices.foreign_scheduler import ForeignScheduler
 from hami_webhook.devices.keys import Governed
 from hami_webhook.devices.model import BadRequest, Requests
@@ -271,7 +271,7 @@ class AdmissionHandler:
         new = self._new(read_pod(review.object, review.namespace))
         walk(EVERY_POD, new)
         # only the node itself says so: anybody may write the annotation
-        if new.mirror and is_node(_user_of(review), new.pod.node_name):
+        if new.pod.node_name and is_mirror(new.pod) and is_node(_user_of(review), new.pod.node_name):
             walk(STATIC_POD, new)
             return None
         return None if self._reserves(new, _user_of(review)) else new

@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 
 from hami_webhook.admission.requests import RequestCache
 from hami_webhook.devices.device_lister import DeviceLister
-from hami_webhook.devices.foreign_pods import is_mirror
 from hami_webhook.devices.foreign_scheduler import ForeignScheduler
 from hami_webhook.devices.model import Requests
 from hami_webhook.devices.registry import Vendors
@@ -18,12 +17,12 @@ class NewPod:
 
     `named` are the resources that its containers name. `foreign` are the other schedulers that it asks for cards.
     `mixed`: these resources are of several managers of the same cards.
-    `mirror`: a node says with it what it runs already. `requests` are those to our vendors, by their keys; none before
+    `requests` are those to our vendors, by their keys; none before
     the rules have read them. `warnings` are what the rules found that refuses nothing.
     """
 
     __slots__ = (
-        *("device_lister", "foreign", "known", "mirror", "mixed"),
+        *("device_lister", "foreign", "known", "mixed"),
         *("named", "pod", "requests", "vendors", "warnings"),
     )
 
@@ -49,13 +48,10 @@ class NewPod:
             self.named = pod.named
             self.foreign = vendors.foreign_among(pod, self.named)
             self.mixed = bool(vendors.mixing.managing(self.named))
-        self.mirror = is_mirror(pod) if pod.annotations else False
         self.requests: Mapping[str, Requests] = {}
         self.warnings: list[str] = []
 
     @property
     def governed_foreign(self) -> list[ForeignScheduler]:
         """The other schedulers that it asks for cards and of whose pods policy can say something."""
-        if self.mirror:
-            return []
         return [each for each in self.foreign if each.governable and each.requested_by(self.pod)]

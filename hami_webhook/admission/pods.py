@@ -164,8 +164,6 @@ def mutate_for_foreign(draft: PodDraft, new: NewPod, context: AdmissionContext |
     The first of them gives the pod a scheduler, unless it names our vendors' resources too. `new` is the pod as it
     came; `context` may be missing if the pod is none that is governed elsewhere.
     """
-    if new.mirror:
-        return ForeignMutation()
     vendors, device_lister, found = new.vendors, new.device_lister, new.foreign
     outcome = policy.PolicyOutcome() if context is None else policy.apply(draft, context, new.governed_foreign)
     try:

@@ -52,7 +52,7 @@ def static_brings_no_allocation(new: NewPod) -> None:
 
 
 def other_schedulers_take_it(new: NewPod) -> None:
-    for scheduler in () if new.mirror else new.foreign:
+    for scheduler in new.foreign:
         scheduler.check(new.pod, new.device_lister)
 
 
@@ -114,7 +114,7 @@ class Rule(NamedTuple):
     concerns: Callable[[NewPod], object] | None = None
 
 
-_IS_STATIC, _OF_OTHERS, _OF_OURS = attrgetter("mirror"), attrgetter("foreign"), attrgetter("requests")
+_OF_OTHERS, _OF_OURS = attrgetter("foreign"), attrgetter("requests")
 
 
 EVERY_POD = (
@@ -124,11 +124,10 @@ EVERY_POD = (
 )
 """For every new pod, whatever it asks for; mutation begins with them. A pod that `is_unmanaged` breaks none of them."""
 
-STATIC_POD = (Rule(static_brings_no_allocation, "security.md#1", _IS_STATIC),)
-"""For a pod that its node runs already, besides: nothing else can be decided about it."""
+STATIC_POD = (Rule(static_brings_no_allocation, "security.md#1"),)
+"""For a pod that its node runs already and shows itself, besides: nothing else can be decided about it."""
 
 NAMING_POD = (
-    *STATIC_POD,
     Rule(other_schedulers_take_it, "volcano.md#5", _OF_OTHERS),
     Rule(mixes_no_schedulers, "core.md#5", attrgetter("mixed")),
     Rule(amounts_can_be_meant, "security.md#2"),

@@ -14,8 +14,8 @@ _MIRROR = "kubernetes.io/config.mirror"
 
 
 def is_mirror(pod: Pod) -> bool:
-    """Whether the pod only shows a static pod that its node runs already: nothing can be decided about it."""
-    return _MIRROR in pod.annotations and pod.node_name != ""
+    """Whether the pod says that it only shows a static pod, which its node runs already. Anybody may write so."""
+    return _MIRROR in pod.annotations
 
 
 def refuse_node_name(pod: Pod) -> None:

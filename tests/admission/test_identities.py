@@ -203,13 +203,6 @@ def test_a_copied_manifest_of_a_pod_that_asks_is_stripped_and_refused_where_it_i
         assert f"annotation {key} is written by the scheduler only" in refusal(create, obj)[1]
 
 
-@in_one_test("key", [*VOLCANOS, *KOORDINATORS])
-def test_the_pod_of_a_static_pod_brings_none_either(key: str) -> None:
-    notes = {"kubernetes.io/config.mirror": "x", key: "x"}
-    mirror = pod("p", vgpu() if key in VOLCANOS else share(), nodeName="n1", annotations=notes)
-    assert f"annotation {key} is written by the scheduler only" in refusal(create, mirror)[1]
-
-
 @pytest.mark.parametrize(("one", "key"), [(vgpu(), "volcano"), (share(), "koordinator")])
 def test_a_privileged_ephemeral_container_beside_their_cards_is_a_warning(one: Any, key: str) -> None:
     debug = {"name": "debug", "securityContext": {"privileged": True}}

@@ -109,7 +109,7 @@ BROKEN: dict[str, tuple[JSON, str]] = {
 
 
 @PATHS
-@pytest.mark.parametrize("rule", [*EVERY_POD, *NAMING_POD], ids=lambda rule: rule.check.__name__)
+@pytest.mark.parametrize("rule", [*EVERY_POD, *STATIC_POD, *NAMING_POD], ids=lambda rule: rule.check.__name__)
 def test_every_rule_refuses_on_every_path_and_nothing_else_does_it_for_it(
     rule: Rule, path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -182,7 +182,7 @@ def test_the_cheap_look_passes_no_pod_that_breaks_a_rule(obj: JSON, more: dict[s
         walk(EVERY_POD, NewPod(read_pod(came, "team-a"), CHART, NO_DEVICES, RequestCache(CHART)))
 
 
-@in_one_test("rule", [*EVERY_POD, *NAMING_POD])
+@in_one_test("rule", [*EVERY_POD, *STATIC_POD, *NAMING_POD])
 def test_a_rule_names_a_section_of_the_specification(rule: Rule) -> None:
     page, section = rule.page.split("#")
     assert f'<a id="{section}"></a>' in (SPEC / page).read_text()

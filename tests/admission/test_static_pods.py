@@ -7,11 +7,12 @@ from typing import Any
 
 import pytest
 from builders import container
+from tables import in_one_test
 
 from hami_webhook.admission.review import UNCHANGED, Answer
 
 from .reviews import JSON, FakeServices, cpu, handler_of, parsed, pod, refusal, review
-from .test_identities import CHART
+from .test_identities import CHART, KOORDINATORS, VOLCANOS, share, vgpu
 
 MIRROR = {"kubernetes.io/config.mirror": "hash"}
 NODE = {"username": "system:node:n1", "groups": ["system:nodes", "system:authenticated"]}
@@ -72,9 +73,10 @@ def test_without_a_node_it_is_a_pod_like_any_other(path: str) -> None:
 
 
 @PATHS
-@pytest.mark.parametrize("key", ["hami.io/vgpu-devices-allocated", "volcano.sh/vgpu-ids-new"])
+@in_one_test("key", ["hami.io/vgpu-devices-allocated", *VOLCANOS, *KOORDINATORS])
 def test_it_brings_no_allocation(path: str, key: str) -> None:
-    """What its annotations say of cards would be believed."""
-    code, message = refusal(reviewed, mirror(annotations={**MIRROR, key: "GPU-1,NVIDIA,10,1:;"}), path)
+    """What its annotations say of cards would be believed, also for another scheduler's resources."""
+    one = vgpu() if key in VOLCANOS else share() if key in KOORDINATORS else container(gpu=1, mem=3000)
+    code, message = refusal(reviewed, mirror(one, annotations={**MIRROR, key: "GPU-1,NVIDIA,10,1:;"}), path)
     assert code in (403, 422)
     assert f"annotation {key} is written by the scheduler only" in message

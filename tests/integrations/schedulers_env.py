@@ -100,21 +100,21 @@ class SchedulersEnv:
             allocates=ClaimCache(()).allocates,
         )
 
-    def admit(self, manifest: JSON) -> Admitted:
-        """Mutate and validate a pod; a second mutation must change nothing."""
+    def admit(self, manifest: JSON, **request: Any) -> Admitted:
+        """Mutate and validate a pod; a second mutation must change nothing. `request` is more of the request."""
         try:
-            answer = asyncio.run(self._gate.mutate(parsed(review(manifest))))
+            answer = asyncio.run(self._gate.mutate(parsed(review(manifest, **request))))
             after = patched(manifest, answer)
-            asyncio.run(self._gate.validate(parsed(review(after))))
-            again = asyncio.run(self._gate.mutate(parsed(review(after))))
+            asyncio.run(self._gate.validate(parsed(review(after, **request))))
+            again = asyncio.run(self._gate.mutate(parsed(review(after, **request))))
         except Denied as denial:
             return Admitted(manifest, message=denial.message)
         assert not again.patch, f"admission isn't idempotent: {again.patch}"
         return Admitted(after, list(answer.warnings))
 
-    def refusal(self, manifest: JSON) -> str:
+    def refusal(self, manifest: JSON, **request: Any) -> str:
         """What a pod is refused with; fails if it is admitted."""
-        message = self.admit(manifest).message
+        message = self.admit(manifest, **request).message
         assert message, "admitted"
         return message
 

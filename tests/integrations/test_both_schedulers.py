@@ -61,6 +61,7 @@ BOTH = [
 ]  # fmt: skip
 every_integration = pytest.mark.parametrize("integration", BOTH, ids=lambda integration: integration.key)
 MIRROR = {"kubernetes.io/config.mirror": "hash"}
+NODE = {"username": "system:node:n1", "groups": ["system:nodes", "system:authenticated"]}
 
 
 @every_integration
@@ -69,12 +70,22 @@ def test_a_pod_that_has_a_node_is_refused(integration: Integration) -> None:
 
 
 @every_integration
-def test_a_mirror_pod_is_left_alone_but_may_not_forge(integration: Integration) -> None:
+def test_a_mirror_pod_of_its_node_is_left_alone_but_may_not_forge(integration: Integration) -> None:
     mirror = integration.pod(impossible=True, notes=MIRROR, nodeName="n1")
-    assert integration.env().admit(mirror).manifest == mirror
-    assert integration.env().refusal(integration.pod(impossible=True, notes=MIRROR))
+    assert integration.env().admit(mirror, userInfo=NODE).manifest == mirror
     forged = integration.pod(notes={**MIRROR, integration.owned[0]: "{}"}, nodeName="n1")
-    assert integration.owned[0] in integration.env().refusal(forged)
+    assert integration.owned[0] in integration.env().refusal(forged, userInfo=NODE)
+
+
+@every_integration
+def test_a_mirror_pod_of_anybody_else_is_a_pod_like_any_other(integration: Integration) -> None:
+    """A tenant can write the annotation and, with `nodeName`, skip the scheduler and its node's admission."""
+    assert integration.env().refusal(integration.pod(notes=MIRROR, nodeName="n1")) == "pod has node assigned"
+    plain, mirror = integration.pod(), integration.pod(notes=MIRROR)
+    assert integration.env().admit(mirror).scheduler == integration.env().admit(plain).scheduler
+    assert integration.env().refusal(integration.pod(impossible=True, notes=MIRROR)) == integration.env().refusal(
+        integration.pod(impossible=True)
+    )
 
 
 @every_integration
