@@ -439,12 +439,10 @@ class ClusterCache:
                 try:
                     held |= shares(vendor, pod, self._cards(pod, vendor))
                 except BadAnnotation as error:
-                    texts.append(f"{vendor.keys.allocated} can't be read, so its cards aren't counted as used: {error}")
+                    texts.append(f"{vendor.keys.allocated} can't be read, so its cards aren't known: {error}")
                 except Exception as error:
                     self._vendors.faults.record("usage", pod.node_name or pod.annotations[NODE], error)
-                    texts.append(
-                        f"{vendor.keys.allocated} isn't counted as used, by a fault of ours ({type(error).__name__})"
-                    )
+                    texts.append(f"{vendor.keys.allocated} can't be read, by a fault of ours ({type(error).__name__})")
         self._note(("Pod", pod.uid), Problem("Pod", pod.namespace, pod.name, "; ".join(dict.fromkeys(texts))))
         if not held and not texts:
             return None

@@ -1,10 +1,10 @@
-"""The cards that pods are presumed to hold which were bound without a placement of ours, and so don't say which.
+"""The cards that bound pods are presumed to hold which don't say which they have.
 
 Source: docs/spec/core.md#10.5.
 
-kubelet counts such pods by the resources that the node offers, and its device plugin chose the cards. Which ones isn't
-known, so they get those that are presumed to be theirs: cards where nobody else is before all others, the last ones
-first. A card is counted once, either for who says so or for who is presumed there.
+Such pods were bound without a placement of ours, or theirs can't be read. kubelet counts them by the resources that the
+node offers. Their cards aren't known, so they get those that are presumed to be theirs: cards where nobody else is
+before all others, the last ones first. A card is counted once, either for who says so or for who is presumed there.
 """
 
 from __future__ import annotations
@@ -34,15 +34,17 @@ from hami_webhook.kube.objects import Container, ContainerKind, Node, Pod
 from hami_webhook.kube.quantity import parse_whole
 from hami_webhook.kube.requests import effective
 from hami_webhook.kube.shown import first_of
+from hami_webhook.scheduling.pod_allocations import shares
 
 MOST_SHARES = 1024
 """Shares of a vendor's cards that a node's pods are presumed to hold; for more each card is taken as full."""
 
 _NO_ANNOTATIONS: Mapping[str, str] = {}
+_NO_CARDS: Mapping[str, Device] = {}
 
 
 class _Presumed(Struct):
-    """What the pods without a placement are presumed to hold of one vendor's cards, by UUID."""
+    """What pods are presumed to hold of one vendor's cards, by UUID."""
 
     holders: dict[str, list[PodUsage]] = {}
     shares: int = 0
@@ -60,12 +62,29 @@ def unplaced_vendors(pod: Pod, vendors: Vendors) -> frozenset[str]:
         return frozenset()
     for scheduler in vendors.foreign_to(pod, names):
         names = names - scheduler.resource_names
-    placed = {vendor.key for vendor in vendors.allocated_in(pod.annotations)} if NODE in pod.annotations else set()
-    return vendors.named_among(names) - placed
+    named = vendors.named_among(names)
+    return named - _placed(pod, vendors) if NODE in pod.annotations else named
+
+
+def _placed(pod: Pod, vendors: Vendors) -> set[str]:
+    """The backend keys of the vendors whose annotation of a placement says which cards the pod holds.
+
+    Forms of one vendor share an annotation: what one of them reads there is the whole.
+    """
+    written = vendors.allocated_in(pod.annotations)
+    read = {vendor.keys.allocated for vendor in written if _says_which(vendor, pod)}
+    return {vendor.key for vendor in written if vendor.keys.allocated in read}
+
+
+def _says_which(vendor: Vendor, pod: Pod) -> bool:
+    try:
+        return bool(shares(vendor, pod, _NO_CARDS))
+    except Exception:  # the cluster cache notes it
+        return False
 
 
 def presumed(view: NodeView, pods: Sequence[Pod], vendors: Vendors) -> NodeView:
-    """The node with what these pods, which are bound to it without a placement, are presumed to hold."""
+    """The node with what these pods, which are bound to it and don't say what they have, are presumed to hold."""
     if not pods:
         return view
     admitted = [*_admitted(view.node, pods, vendors)]
@@ -128,7 +147,7 @@ def _held_at_once(
     rows = []
     for row, container in enumerate(pod.containers):
         try:
-            request = vendor.unplaced_request(_counted(container, node), inventory)
+            request = _request(vendor, container, pod, node, inventory)
         except (BadRequest, ValueError):
             continue
         if request is not None and request.count > 0:
@@ -139,6 +158,13 @@ def _held_at_once(
         if init[1] is ContainerKind.INIT and not pod.init_finished:
             together.append([*[each for each in stay if each[1] is ContainerKind.SIDECAR and each[0] < init[0]], init])
     return max(together, key=lambda held: sum(request.count for _, _, request in held))
+
+
+def _request(vendor: Vendor, container: Container, pod: Pod, node: Node, inventory: Inventory) -> Request | None:
+    """What a container holds: with a placement that can't be read what it asked for, as it got no more."""
+    if NODE in pod.annotations and vendor.keys.allocated in pod.annotations:
+        return vendor.request_in_pod(container, pod)
+    return vendor.unplaced_request(_counted(container, node), inventory)
 
 
 def _counted(container: Container, node: Node) -> Container:
@@ -231,6 +257,6 @@ def remark(view: NodeView, vendors: Iterable[str] | None = None) -> str:
     if not names:
         return ""
     return (
-        f"{' and '.join(numbers)} count as held by pods that were bound without a placement of ours and don't say "
-        f"which cards they have: {first_of(sorted(names))}"
+        f"{' and '.join(numbers)} count as held by pods that don't say which cards they have, as they were bound "
+        f"without a placement of ours or theirs can't be read: {first_of(sorted(names))}"
     )

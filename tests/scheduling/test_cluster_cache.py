@@ -243,7 +243,7 @@ def test_an_annotation_that_cannot_be_read_is_noted_and_not_counted(text: str) -
     assert used(state, "G") == (0, 0, 0)
     (problem,) = state.problems()
     assert (problem.kind, problem.namespace, problem.name) == ("Pod", "default", "p")
-    assert problem.text.startswith(f"{ALLOCATED} can't be read, so its cards aren't counted as used: device ")
+    assert problem.text.startswith(f"{ALLOCATED} can't be read, so its cards aren't known: device ")
     state.set_pod(read_pod(bound_pod("p", "n", "G,NVIDIA,1,1:;")), NOW)
     assert state.problems() == []
     assert used(state, "G") == (1, 1, 1)

@@ -1,4 +1,4 @@
-"""Cards that pods hold which were bound without a placement of ours (docs/spec/core.md#10.5)."""
+"""Cards of bound pods that don't say which they have, as they have no placement that can be read (core.md#10.5)."""
 
 from __future__ import annotations
 
@@ -229,6 +229,52 @@ def test_pods_that_hold_none_or_say_which_are_presumed_nowhere(raw: JSON) -> Non
 def test_an_allocation_that_does_not_count_as_a_placement_is_none() -> None:
     written = {"hami.io/vgpu-devices-allocated": "C0,NVIDIA,1000,0:;"}
     assert holders(state_of(node("n", *FOUR), foreign(gpu=1, annotations=written))) == {"C3": ["foreign"]}
+
+
+SPOILT = ("C0,NVIDIA:;", "C0,NVIDIA,x,0:;", "C0,NVIDIA,-1,0:;", "x", "", ";")
+
+
+def spoilt(text: str, name: str = "spoilt", **asked: Any) -> JSON:
+    """A pod that we placed, with this in place of its allocation."""
+    return bound_pod(name, "n", text, container(**asked))
+
+
+@pytest.mark.parametrize("text", SPOILT)
+def test_a_placement_that_cannot_be_read_holds_what_the_pod_asked_for(text: str) -> None:
+    """Nobody gets his cards for nothing by it, and nobody's else are taken: the rest of the card is given out."""
+    state = state_of(node("n", *FOUR), spoilt(text, gpu=2, mem=40000, cores=30))
+    assert holders(state) == {"C2": ["spoilt"], "C3": ["spoilt"]}
+    for uuid in ("C2", "C3"):
+        used = view_of(state).used("NVIDIA", uuid)
+        assert (used.slots, used.memory, used.cores) == (1, 40000, 30)
+    assert fits(state, pod("new", gpu=4, mem=900, cores=70))
+    assert fits(state, pod("new", gpu=2, mem=40000))
+    assert not fits(state, pod("new", gpu=3, mem=1000))
+    tell(state, bound_pod("spoilt", "n", "C0,NVIDIA,100,0:;", container(gpu=1, mem=100)))
+    assert holders(state) == {"C0": ["spoilt"]}
+
+
+def test_tenants_who_spoil_placements_block_no_more_than_the_node_offers() -> None:
+    """Who would be refused by kubelet holds nothing; all others' cards stay as they said."""
+    huge = spoilt("x", "huge", gpu=41, mem=1)
+    ours = bound_pod("ours", "n", "C3,NVIDIA,40000,100:;", container(gpu=1, mem=40000))
+    state = state_of(node("n", *FOUR), huge, ours, *[spoilt("x", f"s{i}", gpu=1, mem=1000) for i in range(9)])
+    assert holders(state)["C3"] == ["ours"]
+    assert sum(len(names) for names in holders(state).values()) == 10
+    assert view_of(state).used("NVIDIA", "C3").memory == 40000
+    assert fits(state, pod("new", gpu=3, mem=30000))
+
+
+@given(st.lists(st.tuples(st.sampled_from(SPOILT), st.integers(1, 3), st.integers(1, 40960)), max_size=6))
+def test_what_cannot_be_read_takes_what_was_asked_for_or_what_is_left(pods: list[tuple[str, int, int]]) -> None:
+    """No card is overfull, and a node holds no more than its pods asked for, unless they fit on it no more."""
+    raw = [spoilt(text, f"s{i}", gpu=gpu, mem=mem) for i, (text, gpu, mem) in enumerate(pods)]
+    usage = view_of(state_of(node("n", *FOUR), *raw)).usage.values()
+    asked = sum(gpu * mem for _, gpu, mem in pods)
+    held = sum(used.memory for used in usage)
+    assert all(used.memory <= 40960 and used.slots <= 10 for used in usage)
+    assert held <= asked
+    assert held == asked or asked > 2 * 40960  # what is placed first may be in the way of what comes later
 
 
 INIT = container("init", gpu=3)
