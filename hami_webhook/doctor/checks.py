@@ -10,6 +10,7 @@ from msgspec import Struct, to_builtins
 from hami_webhook.cluster.api import Forbidden
 from hami_webhook.doctor import claim_checks, cluster_checks, plugin_checks, process_checks, webhook_checks
 from hami_webhook.doctor.facts import Diagnostic, Facts, Finding
+from hami_webhook.terminal import counted
 
 _PROCESSES = ("deployments", "device-configuration", "rights")
 _REVIEWS = ("webhook-configurations", "certificate", "ca-bundle", "service", "network-policy", "match-conditions")
@@ -40,6 +41,7 @@ CHECKS = (
     Diagnostic("scheduler", "kube-scheduler's profile and extender", process_checks.scheduler, ("deployments",)),
     Diagnostic("leaders", "leader elections", process_checks.leaders, (*_PROCESSES, "scheduler")),
     Diagnostic("registrations", "what device plugins registered", cluster_checks.registrations),
+    Diagnostic("cards", "the health of cards", cluster_checks.cards),
     Diagnostic("handshakes", "handshakes with device plugins", cluster_checks.handshakes),
     Diagnostic(
         "plugin-accounts", "service accounts of device plugins", plugin_checks.plugin_accounts, ("deployments",)
@@ -68,11 +70,14 @@ CHECKS = (
 
 
 class CheckResult(Struct, frozen=True):
-    """What came of a check: `unseen` says which right was lacking, `skipped` after which checks it wasn't made."""
+    """What came of a check: `findings` are faults, `advice` what works and could be better. `unseen` says which right
+    was lacking, `skipped` after which checks it wasn't made.
+    """
 
     check: str
     what: str
     findings: Sequence[Finding] = ()
+    advice: Sequence[Finding] = ()
     unseen: str = ""
     skipped: Sequence[str] = ()
 
@@ -85,11 +90,39 @@ class Diagnosis(Struct, frozen=True):
     @property
     def healthy(self) -> bool:
         """Whether no check found a fault."""
-        return not any(result.findings for result in self.results)
+        return not self.faults
+
+    @property
+    def faults(self) -> int:
+        """How many faults were found; advice isn't one."""
+        return sum(len(result.findings) for result in self.results)
+
+    @property
+    def unseen(self) -> Sequence[str]:
+        """The checks that lacked rights."""
+        return [result.check for result in self.results if result.unseen]
+
+    @property
+    def summary(self) -> str:
+        """How many checks and faults; first, how many of the checks lacked rights."""
+        checks, faults = counted(len(self.results), "check"), counted(self.faults, "fault")
+        skipped = sum(bool(result.skipped) for result in self.results)
+        text = f"{checks}, {faults}"
+        if self.unseen:
+            text = f"{len(self.unseen)} of {checks} can't see everything with your rights; {faults} in the rest"
+        return f"{text}; {skipped} not made, as faults explain what they would find" if skipped else text
 
     def as_json(self) -> dict[str, Any]:
         """The diagnosis as plain JSON values."""
-        return {"healthy": self.healthy, "checks": [to_builtins(result) for result in self.results]}
+        return {"healthy": self.healthy, "checks": [_plain(result) for result in self.results]}
+
+
+def _plain(result: CheckResult) -> dict[str, Any]:
+    """Plain values, in which a finding's place says whether it is advice."""
+    found: dict[str, Any] = to_builtins(result)
+    for finding in (*found["findings"], *found["advice"]):
+        del finding["advice"]
+    return found
 
 
 async def diagnose(facts: Facts, checks: Sequence[Diagnostic] = CHECKS) -> Diagnosis:
@@ -102,13 +135,15 @@ async def diagnose(facts: Facts, checks: Sequence[Diagnostic] = CHECKS) -> Diagn
 
 
 async def _made(check: Diagnostic, facts: Facts) -> CheckResult:
-    findings, unseen = [], ""
+    faults: list[Finding] = []
+    advice: list[Finding] = []
+    unseen = ""
     try:
         async for finding in check.find(facts):
-            findings.append(finding)
+            (advice if finding.advice else faults).append(finding)
     except Forbidden as error:
         unseen = str(error)
-    return CheckResult(check.name, check.what, findings, unseen)
+    return CheckResult(check.name, check.what, faults, advice, unseen)
 
 
 def _skipped(check: Diagnostic, explained: Sequence[str]) -> CheckResult:

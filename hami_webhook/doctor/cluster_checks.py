@@ -9,7 +9,12 @@ import msgspec
 from hami_webhook.cluster.api import JSON, Kind, NotFound
 from hami_webhook.devices.lock_annotations import COMMON_LOCK, LockValue
 from hami_webhook.doctor.facts import Facts, Finding
-from hami_webhook.doctor.node_faults import mixed_managers, silent_plugins, unreadable_registrations
+from hami_webhook.doctor.node_faults import (
+    mixed_managers,
+    silent_plugins,
+    unhealthy,
+    unreadable_registrations,
+)
 from hami_webhook.kube import wire
 from hami_webhook.kube.objects import ResourceQuota
 from hami_webhook.quota.account import QuotaAccount
@@ -17,7 +22,9 @@ from hami_webhook.quota.recompute import read_pods, recompute
 
 _DEFINITION = "acceleratorquotas.hami.io"
 _SETTLED = 3.0
-"""Seconds after which a recompute that was due is done."""
+"""Seconds after which a recompute that was due is done, on a cluster that isn't slow."""
+_LOOKS = 5
+"""How often a quota that drifts is looked at again."""
 _BRIEF = 30.0
 """Seconds for which a lock may outlast its pod."""
 
@@ -37,6 +44,15 @@ async def handshakes(facts: Facts) -> AsyncIterator[Finding]:
     for node in facts.view.state.nodes():
         for text in silent_plugins(facts.view, node, facts.now):
             yield Finding(f"node {node.name}", text, "look at the device plugin's pod on this node")
+
+
+async def cards(facts: Facts) -> AsyncIterator[Finding]:
+    """No card is unhealthy."""
+    facts.require(Kind.NODES)
+    for node in facts.view.state.nodes():
+        for uuid, why in unhealthy(facts.view, node):
+            fault = f"card {uuid} is unhealthy: {why}; no new pod gets it"
+            yield Finding(f"node {node.name}", fault, "docs/runbooks/HamiCardUnhealthy.md says what each cause takes")
 
 
 async def managers(facts: Facts) -> AsyncIterator[Finding]:
@@ -86,12 +102,21 @@ async def quota_limits(facts: Facts) -> AsyncIterator[Finding]:
 
 
 async def quota_definition(facts: Facts) -> AsyncIterator[Finding]:
-    """The definition of AcceleratorQuotas is this version's, if there is one: a field it lacks isn't stored."""
+    """The definition of AcceleratorQuotas is this version's: a field it lacks isn't stored.
+
+    Our manifests and our chart have one; beside HAMi's chart it is a choice.
+    """
     path = f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{_DEFINITION}"
     definition = await facts.get(path)
-    fault = "" if definition is None else _definition_fault(definition["spec"])
-    if fault:
+    if definition is None:
+        process = await facts.process("controller")
+        needed = process is not None and process.settings.webhook_configuration
+        fault = "isn't there, and no AcceleratorQuota is without it: nothing limits the namespaces that they selected"
+        remedy = "apply the manifests again, then the AcceleratorQuotas: they went with their definition"
+    else:
+        fault = needed = _definition_fault(definition["spec"])
         remedy = "apply the manifests again; with the chart, `helm upgrade` does it"
+    if needed:
         yield Finding(f"CustomResourceDefinition {_DEFINITION}", fault, remedy)
 
 
@@ -119,19 +144,30 @@ async def quota_drift(facts: Facts) -> AsyncIterator[Finding]:
     """What quotas show as used is what their pods cost."""
     facts.require(Kind.RESOURCE_QUOTAS, Kind.PODS)
     drifting = {(account.quota.namespace, account.name) for account in _accounts(facts) if _drift(facts, account, None)}
-    if drifting:
-        await facts.sleep(_SETTLED)
-    for namespace, name in sorted(drifting):
-        try:
-            found = await facts.api.get(Kind.RESOURCE_QUOTAS, name, namespace)
-        except NotFound:
-            continue
-        account = QuotaAccount.read(ResourceQuota.from_object(found), facts.view.vendors)
-        still = _drift(facts, account, (await facts.api.list(Kind.PODS, namespace)).items)
+    drifts: dict[tuple[str, str], dict[str, tuple[int | None, int]] | None] = {}
+    for _ in range(_LOOKS):
+        if drifting:
+            await facts.sleep(_SETTLED)
+        drifts = {each: await _drift_now(facts, *each) for each in sorted(drifting)}
+        drifting = {each for each, still in drifts.items() if still is None or still}
+    for (namespace, name), still in drifts.items():
         if still:
             text = "; ".join(f"{key}: used is {used}, its pods cost {cost}" for key, (used, cost) in still.items())
             remedy = "look at the controller's log; it puts quotas right within its --quota-resync"
             yield Finding(f"ResourceQuota {namespace}/{name}", text, remedy)
+
+
+async def _drift_now(facts: Facts, namespace: str, name: str) -> dict[str, tuple[int | None, int]] | None:
+    """How a quota drifts now; None if it changed while its pods were listed."""
+    try:
+        found = await facts.api.get(Kind.RESOURCE_QUOTAS, name, namespace)
+        pods = (await facts.api.list(Kind.PODS, namespace)).items
+        after = await facts.api.get(Kind.RESOURCE_QUOTAS, name, namespace)
+    except NotFound:
+        return {}
+    if found.get("status") != after.get("status") or found.get("spec") != after.get("spec"):
+        return None
+    return _drift(facts, QuotaAccount.read(ResourceQuota.from_object(found), facts.view.vendors), pods)
 
 
 def _drift(facts: Facts, account: QuotaAccount, listed: Sequence[JSON] | None) -> dict[str, tuple[int | None, int]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from typing import TypeVar
 
 from msgspec import Struct
 
@@ -23,13 +24,15 @@ from hami_webhook.explain.live import LiveReading, read_allowed
 
 
 class Finding(Struct, frozen=True):
-    """A fault: what it is about, what is wrong, and what to do."""
+    """A fault: what it is about, what is wrong, and what to do. `advice`: it works so, and could be better."""
 
     subject: str
     fault: str
     remedy: str
+    advice: bool = False
 
 
+T = TypeVar("T")
 Find = Callable[["Facts"], AsyncIterator[Finding]]
 
 
@@ -46,7 +49,10 @@ class Diagnostic(Struct, frozen=True):
 
 
 class Facts(Struct):
-    """The cluster as its checks see it at `now`, the API server's clock in Unix seconds.
+    """The cluster as its checks see it.
+
+    `now` is the API server's clock in Unix seconds before anything was read: nothing is older than it seems by it. What
+    may be newer is compared with the clock after it was read (`timed`).
 
     `system` is the namespace of the installation, `namespace` the user's; `view` shows what could be read of nodes,
     pods and quotas.
@@ -70,7 +76,8 @@ class Facts(Struct):
             effective = await read_effective(api, system)
         except ConfigError:  # a check of its own says so
             effective = assumed(system)
-        reading, now = await asyncio.gather(read_allowed(api, namespace, claims=effective.charges_claims), api.time())
+        now = await api.time()
+        reading = await read_allowed(api, namespace, claims=effective.charges_claims)
         simulation = await effective.simulation(reading.bundle, now)
         return cls(api, system, namespace, now, effective, reading, simulation.core.view)
 
@@ -108,6 +115,12 @@ class Facts(Struct):
         """The objects of a list by its path. Raises `ClusterError`."""
         found = await self.get(path)
         return [] if found is None else list(found["items"])
+
+    async def timed(self, read: Awaitable[T]) -> tuple[T, float, float]:
+        """What a read gives, and the API server's clock before and after it, in Unix seconds. Raises `ClusterError`."""
+        before = await self.api.time()
+        found = await read
+        return found, before, await self.api.time() + 1.0  # answers are dated in whole seconds
 
     async def items_now(self, path: str) -> list[JSON]:
         """The objects of a list as they are now. Raises `ClusterError`."""

@@ -16,12 +16,33 @@ def unreadable_registrations(view: ClusterView, node: Node) -> Iterator[str]:
 
 
 def silent_plugins(view: ClusterView, node: Node, now: float) -> Iterator[str]:
-    """Device plugins that registered cards and leave the handshake unanswered at `now` (Unix seconds)."""
+    """Device plugins that registered cards and stopped, or leave a handshake unanswered at `now` (Unix seconds).
+
+    Where a plugin's connection ends, kubelet leaves its resource on the node and offers 0 of it.
+    """
     for vendor in view.vendors.values():
         kept = vendor.registration
-        if kept.annotation in node.annotations and not vendor.health(node, now, UTC).healthy:
+        if kept.annotation not in node.annotations:
+            continue
+        if not vendor.health(node, now, UTC).healthy:
             text = node.annotations.get(kept.handshake, "")
             yield f"the device plugin of {vendor.key} is silent ({kept.handshake}={text}): its cards don't count"
+        elif vendor.count_name in node.allocatable and not vendor.allocatable(node):
+            yield (
+                f"the device plugin of {vendor.key} registered cards, and kubelet offers 0 {vendor.count_name}: "
+                "it has stopped, or all of its cards are unhealthy"
+            )
+
+
+def unhealthy(view: ClusterView, node: Node) -> Iterator[tuple[str, str]]:
+    """The UUIDs of cards that take no new pod, as they are unhealthy, each with why."""
+    found = view.state.view(node.name)
+    if found is None:
+        return
+    for inventory in found.inventories.values():
+        for card in inventory.devices:
+            if not found.is_healthy(card):
+                yield card.uuid, found.unhealthy.get(card.uuid) or "its device plugin says so"
 
 
 def mixed_managers(view: ClusterView, node: Node) -> Iterator[str]:

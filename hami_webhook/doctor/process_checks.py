@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections import defaultdict
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
 from importlib import resources
 from urllib.parse import urlsplit
 
@@ -145,55 +145,50 @@ async def leaders(facts: Facts) -> AsyncIterator[Finding]:
     if election.get("leaderElect", True) and election.get("resourceName"):
         leases.append((election.get("resourceNamespace") or "kube-system", election["resourceName"]))
     for namespace, name in leases:
-        lease = await facts.get(f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases/{name}")
-        fault = "isn't there: no replica leads" if lease is None else _lease_fault(lease["spec"], facts.now)
+        path = f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases/{name}"
+        lease, before, after = await facts.timed(facts.get(path))
+        fault = "isn't there: no replica leads" if lease is None else _lease_fault(lease["spec"], before, after)
         if fault:
             remedy = "look at the logs of the replicas that compete for it, and at the clocks of their nodes"
             yield Finding(f"Lease {namespace}/{name}", fault, remedy)
 
 
-def _lease_fault(spec: JSON, now: float) -> str:
+def _lease_fault(spec: JSON, before: float, after: float) -> str:
+    """What is wrong with a Lease that was read between two times of the API server's clock."""
     holder, renewed = spec.get("holderIdentity"), spec.get("renewTime")
     if not holder or not renewed:
         return "has no holder: no replica leads"
-    age, life = now - parse_time(renewed), float(spec.get("leaseDurationSeconds") or 15)
-    if age > _LATE * life:
-        return f"was renewed {age:.0f} s ago by {holder}: no replica leads"
-    return f"is renewed {-age:.0f} s in the future by {holder}: its node's clock is ahead" if age < -_AHEAD else ""
+    at, life = parse_time(renewed), float(spec.get("leaseDurationSeconds") or 15)
+    if before - at > _LATE * life:
+        return f"was renewed {before - at:.0f} s ago by {holder}: no replica leads"
+    ahead = at - after
+    return f"is renewed {ahead:.0f} s in the future by {holder}: its node's clock is ahead" if ahead > _AHEAD else ""
 
 
 async def clocks(facts: Facts) -> AsyncIterator[Finding]:
     """The clocks of nodes and API servers are the answering API server's."""
-    before = await _renewals(facts.items)
-    ages = {name: _age(spec, facts.now) for name, spec in before.items()}
-    late = {name for name, age in ages.items() if age > _RENEWED_EVERY + _AHEAD}
-    if late:  # stopped, or alive and behind
+    renewed, before, after = await facts.timed(_renewals(facts))
+    off = {name: f"{at - after:.0f} s ahead of" for name, at in renewed.items() if at - after > _AHEAD}
+    late = {name for name, at in renewed.items() if before - at > _RENEWED_EVERY + _AHEAD}
+    if late:  # stopped, or alive and behind: then the next renewal, which was stored after `before`, is older than that
         await facts.sleep(_RENEWED_EVERY + 1)
-        now, renewed = await facts.api.time(), await _renewals(facts.items_now)
-        late = {name for name in late if name in renewed and renewed[name] != before[name]}
-        ages |= {name: _age(renewed[name], now) for name in late}
-    for name, age in sorted(ages.items()):
-        least = age - _RENEWED_EVERY
-        off = f"{-age:.0f} s ahead of" if age < -_AHEAD else f"at least {least:.0f} s behind" if name in late else ""
-        if off and (age < 0 or least > _AHEAD):
-            fault = f"its clock is {off} the API server's: handshakes, locks and certificates are misjudged"
-            yield Finding(name, fault, "let it keep time (chrony, ntp)")
+        for name, at in (await _renewals(facts)).items():
+            if name in late and at != renewed[name] and before - at > _AHEAD:
+                off[name] = f"at least {before - at:.0f} s behind"
+    for name, text in sorted(off.items()):
+        fault = f"its clock is {text} the API server's: handshakes, locks and certificates are misjudged"
+        yield Finding(name, fault, "let it keep time (chrony, ntp)")
 
 
-async def _renewals(items: Callable[[str], Awaitable[list[JSON]]]) -> dict[str, JSON]:
-    """The Leases that machines renew, by what the machine is and its name."""
+async def _renewals(facts: Facts) -> dict[str, float]:
+    """When machines renewed their Leases last (Unix seconds), by what the machine is and its name."""
     found = {}
     for namespace, what, label in _RENEWING:
-        for lease in await items(f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases"):
-            if not label or label in (lease["metadata"].get("labels") or {}):
-                found[f"{what} {lease['metadata']['name']}"] = lease["spec"]
+        for lease in await facts.items_now(f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases"):
+            renewed = lease["spec"].get("renewTime")
+            if renewed and (not label or label in (lease["metadata"].get("labels") or {})):
+                found[f"{what} {lease['metadata']['name']}"] = parse_time(renewed)
     return found
-
-
-def _age(spec: JSON, now: float) -> float:
-    """Seconds since a Lease was renewed; 0 for one that never was."""
-    renewed = spec.get("renewTime")
-    return now - parse_time(renewed) if renewed else 0.0
 
 
 async def rights(facts: Facts) -> AsyncIterator[Finding]:

@@ -2,35 +2,39 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from rich.console import Console
 from rich.text import Text
 
 from hami_webhook.doctor.checks import Diagnosis
-from hami_webhook.terminal import counted
+from hami_webhook.doctor.facts import Finding
 
 
 def print_diagnosis(diagnosis: Diagnosis, console: Console, *, details: bool) -> None:
-    """Print the faults with their remedies, and what wasn't checked; with details also what is well."""
+    """Print how many faults there are and what couldn't be seen, then the faults, then advice.
+
+    With details also why checks couldn't see everything or weren't made, and what is well.
+    """
+    console.print(Text(diagnosis.summary))
+    if diagnosis.unseen and not details:
+        console.print(Text(f"Not seen: {', '.join(diagnosis.unseen)} (-o wide says why)"), soft_wrap=True)
     for result in diagnosis.results:
-        for finding in result.findings:
-            console.print(Text.assemble(("FAULT ", "bold red"), f"{result.check}: {finding.subject}: {finding.fault}"))
-            for line in finding.remedy.splitlines():
-                console.print(Text(f"      {line}"))
+        _print_findings(console, ("FAULT ", "bold red"), result.check, result.findings)
+    for result in diagnosis.results:
+        _print_findings(console, ("ADVICE ", "yellow"), result.check, result.advice)
+    for result in diagnosis.results if details else ():
         if result.unseen:
             console.print(Text.assemble(("UNSEEN ", "yellow"), f"{result.check}: {result.what}: {result.unseen}"))
-        elif details and result.skipped:
+        elif result.skipped:
             why = f"{result.check}: not made after {', '.join(result.skipped)}"
             console.print(Text.assemble(("SKIPPED ", "dim"), why))
-        elif details and not result.findings:
+        elif not (result.findings or result.advice):
             console.print(Text.assemble(("OK ", "green"), f"{result.check}: {result.what}"))
-    console.print(Text(_summary(diagnosis)))
 
 
-def _summary(diagnosis: Diagnosis) -> str:
-    faults = sum(len(result.findings) for result in diagnosis.results)
-    unseen = sum(bool(result.unseen) for result in diagnosis.results)
-    skipped = sum(bool(result.skipped) for result in diagnosis.results)
-    parts = [counted(len(diagnosis.results), "check"), counted(faults, "fault")]
-    parts += [f"{skipped} not made, as faults explain what they would find"] if skipped else []
-    parts += [f"{unseen} couldn't see everything with your rights"] if unseen else []
-    return ", ".join(parts)
+def _print_findings(console: Console, mark: tuple[str, str], check: str, findings: Sequence[Finding]) -> None:
+    for finding in findings:
+        console.print(Text.assemble(mark, f"{check}: {finding.subject}: {finding.fault}"))
+        for line in finding.remedy.splitlines():
+            console.print(Text(f"      {line}"))

@@ -259,16 +259,16 @@ async def review_sources(facts: Facts) -> AsyncIterator[Finding]:
     servers = sorted({*await _ready_addresses(facts, "default", "kubernetes")}, key=ip_address)
     source = await _review_source(facts)
     fault = "accepts reviews from anybody who reaches it, who can so tie up the quota of any namespace"
-    if source and source not in servers:
+    if source and servers and source not in servers:
         fault += f"; a review of this check came from {source}, which is none of the API servers' addresses"
-        fault += f" ({', '.join(servers) or 'not known'}): they are behind NAT, or a proxy"
+        fault += f" ({', '.join(servers)}): they are behind NAT, or a proxy"
     networks = [str(ip_network(each)) for each in (*servers, *({source} - {"", *servers}))]
     remedy = "name the API servers' addresses: docs/api-server-authentication.md"
     if networks:
         quoted = ", ".join(f'"{each}"' for each in networks)
         remedy = f"make deploy API_SERVER_CIDRS={','.join(networks)}\n"
         remedy += f"or, with the chart, the value apiServerCIDRs: [{quoted}]"
-    yield Finding(f"Deployment {facts.system}/{process.name}", fault, remedy)
+    yield Finding(f"Deployment {facts.system}/{process.name}", fault, remedy, advice=True)
 
 
 async def _review_source(facts: Facts) -> str:

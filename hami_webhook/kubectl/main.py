@@ -66,10 +66,10 @@ def parser() -> Parser:
         "doctor",
         help="check every link from the webhook configuration to a bound pod",
         description="Checks every link from the webhook configuration to a bound pod, and names each fault with its "
-        "remedy. Nothing is written; a pod is created in a dry run. Exits 1 if a fault was found.",
+        "remedy. Nothing is written; a pod is created in a dry run. Exits 1 if a fault was found; advice isn't one.",
     )
     _add_cluster_flags(verb)
-    verb.add_argument("-o", "--output", choices=("json", "yaml", "wide"), default="", help="default: faults only")
+    verb.add_argument("-o", "--output", choices=("json", "yaml", "wide"), default="", help="default: faults and advice")
     verb.set_defaults(run=_diagnose)
 
     verb = verbs.add_parser(

@@ -20,7 +20,8 @@ class ApiProxy:
     """Passes requests on, over plain HTTP; watches say nothing while `silence()` holds, and stay open.
 
     Of all other requests one in `failing` breaks its connection, if that isn't 0: in turn it doesn't arrive, or its
-    answer is lost. `failed` is how many did. Writes to paths that begin with `held` wait for `let_go()`.
+    answer is lost. `failed` is how many did. Writes to paths that begin with `held` wait for `let_go()`. Every request
+    waits for `delay` seconds.
     """
 
     def __init__(self, plane: ControlPlane) -> None:
@@ -30,6 +31,7 @@ class ApiProxy:
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self.port = 0
         self.failing = self.failed = 0
+        self.delay = 0.0
         self.held = "-"
         self._let_go = asyncio.Event()
         self._requests = itertools.count(1)
@@ -85,6 +87,7 @@ class ApiProxy:
     async def _pass_on(self, request: web.Request) -> web.StreamResponse:
         headers = {name: text for name, text in request.headers.items() if name not in ("Host", "Content-Length")}
         watching = "watch" in request.query
+        await asyncio.sleep(self.delay)
         fails = bool(self.failing) and not watching and next(self._requests) % self.failing == 0
         self.failed += fails
         if request.method != "GET" and request.path.startswith(self.held):
