@@ -25,6 +25,7 @@ from hami_webhook.explain.node_reports import NodeReports, all_cards, card_repor
 from hami_webhook.explain.other_schedulers import fits_on_none, of_foreign
 from hami_webhook.explain.pod_groups import gate_step, group_notes
 from hami_webhook.explain.preemption import group_preemption_note, preemption_note
+from hami_webhook.explain.queued import QuotaWait, quota_wait
 from hami_webhook.explain.remedies import Remedy, RemedySearch
 from hami_webhook.explain.report import (
     Change,
@@ -36,7 +37,7 @@ from hami_webhook.explain.report import (
     Taken,
 )
 from hami_webhook.kube.disruption import PodDisruptionBudget
-from hami_webhook.kube.objects import QUOTA_GATE, QUOTA_RESERVED, Pod, ResourceQuota, format_time
+from hami_webhook.kube.objects import QUOTA_GATE, Pod, ResourceQuota, format_time
 from hami_webhook.kube.pod_group import PodGroup
 from hami_webhook.node_filters.gates import waiting_for
 from hami_webhook.node_filters.result import FilteredNodes, NodeRefusal
@@ -202,11 +203,8 @@ def _of_unplaced(pod: Pod, context: ExplainContext) -> Explanation:
         return _of_claims(pod, context, context.claims, where)
     if pod_request is None and foreign is None:
         return Explanation(*named, f"{where} and asks for no card of an enabled vendor: HAMi has no say in it")
-    notes = [waiting_for(context.gates)] if context.gates else []
-    if QUOTA_GATE in context.gates:
-        unknown = f"waits for quota: for what, its condition {QUOTA_RESERVED} will say"
-        notes.append(f"it {context.waits_for or unknown}; meanwhile it costs none")
-    notes += group_notes(pod, context.state)
+    wait = _quota_wait(pod, context) if QUOTA_GATE in context.gates else None
+    notes = [*_gate_notes(context), *group_notes(pod, context.state)]
     notes += [f"{sentence}, whatever its own annotations say" for sentence in bounded.changes]
     if NODE in pod.annotations and not pod.node_name:
         notes.append(f"it was placed on {pod.annotations[NODE]}, but never bound, and that has lapsed")
@@ -214,11 +212,37 @@ def _of_unplaced(pod: Pod, context: ExplainContext) -> Explanation:
         notes.append("no placement is written on it: another scheduler bound it, so nobody counts its cards as used")
         return Explanation(*named, where + " and has no cards", notes, quotas=list(_quotas(pod, context, {})))
     if pod_request is None or not context.sees_nodes:
-        changes = [Change(blocking)] if (blocking := list(_blocking_steps(pod, context))) and not foreign else []
+        blocking = [] if foreign else list(_blocking_steps(pod, context, wait))
+        changes = _with(blocking, [*wait.changes, *wait.smaller] if wait is not None else [])
         charge = charge_of(pod, context.vendors, context.capacity, context.now, context.assume_ttl)
         quotas = list(_quotas(pod, context, charge.amounts))
-        return Explanation(*named, f"{where}; which nodes it fits on can't be seen", notes, None, (), quotas, changes)
-    return _of_pending(pod, pod_request, context, notes)
+        unseen = "which nodes it fits on can't be seen"
+        verdict = wait.sentence if wait else f"{where}; {unseen}"
+        notes += [unseen] if wait else []
+        return Explanation(*named, verdict, notes, None, (), quotas, changes)
+    return _of_pending(pod, pod_request, context, notes, wait)
+
+
+def _gate_notes(context: ExplainContext) -> Iterator[str]:
+    others = [gate for gate in context.gates if gate != QUOTA_GATE]
+    if others:
+        yield waiting_for(others)
+    if QUOTA_GATE in context.gates:
+        yield "It costs no quota while it waits"
+
+
+def _quota_wait(pod: Pod, context: ExplainContext) -> QuotaWait:
+    return quota_wait(
+        *(pod, list(_accounts(pod, context)), context.state, context.vendors, context.capacity),
+        *(context.now, context.assume_ttl, context.waits_for),
+    )
+
+
+def _with(blocking: Sequence[Step], options: Sequence[Change]) -> list[Change]:
+    """The options, each with what blocks the pod besides."""
+    if not options:
+        return [Change(blocking)] if blocking else []
+    return [Change([*blocking, *option.steps], option.node) for option in options]
 
 
 def _of_claims(pod: Pod, context: ExplainContext, claims: ClaimCache, where: str) -> Explanation:
@@ -237,8 +261,13 @@ def _of_claims(pod: Pod, context: ExplainContext, claims: ClaimCache, where: str
     return Explanation(pod.namespace, pod.name, verdict, notes, quotas=quotas)
 
 
-def _of_pending(pod: Pod, pod_request: PodRequest, context: ExplainContext, notes: list[str]) -> Explanation:
-    """A verdict on each node for a pod that isn't placed, and what would have to change."""
+def _of_pending(
+    pod: Pod, pod_request: PodRequest, context: ExplainContext, notes: list[str], wait: QuotaWait | None
+) -> Explanation:
+    """A verdict on each node for a pod that isn't placed, and what would have to change.
+
+    Nodes are judged without the quotas that it waits for.
+    """
     accounts = list(_accounts(pod, context))
     budget = _budget(pod, accounts, context)
     views = list(context.state.views())
@@ -247,7 +276,9 @@ def _of_pending(pod: Pod, pod_request: PodRequest, context: ExplainContext, note
     suitable = [view for view in views if view.name not in refusals]
     classes = context.node_classes or NodeClasses(context.vendors)
     reports = NodeReports(
-        *(pod_request, budget, context.state, context.vendors, context.now, context.policies.node), classes
+        *(pod_request, None if wait else budget, context.state),
+        *(context.vendors, context.now, context.policies.node),
+        classes,
     )
     nodes: list[NodeReport] = []
     fitting: list[ScoredNode] = []
@@ -267,35 +298,49 @@ def _of_pending(pod: Pod, pod_request: PodRequest, context: ExplainContext, note
     notes += _group_preemption(group, accounts, suitable, context) if group is not None else []
     searched = _nearest(suitable, nodes, context.nearest)
     search = RemedySearch(
-        *(pod, pod_request, searched, context.vendors, budget, quotas),
+        *(pod, pod_request, searched, context.vendors, budget, () if wait else quotas),
         *(context.policies.card, context.bounded, reports.kind_of),
     )
-    blocking = list(_blocking_steps(pod, context))
+    blocking = list(_blocking_steps(pod, context, wait))
     found_remedies: list[Remedy] = []
     if fitting:
         best = fitting[0]
         cost: Mapping[str, int] | None = placed_charge(best.fit.claims(), pod.kinds, context.vendors).amounts
         others = f" (and {len(fitting) - 1} more)" if len(fitting) > 1 else ""
         seen = "" if context.sees_all_pods else ", as far as its cards aren't taken by pods that can't be seen"
-        verdict = f"isn't placed, but fits on {best.fit.node}{others}{seen}"
-        notes.append("; ".join(step.text for step in blocking) or "it waits for the scheduler, or was refused before")
-        options = [Change(blocking)] if blocking else []
+        fits = f"fits on {best.fit.node}{others}{seen}"
+        if wait is not None:
+            verdict = wait.sentence
+            notes.append(f"Once its quotas have room it {fits}")
+            options = _with(blocking, [*wait.changes, *remedies.pod_changes(search)])
+        else:
+            verdict = f"isn't placed, but {fits}"
+            blocked = "; ".join(step.text for step in blocking)
+            notes.append(blocked or "it waits for the scheduler, or was refused before")
+            options = _with(blocking, ())
     else:
         found_remedies = remedies.node_remedies(search)
         cost = found_remedies[0].cost if found_remedies else None
         verdict = fits_on_none([view.name for view in views])
+        if wait is not None:
+            notes.append(f"Even if its quotas had room it {verdict}")
+            verdict = wait.sentence
         if group is None:
             evicted = preemption_note(
                 *(pod_request, budget, accounts, context.disruption, suitable),
                 *(context.state, context.vendors, context.now),
             )
             notes += [evicted] if evicted else []
-        options = [remedy.change for remedy in found_remedies]
+        options = [
+            Change([*quota.steps, *remedy.change.steps], remedy.change.node)
+            for remedy in found_remedies
+            for quota in (wait.changes if wait is not None and wait.changes else [Change(())])
+        ]
         options += remedies.pod_changes(search)
         options += _other_nodes(suitable, [scored.node for scored in fitting_refused], refusals, reports)
         if views and not options:
             notes.append("no room on a node, limit, annotation or smaller request was found that would let it in alone")
-        options = [Change([*blocking, *option.steps], option.node) for option in options] if blocking else options
+        options = _with(blocking, options) if options else []
         if len(searched) < len(suitable):
             some = f"the {len(searched)} nearest of {len(suitable)} nodes"
             notes.append(f"changes were searched on {some}; explain --all searches all")
@@ -339,12 +384,12 @@ def _nearest(views: Sequence[NodeView], nodes: Sequence[NodeReport], most: int |
     return [found[node.name] for group in groups_of(nodes) for node in group.nodes[:most] if node.name in found]
 
 
-def _blocking_steps(pod: Pod, context: ExplainContext) -> Iterator[Step]:
-    """What keeps the pod from being scheduled at all."""
+def _blocking_steps(pod: Pod, context: ExplainContext, wait: QuotaWait | None) -> Iterator[Step]:
+    """What keeps the pod from being scheduled at all, besides the room that it waits for."""
     gates = [gate for gate in context.gates if gate != QUOTA_GATE]
     if gates:
         yield Step("gates", f"its scheduling gates must be removed: {', '.join(gates)}", ",".join(gates))
-    if QUOTA_GATE in context.gates:
+    if wait is not None and not wait.changes:
         yield Step("gates", gate_step(pod, context.state), QUOTA_GATE)
     ours = (context.scheduler_name, claims_profile(context.scheduler_name))
     if context.scheduler_name and pod.scheduler_name not in ours:

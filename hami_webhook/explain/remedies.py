@@ -18,6 +18,7 @@ from hami_webhook.kube.objects import Pod
 from hami_webhook.kube.shown import first_of
 from hami_webhook.policy.evaluation import PolicyViolation
 from hami_webhook.quota.budget import PodBudget
+from hami_webhook.quota.queue_words import quota_named, resource_of
 from hami_webhook.scheduling.boundary import BoundedPod
 from hami_webhook.scheduling.fit import NodeFit, PodRequest, fit_pod, read_pod_request
 
@@ -100,10 +101,10 @@ def _steps_to_free(view: NodeView, eviction: Eviction, search: RemedySearch) -> 
         held = f" (held by {first_of(pods, _MOST_NAMED)})" if pods else ""
         amounts = {name: n for name, n in (("slots", slots), ("memory", memory), ("cores", cores)) if n}
         if (key, uuid) in eviction.emptied:
-            text = f"{uuid} on {view.name} must become empty{held}"
+            text = f"empty {uuid} on {view.name}{held}"
         else:
             amounts_text = " and ".join(_amount(name, n) for name, n in amounts.items())
-            text = f"{amounts_text} must become free on {uuid} of {view.name}{held}"
+            text = f"free {amounts_text} on {uuid} of {view.name}{held}"
         yield Step("free", text, uuid, amounts, pods)
 
 
@@ -125,8 +126,8 @@ def raises(quotas: Sequence[QuotaReport], cost: Mapping[str, int]) -> Iterator[t
             others = max(others, quota.used - quota.charged)
         to = others + amount
         text = (
-            f"{quota.key} of quota {quota.quota} must be raised from {quota.hard} to {to}, or other pods must give up "
-            f"{to - quota.hard}: this placement costs {amount}, others have {others}"
+            f"raise {resource_of(quota.key)} of {quota_named(quota.quota)} from {quota.hard} to {to}, "
+            f"or free {to - quota.hard} of it: this placement costs {amount}, others have {others}"
         )
         step = Step("quota", text, f"{quota.quota}/{quota.key}", {"from": quota.hard, "to": to})
         yield step, (to - quota.hard) / max(1, quota.hard)
@@ -181,7 +182,8 @@ def _smaller_requests(search: RemedySearch) -> Iterator[Change]:
                 amount, node = _most_that_fits(search.of_each_kind, most, fits)
                 if not 0 < amount < most:
                     continue
-                text = f"container {container} could have {amount} {unit} instead of {most}, on {node}"
+                asked = "1 card" if (amount, unit) == (1, "cards") else f"{amount} {unit}"
+                text = f"ask for {asked} instead of {most} in container {container}: it fits on {node}"
                 yield Change([Step("request", text, container, {name: amount})], node)
 
 

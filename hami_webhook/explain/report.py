@@ -180,6 +180,11 @@ class Explanation(Struct, frozen=True):
     changes: Sequence[Change] = ()
     not_judged: Sequence[NotJudged] = ()
 
+    @property
+    def title(self) -> str:
+        """The first line: the verdict on the pod; that of a pod that waits for quota is a sentence of its own."""
+        return self.verdict if self.verdict[:1].isupper() else f"{self.namespace}/{self.name} {self.verdict}"
+
     def as_json(self) -> dict[str, Any]:
         """The explanation as plain JSON values."""
         nodes = [replace(node, cards=[*node.cards]) for node in self.nodes]

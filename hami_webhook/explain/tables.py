@@ -25,15 +25,10 @@ _LONGEST, _LONGEST_NAME = 160, 63
 
 
 def show(explanation: Explanation, console: Console, *, everything: bool = False) -> None:
-    """Print where the pod is, how near nodes are to taking it, and what would have to change."""
-    title = f"{explanation.namespace}/{explanation.name} {explanation.verdict}"
-    console.print(title, markup=False, highlight=False)
+    """Print where the pod is, what would have to change, and how near nodes are to taking it."""
+    console.print(explanation.title, markup=False, highlight=False, soft_wrap=True)
     for note in notes_of(explanation):
-        console.print(f"  {note}", markup=False, highlight=False)
-    for table in tables_of(explanation, everything=everything):
-        console.print(table.printable(boxed=False))
-        if table.note:
-            console.print(table.note, markup=False, highlight=False)
+        console.print(f"  {note}", markup=False, highlight=False, soft_wrap=True)
     number = 1
     for heading, changes, left in changes_of(explanation, everything=everything):
         console.print(f"\n{heading}", markup=False, highlight=False)
@@ -42,6 +37,10 @@ def show(explanation: Explanation, console: Console, *, everything: bool = False
             number += 1
         if left:
             console.print(f"  and {left} more with --all", highlight=False)
+    for table in tables_of(explanation, everything=everything):
+        console.print(table.printable(boxed=False))
+        if table.note:
+            console.print(table.note, markup=False, highlight=False)
 
 
 def notes_of(explanation: Explanation) -> list[str]:
@@ -52,8 +51,10 @@ def notes_of(explanation: Explanation) -> list[str]:
 def changes_of(explanation: Explanation, *, everything: bool = False) -> Iterator[tuple[str, Sequence[str], int]]:
     """What would let the pod in: in its namespace, and beyond it. A heading, sentences, and how many are left out."""
     namespace = explanation.namespace
-    own = [change for change in explanation.changes if change.is_within(namespace)]
-    others = [change for change in explanation.changes if not change.is_within(namespace)]
+    different = {_sentence(change): change for change in reversed(explanation.changes)}
+    changes = [*different.values()][::-1]
+    own = [change for change in changes if change.is_within(namespace)]
+    others = [change for change in changes if not change.is_within(namespace)]
     for changes, where in ((own, f"in namespace {namespace}"), (others, "by an administrator")):
         if changes:
             any_of = "This" if len(changes) == 1 else "Any of these"
@@ -177,8 +178,8 @@ def _cut(text: str, most: int = _LONGEST) -> str:
 
 
 def quota_table(quotas: Sequence[QuotaReport]) -> ShownTable:
-    """Each managed key of the quotas that count the pod: what it costs, and may cost."""
-    headings = ("quota", "key", "used", "by this pod", "hard", "it costs", "may cost")
+    """Each managed key of the quotas that count the pod: what it costs, and what they leave for it."""
+    headings = ("quota", "key", "used", "by it", "hard", "it costs", "left for this pod")
     rows = []
     for quota in quotas:
         costing = "?" if quota.costs is None else str(quota.costs)

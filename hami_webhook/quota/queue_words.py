@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from hami_webhook.kube.objects import Pod
 from hami_webhook.quota.queue_order import Lack, Obstacle, Standing
@@ -34,33 +34,57 @@ def sentence(standing: Standing, pod_of: Callable[[str], Pod | None], note: str 
     if obstacle.incomplete:
         return obstacle.incomplete
     if obstacle.refused:
-        return f"others are charged before it until its charge succeeds: {obstacle.refused}"
-    if obstacle.never:
-        text = "; ".join(f"{_of(each)}: requested {each.requested}, limited {each.hard}" for each in obstacle.lacks)
-        return f"costs more than its quota's limit, so it waits until that is raised: {text}"
-    parts = [
-        f"{_of(each)}: requested {each.requested}, free {max(0, each.free)}, limited {each.hard}"
-        for each in obstacle.lacks
-    ]
+        return f"{_REFUSED}: {obstacle.refused}"
+    parts = []
     if obstacle.closed:
-        parts.append(f"quota {_quota(obstacle.closed)} lets no pod pass those that wait before it")
+        parts.append(f"{quota_named(obstacle.closed)} lets no pod pass those that wait before it")
     if obstacle.kept_for:
         mine = [pod.name for uid in obstacle.kept_for if (pod := pod_of(uid)) and pod.namespace == namespace]
-        parts.append(f"room is kept for {', '.join(mine) or 'pods of other namespaces'}")
+        parts.append(f"{_KEPT}{', '.join(mine) or 'pods of other namespaces'}")
     if note:
         parts.append(note)
-    before = {0: "no pod waits before it", 1: "1 pod waits before it"}
-    parts.append(before.get(standing.ahead, f"{standing.ahead} pods wait before it"))
-    return f"waits for quota: {'; '.join(parts)}"
+    return waiting_sentence(obstacle.lacks, parts, standing.ahead, never=obstacle.never)
 
 
-_AHEAD = re.compile(r"(no|[0-9]{1,9}) pods? waits? before it$")
+def waiting_sentence(lacks: Sequence[Lack], others: Sequence[str], ahead: int | None, *, never: bool) -> str:
+    """That a pod waits for what its quotas lack, and how many are before it, None where that isn't known.
+
+    `others` are said between the two. `never`: it costs more than a limit, which has to be raised.
+    """
+    by_quota: dict[str, list[Lack]] = {}
+    for lack in lacks:
+        by_quota.setdefault(lack.quota, []).append(lack)
+    amount = _above if never else _short
+    texts = [f"{quota_named(quota)}: needs {' and '.join(map(amount, each))}" for quota, each in by_quota.items()]
+    first = f"Waits for {', and for '.join(texts)}" if texts else "Waits for its turn"
+    if never:
+        return f"{first}; it waits until the limit is raised"
+    place = [] if ahead is None else [_FIRST if ahead == 0 else f"{_pods_wait(ahead)} before it"]
+    return "; ".join((first, *others, *place))
+
+
+def _short(lack: Lack) -> str:
+    return f"{lack.requested} {resource_of(lack.key)}, {max(0, lack.free)} free of {lack.hard}"
+
+
+def _above(lack: Lack) -> str:
+    return f"{lack.requested} {resource_of(lack.key)}, limited to {lack.hard}"
+
+
+def _pods_wait(number: int) -> str:
+    return "1 pod waits" if number == 1 else f"{number} pods wait"
+
+
+_FIRST = "first in line"
+_KEPT = "room is kept for "
+_REFUSED = "others are charged before it until its charge succeeds"
+_AHEAD = re.compile(rf"(?:(?P<number>no|[0-9]{{1,9}}) pods? waits? before it|{_FIRST})$")
 
 
 def ahead_in(text: str) -> int | None:
-    """How many pods wait before one by such a sentence; None where it doesn't say."""
+    """How many pods wait before one by such a sentence, also of the version before; None where it doesn't say."""
     found = _AHEAD.search(text)
-    return None if found is None else 0 if found[1] == "no" else int(found[1])
+    return None if found is None else 0 if found["number"] in (None, "no") else int(found["number"])
 
 
 def note_in(text: str) -> str:
@@ -68,14 +92,25 @@ def note_in(text: str) -> str:
     return next((part for part in text.split("; ") if _NOTE.search(part)), "")
 
 
+def kept_in(text: str) -> str:
+    """For which pods such a sentence says that room is kept; empty where it says nothing."""
+    return next((part for part in text.split("; ") if part.startswith(_KEPT)), "")
+
+
+def refused_in(text: str) -> bool:
+    """Whether such a sentence says that the pod's charge was refused for another reason than room."""
+    return text.startswith(_REFUSED)
+
+
 _NOTE = re.compile(r"^nobody is evicted for it: | evicted for ")
 
 
-def _of(lack: Lack) -> str:
-    return f"{lack.key} of {_quota(lack.quota)}"
+def resource_of(key: str) -> str:
+    """The resource that a quota's key counts: `nvidia.com/gpu` of `limits.nvidia.com/gpu`."""
+    return key.removeprefix("limits.").removeprefix("requests.")
 
 
-def _quota(name: str) -> str:
-    """`gpu-quota` of `team/gpu-quota`, which is in the pod's namespace."""
-    namespace, _, own = name.partition("/")
-    return name if namespace[:1].isupper() else own
+def quota_named(name: str) -> str:
+    """`quota gpu-quota` of `team/gpu-quota` in the pod's namespace, or the name alone; else `AcceleratorQuota all`."""
+    namespace, slash, own = name.partition("/")
+    return f"{namespace} {own}" if slash and namespace[:1].isupper() else f"quota {own or namespace}"

@@ -83,8 +83,8 @@ def test_the_table_has_every_number(command: Simulate) -> None:
         "team-a/big doesn't fit on n1, the only node",
         "1/1 CardInsufficientMemory",
         "needs 30000 MiB, 20960 of 40960 MiB free",
-        "9040 MiB must become free on GPU-1 of n1 (held by team-a/busy)",
-        "container main could have 20960 MiB of a card instead of 30000, on n1",
+        "free 9040 MiB on GPU-1 of n1 (held by team-a/busy)",
+        "ask for 20960 MiB of a card instead of 30000 in container main: it fits on n1",
     ):
         assert expected in run.out, run.out
     placed = command.main("explain", "--cluster", cluster(command), "team-a/busy")

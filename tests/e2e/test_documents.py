@@ -174,7 +174,12 @@ BEFORE = {
 """What lies between the ways of a page of which a reader goes only one."""
 
 SHOWN = {
-    "docs/explain.md": {"default/waiting fits on none of 24 nodes": "tests/explain/test_tables.py has the nodes"},
+    "docs/explain.md": {
+        "default/waiting fits on none of 24 nodes": "tests/explain/test_tables.py has the nodes",
+        "Waits for quota gpu-quota: needs 2 nvidia.com/gpu, 0 free of 8; first in line": (
+            "tests/explain/test_queued.py has the quota"
+        ),
+    },
     "docs/kubectl.md": {
         "29 checks, 1 fault; 2 not made, as faults explain what they would find": "no certificate here is that old",
         "27 of 29 checks can't see everything with your rights; 0 faults in the rest": (

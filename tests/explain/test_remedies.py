@@ -25,23 +25,23 @@ ROWS: list[tuple[str, list[JSON], JSON, list[list[str]]]] = [
         [node("n", card("G", 8000)), FULL],
         pod("p", gpu=1, mem=3000),
         [
-            ["1000 MiB must become free on G of n (held by default/busy)"],
-            ["container main could have 2000 MiB of a card instead of 3000, on n"],
+            ["free 1000 MiB on G of n (held by default/busy)"],
+            ["ask for 2000 MiB of a card instead of 3000 in container main: it fits on n"],
         ],
     ),
     (
         "memory and cores of the card that lacks least",
         [node("n", card("G", 8000), card("H", 8000)), FULL, bound_pod("more", "n", "H,NVIDIA,7000,90:;")],
         pod("p", gpu=1, mem=3000, cores=60),
-        [["1000 MiB and 10 cores must become free on G of n (held by default/busy)"]],
+        [["free 1000 MiB and 10 cores on G of n (held by default/busy)"]],
     ),
     (
         "a card to itself",
         [node("n", card("G", 8000)), FULL],
         pod("p", gpu=1, mem=1000, cores=100),
         [
-            ["G on n must become empty (held by default/busy)"],
-            ["container main could have 50 cores of a card instead of 100, on n"],
+            ["empty G on n (held by default/busy)"],
+            ["ask for 50 cores of a card instead of 100 in container main: it fits on n"],
         ],
     ),
     (
@@ -50,10 +50,10 @@ ROWS: list[tuple[str, list[JSON], JSON, list[list[str]]]] = [
         pod("p", gpu=1, percent=50),
         [
             [
-                f"{MEM} of quota q must be raised from 1000 to 2000, or other pods must give up 1000: "
+                "raise nvidia.com/gpumem of quota q from 1000 to 2000, or free 1000 of it: "
                 "this placement costs 2000, others have 0"
             ],
-            ["container main could have 25 % of a card instead of 50, on n"],
+            ["ask for 25 % of a card instead of 50 in container main: it fits on n"],
         ],
     ),
     (
@@ -62,18 +62,18 @@ ROWS: list[tuple[str, list[JSON], JSON, list[list[str]]]] = [
         pod("p", gpu=1, mem=3000),
         [
             [
-                "1000 MiB must become free on G of n (held by default/busy)",
-                f"{MEM} of quota q must be raised from 8500 to 9000, or other pods must give up 500: "
+                "free 1000 MiB on G of n (held by default/busy)",
+                "raise nvidia.com/gpumem of quota q from 8500 to 9000, or free 500 of it: "
                 "this placement costs 3000, others have 6000",
             ],
-            ["container main could have 2000 MiB of a card instead of 3000, on n"],
+            ["ask for 2000 MiB of a card instead of 3000 in container main: it fits on n"],
         ],
     ),
     (
         "fewer cards",
         [node("n", card("G", 8000), card("H", 8000))],
         pod("p", gpu=3, mem=3000),
-        [["container main could have 2 cards instead of 3, on n"]],
+        [["ask for 2 cards instead of 3 in container main: it fits on n"]],
     ),
     (
         "another node",
@@ -120,7 +120,7 @@ def test_of_equal_nodes_each_change_names_its_own_cards() -> None:
         *(bound_pod(f"busy-{name}", name, f"G{name},NVIDIA,5000,0:;") for name in "ab"),
     )
     assert steps(explanation)[:2] == [
-        [f"4000 MiB must become free on G{name} of {name} (held by default/busy-{name})"] for name in "ab"
+        [f"free 4000 MiB on G{name} of {name} (held by default/busy-{name})"] for name in "ab"
     ]
 
 
@@ -130,7 +130,7 @@ def test_what_keeps_the_scheduler_away_comes_with_every_change() -> None:
     assert steps(gated)[0] == [
         "its scheduling gates must be removed: wait",
         "its schedulerName must be hami-scheduler, not default-scheduler",
-        "1000 MiB must become free on G of n (held by default/busy)",
+        "free 1000 MiB on G of n (held by default/busy)",
     ]
     assert steps(explained(raw, node("n", card("G", 8000)))) == [
         ["its schedulerName must be hami-scheduler, not default-scheduler"]

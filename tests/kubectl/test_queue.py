@@ -16,7 +16,7 @@ from .conftest import Hami
 from .test_ui import entered
 from .test_verbs import DEPLOYED, SPACES, with_uid
 
-SAID = f"waits for quota: {GPU} of gpu-quota: requested 1, free 0, limited 2; 7 pods wait before it"
+SAID = "Waits for quota gpu-quota: needs 1 nvidia.com/gpu, 0 free of 2; 7 pods wait before it"
 
 
 def queueing(namespace: str, **more: Any) -> JSON:
@@ -64,7 +64,7 @@ def test_who_is_owed_what_others_hold_stands_first_with_what_is_reclaimed(hami: 
     }
     above = {**cluster()[3], "status": {"used": {GPU: "9"}}}
     note = f"1 pod of AcceleratorQuota/a evicted for {GPU} of AcceleratorQuota/all"
-    said = f"waits for quota: {note}; no pod waits before it"
+    said = f"Waits for its turn; {note}; first in line"
     spaces = [
         {"kind": "Namespace", "metadata": {"name": name, "uid": name, "labels": {"kubernetes.io/metadata.name": name}}}
         for name in ("team-a", "team-b")
@@ -92,9 +92,7 @@ def test_who_sees_all_sees_every_quota_s_queue(hami: Hami) -> None:
     ]
     texts = {each["name"]: each["waits_for"] for each in run.result}
     assert texts["parked"] == "has other scheduling gates: example.com/mine"
-    assert texts["later"] == (
-        f"waits for quota: {GPU} of gpu-quota: requested 1, free 0, limited 2; 1 pod waits before it"
-    )
+    assert texts["later"] == ("Waits for quota gpu-quota: needs 1 nvidia.com/gpu, 0 free of 2; 1 pod waits before it")
     table = hami(ApiServer(cluster()), "queue").out.splitlines()
     assert table[0].split() == ["QUOTA", "PLACE", "POD", "PRIORITY", "WAITS", "FOR"]
     assert not any("team-b" in line for line in table)
@@ -116,7 +114,7 @@ def test_nobody_waits(hami: Hami) -> None:
 
 def test_explain_and_the_list_of_pods_say_what_a_pod_waits_for(hami: Hami) -> None:
     api = ApiServer(cluster())
-    assert f"it {SAID}; meanwhile it costs none" in hami(api, "explain", "pod", "later", "-o", "json").result["notes"]
+    assert hami(api, "explain", "pod", "later", "-o", "json").result["verdict"] == SAID
     (found,) = hami(api, "pods", "later", "-o", "json").result
     assert found["reason"] == SAID
 
@@ -132,7 +130,8 @@ def test_the_page_of_a_queue_is_linked_from_its_quota(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "ahead"), [("no pod waits before it", 0), (SAID, 7), ("1 pod waits before it", 1), ("x", None)]
+    ("text", "ahead"),
+    [("first in line", 0), ("x; no pod waits before it", 0), (SAID, 7), ("1 pod waits before it", 1), ("x", None)],
 )
 def test_how_many_are_ahead_is_read_from_a_sentence(text: str, ahead: int | None) -> None:
     assert ahead_in(text) == ahead

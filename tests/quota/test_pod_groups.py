@@ -196,8 +196,8 @@ async def test_two_groups_that_fit_one_by_one_only_are_charged_one_after_the_oth
                 await env.create(member(name + group, group, 3))
         await env.release()
         assert (waits(env), env.used()["gpu"]) == (["1b", "2b", "3b"], 3)
-        name = "AcceleratorQuota/all" if len(quotas) > 1 else "gpu-quota"
-        text = f"waits for quota: {GPU} of {name}: requested 3, free 1, limited 4; no pod waits before it"
+        name = "AcceleratorQuota all" if len(quotas) > 1 else "quota gpu-quota"
+        text = f"Waits for {name}: needs 3 nvidia.com/gpu, 1 free of 4; first in line"
         assert standings(env) == dict.fromkeys(["1b", "2b", "3b"], text)
         await env.finish("1a")
         await env.run(12)
@@ -240,7 +240,7 @@ async def test_a_group_that_costs_more_than_the_limit_holds_nobody_up() -> None:
         await env.create(pod("small", gpu=1, mem=1))
         await env.release()
         assert waits(env) == ["a", "b"]
-        assert "costs more than its quota's limit" in standings(env)["a"]
+        assert "limited to 2; it waits until the limit is raised" in standings(env)["a"]
 
 
 async def test_groups_that_never_complete_and_those_of_other_namespaces_hold_nobody_up() -> None:

@@ -12,7 +12,7 @@ from hami_webhook.kube.objects import QUOTA_RESERVED
 from hami_webhook.quota.queue_order import Lack, Obstacle, QueuedPod, Standing
 from hami_webhook.quota.queue_words import sentence
 
-from .objects import GPU, TEAM, pod, read_pod
+from .objects import GPU, MEM, TEAM, pod, read_pod
 from .quota_env import QuotaEnv
 from .test_queues import L, queueing
 
@@ -30,30 +30,35 @@ PODS = {"u1": read_pod("first", uid="u1"), "u2": read_pod("secret", uid="u2", na
         (
             Obstacle((lack(),)),
             0,
-            f"waits for quota: {GPU} of gpu-quota: requested 4, free 1, limited 10; no pod waits before it",
+            "Waits for quota gpu-quota: needs 4 nvidia.com/gpu, 1 free of 10; first in line",
         ),
         (
             Obstacle((lack("AcceleratorQuota/all", free=-2),), kept_for=("u1", "u2", "gone")),
             2,
-            f"waits for quota: {GPU} of AcceleratorQuota/all: requested 4, free 0, limited 10; "
+            "Waits for AcceleratorQuota all: needs 4 nvidia.com/gpu, 0 free of 10; "
             "room is kept for first; 2 pods wait before it",
         ),
         (
             Obstacle((lack(free=0),), kept_for=("u2",)),
             1,
-            f"waits for quota: {GPU} of gpu-quota: requested 4, free 0, limited 10; "
+            "Waits for quota gpu-quota: needs 4 nvidia.com/gpu, 0 free of 10; "
             "room is kept for pods of other namespaces; 1 pod waits before it",
+        ),
+        (
+            Obstacle((lack(), Lack("team/gpu-quota", MEM, 9, 3, 8), lack("AcceleratorQuota/all")), never=False),
+            0,
+            "Waits for quota gpu-quota: needs 4 nvidia.com/gpu, 1 free of 10 and 9 nvidia.com/gpumem, 3 free of 8, "
+            "and for AcceleratorQuota all: needs 4 nvidia.com/gpu, 1 free of 10; first in line",
         ),
         (
             Obstacle(closed="team/gpu-quota"),
             1,
-            "waits for quota: quota gpu-quota lets no pod pass those that wait before it; 1 pod waits before it",
+            "Waits for its turn; quota gpu-quota lets no pod pass those that wait before it; 1 pod waits before it",
         ),
         (
             Obstacle((lack(requested=12),), never=True),
             3,
-            "costs more than its quota's limit, so it waits until that is raised: "
-            f"{GPU} of gpu-quota: requested 12, limited 10",
+            "Waits for quota gpu-quota: needs 12 nvidia.com/gpu, limited to 10; it waits until the limit is raised",
         ),
     ],
 )
@@ -89,13 +94,13 @@ async def test_a_pod_says_that_it_waits_where_it_stands_and_that_it_is_charged()
         await written(env, reports)
         assert condition(env, "a") is None
         found = condition(env, "c")
-        lacks = f"waits for quota: {GPU} of gpu-quota: requested 1, free 0, limited 1"
+        lacks = "Waits for quota gpu-quota: needs 1 nvidia.com/gpu, 0 free of 1"
         assert found is not None
         assert (found["status"], found["reason"]) == ("False", "Waiting")
         assert found["message"] == f"{lacks}; 1 pod waits before it"
         stored = await env.cluster.get(Kind.PODS, "c", TEAM)
         assert [each["type"] for each in stored["status"]["conditions"]] == ["PodScheduled", QUOTA_RESERVED]
-        assert env.events("QuotaWaiting") == [f"{lacks}; no pod waits before it", f"{lacks}; 1 pod waits before it"]
+        assert env.events("QuotaWaiting") == [f"{lacks}; first in line", f"{lacks}; 1 pod waits before it"]
         await env.finish("a")
         await env.run(12)
         await written(env, reports)
@@ -109,7 +114,7 @@ async def test_a_pod_says_that_it_waits_where_it_stands_and_that_it_is_charged()
         await written(env, reports)
         found = condition(env, "c")
         assert found is not None
-        assert found["message"].endswith("no pod waits before it")
+        assert found["message"].endswith("first in line")
         assert len(env.events("QuotaWaiting")) == 2
 
 
