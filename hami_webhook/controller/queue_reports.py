@@ -1,4 +1,4 @@
-"""What is written on waiting pods: a condition, and an event when they begin to wait (docs/spec/queues.md#4).
+"""What is written on waiting pods: a condition, and an event when what they wait for changed (docs/spec/queues.md#4).
 
 However many wait, and however often their places change, few are written to in a second, the namespaces in turn.
 """
@@ -19,7 +19,7 @@ from hami_webhook.controller.object_events import ObjectEvents
 from hami_webhook.controller.queues import QueueReleaser
 from hami_webhook.kube.objects import QUOTA_RESERVED, Pod, format_time
 from hami_webhook.quota.queue_order import Standing
-from hami_webhook.quota.queue_words import RESERVED, reason_of, sentence
+from hami_webhook.quota.queue_words import RESERVED, amounts_in, reason_of, sentence
 from hami_webhook.quota.rollouts import other_version
 
 logger = logging.getLogger(__name__)
@@ -114,7 +114,8 @@ class QueueReports:
                 yield pod, standing, text
 
     async def _write(self, pod: Pod, reason: str, text: str, since: float | None) -> bool:
-        """Set the condition, on the pod as it is; an event if it has none yet. Whether that worked, or is in vain.
+        """Set the condition, on the pod as it is; an event whenever what it waits for changed, its place aside. Whether
+        that worked, or is in vain.
 
         The pod waits since then, in Unix seconds; None once it is charged.
         """
@@ -129,7 +130,7 @@ class QueueReports:
             about = {"namespace": pod.namespace, "pod": pod.name, "reason": str(error)}
             logger.debug("the condition of a pod that waits for quota can't be written", extra=about)
             return False
-        if before is None and since is not None:
+        if since is not None and amounts_in(text) != amounts_in(str((before or {}).get("message") or "")):
             note = EventNote("Pod", pod.namespace, pod.name, pod.uid, "Normal", "QuotaWaiting", text)
             await self._object_events.record(note)
         return True

@@ -30,6 +30,7 @@ from hami_webhook.quota.hierarchy_charger import HierarchyCharger
 from hami_webhook.quota.lending import Reclaim
 from hami_webhook.quota.queue import known_accounts
 from hami_webhook.quota.queue_order import Demand, QueuedPod
+from hami_webhook.quota.queue_words import earliest
 from hami_webhook.quota.reclaim import Blocked, Evictable, Reclaiming, Shortage
 from hami_webhook.scheduling.preemption.freed_cards import FreedCards
 from hami_webhook.scheduling.preemption.nominations import Nominations
@@ -55,8 +56,11 @@ _Shape = tuple[Demand, str, int]
 
 
 class _Failure(NamedTuple):
+    """Why nobody was found, until when that isn't looked for again, and when it changes by itself, if it does."""
+
     blocked: Blocked
     until: float
+    earliest: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,7 +235,8 @@ class Reclaimer:
         known = self._shape(each) in self._found_nobody
         victims = await self._search(each, lacks, now)
         if isinstance(victims, Blocked):
-            await self._note_blocked(each, victims, event=not known and victims is not Blocked.NOBODY)
+            when = self._found_nobody[self._shape(each)].earliest
+            await self._note_blocked(each, victims, when, event=not known and victims is not Blocked.NOBODY)
         if victims is None or isinstance(victims, Blocked):
             now.closed |= {name for name, _ in each.turn.demand if _is_strict(now.accounts.get(name))}
             return
@@ -272,7 +277,10 @@ class Reclaimer:
         found = await now.slices.run(now.reclaiming.selecting(_shortage(each, lacks), fits))
         if isinstance(found, Blocked):
             now.failed.update(each.teams)
-            self._found_nobody[shape] = _Failure(found, self._view.clock() + _TRIED_AGAIN)
+            when = ""
+            if found is Blocked.YOUNG:
+                when = earliest(await now.slices.run(now.reclaiming.ripe_at(_shortage(each, lacks))))
+            self._found_nobody[shape] = _Failure(found, self._view.clock() + _TRIED_AGAIN, when)
         return found
 
     def _may_be_reclaimed(self, place: tuple[str, str], teams: Sequence[str], now: _Round) -> bool:
@@ -335,8 +343,8 @@ class Reclaimer:
     def _spare(self, pod: Pod) -> None:
         self._spared[pod.uid] = self._view.clock() + _SPARED_FOR
 
-    async def _note_blocked(self, each: _Waiting, blocked: Blocked, *, event: bool = True) -> None:
-        text = f"nobody is evicted for it: {blocked.value}"
+    async def _note_blocked(self, each: _Waiting, blocked: Blocked, when: str = "", *, event: bool = True) -> None:
+        text = f"nobody is evicted for it: {', '.join(filter(None, (blocked.value, when)))}"
         await self._note(each, "Warning", "QuotaReclaimBlocked", text, event=event)
 
     async def _note(self, each: _Waiting, type_: str, reason: EventReason, text: str, *, event: bool = True) -> None:

@@ -27,6 +27,7 @@ from hami_webhook.quota.queue_words import (
     refused_in,
     resource_of,
     waiting_sentence,
+    with_durations,
 )
 from hami_webhook.scheduling.cluster_cache import ClusterCache
 
@@ -60,12 +61,13 @@ def quota_wait(
     `accounts` are those of the quotas that cover it, `now` is in Unix seconds, `assume_ttl` in seconds.
     """
     if PodGroup.of(pod) is not None or refused_in(said):
+        said = with_durations(said, now)
         text = said[:1].upper() + said[1:] or f"Waits for quota: {gate_step(pod, state)}"
         return QuotaWait(text)
     enforced = {account.room_name: account for account in accounts if account.enforced}
     lacks = [*_lacks(demand_of(pod, [*enforced.values()], vendors, capacity), enforced)]
     never = any(lack.requested > lack.hard for lack in lacks)
-    others = [part for part in (note_in(said), kept_in(said)) if part]
+    others = [part for part in (with_durations(note_in(said), now), kept_in(said)) if part]
     text = waiting_sentence(lacks, others, ahead_in(said), never=never)
     if not lacks:
         return QuotaWait(text)

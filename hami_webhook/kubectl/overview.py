@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 
-from msgspec import Struct
+from msgspec import Struct, structs
 from msgspec.structs import replace
 
 from hami_webhook.cluster_view import ClusterView
@@ -18,6 +18,7 @@ from hami_webhook.dra.holders import BareClaim
 from hami_webhook.explain.explain import taken_cards
 from hami_webhook.kube.objects import Pod
 from hami_webhook.kubectl.capacity import Capacity, capacities
+from hami_webhook.kubectl.lending import lending_of
 from hami_webhook.kubectl.report import (
     ALLOCATED,
     GATED,
@@ -38,6 +39,8 @@ from hami_webhook.measured.figures import NOT_ASKED, Measured, MeasuredPod
 from hami_webhook.quota.account import QuotaAccount
 from hami_webhook.quota.card_selection import CardSelection
 from hami_webhook.quota.pricing import Charge, charge_of, selects
+from hami_webhook.quota.queue import demand_of
+from hami_webhook.quota.queue_order import Demand
 from hami_webhook.scheduling.node_locks import LOCK
 
 
@@ -63,6 +66,7 @@ class Overview(Struct, frozen=True):
 
     def _quota(self, account: QuotaAccount, cards: _ClusterCards) -> QuotaUse:
         waiting: dict[str, int] = defaultdict(int)
+        queued: dict[str, int] = defaultdict(int)
         placed: dict[str, int] = defaultdict(int)
         pods, notes = [], []
         in_scope: dict[str, Pod] = {}
@@ -70,6 +74,10 @@ class Overview(Struct, frozen=True):
         namespaces = sorted(account.quota.covered_namespaces)
         live = [pod for namespace in namespaces for pod in self._live(namespace)]
         claims = [claim for namespace in namespaces for claim in self.cluster.claims_in(namespace)]
+        for pod in live:
+            for _, wanted in self._queued_for(pod, account):
+                for key, amount in wanted:
+                    queued[key] += amount
         for pod in (*live, *claims):
             charge = self._charge(pod, account.cards)
             amounts = account.counted(charge.exact)
@@ -87,7 +95,8 @@ class Overview(Struct, frozen=True):
             KeyUse(key, account.used.get(key), hard, waiting[key], placed[key], self._unit_bytes(key, account))
             for key, hard in sorted(account.hard.items())
         ]
-        keys = [replace(key, measured=self._measured_of(key, pods)) for key in keys]
+        keys = [replace(key, measured=self._measured_of(key, pods), queued=queued[key.key]) for key in keys]
+        keys = [self._with_lending(key, account) for key in keys]
         notes += [_difference(key) for key in keys if key.used is not None and key.used != key.waiting + key.placed]
         if account.cards is not None:
             notes.append(f"counts some cards only: {account.cards}")
@@ -95,6 +104,19 @@ class Overview(Struct, frozen=True):
             notes.append(f"is observed, not enforced; charges that passed without room: {account.observed}")
         held, room = list(self._models(in_scope, account.cards, cards)), list(self._room(account, cards))
         return QuotaUse(account.quota.namespace, account.label, keys, pods, held, room, notes, account.queues)
+
+    def _queued_for(self, pod: Pod, account: QuotaAccount) -> Demand:
+        """What a pod would cost a quota that stands in a queue and isn't charged yet."""
+        if not pod.queued:
+            return ()
+        return demand_of(pod, [account], self.cluster.vendors, self.cluster.capacity)
+
+    def _with_lending(self, key: KeyUse, account: QuotaAccount) -> KeyUse:
+        if not account.nominal:
+            return key
+        quotas = self.cluster.caches.accelerator_quotas.all()
+        found = lending_of(account, key.key, [QuotaAccount.read(each, self.cluster.vendors) for each in quotas])
+        return key if found is None else replace(key, **structs.asdict(found))
 
     def _measured_of(self, key: KeyUse, pods: Sequence[PodCost]) -> int | None:
         """What the pods that the quota counts under a key really use, as far as they are measured, in its unit."""

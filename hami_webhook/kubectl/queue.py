@@ -6,22 +6,25 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from hami_webhook.assembly import Core
 from hami_webhook.kube.objects import QUOTA_GATE, Pod, ResourceQuota
+from hami_webhook.kube.pod_group import GroupKey, PodGroup
 from hami_webhook.quota.account import QuotaAccount
 from hami_webhook.quota.group_turns import group_turns
 from hami_webhook.quota.hierarchy_charger import PodQuotas
 from hami_webhook.quota.queue import Demands, PodQueue, read_queue
 from hami_webhook.quota.queue_order import QueuedPod, decide
-from hami_webhook.quota.queue_words import ahead_in, note_in, sentence
+from hami_webhook.quota.queue_words import ahead_in, note_in, sentence, with_durations
 from hami_webhook.quota.store import KnownQuotas
 
 
 class QueuedPodUse(Struct, frozen=True):
     """A pod in the queue of a quota: `namespace/name`, or `AcceleratorQuota/name`.
 
-    `place` is 1 for who is first; None where it has none, or where it isn't known. `since`: Unix seconds.
+    `place` is 1 for who is first; None where it has none, or where it isn't known. `since`: Unix seconds. The pods of
+    a group have one place: `name` is the first of them, `pods` is how many wait.
     """
 
     quota: str
@@ -31,6 +34,13 @@ class QueuedPodUse(Struct, frozen=True):
     priority: int
     since: float
     waits_for: str
+    group: str = ""
+    pods: int = 1
+
+    @property
+    def title(self) -> str:
+        """The pod, or the group with how many of its pods wait."""
+        return f"{self.namespace}/{f'{self.group} (group of {self.pods})' if self.group else self.name}"
 
 
 async def queued_pods(core: Core, said_of: Callable[[Pod], str], *, complete: bool) -> list[QueuedPodUse]:
@@ -44,15 +54,18 @@ async def queued_pods(core: Core, said_of: Callable[[Pod], str], *, complete: bo
     turns = group_turns(queue.waiting, queue.pods, core.state.by_namespace.there, now)
     decision = turns.of_each_pod(decide(turns.turns, queue.rooms, now), queue.waiting)
     texts = {
-        standing.pod.uid: sentence(standing, core.state.pod, note_in(said_of(queue.pods[standing.pod.uid])))
+        standing.pod.uid: with_durations(
+            sentence(standing, core.state.pod, note_in(said_of(queue.pods[standing.pod.uid]))), now
+        )
         for standing in decision.waiting
     }
     texts |= dict.fromkeys((pod.uid for pod in decision.released), "its turn has come")
     texts |= dict.fromkeys((pod.uid for pod in queue.charged), "is charged: its gate is removed next")
     some_own = any(standing.own for standing in decision.waiting)
     beyond = {standing.pod.uid for standing in decision.waiting if some_own and not standing.own}
-    found = []
+    found: list[QueuedPodUse] = []
     places: Counter[str] = Counter()
+    groups: dict[tuple[str, GroupKey], int] = {}
     for pod in sorted(waiting, key=lambda pod: (pod.uid in beyond, -pod.priority, pod.waits_since, pod.uid)):
         queued = queue.waiting.get(pod.uid)
         if queued is None:
@@ -60,16 +73,26 @@ async def queued_pods(core: Core, said_of: Callable[[Pod], str], *, complete: bo
             text = f"has other scheduling gates: {others}" if others else texts.get(pod.uid, said_of(pod))
             found.append(_row("", None, pod, text))
             continue
+        group = PodGroup.of(pod)
         for quota in _queues_of(queued, queue):
+            if group is not None and (quota, group.key) in groups:
+                index = groups[quota, group.key]
+                found[index] = replace(found[index], pods=found[index].pods + 1)
+                continue
+            if group is not None:
+                groups[quota, group.key] = len(found)
             places[quota] += 1
             place, text = places[quota], texts[pod.uid]
-            found.append(_row(quota, place, pod, text) if complete else _as_it_says(quota, pod, said_of(pod)))
+            row = _row(quota, place, pod, text) if complete else _as_it_says(quota, pod, said_of(pod), now)
+            found.append(row if group is None else replace(row, group=group.name))
     return sorted(found, key=lambda row: (row.quota, row.place is None, row.place or 0))
 
 
-def _as_it_says(quota: str, pod: Pod, said: str) -> QueuedPodUse:
+def _as_it_says(quota: str, pod: Pod, said: str, now: float) -> QueuedPodUse:
     before = ahead_in(said)
-    return _row(quota, None if before is None else before + 1, pod, said or "its condition doesn't say yet")
+    return _row(
+        quota, None if before is None else before + 1, pod, with_durations(said, now) or "its condition doesn't say yet"
+    )
 
 
 def _queues_of(queued: QueuedPod, queue: PodQueue) -> Sequence[str]:

@@ -36,7 +36,10 @@ class KeyUse(Struct, frozen=True):
 
     `waiting` and `placed` are what pods cost that aren't placed, and that are; `used` is None until it is computed.
     `unit_bytes` is how many bytes of memory one of the unit is, 0 for what isn't memory. `measured`: what its pods
-    really use, None for what isn't measured.
+    really use, None for what isn't measured. `queued` is what pods request that stand in its queue, uncharged.
+
+    `nominal` is what is the quota's own, `borrowed` what it uses beyond that, `lent` what others use of it; None
+    without a nominal.
     """
 
     key: str
@@ -46,6 +49,10 @@ class KeyUse(Struct, frozen=True):
     placed: int
     unit_bytes: int = 0
     measured: int | None = None
+    queued: int = 0
+    nominal: int | None = None
+    borrowed: int | None = None
+    lent: int | None = None
 
     @property
     def left(self) -> int:

@@ -21,33 +21,44 @@ _HIGH, _FULL = 0.75, 0.95
 """Shares from which a bar is yellow, and red."""
 
 
+_WIDE = 110
+"""Columns of a terminal from which quotas have bars; in others the colour is that of what is used."""
 _IN_USE = ("USED MEMORY", "USED CORES", "IDLE")
+_LENDING = ("OWN", "BORROWED", "LENT")
 
 
 def print_quotas(quotas: Sequence[QuotaUse], console: Console, now: float, *, details: bool) -> None:
     """One row for each key of each quota; with details also who uses them, and what still fits."""
     shows = details or any(key.measured is not None for quota in quotas for key in quota.keys)
-    more = ["REALLY USED"] if shows else []
-    table = _table("NAMESPACE", "QUOTA", "KEY", "USED", "HARD", "", "WAITING", "PLACED", "LEFT", *more)
+    lends = any(key.nominal is not None for quota in quotas for key in quota.keys)
+    more = [*(_LENDING if lends else ()), *(["REALLY USED"] if shows else [])]
+    queues = any(quota.queues for quota in quotas)
+    states = ("PLACED", "CHARGED, UNPLACED", *(["QUEUED"] if queues else []))
+    bars = [""] if console.width >= _WIDE else []
+    table = _table("NAMESPACE", "QUOTA", "KEY", "USED", "HARD", *bars, *states, "LEFT", *more)
     for quota in quotas:
         for key in quota.keys:
             used = "?" if key.used is None else amount_text(key.used, key.unit_bytes)
-            amounts = (amount_text(each, key.unit_bytes) for each in (key.waiting, key.placed, key.left))
-            hard, bar = amount_text(key.hard, key.unit_bytes), _bar(key.used or 0, key.hard)
+            shown = (key.placed, key.waiting, *([key.queued] if queues else []), key.left)
+            amounts = [amount_text(each, key.unit_bytes) for each in shown]
+            lending = (key.nominal, key.borrowed, key.lent) if lends else ()
+            amounts += ["-" if each is None else amount_text(each, key.unit_bytes) for each in lending]
+            hard = amount_text(key.hard, key.unit_bytes)
+            bar = [_bar(key.used or 0, key.hard)] if bars else []
             really = [] if not shows else ["-" if key.measured is None else amount_text(key.measured, key.unit_bytes)]
-            _add_row(table, quota.namespace, quota.name, key.key, used, hard, bar, *amounts, *really)
+            shown_used = Text(used) if bars else Text(used, _style(key.used or 0, key.hard))
+            _add_row(table, quota.namespace, quota.name, key.key, shown_used, hard, *bar, *amounts, *really)
     console.print(table)
     for quota in quotas if details else ():
         _print_details(quota, console, now)
 
 
 def print_queue(pods: Sequence[QueuedPodUse], console: Console, now: float) -> None:
-    """One row for each quota that a pod waits for."""
+    """One row for each quota that a pod, or a group, waits for."""
     table = _table("QUOTA", "PLACE", "POD", "PRIORITY", "WAITS", "FOR")
     for pod in pods:
         place, since = "-" if pod.place is None else str(pod.place), human_duration(now - pod.since)
-        name = f"{pod.namespace}/{pod.name}"
-        _add_row(table, pod.quota or "-", place, name, str(pod.priority), since, pod.waits_for)
+        _add_row(table, pod.quota or "-", place, pod.title, str(pod.priority), since, pod.waits_for)
     console.print(table)
 
 
@@ -237,5 +248,9 @@ def _bars(row: CardUse | NodeUse) -> Iterable[Text]:
 def _bar(used: int, total: int) -> Text:
     share = used / total if total else 0.0
     filled = min(_BAR, max(round(share * _BAR), 1 if used else 0))
-    style = "red" if share >= _FULL else "yellow" if share >= _HIGH else "green"
-    return Text.assemble(("█" * filled, style), ("░" * (_BAR - filled), "dim"))
+    return Text.assemble(("█" * filled, _style(used, total)), ("░" * (_BAR - filled), "dim"))
+
+
+def _style(used: int, total: int) -> str:
+    share = used / total if total else 0.0
+    return "red" if share >= _FULL else "yellow" if share >= _HIGH else "green"

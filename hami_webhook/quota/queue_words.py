@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 
-from hami_webhook.kube.objects import Pod
+from hami_webhook.kube.human_duration import human_duration
+from hami_webhook.kube.objects import Pod, format_time, parse_time
 from hami_webhook.quota.queue_order import Lack, Obstacle, Standing
 
 WAITING, ABOVE_HARD, INCOMPLETE, REFUSED, RESERVED = (
@@ -95,6 +96,31 @@ def note_in(text: str) -> str:
 def kept_in(text: str) -> str:
     """For which pods such a sentence says that room is kept; empty where it says nothing."""
     return next((part for part in text.split("; ") if part.startswith(_KEPT)), "")
+
+
+def amounts_in(text: str) -> str:
+    """What such a sentence says of what is needed, free and limited."""
+    return text.partition("; ")[0]
+
+
+def earliest(at: float) -> str:
+    """When something is possible, in a sentence that is stored: at a time (Unix seconds)."""
+    return f"earliest at {format_time(at)}"
+
+
+def with_durations(text: str, now: float) -> str:
+    """The sentence with how long that is from `now` (Unix seconds), where it says when: `earliest in 9m35s`."""
+
+    def duration(found: re.Match[str]) -> str:
+        try:
+            return f"earliest in {human_duration(parse_time(found[1]) - now)}"
+        except ValueError:  # a condition is its pod's: anybody may have written it
+            return found[0]
+
+    return _EARLIEST.sub(duration, text)
+
+
+_EARLIEST = re.compile(r"earliest at ([0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}Z)", re.ASCII)
 
 
 def refused_in(text: str) -> bool:

@@ -115,6 +115,22 @@ class Reclaiming:
         kept = yield from _without_needless(chosen, shortage, fits)
         return kept if len(kept) <= _MOST else Blocked.NOBODY
 
+    def ripe_at(self, shortage: Shortage) -> Steps[float]:
+        """The first time (Unix seconds) at which enough pods have run for long enough, where these are too young now.
+
+        PodDisruptionBudgets and what teams hold are taken to stay as they are.
+        """
+        candidates = (each for group in self._by_teams.values() for each in group)
+        times = sorted({each.since + each.min_runtime for each in candidates})
+        first, last = 0, len(times) - 1
+        while first < last:
+            middle = (first + last) // 2
+            if (yield from self._freeing(shortage, _ALL_RULES, times[middle])) is not None:
+                last = middle
+            else:
+                first = middle + 1
+        return times[first] if times else self._now
+
     def take(self, shortage: Shortage, victims: Iterable[Evictable]) -> None:
         """These are evicted for a pod: who selects next finds the rest."""
         for each in victims:
@@ -124,9 +140,9 @@ class Reclaiming:
             for key, amount in costs if name in self._used else ():
                 self._used[name][key] = self._used[name].get(key, 0) + amount
 
-    def _freeing(self, shortage: Shortage, rules: _Rules) -> Steps[list[Evictable] | None]:
-        """Enough for what is lacking; None if there isn't as much."""
-        left = _Left(self, shortage, rules)
+    def _freeing(self, shortage: Shortage, rules: _Rules, at: float | None = None) -> Steps[list[Evictable] | None]:
+        """Enough for what is lacking; None if there isn't as much. `at` is the time, now if it is None."""
+        left = _Left(self, shortage, rules, at)
         chosen: list[Evictable] = []
         gone: set[int] = set()
         while left.lacks:
@@ -164,11 +180,11 @@ class Reclaiming:
 class _Left:
     """What teams hold, what budgets allow and what is lacking, while candidates are taken for it."""
 
-    def __init__(self, of: Reclaiming, shortage: Shortage, rules: _Rules) -> None:
+    def __init__(self, of: Reclaiming, shortage: Shortage, rules: _Rules, at: float | None = None) -> None:
         self._nominal = of._nominal
         self._used = {name: dict(used) for name, used in of._used.items()}
         self._allowed = dict(of._allowed)
-        self._now = of._now
+        self._now = of._now if at is None else at
         self._own = shortage.teams
         self._keys = shortage.keys
         self._rules = rules

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -104,6 +105,72 @@ def test_a_tenant_sees_its_own_pods_with_what_their_conditions_say(hami: Hami) -
     places = {each["name"]: (each["place"], each["waits_for"]) for each in run.result}
     assert places["later"] == (8, SAID)
     assert places["first"] == (None, "its condition doesn't say yet")
+
+
+def test_a_group_is_one_row_with_one_place(hami: Hami) -> None:
+    labels = {"hami.io/pod-group": "train", "hami.io/pod-group-size": "3"}
+    pods = [gated("alone", priority=-1), *(gated(f"train-{number}") for number in range(3))]
+    for each in pods[1:]:
+        each["metadata"]["labels"] = labels
+    api = ApiServer([node("n1", card("GPU-1")), queueing("team-a"), *SPACES, *DEPLOYED, *pods])
+    found = hami(api, "queue", "-o", "json").result
+    assert [(each["place"], each["name"], each["group"], each["pods"]) for each in found] == [
+        (1, "train-0", "train", 3),
+        (2, "alone", "", 1),
+    ]
+    assert "team-a/train (group of 3)" in hami(api, "queue").out
+
+
+def test_when_somebody_can_be_evicted_is_said_as_a_duration(hami: Hami) -> None:
+    at = f"{datetime.now(UTC) + timedelta(hours=9, minutes=30):%Y-%m-%dT%H:%M:%SZ}"
+    said = f"{SAID.partition(';')[0]}; nobody is evicted for it: they are young, earliest at {at}; first in line"
+    for only in (None, "team-a"):
+        api = ApiServer(
+            [node("n1", card("GPU-1")), queueing("team-a"), gated("p", said=said), *SPACES, *DEPLOYED], only=only
+        )
+        assert "they are young, earliest in 9h" in hami(api, "queue").out
+        assert "they are young, earliest in 9h" in hami(api, "explain", "pod", "p").out.splitlines()[0]
+
+
+def test_what_stands_in_the_queue_has_a_column(hami: Hami) -> None:
+    out = hami(ApiServer(cluster()), "quota", "-A").out.splitlines()
+    assert out[0].split("  ")[-1] == "LEFT"
+    assert [each for each in ("CHARGED, UNPLACED", "QUEUED") if each in out[0]] == ["CHARGED, UNPLACED", "QUEUED"]
+    (found,) = [
+        each
+        for each in hami(ApiServer(cluster()), "quota", "-A", "-o", "json").result
+        if each["name"].startswith("Acc")
+    ]
+    assert [(each["queued"], each["waiting"], each["nominal"]) for each in found["keys"]] == [(4, 0, None)]
+
+
+def lending_cluster() -> list[JSON]:
+    def above(name: str, team: str, used: int, **spec: Any) -> JSON:
+        selector = {"matchLabels": {"team": team}} if team else {}
+        spec = {"namespaceSelector": selector, "hard": {GPU: 20}, **spec}
+        status = {"used": {GPU: str(used)}}
+        return {"kind": "AcceleratorQuota", "metadata": {"name": name}, "spec": spec, "status": status}
+
+    teams = [above(team, team, used, nominal={GPU: 8}) for team, used in (("a", 2), ("b", 15))]
+    spaces = [
+        {"kind": "Namespace", "metadata": {"name": f"team-{team}", "uid": team, "labels": {"team": team}}}
+        for team in "ab"
+    ]
+    return [node("n1", card("GPU-1")), above("all", "", 17, enforcement="queue"), *teams, *spaces, *DEPLOYED]
+
+
+def test_lending_shows_what_is_own_borrowed_and_lent(hami: Hami) -> None:
+    """Of 20 cards 4 are nobody's own: of the 7 that B borrows these come first, and 3 are A's."""
+    api = ApiServer(lending_cluster())
+    found = {each["name"]: each["keys"][0] for each in hami(api, "quota", "-A", "-o", "json").result}
+    assert {name: (key["nominal"], key["borrowed"], key["lent"]) for name, key in found.items()} == {
+        "AcceleratorQuota/a": (8, 0, 3),
+        "AcceleratorQuota/all": (None, None, None),
+        "AcceleratorQuota/b": (8, 7, 0),
+    }
+    lines = hami(api, "quota", "-A").out.splitlines()
+    assert lines[0].split()[-3:] == ["OWN", "BORROWED", "LENT"]
+    assert [line.split()[-3:] for line in lines[1:]] == [["8", "0", "3"], ["-", "-", "-"], ["8", "7", "0"]]
 
 
 def test_nobody_waits(hami: Hami) -> None:

@@ -174,7 +174,7 @@ def test_pages_show_what_the_api_server_has(tmp_path: Path) -> None:
         assert "1 node, 2 cards" in client.get("/cluster?node=n&page=7").text
         page = client.get("/teams").text
         assert "team-a/gpu-quota" in page
-        amounts = '</td><td class="number">'.join(("48.8Gi", "58.6Gi", "29.3Gi", "19.5Gi"))
+        amounts = '</td><td class="number">'.join(("48.8Gi", "58.6Gi", "19.5Gi", "29.3Gi"))
         assert f">{amounts}</td>" in page
         page = client.get("/pods").text
         assert 'href="/pods/team-a/waiting"' in page

@@ -55,13 +55,16 @@ def cluster(*more: JSON) -> list[JSON]:
     ]
 
 
+NO_QUEUE = {"queued": 0, "nominal": None, "borrowed": None, "lent": None}
+
+
 def test_a_quota_shows_what_its_pods_hold_and_what_still_fits(hami: Hami) -> None:
     run = hami(ApiServer(cluster(*DEPLOYED)), "quota", "-o", "json")
     assert run.err == ""
     (found,) = run.result
     assert (found["namespace"], found["name"], found["notes"]) == ("team-a", "gpu-quota", [])
     assert found["keys"] == [
-        {"key": GPU, "used": 2, "hard": 4, "waiting": 1, "placed": 1, "unit_bytes": 0, "measured": None},
+        {"key": GPU, "used": 2, "hard": 4, "waiting": 1, "placed": 1, "unit_bytes": 0, "measured": None, **NO_QUEUE},
         {
             "key": MEM,
             "used": 50000,
@@ -70,6 +73,7 @@ def test_a_quota_shows_what_its_pods_hold_and_what_still_fits(hami: Hami) -> Non
             "placed": 20000,
             "unit_bytes": 1 << 20,
             "measured": None,
+            **NO_QUEUE,
         },
     ]
     states = {each["name"]: (each["state"], each["node"], each["models"]) for each in found["pods"]}
@@ -130,7 +134,7 @@ def test_used_that_the_pods_do_not_explain_is_noted(hami: Hami) -> None:
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
-        (["quota", "-A"], ["team-a", "team-b", "WAITING", "48.8Gi"]),
+        (["quota", "-A"], ["team-a", "team-b", "CHARGED, UNPLACED", "48.8Gi"]),
         (["quota", "gpu-quota"], ["Pods of team-a/gpu-quota", "What still fits", "2 cards, 9.8Gi"]),
         (["explain", "quota", "gpu-quota"], ["Placed pods of team-a/gpu-quota by model"]),
         (["nodes"], ["n1", "1/2 healthy", "2 of 20", "23.4Gi of 80Gi"]),

@@ -10,7 +10,7 @@ from hami_webhook.cluster.api import Kind, Unavailable
 from hami_webhook.controller.queue_reports import QueueReports
 from hami_webhook.kube.objects import QUOTA_RESERVED
 from hami_webhook.quota.queue_order import Lack, Obstacle, QueuedPod, Standing
-from hami_webhook.quota.queue_words import sentence
+from hami_webhook.quota.queue_words import earliest, sentence, with_durations
 
 from .objects import GPU, MEM, TEAM, pod, read_pod
 from .quota_env import QuotaEnv
@@ -116,6 +116,34 @@ async def test_a_pod_says_that_it_waits_where_it_stands_and_that_it_is_charged()
         assert found is not None
         assert found["message"].endswith("first in line")
         assert len(env.events("QuotaWaiting")) == 2
+
+
+async def test_the_event_is_renewed_when_the_numbers_change_and_not_for_a_place() -> None:
+    """`kubectl describe pod` shows of the condition the name alone: the event has to say what holds now."""
+    async with QuotaEnv(L, queueing(gpu=2)) as env:
+        reports = reports_of(env)
+        for name in "abcd":
+            await env.create(pod(name, gpu=1, mem=1))
+        await written(env, reports)
+        first = "Waits for quota gpu-quota: needs 1 nvidia.com/gpu, 0 free of 2"
+        assert env.events("QuotaWaiting") == [f"{first}; first in line", f"{first}; 1 pod waits before it"]
+        await env.edit_hard(gpu=1)
+        await env.run(60)
+        await written(env, reports)
+        second = "Waits for quota gpu-quota: needs 1 nvidia.com/gpu, 0 free of 1"
+        assert env.events("QuotaWaiting")[2:] == [f"{second}; first in line", f"{second}; 1 pod waits before it"]
+        for _ in range(3):
+            await env.run(60)
+            await written(env, reports)
+        assert len(env.events("QuotaWaiting")) == 4
+
+
+def test_when_something_is_possible_is_a_time_where_it_is_stored_and_a_duration_where_it_is_read() -> None:
+    text = f"nobody is evicted for it: x, {earliest(1575.0)}; 1 pod waits before it"
+    assert text == "nobody is evicted for it: x, earliest at 1970-01-01T00:26:15Z; 1 pod waits before it"
+    assert with_durations(text, 1000.0) == "nobody is evicted for it: x, earliest in 9m35s; 1 pod waits before it"
+    assert with_durations(text, 9000.0) == "nobody is evicted for it: x, earliest in 0s; 1 pod waits before it"
+    assert with_durations("earliest at 9999-99-99T99:99:99Z", 1.0) == "earliest at 9999-99-99T99:99:99Z"
 
 
 async def test_a_flood_is_written_to_slowly_and_delays_no_other_namespace() -> None:

@@ -97,6 +97,15 @@ def test_who_goes(
     assert select(reclaiming(candidates, {"a": {"gpu": 9, "mem": 99}, "b": nominal}), wanted) == victims
 
 
+def test_when_enough_will_have_run_for_long_enough() -> None:
+    """Of three that are too young two are enough: those that can go first."""
+    of = reclaiming(
+        [candidate(uid, age=age) for uid, age in (("x", 25), ("y", 40), ("z", 10))], {"a": {}, "b": {"gpu": 0}}
+    )
+    assert select(of, shortage(2)) is Blocked.YOUNG
+    assert run_at_once(of.ripe_at(shortage(2))) == NOON + 575
+
+
 def test_who_is_furthest_beyond_its_nominal_gives_first() -> None:
     """B holds 6 of 2, C 9 of 6: B gives until it is at half as much beyond, as C is, and both in turn then."""
     of = [candidate(f"b{i}", "b", age=900 + i) for i in range(6)] + [candidate(f"c{i}", "c") for i in range(9)]

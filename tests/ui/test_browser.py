@@ -164,9 +164,9 @@ def test_cards_are_chosen_by_what_they_are(ui: Ui, field: str, text: str, found:
 def test_teams_and_pods_show_the_quotas_and_pods(ui: Ui) -> None:
     page = ui.page("/teams")
     assert [[row[0], *row[2:6]] for row in rows(page)] == [
-        ["limits.nvidia.com/gpu", "2", "4", "1", "2"],
-        ["limits.nvidia.com/gpumem", "48.8Gi", "58.6Gi", "29.3Gi", "20.5Gi"],
-        ["limits.nvidia.com/gpu", "1", "1", "0", "1"],
+        ["limits.nvidia.com/gpu", "2", "4", "2", "1"],
+        ["limits.nvidia.com/gpumem", "48.8Gi", "58.6Gi", "20.5Gi", "29.3Gi"],
+        ["limits.nvidia.com/gpu", "1", "1", "1", "0"],
     ]
     assert page.locator("section h2").all_inner_texts() == ["team-a/gpu-quota", f"team-b/quota{HTML}"]
     page = ui.page("/pods")

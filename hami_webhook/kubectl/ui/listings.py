@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from io import StringIO
 
 from hami_webhook.kubectl.capacity import COUNTS, Capacity
-from hami_webhook.kubectl.report import CardUse, PodUse, QuotaUse
+from hami_webhook.kubectl.report import CardUse, KeyUse, PodUse, QuotaUse
 from hami_webhook.terminal import ShownTable
 
 STATES = {"waits": "waits for cards", "placed": "has cards"}
@@ -87,11 +87,15 @@ def cards_csv(found: Iterable[CardUse]) -> str:
 
 def quotas_csv(found: Iterable[QuotaUse]) -> str:
     rows = [
-        (quota.namespace, quota.name, key.key, "" if key.used is None else key.used, key.hard, key.waiting, key.placed)
+        (quota.namespace, quota.name, key.key, "" if key.used is None else key.used, *_amounts(key))
         for quota in found
         for key in quota.keys
     ]
-    return _csv(["namespace", "quota", "key", "used", "hard", "waiting", "placed"], rows)
+    return _csv(["namespace", "quota", "key", "used", "hard", "waiting", "placed", "queued"], rows)
+
+
+def _amounts(key: KeyUse) -> tuple[int, int, int, int]:
+    return key.hard, key.waiting, key.placed, key.queued
 
 
 def tables_csv(tables: Iterable[ShownTable]) -> str:
