@@ -223,14 +223,14 @@ async def stay(
 
 
 def main() -> None:
-    arguments = argparse.ArgumentParser(description=__doc__)
+    arguments = argparse.ArgumentParser(allow_abbrev=False, description=__doc__)
     arguments.add_argument("--keep", action="store_true", help="keep the server up afterwards")
     keep = arguments.parse_args().keep
     logging.basicConfig(level=logging.ERROR, stream=sys.stderr)
     with tempfile.TemporaryDirectory(prefix="hami-webhook-demo-") as folder:
         certificates = Path(folder)
         pki.write(certificates, pki.generate("hami-webhook", "hami-system", now=datetime.now(UTC)), force=True)
-        flags = argparse.ArgumentParser()
+        flags = argparse.ArgumentParser(allow_abbrev=False)
         add_flags(flags)
         settings = resolve(
             flags.parse_args(

@@ -132,7 +132,9 @@ def check_wheels() -> None:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m hack.lock", description="Write requirements/ anew.")
+    parser = argparse.ArgumentParser(
+        allow_abbrev=False, prog="python -m hack.lock", description="Write requirements/ anew."
+    )
     parser.add_argument("--upgrade", action="store_true", help="take the newest versions that pyproject.toml allows")
     arguments = parser.parse_args()
     try:

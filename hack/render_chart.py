@@ -152,7 +152,7 @@ def render_conditions() -> str:
 
 def render_names() -> str:
     """files/names.yaml: flags of `hami-webhook serve`, sections of a device configuration, known device plugins."""
-    parser = argparse.ArgumentParser(add_help=False)
+    parser = argparse.ArgumentParser(allow_abbrev=False, add_help=False)
     add_flags(parser)
     flags = sorted({flag for action in parser._actions for flag in action.option_strings})
     sections = sorted(device_config_schema()["properties"])

@@ -302,7 +302,7 @@ def render_builtin() -> dict[str, str]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(
-        prog="render_manifests", description="Writes what follows from device-config.yaml."
+        allow_abbrev=False, prog="render_manifests", description="Writes what follows from device-config.yaml."
     )
     parser.add_argument("--device-config-file", metavar="FILE", help="default: the built-in one")
     parser.add_argument("--to", metavar="FOLDER", type=Path, default=MANIFESTS, help="default: manifests")

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import yaml
 from msgspec import Struct
@@ -25,7 +25,10 @@ EXTRAS = {"rich": "cli", "jinja2": "ui", "pynvml": "node"}
 
 
 class Parser(argparse.ArgumentParser):
-    """Reports a fault of the command line in one line."""
+    """Takes no abbreviated flag, which another version may read as another one; reports a fault in one line."""
+
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        super().__init__(*arguments, **{"allow_abbrev": False} | named)
 
     def error(self, message: str) -> NoReturn:
         self.exit(2, f"{self.prog}: {message} (see {self.prog} --help)\n")

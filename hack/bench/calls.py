@@ -259,7 +259,9 @@ def measure(size: str) -> Sequence[Figure]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        allow_abbrev=False, description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--by", choices=("case", "function"), default="case", help="what is listed")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the calls there too, by case and function")
     arguments = parser.parse_args()

@@ -124,7 +124,9 @@ def show(table: Table) -> None:
 
 def run(benchmarks: Mapping[str, Benchmark], about: str | None) -> None:
     """The command line of one benchmark or of several: measures, prints the table, writes the JSON."""
-    parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        allow_abbrev=False, description=about, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     if len(benchmarks) > 1:
         parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(benchmarks)}; default: all")
     parser.add_argument("--size", choices=SIZES, default="usual", help="smallest only shows that nothing is broken")

@@ -213,7 +213,7 @@ def _certificates(folder: Path) -> CertificateFiles:
 
 
 def _settings(files: CertificateFiles) -> Settings:
-    parser = argparse.ArgumentParser()
+    parser = argparse.ArgumentParser(allow_abbrev=False)
     add_flags(parser)
     flags = ["--http_bind", "127.0.0.1:0", "--metrics-bind-address", "127.0.0.1:0", "--roles", "webhook"]
     flags += ["--cert_file", str(files.cert), "--key_file", str(files.key), "--scheduler-name", SCHEDULER]

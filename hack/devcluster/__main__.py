@@ -22,6 +22,7 @@ FOLDER = Path(__file__).parents[2] / ".dev-cluster"
 
 def main() -> int:
     parser = argparse.ArgumentParser(
+        allow_abbrev=False,
         prog="hack/dev-cluster",
         description="A real Kubernetes control plane on loopback, with a node that runs our images as local processes, "
         "and nodes with cards that stand in for those of a real cluster.",
@@ -32,9 +33,11 @@ def main() -> int:
         ("down", "stop it with all its nodes, and delete all that it stored", down),
         ("status", "say whether it runs (exit status 0) or not (1)", status),
     ):
-        verbs.add_parser(name, help=text, description=text).set_defaults(run=lambda _, run=run: run())
+        verbs.add_parser(name, help=text, description=text, allow_abbrev=False).set_defaults(
+            run=lambda _, run=run: run()
+        )
     text = "add nodes with cards, whose kubelets and device plugins are simulated: pods on them come to Running and end"
-    add = verbs.add_parser("add-node", help=text, description=f"{text}.", epilog=_models())
+    add = verbs.add_parser("add-node", help=text, description=f"{text}.", epilog=_models(), allow_abbrev=False)
     add.formatter_class = argparse.RawDescriptionHelpFormatter
     add.add_argument("--name", help="its name; of several nodes what comes before their numbers (default: the vendor)")
     add.add_argument("--nodes", type=int, default=1, metavar="N", help="how many nodes (default: 1)")
@@ -45,7 +48,7 @@ def main() -> int:
     )
     add.set_defaults(run=lambda options: nodes.add(FOLDER, options))
     text = "take away nodes that add-node made, with their pods"
-    remove = verbs.add_parser("remove-node", help=text, description=f"{text}.")
+    remove = verbs.add_parser("remove-node", help=text, description=f"{text}.", allow_abbrev=False)
     remove.add_argument("names", nargs="+", metavar="NAME")
     remove.set_defaults(run=lambda options: nodes.remove(FOLDER, options.names))
     options = parser.parse_args()

@@ -93,7 +93,9 @@ async def _removal(own: Node) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="card_nodes", description="Stands in for the kubelets of nodes with cards.")
+    parser = argparse.ArgumentParser(
+        allow_abbrev=False, prog="card_nodes", description="Stands in for the kubelets of nodes with cards."
+    )
     parser.add_argument("--server", required=True, help="the API server's URL")
     parser.add_argument("--credentials", required=True, type=Path, help="the control plane's folder with certificates")
     parser.add_argument("--folder", required=True, type=Path, help="where volumes and logs of pods go")

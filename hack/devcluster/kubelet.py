@@ -179,7 +179,9 @@ async def serve(server: str, credentials: Path, folder: Path, programs: Path, ve
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="kubelet", description="Runs the pods of one node as local processes.")
+    parser = argparse.ArgumentParser(
+        allow_abbrev=False, prog="kubelet", description="Runs the pods of one node as local processes."
+    )
     parser.add_argument("--server", required=True, help="the API server's URL")
     parser.add_argument("--credentials", required=True, type=Path, help="the control plane's folder with certificates")
     parser.add_argument("--folder", required=True, type=Path, help="where volumes and logs of pods go")

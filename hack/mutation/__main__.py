@@ -57,7 +57,7 @@ def run(options: argparse.Namespace, suite: Suite) -> None:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m hack.mutation", description=__doc__)
+    parser = argparse.ArgumentParser(allow_abbrev=False, prog="python -m hack.mutation", description=__doc__)
     parser.add_argument("--seed", type=int, default=1, help="which mutants are drawn (default 1)")
     parser.add_argument(
         "--sample", type=int, default=300, help="about how many, over all modules; 0 for all (default 300)"

@@ -110,7 +110,9 @@ def newest_first(versions: list[str]) -> list[str]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m hack.website", description="Builds the site of the documentation.")
+    parser = argparse.ArgumentParser(
+        allow_abbrev=False, prog="python -m hack.website", description="Builds the site of the documentation."
+    )
     parser.add_argument("--to", type=Path, default=SITE, metavar="FOLDER", help="where all versions are (dist/site)")
     folder: Path = parser.parse_args().to
     name = version((ROOT / "CHANGELOG.md").read_text())

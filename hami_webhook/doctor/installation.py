@@ -170,7 +170,7 @@ def _settings(arguments: Sequence[str], environment: Mapping[str, str]) -> Setti
 
 @cache
 def _parser() -> argparse.ArgumentParser:
-    parser = _Refusing(add_help=False)
+    parser = _Refusing(add_help=False, allow_abbrev=False)
     add_flags(parser)
     return parser
 
