@@ -143,6 +143,17 @@ LEVELS: Sequence[tuple[Level, str, str]] = (
     ("beta", "rejection reason", "NVLinkNotFit"),
     ("beta", "rejection reason", "NodeInternalError"),
     ("beta", "rejection reason", "SearchLimitExceeded"),
+    # of HAMi's 2.11, which isn't released yet
+    ("beta", "flag", "hami-webhook serve --extender-bind"),
+    ("beta", "flag", "hami-webhook serve --device-plugin-namespace"),
+    ("beta", "flag", "hami-webhook serve --device-plugin-service-account"),
+    ("beta", "*", "hami-webhook serve --profiling-bind-address"),
+    ("beta", "*", "hami-webhook serve --hcu-*"),
+    ("beta", "environment variable", "HAMI_EXTENDER_BIND"),
+    ("beta", "environment variable", "HAMI_DEVICE_PLUGIN_NAMESPACE"),
+    ("beta", "environment variable", "HAMI_DEVICE_PLUGIN_SERVICE_ACCOUNT"),
+    ("beta", "environment variable", "HAMI_PROFILING_BIND_ADDRESS"),
+    ("beta", "metric", "hami_scheduler_*"),
     # ours, which HAMi doesn't have
     ("beta", "chart value", "*"),
     ("beta", "webhook", "*"),

@@ -48,7 +48,7 @@ _OLD_VALUES = (
     *(f"--metax-{word}" for word in ("name", "vcount", "vcore", "vmemory")),
     *(f"--mthreads-{word}" for word in ("name", "memory", "cores")),
     *(f"--cambricon-mlu-{word}" for word in ("name", "memory", "cores")),
-    *(f"--dcu-{word}" for word in ("name", "memory", "cores")),
+    *(f"--{cards}-{word}" for cards in ("dcu", "hcu") for word in ("name", "memory", "cores")),
     *(f"--kunlun-{word}" for word in ("name", "vcount", "vmemory")),
     *(f"--iluvatar-{word}" for word in ("name", "memory", "cores")),
     *(f"--enflame-{word}-resource-name" for word in _ENFLAME_WORDS),
@@ -155,8 +155,11 @@ def _text(setting: Setting, args: argparse.Namespace, env: Mapping[str, str]) ->
 
 def _complete(values: dict[str, Any], given: set[str]) -> None:
     """Fill what follows from other settings: the lease's name and namespace, the namespace of our service accounts, the
-    port of metrics.
+    port of metrics, and what HAMi's flags add to ours.
     """
+    values["extender_bind_address"] = values["extender_bind"] or values["extender_bind_address"]
+    if name := values["device_plugin_service_account"]:
+        values["device_plugin_service_accounts"] += (ServiceAccount(values["device_plugin_namespace"], name),)
     if NODE_ROLE in values["roles"] and "metrics_bind_address" not in given:
         values["metrics_bind_address"] = ListenAddress("", HAMIS_MONITOR_PORT)
     namespace: str = values["pod_namespace"]
@@ -188,6 +191,8 @@ def _conflicts(settings: Settings) -> Iterator[str]:
         yield "--extender-client-ca-file: needs --cert_file and --key_file, as only TLS clients have certificates"
     if "extender" in settings.roles:
         yield from _extender_conflicts(settings)
+    if settings.device_plugin_service_account and not (settings.device_plugin_namespace or settings.pod_namespace):
+        yield "--device-plugin-service-account: needs --device-plugin-namespace, as POD_NAMESPACE isn't set"
     if settings.leader_elect:
         for what, value in (
             ("name, or --scheduler-name", settings.leader_elect_resource_name),
@@ -208,7 +213,7 @@ def _role_conflicts(settings: Settings) -> Iterator[str]:
 def _listener_conflicts(settings: Settings) -> Iterator[str]:
     listeners = {"--http_bind": settings.http_bind, "--metrics-bind-address": settings.metrics_bind_address}
     if "extender" in settings.roles and settings.extender_bind_address is not None:
-        listeners["--extender-bind-address"] = settings.extender_bind_address
+        listeners[settings.extender_flag] = settings.extender_bind_address
     taken: dict[ListenAddress, str] = {}
     for flag, listener in listeners.items():
         if listener.port and taken.setdefault(listener, flag) != flag:
@@ -223,7 +228,7 @@ def _extender_conflicts(settings: Settings) -> Iterator[str]:
         yield f'--extender-bind-address "": {remedy}'
     if address is not None and not address.is_loopback and not guarded:
         remedy = "must be loopback, or come with --extender-client-ca-file or --extender-token-file"
-        yield f"--extender-bind-address {quoted(str(address))}: {remedy}"
+        yield f"{settings.extender_flag} {quoted(str(address))}: {remedy}"
 
 
 def _warnings(settings: Settings) -> Iterator[str]:
@@ -237,16 +242,26 @@ def _warnings(settings: Settings) -> Iterator[str]:
         danger = "anyone who reaches it can post reviews and so tie up the quota of any namespace"
         remedy = "set --client-ca-file or --api-server-cidrs to accept them from API servers only"
         yield f"--http_bind {address}: {danger}; {remedy}"
-    if settings.profiling:
-        yield "--profiling: ignored, there is no pprof to serve"
-    if settings.debug:
-        yield "--debug: ignored, how much is logged follows from -v alone"
+    yield from _without_effect(settings)
     if settings.legacy_metrics:
         yield "--legacy-metrics: deprecated, and gone in 0.5 at the earliest; use the names that docs/metrics.md has"
     if settings.node_lock_retry_timeout >= settings.request_timeout:
         yield "--node-lock-retry-timeout: isn't shorter than --request-timeout, which ends the bind first"
     if settings.quota_charge_timeout >= settings.request_timeout:
         yield "--quota-charge-timeout: isn't shorter than --request-timeout, which ends the charge first"
+
+
+def _without_effect(settings: Settings) -> Iterator[str]:
+    for flag, given in (
+        ("--profiling", settings.profiling),
+        ("--profiling-bind-address", settings.profiling_bind_address),
+    ):
+        if given:
+            yield f"{flag}: ignored, there is no pprof to serve"
+    if settings.device_plugin_namespace and not settings.device_plugin_service_account:
+        yield "--device-plugin-namespace: ignored, as --device-plugin-service-account isn't given"
+    if settings.debug:
+        yield "--debug: ignored, how much is logged follows from -v alone"
 
 
 def _policy_warnings(texts: Mapping[str, str]) -> Iterator[str]:

@@ -117,6 +117,12 @@ class Settings:
         "address of the scheduler extender; beyond loopback it needs client certificates or a bearer token; "
         "empty: the main server alone answers kube-scheduler",
     )
+    extender_bind: ListenAddress | None = _setting(
+        values.optional_listen_address,
+        "",
+        "address of the scheduler extender in HAMi's chart since 2.11, in place of extender-bind-address and of the "
+        "main server: TLS with cert_file and key_file, on loopback too; empty: not given",
+    )
     extender_mode: str = _setting(
         values.extender_mode,
         "single",
@@ -249,6 +255,14 @@ class Settings:
         "service accounts of device plugins, which may write allocations too; spelt like the above",
         repeats=True,
     )
+    device_plugin_namespace: str = _setting(
+        values.object_name, "", "namespace of device-plugin-service-account; empty: this pod's"
+    )
+    device_plugin_service_account: str = _setting(
+        values.object_name,
+        "",
+        "one more of device-plugin-service-accounts, as HAMi's chart names it since 2.11; empty: none",
+    )
     volcano_service_accounts: tuple[ServiceAccount, ...] = _setting(
         values.service_accounts,
         "volcano-system/volcano-scheduler,kube-system/volcano-device-plugin",
@@ -287,6 +301,9 @@ class Settings:
     log_format: str = _setting(values.log_format, "text", "what a log line is: text; json, an object with stable keys")
     legacy_metrics: bool = _setting(parse_go_bool, "false", "whether metrics are served under their old names too")
     profiling: bool = _setting(parse_go_bool, "false", "accepted without effect")
+    profiling_bind_address: ListenAddress | None = _setting(
+        values.optional_listen_address, "", "accepted without effect"
+    )
     debug: bool = _setting(parse_go_bool, "false", "accepted without effect")
 
     warnings: tuple[str, ...] = ()
@@ -300,7 +317,20 @@ class Settings:
     @property
     def extender_on_main(self) -> bool:
         """Whether the main server answers kube-scheduler as well: it can't request another authority's certificate."""
-        return "extender" in self.roles and self.extender_client_ca_file in ("", self.client_ca_file)
+        same_clients = self.extender_client_ca_file in ("", self.client_ca_file)
+        return "extender" in self.roles and self.extender_bind is None and same_clients
+
+    @property
+    def extender_flag(self) -> str:
+        """What gave the address of the extender's own listener."""
+        return "--extender-bind-address" if self.extender_bind is None else "--extender-bind"
+
+    @property
+    def extender_tls(self) -> bool:
+        """Whether that listener does TLS: on loopback only where HAMi's flag gave it, or clients show certificates."""
+        address = self.extender_bind_address
+        beyond_loopback = address is not None and not address.is_loopback
+        return bool(self.extender_client_ca_file) or (self.tls and (beyond_loopback or self.extender_bind is not None))
 
     @property
     def ignored_sections(self) -> tuple[str, ...]:

@@ -273,8 +273,8 @@ async def scheduler(facts: Facts) -> AsyncIterator[Finding]:
     if name and claims_profile(name) not in profiles and await _renames(facts):
         fault = f"has no profile {claims_profile(name)}: pods that ask for cards and have ResourceClaims wait for ever"
         yield Finding(subject, fault, "give its configuration both profiles of our manifests, and restart it")
-    addresses = (process.settings.extender_bind_address, process.settings.http_bind)
-    ports = {address.port for address in addresses if address is not None}
+    on_main = process.settings.http_bind if process.settings.extender_on_main else None
+    ports = {each.port for each in (process.settings.extender_bind_address, on_main) if each is not None}
     calling = [each for each in document.get("extenders") or () if urlsplit(each.get("urlPrefix") or "").port in ports]
     if not calling:
         fault = f"calls no extender on port {' or '.join(map(str, sorted(ports)))}: pods get no cards"

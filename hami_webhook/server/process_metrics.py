@@ -34,6 +34,8 @@ _RECLAIMED = Family(
     is_counter=True,
 )
 _CACHE_OBJECTS = Family("hami_webhook_cache_objects", "Objects in a cache.", ("kind",))
+_CACHE_SYNCED = Family("hami_scheduler_cache_synced", "1 once all caches are filled, HAMi's name for it.")
+_IS_LEADER = Family("hami_scheduler_is_leader", "As hami_webhook_leader, HAMi's name for it.")
 
 
 @dataclass(frozen=True, eq=False)  # a registry needs its collectors hashable
@@ -51,6 +53,7 @@ class ProcessCollector(Collector):
         """Every metric."""
         yield _CACHE_AGE.of(((kind.value,), age) for kind, age in self.informers.ages())
         yield _CACHE_OBJECTS.of(((kind.value,), size) for kind, size in self.informers.sizes())
+        yield _CACHE_SYNCED.of([((), float(self.informers.synced))])
         yield _CLOCK_SKEW.of(((of,), seconds) for of, seconds in self.skews())
         yield _counter("refused", "Requests and connections beyond the limits.", self.main.refused)
         yield _gauge("policy_rules", "Rules of the policy file in force.", len(self.source.current.rules))
@@ -75,6 +78,7 @@ class ControllerCollector(Collector):
     def collect(self) -> Iterator[Metric]:
         """Every metric."""
         yield _gauge("leader", "1 while this process leads: reconciles, and exports the cluster.", self.leading())
+        yield _IS_LEADER.of([((), float(self.leading()))])
         expired = sum(each.expired for each in self.reconcilers)
         drifted = sum(each.drifted for each in self.reconcilers)
         yield _counter("quota_expired", "Charges whose pod never came.", expired)

@@ -19,6 +19,12 @@ CHART = (
 )
 """What the chart passes with its default values."""
 
+NEXT_CHART = (
+    *("--extender-bind=127.0.0.1:9444", "--profiling-bind-address=127.0.0.1:6060"),
+    *("--device-plugin-namespace=hami-system", "--device-plugin-service-account=hami-device-plugin"),
+)
+"""What the chart of 2.11 passes besides."""
+
 EFFECTIVE = {
     "--http_bind=127.0.0.1:80": ("http_bind", ("127.0.0.1", 80)),
     "--cert_file=c": ("cert_file", "c"),
@@ -45,6 +51,7 @@ EFFECTIVE = {
     "--enable-iluvatar=true": ("enable_iluvatar", True),
     "--profiling=false": ("profiling", False),
     "--v=2": ("verbosity", 2),
+    "--extender-bind=127.0.0.1:9444": ("extender_bind_address", ("127.0.0.1", 9444)),
 }
 
 SAME_ANYWAY = ("--logtostderr=true", "--alsologtostderr=true")
@@ -57,7 +64,9 @@ IGNORED = (
     *("--metax-name=x", "--metax-vcount=x", "--metax-vcore=x", "--metax-vmemory=x"),
     *("--mthreads-name=x", "--mthreads-memory=x", "--mthreads-cores=x"),
     *("--cambricon-mlu-name=x", "--cambricon-mlu-memory=x", "--cambricon-mlu-cores=x"),
-    *("--dcu-name=x", "--dcu-memory=x", "--dcu-cores=x", "--kunlun-name=x", "--kunlun-vcount=x", "--kunlun-vmemory=x"),
+    *("--dcu-name=x", "--dcu-memory=x", "--dcu-cores=x", "--hcu-name=x", "--hcu-memory=x", "--hcu-cores=x"),
+    *("--profiling-bind-address=127.0.0.1:6060", "--device-plugin-namespace=n"),
+    *("--kunlun-name=x", "--kunlun-vcount=x", "--kunlun-vmemory=x"),
     *("--enflame-gcu-resource-name=x", "--enflame-drs-gcu-resource-name=x", "--enflame-gcu-memory-resource-name=x"),
 )
 
@@ -89,6 +98,44 @@ def test_with_the_flags_of_the_chart_it_is_webhook_controller_and_extender_in_on
     assert settings.verbosity == 4
     # nothing but what is true of HAMi as well, and what it doesn't say of its own flag
     assert [warning.partition(":")[0] for warning in settings.warnings] == ['--http_bind "0.0.0.0', "--debug"]
+
+
+def test_with_the_flags_of_the_next_chart_the_extender_has_an_address_of_its_own(started: list[Settings]) -> None:
+    assert cli.scheduler([*CHART, *NEXT_CHART]) == 0
+    (settings,) = started
+    assert settings.extender_bind_address == ("127.0.0.1", 9444)
+    assert settings.extender_tls, "the chart's kube-scheduler speaks HTTPS there, whatever the address"
+    assert not settings.extender_on_main, "who reaches the Service is no more answered as kube-scheduler"
+    assert "system:serviceaccount:hami-system:hami-device-plugin" in settings.trusted_users
+    ignored = [each.partition(":")[0] for each in settings.warnings if "ignored" in each]
+    assert sorted(ignored) == ["--debug", "--profiling-bind-address"]
+
+
+def test_without_certificates_the_next_charts_extender_is_plain(started: list[Settings]) -> None:
+    assert cli.scheduler(["--scheduler-name=hami-scheduler", *NEXT_CHART]) == 0
+    assert not started[0].extender_tls
+
+
+def test_the_next_charts_extender_is_for_nobody_beyond_loopback(
+    started: list[Settings], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """HAMi warns and answers everybody there: `/filter` and `/bind` of any pod by who reaches the port."""
+    beyond = [*CHART, "--extender-bind=0.0.0.0:9444"]
+    assert cli.scheduler(beyond) == 2
+    assert '--extender-bind "0.0.0.0:9444": must be loopback, or come with' in capsys.readouterr().err
+    assert cli.scheduler([*beyond, f"--extender-token-file={tmp_path}/token"]) == 0
+    assert started[0].extender_tls
+
+
+def test_a_device_plugin_named_by_hamis_flags_is_one_more(
+    started: list[Settings], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.scheduler([*CHART, "--device-plugin-service-account=mine"]) == 0
+    usual, mine = "system:serviceaccount:kube-system:hami-device-plugin", "system:serviceaccount:kube-system:mine"
+    assert {usual, mine} <= started[0].trusted_users
+    monkeypatch.delenv("POD_NAMESPACE")
+    assert cli.scheduler(["--device-plugin-service-account=mine"]) == 2
+    assert "--device-plugin-service-account: needs --device-plugin-namespace" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("flag", EFFECTIVE)

@@ -71,6 +71,13 @@ def rewrite(installation: Installation, name: str, before: str, after: str) -> N
         data[file] = text.replace(before, after)
 
 
+def extender_moved(installation: Installation) -> None:
+    """As HAMi's chart of 2.11 moves it, where kube-scheduler's configuration stays as it was."""
+    for container in installation.find("Deployment", "hami-scheduler")["spec"]["template"]["spec"]["containers"]:
+        if "serve" in container.get("args", ()):
+            container["args"].append("--extender-bind=127.0.0.1:9444")
+
+
 NOTES = {
     "handshake": "node-handshake",
     "lock": "mutex.lock",
@@ -287,6 +294,7 @@ FAULTS: list[tuple[str, Spoil, str, str]] = [
         "has no profile hami-scheduler-claims: pods that ask for cards and have ResourceClaims wait for ever",
     ),
     ("scheduler", lambda i: rewrite(i, SCHEDULER, ":8081", ":8082"), "kube-scheduler", "calls no extender"),
+    ("scheduler", extender_moved, "kube-scheduler", "calls no extender on port 9444: pods get no cards"),
     ("scheduler", lambda i: rewrite(i, SCHEDULER, "bindVerb: bind", ""), "kube-scheduler", "no bindVerb"),
     ("leaders", lambda i: replace(i, lease("hami-scheduler-controller", renewed=-80.0)), "Lease", "renewed 80 s ago"),
     ("leaders", lambda i: i.remove("Lease", "hami-scheduler"), "Lease hami-system/hami-scheduler", "no replica leads"),

@@ -111,6 +111,7 @@ async def test_readiness_waits_for_the_caches_and_ends_with_leaving(tmp_path: Pa
     async with served(tmp_path, cluster, sync=False) as webhook:
         answer = await webhook.client.get("/readyz")
         assert (answer.status_code, answer.text) == (503, "caches are not synced yet\n")
+        assert "\nhami_scheduler_cache_synced 0.0\n" in (await webhook.client.get("/metrics")).text
         assert (await webhook.client.get("/healthz")).status_code == 200
         inner = await webhook.review("/validate", review(pod(gpu=1, mem=3000, uid="u")))
         assert inner["status"]["code"] == 503
@@ -119,6 +120,7 @@ async def test_readiness_waits_for_the_caches_and_ends_with_leaving(tmp_path: Pa
         opened.set()
         await webhook.process.informers.wait_synced()
         assert (await webhook.client.get("/readyz")).status_code == 200
+        assert "\nhami_scheduler_cache_synced 1.0\n" in (await webhook.client.get("/metrics")).text
         webhook.process.leave()
         answer = await webhook.client.get("/readyz")
         assert (answer.status_code, answer.text) == (503, "shutting down\n")

@@ -305,6 +305,19 @@ async def test_a_kube_scheduler_beside_the_process_may_send_to_the_main_server(t
         assert (await env.client.post("/bind", content=b"{}")).status_code == 404
 
 
+async def test_where_hamis_next_chart_gives_the_extender_an_address_it_alone_answers_and_over_tls(
+    tmp_path: Path,
+) -> None:
+    async with served(tmp_path, await quota_cluster(), "--extender-bind=127.0.0.1:0") as env:
+        assert env.process.extender is not None
+        address = f"127.0.0.1:{env.process.extender.port}"
+        answer = await env.client.post(f"https://{address}/bind", content=b"{}")
+        assert answer.json()["Error"].startswith("extender binding args must name")
+        with pytest.raises(httpx.TransportError):
+            await env.client.post(f"http://{address}/bind", content=b"{}")
+        assert (await env.client.post("/bind", content=b"{}")).status_code == 404
+
+
 def test_the_door_is_on_loopback_unless_it_is_guarded(tmp_path: Path) -> None:
     def is_loopback(settings: Settings) -> bool:
         assert settings.extender_bind_address is not None

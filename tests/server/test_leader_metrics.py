@@ -59,6 +59,8 @@ async def test_the_cluster_is_exported_by_the_leader_alone_and_by_the_next_after
             assert before.keys() >= CLUSTER
             assert CLUSTER.isdisjoint(beside)
             assert (before["hami_webhook_leader"], beside["hami_webhook_leader"]) == ({(): 1}, {(): 0})
+            assert (before["hami_scheduler_is_leader"], beside["hami_scheduler_is_leader"]) == ({(): 1}, {(): 0})
+            assert beside["hami_scheduler_cache_synced"] == {(): 1}
             assert {"hami_build_info", "hami_webhook_cache_objects", "process_cpu_seconds_total"} <= beside.keys()
             await scraped(leader)
             await first.aclose()

@@ -11,7 +11,6 @@ from hami_webhook.admission.identities import claims_profile
 from hami_webhook.assembly import Core
 from hami_webhook.cluster.kubernetes import REQUEST_TIMEOUT
 from hami_webhook.config import Settings
-from hami_webhook.config.go_syntax import ListenAddress
 from hami_webhook.controller.freed import FreedDevices
 from hami_webhook.controller.requeue_trigger import RequeueTrigger
 from hami_webhook.devices.lock_annotations import NodeLock
@@ -59,7 +58,7 @@ class ExtenderRole:
         if self.tls is not None:
             loops["extender certificate"] = self.tls.watch
         if self.listener is not None and settings.extender_bind_address is not None:
-            listeners = [OwnListener(self.listener, "--extender-bind-address", settings.extender_bind_address)]
+            listeners = [OwnListener(self.listener, settings.extender_flag, settings.extender_bind_address)]
         # who isn't on loopback has shown a certificate to the main server, or has to send the token
         guarded = bool(settings.extender_token_file or settings.client_ca_file)
         return Role(
@@ -149,14 +148,14 @@ def extender_of(shared: Shared, trigger: RequeueTrigger, policies: Callable[[], 
     app = ExtenderApp(extender, limits, requests, settings.extender_token_file)
     listener = tls = None
     if (address := settings.extender_bind_address) is not None:
-        tls = _tls(settings, address)
+        tls = _tls(settings)
         listener = Listener(app.application(), host=address.host, port=address.port, limits=limits, tls=tls)
     return ExtenderRole(shared, extender, trigger, schedulers, preemption, app, listener, tls)
 
 
-def _tls(settings: Settings, address: ListenAddress) -> ReloadingTls | None:
-    """Of its own listener: plain on loopback, unless clients have to show a certificate."""
-    if not settings.extender_client_ca_file and (not settings.tls or address.is_loopback):
+def _tls(settings: Settings) -> ReloadingTls | None:
+    """Of its own listener."""
+    if not settings.extender_tls:
         return None
     client_ca = Path(settings.extender_client_ca_file) if settings.extender_client_ca_file else None
     return ReloadingTls(CertificateFiles(Path(settings.cert_file), Path(settings.key_file), client_ca))
