@@ -13,7 +13,6 @@ import pytest
 from builders import card, node
 from simulate.files import GPU, JSON, MEM, pod, quota
 
-from hack.render_rights import TARGET, render
 from hami_webhook import pki
 from hami_webhook.doctor.facts import Facts
 from hami_webhook.doctor.process_checks import clocks
@@ -468,34 +467,6 @@ def test_a_pod_is_tried_where_pods_are_reviewed(hami: Hami) -> None:
     installation.find("Namespace", "team-a")["metadata"]["labels"] = {"hami.io/webhook": "ignore"}
     hami(installation.api, "doctor")
     assert ("POST", "/api/v1/namespaces/default/pods") in installation.api.asked
-
-
-def test_the_rights_are_those_of_the_manifests() -> None:
-    """`python -m hack.render_rights` writes them anew."""
-    assert TARGET.read_text() == render()
-
-
-def test_rights_are_asked_for_as_far_as_the_configuration_needs_them(hami: Hami) -> None:
-    installation = Installation()
-    installation.api.allowed = lambda spec: False
-
-    def lacking() -> str:
-        run = hami(installation.api, "doctor", "-o", "json")
-        return "\n".join(fault for _, fault in found(run.result)["rights"])
-
-    before = lacking()
-    assert "patch acceleratorquotas/status.hami.io" in before
-    assert "devices.scheduling.koordinator.sh" not in before
-    assert "list poddisruptionbudgets.policy" in before
-    assert "delete pods" in before
-    installation.api.groups = {"scheduling.koordinator.sh"}
-    scheduler = installation.find("Deployment", "hami-scheduler")["spec"]["template"]["spec"]
-    (extender,) = [each for each in scheduler["containers"] if "serve" in each.get("args", ())]
-    extender["args"].append("--preemption=off")
-    after = lacking()
-    assert "list devices.scheduling.koordinator.sh" in after
-    assert [text for text in ("hami.io", "poddisruptionbudgets", "delete pods") if text in after] == []
-    assert after.count("patch pods/status") == before.count("patch pods/status") - 1  # the controller has it, too
 
 
 def test_another_namespace_of_the_installation(hami: Hami) -> None:
