@@ -73,7 +73,7 @@ def remarks(view: ClusterView, node: Node) -> Iterator[tuple[EventReason, str]]:
     """GPU managers that get in each other's way on a node: the reason of the event, and a sentence."""
     mixed = [view.vendors.mixing.remark(node, view.state.device(node.name)), *_registered_and_published(view, node)]
     on_node = view.state.view(node.name)
-    mixed += [remark(on_node)] if on_node is not None and on_node.unplaced else []
+    mixed += [remark(on_node, unreadable=False)] if on_node is not None and on_node.unplaced else []
     if any(mixed):
         yield "MixedGPUManagers", "; ".join(filter(None, mixed))
     for scheduler in view.vendors.foreign:

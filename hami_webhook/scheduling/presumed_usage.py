@@ -238,12 +238,13 @@ def _rest_of(vendor: Vendor, device: Device, overlay: Overlay) -> DeviceShare:
     return DeviceShare(memory, cores, slots=max(1, slots), mask=mask)
 
 
-def remark(view: NodeView, vendors: Iterable[str] | None = None) -> str:
+def remark(view: NodeView, vendors: Iterable[str] | None = None, *, unreadable: bool = True) -> str:
     """Which pods hold cards of the node without saying which, and how many are taken for theirs; empty for none.
 
-    `vendors` are the backend keys that matter, all if it isn't given.
+    `vendors` are the backend keys that matter, all if it isn't given. Not `unreadable`: without those whose placement
+    can't be read, which is noted on them.
     """
-    uids = {pod.uid for pod in view.unplaced}
+    uids = {pod.uid for pod in view.unplaced if unreadable or NODE not in pod.annotations}
     names: set[str] = set()
     numbers = []
     for key in view.inventories if vendors is None else vendors:
