@@ -45,6 +45,10 @@ _MOST_AT_ONCE = 100
 
 _PATCH_TIMEOUT = 10.0
 """Seconds for removing a gate: it is long given up when the entry of its pod ends."""
+_GATES_AT_ONCE = 10
+"""Gates that are removed at a time: each is a review of ours as well, and a hundred would wait for one another."""
+_BEGUN_WITHIN = 5.0
+"""Seconds within which a round begins to remove gates; the next one goes on, as the pods are charged."""
 
 _PATCHES = 20
 """How often a gate is patched in a row while its pod is changed in ways that don't matter here."""
@@ -212,6 +216,7 @@ class QueueReleaser:
         charges = await asyncio.gather(*(self._charge_safely(pods) for _, _, pods in due))
         full: set[str] = set()
         work: list[Awaitable[None]] = []
+        one_of_few, until = asyncio.Semaphore(_GATES_AT_ONCE), asyncio.get_running_loop().time() + _BEGUN_WITHIN
         for (uid, quotas, pods), charge in zip(due, charges, strict=True):
             if isinstance(charge, Refusal):
                 if charge.no_room_in:
@@ -224,7 +229,7 @@ class QueueReleaser:
                 work.append(self._charger.release(*charge))
             else:
                 self._aside.pop(uid, None)
-                work += map(self._open, pods)
+                work += (self._open_in_turn(pod, one_of_few, until) for pod in pods)
         await asyncio.gather(*work)
         return self._again
 
@@ -264,6 +269,14 @@ class QueueReleaser:
         request = structs.replace(first, others=tuple(others))
         outcome = await self._charger.charge(request)
         return outcome if isinstance(outcome, Refusal) else (request, outcome)
+
+    async def _open_in_turn(self, pod: Pod, one_of_few: asyncio.Semaphore, until: float) -> None:
+        """Remove the gate of a pod that is charged when it is its turn; not after `until`, in the event loop's time."""
+        async with one_of_few:
+            if asyncio.get_running_loop().time() < until:
+                await self._open(pod)
+            else:
+                self._again = True
 
     async def _open(self, pod: Pod) -> None:
         """Remove the gate of a pod that is charged."""

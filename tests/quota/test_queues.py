@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from typing import Any
 
 import pytest
 from builders import JSON, accelerator_quota, card, node
 from replicas import events_of
+from virtual_time import run
 
 from hami_webhook.admission.denial import Denied
 from hami_webhook.admission.identities import AdmissionRules, User, refuse_release
@@ -338,6 +340,40 @@ async def test_the_next_leader_finishes_what_a_crash_left(at: str, seconds: floa
         await env.run(60)
         await env.release()
         assert (waits(env), env.used(), env.ledger()) == (["b"], {"gpu": 1}, {})
+
+
+@pytest.mark.parametrize(("seconds", "rounds"), [(0.05, 1), (0.2, 3)])
+def test_a_hundred_gates_are_removed_a_few_at_a_time_and_none_is_given_up(
+    seconds: float, rounds: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The API server takes one after the other, as if each took so many seconds; another pod's turn doesn't wait."""
+
+    async def main() -> None:
+        async with QuotaEnv(L, queueing(gpu=100)) as env:
+            for number in range(100):
+                await env.create(pod(f"p{number}", gpu=1, mem=1))
+            busy, most, api_server = 0, 0, asyncio.Lock()
+
+            async def take_time(step: str) -> None:
+                nonlocal busy, most
+                if step == "patch:before":
+                    busy += 1
+                    most = max(most, busy)
+                    async with api_server:
+                        await asyncio.sleep(seconds)
+                    busy -= 1
+
+            env.cluster.pause = take_time
+            for number in range(rounds):
+                began = asyncio.get_running_loop().time()
+                assert await env.releaser.step() == (number + 1 < rounds)
+                assert asyncio.get_running_loop().time() - began < 10
+                await env.drain()
+            assert (waits(env), env.releaser.released, env.used()) == ([], 100, {"gpu": 100})
+            assert most == 10
+
+    run(main())
+    assert [each.message for each in caplog.records if "gate" in each.message] == []
 
 
 def refusing(patch: pytest.MonkeyPatch, env: QuotaEnv, refusal: Refusal, *names: str) -> list[str]:
