@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from hami_webhook.kubectl.overview import Overview
     from hami_webhook.kubectl.queue import QueuedPodUse
     from hami_webhook.kubectl.report import PodUse
+    from hami_webhook.kubectl.workloads import RefusedReplicas, Workload
 
 
 class LiveCluster(Struct, frozen=True, dict=True):
@@ -51,6 +52,10 @@ class LiveCluster(Struct, frozen=True, dict=True):
     warnings: Sequence[str]
     pod_words: Sequence[str] = ()
     measured: Measured = NOT_ASKED
+    refused: Sequence[RefusedReplicas] = ()
+    """Replicas that quotas refuse, where that was asked for."""
+    workload: Workload | None = None
+    """The workload that is explained."""
 
     @property
     def all_unseen(self) -> Sequence[str]:
@@ -149,8 +154,27 @@ async def read(arguments: argparse.Namespace) -> LiveCluster:
         now = time.time()
         if getattr(arguments, "shown", "") == "pod":
             reading = await with_pod_words(reading, api, namespace, arguments.name, now)
-        measured = await _measured(arguments, api, namespace if Kind.PODS in reading.unseen else "", effective, now)
-        return replace(await _filled(reading, effective, namespace, now), measured=measured)
+        seen = namespace if Kind.PODS in reading.unseen else ""
+        measured = await _measured(arguments, api, seen, effective, now)
+        refused, workload = await _refused(arguments, api, namespace, seen)
+        filled = await _filled(reading, effective, namespace, now)
+        return replace(filled, measured=measured, refused=refused, workload=workload)
+
+
+async def _refused(
+    arguments: argparse.Namespace, api: KubernetesCluster, namespace: str, seen: str
+) -> tuple[Sequence[RefusedReplicas], Workload | None]:
+    """What quotas refuse, for what shows it; `seen` is the one namespace that can be seen, empty for all."""
+    shown = getattr(arguments, "shown", "pages")
+    if shown not in ("quota", "pages", "deployment", "job", "statefulset"):
+        return (), None
+    # imported here: most verbs don't need it
+    from hami_webhook.kubectl.workloads import WORKLOADS, read_refused, read_workload
+
+    if shown in WORKLOADS:
+        return (), await read_workload(api, shown, namespace, arguments.name)
+    everywhere = shown == "pages" or arguments.all_namespaces
+    return await read_refused(api, seen if everywhere else namespace), None
 
 
 async def _measured(
@@ -190,7 +214,7 @@ async def follow(arguments: argparse.Namespace, before: LiveCluster) -> AsyncGen
     async with _connected(arguments) as (api, namespace):
         known = await _goes_by(arguments, api)
         simulation = Simulation(effective.vendors, effective.options, effective.policies, time.time())
-        measured, looked = before.measured, time.monotonic()
+        measured, refused, looked = before.measured, before.refused, time.monotonic()
         watched = WatchedObjects(api, simulation, claims=effective.charges_claims)
         async with aclosing(watched.changes(_LOOK_EVERY)) as changes:
             async for _ in changes:
@@ -199,9 +223,13 @@ async def follow(arguments: argparse.Namespace, before: LiveCluster) -> AsyncGen
                 if time.monotonic() >= looked + _LOOK_EVERY:
                     if await _goes_by(arguments, api) != known:
                         return
-                    measured, looked = await _measured(arguments, api, "", effective, now), time.monotonic()
+                    measured = await _measured(arguments, api, "", effective, now)
+                    refused, _ = await _refused(arguments, api, namespace, "")
+                    looked = time.monotonic()
                 warnings = [*effective.absent, *simulation.warnings()]
-                yield LiveCluster(simulation, effective, namespace, now, {}, warnings, measured=measured)
+                yield LiveCluster(
+                    simulation, effective, namespace, now, {}, warnings, measured=measured, refused=refused
+                )
 
 
 _LOOK_EVERY = 5.0

@@ -61,6 +61,9 @@ def parser() -> Parser:
     verb.add_argument("name", metavar="NAME")
     verb = _verb(kinds, "node", "what a node registers, and what is wrong with it")
     verb.add_argument("name", metavar="NAME")
+    for workload in ("deployment", "job", "statefulset"):
+        verb = _verb(kinds, workload, f"which replicas of a {workload} a quota refuses, and where its pods are")
+        verb.add_argument("name", metavar="NAME")
 
     verb = verbs.add_parser(
         "doctor",

@@ -12,6 +12,7 @@ from hami_webhook.devices.keys import MEBIBYTE
 from hami_webhook.kube.human_duration import human_duration
 from hami_webhook.kubectl.queue import QueuedPodUse
 from hami_webhook.kubectl.report import CardUse, IdleTeam, InUse, NodeDetails, NodeUse, PodUse, QuotaUse
+from hami_webhook.kubectl.workloads import RefusedReplicas, Workload
 from hami_webhook.terminal import counted
 
 _GIBIBYTE = 1024 * MEBIBYTE
@@ -51,6 +52,30 @@ def print_quotas(quotas: Sequence[QuotaUse], console: Console, now: float, *, de
     console.print(table)
     for quota in quotas if details else ():
         _print_details(quota, console, now)
+
+
+def print_refused(refused: Sequence[RefusedReplicas], console: Console, now: float) -> None:
+    """A line for each workload whose replicas a quota refuses."""
+    for each in refused:
+        console.print(Text(f"{each.namespace}: {each.sentence(now)}"), soft_wrap=True)
+
+
+def print_workload(workload: Workload, pods: Sequence[PodUse], console: Console, now: float) -> None:
+    """What is refused of a workload, what would let it in, and its pods with why those wait that do."""
+    console.print(Text(workload.sentence(now)), soft_wrap=True)
+    if workload.refused is not None:
+        quota, where = workload.refused.quota, f"-n {workload.namespace}"
+        notes = (
+            f"it has {workload.current} of {workload.wanted}: {workload.refused.message}",
+            f"kubectl hami quota {quota} {where} lists the pods that hold it: free some of them, or ask for fewer",
+            "an administrator can raise the quota, or let pods wait in its queue (docs/queues.md)",
+        )
+        _print_notes(notes, console)
+    if pods:
+        table = _titled("Pods", "POD", "STATE", "NODE", "WHY")
+        for pod in pods:
+            _add_row(table, pod.name, pod.state, pod.node or "-", pod.reason or "-")
+        console.print(table)
 
 
 def print_queue(pods: Sequence[QueuedPodUse], console: Console, now: float) -> None:

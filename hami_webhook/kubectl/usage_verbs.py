@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 from msgspec import to_builtins
+from rich.console import Console
 
 from hami_webhook.cluster.api import Kind
 from hami_webhook.kubectl import tables
@@ -38,9 +39,26 @@ def _quota(cluster: LiveCluster, arguments: argparse.Namespace) -> Shown:
         raise AbsentError(f"no quota {arguments.name} with accelerators in {_where(cluster, arguments)}")
     details = bool(arguments.name) or arguments.output == "wide"
     none = _none(cluster, arguments, found)
-    return Shown(
-        _listing(found), lambda console: tables.print_quotas(found, console, cluster.now, details=details), none=none
-    )
+    refused = [
+        each for each in cluster.refused if not arguments.name or any(each.quota == quota.name for quota in found)
+    ]
+
+    def show(console: Console) -> None:
+        tables.print_quotas(found, console, cluster.now, details=details)
+        tables.print_refused(refused, console, cluster.now)
+
+    return Shown(_listing(found), show, none=none)
+
+
+def _workload(cluster: LiveCluster, arguments: argparse.Namespace) -> Shown:
+    assert cluster.workload is not None
+    workload = cluster.workload
+    labels = workload.labels.items()
+    state = cluster.simulation.core.state
+    names = {pod.name for pod in state.pods_in(workload.namespace) if labels and labels <= pod.labels.items()}
+    pods = [pod for pod in cluster.pods(workload.namespace) if pod.name in names]
+    values = {**to_builtins(workload), "pods": _listing(pods)}
+    return Shown(values, lambda console: tables.print_workload(workload, pods, console, cluster.now))
 
 
 def _nodes(cluster: LiveCluster, arguments: argparse.Namespace) -> Shown:
@@ -124,5 +142,8 @@ SHOWN: Mapping[str, Callable[[LiveCluster, argparse.Namespace], Shown]] = {
     "idle": _idle,
     "queue": _queue,
     "node": _explain_node,
+    "deployment": _workload,
+    "job": _workload,
+    "statefulset": _workload,
 }
 """What each verb shows by its name; `explain node` by that of its kind."""

@@ -101,8 +101,8 @@ def _needs(cluster: LiveCluster, arguments: argparse.Namespace) -> Mapping[Kind,
     wide = arguments.output == "wide"
     if shown == "pod":
         return needs_of_pod(cluster.unseen)
-    if shown == "simulate":
-        return _NEEDS_OF_SIMULATE
+    if shown in _NEEDS:
+        return _NEEDS[shown]
     needs: dict[Kind, str] = {}
     if shown == "quota":
         if arguments.name or wide:
@@ -128,6 +128,13 @@ _NEEDS_OF_SIMULATE = {
     Kind.RESOURCE_QUOTAS: "quotas of other namespaces refuse nothing here",
     Kind.ACCELERATOR_QUOTAS: "quotas above namespaces refuse nothing here",
     Kind.NAMESPACES: "what namespaces allow their pods isn't known",
+}
+
+_NEEDS: Mapping[str, Mapping[Kind, str]] = {
+    "simulate": _NEEDS_OF_SIMULATE,
+    "deployment": {},
+    "job": {},
+    "statefulset": {},
 }
 
 

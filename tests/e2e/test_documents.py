@@ -128,6 +128,7 @@ NOT_RUN = {
 
 FAILS = {
     "docs/getting-started.md": {"kubectl apply -f manifests/examples/getting-started/pods.yaml": 1},
+    "docs/kubectl.md": {"kubectl hami explain deployment serve -n team-a": 1},
     "docs/install.md": {
         "kubectl diff -f install.yaml          # what will change": 1,
         "kubectl apply -f manifests/examples/quotas/pods.yaml": 1,
@@ -181,6 +182,9 @@ SHOWN = {
         ),
     },
     "docs/kubectl.md": {
+        "4 replicas of serve refused by gpu-quota, next try in 40 s": (
+            "tests/kubectl/test_workloads.py has the Deployment"
+        ),
         "29 checks, 1 fault; 2 not made, as faults explain what they would find": "no certificate here is that old",
         "27 of 29 checks can't see everything with your rights; 0 faults in the rest": (
             "the reader has all rights; tests/kubectl/test_doctor.py has a tenant"

@@ -21,7 +21,7 @@ def no_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
     ("words", "candidates", "directive"),
     [
         (["quo"], ["quota"], ":4"),
-        (["explain", ""], ["pod", "quota", "node"], ":4"),
+        (["explain", ""], ["pod", "quota", "node", "deployment", "job", "statefulset"], ":4"),
         (["quota", "-n", "team-a", "--wat"], ["--watch"], ":4"),
         (["quota", "-o", ""], ["json", "yaml", "wide"], ":4"),
         (["quota", "-o", "w"], ["wide"], ":4"),

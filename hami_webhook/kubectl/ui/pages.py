@@ -257,6 +257,7 @@ class Pages:
             "team.html",
             namespace=namespace,
             quotas=self._readings.cluster.overview.quotas(namespace),
+            refused=[each for each in self._readings.contents.refused if each.namespace == namespace],
             pods=[pod for pod in self._readings.contents.pods if pod.namespace == namespace],
         )
 

@@ -20,6 +20,7 @@ from hami_webhook.kubectl.capacity import Capacity
 from hami_webhook.kubectl.live import LiveCluster
 from hami_webhook.kubectl.report import CardUse, KeyUse, PodUse, QuotaUse
 from hami_webhook.kubectl.ui.metrics import Key, Metrics, Points
+from hami_webhook.kubectl.workloads import RefusedReplicas
 
 _EVERY = 1.0
 """Seconds between two reads, unless reading takes long itself."""
@@ -54,6 +55,7 @@ class Contents:
     """Labels whose values may name pools of nodes with cards."""
     closed: Mapping[str, str]
     """The nodes on which nothing fits, with why."""
+    refused: Sequence[RefusedReplicas]
     _capacities: dict[str, Sequence[Capacity]] = field(default_factory=dict, compare=False)
 
     @classmethod
@@ -88,6 +90,7 @@ _PARTS: Sequence[Callable[[LiveCluster], Any]] = (
         view.node.labels for view in cluster.simulation.core.state.views() if view.inventories
     ),
     lambda cluster: cluster.closed_nodes,
+    lambda cluster: cluster.refused,
 )
 """What the fields of `Contents` are of a cluster, in their order."""
 
