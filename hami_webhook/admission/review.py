@@ -100,6 +100,8 @@ class BadReview(Denied):
 
 
 _JSON = "application/json"
+_EXPLAINED = 64 * 1024
+"""Bytes of a body up to which it is read as a whole to say what is wrong with it; of a larger one, what stopped us."""
 _POD_REVIEW = msgspec.json.Decoder(AdmissionReview[ReviewedPod])
 _CLAIM_REVIEW = msgspec.json.Decoder(AdmissionReview[ResourceClaim])
 _QUOTA_REVIEW = msgspec.json.Decoder(AdmissionReview[ResourceQuotaObject])
@@ -179,6 +181,10 @@ def _is_complete(review: AdmissionReview[T], request: AdmissionRequest[T]) -> bo
 
 def _unreadable(body: bytes, error: Exception | None = None) -> BadReview:
     """Why a body is no review that can be answered; `error` is that of the decoder."""
+    if len(body) > _EXPLAINED:
+        why = f": {cut(str(error))}" if error else "; its kind, its request or what that names is missing"
+        text = f"the request body, of {len(body)} bytes, is no AdmissionReview that can be read{why}"
+        return BadReview(text, *read_start(body[:1024]))
     try:
         document = orjson.loads(body)
     except orjson.JSONDecodeError as invalid:

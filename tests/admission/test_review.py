@@ -9,6 +9,7 @@ import asyncio
 import base64
 import copy
 import logging
+import tracemalloc
 from collections.abc import Iterator
 from typing import Any
 
@@ -22,7 +23,7 @@ from hypothesis import strategies as st
 from starlette.types import ASGIApp
 
 from hami_webhook.admission.denial import Denied
-from hami_webhook.admission.review import Answer, allowed, denied
+from hami_webhook.admission.review import Answer, BadReview, allowed, denied, parse_review
 from hami_webhook.devices.registry import Vendors
 from hami_webhook.server.app import application as serving
 from hami_webhook.server.app import review_routes
@@ -146,7 +147,7 @@ MALFORMED: dict[str, tuple[object, str]] = {
     "invalid UTF-8": (body(review(pod(gpu=1, mem=3000))).replace(b"alice", b"al\xffce"), "not valid JSON"),
     "a lone surrogate": (body(review(pod(gpu=1, mem=3000))).replace(b"alice", b"\\ud800"), "not valid JSON"),
     "two documents": (body(review(pod(gpu=1, mem=3000))) * 2, "not valid JSON"),
-    "endless nesting": (DEEP, "not valid JSON"),
+    "endless nesting": (DEEP, "is no AdmissionReview that can be read"),
     "a list": ([], "expected an AdmissionReview, found a list"),
     "null": (None, "expected an AdmissionReview, found nothing"),
     "a number": (12, "expected an AdmissionReview, found 12"),
@@ -230,6 +231,37 @@ def test_security_4_a_malformed_review_gets_400_and_a_sentence(
     assert sentence in inner["status"]["message"]
     assert around.charged == []
     assert not [record for record in caplog.records if record.exc_info]
+
+
+KEYS = {f"k{number}": 0 for number in range(100_000)}
+
+
+@pytest.mark.parametrize(
+    ("document", "uid", "sentence"),
+    [
+        (KEYS, "", "its kind, its request or what that names is missing"),
+        ({**with_request(operation="create"), **KEYS}, UID, "its kind, its request or what that names is missing"),
+        (with_request(uid="", more=KEYS), "", "its kind, its request or what that names is missing"),
+        (with_pod({"spec": {"more": KEYS, "containers": 5}}), UID, "Expected `array | null`, got `int`"),
+    ],
+)
+def test_attack_very_many_keys_are_not_read_to_say_what_is_wrong(document: JSON, uid: str, sentence: str) -> None:
+    """A stranger's body: the event loop serves others meanwhile, and the memory that the keys would take stays free."""
+    # as API servers order it
+    first = {key: document.get(key) for key in ("kind", "apiVersion")}
+    request = document.get("request", {})
+    content = body({**first, **document, "request": {"uid": request.get("uid"), **request}})
+    tracemalloc.start()
+    try:
+        with pytest.raises(BadReview) as caught:
+            parse_review(content, "application/json")
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert most < len(content) / 10
+    assert f"the request body, of {len(content)} bytes, is no AdmissionReview that can be read" in str(caught.value)
+    assert sentence in str(caught.value)
+    assert (caught.value.uid, len(str(caught.value)) < 300) == (uid, True)
 
 
 @pytest.mark.parametrize(
