@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+from weakref import WeakSet
 
 import yaml
 
@@ -163,6 +164,7 @@ class Balancer:
         self._turn = 0
         self._loop = asyncio.new_event_loop()
         self._connections: set[asyncio.Task[None]] = set()
+        self._transports = WeakSet[asyncio.WriteTransport]()
         self._started = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
@@ -172,23 +174,26 @@ class Balancer:
         asyncio.set_event_loop(self._loop)
 
         async def start() -> None:
-            self._server = await asyncio.start_server(self._pass_on, "127.0.0.1", self.port)
+            self._server = await asyncio.start_server(self._accept, "127.0.0.1", self.port)
             self._started.set()
 
         self._loop.run_until_complete(start())
         self._loop.run_forever()
 
-    async def _pass_on(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
+    def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._transports.add(writer.transport)
+        task = self._loop.create_task(self._pass_on(reader, writer))
         self._connections.add(task)
         task.add_done_callback(self._connections.discard)
+
+    async def _pass_on(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         backends = list(self.backends)
         for _ in backends:
             self._turn += 1
             port = backends[self._turn % len(backends)]
             with contextlib.suppress(OSError):
                 there, back = await asyncio.open_connection("127.0.0.1", port)
+                self._transports.add(back.transport)
                 try:
                     await asyncio.gather(_pump(reader, back), _pump(there, writer))
                 finally:
@@ -208,11 +213,14 @@ class Balancer:
 
     def close(self) -> None:
         async def end() -> None:
-            self._server.close()
-            tasks = list(self._connections)
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            while tasks := asyncio.all_tasks() - {asyncio.current_task()}:
+                for task in self._connections:
+                    task.cancel()
+                await asyncio.wait(tasks)
+            self._server.close()  # with no connection half accepted, whose socket asyncio would leave open
+            for transport in list(self._transports):
+                transport.abort()
+            await asyncio.sleep(0)  # in which their sockets are closed
 
         asyncio.run_coroutine_threadsafe(end(), self._loop).result(60)
         self._loop.call_soon_threadsafe(self._loop.stop)
