@@ -154,6 +154,10 @@ LEVELS: Sequence[tuple[Level, str, str]] = (
     ("beta", "environment variable", "HAMI_DEVICE_PLUGIN_SERVICE_ACCOUNT"),
     ("beta", "environment variable", "HAMI_PROFILING_BIND_ADDRESS"),
     ("beta", "metric", "hami_scheduler_*"),
+    ("beta", "device-config.yaml", "hygon.resourceHCU*"),
+    ("beta", "annotation or label of *", "hami.io/hcu-*"),
+    ("beta", "annotation or label of *", "hami.io/node-*hcu*"),
+    ("beta", "annotation or label of *", "hygon.com/*use-hcutype"),
     # ours, which HAMi doesn't have
     ("beta", "chart value", "*"),
     ("beta", "webhook", "*"),

@@ -33,6 +33,7 @@ _CAPITALISED = {
     "drs": "DRS",
     "gcu": "GCU",
     "gpu": "GPU",
+    "hcu": "HCU",
     "vcore": "VCore",
     "vcount": "VCount",
     "vgcu": "VGCU",

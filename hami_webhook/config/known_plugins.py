@@ -12,6 +12,7 @@ KNOWN_PLUGINS = (
     "kube-system/hami-device-plugin",
     "kube-system/hami-ascend",  # also HAMi's ascend-device-plugin by its manifest
     "kube-system/dcu-device-plugin",  # HAMi's dcu-vgpu-device-plugin
+    "kube-system/hcu-device-plugin",  # Hygon's k8s-hcu-device-plugin, in its mode for HAMi
     "kube-system/amd-gpu-device-plugin",  # the chart of HAMi's amd-device-plugin
     "kube-system/neuron-device-plugin",  # AWS Neuron's
 )

@@ -53,7 +53,7 @@ def test_the_defaults_are_those_of_the_pages() -> None:
         *(
             f"system:serviceaccount:kube-system:{name}"
             for name in (
-                *("hami-device-plugin", "hami-ascend", "dcu-device-plugin"),
+                *("hami-device-plugin", "hami-ascend", "dcu-device-plugin", "hcu-device-plugin"),
                 *("amd-gpu-device-plugin", "neuron-device-plugin"),
             )
         ),

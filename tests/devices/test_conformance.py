@@ -147,6 +147,7 @@ LISTS = {
     "DCU": ("hygon.com/[no]use-gpuuuid", "hygon.com/[no]use-dcutype"),
     "Enflame": ("enflame.com/[no]use-gpuuuid", ""),
     "Enflame-DRS": ("enflame.com/[no]use-gpuuuid", ""),
+    "HCU": ("hygon.com/[no]use-gpuuuid", "hygon.com/[no]use-hcutype"),
     "Iluvatar": ("iluvatar.ai/[no]use-gpuuuid", ""),
     "MLU": ("cambricon.com/[no]use-gpuuuid", "cambricon.com/[no]use-mlutype"),
     "Metax-SGPU": ("metax-tech.com/[no]use-gpuuuid", ""),
@@ -252,7 +253,7 @@ def test_a_node_without_the_names_that_it_is_read_by_has_none_of_its_cards(case:
 
 WORDS = [
     ("(amd|nvidia).com/gpumem", "an integer number of MiB between 0 and 2147483647"),
-    ("hygon.com/dcumem|huawei.com/.*-memory",
+    ("hygon.com/[dh]cumem|huawei.com/.*-memory",
      "an integer number of MiB (16 GiB is 16384, not 16Gi) between 0 and 2147483647"),
     ("kunlunxin.com/vxpu-memory", "an integer number of MiB between 0 and 1125899906842624"),
     ("cambricon.com/mlu.smlu.vmemory",
@@ -320,6 +321,7 @@ PLUGINS = {
     "BI-V150": ("hami.io/node-BI-V150-register", "hami.io/node-handshake-BI-V150"),
     "Biren": ("hami.io/node-biren-register", "hami.io/node-handshake-biren"),
     "DCU": ("hami.io/node-dcu-register", "hami.io/node-handshake-dcu"),
+    "HCU": ("hami.io/node-hcu-register", "hami.io/node-handshake-hcu"),
     "Metax-SGPU": ("metax-tech.com/node-gpu-devices", ""),
     "NVIDIA": ("hami.io/node-nvidia-register", "hami.io/node-handshake"),
     "Vastai": ("hami.io/node-va-register", "hami.io/node-handshake-va"),

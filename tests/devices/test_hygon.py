@@ -8,6 +8,7 @@ import pytest
 from builders import container, node, read_node
 from tables import in_one_test
 
+from hami_webhook.config import ConfigError
 from hami_webhook.devices.model import RegistrationError
 from hami_webhook.kube.objects import Pod
 from hami_webhook.scheduling.fit import read_pod_request
@@ -313,3 +314,74 @@ def test_where_no_node_registers_dcus_the_owner_is_told_which_plugin_would() -> 
         "which offers hygon.com/dcu, does not"
     ]
     assert hints({}, request, env().state.views(), CHART, env().state) == []
+
+
+# 15: HCUs
+
+HCU_NAMES = ("hygon.com/hcunum", "hygon.com/hcumem", "hygon.com/hcucores")
+DCU_NAMES = (COUNT, MEM, CORES)
+KEYS = ("resourceCountName", "resourceMemoryName", "resourceCoreName")
+HCU_KEYS = ("resourceHCUCountName", "resourceHCUMemoryName", "resourceHCUCoreName")
+
+
+def section(names: Sequence[str], keys: Sequence[str] = KEYS, *more: str) -> str:
+    return "\n".join(["hygon:", *(f"  {key}: {name!r}" for key, name in zip(keys, names, strict=True)), *more])
+
+
+@in_one_test(
+    ("text", "dcu", "hcu"),
+    [
+        (section(DCU_NAMES), DCU_NAMES, HCU_NAMES),  # HAMi up to 2.10
+        (section(HCU_NAMES), DCU_NAMES, HCU_NAMES),  # and since 2.11
+        (section((*DCU_NAMES, *HCU_NAMES), (*KEYS, *HCU_KEYS)), DCU_NAMES, HCU_NAMES),
+        (section((*HCU_NAMES, *HCU_NAMES), (*KEYS, *HCU_KEYS)), None, None),
+        (section(DCU_NAMES, KEYS, "  resourceHCUCountName: ''"), DCU_NAMES, None),
+        (section(("", HCU_NAMES[0]), ("resourceCountName", "resourceHCUCountName")), None, HCU_NAMES[:1]),
+        (section(("a.b/dcu", "a.b/dcu-mem", ""), KEYS), ("a.b/dcu", "a.b/dcu-mem"), ("a.b/hcu", "a.b/hcu-mem")),
+        (section(("a.b/cards", "a.b/mem", "a.b/cores")), ("a.b/cards", "a.b/mem", "a.b/cores"), None),
+        (section(("a.dcu/cards", "a.dcu/mem", "")), ("a.dcu/cards", "a.dcu/mem"), None),
+    ],
+)
+def test_both_names_are_known_by_whichever_the_section_has(
+    text: str, dcu: tuple[str, ...] | None, hcu: tuple[str, ...] | None
+) -> None:
+    if dcu is hcu is None:
+        with pytest.raises(ConfigError, match="each needs a name of its own"):
+            configured(text)
+        return
+    vendors = configured(text)
+    found = [vendors[key].resource_names if key in vendors else None for key in ("DCU", "HCU")]
+    assert found == [dcu, hcu]
+
+
+def test_the_unit_of_memory_is_one_for_both() -> None:
+    vendors = configured(section(HCU_NAMES, KEYS, "  memoryFactor: 2"))
+    assert [vendors[key].memory_factor for key in ("DCU", "HCU")] == [2, 2]
+
+
+def test_a_node_is_asked_for_the_cards_by_the_name_it_registers_them_under() -> None:
+    """Side by side, on one node too; and nobody gets the other's card, whatever list names it."""
+    hcu = "HCU-T6T829001,4,65520,100,HCU-K100_AI,0,true,0,hami:"
+    notes = {REGISTER: SAMPLE, "hami.io/node-hcu-register": hcu}
+    both = [node("n1", **notes)]
+    new = pod("new", **dict(zip(HCU_NAMES, (1, 3000, 30), strict=True)))
+    result = run(both, hard(70000), [with_limits("old", 1, 2000, 60), new])
+    placed = [each.placement for each in result.pods]
+    assert placed[0] is not None
+    assert placed[0]["annotations"][ALLOCATED] == "DCU-TPXS320010040501,DCU,2000,60:;"
+    assert placed[1] is not None
+    assert placed[1]["annotations"]["hami.io/hcu-devices-allocated"] == "HCU-T6T829001,HCU,3000,30:;"
+    assert placed[1]["annotations"]["hami.io/hcu-devices-to-allocate"] == "HCU-T6T829001,HCU,3000,30:;"
+    assert ALLOCATED not in placed[1]["annotations"]
+    other = pod("p", annotations={"hygon.com/use-gpuuuid": "DCU-TPXS320010040501"}, **{HCU_NAMES[0]: 1})
+    assert run(both, hard(70000), [other]).pods[0].placement is None
+
+
+def test_where_no_node_registers_hcus_the_owner_is_told_how_the_plugin_would() -> None:
+    request = read_pod_request(Pod.from_object(pod("p", **{HCU_NAMES[0]: 1})), CHART, "spread")
+    assert request is not None
+    bare = FitEnv([read_node("n1", capacity={"hygon.com/hcu": 8})])
+    assert hints({}, request, bare.state.views(), CHART, bare.state) == [
+        "no live node registers HCUs in hami.io/node-hcu-register; Hygon's HCU device plugin writes it with "
+        "--strategy=hami only"
+    ]

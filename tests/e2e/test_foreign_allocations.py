@@ -221,7 +221,13 @@ def test_device_plugins_of_hami_write_allocations_by_their_manifests_accounts_al
     kubectl, space = program.kubectl, namespace(program.kubectl)
     mine = tenant(kubectl, program.plane, program.folder, space)
     mine.apply(pod(space, "npu", **{"huawei.com/Ascend910B3": 1}))
-    for name in ("hami-ascend", "dcu-device-plugin", "amd-gpu-device-plugin", "hami-device-plugin"):
+    for name in (
+        "hami-ascend",
+        "dcu-device-plugin",
+        "hcu-device-plugin",
+        "amd-gpu-device-plugin",
+        "hami-device-plugin",
+    ):
         plugin = foreign_scheduler(program, "kube-system", name)
         assert annotate(plugin, space, "npu", {"hami.io/bind-phase": name, "predicate-time": name}) == ""
     # the name alone is nobody's
