@@ -44,6 +44,7 @@ from hami_webhook.server.legacy_metrics import OLD_NAMES
 from hami_webhook.server.usage_metrics import OLD_LABELS as OLD_USAGE_LABELS
 from hami_webhook.server.usage_metrics import OLD_NAMES as OLD_USAGE_NAMES
 from hami_webhook.simulate.folder_test import WrittenTest
+from hami_webhook.simulate.workload_file import WorkloadFile
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "hami_webhook"
@@ -70,6 +71,7 @@ def items() -> list[Item]:
         *_fields("device-config.yaml", device_config_model()),
         *_fields("policy file", PolicyFile),
         *_fields("hami-test.yaml", WrittenTest),
+        *_fields("workloads file", WorkloadFile),
         *_fields("chart value", Values),
         *_metrics(),
         *_definition(),

@@ -79,7 +79,12 @@ def parser() -> Parser:
     verb.add_argument("--config", metavar="FILE", help="device-config.yaml (default: what HAMi's chart renders)")
     verb.add_argument("--policy-file", metavar="FILE", help="policy rules")
     verb.add_argument("-o", "--output", choices=("table", "json", "yaml"), default="table", help="default: table")
-    verb.add_argument("--strict", action="store_true", help="exit 1 if a pod was denied, found no node, or was evicted")
+    verb.add_argument(
+        "--strict",
+        action="store_true",
+        help="exit 1 if a pod was denied, found no node, or was evicted, or there is none",
+    )
+    _add_reading_flags(verb)
     _add_scheduler_flags(verb)
     verb.add_argument(
         "--preemption",
@@ -99,7 +104,6 @@ def parser() -> Parser:
         "what would have to change. Reads only; without --cluster from the API server.",
     )
     verb.add_argument("pod", nargs="?", metavar="POD", help="NAME or NAMESPACE/NAME; which one, if --file has several")
-    verb.add_argument("-n", "--namespace", metavar="NAME", help="the pod's namespace (default: default)")
     verb.add_argument(
         "-f",
         "--file",
@@ -114,7 +118,7 @@ def parser() -> Parser:
         help="nodes, pods, quotas, namespaces, PriorityClasses, PodDisruptionBudgets from a file instead of the API "
         "server; may be repeated",
     )
-    verb.add_argument("--kubeconfig", metavar="FILE", help="default: $KUBECONFIG, the default one, then in-cluster")
+    _add_reading_flags(verb)
     verb.add_argument("--config", metavar="FILE", help="device-config.yaml (default: what HAMi's chart renders)")
     verb.add_argument("--policy-file", metavar="FILE", help="policy rules")
     verb.add_argument("-o", "--output", choices=("table", "json", "yaml"), default="table", help="default: table")
@@ -188,6 +192,7 @@ def parser() -> Parser:
     verb.add_argument("files", nargs="+", metavar="FILE", help="ResourceQuotas, and Nodes with their cards; - is stdin")
     verb.add_argument("--config", metavar="FILE", help="device-config.yaml (default: what HAMi's chart renders)")
     verb.add_argument("-o", "--output", choices=("text", "json"), default="text", help="default: text")
+    _add_reading_flags(verb)
     verb.set_defaults(run=_check_quotas)
 
     verb = verbs.add_parser(
@@ -206,6 +211,18 @@ def parser() -> Parser:
     verb = verbs.add_parser("version", help="print version, revision and build date")
     verb.set_defaults(run=_version)
     return found
+
+
+def _add_reading_flags(verb: argparse.ArgumentParser) -> None:
+    """How objects of files are read."""
+    verb.add_argument(
+        "-n",
+        "--namespace",
+        metavar="NAME",
+        help="of objects that name none (default: that of the kubeconfig's context)",
+    )
+    verb.add_argument("--kubeconfig", metavar="FILE", help="default: $KUBECONFIG, the default one, then in-cluster")
+    verb.add_argument("--workloads", metavar="FILE", help="more kinds of objects that have pod templates")
 
 
 def _add_scheduler_flags(verb: argparse.ArgumentParser) -> None:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import argparse
+import functools
+import os
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from hami_webhook.cluster.loading import Bundle
 from hami_webhook.config import LoadedDeviceConfig, read_text
@@ -11,7 +14,8 @@ from hami_webhook.device_config import builtin_device_config, read_device_config
 from hami_webhook.devices.registry import Vendors
 from hami_webhook.policy.file import PolicyFile
 from hami_webhook.policy.rules import PolicyRules
-from hami_webhook.simulate.manifests import read_cluster_files
+from hami_webhook.simulate.manifests import ReadingRules, read_cluster_files
+from hami_webhook.simulate.workload_file import read_workload_table
 from hami_webhook.terminal import print_warnings
 
 
@@ -32,8 +36,35 @@ def policy_rules(path: str | None, vendors: Vendors) -> PolicyRules:
     return PolicyFile.parse(read_text(path), path, vendors.governed) if path else PolicyRules.EMPTY
 
 
-def bundle_of(paths: Sequence[str]) -> Bundle:
+def reading_rules(arguments: argparse.Namespace) -> ReadingRules:
+    """How the objects of files are read: the kinds of `--workloads`, and the namespace as kubectl has it."""
+    table = read_workload_table(arguments.workloads)
+    return ReadingRules(table, _namespace_of(arguments), arguments.namespace or "")
+
+
+def _namespace_of(arguments: argparse.Namespace) -> Callable[[], str]:
+    """The namespace of objects that name none: that of `-n`, else of the kubeconfig's context, as for kubectl.
+
+    It raises `ClusterError` for a kubeconfig that can't be used.
+    """
+    if arguments.namespace:
+        return lambda: str(arguments.namespace)
+    return functools.cache(lambda: _namespace_of_context(arguments.kubeconfig))
+
+
+def _namespace_of_context(kubeconfig: str | None) -> str:
+    path = kubeconfig or os.environ.get("KUBECONFIG", "")
+    # imported here: it takes twice as long to start with the client
+    from hami_webhook.cluster.connect import names_of
+
+    namespace = names_of(path).namespace
+    if namespace != "default":
+        warn([f"objects without a namespace are taken to be in {namespace}, that of the context; -n names another"])
+    return namespace
+
+
+def bundle_of(paths: Sequence[str], rules: ReadingRules | None = None) -> Bundle:
     """The objects in files; the warnings about them are printed."""
-    bundle, warnings = read_cluster_files(paths, sys.stdin.buffer)
+    bundle, warnings = read_cluster_files(paths, sys.stdin.buffer, rules)
     warn(warnings)
     return bundle

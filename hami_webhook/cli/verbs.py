@@ -14,9 +14,9 @@ from typing import Any
 from msgspec.structs import replace
 
 from hami_webhook.assembly import Options
-from hami_webhook.cli.inputs import bundle_of, device_config, policy_rules, warn
+from hami_webhook.cli.inputs import bundle_of, device_config, policy_rules, reading_rules, warn
 from hami_webhook.cli.tables import table_console
-from hami_webhook.cluster.loading import STDIN, read_objects
+from hami_webhook.cluster.loading import STDIN
 from hami_webhook.config import SECTION_SWITCHES, describe, read_text
 from hami_webhook.device_config import enabled_vendors, read_device_config
 from hami_webhook.explain.live import LiveReading, lacking, needs_of_pod, read_cluster
@@ -29,7 +29,7 @@ from hami_webhook.kube.objects import parse_time
 from hami_webhook.scheduling import kube_scheduler
 from hami_webhook.scheduling.placer import SchedulingPolicies
 from hami_webhook.simulate import quota_check
-from hami_webhook.simulate.manifests import SimulationFiles, pods_of, read_simulation_files
+from hami_webhook.simulate.manifests import ReadingRules, SimulationFiles, pods_of, read_simulation_files
 from hami_webhook.simulate.results import Result
 from hami_webhook.simulate.simulation import Simulation, simulation_options, start_of
 from hami_webhook.simulate.tables import show
@@ -43,7 +43,7 @@ def simulate(arguments: argparse.Namespace) -> int:
     console = table_console(arguments.output)
     vendors = enabled_vendors(device_config(arguments.config).config)
     policies = policy_rules(arguments.policy_file, vendors)
-    files = read_simulation_files(arguments.cluster, arguments.pods, sys.stdin.buffer)
+    files = read_simulation_files(arguments.cluster, arguments.pods, sys.stdin.buffer, reading_rules(arguments))
     warn(files.warnings)
     now = _now(arguments.now) or start_of(files.bundle)
     simulation = Simulation(vendors, _options(arguments), policies, now, preemption=arguments.preemption == "on")
@@ -53,7 +53,9 @@ def simulate(arguments: argparse.Namespace) -> int:
     else:
         print(formatted(result.as_json(), arguments.output))
     failed = any(not outcome.allowed or outcome.unplaced or outcome.preempted_by for outcome in result.pods)
-    return 1 if arguments.strict and failed else 0
+    if arguments.strict and not result.pods:
+        print_sentences("hami-webhook", [f"no pod to simulate in {', '.join(arguments.pods)}"])
+    return 1 if arguments.strict and (failed or not result.pods) else 0
 
 
 def explain(arguments: argparse.Namespace) -> int:
@@ -66,22 +68,24 @@ def explain(arguments: argparse.Namespace) -> int:
     console = table_console(arguments.output)
     vendors = enabled_vendors(device_config(arguments.config).config)
     policies = policy_rules(arguments.policy_file, vendors)
-    manifest = _pod_of_file(arguments.file, namespace, name) if arguments.file else None
+    rules = reading_rules(arguments)
+    manifest = _pod_of_file(arguments.file, namespace, name, rules) if arguments.file else None
+    namespace = namespace or (manifest["metadata"].get("namespace") if manifest else rules.namespace()) or "default"
     at = _now(arguments.now)
     if arguments.cluster:
-        reading = LiveReading(bundle_of(arguments.cluster))
+        reading = LiveReading(bundle_of(arguments.cluster, rules))
         now = at or start_of(reading.bundle)
     else:
         now = at or time.time()
         kubeconfig, existing = arguments.kubeconfig or os.environ.get("KUBECONFIG", ""), "" if manifest else name
-        reading = asyncio.run(read_cluster(kubeconfig, namespace or "default", existing, now))
+        reading = asyncio.run(read_cluster(kubeconfig, namespace, existing, now))
     options = _options(arguments)
     if not arguments.cluster:
         options = replace(options, zone=None)  # handshakes are in local time, as `serve` reads them
     simulation = Simulation(vendors, options, policies, now)
     explainer = Explainer(simulation, options.policies, arguments.scheduler_name, now, reading.unseen.keys())
     nearest = None if arguments.all or console is None else NEAREST
-    pod = (namespace or "default", name)
+    pod = (namespace, name)
     result = asyncio.run(_explained(explainer, reading, pod, manifest, nearest, stored=not arguments.cluster))
     if console is not None:
         show_explanation(result, console, everything=arguments.all)
@@ -118,9 +122,10 @@ def _pod_name(arguments: argparse.Namespace) -> tuple[str, str]:
     return namespace or arguments.namespace or "", name
 
 
-def _pod_of_file(path: str, namespace: str, name: str) -> Mapping[str, Any]:
+def _pod_of_file(path: str, namespace: str, name: str, rules: ReadingRules) -> Mapping[str, Any]:
     """The pod of that name in a file, in `namespace` if it names none itself."""
-    pods, warnings = pods_of([read_objects(path, sys.stdin.buffer)])
+    rules = replace(rules, namespace=(lambda: namespace) if namespace else rules.namespace, only="")
+    pods, warnings = pods_of(rules.read([path], sys.stdin.buffer), rules)
     warn(warnings)
     found = [pod for pod in pods.manifests if name in ("", pod["metadata"].get("name"))]
     if len(found) != 1:
@@ -169,7 +174,7 @@ def check_config(arguments: argparse.Namespace) -> int:
 def check_quotas(arguments: argparse.Namespace) -> int:
     """Print what of ResourceQuotas is misread. The exit status."""
     vendors = enabled_vendors(device_config(arguments.config).config)
-    checked = asyncio.run(quota_check.check(bundle_of(arguments.files), vendors))
+    checked = asyncio.run(quota_check.check(bundle_of(arguments.files, reading_rules(arguments)), vendors))
     if not checked:
         raise UsageError(f"no ResourceQuota in {', '.join(arguments.files)}")
     if arguments.output == "json":

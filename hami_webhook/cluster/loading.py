@@ -1,4 +1,4 @@
-"""Kubernetes objects from YAML and JSON streams, as `kubectl` prints and reads them, and workloads as their pods."""
+"""Kubernetes objects from YAML and JSON streams, as `kubectl` prints and reads them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import contextlib
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, BinaryIO, NoReturn
+from typing import Any, BinaryIO
 
 import orjson
 from msgspec import Struct
@@ -16,10 +16,9 @@ from hami_webhook.command_error import CommandError
 from hami_webhook.kube.shown import shown
 from hami_webhook.kube.yaml_reader import Document, Limits, YamlError, YamlProblem, read_documents
 
-__all__ = ["Bundle", "LoadError", "LoadedObject", "expand_workload", "load_objects", "read_objects", "sort_objects"]
+__all__ = ["Bundle", "LoadError", "LoadedObject", "group_of", "load_objects", "read_objects", "sort_objects", "wrong"]
 
 STDIN = "-"
-MAX_REPLICAS = 100_000
 LARGEST_INPUT = 1 << 30
 """Bytes of a file, or of standard input: the objects of a cluster of 100,000 pods."""
 LIMITS = Limits(depth=200, aliased=1_000_000, line_depth=2)  # the items of a List
@@ -81,7 +80,6 @@ class Bundle(Struct):
     claim_templates: list[LoadedObject] = []
     resource_slices: list[LoadedObject] = []
     device_classes: list[LoadedObject] = []
-    workloads: list[LoadedObject] = []
     skipped: dict[str, int] = {}
     """How many objects of each other kind there were, as `{"Service": 3}`."""
 
@@ -99,12 +97,6 @@ _GROUPS = {
     ("resource.k8s.io", "ResourceClaimTemplate"): "claim_templates",
     ("resource.k8s.io", "ResourceSlice"): "resource_slices",
     ("resource.k8s.io", "DeviceClass"): "device_classes",
-    ("apps", "Deployment"): "workloads",
-    ("apps", "StatefulSet"): "workloads",
-    ("apps", "DaemonSet"): "workloads",
-    ("apps", "ReplicaSet"): "workloads",
-    ("batch", "Job"): "workloads",
-    ("batch", "CronJob"): "workloads",
 }
 
 
@@ -154,8 +146,7 @@ def sort_objects(objects: list[LoadedObject]) -> Bundle:
     """The objects sorted by API group and kind; any version of a group will do."""
     bundle = Bundle()
     for loaded in objects:
-        group, slash, _ = loaded.object["apiVersion"].partition("/")
-        place = _GROUPS.get((group if slash else "", loaded.kind))
+        place = group_of(loaded)
         if place is None:
             bundle.skipped[loaded.kind] = bundle.skipped.get(loaded.kind, 0) + 1
         else:
@@ -163,69 +154,15 @@ def sort_objects(objects: list[LoadedObject]) -> Bundle:
     return bundle
 
 
-def expand_workload(workload: LoadedObject) -> list[JSON]:
-    """The pods of a workload, `<workload>-0` and on, unscheduled; raises `LoadError`.
-
-    As many as `replicas` says, `parallelism` for Jobs and CronJobs, each 1 by default. A DaemonSet is one pod: how
-    many nodes it would run on isn't known here. The pods share their spec, which must not be changed in place.
-    """
-    obj, kind, path = workload.object, workload.kind, "spec"
-    spec = _member(workload, obj, "spec", path)
-    if kind == "CronJob":
-        path = "spec.jobTemplate.spec"
-        spec = _member(workload, _member(workload, spec, "jobTemplate", "spec.jobTemplate"), "spec", path)
-    counted = "parallelism" if kind in ("Job", "CronJob") else "replicas"
-    count = 1 if kind == "DaemonSet" else _count(workload, spec.get(counted), f"{path}.{counted}")
-    template = _member(workload, spec, "template", f"{path}.template")
-    pod_spec = _member(workload, template, "spec", f"{path}.template.spec")
-    meta = template.get("metadata") or {}
-    if not isinstance(meta, dict):
-        _fail(workload, _wrong(f"{path}.template.metadata", "an object", meta))
-    owner = {
-        "apiVersion": obj["apiVersion"],
-        "kind": kind,
-        "name": workload.name,
-        "uid": obj["metadata"].get("uid", ""),
-        "controller": True,
-        "blockOwnerDeletion": True,
-    }
-    kept = {key: meta[key] for key in ("labels", "annotations") if meta.get(key)}
-    namespace = obj["metadata"].get("namespace") or "default"
-    return [
-        {
-            "apiVersion": "v1",
-            "kind": "Pod",
-            "metadata": {
-                "name": f"{workload.name}-{index}",
-                "namespace": namespace,
-                **kept,
-                "ownerReferences": [owner],
-            },
-            "spec": pod_spec,
-        }
-        for index in range(count)
-    ]
+def group_of(loaded: LoadedObject) -> str | None:
+    """The group of a `Bundle` that an object belongs to; None for an object of another kind."""
+    group, slash, _ = loaded.object["apiVersion"].partition("/")
+    return _GROUPS.get((group if slash else "", loaded.kind))
 
 
-def _member(workload: LoadedObject, parent: JSON, key: str, path: str) -> JSON:
-    value = parent.get(key)
-    if not isinstance(value, dict):
-        _fail(workload, _wrong(path, "an object", value))
-    return value
-
-
-def _count(workload: LoadedObject, value: Any, path: str) -> int:
-    if value is None:
-        return 1
-    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
-        _fail(workload, _wrong(path, "a whole number ≥ 0", value))
-    if value > MAX_REPLICAS:
-        _fail(workload, f"{path} must be at most {MAX_REPLICAS}, not {value}")
-    return value
-
-
-def _fail(workload: LoadedObject, problem: str) -> NoReturn:
-    raise LoadError(f"{workload.where}: {workload.kind} {shown(workload.name)}: {problem}")
+def wrong(path: str, wanted: str, value: Any) -> str:
+    """That the value at a path isn't what is wanted, or isn't there."""
+    return f"{path} is missing" if value is None else f"{path} must be {wanted}, not {_described(value)}"
 
 
 def _objects(document: Document, source: str) -> Iterator[LoadedObject]:
@@ -270,15 +207,15 @@ def _checked(value: Any, source: str, line: int, item: int | None) -> LoadedObje
         raise LoadError(f"{where}: expected a Kubernetes object, found {_described(value)}")
     for key in ("kind", "apiVersion"):
         if not isinstance(value.get(key), str) or not value[key]:
-            raise LoadError(f"{where}: {_wrong(key, 'a string', value.get(key))}")
+            raise LoadError(f"{where}: {wrong(key, 'a string', value.get(key))}")
     meta = value.get("metadata")
     if not isinstance(meta, dict):
-        raise LoadError(f"{where}: {_kind(value)}: {_wrong('metadata', 'an object', meta)}")
+        raise LoadError(f"{where}: {_kind(value)}: {wrong('metadata', 'an object', meta)}")
     name = meta.get("name") or meta.get("generateName")
     if not isinstance(name, str) or not name:
-        raise LoadError(f"{where}: {_kind(value)}: {_wrong('metadata.name', 'a string', name)}")
+        raise LoadError(f"{where}: {_kind(value)}: {wrong('metadata.name', 'a string', name)}")
     if not isinstance(meta.get("namespace") or "", str):
-        problem = _wrong("metadata.namespace", "a string", meta["namespace"])
+        problem = wrong("metadata.namespace", "a string", meta["namespace"])
         raise LoadError(f"{where}: {_kind(value)} {shown(name)}: {problem}")
     return LoadedObject(value, source, line, item)
 
@@ -290,10 +227,6 @@ def _where(source: str, line: int, item: int | None = None) -> str:
 def _kind(value: JSON) -> str:
     kind: str = value["kind"]
     return kind if len(kind) <= 100 else f"{kind[:97]}..."
-
-
-def _wrong(path: str, wanted: str, value: Any) -> str:
-    return f"{path} is missing" if value is None else f"{path} must be {wanted}, not {_described(value)}"
 
 
 def _described(value: Any) -> str:

@@ -13,14 +13,13 @@ from msgspec.structs import replace
 from rich.console import Console
 
 from hami_webhook.cluster.api import Kind
-from hami_webhook.cluster.loading import STDIN, read_objects
+from hami_webhook.cluster.loading import STDIN
 from hami_webhook.console import SafeConsole
 from hami_webhook.explain.live import lacking, needs_of_pod
 from hami_webhook.explain.tables import NEAREST
 from hami_webhook.explain.tables import show as show_explanation
 from hami_webhook.kubectl.live import LiveCluster, diagnosed, read
 from hami_webhook.kubectl.shown import Shown, require
-from hami_webhook.simulate.results import Pods
 from hami_webhook.terminal import UsageError, formatted, print_sentences, progress
 
 _PIPE_WIDTH = 250
@@ -159,18 +158,18 @@ def _explain_pod(cluster: LiveCluster, arguments: argparse.Namespace) -> Shown:
 
 
 def _simulate(cluster: LiveCluster, arguments: argparse.Namespace) -> Shown:
-    from hami_webhook.simulate.manifests import pods_of
+    from hami_webhook.simulate.manifests import ReadingRules, pods_of
     from hami_webhook.simulate.tables import show as show_simulation
 
     if arguments.files.count(STDIN) > 1:
         raise UsageError("standard input (-) can be read only once")
-    pods, warnings = pods_of([read_objects(path, sys.stdin.buffer) for path in arguments.files])
+    rules = ReadingRules(namespace=lambda: cluster.namespace, only=arguments.namespace)
+    pods, warnings = pods_of(rules.read(arguments.files, sys.stdin.buffer), rules)
     print_sentences("kubectl hami", warnings)
-    manifests = [{**pod, "metadata": {"namespace": cluster.namespace, **pod["metadata"]}} for pod in pods.manifests]
-    with progress("simulating", len(manifests)) as advance:
-        result = asyncio.run(cluster.simulation.run(Pods(manifests), advance))
+    with progress("simulating", len(pods.manifests)) as advance:
+        result = asyncio.run(cluster.simulation.run(pods, advance))
     if Kind.NODES in cluster.unseen:  # that no node fits isn't known
         result = replace(result, pods=[replace(outcome, unplaced=False) for outcome in result.pods])
-    failed = any(not outcome.allowed or outcome.unplaced for outcome in result.pods)
+    failed = not result.pods or any(not outcome.allowed or outcome.unplaced for outcome in result.pods)
     status = 1 if arguments.strict and failed else 0
     return Shown(result.as_json(), lambda console: show_simulation(result, console), status)

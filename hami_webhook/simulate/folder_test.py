@@ -15,7 +15,7 @@ from pydantic_core import ErrorDetails
 
 from hami_webhook.config import ConfigError, parse_yaml, read_text
 from hami_webhook.config.errors import sentence_of
-from hami_webhook.config.fields import Flag, SchedulerName, Text, Word, checked, one_of, refuse
+from hami_webhook.config.fields import NAME, Flag, SchedulerName, Text, Word, checked, is_name, one_of, refuse
 from hami_webhook.config.yaml_source import YamlSource
 from hami_webhook.kube.objects import parse_time
 from hami_webhook.kube.shown import did_you_mean, found
@@ -33,6 +33,15 @@ def _time(value: object) -> float:
         return parse_time(value if isinstance(value, str) else "")
     except ValueError:
         refuse(f"must be an RFC 3339 time such as 2026-01-31T12:00:00Z, found {found(value)}")
+
+
+def _namespace(value: object) -> str:
+    if not isinstance(value, str) or not is_name(value):
+        refuse(f"must be the name of a namespace, found {found(value)}")
+    return value
+
+
+Namespace = Annotated[str, checked(_namespace, type="string", pattern=f"^{NAME}$", maxLength=63)]
 
 
 class _WrittenSection(BaseModel):
@@ -64,6 +73,8 @@ class WrittenTest(_WrittenSection):
     pods: tuple[Word, ...] | None = None
     config: Word | None = None
     policy: Word | None = None
+    workloads: Word | None = None
+    namespace: Namespace = "default"
     scheduler_name: SchedulerName = Field(default="hami-scheduler", alias="schedulerName")
     node_scheduler_policy: Annotated[str, one_of("binpack", "spread")] = Field("binpack", alias="nodeSchedulerPolicy")
     gpu_scheduler_policy: Word = Field("spread", alias="gpuSchedulerPolicy")
@@ -131,6 +142,11 @@ class FolderTest(Struct, frozen=True):
     def config_file(self) -> str | None:
         """None for the built-in configuration."""
         return self._file(self.written.config, "device-config.yaml")
+
+    @property
+    def workload_file(self) -> str | None:
+        """None for the kinds that are known."""
+        return self._file(self.written.workloads, "workloads.yaml")
 
     @property
     def policy_file(self) -> str | None:

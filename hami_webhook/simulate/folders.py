@@ -21,8 +21,9 @@ from hami_webhook.policy.rules import PolicyRules
 from hami_webhook.scheduling.placer import SchedulingPolicies
 from hami_webhook.simulate.folder_report import TestedFolder, as_html, as_json, as_junit, show
 from hami_webhook.simulate.folder_test import FILE_NAME, FolderTest
-from hami_webhook.simulate.manifests import read_simulation_files
+from hami_webhook.simulate.manifests import ReadingRules, read_simulation_files
 from hami_webhook.simulate.simulation import Simulation, simulation_options, start_of
+from hami_webhook.simulate.workload_file import read_workload_table
 from hami_webhook.terminal import UsageError, formatted, print_warnings, progress
 
 if TYPE_CHECKING:
@@ -89,8 +90,9 @@ async def _tested(test: FolderTest, *, update: bool) -> TestedFolder:
     policies = PolicyRules.EMPTY
     if test.policy_file:
         policies = PolicyFile.parse(read_text(test.policy_file), test.policy_file, vendors.governed)
-    files = read_simulation_files(test.cluster_files, test.pod_files, sys.stdin.buffer)
     written = test.written
+    rules = ReadingRules(read_workload_table(test.workload_file), lambda: written.namespace)
+    files = read_simulation_files(test.cluster_files, test.pod_files, sys.stdin.buffer, rules)
     options = simulation_options(
         written.scheduler_name, SchedulingPolicies(written.node_scheduler_policy, written.gpu_scheduler_policy)
     )

@@ -19,7 +19,6 @@ from hami_webhook.cluster.api import JSON
 from hami_webhook.cluster.loading import (
     LoadedObject,
     LoadError,
-    expand_workload,
     load_objects,
     read_objects,
     sort_objects,
@@ -368,9 +367,6 @@ def loaded(api_version: str, kind: str, spec: Any = None, **meta: Any) -> Loaded
         ("scheduling.k8s.io/v1", "PriorityClass", "priority_classes"),
         ("policy/v1", "PodDisruptionBudget", "disruption_budgets"),
         ("scheduling.koordinator.sh/v1alpha1", "Device", "devices"),
-        *(("apps/v1", kind, "workloads") for kind in ("Deployment", "StatefulSet", "DaemonSet", "ReplicaSet")),
-        ("batch/v1", "Job", "workloads"),
-        ("batch/v1beta1", "CronJob", "workloads"),
     ],
 )
 def test_kinds_are_sorted(api_version: str, kind: str, group: str) -> None:
@@ -385,87 +381,3 @@ def test_other_kinds_are_counted() -> None:
     bundle = sort_objects([loaded(*other) for other in others])
     assert bundle.skipped == {"Service": 2, "Pod": 1, "Node": 1}
     assert bundle.pods == []
-
-
-TEMPLATE = {
-    "metadata": {"labels": {"app": "a"}, "annotations": {"n": "1"}, "name": "ignored"},
-    "spec": {"containers": [{"name": "main"}]},
-}
-
-
-@pytest.mark.parametrize(
-    ("kind", "spec", "count"),
-    [
-        ("Deployment", {"replicas": 3}, 3),
-        ("Deployment", {}, 1),
-        ("Deployment", {"replicas": None}, 1),
-        ("StatefulSet", {"replicas": 0}, 0),
-        ("ReplicaSet", {"replicas": 2, "parallelism": 5}, 2),
-        ("DaemonSet", {"replicas": 5}, 1),
-        ("Job", {"parallelism": 4, "replicas": 9}, 4),
-        ("Job", {}, 1),
-    ],
-)
-def test_a_workload_is_its_replicas(kind: str, spec: JSON, count: int) -> None:
-    pods = expand_workload(loaded("apps/v1", kind, {**spec, "template": TEMPLATE}, namespace="team"))
-    assert [pod["metadata"]["name"] for pod in pods] == [f"w-{index}" for index in range(count)]
-
-
-def test_a_cron_job_is_the_pods_of_one_job() -> None:
-    spec = {"jobTemplate": {"spec": {"parallelism": 2, "template": TEMPLATE}}}
-    assert len(expand_workload(loaded("batch/v1", "CronJob", spec))) == 2
-
-
-def test_a_pod_of_a_workload() -> None:
-    workload = loaded("apps/v1", "Deployment", {"template": TEMPLATE}, uid="u", labels={"not": "kept"})
-    (pod,) = expand_workload(workload)
-    assert pod == {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {
-            "name": "w-0",
-            "namespace": "default",
-            "labels": {"app": "a"},
-            "annotations": {"n": "1"},
-            "ownerReferences": [
-                {
-                    "apiVersion": "apps/v1",
-                    "kind": "Deployment",
-                    "name": "w",
-                    "uid": "u",
-                    "controller": True,
-                    "blockOwnerDeletion": True,
-                }
-            ],
-        },
-        "spec": {"containers": [{"name": "main"}]},
-    }
-
-
-@in_one_test(
-    ("kind", "spec", "problem"),
-    [
-        ("Deployment", None, "spec is missing"),
-        ("Deployment", [], "spec must be an object, not a list"),
-        ("Deployment", {}, "spec.template is missing"),
-        ("Deployment", {"template": {}}, "spec.template.spec is missing"),
-        (
-            "Deployment",
-            {"template": {"metadata": 1, "spec": {}}},
-            "spec.template.metadata must be an object, not the number 1",
-        ),
-        ("Deployment", {"replicas": -1}, "spec.replicas must be a whole number ≥ 0, not the number -1"),
-        ("Deployment", {"replicas": "3"}, "spec.replicas must be a whole number ≥ 0, not the string '3'"),
-        ("Deployment", {"replicas": 1.5}, "spec.replicas must be a whole number ≥ 0, not the number 1.5"),
-        ("Deployment", {"replicas": True}, "spec.replicas must be a whole number ≥ 0, not the boolean true"),
-        ("Deployment", {"replicas": 10**9}, "spec.replicas must be at most 100000, not 1000000000"),
-        ("Job", {"parallelism": -1}, "spec.parallelism must be a whole number ≥ 0, not the number -1"),
-        ("CronJob", {}, "spec.jobTemplate is missing"),
-        ("CronJob", {"jobTemplate": {}}, "spec.jobTemplate.spec is missing"),
-        ("CronJob", {"jobTemplate": {"spec": {}}}, "spec.jobTemplate.spec.template is missing"),
-    ],
-)
-def test_unusable_workloads(kind: str, spec: Any, problem: str) -> None:
-    with pytest.raises(LoadError) as caught:
-        expand_workload(loaded("apps/v1", kind, spec))
-    assert str(caught.value) == f"f:1: {kind} 'w': {problem}"

@@ -22,7 +22,7 @@ from prometheus_client import CollectorRegistry
 from scheduling.extender_env import ExtenderEnv
 
 from hami_webhook import pki
-from hami_webhook.cluster.loading import LoadError, expand_workload, load_objects, sort_objects
+from hami_webhook.cluster.loading import LoadError, load_objects
 from hami_webhook.config import ConfigError
 from hami_webhook.config.drivers import DraSection
 from hami_webhook.device_config import enabled_vendors, load_device_config
@@ -51,6 +51,8 @@ from hami_webhook.server.app import application, review_routes
 from hami_webhook.server.extender_app import ExtenderApp
 from hami_webhook.server.limits import ListenerLimits
 from hami_webhook.server.request_metrics import RequestMetrics
+from hami_webhook.simulate.manifests import pods_of
+from hami_webhook.simulate.workload_file import parse_workload_table
 
 JSON = dict[str, Any]
 LONGEST_SENTENCE = 1000
@@ -337,11 +339,20 @@ def _check_faults(error: ConfigError) -> None:
 def manifests(data: bytes) -> None:
     """Objects as kubectl prints them, and workloads as their pods."""
     try:
-        bundle = sort_objects(load_objects(_text(data), "objects.yaml"))
-        for workload in bundle.workloads:
-            expand_workload(workload)
+        for objects in load_objects(_text(data), "objects.yaml"):
+            _, sentences = pods_of([[objects]])
+            for sentence in sentences:
+                check_sentence(sentence)
     except LoadError as error:
         check_sentence(str(error))
+
+
+def workload_tables(data: bytes) -> None:
+    """A file that names more kinds that pods are made of."""
+    try:
+        parse_workload_table(_text(data), "workloads.yaml")
+    except ConfigError as error:
+        _check_faults(error)
 
 
 def certificates(data: bytes) -> None:
@@ -402,6 +413,7 @@ TARGETS: Mapping[str, Callable[[bytes], None]] = {
     "koordinator-devices": koordinator_devices,
     "ledgers": ledgers,
     "manifests": manifests,
+    "workload-tables": workload_tables,
     "nodes": nodes,
     "pair-scores": pair_scores,
     "pod-devices": pod_devices,

@@ -268,7 +268,7 @@ def test_kinds_that_do_not_count_are_skipped_with_one_warning_each(simulate: Sim
         "hami-webhook: warning: skipped 2 of kind Service",
         "hami-webhook: warning: skipped 1 of kind Deployment in cluster files: their pods count",
         "hami-webhook: warning: skipped 1 of kind Job in cluster files: their pods count",
-        "hami-webhook: warning: skipped 1 of kind Service: no pods to simulate",
+        "hami-webhook: warning: skipped 1 of kind Service: no pod template in s",
     ]
 
 
@@ -280,7 +280,7 @@ def test_kinds_that_do_not_count_are_skipped_with_one_warning_each(simulate: Sim
         ([pod("p", gpu=-1)], 1),
         ([pod("p", gpu=1, mem=1, nodeSelector={"no": "where"})], 1),
         ([pod("p", gpu=1, mem=1, schedulingGates=[{"name": "wait"}])], 1),
-        ([], 0),
+        ([], 1),
     ],
     ids=["all well", "no node", "denied", "no node suits", "gated", "no pods"],
 )
