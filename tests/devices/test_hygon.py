@@ -362,7 +362,7 @@ def test_the_unit_of_memory_is_one_for_both() -> None:
 def test_a_node_is_asked_for_the_cards_by_the_name_it_registers_them_under() -> None:
     """Side by side, on one node too; and nobody gets the other's card, whatever list names it."""
     hcu = "HCU-T6T829001,4,65520,100,HCU-K100_AI,0,true,0,hami:"
-    notes = {REGISTER: SAMPLE, "hami.io/node-hcu-register": hcu}
+    notes: JSON = {REGISTER: SAMPLE, "hami.io/node-hcu-register": hcu}
     both = [node("n1", **notes)]
     new = pod("new", **dict(zip(HCU_NAMES, (1, 3000, 30), strict=True)))
     result = run(both, hard(70000), [with_limits("old", 1, 2000, 60), new])
