@@ -64,7 +64,6 @@ KEYS = (
     Key("hami.io/devices-freed", "hami-webhook", "on a Node"),
     Key("hami.io/report-review-source", "hami-webhook"),
     Key("hami.io/claim-template-specs", "hami-webhook"),
-    Key("hami.io/defaulted-limits", "hami-webhook"),
     Key("enflame.com/gcu-*-capacity", "others", "on a Node"),
     Key("metax-tech.com/gpu.topology.*", "others", "on a Node"),
     Key("node.koordinator.sh/gpu-*", "others", "label, on a Node"),
@@ -91,7 +90,6 @@ NOT_KEYS = (
 LEVELS: Sequence[tuple[Level, str, str]] = (
     # what a version writes for itself and its successors
     ("internal", "annotation or label of hami-webhook", "hami.io/quota-ledger"),
-    ("internal", "annotation or label of hami-webhook", "hami.io/defaulted-limits"),
     ("internal", "annotation or label of hami-webhook", "hami.io/quota-reservation"),
     ("internal", "annotation or label of hami-webhook", "hami.io/quota-counted-cards"),
     ("internal", "annotation or label of hami-webhook", "hami.io/showback-until"),

@@ -13,7 +13,6 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Protocol
 
 from hami_webhook.admission import policy
-from hami_webhook.admission.defaulted_limits import note_defaulted
 from hami_webhook.admission.denial import Denied, bad_request
 from hami_webhook.admission.identities import AdmissionRules, User, is_account_of, is_node, refuse_binding
 from hami_webhook.admission.misspelt import KnownNames
@@ -355,8 +354,6 @@ class AdmissionHandler:
         if done.context is not None:
             for warning in self._known_names.misspelt(new.named, new.pod.annotations):
                 done.draft.warn(warning)
-            if not done.converts:
-                note_defaulted(done.draft, self._vendors.own_names)
         return done
 
     async def _check(self, new: NewPod, context: AdmissionContext | None = None, *, stored: bool = False) -> bool:

@@ -13,7 +13,6 @@ from typing import Any
 from msgspec import Struct
 
 from hami_webhook.admission import policy
-from hami_webhook.admission.defaulted_limits import drop_defaulted
 from hami_webhook.admission.denial import Denied, bad_request
 from hami_webhook.admission.identities import (
     AdmissionRules,
@@ -139,7 +138,6 @@ def read_pod(obj: ReviewedPod, namespace: str) -> Pod:
 def normalise(draft: PodDraft, vendors: Vendors, device_lister: DeviceLister) -> tuple[Vendor, ...]:
     """Let every vendor put the pod's containers into its own form; those whose cards it asks for. Raises `Denied`."""
     found: dict[str, Vendor] = {}
-    drop_defaulted(draft, vendors.own_names)
     try:
         for container in draft.containers:
             concerned = sorted(vendors.named_by(container.container) | vendors.touching_every_container)

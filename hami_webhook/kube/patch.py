@@ -70,11 +70,6 @@ class MapDraft(Mapping[str, Any]):
         else:
             self.changes.pop(key, None)
 
-    @property
-    def original(self) -> Mapping[str, Any]:
-        """The map without its changes."""
-        return self._original or {}
-
     def plain(self) -> Mapping[str, Any]:
         """The map with its changes; not to be changed."""
         if not self.changes:

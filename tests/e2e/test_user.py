@@ -120,33 +120,6 @@ def test_cards_that_another_webhook_adds_are_placed_by_us_or_refused(program: De
     kubectl.delete_all("pods", namespace=space)
 
 
-def test_memory_that_another_webhook_adds_after_ours_makes_a_share_of_a_whole_card(program: Deployment) -> None:
-    """A stand-in mutator that limits memory where nobody did: our first pass gave such pods all cores."""
-    kubectl, space = program.kubectl, namespace(program.kubectl)
-    kubectl.apply(quota(space, gpu=5, cores=200))
-    eventually(lambda: kubectl.used(space), {"gpu": "0", "gpucores": "0"})
-
-    def limit_memory(obj: JSON) -> list[JSON]:
-        limits = obj["spec"]["containers"][0]["resources"].get("limits", {})
-        path = "/spec/containers/0/resources/limits/nvidia.com~1gpumem"
-        return [{"op": "add", "path": path, "value": "4000"}] if "nvidia.com/gpu" in limits else []
-
-    with mutating(program, "zz-after-us", space, limit_memory):
-        kubectl.apply(pod(space, "share", gpu=1), pod(space, "exclusive", gpu=1, gpucores=100))
-    kubectl.apply(pod(space, "whole", gpu=1))
-    limits = {
-        name: kubectl.get("pod", name, "-n", space)["spec"]["containers"][0]["resources"]["limits"]
-        for name in ("share", "exclusive", "whole")
-    }
-    assert limits == {
-        "share": {"nvidia.com/gpu": "1", "nvidia.com/gpumem": "4k"},
-        "exclusive": {"nvidia.com/gpu": "1", "nvidia.com/gpumem": "4k", "nvidia.com/gpucores": "100"},
-        "whole": {"nvidia.com/gpu": "1", "nvidia.com/gpucores": "100"},
-    }
-    assert kubectl.used(space) == {"gpu": "3", "gpucores": "200"}
-    kubectl.delete_all("pods", namespace=space)
-
-
 def test_the_sidecars_of_a_service_mesh_change_nothing(program: Deployment, scheduler: Path) -> None:
     """They come after our first pass, in front of the containers with cards."""
     kubectl = program.kubectl
