@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Protocol
 
 from hami_webhook.admission import policy
+from hami_webhook.admission.defaults import forget_list
 from hami_webhook.admission.denial import Denied, bad_request
 from hami_webhook.admission.identities import AdmissionRules, User, is_account_of, is_node, refuse_binding
 from hami_webhook.admission.misspelt import KnownNames
@@ -254,6 +255,7 @@ class AdmissionHandler:
             raise bad_request(error) from error
         if conversion is not None:
             conversion.apply(draft)
+            forget_list(draft)
 
     def misspelt(self, review: Review) -> list[str]:
         """`/names`: what the creator of a pod is warned of that names no managed resource; nothing is refused."""

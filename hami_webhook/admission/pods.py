@@ -13,6 +13,7 @@ from typing import Any
 from msgspec import Struct
 
 from hami_webhook.admission import policy
+from hami_webhook.admission.defaults import DEFAULTED, read_defaults, write_defaults
 from hami_webhook.admission.denial import Denied, bad_request
 from hami_webhook.admission.identities import (
     AdmissionRules,
@@ -138,6 +139,9 @@ def read_pod(obj: ReviewedPod, namespace: str) -> Pod:
 def normalise(draft: PodDraft, vendors: Vendors, device_lister: DeviceLister) -> tuple[Vendor, ...]:
     """Let every vendor put the pod's containers into its own form; those whose cards it asks for. Raises `Denied`."""
     found: dict[str, Vendor] = {}
+    defaulted = DEFAULTED in draft.annotations
+    if defaulted:
+        read_defaults(draft)
     try:
         for container in draft.containers:
             concerned = sorted(vendors.named_by(container.container) | vendors.touching_every_container)
@@ -148,11 +152,14 @@ def normalise(draft: PodDraft, vendors: Vendors, device_lister: DeviceLister) ->
                 if container.limits.changes or container.requests.changes:  # what one writes may be another's
                     named = vendors.named_by(container.container) | vendors.touching_every_container
                     concerned = sorted(each for each in named if each > key)
+            defaulted = defaulted or bool(container.defaulted)
         requested = tuple([found[key] for key in sorted(found)])
         for vendor in requested:
             vendor.admit_pod(draft, device_lister)
     except BadRequest as error:
         raise bad_request(error) from error
+    if defaulted:
+        write_defaults(draft)
     return requested
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Any
 
 from msgspec.structs import replace
@@ -37,6 +37,11 @@ class ContainerDraft:
         self.requests = MapDraft(f"{path}/resources/requests", resources.requests)
         self.claims: list[dict[str, str]] = []
         """Those that are added, as `resources.claims` has them."""
+        self.defaulted: list[str] = []
+        """The resources of which a limit was added where nothing was named."""
+        self.listed: Collection[str] = ()
+        """Those of an earlier pass, as the pod says; anybody may have written that."""
+        self._with_request: set[str] = set()
         self._env: dict[int, dict[str, str]] = {}
         self._new_env: list[dict[str, str]] = []
         self._gone_env: set[int] = set()
@@ -73,6 +78,24 @@ class ContainerDraft:
             self.limits[resource] = str(amount)
         if resource in self.requests and parse_whole(self.requests[resource]) != amount:
             self.requests[resource] = str(amount)
+
+    def default_limit(self, resource: str, amount: int) -> None:
+        """As `set_limit`; where nothing was named, `defaulted` has the resource then."""
+        if resource and not self.names_resource(resource):
+            self.defaulted.append(resource)
+        self.set_limit(resource, amount)
+        if resource in self._with_request:
+            self.requests[resource] = str(amount)
+
+    def forget_default(self, resource: str, amount: int) -> None:
+        """Take out a limit that is `listed`, with the request that API servers make of it, if both are this amount."""
+        if resource not in self.listed:
+            return
+        if parse_whole(self.limits.get(resource)) == amount == parse_whole(self.requests.get(resource, amount)):
+            del self.limits[resource]
+            if resource in self.requests:
+                self._with_request.add(resource)
+                del self.requests[resource]
 
     def set_both(self, resource: str, amount: int) -> None:
         """Write an amount into both limits and requests, as a plain integer."""

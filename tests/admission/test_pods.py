@@ -340,7 +340,7 @@ def test_policy_comes_before_the_vendors_defaults_and_both_are_in_the_patch() ->
     obj = pod("p", container(limits={GPU: 1}))
     answer = mutate(obj, annotations={"hami.io/gpu-scheduler-policy": "topology-aware"})
     after = patched(obj, answer)
-    assert after["metadata"]["annotations"] == {"hami.io/gpu-scheduler-policy": "topology-aware"}
+    assert after["metadata"]["annotations"]["hami.io/gpu-scheduler-policy"] == "topology-aware"
     assert after["spec"]["containers"][0]["resources"]["limits"] == {GPU: 1, CORES: "100"}
     assert answer.audit == {"policy": "namespace"}
 

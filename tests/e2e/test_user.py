@@ -120,6 +120,33 @@ def test_cards_that_another_webhook_adds_are_placed_by_us_or_refused(program: De
     kubectl.delete_all("pods", namespace=space)
 
 
+def test_memory_that_another_webhook_adds_makes_a_share_of_a_whole_card(program: Deployment) -> None:
+    """A stand-in for Kyverno's webhook with a rule that adds memory, as it does by a JSON patch: asked before ours, and
+    after it, where API servers ask ours again. A pod that wrote its own cores keeps them.
+    """
+    kubectl, space = program.kubectl, namespace(program.kubectl)
+    kubectl.apply(quota(space, gpu=9, cores=900))
+    eventually(lambda: kubectl.used(space), {"gpu": "0", "gpucores": "0"})
+    path = "/spec/containers/0/resources/limits/nvidia.com~1gpumem"
+
+    def add_memory(asked: JSON) -> list[JSON]:
+        limited = "limits" in asked["spec"]["containers"][0].get("resources", {})
+        return [{"op": "add", "path": path, "value": "4000"}] if limited else []
+
+    for name in ("aa-before-us", "zz-after-us"):
+        with mutating(program, f"{name}-{space}", space, add_memory):
+            kubectl.apply(pod(space, f"open-{name}", gpu=1), pod(space, f"own-{name}", gpu=1, gpucores=100))
+    pods = {item["metadata"]["name"]: item for item in kubectl.get("pods", "-n", space)["items"]}
+    share = {"nvidia.com/gpu": "1", "nvidia.com/gpumem": "4k"}
+    for name in ("aa-before-us", "zz-after-us"):
+        for kind, more in (("open", {}), ("own", {"nvidia.com/gpucores": "100"})):
+            resources = pods[f"{kind}-{name}"]["spec"]["containers"][0]["resources"]
+            assert resources["limits"] == resources["requests"] == share | more
+            assert "hami.io/defaulted-limits" not in pods[f"{kind}-{name}"]["metadata"].get("annotations", {})
+    assert kubectl.used(space) == {"gpu": "4", "gpucores": "200"}
+    kubectl.delete_all("pods", namespace=space)
+
+
 def test_the_sidecars_of_a_service_mesh_change_nothing(program: Deployment, scheduler: Path) -> None:
     """They come after our first pass, in front of the containers with cards."""
     kubectl = program.kubectl

@@ -123,14 +123,18 @@ class Mthreads(Vendor):
 
     def admit(self, container: ContainerDraft, pod: PodDraft, device_lister: DeviceLister) -> bool:
         """Whole cards are requested by what a whole card has, which kube-scheduler itself counts on the node."""
+        count = self._count(container)
+        if self.memory_name in container.listed:  # by the memory's limit whole cards are known
+            container.forget_default(self.core_name, CORE_GROUPS * count)
+            container.forget_default(self.memory_name, CARD_UNITS * count)
         if not super().admit(container, pod, device_lister):
             return False
-        count = self._count(container)
         if container.limits.get(self.count_name) is None:
             container.set_limit(self.count_name, count)
         if self._wants_whole_cards(container):
-            container.set_limit(self.core_name, CORE_GROUPS * count)
-            container.set_limit(self.memory_name, CARD_UNITS * count)
+            write = container.set_limit if container.names_resource(self.memory_name) else container.default_limit
+            write(self.core_name, CORE_GROUPS * count)
+            write(self.memory_name, CARD_UNITS * count)
             pod.note(f"container {container.name}: limits set to those of whole cards, {count} of them")
         return True
 

@@ -66,6 +66,8 @@ MODE = "nvidia.com/vgpu-mode"
 REQUIRE_NVLINK = "nvidia.com/require-nvlink"
 SCORES = "hami.io/node-nvidia-score"
 CORDON = "hami.io/device-cordon"
+_ALL_CORES = 100
+"""Percent of a card."""
 
 
 class NvidiaNode(Struct, frozen=True):
@@ -199,6 +201,7 @@ class Nvidia(Vendor):
     # admission (docs/spec/nvidia.md#5)
 
     def admit(self, container: ContainerDraft, pod: PodDraft, device_lister: DeviceLister) -> bool:
+        container.forget_default(self.core_name, _ALL_CORES)
         section, written = self.section, container.container
         named = written.named
         self.check_amounts(written)
@@ -211,7 +214,7 @@ class Nvidia(Vendor):
             self._default_count(container)
         count = parse_whole(container.amount(self.count_name)) or 0
         if count and self._wants_whole_card(written, named):
-            container.set_limit(self.core_name, 100)
+            container.default_limit(self.core_name, _ALL_CORES)
             pod.note(f"container {container.name}: {self.core_name} set to 100, because it asks for whole cards")
         if count and section.runtime_class_name and not pod.runtime_class_name:
             pod.runtime_class_name = section.runtime_class_name
