@@ -69,7 +69,7 @@ class Options(Struct, frozen=True):
     rules: AdmissionRules = field(default_factory=AdmissionRules)
     policies: placer.SchedulingPolicies = field(default_factory=placer.SchedulingPolicies)
     bounds: LedgerBounds = field(default_factory=LedgerBounds)
-    charge_timeout: float = 3.0
+    charge_timeout: float = 9.0
     evictions_per_minute: int = DEFAULT_PER_MINUTE
     zone: tzinfo | None = None
     node_labels: tuple[tuple[str, str], ...] = ()

@@ -232,7 +232,7 @@ class Settings:
     quota_debounce: float = _setting(
         values.duration("0s", "1m"), "500ms", "how long changes are gathered before a recompute"
     )
-    quota_charge_timeout: float = _setting(values.duration("10ms", "30s"), "3s", "longest time for one charge")
+    quota_charge_timeout: float = _setting(values.duration("10ms", "30s"), "9s", "longest time for one charge")
     quota_max_ledger: int = _setting(
         values.whole(1, 100_000), "1000", "most entries of pods in flight in the ledger of a quota"
     )

@@ -46,8 +46,8 @@ from hami_webhook.quota.store import (
     Writes,
 )
 
-RETRIES = Retries(attempts=20, first=0.002, longest=0.2)
-"""About what fits into the 3 s of a charge. Six conflicts in a row are met about once in a hundred batches when three
+RETRIES = Retries(attempts=60, first=0.002, longest=0.2)
+"""About what fits into the 9 s of a charge. Six conflicts in a row are met about once in a hundred batches when three
 replicas and a recompute contend."""
 
 _GATHERING = 0.02

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import select
 from enum import Enum, auto
 from typing import Any, Final
 
@@ -178,12 +179,18 @@ class BoundedProtocol(HttpToolsProtocol):
             self._write_deadline = None
 
     def shutdown(self) -> None:
-        """Close the connection after the request in flight; at once if there is none, not even half a one."""
+        """Close the connection after the request in flight; at once if there is none, not even one that nobody read."""
         self._close_after_response = True
         if self._in_flight():
             self.cycle.keep_alive = False
-        elif self._reading is _Reading.NOTHING:
+        elif self._reading is _Reading.NOTHING and not self._has_unread():
             self.transport.close()
+
+    def _has_unread(self) -> bool:
+        """Whether bytes have arrived that the loop hasn't come to; a client's end of the connection is one, too."""
+        poll = select.poll()
+        poll.register(self.transport.get_extra_info("socket"), select.POLLIN)
+        return bool(poll.poll(0))
 
     def _drop_held_body(self) -> None:
         self._connections.hold(self, -self._body_held)

@@ -44,7 +44,7 @@ def test_the_defaults_are_those_of_the_pages() -> None:
     assert plain.force_overwrite_default_scheduler
     assert not plain.leader_elect
     assert (plain.quota_reservation_ttl, plain.quota_resync, plain.quota_debounce) == (45, 300, 0.5)
-    assert (plain.quota_charge_timeout, plain.quota_max_ledger) == (3, 1000)
+    assert (plain.quota_charge_timeout, plain.quota_max_ledger) == (9, 1000)
     assert (plain.max_request_bytes, plain.shutdown_grace, plain.keep_alive) == (16 * 1024 * 1024, 15, 125)
     assert plain.roles == {"webhook", "controller", "extender"}
     assert plain.trusted_users == {
@@ -210,7 +210,10 @@ def test_card_policies(line: str, expected: str, warns: bool) -> None:
     [
         ("--node-scheduler-policy tight", '--node-scheduler-policy "tight": unknown, acts as binpack'),
         ("--cert_file x", "only one is given, so TLS is off"),
-        ("--request-timeout 5s", "--node-lock-retry-timeout: isn't shorter than --request-timeout"),
+        (
+            "--request-timeout 5s --quota-charge-timeout 3s",
+            "--node-lock-retry-timeout: isn't shorter than --request-timeout",
+        ),
         ("--request-timeout 3s --node-lock-retry-timeout 0", "--quota-charge-timeout: isn't shorter than"),
     ],
 )

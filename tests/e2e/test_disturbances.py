@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import os
+import signal
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -13,6 +18,9 @@ import pytest
 
 from hack.devcluster.plane import ControlPlane
 from hami_webhook import pki
+from hami_webhook.cluster.api import ClusterError, Kind
+from hami_webhook.cluster.connect import connect
+from hami_webhook.cluster.kubernetes import KubernetesCluster
 
 from .deployment import SYSTEM, Deployment, deployed, eventually
 from .objects import namespace, pod, quota
@@ -80,6 +88,86 @@ def test_the_certificate_changes_under_load(program: Deployment) -> None:
 
 def _canonical(count: int) -> str:
     return f"{count // 1000}k" if count and count % 1000 == 0 else str(count)
+
+
+CLIENTS = 16
+PACE = 0.02
+"""Seconds between two pods of a client."""
+BETWEEN = 40
+"""Pods that must have been created after a replacement before the next one."""
+
+
+@contextlib.contextmanager
+def busy_cores() -> Iterator[None]:
+    """A loop on each core that never rests, until the block ends."""
+    command = [sys.executable, "-c", "while True: pass"]
+    loops = [subprocess.Popen(command) for _ in range(os.cpu_count() or 1)]
+    try:
+        yield
+    finally:
+        for each in loops:
+            each.kill()
+            each.wait(60)
+
+
+def replace(program: Deployment, old: str, new: str) -> None:
+    """As a Deployment's rolling update with maxUnavailable 0: the new replica is ready before the old one is ended.
+
+    The Service forgets the old one when its probe fails, and connections that it has stay with it.
+    """
+    program.start(new)
+    process = program.replicas[old]
+    process.send_signal(signal.SIGTERM)
+    eventually(lambda: process.poll() is not None or not program.ready(old))
+    program.balancer.backends.remove(program.backends.pop(old))
+    del program.replicas[old]
+    process.wait(60)
+    assert process.returncode == 0
+
+
+def test_replacing_each_replica_refuses_no_review(plane: ControlPlane, tmp_path: Path) -> None:
+    """Under a stream of pods from several clients, on a machine that has no time to spare."""
+    replicas = "hami-webhook-0", "hami-webhook-1"
+    with deployed(plane, tmp_path, *replicas, flags=("--shutdown-grace", "15s")) as program:
+        kubectl, space = program.kubectl, namespace(program.kubectl)
+        kubectl.apply(quota(space, gpu=100_000))
+        ending = threading.Event()
+        refusals: list[str] = []
+        created = 0
+
+        async def client(name: str) -> None:
+            nonlocal created
+            async with KubernetesCluster(await connect(str(kubectl.kubeconfig))) as cluster:
+                number = 0
+                while not ending.is_set():
+                    number += 1
+                    try:
+                        await cluster.create(Kind.PODS, pod(space, f"{name}-{number}", gpu=1, gpumem=10))
+                        created += 1
+                    except ClusterError as error:
+                        refusals.append(str(error))
+                    await asyncio.sleep(PACE)
+
+        async def stream() -> None:
+            async with asyncio.TaskGroup() as tasks:
+                for number in range(CLIENTS):
+                    tasks.create_task(client(f"c{number}"))
+
+        with busy_cores():
+            thread = threading.Thread(target=lambda: asyncio.run(stream()))
+            thread.start()
+            try:
+                for number, old in enumerate(replicas, start=len(replicas)):
+                    before = created
+                    eventually(lambda: created >= before + BETWEEN)  # noqa: B023  called at once
+                    replace(program, old, f"hami-webhook-{number}")
+                before = created
+                eventually(lambda: created >= before + BETWEEN)
+            finally:
+                ending.set()
+                thread.join()
+        assert refusals == []
+        eventually(lambda: kubectl.used(space), {"gpu": _canonical(created)})
 
 
 def test_broken_connections_cost_nothing(program: Deployment) -> None:

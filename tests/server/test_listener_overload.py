@@ -353,6 +353,26 @@ class TestDrain:
             assert (status, headers["connection"]) == (200, "close")
             await draining
 
+    @pytest.mark.parametrize("secure", [False, True])
+    async def test_a_request_that_nobody_has_read_yet_is_still_answered(
+        self, secure: bool, tls: ReloadingTls, trusting: ssl.SSLContext
+    ) -> None:
+        """On a busy machine it may have arrived long before: the API server repeats no POST whose connection ends."""
+        more = {"ssl": trusting} if secure else {}
+        async with (
+            listening(App(), replace(LIMITS, shutdown_grace=3), tls=tls if secure else None) as listener,
+            connected(listener, **more) as (reader, writer),
+        ):
+            writer.write(GET)
+            await answer(reader)
+            (protocol,) = listener._served.values()
+            listener.end_keep_alive()
+            writer.write(GET)
+            protocol.shutdown()
+            status, headers, _ = await answer(reader)
+            assert (status, headers["connection"]) == (200, "close")
+            assert await until_cut(reader) == b""
+
     async def test_a_handshake_not_finished_is_cut(self, tls: ReloadingTls) -> None:
         async with listening(App(), tls=tls) as listener, connected(listener) as (reader, _):
             await until(lambda: listener.open_connections == 1)
