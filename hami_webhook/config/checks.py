@@ -6,7 +6,7 @@ The rules are those of the vendors' pages in docs/spec (section 2 each) and of d
 
 from collections.abc import Callable, Iterator
 
-from hami_webhook.config.devices import Chip, DeviceConfig
+from hami_webhook.config.devices import Chip, DeviceConfig, DeviceSection
 from hami_webhook.kube.shown import did_you_mean, quoted
 from hami_webhook.kube.yaml_reader import Path
 
@@ -48,6 +48,10 @@ def warnings_of(config: DeviceConfig, in_file: PathText) -> Iterator[Finding]:
                 )
         for key, sentence in part.remarks():
             yield (*path, key), sentence
+    for name in type(config).model_fields:
+        section = config.section(name)
+        for key, sentence in section.remarks_on_parts() if isinstance(section, DeviceSection) else ():
+            yield (name, key), sentence
 
 
 def _names_used_twice_in_a_part(config: DeviceConfig) -> Iterator[Finding]:

@@ -87,6 +87,10 @@ class DeviceSection(Section):
         """What the settings of a part do to pods, for `config check`: a sentence each."""
         yield from ()
 
+    def remarks_on_parts(self) -> Iterator[tuple[str, str]]:
+        """What is known but without effect in a section whose parts are chips: keys, each with a sentence."""
+        yield from ()
+
     def notes_on_parts(self) -> Iterator[str]:
         """The same of a section whose parts are chips, for each of them."""
         yield from ()

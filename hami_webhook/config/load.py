@@ -22,6 +22,8 @@ from hami_webhook.kube.yaml_reader import Path as ValuePath
 
 FILE_NAME = "device-config.yaml"
 
+_NOT_SERVED = {"remotegpu": "GPUs of other nodes aren't served, ignored: pods that ask for them wait"}
+"""Sections of HAMi's that mean nothing here, with what that comes to."""
 _NO_DEFAULT = "default_factory_not_called"  # only ever next to the fault that is its cause
 
 
@@ -116,7 +118,8 @@ class _KnownKeys:
                 self._written.setdefault((*path, old_spellings[key]), (*written, key))
             elif key not in models:
                 hint = did_you_mean(key, [*models, *old_spellings])
-                self.unknown.append(self.file.remark((*written, key), f"unknown key, ignored{hint}"))
+                sentence = (None if path else _NOT_SERVED.get(key)) or f"unknown key, ignored{hint}"
+                self.unknown.append(self.file.remark((*written, key), sentence))
                 continue
             if value is not None:
                 data[key] = self.data(value, models.get(key), (*path, key), (*written, key))

@@ -19,7 +19,7 @@ from hami_webhook.devices.registry import section_types
 from hami_webhook.integrations import SCHEDULERS
 
 CHARTS = Path(__file__).parent / "charts"
-V2_7, V2_10 = CHARTS / "hami-2.7.yaml", CHARTS / "hami-2.10.yaml"
+V2_7, V2_10, V2_11 = (CHARTS / f"hami-{version}.yaml" for version in ("2.7", "2.10", "2.11"))
 BUILT_IN = Path(load.__file__).with_name(load.FILE_NAME)
 
 
@@ -36,7 +36,7 @@ def named(part: Any) -> Iterator[str]:
             yield from named(item)
 
 
-@pytest.mark.parametrize("path", [BUILT_IN, V2_7, V2_10], ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", [BUILT_IN, V2_7, V2_10, V2_11], ids=lambda path: path.stem)
 def test_every_resource_name_of_a_section_is_managed(path: Path) -> None:
     text = path.read_text(encoding="utf-8")
     managed = enabled_vendors(load_device_config(text, path.name).config).resource_names
@@ -52,6 +52,7 @@ def test_every_resource_name_of_a_section_is_managed(path: Path) -> None:
     [
         (BUILT_IN, []),
         (V2_10, []),
+        (V2_11, []),
         (V2_7, ["nvidia.knownMigGeometries: ignored: HAMi 2.10 replaced it by migProfileAllowlist"]),
     ],
     ids=lambda value: value.stem if isinstance(value, Path) else "",
@@ -72,7 +73,20 @@ def test_the_built_in_file_means_what_the_newest_chart_means() -> None:
         assert mine == theirs, section
 
 
+def test_the_next_chart_means_what_the_newest_means() -> None:
+    """With the default values: the same vendors with the same resources, Hygon's under both names in either."""
+    vendors = [
+        enabled_vendors(load_device_config(path.read_text(encoding="utf-8"), path.name).config)
+        for path in (V2_10, V2_11)
+    ]
+    before, after = ({key: (each.resource_names, each.keys) for key, each in found.items()} for found in vendors)
+    assert before == after
+    assert {"DCU", "HCU"} <= before.keys()
+
+
 def test_the_charts_have_every_section_there_is() -> None:
-    sections = {key for path in (BUILT_IN, V2_7, V2_10) for key in yaml.safe_load(path.read_text(encoding="utf-8"))}
+    sections = {
+        key for path in (BUILT_IN, V2_7, V2_10, V2_11) for key in yaml.safe_load(path.read_text(encoding="utf-8"))
+    }
     assert sections == set(device_config_model().model_fields)
     assert section_types().keys() | SCHEDULERS.keys() | {"dra", "exporters"} == sections

@@ -266,6 +266,16 @@ def test_a_config_map_as_json_is_read_too() -> None:
     ("text", "warning"),
     [
         (COUNT + "nvidai: {}", "f.yaml:2: nvidai: unknown key, ignored (did you mean nvidia?)"),
+        (
+            COUNT + "remotegpu: {resourceCountName: a.b/remote, libImage: x}",
+            "f.yaml:2: remotegpu: GPUs of other nodes aren't served, ignored: pods that ask for them wait",
+        ),
+        (COUNT + "metax: {resourceVCountName: a.b/m, remotegpu: 1}", "f.yaml:2: metax.remotegpu: unknown key, ignored"),
+        (
+            "vnpus:\n  hamiVnpuMode: enpu\n  configs: [{commonWord: X, resourceName: a.b/c, memoryAllocatable: 5}]\n",
+            "f.yaml:2: vnpus.hamiVnpuMode: enpu isn't served: nodes do templates, unless their annotation "
+            "hami-vnpu-core is true",
+        ),
         (COUNT + "hygon:", "f.yaml:2: hygon: the section is empty, so its vendor is disabled"),
         (COUNT + "hygon: {}", "f.yaml:2: hygon: names no resource, so it has no effect"),
         (

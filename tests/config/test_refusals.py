@@ -145,6 +145,10 @@ BAD = [
     (CHIP + "  templates: [{name: t}]", "vnpus[0].templates[0].memory: is required"),
     (CHIP + "  templates: [{name: '', memory: 3}]", "vnpus[0].templates[0].name: must be text that isn't blank"),
     (CHIP + CHIP.removeprefix("vnpus:\n"), 'vnpus[1].commonWord: "X" is already the commonWord of vnpus[0]'),
+    ("vnpus: {hamiVnpuMode: soft}", "vnpus.hamiVnpuMode: must be template, hami-core (or hamiCore) or enpu, found the"),
+    ("mthreads: {memoryPerCard: [1]}", "mthreads.memoryPerCard[0]: must be a whole number from 2 to 4194303, found 1"),
+    ("mthreads: {memoryPerCard: many}", "mthreads.memoryPerCard: "),
+    ("amd: {runtimeClassName: A}", "amd.runtimeClassName: must be the name of a RuntimeClass"),
     ("vnpus: {hamiVnpuCore: 'yes'}", 'vnpus.hamiVnpuCore: must be true or false, found the text "yes"'),
     # Volcano and Koordinator
     (VOLCANO_GEOMETRY + "a-b\n      geometries: [{name: a, memory: 1, count: 1}]", "must not contain - , : ; [ or ]"),

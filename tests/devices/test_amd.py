@@ -340,3 +340,15 @@ def test_init_containers_and_sidecars_are_peaks_in_both_units() -> None:
     assert placed.annotations[ALLOCATED] == f"G0,{MODEL},5,273:;G0,{MODEL},7,60:;G0,{MODEL},10,30:;"
     assert placed.debits == {f"limits.{COUNT}": 2, f"limits.{MEM}": 17, f"limits.{CORES}": 90}
     assert env.used("AMD", "G0", "amd-1") == (2, 17, 273)
+
+
+def test_the_runtime_class_is_set_where_cards_are_asked_for_unless_the_pod_has_one() -> None:
+    env = FitEnv([], configured(f"{NAMES}, runtimeClassName: amd}}"))
+
+    def runtime(manifest: JSON) -> object:
+        return env.admit(manifest).patched["spec"].get("runtimeClassName")
+
+    own = pod(**limits(1))
+    own["spec"]["runtimeClassName"] = "mine"
+    found = [runtime(each) for each in (pod(**limits(1)), own, pod(**limits(0)), pod(**{MEM: 2000}), pod())]
+    assert found == ["amd", "mine", None, None, None]

@@ -5,6 +5,7 @@ Source: docs/spec/ascend.md#2, #5, #6.
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import jsonpatch
@@ -54,6 +55,37 @@ def test_the_older_layout_makes_the_same_vendors_and_means_no_soft_mode() -> Non
     assert list(old) == list(new) == ["X1"]
     on = node(npus(1), "X1")
     assert [registered(on, "X1", each).facts.soft for each in (old, new)] == [False, True]
+
+
+@pytest.mark.parametrize(
+    ("section", "soft"),
+    [
+        ({}, False),
+        ({"hamiVnpuMode": ""}, False),
+        ({"hamiVnpuMode": "", "hamiVnpuCore": True}, True),
+        ({"hamiVnpuMode": "template", "hamiVnpuCore": True}, False),
+        ({"hamiVnpuMode": "hami-core"}, True),
+        ({"hamiVnpuMode": " hamiCore "}, True),
+        ({"hamiVnpuMode": "enpu", "enpuPolicy": "elastic"}, False),
+    ],
+)
+def test_the_mode_of_hami_2_11_says_what_nodes_do(section: JSON, soft: bool) -> None:
+    entry = {"commonWord": "X1", "resourceName": "a.b/x1", "memoryAllocatable": 10}
+    vendors = configured(json.dumps({"vnpus": {**section, "configs": [entry]}}))
+    assert registered(node(npus(1), "X1"), "X1", vendors).facts.soft is soft
+
+
+def test_what_hami_2_11_has_once_is_every_chips() -> None:
+    entries = [
+        {"commonWord": word, "resourceName": f"a.b/{word}", "memoryAllocatable": 10, **more}
+        for word, more in (("x1", {}), ("x2", {"runtimeClassName": "own"}))
+    ]
+    section = {"runtimeClassName": "ascend", "overwriteEnv": True, "configs": entries}
+    env = FitEnv([], configured(json.dumps({"vnpus": section})))
+    classes = [env.admit(pod(**{f"a.b/{word}": 1})).patched["spec"]["runtimeClassName"] for word in ("x1", "x2")]
+    assert classes == ["ascend", "own"]
+    (without,) = env.admit(pod()).patched["spec"]["containers"]
+    assert without["env"] == [{"name": "ASCEND_VISIBLE_DEVICES", "value": ""}]
 
 
 # 5.1: the environment guard

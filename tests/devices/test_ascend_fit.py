@@ -321,7 +321,7 @@ def test_a_pod_that_no_node_takes_is_told_what_decides() -> None:
     mode = events(FitEnv([node(1)]), pod(annotations=SOFT, **with_limits(1, 5)))
     assert "1 nodes ModeNotFit(n1)" in mode
     (hint,) = [text for text in mode if "hami-vnpu-core" in text]
-    assert "vnpus.hamiVnpuCore" in hint
+    assert "vnpus.hamiVnpuMode" in hint
     full = FitEnv([node(npus(1, count=1))])
     full.place(pod("first", **with_limits(1, 1)))
     assert "an Ascend910B3 takes at most 1 containers" in " ".join(events(full, pod(**with_limits(1, 1))))

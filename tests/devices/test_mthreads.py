@@ -8,8 +8,8 @@ from tables import in_one_test
 from hami_webhook.devices.model import FixedMemory, Request, ShareOfCard, WholeCard
 from hami_webhook.kube.objects import Container, ContainerKind
 
-from .fit_env import JSON, Placed, pod
-from .moore import CORE, LIST, MEM, NAMES, REQUESTED, VENDOR, VGPU, admitted, env, mt_node, short, with_limits
+from .fit_env import JSON, FitEnv, Placed, configured, pod
+from .moore import CORE, LIST, MEM, NAMES, REQUESTED, VENDOR, VGPU, admitted, env, mt_node, placed, short, with_limits
 
 # 3: nodes
 
@@ -177,3 +177,40 @@ def test_more_core_groups_than_a_card_has_are_refused() -> None:
 def test_what_a_container_asks(limits: JSON, requests: JSON, expected: Request | None) -> None:
     named = [{NAMES[key]: value for key, value in given.items()} for given in (limits, requests)]
     assert VENDOR.request(Container("main", ContainerKind.APP, named[0], named[1])) == expected
+
+
+# 2: the memory of a card
+
+NAMED = "mthreads: {resourceCountName: mthreads.com/vgpu, resourceMemoryName: mthreads.com/sgpu-memory, "
+NAMED += "resourceCoreName: mthreads.com/sgpu-core"
+S4000, S5000 = [2, 4, 8, 16, 32, 64, 96], [2, 4, 8, 16, 32, 64, 128, 160]
+
+
+def of_cards(per_card: object) -> FitEnv:
+    return FitEnv([mt_node(32, 320)], configured(f"{NAMED}, memoryPerCard: {per_card}}}"))
+
+
+@in_one_test(
+    ("per_card", "slices", "whole"),
+    [
+        ("[]", S4000, 96),
+        ("[96]", S4000, 96),
+        ("[160]", S5000, 160),
+        ("160", S5000, 160),
+        ("[160, 96]", sorted({*S4000, *S5000}), 96),
+        ("[128]", [2, 4, 8, 16, 32, 64, 128], 128),
+    ],
+)
+def test_slices_and_whole_cards_follow_from_the_memory_of_a_card(per_card: str, slices: list[int], whole: int) -> None:
+    where = of_cards(per_card)
+    refused = f"sGPU memory request value is invalid, valid values are {slices}"
+    assert {where.admit(pod("p", with_limits(n=1, mem=units, core=1))).message for units in slices} == {""}
+    assert where.admit(pod("p", with_limits(n=1, mem=slices[-1] + 2))).message == refused
+    assert short(where.admit(pod("p", with_limits(n=2))).limits()) == {"n": "2", "mem": str(2 * whole), "core": "32"}
+
+
+def test_a_card_of_80_gib_is_given_whole_and_in_slices_of_64() -> None:
+    where = of_cards("[160]")
+    assert placed(where, pod("whole", with_limits(n=1))) == "mt-1-mthreads-1,Mthreads,81920,16:;"
+    assert placed(where, pod("slice", with_limits(n=1, mem=128, core=8))) == "mt-1-mthreads-0,Mthreads,65536,8:;"
+    assert "CardInsufficientMemory" in placed(where, pod("more", with_limits(n=1, mem=64, core=8)))

@@ -10,8 +10,8 @@ from collections.abc import Iterator, Sequence
 from datetime import tzinfo
 from typing import Annotated
 
-from hami_webhook.config.devices import MEMORY_PERCENTAGE, CountMemoryCore
-from hami_webhook.config.fields import ResourceName
+from hami_webhook.config.devices import MEMORY_PERCENTAGE, CountMemoryCore, runtime_class_note
+from hami_webhook.config.fields import ResourceName, RuntimeClassName
 from hami_webhook.devices.capacity_devices import capacity
 from hami_webhook.devices.device_lister import DeviceLister
 from hami_webhook.devices.fit_request import (
@@ -48,10 +48,12 @@ class AmdSection(CountMemoryCore):
     """`amd`. Without a memory name cards are whole; without a core name pods get all compute units."""
 
     resource_memory_percentage_name: Annotated[ResourceName, MEMORY_PERCENTAGE] = ""
+    runtime_class_name: RuntimeClassName = ""
 
     def notes(self) -> Iterator[str]:
         if not self.resource_memory_name:
             yield "without a memory name every card is given whole"
+        yield from runtime_class_note(self.runtime_class_name)
 
 
 class Amd(Vendor):
@@ -69,6 +71,7 @@ class Amd(Vendor):
     def __init__(self, section: AmdSection) -> None:
         super().__init__(section)
         self.percentage_name = section.resource_memory_percentage_name
+        self.runtime_class_name = section.runtime_class_name
 
     # admission and request (A5, A6)
 
@@ -82,6 +85,8 @@ class Amd(Vendor):
             others = [name for name in self.resource_names if name != self.count_name and name in container.limits]
             if others:
                 pod.warn(f"container {container.name}: {others[0]} without {self.count_name} gives no card")
+        elif ours and self.runtime_class_name and not pod.runtime_class_name:
+            pod.runtime_class_name = self.runtime_class_name
         return ours
 
     def warnings_of(self, container: ContainerDraft) -> Iterator[str]:

@@ -23,7 +23,18 @@ from hami_webhook.config.devices import (
     Meaning,
     runtime_class_note,
 )
-from hami_webhook.config.fields import Flag, Number, Positive, ResourceName, RuntimeClassName, Section, Word
+from hami_webhook.config.fields import (
+    Flag,
+    Number,
+    Positive,
+    ResourceName,
+    RuntimeClassName,
+    Section,
+    Text,
+    Word,
+    checked,
+    refuse,
+)
 from hami_webhook.devices import reasons
 from hami_webhook.devices.amounts import sixteen_gib
 from hami_webhook.devices.codecs import CardRecord, custom_info
@@ -48,7 +59,7 @@ from hami_webhook.devices.vendor import Vendor
 from hami_webhook.kube.draft import ContainerDraft, PodDraft
 from hami_webhook.kube.objects import Container, Node, Pod
 from hami_webhook.kube.quantity import parse_whole
-from hami_webhook.kube.shown import quoted
+from hami_webhook.kube.shown import found, quoted
 from hami_webhook.kube.yaml_reader import Path
 
 MODE = "huawei.com/vnpu-mode"
@@ -62,6 +73,17 @@ GROUPED = "Ascend910"
 """What the models with HCCS groups begin with."""
 ROUNDED = "hami.io/superpod-rounded"
 """The containers whose count admission rounded up to a module, so that it knows its own work when it sees it again."""
+
+
+def _vnpu_mode(value: object) -> str:
+    """A mode as HAMi reads it: case and blanks around it mean nothing, and soft mode has two spellings."""
+    mode = value.strip().lower() if isinstance(value, str) else value
+    if mode not in ("", "template", "hamicore", SOFT_MODE, "enpu"):
+        refuse(f"must be template, hami-core (or hamiCore) or enpu, found {found(value)}")
+    return SOFT_MODE if mode == "hamicore" else str(mode)
+
+
+VnpuMode = Annotated[str, checked(_vnpu_mode, type="string")]
 
 
 class AscendTemplate(Section):
@@ -132,18 +154,37 @@ class AscendChip(Chip, Factored):
 
 
 class VnpusSection(DeviceSection):
-    """`vnpus`. In HAMi 2.7 and 2.8 it was the list of chips itself, which means `hamiVnpuCore: false`."""
+    """`vnpus`. In HAMi 2.7 and 2.8 it was the list of chips itself, which means `hamiVnpuCore: false`.
+
+    `runtime_class_name` and `overwrite_env` are those of every chip, where HAMi since 2.11 has them.
+    """
 
     LIST_KEY: ClassVar[str] = "configs"
 
+    hami_vnpu_mode: VnpuMode = ""
     hami_vnpu_core: Flag = False
+    enpu_policy: Text = ""
+    vnpu_device_split_count: Positive = 10
+    runtime_class_name: RuntimeClassName = ""
+    overwrite_env: Flag = False
     configs: tuple[AscendChip, ...] = ()
+
+    @property
+    def nodes_are_soft(self) -> bool:
+        """Whether nodes do soft mode that don't say it themselves: by the mode, without one by the older key."""
+        return self.hami_vnpu_mode == SOFT_MODE if self.hami_vnpu_mode else self.hami_vnpu_core
+
+    def remarks_on_parts(self) -> Iterator[tuple[str, str]]:
+        if self.hami_vnpu_mode == "enpu":
+            yield "hamiVnpuMode", f"enpu isn't served: nodes do templates, unless their annotation {NODE_MODE} is true"
+            if self.enpu_policy:
+                yield "enpuPolicy", "ignored, as enpu isn't served"
 
     def parts(self) -> Mapping[Path, DeviceSection]:
         return {("configs", index): chip for index, chip in enumerate(self.configs)}
 
     def notes_on_parts(self) -> Iterator[str]:
-        if self.hami_vnpu_core:
+        if self.nodes_are_soft:
             yield "nodes offer soft mode unless they say otherwise"
 
 
@@ -225,9 +266,10 @@ class Ascend(Vendor):
         self.paired = word == PAIRED
         self.bound_pairs = self.paired and chip.super_pod
         self.modules = WholeModules(splits=not chip.super_pod)
-        self.nodes_are_soft = section.hami_vnpu_core
+        self.nodes_are_soft = section.nodes_are_soft
+        self.runtime_class_name = chip.runtime_class_name or section.runtime_class_name
         self.any_npu = tuple(each.resource_name for each in section.configs if each.resource_name)
-        self.touches_every_container = any(each.overwrite_env for each in section.configs)
+        self.touches_every_container = section.overwrite_env or any(each.overwrite_env for each in section.configs)
 
     # admission (docs/spec/ascend.md#5)
 
@@ -259,8 +301,8 @@ class Ascend(Vendor):
                 )
             if template is not None and self.bound_pairs and container.name not in rounded:
                 pod.annotations[ROUNDED] = ",".join((*rounded, container.name))
-        if self.chip.runtime_class_name and not pod.runtime_class_name:
-            pod.runtime_class_name = self.chip.runtime_class_name
+        if self.runtime_class_name and not pod.runtime_class_name:
+            pod.runtime_class_name = self.runtime_class_name
 
     def _complete_module(self, container: ContainerDraft, pod: PodDraft, count: int) -> None:
         """The two NPUs of a bound module are given together."""
@@ -389,7 +431,7 @@ class Ascend(Vendor):
             otherwise = "do" if self.nodes_are_soft else "don't"
             return (
                 f'{MODE}: {SOFT_MODE} needs a node whose annotation {NODE_MODE} is "true"; '
-                f"nodes without that annotation {otherwise}, by vnpus.hamiVnpuCore"
+                f"nodes without that annotation {otherwise}, by vnpus.hamiVnpuMode"
             )
         if label == reasons.CARD_TIME_SLICING_EXHAUSTED:
             slots = max(device.slots for view in views for device in view.inventories[self.key].devices)

@@ -9,8 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Annotated
 
+from pydantic import field_validator
+
 from hami_webhook.config.devices import CountMemoryCore, Meaning
-from hami_webhook.config.fields import ResourceName
+from hami_webhook.config.fields import ResourceName, whole_number
 from hami_webhook.devices import capacity_devices
 from hami_webhook.devices.amounts import MAX_INT32, check_bounds
 from hami_webhook.devices.device_lister import DeviceLister
@@ -42,10 +44,9 @@ from hami_webhook.kube.quantity import parse_whole
 
 CORE_GROUPS = 16
 """Of a card."""
-CARD_UNITS = 96
-"""What admission writes for the memory of a card, whatever it has: the S4000's 48 GiB."""
-SLICES = (2, 4, 8, 16, 32, 64, 96)
-"""The units of 512 MiB that sGPU can cut."""
+S4000_UNITS = 96
+"""The memory of a card where the section doesn't say it: 48 GiB."""
+CardUnits = Annotated[int, whole_number(2, MAX_INT32 // 512)]
 CARDS_REQUESTED = "mthreads.com/request-gpu-num"
 
 
@@ -58,6 +59,23 @@ class MthreadsSection(CountMemoryCore):
     resource_core_name: Annotated[
         ResourceName, Meaning("compute of all cards of a container together", "core groups, 16 a card")
     ] = ""
+    memory_per_card: tuple[CardUnits, ...] = (S4000_UNITS,)
+
+    @field_validator("memory_per_card", mode="before", json_schema_input_type=CardUnits | tuple[CardUnits, ...])
+    @classmethod
+    def _one_or_several(cls, written: object) -> object:
+        """A number alone is that of all cards; an empty list says as little as none."""
+        return ([written] if isinstance(written, int) else written) or (S4000_UNITS,)
+
+    def notes(self) -> Iterator[str]:
+        if self.memory_per_card != (S4000_UNITS,):
+            yield f"cards have {' or '.join(map(str, self.memory_per_card))} units of memory"
+
+
+def slices(card: int) -> Iterator[int]:
+    """The units of 512 MiB that sGPU can cut of a card with so many: powers of two, and all of them."""
+    yield from (2**power for power in range(1, card.bit_length()) if 2**power < card)
+    yield card
 
 
 class Mthreads(Vendor):
@@ -82,6 +100,12 @@ class Mthreads(Vendor):
         ONE_CARD_AT_A_TIME,
     )
 
+    def __init__(self, section: MthreadsSection) -> None:
+        super().__init__(section)
+        self.cards = frozenset(section.memory_per_card)
+        self.card_units = min(self.cards)  # what admission writes for a whole card, whichever it will be
+        self.slices = sorted({units for card in self.cards for units in slices(card)})
+
     @property
     def kubelet_counted(self) -> tuple[str, ...]:
         return self.memory_name, self.core_name
@@ -91,8 +115,8 @@ class Mthreads(Vendor):
     def bounds(self) -> Iterator[tuple[str, int, int, str]]:
         """So many cards at most that the memory written for them is an amount too."""
         most = MAX_INT32 // self.memory_factor
-        yield self.count_name, 1, most // CARD_UNITS, "a whole number"
-        yield self.memory_name, 0, most, f"a whole number of 512 MiB units (of one card: {list(SLICES)})"
+        yield self.count_name, 1, most // self.card_units, "a whole number"
+        yield self.memory_name, 0, most, f"a whole number of 512 MiB units (of one card: {self.slices})"
         yield self.core_name, 0, MAX_INT32, "a whole number of core groups"
 
     def check_amounts(self, container: Container) -> None:
@@ -102,8 +126,8 @@ class Mthreads(Vendor):
             raise BadRequest(f"{self.count_name} must be greater than 0")
         super().check_amounts(container)
         units = container.limits.get(self.memory_name)
-        if count == 1 and units is not None and parse_whole(units) not in SLICES:
-            raise BadRequest(f"sGPU memory request value is invalid, valid values are {list(SLICES)}")
+        if count == 1 and units is not None and parse_whole(units) not in self.slices:
+            raise BadRequest(f"sGPU memory request value is invalid, valid values are {self.slices}")
         groups = self.amount(container, self.core_name) or 0
         if count == 1 and units is not None and groups > CORE_GROUPS:
             raise BadRequest(
@@ -126,7 +150,7 @@ class Mthreads(Vendor):
         count = self._count(container)
         if self.memory_name in container.listed:  # by the memory's limit whole cards are known
             container.forget_default(self.core_name, CORE_GROUPS * count)
-            container.forget_default(self.memory_name, CARD_UNITS * count)
+            container.forget_default(self.memory_name, self.card_units * count)
         if not super().admit(container, pod, device_lister):
             return False
         if container.limits.get(self.count_name) is None:
@@ -134,7 +158,7 @@ class Mthreads(Vendor):
         if self._wants_whole_cards(container):
             write = container.set_limit if container.names_resource(self.memory_name) else container.default_limit
             write(self.core_name, CORE_GROUPS * count)
-            write(self.memory_name, CARD_UNITS * count)
+            write(self.memory_name, self.card_units * count)
             pod.note(f"container {container.name}: limits set to those of whole cards, {count} of them")
         return True
 
@@ -154,7 +178,7 @@ class Mthreads(Vendor):
                 yield f"no compute is reserved without {self.core_name}"
             return
         why = "several cards are" if count > 1 else f"without a limit of {self.memory_name} the card is"
-        for name, each in ((self.memory_name, CARD_UNITS), (self.core_name, CORE_GROUPS)):
+        for name, each in ((self.memory_name, self.card_units), (self.core_name, CORE_GROUPS)):
             written = self.amount(container, name)
             if written not in (None, each * count):
                 yield f"{name} {written} is ignored: {why} given whole"
@@ -176,7 +200,7 @@ class Mthreads(Vendor):
         units = self.amount(container, self.memory_name) or 0
         groups = self.amount(container, self.core_name) or 0
         each = units * self.memory_factor // count
-        if count > 1 or (units, groups) == (CARD_UNITS, CORE_GROUPS):
+        if count > 1 or (units in self.cards and groups == CORE_GROUPS):
             return Request(count, WholeCard(stated=each), CORE_GROUPS)
         memory: MemoryRequest = FixedMemory(each) if units else ShareOfCard(100)
         return Request(count, memory, min(groups, self.max_cores))
