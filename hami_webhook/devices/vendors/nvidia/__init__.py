@@ -210,8 +210,8 @@ class Nvidia(Vendor):
             priority = parse_whole(written.limits.get(self.priority_name))
         if priority is not None:
             container.set_env("CUDA_TASK_PRIORITY", str(priority))
-        if self.count_name not in named:
-            self._default_count(container)
+        if self.count_name not in written.limits:
+            self._limit_count(container)
         count = parse_whole(container.amount(self.count_name)) or 0
         if count and self._wants_whole_card(written, named):
             container.default_limit(self.core_name, _ALL_CORES)
@@ -239,11 +239,14 @@ class Nvidia(Vendor):
         if priority is not None and priority > 1:
             yield f"{self.priority_name} knows only 0 (high) and 1 (low)"
 
-    def _default_count(self, container: ContainerDraft) -> None:
-        """Give a container that limits a share of cards, and names no count, the usual one."""
+    def _limit_count(self, container: ContainerDraft) -> None:
+        """Limit the cards to those that are requested; where only a share of cards is limited, to the usual number."""
         others = (self.core_name, self.memory_name, self.percentage_name)
-        if self.section.default_gpu_num > 0 and any(name and name in container.limits for name in others):
-            container.set_limit(self.count_name, self.section.default_gpu_num)
+        count = self.amount(container, self.count_name)
+        if count is None and any(name and name in container.limits for name in others):
+            count = self.section.default_gpu_num
+        if count:
+            container.set_limit(self.count_name, count)
 
     def _wants_whole_card(self, container: Container, named: Set[str]) -> bool:
         """Cores are open and the memory is all of a card's, so the container gets the card to itself."""
