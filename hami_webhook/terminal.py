@@ -121,6 +121,14 @@ def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
     return [line.rstrip() for line in lines]
 
 
+def natural(name: str) -> list[tuple[str, int]]:
+    """By which names are sorted as people count: `a100-2` before `a100-10`."""
+    return [(text, int(number or -1)) for text, number in _NUMBERED.findall(name)]
+
+
+_NUMBERED = re.compile(r"([^0-9]*)([0-9]{0,18})", re.ASCII)
+
+
 def counted(number: int, noun: str) -> str:
     """`1 node`, `2 nodes`."""
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

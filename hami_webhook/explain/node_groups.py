@@ -10,6 +10,7 @@ from msgspec import Struct
 from hami_webhook.devices import reasons
 from hami_webhook.explain.report import CardReport, EqualCards, NodeReport
 from hami_webhook.kube.shown import first_of
+from hami_webhook.terminal import natural
 
 FITS = "fits"
 _NEVER = 1.0
@@ -90,15 +91,16 @@ def _lack(cards: Sequence[CardReport], count: int) -> float | None:
     return sum(lacking) + max(0, count - len(lacking))
 
 
-def _rank(node: NodeReport, lack: Callable[[NodeReport], float | None]) -> tuple[int, float, str]:
+def _rank(node: NodeReport, lack: Callable[[NodeReport], float | None]) -> tuple[int, float, list[tuple[str, int]]]:
+    name = natural(node.name)
     if node.fits:
-        return 0, -(node.score or 0.0), node.name
+        return 0, -(node.score or 0.0), [(node.name, 0)]  # as the extender chooses among equals
     if node.refusal is not None and not node.reason:
-        return 1, len(node.refusal.reasons), node.name
+        return 1, len(node.refusal.reasons), name
     lacking = lack(node)
     if lacking is None:
-        return 4, 0.0, node.name
-    return 2 if node.refusal is None else 3, lacking, node.name
+        return 4, 0.0, name
+    return 2 if node.refusal is None else 3, lacking, name
 
 
 def _nearest(answer: str, nodes: Sequence[NodeReport]) -> str:

@@ -28,6 +28,7 @@ def parser() -> Parser:
         "Reads with your own rights, and says what they don't let it see.",
     )
     found.add_argument("--version", action="version", version=f"kubectl-hami {__version__}")
+    _add_cluster_flags(found, first=True)
     verbs = found.add_subparsers(metavar="VERB", required=True)
 
     verb = _verb(verbs, "quota", "what quotas' users have, and what still fits", watch=True)
@@ -53,6 +54,7 @@ def parser() -> Parser:
     _verb(verbs, "queue", "pods that wait for quota: their places, and what each waits for", watch=True)
 
     explain = verbs.add_parser("explain", help="say why a pod waits, who uses a quota, what is wrong with a node")
+    _add_cluster_flags(explain)
     kinds = explain.add_subparsers(metavar="KIND", required=True)
     verb = _verb(kinds, "pod", "why a pod is where it is, or nowhere, and what would change it")
     verb.add_argument("name", metavar="NAME")
@@ -156,14 +158,20 @@ def _verb(
     return verb
 
 
-def _add_cluster_flags(verb: Parser) -> None:
-    """kubectl's flags for the cluster and the namespace, and where to find what the program goes by."""
-    verb.add_argument("-n", "--namespace", default="", metavar="NAME", help="default: that of the context")
-    verb.add_argument("--context", default="", metavar="NAME", help="context of the kubeconfig")
-    verb.add_argument("--kubeconfig", default="", metavar="FILE", help="default: as kubectl")
-    verb.add_argument(
-        "--system-namespace", default=NAMESPACE, metavar="NAME", help=f"where HAMi is installed (default: {NAMESPACE})"
-    )
+def _add_cluster_flags(verb: Parser, *, first: bool = False) -> None:
+    """kubectl's flags for the cluster and the namespace, and where to find what the program goes by.
+
+    They may stand before the verb, too (`first`), where they have their defaults: a verb sets only what is given to it.
+    """
+
+    def add(*flags: str, default: str, metavar: str, text: str) -> None:
+        verb.add_argument(*flags, default=default if first else argparse.SUPPRESS, metavar=metavar, help=text)
+
+    add("-n", "--namespace", default="", metavar="NAME", text="default: that of the context")
+    add("--context", default="", metavar="NAME", text="context of the kubeconfig")
+    add("--kubeconfig", default="", metavar="FILE", text="default: as kubectl")
+    where = f"where HAMi is installed (default: {NAMESPACE})"
+    add("--system-namespace", default=NAMESPACE, metavar="NAME", text=where)
 
 
 def _add_prometheus(verb: Parser) -> None:

@@ -42,6 +42,7 @@ from hami_webhook.quota.pricing import Charge, charge_of, selects
 from hami_webhook.quota.queue import demand_of
 from hami_webhook.quota.queue_order import Demand
 from hami_webhook.scheduling.node_locks import LOCK
+from hami_webhook.terminal import natural
 
 
 class Overview(Struct, frozen=True):
@@ -60,7 +61,7 @@ class Overview(Struct, frozen=True):
         own = [quota for quota in caches.all_quotas() if namespace in ("", quota.namespace)]
         found = (QuotaAccount.read(quota, self.cluster.vendors) for quota in (*own, *accelerator_quotas))
         chosen = [account for account in found if account.hard and name in ("", account.name, account.label)]
-        chosen.sort(key=lambda each: (each.quota.namespace, each.name))
+        chosen.sort(key=lambda each: (natural(each.quota.namespace), natural(each.name)))
         cards = _ClusterCards(self.cluster.state.views())
         return [self._quota(each, cards) for each in chosen]
 
@@ -193,7 +194,7 @@ class Overview(Struct, frozen=True):
     def nodes(self, name: str = "") -> list[NodeUse]:
         """The nodes with cards, one row for each vendor."""
         rows = []
-        for view in self.cluster.state.views():
+        for view in self._views():
             if name not in ("", view.name):
                 continue
             for vendor, found in groupby(self._cards_on(view), key=lambda card: card.vendor):
@@ -219,7 +220,10 @@ class Overview(Struct, frozen=True):
 
     def cards(self, node: str = "") -> list[CardUse]:
         """Every card, or those of one node."""
-        return [card for view in self.cluster.state.views() if node in ("", view.name) for card in self._cards_on(view)]
+        return [card for view in self._views() if node in ("", view.name) for card in self._cards_on(view)]
+
+    def _views(self) -> list[NodeView]:
+        return sorted(self.cluster.state.views(), key=lambda view: natural(view.name))
 
     def _cards_on(self, view: NodeView) -> Iterator[CardUse]:
         """The cards of a node by vendor, then those that other schedulers give out."""
@@ -324,7 +328,9 @@ class Overview(Struct, frozen=True):
     def _live(self, namespace: str) -> list[Pod]:
         state = self.cluster.state
         pods = state.pods_in(namespace) if namespace else state.pods()
-        return sorted((pod for pod in pods if not pod.ended(self.now)), key=lambda pod: (pod.namespace, pod.name))
+        return sorted(
+            (pod for pod in pods if not pod.ended(self.now)), key=lambda pod: (pod.namespace, natural(pod.name))
+        )
 
     def _charge(self, pod: Pod, cards: CardSelection | None = None) -> Charge:
         return charge_of(pod, self.cluster.vendors, self.cluster.capacity, self.now, self.cluster.placement_ttl, cards)

@@ -120,15 +120,27 @@ def _print_details(quota: QuotaUse, console: Console, now: float) -> None:
 
 
 def print_nodes(nodes: Sequence[NodeUse], console: Console, now: float, *, details: bool) -> None:
-    """One row for each vendor of each node."""
+    """One row for each vendor of each node, with the models of its cards, and the sum of several rows."""
     shows = details or any(node.in_use for node in nodes)
-    columns = [*(_IN_USE if shows else ()), *(["MODELS"] if details else [])]
-    table = _table("NODE", "VENDOR", "CARDS", "SLOTS", "MEMORY", "CORES", "PODS", *columns)
-    for node in nodes:
+    table = _table("NODE", "VENDOR", "MODEL", "CARDS", "SLOTS", "MEMORY", "CORES", "PODS", *(_IN_USE if shows else ()))
+    for node in [*nodes, *([_total(nodes)] if len(nodes) > 1 else [])]:
         cards = str(node.cards) if node.healthy == node.cards else f"{node.healthy}/{node.cards} healthy"
-        more = [*(_in_use(node.in_use, now) if shows else ()), *([_listed(node.models)] if details else [])]
-        _add_row(table, node.node, node.vendor, cards, *_bars(node), str(node.pods), *more)
+        more = _in_use(node.in_use, now) if shows else ()
+        models = _listed(node.models) if node.models else ""
+        _add_row(table, node.node, node.vendor, models, cards, *_bars(node), str(node.pods), *more)
     console.print(table)
+
+
+def _total(nodes: Sequence[NodeUse]) -> NodeUse:
+    """The sum of the rows. A pod on two nodes, as another scheduler's may be, counts for each."""
+    sums = (
+        sum(getattr(node, name) for node in nodes)
+        for name in (
+            *("cards", "healthy", "used_slots", "slots", "used_memory", "memory"),
+            *("used_cores", "cores", "pods"),
+        )
+    )
+    return NodeUse("TOTAL", "", [], *sums)
 
 
 def print_cards(cards: Sequence[CardUse], console: Console, now: float, *, details: bool) -> None:

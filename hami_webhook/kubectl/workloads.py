@@ -31,7 +31,7 @@ _REASON = "FailedCreate"
 _MOST_EVENTS = 500
 _LONGEST = 1000
 """Characters of a refusal."""
-_QUOTA = re.compile(r"exceeded quota: (?P<name>[A-Za-z0-9][-A-Za-z0-9./]{0,300}), requested: ")
+_QUOTA = re.compile(r"exceeded quota: (?P<name>(?:AcceleratorQuota )?[a-z0-9][-a-z0-9.]{0,252}), requested: ")
 
 
 class RefusedReplicas(Struct, frozen=True):

@@ -19,7 +19,7 @@ from hami_webhook.config.errors import ConfigError, sentence_of
 from hami_webhook.config.fields import NAME, ItemsValidator, Text, checked, is_name, refuse
 from hami_webhook.config.yaml_source import YamlSource, parse_yaml
 from hami_webhook.devices.keys import Governed
-from hami_webhook.devices.pod_preferences import WEIGHTS, Weights
+from hami_webhook.devices.pod_preferences import GPU_POLICY, KNOWN_CARD_POLICIES, NODE_POLICY, WEIGHTS, Weights
 from hami_webhook.devices.reserved_annotations import is_scheduler_owned
 from hami_webhook.kube.objects import LONGEST_SUBDOMAIN, SUBDOMAIN, is_subdomain
 from hami_webhook.kube.shown import cut, did_you_mean, found, quoted
@@ -257,11 +257,25 @@ class PolicyFile(_FileSection):
                 except ValueError as why:
                     example = "such as slot=1,core=1,memory=2"
                     yield (*path, part, WEIGHTS), f"must be weights {example}, found {found(choices[WEIGHTS])}: {why}"
+                for key, text in choices.items():
+                    for word in _unknown_words(key, text):
+                        known_words = f"{did_you_mean(word, _WORDS[key])}; known are {_few(_WORDS[key])}"
+                        yield (*path, part, key), f"{quoted(word)} is no scheduling policy{known_words}"
             for backend, bounds in rule.devices.items():
                 lists = bounds.model_dump(by_alias=True)
                 for field, keys in _list_keys(known.vendors[backend]):
                     if lists[field] and not keys:
                         yield (*path, "devices", backend, field), f"can't be held to: {backend} has no such list"
+
+
+_WORDS = {GPU_POLICY: KNOWN_CARD_POLICIES, NODE_POLICY: ("binpack", "spread")}
+"""The values that two choices may have; any other acts as a default, which nobody means who writes one."""
+
+
+def _unknown_words(key: str, text: str) -> list[str]:
+    """The items of a choice's value that it doesn't know; a node's policy is one, a card's may be several."""
+    words = text.split(",") if key == GPU_POLICY else [text]
+    return [word.strip() for word in words if key in _WORDS and word.strip() not in _WORDS[key]]
 
 
 class PolicySource:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from hami_webhook.kube.shown import first_of
 from hami_webhook.simulate.results import Outcome, Result
-from hami_webhook.terminal import ShownTable
+from hami_webhook.terminal import ShownTable, counted
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -51,7 +51,7 @@ def summary(result: Result) -> str:
     unplaced = sum(outcome.unplaced for outcome in result.pods)
     evicted = sum(bool(outcome.preempted_by) for outcome in result.pods)
     placed = sum(outcome.placement is not None for outcome in result.pods) - evicted
-    text = f"{len(result.pods)} pods: {placed} placed, {denied} denied, {unplaced} without a node"
+    text = f"{counted(len(result.pods), 'pod')}: {placed} placed, {denied} denied, {unplaced} without a node"
     not_judged = "".join(f"; {rule.filter} isn't judged: {rule.why}" for rule in result.not_judged)
     return f"{text}, {evicted} evicted{not_judged}" if evicted else f"{text}{not_judged}"
 

@@ -26,7 +26,14 @@ from hami_webhook.doctor.facts import Facts
 
 from .apiproxy import ApiProxy
 from .deployment import SYSTEM, Kubectl, eventually
-from .installation import Cluster, act_as_cert_manager, card_pod, define_cert_manager
+from .installation import (
+    Cluster,
+    act_as_cert_manager,
+    card_pod,
+    define_cert_manager,
+    quota_of_a_tenant,
+    wait_for_names,
+)
 from .objects import GPU, JSON, MEM, namespace, quota
 from .tenants import tenant
 
@@ -79,6 +86,41 @@ def test_a_tenant_with_view_in_one_namespace_sees_it_and_reads_what_is_left_out(
     completed = kubectl("__complete", "hami", "explain", "")
     assert kubectl("__complete", "hami", "explain", "pod", "-n", space, "pod-").splitlines()[0] == f"pod-{space}"
     assert completed.splitlines()[:3] == [line.strip() for line in COMPLETED.strip().splitlines()]
+
+
+def check_first_lines(cluster: Cluster) -> None:
+    """What is read first of refused replicas, and of a pod in a queue.
+
+    A real ReplicaSet's controller is refused, and a tenant reads its events.
+    """
+    kubectl = cluster.kubectl
+    space, user = quota_of_a_tenant(cluster)
+    wait_for_names(user, space)
+    template = {"metadata": {"labels": {"app": "serve"}}, "spec": card_pod(space, "serve", 1000)["spec"]}
+    spec = {"replicas": 4, "selector": {"matchLabels": {"app": "serve"}}, "template": template}
+    meta = {"name": "serve", "namespace": space}
+    kubectl.apply({"apiVersion": "apps/v1", "kind": "Deployment", "metadata": meta, "spec": spec})
+
+    def first_line(*what: str) -> str:
+        return next(iter(hami(user, *what, "-n", space).stdout.splitlines()), "")
+
+    def refused() -> str:
+        return re.sub(", (next try in|last try) .+", "", first_line("explain", "deployment", "serve"))
+
+    eventually(refused, "2 replicas of serve refused by gpu-quota")
+    assert f"{space}: 2 replicas of serve refused by gpu-quota, " in hami(user, "quota", "-n", space).stdout
+    kubectl("annotate", "quota", "gpu-quota", "-n", space, "hami.io/quota-enforcement=queue")
+    kubectl("scale", "deployment", "serve", "-n", space, "--replicas=1")
+    waiting = card_pod(space, "train", 1000)
+    waiting["spec"]["containers"][0]["resources"]["limits"]["nvidia.com/gpu"] = "2"
+    line = "Waits for quota gpu-quota: needs 2 nvidia.com/gpu, 1 free of 2; first in line"
+
+    def asked() -> str:
+        kubectl.run("create", "-f", "-", stdin=json.dumps(waiting))  # once the replicas see that it queues
+        return first_line("explain", "pod", "train")
+
+    eventually(asked, line)
+    kubectl("delete", "deployment,pods", "--all", "-n", space)
 
 
 HAMI_WEBHOOK = Path(sys.executable).parent / "hami-webhook"
@@ -246,6 +288,7 @@ def test_doctor_finds_nothing_in_a_healthy_installation_and_names_each_fault(clu
         line, _ = open_to_all.advice[0].remedy.splitlines()
         assert [faults(cluster, space) for _ in range(20)] == [{}] * 20
         assert slow_diagnoses(cluster, space) == [{}] * 20
+        check_first_lines(cluster)
         name, _, networks = line.removeprefix("make deploy ").partition("=")
         remedy: dict[str, Any] = {name: networks}
         cluster.deploy("up", OVERLAY="cert-manager", **remedy)

@@ -14,7 +14,7 @@ from http_server import http_server
 from hami_webhook.cluster.api import ClusterError
 from hami_webhook.cluster.connect import CONNECTIONS_OF_A_READ, connect, names_of
 from hami_webhook.cluster.kubernetes import KubernetesCluster
-from hami_webhook.kubectl.main import main
+from hami_webhook.kubectl.main import main, parser
 
 from . import apiserver
 
@@ -127,6 +127,34 @@ def test_a_silent_api_server_is_not_waited_for(
     assert printed.out == ""
     (line,) = printed.err.splitlines()
     assert line.startswith("kubectl hami: the API server didn't answer GET /apis/apps/v1/namespaces/hami-system/")
+
+
+@pytest.mark.parametrize("order", [["--kubeconfig", "F", "quota"], ["quota", "--kubeconfig", "F"]])
+def test_a_dead_api_server_is_a_sentence_in_any_order_of_flags(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], order: list[str]
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]  # on which nobody listens any longer
+    path = kubeconfig(tmp_path, "dead")
+    path.write_text(path.read_text().replace("dead.example", f"127.0.0.1:{port}"))
+    assert main([str(path) if word == "F" else word for word in order]) == 2
+    assert capsys.readouterr().err == (
+        f"kubectl hami: the API server at 127.0.0.1:{port} can't be reached (connection refused): is it running, and "
+        "is this the right one? --kubeconfig and --context name another\n"
+    )
+
+
+def test_flags_of_the_cluster_may_stand_before_the_verb_and_the_last_one_counts() -> None:
+    def read(*words: str) -> tuple[str, str, str]:
+        found = parser().parse_args(words)
+        return found.kubeconfig, found.namespace, found.system_namespace
+
+    expected = ("F", "team-a", "hami-system")
+    assert read("--kubeconfig", "F", "-n", "team-a", "quota") == expected
+    assert read("quota", "--kubeconfig", "F", "-n", "team-a") == expected
+    assert read("-n", "team-a", "explain", "--kubeconfig", "F", "pod", "p") == expected
+    assert read("-n", "x", "pods", "-n", "team-a", "--kubeconfig", "F") == expected
+    assert read("quota") == ("", "", "hami-system")
 
 
 def test_kubeconfigs_that_are_not_there_are_refused(tmp_path: Path) -> None:

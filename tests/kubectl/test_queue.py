@@ -196,6 +196,17 @@ def test_the_page_of_a_queue_is_linked_from_its_quota(tmp_path: Path) -> None:
         assert "No pod waits for quota" in client.get("/queue", params={"quota": "none"}).text
 
 
+@pytest.mark.integration
+def test_the_first_page_of_a_tenant_has_its_quotas_and_pods_and_no_cards(tmp_path: Path) -> None:
+    with entered(ApiServer(cluster(), only="team-a"), tmp_path) as client:
+        page = client.get("/overview").text
+        assert "0 cards" not in page
+        assert "No node" not in page
+        assert page.index("team-a/gpu-quota") < page.index("/pods/team-a/first") < page.index("Who waits longest")
+    with entered(ApiServer(cluster()), tmp_path) as client:
+        assert "<strong>1</strong> card on 1 node" in client.get("/overview").text
+
+
 @pytest.mark.parametrize(
     ("text", "ahead"),
     [("first in line", 0), ("x; no pod waits before it", 0), (SAID, 7), ("1 pod waits before it", 1), ("x", None)],

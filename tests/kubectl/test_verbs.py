@@ -313,6 +313,18 @@ def test_a_tenant_reads_in_a_line_what_the_command_lacked(
     assert hami(api, *arguments, "-v").err.splitlines() == TENANT
 
 
+def test_nodes_have_their_model_a_sum_and_the_order_in_which_people_count(hami: Hami) -> None:
+    names = ["a100-10", "a100-2", "a100-1"]
+    api = ApiServer([*(node(name, card(f"GPU-{name}")) for name in names), *DEPLOYED])
+    header, *lines, total = hami(api, "nodes").out.splitlines()
+    assert header.split()[:4] == ["NODE", "VENDOR", "MODEL", "CARDS"]
+    assert [line.split()[0] for line in lines] == ["a100-1", "a100-2", "a100-10"]
+    assert all("NVIDIA A100-SXM4-40GB" in line for line in lines)
+    assert (total.split()[:2], "0 of 30" in total, "0 of 120Gi" in total) == (["TOTAL", "3"], True, True)
+    assert [each["node"] for each in hami(api, "cards", "-o", "json").result] == ["a100-1", "a100-2", "a100-10"]
+    assert "TOTAL" not in hami(ApiServer([node("n1", card("G")), *DEPLOYED]), "nodes").out
+
+
 @pytest.mark.parametrize("arguments", [["nodes"], ["cards"], ["cards", "n1"], ["explain", "node", "n1"]])
 def test_what_is_all_made_of_nodes_is_forbidden_to_a_tenant(hami: Hami, arguments: list[str]) -> None:
     run = hami(ApiServer(cluster(*DEPLOYED), only="team-a"), *arguments)

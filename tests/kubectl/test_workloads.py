@@ -86,8 +86,14 @@ def test_literally() -> None:
     refused = RefusedReplicas("team-a", "Deployment", "serve", 4, "gpu-quota", REFUSED, 1000.0, 1040.0)
     assert refused.sentence(1000.0) == "4 replicas of serve refused by gpu-quota, next try in 40 s"
     assert refused.sentence(1400.0) == "4 replicas of serve refused by gpu-quota, last try 6m40s ago"
-    job = RefusedReplicas("team-a", "Job", "train", 1, "AcceleratorQuota/all", REFUSED, 1000.0, 1500.0)
-    assert job.sentence(1000.0) == "1 pod of train refused by AcceleratorQuota/all, next try in 8m20s"
+    job = RefusedReplicas("team-a", "Job", "train", 1, "AcceleratorQuota all", REFUSED, 1000.0, 1500.0)
+    assert job.sentence(1000.0) == "1 pod of train refused by AcceleratorQuota all, next try in 8m20s"
+
+
+def test_a_quota_of_many_namespaces_is_named_with_its_kind(hami: Hami) -> None:
+    told = event("ReplicaSet", "serve-1", 145, 30, message=REFUSED.replace("gpu-quota", "AcceleratorQuota all-teams"))
+    line = first_line(hami(ApiServer(cluster(*SERVE[:2], told)), "explain", "deployment", "serve").out)
+    assert line.startswith("4 replicas of serve refused by AcceleratorQuota all-teams, next try in ")
 
 
 def test_the_quota_shows_what_it_refuses(hami: Hami) -> None:

@@ -263,6 +263,19 @@ BAD = [
         rule("enforce: {hami.io/device-scoring-weights: 'slot=0,core=0,memory=0'}"),
         "at least one weight must be positive",
     ),
+    (
+        rule("enforce: {hami.io/gpu-scheduler-policy: topolgy-aware}"),
+        AT + 'enforce["hami.io/gpu-scheduler-policy"]: "topolgy-aware" is no scheduling policy '
+        "(did you mean topology-aware?); known are binpack, spread, mutex, numa, numa-first, topology-aware",
+    ),
+    (
+        rule("default: {hami.io/gpu-scheduler-policy: 'numa, bin-pack'}"),
+        '"bin-pack" is no scheduling policy (did you mean binpack?)',
+    ),
+    (
+        rule("default: {hami.io/node-scheduler-policy: best}"),
+        AT + 'default["hami.io/node-scheduler-policy"]: "best" is no scheduling policy; known are binpack, spread',
+    ),
     # devices
     (
         rule("devices: {nvidia: {}}"),

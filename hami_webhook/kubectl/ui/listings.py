@@ -8,15 +8,15 @@ from io import StringIO
 
 from hami_webhook.kubectl.capacity import COUNTS, Capacity
 from hami_webhook.kubectl.report import CardUse, KeyUse, PodUse, QuotaUse
-from hami_webhook.terminal import ShownTable
+from hami_webhook.terminal import ShownTable, natural
 
 STATES = {"waits": "waits for cards", "placed": "has cards"}
 """What pods may be filtered by."""
 ORDERS: Mapping[str, Callable[[PodUse], object]] = {
-    "name": lambda pod: (pod.namespace, pod.name),
+    "name": lambda pod: (pod.namespace, natural(pod.name)),
     "age": lambda pod: (pod.created is None, pod.created or 0),
     "state": lambda pod: pod.state,
-    "node": lambda pod: (not pod.node, pod.node),
+    "node": lambda pod: (not pod.node, natural(pod.node)),
     "cards": lambda pod: -len(pod.cards),
 }
 """By what pods may be sorted; `age` begins with the oldest, `cards` with the most."""

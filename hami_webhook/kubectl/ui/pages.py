@@ -19,7 +19,7 @@ from starlette.responses import HTMLResponse, PlainTextResponse, Response, Strea
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
-from hami_webhook.cluster.api import ClusterError
+from hami_webhook.cluster.api import ClusterError, Kind
 from hami_webhook.cluster.loading import LoadError, load_objects
 from hami_webhook.doctor.checks import Diagnosis
 from hami_webhook.explain.read import UnknownPod
@@ -168,6 +168,9 @@ class Pages:
             colours=COLOURS,
             colour=COLOURS[asked["by"]],
             labels=contents.labels,
+            sees_nodes=Kind.NODES not in self._readings.cluster.unseen,
+            quotas=contents.quotas,
+            pods=contents.pods,
             totals=FleetTotals.of(contents.cards),
             capacities=contents.capacities(self._readings.cluster, asked["pool"]),
             closed=closed_cards(contents.cards, contents.closed),
