@@ -114,6 +114,15 @@ kubectl hami explain quota          2
 kubectl hami explain node           0  n1
 kubectl hami explain node           1  none
 kubectl hami explain node           2
+kubectl hami explain deployment     0  serve
+kubectl hami explain deployment     1  none
+kubectl hami explain deployment     2
+kubectl hami explain job            0  serve
+kubectl hami explain job            1  none
+kubectl hami explain job            2
+kubectl hami explain statefulset    0  serve
+kubectl hami explain statefulset    1  none
+kubectl hami explain statefulset    2
 kubectl hami simulate               0  pods.json
 kubectl hami simulate               0  pods.json --strict
 kubectl hami simulate               1  too-large.json --strict
@@ -144,7 +153,10 @@ def api_of(name: str) -> ApiServer:
     if name == "forbidden":
         return ApiServer(cluster(), only="team-b")
     if name == "cluster":
-        return ApiServer(cluster())
+        spec = {"replicas": 1, "selector": {}}
+        meta = {"name": "serve", "namespace": "team-a"}
+        kinds = ("Deployment", "Job", "StatefulSet")
+        return ApiServer([*cluster(), *({"kind": kind, "metadata": meta, "spec": spec} for kind in kinds)])
     installation = Installation()
     if name == "faulty":
         installation.remove("Secret", "hami-webhook-tls")
