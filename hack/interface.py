@@ -11,12 +11,12 @@ import importlib
 import re
 import types
 import typing
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import cache
 from pathlib import Path
-from types import NoneType
+from types import MappingProxyType, NoneType
 from typing import Any
 
 import yaml
@@ -171,20 +171,26 @@ def _literals(modules: Iterable[Path], pattern: re.Pattern[str]) -> set[str]:
     return found
 
 
-def _flags(verb: str, found: argparse.ArgumentParser) -> Iterator[Item]:
-    """The verbs below a verb, their flags and arguments, and the values of those that take a few only."""
+def _flags(
+    verb: str, found: argparse.ArgumentParser, above: Mapping[str, object] = MappingProxyType({})
+) -> Iterator[Item]:
+    """The verbs below a verb, their flags and arguments, and the values of those that take a few only.
+
+    `above` are the defaults of the flags that may stand before the verb as well.
+    """
     settings = {flag: setting for setting in SETTINGS for flag in setting.flags}
+    above = {**above, **{each.dest: each.default for each in found._actions if each.default != argparse.SUPPRESS}}
     for action in found._actions:
         if isinstance(action, argparse._SubParsersAction):
             for name, below in action.choices.items():
                 yield Item("verb", f"{verb} {name}")
-                yield from _flags(f"{verb} {name}", below)
+                yield from _flags(f"{verb} {name}", below, above)
         elif not isinstance(action, argparse._HelpAction | argparse._VersionAction):
             for option in action.option_strings or [str(action.metavar)]:
                 setting = settings.get(option) if verb == "hami-webhook serve" else None
                 group = "flag" if action.option_strings else "argument"
                 group += " without effect" if isinstance(action, IgnoredFlag) else ""
-                default = action.default if setting is None else setting.default
+                default = above.get(action.dest, action.default) if setting is None else setting.default
                 yield Item(group, f"{verb} {option}", _taken(action, default))
             if action.option_strings:
                 yield from (Item(group, f"{verb} {option}={choice}") for choice in action.choices or ())
