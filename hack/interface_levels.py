@@ -166,7 +166,7 @@ LEVELS: Sequence[tuple[Level, str, str]] = (
     ("beta", "device-config.yaml", "vnpus.vnpuDeviceSplitCount"),
     ("beta", "device-config.yaml", "vnpus.runtimeClassName"),
     ("beta", "device-config.yaml", "vnpus.overwriteEnv"),
-    ("beta", "device-config.yaml", "mthreads.memoryPerCard"),
+    ("beta", "device-config.yaml", "mthreads.memoryPerCard*"),
     ("beta", "device-config.yaml", "amd.runtimeClassName"),
     ("beta", "annotation or label of *", "hami.io/hcu-*"),
     ("beta", "annotation or label of *", "hami.io/node-*hcu*"),

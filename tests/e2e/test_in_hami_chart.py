@@ -25,14 +25,31 @@ from .test_rights import Right, of_kube_scheduler, right
 
 HAMI = "kube-system"
 CHART = Path(__file__).with_name("in-hami-chart.yaml")
-DEVICES = ROOT / "tests" / "config" / "charts" / "hami-2.10.yaml"
+DEVICES = ROOT / "tests" / "config" / "charts"
+NEXT = {
+    **{f"{before}443": f"{before}9443" for before in ("--http_bind=0.0.0.0:", "targetPort: ", "containerPort: ")},
+    "port: 443, scheme: HTTPS": "port: 9443, scheme: HTTPS",
+    "https://127.0.0.1:443": "https://127.0.0.1:9444",
+    "hygon.com/dcu": "hygon.com/hcu",
+    "        - --enable-ascend=true\n": "        - --enable-ascend=true\n"
+    "        - --extender-bind=127.0.0.1:9444\n"
+    "        - --profiling-bind-address=127.0.0.1:6060\n"
+    "        - --device-plugin-namespace=kube-system\n"
+    "        - --device-plugin-service-account=hami-device-plugin\n",
+}
+"""What the chart of 2.11 renders otherwise."""
+PORTS = {"2.10": 443, "2.11": 9443}
 MANIFEST = ROOT / "manifests" / "in-hami-chart" / "rbac.yaml"
 SELECTED = "kubernetes.io/service-name=hami-scheduler"
 
 
-def rendered() -> list[JSON]:
+def rendered(version: str) -> list[JSON]:
     """The chart's objects, with the certificates that its jobs make and the device configuration that it renders."""
-    objects: list[JSON] = list(yaml.safe_load_all(CHART.read_text()))
+    text = CHART.read_text()
+    for before, after in NEXT.items() if version == "2.11" else ():
+        assert before in text
+        text = text.replace(before, after)
+    objects: list[JSON] = list(yaml.safe_load_all(text))
     pair = pki.generate("hami-scheduler", HAMI, now=datetime.now(UTC), extra_names=("127.0.0.1",))
     files = {"ca": pair.ca.certificate, "tls.crt": pair.serving.certificate, "tls.key": pair.serving.key}
     data = {name: base64.b64encode(content).decode() for name, content in files.items()}
@@ -41,17 +58,18 @@ def rendered() -> list[JSON]:
             webhook["clientConfig"]["caBundle"] = data["ca"]
     meta = {"name": "hami-scheduler-tls", "namespace": HAMI}
     devices = {"metadata": {"name": "hami-scheduler-device", "namespace": HAMI}}
+    configuration = (DEVICES / f"hami-{version}.yaml").read_text()
     return [
         {"apiVersion": "v1", "kind": "Secret", "metadata": meta, "data": data},
-        {"apiVersion": "v1", "kind": "ConfigMap", **devices, "data": {"device-config.yaml": DEVICES.read_text()}},
+        {"apiVersion": "v1", "kind": "ConfigMap", **devices, "data": {"device-config.yaml": configuration}},
         *objects,
     ]
 
 
 @contextlib.contextmanager
-def installed(cluster: Cluster, *, granted: bool) -> Iterator[None]:
+def installed(cluster: Cluster, version: str, *, granted: bool) -> Iterator[None]:
     """The chart, with our manifest that grants what its account lacks, or without; ready for reviews of pods."""
-    kubectl, objects = cluster.kubectl, rendered()
+    kubectl, objects = cluster.kubectl, rendered(version)
     listed = json.dumps({"apiVersion": "v1", "kind": "List", "items": objects})
     leases = "delete", "lease", "hami-scheduler", "hami-scheduler-controller", "-n", HAMI, "--ignore-not-found"
     if granted:
@@ -104,17 +122,24 @@ def is_mutated(kubectl: Kubectl, item: JSON) -> bool:
     return bool(found["spec"]["schedulerName"] == "hami-scheduler")
 
 
+def pod_with(space: str, name: str) -> JSON:
+    """A pod with one of a resource."""
+    found = card_pod(space, "hygon", 1)
+    found["spec"]["containers"][0]["resources"] = {"limits": {name: "1"}}
+    return found
+
+
 def metrics(kubectl: Kubectl) -> list[str]:
     with urllib.request.urlopen(f"http://{the_pod(kubectl)['status']['podIP']}:9395/metrics", timeout=5) as answer:
         text: str = answer.read().decode()
     return text.splitlines()
 
 
-def post(address: str, path: str) -> tuple[int, str]:
+def post(address: str, port: int, path: str) -> tuple[int, str]:
     """What the pod answers somebody who isn't in it."""
     context = ssl.create_default_context()
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-    request = urllib.request.Request(f"https://{address}:443{path}", b"{}", {"Content-Type": "application/json"})
+    request = urllib.request.Request(f"https://{address}:{port}{path}", b"{}", {"Content-Type": "application/json"})
     try:
         with urllib.request.urlopen(request, timeout=5, context=context) as answer:
             return answer.status, answer.read().decode()
@@ -133,8 +158,13 @@ def audited(cluster: Cluster, since: int) -> list[JSON]:
 
 
 @pytest.mark.usefixtures("plugin")
-@pytest.mark.parametrize("granted", [True, False], ids=["with-the-right", "without"])
-def test_a_pod_is_admitted_charged_placed_bound_and_debited(cluster: Cluster, card_node: str, granted: bool) -> None:
+@pytest.mark.parametrize(
+    ("version", "granted"), [("2.10", True), ("2.11", False)], ids=["2.10-with-the-right", "2.11-without"]
+)
+def test_a_pod_is_admitted_charged_placed_bound_and_debited(
+    cluster: Cluster, card_node: str, version: str, granted: bool
+) -> None:
+    """In the chart of 2.11 kube-scheduler speaks HTTPS to the extender's own address, and nobody else reaches it."""
     kubectl = cluster.kubectl
     before = cluster.plane.audit_log.stat().st_size
     space = namespace(kubectl)
@@ -158,7 +188,7 @@ def test_a_pod_is_admitted_charged_placed_bound_and_debited(cluster: Cluster, ca
         return found
 
     two_thousand = "2k" if granted else "2000"
-    with installed(cluster, granted=granted), a_namespace_for_plugins(kubectl):
+    with installed(cluster, version, granted=granted), a_namespace_for_plugins(kubectl):
         eventually(lambda: is_mutated(user, card_pod(space, "probe", 100)))
         assert the_pod(kubectl)["metadata"]["labels"]["hami.io/scheduler-role"] == "leader"
         with device_plugins(cluster):
@@ -174,9 +204,12 @@ def test_a_pod_is_admitted_charged_placed_bound_and_debited(cluster: Cluster, ca
             user("delete", "pod", "p", "-n", space)
             eventually(used, {"gpu": "0", "gpumem": "0"})
         for path in ("/filter", "/bind"):
-            code, words = post(the_pod(kubectl)["status"]["podIP"], path)
-            assert code == 403
-            assert f"{path} is answered on loopback only" in words
+            code, words = post(the_pod(kubectl)["status"]["podIP"], PORTS[version], path)
+            assert code == (403 if version == "2.10" else 404)
+            assert version == "2.11" or f"{path} is answered on loopback only" in words
+        for name in ("hygon.com/dcunum", "hygon.com/hcunum"):  # both, whichever the chart's device configuration has
+            assert is_mutated(user, pod_with(space, name))
+        assert {"hami_scheduler_is_leader 1.0", "hami_scheduler_cache_synced 1.0"} <= set(metrics(kubectl))
         states = [(each["ready"], each["restartCount"]) for each in the_pod(kubectl)["status"]["containerStatuses"]]
         assert states == [(True, 0)] * 2, logs(cluster)
         check_what_is_said(cluster, granted=granted)
