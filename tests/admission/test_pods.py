@@ -252,7 +252,7 @@ def test_whole_amounts_in_any_spelling_are_fine(value: int | str) -> None:
         ({CORES: 30}, None, {CORES: 30, GPU: "1"}),
         ({PERCENT: 50}, None, {PERCENT: 50, GPU: "1"}),
         ({PERCENT: 100}, None, {PERCENT: 100, GPU: "1", CORES: "100"}),
-        ({MEM: 3000}, {GPU: "2"}, {MEM: 3000}),
+        ({MEM: 3000}, {GPU: "2"}, {MEM: 3000, GPU: "2"}),
         ({GPU: 2}, {GPU: "2"}, {GPU: 2, CORES: "100"}),
         ({GPU: 0, MEM: 3000}, None, {GPU: 0, MEM: 3000}),
         ({GPU: 1, MEM: 0}, None, {GPU: 1, MEM: 0}),

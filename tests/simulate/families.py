@@ -43,6 +43,7 @@ FAMILIES = (
         for c in ASCEND
     ),
     Family("DCU", "hami.io/dcu-devices-allocated", "hygon.com/dcunum", "hygon.com/dcumem", "hygon.com/dcucores"),
+    Family("HCU", "hami.io/hcu-devices-allocated", "hygon.com/hcunum", "hygon.com/hcumem", "hygon.com/hcucores"),
     Family(
         "MLU", "hami.io/cambricon-mlu-devices-allocated", "cambricon.com/vmlu", "cambricon.com/mlu.smlu.vmemory",
         "cambricon.com/mlu.smlu.vcore", 256,

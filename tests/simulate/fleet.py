@@ -145,6 +145,8 @@ def _colons(fleet: DeviceLister) -> None:
     fleet.node("hygon-k100", {"hami.io/node-dcu-register": text}, {"hygon.com/dcunum": 16})
     text = colons("DCU", "hygon-z100", 3, memory=32752, slots=30, model="DCU-Z100L")
     fleet.node("hygon-z100", {"hami.io/node-dcu-register": text}, {"hygon.com/dcunum": 90})
+    text = colons("HCU", "hygon-hcu", 2, ",{},hami", memory=65520, slots=4, model="HCU-K100_AI")
+    fleet.node("hygon-hcu", {"hami.io/node-hcu-register": text}, {"hygon.com/hcunum": 8})
     for chip, memory in zip(CHIPS, (32768, 16384, 32768, 32768), strict=True):
         name = f"iluvatar-{chip.lower()}"
         text = colons(chip, name, 3, memory=memory, slots=100, model=chip)
@@ -275,7 +277,7 @@ def the_fleet() -> DeviceLister:
 TIGHT: Mapping[str, tuple[int, int, int]] = {
     "NVIDIA": (24, 70_000, 400),
     **{chip: (4, 2 * sizes[0], 25) for chip, sizes in TEMPLATES.items()},
-    "DCU": (6, 110_000, 400), "MLU": (5, 260, 300), "Iluvatar": (4, 200, 150),
+    "DCU": (6, 110_000, 400), "HCU": (4, 80_000, 300), "MLU": (5, 260, 300), "Iluvatar": (4, 200, 150),
     **dict.fromkeys(CHIPS, (3, 150, 160)),
     "Mthreads": (5, 230, 40), "Metax-SGPU": (6, 90, 300), "Metax-GPU": (2, 0, 0), "XPU": (6, 250_000, 0),
     "kunlun": (3, 0, 0), "GCU": (2, 0, 0), "Enflame-DRS": (7, 45_000, 120), "Enflame-shared": (3, 0, 150),

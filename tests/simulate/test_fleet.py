@@ -339,7 +339,7 @@ def served(replay: Replay, step: Step, family: Family, want: wants.Want, card: C
         share = max(1, want.cores * card.cores // 100)
     elif family.name == "Mthreads" and (want.count > 1 or (needs, share) == (49152, 16)):
         needs = card.memory
-    elif want.count > 1 and family.name in ("DCU", "MLU", "Iluvatar", *COREX):
+    elif want.count > 1 and family.name in ("DCU", "HCU", "MLU", "Iluvatar", *COREX):
         if needs > card.memory:
             return None
         needs = card.memory

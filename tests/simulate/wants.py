@@ -71,6 +71,7 @@ LISTS = {
         "nvidia.com/nouse-gputype",
     ),
     "DCU": ("hygon.com/use-gpuuuid", "hygon.com/nouse-gpuuuid", "hygon.com/use-dcutype", "hygon.com/nouse-dcutype"),
+    "HCU": ("hygon.com/use-gpuuuid", "hygon.com/nouse-gpuuuid", "hygon.com/use-hcutype", "hygon.com/nouse-hcutype"),
     "MLU": (
         "cambricon.com/use-gpuuuid",
         "cambricon.com/nouse-gpuuuid",
@@ -144,7 +145,7 @@ def _usual(family: Family, box: JSON) -> Want | None:
     if not family.memory:
         return Want(count)
     units, cores = _number(box, family.memory) or 0, _number(box, family.cores)
-    default = 100 if family.name in ("DCU", "MLU") else 0
+    default = 100 if family.name in ("DCU", "HCU", "MLU") else 0
     share = 100 if count > 1 else min(100, default if cores is None else cores)
     return Want(count, units * family.factor or whole, share)
 

@@ -75,15 +75,23 @@ ROUNDED = "hami.io/superpod-rounded"
 """The containers whose count admission rounded up to a module, so that it knows its own work when it sees it again."""
 
 
+_MODES = ("template", "hamicore", SOFT_MODE, "enpu")
+
+
 def _vnpu_mode(value: object) -> str:
     """A mode as HAMi reads it: case and blanks around it mean nothing, and soft mode has two spellings."""
     mode = value.strip().lower() if isinstance(value, str) else value
-    if mode not in ("", "template", "hamicore", SOFT_MODE, "enpu"):
+    if mode not in ("", *_MODES):
         refuse(f"must be template, hami-core (or hamiCore) or enpu, found {found(value)}")
     return SOFT_MODE if mode == "hamicore" else str(mode)
 
 
-VnpuMode = Annotated[str, checked(_vnpu_mode, type="string")]
+def _any_case(word: str) -> str:
+    """A regular expression of a word in capitals or not: those of JSON schemas have no flags."""
+    return "".join(f"[{letter}{letter.upper()}]" if letter.isalpha() else letter for letter in word)
+
+
+VnpuMode = Annotated[str, checked(_vnpu_mode, type="string", pattern=rf"^\s*({'|'.join(map(_any_case, _MODES))})?\s*$")]
 
 
 class AscendTemplate(Section):
