@@ -75,7 +75,8 @@ class ExplainContext(Struct, frozen=True):
     `cannot_fit`: kube-scheduler says that no node offers a resource of the pod; `taken` are resources by the
     DeviceClasses that take them.
 
-    Without `sees_nodes` nothing is known of any node, without `sees_all_pods` of pods in other namespaces.
+    Without `sees_nodes` nothing is known of any node, without `sees_all_pods` of pods in other namespaces, without
+    `sees_quotas` of some quotas of the pod.
     """
 
     state: ClusterCache
@@ -93,6 +94,7 @@ class ExplainContext(Struct, frozen=True):
     nearest: int | None = None
     sees_nodes: bool = True
     sees_all_pods: bool = True
+    sees_quotas: bool = True
     claims: ClaimCache | None = None
     waits_for: str = ""
     cannot_fit: bool = False
@@ -235,6 +237,7 @@ def _quota_wait(pod: Pod, context: ExplainContext) -> QuotaWait:
     return quota_wait(
         *(pod, list(_accounts(pod, context)), context.state, context.vendors, context.capacity),
         *(context.now, context.assume_ttl, context.waits_for),
+        complete=context.sees_quotas,
     )
 
 

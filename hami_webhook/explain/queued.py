@@ -31,6 +31,7 @@ from hami_webhook.quota.queue_words import (
 )
 from hami_webhook.scheduling.cluster_cache import ClusterCache
 
+ABOVE_NAMESPACES = "AcceleratorQuota"
 _MOST_NAMED = 3
 """Pods that a sentence names."""
 
@@ -55,10 +56,13 @@ def quota_wait(
     now: float,
     assume_ttl: float,
     said: str,
+    *,
+    complete: bool,
 ) -> QuotaWait:
     """What a pod with our scheduling gate waits for; `said` is the sentence of its condition, empty if it has none.
 
-    `accounts` are those of the quotas that cover it, `now` is in Unix seconds, `assume_ttl` in seconds.
+    `accounts` are those of the quotas that cover it, all if `complete`: else the condition knows of others. `now` is in
+    Unix seconds, `assume_ttl` in seconds.
     """
     if PodGroup.of(pod) is not None or refused_in(said):
         said = with_durations(said, now)
@@ -69,6 +73,8 @@ def quota_wait(
     never = any(lack.requested > lack.hard for lack in lacks)
     others = [part for part in (with_durations(note_in(said), now), kept_in(said)) if part]
     text = waiting_sentence(lacks, others, ahead_in(said), never=never)
+    if said and not complete and (not lacks or ABOVE_NAMESPACES in said):
+        text = with_durations(said[:1].upper() + said[1:], now)
     if not lacks:
         return QuotaWait(text)
     living = [each for each in state.pods_in(pod.namespace) if each.uid != pod.uid and not each.ended(now)]

@@ -115,12 +115,18 @@ class Explainer:
             lambda: self.simulation.snapshot.filter_nodes(raw),
             sees_nodes=Kind.NODES not in self._unseen,
             sees_all_pods=Kind.PODS not in self._unseen,
+            sees_quotas=Kind.ACCELERATOR_QUOTAS not in self._unseen and not self._lacks_own_quotas,
             claims=core.caches.claims if core.vendors.drivers else None,
             waits_for=quota_reason(raw),
             cannot_fit=scheduler_says(raw, CANNOT_FIT),
             taken=taken_resources(core.caches.claims.classes, core.vendors.resource_names),
             node_classes=self.simulation.node_classes,
         )
+
+    @property
+    def _lacks_own_quotas(self) -> bool:
+        """Whether a reader of one namespace doesn't see its quotas."""
+        return Kind.RESOURCE_QUOTAS in self._unseen and not self.simulation.core.caches.all_quotas()
 
     def _bounded(self, name: str) -> Callable[[Pod], BoundedPod]:
         """How policy bounds the pods of a namespace; raises `ClusterError` where the Namespace can't be read."""

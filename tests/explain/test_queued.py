@@ -127,6 +127,14 @@ def test_two_quotas_and_two_keys_are_one_line() -> None:
     )
 
 
+def test_what_a_tenant_cannot_see_is_as_the_condition_says() -> None:
+    """Its own quota has room, and the one of all teams, which it may not read, has none."""
+    own = quota("gpu-quota", gpu=8, used={GPU: 0})
+    said = "Waits for AcceleratorQuota all: needs 2 nvidia.com/gpu, 0 free of 60; 3 pods wait before it"
+    assert gated(*NODES, own, said=said, sees_nodes=False, sees_quotas=False).title == said
+    assert gated(*NODES, own, said=said).title == "Waits for its turn; 3 pods wait before it"
+
+
 def test_with_room_it_waits_for_its_turn() -> None:
     found = gated(*NODES, quota("gpu-quota", gpu=8, used={GPU: 0}), said="")
     assert found.title == "Waits for its turn"
