@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from hami_webhook.cluster.api import ClusterError, Conflict
 from hami_webhook.devices.registry import Vendors
@@ -133,8 +134,18 @@ class PlacementCharger:
         namespace = "" if account.quota.namespaces is None else pod.namespace
         entry = Entry(State.PLACING, int(now), larger, amounts, observed=over, namespace=namespace)
         if found:
+            entry = unlike(entry, found[1])
             account = account.without(found[0])
         return account.with_increase(pod.uid, entry, increase, over)
+
+
+def unlike(entry: Entry, found: Entry) -> Entry:
+    """A `placing` entry that isn't taken for the one in whose place it comes, which whoever wrote that may take back.
+
+    Of two attempts within a second the later one's is dated a second later.
+    """
+    is_late = found.state is State.PLACING and found.time >= entry.time
+    return replace(entry, time=found.time + 1) if is_late else entry
 
 
 def _increase(account: QuotaAccount, amounts: Mapping[str, int], before: Mapping[str, int]) -> dict[str, int]:

@@ -236,6 +236,27 @@ def test_the_undo_touches_only_its_own_entry() -> None:
     committed(message)
 
 
+@pytest.mark.parametrize("seconds", [0, 1])
+def test_of_two_attempts_the_first_takes_nothing_of_the_second_back(seconds: int) -> None:
+    """Two schedulers place a pod within a second: the one whose Binding fails undoes nothing that the other relies on.
+
+    `python -m hack.explore` found it.
+    """
+
+    async def message(env: QuotaEnv, waiting: Pod) -> None:
+        first = await committer(env).commit(waiting, actual(12288))
+        env.now += seconds
+        second = await committer(env).commit(waiting, actual(12288))
+        third = await committer(env).commit(waiting, actual(12288))
+        await first.undo()
+        await second.undo()
+        assert env.mem() == 12288
+        await third.undo()
+        assert env.mem() == 12288  # it raised nothing; the recompute goes by the pod
+
+    committed(message)
+
+
 @pytest.mark.parametrize(
     ("step", "failure", "placed", "mem"),
     [("before", Forbidden, False, 8192), ("before", Unavailable, False, 12288), ("after", Unavailable, True, 12288)],
