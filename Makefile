@@ -11,7 +11,7 @@ skipped = for program in $(2); do command -v $$program >/dev/null || echo "make 
 .DEFAULT_GOAL := help
 # the tests start Python two hundred times: compiled modules are kept, whatever the environment says
 unexport PYTHONDONTWRITEBYTECODE
-.PHONY: help demo test test-integration coverage run lint format certs bench clean setup controlplane helm e2e attack day image release deploy undeploy deploy-dev docs mutation
+.PHONY: help demo test test-integration coverage run lint format certs bench clean setup controlplane helm e2e attack day image release deploy undeploy deploy-dev docs mutation explore
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -107,6 +107,10 @@ bench: $(DEV) ## benchmarks, as ratios against a baseline of the same run
 
 mutation: $(DEV) ## small faults in quota, fit and admission, and which of them no test notices (SEED=1 SAMPLE=300)
 	@$(BIN)/python -m hack.mutation --seed $(or $(SEED),1) --sample $(or $(SAMPLE),300)
+
+explore: $(DEV) ## every interleaving of the charging code, up to larger bounds than CI's, and planted faults (ACCIDENTS=1 SECONDS=600)
+	@$(BIN)/python -m hack.explore --accidents $(or $(ACCIDENTS),1) --seconds $(or $(SECONDS),600)
+	@$(BIN)/python -m hack.explore --faults
 
 clean: ## remove .venv, caches and generated certificates
 	rm -rf .venv .demo .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage .coverage.* .mutation htmlcov dist

@@ -1,0 +1,1 @@
+"""Every interleaving of the charging code, up to bounds: see `python -m hack.explore --help`."""

@@ -1,0 +1,354 @@
+"""Faults to plant in the charging code, and the scenarios that find them: whether the explorer would notice any.
+
+A fault replaces text of a module, and keeps its lines where they are; functions that exist by then get the new code.
+`scenario` is the one that finds it, with these `accidents`. A fault without one isn't found, as `why` says.
+"""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from importlib import import_module
+from pathlib import Path
+
+from msgspec import Struct
+
+_ROOT = Path(__file__).parents[2] / "hami_webhook"
+
+
+class Planted(Struct, frozen=True):
+    """A fault: in `module` of `hami_webhook` the first text of each pair of `changes` is replaced by the second."""
+
+    name: str
+    module: str
+    changes: Sequence[tuple[str, str]]
+    scenario: str = ""
+    accidents: Mapping[str, int] = {}
+    why: str = ""
+
+
+@contextmanager
+def planted(fault: Planted) -> Iterator[None]:
+    """The code with a fault. Raises `LookupError` where the text isn't there exactly once."""
+    path = _ROOT / fault.module
+    text = path.read_text()
+    for before, after in fault.changes:
+        if text.count(before) != 1 or before.count("\n") != after.count("\n"):
+            raise LookupError(f"{fault.name}: {before!r} is {text.count(before)} times in {fault.module}")
+        text = text.replace(before, after)
+    codes = {
+        (code.co_qualname, code.co_firstlineno): code
+        for code in _codes(compile(text, str(path), "exec", dont_inherit=True))
+    }
+    former: list[tuple[types.FunctionType, types.CodeType]] = []
+    module = import_module(f"hami_webhook.{fault.module.removesuffix('.py').replace('/', '.')}")
+    for each in _functions(vars(module).values(), module.__name__):
+        new = codes.get((each.__code__.co_qualname, each.__code__.co_firstlineno))
+        if new is not None and new != each.__code__:
+            former.append((each, each.__code__))
+            each.__code__ = new
+    if not former:
+        raise LookupError(f"{fault.name}: no function of {fault.module} has another code")
+    try:
+        yield
+    finally:
+        for function, code in former:
+            function.__code__ = code
+
+
+def _functions(values: Iterable[object], module: str) -> Iterator[types.FunctionType]:
+    """The functions of a module, those of its classes included; what is inside of them is of their code."""
+    for value in values:
+        found = value.fget if isinstance(value, property) else getattr(value, "__func__", value)
+        found = getattr(found, "__wrapped__", found)
+        if getattr(found, "__module__", "") != module:
+            continue
+        if isinstance(found, types.FunctionType):
+            yield found
+        elif isinstance(found, type):
+            yield from _functions(vars(found).values(), module)
+
+
+def _codes(code: types.CodeType) -> Iterator[types.CodeType]:
+    yield code
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            yield from _codes(constant)
+
+
+_STORE, _ACCOUNT, _BATCH = "quota/store.py", "quota/account.py", "quota/batch.py"
+_ADMISSION, _RECOMPUTE = "quota/admission_charger.py", "quota/recompute.py"
+_QUEUES, _FLOORS, _HIERARCHY = "controller/queues.py", "quota/floors.py", "quota/hierarchy_charger.py"
+_PLACEMENT, _JOINED, _PLACER = "quota/placement_charger.py", "quota/joined_charges.py", "scheduling/placer.py"
+
+FAULTS = (
+    Planted(
+        "writes are undone forwards",
+        _STORE,
+        [("for swap in reversed(writes.swaps):", "for swap in writes.swaps:")],
+        "two-placements",
+        {"conflict": 1, "second": 1},
+    ),
+    Planted(
+        "writes carry no resourceVersion",
+        _ACCOUNT,
+        [('{"resourceVersion": self.quota.resource_version}', "{}")],
+        "two-replicas",
+    ),
+    Planted(
+        "what may have been written isn't remembered",
+        _STORE,
+        [("writes.swaps.append(Swap(before, after))  #", "pass  #"), ("writes.swaps.pop()  #", "pass  #")],
+        "two-quotas",
+    ),
+    Planted(
+        "a refusal is given from a cache",
+        _STORE,
+        [("if snapshot.live:", "if snapshot.accounts:")],
+        "late-cache",
+        {"stale": 1},
+    ),
+    Planted(
+        "nothing is read again after a conflict",
+        _STORE,
+        [("accounts = await self._reread(scope, accounts, {name}, live, names)", "pass")],
+        "two-replicas",
+    ),
+    Planted(
+        "a conflict is taken for a success",
+        _STORE,
+        [("nothing was written\n            raise", "nothing was written\n            return None")],
+        "two-replicas",
+    ),
+    Planted(
+        "what a refused batch wrote stays",
+        _ADMISSION,
+        [("        if refused:\n", "        if not refused and refused:\n")],
+        "two-quotas",
+    ),
+    Planted(
+        "an undo takes out who is charged, too",
+        _ADMISSION,
+        [("_identities(refused) - _identities(charged)", "_identities(requests)")],
+        "batch",
+    ),
+    Planted(
+        "an entry that a cache shows needs no read",
+        _ADMISSION,
+        [("(result.refusals or known)", "result.refusals")],
+        "repeated",
+        {"lost": 1},
+    ),
+    Planted(
+        "entries are dropped before their pods are seen",
+        _ADMISSION,
+        [("key not in requested and self._shows(account, key, entry)", "key not in requested")],
+        "room",
+    ),
+    Planted(
+        "a recompute drops entries in flight",
+        _RECOMPUTE,
+        [("if not entry.expired(now, ttl)}\n    return expected", "if entry.expired(now, ttl)}\n    return expected")],
+        "recount",
+    ),
+    Planted(
+        "a recompute goes by a list older than the quota",
+        _STORE,
+        [
+            (
+                "writes = writes if writes is not None else Writes()",
+                "writes = writes or Writes(); early = await list_pods({}) if list_pods else ()",
+            ),
+            ("pods = () if list_pods is None else await list_pods(accounts)", "pods = early"),
+        ],
+        "two-leaders",
+    ),
+    Planted(
+        "a recompute counts only pods without an entry",
+        _RECOMPUTE,
+        [("        used.update(costs)\n", "        used.update(costs if entry is None else {})\n")],
+        "recount",
+    ),
+    Planted(
+        "pods behind the gate are charged when they are created",
+        _BATCH,
+        [
+            (
+                "        if request.gate is Gate.CLOSED:\n            return",
+                "        if not request:\n            return",
+            )
+        ],
+        "queue",
+    ),
+    Planted(
+        "the gate goes though the charge was refused",
+        _QUEUES,
+        [
+            (
+                "                    self._again |= charge.code == 503\n",
+                "                    work += map(self._open, pods)\n",
+            )
+        ],
+        "turn",
+    ),
+    Planted(
+        "the gate goes before the charge",
+        _QUEUES,
+        [
+            (
+                "outcome = await self._charger.charge(request)",
+                "await self._open(first.pod); outcome = await self._charger.charge(request)",
+            )
+        ],
+        "queue",
+    ),
+    Planted(
+        "who waits is never released",
+        _QUEUES,
+        [("        turns = _first(decision.released, _MOST_AT_ONCE)\n", "        turns = ()\n")],
+        "queue",
+    ),
+    Planted(
+        "a floor entry stays for ever",
+        _FLOORS,
+        [("if (key in self._used or not expired(entry))", "if (key in self._used or expired)")],
+        "floor",
+    ),
+    Planted(
+        "used isn't raised with an entry",
+        _ACCOUNT,
+        [("(identity, entry, increase, more)", "(identity, entry, {}, more)")],
+        "two-replicas",
+    ),
+    Planted(
+        "a pod that fills a quota is refused",
+        _ACCOUNT,
+        [("self.used.get(key, 0) + more > self.hard[key]", "self.used.get(key, 0) + more >= self.hard[key]")],
+        "batch",
+    ),
+    Planted(
+        "the pods of a batch don't see each other",
+        _BATCH,
+        [("            if not request.dry_run:\n", "            if not request.dry_run and not charged:\n")],
+        "batch",
+    ),
+    Planted(
+        "a pod that is charged already is charged again",
+        _BATCH,
+        [("known = found[1] if found else None\n", "known = None\n")],
+        "repeated",
+    ),
+    Planted(
+        "a placement isn't charged",
+        _PLACEMENT,
+        [("increase = _increase(account, amounts, before)\n", "increase = dict[str, int]()\n")],
+        "placement",
+    ),
+    Planted(
+        "a placement takes room that isn't there",
+        _PLACEMENT,
+        [("if over and account.enforced:", "if not account.enforced:")],
+        "placement",
+    ),
+    Planted(
+        "a placement that is refused stays charged",
+        _PLACEMENT,
+        [
+            (
+                "(QuotaChanged, ClusterError):\n            await commitment.undo()\n",
+                "(QuotaChanged, ClusterError):\n            pass\n",
+            )
+        ],
+        "two-placements",
+    ),
+    Planted(
+        "a placement is taken back though it may be bound",
+        _PLACER,
+        [
+            (
+                "        except Unavailable:\n            raise\n        except",
+                "        except Unavailable:\n            await charge.undo(); raise\n        except",
+            )
+        ],
+        "placement",
+        {"lost": 2},
+    ),
+    Planted(
+        "a placement that can't be bound stays charged",
+        _PLACER,
+        [
+            (
+                "        except ClusterError:\n            await charge.undo()\n            raise\n",
+                "        except ClusterError:\n            raise\n\n",
+            )
+        ],
+        "unbound",
+    ),
+    Planted(
+        "of a placement whatever entry stands there is taken back",
+        _PLACEMENT,
+        [("        if account.ledger.get(uid) != after.ledger[uid]:\n", "        if uid not in account.ledger:\n")],
+        "placed-twice",
+        {"second": 1},
+    ),
+    Planted(
+        "of two attempts within a second one takes back the other's charge",
+        _PLACEMENT,
+        [("return replace(entry, time=found.time + 1) if is_late else entry", "return entry")],
+        "placed-twice",
+    ),
+    Planted(
+        "of two kinds of quotas the first stays charged",
+        _HIERARCHY,
+        [
+            (
+                "            if not isinstance(other, Charged):\n",
+                "            if isinstance(other, Charged) and not other:\n",
+            )
+        ],
+        "above",
+    ),
+    Planted(
+        "a quota above namespaces isn't charged",
+        _HIERARCHY,
+        [
+            (
+                "if shared.none or not limits(shared, request):",
+                "if shared.none or not limits(shared, request) or request:",
+            )
+        ],
+        "above",
+    ),
+    Planted(
+        "a quota that is made anew forgets what was in flight",
+        "quota/deleted_ledgers.py",
+        [("                if amounts:\n", "                if amounts and not entry:\n")],
+        "remade",
+        {"time": 1},
+    ),
+    Planted(
+        "who gave up stays charged",
+        _ADMISSION,
+        [("if abandoned - taken:", "if not abandoned and taken:")],
+        why="it expires, and who gives up is within a charge's own time here: both end together",
+    ),
+    Planted(
+        "who writes waits for nobody of its process",
+        _STORE,
+        [("await turn.lock.acquire()", "await asyncio.sleep(0)")],
+        why="the lock only saves conflicts: compare-and-swap keeps what is charged right",
+    ),
+    Planted(
+        "an answer without the ledger is believed",
+        _STORE,
+        [("        verify(answer, patch)\n", "        pass\n")],
+        why="the simulated API server keeps what it is given",
+    ),
+    Planted(
+        "a refusal of an earlier attempt stands",
+        _JOINED,
+        [("        self.refused.clear()\n", "        pass\n")],
+        why="only an undo or a recompute between two attempts makes room, and then the pod is tried again",
+    ),
+)

@@ -1,0 +1,65 @@
+"""`make explore`: every interleaving of the charging code in small scenarios, and whether planted faults are noticed.
+
+The scenarios with their small bounds are gone through whole; the larger ones, and most faults, by `make explore`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from hack.explore import scenarios
+from hack.explore.faults import FAULTS, planted
+from hack.explore.search import explore, path_of, replayed, walk
+from hack.explore.world import Scenario
+
+QUICK = ("writes carry no resourceVersion", "what a refused batch wrote stays", "the gate goes before the charge")
+"""Faults that any run of this suite has to notice; `python -m hack.explore --faults` plants all."""
+SMALL = [each for each in scenarios.SCENARIOS if each.small is not None]
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize("scenario", SMALL, ids=[each.name for each in SMALL])
+def test_every_interleaving_keeps_the_rules(scenario: Scenario) -> None:
+    found = explore(scenarios.named(scenario.name, scenarios.ONCE, scenario.small), scenarios.vendors())
+    assert found.complete, found.fault and replayed(scenario, scenarios.vendors(), found.fault.path)
+
+
+@pytest.mark.parametrize("fault", [each for each in FAULTS if each.name in QUICK], ids=QUICK)
+def test_a_planted_fault_has_a_story_that_can_be_told_again(fault: object) -> None:
+    assert isinstance(fault, type(FAULTS[0]))
+    scenario = scenarios.named(fault.scenario, fault.accidents)
+    with planted(fault):
+        found = explore(scenario, scenarios.vendors())
+        assert found.fault is not None
+        story, broken = replayed(scenario, scenarios.vendors(), path_of(found.fault.number))
+    assert broken == found.fault.text
+    assert story[0].startswith("  1. ")
+    assert replayed(scenario, scenarios.vendors(), path_of(found.fault.number))[1] == ""
+
+
+def test_every_fault_can_be_planted() -> None:
+    """A fault whose text is gone would be one that nothing notices."""
+    for fault in FAULTS:
+        with planted(fault):
+            pass
+        assert bool(fault.scenario) != bool(fault.why)
+
+
+def test_two_attempts_to_place_a_pod_within_a_second() -> None:
+    """The run in which the first one took back what the second one's pod was bound by."""
+    scenario = scenarios.named("placed-twice", {})
+    assert replayed(scenario, scenarios.vendors(), path_of("0200001001"))[1] == ""
+
+
+def test_a_run_is_the_same_each_time() -> None:
+    scenario = scenarios.named("two-quotas", scenarios.ONCE)
+    runs = [explore(scenario, scenarios.vendors(), most_states=60) for _ in range(2)]
+    assert replace(runs[0], seconds=0) == replace(runs[1], seconds=0)
+    assert walk(scenario, scenarios.vendors(), 1, 5).fault is None
+
+
+@pytest.mark.parametrize("number", ["0", "0120z", "01(40)2"])
+def test_numbers_of_runs(number: str) -> None:
+    assert path_of(number) == {"0": (0,), "0120z": (0, 1, 2, 0, 35), "01(40)2": (0, 1, 40, 2)}[number]
