@@ -120,7 +120,14 @@ def check_first_lines(cluster: Cluster) -> None:
         return first_line("explain", "pod", "train")
 
     eventually(asked, line)
-    kubectl("delete", "deployment,pods", "--all", "-n", space)
+    kubectl("delete", "deployment", "serve", "-n", space, "--wait=false")
+
+    def left() -> list[JSON]:
+        kubectl.run("delete", "pods", "--all", "-n", space, "--force", "--grace-period=0")
+        found: list[JSON] = kubectl.get("pods", "-n", space)["items"]
+        return found
+
+    eventually(left, [])
 
 
 HAMI_WEBHOOK = Path(sys.executable).parent / "hami-webhook"

@@ -50,6 +50,7 @@ BEYOND: Sequence[str] = (
     *("a key must be text", "all configurations are empty", "is empty", "without limits. in front"),
     *("another vendor's annotations", "must be at least memoryAllocatable", "more than memoryAllocatable"),
     *("must be weights", "at least one weight", "whose sets run upwards", "write its items under"),
+    "is no scheduling policy",
     *("must have at least one item in values", "must have no values"),
 )
 

@@ -16,7 +16,7 @@ from hami_webhook.cluster.api import Conflict, Kind
 from hami_webhook.controller.showback import Showback
 from hami_webhook.kubectl.overview import Overview
 from hami_webhook.quota.account import QuotaAccount
-from hami_webhook.quota.admission_charger import Charged
+from hami_webhook.quota.admission_charger import RETRIES, Charged
 from hami_webhook.quota.batch import evaluate_batch
 from hami_webhook.quota.enforcement import ENFORCEMENT, OBSERVED, Enforcement
 from hami_webhook.quota.ledger import Entry, State, decode, encode
@@ -175,7 +175,7 @@ async def test_what_is_taken_back_is_not_counted(one: Desk) -> None:
     made["status"] = {"hard": made["spec"]["hard"], "used": {MEM: "0"}}
     await one.cluster.create(Kind.RESOURCE_QUOTAS, made)
     await one.add("b", mem=10)
-    one.fail(Conflict, "patch_status:before", range(2, 22))
+    one.fail(Conflict, "patch_status:before", range(2, 2 + RETRIES.attempts))
     outcome = await one.charger.charge(request_of())
     assert not isinstance(outcome, Charged)
     assert one.state("a") == (0, set())
