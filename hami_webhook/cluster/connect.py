@@ -12,7 +12,7 @@ from urllib.request import getproxies_environment
 import yaml
 from msgspec import Struct
 
-import hami_webhook.cluster.light_imports  # noqa: F401  it comes before the client
+from hami_webhook.cluster.light_imports import aiohttp  # it comes before the client
 
 # isort: split
 from kubernetes.aio import config
@@ -124,3 +124,16 @@ def _current_context(kubeconfig: str) -> str | None:
             if isinstance(content, dict) and content.get("current-context"):
                 return str(content["current-context"])
     return None
+
+
+def unreachable(error: Unavailable) -> str:
+    """That nobody answers at an API server's address, in a sentence; empty if that isn't why it is unavailable."""
+    cause = error.__cause__
+    if not isinstance(cause, aiohttp.ClientConnectorError):
+        return ""
+    number = cause.os_error.errno
+    why = os.strerror(number) if number is not None and number > 0 else cause.os_error.strerror or "no connection"
+    return (
+        f"the API server at {cause.host}:{cause.port} can't be reached ({why.lower()}): is it running, and is this the "
+        "right one? --kubeconfig and --context name another"
+    )

@@ -11,12 +11,11 @@ from contextlib import aclosing, asynccontextmanager
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from aiohttp import ClientConnectorError
 from msgspec import Struct
 from msgspec.structs import replace
 
 from hami_webhook.cluster.api import Cluster, ClusterError, Kind, Unavailable
-from hami_webhook.cluster.connect import CONNECTIONS_OF_A_READ, ContextNames, connect, names_of
+from hami_webhook.cluster.connect import CONNECTIONS_OF_A_READ, ContextNames, connect, names_of, unreachable
 from hami_webhook.cluster.kept_fields import decode_for_scheduling
 from hami_webhook.cluster.kubernetes import KubernetesCluster
 from hami_webhook.device_config import read_device_config
@@ -122,19 +121,9 @@ async def _connected(
         try:
             yield api, namespace
         except Unavailable as error:
-            if isinstance(error.__cause__, ClientConnectorError):
-                raise Unavailable(_unreachable(error.__cause__)) from error.__cause__
+            if text := unreachable(error):
+                raise Unavailable(text) from error
             raise
-
-
-def _unreachable(error: ClientConnectorError) -> str:
-    """That nobody answers at an API server's address, in a sentence."""
-    number = error.os_error.errno
-    why = os.strerror(number) if number is not None and number > 0 else error.os_error.strerror or "no connection"
-    return (
-        f"the API server at {error.host}:{error.port} can't be reached ({why.lower()}): is it running, and is this the "
-        "right one? --kubeconfig and --context name another"
-    )
 
 
 def context_names(arguments: argparse.Namespace) -> ContextNames:
