@@ -145,6 +145,7 @@ def _slices(pick: random.Random) -> Iterator[Arriving]:
     chip = pick.choice(COREX)
     for one in (*COREX, "Iluvatar"):
         yield alone(of(one, 1, pick.randrange(4, 40), pick.choice((None, 10, 150))))
+        yield alone(of(one, 1, 4, 10))
     yield alone(of(chip, 1))
     yield alone(of(chip, 2, pick.choice((None, 16)), 30))
     yield alone(of("Iluvatar", pick.choice((1, 2))))
@@ -368,7 +369,7 @@ OURS = (_nvidia, _ascend, _slices, _metax, _enflame, _others)
 OTHERS = (_volcano, _koordinator)
 
 
-def the_crowd(ours: int, others: int, seed: int = 20260905) -> tuple[list[JSON], dict[str, str]]:
+def the_crowd(ours: int, others: int, seed: int = 20260906) -> tuple[list[JSON], dict[str, str]]:
     """So many pods for us and for other schedulers, in between each other; and the words by which some are refused, by
     name.
     """

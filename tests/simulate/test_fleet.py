@@ -371,6 +371,8 @@ def test_a_node_that_failed_really_has_no_room(replay: Replay) -> None:
         ((family, want),) = requested
         checked += 1
         for node, why in step.outcome["failed"].items():
+            if family.name == "Mthreads" and why == "Insufficient mthreads.com/sgpu-memory":
+                continue  # kube-scheduler counts a whole card as 48 GiB, whatever it has
             here = [card for card in replay.fleet.cards if card.node == node]
             able = sorted(cost for card in here if (cost := served(replay, step, family, want, card)))
             if len(able) < want.count:
