@@ -286,7 +286,8 @@ def remarks(request: PodRequest, views: Iterable[NodeView], vendors: Vendors) ->
         blind = [v.name for v in views if key in v.inventories and vendors[key].links_unknown(v.inventories[key])]
         if blind:
             sentences.append(
-                f"topology-aware is blind on {len(blind)} nodes without pair scores({','.join(sorted(blind))})"
+                f"topology-aware is blind on {len(blind)} node{'s' if len(blind) > 1 else ''} without pair scores"
+                f"({','.join(sorted(blind))})"
             )
     return sentences
 

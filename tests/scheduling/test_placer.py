@@ -205,7 +205,7 @@ async def test_words_that_mean_nothing_and_blind_choices_are_told() -> None:
     await env.placed(pod("p", gpu=1, mem=10, annotations={GPU_POLICY: "topology-aware, fastest"}))
     assert env.events("p")[:2] == [
         ("Warning", "PolicyIgnored", f'{GPU_POLICY}: "fastest" is no card policy and acts as spread'),
-        ("Warning", "PolicyIgnored", "topology-aware is blind on 1 nodes without pair scores(a)"),
+        ("Warning", "PolicyIgnored", "topology-aware is blind on 1 node without pair scores(a)"),
     ]
 
 

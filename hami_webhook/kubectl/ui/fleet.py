@@ -11,6 +11,7 @@ from msgspec import Struct
 
 from hami_webhook.kube.shown import first_of
 from hami_webhook.kubectl.report import CardUse, KeyUse, PodUse, QuotaUse
+from hami_webhook.terminal import counted
 
 COLOURS = {"memory": "memory promised", "cores": "cores promised", "slots": "slots in use", "health": "health"}
 """By what the squares are coloured."""
@@ -128,7 +129,7 @@ def _node_map(node: str, cards: Sequence[CardUse], by: str, scale: int, closed: 
     height = -(-len(cards) // _ACROSS) * _PITCH
     paths = "".join(f'<path class="{shade}" d="{"".join(drawn)}"/>' for shade, drawn in squares.items())
     held = sum(card.used_slots > 0 for card in cards)
-    title = f"{node}: {held} of {len(cards)} cards held" + (f"; {closed}" if closed else "")
+    title = f"{node}: {held} of {counted(len(cards), 'card')} held" + (f"; {closed}" if closed else "")
     # nothing of it but the title is somebody else's text
     return (
         f'<a{" class=closed" if closed else ""} href="/cluster?node={quote(node, safe="")}" tabindex="-1" '
