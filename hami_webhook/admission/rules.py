@@ -16,7 +16,7 @@ from hami_webhook.admission.denial import Denied, bad_request
 from hami_webhook.admission.new_pod import NewPod
 from hami_webhook.admission.pods import forged
 from hami_webhook.devices.cluster_capacity import room_for
-from hami_webhook.devices.foreign_pods import refuse_owned
+from hami_webhook.devices.foreign_pods import has_node, refuse_owned
 from hami_webhook.devices.model import BadRequest
 from hami_webhook.devices.pod_preferences import WEIGHTS, parse_weights
 from hami_webhook.devices.reserved_annotations import OWNED_LABELS
@@ -68,12 +68,16 @@ def amounts_can_be_meant(new: NewPod) -> None:
 def has_no_privileged_container(new: NewPod) -> None:
     for container in new.pod.containers:
         if container.privileged:
-            raise Denied(403, f"container {container.name} is privileged")
+            raise Denied(
+                403,
+                f"container {container.name} is privileged, so it would see every card of the node; remove "
+                "securityContext.privileged, or move it to a pod without cards",
+            )
 
 
 def has_no_node(new: NewPod) -> None:
     if new.pod.node_name:
-        raise Denied(403, "pod has node assigned")
+        raise Denied(403, has_node(new.pod.node_name))
 
 
 def scoring_weights_can_be_read(new: NewPod) -> None:

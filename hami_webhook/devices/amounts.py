@@ -3,21 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from typing import Protocol
 
 from hami_webhook.devices.model import BadRequest
+from hami_webhook.kube.draft import ContainerDraft
 from hami_webhook.kube.objects import Container
-from hami_webhook.kube.quantity import parse_whole
+from hami_webhook.kube.quantity import Quantity, is_binary, parse_whole
+from hami_webhook.kube.shown import cut
 
 MAX_INT32 = 2**31 - 1
+MEBIBYTE = 1 << 20
 
 
-def check_bounds(container: Container, bounds: Iterable[tuple[str, int, int, str]]) -> None:
-    """Raises `BadRequest` for an amount outside its bounds (as `Vendor.bounds` has them), in limits or in requests."""
+def check_bounds(
+    container: Container, bounds: Iterable[tuple[str, int, int, str]], counted: MemoryUnits | None = None
+) -> None:
+    """Raises `BadRequest` for an amount outside its bounds (as `Vendor.bounds` has them), in limits or in requests.
+
+    `counted`: the refusal says what to write for memory in bytes.
+    """
     amounts = (container.limits, container.requests)
     for name, least, most, what in bounds:
         for written in amounts:
             if name in written:
-                check_whole(container.name, written, name, most, what, least)
+                try:
+                    check_whole(container.name, written, name, most, what, least)
+                except BadRequest as error:
+                    meant = meant_bytes(container, counted) if counted and name == counted.memory_name else ""
+                    raise (BadRequest(f"{error}; {meant}") if meant else error) from None
 
 
 def check_whole(
@@ -37,6 +50,40 @@ def bad_amount(container: str, resource: str, value: object, what: str) -> BadRe
     text = value if isinstance(value, str) else repr(value)
     shown = text if len(text) <= 40 else text[:37] + "..."
     return BadRequest(f"invalid {resource} value {shown} in container {container}: must be {what}")
+
+
+class MemoryUnits(Protocol):
+    """In which units a vendor's memory is counted."""
+
+    memory_name: str
+    memory_factor: int
+    memory_may_be_bytes: bool
+
+
+def warn_of_bytes(container: ContainerDraft, counted: MemoryUnits) -> str:
+    """A sentence about memory that is written in bytes; empty for other amounts."""
+    meant = meant_bytes(container, counted)
+    return meant and f"{counted.memory_name} counts {unit_of(counted.memory_factor)}: {meant}"
+
+
+def meant_bytes(container: Container | ContainerDraft, counted: MemoryUnits) -> str:
+    """What to write for memory with a suffix of bytes, such as 16Gi, where MiB are counted; empty for other amounts.
+
+    From 1Mi on: 3Ki is a way to write 3072.
+    """
+    name, factor = counted.memory_name, counted.memory_factor
+    written = container.amount(name) if name and not counted.memory_may_be_bytes else None
+    if not isinstance(written, str) or not written.endswith("i") or not is_binary(written):
+        return ""
+    value = Quantity.parse(written).value
+    units = -(-int(value) // (factor * MEBIBYTE))
+    return f"for {cut(written)} write {units}" if value >= MEBIBYTE else ""
+
+
+def unit_of(factor: int, *, explained: bool = False) -> str:
+    """Units of so many MiB, for a sentence; `explained`: with an example."""
+    unit = "MiB" if factor == 1 else f"units of {factor} MiB"
+    return f"{unit} (16 GiB is {sixteen_gib(factor)}, not 16Gi)" if explained else unit
 
 
 def sixteen_gib(unit: int) -> int:

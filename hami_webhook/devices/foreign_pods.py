@@ -8,6 +8,7 @@ from hami_webhook.devices.foreign_scheduler import ForeignScheduler
 from hami_webhook.devices.model import BadRequest
 from hami_webhook.kube.draft import PodDraft
 from hami_webhook.kube.objects import Pod
+from hami_webhook.kube.shown import cut
 
 DEFAULT_SCHEDULER = "default-scheduler"
 _MIRROR = "kubernetes.io/config.mirror"
@@ -21,7 +22,15 @@ def is_mirror(pod: Pod) -> bool:
 def refuse_node_name(pod: Pod) -> None:
     """Raises `BadRequest` for a pod that would skip its scheduler."""
     if pod.node_name:
-        raise BadRequest("pod has node assigned")
+        raise BadRequest(has_node(pod.node_name))
+
+
+def has_node(name: str) -> str:
+    """The refusal of a pod with cards that names its node."""
+    return (
+        f"pod has node assigned ({cut(name)}), so no scheduler would choose its cards; remove spec.nodeName, and name "
+        "the node by spec.nodeSelector kubernetes.io/hostname"
+    )
 
 
 def drop_owned(draft: PodDraft, keys: Iterable[str]) -> None:

@@ -91,9 +91,9 @@ class DeviceKeys(Struct, frozen=True):
 class ReservedKeys(Struct, frozen=True):
     """Annotations that only scheduler and device plugin write, besides those of `DeviceKeys`.
 
-    `pattern` is a regular expression of more, which RE2 must know too; empty for none. `of_chips` is one of what any
-    chip's `DeviceKeys` may have, for those who don't know the configured chips. `kept` are those that no placement
-    removes, because the device plugin keeps them itself.
+    `pattern` is a regular expression of more, which RE2 must know too; empty for none. `of_chips` is one, for Python
+    alone, of what any chip's `DeviceKeys` may have, for those who don't know the configured chips. `kept` are those
+    that no placement removes, because the device plugin keeps them itself.
     """
 
     keys: tuple[str, ...] = ()

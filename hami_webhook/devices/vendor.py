@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 
 from hami_webhook.config.devices import DeviceSection, Factored
 from hami_webhook.devices import reasons
-from hami_webhook.devices.amounts import MAX_INT32, check_bounds, sixteen_gib
+from hami_webhook.devices.amounts import MAX_INT32, check_bounds, unit_of, warn_of_bytes
 from hami_webhook.devices.codecs import (
     CardRecord,
     DeviceEntry,
@@ -80,7 +80,7 @@ class Vendor:
     `limits_only`: an amount that is written in requests alone is checked, but requests nothing.
     `claims_by_name`: a pod that names a resource in limits is ours, even if it gets no card by it.
     `most_memory`: the most MiB that may be written for a device; more is refused.
-    `memory_may_be_bytes`: in a ResourceQuota, memory with a binary suffix is bytes.
+    `memory_may_be_bytes`: memory with a binary suffix is bytes.
     """
 
     classes: ClassVar[tuple[type[Vendor], ...]] = ()
@@ -164,7 +164,7 @@ class Vendor:
         self.check_servable(container.container, device_lister)
         requested = self.request(container.container) is not None
         if requested:
-            for doubt in self.warnings_of(container):
+            for doubt in filter(None, (warn_of_bytes(container, self), *self.warnings_of(container))):
                 pod.warn(f"container {container.name}: {doubt}")
         return requested or (self.claims_by_name and any(name in container.limits for name in self.resource_names))
 
@@ -180,7 +180,7 @@ class Vendor:
 
     def check_amounts(self, container: Container) -> None:
         """Raises `BadRequest` for an amount that can't be meant, in limits or in requests."""
-        check_bounds(container, self._bounds)
+        check_bounds(container, self._bounds, self)
 
     def check_servable(self, container: Container, device_lister: DeviceLister) -> None:
         """Raises `BadRequest` for an amount that no registered node could serve, however empty it is."""
@@ -196,8 +196,7 @@ class Vendor:
 
     def bounds(self) -> Iterator[tuple[str, int, int, str]]:
         """Of each resource the least and most that may be requested, and what an amount is, for the refusal."""
-        unit = "MiB" if self.memory_factor == 1 else f"units of {self.memory_factor} MiB"
-        unit += f" (16 GiB is {sixteen_gib(self.memory_factor)}, not 16Gi)" if self.explains_memory else ""
+        unit = unit_of(self.memory_factor, explained=self.explains_memory)
         yield self.count_name, 0, MAX_INT32, "an integer"
         yield self.memory_name, 0, self.most_memory // self.memory_factor, f"an integer number of {unit}"
         yield self.core_name, 0, MAX_INT32, "an integer"

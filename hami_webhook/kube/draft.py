@@ -30,7 +30,7 @@ class ContainerDraft:
         self.kind = container.kind
         self._path = path
         self._original = container
-        self._written_env = obj.env
+        self.written_env = obj.env
         self._resources = obj.resources
         resources = obj.resources or _NO_RESOURCES
         self.limits = MapDraft(f"{path}/resources/limits", resources.limits)
@@ -109,6 +109,11 @@ class ContainerDraft:
             if resource not in lacking and resource in written:
                 lacking[resource] = written[resource]
 
+    def env_value(self, name: str) -> str | None:
+        """What the container itself gives an environment variable; None for nothing, or for a reference."""
+        values = [item.value or "" for item in self.written_env or () if item.name == name and item.value_from is None]
+        return values[-1] if values else None
+
     def set_env(self, name: str, value: str, *, once: bool = False) -> None:
         """Set an environment variable: in place where it exists, else at the end.
 
@@ -116,7 +121,7 @@ class ContainerDraft:
         """
         entry = {"name": name, "value": value}
         found = False
-        for index, item in enumerate(self._written_env or ()):
+        for index, item in enumerate(self.written_env or ()):
             if item.name == name:
                 if found and once:
                     self._gone_env.add(index)
@@ -134,7 +139,7 @@ class ContainerDraft:
 
     def default_env(self, name: str, value: str) -> None:
         """Add an environment variable unless the container has one of that name, whatever its value."""
-        names = [*(item.name for item in self._written_env or ()), *(item["name"] for item in self._new_env)]
+        names = [*(item.name for item in self.written_env or ()), *(item["name"] for item in self._new_env)]
         if name not in names:
             self._new_env.append({"name": name, "value": value})
 
@@ -153,7 +158,7 @@ class ContainerDraft:
                 yield {"op": "replace", "path": f"{self._path}/env/{index}", "value": entry}
         for index in sorted(self._gone_env, reverse=True):
             yield {"op": "remove", "path": f"{self._path}/env/{index}"}
-        if self._new_env and self._written_env is None:
+        if self._new_env and self.written_env is None:
             yield {"op": "add", "path": f"{self._path}/env", "value": self._new_env}
         else:
             for entry in self._new_env:

@@ -13,6 +13,7 @@ from devices.fit_env import configured
 from hypothesis import given
 from hypothesis import strategies as st
 from integrations.test_mixing import SECTION
+from refusals import has_node, is_privileged
 from tables import in_one_test
 
 from hami_webhook.admission import handler, rules
@@ -89,15 +90,15 @@ BROKEN: dict[str, tuple[JSON, str]] = {
     ),
     "other_schedulers_take_it": (
         pod("p", VGPU, schedulerName="volcano", nodeName="n1"),
-        "pod has node assigned",
+        has_node("n1"),
     ),
     "mixes_no_schedulers": (pod("p", container(gpu=1, mem=3000), {**VGPU, "name": "b"}), "[mixed-names]"),
     "amounts_can_be_meant": (gpu(initContainers=[container("x", gpu="1500m", mem=3000)]), "1500m"),
     "has_no_privileged_container": (
         pod("p", container(gpu=1, mem=3000), cpu("agent", securityContext={"privileged": True})),
-        "container agent is privileged",
+        is_privileged("agent"),
     ),
-    "has_no_node": (gpu(nodeName="n1"), "pod has node assigned"),
+    "has_no_node": (gpu(nodeName="n1"), has_node("n1")),
     "pod_group_can_be_read": (gpu(labels={"hami.io/pod-group": "train"}), "add a label hami.io/pod-group-size"),
     "pod_group_fits_the_cards": (
         group(4),

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from builders import container
+from refusals import has_node
 from tables import in_one_test
 
 from hami_webhook.admission.review import UNCHANGED, Answer
@@ -62,7 +63,7 @@ FORGED: dict[str, tuple[JSON, JSON]] = {
 @PATHS
 @pytest.mark.parametrize(("user", "how"), FORGED.values(), ids=FORGED)
 def test_nobody_else_skips_the_scheduler_by_the_annotation(path: str, user: JSON, how: JSON) -> None:
-    assert refusal(reviewed, mirror(**how), path, user) == (403, "pod has node assigned")
+    assert refusal(reviewed, mirror(**how), path, user) == (403, has_node("n1"))
 
 
 @PATHS

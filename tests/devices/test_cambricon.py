@@ -255,7 +255,7 @@ def test_where_both_cards_are_in_use(held: Sequence[int], asked: Sequence[int], 
 def test_5_bytes_are_refused_with_the_unit() -> None:
     assert env().admit(with_limits("p", 1, "16Gi")).message == (
         "invalid cambricon.com/mlu.smlu.vmemory value 16Gi in container main: must be an integer number of units of "
-        "256 MiB (16 GiB is 64, not 16Gi) between 0 and 8388607"
+        "256 MiB (16 GiB is 64, not 16Gi) between 0 and 8388607; for 16Gi write 64"
     )
 
 

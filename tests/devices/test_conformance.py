@@ -306,7 +306,9 @@ def test_an_amount_that_cant_be_meant_is_refused_with_what_would_be_right(
             bad = container(**written) if where == "limits" else container(requests=written)
             manifest = pod("p", bad)
             refused = f"invalid {name} value {amount} in container main: must be "
-            assert env.admit(manifest).message == refused + right
+            is_bytes = amount == "16Gi" and name == case.vendor.memory_name
+            hint = f"; for 16Gi write {16384 // case.vendor.memory_factor}"
+            assert env.admit(manifest).message == refused + right + (hint if is_bytes else "")
             if amount in BAD_AMOUNTS and name not in ("nvidia.com/gpumem-percentage", "nvidia.com/priority"):
                 with pytest.raises(BadRequest, match=re.escape(refused)):  # where admission was passed by
                     read_pod_request(pod_of(manifest), case.vendors, "spread")

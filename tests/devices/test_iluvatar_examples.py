@@ -99,7 +99,7 @@ def test_8_bytes_are_no_units() -> None:
     message = env().admit(pod("p", with_limits(n=1, mem="16Gi"))).message
     assert message == (
         f"invalid {VMEM} value 16Gi in container main: "
-        "must be a whole number of 256 MiB units (16 GiB is 64) between 0 and 8388607"
+        "must be a whole number of 256 MiB units (16 GiB is 64) between 0 and 8388607; for 16Gi write 64"
     )
 
 

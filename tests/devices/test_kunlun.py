@@ -112,7 +112,7 @@ BYTES = "looks like bytes, but counts MiB; it is capped to 98304 MiB, a whole ca
         ({VXPU: 1, MEM: 98305}, [f"{MEM} 98305 is capped to 98304 MiB, a whole card"]),
         ({VXPU: 1, MEM: 1000000}, [f"{MEM} 1000000 is capped to 98304 MiB, a whole card"]),
         ({VXPU: 1, MEM: 1000001}, [f"{MEM} 1000001 {BYTES}"]),
-        ({VXPU: 1, MEM: "24Gi"}, [f"{MEM} 24Gi {BYTES}"]),
+        ({VXPU: 1, MEM: "24Gi"}, [f"{MEM} counts MiB: for 24Gi write 24576", f"{MEM} 24Gi {BYTES}"]),
         ({MEM: 24576}, [f"{MEM} means nothing without {VXPU}"]),
         ({MEM: 24576, XPU: 1}, [f"{MEM} means nothing without {VXPU}"]),
     ],

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import pytest
 from builders import container, read_node
 from devices.fit_env import JSON, configured, pod
+from refusals import has_node
 
 from hami_webhook.integrations.volcano.annotation_keys import OWNED as VOLCANOS
 
@@ -66,7 +67,7 @@ NODE = {"username": "system:node:n1", "groups": ["system:nodes", "system:authent
 
 @every_integration
 def test_a_pod_that_has_a_node_is_refused(integration: Integration) -> None:
-    assert integration.env().refusal(integration.pod(nodeName="n1")) == "pod has node assigned"
+    assert integration.env().refusal(integration.pod(nodeName="n1")) == has_node("n1")
 
 
 @every_integration

@@ -18,6 +18,7 @@ from builders import JSON, bound_pod, card, container, read_node
 from devices.fit_env import CHART, NOW, configured, pod
 from hypothesis import given
 from hypothesis import strategies as st
+from refusals import has_node
 from tables import in_one_test
 
 from hami_webhook.admission.handler import AdmissionHandler
@@ -166,7 +167,7 @@ def test_a_share_beside_whole_cards_is_refused() -> None:
 
 
 def test_a_pod_that_has_its_node_is_refused() -> None:
-    assert two_nodes().refusal(kai_pod(fraction="0.5", nodeName="large")) == "pod has node assigned"
+    assert two_nodes().refusal(kai_pod(fraction="0.5", nodeName="large")) == has_node("large")
 
 
 def test_a_privileged_container_is_warned_of() -> None:
@@ -365,8 +366,8 @@ def test_ordinary_day_kais_binder_holds_a_card(path: str) -> None:
             "alice",
             "only KAI makes pods with cards",
         ),
-        (holder(namespace="team-a"), "alice", "pod has node assigned"),
-        (holder(namespace="team-a"), BINDER, "pod has node assigned"),
+        (holder(namespace="team-a"), "alice", has_node("large")),
+        (holder(namespace="team-a"), BINDER, has_node("large")),
     ],
 )
 def test_attack_nobody_else_holds_a_card_without_a_charge(path: str, manifest: JSON, user: str, words: str) -> None:

@@ -11,6 +11,7 @@ import pytest
 from admission.reviews import refusal, validate
 from builders import container
 from devices.fit_env import configured, pod
+from refusals import has_node
 
 from hami_webhook.config import ConfigError
 from hami_webhook.device_config import load_device_config
@@ -286,7 +287,7 @@ def test_an_eighty_gib_card_never_serves_a_whole_card_request() -> None:
     ("manifest", "message"),
     [
         (pod_with_limits(1, "4Gi"), "invalid volcano.sh/vgpu-memory value 4Gi"),
-        (pod_with_limits(1, nodeName="n1"), "pod has node assigned"),
+        (pod_with_limits(1, nodeName="n1"), has_node("n1")),
         (pod_with_limits(1, notes={"volcano.sh/vgpu-ids-new": "GPU-a,NVIDIA,1,0:"}), "written by the scheduler only"),
         (pod("p", container(), init=[container("warm", **{CORES: 1})]), "not supported in init container warm"),
     ],

@@ -252,7 +252,8 @@ BY_GROUP = LargestGroups(lambda device: device.extra)
 class Ascend(Vendor):
     section_name = "vnpus"
     section_type = VnpusSection
-    reserved = ReservedKeys((PLACED_AT,), of_chips=r"huawei\.com/Ascend[-A-Za-z0-9_.]*")  # a chip's JSON of templates
+    # a chip's JSON of templates, which none of its other resources is
+    reserved = ReservedKeys((PLACED_AT,), of_chips=r"huawei\.com/Ascend(?!\S*-(?:memory|core)$)[-A-Za-z0-9_.]*")
     section_fields = ("resource_name", "resource_memory_name", "resource_core_name")
     checks = (*ACCESS_CHECKS, WITHIN_QUOTA, *AMOUNT_CHECKS)
     explains_memory = True

@@ -14,7 +14,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from hami_webhook.devices import reasons
-from hami_webhook.devices.amounts import MAX_INT32
+from hami_webhook.devices.amounts import MAX_INT32, MEBIBYTE, warn_of_bytes
 from hami_webhook.devices.codecs import BadAnnotation, CardRecord, DeviceEntry, decode_pair_scores, parse_bool
 from hami_webhook.devices.device_lister import DeviceLister
 from hami_webhook.devices.fit_request import (
@@ -64,6 +64,8 @@ from hami_webhook.kube.shown import cut, first_of, shown
 
 MODE = "nvidia.com/vgpu-mode"
 REQUIRE_NVLINK = "nvidia.com/require-nvlink"
+DISABLE_CONTROL = "CUDA_DISABLE_CONTROL"
+"""The environment variable with which a container does without HAMi-core, as the device plugin reads it."""
 SCORES = "hami.io/node-nvidia-score"
 CORDON = "hami.io/device-cordon"
 _ALL_CORES = 100
@@ -222,7 +224,9 @@ class Nvidia(Vendor):
             container.set_env("GPU_CORE_UTILIZATION_POLICY", section.gpu_core_policy)
         if not count and section.overwrite_env:
             container.set_env("NVIDIA_VISIBLE_DEVICES", "none")
-        if count and not named.isdisjoint((self.percentage_name, self.core_name, self.priority_name)):
+        in_bytes = str(written.limits.get(self.memory_name) or written.requests.get(self.memory_name)).endswith("i")
+        doubted = (self.percentage_name, self.core_name, self.priority_name)
+        if count and (container.written_env or in_bytes or not named.isdisjoint(doubted)):
             for doubt in self.warnings_of(container):
                 pod.warn(f"container {container.name}: {doubt}")
         return count > 0
@@ -232,12 +236,17 @@ class Nvidia(Vendor):
             self.amount(container, name)
             for name in (self.memory_name, self.percentage_name, self.core_name, self.priority_name)
         )
+        if memory and memory >= MEBIBYTE and (meant := warn_of_bytes(container, self)):
+            yield meant
         if memory and percent:
             yield f"{self.percentage_name} is ignored, because {self.memory_name} is given too"
         if cores is not None and cores > 100:
             yield f"{self.core_name} {cores} counts as 100, all of a card"
         if priority is not None and priority > 1:
             yield f"{self.priority_name} knows only 0 (high) and 1 (low)"
+        limited = memory is not None or percent is not None or (cores or 100) < 100  # whole cards have 100
+        if limited and container.written_env and parse_bool(container.env_value(DISABLE_CONTROL) or ""):
+            yield f"{DISABLE_CONTROL} switches the limits of memory and cores in it off; remove it, or the limits"
 
     def _limit_count(self, container: ContainerDraft) -> None:
         """Limit the cards to those that are requested; where only a share of cards is limited, to the usual number."""
