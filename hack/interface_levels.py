@@ -126,6 +126,7 @@ LEVELS: Sequence[tuple[Level, str, str]] = (
     ("alpha", "flag", "hami-webhook * --workloads"),
     ("alpha", "hami-test.yaml", "workloads"),
     ("alpha", "workloads file", "*"),
+    ("alpha", "policy file", "*.denyEnv*"),
     ("alpha", "*", "hami-webhook kueue*"),
     ("beta", "*", "kubectl hami *"),
     ("beta", "*", "hami-webhook report*"),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from hami_webhook.devices.model import BadRequest
 
 
@@ -21,6 +23,8 @@ class Denied(Exception):
         self.reason = reason or _REASONS.get(code, "InternalError")
         self.cause = "unavailable" if code == 503 else cause or "request"
         self.retry_after = retry_after
+        self.warnings: Sequence[str] = ()
+        """What the creator of the pod is warned of besides."""
 
 
 def bad_request(error: BadRequest) -> Denied:

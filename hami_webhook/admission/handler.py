@@ -180,15 +180,20 @@ class AdmissionHandler:
         """`/mutate`: normalise, and check what comes of it."""
         if not _is_new_pod(review):
             return UNCHANGED
-        mutated = await self._mutated(review)
-        if mutated is None:
-            return UNCHANGED
-        done, new = mutated
-        requests = await self._check(new, done.context)
-        if requests and done.converts:
-            await self._convert(done.draft, new)
-        elif requests and self._charging.queues(new.pod, new.requests):
-            done.draft.add_gate(QUOTA_GATE)
+        done: Mutation | None = None
+        try:
+            mutated = await self._mutated(review)
+            if mutated is None:
+                return UNCHANGED
+            done, new = mutated
+            requests = await self._check(new, review, done.context)
+            if requests and done.converts:
+                await self._convert(done.draft, new)
+            elif requests and self._charging.queues(new.pod, new.requests):
+                done.draft.add_gate(QUOTA_GATE)
+        except Denied as denial:
+            self._warn_besides(denial, review, done)
+            raise
         return _answer(done, new)
 
     async def validate(self, review: Review, time_left: float | None = None) -> Answer:
@@ -206,7 +211,7 @@ class AdmissionHandler:
             new = self._new(read_pod(review.object, review.namespace))
         else:
             found = self._read(review)
-            if found is None or not (await self._check(found, stored=True) or found.pod.resource_claims):
+            if found is None or not (await self._check(found, review, stored=True) or found.pod.resource_claims):
                 return UNCHANGED
             new = found
         estimate = await self._priced(new, review, sized=_is_sized(review.object))
@@ -225,17 +230,29 @@ class AdmissionHandler:
         """`/webhook`, HAMi's path: mutate, validate and charge at once, with a reservation in place of the UID."""
         if not _is_new_pod(review):
             return await self.validate(review, time_left)
-        mutated = await self._mutated(review, own_path=False)
-        if mutated is None:
-            return UNCHANGED
-        done, new = mutated
-        if not await self._check(new, done.context):
-            return _answer(done, new)
+        done: Mutation | None = None
+        try:
+            mutated = await self._mutated(review, own_path=False)
+            if mutated is None:
+                return UNCHANGED
+            done, new = mutated
+            if not await self._check(new, review, done.context):
+                return _answer(done, new)
+            charged = await self._charge_reservation(done, new, review, time_left)
+        except Denied as denial:
+            self._warn_besides(denial, review, done)
+            raise
+        return _answer(done, new, charged)
+
+    async def _charge_reservation(
+        self, done: Mutation, new: NewPod, review: Review, time_left: float | None
+    ) -> ChargedPod | None:
+        """Charge a pod that has no UID yet, and leave the secret of its reservation on it; None for no charge."""
         if new.pod.queued:
             raise Denied(403, f"scheduling gate {QUOTA_GATE}: nobody would remove it here; remove it from the pod")
         estimate = await self._priced(new, review, sized=False)
         if estimate is None:
-            return _answer(done, new)
+            return None
         secret, identity = estimate.new_reservation()
         charged = await estimate.charge(
             identity,
@@ -245,7 +262,7 @@ class AdmissionHandler:
         )
         if charged.amounts and not review.dry_run:
             done.draft.annotations[self._reservation_key] = secret
-        return _answer(done, new, charged)
+        return charged
 
     async def _convert(self, draft: PodDraft, new: NewPod) -> None:
         """Make claims of the limits of a pod that breaks no rule. Raises `Denied`."""
@@ -259,7 +276,13 @@ class AdmissionHandler:
 
     def misspelt(self, review: Review) -> list[str]:
         """`/names`: what the creator of a pod is warned of that names no managed resource; nothing is refused."""
-        return self._known_names.misspelt(resources_in(review.object), {})
+        meta = review.object.metadata
+        return self._known_names.misspelt(resources_in(review.object), (meta and meta.annotations) or {})
+
+    def _warn_besides(self, denial: Denied, review: Review, done: Mutation | None) -> None:
+        """Add to a refusal what the creator of the pod is warned of besides: it's often why."""
+        drafted = done.draft.warnings if done is not None else ()
+        denial.warnings = tuple(dict.fromkeys((*drafted, *self.misspelt(review))))
 
     def _new(self, pod: Pod, before: NewPod | None = None) -> NewPod:
         return NewPod(pod, self._vendors, self._device_lister, self._requests, before)
@@ -358,7 +381,9 @@ class AdmissionHandler:
                 done.draft.warn(warning)
         return done
 
-    async def _check(self, new: NewPod, context: AdmissionContext | None = None, *, stored: bool = False) -> bool:
+    async def _check(
+        self, new: NewPod, review: Review, context: AdmissionContext | None = None, *, stored: bool = False
+    ) -> bool:
         """Whether a new pod that breaks no rule for every pod requests cards of us or of another scheduler.
 
         `context` is where it arrives, if that is known, as it is for pods that mutation gave a scheduler. Raises
@@ -374,6 +399,7 @@ class AdmissionHandler:
                 refuse_unplaced(new, self._rules, context)
             if context.has_policy:
                 policy.check(new.pod, context, [*map(self._vendors.__getitem__, new.requests), *new.governed_foreign])
+                policy.check_environment(review.object, new.pod, context)
         return requests
 
     async def _context(self, pod: Pod) -> AdmissionContext:
@@ -411,7 +437,11 @@ class AdmissionHandler:
         except Denied:  # it was admitted by other rules
             requests = names_managed(pod, self._vendors)
         if requests:
-            raise Denied(403, f"ephemeral container {ephemeral} is privileged")
+            raise Denied(
+                403,
+                f"ephemeral container {ephemeral} is privileged, so it would see every card of the node; add it "
+                "without securityContext.privileged",
+            )
         sees = f"ephemeral container {ephemeral} is privileged, so it sees every card of the node"
         asked = self._vendors.foreign_among(pod, pod.named)
         return Answer(warnings=[f"[{each.key}/privileged] {sees}" for each in asked])

@@ -1,8 +1,9 @@
-"""Names of resources and annotations that a pod has nearly right: nobody refuses them, and nothing follows from them.
+"""Names of resources and annotations that a pod has nearly right, or in the wrong place.
 
-Only names close to a known one get a warning, of resources in limits and requests and of annotations; labels of these
-domains are node features' and others'. What device plugins of vendors give out beside ours is known by `_OF_OTHERS`.
-docs/spec/core.md#5 has the rule.
+Nobody refuses them, and nothing follows from them. A warning is for a resource's name that is an annotation's, for an
+annotation's that is a resource's, and else only for names close to a known one, of resources in limits and requests and
+of annotations; labels of these domains are node features' and others'. What device plugins of vendors give out beside
+ours is known by `_OF_OTHERS`. docs/spec/core.md#5 has the rule.
 """
 
 from __future__ import annotations
@@ -25,6 +26,8 @@ _LONGEST = 63
 """Longer than any known name; what is longer isn't compared."""
 _OTHER_ANNOTATIONS = frozenset({"hami.io/device-scoring-weights", "hami.io/webhook"})
 """Those that people write and policy doesn't govern."""
+_INTO_LIMITS = "it's a resource, and belongs into resources.limits of a container"
+_INTO_ANNOTATIONS = "it belongs into metadata.annotations of the pod"
 _OF_OTHERS = re.compile(
     r"nvidia\.com/(?:mig-.+|.+\.shared)"  # NVIDIA's device plugin
     r"|huawei\.com/(?:Ascend\w+-\d+c[\w.]*|Ascend(?:310|310P|910)|npu(?:-core)?)"  # Ascend's, with its templates
@@ -37,6 +40,8 @@ class KnownNames:
     def __init__(self, vendors: Vendors) -> None:
         self._resources = _NameSet(vendors.own_names, partial(_other_names, vendors))
         self._annotations = _NameSet(governed_keys(vendors.governed.values()) | _OTHER_ANNOTATIONS)
+        self._misplaced_in = vendors.resource_names - self._annotations.known
+        """Resources that are no annotations: written as such they mean nothing."""
 
     @property
     def domains(self) -> tuple[str, ...]:
@@ -44,10 +49,18 @@ class KnownNames:
         return self._resources.domains
 
     def misspelt(self, named: Set[str], annotations: Mapping[str, str]) -> list[str]:
-        """A sentence for each name of a resource or annotation that is nearly one that is known, at most 5."""
-        found = self._resources.nearly(named)
+        """A sentence for each name of a resource or annotation that is nearly one that is known, or stands where the
+        other belongs, at most 5.
+        """
+        as_resources = sorted(self._annotations.known & named)
+        found = [f"{name} is an annotation, and no resource: {_INTO_ANNOTATIONS}" for name in as_resources]
+        found += self._resources.nearly(named - set(as_resources))
         if annotations:
-            found = [*found, *self._annotations.nearly(annotations.keys())]
+            as_annotations = sorted(self._misplaced_in & annotations.keys())
+            # what a chip's plugin reads has its resource's name; a pod with cards that brings it is refused
+            resources = [name for name in as_annotations if not is_scheduler_owned(name)]
+            found = [*(f"annotation {name} means nothing: {_INTO_LIMITS}" for name in resources), *found]
+            found += self._annotations.nearly(annotations.keys() - set(as_annotations))
         return found[:MOST]
 
 
@@ -61,14 +74,14 @@ class _NameSet:
 
     def __init__(self, names: Collection[str], others: Callable[[], Set[str]] = frozenset) -> None:
         self._names = sorted(names)
-        self._known = frozenset(names)
+        self.known = frozenset(names)
         self._find_others = others
         self.domains = tuple(sorted({f"{each.partition('/')[0]}/" for each in (*names, f"{_OURS}/")}))
 
     def nearly(self, written: Set[str]) -> list[str]:
         sentences: list[str] = []
         looked_at = 0
-        unknown = [name for name in written - self._known if name.startswith(self.domains)]
+        unknown = [name for name in written - self.known if name.startswith(self.domains)]
         for name in sorted(unknown):
             if name in self._others or is_scheduler_owned(name) or _OF_OTHERS.fullmatch(name):
                 continue

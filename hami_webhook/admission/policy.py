@@ -11,6 +11,7 @@ from hami_webhook.devices.keys import Governed
 from hami_webhook.devices.reserved_annotations import owned_in
 from hami_webhook.kube.draft import PodDraft
 from hami_webhook.kube.objects import Namespace, Pod
+from hami_webhook.kube.wire import ReviewedContainer, ReviewedPod
 from hami_webhook.policy import evaluation
 from hami_webhook.policy.evaluation import PolicyViolation
 from hami_webhook.policy.rules import PolicyRule, PolicyRules
@@ -75,6 +76,20 @@ def check(
         evaluation.check(pod.annotations, context.namespace, context.matching(pod), requested, changed)
     except PolicyViolation as violation:
         raise Denied(403, str(violation), cause="policy") from violation
+
+
+def check_environment(obj: ReviewedPod, pod: Pod, context: AdmissionContext) -> None:
+    """Raise `Denied` (403) if a container sets an environment variable that policy denies to pods with cards."""
+    for rule in context.matching(pod):
+        for container in (*_containers(obj, "init_containers"), *_containers(obj, "containers")):
+            denied = rule.deny_env & {item.name for item in container.env or ()} if rule.deny_env else ()
+            if denied:
+                text = f"container {container.name}: {min(denied)} must not be set in a pod with cards"
+                raise Denied(403, f"{text}, by policy {rule.name}; remove it", cause="policy")
+
+
+def _containers(obj: ReviewedPod, field: str) -> Sequence[ReviewedContainer]:
+    return getattr(obj.spec, field) or ()
 
 
 def _warn(draft: PodDraft, sentences: tuple[str, ...]) -> None:

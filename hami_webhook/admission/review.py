@@ -263,5 +263,7 @@ def denied(api_version: str, uid: str, denial: Denied, name: str = "", kind: str
         "message": denial.message,
         "details": details,
     }
-    response = {"uid": uid, "allowed": False, "status": status}
+    response: dict[str, Any] = {"uid": uid, "allowed": False, "status": status}
+    if denial.warnings:
+        response["warnings"] = denial.warnings
     return _ENCODER.encode({"apiVersion": api_version, "kind": "AdmissionReview", "response": response})

@@ -2,7 +2,8 @@
 
 They name every managed resource, and every annotation that only schedulers write or that says which cards a pod may
 get, so that the API server sends us no other pod, but for a warning those that name a resource of a vendor's domain or
-of ours. Of quotas it sends those with keys that only extended resources have.
+of ours, or have one of our resources as an annotation. Of quotas it sends those with keys that only extended
+resources have.
 """
 
 from __future__ import annotations
@@ -65,7 +66,9 @@ def match_conditions(vendors: Vendors, extended: Collection[str] = ()) -> dict[s
         },
         "quotas.webhook.hami.io": {"limits-extended-resources": _LIMITS_EXTENDED_RESOURCES},
         "names.webhook.hami.io": {
-            "names-another-resource-of-our-domains": _requests_of_domains(KnownNames(vendors).domains),
+            "names-another-resource-of-our-domains": (
+                f"{_requests_of_domains(KnownNames(vendors).domains)}\n|| {_annotated(vendors.resource_names)}"
+            ),
             "asks-for-no-managed-resource": f"!{requests_managed}",
         },
         **(_of_claims(vendors, extended, requests_managed) if vendors.drivers else {}),
@@ -110,6 +113,11 @@ def _requests_of_domains(domains: Collection[str]) -> str:
     """A container names a resource that begins like one of these, in limits or in requests."""
     of_domain = f"[\n{_list_items(domains)}].exists(d, r.startsWith(d))"
     return f"({_CONTAINERS}).exists(c,\n{_AMOUNTS}.exists(m, m.exists(r, {of_domain})))"
+
+
+def _annotated(names: Collection[str]) -> str:
+    """A resource's name is the key of an annotation."""
+    return f"object.{_ANNOTATIONS}.exists(k, k in [\n{_list_items(names)}])"
 
 
 def _asks(vendors: Vendors) -> str:

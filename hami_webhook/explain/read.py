@@ -92,11 +92,13 @@ class Explainer:
         arrival = await self.simulation.admit(manifest)
         context = replace(self._context(arrival.namespace, arrival.manifest), nearest=nearest)
         if arrival.pod is not None:
-            return explain(arrival.pod, context)
-        pod = None
-        with contextlib.suppress(MalformedObject):
-            pod = Pod.from_object(arrival.manifest)
-        return explain_denial(pod, context, (arrival.namespace, arrival.name), arrival.code, arrival.message)
+            found = explain(arrival.pod, context)
+        else:
+            pod = None
+            with contextlib.suppress(MalformedObject):
+                pod = Pod.from_object(arrival.manifest)
+            found = explain_denial(pod, context, (arrival.namespace, arrival.name), arrival.code, arrival.message)
+        return replace(found, notes=[*(f"warning: {each}" for each in arrival.warnings), *found.notes])
 
     def _context(self, namespace: str, raw: Mapping[str, Any]) -> ExplainContext:
         core = self.simulation.core

@@ -160,6 +160,19 @@ _Choices = dict[Annotated[str, BeforeValidator(_choice_key)], Text]
 _Glob = Annotated[str, checked(_glob, type="string", pattern=f"^({_GLOB_TOKEN.pattern.replace('?P<letters>', '')})+$")]
 
 
+_VARIABLE = r"[-._a-zA-Z][-._a-zA-Z0-9]*"
+
+
+def _variable(value: object) -> str:
+    if not isinstance(value, str) or len(value) > _LONGEST_VARIABLE or not re.fullmatch(_VARIABLE, value):
+        refuse(f"must be the name of an environment variable such as CUDA_DISABLE_CONTROL, found {found(value)}")
+    return value
+
+
+_LONGEST_VARIABLE = 253
+_Variable = Annotated[str, checked(_variable, type="string", pattern=f"^{_VARIABLE}$", maxLength=_LONGEST_VARIABLE)]
+
+
 class _FileSection(BaseModel):
     model_config = ConfigDict(defer_build=True, frozen=True, extra="forbid")
 
@@ -197,6 +210,7 @@ class WrittenRule(_FileSection):
     scheduler_name: Annotated[
         str | None, checked(_scheduler_name, type="string", pattern=f"^{SUBDOMAIN}$", maxLength=LONGEST_SUBDOMAIN)
     ] = Field(default=None, alias="schedulerName")
+    deny_env: tuple[_Variable, ...] = Field(default=(), alias="denyEnv")
 
     def rule(self) -> PolicyRule:
         return PolicyRule(
@@ -208,6 +222,7 @@ class WrittenRule(_FileSection):
             enforce=self.enforce,
             devices={backend: written.bounds() for backend, written in self.devices.items()},
             scheduler_name=self.scheduler_name,
+            deny_env=frozenset(self.deny_env),
         )
 
 

@@ -29,7 +29,9 @@ class DeviceBounds(Struct, frozen=True):
 
 
 class PolicyRule(Struct, frozen=True):
-    """One rule of the policy file. No namespaces: every one; `devices` has bounds by backend key."""
+    """One rule of the policy file. No namespaces: every one; `devices` has bounds by backend key. `deny_env` are the
+    environment variables that no container of a pod with cards may set.
+    """
 
     name: str
     namespaces: tuple[str, ...] = ()
@@ -39,6 +41,7 @@ class PolicyRule(Struct, frozen=True):
     enforce: Mapping[str, str] = {}
     devices: Mapping[str, DeviceBounds] = {}
     scheduler_name: str | None = None
+    deny_env: frozenset[str] = frozenset()
 
     def matches(self, namespace: Namespace, pod_labels: Mapping[str, str]) -> bool:
         """Whether the rule matches pods with these labels in this namespace: all its parts must match."""

@@ -15,6 +15,7 @@ from msgspec.structs import replace
 
 from hami_webhook.admission.denial import Denied
 from hami_webhook.admission.identities import AdmissionRules
+from hami_webhook.admission.pods import is_unmanaged
 from hami_webhook.admission.review import API_VERSIONS, Review
 from hami_webhook.assembly import Core, Options
 from hami_webhook.cluster.api import ClusterError, Kind, WatchEvent, WatchType
@@ -269,8 +270,11 @@ class Simulation:
         admitted: Mapping[str, Any] = raw
         try:
             admitted = raw = self._priorities.applied(raw)
-            answer = await self.core.admission.mutate(_review(raw, namespace, name))
+            review = _review(raw, namespace, name)
+            answer = await self.core.admission.mutate(review)
             warnings, patch = answer.warnings, answer.patch
+            if is_unmanaged(review.object, self.core.vendors):
+                warnings = (*warnings, *self.core.admission.misspelt(review))
             admitted = jsonpatch.apply_patch(raw, list(patch))
             if self.cluster.peek(Kind.PODS, name, namespace) is not None:
                 raise Denied(409, f'pods "{name}" already exists', reason="AlreadyExists")
@@ -280,6 +284,7 @@ class Simulation:
             warnings = (*warnings, *(await self.core.admission.validate(_review(stored, namespace, name))).warnings)
             created = await self.cluster.create(Kind.PODS, stored)
         except Denied as denial:
+            warnings = tuple(dict.fromkeys((*warnings, *denial.warnings)))
             return Arrival(namespace, name, admitted, warnings, code=denial.code, message=denial.message)
         except ClusterError as error:
             return Arrival(namespace, name, admitted, warnings, code=422, message=str(error))

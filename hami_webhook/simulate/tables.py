@@ -58,9 +58,10 @@ def summary(result: Result) -> str:
 
 def verdict(outcome: Outcome) -> str:
     """Allowed, with warnings, evictions and the reasons of nodes; or the denial."""
+    warnings = [f"warning: {warning}" for warning in outcome.warnings]
     if not outcome.allowed:
-        return f"denied ({outcome.code}): {outcome.message}"
-    lines = ["allowed", *(f"warning: {warning}" for warning in outcome.warnings)]
+        return "\n".join((f"denied ({outcome.code}): {outcome.message}", *warnings))
+    lines = ["allowed", *warnings]
     if outcome.unplaced:
         lines.append("no node: " + ("; ".join(_grouped(outcome)) or "the cluster has none"))
     if outcome.victims:

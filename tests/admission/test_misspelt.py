@@ -10,6 +10,7 @@ import pytest
 from hami_webhook.admission.misspelt import MOST, KnownNames
 from hami_webhook.device_config import builtin_device_config, enabled_vendors, load_device_config
 from hami_webhook.devices.registry import Vendors
+from hami_webhook.devices.reserved_annotations import is_scheduler_owned
 
 from .reviews import VENDORS
 
@@ -93,3 +94,41 @@ def test_what_is_told_and_what_it_costs_is_bounded() -> None:
     assert time.process_time() - began < 0.5
     assert len(told) == MOST
     assert max(map(len, told)) <= 256
+
+
+# Names in the wrong place
+
+
+@pytest.mark.parametrize(
+    "name", ["nvidia.com/gpumem", "nvidia.com/gpu", "nvidia.com/gpucores", "nvidia.com/gpumem-percentage"]
+)
+def test_a_resource_as_an_annotation_is_told_where_it_belongs(name: str) -> None:
+    assert misspelt([], {name: "3000"}, VENDORS) == [
+        f"annotation {name} means nothing: it's a resource, and belongs into resources.limits of a container"
+    ]
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["nvidia.com/use-gputype", "nvidia.com/nouse-gpuuuid", "hami.io/gpu-scheduler-policy", "nvidia.com/vgpu-mode"],
+)
+def test_an_annotation_as_a_resource_is_told_where_it_belongs(name: str) -> None:
+    assert misspelt([name], {}, VENDORS) == [
+        f"{name} is an annotation, and no resource: it belongs into metadata.annotations of the pod"
+    ]
+
+
+def test_a_chips_memory_is_no_annotation_of_the_scheduler() -> None:
+    """Its plugin reads an annotation that is called as the chip's count: that stays the scheduler's."""
+    vendors = enabled_vendors(builtin_device_config().config)
+    for name in ("huawei.com/Ascend910B3-memory", "huawei.com/Ascend910B4-1-memory", "huawei.com/Ascend910B3-core"):
+        assert not is_scheduler_owned(name)
+    for name in ("huawei.com/Ascend910B3", "huawei.com/Ascend910B4-1", "huawei.com/Ascend910-memory-bank"):
+        assert is_scheduler_owned(name)
+    (text,) = misspelt([], {"huawei.com/Ascend910B3-memory": "1", "huawei.com/Ascend910B3": "1"}, vendors)
+    assert text.startswith("annotation huawei.com/Ascend910B3-memory means nothing")
+
+
+def test_every_enabled_resource_as_an_annotation_costs_five_sentences() -> None:
+    vendors = enabled_vendors(builtin_device_config().config)
+    assert len(misspelt([], dict.fromkeys(vendors.resource_names, "1"), vendors)) == MOST

@@ -298,7 +298,10 @@ PRIVILEGED = {"name": "debug", "securityContext": {"privileged": True}}
 def test_no_privileged_ephemeral_container_comes_beside_cards(user: str) -> None:
     old = pod(gpu=1, mem=3000, ephemeralContainers=[cpu("shell")])
     new = pod(gpu=1, mem=3000, ephemeralContainers=[cpu("shell"), PRIVILEGED])
-    assert denied(old, new, user, subresource="ephemeralcontainers") == "ephemeral container debug is privileged"
+    assert denied(old, new, user, subresource="ephemeralcontainers") == (
+        "ephemeral container debug is privileged, so it would see every card of the node; add it without "
+        "securityContext.privileged"
+    )
 
 
 @pytest.mark.parametrize(

@@ -1,17 +1,20 @@
-"""Misread quotas and pods: what kubectl shows of them, and the events on quotas that are there already."""
+"""Misread quotas and pods: what kubectl shows of them, and `simulate`; the events on quotas that are there already."""
 
 from __future__ import annotations
 
 import contextlib
 import json
 import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import builders
 import pytest
 from quota.right_quotas import RIGHT
+from simulate.workload_objects import OBJECTS, template
 
 from hack.devcluster.plane import ControlPlane
 
@@ -144,3 +147,130 @@ def test_without_a_replica_such_a_pod_is_created_as_ever(installed: Installed) -
 
 def misspelt(space: str, resource: str) -> JSON:
     return builders.pod("p", builders.container(**{resource: "1"}), namespace=space)
+
+
+# What `simulate` says is what the API server says
+
+
+def simulated(kubectl: Kubectl, folder: Path, objects: list[JSON], *flags: str) -> tuple[list[JSON], str]:
+    """The pods of the result, and what is warned of beside it, in the cluster as it is."""
+    dump, file = folder / "cluster.json", folder / "objects.json"
+    dump.write_text(kubectl("get", "nodes,namespaces,resourcequotas", "-A", "-o", "json"))
+    file.write_text(json.dumps({"apiVersion": "v1", "kind": "List", "items": objects}))
+    command = [
+        sys.executable,
+        "-m",
+        "hami_webhook",
+        "simulate",
+        "--cluster",
+        str(dump),
+        str(file),
+        "-o",
+        "json",
+        *flags,
+    ]
+    done = subprocess.run(command, text=True, capture_output=True, check=False, timeout=300)
+    assert done.returncode == 0, done.stderr
+    pods: list[JSON] = json.loads(done.stdout)["pods"]
+    return pods, done.stderr
+
+
+def limited(**limits: str) -> JSON:
+    return builders.container(resources={"limits": limits})
+
+
+NOTE = {"nvidia.com/gpumem": "3000"}
+CARD, MISSPELT = {"nvidia.com/gpu": "1"}, {"nvidia.com/gpumemory": "1"}
+DISABLED = {"env": [{"name": "CUDA_DISABLE_CONTROL", "value": "true"}]}
+PRIVILEGED = {"securityContext": {"privileged": True}}
+
+
+def written(name: str, *containers: JSON, **more: Any) -> JSON:
+    """A pod that names no namespace."""
+    made = builders.pod(name, *containers, **more)
+    del made["metadata"]["namespace"]
+    return made
+
+
+MEANT = {
+    "note": written("note", annotations=NOTE),
+    "resource": written("resource", limited(**{"nvidia.com/use-gputype": "1"})),
+    "nearly": written("nearly", limited(**MISSPELT)),
+    "card": written("card", limited(**CARD), annotations=NOTE),
+    "privileged": written("privileged", {**limited(**CARD, **MISSPELT), **PRIVILEGED}),
+    "node": written("node", limited(**CARD), nodeName="card-24g", annotations=NOTE),
+    "bytes": written("bytes", limited(**CARD, **{"nvidia.com/gpumem": "16Gi"}), annotations=NOTE),
+    "some-bytes": written("some-bytes", limited(**CARD, **{"nvidia.com/gpumem": "1Gi"})),
+    "disabled": written("disabled", {**limited(**CARD, **{"nvidia.com/gpumem": "1"}), **DISABLED}),
+}
+"""Pods that are hardly meant as they are written."""
+QUIET = written("quiet", limited(**CARD), annotations={"nvidia.com/use-gputype": "A100", "example.com/gpu": "1"})
+
+
+def test_what_was_meant_is_said_by_the_api_server_and_by_simulate_alike(installed: Installed, tmp_path: Path) -> None:
+    """Of allowed pods, of refused ones, and of those that name nothing else of ours; and nothing of an ordinary pod."""
+    kubectl = installed.program.kubectl
+    space = namespace(kubectl)
+    pods, _ = simulated(kubectl, tmp_path, [*MEANT.values(), QUIET], "-n", space)
+    found = {each["name"]: (each["allowed"], set(each["warnings"]), each["message"]) for each in pods}
+    assert found.pop("quiet")[1] == set()
+    assert kubectl.run("create", "-n", space, "-f", "-", stdin=json.dumps(QUIET)).stderr == ""
+    for name, manifest in MEANT.items():
+        done = kubectl.run("create", "-n", space, "-f", "-", stdin=json.dumps(manifest))
+        warnings = {line.removeprefix("Warning: ") for line in done.stderr.splitlines() if line.startswith("Warning: ")}
+        allowed, said, message = found[name]
+        assert (done.returncode == 0, warnings) == (allowed, said), name
+        assert len(said) == 1, name
+        assert message in done.stderr, name
+
+
+def test_the_pods_of_many_kinds_are_refused_in_the_namespace_of_the_context(
+    installed: Installed, tmp_path: Path
+) -> None:
+    """15 kinds and more, whose own API isn't there: their controllers create the pods that `simulate` makes of them."""
+    kubectl = installed.program.kubectl
+    space = namespace(kubectl)
+    kubectl.apply(quota(space, "none", {"limits.nvidia.com/gpu": "0"}))
+    kinds: list[tuple[str, str, JSON]] = [
+        ("apps/v1", "Deployment", {"selector": {"matchLabels": {"app": "w"}}, "template": labelled(template(1))})
+    ]
+    kinds += [(api, kind, spec) for api, kind, spec, cards in OBJECTS if "volcano" not in api and any(cards.values())]
+    objects: list[JSON] = [
+        {"apiVersion": api, "kind": kind, "metadata": {"name": f"w{number}"}, "spec": spec}
+        for number, (api, kind, spec) in enumerate(kinds)
+    ]
+    assert len({each["kind"] for each in objects}) > 15
+    pods, warnings = simulated(kubectl, tmp_path, objects, "--kubeconfig", str(context(kubectl, tmp_path, space)))
+    assert f"objects without a namespace are taken to be in {space}" in warnings
+    asking = [
+        each for each in pods if "exceeded quota" in each["message"] or "exceeding resource quota" in each["message"]
+    ]
+    assert {each["namespace"] for each in pods} == {space}
+    assert {name.partition("-")[0] for each in asking if (name := each["name"])} == {
+        each["metadata"]["name"] for each in objects
+    }
+    deployment = objects[0]
+    kubectl("create", "-n", space, "-f", "-", stdin=json.dumps(deployment))
+    message = next(each["message"] for each in asking if each["name"] == "w0-0")
+    eventually(lambda: refusals(kubectl, space, message), True)
+
+
+def labelled(template: JSON) -> JSON:
+    (container,) = template["spec"]["containers"]
+    spec = {**template["spec"], "containers": [{**container, "image": "registry.k8s.io/pause:3.10"}]}
+    return {"metadata": {"labels": {"app": "w"}}, "spec": spec}
+
+
+def context(kubectl: Kubectl, folder: Path, space: str) -> Path:
+    """A kubeconfig whose current context names a namespace."""
+    path = folder / "kubeconfig"
+    path.write_text(kubectl.kubeconfig.read_text())
+    own = Kubectl(path)
+    own("config", "set-context", "--current", "--namespace", space)
+    return path
+
+
+def refusals(kubectl: Kubectl, space: str, message: str) -> bool:
+    """Whether the ReplicaSets' conditions say so."""
+    sets = kubectl.get("replicasets", "-n", space)["items"]
+    return any(message in each["message"] for found in sets for each in found["status"].get("conditions", []))

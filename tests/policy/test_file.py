@@ -117,7 +117,7 @@ def test_faults_inside_a_config_map_have_the_lines_of_the_outer_file() -> None:
     head = "kind: ConfigMap\ndata:\n  policy.yaml: "
     assert refusal(head + "|\n    policies:\n    - nam: a\n").splitlines() == [
         "policy.yaml:5: policies[0].nam: is an unknown key (did you mean name?); known are name, match, default, "
-        "enforce, devices, schedulerName",
+        "enforce, devices, schedulerName, denyEnv",
         "policy.yaml:5: policies[0].name: is required, and isn't there",
     ]
     assert refusal(head + "'policies: 1'\n") == "policy.yaml:3: policies: must be a list, found 1"

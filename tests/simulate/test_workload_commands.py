@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from .files import Simulate, listed, pod, quota
-from .test_workloads import FILE, RAY, RAY_PODS, template
+from .test_workloads import FILE
+from .workload_objects import RAY, RAY_PODS, template
 
 REFUSED = {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "d"}, "spec": {"template": template(2)}}
 FULL = quota(gpu="1")
