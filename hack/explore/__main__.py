@@ -23,7 +23,7 @@ _HEADER = f"{'scenario':<16} {'accidents':>9} {'states':>9} {'runs':>8} {'steps'
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m hack.explore", description=__doc__)
+    parser = argparse.ArgumentParser(allow_abbrev=False, prog="python -m hack.explore", description=__doc__)
     parser.add_argument("scenario", nargs="*", choices=[[], *(each.name for each in scenarios.SCENARIOS)])
     parser.add_argument(
         "--accidents", type=int, help="how many at most; by default those of each scenario's small bounds"
