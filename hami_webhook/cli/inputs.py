@@ -8,6 +8,7 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Sequence
 
+from hami_webhook.cluster.api import ClusterError
 from hami_webhook.cluster.loading import Bundle
 from hami_webhook.config import LoadedDeviceConfig, read_text
 from hami_webhook.device_config import builtin_device_config, read_device_config
@@ -45,7 +46,7 @@ def reading_rules(arguments: argparse.Namespace) -> ReadingRules:
 def _namespace_of(arguments: argparse.Namespace) -> Callable[[], str]:
     """The namespace of objects that name none: that of `-n`, else of the kubeconfig's context, as for kubectl.
 
-    It raises `ClusterError` for a kubeconfig that can't be used.
+    It raises `ClusterError` for a kubeconfig that can't be used, if a flag names it.
     """
     if arguments.namespace:
         return lambda: str(arguments.namespace)
@@ -57,7 +58,13 @@ def _namespace_of_context(kubeconfig: str | None) -> str:
     # imported here: it takes twice as long to start with the client
     from hami_webhook.cluster.connect import names_of
 
-    namespace = names_of(path).namespace
+    try:
+        namespace = names_of(path).namespace
+    except ClusterError as error:
+        if kubeconfig:
+            raise
+        warn([f"{error}; objects without a namespace are taken to be in default"])
+        return "default"
     if namespace != "default":
         warn([f"objects without a namespace are taken to be in {namespace}, that of the context; -n names another"])
     return namespace

@@ -84,6 +84,22 @@ def run_main(main: Callable[[Sequence[str]], int], arguments: Sequence[str], cap
     return Run(status, captured.out, captured.err)
 
 
+def kubeconfig(directory: Path, namespace: str = "default") -> str:
+    """The path of a kubeconfig whose current context names a namespace."""
+    cluster = {"name": "c", "cluster": {"server": "https://localhost:1"}}
+    chosen = {"name": "x", "context": {"cluster": "c", "user": "u", "namespace": namespace}}
+    path = directory / f"kubeconfig-{namespace}"
+    content = {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "current-context": "x",
+        "clusters": [cluster],
+        "contexts": [chosen],
+    }
+    path.write_text(json.dumps(content))
+    return str(path)
+
+
 class Simulate:
     """`simulate -o json` in this process, on objects that are put into files."""
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
-from .files import Simulate, listed, pod, quota
+from .files import Simulate, kubeconfig, listed, pod, quota
 from .test_workloads import FILE
 from .workload_objects import RAY, RAY_PODS, template
 
@@ -13,22 +15,13 @@ FULL = quota(gpu="1")
 """Of team-a."""
 
 
-def context(simulate: Simulate, namespace: str) -> str:
-    cluster = {"name": "c", "cluster": {"server": "https://localhost:1"}}
-    chosen = {"name": "x", "context": {"cluster": "c", "user": "u", "namespace": namespace}}
-    return simulate.file(
-        "kubeconfig",
-        {"apiVersion": "v1", "kind": "Config", "current-context": "x", "clusters": [cluster], "contexts": [chosen]},
-    )
-
-
 @pytest.mark.parametrize("by", ["-n", "--kubeconfig", "KUBECONFIG", ""])
 def test_a_workload_is_judged_in_the_namespace_where_kubectl_would_create_it(
-    simulate: Simulate, monkeypatch: pytest.MonkeyPatch, by: str
+    simulate: Simulate, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, by: str
 ) -> None:
-    flags = {"-n": ["-n", "team-a"], "--kubeconfig": ["--kubeconfig", context(simulate, "team-a")]}.get(by, [])
+    flags = {"-n": ["-n", "team-a"], "--kubeconfig": ["--kubeconfig", kubeconfig(tmp_path, "team-a")]}.get(by, [])
     if by == "KUBECONFIG":
-        monkeypatch.setenv("KUBECONFIG", context(simulate, "team-a"))
+        monkeypatch.setenv("KUBECONFIG", kubeconfig(tmp_path, "team-a"))
     run = simulate([FULL], REFUSED, flags=flags)
     (found,) = run.pods
     assert (found["namespace"], found["allowed"]) == (("team-a", False) if by else ("default", True))
@@ -109,3 +102,14 @@ def test_a_file_of_kinds_is_used_by_the_commands(simulate: Simulate) -> None:
     assert explained.result["verdict"].startswith("is denied at admission (403)")
     wrong = simulate([FULL], training, flags=["--workloads", simulate.file("wrong.yaml", "workloads: 3")])
     assert (wrong.status, wrong.err.count("\n")) == (2, 1)
+
+
+def test_a_kubeconfig_that_cant_be_used_stands_in_nobodys_way(
+    simulate: Simulate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run on files needs no cluster; one that a flag names was meant."""
+    monkeypatch.setenv("KUBECONFIG", "/nonexistent")
+    run = simulate([FULL], REFUSED)
+    assert [each["namespace"] for each in run.pods] == ["default"]
+    assert run.err.endswith("; objects without a namespace are taken to be in default\n")
+    assert simulate([FULL], REFUSED, flags=["--kubeconfig", "/nonexistent"]).status == 2
