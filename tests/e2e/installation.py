@@ -223,11 +223,22 @@ def system_pods(kubectl: Kubectl) -> list[JSON]:
 
 
 def check_replicas(cluster: Cluster) -> None:
-    """Every pod of ours runs on the node and is ready, and no container had to be restarted."""
-    for item in system_pods(cluster.kubectl):
-        assert item["spec"]["nodeName"] == NODE
-        states = {each["name"]: (each["ready"], each["restartCount"]) for each in item["status"]["containerStatuses"]}
-        assert set(states.values()) == {(True, 0)}, (item["metadata"]["name"], states, cluster.logs())
+    """Every pod of ours runs on the node and is ready soon, and no container had to be restarted."""
+
+    def states() -> dict[str, dict[str, tuple[bool, int]]]:
+        return {
+            item["metadata"]["name"]: {
+                each["name"]: (each["ready"], each["restartCount"]) for each in item["status"]["containerStatuses"]
+            }
+            for item in system_pods(cluster.kubectl)
+        }
+
+    # nobody waits for a DaemonSet's pods
+    with contextlib.suppress(AssertionError):
+        eventually(lambda: {state for each in states().values() for state in each.values()}, {(True, 0)})
+    for name, found in states().items():
+        assert set(found.values()) == {(True, 0)}, (name, found, cluster.logs())
+    assert {item["spec"]["nodeName"] for item in system_pods(cluster.kubectl)} == {NODE}
 
 
 def leader(kubectl: Kubectl, lease: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator
 from functools import partial
@@ -10,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from builders import pod
 from document_steps import Block, blocks
 
 from .deployment import ROOT
@@ -137,6 +139,14 @@ FAILS = {
 """The commands that end with another status than 0, because something is refused, differs, or is at fault."""
 
 TEAM = "kubectl create namespace team-a"
+RAY_CLUSTER = json.dumps(
+    {
+        "apiVersion": "ray.io/v1",
+        "kind": "RayCluster",
+        "metadata": {"name": "ray"},
+        "spec": {"headGroupSpec": {"template": pod("head", gpu=1, mem=1000)}},
+    }
+)
 UNHELM = "helm uninstall hami-webhook -n hami-system --wait && kubectl delete namespace hami-system"
 FILE = (
     "kubectl kustomize manifests/overlays/default | sed s#hami-webhook:latest#REGISTRY/hami-webhook:TAG# > install.yaml"
@@ -144,7 +154,7 @@ FILE = (
 READY = {
     "docs/explain.md": (
         f"{TEAM} && sed '/^---/,$d; s/train/serve/' manifests/examples/getting-started/pods.yaml > pod.yaml "
-        "&& kubectl apply -f pod.yaml"
+        f"&& kubectl apply -f pod.yaml && echo '{RAY_CLUSTER}' > raycluster.yaml"
     ),
     "docs/install.md": (
         f"cp manifests/device-config/device-config.yaml . && {FILE} && sha256sum install.yaml > SHA256SUMS"

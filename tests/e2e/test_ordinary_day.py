@@ -178,10 +178,10 @@ class Administrator:
         self._day.refused += [] if code == 200 else [f"{path}: {code} {answer.get('message')}"]
 
 
-def refusals_in_events(kubectl: Kubectl) -> list[str]:
-    """What controllers of workloads were refused."""
+def refusals_in_events(kubectl: Kubectl, spaces: list[str]) -> list[str]:
+    """What controllers of workloads were refused in these namespaces."""
     failed = kubectl.get("events", "-A", "--field-selector", "reason=FailedCreate")["items"]
-    return [each["message"] for each in failed]
+    return [each["message"] for each in failed if _space(each) in spaces]
 
 
 def left_of(kubectl: Kubectl, spaces: list[str]) -> list[str]:
@@ -220,7 +220,7 @@ def test_nothing_is_refused_stuck_or_alerted_and_nothing_is_left(
         for each in work:
             each.result()
     firing = sorted(name for name, state in prometheus.alerts(since) if state == "firing")
-    findings = [*day.refused, *refusals_in_events(kubectl), *day.stuck, *firing]
+    findings = [*day.refused, *refusals_in_events(kubectl, spaces), *day.stuck, *firing]
     with capsys.disabled():
         print(f"\n{USERS} users, {time.time() - since:.0f} s, {dict(day.done)}")
         print(f"  slowest, in seconds: { ({name: round(seconds, 1) for name, seconds in day.slowest.items()}) }")
