@@ -85,14 +85,10 @@ class Request(Struct, eq=False):
     def happen(self) -> object:
         """Let it take effect; what it returned or raised."""
         self.took_effect = True
-        work = self.act()
         try:
-            work.send(None)
-        except StopIteration as done:
-            return done.value
+            return at_once(self.act())
         except ClusterError as error:
             return error
-        raise AssertionError(f"{self} waits for something")
 
     def reply(self, outcome: object) -> None:
         """Answer who waits."""
@@ -170,3 +166,26 @@ def _name(arguments: tuple[Any, ...]) -> str:
         found: JSON = first.get("metadata", {})
         return str(found.get("name", ""))
     return str(first)
+
+
+def at_once(work: Coroutine[Any, Any, Any]) -> Any:
+    """What a coroutine returns that waits for nothing."""
+    try:
+        work.send(None)
+    except StopIteration as done:
+        return done.value
+    raise AssertionError("it waits")
+
+
+def review_of(pod: JSON, namespace: str) -> bytes:
+    """The AdmissionReview of a new pod."""
+    request = {
+        "uid": "1",
+        "operation": "CREATE",
+        "kind": {"group": "", "version": "v1", "kind": "Pod"},
+        "namespace": namespace,
+        "name": pod["metadata"]["name"],
+        "object": pod,
+        "userInfo": {"username": "user"},
+    }
+    return orjson.dumps({"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": request})

@@ -137,8 +137,7 @@ FAULTS = (
         "an entry that a cache shows needs no read",
         _ADMISSION,
         [("(result.refusals or known)", "result.refusals")],
-        "repeated",
-        {"lost": 1},
+        why="only a second review of the same pod meets such an entry, and of those no answer is lost here",
     ),
     Planted(
         "entries are dropped before their pods are seen",
@@ -331,7 +330,8 @@ FAULTS = (
         "who gave up stays charged",
         _ADMISSION,
         [("if abandoned - taken:", "if not abandoned and taken:")],
-        why="it expires, and who gives up is within a charge's own time here: both end together",
+        "two-replicas",
+        {"gone": 1},
     ),
     Planted(
         "who writes waits for nobody of its process",

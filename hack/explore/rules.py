@@ -23,8 +23,10 @@ _OURS = (LEDGER, "hami.io/quota-counted-cards", "hami.io/quota-observed")
 _ALLOCATED = "hami.io/vgpu-devices-allocated"
 _GATE = "hami.io/quota"
 _ENFORCEMENT = "hami.io/quota-enforcement"
-_HARMLESS = {"conflict", "stale", "second"}
-"""Accidents that a user doesn't notice."""
+_UNNOTICED = {"conflict", "stale", "second"}
+"""Accidents that no user notices."""
+_UNDONE = {*_UNNOTICED, "gone"}
+"""Those after which nothing is left."""
 
 
 QUOTAS = (Kind.RESOURCE_QUOTAS, Kind.ACCELERATOR_QUOTAS)
@@ -96,7 +98,7 @@ def after_refusal(world: World, pod: str) -> Iterator[str]:
         seen = [quota for version in world.versions[max(0, world.reviewed[pod] - 1) :] for quota in version.values()]
         if not any(_has_no_room(quota, pod, cost) for quota in seen):
             yield f"Q12: {pod} is refused though it always fitted: {why}"
-    elif world.accidents <= _HARMLESS:
+    elif world.accidents <= _UNNOTICED:
         yield f"{pod} is refused though nothing is wrong: {why}"
 
 
@@ -110,7 +112,7 @@ def _has_no_room(quota: JSON, pod: str, cost: Mapping[str, int]) -> bool:
 
 def at_end(world: World) -> Iterator[str]:
     """When all have acted: a refusal left nothing (Q6), and one pod is one charge (Q5)."""
-    if not (world.scenario.exact and world.accidents <= _HARMLESS):
+    if not (world.scenario.exact and world.accidents <= _UNDONE):
         return
     for quota in quotas_of(world):
         name, used, needs = quota["metadata"]["name"], used_of(quota), needed(world, quota)

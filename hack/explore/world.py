@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -18,7 +18,7 @@ import jsonpatch
 import orjson
 
 from hack.explore import rules
-from hack.explore.apiserver import Port, Request, SimulatedServer, Stream
+from hack.explore.apiserver import Port, Request, SimulatedServer, Stream, at_once, review_of
 from hack.explore.stepping import SteppingLoop
 from hami_webhook.admission.denial import Denied
 from hami_webhook.admission.identities import AdmissionRules
@@ -70,7 +70,8 @@ class Scenario:
     `costs` are what pods cost while they wait, by name. Processes named in `early` have caches from the beginning,
     which may be late; others start when they first have something to do. Those in `leaders` follow changes as a leader
     does. `small` is how many accidents there may be where it is gone through in seconds; None where that takes longer.
-    `exact`: at the end, unless something was lost, used is what the pods cost, and no recompute is needed for it.
+    `spared` are the accidents that it isn't tried with. `exact`: at the end, unless something was lost, used is what
+    the pods cost, and no recompute is needed for it.
     """
 
     title: str
@@ -83,6 +84,7 @@ class Scenario:
     leaders: Sequence[str] = ("leader",)
     exact: bool = True
     small: int | None = 0
+    spared: Collection[str] = ()
 
     @property
     def name(self) -> str:
@@ -153,13 +155,14 @@ class World:
         self.versions: list[dict[str, JSON]] = []
         """The quotas as they were, one after the other."""
         self.faults: list[str] = []
+        self._reviews: dict[str, tuple[str, asyncio.Task[Any]]] = {}
         self.processes: dict[str, Process] = {}
         self._last = ""
         self._writer = ""
         self._lagging = ""
         self._open = self._prepared = False
         for kind, obj in ((Kind.NAMESPACES, {"metadata": {"name": TEAM}}), *scenario.objects):
-            _at_once(self.server.create(kind, obj))
+            at_once(self.server.create(kind, obj))
         for name in scenario.early:
             self._process(name)
         self._prepared = True
@@ -194,6 +197,10 @@ class World:
                 if stream.late:
                     text = f"{name} is shown {len(stream.events)} changes of {kind.value}"
                     found.append(Choice(text, partial(self._catch_up, name, kind, stream)))
+        for pod in self._reviews:
+            accidents.append(
+                Choice(f"the API server gives up the review of {pod}", partial(self._hang_up, pod), "gone")
+            )
         due = self.loop.next_timer
         if due is not None and not self.done:
             passing = Choice(f"{due - self.loop.now:g} s pass", partial(self._pass, due), "" if not found else "time")
@@ -331,6 +338,11 @@ class World:
         for task in self.loop.tasks_of(name):
             task.cancel()
 
+    def _hang_up(self, pod: str) -> None:
+        process, review = self._reviews[pod]
+        self.observe(process, f"the review of {pod} is given up")
+        review.cancel()
+
     def _catch_up(self, name: str, kind: Kind, stream: Stream) -> None:
         stream.late = False
         for event in stream.events:
@@ -345,7 +357,7 @@ class World:
         self._writer = "kube-controller-manager"
         status = {"used": {"pods": str(1 + self.happened)}}
         with suppress(ClusterError):
-            _at_once(self.server.patch_status(Kind.RESOURCE_QUOTAS, quota, {"status": status}, TEAM))
+            at_once(self.server.patch_status(Kind.RESOURCE_QUOTAS, quota, {"status": status}, TEAM))
 
     def _process(self, name: str) -> Process:
         """A process, which is started if it isn't running."""
@@ -404,8 +416,11 @@ class World:
         """The API server for who isn't a process of ours."""
         return Port(self.server, actor.name, self.ask)
 
-    async def call(self, actor: Actor, work: Callable[[Process], Awaitable[Any]]) -> Any:
-        """Have the actor's process do something; `Unavailable` if it ends meanwhile."""
+    async def call(self, actor: Actor, work: Callable[[Process], Awaitable[Any]], *, pod: str = "") -> Any:
+        """Have the actor's process do something; `Unavailable` if it ends meanwhile.
+
+        `pod`: it reviews that one, and may be given up.
+        """
         name = actor.process
         process = self.processes[name]
         self.observe(name, actor.name)
@@ -414,9 +429,12 @@ class World:
             return await work(process)
 
         task = self.loop.start(name, whole())
+        if pod:
+            self._reviews[pod] = name, task
         await asyncio.wait([task])
+        self._reviews.pop(pod, None)
         if task.cancelled():
-            raise Unavailable("the process ended")
+            raise Unavailable("the process ended, or nobody waits for its answer")
         return task.result()
 
     async def review(self, actor: Actor, pod: JSON) -> JSON | None:
@@ -425,14 +443,14 @@ class World:
         self.reviewed[pod_name] = len(self.versions)
 
         async def whole(process: Process) -> JSON:
-            answer = await process.core.admission.mutate(parse_review(_review(pod), "application/json"))
+            answer = await process.core.admission.mutate(parse_review(review_of(pod, TEAM), "application/json"))
             made: JSON = jsonpatch.apply_patch(pod, [dict(operation) for operation in answer.patch])
             made = {**made, "metadata": {**made["metadata"], "uid": f"uid-{pod_name}"}}
-            await process.core.admission.validate(parse_review(_review(made), "application/json"))
+            await process.core.admission.validate(parse_review(review_of(made, TEAM), "application/json"))
             return made
 
         try:
-            made: JSON = await self.call(actor, whole)
+            made: JSON = await self.call(actor, whole, pod=pod_name)
         except (Denied, Unavailable) as error:
             self.outcomes[pod_name] = str(error)
             self.note(f"    {pod_name} is refused: {error}")
@@ -469,25 +487,3 @@ class World:
     def _check(self, faults: Sequence[str]) -> None:
         if faults:
             raise rules.Broken("; ".join(faults))
-
-
-def _at_once(work: Coroutine[Any, Any, Any]) -> Any:
-    """What a coroutine that waits for nothing returns."""
-    try:
-        work.send(None)
-    except StopIteration as done:
-        return done.value
-    raise AssertionError("it waits")
-
-
-def _review(pod: JSON) -> bytes:
-    request = {
-        "uid": "1",
-        "operation": "CREATE",
-        "kind": {"group": "", "version": "v1", "kind": "Pod"},
-        "namespace": TEAM,
-        "name": pod["metadata"]["name"],
-        "object": pod,
-        "userInfo": {"username": "user"},
-    }
-    return orjson.dumps({"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": request})
