@@ -188,8 +188,11 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def _has_unread(self) -> bool:
         """Whether bytes have arrived that the loop hasn't come to; a client's end of the connection is one, too."""
+        socket = self.transport.get_extra_info("socket")
+        if socket is None or socket.fileno() < 0:  # the transport is closed
+            return False
         poll = select.poll()
-        poll.register(self.transport.get_extra_info("socket"), select.POLLIN)
+        poll.register(socket, select.POLLIN)
         return bool(poll.poll(0))
 
     def _drop_held_body(self) -> None:

@@ -373,6 +373,22 @@ class TestDrain:
             assert (status, headers["connection"]) == (200, "close")
             assert await until_cut(reader) == b""
 
+    @pytest.mark.parametrize("secure", [False, True])
+    async def test_a_connection_that_is_closed_already_has_nothing_unread(
+        self, secure: bool, tls: ReloadingTls, trusting: ssl.SSLContext
+    ) -> None:
+        more = {"ssl": trusting} if secure else {}
+        async with (
+            listening(App(), tls=tls if secure else None) as listener,
+            connected(listener, **more) as (reader, writer),
+        ):
+            writer.write(GET)
+            await answer(reader)
+            (protocol,) = listener._served.values()
+            protocol.transport.abort()
+            await until(lambda: protocol.transport.get_extra_info("socket") is None or not listener._served)
+            protocol.shutdown()
+
     async def test_a_handshake_not_finished_is_cut(self, tls: ReloadingTls) -> None:
         async with listening(App(), tls=tls) as listener, connected(listener) as (reader, _):
             await until(lambda: listener.open_connections == 1)
