@@ -244,6 +244,7 @@ SCENARIOS = (
         _BOTH,
         # who fails, or is given up, takes back what another replica's review of the same pod relies on
         # (docs/security.md#what-isnt-promised)
+        small=1,
         spared=["lost", "late", "gone"],
     ),
     Scenario(
