@@ -117,7 +117,7 @@ def _requests_of_domains(domains: Collection[str]) -> str:
 
 def _annotated(names: Collection[str]) -> str:
     """A resource's name is the key of an annotation."""
-    return f"object.{_ANNOTATIONS}.exists(k, k in [\n{_list_items(names)}])"
+    return f"object.{_ANNOTATIONS}.exists(r, r in [\n{_list_items(names)}])"
 
 
 def _asks(vendors: Vendors) -> str:
