@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from refusals import has_node, is_privileged
 
+from hami_webhook.admission.defaults import DEFAULTED
 from hami_webhook.admission.denial import Denied
 from hami_webhook.admission.identities import AdmissionRules
 from hami_webhook.admission.review import Answer
@@ -438,7 +439,10 @@ WAYS: dict[str, dict[str, Any]] = {
     },
 }
 MEANT_ENV = {"CUDA_TASK_PRIORITY", "NVIDIA_VISIBLE_DEVICES", "GPU_CORE_UTILIZATION_POLICY"}
-MEANT_ANNOTATIONS = {"nvidia.com/use-gpuuuid", "hami.io/node-scheduler-policy", "nvidia.com/vgpu-mode", WEIGHTS}
+MEANT_ANNOTATIONS = {
+    *("nvidia.com/use-gpuuuid", "hami.io/node-scheduler-policy", "nvidia.com/vgpu-mode"),
+    *(WEIGHTS, DEFAULTED),
+}
 
 
 def unmeant(obj: JSON) -> bytes:

@@ -16,6 +16,7 @@ from hami_webhook.cluster.api import JSON
 from hami_webhook.devices.model import NodeView, Usage
 from hami_webhook.kube.objects import Node, Pod
 from hami_webhook.scheduling.cluster_cache import ClusterCache
+from hami_webhook.scheduling.presumed_usage import unplaced_vendors
 
 from .placer_env import ALLOCATED, NOW, REGISTER, VENDORS, amounts
 from .test_cluster_cache import IN_SLICE, MIG_CARD, MIG_NOTE, TERMINATED, read_node, read_pod
@@ -152,13 +153,16 @@ def test_the_state_is_what_a_rebuild_would_make_it_in_any_order_of_events(
     env = CacheEnv(NOW, ClusterCache(VENDORS, zone=UTC), {}, {})
     shown: list[tuple[NodeView, str]] = []
     for version, step in enumerate(steps):
-        before = {view.name: view for view in env.state.views()}
+        before, pods = {view.name: view for view in env.state.views()}, [*env.pods.values()]
         apply(env, step, version)
+        # of those who don't say which cards they have a node may offer too little to hold any
+        unsaid = any(unplaced_vendors(each, VENDORS) for each in (*pods, *env.pods.values()))
         for view in env.state.views():
             earlier = before.get(view.name)
             if earlier is not None:
                 changed = contents(earlier) != contents(view)
-                assert (view.generation > earlier.generation) is changed, step
+                newer = view.generation > earlier.generation
+                assert newer is changed or (newer and unsaid), step
             shown.append((view, repr(view)))
     rebuilt = ClusterCache(VENDORS, zone=UTC)
     objects: list[Node | Pod] = [*env.nodes.values(), *env.pods.values()]
