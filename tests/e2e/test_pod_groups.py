@@ -152,6 +152,7 @@ def test_a_job_goes_on_after_its_first_completion(program: Deployment, scheduler
         kubectl("patch", "pod", name, "-n", space, "--subresource=status", "--type=merge", "-p", status)
     # after 10 s, as any Job's
     eventually(lambda: bound(kubectl, space), 3)
+    kubectl.delete_all("jobs", "pods", namespace=space)  # a card that one holds in its last 30 s is missing later
     kubectl("delete", "namespace", space, "--wait=false")
 
 
