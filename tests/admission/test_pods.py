@@ -439,10 +439,7 @@ WAYS: dict[str, dict[str, Any]] = {
     },
 }
 MEANT_ENV = {"CUDA_TASK_PRIORITY", "NVIDIA_VISIBLE_DEVICES", "GPU_CORE_UTILIZATION_POLICY"}
-MEANT_ANNOTATIONS = {
-    *("nvidia.com/use-gpuuuid", "hami.io/node-scheduler-policy", "nvidia.com/vgpu-mode"),
-    *(WEIGHTS, DEFAULTED),
-}
+CHOICES = {"nvidia.com/use-gpuuuid", "hami.io/node-scheduler-policy", "nvidia.com/vgpu-mode", WEIGHTS}
 
 
 def unmeant(obj: JSON) -> bytes:
@@ -461,7 +458,7 @@ def unmeant(obj: JSON) -> bytes:
         one["resources"] = resources
         one["env"] = [item for item in one.get("env") or [] if item.get("name") not in MEANT_ENV]
     meta = rest.get("metadata") or {}
-    kept = {k: v for k, v in (meta.get("annotations") or {}).items() if k not in MEANT_ANNOTATIONS}
+    kept = {k: v for k, v in (meta.get("annotations") or {}).items() if k not in CHOICES | {DEFAULTED}}
     meta.pop("annotations", None)
     rest["metadata"] = {**meta, **({"annotations": kept} if kept else {})}
     return orjson.dumps(rest, option=orjson.OPT_SORT_KEYS)
