@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from hack.devcluster.plane import ControlPlane
 from hami_webhook.cluster.api import Conflict, Kind, NotFound
@@ -98,7 +98,27 @@ def each_released(kubectl: Kubectl, space: str, name: str) -> list[float]:
     return asyncio.run(each())
 
 
-class Ending:
+class InBackground:
+    """Does `work` in a thread with an event loop of its own, during a block; `stop` is set at its end."""
+
+    def __init__(self) -> None:
+        self.stop = threading.Event()
+        self._thread = threading.Thread(target=lambda: asyncio.run(self.work()), daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop.set()
+        self._thread.join(20)
+        assert not self._thread.is_alive()
+
+    async def work(self) -> None:
+        raise NotImplementedError
+
+
+class Ending(InBackground):
     """Ends pods that lost their gate, as a kubelet does when they are done, until the block ends.
 
     `is_due` says of a pod, among all of its namespace, whether it is done.
@@ -107,28 +127,18 @@ class Ending:
     def __init__(
         self, login: Path, spaces: list[str], *, is_due: Callable[[list[JSON], JSON], bool] = lambda pods, pod: True
     ) -> None:
+        super().__init__()
         self._login = login
         self._spaces = spaces
         self._is_due = is_due
         self.ended = 0
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=lambda: asyncio.run(self._run()), daemon=True)
-
-    def __enter__(self) -> Ending:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stop.set()
-        self._thread.join(20)
-        assert not self._thread.is_alive()
 
     def has_ended(self, pods: int) -> bool:
         return self.ended >= pods
 
-    async def _run(self) -> None:
+    async def work(self) -> None:
         async with KubernetesCluster(await connect(str(self._login))) as cluster:
-            while not self._stop.is_set():
+            while not self.stop.is_set():
                 listings = await asyncio.gather(*(cluster.list(Kind.PODS, space) for space in self._spaces))
                 due = [
                     each["metadata"]

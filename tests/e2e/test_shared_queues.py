@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import suppress
@@ -21,7 +20,19 @@ from hami_webhook.cluster.kubernetes import KubernetesCluster
 
 from .deployment import Deployment, eventually
 from .objects import accelerator_quota, add_node, gpu_node, namespace, pod, quota
-from .queueing import GATE, each_released, free, gated, queued, queueing, released, reserved, why, with_ten_cards
+from .queueing import (
+    GATE,
+    InBackground,
+    each_released,
+    free,
+    gated,
+    queued,
+    queueing,
+    released,
+    reserved,
+    why,
+    with_ten_cards,
+)
 from .test_bursts import create_all
 
 JSON = dict[str, Any]
@@ -137,38 +148,28 @@ def test_a_flood_of_one_team_keeps_no_other_waiting(program: Deployment) -> None
     kubectl("delete", "namespace", flooding, "--wait=false")
 
 
-class Relabelling:
+class Relabelling(InBackground):
     """Labels pods again and again through some clients, until the block ends."""
 
     def __init__(self, login: Path, space: str, names: list[str], clients: int = 4) -> None:
+        super().__init__()
         self._login = login
         self._space = space
         self._names = names
         self._clients = clients
         self.patches = 0
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=lambda: asyncio.run(self._run()), daemon=True)
 
-    def __enter__(self) -> Relabelling:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stop.set()
-        self._thread.join(20)
-        assert not self._thread.is_alive()
-
-    async def _run(self) -> None:
+    async def work(self) -> None:
         async with KubernetesCluster(await connect(str(self._login))) as cluster:
 
             async def client(number: int) -> None:
-                while not self._stop.is_set():
+                while not self.stop.is_set():
                     for name in self._names[number :: self._clients]:
                         patch = {"metadata": {"labels": {"n": str(self.patches)}}}
                         with suppress(NotFound):
                             await cluster.patch(Kind.PODS, name, patch, self._space)
                             self.patches += 1
-                        if self._stop.is_set():
+                        if self.stop.is_set():
                             return
 
             await asyncio.gather(*(client(number) for number in range(self._clients)))
