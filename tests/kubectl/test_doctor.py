@@ -40,6 +40,15 @@ def advised(run: JSON) -> list[str]:
     return [each["check"] for each in run["checks"] if each["advice"]]
 
 
+def check_only_fault(run: JSON, check: str, subject: str, fault: str) -> None:
+    """Only this check found something, and first that."""
+    faults = found(run)
+    assert [check] == list(faults)
+    (first, *_) = faults[check]
+    assert subject in first[0]
+    assert fault in first[1]
+
+
 def test_a_healthy_installation_has_no_faults(hami: Hami) -> None:
     installation = Installation()
     run = hami(installation.api, "doctor", "-o", "json")
@@ -335,11 +344,7 @@ def test_one_fault_is_found_and_nothing_else(
     spoil(installation)
     run = hami(installation.api, "doctor", "-o", "json")
     assert run.status == 1
-    faults = found(run.result)
-    assert [check] == list(faults)
-    (first, *_) = faults[check]
-    assert subject in first[0]
-    assert fault in first[1]
+    check_only_fault(run.result, check, subject, fault)
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from simulate.files import GPU, JSON, MEM
 
 from .conftest import Hami
 from .installation import Installation, with_claims
-from .test_doctor import WEB, Spoil, container_of, found, hook
+from .test_doctor import WEB, Spoil, check_only_fault, container_of, found, hook
 
 EVIL: JSON = {"kind": "ResourceSlice", "metadata": {"name": "evil"}}
 
@@ -95,11 +95,7 @@ def test_one_fault_of_claims_is_found_and_nothing_else(
     monkeypatch.setattr("hami_webhook.doctor.cluster_checks._SETTLED", 0.0)
     installation = with_claims()
     spoil(installation)
-    faults = found(hami(installation.api, "doctor", "-o", "json").result)
-    assert [check] == list(faults)
-    (first, *_) = faults[check]
-    assert subject in first[0]
-    assert fault in first[1]
+    check_only_fault(hami(installation.api, "doctor", "-o", "json").result, check, subject, fault)
 
 
 def test_an_installation_that_charges_claims_has_no_faults(hami: Hami) -> None:
