@@ -11,7 +11,7 @@ skipped = for program in $(2); do command -v $$program >/dev/null || echo "make 
 .DEFAULT_GOAL := help
 # the tests start Python two hundred times: compiled modules are kept, whatever the environment says
 unexport PYTHONDONTWRITEBYTECODE
-.PHONY: help demo test test-integration coverage run lint format certs bench clean setup controlplane helm e2e attack day image release deploy undeploy deploy-dev docs mutation explore
+.PHONY: help demo test test-integration coverage run lint format render certs bench clean setup controlplane helm e2e attack day image release deploy undeploy deploy-dev docs mutation explore
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -98,6 +98,10 @@ lint: $(DEV) ## format check, linter, types, import contracts, module sizes, sup
 format: $(DEV) ## format the source
 	@$(BIN)/ruff format .
 	@$(BIN)/ruff check --fix .
+
+render: $(DEV) ## write all files that are generated from the code
+	@$(BIN)/python -m hack.dashboards
+	@for each in manifests chart rights reference schemas interface; do $(BIN)/python -m hack.render_$$each || exit 1; done
 
 certs: $(RUNTIME) ## a CA and a serving certificate in certs/
 	@$(BIN)/hami-webhook certs generate --dir certs

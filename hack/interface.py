@@ -1,6 +1,6 @@
 """What users of the program can rely on, read off the code (docs/stability.md).
 
-An item is a line of docs/interface.txt, which `hack.render_interface` writes; `hack.interface_levels` has the levels.
+An item is a line of docs/interface.txt, which `make render` writes; `hack.interface_levels` has the levels.
 """
 
 from __future__ import annotations

@@ -20,9 +20,9 @@ from hami_webhook import __version__
 
 INTERFACE = ROOT / "docs" / "interface.txt"
 CHANGELOG = ROOT / "CHANGELOG.md"
-COMMAND = ".venv/bin/python -m hack.render_interface"
+COMMAND = "make render"
 UNRELEASED = "Unreleased"
-_HEADING = "# Each item with its level: docs/stability.md. Written by `python -m hack.render_interface`.\n"
+_HEADING = "# Each item with its level: docs/stability.md. Written by `make render`.\n"
 _RANKS: Mapping[str, int] = {"internal": 0, "alpha": 1, "beta": 2, "stable": 3}
 _APART = "  "
 

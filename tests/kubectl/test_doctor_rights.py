@@ -10,7 +10,7 @@ from .test_doctor import found
 
 
 def test_the_rights_are_those_of_the_manifests() -> None:
-    """`python -m hack.render_rights` writes them anew."""
+    """`make render` writes them."""
     assert TARGET.read_text() == render()
 
 

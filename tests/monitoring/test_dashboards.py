@@ -24,7 +24,7 @@ def panels(board: dict[str, Any]) -> list[dict[str, Any]]:
 
 def test_the_files_are_as_rendered() -> None:
     found = {path.name: path.read_text() for path in FOLDER.glob("*.json")}
-    assert found == rendered(), "python -m hack.dashboards writes them anew"
+    assert found == rendered(), "make render writes them"
 
 
 def test_kustomize_makes_config_maps_of_all() -> None:

@@ -34,7 +34,7 @@ CATEGORIES = {
     ids=lambda value: value.name if isinstance(value, Path) else "",
 )
 def test_the_file_is_as_rendered(file: Path, render: Callable[[], str]) -> None:
-    assert file.read_text() == render(), "python -m hack.render_chart writes it anew"
+    assert file.read_text() == render(), "make render writes it"
 
 
 def without_default(model: type[BaseModel], values: Any, path: str = "") -> list[str]:

@@ -157,4 +157,4 @@ def test_the_files_of_the_project_that_a_page_names_exist(page: Path) -> None:
 
 @pytest.mark.parametrize(("page", "rendered"), pages().items(), ids=lambda value: getattr(value, "name", ""))
 def test_the_reference_is_as_rendered(page: Path, rendered: str) -> None:
-    assert page.read_text() == rendered, "python -m hack.render_reference writes it anew"
+    assert page.read_text() == rendered, "make render writes it"

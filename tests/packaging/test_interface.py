@@ -47,13 +47,11 @@ def test_what_is_gone_is_to_be_deprecated_first() -> None:
     assert found.startswith(
         "flag hami-webhook serve --roles (stable) is gone. Keep it, and list it under DEPRECATED in hack/"
     )
-    assert found.endswith(
-        "run .venv/bin/python -m hack.render_interface, and name `--roles` in CHANGELOG.md under Upgrading"
-    )
+    assert found.endswith("run make render, and name `--roles` in CHANGELOG.md under Upgrading")
 
 
 def test_alpha_and_what_was_deprecated_may_go() -> None:
-    may_go = "If docs/stability.md lets it go now, run .venv/bin/python -m hack.render_interface, and name"
+    may_go = "If docs/stability.md lets it go now, run make render, and name"
     assert may_go in change(QUOTA)
     old = Line(FLAG, "stable", "0.3.0: something better")
     (found,) = Interface([old], []).changes([])
@@ -68,10 +66,7 @@ def test_a_default_a_type_or_a_label_that_changes_is_told() -> None:
 
 def test_what_is_new_is_to_be_added() -> None:
     (found,) = listed().changes([QUOTA])
-    assert found == (
-        "AcceleratorQuota v1alpha1 spec.colour is new, and alpha: add it by running .venv/bin/python -m "
-        "hack.render_interface"
-    )
+    assert found == "AcceleratorQuota v1alpha1 spec.colour is new, and alpha: add it by running make render"
 
 
 def test_a_level_may_be_raised() -> None:

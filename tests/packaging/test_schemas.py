@@ -65,7 +65,7 @@ def faults(name: str, value: Any) -> list[str]:
 
 @pytest.mark.parametrize("name", FILES)
 def test_the_file_is_as_rendered(name: str) -> None:
-    assert (FOLDER / name).read_text() == FILES[name](), "python -m hack.render_schemas writes it anew"
+    assert (FOLDER / name).read_text() == FILES[name](), "make render writes it"
     if name.endswith(".schema.json"):
         Draft202012Validator.check_schema(json.loads((FOLDER / name).read_text()))
 
