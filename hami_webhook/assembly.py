@@ -42,7 +42,17 @@ from hami_webhook.quota.claims import ClaimReader, TemplateReader, WithClaims, r
 from hami_webhook.quota.deleted_ledgers import DeletedLedgers
 from hami_webhook.quota.floors import cost_of, floor_id
 from hami_webhook.quota.hierarchy_charger import HierarchyCharger, PodQuotas
-from hami_webhook.quota.ledger import LEDGER, RESERVATION, UPDATE, Entry, State, decode, reservation_id, update_id
+from hami_webhook.quota.ledger import (
+    LEDGER,
+    RESERVATION,
+    UPDATE,
+    Entry,
+    State,
+    decode,
+    new_attempt,
+    reservation_id,
+    update_id,
+)
 from hami_webhook.quota.namespace_labels import NamespaceLabels
 from hami_webhook.quota.other_managers import CLAIMS, KUEUE, LeftByQueues, manager_of, not_waiting
 from hami_webhook.quota.pricing import CapacityLister, Charge, charge_of, waiting_charge
@@ -113,6 +123,7 @@ class Core:
         watches: Watches | None = None,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
         new_id: Callable[[], str] = lambda: str(uuid.uuid4()),
+        new_attempt: Callable[[], str] = new_attempt,
     ) -> None:
         self.cluster = cluster
         self.vendors = vendors
@@ -145,7 +156,15 @@ class Core:
         accelerator_quotas = self.caches.accelerator_quotas
 
         def store(source: QuotaSource, cache: QuotaCache) -> QuotaStore:
-            return QuotaStore(source, vendors, clock=clock, cache=cache, sleep=sleep, deleted=deleted.note)
+            return QuotaStore(
+                source,
+                vendors,
+                clock=clock,
+                cache=cache,
+                sleep=sleep,
+                deleted=deleted.note,
+                new_attempt=new_attempt,
+            )
 
         self.quotas = store(ResourceQuotas(cluster), self.caches)
         self.accelerator_quotas = store(AcceleratorQuotas(cluster, accelerator_quotas.labels), accelerator_quotas)

@@ -134,6 +134,20 @@ FAULTS = (
         "batch",
     ),
     Planted(
+        "who finds an entry relies on it, and doesn't say so",
+        _BATCH,
+        [("or known.attempt == self._attempt:", "or known:")],
+        "repeated",
+        {"lost": 1},
+    ),
+    Planted(
+        "an attempt takes back whatever entry stands there",
+        _ADMISSION,
+        [("entry.state in IN_ADMISSION and entry.attempt == writes.attempt:", "entry.state in IN_ADMISSION:")],
+        "repeated",
+        {"lost": 1},
+    ),
+    Planted(
         "an entry that a cache shows needs no read",
         _ADMISSION,
         [("(result.refusals or known)", "result.refusals")],
@@ -294,7 +308,7 @@ FAULTS = (
     Planted(
         "of two attempts within a second one takes back the other's charge",
         _PLACEMENT,
-        [("return replace(entry, time=found.time + 1) if is_late else entry", "return entry")],
+        [("entry = replace(after.ledger[self.pod.uid], attempt=attempt)", "entry = after.ledger[self.pod.uid]")],
         "placed-twice",
     ),
     Planted(

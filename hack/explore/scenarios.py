@@ -242,10 +242,7 @@ SCENARIOS = (
         [(Q, quota("q", gpu=2, mem=3000))],
         [creates("A", _P1), creates("B", _P1)],
         _BOTH,
-        # who fails, or is given up, takes back what another replica's review of the same pod relies on
-        # (docs/security.md#what-isnt-promised)
         small=1,
-        spared=["lost", "late", "gone"],
     ),
     Scenario(
         "placement: a pod of half a card is placed on a larger card than it was charged for, while another comes",

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -107,6 +108,7 @@ class Process:
             watches=feed,
             sleep=_pause,
             new_id=lambda: f"secret of {name}",
+            new_attempt=partial(world.new_attempt, name),
         )
         events = ObjectEvents(self.port, core.problems)
         rest = core.view, events, core.failures, Pace()
@@ -157,6 +159,7 @@ class World:
         self.faults: list[str] = []
         self._reviews: dict[str, tuple[str, asyncio.Task[Any]]] = {}
         self.processes: dict[str, Process] = {}
+        self._attempts = Counter[str]()
         self._last = ""
         self._writer = ""
         self._lagging = ""
@@ -169,6 +172,11 @@ class World:
 
     def clock(self) -> float:
         return NOON + self.loop.now
+
+    def new_attempt(self, name: str) -> str:
+        """The mark of a process's next attempt to charge."""
+        self._attempts[name] += 1
+        return f"{name} {self._attempts[name]}"
 
     def end(self) -> None:
         for process in self.processes.values():

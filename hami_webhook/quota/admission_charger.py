@@ -31,7 +31,7 @@ from hami_webhook.quota.account import (
     refuse_now,
 )
 from hami_webhook.quota.batch import evaluate_batch
-from hami_webhook.quota.ledger import SEVERAL, Entry, State
+from hami_webhook.quota.ledger import IN_ADMISSION, Entry
 from hami_webhook.quota.store import (
     UNKNOWN,
     Accounts,
@@ -52,9 +52,6 @@ replicas and a recompute contend."""
 
 _GATHERING = 0.02
 """Seconds before a batch where the last one had several pods: a third fewer writes at the same rate."""
-
-_IN_ADMISSION = (State.ADMITTED, State.UPDATING)
-"""The entries of pods that are being created or updated."""
 
 logger = logging.getLogger(__name__)
 
@@ -202,7 +199,7 @@ class AdmissionCharger:
             batch.extend(waiting)
             return [request for request, _ in waiting]
 
-        writes = Writes(counts=self.counts)
+        writes = Writes(counts=self.counts, attempt=self.store.new_attempt())
         outcomes = await self._charge(scope, joining(), writes, joining)
         # one pod may wait twice, as reviews are repeated: it stays charged if either of them has its answer
         abandoned: set[str] = set()
@@ -292,12 +289,19 @@ class AdmissionCharger:
             raise NotListed
         identities = _identities(requests)
         before = {name: self._without_shown(account, identities) for name, account in read.items()}
-        result = evaluate_batch(before, requests, self._clock(), self._max_ledger, recomputed=frozenset(recomputed))
-        # an entry that is there already makes a write needless, so no conflict would show that it is gone by now
-        known = any(not identities.isdisjoint(account.ledger) for account in before.values())
+        result = evaluate_batch(
+            before,
+            requests,
+            self._clock(),
+            self._max_ledger,
+            recomputed=frozenset(recomputed),
+            attempt=writes.attempt,
+        )
+        after = {name: account for name, account in result.accounts.items() if account is not before[name]}
+        # where an entry makes a write needless no conflict would show that it is gone by now
+        known = any(not identities.isdisjoint(before[name].ledger) for name in before.keys() - after.keys())
         if not snapshot.live and (result.refusals or known):
             raise Rejected
-        after = {name: account for name, account in result.accounts.items() if account is not before[name]}
         outcomes: list[Outcome] = [
             result.refusals.get(index)
             or Charged(
@@ -318,14 +322,14 @@ class AdmissionCharger:
         shown = {
             key
             for key, entry in account.ledger.items()
-            if entry.state in _IN_ADMISSION and key not in requested and self._shows(account, key, entry)
+            if entry.state in IN_ADMISSION and key not in requested and self._shows(account, key, entry)
         }
         return (
             replace(account, ledger={k: e for k, e in account.ledger.items() if k not in shown}) if shown else account
         )
 
     async def _undo(self, scope: str, writes: Writes, identities: Set[str]) -> None:
-        """Take what was written for these ids out again, where it still stands as admitted.
+        """Take what was written for these ids out again, where it still stands and no other attempt relies on it.
 
         Best effort: what can't be undone expires.
         """
@@ -336,7 +340,7 @@ class AdmissionCharger:
         def revert(account: QuotaAccount, swap: Swap) -> QuotaAccount:
             for identity in changed(swap):
                 entry = account.ledger.get(identity)
-                if entry is not None and entry.state in _IN_ADMISSION and entry.floor != SEVERAL:
+                if entry is not None and entry.state in IN_ADMISSION and entry.attempt == writes.attempt:
                     account = account.with_entry(identity, _no_more_than(swap.before.ledger.get(identity), entry))
             return account
 

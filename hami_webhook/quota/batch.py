@@ -26,11 +26,10 @@ from hami_webhook.quota.account import (
     refuse_ungated,
     refuse_unknown,
 )
-from hami_webhook.quota.ledger import SEVERAL, Entry, State, find_entry, is_full
+from hami_webhook.quota.ledger import IN_ADMISSION, SEVERAL, Entry, State, find_entry, is_full
 
 _RENEWED = 10
-"""Seconds after which the time of an entry is written anew: a floor entry's for a pod that costs nothing while it
-waits, and that of a pod whose gate is about to be removed."""
+"""Seconds after which the time of a floor entry is written anew for a pod that costs nothing while it waits."""
 
 
 class BatchResult(Struct, frozen=True):
@@ -53,10 +52,12 @@ def evaluate_batch(
     max_ledger: int,
     *,
     recomputed: frozenset[str],
+    attempt: str = "",
 ) -> BatchResult:
     """Evaluate requests in order against a running copy: each is charged to every quota that concerns it, or to none.
 
-    Raises `NeedsRecompute` for a quota that isn't in `recomputed` yet.
+    Their entries in the ledgers are this `attempt`'s then. Raises `NeedsRecompute` for a quota that isn't in
+    `recomputed` yet.
     """
     running = accounts
     refusals: dict[int, Refusal] = {}
@@ -68,7 +69,7 @@ def evaluate_batch(
         amounts: dict[str, Counter[str]] = {}
         notes: list[Refusal] = []
         for each in (request, *request.others):
-            found = _charge_one(after, each, int(now), max_ledger, recomputed, passed_over)
+            found = _charge_one(after, each, int(now), max_ledger, recomputed, passed_over, attempt)
             if isinstance(found, Refusal):
                 refusals[index] = found
                 break
@@ -98,6 +99,7 @@ def _charge_one(
     max_ledger: int,
     recomputed: frozenset[str],
     passed_over: set[str],
+    attempt: str,
 ) -> _ChargedOne | Refusal:
     """Charge one pod. `passed_over` are the quotas that had no room for one whose turn is earlier; it gets another."""
     after = dict(accounts)
@@ -110,7 +112,7 @@ def _charge_one(
         if request.gate is Gate.OPENING and name in passed_over:
             text = f"quota {account.label} has no room for a pod whose turn is earlier"
             return Refusal(503, text, no_room_in=account.room_name)
-        charging = _Charging(account, request, now, max_ledger, recomputed=name in recomputed)
+        charging = _Charging(account, request, now, max_ledger, attempt, recomputed=name in recomputed)
         found = charging.evaluate()
         if isinstance(found, Refusal):
             if request.gate is Gate.OPENING and found.overrun:  # refused for another reason it keeps nobody waiting
@@ -131,7 +133,14 @@ class _Charging:
     """
 
     def __init__(
-        self, account: QuotaAccount, request: ChargeRequest, now: int, max_ledger: int, *, recomputed: bool
+        self,
+        account: QuotaAccount,
+        request: ChargeRequest,
+        now: int,
+        max_ledger: int,
+        attempt: str,
+        *,
+        recomputed: bool,
     ) -> None:
         self._account = account
         self._request = request
@@ -139,6 +148,7 @@ class _Charging:
         self.amounts = self._charge.only(account.hard)
         self._now = now
         self._max_ledger = max_ledger
+        self._attempt = attempt
         self._recomputed = recomputed
         self._namespace = "" if account.quota.namespaces is None else request.pod.namespace
         self.observed: list[Refusal] = []
@@ -191,21 +201,18 @@ class _Charging:
         if found and found[0] != request.identity:
             account = account.renamed(found[0], request.identity)
         if known is not None and request.claim not in ("", known.floor):  # one of the two comes to be at most
-            known = replace(known, time=self._now, floor=SEVERAL)
+            known = replace(known, floor=SEVERAL)
             account = replace(account, ledger={**account.ledger, request.identity: known})
         if known is not None and (known.state is not State.ADMITTED or known.covers(amounts)):
             # charged already; in any other state the pod exists, and admission doesn't change its charge
             if known.observed:
                 former = account.with_entry(request.identity, None)
                 self.observed.append(refuse_overrun(former, self._charge, former.overrun(self._charge)))
-            if request.gate is Gate.OPENING and self._now - known.time >= _RENEWED:
-                renewed = replace(known, time=self._now)  # it counts until the gate is gone
-                return replace(account, ledger={**account.ledger, request.identity: renewed})
-            return account
+            return self._adopted(account, known)
         # an admission only ever raises: its word alone is no proof that a charge may be lowered
         larger = amounts if known is None else known.raised_to(amounts)
         whose = request.claim if known is None else known.floor
-        entry = Entry(State.ADMITTED, self._now, larger, namespace=self._namespace, floor=whose)
+        entry = Entry(State.ADMITTED, self._now, larger, namespace=self._namespace, floor=whose, attempt=self._attempt)
         return self._with_entry(account, known, entry)
 
     def _update(self) -> QuotaAccount | Refusal:
@@ -222,12 +229,22 @@ class _Charging:
             return unknown
         known, target = account.ledger.get(request.identity), request.floor_id()
         if known is not None and known.floor == target and known.covers(more):
-            return account
+            return self._adopted(account, known)
         self._charge = structs.replace(self._charge, amounts=more, in_bytes={})
         if known is not None:  # whichever update comes, the pod costs no more than both add
             more = {key: more.get(key, 0) + known.amounts.get(key, 0) for key in {*more, *known.amounts}}
-        entry = Entry(State.UPDATING, self._now, more, namespace=self._namespace, floor=target)
+        entry = Entry(State.UPDATING, self._now, more, namespace=self._namespace, floor=target, attempt=self._attempt)
         return self._with_entry(account, known, entry, raised=False)
+
+    def _adopted(self, account: QuotaAccount, known: Entry) -> QuotaAccount:
+        """The account with an entry that covers the charge, and that another attempt may be about to take back.
+
+        It is this one's from now on, so that the other leaves it there; it counts from now on, too.
+        """
+        if known.state not in IN_ADMISSION or known.attempt == self._attempt:
+            return account
+        own = replace(known, time=self._now, attempt=self._attempt)
+        return replace(account, ledger={**account.ledger, self._request.identity: own})
 
     def _refuse_unknown(self) -> Refusal | None:
         unknown = self._account.unknown(self._charge)

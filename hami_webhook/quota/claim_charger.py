@@ -50,7 +50,7 @@ from hami_webhook.quota.hierarchy_charger import HierarchyCharger
 from hami_webhook.quota.joined_charges import JoinedCharges
 from hami_webhook.quota.ledger import Entry, State
 from hami_webhook.quota.other_managers import CLAIMS, LeftByQueues
-from hami_webhook.quota.placement_charger import PlacementCharge, unlike
+from hami_webhook.quota.placement_charger import PlacementCharge
 from hami_webhook.quota.pricing import CapacityLister, Charge, charge_of, waiting_charge
 from hami_webhook.quota.store import Retries, Snapshot
 from hami_webhook.quota.stores import QuotaStores
@@ -320,6 +320,5 @@ class ClaimCharger:
         namespace = "" if account.quota.namespaces is None else pod.namespace
         entry = Entry(State.PLACING, int(now), larger, actual, bool(over), namespace, allocation.claim)
         if found is not None:
-            entry = unlike(entry, found[1])
             account = account.without(found[0])
         return account.with_increase(pod.uid, entry, increase, bool(over))

@@ -49,7 +49,9 @@ class DeletedLedgers:
             for identity, entry in self._in_flight(entries).items():
                 amounts = entry.only(account.hard)
                 if amounts:
-                    found[identity] = Entry(State.ADMITTED, entry.time, amounts, namespace=entry.namespace)
+                    found[identity] = Entry(
+                        State.ADMITTED, entry.time, amounts, namespace=entry.namespace, attempt=entry.attempt
+                    )
         return found
 
     def settled_in(self, account: QuotaAccount) -> float:

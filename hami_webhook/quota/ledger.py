@@ -8,6 +8,7 @@ and a secret counts by its digest only. What entries do to used is the account's
 from __future__ import annotations
 
 import hashlib
+import secrets
 from collections.abc import Callable, Iterable, Mapping
 from enum import Enum
 from functools import lru_cache
@@ -34,13 +35,17 @@ class State(Enum):
     WAITING = "waiting"
 
 
+IN_ADMISSION = (State.ADMITTED, State.UPDATING)
+"""The entries of pods that are being created or updated."""
+
+
 class Entry(Struct, frozen=True):
     """One charge to one quota. `time` is Unix seconds; `actual` is the new placement's charge while placing.
 
     `observed`: the quota had no room for it, and let it pass as it only observes. `namespace` is the pod's, where the
     quota is of several. `floor` is the id of the floor entry of what the pod requests after an update, whose `amounts`
     are those that are added; while placing, the UID of the claim that is allocated; of a new claim its UID, or
-    `SEVERAL`.
+    `SEVERAL`. `attempt` is of whoever wrote it last, as `new_attempt` gives it; empty by versions that write none.
 
     Amounts are exact: a key that a quota may count in bytes is kept in bytes whatever this quota counts now, so that an
     entry means the same after `16` in hard became `16Gi`.
@@ -53,6 +58,7 @@ class Entry(Struct, frozen=True):
     observed: bool = False
     namespace: str = ""
     floor: str = ""
+    attempt: str = ""
 
     @property
     def is_allocation(self) -> bool:
@@ -77,6 +83,14 @@ class Entry(Struct, frozen=True):
 
 
 Ledger = Mapping[str, Entry]
+
+
+def new_attempt() -> str:
+    """The mark of one attempt to charge, by which it knows its own entries: it takes back those, and no others.
+
+    No review brings one, and none is read from anywhere but the ledger.
+    """
+    return secrets.token_hex(4)
 
 
 def is_full(ledger: Ledger, most: int, state: State, namespace: str = "", namespaces: int = 1) -> bool:
@@ -185,6 +199,8 @@ def _item(entry: Entry) -> dict[str, Any]:
         item["n"] = entry.namespace
     if entry.floor:
         item["f"] = entry.floor
+    if entry.attempt:
+        item["w"] = entry.attempt
     return item
 
 
@@ -198,7 +214,7 @@ def _entry(item: Any) -> Entry | None:
     time, amounts, actual = item.get("t"), _amounts(item.get("c")), item.get("a")
     if not isinstance(time, int) or isinstance(time, bool) or amounts is None:
         return None
-    texts = [text if isinstance(text := item.get(key), str) else "" for key in ("n", "f")]
+    texts = [text if isinstance(text := item.get(key), str) else "" for key in ("n", "f", "w")]
     return Entry(state, time, amounts, None if actual is None else _amounts(actual), item.get("o") is True, *texts)
 
 

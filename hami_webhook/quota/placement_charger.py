@@ -10,6 +10,7 @@ chooses no node and writes no pod.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -47,9 +48,9 @@ class PlacementCharge(Struct, frozen=True):
         `charged` may raise `Rejected`; `undo` takes back what was written until then.
         """
         for store, scope in stores.limiting(self.pod, actual):
-            writes = Writes()
+            writes = Writes(attempt=store.new_attempt())
             self.writes.append((store, scope, writes))
-            await joined.charge(store, scope, charged, self._reverted, writes)
+            await joined.charge(store, scope, partial(self._marked, charged, writes.attempt), self._reverted, writes)
 
     async def undo(self) -> None:
         """Take the increase back where our entry still stands; best effort, the recompute settles the rest.
@@ -58,6 +59,14 @@ class PlacementCharge(Struct, frozen=True):
         """
         for store, scope, writes in reversed(self.writes):
             await store.undo(scope, writes, self._reverted, _RETRIES)
+
+    def _marked(self, charged: ChargedAccount, attempt: str, account: QuotaAccount, snapshot: Snapshot) -> QuotaAccount:
+        """The account once it is charged, where the pod's entry is of this attempt: others leave it there."""
+        after = charged(account, snapshot)
+        if after is account:
+            return after
+        entry = replace(after.ledger[self.pod.uid], attempt=attempt)
+        return replace(after, ledger={**after.ledger, self.pod.uid: entry})
 
     def _reverted(self, account: QuotaAccount, swap: Swap) -> QuotaAccount:
         uid, before, after = self.pod.uid, swap.before, swap.after
@@ -134,18 +143,8 @@ class PlacementCharger:
         namespace = "" if account.quota.namespaces is None else pod.namespace
         entry = Entry(State.PLACING, int(now), larger, amounts, observed=over, namespace=namespace)
         if found:
-            entry = unlike(entry, found[1])
             account = account.without(found[0])
         return account.with_increase(pod.uid, entry, increase, over)
-
-
-def unlike(entry: Entry, found: Entry) -> Entry:
-    """A `placing` entry that isn't taken for the one in whose place it comes, which whoever wrote that may take back.
-
-    Of two attempts within a second the later one's is dated a second later.
-    """
-    is_late = found.state is State.PLACING and found.time >= entry.time
-    return replace(entry, time=found.time + 1) if is_late else entry
 
 
 def _increase(account: QuotaAccount, amounts: Mapping[str, int], before: Mapping[str, int]) -> dict[str, int]:

@@ -24,6 +24,7 @@ from hami_webhook.cluster.shared_reads import SharedReads
 from hami_webhook.devices.registry import Vendors
 from hami_webhook.kube.objects import Pod, ResourceQuota
 from hami_webhook.quota.account import QuotaAccount, Rejected, verify
+from hami_webhook.quota.ledger import new_attempt
 from hami_webhook.quota.pricing import Charge
 from hami_webhook.quota.sources import QuotaSource
 from hami_webhook.quota.write_turns import WriteTurns
@@ -141,10 +142,14 @@ class WriteCounts(Struct):
 
 
 class Writes(Struct):
-    """What an update wrote, in order, including writes whose answer was lost; they are added to `counts`."""
+    """What an update wrote, in order, including writes whose answer was lost; they are added to `counts`.
+
+    `attempt` is the mark of its ledger entries.
+    """
 
     swaps: list[Swap] = []
     counts: WriteCounts = field(default_factory=WriteCounts)
+    attempt: str = ""
 
 
 class _Seen(Struct):
@@ -171,7 +176,7 @@ class QuotaStore:
     """The quotas of a cluster, read from the cache where that is enough, and changed by compare-and-swap.
 
     Any number of stores may work on one cluster. `deleted` is called with the last version that was read or written
-    here of a quota that turns out to be gone.
+    here of a quota that turns out to be gone. `new_attempt` gives the marks of attempts to charge.
     """
 
     def __init__(
@@ -184,8 +189,10 @@ class QuotaStore:
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
         jitter: Callable[[], float] = random.random,
         deleted: Callable[[ResourceQuota], None] = lambda quota: None,
+        new_attempt: Callable[[], str] = new_attempt,
     ) -> None:
         self._deleted = deleted
+        self.new_attempt = new_attempt
         self._source = source
         self.scope_of = source.scope_of
         """Of a pod the scope of the quotas that it is charged to."""

@@ -47,10 +47,18 @@ def test_every_fault_can_be_planted() -> None:
         assert bool(fault.scenario) != bool(fault.why)
 
 
-def test_two_attempts_to_place_a_pod_within_a_second() -> None:
-    """The run in which the first one took back what the second one's pod was bound by."""
-    scenario = scenarios.named("placed-twice", {})
-    assert replayed(scenario, scenarios.vendors(), path_of("0200001001"))[1] == ""
+@pytest.mark.parametrize(
+    ("name", "accidents", "number"),
+    [
+        # the first scheduler took back what the second one's pod was bound by, all within a second
+        ("placed-twice", {}, "0200001001"),
+        # the second replica, whose write was lost, took back what the first one had allowed the pod by
+        ("repeated", scenarios.ONCE, "0102"),
+    ],
+)
+def test_runs_that_broke_a_rule_once(name: str, accidents: dict[str, int], number: str) -> None:
+    scenario = scenarios.named(name, accidents, 1)
+    assert replayed(scenario, scenarios.vendors(), path_of(number))[1] == ""
 
 
 def test_a_run_is_the_same_each_time() -> None:

@@ -203,7 +203,7 @@ def test_a_batch_admits_what_single_requests_in_its_order_admit(sizes: list[int]
             await cluster.create(
                 Kind.RESOURCE_QUOTAS, {**quota(f"q{number}", mem=hard), "status": {"used": {MEM: "0"}}}
             )
-        store = QuotaStore(ResourceQuotas(cluster), VENDORS, clock=lambda: NOON)
+        store = QuotaStore(ResourceQuotas(cluster), VENDORS, clock=lambda: NOON, new_attempt=lambda: "any")
         recomputer = Recomputer(store, PodReader(cluster), VENDORS, NoCapacity(), clock=lambda: NOON)
         charger = AdmissionCharger(store, clock=lambda: NOON, recomputer=recomputer)
         if together:

@@ -12,7 +12,7 @@ from hami_webhook.quota.ledger import Entry, State, decode, encode, is_full
 AMOUNTS = st.dictionaries(st.sampled_from(["limits.a/b", "limits.c/d"]), st.integers(0, 2**40))
 TEXTS = st.text(max_size=4)
 ENTRIES = st.builds(
-    Entry, st.sampled_from(State), st.integers(0, 2**33), AMOUNTS, st.none() | AMOUNTS, st.booleans(), TEXTS, TEXTS
+    Entry, st.sampled_from(State), st.integers(0, 2**33), AMOUNTS, st.none() | AMOUNTS, st.booleans(), *[TEXTS] * 3
 )
 
 
@@ -27,6 +27,9 @@ def test_the_text_is_as_the_page_shows_it() -> None:
         '{"3f1c":{"s":"admitted","t":1763692800,"c":{"limits.nvidia.com/gpu":1,"limits.nvidia.com/gpumem":2000}}}'
     )
     placing = Entry(State.PLACING, 5, {"k": 2}, {"k": 1})
+    assert encode({"a": Entry(State.UPDATING, 1, {}, floor="f", attempt="9c31")}) == (
+        '{"a":{"s":"updating","t":1,"c":{},"f":"f","w":"9c31"}}'
+    )
     assert encode({"b": placing, "a": Entry(State.WAITING, 1, {})}) == (
         '{"a":{"s":"waiting","t":1,"c":{}},"b":{"s":"placing","t":5,"c":{"k":2},"a":{"k":1}}}'
     )

@@ -7,12 +7,15 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 from builders import card, node
+from msgspec.structs import replace
 
 from hami_webhook.cluster.api import ClusterError, Conflict, Forbidden, Kind, Unavailable
 from hami_webhook.kube.objects import Pod
 from hami_webhook.quota.ledger import LEDGER, RESERVATION, Entry, State, encode, reservation_id
 from hami_webhook.quota.placement_charger import PlacementCharge, PlacementCharger, QuotaChanged
 from hami_webhook.quota.pricing import Charge
+from hami_webhook.quota.sources import ResourceQuotas
+from hami_webhook.quota.store import QuotaStore
 from hami_webhook.quota.stores import QuotaStores
 from hami_webhook.scheduling.placer import Placement
 
@@ -22,8 +25,18 @@ from .quota_env import QuotaEnv
 L, S = node("n1", card("GPU-L", LARGE)), node("n2", card("GPU-S", SMALL))
 
 
-def committer(env: QuotaEnv) -> PlacementCharger:
-    stores = QuotaStores(env.core.quotas)
+def committer(env: QuotaEnv, attempt: str = "") -> PlacementCharger:
+    """That of a scheduler; `attempt` is the mark of its attempts, instead of one each."""
+    store = env.core.quotas
+    if attempt:
+        store = QuotaStore(
+            ResourceQuotas(env.cluster),
+            env.vendors,
+            clock=lambda: env.now,
+            cache=env.core.caches,
+            new_attempt=lambda: attempt,
+        )
+    stores = QuotaStores(store)
     return PlacementCharger(stores, env.vendors, env.core.state, clock=lambda: env.now, placement_ttl=300)
 
 
@@ -67,7 +80,7 @@ def e(state: State, mem: int, actual: int | None = None, time: int = int(NOON)) 
     return Entry(state, time, full(mem=mem), None if actual is None else full(mem=actual))
 
 
-PLACED = e(State.PLACING, 12288, 12288)
+PLACED = replace(e(State.PLACING, 12288, 12288), attempt="mine")
 
 
 @pytest.mark.parametrize(
@@ -81,14 +94,19 @@ PLACED = e(State.PLACING, 12288, 12288)
         ((("u", e(State.WAITING, 8192)),), 8192, {"u": e(State.WAITING, 8192)}, 8192),
         ((("u", e(State.WAITING, 8192)),), 5000, {"u": e(State.WAITING, 8192)}, 8192),
         # an entry of a former placement is renewed, though nothing more is charged
-        ((("u", e(State.PLACING, 8192, 8192, 5)),), 5000, {"u": e(State.PLACING, 8192, 5000)}, 8192),
+        (
+            (("u", e(State.PLACING, 8192, 8192, 5)),),
+            5000,
+            {"u": replace(e(State.PLACING, 8192, 5000), attempt="mine")},
+            8192,
+        ),
     ],
 )
 def test_what_a_placement_costs_more_is_charged_first(
     before: tuple[tuple[str, Entry], ...], mem: int, after: dict[str, Entry], used: int
 ) -> None:
     async def message(env: QuotaEnv, waiting: Pod) -> None:
-        commitment = await committer(env).commit(waiting, actual(mem))
+        commitment = await committer(env, "mine").commit(waiting, actual(mem))
         assert (env.ledger(), env.mem()) == (after, used)
         await commitment.undo()
         assert (env.ledger(), env.mem()) == (dict(before), 8192)

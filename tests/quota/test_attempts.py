@@ -1,0 +1,71 @@
+"""Several attempts to charge one pod: which of them an entry is of, and what each takes back (docs/spec/quota.md#6)."""
+
+from __future__ import annotations
+
+import pytest
+from msgspec import structs
+
+from hami_webhook.cluster.api import Kind, Unavailable
+from hami_webhook.quota.account import Refusal
+from hami_webhook.quota.admission_charger import Charged
+from hami_webhook.quota.batch import evaluate_batch
+from hami_webhook.quota.ledger import LEDGER, Entry, State, decode, encode
+
+from .objects import NOON, TEAM, full
+from .test_account import entry, read
+from .test_admission_charger import Desk, ask, desk
+
+
+@pytest.mark.parametrize(
+    ("known", "after"),
+    [
+        (entry(5, attempt="another"), "this"),
+        (entry(5), "this"),  # of an older version
+        (entry(5, attempt="this"), "this"),
+        (entry(5, State.PLACING, actual=full(mem=4), attempt="another"), "another"),
+        (entry(5, State.WAITING), ""),
+    ],
+)
+def test_an_attempt_makes_the_entry_its_own_that_it_relies_on(known: Entry, after: str) -> None:
+    one = read({"mem": 5}, {"u": known}, mem=10)
+    found = evaluate_batch({"q": one}, [ask(gpu=1, mem=5)], NOON + 3, 9, recomputed=frozenset(), attempt="this")
+    assert found.accounts["q"].ledger["u"].attempt == after
+    assert found.accounts["q"].used == full(mem=5)
+    assert (found.accounts["q"] is one) == (known.attempt == after)
+
+
+@pytest.mark.parametrize("lost", ["patch_status:before", "patch_status:after"])
+@pytest.mark.parametrize("rival", ["succeeds", "fails", "of an older version"])
+def test_an_attempt_takes_back_its_own_entry_and_none_that_another_relies_on(lost: str, rival: str) -> None:
+    """Two replicas review a pod, as a review is repeated; the first gets no answer, and its undo comes last.
+
+    `python -m hack.explore repeated` found it.
+    """
+
+    @desk({"a": 10})
+    async def reported(one: Desk) -> None:
+        found: list[object] = []
+
+        async def trouble(step: str) -> None:
+            if step == lost:
+                one.trouble = later
+                raise Unavailable("no answer")
+
+        async def later(step: str) -> None:
+            one.trouble = None
+            if rival == "fails":
+                one.fail(Unavailable, "patch_status:after", [1])
+            found.append(await one.rival.charge(ask()))
+            if rival == "of an older version":  # which keeps what it knows of an entry
+                text = one.read().annotations[LEDGER]
+                older = encode({key: structs.replace(each, attempt="") for key, each in decode(text).items()})
+                await one.cluster.patch_status(
+                    Kind.RESOURCE_QUOTAS, "a", {"metadata": {"annotations": {LEDGER: older}}}, TEAM
+                )
+
+        one.trouble = trouble
+        assert isinstance(await one.charger.charge(ask()), Refusal)
+        assert [isinstance(each, Charged) for each in found] == [rival != "fails"]
+        assert one.state() == ((0, set()) if rival == "fails" else (5, {"u"}))
+
+    reported()
