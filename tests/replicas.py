@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import Counter
 
 from hami_webhook.assembly import Core
+from hami_webhook.charging.recomputer import Recomputer
 from hami_webhook.cluster_view import ClusterView
 from hami_webhook.controller.object_events import ObjectEvents
-from hami_webhook.quota.recompute import Recomputer
 
 
 def events_of(core: Core) -> ObjectEvents:

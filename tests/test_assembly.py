@@ -13,11 +13,12 @@ from admission.reviews import parsed, pod, review
 from builders import GPU, JSON, MEM
 
 from hami_webhook.admission.denial import Denied
-from hami_webhook.assembly import Core, Options
+from hami_webhook.assembly import Core
 from hami_webhook.caches import Caches
 from hami_webhook.cluster.api import Kind
 from hami_webhook.cluster.memory import MemoryCluster, RecordedEvent
 from hami_webhook.cluster.watches import NoWatches
+from hami_webhook.core_options import Options
 from hami_webhook.kube.objects import Namespace
 
 NAMESPACE = {"metadata": {"name": "team-a", "annotations": {"a": "cached"}}}
@@ -27,7 +28,7 @@ def test_a_cached_namespace_needs_no_read() -> None:
     async def known() -> Namespace | None:
         core = core_on(Broken())
         core.caches.put(Kind.NAMESPACES, NAMESPACE)
-        return await core.namespace("team-a")
+        return await core.namespaces.namespace("team-a")
 
     cached = asyncio.run(known())
     assert cached is not None
@@ -39,7 +40,11 @@ def test_a_namespace_that_is_gone_or_cant_be_asked_for_isnt_known() -> None:
         core = core_on(await quota_cluster())
         core.caches.put(Kind.NAMESPACES, {"metadata": {"name": "old"}})
         core.caches.drop(Kind.NAMESPACES, {"metadata": {"name": "old"}})
-        return await core.namespace("old"), await core.namespace("team-a"), await core_on(Broken()).namespace("team-a")
+        return (
+            await core.namespaces.namespace("old"),
+            await core.namespaces.namespace("team-a"),
+            await core_on(Broken()).namespaces.namespace("team-a"),
+        )
 
     gone, live, unasked = asyncio.run(known())
     assert (gone, unasked) == (None, None)
@@ -61,7 +66,7 @@ def test_scheduler_owned_keys_on_a_namespace_are_logged_once_and_counted(caplog:
 
     core, events = asyncio.run(reported())
     assert events == []
-    assert len(core.ignored) == 1
+    assert len(core.namespaces.ignored) == 1
     message = "scheduler-owned annotations mean nothing on a Namespace: hami.io/bind-phase, hami.io/vgpu-node"
     assert [(vars(record)["namespace"], vars(record)["reason"]) for record in caplog.records] == [("team-a", message)]
 

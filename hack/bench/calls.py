@@ -29,11 +29,12 @@ from hack.bench.figures import Figure, Goal, show
 from hack.bench.filter import Filtering
 from hack.bench.objects import CARDS, JSON, NAMESPACE, SCHEDULER, gpu, node, pod_with, quota, review, running
 from hami_webhook.admission.identities import AdmissionRules
-from hami_webhook.assembly import Core, Options
+from hami_webhook.assembly import Core
 from hami_webhook.cluster.api import Kind
 from hami_webhook.cluster.memory import MemoryCluster
 from hami_webhook.cluster.watches import NoWatches
 from hami_webhook.config.drivers import DraSection
+from hami_webhook.core_options import Options
 from hami_webhook.device_config import builtin_device_config, enabled_vendors
 from hami_webhook.server.app import application, review_routes
 from hami_webhook.server.limits import ListenerLimits

@@ -20,10 +20,11 @@ from starlette.types import ASGIApp
 
 from hack.bench.figures import Figure, Goal, run, show_progress
 from hack.bench.objects import CARDS, gpu, node, pod_with, quota, review, running
-from hami_webhook.assembly import Core, Options
+from hami_webhook.assembly import Core
 from hami_webhook.cluster.api import Kind
 from hami_webhook.cluster.memory import MemoryCluster
 from hami_webhook.controller.showback import Showback
+from hami_webhook.core_options import Options
 from hami_webhook.device_config import builtin_device_config, enabled_vendors
 from hami_webhook.server.app import application, review_routes
 from hami_webhook.server.cluster_metrics import ClusterCollector

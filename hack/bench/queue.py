@@ -15,11 +15,10 @@ from hack.bench.objects import JSON, gpu, pod_with
 from hami_webhook.device_config import builtin_device_config, enabled_vendors
 from hami_webhook.kube.objects import Pod, ResourceQuota
 from hami_webhook.quota.account import QuotaAccount
-from hami_webhook.quota.hierarchy_charger import PodQuotas
+from hami_webhook.quota.known_quotas import KnownQuotas, PodQuotas
 from hami_webhook.quota.pricing import NoCapacity
 from hami_webhook.quota.queue import Demands, read_queue
 from hami_webhook.quota.queue_order import decide
-from hami_webhook.quota.store import KnownQuotas
 
 PODS = {"smallest": 100, "usual": 10_000, "large": 10_000}
 ROUNDS = {"smallest": 1, "usual": 5, "large": 20}

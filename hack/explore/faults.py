@@ -77,16 +77,16 @@ def _codes(code: types.CodeType) -> Iterator[types.CodeType]:
             yield from _codes(constant)
 
 
-_STORE, _ACCOUNT, _BATCH = "quota/store.py", "quota/account.py", "quota/batch.py"
-_ADMISSION, _RECOMPUTE = "quota/admission_charger.py", "quota/recompute.py"
-_QUEUES, _FLOORS, _HIERARCHY = "controller/queues.py", "quota/floors.py", "quota/hierarchy_charger.py"
-_PLACEMENT, _JOINED, _PLACER = "quota/placement_charger.py", "quota/joined_charges.py", "scheduling/placer.py"
+_STORE, _QUEUE, _QUEUES, _PODS = "charging/store.py", "charging/queue.py", "charging/queues.py", "charging/pods.py"
+_ACCOUNT, _BATCH, _FLOORS = "quota/account.py", "quota/batch.py", "quota/floors.py"
+_PLACING, _RECOMPUTE = "quota/placing.py", "quota/recompute.py"
+_RELEASER, _PLACER = "controller/queues.py", "scheduling/placer.py"
 
 FAULTS = (
     Planted(
         "writes are undone forwards",
         _STORE,
-        [("for swap in reversed(writes.swaps):", "for swap in writes.swaps:")],
+        [("for swap, revert in reversed(undone):", "for swap, revert in undone:")],
         "two-placements",
         {"conflict": 1, "second": 1},
     ),
@@ -123,39 +123,49 @@ FAULTS = (
     ),
     Planted(
         "what a refused batch wrote stays",
-        _ADMISSION,
-        [("        if refused:\n", "        if not refused and refused:\n")],
+        _QUEUE,
+        [
+            (
+                "for member, outcome in answered if isinstance(outcome, Refusal) and member.swaps]",
+                "for member, _ in answered if not member]",
+            )
+        ],
         "two-quotas",
     ),
     Planted(
         "an undo takes out who is charged, too",
-        _ADMISSION,
-        [("_identities(refused) - _identities(charged)", "_identities(requests)")],
+        _QUEUE,
+        [
+            (
+                "for member, outcome in answered if isinstance(outcome, Refusal) and member.swaps]",
+                "for member, _ in answered if any(isinstance(each, Refusal) for each in outcomes)]",
+            )
+        ],
         "batch",
     ),
     Planted(
         "who finds an entry relies on it, and doesn't say so",
         _BATCH,
-        [("or known.attempt == self._attempt:", "or known:")],
+        [("or known.attempt == request.attempt:", "or known:")],
         "repeated",
         {"lost": 1},
     ),
     Planted(
         "an attempt takes back whatever entry stands there",
-        _ADMISSION,
-        [("entry.state in IN_ADMISSION and entry.attempt == writes.attempt:", "entry.state in IN_ADMISSION:")],
+        _ACCOUNT,
+        [("entry.state in IN_ADMISSION and entry.attempt == self.attempt", "entry.state in IN_ADMISSION")],
         "repeated",
         {"lost": 1},
     ),
     Planted(
         "an entry that a cache shows needs no read",
-        _ADMISSION,
-        [("(result.refusals or known)", "result.refusals")],
+        _QUEUE,
+        [("(result.refusals or _rely_on_entries(pods, before, after))", "result.refusals")],
         why="only a second review of the same pod meets such an entry, and of those no answer is lost here",
     ),
     Planted(
         "entries are dropped before their pods are seen",
-        _ADMISSION,
+        _QUEUE,
         [("key not in requested and self._shows(account, key, entry)", "key not in requested")],
         "room",
     ),
@@ -196,7 +206,7 @@ FAULTS = (
     ),
     Planted(
         "the gate goes though the charge was refused",
-        _QUEUES,
+        _RELEASER,
         [
             (
                 "                    self._again |= charge.code == 503\n",
@@ -207,18 +217,18 @@ FAULTS = (
     ),
     Planted(
         "the gate goes before the charge",
-        _QUEUES,
+        _RELEASER,
         [
             (
-                "outcome = await self._charger.charge(request)",
-                "await self._open(first.pod); outcome = await self._charger.charge(request)",
+                "        return await self._charger.charge(",
+                "        await self._open(first.pod); return await self._charger.charge(",
             )
         ],
         "queue",
     ),
     Planted(
         "who waits is never released",
-        _QUEUES,
+        _RELEASER,
         [("        turns = _first(decision.released, _MOST_AT_ONCE)\n", "        turns = ()\n")],
         "queue",
     ),
@@ -243,7 +253,7 @@ FAULTS = (
     Planted(
         "the pods of a batch don't see each other",
         _BATCH,
-        [("            if not request.dry_run:\n", "            if not request.dry_run and not charged:\n")],
+        [("        if not request.dry_run:\n", "        if not request.dry_run and len(charged) == 1:\n")],
         "batch",
     ),
     Planted(
@@ -254,26 +264,21 @@ FAULTS = (
     ),
     Planted(
         "a placement isn't charged",
-        _PLACEMENT,
-        [("increase = _increase(account, amounts, before)\n", "increase = dict[str, int]()\n")],
+        _PLACING,
+        [("increase = raised(account, before, placing.cost)\n", "increase = dict[str, int]()\n")],
         "placement",
     ),
     Planted(
         "a placement takes room that isn't there",
-        _PLACEMENT,
+        _PLACING,
         [("if over and account.enforced:", "if not account.enforced:")],
         "placement",
     ),
     Planted(
         "a placement that is refused stays charged",
-        _PLACEMENT,
-        [
-            (
-                "(QuotaChanged, ClusterError):\n            await commitment.undo()\n",
-                "(QuotaChanged, ClusterError):\n            pass\n",
-            )
-        ],
-        "two-placements",
+        _QUEUES,
+        [("            if len(charged) < len(queues):\n", "            if not queues:\n")],
+        "above",
     ),
     Planted(
         "a placement is taken back though it may be bound",
@@ -281,7 +286,7 @@ FAULTS = (
         [
             (
                 "        except Unavailable:\n            raise\n        except",
-                "        except Unavailable:\n            await charge.undo(); raise\n        except",
+                "        except Unavailable:\n            await charge.release(); raise\n        except",
             )
         ],
         "placement",
@@ -292,7 +297,7 @@ FAULTS = (
         _PLACER,
         [
             (
-                "        except ClusterError:\n            await charge.undo()\n            raise\n",
+                "        except ClusterError:\n            await charge.release()\n            raise\n",
                 "        except ClusterError:\n            raise\n\n",
             )
         ],
@@ -300,37 +305,21 @@ FAULTS = (
     ),
     Planted(
         "of a placement whatever entry stands there is taken back",
-        _PLACEMENT,
+        _PLACING,
         [("        if account.ledger.get(uid) != after.ledger[uid]:\n", "        if uid not in account.ledger:\n")],
         "placed-twice",
         {"second": 1},
     ),
     Planted(
         "of two attempts within a second one takes back the other's charge",
-        _PLACEMENT,
-        [("entry = replace(after.ledger[self.pod.uid], attempt=attempt)", "entry = after.ledger[self.pod.uid]")],
+        _PLACING,
+        [("namespace, placing.claim, self.attempt", "namespace, placing.claim")],
         "placed-twice",
     ),
     Planted(
-        "of two kinds of quotas the first stays charged",
-        _HIERARCHY,
-        [
-            (
-                "            if not isinstance(other, Charged):\n",
-                "            if isinstance(other, Charged) and not other:\n",
-            )
-        ],
-        "above",
-    ),
-    Planted(
         "a quota above namespaces isn't charged",
-        _HIERARCHY,
-        [
-            (
-                "if shared.none or not limits(shared, request):",
-                "if shared.none or not limits(shared, request) or request:",
-            )
-        ],
+        _PODS,
+        [("if not shared.none and shared.concern(request):", "if not shared.none and not request:")],
         "above",
     ),
     Planted(
@@ -342,8 +331,8 @@ FAULTS = (
     ),
     Planted(
         "who gave up stays charged",
-        _ADMISSION,
-        [("if abandoned - taken:", "if not abandoned and taken:")],
+        _QUEUE,
+        [("                given_up.append(member)\n", "                pass\n")],
         "two-replicas",
         {"gone": 1},
     ),
@@ -358,11 +347,5 @@ FAULTS = (
         _STORE,
         [("        verify(answer, patch)\n", "        pass\n")],
         why="the simulated API server keeps what it is given",
-    ),
-    Planted(
-        "a refusal of an earlier attempt stands",
-        _JOINED,
-        [("        self.refused.clear()\n", "        pass\n")],
-        why="only an undo or a recompute between two attempts makes room, and then the pod is tried again",
     ),
 )

@@ -24,13 +24,14 @@ from hack.explore.stepping import SteppingLoop
 from hami_webhook.admission.denial import Denied
 from hami_webhook.admission.identities import AdmissionRules
 from hami_webhook.admission.review import parse_review
-from hami_webhook.assembly import Core, Options
+from hami_webhook.assembly import Core
 from hami_webhook.cluster.api import JSON, ClusterError, Kind, Unavailable, WatchEvent
 from hami_webhook.controller.accelerator_quotas import AcceleratorQuotaReconciler
 from hami_webhook.controller.informers import SharedInformers, Subscriber
 from hami_webhook.controller.object_events import ObjectEvents
 from hami_webhook.controller.queues import QueueReleaser
 from hami_webhook.controller.quotas import Pace, QuotaReconciler
+from hami_webhook.core_options import Options
 from hami_webhook.devices.registry import Vendors
 
 NOON = 1767268800.0

@@ -13,11 +13,11 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from hami_webhook.assembly import Options
 from hami_webhook.cli.inputs import bundle_of, device_config, policy_rules, reading_rules, warn
 from hami_webhook.cli.tables import table_console
 from hami_webhook.cluster.loading import STDIN
 from hami_webhook.config import SECTION_SWITCHES, describe, read_text
+from hami_webhook.core_options import Options
 from hami_webhook.device_config import enabled_vendors, read_device_config
 from hami_webhook.explain.live import LiveReading, lacking, needs_of_pod, read_cluster
 from hami_webhook.explain.read import Explainer

@@ -6,13 +6,14 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from random import random
 
+from hami_webhook.charging.recomputer import Recomputer
+from hami_webhook.charging.sources import ALL_NAMESPACES
 from hami_webhook.cluster.api import Kind
 from hami_webhook.cluster_view import ClusterView
 from hami_webhook.controller.object_events import ObjectEvents
 from hami_webhook.controller.quotas import Pace, QuotaReconciler
 from hami_webhook.kube.objects import ResourceQuota
-from hami_webhook.quota.recompute import Recomputed, Recomputer
-from hami_webhook.quota.sources import ALL_NAMESPACES
+from hami_webhook.quota.recompute import Recomputed
 
 LONGEST_DELAY = 10.0
 """Seconds after the first change by which a quota is recomputed, whatever that costs: charges of pods that are gone

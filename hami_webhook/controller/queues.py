@@ -18,6 +18,8 @@ from typing import Any
 from msgspec import Struct, structs
 
 from hami_webhook.caches import Change
+from hami_webhook.charging.pods import PodCharger
+from hami_webhook.charging.queue import Outcome
 from hami_webhook.cluster.api import Cluster, ClusterError, Conflict, Kind, NotFound
 from hami_webhook.cluster_view import ClusterView
 from hami_webhook.controller.informers import Subscriptions
@@ -27,10 +29,8 @@ from hami_webhook.kube.objects import Pod
 from hami_webhook.kube.pod_group import PodGroup
 from hami_webhook.kube.wire import MalformedObject
 from hami_webhook.quota.account import ChargeRequest, Gate, Refusal, refuse_now
-from hami_webhook.quota.admission_charger import Charged
 from hami_webhook.quota.floors import floor_id
 from hami_webhook.quota.group_turns import group_turns
-from hami_webhook.quota.hierarchy_charger import HierarchyCharger
 from hami_webhook.quota.places import Places
 from hami_webhook.quota.pricing import CapacityLister, admission_charge
 from hami_webhook.quota.queue import Demands, read_queue
@@ -88,7 +88,7 @@ class QueueReleaser:
         self,
         cluster: Cluster,
         view: ClusterView,
-        charger: HierarchyCharger,
+        charger: PodCharger,
         capacity: CapacityLister,
         failures: Counter[str],
         *,
@@ -226,7 +226,7 @@ class QueueReleaser:
                     self._step_aside(uid, pods[0].namespace, charge.message)
             elif quotas & full:  # a quota had no room for one before it: it mustn't pass that one
                 self._again = True
-                work.append(self._charger.release(*charge))
+                work.append(charge.release())
             else:
                 self._aside.pop(uid, None)
                 work += (self._open_in_turn(pod, one_of_few, until) for pod in pods)
@@ -246,8 +246,8 @@ class QueueReleaser:
         self._late[namespace] = now + _LATE
         self.woken.set()  # what it was to be charged is left to others
 
-    async def _charge_safely(self, pods: Sequence[Pod]) -> tuple[ChargeRequest, Charged] | Refusal:
-        charges: list[tuple[ChargeRequest, Charged] | Refusal] = []
+    async def _charge_safely(self, pods: Sequence[Pod]) -> Outcome:
+        charges: list[Outcome] = []
         with contained(self._failures, LOOP, pods[0].key):
             charges.append(await self._charge(pods))
         return charges[0] if charges else refuse_now(pods[0].namespace, "an internal error")
@@ -263,12 +263,10 @@ class QueueReleaser:
             gate=Gate.OPENING,
         )
 
-    async def _charge(self, pods: Sequence[Pod]) -> tuple[ChargeRequest, Charged] | Refusal:
+    async def _charge(self, pods: Sequence[Pod]) -> Outcome:
         """Charge pods to their quotas, all or none."""
         first, *others = map(self._request, pods)
-        request = structs.replace(first, others=tuple(others))
-        outcome = await self._charger.charge(request)
-        return outcome if isinstance(outcome, Refusal) else (request, outcome)
+        return await self._charger.charge(structs.replace(first, others=tuple(others)))
 
     async def _open_in_turn(self, pod: Pod, one_of_few: asyncio.Semaphore, until: float) -> None:
         """Remove the gate of a pod that is charged when it is its turn; not after `until`, in the event loop's time."""

@@ -15,6 +15,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
 from dataclasses import dataclass
 
 from hami_webhook.caches import Change
+from hami_webhook.charging.recomputer import Recomputer
 from hami_webhook.cluster.api import ClusterError, EventNote, Kind, NotFound
 from hami_webhook.cluster.rate import in_background
 from hami_webhook.cluster_view import ClusterView
@@ -31,7 +32,7 @@ from hami_webhook.quota.enforcement import ENFORCEMENT
 from hami_webhook.quota.floors import cost_of, floor_id
 from hami_webhook.quota.ledger import Entry, State, charge_ids
 from hami_webhook.quota.misread import Reason
-from hami_webhook.quota.recompute import Recomputed, Recomputer
+from hami_webhook.quota.recompute import Recomputed
 
 logger = logging.getLogger(__name__)
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import NamedTuple
 
+from hami_webhook.charging.pods import PodCharger
 from hami_webhook.cluster.api import Cluster, ClusterError, Conflict, EventNote, EvictionRefused, Kind, NotFound
 from hami_webhook.cluster_view import ClusterView
 from hami_webhook.controller.holdings import Holdings, finding_holdings
@@ -26,7 +27,6 @@ from hami_webhook.kube.objects import MalformedObject, Pod
 from hami_webhook.quota.account import QuotaAccount
 from hami_webhook.quota.enforcement import queue_order
 from hami_webhook.quota.floors import floor_id
-from hami_webhook.quota.hierarchy_charger import HierarchyCharger
 from hami_webhook.quota.lending import Reclaim
 from hami_webhook.quota.queue import known_accounts
 from hami_webhook.quota.queue_order import Demand, QueuedPod
@@ -106,7 +106,7 @@ class Reclaimer:
         cluster: Cluster,
         view: ClusterView,
         releaser: QueueReleaser,
-        charger: HierarchyCharger,
+        charger: PodCharger,
         nominations: Nominations,
         object_events: ObjectEvents,
         failures: Counter[str],

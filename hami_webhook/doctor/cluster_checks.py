@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Sequence
 
 import msgspec
 
+from hami_webhook.charging.recomputer import read_pods
 from hami_webhook.cluster.api import JSON, Kind, NotFound
 from hami_webhook.devices.lock_annotations import COMMON_LOCK, LockValue
 from hami_webhook.doctor.facts import Facts, Finding
@@ -18,7 +19,7 @@ from hami_webhook.doctor.node_faults import (
 from hami_webhook.kube import wire
 from hami_webhook.kube.objects import ResourceQuota
 from hami_webhook.quota.account import QuotaAccount
-from hami_webhook.quota.recompute import read_pods, recompute
+from hami_webhook.quota.recompute import recompute
 
 _DEFINITION = "acceleratorquotas.hami.io"
 _SETTLED = 3.0

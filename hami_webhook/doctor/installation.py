@@ -12,11 +12,11 @@ from typing import Any, NoReturn
 from msgspec import Struct
 from msgspec.structs import replace
 
-from hami_webhook.assembly import Options, options_of
 from hami_webhook.cluster.api import JSON, Forbidden
 from hami_webhook.cluster.kubernetes import KubernetesCluster
 from hami_webhook.cluster.loading import Bundle
 from hami_webhook.config import ConfigError, LoadedDeviceConfig, Settings, add_flags, resolve
+from hami_webhook.core_options import Options, options_of
 from hami_webhook.device_config import builtin_device_config, enabled_vendors, exporters_of, load_device_config
 from hami_webhook.devices.registry import Vendors
 from hami_webhook.measured.exporters import Exporter

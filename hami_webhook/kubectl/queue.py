@@ -13,11 +13,10 @@ from hami_webhook.kube.objects import QUOTA_GATE, Pod, ResourceQuota
 from hami_webhook.kube.pod_group import GroupKey, PodGroup
 from hami_webhook.quota.account import QuotaAccount
 from hami_webhook.quota.group_turns import group_turns
-from hami_webhook.quota.hierarchy_charger import PodQuotas
+from hami_webhook.quota.known_quotas import KnownQuotas, PodQuotas
 from hami_webhook.quota.queue import Demands, PodQueue, read_queue
 from hami_webhook.quota.queue_order import QueuedPod, decide
 from hami_webhook.quota.queue_words import ahead_in, note_in, sentence, with_durations
-from hami_webhook.quota.store import KnownQuotas
 
 
 class QueuedPodUse(Struct, frozen=True):

@@ -26,7 +26,7 @@ from hami_webhook.kube.quantity import Format, Quantity, QuantityError, is_binar
 from hami_webhook.quota import ledger as ledgers
 from hami_webhook.quota.card_selection import COUNTED, CardSelection
 from hami_webhook.quota.enforcement import OBSERVED, Enforcement, observed_charges
-from hami_webhook.quota.ledger import LEDGER, Entry, State
+from hami_webhook.quota.ledger import IN_ADMISSION, LEDGER, Entry, State
 from hami_webhook.quota.pricing import Charge, ChargeOn
 
 
@@ -267,6 +267,17 @@ class QuotaAccount(Struct, frozen=True):
         return str(Quantity(Fraction(amount), Format.BINARY_SI)) if key in self.in_bytes else str(amount)
 
 
+Accounts = Mapping[str, QuotaAccount]
+"""Accounts by the names of their quotas."""
+
+
+class Swap(Struct, frozen=True):
+    """An account before and after a change of it."""
+
+    before: QuotaAccount
+    after: QuotaAccount
+
+
 class Gate(Enum):
     """What quotas that queue expect of a pod that is charged (docs/spec/queues.md#2).
 
@@ -287,7 +298,7 @@ class ChargeRequest(Struct, frozen=True):
     `floor_id` gives the id of its floor entry; empty for none. `former`: the pod exists, and this is what it was before
     an update; `identity` is then that of the update. `others` are pods of the same namespace that are charged with it:
     all of them or none. `equal_members` counts the other pods of its group that request the same. `claim` is the UID of
-    a claim that is its own holder; `identity` is then its name's.
+    a claim that is its own holder; `identity` is then its name's. `attempt` marks the entries that stand for it.
     """
 
     identity: str
@@ -302,10 +313,54 @@ class ChargeRequest(Struct, frozen=True):
     others: tuple[ChargeRequest, ...] = ()
     equal_members: Callable[[], int] = int
     claim: str = ""
+    attempt: str = ""
+
+    def marked(self, attempt: str) -> ChargeRequest:
+        """The request with the mark of an attempt."""
+        others = tuple(each.marked(attempt) for each in self.others)
+        return structs.replace(self, attempt=attempt, others=others)
 
     def cost(self, account: QuotaAccount) -> Charge:
         """What the pod costs a quota while it waits."""
         return account.while_waiting(self.charge, self.on_cards, self.floor_id)
+
+    @property
+    def pods(self) -> tuple[ChargeRequest, ...]:
+        """The request and its `others`."""
+        return (self, *self.others)
+
+    @property
+    def identities(self) -> frozenset[str]:
+        """The ledger ids that its pods are charged under."""
+        return frozenset([self.identity, *(each.identity for each in self.others)])
+
+    @property
+    def has_cost(self) -> bool:
+        """Whether any of its pods costs anything."""
+        return bool(self.charge.amounts) or any(each.charge.amounts for each in self.others)
+
+    def may_exceed(self, accounts: Iterable[QuotaAccount]) -> bool:
+        """Whether a key that a pod consumes may be limited by another quota than these.
+
+        It isn't where each is in some quota that the pod is in the scope of and that counts all cards.
+        """
+        for each in self.pods:
+            matching = (account for account in accounts if account.cards is None and account.covers(each.pod))
+            if not frozenset[str]().union(*(account.hard for account in matching)).issuperset(each.charge.amounts):
+                return True
+        return False
+
+    def taken_back(self, account: QuotaAccount, swap: Swap) -> QuotaAccount:
+        """The account without what the charge did, where it still stands as admitted and no other attempt relies on it.
+
+        What was given up with it may have been taken by somebody else: no more comes back than stands there.
+        """
+        for identity in sorted(self.identities):
+            former, entry = swap.before.ledger.get(identity), account.ledger.get(identity)
+            is_own = entry is not None and entry.state in IN_ADMISSION and entry.attempt == self.attempt
+            if entry is not None and is_own and former != swap.after.ledger.get(identity):
+                account = account.with_entry(identity, None if former is None else former.no_more_than(entry))
+        return account
 
 
 class Refusal(Struct, frozen=True):

@@ -20,6 +20,7 @@ from hami_webhook.quota.account import (
     NeedsRecompute,
     QuotaAccount,
     Refusal,
+    Swap,
     refuse_group,
     refuse_now,
     refuse_overrun,
@@ -27,69 +28,109 @@ from hami_webhook.quota.account import (
     refuse_unknown,
 )
 from hami_webhook.quota.ledger import IN_ADMISSION, SEVERAL, Entry, State, find_entry, is_full
+from hami_webhook.quota.placing import PlacementRequest
 
 _RENEWED = 10
-"""Seconds after which the time of a floor entry is written anew for a pod that costs nothing while it waits."""
+"""Seconds after which the time of a floor entry is renewed for a pod that costs nothing while it waits."""
+
+
+Request = ChargeRequest | PlacementRequest
+"""What is charged with others in a batch."""
 
 
 class BatchResult(Struct, frozen=True):
     """A batch evaluated: the accounts as they are to be, and the refusals, by the index of their requests.
 
     Of those that aren't refused, `charged` are the amounts by the quota's label, as it counts them; `observed` are the
-    refusals that weren't given, as the quotas only observe.
+    refusals that weren't given, as the quotas only observe; `swaps` are what they do to accounts.
     """
 
     accounts: Mapping[str, QuotaAccount]
     refusals: Mapping[int, Refusal]
     charged: Mapping[int, Mapping[str, Mapping[str, int]]]
     observed: Mapping[int, Sequence[Refusal]]
+    swaps: Mapping[int, Mapping[str, Swap]]
 
 
 def evaluate_batch(
     accounts: Mapping[str, QuotaAccount],
-    requests: Sequence[ChargeRequest],
+    requests: Sequence[Request],
     now: float,
     max_ledger: int,
     *,
     recomputed: frozenset[str],
-    attempt: str = "",
+    are_latest: bool = True,
 ) -> BatchResult:
     """Evaluate requests in order against a running copy: each is charged to every quota that concerns it, or to none.
 
-    Their entries in the ledgers are this `attempt`'s then. Raises `NeedsRecompute` for a quota that isn't in
+    `are_latest`: the accounts are known to be the latest versions. Raises `NeedsRecompute` for a quota that isn't in
     `recomputed` yet.
     """
     running = accounts
     refusals: dict[int, Refusal] = {}
     charged: dict[int, Mapping[str, Mapping[str, int]]] = {}
     observed: dict[int, Sequence[Refusal]] = {}
+    swaps: dict[int, Mapping[str, Swap]] = {}
     passed_over: set[str] = set()
     for index, request in enumerate(requests):
-        after: Mapping[str, QuotaAccount] = running
-        amounts: dict[str, Counter[str]] = {}
-        notes: list[Refusal] = []
-        for each in (request, *request.others):
-            found = _charge_one(after, each, int(now), max_ledger, recomputed, passed_over, attempt)
-            if isinstance(found, Refusal):
-                refusals[index] = found
-                break
-            after = found.accounts
-            for label, counted in found.amounts.items():
-                amounts.setdefault(label, Counter()).update(counted)
-            notes += found.observed
+        if isinstance(request, PlacementRequest):
+            found = _charge_placement(running, request, now, are_latest=are_latest)
         else:
-            charged[index], observed[index] = {label: dict(each) for label, each in amounts.items()}, notes
-            if not request.dry_run:
-                running = after
-    return BatchResult(running, refusals, charged, observed)
+            found = _charge_pods(running, request, int(now), max_ledger, recomputed, passed_over)
+        if isinstance(found, Refusal):
+            refusals[index] = found
+            continue
+        charged[index], observed[index] = found.amounts, found.observed
+        if not request.dry_run:
+            after = found.accounts
+            swaps[index] = {
+                name: Swap(running[name], after[name]) for name in after if after[name] is not running[name]
+            }
+            running = after
+    return BatchResult(running, refusals, charged, observed, swaps)
 
 
 class _ChargedOne(Struct, frozen=True):
-    """The accounts once a pod is charged; the others as in `BatchResult`."""
+    """The accounts once one request is charged; the others as in `BatchResult`."""
 
     accounts: Mapping[str, QuotaAccount]
     amounts: Mapping[str, Mapping[str, int]]
     observed: Sequence[Refusal]
+
+
+def _charge_placement(
+    accounts: Mapping[str, QuotaAccount], request: PlacementRequest, now: float, *, are_latest: bool
+) -> _ChargedOne | Refusal:
+    after = dict(accounts)
+    for name in sorted(accounts):
+        found = request.charged(accounts[name], now, is_latest=are_latest)
+        if isinstance(found, Refusal):
+            return found
+        after[name] = found
+    return _ChargedOne(after, {}, ())
+
+
+def _charge_pods(
+    accounts: Mapping[str, QuotaAccount],
+    request: ChargeRequest,
+    now: int,
+    max_ledger: int,
+    recomputed: frozenset[str],
+    passed_over: set[str],
+) -> _ChargedOne | Refusal:
+    """Charge a pod and those that are charged with it: all of them or none."""
+    after = accounts
+    amounts: dict[str, Counter[str]] = {}
+    notes: list[Refusal] = []
+    for each in request.pods:
+        found = _charge_one(after, each, now, max_ledger, recomputed, passed_over)
+        if isinstance(found, Refusal):
+            return found
+        after = found.accounts
+        for label, counted in found.amounts.items():
+            amounts.setdefault(label, Counter()).update(counted)
+        notes += found.observed
+    return _ChargedOne(after, {label: dict(each) for label, each in amounts.items()}, notes)
 
 
 def _charge_one(
@@ -99,7 +140,6 @@ def _charge_one(
     max_ledger: int,
     recomputed: frozenset[str],
     passed_over: set[str],
-    attempt: str,
 ) -> _ChargedOne | Refusal:
     """Charge one pod. `passed_over` are the quotas that had no room for one whose turn is earlier; it gets another."""
     after = dict(accounts)
@@ -112,7 +152,7 @@ def _charge_one(
         if request.gate is Gate.OPENING and name in passed_over:
             text = f"quota {account.label} has no room for a pod whose turn is earlier"
             return Refusal(503, text, no_room_in=account.room_name)
-        charging = _Charging(account, request, now, max_ledger, attempt, recomputed=name in recomputed)
+        charging = _Charging(account, request, now, max_ledger, recomputed=name in recomputed)
         found = charging.evaluate()
         if isinstance(found, Refusal):
             if request.gate is Gate.OPENING and found.overrun:  # refused for another reason it keeps nobody waiting
@@ -133,14 +173,7 @@ class _Charging:
     """
 
     def __init__(
-        self,
-        account: QuotaAccount,
-        request: ChargeRequest,
-        now: int,
-        max_ledger: int,
-        attempt: str,
-        *,
-        recomputed: bool,
+        self, account: QuotaAccount, request: ChargeRequest, now: int, max_ledger: int, *, recomputed: bool
     ) -> None:
         self._account = account
         self._request = request
@@ -148,7 +181,6 @@ class _Charging:
         self.amounts = self._charge.only(account.hard)
         self._now = now
         self._max_ledger = max_ledger
-        self._attempt = attempt
         self._recomputed = recomputed
         self._namespace = "" if account.quota.namespaces is None else request.pod.namespace
         self.observed: list[Refusal] = []
@@ -201,7 +233,7 @@ class _Charging:
         if found and found[0] != request.identity:
             account = account.renamed(found[0], request.identity)
         if known is not None and request.claim not in ("", known.floor):  # one of the two comes to be at most
-            known = replace(known, floor=SEVERAL)
+            known = replace(known, time=self._now, floor=SEVERAL)
             account = replace(account, ledger={**account.ledger, request.identity: known})
         if known is not None and (known.state is not State.ADMITTED or known.covers(amounts)):
             # charged already; in any other state the pod exists, and admission doesn't change its charge
@@ -212,7 +244,9 @@ class _Charging:
         # an admission only ever raises: its word alone is no proof that a charge may be lowered
         larger = amounts if known is None else known.raised_to(amounts)
         whose = request.claim if known is None else known.floor
-        entry = Entry(State.ADMITTED, self._now, larger, namespace=self._namespace, floor=whose, attempt=self._attempt)
+        entry = Entry(
+            State.ADMITTED, self._now, larger, namespace=self._namespace, floor=whose, attempt=request.attempt
+        )
         return self._with_entry(account, known, entry)
 
     def _update(self) -> QuotaAccount | Refusal:
@@ -233,7 +267,7 @@ class _Charging:
         self._charge = structs.replace(self._charge, amounts=more, in_bytes={})
         if known is not None:  # whichever update comes, the pod costs no more than both add
             more = {key: more.get(key, 0) + known.amounts.get(key, 0) for key in {*more, *known.amounts}}
-        entry = Entry(State.UPDATING, self._now, more, namespace=self._namespace, floor=target, attempt=self._attempt)
+        entry = Entry(State.UPDATING, self._now, more, namespace=self._namespace, floor=target, attempt=request.attempt)
         return self._with_entry(account, known, entry, raised=False)
 
     def _adopted(self, account: QuotaAccount, known: Entry) -> QuotaAccount:
@@ -241,10 +275,11 @@ class _Charging:
 
         It is this one's from now on, so that the other leaves it there; it counts from now on, too.
         """
-        if known.state not in IN_ADMISSION or known.attempt == self._attempt:
+        request = self._request
+        if known.state not in IN_ADMISSION or known.attempt == request.attempt:
             return account
-        own = replace(known, time=self._now, attempt=self._attempt)
-        return replace(account, ledger={**account.ledger, self._request.identity: own})
+        own = replace(known, time=self._now, attempt=request.attempt)
+        return replace(account, ledger={**account.ledger, request.identity: own})
 
     def _refuse_unknown(self) -> Refusal | None:
         unknown = self._account.unknown(self._charge)

@@ -157,3 +157,20 @@ def cost_at_admission(account: QuotaAccount, pod: Pod, vendors: Vendors, capacit
     """What an existing pod cost the quota when it was admitted; nothing for amounts that admission refuses."""
     on_cards = partial(admission_charge, pod, vendors, capacity)
     return account.while_waiting(on_cards(), on_cards, partial(floor_id, pod, vendors))
+
+
+def is_shown(
+    account: QuotaAccount, entry: Entry, pod: Pod, vendors: Vendors, capacity: CapacityLister, now: float, ttl: float
+) -> bool:
+    """Whether a pod costs the quota by itself what its entry says, or shows the update that the entry is of.
+
+    The entry of an admission then has done its work. `ttl`: seconds for which a placement that isn't bound counts.
+    """
+    if account.quota.namespace not in ("", pod.namespace) or pod.ended(now) or not account.covers(pod):
+        return False
+    cost = cost_of(account, pod, vendors, capacity, now, ttl)
+    identity = floor_id(pod, vendors)
+    is_remembered = not cost.placed and account.floor(identity) is not None
+    if entry.state is State.UPDATING:
+        return is_remembered and entry.floor == identity
+    return (account.is_fixed(cost) or is_remembered) and cost.only(account.hard) == entry.amounts

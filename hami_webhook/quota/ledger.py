@@ -16,6 +16,7 @@ from typing import Any
 
 import orjson
 from msgspec import Struct
+from msgspec.structs import replace
 
 LEDGER = "hami.io/quota-ledger"
 RESERVATION = "hami.io/quota-reservation"
@@ -36,7 +37,7 @@ class State(Enum):
 
 
 IN_ADMISSION = (State.ADMITTED, State.UPDATING)
-"""The entries of pods that are being created or updated."""
+"""The states of entries of pods that are being created or updated."""
 
 
 class Entry(Struct, frozen=True):
@@ -76,6 +77,12 @@ class Entry(Struct, frozen=True):
     def raised_to(self, amounts: Mapping[str, int]) -> dict[str, int]:
         """Its amounts, or these where they are larger."""
         return {key: max(self.amounts.get(key, 0), amounts.get(key, 0)) for key in {*self.amounts, *amounts}}
+
+    def no_more_than(self, other: Entry) -> Entry:
+        """The entry with no larger amounts than another's."""
+        return replace(
+            self, amounts={key: min(value, other.amounts.get(key, 0)) for key, value in self.amounts.items()}
+        )
 
     def expired(self, now: float, ttl: float) -> bool:
         """Whether the entry is older than `ttl`, or as far in the future, which no clock of ours is."""

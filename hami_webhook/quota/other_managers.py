@@ -16,7 +16,7 @@ from hami_webhook.kube.objects import Pod
 from hami_webhook.kube.pod_group import GroupKey
 from hami_webhook.quota.account import QuotaAccount, Refusal
 from hami_webhook.quota.group_turns import group_turns
-from hami_webhook.quota.hierarchy_charger import PodQuotas
+from hami_webhook.quota.known_quotas import PodQuotas
 from hami_webhook.quota.pricing import CapacityLister
 from hami_webhook.quota.queue import Demands, demand_of, known_accounts, read_queue
 from hami_webhook.quota.queue_order import QueueDecision, decide

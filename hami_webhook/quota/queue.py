@@ -15,7 +15,7 @@ from hami_webhook.kube.pod_group import PodGroup
 from hami_webhook.quota.account import QuotaAccount
 from hami_webhook.quota.enforcement import queue_order
 from hami_webhook.quota.floors import cost_at_admission, floor_id
-from hami_webhook.quota.hierarchy_charger import PodQuotas
+from hami_webhook.quota.known_quotas import PodQuotas
 from hami_webhook.quota.ledger import State
 from hami_webhook.quota.pricing import CapacityLister
 from hami_webhook.quota.queue_order import Demand, QueuedPod, QueueRoom

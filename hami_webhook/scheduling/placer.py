@@ -17,6 +17,10 @@ from typing import Any, NamedTuple
 from msgspec import Struct
 from msgspec.structs import replace
 
+from hami_webhook.charging.placements import NoRoom, PlacementCharger
+from hami_webhook.charging.queue import Charged
+from hami_webhook.charging.queues import ChargeQueues, live_queues
+from hami_webhook.charging.recomputer import read_pods
 from hami_webhook.cluster.api import ClusterError, Conflict, Kind, Unavailable
 from hami_webhook.devices.model import BadRequest, NodeView, Rows
 from hami_webhook.devices.placement_annotations import BIND_PHASE, NODE, placement_counts
@@ -28,12 +32,7 @@ from hami_webhook.policy.evaluation import PolicyViolation
 from hami_webhook.quota.account import QuotaAccount
 from hami_webhook.quota.budget import PodBudget, pod_budget
 from hami_webhook.quota.card_selection import CardSelection
-from hami_webhook.quota.placement_charger import PlacementCharge, PlacementCharger, QuotaChanged
 from hami_webhook.quota.pricing import Charge, placed_charge
-from hami_webhook.quota.recompute import read_pods
-from hami_webhook.quota.sources import ResourceQuotas
-from hami_webhook.quota.store import QuotaStore
-from hami_webhook.quota.stores import QuotaStores
 from hami_webhook.scheduling.boundary import BoundedPod, PolicyBoundary
 from hami_webhook.scheduling.cluster_cache import ClusterCache
 from hami_webhook.scheduling.event_recorder import EventRecorder
@@ -155,7 +154,7 @@ class Placer:
         *,
         policies: SchedulingPolicies | None = None,
         boundary: PolicyBoundary | None = None,
-        stores: QuotaStores | None = None,
+        queues: ChargeQueues | None = None,
         nominations: Nominations | None = None,
         locked_nodes: Callable[[Pod], LockedNodes] = lambda pod: LockedNodes(),
         nodes: ClusterCache | None = None,
@@ -171,11 +170,11 @@ class Placer:
         self._policies = policies or SchedulingPolicies()
         self._boundary = boundary
         self._placement_ttl = handle.state.placement_ttl
-        self._stores = stores or QuotaStores(QuotaStore(ResourceQuotas(handle.cluster), vendors, clock=clock))
+        self._queues = queues or live_queues(handle.cluster, vendors, handle.state, clock)
         self._locked_nodes = locked_nodes
         self._slices = slices
         self._charger = PlacementCharger(
-            self._stores, vendors, self._state, clock=clock, placement_ttl=self._placement_ttl
+            self._queues, vendors, self._state, clock=clock, placement_ttl=self._placement_ttl
         )
         self._filter_cache = FilterCache(self._state, vendors, self._policies.node, nominations=nominations)
         self.events = EventRecorder(handle.cluster, clock) if nodes is None else None
@@ -186,7 +185,7 @@ class Placer:
             self._handle,
             policies=self._policies,
             boundary=self._boundary,
-            stores=self._stores,
+            queues=self._queues,
             nodes=nodes,
             slices=self._slices,
         )
@@ -199,7 +198,7 @@ class Placer:
         """
         if pod.node_name:
             return None
-        found = await self.consider(pod, nodes, await self._stores.covering(pod.namespace), choose=True)
+        found = await self.consider(pod, nodes, await self._queues.covering(pod.namespace), choose=True)
         if not isinstance(found, CycleState):
             return found
         failed = dict(found.filtered.failed)
@@ -217,7 +216,7 @@ class Placer:
                 charge = await self._charge(placement)
                 self.record_placed(pod, found)
                 await self._write(placement, charge)
-            except QuotaChanged:
+            except NoRoom:
                 self._state.forget(pod.uid, self._clock())
                 cards = sum(len(best.view.inventories[vendor].devices) for vendor in found.request.vendors)
                 failed[fits.pop(0).node] = Rejection({RESOURCE_QUOTA_NOT_FIT: cards}, cards)
@@ -233,7 +232,7 @@ class Placer:
 
     async def quotas_of(self, namespace: str) -> list[ResourceQuota]:
         """The quotas that cover a namespace's pods, by a live list. Raises `ClusterError`."""
-        return await self._stores.covering(namespace)
+        return await self._queues.covering(namespace)
 
     async def consider(
         self, pod: Pod, nodes: Sequence[str] | None, quotas: Sequence[ResourceQuota], *, choose: bool = False
@@ -265,12 +264,12 @@ class Placer:
         """
         try:
             charge = await self._charge(placement)
-        except QuotaChanged as error:
+        except NoRoom as error:
             raise ClusterError(f"the quota no longer allows it ({RESOURCE_QUOTA_NOT_FIT}): {error}") from error
         await self._write(placement, charge)
 
-    async def _charge(self, placement: AssumedPlacement) -> PlacementCharge:
-        """Charge what a placement costs. Raises `QuotaChanged`, `ClusterError`."""
+    async def _charge(self, placement: AssumedPlacement) -> Charged:
+        """Charge what a placement costs. Raises `NoRoom`, `ClusterError`."""
         started, pod = self._clock(), placement.fitted
         claims = placement.chosen.fit.claims()
 
@@ -279,13 +278,14 @@ class Placer:
             own = [claim for claim in claims if (claim.vendor, claim.uuid) in selected]
             return placed_charge(own, pod.kinds, self._vendors)
 
-        charge = await self._charger.commit(pod, placed_charge(claims, pod.kinds, self._vendors), on_cards)
+        actual = placed_charge(claims, pod.kinds, self._vendors)
+        charge = await self._charger.charge(pod, actual, on_cards, seconds=BIND_WITHIN)
         if self._clock() - started > BIND_WITHIN:
-            await charge.undo()
+            await charge.release()
             raise ClusterError(f"charging the placement took more than {BIND_WITHIN:g} s; it is tried anew")
         return charge
 
-    async def _write(self, placement: AssumedPlacement, charge: PlacementCharge) -> None:
+    async def _write(self, placement: AssumedPlacement, charge: Charged) -> None:
         """Bind the pod. Where it is unknown whether it was, the charge stays: the recompute goes by the pod."""
         pod, node, written = placement.fitted, placement.node, placement.written
         try:
@@ -293,7 +293,7 @@ class Placer:
         except Unavailable:
             raise
         except ClusterError:
-            await charge.undo()
+            await charge.release()
             raise
 
     async def _bind(self, pod: Pod, node: str, annotations: Mapping[str, str], stale: Mapping[str, Any]) -> None:

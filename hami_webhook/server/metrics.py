@@ -42,4 +42,4 @@ class CoreCollector(Collector):
         yield from core.recomputer.durations.collect()
         yield _BACKEND.of([((self._quota_backend,), 1)])
         yield _FAULTS.of(((step,), number) for step, number in sorted(core.vendors.faults.counts.items()))
-        yield _IGNORED.of([((), len(core.ignored))])
+        yield _IGNORED.of([((), len(core.namespaces.ignored))])

@@ -20,7 +20,7 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.registry import Collector
 from starlette.routing import Route
 
-from hami_webhook.assembly import Core, options_of
+from hami_webhook.assembly import Core
 from hami_webhook.cluster.api import Cluster
 from hami_webhook.cluster.clock import ServerClock
 from hami_webhook.cluster.quotas_in_memory import QuotasInMemory
@@ -30,6 +30,7 @@ from hami_webhook.controller.informers import SharedInformers, watched_kinds
 from hami_webhook.controller.loops import Loops
 from hami_webhook.controller.own_pod import OwnPod
 from hami_webhook.controller.requeue_trigger import RequeueTrigger
+from hami_webhook.core_options import options_of
 from hami_webhook.devices.registry import Vendors
 from hami_webhook.policy.file import PolicySource
 from hami_webhook.policy.rules import PolicyRules

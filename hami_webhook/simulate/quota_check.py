@@ -7,8 +7,8 @@ from typing import Any
 
 from msgspec import Struct
 
-from hami_webhook.assembly import Options
 from hami_webhook.cluster.loading import Bundle, LoadError
+from hami_webhook.core_options import Options
 from hami_webhook.devices.registry import Vendors
 from hami_webhook.kube.objects import MalformedObject, ResourceQuota
 from hami_webhook.policy.rules import PolicyRules

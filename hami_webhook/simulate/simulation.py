@@ -17,12 +17,13 @@ from hami_webhook.admission.denial import Denied
 from hami_webhook.admission.identities import AdmissionRules
 from hami_webhook.admission.pods import is_unmanaged
 from hami_webhook.admission.review import API_VERSIONS, Review
-from hami_webhook.assembly import Core, Options
+from hami_webhook.assembly import Core
 from hami_webhook.cluster.api import ClusterError, Kind, WatchEvent, WatchType
 from hami_webhook.cluster.embedded import fill
 from hami_webhook.cluster.loading import Bundle
 from hami_webhook.cluster.memory import MemoryCluster
 from hami_webhook.cluster.watches import NoWatches
+from hami_webhook.core_options import Options
 from hami_webhook.devices.foreign_scheduler import ForeignScheduler, NoNode
 from hami_webhook.devices.placement_annotations import TIME
 from hami_webhook.devices.registry import Vendors
@@ -355,7 +356,7 @@ class Simulation:
         if not self._preemption or pod.preemption_policy == "Never":
             return None
         core = self.core
-        found = await core.placer.consider(pod, nodes, await core.stores.covering(pod.namespace))
+        found = await core.placer.consider(pod, nodes, await core.queues.covering(pod.namespace))
         if not isinstance(found, CycleState):
             return None
         budgets = core.caches.disruption_budgets

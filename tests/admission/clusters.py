@@ -8,9 +8,10 @@ from typing import Any
 
 from builders import GPU, MEM
 
-from hami_webhook.assembly import Core, Options
+from hami_webhook.assembly import Core
 from hami_webhook.cluster.api import Kind, Unavailable
 from hami_webhook.cluster.memory import MemoryCluster
+from hami_webhook.core_options import Options
 from hami_webhook.kube.objects import ResourceQuota
 from hami_webhook.quota.account import QuotaAccount
 

@@ -15,12 +15,13 @@ from quota.objects import claiming_vendors
 from replicas import events_of
 from virtual_time import in_virtual_time
 
-from hami_webhook.assembly import Core, Options
+from hami_webhook.assembly import Core
 from hami_webhook.cluster.api import Conflict, Invalid, Kind
 from hami_webhook.cluster.memory import MemoryCluster
 from hami_webhook.config.drivers import DriverDevices
 from hami_webhook.controller import claim_templates
 from hami_webhook.controller.claim_templates import ClaimTemplates
+from hami_webhook.core_options import Options
 from hami_webhook.dra import claim_templates as form
 from hami_webhook.kube.objects import Namespace, Pod
 

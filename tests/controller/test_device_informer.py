@@ -10,12 +10,13 @@ from contextlib import asynccontextmanager
 import pytest
 from replicas import reconciling
 
-from hami_webhook.assembly import Core, Options
+from hami_webhook.assembly import Core
 from hami_webhook.cluster.api import JSON, Kind, Listing, NotFound
 from hami_webhook.cluster.memory import MemoryCluster
 from hami_webhook.controller.informers import SharedInformers, watched_kinds
 from hami_webhook.controller.loops import Sleep
 from hami_webhook.controller.quotas import Pace, QuotaReconciler
+from hami_webhook.core_options import Options
 from hami_webhook.device_config import builtin_device_config, enabled_vendors
 
 NOW = 1_767_225_600.0

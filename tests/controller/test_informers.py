@@ -13,11 +13,12 @@ from dra.objects import HAMI, resource_slice, share
 from quota.objects import claiming_vendors, vendors
 from quota.quota_env import QuotaEnv
 
-from hami_webhook.assembly import Core, Options
+from hami_webhook.assembly import Core
 from hami_webhook.caches import Change
 from hami_webhook.cluster.api import JSON, Kind, Listing, NotFound
 from hami_webhook.cluster.memory import MemoryCluster
 from hami_webhook.controller.informers import OF_CLAIMS, SharedInformers, Subscriptions, watched_kinds
+from hami_webhook.core_options import Options
 
 POD = pod("p", namespace="team-a", uid="u", gpu=1, mem=1000)
 CLAIM: JSON = {"metadata": {"name": "c", "namespace": "team-a", "uid": "v"}}

@@ -15,7 +15,7 @@ from quota.objects import ALLOCATED, GPU, LARGE, MEM, NOON, TEAM, pod, quota
 from quota.quota_env import QuotaEnv
 from replicas import events_of, reconciling
 
-from hami_webhook.assembly import Core, Options
+from hami_webhook.assembly import Core
 from hami_webhook.cluster.api import JSON, Kind, Listing, WatchEvent, WatchType
 from hami_webhook.cluster.memory import MemoryCluster
 from hami_webhook.controller.handshakes import Handshakes
@@ -24,6 +24,7 @@ from hami_webhook.controller.leader import LeaderElection, LeaseHooks, LeaseLock
 from hami_webhook.controller.namespaces import NamespaceAnnotations
 from hami_webhook.controller.node_audit import NodeAudit
 from hami_webhook.controller.quotas import Pace, QuotaReconciler
+from hami_webhook.core_options import Options
 from hami_webhook.device_config import builtin_device_config, enabled_vendors
 from hami_webhook.devices.placement_annotations import NODE, TIME
 from hami_webhook.kube.patch import merge_patch

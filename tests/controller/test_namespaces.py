@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from replicas import events_of
 
-from hami_webhook.assembly import Core, Options
+from hami_webhook.assembly import Core
 from hami_webhook.cluster.api import Kind
 from hami_webhook.cluster.memory import MemoryCluster
 from hami_webhook.controller.namespaces import NamespaceAnnotations
+from hami_webhook.core_options import Options
 from hami_webhook.device_config import builtin_device_config, enabled_vendors
 
 NOW = 1_767_225_600.0

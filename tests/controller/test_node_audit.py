@@ -17,10 +17,11 @@ from quota.objects import TEAM, claiming_vendors, quota
 from quota.quota_env import QuotaEnv
 from replicas import events_of
 
-from hami_webhook.assembly import Core, Options
+from hami_webhook.assembly import Core
 from hami_webhook.cluster.api import Kind, Unavailable
 from hami_webhook.cluster.memory import MemoryCluster
 from hami_webhook.controller.node_audit import NodeAudit
+from hami_webhook.core_options import Options
 from hami_webhook.device_config import builtin_device_config, enabled_vendors
 from hami_webhook.doctor.node_faults import unreadable_registrations
 

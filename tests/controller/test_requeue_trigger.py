@@ -10,12 +10,13 @@ from typing import Any
 
 import pytest
 
-from hami_webhook.assembly import Core, Options
+from hami_webhook.assembly import Core
 from hami_webhook.cluster.api import JSON, Kind, Unavailable
 from hami_webhook.cluster.memory import MemoryCluster
 from hami_webhook.controller.freed import FreedDevices
 from hami_webhook.controller.informers import SharedInformers, watched_kinds
 from hami_webhook.controller.requeue_trigger import TOUCHED, RequeueTrigger
+from hami_webhook.core_options import Options
 from hami_webhook.device_config import builtin_device_config, enabled_vendors
 from hami_webhook.devices.unhealthy_cards import ANNOTATION as UNHEALTHY
 from hami_webhook.devices.unhealthy_cards import UnhealthyCard, encode

@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import Iterable, Sequence
 
 from hami_webhook.admission.identities import AdmissionRules
-from hami_webhook.assembly import Options
 from hami_webhook.cluster.loading import Bundle, LoadedObject
+from hami_webhook.core_options import Options
 from hami_webhook.devices.registry import Vendors
 from hami_webhook.policy.rules import PolicyRules
 from hami_webhook.simulate.results import Pods, Result

@@ -206,7 +206,7 @@ def test_nothing_is_refused_stuck_or_alerted_and_nothing_is_left(
 ) -> None:
     kubectl, spaces = prometheus.kubectl, list(town.logins)
     limit(kubectl, spaces)
-    day = Day(look=max(0.3, USERS / 40), patience=120)
+    day = Day(look=max(0.3, USERS / 40), patience=300)
     admin = Administrator(day, prometheus, town.client(), spaces, town.cards)
     users = [
         User(day, town.client(login), space, random.Random(f"{SEED}/{number}"), PAUSE, cron=SECONDS > MINUTES)

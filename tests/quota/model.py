@@ -23,12 +23,13 @@ from replicas import reconciling
 from hami_webhook.admission.denial import Denied
 from hami_webhook.admission.identities import AdmissionRules
 from hami_webhook.admission.review import Answer, Review
-from hami_webhook.assembly import Core, Options
+from hami_webhook.assembly import Core
 from hami_webhook.cluster.api import JSON, ClusterError, Kind, Unavailable
 from hami_webhook.cluster.memory import MemoryCluster
 from hami_webhook.controller.informers import SharedInformers, watched_kinds
 from hami_webhook.controller.queues import QueueReleaser
 from hami_webhook.controller.quotas import Pace, QuotaReconciler
+from hami_webhook.core_options import Options
 from hami_webhook.kube import scopes
 from hami_webhook.kube.objects import Pod
 from hami_webhook.quota.account import QuotaAccount

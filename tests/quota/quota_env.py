@@ -15,7 +15,7 @@ from replicas import reconciling
 from hami_webhook.admission.denial import Denied
 from hami_webhook.admission.identities import AdmissionRules
 from hami_webhook.admission.review import Answer, Review
-from hami_webhook.assembly import Core, Options
+from hami_webhook.assembly import Core
 from hami_webhook.cluster.api import JSON, Kind
 from hami_webhook.cluster.memory import MemoryCluster
 from hami_webhook.controller.accelerator_quotas import AcceleratorQuotaReconciler
@@ -24,6 +24,7 @@ from hami_webhook.controller.object_events import ObjectEvents
 from hami_webhook.controller.queues import QueueReleaser
 from hami_webhook.controller.quotas import Pace, QuotaReconciler
 from hami_webhook.controller.reclaim import Reclaimer
+from hami_webhook.core_options import Options
 from hami_webhook.devices.registry import Vendors
 from hami_webhook.kube.objects import Pod
 from hami_webhook.quota.ledger import LEDGER, Entry, State, decode

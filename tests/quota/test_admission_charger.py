@@ -14,17 +14,17 @@ from typing import Any
 import pytest
 from virtual_time import in_virtual_time
 
-from hami_webhook.assembly import Options
+from hami_webhook.charging import store
+from hami_webhook.charging.queue import Charged, ChargeQueue
+from hami_webhook.charging.recomputer import NoPods, PodReader, Recomputer
+from hami_webhook.charging.sources import ResourceQuotas
+from hami_webhook.charging.store import QuotaStore
 from hami_webhook.cluster.api import ClusterError, Conflict, Forbidden, Kind, Unavailable
 from hami_webhook.cluster.memory import MemoryCluster
+from hami_webhook.core_options import Options
 from hami_webhook.kube.objects import ResourceQuota
-from hami_webhook.quota import store
 from hami_webhook.quota.account import ChargeRequest, Refusal
-from hami_webhook.quota.admission_charger import AdmissionCharger, Charged
 from hami_webhook.quota.pricing import NoCapacity, waiting_charge
-from hami_webhook.quota.recompute import NoPods, PodReader, Recomputer
-from hami_webhook.quota.sources import ResourceQuotas
-from hami_webhook.quota.store import QuotaStore
 
 from .objects import GPU, MEM, NOON, TEAM, account_of, full, pod, quota, read_pod, vendors
 
@@ -52,8 +52,8 @@ class Desk:
         others = QuotaStore(ResourceQuotas(self.cluster), vendors(), **common, jitter=lambda: 1.0)
         self.recomputer = Recomputer(others, PodReader(self.cluster), vendors(), NoCapacity(), clock=lambda: self.now)
         recomputer = self.recomputer
-        self.charger = AdmissionCharger(self.store, recomputer=recomputer, **common, **how)
-        self.rival = AdmissionCharger(others, clock=lambda: self.now, recomputer=recomputer)
+        self.charger = ChargeQueue(self.store, recomputer=recomputer, **common, **how)
+        self.rival = ChargeQueue(others, clock=lambda: self.now, recomputer=recomputer)
 
     def quotas(self, scope: str) -> Sequence[ResourceQuota]:
         return self.cached or ()

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from hami_webhook.charging.queue import RETRIES, Charged
 from hami_webhook.cluster.api import Kind
 from hami_webhook.quota.account import Refusal
-from hami_webhook.quota.admission_charger import RETRIES, Charged
 
 from .objects import MEM, NOON, TEAM
 from .test_admission_charger import Desk, ask, desk

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from msgspec import structs
 
+from hami_webhook.charging.queue import Charged
 from hami_webhook.cluster.api import Kind, Unavailable
 from hami_webhook.quota.account import Refusal
-from hami_webhook.quota.admission_charger import Charged
 from hami_webhook.quota.batch import evaluate_batch
 from hami_webhook.quota.ledger import LEDGER, Entry, State, decode, encode
 
@@ -28,7 +28,7 @@ from .test_admission_charger import Desk, ask, desk
 )
 def test_an_attempt_makes_the_entry_its_own_that_it_relies_on(known: Entry, after: str) -> None:
     one = read({"mem": 5}, {"u": known}, mem=10)
-    found = evaluate_batch({"q": one}, [ask(gpu=1, mem=5)], NOON + 3, 9, recomputed=frozenset(), attempt="this")
+    found = evaluate_batch({"q": one}, [ask(gpu=1, mem=5).marked("this")], NOON + 3, 9, recomputed=frozenset())
     assert found.accounts["q"].ledger["u"].attempt == after
     assert found.accounts["q"].used == full(mem=5)
     assert (found.accounts["q"] is one) == (known.attempt == after)

@@ -11,17 +11,17 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hami_webhook.charging.queue import RETRIES, Charged, ChargeQueue, Outcome
+from hami_webhook.charging.recomputer import PodReader, Recomputer
+from hami_webhook.charging.sources import ResourceQuotas
+from hami_webhook.charging.store import QuotaStore
 from hami_webhook.cluster.api import JSON, ClusterError, Kind
 from hami_webhook.cluster.memory import MemoryCluster
 from hami_webhook.kube.objects import Pod, ResourceQuota
 from hami_webhook.quota.account import ChargeRequest, QuotaAccount, Refusal
-from hami_webhook.quota.admission_charger import RETRIES, AdmissionCharger, Charged, Outcome
 from hami_webhook.quota.card_selection import COUNTED
 from hami_webhook.quota.ledger import LEDGER
 from hami_webhook.quota.pricing import NoCapacity, waiting_charge
-from hami_webhook.quota.recompute import PodReader, Recomputer
-from hami_webhook.quota.sources import ResourceQuotas
-from hami_webhook.quota.store import QuotaStore
 
 from .objects import MEM, NOON, TEAM, account_of, full, pod, quota, vendors
 
@@ -113,12 +113,12 @@ def ask(name: str, mem: int, **how: Any) -> ChargeRequest:
     return ChargeRequest(name, asked, waiting_charge(asked, VENDORS, NoCapacity()), **how)
 
 
-def charger_on(env: InterleavingEnv, cache: LaggingCache | None = None) -> AdmissionCharger:
+def charger_on(env: InterleavingEnv, cache: LaggingCache | None = None) -> ChargeQueue:
     store = QuotaStore(
         ResourceQuotas(env.cluster), VENDORS, clock=lambda: NOON, cache=cache, sleep=env.claim, jitter=lambda: 0.5
     )
     recomputer = Recomputer(store, PodReader(env.cluster), VENDORS, NoCapacity(), clock=lambda: NOON)
-    return AdmissionCharger(store, clock=lambda: NOON, recomputer=recomputer, sleep=env.claim, timeout=1e6)
+    return ChargeQueue(store, clock=lambda: NOON, recomputer=recomputer, sleep=env.claim, timeout=1e6)
 
 
 async def foreign_writer(env: InterleavingEnv, count: int) -> None:
@@ -205,7 +205,7 @@ def test_a_batch_admits_what_single_requests_in_its_order_admit(sizes: list[int]
             )
         store = QuotaStore(ResourceQuotas(cluster), VENDORS, clock=lambda: NOON, new_attempt=lambda: "any")
         recomputer = Recomputer(store, PodReader(cluster), VENDORS, NoCapacity(), clock=lambda: NOON)
-        charger = AdmissionCharger(store, clock=lambda: NOON, recomputer=recomputer)
+        charger = ChargeQueue(store, clock=lambda: NOON, recomputer=recomputer)
         if together:
             outcomes = await asyncio.gather(*map(charger.charge, with_limits))
             assert charger.counts.writes <= len(hards)

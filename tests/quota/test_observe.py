@@ -12,11 +12,11 @@ from msgspec.structs import replace
 from prometheus_client import generate_latest
 
 from hami_webhook.assembly import Core
+from hami_webhook.charging.queue import RETRIES, Charged
 from hami_webhook.cluster.api import Conflict, Kind
 from hami_webhook.controller.showback import Showback
 from hami_webhook.kubectl.overview import Overview
 from hami_webhook.quota.account import QuotaAccount
-from hami_webhook.quota.admission_charger import RETRIES, Charged
 from hami_webhook.quota.batch import evaluate_batch
 from hami_webhook.quota.enforcement import ENFORCEMENT, OBSERVED, Enforcement
 from hami_webhook.quota.ledger import Entry, State, decode, encode

@@ -9,14 +9,15 @@ import pytest
 from builders import card, node
 from msgspec.structs import replace
 
+from hami_webhook.charging.placements import NoRoom, PlacementCharger
+from hami_webhook.charging.queue import Charged, ChargeQueue
+from hami_webhook.charging.queues import ChargeQueues
+from hami_webhook.charging.sources import ResourceQuotas
+from hami_webhook.charging.store import QuotaStore
 from hami_webhook.cluster.api import ClusterError, Conflict, Forbidden, Kind, Unavailable
 from hami_webhook.kube.objects import Pod
 from hami_webhook.quota.ledger import LEDGER, RESERVATION, Entry, State, encode, reservation_id
-from hami_webhook.quota.placement_charger import PlacementCharge, PlacementCharger, QuotaChanged
 from hami_webhook.quota.pricing import Charge
-from hami_webhook.quota.sources import ResourceQuotas
-from hami_webhook.quota.store import QuotaStore
-from hami_webhook.quota.stores import QuotaStores
 from hami_webhook.scheduling.placer import Placement
 
 from .objects import LARGE, MEM, NOON, SMALL, TEAM, full, pod, quota
@@ -27,7 +28,7 @@ L, S = node("n1", card("GPU-L", LARGE)), node("n2", card("GPU-S", SMALL))
 
 def committer(env: QuotaEnv, attempt: str = "") -> PlacementCharger:
     """That of a scheduler; `attempt` is the mark of its attempts, instead of one each."""
-    store = env.core.quotas
+    queue = env.core.queues.own
     if attempt:
         store = QuotaStore(
             ResourceQuotas(env.cluster),
@@ -36,8 +37,9 @@ def committer(env: QuotaEnv, attempt: str = "") -> PlacementCharger:
             cache=env.core.caches,
             new_attempt=lambda: attempt,
         )
-    stores = QuotaStores(store)
-    return PlacementCharger(stores, env.vendors, env.core.state, clock=lambda: env.now, placement_ttl=300)
+        queue = ChargeQueue(store, clock=lambda: env.now, recomputer=env.core.recomputer)
+    queues = ChargeQueues(queue)
+    return PlacementCharger(queues, env.vendors, env.core.state, clock=lambda: env.now, placement_ttl=300)
 
 
 def actual(mem: int) -> Charge:
@@ -61,7 +63,7 @@ def committed(
         made["metadata"]["annotations"] = {LEDGER: encode(dict(entries))} if entries else {}
         made["status"] = {"hard": {MEM: str(hard)}, "used": {MEM: str(used)}}
         waiting = pod(gpu=1, percent=50, uid="u", annotations={RESERVATION: "stamp"})
-        async with QuotaEnv(L, S, made, waiting) as env:
+        async with QuotaEnv(L, S, made, waiting, replicas=2) as env:
             before = env.quota()
             if not seen:
                 await env.silence(0)
@@ -106,9 +108,9 @@ def test_what_a_placement_costs_more_is_charged_first(
     before: tuple[tuple[str, Entry], ...], mem: int, after: dict[str, Entry], used: int
 ) -> None:
     async def message(env: QuotaEnv, waiting: Pod) -> None:
-        commitment = await committer(env, "mine").commit(waiting, actual(mem))
+        commitment = await committer(env, "mine").charge(waiting, actual(mem))
         assert (env.ledger(), env.mem()) == (after, used)
-        await commitment.undo()
+        await commitment.release()
         assert (env.ledger(), env.mem()) == (dict(before), 8192)
 
     committed(message, *before)
@@ -128,7 +130,7 @@ def test_what_the_cache_does_not_show_yet_is_read_after_a_conflict(
 ) -> None:
     async def message(env: QuotaEnv, waiting: Pod) -> None:
         taken = noted(env)
-        await committer(env).commit(waiting, actual(mem))
+        await committer(env).charge(waiting, actual(mem))
         assert (env.mem(), taken) == (used, steps)
 
     committed(message, *entries, seen=False)
@@ -149,8 +151,8 @@ async def test_a_namespace_without_quotas_costs_no_call() -> None:
     async with QuotaEnv(L, pod(gpu=1, percent=50, uid="u")) as env:
         steps = noted(env)
         env.now += 50  # the watch is silent
-        charge = await committer(env).commit(env.pod("p"), actual(12288))
-        await charge.undo()
+        charge = await committer(env).charge(env.pod("p"), actual(12288))
+        await charge.release()
         assert steps == []
 
 
@@ -159,7 +161,7 @@ def test_an_entry_that_makes_a_write_needless_is_read_if_the_watch_is_silent(sil
     async def message(env: QuotaEnv, waiting: Pod) -> None:
         taken = noted(env)
         env.now += silent
-        await committer(env).commit(waiting, actual(12288))
+        await committer(env).charge(waiting, actual(12288))
         assert (env.mem(), taken) == (12288, steps)
 
     committed(message, ("u", e(State.WAITING, 12288)), used=12288)
@@ -168,8 +170,8 @@ def test_an_entry_that_makes_a_write_needless_is_read_if_the_watch_is_silent(sil
 def test_no_room_no_write() -> None:
     async def message(env: QuotaEnv, waiting: Pod) -> None:
         before = env.quota()
-        with pytest.raises(QuotaChanged):
-            await committer(env).commit(waiting, actual(12288))
+        with pytest.raises(NoRoom):
+            await committer(env).charge(waiting, actual(12288))
         assert env.quota() == before
 
     committed(message, hard=12287)
@@ -181,8 +183,8 @@ async def test_what_nobody_computed_has_no_room() -> None:
         await env.add(quota(mem=90000))
         await env.drain()
         waiting = await env.add(pod(gpu=1, percent=50, uid="u"))
-        with pytest.raises(QuotaChanged):
-            await committer(env).commit(Pod.from_object(waiting), actual(99999))
+        with pytest.raises(NoRoom):
+            await committer(env).charge(Pod.from_object(waiting), actual(99999))
 
 
 def test_a_second_quota_that_refuses_undoes_the_first() -> None:
@@ -190,8 +192,8 @@ def test_a_second_quota_that_refuses_undoes_the_first() -> None:
         await env.add(quota("small", mem=9000))
         await env.run(2)
         before = (env.ledger(), env.mem())
-        with pytest.raises(QuotaChanged):
-            await committer(env).commit(waiting, actual(12288))
+        with pytest.raises(NoRoom):
+            await committer(env).charge(waiting, actual(12288))
         assert (env.ledger(), env.mem()) == before
         assert env.mem("small") == 8192
 
@@ -200,12 +202,10 @@ def test_a_second_quota_that_refuses_undoes_the_first() -> None:
 
 @pytest.mark.parametrize(
     ("failure", "times", "outcome"),
-    [(Conflict, 5, None), (Conflict, 6, QuotaChanged), (Unavailable, 1, Unavailable), (Forbidden, 1, Forbidden)],
+    [(Conflict, 59, None), (Conflict, 60, "60 conflicting writes"), (Unavailable, 1, "no"), (Forbidden, 1, "no")],
 )
 @pytest.mark.parametrize("when", ["before", "after"])
-def test_a_write_that_fails(
-    failure: type[ClusterError], times: int, outcome: type[Exception] | None, when: str
-) -> None:
+def test_a_write_that_fails(failure: type[ClusterError], times: int, outcome: str | None, when: str) -> None:
     if when == "after" and failure is not Unavailable:
         return
 
@@ -219,11 +219,11 @@ def test_a_write_that_fails(
 
         env.cluster.pause = fail
         if outcome is None:
-            await committer(env).commit(waiting, actual(12288))
+            await committer(env).charge(waiting, actual(12288))
             assert env.mem() == 12288
             return
-        with pytest.raises(outcome):
-            await committer(env).commit(waiting, actual(12288))
+        with pytest.raises(ClusterError, match=outcome):
+            await committer(env).charge(waiting, actual(12288))
         assert (env.ledger(), env.mem()) == ({}, 8192)
 
     committed(message)
@@ -237,18 +237,18 @@ def test_a_quota_that_is_deleted_meanwhile_no_longer_counts() -> None:
                 await env.cluster.delete(Kind.RESOURCE_QUOTAS, "gpu-quota", TEAM)
 
         env.cluster.pause = drop
-        commitment = await committer(env).commit(waiting, actual(12288))
-        assert [writes.swaps for _, _, writes in commitment.writes] == [[]]
+        commitment = await committer(env).charge(waiting, actual(12288))
+        assert [part.swaps for part in commitment.parts] == [[]]
 
     committed(message)
 
 
 def test_the_undo_touches_only_its_own_entry() -> None:
     async def message(env: QuotaEnv, waiting: Pod) -> None:
-        commitment: PlacementCharge = await committer(env).commit(waiting, actual(12288))
+        commitment: Charged = await committer(env).charge(waiting, actual(12288))
         env.now += 5
-        await committer(env).commit(waiting, actual(13000))
-        await commitment.undo()
+        await committer(env).charge(waiting, actual(13000))
+        await commitment.release()
         assert env.mem() == 13000
 
     committed(message)
@@ -262,14 +262,14 @@ def test_of_two_attempts_the_first_takes_nothing_of_the_second_back(seconds: int
     """
 
     async def message(env: QuotaEnv, waiting: Pod) -> None:
-        first = await committer(env).commit(waiting, actual(12288))
+        first = await committer(env).charge(waiting, actual(12288))
         env.now += seconds
-        second = await committer(env).commit(waiting, actual(12288))
-        third = await committer(env).commit(waiting, actual(12288))
-        await first.undo()
-        await second.undo()
+        second = await committer(env).charge(waiting, actual(12288))
+        third = await committer(env).charge(waiting, actual(12288))
+        await first.release()
+        await second.release()
         assert env.mem() == 12288
-        await third.undo()
+        await third.release()
         assert env.mem() == 12288  # it raised nothing; the recompute goes by the pod
 
     committed(message)
@@ -308,7 +308,7 @@ def test_the_next_best_node_is_taken_when_room_went_meanwhile() -> None:
         async def take(step: str) -> None:
             if step == "patch_status:before":
                 env.cluster.pause = None
-                await env.admit(pod("other", gpu=1, mem=11000))
+                await env.admit(pod("other", gpu=1, mem=11000), replica=1)
 
         env.cluster.pause = take
         placed = await env.core.placer.place(waiting)
@@ -340,7 +340,7 @@ async def test_placements_that_one_process_charges_at_once_are_one_write() -> No
         assert env.mem() == 12 * 8192
         steps = noted(env)
         charger = committer(env)
-        await asyncio.gather(*(charger.commit(env.pod(f"p{number}"), actual(12288)) for number in range(12)))
+        await asyncio.gather(*(charger.charge(env.pod(f"p{number}"), actual(12288)) for number in range(12)))
         assert env.mem() == 12 * 12288
         assert steps == ["patch_status:before", "patch_status:after"]
 
@@ -360,14 +360,14 @@ async def test_of_charges_in_one_write_each_is_refused_undone_and_given_up_by_it
         env.cluster.pause = note
         amounts = {"refused": 8192 + 5 * 4096, "undone": 12288, "given-up": 12288, "kept": 12288}
         charges = {
-            name: asyncio.create_task(charger.commit(env.pod(name), actual(mem))) for name, mem in amounts.items()
+            name: asyncio.create_task(charger.charge(env.pod(name), actual(mem))) for name, mem in amounts.items()
         }
         await writing.wait()
         charges["given-up"].cancel()
         await asyncio.wait(charges.values())
-        assert isinstance(charges["refused"].exception(), QuotaChanged)
+        assert isinstance(charges["refused"].exception(), NoRoom)
         assert charges["given-up"].cancelled()
         await env.drain()
         assert [*env.ledger()][1:] == ["uid-kept", "uid-undone"]  # the first one is what they cost while they wait
-        await charges["undone"].result().undo()
+        await charges["undone"].result().release()
         assert ([*env.ledger()][1:], env.mem()) == (["uid-kept"], 4 * 8192 + 4096)

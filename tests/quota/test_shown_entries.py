@@ -8,14 +8,14 @@ from dataclasses import dataclass, field
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hami_webhook.charging.queue import Charged, ChargeQueue
+from hami_webhook.charging.recomputer import PodReader, Recomputer
+from hami_webhook.charging.sources import ResourceQuotas
+from hami_webhook.charging.store import QuotaStore
 from hami_webhook.cluster.api import Conflict, Kind, WatchType
 from hami_webhook.quota.account import ChargeRequest, QuotaAccount
-from hami_webhook.quota.admission_charger import AdmissionCharger, Charged
 from hami_webhook.quota.ledger import Entry
 from hami_webhook.quota.pricing import NoCapacity
-from hami_webhook.quota.recompute import PodReader, Recomputer
-from hami_webhook.quota.sources import ResourceQuotas
-from hami_webhook.quota.store import QuotaStore
 
 from .objects import MEM, NOON, TEAM, account_of, pod, quota
 from .test_interleavings import VENDORS, InterleavingEnv, ask
@@ -39,8 +39,8 @@ class Watched(InterleavingEnv):
         store = QuotaStore(ResourceQuotas(self.cluster), VENDORS, clock=lambda: NOON)
         return Recomputer(store, PodReader(self.cluster), VENDORS, NoCapacity(), clock=lambda: NOON)
 
-    def charger(self) -> AdmissionCharger:
-        return AdmissionCharger(
+    def charger(self) -> ChargeQueue:
+        return ChargeQueue(
             QuotaStore(ResourceQuotas(self.cluster), VENDORS, clock=lambda: NOON, sleep=self.claim, jitter=lambda: 0.5),
             clock=lambda: NOON,
             recomputer=self.recomputer(),
@@ -49,7 +49,7 @@ class Watched(InterleavingEnv):
             shows=self.shows,
         )
 
-    async def client(self, charger: AdmissionCharger, incoming: ChargeRequest, size: int) -> None:
+    async def client(self, charger: ChargeQueue, incoming: ChargeRequest, size: int) -> None:
         if isinstance(await charger.charge(incoming), Charged):
             await self.claim()
             name = incoming.pod.name

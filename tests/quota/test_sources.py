@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from builders import accelerator_quota
 
+from hami_webhook.charging.sources import AcceleratorQuotas
 from hami_webhook.cluster.api import Forbidden, NotFound
-from hami_webhook.quota.sources import AcceleratorQuotas
 
 PATCH = {"metadata": {"resourceVersion": "1"}, "status": {}}
 

@@ -14,13 +14,13 @@ from math import inf
 import pytest
 from virtual_time import in_virtual_time
 
+from hami_webhook.charging.sources import ResourceQuotas
+from hami_webhook.charging.store import NotListed, QuotaStore, Retries, Snapshot, Writes, is_as_late
 from hami_webhook.cluster.api import ClusterError, Conflict, Forbidden, Kind, Unavailable
 from hami_webhook.cluster.memory import MemoryCluster
 from hami_webhook.kube.objects import ResourceQuota
-from hami_webhook.quota.account import QuotaAccount, Rejected
+from hami_webhook.quota.account import Accounts, QuotaAccount, Rejected, Swap
 from hami_webhook.quota.ledger import Entry, State
-from hami_webhook.quota.sources import ResourceQuotas
-from hami_webhook.quota.store import Accounts, NotListed, QuotaStore, Retries, Snapshot, Swap, Writes, is_as_late
 
 from .objects import MEM, NOON, TEAM, account_of, full, quota, vendors
 
@@ -197,7 +197,7 @@ async def test_races(race: str) -> None:
     # whatever was written, or may have been, can be taken back
     assert env.plan == {}
     others: Stored = {name: (used - 5 * len(ids), []) for name, (used, ids) in state.items()}
-    await env.store.undo(TEAM, writes, revert, RETRIES)
+    await env.store.undo(TEAM, [(swap, revert) for swap in writes.swaps], RETRIES, writes.counts)
     assert env.state() == others
 
 
@@ -275,7 +275,7 @@ async def test_a_write_that_is_broken_off_can_be_taken_back() -> None:
         async with asyncio.timeout(0):
             await env.store.update(TEAM, charge, retries=RETRIES, writes=writes)
     assert env.state()["a"] == (5, ["u"])
-    await env.store.undo(TEAM, writes, revert, RETRIES)
+    await env.store.undo(TEAM, [(swap, revert) for swap in writes.swaps], RETRIES, writes.counts)
     assert env.state() == NOTHING
 
 
@@ -292,7 +292,7 @@ async def test_an_api_server_that_drops_the_ledger_is_an_error() -> None:
     writes = Writes()
     with pytest.raises(ClusterError, match="didn't keep the ledger"):
         await env.store.update(TEAM, charge, retries=RETRIES, writes=writes)
-    await env.store.undo(TEAM, writes, revert, RETRIES)
+    await env.store.undo(TEAM, [(swap, revert) for swap in writes.swaps], RETRIES, writes.counts)
     assert env.state() == {"a": (0, [])}
 
 

@@ -9,8 +9,9 @@ from builders import bound_pod, card, container, node, pod, quota
 from quota.objects import creation
 
 from hami_webhook.admission.denial import Denied
-from hami_webhook.assembly import Core, Options
+from hami_webhook.assembly import Core
 from hami_webhook.cluster.api import Kind
+from hami_webhook.core_options import Options
 from hami_webhook.kube.objects import Pod
 from hami_webhook.quota.pricing import charge_of
 from hami_webhook.scheduling.placer import SchedulingPolicies

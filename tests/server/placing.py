@@ -9,11 +9,12 @@ from typing import Any
 
 from scheduling.placer_env import NOW, VENDORS
 
-from hami_webhook.assembly import Core, options_of
+from hami_webhook.assembly import Core
 from hami_webhook.cluster.api import JSON, Kind
 from hami_webhook.cluster.memory import MemoryCluster
 from hami_webhook.controller.informers import SharedInformers, watched_kinds
 from hami_webhook.controller.requeue_trigger import RequeueTrigger
+from hami_webhook.core_options import options_of
 from hami_webhook.policy.rules import PolicyRules
 from hami_webhook.scheduling.extender import Extender
 from hami_webhook.scheduling.protocol import Binding, decode_args

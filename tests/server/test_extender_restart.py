@@ -9,11 +9,12 @@ import pytest
 from builders import card, node, pod, quota
 from scheduling.placer_env import MEM, NOW, VENDORS
 
-from hami_webhook.assembly import Core, options_of
+from hami_webhook.assembly import Core
 from hami_webhook.cluster.api import JSON, Kind
 from hami_webhook.cluster.memory import MemoryCluster
 from hami_webhook.controller.informers import SharedInformers, watched_kinds
 from hami_webhook.controller.requeue_trigger import TOUCHED, RequeueTrigger
+from hami_webhook.core_options import options_of
 from hami_webhook.policy.rules import PolicyRules
 from hami_webhook.server.limits import ListenerLimits
 from hami_webhook.server.request_metrics import new_registry

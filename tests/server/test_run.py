@@ -22,14 +22,14 @@ from admission.reviews import VENDORS, body, pod, review
 from builders import GPU, JSON, MEM
 from prometheus_client import generate_latest
 
-from hami_webhook.assembly import options_of
+from hami_webhook.charging.store import QuotaStore
 from hami_webhook.cluster.api import Kind
 from hami_webhook.config import ConfigError
 from hami_webhook.controller.namespaces import NamespaceAnnotations
+from hami_webhook.core_options import options_of
 from hami_webhook.kube.objects import Namespace
 from hami_webhook.policy.file import PolicySource
 from hami_webhook.policy.rules import PolicyRules
-from hami_webhook.quota.store import QuotaStore
 from hami_webhook.server.policy_reload import PolicyReload
 from hami_webhook.server.run import limits_of, running
 from hami_webhook.server.tls import TlsError

@@ -8,13 +8,13 @@ from dataclasses import dataclass, field
 
 from quota.objects import vendors
 
+from hami_webhook.charging.queue import ChargeQueue
+from hami_webhook.charging.recomputer import PodReader, Recomputer
+from hami_webhook.charging.sources import ResourceQuotas
+from hami_webhook.charging.store import QuotaStore
 from hami_webhook.cluster.memory import MemoryCluster
 from hami_webhook.kube.objects import ResourceQuota
-from hami_webhook.quota.admission_charger import AdmissionCharger
 from hami_webhook.quota.pricing import NoCapacity
-from hami_webhook.quota.recompute import PodReader, Recomputer
-from hami_webhook.quota.sources import ResourceQuotas
-from hami_webhook.quota.store import QuotaStore
 
 VENDORS = vendors()
 
@@ -45,10 +45,8 @@ def charger(
     clock: Callable[[], float],
     dice: random.Random,
     exists: Callable[[str], bool],
-) -> AdmissionCharger:
+) -> ChargeQueue:
     """What charges in a replica; `exists` says whether the pod with a UID was created."""
     watched.store = QuotaStore(source, VENDORS, clock=clock, cache=watched, jitter=dice.random)
     recomputer = Recomputer(watched.store, PodReader(cluster), VENDORS, NoCapacity(), clock=clock)
-    return AdmissionCharger(
-        watched.store, clock=clock, recomputer=recomputer, shows=lambda account, uid, entry: exists(uid)
-    )
+    return ChargeQueue(watched.store, clock=clock, recomputer=recomputer, shows=lambda account, uid, entry: exists(uid))

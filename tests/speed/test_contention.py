@@ -14,13 +14,13 @@ import pytest
 from quota.objects import GPU, MEM, TEAM, pod, quota
 from virtual_time import run
 
+from hami_webhook.charging.queue import Charged
+from hami_webhook.charging.sources import ResourceQuotas
 from hami_webhook.cluster.api import Kind
 from hami_webhook.cluster.memory import MemoryCluster
 from hami_webhook.kube.objects import Pod, ResourceQuota
 from hami_webhook.quota.account import ChargeRequest
-from hami_webhook.quota.admission_charger import Charged
 from hami_webhook.quota.pricing import NoCapacity, waiting_charge
-from hami_webhook.quota.sources import ResourceQuotas
 
 from .replicas import VENDORS, Watched, charger
 

@@ -10,10 +10,11 @@ from typing import Any
 
 from builders import bound_pod, pod
 
-from hami_webhook.assembly import Core, Options
+from hami_webhook.assembly import Core
 from hami_webhook.cluster.api import JSON, Kind
 from hami_webhook.cluster.memory import MemoryCluster
 from hami_webhook.controller.informers import SharedInformers, watched_kinds
+from hami_webhook.core_options import Options
 from hami_webhook.scheduling.extender import Extender
 from hami_webhook.scheduling.framework import Handle
 from hami_webhook.scheduling.node_locks import NodeLocks

@@ -11,8 +11,8 @@ from contextlib import asynccontextmanager
 import pytest
 from builders import card, node
 
-from hami_webhook.assembly import Options
 from hami_webhook.cluster.api import JSON, Kind
+from hami_webhook.core_options import Options
 from hami_webhook.scheduling.node_locks import LOCK
 from scheduling.placer_env import NOW
 

@@ -10,8 +10,8 @@ from builders import card, node, quota
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hami_webhook.assembly import Options
 from hami_webhook.cluster.api import JSON, Forbidden, Kind
+from hami_webhook.core_options import Options
 from hami_webhook.scheduling.protocol import ExtenderArgs
 from scheduling.placer_env import MEM, NOW
 

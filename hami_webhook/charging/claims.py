@@ -14,6 +14,9 @@ from functools import partial
 
 from msgspec import Struct
 
+from hami_webhook.charging.pods import PodCharger
+from hami_webhook.charging.queue import Charged, Outcome
+from hami_webhook.charging.queues import ChargeQueues
 from hami_webhook.cluster.api import Cluster, ClusterError, Kind, NotFound
 from hami_webhook.devices.registry import Vendors
 from hami_webhook.dra.claim_cache import ClaimCache
@@ -33,29 +36,15 @@ from hami_webhook.dra.holders import (
 )
 from hami_webhook.kube.claims_wire import ResourceClaim
 from hami_webhook.kube.objects import MalformedObject, Pod
-from hami_webhook.quota.account import (
-    ChargeRequest,
-    QuotaAccount,
-    Refusal,
-    Rejected,
-    refuse_now,
-    refuse_overrun,
-    refuse_unknown,
-)
-from hami_webhook.quota.admission_charger import Charged, Outcome
+from hami_webhook.quota.account import ChargeRequest, QuotaAccount, Refusal, refuse_now
 from hami_webhook.quota.budget import charged, entry_of
 from hami_webhook.quota.claims import ClaimReader, WithClaims, unmet
 from hami_webhook.quota.floors import cost_of, floor_id
-from hami_webhook.quota.hierarchy_charger import HierarchyCharger
-from hami_webhook.quota.joined_charges import JoinedCharges
-from hami_webhook.quota.ledger import Entry, State
+from hami_webhook.quota.ledger import Entry
 from hami_webhook.quota.other_managers import CLAIMS, LeftByQueues
-from hami_webhook.quota.placement_charger import PlacementCharge
-from hami_webhook.quota.pricing import CapacityLister, Charge, charge_of, waiting_charge
-from hami_webhook.quota.store import Retries, Snapshot
-from hami_webhook.quota.stores import QuotaStores
+from hami_webhook.quota.placing import PlacementRequest, Placing
+from hami_webhook.quota.pricing import CapacityLister, charge_of, waiting_charge
 
-_RETRIES = Retries(attempts=10, first=0.002, longest=0.2)
 _TOO_LATE = "no answer from the API server in time"
 
 
@@ -64,14 +53,6 @@ class ChargeTiming(Struct, frozen=True):
 
     timeout: float
     placement_ttl: float
-
-
-class _Refused(Rejected):
-    """A quota has no room for an allocation."""
-
-    def __init__(self, refusal: Refusal) -> None:
-        super().__init__(refusal.message)
-        self.refusal = refusal
 
 
 class _OneHolder:
@@ -119,8 +100,8 @@ class ClaimCharger:
         vendors: Vendors,
         capacity: WithClaims,
         cache: ClaimCache,
-        charger: HierarchyCharger,
-        stores: QuotaStores,
+        charger: PodCharger,
+        queues: ChargeQueues,
         left: LeftByQueues,
         *,
         clock: Callable[[], float],
@@ -131,12 +112,11 @@ class ClaimCharger:
         self._capacity = capacity
         self._cache = cache
         self._charger = charger
-        self._stores = stores
+        self._queues = queues
         self._left = left
         self._clock = clock
         self._timing = timing
         self._reader = ClaimReader(cluster, cache)
-        self._joined = JoinedCharges(_RETRIES)
 
     async def created(self, claim: ResourceClaim, *, dry_run: bool, time_left: float | None) -> Outcome:
         """Charge a new claim that no pod owns.
@@ -207,12 +187,9 @@ class ClaimCharger:
                 passing = await self._passing(allocation)
                 if passing is not None:
                     return passing
-                await self._commit(allocation)
-        except _Refused as refused:
-            return refused.refusal
+                return await self._charge(allocation)
         except (ClusterError, TimeoutError) as error:
             return refuse_now(bare.namespace, str(error) or _TOO_LATE)
-        return Charged()
 
     def _within(self, time_left: float | None) -> asyncio.Timeout:
         most = self._timing.timeout
@@ -263,62 +240,31 @@ class ClaimCharger:
             return None
         return await self._left.refusal(allocation.pod, CLAIMS, allocation.after)
 
-    async def _commit(self, allocation: _Allocation) -> None:
-        """Charge an allocation to all quotas, or to none. Raises `_Refused` and `ClusterError`."""
+    async def _charge(self, allocation: _Allocation) -> Outcome:
+        """Charge an allocation to all quotas, or to none."""
         pod, now = allocation.pod, self._clock()
         actual = charge_of(pod, self._vendors, allocation.after, now, self._timing.placement_ttl)
-        commitment = PlacementCharge(pod)
+        request = PlacementRequest(pod, lambda account: self._placing(account, allocation, now))
+        return await self._queues.charge(self._queues.limiting(pod, actual), request)
 
-        def after(account: QuotaAccount, snapshot: Snapshot) -> QuotaAccount:
-            return self._charged(account, allocation, now, snapshot)
-
-        done = False
-        try:
-            await commitment.charge(self._stores, actual, after, self._joined)
-            done = True
-        finally:
-            if not done:
-                await asyncio.shield(commitment.undo())
-
-    def _charged(self, account: QuotaAccount, allocation: _Allocation, now: float, snapshot: Snapshot) -> QuotaAccount:
-        """The account with the allocation charged. Raises `_Refused`."""
+    def _placing(self, account: QuotaAccount, allocation: _Allocation, now: float) -> Placing | None:
+        """What the allocation means for a quota; None if it concerns none of its keys."""
         pod, ttl = allocation.pod, self._timing.placement_ttl
         if not account.covers(pod):
-            return account
+            return None
         price = partial(charge_of, pod, self._vendors, now=now, placement_ttl=ttl, cards=account.cards)
-        actual = price(capacity=allocation.after).only(account.hard)
-        held = {key for key, amount in actual.items() if amount}
+        shown = price(capacity=allocation.after).only(account.hard)
+        held = {key for key, amount in shown.items() if amount}
         if not held:
-            return account
+            return None
         found = entry_of(account, pod, self._vendors, allocation.before)
         before = charged(account, pod, self._vendors, allocation.before, now, ttl)
-        cost = cost_of(account, pod, self._vendors, allocation.after, now, ttl).only(account.hard)
-        more = {key: amount - before.get(key, 0) for key, amount in cost.items()}
+        cost: Mapping[str, int] = cost_of(account, pod, self._vendors, allocation.after, now, ttl).only(account.hard)
         shown_before = price(capacity=allocation.before)
         known = shown_before.only(account.hard) if shown_before.placed else {}
         if found is not None and allocation.is_beside(found[1], known):
-            shown = found[1].actual or {}
-            actual = {key: shown.get(key, 0) + actual.get(key, 0) - known.get(key, 0) for key in {*shown, *actual}}
-            more = {key: amount - before.get(key, 0) for key, amount in actual.items()}
-        larger = {key: before.get(key, 0) + max(0, more.get(key, 0)) for key in {*before, *more}}
-        present = account.counted(before)
-        costs = account.counted(larger).items()
-        increase = {key: amount - present.get(key, 0) for key, amount in costs if amount > present.get(key, 0)}
-        unknown = sorted(held - account.used.keys())
-        if unknown:
-            raise _Refused(refuse_unknown(account.name, unknown))
-        # also where it adds nothing: used above hard is of pods that were let in without a charge
-        over = sorted(key for key in held if account.used[key] + increase.get(key, 0) > account.hard[key])
-        if over and account.enforced:
-            asked = {key: max(0, amount) for key, amount in more.items()}
-            raise _Refused(refuse_overrun(account, Charge(asked), over))
-        placing = found is not None and found[1].state is State.PLACING
-        if not (increase or placing or allocation.is_recorded):
-            if not (snapshot.live or snapshot.current):  # no write will show whether the ledger still says so
-                raise _Refused(refuse_now(pod.namespace, "the quota isn't known"))
-            return account
-        namespace = "" if account.quota.namespaces is None else pod.namespace
-        entry = Entry(State.PLACING, int(now), larger, actual, bool(over), namespace, allocation.claim)
-        if found is not None:
-            account = account.without(found[0])
-        return account.with_increase(pod.uid, entry, increase, bool(over))
+            beside = found[1].actual or {}
+            shown = {key: beside.get(key, 0) + shown.get(key, 0) - known.get(key, 0) for key in {*beside, *shown}}
+            cost = shown
+        # room is looked for also where it adds nothing: used above hard is of pods that were let in without a charge
+        return Placing(found, before, shown, cost, held, allocation.claim, allocation.is_recorded)

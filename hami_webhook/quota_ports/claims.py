@@ -1,4 +1,4 @@
-"""How reviews of claims reach the quotas, and how a charge that is refused is answered."""
+"""How reviews of ResourceClaims reach the quotas (docs/spec/dra.md#7)."""
 
 from __future__ import annotations
 
@@ -6,12 +6,15 @@ from collections.abc import Coroutine
 from typing import Any
 
 from hami_webhook.admission.denial import Denied
+from hami_webhook.charging.claims import ClaimCharger
+from hami_webhook.charging.queue import Charged, Outcome
 from hami_webhook.cluster.watches import Watches
+from hami_webhook.dra.claim_cache import ClaimCache
+from hami_webhook.dra.cost import DeviceInventory
 from hami_webhook.dra.holders import key_of
 from hami_webhook.kube.claims_wire import ResourceClaim
 from hami_webhook.quota.account import Refusal
-from hami_webhook.quota.admission_charger import Charged, Outcome
-from hami_webhook.quota.claim_charger import ClaimCharger
+from hami_webhook.quota_ports.answers import denial, unsynced
 
 
 class ClaimPort:
@@ -40,12 +43,9 @@ class ClaimPort:
         return outcome
 
 
-def unsynced(namespace: str) -> Denied:
-    return Denied(503, f"quota: can't charge namespace {namespace} now: caches not synced; try again", retry_after=1)
-
-
-def denial(refusal: Refusal, why: str = "") -> Denied:
-    """The refusal of a charge as admission gives it; `why` there is no room, if more is known."""
-    retry_after = 1 if refusal.code == 503 else None
-    message = f"{refusal.message}; {why}" if why else refusal.message
-    return Denied(refusal.code, message, cause="quota", retry_after=retry_after)
+async def claim_inventory(claims: ClaimCache, watches: Watches) -> DeviceInventory:
+    """The devices and classes of ResourceClaims as they are known now. Raises `Denied` while they aren't."""
+    if not watches.synced:
+        raise Denied(503, "ResourceClaims: caches not synced; try again", retry_after=1)
+    await claims.prepare_classes()
+    return claims.inventory

@@ -8,7 +8,7 @@ from typing import Protocol
 from hami_webhook.cluster.api import Cluster, ClusterError, Kind
 from hami_webhook.cluster.shared_reads import SharedReads
 from hami_webhook.kube.objects import MalformedObject, Namespace
-from hami_webhook.quota.store import CURRENT_SECONDS
+from hami_webhook.quota.known_quotas import CURRENT_SECONDS
 
 
 class NamespaceCache(Protocol):

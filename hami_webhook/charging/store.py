@@ -19,18 +19,15 @@ from weakref import WeakValueDictionary
 from msgspec import Struct, field, structs
 from msgspec.structs import replace
 
+from hami_webhook.charging.sources import QuotaSource
+from hami_webhook.charging.write_turns import WriteTurns
 from hami_webhook.cluster.api import LONGEST_SILENCE, ClusterError, Conflict, NotFound
 from hami_webhook.cluster.shared_reads import SharedReads
 from hami_webhook.devices.registry import Vendors
 from hami_webhook.kube.objects import Pod, ResourceQuota
-from hami_webhook.quota.account import QuotaAccount, Rejected, verify
+from hami_webhook.quota.account import Accounts, QuotaAccount, Rejected, Swap, verify
+from hami_webhook.quota.known_quotas import CURRENT_SECONDS, KnownQuotas
 from hami_webhook.quota.ledger import new_attempt
-from hami_webhook.quota.pricing import Charge
-from hami_webhook.quota.sources import QuotaSource
-from hami_webhook.quota.write_turns import WriteTurns
-
-CURRENT_SECONDS = 2.0
-"""Seconds without a sign of life from the watch for which its cache, or a list, is taken to show every quota."""
 
 _KEPT_SECONDS = 60.0
 """Seconds for which versions are kept that the cache doesn't show yet; a watch silent for as long isn't used."""
@@ -42,8 +39,6 @@ _UNTIL_SHOWN, _LOOKS = 1.0, 20
 """Seconds for which a watch is waited for to show a new quota, and how often it is looked at meanwhile."""
 
 T = TypeVar("T")
-Accounts = Mapping[str, QuotaAccount]
-"""Accounts by the names of their quotas."""
 
 
 class QuotaCache(Protocol):
@@ -90,25 +85,6 @@ class Snapshot(Struct, frozen=True):
     pods: Sequence[Pod] = ()
 
 
-class KnownQuotas(Struct, frozen=True):
-    """The accounts of a scope without a live read; `age`: they are all that there were so many seconds ago.
-
-    `current`: that was just now. `none`: so there is no quota.
-    """
-
-    accounts: Accounts
-    age: float
-    current: bool
-    none: bool
-
-    def limit(self, pod: Pod, charge: Charge) -> bool:
-        """Whether a quota may limit what a pod costs."""
-        return not self.current or any(account.concerns(pod, charge) for account in self.accounts.values())
-
-
-UNKNOWN = KnownQuotas({}, inf, current=False, none=False)
-
-
 Change = Callable[[Snapshot], tuple[Accounts, T]]
 """From a snapshot, the accounts as they are to be (those left out stay) and the result of the update.
 
@@ -127,13 +103,6 @@ class Retries(Struct, frozen=True):
         return min(self.longest, self.first * 2.0**conflicts)
 
 
-class Swap(Struct, frozen=True):
-    """One compare-and-swap that succeeded, or may have: the account before and after."""
-
-    before: QuotaAccount
-    after: QuotaAccount
-
-
 class WriteCounts(Struct):
     """How many writes were sent, and how many of them met another writer's."""
 
@@ -142,14 +111,14 @@ class WriteCounts(Struct):
 
 
 class Writes(Struct):
-    """What an update wrote, in order, including writes whose answer was lost; they are added to `counts`.
-
-    `attempt` is the mark of its ledger entries.
-    """
+    """What an update wrote, in order, including writes whose answer was lost; they are added to `counts`."""
 
     swaps: list[Swap] = []
     counts: WriteCounts = field(default_factory=WriteCounts)
-    attempt: str = ""
+
+
+Undone = tuple[Swap, Callable[[QuotaAccount, Swap], QuotaAccount]]
+"""A part of what was written, and how an account is made to be without it."""
 
 
 class _Seen(Struct):
@@ -340,24 +309,22 @@ class QuotaStore:
         """All quotas of a scope, read live. Raises `ClusterError`."""
         return await self._source.list(scope)
 
-    async def undo(
-        self, scope: str, writes: Writes, revert: Callable[[QuotaAccount, Swap], QuotaAccount], retries: Retries
-    ) -> None:
-        """Take back what an update wrote, as far as `revert` finds it standing in the account as read live.
+    async def undo(self, scope: str, undone: Sequence[Undone], retries: Retries, counts: WriteCounts) -> None:
+        """Take back what was written, the last first, as far as it is found standing in the account as read live.
 
         Best effort: the recompute and the TTL of entries settle the rest.
         """
-        for name in sorted({swap.before.name for swap in writes.swaps}):
+        for name in sorted({swap.before.name for swap, _ in undone}):
 
             def reverted(snapshot: Snapshot) -> tuple[Accounts, None]:
                 after = dict(snapshot.accounts)
-                for swap in reversed(writes.swaps):
+                for swap, revert in reversed(undone):
                     if swap.before.name in after:
                         after[swap.before.name] = revert(after[swap.before.name], swap)
                 return after, None
 
             with contextlib.suppress(ClusterError):
-                await self.update(scope, reverted, retries=retries, writes=Writes(counts=writes.counts), names=[name])
+                await self.update(scope, reverted, retries=retries, writes=Writes(counts=counts), names=[name])
 
     def _listed_ago(self, scope: str) -> float:
         """Seconds since all quotas were listed; infinite if they never were."""

@@ -1,0 +1,70 @@
+"""Charging a placement that costs more than the pod's charge so far, before its annotations are written.
+
+Source: docs/spec/quota.md#8. It chooses no node and writes no pod. In a namespace without quotas nothing is read at
+all: the quotas are those that the cache shows, without a list.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from hami_webhook.charging.queue import Charged
+from hami_webhook.charging.queues import ChargeQueues
+from hami_webhook.cluster.api import ClusterError
+from hami_webhook.devices.registry import Vendors
+from hami_webhook.kube.objects import Pod
+from hami_webhook.quota.account import QuotaAccount, Refusal, Rejected
+from hami_webhook.quota.budget import charged, entry_of
+from hami_webhook.quota.placing import PlacementRequest, Placing, raised
+from hami_webhook.quota.pricing import CapacityLister, Charge, ChargeOn, charge_of
+
+
+class NoRoom(Rejected):
+    """A quota no longer has room for this placement: take the next best node."""
+
+
+class PlacementCharger:
+    """Charges placements: `placing` entries in the quotas that cover a pod."""
+
+    def __init__(
+        self,
+        queues: ChargeQueues,
+        vendors: Vendors,
+        capacity: CapacityLister,
+        *,
+        clock: Callable[[], float],
+        placement_ttl: float,
+    ) -> None:
+        self._queues = queues
+        self._vendors = vendors
+        self._capacity = capacity
+        self._clock = clock
+        self._placement_ttl = placement_ttl
+
+    async def charge(
+        self, pod: Pod, actual: Charge, on_cards: ChargeOn | None = None, seconds: float | None = None
+    ) -> Charged:
+        """Charge what `actual` costs beyond the pod's present charge; for `seconds` at most.
+
+        What comes is released if the annotations can't be written; not where they may have been written all the same.
+        Raises `NoRoom` or `ClusterError`.
+        """
+        now = self._clock()
+
+        def placing(account: QuotaAccount) -> Placing | None:
+            amounts = account.part(actual, on_cards).only(account.hard)
+            if not amounts or not account.covers(pod):
+                return None
+            found = entry_of(account, pod, self._vendors, self._capacity)
+            before = charged(account, pod, self._vendors, self._capacity, now, self._placement_ttl)
+            return Placing(found, before, amounts, amounts)
+
+        def covers(account: QuotaAccount, placing: Placing) -> bool:
+            itself = charge_of(pod, self._vendors, self._capacity, now, self._placement_ttl, account.cards)
+            return not raised(account, itself.only(account.hard), placing.cost)
+
+        request = PlacementRequest(pod, placing, covers)
+        outcome = await self._queues.charge(self._queues.limiting(pod, actual), request, lambda: seconds)
+        if isinstance(outcome, Refusal):
+            raise NoRoom(outcome.message) if outcome.code == 403 else ClusterError(outcome.message)
+        return outcome

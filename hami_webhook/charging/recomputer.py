@@ -1,0 +1,241 @@
+"""Recomputes quotas against the cluster, each step on the wire: get, list, compute, patch (docs/spec/quota.md#9).
+
+What a quota's account is to be, `quota.recompute` says. The quota is read first and then the pods, both live: from a
+cache, no conflict would show that it is late.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Collection, Container, Mapping, Sequence
+from functools import partial
+from typing import Any, NamedTuple, Protocol
+
+from msgspec.structs import replace
+
+from hami_webhook import durations as histograms
+from hami_webhook.charging.store import QuotaStore, Retries, Snapshot
+from hami_webhook.cluster.api import Cluster, Conflict, Kind, NotFound
+from hami_webhook.devices.registry import Vendors
+from hami_webhook.kube.objects import MalformedObject, Pod
+from hami_webhook.quota.account import Accounts, QuotaAccount
+from hami_webhook.quota.claims import ClaimReader, WithClaims
+from hami_webhook.quota.deleted_ledgers import DeletedLedgers, may_follow
+from hami_webhook.quota.ledger import Entry
+from hami_webhook.quota.pricing import CapacityLister
+from hami_webhook.quota.recompute import LedgerBounds, Recomputed, recompute
+
+_MOST_LISTS = 8
+"""Namespaces of a quota whose pods are listed one by one."""
+
+_RETRIES = Retries(attempts=6, first=0.05, longest=1.0)
+"""Fewer and with longer pauses than those of a charge: each attempt costs a list of the namespace's pods."""
+
+_ONCE = Retries(attempts=1, first=0.0, longest=0.0)
+
+_PAUSE_PER_SECOND = 4
+"""Seconds between two recomputes before refusals for each second that one takes."""
+
+_LONGEST_PAUSE = 0.5
+"""Seconds that a refusal waits for its recompute, beside what that takes: a charge has three."""
+
+
+class KnownPods(Protocol):
+    """The pods that a watch has shown. `gone` are the ledger ids of those that are gone."""
+
+    @property
+    def gone(self) -> Container[str]: ...
+    @property
+    def departures(self) -> int:
+        """How many pods were seen to end or to go."""
+        ...
+
+    def observed(self, uid: str) -> Pod | None: ...
+
+
+class NoPods:
+    """No watch shows any."""
+
+    gone: Container[str] = ()
+    departures = 0
+
+    def observed(self, uid: str) -> Pod | None:
+        return None
+
+
+class PodReader:
+    """Lists pods live; one of the version that is `known` needn't be read again."""
+
+    def __init__(self, cluster: Cluster, known: KnownPods | None = None) -> None:
+        self._cluster = cluster
+        self.known = known or NoPods()
+
+    async def of(self, namespaces: Collection[str]) -> list[Pod]:
+        """The pods of namespaces, listed one by one where they are few, else all at once. Raises `ClusterError`."""
+        if len(namespaces) > _MOST_LISTS:
+            listing = await self._cluster.list(Kind.PODS)
+            items = [item for item in listing.items if item["metadata"]["namespace"] in namespaces]
+        else:
+            lists = (self._cluster.list(Kind.PODS, namespace) for namespace in sorted(namespaces))
+            items = [item for listing in await asyncio.gather(*lists) for item in listing.items]
+        return read_pods(items, self.known.observed)
+
+
+def read_pods(items: Sequence[Any], cached: Callable[[str], Pod | None] = lambda uid: None) -> list[Pod]:
+    """The pods of a listing; one that can't be read is left out.
+
+    `cached` has pods read before, by UID: one of the same version needn't be read again.
+    """
+    pods = []
+    for item in items:
+        with contextlib.suppress(MalformedObject):
+            pods.append(_same_version(item, cached) or Pod.from_object(item))
+    return pods
+
+
+def _same_version(item: Any, cached: Callable[[str], Pod | None]) -> Pod | None:
+    meta = item.get("metadata") if isinstance(item, dict) else None
+    uid, version = (meta.get("uid"), meta.get("resourceVersion")) if isinstance(meta, dict) else (None, None)
+    pod = cached(uid) if isinstance(uid, str) else None
+    return pod if pod is not None and version and pod.resource_version == version else None
+
+
+def recompute_durations() -> histograms.Histogram:
+    """How long recomputes take."""
+    return histograms.durations("hami_webhook_quota_recompute_seconds", "Time to recompute a quota.")
+
+
+class _BeforeRefusal(NamedTuple):
+    """When a recompute before a refusal ended, how many seconds it took, and how many pods had departed before."""
+
+    departures: int
+    ended: float
+    took: float
+
+
+class Recomputer:
+    """Recomputes the quotas of a store.
+
+    `deleted` are ledgers whose charges in flight a new quota takes over. `claims`: ResourceClaims count too.
+    """
+
+    def __init__(
+        self,
+        store: QuotaStore,
+        pods: PodReader,
+        vendors: Vendors,
+        capacity: CapacityLister,
+        *,
+        clock: Callable[[], float],
+        bounds: LedgerBounds | None = None,
+        deleted: DeletedLedgers | None = None,
+        durations: histograms.Histogram | None = None,
+        claims: ClaimReader | None = None,
+    ) -> None:
+        self._claims = claims
+        self._store = store
+        self._pods = pods
+        self._vendors = vendors
+        self._capacity = capacity
+        self._clock = clock
+        self._bounds = bounds = bounds or LedgerBounds()
+        self._before_refusals: dict[str, _BeforeRefusal] = {}
+        self._deleted = deleted or DeletedLedgers(bounds.ttl, clock)
+        self.durations = durations or recompute_durations()
+
+    async def run(
+        self,
+        scope: str,
+        name: str,
+        lost: Callable[[QuotaAccount], Mapping[str, Entry]] = lambda account: {},
+        gone: Container[str] | None = None,
+        *,
+        write: bool = True,
+    ) -> Recomputed:
+        """Put one quota's account right, or only say how it is; `ClusterError`: `Conflict` after six of them.
+
+        `lost` says which entries were wiped from the ledger of the account as read; `gone` is as in `recompute`, else
+        what the caches show. Each attempt has a turn of its own, so that charges of this process don't wait for the
+        pauses between them.
+        """
+        conflicts = 0
+        while True:
+            try:
+                async with self._store.turn(scope):
+                    return await self._attempt(scope, name, lost, gone, write=write)
+            except Conflict:
+                conflicts += 1
+                if conflicts == _RETRIES.attempts:
+                    raise
+                await self._store.back_off(conflicts, _RETRIES)
+
+    async def inline(self, scope: str, name: str, write: bool = True) -> QuotaAccount:
+        """The recompute in the course of a charge, which has the turn: the account as it is then to be."""
+        return (await self._attempt(scope, name, write=write, retries=_RETRIES)).after
+
+    async def before_refusal(self, scope: str, name: str, write: bool = True) -> QuotaAccount | None:
+        """As `inline`, before a quota refuses what may fit, as pods are gone that it counts still; None if none are.
+
+        No more than a fifth of the time is spent on it: it waits for its turn, and leaves a quota as it is that others
+        recomputed lately and that takes long.
+        """
+        last = self._before_refusals.get(name)
+        departures = self._pods.known.departures
+        if last is not None:
+            if last.departures == departures:
+                return None
+            pause = last.ended + _PAUSE_PER_SECOND * last.took - self._clock()
+            if pause > _LONGEST_PAUSE:
+                return None
+            if pause > 0:
+                await self._store.pause(pause)
+        began, departures = self._clock(), self._pods.known.departures
+        account = await self.inline(scope, name, write)
+        ended = self._clock()
+        self._before_refusals[name] = _BeforeRefusal(departures, ended, ended - began)
+        return account
+
+    async def _attempt(
+        self,
+        scope: str,
+        name: str,
+        lost: Callable[[QuotaAccount], Mapping[str, Entry]] = lambda account: {},
+        gone: Container[str] | None = None,
+        *,
+        write: bool,
+        retries: Retries = _ONCE,
+    ) -> Recomputed:
+        began = listing = self._clock()
+        capacity = self._capacity
+
+        async def list_pods(accounts: Accounts) -> Sequence[Pod]:
+            nonlocal listing, capacity
+            account = accounts.get(name)
+            if account is not None and not account.is_known:
+                await self._store.until_shown(scope, account.quota, partial(may_follow, account))
+                await self._store.pause(self._deleted.settled_in(account))
+            listing = self._clock()
+            selected = account.quota.namespaces if account is not None else None
+            namespaces = [scope] if selected is None else selected
+            if self._claims is None:
+                return await self._pods.of(namespaces)
+            pods, claims = await asyncio.gather(self._pods.of(namespaces), self._claims.of(namespaces))
+            bare, held = await self._claims.held_by(pods, claims, self._clock())
+            capacity = WithClaims(self._capacity, held)
+            return [*pods, *bare]
+
+        def change(snapshot: Snapshot) -> tuple[Accounts, Recomputed]:
+            account = snapshot.accounts.get(name)
+            if account is None:
+                raise NotFound(f'resourcequotas "{name}" not found')
+            now = self._clock()
+            wiped = {**self._deleted.entries(account), **lost(account)}
+            departed = self._pods.known.gone if gone is None else gone
+            result = recompute(account, snapshot.pods, self._vendors, capacity, now, self._bounds, wiped, departed)
+            return {name: result.after} if write else {}, result
+
+        result = await self._store.update(scope, change, retries=retries, names=[name], list_pods=list_pods)
+        ended = self._clock()
+        self.durations.observe(ended - began)
+        return replace(result, took=ended - listing)

@@ -1,0 +1,265 @@
+"""How reviews of pods reach the quotas: a new pod's gate, its cost and its charge (docs/spec/quota.md#5).
+
+`price` reads nothing that isn't cached; `charge` is the last step of a review, and the only one that writes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from msgspec import Struct
+
+from hami_webhook.admission.denial import Denied, bad_request
+from hami_webhook.caches import Caches
+from hami_webhook.charging.pods import PodCharger
+from hami_webhook.charging.queue import Charged
+from hami_webhook.charging.queues import ChargeQueues
+from hami_webhook.cluster.api import Cluster, ClusterError, Kind
+from hami_webhook.cluster.watches import Watches
+from hami_webhook.devices.foreign_scheduler import ForeignScheduler
+from hami_webhook.devices.model import BadRequest, Requests
+from hami_webhook.devices.registry import Vendors
+from hami_webhook.kube.claims_wire import ResourceClaim, ResourceClaimTemplate
+from hami_webhook.kube.objects import Pod
+from hami_webhook.kube.pod_group import SIZE, PodGroup
+from hami_webhook.quota.account import ChargeRequest, Gate, QuotaAccount, Refusal
+from hami_webhook.quota.card_selection import CardSelection
+from hami_webhook.quota.claims import TemplateReader, WithClaims, refuse_both_ways, unmet
+from hami_webhook.quota.floors import floor_id
+from hami_webhook.quota.known_quotas import PodQuotas
+from hami_webhook.quota.ledger import LEDGER, RESERVATION, decode, reservation_id, update_id
+from hami_webhook.quota.other_managers import CLAIMS, KUEUE, LeftByQueues, manager_of, not_waiting
+from hami_webhook.quota.pricing import CapacityLister, Charge, charge_of, waiting_charge
+from hami_webhook.quota.rollouts import other_version
+from hami_webhook.quota_ports.answers import denial, unsynced
+from hami_webhook.quota_ports.refused_later import RefusedLater
+
+
+class Pricing(Struct, frozen=True):
+    """What pods are priced by; `placement_ttl` is in seconds."""
+
+    vendors: Vendors
+    capacity: CapacityLister
+    clock: Callable[[], float]
+    placement_ttl: float
+
+
+class PodPort:
+    """AdmissionHandler's port to the quotas, for pods. `new_id` gives secrets of reservations."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        caches: Caches,
+        pricing: Pricing,
+        charger: PodCharger,
+        queues: ChargeQueues,
+        left: LeftByQueues,
+        templates: TemplateReader,
+        watches: Watches,
+        new_id: Callable[[], str],
+    ) -> None:
+        self.cluster = cluster
+        self.caches = caches
+        self.pricing = pricing
+        self.vendors = pricing.vendors
+        self.charger = charger
+        self.left = left
+        self.templates = templates
+        self.watches = watches
+        self.new_id = new_id
+        self.pods = caches.state.by_namespace
+        self.refused_later = RefusedLater(cluster, caches)
+        self._queues = queues
+
+    def of(self, pod: Pod) -> CachedPodQuotas:
+        """A new pod with what the caches show of its quotas."""
+        known = self.charger.known(pod)
+        return CachedPodQuotas(self, pod, known, known.unlimited, self.pricing.capacity)
+
+    def queues(self, pod: Pod, requests: Mapping[str, Requests]) -> bool:
+        """Whether a new pod gets our gate: as a member of a pod group, or for a quota that queues and that it concerns.
+
+        A pod that somebody else manages passes the queue, unless the gate of another holds it: any quota may then be
+        one that queues by the time it is gone. Raises `Denied` for a group that its pods name with different sizes.
+        """
+        group, held = PodGroup.of(pod), pod.gated_by_others
+        quotas = self.caches.covering(pod.namespace) or () if held else self.caches.queueing(pod.namespace)
+        if not requests or not (quotas or group):
+            return False
+        manager = manager_of(pod, self.vendors)
+        if manager and not held and not (group and manager == KUEUE):
+            return False
+        if group:
+            self._refuse_other_size(pod, group)
+            return True
+        charge = _priced(partial(waiting_charge, pod, self.vendors, self.pricing.capacity, asks=(requests, ())))
+        return any(QuotaAccount.read(quota, self.vendors).concerns(pod, charge) for quota in quotas)
+
+    def _refuse_other_size(self, pod: Pod, group: PodGroup) -> None:
+        """Raise `Denied` for a pod that gives its group another size than the pods that are there."""
+        member = self.pods.member(group.key)
+        known = None if member is None else PodGroup.of(member)
+        if member is not None and known is not None and known.size != group.size:
+            text = f"pod {member.name} of pod group {group.name} says {known.size}; all its pods must say the same"
+            raise Denied(403, f"label {SIZE} {group.size}: {text}")
+
+    def reprice(self, before: Pod, after: Pod) -> WaitingPod | None:
+        """What an update may add to the charge of a pod that waits; None if nothing."""
+        vendors, pricing = self.vendors, self.pricing
+        if floor_id(before, vendors) == floor_id(after, vendors):
+            return None
+        known = self.charger.known(after)
+        if known.unlimited:
+            return None
+
+        def cost(cards: CardSelection | None = None) -> Charge:
+            return charge_of(before, vendors, pricing.capacity, pricing.clock(), pricing.placement_ttl, cards)
+
+        former = ChargeRequest(before.uid, before, cost(), on_cards=cost, floor_id=partial(floor_id, before, vendors))
+        charge = _priced(partial(waiting_charge, after, vendors, pricing.capacity))
+        return WaitingPod(self, after, charge, known, pricing.capacity, None if after.queued else former)
+
+    async def is_unused(self, pod: Pod, secret: str) -> bool:
+        """Whether a ledger has the reservation with this secret, and no other pod carries it, by live lists.
+
+        False where that isn't known. Pods are listed only if there is such a reservation: any tenant may bring secrets.
+        """
+        identity = reservation_id(secret)
+        try:
+            quotas = await self._queues.covering(pod.namespace)
+            if not any(identity in decode(quota.annotations.get(LEDGER)) for quota in quotas):
+                return False
+            pods = await self.cluster.list(Kind.PODS, pod.namespace)
+        except ClusterError:
+            return False
+        return not any(
+            item["metadata"]["uid"] != pod.uid and _annotations(item).get(RESERVATION) == secret for item in pods.items
+        )
+
+    def equal_members(self, pod: Pod) -> int:
+        """How many other pods of a pod's group request the same."""
+        group, vendors = PodGroup.of(pod), self.vendors
+        members = [] if group is None else self.pods.members(group.key)
+        same = floor_id(pod, vendors)
+        return sum(each.uid != pod.uid and floor_id(each, vendors) == same for each in members)
+
+
+class CachedPodQuotas(Struct):
+    """A new pod, with what the caches show of its quotas just now."""
+
+    port: PodPort
+    pod: Pod
+    known: PodQuotas
+    unlimited: bool
+    capacity: CapacityLister
+    named: Sequence[ResourceClaim] = ()
+
+    async def read_templates(self) -> None:
+        """Read what its claims are made from and isn't cached."""
+        port, claims = self.port, self.port.caches.claims
+        found: Mapping[tuple[str, str], ResourceClaimTemplate] = {}
+        if claims.without_template(self.pod):
+            found = await port.templates.of(self.pod)
+            self.capacity = WithClaims(port.caches.state, claims.with_templates(found))
+        await claims.prepare(self.pod, found)
+        if not port.vendors.resource_names.isdisjoint(self.pod.named):
+            self.named = await port.templates.named(self.pod)
+
+    async def refuse_uncreatable(self, name: str, *, sized: bool) -> None:
+        """Raise `Denied` for a pod that the API server is certain to refuse after us."""
+        refused_later = self.port.refused_later
+        quotas = [account.quota for account in self.known.own.accounts.values()]
+        if not refused_later.suspects(self.pod, name, quotas, sized=sized):
+            return
+        refusal = await refused_later.refusal(self.pod, name, quotas, sized=sized)
+        if refusal is not None:
+            raise Denied(refusal.code, refusal.message, cause="quota" if refusal.overrun else "request")
+        self.known = self.port.charger.known(self.pod)  # that took a read
+
+    def price(self, requests: Mapping[str, Requests], foreign: Sequence[ForeignScheduler]) -> WaitingPod:
+        """The pod with its price. Raises `Denied` for amounts that can't be meant."""
+        vendors = self.port.vendors
+
+        def price() -> Charge:
+            charge = waiting_charge(self.pod, vendors, self.capacity, asks=(requests, foreign))
+            if requests and vendors.drivers:
+                refuse_both_ways(self.pod, requests, self.capacity, self.named, vendors.drivers)
+            return charge
+
+        return WaitingPod(self.port, self.pod, _priced(price), self.known, self.capacity)
+
+
+class WaitingPod(Struct, frozen=True):
+    """A pod with its price, ready to be charged; `former` is what it was before an update."""
+
+    port: PodPort
+    pod: Pod
+    cost: Charge
+    known: PodQuotas
+    capacity: CapacityLister
+    former: ChargeRequest | None = None
+
+    async def charge(
+        self, uid: str, *, reservation: str, dry_run: bool, time_left: float | None, expects_gate: bool = False
+    ) -> Charged:
+        """Charge it. Raises `Denied`."""
+        port, pod = self.port, self.pod
+        if not port.watches.synced:
+            raise unsynced(pod.namespace)
+        if reservation and not await port.is_unused(pod, reservation):
+            reservation = ""
+        gate, why = self._gate(expects_gate=expects_gate)
+        passing = await port.left.refusal(pod, why, self.capacity) if why else None
+        if passing is not None:
+            raise denial(passing)
+        request = ChargeRequest(
+            uid if self.former is None else update_id(uid),
+            pod,
+            self.cost,
+            dry_run,
+            reservation,
+            partial(waiting_charge, pod, port.vendors, self.capacity),
+            partial(floor_id, pod, port.vendors),
+            self.former,
+            gate,
+            equal_members=partial(port.equal_members, pod),
+        )
+        outcome = await port.charger.charge(request, time_left, self.known)
+        if isinstance(outcome, Refusal):
+            pods = port.pods.of(pod.namespace).values()
+            raise denial(outcome, other_version(pod, pods) if outcome.overrun and gate is not Gate.CLOSED else "")
+        if pod.resource_claims:
+            outcome = replace(outcome, warnings=[*outcome.warnings, *unmet(pod, self.capacity)])
+        return outcome
+
+    def _gate(self, *, expects_gate: bool) -> tuple[Gate, str]:
+        """What quotas that queue expect of it; and, where it passes those that wait, why."""
+        if self.pod.queued:
+            return Gate.CLOSED, ""
+        if expects_gate:
+            manager = manager_of(self.pod, self.port.vendors)
+            return (Gate.NONE, not_waiting(manager)) if manager else (Gate.MISSING, "")
+        passes = self.former is None and self.port.vendors.drivers
+        return Gate.NONE, CLAIMS if passes else ""
+
+    def new_reservation(self) -> tuple[str, str]:
+        """A secret, and the ledger id of the reservation that it stands for."""
+        secret = self.port.new_id()
+        return secret, reservation_id(secret)
+
+
+def _priced(price: Callable[[], Charge]) -> Charge:
+    """The price. Raises `Denied` for amounts that can't be meant."""
+    try:
+        return price()
+    except BadRequest as error:
+        raise bad_request(error) from error
+
+
+def _annotations(obj: Mapping[str, Any]) -> Mapping[str, str]:
+    found: Mapping[str, str] = obj["metadata"].get("annotations") or {}
+    return found
