@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Collection, Coroutine
 from functools import partial
 from typing import Any
 
@@ -121,15 +121,22 @@ class Stream:
 
 
 class Port:
-    """A `Cluster` for one process. `ask` gets each request; `streams` has its watches by kind.
+    """A `Cluster` for one process. `ask` gets each request of a `shared` kind; `streams` has its watches by kind.
 
     `open`: requests are answered at once, as they are while a process starts.
     """
 
-    def __init__(self, server: SimulatedServer, process: str, ask: Callable[[Request], None]) -> None:
+    def __init__(
+        self,
+        server: SimulatedServer,
+        process: str,
+        ask: Callable[[Request], None],
+        shared: Collection[Kind] = SHARED,
+    ) -> None:
         self._server = server
         self._process = process
         self._ask = ask
+        self._shared = shared
         self._asked = 0
         self.streams: dict[Kind, Stream] = {}
         self.open = False
@@ -143,7 +150,7 @@ class Port:
             raise Unavailable("the process has ended")
         act = partial(getattr(self._server, verb), kind, *arguments, **named)
         concerns = kind if isinstance(kind, Kind) else Kind.PODS
-        if self.open or concerns not in SHARED or verb == "record_event":
+        if self.open or concerns not in self._shared or verb == "record_event":
             return await act()
         self._asked += 1
         answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()

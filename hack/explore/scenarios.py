@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from hack.explore.replica import Process
 from hack.explore.rules import GPU, MEM
-from hack.explore.world import TEAM, Actor, Process, Scenario, World
+from hack.explore.world import TEAM, Actor, Scenario, World
 from hami_webhook.cluster.api import JSON, ClusterError, Kind
 from hami_webhook.device_config import builtin_device_config, enabled_vendors
 from hami_webhook.devices.registry import Vendors
@@ -335,8 +336,10 @@ SCENARIOS = (
 )
 
 
-def named(name: str, accidents: Mapping[str, int], most: int | None = None) -> Scenario:
+def named(
+    name: str, accidents: Mapping[str, int], most: int | None = None, among: Sequence[Scenario] = SCENARIOS
+) -> Scenario:
     """A scenario by its name, with these accidents, and so many of them at most."""
-    (found,) = (each for each in SCENARIOS if each.name == name)
+    (found,) = (each for each in among if each.name == name)
     accidents = {kind: times for kind, times in accidents.items() if kind not in found.spared}
     return replace(found, accidents=accidents, most=sum(accidents.values()) if most is None else most)

@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from hack.explore.rules import Broken
-from hack.explore.world import Choice, Scenario, World
+from hack.explore.world import Choice, Scenario
 from hami_webhook.devices.registry import Vendors
 
 Path = tuple[int, ...]
@@ -76,7 +76,7 @@ class _Run:
     """One run, from the beginning."""
 
     def __init__(self, scenario: Scenario, vendors: Vendors, note: Callable[[str], None] = lambda text: None) -> None:
-        self.world = World(scenario, vendors, note)
+        self.world = scenario.world(vendors, note)
         self.path: list[int] = []
         self.over = False
 

@@ -19,28 +19,18 @@ import jsonpatch
 import orjson
 
 from hack.explore import rules
-from hack.explore.apiserver import Port, Request, SimulatedServer, Stream, at_once, review_of
+from hack.explore.apiserver import SHARED, Port, Request, SimulatedServer, Stream, at_once, review_of
+from hack.explore.replica import Process
 from hack.explore.stepping import SteppingLoop
 from hami_webhook.admission.denial import Denied
-from hami_webhook.admission.identities import AdmissionRules
 from hami_webhook.admission.review import parse_review
-from hami_webhook.assembly import Core
 from hami_webhook.cluster.api import JSON, ClusterError, Kind, Unavailable, WatchEvent
-from hami_webhook.controller.accelerator_quotas import AcceleratorQuotaReconciler
-from hami_webhook.controller.informers import SharedInformers, Subscriber
-from hami_webhook.controller.object_events import ObjectEvents
-from hami_webhook.controller.queues import QueueReleaser
-from hami_webhook.controller.quotas import Pace, QuotaReconciler
-from hami_webhook.core_options import Options
 from hami_webhook.devices.registry import Vendors
 
 NOON = 1767268800.0
 TEAM = "team"
-_WATCHED = tuple(kind for kind in Kind if kind.watched)
 _LATE = (Kind.RESOURCE_QUOTAS, Kind.ACCELERATOR_QUOTAS, Kind.PODS)
 """The kinds whose watches may be late."""
-_REAL_PAUSE = 0.99
-"""Seconds from which a pause takes time; shorter ones end at once, as the next request waits to be chosen anyway."""
 _SETTLING = 24.0
 
 
@@ -92,49 +82,17 @@ class Scenario:
     def name(self) -> str:
         return self.title.partition(":")[0]
 
-
-class Process:
-    """One process: a replica of the webhook, of the controller, or a scheduler."""
-
-    def __init__(self, world: World, name: str, *, leads: bool) -> None:
-        self.name = name
-        self.leads = leads
-        self.port = Port(world.server, name, world.ask)
-        feed = SharedInformers(self.port, _WATCHED, clock=world.clock, sleep=_for_ever, jitter=lambda: 0.5)
-        self.core = core = Core(
-            self.port,
-            world.vendors,
-            Options(rules=AdmissionRules(scheduler_name="hami-scheduler")),
-            clock=world.clock,
-            watches=feed,
-            sleep=_pause,
-            new_id=lambda: f"secret of {name}",
-            new_attempt=partial(world.new_attempt, name),
-        )
-        events = ObjectEvents(self.port, core.problems)
-        rest = core.view, events, core.failures, Pace()
-        above = AcceleratorQuotaReconciler(core.accelerator_recomputer, *rest, jitter=lambda: 0.5)
-        self.reconcilers = [QuotaReconciler(core.recomputer, *rest, jitter=lambda: 0.5), above]
-        self.releaser = QueueReleaser(self.port, core.view, core.charger, core.capacity, core.failures, sleep=_pause)
-        following: list[Subscriber] = [*self.reconcilers, self.releaser] if leads else []
-        subscribers = [core, *following]
-        self.port.open = True
-        world.loop.start(name, feed.run(core.caches, core.failures, subscribers))
-        world.loop.run_ready()
-        self.port.open = False
-        assert feed.synced
-
-
-async def _for_ever(_: float) -> None:
-    await asyncio.Event().wait()
-
-
-async def _pause(seconds: float) -> None:
-    await asyncio.sleep(seconds if seconds >= _REAL_PAUSE else 0)
+    def world(self, vendors: Vendors, note: Callable[[str], None]) -> World:
+        """A run of it, from the beginning."""
+        return World(self, vendors, note)
 
 
 class World:
     """One run of a scenario. `choices` is what may happen next; `take` lets one of them happen."""
+
+    shared: Collection[Kind] = SHARED
+    late: Collection[Kind] = _LATE
+    api_server: type[SimulatedServer] = SimulatedServer
 
     def __init__(self, scenario: Scenario, vendors: Vendors, note: Callable[[str], None] = lambda text: None) -> None:
         random.seed(0)
@@ -143,7 +101,7 @@ class World:
         self.note = note
         self.loop = SteppingLoop()
         self.loop.set_exception_handler(self._unexpected)
-        self.server = SimulatedServer(self.clock, self._written)
+        self.server = self.api_server(self.clock, self._written)
         self.pending: list[Request] = []
         self.histories: dict[str, int] = {}
         self.left = dict(scenario.accidents)
@@ -198,9 +156,7 @@ class World:
         for request in waiting:
             found += self._ordinary(request)
             accidents += self._accidents(request)
-        for actor in self.scenario.actors:
-            if actor.name not in self.started and all(self._is_over(each) for each in actor.after):
-                found.append(Choice(f"{actor.name} begins", partial(self._begin, actor)))
+        found += self._beginnings()
         for name, process in self.processes.items():
             for kind, stream in process.port.streams.items():
                 if stream.late:
@@ -217,6 +173,11 @@ class World:
         if self.pending and self._may("second"):
             accidents.append(Choice("a second passes", partial(self._pass, self.loop.now + 1), "second"))
         return found + [each for each in accidents if self._may(each.accident)]
+
+    def _beginnings(self) -> Iterator[Choice]:
+        for actor in self.scenario.actors:
+            if actor.name not in self.started and all(self._is_over(each) for each in actor.after):
+                yield Choice(f"{actor.name} begins", partial(self._begin, actor))
 
     def _ordinary(self, request: Request) -> Iterator[Choice]:
         if request.took_effect:
@@ -243,7 +204,7 @@ class World:
         if request.reads or request.took_effect:
             return
         for name, process in self.processes.items():
-            for kind in _LATE:
+            for kind in self.late:
                 if kind is request.kind and not process.port.streams[kind].late:
                     text = f"{request}; {kind.value} are shown to {name} late from now on"
                     yield Choice(text, partial(self._serve_late, request, name, kind), "stale")
@@ -371,9 +332,12 @@ class World:
     def _process(self, name: str) -> Process:
         """A process, which is started if it isn't running."""
         if name not in self.processes:
-            self.processes[name] = Process(self, name, leads=name in self.scenario.leaders)
+            self.processes[name] = self._started(name)
             self.observe(name, ("started", frozenset(self.server.state.items())))
         return self.processes[name]
+
+    def _started(self, name: str) -> Process:
+        return Process(self, name, leads=name in self.scenario.leaders)
 
     def _run(self) -> None:
         self.loop.run_ready()
@@ -399,6 +363,10 @@ class World:
             if not stream.late:
                 self.observe(name, (kind.value, self.server.digest(event.object)))
                 stream.wake()
+        self._look(kind, event)
+
+    def _look(self, kind: Kind, event: WatchEvent) -> None:
+        """A change is noted, and checked."""
         if kind in rules.QUOTAS:
             self._note_quota(event.object)
         if self._prepared:
@@ -423,7 +391,7 @@ class World:
 
     def request_as(self, actor: Actor) -> Port:
         """The API server for who isn't a process of ours."""
-        return Port(self.server, actor.name, self.ask)
+        return Port(self.server, actor.name, self.ask, self.shared)
 
     async def call(self, actor: Actor, work: Callable[[Process], Awaitable[Any]], *, pod: str = "") -> Any:
         """Have the actor's process do something; `Unavailable` if it ends meanwhile.
