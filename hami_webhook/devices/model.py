@@ -7,7 +7,7 @@ A `mask` says which cores of a card are meant, bit b for core b, where the vendo
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 from msgspec import Struct
@@ -277,6 +277,14 @@ class NodeView(Struct, frozen=True):
     def has_free_slot(self, device: Device) -> bool:
         """Whether a container more could get a slot of the device: it is open to new pods, and not full."""
         return self.is_open(device) and self.used(device.vendor, device.uuid).slots < device.slots
+
+    def overcommitted(self) -> Iterator[Device]:
+        """The devices of which more is taken than they have: two schedulers gave them away."""
+        for inventory in self.inventories.values():
+            for device in inventory.devices:
+                used = self.used(device.vendor, device.uuid)
+                if used.slots > device.slots or used.memory > device.memory or used.cores > device.cores:
+                    yield device
 
 
 class Overlay:

@@ -17,6 +17,7 @@ NODE = "hami.io/vgpu-node"
 TIME = "hami.io/vgpu-time"
 BIND_PHASE = "hami.io/bind-phase"
 """`allocating` from the bind on, then `success` or `failed`, as the device plugin sets it."""
+_SERVED = frozenset(("success", "failed"))
 NOMINATED_NODE = "hami.io/nominated-node"
 NOMINATED_UNTIL = "hami.io/nominated-until"
 """Unix seconds until which the devices of a node are kept for the pod (docs/preemption.md#nominated-pods)."""
@@ -81,6 +82,11 @@ def read_placed(vendor: Vendor, pod: Pod, cards: Mapping[str, Device] = _NO_CARD
 
 def _with_cores(claim: Claim, cores: int) -> Claim:
     return claim if cores == claim.cores else replace(claim, cores=cores)
+
+
+def is_served(pod: Pod) -> bool:
+    """Whether the device plugin has allocated for a bound pod, or failed to: just after that it unlocks the node."""
+    return pod.annotations.get(BIND_PHASE) in _SERVED
 
 
 def placement_counts(pod: Pod, now: float, placement_ttl: float) -> bool:

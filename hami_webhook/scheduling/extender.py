@@ -58,6 +58,10 @@ class _BindAttempt(Struct):
     placement: AssumedPlacement | None = None
     writing: bool = False
 
+    def may_have_bound(self, error: BaseException) -> bool:
+        """Whether a bind that failed so may still take effect: then the pod keeps its devices, and its node's lock."""
+        return self.writing and (isinstance(error, Unavailable) or not isinstance(error, Exception))
+
 
 class Extender:
     """Answers a kube-scheduler.
@@ -382,9 +386,8 @@ class Extender:
                 await self._placer.check_room(pod, node)
                 await self._commit(attempt, pod, node)
         except BaseException as error:
-            unknown = isinstance(error, Unavailable) or not isinstance(error, Exception)
             held = self.groups.bind_failed(pod.uid, error) or self._single
-            if not held and not (attempt.writing and unknown):  # else it may be bound, and keeps its devices
+            if not held and not attempt.may_have_bound(error):
                 self._let_go(pod.uid)
             raise
 
@@ -400,13 +403,13 @@ class Extender:
                     others.append(await self.locks.take(node, pod, deadline, lock))
                 self._metrics.lock_wait_seconds.observe(max(0.0, self._clock() - began))
                 # what was bound under another's lock, the cache may not show yet
-                if not all(version is not None and self._handle.pods_complete(version) for version in others):
-                    await self._placer.check_room(pod, node)
+                complete = all(version is not None and self._handle.pods_complete(version) for version in others)
+                await self._placer.check_room(pod, node, complete=complete)
                 await self._commit(attempt, pod, node)
             except BaseException as error:
                 if isinstance(error, LockContended):
                     tried.pop()  # the last one is somebody else's
-                for lock in reversed(tried):
+                for lock in () if attempt.may_have_bound(error) else reversed(tried):
                     with contextlib.suppress(ClusterError):
                         await self.locks.release(node, pod, lock)
                 raise

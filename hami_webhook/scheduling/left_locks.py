@@ -2,7 +2,8 @@
 
 The pod comes first on the node where it has a lock (`NodeLocks.held_by`), and finds it there. But if the node doesn't
 take it any more its lock would keep all others from the node until it expires. A process that takes a lock binds the
-pod soon after, or not at all; so a lock is released that had the same value for longer, and whose pod isn't bound.
+pod soon after, or not at all; so a lock is released that had the same value for longer, and whose pod isn't bound. So
+is one whose pod has been served: another extender took it for a pod that was bound meanwhile.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import NoReturn
 
 from hami_webhook.cluster.api import ClusterError
 from hami_webhook.devices.lock_annotations import LockValue, NodeLock
+from hami_webhook.devices.placement_annotations import is_served
 from hami_webhook.scheduling.cluster_cache import ClusterCache
 from hami_webhook.scheduling.node_locks import NodeLocks
 from hami_webhook.scheduling.placer import BIND_WITHIN
@@ -36,7 +38,7 @@ async def release_left_locks(
     patience: float,
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
 ) -> NoReturn:
-    """Release the locks of waiting pods that any process would have bound by now, all the time.
+    """Release the locks of pods that have been served, or that any process would have bound by now, all the time.
 
     `known` are the locks that there are. A request fails after `request_timeout` seconds, and a bind waits up to
     `patience` seconds for a lock; it may have another one meanwhile.
@@ -45,9 +47,9 @@ async def release_left_locks(
     while True:
         found = _of_pods(state, known)
         if same := found.keys() & {*before}:
-            waiting = {(pod.namespace, pod.name) for pod in state.pods() if not pod.node_name}
+            unused = {(pod.namespace, pod.name) for pod in state.pods() if not pod.node_name or is_served(pod)}
             for left in same:
-                if found[left] in waiting:
+                if found[left] in unused:
                     await _release(locks, *left)
         before = found
         await sleep(patience + BIND_WITHIN + _REQUESTS * request_timeout)

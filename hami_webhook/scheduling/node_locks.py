@@ -25,7 +25,7 @@ from msgspec import Struct
 from hami_webhook.cluster.api import Cluster, ClusterError, Conflict, Kind, NotFound
 from hami_webhook.config.go_syntax import format_go_duration
 from hami_webhook.devices.lock_annotations import COMMON_LOCK, LockValue, NodeLock
-from hami_webhook.devices.placement_annotations import BIND_PHASE, NODE
+from hami_webhook.devices.placement_annotations import NODE, is_served
 from hami_webhook.kube.objects import MalformedObject, Pod, format_time
 from hami_webhook.scheduling.cluster_cache import ClusterCache
 from hami_webhook.scheduling.fair_lock import FairLock
@@ -46,8 +46,6 @@ call the plugin for a pod that is gone by now, and the plugin serves who the loc
 """
 _AVOIDED = 60.0
 """Seconds for which a node is the last choice after a bind gave up its lock."""
-_ALLOCATED = frozenset(("success", "failed"))
-"""What the plugin sets the bind phase to just before it unlocks the node."""
 _UNKNOWN = -1
 
 
@@ -288,7 +286,7 @@ class NodeLocks:
             holders = [each for each in pods if each.uid == taken.pod.uid]
         else:
             holders = [each for each in pods if value.endswith(_owner(each))]
-        if not all(each.annotations.get(BIND_PHASE) in _ALLOCATED for each in holders):
+        if not all(map(is_served, holders)):
             self._over.pop(key, None)
             return inf
         if self._over.get(key, ("", 0.0))[0] != value:
@@ -338,7 +336,7 @@ class NodeLocks:
     async def _try(self, node: str, pod: Pod, lock: NodeLock, known: _HeldLock, *, live: bool) -> int | _HeldLock:
         """Take the lock if it is free or its holder has no more use for it; gives it if it is another's.
 
-        By the cache alone if it shows the lock free, and not `live`. The pod's own lock is kept, so that who binds
+        By the cache alone if it shows the lock free, and not `live`. The pod's own lock is renewed, so that who binds
         twice finds it. `known` is the lock as it was found last. Returns what `take` does, -1 for None.
         """
         version = "" if live or self._seen(node, lock.annotation) is not None else self._version(node)
@@ -376,8 +374,7 @@ class NodeLocks:
         taken = self._taken.get((node, lock.annotation))
         holder = taken.pod if taken is not None and taken.value == text else None
         if held.holder == (pod.namespace, pod.name) and (holder is None or holder.uid == pod.uid):
-            if holder is None:
-                await self._renew(node, pod, lock, held, version)
+            await self._renew(node, pod, lock, held, version, ours=holder is not None)
             return _UNKNOWN
         free_at = await self._free_at(held, holder, node)
         if free_at < inf:  # since when that was so
@@ -386,15 +383,19 @@ class NodeLocks:
             free_at = min(free_at, known.free_at)
         return _HeldLock(text, free_at, _number(version)) if self._clock() < free_at else None
 
-    async def _renew(self, node: str, pod: Pod, lock: NodeLock, held: LockValue, version: str) -> None:
-        """Write another time into a lock that the pod has, and that wasn't taken here.
+    async def _renew(self, node: str, pod: Pod, lock: NodeLock, held: LockValue, version: str, *, ours: bool) -> None:
+        """Write another time into a lock that the pod has from before.
 
-        A former process took it, or another scheduler's extender that binds the same pod right now. That one must not
-        let it go when its bind fails, or ours would leave the pod without a lock; nor may we, so it isn't ours.
+        It may be `ours`, of a bind whose answer was lost. Else a former process took it, or another scheduler's
+        extender that binds the same pod right now. That one must not let it go when its bind fails, or ours would leave
+        the pod without a lock; nor may we, so it isn't ours then.
         """
         value = format_time(max(self._clock(), held.since + 1)) + _owner(pod)
         patch = {"metadata": {"resourceVersion": version, "annotations": {lock.annotation: value}}}
-        await self._cluster.patch(Kind.NODES, node, patch)
+        stored = await self._cluster.patch(Kind.NODES, node, patch)
+        if ours:
+            version = stored["metadata"]["resourceVersion"]
+            self._taken[node, lock.annotation] = _TakenLock(pod, value, _number(version))
 
     def _read(self, node: str, text: str, lock: NodeLock) -> LockValue | None:
         """The lock if it counts; None for one that is too old, or that nobody can mean, of a lock without a holder.
@@ -453,7 +454,7 @@ class NodeLocks:
         elsewhere = (found.node_name or found.annotations.get(NODE, node)) != node
         if is_another or elsewhere or found.ended(self._clock()):
             return bound + _ALLOCATE_WITHIN
-        if found.node_name and found.annotations.get(BIND_PHASE) in _ALLOCATED:
+        if found.node_name and is_served(found):
             return self._clock() + _ALLOCATE_WITHIN
         return inf
 

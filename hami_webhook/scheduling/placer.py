@@ -455,29 +455,26 @@ class Placer:
         if self._state.is_revoked(pod) or not placement_counts(pod, self._clock(), self._placement_ttl):
             raise PlacementSuperseded(f"the placement of pod {pod.key} is too old to be bound; it is placed anew")
 
-    async def check_room(self, pod: Pod, node: str) -> None:
+    async def check_room(self, pod: Pod, node: str, *, complete: bool = False) -> None:
         """Raises `PlacementSuperseded` if the pod's devices, as held here, are taken by pods bound to the node.
 
-        Called under the node's lock, of the API server: another scheduler's extender may have been here before us.
+        Called under the node's lock: another scheduler's extender may have been here since the devices were chosen.
+        `complete`: the cache shows all that it bound, so the API server is asked only where devices are overcommitted.
         """
         view, own = self._state.view(node), self._state.pod(pod.uid)
         if view is None or own is None:
             return
+        mine = self._state.with_just(view, [own], self._clock()).view(node)
+        assert mine is not None
+        if complete and not any(mine.used(card.vendor, card.uuid).slots for card in view.overcommitted()):
+            return
         listing = await self._cluster.list(Kind.PODS, node=node)
         bound = [found for found in read_pods(listing.items) if found.uid != pod.uid]
-        now = self._clock()
-        full = self._state.with_just(view, [*bound, own], now, self._state.claimed).view(node)
-        mine = self._state.with_just(view, [own], now).view(node)
+        full = self._state.with_just(view, [*bound, own], self._clock(), self._state.claimed).view(node)
         assert full is not None
-        assert mine is not None
-        for vendor, inventory in full.inventories.items():
-            for device in inventory.devices:
-                used = full.used(vendor, device.uuid)
-                over = used.slots > device.slots or used.memory > device.memory or used.cores > device.cores
-                if over and mine.used(vendor, device.uuid).slots:
-                    raise PlacementSuperseded(
-                        f"card {device.uuid} of node {node} was taken by another scheduler meanwhile"
-                    )
+        for card in full.overcommitted():
+            if mine.used(card.vendor, card.uuid).slots:
+                raise PlacementSuperseded(f"card {card.uuid} of node {node} was taken by another scheduler meanwhile")
 
     async def _is_bound(self, pod: Pod, node: str) -> bool:
         """Whether a bind that failed, or whose answer was lost, is what the pod shows."""

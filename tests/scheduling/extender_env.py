@@ -74,7 +74,16 @@ class ExtenderEnv(PlacerEnv):
         async def ready() -> None:
             await self.synced.wait()
 
-        handle = Handle(self.cluster, self.state, VENDORS, lambda: self.now, ready=ready)
+        self.complete = False
+        """Whether the cache is believed to have all bound pods."""
+        handle = Handle(
+            self.cluster,
+            self.state,
+            VENDORS,
+            lambda: self.now,
+            ready=ready,
+            pods_complete=lambda version: self.complete,
+        )
         self.extender = Extender(
             handle, self.placer, self.locks, self.queue, single=mode == "single", metrics=ExtenderMetrics(self.registry)
         )

@@ -10,7 +10,7 @@ import asyncio
 import pytest
 from builders import bound_pod, card, container, node, pod
 
-from hami_webhook.cluster.api import JSON, Conflict, Kind, Unavailable
+from hami_webhook.cluster.api import JSON, Conflict, Kind, Listing, Unavailable
 from hami_webhook.scheduling.protocol import Binding, decode_binding
 
 from .extender_env import MODES, ExtenderEnv, turns
@@ -134,6 +134,62 @@ async def test_a_card_that_another_scheduler_took_meanwhile_is_not_given_twice(
 
 
 @both
+@pytest.mark.parametrize(
+    ("theirs", "bound", "lists"), [("A,NVIDIA,3000,0:;", True, 0), ("A,NVIDIA,7500,0:;", False, 1)]
+)
+async def test_a_card_that_another_scheduler_took_during_the_wait_for_the_lock_is_not_given_twice(
+    mode: str, theirs: str, bound: bool, lists: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The cache shows it by then; the API server is only asked where it does."""
+    steps: list[str] = []
+
+    async def pause(step: str) -> None:
+        steps.append(step)
+        if step == "patch:before" and steps.count(step) == 1:  # of the lock: the devices are held already
+            await env.add(bound_pod("r", "a", theirs))
+
+    env = ExtenderEnv(mode)
+    env.complete = True
+    await env.add(node("a", card("A", 8000)), pod("p", gpu=1, mem=1000))
+    await env.filter("p", "a")
+    env.cluster.pause = pause
+    listed: list[Kind] = []
+    list_of = env.cluster.list
+
+    async def noted(kind: Kind, namespace: str = "", *, node: str = "") -> Listing:
+        listed.append(kind)
+        return await list_of(kind, namespace, node=node)
+
+    monkeypatch.setattr(env.cluster, "list", noted)
+    message = "card A of node a was taken by another scheduler meanwhile"
+    assert await env.bind("p", "a") == ("" if bound else message)
+    assert env.read("p").node_name == ("a" if bound else "")
+    assert listed.count(Kind.PODS) == lists
+    assert (env._lock("a") is None) is not bound
+
+
+@both
+async def test_a_bind_that_is_cancelled_while_it_writes_leaves_the_lock_to_the_pod(mode: str) -> None:
+    """As at the end of the process: the Binding may take effect all the same."""
+    reached = asyncio.Event()
+
+    async def pause(step: str) -> None:
+        if step == "bind:after":
+            reached.set()
+            await asyncio.Event().wait()
+
+    env = ExtenderEnv(mode, pause=pause)
+    await env.add(node("n", card("G", 8000)), pod("p", gpu=1, mem=1000))
+    await env.filter("p", "n")
+    binding = asyncio.ensure_future(env.bind("p", "n"))
+    await reached.wait()
+    binding.cancel()
+    await asyncio.wait([binding])
+    assert env.read("p").node_name == "n"
+    assert env._lock("n") == "2026-01-01T00:00:00Z,default,p"
+
+
+@both
 async def test_a_bind_that_nothing_was_decided_for_decides(mode: str) -> None:
     """As after a restart between filter and bind."""
     env = ExtenderEnv(mode)
@@ -235,7 +291,7 @@ async def test_a_bind_whose_answer_is_lost_is_looked_after(mode: str, effect: bo
     assert await env.bind("p", "n") == ("" if effect else "lost")
     assert env.used("n", "G") == (1, 8000, 0), "who knows: nobody else gets the card"
     assert (await env.filter("q", "n"))["NodeNames"] is None
-    assert (env._lock("n") is None) is not effect
+    assert env._lock("n") == "2026-01-01T00:00:00Z,default,p", "if it is bound its device plugin needs the lock"
 
 
 @both

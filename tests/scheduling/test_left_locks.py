@@ -35,6 +35,14 @@ async def the_pod_is_bound(env: ExtenderEnv) -> None:
     env.hear("p")
 
 
+async def the_pod_was_served(env: ExtenderEnv) -> None:
+    """Another extender had bound it, and its device plugin had unlocked the node, before the lock was taken."""
+    given = {"hami.io/vgpu-node": "n", "hami.io/vgpu-devices-allocated": "G,NVIDIA,1000,0:;"}
+    served = {"annotations": {**given, "hami.io/bind-phase": "success"}}
+    await env.cluster.bind("default", "p", env.read("p").uid, "n", metadata=served)
+    env.hear("p")
+
+
 async def the_pod_is_made_anew(env: ExtenderEnv) -> None:
     uid = env.read("p").uid
     await env.cluster.delete(Kind.PODS, "p", "default")
@@ -92,6 +100,7 @@ class ReleaseLoop:
         (nothing, True),
         (the_pod_is_made_anew, True),
         (the_pod_is_bound, False),
+        (the_pod_was_served, True),
         (the_pod_is_gone, False),
         (the_lock_is_taken_anew, False),
         (the_lock_is_another_pod_s, False),
