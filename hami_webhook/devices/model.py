@@ -278,12 +278,17 @@ class NodeView(Struct, frozen=True):
         """Whether a container more could get a slot of the device: it is open to new pods, and not full."""
         return self.is_open(device) and self.used(device.vendor, device.uuid).slots < device.slots
 
-    def overcommitted(self) -> Iterator[Device]:
-        """The devices of which more is taken than they have: two schedulers gave them away."""
+    def overcommitted(self, more: NodeView | None = None) -> Iterator[Device]:
+        """The devices of which more is taken than they have; with `more` by both views, of those that it takes from."""
         for inventory in self.inventories.values():
             for device in inventory.devices:
                 used = self.used(device.vendor, device.uuid)
-                if used.slots > device.slots or used.memory > device.memory or used.cores > device.cores:
+                besides = IDLE if more is None else more.used(device.vendor, device.uuid)
+                if (more is None or besides.slots) and (
+                    used.slots + besides.slots > device.slots
+                    or used.memory + besides.memory > device.memory
+                    or used.cores + besides.cores > device.cores
+                ):
                     yield device
 
 

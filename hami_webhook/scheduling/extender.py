@@ -30,7 +30,7 @@ from hami_webhook.scheduling.filter_cache import FittingNodes
 from hami_webhook.scheduling.fit import BadRequest, vendors_requested_by
 from hami_webhook.scheduling.framework import Handle, SchedulingQueue, keep_latest
 from hami_webhook.scheduling.group_preemption import GroupPreemption
-from hami_webhook.scheduling.node_locks import LockContended, NodeLocks
+from hami_webhook.scheduling.node_locks import NodeLocks
 from hami_webhook.scheduling.placer import AssumedPlacement, CycleState, PlacementSuperseded, Placer, Unschedulable
 from hami_webhook.scheduling.pod_groups import PodGroups
 from hami_webhook.scheduling.post_filter import Preemption
@@ -395,21 +395,19 @@ class Extender:
         """Commit under the node's locks, which stay where that succeeds: device plugins let them go."""
         began = self._clock()
         async with self.locks.turn(node, pod) as deadline:
-            tried: list[NodeLock] = []
+            taken: list[NodeLock] = []
             others: list[int | None] = []
             try:
                 for lock in locks:
-                    tried.append(lock)  # before it is taken: a request cancelled meanwhile may have taken it
                     others.append(await self.locks.take(node, pod, deadline, lock))
+                    taken.append(lock)
                 self._metrics.lock_wait_seconds.observe(max(0.0, self._clock() - began))
                 # what was bound under another's lock, the cache may not show yet
                 complete = all(version is not None and self._handle.pods_complete(version) for version in others)
                 await self._placer.check_room(pod, node, complete=complete)
                 await self._commit(attempt, pod, node)
             except BaseException as error:
-                if isinstance(error, LockContended):
-                    tried.pop()  # the last one is somebody else's
-                for lock in () if attempt.may_have_bound(error) else reversed(tried):
+                for lock in () if attempt.may_have_bound(error) else reversed(taken):
                     with contextlib.suppress(ClusterError):
                         await self.locks.release(node, pod, lock)
                 raise

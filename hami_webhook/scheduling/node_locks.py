@@ -356,7 +356,7 @@ class NodeLocks:
         try:
             patch = {"metadata": {"resourceVersion": version, "annotations": {lock.annotation: value}}}
             stored = await self._cluster.patch(Kind.NODES, node, patch)
-        except Conflict:
+        except BaseException:  # what may have been taken here may be another extender's, of the same second
             if before is not None:
                 self._taken[node, lock.annotation] = before
             else:

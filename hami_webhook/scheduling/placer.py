@@ -459,22 +459,22 @@ class Placer:
         """Raises `PlacementSuperseded` if the pod's devices, as held here, are taken by pods bound to the node.
 
         Called under the node's lock: another scheduler's extender may have been here since the devices were chosen.
-        `complete`: the cache shows all that it bound, so the API server is asked only where devices are overcommitted.
+        `complete`: the cache shows all that it bound, so the API server is asked only where devices are overcommitted,
+        or where pods don't say which they hold: those are presumed to hold what others leave.
         """
         view, own = self._state.view(node), self._state.pod(pod.uid)
         if view is None or own is None:
             return
-        mine = self._state.with_just(view, [own], self._clock()).view(node)
-        assert mine is not None
-        if complete and not any(mine.used(card.vendor, card.uuid).slots for card in view.overcommitted()):
+        if complete and not view.unplaced and not any(view.overcommitted()):
             return
         listing = await self._cluster.list(Kind.PODS, node=node)
         bound = [found for found in read_pods(listing.items) if found.uid != pod.uid]
-        full = self._state.with_just(view, [*bound, own], self._clock(), self._state.claimed).view(node)
-        assert full is not None
-        for card in full.overcommitted():
-            if mine.used(card.vendor, card.uuid).slots:
-                raise PlacementSuperseded(f"card {card.uuid} of node {node} was taken by another scheduler meanwhile")
+        now = self._clock()
+        theirs = self._state.with_just(view, bound, now, self._state.claimed).view(node)
+        mine = self._state.with_just(view, [own], now).view(node)
+        assert theirs is not None
+        for card in theirs.overcommitted(mine):
+            raise PlacementSuperseded(f"card {card.uuid} of node {node} was taken by another scheduler meanwhile")
 
     async def _is_bound(self, pod: Pod, node: str) -> bool:
         """Whether a bind that failed, or whose answer was lost, is what the pod shows."""

@@ -169,6 +169,44 @@ async def test_a_card_that_another_scheduler_took_during_the_wait_for_the_lock_i
 
 
 @both
+async def test_a_card_that_a_pod_holds_which_does_not_say_so_is_not_given_twice(mode: str) -> None:
+    """It was bound by a person during the wait for the lock, and is presumed to hold what others leave."""
+
+    async def pause(step: str) -> None:
+        if step == "patch:before":
+            env.cluster.pause = None
+            await env.add(plain)
+
+    plain = pod("r", gpu=1)
+    plain["spec"]["nodeName"] = "a"
+    env = ExtenderEnv(mode, pause=pause)
+    env.complete = True
+    await env.add(node("a", card("A", 8000)), pod("p", gpu=1, mem=1000))
+    await env.filter("p", "a")
+    assert await env.bind("p", "a") == "card A of node a was taken by another scheduler meanwhile"
+    assert env._lock("a") is None
+
+
+@both
+async def test_a_lock_whose_taking_was_not_answered_may_be_another_extender_s(mode: str) -> None:
+    """Which binds the same pod, and took it within the same second."""
+    value = "2026-01-01T00:00:00Z,default,p"
+
+    async def pause(step: str) -> None:
+        if step == "patch:before":
+            env.cluster.pause = None
+            await env.lock("n", value)
+            raise Unavailable("no answer")
+
+    env = ExtenderEnv(mode, pause=pause)
+    await env.add(node("n", card("G", 8000)), pod("p", gpu=1, mem=1000))
+    assert await env.bind("p", "n") == "no answer"
+    assert env._lock("n") == value
+    assert await env.bind("p", "n") == ""
+    assert env._lock("n") == "2026-01-01T00:00:01Z,default,p"
+
+
+@both
 async def test_a_bind_that_is_cancelled_while_it_writes_leaves_the_lock_to_the_pod(mode: str) -> None:
     """As at the end of the process: the Binding may take effect all the same."""
     reached = asyncio.Event()
