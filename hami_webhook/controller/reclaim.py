@@ -15,15 +15,18 @@ from functools import partial
 from typing import NamedTuple
 
 from hami_webhook.charging.pods import PodCharger
-from hami_webhook.cluster.api import Cluster, ClusterError, Conflict, EventNote, EvictionRefused, Kind, NotFound
+from hami_webhook.cluster.api import Cluster, ClusterError, EvictionRefused, Kind
 from hami_webhook.cluster_view import ClusterView
 from hami_webhook.controller.holdings import Holdings, finding_holdings
 from hami_webhook.controller.loops import contained
 from hami_webhook.controller.object_events import ObjectEvents
 from hami_webhook.controller.queues import QueueReleaser
+from hami_webhook.evictions.executor import Eviction, Executor
+from hami_webhook.evictions.policies import RECLAIM
 from hami_webhook.kube.disruption import PodDisruptionBudget
 from hami_webhook.kube.event_reasons import EventReason
 from hami_webhook.kube.objects import MalformedObject, Pod
+from hami_webhook.logs import of_pod
 from hami_webhook.quota.account import QuotaAccount
 from hami_webhook.quota.enforcement import queue_order
 from hami_webhook.quota.floors import floor_id
@@ -48,8 +51,6 @@ _SHOWN_WITHIN = 30.0
 """Seconds within which the watch shows that an evicted pod is being deleted."""
 _MOST_SEARCHES, _MOST_FAILED = 100, 4
 """Searches in a round, and those that find nobody, of each team: who waits for long keeps no other team waiting."""
-_LONGEST_GRACE = 600
-"""Seconds of grace that a pod gets at most: what is lent comes back in a bounded time, whatever its pods say."""
 
 _Shape = tuple[Demand, str, int]
 """What pods cost, what they request, and how many they are: who is equal in these finds the same."""
@@ -118,7 +119,7 @@ class Reclaimer:
         self._releaser = releaser
         self._charger = charger
         self._nominations = nominations
-        self._object_events = object_events
+        self._executor = Executor(cluster, object_events.record, clock=view.clock)
         self._failures = failures
         self._sleep = sleep
         self._evicted: dict[str, float] = {}
@@ -262,9 +263,7 @@ class Reclaimer:
             return None
         if not each.dry_run and (reached := self._nominations.limits.unused(each.pods)):
             # no event: it says another time each round
-            await self._note(
-                each, "Warning", "QuotaReclaimBlocked", f"nobody is evicted: {reached.reason}", event=False
-            )
+            await self._note(each, "Warning", RECLAIM.blocked, f"nobody is evicted: {reached.reason}", event=False)
             return None
         shape = self._shape(each)
         if shape in self._found_nobody:
@@ -303,58 +302,48 @@ class Reclaimer:
         keys = ", ".join(sorted({f"{key} of {name}" for name, key in lacks}))
         if each.dry_run:
             text = f"{_pods(victims, each.teams)} would be evicted for {keys} (reclaim: dry-run)"
-            await self._note(each, "Normal", "QuotaReclaimDryRun", text)
+            await self._note(each, "Normal", RECLAIM.dry_run, text)
             return
         # before anybody goes: what is freed is kept from others
         self._releaser.reclaimed_for |= {each.turn.uid}
         self._nominations.limits.evicted(each.pods, {uid for victim in victims for uid in victim.uids})
-        for victim in victims:
-            for uid in victim.uids:
-                if not await self._evict(now.holdings.pods[uid], victim, each):
-                    return
-        await self._note(each, "Normal", "QuotaReclaiming", f"{_pods(victims, each.teams)} evicted for {keys}")
+        groups = {uid: victim for victim in victims for uid in victim.uids}
 
-    async def _evict(self, pod: Pod, victim: Evictable, waiting: _Waiting) -> bool:
-        """Evict one pod; whether it goes. Nobody else is tried in its place before the next round."""
-        grace = _LONGEST_GRACE if (pod.grace_period or 0) > _LONGEST_GRACE else None
-        try:
-            await self._cluster.evict_pod(pod.namespace, pod.name, pod.uid, grace)
-        except (Conflict, NotFound):  # it is gone
-            return True
-        except EvictionRefused:
-            self._spare(pod)
-            await self._note_blocked(waiting, Blocked.PROTECTED)
-            return False
-        except ClusterError as error:
-            self._spare(pod)
-            about = {"namespace": pod.namespace, "pod": pod.name, "reason": str(error)}
-            logger.warning("a pod can't be evicted for what is lent", extra=about)
-            return False
-        self._evicted[pod.uid] = self._view.clock()
-        giving = [name for name in victim.teams if name not in waiting.teams]
-        self.reclaimed.update(name.partition("/")[2] for name in giving)
-        text = (
-            f"evicted, as {' and '.join(giving)} holds more than its nominal, and a pod of "
-            f"{' and '.join(waiting.teams)} waits for what is its own"
-        )
-        await self._record(pod, "Normal", "QuotaReclaimed", text)
-        return True
+        def giving(pod: Pod) -> list[str]:
+            return [name for name in groups[pod.uid].teams if name not in each.teams]
 
-    def _spare(self, pod: Pod) -> None:
-        self._spared[pod.uid] = self._view.clock() + _SPARED_FOR
+        def why(pod: Pod) -> str:
+            return (
+                f"evicted, as {' and '.join(giving(pod))} holds more than its nominal, and a pod of "
+                f"{' and '.join(each.teams)} waits for what is its own"
+            )
+
+        eviction = Eviction(RECLAIM, each.pods, [now.holdings.pods[uid] for uid in groups], why)
+        for pod in eviction.victims:
+            try:
+                if not await self._executor.end(pod, eviction):
+                    continue
+            except ClusterError as error:  # nobody else is tried in its place before the next round
+                self._spared[pod.uid] = self._view.clock() + _SPARED_FOR
+                if isinstance(error, EvictionRefused):
+                    await self._note_blocked(each, Blocked.PROTECTED)
+                else:
+                    about = {**of_pod(pod), "reason": str(error)}
+                    logger.warning("a pod can't be evicted for what is lent", extra=about)
+                return
+            self._evicted[pod.uid] = self._view.clock()
+            self.reclaimed.update(name.partition("/")[2] for name in giving(pod))
+        await self._note(each, "Normal", RECLAIM.evicting, f"{_pods(victims, each.teams)} evicted for {keys}")
 
     async def _note_blocked(self, each: _Waiting, blocked: Blocked, when: str = "", *, event: bool = True) -> None:
         text = f"nobody is evicted for it: {', '.join(filter(None, (blocked.value, when)))}"
-        await self._note(each, "Warning", "QuotaReclaimBlocked", text, event=event)
+        await self._note(each, "Warning", RECLAIM.blocked, text, event=event)
 
     async def _note(self, each: _Waiting, type_: str, reason: EventReason, text: str, *, event: bool = True) -> None:
         """Have the condition of a pod say it, and an event unless that was said last."""
         if event and self.notes.get(each.first.uid) != text:
-            await self._record(each.first, type_, reason, text)
+            await self._executor.say(each.first, type_, reason, text)
         self.notes |= {pod.uid: text for pod in each.pods}
-
-    async def _record(self, pod: Pod, type_: str, reason: EventReason, text: str) -> None:
-        await self._object_events.record(EventNote("Pod", pod.namespace, pod.name, pod.uid, type_, reason, text))
 
 
 def _shortage(each: _Waiting, lacks: Mapping[tuple[str, str], int]) -> Shortage:

@@ -9,14 +9,13 @@ from msgspec.structs import replace
 
 from hami_webhook.devices.model import NodeView
 from hami_webhook.devices.registry import Vendors
+from hami_webhook.evictions.decisions import listed
 from hami_webhook.kube.disruption import PodDisruptionBudget
 from hami_webhook.quota.account import QuotaAccount
 from hami_webhook.quota.budget import PodBudget
 from hami_webhook.quota.preemption import QUOTA_PREEMPTION
 from hami_webhook.scheduling.cluster_cache import ClusterCache
 from hami_webhook.scheduling.fit import PodRequest
-from hami_webhook.scheduling.group_preemption import listed as listed_pods
-from hami_webhook.scheduling.post_filter import listed
 from hami_webhook.scheduling.preemption.group_victims import (
     GroupPreemptor,
     NoVictims,
@@ -42,9 +41,7 @@ def group_preemption_note(group: GroupPreemptor, views: Sequence[NodeView], stat
     if isinstance(found, NoVictims):
         ordinary = found is NoVictims.NOBODY and not group.priority
         return "" if ordinary else f"{_NOBODY_FOR_GROUP}{found.value}"
-    return (
-        f"preemption, where it is on, evicts {listed_pods(found.pods)}, for its whole pod group" if found.pods else ""
-    )
+    return f"preemption, where it is on, evicts {listed(found.pods)}, for its whole pod group" if found.pods else ""
 
 
 def preemption_note(
@@ -84,7 +81,7 @@ def preemption_note(
     if not victims.pods:
         return f"{_NOBODY}pods that are ending are enough for a place on node {victims.node}"
     exceeding = f", of which {victims.violations} against a PodDisruptionBudget" if victims.violations else ""
-    return f"preemption, where it is on, evicts {listed(victims)}{exceeding}"
+    return f"preemption, where it is on, evicts {listed(victims.pods, victims.node)}{exceeding}"
 
 
 def _nominations(state: ClusterCache, vendors: Vendors, now: float) -> Nominations:

@@ -29,11 +29,10 @@ from hami_webhook.scheduling.extender_metrics import ExtenderMetrics
 from hami_webhook.scheduling.filter_cache import FittingNodes
 from hami_webhook.scheduling.fit import BadRequest, vendors_requested_by
 from hami_webhook.scheduling.framework import Handle, SchedulingQueue, keep_latest
-from hami_webhook.scheduling.group_preemption import GroupPreemption
 from hami_webhook.scheduling.node_locks import NodeLocks
 from hami_webhook.scheduling.placer import AssumedPlacement, CycleState, PlacementSuperseded, Placer, Unschedulable
 from hami_webhook.scheduling.pod_groups import PodGroups
-from hami_webhook.scheduling.post_filter import Preemption
+from hami_webhook.scheduling.post_filter import PostFilter
 from hami_webhook.scheduling.protocol import Binding, ExtenderArgs, Filtered, Proposal
 from hami_webhook.scheduling.scoring import failed_nodes
 from hami_webhook.time_slices import TimeSlices
@@ -80,7 +79,7 @@ class Extender:
         *,
         single: bool,
         schedulers: Callable[[], Collection[str]] = tuple,
-        preemption: Preemption | None = None,
+        preemption: PostFilter | None = None,
         metrics: ExtenderMetrics | None = None,
     ) -> None:
         self._handle = handle
@@ -97,7 +96,7 @@ class Extender:
         self._assumed: OrderedDict[str, AssumedPlacement] = OrderedDict()  # by UID, in single mode
         self._binding: dict[str, str] = {}
         self._fitting: OrderedDict[str, FittingNodes] = OrderedDict()  # by UID, in cooperative mode
-        groups = None if preemption is None else GroupPreemption(handle, placer, preemption.nominations, preemption)
+        groups = None if preemption is None else preemption.groups
         self.groups = PodGroups(handle, placer, queue, self._quotas_of, self._binding.keys(), groups)
         self._metrics = metrics or ExtenderMetrics()
 

@@ -22,9 +22,9 @@ from hami_webhook.kube.objects import Pod, ResourceQuota
 from hami_webhook.kube.pod_group import GroupKey, PodGroup
 from hami_webhook.scheduling.fit import BadRequest, PodRequest, shape_of, vendors_requested_by
 from hami_webhook.scheduling.framework import Handle, SchedulingQueue, keep_latest
-from hami_webhook.scheduling.group_preemption import GroupPreemption
 from hami_webhook.scheduling.node_locks import LockContended
 from hami_webhook.scheduling.placer import AssumedPlacement, CycleState, Placer, Unschedulable
+from hami_webhook.scheduling.post_filter import GroupPostFilter
 from hami_webhook.time_slices import TimeSlices
 
 logger = logging.getLogger(__name__)
@@ -81,7 +81,7 @@ class PodGroups:
         queue: SchedulingQueue,
         quotas_of: Callable[[str], Awaitable[Sequence[ResourceQuota]]],
         binding: Collection[str],
-        preemption: GroupPreemption | None = None,
+        preemption: GroupPostFilter | None = None,
         *,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:

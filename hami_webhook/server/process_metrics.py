@@ -12,8 +12,8 @@ from hami_webhook.controller.informers import SharedInformers
 from hami_webhook.controller.quotas import QuotaReconciler
 from hami_webhook.controller.reclaim import Reclaimer
 from hami_webhook.controller.webhooks import WebhookReconciler
+from hami_webhook.evictions.decisions import OUTCOMES, Decisions
 from hami_webhook.policy.file import PolicySource
-from hami_webhook.scheduling.post_filter import OUTCOMES, Preemption
 from hami_webhook.server.exposition import Family
 from hami_webhook.server.listener import Listener
 from hami_webhook.server.policy_reload import PolicyReload
@@ -96,7 +96,7 @@ class ControllerCollector(Collector):
 class PreemptionCollector(Collector):
     """What was decided for pods that no node took (docs/preemption.md#metrics-and-events)."""
 
-    preemption: Preemption
+    decisions: Decisions
 
     def collect(self) -> Iterator[Metric]:
         """Decisions by outcome, and victims."""
@@ -104,9 +104,9 @@ class PreemptionCollector(Collector):
             "hami_webhook_preemption_decisions", "Decisions on pods that no node took.", labels=("outcome",)
         )
         for outcome in OUTCOMES:
-            decisions.add_metric((outcome,), self.preemption.counts[outcome])
+            decisions.add_metric((outcome,), self.decisions.counts[outcome])
         yield decisions
-        yield _counter("preemption_victims", "Pods evicted for others.", self.preemption.victims)
+        yield _counter("preemption_victims", "Pods evicted for others.", self.decisions.victims)
 
 
 def _counter(name: str, documentation: str, value: float) -> Metric:

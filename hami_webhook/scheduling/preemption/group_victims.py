@@ -93,6 +93,11 @@ class GroupVictims(Struct, frozen=True):
     nodes: Mapping[str, str]
     looked_at: Sequence[NodeSnapshot]
 
+    @property
+    def ending(self) -> set[str]:
+        """The UIDs of pods that are ending there."""
+        return {uid for node in self.looked_at for uid in node.ending}
+
 
 def group_effort() -> Effort:
     """What the search for one group may cost."""

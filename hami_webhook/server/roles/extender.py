@@ -15,6 +15,7 @@ from hami_webhook.controller.freed import FreedDevices
 from hami_webhook.controller.requeue_trigger import RequeueTrigger
 from hami_webhook.devices.lock_annotations import NodeLock
 from hami_webhook.devices.registry import Vendors
+from hami_webhook.evictions.pod_preemption import Preemption
 from hami_webhook.kube.objects import Pod
 from hami_webhook.policy.rules import PolicyRules
 from hami_webhook.scheduling.extender import Extender
@@ -23,7 +24,6 @@ from hami_webhook.scheduling.framework import Handle
 from hami_webhook.scheduling.left_locks import release_left_locks
 from hami_webhook.scheduling.node_locks import NodeLocks, ShownNodes
 from hami_webhook.scheduling.placer import LockedNodes
-from hami_webhook.scheduling.post_filter import Preemption
 from hami_webhook.server.extender_app import MAX_BODY, ExtenderApp
 from hami_webhook.server.listener import Listener
 from hami_webhook.server.process_metrics import PreemptionCollector
@@ -54,7 +54,7 @@ class ExtenderRole:
         }
         settings, listeners = self.shared.settings, []
         if self.preemption is not None:
-            loops["preemption"] = self.preemption.run
+            loops["preemption"] = self.preemption.decisions.run
         if self.tls is not None:
             loops["extender certificate"] = self.tls.watch
         if self.listener is not None and settings.extender_bind_address is not None:
@@ -65,7 +65,7 @@ class ExtenderRole:
             routes=self.app.routes(loopback_only=not guarded) if settings.extender_on_main else (),
             listeners=listeners,
             loops=loops,
-            collectors=[] if self.preemption is None else [PreemptionCollector(self.preemption)],
+            collectors=[] if self.preemption is None else [PreemptionCollector(self.preemption.decisions)],
             subscribers=[FreedDevices(self.trigger, self.shared.core.vendors)],
         )
 

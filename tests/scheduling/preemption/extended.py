@@ -15,10 +15,10 @@ from hami_webhook.cluster.api import JSON, Kind
 from hami_webhook.cluster.memory import MemoryCluster
 from hami_webhook.controller.informers import SharedInformers, watched_kinds
 from hami_webhook.core_options import Options
+from hami_webhook.evictions.pod_preemption import Preemption
 from hami_webhook.scheduling.extender import Extender
 from hami_webhook.scheduling.framework import Handle
 from hami_webhook.scheduling.node_locks import NodeLocks
-from hami_webhook.scheduling.post_filter import Preemption
 from hami_webhook.scheduling.protocol import Binding, decode_args, decode_proposals, encode_filtered, encode_proposals
 from scheduling.extender_env import RecordedQueue
 from scheduling.placer_env import NOW, VENDORS
@@ -47,9 +47,10 @@ class Extended:
             disruption_budgets=core.caches.disruption_budgets.values,
         )
         placer, dry_run = core.placer_for(handle), preemption == "dry-run"
-        self.preemption = Preemption(handle, placer, core.nominations, self.queue, dry_run=dry_run, sleep=_nap)
+        post_filter = Preemption(handle, placer, core.nominations, self.queue, dry_run=dry_run, sleep=_nap)
+        self.preemption = post_filter.decisions
         locks, single = NodeLocks(cluster, clock=clock), mode == "single"
-        self.extender = Extender(handle, placer, locks, self.queue, single=single, preemption=self.preemption)
+        self.extender = Extender(handle, placer, locks, self.queue, single=single, preemption=post_filter)
 
     async def filter(self, name: str, nodes: Sequence[str] = ()) -> JSON:
         """What is answered for a pod, by default for all nodes; everything that follows has happened."""

@@ -12,13 +12,13 @@ from collections.abc import Collection, Iterator, Sequence
 
 from msgspec import structs
 
+from hami_webhook.evictions.decisions import Decisions
+from hami_webhook.evictions.policies import GROUP
 from hami_webhook.kube.objects import Pod, ResourceQuota
 from hami_webhook.kube.pod_group import GroupKey
-from hami_webhook.kube.shown import first_of
 from hami_webhook.scheduling.fit import shape_of
 from hami_webhook.scheduling.framework import Handle, keep_latest
 from hami_webhook.scheduling.placer import CycleState, Placer
-from hami_webhook.scheduling.post_filter import REASON_DRY_RUN, Preemption
 from hami_webhook.scheduling.preemption.group_budgets import GroupBudgets
 from hami_webhook.scheduling.preemption.group_victims import (
     GroupPreemptor,
@@ -39,21 +39,19 @@ _LEFT_ALONE = 30.0
 _PAUSE, _PAUSE_PER_FIT = 1.0, 0.004
 """Seconds for which none are for other groups of its namespace, and for each Fit of that search: a tenth of a core."""
 _LIMITED = "nobody is evicted for it now"
-_LISTED = 10
-"""As many victims as an event names."""
 _REMEMBERED = 1024
 
 
 class GroupPreemption:
-    """Evicts pods for groups that don't fit; `preemption` carries it out."""
+    """Evicts pods for groups that don't fit; `decisions` carry it out."""
 
-    def __init__(self, handle: Handle, placer: Placer, nominations: Nominations, preemption: Preemption) -> None:
+    def __init__(self, handle: Handle, placer: Placer, nominations: Nominations, decisions: Decisions) -> None:
         self._state = handle.state
         self._vendors = handle.vendors
         self._clock = handle.clock
         self._placer = placer
         self._nominations = nominations
-        self._preemption = preemption
+        self._decisions = decisions
         self._left_alone: OrderedDict[GroupKey, tuple[float, str]] = OrderedDict()
         """Until when victims aren't looked for again, for a group, and why."""
         self._paused: dict[str, float] = {}
@@ -84,23 +82,19 @@ class GroupPreemption:
             self._pause(key, effort)
             return ""
         if isinstance(found, NoVictims):
-            self._preemption.counts["no-candidates"] += 1
+            self._decisions.counts["no-candidates"] += 1
             return self._leave_alone(key, effort, "" if found is NoVictims.NOBODY else found.value)
         if not found.pods:
-            self._preemption.counts["waiting"] += 1
-            self._nominate(pods, found)
+            if self._decisions.keep(GROUP, self._places(pods, found), (), found.ending) and not found.ending:
+                self._decisions.try_again(key[0], self._clock())  # all would have fitted, in this order
             return self._leave_alone(key, effort, "it waits for pods that are ending")
         number = len(found.pods)
         victims = f"{number} pods of lower priority" if number > 1 else "1 pod of lower priority"
-        if self._preemption.dry_run:
-            self._preemption.counts["dry-run"] += 1
-            self._placer.record(pods[0], "Normal", REASON_DRY_RUN, f"would evict {listed(found.pods)}")
-            return self._leave_alone(key, effort, f"{victims} would be evicted for it")
-        if reached := self._nominations.limits.reached(pods, number):
-            self._preemption.report_limit(pods[0], reached)
-            return self._leave_alone(key, effort, _LIMITED)
-        self._preemption.counts["evicting"] += 1
-        self._nominate(pods, found)
+        match self._decisions.decide(GROUP, self._places(pods, found), found.pods, found.ending):
+            case "dry-run":
+                return self._leave_alone(key, effort, f"{victims} would be evicted for it")
+            case "limited":
+                return self._leave_alone(key, effort, _LIMITED)
         return f"{victims} {'are' if number > 1 else 'is'} evicted for it"
 
     def nominated_node(self, uid: str) -> str:
@@ -127,10 +121,10 @@ class GroupPreemption:
     def _postponed(self, key: GroupKey, pods: Sequence[Pod], names: Collection[str]) -> str | None:
         """What is said where nobody is looked for now; None if somebody may be."""
         if any(pod.preemption_policy == "Never" for pod in pods):
-            self._preemption.counts["policy-never"] += 1
+            self._decisions.counts["policy-never"] += 1
             return ""
         if self._waits(pods):
-            self._preemption.counts["waiting"] += 1
+            self._decisions.counts["waiting"] += 1
             return "pods that were evicted for it are ending"
         if self._is_kept_elsewhere(pods, names):
             return "cards are kept for it on nodes that kube-scheduler doesn't offer now"
@@ -138,15 +132,15 @@ class GroupPreemption:
         self._paused = {name: until for name, until in self._paused.items() if now < until}
         until, why = self._left_alone.get(key, (0.0, ""))
         if now < until:
-            self._preemption.try_again(f"{key[0]}/", until)
+            self._decisions.try_again(f"{key[0]}/", until)
             return why
         if key[0] in self._paused:
-            self._preemption.try_again(key[0], self._paused[key[0]])
+            self._decisions.try_again(key[0], self._paused[key[0]])
             return ""
         reached = self._nominations.limits.reached(pods, 1)
         if reached is None:
             return None
-        self._preemption.report_limit(pods[0], reached)
+        self._decisions.report_limit(pods[0], GROUP, reached)
         return _LIMITED
 
     def _leave_alone(self, key: GroupKey, effort: Effort, why: str) -> str:
@@ -177,7 +171,7 @@ class GroupPreemption:
             members.append(Member(pod, state.request))
         priority = min(pod.priority for pod in (*pods, *self._state.by_namespace.members(key)))
         budgets = GroupBudgets(found[0][1].accounts, self._state, self._state, self._vendors, self._clock())
-        disruption = self._preemption.budgets()
+        disruption = self._decisions.budgets.left()
         return GroupPreemptor(members, [*near], priority, budgets, self._vendors, disruption, self._clock())
 
     async def _search(
@@ -204,16 +198,6 @@ class GroupPreemption:
         shown = [self._state.pod(pod.uid) for pod in pods]
         return all(pod is not None and not pod.node_name and pod.deletion_time is None for pod in shown)
 
-    def _nominate(self, pods: Sequence[Pod], found: GroupVictims) -> None:
-        places = [(pod, found.nodes[pod.uid]) for pod in pods]
-        if not found.pods and all(self.nominated_node(pod.uid) == node for pod, node in places):
-            return
-        ending = {uid for node in found.looked_at for uid in node.ending}
-        self._preemption.nominate(places, found.pods, ending, listed(found.pods))
-        if not found.pods and not ending:  # all would have fitted, in this order
-            self._preemption.try_again(pods[0].namespace, self._clock())
-
-
-def listed(pods: Sequence[Pod]) -> str:
-    """Victims for an event."""
-    return f"{len(pods)} pod{'s' if len(pods) > 1 else ''}: {first_of([pod.key for pod in pods], _LISTED)}"
+    @staticmethod
+    def _places(pods: Sequence[Pod], found: GroupVictims) -> list[tuple[Pod, str]]:
+        return [(pod, found.nodes[pod.uid]) for pod in pods]

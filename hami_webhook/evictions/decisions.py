@@ -1,0 +1,279 @@
+"""What was decided for pods that no node takes, carried out beside the filters that it was decided in.
+
+The nomination is written before anybody is evicted: a process that ends in between has evicted nobody for nothing, and
+the next one finds what was meant. Where the API server refuses a part all is taken back that can be: who is evicted by
+then is gone, and the pod is a pod like any other.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import NoReturn
+
+from msgspec import Struct
+
+from hami_webhook.cluster.api import JSON, ClusterError, Kind
+from hami_webhook.devices.placement_annotations import NOMINATED_NODE, NOMINATED_UNTIL
+from hami_webhook.evictions.disruption import DisruptionBudgets
+from hami_webhook.evictions.executor import Eviction, Executor
+from hami_webhook.evictions.policies import Policy
+from hami_webhook.kube.objects import Pod
+from hami_webhook.kube.shown import first_of
+from hami_webhook.logs import of_pod
+from hami_webhook.scheduling.event_recorder import record_event
+from hami_webhook.scheduling.framework import Handle, SchedulingQueue
+from hami_webhook.scheduling.placer import Placer
+from hami_webhook.scheduling.preemption.eviction_limits import LimitReached
+from hami_webhook.scheduling.preemption.nominations import Nominations
+
+logger = logging.getLogger(__name__)
+
+_HELD = 60.0
+"""Seconds that devices are kept for a nominated pod after its victims should be gone."""
+_DEFAULT_GRACE = 30.0
+_TRIES = 5
+_RETRY = 1.0
+_LISTED = 10
+"""As many victims as an event names."""
+
+OUTCOMES = ("evicting", "waiting", "dry-run", "no-candidates", "policy-never", "limited", "failed")
+"""What is decided for a pod that no node takes, and evictions that failed."""
+
+
+class _Nominated(Struct, frozen=True):
+    """An eviction, for which the pods' nodes are kept until Unix seconds; `text` names the victims for an event."""
+
+    eviction: Eviction
+    nodes: Sequence[str]
+    until: float
+    text: str
+
+
+class _Retry(Struct, frozen=True):
+    """When (Unix seconds) others may be evicted for the pods of a namespace, or for its groups."""
+
+    name: str
+    at: float
+
+
+class Decisions:
+    """Carries out while `run` runs, and counts.
+
+    `queue` is notified of a pod that was refused, and that something was freed, where kube-scheduler should try the pod
+    again. `dry_run`: nobody is evicted, and an event says who would be.
+    """
+
+    def __init__(
+        self,
+        handle: Handle,
+        placer: Placer,
+        nominations: Nominations,
+        queue: SchedulingQueue,
+        *,
+        dry_run: bool,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    ) -> None:
+        self._cluster = cluster = handle.cluster
+        self._state = handle.state
+        self._clock = handle.clock
+        self._ready = handle.ready
+        self._placer = placer
+        self._nominations = nominations
+        self._queue = queue
+        self.dry_run = dry_run
+        self._sleep = sleep
+        self._executor = Executor(cluster, lambda note: record_event(cluster, note), clock=handle.clock, sleep=sleep)
+        self.budgets = DisruptionBudgets(handle.disruption_budgets)
+        self._due: asyncio.Queue[_Nominated | _Retry | Pod] = asyncio.Queue()
+        """What is to be done: evictions, pods to be tried again, and nominations to be withdrawn."""
+        self._retried: set[str] = set()
+        """The names of the retries that are due."""
+        self.counts: Counter[str] = Counter()
+        """Decisions by outcome."""
+        self.victims = 0
+        """Pods evicted."""
+
+    # what is decided
+
+    def decide(
+        self, policy: Policy, places: Sequence[tuple[Pod, str]], victims: Sequence[Pod], ending: Iterable[str]
+    ) -> str:
+        """Have the victims evicted, and the nodes kept for the pods; the outcome.
+
+        Nobody is in a dry run, or beyond the limits of the pods' namespace. `ending` are the UIDs of pods there that
+        are waited for, too.
+        """
+        first = places[0][0]
+        if self.dry_run:
+            self.counts["dry-run"] += 1
+            if victims:
+                text = f"would evict {_listed(policy, places, victims)}"
+                self._placer.record(first, "Normal", policy.dry_run, text)
+            return "dry-run"
+        pods = [pod for pod, _ in places]
+        if victims and (reached := self._nominations.limits.reached(pods, len(victims))):
+            self.report_limit(first, policy, reached)
+            return "limited"
+        self.keep(policy, places, victims, ending)
+        return "evicting" if victims else "waiting"
+
+    def keep(
+        self, policy: Policy, places: Sequence[tuple[Pod, str]], victims: Sequence[Pod], ending: Iterable[str]
+    ) -> bool:
+        """`decide` once that is settled; whether anything is new."""
+        self.counts["evicting" if victims else "waiting"] += 1
+        known = [self._nominations.of(pod.uid) for pod, _ in places]
+        if not victims and [each and each.node for each in known] == [node for _, node in places]:
+            return False
+        self._nominate(policy, places, victims, ending)
+        return True
+
+    def report_limit(self, pod: Pod, policy: Policy, reached: LimitReached) -> None:
+        """Report that nobody is evicted for the pod now, and have it tried again when that may be otherwise."""
+        self.counts["limited"] += 1
+        self._placer.record(pod, "Warning", policy.blocked, f"preemption evicts nobody now: {reached.reason}")
+        if reached.until:
+            self.try_again(pod.namespace, reached.until)
+
+    def try_again(self, name: str, at: float) -> None:
+        """Have kube-scheduler try pods again at a time (Unix seconds); once for each name at a time."""
+        if name not in self._retried:
+            self._retried.add(name)
+            self._due.put_nowait(_Retry(name, at))
+
+    def withdraw(self, pod: Pod) -> None:
+        """No eviction helps a pod that is nominated."""
+        if not self.dry_run:
+            self._nominations.withdraw(pod.uid)
+            self._due.put_nowait(pod)
+
+    def _nominate(
+        self, policy: Policy, places: Sequence[tuple[Pod, str]], victims: Sequence[Pod], ending: Iterable[str]
+    ) -> None:
+        now = self._clock()
+        graces = {
+            each.uid: now + (_DEFAULT_GRACE if each.grace_period is None else each.grace_period) for each in victims
+        }
+        going = [each for each in map(self._state.pod, ending) if each is not None]
+        until = max([self._nominations.gone_by(going), *graces.values()]) + _HELD
+        self._nominations.nominate(places, until, graces)
+        self.budgets.spend(victims)
+        first, node = places[0]
+
+        def why(victim: Pod) -> str:
+            return f"Preempted by pod {first.uid} on node {node if policy.nominated else victim.node_name}"
+
+        eviction = Eviction(policy, [pod for pod, _ in places], victims, why)
+        text = _listed(policy, places, victims)
+        self._due.put_nowait(_Nominated(eviction, [node for _, node in places], until, text))
+
+    # what is done
+
+    async def run(self) -> NoReturn:
+        """Carry out until cancelled. Nominations from before the start are looked at again first."""
+        await self._ready()
+        for nomination in self._nominations.all():
+            self._queue.refused(nomination.pod.uid)
+            self._queue.freed()
+        async with asyncio.TaskGroup() as tasks:
+            while True:
+                due = await self._due.get()
+                match due:
+                    case Pod():
+                        tasks.create_task(self._withdraw(due))
+                    case _Retry():
+                        tasks.create_task(self._retry(due))
+                    case _Nominated():
+                        tasks.create_task(self._carry_out(due))
+
+    async def _retry(self, retry: _Retry) -> None:
+        await self._sleep(max(0.0, retry.at - self._clock()))
+        self._retried.discard(retry.name)
+        self._queue.freed()
+
+    async def _carry_out(self, nominated: _Nominated) -> None:
+        eviction, executor = nominated.eviction, self._executor
+        first, policy, places = eviction.first, eviction.policy, [*zip(eviction.pods, nominated.nodes, strict=True)]
+        try:
+            writes = (executor.again(policy, self._write, nominated, pod, node) for pod, node in places)
+            await asyncio.gather(*writes)
+            evicted = await asyncio.gather(*(executor.end(each, eviction) for each in eviction.victims))
+        except ClusterError as error:
+            about = {**of_pod(first), "node": nominated.nodes[0], "reason": str(error)}
+            logger.warning("preemption failed", extra=about)
+            self.counts["failed"] += 1
+            self._nominations.limits.failed(first.uid)
+            for victim in eviction.victims:
+                self._nominations.spare(victim.uid)
+            for pod, _ in places:
+                self._nominations.withdraw(pod.uid)
+                await self._withdraw(pod)
+                self._queue.refused(pod.uid)
+            await executor.say(first, "Warning", "PreemptionFailed", str(error))
+            self._queue.freed()
+            return
+        if any(evicted):
+            self.victims += sum(evicted)
+            await executor.say(first, "Normal", policy.evicting, f"evicted {nominated.text}")
+        if policy.nominated:
+            await self._keep_nominated_node(*places[0])
+
+    async def _write(self, nominated: _Nominated, pod: Pod, node: str) -> bool:
+        """Write down on the pod what it waits for, before anybody is evicted."""
+        annotations = {NOMINATED_NODE: node, NOMINATED_UNTIL: str(int(nominated.until))}
+        await self._annotate(pod, annotations)
+        if nominated.eviction.policy.nominated:
+            await self._set_nominated_node(pod, node)
+        return True
+
+    async def _withdraw(self, pod: Pod) -> None:
+        """Take away what says that a pod is nominated."""
+        try:
+            await self._annotate(pod, {NOMINATED_NODE: None, NOMINATED_UNTIL: None})
+            await self._set_nominated_node(pod, "")
+        except ClusterError as error:
+            logger.warning("the nomination can't be withdrawn", extra={**of_pod(pod), "reason": str(error)})
+
+    async def _annotate(self, pod: Pod, annotations: JSON) -> None:
+        patch: JSON = {"metadata": {"uid": pod.uid, "annotations": annotations}}
+        await self._cluster.patch(Kind.PODS, pod.name, patch, pod.namespace)
+
+    async def _set_nominated_node(self, pod: Pod, node: str) -> None:
+        patch: JSON = {"metadata": {"uid": pod.uid}, "status": {"nominatedNodeName": node or None}}
+        await self._cluster.patch_status(Kind.PODS, pod.name, patch, pod.namespace)
+
+    async def _keep_nominated_node(self, pod: Pod, node: str) -> None:
+        """Write `nominatedNodeName` again if kube-scheduler took it away at the end of the cycle in which it was set.
+
+        It does so no more once it sees that the victims are ending.
+        """
+        for _ in range(_TRIES):
+            await self._sleep(_RETRY)
+            shown, nomination = self._state.pod(pod.uid), self._nominations.of(pod.uid)
+            if shown is None or nomination is None or nomination.node != node:
+                return
+            if shown.nominated_node != node:
+                with contextlib.suppress(ClusterError):
+                    await self._set_nominated_node(pod, node)
+
+
+def _listed(policy: Policy, places: Sequence[tuple[Pod, str]], victims: Sequence[Pod]) -> str:
+    return listed(victims, places[0][1] if policy.nominated else "")
+
+
+def listed(victims: Sequence[Pod], node: str = "") -> str:
+    """The victims for an event; where they are, if they leave a node for one pod."""
+    if not node:
+        return _counted(victims)
+    there = [pod for pod in victims if pod.node_name == node]
+    elsewhere = [pod for pod in victims if pod.node_name != node]
+    parts = ((there, f" from node {node}"), (elsewhere, " from other nodes, for its quota"))
+    return "; ".join(_counted(pods, where) for pods, where in parts if pods)
+
+
+def _counted(pods: Sequence[Pod], where: str = "") -> str:
+    return f"{len(pods)} pod{'s' if len(pods) > 1 else ''}{where}: {first_of([pod.key for pod in pods], _LISTED)}"
