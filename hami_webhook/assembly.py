@@ -26,6 +26,7 @@ from hami_webhook.core_options import Options
 from hami_webhook.devices.registry import Vendors
 from hami_webhook.dra.claim_cache import ClaimCache
 from hami_webhook.durations import Histogram
+from hami_webhook.evictions.limits import EvictionLimits
 from hami_webhook.kube.objects import Pod, ResourceQuota
 from hami_webhook.namespaces import LiveNamespaces
 from hami_webhook.policy.rules import PolicyRules
@@ -41,8 +42,8 @@ from hami_webhook.quota_ports.pods import PodPort, Pricing
 from hami_webhook.scheduling.boundary import PolicyBoundary
 from hami_webhook.scheduling.cluster_cache import ClusterCache
 from hami_webhook.scheduling.framework import Handle
+from hami_webhook.scheduling.nominations import Nominations
 from hami_webhook.scheduling.placer import LockedNodes, Placer
-from hami_webhook.scheduling.preemption.nominations import Nominations
 
 
 class Core:
@@ -71,13 +72,8 @@ class Core:
         claims = ClaimCache(vendors.drivers, vendors.resource_names)
         self.state = ClusterCache(vendors, placement_ttl=placement_ttl, zone=options.zone, claimed=claims)
         claims.watch(self.state.claims_changed)
-        self.nominations = Nominations(
-            self.state,
-            vendors,
-            clock=clock,
-            card_policy=options.policies.card,
-            evictions_per_minute=options.evictions_per_minute,
-        )
+        self.nominations = Nominations(self.state, vendors, clock=clock, card_policy=options.policies.card)
+        self.limits = EvictionLimits(self.state, self.nominations, clock=clock, per_minute=options.evictions_per_minute)
         deleted = DeletedLedgers(options.bounds.ttl, clock)
         watches = watches or NoWatches()
         self.caches = Caches(self.state, clock, options.node_labels, self.nominations, deleted, watches, claims)

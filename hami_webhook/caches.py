@@ -26,7 +26,7 @@ from hami_webhook.quota.accelerator_quota import read_accelerator_quota
 from hami_webhook.quota.deleted_ledgers import DeletedLedgers
 from hami_webhook.quota.enforcement import Enforcement
 from hami_webhook.scheduling.cluster_cache import ClusterCache
-from hami_webhook.scheduling.preemption.nominations import Nominations
+from hami_webhook.scheduling.nominations import Nominations
 
 logger = logging.getLogger(__name__)
 

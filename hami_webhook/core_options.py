@@ -8,9 +8,9 @@ from msgspec import Struct, field
 
 from hami_webhook.admission.identities import AdmissionRules
 from hami_webhook.config import Settings
+from hami_webhook.evictions.limits import DEFAULT_PER_MINUTE
 from hami_webhook.quota.recompute import LedgerBounds
 from hami_webhook.scheduling import placer
-from hami_webhook.scheduling.preemption.eviction_limits import DEFAULT_PER_MINUTE
 
 
 class Options(Struct, frozen=True):

@@ -22,6 +22,8 @@ from hami_webhook.controller.loops import contained
 from hami_webhook.controller.object_events import ObjectEvents
 from hami_webhook.controller.queues import QueueReleaser
 from hami_webhook.evictions.executor import Eviction, Executor
+from hami_webhook.evictions.freed_cards import FreedCards
+from hami_webhook.evictions.limits import EvictionLimits
 from hami_webhook.evictions.policies import RECLAIM
 from hami_webhook.kube.disruption import PodDisruptionBudget
 from hami_webhook.kube.event_reasons import EventReason
@@ -35,8 +37,7 @@ from hami_webhook.quota.queue import known_accounts
 from hami_webhook.quota.queue_order import Demand, QueuedPod
 from hami_webhook.quota.queue_words import earliest
 from hami_webhook.quota.reclaim import Blocked, Evictable, Reclaiming, Shortage
-from hami_webhook.scheduling.preemption.freed_cards import FreedCards
-from hami_webhook.scheduling.preemption.nominations import Nominations
+from hami_webhook.scheduling.nominations import Nominations
 from hami_webhook.time_slices import TimeSlices
 
 logger = logging.getLogger(__name__)
@@ -109,6 +110,7 @@ class Reclaimer:
         releaser: QueueReleaser,
         charger: PodCharger,
         nominations: Nominations,
+        limits: EvictionLimits,
         object_events: ObjectEvents,
         failures: Counter[str],
         *,
@@ -119,6 +121,7 @@ class Reclaimer:
         self._releaser = releaser
         self._charger = charger
         self._nominations = nominations
+        self._limits = limits
         self._executor = Executor(cluster, object_events.record, clock=view.clock)
         self._failures = failures
         self._sleep = sleep
@@ -261,7 +264,7 @@ class Reclaimer:
         """The victims for one; why there are none, or None where it isn't looked for them now."""
         if not all(self._may_be_reclaimed(place, each.teams, now) for place in lacks):
             return None
-        if not each.dry_run and (reached := self._nominations.limits.unused(each.pods)):
+        if not each.dry_run and (reached := self._limits.unused(each.pods)):
             # no event: it says another time each round
             await self._note(each, "Warning", RECLAIM.blocked, f"nobody is evicted: {reached.reason}", event=False)
             return None
@@ -306,7 +309,7 @@ class Reclaimer:
             return
         # before anybody goes: what is freed is kept from others
         self._releaser.reclaimed_for |= {each.turn.uid}
-        self._nominations.limits.evicted(each.pods, {uid for victim in victims for uid in victim.uids})
+        self._limits.evicted(each.pods, {uid for victim in victims for uid in victim.uids})
         groups = {uid: victim for victim in victims for uid in victim.uids}
 
         def giving(pod: Pod) -> list[str]:

@@ -18,17 +18,16 @@ from msgspec import Struct
 
 from hami_webhook.cluster.api import JSON, ClusterError, Kind
 from hami_webhook.devices.placement_annotations import NOMINATED_NODE, NOMINATED_UNTIL
-from hami_webhook.evictions.disruption import DisruptionBudgets
 from hami_webhook.evictions.executor import Eviction, Executor
+from hami_webhook.evictions.limits import DisruptionBudgets, EvictionLimits, LimitReached
 from hami_webhook.evictions.policies import Policy
 from hami_webhook.kube.objects import Pod
 from hami_webhook.kube.shown import first_of
 from hami_webhook.logs import of_pod
 from hami_webhook.scheduling.event_recorder import record_event
 from hami_webhook.scheduling.framework import Handle, SchedulingQueue
+from hami_webhook.scheduling.nominations import Nominations
 from hami_webhook.scheduling.placer import Placer
-from hami_webhook.scheduling.preemption.eviction_limits import LimitReached
-from hami_webhook.scheduling.preemption.nominations import Nominations
 
 logger = logging.getLogger(__name__)
 
@@ -72,6 +71,7 @@ class Decisions:
         handle: Handle,
         placer: Placer,
         nominations: Nominations,
+        limits: EvictionLimits,
         queue: SchedulingQueue,
         *,
         dry_run: bool,
@@ -83,6 +83,7 @@ class Decisions:
         self._ready = handle.ready
         self._placer = placer
         self._nominations = nominations
+        self._limits = limits
         self._queue = queue
         self.dry_run = dry_run
         self._sleep = sleep
@@ -115,7 +116,7 @@ class Decisions:
                 self._placer.record(first, "Normal", policy.dry_run, text)
             return "dry-run"
         pods = [pod for pod, _ in places]
-        if victims and (reached := self._nominations.limits.reached(pods, len(victims))):
+        if victims and (reached := self._limits.reached(pods, len(victims))):
             self.report_limit(first, policy, reached)
             return "limited"
         self.keep(policy, places, victims, ending)
@@ -161,6 +162,9 @@ class Decisions:
         going = [each for each in map(self._state.pod, ending) if each is not None]
         until = max([self._nominations.gone_by(going), *graces.values()]) + _HELD
         self._nominations.nominate(places, until, graces)
+        new = [pod for pod, _ in places if victims or not self._limits.is_known(pod.uid)]
+        if new:
+            self._limits.evicted(new, graces)
         self.budgets.spend(victims)
         first, node = places[0]
 
@@ -206,7 +210,7 @@ class Decisions:
             about = {**of_pod(first), "node": nominated.nodes[0], "reason": str(error)}
             logger.warning("preemption failed", extra=about)
             self.counts["failed"] += 1
-            self._nominations.limits.failed(first.uid)
+            self._limits.failed(first.uid)
             for victim in eviction.victims:
                 self._nominations.spare(victim.uid)
             for pod, _ in places:

@@ -13,14 +13,7 @@ from collections.abc import Collection, Iterator, Sequence
 from msgspec import structs
 
 from hami_webhook.evictions.decisions import Decisions
-from hami_webhook.evictions.policies import GROUP
-from hami_webhook.kube.objects import Pod, ResourceQuota
-from hami_webhook.kube.pod_group import GroupKey
-from hami_webhook.scheduling.fit import shape_of
-from hami_webhook.scheduling.framework import Handle, keep_latest
-from hami_webhook.scheduling.placer import CycleState, Placer
-from hami_webhook.scheduling.preemption.group_budgets import GroupBudgets
-from hami_webhook.scheduling.preemption.group_victims import (
+from hami_webhook.evictions.group_victims import (
     GroupPreemptor,
     GroupVictims,
     Member,
@@ -28,8 +21,17 @@ from hami_webhook.scheduling.preemption.group_victims import (
     group_effort,
     selecting_group_victims,
 )
-from hami_webhook.scheduling.preemption.nominations import Nominations
-from hami_webhook.scheduling.preemption.victims import Effort, NodeSnapshot
+from hami_webhook.evictions.limits import EvictionLimits
+from hami_webhook.evictions.policies import GROUP
+from hami_webhook.evictions.quota_room import GroupBudgets
+from hami_webhook.evictions.victims import Effort
+from hami_webhook.kube.objects import Pod, ResourceQuota
+from hami_webhook.kube.pod_group import GroupKey
+from hami_webhook.scheduling.fit import shape_of
+from hami_webhook.scheduling.framework import Handle, keep_latest
+from hami_webhook.scheduling.node_snapshot import NodeSnapshot
+from hami_webhook.scheduling.nominations import Nominations
+from hami_webhook.scheduling.placer import CycleState, Placer
 from hami_webhook.time_slices import TimeSlices
 
 _ROUNDS = 3
@@ -45,12 +47,15 @@ _REMEMBERED = 1024
 class GroupPreemption:
     """Evicts pods for groups that don't fit; `decisions` carry it out."""
 
-    def __init__(self, handle: Handle, placer: Placer, nominations: Nominations, decisions: Decisions) -> None:
+    def __init__(
+        self, handle: Handle, placer: Placer, nominations: Nominations, limits: EvictionLimits, decisions: Decisions
+    ) -> None:
         self._state = handle.state
         self._vendors = handle.vendors
         self._clock = handle.clock
         self._placer = placer
         self._nominations = nominations
+        self._limits = limits
         self._decisions = decisions
         self._left_alone: OrderedDict[GroupKey, tuple[float, str]] = OrderedDict()
         """Until when victims aren't looked for again, for a group, and why."""
@@ -106,7 +111,7 @@ class GroupPreemption:
         """Whether pods are ending that were evicted for the group, maybe before the start: then not all may have been,
         and the rest may be, but nobody elsewhere.
         """
-        limits, now = self._nominations.limits, self._clock()
+        limits, now = self._limits, self._clock()
         if any(limits.waits(pod.uid) for pod in pods):
             return True
         before = [each for pod in pods if not limits.is_known(pod.uid) and (each := self._nominations.of(pod.uid))]
@@ -137,7 +142,7 @@ class GroupPreemption:
         if key[0] in self._paused:
             self._decisions.try_again(key[0], self._paused[key[0]])
             return ""
-        reached = self._nominations.limits.reached(pods, 1)
+        reached = self._limits.reached(pods, 1)
         if reached is None:
             return None
         self._decisions.report_limit(pods[0], GROUP, reached)

@@ -14,20 +14,22 @@ from msgspec.structs import replace
 
 from hami_webhook.evictions.decisions import Decisions
 from hami_webhook.evictions.group_preemption import GroupPreemption
+from hami_webhook.evictions.limits import EvictionLimits, LimitReached
 from hami_webhook.evictions.policies import COMPLETION, POD
-from hami_webhook.kube.objects import Pod, ResourceQuota
-from hami_webhook.scheduling.framework import Handle, SchedulingQueue
-from hami_webhook.scheduling.placer import CycleState, Placer
-from hami_webhook.scheduling.preemption.eviction_limits import LimitReached
-from hami_webhook.scheduling.preemption.nominations import Nomination, Nominations
-from hami_webhook.scheduling.preemption.victims import (
+from hami_webhook.evictions.quota_room import QuotaRoom, quota_room
+from hami_webhook.evictions.victims import (
     Effort,
-    NodeSnapshot,
     Preemptor,
     Victims,
     choosing_node,
     selecting_victims,
 )
+from hami_webhook.kube.objects import Pod, ResourceQuota
+from hami_webhook.quota.account import QuotaAccount
+from hami_webhook.scheduling.framework import Handle, SchedulingQueue
+from hami_webhook.scheduling.node_snapshot import NodeSnapshot
+from hami_webhook.scheduling.nominations import Nomination, Nominations
+from hami_webhook.scheduling.placer import CycleState, Placer
 from hami_webhook.scheduling.protocol import Proposal
 from hami_webhook.time_slices import TimeSlices
 
@@ -45,6 +47,7 @@ class Preemption:
         handle: Handle,
         placer: Placer,
         nominations: Nominations,
+        limits: EvictionLimits,
         queue: SchedulingQueue,
         *,
         dry_run: bool,
@@ -55,8 +58,9 @@ class Preemption:
         self._clock = handle.clock
         self._placer = placer
         self._nominations = nominations
-        self.decisions = Decisions(handle, placer, nominations, queue, dry_run=dry_run, sleep=sleep)
-        self.groups = GroupPreemption(handle, placer, nominations, self.decisions)
+        self._limits = limits
+        self.decisions = Decisions(handle, placer, nominations, limits, queue, dry_run=dry_run, sleep=sleep)
+        self.groups = GroupPreemption(handle, placer, nominations, limits, self.decisions)
         self._offered_again: str = ""
 
     async def consider(self, pod: Pod, found: CycleState) -> None:
@@ -71,7 +75,7 @@ class Preemption:
         nominated = self._nominations.of(pod.uid)
         if self._is_postponed(pod, found.candidates, nominated):
             return
-        room = self._nominations.room(pod, found.accounts)
+        room = self._room(pod, found.accounts)
         preemptor = Preemptor(
             found.request, found.budget, self._vendors, self.decisions.budgets.left(), self._clock(), room
         )
@@ -91,7 +95,7 @@ class Preemption:
         kube-scheduler evicts nobody for the pod then, and leaves it nominated.
         """
         node = pod.nominated_node
-        return node if node and self._nominations.limits.are_seen_ending(pod.uid, node) else ""
+        return node if node and self._limits.are_seen_ending(pod.uid, node) else ""
 
     def _is_postponed(self, pod: Pod, names: Sequence[str], nominated: Nomination | None) -> bool:
         """Whether nobody is looked for now: the pod evicts nobody, waits already, or is offered more nodes at once."""
@@ -103,7 +107,7 @@ class Preemption:
             self._offered_again = pod.uid
             return True
         self._offered_again = ""
-        waits = self._nominations.limits.waits(pod.uid)
+        waits = self._limits.waits(pod.uid)
         if not waits and nominated is not None and nominated.node not in names:
             waits = self._nominations.waits(pod, nominated.node)  # kube-scheduler evicts there, for CPU or memory
         if waits:
@@ -127,16 +131,15 @@ class Preemption:
         Nodes where evictions wouldn't help are left out; all are for a pod that others are evicted for already. So are
         those where pods would be evicted for devices beyond the limits.
         """
-        limits = self._nominations.limits
         nominated = self._nominations.of(pod.uid)
-        if limits.waits(pod.uid) or (nominated is not None and self._nominations.waits(pod, nominated.node)):
+        if self._limits.waits(pod.uid) or (nominated is not None and self._nominations.waits(pod, nominated.node)):
             return {}
         found = await self._placer.consider(pod, [*proposed], quotas)
         if found is None:
             return dict(proposed)
         if not isinstance(found, CycleState):
             return {}
-        room = self._nominations.room(pod, found.accounts)
+        room = self._room(pod, found.accounts)
         if nominated is not None and room is not None and room.ending:
             return {}
         preemptor = Preemptor(found.request, found.budget, self._vendors, self.decisions.budgets.left(), self._clock())
@@ -147,7 +150,7 @@ class Preemption:
             victims = await self._victims_beside(proposal, preemptor, node, slices)
             if victims is None or (victims.pods and self.decisions.dry_run):
                 continue
-            if victims.pods and (over_limit := limits.reached([pod], len(victims.pods))):
+            if victims.pods and (over_limit := self._limits.reached([pod], len(victims.pods))):
                 reached = over_limit
                 continue
             victims_by_node[node] = victims.pods
@@ -157,7 +160,7 @@ class Preemption:
             self.decisions.report_limit(pod, COMPLETION, reached)
         if any(victims_by_node.values()):  # kube-scheduler evicts those of one node
             uids = {each.uid for pods in victims_by_node.values() for each in pods}
-            limits.evicted([pod], uids, max(map(len, victims_by_node.values())))
+            self._limits.evicted([pod], uids, max(map(len, victims_by_node.values())))
         return completed
 
     async def _victims_beside(
@@ -196,6 +199,9 @@ class Preemption:
             victims = await slices.run(selecting_victims(preemptor, now))
         return None
 
+    def _room(self, pod: Pod, accounts: Sequence[QuotaAccount]) -> QuotaRoom | None:
+        return quota_room(pod, accounts, self._state, self._vendors, self._clock(), self._nominations.going)
+
     def _are_there(self, pods: Iterable[Pod]) -> bool:
         shown = [self._state.pod(each.uid) for each in pods]
         return all(each is not None and each.deletion_time is None for each in shown)
@@ -205,5 +211,5 @@ class Preemption:
 
         Not all of its victims may have been evicted then: the rest may be, but nobody elsewhere.
         """
-        known = self._nominations.limits.is_known(nominated.pod.uid)
+        known = self._limits.is_known(nominated.pod.uid)
         return not known and self._clock() < nominated.until and self._nominations.waits(nominated.pod, nominated.node)

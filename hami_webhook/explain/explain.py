@@ -18,6 +18,8 @@ from hami_webhook.devices.placement_annotations import BIND_PHASE, NODE, TIME, p
 from hami_webhook.devices.registry import Vendors
 from hami_webhook.dra.claim_cache import ClaimCache
 from hami_webhook.dra.taken_resources import CANNOT_FIT
+from hami_webhook.evictions.group_victims import GroupPreemptor, Member
+from hami_webhook.evictions.quota_room import GroupBudgets
 from hami_webhook.explain import remedies
 from hami_webhook.explain.claims import claim_notes, has_claims, waits_for_claims
 from hami_webhook.explain.node_groups import groups_of
@@ -51,8 +53,6 @@ from hami_webhook.scheduling.cluster_cache import ClusterCache
 from hami_webhook.scheduling.fit import PodRequest, read_pod_request, shape_of
 from hami_webhook.scheduling.node_classes import NodeClasses
 from hami_webhook.scheduling.placer import SchedulingPolicies
-from hami_webhook.scheduling.preemption.group_budgets import GroupBudgets
-from hami_webhook.scheduling.preemption.group_victims import GroupPreemptor, Member
 from hami_webhook.scheduling.scoring import ScoredNode, ranked
 
 

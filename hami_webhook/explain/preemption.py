@@ -10,20 +10,21 @@ from msgspec.structs import replace
 from hami_webhook.devices.model import NodeView
 from hami_webhook.devices.registry import Vendors
 from hami_webhook.evictions.decisions import listed
+from hami_webhook.evictions.group_victims import (
+    GroupPreemptor,
+    NoVictims,
+    group_effort,
+    selecting_group_victims,
+)
+from hami_webhook.evictions.quota_room import quota_room
+from hami_webhook.evictions.victims import Preemptor, choose_node
 from hami_webhook.kube.disruption import PodDisruptionBudget
 from hami_webhook.quota.account import QuotaAccount
 from hami_webhook.quota.budget import PodBudget
 from hami_webhook.quota.preemption import QUOTA_PREEMPTION
 from hami_webhook.scheduling.cluster_cache import ClusterCache
 from hami_webhook.scheduling.fit import PodRequest
-from hami_webhook.scheduling.preemption.group_victims import (
-    GroupPreemptor,
-    NoVictims,
-    group_effort,
-    selecting_group_victims,
-)
-from hami_webhook.scheduling.preemption.nominations import Nominations
-from hami_webhook.scheduling.preemption.victims import Preemptor, choose_node
+from hami_webhook.scheduling.nominations import Nominations
 from hami_webhook.time_slices import run_at_once
 
 _NOBODY = "preemption evicts nobody for it: "
@@ -64,7 +65,7 @@ def preemption_note(
     if not any(each.priority < pod.priority or each.deletion_time is not None for each in state.pods()):
         return nobody
     nominations = _nominations(state, vendors, now)
-    room = nominations.room(pod, accounts)
+    room = quota_room(pod, accounts, state, vendors, now, nominations.going)
     preemptor = Preemptor(request, budget, vendors, disruption, now, room)
     nodes = [nominations.snapshot(view, pod) for view in views]
     if all(preemptor.least(node) is None for node in nodes):

@@ -26,7 +26,7 @@ from hami_webhook.quota.budget import BudgetAnswers, LimitKey, PodBudget, Record
 from hami_webhook.scheduling.cluster_cache import ClusterCache
 from hami_webhook.scheduling.fit import PodRequest
 from hami_webhook.scheduling.node_classes import NodeClass, NodeClasses
-from hami_webhook.scheduling.preemption.nominations import Nominations
+from hami_webhook.scheduling.nominations import Nominations
 from hami_webhook.scheduling.scoring import NodeRank, ScoredNode, fit_and_score
 from hami_webhook.time_slices import Steps, run_at_once
 

@@ -39,8 +39,8 @@ from hami_webhook.scheduling.event_recorder import EventRecorder
 from hami_webhook.scheduling.filter_cache import FilterCache, FilterResult, FittingNodes
 from hami_webhook.scheduling.fit import PodRequest, read_pod_request
 from hami_webhook.scheduling.framework import Handle
+from hami_webhook.scheduling.nominations import Nominations
 from hami_webhook.scheduling.placement_metadata import carrying, placement_annotations, stale_metadata
-from hami_webhook.scheduling.preemption.nominations import Nominations
 from hami_webhook.scheduling.scoring import (
     NodeRank,
     ScoredNode,

@@ -27,6 +27,8 @@ from hami_webhook.core_options import Options
 from hami_webhook.devices.foreign_scheduler import ForeignScheduler, NoNode
 from hami_webhook.devices.placement_annotations import TIME
 from hami_webhook.devices.registry import Vendors
+from hami_webhook.evictions.quota_room import quota_room
+from hami_webhook.evictions.victims import Preemptor, Victims, choose_node
 from hami_webhook.integrations.volcano.annotation_keys import BIND_TIME
 from hami_webhook.kube.objects import Pod, ResourceQuota, parse_time
 from hami_webhook.kube.wire import MalformedObject, ReviewedPod, convert
@@ -41,7 +43,6 @@ from hami_webhook.quota.recompute import LedgerBounds
 from hami_webhook.scheduling.fit import vendors_requested_by
 from hami_webhook.scheduling.node_classes import NodeClasses
 from hami_webhook.scheduling.placer import CycleState, SchedulingPolicies, Unschedulable
-from hami_webhook.scheduling.preemption.victims import Preemptor, Victims, choose_node
 from hami_webhook.simulate.placements import SelectedNodes, places_for, shown_placement, shown_prediction
 from hami_webhook.simulate.priorities import PriorityClasses
 from hami_webhook.simulate.results import Arrival, Outcome, Pods, Result
@@ -360,7 +361,7 @@ class Simulation:
         if not isinstance(found, CycleState):
             return None
         budgets = core.caches.disruption_budgets
-        room = core.nominations.room(pod, found.accounts)
+        room = quota_room(pod, found.accounts, core.state, core.vendors, self.now, core.nominations.going)
         preemptor = Preemptor(found.request, found.budget, core.vendors, [*budgets.values()], self.now, room)
         victims = choose_node(preemptor, core.nominations.candidates(pod, found.filtered.failed))
         if victims is None or not victims.pods:

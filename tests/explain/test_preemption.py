@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 from builders import card, node, pod, quota
+from evictions.extended import budget, high, low
+from evictions.test_quota_room import giving_room
 from scheduling.placer_env import MEM
-from scheduling.preemption.extended import budget, high, low
-from scheduling.preemption.test_quota_room import giving_room
 
 from hami_webhook.cluster.api import JSON
 

@@ -87,7 +87,16 @@ class QuotaEnv:
         )
         events = ObjectEvents(self.cluster, core.problems)
         self.reclaimer = Reclaimer(
-            *(self.cluster, core.view, self.releaser, core.charger, core.nominations, events, core.failures),
+            *(
+                self.cluster,
+                core.view,
+                self.releaser,
+                core.charger,
+                core.nominations,
+                core.limits,
+                events,
+                core.failures,
+            ),
             sleep=no_sleep,
         )
         self._tasks: list[asyncio.Task[None]] = []

@@ -14,7 +14,7 @@ from hami_webhook.assembly import Core
 from hami_webhook.cluster.api import JSON, Kind
 from hami_webhook.kube.objects import Pod
 from hami_webhook.scheduling.fit import fit_pod, read_pod_request
-from hami_webhook.scheduling.preemption.victims import NodeSnapshot
+from hami_webhook.scheduling.node_snapshot import NodeSnapshot
 
 CARD = "GPU-0"
 

@@ -34,7 +34,7 @@ from hami_webhook.scheduling.cluster_cache import ClusterCache
 from hami_webhook.scheduling.filter_cache import FilterCache
 from hami_webhook.scheduling.fit import PodRequest, read_pod_request
 from hami_webhook.scheduling.node_classes import NodeClasses
-from hami_webhook.scheduling.preemption.nominations import Nominations
+from hami_webhook.scheduling.nominations import Nominations
 from hami_webhook.scheduling.scoring import NodeRank, fit_and_score
 
 EXAMPLES = settings().max_examples

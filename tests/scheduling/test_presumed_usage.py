@@ -18,7 +18,7 @@ from hami_webhook.devices.registry import Vendors
 from hami_webhook.kube.objects import Node, Pod
 from hami_webhook.scheduling.cluster_cache import ClusterCache
 from hami_webhook.scheduling.fit import NodeFit, fit_pod, read_pod_request
-from hami_webhook.scheduling.preemption.victims import NodeSnapshot
+from hami_webhook.scheduling.node_snapshot import NodeSnapshot
 
 from .placer_env import NOW, VENDORS
 

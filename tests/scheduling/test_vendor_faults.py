@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 
 import pytest
 from builders import bound_pod, card, node, pod, read_pod
+from evictions.extended import extended
 from explain.contexts import explained, on
 
 from hami_webhook.devices import vendor_faults
@@ -20,7 +21,6 @@ from hami_webhook.scheduling.placer import Unschedulable
 
 from .extender_env import MODES, ExtenderEnv, args
 from .placer_env import NOW, VENDORS, PlacerEnv
-from .preemption.extended import extended
 
 TRAP = "trap"
 """The UUID of the card over which the rules fail."""

@@ -161,6 +161,7 @@ def controller_of(shared: Shared, own_pod: OwnPod | None) -> Controller:
             releaser,
             core.charger,
             core.nominations,
+            core.limits,
             _object_events(core),
             core.failures,
         ),

@@ -132,7 +132,7 @@ def extender_of(shared: Shared, trigger: RequeueTrigger, policies: Callable[[], 
     preemption = None
     if settings.preemption != "off":
         dry_run = settings.preemption == "dry-run"
-        preemption = Preemption(handle, placer, core.nominations, trigger, dry_run=dry_run)
+        preemption = Preemption(handle, placer, core.nominations, core.limits, trigger, dry_run=dry_run)
     extender = Extender(
         handle,
         placer,

@@ -12,19 +12,15 @@ from math import inf
 from msgspec import Struct
 from msgspec.structs import replace
 
-from hami_webhook.devices.model import DeviceShare, NodeView
+from hami_webhook.devices.model import NodeView
 from hami_webhook.devices.placement_annotations import NOMINATED_NODE, NOMINATED_UNTIL
 from hami_webhook.devices.reasons import UNRESOLVABLE, Rejection
 from hami_webhook.devices.registry import Vendors
 from hami_webhook.kube.objects import Pod
 from hami_webhook.kube.pod_group import PodGroup
-from hami_webhook.quota.account import QuotaAccount
 from hami_webhook.scheduling.cluster_cache import ClusterCache
 from hami_webhook.scheduling.fit import BadRequest, NodeFit, PodRequest, fit_pod, read_pod_request
-from hami_webhook.scheduling.pod_allocations import CardKey
-from hami_webhook.scheduling.preemption.eviction_limits import DEFAULT_PER_MINUTE, EvictionLimits
-from hami_webhook.scheduling.preemption.quota_room import QuotaRoom, quota_room
-from hami_webhook.scheduling.preemption.victims import NodeSnapshot, with_reserved
+from hami_webhook.scheduling.node_snapshot import NodeSnapshot, Shares, joined, shares_of, with_reserved
 
 _OVERDUE = 30.0
 """Seconds past its deadline for which a pod under deletion is still expected to go."""
@@ -41,8 +37,7 @@ class Nomination(Struct, frozen=True):
 class Nominations:
     """The nominated pods of a cluster, and the pods whose eviction was decided.
 
-    `clock` gives Unix seconds; `card_policy` is the default order of cards. At most `evictions_per_minute` pods are
-    evicted for those of one namespace.
+    `clock` gives Unix seconds; `card_policy` is the default order of cards.
     """
 
     def __init__(
@@ -52,7 +47,6 @@ class Nominations:
         *,
         clock: Callable[[], float],
         card_policy: str = "spread",
-        evictions_per_minute: int = DEFAULT_PER_MINUTE,
     ) -> None:
         self._state = state
         self._vendors = vendors
@@ -62,13 +56,18 @@ class Nominations:
         self._nodes: dict[str, str] = {}
         self._decided: set[str] = set()
         self._evicted: dict[str, float] = {}
-        self.limits = EvictionLimits(state, self.going, clock=clock, per_minute=evictions_per_minute)
+        self._watching: list[tuple[Callable[[Pod], None], Callable[[str], None]]] = []
+
+    def watch(self, changed: Callable[[Pod], None], gone: Callable[[str], None]) -> None:
+        """Have these called first with each pod that was added or changed, and with the UIDs of those that are gone."""
+        self._watching.append((changed, gone))
 
     # what is known of pods
 
     def set_pod(self, pod: Pod) -> None:
         """A pod was added or changed."""
-        self.limits.set_pod(pod)
+        for changed, _ in self._watching:
+            changed(pod)
         if pod.deletion_time is not None:
             self._evicted.pop(pod.uid, None)
         node = pod.annotations.get(NOMINATED_NODE, "")
@@ -89,7 +88,8 @@ class Nominations:
 
     def remove_pod(self, uid: str) -> None:
         """A pod is gone."""
-        self.limits.remove_pod(uid)
+        for _, gone in self._watching:
+            gone(uid)
         self._evicted.pop(uid, None)
         self.withdraw(uid)
 
@@ -101,9 +101,6 @@ class Nominations:
             self._put(Nomination(pod, node, until))
             self._decided.add(pod.uid)
         self._evicted |= victims
-        new = [pod for pod, _ in places if victims or not self.limits.is_known(pod.uid)]
-        if new:
-            self.limits.evicted(new, victims)
 
     def withdraw(self, uid: str) -> None:
         """The pod has a place, is gone, or won't come."""
@@ -160,10 +157,6 @@ class Nominations:
             if not why.labels() <= UNRESOLVABLE and (view := self._state.view(name)) is not None:
                 yield self.snapshot(view, pod)
 
-    def room(self, pod: Pod, accounts: Sequence[QuotaAccount]) -> QuotaRoom | None:
-        """The room that the namespace's quotas give the pod."""
-        return quota_room(pod, accounts, self._state, self._vendors, self._clock(), self.going)
-
     def ending(self, node: str) -> set[str]:
         """The UIDs of pods that hold devices of the node, and are expected to go."""
         return self.going(allocation.pod for allocation in self._state.allocations(node))
@@ -205,22 +198,18 @@ class Nominations:
         ]
         return sorted(found, key=lambda each: (-each.pod.priority, each.until, each.pod.uid))
 
-    def _reserved(self, view: NodeView, pod: Pod) -> Mapping[CardKey, list[DeviceShare]]:
+    def _reserved(self, view: NodeView, pod: Pod) -> Shares:
         """What is taken of the node's cards by the nominated pods before a pod, once all that are ending have gone."""
         before = self._before(pod, view.name)
         if not before:
             return {}
-        reserved: dict[CardKey, list[DeviceShare]] = {}
-        rest = NodeSnapshot(view, self._state.allocations(view.name), reserved, self.ending(view.name))
+        rest = NodeSnapshot(view, self._state.allocations(view.name), {}, self.ending(view.name))
         for nomination in before:
             request = self._request(nomination.pod)
             fit = request and fit_pod(rest.without((), self._vendors), request, self._vendors, None)
             if isinstance(fit, NodeFit):
-                for row in fit.rows:
-                    for key, allocation in row.items():
-                        for device in allocation.devices:
-                            reserved.setdefault((key, device.uuid), []).append(device.share)
-        return reserved
+                rest = replace(rest, reserved=joined(rest.reserved, shares_of(fit)))
+        return rest.reserved
 
     def _request(self, pod: Pod) -> PodRequest | None:
         try:

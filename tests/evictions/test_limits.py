@@ -10,11 +10,11 @@ from contextlib import asynccontextmanager
 
 import pytest
 from builders import card, node
+from scheduling.placer_env import NOW
 
 from hami_webhook.cluster.api import JSON, Kind
 from hami_webhook.core_options import Options
 from hami_webhook.scheduling.node_locks import LOCK
-from scheduling.placer_env import NOW
 
 from .extended import Extended, add, extended, high, low, turns
 
@@ -263,6 +263,6 @@ async def test_nothing_is_remembered_for_longer_than_it_counts() -> None:
         await env.each.end(*names)
         await env.pass_time(0)
         await env.pass_time(3601)
-        limits = env.each.core.nominations.limits
+        limits = env.each.core.limits
         assert limits.reached(env.each.core.state.pods_in("default")[:1], 1) is None
         assert (limits._of_pods, limits._of_namespaces) == ({}, {})

@@ -9,6 +9,8 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from builders import bound_pod, pod
+from scheduling.extender_env import RecordedQueue
+from scheduling.placer_env import NOW, VENDORS
 
 from hami_webhook.assembly import Core
 from hami_webhook.cluster.api import JSON, Kind
@@ -20,8 +22,6 @@ from hami_webhook.scheduling.extender import Extender
 from hami_webhook.scheduling.framework import Handle
 from hami_webhook.scheduling.node_locks import NodeLocks
 from hami_webhook.scheduling.protocol import Binding, decode_args, decode_proposals, encode_filtered, encode_proposals
-from scheduling.extender_env import RecordedQueue
-from scheduling.placer_env import NOW, VENDORS
 
 _OPTIONS = Options()
 
@@ -47,7 +47,7 @@ class Extended:
             disruption_budgets=core.caches.disruption_budgets.values,
         )
         placer, dry_run = core.placer_for(handle), preemption == "dry-run"
-        post_filter = Preemption(handle, placer, core.nominations, self.queue, dry_run=dry_run, sleep=_nap)
+        post_filter = Preemption(handle, placer, core.nominations, core.limits, self.queue, dry_run=dry_run, sleep=_nap)
         self.preemption = post_filter.decisions
         locks, single = NodeLocks(cluster, clock=clock), mode == "single"
         self.extender = Extender(handle, placer, locks, self.queue, single=single, preemption=post_filter)

@@ -8,15 +8,16 @@ import pytest
 from builders import card, node, pod, quota
 from hypothesis import given
 from hypothesis import strategies as st
+from scheduling.placer_env import GPU, MEM, NOW, VENDORS
 
 from hami_webhook.cluster.api import JSON, Kind
+from hami_webhook.evictions.quota_room import quota_room
+from hami_webhook.evictions.victims import Preemptor, choose_node
 from hami_webhook.kube.objects import Node, Pod, ResourceQuota
 from hami_webhook.quota.account import QuotaAccount
 from hami_webhook.scheduling.cluster_cache import ClusterCache
 from hami_webhook.scheduling.fit import read_pod_request
-from hami_webhook.scheduling.preemption.quota_room import quota_room
-from hami_webhook.scheduling.preemption.victims import NodeSnapshot, Preemptor, choose_node
-from scheduling.placer_env import GPU, MEM, NOW, VENDORS
+from hami_webhook.scheduling.node_snapshot import NodeSnapshot
 
 from .extended import Extended, extended, high, low
 from .test_every_vendor import key

@@ -12,9 +12,9 @@ from hami_webhook.devices.step_limit import StepLimit
 from hami_webhook.kube.objects import Pod
 from hami_webhook.scheduling.cluster_cache import ClusterCache
 from hami_webhook.scheduling.fit import BadRequest, NodeFit, PodRequest, fit_pod, read_pod_request, shape_of
+from hami_webhook.scheduling.node_snapshot import NodeSnapshot
+from hami_webhook.scheduling.nominations import Nominations
 from hami_webhook.scheduling.pod_allocations import CardKey
-from hami_webhook.scheduling.preemption.nominations import Nominations
-from hami_webhook.scheduling.preemption.victims import NodeSnapshot
 from hami_webhook.time_slices import Steps
 
 _FITS = 4096

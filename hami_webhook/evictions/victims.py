@@ -5,24 +5,21 @@ No rule of any vendor is known here: Fit is tried on the node as it would be wit
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from itertools import chain, combinations
 from math import inf
 from operator import itemgetter
 
 from msgspec import Struct
-from msgspec.structs import replace
 
-from hami_webhook.devices.model import DeviceShare, NodeView
 from hami_webhook.devices.registry import Vendors
 from hami_webhook.devices.step_limit import FIT_STEPS, StepLimit
+from hami_webhook.evictions.quota_room import QuotaRoom
 from hami_webhook.kube.disruption import PodDisruptionBudget, violating
 from hami_webhook.kube.objects import Pod
 from hami_webhook.quota.budget import PodBudget
 from hami_webhook.scheduling.fit import NodeFit, PodRequest, fit_pod
-from hami_webhook.scheduling.pod_allocations import CardKey, PodAllocation, unusable_cards, usage_by_card, with_claimed
-from hami_webhook.scheduling.preemption.quota_room import QuotaRoom
-from hami_webhook.scheduling.presumed_usage import presumed
+from hami_webhook.scheduling.node_snapshot import NodeSnapshot
 from hami_webhook.time_slices import Steps, run_at_once
 
 _OFFSET = 1 << 31
@@ -45,56 +42,6 @@ Key = tuple[int, int, int, int, float]
 number of victims, and the latest start."""
 NOBODY: Key = (0, -_OFFSET - 1, 0, 0, 0.0)
 """The key of a node where nobody has to be evicted: smaller than any other."""
-
-
-class NodeSnapshot(Struct, frozen=True):
-    """A node, the pods that hold its devices, and what is kept there for nominated pods, by card.
-
-    `ending` are the UIDs of those pods that are going already.
-    """
-
-    view: NodeView
-    allocations: Sequence[PodAllocation]
-    reserved: Mapping[CardKey, Sequence[DeviceShare]]
-    ending: Collection[str] = ()
-
-    @property
-    def name(self) -> str:
-        return self.view.name
-
-    def same_as(self, other: NodeSnapshot) -> bool:
-        """Whether nothing of the node changed between the two."""
-        return self.view is other.view and self.reserved == other.reserved and set(self.ending) == set(other.ending)
-
-    def without(self, victims: Collection[str], vendors: Vendors) -> NodeView:
-        """The node as it is when the pods with these UIDs and those that are ending are gone, and the nominated pods
-        have come.
-        """
-        view, gone = self.view, {*victims, *self.ending}
-        left = [allocation for allocation in self.allocations if allocation.pod.uid not in gone]
-        if len(left) < len(self.allocations):
-            freed = {card for each in self.allocations if each.pod.uid in gone for card in each.shares}
-            if view.unplaced:  # may be presumed on other cards then
-                freed |= view.usage.keys()
-            kept = {card: usage for card, usage in view.usage.items() if card not in freed}
-            closed = unusable_cards(view.name, view.inventories, left, vendors) if view.closed else view.closed
-            claimed = {card: holders for card, holders in view.claimed.items() if card in freed}
-            usage = kept | with_claimed(usage_by_card(left, freed), claimed)
-            view = presumed(replace(view, usage=usage, closed=closed), view.unplaced, vendors)
-        return with_reserved(view, self.reserved)
-
-
-def with_reserved(view: NodeView, reserved: Mapping[CardKey, Sequence[DeviceShare]]) -> NodeView:
-    """The node with this taken of its cards besides."""
-    if not reserved:
-        return view
-    usage = dict(view.usage)
-    for card, reservations in reserved.items():
-        used = view.used(*card)
-        for reservation in reservations:
-            used = used.plus(reservation)
-        usage[card] = used
-    return replace(view, usage=usage)
 
 
 class Victims(Struct, frozen=True):
@@ -185,11 +132,6 @@ class Effort:
         self.fits = fits
         self.sets = sets
         self.steps = steps
-
-
-def select_victims(preemptor: Preemptor, node: NodeSnapshot, effort: Effort | None = None) -> Victims | None:
-    """`selecting_victims` without an interruption."""
-    return run_at_once(selecting_victims(preemptor, node, effort))
 
 
 def selecting_victims(preemptor: Preemptor, node: NodeSnapshot, effort: Effort | None = None) -> Steps[Victims | None]:

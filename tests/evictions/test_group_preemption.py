@@ -9,11 +9,11 @@ import pytest
 from builders import card, node, quota
 from hypothesis import given
 from hypothesis import strategies as st
+from scheduling.placer_env import MEM, NOW
 
 from hami_webhook.cluster.api import JSON, Forbidden, Kind
 from hami_webhook.core_options import Options
 from hami_webhook.scheduling.protocol import ExtenderArgs
-from scheduling.placer_env import MEM, NOW
 
 from .extended import Extended, add, budget, extended, high, low
 

@@ -18,24 +18,22 @@ from heapq import merge
 from msgspec import Struct
 from msgspec.structs import replace
 
-from hami_webhook.devices.model import DeviceShare, NodeView
+from hami_webhook.devices.model import NodeView
 from hami_webhook.devices.registry import Vendors
 from hami_webhook.devices.step_limit import FIT_STEPS, StepLimit
+from hami_webhook.evictions.quota_room import Amounts, GroupBudgets
+from hami_webhook.evictions.victims import (
+    Effort,
+    Key,
+    Preemptor,
+    Victims,
+    selecting_victims,
+)
 from hami_webhook.kube.disruption import PodDisruptionBudget, violating
 from hami_webhook.kube.objects import Pod
 from hami_webhook.quota.budget import PodBudget
 from hami_webhook.scheduling.fit import NodeFit, PodRequest, fit_pod
-from hami_webhook.scheduling.pod_allocations import CardKey
-from hami_webhook.scheduling.preemption.group_budgets import Amounts, GroupBudgets
-from hami_webhook.scheduling.preemption.victims import (
-    Effort,
-    Key,
-    NodeSnapshot,
-    Preemptor,
-    Victims,
-    selecting_victims,
-    with_reserved,
-)
+from hami_webhook.scheduling.node_snapshot import NodeSnapshot, Shares, joined, shares_of, with_reserved
 from hami_webhook.time_slices import Steps
 
 _FITS = 10_000
@@ -48,9 +46,6 @@ _CANDIDATES = 32
 """Nodes with victims for one member, of which the best is taken."""
 _MOST = 1024
 """Victims for one group."""
-
-
-Shares = Mapping[CardKey, Sequence[DeviceShare]]
 
 
 class NoVictims(Enum):
@@ -131,12 +126,8 @@ class _Room:
 
     def with_fit(self, fit: NodeFit) -> _Room:
         """The node with one more member."""
-        taken: dict[CardKey, list[DeviceShare]] = {}
-        for row in fit.rows:
-            for vendor, allocation in row.items():
-                for device in allocation.devices:
-                    taken.setdefault((vendor, device.uuid), []).append(device.share)
-        return _Room(with_reserved(self.view, taken), _joined(self.shares, taken))
+        taken = shares_of(fit)
+        return _Room(with_reserved(self.view, taken), joined(self.shares, taken))
 
 
 class _Trial:
@@ -415,7 +406,7 @@ class _Search:
     def _snapshot(self, trial: _Trial, name: str) -> NodeSnapshot:
         """The node with the members that are on it, where those who are gone are as good as ended."""
         node, room = self._nodes[name], trial.rooms.get(name)
-        reserved = node.reserved if room is None else _joined(node.reserved, room.shares)
+        reserved = node.reserved if room is None else joined(node.reserved, room.shares)
         return replace(node, reserved=reserved, ending={*node.ending, *trial.gone.get(name, ())})
 
     def _needed(self, gone: Sequence[Pod], found: _Trial, *, many: bool) -> Steps[tuple[Sequence[Pod], _Trial]]:
@@ -442,7 +433,3 @@ class _Search:
                     middle = len(some) // 2
                     pieces += [some[middle:], some[:middle]]
         return gone, found
-
-
-def _joined(shares: Mapping[CardKey, Sequence[DeviceShare]], more: Mapping[CardKey, Sequence[DeviceShare]]) -> Shares:
-    return {card: [*shares.get(card, ()), *more.get(card, ())] for card in {**shares, **more}}

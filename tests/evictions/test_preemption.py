@@ -9,10 +9,10 @@ import asyncio
 
 import pytest
 from builders import card, node, pod, quota
+from scheduling.placer_env import MEM, NOW
 
 from hami_webhook.cluster.api import JSON, Forbidden, Kind, Unavailable
 from hami_webhook.scheduling.protocol import ExtenderArgs
-from scheduling.placer_env import MEM, NOW
 
 from .extended import add, budget, extended, high, low
 

@@ -11,9 +11,12 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from math import inf
 
 from msgspec import Struct, field
+from msgspec.structs import replace
 
+from hami_webhook.kube.disruption import PodDisruptionBudget
 from hami_webhook.kube.objects import Pod
 from hami_webhook.scheduling.cluster_cache import ClusterCache
+from hami_webhook.scheduling.nominations import Nominations
 
 DEFAULT_PER_MINUTE = 60
 _MINUTE = 60.0
@@ -62,21 +65,18 @@ class _NamespaceEvictions(Struct):
 
 
 class EvictionLimits:
-    """The evictions for every namespace, at most `per_minute` in a minute.
-
-    `going` picks the UIDs of those pods that are expected to go; `clock` gives Unix seconds.
-    """
+    """The evictions for every namespace, at most `per_minute` in a minute; `clock` gives Unix seconds."""
 
     def __init__(
         self,
         state: ClusterCache,
-        going: Callable[[Iterable[Pod]], set[str]],
+        nominations: Nominations,
         *,
         clock: Callable[[], float],
         per_minute: int = DEFAULT_PER_MINUTE,
     ) -> None:
         self._state = state
-        self._going = going
+        self._going = nominations.going
         self._clock = clock
         self._per_minute = per_minute
         self._of_pods: dict[str, _PodEviction] = {}
@@ -84,6 +84,7 @@ class EvictionLimits:
         self._bound: dict[str, tuple[_PodEviction, float]] = {}
         """The last eviction for each pod that was bound a short while ago, and when, by UID."""
         self._of_namespaces: dict[str, _NamespaceEvictions] = {}
+        nominations.watch(self.set_pod, self.remove_pod)
 
     def set_pod(self, pod: Pod) -> None:
         """A pod was added or changed."""
@@ -231,6 +232,37 @@ class EvictionLimits:
             known.abandoned = [each for each in known.abandoned if self._ending(each)]
             if known.empty:
                 del self._of_namespaces[namespace]
+
+
+class DisruptionBudgets:
+    """PodDisruptionBudgets, less what was evicted since their status was written.
+
+    `shown` gives them, each the same object until it has another version.
+    """
+
+    def __init__(self, shown: Callable[[], Iterable[PodDisruptionBudget]]) -> None:
+        self._shown = shown
+        self._spent: dict[tuple[str, str], tuple[PodDisruptionBudget, frozenset[str]]] = {}
+        """The names of the pods that were evicted, and the version of the budget at which they were."""
+
+    def left(self) -> list[PodDisruptionBudget]:
+        """What they allow now."""
+        shown = {(each.namespace, each.name): each for each in self._shown()}
+        self._spent = {key: spent for key, spent in self._spent.items() if shown.get(key) is spent[0]}
+        left = []
+        for key, budget in shown.items():
+            spent = self._spent[key][1] if key in self._spent else frozenset[str]()
+            left.append(replace(budget, allowed=budget.allowed - len(spent), disrupted=budget.disrupted | spent))
+        return left
+
+    def spend(self, pods: Sequence[Pod]) -> None:
+        """These pods are evicted."""
+        for budget in self._shown():
+            key = budget.namespace, budget.name
+            seen, spent = self._spent.get(key, (None, frozenset[str]()))
+            covered = frozenset(pod.name for pod in pods if budget.covers(pod))
+            if covered:
+                self._spent[key] = budget, covered | (spent if seen is budget else frozenset())
 
 
 def _deleted_at(pod: Pod) -> float:
