@@ -29,13 +29,13 @@ from msgspec.structs import replace
 from hack.bench.figures import Figure, Goal, run, show_progress
 from hack.bench.objects import JSON, gpu, pod_with
 from hami_webhook.device_config import builtin_device_config, enabled_vendors
+from hami_webhook.evictions.lent import Blocked, Evictable, Reclaiming, Shortage, Team
 from hami_webhook.kube.objects import Pod, ResourceQuota
 from hami_webhook.quota.account import QuotaAccount
 from hami_webhook.quota.lending import MIN_RUNTIME
 from hami_webhook.quota.pricing import Charge, NoCapacity, waiting_charge
 from hami_webhook.quota.queue import demand_of, room_of
 from hami_webhook.quota.queue_order import Demand, QueueDecision, QueuedPod, Standing, decide
-from hami_webhook.quota.reclaim import Blocked, Evictable, Reclaiming, Shortage, Team
 from hami_webhook.time_slices import Steps, run_at_once
 
 CARDS, TEAMS, OWN = 160, 5, 64

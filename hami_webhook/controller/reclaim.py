@@ -1,6 +1,6 @@
 """Reclaiming what is lent: pods of teams beyond their nominal are evicted for those that wait within their own.
 
-Source: docs/spec/queues.md#7. Who goes, `quota/reclaim.py` decides. What is evicted for a pod is as much as its quotas
+Source: docs/spec/queues.md#7. Who goes, `evictions/lent.py` decides. What is evicted for a pod is as much as its quotas
 lack when all that is ending has ended; so a round, or a leader, that comes while it ends evicts nobody again.
 """
 
@@ -17,12 +17,13 @@ from typing import NamedTuple
 from hami_webhook.charging.pods import PodCharger
 from hami_webhook.cluster.api import Cluster, ClusterError, EvictionRefused, Kind
 from hami_webhook.cluster_view import ClusterView
-from hami_webhook.controller.holdings import Holdings, finding_holdings
 from hami_webhook.controller.loops import contained
 from hami_webhook.controller.object_events import ObjectEvents
 from hami_webhook.controller.queues import QueueReleaser
+from hami_webhook.evictions.candidates import Holdings, finding_lent
 from hami_webhook.evictions.executor import Eviction, Executor
 from hami_webhook.evictions.freed_cards import FreedCards
+from hami_webhook.evictions.lent import Blocked, Evictable, Reclaiming, Shortage
 from hami_webhook.evictions.limits import EvictionLimits
 from hami_webhook.evictions.policies import RECLAIM
 from hami_webhook.kube.disruption import PodDisruptionBudget
@@ -36,7 +37,6 @@ from hami_webhook.quota.lending import Reclaim
 from hami_webhook.quota.queue import known_accounts
 from hami_webhook.quota.queue_order import Demand, QueuedPod
 from hami_webhook.quota.queue_words import earliest
-from hami_webhook.quota.reclaim import Blocked, Evictable, Reclaiming, Shortage
 from hami_webhook.scheduling.nominations import Nominations
 from hami_webhook.time_slices import TimeSlices
 
@@ -206,7 +206,7 @@ class Reclaimer:
 
     async def _round(self, accounts: Mapping[str, QuotaAccount], budgets: Sequence[PodDisruptionBudget]) -> _Round:
         slices = TimeSlices()
-        finding = finding_holdings(self._view, accounts, budgets, self._evicted, self._spared)
+        finding = finding_lent(self._view, accounts, budgets, self._evicted, self._spared)
         holdings = await slices.run(finding)
         allowed = {f"{each.namespace}/{each.name}": each.allowed for each in budgets}
         reclaiming = Reclaiming(holdings.teams, holdings.candidates, allowed, self._view.clock())

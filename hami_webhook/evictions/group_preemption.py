@@ -24,7 +24,7 @@ from hami_webhook.evictions.group_victims import (
 from hami_webhook.evictions.limits import EvictionLimits
 from hami_webhook.evictions.policies import GROUP
 from hami_webhook.evictions.quota_room import GroupBudgets
-from hami_webhook.evictions.victims import Effort
+from hami_webhook.evictions.search import Effort
 from hami_webhook.kube.objects import Pod, ResourceQuota
 from hami_webhook.kube.pod_group import GroupKey
 from hami_webhook.scheduling.fit import shape_of

@@ -18,22 +18,19 @@ from heapq import merge
 from msgspec import Struct
 from msgspec.structs import replace
 
-from hami_webhook.devices.model import NodeView
 from hami_webhook.devices.registry import Vendors
-from hami_webhook.devices.step_limit import FIT_STEPS, StepLimit
 from hami_webhook.evictions.quota_room import Amounts, GroupBudgets
+from hami_webhook.evictions.search import STEPS_OF_A_NODE, Effort, Exhausted, Room, Trials, giving_back
 from hami_webhook.evictions.victims import (
-    Effort,
     Key,
     Preemptor,
     Victims,
     selecting_victims,
 )
-from hami_webhook.kube.disruption import PodDisruptionBudget, violating
+from hami_webhook.kube.disruption import PodDisruptionBudget
 from hami_webhook.kube.objects import Pod
-from hami_webhook.quota.budget import PodBudget
-from hami_webhook.scheduling.fit import NodeFit, PodRequest, fit_pod
-from hami_webhook.scheduling.node_snapshot import NodeSnapshot, Shares, joined, shares_of, with_reserved
+from hami_webhook.scheduling.fit import NodeFit, PodRequest
+from hami_webhook.scheduling.node_snapshot import NodeSnapshot, joined
 from hami_webhook.time_slices import Steps
 
 _FITS = 10_000
@@ -105,29 +102,8 @@ def selecting_group_victims(
     """The victims on these nodes, all of which have to go; none where what is free, or is ending, is enough."""
     try:
         return (yield from _Search(group, effort).among(nodes))
-    except _Exhausted:
+    except Exhausted:
         return NoVictims.TOO_LONG
-
-
-class _Exhausted(Exception):
-    """As much was tried as for one group may be."""
-
-
-class _Room:
-    """A node without those who are gone, with some members, and what it answered to one more, by shape."""
-
-    __slots__ = ("answers", "shares", "view")
-
-    def __init__(self, view: NodeView, shares: Shares) -> None:
-        self.view = view
-        self.shares = shares
-        """What the members have of its cards."""
-        self.answers: dict[int, tuple[NodeFit, _Room] | None] = {}
-
-    def with_fit(self, fit: NodeFit) -> _Room:
-        """The node with one more member."""
-        taken = shares_of(fit)
-        return _Room(with_reserved(self.view, taken), joined(self.shares, taken))
 
 
 class _Trial:
@@ -135,7 +111,7 @@ class _Trial:
 
     def __init__(self, gone: Mapping[str, frozenset[str]], near: Iterable[str]) -> None:
         self.gone = gone
-        self.rooms: dict[str, _Room] = {}
+        self.rooms: dict[str, Room] = {}
         self.nodes: list[str] = []
         self.costs: list[Amounts] = []
         self.taken: dict[str, Counter[str]] = {}
@@ -165,7 +141,7 @@ class _Trial:
 class _Looked(Struct):
     """A node as one shape found it: the least that victims there cost, and who they are, once they were looked for."""
 
-    room: _Room
+    room: Room
     least: Key | None
     victims: Victims | None = None
     known: bool = False
@@ -176,15 +152,14 @@ class _Search:
 
     def __init__(self, group: GroupPreemptor, effort: Effort) -> None:
         self._group = group
-        self._effort = effort
         self._nodes: dict[str, NodeSnapshot] = {}
+        self._trials = Trials(self._nodes, group.vendors, effort)
         self._node_of: dict[str, str] = {}
         """The nodes of pods that hold cards, by UID."""
         self._open: dict[int, list[str]] = {}
         """By shape, the nodes that take it with nobody gone."""
         self._bounds: dict[int, list[tuple[Key, str]]] = {}
         """By shape, the least that victims cost on nodes, while nobody is gone there and no member there."""
-        self._empty: dict[tuple[str, frozenset[str]], _Room] = {}
         self._preemptors: list[Preemptor] = []
         """Of each shape: members that request the same of the same nodes."""
         self._shapes: list[int] = []
@@ -254,13 +229,13 @@ class _Search:
             trial.left[shape] = [*dict.fromkeys((*trial.gone, *free))][::-1]
         left, refused = trial.left[shape], []
         while left:
-            fits, name = self._effort.fits, left[-1]
+            fits, name = self._trials.effort.fits, left[-1]
             if self._take(trial, index, name):
                 break
             left.pop()
-            if trial.rooms[name].answers[shape] is not None:  # by a quota: the next one may be within its own
+            if trial.rooms[name].answers.get(shape):  # by a quota: the next one may be within its own
                 refused.append(name)
-            if self._effort.fits < fits:
+            if self._trials.effort.fits < fits:
                 yield
         placed = bool(left)
         left += reversed(refused)
@@ -271,7 +246,7 @@ class _Search:
         if shape not in self._open:
             found = []
             for name in self._nodes:
-                if self._answer(self._room(name, frozenset()), name, shape) is not None:
+                if self._answer(self._trials.room(name, frozenset()), name, shape) is not None:
                     found.append(name)
                 yield
             self._open[shape] = found
@@ -284,14 +259,14 @@ class _Search:
             return False
         room = trial.rooms.get(name)
         if room is None:
-            room = trial.rooms[name] = self._room(name, trial.gone.get(name, frozenset()))
+            room = trial.rooms[name] = self._trials.room(name, trial.gone.get(name, frozenset()))
         answer = self._answer(room, name, shape)
         if answer is None:
             return False
         fit, after = answer
         budgets, pod = self._group.budgets, self._group.members[index].pod
         if not budgets.admits(pod, fit, room.view, trial.taken):
-            other = self._fit(room.view, shape, budgets.of(pod, trial.taken))
+            other = self._trials.fit(room.view, self._preemptors[shape].request, budgets.of(pod, trial.taken))
             if other is None:
                 return False
             fit, after = other, room.with_fit(other)
@@ -299,34 +274,13 @@ class _Search:
         trial.put(index, name, budgets.cost(pod, fit, room.view))
         return True
 
-    def _room(self, name: str, gone: frozenset[str]) -> _Room:
-        """A node without those who are gone, and no member."""
-        known = self._empty.get((name, gone))
-        if known is None:
-            known = self._empty[name, gone] = _Room(self._nodes[name].without(gone, self._group.vendors), {})
-        return known
-
-    def _answer(self, room: _Room, name: str, shape: int) -> tuple[NodeFit, _Room] | None:
+    def _answer(self, room: Room, name: str, shape: int) -> tuple[NodeFit, Room] | None:
         """What one more of a shape gets on a node, but for quotas, and the node with it."""
-        if shape not in room.answers:
-            fit = self._fit(room.view, shape, None) if self._is_selected(name, shape) else None
-            room.answers[shape] = None if fit is None else (fit, room.with_fit(fit))
-        return room.answers[shape]
+        selected = self._is_selected(name, shape)
+        return self._trials.answer(room, shape, self._preemptors[shape].request) if selected else None
 
     def _is_selected(self, name: str, shape: int) -> bool:
         return self._selectors[shape].items() <= self._nodes[name].view.node.labels.items()
-
-    def _fit(self, view: NodeView, shape: int, budget: PodBudget | None) -> NodeFit | None:
-        limit = StepLimit()
-        found = fit_pod(view, self._preemptors[shape].request, self._group.vendors, budget, limit=limit)
-        self._spend(1, FIT_STEPS - limit.left)
-        return found if isinstance(found, NodeFit) else None
-
-    def _spend(self, fits: int, steps: int) -> None:
-        self._effort.fits -= fits
-        self._effort.steps -= steps
-        if self._effort.fits < 0 or self._effort.steps < 0:
-            raise _Exhausted
 
     # who goes
 
@@ -369,11 +323,10 @@ class _Search:
                 continue
             each = touched.get(name) or self._look(trial, shape, name)
             if not each.known:
-                effort = Effort(_FITS_OF_A_NODE, _SETS_OF_A_NODE)
-                had = effort.steps
+                effort = Effort(_FITS_OF_A_NODE, _SETS_OF_A_NODE, STEPS_OF_A_NODE)
                 each.victims = yield from selecting_victims(preemptor, self._snapshot(trial, name), effort)
                 each.known = True
-                self._spend(_FITS_OF_A_NODE - effort.fits, had - effort.steps)
+                self._trials.spend(_FITS_OF_A_NODE - effort.fits, STEPS_OF_A_NODE - effort.steps)
             if each.victims is not None:
                 found += 1
                 ranked = preemptor.key(each.victims.pods), name not in trial.near, name
@@ -394,7 +347,7 @@ class _Search:
 
     def _look(self, trial: _Trial, shape: int, name: str) -> _Looked:
         """The node in this trial, as it is known where nothing there has changed."""
-        room = trial.rooms.get(name) or self._room(name, trial.gone.get(name, frozenset()))
+        room = trial.rooms.get(name) or self._trials.room(name, trial.gone.get(name, frozenset()))
         known = self._looked[shape].get(name)
         if known is None or known.room is not room:
             least = None
@@ -410,26 +363,17 @@ class _Search:
         return replace(node, reserved=reserved, ending={*node.ending, *trial.gone.get(name, ())})
 
     def _needed(self, gone: Sequence[Pod], found: _Trial, *, many: bool) -> Steps[tuple[Sequence[Pod], _Trial]]:
-        """Those of them that have to go, as kube-scheduler gives back: who exceeds a PodDisruptionBudget, then
-        the most important; `many` at once where most of them may stay.
-        """
-        gone = sorted(gone, key=self._preemptors[0].importance)
-        exceeding = violating(gone, self._group.disruption)
-        gone = sorted(gone, key=lambda pod: pod.uid not in exceeding)
+        """Those of them that have to go, and the members then; `many` at once where most of them may stay."""
 
-        before = -1
+        def enough(some: Sequence[Pod]) -> Steps[bool]:
+            nonlocal found
+            trial = yield from self._placing((pod.uid for pod in some), found.nodes)
+            found = trial or found
+            return trial is not None
+
+        gone, before = self._preemptors[0].given_back(gone), -1
         while len(gone) != before:  # who is given back may let another one stay, who was needed before
             before = len(gone)
-            pieces = [gone] if many else [[pod] for pod in reversed(gone)]
+            gone = yield from giving_back(gone, enough, many=many)
             many = False
-            while pieces:
-                some = pieces.pop()
-                kept = {pod.uid for pod in some}
-                without = [pod for pod in gone if pod.uid not in kept]
-                trial = yield from self._placing((pod.uid for pod in without), found.nodes)
-                if trial is not None:
-                    gone, found = without, trial
-                elif len(some) > 1:
-                    middle = len(some) // 2
-                    pieces += [some[middle:], some[:middle]]
         return gone, found

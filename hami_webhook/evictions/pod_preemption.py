@@ -17,8 +17,8 @@ from hami_webhook.evictions.group_preemption import GroupPreemption
 from hami_webhook.evictions.limits import EvictionLimits, LimitReached
 from hami_webhook.evictions.policies import COMPLETION, POD
 from hami_webhook.evictions.quota_room import QuotaRoom, quota_room
+from hami_webhook.evictions.search import Effort
 from hami_webhook.evictions.victims import (
-    Effort,
     Preemptor,
     Victims,
     choosing_node,

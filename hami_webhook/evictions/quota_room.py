@@ -13,6 +13,7 @@ from msgspec.structs import replace
 
 from hami_webhook.devices.model import NodeView
 from hami_webhook.devices.registry import Vendors
+from hami_webhook.evictions.candidates import of_lower_priority
 from hami_webhook.kube.objects import Pod
 from hami_webhook.quota.account import QuotaAccount
 from hami_webhook.quota.budget import PodBudget, charged, pod_budget
@@ -58,16 +59,9 @@ class QuotaRoom:
         self._accounts = [self._as_recomputed(account) if account.label in named else account for account in accounts]
 
     @property
-    def candidates(self) -> list[Pod]:
-        """The pods that may be evicted for room: those that are bound and have a lower priority."""
-        return [
-            each
-            for each in self._pods
-            if each.node_name
-            and each.priority < self._pod.priority
-            and each.uid not in self.ending
-            and each.deletion_time is None
-        ]
+    def candidates(self) -> dict[str, Pod]:
+        """The pods that may be evicted for room, by UID."""
+        return of_lower_priority(self._pods, self._pod.priority, self.ending)
 
     def without(self, victims: Collection[str]) -> PodBudget | None:
         """The pod's budget when the pods with these UIDs and those that are ending are gone."""

@@ -14,7 +14,9 @@ from msgspec import Struct
 
 from hami_webhook.devices.registry import Vendors
 from hami_webhook.devices.step_limit import FIT_STEPS, StepLimit
+from hami_webhook.evictions.candidates import of_lower_priority
 from hami_webhook.evictions.quota_room import QuotaRoom
+from hami_webhook.evictions.search import STEPS_OF_A_NODE, Effort, giving_back
 from hami_webhook.kube.disruption import PodDisruptionBudget, violating
 from hami_webhook.kube.objects import Pod
 from hami_webhook.quota.budget import PodBudget
@@ -34,8 +36,6 @@ _SETS = 4096
 _SETS_AT_ONCE = 64
 _STEPS = 20_000_000
 """Steps of all those Fits, some 1 s: 50 nodes that mean harm, or many more than are tried of others."""
-_STEPS_OF_A_NODE = 4_000_000
-"""Steps to find victims on one node, else there are none."""
 
 Key = tuple[int, int, int, int, float]
 """kube-scheduler's order of candidate nodes, smallest first: violated budgets, highest priority, sum of priorities,
@@ -79,6 +79,12 @@ class Preemptor(Struct, frozen=True):
         """Sorts pods by kube-scheduler's order of importance: higher priority, then earlier start."""
         return -pod.priority, self._started(pod), pod.uid
 
+    def given_back(self, pods: Iterable[Pod]) -> list[Pod]:
+        """In the order in which they are given back: who exceeds a PodDisruptionBudget first, then by importance."""
+        pods = sorted(pods, key=self.importance)
+        exceeding = violating(pods, self.disruption)
+        return sorted(pods, key=lambda pod: pod.uid not in exceeding)
+
     def key(self, victims: Sequence[Pod]) -> Key:
         """The place of a set of victims, most important first, in kube-scheduler's order."""
         if not victims:
@@ -93,17 +99,10 @@ class Preemptor(Struct, frozen=True):
         cards of the vendors that are requested there, and those that hold room in quotas.
         """
         requested = set(self.request.vendors)
-        pods = {
-            allocation.pod.uid: allocation.pod
-            for allocation in node.allocations
-            if allocation.pod.priority < self.pod.priority
-            and allocation.pod.node_name
-            and allocation.pod.uid not in node.ending
-            and allocation.pod.deletion_time is None
-            and any(vendor in requested for vendor, _ in allocation.shares)
-        }
+        holders = (each.pod for each in node.allocations if any(vendor in requested for vendor, _ in each.shares))
+        pods = of_lower_priority(holders, self.pod.priority, node.ending)
         if self.room is not None:
-            pods |= {pod.uid: pod for pod in self.room.candidates}
+            pods |= self.room.candidates
         return sorted(pods.values(), key=self.importance)
 
     def budget_without(self, victims: Collection[str]) -> PodBudget | None:
@@ -123,15 +122,6 @@ class Preemptor(Struct, frozen=True):
 
     def _started(self, pod: Pod) -> float:
         return self.now if pod.started is None else pod.started
-
-
-class Effort:
-    """What a search may still cost: times that Fit is tried, and sets of pods that are compared, and steps of Fit."""
-
-    def __init__(self, fits: int, sets: int, steps: int = _STEPS_OF_A_NODE) -> None:
-        self.fits = fits
-        self.sets = sets
-        self.steps = steps
 
 
 def selecting_victims(preemptor: Preemptor, node: NodeSnapshot, effort: Effort | None = None) -> Steps[Victims | None]:
@@ -215,33 +205,20 @@ class _Search:
         return len(self._tried)
 
     def by_giving_back(self) -> Steps[Victims | None]:
-        """kube-scheduler's choice: those that can't be given back, each in its turn.
-
-        Many are given back at once where that fits: then each would have been, in its turn. None, too, if finding them
-        takes more than `_STEPS_OF_A_NODE`: nobody is evicted who needn't be.
+        """kube-scheduler's choice. None, too, if finding them takes more than `STEPS_OF_A_NODE`: nobody is evicted who
+        needn't be.
         """
-        exceeding = violating(self._candidates, self._preemptor.disruption)
-        gone: Sequence[Pod] = sorted(self._candidates, key=lambda pod: pod.uid not in exceeding)
+
+        def enough(some: Sequence[Pod]) -> Steps[bool]:
+            yield
+            return self.steps <= STEPS_OF_A_NODE and self._fit(some) is not None
+
+        gone: Sequence[Pod] = self._preemptor.given_back(self._candidates)
         if self._fit(gone) is None:
             return None
-
-        def give_back(some: Sequence[Pod]) -> Steps[None]:
-            nonlocal gone
-            yield
-            if self.steps > _STEPS_OF_A_NODE:
-                return
-            kept = {pod.uid for pod in some}
-            without: Sequence[Pod] = [pod for pod in gone if pod.uid not in kept]
-            if self._fit(without) is not None:
-                gone = without
-            elif len(some) > 1:
-                middle = len(some) // 2
-                yield from give_back(some[:middle])
-                yield from give_back(some[middle:])
-
         if gone:
-            yield from give_back(gone)
-        return self._victims(gone) if self.steps <= _STEPS_OF_A_NODE else None
+            gone = yield from giving_back(gone, enough)
+        return self._victims(gone) if self.steps <= STEPS_OF_A_NODE else None
 
     def smaller(self, found: Victims, below: Key, effort: Effort) -> Steps[Victims]:
         """The smallest set whose key is smaller than `below`, while the effort lasts; else what was found."""

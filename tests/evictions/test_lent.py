@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tables import in_one_test
 
-from hami_webhook.quota.reclaim import Blocked, Evictable, Reclaiming, Shortage, Team
+from hami_webhook.evictions.lent import Blocked, Evictable, Reclaiming, Shortage, Team
 from hami_webhook.time_slices import Steps, run_at_once
 
 NOON = 1_767_268_800.0

@@ -1,4 +1,4 @@
-"""Which pods are evicted, so that a pod gets what is its own team's (docs/spec/queues.md#7).
+"""Who gives back what is lent, so that a pod gets what is its own team's (docs/spec/queues.md#7).
 
 Pure: who holds what, the time, and whether the pod would fit come in. A team is a quota with a nominal. It gives of a
 key only what it holds beyond its nominal of it; what it holds of other keys protects none of its pods.
@@ -14,6 +14,7 @@ from math import inf
 
 from msgspec import Struct
 
+from hami_webhook.evictions.search import giving_back
 from hami_webhook.quota.queue_order import Demand
 from hami_webhook.time_slices import Steps
 
@@ -74,16 +75,6 @@ class Blocked(Enum):
     CARDS = "no node would have the cards for it"
 
 
-class _Rules(Struct, frozen=True):
-    """The rules that protect candidates, to find out which of them does."""
-
-    budgets: bool = True
-    runtime: bool = True
-
-
-_ALL_RULES = _Rules()
-
-
 class Reclaiming:
     """Who may be evicted in one round, at `now` (Unix seconds). `allowed` is how many pods of each budget may go."""
 
@@ -105,14 +96,21 @@ class Reclaiming:
         these what leaves the fewest to be evicted besides, and the youngest. Where what that frees isn't on the right
         nodes, others go in the same order.
         """
-        chosen = yield from self._freeing(shortage, _ALL_RULES)
+        chosen = yield from self._freeing(shortage)
         if chosen is None:
             return (yield from self._what_blocks(shortage))
         if not (yield from fits(_uids(chosen))):
             chosen = self._all(shortage)
             if not (yield from fits(_uids(chosen))):
                 return Blocked.CARDS
-        kept = yield from _without_needless(chosen, shortage, fits)
+
+        def enough(some: Sequence[Evictable]) -> Steps[bool]:
+            yield
+            return _is_enough(some, shortage) and (yield from fits(_uids(some)))
+
+        # who is most important stays first
+        chosen = sorted(chosen, key=lambda each: (-each.priority, each.since, each.uids))
+        kept = yield from giving_back(chosen, enough)
         return kept if len(kept) <= _MOST else Blocked.NOBODY
 
     def ripe_at(self, shortage: Shortage) -> Steps[float]:
@@ -125,7 +123,7 @@ class Reclaiming:
         first, last = 0, len(times) - 1
         while first < last:
             middle = (first + last) // 2
-            if (yield from self._freeing(shortage, _ALL_RULES, times[middle])) is not None:
+            if (yield from self._freeing(shortage, at=times[middle])) is not None:
                 last = middle
             else:
                 first = middle + 1
@@ -140,9 +138,13 @@ class Reclaiming:
             for key, amount in costs if name in self._used else ():
                 self._used[name][key] = self._used[name].get(key, 0) + amount
 
-    def _freeing(self, shortage: Shortage, rules: _Rules, at: float | None = None) -> Steps[list[Evictable] | None]:
-        """Enough for what is lacking; None if there isn't as much. `at` is the time, now if it is None."""
-        left = _Left(self, shortage, rules, at)
+    def _freeing(
+        self, shortage: Shortage, *, budgets: bool = True, at: float | None = None
+    ) -> Steps[list[Evictable] | None]:
+        """Enough for what is lacking; None if there isn't as much. `at` is the time, now if it is None; `budgets`
+        whether these protect.
+        """
+        left = _Left(self, shortage, budgets, self._now if at is None else at)
         chosen: list[Evictable] = []
         gone: set[int] = set()
         while left.lacks:
@@ -159,15 +161,15 @@ class Reclaiming:
         return chosen
 
     def _what_blocks(self, shortage: Shortage) -> Steps[Blocked]:
-        if (yield from self._freeing(shortage, _Rules(budgets=False))) is not None:
+        if (yield from self._freeing(shortage, budgets=False)) is not None:
             return Blocked.PROTECTED
-        if (yield from self._freeing(shortage, _Rules(budgets=False, runtime=False))) is not None:
+        if (yield from self._freeing(shortage, budgets=False, at=inf)) is not None:
             return Blocked.YOUNG
         return Blocked.NOBODY
 
     def _all(self, shortage: Shortage) -> list[Evictable]:
         """All that may go at once."""
-        left = _Left(self, shortage, _ALL_RULES)
+        left = _Left(self, shortage, True, self._now)
         found = []
         for group in left.furthest_first(self._by_teams):
             for each in self._by_teams[group]:
@@ -180,14 +182,14 @@ class Reclaiming:
 class _Left:
     """What teams hold, what budgets allow and what is lacking, while candidates are taken for it."""
 
-    def __init__(self, of: Reclaiming, shortage: Shortage, rules: _Rules, at: float | None = None) -> None:
+    def __init__(self, of: Reclaiming, shortage: Shortage, budgets: bool, now: float) -> None:
         self._nominal = of._nominal
         self._used = {name: dict(used) for name, used in of._used.items()}
         self._allowed = dict(of._allowed)
-        self._now = of._now if at is None else at
+        self._now = now
         self._own = shortage.teams
         self._keys = shortage.keys
-        self._rules = rules
+        self._budgets = budgets
         self.lacks = {place: amount for place, amount in shortage.lacks.items() if amount > 0}
 
     def furthest_first(self, groups: Iterable[tuple[str, ...]]) -> list[tuple[str, ...]]:
@@ -242,9 +244,9 @@ class _Left:
 
     def may_go(self, candidate: Evictable) -> bool:
         """Whether no team is below its nominal then, and the rules allow it."""
-        if self._rules.runtime and self._now - candidate.since < candidate.min_runtime:
+        if self._now - candidate.since < candidate.min_runtime:
             return False
-        if self._rules.budgets and any(self._allowed.get(name, 0) < pods for name, pods in candidate.budgets.items()):
+        if self._budgets and any(self._allowed.get(name, 0) < pods for name, pods in candidate.budgets.items()):
             return False
         for team in self._giving(candidate.teams):
             used, costs = self._used[team], candidate.costs.get(team, {})
@@ -268,26 +270,6 @@ def _take(used: Mapping[str, dict[str, int]], allowed: dict[str, int], candidate
             used[team][key] = used[team].get(key, 0) - amount
     for budget, pods in candidate.budgets.items():
         allowed[budget] = allowed.get(budget, 0) - pods
-
-
-def _without_needless(chosen: Sequence[Evictable], shortage: Shortage, fits: Fits) -> Steps[list[Evictable]]:
-    """The chosen without those that aren't needed; who is most important stays first."""
-    gone = sorted(chosen, key=lambda each: (-each.priority, each.since, each.uids))
-
-    def spare(some: Sequence[Evictable]) -> Steps[None]:
-        nonlocal gone
-        yield
-        spared = {id(each) for each in some}
-        rest = [each for each in gone if id(each) not in spared]
-        if _is_enough(rest, shortage) and (yield from fits(_uids(rest))):
-            gone = rest
-        elif len(some) > 1:
-            middle = len(some) // 2
-            yield from spare(some[:middle])
-            yield from spare(some[middle:])
-
-    yield from spare(gone)
-    return gone
 
 
 def _is_enough(chosen: Iterable[Evictable], shortage: Shortage) -> bool:

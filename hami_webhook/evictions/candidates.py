@@ -1,13 +1,15 @@
-"""What the AcceleratorQuotas' pods hold, to see what is lent, and who may give it back (docs/spec/queues.md#7)."""
+"""Who may go, by kind: no policy takes others (docs/preemption.md#victims, docs/spec/queues.md#7)."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import Enum
 
 from hami_webhook.cluster_view import ClusterView
 from hami_webhook.dra.holders import BareClaim
+from hami_webhook.evictions.lent import Evictable, Team
 from hami_webhook.kube.disruption import PodDisruptionBudget
 from hami_webhook.kube.objects import Pod
 from hami_webhook.kube.pod_group import PodGroup
@@ -15,8 +17,27 @@ from hami_webhook.quota.account import QuotaAccount
 from hami_webhook.quota.budget import charged
 from hami_webhook.quota.ledger import State
 from hami_webhook.quota.lending import min_runtime
-from hami_webhook.quota.reclaim import Evictable, Team
 from hami_webhook.time_slices import Steps
+
+
+class Candidates(Enum):
+    """The kinds. Nobody goes who is going already."""
+
+    OF_DEVICES = "bound to the node, of a lower priority, with cards of a vendor that is requested"
+    OF_QUOTA = "bound anywhere, of a lower priority, in the namespace and in a quota that says so"
+    LENT = "charged to other teams that hold more than their nominal; of a pod group all, or none"
+
+
+def of_lower_priority(pods: Iterable[Pod], priority: int, ending: Collection[str]) -> dict[str, Pod]:
+    """The pods of a node, or of a quota, that may go for one of this priority, by UID; `ending` are UIDs, too."""
+    return {
+        pod.uid: pod
+        for pod in pods
+        if pod.priority < priority and pod.node_name and pod.uid not in ending and pod.deletion_time is None
+    }
+
+
+# what is lent
 
 _AT_ONCE = 50
 """Pods that are priced before others have their turn."""
@@ -45,7 +66,7 @@ class _Together:
     costs: dict[str, Counter[str]] = field(default_factory=dict)
 
 
-def finding_holdings(
+def finding_lent(
     view: ClusterView,
     accounts: Mapping[str, QuotaAccount],
     budgets: Sequence[PodDisruptionBudget],

@@ -1,0 +1,115 @@
+"""What all searches for victims share: all who may go are gone, and those are given back without whom it isn't so.
+
+Whether it is enough that some are gone is asked of Fit on the nodes as they would be, and never of a vendor's rules.
+Fit takes long, so what a node answered is remembered, and each search has an effort that it may take.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TypeVar
+
+from hami_webhook.devices.model import NodeView
+from hami_webhook.devices.registry import Vendors
+from hami_webhook.devices.step_limit import FIT_STEPS, StepLimit
+from hami_webhook.quota.budget import PodBudget
+from hami_webhook.scheduling.fit import NodeFit, PodRequest, fit_pod
+from hami_webhook.scheduling.node_snapshot import NodeSnapshot, Shares, joined, shares_of, with_reserved
+from hami_webhook.time_slices import Steps
+
+_T = TypeVar("_T")
+
+STEPS_OF_A_NODE = 4_000_000
+"""Steps to find victims on one node, else there are none."""
+
+
+def giving_back(
+    gone: Sequence[_T], enough: Callable[[Sequence[_T]], Steps[bool]], *, many: bool = True
+) -> Steps[Sequence[_T]]:
+    """Those who have to go, as kube-scheduler finds them: each is given back in its turn, if the others are enough.
+
+    `many` at once where that is so, since each would have been, in its turn: right where most may stay.
+    """
+    pieces = [gone] if many else [[each] for each in reversed(gone)]
+    while pieces:
+        some = pieces.pop()
+        back = {id(each) for each in some}
+        rest = [each for each in gone if id(each) not in back]
+        if (yield from enough(rest)):
+            gone = rest
+        elif len(some) > 1:
+            middle = len(some) // 2
+            pieces += [some[middle:], some[:middle]]
+    return gone
+
+
+class Effort:
+    """What a search may still cost: times that Fit is tried, and sets of pods that are compared, and steps of Fit."""
+
+    def __init__(self, fits: int, sets: int, steps: int = STEPS_OF_A_NODE) -> None:
+        self.fits = fits
+        self.sets = sets
+        self.steps = steps
+
+
+class Exhausted(Exception):
+    """As much was tried as a search may."""
+
+
+class Room:
+    """A node without those who are gone, with some pods more, and what it answered to one more, by shape."""
+
+    __slots__ = ("answers", "shares", "view")
+
+    def __init__(self, view: NodeView, shares: Shares) -> None:
+        self.view = view
+        self.shares = shares
+        """What the pods that came have of its cards."""
+        self.answers: dict[int, tuple[NodeFit, Room] | None] = {}
+
+    def with_fit(self, fit: NodeFit) -> Room:
+        """The node with one more pod."""
+        taken = shares_of(fit)
+        return Room(with_reserved(self.view, taken), joined(self.shares, taken))
+
+
+class Trials:
+    """Fit on nodes without some of their pods, remembered. All that raises `Exhausted` does at the end of `effort`."""
+
+    def __init__(self, nodes: Mapping[str, NodeSnapshot], vendors: Vendors, effort: Effort) -> None:
+        self._nodes = nodes
+        self._vendors = vendors
+        self.effort = effort
+        self._rooms: dict[str, dict[frozenset[str], Room]] = {}
+
+    def room(self, name: str, gone: frozenset[str]) -> Room:
+        """A node without those who are gone."""
+        rooms = self._rooms.setdefault(name, {})
+        if gone not in rooms:
+            rooms[gone] = Room(self._nodes[name].without(gone, self._vendors), {})
+        return rooms[gone]
+
+    def forget(self, name: str) -> None:
+        """A node is another than it was."""
+        self._rooms.pop(name, None)
+
+    def answer(self, room: Room, shape: int, request: PodRequest) -> tuple[NodeFit, Room] | None:
+        """What one more of a shape gets on a node, but for quotas, and the node with it. Raises `Exhausted`."""
+        if shape not in room.answers:
+            fit = self.fit(room.view, request, None)
+            room.answers[shape] = None if fit is None else (fit, room.with_fit(fit))
+        return room.answers[shape]
+
+    def fit(self, view: NodeView, request: PodRequest, budget: PodBudget | None) -> NodeFit | None:
+        """Raises `Exhausted`."""
+        limit = StepLimit()
+        found = fit_pod(view, request, self._vendors, budget, limit=limit)
+        self.spend(1, FIT_STEPS - limit.left)
+        return found if isinstance(found, NodeFit) else None
+
+    def spend(self, fits: int, steps: int) -> None:
+        """Raises `Exhausted`."""
+        self.effort.fits -= fits
+        self.effort.steps -= steps
+        if self.effort.fits < 0 or self.effort.steps < 0:
+            raise Exhausted
