@@ -206,7 +206,7 @@ class Reclaimer:
 
     async def _round(self, accounts: Mapping[str, QuotaAccount], budgets: Sequence[PodDisruptionBudget]) -> _Round:
         slices = TimeSlices()
-        finding = finding_lent(self._view, accounts, budgets, self._evicted, self._spared)
+        finding = finding_lent(self._view, accounts, budgets, self._evicted, self._spared.keys())
         holdings = await slices.run(finding)
         allowed = {f"{each.namespace}/{each.name}": each.allowed for each in budgets}
         reclaiming = Reclaiming(holdings.teams, holdings.candidates, allowed, self._view.clock())
@@ -264,7 +264,7 @@ class Reclaimer:
         """The victims for one; why there are none, or None where it isn't looked for them now."""
         if not all(self._may_be_reclaimed(place, each.teams, now) for place in lacks):
             return None
-        if not each.dry_run and (reached := self._limits.unused(each.pods)):
+        if not each.dry_run and (reached := self._limits.reached(RECLAIM, each.pods, 1)):
             # no event: it says another time each round
             await self._note(each, "Warning", RECLAIM.blocked, f"nobody is evicted: {reached.reason}", event=False)
             return None
@@ -321,7 +321,8 @@ class Reclaimer:
                 f"{' and '.join(each.teams)} waits for what is its own"
             )
 
-        eviction = Eviction(RECLAIM, each.pods, [now.holdings.pods[uid] for uid in groups], why)
+        places = [(pod, "") for pod in each.pods]
+        eviction = Eviction(RECLAIM, places, [now.holdings.pods[uid] for uid in groups], why=why)
         for pod in eviction.victims:
             try:
                 if not await self._executor.end(pod, eviction):

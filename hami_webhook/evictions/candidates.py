@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -71,7 +71,7 @@ def finding_lent(
     accounts: Mapping[str, QuotaAccount],
     budgets: Sequence[PodDisruptionBudget],
     going: Collection[str],
-    spared: Collection[str],
+    spared: Set[str],
 ) -> Steps[Holdings]:
     """The holdings in AcceleratorQuotas, which are given by name.
 
@@ -107,12 +107,9 @@ def finding_lent(
         held[name].update(_of_unseen_pods(view, account))
     teams = {name: Team(account.nominal, held[name]) for name, account in accounts.items() if account.nominal}
     runtimes = {name: min_runtime(accounts[name].quota) for name in teams}
-    found = (_candidate(each, runtimes, budgets, now) for each in together.values() if not _spares(each, spared))
+    tried = (each for each in together.values() if spared.isdisjoint(pod.uid for pod in each.pods))
+    found = [_candidate(each, runtimes, budgets, now) for each in tried]
     return Holdings(held, teams, [each for each in found if each.teams], pods)
-
-
-def _spares(together: _Together, spared: Collection[str]) -> bool:
-    return any(pod.uid in spared for pod in together.pods)
 
 
 def _of_unseen_pods(view: ClusterView, account: QuotaAccount) -> Counter[str]:

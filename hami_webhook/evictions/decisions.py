@@ -11,10 +11,11 @@ import asyncio
 import contextlib
 import logging
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable, Sequence
-from typing import NoReturn
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Sequence
+from functools import partial
+from typing import Any, NoReturn
 
-from msgspec import Struct
+from msgspec.structs import replace
 
 from hami_webhook.cluster.api import JSON, ClusterError, Kind
 from hami_webhook.devices.placement_annotations import NOMINATED_NODE, NOMINATED_UNTIL
@@ -26,7 +27,7 @@ from hami_webhook.kube.shown import first_of
 from hami_webhook.logs import of_pod
 from hami_webhook.scheduling.event_recorder import record_event
 from hami_webhook.scheduling.framework import Handle, SchedulingQueue
-from hami_webhook.scheduling.nominations import Nominations
+from hami_webhook.scheduling.nominations import Nomination, Nominations
 from hami_webhook.scheduling.placer import Placer
 
 logger = logging.getLogger(__name__)
@@ -41,22 +42,6 @@ _LISTED = 10
 
 OUTCOMES = ("evicting", "waiting", "dry-run", "no-candidates", "policy-never", "limited", "failed")
 """What is decided for a pod that no node takes, and evictions that failed."""
-
-
-class _Nominated(Struct, frozen=True):
-    """An eviction, for which the pods' nodes are kept until Unix seconds; `text` names the victims for an event."""
-
-    eviction: Eviction
-    nodes: Sequence[str]
-    until: float
-    text: str
-
-
-class _Retry(Struct, frozen=True):
-    """When (Unix seconds) others may be evicted for the pods of a namespace, or for its groups."""
-
-    name: str
-    at: float
 
 
 class Decisions:
@@ -82,15 +67,15 @@ class Decisions:
         self._clock = handle.clock
         self._ready = handle.ready
         self._placer = placer
-        self._nominations = nominations
-        self._limits = limits
+        self.nominations = nominations
+        self.limits = limits
         self._queue = queue
         self.dry_run = dry_run
         self._sleep = sleep
         self._executor = Executor(cluster, lambda note: record_event(cluster, note), clock=handle.clock, sleep=sleep)
         self.budgets = DisruptionBudgets(handle.disruption_budgets)
-        self._due: asyncio.Queue[_Nominated | _Retry | Pod] = asyncio.Queue()
-        """What is to be done: evictions, pods to be tried again, and nominations to be withdrawn."""
+        self._due: asyncio.Queue[partial[Coroutine[Any, Any, None]]] = asyncio.Queue()
+        """What is to be done: evictions, retries, and withdrawals of nominations."""
         self._retried: set[str] = set()
         """The names of the retries that are due."""
         self.counts: Counter[str] = Counter()
@@ -100,37 +85,42 @@ class Decisions:
 
     # what is decided
 
-    def decide(
-        self, policy: Policy, places: Sequence[tuple[Pod, str]], victims: Sequence[Pod], ending: Iterable[str]
-    ) -> str:
+    def decide(self, eviction: Eviction, ending: Collection[str]) -> str:
         """Have the victims evicted, and the nodes kept for the pods; the outcome.
 
         Nobody is in a dry run, or beyond the limits of the pods' namespace. `ending` are the UIDs of pods there that
         are waited for, too.
         """
-        first = places[0][0]
+        policy, victims = eviction.policy, eviction.victims
         if self.dry_run:
             self.counts["dry-run"] += 1
             if victims:
-                text = f"would evict {_listed(policy, places, victims)}"
-                self._placer.record(first, "Normal", policy.dry_run, text)
+                self._placer.record(eviction.first, "Normal", policy.dry_run, f"would evict {_listed(eviction)}")
             return "dry-run"
-        pods = [pod for pod, _ in places]
-        if victims and (reached := self._limits.reached(pods, len(victims))):
-            self.report_limit(first, policy, reached)
+        if victims and (reached := self.limits.reached(policy, eviction.pods, len(victims))):
+            self.report_limit(eviction.first, policy, reached)
             return "limited"
-        self.keep(policy, places, victims, ending)
+        self.keep(eviction, ending)
         return "evicting" if victims else "waiting"
 
-    def keep(
-        self, policy: Policy, places: Sequence[tuple[Pod, str]], victims: Sequence[Pod], ending: Iterable[str]
-    ) -> bool:
+    def keep(self, eviction: Eviction, ending: Collection[str]) -> bool:
         """`decide` once that is settled; whether anything is new."""
+        pods, victims, now = eviction.pods, eviction.victims, self._clock()
         self.counts["evicting" if victims else "waiting"] += 1
-        known = [self._nominations.of(pod.uid) for pod, _ in places]
-        if not victims and [each and each.node for each in known] == [node for _, node in places]:
+        known = [self.nominations.of(pod.uid) for pod in pods]
+        if not victims and [each and each.node for each in known] == [node for _, node in eviction.places]:
             return False
-        self._nominate(policy, places, victims, ending)
+        gone_by = {
+            each.uid: now + (_DEFAULT_GRACE if each.grace_period is None else each.grace_period) for each in victims
+        }
+        going = [each for each in map(self._state.pod, ending) if each is not None]
+        until = max([self.nominations.gone_by(going), *gone_by.values()]) + _HELD
+        self.nominations.nominate(eviction.places, until, gone_by)
+        new = [pod for pod in pods if victims or not self.limits.is_known(pod.uid)]
+        if new:
+            self.limits.evicted(new, gone_by)
+        self.budgets.spend(victims)
+        self._due.put_nowait(partial(self._carry_out, replace(eviction, until=until)))
         return True
 
     def report_limit(self, pod: Pod, policy: Policy, reached: LimitReached) -> None:
@@ -144,77 +134,53 @@ class Decisions:
         """Have kube-scheduler try pods again at a time (Unix seconds); once for each name at a time."""
         if name not in self._retried:
             self._retried.add(name)
-            self._due.put_nowait(_Retry(name, at))
+            self._due.put_nowait(partial(self._retry, name, at))
 
     def withdraw(self, pod: Pod) -> None:
         """No eviction helps a pod that is nominated."""
         if not self.dry_run:
-            self._nominations.withdraw(pod.uid)
-            self._due.put_nowait(pod)
+            self.nominations.withdraw(pod.uid)
+            self._due.put_nowait(partial(self._withdraw, pod))
 
-    def _nominate(
-        self, policy: Policy, places: Sequence[tuple[Pod, str]], victims: Sequence[Pod], ending: Iterable[str]
-    ) -> None:
-        now = self._clock()
-        graces = {
-            each.uid: now + (_DEFAULT_GRACE if each.grace_period is None else each.grace_period) for each in victims
-        }
-        going = [each for each in map(self._state.pod, ending) if each is not None]
-        until = max([self._nominations.gone_by(going), *graces.values()]) + _HELD
-        self._nominations.nominate(places, until, graces)
-        new = [pod for pod, _ in places if victims or not self._limits.is_known(pod.uid)]
-        if new:
-            self._limits.evicted(new, graces)
-        self.budgets.spend(victims)
-        first, node = places[0]
+    def may_be_from_before(self, nominated: Nomination) -> bool:
+        """Whether pods are ending on the node that may have been evicted for the pod before the start.
 
-        def why(victim: Pod) -> str:
-            return f"Preempted by pod {first.uid} on node {node if policy.nominated else victim.node_name}"
-
-        eviction = Eviction(policy, [pod for pod, _ in places], victims, why)
-        text = _listed(policy, places, victims)
-        self._due.put_nowait(_Nominated(eviction, [node for _, node in places], until, text))
+        Not all of its victims may have been evicted then: the rest may be, but nobody elsewhere.
+        """
+        pod, known = nominated.pod, self.limits.is_known(nominated.pod.uid)
+        return not known and self._clock() < nominated.until and self.nominations.waits(pod, nominated.node)
 
     # what is done
 
     async def run(self) -> NoReturn:
         """Carry out until cancelled. Nominations from before the start are looked at again first."""
         await self._ready()
-        for nomination in self._nominations.all():
+        for nomination in self.nominations.all():
             self._queue.refused(nomination.pod.uid)
             self._queue.freed()
         async with asyncio.TaskGroup() as tasks:
             while True:
-                due = await self._due.get()
-                match due:
-                    case Pod():
-                        tasks.create_task(self._withdraw(due))
-                    case _Retry():
-                        tasks.create_task(self._retry(due))
-                    case _Nominated():
-                        tasks.create_task(self._carry_out(due))
+                tasks.create_task((await self._due.get())())
 
-    async def _retry(self, retry: _Retry) -> None:
-        await self._sleep(max(0.0, retry.at - self._clock()))
-        self._retried.discard(retry.name)
+    async def _retry(self, name: str, at: float) -> None:
+        await self._sleep(max(0.0, at - self._clock()))
+        self._retried.discard(name)
         self._queue.freed()
 
-    async def _carry_out(self, nominated: _Nominated) -> None:
-        eviction, executor = nominated.eviction, self._executor
-        first, policy, places = eviction.first, eviction.policy, [*zip(eviction.pods, nominated.nodes, strict=True)]
+    async def _carry_out(self, eviction: Eviction) -> None:
+        executor, policy, first = self._executor, eviction.policy, eviction.first
         try:
-            writes = (executor.again(policy, self._write, nominated, pod, node) for pod, node in places)
-            await asyncio.gather(*writes)
+            await asyncio.gather(*(executor.again(policy, self._write, eviction, *each) for each in eviction.places))
             evicted = await asyncio.gather(*(executor.end(each, eviction) for each in eviction.victims))
         except ClusterError as error:
-            about = {**of_pod(first), "node": nominated.nodes[0], "reason": str(error)}
+            about = {**of_pod(first), "node": eviction.places[0][1], "reason": str(error)}
             logger.warning("preemption failed", extra=about)
             self.counts["failed"] += 1
-            self._limits.failed(first.uid)
+            self.limits.failed(first.uid)
             for victim in eviction.victims:
-                self._nominations.spare(victim.uid)
-            for pod, _ in places:
-                self._nominations.withdraw(pod.uid)
+                self.nominations.spare(victim.uid)
+            for pod, _ in eviction.places:
+                self.nominations.withdraw(pod.uid)
                 await self._withdraw(pod)
                 self._queue.refused(pod.uid)
             await executor.say(first, "Warning", "PreemptionFailed", str(error))
@@ -222,15 +188,14 @@ class Decisions:
             return
         if any(evicted):
             self.victims += sum(evicted)
-            await executor.say(first, "Normal", policy.evicting, f"evicted {nominated.text}")
+            await executor.say(first, "Normal", policy.evicting, f"evicted {_listed(eviction)}")
         if policy.nominated:
-            await self._keep_nominated_node(*places[0])
+            await self._keep_nominated_node(*eviction.places[0])
 
-    async def _write(self, nominated: _Nominated, pod: Pod, node: str) -> bool:
+    async def _write(self, eviction: Eviction, pod: Pod, node: str) -> bool:
         """Write down on the pod what it waits for, before anybody is evicted."""
-        annotations = {NOMINATED_NODE: node, NOMINATED_UNTIL: str(int(nominated.until))}
-        await self._annotate(pod, annotations)
-        if nominated.eviction.policy.nominated:
+        await self._annotate(pod, {NOMINATED_NODE: node, NOMINATED_UNTIL: str(int(eviction.until))})
+        if eviction.policy.nominated:
             await self._set_nominated_node(pod, node)
         return True
 
@@ -257,7 +222,7 @@ class Decisions:
         """
         for _ in range(_TRIES):
             await self._sleep(_RETRY)
-            shown, nomination = self._state.pod(pod.uid), self._nominations.of(pod.uid)
+            shown, nomination = self._state.pod(pod.uid), self.nominations.of(pod.uid)
             if shown is None or nomination is None or nomination.node != node:
                 return
             if shown.nominated_node != node:
@@ -265,19 +230,19 @@ class Decisions:
                     await self._set_nominated_node(pod, node)
 
 
-def _listed(policy: Policy, places: Sequence[tuple[Pod, str]], victims: Sequence[Pod]) -> str:
-    return listed(victims, places[0][1] if policy.nominated else "")
+def _listed(eviction: Eviction) -> str:
+    return listed(eviction.victims, eviction.places[0][1] if eviction.policy.nominated else "")
 
 
 def listed(victims: Sequence[Pod], node: str = "") -> str:
     """The victims for an event; where they are, if they leave a node for one pod."""
     if not node:
-        return _counted(victims)
+        return _counted(victims, "")
     there = [pod for pod in victims if pod.node_name == node]
     elsewhere = [pod for pod in victims if pod.node_name != node]
     parts = ((there, f" from node {node}"), (elsewhere, " from other nodes, for its quota"))
     return "; ".join(_counted(pods, where) for pods, where in parts if pods)
 
 
-def _counted(pods: Sequence[Pod], where: str = "") -> str:
+def _counted(pods: Sequence[Pod], where: str) -> str:
     return f"{len(pods)} pod{'s' if len(pods) > 1 else ''}{where}: {first_of([pod.key for pod in pods], _LISTED)}"

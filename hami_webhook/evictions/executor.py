@@ -26,20 +26,33 @@ _LONGEST_GRACE = 600
 
 
 class Eviction(Struct, frozen=True):
-    """What was decided: the `victims` go for these pods, of which the first stands for all.
+    """What was decided: the `victims` go for the pods of `places`, of which the first stands for all.
 
-    `why` is said of a victim. `deleted` are the UIDs of those whose deletion was tried.
+    Their nodes, where these are known, are kept for them until Unix seconds. `why` is said of a victim, if it isn't as
+    kube-scheduler says. `deleted` are the UIDs of those whose deletion was tried.
     """
 
     policy: Policy
-    pods: Sequence[Pod]
+    places: Sequence[tuple[Pod, str]]
     victims: Sequence[Pod]
-    why: Callable[[Pod], str]
+    until: float = 0.0
+    why: Callable[[Pod], str] | None = None
     deleted: set[str] = set()
 
     @property
+    def pods(self) -> list[Pod]:
+        return [pod for pod, _ in self.places]
+
+    @property
     def first(self) -> Pod:
-        return self.pods[0]
+        return self.places[0][0]
+
+    def said_of(self, victim: Pod) -> str:
+        """Why it goes, for an event."""
+        if self.why is not None:
+            return self.why(victim)
+        node = self.places[0][1] if self.policy.nominated else victim.node_name
+        return f"Preempted by pod {self.first.uid} on node {node}"
 
 
 class Executor:
@@ -63,7 +76,7 @@ class Executor:
         steps = {Ending.BY_DELETION: self._delete, Ending.BY_EVICTION_API: self._evict}
         there = await self.again(eviction.policy, steps[eviction.policy.ending], victim, eviction)
         if there:
-            await self.say(victim, "Normal", eviction.policy.evicted, eviction.why(victim))
+            await self.say(victim, "Normal", eviction.policy.evicted, eviction.said_of(victim))
         return there
 
     async def again(self, policy: Policy, step: Callable[[*_Args], Awaitable[bool]], *args: *_Args) -> bool:

@@ -13,6 +13,7 @@ from collections.abc import Collection, Iterator, Sequence
 from msgspec import structs
 
 from hami_webhook.evictions.decisions import Decisions
+from hami_webhook.evictions.executor import Eviction
 from hami_webhook.evictions.group_victims import (
     GroupPreemptor,
     GroupVictims,
@@ -21,7 +22,6 @@ from hami_webhook.evictions.group_victims import (
     group_effort,
     selecting_group_victims,
 )
-from hami_webhook.evictions.limits import EvictionLimits
 from hami_webhook.evictions.policies import GROUP
 from hami_webhook.evictions.quota_room import GroupBudgets
 from hami_webhook.evictions.search import Effort
@@ -30,7 +30,6 @@ from hami_webhook.kube.pod_group import GroupKey
 from hami_webhook.scheduling.fit import shape_of
 from hami_webhook.scheduling.framework import Handle, keep_latest
 from hami_webhook.scheduling.node_snapshot import NodeSnapshot
-from hami_webhook.scheduling.nominations import Nominations
 from hami_webhook.scheduling.placer import CycleState, Placer
 from hami_webhook.time_slices import TimeSlices
 
@@ -47,15 +46,13 @@ _REMEMBERED = 1024
 class GroupPreemption:
     """Evicts pods for groups that don't fit; `decisions` carry it out."""
 
-    def __init__(
-        self, handle: Handle, placer: Placer, nominations: Nominations, limits: EvictionLimits, decisions: Decisions
-    ) -> None:
+    def __init__(self, handle: Handle, placer: Placer, decisions: Decisions) -> None:
         self._state = handle.state
         self._vendors = handle.vendors
         self._clock = handle.clock
         self._placer = placer
-        self._nominations = nominations
-        self._limits = limits
+        self._nominations = decisions.nominations
+        self._limits = decisions.limits
         self._decisions = decisions
         self._left_alone: OrderedDict[GroupKey, tuple[float, str]] = OrderedDict()
         """Until when victims aren't looked for again, for a group, and why."""
@@ -89,13 +86,14 @@ class GroupPreemption:
         if isinstance(found, NoVictims):
             self._decisions.counts["no-candidates"] += 1
             return self._leave_alone(key, effort, "" if found is NoVictims.NOBODY else found.value)
+        eviction = Eviction(GROUP, [(pod, found.nodes[pod.uid]) for pod in pods], found.pods)
         if not found.pods:
-            if self._decisions.keep(GROUP, self._places(pods, found), (), found.ending) and not found.ending:
+            if self._decisions.keep(eviction, found.ending) and not found.ending:
                 self._decisions.try_again(key[0], self._clock())  # all would have fitted, in this order
             return self._leave_alone(key, effort, "it waits for pods that are ending")
         number = len(found.pods)
         victims = f"{number} pods of lower priority" if number > 1 else "1 pod of lower priority"
-        match self._decisions.decide(GROUP, self._places(pods, found), found.pods, found.ending):
+        match self._decisions.decide(eviction, found.ending):
             case "dry-run":
                 return self._leave_alone(key, effort, f"{victims} would be evicted for it")
             case "limited":
@@ -107,33 +105,19 @@ class GroupPreemption:
         nomination = self._nominations.of(uid)
         return "" if nomination is None else nomination.node
 
-    def _waits(self, pods: Sequence[Pod]) -> bool:
-        """Whether pods are ending that were evicted for the group, maybe before the start: then not all may have been,
-        and the rest may be, but nobody elsewhere.
-        """
-        limits, now = self._limits, self._clock()
-        if any(limits.waits(pod.uid) for pod in pods):
-            return True
-        before = [each for pod in pods if not limits.is_known(pod.uid) and (each := self._nominations.of(pod.uid))]
-        return any(now < each.until and self._nominations.waits(each.pod, each.node) for each in before)
-
-    def _is_kept_elsewhere(self, pods: Sequence[Pod], names: Collection[str]) -> bool:
-        """Whether a node is kept for the group that kube-scheduler, which offers a part of many, leaves out."""
-        kept = [each for pod in pods if (each := self._nominations.of(pod.uid)) is not None]
-        now, offered = self._clock(), set(names)
-        return any(now < each.until and each.node not in offered for each in kept)
-
     def _postponed(self, key: GroupKey, pods: Sequence[Pod], names: Collection[str]) -> str | None:
         """What is said where nobody is looked for now; None if somebody may be."""
         if any(pod.preemption_policy == "Never" for pod in pods):
             self._decisions.counts["policy-never"] += 1
             return ""
-        if self._waits(pods):
+        now, offered = self._clock(), set(names)
+        kept = [each for pod in pods if (each := self._nominations.of(pod.uid)) is not None]
+        waits = any(self._limits.waits(pod.uid) for pod in pods)
+        if waits or any(self._decisions.may_be_from_before(each) for each in kept):
             self._decisions.counts["waiting"] += 1
             return "pods that were evicted for it are ending"
-        if self._is_kept_elsewhere(pods, names):
+        if any(now < each.until and each.node not in offered for each in kept):  # it offers a part of many nodes
             return "cards are kept for it on nodes that kube-scheduler doesn't offer now"
-        now = self._clock()
         self._paused = {name: until for name, until in self._paused.items() if now < until}
         until, why = self._left_alone.get(key, (0.0, ""))
         if now < until:
@@ -142,7 +126,7 @@ class GroupPreemption:
         if key[0] in self._paused:
             self._decisions.try_again(key[0], self._paused[key[0]])
             return ""
-        reached = self._limits.reached(pods, 1)
+        reached = self._limits.reached(GROUP, pods, 1)
         if reached is None:
             return None
         self._decisions.report_limit(pods[0], GROUP, reached)
@@ -202,7 +186,3 @@ class GroupPreemption:
     def _are_there(self, pods: Sequence[Pod]) -> bool:
         shown = [self._state.pod(pod.uid) for pod in pods]
         return all(pod is not None and not pod.node_name and pod.deletion_time is None for pod in shown)
-
-    @staticmethod
-    def _places(pods: Sequence[Pod], found: GroupVictims) -> list[tuple[Pod, str]]:
-        return [(pod, found.nodes[pod.uid]) for pod in pods]

@@ -13,6 +13,7 @@ from math import inf
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from hami_webhook.evictions.policies import Policy
 from hami_webhook.kube.disruption import PodDisruptionBudget
 from hami_webhook.kube.objects import Pod
 from hami_webhook.scheduling.cluster_cache import ClusterCache
@@ -135,11 +136,11 @@ class EvictionLimits:
         seen = self._clock() - _SEEN
         return any(each.node_name == node and _deleted_at(each) <= seen for each in victims)
 
-    def reached(self, pods: Sequence[Pod], victims: int) -> LimitReached | None:
+    def reached(self, policy: Policy, pods: Sequence[Pod], victims: int) -> LimitReached | None:
         """Why so many pods may not be evicted for a pod now, or for those of a group; None if they may."""
-        unused = self.unused(pods)
+        unused = self._unused(pods)
         known = self._of_namespaces.get(pods[0].namespace)
-        if unused is not None or known is None:
+        if unused is not None or known is None or not policy.per_minute:
             return unused
         count = sum(eviction.count for eviction in known.recent)
         if count and count + victims > self._per_minute:
@@ -151,7 +152,7 @@ class EvictionLimits:
             )
         return None
 
-    def unused(self, pods: Sequence[Pod]) -> LimitReached | None:
+    def _unused(self, pods: Sequence[Pod]) -> LimitReached | None:
         """Why nobody may be evicted for a pod, or a group, whose namespace didn't use what was freed for it before.
 
         One that had others evicted, who have ended, and needs more of them doesn't use what was freed.

@@ -7,16 +7,16 @@ already, nor beyond a tenant's limits, nor place: the pod is filtered and bound 
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from msgspec.structs import replace
 
 from hami_webhook.evictions.decisions import Decisions
+from hami_webhook.evictions.executor import Eviction
 from hami_webhook.evictions.group_preemption import GroupPreemption
-from hami_webhook.evictions.limits import EvictionLimits, LimitReached
-from hami_webhook.evictions.policies import COMPLETION, POD
-from hami_webhook.evictions.quota_room import QuotaRoom, quota_room
+from hami_webhook.evictions.limits import LimitReached
+from hami_webhook.evictions.policies import COMPLETION
+from hami_webhook.evictions.quota_room import quota_room
 from hami_webhook.evictions.search import Effort
 from hami_webhook.evictions.victims import (
     Preemptor,
@@ -25,11 +25,11 @@ from hami_webhook.evictions.victims import (
     selecting_victims,
 )
 from hami_webhook.kube.objects import Pod, ResourceQuota
-from hami_webhook.quota.account import QuotaAccount
-from hami_webhook.scheduling.framework import Handle, SchedulingQueue
+from hami_webhook.scheduling.framework import Handle
 from hami_webhook.scheduling.node_snapshot import NodeSnapshot
-from hami_webhook.scheduling.nominations import Nomination, Nominations
+from hami_webhook.scheduling.nominations import Nomination
 from hami_webhook.scheduling.placer import CycleState, Placer
+from hami_webhook.scheduling.post_filter import GroupPostFilter
 from hami_webhook.scheduling.protocol import Proposal
 from hami_webhook.time_slices import TimeSlices
 
@@ -42,25 +42,15 @@ class Preemption:
     run; `groups` is for pods that start together.
     """
 
-    def __init__(
-        self,
-        handle: Handle,
-        placer: Placer,
-        nominations: Nominations,
-        limits: EvictionLimits,
-        queue: SchedulingQueue,
-        *,
-        dry_run: bool,
-        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
-    ) -> None:
+    def __init__(self, handle: Handle, placer: Placer, decisions: Decisions) -> None:
         self._state = handle.state
         self._vendors = handle.vendors
         self._clock = handle.clock
         self._placer = placer
-        self._nominations = nominations
-        self._limits = limits
-        self.decisions = Decisions(handle, placer, nominations, limits, queue, dry_run=dry_run, sleep=sleep)
-        self.groups = GroupPreemption(handle, placer, nominations, limits, self.decisions)
+        self._nominations = decisions.nominations
+        self._limits = decisions.limits
+        self.decisions = decisions
+        self.groups: GroupPostFilter = GroupPreemption(handle, placer, decisions)
         self._offered_again: str = ""
 
     async def consider(self, pod: Pod, found: CycleState) -> None:
@@ -75,7 +65,7 @@ class Preemption:
         nominated = self._nominations.of(pod.uid)
         if self._is_postponed(pod, found.candidates, nominated):
             return
-        room = self._room(pod, found.accounts)
+        room = quota_room(pod, found.accounts, self._nominations)
         preemptor = Preemptor(
             found.request, found.budget, self._vendors, self.decisions.budgets.left(), self._clock(), room
         )
@@ -87,7 +77,7 @@ class Preemption:
             self._find_no_victims(pod, nominated)
         else:
             ending = self._nominations.ending(victims.node) | (room.ending if room is not None else set())
-            self.decisions.decide(POD, [(pod, victims.node)], victims.pods, ending)
+            self.decisions.decide(Eviction(preemptor.policy, [(pod, victims.node)], victims.pods), ending)
 
     def awaited(self, pod: Pod) -> str:
         """The node that the pod is nominated to, while kube-scheduler sees its victims ending there; else empty.
@@ -116,7 +106,7 @@ class Preemption:
 
     def _find_no_victims(self, pod: Pod, nominated: Nomination | None) -> None:
         """No eviction would help the pod; a nomination of this process ends with that."""
-        if nominated is not None and self._is_from_before(nominated):
+        if nominated is not None and self.decisions.may_be_from_before(nominated):
             self.decisions.counts["waiting"] += 1
             return
         self.decisions.counts["no-candidates"] += 1
@@ -139,7 +129,7 @@ class Preemption:
             return dict(proposed)
         if not isinstance(found, CycleState):
             return {}
-        room = self._room(pod, found.accounts)
+        room = quota_room(pod, found.accounts, self._nominations)
         if nominated is not None and room is not None and room.ending:
             return {}
         preemptor = Preemptor(found.request, found.budget, self._vendors, self.decisions.budgets.left(), self._clock())
@@ -150,7 +140,7 @@ class Preemption:
             victims = await self._victims_beside(proposal, preemptor, node, slices)
             if victims is None or (victims.pods and self.decisions.dry_run):
                 continue
-            if victims.pods and (over_limit := self._limits.reached([pod], len(victims.pods))):
+            if victims.pods and (over_limit := self._limits.reached(COMPLETION, [pod], len(victims.pods))):
                 reached = over_limit
                 continue
             victims_by_node[node] = victims.pods
@@ -181,7 +171,7 @@ class Preemption:
             waiting = await slices.run(selecting_victims(preemptor, node))
             if waiting is not None and not waiting.pods:  # once its victims are gone, if nobody else has to go
                 return waiting
-        if nominated is not None and self._is_from_before(nominated):
+        if nominated is not None and self.decisions.may_be_from_before(nominated):
             failed = waits_at  # a former process may have evicted there already: nobody elsewhere as well
         looked_at: dict[str, NodeSnapshot] = {}
         nodes = (looked_at.setdefault(node.name, node) for node in self._nominations.candidates(pod, failed))
@@ -199,17 +189,6 @@ class Preemption:
             victims = await slices.run(selecting_victims(preemptor, now))
         return None
 
-    def _room(self, pod: Pod, accounts: Sequence[QuotaAccount]) -> QuotaRoom | None:
-        return quota_room(pod, accounts, self._state, self._vendors, self._clock(), self._nominations.going)
-
     def _are_there(self, pods: Iterable[Pod]) -> bool:
         shown = [self._state.pod(each.uid) for each in pods]
         return all(each is not None and each.deletion_time is None for each in shown)
-
-    def _is_from_before(self, nominated: Nomination) -> bool:
-        """Whether pods are ending on the node that may have been evicted for the pod before the start.
-
-        Not all of its victims may have been evicted then: the rest may be, but nobody elsewhere.
-        """
-        known = self._limits.is_known(nominated.pod.uid)
-        return not known and self._clock() < nominated.until and self._nominations.waits(nominated.pod, nominated.node)

@@ -1,17 +1,19 @@
-"""The policies by which pods are evicted for others, a row each: what differs, and what is said of it.
+"""The five policies by which pods are evicted for others, a row each.
 
-A pod that waits for room has others evicted in one way: who may go is listed, the least of them without whom it fits
-are found, limits are asked, and the executor ends them. A row says which kinds of candidates there are, who ends them,
-and by which events it is told; docs/preemption.md and docs/spec/queues.md#7 say why.
+All go one way: who may go is listed (`candidates`), those of them are searched without whom there is room (`search`,
+and a module for a node, for a group and for what is lent), the limits of the namespace are asked (`limits`), and the
+executor ends them (`executor`). A row has what differs. Source: docs/preemption.md, docs/spec/queues.md#7.
 """
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from enum import Enum
 
 from msgspec import Struct
 from msgspec.structs import replace
 
+from hami_webhook.evictions.candidates import Candidates
 from hami_webhook.kube.event_reasons import EventReason
 
 
@@ -24,39 +26,47 @@ class Ending(Enum):
 
 
 class Policy(Struct, frozen=True):
-    """`evicted` is said of victims; the other reasons, of the pod that they go for. `tries`: as often is a write tried
-    that the API server doesn't take. Victims of one that is `nominated` are named to kube-scheduler by the node that
-    they leave.
+    """Who may go, how they are ended, and what is said: `evicted` of a victim, the other reasons of who it goes for.
+
+    A write that the API server doesn't take is tried `tries` times. `per_minute`: only so many go for a namespace in a
+    minute. `nominated`: kube-scheduler is told the node that they leave.
     """
 
+    candidates: Collection[Candidates]
     ending: Ending
     evicted: EventReason
     evicting: EventReason
     dry_run: EventReason
     blocked: EventReason
-    tries: int = 1
-    nominated: bool = False
+    tries: int = 5
+    per_minute: bool = True
+    nominated: bool = True
 
 
 POD = Policy(
+    {Candidates.OF_DEVICES},
     Ending.BY_DELETION,
     evicted="Preempted",
     evicting="Preempting",
     dry_run="PreemptionDryRun",
     blocked="PreemptionLimited",
-    tries=5,
-    nominated=True,
 )
-"""A pod that no node takes, for one of higher priority."""
+"""For a pod that no node takes."""
+QUOTA = replace(POD, candidates={Candidates.OF_DEVICES, Candidates.OF_QUOTA})
+"""For one whose quotas have the annotation hami.io/quota-preemption."""
 COMPLETION = replace(POD, ending=Ending.BY_KUBE_SCHEDULER)
-"""The same where kube-scheduler evicts for CPU or memory, and asks who has to go besides."""
+"""For one that kube-scheduler evicts others for, who leave CPU or memory, and not enough devices."""
 GROUP = replace(POD, nominated=False)
-"""A pod group that doesn't fit: kube-scheduler isn't told a node, as it would offer that one alone."""
+"""For a pod group that doesn't fit: one node that kube-scheduler is told would be the only one that it offers."""
 RECLAIM = Policy(
+    {Candidates.LENT},
     Ending.BY_EVICTION_API,
     evicted="QuotaReclaimed",
     evicting="QuotaReclaiming",
     dry_run="QuotaReclaimDryRun",
     blocked="QuotaReclaimBlocked",
+    tries=1,
+    per_minute=False,
+    nominated=False,
 )
-"""A pod that waits for what is its own team's, and is lent."""
+"""For a pod, or a group, that waits for what is its own team's and is lent; what isn't evicted is looked for again."""

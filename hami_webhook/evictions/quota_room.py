@@ -7,7 +7,7 @@ group: used has what all are charged, also such as are to be evicted.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from msgspec.structs import replace
 
@@ -22,6 +22,7 @@ from hami_webhook.quota.preemption import gives_room
 from hami_webhook.quota.pricing import CapacityLister, charge_of, placed_charge
 from hami_webhook.scheduling.cluster_cache import ClusterCache
 from hami_webhook.scheduling.fit import NodeFit
+from hami_webhook.scheduling.nominations import Nominations
 
 Amounts = Mapping[str, Mapping[str, int]]
 """By quota and key."""
@@ -30,8 +31,7 @@ Amounts = Mapping[str, Mapping[str, int]]
 class QuotaRoom:
     """What a pod may cost without some of the other pods of its namespace.
 
-    `accounts` are the namespace's quotas, `named` the names of those that give room; `going` picks those of some pods
-    that are ending. `now` is in Unix seconds.
+    `accounts` are the namespace's quotas, `named` the names of those that give room.
     """
 
     def __init__(
@@ -39,22 +39,19 @@ class QuotaRoom:
         pod: Pod,
         accounts: Sequence[QuotaAccount],
         named: Collection[str],
-        state: ClusterCache,
-        vendors: Vendors,
-        now: float,
-        going: Callable[[Iterable[Pod]], set[str]],
+        nominations: Nominations,
     ) -> None:
         self._pod = pod
         self._named = named
-        self._state = state
-        self._vendors = vendors
-        self._now = now
+        self._state = state = nominations.state
+        self._vendors = nominations.vendors
+        self._now = now = nominations.clock()
         self._pods = [
             each
             for each in state.pods_in(pod.namespace)
             if each.uid != pod.uid and not each.ended(now) and any(self._cost(account, each) for account in accounts)
         ]
-        self.ending = going(self._pods)
+        self.ending = nominations.going(self._pods)
         """The UIDs of pods whose room will be free."""
         self._accounts = [self._as_recomputed(account) if account.label in named else account for account in accounts]
 
@@ -166,17 +163,10 @@ class GroupBudgets:
         return known
 
 
-def quota_room(
-    pod: Pod,
-    accounts: Sequence[QuotaAccount],
-    state: ClusterCache,
-    vendors: Vendors,
-    now: float,
-    going: Callable[[Iterable[Pod]], set[str]],
-) -> QuotaRoom | None:
+def quota_room(pod: Pod, accounts: Sequence[QuotaAccount], nominations: Nominations) -> QuotaRoom | None:
     """The room for a pod in those of its namespace's quotas that have the annotation; None if none has it."""
     named = {account.label for account in accounts if gives_room(account.quota) and account.covers(pod)}
-    return QuotaRoom(pod, accounts, named, state, vendors, now, going) if named else None
+    return QuotaRoom(pod, accounts, named, nominations) if named else None
 
 
 def _less(amounts: Mapping[str, int], parts: Iterable[Mapping[str, int]]) -> dict[str, int]:

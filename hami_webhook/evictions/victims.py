@@ -14,7 +14,8 @@ from msgspec import Struct
 
 from hami_webhook.devices.registry import Vendors
 from hami_webhook.devices.step_limit import FIT_STEPS, StepLimit
-from hami_webhook.evictions.candidates import of_lower_priority
+from hami_webhook.evictions.candidates import Candidates, of_lower_priority
+from hami_webhook.evictions.policies import POD, QUOTA, Policy
 from hami_webhook.evictions.quota_room import QuotaRoom
 from hami_webhook.evictions.search import STEPS_OF_A_NODE, Effort, giving_back
 from hami_webhook.kube.disruption import PodDisruptionBudget, violating
@@ -75,6 +76,10 @@ class Preemptor(Struct, frozen=True):
     def pod(self) -> Pod:
         return self.request.pod
 
+    @property
+    def policy(self) -> Policy:
+        return POD if self.room is None else QUOTA
+
     def importance(self, pod: Pod) -> tuple[int, float, str]:
         """Sorts pods by kube-scheduler's order of importance: higher priority, then earlier start."""
         return -pod.priority, self._started(pod), pod.uid
@@ -101,7 +106,7 @@ class Preemptor(Struct, frozen=True):
         requested = set(self.request.vendors)
         holders = (each.pod for each in node.allocations if any(vendor in requested for vendor, _ in each.shares))
         pods = of_lower_priority(holders, self.pod.priority, node.ending)
-        if self.room is not None:
+        if self.room is not None and Candidates.OF_QUOTA in self.policy.candidates:
             pods |= self.room.candidates
         return sorted(pods.values(), key=self.importance)
 

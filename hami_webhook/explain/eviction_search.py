@@ -5,23 +5,27 @@ No vendor's rule is repeated here: Fit is run again on a copy of the node whose 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from hami_webhook.devices.fit_pipeline import FitTrace
 from hami_webhook.devices.fit_request import Candidate
-from hami_webhook.devices.model import IDLE, NodeView, Usage
+from hami_webhook.devices.model import IDLE, Device, NodeView, Usage
 from hami_webhook.devices.registry import Vendors
+from hami_webhook.evictions.search import giving_back
 from hami_webhook.explain.fit_trace import first_failure, trace_fit
 from hami_webhook.quota.budget import PodBudget
 from hami_webhook.quota.pricing import placed_charge
 from hami_webhook.scheduling.fit import NodeFit, PodRequest, fit_pod
+from hami_webhook.time_slices import Steps, run_at_once
 
 _MOST_STEPS = 64
 
 CardKey = tuple[str, str]
+Amounts = tuple[int, int, int]
+"""Slots, MiB and cores."""
 
 
 class Eviction(Struct, frozen=True):
@@ -31,7 +35,7 @@ class Eviction(Struct, frozen=True):
     """
 
     fit: NodeFit
-    freed: Mapping[CardKey, tuple[int, int, int]]
+    freed: Mapping[CardKey, Amounts]
     emptied: frozenset[CardKey]
     size: float
 
@@ -64,22 +68,23 @@ def smallest_eviction(view: NodeView, pod_request: PodRequest, vendors: Vendors)
 
 def _least(view: NodeView, pod_request: PodRequest, vendors: Vendors, kept: dict[CardKey, Usage]) -> Eviction | None:
     """The eviction without cards that needn't be freed; None if the pod doesn't fit with all of them freed."""
-    for card in list(kept):
-        without = {key: usage for key, usage in kept.items() if key != card}
-        if isinstance(fit_pod(_with(view, without), pod_request, vendors, None), NodeFit):
-            kept = without
-    found = fit_pod(_with(view, kept), pod_request, vendors, None)
-    if not isinstance(found, NodeFit):
+
+    def fit(cards: Iterable[CardKey]) -> NodeFit | None:
+        found = fit_pod(_with(view, {card: kept[card] for card in cards}), pod_request, vendors, None)
+        return found if isinstance(found, NodeFit) else None
+
+    def enough(cards: Sequence[CardKey]) -> Steps[bool]:
+        yield
+        return fit(cards) is not None
+
+    cards = run_at_once(giving_back([*kept], enough, many=False))
+    found = fit(cards)
+    if found is None:
         return None
-    freed = {}
-    for key, usage in kept.items():
-        was = view.used(*key)
-        freed[key] = (was.slots - usage.slots, was.memory - usage.memory, was.cores - usage.cores)
     totals = {(key, d.uuid): d for key, inventory in view.inventories.items() for d in inventory.devices}
-    size = sum(
-        _part(slots, totals[key].slots) + _part(memory, totals[key].memory) + _part(cores, totals[key].cores)
-        for key, (slots, memory, cores) in freed.items()
-    )
+    freed = {card: _difference(view.used(*card), kept[card]) for card in cards}
+    size = sum(_share(amounts, totals[card]) for card, amounts in freed.items())
+    kept = {card: kept[card] for card in cards}
     return Eviction(found, freed, frozenset(key for key, usage in kept.items() if usage == IDLE), size)
 
 
@@ -95,15 +100,10 @@ def _openings(trace: FitTrace, view: NodeView, freed_view: NodeView) -> Iterator
     for position, device in enumerate(fit_request.inventory.devices):
         now = fit_request.overlay.used(vendor.key, device.uuid)
         base = freed_view.used(vendor.key, device.uuid)
-        own = (now.slots - base.slots, now.memory - base.memory, now.cores - base.cores)
+        own = _difference(base, now)
 
-        def passes(remaining: Usage, position: int = position, own: tuple[int, int, int] = own) -> bool:
-            usage = replace(
-                remaining,
-                slots=remaining.slots + own[0],
-                memory=remaining.memory + own[1],
-                cores=remaining.cores + own[2],
-            )
+        def passes(remaining: Usage, position: int = position, own: Amounts = own) -> bool:
+            usage = _less(remaining, own)
             device = fit_request.inventory.devices[position]
             return not first_failure(vendor, Candidate(vendor, fit_request, device, usage, position))
 
@@ -112,12 +112,7 @@ def _openings(trace: FitTrace, view: NodeView, freed_view: NodeView) -> Iterator
         remaining = _most_remaining(base, passes)
         if remaining is None:
             continue
-        size = (
-            _part(base.slots - remaining.slots, device.slots)
-            + _part(base.memory - remaining.memory, device.memory)
-            + _part(base.cores - remaining.cores, device.cores)
-        )
-        yield size, (vendor.key, device.uuid), remaining
+        yield _share(_difference(base, remaining), device), (vendor.key, device.uuid), remaining
 
 
 def _most_remaining(base: Usage, passes: Callable[[Usage], bool]) -> Usage | None:
@@ -150,8 +145,19 @@ def largest(most: int, passes: Callable[[int], bool]) -> int:
     return _largest(most, lambda amount: amount == 0 or passes(amount))
 
 
-def _part(amount: int, total: int) -> float:
-    return amount / total if total > 0 else 0.0
+def _difference(usage: Usage, less: Usage) -> Amounts:
+    return usage.slots - less.slots, usage.memory - less.memory, usage.cores - less.cores
+
+
+def _less(usage: Usage, amounts: Amounts) -> Usage:
+    slots, memory, cores = amounts
+    return replace(usage, slots=usage.slots - slots, memory=usage.memory - memory, cores=usage.cores - cores)
+
+
+def _share(amounts: Amounts, device: Device) -> float:
+    """How much of a card that is."""
+    totals = device.slots, device.memory, device.cores
+    return sum(amount / total for amount, total in zip(amounts, totals, strict=True) if total > 0)
 
 
 def cheapest(
@@ -161,9 +167,8 @@ def cheapest(
 
     Fit itself looks for a cheaper placement where quota forbids one, so it is run with lower and lower limits.
     """
-    freed_view = _with(
-        view, {key: _left(view.used(*key), freed, key in eviction.emptied) for key, freed in eviction.freed.items()}
-    )
+    left = {card: _less(view.used(*card), freed) for card, freed in eviction.freed.items()}
+    freed_view = _with(view, left | dict.fromkeys(eviction.emptied, IDLE))
     cost = placed_charge(eviction.fit.claims(), pod_request.pod.kinds, vendors).amounts
     for _ in range(_MOST_STEPS):
         over = {key: amount for key, amount in cost.items() if key in limits and amount > limits[key]}
@@ -177,10 +182,3 @@ def cheapest(
             break
         cost = placed_charge(found.claims(), pod_request.pod.kinds, vendors).amounts
     return cost
-
-
-def _left(was: Usage, freed: tuple[int, int, int], emptied: bool) -> Usage:
-    slots, memory, cores = freed
-    if emptied:
-        return IDLE
-    return replace(was, slots=was.slots - slots, memory=was.memory - memory, cores=was.cores - cores)

@@ -65,7 +65,7 @@ def preemption_note(
     if not any(each.priority < pod.priority or each.deletion_time is not None for each in state.pods()):
         return nobody
     nominations = _nominations(state, vendors, now)
-    room = quota_room(pod, accounts, state, vendors, now, nominations.going)
+    room = quota_room(pod, accounts, nominations)
     preemptor = Preemptor(request, budget, vendors, disruption, now, room)
     nodes = [nominations.snapshot(view, pod) for view in views]
     if all(preemptor.least(node) is None for node in nodes):

@@ -48,9 +48,9 @@ class Nominations:
         clock: Callable[[], float],
         card_policy: str = "spread",
     ) -> None:
-        self._state = state
-        self._vendors = vendors
-        self._clock = clock
+        self.state = state
+        self.vendors = vendors
+        self.clock = clock
         self._card_policy = card_policy
         self._by_node: dict[str, dict[str, Nomination]] = {}
         self._nodes: dict[str, str] = {}
@@ -148,35 +148,35 @@ class Nominations:
 
     def snapshot(self, view: NodeView, pod: Pod) -> NodeSnapshot:
         """The node in search of victims for the pod."""
-        allocations, ending = self._state.allocations(view.name), self.ending(view.name)
+        allocations, ending = self.state.allocations(view.name), self.ending(view.name)
         return NodeSnapshot(view, allocations, self._reserved(view, pod), ending)
 
     def candidates(self, pod: Pod, failed: Mapping[str, Rejection]) -> Iterator[NodeSnapshot]:
         """The nodes that refused the pod, but for those where evictions can't help; as they are when looked at."""
         for name, why in failed.items():
-            if not why.labels() <= UNRESOLVABLE and (view := self._state.view(name)) is not None:
+            if not why.labels() <= UNRESOLVABLE and (view := self.state.view(name)) is not None:
                 yield self.snapshot(view, pod)
 
     def ending(self, node: str) -> set[str]:
         """The UIDs of pods that hold devices of the node, and are expected to go."""
-        return self.going(allocation.pod for allocation in self._state.allocations(node))
+        return self.going(allocation.pod for allocation in self.state.allocations(node))
 
     def going(self, pods: Iterable[Pod]) -> set[str]:
         """The UIDs of those of the pods that are expected to go."""
-        now = self._clock()
+        now = self.clock()
         return {pod.uid for pod in pods if now < self._gone_by(pod) + _OVERDUE}
 
     def waits(self, pod: Pod, node: str) -> bool:
         """Whether pods of lower priority than the pod's, with devices or without, are ending on the node."""
-        now = self._clock()
+        now = self.clock()
         return any(
             each.node_name == node and each.priority < pod.priority and now < self._gone_by(each) + _OVERDUE
-            for each in self._state.pods()
+            for each in self.state.pods()
         )
 
     def gone_by(self, pods: Collection[Pod]) -> float:
         """When the last of the pods is expected to be gone (Unix seconds), now if there are none."""
-        return max(map(self._gone_by, pods), default=self._clock())
+        return max(map(self._gone_by, pods), default=self.clock())
 
     def _gone_by(self, pod: Pod) -> float:
         """Unix seconds; long past for a pod that stays."""
@@ -193,8 +193,8 @@ class Nominations:
             if each.pod.uid != pod.uid
             and (group is None or (other := PodGroup.of(each.pod)) is None or other.key != group.key)
             and each.pod.priority >= pod.priority
-            and self._clock() < each.until
-            and not self._state.holds_devices(each.pod.uid)
+            and self.clock() < each.until
+            and not self.state.holds_devices(each.pod.uid)
         ]
         return sorted(found, key=lambda each: (-each.pod.priority, each.until, each.pod.uid))
 
@@ -203,16 +203,16 @@ class Nominations:
         before = self._before(pod, view.name)
         if not before:
             return {}
-        rest = NodeSnapshot(view, self._state.allocations(view.name), {}, self.ending(view.name))
+        rest = NodeSnapshot(view, self.state.allocations(view.name), {}, self.ending(view.name))
         for nomination in before:
             request = self._request(nomination.pod)
-            fit = request and fit_pod(rest.without((), self._vendors), request, self._vendors, None)
+            fit = request and fit_pod(rest.without((), self.vendors), request, self.vendors, None)
             if isinstance(fit, NodeFit):
                 rest = replace(rest, reserved=joined(rest.reserved, shares_of(fit)))
         return rest.reserved
 
     def _request(self, pod: Pod) -> PodRequest | None:
         try:
-            return read_pod_request(pod, self._vendors, self._card_policy)
+            return read_pod_request(pod, self.vendors, self._card_policy)
         except (BadRequest, ValueError):
             return None

@@ -1,4 +1,4 @@
-"""What happens after a filter that found no node, as kube-scheduler's plugins PostFilter: others may be evicted.
+"""What follows a filter that found no node, as kube-scheduler's plugins PostFilter: others may be evicted.
 
 Who goes, `evictions` decides, which stands on placement; here is what the extender and pod groups ask of it.
 """
@@ -25,35 +25,25 @@ class GroupPostFilter(Protocol):
         names: Collection[str],
         quotas: Sequence[ResourceQuota],
     ) -> str:
-        """Decide who is evicted for the members `due` of a group, which don't all fit on the nodes offered; in words,
-        empty for nobody. `near` are the nodes of those that are bound. Raises `ClusterError`.
-        """
+        """What is done for the members `due`, in words."""
         ...
 
     def nominated_node(self, uid: str) -> str:
-        """The node that is kept for a member; empty for none."""
+        """The node that is kept for a member."""
         ...
 
 
 class PostFilter(Protocol):
     """For pods that fit on no node; `groups` is for those that start together."""
 
-    @property
-    def groups(self) -> GroupPostFilter: ...
+    groups: GroupPostFilter
 
-    async def consider(self, pod: Pod, found: CycleState) -> None:
-        """Decide who is evicted for a pod that fits on none of the nodes that kube-scheduler offered."""
-        ...
+    async def consider(self, pod: Pod, found: CycleState) -> None: ...
 
     def awaited(self, pod: Pod) -> str:
-        """The node that the pod is nominated to, while kube-scheduler sees its victims ending there; else empty.
-
-        kube-scheduler evicts nobody for the pod then, and leaves it nominated.
-        """
+        """The node where kube-scheduler sees that victims of the pod are ending."""
         ...
 
     async def complete(
         self, pod: Pod, proposed: Mapping[str, Proposal], quotas: Sequence[ResourceQuota]
-    ) -> dict[str, Proposal]:
-        """kube-scheduler's candidates with all victims that the pod needs there, its devices counted too."""
-        ...
+    ) -> dict[str, Proposal]: ...

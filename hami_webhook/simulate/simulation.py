@@ -361,7 +361,7 @@ class Simulation:
         if not isinstance(found, CycleState):
             return None
         budgets = core.caches.disruption_budgets
-        room = quota_room(pod, found.accounts, core.state, core.vendors, self.now, core.nominations.going)
+        room = quota_room(pod, found.accounts, core.nominations)
         preemptor = Preemptor(found.request, found.budget, core.vendors, [*budgets.values()], self.now, room)
         victims = choose_node(preemptor, core.nominations.candidates(pod, found.filtered.failed))
         if victims is None or not victims.pods:

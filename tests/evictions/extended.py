@@ -17,6 +17,7 @@ from hami_webhook.cluster.api import JSON, Kind
 from hami_webhook.cluster.memory import MemoryCluster
 from hami_webhook.controller.informers import SharedInformers, watched_kinds
 from hami_webhook.core_options import Options
+from hami_webhook.evictions.decisions import Decisions
 from hami_webhook.evictions.pod_preemption import Preemption
 from hami_webhook.scheduling.extender import Extender
 from hami_webhook.scheduling.framework import Handle
@@ -47,8 +48,9 @@ class Extended:
             disruption_budgets=core.caches.disruption_budgets.values,
         )
         placer, dry_run = core.placer_for(handle), preemption == "dry-run"
-        post_filter = Preemption(handle, placer, core.nominations, core.limits, self.queue, dry_run=dry_run, sleep=_nap)
-        self.preemption = post_filter.decisions
+        limits = core.limits
+        self.preemption = Decisions(handle, placer, core.nominations, limits, self.queue, dry_run=dry_run, sleep=_nap)
+        post_filter = Preemption(handle, placer, self.preemption)
         locks, single = NodeLocks(cluster, clock=clock), mode == "single"
         self.extender = Extender(handle, placer, locks, self.queue, single=single, preemption=post_filter)
 

@@ -14,6 +14,7 @@ from scheduling.placer_env import NOW
 
 from hami_webhook.cluster.api import JSON, Kind
 from hami_webhook.core_options import Options
+from hami_webhook.evictions.policies import POD
 from hami_webhook.scheduling.node_locks import LOCK
 
 from .extended import Extended, add, extended, high, low, turns
@@ -264,5 +265,5 @@ async def test_nothing_is_remembered_for_longer_than_it_counts() -> None:
         await env.pass_time(0)
         await env.pass_time(3601)
         limits = env.each.core.limits
-        assert limits.reached(env.each.core.state.pods_in("default")[:1], 1) is None
+        assert limits.reached(POD, env.each.core.state.pods_in("default")[:1], 1) is None
         assert (limits._of_pods, limits._of_namespaces) == ({}, {})

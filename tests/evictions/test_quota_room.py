@@ -18,6 +18,7 @@ from hami_webhook.quota.account import QuotaAccount
 from hami_webhook.scheduling.cluster_cache import ClusterCache
 from hami_webhook.scheduling.fit import read_pod_request
 from hami_webhook.scheduling.node_snapshot import NodeSnapshot
+from hami_webhook.scheduling.nominations import Nominations
 
 from .extended import Extended, extended, high, low
 from .test_every_vendor import key
@@ -144,7 +145,7 @@ def test_no_smaller_set_gives_the_room(data: st.DataObject) -> None:
     total = 4000 + sum(held.values())
     hard = data.draw(st.integers(3, total // 1000 - 1)) * 1000
     account = QuotaAccount.read(ResourceQuota.from_object(giving_room(hard, total)), VENDORS)
-    room = quota_room(incoming, [account], state, VENDORS, NOW, lambda pods: set())
+    room = quota_room(incoming, [account], Nominations(state, VENDORS, clock=lambda: NOW))
     request = read_pod_request(incoming, VENDORS, "spread")
     assert room is not None
     assert request is not None

@@ -15,6 +15,7 @@ from hami_webhook.controller.freed import FreedDevices
 from hami_webhook.controller.requeue_trigger import RequeueTrigger
 from hami_webhook.devices.lock_annotations import NodeLock
 from hami_webhook.devices.registry import Vendors
+from hami_webhook.evictions.decisions import Decisions
 from hami_webhook.evictions.pod_preemption import Preemption
 from hami_webhook.kube.objects import Pod
 from hami_webhook.policy.rules import PolicyRules
@@ -132,7 +133,8 @@ def extender_of(shared: Shared, trigger: RequeueTrigger, policies: Callable[[], 
     preemption = None
     if settings.preemption != "off":
         dry_run = settings.preemption == "dry-run"
-        preemption = Preemption(handle, placer, core.nominations, core.limits, trigger, dry_run=dry_run)
+        decisions = Decisions(handle, placer, core.nominations, core.limits, trigger, dry_run=dry_run)
+        preemption = Preemption(handle, placer, decisions)
     extender = Extender(
         handle,
         placer,
