@@ -21,7 +21,7 @@ from hami_webhook.cluster.api import JSON, ClusterError, Kind
 from hami_webhook.devices.placement_annotations import NOMINATED_NODE, NOMINATED_UNTIL
 from hami_webhook.evictions.executor import Eviction, Executor
 from hami_webhook.evictions.limits import DisruptionBudgets, EvictionLimits, LimitReached
-from hami_webhook.evictions.policies import Policy
+from hami_webhook.evictions.policies import EvictionPolicy
 from hami_webhook.kube.objects import Pod
 from hami_webhook.kube.shown import first_of
 from hami_webhook.logs import of_pod
@@ -123,7 +123,7 @@ class Decisions:
         self._due.put_nowait(partial(self._carry_out, replace(eviction, until=until)))
         return True
 
-    def report_limit(self, pod: Pod, policy: Policy, reached: LimitReached) -> None:
+    def report_limit(self, pod: Pod, policy: EvictionPolicy, reached: LimitReached) -> None:
         """Report that nobody is evicted for the pod now, and have it tried again when that may be otherwise."""
         self.counts["limited"] += 1
         self._placer.record(pod, "Warning", policy.blocked, f"preemption evicts nobody now: {reached.reason}")

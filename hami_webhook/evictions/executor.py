@@ -14,7 +14,7 @@ from typing import TypeVarTuple
 from msgspec import Struct
 
 from hami_webhook.cluster.api import JSON, Cluster, Conflict, EventNote, Kind, NotFound, Unavailable
-from hami_webhook.evictions.policies import Ending, Policy
+from hami_webhook.evictions.policies import Ending, EvictionPolicy
 from hami_webhook.kube.event_reasons import EventReason
 from hami_webhook.kube.objects import Pod, format_time
 
@@ -32,7 +32,7 @@ class Eviction(Struct, frozen=True):
     kube-scheduler says. `deleted` are the UIDs of those whose deletion was tried.
     """
 
-    policy: Policy
+    policy: EvictionPolicy
     places: Sequence[tuple[Pod, str]]
     victims: Sequence[Pod]
     until: float = 0.0
@@ -79,7 +79,7 @@ class Executor:
             await self.say(victim, "Normal", eviction.policy.evicted, eviction.said_of(victim))
         return there
 
-    async def again(self, policy: Policy, step: Callable[[*_Args], Awaitable[bool]], *args: *_Args) -> bool:
+    async def again(self, policy: EvictionPolicy, step: Callable[[*_Args], Awaitable[bool]], *args: *_Args) -> bool:
         """Try a step until the API server answers; whether it had anything to do."""
         for _ in range(policy.tries - 1):
             try:

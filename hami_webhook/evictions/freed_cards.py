@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from hami_webhook.devices.registry import Vendors
 from hami_webhook.devices.step_limit import FIT_STEPS
-from hami_webhook.evictions.search import Effort, Exhausted, Room, Trials
+from hami_webhook.evictions.search import Exhausted, SearchBudget, SimulatedNode, Trials
 from hami_webhook.kube.objects import Pod
 from hami_webhook.scheduling.cluster_cache import ClusterCache
 from hami_webhook.scheduling.fit import BadRequest, PodRequest, read_pod_request, shape_of
@@ -33,7 +33,7 @@ class FreedCards:
         self._gone = set(gone)
         self._nodes: dict[str, NodeSnapshot] = {}
         self._there: dict[str, frozenset[str]] = {}
-        self._trials = Trials(self._nodes, vendors, Effort(_FITS, 0, _FITS * FIT_STEPS))
+        self._trials = Trials(self._nodes, vendors, SearchBudget(_FITS, 0, _FITS * FIT_STEPS))
         self._shapes: list[Pod] = []
 
     @property
@@ -54,9 +54,9 @@ class FreedCards:
             self._nodes[name] = replace(node, reserved=joined(node.reserved, room.shares))
             self._trials.forget(name)
 
-    def _placing(self, pods: Sequence[Pod], gone: Set[str]) -> Steps[dict[str, Room] | None]:
+    def _placing(self, pods: Sequence[Pod], gone: Set[str]) -> Steps[dict[str, SimulatedNode] | None]:
         """The nodes with these pods, one after the other; None if one finds no place."""
-        rooms: dict[str, Room] = {}
+        rooms: dict[str, SimulatedNode] = {}
         all_gone = gone | self._gone
         for pod in pods:
             try:
@@ -84,16 +84,16 @@ class FreedCards:
             if node is not None and selector.items() <= node.labels.items():
                 yield name
 
-    def _room(self, name: str, pod: Pod, gone: Set[str]) -> Room | None:
+    def _room(self, name: str, pod: Pod, gone: Set[str]) -> SimulatedNode | None:
         if name not in self._nodes:
             view = self._state.view(name)
             if view is None:
                 return None
             self._nodes[name] = snapshot = self._nominations.snapshot(view, pod)
             self._there[name] = frozenset(each.pod.uid for each in snapshot.allocations)
-        return self._trials.room(name, self._there[name] & gone)
+        return self._trials.node(name, self._there[name] & gone)
 
-    def _answer(self, room: Room, request: PodRequest) -> Room | None:
+    def _answer(self, room: SimulatedNode, request: PodRequest) -> SimulatedNode | None:
         """The node with one more pod."""
         shape = shape_of(request.pod)
         if shape not in self._shapes:

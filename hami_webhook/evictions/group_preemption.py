@@ -24,7 +24,7 @@ from hami_webhook.evictions.group_victims import (
 )
 from hami_webhook.evictions.policies import GROUP
 from hami_webhook.evictions.quota_room import GroupBudgets
-from hami_webhook.evictions.search import Effort
+from hami_webhook.evictions.search import SearchBudget
 from hami_webhook.kube.objects import Pod, ResourceQuota
 from hami_webhook.kube.pod_group import GroupKey
 from hami_webhook.scheduling.fit import shape_of
@@ -132,12 +132,12 @@ class GroupPreemption:
         self._decisions.report_limit(pods[0], GROUP, reached)
         return _LIMITED
 
-    def _leave_alone(self, key: GroupKey, effort: Effort, why: str) -> str:
+    def _leave_alone(self, key: GroupKey, effort: SearchBudget, why: str) -> str:
         self._pause(key, effort)
         keep_latest(self._left_alone, key, (self._clock() + _LEFT_ALONE, why), _REMEMBERED)
         return why
 
-    def _pause(self, key: GroupKey, effort: Effort) -> None:
+    def _pause(self, key: GroupKey, effort: SearchBudget) -> None:
         """Look at no group of the namespace for as long as the search was worth."""
         fits = group_effort().fits - effort.fits
         self._paused[key[0]] = self._clock() + max(_PAUSE, _PAUSE_PER_FIT * fits)
@@ -164,7 +164,7 @@ class GroupPreemption:
         return GroupPreemptor(members, [*near], priority, budgets, self._vendors, disruption, self._clock())
 
     async def _search(
-        self, group: GroupPreemptor, names: Collection[str], effort: Effort
+        self, group: GroupPreemptor, names: Collection[str], effort: SearchBudget
     ) -> GroupVictims | NoVictims | None:
         """The victims, on nodes that are now as they were looked at; None if they change too often."""
         slices = TimeSlices()

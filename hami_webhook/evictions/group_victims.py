@@ -20,7 +20,7 @@ from msgspec.structs import replace
 
 from hami_webhook.devices.registry import Vendors
 from hami_webhook.evictions.quota_room import Amounts, GroupBudgets
-from hami_webhook.evictions.search import STEPS_OF_A_NODE, Effort, Exhausted, Room, Trials, giving_back
+from hami_webhook.evictions.search import STEPS_OF_A_NODE, Exhausted, SearchBudget, SimulatedNode, Trials, giving_back
 from hami_webhook.evictions.victims import (
     Key,
     Preemptor,
@@ -91,13 +91,13 @@ class GroupVictims(Struct, frozen=True):
         return {uid for node in self.looked_at for uid in node.ending}
 
 
-def group_effort() -> Effort:
+def group_effort() -> SearchBudget:
     """What the search for one group may cost."""
-    return Effort(_FITS, 0, _STEPS)
+    return SearchBudget(_FITS, 0, _STEPS)
 
 
 def selecting_group_victims(
-    group: GroupPreemptor, nodes: Iterable[NodeSnapshot], effort: Effort
+    group: GroupPreemptor, nodes: Iterable[NodeSnapshot], effort: SearchBudget
 ) -> Steps[GroupVictims | NoVictims]:
     """The victims on these nodes, all of which have to go; none where what is free, or is ending, is enough."""
     try:
@@ -106,12 +106,12 @@ def selecting_group_victims(
         return NoVictims.TOO_LONG
 
 
-class _Trial:
+class _PlacementAttempt:
     """Members placed, while some pods are `gone`, by node: the members' nodes, in their order, and what they cost."""
 
     def __init__(self, gone: Mapping[str, frozenset[str]], near: Iterable[str]) -> None:
         self.gone = gone
-        self.rooms: dict[str, Room] = {}
+        self.rooms: dict[str, SimulatedNode] = {}
         self.nodes: list[str] = []
         self.costs: list[Amounts] = []
         self.taken: dict[str, Counter[str]] = {}
@@ -127,10 +127,10 @@ class _Trial:
         for label, amounts in costs.items():
             self.taken.setdefault(label, Counter()).update(amounts)
 
-    def without(self, pods: Iterable[Pod], node: str) -> tuple[_Trial, list[int]]:
+    def without(self, pods: Iterable[Pod], node: str) -> tuple[_PlacementAttempt, list[int]]:
         """The same where these are gone from a node, too, without its members; and which these are."""
         gone = self.gone.get(node, frozenset()) | {pod.uid for pod in pods}
-        other = _Trial({**self.gone, node: gone}, self.near)
+        other = _PlacementAttempt({**self.gone, node: gone}, self.near)
         other.rooms = {name: room for name, room in self.rooms.items() if name != node}
         other.left = {shape: [*names] for shape, names in self.left.items()}
         for index, (name, costs) in enumerate(zip(self.nodes, self.costs, strict=True)):
@@ -141,7 +141,7 @@ class _Trial:
 class _Looked(Struct):
     """A node as one shape found it: the least that victims there cost, and who they are, once they were looked for."""
 
-    room: Room
+    room: SimulatedNode
     least: Key | None
     victims: Victims | None = None
     known: bool = False
@@ -150,7 +150,7 @@ class _Looked(Struct):
 class _Search:
     """The search for the victims of one group, interrupted after each Fit."""
 
-    def __init__(self, group: GroupPreemptor, effort: Effort) -> None:
+    def __init__(self, group: GroupPreemptor, effort: SearchBudget) -> None:
         self._group = group
         self._nodes: dict[str, NodeSnapshot] = {}
         self._trials = Trials(self._nodes, group.vendors, effort)
@@ -199,25 +199,25 @@ class _Search:
         kept, found = yield from self._needed(*(chosen or ([*candidates.values()], found)), many=chosen is None)
         return self._victims(kept, found) if len(kept) <= _MOST else NoVictims.TOO_MANY
 
-    def _victims(self, pods: Iterable[Pod], found: _Trial) -> GroupVictims:
+    def _victims(self, pods: Iterable[Pod], found: _PlacementAttempt) -> GroupVictims:
         nodes = {member.pod.uid: node for member, node in zip(self._group.members, found.nodes, strict=True)}
         looked_at = [self._nodes[name] for name in dict.fromkeys(found.nodes)]
         return GroupVictims(sorted(pods, key=self._preemptors[0].importance), nodes, looked_at)
 
     # trials
 
-    def _placing(self, gone: Iterable[str], first: Sequence[str]) -> Steps[_Trial | None]:
+    def _placing(self, gone: Iterable[str], first: Sequence[str]) -> Steps[_PlacementAttempt | None]:
         """All members placed while these are gone, on their nodes of `first` where they fit; None if not all do."""
         by_node: dict[str, set[str]] = {}
         for uid in gone:
             by_node.setdefault(self._node_of[uid], set()).add(uid)
-        trial = _Trial({name: frozenset(uids) for name, uids in by_node.items()}, self._group.near)
+        trial = _PlacementAttempt({name: frozenset(uids) for name, uids in by_node.items()}, self._group.near)
         for index in range(len(self._shapes)):
             if not (yield from self._place(trial, index, first[index : index + 1])):
                 return None
         return trial
 
-    def _place(self, trial: _Trial, index: int, first: Sequence[str] = ()) -> Steps[bool]:
+    def _place(self, trial: _PlacementAttempt, index: int, first: Sequence[str] = ()) -> Steps[bool]:
         """Place the next member: on this node, on one of others of the group, or on the first that takes it."""
         yield
         for name in (*first, *trial.near):
@@ -246,20 +246,20 @@ class _Search:
         if shape not in self._open:
             found = []
             for name in self._nodes:
-                if self._answer(self._trials.room(name, frozenset()), name, shape) is not None:
+                if self._answer(self._trials.node(name, frozenset()), name, shape) is not None:
                     found.append(name)
                 yield
             self._open[shape] = found
         return self._open[shape]
 
-    def _take(self, trial: _Trial, index: int, name: str) -> bool:
+    def _take(self, trial: _PlacementAttempt, index: int, name: str) -> bool:
         """Place a member on a node, if it fits there and within its quotas; one that has a place gets another."""
         shape = self._shapes[index]
         if name not in self._nodes:
             return False
         room = trial.rooms.get(name)
         if room is None:
-            room = trial.rooms[name] = self._trials.room(name, trial.gone.get(name, frozenset()))
+            room = trial.rooms[name] = self._trials.node(name, trial.gone.get(name, frozenset()))
         answer = self._answer(room, name, shape)
         if answer is None:
             return False
@@ -274,7 +274,7 @@ class _Search:
         trial.put(index, name, budgets.cost(pod, fit, room.view))
         return True
 
-    def _answer(self, room: Room, name: str, shape: int) -> tuple[NodeFit, Room] | None:
+    def _answer(self, room: SimulatedNode, name: str, shape: int) -> tuple[NodeFit, SimulatedNode] | None:
         """What one more of a shape gets on a node, but for quotas, and the node with it."""
         selected = self._is_selected(name, shape)
         return self._trials.answer(room, shape, self._preemptors[shape].request) if selected else None
@@ -284,9 +284,9 @@ class _Search:
 
     # who goes
 
-    def _choosing(self) -> Steps[tuple[list[Pod], _Trial] | None]:
+    def _choosing(self) -> Steps[tuple[list[Pod], _PlacementAttempt] | None]:
         """Victims for one member after the other; None if that leaves one without a place."""
-        trial = _Trial({}, self._group.near)
+        trial = _PlacementAttempt({}, self._group.near)
         chosen: list[Pod] = []
         for index in range(len(self._shapes)):
             refused: set[str] = set()
@@ -304,7 +304,7 @@ class _Search:
         return chosen, trial
 
     def _cheapest(
-        self, trial: _Trial, index: int, chosen: Sequence[Pod], refused: Collection[str]
+        self, trial: _PlacementAttempt, index: int, chosen: Sequence[Pod], refused: Collection[str]
     ) -> Steps[Victims | None]:
         """The least important victims on one node for a member, besides those who are chosen already."""
         shape = self._shapes[index]
@@ -323,7 +323,7 @@ class _Search:
                 continue
             each = touched.get(name) or self._look(trial, shape, name)
             if not each.known:
-                effort = Effort(_FITS_OF_A_NODE, _SETS_OF_A_NODE, STEPS_OF_A_NODE)
+                effort = SearchBudget(_FITS_OF_A_NODE, _SETS_OF_A_NODE, STEPS_OF_A_NODE)
                 each.victims = yield from selecting_victims(preemptor, self._snapshot(trial, name), effort)
                 each.known = True
                 self._trials.spend(_FITS_OF_A_NODE - effort.fits, STEPS_OF_A_NODE - effort.steps)
@@ -345,9 +345,9 @@ class _Search:
             self._bounds[shape] = sorted(bounds)
         return self._bounds[shape]
 
-    def _look(self, trial: _Trial, shape: int, name: str) -> _Looked:
+    def _look(self, trial: _PlacementAttempt, shape: int, name: str) -> _Looked:
         """The node in this trial, as it is known where nothing there has changed."""
-        room = trial.rooms.get(name) or self._trials.room(name, trial.gone.get(name, frozenset()))
+        room = trial.rooms.get(name) or self._trials.node(name, trial.gone.get(name, frozenset()))
         known = self._looked[shape].get(name)
         if known is None or known.room is not room:
             least = None
@@ -356,13 +356,15 @@ class _Search:
             known = self._looked[shape][name] = _Looked(room, least)
         return known
 
-    def _snapshot(self, trial: _Trial, name: str) -> NodeSnapshot:
+    def _snapshot(self, trial: _PlacementAttempt, name: str) -> NodeSnapshot:
         """The node with the members that are on it, where those who are gone are as good as ended."""
         node, room = self._nodes[name], trial.rooms.get(name)
         reserved = node.reserved if room is None else joined(node.reserved, room.shares)
         return replace(node, reserved=reserved, ending={*node.ending, *trial.gone.get(name, ())})
 
-    def _needed(self, gone: Sequence[Pod], found: _Trial, *, many: bool) -> Steps[tuple[Sequence[Pod], _Trial]]:
+    def _needed(
+        self, gone: Sequence[Pod], found: _PlacementAttempt, *, many: bool
+    ) -> Steps[tuple[Sequence[Pod], _PlacementAttempt]]:
         """Those of them that have to go, and the members then; `many` at once where most of them may stay."""
 
         def enough(some: Sequence[Pod]) -> Steps[bool]:

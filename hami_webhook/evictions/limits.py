@@ -13,7 +13,7 @@ from math import inf
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from hami_webhook.evictions.policies import Policy
+from hami_webhook.evictions.policies import EvictionPolicy
 from hami_webhook.kube.disruption import PodDisruptionBudget
 from hami_webhook.kube.objects import Pod
 from hami_webhook.scheduling.cluster_cache import ClusterCache
@@ -136,7 +136,7 @@ class EvictionLimits:
         seen = self._clock() - _SEEN
         return any(each.node_name == node and _deleted_at(each) <= seen for each in victims)
 
-    def reached(self, policy: Policy, pods: Sequence[Pod], victims: int) -> LimitReached | None:
+    def reached(self, policy: EvictionPolicy, pods: Sequence[Pod], victims: int) -> LimitReached | None:
         """Why so many pods may not be evicted for a pod now, or for those of a group; None if they may."""
         unused = self._unused(pods)
         known = self._of_namespaces.get(pods[0].namespace)

@@ -17,7 +17,7 @@ from hami_webhook.evictions.group_preemption import GroupPreemption
 from hami_webhook.evictions.limits import LimitReached
 from hami_webhook.evictions.policies import COMPLETION
 from hami_webhook.evictions.quota_room import quota_room
-from hami_webhook.evictions.search import Effort
+from hami_webhook.evictions.search import SearchBudget
 from hami_webhook.evictions.victims import (
     Preemptor,
     Victims,
@@ -162,7 +162,7 @@ class Preemption:
             return None
         snapshot = self._nominations.snapshot(view, preemptor.pod)
         ending = {*snapshot.ending, *proposal.victims}
-        return await slices.run(selecting_victims(preemptor, replace(snapshot, ending=ending), Effort(64, 512)))
+        return await slices.run(selecting_victims(preemptor, replace(snapshot, ending=ending), SearchBudget(64, 512)))
 
     async def _choose(self, preemptor: Preemptor, found: CycleState, nominated: Nomination | None) -> Victims | None:
         pod, failed, slices = preemptor.pod, found.filtered.failed, TimeSlices()

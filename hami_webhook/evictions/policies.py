@@ -25,7 +25,7 @@ class Ending(Enum):
     BY_KUBE_SCHEDULER = "kube-scheduler ends those whom it is told"
 
 
-class Policy(Struct, frozen=True):
+class EvictionPolicy(Struct, frozen=True):
     """Who may go, how they are ended, and what is said: `evicted` of a victim, the other reasons of who it goes for.
 
     A write that the API server doesn't take is tried `tries` times. `per_minute`: only so many go for a namespace in a
@@ -43,7 +43,7 @@ class Policy(Struct, frozen=True):
     nominated: bool = True
 
 
-POD = Policy(
+POD = EvictionPolicy(
     {Candidates.OF_DEVICES},
     Ending.BY_DELETION,
     evicted="Preempted",
@@ -58,7 +58,7 @@ COMPLETION = replace(POD, ending=Ending.BY_KUBE_SCHEDULER)
 """For one that kube-scheduler evicts others for, who leave CPU or memory, and not enough devices."""
 GROUP = replace(POD, nominated=False)
 """For a pod group that doesn't fit: one node that kube-scheduler is told would be the only one that it offers."""
-RECLAIM = Policy(
+RECLAIM = EvictionPolicy(
     {Candidates.LENT},
     Ending.BY_EVICTION_API,
     evicted="QuotaReclaimed",

@@ -43,7 +43,16 @@ def giving_back(
     return gone
 
 
-class Effort:
+def try_fit(
+    view: NodeView, request: PodRequest, vendors: Vendors, budget: PodBudget | None
+) -> tuple[NodeFit | None, int]:
+    """The pod's placement on the node, None if it doesn't fit there; and the steps that it took to find."""
+    limit = StepLimit()
+    found = fit_pod(view, request, vendors, budget, limit=limit)
+    return found if isinstance(found, NodeFit) else None, FIT_STEPS - limit.left
+
+
+class SearchBudget:
     """What a search may still cost: times that Fit is tried, and sets of pods that are compared, and steps of Fit."""
 
     def __init__(self, fits: int, sets: int, steps: int = STEPS_OF_A_NODE) -> None:
@@ -56,7 +65,7 @@ class Exhausted(Exception):
     """As much was tried as a search may."""
 
 
-class Room:
+class SimulatedNode:
     """A node without those who are gone, with some pods more, and what it answered to one more, by shape."""
 
     __slots__ = ("answers", "shares", "view")
@@ -65,35 +74,35 @@ class Room:
         self.view = view
         self.shares = shares
         """What the pods that came have of its cards."""
-        self.answers: dict[int, tuple[NodeFit, Room] | None] = {}
+        self.answers: dict[int, tuple[NodeFit, SimulatedNode] | None] = {}
 
-    def with_fit(self, fit: NodeFit) -> Room:
+    def with_fit(self, fit: NodeFit) -> SimulatedNode:
         """The node with one more pod."""
         taken = shares_of(fit)
-        return Room(with_reserved(self.view, taken), joined(self.shares, taken))
+        return SimulatedNode(with_reserved(self.view, taken), joined(self.shares, taken))
 
 
 class Trials:
     """Fit on nodes without some of their pods, remembered. All that raises `Exhausted` does at the end of `effort`."""
 
-    def __init__(self, nodes: Mapping[str, NodeSnapshot], vendors: Vendors, effort: Effort) -> None:
+    def __init__(self, nodes: Mapping[str, NodeSnapshot], vendors: Vendors, effort: SearchBudget) -> None:
         self._nodes = nodes
         self._vendors = vendors
         self.effort = effort
-        self._rooms: dict[str, dict[frozenset[str], Room]] = {}
+        self._simulated: dict[str, dict[frozenset[str], SimulatedNode]] = {}
 
-    def room(self, name: str, gone: frozenset[str]) -> Room:
+    def node(self, name: str, gone: frozenset[str]) -> SimulatedNode:
         """A node without those who are gone."""
-        rooms = self._rooms.setdefault(name, {})
-        if gone not in rooms:
-            rooms[gone] = Room(self._nodes[name].without(gone, self._vendors), {})
-        return rooms[gone]
+        known = self._simulated.setdefault(name, {})
+        if gone not in known:
+            known[gone] = SimulatedNode(self._nodes[name].without(gone, self._vendors), {})
+        return known[gone]
 
     def forget(self, name: str) -> None:
         """A node is another than it was."""
-        self._rooms.pop(name, None)
+        self._simulated.pop(name, None)
 
-    def answer(self, room: Room, shape: int, request: PodRequest) -> tuple[NodeFit, Room] | None:
+    def answer(self, room: SimulatedNode, shape: int, request: PodRequest) -> tuple[NodeFit, SimulatedNode] | None:
         """What one more of a shape gets on a node, but for quotas, and the node with it. Raises `Exhausted`."""
         if shape not in room.answers:
             fit = self.fit(room.view, request, None)
@@ -102,10 +111,9 @@ class Trials:
 
     def fit(self, view: NodeView, request: PodRequest, budget: PodBudget | None) -> NodeFit | None:
         """Raises `Exhausted`."""
-        limit = StepLimit()
-        found = fit_pod(view, request, self._vendors, budget, limit=limit)
-        self.spend(1, FIT_STEPS - limit.left)
-        return found if isinstance(found, NodeFit) else None
+        found, steps = try_fit(view, request, self._vendors, budget)
+        self.spend(1, steps)
+        return found
 
     def spend(self, fits: int, steps: int) -> None:
         """Raises `Exhausted`."""

@@ -13,15 +13,14 @@ from operator import itemgetter
 from msgspec import Struct
 
 from hami_webhook.devices.registry import Vendors
-from hami_webhook.devices.step_limit import FIT_STEPS, StepLimit
 from hami_webhook.evictions.candidates import Candidates, of_lower_priority
-from hami_webhook.evictions.policies import POD, QUOTA, Policy
+from hami_webhook.evictions.policies import POD, QUOTA, EvictionPolicy
 from hami_webhook.evictions.quota_room import QuotaRoom
-from hami_webhook.evictions.search import STEPS_OF_A_NODE, Effort, giving_back
+from hami_webhook.evictions.search import STEPS_OF_A_NODE, SearchBudget, giving_back, try_fit
 from hami_webhook.kube.disruption import PodDisruptionBudget, violating
 from hami_webhook.kube.objects import Pod
 from hami_webhook.quota.budget import PodBudget
-from hami_webhook.scheduling.fit import NodeFit, PodRequest, fit_pod
+from hami_webhook.scheduling.fit import NodeFit, PodRequest
 from hami_webhook.scheduling.node_snapshot import NodeSnapshot
 from hami_webhook.time_slices import Steps, run_at_once
 
@@ -77,7 +76,7 @@ class Preemptor(Struct, frozen=True):
         return self.request.pod
 
     @property
-    def policy(self) -> Policy:
+    def policy(self) -> EvictionPolicy:
         return POD if self.room is None else QUOTA
 
     def importance(self, pod: Pod) -> tuple[int, float, str]:
@@ -129,7 +128,9 @@ class Preemptor(Struct, frozen=True):
         return self.now if pod.started is None else pod.started
 
 
-def selecting_victims(preemptor: Preemptor, node: NodeSnapshot, effort: Effort | None = None) -> Steps[Victims | None]:
+def selecting_victims(
+    preemptor: Preemptor, node: NodeSnapshot, effort: SearchBudget | None = None
+) -> Steps[Victims | None]:
     """The victims on a node, as kube-scheduler chooses them; None if evicting pods wouldn't help.
 
     It goes without all candidates first, and gives them back one by one. With `effort`, which all that is taken from,
@@ -180,7 +181,7 @@ def choosing_node(preemptor: Preemptor, nodes: Iterable[NodeSnapshot]) -> Steps[
     if not found:
         return None
     found.sort(key=lambda each: (each[0].key, each[0].node))
-    effort = Effort(_FITS, _SETS, _STEPS - steps)
+    effort = SearchBudget(_FITS, _SETS, _STEPS - steps)
     chosen = found[0][0]
     for victims, search in found:
         smaller = yield from search.smaller(victims, chosen.key, effort)
@@ -225,7 +226,7 @@ class _Search:
             gone = yield from giving_back(gone, enough)
         return self._victims(gone) if self.steps <= STEPS_OF_A_NODE else None
 
-    def smaller(self, found: Victims, below: Key, effort: Effort) -> Steps[Victims]:
+    def smaller(self, found: Victims, below: Key, effort: SearchBudget) -> Steps[Victims]:
         """The smallest set whose key is smaller than `below`, while the effort lasts; else what was found."""
         keyed: list[tuple[Key, Sequence[Pod]]] = []
         sizes = [size for size in range(1, len(self._candidates)) if _least_of_size(self._candidates, size) < below]
@@ -255,11 +256,9 @@ class _Search:
         gone = frozenset(pod.uid for pod in victims)
         if gone not in self._tried:
             preemptor = self._preemptor
-            view = self._node.without(gone, preemptor.vendors)
-            limit = StepLimit()
-            result = fit_pod(view, preemptor.request, preemptor.vendors, preemptor.budget_without(gone), limit=limit)
-            self.steps += FIT_STEPS - limit.left
-            self._tried[gone] = result if isinstance(result, NodeFit) else None
+            view, budget = self._node.without(gone, preemptor.vendors), preemptor.budget_without(gone)
+            self._tried[gone], steps = try_fit(view, preemptor.request, preemptor.vendors, budget)
+            self.steps += steps
         return self._tried[gone]
 
     def _victims(self, pods: Sequence[Pod]) -> Victims:

@@ -45,8 +45,8 @@ def test_each_walk_has_at_most_a_dozen_steps_and_each_names_its_function(title: 
     assert [step for step in numbered if not CODE_LINK.search(step)] == []
 
 
-def test_there_are_three_walks() -> None:
-    assert [title for title, _ in STEPS.findall(TEXT)] == ["A review", "A placement", "A reconcile"]
+def test_there_are_four_walks() -> None:
+    assert [title for title, _ in STEPS.findall(TEXT)] == ["A review", "A placement", "An eviction", "A reconcile"]
 
 
 def test_every_decision_is_listed() -> None:
