@@ -99,15 +99,15 @@ class Reclaiming:
         chosen = yield from self._freeing(shortage)
         if chosen is None:
             return (yield from self._what_blocks(shortage))
-        if not (yield from fits(_uids(chosen))):
-            chosen = self._all(shortage)
-            if not (yield from fits(_uids(chosen))):
-                return Blocked.CARDS
 
         def enough(some: Sequence[Evictable]) -> Steps[bool]:
             yield
             return _is_enough(some, shortage) and (yield from fits(_uids(some)))
 
+        if not (yield from enough(chosen)):
+            chosen = self._all(shortage)
+            if not (yield from enough(chosen)):
+                return Blocked.CARDS
         # who is most important stays first
         chosen = sorted(chosen, key=lambda each: (-each.priority, each.since, each.uids))
         kept = yield from giving_back(chosen, enough)

@@ -132,6 +132,13 @@ def test_what_is_on_other_nodes_is_left_where_it_is() -> None:
     assert select(reclaiming(of, {"a": {}, "b": {"gpu": 0}}), shortage(2), lambda gone: False) is Blocked.CARDS
 
 
+def test_nobody_goes_where_those_on_the_right_nodes_free_less_than_is_lacking() -> None:
+    """Of 5, of which 2 are its own, b can give either pod: the one that is enough isn't on the node that would do."""
+    of = [candidate("x", gpu=2, age=700), candidate("y", gpu=3)]
+    assert select(reclaiming(of, {"a": {}, "b": {"gpu": 2}}), shortage(3)) == ["y"]
+    assert select(reclaiming(of, {"a": {}, "b": {"gpu": 2}}), shortage(3), lambda gone: "x" in gone) is Blocked.CARDS
+
+
 def test_what_one_pod_was_given_isnt_given_to_the_next() -> None:
     one = reclaiming(TWO, {"a": {}, "b": {"gpu": 0}})
     assert [select(one, shortage(1)) for _ in range(3)] == [["b1"], ["b2"], Blocked.NOBODY]
