@@ -224,27 +224,31 @@ class Reclaimer:
             name = account.room_name  # those of its namespace: what is charged there, isn't lent
             if name not in now.free:
                 now.free[name] = {key: limit - account.used.get(key, 0) for key, limit in account.hard.items()}
-        lacks = {
-            (name, key): lack
-            for name, amounts in each.turn.demand
-            for key, amount in amounts
-            if (lack := amount - now.free.get(name, {}).get(key, amount)) > 0
-        }
-        if not lacks and each.turn.uid in self._releaser.reclaimed_for:
+        shortage = Shortage(
+            each.teams,
+            each.turn.demand,
+            {
+                (name, key): lack
+                for name, amounts in each.turn.demand
+                for key, amount in amounts
+                if (lack := amount - now.free.get(name, {}).get(key, amount)) > 0
+            },
+        )
+        if not shortage.lacks and each.turn.uid in self._releaser.reclaimed_for:
             await now.slices.run(now.cards.place(each.pods, frozenset()))
-        if not lacks:
+        if not shortage.lacks:
             self._settle(each)
             _take(now, each)
             return
         known = self._shape(each) in self._found_nobody
-        victims = await self._search(each, lacks, now)
+        victims = await self._search(each, shortage, now)
         if isinstance(victims, Blocked):
             when = self._found_nobody[self._shape(each)].earliest
             await self._note_blocked(each, victims, when, event=not known and victims is not Blocked.NOBODY)
         if victims is None or isinstance(victims, Blocked):
             now.closed |= {name for name, _ in each.turn.demand if _is_strict(now.accounts.get(name))}
             return
-        now.reclaiming.take(_shortage(each, lacks), victims)
+        now.reclaiming.take(shortage, victims)
         gone = frozenset(uid for victim in victims for uid in victim.uids)
         await now.slices.run(now.cards.place(each.pods, gone))
         for victim in victims:
@@ -253,16 +257,14 @@ class Reclaimer:
                     now.free[name][key] += amount
         _take(now, each)
         self._settle(each)
-        await self._reclaim(each, lacks, victims, now)
+        await self._reclaim(each, shortage, victims, now)
 
     def _settle(self, each: _Waiting) -> None:
         self._settled[each.turn.uid] = self._view.clock() + _TRIED_AGAIN
 
-    async def _search(
-        self, each: _Waiting, lacks: Mapping[tuple[str, str], int], now: _Round
-    ) -> Sequence[Evictable] | Blocked | None:
+    async def _search(self, each: _Waiting, shortage: Shortage, now: _Round) -> Sequence[Evictable] | Blocked | None:
         """The victims for one; why there are none, or None where it isn't looked for them now."""
-        if not all(self._may_be_reclaimed(place, each.teams, now) for place in lacks):
+        if not all(self._may_be_reclaimed(place, each.teams, now) for place in shortage.lacks):
             return None
         if not each.dry_run and (reached := self._limits.reached(RECLAIM, each.pods, 1)):
             # no event: it says another time each round
@@ -276,12 +278,12 @@ class Reclaimer:
             return None
         now.searches += 1
         fits = partial(now.cards.fitting, each.pods)
-        found = await now.slices.run(now.reclaiming.selecting(_shortage(each, lacks), fits))
+        found = await now.slices.run(now.reclaiming.selecting(shortage, fits))
         if isinstance(found, Blocked):
             now.failed.update(each.teams)
             when = ""
             if found is Blocked.YOUNG:
-                when = earliest(await now.slices.run(now.reclaiming.ripe_at(_shortage(each, lacks))))
+                when = earliest(await now.slices.run(now.reclaiming.ripe_at(shortage)))
             self._found_nobody[shape] = _Failure(found, self._view.clock() + _TRIED_AGAIN, when)
         return found
 
@@ -298,11 +300,9 @@ class Reclaimer:
     def _shape(self, each: _Waiting) -> _Shape:
         return each.turn.demand, floor_id(each.first, self._view.vendors), len(each.pods)
 
-    async def _reclaim(
-        self, each: _Waiting, lacks: Mapping[tuple[str, str], int], victims: Sequence[Evictable], now: _Round
-    ) -> None:
+    async def _reclaim(self, each: _Waiting, shortage: Shortage, victims: Sequence[Evictable], now: _Round) -> None:
         """Evict the victims, or say who they would be."""
-        keys = ", ".join(sorted({f"{key} of {name}" for name, key in lacks}))
+        keys = ", ".join(sorted({f"{key} of {name}" for name, key in shortage.lacks}))
         if each.dry_run:
             text = f"{_pods(victims, each.teams)} would be evicted for {keys} (reclaim: dry-run)"
             await self._note(each, "Normal", RECLAIM.dry_run, text)
@@ -348,10 +348,6 @@ class Reclaimer:
         if event and self.notes.get(each.first.uid) != text:
             await self._executor.say(each.first, type_, reason, text)
         self.notes |= {pod.uid: text for pod in each.pods}
-
-
-def _shortage(each: _Waiting, lacks: Mapping[tuple[str, str], int]) -> Shortage:
-    return Shortage(each.teams, each.turn.demand, lacks)
 
 
 def _take(now: _Round, each: _Waiting) -> None:

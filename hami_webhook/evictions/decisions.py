@@ -236,13 +236,11 @@ def _listed(eviction: Eviction) -> str:
 
 def listed(victims: Sequence[Pod], node: str = "") -> str:
     """The victims for an event; where they are, if they leave a node for one pod."""
-    if not node:
-        return _counted(victims, "")
-    there = [pod for pod in victims if pod.node_name == node]
-    elsewhere = [pod for pod in victims if pod.node_name != node]
-    parts = ((there, f" from node {node}"), (elsewhere, " from other nodes, for its quota"))
-    return "; ".join(_counted(pods, where) for pods, where in parts if pods)
-
-
-def _counted(pods: Sequence[Pod], where: str) -> str:
-    return f"{len(pods)} pod{'s' if len(pods) > 1 else ''}{where}: {first_of([pod.key for pod in pods], _LISTED)}"
+    there = [pod.key for pod in victims if node in ("", pod.node_name)]
+    elsewhere = [pod.key for pod in victims if node not in ("", pod.node_name)]
+    parts = ((there, f" from node {node}" if node else ""), (elsewhere, " from other nodes, for its quota"))
+    return "; ".join(
+        f"{len(names)} pod{'s' if len(names) > 1 else ''}{where}: {first_of(names, _LISTED)}"
+        for names, where in parts
+        if names
+    )

@@ -106,18 +106,19 @@ def selecting_group_victims(
         return NoVictims.TOO_LONG
 
 
-class _PlacementAttempt:
-    """Members placed, while some pods are `gone`, by node: the members' nodes, in their order, and what they cost."""
+class _PlacementAttempt(Struct, eq=False):
+    """Members placed, while some pods are `gone`, by node: the members' nodes, in their order, and what they cost.
 
-    def __init__(self, gone: Mapping[str, frozenset[str]], near: Iterable[str]) -> None:
-        self.gone = gone
-        self.rooms: dict[str, SimulatedNode] = {}
-        self.nodes: list[str] = []
-        self.costs: list[Amounts] = []
-        self.taken: dict[str, Counter[str]] = {}
-        self.near = dict.fromkeys(near)
-        self.left: dict[int, list[str]] = {}
-        """By shape, the nodes that may take it, the last one first; without those that turned out to be full."""
+    `left` are by shape the nodes that may take it, the last one first, without those that turned out to be full.
+    """
+
+    gone: Mapping[str, frozenset[str]]
+    near: dict[str, None]
+    rooms: dict[str, SimulatedNode] = {}
+    nodes: list[str] = []
+    costs: list[Amounts] = []
+    taken: dict[str, Counter[str]] = {}
+    left: dict[int, list[str]] = {}
 
     def put(self, index: int, node: str, costs: Amounts) -> None:
         """A member has its place."""
@@ -130,9 +131,9 @@ class _PlacementAttempt:
     def without(self, pods: Iterable[Pod], node: str) -> tuple[_PlacementAttempt, list[int]]:
         """The same where these are gone from a node, too, without its members; and which these are."""
         gone = self.gone.get(node, frozenset()) | {pod.uid for pod in pods}
-        other = _PlacementAttempt({**self.gone, node: gone}, self.near)
-        other.rooms = {name: room for name, room in self.rooms.items() if name != node}
-        other.left = {shape: [*names] for shape, names in self.left.items()}
+        rooms = {name: room for name, room in self.rooms.items() if name != node}
+        left = {shape: [*names] for shape, names in self.left.items()}
+        other = _PlacementAttempt({**self.gone, node: gone}, {**self.near}, rooms, left=left)
         for index, (name, costs) in enumerate(zip(self.nodes, self.costs, strict=True)):
             other.put(index, name, {} if name == node else costs)
         return other, [index for index, name in enumerate(self.nodes) if name == node]
@@ -211,7 +212,9 @@ class _Search:
         by_node: dict[str, set[str]] = {}
         for uid in gone:
             by_node.setdefault(self._node_of[uid], set()).add(uid)
-        trial = _PlacementAttempt({name: frozenset(uids) for name, uids in by_node.items()}, self._group.near)
+        trial = _PlacementAttempt(
+            {name: frozenset(uids) for name, uids in by_node.items()}, dict.fromkeys(self._group.near)
+        )
         for index in range(len(self._shapes)):
             if not (yield from self._place(trial, index, first[index : index + 1])):
                 return None
@@ -286,7 +289,7 @@ class _Search:
 
     def _choosing(self) -> Steps[tuple[list[Pod], _PlacementAttempt] | None]:
         """Victims for one member after the other; None if that leaves one without a place."""
-        trial = _PlacementAttempt({}, self._group.near)
+        trial = _PlacementAttempt({}, dict.fromkeys(self._group.near))
         chosen: list[Pod] = []
         for index in range(len(self._shapes)):
             refused: set[str] = set()

@@ -11,7 +11,6 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from math import inf
 
 from msgspec import Struct, field
-from msgspec.structs import replace
 
 from hami_webhook.evictions.policies import EvictionPolicy
 from hami_webhook.kube.disruption import PodDisruptionBudget
@@ -243,27 +242,22 @@ class DisruptionBudgets:
 
     def __init__(self, shown: Callable[[], Iterable[PodDisruptionBudget]]) -> None:
         self._shown = shown
-        self._spent: dict[tuple[str, str], tuple[PodDisruptionBudget, frozenset[str]]] = {}
-        """The names of the pods that were evicted, and the version of the budget at which they were."""
+        self._known: dict[tuple[str, str], tuple[PodDisruptionBudget, PodDisruptionBudget]] = {}
+        """Each as it is shown, and as it is left."""
 
     def left(self) -> list[PodDisruptionBudget]:
         """What they allow now."""
-        shown = {(each.namespace, each.name): each for each in self._shown()}
-        self._spent = {key: spent for key, spent in self._spent.items() if shown.get(key) is spent[0]}
-        left = []
-        for key, budget in shown.items():
-            spent = self._spent[key][1] if key in self._spent else frozenset[str]()
-            left.append(replace(budget, allowed=budget.allowed - len(spent), disrupted=budget.disrupted | spent))
-        return left
+        known, self._known = self._known, {}
+        for shown in self._shown():
+            key = shown.namespace, shown.name
+            seen, left = known.get(key, (shown, shown))
+            self._known[key] = shown, left if seen is shown else shown
+        return [left for _, left in self._known.values()]
 
     def spend(self, pods: Sequence[Pod]) -> None:
         """These pods are evicted."""
-        for budget in self._shown():
-            key = budget.namespace, budget.name
-            seen, spent = self._spent.get(key, (None, frozenset[str]()))
-            covered = frozenset(pod.name for pod in pods if budget.covers(pod))
-            if covered:
-                self._spent[key] = budget, covered | (spent if seen is budget else frozenset())
+        self.left()
+        self._known = {key: (shown, left.without(pods)) for key, (shown, left) in self._known.items()}
 
 
 def _deleted_at(pod: Pod) -> float:

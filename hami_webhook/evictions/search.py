@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
 
+from msgspec import Struct
+
 from hami_webhook.devices.model import NodeView
 from hami_webhook.devices.registry import Vendors
 from hami_webhook.devices.step_limit import FIT_STEPS, StepLimit
@@ -52,29 +54,27 @@ def try_fit(
     return found if isinstance(found, NodeFit) else None, FIT_STEPS - limit.left
 
 
-class SearchBudget:
+class SearchBudget(Struct):
     """What a search may still cost: times that Fit is tried, and sets of pods that are compared, and steps of Fit."""
 
-    def __init__(self, fits: int, sets: int, steps: int = STEPS_OF_A_NODE) -> None:
-        self.fits = fits
-        self.sets = sets
-        self.steps = steps
+    fits: int
+    sets: int
+    steps: int = STEPS_OF_A_NODE
 
 
 class Exhausted(Exception):
     """As much was tried as a search may."""
 
 
-class SimulatedNode:
-    """A node without those who are gone, with some pods more, and what it answered to one more, by shape."""
+class SimulatedNode(Struct, eq=False):
+    """A node without those who are gone, with some pods more, which have these shares of its cards.
 
-    __slots__ = ("answers", "shares", "view")
+    `answers` are what it answered to one more, by shape.
+    """
 
-    def __init__(self, view: NodeView, shares: Shares) -> None:
-        self.view = view
-        self.shares = shares
-        """What the pods that came have of its cards."""
-        self.answers: dict[int, tuple[NodeFit, SimulatedNode] | None] = {}
+    view: NodeView
+    shares: Shares
+    answers: dict[int, tuple[NodeFit, SimulatedNode] | None] = {}
 
     def with_fit(self, fit: NodeFit) -> SimulatedNode:
         """The node with one more pod."""
