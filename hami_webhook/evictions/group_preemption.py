@@ -8,7 +8,7 @@ while, and the namespace's other groups for as long as the search was worth.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 
 from msgspec import structs
 
@@ -29,7 +29,6 @@ from hami_webhook.kube.objects import Pod, ResourceQuota
 from hami_webhook.kube.pod_group import GroupKey
 from hami_webhook.scheduling.fit import shape_of
 from hami_webhook.scheduling.framework import Handle, keep_latest
-from hami_webhook.scheduling.node_snapshot import NodeSnapshot
 from hami_webhook.scheduling.placer import CycleState, Placer
 from hami_webhook.time_slices import TimeSlices
 
@@ -167,21 +166,17 @@ class GroupPreemption:
         self, group: GroupPreemptor, names: Collection[str], effort: SearchBudget
     ) -> GroupVictims | NoVictims | None:
         """The victims, on nodes that are now as they were looked at; None if they change too often."""
-        slices = TimeSlices()
+        slices, pod = TimeSlices(), structs.replace(group.members[0].pod, priority=group.priority)
         for _ in range(_ROUNDS):
-            found = await slices.run(selecting_group_victims(group, self._snapshots(group, names), effort))
+            nodes = self._nominations.snapshots(pod, sorted(names))
+            found = await slices.run(selecting_group_victims(group, nodes, effort))
             if isinstance(found, NoVictims) or not slices.interruptions:
                 return found
-            now = {node.name: node for node in self._snapshots(group, [each.name for each in found.looked_at])}
+            again = self._nominations.snapshots(pod, [each.name for each in found.looked_at])
+            now = {node.name: node for node in again}
             if all(each.name in now and each.same_as(now[each.name]) for each in found.looked_at):
                 return found
         return None
-
-    def _snapshots(self, group: GroupPreemptor, names: Collection[str]) -> Iterator[NodeSnapshot]:
-        pod = structs.replace(group.members[0].pod, priority=group.priority)
-        for name in sorted(names):
-            if (view := self._state.view(name)) is not None:
-                yield self._nominations.snapshot(view, pod)
 
     def _are_there(self, pods: Sequence[Pod]) -> bool:
         shown = [self._state.pod(pod.uid) for pod in pods]

@@ -164,17 +164,15 @@ class _Search:
         self._preemptors: list[Preemptor] = []
         """Of each shape: members that request the same of the same nodes."""
         self._shapes: list[int] = []
-        self._selectors: list[Mapping[str, str]] = []
         self._looked: list[dict[str, _Looked]] = []
         shapes: dict[tuple[int, frozenset[tuple[str, str]]], int] = {}
         for member in group.members:
             selector = member.pod.node_selector or {}
             shape = shapes.setdefault((id(member.request), frozenset(selector.items())), len(shapes))
             if shape == len(self._preemptors):
-                pod = replace(member.request.pod, priority=group.priority)
+                pod = replace(member.request.pod, priority=group.priority, node_selector=selector)
                 request = replace(member.request, pod=pod)
                 self._preemptors.append(Preemptor(request, None, group.vendors, group.disruption, group.now))
-                self._selectors.append(selector)
                 self._looked.append({})
             self._shapes.append(shape)
 
@@ -283,7 +281,8 @@ class _Search:
         return self._trials.answer(room, shape, self._preemptors[shape].request) if selected else None
 
     def _is_selected(self, name: str, shape: int) -> bool:
-        return self._selectors[shape].items() <= self._nodes[name].view.node.labels.items()
+        selector = self._preemptors[shape].pod.node_selector or {}
+        return selector.items() <= self._nodes[name].view.node.labels.items()
 
     # who goes
 

@@ -59,10 +59,6 @@ class _NamespaceEvictions(Struct):
     abandoned: list[_PodEviction] = []
     unused: deque[float] = field(default_factory=lambda: deque(maxlen=_MOST_UNUSED))
 
-    @property
-    def empty(self) -> bool:
-        return not (self.recent or self.abandoned or self.unused)
-
 
 class EvictionLimits:
     """The evictions for every namespace, at most `per_minute` in a minute; `clock` gives Unix seconds."""
@@ -230,7 +226,7 @@ class EvictionLimits:
             while known.unused and known.unused[0] + _REMEMBERED <= now:
                 known.unused.popleft()
             known.abandoned = [each for each in known.abandoned if self._ending(each)]
-            if known.empty:
+            if not (known.recent or known.abandoned or known.unused):
                 del self._of_namespaces[namespace]
 
 

@@ -153,8 +153,12 @@ class Nominations:
 
     def candidates(self, pod: Pod, failed: Mapping[str, Rejection]) -> Iterator[NodeSnapshot]:
         """The nodes that refused the pod, but for those where evictions can't help; as they are when looked at."""
-        for name, why in failed.items():
-            if not why.labels() <= UNRESOLVABLE and (view := self.state.view(name)) is not None:
+        return self.snapshots(pod, (name for name, why in failed.items() if not why.labels() <= UNRESOLVABLE))
+
+    def snapshots(self, pod: Pod, names: Iterable[str]) -> Iterator[NodeSnapshot]:
+        """These nodes, but for such as aren't known; as they are when looked at."""
+        for name in names:
+            if (view := self.state.view(name)) is not None:
                 yield self.snapshot(view, pod)
 
     def ending(self, node: str) -> set[str]:
