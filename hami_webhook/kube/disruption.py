@@ -16,15 +16,15 @@ from hami_webhook.kube.selectors import LabelSelector
 
 
 class PodDisruptionBudget(Struct, frozen=True):
-    """A budget's selector and status. As for kube-scheduler, a selector without requirements covers no pod, and no
-    selector covers a pod without labels; the eviction API differs in both.
+    """A budget's selector and status: a selector without requirements covers all pods of the namespace, none (`None`)
+    covers nobody (docs/preemption.md#victims).
 
     `disrupted` are the names of pods whose disruption is in `allowed` already.
     """
 
     namespace: str
     name: str
-    selector: LabelSelector
+    selector: LabelSelector | None
     allowed: int = 0
     disrupted: frozenset[str] = frozenset()
 
@@ -37,7 +37,7 @@ class PodDisruptionBudget(Struct, frozen=True):
         return cls(
             namespace=meta.namespace or "",
             name=meta.name or "",
-            selector=LabelSelector.from_wire(selector or wire.LabelSelectorObject()),
+            selector=None if selector is None else LabelSelector.from_wire(selector),
             allowed=status.disruptions_allowed or 0,
             disrupted=frozenset(status.disrupted_pods or ()),
         )
@@ -51,7 +51,7 @@ class PodDisruptionBudget(Struct, frozen=True):
         """Whether evicting the pod counts against the budget."""
         return (
             self.namespace == pod.namespace
-            and bool(pod.labels and self.selector.requirements)
+            and self.selector is not None
             and pod.name not in self.disrupted
             and self.selector.matches(pod.labels)
         )

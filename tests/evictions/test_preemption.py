@@ -350,6 +350,9 @@ async def test_what_kube_scheduler_proposes_is_completed_by_devices() -> None:
         assert await each.preempt("high", n1=["x"]) == {"n1": ["x"]}, "nobody else has to go"
         assert await each.preempt("all", n2=["y"]) == {}, "z stays, so it would be in vain"
         assert await each.preempt("cpu", n1=["x"]) == {"n1": ["x"]}, "it requests no devices"
+        assert await each.preempt("all", n2=[]) == {}, "kube-scheduler 1.38 leaves a node out that isn't answered"
+        assert await each.preempt("cpu", n2=[]) == {"n2": []}, "nor has anybody to go for devices"
+        assert await each.preempt("high", n2=[]) == {"n2": ["y"]}, "the one of lower priority makes room"
         await each.filter("high")
         assert each.nominated("high") == "n1"
         assert await each.preempt("high", n2=["y"]) == {}, "others are evicted for it already"

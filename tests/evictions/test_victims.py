@@ -128,15 +128,16 @@ NO_APP = {"matchExpressions": [{"key": "app", "operator": "DoesNotExist"}]}
     ("selector", "labels", "covers"),
     [
         (None, A, False),
-        ({}, A, False),
+        ({}, A, True),
+        ({}, {}, True),
         ({"matchExpressions": [{"key": "app", "operator": "In", "values": ["a", "b"]}]}, A, True),
         (NO_APP, A, False),
         (NO_APP, {"labels": {"of": "b"}}, True),
-        (NO_APP, {}, False),
+        (NO_APP, {}, True),
     ],
 )
 def test_a_budgets_selector(selector: JSON | None, labels: JSON, covers: bool) -> None:
-    """As in kube-scheduler's `filterPodsWithPDBViolation`: no empty selector matches, nor does a pod without labels."""
+    """As the eviction API has it, and kube-scheduler since 1.38: an empty selector covers all pods, none covers none."""
     found = PodDisruptionBudget.from_object({"metadata": {"namespace": "default"}, "spec": {"selector": selector}})
     assert found.covers(Pod.from_object(low("x", "n1", "", **labels))) is covers
 
