@@ -3,7 +3,8 @@
 # and etcd, in the versions that the go.mod of a minor version pins (K8S=1.36, which is the default: 1.36/go.mod), through
 # the Go module proxy. The binaries go into
 #   ${XDG_CACHE_HOME:-~/.cache}/hami-webhook/<kubernetes version>/
-# once per machine and version; a second call finds them and ends at once. Prints that folder on standard output;
+# once per machine and version; a second call finds them and ends at once. Where go.mod has kube-scheduler alone, the others
+# are those of the minor version before. Prints that folder on standard output;
 # everything else goes to standard error. `build.sh --where` prints the folder and builds nothing (exit 1: not built).
 # KUBEBUILDER_ASSETS, when set, names a folder that has the binaries already, and is used instead.
 set -euo pipefail
@@ -40,19 +41,30 @@ if ! command -v go >/dev/null; then
   exit 1
 fi
 
-tools=(go.etcd.io/etcd/server/v3 k8s.io/kubernetes/cmd/kube-{apiserver,controller-manager,scheduler})
+tools=(k8s.io/kubernetes/cmd/kube-scheduler)
+before=
+if grep -q k8s.io/kubernetes/cmd/kube-apiserver go.mod; then
+  tools+=(k8s.io/kubernetes/cmd/kube-{apiserver,controller-manager})
+else
+  before=$(K8S=1.$((${minor#1.} - 1)) ../build.sh)
+fi
 export CGO_ENABLED=0
+export GOTOOLCHAIN=auto # the Go that go.mod asks for comes through the proxy as well, if it is newer than ours
 # The versions that the programs print and serve at /version; the commit's time keeps the build reproducible.
 stamp="-X k8s.io/component-base/version.gitVersion=$version -X k8s.io/component-base/version.gitTreeState=clean"
 
-echo "controlplane: building Kubernetes $version and etcd into $folder; 10 to 20 minutes on two cores, once" >&2
+echo "controlplane: building ${tools[*]##*/} $version into $folder; 10 to 20 minutes on two cores, once" >&2
 started=$SECONDS
 mkdir -p "$(dirname "$folder")"
 partial=$(mktemp -d "$folder.XXXXXX")
 trap 'rm -rf "$partial"' EXIT
-total=$(go list -deps "${tools[@]:1}" | wc -l)
-counted controlplane "$total" go build -v -trimpath -gcflags=all=-dwarf=false -ldflags "-s -w $stamp" -o "$partial/" "${tools[@]:1}"
-counted etcd "" go build -v -trimpath -gcflags=all=-dwarf=false -ldflags "-s -w" -o "$partial/etcd" "${tools[0]}"
+total=$(go list -deps "${tools[@]}" | wc -l)
+counted controlplane "$total" go build -v -trimpath -gcflags=all=-dwarf=false -ldflags "-s -w $stamp" -o "$partial/" "${tools[@]}"
+if [ -n "$before" ]; then
+  ln -s "$before"/{etcd,kube-apiserver,kube-controller-manager} "$partial/"
+else
+  counted etcd "" go build -v -trimpath -gcflags=all=-dwarf=false -ldflags "-s -w" -o "$partial/etcd" go.etcd.io/etcd/server/v3
+fi
 
 chmod 755 "$partial"
 # Whoever built at the same time and was first has the same programs: theirs stay.
