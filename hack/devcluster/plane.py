@@ -107,6 +107,13 @@ class ControlPlane:
         off = [gate for gate in _GATES if re.search(rf"\b{gate}=.*default=false", known)]
         return (f"--feature-gates={','.join(f'{gate}=true' for gate in off)}",) if off else ()
 
+    @cached_property
+    def scheduler_minor(self) -> int:
+        """The minor version of kube-scheduler, which may be ahead of the API server's."""
+        command = (self.programs / "kube-scheduler", "--version")
+        told = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+        return int(told.split("v1.")[1].split(".")[0])
+
     def start(self) -> None:
         """Start everything and wait until it is ready. Raises `ControlPlaneError` with the end of the log at fault."""
         self.prepare()

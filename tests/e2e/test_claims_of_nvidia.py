@@ -66,6 +66,21 @@ def test_cards_that_are_passed_through_and_shares_of_no_memory_are_charged(progr
         assert "exceeded quota: gpu-quota, requested: limits.nvidia.com/gpumem=8192" in refused
 
 
+def test_a_qualified_name_is_charged_as_kube_scheduler_allocates_it(program: Deployment, team: str) -> None:
+    """kube-scheduler takes such a name from 1.38 on; with older ones the pod waits, and holds what it waits for."""
+    kubectl, plane = program.kubectl, program.plane
+    with nvidias(kubectl, consumable("c1", "memory", "16Gi")):
+        named = requests(exactly(NVIDIA, capacity={"requests": {f"{NVIDIA}/memory": "4Gi"}}))
+        kubectl.apply(template(team, "named", named), pod(team, "a", of="named"))
+        assert memory(kubectl, team) == 4096
+        if plane.scheduler_minor >= 38:
+            eventually(lambda: bound(kubectl, team), ["a"])
+            eventually(lambda: settled(kubectl, team))
+        else:
+            eventually(lambda: "cannot allocate all claims" in events(kubectl, team))
+        assert memory(kubectl, team) == 4096
+
+
 def test_a_device_that_no_row_is_for_is_called_so_and_a_qualified_name_costs_the_same(
     program: Deployment, team: str
 ) -> None:

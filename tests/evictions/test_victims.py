@@ -137,7 +137,7 @@ NO_APP = {"matchExpressions": [{"key": "app", "operator": "DoesNotExist"}]}
     ],
 )
 def test_a_budgets_selector(selector: JSON | None, labels: JSON, covers: bool) -> None:
-    """As the eviction API has it, and kube-scheduler since 1.38: an empty selector covers all pods, none covers none."""
+    """As the eviction API has it, and kube-scheduler since 1.38: an empty selector covers all pods, none nobody."""
     found = PodDisruptionBudget.from_object({"metadata": {"namespace": "default"}, "spec": {"selector": selector}})
     assert found.covers(Pod.from_object(low("x", "n1", "", **labels))) is covers
 
