@@ -38,7 +38,8 @@ class DeviceKeys(Struct, frozen=True):
 
     Where a vendor has alias keys, all are read and the first is written; an empty tuple means the vendor has none.
     `choices` pick one of several values; with `folds_choices` blanks around them and case mean nothing, and none at all
-    is the same as an empty one. `general`: the choices that HAMi has for all vendors mean something here too.
+    is the same as an empty one. `general`: the choices that HAMi has for all vendors mean something here too. `twin` is
+    the backend of cards of the same make under other names; empty for none.
     """
 
     allocated: str
@@ -51,6 +52,7 @@ class DeviceKeys(Struct, frozen=True):
     choices: tuple[str, ...] = ()
     folds_choices: bool = False
     general: bool = True
+    twin: str = ""
 
     @classmethod
     def usual(
@@ -61,6 +63,7 @@ class DeviceKeys(Struct, frozen=True):
         model: str = "",
         extra: tuple[str, ...] = (),
         choices: tuple[str, ...] = (),
+        twin: str = "",
     ) -> DeviceKeys:
         """The keys of a vendor whose device lists are `hami.io/<devices>-devices-…`.
 
@@ -75,6 +78,7 @@ class DeviceKeys(Struct, frozen=True):
             use_type=_allow(model),
             nouse_type=_deny(model),
             choices=choices,
+            twin=twin,
         )
 
     @property

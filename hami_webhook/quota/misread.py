@@ -61,6 +61,7 @@ def misreadings(quota: ResourceQuota, vendors: Vendors, known: Vendors, capacity
             found += [Misreading(Reason.UNIT, key, text) for text in texts]
         elif "/" in key:
             found += [Misreading(Reason.KEY, key, text) for text in names.misread(key)]
+    found += [Misreading(Reason.KEY, key, text) for key, text in _without_twin(account, vendors, capacity)]
     classes = {_OF_CLASS.format(name): row for row in vendors.drivers for name in row.device_classes}
     found += [
         Misreading(Reason.MIXED, key, _of_class(key, vendors.keys_of[classes[key].vendor]))
@@ -90,6 +91,21 @@ def misreadings(quota: ResourceQuota, vendors: Vendors, known: Vendors, capacity
 
     found += [Misreading(Reason.KEY, key, text) for key, text in selection_faults(quota, types)]
     return found
+
+
+def _without_twin(account: QuotaAccount, vendors: Vendors, capacity: CapacityLister) -> Iterator[tuple[str, str]]:
+    """Keys of cards that nodes have under other names too, whose own key the quota doesn't limit."""
+    for vendor in vendors.values():
+        twin = vendors.get(vendor.keys.twin)
+        if twin is None or not any(key.name in account.hard for key in vendors.keys_of[vendor.key]):
+            continue
+        if next(iter(capacity.eligible(twin, _ANY_POD)), None) is None:
+            continue
+        names = {key.dimension: key.name for key in vendors.keys_of[twin.key]}
+        for key in vendors.keys_of[vendor.key]:
+            other = names.get(key.dimension)
+            if key.name in account.hard and other is not None and other not in account.hard:
+                yield key.name, f"{key.name} doesn't count {twin.key}s, which nodes have as well; limit {other} too"
 
 
 def _of_class(key: str, ours: Sequence[QuotaKey]) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from builders import accelerator_quota, card, node
+from builders import accelerator_quota, card, node, read_node
 from tables import in_one_test
 
 from hami_webhook.config.devices import DeviceConfig
@@ -237,3 +237,34 @@ def test_what_is_lent_is_read_or_explained(spec: dict[str, Any], texts: list[str
     quota = read_accelerator_quota(accelerator_quota(spec=spec, gpu=8), {})
     found = misreadings(quota, builtin_vendors(), builtin_vendors(), ClusterCache(builtin_vendors()))
     assert [each.text for each in found] == texts
+
+
+_DCU_CARD, _HCU_CARD = (f"{name}-T1,4,65520,100,{name}-K100_AI,0,true,0,hami:" for name in ("DCU", "HCU"))
+
+
+@pytest.mark.parametrize(
+    ("hard", "nodes", "keys"),
+    [
+        ({"limits.hygon.com/dcumem": "200000"}, ["DCU"], []),
+        ({"limits.hygon.com/dcumem": "200000"}, [], []),
+        ({"limits.hygon.com/dcumem": "200000"}, ["DCU", "HCU"], ["limits.hygon.com/dcumem"]),
+        ({"limits.hygon.com/hcumem": "200000"}, ["DCU", "HCU"], ["limits.hygon.com/hcumem"]),
+        ({"limits.hygon.com/hcumem": "200000"}, ["HCU"], []),
+        ({"limits.hygon.com/dcumem": "200000", "limits.hygon.com/hcumem": "200000"}, ["DCU", "HCU"], []),
+        ({GPU: "1"}, ["DCU", "HCU"], []),
+    ],
+)
+def test_a_quota_of_dcus_does_not_bind_the_same_cards_as_hcus_where_there_are_any(
+    hard: dict[str, str], nodes: list[str], keys: list[str]
+) -> None:
+    """The author sees it; a cluster that has only one of the names hears nothing."""
+    state = ClusterCache(builtin_vendors())
+    for name in nodes:
+        written = {f"hami.io/node-{name.lower()}-register": _DCU_CARD if name == "DCU" else _HCU_CARD}
+        state.set_node(read_node(name.lower(), **written), NOON)
+    quota = ResourceQuota.from_object({"metadata": {"name": "q"}, "spec": {"hard": hard}})
+    found = misreadings(quota, builtin_vendors(), builtin_vendors(), state)
+    assert [each.key for each in found] == keys
+    for each in found:
+        other = each.key.replace("dcu", "xcu").replace("hcu", "dcu").replace("xcu", "hcu")
+        assert each.text.endswith(f"limit {other} too")

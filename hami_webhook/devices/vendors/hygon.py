@@ -83,7 +83,7 @@ class HygonDcu(Vendor):
         missing="no live node registers DCUs in hami.io/node-dcu-register; HAMi's own DCU device plugin writes it, "
         "Hygon's, which offers hygon.com/dcu, does not",
     )
-    keys = DeviceKeys.usual("dcu", uuid="hygon.com/[no]use-gpuuuid", model="hygon.com/[no]use-dcutype")
+    keys = DeviceKeys.usual("dcu", uuid="hygon.com/[no]use-gpuuuid", model="hygon.com/[no]use-dcutype", twin="HCU")
     default_cores = 100
     multi_is_exclusive = True
     explains_memory = True
@@ -115,4 +115,4 @@ class HygonHcu(HygonDcu):
         missing="no live node registers HCUs in hami.io/node-hcu-register; Hygon's HCU device plugin writes it with "
         "--strategy=hami only",
     )
-    keys = DeviceKeys.usual("hcu", uuid="hygon.com/[no]use-gpuuuid", model="hygon.com/[no]use-hcutype")
+    keys = DeviceKeys.usual("hcu", uuid="hygon.com/[no]use-gpuuuid", model="hygon.com/[no]use-hcutype", twin="DCU")
