@@ -15,6 +15,7 @@ from pydantic import create_model
 
 from hami_webhook.config import FILE_NAME, ConfigError, DeviceConfig, LoadedDeviceConfig, read_text
 from hami_webhook.config.drivers import DraSection
+from hami_webhook.config.hami import HamiSection
 from hami_webhook.config.load import builtin_text, load
 from hami_webhook.devices import registry
 from hami_webhook.devices.registry import Vendors
@@ -40,7 +41,9 @@ def _model(classes: tuple[type[Vendor], ...]) -> type[DeviceConfig]:
     if faults:
         raise ConfigError(faults)
     schedulers = {name: scheduler.section_type for name, scheduler in SCHEDULERS.items()}
-    types = registry.section_types() | schedulers | {"dra": DraSection, "exporters": ExportersSection}
+    types = (
+        registry.section_types() | schedulers | {"hami": HamiSection, "dra": DraSection, "exporters": ExportersSection}
+    )
     known = [name for name in _SECTION.findall(builtin_text()) if name in types]
     fields: dict[str, typing.Any] = {
         name: (types[name], ()) if typing.get_args(types[name]) else (types[name] | None, None)

@@ -25,6 +25,7 @@ from hami_webhook.admission.identities import (
 )
 from hami_webhook.admission.new_pod import NewPod
 from hami_webhook.admission.policy import AdmissionContext
+from hami_webhook.devices import newer_annotations
 from hami_webhook.devices.device_lister import DeviceLister
 from hami_webhook.devices.foreign_pods import DEFAULT_SCHEDULER, name_scheduler
 from hami_webhook.devices.model import BadRequest
@@ -366,8 +367,9 @@ _VIRTUAL_MACHINE = "shared cards are mounted into the container, and a virtual m
 
 def suspicions(draft: PodDraft, requested: tuple[Vendor, ...] = ()) -> list[str]:
     """What is legal but hardly meant, a sentence each; `requested` are the vendors whose cards the pod asks for."""
-    text = draft.annotations.get(GPU_POLICY)
-    found = [] if text is None else CardPolicy.parse(text).warnings_of()
+    text, is_2_11 = draft.annotations.get(GPU_POLICY), any(vendor.is_2_11 for vendor in requested)
+    found = [] if text is None else CardPolicy.parse(text).warnings_of(is_2_11=is_2_11)
+    found += newer_annotations.doubts(draft.annotations, is_2_11=is_2_11)
     runtime = draft.runtime_class_name
     if "kata" in runtime.lower():
         found.append(f"spec.runtimeClassName {runtime}: {_VIRTUAL_MACHINE}")

@@ -38,6 +38,17 @@ class CardPolicy(Struct, frozen=True):
     def parse(cls, text: str) -> CardPolicy:
         return cls(tuple(item.strip() for item in text.split(",")))
 
+    @classmethod
+    def of(cls, annotations: Mapping[str, str], usual: str, *, is_2_11: bool) -> CardPolicy:
+        """The policy of a pod: what it says, else the `usual` one; for HAMi 2.11 also where it says no known one."""
+        written = annotations.get(GPU_POLICY)
+        policy = cls.parse(usual if written is None else written)
+        return cls.parse(usual) if is_2_11 and written is not None and not policy.known else policy
+
+    @property
+    def known(self) -> bool:
+        return all(item in KNOWN_CARD_POLICIES for item in self.items)
+
     @property
     def mutex(self) -> bool:
         return "mutex" in self.items
@@ -64,10 +75,11 @@ class CardPolicy(Struct, frozen=True):
         first = {"binpack": "fullest", "mutex": "fewest-slots"}.get(self.items[0], "emptiest")
         return (first, "high-numa")
 
-    def warnings_of(self) -> list[str]:
+    def warnings_of(self, *, is_2_11: bool = False) -> list[str]:
         """A sentence for each item that is no policy."""
         unknown = [item for item in self.items if item and item not in KNOWN_CARD_POLICIES]
-        return [f'{GPU_POLICY}: "{item}" is no card policy and acts as spread' for item in unknown]
+        instead = ", so the configured one applies" if is_2_11 else " and acts as spread"
+        return [f'{GPU_POLICY}: "{item}" is no card policy{instead}' for item in unknown]
 
 
 class Weights(Struct, frozen=True):

@@ -148,7 +148,9 @@ class Vendors(Mapping[str, Vendor]):
         self.foreign_annotations = frozenset(key for scheduler in foreign for key in scheduler.owned)
         self.byte_keys = frozenset(key for scheduler in foreign for key in scheduler.byte_keys)
         self._foreign_names = frozenset[str]().union(*(each.resource_names for each in foreign))
-        self.touching_every_container = frozenset(v.key for v in vendors if v.touches_every_container)
+        self.touching_every_container = frozenset(
+            v.key for v in vendors if v.touches_every_container or (v.is_2_11 and v.hides_cards)
+        )
         self._names = _by_name((name, vendor.key) for vendor in vendors for name in vendor.resource_names)
         self.keys_of = {vendor.key: vendor.quota_keys() for vendor in vendors}
         self.quota_keys: Mapping[str, tuple[tuple[str, QuotaKey], ...]] = self._quota_keys()
@@ -161,7 +163,10 @@ class Vendors(Mapping[str, Vendor]):
         """The vendors of a configuration: a section that is present enables its vendor, if that can be requested."""
         sections = [(each, config.section(each.section_name)) for each in Vendor.classes]
         found = [vendor for each, section in sections if section is not None for vendor in each.of(section)]
-        dra = config.section("dra")
+        hami, dra = config.section("hami"), config.section("dra")
+        if hami is not None and hami.is_2_11:
+            for vendor in found:
+                vendor.is_2_11 = True
         drivers = dra.devices if dra is not None and dra.enabled else ()
         return cls([vendor for vendor in found if vendor.count_name], foreign, mixing, drivers)
 

@@ -55,7 +55,7 @@ from hami_webhook.devices.model import (
     Usage,
     WholeCard,
 )
-from hami_webhook.devices.pod_preferences import GPU_POLICY, NUMA_BIND, CardPolicy, ListRule, order, parse_weights
+from hami_webhook.devices.pod_preferences import NUMA_BIND, CardPolicy, ListRule, order, parse_weights
 from hami_webhook.devices.reasons import Rejection
 from hami_webhook.devices.registration import NodeRegistration
 from hami_webhook.kube.draft import ContainerDraft, PodDraft
@@ -72,6 +72,7 @@ class Vendor:
     `section_fields`: the section's fields of the count's, the memory's and the core's name, in this order.
     `reserved`: annotations besides those of `keys` that only scheduler and device plugin write.
     `touches_every_container`: admission has something to do in containers that request none of the resources too.
+    `is_2_11`: pods are read as by that HAMi (docs/spec/core.md#2.5); `hides_cards`: then it touches all of them.
     `default_cores`: what a container reserves that names no cores; `max_cores`: what more than that counts as.
     `lock`: what is taken on the node while a pod that requests the vendor's cards is bound; None for nothing.
     `masks_cores`: the vendor distinguishes a card's cores, and the cores field of an entry on the wire is their mask.
@@ -79,8 +80,7 @@ class Vendor:
     `explains_memory`: a refused amount of memory is answered with an example, as people write `16Gi`.
     `limits_only`: an amount that is written in requests alone is checked, but requests nothing.
     `claims_by_name`: a pod that names a resource in limits is ours, even if it gets no card by it.
-    `most_memory`: the most MiB that may be written for a device; more is refused.
-    `memory_may_be_bytes`: memory with a binary suffix is bytes.
+    `most_memory`: the most MiB that may be written for a device; `memory_may_be_bytes`: a binary suffix means bytes.
     """
 
     classes: ClassVar[tuple[type[Vendor], ...]] = ()
@@ -111,6 +111,7 @@ class Vendor:
     claims_by_name: bool = False
     most_memory: int = MAX_INT32
     memory_may_be_bytes: bool = False
+    hides_cards = is_2_11 = False
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
@@ -341,7 +342,7 @@ class Vendor:
         annotations = pod.annotations
         uuids, types = self.lists(annotations)
         return Constraints(
-            policy=CardPolicy.parse(annotations.get(GPU_POLICY, default_policy)),
+            policy=CardPolicy.of(annotations, default_policy, is_2_11=self.is_2_11),
             weights=parse_weights(annotations, pod.name),
             uuids=uuids,
             types=types,

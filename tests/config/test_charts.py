@@ -43,7 +43,7 @@ def test_every_resource_name_of_a_section_is_managed(path: Path) -> None:
     for section, written in yaml.safe_load(text).items():
         names = set(named(written))
         # Koordinator's names are fixed, KAI's pods ask by annotation, and claims have none
-        assert names or section in ("koordinator", "kai", "dra", "exporters"), f"{section} names nothing"
+        assert names or section in ("koordinator", "kai", "hami", "dra", "exporters"), f"{section} names nothing"
         assert names <= managed, f"{section}: {sorted(names - managed)} aren't managed"
 
 
@@ -89,4 +89,4 @@ def test_the_charts_have_every_section_there_is() -> None:
         key for path in (BUILT_IN, V2_7, V2_10, V2_11) for key in yaml.safe_load(path.read_text(encoding="utf-8"))
     }
     assert sections == set(device_config_model().model_fields)
-    assert section_types().keys() | SCHEDULERS.keys() | {"dra", "exporters"} == sections
+    assert section_types().keys() | SCHEDULERS.keys() | {"hami", "dra", "exporters"} == sections

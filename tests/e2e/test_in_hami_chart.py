@@ -58,7 +58,7 @@ def rendered(version: str) -> list[JSON]:
             webhook["clientConfig"]["caBundle"] = data["ca"]
     meta = {"name": "hami-scheduler-tls", "namespace": HAMI}
     devices = {"metadata": {"name": "hami-scheduler-device", "namespace": HAMI}}
-    configuration = (DEVICES / f"hami-{version}.yaml").read_text()
+    configuration = (DEVICES / f"hami-{version}.yaml").read_text() + f"\nhami: {{version: '{version}'}}\n"
     return [
         {"apiVersion": "v1", "kind": "Secret", "metadata": meta, "data": data},
         {"apiVersion": "v1", "kind": "ConfigMap", **devices, "data": {"device-config.yaml": configuration}},
@@ -203,6 +203,12 @@ def test_a_pod_is_admitted_charged_placed_bound_and_debited(
             assert used() == {"gpu": "1", "gpumem": two_thousand}
             user("delete", "pod", "p", "-n", space)
             eventually(used, {"gpu": "0", "gpumem": "0"})
+        dear = card_pod(space, "cores", 100)
+        dear["spec"]["containers"][0]["resources"]["limits"]["nvidia.com/gpucores"] = "150"
+        if version == "2.10":
+            assert is_mutated(user, dear)
+        else:
+            assert "value 150 in container main: must be an integer between 0 and 100" in user.refused(dear)
         for path in ("/filter", "/bind"):
             code, words = post(the_pod(kubectl)["status"]["podIP"], PORTS[version], path)
             assert code == (403 if version == "2.10" else 404)

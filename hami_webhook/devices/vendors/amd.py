@@ -10,9 +10,13 @@ from collections.abc import Iterator, Sequence
 from datetime import tzinfo
 from typing import Annotated
 
+from msgspec.structs import replace
+
 from hami_webhook.config.devices import MEMORY_PERCENTAGE, CountMemoryCore, runtime_class_note
 from hami_webhook.config.fields import ResourceName, RuntimeClassName
+from hami_webhook.devices.amounts import MAX_INT32
 from hami_webhook.devices.capacity_devices import capacity
+from hami_webhook.devices.codecs import CardRecord, custom_info, parse_bool
 from hami_webhook.devices.device_lister import DeviceLister
 from hami_webhook.devices.fit_request import (
     FREE_CORES,
@@ -20,9 +24,12 @@ from hami_webhook.devices.fit_request import (
     FREE_SLOT,
     HEALTHY,
     MUTEX,
+    NUMA_GROUP,
     TYPE_LISTS,
     UUID_LISTS,
     WITHIN_QUOTA,
+    Check,
+    Constraints,
 )
 from hami_webhook.devices.handshake import Health
 from hami_webhook.devices.keys import DeviceKeys, ReservedKeys
@@ -37,10 +44,11 @@ from hami_webhook.devices.model import (
     ShareOfCard,
     Usage,
 )
+from hami_webhook.devices.newer_annotations import AMD_NUMA_BIND
 from hami_webhook.devices.registration import NodeRegistration
 from hami_webhook.devices.vendor import Vendor
 from hami_webhook.kube.draft import ContainerDraft, PodDraft
-from hami_webhook.kube.objects import Container, Node
+from hami_webhook.kube.objects import Container, Node, Pod
 from hami_webhook.kube.quantity import parse_whole
 
 
@@ -56,14 +64,19 @@ class AmdSection(CountMemoryCore):
         yield from runtime_class_note(self.runtime_class_name)
 
 
+_CHECKS = (HEALTHY, TYPE_LISTS, UUID_LISTS, FREE_SLOT, MUTEX, WITHIN_QUOTA, FREE_MEMORY, FREE_CORES)
+_IN_NUMA_GROUPS = (HEALTHY, TYPE_LISTS, NUMA_GROUP, *_CHECKS[2:])
+
+
 class Amd(Vendor):
     key = "AMD"
     section_name = "amd"
     section_type = AmdSection
     reserved = ReservedKeys(kept=("hami.io/amd-cu-allocated",))
     registration = NodeRegistration("hami.io/node-amd-register")
-    keys = DeviceKeys.usual("amd", uuid="amd.com/[no]use-gpu-uuid", model="amd.com/[no]use-gputype")
-    checks = (HEALTHY, TYPE_LISTS, UUID_LISTS, FREE_SLOT, MUTEX, WITHIN_QUOTA, FREE_MEMORY, FREE_CORES)
+    keys = DeviceKeys.usual(
+        "amd", uuid="amd.com/[no]use-gpu-uuid", model="amd.com/[no]use-gputype", choices=(AMD_NUMA_BIND,)
+    )
     default_cores = 100
     limits_only = True
     claims_by_name = True
@@ -114,15 +127,35 @@ class Amd(Vendor):
 
     # node side (A3)
 
+    def device(self, record: CardRecord, position: int) -> Device:
+        """The CUs that the plugin gives together are the card's `extra`, None where it doesn't say."""
+        written = custom_info(record).get("cuperwgp")
+        whole = isinstance(written, int | float) and 1 < written <= MAX_INT32 and written == int(written)
+        return replace(super().device(record, position), extra=int(written or 0) if whole else None)
+
     def health(self, node: Node, now: float, zone: tzinfo | None = None) -> Health:
         """There is no handshake: a plugin that is gone takes the node's capacity with it."""
         return Health(healthy=capacity(node, self.count_name) > 0)
 
     # Fit (A7)
 
+    @property
+    def checks(self) -> tuple[Check, ...]:  # type: ignore[override]  # nobody sets it, and it depends on HAMi's version
+        return _IN_NUMA_GROUPS if self.is_2_11 else _CHECKS
+
+    def terms(self, pod: Pod, default_policy: str) -> Constraints:
+        """Since HAMi 2.11 with a key of its own for cards of one NUMA node."""
+        terms = super().terms(pod, default_policy)
+        bound = parse_bool(pod.annotations.get(AMD_NUMA_BIND, "")) is True
+        return replace(terms, numa_bound=bound) if self.is_2_11 else terms
+
     def cores_needed(self, request: Request, device: Device) -> int:
-        """The percentage in CUs, at least one; so a card that has none never has enough."""
-        return max(1, device.cores * request.cores // 100)
+        """The percentage in CUs, at least one; so a card that has none never has enough. In all that the plugin gives
+        together, where it says that it does.
+        """
+        units = max(1, device.cores * request.cores // 100)
+        together = device.extra or 1
+        return min(-(-units // together) * together, max(device.cores, units))
 
     def resolve_share(self, request: Request, device: Device, usage: Usage) -> DeviceShare:
         needed = self.memory_needed(request, device), self.cores_needed(request, device)

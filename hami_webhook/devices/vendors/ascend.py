@@ -52,6 +52,7 @@ from hami_webhook.devices.fit_request import (
 from hami_webhook.devices.groups import LargestGroups, togetherness
 from hami_webhook.devices.keys import DeviceKeys, ReservedKeys
 from hami_webhook.devices.model import BadRequest, Device, FixedMemory, Inventory, NodeView, Request, Rows
+from hami_webhook.devices.newer_annotations import overwrites_env
 from hami_webhook.devices.pod_preferences import split_list
 from hami_webhook.devices.reasons import Rejection
 from hami_webhook.devices.registration import NodeRegistration
@@ -65,6 +66,7 @@ from hami_webhook.kube.yaml_reader import Path
 MODE = "huawei.com/vnpu-mode"
 SOFT_MODE = "hami-core"
 NODE_MODE = "hami-vnpu-core"
+_ENPU_MODES = ("enpu", "ubs-virt", "vcann-rt")
 PLACED_AT = "predicate-time"
 VISIBLE_DEVICES = "ASCEND_VISIBLE_DEVICES"
 PAIRED = "Ascend910C"
@@ -257,6 +259,7 @@ class Ascend(Vendor):
     section_fields = ("resource_name", "resource_memory_name", "resource_core_name")
     checks = (*ACCESS_CHECKS, WITHIN_QUOTA, *AMOUNT_CHECKS)
     explains_memory = True
+    hides_cards = True
 
     @classmethod
     def of(cls, section: VnpusSection) -> Iterable[Vendor]:
@@ -278,18 +281,41 @@ class Ascend(Vendor):
         self.nodes_are_soft = section.nodes_are_soft
         self.runtime_class_name = chip.runtime_class_name or section.runtime_class_name
         self.any_npu = tuple(each.resource_name for each in section.configs if each.resource_name)
+        self.any_core = tuple(each.resource_core_name for each in section.configs if each.resource_core_name)
         self.touches_every_container = section.overwrite_env or any(each.overwrite_env for each in section.configs)
 
     # admission (docs/spec/ascend.md#5)
 
     def admit(self, container: ContainerDraft, pod: PodDraft, device_lister: DeviceLister) -> bool:
         self.check_amounts(container.container)
-        if self.touches_every_container and not any(self.amount(container, name) for name in self.any_npu):
-            container.set_env(VISIBLE_DEVICES, "", once=True)
+        if not any(self.amount(container, name) for name in self.any_npu):
+            usual = self.touches_every_container
+            if overwrites_env(pod.annotations, container.name, usual=usual) if self.is_2_11 else usual:
+                container.set_env(VISIBLE_DEVICES, "", once=True)
+        if self.named_by(container):
+            self._choose_mode(pod)
         count = parse_whole(container.limits.get(self.count_name))
         if count:
             self._complete(container, pod, count)
         return bool(self.amount(container, self.count_name))
+
+    def _choose_mode(self, pod: PodDraft) -> None:
+        """Soft mode where a container asks for cores and the pod names no mode, as HAMi 2.11 reads it; what can't be
+        served is refused then. HAMi 2.10 takes all other modes for templates.
+        """
+        mode = pod.annotations.get(MODE, "")
+        if mode in _ENPU_MODES:
+            text = f"annotation {MODE}: {mode} isn't served; remove it for slices by templates, or write {SOFT_MODE}"
+            if self.is_2_11:
+                raise BadRequest(text)
+            pod.warn(text)
+        elif (
+            not mode
+            and self.is_2_11
+            and any(self.amount(each, name) for each in pod.containers for name in self.any_core)
+        ):
+            pod.annotations[MODE] = SOFT_MODE
+            pod.note(f"annotation {MODE} set to {SOFT_MODE}, because a container asks for cores")
 
     def _complete(self, container: ContainerDraft, pod: PodDraft, count: int) -> None:
         """Write what a container that requests `count` NPUs leaves open, as the driver will have it."""

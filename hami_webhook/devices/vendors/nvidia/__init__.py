@@ -50,6 +50,7 @@ from hami_webhook.devices.model import (
     ShareOfCard,
     Usage,
 )
+from hami_webhook.devices.newer_annotations import MIG_PREFERENCE, overwrites_env
 from hami_webhook.devices.pod_preferences import NUMA_BIND, split_list
 from hami_webhook.devices.reasons import Rejection
 from hami_webhook.devices.registration import NodeRegistration
@@ -171,7 +172,7 @@ class Nvidia(Vendor):
         uuid="nvidia.com/[no]use-gpuuuid",
         model="nvidia.com/[no]use-gputype",
         extra=(mig.ALLOCATIONS,),
-        choices=(MODE, NUMA_BIND, REQUIRE_NVLINK),
+        choices=(MODE, NUMA_BIND, REQUIRE_NVLINK, MIG_PREFERENCE),
     )
     checks = (
         HEALTHY,
@@ -187,6 +188,7 @@ class Nvidia(Vendor):
     unresolvable = reasons.CARD_MIG_TOPOLOGY_INFEASIBLE
     linked_annotations = MappingProxyType({REQUIRE_NVLINK: "true"})
     shared_mode = MappingProxyType({MODE: "hami-core"})
+    hides_cards = True
 
     def __init__(self, section: NvidiaSection) -> None:
         super().__init__(section)
@@ -222,7 +224,7 @@ class Nvidia(Vendor):
             pod.runtime_class_name = section.runtime_class_name
         if count and section.gpu_core_policy not in ("", "default"):
             container.set_env("GPU_CORE_UTILIZATION_POLICY", section.gpu_core_policy)
-        if not count and section.overwrite_env:
+        if not count and self._hides_cards(container, pod):
             container.set_env("NVIDIA_VISIBLE_DEVICES", "none")
         in_bytes = str(written.limits.get(self.memory_name) or written.requests.get(self.memory_name)).endswith("i")
         doubted = (self.percentage_name, self.core_name, self.priority_name)
@@ -230,6 +232,10 @@ class Nvidia(Vendor):
             for doubt in self.warnings_of(container):
                 pod.warn(f"container {container.name}: {doubt}")
         return count > 0
+
+    def _hides_cards(self, container: ContainerDraft, pod: PodDraft) -> bool:
+        usual = self.section.overwrite_env
+        return overwrites_env(pod.annotations, container.name, usual=usual) if self.is_2_11 else usual
 
     def warnings_of(self, container: ContainerDraft) -> Iterator[str]:
         memory, percent, cores, priority = (
@@ -270,14 +276,29 @@ class Nvidia(Vendor):
         text = pod.annotations.get(REQUIRE_NVLINK)
         if text is not None and parse_bool(text) is None:
             raise BadRequest(f"invalid {REQUIRE_NVLINK} annotation {shown(text)}: must be true or false")
+        wanted = pod.annotations.get(MIG_PREFERENCE)
+        if wanted is not None and self.is_2_11:
+            mig.check_preference(wanted, self.section.mig_profile_allowlist)
 
     def bounds(self) -> Iterator[tuple[str, int, int, str]]:
         """A percentage must be exact too: docs/spec/security.md outranks this one, whose rounding extraction undoes."""
         yield self.percentage_name, 0, 100, "an integer"
-        yield from super().bounds()
+        for name, least, most, what in super().bounds():
+            yield name, least, _ALL_CORES if self.is_2_11 and name == self.core_name else most, what
         yield self.priority_name, 0, MAX_INT32, "an integer"
 
     # request extraction (6)
+
+    def request_in_pod(self, container: Container, pod: Pod) -> Request | None:
+        """With the MIG profiles that the pod prefers, as HAMi 2.11 reads them."""
+        request = self.request(container)
+        if request is None or not self.is_2_11 or MIG_PREFERENCE not in pod.annotations:
+            return request
+        return replace(request, profile=mig.prefer(pod.annotations[MIG_PREFERENCE]))
+
+    def floor(self, request: Request, device: Device) -> int | None:
+        """Also a smaller profile than those preferred may be all that is free."""
+        return super().floor(replace(request, profile=None) if request.profile else request, device)
 
     def memory(self, container: Container, mebibytes: int) -> MemoryRequest:
         if mebibytes:
@@ -368,7 +389,9 @@ class Nvidia(Vendor):
 
     def resolve_share(self, request: Request, device: Device, usage: Usage) -> DeviceShare | None:
         needed = self.memory_needed(request, device)
-        return mig.resolve_share(device, usage, needed) if device.mode == "mig" else DeviceShare(needed, request.cores)
+        if device.mode != "mig":
+            return DeviceShare(needed, request.cores)
+        return mig.resolve_share(device, usage, needed, request.profile or "", by_region=self.is_2_11)
 
     def multi_share(self, request: Request, device: Device) -> bool:
         return device.mode == "mig" and request.memory != ShareOfCard(100)

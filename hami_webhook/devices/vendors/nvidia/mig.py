@@ -9,12 +9,24 @@ import orjson
 from msgspec import Struct
 
 from hami_webhook.devices.codecs import CardRecord, DeviceEntry, lower_keys
-from hami_webhook.devices.model import Device, DeviceShare, HardwareInstance, RegistrationError, Rows, Usage
+from hami_webhook.devices.model import (
+    BadRequest,
+    Device,
+    DeviceShare,
+    HardwareInstance,
+    RegistrationError,
+    Rows,
+    Usage,
+)
+from hami_webhook.devices.newer_annotations import MIG_PREFERENCE
+from hami_webhook.devices.pod_preferences import split_list
+from hami_webhook.devices.vendors.nvidia.section import MigProfileAllowance
 from hami_webhook.kube.objects import Pod
-from hami_webhook.kube.shown import shown
+from hami_webhook.kube.shown import first_of, quoted, shown
 
 ALLOCATIONS = "hami.io/vgpu-mig-allocations"
 
+_MOST_PREFERRED = 32
 _MOST_SLICES = 64
 _MOST_PLACEMENTS = 128
 """Of all profiles of a card: an A100 has 25. Each is tried for every share of a card."""
@@ -78,20 +90,102 @@ def largest_profile(device: Device) -> int:
     return max((profile.memory for profile in profiles_of(device)), default=0)
 
 
-def resolve_share(device: Device, usage: Usage, needed: int) -> DeviceShare | None:
-    """The smallest instance of at least `needed` MiB that can still be placed on the card; None if there is none."""
+def check_preference(text: str, allowed: Iterable[MigProfileAllowance]) -> None:
+    """Raises `BadRequest` for a preference that names no profile, or one that the configuration allows on no card."""
+    preferred = split_list(text)
+    if not preferred:
+        raise BadRequest(
+            f"invalid {MIG_PREFERENCE} annotation {quoted(text)}: must list MIG profiles, as 4g.20gb or 4g"
+        )
+    profiles = [profile for each in allowed for profile in each.profiles]
+    known = {*profiles, *map(_slices_of, profiles)}
+    for each in preferred:
+        if each not in known:
+            raise BadRequest(
+                f"invalid {MIG_PREFERENCE} annotation: {quoted(each)} is no profile that nvidia.migProfileAllowlist of "
+                f"the device configuration has; it has {first_of(sorted(set(profiles)))}"
+            )
+
+
+def prefer(text: str) -> str:
+    """A preference as a request carries it."""
+    return ",".join(split_list(text)[:_MOST_PREFERRED])
+
+
+def _slices_of(profile: str) -> str:
+    return profile.partition(".")[0]
+
+
+def _in_order(profiles: Sequence[MigProfile], preferred: str) -> Sequence[MigProfile]:
+    """The profiles that are preferred first, in that order, by their names or those of their slices."""
+    if not preferred:
+        return profiles
+    entries = preferred.split(",")
+
+    def place(profile: MigProfile) -> int:
+        names = (profile.name, _slices_of(profile.name))
+        return next((index for index, entry in enumerate(entries) if entry in names), len(entries))
+
+    return sorted(profiles, key=place)
+
+
+def resolve_share(
+    device: Device, usage: Usage, needed: int, preferred: str = "", *, by_region: bool = False
+) -> DeviceShare | None:
+    """The smallest instance of at least `needed` MiB that can still be placed on the card; None if there is none.
+
+    Profiles that are `preferred` go before smaller ones. `by_region`: where a placement leaves the halves of the card
+    as whole as can be, not at the first that is free (docs/spec/nvidia.md#7.7).
+    """
     occupied = 0
     for mark in usage.marks:
         if isinstance(mark, MigInstance):
             occupied |= mark.placement.mask
     free = device.memory - usage.memory
-    for profile in profiles_of(device):
+    for profile in _in_order(profiles_of(device), preferred):
         if not needed <= profile.memory <= free:
             continue
-        for placement in profile.placements:
-            if not placement.mask & occupied:
-                return DeviceShare(profile.memory, profile.cores, profile.name, MigInstance(profile.name, placement))
+        places = [placement for placement in profile.placements if not placement.mask & occupied]
+        if places:
+            place = _best_by_region(places, occupied, profiles_of(device)) if by_region else places[0]
+            return DeviceShare(profile.memory, profile.cores, profile.name, MigInstance(profile.name, place))
     return None
+
+
+def _best_by_region(places: Sequence[MigPlacement], occupied: int, profiles: Sequence[MigProfile]) -> MigPlacement:
+    """Of free placements that after which most halves of the card are free; then one that fills the half which fewest
+    placements are in, or is small and in the other; then that furthest from the middle.
+    """
+    if len(places) == 1:
+        return places[0]
+    all_places = [placement for profile in profiles for placement in profile.placements]
+    halves = _halves(all_places)
+    inside = [sum(_within(placement, half) for placement in all_places) for half in halves]
+    kept = min(range(len(halves)), key=lambda index: (inside[index], -index))
+
+    def rank(placement: MigPlacement) -> tuple[int, int, int, int]:
+        free = sum(not half.mask & (occupied | placement.mask) for half in halves)
+        if len(halves) == 1 or not (own := [index for index, half in enumerate(halves) if _within(placement, half)]):
+            return -free, 0, 0, placement.start
+        half = halves[own[0]]
+        misplaced = (placement.size == half.size) != (own[0] == kept)
+        from_middle = placement.start - half.start if own[0] else half.size - placement.start - placement.size
+        return -free, misplaced, -from_middle, placement.start
+
+    return min(places, key=rank)
+
+
+def _halves(placements: Sequence[MigPlacement]) -> Sequence[MigPlacement]:
+    """The halves of a card; the card itself where a placement that isn't all of it is in both."""
+    end = max(placement.start + placement.size for placement in placements)
+    middle = end // 2
+    if not middle or any(each.start < middle < each.start + each.size and each.size < end for each in placements):
+        return (MigPlacement(0, end),)
+    return MigPlacement(0, middle), MigPlacement(middle, end - middle)
+
+
+def _within(placement: MigPlacement, half: MigPlacement) -> bool:
+    return half.start <= placement.start and placement.start + placement.size <= half.start + half.size
 
 
 class MigInstance(Struct, frozen=True):
