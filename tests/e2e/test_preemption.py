@@ -245,18 +245,26 @@ def test_a_dry_run_evicts_nobody(env: PreemptionEnv, scheduler: HamiScheduler) -
         scheduler.start_extender()
 
 
-def test_a_budget_holds_where_another_choice_exists(env: PreemptionEnv) -> None:
+@pytest.mark.parametrize("of_all", [False, True], ids=["of-one-pod", "of-all-pods"])
+def test_a_budget_holds_where_another_choice_exists(env: PreemptionEnv, of_all: bool) -> None:
+    """Also one with an empty selector, which covers all pods of its namespace."""
+    other = namespace(env.kubectl) if of_all else env.space
     env.add_node(cards(env.space, 2), **GPUS)
-    env.fill(nvidia(), 2)
-    for name in ("low0", "low1"):
-        env.kubectl("wait", f"pod/{name}", "-n", env.space, "--for=jsonpath={.status.phase}=Running", "--timeout=120s")
-    meta = {"name": "pdb", "namespace": env.space}
-    spec = {"maxUnavailable": 0, "selector": {"matchLabels": {"app": "low1"}}}
+    env.fill(nvidia(), 1)
+    protected = env.pod("low1", LOW, nvidia())
+    protected["metadata"]["namespace"] = other
+    env.kubectl.apply(protected)
+    for name, space in (("low0", env.space), ("low1", other)):
+        env.kubectl("wait", f"pod/{name}", "-n", space, "--for=jsonpath={.status.phase}=Running", "--timeout=120s")
+    meta = {"name": "pdb", "namespace": other}
+    spec = {"maxUnavailable": 0, "selector": {} if of_all else {"matchLabels": {"app": "low1"}}}
     env.kubectl.apply({"apiVersion": "policy/v1", "kind": "PodDisruptionBudget", "metadata": meta, "spec": spec})
     time.sleep(2)  # until the extender's informer has it
     env.kubectl.apply(env.pod("high", HIGH, nvidia()))
     eventually(lambda: "high" in env.bound())
     eventually(env.victims, ["low0"])  # though low1 is the younger one
+    if of_all:
+        env.kubectl.delete_all("pods", namespace=other)
 
 
 def test_victims_for_cpu_are_completed_by_those_for_devices(env: PreemptionEnv) -> None:
