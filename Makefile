@@ -11,7 +11,7 @@ skipped = for program in $(2); do command -v $$program >/dev/null || echo "make 
 .DEFAULT_GOAL := help
 # the tests start Python two hundred times: compiled modules are kept, whatever the environment says
 unexport PYTHONDONTWRITEBYTECODE
-.PHONY: help demo test test-integration coverage run lint format render certs bench clean setup controlplane helm e2e attack day image release deploy undeploy deploy-dev docs mutation explore
+.PHONY: help demo test test-integration test-newest-python coverage run lint format render certs bench clean setup controlplane helm e2e attack day image release deploy undeploy deploy-dev docs mutation explore
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -47,6 +47,9 @@ test: $(DEV) ## the test suite, with a few examples of each property
 test-integration: $(DEV) ## the tests that start programs for seconds: browsers, compilers, promtool, our own commands
 	@$(BIN)/python -m pytest $(SUITE) -m integration
 	@$(call skipped,$@,promtool gcc kubectl chromium-headless-shell)
+
+test-newest-python: ## the same as `make test` on Python 3.14, from the PATH or of Debian's packages (root, debootstrap)
+	@hack/newest-python
 
 coverage: $(DEV) ## the same with its branch coverage, then two hundred examples of each property
 	@$(MAKE) --no-print-directory test TEST_ARGS="--cov --cov-fail-under=90"

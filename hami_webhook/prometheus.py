@@ -55,7 +55,8 @@ def _asked(
         with urllib.request.urlopen(url, timeout=timeout) as answer:  # noqa: S310 - http and https only, see above
             body = _body(answer, time.monotonic() + _LONGEST * timeout)
     except urllib.error.HTTPError as error:
-        raise PrometheusError(f"{prometheus}: {_reason(error.read(1 << 16)) or error}") from error
+        with error:
+            raise PrometheusError(f"{prometheus}: {_reason(error.read(1 << 16)) or error}") from error
     except (OSError, ValueError, http.client.HTTPException) as error:
         raise PrometheusError(f"{prometheus}: can't be reached: {getattr(error, 'reason', error)}") from error
     if len(body) > _LARGEST_ANSWER:

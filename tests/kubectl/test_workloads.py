@@ -57,11 +57,12 @@ def cluster(*objects: JSON) -> list[JSON]:
     return [node("n1", card("GPU-1")), running, quota(gpu="8", used={GPU: "8"}), *SPACES, *DEPLOYED, *objects]
 
 
-SERVE = [
-    workload("Deployment", "serve", 5, 1),
-    workload("ReplicaSet", "serve-1", 5, 1, ownerReferences=OWNED),
-    event("ReplicaSet", "serve-1", 145, 30),  # the next pause is as long as all before it: 115 s, of which 30 are over
-]
+SERVE = [workload("Deployment", "serve", 5, 1), workload("ReplicaSet", "serve-1", 5, 1, ownerReferences=OWNED)]
+
+
+def refused_now() -> list[JSON]:
+    """With an event of this moment: the next pause is as long as all before it, 115 s, of which 30 are over."""
+    return [*SERVE, event("ReplicaSet", "serve-1", 145, 30)]
 
 
 def first_line(text: str) -> str:
@@ -69,7 +70,7 @@ def first_line(text: str) -> str:
 
 
 def test_the_first_line_names_the_replicas_the_quota_and_the_next_try(hami: Hami) -> None:
-    run = hami(ApiServer(cluster(*SERVE)), "explain", "deployment", "serve")
+    run = hami(ApiServer(cluster(*refused_now())), "explain", "deployment", "serve")
     assert run.err == ""
     assert re.fullmatch("4 replicas of serve refused by gpu-quota, next try in [0-9]{1,2} s", first_line(run.out))
     assert f"it has 1 of 5: {REFUSED}" in run.out
@@ -77,7 +78,7 @@ def test_the_first_line_names_the_replicas_the_quota_and_the_next_try(hami: Hami
     assert [line.split()[:3] for line in run.out.splitlines() if line.startswith("serve-1-a")] == [
         ["serve-1-a", "Bound", "n1"]
     ]
-    found = hami(ApiServer(cluster(*SERVE)), "explain", "deployment", "serve", "-o", "json").result
+    found = hami(ApiServer(cluster(*refused_now())), "explain", "deployment", "serve", "-o", "json").result
     assert (found["wanted"], found["current"], found["refused"]["missing"]) == (5, 1, 4)
     assert [each["name"] for each in found["pods"]] == ["serve-1-a"]
 
@@ -92,12 +93,12 @@ def test_literally() -> None:
 
 def test_a_quota_of_many_namespaces_is_named_with_its_kind(hami: Hami) -> None:
     told = event("ReplicaSet", "serve-1", 145, 30, message=REFUSED.replace("gpu-quota", "AcceleratorQuota all-teams"))
-    line = first_line(hami(ApiServer(cluster(*SERVE[:2], told)), "explain", "deployment", "serve").out)
+    line = first_line(hami(ApiServer(cluster(*SERVE, told)), "explain", "deployment", "serve").out)
     assert line.startswith("4 replicas of serve refused by AcceleratorQuota all-teams, next try in ")
 
 
 def test_the_quota_shows_what_it_refuses(hami: Hami) -> None:
-    lines = hami(ApiServer(cluster(*SERVE)), "quota").out.splitlines()
+    lines = hami(ApiServer(cluster(*refused_now())), "quota").out.splitlines()
     assert lines[-1].startswith("team-a: 4 replicas of serve refused by gpu-quota, next try in ")
 
 
@@ -142,7 +143,7 @@ def test_events_that_somebody_made_up_do_no_harm(hami: Hami) -> None:
     control = event(
         "ReplicaSet", "serve-1", 145, 30, message=REFUSED.replace("denied", "\x1b[31mdenied\nFAKE: all is well")
     )
-    api = ApiServer(cluster(*SERVE[:2], strange, nameless, moved, control))
+    api = ApiServer(cluster(*refused_now(), strange, nameless, moved, control))
     run = hami(api, "explain", "deployment", "serve")
     assert (run.status, first_line(run.out).startswith("4 replicas of serve refused by gpu-quota")) == (0, True)
     assert "\x1b" not in run.out
@@ -151,11 +152,11 @@ def test_events_that_somebody_made_up_do_no_harm(hami: Hami) -> None:
 
 
 def test_a_tenant_sees_its_own_and_who_may_not_list_events_sees_the_rest(hami: Hami) -> None:
-    tenant = ApiServer(cluster(*SERVE), only="team-a")
+    tenant = ApiServer(cluster(*refused_now()), only="team-a")
     run = hami(tenant, "explain", "deployment", "serve")
     assert (run.status, run.err) == (0, "")
     assert first_line(run.out).startswith("4 replicas of serve refused by gpu-quota")
-    blind = ApiServer(cluster(*SERVE), lacking={"/api/v1/namespaces/team-a/events"})
+    blind = ApiServer(cluster(*refused_now()), lacking={"/api/v1/namespaces/team-a/events"})
     assert first_line(hami(blind, "explain", "deployment", "serve").out) == (
         "Deployment team-a/serve has 1 of 5 replicas; what quotas refuse isn't known, "
         "as events can't be listed with your rights"
@@ -165,7 +166,7 @@ def test_a_tenant_sees_its_own_and_who_may_not_list_events_sees_the_rest(hami: H
 
 @pytest.mark.integration
 def test_the_page_of_a_team_has_the_line(tmp_path: Path) -> None:
-    with entered(ApiServer(cluster(*SERVE)), tmp_path) as client:
+    with entered(ApiServer(cluster(*refused_now())), tmp_path) as client:
         assert "4 replicas of serve refused by gpu-quota, " in client.get("/teams/team-a").text
         assert "refused" not in client.get("/teams/team-b").text
 
