@@ -79,7 +79,7 @@ def _codes(code: types.CodeType) -> Iterator[types.CodeType]:
 
 _STORE, _QUEUE, _QUEUES, _PODS = "charging/store.py", "charging/queue.py", "charging/queues.py", "charging/pods.py"
 _ACCOUNT, _BATCH, _FLOORS = "quota/account.py", "quota/batch.py", "quota/floors.py"
-_PLACING, _RECOMPUTE = "quota/placing.py", "quota/recompute.py"
+_PLACING, _RECOMPUTE, _IN_FLIGHT = "quota/placing.py", "quota/recompute.py", "quota/in_flight.py"
 _RELEASER, _PLACER = "controller/queues.py", "scheduling/placer.py"
 
 FAULTS = (
@@ -171,7 +171,7 @@ FAULTS = (
     ),
     Planted(
         "a recompute drops entries in flight",
-        _RECOMPUTE,
+        _IN_FLIGHT,
         [("if not entry.expired(now, ttl)}\n    return expected", "if entry.expired(now, ttl)}\n    return expected")],
         "recount",
     ),

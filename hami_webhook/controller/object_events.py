@@ -21,11 +21,20 @@ class ObjectEvents:
         self._recorded: dict[str, dict[tuple[EventReason, str], str]] = {}
 
     async def warn(
-        self, kind: str, namespace: str, name: str, uid: str, reason: EventReason, message: str, topic: str = ""
+        self,
+        kind: str,
+        namespace: str,
+        name: str,
+        uid: str,
+        reason: EventReason,
+        message: str,
+        topic: str = "",
+        detail: str = "",
     ) -> None:
         """Record an event unless its message is the last one of its reason, or of its reason and `topic`.
 
-        An empty message means that the problem is over, so that the next one is recorded whatever it is.
+        An empty message means that the problem is over, so that the next one is recorded whatever it is. `detail` goes
+        with the message, and isn't compared.
         """
         recorded = self._recorded.setdefault(uid, {})
         key = (reason, topic)
@@ -34,7 +43,8 @@ class ObjectEvents:
         recorded[key] = message
         if not message:
             return
-        if not await self.record(EventNote(kind, namespace, name, uid, "Warning", reason, message)):
+        text = f"{message}; {detail}" if detail else message
+        if not await self.record(EventNote(kind, namespace, name, uid, "Warning", reason, text)):
             del recorded[key]
 
     async def record(self, note: EventNote) -> bool:

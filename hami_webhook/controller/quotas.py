@@ -29,6 +29,7 @@ from hami_webhook.kube.event_reasons import EventReason
 from hami_webhook.kube.objects import Pod, ResourceQuota
 from hami_webhook.quota.account import QuotaAccount
 from hami_webhook.quota.enforcement import ENFORCEMENT
+from hami_webhook.quota.excess import excess_sentence
 from hami_webhook.quota.floors import cost_of, floor_id
 from hami_webhook.quota.ledger import Entry, State, charge_ids
 from hami_webhook.quota.misread import Reason
@@ -398,7 +399,7 @@ class QuotaReconciler:
             for key, limit in sorted(hard.items())
             if result.after.used[key] > limit
         ]
-        await self._record(quota.kind, quota, "QuotaExceeded", "; ".join(over))
+        await self._record(quota.kind, quota, "QuotaExceeded", "; ".join(over), detail=excess_sentence(result.excess))
         for pod, texts in result.problems:
             await self._record("Pod", pod, "BadAllocation", "; ".join(texts))
         for pod, keys in result.overruns:
@@ -421,9 +422,15 @@ class QuotaReconciler:
             self._observed[quota.uid] += times
 
     async def _record(
-        self, kind: str, about: Pod | ResourceQuota, reason: EventReason, message: str, topic: str = ""
+        self,
+        kind: str,
+        about: Pod | ResourceQuota,
+        reason: EventReason,
+        message: str,
+        topic: str = "",
+        detail: str = "",
     ) -> None:
-        await self._object_events.warn(kind, about.namespace, about.name, about.uid, reason, message, topic)
+        await self._object_events.warn(kind, about.namespace, about.name, about.uid, reason, message, topic, detail)
 
     def _quota_facts(self, pod: Pod) -> tuple[object, ...]:
         """What of a pod a quota depends on."""

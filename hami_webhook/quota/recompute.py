@@ -17,11 +17,13 @@ from msgspec.structs import replace
 
 from hami_webhook.devices.placement_annotations import TIME, placement_counts
 from hami_webhook.devices.registry import Vendors
-from hami_webhook.dra.holders import BareClaim, controller_of
+from hami_webhook.dra.holders import BareClaim
 from hami_webhook.kube.objects import Pod
 from hami_webhook.quota.accelerator_report import NamespaceUse, with_report
 from hami_webhook.quota.account import QuotaAccount
+from hami_webhook.quota.excess import Holding, above_hard
 from hami_webhook.quota.floors import FloorEntries, cost_at_admission, floor_id
+from hami_webhook.quota.in_flight import AllocationsInFlight, expected_entries
 from hami_webhook.quota.ledger import RESERVATION, Entry, State, find_claim_entry, find_entry, update_id
 from hami_webhook.quota.pricing import NODE_LOCK_TIMEOUT, CapacityLister, Charge, charge_of, overrun
 
@@ -43,7 +45,7 @@ class Recomputed(Struct, frozen=True):
     `overruns` are pods that another scheduler gave more than admission charged, with the keys that are above hard now.
     `confirmed` are the ids of entries whose pod exists, `expired` is how many went because no pod came, and `wake` is
     when the result is next another one though nothing happens (Unix seconds). `took` is how many seconds its last
-    attempt needed, from the list of pods to the write.
+    attempt needed, from the list of pods to the write. `excess` are pods without which used were within hard.
     """
 
     before: QuotaAccount
@@ -54,6 +56,7 @@ class Recomputed(Struct, frozen=True):
     wake: float | None = None
     overruns: Sequence[tuple[Pod, tuple[str, ...]]] = ()
     took: float = 0.0
+    excess: Sequence[Holding] = ()
 
 
 def recompute(
@@ -82,10 +85,11 @@ def recompute(
     wakes: list[float] = []
     counted: list[tuple[Pod, Charge]] = []
     uses: dict[str, NamespaceUse] = {}
+    held: list[Holding] = []
     own, orphans = _match_entries(
         pods, single, lambda pod: cost_at_admission(account, pod, vendors, capacity).only(account.hard)
     )
-    allocations = _AllocationsInFlight(orphans)
+    allocations = AllocationsInFlight(orphans)
     floors = FloorEntries(account, vendors, bounds.most)
     # pods with an entry first: a floor entry that is made now has what such a pod was charged, not today's floor
     for pod in sorted(pods, key=lambda pod: pod.uid not in own) if own else pods:
@@ -114,11 +118,12 @@ def recompute(
         allocations.show(pod, amounts)
         costs = account.counted(amounts)
         used.update(costs)
+        held.append(Holding(pod, costs, allowed=entry is not None))
         if account.quota.namespaces is not None:
             uses.setdefault(pod.namespace, NamespaceUse()).add(costs, waiting=not charge.placed)
         if amounts:
             wakes += _ends(pod, charge, bounds.placement_ttl, now)
-    expected, expired = _expected(orphans, gone, now, bounds.ttl)
+    expected, expired = expected_entries(orphans, gone, now, bounds.ttl)
     expected |= allocations.unshown(counted, now, bounds.ttl)
     for key, entry in expected.items():
         ledger[key] = replace(entry, amounts=entry.only(account.hard))
@@ -131,60 +136,8 @@ def recompute(
     over = {key for key, limit in account.hard.items() if used[key] > limit}
     larger = ((pod, overrun(pod, charge, over, vendors, capacity)) for pod, charge in counted) if over else ()
     overruns = [(pod, tuple(keys)) for pod, keys in larger if keys]
-    return Recomputed(account, after, problems, confirmed, expired, min(wakes, default=None), overruns)
-
-
-class _AllocationsInFlight:
-    """The entries of allocations that no pod or claim shows: each may still be stored.
-
-    Each counts until its claim shows the allocation, and then that does (docs/spec/dra.md#7).
-    """
-
-    def __init__(self, orphans: Mapping[str, Entry]) -> None:
-        self._entries: dict[str, Entry] = {}
-        self._shown: dict[str, Counter[str]] = {}
-        """What other claims of the holders show, by the holders' UIDs, and claims of the names by the ids of these."""
-        for identity, entry in orphans.items():
-            self.add(identity, entry)
-
-    def add(self, identity: str, entry: Entry | None) -> None:
-        if entry is not None and entry.is_allocation:
-            self._entries[identity] = entry
-
-    def show(self, pod: Pod, amounts: Mapping[str, int]) -> None:
-        """It is counted: if it is a claim, another one of its name may come only once it is gone."""
-        if isinstance(pod, BareClaim):
-            self._shown[pod.charge_id] = Counter(amounts)
-
-    def unshown(self, counted: Iterable[tuple[Pod, Charge]], now: float, ttl: float) -> dict[str, Entry]:
-        """Those that count beside the pods and claims that are counted."""
-        allocated = [(pod, charge) for pod, charge in counted if isinstance(pod, BareClaim) and charge.placed]
-        for claim, charge in allocated:
-            self._shown.setdefault(controller_of(claim.claim), Counter()).update(charge.amounts)
-        claims = {claim.uid for claim, _ in allocated}
-        return {
-            identity: entry
-            for identity, entry in self._entries.items()
-            if entry.floor not in claims and not entry.expired(now, ttl)
-        }
-
-    def rest(self, identity: str, amounts: Mapping[str, int]) -> Mapping[str, int]:
-        """Of the amounts of an entry what other claims of its holder, or of its name, don't show."""
-        shown = self._shown.get(identity)
-        return amounts if shown is None else {key: max(0, amount - shown[key]) for key, amount in amounts.items()}
-
-
-def _expected(
-    orphans: Mapping[str, Entry], gone: Container[str], now: float, ttl: float
-) -> tuple[dict[str, Entry], int]:
-    """The entries whose pods may still come, and how many went as theirs didn't."""
-    in_flight = {
-        key: entry
-        for key, entry in orphans.items()
-        if entry.state is State.ADMITTED and key not in gone and entry.floor not in gone  # that is a claim's UID
-    }
-    expected = {key: entry for key, entry in in_flight.items() if not entry.expired(now, ttl)}
-    return expected, len(in_flight) - len(expected)
+    excess = above_hard({key: used[key] - account.hard[key] for key in over}, held)
+    return Recomputed(account, after, problems, confirmed, expired, min(wakes, default=None), overruns, excess=excess)
 
 
 def _ends(pod: Pod, charge: Charge, placement_ttl: float, now: float) -> list[float]:

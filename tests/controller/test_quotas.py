@@ -208,7 +208,7 @@ async def test_quota_exceeded_is_said_once_and_again_when_it_changes() -> None:
         await env.run(2)
         await env.edit_hard(mem=4000)
         await env.run(700)
-        assert env.events("QuotaExceeded") == [f"{MEM}: used 5000, limited 4000"]
+        assert env.events("QuotaExceeded") == [f"{MEM}: used 5000, limited 4000; above the limit: team/b ({MEM}=3000)"]
         assert env.quota()["status"]["hard"] == {MEM: "4k"}
         await env.edit_hard(mem=1000)
         await env.run(2)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import random
 import signal
+import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -19,6 +21,7 @@ from hami_webhook.cluster.kubernetes import KubernetesCluster
 
 from .deployment import Deployment, Kubectl, deployed, eventually
 from .objects import JSON, namespace, pod, quota
+from .webhooks import slow_webhook
 
 REPLICAS = ("hami-webhook-0", "hami-webhook-1", "hami-webhook-2")
 CLIENTS = 8
@@ -178,3 +181,49 @@ def test_of_two_quotas_both_hold_and_a_refusal_leaves_nothing(program: Deploymen
     assert [text for text in refusals if "quota" not in text] == []
     expected = ({"gpu": str(kept), "gpumem": str(kept * 100)}, {"gpumem": str(kept * 100)})
     eventually(lambda: (kubectl.used(space, "base"), kubectl.used(space, "tenant")), expected)
+
+
+def pods_above(kubectl: Kubectl, space: str) -> set[str]:
+    """Which pods the events about a quota name, by namespace and name."""
+    found = kubectl.get("events", "-n", space, "--field-selector", "reason=QuotaExceeded")["items"]
+    texts = [item["message"].partition("above the limit: ")[2] for item in found]
+    return {named.partition(" ")[0] for text in texts for named in text.split(", ") if named}
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_quota_that_is_made_again_under_load_is_not_passed_or_says_by_whom(program: Deployment, seed: int) -> None:
+    """Of 16 pods that 8 clients create, some are charged and not stored yet when the quota is deleted and created."""
+    kubectl, hard = program.kubectl, 3
+
+    space, dice = namespace(kubectl), random.Random(seed)
+    made = quota(space, gpu=hard)
+    kubectl.apply(made)
+    eventually(lambda: kubectl.used(space), {"gpu": "0"})
+
+    async def make_again() -> None:
+        notes: JSON = {}
+        async with KubernetesCluster(await connect(str(kubectl.kubeconfig))) as admin, asyncio.timeout(60):
+            while "hami.io/quota-ledger" not in notes:
+                found = await admin.get(Kind.RESOURCE_QUOTAS, "gpu-quota", space)
+                notes = found["metadata"].get("annotations", {})
+            await admin.call("DELETE", f"/api/v1/namespaces/{space}/resourcequotas/gpu-quota")
+            await admin.create(Kind.RESOURCE_QUOTAS, made)
+
+    pods = [pod(space, f"p{number:02d}", gpu=1, gpumem=100) for number in range(16)]
+    with slow_webhook(program, space, lambda name: time.sleep(dice.random() * 0.6)):
+        refusals = asyncio.run(create_all(kubectl.kubeconfig, pods, make_again))
+    stored = existing(kubectl, space)
+    assert stored >= 1
+    assert len(refusals) == 16 - stored
+    eventually(lambda: (kubectl.used(space), kubectl.ledger(space)), ({"gpu": str(stored)}, {}))
+    if stored > hard:
+        eventually(lambda: len(pods_above(kubectl, space)), stored - hard)
+
+
+def test_pods_that_came_while_there_was_no_quota_are_named_by_one_that_they_pass(program: Deployment) -> None:
+    kubectl = program.kubectl
+    space = namespace(kubectl)
+    assert asyncio.run(create_all(kubectl.kubeconfig, [pod(space, f"p{n}", gpu=1) for n in range(5)], clients=1)) == []
+    kubectl.apply(quota(space, gpu=3))
+    eventually(lambda: pods_above(kubectl, space), {f"{space}/p4", f"{space}/p3"})
+    assert "exceeded quota: gpu-quota" in kubectl.refused(pod(space, "late", gpu=1))

@@ -42,7 +42,7 @@ async def test_scenario_18_pods_let_in_while_the_webhook_was_down() -> None:
             await env.add(pod(name, gpu=1, mem=1000, schedulerName="hami-scheduler"))
         await env.run(2)
         assert env.mem() == 3000
-        assert env.events("QuotaExceeded") == [f"{MEM}: used 3000, limited 2000"]
+        assert env.events("QuotaExceeded") == [f"{MEM}: used 3000, limited 2000; above the limit: team/c ({MEM}=1000)"]
         assert (await env.refused(pod("d", gpu=1, mem=1))).code == 403
         assert await env.node_of("a") == "n1"
         assert await env.node_of("b") == "n1"
