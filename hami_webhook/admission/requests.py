@@ -13,6 +13,8 @@ from hami_webhook.kube.objects import Pod
 
 _MOST_KNOWN, _LONGEST_KNOWN = 1000, 4096
 """Pods whose requests are kept, and the characters of containers and annotations that one of them may have."""
+_MOST_ANNOTATIONS = _LONGEST_KNOWN // 10
+"""More annotations than these always have more characters."""
 
 
 def checked_requests(pod: Pod, vendors: Vendors, device_lister: DeviceLister = NO_DEVICES) -> dict[str, Requests]:
@@ -55,6 +57,8 @@ class RequestCache:
 
     def checked_requests(self, pod: Pod, device_lister: DeviceLister) -> Mapping[str, Requests]:
         """As the function of this name. Raises `Denied`."""
+        if len(pod.annotations) > _MOST_ANNOTATIONS:
+            return checked_requests(pod, self._vendors, device_lister)
         key = (*pod.annotations.items(), *[container.content for container in pod.containers])
         try:
             found = self._known.get(key)
