@@ -8,6 +8,7 @@ from contextlib import suppress
 from typing import Any
 
 import pytest
+import virtual_time
 from builders import accelerator_quota, card, node
 from hypothesis import given
 from hypothesis import strategies as st
@@ -284,7 +285,7 @@ ACTIONS = st.lists(
 @given(ACTIONS)
 def test_every_quota_of_both_kinds_holds_whatever_happens(actions: list[tuple[Any, ...]]) -> None:
     """Two replicas; `fail`: the API server's next so many-th write fails before or after it took effect."""
-    asyncio.run(_run(actions))
+    virtual_time.run(_run(actions))
 
 
 async def _run(actions: list[tuple[Any, ...]]) -> None:

@@ -8,6 +8,7 @@ from contextlib import suppress
 from typing import Any
 
 import pytest
+import virtual_time
 from builders import card, container, node
 from hypothesis import event, given
 from hypothesis import strategies as st
@@ -449,4 +450,4 @@ def test_random_pods_are_charged_what_a_count_of_the_cards_says_and_refused_for_
                 await crowd.check()
             event(f"{min(crowd.placed, 5)} or more pods placed")
 
-    asyncio.run(run())
+    virtual_time.run(run())

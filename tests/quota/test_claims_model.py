@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 from contextlib import suppress
 from typing import Any
 
+import virtual_time
 from dra.objects import exactly
 from hypothesis import given
 from hypothesis import strategies as st
@@ -139,4 +139,4 @@ def test_whatever_happens_no_write_of_ours_passes_hard_and_nothing_is_left(steps
             await team.run(100)
             assert (team.mem(), team.ledger()) == (0, {})
 
-    asyncio.run(live())
+    virtual_time.run(live())

@@ -7,6 +7,7 @@ from contextlib import suppress
 from typing import Any
 
 import pytest
+import virtual_time
 from builders import accelerator_quota, card, container, node
 from hypothesis import given
 from hypothesis import strategies as st
@@ -120,7 +121,7 @@ ACTIONS = st.lists(
 
 @given(ACTIONS)
 def test_used_is_the_sum_of_what_was_charged_and_cards_that_come_or_go_move_nothing(actions: list[Any]) -> None:
-    asyncio.run(_run(actions))
+    virtual_time.run(_run(actions))
 
 
 async def _run(actions: list[Any]) -> None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from math import inf
 from typing import Any
 
+import virtual_time
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -169,7 +170,9 @@ async def concurrently(
 def test_charges_in_any_interleaving_keep_the_limits(
     hards: list[int], sizes: list[int], clients: int, script: list[int], known: bool, foreign: int
 ) -> None:
-    env, with_limits, outcomes = asyncio.run(concurrently(hards, sizes, clients, script, known=known, foreign=foreign))
+    env, with_limits, outcomes = virtual_time.run(
+        concurrently(hards, sizes, clients, script, known=known, foreign=foreign)
+    )
     final = [account_of(item, VENDORS) for item in env.quotas()]
     versions = [[account_of(item, VENDORS) for item in version] for version in env.history]
     admitted = {a.identity for a, outcome in zip(with_limits, outcomes, strict=True) if isinstance(outcome, Charged)}
@@ -215,8 +218,8 @@ def test_a_batch_admits_what_single_requests_in_its_order_admit(sizes: list[int]
             account_of(q, VENDORS) for q in cluster.peek_all(Kind.RESOURCE_QUOTAS)
         ]
 
-    together, left = asyncio.run(judged(together=True))
-    singly, right = asyncio.run(judged(together=False))
+    together, left = virtual_time.run(judged(together=True))
+    singly, right = virtual_time.run(judged(together=False))
     assert together == singly
     assert [(b.used, b.ledger) for b in left] == [(b.used, b.ledger) for b in right]
 
@@ -234,4 +237,4 @@ def test_one_id_through_two_clients_is_charged_once() -> None:
             assert [await task for task in tasks] == [Charged({"q0": full(mem=6)})] * 2
             assert account_of(env.quotas()[0]).used == full(mem=6)
 
-        asyncio.run(main())
+        virtual_time.run(main())

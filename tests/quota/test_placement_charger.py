@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 import pytest
+import virtual_time
 from builders import card, node
 from msgspec.structs import replace
 
@@ -75,7 +76,7 @@ def committed(
                 await env.drain()
             await message(env, env.pod("p"))
 
-    asyncio.run(run())
+    virtual_time.run(run())
 
 
 def e(state: State, mem: int, actual: int | None = None, time: int = int(NOON)) -> Entry:

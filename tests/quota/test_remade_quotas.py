@@ -9,6 +9,7 @@ import asyncio
 from typing import Any
 
 import pytest
+import virtual_time
 from builders import accelerator_quota
 from hypothesis import given
 from hypothesis import strategies as st
@@ -205,4 +206,4 @@ def test_in_any_interleaving_no_more_is_admitted_than_both_objects_allow(
                 for p in env.cluster.peek_all(Kind.PODS, TEAM)
             )
 
-    assert asyncio.run(play()) <= 10
+    assert virtual_time.run(play()) <= 10
