@@ -1,7 +1,7 @@
 """What a benchmark measures, how it is shown, and the command line they share.
 
 Machines differ and are noisy, so every figure stands beside a baseline measured in the same run, and the ratio comes
-first; times are for orientation.
+first; times are for orientation, beside what a fixed loop took when their benchmark ended (`hack.yardstick`).
 """
 
 from __future__ import annotations
@@ -11,12 +11,13 @@ import json
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
 
+from hack.yardstick import loop_milliseconds
 from hami_webhook.terminal import shows_progress
 
 SIZES = ("smallest", "usual", "large")
@@ -52,6 +53,8 @@ class Figure:
     baseline: str
     baseline_value: float
     goal: Goal | None = None
+    loop: float = 0.0
+    """Milliseconds of a fixed loop in the same minutes."""
 
     @property
     def ratio(self) -> float | None:
@@ -90,6 +93,7 @@ def as_table(figures: Sequence[Figure]) -> Table:
     table.add_column("value", justify="right")
     table.add_column("baseline", justify="right")
     table.add_column("of")
+    table.add_column("loop, ms", justify="right")
     before = ""
     for figure in figures:
         if before and figure.benchmark != before:
@@ -106,6 +110,7 @@ def as_table(figures: Sequence[Figure]) -> Table:
             f"{figure.value:.3g} {figure.unit}" if figure.value < 1000 else f"{figure.value:.0f} {figure.unit}",
             f"{figure.baseline_value:.3g}" if figure.baseline_value < 1000 else f"{figure.baseline_value:.0f}",
             figure.baseline,
+            f"{figure.loop:.0f}",
         )
         before = figure.benchmark
     return table
@@ -139,7 +144,9 @@ def run(benchmarks: Mapping[str, Benchmark], about: str | None) -> None:
     figures: list[Figure] = []
     for number, name in enumerate(names, 1):
         show_progress(f"{name}: benchmark {number} of {len(names)}")
-        figures += benchmarks[name](arguments.size)
+        found = benchmarks[name](arguments.size)
+        loop = loop_milliseconds()
+        figures += [replace(each, loop=loop) for each in found]
     show(as_table(figures))
     if arguments.json:
         arguments.json.write_text(as_json(figures))
