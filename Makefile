@@ -5,13 +5,14 @@ RUNTIME := .venv/.runtime-installed
 DEV := .venv/.dev-installed
 DOCS := .venv/.docs-installed
 SUITE := -n 2 --dist loadfile --no-loadscope-reorder --ignore tests/e2e --ignore tests/image --ignore tests/website tests
+E2E := -o cache_dir=.pytest_cache/e2e tests/e2e
 
 skipped = for program in $(2); do command -v $$program >/dev/null || echo "make $(1): skipped: what needs $$program"; done
 
 .DEFAULT_GOAL := help
 # the tests start Python two hundred times: compiled modules are kept, whatever the environment says
 unexport PYTHONDONTWRITEBYTECODE
-.PHONY: help demo test test-integration test-newest-python coverage run lint format render certs bench clean setup controlplane helm e2e attack day image release deploy undeploy deploy-dev docs mutation explore
+.PHONY: help demo test test-integration test-newest-python coverage run lint format render certs bench clean setup controlplane helm e2e e2e-failed attack day image release deploy undeploy deploy-dev docs mutation explore
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -38,6 +39,7 @@ run: $(RUNTIME) ## keep the demo's server up for your own curl calls, and show i
 
 test: $(DEV) ## the test suite, with a few examples of each property
 	@$(BIN)/python -m pytest $(SUITE) -m "not integration" $(TEST_ARGS)
+	@echo "$@: $$($(BIN)/python -m hack.yardstick)"
 	@echo "make test: left out: what starts programs for seconds (make test-integration runs it)"
 	@echo "make test: left out: tests/e2e, which needs a real control plane and helm (make controlplane and make helm build them, make e2e runs it)"
 	@echo "make test: left out: tests/image, which needs the image (make image builds and tests it)"
@@ -62,7 +64,10 @@ helm: ## build helm, once per machine and version
 	@hack/helm/build.sh
 
 e2e: $(DEV) ## the end-to-end tests, on a real control plane (after make controlplane and make helm; K8S=1.36)
-	@$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder tests/e2e
+	@$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder --cache-clear $(E2E)
+
+e2e-failed: $(DEV) ## the end-to-end tests that failed in the last `make e2e`, once more and alone, until one fails again
+	@$(BIN)/python -m pytest --last-failed --last-failed-no-failures none --exitfirst $(E2E)
 
 attack: $(DEV) ## random attacks of tenants, a node and a stranger on a real control plane (ACTIONS=10000 SEED=…; after make controlplane)
 	@HAMI_ATTACKS=$(or $(ACTIONS),10000) $(if $(SEED),HAMI_ATTACKS_SEED=$(SEED)) $(BIN)/python -m pytest tests/e2e/test_attacks.py
