@@ -49,6 +49,7 @@ test: $(DEV) ## the test suite, with a few examples of each property
 test-integration: $(DEV) ## the tests that start programs for seconds: browsers, compilers, promtool, our own commands
 	@$(BIN)/python -m pytest $(SUITE) -m integration
 	@$(call skipped,$@,promtool gcc kubectl chromium-headless-shell)
+	@hack/helm/build.sh --where >/dev/null || echo "make $@: skipped: what needs helm (make helm builds it)"
 
 test-newest-python: ## the same as `make test` on Python 3.14, from the PATH or of Debian's packages (root, debootstrap)
 	@hack/newest-python

@@ -18,7 +18,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from . import helm
+import helm_program
+
 from .deployment import ROOT
 
 _LEFT_OUT = (".venv", ".git", ".dev-cluster", "dist", "*_cache", ".hypothesis")
@@ -91,7 +92,7 @@ class Machine:
 
     @contextlib.contextmanager
     def shell(self) -> Iterator[Shell]:
-        path = f"{ROOT / '.venv' / 'bin'}:{helm.program().parent}:{os.environ['PATH']}"
+        path = f"{ROOT / '.venv' / 'bin'}:{helm_program.program().parent}:{os.environ['PATH']}"
         environment = {"PATH": path, "HOME": str(self.home), "LANG": "C.UTF-8"}
         # where the control plane's programs are
         environment["XDG_CACHE_HOME"] = os.environ.get("XDG_CACHE_HOME", str(Path.home() / ".cache"))

@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 
 import pytest
+from helm_program import CHART, RELEASE, Helm
 
 from .deployment import SYSTEM, Kubectl, eventually
-from .helm import CHART, OF_A_NAMESPACE, RELEASE, Helm, installed
+from .helm import OF_A_NAMESPACE, installed
 from .installation import (
     DEFINITIONS,
     RENAMED,

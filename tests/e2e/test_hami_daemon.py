@@ -1,18 +1,17 @@
-"""The chart hami-daemon: what helm makes of it, and its pods with the rights that it gives them."""
+"""The pods of the chart hami-daemon, with the rights that it gives them."""
 
 from __future__ import annotations
 
 import json
-import os
 import re
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
+from helm_program import DAEMON_CHART, Helm, daemon_set
 from node.machines import DGX_A100, compile_library, environment
 from node.regions import region
 
@@ -20,80 +19,13 @@ from hack.devcluster.identities import kubeconfig
 from hack.devcluster.plane import ControlPlane, free_ports
 
 from .deployment import ROOT, SYSTEM, Kubectl, eventually
-from .helm import Helm
 from .objects import namespace
 from .test_node_role import scraped
-
-CHART = ROOT / "manifests" / "hami-daemon"
-JSON = dict[str, Any]
 
 
 @pytest.fixture
 def helm(tmp_path: Path) -> Helm:
     return Helm(tmp_path)
-
-
-def daemon_set(helm: Helm, *arguments: str) -> JSON:
-    (found,) = [each for each in helm.template(*arguments, chart=CHART) if each["kind"] == "DaemonSet"]
-    return found
-
-
-def test_it_passes_helm_lint(helm: Helm) -> None:
-    assert "0 chart(s) failed" in helm("lint", CHART, "--strict")
-
-
-def test_values_of_koordinators_chart_mean_the_same(helm: Helm) -> None:
-    values = {
-        "affinity": {"nodeAffinity": {}},
-        "tolerations": [{"operator": "Exists"}],
-        "hamiCore": {
-            "libvgpuSoVersion": "v2.7.0",
-            "image": {"repository": "registry.example:5000/hami", "tag": "v2.7.1"},
-            "imagePullPolicy": "Always",
-            "resources": {"limits": {"memory": "1Gi"}},
-        },
-    }
-    pod = daemon_set(helm, "-f", str(helm.values("values", {"daemon": values})))["spec"]["template"]["spec"]
-    (copies,) = pod["initContainers"]
-    assert pod["tolerations"] == values["tolerations"]
-    assert (copies["image"], copies["imagePullPolicy"]) == ("registry.example:5000/hami:v2.7.1", "Always")
-    assert copies["resources"]["limits"] == {"memory": "1Gi"}
-    assert copies["env"] == [{"name": "VERSION", "value": "v2.7.0"}]
-
-
-def test_without_the_monitor_it_copies_the_library_and_has_no_rights(helm: Helm) -> None:
-    off = ("--set", "daemon.vgpuMonitor.enabled=false")
-    assert {each["kind"] for each in helm.template(*off, chart=CHART)} == {"DaemonSet", "ServiceAccount"}
-    pod = daemon_set(helm, *off)["spec"]["template"]["spec"]
-    assert pod["automountServiceAccountToken"] is False
-    assert [each["name"] for each in pod["containers"]] == ["idle"]
-
-
-@pytest.mark.parametrize(
-    ("value", "why"),
-    [
-        ("daemon.vgpuMonitor.enabeld=true", "enabeld"),
-        ("daemon.hamiCore.libvgpuSoVersion=../../etc", "libvgpuSoVersion"),
-        ("daemon.hamiCore.image.tag=", "tag"),
-    ],
-)
-def test_a_value_that_means_nothing_is_refused_with_its_path(helm: Helm, value: str, why: str) -> None:
-    assert why in helm.refused("template", "x", CHART, "--set", value)
-
-
-def test_the_library_is_replaced_by_a_new_file(helm: Helm, tmp_path: Path) -> None:
-    """Programs that run have the old one mapped: to write into it would end them."""
-    (copies,) = daemon_set(helm)["spec"]["template"]["spec"]["initContainers"]
-    source, target = tmp_path / "image", tmp_path / "node"
-    source.mkdir()
-    target.mkdir()
-    (source / "libvgpu.so.v2.6.0").write_text("new")
-    (target / "libvgpu.so").write_text("old")
-    script = copies["command"][-1].replace("/k8s-vgpu/lib/nvidia", str(source)).replace("/usr/local/vgpu", str(target))
-    with (target / "libvgpu.so").open() as mapped:
-        subprocess.run(["sh", "-ec", script], env={**os.environ, "VERSION": "v2.6.0"}, check=True)
-        assert mapped.read() == "old"
-    assert {file.name: file.read_text() for file in target.iterdir()} == {"libvgpu.so": "new"}
 
 
 @pytest.fixture
@@ -103,7 +35,7 @@ def kubectl(plane: ControlPlane, helm: Helm, tmp_path: Path) -> Iterator[Kubectl
     kubectl.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": SYSTEM}})
     kubectl.apply({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "gpu-1"}})
     objects = tmp_path / "objects.yaml"
-    objects.write_text(yaml.safe_dump_all(helm.template(chart=CHART)))
+    objects.write_text(yaml.safe_dump_all(helm.template(chart=DAEMON_CHART)))
     kubectl("apply", "--dry-run=server", "-f", str(objects))
     kubectl("apply", "-f", str(objects))
     yield kubectl

@@ -15,13 +15,14 @@ from pathlib import Path
 from types import TracebackType
 
 import pytest
+from helm_program import CHART, Helm
 
 from hami_webhook.cluster.api import AlreadyExists, ClusterError, Kind
 from hami_webhook.cluster.connect import connect
 from hami_webhook.cluster.kubernetes import KubernetesCluster
 
 from .deployment import Kubectl, eventually
-from .helm import CHART, Helm, installed
+from .helm import installed
 from .installation import Cluster, add_card_node, card_pod, check_replicas, device_plugins, system_pods
 from .objects import GPU, JSON, MEM, accelerator_quota, add_node, gpu_node, namespace, pod, quota
 from .releases import previous

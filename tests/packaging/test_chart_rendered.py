@@ -11,12 +11,10 @@ from typing import Any
 
 import pytest
 import yaml
+from helm_program import CHART, JSON, ROOT, Helm, built
 
 from hami_webhook.controller.match_conditions import match_conditions
 from hami_webhook.device_config import enabled_vendors, load_device_config
-
-from .deployment import ROOT
-from .helm import CHART, JSON, Helm
 
 MANIFESTS = ROOT / "manifests"
 Key = tuple[str, str, str]
@@ -56,6 +54,9 @@ dra:
   - {driver: gpu.example.com, deviceClasses: [big.example.com], vendor: NVIDIA, memory: memory}
 """
 OTHER_DRIVER = yaml.safe_load(RENAMED)["dra"]
+
+
+pytestmark = [pytest.mark.integration, pytest.mark.skipif(built() is None, reason="helm renders the chart")]
 
 
 @pytest.fixture
