@@ -182,14 +182,14 @@ class Replicas:
 
 @dataclass
 class YesSayers(Replicas):
-    """Processes that answer as replicas would, without a thought: see `hack.bench.yes`; `writing`: that write, too."""
+    """Processes that answer as replicas would, without a thought (`hack.bench.yes`), with `writes` for each review."""
 
-    writing: bool = False
+    writes: float = 0.0
 
     def _start(self, folder: Path, number: int) -> int:
         (port,) = free_ports(1)
         files = folder / pki.SERVING_CERTIFICATE, folder / pki.SERVING_KEY
-        login = [self.login] if self.writing else []
+        login = [self.login, self.writes] if self.writes else []
         process = subprocess.Popen([sys.executable, "-m", "hack.bench.yes", str(port), *map(str, [*files, *login])])
         self.running.append(process)
         deadline = time.monotonic() + _READY_SECONDS

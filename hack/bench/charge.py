@@ -2,11 +2,12 @@
 
 Everything shares the machine: API server, etcd, the replicas, and the client, which is as lean as one can be (raw JSON
 over kept connections). What being asked costs, whatever is answered, shows a webhook that only says yes; what
-it costs to write a charge down before the answer, one that only says yes and writes once for each pod.
+it costs to write charges down before the answer, one that only says yes and writes as often as the replicas did.
 
-Each rate is the median of several rounds, and each ratio that of the ratios within a round, as the machine's pace
+Each figure is the median of several rounds, and each ratio that of the ratios within a round, as the machine's pace
 changes between them. A first burst, for which interpreters are cold and connections made, isn't counted. Writes are all
-that the replicas sent because of a burst, until the ledgers are empty again, leases aside.
+that the replicas sent because of a burst, until the ledgers are empty again, leases aside; processor time is that of as
+long, for one pod.
 """
 
 from __future__ import annotations
@@ -14,13 +15,15 @@ from __future__ import annotations
 import asyncio
 import itertools
 import statistics
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from hack.bench.apiserver import SHARD, Replicas, YesSayers, api_server, create_all, make_namespace, writes
 from hack.bench.figures import Figure, Goal, run, show_progress
 from hack.bench.objects import HARD, JSON, gpu, pod_with, quota
+from hack.bench.processes import cpu_seconds
 from hack.devcluster.plane import ControlPlane
 from hami_webhook.cluster.api import Kind
 from hami_webhook.cluster.connect import connect
@@ -41,116 +44,163 @@ SETTLE_SECONDS = 60.0
 _spaces = itertools.count()
 
 
-@dataclass
-class _Rates:
-    """Pods per second in each round, and the writes per pod that our replicas sent."""
+@dataclass(frozen=True)
+class _Burst:
+    """Pods per second, and milliseconds of processor time for each by process, in so many seconds."""
 
-    bare: list[float] = field(default_factory=list)
-    yes: list[float] = field(default_factory=list)
-    writing: list[float] = field(default_factory=list)
-    charged: list[float] = field(default_factory=list)
-    free: list[float] = field(default_factory=list)
+    rate: float
+    cpu: Mapping[str, float] = field(default_factory=dict)
+    seconds: float = 0.0
+
+    @property
+    def all_cpu(self) -> float:
+        return sum(self.cpu.values())
+
+
+@dataclass
+class _Rounds:
+    """The bursts of a case, one in each round, and the writes per pod that our replicas sent.
+
+    `bare`: without a webhook; `yes`: with one that only says yes; `writing`: and writes as often; `free`: no quota.
+    """
+
+    bare: list[_Burst] = field(default_factory=list)
+    yes: list[_Burst] = field(default_factory=list)
+    writing: list[_Burst] = field(default_factory=list)
+    charged: list[_Burst] = field(default_factory=list)
+    free: list[_Burst] = field(default_factory=list)
     writes: list[float] = field(default_factory=list)
 
     @property
     def answering(self) -> float:
-        """Of a webhook that only says yes, in the same round."""
+        """The rate beside that of a webhook that only says yes, in the same round."""
         return self.share_of(self.yes)
 
-    def share_of(self, others: Sequence[float]) -> float:
-        """The median of the rounds' ratios."""
-        return statistics.median(rate / other for rate, other in zip(self.charged, others, strict=True))
+    def share_of(self, others: Sequence[_Burst]) -> float:
+        """The median of the rounds' ratios of rates."""
+        return statistics.median(ours.rate / other.rate for ours, other in zip(self.charged, others, strict=True))
 
 
 def measure(size: str) -> Sequence[Figure]:
-    rates = {case: _Rates() for case in CASES[size]}
+    rounds = {case: _Rounds() for case in CASES[size]}
     with api_server("charge") as plane:
         for number in range(ROUNDS[size]):
             for replicas, cases in itertools.groupby(CASES[size], key=lambda case: case[1]):
                 show_progress(f"charge: round {number + 1} of {ROUNDS[size]}, {_of(replicas, 'replica')}")
-                _measure(plane, replicas, {spaces: rates[spaces, replicas] for spaces, _ in cases}, PODS[size])
-    figures = [each for case, found in rates.items() for each in _figures(*case, PODS[size], found)]
-    for (spaces, replicas), found in rates.items():
+                _measure(plane, replicas, {spaces: rounds[spaces, replicas] for spaces, _ in cases}, PODS[size])
+    figures = [each for case, found in rounds.items() for each in _figures(*case, PODS[size], found)]
+    for (spaces, replicas), found in rounds.items():
         if replicas > 1:
             where = f"{_of(spaces, 'namespace')}, {_of(replicas, 'replica')} beside 1"
             goal = Goal(at_least=0.85) if spaces == 1 and PODS[size] >= 500 else None
-            one = rates[spaces, 1].answering
+            one = rounds[spaces, 1].answering
             figures.append(Figure("charge", where, found.answering, "of only ever yes", "1 replica", one, goal))
     return figures
 
 
-def _measure(plane: ControlPlane, replicas: int, rates: Mapping[int, _Rates], pods: int) -> None:
-    """One round with so many replicas: each case without a webhook, with one that only says yes, and with ours."""
+def _measure(plane: ControlPlane, replicas: int, rounds: Mapping[int, _Rounds], pods: int) -> None:
+    """One round with so many replicas: each case without a webhook, with ours, and with those that only say yes."""
 
-    def burst(spaces: int, *, settle: bool = False, limited: bool = True) -> float:
-        return _burst(plane, spaces, pods, replicas, settle=settle, limited=limited)
+    def burst(
+        spaces: int, asked: Replicas | None = None, *, settle: bool = False, limited: bool = True, seconds: float = 0
+    ) -> _Burst:
+        processes = {name: [plane.running[name].pid] for name in ("kube-apiserver", "etcd")}
+        processes["webhook"] = [each.pid for each in asked.running] if asked is not None else []
+        return _burst(plane, spaces, pods, replicas, processes, settle=settle, limited=limited, seconds=seconds)
 
-    most = max(rates)
+    most = max(rounds)
     burst(most)
-    for spaces, found in rates.items():
+    for spaces, found in rounds.items():
         found.bare.append(burst(spaces))
-    with YesSayers(plane, replicas):
-        burst(most)
-        for spaces, found in rates.items():
-            found.yes.append(burst(spaces))
-    with YesSayers(plane, replicas, writing=True):
-        burst(most)
-        for spaces, found in rates.items():
-            found.writing.append(burst(spaces))
-    with Replicas(plane, replicas):
+    with Replicas(plane, replicas) as ours:
         burst(most, settle=True)
-        for spaces, found in rates.items():
+        for spaces, found in rounds.items():
             before = writes(plane)
-            found.charged.append(burst(spaces, settle=True))
+            found.charged.append(burst(spaces, ours, settle=True))
             found.writes.append((writes(plane) - before) / pods)
-            found.free.append(burst(spaces, limited=False))
+            found.free.append(burst(spaces, ours, limited=False))
+    with YesSayers(plane, replicas) as answering:
+        burst(most)
+        for spaces, found in rounds.items():
+            found.yes.append(burst(spaces, answering, seconds=found.charged[-1].seconds))
+    for spaces, found in rounds.items():
+        with YesSayers(plane, replicas, writes=found.writes[-1]) as writing:
+            burst(most)
+            found.writing.append(burst(spaces, writing, seconds=found.charged[-1].seconds))
 
 
-def _figures(spaces: int, replicas: int, pods: int, rates: _Rates) -> list[Figure]:
-    rate, bare, asked, each = map(statistics.median, (rates.charged, rates.bare, rates.free, rates.writes))
-    writing = rates.share_of(rates.writing)
+def _figures(spaces: int, replicas: int, pods: int, found: _Rounds) -> Iterator[Figure]:
+    bursts = (found.charged, found.bare, found.free)
+    rate, bare, asked = (statistics.median(burst.rate for burst in each) for each in bursts)
+    each, writing = statistics.median(found.writes), found.share_of(found.writing)
     where = f"{_of(spaces, 'namespace')}, {_of(replicas, 'replica')}"
     one, enough = spaces == 1, pods >= 500
     least, most = (Goal(at_least=0.5), Goal(at_most=0.2, of="value")) if one and enough else (None, None)
     of_yes = Goal(at_least=0.63 if one else 0.5) if replicas == 1 and enough else None
-    return [
-        Figure("charge", where, rate, "pods per second", "without webhook", bare, least),
-        Figure(
-            "charge", f"{where}, answering", rate, "pods per second", "only ever yes", rate / rates.answering, of_yes
-        ),
-        Figure("charge", f"{where}, writing", rate, "pods per second", "ever yes, and a write", rate / writing),
-        Figure("charge", f"{where}, charging", rate, "pods per second", "asked, no quota", asked),
-        Figure("charge", f"{where}, writes", each, "per pod", "one each", 1, most),
-    ]
+
+    def rates(what: str, baseline: str, base: float, goal: Goal | None = None) -> Figure:
+        return Figure("charge", f"{where}{what}", rate, "pods per second", baseline, base, goal)
+
+    yield rates("", "without webhook", bare, least)
+    yield rates(", answering", "only ever yes", rate / found.answering, of_yes)
+    yield rates(", writing", "ever yes, and as many writes", rate / writing)
+    yield rates(", charging", "asked, no quota", asked)
+    yield Figure("charge", f"{where}, writes", each, "per pod", "one each", 1, most)
+    # of the round whose ratio is the middle one
+    middle = sorted(range(len(found.charged)), key=lambda at: found.charged[at].all_cpu / found.writing[at].all_cpu)
+    ours, floor = (bursts[middle[len(middle) // 2]] for bursts in (found.charged, found.writing))
+    for process, milliseconds in ours.cpu.items():
+        name = f"{where}, CPU of {process}"
+        yield Figure("charge", name, milliseconds, "ms per pod", "ever yes, and as many writes", floor.cpu[process])
+    goal = Goal(at_most=1.3) if enough else None
+    name = f"{where}, CPU of all"
+    yield Figure("charge", name, ours.all_cpu, "ms per pod", "ever yes, and as many writes", floor.all_cpu, goal)
 
 
-def _burst(plane: ControlPlane, spaces: int, pods: int, replicas: int, *, settle: bool, limited: bool = True) -> float:
-    """Pods created per second in namespaces of their own, with a quota if `limited`."""
-    return asyncio.run(_created(plane.kubeconfig, spaces, pods, replicas, settle=settle, limited=limited))
+def _burst(
+    plane: ControlPlane,
+    spaces: int,
+    pods: int,
+    replicas: int,
+    processes: Mapping[str, Sequence[int]],
+    *,
+    settle: bool,
+    limited: bool,
+    seconds: float,
+) -> _Burst:
+    """Pods in namespaces of their own, with a quota if `limited`; it is over after so many seconds at the earliest."""
 
+    def spent() -> dict[str, float]:
+        return {name: sum(map(cpu_seconds, each)) for name, each in processes.items()}
 
-async def _created(login: Path, spaces: int, pods: int, replicas: int, *, settle: bool, limited: bool) -> float:
     names = [f"burst-{next(_spaces)}" for _ in range(spaces)]
+    asyncio.run(_prepare(plane.kubeconfig, names, settle=settle, limited=limited))
+    began, before = time.monotonic(), spent()
+    objects = [(Kind.PODS, _pod(number, names[number % spaces], replicas)) for number in range(pods)]
+    rate = pods / asyncio.run(create_all(plane.kubeconfig, objects, CLIENTS))
+    if settle:
+        asyncio.run(_settled(plane.kubeconfig, names))
+    time.sleep(max(0.0, began + seconds - time.monotonic()))
+    cpu = {name: 1000 * (after - before[name]) / pods for name, after in spent().items()}
+    return _Burst(rate, cpu, time.monotonic() - began)
+
+
+async def _prepare(login: Path, names: Sequence[str], *, settle: bool, limited: bool) -> None:
     async with KubernetesCluster(await connect(str(login))) as cluster:
         for name in names:
             await make_namespace(cluster, name)
             if limited:
                 await cluster.create(Kind.RESOURCE_QUOTAS, quota("gpu", HARD, name))
-        if settle:
-            await _settled(cluster, names)
-        objects = [(Kind.PODS, _pod(number, names[number % spaces], replicas)) for number in range(pods)]
-        seconds = await create_all(login, objects, CLIENTS)
-        if settle:
-            await _settled(cluster, names)
-    return pods / seconds
+    if settle:
+        await _settled(login, names)
 
 
-async def _settled(cluster: KubernetesCluster, names: Sequence[str]) -> None:
+async def _settled(login: Path, names: Sequence[str]) -> None:
     """Wait until used is known everywhere, and no charge is remembered."""
-    async with asyncio.timeout(SETTLE_SECONDS):
+    async with KubernetesCluster(await connect(str(login))) as cluster, asyncio.timeout(SETTLE_SECONDS):
         while True:
-            quotas = [await cluster.get(Kind.RESOURCE_QUOTAS, "gpu", name) for name in names]
-            if all(_quiet(each) for each in quotas):
+            quotas = (await cluster.list(Kind.RESOURCE_QUOTAS)).items  # one request costs the API server less than many
+            if all(_quiet(each) for each in quotas if each["metadata"]["namespace"] in names):
                 return
             await asyncio.sleep(0.5)
 

@@ -1,7 +1,9 @@
 """`python -m hack.bench.placing`: bursts bound by a stock kube-scheduler with our extender, on a real API server.
 
-The baseline is a burst of plain pods through the same kube-scheduler, which then binds them itself. Everything shares
-the machine: API server, etcd, kube-scheduler, the extender, the device plugins, and the client that creates the pods.
+The baseline of rates and waits is a burst of plain pods through the same kube-scheduler, which then binds them itself;
+that of calls and processor time an extender that answers at once and writes what device plugins have to find
+(`hack.bench.at_once`). Everything shares the machine: API server, etcd, kube-scheduler, the extender, the device
+plugins, and the client that creates the pods.
 
 A pod's time runs from its creation to its binding, both by the API server's audit log. Calls are the extender's, of any
 verb but watches, by the same log. Processor time is that of a process for one pod of the burst. What a pod waits for in
@@ -103,7 +105,7 @@ class Burst:
 
 @dataclass(frozen=True, slots=True)
 class _Scheduling:
-    """The identifiers of the processes that count, and the port of the extender's metrics."""
+    """The identifiers of the processes that count, and the port of the extender's metrics; 0 if it has none."""
 
     processes: dict[str, int]
     metrics: int
@@ -122,12 +124,15 @@ def measure(size: str) -> Sequence[Figure]:
 def _measured(plane: ControlPlane, case: Case, rounds: int) -> Iterator[Figure]:
     alone: list[Burst] = []
     ours: list[Burst] = []
+    more = rounds > 1  # the first burst of each finds everything cold
     with _scheduling(plane, case) as running:
-        for number in range(rounds + (rounds > 1)):  # the first pair finds everything cold
+        for number in range(rounds + more):
             alone.append(_burst(plane, replace(case, limited=False), running, plain=True))
             ours.append(_burst(plane, case, running, plain=False))
             show_progress(f"placing: {case}: {ours[-1].rate:.1f} of {alone[-1].rate:.1f} pods a second, round {number}")
-    alone, ours = alone[-rounds:], ours[-rounds:]
+    with _scheduling(plane, case, at_once=True) as running:
+        floor = [_burst(plane, replace(case, limited=False), running, plain=False) for _ in range(rounds + more)]
+    alone, ours, floor = alone[-rounds:], ours[-rounds:], floor[-rounds:]
     middle = ours[sorted(range(rounds), key=lambda at: ours[at].rate)[rounds // 2]]
     quick = Goal(at_least=0.9) if case.usual and case.pods >= 400 else None
     rate = statistics.median(burst.rate for burst in ours)
@@ -142,10 +147,14 @@ def _measured(plane: ControlPlane, case: Case, rounds: int) -> Iterator[Figure]:
     most = Goal(at_most=3.3 if case.limited else 3.0, of="value")
     by_verb = " ".join(f"{what} {count / case.pods:.2f}" for what, count in sorted(middle.calls.items()))
     print(f"placing: {case}: calls a pod: {by_verb}", file=sys.stderr)
-    yield Figure("placing", f"{case}, calls", calls, "per pod", "one each", 1, most)
-    for process, seconds in middle.processor.items():
-        before = statistics.median(burst.processor[process] for burst in alone)
-        yield Figure("placing", f"{case}, {process}", 1000 * seconds, "ms per pod", "plain", 1000 * before)
+    least = statistics.median(sum(burst.calls.values()) for burst in floor) / case.pods
+    yield Figure("placing", f"{case}, calls", calls, "per pod", "at once", least, most)
+    for process in middle.processor:
+        mine, theirs = (1000 * statistics.median(b.processor[process] for b in bursts) for bursts in (ours, floor))
+        yield Figure("placing", f"{case}, CPU of {process}", mine, "ms per pod", "at once", theirs)
+    mine, theirs = (1000 * statistics.median(sum(b.processor.values()) for b in bursts) for bursts in (ours, floor))
+    little = Goal(at_most=1.25) if quick else None
+    yield Figure("placing", f"{case}, CPU of all", mine, "ms per pod", "at once", theirs, little)
     waits = " ".join(f"{path} {1000 * seconds:.2f}" for path, seconds in middle.extender.items())
     print(f"placing: {case}: ms a pod in the extender: {waits}", file=sys.stderr)
 
@@ -166,8 +175,8 @@ async def _make_nodes(plane: ControlPlane, count: int) -> None:
 
 
 @contextlib.contextmanager
-def _scheduling(plane: ControlPlane, case: Case) -> Iterator[_Scheduling]:
-    """The extender, kube-scheduler with it, and the device plugins."""
+def _scheduling(plane: ControlPlane, case: Case, *, at_once: bool = False) -> Iterator[_Scheduling]:
+    """The extender, kube-scheduler with it, and the device plugins; `at_once`: an extender that decides nothing."""
     folder = plane.folder / "placing"
     folder.mkdir(exist_ok=True)
     login = plane.authority.kubeconfig(USER, plane.server, USER, "system:masters")
@@ -181,16 +190,19 @@ def _scheduling(plane: ControlPlane, case: Case) -> Iterator[_Scheduling]:
             running.callback(process.kill)
             return process
 
-        extender = start(
-            *(sys.executable, "-m", "hami_webhook", "serve", "--roles", "extender", "--kubeconfig", str(login)),
-            *("--extender-mode", case.mode, "--extender-bind-address", f"127.0.0.1:{extender_port}"),
-            *("--node-scheduler-policy", case.policy, "--scheduler-name", SCHEDULER),
-            *("--http_bind", f"127.0.0.1:{main}", "--metrics-bind-address", f"127.0.0.1:{metrics}"),
-            *("--kube-qps", "200", "--kube-burst", "400"),  # as in the manifests
-        )
-        wait_ready(extender, metrics)
+        if at_once:
+            extender = start(sys.executable, "-m", "hack.bench.at_once", str(extender_port), str(login))
+        else:
+            extender = start(
+                *(sys.executable, "-m", "hami_webhook", "serve", "--roles", "extender", "--kubeconfig", str(login)),
+                *("--extender-mode", case.mode, "--extender-bind-address", f"127.0.0.1:{extender_port}"),
+                *("--node-scheduler-policy", case.policy, "--scheduler-name", SCHEDULER),
+                *("--http_bind", f"127.0.0.1:{main}", "--metrics-bind-address", f"127.0.0.1:{metrics}"),
+                *("--kube-qps", "200", "--kube-burst", "400"),  # as in the manifests
+            )
+            wait_ready(extender, metrics)
         configuration = folder / "kube-scheduler.yaml"
-        configuration.write_text(_configuration(plane, case, extender_port))
+        configuration.write_text(_configuration(plane, case, extender_port, at_once=at_once))
         scheduler = start(
             *(plane.programs / "kube-scheduler", f"--config={configuration}"),
             *(f"--{what}-kubeconfig={plane.scheduler_kubeconfig}" for what in ("authentication", "authorization")),
@@ -199,18 +211,22 @@ def _scheduling(plane: ControlPlane, case: Case) -> Iterator[_Scheduling]:
         start(sys.executable, "-m", "hack.bench.plugins", str(plane.kubeconfig), str(case.answer))
         time.sleep(3)  # both watch by then
         servers = {name: plane.running[name].pid for name in ("kube-apiserver", "etcd")}
-        yield _Scheduling({"extender": extender.pid, "kube-scheduler": scheduler.pid, **servers}, metrics)
+        yield _Scheduling(
+            {"extender": extender.pid, "kube-scheduler": scheduler.pid, **servers}, 0 if at_once else metrics
+        )
 
 
-def _configuration(plane: ControlPlane, case: Case, port: int) -> str:
-    """The manifests' own, with the addresses of this run."""
+def _configuration(plane: ControlPlane, case: Case, port: int, *, at_once: bool) -> str:
+    """The manifests' own, with the addresses of this run; `at_once`: without verbs that such an extender leaves out."""
     vendors = enabled_vendors(builtin_device_config().config)
     document = yaml.safe_load(fill_in(CONFIGURATION.read_text(), CONFIGURATION.name, vendors))
     document["clientConnection"] = {"kubeconfig": str(plane.scheduler_kubeconfig)}
     document["leaderElection"] = {"leaderElect": False}
     document["extenders"][0]["urlPrefix"] = f"http://127.0.0.1:{port}"
-    if case.mode == "single":
+    if at_once or case.mode == "single":
         del document["extenders"][0]["prioritizeVerb"]
+    if at_once:
+        del document["extenders"][0]["preemptVerb"]
     dumped: str = yaml.safe_dump(document)
     return dumped
 
@@ -249,6 +265,8 @@ def _burst(plane: ControlPlane, case: Case, running: _Scheduling, *, plain: bool
 
 def _extender_seconds(port: int) -> dict[str, float]:
     """What all calls of each path took so far, and waiting for locks of nodes, which is a part of /bind."""
+    if not port:
+        return {}
     with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics") as answer:
         families = [*text_string_to_metric_families(answer.read().decode())]
     return {

@@ -125,7 +125,8 @@ async def _figures(generator: Load, process: Running, constant: int, authority: 
         bound = Goal(at_least=goal) if goal else None
         figures.append(Figure("webhook", kind, own, "per second", "constant answer", base, bound))
         cost, base_cost = map(statistics.median, costs)
-        figures.append(Figure("webhook", f"{kind}, CPU", cost, "µs each", "constant answer", base_cost))
+        little = Goal(at_most=2.0) if kind == "plain GPU" and size != "smallest" else None
+        figures.append(Figure("webhook", f"{kind}, CPU", cost, "µs each", "constant answer", base_cost, little))
         if goal is None or kind == "nothing managed":
             continue
         late: list[list[float]] = [[], []]

@@ -1,8 +1,8 @@
 """A webhook that only says yes, in the same stack: what being asked costs, whatever the answer.
 
-`python -m hack.bench.yes PORT CERTIFICATE KEY [KUBECONFIG]` answers `/mutate` with the scheduler's name, and
-`/validate` with nothing. With a login it writes to the namespace's quota `gpu` before each of the latter, as whoever
-charges a pod must, and charges nothing.
+`python -m hack.bench.yes PORT CERTIFICATE KEY [KUBECONFIG WRITES]` answers `/mutate` with the scheduler's name, and
+`/validate` with nothing. With a login it writes to the namespace's quota `gpu` before it answers, as whoever charges a
+pod must, and charges nothing: so many times for each of the latter on average, which may be a part of one.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from hack.bench.objects import SCHEDULER
+from hack.bench.objects import JSON, SCHEDULER
 from hami_webhook.admission.review import API_VERSIONS, UNCHANGED, Answer, allowed
 from hami_webhook.cluster.api import Kind
 from hami_webhook.cluster.connect import connect
@@ -32,21 +32,36 @@ LIMITS = ListenerLimits()
 NAMED = Answer([{"op": "replace", "path": "/spec/schedulerName", "value": SCHEDULER}])
 
 
-def _answering(answer: Answer, cluster: KubernetesCluster | None = None) -> Route:
+class _Writer:
+    """Writes to the quota of a review's namespace, `each` times on average."""
+
+    def __init__(self, cluster: KubernetesCluster, each: float) -> None:
+        self._cluster = cluster
+        self._each = each
+        self._due = 0.0
+
+    async def write(self, review: JSON) -> None:
+        self._due += self._each
+        while self._due >= 1:
+            self._due -= 1
+            patch = {"metadata": {"annotations": {"example.com/pod": review["uid"]}}}
+            await self._cluster.patch_status(Kind.RESOURCE_QUOTAS, "gpu", patch, review["namespace"])
+
+
+def _answering(answer: Answer, writer: _Writer | None = None) -> Route:
     async def yes(request: Request) -> Response:
         review = orjson.loads(await read_body(request, LIMITS))["request"]
-        if cluster is not None:
-            patch = {"metadata": {"annotations": {"example.com/pod": review["uid"]}}}
-            await cluster.patch_status(Kind.RESOURCE_QUOTAS, "gpu", patch, review["namespace"])
+        if writer is not None:
+            await writer.write(review)
         content = allowed(API_VERSIONS[0], review["uid"], answer)
         return Response(content, media_type="application/json")
 
     return Route("/validate" if answer is UNCHANGED else "/mutate", yes, methods=["POST"])
 
 
-async def _serve(port: int, files: CertificateFiles, login: str = "") -> None:
-    cluster = KubernetesCluster(await connect(login)) if login else None
-    app = Starlette(routes=[_answering(NAMED), _answering(UNCHANGED, cluster)])
+async def _serve(port: int, files: CertificateFiles, login: str = "", writes: str = "1") -> None:
+    writer = _Writer(KubernetesCluster(await connect(login)), float(writes)) if login else None
+    app = Starlette(routes=[_answering(NAMED), _answering(UNCHANGED, writer)])
     await Listener(app, host="127.0.0.1", port=port, limits=LIMITS, tls=ReloadingTls(files)).start()
     await asyncio.Event().wait()
 
