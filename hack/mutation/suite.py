@@ -62,7 +62,7 @@ def with_tests(paths: Sequence[str], work: Callable[[Suite], None]) -> None:
         raise RuntimeError("this didn't come to its end: pytest says above why")
 
 
-@dataclass
+@dataclass(eq=False)  # pytest keeps its plugins in sets
 class _Instead:
     """Does something else with the tests that were collected than to run them."""
 
@@ -80,6 +80,7 @@ class Suite:
         self._items = {item.nodeid: item for item in session.items}
         self._functions: dict[tuple[str, str, int], list[types.FunctionType]] = {}
         self._caches: list[functools._lru_cache_wrapper[object]] = []
+        gc.unfreeze()  # what the tests' conftest.py keeps from the collector isn't listed
         for each in gc.get_objects():
             if isinstance(each, types.FunctionType):
                 code = each.__code__

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import ast
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from hack.mutation.mutants import mutants_of, sampled
 
+ROOT = Path(__file__).parents[2]
 FAULTS = [
     ("def f(a):\n    return a < 3\n", ["return None", "return a <= 3", "return a < 4"]),
     ("def f(a):\n    return not a\n", ["return None", "return not not a"]),
@@ -51,3 +54,33 @@ def test_a_sample_has_some_of_each_module_and_is_the_same_for_a_seed(tmp_path: P
     assert names(1) == names(1) != names(2)
     assert sum(name.startswith("small.py") for name in names(1)) == 2
     assert len(names(1)) == 22
+
+
+@pytest.mark.integration
+def test_the_tests_of_a_fault_run_among_those_of_the_project(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", NOTICED, tmp_path], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr + done.stdout
+    assert "killed tests/quota/test_ledger.py" in done.stdout.splitlines()
+
+
+NOTICED = """
+import sys
+from pathlib import Path
+from hack.mutation.mutants import mutants_of
+from hack.mutation.suite import read_reach, with_tests
+from hami_webhook.quota import ledger
+
+root, kept = Path.cwd(), Path(sys.argv[1]) / "kept"
+module = Path(ledger.__file__)
+
+def work(suite):
+    suite.find_reach([module], root, kept)
+    reach = read_reach(kept)
+    outcomes = (suite.outcome_of(each, reach, root, kept.with_name("failed")) for each in mutants_of(module, root))
+    killed = next(each for each in outcomes if each.status == "killed")
+    print(killed.status, killed.test.partition("::")[0])
+
+with_tests(["tests/quota/test_ledger.py"], work)
+"""
