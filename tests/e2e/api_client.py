@@ -17,11 +17,14 @@ import tempfile
 import threading
 import time
 import urllib.parse
+from collections.abc import Set
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn
 
 JSON = dict[str, Any]
+Key = tuple[str, str, str]
+"""Kind, namespace ("" for what has none) and name of an object."""
 LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
 _DISCOVERY = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"
 
@@ -157,8 +160,8 @@ class ApiClient:
         made: str = self._call(path, body={"spec": {"expirationSeconds": seconds}})["status"]["token"]
         return made
 
-    def everything(self) -> set[tuple[str, str, str]]:
-        """Kind, namespace ("" for what has none) and name of everything that is stored, but events."""
+    def everything(self) -> set[Key]:
+        """Everything that is stored, but events."""
         self._resources.clear()
         self._kinds.clear()
         self._discover()
@@ -171,6 +174,16 @@ class ApiClient:
                 metas = [item["metadata"] for item in items]
                 found |= {(each.kind, meta.get("namespace", ""), meta["name"]) for meta in metas}
         return found
+
+    def delete(self, objects: Set[Key]) -> None:
+        """Delete objects that `everything` found, with no grace; those that can't be deleted stay."""
+        body = {"gracePeriodSeconds": 0, "propagationPolicy": "Background"}
+        for kind, space, name in sorted(objects):
+            for each in self._kinds.values():
+                if each.kind == kind:
+                    path = each.path + (f"/namespaces/{space}" if space else "")
+                    with contextlib.suppress(AssertionError):
+                        self._call(f"{path}/{each.name}/{name}", body=body, method="DELETE")
 
     def _resource(self, name: str) -> _Resource:
         if name not in self._resources:

@@ -7,6 +7,7 @@ import os
 import sys
 import tempfile
 import tomllib
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,11 +15,17 @@ import pytest
 
 from hack.devcluster.plane import ControlPlane, assets
 
+from .api_client import Key, api_client
 from .apiproxy import ApiProxy
-from .deployment import ROOT, Deployment, Kubectl, sweep
+from .deployment import ROOT, Deployment, Kubectl
 from .hamischeduler import HamiScheduler, scheduling
 from .installation import Cluster, add_card_node
 from .kubelet import Kubelets
+from .sweeping import sweep
+
+REPLICAS = ("hami-webhook-0", "hami-webhook-1", "hami-webhook-2")
+SHARED = ("three_replicas", "two_replicas", "one_replica")
+"""The fixtures of programs that files share."""
 
 os.environ.setdefault("GOGC", "400")
 """Of all Go programs that tests start: their memory is small, and collecting it often takes a fifth of their time."""
@@ -34,36 +41,67 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if Path(__file__).parent in item.path.parents:
             item.add_marker(pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning"))
-    # files with a node first: each worker changes its control plane once
-    without_node = {item.path for item in items if "plane" in _fixtures(item)}
-    items.sort(key=lambda item: item.path in without_node)
+            item.add_marker(pytest.mark.filterwarnings("default:.* left"))
+    # files with a node first, then those with programs of their own: each worker changes as little as possible
+    places: dict[Path, int] = {}
+    for item in items:
+        used = _fixtures(item)
+        place = next((4 - count for count, name in enumerate(SHARED) if name in used), int("plane" in used))
+        places[item.path] = max(place, places.get(item.path, 0))
+    items.sort(key=lambda item: places[item.path])
 
 
 class Planes:
-    """The control plane of the file that runs: started when it has to be another one than the file before had.
+    """The control plane of the file that runs, and the program: started when the file before had others.
 
-    One that no test uses any more takes 4 to 10 % of a core.
+    A control plane that no test uses any more takes 4 to 10 % of a core.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, folders: pytest.TempPathFactory) -> None:
+        self._folders = folders
         self._running = contextlib.ExitStack()
         self._planes: dict[tuple[str, ...], ControlPlane] = {}
+        self._program: tuple[int, Deployment] | None = None
+        self._before: dict[Path, set[Key]] = {}
 
     def with_programs(self, *more: str) -> ControlPlane:
         """That with these programs beside those that all have."""
         if more not in self._planes:
             self.stop()
-            self._planes[more] = self._running.enter_context(started(*more))
+            plane = self._planes[more] = self._running.enter_context(started(*more))
+            self._before[plane.kubeconfig] = api_client(plane.kubeconfig).everything()
         return self._planes[more]
 
+    def with_replicas(self, plane: ControlPlane, count: int) -> Deployment:
+        """Our program on the plane that runs, with so many replicas, `hami-webhook-0` and so on."""
+        if self._program is not None and self._program[0] != count:
+            self.without_program()
+        if self._program is None:
+            self._program = count, Deployment(plane, self._folders.mktemp("program"), Kubectl(plane.kubeconfig))
+        program = self._program[1]
+        program.install()
+        program.start_missing(*REPLICAS[:count])
+        return program
+
+    def without_program(self) -> None:
+        if self._program is not None:
+            self._program[1].close()
+        self._program = None
+
+    def sweep(self, plane: ControlPlane) -> list[str]:
+        """What a file left there, which is deleted."""
+        before = self._before[plane.kubeconfig]
+        return sweep(Kubectl(plane.kubeconfig), before, running=self._program is not None)
+
     def stop(self) -> None:
+        self.without_program()
         self._planes.clear()
         self._running.close()
 
 
 @pytest.fixture(scope="session")
-def planes() -> Iterator[Planes]:
-    planes = Planes()
+def planes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Planes]:
+    planes = Planes(tmp_path_factory)
     yield planes
     planes.stop()
 
@@ -88,14 +126,35 @@ def plane_with_node(planes: Planes) -> ControlPlane:
 
 @pytest.fixture(scope="module", autouse=True)
 def swept(request: pytest.FixtureRequest) -> Iterator[None]:
-    """The next file finds nothing of this one's on the control planes that they share."""
+    """The next file finds the control plane as this one found it; what had to be deleted for that is a warning."""
     used = {name for item in request.session.items if item.path == request.path for name in _fixtures(item)}
-    planes: list[ControlPlane] = [
-        request.getfixturevalue(each) for each in ("plane", "plane_with_node") if each in used
-    ]
+    if "planes" not in used:
+        yield
+        return
+    planes: Planes = request.getfixturevalue("planes")
+    if used.isdisjoint(SHARED):
+        planes.without_program()
+    shared = [request.getfixturevalue(each) for each in ("plane", "plane_with_node") if each in used]
     yield
-    for each in planes:
-        sweep(Kubectl(each.kubeconfig))
+    for each in shared:
+        if left := planes.sweep(each):
+            warnings.warn(f"{request.path.name} left {', '.join(left)}", stacklevel=1)
+
+
+@pytest.fixture(scope="module")
+def one_replica(planes: Planes, plane: ControlPlane) -> Deployment:
+    """Our program, which the next file with this fixture finds running, as a test left it."""
+    return planes.with_replicas(plane, 1)
+
+
+@pytest.fixture(scope="module")
+def two_replicas(planes: Planes, plane: ControlPlane) -> Deployment:
+    return planes.with_replicas(plane, 2)
+
+
+@pytest.fixture(scope="module")
+def three_replicas(planes: Planes, plane: ControlPlane) -> Deployment:
+    return planes.with_replicas(plane, 3)
 
 
 def _fixtures(item: pytest.Item) -> list[str]:

@@ -24,12 +24,12 @@ from weakref import WeakSet
 import yaml
 
 from hack.devcluster.identities import kubeconfig
-from hack.devcluster.plane import NODE, ControlPlane, free_ports
+from hack.devcluster.plane import ControlPlane, free_ports
 from hami_webhook import pki
 from hami_webhook.cluster.version import minor_version
 from hami_webhook.config import SECTION_SWITCHES
 
-from .api_client import NotFound, api_client
+from .api_client import api_client
 
 ROOT = Path(__file__).parents[2]
 JSON = dict[str, Any]
@@ -143,16 +143,6 @@ def version(kubectl: Kubectl) -> tuple[int, int]:
     found = minor_version(json.loads(kubectl("get", "--raw", "/version"))["gitVersion"])
     assert found is not None
     return found
-
-
-def sweep(kubectl: Kubectl) -> None:
-    """Take away what another file's tests would count, wait for, or take for theirs, where no program of ours runs."""
-    kubectl.delete_all("jobs", "deployments", "pods", "resourcequotas")
-    with contextlib.suppress(LookupError, NotFound):  # their definition may be gone
-        kubectl.delete_all("acceleratorquotas")
-    api_client(kubectl.kubeconfig).delete_all("nodes", fields=f"metadata.name!={NODE}")
-    kubectl.delete_all("leases", "secrets", "events", namespace=SYSTEM)
-    kubectl.delete_all("events", namespace="default")  # of what has no namespace
 
 
 class Balancer:
@@ -282,10 +272,12 @@ class Deployment:
     backends: dict[str, int] = field(default_factory=dict)
     """Where they answer the webhooks."""
 
-    def install(self) -> None:
-        """Apply the dev overlay, with the address of the balancer and a first authority in it."""
-        (self.folder / "certs").mkdir(parents=True, exist_ok=True)
+    def __post_init__(self) -> None:
         self.ca = pki.authority(now=datetime.now(UTC))
+
+    def install(self) -> None:
+        """Apply the dev overlay, with the address of the balancer and our authority in it."""
+        (self.folder / "certs").mkdir(parents=True, exist_ok=True)
         rendered = dev_overlay(self.kubectl).replace("DEV_SERVER", f"127.0.0.1:{self.balancer.port}")
         rendered = rendered.replace("CA_BUNDLE", base64.b64encode(self.ca.certificate).decode())
         self.kubectl.apply(*yaml.safe_load_all(rendered), *both_roles())
@@ -346,8 +338,10 @@ class Deployment:
             self.balancer.backends.append(port)
 
     def start_missing(self, *names: str) -> None:
-        """Start those of these replicas that were stopped."""
+        """Start those of these replicas that were stopped, or have ended."""
         for name in names:
+            if name in self.replicas and self.replicas[name].poll() is not None:
+                self.stop(name)
             if name not in self.replicas:
                 self.start(name)
 

@@ -31,6 +31,11 @@ def define_devices(kubectl: Kubectl) -> None:
     kubectl("wait", "crd/devices.scheduling.koordinator.sh", "--for=condition=Established", "--timeout=120s")
 
 
+def remove_devices(kubectl: Kubectl) -> None:
+    """Delete that definition, and the objects with it."""
+    kubectl("delete", "crd", "devices.scheduling.koordinator.sh")
+
+
 def quota(namespace: str, name: str = "gpu-quota", **hard: Any) -> JSON:
     return builders.quota(name, namespace=namespace, **hard)
 

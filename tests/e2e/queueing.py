@@ -6,36 +6,27 @@ import asyncio
 import statistics
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Self
 
-from hack.devcluster.plane import ControlPlane
 from hami_webhook.cluster.api import Conflict, Kind, NotFound
 from hami_webhook.cluster.connect import connect
 from hami_webhook.cluster.kubernetes import KubernetesCluster
 
-from .deployment import Deployment, Kubectl, deployed
+from .deployment import Deployment, Kubectl
 from .objects import add_node, gpu_node, pod, quota
 from .scheduling import scheduler_account
-from .test_accelerator_quotas import KIND, define
 
 JSON = dict[str, Any]
-REPLICAS = [f"hami-webhook-{number}" for number in range(3)]
 GATE = "hami.io/quota"
 
 
-@contextmanager
-def with_ten_cards(plane: ControlPlane, folder: Path) -> Iterator[Deployment]:
-    """Three replicas, and a node with cards."""
-    define(Kubectl(plane.kubeconfig))
-    with deployed(plane, folder, *REPLICAS) as deployment:
-        scheduler_account(deployment.kubectl)
-        add_node(deployment.kubectl, gpu_node("card-24g", 24576), gpu=10)
-        yield deployment
-        deployment.kubectl("delete", "node", "card-24g")
-        deployment.kubectl("delete", "crd", KIND)
+def add_ten_cards(kubectl: Kubectl) -> None:
+    """A node whose cards hold ten pods, and what schedulers may do."""
+    scheduler_account(kubectl)
+    add_node(kubectl, gpu_node("card-24g", 24576), gpu=10)
 
 
 def queueing(space: str, order: str = "best-effort", **hard: Any) -> JSON:

@@ -10,8 +10,9 @@ import pytest
 from hack.devcluster.plane import ControlPlane
 
 from .api_client import LAST_APPLIED, api_client
-from .deployment import JSON, Kubectl
-from .objects import namespace, quota
+from .deployment import JSON, Kubectl, eventually
+from .objects import namespace, pod, quota
+from .sweeping import sweep
 from .tenants import tenant
 
 
@@ -98,3 +99,39 @@ def test_what_is_deleted_is_gone_and_nothing_else(plane: ControlPlane) -> None:
     assert left() == []
     with pytest.raises(LookupError):
         kubectl.delete_all("nothings")
+
+
+def test_what_a_file_left_is_deleted_and_named(plane: ControlPlane) -> None:
+    kubectl, client = Kubectl(plane.kubeconfig), api_client(plane.kubeconfig)
+    before = client.everything()
+    space = namespace(kubectl)
+    meta = {"name": "left-behind"}
+    template = {"metadata": {"labels": {"app": "left"}}, "spec": pod(space, "")["spec"]}
+    selector = {"matchLabels": {"app": "left"}}
+    replicas = {"serviceName": "left", "replicas": 1, "selector": selector, "template": template}
+    rule = {"apiGroups": ["*"], "apiVersions": ["*"], "operations": ["DELETE"], "resources": ["*"]}
+    webhook = {
+        "name": "left.example.com",
+        "clientConfig": {"url": "https://127.0.0.1:1/"},
+        "rules": [rule],
+        "sideEffects": "None",
+        "admissionReviewVersions": ["v1"],
+    }
+    kubectl.apply(
+        quota(space, gpu=1),
+        {"apiVersion": "apps/v1", "kind": "StatefulSet", "metadata": meta | {"namespace": space}, "spec": replicas},
+        {"apiVersion": "v1", "kind": "Node", "metadata": meta},
+        {"apiVersion": "resource.k8s.io/v1", "kind": "DeviceClass", "metadata": meta, "spec": {}},
+        {"apiVersion": "v1", "kind": "ConfigMap", "metadata": meta},
+        {
+            "apiVersion": "admissionregistration.k8s.io/v1",
+            "kind": "ValidatingWebhookConfiguration",
+            "metadata": meta,
+            "webhooks": [webhook],
+        },
+    )
+    eventually(lambda: len(kubectl.get("pods", "-n", space)["items"]), 1)
+    named = ("ConfigMap/default", "DeviceClass", "ValidatingWebhookConfiguration")
+    assert sweep(kubectl, before, running=False) == [f"{each}/left-behind" for each in named]
+    assert {kind for kind, *_ in client.everything() - before} == {"Namespace", "ServiceAccount", "ConfigMap"}
+    assert sweep(kubectl, before, running=False) == []

@@ -8,18 +8,17 @@ import random
 import signal
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
-from hack.devcluster.plane import ControlPlane
 from hami_webhook.cluster.api import ClusterError, Kind
 from hami_webhook.cluster.connect import connect
 from hami_webhook.cluster.kubernetes import KubernetesCluster
 
-from .deployment import Deployment, Kubectl, deployed, eventually
+from .deployment import Deployment, Kubectl, eventually
 from .objects import JSON, namespace, pod, quota
 from .webhooks import slow_webhook
 
@@ -28,9 +27,8 @@ CLIENTS = 8
 
 
 @pytest.fixture(scope="module")
-def deployment(plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
-    with deployed(plane, tmp_path_factory.mktemp("program"), *REPLICAS) as deployment:
-        yield deployment
+def deployment(three_replicas: Deployment) -> Deployment:
+    return three_replicas
 
 
 @pytest.fixture

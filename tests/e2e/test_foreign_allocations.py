@@ -18,7 +18,7 @@ from hack.devcluster.plane import ControlPlane
 
 from .deployment import Deployment, Kubectl, deployed, eventually
 from .objects import CORES as GPUCORES
-from .objects import GPU, JSON, MEM, add_node, define_devices, gpu_node, namespace, quota
+from .objects import GPU, JSON, MEM, add_node, define_devices, gpu_node, namespace, quota, remove_devices
 from .scheduling import foreign_scheduler
 from .tenants import tenant
 
@@ -35,6 +35,7 @@ def program(plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> It
         define_devices(deployment.kubectl)
         add_node(deployment.kubectl, {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "foreign-1"}})
         yield deployment
+    remove_devices(deployment.kubectl)
 
 
 def pod(space: str, name: str, **limits: Any) -> JSON:

@@ -8,7 +8,7 @@ from pathlib import Path
 from hack.devcluster.plane import ControlPlane
 
 from .deployment import Kubectl, deployed, eventually
-from .objects import JSON, add_node, define_devices, namespace, quota
+from .objects import JSON, add_node, define_devices, namespace, quota, remove_devices
 from .scheduling import foreign_scheduler
 
 RATIO, MEMORY = "koordinator.sh/gpu-memory-ratio", "koordinator.sh/gpu-memory"
@@ -70,3 +70,4 @@ def test_a_share_is_charged_by_the_smallest_card_and_debited_as_placed(plane: Co
         refused = kubectl.refused(half_a_card(space, "r"))
         assert "exceeding resource quota" in refused
         assert f"requested: {KEYS[2]}=12079595520 (smallest eligible card)" in refused
+    remove_devices(kubectl)

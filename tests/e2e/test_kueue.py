@@ -5,14 +5,12 @@ The real Kueue can't be had here: `kueue.py` says what the stand-in does.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 
 import pytest
 
-from hack.devcluster.plane import ControlPlane
-
-from .deployment import Deployment, Kubectl, deployed, eventually
+from .deployment import Deployment, Kubectl, eventually
 from .kueue import GATE, GROUP, PARENT, QUEUE, TOTAL, kueue
 from .objects import JSON, add_node, gpu_node, namespace, pod, quota
 from .queueing import free, gated
@@ -23,12 +21,10 @@ CARDS, OURS, KUEUES = 4, 6, 8
 
 
 @pytest.fixture(scope="module")
-def program(plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
-    with deployed(plane, tmp_path_factory.mktemp("program"), "hami-webhook-0", "hami-webhook-1") as deployment:
-        scheduler_account(deployment.kubectl)
-        add_node(deployment.kubectl, gpu_node("card-24g", 24576), gpu=10)
-        yield deployment
-        deployment.kubectl("delete", "node", "card-24g")
+def program(two_replicas: Deployment) -> Deployment:
+    scheduler_account(two_replicas.kubectl)
+    add_node(two_replicas.kubectl, gpu_node("card-24g", 24576), gpu=10)
+    return two_replicas
 
 
 def template(space: str, labels: JSON, annotations: JSON | None = None) -> JSON:

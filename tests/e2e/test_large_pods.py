@@ -17,7 +17,7 @@ import pytest
 from hack.devcluster.plane import ControlPlane
 from hami_webhook.kube.quantity import parse_whole
 
-from .deployment import Deployment, Kubectl, deployed, eventually
+from .deployment import Deployment, Kubectl, eventually
 from .objects import namespace, pod, quota
 from .tenants import tenant
 
@@ -25,9 +25,8 @@ JSON = dict[str, Any]
 
 
 @pytest.fixture(scope="module")
-def program(plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
-    with deployed(plane, tmp_path_factory.mktemp("program"), "hami-webhook-0") as deployment:
-        yield deployment
+def program(one_replica: Deployment) -> Deployment:
+    return one_replica
 
 
 def large(namespace: str, name: str, containers: int, incoming: int = 1, **more: Any) -> JSON:

@@ -4,35 +4,26 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
 import pytest
 
-from hack.devcluster.plane import ControlPlane
-
-from .deployment import Deployment, Kubectl, deployed, eventually
+from .deployment import Deployment, Kubectl, eventually
 from .hamischeduler import HamiScheduler
 from .objects import GPU, JSON, accelerator_quota, add_ready_node, gpu_node, namespace, pod
 from .scheduling import scheduler_account
-from .test_accelerator_quotas import KIND, define
 
 ALL, NOMINAL = 20, 10
 
 
 @pytest.fixture(scope="module")
-def program(plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
-    define(Kubectl(plane.kubeconfig))
-    with deployed(plane, tmp_path_factory.mktemp("program"), "hami-webhook-0") as deployment:
-        scheduler_account(deployment.kubectl)
-        add_ready_node(deployment.kubectl, gpu_node("lent", 24576, 24576), gpu=ALL)
-        meta = {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": "lending-high"}}
-        deployment.kubectl.apply({**meta, "value": 10})
-        yield deployment
-        deployment.kubectl("delete", "node", "lent")
-        deployment.kubectl("delete", "priorityclass", "lending-high")
-        deployment.kubectl("delete", "crd", KIND)
+def program(one_replica: Deployment) -> Deployment:
+    scheduler_account(one_replica.kubectl)
+    add_ready_node(one_replica.kubectl, gpu_node("lent", 24576, 24576), gpu=ALL)
+    meta = {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": "lending-high"}}
+    one_replica.kubectl.apply({**meta, "value": 10})
+    return one_replica
 
 
 class Team:

@@ -13,7 +13,7 @@ import pytest
 from hack.devcluster.plane import ControlPlane
 
 from .attackers.client import Client
-from .deployment import Deployment, deployed, eventually
+from .deployment import Deployment, eventually
 from .hamischeduler import HamiScheduler
 from .kubelet import Kubelets
 from .objects import namespace, pod, quota
@@ -26,11 +26,10 @@ PODS = 20
 
 
 @pytest.fixture(scope="module")
-def program(plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
-    with deployed(plane, tmp_path_factory.mktemp("program"), "hami-webhook-0") as deployment:
-        scheduler_account(deployment.kubectl)
-        node_with_cards(deployment.kubectl, "turns", "node", 8)
-        yield deployment
+def program(one_replica: Deployment) -> Deployment:
+    scheduler_account(one_replica.kubectl)
+    node_with_cards(one_replica.kubectl, "turns", "node", 8)
+    return one_replica
 
 
 class Deleter:

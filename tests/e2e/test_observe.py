@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +10,10 @@ import pytest
 
 from hack.devcluster.plane import ControlPlane
 
-from .deployment import Deployment, deployed, eventually
-from .objects import GPU, MEM, add_node, gpu_node, namespace, pod, quota
-from .scheduling import place_waiting, scheduler_account
+from .deployment import Deployment, eventually
+from .objects import GPU, MEM, namespace, pod, quota
+from .queueing import add_ten_cards
+from .scheduling import place_waiting
 from .tenants import tenant
 
 JSON = dict[str, Any]
@@ -23,12 +23,9 @@ REPLICAS = ("hami-webhook-0", "hami-webhook-1")
 
 
 @pytest.fixture(scope="module")
-def program(plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
-    with deployed(plane, tmp_path_factory.mktemp("program"), *REPLICAS) as deployment:
-        scheduler_account(deployment.kubectl)
-        add_node(deployment.kubectl, gpu_node("card-24g", 24576), gpu=10)
-        yield deployment
-        deployment.kubectl("delete", "node", "card-24g")
+def program(two_replicas: Deployment) -> Deployment:
+    add_ten_cards(two_replicas.kubectl)
+    return two_replicas
 
 
 def observing(space: str, **hard: Any) -> JSON:

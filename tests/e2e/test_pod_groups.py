@@ -14,7 +14,7 @@ import pytest
 
 from hack.devcluster.plane import ControlPlane
 
-from .deployment import Deployment, Kubectl, deployed, eventually
+from .deployment import Deployment, Kubectl, eventually
 from .hamischeduler import HamiScheduler, scheduling
 from .kubelet import Kubelets
 from .objects import JSON, namespace, pod, quota
@@ -35,13 +35,12 @@ LOW, HIGH = "groups-low", "groups-high"
 
 
 @pytest.fixture(scope="module")
-def program(plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
-    with deployed(plane, tmp_path_factory.mktemp("program"), "hami-webhook-0", "hami-webhook-1") as deployment:
-        scheduler_account(deployment.kubectl)
-        for name, value in ((LOW, 10), (HIGH, 1000)):
-            meta = {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": name}}
-            deployment.kubectl.apply({**meta, "value": value})
-        yield deployment
+def program(two_replicas: Deployment) -> Deployment:
+    scheduler_account(two_replicas.kubectl)
+    for name, value in ((LOW, 10), (HIGH, 1000)):
+        meta = {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": name}}
+        two_replicas.kubectl.apply({**meta, "value": value})
+    return two_replicas
 
 
 @pytest.fixture(scope="module")

@@ -8,9 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from hack.devcluster.plane import ControlPlane
-
-from .deployment import Deployment, Kubectl, deployed, eventually, version
+from .deployment import Deployment, Kubectl, eventually, version
 from .objects import JSON, add_node, gpu_node, namespace, pod, quota
 from .scheduling import scheduler_account
 from .tenants import tenant
@@ -33,21 +31,20 @@ RBAC = "rbac.authorization.k8s.io"
 
 
 @pytest.fixture(scope="module")
-def program(plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
-    with deployed(plane, tmp_path_factory.mktemp("subresources"), "hami-webhook-0") as deployment:
-        scheduler_account(deployment.kubectl)
-        add_node(deployment.kubectl, gpu_node("cards", 24576), gpu=10)
-        controllers = {"apiGroups": [""], "resources": ["pods", "pods/status"], "verbs": ["*"]}
-        binders = {"apiGroups": [""], "resources": ["pods/binding", "bindings"], "verbs": ["create"]}
-        deployment.kubectl.apply(
-            {
-                "apiVersion": f"{RBAC}/v1",
-                "kind": "ClusterRole",
-                "metadata": {"name": "e2e-pod-controller"},
-                "rules": [controllers, binders],
-            }
-        )
-        yield deployment
+def program(one_replica: Deployment) -> Deployment:
+    scheduler_account(one_replica.kubectl)
+    add_node(one_replica.kubectl, gpu_node("cards", 24576), gpu=10)
+    controllers = {"apiGroups": [""], "resources": ["pods", "pods/status"], "verbs": ["*"]}
+    binders = {"apiGroups": [""], "resources": ["pods/binding", "bindings"], "verbs": ["create"]}
+    one_replica.kubectl.apply(
+        {
+            "apiVersion": f"{RBAC}/v1",
+            "kind": "ClusterRole",
+            "metadata": {"name": "e2e-pod-controller"},
+            "rules": [controllers, binders],
+        }
+    )
+    return one_replica
 
 
 @pytest.fixture

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 import pytest
 
-from hack.devcluster.plane import ControlPlane
 from hami_webhook.kube.objects import format_time
 
 from .deployment import Deployment, Kubectl, eventually
 from .objects import namespace, pod
-from .queueing import Ending, free, gated, queueing, with_ten_cards
+from .queueing import Ending, add_ten_cards, free, gated, queueing
 
 JSON = dict[str, Any]
 TWENTY, CARDS = 20, 5
@@ -23,9 +22,9 @@ TWENTY, CARDS = 20, 5
 
 
 @pytest.fixture(scope="module")
-def program(plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
-    with with_ten_cards(plane, tmp_path_factory.mktemp("program")) as deployment:
-        yield deployment
+def program(three_replicas: Deployment) -> Deployment:
+    add_ten_cards(three_replicas.kubectl)
+    return three_replicas
 
 
 def test_a_replica_that_is_made_anew_does_not_lose_its_room_to_a_younger_one(program: Deployment) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import signal
-from collections.abc import Iterator
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -18,7 +17,7 @@ from hami_webhook.quota.ledger import decode
 
 from .deployment import SYSTEM, Deployment, Kubectl, eventually
 from .objects import accelerator_quota, namespace, pod, quota
-from .queueing import GATE, Ending, free, gated, queued, queueing, reserved, with_ten_cards
+from .queueing import GATE, Ending, add_ten_cards, free, gated, queued, queueing, reserved
 from .revisions import Revisions
 from .tenants import tenant
 from .test_bursts import create_all
@@ -31,9 +30,9 @@ KEY = "limits.nvidia.com/gpu"
 
 
 @pytest.fixture(scope="module")
-def program(plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
-    with with_ten_cards(plane, tmp_path_factory.mktemp("program")) as deployment:
-        yield deployment
+def program(three_replicas: Deployment) -> Deployment:
+    add_ten_cards(three_replicas.kubectl)
+    return three_replicas
 
 
 def test_500_pods_of_five_teams_all_run_in_their_order_while_leaders_are_killed(

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from hack.devcluster.plane import ControlPlane
-
-from .deployment import Deployment, deployed, eventually
+from .deployment import Deployment, eventually
 from .objects import GPU, add_node, namespace, pod, quota
 from .scheduling import place_waiting, scheduler_account
 
@@ -32,14 +29,12 @@ def node_of(name: str, kind: str, count: int, pool: str) -> JSON:
 
 
 @pytest.fixture(scope="module")
-def program(plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
-    with deployed(plane, tmp_path_factory.mktemp("program"), "hami-webhook-0", "hami-webhook-1") as deployment:
-        scheduler_account(deployment.kubectl)
-        nodes = {"some-h": node_of("some-h", "h100", 6, "train"), "some-a": node_of("some-a", "a10", 30, "serve")}
-        for name, node in nodes.items():
-            add_node(deployment.kubectl, node, gpu=60 if name == "some-h" else 300)
-        yield deployment
-        deployment.kubectl("delete", "node", *nodes)
+def program(two_replicas: Deployment) -> Deployment:
+    scheduler_account(two_replicas.kubectl)
+    nodes = {"some-h": node_of("some-h", "h100", 6, "train"), "some-a": node_of("some-a", "a10", 30, "serve")}
+    for name, node in nodes.items():
+        add_node(two_replicas.kubectl, node, gpu=60 if name == "some-h" else 300)
+    return two_replicas
 
 
 def counting(space: str, name: str, annotations: dict[str, str], **hard: int) -> JSON:

@@ -12,7 +12,7 @@ import pytest
 
 from hack.devcluster.plane import ControlPlane
 
-from .deployment import Deployment, Kubectl, deployed, eventually
+from .deployment import Deployment, Kubectl, eventually
 from .objects import GPU, accelerator_quota, namespace, pod, quota
 from .tenants import tenant
 
@@ -22,10 +22,8 @@ LIMIT = 4
 
 
 @pytest.fixture(scope="module")
-def program(plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
-    replicas = ["hami-webhook-0", "hami-webhook-1"]
-    with deployed(plane, tmp_path_factory.mktemp("program"), *replicas) as deployment:
-        yield deployment
+def program(two_replicas: Deployment) -> Deployment:
+    return two_replicas
 
 
 @pytest.fixture

@@ -29,6 +29,7 @@ from .objects import (
     namespace,
     pod,
     quota,
+    remove_devices,
 )
 from .roles import CONTROLLER, SCHEDULER, WEBHOOK, Roles, running_roles
 from .scheduling import scheduler_account
@@ -52,6 +53,7 @@ def program(before: int, plane: ControlPlane, tmp_path_factory: pytest.TempPathF
     define_devices(Kubectl(plane.kubeconfig))
     with running_roles(plane, tmp_path_factory.mktemp("program"), CONTROLLER, WEBHOOK, SCHEDULER) as roles:
         yield roles
+    remove_devices(Kubectl(plane.kubeconfig))
 
 
 def granted(kubectl: Kubectl, cluster_roles: tuple[str, ...], roles: tuple[str, ...] = ()) -> set[Right]:

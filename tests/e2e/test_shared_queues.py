@@ -6,14 +6,12 @@ import asyncio
 import json
 import os
 import time
-from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from hack.devcluster.plane import ControlPlane
 from hami_webhook.cluster.api import Kind, NotFound
 from hami_webhook.cluster.connect import connect
 from hami_webhook.cluster.kubernetes import KubernetesCluster
@@ -23,6 +21,7 @@ from .objects import accelerator_quota, add_node, gpu_node, namespace, pod, quot
 from .queueing import (
     GATE,
     InBackground,
+    add_ten_cards,
     each_released,
     free,
     gated,
@@ -31,7 +30,6 @@ from .queueing import (
     released,
     reserved,
     why,
-    with_ten_cards,
 )
 from .test_bursts import create_all
 
@@ -43,9 +41,9 @@ RELABELLED = 300
 
 
 @pytest.fixture(scope="module")
-def program(plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
-    with with_ten_cards(plane, tmp_path_factory.mktemp("program")) as deployment:
-        yield deployment
+def program(three_replicas: Deployment) -> Deployment:
+    add_ten_cards(three_replicas.kubectl)
+    return three_replicas
 
 
 def of_different_shapes(space: str, pods: int, group: str = "") -> list[JSON]:

@@ -24,11 +24,10 @@ import pytest
 from kubectl.ui_process import address_of, ui_routes
 from starlette.routing import Route
 
-from hack.devcluster.plane import ControlPlane
 from hami_webhook import cli
 from hami_webhook.kubectl import main as kubectl_hami
 
-from .deployment import Deployment, Kubectl, deployed
+from .deployment import Deployment, Kubectl
 from .objects import add_node, gpu_node, namespace, pod, quota
 from .tenants import tenant
 
@@ -64,9 +63,8 @@ class Tenancy:
 
 
 @pytest.fixture(scope="module")
-def program(plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
-    with deployed(plane, tmp_path_factory.mktemp("program"), "hami-webhook-0") as deployment:
-        yield deployment
+def program(one_replica: Deployment) -> Deployment:
+    return one_replica
 
 
 @pytest.fixture(scope="module", params=RIGHTS)

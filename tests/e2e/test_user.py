@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from builders import JSON
 
-from hack.devcluster.plane import ControlPlane
-
-from .deployment import Deployment, deployed, eventually
+from .deployment import Deployment, eventually
 from .objects import add_node, gpu_node, namespace, pod, quota
 from .scheduling import place_waiting, scheduler_account
 from .sidecars import AMOUNTS, injector
@@ -21,12 +18,11 @@ DENIED = 'admission webhook "validate.webhook.hami.io" denied the request: '
 
 
 @pytest.fixture(scope="module")
-def program(plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
-    with deployed(plane, tmp_path_factory.mktemp("program"), "hami-webhook-0") as deployment:
-        scheduler_account(deployment.kubectl)
-        add_node(deployment.kubectl, gpu_node("card-24g", 24576), gpu=10)
-        add_node(deployment.kubectl, gpu_node("cards-8g", 8000, 8000), gpu=20)
-        yield deployment
+def program(one_replica: Deployment) -> Deployment:
+    scheduler_account(one_replica.kubectl)
+    add_node(one_replica.kubectl, gpu_node("card-24g", 24576), gpu=10)
+    add_node(one_replica.kubectl, gpu_node("cards-8g", 8000, 8000), gpu=20)
+    return one_replica
 
 
 @pytest.fixture

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import Iterator
 from typing import Any
 
 import builders
@@ -13,7 +12,7 @@ import pytest
 
 from hack.devcluster.plane import ControlPlane
 
-from .deployment import ROOT, Deployment, deployed, eventually
+from .deployment import ROOT, Deployment, eventually
 from .objects import GPU, MEM, accelerator_quota, add_node, namespace, pod, quota
 from .tenants import tenant
 from .test_bursts import create_all
@@ -24,17 +23,14 @@ TYPES = "nvidia.com/use-gputype"
 
 
 @pytest.fixture(scope="module")
-def program(plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
-    with deployed(plane, tmp_path_factory.mktemp("program"), "hami-webhook-0", "hami-webhook-1") as deployment:
-        kubectl = deployment.kubectl
-        kubectl("apply", "-f", str(ROOT / "manifests" / "base" / "acceleratorquotas.yaml"))
-        kubectl("wait", "crd/acceleratorquotas.hami.io", "--for=condition=Established", "--timeout=120s")
-        for name, model in (("waiting-a", "NVIDIA A10"), ("waiting-h", "NVIDIA H100")):
-            cards = [builders.card(f"{name}-{index}", 20_000, index=index, type=model) for index in range(8)]
-            add_node(kubectl, builders.node(name, *cards, capacity={}), gpu=80)
-        yield deployment
-        kubectl("delete", "aq", "--all")
-        kubectl("delete", "node", "waiting-a", "waiting-h")
+def program(two_replicas: Deployment) -> Deployment:
+    kubectl = two_replicas.kubectl
+    kubectl("apply", "-f", str(ROOT / "manifests" / "base" / "acceleratorquotas.yaml"))
+    kubectl("wait", "crd/acceleratorquotas.hami.io", "--for=condition=Established", "--timeout=120s")
+    for name, model in (("waiting-a", "NVIDIA A10"), ("waiting-h", "NVIDIA H100")):
+        cards = [builders.card(f"{name}-{index}", 20_000, index=index, type=model) for index in range(8)]
+        add_node(kubectl, builders.node(name, *cards, capacity={}), gpu=80)
+    return two_replicas
 
 
 def together(program: Deployment, name: str, *spaces: str, hard: JSON, **spec: Any) -> None:
