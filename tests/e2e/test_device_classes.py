@@ -14,10 +14,9 @@ import pytest
 from dra.objects import resource_slice
 
 from hack.devcluster.boards import find
-from hack.devcluster.plane import ControlPlane
 
-from .deployment import Deployment, Kubectl, deployed, eventually
-from .hamischeduler import HamiScheduler, scheduling
+from .deployment import Deployment, Kubectl, eventually
+from .hamischeduler import HamiScheduler
 from .kubelet import Kubelets
 from .objects import JSON, add_ready_node, namespace, pod
 from .scheduling import scheduler_account
@@ -26,19 +25,9 @@ from .test_placement import bound, node_with_cards, nodes_with_cards, pods_of
 
 
 @pytest.fixture(scope="module")
-def program(plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
-    with deployed(plane, tmp_path_factory.mktemp("program"), "hami-webhook-0") as deployment:
-        scheduler_account(deployment.kubectl)
-        yield deployment
-
-
-@pytest.fixture(scope="module", params=["cooperative", "single"])
-def scheduler(
-    request: pytest.FixtureRequest, plane: ControlPlane, program: Deployment, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[HamiScheduler]:
-    folder = tmp_path_factory.mktemp("scheduler")
-    with scheduling(plane, folder, program.login("hami-scheduler"), request.param) as both:
-        yield both
+def program(one_replica: Deployment) -> Deployment:
+    scheduler_account(one_replica.kubectl)
+    return one_replica
 
 
 CLASSES = {"gpu.nvidia.com": "nvidia.com/gpu", "metax.example.com": "metax-tech.com/sgpu", "nic.example.com": ""}

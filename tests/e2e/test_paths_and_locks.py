@@ -9,10 +9,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from hack.devcluster.plane import ControlPlane
 from hami_webhook.kube.objects import format_time
 
-from .deployment import Deployment, Kubectl, deployed, eventually
+from .deployment import Deployment, Kubectl, eventually
 from .hamischeduler import HamiScheduler
 from .objects import JSON, add_node, gpu_node, namespace, pod
 from .scheduling import scheduler_account
@@ -75,19 +74,18 @@ class Extender:
 
 
 @pytest.fixture(scope="module")
-def program(plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
-    with deployed(plane, tmp_path_factory.mktemp("paths"), "hami-webhook-0") as deployment:
-        scheduler_account(deployment.kubectl)
-        for number in range(3):
-            add_node(deployment.kubectl, gpu_node(f"locked-{number}", 24576), gpu=10)
-        yield deployment
+def program(one_replica: Deployment) -> Deployment:
+    scheduler_account(one_replica.kubectl)
+    for number in range(3):
+        add_node(one_replica.kubectl, gpu_node(f"locked-{number}", 24576), gpu=10)
+    return one_replica
 
 
-@pytest.fixture(scope="module", params=["single", "cooperative"])
-def extender(request: pytest.FixtureRequest, program: Deployment) -> Iterator[Extender]:
+@pytest.fixture(scope="module")
+def extender(program: Deployment) -> Iterator[Extender]:
     flags = ("--node-lock-timeout", f"{LOCK_SECONDS:g}s", "--node-lock-retry-timeout", "1s")
-    folder = program.folder / f"extender-{request.param}"
-    processes = HamiScheduler(program.plane, folder, program.login("hami-scheduler"), request.param, flags)
+    folder = program.folder / "extender"
+    processes = HamiScheduler(program.plane, folder, program.login("hami-scheduler"), "cooperative", flags)
     try:
         processes.start_extender()
         yield Extender(program, processes)

@@ -24,7 +24,7 @@ from hack.devcluster.plane import ControlPlane
 from hami_webhook.devices.pod_preferences import GPU_POLICY
 from hami_webhook.kubectl.ui.texts import memory_text
 
-from .deployment import Deployment, Kubectl, deployed, eventually
+from .deployment import Deployment, Kubectl, eventually
 from .hamischeduler import HamiScheduler, scheduling
 from .kubelet import Kubelets
 from .objects import JSON, add_ready_node, gpu_node, namespace, pod, quota
@@ -35,10 +35,9 @@ METAX = "metax-tech.com/gpu"
 
 
 @pytest.fixture(scope="module")
-def program(plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
-    with deployed(plane, tmp_path_factory.mktemp("program"), "hami-webhook-0") as deployment:
-        scheduler_account(deployment.kubectl)
-        yield deployment
+def program(one_replica: Deployment) -> Deployment:
+    scheduler_account(one_replica.kubectl)
+    return one_replica
 
 
 @pytest.fixture(scope="module", params=["cooperative", "single"])
@@ -49,6 +48,10 @@ def both(
     folder = tmp_path_factory.mktemp("scheduler")
     with scheduling(plane, folder, program.login("hami-scheduler"), request.param) as both:
         yield both
+
+
+in_one_mode = pytest.mark.parametrize("both", ["cooperative"], indirect=True)
+"""Of a test in which no node takes the pod, or only binding counts: both modes run the same code there."""
 
 
 @pytest.fixture
@@ -141,6 +144,7 @@ def test_200_pods_over_20_nodes(program: Deployment, scheduler: HamiScheduler) -
     print(f"{scheduler.mode}: 200 pods over 20 nodes in {time.monotonic() - started:.1f} s")
 
 
+@in_one_mode
 def test_a_queue_for_one_node_holds_up_nobody_elsewhere(
     program: Deployment, scheduler: HamiScheduler, kubelets: Kubelets, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -166,6 +170,7 @@ def test_a_queue_for_one_node_holds_up_nobody_elsewhere(
     eventually(lambda: running(kubectl, large), 40)
 
 
+@in_one_mode
 def test_pods_that_fit_nowhere_do_not_hold_up_others(program: Deployment, scheduler: HamiScheduler) -> None:
     """They are tried again whenever something is freed; 20 pods that come one after another are placed all the same."""
     kubectl = program.kubectl
@@ -179,6 +184,7 @@ def test_pods_that_fit_nowhere_do_not_hold_up_others(program: Deployment, schedu
         kubectl("delete", "pod", f"new-{number}", "-n", space)
 
 
+@in_one_mode
 def test_a_refused_pod_is_bound_soon_after_something_is_freed(program: Deployment, scheduler: HamiScheduler) -> None:
     kubectl = program.kubectl
     space = namespace(kubectl)
@@ -196,7 +202,7 @@ def test_a_refused_pod_is_bound_soon_after_something_is_freed(program: Deploymen
     assert "no available node, 1 nodes do not meet" in kubectl("describe", "pod", "second", "-n", space)
 
 
-@pytest.mark.parametrize("both", ["cooperative"], indirect=True)
+@in_one_mode
 def test_the_largest_request_of_the_overview_is_bound_and_one_mebibyte_more_waits(
     program: Deployment, scheduler: HamiScheduler
 ) -> None:
@@ -410,6 +416,7 @@ def test_of_two_nodes_that_fit_the_preferred_one_wins_in_cooperative_mode(
     assert chosen == (fast if scheduler.mode == "cooperative" else first)
 
 
+@in_one_mode
 def test_a_raised_quota_wakes_who_waits_for_it(program: Deployment, scheduler: HamiScheduler) -> None:
     kubectl = program.kubectl
     space = namespace(kubectl)
@@ -464,6 +471,7 @@ def test_a_node_and_a_pod_that_mean_harm_hold_up_nobody(program: Deployment, sch
     check_cards(kubectl)
 
 
+@in_one_mode
 def test_cards_that_a_pod_of_another_scheduler_holds_are_given_to_nobody(
     program: Deployment, scheduler: HamiScheduler
 ) -> None:

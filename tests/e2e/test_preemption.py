@@ -16,7 +16,7 @@ from devices.cards import A100_PROFILES
 
 from hack.devcluster.plane import ControlPlane
 
-from .deployment import ROOT, Deployment, Kubectl, deployed, eventually
+from .deployment import ROOT, Deployment, Kubectl, eventually
 from .hamischeduler import HamiScheduler, scheduling
 from .kubelet import Kubelets
 from .objects import JSON, add_ready_node, namespace
@@ -31,14 +31,13 @@ LOW, MIDDLE, HIGH, NEVER = "e2e-low", "e2e-middle", "e2e-high", "e2e-never"
 
 
 @pytest.fixture(scope="module")
-def program(plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
-    with deployed(plane, tmp_path_factory.mktemp("program"), "hami-webhook-0") as deployment:
-        scheduler_account(deployment.kubectl)
-        for name, value in ((LOW, 10), (MIDDLE, 100), (HIGH, 1000), (NEVER, 2000)):
-            rest = {"preemptionPolicy": "Never"} if name == NEVER else {}
-            meta = {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": name}}
-            deployment.kubectl.apply({**meta, "value": value, **rest})
-        yield deployment
+def program(one_replica: Deployment) -> Deployment:
+    scheduler_account(one_replica.kubectl)
+    for name, value in ((LOW, 10), (MIDDLE, 100), (HIGH, 1000), (NEVER, 2000)):
+        rest = {"preemptionPolicy": "Never"} if name == NEVER else {}
+        meta = {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": name}}
+        one_replica.kubectl.apply({**meta, "value": value, **rest})
+    return one_replica
 
 
 @pytest.fixture(scope="module", params=["cooperative", "single"])
@@ -52,6 +51,10 @@ def scheduler(
     folder = tmp_path_factory.mktemp("scheduler")
     with scheduling(plane, folder, program.login("hami-scheduler"), request.param, FLAGS) as both:
         yield both
+
+
+in_one_mode = pytest.mark.parametrize("scheduler", ["cooperative"], indirect=True)
+"""Of a test of who is evicted: both modes look for victims alike, and differ in what they hold for who comes then."""
 
 
 @dataclass
@@ -193,6 +196,7 @@ def test_a_pod_of_high_priority_wins_devices(env: PreemptionEnv, kubelets: Kubel
     eventually(lambda: f"evicted {case.victims} pod" in env.events() or env.events())
 
 
+@in_one_mode
 def test_nobody_is_evicted(env: PreemptionEnv) -> None:
     full = env.add_node(cards(env.space, 1), **GPUS)
     env.fill(nvidia(), 1)
@@ -210,6 +214,7 @@ def test_nobody_is_evicted(env: PreemptionEnv) -> None:
     assert env.victims() == []
 
 
+@in_one_mode
 def test_who_is_ending_already_is_waited_for(env: PreemptionEnv) -> None:
     """A finalizer keeps it there."""
     node = env.add_node(cards(env.space, 2), **GPUS)
@@ -245,6 +250,7 @@ def test_a_dry_run_evicts_nobody(env: PreemptionEnv, scheduler: HamiScheduler) -
         scheduler.start_extender()
 
 
+@in_one_mode
 @pytest.mark.parametrize("of_all", [False, True], ids=["of-one-pod", "of-all-pods"])
 def test_a_budget_holds_where_another_choice_exists(env: PreemptionEnv, of_all: bool) -> None:
     """Also one with an empty selector, which covers all pods of its namespace."""
@@ -267,6 +273,7 @@ def test_a_budget_holds_where_another_choice_exists(env: PreemptionEnv, of_all: 
         env.kubectl.delete_all("pods", namespace=other)
 
 
+@in_one_mode
 def test_victims_for_cpu_are_completed_by_those_for_devices(env: PreemptionEnv) -> None:
     """kube-scheduler finds that `busy` has to go for CPU, and asks; `training` has to go for its card."""
     node = env.add_node(cards(env.space, 2), **{**GPUS, "cpu": 4})
@@ -285,6 +292,7 @@ def test_victims_for_cpu_are_completed_by_those_for_devices(env: PreemptionEnv) 
     eventually(env.evicted_by, {"hami-scheduler"})  # kube-scheduler itself, once it had asked
 
 
+@in_one_mode
 def test_nodes_where_devices_would_still_be_lacking_are_left_out(env: PreemptionEnv) -> None:
     """kube-scheduler by itself would evict `cheap`, whose priority is the lowest; but that node's card stays taken."""
     nodes = [env.add_node(cards(f"{each}-{env.space}", 1), **{**GPUS, "cpu": 4}) for each in ("a", "b")]
@@ -304,6 +312,7 @@ def test_nodes_where_devices_would_still_be_lacking_are_left_out(env: Preemption
     eventually(env.victims, ["dear"])
 
 
+@in_one_mode
 def test_room_in_a_quota_is_made_only_where_it_says_so(env: PreemptionEnv, plane: ControlPlane) -> None:
     """`high` was charged for the smaller card's 8000 MiB, which isn't free; the larger one costs 16000."""
     smaller, larger = cards(f"small-{env.space}", 1, devmem=8000), cards(env.space, 2, devmem=16000)
@@ -391,8 +400,7 @@ def comes_and_goes(env: PreemptionEnv, uuids: list[str], seconds: float) -> None
         env.kubectl("delete", "pod", f"high{number}", "-n", env.space, "--force", "--grace-period=0")
 
 
-# one of the two ways in which kube-scheduler runs is enough: each attack takes its time
-@pytest.mark.parametrize("scheduler", ["cooperative"], indirect=True)
+@in_one_mode
 @pytest.mark.parametrize(
     ("attack", "grace", "most"),
     [(names_other_cards, 4, 2), (names_other_cards, 3600, 1), (comes_and_goes, 1, 3)],
