@@ -138,9 +138,23 @@ def test_the_menu_of_versions_has_those_that_are_there(page: Page) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["index", "install", "security", "reference", "ui", "architecture", "spec/core", "zh/quotas"]
+    "name",
+    [
+        "index",
+        "install",
+        "metrics",
+        "chart-values",
+        "security",
+        "reference",
+        "ui",
+        "architecture",
+        "spec/core",
+        "zh/quotas",
+    ],
 )
 def test_no_page_is_wider_than_a_phone(name: str, page: Page) -> None:
     page.set_viewport_size({"width": 390, "height": 844})
     page.goto((VERSION / f"{name}.html").as_uri())
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    tables = "each => each.filter(e => e.scrollWidth > e.parentElement.clientWidth).map(e => e.textContent)"
+    assert page.locator("article table").evaluate_all(tables) == []
