@@ -101,7 +101,7 @@ def an_hour(browser: Browser, folder: Path) -> Iterator[tuple[Ui, Sequence[str]]
     with start_blocking_portal() as portal, portal.wrap_async_context_manager(screenshots.served()) as address:
         ui = Ui(ApiServer(), address, entered(browser, address))
         expect(ui.page("/overview").locator(".chart canvas")).not_to_have_count(0, timeout=UPDATED)
-        yield ui, ("/overview", "/teams", "/cards/a100-0/a100-0-0", "/teams/vision", "/pods/vision/train-0")
+        yield ui, ("/overview", "/teams", "/doctor", "/cards/a100-0/a100-0-0", "/teams/vision", "/pods/vision/train-0")
 
 
 SITUATIONS: Mapping[str, Situation] = {
