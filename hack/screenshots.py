@@ -41,7 +41,7 @@ IMAGES = ROOT / "docs" / "images"
 EXAMPLES = ROOT / "manifests" / "examples"
 NOW = 1_767_225_600.0
 A100, A10 = "NVIDIA A100-SXM4-40GB", "NVIDIA A10"
-TEAMS = {"vision": (64, 1_200_000), "speech": (40, 220_000)}
+TEAMS = {"vision": (64, 1_200_000), "speech": (18, 220_000)}
 """Each team's quota: cards, and MiB."""
 VENDORS = ("ascend", "cambricon", "hygon", "kunlun", "metax", "mthreads")
 """Whose example nodes are in the fleet as well."""
@@ -247,6 +247,8 @@ async def main() -> None:
         await page.emulate_media(color_scheme="dark")
         await page.set_viewport_size({"width": 390, "height": 844})
         await take(page, "phone", f"{pages}/overview")
+        for name in ("cluster", "teams"):
+            await take(page, f"phone-{name}", f"{pages}/{name}")
         await browser.close()
 
 

@@ -8,8 +8,8 @@ import pytest
 from msgspec.structs import replace
 from tables import in_one_test
 
-from hami_webhook.kubectl.report import CardUse, PodUse
-from hami_webhook.kubectl.ui.listings import cards_csv, pods, pods_csv
+from hami_webhook.kubectl.report import CardUse, KeyUse, PodUse, QuotaUse
+from hami_webhook.kubectl.ui.listings import cards_csv, keys, pods, pods_csv
 from hami_webhook.kubectl.ui.texts import memory_text
 
 OLD = PodUse("a", "old", "Waiting", "", "hami-scheduler", [], [], {"limits.nvidia.com/gpu": 1}, created=100.0)
@@ -36,6 +36,32 @@ ASKED = {"q": "", "namespace": "", "state": "", "sort": ""}
 )
 def test_pods_are_searched_filtered_and_sorted(asked: dict[str, str], found: list[PodUse]) -> None:
     assert pods([OLD, BUSY, GATED], {**ASKED, **asked}) == found
+
+
+def key(name: str, used: int | None, hard: int, waiting: int = 0, queued: int = 0) -> KeyUse:
+    return KeyUse(name, used, hard, waiting, 0, queued=queued)
+
+
+@in_one_test(
+    ("sort", "found"),
+    [
+        ("", ["a/gpu", "a/mem", "b/gpu", "b/mem"]),
+        ("quota", ["a/gpu", "a/mem", "b/gpu", "b/mem"]),
+        ("key", ["a/gpu", "b/gpu", "a/mem", "b/mem"]),
+        ("used", ["b/mem", "a/mem", "a/gpu", "b/gpu"]),
+        ("unplaced", ["a/gpu", "a/mem", "b/gpu", "b/mem"]),
+        ("queued", ["b/gpu", "a/gpu", "a/mem", "b/mem"]),
+        ("<script>", ["a/gpu", "a/mem", "b/gpu", "b/mem"]),
+    ],
+)
+def test_keys_of_quotas_are_sorted_by_parts_of_what_they_allow(sort: str, found: list[str]) -> None:
+    quotas = [
+        QuotaUse("a", "a", [key("gpu", 1, 4, waiting=1), key("mem", 60_000, 80_000, waiting=8_000)], [], [], []),
+        QuotaUse("b", "b", [key("gpu", None, 4, queued=2), key("mem", 0, 0)], [], [], []),
+    ]
+    rows = keys(quotas, sort)
+    assert [f"{row.quota.name}/{row.key.key}" for row in rows] == found
+    assert [row.key.key for row in rows if row.full] == ["mem"]
 
 
 def test_csv_has_a_column_for_each_key_and_the_age() -> None:

@@ -20,7 +20,7 @@ async () => {
 """
 """Elements that reach beyond the screen, but for what scrolls by itself."""
 
-_FIRST = {"exclude": [".fleet a:nth-child(n+30)", "section:has(> .cards):nth-of-type(n+5)"]}
+_FIRST = {"exclude": [".fleet a:nth-child(n+30)", ".nodes details:nth-of-type(n+5)"]}
 """Of a thousand nodes the first ones are audited, which are as the others; all take minutes."""
 
 

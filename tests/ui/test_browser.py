@@ -110,31 +110,65 @@ def test_what_a_view_shows_can_be_downloaded(ui: Ui) -> None:
 
 def test_the_cluster_page_shows_each_card_as_it_is_registered_and_held(ui: Ui) -> None:
     page = ui.page("/cluster")
+    model = "NVIDIA A100-SXM4-40GB"
+    nodes = page.locator(".nodes summary").all()
+    assert [node.inner_text().split("\n") for node in nodes] == [
+        ["n1", model, "2 of 4 cards empty, 96.5Gi free, ⚠ 1 unhealthy"],
+        [f"spoilt{HTML}", f"Model{HTML}", "0 of 1 card empty, 39Gi free"],
+    ]
+    squares = ("level0", "level3", "sick")
+    assert [nodes[0].locator(f"svg path.{each}").count() for each in squares] == [1, 1, 1]
     shown = {}
+    for node in nodes:
+        node.click()
     for card in page.locator(".cards li").all():
-        card.locator("summary").click()
-        shown[card.locator("summary").inner_text()] = [
-            *card.locator("details p").all_inner_texts(),
+        shown[card.locator("p").first.inner_text()] = [
             *card.locator("dd").all_inner_texts(),
+            *card.locator("dl ~ p").all_inner_texts(),
         ]
-    model = "NVIDIA A100-SXM4-40GB, NVIDIA"
-    free = [model, "0 %\n0 of 10", "0 %\n0Mi of 40Gi", "0 %\n0 of 100"]
+    free = ["0 %\n0 of 10", "0 %\n0Mi of 40Gi", "0 %\n0 of 100"]
     assert shown == {
-        "GPU-1": [
-            *(model, "team-a/busy", "team-b/other"),
+        f"GPU-1\n{model}, NVIDIA": [
             *("20 %\n2 of 10", "58 %\n23.4Gi of 40Gi", "20 %\n20 of 100"),
+            *("team-a/busy", "team-b/other"),
         ],
-        "GPU-2\n⚠ unhealthy": free,
-        "GPU-3": free,
-        "GPU-4": free,
-        f"GPU{HTML}": [
-            *(f"Model{HTML}, NVIDIA", "team-a/held", "10 %\n1 of 10", "2 %\n1000Mi of 40Gi", "10 %\n10 of 100")
+        f"GPU-2 ⚠ unhealthy\n{model}, NVIDIA": free,
+        f"GPU-3\n{model}, NVIDIA": free,
+        f"GPU-4\n{model}, NVIDIA": free,
+        f"GPU{HTML}\nModel{HTML}, NVIDIA": [
+            *("10 %\n1 of 10", "2 %\n1000Mi of 40Gi", "10 %\n10 of 100", "team-a/held")
         ],
     }
 
 
+def test_a_node_is_one_line_until_somebody_opens_it(ui: Ui) -> None:
+    page = ui.page("/cluster")
+    line = page.locator(".nodes details").first.bounding_box()
+    assert line is not None
+    assert line["height"] < 45
+    assert not page.locator(".cards").first.is_visible()
+    asked = ui.page("/cluster?node=n1")
+    expect(asked.locator(".cards").first).to_be_visible()
+
+
+def test_squares_name_their_node_and_model_to_pointers_and_to_keyboards(ui: Ui) -> None:
+    page = ui.page("/overview")
+    named, squares = page.locator(".named"), page.locator(".fleet a")
+    first, second = "n1, NVIDIA A100-SXM4-40GB: 1 of 4 cards held", f"spoilt{HTML}, Model{HTML}: 1 of 1 card held"
+    squares.last.hover()
+    expect(named).to_have_text(second)
+    expect(page.get_by_role("link", name=first)).to_have_attribute("tabindex", "0")
+    squares.first.focus()
+    expect(named).to_have_text(first)
+    for key, name in (("ArrowRight", second), ("ArrowRight", second), ("ArrowLeft", first)):
+        page.keyboard.press(key)
+        expect(named).to_have_text(name)
+    page.keyboard.press("Enter")
+    expect(page.get_by_label("Node", exact=True)).to_have_value("n1")
+
+
 def test_the_cards_that_links_join_are_a_picture_with_words(ui: Ui) -> None:
-    (picture,) = ui.page("/cluster").locator("main").get_by_role("img").all()
+    (picture,) = ui.page("/cluster?node=n1").locator("main").get_by_role("img").all()
     assert picture.get_attribute("aria-label") == "Linked to each other: GPU-1, GPU-2; GPU-3, GPU-4"
     lines = [[line.get_attribute(end) for end in ("x1", "x2", "y2")] for line in picture.locator("line").all()]
     across = [line for line in lines if line[0] != line[1]]
@@ -163,12 +197,19 @@ def test_cards_are_chosen_by_what_they_are(ui: Ui, field: str, text: str, found:
 
 def test_teams_and_pods_show_the_quotas_and_pods(ui: Ui) -> None:
     page = ui.page("/teams")
-    assert [[row[0], *row[2:6]] for row in rows(page)] == [
-        ["limits.nvidia.com/gpu", "2", "4", "2", "1"],
-        ["limits.nvidia.com/gpumem", "48.8Gi", "58.6Gi", "20.5Gi", "29.3Gi"],
-        ["limits.nvidia.com/gpu", "1", "1", "1", "0"],
+    memory = ["team-a/gpu-quota", "limits.nvidia.com/gpumem", "83 %\n48.8Gi of 58.6Gi", "9.8Gi", "20.5Gi", "29.3Gi"]
+    found = [
+        ["team-a/gpu-quota", "limits.nvidia.com/gpu", "50 %\n2 of 4", "2", "2", "1"],
+        memory,
+        [f"team-b/quota{HTML}", "limits.nvidia.com/gpu", "full\n1 of 1", "0", "1", "0"],
     ]
-    assert page.locator("section h2").all_inner_texts() == ["team-a/gpu-quota", f"team-b/quota{HTML}"]
+    assert [row[:6] for row in rows(page)] == found
+    page.get_by_role("link", name="Used of hard").click()
+    expect(page.locator("th[aria-sort]")).to_have_text("Used of hard")
+    assert [row[:6] for row in rows(page)] == [found[2], memory, found[0]]
+    full, free = page.locator(".bar.full span"), page.locator(".bar:not(.full) span").first
+    colour = "each => getComputedStyle(each).color"
+    assert full.evaluate(colour) != free.evaluate(colour)
     page = ui.page("/pods")
     model = "NVIDIA A100-SXM4-40GB"
     assert [row[:4] for row in rows(page)] == [
@@ -196,15 +237,15 @@ def test_doctor_names_each_check(ui: Ui) -> None:
 
 def test_a_page_follows_the_cluster_and_keeps_what_its_reader_opened(ui: Ui) -> None:
     page, cards = ui.page("/pods"), ui.page("/cluster")
-    summary = cards.locator("summary", has_text="GPU-1").first
+    summary = cards.locator("summary", has_text="n1").first
     summary.focus()
     cards.keyboard.press("Enter")
     try:
         ui.api.objects[:] = [*objects(), placed("newcomer")]
         expect(page.get_by_role("link", name="team-a/newcomer")).to_be_visible(timeout=UPDATED)
         held = cards.get_by_role("link", name="team-a/newcomer")
-        expect(held).to_be_visible(timeout=UPDATED)  # so the card is open still
-        expect(cards.locator("summary", has_text="GPU-1").first).to_be_focused()
+        expect(held).to_be_visible(timeout=UPDATED)  # so the node is open still
+        expect(cards.locator("summary", has_text="n1").first).to_be_focused()
     finally:
         ui.api.objects[:] = objects()
     expect(page.get_by_role("link", name="team-a/newcomer")).to_have_count(0, timeout=UPDATED)
@@ -216,7 +257,7 @@ def test_a_page_follows_the_cluster_and_keeps_what_its_reader_opened(ui: Ui) -> 
         (["NVIDIA A100-SXM4-40GB"], "1 node, 4 cards, 1 held by pods. 23.4Gi of 160Gi promised."),
         ([], "linked: 40Gi"),
         ([f"team-a/{WAITING}"], "fits on"),
-        (["Teams", "team-a/gpu-quota"], "Holds 1 of Model"),
+        (["Teams", "team-a/gpu-quota"], "holds 1 of Model"),
         ([f"team-b/quota{HTML}"], "limits.nvidia.com/gpu"),
     ],
     ids=["how full", "linked cards", "why it waits", "what a team holds", "which quota is nearly full"],
@@ -242,7 +283,7 @@ def test_everybody_can_use_a_page(ui: Ui, path: str) -> None:
 def unreached_by_keyboard(page: Page) -> list[str]:
     """What can be clicked or scrolled, but not reached by the tabulator so that one sees it.
 
-    The squares of the Overview are left out: there may be thousands, and Cluster lists the same nodes.
+    Of the squares of the Overview, of which there may be thousands, one is reached; arrow keys lead to the others.
     """
     page.evaluate(
         """window.left = new Set([...document.querySelectorAll(

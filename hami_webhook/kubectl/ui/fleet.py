@@ -17,15 +17,15 @@ COLOURS = {"memory": "memory promised", "cores": "cores promised", "slots": "slo
 """By what the squares are coloured."""
 NEARLY_FULL = 80
 """Percent of a quota's key from which it is named."""
-_SQUARE, _PITCH, _ACROSS = 9, 10, 4
-"""A card's square, and squares beside each other on a node; how many a row of a node has."""
+_SQUARE, _PITCH, _ACROSS, _STRIP = 9, 10, 4, 16
+"""A card's square, and squares beside each other on a node; how many a row has on the Overview, and on Cluster."""
 _MANY = 2000
 """Cards from which their squares are as small as that in pixels, so that all are on one screen; else twice as large."""
 _LEVELS = 5
 
 
-class FullKey(Struct, frozen=True):
-    """A key of a quota that is nearly used up."""
+class QuotaKey(Struct, frozen=True):
+    """A key of a quota: a row of the page Teams."""
 
     quota: QuotaUse
     key: KeyUse
@@ -33,6 +33,15 @@ class FullKey(Struct, frozen=True):
     @property
     def percent(self) -> int:
         return percent(self.key.used or 0, self.key.hard)
+
+    @property
+    def full(self) -> bool:
+        """Whether nothing is left of what it allows."""
+        return self.key.used is not None and not self.key.left
+
+    def of_hard(self, amount: int) -> float:
+        """An amount as a part of `hard`."""
+        return amount / max(self.key.hard, 1)
 
 
 class FleetTotals(Struct, frozen=True):
@@ -75,6 +84,43 @@ def closed_cards(cards: Sequence[CardUse], closed: Mapping[str, str]) -> list[Cl
     return sorted(found, key=lambda each: (-each.cards, each.why))
 
 
+class NodeCards(Struct, frozen=True):
+    """A node's cards as Cluster lists them; `free` is what of the memory of its healthy cards isn't promised, in MiB.
+
+    `strip` is a picture of the cards. `links` are groups of UUIDs that fast links join. `closed` is why the node takes
+    no new pods, empty if it does.
+    """
+
+    node: str
+    models: Sequence[str]
+    cards: Sequence[CardUse]
+    empty: int
+    unhealthy: int
+    free: int
+    strip: Markup
+    links: Sequence[Sequence[str]]
+    closed: str
+
+    @classmethod
+    def of(cls, node: str, cards: Sequence[CardUse], links: Sequence[Sequence[str]], closed: str) -> NodeCards:
+        healthy = [card for card in cards if card.healthy]
+        return cls(
+            node,
+            models_of(cards),
+            cards,
+            sum(not card.used_slots for card in healthy),
+            len(cards) - len(healthy),
+            sum(card.memory - card.used_memory for card in healthy),
+            Markup(_squares(cards, "memory", _STRIP, 1.4)),  # noqa: S704  # nothing of it is somebody else's text
+            links,
+            closed,
+        )
+
+
+def models_of(cards: Iterable[CardUse]) -> list[str]:
+    return sorted({card.model for card in cards})
+
+
 def percent(part: int, whole: int) -> int:
     """Rounded down, so that 100 means all of it; 100 for nothing of nothing, as there is no room."""
     return 100 * part // whole if whole else 100
@@ -85,9 +131,9 @@ def waiting(pods: Iterable[PodUse]) -> list[PodUse]:
     return sorted((pod for pod in pods if pod.waits), key=lambda pod: (pod.created is None, pod.created or 0))
 
 
-def nearly_full(quotas: Iterable[QuotaUse]) -> list[FullKey]:
+def nearly_full(quotas: Iterable[QuotaUse]) -> list[QuotaKey]:
     """The keys of quotas that are nearly used up, the fullest first."""
-    found = [FullKey(quota, key) for quota in quotas for key in quota.keys if key.hard]
+    found = [QuotaKey(quota, key) for quota in quotas for key in quota.keys if key.hard]
     return sorted((each for each in found if each.percent >= NEARLY_FULL), key=lambda each: -each.percent)
 
 
@@ -121,20 +167,28 @@ def fleet_map(
 
 def _node_map(node: str, cards: Sequence[CardUse], by: str, scale: int, closed: str) -> str:
     """A node's picture, as HTML; `closed` is why it takes no new pods, empty if it does."""
-    squares: dict[str, list[str]] = {}
-    for index, card in enumerate(cards):
-        x, y = index % _ACROSS * _PITCH, index // _ACROSS * _PITCH
-        squares.setdefault(_shade(card, by), []).append(f"M{x} {y}h{_SQUARE}v{_SQUARE}h-{_SQUARE}z")
-    width = min(len(cards), _ACROSS) * _PITCH
-    height = -(-len(cards) // _ACROSS) * _PITCH
-    paths = "".join(f'<path class="{shade}" d="{"".join(drawn)}"/>' for shade, drawn in squares.items())
     held = sum(card.used_slots > 0 for card in cards)
-    title = f"{node}: {held} of {counted(len(cards), 'card')} held" + (f"; {closed}" if closed else "")
+    models = ", ".join(models_of(cards))
+    title = f"{node}, {models}: {held} of {counted(len(cards), 'card')} held" + (f"; {closed}" if closed else "")
     # nothing of it but the title is somebody else's text
     return (
         f'<a{" class=closed" if closed else ""} href="/cluster?node={quote(node, safe="")}" tabindex="-1" '
-        f'title="{escape(title)}"><svg viewBox="0 0 {width} {height}" '
-        f'width="{width * scale}" height="{height * scale}" aria-hidden="true">{paths}</svg></a>'
+        f'title="{escape(title)}">{_squares(cards, by, _ACROSS, scale)}</a>'
+    )
+
+
+def _squares(cards: Sequence[CardUse], by: str, across: int, scale: float) -> str:
+    """A square for each card, so many in a row, as HTML."""
+    squares: dict[str, list[str]] = {}
+    for index, card in enumerate(cards):
+        x, y = index % across * _PITCH, index // across * _PITCH
+        squares.setdefault(_shade(card, by), []).append(f"M{x} {y}h{_SQUARE}v{_SQUARE}h-{_SQUARE}z")
+    width = min(len(cards), across) * _PITCH
+    height = -(-len(cards) // across) * _PITCH
+    paths = "".join(f'<path class="{shade}" d="{"".join(drawn)}"/>' for shade, drawn in squares.items())
+    return (
+        f'<svg viewBox="0 0 {width} {height}" width="{width * scale:g}" height="{height * scale:g}" '
+        f'aria-hidden="true">{paths}</svg>'
     )
 
 

@@ -8,6 +8,7 @@ from io import StringIO
 
 from hami_webhook.kubectl.capacity import COUNTS, Capacity
 from hami_webhook.kubectl.report import CardUse, KeyUse, PodUse, QuotaUse
+from hami_webhook.kubectl.ui.fleet import QuotaKey
 from hami_webhook.terminal import ShownTable, natural
 
 STATES = {"waits": "waits for cards", "placed": "has cards"}
@@ -20,6 +21,15 @@ ORDERS: Mapping[str, Callable[[PodUse], object]] = {
     "cards": lambda pod: -len(pod.cards),
 }
 """By what pods may be sorted; `age` begins with the oldest, `cards` with the most."""
+FIRST_ORDER = "quota"
+KEY_ORDERS: Mapping[str, Callable[[QuotaKey], object]] = {
+    "quota": lambda row: 0,
+    "key": lambda row: natural(row.key.key),
+    "used": lambda row: -row.percent,
+    "unplaced": lambda row: -row.of_hard(row.key.waiting),
+    "queued": lambda row: -row.of_hard(row.key.queued),
+}
+"""By what quotas' keys may be sorted; keys have different units, so amounts are compared as parts of `hard`."""
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 """What a spreadsheet takes for the beginning of a formula."""
 
@@ -85,13 +95,22 @@ def cards_csv(found: Iterable[CardUse]) -> str:
     return _csv([*headings, "cores promised", "cores", "pods"], rows)
 
 
-def quotas_csv(found: Iterable[QuotaUse]) -> str:
-    rows = [
-        (quota.namespace, quota.name, key.key, "" if key.used is None else key.used, *_amounts(key))
-        for quota in found
-        for key in quota.keys
+def keys(quotas: Iterable[QuotaUse], sort: str = FIRST_ORDER) -> list[QuotaKey]:
+    """The keys of quotas in one of `KEY_ORDERS`; equals stay in the order of the quotas' names."""
+    order = KEY_ORDERS.get(sort, KEY_ORDERS[FIRST_ORDER])
+    found = [QuotaKey(quota, key) for quota in quotas for key in quota.keys]
+    return sorted(found, key=order)  # type: ignore[arg-type]  # the values of one of KEY_ORDERS compare with each other
+
+
+def quotas_csv(rows: Iterable[QuotaKey]) -> str:
+    found = [
+        (
+            *(row.quota.namespace, row.quota.name, row.key.key),
+            *("" if row.key.used is None else row.key.used, *_amounts(row.key)),
+        )
+        for row in rows
     ]
-    return _csv(["namespace", "quota", "key", "used", "hard", "waiting", "placed", "queued"], rows)
+    return _csv(["namespace", "quota", "key", "used", "hard", "waiting", "placed", "queued"], found)
 
 
 def _amounts(key: KeyUse) -> tuple[int, int, int, int]:

@@ -35,6 +35,7 @@ from hami_webhook.kubectl.ui.fleet import (
     COLOURS,
     NEARLY_FULL,
     FleetTotals,
+    NodeCards,
     closed_cards,
     fleet_map,
     nearly_full,
@@ -170,6 +171,7 @@ class Pages:
             labels=contents.labels,
             sees_nodes=Kind.NODES not in self._readings.cluster.unseen,
             quotas=contents.quotas,
+            rows=listings.keys(contents.quotas),
             pods=contents.pods,
             totals=FleetTotals.of(contents.cards),
             capacities=contents.capacities(self._readings.cluster, asked["pool"]),
@@ -200,7 +202,7 @@ class Pages:
         cards = self._readings.contents.cards
         asked, found = self._asked_cards(request)
         nodes = [(name, list(group)) for name, group in groupby(found, key=lambda card: card.node)]
-        overview = self._readings.cluster.overview
+        overview, closed = self._readings.cluster.overview, self._readings.contents.closed
         shown, page, pages = _page_of(nodes, _NODES_A_PAGE, request)
         return self._page(
             "cluster.html",
@@ -208,7 +210,10 @@ class Pages:
             vendors=sorted({card.vendor for card in cards}),
             models=sorted({card.model for card in cards}),
             healths=_HEALTHS,
-            nodes=[(name, cards, overview.link_groups(name)) for name, cards in shown],
+            nodes=[
+                NodeCards.of(name, cards, overview.link_groups(name), closed.get(name, "")) for name, cards in shown
+            ],
+            one=len(nodes) == 1,
             totals=FleetTotals.of(found),
             page=page,
             pages=pages,
@@ -249,17 +254,27 @@ class Pages:
         return asked, found
 
     async def _teams(self, request: Request) -> Response:
-        return self._page("teams.html", quotas=self._readings.contents.quotas)
+        sort, quotas = request.query_params.get("sort", ""), self._readings.contents.quotas
+        return self._page(
+            "teams.html",
+            quotas=quotas,
+            rows=listings.keys(quotas, sort),
+            sort=sort if sort in listings.KEY_ORDERS else listings.FIRST_ORDER,
+            query=request.url.query,
+        )
 
     async def _quotas_csv(self, request: Request) -> Response:
-        return _download("quotas.csv", listings.quotas_csv(self._readings.contents.quotas))
+        rows = listings.keys(self._readings.contents.quotas, request.query_params.get("sort", ""))
+        return _download("quotas.csv", listings.quotas_csv(rows))
 
     async def _team(self, request: Request) -> Response:
         namespace = request.path_params["namespace"]
+        quotas = self._readings.cluster.overview.quotas(namespace)
         return self._page(
             "team.html",
             namespace=namespace,
-            quotas=self._readings.cluster.overview.quotas(namespace),
+            quotas=quotas,
+            rows=listings.keys(quotas),
             refused=[each for each in self._readings.contents.refused if each.namespace == namespace],
             pods=[pod for pod in self._readings.contents.pods if pod.namespace == namespace],
         )

@@ -27,7 +27,7 @@ function drawCharts() {
     const small = place.classList.contains("small");
     place.replaceChildren();
     if (times.length < 2) {
-      place.textContent = small ? "–" : `${place.dataset.label}: shown after the second minute`;
+      place.textContent = small ? "no samples yet" : `${place.dataset.label}: no samples yet`;
       continue;
     }
     const values = amounts.map((each) => each / (place.dataset.divide ?? 1));
@@ -47,18 +47,50 @@ function time(seconds) {
   return new Date(seconds * 1000).toLocaleTimeString([], { hour: "2-digit", minute: "2-digit", hour12: false });
 }
 
+function drawn() {
+  for (const fleet of document.querySelectorAll(".fleet")) {
+    (fleet.querySelector("a:focus") ?? fleet.querySelector("a"))?.setAttribute("tabindex", "0");
+  }
+  drawCharts();
+}
+
+// squares have names: of the one under the pointer, or of the one that has the focus, which arrow keys move
+function nameSquare(event) {
+  const square = event.target.closest(".fleet a");
+  if (square) document.querySelector(".named").textContent = square.title;
+}
+
+function moveSquare(event) {
+  const square = event.target.closest(".fleet a");
+  const step = { ArrowRight: 1, ArrowLeft: -1, ArrowDown: 1, ArrowUp: -1 }[event.key];
+  if (!square || !step) return;
+  event.preventDefault();
+  const all = [...square.parentElement.children];
+  const vertical = event.key === "ArrowDown" || event.key === "ArrowUp";
+  let next = all.indexOf(square) + step;
+  while (vertical && all[next] && (all[next].offsetTop === square.offsetTop || (all[next].offsetLeft - square.offsetLeft) * step < 0)) next += step;
+  if (!all[next]) return;
+  square.tabIndex = -1;
+  all[next].tabIndex = 0;
+  all[next].focus();
+}
+
+function keyOf(summary) {
+  return summary.parentElement.dataset.key ?? summary.textContent;
+}
+
 async function load() {
   const response = await fetch(location.href);
   const page = new DOMParser().parseFromString(await response.text(), "text/html");
   const fresh = page.getElementById("live");
   if (!fresh) return;
   const live = document.getElementById("live");
-  const open = new Set([...live.querySelectorAll("details[open] summary")].map((each) => each.textContent));
-  for (const each of fresh.querySelectorAll("summary")) each.parentElement.open = open.has(each.textContent);
+  const open = new Set([...live.querySelectorAll("details[open] summary")].map(keyOf));
+  for (const each of fresh.querySelectorAll("summary")) each.parentElement.open = open.has(keyOf(each));
   const focused = [...live.querySelectorAll("a, summary, [tabindex]")].indexOf(document.activeElement);
   live.replaceWith(fresh);
   if (focused >= 0) fresh.querySelectorAll("a, summary, [tabindex]")[focused]?.focus({ preventScroll: true });
-  drawCharts();
+  drawn();
 }
 
 let loading = false, again = false;
@@ -94,8 +126,11 @@ function heard(stale) {
   show(stale ? "stale" : "live", stale ? `stale: ${stale}` : "live");
 }
 
-drawCharts();
+drawn();
 addEventListener("resize", drawCharts);
+document.addEventListener("mouseover", nameSquare);
+document.addEventListener("focusin", nameSquare);
+document.addEventListener("keydown", moveSquare);
 const events = new EventSource("/events");
 events.addEventListener("message", (event) => {
   const live = document.getElementById("live");
