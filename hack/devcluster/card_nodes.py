@@ -11,6 +11,7 @@ import asyncio
 import logging
 from pathlib import Path
 
+from . import logs
 from .boards import MODELS, Board, Offer, find
 from .client import JSON, Client
 from .containers import Node
@@ -45,18 +46,18 @@ async def serve(options: argparse.Namespace, board: Board) -> None:
 
         async def keep(name: str) -> None:
             own = node(admin, options.server, options.credentials, user(name), options.folder, known, name)
-            async with own as found:
-                await keep_node(admin, found, DevicePlugin(plugin), board.offer(name))
+            async with own as found, logs.served(options.credentials, options.folder, name, found.client) as port:
+                await keep_node(admin, found, port, DevicePlugin(plugin), board.offer(name))
 
         async with asyncio.TaskGroup() as group:
             for name in options.nodes.split(","):
                 group.create_task(keep(name))
 
 
-async def keep_node(admin: Client, own: Node, plugin: DevicePlugin, offer: Offer) -> None:
-    """Make a node, and keep it until it is deleted."""
+async def keep_node(admin: Client, own: Node, port: int, plugin: DevicePlugin, offer: Offer) -> None:
+    """Make a node, and keep it until it is deleted; `port` is where the API server asks for logs."""
     capacity = CAPACITY | {name: str(amount) for name, amount in offer.capacity.items()}
-    await register(admin, own.client, own.name, capacity, {"gpu": "on", **offer.labels})
+    await register(admin, own.client, own.name, port, capacity, {"gpu": "on", **offer.labels})
     await plugin.register(own.name, offer)
     await admin.patch(f"/api/v1/nodes/{own.name}", {"metadata": {"labels": {READY: "true"}}})
 

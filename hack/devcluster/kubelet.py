@@ -23,6 +23,7 @@ from typing import Protocol
 
 import aiohttp
 
+from . import logs
 from .client import FAILURES, JSON, ApiError, Client
 from .containers import Node
 from .environment import api_service
@@ -89,10 +90,14 @@ async def register(
     admin: Client,
     kubelet: Client,
     name: str,
+    port: int,
     capacity: Mapping[str, str] = CAPACITY,
     more_labels: Mapping[str, str] | None = None,
 ) -> None:
-    """Make the Node, ready and free of the taint that a cluster's node controller would take away."""
+    """Make the Node, ready and free of the taint that a cluster's node controller would take away.
+
+    `port` is where the API server asks for logs.
+    """
     labels = {"kubernetes.io/hostname": name, "kubernetes.io/os": "linux", **(more_labels or {})}
     try:
         await admin.post("/api/v1/nodes", {"metadata": {"name": name, "labels": labels}})
@@ -100,7 +105,9 @@ async def register(
         if error.code != 409:
             raise
     addresses = [{"type": "InternalIP", "address": HOST}, {"type": "Hostname", "address": name}]
+    addresses.append({"type": "ExternalIP", "address": logs.ADDRESS})
     status = {"capacity": capacity, "allocatable": capacity, "conditions": [_ready()], "addresses": addresses}
+    status["daemonEndpoints"] = {"kubeletEndpoint": {"Port": port}}
     await kubelet.patch(f"/api/v1/nodes/{name}/status", {"status": status})
     await admin.patch(f"/api/v1/nodes/{name}", {"spec": {"taints": None}})
 
@@ -171,8 +178,9 @@ async def serve(server: str, credentials: Path, folder: Path, programs: Path, ve
     async with (
         Client(server, credentials, "admin") as admin,
         node(admin, server, credentials, "kubelet", folder, known, name) as own,
+        logs.served(credentials, folder, name, own.client) as port,
     ):
-        await register(admin, own.client, name)
+        await register(admin, own.client, name, port)
         async with asyncio.TaskGroup() as group:
             group.create_task(keep_alive(own.client, name))
             group.create_task(Kubelet(own).run())

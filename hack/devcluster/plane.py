@@ -22,6 +22,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
+from . import logs
 from .identities import Authority
 from .sandbox import missing
 
@@ -79,6 +80,7 @@ class ControlPlane:
         self.authority = Authority(self.folder)
         names = ("127.0.0.1", "localhost", "kubernetes", "kubernetes.default", "kubernetes.default.svc", "10.0.0.1")
         self.serving = self.authority.serving("apiserver", names)
+        self.kubelet_client = self.authority.client(logs.API_SERVER, logs.API_SERVER)
         self.account_key = self.authority.service_account_key()
         front_proxy = self.folder / "front-proxy"
         front_proxy.mkdir(exist_ok=True)
@@ -159,6 +161,10 @@ class ControlPlane:
             "--requestheader-extra-headers-prefix=X-Remote-Extra-",
             f"--proxy-client-cert-file={self.proxy_client[0]}",
             f"--proxy-client-key-file={self.proxy_client[1]}",
+            f"--kubelet-certificate-authority={self.authority.certificate}",
+            f"--kubelet-client-certificate={self.kubelet_client[0]}",
+            f"--kubelet-client-key={self.kubelet_client[1]}",
+            "--kubelet-preferred-address-types=ExternalIP",
             "--authorization-mode=Node,RBAC",
             "--enable-admission-plugins=NodeRestriction,ResourceQuota,LimitRanger",
             f"--audit-policy-file={self.folder / 'audit-policy.json'}",

@@ -6,7 +6,9 @@ import asyncio
 import contextlib
 import json
 import shutil
+import ssl
 import subprocess
+import urllib.error
 import urllib.request
 import uuid
 from collections.abc import Callable
@@ -14,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+from hack.devcluster import logs
 from hack.devcluster.client import Client
 from hack.devcluster.network import HOST
 from hack.devcluster.plane import ControlPlane
@@ -23,6 +26,7 @@ from hami_webhook import __version__
 from .conftest import started
 from .deployment import ROOT, Kubectl, eventually
 from .objects import JSON, namespace
+from .test_ordinary_day import card_nodes
 
 ACCOUNT = "/var/run/secrets/kubernetes.io/serviceaccount"
 FILES = ["python", "-m", "http.server", "8000", "--directory", "/"]
@@ -76,9 +80,8 @@ def config(space: str, **data: str) -> JSON:
     return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "config", "namespace": space}, "data": data}
 
 
-def log(plane: ControlPlane, space: str, name: str) -> str:
-    (path,) = plane.folder.glob(f"pods/{space}_{name}_*/main.log")
-    return path.read_text()
+def log(kubectl: Kubectl, space: str, name: str) -> str:
+    return kubectl("logs", name, "-n", space)
 
 
 PROBE = {"httpGet": {"path": "/", "port": 8000}, "periodSeconds": 1}
@@ -143,9 +146,7 @@ def test_pods_reach_each_other(kubectl: Kubectl) -> None:
     assert status(kubectl, space, "asks")["phase"] == "Succeeded"
 
 
-def test_files_and_processes_have_the_owners_and_modes_of_the_pod(
-    kubectl: Kubectl, plane_with_node: ControlPlane
-) -> None:
+def test_files_and_processes_have_the_owners_and_modes_of_the_pod(kubectl: Kubectl) -> None:
     space = namespace(kubectl)
     kubectl("create", "secret", "generic", "secret", "-n", space, "--from-literal=key=k")
     names = ["/secret/key", f"{ACCOUNT}/token", f"{ACCOUNT}/ca.crt", "/empty", "/memory"]
@@ -186,7 +187,7 @@ print(json.dumps([modes, links, size, os.getuid(), os.getgroups(), status["CapBn
         )
     )
     eventually(lambda: status(kubectl, space, "p")["phase"] in ("Succeeded", "Failed"))
-    modes, links, size, user, groups, capabilities, no_new, writable = json.loads(log(plane_with_node, space, "p"))
+    modes, links, size, user, groups, capabilities, no_new, writable = json.loads(log(kubectl, space, "p"))
     assert modes == {
         "/secret/key": ["0o440", 5678],
         f"{ACCOUNT}/token": ["0o640", 5678],
@@ -201,7 +202,28 @@ print(json.dumps([modes, links, size, os.getuid(), os.getgroups(), status["CapBn
     assert writable == "Read-only file system"
 
 
-def test_folders_of_the_host_are_those_of_the_node(kubectl: Kubectl, plane_with_node: ControlPlane) -> None:
+def test_kubectl_logs_shows_what_containers_wrote_on_any_node(kubectl: Kubectl, plane_with_node: ControlPlane) -> None:
+    space, name = namespace(kubectl), f"cards-{uuid.uuid4().hex[:6]}"
+    count = "import time; print(*range(5), sep='\\n', flush=True); time.sleep(3); print('end')"
+    with card_nodes(plane_with_node, kubectl, [name]):
+        once = {"nodeName": name, "restartPolicy": "Never"}
+        kubectl.apply(node_pod(space, "ours", ["python", "-c", count], once))
+        kubectl.apply(node_pod(space, "theirs", ["sleep", "600"], once, image="registry.example/training:1"))
+        for pod in ("ours", "theirs"):
+            eventually(lambda: status(kubectl, space, pod)["phase"], "Running")  # noqa: B023  called at once
+        assert kubectl("logs", "-f", "ours", "-n", space).split() == ["0", "1", "2", "3", "4", "end"]
+        assert kubectl("logs", "--tail=2", "ours", "-n", space).split() == ["4", "end"]
+        assert "runs nothing for this container" in log(kubectl, space, "theirs")
+        port = kubectl.get("node", name)["status"]["daemonEndpoints"]["kubeletEndpoint"]["Port"]
+        url = f"https://{logs.ADDRESS}:{port}/containerLogs/{space}/ours/main"
+        folder = plane_with_node.folder
+        stranger = ssl.create_default_context(cafile=str(folder / "ca.crt"))
+        stranger.load_cert_chain(folder / "admin.crt", folder / "admin.key")
+        with pytest.raises(urllib.error.HTTPError, match="403"):
+            urllib.request.urlopen(url, context=stranger)
+
+
+def test_folders_of_the_host_are_those_of_the_node(kubectl: Kubectl) -> None:
     space = namespace(kubectl)
     path = f"/usr/local/{space}/containers"
     volumes = {"volumes": [{"name": "host", "hostPath": {"path": path, "type": "DirectoryOrCreate"}}]}
@@ -210,8 +232,8 @@ def test_folders_of_the_host_are_those_of_the_node(kubectl: Kubectl, plane_with_
         mount = {"name": "host", "mountPath": "/on-host", "readOnly": name == "reads"}
         kubectl.apply(node_pod(space, name, ["sh", "-c", program], spec, volumeMounts=[mount]))
         eventually(lambda: status(kubectl, space, name)["phase"] in ("Succeeded", "Failed"))  # noqa: B023  called at once
-    assert log(plane_with_node, space, "reads").startswith("1\n")
-    assert "Read-only file system" in log(plane_with_node, space, "reads")
+    assert log(kubectl, space, "reads").startswith("1\n")
+    assert "Read-only file system" in log(kubectl, space, "reads")
     assert not Path(path).exists()
 
 
@@ -275,7 +297,7 @@ def test_a_tag_can_be_another_version_of_the_program(kubectl: Kubectl, plane_wit
         image = {"image": f"registry.example:5000/hami-webhook:{tag}"}
         kubectl.apply(node_pod(space, tag, ["hami-webhook", "version"], {"restartPolicy": "Never"}, **image))
         eventually(lambda: status(kubectl, space, tag)["phase"], "Succeeded")  # noqa: B023  called at once
-        said[tag] = log(plane_with_node, space, tag).split()[1]
+        said[tag] = log(kubectl, space, tag).split()[1]
     assert said == {"other": "9.9.9", "latest": __version__}
 
 
