@@ -258,10 +258,10 @@ async def review_sources(facts: Facts) -> AsyncIterator[Finding]:
         return
     servers = sorted({*await _ready_addresses(facts, "default", "kubernetes")}, key=ip_address)
     source = await _review_source(facts)
-    fault = "accepts reviews from anybody who reaches it, who can so tie up the quota of any namespace"
+    fault = "accepts reviews from any address, so anybody can tie up the quota of any namespace"
     if source and servers and source not in servers:
-        fault += f"; a review of this check came from {source}, which is none of the API servers' addresses"
-        fault += f" ({', '.join(servers)}): they are behind NAT, or a proxy"
+        fault += f". This check's review came from {source}, not from an API server's address ({', '.join(servers)}): "
+        fault += "API servers are behind NAT, or a proxy"
     networks = [str(ip_network(each)) for each in (*servers, *({source} - {"", *servers}))]
     remedy = "name the API servers' addresses: docs/api-server-authentication.md"
     if networks:

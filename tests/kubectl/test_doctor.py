@@ -180,7 +180,9 @@ def test_the_lines_that_let_only_the_api_server_in(
         f"or, with the chart, the value apiServerCIDRs: [{listed}]",
     ]
     behind = bool(servers) and source not in ("", *servers)
-    assert (f"came from {source}, which is none" in finding["fault"], "behind NAT" in finding["fault"]) == (behind,) * 2
+    assert (f"came from {source}, not from" in finding["fault"], "behind NAT" in finding["fault"]) == (behind,) * 2
+    line = f"ADVICE review-sources: {finding['subject']}: {finding['fault']}"
+    assert [len(sentence.split()) <= 25 for sentence in line.split(". ")] == [True] * (1 + behind)
     out = hami(installation.api, "doctor").out
     assert out.startswith(f"29 checks, 0 faults\nADVICE {check}: ")
     assert all(f"      {line}\n" in out for line in finding["remedy"].splitlines())
