@@ -155,6 +155,7 @@ class Vendors(Mapping[str, Vendor]):
         self.keys_of = {vendor.key: vendor.quota_keys() for vendor in vendors}
         self.quota_keys: Mapping[str, tuple[tuple[str, QuotaKey], ...]] = self._quota_keys()
         self.bytes_per_unit = self._bytes_per_unit()
+        self.memory_units = self._memory_units()
 
     @classmethod
     def from_config(
@@ -235,6 +236,15 @@ class Vendors(Mapping[str, Vendor]):
                 found[quota_key.name] = (*found.get(quota_key.name, ()), (key, quota_key))
         for scheduler in self.foreign:
             found |= dict.fromkeys(scheduler.quota_keys, ())
+        return found
+
+    def _memory_units(self) -> dict[str, int]:
+        """The bytes of one unit of each quota key that counts memory, and in which all vendors agree that share it."""
+        found = dict.fromkeys(self.byte_keys, 1)
+        for name, shared in self.quota_keys.items():
+            factors = {key.factor if key.dimension is Dimension.MEMORY else 0 for _, key in shared}
+            if len(factors) == 1 and (factor := factors.pop()):
+                found[name] = factor * MEBIBYTE
         return found
 
     def _bytes_per_unit(self) -> dict[str, int]:

@@ -19,6 +19,7 @@ from hami_webhook.dra.devices import PublishedDevice
 from hami_webhook.dra.holders import extended_claim, generated_claims, key_of, requests_of, results_of
 from hami_webhook.dra.selectors import selected
 from hami_webhook.kube import claims_wire as wire
+from hami_webhook.kube.human_memory import human_mebibytes, needed_and_free
 from hami_webhook.kube.objects import MalformedObject, Pod
 
 _MOST_ANSWERS = 8
@@ -110,7 +111,7 @@ def _allocated(subject: str, claim: wire.ResourceClaim, cache: ClaimCache) -> It
     for device in found:
         where = f" on {device.node}" if device.node else ""
         model = f" ({device.model})" if device.model else ""
-        amounts = f"{device.debit.memory} MiB, {device.debit.cores} cores"
+        amounts = f"{human_mebibytes(device.debit.memory)}, {device.debit.cores} cores"
         yield f"{subject} has {device.uuid or device.id.name}{model}{where}: {amounts}"
 
 
@@ -167,8 +168,10 @@ def _lack(device: PublishedDevice, known: ClassRequest, cache: ClaimCache) -> st
     ):
         capacity = device.model.capacity.get(device.model.qualified(written))
         if capacity is not None and amount > (free := max(0, int(capacity.value / unit) - in_use)):
-            what = f"{free} MiB" if unit == MEBIBYTE else f"{free} cores"
-            return f"has {what} left, where {amount} are needed"
+            left, needed = f"{free} cores", str(amount)
+            if unit == MEBIBYTE:
+                needed, left = needed_and_free(amount, free)
+            return f"has {left} left, where {needed} are needed"
     return ""
 
 

@@ -9,6 +9,7 @@ from hami_webhook.devices.fit_request import Candidate
 from hami_webhook.devices.pod_preferences import ListRule
 from hami_webhook.devices.registry import Vendors
 from hami_webhook.devices.vendor import Vendor
+from hami_webhook.kube.human_memory import human_mebibytes, needed_and_free
 from hami_webhook.quota.pricing import placed_charge
 
 
@@ -21,7 +22,8 @@ def why(card: Candidate, label: str, vendor: Vendor, vendors: Vendors, limits: M
                 return "can't be used: its device plugin registered it without memory"
             free = device.memory - usage.memory
             rule = "" if free < card.memory else ", but no piece of that size can be had"
-            return f"needs {card.memory} MiB, {free} of {device.memory} MiB free{rule}"
+            needed, left = needed_and_free(card.memory, free)
+            return f"needs {needed}, {left} of {human_mebibytes(device.memory)} free{rule}"
         case reasons.CARD_INSUFFICIENT_CORE:
             return f"needs {card.cores} cores, {device.cores - usage.cores} of {device.cores} free"
         case reasons.CARD_COMPUTE_UNITS_EXHAUSTED:
@@ -58,11 +60,11 @@ def why(card: Candidate, label: str, vendor: Vendor, vendors: Vendors, limits: M
                 return "can't be used: its device plugin registered it in MIG mode without profiles"
             count = len(usage.marks)
             taken = f"{count} {'instance is' if count == 1 else 'instances are'} on it"
-            return f"no instance of at least {card.memory} MiB can be placed, {taken}"
+            return f"no instance of at least {human_mebibytes(card.memory)} can be placed, {taken}"
     return (
-        f"refused by the vendor's own rule: needs {card.memory} MiB and {card.cores} cores, "
-        f"{device.memory - usage.memory} of {device.memory} MiB and {device.cores - usage.cores} of "
-        f"{device.cores} cores free"
+        f"refused by the vendor's own rule: needs {human_mebibytes(card.memory)} and {card.cores} cores, "
+        f"{human_mebibytes(device.memory - usage.memory)} of {human_mebibytes(device.memory)} and "
+        f"{device.cores - usage.cores} of {device.cores} cores free"
     )
 
 

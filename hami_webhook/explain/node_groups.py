@@ -9,6 +9,7 @@ from msgspec import Struct
 
 from hami_webhook.devices import reasons
 from hami_webhook.explain.report import CardReport, EqualCards, NodeReport
+from hami_webhook.kube.human_memory import human_mebibytes
 from hami_webhook.kube.shown import first_of
 from hami_webhook.terminal import natural
 
@@ -111,9 +112,9 @@ def _nearest(answer: str, nodes: Sequence[NodeReport]) -> str:
     if refused:
         fitting = [node for node in refused if not node.reason and node.cards]
         return f"cards would fit on {_names(fitting)}" if fitting else _names(nodes)
-    for label, total, used, unit in (
-        (reasons.CARD_INSUFFICIENT_MEMORY, "memory", "used_memory", "MiB"),
-        (reasons.CARD_INSUFFICIENT_CORE, "cores", "used_cores", "cores"),
+    for label, total, used, text in (
+        (reasons.CARD_INSUFFICIENT_MEMORY, "memory", "used_memory", human_mebibytes),
+        (reasons.CARD_INSUFFICIENT_CORE, "cores", "used_cores", "{} cores".format),
     ):
         shared: dict[int, tuple[Sequence[CardReport], str]] = {}
         for node in nodes:
@@ -126,7 +127,7 @@ def _nearest(answer: str, nodes: Sequence[NodeReport]) -> str:
         ]
         if free:
             most, name = max(free, key=lambda each: each[0])
-            return f"most free {most} {unit}, on {name}"
+            return f"most free {text(most)}, on {name}"
     return _names(nodes)
 
 

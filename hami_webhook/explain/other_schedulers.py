@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from hami_webhook.devices.foreign_scheduler import ForeignScheduler, NoNode, Prediction
 from hami_webhook.devices.model import BadRequest
 from hami_webhook.explain.report import Explanation, NodeReport, QuotaReport, Taken
+from hami_webhook.kube.human_memory import human_mebibytes
 from hami_webhook.kube.objects import Node, Pod
 from hami_webhook.node_filters.result import FilteredNodes
 from hami_webhook.quota.pricing import Charge
@@ -85,5 +86,5 @@ def _node_report(
         for row, parts in sorted(predicted.parts.items())
         for part in parts
     ]
-    given = ", ".join(f"{taken.uuid} ({taken.memory} MiB, {taken.cores} cores)" for taken in devices)
+    given = ", ".join(f"{taken.uuid} ({human_mebibytes(taken.memory)}, {taken.cores} cores)" for taken in devices)
     return NodeReport(node.name, True, why=f"would give {given}", score=predicted.score, devices=devices)

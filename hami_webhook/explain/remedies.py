@@ -14,6 +14,7 @@ from hami_webhook.devices.registry import Vendors
 from hami_webhook.explain.eviction_search import Eviction, cheapest, largest, smallest_eviction
 from hami_webhook.explain.node_reports import names_on
 from hami_webhook.explain.report import Change, QuotaReport, Step
+from hami_webhook.kube.human_memory import exact_memory, human_mebibytes
 from hami_webhook.kube.objects import Pod
 from hami_webhook.kube.shown import first_of
 from hami_webhook.policy.evaluation import PolicyViolation
@@ -109,9 +110,9 @@ def _steps_to_free(view: NodeView, eviction: Eviction, search: RemedySearch) -> 
 
 
 def _amount(name: str, number: int) -> str:
-    """`1 slot`, `2 slots`, `3000 MiB`."""
+    """`1 slot`, `2 slots`, `2.9Gi`."""
     if name == "memory":
-        return f"{number} MiB"
+        return human_mebibytes(number)
     return f"{number} {name if number != 1 else name.removesuffix('s')}"
 
 
@@ -183,7 +184,11 @@ def _smaller_requests(search: RemedySearch) -> Iterator[Change]:
                 if not 0 < amount < most:
                     continue
                 asked = "1 card" if (amount, unit) == (1, "cards") else f"{amount} {unit}"
-                text = f"ask for {asked} instead of {most} in container {container}: it fits on {node}"
+                if name == "memory":
+                    asked, before = f"{exact_memory(amount)} {unit}", human_mebibytes(most)
+                else:
+                    before = str(most)
+                text = f"ask for {asked} instead of {before} in container {container}: it fits on {node}"
                 yield Change([Step("request", text, container, {name: amount})], node)
 
 
@@ -204,7 +209,7 @@ def _sizes(request: Request) -> Iterator[tuple[str, str, int, _Less]]:
     yield "count", "cards", request.count, lambda amount: replace(request, count=amount)
     if isinstance(request.memory, FixedMemory):
         mebibytes = request.memory.mebibytes
-        yield "memory", "MiB of a card", mebibytes, lambda amount: replace(request, memory=FixedMemory(amount))
+        yield "memory", "of a card", mebibytes, lambda amount: replace(request, memory=FixedMemory(amount))
     elif isinstance(request.memory, ShareOfCard):
         percent = request.memory.percent
         yield "percent", "% of a card", percent, lambda amount: replace(request, memory=ShareOfCard(amount))

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from hami_webhook.explain.node_groups import FITS, NodeGroup, by_nearness, grouped, groups_of, lack_of
 from hami_webhook.explain.report import CardReport, Change, Explanation, NodeReport, PlacementReport, QuotaReport, Taken
+from hami_webhook.kube.human_memory import human_mebibytes
 from hami_webhook.terminal import ShownTable, counted
 
 if TYPE_CHECKING:
@@ -86,7 +87,7 @@ def placement_table(place: PlacementReport) -> ShownTable:
     for taken in place.devices:
         card = cards.get((taken.vendor, taken.uuid))
         usage = _usage(card) if card else "-" if taken.registered else "not registered"
-        rows.append((taken.container, taken.uuid, f"{taken.memory} MiB", str(taken.cores), usage))
+        rows.append((taken.container, taken.uuid, human_mebibytes(taken.memory), str(taken.cores), usage))
     costs = ", ".join(f"{key}={amount}" for key, amount in place.debits.items())
     headings = ("container", "card", "memory", "cores", "the card now")
     return ShownTable(f"On {place.node}", headings, rows, note=f"It costs {costs}" if costs else "")
@@ -94,7 +95,8 @@ def placement_table(place: PlacementReport) -> ShownTable:
 
 def _usage(card: CardReport) -> str:
     return (
-        f"{card.used_slots}/{card.slots} slots, {card.used_memory}/{card.memory} MiB, "
+        f"{card.used_slots}/{card.slots} slots, "
+        f"{human_mebibytes(card.used_memory)}/{human_mebibytes(card.memory)}, "
         f"{card.used_cores}/{card.cores} cores"
     )
 
@@ -148,7 +150,9 @@ def _cards(node: NodeReport) -> Iterator[tuple[str, str]]:
 
 def _given(card: CardReport, devices: Sequence[Taken]) -> str:
     taken = [device for device in devices if (device.vendor, device.uuid) == (card.vendor, card.uuid)]
-    return ", ".join(f"would give {each.container} {each.memory} MiB and {each.cores} cores" for each in taken)
+    return ", ".join(
+        f"would give {each.container} {human_mebibytes(each.memory)} and {each.cores} cores" for each in taken
+    )
 
 
 def _all_nodes(nodes: Sequence[NodeReport]) -> Iterator[ShownTable]:

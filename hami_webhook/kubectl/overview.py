@@ -133,12 +133,7 @@ class Overview(Struct, frozen=True):
 
     def unit_bytes(self, key: str) -> int:
         """The bytes of memory of one unit that pods' costs have, 0 for what isn't memory."""
-        vendors = self.cluster.vendors
-        if key in vendors.byte_keys:
-            return 1
-        shared = vendors.quota_keys.get(key, ())
-        factors = {each.factor if each.dimension is Dimension.MEMORY else 0 for _, each in shared}
-        return factors.pop() * MEBIBYTE if len(factors) == 1 else 0
+        return self.cluster.vendors.memory_units.get(key, 0)
 
     def _models(
         self, wanted: Mapping[str, Pod], selected: CardSelection | None, cards: _ClusterCards

@@ -10,12 +10,12 @@ from rich.text import Text
 
 from hami_webhook.devices.keys import MEBIBYTE
 from hami_webhook.kube.human_duration import human_duration
+from hami_webhook.kube.human_memory import human_memory
 from hami_webhook.kubectl.queue import QueuedPodUse
 from hami_webhook.kubectl.report import CardUse, IdleTeam, InUse, NodeDetails, NodeUse, PodUse, QuotaUse
 from hami_webhook.kubectl.workloads import RefusedReplicas, Workload
 from hami_webhook.terminal import counted
 
-_GIBIBYTE = 1024 * MEBIBYTE
 _BAR = 10
 """Characters of a bar."""
 _HIGH, _FULL = 0.75, 0.95
@@ -221,11 +221,7 @@ def amounts_text(amounts: Mapping[str, int], unit_bytes: Callable[[str], int | N
 def amount_text(amount: int, unit_bytes: int | None) -> str:
     """An amount as people say it: memory in Gi with at most one decimal, or below 1Gi in Mi; others are numbers."""
     size = amount * (unit_bytes or 0)
-    if size >= _GIBIBYTE:
-        return f"{round(size / _GIBIBYTE, 1):g}Gi"
-    if size >= MEBIBYTE:
-        return f"{round(size / MEBIBYTE)}Mi"
-    return str(amount)
+    return human_memory(size) if size >= MEBIBYTE else str(amount)
 
 
 def _in_use(use: InUse | None, now: float) -> tuple[str, str, str]:

@@ -47,7 +47,7 @@ class NodeResourcesFit(Filter):
     def _why(self, node: NodeInfo, name: str) -> str:
         capacity = node.allocatable.get(name, 0)
         if name == PODS:
-            return f"it has {len(node.pods)} of at most {capacity} pods"
+            return f"it has {len(node.pods)} of at most {capacity} {'pod' if capacity == 1 else 'pods'}"
         left = max(capacity - node.requested.get(name, 0), 0)
         requested = shown(name, self._amounts[name], up=True)
         return f"{requested} {name} requested, {shown(name, left)} of {shown(name, capacity)} free"

@@ -20,6 +20,7 @@ from hami_webhook.cluster.api import ClusterError
 from hami_webhook.devices.registry import Vendors
 from hami_webhook.dra.holders import BareClaim
 from hami_webhook.kube import scopes
+from hami_webhook.kube.human_memory import human_memory
 from hami_webhook.kube.objects import QUOTA_GATE, Lending, Pod, ResourceQuota
 from hami_webhook.kube.pod_group import PodGroup
 from hami_webhook.kube.quantity import Format, Quantity, QuantityError, is_binary
@@ -51,6 +52,8 @@ class QuotaAccount(Struct, frozen=True):
     cards: CardSelection | None = None
     nominal: Mapping[str, int] = {}
     """What of hard is the quota's own, by key, in the terms of hard (docs/spec/queues.md#7)."""
+    memory_units: Mapping[str, int] = {}
+    """The bytes of one unit of each key that counts memory."""
 
     @classmethod
     def read(cls, quota: ResourceQuota, vendors: Vendors) -> QuotaAccount:
@@ -83,6 +86,7 @@ class QuotaAccount(Struct, frozen=True):
             observed_charges(quota),
             cards,
             {} if quota.lending is None else _nominal(quota.lending, hard),
+            vendors.memory_units,
         )
 
     @property
@@ -387,7 +391,10 @@ def refuse_ungated(account: QuotaAccount) -> Refusal:
 
 
 def refuse_overrun(account: QuotaAccount, charge: Charge, over: Sequence[str]) -> Refusal:
-    """HAMi's first words and Kubernetes' `exceeded quota` with only the overflowing keys, in plain integers."""
+    """HAMi's first words and Kubernetes' `exceeded quota` with only the overflowing keys, in plain integers.
+
+    Memory is said in Gi too, at the end, where no controller that knows Kubernetes' words looks.
+    """
 
     def listed(amounts: Mapping[str, int]) -> str:
         return ",".join(f"{key}={amounts.get(key, 0)}" for key in over)
@@ -398,9 +405,20 @@ def refuse_overrun(account: QuotaAccount, charge: Charge, over: Sequence[str]) -
     return Refusal(
         403,
         f"exceeding resource quota: exceeded quota: {kind}{account.name}, requested: {listed(requested)}{floor}, "
-        f"used: {listed(account.used)}, limited: {listed(account.hard)}",
+        f"used: {listed(account.used)}, limited: {listed(account.hard)}{_in_gi(account, requested, over)}",
         overrun=True,
     )
+
+
+def _in_gi(account: QuotaAccount, requested: Mapping[str, int], over: Sequence[str]) -> str:
+    """` (memory: 23.4Gi requested, 0 used, 19.5Gi limited)` of the first key of `over` that counts memory."""
+    for key in over:
+        if unit := account.memory_units.get(key):
+            unit = 1 if key in account.in_bytes else unit
+            sides = (requested.get(key, 0), account.used.get(key, 0), account.hard[key])
+            amounts = (human_memory(each * unit) for each in sides)
+            return " (memory: {} requested, {} used, {} limited)".format(*amounts)
+    return ""
 
 
 def refuse_group(account: QuotaAccount, charge: Charge, over: Sequence[str], group: PodGroup, count: int) -> Refusal:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from hami_webhook.kube.human_memory import human_mebibytes
 from hami_webhook.kube.shown import first_of
 from hami_webhook.simulate.results import Outcome, Result
 from hami_webhook.terminal import ShownTable, counted
@@ -87,6 +88,7 @@ def _devices(outcome: Outcome) -> str:
         for device in container["devices"]:
             profile = f" {device['profile']}" if device["profile"] else ""
             lines.append(
-                f"{container['name']}: {device['uuid']} {device['memory']} MiB {device['cores']} cores{profile}"
+                f"{container['name']}: {device['uuid']} {human_mebibytes(device['memory'])} "
+                f"{device['cores']} cores{profile}"
             )
     return "\n".join(lines)

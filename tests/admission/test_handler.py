@@ -170,6 +170,7 @@ async def test_an_overrun_is_refused_with_only_the_keys_that_overflow(path: str)
     assert found.message == (
         "exceeding resource quota: exceeded quota: gpu-quota, requested: limits.nvidia.com/gpumem=4000, "
         "used: limits.nvidia.com/gpumem=0, limited: limits.nvidia.com/gpumem=3000"
+        " (memory: 3.9Gi requested, 0Mi used, 2.9Gi limited)"
     )
     assert version(cluster) == before
 

@@ -72,7 +72,7 @@ def test_a_pod_of_the_cluster_is_found_by_either_name(command: Simulate, named: 
     assert (run.status, run.err) == (0, "")
     found = yaml.safe_load(run.out)
     assert found["nodes"][0]["reason"] == "1/1 CardInsufficientMemory"
-    assert found["nodes"][0]["cards"][0]["why"] == "needs 30000 MiB, 20960 of 40960 MiB free"
+    assert found["nodes"][0]["cards"][0]["why"] == "needs 29.3Gi, 20.5Gi of 40Gi free"
     assert found["quotas"][0]["used"] == 50000
 
 
@@ -82,13 +82,13 @@ def test_the_table_has_every_number(command: Simulate) -> None:
     for expected in (
         "team-a/big doesn't fit on n1, the only node",
         "1/1 CardInsufficientMemory",
-        "needs 30000 MiB, 20960 of 40960 MiB free",
-        "free 9040 MiB on GPU-1 of n1 (held by team-a/busy)",
-        "ask for 20960 MiB of a card instead of 30000 in container main: it fits on n1",
+        "needs 29.3Gi, 20.5Gi of 40Gi free",
+        "free 8.8Gi on GPU-1 of n1 (held by team-a/busy)",
+        "ask for 20.5Gi (20960 MiB) of a card instead of 29.3Gi in container main: it fits on n1",
     ):
         assert expected in run.out, run.out
     placed = command.main("explain", "--cluster", cluster(command), "team-a/busy")
-    for expected in ("team-a/busy is placed on n1 and bound", "20000 MiB", f"It costs {GPU}=1, limits"):
+    for expected in ("team-a/busy is placed on n1 and bound", "19.5Gi", f"It costs {GPU}=1, limits"):
         assert expected in placed.out, placed.out
 
 

@@ -90,7 +90,8 @@ def test_what_differs_is_shown_by_path_with_its_line(folder: Folder) -> None:
         "      - true",
         "      + false",
         "      (team-a/large: denied (403): exceeding resource quota: exceeded quota: gpu-quota, requested: "
-        f"{MEM}=10000, used: {MEM}=1000, limited: {MEM}=9000)",
+        f"{MEM}=10000, used: {MEM}=1000, limited: {MEM}=9000 "
+        "(memory: 9.8Gi requested, 1000Mi used, 8.8Gi limited))",
         "0 passed, 1 failed",
     ]
 

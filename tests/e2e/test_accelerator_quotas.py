@@ -171,6 +171,7 @@ def test_kubectl_shows_what_is_used_and_by_whom(program: Deployment) -> None:
         kubectl.apply(pod(space, f"p{number}", gpu=1, gpumem=1000))
     refused = kubectl.refused(pod(spaces[1], "large", gpu=1, gpumem=6000))
     amounts = f"requested: {MEM}=6000, used: {MEM}=3000, limited: {MEM}=8000"
+    " (memory: 5.9Gi requested, 2.9Gi used, 7.8Gi limited)"
     assert f"exceeded quota: AcceleratorQuota {team}, {amounts}" in refused
     uses = {spaces[0]: {GPU: "2", MEM: "2000"}, spaces[1]: {GPU: "1", MEM: "1000"}}
     eventually(lambda: {each["name"]: each["used"] for each in status(kubectl, team).get("namespaces", ())}, uses)

@@ -66,7 +66,7 @@ def test_a_pod_over_quota_is_refused_in_kubernetes_words(program: Deployment) ->
     assert kubectl.refused(pod(space, "p", gpu=2, gpumem=2000)) == (
         f'Error from server (Forbidden): error when creating "STDIN": {DENIED}exceeding resource quota: '
         "exceeded quota: gpu-quota, requested: limits.nvidia.com/gpumem=4000, used: limits.nvidia.com/gpumem=0, "
-        "limited: limits.nvidia.com/gpumem=3000"
+        "limited: limits.nvidia.com/gpumem=3000 (memory: 3.9Gi requested, 0Mi used, 2.9Gi limited)"
     )
     assert kubectl.used(space) == {"gpu": "0", "gpumem": "0"}
     assert kubectl.ledger(space) == {}

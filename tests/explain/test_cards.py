@@ -14,11 +14,11 @@ UUIDS = {"nvidia.com/nouse-gpuuuid": "G"}
 MIG = {"name": "1g.10gb", "memoryMB": 9728, "core": 14, "sliceCount": 1, "placements": [{"start": 0, "size": 1}]}
 ROWS: list[tuple[str, dict[str, Any], list[str], dict[str, Any], str, str]] = [
     ("memory that others have", {"memory": 24576}, ["G,NVIDIA,20000,10:;"], {"mem": 20000},
-     "CardInsufficientMemory", "needs 20000 MiB, 4576 of 24576 MiB free"),
+     "CardInsufficientMemory", "needs 19.5Gi, 4.5Gi of 24Gi free"),
     ("a card that is too small", {"memory": 8000}, [], {"mem": 9000},
-     "CardInsufficientMemory", "needs 9000 MiB, 8000 of 8000 MiB free"),
+     "CardInsufficientMemory", "needs 8.8Gi, 7.8Gi of 7.8Gi free"),
     ("a share of a card", {"memory": 1000}, ["G,NVIDIA,501,0:;"], {"percent": 50},
-     "CardInsufficientMemory", "needs 500 MiB, 499 of 1000 MiB free"),
+     "CardInsufficientMemory", "needs 500Mi, 499Mi of 1000Mi free"),
     ("no memory", {"memory": 0}, [], {"mem": 10},
      "CardInsufficientMemory", "can't be used: its device plugin registered it without memory"),
     ("no count", {"count": 0}, [], {"mem": 10},
@@ -135,7 +135,7 @@ def test_the_container_that_is_stuck_finds_what_the_others_have_taken() -> None:
         explained(pod("p", container(gpu=1, mem=5000), container(gpu=1, mem=4000)), node("n", card("G", 8000))), "n"
     )
     (line,) = found.cards
-    assert (found.container, line.used_memory, line.why) == ("main-1", 5000, "needs 4000 MiB, 3000 of 8000 MiB free")
+    assert (found.container, line.used_memory, line.why) == ("main-1", 5000, "needs 3.9Gi, 2.9Gi of 7.8Gi free")
 
 
 def test_a_card_in_parts_tells_how_many_it_gave() -> None:
@@ -145,7 +145,7 @@ def test_a_card_in_parts_tells_how_many_it_gave() -> None:
         ("AllocatedCardsInsufficientRequest", "passes by itself, but 2 that go together are needed"),
         (
             "CardMigTopologyInfeasible",
-            "no instance of at least 5000 MiB can be placed, 1 instance is on it",
+            "no instance of at least 4.9Gi can be placed, 1 instance is on it",
         ),
     ]
 

@@ -39,7 +39,7 @@ def test_the_nodes_are_judged_by_its_rules_and_it_is_said_who_places() -> None:
     assert found.notes == ["Volcano places it; the nodes are judged here by its rules"]
     assert [(n.name, n.fits, n.reason, n.why) for n in found.nodes] == [
         ("a", False, "", ""),
-        ("b", True, "", "would give b-1 (3000 MiB, 0 cores)"),
+        ("b", True, "", "would give b-1 (2.9Gi, 0 cores)"),
         ("c", False, "node unregistered", ""),
     ]
     refusal = on(found, "a").refusal

@@ -85,7 +85,7 @@ def test_where_no_node_has_room_either_both_are_said() -> None:
     )
     assert "Even if its quotas had room it doesn't fit on n, the only node" in found.notes
     assert changes(found)[OTHERS] == [
-        "raise nvidia.com/gpu of quota gpu-quota from 0 to 1; and free 50 MiB on G of n (held by team-b/busy)"
+        "raise nvidia.com/gpu of quota gpu-quota from 0 to 1; and free 50Mi on G of n (held by team-b/busy)"
     ]
 
 

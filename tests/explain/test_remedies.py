@@ -25,15 +25,15 @@ ROWS: list[tuple[str, list[JSON], JSON, list[list[str]]]] = [
         [node("n", card("G", 8000)), FULL],
         pod("p", gpu=1, mem=3000),
         [
-            ["free 1000 MiB on G of n (held by default/busy)"],
-            ["ask for 2000 MiB of a card instead of 3000 in container main: it fits on n"],
+            ["free 1000Mi on G of n (held by default/busy)"],
+            ["ask for 2Gi (2000 MiB) of a card instead of 2.9Gi in container main: it fits on n"],
         ],
     ),
     (
         "memory and cores of the card that lacks least",
         [node("n", card("G", 8000), card("H", 8000)), FULL, bound_pod("more", "n", "H,NVIDIA,7000,90:;")],
         pod("p", gpu=1, mem=3000, cores=60),
-        [["free 1000 MiB and 10 cores on G of n (held by default/busy)"]],
+        [["free 1000Mi and 10 cores on G of n (held by default/busy)"]],
     ),
     (
         "a card to itself",
@@ -62,11 +62,11 @@ ROWS: list[tuple[str, list[JSON], JSON, list[list[str]]]] = [
         pod("p", gpu=1, mem=3000),
         [
             [
-                "free 1000 MiB on G of n (held by default/busy)",
+                "free 1000Mi on G of n (held by default/busy)",
                 "raise nvidia.com/gpumem of quota q from 8500 to 9000, or free 500 of it: "
                 "this placement costs 3000, others have 6000",
             ],
-            ["ask for 2000 MiB of a card instead of 3000 in container main: it fits on n"],
+            ["ask for 2Gi (2000 MiB) of a card instead of 2.9Gi in container main: it fits on n"],
         ],
     ),
     (
@@ -120,7 +120,7 @@ def test_of_equal_nodes_each_change_names_its_own_cards() -> None:
         *(bound_pod(f"busy-{name}", name, f"G{name},NVIDIA,5000,0:;") for name in "ab"),
     )
     assert steps(explanation)[:2] == [
-        [f"free 4000 MiB on G{name} of {name} (held by default/busy-{name})"] for name in "ab"
+        [f"free 3.9Gi on G{name} of {name} (held by default/busy-{name})"] for name in "ab"
     ]
 
 
@@ -130,7 +130,7 @@ def test_what_keeps_the_scheduler_away_comes_with_every_change() -> None:
     assert steps(gated)[0] == [
         "its scheduling gates must be removed: wait",
         "its schedulerName must be hami-scheduler, not default-scheduler",
-        "free 1000 MiB on G of n (held by default/busy)",
+        "free 1000Mi on G of n (held by default/busy)",
     ]
     assert steps(explained(raw, node("n", card("G", 8000)))) == [
         ["its schedulerName must be hami-scheduler, not default-scheduler"]

@@ -35,7 +35,7 @@ def test_24_mixed_nodes_are_one_screen() -> None:
     assert "\n".join(lines_of(explanation, width=120)) in PAGE.read_text()
     groups, nearest, _ = tables_of(explanation)
     assert groups.rows == [
-        ("6", "CardInsufficientMemory", "most free 22160 MiB, on a100-000-5"),
+        ("6", "CardInsufficientMemory", "most free 21.6Gi, on a100-000-5"),
         ("2", "CardNotHealth", "sick-000-0, sick-000-1"),
         ("4", "CardTypeMismatch", "t4-000-0, t4-000-1, t4-000-2 and 1 more"),
         ("1", "no NVIDIA cards: what is registered can't be read", "broken-000"),
@@ -92,7 +92,7 @@ def test_the_nearest_come_first() -> None:
     assert answers["node(s) didn't match Pod's node affinity/selector"] == "elsewhere"
     assert [(group.answer, group.nearest) for group in groups_of(found.nodes)] == [
         ("node(s) didn't match Pod's node affinity/selector", "cards would fit on elsewhere"),
-        ("CardInsufficientMemory", "most free 1500 MiB, on small"),
+        ("CardInsufficientMemory", "most free 1.5Gi, on small"),
         ("no NVIDIA cards", "cpu"),
     ]
 
@@ -105,7 +105,7 @@ def test_fitting_nodes_come_first_with_what_they_would_give() -> None:
     assert nearest.rows[1] == (
         "",
         "G0",
-        "would give main 2000 MiB and 0 cores; now 0/10 slots, 0/8000 MiB, 0/100 cores",
+        "would give main 2Gi and 0 cores; now 0/10 slots, 0Mi/7.8Gi, 0/100 cores",
     )
 
 
@@ -115,7 +115,7 @@ def test_cards_alike_are_one_row_with_the_one_that_lacks_the_least() -> None:
     found = explained(pod("p", gpu=1, mem=7500), node("n", *cards[:3], card("U", 8000, health=False)), *held)
     (table,) = tables_of(found)
     assert table.rows[1:] == [
-        ("", "G2 and 2 more", "needs 7500 MiB, 3000 of 8000 MiB free"),
+        ("", "G2 and 2 more", "needs 7.3Gi, 2.9Gi of 7.8Gi free"),
         ("", "U", "is registered as unhealthy"),
     ]
 

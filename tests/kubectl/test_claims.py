@@ -78,10 +78,10 @@ def test_explain_says_why_a_claim_waits(hami: Hami) -> None:
     ) in notes
     installation.objects += [claim("big", memory="25000Mi")]
     notes = hami(installation.api, "explain", "pod", "waits", "-o", "json").result["notes"]
-    assert any("0 of 2 would do" in note and "1 has 4936 MiB left, where 10000 are needed" in note for note in notes)
+    assert any("0 of 2 would do" in note and "1 has 4.8Gi left, where 9.8Gi are needed" in note for note in notes)
     bound = hami(installation.api, "explain", "pod", "bound", "-o", "json").result
     assert bound["verdict"] == "is bound to n2; its claims have their devices"
-    assert "claim bound-cards has GPU-2 (NVIDIA A100) on n2: 10000 MiB, 10 cores" in bound["notes"]
+    assert "claim bound-cards has GPU-2 (NVIDIA A100) on n2: 9.8Gi, 10 cores" in bound["notes"]
     costs = {quota["key"]: (quota["charged"], quota["costs"]) for quota in bound["quotas"]}
     assert costs == {GPU: (1, 1), MEM: (10000, 10000)}
 

@@ -92,8 +92,8 @@ def test_pods_that_do_not_say_when_they_came_have_no_age() -> None:
         (1024, "1Gi"),
         (24000, "23.4Gi"),
         (40959, "39.9Gi"),
-        (1024**2, "1Ti"),
-        (5 * 1024**3, "5120Ti"),
+        (1024**2, "1024Gi"),
+        (5 * 1024**3, "5242880Gi"),
     ],
 )
 def test_memory_is_rounded_down(mebibytes: int, text: str) -> None:

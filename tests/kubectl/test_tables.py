@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from hami_webhook.devices.keys import MEBIBYTE
+from hami_webhook.kube.human_memory import needed_and_free
 from hami_webhook.kubectl.tables import amount_text, amounts_text
 
 
@@ -24,6 +25,12 @@ from hami_webhook.kubectl.tables import amount_text, amounts_text
 )
 def test_memory_is_said_in_gi_and_counts_are_numbers(amount: int, unit_bytes: int, text: str) -> None:
     assert amount_text(amount, unit_bytes) == text
+
+
+def test_amounts_that_look_the_same_are_said_exactly() -> None:
+    assert needed_and_free(24000, 12000) == ("23.4Gi", "11.7Gi")
+    assert needed_and_free(24000, 23990) == ("23.4Gi (24000 MiB)", "23.4Gi (23990 MiB)")
+    assert needed_and_free(500, 499) == ("500Mi", "499Mi")
 
 
 def test_costs_are_said_by_resource() -> None:

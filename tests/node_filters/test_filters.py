@@ -216,7 +216,7 @@ ROWS: list[tuple[str, list[JSON], JSON, tuple[str, ...] | None]] = [
         "pods",
         [node(offered={"pods": "1"}), on("n")],
         pod(),
-        (FULL, "Too many pods", "it has 1 of at most 1 pods"),
+        (FULL, "Too many pods", "it has 1 of at most 1 pod"),
     ),
     ("the largest init container", [node()], asking(cpu("1"), init=[cpu("5", "i")]), (FULL, "Insufficient cpu")),
     ("init containers one by one", [node()], asking(cpu("1"), init=[cpu("4", "i"), cpu("4", "j")]), None),

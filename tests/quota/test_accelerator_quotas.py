@@ -76,6 +76,7 @@ async def test_pods_of_all_selected_namespaces_are_charged_to_one_quota() -> Non
         assert refusal.message == (
             "exceeding resource quota: exceeded quota: AcceleratorQuota all, requested: limits.nvidia.com/gpumem=401, "
             "used: limits.nvidia.com/gpumem=600, limited: limits.nvidia.com/gpumem=1000"
+            " (memory: 401Mi requested, 600Mi used, 1000Mi limited)"
         )
         await env.create(pod("q", namespace=B, gpu=1, mem=400))
         assert used(env) == {"mem": 1000}

@@ -117,20 +117,21 @@ def test_only_keys_of_the_quota_are_charged_and_compared() -> None:
             {"gpu": 1, "mem": 0},
             {"gpu": 2, "mem": 2000, "cores": 3},
             f"exceeding resource quota: exceeded quota: q, requested: {GPU}=2,{MEM}=4000, used: {GPU}=1,{MEM}=0, "
-            f"limited: {GPU}=2,{MEM}=3000",
+            f"limited: {GPU}=2,{MEM}=3000 (memory: 3.9Gi requested, 0Mi used, 2.9Gi limited)",
         ),
         (
             {"mem": "4k"},
             {"mem": "4k"},
             {"gpu": 1, "mem": 1},
-            f"exceeding resource quota: exceeded quota: q, requested: {MEM}=1, used: {MEM}=4000, limited: {MEM}=4000",
+            f"exceeding resource quota: exceeded quota: q, requested: {MEM}=1, used: {MEM}=4000, limited: {MEM}=4000"
+            " (memory: 1Mi requested, 3.9Gi used, 3.9Gi limited)",
         ),
         (
             {"mem": 0},
             {},
             {"gpu": 1},
             f"exceeding resource quota: exceeded quota: q, requested: {MEM}=1 (smallest eligible card), "
-            f"used: {MEM}=0, limited: {MEM}=0",
+            f"used: {MEM}=0, limited: {MEM}=0 (memory: 1Mi requested, 0Mi used, 0Mi limited)",
         ),
         (
             {"gpu": 0, "mem": 10},

@@ -281,7 +281,9 @@ def test_unknown_used_is_computed_in_the_charge(dry_run: bool) -> None:
         await one.cluster.create(Kind.PODS, pod("other", gpu=1, mem=6))
         outcome = await one.charger.charge(ask(dry_run=dry_run))
         assert isinstance(outcome, Refusal)
-        assert outcome.message.endswith(f"requested: {MEM}=5, used: {MEM}=6, limited: {MEM}=10")
+        assert outcome.message.endswith(
+            f"requested: {MEM}=5, used: {MEM}=6, limited: {MEM}=10 (memory: 5Mi requested, 6Mi used, 10Mi limited)"
+        )
         assert one.read().used == ({} if dry_run else {MEM: "6"})
         assert isinstance(await one.charger.charge(ask(dry_run=dry_run, gpu=1, mem=4)), Charged)
         assert one.read().used == ({} if dry_run else {MEM: "10"})

@@ -168,9 +168,10 @@ def test_the_refusal_is_in_the_quotas_unit() -> None:
         for used, hard in (("9Gi", "16Gi"), ("9", "16"))
     ]
     start = f"exceeding resource quota: exceeded quota: q, requested: {MEM}="
+    in_gi = " (memory: 8Gi requested, 9Gi used, 16Gi limited)"
     assert refusals == [
-        f"{start}{8 * GIB}, used: {MEM}={9 * GIB}, limited: {MEM}={16 * GIB}",
-        f"{start}8, used: {MEM}=9, limited: {MEM}=16",
+        f"{start}{8 * GIB}, used: {MEM}={9 * GIB}, limited: {MEM}={16 * GIB}{in_gi}",
+        f"{start}8, used: {MEM}=9, limited: {MEM}=16{in_gi}",
     ]
 
 

@@ -30,6 +30,7 @@ async def test_the_third_pod_is_refused_in_the_words_of_today_and_all_is_free_at
         assert refused.message == (
             "exceeding resource quota: exceeded quota: gpu-quota, requested: limits.nvidia.com/gpumem=10000, "
             "used: limits.nvidia.com/gpumem=20000, limited: limits.nvidia.com/gpumem=20000"
+            " (memory: 9.8Gi requested, 19.5Gi used, 19.5Gi limited)"
         )
         await team.run(100)
         assert team.used() == {"mem": 20000, "gpu": 2}, "the recompute comes to the same"
@@ -208,6 +209,7 @@ async def test_an_allocation_that_does_not_fit_is_refused_with_the_quota_and_lea
         assert refused.message == (
             "exceeding resource quota: exceeded quota: gpu-quota, requested: limits.nvidia.com/gpumem=8000, "
             "used: limits.nvidia.com/gpumem=2000, limited: limits.nvidia.com/gpumem=9000"
+            " (memory: 7.8Gi requested, 2Gi used, 8.8Gi limited)"
         )
         assert team.mem() == 2000
         await team.allocate(claim, got("10000Mi"), dry_run=True)

@@ -54,7 +54,10 @@ async def test_what_is_over_passes_with_the_refusal_as_a_warning_and_is_charged(
         _, answer = await env.admit(pod("a", gpu=1, mem=2000))
         assert answer.warnings == ()
         _, answer = await env.admit(pod("b", gpu=1, mem=2000))
-        assert answer.warnings == (f"{SAID}gpu-quota, requested: {MEM}=2000, used: {MEM}=2000, limited: {MEM}=3000",)
+        assert answer.warnings == (
+            f"{SAID}gpu-quota, requested: {MEM}=2000, used: {MEM}=2000, limited: {MEM}=3000"
+            " (memory: 2Gi requested, 2Gi used, 2.9Gi limited)",
+        )
         assert env.mem() == 4000
         assert annotations_of(env)[OBSERVED] == "1"
         await env.drain()
@@ -126,7 +129,10 @@ async def test_the_same_pod_again_is_warned_again_and_counted_once() -> None:
     async with QuotaEnv(L, observing(mem=1000)) as env:
         for _ in range(2):
             _, answer = await env.admit(pod(gpu=1, mem=2000))
-            assert answer.warnings == (f"{SAID}gpu-quota, requested: {MEM}=2000, used: {MEM}=0, limited: {MEM}=1000",)
+            assert answer.warnings == (
+                f"{SAID}gpu-quota, requested: {MEM}=2000, used: {MEM}=0, limited: {MEM}=1000"
+                " (memory: 2Gi requested, 0Mi used, 1000Mi limited)",
+            )
         assert annotations_of(env)[OBSERVED] == "1"
         assert env.mem() == 2000
 
@@ -165,7 +171,9 @@ async def test_a_warning_outlives_a_conflict_on_another_quota(one: Desk) -> None
     one.fail(Conflict, "patch_status:before", [2])
     outcome = await one.charger.charge(request_of())
     assert isinstance(outcome, Charged)
-    assert outcome.warnings == (f"{SAID}a, requested: {MEM}=5, used: {MEM}=0, limited: {MEM}=1",)
+    assert outcome.warnings == (
+        f"{SAID}a, requested: {MEM}=5, used: {MEM}=0, limited: {MEM}=1 (memory: 5Mi requested, 0Mi used, 1Mi limited)",
+    )
     assert one.read("a").annotations[OBSERVED] == "1"
 
 

@@ -8,6 +8,7 @@ from builders import card, container, node
 
 from hami_webhook.admission.denial import Denied
 from hami_webhook.cluster.api import Kind
+from hami_webhook.kube.human_memory import human_mebibytes
 from hami_webhook.scheduling.placer import Placement
 
 from .objects import LARGE, SMALL, TEAM, pod, quota
@@ -17,10 +18,12 @@ L, S = node("n1", card("GPU-L", LARGE)), node("n2", card("GPU-S", SMALL))
 
 
 def exceeded(name: str, key: str, requested: str, used: int, limited: int) -> str:
+    memory = [human_mebibytes(amount) for amount in (int(requested.split()[0]), used, limited)]
+    in_gi = " (memory: {} requested, {} used, {} limited)".format(*memory) if key == "gpumem" else ""
     key = f"limits.nvidia.com/{key}"
     return (
         f"exceeding resource quota: exceeded quota: {name}, requested: {key}={requested}, "
-        f"used: {key}={used}, limited: {key}={limited}"
+        f"used: {key}={used}, limited: {key}={limited}{in_gi}"
     )
 
 

@@ -27,7 +27,10 @@ async def test_scenario_17_a_lowered_limit_blocks_until_used_falls() -> None:
         await env.edit_hard(mem=4000)
         await env.run(2)
         message = (await env.refused(pod("d", gpu=1, mem=1))).message
-        assert message.endswith(f"requested: {MEM}=1, used: {MEM}=6000, limited: {MEM}=4000")
+        assert message.endswith(
+            f"requested: {MEM}=1, used: {MEM}=6000, limited: {MEM}=4000"
+            " (memory: 1Mi requested, 5.9Gi used, 3.9Gi limited)"
+        )
         await env.finish("a")
         await env.finish("b")
         await env.run(2)
@@ -243,7 +246,10 @@ async def test_scenario_29_a_quota_created_in_a_busy_namespace() -> None:
         await env.add(quota(mem=5000))
         await env.drain()
         denial = await env.refused(pod("c", gpu=1, mem=2000))
-        assert denial.message.endswith(f"requested: {MEM}=2000, used: {MEM}=4000, limited: {MEM}=5000")
+        assert denial.message.endswith(
+            f"requested: {MEM}=2000, used: {MEM}=4000, limited: {MEM}=5000"
+            " (memory: 2Gi requested, 3.9Gi used, 4.9Gi limited)"
+        )
         assert env.mem() == 4000
 
 

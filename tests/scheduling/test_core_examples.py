@@ -147,6 +147,7 @@ async def test_f_a_pod_within_quota_is_admitted_placed_and_debited_by_the_produc
     assert refusal.value.message == (
         "exceeding resource quota: exceeded quota: q, requested: limits.nvidia.com/gpumem=6000, "
         "used: limits.nvidia.com/gpumem=0, limited: limits.nvidia.com/gpumem=4000"
+        " (memory: 5.9Gi requested, 0Mi used, 3.9Gi limited)"
     )
     await env.placed(fitting)
     assert dict(charge_of(env.read("p"), VENDORS, env.state, NOW).amounts) == {GPU: 2, MEM: 4000, CORES: 200}

@@ -79,7 +79,8 @@ def test_a_denied_pod_has_its_code_its_sentence_and_nothing_else(simulate: Simul
         "allowed": False,
         "code": 403,
         "message": "exceeding resource quota: exceeded quota: gpu-quota, requested: limits.nvidia.com/gpumem=4000, "
-        "used: limits.nvidia.com/gpumem=0, limited: limits.nvidia.com/gpumem=3000",
+        "used: limits.nvidia.com/gpumem=0, limited: limits.nvidia.com/gpumem=3000"
+        " (memory: 3.9Gi requested, 0Mi used, 2.9Gi limited)",
         "warnings": [],
         "patch": denied["patch"],
         "pod": None,
@@ -471,7 +472,7 @@ def test_the_table_tells_the_same_to_people(simulate: Simulate) -> None:
         flags=["-o", "table"],
     )
     for message in (
-        "team-a/fits", "main: GPU-1 2000 MiB 0 cores", "limits.nvidia.com/gpumem=2000", "denied (403)",
+        "team-a/fits", "main: GPU-1 2Gi 0 cores", "limits.nvidia.com/gpumem=2000", "denied (403)",
         "no node: NodeInsufficientDevice (n1)", "3 pods: 1 placed, 1 denied, 1 without a node", "45000",
     ):  # fmt: skip
         assert message in run.out, message

@@ -5,17 +5,13 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from urllib.parse import quote
 
-_UNITS = ("Mi", "Gi", "Ti")
-_STEP = 1024
+from hami_webhook.devices.keys import MEBIBYTE
+from hami_webhook.kube.human_memory import human_memory
 
 
 def memory_text(mebibytes: int) -> str:
-    """`40Gi`, `23.4Gi`: at most one decimal, rounded down, so that what is shown is there."""
-    amount, unit = mebibytes * 10, 0
-    while amount >= 10 * _STEP and unit < len(_UNITS) - 1:
-        amount, unit = amount // _STEP, unit + 1
-    whole, tenth = divmod(amount, 10)
-    return f"{whole}.{tenth}{_UNITS[unit]}" if tenth else f"{whole}{_UNITS[unit]}"
+    """`40Gi`, `23.4Gi`: rounded down, so that what is shown is there."""
+    return human_memory(mebibytes * MEBIBYTE, at_least=True)
 
 
 def time_text(at: float) -> str:
