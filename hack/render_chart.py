@@ -94,8 +94,8 @@ def render_description() -> str:
 def changes(changelog: str, version: str) -> list[dict[str, str]]:
     """What a version changes, as Artifact Hub has it: in plain text, without links."""
     found = []
-    for heading, items in re.findall(r"(?ms)^### (\w+)\n(.*?)(?=^##|\Z)", section(changelog, version) or ""):
-        for item in re.findall(r"(?ms)^- (.*?)(?=^- |\Z)", items):
+    for heading, items in re.findall(r"(?ms)^### (\w+)\n(.*?)(?=^###? |\Z)", section(changelog, version) or ""):
+        for item in re.findall(r"(?ms)^- (.*?)(?=^- |^#### |\Z)", items):
             text = re.sub(r"\[([^\]]+)\]\([^)]+\)", r"\1", " ".join(item.split()))
             found.append({"kind": KINDS[heading], "description": text})
     return found

@@ -78,7 +78,7 @@ def test_artifact_hub_can_read_what_the_chart_says_of_itself() -> None:
 def test_changes_are_of_the_version_in_plain_text() -> None:
     log = (
         "## 2.0.0\n\n### Upgrading\n\n- Do\n  [this](a.md).\n\n"
-        "### Fixed\n\n- A.\n- B.\n\n## 1.0.0\n\n### Added\n\n- C.\n"
+        "### Fixed\n\n#### Queues\n\n- A.\n\n#### Claims\n\n- B.\n\n## 1.0.0\n\n### Added\n\n- C.\n"
     )
     found = [(change["kind"], change["description"]) for change in changes(log, "2.0.0")]
     assert found == [("changed", "Do this."), ("fixed", "A."), ("fixed", "B.")]
