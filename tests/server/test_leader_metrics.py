@@ -1,4 +1,4 @@
-"""The leader alone exports what describes the cluster (docs/metrics.md#what-only-the-leader-exports)."""
+"""The leader alone exports what describes the cluster (docs/metrics.md#metrics-that-only-the-leader-exports)."""
 
 from __future__ import annotations
 
