@@ -16,7 +16,7 @@ from .promtool import promtool, with_promtool
 ROOT = Path(__file__).parents[2]
 EXAMPLES = Path(__file__).with_name("alerts.yaml")
 RUNBOOKS = ROOT / "docs" / "runbooks"
-PARTS = ["# {alert}", "## What users notice", "## How to see why", "## What to do"]
+PARTS = ["# {alert}", "## Symptoms", "## Diagnosis", "## Remedy"]
 SPEC: dict[str, Any] = yaml.safe_load(
     (ROOT / "manifests" / "components" / "monitoring" / "prometheusrule.yaml").read_text()
 )["spec"]
