@@ -22,8 +22,8 @@ SETTINGS_HEADING = "| flag | environment variable | default | meaning |\n|---|--
 FIELDS = """\
 # Fields of an AcceleratorQuota
 
-What an AcceleratorQuota is for is in [quotas](quotas.md#many-namespaces). The API server refuses fields and values that
-aren't of these types. `kubectl explain aq.spec` says the same.
+[Quotas](quotas.md#many-namespaces) explains the use of an AcceleratorQuota. The API server refuses fields and values
+that don't have these types. `kubectl explain aq.spec` shows the same.
 
 | field | type | meaning |
 |---|---|---|
@@ -31,7 +31,7 @@ aren't of these types. `kubectl explain aq.spec` says the same.
 CHART_VALUES = """\
 # Values of the chart
 
-[Install](install.md#helm) says how the chart is used. What isn't here, or isn't possible, is refused with its path
+[Install](install.md#helm) explains how to use the chart. Helm rejects unknown and impossible values with their paths
 (`manifests/chart/values.schema.json`). An empty default is an empty text.
 
 """

@@ -88,7 +88,7 @@ def test_kubectl_get_has_columns_for_the_common_keys(kubectl: Kubectl) -> None:
 AMOUNT = "should match '^[0-9]+(k|M|G|T|P|E|Ki|Mi|Gi|Ti|Pi|Ei)?$'"
 ONE_TYPE = "must be words of one card type, such as H100, without commas; write several types as several items"
 KEYS = "keys must be limits. and the name of a vendor's resource, such as limits.nvidia.com/gpu or"
-AT_MOST_HARD = "nominal is a part of hard, so it must be at most hard, for each of its keys"
+AT_MOST_HARD = "nominal is a part of hard, so it must be at most hard for each key"
 REFUSED: list[tuple[JSON, str]] = [
     ({"hard": {GPU: "-1"}}, f"spec.hard.{GPU} in body {AMOUNT}"),
     ({"hard": {GPU: -1}}, f"spec.hard.{GPU} in body should be greater than or equal to 0"),
@@ -121,10 +121,10 @@ REFUSED: list[tuple[JSON, str]] = [
     ({"borrow": 4}, 'unknown field "borrow"'),
     ({"nominal": {GPU: 5}}, AT_MOST_HARD),
     ({"hard": {GPU: 4, MEM: "16k"}, "nominal": {GPU: 1, MEM: 16001}}, AT_MOST_HARD),
-    ({"nominal": {MEM: 1}}, "nominal may have keys of hard only; limit a key in hard, too, or leave it out"),
+    ({"nominal": {MEM: 1}}, "nominal may only have keys of hard; limit the key in hard too, or remove it"),
     ({"nominal": {GPU: "a few"}}, f"spec.nominal.{GPU} in body {AMOUNT}"),
     ({"nominal": {GPU: 4}, "reclaim": "always"}, 'supported values: "off", "dry-run", "on"'),
-    ({"reclaim": "on"}, "reclaim has no effect without nominal; write what is the team's own there"),
+    ({"reclaim": "on"}, "reclaim has no effect without nominal; set nominal to the team's own amounts"),
     ({"nominal": {GPU: 4}, "reclaimMinRuntime": "721h"}, "must be at most 720h"),
 ]
 ACCEPTED: list[JSON] = [
