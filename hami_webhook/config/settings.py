@@ -67,8 +67,8 @@ class Settings:
     roles: frozenset[str] = _setting(
         values.roles,
         ",".join(values.ROLES),
-        "what this process does, a comma list of roles; node alone: monitor the GPUs of its node, and write how they "
-        "are linked; usage alone: serve the API usage.hami.io of what is measured",
+        "tasks of this process, a comma list of roles. node, only alone: monitor the GPUs of its node, and write their "
+        "links. usage, only alone: serve the API usage.hami.io of measured use",
         repeats=True,
     )
     device_config_file: str = _setting(values.path, "", "path of device-config.yaml; empty: none given")
@@ -83,23 +83,23 @@ class Settings:
     hook_path: str = _setting(
         values.path,
         "",
-        "folder of HAMi's hooks on this node, /usr/local/vgpu as a rule: the role node monitors the containers whose "
-        "shared regions are in its folder containers; empty: none",
+        "folder of HAMi's hooks on this node, usually /usr/local/vgpu. The role node monitors the containers with "
+        "shared regions in its folder containers; empty: none",
         flags=(),
         env="HOOK_PATH",
     )
     resync_interval: float = _setting(
         values.duration("1s", "24h"),
         "5m0s",
-        "age at which the role node removes the shared regions of pods that are gone, if it has --priority-feedback",
+        "age at which the role node removes the shared regions of deleted pods, if it has --priority-feedback",
         flags=(),
         env="HAMI_RESYNC_INTERVAL",
     )
     priority_feedback: bool = _setting(
         parse_go_bool,
         "false",
-        "whether the role node holds back containers while others of a higher nvidia.com/priority compute on the same "
-        "card, as HAMi's monitor does",
+        "whether containers wait while others of a higher nvidia.com/priority compute on the same card; the role node "
+        "does this as HAMi's monitor",
     )
     pod_namespace: str = _setting(values.object_name, "", "namespace of this pod", flags=(), env="POD_NAMESPACE")
 
@@ -109,40 +109,40 @@ class Settings:
     metrics_bind_address: ListenAddress = _setting(
         parse_listen_address,
         ":9395",
-        "address of the metrics server, plain HTTP; for the role node :9394 unless it is given",
+        "address of the metrics server, plain HTTP; the role node has :9394 by default",
     )
     extender_bind_address: ListenAddress | None = _setting(
         values.optional_listen_address,
         "127.0.0.1:8081",
-        "address of the scheduler extender; beyond loopback it needs client certificates or a bearer token; "
-        "empty: the main server alone answers kube-scheduler",
+        "address of the scheduler extender; except on loopback it needs client certificates or a bearer token; "
+        "empty: only the main server answers kube-scheduler",
     )
     extender_bind: ListenAddress | None = _setting(
         values.optional_listen_address,
         "",
-        "address of the scheduler extender in HAMi's chart since 2.11, in place of extender-bind-address and of the "
-        "main server: TLS with cert_file and key_file, on loopback too; empty: not given",
+        "address of the scheduler extender in HAMi's chart since 2.11, which replaces extender-bind-address and the "
+        "main server. TLS with cert_file and key_file, also on loopback; empty: not given",
     )
     extender_mode: str = _setting(
         values.extender_mode,
         "single",
-        "single: /filter decides the node, as HAMi does; cooperative: it answers all that fit, /prioritize "
-        "grades them, and /bind decides the cards",
+        "single: /filter chooses the node, as HAMi does; cooperative: /filter returns all nodes that fit, /prioritize "
+        "scores them, and /bind chooses the cards",
     )
     preemption: str = _setting(
         values.preemption,
         "off",
-        "whether pods of lower priority are evicted for a pod that no node has devices for: off; dry-run: events say "
-        "who would be; on",
+        "whether pods of lower priority are evicted for a pod for which no node has devices: off; dry-run: events name "
+        "the pods; on",
     )
     preemption_evictions_per_minute: int = _setting(
         values.whole(1, 100_000),
         "60",
-        "most pods that are evicted for the pods of one namespace within a minute; where none were, those of one node "
-        "may be more",
+        "most pods that are evicted for the pods of one namespace within a minute; the first eviction, on one node, "
+        "may exceed it",
     )
     extender_client_ca_file: str = _setting(
-        values.path, "", "CA that the extender's clients must have a certificate of"
+        values.path, "", "CA of the certificate that the extender's clients must present"
     )
     extender_token_file: str = _setting(
         values.path, "", "file with the bearer token that the extender's clients must send"
@@ -151,58 +151,54 @@ class Settings:
         values.path, "", "TLS certificate; TLS is on if key_file is given too", flags=("--cert_file", "--cert-file")
     )
     key_file: str = _setting(values.path, "", "TLS private key", flags=("--key_file", "--key-file"))
-    client_ca_file: str = _setting(
-        values.path, "", "CA that the API server's client certificate must be of; empty: not verified"
-    )
+    client_ca_file: str = _setting(values.path, "", "CA of the API server's client certificate; empty: not verified")
     api_server_cidrs: tuple[Network, ...] = _setting(
         values.networks,
         "",
-        "source addresses (CIDRs) that reviews are accepted from: those of the API servers; empty: any",
+        "source addresses (CIDRs) from which reviews are accepted: those of the API servers; empty: any",
         repeats=True,
     )
     certificate_secret: str = _setting(
         values.object_name,
         "",
-        "Secret in this pod's namespace in which the controller keeps a self-made authority and certificate, "
-        "for replicas of the webhook to mount; empty: certificates are somebody else's",
+        "Secret in this pod's namespace for the controller's self-signed authority and certificate, which the "
+        "webhook's replicas mount; empty: another program issues certificates",
     )
-    webhook_service: str = _setting(values.object_name, "hami-webhook", "Service that a self-made certificate is for")
+    webhook_service: str = _setting(values.object_name, "hami-webhook", "Service of a self-signed certificate")
     webhook_configuration: str = _setting(
         values.object_name,
         "hami-webhook-admission",
-        "webhook configurations whose conditions, and caBundle of a self-made authority, the controller keeps "
-        "right; empty: none",
+        "webhook configurations in which the controller maintains the conditions, and the caBundle of a self-signed "
+        "authority; empty: none",
     )
     max_request_bytes: int = _setting(
         values.whole(1024, 64 << 20),
         str(16 << 20),
         "largest request body, in bytes. The default holds the review of any pod that can be stored: the API "
-        "server takes 3 MiB and etcd 1.5 MiB of protobuf, which the defaults, managedFields and old object of "
-        "a review made 15,042,975 bytes of JSON at most",
+        "server accepts 3 MiB and etcd 1.5 MiB of protobuf. With defaults, managedFields and old object, the "
+        "largest review measured had 15,042,975 bytes of JSON",
     )
     max_header_bytes: int = _setting(values.whole(1024, 1 << 20), str(64 << 10), "largest request head, in bytes")
     max_concurrent_requests: int = _setting(
-        values.whole(1, 100_000), "256", "requests answered at a time; more are refused"
+        values.whole(1, 100_000), "256", "requests answered at a time; further ones are refused"
     )
     request_timeout: float = _setting(
         values.duration("1s", "10m"), "30s", "longest time for one request, its body included"
     )
-    keep_alive: float = _setting(values.duration("1s", "1h"), "125s", "how long an idle connection is kept")
+    keep_alive: float = _setting(values.duration("1s", "1h"), "125s", "time for which an idle connection is kept")
     shutdown_grace: float = _setting(
-        values.duration("0s", "10m"), "15s", "how long running requests may take to finish after SIGTERM"
+        values.duration("0s", "10m"), "15s", "time that running requests have to finish after SIGTERM"
     )
 
-    scheduler_name: str = _setting(
-        values.object_name, "", "name put into spec.schedulerName; empty: the pod's own stays"
-    )
-    node_scheduler_policy: str = _setting(values.node_policy, "binpack", "how nodes are chosen: binpack or spread")
+    scheduler_name: str = _setting(values.object_name, "", "name for spec.schedulerName; empty: the pod's own stays")
+    node_scheduler_policy: str = _setting(values.node_policy, "binpack", "choice of nodes: binpack or spread")
     gpu_scheduler_policy: str = _setting(
         values.card_policy,
         "spread",
-        f"how cards are chosen: one, or a comma list, of {', '.join(values.CARD_POLICIES)}",
+        f"choice of cards: one, or a comma list, of {', '.join(values.CARD_POLICIES)}",
     )
     force_overwrite_default_scheduler: bool = _setting(
-        parse_go_bool, "true", "whether pods of default-scheduler are taken over as well"
+        parse_go_bool, "true", "whether pods of default-scheduler get our scheduler too"
     )
     node_label_selector: tuple[tuple[str, str], ...] = _setting(
         values.label_selector, "", "labels (k=v,k2=v2) that registered nodes must have", repeats=True
@@ -213,16 +209,16 @@ class Settings:
     node_lock_retry_timeout: float = _setting(
         values.duration("0s", "10m"),
         "28s",
-        "how long the bind of a pod group's member retries a contended node lock; 0: never",
+        "time for which the bind of a pod group's member retries a contended node lock; 0: never",
     )
-    enable_ascend: bool = _setting(parse_go_bool, "false", "whether the vnpus section makes backends")
-    enable_iluvatar: bool = _setting(parse_go_bool, "false", "whether the iluvatars section makes backends")
+    enable_ascend: bool = _setting(parse_go_bool, "false", "whether the vnpus section creates backends")
+    enable_iluvatar: bool = _setting(parse_go_bool, "false", "whether the iluvatars section creates backends")
 
     claims: str = _setting(
         values.claims,
         "off",
-        "in which namespaces limits of new pods become ResourceClaims, where the section dra is enabled: off: in none; "
-        "labelled: in those with the label hami.io/claims=convert; convert: in all but those with hami.io/claims=off",
+        "namespaces in which limits of new pods become ResourceClaims, if the section dra is enabled. off: none. "
+        "labelled: those with the label hami.io/claims=convert. convert: all but those with hami.io/claims=off",
     )
 
     quota_reservation_ttl: float = _setting(
@@ -230,7 +226,7 @@ class Settings:
     )
     quota_resync: float = _setting(values.duration("1s", "24h"), "300s", "time between full recomputes of a quota")
     quota_debounce: float = _setting(
-        values.duration("0s", "1m"), "500ms", "how long changes are gathered before a recompute"
+        values.duration("0s", "1m"), "500ms", "time for which changes are gathered before a recompute"
     )
     quota_charge_timeout: float = _setting(values.duration("10ms", "30s"), "9s", "longest time for one charge")
     quota_max_ledger: int = _setting(
@@ -246,13 +242,13 @@ class Settings:
     controller_service_accounts: tuple[ServiceAccount, ...] = _setting(
         values.service_accounts,
         "hami-webhook-controller",
-        "service accounts of the controller, which alone remove the gate hami.io/quota; spelt like the above",
+        "service accounts of the controller, the only ones that may remove the gate hami.io/quota; written as above",
         repeats=True,
     )
     device_plugin_service_accounts: tuple[ServiceAccount, ...] = _setting(
         values.service_accounts,
         ",".join(KNOWN_PLUGINS),
-        "service accounts of device plugins, which may write allocations too; spelt like the above",
+        "service accounts of device plugins, which may write allocations too; written as above",
         repeats=True,
     )
     device_plugin_namespace: str = _setting(
@@ -261,30 +257,30 @@ class Settings:
     device_plugin_service_account: str = _setting(
         values.object_name,
         "",
-        "one more of device-plugin-service-accounts, as HAMi's chart names it since 2.11; empty: none",
+        "an addition to device-plugin-service-accounts, which HAMi's chart sets since 2.11; empty: none",
     )
     volcano_service_accounts: tuple[ServiceAccount, ...] = _setting(
         values.service_accounts,
         "volcano-system/volcano-scheduler,kube-system/volcano-device-plugin",
-        "service accounts of Volcano's scheduler and vGPU device plugin, which may write what Volcano allocates",
+        "service accounts of Volcano's scheduler and vGPU device plugin, which may write Volcano's allocations",
         repeats=True,
     )
     koordinator_service_accounts: tuple[ServiceAccount, ...] = _setting(
         values.service_accounts,
         "koordinator-system/koord-scheduler",
-        "service accounts of Koordinator's scheduler, which may write what Koordinator allocates",
+        "service accounts of Koordinator's scheduler, which may write Koordinator's allocations",
         repeats=True,
     )
     kai_service_accounts: tuple[ServiceAccount, ...] = _setting(
         values.service_accounts,
         "kai-scheduler/binder",
-        "service accounts of KAI's binder, which holds cards with its own pods, and may change what KAI's pods ask for",
+        "service accounts of KAI's binder, which holds cards with its own pods, and may change KAI's pods' requests",
         repeats=True,
     )
     allowed_identities: Identities = _setting(
         values.identities,
         "",
-        "more users, and groups as group:NAME, that may write allocations of any scheduler",
+        "further users, and groups as group:NAME, that may write allocations of any scheduler",
         repeats=True,
     )
 
@@ -297,9 +293,11 @@ class Settings:
     leader_elect_resource_name: str = _setting(values.object_name, "", "name of the lease; empty: the scheduler name")
     leader_elect_resource_namespace: str = _setting(values.object_name, "", "namespace of the lease; empty: this pod's")
 
-    verbosity: int = _setting(values.whole(0, 10), "0", "how much is logged, 0 to 10", flags=("-v", "--v"))
-    log_format: str = _setting(values.log_format, "text", "what a log line is: text; json, an object with stable keys")
-    legacy_metrics: bool = _setting(parse_go_bool, "false", "whether metrics are served under their old names too")
+    verbosity: int = _setting(values.whole(0, 10), "0", "verbosity of the log, 0 to 10", flags=("-v", "--v"))
+    log_format: str = _setting(
+        values.log_format, "text", "format of a log line: text; json, an object with stable keys"
+    )
+    legacy_metrics: bool = _setting(parse_go_bool, "false", "whether metrics also have their old names")
     profiling: bool = _setting(parse_go_bool, "false", "accepted without effect")
     profiling_bind_address: ListenAddress | None = _setting(
         values.optional_listen_address, "", "accepted without effect"
