@@ -40,7 +40,7 @@ def vgpu_monitor(argv: Sequence[str] | None = None) -> int:
     if arguments[:1] == ["version"]:
         return main(arguments)
     if not os.environ.get("HOOK_PATH"):
-        problem = "HOOK_PATH isn't set: it is the folder of HAMi's hooks on this node, /usr/local/vgpu as a rule"
+        problem = "HOOK_PATH isn't set: set it to the folder of HAMi's hooks on this node, usually /usr/local/vgpu"
         print_sentences("vGPUmonitor", [problem])
         return 2
     return main(["serve", "--roles=node", *arguments])
@@ -73,16 +73,16 @@ def parser() -> Parser:
         action="append",
         default=[],
         metavar="FILE",
-        help="nodes, pods, quotas, namespaces, PriorityClasses, PodDisruptionBudgets; may be repeated (default: what "
-        "else PODS hold, bound pods included)",
+        help="nodes, pods, quotas, namespaces, PriorityClasses, PodDisruptionBudgets; may be repeated (default: all "
+        "other objects of PODS, and its bound pods)",
     )
-    verb.add_argument("--config", metavar="FILE", help="device-config.yaml (default: what HAMi's chart renders)")
+    verb.add_argument("--config", metavar="FILE", help="device-config.yaml (default: that of HAMi's chart)")
     verb.add_argument("--policy-file", metavar="FILE", help="policy rules")
     verb.add_argument("-o", "--output", choices=("table", "json", "yaml"), default="table", help="default: table")
     verb.add_argument(
         "--strict",
         action="store_true",
-        help="exit 1 if a pod was denied, found no node, or was evicted, or there is none",
+        help="exit 1 if a pod was denied, found no node, or was evicted, or if the files have no pod",
     )
     _add_reading_flags(verb)
     _add_scheduler_flags(verb)
@@ -90,20 +90,20 @@ def parser() -> Parser:
         "--preemption",
         choices=("on", "off"),
         default="on",
-        help="whether pods of lower priority are evicted for a pod that no node takes (default: on)",
+        help="whether pods of lower priority are evicted for a pod that fits on no node (default: on)",
     )
     verb.add_argument(
-        "--now", metavar="TIME", help="when the run starts, RFC 3339 (default: the newest time in the cluster files)"
+        "--now", metavar="TIME", help="start of the run, RFC 3339 (default: the newest time in the cluster files)"
     )
     verb.set_defaults(run=_simulate)
 
     verb = verbs.add_parser(
         "explain",
-        help="say why a pod is where it is, or isn't anywhere, and what would have to change",
-        description="Says node by node, card by card, with numbers, why a pod is where it is or isn't anywhere, and "
-        "what would have to change. Reads only; without --cluster from the API server.",
+        help="show why a pod got its node and cards, or none, and the changes that would help",
+        description="Shows, by node and card and with numbers, why a pod got its place or none, and the changes that "
+        "would help. It only reads, without --cluster from the API server.",
     )
-    verb.add_argument("pod", nargs="?", metavar="POD", help="NAME or NAMESPACE/NAME; which one, if --file has several")
+    verb.add_argument("pod", nargs="?", metavar="POD", help="NAME or NAMESPACE/NAME; needed if --file has several pods")
     verb.add_argument(
         "-f",
         "--file",
@@ -119,12 +119,14 @@ def parser() -> Parser:
         "server; may be repeated",
     )
     _add_reading_flags(verb)
-    verb.add_argument("--config", metavar="FILE", help="device-config.yaml (default: what HAMi's chart renders)")
+    verb.add_argument("--config", metavar="FILE", help="device-config.yaml (default: that of HAMi's chart)")
     verb.add_argument("--policy-file", metavar="FILE", help="policy rules")
     verb.add_argument("-o", "--output", choices=("table", "json", "yaml"), default="table", help="default: table")
     _add_scheduler_flags(verb)
     verb.add_argument(
-        "--now", metavar="TIME", help="as of when, RFC 3339 (default: now, or the newest time in the cluster files)"
+        "--now",
+        metavar="TIME",
+        help="time of the answer, RFC 3339 (default: now, or the newest time in the cluster files)",
     )
     verb.add_argument("--all", action="store_true", help="every node with all of its cards, and all changes")
     verb.add_argument("-v", "--verbose", action="store_true", help="name everything that your rights don't show")
@@ -132,79 +134,81 @@ def parser() -> Parser:
 
     verb = verbs.add_parser(
         "report",
-        help="print how many hours of cards, memory and cores namespaces held",
-        description="Prints by namespace, vendor, model and state the hours of cards, of GiB and of cores that pods "
-        "held or waited for, from the showback counters in Prometheus.",
+        help="print the hours of cards, memory and cores that namespaces held",
+        description="Prints the hours of cards, GiB and cores that pods held or waited for, by namespace, vendor, "
+        "model and state. It reads the showback counters in Prometheus.",
     )
     verb.add_argument("--prometheus", required=True, metavar="URL", help="such as http://prometheus.monitoring:9090")
-    verb.add_argument("--since", default="30d", metavar="TIME", help="how long ago it begins, as 12h (default: 30d)")
+    verb.add_argument(
+        "--since", default="30d", metavar="TIME", help="length of the period before now, such as 12h (default: 30d)"
+    )
     verb.add_argument(
         "-o", "--output", choices=("table", "csv", "html"), default="table", help="default: table; html is one file"
     )
     verb.set_defaults(run=_report)
 
     certs = verbs.add_parser("certs", help="certificates").add_subparsers(metavar="VERB", required=True)
-    verb = certs.add_parser("generate", help="make a CA and a serving certificate for the service's names")
+    verb = certs.add_parser("generate", help="create a CA and a serving certificate for the service's names")
     verb.add_argument("--dir", default="certs", metavar="DIR", help="where to write (default: certs)")
     verb.add_argument("--service", default="hami-webhook", metavar="NAME", help="default: hami-webhook")
     verb.add_argument("--namespace", default="hami-system", metavar="NAME", help="default: hami-system")
     verb.add_argument("--name", action="append", default=[], metavar="NAME", help="one more DNS name or IP address")
-    verb.add_argument("--force", action="store_true", help="overwrite what is there")
+    verb.add_argument("--force", action="store_true", help="overwrite existing files")
     verb.set_defaults(run=_generate_certificates)
 
     config = verbs.add_parser("config", help="configuration").add_subparsers(metavar="VERB", required=True)
-    verb = config.add_parser("check", help="parse a device-config.yaml and print what it means")
+    verb = config.add_parser("check", help="parse a device-config.yaml and print its meaning")
     verb.add_argument("file", metavar="FILE")
     verb.set_defaults(run=_check_config)
     verb = config.add_parser(
         "kube-scheduler",
-        help="write what kube-scheduler leaves to the extender into its configuration",
+        help="write the extender's resources into kube-scheduler's configuration",
         description="Fills in the managedResources of the one extender in a KubeSchedulerConfiguration that has none: "
         "the resources that kube-scheduler leaves to us, by the device configuration.",
     )
     verb.add_argument("--from", dest="base", required=True, metavar="FILE", help="a KubeSchedulerConfiguration")
     verb.add_argument("--to", metavar="FILE", help="where to write the result (default: standard output)")
-    verb.add_argument("--device-config-file", metavar="FILE", help="default: what HAMi's chart renders")
+    verb.add_argument("--device-config-file", metavar="FILE", help="default: that of HAMi's chart")
     for section, switch in SECTION_SWITCHES.items():
         flag = "--" + switch.replace("_", "-")
         verb.add_argument(flag, action="store_true", help=f"the section {section} counts, as for serve")
     verb.set_defaults(run=_configure_kube_scheduler)
 
-    kueue = verbs.add_parser("kueue", help="Kueue beside us").add_subparsers(metavar="VERB", required=True)
+    kueue = verbs.add_parser("kueue", help="configuration for Kueue").add_subparsers(metavar="VERB", required=True)
     verb = kueue.add_parser(
         "config",
         help="print the resource transformations for Kueue's configuration",
         description="Prints the resources.transformations by which Kueue counts memory and cores as our quotas do: "
-        "those of one card, times the number of cards. That holds for pods with one container with cards; with several "
-        "Kueue counts more, as it multiplies the pod's sums. They belong into the Configuration in Kueue's ConfigMap "
-        "kueue-manager-config.",
+        "those of one card, times the number of cards. This is exact for pods with one container with cards. With "
+        "several, Kueue counts more, because it multiplies the pod's sums. Put the output into the Configuration in "
+        "Kueue's ConfigMap kueue-manager-config.",
     )
-    verb.add_argument("--config", metavar="FILE", help="device-config.yaml (default: what HAMi's chart renders)")
+    verb.add_argument("--config", metavar="FILE", help="device-config.yaml (default: that of HAMi's chart)")
     verb.set_defaults(run=_configure_kueue)
 
     quota = verbs.add_parser("quota", help="quotas").add_subparsers(metavar="VERB", required=True)
     verb = quota.add_parser(
         "check",
-        help="say what of ResourceQuotas in files is misread",
-        description="Says what ResourceQuotas say that their authors can hardly have meant: keys that count nothing, "
-        "units, scopes. Exits with 1 if there is such a thing, with 2 if a file can't be used.",
+        help="find probable mistakes in the ResourceQuotas of files",
+        description="Finds probable mistakes in ResourceQuotas: keys that count nothing, units, scopes. Exits with 1 "
+        "if it finds one, with 2 if a file can't be used.",
     )
     verb.add_argument("files", nargs="+", metavar="FILE", help="ResourceQuotas, and Nodes with their cards; - is stdin")
-    verb.add_argument("--config", metavar="FILE", help="device-config.yaml (default: what HAMi's chart renders)")
+    verb.add_argument("--config", metavar="FILE", help="device-config.yaml (default: that of HAMi's chart)")
     verb.add_argument("-o", "--output", choices=("text", "json"), default="text", help="default: text")
     _add_reading_flags(verb)
     verb.set_defaults(run=_check_quotas)
 
     verb = verbs.add_parser(
         "test",
-        help="compare what becomes of the pods in folders with what is expected there",
-        description="Runs the tests of all folders in DIR, at any depth, that have a hami-test.yaml: their pods go "
-        "through policy, admission, quotas and placement, with no cluster, and what comes out is compared with what "
-        "the file expects. Exits with 1 if something differs, with 2 if a folder can't be used.",
+        help="compare the results for the pods in folders with the expected ones",
+        description="Runs the tests of all folders in DIR, at any depth, that have a hami-test.yaml. Their pods go "
+        "through policy, admission, quotas and placement, without a cluster. Then the results are compared with the "
+        "file's expectations. Exits with 1 if one differs, with 2 if a folder can't be used.",
     )
-    verb.add_argument("dir", metavar="DIR", help="where the folders are")
+    verb.add_argument("dir", metavar="DIR", help="the folder with the test folders")
     verb.add_argument("--name", metavar="PATTERN", help="only tests of this name, such as 'team-a/*' (default: all)")
-    verb.add_argument("--update", action="store_true", help="write what came out into the files that expect otherwise")
+    verb.add_argument("--update", action="store_true", help="write the results into the files with other expectations")
     verb.add_argument("-o", "--output", choices=("text", "json", "junit", "html"), default="text", help="default: text")
     verb.set_defaults(run=_test)
 

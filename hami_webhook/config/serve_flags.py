@@ -91,7 +91,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         else:
             parser.add_argument(*setting.flags, dest=setting.name, help=text, metavar="VALUE")
     klog = parser.add_argument_group("klog's flags, accepted without effect")
-    old = parser.add_argument_group("HAMi's flags for what device-config.yaml says, accepted and ignored")
+    old = parser.add_argument_group("HAMi's flags for settings of device-config.yaml, accepted and ignored")
     for group, dest, switches, valued in (
         (klog, _KLOG, _KLOG_SWITCHES, _KLOG_VALUES),
         (old, _IGNORED, _OLD_SWITCHES, _OLD_VALUES),
