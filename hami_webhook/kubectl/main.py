@@ -24,47 +24,50 @@ def parser() -> Parser:
     """The command line."""
     found = Parser(
         prog="kubectl hami",
-        description="What teams have of shared accelerators, why a pod waits, and whether HAMi is installed right. "
-        "Reads with your own rights, and says what they don't let it see.",
+        description="Shows the quotas and cards of teams, why a pod waits, and faults of the installation. Reads with "
+        "your own rights, and names the objects that they don't show.",
     )
     found.add_argument("--version", action="version", version=f"kubectl-hami {__version__}")
     _add_cluster_flags(found, first=True)
     verbs = found.add_subparsers(metavar="VERB", required=True)
 
-    verb = _verb(verbs, "quota", "what quotas' users have, and what still fits", watch=True)
+    verb = _verb(verbs, "quota", "used and hard of quotas, their pods, and the room that is left", watch=True)
     verb.add_argument("name", nargs="?", default="", metavar="NAME", help="one quota, with its pods")
-    verb = _verb(verbs, "nodes", "how much of each node's cards is in use", watch=True)
+    verb = _verb(verbs, "nodes", "slots, memory and cores in use on each node", watch=True)
     verb.add_argument("name", nargs="?", default="", metavar="NAME", help="one node")
-    verb = _verb(verbs, "cards", "how much of each card is in use, and who holds it", watch=True)
+    verb = _verb(verbs, "cards", "slots, memory and cores in use on each card, and its pods", watch=True)
     verb.add_argument("name", nargs="?", default="", metavar="NODE", help="the cards of one node")
-    verb = _verb(verbs, "pods", "where pods are, their cards and costs", watch=True)
+    verb = _verb(verbs, "pods", "pods with accelerators: their nodes, cards and costs", watch=True)
     verb.add_argument("name", nargs="?", default="", metavar="NAME", help="one pod")
 
     verb = _verb(
-        verbs, "idle", "pods that hold cards and don't use them, by namespace, and what they would free", watch=True
+        verbs,
+        "idle",
+        "pods that hold cards and don't use them, by namespace, and the amounts that they would free",
+        watch=True,
     )
     verb.add_argument(
         "--idle-for",
         type=_duration,
         default="1h",
         metavar="DURATION",
-        help="how long a pod hasn't used its cards, such as 30m or 1h30m (default: 1h)",
+        help="least time for which a pod hasn't used its cards, such as 30m or 1h30m (default: 1h)",
     )
 
-    _verb(verbs, "queue", "pods that wait for quota: their places, and what each waits for", watch=True)
+    _verb(verbs, "queue", "pods that wait for quota: their places, and the room that each needs", watch=True)
 
-    explain = verbs.add_parser("explain", help="say why a pod waits, who uses a quota, what is wrong with a node")
+    explain = verbs.add_parser("explain", help="show why a pod waits, the pods of a quota, the faults of a node")
     _add_cluster_flags(explain)
     kinds = explain.add_subparsers(metavar="KIND", required=True)
-    verb = _verb(kinds, "pod", "why a pod is where it is, or nowhere, and what would change it")
+    verb = _verb(kinds, "pod", "why a pod got its node and cards, or none, and the changes that would help")
     verb.add_argument("name", metavar="NAME")
     verb.add_argument("--all", action="store_true", help="every node with all of its cards, and all changes")
-    verb = _verb(kinds, "quota", "what makes up a quota's used, pod by pod")
+    verb = _verb(kinds, "quota", "the charges that make up a quota's used, pod by pod")
     verb.add_argument("name", metavar="NAME")
-    verb = _verb(kinds, "node", "what a node registers, and what is wrong with it")
+    verb = _verb(kinds, "node", "the cards that a node registers, and its faults")
     verb.add_argument("name", metavar="NAME")
     for workload in ("deployment", "job", "statefulset"):
-        verb = _verb(kinds, workload, f"which replicas of a {workload} a quota refuses, and where its pods are")
+        verb = _verb(kinds, workload, f"the replicas of a {workload} that a quota refuses, and the nodes of its pods")
         verb.add_argument("name", metavar="NAME")
 
     verb = verbs.add_parser(
@@ -89,18 +92,20 @@ def parser() -> Parser:
         "--behind-proxy",
         type=_url,
         metavar="URL",
-        help="where a proxy that knows its users serves the pages; listen on all addresses, and believe the proxy",
+        help="the address at which a proxy that authenticates users serves the pages; listen on all addresses, and "
+        "trust the proxy",
     )
     verb.add_argument(
         "--user-header",
         default="X-Forwarded-User",
         metavar="NAME",
-        help="where that proxy names the user; requests without it are refused (default: X-Forwarded-User)",
+        help="the header in which that proxy names the user; requests without it are refused (default: "
+        "X-Forwarded-User)",
     )
     _add_prometheus(verb)
     verb.set_defaults(run=_serve)
 
-    verb = _verb(verbs, "simulate", "say what would become of pods on this cluster, without creating them")
+    verb = _verb(verbs, "simulate", "show the results for pods on this cluster, without creating them")
     verb.add_argument("files", nargs="+", metavar="FILE", help="YAML or JSON of Pods and workloads; - is stdin")
     verb.add_argument("--strict", action="store_true", help="exit 1 if a pod was denied or found no node")
     return found
@@ -180,7 +185,7 @@ def _add_prometheus(verb: Parser) -> None:
         "--prometheus",
         type=_prometheus,
         metavar="URL",
-        help="ask this server what is really used (default: the API usage.hami.io)",
+        help="read measured use from this server (default: the API usage.hami.io)",
     )
 
 

@@ -149,9 +149,9 @@ def failed_scheduling(space: str, name: str) -> JSON:
 
 
 COMPLETED = """
-pod\twhy a pod is where it is, or nowhere, and what would change it
-quota\twhat makes up a quota's used, pod by pod
-node\twhat a node registers, and what is wrong with it
+pod\twhy a pod got its node and cards, or none, and the changes that would help
+quota\tthe charges that make up a quota's used, pod by pod
+node\tthe cards that a node registers, and its faults
 """
 
 
