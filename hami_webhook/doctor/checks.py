@@ -34,13 +34,13 @@ CHECKS = (
     Diagnostic("ca-bundle", "the authority that the API server trusts", webhook_checks.bundles, ("certificate",)),
     Diagnostic("service", "the Service and its endpoints", webhook_checks.service, ("deployments",)),
     Diagnostic("network-policy", "network policies before the webhook", webhook_checks.network_policy),
-    Diagnostic("review-sources", "who may send reviews", webhook_checks.review_sources),
+    Diagnostic("review-sources", "the allowed senders of reviews", webhook_checks.review_sources),
     Diagnostic("admission", "a pod in a dry run", webhook_checks.admission, (*_PROCESSES, *_REVIEWS)),
     Diagnostic("namespaces", "namespaces that aren't reviewed", webhook_checks.opted_out),
     Diagnostic("clocks", "clocks of nodes and API servers", process_checks.clocks),
     Diagnostic("scheduler", "kube-scheduler's profile and extender", process_checks.scheduler, ("deployments",)),
     Diagnostic("leaders", "leader elections", process_checks.leaders, (*_PROCESSES, "scheduler")),
-    Diagnostic("registrations", "what device plugins registered", cluster_checks.registrations),
+    Diagnostic("registrations", "registrations of device plugins", cluster_checks.registrations),
     Diagnostic("cards", "the health of cards", cluster_checks.cards),
     Diagnostic("handshakes", "handshakes with device plugins", cluster_checks.handshakes),
     Diagnostic(
@@ -61,11 +61,16 @@ CHECKS = (
     ),
     Diagnostic("node-locks", "locks of nodes", cluster_checks.node_locks, ("clocks",)),
     Diagnostic(
-        "quota-limits", "what quotas say", cluster_checks.quota_limits, ("device-configuration", "match-conditions")
+        "quota-limits",
+        "keys and limits of quotas",
+        cluster_checks.quota_limits,
+        ("device-configuration", "match-conditions"),
     ),
     Diagnostic("quota-definition", "the definition of AcceleratorQuotas", cluster_checks.quota_definition),
-    Diagnostic("quota-drift", "what quotas show as used", cluster_checks.quota_drift, (*_PROCESSES, "leaders")),
-    Diagnostic("allocations", "what is written on pods", cluster_checks.allocations),
+    Diagnostic(
+        "quota-drift", "used of quotas, against their pods", cluster_checks.quota_drift, (*_PROCESSES, "leaders")
+    ),
+    Diagnostic("allocations", "allocations written on pods", cluster_checks.allocations),
 )
 
 

@@ -48,7 +48,7 @@ async def device_classes(facts: Facts) -> AsyncIterator[Finding]:
     found = taken_resources(facts.view.caches.claims.classes, facts.effective.vendors.resource_names)
     looking = await filtered_profile(facts) if found else ""
     for name, resource in sorted(found.items()):
-        fault = f"takes {resource} by extendedResourceName, which pods ask for by limits: they get no claim of it"
+        fault = f"takes {resource} by extendedResourceName, which pods request by limits: they get no claim of it"
         remedy = "remove its extendedResourceName"
         if looking:
             fault += f", and {looking} places none that name memory or cores of cards: its filter {FILTER} is on"
@@ -62,7 +62,7 @@ async def _conversion(facts: Facts) -> AsyncIterator[Finding]:
     modes = {role: process.settings.claims for role, process in processes if process is not None}
     if len(set(modes.values())) > 1:
         shown = ", ".join(f"{mode} for the {role}" for role, mode in modes.items())
-        fault = f"isn't the same for both: {shown}; pods may wait for templates that nobody makes"
+        fault = f"differs between the two: {shown}; pods may wait for templates that nobody creates"
         yield Finding("--claims", fault, "give both Deployments the same value, as the component conversion does")
     elif set(modes.values()) - {OFF} and not facts.effective.charges_claims:
         fault = "is on, but claims aren't charged, so limits stay limits"
@@ -133,7 +133,7 @@ def _classes(facts: Facts, inventory: DeviceInventory) -> Iterator[Finding]:
         drivers = () if name in named else _drivers_of(inventory, inventory.classes[name])
         if drivers:
             fault = f"selects devices of {', '.join(drivers)}, and no row of dra.devices names it"
-            fault += ": what requests it is charged when it is allocated, not when it is created"
+            fault += ": claims for it are charged when they are allocated, not when they are created"
             remedy = "add it to deviceClasses of a row of dra.devices in the device configuration"
             yield Finding(f"DeviceClass {name}", fault, remedy)
 
@@ -155,5 +155,5 @@ def _slices(inventory: DeviceInventory) -> Iterator[Finding]:
     for name, text in sorted(inventory.devices.problems.items()):
         remedy = "restart its driver on that node; if it stays so, report it to the driver's makers"
         if name in inventory.devices.of_others:
-            remedy = "delete it, and find out what on its node wrote it: a driver names its pools after its node"
+            remedy = "delete it, and find its writer on the node: a driver names its pools after its node"
         yield Finding(f"ResourceSlice {name}", text, remedy)

@@ -35,7 +35,7 @@ async def registrations(facts: Facts) -> AsyncIterator[Finding]:
     facts.require(Kind.NODES)
     for node in facts.view.state.nodes():
         for text in unreadable_registrations(facts.view, node):
-            remedy = "look at the device plugin's log on this node; its annotation has what it wrote"
+            remedy = "look at the device plugin's log on this node, and at its annotation"
             yield Finding(f"node {node.name}", text, remedy)
 
 
@@ -53,7 +53,9 @@ async def cards(facts: Facts) -> AsyncIterator[Finding]:
     for node in facts.view.state.nodes():
         for uuid, why in unhealthy(facts.view, node):
             fault = f"card {uuid} is unhealthy: {why}; no new pod gets it"
-            yield Finding(f"node {node.name}", fault, "docs/runbooks/HamiCardUnhealthy.md says what each cause takes")
+            yield Finding(
+                f"node {node.name}", fault, "docs/runbooks/HamiCardUnhealthy.md has the remedy for each cause"
+            )
 
 
 async def managers(facts: Facts) -> AsyncIterator[Finding]:
@@ -112,8 +114,8 @@ async def quota_definition(facts: Facts) -> AsyncIterator[Finding]:
     if definition is None:
         process = await facts.process("controller")
         needed = process is not None and process.settings.webhook_configuration
-        fault = "isn't there, and no AcceleratorQuota is without it: nothing limits the namespaces that they selected"
-        remedy = "apply the manifests again, then the AcceleratorQuotas: they went with their definition"
+        fault = "is missing, and all AcceleratorQuotas with it: nothing limits the namespaces that they selected"
+        remedy = "apply the manifests again, then the AcceleratorQuotas: they were deleted with their definition"
     else:
         fault = needed = _definition_fault(definition["spec"])
         remedy = "apply the manifests again; with the chart, `helm upgrade` does it"
@@ -154,7 +156,7 @@ async def quota_drift(facts: Facts) -> AsyncIterator[Finding]:
     for (namespace, name), still in drifts.items():
         if still:
             text = "; ".join(f"{key}: used is {used}, its pods cost {cost}" for key, (used, cost) in still.items())
-            remedy = "look at the controller's log; it puts quotas right within its --quota-resync"
+            remedy = "look at the controller's log; it corrects quotas within its --quota-resync"
             yield Finding(f"ResourceQuota {namespace}/{name}", text, remedy)
 
 
@@ -194,5 +196,5 @@ async def allocations(facts: Facts) -> AsyncIterator[Finding]:
     facts.require(Kind.PODS)
     for problem in facts.view.state.problems():
         if problem.kind == "Pod":
-            remedy = "delete the pod; find out who wrote its annotation"
+            remedy = "delete the pod, and find the writer of its annotation"
             yield Finding(f"pod {problem.namespace}/{problem.name}", problem.text, remedy)

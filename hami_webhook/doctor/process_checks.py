@@ -23,9 +23,9 @@ from hami_webhook.kube.objects import parse_time
 from hami_webhook.scheduling.kube_scheduler import KIND
 
 _ROLES = {
-    "webhook": "reviews aren't answered, and pods that ask for accelerators are refused",
+    "webhook": "no replica answers reviews, and pods that request accelerators are refused",
     "controller": "quotas drift, handshakes stop and certificates end",
-    "extender": "pods that ask for accelerators aren't placed",
+    "extender": "pods that request accelerators aren't placed",
 }
 """What doesn't happen without a role."""
 _REVIEWS = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
@@ -53,7 +53,7 @@ async def api_server(facts: Facts) -> AsyncIterator[Finding]:
     """The API server knows what our manifests use."""
     problem = too_old(await facts.api.version())
     if problem:
-        yield Finding("the API server", problem, "upgrade the cluster, or take the webhook configurations away")
+        yield Finding("the API server", problem, "upgrade the cluster, or delete the webhook configurations")
 
 
 async def deployments(facts: Facts) -> AsyncIterator[Finding]:
@@ -116,7 +116,7 @@ async def device_configuration(facts: Facts) -> AsyncIterator[Finding]:
         path = process.settings.device_config_file
         found = installation.file(process.pod_spec, process.container, path) if path else ("", "")
         if found is None:
-            fault = f"no ConfigMap of {facts.system} has {path}, so it doesn't start anew"
+            fault = f"no ConfigMap of {facts.system} has {path}, so it can't restart"
             yield Finding(f"Deployment {facts.system}/{process.name}", fault, "apply the manifests again")
             continue
         texts[found[1], process.settings.ignored_sections].append(process.name)
@@ -147,7 +147,7 @@ async def leaders(facts: Facts) -> AsyncIterator[Finding]:
     for namespace, name in leases:
         path = f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases/{name}"
         lease, before, after = await facts.timed(facts.get(path))
-        fault = "isn't there: no replica leads" if lease is None else _lease_fault(lease["spec"], before, after)
+        fault = "is missing: no replica leads" if lease is None else _lease_fault(lease["spec"], before, after)
         if fault:
             remedy = "look at the logs of the replicas that compete for it, and at the clocks of their nodes"
             yield Finding(f"Lease {namespace}/{name}", fault, remedy)
@@ -176,7 +176,7 @@ async def clocks(facts: Facts) -> AsyncIterator[Finding]:
             if name in late and at != renewed[name] and before - at > _AHEAD:
                 off[name] = f"at least {before - at:.0f} s behind"
     for name, text in sorted(off.items()):
-        fault = f"its clock is {text} the API server's: handshakes, locks and certificates are misjudged"
+        fault = f"its clock is {text} the API server's: handshakes, locks and certificates are misread"
         yield Finding(name, fault, "let it keep time (chrony, ntp)")
 
 
@@ -271,7 +271,7 @@ async def scheduler(facts: Facts) -> AsyncIterator[Finding]:
         fault = f"has the profiles {', '.join(profiles)}, and pods name {name}: nobody schedules them"
         yield Finding(subject, fault, "give its configuration a profile of this name, and restart it")
     if name and claims_profile(name) not in profiles and await _renames(facts):
-        fault = f"has no profile {claims_profile(name)}: pods that ask for cards and have ResourceClaims wait for ever"
+        fault = f"has no profile {claims_profile(name)}: pods that request cards and have ResourceClaims never start"
         yield Finding(subject, fault, "give its configuration both profiles of our manifests, and restart it")
     on_main = process.settings.http_bind if process.settings.extender_on_main else None
     ports = {each.port for each in (process.settings.extender_bind_address, on_main) if each is not None}

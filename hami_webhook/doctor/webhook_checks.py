@@ -66,7 +66,7 @@ async def configurations(facts: Facts) -> AsyncIterator[Finding]:
     """Both configurations are there, and as the manifests have them."""
     async for word, name, found, edits in _configurations(facts):
         if found is None:
-            fault = "isn't there: the API server asks nobody about pods, which get neither a charge nor a scheduler"
+            fault = "is missing: the API server sends no reviews, and pods get neither a charge nor a scheduler"
             yield Finding(f"{word} {name}", fault, _APPLY)
         elif edits:
             yield Finding(f"{word} {name}", edits, _APPLY)
@@ -83,8 +83,8 @@ async def conditions(facts: Facts) -> AsyncIterator[Finding]:
             differing.setdefault(hook.configuration, []).append(name)
     if differing:
         names = "; ".join(f"{configuration}: {', '.join(hooks)}" for configuration, hooks in differing.items())
-        fault = f"differ from what the device configuration demands ({names}): pods that it names aren't reviewed"
-        remedy = "restart the Deployments, so that the controller puts them right by the configuration it reads then"
+        fault = f"differ from those of the device configuration ({names}): pods that it names aren't reviewed"
+        remedy = "restart the Deployments, so that the controller corrects them by the configuration that it then reads"
         yield Finding("matchConditions", fault, remedy)
 
 
@@ -123,7 +123,7 @@ async def certificate(facts: Facts) -> AsyncIterator[Finding]:
     subject = f"Secret {facts.system}/{name}"
     secret = await _secret(facts)
     if secret is None:
-        yield Finding(subject, "isn't there, and the webhook doesn't start without it", await _keeper(facts))
+        yield Finding(subject, "is missing, and the webhook doesn't start without it", await _keeper(facts))
         return
     data, now = _data(secret), datetime.fromtimestamp(facts.now, UTC)
     pair = pki.KeyPair(data.get(pki.SERVING_CERTIFICATE, b""), data.get(pki.SERVING_KEY, b""))
@@ -181,7 +181,7 @@ async def _keeper(facts: Facts) -> str:
     controller = await facts.process("controller")
     if controller is not None and controller.settings.certificate_secret:
         return f"look at the log of Deployment {controller.name}, which makes it"
-    return "look at the Certificate and at cert-manager's log, or at what else makes it"
+    return "look at the Certificate and at cert-manager's log, or at the program that creates it"
 
 
 def _inject(keeper: str) -> str:
@@ -198,7 +198,7 @@ async def service(facts: Facts) -> AsyncIterator[Finding]:
         subject = f"Service {namespace}/{name}"
         found = await facts.get(f"/api/v1/namespaces/{namespace}/services/{name}")
         if found is None:
-            yield Finding(subject, "isn't there: the API server reaches no replica", _APPLY)
+            yield Finding(subject, "is missing: the API server reaches no replica", _APPLY)
         elif port not in (each["port"] for each in found["spec"].get("ports") or ()):
             yield Finding(subject, f"has no port {port}, which the API server calls", _APPLY)
         elif not await _ready_addresses(facts, namespace, name):

@@ -50,7 +50,7 @@ def test_the_class_is_named_and_whether_pods_wait_for_it(
     faults = found(hami(installation.api, "doctor", "-o", "json").result)["device-classes"]
     ((subject, fault, *_),) = faults
     assert subject == "DeviceClass gpu.example.com"
-    assert fault.startswith("takes nvidia.com/gpu by extendedResourceName, which pods ask for by limits")
+    assert fault.startswith("takes nvidia.com/gpu by extendedResourceName, which pods request by limits")
     assert (FILTERED in fault) == waiting
 
 
