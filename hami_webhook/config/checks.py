@@ -38,13 +38,13 @@ def warnings_of(config: DeviceConfig, in_file: PathText) -> Iterator[Finding]:
             yield path, "names no resource, so it has no effect"
         for count, others in part.COUNT_KEYS.items():
             if count not in names and any(other in names for other in others):
-                yield (*path, count), "is empty, so nothing can ask for these devices by count"
+                yield (*path, count), "is empty, so no pod can request these devices by count"
         for key, name in names.items():
             first = users.setdefault(name, path)
             if first != path:
                 yield (
                     (*path, key),
-                    f"{name} is also a resource of {in_file(first)}: what a pod asks of it is charged for both",
+                    f"{name} is also a resource of {in_file(first)}: a pod's request for it is charged to both",
                 )
         for key, sentence in part.remarks():
             yield (*path, key), sentence
@@ -59,7 +59,7 @@ def _names_used_twice_in_a_part(config: DeviceConfig) -> Iterator[Finding]:
         first_key: dict[str, str] = {}
         for key, name in part.resource_names().items():
             if name in first_key:
-                yield (*path, key), f"{name} is already the {first_key[name]}; each needs a name of its own"
+                yield (*path, key), f"{name} is already the {first_key[name]}; give each its own name"
             first_key.setdefault(name, key)
 
 
@@ -72,7 +72,7 @@ def _common_words(config: DeviceConfig, in_file: PathText) -> Iterator[Finding]:
         if word in config.reserved_words:
             yield (
                 (*path, "commonWord"),
-                f"{quoted(word)} is what another vendor's annotations are called; choose another word",
+                f"{quoted(word)} is the name of another vendor's annotations; choose another word",
             )
         if word in owners:
             yield (

@@ -22,7 +22,7 @@ from hami_webhook.kube.yaml_reader import Path as ValuePath
 
 FILE_NAME = "device-config.yaml"
 
-_NOT_SERVED = {"remotegpu": "GPUs of other nodes aren't served, ignored: pods that ask for them wait"}
+_NOT_SERVED = {"remotegpu": "ignored: GPUs of other nodes aren't supported, and pods that request them wait"}
 """Sections of HAMi's that mean nothing here, with what that comes to."""
 _NO_DEFAULT = "default_factory_not_called"  # only ever next to the fault that is its cause
 

@@ -224,7 +224,7 @@ def _extender_conflicts(settings: Settings) -> Iterator[str]:
     address = settings.extender_bind_address
     guarded = settings.extender_client_ca_file or settings.extender_token_file
     if address is None and not settings.extender_on_main:
-        remedy = "must be an address, as the main server asks for no certificate of --extender-client-ca-file"
+        remedy = "must be an address, because the main server requests no certificate of --extender-client-ca-file"
         yield f'--extender-bind-address "": {remedy}'
     if address is not None and not address.is_loopback and not guarded:
         remedy = "must be loopback, or come with --extender-client-ca-file or --extender-token-file"
@@ -239,7 +239,7 @@ def _warnings(settings: Settings) -> Iterator[str]:
     verified = settings.client_ca_file or settings.api_server_cidrs
     if "webhook" in settings.roles and not settings.http_bind.is_loopback and not verified:
         address = quoted(str(settings.http_bind))
-        danger = "anyone who reaches it can post reviews and so tie up the quota of any namespace"
+        danger = "any client that reaches it can post reviews and tie up the quota of any namespace"
         remedy = "set --client-ca-file or --api-server-cidrs to accept them from API servers only"
         yield f"--http_bind {address}: {danger}; {remedy}"
     yield from _without_effect(settings)

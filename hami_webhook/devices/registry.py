@@ -86,7 +86,7 @@ def _faults_of(cls: type[Vendor], first: type[Vendor]) -> Iterator[str]:
         yield f"section {cls.section_name} is that of {first.__qualname__} already, with another section_type"
     for model in models:
         for field in model.unexplained():
-            yield f"{model.__qualname__}.{field} must have a Meaning: what the resource is, and in which unit"
+            yield f"{model.__qualname__}.{field} must have a Meaning: the resource's description and unit"
     model = models[0]
     if model is not cls.section_type or model.parts is not DeviceSection.parts:
         return  # what else there is to know comes with the chips

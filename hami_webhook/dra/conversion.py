@@ -96,7 +96,7 @@ def convert(
         )
     asking = sum(any(rows) for rows in zip(*requests.values(), strict=True))
     if asking > _MOST_CONTAINERS:
-        raise BadRequest(f"{asking} containers ask for cards; limits of {_MOST_CONTAINERS} at most become claims")
+        raise BadRequest(f"{asking} containers request cards; limits of {_MOST_CONTAINERS} at most become claims")
     others = sorted(requests.keys() - covered)
     if others:
         raise BadRequest(

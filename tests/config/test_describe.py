@@ -57,14 +57,14 @@ volcano:
         "a container that names no memory gets 512 MiB of each card",
         "a container that names no cores gets 0 percent of each card",
         "a container that names memory or cores only gets no card",
-        "containers that ask for no card see none",
+        "containers that request no card see none",
         "pods without a runtime class get nvidia",
     )
     assert described["metax"].notes == ("topology counts in the choice of node unless the pod says otherwise",)
     assert described["amd"].notes == ("without a memory name every card is given whole",)
     assert described["vnpus.configs[0]"].notes == (
         "a whole card gives 5 of its 5 MiB",
-        "containers that ask for no card see none",
+        "containers that request no card see none",
         "pods without a runtime class get ascend",
         "nodes offer soft mode unless they say otherwise",
     )

@@ -268,7 +268,7 @@ def test_a_config_map_as_json_is_read_too() -> None:
         (COUNT + "nvidai: {}", "f.yaml:2: nvidai: unknown key, ignored (did you mean nvidia?)"),
         (
             COUNT + "remotegpu: {resourceCountName: a.b/remote, libImage: x}",
-            "f.yaml:2: remotegpu: GPUs of other nodes aren't served, ignored: pods that ask for them wait",
+            "f.yaml:2: remotegpu: ignored: GPUs of other nodes aren't supported, and pods that request them wait",
         ),
         (COUNT + "metax: {resourceVCountName: a.b/m, remotegpu: 1}", "f.yaml:2: metax.remotegpu: unknown key, ignored"),
         (
@@ -280,16 +280,16 @@ def test_a_config_map_as_json_is_read_too() -> None:
         (COUNT + "hygon: {}", "f.yaml:2: hygon: names no resource, so it has no effect"),
         (
             COUNT + "hygon: {resourceCountName: nvidia.com/gpu}",
-            "f.yaml:2: hygon.resourceCountName: nvidia.com/gpu is also a resource of nvidia: what a pod asks of it is "
-            "charged for both",
+            "f.yaml:2: hygon.resourceCountName: nvidia.com/gpu is also a resource of nvidia: a pod's request for it is "
+            "charged to both",
         ),
         (
             "metax: {resourceVMemoryName: a.b/m}",
-            "f.yaml:1: metax.resourceVCountName: is empty, so nothing can ask for these devices by count",
+            "f.yaml:1: metax.resourceVCountName: is empty, so no pod can request these devices by count",
         ),
         (
             "kunlun:\n  resourceVMemoryName: a.b/m",
-            "f.yaml:1: kunlun.resourceVCountName: is empty, so nothing can ask for these devices by count",
+            "f.yaml:1: kunlun.resourceVCountName: is empty, so no pod can request these devices by count",
         ),
         (
             "vnpus:\n- commonWord: X\n  resourceName: a.b/c\n  memoryAllocatable: 5\n  topologyPairs: 0,1\n",
@@ -301,7 +301,7 @@ def test_a_config_map_as_json_is_read_too() -> None:
         ),
         (
             "enflame: {resourceNameVGCU: ''}",
-            "f.yaml:1: enflame.resourceNameVGCU: is empty, so nothing can ask for these devices by count",
+            "f.yaml:1: enflame.resourceNameVGCU: is empty, so no pod can request these devices by count",
         ),
         (
             "iluvatars:\n- commonWord: X\n  resourceCountName: a.b/c\n  resourceMemName: a.b/d\n",

@@ -83,7 +83,7 @@ BAD = [
     ),
     (
         "nvidia:\n  resourceCountName: a.b/c\n  resourceCoreName: a.b/c",
-        "f.yaml:3: nvidia.resourceCoreName: a.b/c is already the resourceCountName; each needs a name of its own",
+        "f.yaml:3: nvidia.resourceCoreName: a.b/c is already the resourceCountName; give each its own name",
     ),
     (f"amd: {{resourceCountName: a.b/{'x' * 64}}}", "must be a resource name of the form domain/name, or empty"),
     (COUNT + "hygon: {runtimeClassName: 1}\nkunlun: 1", "f.yaml:3: kunlun: must be a mapping, found 1"),
@@ -130,7 +130,7 @@ BAD = [
     ),
     (
         "iluvatars: [{commonWord: NVIDIA, resourceCountName: a.b/c}]",
-        '"NVIDIA" is what another vendor\'s annotations are called; choose another word',
+        '"NVIDIA" is the name of another vendor\'s annotations; choose another word',
     ),
     (
         "iluvatars: [{commonWord: A, resourceCountName: a.b/c}]\niluvatar: {resourceCountName: a.b/c}",

@@ -95,7 +95,7 @@ def test_what_the_chart_of_hami_passes_is_understood() -> None:
     assert chart.node_label_selector == (("gpu", "on"), ("zone", "a"))
     assert chart.node_lock_timeout == 600
     assert chart.warnings == (
-        '--http_bind "0.0.0.0:443": anyone who reaches it can post reviews and so tie up the quota of any namespace; '
+        '--http_bind "0.0.0.0:443": any client that reaches it can post reviews and tie up the quota of any namespace; '
         "set --client-ca-file or --api-server-cidrs to accept them from API servers only",
         "--debug: ignored, how much is logged follows from -v alone",
         "--legacy-metrics: deprecated, and gone in 0.5 at the earliest; use the names that docs/metrics.md has",
@@ -280,7 +280,7 @@ BAD = [
     ("--extender-bind-address 127.0.0.1:8080", "must differ from --http_bind"),
     (
         "--extender-bind-address= --extender-client-ca-file a --cert_file c --key_file k",
-        "must be an address, as the main server asks for no certificate of --extender-client-ca-file",
+        "must be an address, because the main server requests no certificate of --extender-client-ca-file",
     ),
     (
         "--certificate-secret tls",

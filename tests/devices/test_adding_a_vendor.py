@@ -87,7 +87,7 @@ def subclasses(cls: type[Vendor]) -> set[type[Vendor]]:
 def test_every_hook_of_a_vendor_is_in_the_table_or_follows_from_others() -> None:
     (table,) = re.findall(r"^\| question \| hooks \| notes \|\n\|[-|]+\|\n((?:\|.*\n)+)", TEXT, re.MULTILINE)
     listed = [name for row in table.splitlines() for name in hooks(row.split(" | ")[1])]
-    (sentence,) = re.findall(r"^What follows from these isn't overridden: (.+)$", TEXT, re.MULTILINE)
+    (sentence,) = re.findall(r"^Don't override the members that follow from these: (.+)$", TEXT, re.MULTILINE)
     follows = hooks(sentence)
     public = {name for name in {**vars(Vendor), **Vendor.__annotations__} if not name.startswith("_")}
     assert sorted([*listed, *follows]) == sorted(public)

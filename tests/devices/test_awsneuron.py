@@ -193,7 +193,7 @@ def test_a_request_is_checked_again_as_nodes_may_have_come() -> None:
         (
             [with_limits(1), with_limits(cores=1)],
             [
-                f"some containers ask for {DEVICES} and some for {CORES}: "
+                f"some containers request {DEVICES} and some {CORES}: "
                 "AWS_NEURON_IDS then has device numbers and core numbers in one list"
             ],
         ),

@@ -93,8 +93,8 @@ NOT_CALLED = (
     "called for it"
 )
 CALLED_ONCE = (
-    "container main: with {} alone the device plugin is called once instead of twice, so the slice is never marked as "
-    "assigned and the node's lock stays until it expires"
+    "container main: with {} alone, kubelet calls the device plugin once instead of twice: the slice is never marked "
+    "as assigned, and the node's lock stays until it expires"
 )
 
 
@@ -121,8 +121,8 @@ def test_what_the_plugin_cannot_serve_earns_a_warning(amounts: JSON, warnings: l
 
 def test_the_plugin_serves_one_container_of_a_pod() -> None:
     message = (
-        f"containers a, c ask for {MEM} or {CORES}, but the device plugin serves one such container of a pod and fails "
-        "the pod otherwise"
+        f"containers a, c ask for {MEM} or {CORES}, but the device plugin serves only one such container of a pod; "
+        "with more, the pod fails"
     )
     a, b, c = container("a", **limits(1, 20, 10)), container("b"), container("c", **limits(None, 20))
     assert FitEnv([]).admit(pod("p", a, b, c)).warnings == [message]

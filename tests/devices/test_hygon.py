@@ -346,7 +346,7 @@ def test_both_names_are_known_by_whichever_the_section_has(
     text: str, dcu: tuple[str, ...] | None, hcu: tuple[str, ...] | None
 ) -> None:
     if dcu is hcu is None:
-        with pytest.raises(ConfigError, match="each needs a name of its own"):
+        with pytest.raises(ConfigError, match="give each its own name"):
             configured(text)
         return
     vendors = configured(text)

@@ -134,7 +134,7 @@ def test_what_is_hardly_meant_is_told(limits: JSON, warnings: list[str]) -> None
     ],
 )
 def test_what_no_node_can_ever_give_is_refused(limits: JSON, why: str) -> None:
-    assert FitEnv([]).admit(with_limits(container(**limits))).message == f"{why}, so the pod would wait for ever"
+    assert FitEnv([]).admit(with_limits(container(**limits))).message == f"{why}, so the pod would never start"
 
 
 # 6: extraction

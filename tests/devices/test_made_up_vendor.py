@@ -166,7 +166,10 @@ WRONG = [
     ({"section_type": int}, "section_type must be a DeviceSection, or a tuple of them, found <class 'int'>"),
     ({"section_name": "my section"}, "section_name must be a key of device-config.yaml in camel case"),
     ({"section_name": "nvidia"}, "section nvidia is that of Nvidia already, with another section_type"),
-    ({"section_type": Unexplained}, "Unexplained.resource_count_name must have a Meaning: what the resource is, and"),
+    (
+        {"section_type": Unexplained},
+        "Unexplained.resource_count_name must have a Meaning: the resource's description and unit",
+    ),
     ({"section_fields": ("resource_name",)}, "Other has no field resource_name"),
     ({"registration": None}, "no node can have its cards: set registration, or override registered or"),
 ]

@@ -131,7 +131,7 @@ def test_steps_4_and_5_default_count_and_exclusive_cores(section: JSON, amounts:
 def test_step_5_says_in_the_log_why_cores_were_added_to_limits_only() -> None:
     _, draft = admitted(raw_pod(container(gpu=1, requests={"gpu": 1})))
     assert [each["path"] for each in draft.operations()] == ["/spec/containers/0/resources/limits/nvidia.com~1gpucores"]
-    assert draft.messages == ["container main: nvidia.com/gpucores set to 100, because it asks for whole cards"]
+    assert draft.messages == ["container main: nvidia.com/gpucores set to 100, because it requests whole cards"]
 
 
 # steps 6 to 8

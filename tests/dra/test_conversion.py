@@ -271,7 +271,7 @@ def test_a_pod_of_very_many_containers_is_refused_and_cards_are_selected_once() 
         many = admitted(*(container(f"c{index}", gpu=1, percent=50) for index in range(count)), annotations=lists)
         assert convert(many, checked_requests(many, VENDORS), VENDORS, EQUAL, clock)
         assert calls <= 2 * 2 * (1 + len(A40))  # before and after each step: of a class and a list, on each card
-    with pytest.raises(BadRequest, match="33 containers ask for cards"):
+    with pytest.raises(BadRequest, match="33 containers request cards"):
         converted(admitted(*(container(f"c{index}", gpu=1, mem=5) for index in range(33))))
 
 

@@ -319,7 +319,7 @@ def test_10_2_an_annotation_that_can_not_be_read_leaves_the_charge(text: str) ->
     charge = koords.charge("p")
     assert (koords.debits(), charge.placed) == (waiting, False)
     (problem,) = charge.problems
-    assert problem.startswith(f"{ALLOCATED} can't be read, so what the pod declares counts: ")
+    assert problem.startswith(f"{ALLOCATED} can't be read, so the amounts that the pod declares count: ")
 
 
 @pytest.mark.parametrize("allocated", [None, "{}", '{"rdma": [{"minor": 1}]}', '{"gpu": []}'])

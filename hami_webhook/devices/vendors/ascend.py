@@ -159,7 +159,7 @@ class AscendChip(Chip, Factored):
         if self.super_pod:
             yield "the two dies of a module are bound together"
         if self.overwrite_env:
-            yield "containers that ask for no card see none"
+            yield "containers that request no card see none"
         yield from runtime_class_note(self.runtime_class_name)
 
 

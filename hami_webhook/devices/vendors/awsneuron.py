@@ -183,7 +183,7 @@ class AwsNeuron(Vendor):
         requests = [self.request(draft.container) for draft in pod.containers]
         if len({request.of_cores for request in requests if request is not None}) > 1:
             pod.warn(
-                f"some containers ask for {self.count_name} and some for {self.core_name}: "
+                f"some containers request {self.count_name} and some {self.core_name}: "
                 f"{IDS} then has device numbers and core numbers in one list"
             )
 

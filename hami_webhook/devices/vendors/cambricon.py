@@ -89,8 +89,8 @@ class Cambricon(Vendor):
             )
         elif len(requested) == 1:
             yield (
-                f"with {requested[0]} alone the device plugin is called once instead of twice, so the slice is never "
-                "marked as assigned and the node's lock stays until it expires"
+                f"with {requested[0]} alone, kubelet calls the device plugin once instead of twice: the slice is never "
+                "marked as assigned, and the node's lock stays until it expires"
             )
 
     def admit_pod(self, pod: PodDraft, device_lister: DeviceLister) -> None:
@@ -98,7 +98,7 @@ class Cambricon(Vendor):
         if len(slices) > 1:
             pod.warn(
                 f"containers {', '.join(slices)} ask for {self.memory_name} or {self.core_name}, but the device plugin "
-                "serves one such container of a pod and fails the pod otherwise"
+                "serves only one such container of a pod; with more, the pod fails"
             )
 
     def _sliced(self, container: ContainerDraft) -> list[str]:

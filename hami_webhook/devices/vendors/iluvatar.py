@@ -151,7 +151,7 @@ class OldFamily(Iluvatar):
     def warnings_of(self, container: ContainerDraft) -> Iterator[str]:
         yield from super().warnings_of(container)
         if container.kind is not ContainerKind.APP:
-            yield f"gpu-manager knows no init containers, so it isn't told which card of {self.count_name} is for it"
+            yield f"gpu-manager doesn't support init containers, so it can't assign its card of {self.count_name}"
 
     def inventory(self, node: Node) -> Inventory | None:
         return capacity_devices.summed(self, node, "iluvatar", WHOLE)

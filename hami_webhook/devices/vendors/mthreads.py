@@ -132,7 +132,7 @@ class Mthreads(Vendor):
         if count == 1 and units is not None and groups > CORE_GROUPS:
             raise BadRequest(
                 f"{self.core_name} {groups} in container {container.name} is more than the {CORE_GROUPS} core groups "
-                f"of a card, so the pod would wait for ever; ask for at most {CORE_GROUPS}, or for more cards"
+                f"of a card, so the pod would never start; ask for at most {CORE_GROUPS}, or for more cards"
             )
 
     def check_pod(self, pod: Pod) -> None:
@@ -142,7 +142,7 @@ class Mthreads(Vendor):
             if max(together, default=0) > 1 and sum(count > 0 for count in together) > 1:
                 raise BadRequest(
                     f"a container that asks for several of {self.count_name} must be the only one to ask, because all "
-                    f"containers of a pod share one card, so the pod would wait for ever; use a pod for each container"
+                    f"containers of a pod share one card, so the pod would never start; use a pod for each container"
                 )
 
     def admit(self, container: ContainerDraft, pod: PodDraft, device_lister: DeviceLister) -> bool:
@@ -169,7 +169,7 @@ class Mthreads(Vendor):
             pod.annotations[CARDS_REQUESTED] = str(several[-1])
         elif CARDS_REQUESTED in pod.annotations:
             del pod.annotations[CARDS_REQUESTED]
-            pod.note(f"{CARDS_REQUESTED} removed, because no container asks for several cards")
+            pod.note(f"{CARDS_REQUESTED} removed, because no container requests several cards")
 
     def warnings_of(self, container: ContainerDraft) -> Iterator[str]:
         count = self._count(container)

@@ -87,7 +87,7 @@ class Koordinator(ForeignScheduler):
             read_shares(pod)
         except BadAnnotation as error:
             if pod.node_name:
-                problem = f"{ALLOCATED} can't be read, so what the pod declares counts: {error}"
+                problem = f"{ALLOCATED} can't be read, so the amounts that the pod declares count: {error}"
                 return ForeignCharge(tally.amounts, tally.floors, (problem,))
         return tally
 
@@ -106,7 +106,7 @@ class Koordinator(ForeignScheduler):
     def predict(self, pod: Pod, node_lister: NodeLister, now: float) -> Prediction | NoNode:
         amounts = pod_total(pod.containers)
         want = Want.of(amounts)
-        assert want is not None, "the pod asks for nothing of Koordinator's"
+        assert want is not None, "the pod requests nothing of Koordinator's"
         if NPU_CORE in amounts:
             return NoNode({node.name: _NPUS for node in node_lister.nodes()})
         terms = KoordinatorConstraints(

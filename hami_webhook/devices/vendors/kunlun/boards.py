@@ -70,7 +70,7 @@ class Kunlunxin(Vendor):
     def check_amounts(self, container: Container) -> None:
         super().check_amounts(container)
         for why in self.misfits(container):
-            raise BadRequest(f"{why}, so the pod would wait for ever")
+            raise BadRequest(f"{why}, so the pod would never start")
 
     def misfits(self, container: Container) -> Iterator[str]:
         """Why no node can ever give what the container requests."""

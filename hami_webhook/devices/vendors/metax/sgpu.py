@@ -144,7 +144,7 @@ class MetaxSgpu(Vendor):
         if cores > ALL_CORES and not is_online(pod):
             raise BadRequest(
                 f"{self.core_name} {cores} in container {container.name} is more than the {ALL_CORES} percent that a "
-                f"card has, so the pod would wait for ever; it is percent of each card: ask for at most {ALL_CORES}"
+                f"card has, so the pod would never start; it is percent of each card: ask for at most {ALL_CORES}"
             )
 
     def link_groups(self, inventory: Inventory) -> Sequence[Sequence[str]]:

@@ -219,7 +219,7 @@ class Nvidia(Vendor):
         count = parse_whole(container.amount(self.count_name)) or 0
         if count and self._wants_whole_card(written, named):
             container.default_limit(self.core_name, _ALL_CORES)
-            pod.note(f"container {container.name}: {self.core_name} set to 100, because it asks for whole cards")
+            pod.note(f"container {container.name}: {self.core_name} set to 100, because it requests whole cards")
         if count and section.runtime_class_name and not pod.runtime_class_name:
             pod.runtime_class_name = section.runtime_class_name
         if count and section.gpu_core_policy not in ("", "default"):

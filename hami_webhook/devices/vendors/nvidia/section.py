@@ -79,7 +79,7 @@ class NvidiaSection(CountMemoryCore, Factored):
             yield (
                 "resourceCountName",
                 f"{self.resource_count_name} is a MIG slice of NVIDIA's plugin, and would be charged as a whole card; "
-                "use the count of cards, nvidia.com/gpu, and let pods ask for memory of cards in MIG mode",
+                "use the count of cards, nvidia.com/gpu, and let pods request memory of cards in MIG mode",
             )
 
     def remarks(self) -> Iterator[tuple[str, str]]:
@@ -97,5 +97,5 @@ class NvidiaSection(CountMemoryCore, Factored):
         if self.gpu_core_policy:
             yield f"core policy {self.gpu_core_policy} is put into containers"
         if self.overwrite_env:
-            yield "containers that ask for no card see none"
+            yield "containers that request no card see none"
         yield from runtime_class_note(self.runtime_class_name)
