@@ -294,7 +294,7 @@ def _refuse_other_amounts(old: Pod, new: Pod, vendors: Vendors) -> None:
                     raise Denied(
                         403,
                         f"container {container}: {field}[{name}] can't be changed from {_shown(earlier)} to "
-                        f"{_shown(now)} once the pod exists; delete the pod and create it anew",
+                        f"{_shown(now)} once the pod exists; delete the pod and create it again",
                     )
 
 
@@ -385,8 +385,8 @@ def _counted_by_sums(draft: PodDraft, vendor: Vendor) -> str:
     if asking < 2:
         return ""
     return (
-        f"{asking} containers request {vendor.count_name}: Kueue multiplies their sums, and counts more memory "
-        "and cores than quotas do; give the cards to one container, or count cards alone in Kueue"
+        f"{asking} containers request {vendor.count_name}: Kueue multiplies their sums, and counts more memory and "
+        "cores than quotas do; give the cards to one container, or count only cards in Kueue"
     )
 
 

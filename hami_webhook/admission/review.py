@@ -199,7 +199,7 @@ def _is_complete(review: AdmissionReview[T], request: AdmissionRequest[T]) -> bo
 def _unreadable(body: bytes, error: Exception | None = None) -> BadReview:
     """Why a body is no review that can be answered; `error` is that of the decoder."""
     if len(body) > _EXPLAINED:
-        why = f": {cut(str(error))}" if error else "; its kind, its request or what that names is missing"
+        why = f": {cut(str(error))}" if error else "; its kind, its request or an object in the request is missing"
         text = f"the request body, of {len(body)} bytes, is no AdmissionReview that can be read{why}"
         return BadReview(text, *read_start(body[:1024]))
     try:

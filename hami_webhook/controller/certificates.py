@@ -225,7 +225,7 @@ class CertRotator:
             except AlreadyExists:
                 secret = await self._cluster.get(Kind.SECRETS, target.secret, target.namespace)
         ours = pki.CA_KEY in _data(secret) or _MANAGED_BY.items() <= _texts(secret, "labels").items()
-        problem = f"Secret {target.namespace}/{target.secret} isn't ours; delete it, and it is made anew"
+        problem = f"Secret {target.namespace}/{target.secret} isn't ours; delete it, and the controller creates another"
         await self._report(secret, "CertificateSecretForeign", "" if ours else problem)
         if not ours:
             raise pki.PkiError(problem)

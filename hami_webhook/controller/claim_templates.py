@@ -204,8 +204,8 @@ class ClaimTemplates:
                 taken = isinstance(error, Invalid)
         elif not _says_the_same(template, spec):
             problem = (
-                f"ResourceClaimTemplate {key[1]} is somebody else's and requests something else than its limits; it "
-                "gets, and is charged, what that says"
+                f"ResourceClaimTemplate {key[1]} isn't ours and requests other amounts than its limits; the pod gets, "
+                "and is charged, the template's amounts"
             )
         await self._object_events.warn(
             "Pod", pod.namespace, pod.name, pod.uid, "ClaimTemplateUnusable", problem, topic=key[1]

@@ -44,6 +44,6 @@ class DeviceClassEvents:
         found = taken_resources(self._view.caches.claims.classes, self._view.vendors.resource_names)
         for name in sorted(self._reported | found.keys()):
             resource = found.get(name)
-            message = f"takes {resource}, which pods ask for by limits. {_EFFECT}" if resource else ""
+            message = f"takes {resource}, which pods request by limits. {_EFFECT}" if resource else ""
             await self._object_events.warn("DeviceClass", "", name, name, "DeviceClassTakesResource", message)
         self._reported = frozenset(found)

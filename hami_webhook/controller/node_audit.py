@@ -95,6 +95,6 @@ def _registered_and_published(view: ClusterView, node: Node) -> Iterator[str]:
         listed = sorted(cards)
         more = f" and {len(listed) - _MOST_CARDS} more" if len(listed) > _MOST_CARDS else ""
         yield (
-            f"driver {driver} publishes cards for claims that a device plugin registers too: "
-            f"{', '.join(listed[:_MOST_CARDS])}{more}; kube-scheduler doesn't know what pods with limits hold of them"
+            f"driver {driver} publishes cards for claims that a device plugin also registers: "
+            f"{', '.join(listed[:_MOST_CARDS])}{more}; kube-scheduler doesn't know the parts that pods with limits hold"
         )

@@ -65,7 +65,7 @@ class PodGroupEvents:
             running = [pod for pod in self._view.state.by_namespace.members(group.key) if pod.node_name]
             if running and len(running) < group.size:
                 pod, rest = running[0], f"{len(running)} of {group.size} pods run"
-                text = f"pod {lost} of pod group {group.name} has failed, or is gone; {rest}"
+                text = f"pod {lost} of pod group {group.name} has failed or disappeared; {rest}"
                 await self._object_events.record(
                     EventNote("Pod", pod.namespace, pod.name, pod.uid, "Warning", "PodGroupIncomplete", text)
                 )

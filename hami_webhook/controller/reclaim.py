@@ -317,8 +317,8 @@ class Reclaimer:
 
         def why(pod: Pod) -> str:
             return (
-                f"evicted, as {' and '.join(giving(pod))} holds more than its nominal, and a pod of "
-                f"{' and '.join(each.teams)} waits for what is its own"
+                f"evicted because {' and '.join(giving(pod))} holds more than its nominal, and a pod of "
+                f"{' and '.join(each.teams)} waits for its own part"
             )
 
         places = [(pod, "") for pod in each.pods]
@@ -333,7 +333,7 @@ class Reclaimer:
                     await self._note_blocked(each, Blocked.PROTECTED)
                 else:
                     about = {**of_pod(pod), "reason": str(error)}
-                    logger.warning("a pod can't be evicted for what is lent", extra=about)
+                    logger.warning("a pod can't be evicted to reclaim lent amounts", extra=about)
                 return
             self._evicted[pod.uid] = self._view.clock()
             self.reclaimed.update(name.partition("/")[2] for name in giving(pod))

@@ -196,8 +196,8 @@ class WebhookReconciler:
             try:
                 await self._cluster.patch(kind, self._name, {"metadata": meta, "webhooks": changed})
             except Forbidden as error:
-                problem = f"{subject}: {_differ(names)}, and can't be put right: {error}"
-        restored = f"{_differ(names)}, and were put right" if names and not problem else ""
+                problem = f"{subject}: {_differ(names)}, and can't be corrected: {error}"
+        restored = f"{_differ(names)}, and were corrected" if names and not problem else ""
         await self._warn(kind, uid, "WebhookConditionsMended", restored)
         await self._warn(kind, uid, "WebhookConditionsDiffer", problem)
         return problem
@@ -224,4 +224,4 @@ def _rules_of(hook: JSON) -> set[_Rule]:
 
 
 def _differ(names: list[str]) -> str:
-    return f"matchConditions of {', '.join(names)} differ from what the device configuration demands"
+    return f"matchConditions of {', '.join(names)} differ from those of the device configuration"

@@ -384,9 +384,8 @@ def refuse_ungated(account: QuotaAccount) -> Refusal:
     """A pod that would pass those that wait, as mutation gave it no gate."""
     return Refusal(
         403,
-        f"quota {account.label} queues pods, and this one has no scheduling gate {QUOTA_GATE}: mutation was skipped, "
-        "for which a label hami.io/webhook of the pod may be the cause; remove that, or try again if the quota was "
-        "changed just now",
+        f"quota {account.label} queues pods, but this pod has no scheduling gate {QUOTA_GATE}, because mutation was "
+        "skipped. Remove the pod's label hami.io/webhook if it has one, or try again if the quota was changed just now",
     )
 
 
@@ -428,7 +427,7 @@ def refuse_group(account: QuotaAccount, charge: Charge, over: Sequence[str], gro
     return Refusal(
         403,
         f"pod group {group.name} of {group.size} pods costs more than the limit of quota {account.label}, so it would "
-        f"never start: {count} of them cost {costs}; make it smaller, or have the limit raised",
+        f"never start: {count} of them cost {costs}. Make the group smaller, or raise the limit",
         overrun=True,
     )
 

@@ -323,9 +323,9 @@ class _Charging:
         known = account.floor(identity)
         if known is None and self._is_full(account, State.FLOOR):
             cause = (
-                f"so many pods with different requests wait there that {account.quota.kind} {account.name} remembers "
-                "no further one, and this pod's charge depends on the cards; let pods that wait end, or request what "
-                "others there request"
+                f"so many pods with different requests wait there that {account.quota.kind} {account.name} can't "
+                "remember another one, and this pod's charge depends on the cards. Wait until pods there start or end, "
+                "or request the same as another pod there"
             )
             return refuse_now(request.pod.namespace, cause)
         part = account.part(request.charge, request.on_cards).exact

@@ -54,7 +54,7 @@ def lending_faults(account: QuotaAccount) -> Iterator[tuple[str, str]]:
     if reclaim and reclaim not in _RECLAIM:
         yield "reclaim", f"reclaim: {reclaim} isn't known, so nobody is evicted; write off, dry-run or on"
     if Reclaim.of(quota) is not Reclaim.OFF and not quota.lending.nominal:
-        yield "reclaim", f"reclaim: {reclaim} has no effect without nominal; write what is the team's own there"
+        yield "reclaim", f"reclaim: {reclaim} has no effect without nominal; set nominal to the team's own amounts"
     try:
         _seconds(quota)
     except ValueError as error:

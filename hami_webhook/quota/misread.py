@@ -71,8 +71,8 @@ def misreadings(quota: ResourceQuota, vendors: Vendors, known: Vendors, capacity
     native = sorted(key for key in quota.hard if key not in {*account.hard, *classes} and _is_native(key))
     if account.hard and native:
         text = (
-            f"also limits {', '.join(native)}, which Kubernetes counts: writes to one object get in each other's way; "
-            "use a quota of its own for accelerators"
+            f"also limits {', '.join(native)}, which Kubernetes counts: writes to one object conflict; give "
+            "accelerators their own quota"
         )
         found.append(Misreading(Reason.MIXED, "", text))
     if account.hard and not scopes.can_match(quota.scopes):
@@ -112,8 +112,8 @@ def _of_class(key: str, ours: Sequence[QuotaKey]) -> str:
     """What Kubernetes' own key for a DeviceClass means beside ours."""
     names = ", ".join(each.name for each in ours)
     return (
-        f"{key} is Kubernetes' own: it counts devices of claims when these are created, whatever their size, and isn't "
-        f"corrected when they are allocated; {names} count claims and pods with limits together, so write those alone"
+        f"{key} is Kubernetes' own: it counts devices of claims when these are created, without their size, and isn't "
+        f"corrected when they are allocated. {names} count claims and pods with limits together: use only those"
     )
 
 
@@ -154,8 +154,8 @@ class _Names:
             return
         if self._vendors.quota_keys.get(meant):  # not another scheduler's, whose amounts may be totals
             yield (
-                f"{key} is counted by Kubernetes, which adds up what containers write: not for each of several cards, "
-                f"and no percentages or whole cards; write {meant}"
+                f"{key} is counted by Kubernetes, which adds up the containers' numbers: it doesn't multiply by cards, "
+                f"and ignores percentages and whole cards; write {meant}"
             )
         elif resource in self._vendors.own_names:
             yield f"{key} is counted by Kubernetes as a plain number; {self._use_instead(resource)}"
@@ -220,7 +220,7 @@ def _misread_amounts(account: QuotaAccount, key: str, vendors: Vendors, capacity
     if 0 < limit * factor < smallest and not shared:
         yield (
             f"{key}: {written} means {limit * factor} MiB in all, less than the smallest card has ({smallest} MiB), so "
-            f"no pod gets a whole one; write {-(-smallest // factor)} for that"
+            f"no pod gets a whole card; write {-(-smallest // factor)} for that"
         )
 
 

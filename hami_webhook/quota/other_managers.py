@@ -36,8 +36,8 @@ _VALID_FOR = 1.0
 def not_waiting(manager: str) -> str:
     """Why a pod of another manager doesn't wait."""
     return (
-        f"this one is managed by {manager}, so it doesn't wait with them; try again later, or leave out what marks it "
-        f"as {manager}'s"
+        f"this one is managed by {manager}, so it doesn't wait with them; try again later, or remove the mark that "
+        f"makes it {manager}'s"
     )
 
 

@@ -368,7 +368,9 @@ def _placed_debit(
     try:
         placed = read_placed(vendor, pod)
     except BadAnnotation as error:
-        builder.problems.append(f"{vendor.keys.allocated} can't be read, so what the pod declares counts: {error}")
+        builder.problems.append(
+            f"{vendor.keys.allocated} can't be read, so the amounts that the pod declares count: {error}"
+        )
         return None
     if placed is not None:
         if builder.cards is not None:

@@ -26,7 +26,8 @@ def other_version(pod: Pod, pods: Iterable[Pod]) -> str:
         other = each.labels.get(_HASH, own)
         if other != own and each.name.startswith(f"{deployment}-{other}-") and not (each.queued or each.terminal):
             return (
-                f"pods of another version of Deployment {deployment} hold quota, for ever if its maxUnavailable is 0, "
-                "as by default below 4 replicas: set maxSurge to 0 with maxUnavailable 1, or the strategy Recreate"
+                f"pods of another version of Deployment {deployment} hold quota. They never release it if its "
+                "maxUnavailable is 0, the default below 4 replicas: set maxSurge to 0 with maxUnavailable 1, or the "
+                "strategy Recreate"
             )
     return ""

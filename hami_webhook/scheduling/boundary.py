@@ -44,7 +44,7 @@ class PolicyBoundary:
         """Raises `ClusterError` for a Namespace that isn't known: its pods are tried again, not placed by guess."""
         found = await self._namespaces(name)
         if found is None:
-            raise ClusterError(f"namespace {name} isn't known yet, nor what it allows its pods; try again")
+            raise ClusterError(f"namespace {name} isn't known yet, nor are the devices that it allows; try again")
         return found
 
     def bounded(self, pod: Pod, namespace: Namespace) -> BoundedPod:

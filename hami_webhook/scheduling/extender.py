@@ -435,7 +435,7 @@ class Extender:
         """
         known = self.groups.placement(pod.uid) or self._assumed.get(pod.uid)
         if known is None and PodGroup.of(pod) is not None:
-            raise PlacementSuperseded(f"no devices are held for the pod group of pod {pod.key}: it is placed anew")
+            raise PlacementSuperseded(f"no devices are held for the pod group of pod {pod.key}: it is placed again")
         if known is not None:
             self._placer.check_placed(known.pod, node)
             if known.fitted.resource_version == pod.resource_version:

@@ -282,7 +282,7 @@ class Placer:
         charge = await self._charger.charge(pod, actual, on_cards, seconds=BIND_WITHIN)
         if self._clock() - started > BIND_WITHIN:
             await charge.release()
-            raise ClusterError(f"charging the placement took more than {BIND_WITHIN:g} s; it is tried anew")
+            raise ClusterError(f"charging the placement took more than {BIND_WITHIN:g} s; it is tried again")
         return charge
 
     async def _write(self, placement: AssumedPlacement, charge: Charged) -> None:
@@ -453,7 +453,7 @@ class Placer:
         if placed != node:
             raise PlacementSuperseded(f"pod {pod.key} was placed on {placed or 'no node'}, not on {node}")
         if self._state.is_revoked(pod) or not placement_counts(pod, self._clock(), self._placement_ttl):
-            raise PlacementSuperseded(f"the placement of pod {pod.key} is too old to be bound; it is placed anew")
+            raise PlacementSuperseded(f"the placement of pod {pod.key} is too old to be bound; it is placed again")
 
     async def check_room(self, pod: Pod, node: str, *, complete: bool = False) -> None:
         """Raises `PlacementSuperseded` if the pod's devices, as held here, are taken by pods bound to the node.

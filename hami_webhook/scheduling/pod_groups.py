@@ -138,7 +138,9 @@ class PodGroups:
             self._queue.freed()  # those that were refused before have a place now
         placement = self.placement(pod.uid)
         return (
-            Unschedulable(error=f"pod {pod.key} is gone, or has other labels") if placement is None else placement.node
+            Unschedulable(error=f"pod {pod.key} was deleted, or has other labels")
+            if placement is None
+            else placement.node
         )
 
     def placement(self, uid: str) -> AssumedPlacement | None:

@@ -258,6 +258,6 @@ def remark(view: NodeView, vendors: Iterable[str] | None = None, *, unreadable: 
     if not names:
         return ""
     return (
-        f"{' and '.join(numbers)} count as held by pods that don't say which cards they have, as they were bound "
-        f"without a placement of ours or theirs can't be read: {first_of(sorted(names))}"
+        f"{' and '.join(numbers)} count as held by pods whose cards aren't known: they were bound without a placement "
+        f"of ours, or theirs can't be read: {first_of(sorted(names))}"
     )

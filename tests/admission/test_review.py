@@ -243,9 +243,13 @@ KEYS = {f"k{number}": 0 for number in range(100_000)}
 @pytest.mark.parametrize(
     ("document", "uid", "sentence"),
     [
-        (KEYS, "", "its kind, its request or what that names is missing"),
-        ({**with_request(operation="create"), **KEYS}, UID, "its kind, its request or what that names is missing"),
-        (with_request(uid="", more=KEYS), "", "its kind, its request or what that names is missing"),
+        (KEYS, "", "its kind, its request or an object in the request is missing"),
+        (
+            {**with_request(operation="create"), **KEYS},
+            UID,
+            "its kind, its request or an object in the request is missing",
+        ),
+        (with_request(uid="", more=KEYS), "", "its kind, its request or an object in the request is missing"),
         (with_pod({"spec": {"more": KEYS, "containers": 5}}), UID, "Expected `array | null`, got `int`"),
     ],
 )

@@ -204,6 +204,6 @@ def test_a_pod_of_kueues_with_several_containers_with_cards_is_warned(
     asking = [container(f"c{number}", gpu=1, mem=1000) for number in range(containers)]
     answer = mutate(pod("p", cpu(), *asking, labels=labels))
     assert [text for text in answer.warnings if "Kueue multiplies" in text] == [
-        "2 containers request nvidia.com/gpu: Kueue multiplies their sums, and counts more memory and cores "
-        "than quotas do; give the cards to one container, or count cards alone in Kueue"
+        "2 containers request nvidia.com/gpu: Kueue multiplies their sums, and counts more memory and cores than "
+        "quotas do; give the cards to one container, or count only cards in Kueue"
     ][: int(warned)]

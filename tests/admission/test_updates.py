@@ -235,7 +235,7 @@ def with_amounts(limits: JSON | None = None, requests: JSON | None = None, name:
 def test_security_2_managed_amounts_stay_whoever_asks(
     user: str, subresource: str, before: JSON, after: JSON, message: str
 ) -> None:
-    end = " once the pod exists; delete the pod and create it anew"
+    end = " once the pod exists; delete the pod and create it again"
     old, new = with_amounts(before), with_amounts(after)
     assert denied(old, new, user, subresource=subresource) == f"container main: {message}{end}"
     old, new = with_amounts({}, before), with_amounts({}, after)

@@ -262,7 +262,7 @@ async def test_a_secret_of_somebody_else_is_reported_once_and_left_alone() -> No
         with pytest.raises(pki.PkiError, match=r"hami-system/hami-webhook-tls isn't ours; delete it"):
             await env.keeper.reconcile()
     assert (await env.stored())["data"] == {"tls.crt": "eA=="}
-    message = "Secret hami-system/hami-webhook-tls isn't ours; delete it, and it is made anew"
+    message = "Secret hami-system/hami-webhook-tls isn't ours; delete it, and the controller creates another"
     assert env.events == [("CertificateSecretForeign", message, 1)]
     assert env.problems == {"CertificateSecretForeign": 1}
 

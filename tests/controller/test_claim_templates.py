@@ -245,7 +245,7 @@ async def test_somebody_elses_template_of_the_name_is_left_alone_and_said() -> N
     await found.put(Kind.PODS, converted())
     assert await found.after() == [SPEC.name]
     (event,) = found.events
-    assert event.startswith(f"ResourceClaimTemplate {SPEC.name} is somebody else's and requests something else")
+    assert event.startswith(f"ResourceClaimTemplate {SPEC.name} isn't ours and requests other amounts")
     found.drop(Kind.PODS, converted())
     await found.after()
     assert await found.after(100) == [SPEC.name]

@@ -49,7 +49,7 @@ def test_a_class_that_takes_a_managed_resource_is_named_once(resource: str) -> N
     env.put("gpu.nvidia.com", resource)
     ((about, message),) = env.new_events()
     assert about == "DeviceClass gpu.nvidia.com"
-    assert message.startswith(f"takes {resource}, which pods ask for by limits. ")
+    assert message.startswith(f"takes {resource}, which pods request by limits. ")
     assert env.new_events() == []
     env.put("gpu.nvidia.com", None)
     assert env.new_events() == []

@@ -115,8 +115,8 @@ def test_pods_that_hold_cards_without_saying_which_are_named() -> None:
     ((about, reason, message),) = env.audited()
     assert (about, reason) == ("Node n", "MixedGPUManagers")
     assert message == (
-        "2 of 2 NVIDIA cards count as held by pods that don't say which cards they have, as they were bound without a "
-        "placement of ours or theirs can't be read: default/f0, default/f1"
+        "2 of 2 NVIDIA cards count as held by pods whose cards aren't known: they were bound without a placement of "
+        "ours, or theirs can't be read: default/f0, default/f1"
     )
     assert len(env.audited()) == 1
 

@@ -56,7 +56,7 @@ async def test_the_oldest_that_runs_says_who_is_missing(gone: bool) -> None:
         env.drop("a")
     else:
         env.put(member("a", "Failed"))
-    assert await env.messages() == [("b", "pod a of pod group train has failed, or is gone; 2 of 3 pods run")]
+    assert await env.messages() == [("b", "pod a of pod group train has failed or disappeared; 2 of 3 pods run")]
     assert len(await env.messages()) == 1
 
 

@@ -24,7 +24,7 @@ MANIFEST = Path(__file__).parents[2] / "manifests" / "base" / "webhooks.yaml"
 BUILTIN = enabled_vendors(builtin_device_config().config)
 RENAMED = enabled_vendors(load_device_config("nvidia: {resourceCountName: hami.io/gpu}", "renamed").config)
 MUTATING, VALIDATING = Kind.MUTATING_WEBHOOKS, Kind.VALIDATING_WEBHOOKS
-DIFFER = "differ from what the device configuration demands"
+DIFFER = "differ from those of the device configuration"
 
 
 async def always() -> bool:
@@ -103,7 +103,7 @@ async def test_an_edited_condition_is_put_right_with_an_event_each_time() -> Non
         await env.reconciler.reconcile()
         (hook,) = [hook for name, hook in (await env.webhooks(VALIDATING)).items() if name.startswith("guard")]
         assert [condition["name"] for condition in hook["matchConditions"]] == ["changes-an-allocation"]
-        message = f"matchConditions of guard.webhook.hami.io {DIFFER}, and were put right"
+        message = f"matchConditions of guard.webhook.hami.io {DIFFER}, and were corrected"
         assert env.events() == [("ValidatingWebhookConfiguration", "WebhookConditionsMended", message)]
         assert env.counts == {"WebhookConditionsMended": times}
         await env.reconciler.reconcile()
@@ -123,7 +123,7 @@ async def test_without_the_right_to_patch_it_says_what_differs() -> None:
     for _ in range(2):
         assert await env.reconciler.reconcile()
         subject = f"ValidatingWebhookConfiguration {NAME}"
-        problem = f"{subject}: matchConditions of guard.webhook.hami.io {DIFFER}, and can't be put right: may not patch"
+        problem = f"{subject}: matchConditions of guard.webhook.hami.io {DIFFER}, and can't be corrected: may not patch"
         assert env.reconciler.problem == problem
         assert env.reconciler.problems == 1
         assert env.events() == [("ValidatingWebhookConfiguration", "WebhookConditionsDiffer", problem)]

@@ -206,7 +206,7 @@ def test_somebody_elses_template_of_the_name_is_charged_as_it_is(program: Deploy
     kubectl.apply(asks)
     eventually(lambda: bound(kubectl, team), ["p"])
     eventually(lambda: memory(kubectl, team), 10000)
-    eventually(lambda: "is somebody else's and requests something else than its limits" in events(kubectl, team))
+    eventually(lambda: "isn't ours and requests other amounts than its limits" in events(kubectl, team))
 
 
 def test_pods_that_bring_claims_are_left_alone(program: Deployment, team: str) -> None:

@@ -82,7 +82,7 @@ def test_a_rollout_that_can_not_end_says_why_and_ends_with_what_is_said(program:
     kubectl(
         "patch", "deployment", "web", "-n", space, "--type=merge", "-p", json.dumps({"spec": {"template": template}})
     )
-    said = "pods of another version of Deployment web hold quota, for ever if its maxUnavailable is 0"
+    said = "pods of another version of Deployment web hold quota. They never release it if its maxUnavailable is 0"
     eventually(lambda: any(said in each["message"] for each in kubectl.get("events", "-n", space)["items"]))
     assert free(kubectl, space) == [first]
     strategy = {"rollingUpdate": {"maxSurge": 0, "maxUnavailable": 1}}

@@ -97,7 +97,7 @@ def test_pods_whose_charge_is_refused_for_another_reason_than_room_hold_up_nobod
     if told:
         stuck = gated(kubectl, attacker)
         assert len(stuck) == (pods if group else 3)
-        eventually(lambda: any("remembers no further one" in why(kubectl, attacker, name) for name in stuck))
+        eventually(lambda: any("can't remember another one" in why(kubectl, attacker, name) for name in stuck))
     else:
         eventually(lambda: gated(kubectl, attacker), [])
     kubectl("delete", "acceleratorquota", attacker)

@@ -74,7 +74,7 @@ def test_an_edited_condition_is_put_right_or_reported(program: Deployment) -> No
     rendered = rendered_condition()
     edit(kubectl)
     eventually(lambda: first_condition(kubectl), rendered)
-    eventually(lambda: any("were put right" in text for text in messages(kubectl, "WebhookConditionsMended")))
+    eventually(lambda: any("were corrected" in text for text in messages(kubectl, "WebhookConditionsMended")))
     eventually(lambda: program.readiness("a"), "")
     # other edits are left, and reported
     set_operations(kubectl, ["DELETE"])
@@ -91,9 +91,9 @@ def test_an_edited_condition_is_put_right_or_reported(program: Deployment) -> No
         edit(kubectl)
         eventually(lambda: program.metric("a", "hami_webhook_wrong_webhook_configurations"), 1.0)
         said = program.readiness("a")
-        assert "matchConditions of validate.webhook.hami.io differ from what the device configuration demands" in said
-        assert "can't be put right: " in said
-        eventually(lambda: any("can't be put right: " in text for text in messages(kubectl, "WebhookConditionsDiffer")))
+        assert "matchConditions of validate.webhook.hami.io differ from those of the device configuration" in said
+        assert "can't be corrected: " in said
+        eventually(lambda: any("can't be corrected: " in text for text in messages(kubectl, "WebhookConditionsDiffer")))
         assert first_condition(kubectl) == "false"
         assert program.ready("a")
         # without any

@@ -216,8 +216,8 @@ async def test_a_namespace_of_many_different_requests_is_refused_alone() -> None
         assert {denied.code for denied in refusals} == {503}
         assert refusals[0].message == (
             "quota: can't charge namespace noisy now: so many pods with different requests wait there that "
-            "AcceleratorQuota all remembers no further one, and this pod's charge depends on the cards; let pods that "
-            "wait end, or request what others there request; try again"
+            "AcceleratorQuota all can't remember another one, and this pod's charge depends on the cards. Wait until "
+            "pods there start or end, or request the same as another pod there; try again"
         )
         await env.create(pod("same", namespace=NOISY, gpu=1, percent=1, annotations={"nvidia.com/nouse-gpuuuid": "x0"}))
         await env.create(pod("declared", namespace=NOISY, gpu=1, mem=1))

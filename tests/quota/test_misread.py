@@ -50,13 +50,13 @@ MISREAD = [
     # the key that counts it
     (
         {"requests.nvidia.com/gpumem": "16000"},
-        "requests.nvidia.com/gpumem is counted by Kubernetes, which adds up what containers write: not for each of "
-        f"several cards, and no percentages or whole cards; write {MEM}",
+        "requests.nvidia.com/gpumem is counted by Kubernetes, which adds up the containers' numbers: it doesn't "
+        f"multiply by cards, and ignores percentages and whole cards; write {MEM}",
     ),
     (
         {"requests.nvidia.com/gpucores": "200"},
-        "requests.nvidia.com/gpucores is counted by Kubernetes, which adds up what containers write: not for each of "
-        f"several cards, and no percentages or whole cards; write {CORES}",
+        "requests.nvidia.com/gpucores is counted by Kubernetes, which adds up the containers' numbers: it doesn't "
+        f"multiply by cards, and ignores percentages and whole cards; write {CORES}",
     ),
     (
         {"requests.nvidia.com/gpumem-percentage": "200"},
@@ -144,7 +144,7 @@ def test_less_than_the_smallest_card_has_is_told(hard: dict[str, str]) -> None:
     assert reason == "QuotaUnitSuspicious"
     assert text == (
         f"{MEM}: {hard[MEM]} means {hard[MEM]} MiB in all, less than the smallest card has (16384 MiB), so no pod gets "
-        "a whole one; write 16384 for that"
+        "a whole card; write 16384 for that"
     )
     assert judged(hard) == []  # no card is known
 
@@ -158,8 +158,8 @@ def test_keys_that_kubernetes_counts_beside_ours_are_told() -> None:
     [(reason, text)] = judged({MEM: "20000", "pods": "10", "requests.cpu": "4"})
     assert reason == "QuotaMixed"
     assert text == (
-        "also limits pods, requests.cpu, which Kubernetes counts: writes to one object get in each other's way; "
-        "use a quota of its own for accelerators"
+        "also limits pods, requests.cpu, which Kubernetes counts: writes to one object conflict; give accelerators "
+        "their own quota"
     )
 
 
@@ -226,7 +226,7 @@ def test_kubernetes_own_key_of_a_device_class_is_told_apart_from_ours() -> None:
             {"nominal": {GPU: 4}, "reclaim": "always"},
             ["reclaim: always isn't known, so nobody is evicted; write off, dry-run or on"],
         ),
-        ({"reclaim": "on"}, ["reclaim: on has no effect without nominal; write what is the team's own there"]),
+        ({"reclaim": "on"}, ["reclaim: on has no effect without nominal; set nominal to the team's own amounts"]),
         (
             {"nominal": {GPU: 4}, "reclaimMinRuntime": "721h"},
             ["reclaimMinRuntime: 721h can't be read, so it is 10m; it must be at most 720h"],

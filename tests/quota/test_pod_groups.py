@@ -225,7 +225,7 @@ async def test_a_pod_by_which_its_group_costs_more_than_the_limit_is_refused(mad
         for name in "ab":
             await env.create(member(name, "large", 4))
         denied = await env.refused(member("c", "large", 4))
-        costs = f"3 of them cost {GPU}=3, limited: 2; make it smaller, or have the limit raised"
+        costs = f"3 of them cost {GPU}=3, limited: 2. Make the group smaller, or raise the limit"
         text = (
             f"pod group large of 4 pods costs more than the limit of quota gpu-quota, so it would never start: {costs}"
         )

@@ -199,7 +199,7 @@ def test_an_unreadable_allocation_costs_what_is_declared(text: str) -> None:
     charge = charge_of(pod, vendors(), BOTH, NOON)
     assert charge.amounts == full(gpu=1, mem=2000)
     assert len(charge.problems) == 1
-    assert charge.problems[0].startswith(f"{ALLOCATED} can't be read, so what the pod declares counts: ")
+    assert charge.problems[0].startswith(f"{ALLOCATED} can't be read, so the amounts that the pod declares count: ")
 
 
 def test_an_amount_nobody_admitted_is_a_problem_and_holds_nothing() -> None:

@@ -170,7 +170,7 @@ async def test_a_pod_without_the_gate_passes_nobody() -> None:
             await handler.validate(env.review(pod(gpu=1, mem=1)))
         assert caught.value.code == 403
         assert caught.value.message.startswith(
-            f"quota gpu-quota queues pods, and this one has no scheduling gate {QUOTA_GATE}"
+            f"quota gpu-quota queues pods, but this pod has no scheduling gate {QUOTA_GATE}"
         )
         with pytest.raises(Denied, match="nobody would remove it here"):
             await handler.webhook(env.review(pod(gpu=1, mem=1, schedulingGates=GATES)))

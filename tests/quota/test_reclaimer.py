@@ -94,8 +94,8 @@ async def test_the_fewest_youngest_go_and_what_they_free_goes_to_who_they_went_f
         await env.reclaim()
         assert env.names(B) == ["b1", "b2", "other"]
         assert set(env.events("QuotaReclaimed")) == {
-            "evicted, as AcceleratorQuota/team-b holds more than its nominal, and a pod of AcceleratorQuota/team-a "
-            "waits for what is its own"
+            "evicted because AcceleratorQuota/team-b holds more than its nominal, and a pod of AcceleratorQuota/team-a "
+            "waits for its own part"
         }
         assert {each.note.name for each in env.cluster.events if each.note.reason == "QuotaReclaimed"} == {"b3", "b4"}
         assert env.events("QuotaReclaiming") == 2 * [f"1 pod of AcceleratorQuota/team-b evicted for {GPU} of {ALL}"]

@@ -16,7 +16,7 @@ from .quota_env import QuotaEnv
 from .test_queues import GATES, L
 
 HASH = "pod-template-hash"
-SAID = "pods of another version of Deployment web hold quota, for ever if its maxUnavailable is 0"
+SAID = "pods of another version of Deployment web hold quota. They never release it if its maxUnavailable is 0"
 
 
 def of_version(name: str, version: str, **fields: Any) -> JSON:

@@ -197,7 +197,7 @@ async def test_a_pod_whose_namespace_is_not_known_waits(mode: str) -> None:
     env = ExtenderEnv(mode)
     await env.add(NODE, pod("p", gpu=1, mem=1000))
     env.namespaces["default"] = None
-    error = "namespace default isn't known yet, nor what it allows its pods; try again"
+    error = "namespace default isn't known yet, nor are the devices that it allows; try again"
     assert await env.filter("p", "n") == {
         "Nodes": None, "NodeNames": None, "FailedNodes": None, "FailedAndUnresolvableNodes": None, "Error": error
     }  # fmt: skip

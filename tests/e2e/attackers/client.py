@@ -47,6 +47,6 @@ class Client:
             self._connection = None
             return 0, {"metadata": {}, "items": []}
         message = str(found.get("message", ""))
-        self.failures += [message] if "failed to judge" in message else []
+        self.failures += [message] if "failed to review" in message else []
         self.overruns += "exceeded quota" in message
         return code, found
