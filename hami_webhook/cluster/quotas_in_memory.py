@@ -12,8 +12,8 @@ from hami_webhook.cluster.api import JSON, Cluster, Conflict, EventNote, Kind, L
 from hami_webhook.kube.patch import merge_patch
 
 WITHOUT_STATUS = (
-    "no right to patch resourcequotas/status: quota is enforced from this process's memory, which is exact for one "
-    "replica only, forgets pods in flight with each restart, and isn't what kubectl shows; grant the right "
+    "no right to patch resourcequotas/status: this process enforces quota from its memory. Usage is exact for one "
+    "replica only, loses pods in flight with each restart, and isn't visible to kubectl. Grant the right "
     "(manifests/in-hami-chart does it for HAMi's chart) and restart"
 )
 """What is lost without the right."""

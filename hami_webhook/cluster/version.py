@@ -14,8 +14,8 @@ def too_old(version: str) -> str:
     if found is None or found >= OLDEST:
         return ""
     return (
-        f"the API server is Kubernetes {version}, and v{OLDEST[0]}.{OLDEST[1]} or newer is needed: older ones may not "
-        "know matchConditions of webhooks, and then every pod of the cluster waits for this program"
+        f"the API server is Kubernetes {version}, and v{OLDEST[0]}.{OLDEST[1]} or newer is needed: older versions may "
+        "lack matchConditions of webhooks. Every pod of the cluster then waits for this program"
     )
 
 

@@ -147,15 +147,15 @@ async def _read(cluster: Caller, path: str, kind: type[_Pods] | type[_Nodes]) ->
 def _sentence(error: object) -> str:
     if isinstance(error, NotFound):
         return (
-            f"what pods really use isn't known: the cluster doesn't serve {GROUP} (the chart's "
+            f"the measured use of pods isn't known: the cluster doesn't serve {GROUP} (the chart's "
             "usage.enabled), and --prometheus URL isn't given"
         )
     if isinstance(error, Forbidden):
         return (
-            f"what pods really use can't be read with your rights: it takes list of pods.{GROUP}, which the role view "
+            f"your rights don't show the measured use of pods. You need list of pods.{GROUP}, which the role view "
             "has where the cluster serves that, or a Prometheus server (--prometheus URL)"
         )
-    return f"what pods really use isn't known: {GROUP}: {error}"
+    return f"the measured use of pods isn't known: {GROUP}: {error}"
 
 
 def _measured_pod(pod: PodUsage) -> MeasuredPod:

@@ -26,13 +26,13 @@ def query_measured(prometheus: str, now: float, exporters: Sequence[Exporter]) -
     try:
         found = query(prometheus, f'{{__name__=~"{"|".join(names)}"}}', _TIMEOUT)
     except PrometheusError as error:
-        return Measured(why=f"what pods really use isn't known: {error}")
+        return Measured(why=f"the measured use of pods isn't known: {error}")
     samples = [Sample(labels.get("__name__", ""), labels, value) for labels, value in found]
     exported = _exported(samples, exporters)
     own = [sample for sample in samples if sample.name in NAMES]
     if not own:
         why = "it has no metrics of a node's monitor: see docs/monitor.md"
-        return Measured(exported=exported, why=f"what pods really use isn't known: {prometheus}: {why}")
+        return Measured(exported=exported, why=f"the measured use of pods isn't known: {prometheus}: {why}")
     return replace(measured(own, now), exported=exported)
 
 

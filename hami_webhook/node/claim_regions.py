@@ -133,7 +133,7 @@ class ClaimRegions:
             found = await self._cluster.get(Kind.RESOURCE_CLAIMS, use.claim, use.namespace)
             claim = wire.convert(found, _Claim, "resourceclaim")
         except (ClusterError, wire.MalformedObject) as error:
-            self._say(f"what the pods of claims use isn't known: {use.namespace}/{use.claim}: {error}")
+            self._say(f"the use of pods with claims isn't known: {use.namespace}/{use.claim}: {error}")
             return ""
         uid = (claim.metadata.uid if claim.metadata is not None else None) or ""
         reserved_for = (claim.status.reserved_for if claim.status is not None else None) or ()

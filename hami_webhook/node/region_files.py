@@ -241,7 +241,8 @@ def _region_name(folder: int) -> str:
 def _folder_fault(path: str, error: OSError) -> str:
     if isinstance(error, FileNotFoundError):
         return (
-            f"{path} isn't there, so no container is monitored: HAMi's device plugin makes it; HOOK_PATH names another"
+            f"{path} doesn't exist, so no container is monitored: HAMi's device plugin creates it; HOOK_PATH names "
+            "another"
         )
     if isinstance(error, PermissionError):
         return f"{path} may not be read, so no container is monitored: give this user the right to it"

@@ -18,7 +18,7 @@ def plugins_not_judged(pod: PodInfo) -> Iterator[NotJudged]:
     if any(each.persistent_volume_claim or each.ephemeral for each in volumes):
         yield NotJudged(_VOLUMES, "whether its persistent volumes can be used on a node isn't known here")
     elif any(map(_is_limited, volumes)):
-        yield NotJudged("VolumeRestrictions, NodeVolumeLimits", "what volumes a node can attach isn't known here")
+        yield NotJudged("VolumeRestrictions, NodeVolumeLimits", "the volumes that a node can attach aren't known here")
     if spec.resource_claims:
         yield NotJudged("DynamicResources", "the devices of its ResourceClaims aren't known here")
     containers = (*(spec.init_containers or ()), *(spec.containers or ()))

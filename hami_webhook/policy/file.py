@@ -346,7 +346,7 @@ def _sentence(error: ErrorDetails) -> str:
     if error["type"] == "extra_forbidden":
         keys = _keys_at(error["loc"][:-1])
         return f"is an unknown key{did_you_mean(str(error['loc'][-1]), keys)}; known are {_few(keys)}"
-    return sentence_of(error, missing="is required, and isn't there", describe=_listed)
+    return sentence_of(error, missing="is required, but missing", describe=_listed)
 
 
 def _keys_at(path: Path) -> list[str]:

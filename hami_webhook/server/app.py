@@ -240,7 +240,7 @@ class _AdmissionRoute(_ReviewRoute, Generic[R]):
             self._log(logging.WARNING, f"{self._noun} refused", review, began, late)
             return self._refused(review.api_version, review.uid, late, review.name)
         except Exception as error:
-            failure = Denied(500, f"hami-webhook failed to judge this {self._noun}; its log says why", cause="failure")
+            failure = Denied(500, f"hami-webhook failed to review this {self._noun}; its log says why", cause="failure")
             self._log(logging.ERROR, "review failed", review, began, failure, error)
             return self._refused(review.api_version, review.uid, failure, review.name)
         if logger.isEnabledFor(logging.DEBUG):
@@ -298,7 +298,7 @@ class _WarningRoute(_ReviewRoute):
             answer = Answer(warnings=warnings())
         except Exception:
             logger.exception("%s failed", self.path)
-            failure = Denied(500, "hami-webhook failed to judge this object; its log says why")
+            failure = Denied(500, "hami-webhook failed to review this object; its log has the reason")
             return failure.code, denied(review.api_version, review.uid, failure)
         return 200, allowed(review.api_version, review.uid, answer)
 

@@ -120,7 +120,7 @@ class ExtenderApp:
         try:
             wanted = Path(self._token_file).read_text().strip()
         except (OSError, ValueError) as error:
-            logger.warning("the extender's token can't be read, so nobody is let in: %s", error)
+            logger.warning("the extender's token can't be read, so all clients are refused: %s", error)
             return False
         scheme, _, given = request.headers.get("authorization", "").partition(" ")
         same = hmac.compare_digest(given.strip().encode(), wanted.encode())

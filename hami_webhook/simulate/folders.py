@@ -74,7 +74,7 @@ def _paths(folder: str, pattern: str | None) -> Mapping[str, Path]:
     files = sorted(Path(at, FILE_NAME) for at, _, names in os.walk(root) if FILE_NAME in names)
     paths = {str(path.parent.relative_to(root)): path for path in files}
     if not paths:
-        raise UsageError(f"{folder}: no folder in it has a {FILE_NAME}, which says what is expected of the pods there")
+        raise UsageError(f"{folder}: no folder in it has a {FILE_NAME} with the expected results of its pods")
     found = {name: path for name, path in paths.items() if pattern is None or fnmatch.fnmatchcase(name, pattern)}
     if not found:
         raise UsageError(f"--name {pattern!r}: no test is called so; there are {', '.join(paths)}")
@@ -84,7 +84,7 @@ def _paths(folder: str, pattern: str | None) -> Mapping[str, Path]:
 async def _tested(test: FolderTest, *, update: bool) -> TestedFolder:
     """Run a test. Raises `ConfigError` or `LoadError` if its files can't be used, or if it expects nothing."""
     if test.expects_nothing and not update:
-        sentence = "expects nothing: write under expected what must come out, or have --update write it"
+        sentence = "has no expectations: write the expected results under expected, or let --update write them"
         raise ConfigError([f"{test.path}: {sentence}"])
     vendors, warnings = _vendors(test.config_file)
     policies = PolicyRules.EMPTY

@@ -122,4 +122,4 @@ def _sentence(error: ErrorDetails) -> str:
         model = models.get(names[-1] if names else "", WorkloadFile)
         keys = [field.alias or name for name, field in model.model_fields.items()]
         return f"is an unknown key{did_you_mean(str(error['loc'][-1]), keys)}; known are {', '.join(keys)}"
-    return sentence_of(error, missing="is required, and isn't there")
+    return sentence_of(error, missing="is required, but missing")

@@ -117,7 +117,9 @@ _PREDICTORS = (
 )
 _SERVED = (Count("minReplicas"),)
 _KSERVE = "kserve-container"
-_MACHINE = WorkloadKind(not_served="a virtual machine doesn't see shared cards, which are mounted into its container")
+_MACHINE = WorkloadKind(
+    not_served="shared cards are mounted into the container, and a virtual machine in it doesn't see them"
+)
 
 KINDS: Mapping[Key, WorkloadKind] = {
     ("apps", "Deployment"): _core("replicas"),

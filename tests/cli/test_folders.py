@@ -289,7 +289,7 @@ def test_html_shows_what_differs(folder: Folder) -> None:
         ("nodeSchedulerPolicy: x", ':1: nodeSchedulerPolicy: must be binpack or spread, found the text "x"'),
         ("policies: p.yaml", ":1: policies: is an unknown key (did you mean policy?); known are description, "),
         ("expected:\n  pod: []", ":2: expected.pod: is an unknown key (did you mean pods?); known are pods, quotas"),
-        ("expected:\n  pods:\n  - allowed: true", ":3: expected.pods[0].name: is required, and isn't there"),
+        ("expected:\n  pods:\n  - allowed: true", ":3: expected.pods[0].name: is required, but missing"),
         (
             "expected:\n  pods:\n  - name: a\n    allow: 1",
             ":4: expected.pods[0].allow: is an unknown key (did you mean ",
@@ -298,7 +298,10 @@ def test_html_shows_what_differs(folder: Folder) -> None:
             "expected:\n  quotas:\n  - name: a\n    use: 1",
             ":4: expected.quotas[0].use: is an unknown key (did you mean ",
         ),
-        ("expected: {}", ": expects nothing: write under expected what must come out, or have --update write it"),
+        (
+            "expected: {}",
+            ": has no expectations: write the expected results under expected, or let --update write them",
+        ),
         ("pods: [gone.yaml]\nexpected: {pods: [{name: a}]}", "gone.yaml: no such file"),
         ("cluster: [gone.yaml]\nexpected: {pods: [{name: a}]}", "gone.yaml: no such file"),
         ("config: gone.yaml\nexpected: {pods: [{name: a}]}", "gone.yaml: can't be read: No such file or directory"),

@@ -96,7 +96,7 @@ def test_an_answer_that_is_none_costs_its_columns_alone(hami: Hami, spoilt: JSON
     run = hami(ApiServer(measured({"kind": "PodUsage", **AT, "metadata": meta, **spoilt})), "pods")
     assert run.status == 0
     assert "busy" in run.out
-    assert run.err.startswith("kubectl hami: what pods really use isn't known: usage.hami.io")
+    assert run.err.startswith("kubectl hami: the measured use of pods isn't known: usage.hami.io")
 
 
 @contextmanager

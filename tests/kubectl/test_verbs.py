@@ -148,7 +148,7 @@ def test_used_that_the_pods_do_not_explain_is_noted(hami: Hami) -> None:
 def test_tables_have_the_numbers(hami: Hami, arguments: list[str], expected: list[str]) -> None:
     run = hami(ApiServer(cluster(*DEPLOYED)), *arguments)
     unmeasured = (
-        "what pods really use isn't known: the cluster doesn't serve usage.hami.io" if "wide" in arguments else ""
+        "the measured use of pods isn't known: the cluster doesn't serve usage.hami.io" if "wide" in arguments else ""
     )
     assert run.status == 0
     assert (unmeasured in run.err) if unmeasured else (run.err == "")

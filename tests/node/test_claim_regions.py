@@ -142,7 +142,7 @@ async def test_a_claim_that_cannot_be_read_is_asked_for_again_after_a_minute(
     node.now += 60
     assert await node.used(claiming("p", "c")) == {"uid-p/main": 1}
     assert claims.asked == {"c": 2}
-    assert [record.message for record in caplog.records] == ["what the pods of claims use isn't known: team-a/c: c"]
+    assert [record.message for record in caplog.records] == ["the use of pods with claims isn't known: team-a/c: c"]
 
 
 async def test_without_the_drivers_folder_nobody_is_asked(tmp_path: Path) -> None:

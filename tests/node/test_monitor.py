@@ -131,7 +131,7 @@ async def test_without_the_folder_cards_are_read_and_it_is_said_once(
         for _ in range(3):
             assert (await look(node)).cards == [CARD]
     (said,) = caplog.messages
-    assert said.startswith(f"{node.folder} isn't there, so no container is monitored")
+    assert said.startswith(f"{node.folder} doesn't exist, so no container is monitored")
 
 
 @pytest.mark.parametrize(("namespace", "told"), [(SYSTEM, True), ("kube-system", True), ("team-a", False)])

@@ -200,7 +200,7 @@ def test_large_regions_keep_no_small_one_out(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("error", "why"),
     [
-        (None, "isn't there, so no container is monitored: HAMi's device plugin makes it; HOOK_PATH names another"),
+        (None, "doesn't exist, so no container is monitored: HAMi's device plugin creates it; HOOK_PATH names another"),
         (PermissionError(13, "Permission denied"), "may not be read, so no container is monitored: give this user"),
         (NotADirectoryError(20, "Not a directory"), "can't be read, so no container is monitored: Not a directory"),
     ],

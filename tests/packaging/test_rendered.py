@@ -129,7 +129,7 @@ def test_every_account_reads_and_charges_quotas_of_both_kinds(overlay: str) -> N
 
 
 ANYBODY = (
-    "anyone who reaches it can post reviews and so tie up the quota of any namespace; set --client-ca-file or "
+    "any client that reaches it can post reviews and tie up the quota of any namespace; set --client-ca-file or "
     "--api-server-cidrs to accept them from API servers only"
 )
 """What the program warns of until `make deploy` is given the API servers' addresses."""

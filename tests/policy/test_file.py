@@ -118,7 +118,7 @@ def test_faults_inside_a_config_map_have_the_lines_of_the_outer_file() -> None:
     assert refusal(head + "|\n    policies:\n    - nam: a\n").splitlines() == [
         "policy.yaml:5: policies[0].nam: is an unknown key (did you mean name?); known are name, match, default, "
         "enforce, devices, schedulerName, denyEnv",
-        "policy.yaml:5: policies[0].name: is required, and isn't there",
+        "policy.yaml:5: policies[0].name: is required, but missing",
     ]
     assert refusal(head + "'policies: 1'\n") == "policy.yaml:3: policies: must be a list, found 1"
     assert PolicyFile.parse(head + "''\n", "p", VENDORS) == PolicyRules.EMPTY
@@ -164,7 +164,7 @@ BAD = [
         'policy.yaml:3: data["policy.yaml"]: must be text, found a mapping; begin it with |',
     ),
     # a rule
-    ("policies:\n- match: {}", "policy.yaml:2: policies[0].name: is required, and isn't there"),
+    ("policies:\n- match: {}", "policy.yaml:2: policies[0].name: is required, but missing"),
     (
         "policies: [{name: ''}]",
         "policies[0].name: must be a name of 1 to 63 letters, digits, -, _ or ., found the text",

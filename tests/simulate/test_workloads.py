@@ -235,8 +235,8 @@ def sentences(*objects: LoadedObject, table: WorkloadTable = BUILTIN) -> list[st
             "kubevirt.io/v1",
             "VirtualMachine",
             {"template": {"spec": {"domain": {"devices": {"gpus": [{"deviceName": "nvidia.com/gpu"}]}}}}},
-            "f:1: VirtualMachine 'w' is not served: a virtual machine doesn't see shared cards, which are mounted into "
-            "its container",
+            "f:1: VirtualMachine 'w' is not served: shared cards are mounted into the container, and a virtual machine "
+            "in it doesn't see them",
         ),
     ],
 )
@@ -286,7 +286,7 @@ def test_a_file_names_more_kinds_and_replaces_known_ones() -> None:
 @in_one_test(
     ("text", "fault"),
     [
-        ("", "f:1: workloads: is required, and isn't there"),
+        ("", "f:1: workloads: is required, but missing"),
         ("workloads: [{apiGroup: a, kind: B}]", "f:1: workloads[0]: must have pods, or notServed with the reason"),
         (
             "workloads: [{apiGroup: a, kind: B, pods: [{at: 'spec.a b'}]}]",
