@@ -1,4 +1,4 @@
-"""`python -m hack.explore`: every interleaving of the charging code in small scenarios, and whether the rules hold.
+"""`python -m hack.explore`: every interleaving of charging and of placement in small scenarios, and whether rules hold.
 
 The core runs as it is, on a simulated API server; what happens next (which request takes effect, whose answer is lost
 or late, which watch lags, who ends, when time passes) is chosen, and every choice is tried. A fault is told as a story
@@ -10,21 +10,22 @@ from __future__ import annotations
 import argparse
 import gc
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from hack.explore import scenarios
+from hack.explore import placement_faults, placement_scenarios, scenarios
 from hack.explore.faults import FAULTS, planted
 from hack.explore.search import Explored, Fault, explore, path_of, replayed, walk
 from hack.explore.world import Scenario
 
 _LARGE = 2
-_HEADER = f"{'scenario':<16} {'accidents':>9} {'states':>9} {'runs':>8} {'steps':>9} {'longest':>7} {'CPU s':>7}"
+SCENARIOS: Sequence[Scenario] = (*scenarios.SCENARIOS, *placement_scenarios.SCENARIOS)
+_HEADER = f"{'scenario':<24} {'accidents':>9} {'states':>9} {'runs':>8} {'steps':>9} {'longest':>7} {'CPU s':>7}"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(allow_abbrev=False, prog="python -m hack.explore", description=__doc__)
-    parser.add_argument("scenario", nargs="*", choices=[[], *(each.name for each in scenarios.SCENARIOS)])
+    parser.add_argument("scenario", nargs="*", choices=[[], *(each.name for each in SCENARIOS)])
     parser.add_argument(
         "--accidents", type=int, help="how many at most; by default those of each scenario's small bounds"
     )
@@ -38,13 +39,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.faults:
         return _plant(options.seconds)
     gc.freeze()
-    chosen = [each for each in scenarios.SCENARIOS if not options.scenario or each.name in options.scenario]
+    chosen = [each for each in SCENARIOS if not options.scenario or each.name in options.scenario]
     bounds = {each.name: each.small or 0 if options.accidents is None else options.accidents for each in chosen}
-    chosen = [scenarios.named(each.name, scenarios.ONCE, bounds[each.name]) for each in chosen]
+    chosen = [scenarios.named(each.name, _once(each), bounds[each.name], SCENARIOS) for each in chosen]
     if options.replay is not None:
         return _tell(chosen[0], options.replay)
     print(_HEADER)
     return max(_explored(each, options.seconds, options.walks) for each in chosen)
+
+
+def _once(scenario: Scenario) -> Mapping[str, int]:
+    """All accidents that it may have, once each."""
+    return placement_scenarios.ONCE if scenario in placement_scenarios.SCENARIOS else scenarios.ONCE
 
 
 def _explored(scenario: Scenario, seconds: float | None, walks: int) -> int:
@@ -60,7 +66,7 @@ def _explored(scenario: Scenario, seconds: float | None, walks: int) -> int:
 
 def _row(scenario: Scenario, found: Explored) -> str:
     return (
-        f"{scenario.name:<16} {scenario.most:>9} {found.states:>9} {found.runs:>8} {found.steps:>9} {found.longest:>7} "
+        f"{scenario.name:<24} {scenario.most:>9} {found.states:>9} {found.runs:>8} {found.steps:>9} {found.longest:>7} "
         f"{found.seconds:>7.1f}"
     )
 
@@ -76,11 +82,11 @@ def _tell(scenario: Scenario, number: str) -> int:
 def _plant(seconds: float | None) -> int:
     """Each fault with the scenario that finds it; whether all that should be found are."""
     missed = 0
-    for fault in FAULTS:
+    for fault in (*FAULTS, *placement_faults.FAULTS):
         if not fault.scenario:
             print(f"not found   {fault.name}: {fault.why}", flush=True)
             continue
-        scenario = scenarios.named(fault.scenario, fault.accidents)
+        scenario = scenarios.named(fault.scenario, fault.accidents, among=SCENARIOS)
         with planted(fault):
             found = explore(scenario, scenarios.vendors(), seconds=seconds)
         # the same run has to be right without the fault

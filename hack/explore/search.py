@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import heapq
 import logging
+import math
 import random
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -19,6 +20,7 @@ from dataclasses import dataclass
 
 from hack.explore.rules import Broken
 from hack.explore.world import Choice, Scenario
+from hami_webhook import time_slices
 from hami_webhook.devices.registry import Vendors
 
 Path = tuple[int, ...]
@@ -105,13 +107,15 @@ class _Run:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Without the log: accidents are what is wanted here."""
-    before = logging.root.manager.disable
+    """Without the log, as accidents are what is wanted here, and without slices of real time."""
+    before = logging.root.manager.disable, time_slices.SLICE
     logging.disable(logging.CRITICAL)
+    time_slices.SLICE = math.inf
     try:
         yield
     finally:
-        logging.disable(before)
+        logging.disable(before[0])
+        time_slices.SLICE = before[1]
 
 
 def explore(
@@ -196,7 +200,10 @@ def walk(scenario: Scenario, vendors: Vendors, seed: int, walks: int) -> Explore
 
 
 def replayed(scenario: Scenario, vendors: Vendors, path: Path) -> tuple[list[str], str]:
-    """The story of a run, in numbered steps, and what it breaks; empty if nothing."""
+    """The story of a run, in numbered steps, and what it breaks; empty if nothing.
+
+    Where the code has changed since, and there are fewer choices, the ordinary one is taken.
+    """
     story: list[str] = []
     steps = 0
 
@@ -212,7 +219,8 @@ def replayed(scenario: Scenario, vendors: Vendors, path: Path) -> tuple[list[str
         try:
             taken = iter(path)
             while choices := run.choices():
-                run.take(next(taken, 0), choices)
+                number = next(taken, 0)
+                run.take(number if number < len(choices) else 0, choices)
         except Broken as broken:
             return story, str(broken)
         finally:

@@ -1,0 +1,228 @@
+"""The scenarios of placement, small enough to be gone through whole."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+from hack.explore.placement_rules import GROUP, LOCK, ONLY, SIZE
+from hack.explore.placement_world import PlacementScenario, PlacementWorld
+from hack.explore.scenarios import deletes, labels, pod
+from hack.explore.world import NOON, TEAM, Actor, World
+from hami_webhook.cluster.api import JSON, ClusterError, Kind
+from hami_webhook.kube.objects import format_time
+
+ONCE = dict.fromkeys(("lost", "late", "crash", "stop", "stale", "conflict", "gone", "time", "second"), 1)
+
+
+def node(name: str, *cards: int, lock: str = "") -> tuple[Kind, JSON]:
+    """A node with cards of so many MiB; `lock` is the pod that has its lock from a former process."""
+    card = {"count": 10, "devcore": 100, "type": "NVIDIA-A100", "numa": 0, "mode": "hami-core", "health": True}
+    rows = [{"index": n, "id": f"GPU-{name}-{n}", "devmem": memory, **card} for n, memory in enumerate(cards)]
+    amounts = {"nvidia.com/gpu": str(10 * len(cards))}
+    written = {"hami.io/node-nvidia-register": json.dumps(rows)}
+    if lock:
+        written[LOCK] = f"{format_time(NOON - 1)},{TEAM},{lock}"
+    return Kind.NODES, {
+        "metadata": {"name": name, "annotations": written},
+        "status": {"capacity": amounts, "allocatable": amounts},
+    }
+
+
+def waits(name: str, memory: int, *, uid: str = "", group: str = "", size: int = 2, only: str = "") -> JSON:
+    """A pod that waits to be placed: one card's memory, in MiB."""
+    made = pod(name, gpu=1, mem=memory)
+    meta = {**made["metadata"], "uid": uid or f"uid-{name}"}
+    if group:
+        meta["labels"] = {GROUP: group, SIZE: str(size)}
+    if only:
+        meta["annotations"] = {ONLY: only}
+    return {**made, "metadata": meta}
+
+
+def stored(*pods: JSON) -> list[tuple[Kind, JSON]]:
+    return [(Kind.PODS, made) for made in pods]
+
+
+def schedules(
+    replica: str, name: str, *nodes: str, after: Sequence[str] = (), tries: int = 2, again: bool = False
+) -> Actor:
+    """A kube-scheduler places a pod by its extender, and tries again where that fails."""
+
+    async def act(world: World, actor: Actor) -> None:
+        assert isinstance(world, PlacementWorld)
+        await world.schedule(actor, name, nodes, tries)
+
+    return Actor(f"{replica} places {name}{' again' if again else ''}", act, tuple(after), replica)
+
+
+def starts(replica: str) -> Actor:
+    """An extender's process is started."""
+
+    async def act(world: World, actor: Actor) -> None:
+        world.note("    it looks for what was left")
+
+    return Actor(f"the start of {replica}", act, process=replica)
+
+
+def writes(title: str, verb: str, *arguments: Any, after: Sequence[str] = ()) -> Actor:
+    """Somebody writes an object."""
+
+    async def act(world: World, actor: Actor) -> None:
+        try:
+            await getattr(world.request_as(actor), verb)(*arguments)
+        except ClusterError as error:
+            world.note(f"    {error}")
+
+    return Actor(title, act, tuple(after))
+
+
+def _annotates(name: str, key: str, text: str) -> Actor:
+    patch = {"metadata": {"annotations": {key: text}}}
+    return writes(f"a user writes {key} of {name}", "patch", Kind.PODS, name, patch, TEAM)
+
+
+_GONE = "the deletion of p1"
+_AGAIN = writes("p1 is created again", "create", Kind.PODS, waits("p1", 6000, uid="second-p1"), after=[_GONE])
+_MEMBERS = [waits(name, 6000, group="first") for name in ("p1", "p2")]
+_OTHERS = [waits(name, 6000, group="second") for name in ("p3", "p4")]
+_scenario = partial(PlacementScenario, costs={}, small=0)
+
+
+def _both(title: str, *arguments: Any, **named: Any) -> list[PlacementScenario]:
+    """In both modes."""
+    name, _, rest = title.partition(":")
+    return [
+        _scenario(title, *arguments, **named),
+        _scenario(f"{name}-single:{rest}, in single mode", *arguments, single=True, **named),
+    ]
+
+
+SCENARIOS: Sequence[PlacementScenario] = (
+    *_both(
+        "room-for-one: an extender places two pods, and a card has room for one",
+        [node("n1", 16384), *stored(waits("p1", 10000), waits("p2", 10000))],
+        [schedules("A", "p1", "n1"), schedules("A", "p2", "n1")],
+    ),
+    *_both(
+        "share: an extender places two pods on one card",
+        [node("n1", 16384), *stored(waits("p1", 6000), waits("p2", 6000))],
+        [schedules("A", "p1", "n1"), schedules("A", "p2", "n1")],
+        slow_kubelets=True,
+    ),
+    *_both(
+        "two-schedulers: two extenders place a pod each, and a card has room for one",
+        [node("n1", 16384), *stored(waits("p1", 10000), waits("p2", 10000))],
+        [schedules("A", "p1", "n1"), schedules("B", "p2", "n1")],
+        early=["A", "B"],
+    ),
+    *_both(
+        "new-leader: two extenders place the same pod, and the new leader another one",
+        [node("n1", 16384), *stored(waits("p1", 6000), waits("p2", 6000))],
+        [schedules("A", "p1", "n1"), schedules("B", "p1", "n1"), schedules("B", "p2", "n1")],
+        leaders=["B"],
+        small=None,
+    ),
+    *_both(
+        "three-pods: of which two fit, on two nodes",
+        [node("n1", 8192), node("n2", 8192), *stored(*(waits(f"p{n}", 6000) for n in (1, 2, 3)))],
+        [schedules("A", f"p{n}", "n1", "n2") for n in (1, 2, 3)],
+        small=None,
+    ),
+    *_both(
+        "deleted: a pod is deleted while it is placed, and another one waits for its room",
+        [node("n1", 8192), *stored(waits("p1", 6000), waits("p2", 6000))],
+        [schedules("A", "p1", "n1"), deletes("p1"), schedules("A", "p2", "n1")],
+        slow_kubelets=True,
+    ),
+    *_both(
+        "relabelled: two extenders place the same pod, and a user writes a label of it",
+        [node("n1", 16384), *stored(waits("p1", 6000))],
+        [schedules("A", "p1", "n1"), schedules("B", "p1", "n1"), labels("p1")],
+        early=["A", "B"],
+        leaders=["B"],
+        small=None,
+    ),
+    _scenario(
+        "again-at-one: a pod is deleted, and one of its name is created, and placed by the same extender",
+        [node("n1", 16384), *stored(waits("p1", 6000))],
+        [
+            schedules("A", "p1", "n1"),
+            deletes("p1"),
+            _AGAIN,
+            schedules("A", "p1", "n1", after=[_AGAIN.name], again=True),
+        ],
+        slow_kubelets=True,
+        small=None,
+    ),
+    *_both(
+        "again: a pod is deleted, and one of its name is created and placed",
+        [node("n1", 16384), *stored(waits("p1", 6000))],
+        [
+            schedules("A", "p1", "n1"),
+            deletes("p1"),
+            _AGAIN,
+            schedules("B", "p1", "n1", after=[_AGAIN.name]),
+        ],
+        leaders=["B"],
+        small=None,
+    ),
+    *_both(
+        "changed: a user confines a pod to another card while it is placed",
+        [node("n1", 8192, 8192), *stored(waits("p1", 6000, only="GPU-n1-0"))],
+        [schedules("A", "p1", "n1"), _annotates("p1", ONLY, "GPU-n1-1")],
+    ),
+    *_both(
+        "labelled: a user writes a label of a pod while it is placed, and another one is after its room",
+        [node("n1", 8192), *stored(waits("p1", 6000), waits("p2", 6000))],
+        [schedules("A", "p1", "n1"), labels("p1"), schedules("A", "p2", "n1")],
+    ),
+    *_both(
+        "foreign: a person binds a pod that says nothing of its card, while two pods are placed",
+        [node("n1", 8192, 8192), *stored(waits("p1", 6000), waits("p2", 6000), pod("f", gpu=1))],
+        [
+            schedules("A", "p1", "n1"),
+            schedules("A", "p2", "n1"),
+            writes("a person binds f", "bind", TEAM, "f", "", "n1"),
+        ],
+    ),
+    _scenario(
+        "left: a node has the lock of a pod that a former process didn't bind, and that fits nowhere by now",
+        [node("n1", 8192, lock="p1"), *stored(waits("p1", 6000, only="GPU-n2-0"), waits("p2", 6000))],
+        [schedules("A", "p2", "n1", tries=6)],
+        loops=True,
+        spared=["time", "second"],
+    ),
+    _scenario(
+        "left-and-placed: an extender looks for locks that were left, and another one places the pod that has one",
+        [node("n1", 8192, lock="p1"), *stored(waits("p1", 6000))],
+        [schedules("B", "p1", "n1"), starts("A")],
+        leaders=["B"],
+        loops=True,
+    ),
+    _scenario(
+        "group: two pods start together, and another one is after their room",
+        [node("n1", 8192), node("n2", 8192), *stored(*_MEMBERS, waits("p3", 6000))],
+        [schedules("A", name, "n1", "n2") for name in ("p1", "p2", "p3")],
+    ),
+    _scenario(
+        "two-groups: there is room for one of two groups",
+        [node("n1", 8192), node("n2", 8192), *stored(*_MEMBERS, *_OTHERS)],
+        [schedules("A", name, "n1", "n2", tries=1) for name in ("p1", "p2", "p3", "p4")],
+        small=None,
+    ),
+    _scenario(
+        "group-deleted: a member of a group is deleted while it is placed, and another pod waits for its room",
+        [node("n1", 8192), node("n2", 8192), *stored(*_MEMBERS, waits("p3", 6000))],
+        [schedules("A", "p1", "n1", "n2"), deletes("p2"), schedules("A", "p3", "n1", "n2")],
+    ),
+    _scenario(
+        "group-new-leader: two extenders place a member of a group each",
+        [node("n1", 8192), node("n2", 8192), *stored(*_MEMBERS)],
+        [schedules("A", "p1", "n1", "n2"), schedules("B", "p1", "n1", "n2"), schedules("B", "p2", "n1", "n2")],
+        leaders=["B"],
+        small=None,
+    ),
+)
