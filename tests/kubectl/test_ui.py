@@ -6,6 +6,8 @@ import argparse
 import asyncio
 import csv
 import re
+import socket
+import struct
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -138,6 +140,23 @@ async def test_a_client_that_goes_away_during_a_login_leaves_no_traceback() -> N
     await app(scope, messages.get, send)
     assert sent[0]["status"] == 400
     assert not any(name == b"set-cookie" for name, _ in sent[0]["headers"])
+
+
+@pytest.mark.integration
+def test_clients_that_go_away_at_any_moment_leave_no_traceback(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with browser(ApiServer(cluster()), tmp_path) as client:
+        port, token = client.base_url.port or 0, client.headers["x-token"]
+        head = f"POST /login HTTP/1.1\r\nhost: 127.0.0.1:{port}\r\ncontent-length: {len(token)}\r\n\r\n"
+        for number in range(60):
+            sent = (head[:20], head, head + token[:5], head + token, "GET / HTTP/1.1\r\nhost: x\r\n\r\n")[number % 5]
+            with socket.create_connection(("127.0.0.1", port), timeout=60) as connection:
+                connection.sendall(sent.encode())
+                if number % 2:  # without a goodbye
+                    connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        assert client.post("/login", content=token).status_code == 204
+    assert "Traceback" not in capfd.readouterr().err
 
 
 @pytest.mark.parametrize("url", ["hami.example.com", "ftp://hami.example.com", "https://hami.example.com/path", ""])
