@@ -123,7 +123,7 @@ def as_json(figures: Sequence[Figure]) -> str:
 def show(table: Table) -> None:
     console = Console()
     if not console.is_terminal:
-        console = Console(width=140)
+        console = Console(width=152)
     console.print(table)
 
 
