@@ -1,11 +1,22 @@
 """The section `hami` of device-config.yaml: which HAMi's reading of pods is followed (docs/spec/core.md#2.5)."""
 
-from collections.abc import Iterator, Mapping
-from typing import Annotated, ClassVar, Literal
+from collections.abc import Mapping
+from typing import Annotated, ClassVar
 
 from hami_webhook.config.devices import DeviceSection
-from hami_webhook.config.fields import one_of
+from hami_webhook.config.fields import checked, refuse
+from hami_webhook.kube.shown import found
 from hami_webhook.kube.yaml_reader import Path
+
+_AS_NUMBERS = {2.1: "2.10", 2.11: "2.11"}
+"""What YAML makes of versions without quotes."""
+
+
+def _version(value: object) -> str:
+    text = _AS_NUMBERS.get(value) if isinstance(value, float) else value
+    if text not in _AS_NUMBERS.values():
+        refuse(f"must be 2.10 or 2.11, found {found(value)}")
+    return str(text)
 
 
 class HamiSection(DeviceSection):
@@ -13,7 +24,7 @@ class HamiSection(DeviceSection):
 
     MAY_NAME_NOTHING: ClassVar[bool] = True
 
-    version: Annotated[Literal["2.10", "2.11"], one_of("2.10", "2.11")] = "2.10"
+    version: Annotated[str, checked(_version, type="string", pattern=r"^2\.1[01]$")] = "2.10"
 
     @property
     def is_2_11(self) -> bool:
@@ -22,6 +33,3 @@ class HamiSection(DeviceSection):
     def parts(self) -> Mapping[Path, DeviceSection]:
         """None: it names no resources."""
         return {}
-
-    def notes(self) -> Iterator[str]:
-        yield f"pods are read as by HAMi {self.version}"

@@ -45,8 +45,14 @@ def test_a_file_that_says_nothing_means_2_10_and_only_two_versions_are_known() -
     assert not any(vendor.is_2_11 for vendor in configured(UNSAID).values())
     assert not any(vendor.is_2_11 for vendor in OLDER.values())
     assert all(vendor.is_2_11 for vendor in NEWER.values())
-    with pytest.raises(ConfigError, match=r"2\.10"):
+    with pytest.raises(ConfigError, match=r"must be 2\.10 or 2\.11"):
         reading("2.9")
+
+
+@pytest.mark.parametrize(("written", "is_2_11"), [("2.10", False), ("2.11", True), ("'2.11'", True)])
+def test_a_version_needs_no_quotes(written: str, is_2_11: bool) -> None:
+    """YAML takes it for a number then."""
+    assert configured(f"{UNSAID}\nhami: {{version: {written}}}\n")["NVIDIA"].is_2_11 is is_2_11
 
 
 @pytest.mark.parametrize(
