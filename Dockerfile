@@ -1,8 +1,8 @@
 # syntax=docker/dockerfile:1
 # The webhook, controller, extender and node probe, with the packages of requirements/, by their hashes. For the same bytes again:
 #   docker build $(PYTHON_DIGEST=sha256:… hack/image arguments) --output type=image,rewrite-timestamp=true .
-# Of the base image the tag, which may name its content: 3.11-slim-bookworm@sha256:…
-ARG PYTHON=3.11-slim-bookworm
+# Of the base image the tag, which may name its content: 3.14-slim-trixie@sha256:…
+ARG PYTHON=3.14-slim-trixie
 
 FROM python:${PYTHON} AS build
 ARG SOURCE_DATE_EPOCH=0

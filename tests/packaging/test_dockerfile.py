@@ -63,7 +63,7 @@ def test_both_stages_are_made_of_the_base_image_that_the_arguments_name() -> Non
     digest = "sha256:" + "a1" * 32
     done = image_arguments(PYTHON_DIGEST=digest)
     assert (done.returncode, done.stderr) == (0, "")
-    assert f"--build-arg=PYTHON=3.11-slim-bookworm@{digest}" in done.stdout.splitlines()
+    assert f"--build-arg=PYTHON=3.14-slim-trixie@{digest}" in done.stdout.splitlines()
     assert f"--label=org.opencontainers.image.base.digest={digest}" in done.stdout.splitlines()
 
 
@@ -71,7 +71,7 @@ def test_an_image_says_what_it_is_made_of() -> None:
     done = image_arguments(SOURCE="https://example.org/hami-webhook")
     assert done.returncode == 0
     assert done.stderr == (
-        "image: the base image is whatever the tag 3.11-slim-bookworm is today; "
+        "image: the base image is whatever the tag 3.14-slim-trixie is today; "
         "PYTHON_DIGEST=sha256:… names its content\n"
     )
     labels = dict(line.removeprefix("--label=").split("=", 1) for line in done.stdout.splitlines() if "label" in line)
