@@ -4,4 +4,4 @@ import os
 
 os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")  # it looks for some in every installed package, for 15 ms
 
-__version__ = "0.3.0"
+__version__ = "0.4.0"
