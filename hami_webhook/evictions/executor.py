@@ -1,4 +1,4 @@
-"""The only code that ends pods for others: whatever policy decided it, one at a time, and with an event on who goes.
+"""The only code that ends pods of a cluster for others: whatever policy decided it, with an event on who goes.
 
 What was decided may be old: a victim is ended only if it is still the pod that was chosen, and one that is gone, or is
 going, counts as ended. A write whose answer was lost may have been done, so the second try of a deletion that finds
