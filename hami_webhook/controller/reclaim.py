@@ -22,9 +22,9 @@ from hami_webhook.controller.object_events import ObjectEvents
 from hami_webhook.controller.queues import QueueReleaser
 from hami_webhook.evictions.candidates import Holdings, finding_lent
 from hami_webhook.evictions.executor import Eviction, Executor
-from hami_webhook.evictions.freed_cards import FreedCards
 from hami_webhook.evictions.lent import Blocked, Evictable, Reclaiming, Shortage
 from hami_webhook.evictions.limits import EvictionLimits
+from hami_webhook.evictions.nominated_capacity import NominatedCapacity
 from hami_webhook.evictions.policies import RECLAIM
 from hami_webhook.kube.disruption import PodDisruptionBudget
 from hami_webhook.kube.event_reasons import EventReason
@@ -88,7 +88,7 @@ class _Round:
     accounts: Mapping[str, QuotaAccount]
     holdings: Holdings
     reclaiming: Reclaiming
-    cards: FreedCards
+    cards: NominatedCapacity
     free: dict[str, dict[str, int]]
     slices: TimeSlices
     closed: set[str] = field(default_factory=set)
@@ -211,7 +211,7 @@ class Reclaimer:
         allowed = {f"{each.namespace}/{each.name}": each.allowed for each in budgets}
         reclaiming = Reclaiming(holdings.teams, holdings.candidates, allowed, self._view.clock())
         state, vendors = self._view.state, self._view.vendors
-        cards = FreedCards(state, self._nominations, vendors, self._evicted.keys())
+        cards = NominatedCapacity(state, self._nominations, vendors, self._evicted.keys())
         free = {
             name: {key: limit - holdings.held[name][key] for key, limit in account.hard.items()}
             for name, account in accounts.items()

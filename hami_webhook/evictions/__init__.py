@@ -1,4 +1,6 @@
-"""Evictions: who goes for whom. Five policies, one engine (docs/preemption.md, docs/spec/queues.md#5.5 and #7).
+"""Evictions: five policies by which pods are evicted for others, and one engine.
+
+Source: docs/preemption.md, docs/spec/queues.md#5.5 and #7.
 
 | policy | for | may go | searched by | ended by |
 |---|---|---|---|---|
@@ -6,16 +8,16 @@
 | `QUOTA` | the same, in a quota that says so | lower priorities in the quota, too | `victims` | deletion |
 | `COMPLETION` | one that kube-scheduler evicts for | lower priorities on its nodes | `victims` | kube-scheduler |
 | `GROUP` | a pod group that doesn't fit | lower priorities on all nodes | `group_victims` | deletion |
-| `RECLAIM` | who waits for what is lent | teams beyond their nominal | `lent` | eviction API |
+| `RECLAIM` | a pod that waits for what is lent | teams beyond their nominal | `lent` | eviction API |
 
 Of PodDisruptionBudgets as few are exceeded as can be, as by kube-scheduler; by `RECLAIM` none.
 
-Each goes the same way. `candidates` list who may go. A search finds whom it can't do without: all are gone, or those
-who seem best, on nodes as they would be (`search`), and each is given back without whom it is enough. `limits` say how
-many may go for a namespace. In a dry run that is said, and no more. Else `decisions` keep the nodes before the filter
-is answered, so that the next pod doesn't take what is freed, and write to the cluster afterwards; and `executor` alone
-ends pods. The leader's rounds of `RECLAIM` are in controller/reclaim.py, as who waits for a quota is known there.
+Each policy goes the same way. `candidates` lists the pods that may go. A search takes all of them, or those that seem
+best, off the nodes (`search`), and gives back each one that the preemptor fits without. `limits` says how many may go
+for a namespace. A dry run only says it. Else `decisions` keeps the nodes before the filter is answered, so that the
+next pod doesn't take what is freed, and writes to the cluster afterwards; `executor` alone ends pods. The leader's
+rounds of `RECLAIM` are in controller/reclaim.py, which knows the pods that wait for a quota.
 
-What must not happen: that a pod is evicted that could have stayed, for a pod that doesn't fit then either, of the same
-or a higher priority, or again and again for a namespace that doesn't use it.
+What must not happen: a pod goes that could have stayed, or for a pod that doesn't fit then either, or for one that has
+no higher priority; and nobody goes again and again for a namespace that doesn't use what is freed.
 """

@@ -1,8 +1,6 @@
 """The five policies by which pods are evicted for others, a row each.
 
-All go one way: who may go is listed (`candidates`), those of them are searched without whom there is room (`search`,
-and a module for a node, for a group and for what is lent), the limits of the namespace are asked (`limits`), and the
-executor ends them (`executor`). A row has what differs. Source: docs/preemption.md, docs/spec/queues.md#7.
+All go one way, which the package tells; a row has what differs. Source: docs/preemption.md, docs/spec/queues.md#7.
 """
 
 from __future__ import annotations
@@ -22,14 +20,14 @@ class Ending(Enum):
 
     BY_DELETION = "deleted, with the condition that kube-scheduler gives its own victims"
     BY_EVICTION_API = "evicted by the API, which has the last word on PodDisruptionBudgets"
-    BY_KUBE_SCHEDULER = "kube-scheduler ends those whom it is told"
+    BY_KUBE_SCHEDULER = "named to kube-scheduler, which ends them"
 
 
 class EvictionPolicy(Struct, frozen=True):
     """Who may go, how they are ended, and what is said: `evicted` of a victim, the other reasons of who it goes for.
 
     A write that the API server doesn't take is tried `tries` times. `per_minute`: only so many go for a namespace in a
-    minute. `nominated`: kube-scheduler is told the node that they leave.
+    minute. `nominated`: kube-scheduler hears of the node that they leave.
     """
 
     candidates: Collection[Candidates]
@@ -57,7 +55,7 @@ QUOTA = replace(POD, candidates={Candidates.OF_DEVICES, Candidates.OF_QUOTA})
 COMPLETION = replace(POD, ending=Ending.BY_KUBE_SCHEDULER)
 """For one that kube-scheduler evicts others for, who leave CPU or memory, and not enough devices."""
 GROUP = replace(POD, nominated=False)
-"""For a pod group that doesn't fit: one node that kube-scheduler is told would be the only one that it offers."""
+"""For a pod group that doesn't fit: kube-scheduler would offer a node that it hears of alone."""
 RECLAIM = EvictionPolicy(
     {Candidates.LENT},
     Ending.BY_EVICTION_API,

@@ -1,7 +1,7 @@
-"""What all searches for victims share: all who may go are gone, and those are given back without whom it isn't so.
+"""What all searches for victims share: all that may go are gone, and each that isn't needed for it is given back.
 
-Whether it is enough that some are gone is asked of Fit on the nodes as they would be, and never of a vendor's rules.
-Fit takes long, so what a node answered is remembered, and each search has an effort that it may take.
+Fit says on the nodes, as they would be, whether it is enough that some are gone; no vendor's rule is known here.
+Fit takes long, so what a node answered is remembered, and each search has a budget.
 """
 
 from __future__ import annotations

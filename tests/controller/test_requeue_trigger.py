@@ -13,7 +13,7 @@ import pytest
 from hami_webhook.assembly import Core
 from hami_webhook.cluster.api import JSON, Kind, Unavailable
 from hami_webhook.cluster.memory import MemoryCluster
-from hami_webhook.controller.freed import FreedDevices
+from hami_webhook.controller.capacity_notifier import CapacityNotifier
 from hami_webhook.controller.informers import SharedInformers, watched_kinds
 from hami_webhook.controller.requeue_trigger import TOUCHED, RequeueTrigger
 from hami_webhook.core_options import Options
@@ -77,7 +77,7 @@ async def opened(pause: Callable[[str], Awaitable[None]] | None = None) -> Async
     env = RequeueEnv(pause)
     await env.open()
     async with asyncio.TaskGroup() as tasks:
-        freed = FreedDevices(env.requeue_trigger, env.core.vendors)
+        freed = CapacityNotifier(env.requeue_trigger, env.core.vendors)
         feeding = env.feed.run(env.core.caches, env.core.failures, [freed])
         running = [tasks.create_task(feeding), tasks.create_task(env.requeue_trigger.run())]
         await env.feed.wait_synced()

@@ -11,7 +11,7 @@ from hami_webhook.admission.identities import claims_profile
 from hami_webhook.assembly import Core
 from hami_webhook.cluster.kubernetes import REQUEST_TIMEOUT
 from hami_webhook.config import Settings
-from hami_webhook.controller.freed import FreedDevices
+from hami_webhook.controller.capacity_notifier import CapacityNotifier
 from hami_webhook.controller.requeue_trigger import RequeueTrigger
 from hami_webhook.devices.lock_annotations import NodeLock
 from hami_webhook.devices.registry import Vendors
@@ -67,7 +67,7 @@ class ExtenderRole:
             listeners=listeners,
             loops=loops,
             collectors=[] if self.preemption is None else [PreemptionCollector(self.preemption.decisions)],
-            subscribers=[FreedDevices(self.trigger, self.shared.core.vendors)],
+            subscribers=[CapacityNotifier(self.trigger, self.shared.core.vendors)],
         )
 
     async def requeue(self) -> NoReturn:

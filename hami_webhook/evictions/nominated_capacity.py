@@ -20,7 +20,7 @@ _FITS = 4096
 """Times that Fit is tried for all pods of one round: some 0.4 s."""
 
 
-class FreedCards:
+class NominatedCapacity:
     """The cluster's cards in one round: `place` takes cards for pods, which those after them don't find.
 
     `gone` are the UIDs of pods that are as good as gone. What is under deletion is gone, too.

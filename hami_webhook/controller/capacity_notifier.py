@@ -14,7 +14,7 @@ from hami_webhook.quota.account import QuotaAccount
 from hami_webhook.quota.preemption import gives_room
 
 
-class FreedDevices:
+class CapacityNotifier:
     """Reports to the trigger which pods are settled, and when a retry may succeed."""
 
     def __init__(self, trigger: RequeueTrigger, vendors: Vendors) -> None:
