@@ -35,11 +35,7 @@ class QuotaRoom:
     """
 
     def __init__(
-        self,
-        pod: Pod,
-        accounts: Sequence[QuotaAccount],
-        named: Collection[str],
-        nominations: Nominations,
+        self, pod: Pod, accounts: Sequence[QuotaAccount], named: Collection[str], nominations: Nominations
     ) -> None:
         self._pod = pod
         self._named = named

@@ -5,7 +5,7 @@ No rule of any vendor is known here: Fit is tried on the node as it would be wit
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import chain, combinations
 from math import inf
 from operator import itemgetter
@@ -108,10 +108,6 @@ class Preemptor(Struct, frozen=True):
         if self.room is not None and Candidates.OF_QUOTA in self.policy.candidates:
             pods |= self.room.candidates
         return sorted(pods.values(), key=self.importance)
-
-    def budget_without(self, victims: Collection[str]) -> PodBudget | None:
-        """The budget when the pods with these UIDs are gone."""
-        return self.budget if self.room is None else self.room.without(victims)
 
     def least(self, node: NodeSnapshot) -> Key | None:
         """A key that no set of victims on the node is smaller than; None if there are no candidates."""
@@ -256,7 +252,8 @@ class _Search:
         gone = frozenset(pod.uid for pod in victims)
         if gone not in self._tried:
             preemptor = self._preemptor
-            view, budget = self._node.without(gone, preemptor.vendors), preemptor.budget_without(gone)
+            view = self._node.without(gone, preemptor.vendors)
+            budget = preemptor.budget if preemptor.room is None else preemptor.room.without(gone)
             self._tried[gone], steps = try_fit(view, preemptor.request, preemptor.vendors, budget)
             self.steps += steps
         return self._tried[gone]

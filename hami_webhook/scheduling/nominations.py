@@ -41,12 +41,7 @@ class Nominations:
     """
 
     def __init__(
-        self,
-        state: ClusterCache,
-        vendors: Vendors,
-        *,
-        clock: Callable[[], float],
-        card_policy: str = "spread",
+        self, state: ClusterCache, vendors: Vendors, *, clock: Callable[[], float], card_policy: str = "spread"
     ) -> None:
         self.state = state
         self.vendors = vendors
