@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
@@ -93,3 +94,13 @@ def place_waiting(login: Path, namespace: str, nodes: Sequence[str] | None = Non
 
     found: dict[str, str] = on_cluster(login, work)
     return found
+
+
+def set_phase(kubectl: Kubectl, space: str, name: str, phase: str) -> None:
+    """As kubelet does."""
+    status = json.dumps({"status": {"phase": phase}})
+    kubectl("patch", "pod", name, "-n", space, "--subresource=status", "--type=merge", "-p", status)
+
+
+def messages(kubectl: Kubectl, space: str) -> str:
+    return "\n".join(item["message"] for item in kubectl.get("events", "-n", space)["items"])

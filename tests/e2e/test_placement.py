@@ -28,7 +28,7 @@ from .deployment import Deployment, Kubectl, eventually
 from .hamischeduler import HamiScheduler, scheduling
 from .kubelet import Kubelets
 from .objects import JSON, add_ready_node, gpu_node, namespace, pod, quota
-from .scheduling import scheduler_account
+from .scheduling import messages, scheduler_account, set_phase
 
 ALLOCATED = "hami.io/vgpu-devices-allocated"
 METAX = "metax-tech.com/gpu"
@@ -496,13 +496,3 @@ def test_cards_that_a_pod_of_another_scheduler_holds_are_given_to_nobody(
     assert bound(kubectl, space) == 0
     set_phase(kubectl, others, "holds", "Failed")
     eventually(lambda: bound(kubectl, space), 1)
-
-
-def set_phase(kubectl: Kubectl, space: str, name: str, phase: str) -> None:
-    """As kubelet does."""
-    status = json.dumps({"status": {"phase": phase}})
-    kubectl("patch", "pod", name, "-n", space, "--subresource=status", "--type=merge", "-p", status)
-
-
-def messages(kubectl: Kubectl, space: str) -> str:
-    return "\n".join(item["message"] for item in kubectl.get("events", "-n", space)["items"])

@@ -469,21 +469,6 @@ async def test_charges_are_held_half_a_second_at_most_however_many_batches_wait(
             assert 0.2 <= loop.time() - began < 5  # where each waited that long it would be 10
 
 
-@desk({"a": 10})
-async def test_turns_are_taken_in_the_order_in_which_they_were_asked_for(one: Desk) -> None:
-    first, second = one.store.turn(TEAM), one.store.turn(TEAM)
-    await first.__aenter__()
-    waiting = asyncio.create_task(second.__aenter__())
-    await asyncio.sleep(0)
-    charging = asyncio.create_task(one.charger.charge(ask()))
-    await first.__aexit__(None, None, None)
-    await waiting
-    await asyncio.sleep(0.02)
-    assert not charging.done()
-    await second.__aexit__(None, None, None)
-    assert isinstance(await charging, Charged)
-
-
 @pytest.mark.parametrize(("gone", "kept"), [(None, set()), ((), {"u"})], ids=["by the caches", "none"])
 def test_whose_pods_are_gone_says_who_asks_for_a_recompute_before_the_caches(
     gone: tuple[str, ...] | None, kept: set[str]

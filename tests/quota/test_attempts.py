@@ -1,6 +1,8 @@
-"""Several attempts to charge one pod: which of them an entry is of, and what each takes back (docs/spec/quota.md#6)."""
+"""Several attempts to charge: whose turn it is, which an entry is of, and what each takes back (docs/spec/quota.md#6)."""
 
 from __future__ import annotations
+
+import asyncio
 
 import pytest
 from msgspec import structs
@@ -69,3 +71,18 @@ def test_an_attempt_takes_back_its_own_entry_and_none_that_another_relies_on(los
         assert one.state() == ((0, set()) if rival == "fails" else (5, {"u"}))
 
     reported()
+
+
+@desk({"a": 10})
+async def test_turns_are_taken_in_the_order_in_which_they_were_asked_for(one: Desk) -> None:
+    first, second = one.store.turn(TEAM), one.store.turn(TEAM)
+    await first.__aenter__()
+    waiting = asyncio.create_task(second.__aenter__())
+    await asyncio.sleep(0)
+    charging = asyncio.create_task(one.charger.charge(ask()))
+    await first.__aexit__(None, None, None)
+    await waiting
+    await asyncio.sleep(0.02)
+    assert not charging.done()
+    await second.__aexit__(None, None, None)
+    assert isinstance(await charging, Charged)
