@@ -1,4 +1,4 @@
-"""Several attempts to charge: whose turn it is, which an entry is of, and what each takes back (docs/spec/quota.md#6)."""
+"""Several attempts to charge: their turns, whose an entry is, and what each takes back (docs/spec/quota.md#6)."""
 
 from __future__ import annotations
 
