@@ -31,6 +31,7 @@ from .attackers.limits import Audit, Limit
 from .attackers.neighbour import LIFELESS, Neighbour
 from .attackers.node import LyingNode
 from .attackers.queue_tenant import QueueTenant
+from .attackers.reclaimer import LENT, Reclaimer, borrowers, lending_quotas, most_evicted
 from .attackers.stranger import Stranger
 from .attackers.tenant import Tenant
 from .deployment import Deployment, Kubectl, eventually
@@ -70,7 +71,8 @@ def program(plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> It
 class Arena:
     """The namespaces with their quotas, and two honest nodes.
 
-    In `line` and `waiter` pods wait: for a quota of each, and for one of both, with room for all that these allow.
+    In `line` and `waiter` pods wait: for a quota of each, and for one of both, with room for all that these allow. In
+    `borrower` a Deployment has what the tenant's team in `lender` lent it.
     """
 
     kubectl: Kubectl
@@ -80,6 +82,8 @@ class Arena:
     neighbour: str
     line: str
     waiter: str
+    lender: str
+    borrower: str
     small: str
     large: str
 
@@ -99,16 +103,17 @@ class Arena:
             Limit("resourcequotas", f"h100-{self.space}", own, {GPU: 2}, "H100", h100),
             Limit("acceleratorquotas", f"together-{self.space}", every, together),
             Limit("resourcequotas", f"gpu-quota-{self.line}", frozenset([self.line]), LINE),
+            Limit("acceleratorquotas", f"lent-{self.space}", frozenset([self.lender, self.borrower]), {GPU: LENT}),
         ]
 
 
 def arena(program: Deployment) -> Arena:
     kubectl = program.kubectl
-    space, closed, wide, neighbour, line, waiter = (namespace(kubectl) for _ in range(6))
+    space, closed, wide, neighbour, line, waiter, lender, borrower = (namespace(kubectl) for _ in range(8))
     cached = {name: program.metric(name, NODES_CACHED) for name in program.replicas}
     small = honest_node(kubectl, f"small-{space}", SMALL, "NVIDIA A10")
     large = honest_node(kubectl, f"large-{space}", LARGE, "NVIDIA H100")
-    made = Arena(kubectl, space, closed, wide, neighbour, line, waiter, small, large)
+    made = Arena(kubectl, space, closed, wide, neighbour, line, waiter, lender, borrower, small, large)
     # where no card is known yet, a percentage costs one unit
     eventually(
         lambda: {n: program.metric(n, NODES_CACHED) - before for n, before in cached.items()},
@@ -126,7 +131,7 @@ def arena(program: Deployment) -> Arena:
     for space in (made.space, made.closed, made.neighbour):
         kubectl("label", "namespace", space, f"together={made.space}", f"all={made.space}")
     kubectl("label", "namespace", made.wide, f"all={made.space}")
-    own, h100, together, own_line = made.limits
+    own, h100, together, own_line, lent = made.limits
     selected = quota(made.space, h100.name, **h100.hard)
     selected["metadata"]["annotations"] = {"hami.io/quota-device-types": h100.device_type}
     kubectl.apply(
@@ -149,6 +154,7 @@ def arena(program: Deployment) -> Arena:
     shared = {key: 2 * amount for key, amount in LINE.items()}
     both = {"matchLabels": {"line": made.space}}
     kubectl.apply(accelerator_quota(f"line-{made.space}", both, shared, enforcement="queue"))
+    kubectl.apply(*lending_quotas(lent.name, made.lender, made.borrower), borrowers(made.borrower))
     # until its status is written the API server takes pods there
     eventually(lambda: kubectl.get("quota", "no-pods", "-n", made.closed).get("status", {}).get("used"), {"pods": "0"})
     return made
@@ -193,7 +199,7 @@ def login_of_tenant(kubectl: Kubectl, plane: ControlPlane, folder: Path, found: 
     login = tenant(kubectl, plane, folder, found.space).kubeconfig
     for space in (found.space, found.line):
         grant_subresources(kubectl, space, found.space)
-    for space in (found.closed, found.wide, found.line):
+    for space in (found.closed, found.wide, found.line, found.lender):
         kubectl(
             *("create", "rolebinding", "tenant-edit", "-n", space, "--clusterrole", "edit"),
             *("--serviceaccount", f"{found.space}:tenant"),
@@ -219,6 +225,11 @@ def charges_of(program: Deployment, name: str) -> str:
     )
     lost = program.metric(name, "hami_webhook_quota_conflicts_total")
     return f"{whole:.0f}, {whole - half:.0f} > 0.5 s, {whole - second:.0f} > 1 s, {lost:.0f} conflicts"
+
+
+def lent_pods(kubectl: Kubectl, space: str) -> int:
+    """How many pods of the borrower run."""
+    return sum(each["status"].get("phase") == "Running" for each in kubectl.get("pods", "-n", space)["items"])
 
 
 def delete_all_pods(admin: Client, space: str) -> None:
@@ -258,6 +269,7 @@ def test_random_actions_pass_no_limit_and_disturb_no_other_tenant(
         QueueTenant(Client(plane, login), random.Random(f"{SEED}/queue/{number}"), line=found.line, space=found.space)
         for number in range(2)
     ]
+    reclaimer = Reclaimer(Client(plane, login), random.Random(f"{SEED}/reclaimer"), found.lender)
     node = LyingNode(
         plane, random.Random(f"{SEED}/node"), liar, small_cards, lambda name: untaint(kubectl, name), CLAIMS_NODE
     )
@@ -265,16 +277,17 @@ def test_random_actions_pass_no_limit_and_disturb_no_other_tenant(
     admin = Client(plane, pair=(plane.folder / "admin.crt", plane.folder / "admin.key"))
 
     def was_a_fight() -> bool:
-        """Pods were made, refused, refused by the quota, and placed; how soon depends on the machine."""
+        """Pods were made, refused, refused by the quota, placed, and evicted; how soon depends on the machine."""
         created = Counter({code: sum(each.answers["create", code] for each in tenants) for code in (201, 403)})
         overruns = sum(each.client.overruns for each in tenants)
-        return min(created[201], created[403], overruns) > 20 and len(kubelets.allocated) > 2
+        return min(created[201], created[403], overruns) > 20 and len(kubelets.allocated) > 2 and reclaimer.bound > 0
 
     audit = Audit(found.limits, found.cards)
     with ExitStack() as stack:
         stack.callback(kubelets.close)
-        made = (f"{name}-{found.space}" for name in ("together", "all", "line"))
-        stack.callback(kubectl, "delete", "aq", *made)
+        made = (f"{name}-{found.space}" for name in ("together", "all", "line", "lent"))
+        lent = f"lent-{found.space}"
+        stack.callback(kubectl, "delete", "aq", *made, f"{lent}-lender", f"{lent}-borrower")
         stack.callback(kubectl, "delete", "resourceclaims", "--all", "-n", found.space)
         stack.callback(kubectl, "delete", "nodes", found.small, found.large, liar, "--ignore-not-found")
         account = program.login("hami-scheduler")
@@ -289,16 +302,20 @@ def test_random_actions_pass_no_limit_and_disturb_no_other_tenant(
         revisions = stack.enter_context(Revisions(plane, keep=without_what_never_matters, claims=True))
         ports = [*program.ports.values(), scheduler.metrics, scheduler.port]
         stranger = stack.enter_context(Stranger(random.Random(f"{SEED}/stranger"), program.balancer.port, ports))
-        actors: list[Actor] = [*tenants, *queue_tenants, node, stranger]
+        actors: list[Actor] = [*tenants, *queue_tenants, reclaimer, node, stranger]
         with neighbour, waiter, ThreadPoolExecutor(len(actors)) as threads:
             neighbour.see_quiet(15)
             waiter.see_quiet(15)
+            eventually(lambda: lent_pods(kubectl, found.borrower), LENT)
             node.join()
             budget = Budget(ACTIONS, was_a_fight, patience=300 + ACTIONS / 5)
             list(threads.map(lambda actor: actor.run(budget), actors))
         seconds = time.monotonic() - neighbour.quiet
         charges = {name: charges_of(program, name) for name in program.replicas if "controller" not in name}
-        for space in (found.space, found.closed, found.wide, found.neighbour, found.line, found.waiter):
+        reclaimed = kubectl.get("events", "-n", found.borrower, "--field-selector", "reason=QuotaReclaimed")["items"]
+        kubectl("delete", "deployment", "lent", "-n", found.borrower)
+        own_spaces = (found.space, found.closed, found.wide, found.line, found.lender)
+        for space in (*own_spaces, found.neighbour, found.waiter, found.borrower):
             delete_all_pods(admin, space)
         kubectl("delete", "resourceclaims", "--all", "-n", found.space)
         own = found.limits[0]
@@ -311,7 +328,10 @@ def test_random_actions_pass_no_limit_and_disturb_no_other_tenant(
         audit.run(revisions.changes())
     findings = [f"{text} ({audit.repeated[what]} revisions)" for what, text in audit.findings.items()]
     findings += sorted({fault for fault in kubelets.faults if fault.startswith("card ")})
-    clients = [*(each.client for each in tenants), *(each.client for each in queue_tenants)]
+    evicted = len(reclaimed)
+    if evicted > most_evicted(seconds):
+        findings.append(f"{evicted} pods were evicted for a team that keeps none of its own")
+    clients = [each.client for each in tenants] + [each.client for each in queue_tenants] + [reclaimer.client]
     findings += sorted({failure for client in clients for failure in client.failures})
     for each in (neighbour, waiter):
         refusals = Counter(each.refusals).items()
@@ -327,17 +347,19 @@ def test_random_actions_pass_no_limit_and_disturb_no_other_tenant(
         for actor in (
             sum((each.answers for each in tenants), Counter[tuple[str, int]]()),
             sum((each.answers for each in queue_tenants), Counter[tuple[str, int]]()),
+            reclaimer.answers,
             node.answers,
             stranger.answers,
         ):
             print("  " + ", ".join(f"{name} {code}: {times}" for (name, code), times in sorted(actor.items())))
         print(f"  {neighbour.summary()}\n  {waiter.summary()}")
-        print(f"  charges: {charges}")
+        print(f"  charges: {charges}\n  evicted: {evicted} of at most {most_evicted(seconds)}")
         print(f"  most held: {dict(audit.most)}")
         print("\n".join(f"  finding: {finding}" for finding in findings) or "  no findings")
     before = "\n".join("\n    ".join((f"before {what}:", *lines)) for what, lines in audit.before.items())
     assert findings == [], f"{findings}\n{before}"
     assert was_a_fight()
+    assert evicted > 0
     assert audit.most[own.name, GPU] > 2
     assert audit.seen > 100
     assert len(neighbour.waits) > 5

@@ -17,6 +17,8 @@ GATE = "hami.io/quota"
 HOLD = {"schedulingGates": [{"name": "example.com/hold"}]}
 PAUSE = 0.1
 MOST_GANG = 8
+STORM = 30
+"""Changes of one pod in a storm of conflicts."""
 CLAIM_NAMES = 3
 """Names of claims: few, so that many are made in vain."""
 MOST_EXPRESSIONS = 32
@@ -42,6 +44,7 @@ class QueueTenant(Actor):
             (6, self.hide_behind_gate),
             (6, self.open_gates),
             (10, self.relabel_waiting),
+            (4, self.storm),
             (8, self.create_claim),
             (3, self.select_slowly),
             (3, self.ask_in_both_ways),
@@ -90,6 +93,15 @@ class QueueTenant(Actor):
         for item in self._sample([each for each in self._existing() if each["spec"].get("schedulingGates")]):
             labels = {"turn": str(self.dice.randrange(10**6))}
             code = self._merge(item["metadata"]["name"], {"metadata": {"labels": labels}})
+        return code
+
+    def storm(self) -> int:
+        """Change the pod that waits for longest, again and again: whoever releases it meets conflicts."""
+        waiting = [each for each in self._existing() if each["spec"].get("schedulingGates")]
+        code = 404
+        for number in range(STORM if waiting else 0):
+            name = min(waiting, key=lambda each: each["metadata"]["creationTimestamp"])["metadata"]["name"]
+            code = self._merge(name, {"metadata": {"annotations": {"storm": str(number)}}})
         return code
 
     def _sample(self, items: list[JSON]) -> list[JSON]:
