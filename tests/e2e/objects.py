@@ -51,6 +51,17 @@ def pod(namespace: str, name: str, **asked: int | str) -> JSON:
     return builders.pod(name, namespace=namespace, **limits)
 
 
+def job(space: str, name: str, count: int, **asked: int) -> JSON:
+    """A Job of so many pods at once, which asks for NVIDIA's resources."""
+    spec = pod(space, "", **asked)["spec"] | {"restartPolicy": "Never"}
+    return {
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "metadata": {"name": name, "namespace": space},
+        "spec": {"parallelism": count, "completions": count, "template": {"spec": spec}},
+    }
+
+
 def gpu_node(name: str, *memories: int) -> JSON:
     """A node with cards of these sizes in MiB, of which its kubelet has said nothing yet."""
     cards = [builders.card(f"{name}-{i}", memory, type="NVIDIA A10") for i, memory in enumerate(memories)]

@@ -27,7 +27,7 @@ from hami_webhook.kubectl.ui.texts import memory_text
 from .deployment import Deployment, Kubectl, eventually
 from .hamischeduler import HamiScheduler, scheduling
 from .kubelet import Kubelets
-from .objects import JSON, add_ready_node, gpu_node, namespace, pod, quota
+from .objects import JSON, add_ready_node, gpu_node, job, namespace, pod, quota
 from .scheduling import messages, scheduler_account, set_phase
 
 ALLOCATED = "hami.io/vgpu-devices-allocated"
@@ -106,16 +106,6 @@ def check_cards(kubectl: Kubectl, slots: int = 10, memory: int = 24576, cores: i
                 sums[2] += int(share)
     over = {uuid: sums for uuid, sums in taken.items() if sums[0] > slots or sums[1] > memory or sums[2] > cores}
     assert over == {}
-
-
-def job(space: str, name: str, count: int, **asked: int) -> JSON:
-    spec = pod(space, "", **asked)["spec"] | {"restartPolicy": "Never"}
-    return {
-        "apiVersion": "batch/v1",
-        "kind": "Job",
-        "metadata": {"name": name, "namespace": space},
-        "spec": {"parallelism": count, "completions": count, "template": {"spec": spec}},
-    }
 
 
 def test_a_job_of_40_pods_is_placed_on_one_node(program: Deployment, scheduler: HamiScheduler) -> None:
