@@ -187,7 +187,7 @@ class ClaimCharger:
                 passing = await self._passing(allocation)
                 if passing is not None:
                     return passing
-                return await self._charge(allocation)
+                return await self._charge(allocation, claim)
         except (ClusterError, TimeoutError) as error:
             return refuse_now(bare.namespace, str(error) or _TOO_LATE)
 
@@ -240,12 +240,25 @@ class ClaimCharger:
             return None
         return await self._left.refusal(allocation.pod, CLAIMS, allocation.after)
 
-    async def _charge(self, allocation: _Allocation) -> Outcome:
-        """Charge an allocation to all quotas, or to none."""
+    async def _charge(self, allocation: _Allocation, claim: ResourceClaim) -> Outcome:
+        """Charge an allocation to all quotas, or to none.
+
+        What was charged to its pod before is in used as long as the pod is there, which is seen afterwards: if it goes
+        later, the entry says what the claim costs by itself.
+        """
         pod, now = allocation.pod, self._clock()
         actual = charge_of(pod, self._vendors, allocation.after, now, self._timing.placement_ttl)
         request = PlacementRequest(pod, lambda account: self._placing(account, allocation, now))
-        return await self._queues.charge(self._queues.limiting(pod, actual), request)
+        outcome = await self._queues.charge(self._queues.limiting(pod, actual), request)
+        if isinstance(outcome, Refusal):
+            return outcome
+        stays = False
+        try:
+            stays = isinstance(pod, BareClaim) or await self._pod_of(claim) is not None
+        finally:
+            if not stays:
+                await asyncio.shield(outcome.release())
+        return outcome if stays else refuse_now(pod.namespace, f"pod {pod.name} has gone meanwhile")
 
     def _placing(self, account: QuotaAccount, allocation: _Allocation, now: float) -> Placing | None:
         """What the allocation means for a quota; None if it concerns none of its keys."""
