@@ -13,13 +13,13 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from hack.explore import placement_faults, placement_scenarios, scenarios
+from hack.explore import every, placement_faults, placement_scenarios, scenarios
 from hack.explore.faults import FAULTS, planted
 from hack.explore.search import Explored, Fault, explore, path_of, replayed, walk
 from hack.explore.world import Scenario
 
 _LARGE = 2
-SCENARIOS: Sequence[Scenario] = (*scenarios.SCENARIOS, *placement_scenarios.SCENARIOS)
+SCENARIOS: Sequence[Scenario] = (*every.SCENARIOS, *placement_scenarios.SCENARIOS)
 _HEADER = f"{'scenario':<24} {'accidents':>9} {'states':>9} {'runs':>8} {'steps':>9} {'longest':>7} {'CPU s':>7}"
 
 
@@ -41,7 +41,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     gc.freeze()
     chosen = [each for each in SCENARIOS if not options.scenario or each.name in options.scenario]
     bounds = {each.name: each.small or 0 if options.accidents is None else options.accidents for each in chosen}
-    chosen = [scenarios.named(each.name, _once(each), bounds[each.name], SCENARIOS) for each in chosen]
+    chosen = [every.named(each.name, _once(each), bounds[each.name], SCENARIOS) for each in chosen]
     if options.replay is not None:
         return _tell(chosen[0], options.replay)
     print(_HEADER)
@@ -86,7 +86,7 @@ def _plant(seconds: float | None) -> int:
         if not fault.scenario:
             print(f"not found   {fault.name}: {fault.why}", flush=True)
             continue
-        scenario = scenarios.named(fault.scenario, fault.accidents, among=SCENARIOS)
+        scenario = every.named(fault.scenario, fault.accidents, among=SCENARIOS)
         with planted(fault):
             found = explore(scenario, scenarios.vendors(), seconds=seconds)
         # the same run has to be right without the fault

@@ -80,15 +80,14 @@ def _codes(code: types.CodeType) -> Iterator[types.CodeType]:
 _STORE, _QUEUE, _QUEUES, _PODS = "charging/store.py", "charging/queue.py", "charging/queues.py", "charging/pods.py"
 _ACCOUNT, _BATCH, _FLOORS = "quota/account.py", "quota/batch.py", "quota/floors.py"
 _PLACING, _RECOMPUTE, _IN_FLIGHT = "quota/placing.py", "quota/recompute.py", "quota/in_flight.py"
-_RELEASER, _PLACER = "controller/queues.py", "scheduling/placer.py"
+_RELEASER, _PLACER, _CLAIMS = "controller/queues.py", "scheduling/placer.py", "charging/claims.py"
 
 FAULTS = (
     Planted(
         "writes are undone forwards",
         _STORE,
         [("for swap, revert in reversed(undone):", "for swap, revert in undone:")],
-        "two-placements",
-        {"conflict": 1, "second": 1},
+        why="the second write of an attempt to a quota says of its pod what the first one said",
     ),
     Planted(
         "writes carry no resourceVersion",
@@ -335,6 +334,76 @@ FAULTS = (
         [("                given_up.append(member)\n", "                pass\n")],
         "two-replicas",
         {"gone": 1},
+    ),
+    Planted(
+        "an allocation isn't charged",
+        _PLACING,
+        [
+            (
+                "return account.with_increase(pod.uid, entry, increase, bool(over))",
+                "return account.with_increase(pod.uid, entry, {})",
+            )
+        ],
+        "allocated",
+    ),
+    Planted(
+        "an allocation takes room that isn't there",
+        _PLACING,
+        [("if over and account.enforced:", "if not account.enforced:")],
+        "allocated",
+    ),
+    Planted(
+        "that the pod of an allocation is there is seen before the charge alone",
+        _CLAIMS,
+        [("or await self._pod_of(claim) is not None", "or bool(claim)")],
+        "generated",
+    ),
+    Planted(
+        "of two claims of a name the first is expected alone",
+        _BATCH,
+        [("known = replace(known, floor=SEVERAL)", "known = replace(known)")],
+        "one-name",
+    ),
+    Planted(
+        "an allocation counts once it is stored",
+        _IN_FLIGHT,
+        [("if entry.floor not in claims and not", "if entry.floor in claims and not")],
+        "generated",
+    ),
+    Planted(
+        "claims that wait aren't counted",
+        "quota/claims.py",
+        [("(holder.allocated or holder.waits)", "holder.allocated")],
+        "given-back",
+    ),
+    Planted(
+        "what an update adds isn't charged",
+        _BATCH,
+        [("        if not more:\n", "        if more or not more:\n")],
+        "two-updates",
+    ),
+    Planted(
+        "a recompute drops the charge of an update that is on its way",
+        _RECOMPUTE,
+        [("change is not None and not _is_done(", "change is not None and _is_done(")],
+        "update-repeated",
+    ),
+    Planted(
+        "what an update adds is charged once for each review",
+        _BATCH,
+        [("known.floor == target and known.covers(more):", "known.floor == target and not known:")],
+        "update-repeated",
+    ),
+    Planted(
+        "limits are those of the status",
+        _ACCOUNT,
+        [
+            (
+                "hard = _rounded(quota.hard, [key for key in quota.hard if",
+                "hard = _rounded(quota.status_hard, [key for key in quota.status_hard if",
+            )
+        ],
+        "lowered",
     ),
     Planted(
         "who writes waits for nobody of its process",

@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING
 from hack.explore.apiserver import Port
 from hami_webhook.admission.identities import AdmissionRules
 from hami_webhook.assembly import Core
-from hami_webhook.cluster.api import Kind
 from hami_webhook.controller.accelerator_quotas import AcceleratorQuotaReconciler
-from hami_webhook.controller.informers import SharedInformers, Subscriber
+from hami_webhook.controller.informers import SharedInformers, Subscriber, watched_kinds
 from hami_webhook.controller.object_events import ObjectEvents
 from hami_webhook.controller.queues import QueueReleaser
 from hami_webhook.controller.quotas import Pace, QuotaReconciler
@@ -21,7 +20,6 @@ from hami_webhook.core_options import Options
 if TYPE_CHECKING:
     from hack.explore.world import World
 
-_WATCHED = tuple(kind for kind in Kind if kind.watched)
 _REAL_PAUSE = 0.99
 """Seconds from which a pause takes time; shorter ones end at once, as the next request waits to be chosen anyway."""
 
@@ -36,7 +34,9 @@ class Process:
         self.name = name
         self.leads = leads
         self.port = Port(world.server, name, world.ask, world.shared)
-        feed = SharedInformers(self.port, _WATCHED, clock=world.clock, sleep=for_ever, jitter=lambda: 0.5)
+        feed = SharedInformers(
+            self.port, watched_kinds(world.vendors), clock=world.clock, sleep=for_ever, jitter=lambda: 0.5
+        )
         self.core = core = Core(
             self.port,
             world.vendors,

@@ -7,7 +7,7 @@ hold is added up from their annotation.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import orjson
@@ -29,6 +29,9 @@ _UNDONE = {*_UNNOTICED, "gone"}
 """Those after which nothing is left."""
 
 
+_AS_IT_SHOULD = ("already exists", "has gone meanwhile")
+"""What a refusal says though nothing is wrong but what was asked for."""
+
 QUOTAS = (Kind.RESOURCE_QUOTAS, Kind.ACCELERATOR_QUOTAS)
 
 
@@ -42,7 +45,7 @@ def after_write(world: World, kind: Kind, event: WatchEvent, writer: str) -> lis
     name = event.object["metadata"]["name"]
     if kind in QUOTAS and event.type is WatchType.MODIFIED and writer in world.processes:
         faults += _own_write(world, world.versions[-1][name], event.object, writer)
-    if kind in (*QUOTAS, Kind.PODS):
+    if kind in (*QUOTAS, Kind.PODS, Kind.RESOURCE_CLAIMS):
         faults += _covered(world)
     if kind is Kind.PODS:
         faults += _placed_within_hard(world)
@@ -98,13 +101,13 @@ def after_refusal(world: World, pod: str) -> Iterator[str]:
         seen = [quota for version in world.versions[max(0, world.reviewed[pod] - 1) :] for quota in version.values()]
         if not any(_has_no_room(quota, pod, cost) for quota in seen):
             yield f"Q12: {pod} is refused though it always fitted: {why}"
-    elif world.accidents <= _UNNOTICED:
+    elif world.accidents <= _UNNOTICED and not any(text in why for text in _AS_IT_SHOULD):
         yield f"{pod} is refused though nothing is wrong: {why}"
 
 
 def _has_no_room(quota: JSON, pod: str, cost: Mapping[str, int]) -> bool:
     used, hard = used_of(quota), hard_of(quota)
-    if f"uid-{pod}" in ledger_of(quota):
+    if {f"uid-{pod}", f"update:uid-{pod.removeprefix('the update of ')}"} & ledger_of(quota).keys():
         return False
     before = {} if (quota["metadata"].get("annotations") or {}).get(_ENFORCEMENT) == "queue" else used
     return any(before.get(key, 0) + cost.get(key, 0) > amount for key, amount in hard.items())
@@ -116,9 +119,9 @@ def at_end(world: World) -> Iterator[str]:
         return
     for quota in quotas_of(world):
         name, used, needs = quota["metadata"]["name"], used_of(quota), needed(world, quota)
-        there = {pod["metadata"]["uid"] for pod in live_pods(world)}
+        there = {each["metadata"]["uid"] for each in (*live_pods(world), *claims_of(world))}
         for identity, entry in ledger_of(quota).items():
-            if entry["s"] in ("admitted", "placing") and identity not in there:
+            if entry["s"] in ("admitted", "placing") and not there & {identity, entry.get("f")}:
                 yield f"Q6: quota {name} has an entry of {identity}, which isn't there"
         for key in hard_of(quota).keys() & used.keys():
             if used[key] != needs[key]:
@@ -130,7 +133,9 @@ def at_rest(world: World) -> Iterator[str]:
 
     Nobody waits with room.
     """
-    waiting = any(not pod["spec"].get("nodeName") for pod in live_pods(world))
+    waiting = any(not pod["spec"].get("nodeName") for pod in live_pods(world)) or any(
+        not (claim.get("status") or {}).get("allocation") for claim in claims_of(world)
+    )
     for quota in quotas_of(world):
         name, used, needs = quota["metadata"]["name"], used_of(quota), needed(world, quota)
         for key in hard_of(quota):
@@ -159,6 +164,8 @@ def quotas_of(world: World) -> list[JSON]:
 
 def needed(world: World, quota: JSON) -> Counter[str]:
     """What the live pods cost a quota."""
+    if world.scenario.needs is not None:
+        return Counter(world.scenario.needs(world, quota))
     total, hard = Counter[str](), hard_of(quota)
     for pod in live_pods(world):
         if not _is_gated(pod):
@@ -170,6 +177,10 @@ def needed(world: World, quota: JSON) -> Counter[str]:
 def live_pods(world: World) -> list[JSON]:
     found = world.server.peek_all(Kind.PODS)
     return [pod for pod in found if pod["status"]["phase"] not in ("Succeeded", "Failed")]
+
+
+def claims_of(world: World) -> Sequence[JSON]:
+    return world.server.peek_all(Kind.RESOURCE_CLAIMS)
 
 
 def _held(pod: JSON) -> Mapping[str, int]:

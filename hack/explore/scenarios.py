@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Awaitable, Callable, Mapping
 
+from hack.explore import rules
 from hack.explore.replica import Process
 from hack.explore.rules import GPU, MEM
 from hack.explore.world import TEAM, Actor, Scenario, World
-from hami_webhook.cluster.api import JSON, ClusterError, Kind
+from hami_webhook.admission.denial import Denied
+from hami_webhook.cluster.api import JSON, ClusterError, Kind, Unavailable
 from hami_webhook.device_config import builtin_device_config, enabled_vendors
 from hami_webhook.devices.registry import Vendors
 
@@ -54,6 +55,21 @@ def pod(name: str, **limits: int) -> JSON:
 
 def cost(gpu: int, mem: int) -> Mapping[str, int]:
     return {GPU: gpu, MEM: gpu * mem}
+
+
+async def answered(world: World, actor: Actor, what: str, work: Callable[[Process], Awaitable[object]]) -> bool:
+    """Whether a review allows it. It is given up as that of a pod may be."""
+    world.reviewed[what] = len(world.versions)
+    try:
+        await world.call(actor, work, pod=what)
+    except (Denied, Unavailable) as error:
+        world.outcomes[what] = str(error)
+        world.note(f"    {what} is refused: {error}")
+        world.faults += rules.after_refusal(world, what)
+        return False
+    world.outcomes[what] = "allowed"
+    world.note(f"    {what} is allowed")
+    return True
 
 
 def creates(replica: str, made: JSON, *after: str, name: str = "") -> Actor:
@@ -146,11 +162,11 @@ def remakes(quota_name: str, made: JSON, *after: str) -> Actor:
 _REMADE = "quota q made anew"
 
 
-def _creation(name: str) -> str:
+def creation(name: str) -> str:
     return f"the creation of {name}"
 
 
-def _waiting(name: str, **limits: int) -> tuple[Kind, JSON]:
+def waiting(name: str, **limits: int) -> tuple[Kind, JSON]:
     """A pod that was there before anything of ours ran."""
     made = pod(name, **limits)
     return Kind.PODS, {**made, "metadata": {**made["metadata"], "uid": f"uid-{name}"}}
@@ -158,13 +174,13 @@ def _waiting(name: str, **limits: int) -> tuple[Kind, JSON]:
 
 def _gated(name: str, **limits: int) -> tuple[Kind, JSON]:
     """The same behind our gate."""
-    kind, made = _waiting(name, **limits)
+    kind, made = waiting(name, **limits)
     return kind, {**made, "spec": {**made["spec"], "schedulingGates": [{"name": "hami.io/quota"}]}}
 
 
-def _node(name: str, *cards: int) -> tuple[Kind, JSON]:
+def node(name: str, *cards: int, model: str = "NVIDIA-A100") -> tuple[Kind, JSON]:
     """A node with cards of so many MiB."""
-    card = {"count": 10, "devcore": 100, "type": "NVIDIA-A100", "numa": 0, "mode": "hami-core", "health": True}
+    card = {"count": 10, "devcore": 100, "type": model, "numa": 0, "mode": "hami-core", "health": True}
     rows = [{"index": n, "id": f"GPU-{name}-{n}", "devmem": memory, **card} for n, memory in enumerate(cards)]
     amounts = {_SHORT["gpu"]: str(10 * len(cards))}
     written = {"hami.io/node-nvidia-register": json.dumps(rows)}
@@ -173,76 +189,76 @@ def _node(name: str, *cards: int) -> tuple[Kind, JSON]:
 
 
 Q = Kind.RESOURCE_QUOTAS
-_CARDS = (_node("small", 16384), _node("large", 24576))
+_CARDS = (node("small", 16384), node("large", 24576))
 """Half of a card costs 8192 MiB at least, and 12288 on the larger one."""
-_P1, _P2 = pod("p1", gpu=1, mem=2000), pod("p2", gpu=1, mem=2000)
-_BOTH = {"p1": cost(1, 2000), "p2": cost(1, 2000)}
+P1, P2 = pod("p1", gpu=1, mem=2000), pod("p2", gpu=1, mem=2000)
+BOTH = {"p1": cost(1, 2000), "p2": cost(1, 2000)}
 _QUEUES = {"hami.io/quota-enforcement": "queue"}
 
 SCENARIOS = (
     Scenario(
         "two-replicas: each charges a pod to one quota, which has room for one",
         [(Q, quota("q", gpu=2, mem=3000))],
-        [creates("A", _P1), creates("B", _P2)],
-        _BOTH,
+        [creates("A", P1), creates("B", P2)],
+        BOTH,
         small=1,
     ),
     Scenario(
         "two-quotas: of which one has room for both pods, and one for one",
         [(Q, quota("first", gpu=2, mem=5000)), (Q, quota("second", mem=3000))],
-        [creates("A", _P1), creates("B", _P2)],
-        _BOTH,
+        [creates("A", P1), creates("B", P2)],
+        BOTH,
     ),
     Scenario(
         "batch: a replica charges two pods at once, and another one a third",
         [(Q, quota("q", gpu=2, mem=4000))],
-        [creates("A", _P1), creates("A", _P2), creates("B", pod("p3", gpu=1, mem=2000))],
-        {**_BOTH, "p3": cost(1, 2000)},
+        [creates("A", P1), creates("A", P2), creates("B", pod("p3", gpu=1, mem=2000))],
+        {**BOTH, "p3": cost(1, 2000)},
     ),
     Scenario(
         "recount: a leader recomputes while a pod is created and deleted, and another one comes",
         [(Q, quota("q", gpu=2, mem=3000))],
         [
-            creates("A", _P1, name=_creation("p1")),
-            deletes("p1", _creation("p1")),
-            creates("B", _P2),
+            creates("A", P1, name=creation("p1")),
+            deletes("p1", creation("p1")),
+            creates("B", P2),
             recomputes("leader"),
         ],
-        _BOTH,
+        BOTH,
         exact=False,
     ),
     Scenario(
         "room: a leader recomputes while two pods are created, for which there is room",
         [(Q, quota("q", gpu=2, mem=5000))],
-        [creates("A", _P1), creates("B", _P2), recomputes("leader")],
-        _BOTH,
+        [creates("A", P1), creates("B", P2), recomputes("leader")],
+        BOTH,
         small=None,
     ),
     Scenario(
         "late-cache: a pod is created where another one has just gone",
-        [(Q, quota("q", used={"gpu": 1, "mem": 2000}, gpu=2, mem=3000)), _waiting("p0", gpu=1, mem=2000)],
-        [deletes("p0"), recomputes("leader", "the deletion of p0"), creates("A", _P1, "the recompute of leader")],
-        {**_BOTH, "p0": cost(1, 2000)},
+        [(Q, quota("q", used={"gpu": 1, "mem": 2000}, gpu=2, mem=3000)), waiting("p0", gpu=1, mem=2000)],
+        [deletes("p0"), recomputes("leader", "the deletion of p0"), creates("A", P1, "the recompute of leader")],
+        {**BOTH, "p0": cost(1, 2000)},
         early=["A"],
     ),
     Scenario(
         "unknown: nobody has computed used of a quota of a namespace with a pod",
-        [_waiting("p0", gpu=1, mem=1000), (Q, quota("q", used=None, gpu=3, mem=3000))],
-        [creates("A", _P1), creates("B", _P2)],
-        {**_BOTH, "p0": cost(1, 1000)},
+        [waiting("p0", gpu=1, mem=1000), (Q, quota("q", used=None, gpu=3, mem=3000))],
+        [creates("A", P1), creates("B", P2)],
+        {**BOTH, "p0": cost(1, 1000)},
     ),
     Scenario(
         "two-leaders: both recompute while a pod is created",
         [(Q, quota("q", gpu=2, mem=3000))],
-        [creates("A", _P1), recomputes("leader"), recomputes("other")],
-        _BOTH,
+        [creates("A", P1), recomputes("leader"), recomputes("other")],
+        BOTH,
         leaders=["leader", "other"],
     ),
     Scenario(
         "repeated: one pod is reviewed by two replicas, as a review is repeated",
         [(Q, quota("q", gpu=2, mem=3000))],
-        [creates("A", _P1), creates("B", _P1)],
-        _BOTH,
+        [creates("A", P1), creates("B", P1)],
+        BOTH,
         small=1,
     ),
     Scenario(
@@ -251,7 +267,7 @@ SCENARIOS = (
             *_CARDS,
             (Q, quota("first", used={"gpu": 1, "mem": 8192}, gpu=2, mem=13000)),
             (Q, quota("second", used={"mem": 8192}, mem=13000)),
-            _waiting("p1", gpu=1, percent=50),
+            waiting("p1", gpu=1, percent=50),
         ],
         [places("scheduler", "p1", on="large"), creates("A", pod("p2", gpu=1, mem=4000))],
         {"p1": cost(1, 8192), "p2": cost(1, 4000)},
@@ -262,22 +278,22 @@ SCENARIOS = (
             *_CARDS,
             (Q, quota("first", used={"gpu": 2, "mem": 16384}, gpu=2, mem=24576)),
             (Q, quota("second", used={"mem": 16384}, mem=21000)),
-            _waiting("p1", gpu=1, percent=50),
-            _waiting("p2", gpu=1, percent=50),
+            waiting("p1", gpu=1, percent=50),
+            waiting("p2", gpu=1, percent=50),
         ],
         [places("scheduler", "p1", on="large"), places("other", "p2", on="large")],
         {"p1": cost(1, 8192), "p2": cost(1, 8192)},
     ),
     Scenario(
         "unbound: a user changes a label of a pod while it is placed",
-        [*_CARDS, (Q, quota("q", used={"gpu": 1, "mem": 8192}, gpu=2, mem=13000)), _waiting("p1", gpu=1, percent=50)],
+        [*_CARDS, (Q, quota("q", used={"gpu": 1, "mem": 8192}, gpu=2, mem=13000)), waiting("p1", gpu=1, percent=50)],
         [places("scheduler", "p1", on="large"), labels("p1")],
         {"p1": cost(1, 8192)},
         small=1,
     ),
     Scenario(
         "placed-twice: two schedulers place the same pod, and a user changes a label of it",
-        [*_CARDS, (Q, quota("q", used={"gpu": 1, "mem": 8192}, gpu=2, mem=13000)), _waiting("p1", gpu=1, percent=50)],
+        [*_CARDS, (Q, quota("q", used={"gpu": 1, "mem": 8192}, gpu=2, mem=13000)), waiting("p1", gpu=1, percent=50)],
         [places("scheduler", "p1", on="large"), places("other", "p1", on="large"), labels("p1")],
         {"p1": cost(1, 8192)},
         exact=False,
@@ -287,8 +303,8 @@ SCENARIOS = (
         "floor: a pod of half a card is created, its quota recomputed, and the pod deleted",
         [*_CARDS, (Q, quota("q", gpu=2, mem=13000))],
         [
-            creates("A", pod("p1", gpu=1, percent=50), name=_creation("p1")),
-            deletes("p1", _creation("p1")),
+            creates("A", pod("p1", gpu=1, percent=50), name=creation("p1")),
+            deletes("p1", creation("p1")),
             recomputes("leader"),
         ],
         {"p1": cost(1, 8192)},
@@ -298,10 +314,10 @@ SCENARIOS = (
         "queue: a pod waits for quota until another one is gone",
         [
             (Q, quota("q", used={"gpu": 1, "mem": 2000}, annotations=_QUEUES, gpu=2, mem=3000)),
-            _waiting("p0", gpu=1, mem=2000),
+            waiting("p0", gpu=1, mem=2000),
         ],
-        [creates("A", _P1), deletes("p0"), recomputes("leader", "the deletion of p0"), releases("leader")],
-        {**_BOTH, "p0": cost(1, 2000)},
+        [creates("A", P1), deletes("p0"), recomputes("leader", "the deletion of p0"), releases("leader")],
+        {**BOTH, "p0": cost(1, 2000)},
         exact=False,
     ),
     Scenario(
@@ -309,7 +325,7 @@ SCENARIOS = (
         [
             *_CARDS,
             (Q, quota("q", used={"gpu": 1, "mem": 8192}, annotations=_QUEUES, gpu=2, mem=13000)),
-            _waiting("p1", gpu=1, percent=50),
+            waiting("p1", gpu=1, percent=50),
             _gated("p2", gpu=1, mem=4000),
         ],
         [places("scheduler", "p1", on="large"), releases("leader"), releases("second leader")],
@@ -319,8 +335,8 @@ SCENARIOS = (
     Scenario(
         "remade: a quota is deleted and made anew while a pod is created",
         [(Q, quota("q", gpu=2, mem=3000))],
-        [creates("A", _P1), remakes("q", quota("q", used=None, gpu=2, mem=3000)), recomputes("leader", _REMADE)],
-        _BOTH,
+        [creates("A", P1), remakes("q", quota("q", used=None, gpu=2, mem=3000)), recomputes("leader", _REMADE)],
+        BOTH,
         early=["leader"],
         exact=False,
     ),
@@ -330,16 +346,7 @@ SCENARIOS = (
             (Q, quota("own", gpu=2, mem=5000)),
             (Kind.ACCELERATOR_QUOTAS, above("above", gpu=2, mem=3000)),
         ],
-        [creates("A", _P1), creates("B", _P2)],
-        _BOTH,
+        [creates("A", P1), creates("B", P2)],
+        BOTH,
     ),
 )
-
-
-def named(
-    name: str, accidents: Mapping[str, int], most: int | None = None, among: Sequence[Scenario] = SCENARIOS
-) -> Scenario:
-    """A scenario by its name, with these accidents, and so many of them at most."""
-    (found,) = (each for each in among if each.name == name)
-    accidents = {kind: times for kind, times in accidents.items() if kind not in found.spared}
-    return replace(found, accidents=accidents, most=sum(accidents.values()) if most is None else most)

@@ -29,7 +29,7 @@ from hami_webhook.devices.registry import Vendors
 
 NOON = 1767268800.0
 TEAM = "team"
-_LATE = (Kind.RESOURCE_QUOTAS, Kind.ACCELERATOR_QUOTAS, Kind.PODS)
+_LATE = (Kind.RESOURCE_QUOTAS, Kind.ACCELERATOR_QUOTAS, Kind.PODS, Kind.RESOURCE_CLAIMS)
 """The kinds whose watches may be late."""
 _SETTLING = 24.0
 
@@ -63,7 +63,8 @@ class Scenario:
     which may be late; others start when they first have something to do. Those in `leaders` follow changes as a leader
     does. `small` is how many accidents there may be where it is gone through in seconds; None where that takes longer.
     `spared` are the accidents that it isn't tried with. `exact`: at the end, unless something was lost, used is what
-    the pods cost, and no recompute is needed for it.
+    the pods cost, and no recompute is needed for it. `needs`: what all that there is costs a quota, where that isn't
+    by `costs` alone; `vendors`: other ones than those of HAMi's chart.
     """
 
     title: str
@@ -77,6 +78,8 @@ class Scenario:
     exact: bool = True
     small: int | None = 0
     spared: Collection[str] = ()
+    needs: Callable[[World, JSON], Mapping[str, int]] | None = None
+    vendors: Callable[[], Vendors] | None = None
 
     @property
     def name(self) -> str:
@@ -97,7 +100,7 @@ class World:
     def __init__(self, scenario: Scenario, vendors: Vendors, note: Callable[[str], None] = lambda text: None) -> None:
         random.seed(0)
         self.scenario = scenario
-        self.vendors = vendors
+        self.vendors = vendors if scenario.vendors is None else scenario.vendors()
         self.note = note
         self.loop = SteppingLoop()
         self.loop.set_exception_handler(self._unexpected)
@@ -121,7 +124,6 @@ class World:
         self._attempts = Counter[str]()
         self._last = ""
         self._writer = ""
-        self._lagging = ""
         self._open = self._prepared = False
         for kind, obj in ((Kind.NAMESPACES, {"metadata": {"name": TEAM}}), *scenario.objects):
             at_once(self.server.create(kind, obj))

@@ -233,7 +233,7 @@ class _Charging:
         if found and found[0] != request.identity:
             account = account.renamed(found[0], request.identity)
         if known is not None and request.claim not in ("", known.floor):  # one of the two comes to be at most
-            known = replace(known, time=self._now, floor=SEVERAL)
+            known = replace(known, floor=SEVERAL)
             account = replace(account, ledger={**account.ledger, request.identity: known})
         if known is not None and (known.state is not State.ADMITTED or known.covers(amounts)):
             # charged already; in any other state the pod exists, and admission doesn't change its charge

@@ -9,10 +9,11 @@ from collections.abc import Mapping
 
 import pytest
 
+from hack.explore.every import named
 from hack.explore.faults import Planted, planted
 from hack.explore.placement_faults import FAULTS
 from hack.explore.placement_scenarios import ONCE, SCENARIOS
-from hack.explore.scenarios import named, vendors
+from hack.explore.scenarios import vendors
 from hack.explore.search import explore, path_of, replayed, walk
 from hack.explore.world import Scenario
 
