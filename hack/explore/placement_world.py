@@ -252,7 +252,7 @@ class PlacementWorld(World):
             if request.process in self.processes and not request.abandoned and age >= REQUEST_TIMEOUT:
                 self.observe(request.process, (request.number, "timed out"))
                 request.reply(Unavailable("timed out"))
-            elif request.abandoned and age >= _GONE_FOR_GOOD and not request.took_effect:
+            if request.abandoned and age >= _GONE_FOR_GOOD and not request.took_effect:
                 self._drop(request)
 
     def _happen(self, request: Request) -> object:
