@@ -351,9 +351,9 @@ def refuse_unplaced(new: NewPod, rules: AdmissionRules, context: AdmissionContex
     raise Denied(
         403,
         f"pod requests {named} and has the scheduler {DEFAULT_SCHEDULER}, which chooses no cards: another webhook "
-        "added them after ours was asked. Let that one come first, as API servers ask webhooks in the order of their "
-        "configurations' names (reinvocationPolicy asks ours again only about pods that had cards before), "
-        f"or have it set spec.schedulerName {scheduler}; label pods that are meant for {DEFAULT_SCHEDULER} "
+        f"added them after ours ran. Make that one run first: API servers call webhooks in the order of their "
+        f"configurations' names, and reinvocationPolicy calls ours again only for pods that had cards before. Or let "
+        f"it set spec.schedulerName {scheduler}; label pods that are meant for {DEFAULT_SCHEDULER} "
         f"{_OPT_OUT}={_IGNORE}",
     )
 

@@ -100,7 +100,7 @@ def convert(
     others = sorted(requests.keys() - covered)
     if others:
         raise BadRequest(
-            f"{', '.join(sorted(covered))} is asked for by ResourceClaims here, which no extender places, and by the "
+            f"{', '.join(sorted(covered))} is requested by ResourceClaims here, which no extender places, and by the "
             f"section dra no limits of {', '.join(others)} become claims; ask for one of both"
         )
     specs: list[form.TemplateSpec] = []
@@ -244,7 +244,7 @@ class _Converter:
         """The template of a claim. Raises `BadRequest`."""
         for user in claim.users:
             if user.request.slots != 1 or user.request.profile is not None:
-                raise BadRequest(f"container {self._named(user)}: a part of a card's hardware isn't what a claim says")
+                raise BadRequest(f"container {self._named(user)}: a claim can't request a part of a card's hardware")
         total = sum(claim.counts)
         if total > _MOST_DEVICES:
             raise BadRequest(
@@ -346,7 +346,7 @@ class _Converter:
         if not sizes:
             raise BadRequest(
                 f"no device of class {row.device_classes[0]} that its lists admit is published, so a percentage of it "
-                "isn't known; ask for an amount"
+                "isn't known; request an amount"
             )
         alternatives = [
             devices({**given, row.memory: f"{mebibytes}Mi"}, size, f"size-{index}" if len(sizes) > 1 else None)

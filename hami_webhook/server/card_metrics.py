@@ -75,7 +75,7 @@ _HAMIS: Sequence[tuple[Family, Callable[[_Card], Sample | None]]] = (
         lambda card: (card.labels(), card.cores_allocated),
     ),
     (
-        Family("hami_node_gpu_overview", "Memory of a card that is allocated, with what the card has.", _OVERVIEW),
+        Family("hami_node_gpu_overview", "Allocated memory of a card, with the card's properties.", _OVERVIEW),
         lambda card: (card.labels(str(card.device.cores), str(card.device.memory)), card.usage.memory * _MIB),
     ),
     (

@@ -14,7 +14,7 @@ from hami_webhook.server.exposition import Family, Sample
 
 _REGISTRATIONS = Family(
     "hami_webhook_node_registrations",
-    "1 for a vendor's registration on a node: ready, unreadable, or silent if its device plugin is gone.",
+    "1 for a vendor's registration on a node: ready, unreadable, or silent if its device plugin has stopped.",
     ("node", "vendor", "state"),
 )
 _HANDSHAKES = Family(

@@ -87,7 +87,7 @@ class ControllerCollector(Collector):
         if self.leading():
             yield _gauge(
                 "wrong_webhook_configurations",
-                "Webhook configurations whose conditions aren't known to be right and can't be put right.",
+                "Webhook configurations whose conditions are wrong or unknown, and can't be corrected.",
                 self.webhooks.problems,
             )
 

@@ -141,7 +141,7 @@ OLD_NAMES: Mapping[str, str] = {
 _OLD_DEVICE = tuple(OLD_LABELS.get(label, label) for label in _DEVICE)
 _OLD_MEMORY = Family(
     "Device_memory_desc_of_container",
-    "Memory of a card that a container uses, and what for.",
+    "Memory of a card that a container uses, by purpose.",
     (*_OLD_DEVICE, "context", "module", "data", "offset"),
 )
 _OLD_INSTANCES = Family("MigInfo", "1 for a MIG instance that a container has.", (*_OLD_DEVICE, "instanceid"))

@@ -111,7 +111,7 @@ def test_long_values_are_shown_as_a_unified_difference(folder: Folder) -> None:
 
 def test_exact_tests_want_all_of_it_and_no_more(folder: Folder) -> None:
     path = folder.add("exact", "exact: true\nexpected: {}\n")
-    assert folder.test().err.endswith("or have --update write it\n")
+    assert folder.test().err.endswith("or let --update write them\n")
     assert folder.test("--update").out == "wrote exact\n1 passed, 0 failed\n"
     assert folder.test().status == 0
     text = path.read_text()

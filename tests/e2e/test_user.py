@@ -99,7 +99,7 @@ def test_cards_that_another_webhook_adds_are_placed_by_us_or_refused(program: De
     with mutating(program, "zz-after-us", space, add_card):
         said = kubectl.refused(pod(space, "after"))
         assert "pod requests nvidia.com/gpu and has the scheduler default-scheduler, which chooses no cards" in said
-        assert "the order of their configurations' names (reinvocationPolicy asks ours again only" in said
+        assert "the order of their configurations' names, and reinvocationPolicy calls ours again only" in said
         # an ordinary day: it has cards when ours is asked, or is meant for another scheduler
         kubectl.apply(pod(space, "asking", gpu=1, gpumem=1000))
         meant = pod(space, "meant")

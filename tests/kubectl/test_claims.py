@@ -143,4 +143,4 @@ def test_doctor_says_that_limits_become_claims_for_both_and_where_these_are_char
     ((subject, fault),) = faults(installation, *both)
     assert (subject, fault) == ("--claims", "is on, but no row of dra.devices converts, so limits stay limits")
     ((subject, fault),) = faults(with_claims(), "hami-webhook")
-    assert fault.startswith("isn't the same for both: labelled for the webhook, off for the controller")
+    assert fault.startswith("differs between the two: labelled for the webhook, off for the controller")

@@ -76,7 +76,7 @@ OF_CLAIMS: list[tuple[str, Spoil, str, str]] = [
         "ServiceAccount hami-system/hami-webhook",
         "may not list resourceslices.resource.k8s.io, watch resourceslices.resource.k8s.io",
     ),
-    ("managers", same_card, "node n1", f"driver {HAMI} publishes cards for claims that a device plugin registers too"),
+    ("managers", same_card, "node n1", f"driver {HAMI} publishes cards for claims that a device plugin also registers"),
     (
         "quota-drift",
         lambda i: i.find("ResourceQuota", "gpu-quota")["status"].update(used={GPU: "0", MEM: "0"}),

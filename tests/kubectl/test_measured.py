@@ -86,7 +86,7 @@ def test_without_the_right_or_the_api_one_line_says_what_it_takes(hami: Hami) ->
     path = "/apis/usage.hami.io/v1alpha1/pods"
     run = hami(ApiServer(measured(), lacking={path}), "pods", "-A", "-o", "wide")
     assert (run.status, len(run.err.splitlines())) == (0, 1)
-    assert "it takes list of pods.usage.hami.io" in run.err
+    assert "You need list of pods.usage.hami.io" in run.err
     assert hami(ApiServer(measured(), lacking={path}), "pods", "-A").err == ""
 
 

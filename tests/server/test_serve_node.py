@@ -166,7 +166,7 @@ def test_an_address_that_is_taken_is_told(folder: Path, tmp_path: Path) -> None:
         (ROLE, (), {"KUBECONFIG": "/nowhere"}, "kubeconfig /nowhere can't be read; --kubeconfig or KUBECONFIG names"),
         (ROLE, ("--priority-feedback",), {"HOOK_PATH": ""}, "--priority-feedback: needs --roles node, and HOOK_PATH"),
         (ROLE, (), {"HAMI_RESYNC_INTERVAL": "often"}, 'HAMI_RESYNC_INTERVAL "often": must be a duration'),
-        (VGPU_MONITOR, (), {"HOOK_PATH": ""}, "vGPUmonitor: HOOK_PATH isn't set: it is the folder of HAMi's hooks"),
+        (VGPU_MONITOR, (), {"HOOK_PATH": ""}, "vGPUmonitor: HOOK_PATH isn't set: set it to the folder of HAMi's hooks"),
     ],
 )
 def test_what_it_cannot_do_without_is_told_in_a_sentence(
