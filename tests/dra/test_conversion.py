@@ -276,7 +276,7 @@ def test_a_pod_of_very_many_containers_is_refused_and_cards_are_selected_once() 
 
 
 def test_a_percentage_of_cards_that_nobody_publishes_is_refused() -> None:
-    with pytest.raises(BadRequest, match="a percentage of it isn't known; ask for an amount"):
+    with pytest.raises(BadRequest, match="a percentage of it isn't known; request an amount"):
         converted(admitted(gpu=1, percent=50), inventory())
 
 

@@ -144,7 +144,9 @@ async def test_readiness_tells_of_conditions_that_cannot_be_put_right_and_does_n
         while not (answer := await webhook.client.get("/readyz")).text:  # noqa: ASYNC110 the loop has no event for it
             await asyncio.sleep(0.005)
         assert answer.status_code == 200
-        assert "matchConditions of validate.webhook.hami.io differ from those of the device configuration" in answer.text
+        assert (
+            "matchConditions of validate.webhook.hami.io differ from those of the device configuration" in answer.text
+        )
         metrics = (await webhook.client.get("/metrics")).text.splitlines()
         assert "hami_webhook_wrong_webhook_configurations 1.0" in metrics
         assert webhook.process.core.problems["WebhookConditionsDiffer"] == 1
