@@ -224,7 +224,7 @@ def delete_the_definition(installation: Installation) -> None:
 
 FAULTS: list[tuple[str, Spoil, str, str]] = [
     ("api-server", lambda i: setattr(i.api, "version", "v1.29.4"), "the API server", "v1.30 or newer is needed"),
-    ("deployments", lambda i: scale(i, "hami-webhook", 0, 0), "hami-webhook", "is scaled to 0 replicas: no replica answers"),
+    ("deployments", lambda i: scale(i, "hami-webhook", 0, 0), "hami-webhook", "is scaled to 0 replicas: no replica"),
     ("deployments", lambda i: scale(i, "hami-webhook-controller", 2, 0), "controller", "none of 2 replicas is ready"),
     ("deployments", lambda i: scale(i, "hami-scheduler", 2, 1), "hami-scheduler", "only 1 of 2 replicas are ready"),
     ("deployments", lambda i: i.remove("Deployment", "hami-webhook-controller"), SYSTEM, "none runs the controller"),
