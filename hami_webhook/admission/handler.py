@@ -156,7 +156,7 @@ class AdmissionHandler:
         device_lister: DeviceLister,
         reservation_key: str,
         inventory: Callable[[], Awaitable[DeviceInventory]],
-        allocates: Callable[[Pod], bool],
+        allocates: Callable[[Pod, frozenset[str]], bool],
     ) -> None:
         """`inventory` gives the devices and classes of ResourceClaims; it raises `Denied` while they aren't known.
 
@@ -298,15 +298,16 @@ class AdmissionHandler:
         if new.pod.node_name and is_mirror(new.pod) and is_node(_user_of(review), new.pod.node_name):
             walk(STATIC_POD, new)
             return None
-        return None if self._reserves(new, _user_of(review)) else new
+        scheduler = self._vendors.reserving.get(new.pod.namespace)
+        reserves = scheduler is not None and self._reserves(scheduler, new, _user_of(review))
+        return None if reserves else new
 
-    def _reserves(self, new: NewPod, user: User) -> bool:
-        """Whether another scheduler holds a card for others with the pod, which has its node and costs no quota.
+    def _reserves(self, scheduler: ForeignScheduler, new: NewPod, user: User) -> bool:
+        """Whether the scheduler of this namespace holds a card for others with the pod, which has its node and is free.
 
         Raises `Denied` for pods with cards that others make where it does so: they would be held without a charge.
         """
-        scheduler = self._vendors.reserving.get(new.pod.namespace)
-        if scheduler is None or not (new.foreign or names_managed(new.pod, self._vendors)):
+        if not (new.foreign or names_managed(new.pod, self._vendors)):
             return False
         if is_account_of(scheduler, user, self._vendors, self._rules):
             return True

@@ -210,7 +210,7 @@ def mutate(
     refusal: Denied | None = None,
     *,
     own_path: bool = True,
-    allocates: Callable[[Pod], bool],
+    allocates: Callable[[Pod, frozenset[str]], bool],
 ) -> Mutation:
     """Finish a new pod that asks for cards, after `normalise` gave `requested`: policy, scheduler. Raises `Denied`.
 
@@ -222,7 +222,7 @@ def mutate(
     matching = context.matching(pod) if context.has_policy else ()
     naming = next((rule for rule in reversed(matching) if rule.scheduler_name is not None), None)
     scheduler = (naming and naming.scheduler_name) or rules.scheduler_name
-    scheduler = _profile(scheduler, rules) if own_path and allocates(pod) else scheduler
+    scheduler = _profile(scheduler, rules) if own_path and allocates(pod, new.named) else scheduler
     if not own_to_schedule(pod, rules, scheduler):
         if refusal is not None:
             raise refusal

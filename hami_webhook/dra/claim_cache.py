@@ -95,13 +95,15 @@ class ClaimCache:
             self._resources = frozenset(implicit | self._inventory.extended.keys())
         return self._inventory
 
-    def allocates(self, pod: Pod) -> bool:
+    def allocates(self, pod: Pod, named: frozenset[str]) -> bool:
         """Whether kube-scheduler has to allocate claims for a pod: its own, or one for resources that a class takes.
 
-        A managed resource isn't one: the pod asks for it by limits, whatever class takes it.
+        `named` are the resources that it names. A managed one counts for nothing: the pod asks for it by limits,
+        whatever class takes it.
         """
-        _ = self.inventory  # the resources are the newest one's
-        return bool(pod.resource_claims) or not self._resources.isdisjoint(pod.named)
+        if self._inventory is None:
+            _ = self.inventory  # the resources are the newest one's
+        return bool(pod.resource_claims) or not self._resources.isdisjoint(named)
 
     def watch(self, changed: Callable[[str], None]) -> None:
         """Have `changed` called with the name of a node whose devices, or what claims hold of them, have changed."""

@@ -86,7 +86,7 @@ class PodPort:
         A pod that somebody else manages passes the queue, unless the gate of another holds it: any quota may then be
         one that queues by the time it is gone. Raises `Denied` for a group that its pods name with different sizes.
         """
-        group, held = PodGroup.of(pod), pod.gated_by_others
+        group, held = PodGroup.of(pod), bool(pod.gates) and pod.gated_by_others
         quotas = self.caches.covering(pod.namespace) or () if held else self.caches.queueing(pod.namespace)
         if not requests or not (quotas or group):
             return False
