@@ -24,13 +24,15 @@ class Dimension(Enum):
 class QuotaKey(Struct, frozen=True):
     """A managed key `limits.<resource>`; for memory, `factor` is the MiB per unit.
 
-    `binary_is_bytes`: a hard with a binary suffix (`16Gi`) means bytes, and used is then shown in bytes.
+    `memory_is_percentage`: of the cards, in place of MiB. `binary_is_bytes`: a hard with a binary suffix (`16Gi`) means
+    bytes, and used is then shown in bytes.
     """
 
     name: str
     dimension: Dimension
     factor: int = 1
     binary_is_bytes: bool = False
+    memory_is_percentage: bool = False
 
 
 class DeviceKeys(Struct, frozen=True):

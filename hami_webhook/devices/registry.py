@@ -242,7 +242,8 @@ class Vendors(Mapping[str, Vendor]):
         """The bytes of one unit of each quota key that counts memory, and in which all vendors agree that share it."""
         found = dict.fromkeys(self.byte_keys, 1)
         for name, shared in self.quota_keys.items():
-            factors = {key.factor if key.dimension is Dimension.MEMORY else 0 for _, key in shared}
+            memory = [key for _, key in shared if key.dimension is Dimension.MEMORY and not key.memory_is_percentage]
+            factors = {key.factor for key in memory} if len(memory) == len(shared) else {0}
             if len(factors) == 1 and (factor := factors.pop()):
                 found[name] = factor * MEBIBYTE
         return found

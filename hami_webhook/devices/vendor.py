@@ -111,7 +111,7 @@ class Vendor:
     claims_by_name: bool = False
     most_memory: int = MAX_INT32
     memory_may_be_bytes: bool = False
-    hides_cards = is_2_11 = False
+    memory_is_percentage = hides_cards = is_2_11 = False
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
@@ -494,7 +494,7 @@ class Vendor:
             (self.core_name, Dimension.CORES, 1, False),
         )
         return tuple(
-            QuotaKey(f"limits.{name}", dimension, factor, may_be_bytes)
-            for name, dimension, factor, may_be_bytes in named
+            QuotaKey(f"limits.{name}", dimension, factor, in_bytes, self.memory_is_percentage)
+            for name, dimension, factor, in_bytes in named
             if name
         )

@@ -256,8 +256,9 @@ def debits(count: int, mem: int, cores: int) -> JSON:
     return {COUNT: count, MEM: mem, CORES: cores}
 
 
-def exceeded(requested: str, used: str, limited: str) -> str:
-    return f"exceeding resource quota: exceeded quota: quota, requested: {requested}, used: {used}, limited: {limited}"
+def exceeded(requested: str, used: str, limited: str, memory: str) -> str:
+    amounts = f"requested: {requested}, used: {used}, limited: {limited}"
+    return f"exceeding resource quota: exceeded quota: quota, {amounts} (memory: {memory})"
 
 
 def test_quota_a_to_d() -> None:
@@ -267,6 +268,7 @@ def test_quota_a_to_d() -> None:
         f"limits.{CORES}=100,limits.{MEM}=3000",
         f"limits.{CORES}=160,limits.{MEM}=67520",
         f"limits.{CORES}=200,limits.{MEM}=70000",
+        "2.9Gi requested, 65.9Gi used, 68.4Gi limited",
     )
     assert amounts(result) == [debits(1, 2000, 60), debits(1, 65520, 100), reported, debits(1, 2000, 20)]
     assert result.quotas[0]["used"] == {f"limits.{MEM}": 69520, f"limits.{CORES}": 180}
@@ -283,9 +285,19 @@ def test_quota_e_is_declared_at_admission_and_found_too_large_at_placement() -> 
 def test_a_whole_card_is_charged_the_smallest_eligible_one_while_it_waits() -> None:
     """Quota docs/spec/hygon.md#5 outranks section 10, by which a whole card declares nothing at admission."""
     unequal = [node("n1", **registering(A, card("DCU-S", 1, memory=30000)))]
-    reported = exceeded(f"limits.{MEM}=30000 (smallest eligible card)", f"limits.{MEM}=0", f"limits.{MEM}=29999")
+    reported = exceeded(
+        f"limits.{MEM}=30000 (smallest eligible card)",
+        f"limits.{MEM}=0",
+        f"limits.{MEM}=29999",
+        "29.3Gi requested, 0Mi used, 29.3Gi limited",
+    )
     assert amounts(run(unequal, hard(29999), [with_limits("p")])) == [reported]
-    reported = exceeded(f"limits.{MEM}=65520 (smallest eligible card)", f"limits.{MEM}=0", f"limits.{MEM}=50000")
+    reported = exceeded(
+        f"limits.{MEM}=65520 (smallest eligible card)",
+        f"limits.{MEM}=0",
+        f"limits.{MEM}=50000",
+        "64Gi requested, 0Mi used, 48.8Gi limited",
+    )
     assert amounts(run(unequal, hard(50000), [with_limits("p", notes=on("DCU-A"))])) == [reported]
     assert amounts(run(unequal, hard(30000), [with_limits("p")])) == [debits(1, 30000, 100)]
     assert run(NOTHING_KNOWN, hard(1), [with_limits("p")]).quotas[0]["used"] == {f"limits.{MEM}": 1}
@@ -296,7 +308,8 @@ def test_quota_in_units_of_the_factor() -> None:
         f"hygon: {{resourceCountName: {COUNT}, resourceMemoryName: {MEM}, resourceCoreName: {CORES}, memoryFactor: 2}}"
     )
     result = run(DCUS, hard(1000), [with_limits("a", 1, 800), with_limits("b", 1, 1200)], vendors=vendors)
-    reported = exceeded(f"limits.{MEM}=1200", f"limits.{MEM}=800", f"limits.{MEM}=1000")
+    amounts_in_gi = "2.3Gi requested, 1.6Gi used, 2Gi limited"
+    reported = exceeded(f"limits.{MEM}=1200", f"limits.{MEM}=800", f"limits.{MEM}=1000", amounts_in_gi)
     assert amounts(result) == [debits(1, 800, 100), reported]
     assert result.pods[0].placement is not None
     assert result.pods[0].placement["annotations"][ALLOCATED] == "DCU-B,DCU,1600,100:;"

@@ -422,3 +422,20 @@ def test_versions_are_compared_of_one_object_only(one: tuple[str, str], other: t
         ResourceQuota("team", "q", uid, {}, {}, {}, {}, resource_version=version) for uid, version in (one, other)
     )
     assert is_as_late(first, second) is expected
+
+
+async def test_what_was_written_last_is_taken_back_first() -> None:
+    env = StoreEnv()
+    await env.start("fresh", "a")
+    writes = Writes()
+    await env.store.update(TEAM, charge, retries=RETRIES, writes=writes)
+    (first,) = writes.swaps
+    swaps = [first, Swap(first.after, first.before)]
+    taken: list[Swap] = []
+
+    def noted(account: QuotaAccount, swap: Swap) -> QuotaAccount:
+        taken.append(swap)
+        return account
+
+    await env.store.undo(TEAM, [(swap, noted) for swap in swaps], RETRIES, writes.counts)
+    assert taken == [*reversed(swaps)]

@@ -72,6 +72,7 @@ class SharedGcu(SlicedGcu):
     section_name = "enflame"
     section_type = EnflameSection
     section_fields = ("resource_name_vgcu", "resource_name_vgcu_percentage")
+    memory_is_percentage = True
 
     @property
     def resource_names(self) -> tuple[str, ...]:
