@@ -12,29 +12,25 @@ from hami_webhook.admission.claims import ClaimHandler
 from hami_webhook.admission.handler import AdmissionHandler
 from hami_webhook.caches import Caches, Change
 from hami_webhook.charging.claims import ChargeTiming, ClaimCharger
+from hami_webhook.charging.kinds import ChargedKinds
 from hami_webhook.charging.namespace_labels import NamespaceLabels
 from hami_webhook.charging.pods import PodCharger
-from hami_webhook.charging.queue import ChargeCounts, ChargeQueue
 from hami_webhook.charging.queues import ChargeQueues
-from hami_webhook.charging.recomputer import PodReader, Recomputer
-from hami_webhook.charging.sources import AcceleratorQuotas, QuotaSource, ResourceQuotas
-from hami_webhook.charging.store import QuotaCache, QuotaStore
+from hami_webhook.charging.recomputer import PodReader
+from hami_webhook.charging.sources import AcceleratorQuotas, ResourceQuotas
 from hami_webhook.cluster.api import Cluster, Kind
 from hami_webhook.cluster.watches import NoWatches, Watches
 from hami_webhook.cluster_view import ClusterView
 from hami_webhook.core_options import Options
 from hami_webhook.devices.registry import Vendors
 from hami_webhook.dra.claim_cache import ClaimCache
-from hami_webhook.durations import Histogram
 from hami_webhook.evictions.limits import EvictionLimits
 from hami_webhook.kube.objects import Pod, ResourceQuota
 from hami_webhook.namespaces import LiveNamespaces
 from hami_webhook.policy.rules import PolicyRules
-from hami_webhook.quota.account import QuotaAccount
-from hami_webhook.quota.claims import ClaimReader, TemplateReader, WithClaims
+from hami_webhook.quota.claims import ClaimReader, WithClaims
 from hami_webhook.quota.deleted_ledgers import DeletedLedgers
-from hami_webhook.quota.floors import is_shown
-from hami_webhook.quota.ledger import RESERVATION, UPDATE, Entry, new_attempt
+from hami_webhook.quota.ledger import RESERVATION, new_attempt
 from hami_webhook.quota.other_managers import LeftByQueues
 from hami_webhook.quota.pricing import CapacityLister
 from hami_webhook.quota_ports.claims import ClaimPort, claim_inventory
@@ -79,85 +75,39 @@ class Core:
         self.caches = Caches(self.state, clock, options.node_labels, self.nominations, deleted, watches, claims)
         with_claims = WithClaims(self.state, claims)
         self.capacity: CapacityLister = with_claims if vendors.drivers else self.state
-        """What charges depend on besides their pods."""
         self.view = ClusterView(self.caches, vendors, self.capacity, clock, placement_ttl, options.zone)
-        """The same for who only reads."""
         self.problems: Counter[str] = Counter()
         """Events that were recorded about objects, by reason."""
         self.failures: Counter[str] = Counter()
         """Unexpected exceptions that loops survived, by loop."""
         self.namespaces = LiveNamespaces(cluster, self.caches)
-        accelerator_quotas = self.caches.accelerator_quotas
-
-        def store(source: QuotaSource, cache: QuotaCache) -> QuotaStore:
-            return QuotaStore(
-                source,
-                vendors,
-                clock=clock,
-                cache=cache,
-                sleep=sleep,
-                deleted=deleted.note,
-                new_attempt=new_attempt,
-            )
-
-        self.quotas = store(ResourceQuotas(cluster), self.caches)
-        self.accelerator_quotas = store(AcceleratorQuotas(cluster, accelerator_quotas.labels), accelerator_quotas)
-        pods = PodReader(cluster, self.state)
-
-        def recomputer(store: QuotaStore, durations: Histogram | None = None) -> Recomputer:
-            return Recomputer(
-                store,
-                pods,
-                vendors,
-                self.capacity,
-                clock=clock,
-                bounds=options.bounds,
-                deleted=deleted,
-                durations=durations,
-                claims=ClaimReader(cluster, claims) if vendors.drivers else None,
-            )
-
-        self.recomputer = recomputer(self.quotas)
-        self.accelerator_recomputer = recomputer(self.accelerator_quotas, self.recomputer.durations)
-        counts = ChargeCounts()
-
-        def shows(account: QuotaAccount, identity: str, entry: Entry) -> bool:
-            pod = self.state.observed(identity.removeprefix(UPDATE))
-            return pod is not None and is_shown(account, entry, pod, vendors, self.state, clock(), placement_ttl)
-
-        def queue(store: QuotaStore, recomputer: Recomputer) -> ChargeQueue:
-            return ChargeQueue(
-                store,
-                clock=clock,
-                recomputer=recomputer,
-                sleep=sleep,
-                timeout=options.charge_timeout,
-                max_ledger=options.bounds.most,
-                counts=counts,
-                shows=shows,
-            )
-
-        shared = queue(self.accelerator_quotas, self.accelerator_recomputer)
-        self.queues = ChargeQueues(queue(self.quotas, self.recomputer), shared)
-        labels = NamespaceLabels(cluster, self.caches, clock=clock)
-        self.charger = PodCharger(self.queues, shared, labels, clock=clock, timeout=options.charge_timeout)
-        there = self.state.by_namespace.there
-        queued, known = self.caches.queued, self.charger.known
-        left = self.left_by_queues = LeftByQueues(queued, there, known, vendors, self.capacity, clock)
-        self.templates = TemplateReader(cluster, claims)
-        charging: ClaimPort | None = None
-        if vendors.drivers:
-            timing = ChargeTiming(options.charge_timeout, placement_ttl)
-            claim_charger = ClaimCharger(
-                cluster, vendors, with_claims, claims, self.charger, self.queues, left, clock=clock, timing=timing
-            )
-            charging = ClaimPort(claim_charger, watches)
-        self.claims = ClaimHandler(charging)
-        """Reviews of claims."""
-        pricing = Pricing(vendors, self.capacity, clock, placement_ttl)
-        pods_port = PodPort(
-            cluster, self.caches, pricing, self.charger, self.queues, left, self.templates, watches, new_id
+        kinds = ChargedKinds(
+            vendors=vendors,
+            devices=self.state,
+            capacity=self.capacity,
+            pods=PodReader(cluster, self.state),
+            deleted=deleted,
+            bounds=options.bounds,
+            timeout=options.charge_timeout,
+            clock=clock,
+            claims=ClaimReader(cluster, claims) if vendors.drivers else None,
+            sleep=sleep,
+            new_attempt=new_attempt,
         )
+        above = self.caches.accelerator_quotas
+        own = kinds.of(ResourceQuotas(cluster), self.caches)
+        shared = kinds.of(AcceleratorQuotas(cluster, above.labels), above)
+        self.quotas, self.accelerator_quotas = own.store, shared.store
+        self.recomputer, self.accelerator_recomputer = own.recomputer, shared.recomputer
+        self.queues = ChargeQueues(own.queue, shared.queue)
+        labels = NamespaceLabels(cluster, self.caches, clock=clock)
+        self.charger = PodCharger(self.queues, shared.queue, labels, clock=clock, timeout=options.charge_timeout)
+        waiting, there = self.caches.queued, self.state.by_namespace.there
+        left = LeftByQueues(waiting, there, self.charger.known, vendors, self.capacity, clock)
+        timing = ChargeTiming(clock, options.charge_timeout, placement_ttl)
+        claim_charger = ClaimCharger(cluster, vendors, with_claims, claims, self.charger, self.queues, left, timing)
+        self.claims = ClaimHandler(ClaimPort(claim_charger, watches) if vendors.drivers else None)
+        pricing = Pricing(vendors, self.capacity, clock, placement_ttl)
         self.boundary = PolicyBoundary(vendors, policies, self.namespaces.namespace)
         self._options = options
         self.admission = AdmissionHandler(
@@ -165,7 +115,7 @@ class Core:
             options.rules,
             policies=policies,
             namespaces=self.namespaces,
-            charging=pods_port,
+            charging=PodPort(cluster, self.caches, pricing, self.charger, self.queues, left, watches, new_id),
             device_lister=self.state,
             reservation_key=RESERVATION,
             inventory=partial(claim_inventory, claims, watches),
@@ -174,11 +124,10 @@ class Core:
 
     def subscriptions(self) -> Mapping[Kind, Callable[[Change[ResourceQuota]], None]]:
         """The changes that writers of quotas take turns by."""
-
-        def noted(store: QuotaStore) -> Callable[[Change[ResourceQuota]], None]:
-            return lambda change: None if change.after is None else store.shown(change.after)
-
-        return {Kind.RESOURCE_QUOTAS: noted(self.quotas), Kind.ACCELERATOR_QUOTAS: noted(self.accelerator_quotas)}
+        return {
+            Kind.RESOURCE_QUOTAS: lambda change: self.quotas.shown(change.after),
+            Kind.ACCELERATOR_QUOTAS: lambda change: self.accelerator_quotas.shown(change.after),
+        }
 
     @cached_property
     def placer(self) -> Placer:

@@ -49,8 +49,9 @@ _TOO_LATE = "no answer from the API server in time"
 
 
 class ChargeTiming(Struct, frozen=True):
-    """Seconds that a charge may take, and for which a placement that isn't bound counts."""
+    """The clock, and the seconds that a charge may take, and for which a placement that isn't bound counts."""
 
+    clock: Callable[[], float]
     timeout: float
     placement_ttl: float
 
@@ -103,8 +104,6 @@ class ClaimCharger:
         charger: PodCharger,
         queues: ChargeQueues,
         left: LeftByQueues,
-        *,
-        clock: Callable[[], float],
         timing: ChargeTiming,
     ) -> None:
         self._cluster = cluster
@@ -114,7 +113,7 @@ class ClaimCharger:
         self._charger = charger
         self._queues = queues
         self._left = left
-        self._clock = clock
+        self._clock = timing.clock
         self._timing = timing
         self._reader = ClaimReader(cluster, cache)
 

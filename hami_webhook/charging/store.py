@@ -199,10 +199,11 @@ class QuotaStore:
             if acquired:
                 turn.lock.release()
 
-    def shown(self, quota: ResourceQuota) -> None:
-        """A watch shows a version of a quota."""
-        seen = self._seen.get(quota.namespace)  # empty for an AcceleratorQuota, as their scope is
-        if seen is not None:
+    def shown(self, quota: ResourceQuota | None) -> None:
+        """A watch shows a version of a quota; None where it is gone."""
+        # the namespace is empty for an AcceleratorQuota, as their scope is
+        seen = None if quota is None else self._seen.get(quota.namespace)
+        if quota is not None and seen is not None:
             seen.turns.note(quota, self._clock())
 
     async def update(

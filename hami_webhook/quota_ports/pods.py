@@ -58,7 +58,6 @@ class PodPort:
         charger: PodCharger,
         queues: ChargeQueues,
         left: LeftByQueues,
-        templates: TemplateReader,
         watches: Watches,
         new_id: Callable[[], str],
     ) -> None:
@@ -68,7 +67,7 @@ class PodPort:
         self.vendors = pricing.vendors
         self.charger = charger
         self.left = left
-        self.templates = templates
+        self.templates = TemplateReader(cluster, caches.claims)
         self.watches = watches
         self.new_id = new_id
         self.pods = caches.state.by_namespace
