@@ -90,4 +90,4 @@ def test_the_readme_names_the_versions_of_kubernetes_that_it_was_run_on() -> Non
     pinned = {path.parent.name: path.read_text() for path in (ROOT / "hack" / "controlplane").glob("*/go.mod")}
     whole = sorted(minor for minor, text in pinned.items() if "k8s.io/kubernetes/cmd/kube-apiserver" in text)
     (ahead,) = pinned.keys() - set(whole)
-    assert found[1] == f"{whole[0]} to {whole[-1]}, and with the kube-scheduler of {ahead} beside {whole[-1]}"
+    assert found[1] == f"{whole[0]} to {whole[-1]}, and with {ahead}'s kube-scheduler"
