@@ -186,20 +186,20 @@ class Vendor:
     def check_servable(self, container: Container, device_lister: DeviceLister) -> None:
         """Raises `BadRequest` for an amount that no registered node could serve, however empty it is."""
 
-    def check_representable(self, container: Container) -> None:
-        """Raises `BadRequest` for an amount that no request can hold."""
-        check_bounds(container, self._representable)
-
     def check_pod(self, pod: Pod) -> None:
         """Raises `BadRequest` for what can't be meant of a pod that requests the vendor's cards, amounts aside.
         Only its containers and annotations may matter, here and to `requests_of`.
         """
 
     def bounds(self) -> Iterator[tuple[str, int, int, str]]:
-        """Of each resource the least and most that may be requested, and what an amount is, for the refusal."""
+        """Of each resource the least and most that may be requested, and what an amount is, for the refusal.
+
+        A vendor whose memory may be bytes reads it itself.
+        """
         unit = unit_of(self.memory_factor, explained=self.explains_memory)
         yield self.count_name, 0, MAX_INT32, "an integer"
-        yield self.memory_name, 0, self.most_memory // self.memory_factor, f"an integer number of {unit}"
+        if not self.memory_may_be_bytes:
+            yield self.memory_name, 0, self.most_memory // self.memory_factor, f"an integer number of {unit}"
         yield self.core_name, 0, MAX_INT32, "an integer"
 
     @cached_property
@@ -208,6 +208,7 @@ class Vendor:
 
     @cached_property
     def _representable(self) -> tuple[tuple[str, int, int, str], ...]:
+        """The bounds beyond which no request can hold an amount."""
         return tuple(Vendor.bounds(self))
 
     # requests: what is written means the same on every node; what a node or a card decides is left open in it
@@ -220,7 +221,7 @@ class Vendor:
 
     def request(self, container: Container) -> Request | None:
         """The container's request, None for nothing. Raises `BadRequest` for a value admission would have refused."""
-        self.check_representable(container)
+        check_bounds(container, self._representable)
         count = self.amount(container, self.count_name)
         if not count:
             return None

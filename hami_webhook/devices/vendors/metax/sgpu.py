@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable, Sequence
 from typing import Any
 
 import orjson
@@ -31,6 +31,7 @@ from hami_webhook.devices.model import (
     Device,
     DeviceShare,
     Inventory,
+    MemoryRequest,
     NodeView,
     Request,
     Rows,
@@ -45,7 +46,7 @@ from hami_webhook.devices.vendors.metax.qos import ALL_CORES, OwnTask, SgpuCard,
 from hami_webhook.devices.vendors.metax.section import MetaxSection
 from hami_webhook.kube.draft import ContainerDraft, PodDraft
 from hami_webhook.kube.objects import Container, Node, Pod
-from hami_webhook.kube.quantity import Format, Quantity, QuantityError, parse_whole
+from hami_webhook.kube.quantity import Format, Quantity, QuantityError
 
 TOPOLOGY_AWARE = "metax-tech.com/sgpu-topology-aware"
 PLUGIN_ALLOCATED = "metax-tech.com/gpu-devices-allocated"
@@ -112,6 +113,7 @@ class MetaxSgpu(Vendor):
         *(check if check is FREE_MEMORY else _unless_online(check) for check in AMOUNT_CHECKS),
     )
     memory_factor = GIBIBYTE
+    limits_only = True
     memory_may_be_bytes = True
     default_cores = ALL_CORES
     max_cores = MAX_INT32
@@ -154,13 +156,6 @@ class MetaxSgpu(Vendor):
             zones.setdefault(qos.card_of(device).zone, []).append(device.uuid)
         return [group for zone, group in sorted(zones.items()) if zone and len(group) > 1]
 
-    def amount(self, container: Container | ContainerDraft, resource: str) -> int | None:
-        """Of limits only."""
-        return parse_whole(container.limits.get(resource)) if resource else None
-
-    def bounds(self) -> Iterator[tuple[str, int, int, str]]:
-        yield from (bound for bound in super().bounds() if bound[0] != self.memory_name)
-
     def check_amounts(self, container: Container) -> None:
         super().check_amounts(container)
         for written in (container.limits, container.requests):
@@ -169,13 +164,14 @@ class MetaxSgpu(Vendor):
                 most = f"at most {MAX_INT32 // GIBIBYTE} GiB as a whole number, or 1Mi to {MAX_INT32}Mi in bytes"
                 raise bad_amount(container.name, self.memory_name, value, most)
 
-    def check_representable(self, container: Container) -> None:
-        self.check_amounts(container)
-
     # request extraction (6)
 
-    def mebibytes(self, container: Container) -> int:
-        return read_memory(container.limits.get(self.memory_name, 0)) or 0
+    def request(self, container: Container) -> Request | None:
+        self.check_amounts(container)
+        return super().request(container)
+
+    def memory(self, container: Container, mebibytes: int) -> MemoryRequest:
+        return super().memory(container, read_memory(container.limits.get(self.memory_name, 0)) or 0)
 
     def request_in_pod(self, container: Container, pod: Pod) -> Request | None:
         """An online pod's compute is never counted."""
