@@ -56,10 +56,10 @@ def split(
     return tuple(counted(vendor, node, word, count, slots=SHARED_SLOTS, memory=share, cores=card_cores, model=model))
 
 
-def summed(vendor: Vendor, node: Node, word: str, card_cores: int) -> Inventory | None:
+def summed(vendor: Vendor, node: Node, word: str, card_cores: int, model: str = "") -> Inventory | None:
     """What `split` makes of the vendor's own memory and core resources; None for no card."""
     cores, memory, unit = vendor.core_name, vendor.memory_name, vendor.memory_factor
-    devices = split(vendor.key, node, word, cores=cores, memory=memory, unit=unit, card_cores=card_cores)
+    devices = split(vendor.key, node, word, cores=cores, memory=memory, unit=unit, card_cores=card_cores, model=model)
     return Inventory(devices) if devices else None
 
 

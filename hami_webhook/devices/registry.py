@@ -95,8 +95,8 @@ def _faults_of(cls: type[Vendor], first: type[Vendor]) -> Iterator[str]:
             yield f"{name} is missing"
     must_be = cls.section_fields[: 1 if cls.section_fields is Vendor.section_fields else None]
     yield from (f"{model.__qualname__} has no field {name}" for name in must_be if name not in model.model_fields)
-    if not cls.registration.annotation and cls.inventory is Vendor.inventory and cls.registered is Vendor.registered:
-        yield "no node can have its cards: set registration, or override registered or inventory"
+    if not cls.registration.annotation and cls.inventory is Vendor.inventory:
+        yield "no node can have its cards: set registration, or override inventory"
 
 
 class Vendors(Mapping[str, Vendor]):

@@ -443,7 +443,7 @@ class Vendor:
         """The second field of an entry, by which the plugin finds what is left to do: nearly always the backend key."""
         return self.known_as
 
-    def encode(self, rows: Rows, node: Node, now: float) -> dict[str, str]:
+    def encode(self, pod: Pod, rows: Rows, node: Node, now: float) -> dict[str, str]:
         """The vendor's annotations for a placement at `now` (Unix seconds); rows without its cards are empty slots."""
         found = [row.get(self.key) for row in rows]
         entries = [
@@ -457,10 +457,6 @@ class Vendor:
         ]
         text = encode_pod_devices(entries)
         return {key: text for key in (self.keys.to_allocate, self.keys.allocated) if key}
-
-    def encode_containers(self, pod: Pod, rows: Rows, node: Node) -> dict[str, str]:
-        """The annotations of a placement that depend on what the pod's containers are: their names, their kinds."""
-        return {}
 
     def decode(self, pod: Pod) -> list[list[DeviceEntry]] | None:
         """What the pod was allocated of this vendor, row by row; None if nothing. Raises `BadAnnotation`."""

@@ -19,8 +19,7 @@ def placement_annotations(pod: Pod, fit: NodeFit, view: NodeView, vendors: Vendo
     written = {NODE: fit.node, TIME: str(int(now))}
     for key, vendor in vendors.items():
         if any(key in row for row in fit.rows):
-            written |= vendor.encode(fit.rows, view.node, now)
-            written |= vendor.encode_containers(pod, fit.rows, view.node)
+            written |= vendor.encode(pod, fit.rows, view.node, now)
     return written
 
 

@@ -199,7 +199,7 @@ def record(incoming: Pod, on: NodeView, budget: Any = None, **section: Any) -> s
     result = fitted(incoming, on, budget, **section)
     if isinstance(result, Rejection):
         return str(result)
-    return nvidia(**section).encode(result.rows, on.node, 0)[ALLOCATED]
+    return nvidia(**section).encode(incoming, result.rows, on.node, 0)[ALLOCATED]
 
 
 def chosen(incoming: Pod, on: NodeView, budget: Any = None, **section: Any) -> str:

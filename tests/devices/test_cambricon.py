@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 import pytest
-from builders import container, node, read_node
+from builders import container, node, read_node, read_pod
 from tables import in_one_test
 
 from hami_webhook.devices.lock_annotations import COMMON_LOCK, NodeLock
@@ -161,7 +161,7 @@ def allocation(*cards: tuple[int, int, int]) -> dict[str, Allocation]:
     ],
 )
 def test_the_profile_is_that_of_the_first_card(rows: Sequence[Mapping[str, Allocation]], profile: str) -> None:
-    written = MLU.encode(rows, read_node("m-1"), NOW)
+    written = MLU.encode(read_pod("p"), rows, read_node("m-1"), NOW)
     assert written.pop(ALLOCATED) == written.pop("hami.io/cambricon-mlu-devices-to-allocate")
     assert written == {
         "CAMBRICON_DSMLU_ASSIGHED": "false",

@@ -289,7 +289,7 @@ def test_what_is_written_of_each_container_is_read_back(case: Case) -> None:
         assert request is not None
         found = fit_pod(taken.view, request, case.vendors, None)
         assert not isinstance(found, Rejection)
-        written = case.vendor.encode(found.rows, taken.view.node, NOW)
+        written = case.vendor.encode(pod_of(manifest), found.rows, taken.view.node, NOW)
         keys = [key for key in (case.vendor.keys.allocated, case.vendor.keys.to_allocate) if key]
         assert len({written[key] for key in keys}) == 1
         read = case.vendor.decode(pod_of(pod(annotations=written)))

@@ -171,7 +171,7 @@ WRONG = [
         "Unexplained.resource_count_name must have a Meaning: the resource's description and unit",
     ),
     ({"section_fields": ("resource_name",)}, "Other has no field resource_name"),
-    ({"registration": None}, "no node can have its cards: set registration, or override registered or"),
+    ({"registration": None}, "no node can have its cards: set registration, or override inventory"),
 ]
 
 

@@ -156,7 +156,7 @@ def test_7_mig_instances_are_booked_with_their_profile() -> None:
     on = view(node(mig_card("GPU-m")))
     incoming = pod(container(gpu=2, mem=8000), annotations={"nvidia.com/vgpu-mode": "mig"})
     fit = placed(incoming, on)
-    written = cards.nvidia().encode(fit.rows, on.node, 0)
+    written = cards.nvidia().encode(incoming, fit.rows, on.node, 0)
     assert written["hami.io/vgpu-devices-allocated"] == "GPU-m,NVIDIA,10240,28:GPU-m,NVIDIA,10240,28:;"
     assert written[MIG_RECORDS] == (
         '[{"containerIndex":0,"deviceIndex":0,"gpuUUID":"GPU-m","profile":"2g.10gb","placement":{"start":0,"size":2}},'
@@ -181,11 +181,12 @@ def test_7_later_mig_pods_get_the_next_place_until_none_is_left(
     taken: tuple[Any, ...], memory: int, answer: object
 ) -> None:
     on = view(node(mig_card("GPU-m")), {"GPU-m": used(*taken)})
-    result = fitted(pod(one(mem=memory)), on)
+    incoming = pod(one(mem=memory))
+    result = fitted(incoming, on)
     if isinstance(result, Rejection):
         assert str(result) == answer
         return
-    written = decode_allocations(cards.nvidia().encode(result.rows, on.node, 0)[MIG_RECORDS])
+    written = decode_allocations(cards.nvidia().encode(incoming, result.rows, on.node, 0)[MIG_RECORDS])
     assert written is not None
     instance = written[0].instance
     assert (instance.profile, instance.placement.start, instance.placement.size) == answer

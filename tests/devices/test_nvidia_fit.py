@@ -323,7 +323,7 @@ def test_containers_see_each_others_instances_and_a_record_counts_them_init_firs
     """An app container sees those of other app containers only."""
     incoming = pod(init("i", gpu=1, mem=8000), *(container(name, gpu=1, mem=8000) for name in "ab"), container("c"))
     on = view(node(mig_card("m")))
-    written = decode_allocations(nvidia().encode(placed(incoming, on).rows, on.node, 0)[MIG_RECORDS])
+    written = decode_allocations(nvidia().encode(incoming, placed(incoming, on).rows, on.node, 0)[MIG_RECORDS])
     assert written is not None
     assert [(each.row, each.device, each.instance.placement.start) for each in written] == [
         (0, 0, 0),
@@ -334,7 +334,8 @@ def test_containers_see_each_others_instances_and_a_record_counts_them_init_firs
 
 def test_shared_cards_write_no_mig_record() -> None:
     on = view(node(card("a")))
-    assert set(nvidia().encode(placed(pod(one()), on).rows, on.node, 0)) == {
+    incoming = pod(one())
+    assert set(nvidia().encode(incoming, placed(incoming, on).rows, on.node, 0)) == {
         "hami.io/vgpu-devices-to-allocate",
         "hami.io/vgpu-devices-allocated",
     }

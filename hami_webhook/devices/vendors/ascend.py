@@ -475,7 +475,7 @@ class Ascend(Vendor):
 
     # outputs (9)
 
-    def encode(self, rows: Rows, node: Node, now: float) -> dict[str, str]:
+    def encode(self, pod: Pod, rows: Rows, node: Node, now: float) -> dict[str, str]:
         entries = [
             {"UUID": d.uuid, "temp": d.share.profile, "memory": d.share.memory, "core": d.share.cores}
             for row in rows
@@ -484,4 +484,4 @@ class Ascend(Vendor):
         ]
         listed = orjson.dumps([{key: value for key, value in entry.items() if value} for entry in entries])
         written = {f"huawei.com/{self.key}": listed.decode(), PLACED_AT: str(int(now))}
-        return super().encode(rows, node, now) | written
+        return super().encode(pod, rows, node, now) | written

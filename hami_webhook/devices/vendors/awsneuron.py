@@ -282,12 +282,12 @@ class AwsNeuron(Vendor):
 
     # outputs (9)
 
-    def encode(self, rows: Rows, node: Node, now: float) -> dict[str, str]:
+    def encode(self, pod: Pod, rows: Rows, node: Node, now: float) -> dict[str, str]:
         given = [device.share.mark for row in rows if self.key in row for device in row[self.key].devices]
         known = [numbers for numbers in given if isinstance(numbers, Numbers)]
         resource = {RESOURCE_TYPE: self.core_name} if any(numbers.of_cores for numbers in known) else {}
         return {
-            **super().encode(rows, node, now),
+            **super().encode(pod, rows, node, now),
             IDS: ",".join(str(number) for numbers in known for number in numbers.numbers),
             **resource,
             TIME: nanoseconds(now),

@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from hami_webhook.config.devices import CountMemoryCore
-from hami_webhook.devices.capacity_devices import index_of, split
+from hami_webhook.devices.capacity_devices import index_of, summed
 from hami_webhook.devices.device_lister import DeviceLister
 from hami_webhook.devices.keys import DeviceKeys, ReservedKeys
 from hami_webhook.devices.lock_annotations import NodeLock
-from hami_webhook.devices.model import Device, Rows
+from hami_webhook.devices.model import Inventory, Rows
 from hami_webhook.devices.vendor import Vendor
 from hami_webhook.kube.draft import ContainerDraft, PodDraft
-from hami_webhook.kube.objects import ContainerKind, Node
+from hami_webhook.kube.objects import ContainerKind, Node, Pod
 
 UNIT = 256
 """MiB of a unit of memory: the plugin's `--min-dsmlu-unit=256`."""
@@ -56,18 +56,9 @@ class Cambricon(Vendor):
 
     # node side (docs/spec/cambricon.md#3)
 
-    def registered(self, node: Node) -> tuple[Device, ...]:
+    def inventory(self, node: Node) -> Inventory | None:
         model = node.labels.get(MODEL_LABEL, "").strip()
-        return split(
-            self.key,
-            node,
-            "cambricon-mlu",
-            cores=self.core_name,
-            memory=self.memory_name,
-            unit=UNIT,
-            card_cores=100,
-            model=model if "mlu" in model.lower() else "",
-        )
+        return summed(self, node, "cambricon-mlu", 100, model if "mlu" in model.lower() else "")
 
     @property
     def kubelet_counted(self) -> tuple[str, ...]:
@@ -107,8 +98,8 @@ class Cambricon(Vendor):
 
     # outputs (9)
 
-    def encode(self, rows: Rows, node: Node, now: float) -> dict[str, str]:
+    def encode(self, pod: Pod, rows: Rows, node: Node, now: float) -> dict[str, str]:
         first = next(row[self.key] for row in rows if self.key in row).devices[0]
         index = index_of(first.uuid)
         profile = f"{index}_{first.share.cores}_{first.share.memory // UNIT}"
-        return super().encode(rows, node, now) | dict.fromkeys(ASSIGNED, "false") | {PROFILE: profile}
+        return super().encode(pod, rows, node, now) | dict.fromkeys(ASSIGNED, "false") | {PROFILE: profile}

@@ -156,12 +156,12 @@ class OldFamily(Iluvatar):
     def inventory(self, node: Node) -> Inventory | None:
         return capacity_devices.summed(self, node, "iluvatar", WHOLE)
 
-    def encode(self, rows: Rows, node: Node, now: float) -> dict[str, str]:
+    def encode(self, pod: Pod, rows: Rows, node: Node, now: float) -> dict[str, str]:
         """`gpu-assigned` is gpu-manager's to set to true."""
         stamp = {"iluvatar.ai/gpu-assigned": "false", "iluvatar.ai/predicate-time": nanoseconds(now)}
-        return super().encode(rows, node, now) | stamp
+        return super().encode(pod, rows, node, now) | stamp | self._by_place(pod, rows)
 
-    def encode_containers(self, pod: Pod, rows: Rows, node: Node) -> dict[str, str]:
+    def _by_place(self, pod: Pod, rows: Rows) -> dict[str, str]:
         """The cards of each app container, by its place among them."""
         apps = [row.get(self.key) for row, kind in zip(rows, pod.kinds, strict=True) if kind is ContainerKind.APP]
         return {

@@ -212,10 +212,10 @@ class Mthreads(Vendor):
 
     # outputs (9)
 
-    def encode(self, rows: Rows, node: Node, now: float) -> dict[str, str]:
+    def encode(self, pod: Pod, rows: Rows, node: Node, now: float) -> dict[str, str]:
         """The indices are the last container's: the pod's, as the containers of a pod share their card."""
         last = next(row[self.key] for row in reversed(rows) if self.key in row)
-        return super().encode(rows, node, now) | {
+        return super().encode(pod, rows, node, now) | {
             "mthreads.com/gpu-index": ",".join(str(capacity_devices.index_of(device.uuid)) for device in last.devices),
             "mthreads.com/predicate-node": node.name,
             "mthreads.com/predicate-time": nanoseconds(now),

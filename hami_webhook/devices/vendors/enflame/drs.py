@@ -223,8 +223,8 @@ class DrsGcu(SlicedGcu):
             REQUEST_SIZE: str(sum(allocation.devices[0].share.slots for allocation in allocations)),
         }
 
-    def encode_containers(self, pod: Pod, rows: Rows, node: Node) -> dict[str, str]:
-        """The profile each container got."""
+    def encode(self, pod: Pod, rows: Rows, node: Node, now: float) -> dict[str, str]:
+        """With the profile each container got."""
         inventory = self.inventory(node)
         assert inventory is not None
         partitions = {}
@@ -237,4 +237,5 @@ class DrsGcu(SlicedGcu):
                     "profileID": profile.id,
                     "profileName": profile.name,
                 }
-        return {CONTAINERS: orjson.dumps(dict(sorted(partitions.items()))).decode()}
+        listed = orjson.dumps(dict(sorted(partitions.items()))).decode()
+        return super().encode(pod, rows, node, now) | {CONTAINERS: listed}

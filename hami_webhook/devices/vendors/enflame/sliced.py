@@ -138,10 +138,10 @@ class SlicedGcu(Vendor):
 
     # outputs (9)
 
-    def encode(self, rows: Rows, node: Node, now: float) -> dict[str, str]:
+    def encode(self, pod: Pod, rows: Rows, node: Node, now: float) -> dict[str, str]:
         allocations = [row[self.key] for row in rows if self.key in row]
         numbers = ",".join(str(index_of(device.uuid)) for device in allocations[0].devices)
-        written = super().encode(rows, node, now)
+        written = super().encode(pod, rows, node, now)
         written |= {ASSIGNED: "false", ASSIGNED_TIME: nanoseconds(now), ASSIGNED_ID: numbers, ASSIGNED_MINOR: numbers}
         return written | self.stamps(allocations, node)
 

@@ -62,7 +62,7 @@ class KunlunXpu(Kunlunxin):
         better = wings.score(before, before | given)
         return float(-better if policy == "spread" else better)
 
-    def encode(self, rows: Rows, node: Node, now: float) -> dict[str, str]:
+    def encode(self, pod: Pod, rows: Rows, node: Node, now: float) -> dict[str, str]:
         uuids = (device.uuid for row in rows if self.key in row for device in row[self.key].devices)
         indices = dict.fromkeys(str(index_of(uuid)) for uuid in uuids)
-        return super().encode(rows, node, now) | {DEVICE_INDEX: ",".join(indices)}
+        return super().encode(pod, rows, node, now) | {DEVICE_INDEX: ",".join(indices)}

@@ -226,10 +226,10 @@ class MetaxSgpu(Vendor):
 
     # outputs (9)
 
-    def encode(self, rows: Rows, node: Node, now: float) -> dict[str, str]:
+    def encode(self, pod: Pod, rows: Rows, node: Node, now: float) -> dict[str, str]:
         given = [[_for_plugin(device) for device in row[self.key].devices] if self.key in row else [] for row in rows]
         own = {PLUGIN_ALLOCATED: orjson.dumps(given).decode(), PLUGIN_TIME: nanoseconds(now)}
-        return super().encode(rows, node, now) | own
+        return super().encode(pod, rows, node, now) | own
 
 
 def _for_plugin(device: AllocatedDevice) -> dict[str, Any]:

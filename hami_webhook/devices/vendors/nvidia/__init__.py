@@ -420,7 +420,7 @@ class Nvidia(Vendor):
 
     # outputs (9)
 
-    def encode(self, rows: Rows, node: Node, now: float) -> dict[str, str]:
-        written = super().encode(rows, node, now)
+    def encode(self, pod: Pod, rows: Rows, node: Node, now: float) -> dict[str, str]:
+        written = super().encode(pod, rows, node, now)
         instances = mig.encode_allocations(self.key, rows)
         return written | ({mig.ALLOCATIONS: instances} if instances else {})
