@@ -11,7 +11,7 @@ from hami_webhook.devices.codecs import BadAnnotation
 from hami_webhook.devices.debit import Debit, per_device, per_vendor
 from hami_webhook.devices.model import Claim, Device, Kinds
 from hami_webhook.devices.vendor import Vendor
-from hami_webhook.kube.objects import ContainerKind, Pod
+from hami_webhook.kube.objects import Container, ContainerKind, Pod
 
 NODE = "hami.io/vgpu-node"
 TIME = "hami.io/vgpu-time"
@@ -73,15 +73,21 @@ def read_placed(vendor: Vendor, pod: Pod, cards: Mapping[str, Device] = _NO_CARD
         for row, entries in enumerate(rows)
         for entry in entries
     ]
-    counted = [
-        _with_cores(claim, vendor.quota_cores(claim.cores, [pod.containers[claim.row]] if aligned else pod.containers))
-        for claim in claims
-    ]
+    counted = claims
+    if vendor.cores_in_units:
+        of_row = [[each] for each in pod.containers] if aligned else [pod.containers] * len(rows)
+        counted = [replace(claim, cores=_percent(vendor, of_row[claim.row])) for claim in claims]
     return Placed(tuple(claims), kinds, tuple(counted))
 
 
-def _with_cores(claim: Claim, cores: int) -> Claim:
-    return claim if cores == claim.cores else replace(claim, cores=cores)
+def _percent(vendor: Vendor, containers: Sequence[Container]) -> int:
+    """The percentage requested; the most that any container requests, where it isn't known which one it is."""
+    percents = [
+        percent if (percent := vendor.amount(container, vendor.core_name)) is not None else vendor.default_cores
+        for container in containers
+        if vendor.amount(container, vendor.count_name)
+    ]
+    return min(max(percents, default=vendor.default_cores), vendor.max_cores)
 
 
 def is_served(pod: Pod) -> bool:

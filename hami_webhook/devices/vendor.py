@@ -75,6 +75,7 @@ class Vendor:
     `is_2_11`: pods are read as by that HAMi (docs/spec/core.md#2.5); `hides_cards`: then it touches all of them.
     `default_cores`: what a container reserves that names no cores; `max_cores`: what more than that counts as.
     `lock`: what is taken on the node while a pod that requests the vendor's cards is bound; None for nothing.
+    `cores_in_units`: cards and annotations count cores in units, while pods, quotas and people speak of percent.
     `masks_cores`: the vendor distinguishes a card's cores, and the cores field of an entry on the wire is their mask.
     `multi_is_exclusive`: a container that requests more than one device gets whole cards, whatever else it wrote.
     `explains_memory`: a refused amount of memory is answered with an example, as people write `16Gi`.
@@ -105,6 +106,7 @@ class Vendor:
     default_cores: int = 0
     max_cores: int = 100
     masks_cores: bool = False
+    cores_in_units: bool = False
     multi_is_exclusive: bool = False
     explains_memory: bool = False
     limits_only: bool = False
@@ -471,17 +473,6 @@ class Vendor:
     def slots_held(self, entry: DeviceEntry, container: Container | None, card: Device | None) -> int:
         """The slots an entry of a placed pod takes; None where its container or its registered card isn't known."""
         return 1
-
-    def quota_cores(self, cores: int, containers: Sequence[Container]) -> int:
-        """The cores quota counts for an entry whose card is charged with `cores`.
-
-        `containers` are those the entry may belong to: its own, or all of the pod's where the list doesn't say.
-        """
-        return cores
-
-    def core_percent(self, cores: int, device: Device) -> int:
-        """Cores of a card as people see them: in percent of it, unless the vendor counts in other units."""
-        return cores
 
     def quota_keys(self) -> tuple[QuotaKey, ...]:
         """The keys of a ResourceQuota that the vendor's resources are charged to."""

@@ -39,8 +39,8 @@ class _Card:
         self.device = device
         self.model: _Model = (vendor.key, device.type)
         self.usage = usage = view.used(vendor.key, device.uuid)
-        self.cores = vendor.core_percent(device.cores, device)
-        self.cores_allocated = vendor.core_percent(usage.cores, device)
+        self.cores = _percent(device.cores, device, vendor)
+        self.cores_allocated = _percent(usage.cores, device, vendor)
         # whether a pod more could get a part of it, or all of it
         self.takes_more = view.has_free_slot(device) and (not device.cores or usage.cores < device.cores)
         self.is_free = self.takes_more and not usage.slots
@@ -203,6 +203,13 @@ def _node_of(pod: Pod) -> str:
     return pod.node_name or pod.annotations[NODE]
 
 
+def _percent(cores: int, device: Device, vendor: Vendor) -> int:
+    """Cores of a card in percent of it, as people see them."""
+    if not vendor.cores_in_units:
+        return cores
+    return -(-cores * 100 // device.cores) if device.cores else 0
+
+
 def _held(cluster: ClusterView, pod: Pod, cards: _CardsByNode) -> dict[tuple[int, str], list[int]]:
     """Bytes and percent by the container's row and the card's UUID."""
     sums: dict[tuple[int, str], list[int]] = {}
@@ -215,7 +222,7 @@ def _held(cluster: ClusterView, pod: Pod, cards: _CardsByNode) -> dict[tuple[int
             amounts = sums.setdefault((claim.row, claim.uuid), [0, 0])
             amounts[0] += claim.memory * _MIB
             card = cards.of(_node_of(pod), vendor).get(claim.uuid)
-            amounts[1] += vendor.core_percent(claim.cores, card) if card else claim.cores
+            amounts[1] += _percent(claim.cores, card, vendor) if card else claim.cores
     return sums
 
 

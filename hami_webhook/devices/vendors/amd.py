@@ -6,7 +6,7 @@ the plugin makes masks of them.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from datetime import tzinfo
 from typing import Annotated
 
@@ -78,6 +78,7 @@ class Amd(Vendor):
         "amd", uuid="amd.com/[no]use-gpu-uuid", model="amd.com/[no]use-gputype", choices=(AMD_NUMA_BIND,)
     )
     default_cores = 100
+    cores_in_units = True
     limits_only = True
     claims_by_name = True
 
@@ -161,21 +162,9 @@ class Amd(Vendor):
         needed = self.memory_needed(request, device), self.cores_needed(request, device)
         return DeviceShare(*needed, counted=request.cores)
 
-    # outputs and quota (A8, A9)
+    # outputs (A8)
 
     def word(self, device: AllocatedDevice) -> str:
         """The product name, as long as the plugin finds `AMD` in it and the annotation stays readable."""
         fits = "AMD" in device.type.upper() and not any(mark in device.type for mark in ",:;")
         return device.type if fits else self.key
-
-    def quota_cores(self, cores: int, containers: Sequence[Container]) -> int:
-        """The percentage requested; the most that any container requests, where it isn't known which one it is."""
-        percents = [
-            percent if (percent := self.amount(container, self.core_name)) is not None else self.default_cores
-            for container in containers
-            if self.amount(container, self.count_name)
-        ]
-        return min(max(percents, default=self.default_cores), self.max_cores)
-
-    def core_percent(self, cores: int, device: Device) -> int:
-        return -(-cores * 100 // device.cores) if device.cores else 0
