@@ -55,7 +55,7 @@ def _shares(request: Request, vendor: Vendor, device: Device) -> int | None:
     share = vendor.resolve_share(request, device, IDLE)
     if share is None:
         return 0
-    if vendor.multi_share(request, device):
+    if vendor.occupancy.multi_share(request, device):
         return None
     limits = []
     if FREE_SLOT in vendor.checks and share.slots:

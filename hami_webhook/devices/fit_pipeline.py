@@ -178,7 +178,7 @@ class _Walk:
         Its slots, memory and cores are those the container found: further shares are limited by the marks alone. Raises
         `OutOfSteps`.
         """
-        if not self.vendor.multi_share(self.fit_request.request, card.device):
+        if not self.vendor.occupancy.multi_share(self.fit_request.request, card.device):
             return None
         self.fit_request.limit.take(_STEPS_OF_A_CARD)
         marks = self.within.used(self.vendor.key, card.device.uuid).marks

@@ -95,9 +95,8 @@ class FitRequest(Struct):
 class RequestResolver(Protocol):
     """How a vendor resolves a request on a card."""
 
-    def memory_needed(self, request: Request, device: Device) -> int: ...
+    def needed(self, request: Request, device: Device) -> tuple[int, int]: ...
 
-    def cores_needed(self, request: Request, device: Device) -> int: ...
     def total_cores(self, fit_request: FitRequest, device: Device) -> int: ...
 
     def resolve_share(self, request: Request, device: Device, usage: Usage) -> DeviceShare | None: ...
@@ -126,8 +125,7 @@ class Candidate:
         self.device = device
         self.usage = usage
         self.position = position
-        self.memory = resolver.memory_needed(fit_request.request, device)
-        self.cores = resolver.cores_needed(fit_request.request, device)
+        self.memory, self.cores = resolver.needed(fit_request.request, device)
         self.total_cores = resolver.total_cores(fit_request, device)
         self._resolver = resolver
         self._share: DeviceShare | None = None

@@ -43,7 +43,6 @@ from hami_webhook.devices.model import (
     Device,
     DeviceShare,
     FixedMemory,
-    HardwareInstance,
     Inventory,
     MemoryRequest,
     NodeView,
@@ -55,6 +54,7 @@ from hami_webhook.devices.model import (
     Usage,
     WholeCard,
 )
+from hami_webhook.devices.occupancy import AMOUNTS_ALONE, Occupancy
 from hami_webhook.devices.pod_preferences import NUMA_BIND, CardPolicy, ListRule, order, parse_weights
 from hami_webhook.devices.reasons import Rejection
 from hami_webhook.devices.registration import NodeRegistration
@@ -99,14 +99,15 @@ class Vendor:
     touches_every_container: bool = False
     lock: NodeLock | None = COMMON_LOCK
     checks: tuple[Check, ...] = USUAL_CHECKS
+    occupancy: Occupancy = AMOUNTS_ALONE
     unresolvable: str = reasons.CARD_INSUFFICIENT_MEMORY
     linked_annotations: Mapping[str, str] = MappingProxyType({})  # what a pod carries that asks for linked cards
     shared_mode: Mapping[str, str] = MappingProxyType({})  # by its key what admits cards as ResourceClaims share them
     topology_ranks_nodes: bool = True
     default_cores: int = 0
     max_cores: int = 100
-    masks_cores: bool = False
     cores_in_units: bool = False
+    masks_cores: bool = False
     multi_is_exclusive: bool = False
     explains_memory: bool = False
     limits_only: bool = False
@@ -269,9 +270,9 @@ class Vendor:
     def floor(self, request: Request, device: Device) -> int | None:
         """MiB that an idle card of this kind would be charged with; None if no card like it ever serves the request."""
         share = self.resolve_share(request, device, IDLE)
-        return share.memory if share else self.memory_needed(request, device)
+        return share.memory if share else self.needed(request, device)[0]
 
-    # nodes: which cards are registered and may be used, and what pods made of them
+    # nodes: which cards are registered and may be used
 
     @property
     def source(self) -> str:
@@ -326,18 +327,6 @@ class Vendor:
         """How many of the vendor's count resource kubelet offers on the node."""
         return parse_whole(node.allocatable.get(self.count_name)) or 0
 
-    def unusable_devices(self, inventory: Inventory, pods: Sequence[Pod]) -> frozenset[str]:
-        """Cards that must take nobody new because of what the node's pods say; `pods` are the pods on the node."""
-        return frozenset()
-
-    def marks(self, pod: Pod) -> Mapping[str, tuple[object, ...]]:
-        """What a placed pod's annotations add to the usage of its cards beyond amounts, by UUID."""
-        return {}
-
-    def realised(self, pod: Pod) -> Sequence[HardwareInstance]:
-        """The instances that the plugin has cut from cards for a placed pod."""
-        return ()
-
     # Fit of one container on one node, in the order of `fit_pipeline`: the node, each card, the choice, the refusal
 
     def terms(self, pod: Pod, default_policy: str) -> Constraints:
@@ -374,13 +363,9 @@ class Vendor:
         """The indices of the cards in the order they are tried; here by the pod's policy (docs/spec/core.md#7.4)."""
         return order(cards, terms.policy, terms.weights, numa_bound=numa_bound)
 
-    def memory_needed(self, request: Request, device: Device) -> int:
-        """MiB the request needs on this card."""
-        return request.memory.on(device.memory)
-
-    def cores_needed(self, request: Request, device: Device) -> int:
-        """The cores the request needs on this card, in the unit in which the card's are registered."""
-        return request.cores
+    def needed(self, request: Request, device: Device) -> tuple[int, int]:
+        """MiB and cores that the request needs on this card; cores in the unit in which the card's are registered."""
+        return request.memory.on(device.memory), request.cores
 
     def total_cores(self, fit_request: FitRequest, device: Device) -> int:
         """What the container may at most reckon with of the card's cores, used ones included."""
@@ -388,12 +373,7 @@ class Vendor:
 
     def resolve_share(self, request: Request, device: Device, usage: Usage) -> DeviceShare | None:
         """What the card would be charged with; None if there is no way, which counts under `unresolvable`."""
-        needed = self.memory_needed(request, device), self.cores_needed(request, device)
-        return DeviceShare(*needed, request.profile, slots=request.slots)
-
-    def multi_share(self, request: Request, device: Device) -> bool:
-        """Whether one container may take several shares of this card, as far as marks on it leave room."""
-        return False
+        return DeviceShare(*self.needed(request, device), request.profile, slots=request.slots)
 
     def selection(self, fit_request: FitRequest) -> Selection:
         return FIRST_FIT
@@ -414,10 +394,6 @@ class Vendor:
     def traits(self, inventory: Inventory, places: Mapping[str, int]) -> Hashable:
         """What Fit and `score` read of a node's facts and its cards' `extra`, with cards by `places`, not by UUID."""
         return inventory.facts, tuple(device.extra for device in inventory.devices)
-
-    def usage_traits(self, usage: Usage) -> Hashable:
-        """What Fit and `score` read of a card's usage; here all but who holds it."""
-        return usage.slots, usage.memory, usage.cores, usage.mask, usage.marks
 
     def score(self, pod: Pod, view: NodeView, rows: Rows, policy: str) -> float:
         """What a placement of the pod (rows) adds to the node's score; `view` is the node before it.

@@ -77,9 +77,9 @@ class NodeClasses:
         names: list[CardKey] = []
         for key, inventory in view.inventories.items():
             cards, own_names = self._cards.get(inventory) or self._cards.keep(inventory, self._read(key, inventory))
-            vendor, used = self._vendors[key], view.usage
+            occupancy, used = self._vendors[key].occupancy, view.usage
             parts.append(cards)
-            parts += [vendor.usage_traits(used[name]) if name in used else None for name in own_names]
+            parts += [occupancy.traits(used[name]) if name in used else None for name in own_names]
             names += own_names
         if view.closed or view.unhealthy:
             shut = (place for place, name in enumerate(names) if name in view.closed or name[1] in view.unhealthy)

@@ -61,7 +61,7 @@ def shares(vendor: Vendor, pod: Pod, cards: Mapping[str, Device]) -> dict[CardKe
     if placed is None:
         return {}
     debits = placed.per_device(init_finished=pod.init_finished)
-    marks = {(vendor.key, uuid): found for uuid, found in vendor.marks(pod).items()}
+    marks = {(vendor.key, uuid): found for uuid, found in vendor.occupancy.marks(pod).items()}
     found_on = {card: PodShare(None, found) for card, found in marks.items()}
     for card, debit in debits.items():
         found_on[card] = PodShare(
@@ -121,7 +121,7 @@ def unusable_cards(
     for key, inventory in inventories.items():
         pods = [allocation.pod for allocation in allocations if key in allocation.vendors]
         try:
-            unusable = vendors[key].unusable_devices(inventory, pods)
+            unusable = vendors[key].occupancy.unusable_devices(inventory, pods)
         except Exception as error:
             vendors.faults.record("usage", node, error)
             unusable = frozenset(device.uuid for device in inventory.devices)

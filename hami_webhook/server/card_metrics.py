@@ -229,7 +229,7 @@ def _held(cluster: ClusterView, pod: Pod, cards: _CardsByNode) -> dict[tuple[int
 def _instances(cluster: ClusterView, pod: Pod, cards: _CardsByNode) -> Iterator[Sample]:
     node = _node_of(pod)
     for vendor in cluster.vendors.allocated_in(pod.annotations):
-        for made in vendor.realised(pod):
+        for made in vendor.occupancy.realised(pod):
             card = cards.of(node, vendor).get(made.card)
             index = str(card.index) if card is not None else ""
             identity = (made.uuid, made.profile, made.gpu_instance, made.compute_instance)

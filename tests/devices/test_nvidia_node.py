@@ -153,7 +153,7 @@ MIXED = node(mig_card("GPU-m"), mig_card("GPU-n"), card("GPU-h"))
 )
 def test_a_card_whose_instances_are_unknown_is_closed(devices: str, records: object, closed: set[str]) -> None:
     resident = placed_pod("x", devices, records)
-    assert nvidia().unusable_devices(registered(MIXED), [resident]) == closed
+    assert nvidia().occupancy.unusable_devices(registered(MIXED), [resident]) == closed
 
 
 def test_a_closed_card_counts_as_unhealthy() -> None:

@@ -64,15 +64,16 @@ def bad_check(monkeypatch: pytest.MonkeyPatch) -> Check:
 
 
 def fail_over(monkeypatch: pytest.MonkeyPatch, method: str, is_bad: Callable[..., bool]) -> None:
-    """Let a method of NVIDIA's raise for some arguments."""
-    usual = getattr(NVIDIA, method)
+    """Let a method of NVIDIA's, or of its occupancy, raise for some arguments."""
+    owner = NVIDIA if hasattr(NVIDIA, method) else NVIDIA.occupancy
+    usual = getattr(owner, method)
 
     def failing(*arguments: object) -> object:
         if is_bad(*arguments):
             raise KeyError(method)
         return usual(*arguments)
 
-    monkeypatch.setattr(NVIDIA, method, failing)
+    monkeypatch.setattr(owner, method, failing)
 
 
 NODES = (node("bad", card(TRAP)), node("good", card("g")))

@@ -150,17 +150,16 @@ class Amd(Vendor):
         bound = parse_bool(pod.annotations.get(AMD_NUMA_BIND, "")) is True
         return replace(terms, numa_bound=bound) if self.is_2_11 else terms
 
-    def cores_needed(self, request: Request, device: Device) -> int:
+    def needed(self, request: Request, device: Device) -> tuple[int, int]:
         """The percentage in CUs, at least one; so a card that has none never has enough. In all that the plugin gives
         together, where it says that it does.
         """
         units = max(1, device.cores * request.cores // 100)
         together = device.extra or 1
-        return min(-(-units // together) * together, max(device.cores, units))
+        return request.memory.on(device.memory), min(-(-units // together) * together, max(device.cores, units))
 
     def resolve_share(self, request: Request, device: Device, usage: Usage) -> DeviceShare:
-        needed = self.memory_needed(request, device), self.cores_needed(request, device)
-        return DeviceShare(*needed, counted=request.cores)
+        return DeviceShare(*self.needed(request, device), counted=request.cores)
 
     # outputs (A8)
 

@@ -37,6 +37,7 @@ from hami_webhook.devices.model import (
     Rows,
     Usage,
 )
+from hami_webhook.devices.occupancy import Occupancy
 from hami_webhook.devices.placement_annotations import nanoseconds
 from hami_webhook.devices.registration import NodeRegistration
 from hami_webhook.devices.vendor import Vendor
@@ -90,6 +91,15 @@ def _unless_online(check: Check) -> Check:
     return Check(check.label, lambda candidate: is_online(candidate.fit_request.pod) or check.passes(candidate))
 
 
+class SgpuOccupancy(Occupancy):
+    """Who holds a card matters too."""
+
+    def traits(self, usage: Usage) -> Hashable:
+        """With the classes of the pods that hold it, and their QoS."""
+        holders = tuple((class_of(holder.pod), qos.qos_of(holder.pod), holder.cores) for holder in usage.holders)
+        return super().traits(usage), holders
+
+
 class MetaxSgpu(Vendor):
     key = "Metax-SGPU"
     section_name = "metax"
@@ -112,6 +122,7 @@ class MetaxSgpu(Vendor):
         WITHIN_QUOTA,
         *(check if check is FREE_MEMORY else _unless_online(check) for check in AMOUNT_CHECKS),
     )
+    occupancy = SgpuOccupancy()
     memory_factor = GIBIBYTE
     limits_only = True
     memory_may_be_bytes = True
@@ -191,7 +202,7 @@ class MetaxSgpu(Vendor):
     # Fit (7)
 
     def resolve_share(self, request: Request, device: Device, usage: Usage) -> DeviceShare | None:
-        return DeviceShare(self.memory_needed(request, device), request.cores, mark=OwnTask(request.cores))
+        return DeviceShare(*self.needed(request, device), mark=OwnTask(request.cores))
 
     def selection(self, fit_request: FitRequest) -> Selection:
         if is_online(fit_request.pod):
@@ -201,11 +212,6 @@ class MetaxSgpu(Vendor):
         )
 
     # node score (8)
-
-    def usage_traits(self, usage: Usage) -> Hashable:
-        """With the classes of the pods that hold it, and their QoS."""
-        holders = tuple((class_of(holder.pod), qos.qos_of(holder.pod), holder.cores) for holder in usage.holders)
-        return super().usage_traits(usage), holders
 
     def score(self, pod: Pod, view: NodeView, rows: Rows, policy: str) -> float:
         merit = self._merit(pod, view, rows)

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from hami_webhook.devices import reasons
 from hami_webhook.devices.amounts import MAX_INT32, MEBIBYTE, warn_of_bytes
-from hami_webhook.devices.codecs import BadAnnotation, CardRecord, DeviceEntry, decode_pair_scores, parse_bool
+from hami_webhook.devices.codecs import CardRecord, decode_pair_scores, parse_bool
 from hami_webhook.devices.device_lister import DeviceLister
 from hami_webhook.devices.fit_request import (
     AMOUNT_CHECKS,
@@ -40,7 +40,6 @@ from hami_webhook.devices.model import (
     Device,
     DeviceShare,
     FixedMemory,
-    HardwareInstance,
     Inventory,
     MemoryRequest,
     NodeView,
@@ -197,6 +196,7 @@ class Nvidia(Vendor):
         self.priority_name = section.resource_priority_name
         self.default_cores = section.default_cores
         self.touches_every_container = section.overwrite_env
+        self.occupancy = mig.MigOccupancy(self.decode)
 
     @property
     def resource_names(self) -> tuple[str, ...]:
@@ -344,22 +344,6 @@ class Nvidia(Vendor):
         """Cards that kubelet offers need no handshake: newer plugins no longer answer it."""
         return Health(healthy=True) if self.allocatable(node) > 0 else super().health(node, now, zone)
 
-    def unusable_devices(self, inventory: Inventory, pods: Sequence[Pod]) -> frozenset[str]:
-        return mig.unusable_devices(inventory.devices, pods, self._rows_of)
-
-    def _rows_of(self, pod: Pod) -> Sequence[Sequence[DeviceEntry]]:
-        """The pod's rows; none where its annotation can't be read, which is reported elsewhere."""
-        try:
-            return self.decode(pod) or ()
-        except BadAnnotation:
-            return ()
-
-    def marks(self, pod: Pod) -> Mapping[str, tuple[object, ...]]:
-        return mig.placements_by_card(pod)
-
-    def realised(self, pod: Pod) -> Sequence[HardwareInstance]:
-        return mig.realised(pod)
-
     # Fit (7)
 
     def traits(self, inventory: Inventory, places: Mapping[str, int]) -> Hashable:
@@ -381,20 +365,17 @@ class Nvidia(Vendor):
             return None
         return super().refuses_node(fit_request)
 
-    def memory_needed(self, request: Request, device: Device) -> int:
+    def needed(self, request: Request, device: Device) -> tuple[int, int]:
         """At least 1 MiB: the plugin would take 0 for no limit."""
         if device.mode == "mig" and request.memory == ShareOfCard(100):
-            return min(device.memory, mig.largest_profile(device))
-        return max(1, request.memory.on(device.memory))
+            return min(device.memory, mig.largest_profile(device)), request.cores
+        return max(1, request.memory.on(device.memory)), request.cores
 
     def resolve_share(self, request: Request, device: Device, usage: Usage) -> DeviceShare | None:
-        needed = self.memory_needed(request, device)
+        memory, cores = self.needed(request, device)
         if device.mode != "mig":
-            return DeviceShare(needed, request.cores)
-        return mig.resolve_share(device, usage, needed, request.profile or "", by_region=self.is_2_11)
-
-    def multi_share(self, request: Request, device: Device) -> bool:
-        return device.mode == "mig" and request.memory != ShareOfCard(100)
+            return DeviceShare(memory, cores)
+        return mig.resolve_share(device, usage, memory, request.profile or "", by_region=self.is_2_11)
 
     def links_unknown(self, inventory: Inventory) -> bool:
         assert isinstance(inventory.facts, NvidiaNode)

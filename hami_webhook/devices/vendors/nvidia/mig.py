@@ -8,17 +8,21 @@ from typing import Any
 import orjson
 from msgspec import Struct
 
-from hami_webhook.devices.codecs import CardRecord, DeviceEntry, lower_keys
+from hami_webhook.devices.codecs import BadAnnotation, CardRecord, DeviceEntry, lower_keys
 from hami_webhook.devices.model import (
     BadRequest,
     Device,
     DeviceShare,
     HardwareInstance,
+    Inventory,
     RegistrationError,
+    Request,
     Rows,
+    ShareOfCard,
     Usage,
 )
 from hami_webhook.devices.newer_annotations import MIG_PREFERENCE
+from hami_webhook.devices.occupancy import Occupancy
 from hami_webhook.devices.pod_preferences import split_list
 from hami_webhook.devices.vendors.nvidia.section import MigProfileAllowance
 from hami_webhook.kube.objects import Pod
@@ -240,50 +244,61 @@ def decode_allocations(text: str) -> list[MigAllocation] | None:
     return records
 
 
-def placements_by_card(pod: Pod) -> Mapping[str, tuple[MigInstance, ...]]:
-    """The instances a placed pod holds, by card."""
-    text = pod.annotations.get(ALLOCATIONS)
-    found: dict[str, tuple[MigInstance, ...]] = {}
-    for record in decode_allocations(text) or () if text else ():
-        found[record.uuid] = (*found.get(record.uuid, ()), record.instance)
-    return found
+class MigOccupancy(Occupancy):
+    """The instances that pods hold. `decode` reads a pod's rows of the vendor's cards, as `Vendor.decode` does."""
 
+    def __init__(self, decode: Callable[[Pod], Sequence[Sequence[DeviceEntry]] | None]) -> None:
+        self._decode = decode
 
-def realised(pod: Pod) -> Sequence[HardwareInstance]:
-    """The instances that the plugin has made for a placed pod."""
-    text = pod.annotations.get(ALLOCATIONS)
-    return [
-        HardwareInstance(
-            record.uuid,
-            *record.identity,
-            record.instance.profile,
-            record.instance.placement.start,
-            record.instance.placement.size,
-        )
-        for record in (text and decode_allocations(text)) or ()
-        if record.identity is not None
-    ]
+    def marks(self, pod: Pod) -> Mapping[str, tuple[MigInstance, ...]]:
+        """The instances a placed pod holds, by card."""
+        text = pod.annotations.get(ALLOCATIONS)
+        found: dict[str, tuple[MigInstance, ...]] = {}
+        for record in decode_allocations(text) or () if text else ():
+            found[record.uuid] = (*found.get(record.uuid, ()), record.instance)
+        return found
 
+    def realised(self, pod: Pod) -> Sequence[HardwareInstance]:
+        text = pod.annotations.get(ALLOCATIONS)
+        return [
+            HardwareInstance(
+                record.uuid,
+                *record.identity,
+                record.instance.profile,
+                record.instance.placement.start,
+                record.instance.placement.size,
+            )
+            for record in (text and decode_allocations(text)) or ()
+            if record.identity is not None
+        ]
 
-def unusable_devices(
-    devices: Sequence[Device], pods: Iterable[Pod], rows_of: Callable[[Pod], Sequence[Sequence[DeviceEntry]]]
-) -> frozenset[str]:
-    """Cards whose occupation can't be known, which count as unhealthy.
+    def unusable_devices(self, inventory: Inventory, pods: Sequence[Pod]) -> frozenset[str]:
+        """Cards whose occupation can't be known, which count as unhealthy.
 
-    A MIG card with a pod that has no record for it; a card that isn't in MIG mode with a pod that has one; and every
-    MIG card of the node, if a record names a card the node doesn't have.
-    """
-    modes = {device.uuid: device.mode for device in devices}
-    partitioned = {uuid for uuid, mode in modes.items() if mode == "mig"}
-    closed: set[str] = set()
-    for pod in pods:
-        recorded = set(placements_by_card(pod))
-        if partitioned:
-            closed |= {entry.uuid for row in rows_of(pod) for entry in row} & partitioned - recorded
-        closed |= {uuid for uuid in recorded if modes.get(uuid, "mig") != "mig"}
-        if any(uuid not in modes for uuid in recorded):
-            closed |= partitioned
-    return frozenset(closed)
+        A MIG card with a pod that has no record for it; a card that isn't in MIG mode with a pod that has one; and
+        every MIG card of the node, if a record names a card the node doesn't have.
+        """
+        modes = {device.uuid: device.mode for device in inventory.devices}
+        partitioned = {uuid for uuid, mode in modes.items() if mode == "mig"}
+        closed: set[str] = set()
+        for pod in pods:
+            recorded = set(self.marks(pod))
+            if partitioned:
+                closed |= {entry.uuid for row in self._rows_of(pod) for entry in row} & partitioned - recorded
+            closed |= {uuid for uuid in recorded if modes.get(uuid, "mig") != "mig"}
+            if any(uuid not in modes for uuid in recorded):
+                closed |= partitioned
+        return frozenset(closed)
+
+    def _rows_of(self, pod: Pod) -> Sequence[Sequence[DeviceEntry]]:
+        """The pod's rows; none where its annotation can't be read, which is reported elsewhere."""
+        try:
+            return self._decode(pod) or ()
+        except BadAnnotation:
+            return ()
+
+    def multi_share(self, request: Request, device: Device) -> bool:
+        return device.mode == "mig" and request.memory != ShareOfCard(100)
 
 
 def _record(item: Any) -> MigAllocation:
