@@ -35,13 +35,17 @@ _STEPS_OF_A_TWIN = 4
 
 
 class Constraints(Struct, frozen=True):
-    """What a pod's annotations want of one vendor's cards, read once per pod."""
+    """What a pod's annotations want of one vendor's cards, read once per pod.
+
+    `total_cores`: what a container may at most reckon with of a card's cores, used ones included; 0: as registered.
+    """
 
     policy: CardPolicy
     weights: Weights
     uuids: ListRule
     types: ListRule
     numa_bound: bool = False
+    total_cores: int = 0
 
 
 class Budget(Protocol):
@@ -97,8 +101,6 @@ class RequestResolver(Protocol):
 
     def needed(self, request: Request, device: Device) -> tuple[int, int]: ...
 
-    def total_cores(self, fit_request: FitRequest, device: Device) -> int: ...
-
     def resolve_share(self, request: Request, device: Device, usage: Usage) -> DeviceShare | None: ...
 
 
@@ -126,7 +128,7 @@ class Candidate:
         self.usage = usage
         self.position = position
         self.memory, self.cores = resolver.needed(fit_request.request, device)
-        self.total_cores = resolver.total_cores(fit_request, device)
+        self.total_cores = fit_request.terms.total_cores or device.cores
         self._resolver = resolver
         self._share: DeviceShare | None = None
         self._resolved = False

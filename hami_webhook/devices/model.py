@@ -218,11 +218,15 @@ class Claim(Struct, frozen=True):
 
 
 class Inventory(Struct, frozen=True, weakref=True):
-    """What one vendor's cards on a node are, in registered order, and what else of the node its rules need."""
+    """What one vendor's cards on a node are, in registered order, and what else of the node its rules need.
+
+    `links_unknown`: a topology-aware choice lacks its input, as the node doesn't register how its cards are linked.
+    """
 
     devices: tuple[Device, ...]
     facts: Any = None
     warnings: tuple[str, ...] = ()
+    links_unknown: bool = False
 
 
 class HardwareInstance(Struct, frozen=True):

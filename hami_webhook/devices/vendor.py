@@ -367,10 +367,6 @@ class Vendor:
         """MiB and cores that the request needs on this card; cores in the unit in which the card's are registered."""
         return request.memory.on(device.memory), request.cores
 
-    def total_cores(self, fit_request: FitRequest, device: Device) -> int:
-        """What the container may at most reckon with of the card's cores, used ones included."""
-        return device.cores
-
     def resolve_share(self, request: Request, device: Device, usage: Usage) -> DeviceShare | None:
         """What the card would be charged with; None if there is no way, which counts under `unresolvable`."""
         return DeviceShare(*self.needed(request, device), request.profile, slots=request.slots)
@@ -406,10 +402,6 @@ class Vendor:
     def hint(self, label: str, views: Sequence[NodeView]) -> str:
         """What the owner of a pod should know that these nodes refuse under `label`: a sentence, or nothing."""
         return ""
-
-    def links_unknown(self, inventory: Inventory) -> bool:
-        """Whether a topology-aware choice lacks its input: the node doesn't register how its cards are linked."""
-        return False
 
     def link_groups(self, inventory: Inventory) -> Sequence[Sequence[str]]:
         """The UUIDs of the cards of each group that fast links join, as far as the node registers them."""

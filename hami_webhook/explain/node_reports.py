@@ -180,7 +180,7 @@ def _passed(label: str, trace: FitTrace) -> str:
     if label == reasons.RESOURCE_QUOTA_NOT_FIT:
         return "passes by itself, but together the cards cost more than the quota leaves"
     if label == reasons.NVLINK_NOT_FIT:
-        unknown = trace.vendor.links_unknown(trace.fit_request.inventory)
+        unknown = trace.fit_request.inventory.links_unknown
         why_not = "the node doesn't tell how its cards are linked" if unknown else "there are no such cards that pass"
         return f"passes by itself, but {trace.fit_request.request.count} all linked by NVLink are needed, and {why_not}"
     return f"passes by itself, but {trace.fit_request.request.count} that go together are needed"

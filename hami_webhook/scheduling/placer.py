@@ -404,7 +404,7 @@ class Placer:
             self._unplaced(pod, found.failed, len(found.failed), found.advice)
 
     def _record_remarks(self, pod: Pod, found: CycleState) -> None:
-        for remark in remarks(found.request, self._known_of(found), self._vendors):
+        for remark in remarks(found.request, self._known_of(found)):
             self.record(pod, "Warning", "PolicyIgnored", remark)
 
     def _known_of(self, found: CycleState) -> Iterator[NodeView]:

@@ -277,13 +277,13 @@ def hints(
     return [text for text in sentences if text]
 
 
-def remarks(request: PodRequest, views: Iterable[NodeView], vendors: Vendors) -> list[str]:
+def remarks(request: PodRequest, views: Iterable[NodeView]) -> list[str]:
     """What the pod's owner should know of how it is placed, a sentence each: words that mean nothing, blind choices."""
     sentences = list(next(iter(request.terms.values())).policy.warnings_of())
     for key, terms in request.terms.items():
         if not terms.policy.topology_aware:
             continue
-        blind = [v.name for v in views if key in v.inventories and vendors[key].links_unknown(v.inventories[key])]
+        blind = [v.name for v in views if key in v.inventories and v.inventories[key].links_unknown]
         if blind:
             sentences.append(
                 f"topology-aware is blind on {len(blind)} node{'s' if len(blind) > 1 else ''} without pair scores"

@@ -233,7 +233,7 @@ def place(random: Random, incoming: Pod, state: ClusterCache, vendors: Vendors) 
         trace_fit(view, request, vendors, budget)
     assert len(evaluate(views, request, vendors, budget, "binpack").fits) == len(scored)
     hints(failed, request, views, vendors, state)
-    remarks(request, views, vendors)
+    remarks(request, views)
     list(unregistered(request, views, vendors))
     if not scored:
         return None

@@ -46,6 +46,7 @@ from hami_webhook.devices.fit_request import (
     WITHIN_QUOTA,
     Candidate,
     Choice,
+    Constraints,
     FitRequest,
     Selection,
 )
@@ -426,8 +427,9 @@ class Ascend(Vendor):
             return Rejection({reasons.MODE_NOT_FIT: 1}, len(fit_request.inventory.devices))
         return refusal
 
-    def total_cores(self, fit_request: FitRequest, device: Device) -> int:
-        return 100 if is_soft(fit_request.pod.annotations) else device.cores
+    def terms(self, pod: Pod, default_policy: str) -> Constraints:
+        terms = super().terms(pod, default_policy)
+        return replace(terms, total_cores=100) if is_soft(pod.annotations) else terms
 
     def selection(self, fit_request: FitRequest) -> Selection:
         if fit_request.request.count == 1:

@@ -338,7 +338,7 @@ class Nvidia(Vendor):
             frozenset(split_list(node.annotations.get(CORDON, ""))),
             any(device.mode == "mig" for device in devices),
         )
-        return Inventory(devices, facts, tuple(warnings)) if devices else None
+        return Inventory(devices, facts, tuple(warnings), len(devices) > 1 and not scores) if devices else None
 
     def health(self, node: Node, now: float, zone: tzinfo | None = None) -> Health:
         """Cards that kubelet offers need no handshake: newer plugins no longer answer it."""
@@ -377,10 +377,6 @@ class Nvidia(Vendor):
             return DeviceShare(memory, cores)
         return mig.resolve_share(device, usage, memory, request.profile or "", by_region=self.is_2_11)
 
-    def links_unknown(self, inventory: Inventory) -> bool:
-        assert isinstance(inventory.facts, NvidiaNode)
-        return len(inventory.devices) > 1 and not inventory.facts.scores
-
     def link_groups(self, inventory: Inventory) -> Sequence[Sequence[str]]:
         """Those that NVLink joins."""
         assert isinstance(inventory.facts, NvidiaNode)
@@ -394,7 +390,7 @@ class Nvidia(Vendor):
         return BEST_LINKED if fit_request.terms.policy.topology_aware else FIRST_FIT
 
     def hint(self, label: str, views: Sequence[NodeView]) -> str:
-        blind = sorted(view.name for view in views if self.links_unknown(view.inventories[self.key]))
+        blind = sorted(view.name for view in views if view.inventories[self.key].links_unknown)
         if label != reasons.NVLINK_NOT_FIT or not blind:
             return ""
         return f"{REQUIRE_NVLINK} needs {SCORES}, which isn't on {', '.join(blind)}"
