@@ -232,16 +232,16 @@ def _result(walk: _Walk, cards: Sequence[Candidate], selection: Selection) -> Al
         if choice is not None:
             return vendor.refusal(fit_request, cards, choice)
         walk.groups.sort(key=len)  # the largest group is what was collected
-    return vendor.refusal(fit_request, cards, _too_few(walk))
+    return vendor.refusal(fit_request, cards, _too_few(walk, selection))
 
 
-def _too_few(walk: _Walk) -> Rejection:
+def _too_few(walk: _Walk, selection: Selection) -> Rejection:
     """Why the cards that were collected last, and those of other NUMA groups, aren't enough."""
     *others, collected = walk.groups
     for group in filter(None, others):
         walk.counts[reasons.NUMA_NOT_FIT] += len(group)
     if collected:
-        usable = walk.vendor.usable(walk.fit_request, collected)
+        usable = selection.usable(collected, walk.fit_request.request.count)
         walk.counts[reasons.ALLOCATED_CARDS_INSUFFICIENT_REQUEST] += usable
     return reasons.counted(walk.counts, len(walk.fit_request.inventory.devices))
 
@@ -255,7 +255,7 @@ def _choose(walk: _Walk, selection: Selection, count: int) -> Choice | Rejection
     if fitting < count:
         for group in walk.groups:
             _fill(walk, group, count)
-    roomy = [group for group in walk.groups if walk.vendor.usable(walk.fit_request, group) >= count]
+    roomy = [group for group in walk.groups if selection.usable(group, count) >= count]
     best: Choice | None = None
     refused: Rejection | None = None
     for group in roomy:

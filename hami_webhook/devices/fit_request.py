@@ -6,7 +6,7 @@ Each check is a small named test tied to one standard reason label (docs/spec/co
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 from msgspec import Struct, field
 
@@ -249,7 +249,7 @@ class Choice(Struct, frozen=True):
     left_in_groups: int = 0
 
 
-class Selection(Protocol):
+class Selection:
     """How a vendor picks among the cards that passed.
 
     `looks_at_all` False: cards are taken one after another as they pass, and the walk stops at the count. True: every
@@ -257,12 +257,18 @@ class Selection(Protocol):
     quota's sake or with a reason of its own.
     """
 
-    looks_at_all: bool
+    __slots__ = ()
+    looks_at_all: ClassVar[bool] = True
 
-    def choose(self, fit_request: FitRequest, passed: Sequence[Candidate]) -> Choice | Rejection | None: ...
+    def choose(self, fit_request: FitRequest, passed: Sequence[Candidate]) -> Choice | Rejection | None:
+        raise NotImplementedError
+
+    def usable(self, passed: Sequence[Candidate], count: int) -> int:
+        """How many of the cards that passed a container that wants `count` could have at most, quota aside."""
+        return len(passed)
 
 
-class FirstFit:
+class FirstFit(Selection):
     """The first cards that pass, in the order tried."""
 
     looks_at_all = False
@@ -271,10 +277,8 @@ class FirstFit:
         return Choice(passed, len(passed))
 
 
-class TakeInOrder:
+class TakeInOrder(Selection):
     """The first cards of an order of preference; those the quota doesn't allow besides the ones taken are skipped."""
-
-    looks_at_all = True
 
     def preferred(self, passed: Sequence[Candidate], count: int) -> Sequence[Candidate]:
         """The cards that passed, the one to be taken first in front; here as they were tried."""

@@ -374,10 +374,6 @@ class Vendor:
     def selection(self, fit_request: FitRequest) -> Selection:
         return FIRST_FIT
 
-    def usable(self, fit_request: FitRequest, passed: Sequence[Candidate]) -> int:
-        """How many of the cards that passed the container could have at most, quota aside, by the selection's rule."""
-        return len(passed)
-
     def refusal(self, fit_request: FitRequest, cards: Sequence[Candidate], usual: Rejection) -> Rejection:
         """The rejection of a node that can't serve the request; `cards` are all it has.
 

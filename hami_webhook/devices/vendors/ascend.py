@@ -217,15 +217,17 @@ def _facts(fit_request: FitRequest) -> AscendNode:
     return facts
 
 
-class WholeModules(Struct, frozen=True):
+class WholeModules(Struct, Selection, frozen=True):
     """Modules of which both NPUs passed; with `splits` one NPU more for an odd count, best one without its sibling."""
 
     splits: bool
-    looks_at_all = True
 
     def choose(self, fit_request: FitRequest, passed: Sequence[Candidate]) -> Choice | None:
         chosen = self.pick(passed, fit_request.request.count, fit_request.admits)
         return Choice(chosen, len(passed)) if len(chosen) == fit_request.request.count else None
+
+    def usable(self, passed: Sequence[Candidate], count: int) -> int:
+        return len(self.pick(passed, count))
 
     def pick(
         self,
@@ -437,11 +439,6 @@ class Ascend(Vendor):
         if self.paired:
             return self.modules
         return BY_GROUP if _facts(fit_request).grouped else FIRST_FIT
-
-    def usable(self, fit_request: FitRequest, passed: Sequence[Candidate]) -> int:
-        if self.paired and fit_request.request.count > 1:
-            return len(self.modules.pick(passed, fit_request.request.count))
-        return len(passed)
 
     def refusal(self, fit_request: FitRequest, cards: Sequence[Candidate], usual: Rejection) -> Rejection:
         """NPUs that must come in modules are counted out of those wanted, also where there are none."""

@@ -112,10 +112,8 @@ def usable_blocks(fit_request: FitRequest, usable: Collection[int]) -> Iterator[
             yield block
 
 
-class FirstBlock:
+class FirstBlock(Selection):
     """The first block that passed as a whole and that the quota allows, lowest index first."""
-
-    looks_at_all = True
 
     def choose(self, fit_request: FitRequest, passed: Sequence[Candidate]) -> Choice | None:
         by_index = {candidate.device.index: candidate for candidate in passed}

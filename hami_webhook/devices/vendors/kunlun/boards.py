@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from hami_webhook.devices import reasons
 from hami_webhook.devices.device_lister import DeviceLister
-from hami_webhook.devices.fit_request import MUTEX, UUID_LISTS, Candidate, Check, Choice, FitRequest
+from hami_webhook.devices.fit_request import MUTEX, UUID_LISTS, Candidate, Check, Choice, FitRequest, Selection
 from hami_webhook.devices.model import BadRequest
 from hami_webhook.devices.reasons import Rejection
 from hami_webhook.devices.vendor import Vendor
@@ -52,10 +52,8 @@ def best_admitted(fit_request: FitRequest, passed: Sequence[Candidate], *, slice
     return Rejection({label: 1}, len(fit_request.inventory.devices))
 
 
-class WholeCards:
+class WholeCards(Selection):
     """Cards nobody shares: the best set of a wing, or of linked cards in both (7.2)."""
-
-    looks_at_all = True
 
     def choose(self, fit_request: FitRequest, passed: Sequence[Candidate]) -> Choice | Rejection:
         return best_admitted(fit_request, passed, sliced=False)

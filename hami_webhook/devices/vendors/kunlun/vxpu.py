@@ -61,10 +61,8 @@ def _split_alike(candidate: Candidate) -> bool:
 SPLIT_ALIKE = Check(reasons.NUMA_NOT_FIT, _split_alike)
 
 
-class Slices:
+class Slices(Selection):
     """Slices on as many cards: where equal slices are already, then as for whole cards, within the handles (7.3)."""
-
-    looks_at_all = True
 
     def choose(self, fit_request: FitRequest, passed: Sequence[Candidate]) -> Choice | Rejection:
         per_split = HANDLES_OF_SPLIT[passed[0].memory]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
-from hami_webhook.devices.fit_request import Candidate, Choice, FitRequest
+from hami_webhook.devices.fit_request import Candidate, Choice, FitRequest, Selection
 from hami_webhook.devices.model import Device, Usage
 from hami_webhook.devices.vendors.metax.qos import OFFLINE, ONLINE, card_of, class_of, classes_on
 
@@ -24,10 +24,8 @@ def first_within_quota(fit_request: FitRequest, rankings: Iterable[Sequence[Cand
     return None
 
 
-class SmallestZone:
+class SmallestZone(Selection):
     """Cards of the smallest link zone that has enough; else zone by zone, smallest first, then unlinked cards."""
-
-    looks_at_all = True
 
     def choose(self, fit_request: FitRequest, passed: Sequence[Candidate]) -> Choice | None:
         count = fit_request.request.count
@@ -43,10 +41,8 @@ class SmallestZone:
         return first_within_quota(fit_request, [*enough, [*across, *unlinked], passed])
 
 
-class FewestOnline:
+class FewestOnline(Selection):
     """For an online pod: cards with the fewest online pods, but those where offline pods alone would wait last."""
-
-    looks_at_all = True
 
     def choose(self, fit_request: FitRequest, passed: Sequence[Candidate]) -> Choice | None:
         if len(passed) == fit_request.request.count:

@@ -102,14 +102,13 @@ def _cost_the_same(fit_request: FitRequest, passed: Sequence[Candidate]) -> bool
     return not fit_request.claims and len(kinds) == 1 and len({card.device.uuid for card in passed}) == len(passed)
 
 
-class BestLinked(Struct, frozen=True):
+class BestLinked(Struct, Selection, frozen=True):
     """For one card that which breaks no link group, for several the set with the best mutual links (7.6).
 
     With `only_linked` several cards must all be linked by NVLink to each other.
     """
 
     only_linked: bool = False
-    looks_at_all = True
 
     def choose(self, fit_request: FitRequest, passed: Sequence[Candidate]) -> Choice | Rejection | None:
         containers = len(fit_request.pod.containers) - fit_request.row
