@@ -228,7 +228,7 @@ def check_what_is_said(cluster: Cluster, *, granted: bool) -> None:
     uid = the_pod(kubectl)["metadata"]["uid"]
     events = kubectl.get("events", "-n", HAMI, "--field-selector", f"involvedObject.uid={uid},type=Warning")["items"]
     reported = [(event["reason"], event["message"], event["count"]) for event in events if event["source"] == SOURCE]
-    sentence = "no right to patch resourcequotas/status: quota is enforced from this process's memory"
+    sentence = "no right to patch resourcequotas/status: this process enforces quota from its memory"
     (log,) = (cluster.plane.folder / "pods").glob(f"{HAMI}_*_{uid}/vgpu-scheduler-extender.log")
     lines = [line for line in log.read_text().splitlines() if sentence in line]
     backend = "status" if granted else "memory"

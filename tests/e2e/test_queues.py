@@ -149,7 +149,7 @@ def test_a_tenant_neither_removes_the_gate_nor_skips_it(
     assert "exceeded quota: gpu-quota" in user.refused(pod(space, "large", gpu=2, gpumem=1))
     skipping = pod(space, "skips", gpu=1, gpumem=1)
     skipping["metadata"]["labels"] = {"hami.io/webhook": "ignore"}
-    assert f"this one has no scheduling gate {GATE}" in user.refused(skipping)
+    assert f"this pod has no scheduling gate {GATE}" in user.refused(skipping)
     # what others hold it for is waited for, and nobody else waits
     parked = pod(space, "parked", gpu=1, gpumem=1)
     parked["spec"]["schedulingGates"] = [{"name": "example.com/mine"}]

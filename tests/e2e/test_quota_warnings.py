@@ -65,7 +65,7 @@ def applied(kubectl: Kubectl, item: JSON) -> list[str]:
         ({"limits.huawei.com/Ascend910B4": "8"}, {}, "enables no vendor with huawei.com/Ascend910B4"),
         ({MEM: "16Gi"}, {}, "for as many bytes write 16384"),
         ({MEM: "80"}, {}, "less than the smallest card has (24576 MiB)"),
-        ({MEM: "40000", "pods": "10"}, {}, "use a quota of its own for accelerators"),
+        ({MEM: "40000", "pods": "10"}, {}, "accelerators their own quota"),
         ({MEM: "40000"}, {"scopes": ["VolumeAttributesClass"]}, "no pod is in all its scopes"),
     ],
 )
