@@ -482,7 +482,7 @@ def test_cards_that_a_pod_of_another_scheduler_holds_are_given_to_nobody(
     set_phase(kubectl, others, "holds", "Running")
     kubectl.apply(builders.pod("ours", builders.container(limits={METAX: "1"}), namespace=space))
     eventually(lambda: f"theirs can't be read: {others}/holds" in messages(kubectl, space))
-    assert "8 of 8 Metax-GPU cards count as held by pods that don't say which" in messages(kubectl, space)
+    assert "8 of 8 Metax-GPU cards count as held by pods whose cards aren't known" in messages(kubectl, space)
     assert bound(kubectl, space) == 0
     set_phase(kubectl, others, "holds", "Failed")
     eventually(lambda: bound(kubectl, space), 1)
