@@ -35,7 +35,10 @@ def test_a_browser_sees_what_the_demo_placed() -> None:
                 assert pages == ["Overview", "Cluster", "Teams", "Pods", "What if"]
                 page.get_by_role("link", name="Teams").click()
                 row = page.get_by_role("row", name="limits.nvidia.com/gpumem")
-                assert [cell.inner_text() for cell in row.get_by_role("cell").all()][1:3] == ["90 %\n35.4Gi of 39.1Gi", "3.6Gi"]
+                assert [cell.inner_text() for cell in row.get_by_role("cell").all()][1:3] == [
+                    "90 %\n35.4Gi of 39.1Gi",
+                    "3.6Gi",
+                ]
                 page.get_by_role("link", name="Pods").click()
                 expect(page.locator("tbody tr", has_text="Running")).not_to_have_count(0)
         finally:
