@@ -11,7 +11,7 @@ from collections.abc import Mapping
 
 from hack.explore import rules
 from hack.explore.replica import Process
-from hack.explore.scenarios import Q, answered, cost, deletes, pod, quota, recomputes
+from hack.explore.scenarios import Q, cost, deletes, pod, quota, recomputes
 from hack.explore.world import TEAM, Actor, Scenario, World
 from hami_webhook.admission.review import ClaimReview
 from hami_webhook.cluster.api import JSON, ClusterError, Kind
@@ -111,7 +111,7 @@ def makes(replica: str, made: JSON, *after: str) -> Actor:
         async def work(process: Process) -> None:
             await process.core.claims.review(_review("CREATE", {}, made))
 
-        if await answered(world, actor, f"{name} of {replica}", work):
+        if await world.is_allowed(actor, f"{name} of {replica}", work):
             try:
                 await world.request_as(actor).create(_CLAIMS, made)
             except ClusterError:
@@ -134,7 +134,7 @@ def allocates(replica: str, name: str, memory: int, *after: str) -> Actor:
         async def work(process: Process) -> None:
             await process.core.claims.review(_review("UPDATE", before, {**before, "status": status}))
 
-        if await answered(world, actor, f"the allocation of {name}", work):
+        if await world.is_allowed(actor, f"the allocation of {name}", work):
             version = {"resourceVersion": before["metadata"]["resourceVersion"]}
             try:
                 await world.request_as(actor).patch_status(_CLAIMS, name, {"metadata": version, "status": status}, TEAM)

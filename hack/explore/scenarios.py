@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 
-from hack.explore import rules
 from hack.explore.replica import Process
 from hack.explore.rules import GPU, MEM
 from hack.explore.world import TEAM, Actor, Scenario, World
-from hami_webhook.admission.denial import Denied
-from hami_webhook.cluster.api import JSON, ClusterError, Kind, Unavailable
+from hami_webhook.cluster.api import JSON, ClusterError, Kind
 from hami_webhook.device_config import builtin_device_config, enabled_vendors
 from hami_webhook.devices.registry import Vendors
 
@@ -55,21 +53,6 @@ def pod(name: str, **limits: int) -> JSON:
 
 def cost(gpu: int, mem: int) -> Mapping[str, int]:
     return {GPU: gpu, MEM: gpu * mem}
-
-
-async def answered(world: World, actor: Actor, what: str, work: Callable[[Process], Awaitable[object]]) -> bool:
-    """Whether a review allows it. It is given up as that of a pod may be."""
-    world.reviewed[what] = len(world.versions)
-    try:
-        await world.call(actor, work, pod=what)
-    except (Denied, Unavailable) as error:
-        world.outcomes[what] = str(error)
-        world.note(f"    {what} is refused: {error}")
-        world.faults += rules.after_refusal(world, what)
-        return False
-    world.outcomes[what] = "allowed"
-    world.note(f"    {what} is allowed")
-    return True
 
 
 def creates(replica: str, made: JSON, *after: str, name: str = "") -> Actor:

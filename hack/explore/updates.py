@@ -20,7 +20,6 @@ from hack.explore.scenarios import (
     P2,
     Q,
     above,
-    answered,
     cost,
     creates,
     creation,
@@ -73,7 +72,7 @@ def retypes(replica: str, name: str, model: str, *after: str) -> Actor:
         async def work(process: Process) -> None:
             await process.core.admission.validate(parse_review(body, "application/json"))
 
-        if await answered(world, actor, what, work):
+        if await world.is_allowed(actor, what, work):
             version = {"resourceVersion": before["metadata"]["resourceVersion"]}
             patch = {"metadata": {**notes["metadata"], **version}}
             try:

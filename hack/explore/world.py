@@ -416,28 +416,33 @@ class World:
             raise Unavailable("the process ended, or nobody waits for its answer")
         return task.result()
 
+    async def is_allowed(self, actor: Actor, what: str, work: Callable[[Process], Awaitable[object]]) -> bool:
+        """Whether a review allows what is asked for. It may be given up by the name `what`."""
+        self.reviewed[what] = len(self.versions)
+        try:
+            await self.call(actor, work, pod=what)
+        except (Denied, Unavailable) as error:
+            self.outcomes[what] = str(error)
+            self.note(f"    {what} is refused: {error}")
+            self.faults += rules.after_refusal(self, what)
+            return False
+        self.outcomes[what] = "allowed"
+        self.note(f"    {what} is allowed")
+        return True
+
     async def review(self, actor: Actor, pod: JSON) -> JSON | None:
         """Have a replica review a new pod, as the API server does; the pod to store, None for a refusal."""
         pod_name = pod["metadata"]["name"]
-        self.reviewed[pod_name] = len(self.versions)
+        stored: list[JSON] = []
 
-        async def whole(process: Process) -> JSON:
+        async def whole(process: Process) -> None:
             answer = await process.core.admission.mutate(parse_review(review_of(pod, TEAM), "application/json"))
             made: JSON = jsonpatch.apply_patch(pod, [dict(operation) for operation in answer.patch])
             made = {**made, "metadata": {**made["metadata"], "uid": f"uid-{pod_name}"}}
             await process.core.admission.validate(parse_review(review_of(made, TEAM), "application/json"))
-            return made
+            stored.append(made)
 
-        try:
-            made: JSON = await self.call(actor, whole, pod=pod_name)
-        except (Denied, Unavailable) as error:
-            self.outcomes[pod_name] = str(error)
-            self.note(f"    {pod_name} is refused: {error}")
-            self.faults += rules.after_refusal(self, pod_name)
-            return None
-        self.outcomes[pod_name] = "allowed"
-        self.note(f"    {pod_name} is allowed")
-        return made
+        return stored[0] if await self.is_allowed(actor, pod_name, whole) else None
 
     # the end
 
