@@ -369,7 +369,7 @@ def suspicions(draft: PodDraft, requested: tuple[Vendor, ...] = ()) -> list[str]
     """What is legal but hardly meant, a sentence each; `requested` are the vendors whose cards the pod asks for."""
     text, is_2_11 = draft.annotations.get(GPU_POLICY), any(vendor.is_2_11 for vendor in requested)
     found = [] if text is None else CardPolicy.parse(text).warnings_of(is_2_11=is_2_11)
-    found += newer_annotations.doubts(draft.annotations, is_2_11=is_2_11)
+    found += newer_annotations.warnings_of(draft.annotations, is_2_11=is_2_11)
     runtime = draft.runtime_class_name
     if "kata" in runtime.lower():
         found.append(f"spec.runtimeClassName {runtime}: {_VIRTUAL_MACHINE}")

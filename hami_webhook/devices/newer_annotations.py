@@ -41,7 +41,7 @@ def _by_container(text: str) -> Mapping[str, str] | None:
     return found if isinstance(found, dict) and all(isinstance(said, str) for said in found.values()) else None
 
 
-def doubts(annotations: Mapping[str, str], *, is_2_11: bool) -> list[str]:
+def warnings_of(annotations: Mapping[str, str], *, is_2_11: bool) -> list[str]:
     """A sentence for each of these annotations that has no effect, or not the one that it seems to have."""
     written = _KEYS.intersection(annotations)
     if not written:

@@ -82,6 +82,7 @@ class Vendor:
     `limits_only`: an amount that is written in requests alone is checked, but requests nothing.
     `claims_by_name`: a pod that names a resource in limits is ours, even if it gets no card by it.
     `most_memory`: the most MiB that may be written for a device; `memory_may_be_bytes`: a binary suffix means bytes.
+    `memory_is_percentage`: the resource of memory is a percentage of a card, in place of MiB.
     """
 
     classes: ClassVar[tuple[type[Vendor], ...]] = ()
@@ -114,7 +115,9 @@ class Vendor:
     claims_by_name: bool = False
     most_memory: int = MAX_INT32
     memory_may_be_bytes: bool = False
-    memory_is_percentage = hides_cards = is_2_11 = False
+    memory_is_percentage: bool = False
+    hides_cards: bool = False
+    is_2_11: bool = False
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
