@@ -87,7 +87,7 @@ FAULTS = (
         "writes are undone forwards",
         _STORE,
         [("for swap, revert in reversed(undone):", "for swap, revert in undone:")],
-        why="the second write of an attempt to a quota says of its pod what the first one said",
+        why="no scenario has two unequal writes of one attempt to a quota; tests/quota/test_store.py asserts the order",
     ),
     Planted(
         "writes carry no resourceVersion",
@@ -252,7 +252,7 @@ FAULTS = (
     Planted(
         "the pods of a batch don't see each other",
         _BATCH,
-        [("        if not request.dry_run:\n", "        if not request.dry_run and len(charged) == 1:\n")],
+        [("found = _charge_pods(running, request,", "found = _charge_pods(accounts, request,")],
         "batch",
     ),
     Planted(

@@ -5,17 +5,20 @@ The scenarios with their small bounds are gone through whole; the larger ones, a
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
-from hack.explore import every, scenarios
-from hack.explore.faults import FAULTS, planted
+from hack.explore import every, placement_faults, scenarios
+from hack.explore.faults import FAULTS, Planted, planted
 from hack.explore.search import explore, path_of, replayed, walk
 from hack.explore.world import Scenario
 
 QUICK = ("writes carry no resourceVersion", "what a refused batch wrote stays", "the gate goes before the charge")
 """Faults that any run of this suite has to notice; `python -m hack.explore --faults` plants all."""
+SECURITY = Path(__file__).parents[2] / "docs" / "security.md"
 SMALL = [each for each in every.SCENARIOS if each.small is not None]
 
 
@@ -45,6 +48,12 @@ def test_every_fault_can_be_planted() -> None:
         with planted(fault):
             pass
         assert bool(fault.scenario) != bool(fault.why)
+
+
+@pytest.mark.parametrize("faults", [FAULTS, placement_faults.FAULTS], ids=["charging", "placement"])
+def test_the_page_says_how_many_are_found(faults: Sequence[Planted]) -> None:
+    found = sum(bool(fault.scenario) for fault in faults)
+    assert f"Of {len(faults)} planted faults {found} are found" in SECURITY.read_text()
 
 
 @pytest.mark.parametrize(
