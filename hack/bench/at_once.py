@@ -1,4 +1,4 @@
-"""An extender that answers at once: what the protocol of kube-scheduler and device plugins takes, whoever speaks it.
+"""An extender that answers at once: what any extender pays for the protocol of kube-scheduler and device plugins.
 
 `python -m hack.bench.at_once PORT KUBECONFIG` finds that every node takes every pod, and binds each with what a device
 plugin has to find: its node's lock, and a Binding that carries an allocation. It decides nothing, and watches nothing.

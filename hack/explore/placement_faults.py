@@ -117,7 +117,7 @@ FAULTS = (
         "deleted",
     ),
     Planted(
-        "a lock belongs to whoever has the pod's name",
+        "a lock belongs to any pod of its holder's name",
         _LOCKS,
         [("(holder is None or holder.uid == pod.uid)", "(holder is None or holder is not None)")],
         why="what this process wrote for another pod is waited for by the cache alone, and that goes by UIDs, too",

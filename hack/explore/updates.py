@@ -94,14 +94,14 @@ def edits(name: str, *after: str, gpu: int, mem: int) -> Actor:
 
 
 def remakes_above(name: str, made: JSON, *after: str) -> Actor:
-    """An administrator deletes an AcceleratorQuota, and makes it anew."""
+    """An administrator deletes an AcceleratorQuota, and creates it again."""
 
     async def act(world: World, actor: Actor) -> None:
         api = world.request_as(actor)
         await api.delete(Kind.ACCELERATOR_QUOTAS, name)
         await api.create(Kind.ACCELERATOR_QUOTAS, made)
 
-    return Actor(f"AcceleratorQuota {name} made anew", act, after)
+    return Actor(f"AcceleratorQuota {name} created again", act, after)
 
 
 def _needs(world: World, quota: JSON) -> Mapping[str, int]:
@@ -164,12 +164,12 @@ SCENARIOS = (
         {**BOTH, "p0": cost(1, 2000)},
     ),
     Scenario(
-        "remade-above: an AcceleratorQuota is deleted and made anew while a pod is created",
+        "remade-above: an AcceleratorQuota is deleted and created again while a pod is created",
         [(Kind.ACCELERATOR_QUOTAS, above("above", gpu=2, mem=3000))],
         [
             creates("A", P1, name=creation("p1")),
             remakes_above("above", {**above("above", gpu=2, mem=3000), "status": {}}),
-            recomputes("leader", "AcceleratorQuota above made anew"),
+            recomputes("leader", "AcceleratorQuota above created again"),
         ],
         BOTH,
         early=["leader"],

@@ -72,7 +72,7 @@ class ChargeQueues:
         return Charged(amounts, warnings, tuple(part for each in charged for part in each.parts))
 
     async def _release(self, charged: Sequence[Charged]) -> None:
-        """Release charges, whoever is cancelled meanwhile."""
+        """Release charges, even if the caller is cancelled meanwhile."""
         for each in reversed(charged):
             releasing = asyncio.create_task(each.release())
             self._releasing.add(releasing)

@@ -1,6 +1,6 @@
 """Which pods hold more than a quota's hard, so that a person can see what passed it (docs/spec/quota.md#9).
 
-Nothing is decided by it: used above hard blocks new charges whoever holds it, and nobody is evicted.
+It decides nothing: used above hard blocks new charges whichever pods hold it, and no pod is evicted.
 """
 
 from __future__ import annotations

@@ -46,7 +46,7 @@ class Entry(Struct, frozen=True):
     `observed`: the quota had no room for it, and let it pass as it only observes. `namespace` is the pod's, where the
     quota is of several. `floor` is the id of the floor entry of what the pod requests after an update, whose `amounts`
     are those that are added; while placing, the UID of the claim that is allocated; of a new claim its UID, or
-    `SEVERAL`. `attempt` is of whoever wrote it last, as `new_attempt` gives it; empty by versions that write none.
+    `SEVERAL`. `attempt` marks its last writer, as `new_attempt` gives it; older versions leave it empty.
 
     Amounts are exact: a key that a quota may count in bytes is kept in bytes whatever this quota counts now, so that an
     entry means the same after `16` in hard became `16Gi`.

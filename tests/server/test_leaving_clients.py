@@ -1,4 +1,4 @@
-"""Clients that go away at any moment, a hundred at a time: whoever watches the log sees no traceback of theirs."""
+"""Clients that go away at any moment, a hundred at a time: they leave no traceback in the log."""
 
 from __future__ import annotations
 

@@ -96,7 +96,7 @@ class QueueTenant(Actor):
         return code
 
     def storm(self) -> int:
-        """Change the pod that waits for longest, again and again: whoever releases it meets conflicts."""
+        """Change the pod that waits for longest, again and again: its release meets conflicts."""
         waiting = [each for each in self._existing() if each["spec"].get("schedulingGates")]
         code = 404
         for number in range(STORM if waiting else 0):
