@@ -38,8 +38,8 @@ from hami_webhook.kube.objects import QUOTA_RESERVED
 from hami_webhook.kubectl.main import parser as kubectl_parser
 from hami_webhook.policy.file import PolicyFile
 from hami_webhook.policy.selectors import WrittenSelector
+from hami_webhook.queueing.words import QUEUE_REASONS
 from hami_webhook.quota.accelerator_report import ABOVE_HARD, EXCEEDED, WITHIN_HARD
-from hami_webhook.quota.queue_words import QUEUE_REASONS
 from hami_webhook.server.legacy_metrics import OLD_NAMES
 from hami_webhook.server.usage_metrics import OLD_LABELS as OLD_USAGE_LABELS
 from hami_webhook.server.usage_metrics import OLD_NAMES as OLD_USAGE_NAMES

@@ -25,7 +25,7 @@ from hack.daemon_values import DaemonValues
 from hack.render_manifests import MANIFESTS, charging_claims
 from hack.render_schemas import device_config_schema, without_titles
 from hami_webhook import __version__
-from hami_webhook.admission.misspelt import KnownNames
+from hami_webhook.admission.misspelt import NameSuggester
 from hami_webhook.config import add_flags
 from hami_webhook.config.known_plugins import KNOWN_PLUGINS
 from hami_webhook.controller.match_conditions import match_conditions
@@ -133,7 +133,7 @@ def render_conditions() -> str:
     vendors = enabled_vendors(charging_claims(builtin_device_config().config))
     lines = ["# Rendered by hack/render_chart.py.", "resourceNames:"]
     lines += [f"- {name}" for name in sorted(vendors.resource_names)]
-    lines += ["domains:", *(f"- {domain}" for domain in KnownNames(vendors).domains)]
+    lines += ["domains:", *(f"- {domain}" for domain in NameSuggester(vendors).domains)]
     lines += ["drivers:", *(f"- {driver}" for driver in sorted({row.driver for row in vendors.drivers}))]
     classes = {name for row in vendors.drivers for name in row.device_classes}
     lines += ["deviceClasses:", *(f"- {name}" for name in sorted(classes))]

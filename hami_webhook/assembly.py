@@ -10,7 +10,6 @@ from functools import cached_property, partial
 
 from hami_webhook.admission.claims import ClaimHandler
 from hami_webhook.admission.handler import AdmissionHandler
-from hami_webhook.caches import Caches, Change
 from hami_webhook.charging.claims import ChargeTiming, ClaimCharger
 from hami_webhook.charging.kinds import ChargedKinds
 from hami_webhook.charging.namespace_labels import NamespaceLabels
@@ -20,26 +19,27 @@ from hami_webhook.charging.recomputer import PodReader
 from hami_webhook.charging.sources import AcceleratorQuotas, ResourceQuotas
 from hami_webhook.cluster.api import Cluster, Kind
 from hami_webhook.cluster.watches import NoWatches, Watches
-from hami_webhook.cluster_view import ClusterView
 from hami_webhook.core_options import Options
 from hami_webhook.devices.registry import Vendors
 from hami_webhook.dra.claim_cache import ClaimCache
 from hami_webhook.evictions.limits import EvictionLimits
-from hami_webhook.kube.objects import Pod, ResourceQuota
+from hami_webhook.kube.objects import RESERVATION, Pod, ResourceQuota
 from hami_webhook.namespaces import LiveNamespaces
 from hami_webhook.policy.rules import PolicyRules
+from hami_webhook.queueing.headroom import QueueHeadroom
 from hami_webhook.quota.claims import ClaimReader, WithClaims
 from hami_webhook.quota.deleted_ledgers import DeletedLedgers
-from hami_webhook.quota.ledger import RESERVATION, new_attempt
-from hami_webhook.quota.other_managers import LeftByQueues
+from hami_webhook.quota.ledger import new_attempt
 from hami_webhook.quota.pricing import CapacityLister
 from hami_webhook.quota_ports.claims import ClaimPort, claim_inventory
 from hami_webhook.quota_ports.pods import PodPort, Pricing
-from hami_webhook.scheduling.boundary import PolicyBoundary
-from hami_webhook.scheduling.cluster_cache import ClusterCache
+from hami_webhook.scheduling.boundary import PolicyEnforcer
 from hami_webhook.scheduling.framework import Handle
-from hami_webhook.scheduling.nominations import Nominations
 from hami_webhook.scheduling.placer import LockedNodes, Placer
+from hami_webhook.state.caches import Caches, Change
+from hami_webhook.state.cluster_cache import ClusterCache
+from hami_webhook.state.cluster_view import ClusterView
+from hami_webhook.state.nominations import Nominations
 
 
 class Core:
@@ -102,20 +102,21 @@ class Core:
         self.queues = ChargeQueues(own.queue, shared.queue)
         labels = NamespaceLabels(cluster, self.caches, clock=clock)
         self.charger = PodCharger(self.queues, shared.queue, labels, clock=clock, timeout=options.charge_timeout)
-        waiting, there = self.caches.queued, self.state.by_namespace.there
-        left = LeftByQueues(waiting, there, self.charger.known, vendors, self.capacity, clock)
+        members = self.state.by_namespace.there
+        headroom = QueueHeadroom(self.caches.queued, members, self.charger.known, vendors, self.capacity, clock)
         timing = ChargeTiming(clock, options.charge_timeout, placement_ttl)
-        claim_charger = ClaimCharger(cluster, vendors, with_claims, claims, self.charger, self.queues, left, timing)
+        passing = headroom.refusal_of_claim
+        claim_charger = ClaimCharger(cluster, vendors, with_claims, claims, self.charger, self.queues, passing, timing)
         self.claims = ClaimHandler(ClaimPort(claim_charger, watches) if vendors.drivers else None)
         pricing = Pricing(vendors, self.capacity, clock, placement_ttl)
-        self.boundary = PolicyBoundary(vendors, policies, self.namespaces.namespace)
+        self.boundary = PolicyEnforcer(vendors, policies, self.namespaces.namespace)
         self._options = options
         self.admission = AdmissionHandler(
             vendors,
             options.rules,
             policies=policies,
             namespaces=self.namespaces,
-            charging=PodPort(cluster, self.caches, pricing, self.charger, self.queues, left, watches, new_id),
+            charging=PodPort(cluster, self.caches, pricing, self.charger, self.queues, headroom, watches, new_id),
             device_lister=self.state,
             reservation_key=RESERVATION,
             inventory=partial(claim_inventory, claims, watches),

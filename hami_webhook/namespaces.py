@@ -5,9 +5,9 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable
 
-from hami_webhook.caches import Caches
 from hami_webhook.cluster.api import Cluster, ClusterError, Kind
 from hami_webhook.kube.objects import MalformedObject, Namespace
+from hami_webhook.state.caches import Caches
 
 logger = logging.getLogger(__name__)
 

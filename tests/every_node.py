@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from hami_webhook.devices.model import NodeView
+from hami_webhook.devices.pod_fit import PodRequest
 from hami_webhook.devices.reasons import Rejection
 from hami_webhook.devices.registry import Vendors
 from hami_webhook.quota.budget import PodBudget
-from hami_webhook.scheduling.fit import PodRequest
 from hami_webhook.scheduling.scoring import ScoredNode, fit_and_score, ranked
 
 

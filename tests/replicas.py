@@ -6,8 +6,8 @@ from collections import Counter
 
 from hami_webhook.assembly import Core
 from hami_webhook.charging.recomputer import Recomputer
-from hami_webhook.cluster_view import ClusterView
-from hami_webhook.controller.object_events import ObjectEvents
+from hami_webhook.cluster.object_events import ObjectEvents
+from hami_webhook.state.cluster_view import ClusterView
 
 
 def events_of(core: Core) -> ObjectEvents:

@@ -14,12 +14,12 @@ from builders import GPU, JSON, MEM
 
 from hami_webhook.admission.denial import Denied
 from hami_webhook.assembly import Core
-from hami_webhook.caches import Caches
 from hami_webhook.cluster.api import Kind
 from hami_webhook.cluster.memory import MemoryCluster, RecordedEvent
 from hami_webhook.cluster.watches import NoWatches
 from hami_webhook.core_options import Options
 from hami_webhook.kube.objects import Namespace
+from hami_webhook.state.caches import Caches
 
 NAMESPACE = {"metadata": {"name": "team-a", "annotations": {"a": "cached"}}}
 

@@ -27,13 +27,13 @@ from hami_webhook.device_config import builtin_device_config, enabled_vendors
 from hami_webhook.devices.model import NodeView
 from hami_webhook.devices.pod_preferences import GPU_POLICY
 from hami_webhook.kube.objects import Node, Pod
-from hami_webhook.scheduling.cluster_cache import ClusterCache
 from hami_webhook.scheduling.extender import Extender
 from hami_webhook.scheduling.framework import Handle
 from hami_webhook.scheduling.node_classes import NodeClasses
 from hami_webhook.scheduling.node_locks import NodeLocks
 from hami_webhook.scheduling.placer import Placer
 from hami_webhook.scheduling.protocol import decode_args, encode_filtered
+from hami_webhook.state.cluster_cache import ClusterCache
 
 NODES = {"smallest": (20,), "usual": (100, 1000, 10_000), "large": (100, 1000, 5000, 10_000)}
 ROUNDS = {"smallest": 2, "usual": 5, "large": 10}

@@ -16,13 +16,13 @@ from dataclasses import dataclass, field
 from hack.bench.figures import Figure, Goal, run, show_progress
 from hack.bench.objects import CARD_MEMORY, NAMESPACE, SCHEDULER
 from hami_webhook.device_config import builtin_device_config, enabled_vendors
+from hami_webhook.devices.pod_fit import read_pod_request
 from hami_webhook.devices.pod_preferences import GPU_POLICY
 from hami_webhook.devices.topology import Scores, best_combination
 from hami_webhook.kube.objects import Node, Pod
-from hami_webhook.scheduling.cluster_cache import ClusterCache
 from hami_webhook.scheduling.filter_cache import FilterCache
-from hami_webhook.scheduling.fit import read_pod_request
 from hami_webhook.scheduling.scoring import ScoredNode, best_first
+from hami_webhook.state.cluster_cache import ClusterCache
 
 PODS = {"smallest": 200, "usual": 10_000, "large": 10_000}
 SIZES = {1: 50, 2: 20, 4: 20, 8: 10}

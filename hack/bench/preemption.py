@@ -10,12 +10,12 @@ from collections.abc import Sequence
 from hack.bench.figures import Figure, Goal, least_seconds, run, show_progress
 from hack.bench.objects import CARD_MEMORY, CARDS, gpu, node, pod_with, running
 from hami_webhook.device_config import builtin_device_config, enabled_vendors
+from hami_webhook.devices.pod_fit import read_pod_request
 from hami_webhook.evictions.victims import Preemptor, choose_node
 from hami_webhook.kube.objects import Node, Pod
-from hami_webhook.scheduling.cluster_cache import ClusterCache
 from hami_webhook.scheduling.filter_cache import FilterCache
-from hami_webhook.scheduling.fit import read_pod_request
-from hami_webhook.scheduling.nominations import Nominations
+from hami_webhook.state.cluster_cache import ClusterCache
+from hami_webhook.state.nominations import Nominations
 
 NODES = {"smallest": 20, "usual": 1000, "large": 1000}
 ROUNDS = {"smallest": 1, "usual": 3, "large": 10}

@@ -14,10 +14,10 @@ from hack.bench.figures import Figure, Goal, run, show_progress
 from hack.bench.objects import JSON, gpu, pod_with
 from hami_webhook.device_config import builtin_device_config, enabled_vendors
 from hami_webhook.kube.objects import Pod, ResourceQuota
+from hami_webhook.queueing.pod_queue import DemandCache, read_queue
 from hami_webhook.quota.account import QuotaAccount
 from hami_webhook.quota.known_quotas import KnownQuotas, PodQuotas
 from hami_webhook.quota.pricing import NoCapacity
-from hami_webhook.quota.queue import Demands, read_queue
 from hami_webhook.quota.queue_order import decide
 
 PODS = {"smallest": 100, "usual": 10_000, "large": 10_000}
@@ -47,7 +47,7 @@ async def _round(pods: int, rounds: int, *, different: bool) -> float:
     waiting = [
         Pod.from_object(_gated(number, 1000 + number if different else 1000)).compact() for number in range(pods)
     ]
-    demands, seconds = Demands(lambda: NOW), []
+    demands, seconds = DemandCache(lambda: NOW), []
     for _ in range(rounds + 1):
         began = time.process_time()
         queue = await read_queue(waiting, lambda pod: known, vendors, NoCapacity(), demands)

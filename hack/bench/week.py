@@ -31,11 +31,11 @@ from hack.bench.objects import JSON, gpu, pod_with
 from hami_webhook.device_config import builtin_device_config, enabled_vendors
 from hami_webhook.evictions.lent import Blocked, Evictable, Reclaiming, Shortage, Team
 from hami_webhook.kube.objects import Pod, ResourceQuota
+from hami_webhook.queueing.pod_queue import demand_of, room_of
 from hami_webhook.quota.account import QuotaAccount
 from hami_webhook.quota.lending import MIN_RUNTIME
-from hami_webhook.quota.pricing import Charge, NoCapacity, waiting_charge
-from hami_webhook.quota.queue import demand_of, room_of
-from hami_webhook.quota.queue_order import Demand, QueueDecision, QueuedPod, Standing, decide
+from hami_webhook.quota.pricing import Charge, NoCapacity, price_pending
+from hami_webhook.quota.queue_order import Demand, QueueDecision, QueuedPod, QueuePosition, decide
 from hami_webhook.time_slices import Steps, run_at_once
 
 CARDS, TEAMS, OWN = 160, 5, 64
@@ -95,7 +95,7 @@ class Quotas:
         self.accounts = [_account(f"team-{team}", OWN, nominal) for team in range(TEAMS)]
         self.above = _account("", CARDS)
         pods = [Pod.from_object(_pod(f"team-{team}")) for team in range(TEAMS)]
-        self.charges: list[Charge] = [waiting_charge(pod, VENDORS, NoCapacity()) for pod in pods]
+        self.charges: list[Charge] = [price_pending(pod, VENDORS, NoCapacity()) for pod in pods]
         self.demands: list[Demand] = [
             demand_of(pod, (account, self.above), VENDORS, NoCapacity())
             for pod, account in zip(pods, self.accounts, strict=True)
@@ -209,7 +209,7 @@ def _queueing(jobs: Sequence[Job], end: float, *, nominal: int = 0) -> Outcome:
         waiting[uid] = QueuedPod(uid, f"team-{job.team}/{uid}", 0, now, quotas.demands[job.team])
         of_pod[uid] = job, seconds, waited
 
-    def release(now: float) -> Sequence[Standing]:
+    def release(now: float) -> Sequence[QueuePosition]:
         decision = quotas.decide(list(waiting.values()), now)
         for pod in decision.released:
             job, seconds, waited = of_pod.pop(pod.uid)
@@ -240,7 +240,7 @@ def _queueing(jobs: Sequence[Job], end: float, *, nominal: int = 0) -> Outcome:
     return outcome
 
 
-def _reclaimed(quotas: Quotas, owed: Sequence[Standing], running: Mapping[str, Running], now: float) -> list[str]:
+def _reclaimed(quotas: Quotas, owed: Sequence[QueuePosition], running: Mapping[str, Running], now: float) -> list[str]:
     """The pods that are evicted for those that wait within their team's nominal."""
     above, free = quotas.above.room_name, CARDS - quotas.above.used[KEY]
     if not any(account.used[KEY] > account.nominal[KEY] for account in quotas.accounts):

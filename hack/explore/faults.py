@@ -80,7 +80,7 @@ def _codes(code: types.CodeType) -> Iterator[types.CodeType]:
 _STORE, _QUEUE, _QUEUES, _PODS = "charging/store.py", "charging/queue.py", "charging/queues.py", "charging/pods.py"
 _ACCOUNT, _BATCH, _FLOORS = "quota/account.py", "quota/batch.py", "quota/floors.py"
 _PLACING, _RECOMPUTE, _IN_FLIGHT = "quota/placing.py", "quota/recompute.py", "quota/in_flight.py"
-_RELEASER, _PLACER, _CLAIMS = "controller/queues.py", "scheduling/placer.py", "charging/claims.py"
+_RELEASER, _PLACER, _CLAIMS = "queueing/releaser.py", "scheduling/placer.py", "charging/claims.py"
 
 FAULTS = (
     Planted(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hack.explore.faults import Planted
 
 _EXTENDER, _PLACER, _LOCKS = "scheduling/extender.py", "scheduling/placer.py", "scheduling/node_locks.py"
-_LEFT, _GROUPS, _CACHE = "scheduling/left_locks.py", "scheduling/pod_groups.py", "scheduling/cluster_cache.py"
+_LEFT, _GROUPS, _CACHE = "scheduling/left_locks.py", "scheduling/pod_groups.py", "state/cluster_cache.py"
 
 FAULTS = (
     Planted(
@@ -200,7 +200,7 @@ FAULTS = (
     ),
     Planted(
         "pods that don't say which cards they hold hold none",
-        "scheduling/node_entry.py",
+        "state/node_entry.py",
         [("return presumed(view, unplaced, vendors) if unplaced else view", "return view")],
         "foreign",
     ),

@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING
 from hack.explore.apiserver import Port
 from hami_webhook.admission.identities import AdmissionRules
 from hami_webhook.assembly import Core
+from hami_webhook.cluster.object_events import ObjectEvents
 from hami_webhook.controller.accelerator_quotas import AcceleratorQuotaReconciler
-from hami_webhook.controller.informers import SharedInformers, Subscriber, watched_kinds
-from hami_webhook.controller.object_events import ObjectEvents
-from hami_webhook.controller.queues import QueueReleaser
-from hami_webhook.controller.quotas import Pace, QuotaReconciler
+from hami_webhook.controller.informers import SharedInformers, watched_kinds
+from hami_webhook.controller.quotas import QuotaReconciler, ReconcileIntervals
 from hami_webhook.core_options import Options
+from hami_webhook.queueing.releaser import QueueReleaser
+from hami_webhook.state.caches import Subscriber
 
 if TYPE_CHECKING:
     from hack.explore.world import World
@@ -58,7 +59,7 @@ class Process:
         """What runs on the core, put together; of it, what follows changes."""
         core = self.core
         events = ObjectEvents(self.port, core.problems)
-        rest = core.view, events, core.failures, Pace()
+        rest = core.view, events, core.failures, ReconcileIntervals()
         above = AcceleratorQuotaReconciler(core.accelerator_recomputer, *rest, jitter=lambda: 0.5)
         self.reconcilers = [QuotaReconciler(core.recomputer, *rest, jitter=lambda: 0.5), above]
         self.releaser = QueueReleaser(self.port, core.view, core.charger, core.capacity, core.failures, sleep=pause)

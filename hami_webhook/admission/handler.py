@@ -16,7 +16,7 @@ from hami_webhook.admission import policy
 from hami_webhook.admission.defaults import forget_list
 from hami_webhook.admission.denial import Denied, bad_request
 from hami_webhook.admission.identities import AdmissionRules, User, is_account_of, is_node, refuse_binding
-from hami_webhook.admission.misspelt import KnownNames
+from hami_webhook.admission.misspelt import NameSuggester
 from hami_webhook.admission.new_pod import NewPod
 from hami_webhook.admission.pods import (
     ForeignMutation,
@@ -40,11 +40,11 @@ from hami_webhook.admission.pods import (
 from hami_webhook.admission.policy import AdmissionContext
 from hami_webhook.admission.requests import RequestCache
 from hami_webhook.admission.review import UNCHANGED, Answer, Review
-from hami_webhook.admission.rules import EVERY_POD, NAMING_POD, STATIC_POD, walk
+from hami_webhook.admission.rules import EVERY_POD, NAMING_POD, STATIC_POD, check_rules
 from hami_webhook.devices.device_lister import DeviceLister
 from hami_webhook.devices.foreign_pods import is_mirror, names_any
 from hami_webhook.devices.foreign_scheduler import ForeignScheduler
-from hami_webhook.devices.keys import Governed
+from hami_webhook.devices.keys import PolicyTarget
 from hami_webhook.devices.model import BadRequest, Requests
 from hami_webhook.devices.registry import Vendors
 from hami_webhook.dra.conversion import convert
@@ -128,7 +128,7 @@ class NewPodQuotas(Protocol):
         ...
 
 
-class QuotaCharging(Protocol):
+class QuotaService(Protocol):
     """The quotas that pods are charged to."""
 
     def of(self, pod: Pod) -> NewPodQuotas: ...
@@ -152,7 +152,7 @@ class AdmissionHandler:
         *,
         policies: Callable[[], PolicyRules],
         namespaces: Namespaces,
-        charging: QuotaCharging,
+        charging: QuotaService,
         device_lister: DeviceLister,
         reservation_key: str,
         inventory: Callable[[], Awaitable[DeviceInventory]],
@@ -172,7 +172,7 @@ class AdmissionHandler:
         self._inventory = inventory
         self._allocates = allocates
         self._requests = RequestCache(vendors)
-        self._known_names = KnownNames(vendors)
+        self._known_names = NameSuggester(vendors)
         self._governed_keys = governed_keys(vendors.governed.values())
         self._touches_all = bool(vendors.touching_every_container)
 
@@ -293,10 +293,10 @@ class AdmissionHandler:
         Nothing can be decided about that: it holds its cards, and the recompute counts them, whatever room there is.
         """
         new = self._new(read_pod(review.object, review.namespace))
-        walk(EVERY_POD, new)
+        check_rules(EVERY_POD, new)
         # only the node itself says so: anybody may write the annotation
         if new.pod.node_name and is_mirror(new.pod) and is_node(_user_of(review), new.pod.node_name):
-            walk(STATIC_POD, new)
+            check_rules(STATIC_POD, new)
             return None
         scheduler = self._vendors.reserving.get(new.pod.namespace)
         reserves = scheduler is not None and self._reserves(scheduler, new, _user_of(review))
@@ -392,7 +392,7 @@ class AdmissionHandler:
         """
         if context is None and not new.foreign and self._vendors.resource_names.isdisjoint(new.named):
             return False
-        walk(NAMING_POD, new)
+        check_rules(NAMING_POD, new)
         requests = bool(new.requests or new.foreign)
         if requests:
             context = context or await self._context(new.pod)
@@ -454,7 +454,7 @@ class AdmissionHandler:
         changed = {key for key in self._governed_keys if old.annotations.get(key) != new.annotations.get(key)}
         if not changed:
             return
-        governed: list[Governed] = [*named_vendors(new, self._vendors), *self._new(new).governed_foreign]
+        governed: list[PolicyTarget] = [*named_vendors(new, self._vendors), *self._new(new).governed_foreign]
         if governed:
             policy.check(new, await self._context(new), governed, changed)
 

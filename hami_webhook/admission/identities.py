@@ -15,8 +15,8 @@ from hami_webhook.devices.foreign_scheduler import ForeignScheduler
 from hami_webhook.devices.registry import Vendors
 from hami_webhook.devices.reserved_annotations import OWNED_LABELS
 from hami_webhook.dra.claim_templates import OFF
+from hami_webhook.kube.message_text import quoted
 from hami_webhook.kube.objects import QUOTA_GATE, Pod
-from hami_webhook.kube.shown import quoted
 from hami_webhook.kube.wire import ObjectMeta, ReviewedPod
 
 _NODE_USER, _NODES = "system:node:", "system:nodes"

@@ -15,7 +15,7 @@ from functools import cached_property, partial
 
 from hami_webhook.devices.registry import Vendors, declared
 from hami_webhook.devices.reserved_annotations import is_scheduler_owned
-from hami_webhook.kube.shown import cut
+from hami_webhook.kube.message_text import cut
 from hami_webhook.policy.evaluation import governed_keys
 
 MOST = 5
@@ -34,7 +34,7 @@ _OF_OTHERS = re.compile(
 )
 
 
-class KnownNames:
+class NameSuggester:
     """The names of resources and annotations that mean something with a device configuration."""
 
     def __init__(self, vendors: Vendors) -> None:

@@ -35,9 +35,9 @@ from hami_webhook.devices.reserved_annotations import OWNED_LABELS
 from hami_webhook.devices.vendor import Vendor
 from hami_webhook.dra.claim_templates import OFF, converts
 from hami_webhook.kube.draft import PodDraft, pod_in
+from hami_webhook.kube.message_text import cut
 from hami_webhook.kube.objects import Container, MalformedObject, Pod
 from hami_webhook.kube.quantity import Quantity, QuantityError
-from hami_webhook.kube.shown import cut
 from hami_webhook.kube.wire import Resources, ReviewedPod
 
 

@@ -7,7 +7,7 @@ from collections.abc import Collection, Sequence, Set
 from msgspec import Struct
 
 from hami_webhook.admission.denial import Denied
-from hami_webhook.devices.keys import Governed
+from hami_webhook.devices.keys import PolicyTarget
 from hami_webhook.devices.reserved_annotations import owned_in
 from hami_webhook.kube.draft import PodDraft
 from hami_webhook.kube.objects import Namespace, Pod
@@ -45,7 +45,7 @@ class AdmissionContext:
         return self.policies.matching(self.namespace, pod.labels) if self.policies.rules else ()
 
 
-def apply(draft: PodDraft, context: AdmissionContext, requested: Collection[Governed]) -> PolicyOutcome:
+def apply(draft: PodDraft, context: AdmissionContext, requested: Collection[PolicyTarget]) -> PolicyOutcome:
     """Write what policy demands on the pod, with one warning for each change, at most 10.
 
     `requested` are the vendors whose cards the pod requests; without any, nothing happens. It has to come before a
@@ -66,7 +66,7 @@ def apply(draft: PodDraft, context: AdmissionContext, requested: Collection[Gove
 
 
 def check(
-    pod: Pod, context: AdmissionContext, requested: Collection[Governed], changed: Set[str] | None = None
+    pod: Pod, context: AdmissionContext, requested: Collection[PolicyTarget], changed: Set[str] | None = None
 ) -> None:
     """Raise `Denied` (403) if the pod is looser than policy: mutation was skipped, or another webhook undid it.
 
@@ -101,6 +101,6 @@ def _warn(draft: PodDraft, sentences: tuple[str, ...]) -> None:
         draft.warn(f"… and {len(sentences) - len(kept)} more annotations set by policy")
 
 
-def _ignored(namespace: Namespace, requested: Collection[Governed]) -> list[str]:
+def _ignored(namespace: Namespace, requested: Collection[PolicyTarget]) -> list[str]:
     of_vendors = {key for vendor in requested for key in vendor.keys.owned} & namespace.annotations.keys()
     return sorted(of_vendors.union(owned_in(namespace.annotations)))

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from hami_webhook.admission.denial import Denied
 from hami_webhook.kube.claims_wire import ClaimMeta, ResourceClaim
 from hami_webhook.kube.large_pod import LargePod
-from hami_webhook.kube.shown import cut, found
+from hami_webhook.kube.message_text import cut, found
 from hami_webhook.kube.wire import (
     AdmissionRequest,
     AdmissionReview,

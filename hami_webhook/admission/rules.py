@@ -20,9 +20,9 @@ from hami_webhook.devices.foreign_pods import has_node, refuse_owned
 from hami_webhook.devices.model import BadRequest
 from hami_webhook.devices.pod_preferences import WEIGHTS, parse_weights
 from hami_webhook.devices.reserved_annotations import OWNED_LABELS
+from hami_webhook.kube.message_text import cut
 from hami_webhook.kube.objects import ContainerKind
 from hami_webhook.kube.pod_group import PodGroup, pod_group_fault
-from hami_webhook.kube.shown import cut
 
 
 def has_app_containers(new: NewPod) -> None:
@@ -144,7 +144,7 @@ NAMING_POD = (
 """For a pod of which a container names a managed resource, for any scheduler, besides."""
 
 
-def walk(rules: tuple[Rule, ...], new: NewPod) -> None:
+def check_rules(rules: tuple[Rule, ...], new: NewPod) -> None:
     """Raise `Denied` for the first rule that a pod breaks."""
     try:
         for check, _, concerns in rules:

@@ -8,14 +8,14 @@ a charge: whether it is a pod's own is read from the pod, live. It writes no cla
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 from functools import partial
 
 from msgspec import Struct
 
 from hami_webhook.charging.pods import PodCharger
-from hami_webhook.charging.queue import Charged, Outcome
+from hami_webhook.charging.queue import ChargeResult, Outcome
 from hami_webhook.charging.queues import ChargeQueues
 from hami_webhook.cluster.api import Cluster, ClusterError, Kind, NotFound
 from hami_webhook.devices.registry import Vendors
@@ -41,9 +41,11 @@ from hami_webhook.quota.budget import charged, entry_of
 from hami_webhook.quota.claims import ClaimReader, WithClaims, unmet
 from hami_webhook.quota.floors import cost_of, floor_id
 from hami_webhook.quota.ledger import Entry
-from hami_webhook.quota.other_managers import CLAIMS, LeftByQueues
 from hami_webhook.quota.placing import PlacementRequest, Placing
-from hami_webhook.quota.pricing import CapacityLister, charge_of, waiting_charge
+from hami_webhook.quota.pricing import CapacityLister, charge_of, price_pending
+
+PassingQueue = Callable[[Pod, CapacityLister | None], Awaitable[Refusal | None]]
+"""The refusal of a claim that would pass pods that wait, priced by the lister if given; None if it passes none."""
 
 _TOO_LATE = "no answer from the API server in time"
 
@@ -103,7 +105,7 @@ class ClaimCharger:
         cache: ClaimCache,
         charger: PodCharger,
         queues: ChargeQueues,
-        left: LeftByQueues,
+        passing: PassingQueue,
         timing: ChargeTiming,
     ) -> None:
         self._cluster = cluster
@@ -112,7 +114,7 @@ class ClaimCharger:
         self._cache = cache
         self._charger = charger
         self._queues = queues
-        self._left = left
+        self._refuse_passing = passing
         self._clock = timing.clock
         self._timing = timing
         self._reader = ClaimReader(cluster, cache)
@@ -124,15 +126,15 @@ class ClaimCharger:
         """
         bare = BareClaim.of(claim)
         if owner_of(claim) is not None:
-            return Charged()
+            return ChargeResult()
         await self._cache.prepare(bare)
-        charge = waiting_charge(bare, self._vendors, self._capacity)
+        charge = price_pending(bare, self._vendors, self._capacity)
         if not charge.amounts or (self._charger.known(bare).unlimited and not dry_run):
-            return Charged()
+            return ChargeResult()
         taken = await self._taken(bare)
         if taken is not None:
             return taken
-        passing = await self._left.refusal(bare, CLAIMS)
+        passing = await self._refuse_passing(bare, None)
         if passing is not None:
             return passing
         request = ChargeRequest(
@@ -140,12 +142,12 @@ class ClaimCharger:
             bare,
             charge,
             dry_run,
-            on_cards=partial(waiting_charge, bare, self._vendors, self._capacity),
+            on_cards=partial(price_pending, bare, self._vendors, self._capacity),
             floor_id=partial(floor_id, bare, self._vendors),
             claim=bare.uid,
         )
         outcome = await self._charger.charge(request, time_left)
-        if isinstance(outcome, Charged):
+        if isinstance(outcome, ChargeResult):
             outcome = replace(outcome, warnings=[*outcome.warnings, *unmet(bare, self._capacity)])
         return outcome
 
@@ -169,7 +171,7 @@ class ClaimCharger:
         """Charge what a claim is allocated now, and wasn't before. What is given back the recompute frees."""
         results, bare = results_of(claim), BareClaim.of(claim)
         if results is None or results == results_of(former) or self._charger.known(bare).unlimited:
-            return Charged()
+            return ChargeResult()
         try:
             held = held_by(claim, self._cache.inventory.devices)
         except MalformedObject as error:
@@ -179,7 +181,7 @@ class ClaimCharger:
         if held.unseen:
             return refuse_now(bare.namespace, "; ".join(held.unseen))
         if dry_run or not held.devices:
-            return Charged()
+            return ChargeResult()
         try:
             async with self._within(time_left):
                 allocation = await self._allocation(former, claim)
@@ -235,9 +237,9 @@ class ClaimCharger:
 
     async def _passing(self, allocation: _Allocation) -> Refusal | None:
         """The refusal of an allocation whose holder cost nothing so far, and would pass pods that wait."""
-        if waiting_charge(allocation.pod, self._vendors, allocation.before).amounts:
+        if price_pending(allocation.pod, self._vendors, allocation.before).amounts:
             return None
-        return await self._left.refusal(allocation.pod, CLAIMS, allocation.after)
+        return await self._refuse_passing(allocation.pod, allocation.after)
 
     async def _charge(self, allocation: _Allocation, claim: ResourceClaim) -> Outcome:
         """Charge an allocation to all quotas, or to none.

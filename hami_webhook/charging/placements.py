@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from hami_webhook.charging.queue import Charged
+from hami_webhook.charging.queue import ChargeResult
 from hami_webhook.charging.queues import ChargeQueues
 from hami_webhook.cluster.api import ClusterError
 from hami_webhook.devices.registry import Vendors
@@ -43,7 +43,7 @@ class PlacementCharger:
 
     async def charge(
         self, pod: Pod, actual: Charge, on_cards: ChargeOn | None = None, seconds: float | None = None
-    ) -> Charged:
+    ) -> ChargeResult:
         """Charge what `actual` costs beyond the pod's present charge; for `seconds` at most.
 
         What comes is released if the annotations can't be written; not where they may have been written all the same.

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from math import inf
 
 from hami_webhook.charging.namespace_labels import NamespaceLabels
-from hami_webhook.charging.queue import ChargeCounts, Charged, ChargeQueue, Outcome
+from hami_webhook.charging.queue import ChargeCounts, ChargeQueue, ChargeResult, Outcome
 from hami_webhook.charging.queues import ChargeQueues
 from hami_webhook.charging.sources import ALL_NAMESPACES
 from hami_webhook.cluster.api import ClusterError
@@ -65,7 +65,7 @@ class PodCharger:
         until = self._clock() + timeout
         known = known or self.known(request.pod)
         if request.gate is Gate.CLOSED and not self._may_refuse(request, known):
-            return Charged()  # nothing is charged, so nothing has to be proved by a write
+            return ChargeResult()  # nothing is charged, so nothing has to be proved by a write
         shared = known.accelerator_quotas
         if not shared.none:
             current = await self._current_accelerator_quotas(request.pod, known, timeout)

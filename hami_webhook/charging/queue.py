@@ -58,7 +58,7 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Charged:
+class ChargeResult:
     """The request is charged (or concerns no quota): the amounts by quota name, for the audit annotation.
 
     `warnings` are what quotas that only observe would have refused it with. `parts` are what was written of it, in
@@ -83,7 +83,7 @@ class ChargedPart(Struct, frozen=True):
     swaps: Sequence[Swap]
 
 
-Outcome = Charged | Refusal
+Outcome = ChargeResult | Refusal
 
 
 class InlineRecomputer(Protocol):
@@ -177,7 +177,7 @@ class ChargeQueue:
         """
         began, scope = self._clock(), self.store.scope_of(request.pod)
         if isinstance(request, ChargeRequest) and not self._may_concern(request, scope, known):
-            return Charged()
+            return ChargeResult()
         loop = asyncio.get_running_loop()
         each = _Waiting(request.marked(self.store.new_attempt()), loop.create_future())
         self._waiting.setdefault(scope, []).append(each)
@@ -249,7 +249,7 @@ class ChargeQueue:
         for member, outcome in answered:
             if not member.done.done():
                 member.done.set_result(outcome)
-            elif isinstance(outcome, Charged):
+            elif isinstance(outcome, ChargeResult):
                 given_up.append(member)
         if given_up:
             await self._undo(scope, given_up)
@@ -328,7 +328,7 @@ class ChargeQueue:
             batch.parts.append((account, swaps))
         outcomes: list[Outcome] = [
             result.refusals.get(index)
-            or Charged(
+            or ChargeResult(
                 result.charged[index],
                 tuple(f"quota is observed, not enforced: {each.message}" for each in result.observed[index]),
                 (ChargedPart(self, member.request, member.swaps),),

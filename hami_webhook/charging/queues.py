@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 
-from hami_webhook.charging.queue import Charged, ChargeQueue, Outcome
+from hami_webhook.charging.queue import ChargeQueue, ChargeResult, Outcome
 from hami_webhook.charging.recomputer import PodReader, Recomputer
 from hami_webhook.charging.sources import ALL_NAMESPACES, ResourceQuotas
 from hami_webhook.charging.store import QuotaStore
@@ -57,7 +57,7 @@ class ChargeQueues:
 
         `time_left` is in seconds; `known` is what was found just now of the first one's quotas.
         """
-        charged: list[Charged] = []
+        charged: list[ChargeResult] = []
         try:
             for queue in queues:
                 outcome = await queue.charge(request, time_left(), None if charged else known)
@@ -69,9 +69,9 @@ class ChargeQueues:
                 await self._release(charged)
         amounts = {label: counted for each in charged for label, counted in each.amounts.items()}
         warnings = tuple(warning for each in charged for warning in each.warnings)
-        return Charged(amounts, warnings, tuple(part for each in charged for part in each.parts))
+        return ChargeResult(amounts, warnings, tuple(part for each in charged for part in each.parts))
 
-    async def _release(self, charged: Sequence[Charged]) -> None:
+    async def _release(self, charged: Sequence[ChargeResult]) -> None:
         """Release charges, even if the caller is cancelled meanwhile."""
         for each in reversed(charged):
             releasing = asyncio.create_task(each.release())

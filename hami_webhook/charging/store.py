@@ -20,7 +20,7 @@ from msgspec import Struct, field, structs
 from msgspec.structs import replace
 
 from hami_webhook.charging.sources import QuotaSource
-from hami_webhook.charging.write_turns import WriteTurns
+from hami_webhook.charging.writer_fairness import WriterFairness
 from hami_webhook.cluster.api import LONGEST_SILENCE, ClusterError, Conflict, NotFound
 from hami_webhook.cluster.shared_reads import SharedReads
 from hami_webhook.devices.registry import Vendors
@@ -127,7 +127,7 @@ class _Seen(Struct):
     at: float
     listed: float = float("-inf")
     accounts: dict[str, QuotaAccount] = {}
-    turns: WriteTurns = field(default_factory=WriteTurns)
+    turns: WriterFairness = field(default_factory=WriterFairness)
 
 
 _NEVER_SEEN = _Seen(0.0)

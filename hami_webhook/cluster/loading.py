@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from hami_webhook.cluster.api import JSON
 from hami_webhook.command_error import CommandError
-from hami_webhook.kube.shown import shown
+from hami_webhook.kube.message_text import shown
 from hami_webhook.kube.yaml_reader import Document, Limits, YamlError, YamlProblem, read_documents
 
 __all__ = ["Bundle", "LoadError", "LoadedObject", "group_of", "load_objects", "read_objects", "sort_objects", "wrong"]

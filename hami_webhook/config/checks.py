@@ -7,7 +7,7 @@ The rules are those of the vendors' pages in docs/spec (section 2 each) and of d
 from collections.abc import Callable, Iterator
 
 from hami_webhook.config.devices import Chip, DeviceConfig, DeviceSection
-from hami_webhook.kube.shown import did_you_mean, quoted
+from hami_webhook.kube.message_text import did_you_mean, quoted
 from hami_webhook.kube.yaml_reader import Path
 
 Finding = tuple[Path, str]

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from hami_webhook.config.devices import SECTION_SWITCHES, Chip, DeviceConfig, DeviceSection
 from hami_webhook.config.load import LoadedDeviceConfig
-from hami_webhook.kube.shown import path_text
+from hami_webhook.kube.message_text import path_text
 from hami_webhook.kube.yaml_reader import Path
 
 

@@ -6,7 +6,7 @@ from typing import NamedTuple
 from pydantic_core import ErrorDetails
 
 from hami_webhook.command_error import CommandError
-from hami_webhook.kube.shown import found
+from hami_webhook.kube.message_text import found
 
 
 class ConfigError(CommandError):

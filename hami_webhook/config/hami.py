@@ -5,7 +5,7 @@ from typing import Annotated, ClassVar
 
 from hami_webhook.config.devices import DeviceSection
 from hami_webhook.config.fields import checked, refuse
-from hami_webhook.kube.shown import found
+from hami_webhook.kube.message_text import found
 from hami_webhook.kube.yaml_reader import Path
 
 _AS_NUMBERS = {2.1: "2.10", 2.11: "2.11"}

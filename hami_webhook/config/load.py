@@ -17,7 +17,7 @@ from hami_webhook.config.devices import DeviceConfig, DeviceSection
 from hami_webhook.config.errors import ConfigError, Remark, sentence_of
 from hami_webhook.config.fields import key_of
 from hami_webhook.config.yaml_source import YamlSource, parse_yaml
-from hami_webhook.kube.shown import did_you_mean, found, path_text
+from hami_webhook.kube.message_text import did_you_mean, found, path_text
 from hami_webhook.kube.yaml_reader import Path as ValuePath
 
 FILE_NAME = "device-config.yaml"

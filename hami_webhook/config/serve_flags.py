@@ -21,7 +21,7 @@ from hami_webhook.config.setting_values import (
     listed,
 )
 from hami_webhook.config.settings import SETTINGS, Setting, Settings
-from hami_webhook.kube.shown import quoted
+from hami_webhook.kube.message_text import quoted
 
 _KLOG_SWITCHES = (
     "--logtostderr",

@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from hami_webhook.config.errors import ConfigError, Remark
 from hami_webhook.kube import yaml_reader
-from hami_webhook.kube.shown import cut, path_text, quoted
+from hami_webhook.kube.message_text import cut, path_text, quoted
 from hami_webhook.kube.yaml_reader import Document, Limits, YamlError, YamlProblem, read_documents
 
 LARGEST_FILE = 1 << 20

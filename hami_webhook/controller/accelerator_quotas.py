@@ -9,11 +9,11 @@ from random import random
 from hami_webhook.charging.recomputer import Recomputer
 from hami_webhook.charging.sources import ALL_NAMESPACES
 from hami_webhook.cluster.api import Kind
-from hami_webhook.cluster_view import ClusterView
-from hami_webhook.controller.object_events import ObjectEvents
-from hami_webhook.controller.quotas import Pace, QuotaReconciler
+from hami_webhook.cluster.object_events import ObjectEvents
+from hami_webhook.controller.quotas import QuotaReconciler, ReconcileIntervals
 from hami_webhook.kube.objects import ResourceQuota
 from hami_webhook.quota.recompute import Recomputed
+from hami_webhook.state.cluster_view import ClusterView
 
 LONGEST_DELAY = 10.0
 """Seconds after the first change by which a quota is recomputed, whatever that costs: charges of pods that are gone
@@ -35,7 +35,7 @@ class AcceleratorQuotaReconciler(QuotaReconciler):
         view: ClusterView,
         object_events: ObjectEvents,
         failures: Counter[str],
-        pace: Pace,
+        pace: ReconcileIntervals,
         *,
         jitter: Callable[[], float] = random,
     ) -> None:

@@ -25,10 +25,10 @@ from typing import Any
 
 from hami_webhook import pki
 from hami_webhook.cluster.api import JSON, AlreadyExists, Cluster, ClusterError, Conflict, Kind, NotFound
-from hami_webhook.controller.loops import Sleep, repeat
-from hami_webhook.controller.object_events import ObjectEvents
+from hami_webhook.cluster.object_events import ObjectEvents
 from hami_webhook.controller.webhooks import CONFIGURATIONS, webhooks_of
 from hami_webhook.kube.event_reasons import EventReason
+from hami_webhook.loops import Sleep, repeat
 
 logger = logging.getLogger(__name__)
 

@@ -18,17 +18,16 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from hami_webhook.caches import Change
 from hami_webhook.cluster.api import AlreadyExists, Cluster, ClusterError, Conflict, Invalid, Kind, NotFound
-from hami_webhook.cluster_view import ClusterView
+from hami_webhook.cluster.object_events import ObjectEvents
 from hami_webhook.config.drivers import DriverDevices
-from hami_webhook.controller.informers import Subscriptions
-from hami_webhook.controller.loops import contained
-from hami_webhook.controller.object_events import ObjectEvents
 from hami_webhook.dra.claim_templates import OFF, TemplateSpec, converts, declared_templates
 from hami_webhook.dra.holders import Key, requests_of
 from hami_webhook.kube import claims_wire as wire
 from hami_webhook.kube.objects import Pod
+from hami_webhook.loops import contained
+from hami_webhook.state.caches import Change, Subscriptions
+from hami_webhook.state.cluster_view import ClusterView
 
 logger = logging.getLogger(__name__)
 

@@ -6,10 +6,10 @@ import asyncio
 from contextlib import suppress
 
 from hami_webhook.cluster.api import Kind
-from hami_webhook.cluster_view import ClusterView
-from hami_webhook.controller.informers import Subscriptions
-from hami_webhook.controller.object_events import ObjectEvents
+from hami_webhook.cluster.object_events import ObjectEvents
 from hami_webhook.dra.taken_resources import taken_resources
+from hami_webhook.state.caches import Subscriptions
+from hami_webhook.state.cluster_view import ClusterView
 
 _EFFECT = (
     "A kube-scheduler whose filter DynamicResources is on for such pods places none of those that name memory or cores "

@@ -13,9 +13,9 @@ from collections import Counter
 from datetime import datetime
 
 from hami_webhook.cluster.api import Cluster, ClusterError, Kind, NotFound
-from hami_webhook.cluster_view import ClusterView
-from hami_webhook.controller.loops import Sleep, contained, repeat
 from hami_webhook.kube.objects import Node
+from hami_webhook.loops import Sleep, contained, repeat
+from hami_webhook.state.cluster_view import ClusterView
 
 logger = logging.getLogger(__name__)
 

@@ -10,19 +10,16 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from functools import partial
 from math import inf
-from typing import Any, Protocol
 
-from hami_webhook.caches import Caches, Change
 from hami_webhook.cluster.api import JSON, Cluster, Kind, WatchType
 from hami_webhook.cluster.informer import Change as InformerChange
 from hami_webhook.cluster.informer import Informer, Replaced
-from hami_webhook.controller.loops import Loops, contained
 from hami_webhook.devices.registry import Vendors
-
-Subscriptions = Mapping[Kind, Callable[[Change[Any]], None]]
+from hami_webhook.loops import Loops, contained
+from hami_webhook.state.caches import Caches, Subscriber
 
 OF_CLAIMS = (Kind.RESOURCE_CLAIMS, Kind.RESOURCE_CLAIM_TEMPLATES, Kind.RESOURCE_SLICES, Kind.DEVICE_CLASSES)
 """The kinds that claims are charged by: where their API isn't served, one line says so."""
@@ -31,14 +28,6 @@ _MAY_BE_MISSING = {Kind.ACCELERATOR_QUOTAS, *OF_CLAIMS[1:]}
 
 _LOOK_AGAIN = 5.0
 """Seconds after which a kind that isn't installed is asked for again: until then nothing of it is charged."""
-
-
-class Subscriber(Protocol):
-    """Who wants to know of changes."""
-
-    def subscriptions(self) -> Subscriptions:
-        """What is called after each change in the cache, by kind."""
-        ...
 
 
 def watched_kinds(vendors: Vendors, *, disruption_budgets: bool = False, charges: bool = True) -> tuple[Kind, ...]:

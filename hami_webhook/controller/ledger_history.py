@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from hami_webhook.kube.objects import Pod
+from hami_webhook.kube.objects import RESERVATION, Pod
 from hami_webhook.quota.account import QuotaAccount
-from hami_webhook.quota.ledger import RESERVATION, Entry, reservation_id
+from hami_webhook.quota.ledger import Entry, reservation_id
 from hami_webhook.quota.recompute import vanished
 
 

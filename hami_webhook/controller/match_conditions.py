@@ -10,14 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
-from hami_webhook.admission.misspelt import KnownNames
+from hami_webhook.admission.misspelt import NameSuggester
 from hami_webhook.devices.foreign_scheduler import ForeignScheduler
 from hami_webhook.devices.registry import Vendors
 from hami_webhook.devices.reserved_annotations import OWNED_LABELS
 from hami_webhook.dra.cost import IMPLICIT_RESOURCE
-from hami_webhook.kube.objects import QUOTA_GATE
+from hami_webhook.kube.objects import QUOTA_GATE, RESERVATION
 from hami_webhook.policy.evaluation import governed_keys
-from hami_webhook.quota.ledger import RESERVATION
 
 Conditions = Mapping[str, str]
 """CEL expressions by the names of their conditions, all of which must hold."""
@@ -67,7 +66,7 @@ def match_conditions(vendors: Vendors, extended: Collection[str] = ()) -> dict[s
         "quotas.webhook.hami.io": {"limits-extended-resources": _LIMITS_EXTENDED_RESOURCES},
         "names.webhook.hami.io": {
             "names-another-resource-of-our-domains": (
-                f"{_requests_of_domains(KnownNames(vendors).domains)}\n|| {_annotated(vendors.resource_names)}"
+                f"{_requests_of_domains(NameSuggester(vendors).domains)}\n|| {_annotated(vendors.resource_names)}"
             ),
             "asks-for-no-managed-resource": f"!{requests_managed}",
         },

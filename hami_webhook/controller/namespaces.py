@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 
-from hami_webhook.cluster_view import ClusterView
-from hami_webhook.controller.loops import Sleep, repeat
-from hami_webhook.controller.object_events import ObjectEvents
+from hami_webhook.cluster.object_events import ObjectEvents
+from hami_webhook.loops import Sleep, repeat
 from hami_webhook.namespaces import ignored_annotations
+from hami_webhook.state.cluster_view import ClusterView
 
 EVERY = 30.0
 

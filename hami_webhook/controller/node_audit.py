@@ -8,13 +8,13 @@ import asyncio
 from collections import Counter
 from collections.abc import Iterator, Mapping
 
-from hami_webhook.cluster_view import ClusterView
-from hami_webhook.controller.loops import Sleep, contained, repeat
-from hami_webhook.controller.object_events import ObjectEvents
+from hami_webhook.cluster.object_events import ObjectEvents
 from hami_webhook.devices.unhealthy_cards import unhealthy_cards
 from hami_webhook.kube.event_reasons import EventReason
 from hami_webhook.kube.objects import Node
-from hami_webhook.scheduling.presumed_usage import remark
+from hami_webhook.loops import Sleep, contained, repeat
+from hami_webhook.state.cluster_view import ClusterView
+from hami_webhook.state.presumed_usage import remark
 
 EVERY = 30.0
 LOOP = "node remarks"

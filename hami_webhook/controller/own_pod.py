@@ -8,14 +8,13 @@ import logging
 from collections.abc import Callable
 from typing import NoReturn
 
-from hami_webhook.caches import Change
 from hami_webhook.cluster.api import Cluster, ClusterError, EventNote, Kind
-from hami_webhook.controller.informers import Subscriptions
-from hami_webhook.controller.loops import Sleep
-from hami_webhook.controller.object_events import ObjectEvents
+from hami_webhook.cluster.object_events import ObjectEvents
 from hami_webhook.kube.event_reasons import EventReason
 from hami_webhook.kube.objects import Pod
-from hami_webhook.scheduling.cluster_cache import ClusterCache
+from hami_webhook.loops import Sleep
+from hami_webhook.state.caches import Change, Subscriptions
+from hami_webhook.state.cluster_cache import ClusterCache
 
 logger = logging.getLogger(__name__)
 

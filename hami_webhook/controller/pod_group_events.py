@@ -6,13 +6,12 @@ import asyncio
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 
-from hami_webhook.caches import Change
 from hami_webhook.cluster.api import EventNote, Kind
-from hami_webhook.cluster_view import ClusterView
-from hami_webhook.controller.informers import Subscriptions
-from hami_webhook.controller.object_events import ObjectEvents
+from hami_webhook.cluster.object_events import ObjectEvents
 from hami_webhook.kube.objects import Pod
 from hami_webhook.kube.pod_group import PodGroup
+from hami_webhook.state.caches import Change, Subscriptions
+from hami_webhook.state.cluster_view import ClusterView
 
 LOOP = "pod group events"
 

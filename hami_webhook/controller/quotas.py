@@ -14,14 +14,11 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
 from dataclasses import dataclass
 
-from hami_webhook.caches import Change
 from hami_webhook.charging.recomputer import Recomputer
 from hami_webhook.cluster.api import ClusterError, EventNote, Kind, NotFound
+from hami_webhook.cluster.object_events import ObjectEvents
 from hami_webhook.cluster.rate import in_background
-from hami_webhook.cluster_view import ClusterView
-from hami_webhook.controller.informers import Subscriptions
 from hami_webhook.controller.ledger_history import LedgerHistory
-from hami_webhook.controller.object_events import ObjectEvents
 from hami_webhook.devices.model import NodeView
 from hami_webhook.devices.placement_annotations import NODE, TIME
 from hami_webhook.kube.claims_wire import ResourceClaim
@@ -32,8 +29,10 @@ from hami_webhook.quota.enforcement import ENFORCEMENT
 from hami_webhook.quota.excess import excess_sentence
 from hami_webhook.quota.floors import cost_of, floor_id
 from hami_webhook.quota.ledger import Entry, State, charge_ids
-from hami_webhook.quota.misread import Reason
+from hami_webhook.quota.quota_lint import Reason
 from hami_webhook.quota.recompute import Recomputed
+from hami_webhook.state.caches import Change, Subscriptions
+from hami_webhook.state.cluster_view import ClusterView
 
 logger = logging.getLogger(__name__)
 
@@ -56,7 +55,7 @@ LOOP = "quotas"
 
 
 @dataclass(frozen=True, slots=True)
-class Pace:
+class ReconcileIntervals:
     """Seconds: how long changes are gathered, between full resyncs, and an entry's life without a pod.
 
     `longest` is how long after the first change quotas are recomputed, however many follow.
@@ -83,7 +82,7 @@ class QuotaReconciler:
         view: ClusterView,
         object_events: ObjectEvents,
         failures: Counter[str],
-        pace: Pace,
+        pace: ReconcileIntervals,
         *,
         jitter: Callable[[], float] = random.random,
     ) -> None:

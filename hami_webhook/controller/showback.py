@@ -13,10 +13,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from hami_webhook.caches import Change
 from hami_webhook.cluster.api import Kind
-from hami_webhook.cluster_view import ClusterView
-from hami_webhook.controller.informers import Subscriptions
 from hami_webhook.devices.codecs import BadAnnotation
 from hami_webhook.devices.debit import Debit, per_device
 from hami_webhook.devices.keys import Dimension
@@ -29,6 +26,8 @@ from hami_webhook.kube.claims_wire import ResourceClaim
 from hami_webhook.kube.objects import Pod
 from hami_webhook.quota.pricing import charge_of, named_in
 from hami_webhook.quota.recompute import assumption_expires_at
+from hami_webhook.state.caches import Change, Subscriptions
+from hami_webhook.state.cluster_view import ClusterView
 
 UNTIL = "hami.io/showback-until"
 """The Lease's annotation: Unix seconds up to which the leader's counters were read by somebody."""

@@ -15,11 +15,11 @@ from collections.abc import Awaitable, Callable, Collection
 from itertools import product
 
 from hami_webhook.cluster.api import JSON, Cluster, ClusterError, Conflict, Forbidden, Kind, NotFound
-from hami_webhook.controller.loops import Sleep, repeat
+from hami_webhook.cluster.object_events import ObjectEvents
 from hami_webhook.controller.match_conditions import CLAIMING_PODS, CLAIMS, match_conditions
-from hami_webhook.controller.object_events import ObjectEvents
 from hami_webhook.devices.registry import Vendors
 from hami_webhook.kube.event_reasons import EventReason
+from hami_webhook.loops import Sleep, repeat
 
 logger = logging.getLogger(__name__)
 

@@ -7,9 +7,9 @@ from typing import Protocol
 
 from hami_webhook.devices.model import BadRequest
 from hami_webhook.kube.draft import ContainerDraft
+from hami_webhook.kube.message_text import cut
 from hami_webhook.kube.objects import Container
 from hami_webhook.kube.quantity import Quantity, is_binary, parse_whole
-from hami_webhook.kube.shown import cut
 
 MAX_INT32 = 2**31 - 1
 MEBIBYTE = 1 << 20

@@ -13,7 +13,7 @@ from msgspec import Struct
 from hami_webhook.config.go_syntax import GO_BOOLS
 from hami_webhook.devices.model import RegistrationError
 from hami_webhook.devices.registration import check_number
-from hami_webhook.kube.shown import shown
+from hami_webhook.kube.message_text import shown
 
 _INT32 = range(-(2**31), 2**31)
 _Int32 = Annotated[int, msgspec.Meta(ge=_INT32[0], le=_INT32[-1])]

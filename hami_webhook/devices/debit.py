@@ -15,7 +15,7 @@ from operator import or_
 
 from msgspec import Struct
 
-from hami_webhook.devices.model import Claim, Kinds
+from hami_webhook.devices.model import DeviceHold, Kinds
 from hami_webhook.kube.objects import ContainerKind
 from hami_webhook.kube.requests import effective
 
@@ -36,9 +36,11 @@ class Debit(Struct, frozen=True):
         return Debit(max(self.slots, other.slots), max(self.memory, other.memory), max(self.cores, other.cores))
 
 
-def per_device(claims: Iterable[Claim], kinds: Kinds, *, init_finished: bool = False) -> dict[tuple[str, str], Debit]:
+def per_device(
+    claims: Iterable[DeviceHold], kinds: Kinds, *, init_finished: bool = False
+) -> dict[tuple[str, str], Debit]:
     """The effective usage of each device, by (vendor, uuid). A row beyond `kinds` counts as an app container."""
-    by_device: dict[tuple[str, str], list[Claim]] = defaultdict(list)
+    by_device: dict[tuple[str, str], list[DeviceHold]] = defaultdict(list)
     for claim in claims:
         by_device[claim.vendor, claim.uuid].append(claim)
     debits = {}
@@ -69,14 +71,14 @@ def per_device(claims: Iterable[Claim], kinds: Kinds, *, init_finished: bool = F
     return {device: debit for device, debit in debits.items() if debit != Debit()}
 
 
-def _alone(claim: Claim, kinds: Kinds, *, init_finished: bool) -> Debit:
+def _alone(claim: DeviceHold, kinds: Kinds, *, init_finished: bool) -> Debit:
     """The effective usage of a device by its only entry, as nearly all have: a third of what adding up takes."""
     if init_finished and claim.row < len(kinds) and kinds[claim.row] is ContainerKind.INIT:
         return Debit()
     return Debit(claim.slots, claim.memory, claim.mask.bit_count() if claim.mask else claim.cores, claim.mask)
 
 
-def per_vendor(claims: Iterable[Claim], kinds: Kinds, *, init_finished: bool = False) -> dict[str, Debit]:
+def per_vendor(claims: Iterable[DeviceHold], kinds: Kinds, *, init_finished: bool = False) -> dict[str, Debit]:
     """The pod's debit for each vendor: the sum over its devices."""
     totals: dict[str, Debit] = {}
     for (vendor, _), debit in per_device(claims, kinds, init_finished=init_finished).items():

@@ -12,8 +12,8 @@ from msgspec import Struct, field
 
 from hami_webhook.devices import reasons
 from hami_webhook.devices.model import (
-    Claim,
     Device,
+    DeviceHold,
     DeviceShare,
     Inventory,
     NodeView,
@@ -55,9 +55,9 @@ class Budget(Protocol):
         """The budget for one node, of whose cards some quotas may count a part."""
         ...
 
-    def admits(self, claims: Sequence[Claim]) -> bool: ...
+    def admits(self, claims: Sequence[DeviceHold]) -> bool: ...
 
-    def cost(self, claims: Sequence[Claim]) -> tuple[int, ...]:
+    def cost(self, claims: Sequence[DeviceHold]) -> tuple[int, ...]:
         """What the claims cost, for putting cards in order, cheapest first."""
         ...
 
@@ -77,7 +77,7 @@ class FitRequest(Struct):
     kind: ContainerKind
     inventory: Inventory
     overlay: Overlay
-    claims: Sequence[Claim] = ()
+    claims: Sequence[DeviceHold] = ()
     budget: Budget | None = None
     excluded: frozenset[str] = frozenset()
     taken: list[Candidate] = []
@@ -147,7 +147,7 @@ class Candidate:
         return self.share or DeviceShare(self.memory, self.cores, slots=self.fit_request.request.slots)
 
     @property
-    def claim(self) -> Claim:
+    def claim(self) -> DeviceHold:
         """The entry it would be, as quota counts it."""
         return claim_of(self.device.vendor, self.device.uuid, self.fit_request.row, self.expected_share)
 

@@ -7,8 +7,8 @@ from collections.abc import Collection, Iterable, Mapping
 from hami_webhook.devices.foreign_scheduler import ForeignScheduler
 from hami_webhook.devices.model import BadRequest
 from hami_webhook.kube.draft import PodDraft
+from hami_webhook.kube.message_text import cut
 from hami_webhook.kube.objects import Pod
-from hami_webhook.kube.shown import cut
 
 DEFAULT_SCHEDULER = "default-scheduler"
 _MIRROR = "kubernetes.io/config.mirror"

@@ -117,7 +117,7 @@ NO_KEYS = DeviceKeys("", general=False)
 """No annotation at all."""
 
 
-class Governed(Protocol):
+class PolicyTarget(Protocol):
     """Whose pods policy holds for: the name of its cards in rules, and its annotation keys."""
 
     @property

@@ -202,7 +202,7 @@ class Allocation(Struct, frozen=True):
     left_in_groups: int = 0
 
 
-class Claim(Struct, frozen=True):
+class DeviceHold(Struct, frozen=True):
     """One entry of a pod's placement: the container in row `row` (init containers first) holds slots of a card.
 
     `cores` are in the card's unit or in quota's, depending on what the claim is for.
@@ -316,12 +316,12 @@ class Overlay:
         self._taken[vendor, uuid] = self.used(vendor, uuid).plus(share)
 
 
-def claim_of(vendor: str, uuid: str, row: int, share: DeviceShare) -> Claim:
+def claim_of(vendor: str, uuid: str, row: int, share: DeviceShare) -> DeviceHold:
     """The claim of a container on a card, as quota counts it."""
-    return Claim(vendor, uuid, row, share.memory, share.quota_cores, share.slots, share.mask)
+    return DeviceHold(vendor, uuid, row, share.memory, share.quota_cores, share.slots, share.mask)
 
 
-def claims_of(allocations: Iterable[tuple[int, Allocation]]) -> list[Claim]:
+def claims_of(allocations: Iterable[tuple[int, Allocation]]) -> list[DeviceHold]:
     """The claims of allocations given with their rows, as quota counts them."""
     return [
         claim_of(allocation.vendor, device.uuid, row, device.share)

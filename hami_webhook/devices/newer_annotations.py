@@ -9,7 +9,7 @@ from typing import Final
 import orjson
 
 from hami_webhook.devices.codecs import parse_bool
-from hami_webhook.kube.shown import quoted
+from hami_webhook.kube.message_text import quoted
 
 OVERWRITE_ENV: Final = "hami.io/overwrite-env"
 OVERWRITE_ENV_CONTAINERS: Final = "hami.io/overwrite-env-containers"

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from hami_webhook.devices.codecs import BadAnnotation
 from hami_webhook.devices.debit import Debit, per_device, per_vendor
-from hami_webhook.devices.model import Claim, Device, Kinds
+from hami_webhook.devices.model import Device, DeviceHold, Kinds
 from hami_webhook.devices.vendor import Vendor
 from hami_webhook.kube.objects import Container, ContainerKind, Pod
 
@@ -29,9 +29,9 @@ class Placed(Struct, frozen=True):
     `claims` are what the cards are charged with, `counted` the same holds in the units of quota.
     """
 
-    claims: tuple[Claim, ...]
+    claims: tuple[DeviceHold, ...]
     kinds: Kinds
-    counted: tuple[Claim, ...]
+    counted: tuple[DeviceHold, ...]
 
     def per_device(self, *, init_finished: bool) -> dict[tuple[str, str], Debit]:
         """What each card is charged with."""
@@ -61,7 +61,7 @@ def read_placed(vendor: Vendor, pod: Pod, cards: Mapping[str, Device] = _NO_CARD
     if not aligned:
         kinds = [ContainerKind.APP] * len(rows)
     claims = [
-        Claim(
+        DeviceHold(
             vendor.key,
             entry.uuid,
             row,

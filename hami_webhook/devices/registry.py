@@ -13,7 +13,7 @@ from hami_webhook.config.devices import DeviceSection
 from hami_webhook.config.drivers import DriverDevices
 from hami_webhook.devices import vendors as _vendors  # noqa: F401  # registers the vendors of this package
 from hami_webhook.devices.foreign_scheduler import Coexistence, ForeignScheduler
-from hami_webhook.devices.keys import MEBIBYTE, Dimension, Governed, QuotaKey
+from hami_webhook.devices.keys import MEBIBYTE, Dimension, PolicyTarget, QuotaKey
 from hami_webhook.devices.reserved_annotations import ReservedAnnotations
 from hami_webhook.devices.vendor import Vendor
 from hami_webhook.devices.vendor_faults import VendorFaults
@@ -136,7 +136,7 @@ class Vendors(Mapping[str, Vendor]):
         }
         self.drivers = tuple([row for row in drivers if row.vendor in self._by_key])
         self.converting = tuple([row for row in self.drivers if row.convert and row.memory])
-        self.governed: Mapping[str, Governed] = {
+        self.governed: Mapping[str, PolicyTarget] = {
             **self._by_key,
             **{scheduler.key: scheduler for scheduler in foreign if scheduler.governable},
         }

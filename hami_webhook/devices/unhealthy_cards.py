@@ -13,7 +13,7 @@ from typing import NamedTuple
 import orjson
 
 from hami_webhook.devices.registration import MOST_CARDS
-from hami_webhook.kube.shown import shown
+from hami_webhook.kube.message_text import shown
 
 ANNOTATION = "hami.io/unhealthy-cards"
 _LONGEST = 65_536

@@ -10,7 +10,6 @@ from msgspec import Struct
 
 from hami_webhook.cluster.api import JSON, Forbidden, Kind, NotFound
 from hami_webhook.cluster.kubernetes import KubernetesCluster
-from hami_webhook.cluster_view import ClusterView
 from hami_webhook.config import ConfigError
 from hami_webhook.doctor.installation import (
     Effective,
@@ -21,6 +20,7 @@ from hami_webhook.doctor.installation import (
     read_installation,
 )
 from hami_webhook.explain.live import LiveReading, read_allowed
+from hami_webhook.state.cluster_view import ClusterView
 
 
 class Finding(Struct, frozen=True):

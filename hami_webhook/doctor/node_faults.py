@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from datetime import UTC
 
-from hami_webhook.cluster_view import ClusterView
 from hami_webhook.controller.node_audit import remarks
 from hami_webhook.kube.objects import Node
+from hami_webhook.state.cluster_view import ClusterView
 
 
 def unreadable_registrations(view: ClusterView, node: Node) -> Iterator[str]:

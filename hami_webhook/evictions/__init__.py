@@ -16,7 +16,7 @@ Each policy goes the same way. `candidates` lists the pods that may go. A search
 best, off the nodes (`search`), and gives back each one that the preemptor fits without. `limits` says how many may go
 for a namespace. A dry run only says it. Else `decisions` keeps the nodes before the filter is answered, so that the
 next pod doesn't take what is freed, and writes to the cluster afterwards; `executor` alone ends pods. The leader's
-rounds of `RECLAIM` are in controller/reclaim.py, which knows the pods that wait for a quota.
+rounds of `RECLAIM` are in queueing/reclaim.py, which knows the pods that wait for a quota.
 
 What must not happen: a pod goes that could have stayed, or for a pod that doesn't fit then either, or for one that has
 no higher priority; and nobody goes again and again for a namespace that doesn't use what is freed.

@@ -7,7 +7,6 @@ from collections.abc import Collection, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from enum import Enum
 
-from hami_webhook.cluster_view import ClusterView
 from hami_webhook.dra.holders import BareClaim
 from hami_webhook.evictions.lent import Evictable, Team
 from hami_webhook.kube.disruption import PodDisruptionBudget
@@ -17,6 +16,7 @@ from hami_webhook.quota.account import QuotaAccount
 from hami_webhook.quota.budget import charged
 from hami_webhook.quota.ledger import State
 from hami_webhook.quota.lending import min_runtime
+from hami_webhook.state.cluster_view import ClusterView
 from hami_webhook.time_slices import Steps
 
 

@@ -22,13 +22,13 @@ from hami_webhook.devices.placement_annotations import NOMINATED_NODE, NOMINATED
 from hami_webhook.evictions.executor import Eviction, Executor
 from hami_webhook.evictions.limits import DisruptionBudgets, EvictionLimits, LimitReached
 from hami_webhook.evictions.policies import EvictionPolicy
+from hami_webhook.kube.message_text import first_of
 from hami_webhook.kube.objects import Pod
-from hami_webhook.kube.shown import first_of
 from hami_webhook.logs import of_pod
 from hami_webhook.scheduling.event_recorder import record_event
 from hami_webhook.scheduling.framework import Handle, SchedulingQueue
-from hami_webhook.scheduling.nominations import Nomination, Nominations
 from hami_webhook.scheduling.placer import Placer
+from hami_webhook.state.nominations import Nomination, Nominations
 
 logger = logging.getLogger(__name__)
 

@@ -12,6 +12,7 @@ from collections.abc import Collection, Sequence
 
 from msgspec import structs
 
+from hami_webhook.devices.pod_fit import shape_of
 from hami_webhook.evictions.decisions import Decisions
 from hami_webhook.evictions.executor import Eviction
 from hami_webhook.evictions.group_victims import (
@@ -27,7 +28,6 @@ from hami_webhook.evictions.quota_room import GroupBudgets
 from hami_webhook.evictions.search import SearchBudget
 from hami_webhook.kube.objects import Pod, ResourceQuota
 from hami_webhook.kube.pod_group import GroupKey
-from hami_webhook.scheduling.fit import shape_of
 from hami_webhook.scheduling.framework import Handle, keep_latest
 from hami_webhook.scheduling.placer import CycleState, Placer
 from hami_webhook.time_slices import TimeSlices

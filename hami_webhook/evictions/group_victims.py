@@ -18,6 +18,7 @@ from heapq import merge
 from msgspec import Struct
 from msgspec.structs import replace
 
+from hami_webhook.devices.pod_fit import NodeFit, PodRequest
 from hami_webhook.devices.registry import Vendors
 from hami_webhook.evictions.quota_room import Amounts, GroupBudgets
 from hami_webhook.evictions.search import STEPS_OF_A_NODE, Exhausted, SearchBudget, SimulatedNode, Trials, giving_back
@@ -29,8 +30,7 @@ from hami_webhook.evictions.victims import (
 )
 from hami_webhook.kube.disruption import PodDisruptionBudget
 from hami_webhook.kube.objects import Pod
-from hami_webhook.scheduling.fit import NodeFit, PodRequest
-from hami_webhook.scheduling.node_snapshot import NodeSnapshot, joined
+from hami_webhook.state.node_snapshot import NodeSnapshot, joined
 from hami_webhook.time_slices import Steps
 
 _FITS = 10_000

@@ -15,8 +15,8 @@ from msgspec import Struct, field
 from hami_webhook.evictions.policies import EvictionPolicy
 from hami_webhook.kube.disruption import PodDisruptionBudget
 from hami_webhook.kube.objects import Pod
-from hami_webhook.scheduling.cluster_cache import ClusterCache
-from hami_webhook.scheduling.nominations import Nominations
+from hami_webhook.state.cluster_cache import ClusterCache
+from hami_webhook.state.nominations import Nominations
 
 DEFAULT_PER_MINUTE = 60
 _MINUTE = 60.0

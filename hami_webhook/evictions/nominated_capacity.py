@@ -6,14 +6,14 @@ from collections.abc import Collection, Iterator, Sequence, Set
 
 from msgspec.structs import replace
 
+from hami_webhook.devices.pod_fit import BadRequest, PodRequest, read_pod_request, shape_of
 from hami_webhook.devices.registry import Vendors
 from hami_webhook.devices.step_limit import FIT_STEPS
 from hami_webhook.evictions.search import Exhausted, SearchBudget, SimulatedNode, Trials
 from hami_webhook.kube.objects import Pod
-from hami_webhook.scheduling.cluster_cache import ClusterCache
-from hami_webhook.scheduling.fit import BadRequest, PodRequest, read_pod_request, shape_of
-from hami_webhook.scheduling.node_snapshot import NodeSnapshot, joined
-from hami_webhook.scheduling.nominations import Nominations
+from hami_webhook.state.cluster_cache import ClusterCache
+from hami_webhook.state.node_snapshot import NodeSnapshot, joined
+from hami_webhook.state.nominations import Nominations
 from hami_webhook.time_slices import Steps
 
 _FITS = 4096

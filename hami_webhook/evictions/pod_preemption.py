@@ -26,11 +26,11 @@ from hami_webhook.evictions.victims import (
 )
 from hami_webhook.kube.objects import Pod, ResourceQuota
 from hami_webhook.scheduling.framework import Handle
-from hami_webhook.scheduling.node_snapshot import NodeSnapshot
-from hami_webhook.scheduling.nominations import Nomination
 from hami_webhook.scheduling.placer import CycleState, Placer
 from hami_webhook.scheduling.post_filter import GroupPostFilter
 from hami_webhook.scheduling.protocol import Proposal
+from hami_webhook.state.node_snapshot import NodeSnapshot
+from hami_webhook.state.nominations import Nomination
 from hami_webhook.time_slices import TimeSlices
 
 _ROUNDS = 3

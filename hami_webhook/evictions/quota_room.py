@@ -12,6 +12,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from msgspec.structs import replace
 
 from hami_webhook.devices.model import NodeView
+from hami_webhook.devices.pod_fit import NodeFit
 from hami_webhook.devices.registry import Vendors
 from hami_webhook.evictions.candidates import of_lower_priority
 from hami_webhook.kube.objects import Pod
@@ -20,9 +21,8 @@ from hami_webhook.quota.budget import PodBudget, charged, pod_budget
 from hami_webhook.quota.ledger import State
 from hami_webhook.quota.preemption import gives_room
 from hami_webhook.quota.pricing import CapacityLister, charge_of, placed_charge
-from hami_webhook.scheduling.cluster_cache import ClusterCache
-from hami_webhook.scheduling.fit import NodeFit
-from hami_webhook.scheduling.nominations import Nominations
+from hami_webhook.state.cluster_cache import ClusterCache
+from hami_webhook.state.nominations import Nominations
 
 Amounts = Mapping[str, Mapping[str, int]]
 """By quota and key."""

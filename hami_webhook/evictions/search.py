@@ -12,11 +12,11 @@ from typing import TypeVar
 from msgspec import Struct
 
 from hami_webhook.devices.model import NodeView
+from hami_webhook.devices.pod_fit import NodeFit, PodRequest, fit_pod
 from hami_webhook.devices.registry import Vendors
 from hami_webhook.devices.step_limit import FIT_STEPS, StepLimit
 from hami_webhook.quota.budget import PodBudget
-from hami_webhook.scheduling.fit import NodeFit, PodRequest, fit_pod
-from hami_webhook.scheduling.node_snapshot import NodeSnapshot, Shares, joined, shares_of, with_reserved
+from hami_webhook.state.node_snapshot import NodeSnapshot, Shares, joined, shares_of, with_reserved
 from hami_webhook.time_slices import Steps
 
 _T = TypeVar("_T")

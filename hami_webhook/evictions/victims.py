@@ -12,6 +12,7 @@ from operator import itemgetter
 
 from msgspec import Struct
 
+from hami_webhook.devices.pod_fit import NodeFit, PodRequest
 from hami_webhook.devices.registry import Vendors
 from hami_webhook.evictions.candidates import Candidates, of_lower_priority
 from hami_webhook.evictions.policies import POD, QUOTA, EvictionPolicy
@@ -20,8 +21,7 @@ from hami_webhook.evictions.search import STEPS_OF_A_NODE, SearchBudget, giving_
 from hami_webhook.kube.disruption import PodDisruptionBudget, violating
 from hami_webhook.kube.objects import Pod
 from hami_webhook.quota.budget import PodBudget
-from hami_webhook.scheduling.fit import NodeFit, PodRequest
-from hami_webhook.scheduling.node_snapshot import NodeSnapshot
+from hami_webhook.state.node_snapshot import NodeSnapshot
 from hami_webhook.time_slices import Steps, run_at_once
 
 _OFFSET = 1 << 31

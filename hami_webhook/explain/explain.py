@@ -15,6 +15,7 @@ from hami_webhook.admission.identities import claims_profile
 from hami_webhook.devices.codecs import BadAnnotation
 from hami_webhook.devices.model import BadRequest, NodeView
 from hami_webhook.devices.placement_annotations import BIND_PHASE, NODE, TIME, placement_counts
+from hami_webhook.devices.pod_fit import PodRequest, read_pod_request, shape_of
 from hami_webhook.devices.registry import Vendors
 from hami_webhook.dra.claim_cache import ClaimCache
 from hami_webhook.dra.taken_resources import CANNOT_FIT
@@ -47,13 +48,12 @@ from hami_webhook.policy.evaluation import PolicyViolation
 from hami_webhook.quota.account import QuotaAccount
 from hami_webhook.quota.budget import PodBudget, charged, pod_budget
 from hami_webhook.quota.floors import floor_id
-from hami_webhook.quota.pricing import CapacityLister, charge_of, placed_charge, waiting_charge
+from hami_webhook.quota.pricing import CapacityLister, charge_of, placed_charge, price_pending
 from hami_webhook.scheduling.boundary import BoundedPod
-from hami_webhook.scheduling.cluster_cache import ClusterCache
-from hami_webhook.scheduling.fit import PodRequest, read_pod_request, shape_of
 from hami_webhook.scheduling.node_classes import NodeClasses
 from hami_webhook.scheduling.placer import SchedulingPolicies
 from hami_webhook.scheduling.scoring import ScoredNode, ranked
+from hami_webhook.state.cluster_cache import ClusterCache
 
 
 class ExplainContext(Struct, frozen=True):
@@ -120,13 +120,13 @@ def explain_denial(
     if pod is None:
         return Explanation(*name, verdict)
     try:
-        charge = waiting_charge(pod, context.vendors, context.capacity)
+        charge = price_pending(pod, context.vendors, context.capacity)
     except BadRequest:
         return Explanation(*name, verdict)
     quotas = []
     over = []
     for account in _accounts(pod, context):
-        on_cards = partial(waiting_charge, pod, context.vendors, context.capacity)
+        on_cards = partial(price_pending, pod, context.vendors, context.capacity)
         part = account.while_waiting(charge, on_cards, partial(floor_id, pod, context.vendors))
         of_account = list(_quotas_at_admission(account, part.amounts))
         quotas += of_account

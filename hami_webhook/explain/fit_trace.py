@@ -5,9 +5,9 @@ from __future__ import annotations
 from hami_webhook.devices.fit_pipeline import FitTrace
 from hami_webhook.devices.fit_request import NUMA_GROUP, Budget, Candidate
 from hami_webhook.devices.model import NodeView
+from hami_webhook.devices.pod_fit import PodRequest, fit_pod
 from hami_webhook.devices.registry import Vendors
 from hami_webhook.devices.vendor import Vendor
-from hami_webhook.scheduling.fit import PodRequest, fit_pod
 
 
 def trace_fit(view: NodeView, pod_request: PodRequest, vendors: Vendors, budget: Budget | None) -> FitTrace | None:

@@ -10,7 +10,7 @@ from msgspec import Struct
 from hami_webhook.devices import reasons
 from hami_webhook.explain.report import CardReport, EqualCards, NodeReport
 from hami_webhook.kube.human_memory import human_mebibytes
-from hami_webhook.kube.shown import first_of
+from hami_webhook.kube.message_text import first_of
 from hami_webhook.terminal import natural
 
 FITS = "fits"

@@ -12,17 +12,17 @@ from hami_webhook.devices import reasons
 from hami_webhook.devices.fit_pipeline import FitTrace
 from hami_webhook.devices.fit_request import Candidate
 from hami_webhook.devices.model import Device, NodeView, Usage
+from hami_webhook.devices.pod_fit import NodeFit, PodRequest
 from hami_webhook.devices.reasons import Rejection
 from hami_webhook.devices.registry import Vendors
 from hami_webhook.explain.fit_trace import trace_fit
 from hami_webhook.explain.messages import why
 from hami_webhook.explain.report import CardReport, EqualCards, NodeReport, Taken
 from hami_webhook.quota.budget import PodBudget
-from hami_webhook.scheduling.cluster_cache import ClusterCache
-from hami_webhook.scheduling.fit import NodeFit, PodRequest
 from hami_webhook.scheduling.node_classes import NodeClasses
-from hami_webhook.scheduling.pod_allocations import CardKey
 from hami_webhook.scheduling.scoring import ScoredNode, fit_and_score
+from hami_webhook.state.cluster_cache import ClusterCache
+from hami_webhook.state.pod_allocations import CardKey
 
 _NAMING = frozenset((reasons.CARD_NOT_HEALTH, reasons.CARD_UUID_MISMATCH))
 """Labels whose sentences say of one card what isn't so of an equal one: its UUID, what its monitor found."""

@@ -14,8 +14,8 @@ from hami_webhook.kube.human_memory import human_mebibytes
 from hami_webhook.kube.objects import Node, Pod
 from hami_webhook.node_filters.result import FilteredNodes
 from hami_webhook.quota.pricing import Charge
-from hami_webhook.scheduling.cluster_cache import ClusterCache
 from hami_webhook.simulate.placements import SelectedNodes
+from hami_webhook.state.cluster_cache import ClusterCache
 
 
 def of_foreign(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hami_webhook.kube.objects import Pod
 from hami_webhook.kube.pod_group import PodGroup, pod_group_fault
-from hami_webhook.scheduling.cluster_cache import ClusterCache
+from hami_webhook.state.cluster_cache import ClusterCache
 
 
 def group_notes(pod: Pod, state: ClusterCache) -> list[str]:

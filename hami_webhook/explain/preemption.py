@@ -8,6 +8,7 @@ from msgspec import structs
 from msgspec.structs import replace
 
 from hami_webhook.devices.model import NodeView
+from hami_webhook.devices.pod_fit import PodRequest
 from hami_webhook.devices.registry import Vendors
 from hami_webhook.evictions.decisions import listed
 from hami_webhook.evictions.group_victims import (
@@ -22,9 +23,8 @@ from hami_webhook.kube.disruption import PodDisruptionBudget
 from hami_webhook.quota.account import QuotaAccount
 from hami_webhook.quota.budget import PodBudget
 from hami_webhook.quota.preemption import QUOTA_PREEMPTION
-from hami_webhook.scheduling.cluster_cache import ClusterCache
-from hami_webhook.scheduling.fit import PodRequest
-from hami_webhook.scheduling.nominations import Nominations
+from hami_webhook.state.cluster_cache import ClusterCache
+from hami_webhook.state.nominations import Nominations
 from hami_webhook.time_slices import run_at_once
 
 _NOBODY = "preemption evicts nobody for it: "

@@ -12,14 +12,11 @@ from msgspec import Struct
 from hami_webhook.devices.registry import Vendors
 from hami_webhook.explain.pod_groups import gate_step
 from hami_webhook.explain.report import Change, Step
+from hami_webhook.kube.message_text import first_of
 from hami_webhook.kube.objects import Pod
 from hami_webhook.kube.pod_group import PodGroup
-from hami_webhook.kube.shown import first_of
-from hami_webhook.quota.account import QuotaAccount
-from hami_webhook.quota.pricing import CapacityLister, charge_of
-from hami_webhook.quota.queue import demand_of, room_of
-from hami_webhook.quota.queue_order import Lack
-from hami_webhook.quota.queue_words import (
+from hami_webhook.queueing.pod_queue import demand_of, room_of
+from hami_webhook.queueing.words import (
     ahead_in,
     kept_in,
     note_in,
@@ -29,7 +26,10 @@ from hami_webhook.quota.queue_words import (
     waiting_sentence,
     with_durations,
 )
-from hami_webhook.scheduling.cluster_cache import ClusterCache
+from hami_webhook.quota.account import QuotaAccount
+from hami_webhook.quota.pricing import CapacityLister, charge_of
+from hami_webhook.quota.queue_order import Shortfall
+from hami_webhook.state.cluster_cache import ClusterCache
 
 ABOVE_NAMESPACES = "AcceleratorQuota"
 _MOST_NAMED = 3
@@ -79,7 +79,7 @@ def quota_wait(
         return QuotaWait(text)
     living = [each for each in state.pods_in(pod.namespace) if each.uid != pod.uid and not each.ended(now)]
 
-    def free(lack: Lack) -> Step | None:
+    def free(lack: Shortfall) -> Step | None:
         account = enforced[lack.quota]
         held = {}
         for each in living if not never else ():
@@ -94,7 +94,7 @@ def quota_wait(
     return QuotaWait(text, [*changes, Change([*map(_raise, lacks)])], [*_smaller(pod, lacks)])
 
 
-def _free(lack: Lack, namespace: str, held: Mapping[str, int]) -> Step | None:
+def _free(lack: Shortfall, namespace: str, held: Mapping[str, int]) -> Step | None:
     """That other pods of the namespace give up what is lacking, by name what each holds; None if that isn't enough."""
     short = lack.requested - lack.free
     if sum(held.values()) < short:
@@ -107,22 +107,22 @@ def _free(lack: Lack, namespace: str, held: Mapping[str, int]) -> Step | None:
 
 def _lacks(
     demand: Sequence[tuple[str, Sequence[tuple[str, int]]]], accounts: dict[str, QuotaAccount]
-) -> Iterator[Lack]:
+) -> Iterator[Shortfall]:
     for quota, amounts in demand:
         room = room_of(accounts[quota])
         for key, amount in amounts:
             free = room.free.get(key, 0)
             if amount > free:
-                yield Lack(quota, key, amount, free, room.hard[key])
+                yield Shortfall(quota, key, amount, free, room.hard[key])
 
 
-def _raise(lack: Lack) -> Step:
+def _raise(lack: Shortfall) -> Step:
     to = lack.hard + lack.requested - lack.free
     text = f"raise {resource_of(lack.key)} of {quota_named(lack.quota)} from {lack.hard} to {to}"
     return Step("quota", text, f"{lack.quota}/{lack.key}", {"from": lack.hard, "to": to})
 
 
-def _smaller(pod: Pod, lacks: Sequence[Lack]) -> Iterator[Change]:
+def _smaller(pod: Pod, lacks: Sequence[Shortfall]) -> Iterator[Change]:
     """To ask for as many as are free, where only one resource of one container is lacking."""
     resources = {resource_of(lack.key) for lack in lacks}
     free = min((lack.free for lack in lacks), default=0)

@@ -9,19 +9,19 @@ from msgspec import Struct, structs
 from msgspec.structs import replace
 
 from hami_webhook.devices.model import BadRequest, FixedMemory, NodeView, Request, ShareOfCard
+from hami_webhook.devices.pod_fit import NodeFit, PodRequest, fit_pod, read_pod_request
 from hami_webhook.devices.pod_preferences import GPU_POLICY
 from hami_webhook.devices.registry import Vendors
 from hami_webhook.explain.eviction_search import Eviction, cheapest, largest, smallest_eviction
 from hami_webhook.explain.node_reports import names_on
 from hami_webhook.explain.report import Change, QuotaReport, Step
 from hami_webhook.kube.human_memory import exact_memory, human_mebibytes
+from hami_webhook.kube.message_text import first_of
 from hami_webhook.kube.objects import Pod
-from hami_webhook.kube.shown import first_of
 from hami_webhook.policy.evaluation import PolicyViolation
+from hami_webhook.queueing.words import quota_named, resource_of
 from hami_webhook.quota.budget import PodBudget
-from hami_webhook.quota.queue_words import quota_named, resource_of
 from hami_webhook.scheduling.boundary import BoundedPod
-from hami_webhook.scheduling.fit import NodeFit, PodRequest, fit_pod, read_pod_request
 
 _MOST_NAMED = 3
 """Pods that a sentence names."""

@@ -21,10 +21,10 @@ from hami_webhook.devices.keys import MEBIBYTE, Dimension
 from hami_webhook.devices.model import BadRequest
 from hami_webhook.integrations.sections import KaiSection
 from hami_webhook.kube.draft import PodDraft
+from hami_webhook.kube.message_text import quoted
 from hami_webhook.kube.objects import Node, Pod
 from hami_webhook.kube.quantity import Quantity, QuantityError, parse_whole
 from hami_webhook.kube.requests import effective
-from hami_webhook.kube.shown import quoted
 
 COUNT = "nvidia.com/gpu"
 FRACTION, MEMORY, DEVICES = "gpu-fraction", "gpu-memory", "gpu-fraction-num-devices"

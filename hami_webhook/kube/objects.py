@@ -17,14 +17,16 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from hami_webhook.kube import wire
+from hami_webhook.kube.message_text import shown
 from hami_webhook.kube.quantity import Quantity, QuantityError
-from hami_webhook.kube.shown import shown
 from hami_webhook.kube.wire import MalformedObject as MalformedObject
 
 JSON = Mapping[str, Any]
 
 QUOTA_GATE = "hami.io/quota"
 """The scheduling gate of pods that wait for quota (docs/spec/queues.md#1)."""
+RESERVATION = "hami.io/quota-reservation"
+"""A secret that finds the charge of a pod that was charged before it had a UID (docs/spec/quota.md#6)."""
 QUOTA_RESERVED = "hami.io/QuotaReserved"
 """The type of the condition that a pod has which waits, or has waited (docs/spec/queues.md#4)."""
 

@@ -6,8 +6,8 @@ from collections.abc import Iterable
 
 from msgspec import Struct
 
+from hami_webhook.kube.message_text import cut
 from hami_webhook.kube.objects import Pod
-from hami_webhook.kube.shown import cut
 
 NAME, SIZE = "hami.io/pod-group", "hami.io/pod-group-size"
 """Labels: the group that a pod is of, and how many pods that has."""

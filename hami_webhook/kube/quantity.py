@@ -13,7 +13,7 @@ from enum import Enum
 from fractions import Fraction
 from functools import lru_cache, total_ordering
 
-from hami_webhook.kube.shown import shown
+from hami_webhook.kube.message_text import shown
 
 MAX_INT64 = 2**63 - 1
 _NANO = 10**9

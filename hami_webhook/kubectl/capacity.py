@@ -15,10 +15,10 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from hami_webhook.devices.model import BadRequest, Device, FixedMemory, NodeView, Request, ShareOfCard
+from hami_webhook.devices.pod_fit import NodeFit, PodRequest, fit_pod
 from hami_webhook.devices.registry import Vendors
 from hami_webhook.devices.vendor import Vendor
 from hami_webhook.kube.objects import Pod
-from hami_webhook.scheduling.fit import NodeFit, PodRequest, fit_pod
 
 COUNTS = (1, 2, 4, 8)
 """Numbers of cards for which the largest request is looked for."""

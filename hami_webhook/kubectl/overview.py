@@ -9,7 +9,6 @@ from itertools import groupby
 from msgspec import Struct, structs
 from msgspec.structs import replace
 
-from hami_webhook.cluster_view import ClusterView
 from hami_webhook.devices.keys import MEBIBYTE, Dimension
 from hami_webhook.devices.model import Device, NodeView, PodUsage, Usage
 from hami_webhook.devices.placement_annotations import TIME
@@ -36,12 +35,13 @@ from hami_webhook.kubectl.report import (
     Room,
 )
 from hami_webhook.measured.figures import NOT_ASKED, Measured, MeasuredPod
+from hami_webhook.queueing.pod_queue import demand_of
 from hami_webhook.quota.account import QuotaAccount
 from hami_webhook.quota.card_selection import CardSelection
 from hami_webhook.quota.pricing import Charge, charge_of, selects
-from hami_webhook.quota.queue import demand_of
 from hami_webhook.quota.queue_order import Demand
 from hami_webhook.scheduling.node_locks import LOCK
+from hami_webhook.state.cluster_view import ClusterView
 from hami_webhook.terminal import natural
 
 

@@ -11,12 +11,12 @@ from msgspec.structs import replace
 from hami_webhook.assembly import Core
 from hami_webhook.kube.objects import QUOTA_GATE, Pod, ResourceQuota
 from hami_webhook.kube.pod_group import GroupKey, PodGroup
+from hami_webhook.queueing.group_turns import group_turns
+from hami_webhook.queueing.pod_queue import DemandCache, PodQueue, read_queue
+from hami_webhook.queueing.words import ahead_in, note_in, sentence, with_durations
 from hami_webhook.quota.account import QuotaAccount
-from hami_webhook.quota.group_turns import group_turns
 from hami_webhook.quota.known_quotas import KnownQuotas, PodQuotas
-from hami_webhook.quota.queue import Demands, PodQueue, read_queue
 from hami_webhook.quota.queue_order import QueuedPod, decide
-from hami_webhook.quota.queue_words import ahead_in, note_in, sentence, with_durations
 
 
 class QueuedPodUse(Struct, frozen=True):
@@ -48,7 +48,9 @@ async def queued_pods(core: Core, said_of: Callable[[Pod], str], *, complete: bo
     Without `complete` others may be before them that can't be seen: their places are what their conditions say.
     """
     waiting = core.caches.queued()
-    queue = await read_queue(waiting, lambda pod: _quotas(core, pod), core.vendors, core.capacity, Demands(core.clock))
+    queue = await read_queue(
+        waiting, lambda pod: _quotas(core, pod), core.vendors, core.capacity, DemandCache(core.clock)
+    )
     now = core.clock()
     turns = group_turns(queue.waiting, queue.pods, core.state.by_namespace.there, now)
     decision = turns.of_each_pod(decide(turns.turns, queue.rooms, now), queue.waiting)

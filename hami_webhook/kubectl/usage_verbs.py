@@ -12,8 +12,8 @@ from rich.console import Console
 
 from hami_webhook.cluster.api import Kind
 from hami_webhook.kubectl import tables
+from hami_webhook.kubectl.command_result import CommandResult, require
 from hami_webhook.kubectl.live import LiveCluster
-from hami_webhook.kubectl.shown import Shown, require
 from hami_webhook.terminal import AbsentError
 
 
@@ -32,7 +32,7 @@ def _within(cluster: LiveCluster, arguments: argparse.Namespace) -> str:
     return "" if arguments.all_namespaces else cluster.namespace
 
 
-def _quota(cluster: LiveCluster, arguments: argparse.Namespace) -> Shown:
+def _quota(cluster: LiveCluster, arguments: argparse.Namespace) -> CommandResult:
     require(cluster, Kind.RESOURCE_QUOTAS, cluster.namespace)
     found = cluster.overview.quotas(_within(cluster, arguments), arguments.name)
     if arguments.name and not found:
@@ -47,10 +47,10 @@ def _quota(cluster: LiveCluster, arguments: argparse.Namespace) -> Shown:
         tables.print_quotas(found, console, cluster.now, details=details)
         tables.print_refused(refused, console, cluster.now)
 
-    return Shown(_listing(found), show, none=none)
+    return CommandResult(_listing(found), show, none=none)
 
 
-def _workload(cluster: LiveCluster, arguments: argparse.Namespace) -> Shown:
+def _workload(cluster: LiveCluster, arguments: argparse.Namespace) -> CommandResult:
     assert cluster.workload is not None
     workload = cluster.workload
     labels = workload.labels.items()
@@ -58,16 +58,16 @@ def _workload(cluster: LiveCluster, arguments: argparse.Namespace) -> Shown:
     names = {pod.name for pod in state.pods_in(workload.namespace) if labels and labels <= pod.labels.items()}
     pods = [pod for pod in cluster.pods(workload.namespace) if pod.name in names]
     values = {**to_builtins(workload), "pods": _listing(pods)}
-    return Shown(values, lambda console: tables.print_workload(workload, pods, console, cluster.now))
+    return CommandResult(values, lambda console: tables.print_workload(workload, pods, console, cluster.now))
 
 
-def _nodes(cluster: LiveCluster, arguments: argparse.Namespace) -> Shown:
+def _nodes(cluster: LiveCluster, arguments: argparse.Namespace) -> CommandResult:
     require(cluster, Kind.NODES)
     found = cluster.overview.nodes(arguments.name)
     return _of_nodes(cluster, arguments, found, partial(tables.print_nodes, found))
 
 
-def _cards(cluster: LiveCluster, arguments: argparse.Namespace) -> Shown:
+def _cards(cluster: LiveCluster, arguments: argparse.Namespace) -> CommandResult:
     require(cluster, Kind.NODES)
     found = cluster.overview.cards(arguments.name)
     return _of_nodes(cluster, arguments, found, partial(tables.print_cards, found))
@@ -75,12 +75,12 @@ def _cards(cluster: LiveCluster, arguments: argparse.Namespace) -> Shown:
 
 def _of_nodes(
     cluster: LiveCluster, arguments: argparse.Namespace, found: Sequence[object], print_table: Callable[..., None]
-) -> Shown:
+) -> CommandResult:
     if arguments.name and not found:
         raise AbsentError(_no_cards(cluster, arguments.name))
     wide = arguments.output == "wide"
     none = "" if found else _NO_CARDS
-    return Shown(_listing(found), lambda console: print_table(console, cluster.now, details=wide), none=none)
+    return CommandResult(_listing(found), lambda console: print_table(console, cluster.now, details=wide), none=none)
 
 
 _NO_CARDS = "No resources found: no node registers cards of an enabled vendor"
@@ -92,7 +92,7 @@ def _no_cards(cluster: LiveCluster, name: str) -> str:
     return f"node {name} registers no cards of an enabled vendor" if node is not None else f"no node {name}"
 
 
-def _pods(cluster: LiveCluster, arguments: argparse.Namespace) -> Shown:
+def _pods(cluster: LiveCluster, arguments: argparse.Namespace) -> CommandResult:
     require(cluster, Kind.PODS, cluster.namespace)
     found = cluster.pods(_within(cluster, arguments), arguments.name)
     if arguments.name and not found:
@@ -100,41 +100,43 @@ def _pods(cluster: LiveCluster, arguments: argparse.Namespace) -> Shown:
     wide = arguments.output == "wide"
     none = _none(cluster, arguments, found)
     unit_bytes = cluster.overview.unit_bytes
-    return Shown(
+    return CommandResult(
         _listing(found),
         lambda console: tables.print_pods(found, console, unit_bytes, cluster.now, details=wide),
         none=none,
     )
 
 
-def _idle(cluster: LiveCluster, arguments: argparse.Namespace) -> Shown:
+def _idle(cluster: LiveCluster, arguments: argparse.Namespace) -> CommandResult:
     require(cluster, Kind.PODS, cluster.namespace)
     found = cluster.overview.idle(_within(cluster, arguments), arguments.idle_for)
     none = _none(cluster, arguments, found)
     unit_bytes = cluster.overview.unit_bytes
-    return Shown(_listing(found), lambda console: tables.print_idle(found, console, unit_bytes, cluster.now), none=none)
+    return CommandResult(
+        _listing(found), lambda console: tables.print_idle(found, console, unit_bytes, cluster.now), none=none
+    )
 
 
-def _queue(cluster: LiveCluster, arguments: argparse.Namespace) -> Shown:
+def _queue(cluster: LiveCluster, arguments: argparse.Namespace) -> CommandResult:
     require(cluster, Kind.PODS, cluster.namespace)
     found = asyncio.run(cluster.queued_pods(_within(cluster, arguments)))
     none = _none(cluster, arguments, found)
-    return Shown(_listing(found), lambda console: tables.print_queue(found, console, cluster.now), none=none)
+    return CommandResult(_listing(found), lambda console: tables.print_queue(found, console, cluster.now), none=none)
 
 
 def _where(cluster: LiveCluster, arguments: argparse.Namespace) -> str:
     return "any namespace" if arguments.all_namespaces else f"namespace {cluster.namespace}"
 
 
-def _explain_node(cluster: LiveCluster, arguments: argparse.Namespace) -> Shown:
+def _explain_node(cluster: LiveCluster, arguments: argparse.Namespace) -> CommandResult:
     require(cluster, Kind.NODES)
     found = cluster.overview.node(arguments.name)
     if found is None:
         raise AbsentError(f"no node {arguments.name}")
-    return Shown(to_builtins(found), lambda console: tables.print_node(found, console, cluster.now))
+    return CommandResult(to_builtins(found), lambda console: tables.print_node(found, console, cluster.now))
 
 
-SHOWN: Mapping[str, Callable[[LiveCluster, argparse.Namespace], Shown]] = {
+SHOWN: Mapping[str, Callable[[LiveCluster, argparse.Namespace], CommandResult]] = {
     "quota": _quota,
     "nodes": _nodes,
     "cards": _cards,

@@ -18,8 +18,8 @@ from hami_webhook.console import SafeConsole
 from hami_webhook.explain.live import lacking, needs_of_pod
 from hami_webhook.explain.tables import NEAREST
 from hami_webhook.explain.tables import show as show_explanation
+from hami_webhook.kubectl.command_result import CommandResult, require
 from hami_webhook.kubectl.live import LiveCluster, diagnosed, read
-from hami_webhook.kubectl.shown import Shown, require
 from hami_webhook.terminal import UsageError, formatted, print_sentences, progress
 
 _PIPE_WIDTH = 250
@@ -55,7 +55,7 @@ def show(arguments: argparse.Namespace) -> int:
         time.sleep(max(_EVERY, _SHARE * (time.monotonic() - began)))
 
 
-def _shown(cluster: LiveCluster, arguments: argparse.Namespace) -> Shown:
+def _shown(cluster: LiveCluster, arguments: argparse.Namespace) -> CommandResult:
     """What a verb shows, by its name; `explain` by the name of its kind."""
     if arguments.shown == "pod":
         return _explain_pod(cluster, arguments)
@@ -67,7 +67,7 @@ def _shown(cluster: LiveCluster, arguments: argparse.Namespace) -> Shown:
     return SHOWN[arguments.shown](cluster, arguments)
 
 
-def _text(shown: Shown, output: str) -> str:
+def _text(shown: CommandResult, output: str) -> str:
     if output in ("json", "yaml"):
         return formatted(shown.values, output)
     if shown.none:
@@ -144,20 +144,20 @@ def diagnose(arguments: argparse.Namespace) -> int:
 
     found = asyncio.run(diagnosed(arguments))
     details = arguments.output == "wide"
-    shown = Shown(found.as_json(), lambda console: print_diagnosis(found, console, details=details))
+    shown = CommandResult(found.as_json(), lambda console: print_diagnosis(found, console, details=details))
     print(_text(shown, arguments.output))
     return 0 if found.healthy else 1
 
 
-def _explain_pod(cluster: LiveCluster, arguments: argparse.Namespace) -> Shown:
+def _explain_pod(cluster: LiveCluster, arguments: argparse.Namespace) -> CommandResult:
     require(cluster, Kind.PODS, cluster.namespace)
     complete = arguments.all or arguments.output in ("json", "yaml")
     found = cluster.explain(cluster.namespace, arguments.name, None if complete else NEAREST)
     values = found.as_json() if arguments.output in ("json", "yaml") else None
-    return Shown(values, lambda console: show_explanation(found, console, everything=arguments.all))
+    return CommandResult(values, lambda console: show_explanation(found, console, everything=arguments.all))
 
 
-def _simulate(cluster: LiveCluster, arguments: argparse.Namespace) -> Shown:
+def _simulate(cluster: LiveCluster, arguments: argparse.Namespace) -> CommandResult:
     from hami_webhook.simulate.manifests import ReadingRules, pods_of
     from hami_webhook.simulate.tables import show as show_simulation
 
@@ -172,4 +172,4 @@ def _simulate(cluster: LiveCluster, arguments: argparse.Namespace) -> Shown:
         result = replace(result, pods=[replace(outcome, unplaced=False) for outcome in result.pods])
     failed = not result.pods or any(not outcome.allowed or outcome.unplaced for outcome in result.pods)
     status = 1 if arguments.strict and failed else 0
-    return Shown(result.as_json(), lambda console: show_simulation(result, console), status)
+    return CommandResult(result.as_json(), lambda console: show_simulation(result, console), status)

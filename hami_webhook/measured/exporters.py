@@ -11,7 +11,7 @@ from pydantic import model_validator
 
 from hami_webhook.config.devices import DeviceSection
 from hami_webhook.config.fields import Section, Word, checked, one_of, refuse
-from hami_webhook.kube.shown import found
+from hami_webhook.kube.message_text import found
 from hami_webhook.kube.yaml_reader import Path
 
 _METRIC = r"[a-zA-Z_:][a-zA-Z0-9_:]*"

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from hami_webhook.kube.shown import cut
+from hami_webhook.kube.message_text import cut
 from hami_webhook.measured.figures import Measured, MeasuredCard
 from hami_webhook.measured.samples import NAMES, Sample, makes_sense, measured
 from hami_webhook.prometheus import PrometheusError, query

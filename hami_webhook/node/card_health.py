@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Protocol
 
 from hami_webhook.cluster.api import Cluster, ClusterError, Conflict, EventNote, Kind
-from hami_webhook.controller.loops import Sleep, repeat
-from hami_webhook.controller.object_events import ObjectEvents
+from hami_webhook.cluster.object_events import ObjectEvents
 from hami_webhook.devices.unhealthy_cards import ANNOTATION, LOST, RECOVERY, XID, UnhealthyCard, decode, encode
 from hami_webhook.kube.objects import MalformedObject, Node
+from hami_webhook.loops import Sleep, repeat
 from hami_webhook.node.cards import CardHealth, ProbeError
 
 logger = logging.getLogger(__name__)

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from hami_webhook.controller.loops import Sleep, repeat
+from hami_webhook.loops import Sleep, repeat
 from hami_webhook.node.node_pods import NodePod, NodePods
 from hami_webhook.node.region import BadRegion, Region
 from hami_webhook.node.region_files import ContainerKey, FolderError, RegionFolder

@@ -13,8 +13,8 @@ from collections.abc import Callable, Mapping, Sequence
 import orjson
 
 from hami_webhook.cluster.api import Cluster, ClusterError, Conflict, Kind
-from hami_webhook.controller.loops import Sleep, repeat
 from hami_webhook.kube.objects import MalformedObject, Node
+from hami_webhook.loops import Sleep, repeat
 from hami_webhook.node.cards import ProbeError
 from hami_webhook.node.pair_scores import ProbedCard, pair_scores
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
 
-from hami_webhook.controller.object_events import ObjectEvents
+from hami_webhook.cluster.object_events import ObjectEvents
 from hami_webhook.node.cards import CardMetrics, ProbeError
 from hami_webhook.node.claim_regions import ClaimOwners, ClaimRegions
 from hami_webhook.node.node_pods import NodePod, NodePods

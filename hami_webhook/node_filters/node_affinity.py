@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from hami_webhook.kube import scheduling_wire as scheduling
 from hami_webhook.kube import wire
-from hami_webhook.kube.shown import first_of
+from hami_webhook.kube.message_text import first_of
 from hami_webhook.node_filters.framework import Filter, NodeInfoLister, PodRefused, check_work
 from hami_webhook.node_filters.node_info import NodeInfo
 from hami_webhook.node_filters.pod_info import PodInfo

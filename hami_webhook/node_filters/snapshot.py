@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from hami_webhook.kube.shown import first_of
+from hami_webhook.kube.message_text import first_of
 from hami_webhook.kube.wire import MalformedObject
 from hami_webhook.node_filters.framework import Filter, PodRefused, SkippedRule
 from hami_webhook.node_filters.node_affinity import NAME as NODE_AFFINITY

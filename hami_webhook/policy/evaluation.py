@@ -23,10 +23,10 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 
 from msgspec import Struct
 
-from hami_webhook.devices.keys import DeviceKeys, Governed
+from hami_webhook.devices.keys import DeviceKeys, PolicyTarget
 from hami_webhook.devices.pod_preferences import split_list
+from hami_webhook.kube.message_text import cut
 from hami_webhook.kube.objects import Namespace
-from hami_webhook.kube.shown import cut
 from hami_webhook.policy.rules import GENERAL_CHOICES, NAMESPACE, DeviceBounds, PolicyRule
 
 MOST_NAMES = 10
@@ -58,7 +58,10 @@ class Changes(Struct, frozen=True):
 
 
 def required_changes(
-    annotations: Mapping[str, str], namespace: Namespace, rules: Sequence[PolicyRule], requested: Collection[Governed]
+    annotations: Mapping[str, str],
+    namespace: Namespace,
+    rules: Sequence[PolicyRule],
+    requested: Collection[PolicyTarget],
 ) -> Changes:
     """The changes that the Namespace and the matching rules require of a pod's annotations.
 
@@ -80,7 +83,7 @@ def check(
     annotations: Mapping[str, str],
     namespace: Namespace,
     rules: Sequence[PolicyRule],
-    requested: Collection[Governed],
+    requested: Collection[PolicyTarget],
     keys: Set[str] | None = None,
 ) -> None:
     """Raise `PolicyViolation` if a pod's annotations are looser than policy.
@@ -100,7 +103,7 @@ def check(
             pair.check(annotations)
 
 
-def governed_keys(vendors: Iterable[Governed]) -> frozenset[str]:
+def governed_keys(vendors: Iterable[PolicyTarget]) -> frozenset[str]:
     """The annotation keys of these vendors that policy can set or bound."""
     own = (key for vendor in vendors for key in (*vendor.keys.choices, *vendor.keys.lists))
     return frozenset((*GENERAL_CHOICES, *own))
@@ -146,7 +149,7 @@ class _RequiredValue(Struct, frozen=True):
     source: _Source
 
 
-def _choice_keys(requested: Collection[Governed]) -> Mapping[str, bool]:
+def _choice_keys(requested: Collection[PolicyTarget]) -> Mapping[str, bool]:
     """The choices of the requested vendors, and whether blanks and case are ignored in them."""
     general = any(vendor.keys.general for vendor in requested)
     found = dict.fromkeys(GENERAL_CHOICES if general else (), False)
@@ -171,7 +174,7 @@ def _same(one: str | None, other: str, *, folds: bool) -> bool:
 
 
 def _write_choices(
-    changes: _ChangeWriter, namespace: Namespace, rules: Sequence[PolicyRule], requested: Collection[Governed]
+    changes: _ChangeWriter, namespace: Namespace, rules: Sequence[PolicyRule], requested: Collection[PolicyTarget]
 ) -> None:
     for key, folds in _choice_keys(requested).items():
         own = changes.annotations.get(key)
@@ -333,7 +336,7 @@ _SIDES: tuple[tuple[_Items, Callable[[DeviceKeys], tuple[tuple[str, ...], tuple[
 
 
 def _list_pairs(
-    namespace: Namespace, rules: Sequence[PolicyRule], requested: Collection[Governed]
+    namespace: Namespace, rules: Sequence[PolicyRule], requested: Collection[PolicyTarget]
 ) -> Iterator[_ListPair]:
     """The pairs of lists of the requested vendors with their rules; vendors that share keys share one pair."""
     if not rules and not any(key in namespace.annotations for vendor in requested for key in vendor.keys.lists):

@@ -18,11 +18,11 @@ from pydantic_core import ErrorDetails
 from hami_webhook.config.errors import ConfigError, sentence_of
 from hami_webhook.config.fields import NAME, ItemsValidator, Text, checked, is_name, refuse
 from hami_webhook.config.yaml_source import YamlSource, parse_yaml
-from hami_webhook.devices.keys import Governed
+from hami_webhook.devices.keys import PolicyTarget
 from hami_webhook.devices.pod_preferences import GPU_POLICY, KNOWN_CARD_POLICIES, NODE_POLICY, WEIGHTS, Weights
 from hami_webhook.devices.reserved_annotations import is_scheduler_owned
+from hami_webhook.kube.message_text import cut, did_you_mean, found, quoted
 from hami_webhook.kube.objects import LONGEST_SUBDOMAIN, SUBDOMAIN, is_subdomain
-from hami_webhook.kube.shown import cut, did_you_mean, found, quoted
 from hami_webhook.kube.yaml_reader import Path
 from hami_webhook.policy.rules import GENERAL_CHOICES, NAMESPACE, DeviceBounds, PolicyRule, PolicyRules
 from hami_webhook.policy.selectors import WrittenExpression, WrittenSelector
@@ -35,13 +35,13 @@ _MOST_SHOWN = 10
 class _VendorKeys(Struct, frozen=True):
     """The backends, choices and lists of the enabled vendors, against which a file is checked."""
 
-    vendors: Mapping[str, Governed]
+    vendors: Mapping[str, PolicyTarget]
     choices: tuple[str, ...]
     lists: Mapping[str, str]
     """Where the content of a vendor's list key belongs in a rule."""
 
     @classmethod
-    def of(cls, vendors: Mapping[str, Governed]) -> _VendorKeys:
+    def of(cls, vendors: Mapping[str, PolicyTarget]) -> _VendorKeys:
         lists: dict[str, str] = {}
         for backend, vendor in vendors.items():
             for field, keys in _list_keys(vendor):
@@ -51,7 +51,7 @@ class _VendorKeys(Struct, frozen=True):
         return cls(vendors, tuple(dict.fromkeys((*GENERAL_CHOICES, *vendor_choices))), lists)
 
 
-def _list_keys(vendor: Governed) -> tuple[tuple[str, tuple[str, ...]], ...]:
+def _list_keys(vendor: PolicyTarget) -> tuple[tuple[str, tuple[str, ...]], ...]:
     keys = vendor.keys
     return (
         ("allowUUIDs", keys.use_uuid),
@@ -237,7 +237,7 @@ class PolicyFile(_FileSection):
     ] = ()
 
     @classmethod
-    def parse(cls, text: str, source: str, vendors: Mapping[str, Governed]) -> PolicyRules:
+    def parse(cls, text: str, source: str, vendors: Mapping[str, PolicyTarget]) -> PolicyRules:
         """The rules in `text`, checked against the enabled `vendors`; none if there is nothing in it.
 
         `source` is what messages call the file. Raises ConfigError with every fault: first those of single values, and
@@ -299,7 +299,9 @@ class PolicySource:
     `source` is what messages call the file; `vendors` are the enabled ones.
     """
 
-    def __init__(self, source: str, vendors: Mapping[str, Governed], current: PolicyRules = PolicyRules.EMPTY) -> None:
+    def __init__(
+        self, source: str, vendors: Mapping[str, PolicyTarget], current: PolicyRules = PolicyRules.EMPTY
+    ) -> None:
         self.current = current
         self._source = source
         self._vendors = vendors

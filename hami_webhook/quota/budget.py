@@ -14,15 +14,15 @@ from typing import NamedTuple
 from msgspec import Struct
 
 from hami_webhook.devices.debit import Debit, per_vendor
-from hami_webhook.devices.model import Claim, Kinds, NodeView
+from hami_webhook.devices.model import DeviceHold, Kinds, NodeView
 from hami_webhook.devices.placement_annotations import placement_counts
 from hami_webhook.devices.registry import Vendors
 from hami_webhook.dra.holders import BareClaim
-from hami_webhook.kube.objects import Node, Pod
+from hami_webhook.kube.objects import RESERVATION, Node, Pod
 from hami_webhook.quota.account import QuotaAccount
 from hami_webhook.quota.card_selection import CardSelection
 from hami_webhook.quota.floors import cost_at_admission, cost_of
-from hami_webhook.quota.ledger import RESERVATION, Entry, find_claim_entry, find_entry
+from hami_webhook.quota.ledger import Entry, find_claim_entry, find_entry
 from hami_webhook.quota.pricing import CapacityLister, charge_of, in_bytes, in_units
 
 
@@ -99,10 +99,10 @@ class PodBudget:
         """What is limited."""
         return frozenset(self._all)
 
-    def admits(self, claims: Sequence[Claim]) -> bool:
+    def admits(self, claims: Sequence[DeviceHold]) -> bool:
         return self.within(self.counted(claims))
 
-    def counted(self, claims: Sequence[Claim]) -> dict[LimitKey, int]:
+    def counted(self, claims: Sequence[DeviceHold]) -> dict[LimitKey, int]:
         """What the claims cost of what is limited.
 
         Where not only the peak, but everything at once is within the limits, it is that instead.
@@ -113,7 +113,7 @@ class PodBudget:
             found |= {_OfCards(cards, key): amount for key, amount in budget._counted(own).items()}
         return found
 
-    def _counted(self, claims: Sequence[Claim]) -> dict[LimitKey, int]:
+    def _counted(self, claims: Sequence[DeviceHold]) -> dict[LimitKey, int]:
         # everything at once costs at least as much as the peak, and is quicker to add up
         sums: dict[str, list[int]] = {}
         for claim in claims:
@@ -137,7 +137,7 @@ class PodBudget:
             found |= {_InBytes(key): amount for key, amount in in_full.items() if key in self.byte_limits}
         return found
 
-    def cost(self, claims: Sequence[Claim]) -> tuple[int, ...]:
+    def cost(self, claims: Sequence[DeviceHold]) -> tuple[int, ...]:
         """MiB, cores and slots of the claims, over all vendors."""
         debits = per_vendor(claims, self._kinds).values()
         return (sum(d.memory for d in debits), sum(d.cores for d in debits), sum(d.slots for d in debits))
@@ -166,7 +166,7 @@ class RecordingBudget:
         self._budget = self._budget.on(view)
         return self
 
-    def admits(self, claims: Sequence[Claim]) -> bool:
+    def admits(self, claims: Sequence[DeviceHold]) -> bool:
         amounts = self._budget.counted(claims)
         if self._budget.within(amounts):
             for key, amount in amounts.items():
@@ -176,7 +176,7 @@ class RecordingBudget:
         self._refused.add(frozenset(amounts.items()))
         return False
 
-    def cost(self, claims: Sequence[Claim]) -> tuple[int, ...]:
+    def cost(self, claims: Sequence[DeviceHold]) -> tuple[int, ...]:
         return self._budget.cost(claims)
 
     @property

@@ -39,7 +39,7 @@ class WithClaims:
         self.nodes, self.node = base.nodes, base.node
         self.foreign_pods_on, self.device = base.foreign_pods_on, base.device
         self.inventories, self.eligible, self.held = base.inventories, base.eligible, base.held
-        self.is_selected, self.is_confined = base.is_selected, base.is_confined
+        self.is_selected, self.only_counted_devices = base.is_selected, base.only_counted_devices
 
     @property
     def origin(self) -> NodeLister:

@@ -18,8 +18,9 @@ import orjson
 from msgspec import Struct
 from msgspec.structs import replace
 
+from hami_webhook.kube.objects import RESERVATION
+
 LEDGER = "hami.io/quota-ledger"
-RESERVATION = "hami.io/quota-reservation"
 
 
 class State(Enum):

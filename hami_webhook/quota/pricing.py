@@ -21,7 +21,7 @@ from hami_webhook.devices.debit import Debit, per_vendor
 from hami_webhook.devices.device_lister import DeviceLister, NoDevices
 from hami_webhook.devices.foreign_scheduler import ForeignCharge, ForeignScheduler, NodeLister
 from hami_webhook.devices.keys import MEBIBYTE, Dimension
-from hami_webhook.devices.model import BadRequest, Claim, Device, Kinds, Request, Requests
+from hami_webhook.devices.model import BadRequest, Device, DeviceHold, Kinds, Request, Requests
 from hami_webhook.devices.placement_annotations import NODE, placement_counts, read_placed
 from hami_webhook.devices.registry import Vendors
 from hami_webhook.devices.vendor import Vendor
@@ -61,7 +61,7 @@ class CapacityLister(DeviceLister, Protocol):
         """Whether a card that a pod holds is selected; True for one that isn't known."""
         ...
 
-    def is_confined(self, cards: CardSelection, vendor: Vendor, pod: Pod) -> bool:
+    def only_counted_devices(self, cards: CardSelection, vendor: Vendor, pod: Pod) -> bool:
         """Whether every eligible card is selected; False if there is none."""
         ...
 
@@ -80,7 +80,7 @@ class NoCapacity(NoDevices):
     def is_selected(self, cards: CardSelection, node: str, vendor: str, uuid: str) -> bool:
         return True
 
-    def is_confined(self, cards: CardSelection, vendor: Vendor, pod: Pod) -> bool:
+    def only_counted_devices(self, cards: CardSelection, vendor: Vendor, pod: Pod) -> bool:
         return False
 
 
@@ -205,7 +205,7 @@ def in_bytes(debits: Mapping[str, Debit], vendors: Vendors) -> dict[str, int]:
     return amounts
 
 
-def waiting_charge(
+def price_pending(
     pod: Pod,
     vendors: Vendors,
     capacity: CapacityLister,
@@ -235,7 +235,7 @@ def admission_charge(
 ) -> Charge:
     """What admission charges an existing pod today; nothing for amounts that it refuses."""
     try:
-        return waiting_charge(pod, vendors, capacity, cards)
+        return price_pending(pod, vendors, capacity, cards)
     except BadRequest:
         return Charge()
 
@@ -245,7 +245,7 @@ def named_in(pod: Pod, vendors: Vendors) -> frozenset[str]:
     return vendors.named_among(pod.named)
 
 
-def placed_charge(claims: Sequence[Claim], kinds: Kinds, vendors: Vendors) -> Charge:
+def placed_charge(claims: Sequence[DeviceHold], kinds: Kinds, vendors: Vendors) -> Charge:
     """What a placement costs, before anything of it is on the wire."""
     debits = per_vendor(claims, kinds)
     return Charge(in_units(debits, vendors), placed=True, in_bytes=in_bytes(debits, vendors))
@@ -445,7 +445,7 @@ def _add_waiting(
 ) -> None:
     if not any(requested):
         return
-    if builder.cards is not None and not capacity.is_confined(builder.cards, vendor, pod):
+    if builder.cards is not None and not capacity.only_counted_devices(builder.cards, vendor, pod):
         return
     floors = frozenset(dimension for request in requested if request for dimension in vendor.decided_later(request))
     cards = list(capacity.eligible(vendor, pod)) if floors else []

@@ -72,7 +72,7 @@ class QueuedPod(Struct, frozen=True, gc=False):
         return -self.priority, self.created, self.beside or self.uid, self.uid
 
 
-class Lack(Struct, frozen=True, gc=False):
+class Shortfall(Struct, frozen=True, gc=False):
     """A key of which a quota has less than the pod costs; `free` may be below 0."""
 
     quota: str
@@ -82,14 +82,14 @@ class Lack(Struct, frozen=True, gc=False):
     hard: int
 
 
-class Obstacle(Struct, frozen=True, gc=False):
+class PendingReason(Struct, frozen=True, gc=False):
     """Why a pod isn't released: what it lacks, and for which pods before it room is kept (their UIDs).
 
     `closed`: the strict quota in which one before it waits. `never`: it costs more than a quota's limit. `incomplete`:
     what its pod group lacks, so that it takes no turn. `refused`: why its charge was refused, though there was room.
     """
 
-    lacks: tuple[Lack, ...] = ()
+    lacks: tuple[Shortfall, ...] = ()
     kept_for: tuple[str, ...] = ()
     closed: str = ""
     never: bool = False
@@ -97,7 +97,7 @@ class Obstacle(Struct, frozen=True, gc=False):
     refused: str = ""
 
 
-class Standing(Struct, frozen=True, gc=False):
+class QueuePosition(Struct, frozen=True, gc=False):
     """Where a pod that isn't released stands: how many wait before it for one of its quotas, and why.
 
     `own`: what it costs is within what is left of its quotas' nominal.
@@ -105,7 +105,7 @@ class Standing(Struct, frozen=True, gc=False):
 
     pod: QueuedPod
     ahead: int
-    obstacle: Obstacle
+    obstacle: PendingReason
     own: bool = False
 
 
@@ -116,7 +116,7 @@ class QueueDecision(Struct, frozen=True):
     """
 
     released: Sequence[QueuedPod]
-    waiting: Sequence[Standing]
+    waiting: Sequence[QueuePosition]
     left: Mapping[str, dict[str, int]] = {}
     closed: Set[str] = frozenset()
 
@@ -140,7 +140,7 @@ def decide(
     """
     deciding = _Deciding(rooms, now)
     released: list[QueuedPod] = []
-    waiting: list[Standing] = []
+    waiting: list[QueuePosition] = []
 
     def take_turns(turns: Iterable[QueuedPod], *, own: bool) -> None:
         for pod in turns:
@@ -210,7 +210,7 @@ class _Request:
     def __init__(self, demand: Demand, quotas: _Quotas) -> None:
         self.demand = demand
         self.quotas = quotas
-        self.obstacle: Obstacle | None = None
+        self.obstacle: PendingReason | None = None
         self.keeps = True
 
 
@@ -240,9 +240,9 @@ class _Deciding:
             found = self._requests[id(demand)] = _Request(demand, quotas)
         return found
 
-    def obstacle(self, request: _Request) -> Obstacle | None:
+    def obstacle(self, request: _Request) -> PendingReason | None:
         """Why pods with this request can't be released; None if the next one can."""
-        lacks: list[Lack] = []
+        lacks: list[Shortfall] = []
         never = False
         for name, key, amount in self._amounts(request):
             free, hard = self.free[name].get(key, inf), self._rooms[name].hard.get(key, inf)
@@ -250,11 +250,11 @@ class _Deciding:
                 lacks, never = [], True
             if amount > hard if never else amount > free:
                 shown = (0 if each == inf else int(each) for each in (free, hard))
-                lacks.append(Lack(name, key, amount, *shown))
+                lacks.append(Shortfall(name, key, amount, *shown))
         closed = "" if never else next((name for name in request.quotas.names if name in self.closed), "")
         if lacks or closed:
             kept = () if never else [uid for each in lacks for uid in self._kept_for.get((each.quota, each.key), ())]
-            request.obstacle = Obstacle(tuple(lacks), tuple(dict.fromkeys(kept)), closed, never)
+            request.obstacle = PendingReason(tuple(lacks), tuple(dict.fromkeys(kept)), closed, never)
         return request.obstacle
 
     def _amounts(self, request: _Request) -> Iterator[tuple[str, str, int]]:
@@ -269,7 +269,7 @@ class _Deciding:
             if key in self.free[name]:
                 self.free[name][key] -= amount
 
-    def wait(self, pod: QueuedPod, request: _Request, obstacle: Obstacle, *, own: bool) -> Standing:
+    def wait(self, pod: QueuedPod, request: _Request, obstacle: PendingReason, *, own: bool) -> QueuePosition:
         """Let a pod wait, and keep from those after it what its quotas say.
 
         In common quotas nothing is kept from pods within the nominal of other teams: what is theirs is enough for all.
@@ -286,7 +286,7 @@ class _Deciding:
                 self._close(request, obstacle)
             if request.keeps and self._now - pod.created >= quotas.longest:
                 request.keeps = self._keep(pod, request, but=self._common if own else ())
-        return Standing(pod, before, obstacle, own)
+        return QueuePosition(pod, before, obstacle, own)
 
     def keep_in_common(self, pods: Iterable[QueuedPod]) -> None:
         """Keep what these pods, which wait, cost their common quotas, from all that come after."""
@@ -296,7 +296,7 @@ class _Deciding:
                 self._keep(pod, request, but=self._rooms.keys() - self._common)
         self._requests.clear()  # room in common quotas is less by now
 
-    def _close(self, request: _Request, obstacle: Obstacle) -> None:
+    def _close(self, request: _Request, obstacle: PendingReason) -> None:
         """Close the strict quotas that cover no more namespaces than the narrowest one that stands in the way."""
         rooms = self._rooms
         in_the_way = {each.quota for each in obstacle.lacks} | ({obstacle.closed} if obstacle.closed else set())

@@ -18,13 +18,13 @@ from msgspec.structs import replace
 from hami_webhook.devices.placement_annotations import TIME, placement_counts
 from hami_webhook.devices.registry import Vendors
 from hami_webhook.dra.holders import BareClaim
-from hami_webhook.kube.objects import Pod
+from hami_webhook.kube.objects import RESERVATION, Pod
 from hami_webhook.quota.accelerator_report import NamespaceUse, with_report
 from hami_webhook.quota.account import QuotaAccount
 from hami_webhook.quota.excess import Holding, above_hard
 from hami_webhook.quota.floors import FloorEntries, cost_at_admission, floor_id
 from hami_webhook.quota.in_flight import AllocationsInFlight, expected_entries
-from hami_webhook.quota.ledger import RESERVATION, Entry, State, find_claim_entry, find_entry, update_id
+from hami_webhook.quota.ledger import Entry, State, find_claim_entry, find_entry, update_id
 from hami_webhook.quota.pricing import NODE_LOCK_TIMEOUT, CapacityLister, Charge, charge_of, overrun
 
 

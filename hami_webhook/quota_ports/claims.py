@@ -7,7 +7,7 @@ from typing import Any
 
 from hami_webhook.admission.denial import Denied
 from hami_webhook.charging.claims import ClaimCharger
-from hami_webhook.charging.queue import Charged, Outcome
+from hami_webhook.charging.queue import ChargeResult, Outcome
 from hami_webhook.cluster.watches import Watches
 from hami_webhook.dra.claim_cache import ClaimCache
 from hami_webhook.dra.cost import DeviceInventory
@@ -24,16 +24,16 @@ class ClaimPort:
         self._charger = charger
         self._watches = watches
 
-    async def created(self, claim: ResourceClaim, *, dry_run: bool, time_left: float | None) -> Charged:
+    async def created(self, claim: ResourceClaim, *, dry_run: bool, time_left: float | None) -> ChargeResult:
         return await self._charged(claim, self._charger.created(claim, dry_run=dry_run, time_left=time_left))
 
     async def allocated(
         self, former: ResourceClaim, claim: ResourceClaim, *, dry_run: bool, time_left: float | None
-    ) -> Charged:
+    ) -> ChargeResult:
         charging = self._charger.allocated(former, claim, dry_run=dry_run, time_left=time_left)
         return await self._charged(claim, charging)
 
-    async def _charged(self, claim: ResourceClaim, charging: Coroutine[Any, Any, Outcome]) -> Charged:
+    async def _charged(self, claim: ResourceClaim, charging: Coroutine[Any, Any, Outcome]) -> ChargeResult:
         if not self._watches.synced:
             charging.close()
             raise unsynced(key_of(claim)[0])

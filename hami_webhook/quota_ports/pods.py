@@ -13,9 +13,8 @@ from typing import Any
 from msgspec import Struct
 
 from hami_webhook.admission.denial import Denied, bad_request
-from hami_webhook.caches import Caches
 from hami_webhook.charging.pods import PodCharger
-from hami_webhook.charging.queue import Charged
+from hami_webhook.charging.queue import ChargeResult
 from hami_webhook.charging.queues import ChargeQueues
 from hami_webhook.cluster.api import Cluster, ClusterError, Kind
 from hami_webhook.cluster.watches import Watches
@@ -23,19 +22,20 @@ from hami_webhook.devices.foreign_scheduler import ForeignScheduler
 from hami_webhook.devices.model import BadRequest, Requests
 from hami_webhook.devices.registry import Vendors
 from hami_webhook.kube.claims_wire import ResourceClaim, ResourceClaimTemplate
-from hami_webhook.kube.objects import Pod
+from hami_webhook.kube.objects import RESERVATION, Pod
 from hami_webhook.kube.pod_group import SIZE, PodGroup
+from hami_webhook.queueing.headroom import CLAIMS, KUEUE, QueueHeadroom, manager_of, not_waiting
 from hami_webhook.quota.account import ChargeRequest, Gate, QuotaAccount, Refusal
 from hami_webhook.quota.card_selection import CardSelection
 from hami_webhook.quota.claims import TemplateReader, WithClaims, refuse_both_ways, unmet
 from hami_webhook.quota.floors import floor_id
 from hami_webhook.quota.known_quotas import PodQuotas
-from hami_webhook.quota.ledger import LEDGER, RESERVATION, decode, reservation_id, update_id
-from hami_webhook.quota.other_managers import CLAIMS, KUEUE, LeftByQueues, manager_of, not_waiting
-from hami_webhook.quota.pricing import CapacityLister, Charge, charge_of, waiting_charge
+from hami_webhook.quota.ledger import LEDGER, decode, reservation_id, update_id
+from hami_webhook.quota.pricing import CapacityLister, Charge, charge_of, price_pending
 from hami_webhook.quota.rollouts import other_version
 from hami_webhook.quota_ports.answers import denial, unsynced
-from hami_webhook.quota_ports.refused_later import RefusedLater
+from hami_webhook.quota_ports.native_quota_precheck import NativeQuotaPrecheck
+from hami_webhook.state.caches import Caches
 
 
 class Pricing(Struct, frozen=True):
@@ -57,7 +57,7 @@ class PodPort:
         pricing: Pricing,
         charger: PodCharger,
         queues: ChargeQueues,
-        left: LeftByQueues,
+        headroom: QueueHeadroom,
         watches: Watches,
         new_id: Callable[[], str],
     ) -> None:
@@ -66,12 +66,12 @@ class PodPort:
         self.pricing = pricing
         self.vendors = pricing.vendors
         self.charger = charger
-        self.left = left
+        self.headroom = headroom
         self.templates = TemplateReader(cluster, caches.claims)
         self.watches = watches
         self.new_id = new_id
         self.pods = caches.state.by_namespace
-        self.refused_later = RefusedLater(cluster, caches)
+        self.refused_later = NativeQuotaPrecheck(cluster, caches)
         self._queues = queues
 
     def of(self, pod: Pod) -> CachedPodQuotas:
@@ -95,7 +95,7 @@ class PodPort:
         if group:
             self._refuse_other_size(pod, group)
             return True
-        charge = _priced(partial(waiting_charge, pod, self.vendors, self.pricing.capacity, asks=(requests, ())))
+        charge = _priced(partial(price_pending, pod, self.vendors, self.pricing.capacity, asks=(requests, ())))
         return any(QuotaAccount.read(quota, self.vendors).concerns(pod, charge) for quota in quotas)
 
     def _refuse_other_size(self, pod: Pod, group: PodGroup) -> None:
@@ -119,7 +119,7 @@ class PodPort:
             return charge_of(before, vendors, pricing.capacity, pricing.clock(), pricing.placement_ttl, cards)
 
         former = ChargeRequest(before.uid, before, cost(), on_cards=cost, floor_id=partial(floor_id, before, vendors))
-        charge = _priced(partial(waiting_charge, after, vendors, pricing.capacity))
+        charge = _priced(partial(price_pending, after, vendors, pricing.capacity))
         return WaitingPod(self, after, charge, known, pricing.capacity, None if after.queued else former)
 
     async def is_unused(self, pod: Pod, secret: str) -> bool:
@@ -184,7 +184,7 @@ class CachedPodQuotas(Struct):
         vendors = self.port.vendors
 
         def price() -> Charge:
-            charge = waiting_charge(self.pod, vendors, self.capacity, asks=(requests, foreign))
+            charge = price_pending(self.pod, vendors, self.capacity, asks=(requests, foreign))
             if requests and vendors.drivers:
                 refuse_both_ways(self.pod, requests, self.capacity, self.named, vendors.drivers)
             return charge
@@ -204,7 +204,7 @@ class WaitingPod(Struct, frozen=True):
 
     async def charge(
         self, uid: str, *, reservation: str, dry_run: bool, time_left: float | None, expects_gate: bool = False
-    ) -> Charged:
+    ) -> ChargeResult:
         """Charge it. Raises `Denied`."""
         port, pod = self.port, self.pod
         if not port.watches.synced:
@@ -212,7 +212,7 @@ class WaitingPod(Struct, frozen=True):
         if reservation and not await port.is_unused(pod, reservation):
             reservation = ""
         gate, why = self._gate(expects_gate=expects_gate)
-        passing = await port.left.refusal(pod, why, self.capacity) if why else None
+        passing = await port.headroom.refusal(pod, why, self.capacity) if why else None
         if passing is not None:
             raise denial(passing)
         request = ChargeRequest(
@@ -221,7 +221,7 @@ class WaitingPod(Struct, frozen=True):
             self.cost,
             dry_run,
             reservation,
-            partial(waiting_charge, pod, port.vendors, self.capacity),
+            partial(price_pending, pod, port.vendors, self.capacity),
             partial(floor_id, pod, port.vendors),
             self.former,
             gate,

@@ -8,11 +8,11 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from hami_webhook.cluster.api import ClusterError
+from hami_webhook.devices.pod_fit import vendors_requested_by
 from hami_webhook.devices.registry import Vendors
 from hami_webhook.kube.objects import Namespace, Pod
 from hami_webhook.policy.evaluation import governed_keys, required_changes
 from hami_webhook.policy.rules import PolicyRules
-from hami_webhook.scheduling.fit import vendors_requested_by
 
 
 class BoundedPod(Struct, frozen=True):
@@ -23,7 +23,7 @@ class BoundedPod(Struct, frozen=True):
     changes: tuple[str, ...] = ()
 
 
-class PolicyBoundary:
+class PolicyEnforcer:
     """What policy demands of the pods of a cluster.
 
     `policies` are the rules in force; `namespaces` gives a Namespace by its name, None if it isn't known.

@@ -23,11 +23,11 @@ from msgspec import Struct
 from hami_webhook.cluster.api import JSON, ClusterError, Conflict, Kind, NotFound, Unavailable
 from hami_webhook.devices.lock_annotations import NodeLock
 from hami_webhook.devices.placement_annotations import NODE
+from hami_webhook.devices.pod_fit import BadRequest, vendors_requested_by
 from hami_webhook.kube.objects import MalformedObject, Node, Pod, ResourceQuota
 from hami_webhook.kube.pod_group import PodGroup
 from hami_webhook.scheduling.extender_metrics import ExtenderMetrics
 from hami_webhook.scheduling.filter_cache import FittingNodes
-from hami_webhook.scheduling.fit import BadRequest, vendors_requested_by
 from hami_webhook.scheduling.framework import Handle, SchedulingQueue, keep_latest
 from hami_webhook.scheduling.node_locks import NodeLocks
 from hami_webhook.scheduling.placer import AssumedPlacement, CycleState, PlacementSuperseded, Placer, Unschedulable

@@ -19,15 +19,15 @@ from typing import NamedTuple
 from msgspec import Struct
 
 from hami_webhook.devices.model import NodeView
+from hami_webhook.devices.pod_fit import PodRequest
 from hami_webhook.devices.reasons import NODE_INTERNAL_ERROR, NODE_UNREGISTERED, Rejection
 from hami_webhook.devices.registry import Vendors
 from hami_webhook.kube.objects import Pod
 from hami_webhook.quota.budget import BudgetAnswers, LimitKey, PodBudget, RecordingBudget
-from hami_webhook.scheduling.cluster_cache import ClusterCache
-from hami_webhook.scheduling.fit import PodRequest
 from hami_webhook.scheduling.node_classes import NodeClass, NodeClasses
-from hami_webhook.scheduling.nominations import Nominations
 from hami_webhook.scheduling.scoring import NodeRank, ScoredNode, fit_and_score
+from hami_webhook.state.cluster_cache import ClusterCache
+from hami_webhook.state.nominations import Nominations
 from hami_webhook.time_slices import Steps, run_at_once
 
 MOST_ANSWERS = 200_000

@@ -12,7 +12,7 @@ from hami_webhook.cluster.api import Cluster
 from hami_webhook.devices.registry import Vendors
 from hami_webhook.kube.disruption import PodDisruptionBudget
 from hami_webhook.kube.objects import ResourceQuota
-from hami_webhook.scheduling.cluster_cache import ClusterCache
+from hami_webhook.state.cluster_cache import ClusterCache
 
 _K = TypeVar("_K")
 _V = TypeVar("_V")

@@ -16,9 +16,9 @@ from typing import NoReturn
 from hami_webhook.cluster.api import ClusterError
 from hami_webhook.devices.lock_annotations import LockValue, NodeLock
 from hami_webhook.devices.placement_annotations import is_served
-from hami_webhook.scheduling.cluster_cache import ClusterCache
 from hami_webhook.scheduling.node_locks import NodeLocks
 from hami_webhook.scheduling.placer import BIND_WITHIN
+from hami_webhook.state.cluster_cache import ClusterCache
 
 logger = logging.getLogger(__name__)
 

@@ -11,12 +11,12 @@ from collections.abc import Callable, Hashable, Sequence
 from weakref import WeakValueDictionary
 
 from hami_webhook.devices.model import Inventory, NodeView
+from hami_webhook.devices.pod_fit import PodRequest
 from hami_webhook.devices.registry import Vendors
 from hami_webhook.devices.vendor import Vendor
 from hami_webhook.kube.derived import DerivedValues
 from hami_webhook.quota.budget import PodBudget
-from hami_webhook.scheduling.fit import PodRequest
-from hami_webhook.scheduling.pod_allocations import CardKey
+from hami_webhook.state.pod_allocations import CardKey
 
 
 class _Token:

@@ -27,9 +27,9 @@ from hami_webhook.config.go_syntax import format_go_duration
 from hami_webhook.devices.lock_annotations import COMMON_LOCK, LockValue, NodeLock
 from hami_webhook.devices.placement_annotations import NODE, is_served
 from hami_webhook.kube.objects import MalformedObject, Pod, format_time
-from hami_webhook.scheduling.cluster_cache import ClusterCache
 from hami_webhook.scheduling.fair_lock import FairLock
 from hami_webhook.scheduling.framework import keep_latest
+from hami_webhook.state.cluster_cache import ClusterCache
 
 LOCK = COMMON_LOCK.annotation
 _TRIES = 5

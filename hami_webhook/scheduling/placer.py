@@ -18,12 +18,13 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from hami_webhook.charging.placements import NoRoom, PlacementCharger
-from hami_webhook.charging.queue import Charged
+from hami_webhook.charging.queue import ChargeResult
 from hami_webhook.charging.queues import ChargeQueues, live_queues
 from hami_webhook.charging.recomputer import read_pods
 from hami_webhook.cluster.api import ClusterError, Conflict, Kind, Unavailable
 from hami_webhook.devices.model import BadRequest, NodeView, Rows
 from hami_webhook.devices.placement_annotations import BIND_PHASE, NODE, placement_counts
+from hami_webhook.devices.pod_fit import PodRequest, read_pod_request
 from hami_webhook.devices.reasons import RESOURCE_QUOTA_NOT_FIT, Rejection
 from hami_webhook.kube.event_reasons import EventReason
 from hami_webhook.kube.objects import MalformedObject, Namespace, Pod, ResourceQuota, is_label_value
@@ -33,13 +34,10 @@ from hami_webhook.quota.account import QuotaAccount
 from hami_webhook.quota.budget import PodBudget, pod_budget
 from hami_webhook.quota.card_selection import CardSelection
 from hami_webhook.quota.pricing import Charge, placed_charge
-from hami_webhook.scheduling.boundary import BoundedPod, PolicyBoundary
-from hami_webhook.scheduling.cluster_cache import ClusterCache
+from hami_webhook.scheduling.boundary import BoundedPod, PolicyEnforcer
 from hami_webhook.scheduling.event_recorder import EventRecorder
 from hami_webhook.scheduling.filter_cache import FilterCache, FilterResult, FittingNodes
-from hami_webhook.scheduling.fit import PodRequest, read_pod_request
 from hami_webhook.scheduling.framework import Handle
-from hami_webhook.scheduling.nominations import Nominations
 from hami_webhook.scheduling.placement_metadata import carrying, placement_annotations, stale_metadata
 from hami_webhook.scheduling.scoring import (
     NodeRank,
@@ -53,6 +51,8 @@ from hami_webhook.scheduling.scoring import (
     success_message,
     unregistered,
 )
+from hami_webhook.state.cluster_cache import ClusterCache
+from hami_webhook.state.nominations import Nominations
 from hami_webhook.time_slices import TimeSlices
 
 logger = logging.getLogger(__name__)
@@ -153,7 +153,7 @@ class Placer:
         handle: Handle,
         *,
         policies: SchedulingPolicies | None = None,
-        boundary: PolicyBoundary | None = None,
+        boundary: PolicyEnforcer | None = None,
         queues: ChargeQueues | None = None,
         nominations: Nominations | None = None,
         locked_nodes: Callable[[Pod], LockedNodes] = lambda pod: LockedNodes(),
@@ -268,7 +268,7 @@ class Placer:
             raise ClusterError(f"the quota no longer allows it ({RESOURCE_QUOTA_NOT_FIT}): {error}") from error
         await self._write(placement, charge)
 
-    async def _charge(self, placement: AssumedPlacement) -> Charged:
+    async def _charge(self, placement: AssumedPlacement) -> ChargeResult:
         """Charge what a placement costs. Raises `NoRoom`, `ClusterError`."""
         started, pod = self._clock(), placement.fitted
         claims = placement.chosen.fit.claims()
@@ -285,7 +285,7 @@ class Placer:
             raise ClusterError(f"charging the placement took more than {BIND_WITHIN:g} s; it is tried again")
         return charge
 
-    async def _write(self, placement: AssumedPlacement, charge: Charged) -> None:
+    async def _write(self, placement: AssumedPlacement, charge: ChargeResult) -> None:
         """Bind the pod. Where it is unknown whether it was, the charge stays: the recompute goes by the pod."""
         pod, node, written = placement.fitted, placement.node, placement.written
         try:

@@ -17,10 +17,10 @@ from msgspec import Struct
 
 from hami_webhook.cluster.api import Conflict, NotFound, Unavailable
 from hami_webhook.devices.model import NodeView
+from hami_webhook.devices.pod_fit import BadRequest, PodRequest, shape_of, vendors_requested_by
 from hami_webhook.devices.reasons import Rejection
 from hami_webhook.kube.objects import Pod, ResourceQuota
 from hami_webhook.kube.pod_group import GroupKey, PodGroup
-from hami_webhook.scheduling.fit import BadRequest, PodRequest, shape_of, vendors_requested_by
 from hami_webhook.scheduling.framework import Handle, SchedulingQueue, keep_latest
 from hami_webhook.scheduling.node_locks import LockContended
 from hami_webhook.scheduling.placer import AssumedPlacement, CycleState, Placer, Unschedulable

@@ -14,12 +14,12 @@ from msgspec import Struct
 from hami_webhook.devices.device_lister import DeviceLister
 from hami_webhook.devices.fit_request import Budget
 from hami_webhook.devices.model import Allocation, NodeView
+from hami_webhook.devices.pod_fit import NodeFit, PodRequest, fit_pod
 from hami_webhook.devices.pod_preferences import NODE_POLICY
 from hami_webhook.devices.reasons import Rejection
 from hami_webhook.devices.registry import Vendors
-from hami_webhook.kube.shown import first_of
-from hami_webhook.scheduling.fit import NodeFit, PodRequest, fit_pod
-from hami_webhook.scheduling.presumed_usage import remark
+from hami_webhook.kube.message_text import first_of
+from hami_webhook.state.presumed_usage import remark
 
 _TIE = 1e-6
 """Scores that differ by less are equal."""

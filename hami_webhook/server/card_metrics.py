@@ -9,13 +9,13 @@ from operator import attrgetter
 
 from prometheus_client.core import Metric
 
-from hami_webhook.cluster_view import ClusterView
 from hami_webhook.devices.codecs import BadAnnotation
 from hami_webhook.devices.model import Device, NodeView
 from hami_webhook.devices.placement_annotations import NODE, placement_counts, read_placed
 from hami_webhook.devices.vendor import Vendor
 from hami_webhook.kube.objects import Pod
 from hami_webhook.server.exposition import ZONE, Family, Sample
+from hami_webhook.state.cluster_view import ClusterView
 
 _MIB = 1 << 20
 _CARD = ("zone", "node", "device_uuid", "device_index", "device_type")

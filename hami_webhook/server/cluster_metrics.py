@@ -12,13 +12,13 @@ from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
 from hami_webhook.cluster.api import Kind
-from hami_webhook.cluster_view import ClusterView
 from hami_webhook.controller.showback import Showback
 from hami_webhook.server.card_metrics import card_metrics, model_metrics, pod_metrics, read_cards
 from hami_webhook.server.exposition import Family
 from hami_webhook.server.legacy_metrics import legacy_of
 from hami_webhook.server.node_metrics import node_metrics
 from hami_webhook.server.quota_metrics import quota_metrics
+from hami_webhook.state.cluster_view import ClusterView
 
 _UNREADABLE = Family("hami_webhook_unreadable_objects", "Objects that can't be read.", ("kind",))
 _HOLDING = ("namespace", "vendor", "model", "state")

@@ -6,11 +6,11 @@ from collections.abc import Iterator, Sequence
 
 from prometheus_client.core import Metric
 
-from hami_webhook.cluster_view import ClusterView
 from hami_webhook.devices.handshake import handshake_time
 from hami_webhook.devices.lock_annotations import LockValue
 from hami_webhook.kube.objects import Node
 from hami_webhook.server.exposition import Family, Sample
+from hami_webhook.state.cluster_view import ClusterView
 
 _REGISTRATIONS = Family(
     "hami_webhook_node_registrations",

@@ -10,10 +10,10 @@ from prometheus_client.registry import Collector
 
 from hami_webhook.controller.informers import SharedInformers
 from hami_webhook.controller.quotas import QuotaReconciler
-from hami_webhook.controller.reclaim import Reclaimer
 from hami_webhook.controller.webhooks import WebhookReconciler
 from hami_webhook.evictions.decisions import OUTCOMES, Decisions
 from hami_webhook.policy.file import PolicySource
+from hami_webhook.queueing.reclaim import Reclaimer
 from hami_webhook.server.exposition import Family
 from hami_webhook.server.listener import Listener
 from hami_webhook.server.policy_reload import PolicyReload

@@ -7,7 +7,6 @@ from collections.abc import Generator, Iterator, Mapping, Sequence
 
 from prometheus_client.core import Metric
 
-from hami_webhook.cluster_view import ClusterView
 from hami_webhook.devices.keys import Dimension
 from hami_webhook.kube.objects import Pod
 from hami_webhook.quota.account import QuotaAccount
@@ -15,6 +14,7 @@ from hami_webhook.quota.budget import charged
 from hami_webhook.quota.card_selection import CardSelection
 from hami_webhook.quota.pricing import Charge, charge_of
 from hami_webhook.server.exposition import ZONE, Family, Sample
+from hami_webhook.state.cluster_view import ClusterView
 
 _BY_KEY = ("namespace", "quota", "key")
 _USED = Family("hami_webhook_quota_used", "Used of a managed quota key, in the quota's units.", _BY_KEY)

@@ -27,11 +27,11 @@ from hami_webhook.cluster.quotas_in_memory import QuotasInMemory
 from hami_webhook.config import ConfigError, Settings
 from hami_webhook.config.go_syntax import ListenAddress
 from hami_webhook.controller.informers import SharedInformers, watched_kinds
-from hami_webhook.controller.loops import Loops
 from hami_webhook.controller.own_pod import OwnPod
 from hami_webhook.controller.requeue_trigger import RequeueTrigger
 from hami_webhook.core_options import options_of
 from hami_webhook.devices.registry import Vendors
+from hami_webhook.loops import Loops
 from hami_webhook.policy.file import PolicySource
 from hami_webhook.policy.rules import PolicyRules
 from hami_webhook.server.app import application

@@ -25,8 +25,8 @@ from hami_webhook.cluster.api import Cluster, ClusterError, Kind
 from hami_webhook.cluster.in_pod import PodClient
 from hami_webhook.cluster.informer import Informer
 from hami_webhook.cluster.kubernetes import Client, KubernetesCluster
-from hami_webhook.controller.loops import Loops, repeat
-from hami_webhook.controller.object_events import ObjectEvents
+from hami_webhook.cluster.object_events import ObjectEvents
+from hami_webhook.loops import Loops, repeat
 from hami_webhook.node import claim_regions
 from hami_webhook.node.card_health import CardHealthLoop
 from hami_webhook.node.claim_regions import ClaimRegions

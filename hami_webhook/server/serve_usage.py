@@ -29,7 +29,7 @@ from hami_webhook.cluster.connect import connect
 from hami_webhook.cluster.informer import Informer
 from hami_webhook.cluster.kubernetes import KubernetesCluster
 from hami_webhook.config import Settings
-from hami_webhook.controller.loops import Loops, repeat
+from hami_webhook.loops import Loops, repeat
 from hami_webhook.measured.api import GROUP, VERSION
 from hami_webhook.measured.bound_pods import BoundPods, decode_bound
 from hami_webhook.measured.scrape import Fetch, Fetcher, Monitors

@@ -11,7 +11,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from hami_webhook.kube.shown import did_you_mean
+from hami_webhook.kube.message_text import did_you_mean
 from hami_webhook.kube.yaml_reader import Path
 
 _CONTAINS = "contains"

@@ -10,7 +10,7 @@ from xml.etree import ElementTree
 
 from msgspec import Struct
 
-from hami_webhook.kube.shown import path_text
+from hami_webhook.kube.message_text import path_text
 from hami_webhook.simulate.expectations import Absent, Difference
 from hami_webhook.simulate.folder_test import FolderTest
 from hami_webhook.simulate.results import Result

@@ -17,8 +17,8 @@ from hami_webhook.config import ConfigError, parse_yaml, read_text
 from hami_webhook.config.errors import sentence_of
 from hami_webhook.config.fields import NAME, Flag, SchedulerName, Text, Word, checked, is_name, one_of, refuse
 from hami_webhook.config.yaml_source import YamlSource
+from hami_webhook.kube.message_text import did_you_mean, found
 from hami_webhook.kube.objects import parse_time
-from hami_webhook.kube.shown import did_you_mean, found
 from hami_webhook.kube.yaml_reader import Path as ValuePath
 from hami_webhook.simulate.expectations import Difference, as_written, differences
 from hami_webhook.simulate.results import Outcome

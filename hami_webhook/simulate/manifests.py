@@ -10,7 +10,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from hami_webhook.cluster.loading import Bundle, LoadedObject, LoadError, group_of, read_objects, sort_objects
-from hami_webhook.kube.shown import cut, first_of, shown
+from hami_webhook.kube.message_text import cut, first_of, shown
 from hami_webhook.simulate.results import Pods
 from hami_webhook.simulate.workload_kinds import BUILTIN, WorkloadKind, WorkloadTable
 from hami_webhook.simulate.workloads import path_of_template, pods_of_workload

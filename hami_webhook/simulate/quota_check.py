@@ -13,7 +13,7 @@ from hami_webhook.devices.registry import Vendors
 from hami_webhook.kube.objects import MalformedObject, ResourceQuota
 from hami_webhook.policy.rules import PolicyRules
 from hami_webhook.quota.accelerator_quota import KIND, read_accelerator_quota
-from hami_webhook.quota.misread import Misreading
+from hami_webhook.quota.quota_lint import Misreading
 from hami_webhook.simulate.simulation import Simulation, start_of
 
 

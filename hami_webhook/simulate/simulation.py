@@ -26,6 +26,7 @@ from hami_webhook.cluster.watches import NoWatches
 from hami_webhook.core_options import Options
 from hami_webhook.devices.foreign_scheduler import ForeignScheduler, NoNode
 from hami_webhook.devices.placement_annotations import TIME
+from hami_webhook.devices.pod_fit import vendors_requested_by
 from hami_webhook.devices.registry import Vendors
 from hami_webhook.evictions.quota_room import quota_room
 from hami_webhook.evictions.victims import Preemptor, Victims, choose_node
@@ -40,7 +41,6 @@ from hami_webhook.quota.accelerator_quota import read_accelerator_quota
 from hami_webhook.quota.account import QuotaAccount
 from hami_webhook.quota.pricing import charge_of
 from hami_webhook.quota.recompute import LedgerBounds
-from hami_webhook.scheduling.fit import vendors_requested_by
 from hami_webhook.scheduling.node_classes import NodeClasses
 from hami_webhook.scheduling.placer import CycleState, SchedulingPolicies, Unschedulable
 from hami_webhook.simulate.placements import SelectedNodes, places_for, shown_placement, shown_prediction

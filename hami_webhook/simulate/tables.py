@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from hami_webhook.kube.human_memory import human_mebibytes
-from hami_webhook.kube.shown import first_of
+from hami_webhook.kube.message_text import first_of
 from hami_webhook.simulate.results import Outcome, Result
 from hami_webhook.terminal import ShownTable, counted
 

@@ -11,7 +11,7 @@ from pydantic_core import ErrorDetails
 from hami_webhook.config import ConfigError, parse_yaml, read_text
 from hami_webhook.config.errors import sentence_of
 from hami_webhook.config.fields import Flag, Text, checked, refuse
-from hami_webhook.kube.shown import did_you_mean, found
+from hami_webhook.kube.message_text import did_you_mean, found
 from hami_webhook.simulate.workload_kinds import (
     BUILTIN,
     FIELD,

@@ -9,7 +9,7 @@ from typing import Any
 
 from hami_webhook.cluster.api import JSON
 from hami_webhook.cluster.loading import LoadedObject, LoadError, wrong
-from hami_webhook.kube.shown import shown
+from hami_webhook.kube.message_text import shown
 from hami_webhook.simulate.workload_kinds import HERE, Count, PodSource, WorkloadKind, steps_of
 
 MOST_PODS = 100_000

@@ -16,7 +16,7 @@ from hami_webhook.admission.denial import Denied
 from hami_webhook.admission.handler import AdmissionHandler, PodEstimate
 from hami_webhook.admission.identities import AdmissionRules
 from hami_webhook.admission.review import Answer, Review, parse_review
-from hami_webhook.charging.queue import Charged
+from hami_webhook.charging.queue import ChargeResult
 from hami_webhook.device_config import enabled_vendors, load_device_config
 from hami_webhook.devices.device_lister import NO_DEVICES, DeviceLister
 from hami_webhook.devices.foreign_scheduler import ForeignScheduler
@@ -25,9 +25,8 @@ from hami_webhook.devices.registry import Vendors
 from hami_webhook.dra.claim_cache import ClaimCache
 from hami_webhook.dra.cost import DeviceInventory
 from hami_webhook.dra.devices import PublishedDevices
-from hami_webhook.kube.objects import Namespace, Pod
+from hami_webhook.kube.objects import RESERVATION, Namespace, Pod
 from hami_webhook.policy.rules import PolicyRules
-from hami_webhook.quota.ledger import RESERVATION
 
 JSON = dict[str, Any]
 SCHEDULER = "hami-scheduler"
@@ -149,9 +148,9 @@ class Free:
 
     async def charge(
         self, uid: str, *, reservation: str, dry_run: bool, time_left: float | None, expects_gate: bool = False
-    ) -> Charged:
+    ) -> ChargeResult:
         self.around.charged.append((self.pod.name, uid))
-        return Charged()
+        return ChargeResult()
 
     def new_reservation(self) -> tuple[str, str]:
         return "secret", ""

@@ -18,8 +18,9 @@ from hami_webhook.admission.review import Review
 from hami_webhook.cluster.api import Kind
 from hami_webhook.cluster.memory import MemoryCluster
 from hami_webhook.cluster.watches import NoWatches
+from hami_webhook.kube.objects import RESERVATION
 from hami_webhook.policy.rules import PolicyRule, PolicyRules
-from hami_webhook.quota.ledger import LEDGER, RESERVATION, Entry, State, encode, reservation_id
+from hami_webhook.quota.ledger import LEDGER, Entry, State, encode, reservation_id
 
 from .clusters import FULL, NOW, Broken, Recorder, core_on, ledger, quota_cluster, spent, version
 from .reviews import SCHEDULER, cpu, parsed, patched, pod, refusal, review, validate, vendors

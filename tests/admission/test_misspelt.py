@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 
 import pytest
 
-from hami_webhook.admission.misspelt import MOST, KnownNames
+from hami_webhook.admission.misspelt import MOST, NameSuggester
 from hami_webhook.device_config import builtin_device_config, enabled_vendors, load_device_config
 from hami_webhook.devices.registry import Vendors
 from hami_webhook.devices.reserved_annotations import is_scheduler_owned
@@ -18,7 +18,7 @@ RENAMED = enabled_vendors(load_device_config("nvidia: {resourceCountName: acme.c
 
 
 def misspelt(named: Iterable[str], annotations: Mapping[str, str], vendors: Vendors) -> list[str]:
-    return KnownNames(vendors).misspelt(frozenset(named), annotations)
+    return NameSuggester(vendors).misspelt(frozenset(named), annotations)
 
 
 def meant(text: str) -> str:

@@ -21,11 +21,11 @@ from hami_webhook.admission.denial import Denied
 from hami_webhook.admission.new_pod import NewPod
 from hami_webhook.admission.pods import is_unmanaged, read_pod
 from hami_webhook.admission.requests import RequestCache
-from hami_webhook.admission.rules import EVERY_POD, NAMING_POD, STATIC_POD, Rule, walk
+from hami_webhook.admission.rules import EVERY_POD, NAMING_POD, STATIC_POD, Rule, check_rules
 from hami_webhook.devices.device_lister import NO_DEVICES
 from hami_webhook.devices.registry import Vendors
 from hami_webhook.kube.objects import Node
-from hami_webhook.scheduling.cluster_cache import ClusterCache
+from hami_webhook.state.cluster_cache import ClusterCache
 
 from .reviews import JSON, FakeServices, cpu, handler_of, mutate, parsed, pod, review
 from .test_identities import CHART
@@ -180,7 +180,7 @@ def test_the_cheap_look_passes_no_pod_that_breaks_a_rule(obj: JSON, more: dict[s
     obj = {**obj, "metadata": {**meta, "annotations": {**(meta.get("annotations") or {}), **more}}}
     came = parsed(review(obj)).object
     if is_unmanaged(came, CHART):
-        walk(EVERY_POD, NewPod(read_pod(came, "team-a"), CHART, NO_DEVICES, RequestCache(CHART)))
+        check_rules(EVERY_POD, NewPod(read_pod(came, "team-a"), CHART, NO_DEVICES, RequestCache(CHART)))
 
 
 @in_one_test("rule", [*EVERY_POD, *STATIC_POD, *NAMING_POD])

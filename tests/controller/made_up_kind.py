@@ -9,12 +9,12 @@ from typing import Any
 
 from builders import node
 
-from hami_webhook.caches import Caches, Change
 from hami_webhook.cluster.api import JSON, Kind
 from hami_webhook.cluster.memory import MemoryCluster
-from hami_webhook.controller.informers import SharedInformers, Subscriptions, watched_kinds
+from hami_webhook.controller.informers import SharedInformers, watched_kinds
 from hami_webhook.device_config import builtin_vendors
-from hami_webhook.scheduling.cluster_cache import ClusterCache
+from hami_webhook.state.caches import Caches, Change, Subscriptions
+from hami_webhook.state.cluster_cache import ClusterCache
 
 CLASSES = next(kind for kind in Kind if kind.value == "runtimeclasses")
 

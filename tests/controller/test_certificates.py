@@ -19,8 +19,8 @@ from hypothesis import strategies as st
 from hami_webhook import pki
 from hami_webhook.cluster.api import JSON, ClusterError, Kind
 from hami_webhook.cluster.memory import MemoryCluster
+from hami_webhook.cluster.object_events import ObjectEvents
 from hami_webhook.controller.certificates import CertificateTarget, CertRotator, Lifetimes
-from hami_webhook.controller.object_events import ObjectEvents
 
 KINDS = (Kind.MUTATING_WEBHOOKS, Kind.VALIDATING_WEBHOOKS)
 DAY = 86400.0

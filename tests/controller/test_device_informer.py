@@ -14,10 +14,10 @@ from hami_webhook.assembly import Core
 from hami_webhook.cluster.api import JSON, Kind, Listing, NotFound
 from hami_webhook.cluster.memory import MemoryCluster
 from hami_webhook.controller.informers import SharedInformers, watched_kinds
-from hami_webhook.controller.loops import Sleep
-from hami_webhook.controller.quotas import Pace, QuotaReconciler
+from hami_webhook.controller.quotas import QuotaReconciler, ReconcileIntervals
 from hami_webhook.core_options import Options
 from hami_webhook.device_config import builtin_device_config, enabled_vendors
+from hami_webhook.loops import Sleep
 
 NOW = 1_767_225_600.0
 K = "koordinator.sh/"
@@ -56,7 +56,7 @@ class DevicesEnv:
         sleep = sleep or self.never
         self.feed = SharedInformers(self.cluster, watched_kinds(self.vendors), clock=lambda: self.now, sleep=sleep)
         self.core = Core(self.cluster, self.vendors, Options(), clock=lambda: self.now, watches=self.feed)
-        self.reconciler = QuotaReconciler(*reconciling(self.core), Pace(), jitter=lambda: 0.5)
+        self.reconciler = QuotaReconciler(*reconciling(self.core), ReconcileIntervals(), jitter=lambda: 0.5)
 
     async def never(self, seconds: float) -> None:
         await asyncio.Event().wait()

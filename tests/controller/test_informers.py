@@ -14,11 +14,11 @@ from quota.objects import claiming_vendors, vendors
 from quota.quota_env import QuotaEnv
 
 from hami_webhook.assembly import Core
-from hami_webhook.caches import Change
 from hami_webhook.cluster.api import JSON, Kind, Listing, NotFound
 from hami_webhook.cluster.memory import MemoryCluster
-from hami_webhook.controller.informers import OF_CLAIMS, SharedInformers, Subscriptions, watched_kinds
+from hami_webhook.controller.informers import OF_CLAIMS, SharedInformers, watched_kinds
 from hami_webhook.core_options import Options
+from hami_webhook.state.caches import Change, Subscriptions
 
 POD = pod("p", namespace="team-a", uid="u", gpu=1, mem=1000)
 CLAIM: JSON = {"metadata": {"name": "c", "namespace": "team-a", "uid": "v"}}

@@ -23,7 +23,7 @@ from hami_webhook.controller.informers import change_handler
 from hami_webhook.controller.leader import LeaderElection, LeaseHooks, LeaseLock, LeaseName
 from hami_webhook.controller.namespaces import NamespaceAnnotations
 from hami_webhook.controller.node_audit import NodeAudit
-from hami_webhook.controller.quotas import Pace, QuotaReconciler
+from hami_webhook.controller.quotas import QuotaReconciler, ReconcileIntervals
 from hami_webhook.core_options import Options
 from hami_webhook.device_config import builtin_device_config, enabled_vendors
 from hami_webhook.devices.placement_annotations import NODE, TIME
@@ -185,7 +185,7 @@ class Controller:
         self.now = NOON
         self.cluster = Given(lambda: self.now)
         self.core = Core(self.cluster, CHART, Options(), clock=lambda: self.now)
-        self.reconciler = QuotaReconciler(*reconciling(self.core), Pace(), jitter=lambda: 0.5)
+        self.reconciler = QuotaReconciler(*reconciling(self.core), ReconcileIntervals(), jitter=lambda: 0.5)
 
     def hear(self, kind: Kind, obj: JSON, type_: WatchType = WatchType.MODIFIED) -> None:
         self.cluster.objects[kind] = obj

@@ -18,6 +18,6 @@ def test_a_kind_that_is_added_as_the_page_says_is_cached_and_told(tmp_path: Path
     for step in steps(TEXT):
         step.write(root)
         files.add(step.path)
-    assert files == {"hami_webhook/caches.py", "hami_webhook/cluster/api.py"}
+    assert files == {"hami_webhook/state/caches.py", "hami_webhook/cluster/api.py"}
     done = run(".venv/bin/python -m pytest -q -p no:cacheprovider tests/controller/made_up_kind.py", root)
     assert done.returncode == 0, done.stdout + done.stderr

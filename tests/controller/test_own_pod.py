@@ -13,10 +13,10 @@ from hami_webhook.assembly import Core
 from hami_webhook.cluster.api import Kind, Unavailable
 from hami_webhook.cluster.memory import MemoryCluster
 from hami_webhook.controller.informers import SharedInformers, watched_kinds
-from hami_webhook.controller.loops import Sleep
 from hami_webhook.controller.own_pod import OwnPod
 from hami_webhook.core_options import Options
 from hami_webhook.device_config import builtin_device_config, enabled_vendors
+from hami_webhook.loops import Sleep
 
 JSON = dict[str, Any]
 NOW = 1_767_225_600.0

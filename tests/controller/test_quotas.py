@@ -12,7 +12,7 @@ from quota.objects import ALLOCATED, GPU, LARGE, MEM, NOON, SMALL, TEAM, full, p
 from quota.quota_env import QuotaEnv, no_sleep
 
 from hami_webhook.cluster.api import Conflict, Kind, Unavailable
-from hami_webhook.controller.quotas import Pace
+from hami_webhook.controller.quotas import ReconcileIntervals
 from hami_webhook.quota.ledger import LEDGER, Entry, State, encode
 
 L = node("n1", card("GPU-L", LARGE))
@@ -419,7 +419,7 @@ async def test_an_event_that_cannot_be_recorded_is_said_later() -> None:
 
 
 async def test_the_pace_is_as_configured() -> None:
-    async with QuotaEnv(L, quota(mem=9000), pace=Pace(debounce=5, resync=1000, ttl=45)) as env:
+    async with QuotaEnv(L, quota(mem=9000), pace=ReconcileIntervals(debounce=5, resync=1000, ttl=45)) as env:
         env.reconciler.touch(TEAM)
         assert at(env) == 2.0
 

@@ -13,8 +13,8 @@ import yaml
 
 from hami_webhook.cluster.api import JSON, Forbidden, Kind, Unavailable
 from hami_webhook.cluster.memory import MemoryCluster
+from hami_webhook.cluster.object_events import ObjectEvents
 from hami_webhook.controller.match_conditions import match_conditions
-from hami_webhook.controller.object_events import ObjectEvents
 from hami_webhook.controller.webhooks import WebhookReconciler
 from hami_webhook.device_config import builtin_device_config, enabled_vendors, load_device_config
 from hami_webhook.devices.registry import Vendors

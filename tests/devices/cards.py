@@ -16,7 +16,8 @@ from builders import card as card
 
 from hami_webhook.devices.debit import Debit, per_vendor
 from hami_webhook.devices.device_lister import NO_DEVICES
-from hami_webhook.devices.model import Allocation, Claim, Inventory, Kinds, NodeView, Request, Usage
+from hami_webhook.devices.model import Allocation, DeviceHold, Inventory, Kinds, NodeView, Request, Usage
+from hami_webhook.devices.pod_fit import NodeFit, PodRequest, fit_pod, read_pod_request
 from hami_webhook.devices.pod_preferences import GPU_POLICY
 from hami_webhook.devices.reasons import Rejection
 from hami_webhook.devices.registry import Vendors
@@ -25,7 +26,6 @@ from hami_webhook.devices.vendors.nvidia.mig import MigInstance, MigPlacement
 from hami_webhook.devices.vendors.nvidia.section import NvidiaSection
 from hami_webhook.kube.draft import PodDraft
 from hami_webhook.kube.objects import Node, Pod
-from hami_webhook.scheduling.fit import NodeFit, PodRequest, fit_pod, read_pod_request
 
 JSON = dict[str, Any]
 
@@ -214,7 +214,7 @@ def first_allocation(fit: NodeFit) -> Allocation:
     return next(row["NVIDIA"] for row in fit.rows if row)
 
 
-def claims(fit: NodeFit) -> list[Claim]:
+def claims(fit: NodeFit) -> list[DeviceHold]:
     return fit.claims()
 
 
@@ -241,11 +241,11 @@ class Room:
     def on(self, view: NodeView) -> Room:
         return self
 
-    def admits(self, taken: Sequence[Claim]) -> bool:
+    def admits(self, taken: Sequence[DeviceHold]) -> bool:
         total = sum(per_vendor(taken, self.kinds).values(), Debit())
         return total.memory <= self.memory and total.slots <= self.slots and total.cores <= self.cores
 
-    def cost(self, taken: Sequence[Claim]) -> tuple[int, ...]:
+    def cost(self, taken: Sequence[DeviceHold]) -> tuple[int, ...]:
         total = sum(per_vendor(taken, self.kinds).values(), Debit())
         return (total.memory, total.cores, total.slots)
 

@@ -16,15 +16,15 @@ from hami_webhook.admission.denial import Denied
 from hami_webhook.admission.pods import normalise
 from hami_webhook.admission.requests import checked_requests
 from hami_webhook.device_config import builtin_device_config, enabled_vendors, load_device_config
+from hami_webhook.devices.pod_fit import read_pod_request
 from hami_webhook.devices.registry import Vendors
 from hami_webhook.kube.draft import PodDraft
 from hami_webhook.kube.objects import Node, Pod
 from hami_webhook.quota.budget import PodBudget
-from hami_webhook.quota.pricing import charge_of, waiting_charge
-from hami_webhook.scheduling.cluster_cache import ClusterCache
-from hami_webhook.scheduling.fit import read_pod_request
+from hami_webhook.quota.pricing import charge_of, price_pending
 from hami_webhook.scheduling.placement_metadata import placement_annotations
 from hami_webhook.scheduling.placer import SchedulingPolicies
+from hami_webhook.state.cluster_cache import ClusterCache
 
 JSON = dict[str, Any]
 NOW = 1_767_225_600.0
@@ -179,7 +179,7 @@ class FitEnv:
     def waiting(self, manifest: JSON) -> Mapping[str, int]:
         """What a pod is charged from its admission until it is placed."""
         incoming = Pod.from_object(self.admit(manifest).patched)
-        return waiting_charge(incoming, self.vendors, self.state).amounts
+        return price_pending(incoming, self.vendors, self.state).amounts
 
     def used(self, vendor: str, uuid: str, name: str = "n1") -> tuple[int, int, int]:
         """Slots, MiB and cores that are taken of a card."""

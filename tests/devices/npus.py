@@ -9,10 +9,10 @@ from typing import Any
 from builders import read_node
 
 from hami_webhook.devices.model import Inventory
+from hami_webhook.devices.pod_fit import fit_pod, read_pod_request
 from hami_webhook.devices.reasons import Rejection
 from hami_webhook.devices.registry import Vendors
 from hami_webhook.kube.objects import Node, Pod
-from hami_webhook.scheduling.fit import fit_pod, read_pod_request
 
 from . import fit_env
 

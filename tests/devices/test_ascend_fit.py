@@ -19,9 +19,9 @@ from hami_webhook.cluster.api import Kind
 from hami_webhook.cluster.memory import MemoryCluster
 from hami_webhook.devices.model import Kinds, RegistrationError
 from hami_webhook.kube.objects import Pod
-from hami_webhook.scheduling.cluster_cache import ClusterCache
 from hami_webhook.scheduling.framework import Handle
 from hami_webhook.scheduling.placer import Placer, SchedulingPolicies, Unschedulable
+from hami_webhook.state.cluster_cache import ClusterCache
 
 from .cards import Room
 from .fit_env import CHART, JSON, NOW, FitEnv, Placed, pod

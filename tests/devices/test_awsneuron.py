@@ -14,11 +14,11 @@ from hami_webhook.admission.requests import RequestCache
 from hami_webhook.devices.debit import Debit
 from hami_webhook.devices.model import RegistrationError
 from hami_webhook.devices.placement_annotations import read_placed
+from hami_webhook.devices.pod_fit import read_pod_request
 from hami_webhook.devices.registration import MOST_CARDS
 from hami_webhook.devices.vendors.awsneuron import NeuronRequest
 from hami_webhook.kube.objects import Node, Pod
-from hami_webhook.quota.pricing import NoCapacity, charge_of, waiting_charge
-from hami_webhook.scheduling.fit import read_pod_request
+from hami_webhook.quota.pricing import NoCapacity, charge_of, price_pending
 
 from .fit_env import CHART, JSON, NOW, FitEnv, configured, pod
 from .neurons import (
@@ -343,7 +343,7 @@ def test_an_init_container_and_an_app_that_follows_use_the_same_cores() -> None:
 def test_a_waiting_pod_is_charged_the_least_any_node_would_take(
     nodes: list[Node], ask: JSON, expected: tuple[int, int], floor: str
 ) -> None:
-    charge = waiting_charge(Pod.from_object(pod("p", ask)), CHART, FitEnv(nodes).state)
+    charge = price_pending(Pod.from_object(pod("p", ask)), CHART, FitEnv(nodes).state)
     assert (charge.amounts[DEVICES_KEY], charge.amounts[CORES_KEY]) == expected
     assert charge.floors == {floor}
     assert not charge.derivable
@@ -353,7 +353,7 @@ def test_a_waiting_pods_containers_are_charged_at_their_peak() -> None:
     incoming = Pod.from_object(
         pod("p", with_limits(1), with_limits(cores=1, name="b"), init=[with_limits(2, name="i")])
     )
-    assert waiting_charge(incoming, CHART, NoCapacity()).amounts == {DEVICES_KEY: 2, CORES_KEY: 4}
+    assert price_pending(incoming, CHART, NoCapacity()).amounts == {DEVICES_KEY: 2, CORES_KEY: 4}
 
 
 def within(env: FitEnv, manifest: JSON, **left: int) -> str:

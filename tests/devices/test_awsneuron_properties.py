@@ -11,12 +11,12 @@ from msgspec.structs import replace
 
 from hami_webhook.devices.debit import per_vendor
 from hami_webhook.devices.model import Device, Inventory, NodeView, Usage
+from hami_webhook.devices.pod_fit import NodeFit, PodRequest, fit_pod, read_pod_request
 from hami_webhook.devices.reasons import Rejection
 from hami_webhook.devices.vendors.awsneuron import lowest_run
 from hami_webhook.kube.objects import ContainerKind, Pod
 from hami_webhook.quota.budget import PodBudget
-from hami_webhook.quota.pricing import in_units, waiting_charge
-from hami_webhook.scheduling.fit import NodeFit, PodRequest, fit_pod, read_pod_request
+from hami_webhook.quota.pricing import in_units, price_pending
 from hami_webhook.scheduling.scoring import score
 
 from .fit_env import CHART, JSON, FitEnv, pod
@@ -204,7 +204,7 @@ def test_no_core_is_ever_given_twice_and_no_limit_overrun(on: NodeView, manifest
 def test_a_waiting_pod_is_never_charged_more_than_its_placement(views: list[NodeView], manifest: JSON) -> None:
     named = [replace(view, node=structs.replace(view.node, name=f"n{n}")) for n, view in enumerate(views)]
     incoming = Pod.from_object(manifest)
-    charge = waiting_charge(incoming, CHART, FitEnv([view.node for view in named]).state)
+    charge = price_pending(incoming, CHART, FitEnv([view.node for view in named]).state)
     for view in views:
         result = fitted(view, manifest)
         if not isinstance(result, Rejection):

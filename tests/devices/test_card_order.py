@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from tables import in_one_test
 
 from hami_webhook.devices.model import Device, Usage
+from hami_webhook.devices.pod_fit import read_pod_request
 from hami_webhook.devices.pod_preferences import CardPolicy, ListRule, Weights, order, parse_weights, split_list
-from hami_webhook.scheduling.fit import read_pod_request
 
 from .cards import ask, chosen, node, one, pod, used, vendors, view
 

@@ -9,7 +9,7 @@ from hami_webhook.devices.cluster_capacity import room_for
 from hami_webhook.devices.device_lister import DeviceLister
 from hami_webhook.devices.model import Requests
 from hami_webhook.kube.objects import Node
-from hami_webhook.scheduling.cluster_cache import ClusterCache
+from hami_webhook.state.cluster_cache import ClusterCache
 
 from .cards import mig_card, node
 from .fit_env import CHART, JSON, NOW, Placed, pod

@@ -26,11 +26,11 @@ from hami_webhook.devices.handshake import Health
 from hami_webhook.devices.keys import Dimension
 from hami_webhook.devices.lock_annotations import COMMON_LOCK
 from hami_webhook.devices.model import BadRequest, RegistrationError
+from hami_webhook.devices.pod_fit import read_pod_request
 from hami_webhook.devices.registry import Vendors
 from hami_webhook.devices.reserved_annotations import PLACEMENT_KEYS, is_scheduler_owned
 from hami_webhook.devices.vendor import Vendor
 from hami_webhook.kube.objects import Node, Pod
-from hami_webhook.scheduling.fit import read_pod_request
 
 from .fit_env import CHART, JSON, NOW, FitEnv, configured, pod
 

@@ -16,10 +16,10 @@ from msgspec.structs import replace
 from tables import in_one_test
 
 from hami_webhook.devices.model import AllocatedDevice, Device, DeviceShare, NodeView, Usage
+from hami_webhook.devices.pod_fit import fit_pod, read_pod_request
 from hami_webhook.devices.reasons import Rejection
 from hami_webhook.quota.budget import PodBudget
-from hami_webhook.quota.pricing import charge_of, waiting_charge
-from hami_webhook.scheduling.fit import fit_pod, read_pod_request
+from hami_webhook.quota.pricing import charge_of, price_pending
 
 from .fit_env import JSON, NOW, FitEnv, Placed, pod
 from .test_conformance import CASES, Case, every_vendor, of_each_vendor, pod_of
@@ -332,7 +332,7 @@ def test_no_card_is_oversold_no_quota_exceeded_and_all_is_given_back(taken: Take
         incoming = pod_of(found.pod)
         if not any(case.vendor.requests_of(incoming)):
             continue
-        waiting = waiting_charge(incoming, case.vendors, env.state).amounts
+        waiting = price_pending(incoming, case.vendors, env.state).amounts
         assert waiting.keys() <= case.vendors.quota_keys.keys()
         placed = env.place(found.pod, admit=False)
         if isinstance(placed, Placed):

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hami_webhook.devices.debit import Debit, per_device, per_vendor
-from hami_webhook.devices.model import Claim, DeviceShare, Kinds, PodUsage, Usage
+from hami_webhook.devices.model import DeviceHold, DeviceShare, Kinds, PodUsage, Usage
 from hami_webhook.devices.placement_annotations import nanoseconds, placement_counts, read_placed
 from hami_webhook.kube.objects import ContainerKind
 
@@ -20,7 +20,7 @@ from .cards import container, init, nvidia, pod
 INIT, SIDECAR, APP = ContainerKind.INIT, ContainerKind.SIDECAR, ContainerKind.APP
 
 
-def lived_through(claims: Sequence[Claim], kinds: Kinds, card: tuple[str, str], init_finished: bool) -> Debit:
+def lived_through(claims: Sequence[DeviceHold], kinds: Kinds, card: tuple[str, str], init_finished: bool) -> Debit:
     """The most of a card that is held at any moment while the containers start one after another."""
     mine = [claim for claim in claims if (claim.vendor, claim.uuid) == card]
 
@@ -53,7 +53,7 @@ def test_a_debit_is_the_peak_of_each_card_over_the_pods_life(
     data: st.DataObject, kinds: Kinds, init_finished: bool
 ) -> None:
     claim = st.builds(
-        Claim,
+        DeviceHold,
         st.sampled_from(["NVIDIA", "DCU"]),
         st.sampled_from(["a", "b"]),
         st.integers(0, len(kinds) - 1),
@@ -77,7 +77,7 @@ def test_cores_told_apart_are_joined_and_counted(data: st.DataObject, kinds: Kin
     """The cores held are a set at each moment of the pod's life; a device's mask has all that are ever held."""
     row = st.integers(0, len(kinds) - 1)
     held = data.draw(st.lists(st.tuples(row, st.integers(1, 15)), max_size=6))
-    claims = [Claim("AWSNeuron", "d", row, 0, mask.bit_count(), mask=mask) for row, mask in held]
+    claims = [DeviceHold("AWSNeuron", "d", row, 0, mask.bit_count(), mask=mask) for row, mask in held]
     cores = 0
     ever: set[int] = set()
     running: set[int] = set()
@@ -107,7 +107,7 @@ def test_pods_on_one_card_join_their_masks_and_a_container_adds_its_own() -> Non
 
 
 def test_a_row_beyond_the_containers_counts_as_an_app_container() -> None:
-    claims = [Claim("NVIDIA", "a", 0, 5, 1), Claim("NVIDIA", "a", 7, 6, 2)]
+    claims = [DeviceHold("NVIDIA", "a", 0, 5, 1), DeviceHold("NVIDIA", "a", 7, 6, 2)]
     assert per_device(claims, [INIT]) == {("NVIDIA", "a"): Debit(1, 6, 2)}
     assert per_device(claims, [APP]) == {("NVIDIA", "a"): Debit(2, 11, 3)}
 

@@ -7,7 +7,7 @@ from builders import card, container, read_node
 
 from hami_webhook.devices.codecs import DeviceEntry
 from hami_webhook.kube.objects import Pod
-from hami_webhook.quota.pricing import charge_of, waiting_charge
+from hami_webhook.quota.pricing import charge_of, price_pending
 
 from .enflame import ALLOCATED, R, T, both_node, drs_capacity, drs_card, drs_node, share, shared_node, slices, went
 from .fit_env import CHART, JSON, NOW, FitEnv, Placed, pod
@@ -160,7 +160,7 @@ def test_the_waiting_charge_is_what_placement_will_debit(incoming: JSON, debit: 
     env = FitEnv([drs_node(), shared_node("shared", 2, 4), read_node("whole", capacity={R.GCU: 2})])
     admitted = env.admit(incoming).pod
     assert admitted is not None
-    assert waiting_charge(Pod.from_object(admitted), CHART, env.state).amounts == debit
+    assert price_pending(Pod.from_object(admitted), CHART, env.state).amounts == debit
     placed = env.placed(incoming)
     assert placed.debits == debit
 
@@ -185,7 +185,7 @@ def test_where_the_profile_isnt_known_what_is_written_counts_or_the_least_it_can
         env = FitEnv(nodes)
         admitted = env.admit(incoming).pod
         assert admitted is not None
-        assert waiting_charge(Pod.from_object(admitted), CHART, env.state).amounts == debit
+        assert price_pending(Pod.from_object(admitted), CHART, env.state).amounts == debit
 
 
 @pytest.mark.parametrize(

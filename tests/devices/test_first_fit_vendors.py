@@ -18,12 +18,12 @@ from hami_webhook.admission.pods import normalise
 from hami_webhook.devices.codecs import DeviceEntry
 from hami_webhook.devices.device_lister import NO_DEVICES
 from hami_webhook.devices.model import Device, FixedMemory, Inventory, NodeView, Request, ShareOfCard, Usage, WholeCard
+from hami_webhook.devices.pod_fit import NodeFit, fit_pod, read_pod_request
 from hami_webhook.devices.reasons import Rejection
 from hami_webhook.devices.registry import Vendors
 from hami_webhook.devices.vendor import Vendor
 from hami_webhook.kube.draft import PodDraft
 from hami_webhook.kube.objects import Pod
-from hami_webhook.scheduling.fit import NodeFit, fit_pod, read_pod_request
 
 from .fit_env import CHART, JSON, Names, pod
 from .iluvatars import BOTH

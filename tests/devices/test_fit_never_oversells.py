@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 
 from hami_webhook.devices.debit import per_device
 from hami_webhook.devices.model import NodeView, Usage
+from hami_webhook.devices.pod_fit import NodeFit
 from hami_webhook.devices.reasons import Rejection
 from hami_webhook.devices.vendors.nvidia.mig import MigInstance, MigPlacement
 from hami_webhook.kube.objects import ContainerKind, Pod
-from hami_webhook.scheduling.fit import NodeFit
 
 from .cards import container, fitted, init, mig_card, node, pod, room, sidecar, view
 from .fit_env import JSON

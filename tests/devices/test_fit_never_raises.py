@@ -25,6 +25,7 @@ from hami_webhook.admission.pods import normalise
 from hami_webhook.admission.requests import checked_requests
 from hami_webhook.devices.codecs import DeviceEntry, encode_pod_devices
 from hami_webhook.devices.model import BadRequest, NodeView
+from hami_webhook.devices.pod_fit import NodeFit, read_pod_request
 from hami_webhook.devices.pod_preferences import GPU_POLICY, NODE_POLICY, WEIGHTS
 from hami_webhook.devices.reasons import Rejection
 from hami_webhook.devices.registry import Vendors
@@ -33,11 +34,10 @@ from hami_webhook.explain.fit_trace import trace_fit
 from hami_webhook.kube.draft import PodDraft
 from hami_webhook.kube.objects import Node, Pod
 from hami_webhook.quota.budget import PodBudget
-from hami_webhook.quota.pricing import charge_of, waiting_charge
-from hami_webhook.scheduling.cluster_cache import ClusterCache
-from hami_webhook.scheduling.fit import NodeFit, read_pod_request
+from hami_webhook.quota.pricing import charge_of, price_pending
 from hami_webhook.scheduling.placement_metadata import placement_annotations
 from hami_webhook.scheduling.scoring import combinations, fit_and_score, hints, ranked, remarks, unregistered
+from hami_webhook.state.cluster_cache import ClusterCache
 
 from .fit_env import CHART, JSON, NOW, pod
 from .test_conformance import CASES, OLD_ILUVATAR, Case, of_each_vendor
@@ -246,7 +246,7 @@ def place(random: Random, incoming: Pod, state: ClusterCache, vendors: Vendors) 
 
 def waiting_charge_of(incoming: Pod, state: ClusterCache, vendors: Vendors) -> None:
     with contextlib.suppress(BadRequest):
-        waiting_charge(incoming, vendors, state)
+        price_pending(incoming, vendors, state)
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.key)

@@ -10,8 +10,8 @@ from tables import in_one_test
 
 from hami_webhook.config import ConfigError
 from hami_webhook.devices.model import RegistrationError
+from hami_webhook.devices.pod_fit import read_pod_request
 from hami_webhook.kube.objects import Pod
-from hami_webhook.scheduling.fit import read_pod_request
 from hami_webhook.scheduling.scoring import hints
 
 from .fit_env import CHART, JSON, FitEnv, Names, Placed, configured, pod

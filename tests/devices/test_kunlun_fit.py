@@ -14,10 +14,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hami_webhook.devices.model import IDLE, NodeView, Usage
+from hami_webhook.devices.pod_fit import NodeFit, fit_pod, read_pod_request
 from hami_webhook.devices.reasons import Rejection
 from hami_webhook.devices.vendors.kunlun import wings
 from hami_webhook.kube.objects import ContainerKind, Pod
-from hami_webhook.scheduling.fit import NodeFit, fit_pod, read_pod_request
 
 from . import xpus
 from .fit_env import CHART, JSON, FitEnv, pod

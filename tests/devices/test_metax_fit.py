@@ -8,12 +8,12 @@ from hypothesis import strategies as st
 from tables import in_one_test
 
 from hami_webhook.devices.model import Device, NodeView, PodUsage, Usage
+from hami_webhook.devices.pod_fit import NodeFit, fit_pod, read_pod_request
 from hami_webhook.devices.reasons import Rejection
 from hami_webhook.devices.registry import Vendors
 from hami_webhook.devices.vendors.metax.linkzones import topology_score
 from hami_webhook.devices.vendors.metax.qos import SgpuCard
 from hami_webhook.kube.objects import Pod
-from hami_webhook.scheduling.fit import NodeFit, fit_pod, read_pod_request
 from hami_webhook.scheduling.scoring import node_score, score
 
 from .cards import room

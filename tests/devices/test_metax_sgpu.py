@@ -16,10 +16,10 @@ from hami_webhook.devices.model import (
     Request,
     ShareOfCard,
 )
+from hami_webhook.devices.pod_fit import read_pod_request
 from hami_webhook.devices.vendors.metax.qos import SgpuCard
 from hami_webhook.devices.vendors.metax.sgpu import read_memory
 from hami_webhook.kube.objects import Pod
-from hami_webhook.scheduling.fit import read_pod_request
 
 from .fit_env import CHART, JSON, FitEnv, Placed, configured, pod
 from .metaxes import (

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from hami_webhook.devices.model import NodeView
+from hami_webhook.devices.pod_fit import NodeFit, fit_pod
 from hami_webhook.devices.reasons import Rejection
 from hami_webhook.devices.vendors.nvidia.mig import decode_allocations
 from hami_webhook.kube.objects import Node, Pod
-from hami_webhook.scheduling.fit import NodeFit, fit_pod
 from hami_webhook.scheduling.scoring import ScoredNode, node_score, ranked
 
 from . import cards

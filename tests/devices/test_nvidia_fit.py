@@ -6,9 +6,9 @@ import pytest
 from tables import in_one_test
 
 from hami_webhook.devices.model import FixedMemory, MemoryRequest, NodeView, Request, ShareOfCard, Usage
+from hami_webhook.devices.pod_fit import NodeFit
 from hami_webhook.devices.vendors.nvidia.mig import decode_allocations
 from hami_webhook.kube.objects import Pod
-from hami_webhook.scheduling.fit import NodeFit
 
 from .cards import (
     JSON,

@@ -19,7 +19,7 @@ from hami_webhook.node.pair_scores import (
     nvlink_score,
     pair_scores,
 )
-from hami_webhook.scheduling.cluster_cache import ClusterCache
+from hami_webhook.state.cluster_cache import ClusterCache
 
 from .cards import (
     ALLOCATED,

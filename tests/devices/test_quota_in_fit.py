@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import pytest
 from builders import card
 
-from hami_webhook.devices.model import Claim, NodeView
+from hami_webhook.devices.model import DeviceHold, NodeView
 
 from .cards import chosen, container, debit, init, mig_card, node, one, placed, pod, record, room, sidecar, used, view
 from .fit_env import JSON
@@ -22,17 +22,17 @@ class Recording:
     """A budget that admits everything, and keeps what it was asked."""
 
     def __init__(self) -> None:
-        self.taken: list[list[Claim]] = []
+        self.taken: list[list[DeviceHold]] = []
         self.costs = 0
 
     def on(self, view: NodeView) -> Recording:
         return self
 
-    def admits(self, taken: Sequence[Claim]) -> bool:
+    def admits(self, taken: Sequence[DeviceHold]) -> bool:
         self.taken.append(list(taken))
         return True
 
-    def cost(self, taken: Sequence[Claim]) -> tuple[int, ...]:
+    def cost(self, taken: Sequence[DeviceHold]) -> tuple[int, ...]:
         self.costs += 1
         return ()
 
@@ -158,5 +158,5 @@ def test_core_example_f_takes_the_only_card_small_enough() -> None:
 def test_a_budget_is_asked_with_holds_in_the_containers_rows() -> None:
     asked = Recording()
     placed(pod(init(), container("a", gpu=1, mem=5), container("b", gpu=1, mem=7)), view(node(card("x"))), asked)
-    first = Claim("NVIDIA", "x", 1, 5, 0)
-    assert asked.taken == [[first], [first, Claim("NVIDIA", "x", 2, 7, 0)]]
+    first = DeviceHold("NVIDIA", "x", 1, 5, 0)
+    assert asked.taken == [[first], [first, DeviceHold("NVIDIA", "x", 2, 7, 0)]]

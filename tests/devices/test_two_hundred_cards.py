@@ -22,11 +22,11 @@ from msgspec.structs import replace
 
 from hami_webhook.devices import vendors as vendor_modules
 from hami_webhook.devices.model import Inventory, NodeView, Usage
+from hami_webhook.devices.pod_fit import NodeFit, PodRequest, fit_pod, read_pod_request
 from hami_webhook.devices.pod_preferences import GPU_POLICY
 from hami_webhook.devices.reasons import Rejection
 from hami_webhook.devices.vendors.nvidia import REQUIRE_NVLINK, NvidiaNode
 from hami_webhook.kube.objects import Node, Pod
-from hami_webhook.scheduling.fit import NodeFit, PodRequest, fit_pod, read_pod_request
 
 from .cards import container, pod, room, vendors
 from .fit_env import CHART, FitEnv

@@ -21,12 +21,12 @@ from hack.devcluster.plane import ControlPlane
 from hami_webhook.admission.pods import normalise
 from hami_webhook.devices.debit import per_vendor
 from hami_webhook.devices.device_lister import NO_DEVICES
+from hami_webhook.devices.pod_fit import NodeFit, PodRequest, fit_pod, read_pod_request
 from hami_webhook.dra.claim_templates import TEMPLATE_SPECS
 from hami_webhook.kube.draft import PodDraft
 from hami_webhook.kube.objects import ContainerKind, Node, Pod
 from hami_webhook.kube.quantity import Quantity
-from hami_webhook.scheduling.cluster_cache import ClusterCache
-from hami_webhook.scheduling.fit import NodeFit, PodRequest, fit_pod, read_pod_request
+from hami_webhook.state.cluster_cache import ClusterCache
 
 from .apiproxy import ApiProxy
 from .deployment import ROOT, Deployment, Kubectl, allocates_several, eventually

@@ -24,7 +24,7 @@ from hack.devcluster.identities import kubeconfig
 from hack.devcluster.plane import ControlPlane, free_ports
 from hami_webhook.cluster.api import Kind
 from hami_webhook.cluster.kubernetes import KubernetesCluster
-from hami_webhook.controller.object_events import ObjectEvents
+from hami_webhook.cluster.object_events import ObjectEvents
 from hami_webhook.devices.unhealthy_cards import ANNOTATION
 from hami_webhook.node.card_health import WELL_AFTER, CardHealthLoop
 from hami_webhook.node.cards import CardHealth

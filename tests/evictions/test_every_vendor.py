@@ -17,13 +17,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hami_webhook.devices import vendors as vendor_modules
+from hami_webhook.devices.pod_fit import NodeFit, fit_pod, read_pod_request
 from hami_webhook.evictions.victims import Key, Preemptor, Victims, choose_node
 from hami_webhook.kube.disruption import PodDisruptionBudget, violating
 from hami_webhook.kube.objects import Node, Pod
 from hami_webhook.kube.selectors import LabelSelector, Requirement
-from hami_webhook.scheduling.cluster_cache import ClusterCache
-from hami_webhook.scheduling.fit import NodeFit, fit_pod, read_pod_request
-from hami_webhook.scheduling.node_snapshot import NodeSnapshot
+from hami_webhook.state.cluster_cache import ClusterCache
+from hami_webhook.state.node_snapshot import NodeSnapshot
 
 EXAMPLES = Path(__file__).parents[2] / "manifests" / "examples"
 FAMILIES = [module.name for module in iter_modules(vendor_modules.__path__)]

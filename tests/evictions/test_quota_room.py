@@ -11,14 +11,14 @@ from hypothesis import strategies as st
 from scheduling.placer_env import GPU, MEM, NOW, VENDORS
 
 from hami_webhook.cluster.api import JSON, Kind
+from hami_webhook.devices.pod_fit import read_pod_request
 from hami_webhook.evictions.quota_room import quota_room
 from hami_webhook.evictions.victims import Preemptor, choose_node
 from hami_webhook.kube.objects import Node, Pod, ResourceQuota
 from hami_webhook.quota.account import QuotaAccount
-from hami_webhook.scheduling.cluster_cache import ClusterCache
-from hami_webhook.scheduling.fit import read_pod_request
-from hami_webhook.scheduling.node_snapshot import NodeSnapshot
-from hami_webhook.scheduling.nominations import Nominations
+from hami_webhook.state.cluster_cache import ClusterCache
+from hami_webhook.state.node_snapshot import NodeSnapshot
+from hami_webhook.state.nominations import Nominations
 
 from .extended import Extended, extended, high, low
 from .test_every_vendor import key

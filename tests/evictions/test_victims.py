@@ -10,12 +10,12 @@ from scheduling.placer_env import NOW, VENDORS
 
 from hami_webhook.cluster.api import JSON
 from hami_webhook.devices.model import DeviceShare
+from hami_webhook.devices.pod_fit import read_pod_request
 from hami_webhook.evictions.victims import Preemptor, choose_node
 from hami_webhook.kube.disruption import PodDisruptionBudget
 from hami_webhook.kube.objects import MalformedObject, Node, Pod
-from hami_webhook.scheduling.cluster_cache import ClusterCache
-from hami_webhook.scheduling.fit import read_pod_request
-from hami_webhook.scheduling.node_snapshot import NodeSnapshot
+from hami_webhook.state.cluster_cache import ClusterCache
+from hami_webhook.state.node_snapshot import NodeSnapshot
 
 from .extended import budget, high, low
 

@@ -13,8 +13,8 @@ from hami_webhook.explain.report import Explanation, NodeReport
 from hami_webhook.kube.disruption import PodDisruptionBudget
 from hami_webhook.kube.objects import Node, Pod, ResourceQuota
 from hami_webhook.node_filters.snapshot import SchedulerSnapshot
-from hami_webhook.scheduling.cluster_cache import ClusterCache
 from hami_webhook.scheduling.placer import SchedulingPolicies
+from hami_webhook.state.cluster_cache import ClusterCache
 
 
 def context(*objects: JSON, gates: tuple[str, ...] = ()) -> ExplainContext:

@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from scheduling.test_node_classes import EXAMPLES, Fleet
 
 from hami_webhook.devices.model import NodeView
+from hami_webhook.devices.pod_fit import PodRequest
 from hami_webhook.explain.node_reports import NodeReports
 from hami_webhook.explain.remedies import Remedy, RemedySearch, node_remedies
 from hami_webhook.quota.budget import PodBudget
 from hami_webhook.scheduling.boundary import BoundedPod
-from hami_webhook.scheduling.fit import PodRequest
 from hami_webhook.scheduling.node_classes import NodeClasses
 
 

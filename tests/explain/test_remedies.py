@@ -10,11 +10,11 @@ from msgspec.structs import replace
 from scheduling.placer_env import GPU, MEM, NOW, VENDORS, PlacerEnv
 
 from hami_webhook.cluster.api import JSON
+from hami_webhook.devices.pod_fit import NodeFit, fit_pod, read_pod_request
 from hami_webhook.explain.eviction_search import smallest_eviction
 from hami_webhook.kube.objects import Node, Pod
-from hami_webhook.scheduling.cluster_cache import ClusterCache
-from hami_webhook.scheduling.fit import NodeFit, fit_pod, read_pod_request
 from hami_webhook.scheduling.placer import Unschedulable
+from hami_webhook.state.cluster_cache import ClusterCache
 
 from .contexts import context, explained, on, steps
 

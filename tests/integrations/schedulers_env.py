@@ -18,8 +18,8 @@ from hami_webhook.dra.claim_cache import ClaimCache
 from hami_webhook.dra.cost import DeviceInventory
 from hami_webhook.kube.objects import Namespace, Node, Pod
 from hami_webhook.policy.rules import PolicyRules
-from hami_webhook.quota.pricing import charge_of, waiting_charge
-from hami_webhook.scheduling.cluster_cache import ClusterCache
+from hami_webhook.quota.pricing import charge_of, price_pending
+from hami_webhook.state.cluster_cache import ClusterCache
 
 JSON = dict[str, Any]
 
@@ -164,4 +164,4 @@ class SchedulersEnv:
 
     def waiting(self, manifest: JSON) -> Mapping[str, int]:
         """What an admitted pod is charged."""
-        return waiting_charge(self.admit(manifest).pod, self.vendors, self.state).amounts
+        return price_pending(self.admit(manifest).pod, self.vendors, self.state).amounts

@@ -27,9 +27,9 @@ from hami_webhook.admission.review import UNCHANGED
 from hami_webhook.devices.model import BadRequest
 from hami_webhook.integrations.kai import CARD_MEMORY, CARD_MODEL, CardShare, read_share
 from hami_webhook.kube.objects import Node, Pod
+from hami_webhook.queueing.headroom import manager_of
 from hami_webhook.quota.card_selection import CardSelection
 from hami_webhook.quota.floors import floor_id
-from hami_webhook.quota.other_managers import manager_of
 from hami_webhook.quota.pricing import charge_of, overrun
 
 from .schedulers_env import SchedulersEnv

@@ -16,7 +16,7 @@ from hami_webhook.devices.foreign_scheduler import Part
 from hami_webhook.kube.objects import ResourceQuota
 from hami_webhook.quota.account import ChargeRequest, QuotaAccount
 from hami_webhook.quota.batch import evaluate_batch
-from hami_webhook.quota.pricing import waiting_charge
+from hami_webhook.quota.pricing import price_pending
 
 from .koords import (
     A10,
@@ -50,7 +50,7 @@ def charged(koords: Koords, manifest: JSON, hard: JSON, used: JSON) -> dict[str,
     }
     before = QuotaAccount.read(ResourceQuota.from_object(written), koords.vendors)
     asked = koords.admit(manifest).pod
-    charge = waiting_charge(asked, koords.vendors, koords.state)
+    charge = price_pending(asked, koords.vendors, koords.state)
     found = evaluate_batch(
         {before.name: before}, [ChargeRequest(asked.uid, asked, charge)], NOW, 1000, recomputed=frozenset()
     )

@@ -16,7 +16,7 @@ from hami_webhook.devices.foreign_scheduler import NoNode
 from hami_webhook.integrations.sections import PLUGIN_MIG_GEOMETRIES
 from hami_webhook.integrations.volcano.geometry import Geometries, InstancePlace
 from hami_webhook.integrations.volcano.ids_annotation import decode
-from hami_webhook.quota.pricing import waiting_charge
+from hami_webhook.quota.pricing import price_pending
 
 from .schedulers_env import SchedulersEnv
 from .volcanoes import A40GB, IDS, MEMORY, MODE, NUMBER, T4, a40, pod_with_limits, t4, vgpu, volcano_node
@@ -275,7 +275,7 @@ def test_predictions_never_oversell_a_card_and_cost_at_least_the_charge(
     for number in range(5):
         manifest = data.draw(_pods(f"p{number}"))
         admitted = env.admit(manifest)
-        charge = waiting_charge(admitted.pod, env.vendors, env.state).amounts
+        charge = price_pending(admitted.pod, env.vendors, env.state).amounts
         predicted = env.predict(admitted.manifest)
         if isinstance(predicted, NoNode):
             continue

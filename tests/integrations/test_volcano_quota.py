@@ -14,7 +14,7 @@ from tables import in_one_test
 from hami_webhook.devices.foreign_scheduler import Part
 from hami_webhook.devices.model import BadRequest
 from hami_webhook.kube.objects import Pod
-from hami_webhook.quota.pricing import Charge, charge_of, overrun, waiting_charge
+from hami_webhook.quota.pricing import Charge, charge_of, overrun, price_pending
 
 from .schedulers_env import SchedulersEnv
 from .volcanoes import IDS, MEMORY, NUMBER, PERCENTAGE, a40, debits, pod_with_limits, t4, vgpu, volcano_node
@@ -125,15 +125,15 @@ def test_a_mig_request_is_charged_as_it_is_where_the_debit_is_the_request() -> N
 
 def test_the_charge_is_remembered_where_cards_decide_it() -> None:
     env = SchedulersEnv(MIXED)
-    assert waiting_charge(env.admit(pod_with_limits(1)).pod, env.vendors, env.state).floors == {f"limits.{MEMORY}"}
-    assert waiting_charge(env.admit(pod_with_limits(1, 5)).pod, env.vendors, env.state).floors == frozenset()
-    assert waiting_charge(env.admit(pod_with_limits(1, 5, mode="mig")).pod, env.vendors, env.state).floors
+    assert price_pending(env.admit(pod_with_limits(1)).pod, env.vendors, env.state).floors == {f"limits.{MEMORY}"}
+    assert price_pending(env.admit(pod_with_limits(1, 5)).pod, env.vendors, env.state).floors == frozenset()
+    assert price_pending(env.admit(pod_with_limits(1, 5, mode="mig")).pod, env.vendors, env.state).floors
 
 
 def test_an_amount_that_admission_refuses_has_no_charge() -> None:
     env = SchedulersEnv(MIXED)
     with pytest.raises(BadRequest):
-        waiting_charge(Pod.from_object(pod_with_limits(1, "4Gi")), env.vendors, env.state)
+        price_pending(Pod.from_object(pod_with_limits(1, "4Gi")), env.vendors, env.state)
     bound = env.keep(pod_with_limits(1, "4Gi"), "n1", {IDS: "GPU-a,NVIDIA,7,0:"})
     assert charge_of(bound, env.vendors, env.state, NOW).amounts == debits(1, 7)
 

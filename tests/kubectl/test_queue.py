@@ -10,7 +10,7 @@ import pytest
 from builders import card, node
 from simulate.files import GPU, JSON, pod, quota
 
-from hami_webhook.quota.queue_words import ahead_in
+from hami_webhook.queueing.words import ahead_in
 
 from .apiserver import ApiServer
 from .conftest import Hami

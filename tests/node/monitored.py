@@ -9,7 +9,7 @@ from typing import Any
 
 from hami_webhook.cluster.informer import Replaced
 from hami_webhook.cluster.memory import MemoryCluster
-from hami_webhook.controller.object_events import ObjectEvents
+from hami_webhook.cluster.object_events import ObjectEvents
 from hami_webhook.node.cards import CardMetrics, ProbeError
 from hami_webhook.node.claim_regions import ClaimRegions
 from hami_webhook.node.monitor import Monitor

@@ -13,7 +13,7 @@ import pytest
 
 from hami_webhook.cluster.api import Conflict, Forbidden, Kind
 from hami_webhook.cluster.memory import MemoryCluster
-from hami_webhook.controller.object_events import ObjectEvents
+from hami_webhook.cluster.object_events import ObjectEvents
 from hami_webhook.devices.unhealthy_cards import ANNOTATION, UnhealthyCard, encode
 from hami_webhook.node.card_health import CardHealthLoop
 from hami_webhook.node.cards import CardHealth, ProbeError

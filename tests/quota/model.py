@@ -27,11 +27,11 @@ from hami_webhook.assembly import Core
 from hami_webhook.cluster.api import JSON, ClusterError, Kind, Unavailable
 from hami_webhook.cluster.memory import MemoryCluster
 from hami_webhook.controller.informers import SharedInformers, watched_kinds
-from hami_webhook.controller.queues import QueueReleaser
-from hami_webhook.controller.quotas import Pace, QuotaReconciler
+from hami_webhook.controller.quotas import QuotaReconciler, ReconcileIntervals
 from hami_webhook.core_options import Options
 from hami_webhook.kube import scopes
 from hami_webhook.kube.objects import Pod
+from hami_webhook.queueing.releaser import QueueReleaser
 from hami_webhook.quota.account import QuotaAccount
 from hami_webhook.quota.card_selection import COUNTED, DEVICE_TYPES
 from hami_webhook.quota.enforcement import ENFORCEMENT, Enforcement
@@ -92,7 +92,7 @@ class Replica:
             sleep=lambda _: asyncio.sleep(0),
         )
         core = self.core
-        self.reconciler = QuotaReconciler(*reconciling(core), Pace(), jitter=lambda: 0.5)
+        self.reconciler = QuotaReconciler(*reconciling(core), ReconcileIntervals(), jitter=lambda: 0.5)
         self.releaser = QueueReleaser(self.port, core.view, core.charger, core.capacity, core.failures)
         running = self.feed.run(core.caches, core.failures, [self.reconciler, self.releaser])
         self.task = asyncio.get_running_loop().create_task(running)

@@ -18,18 +18,19 @@ from hami_webhook.admission.review import Answer, Review
 from hami_webhook.assembly import Core
 from hami_webhook.cluster.api import JSON, Kind
 from hami_webhook.cluster.memory import MemoryCluster
+from hami_webhook.cluster.object_events import ObjectEvents
 from hami_webhook.controller.accelerator_quotas import AcceleratorQuotaReconciler
-from hami_webhook.controller.informers import SharedInformers, Subscriber, watched_kinds
-from hami_webhook.controller.object_events import ObjectEvents
-from hami_webhook.controller.queues import QueueReleaser
-from hami_webhook.controller.quotas import Pace, QuotaReconciler
-from hami_webhook.controller.reclaim import Reclaimer
+from hami_webhook.controller.informers import SharedInformers, watched_kinds
+from hami_webhook.controller.quotas import QuotaReconciler, ReconcileIntervals
 from hami_webhook.core_options import Options
 from hami_webhook.devices.registry import Vendors
 from hami_webhook.kube.objects import Pod
+from hami_webhook.queueing.reclaim import Reclaimer
+from hami_webhook.queueing.releaser import QueueReleaser
 from hami_webhook.quota.ledger import LEDGER, Entry, State, decode
 from hami_webhook.quota.recompute import LedgerBounds
 from hami_webhook.scheduling.placer import Placement, Unschedulable
+from hami_webhook.state.caches import Subscriber
 
 from .lagging_cluster import Lagging
 from .objects import KEYS, NOON, TEAM, account_of, change, creation, vendors
@@ -49,7 +50,7 @@ class QuotaEnv:
         *objects: JSON,
         replicas: int = 1,
         factor: int = 1,
-        pace: Pace | None = None,
+        pace: ReconcileIntervals | None = None,
         of: Vendors | None = None,
         max_ledger: int = 1000,
     ) -> None:
@@ -76,9 +77,9 @@ class QuotaEnv:
             for informers in self._informers
         ]
         self.core = self.cores[0]
-        self.reconciler = QuotaReconciler(*reconciling(self.core), pace or Pace(), jitter=lambda: 0.5)
+        self.reconciler = QuotaReconciler(*reconciling(self.core), pace or ReconcileIntervals(), jitter=lambda: 0.5)
         accelerator_quotas = AcceleratorQuotaReconciler(
-            *reconciling(self.core, self.core.accelerator_recomputer), pace or Pace(), jitter=lambda: 0.5
+            *reconciling(self.core, self.core.accelerator_recomputer), pace or ReconcileIntervals(), jitter=lambda: 0.5
         )
         self.reconcilers = [self.reconciler, accelerator_quotas]
         core = self.core

@@ -15,7 +15,7 @@ import pytest
 from virtual_time import in_virtual_time
 
 from hami_webhook.charging import store
-from hami_webhook.charging.queue import Charged, ChargeQueue
+from hami_webhook.charging.queue import ChargeQueue, ChargeResult
 from hami_webhook.charging.recomputer import NoPods, PodReader, Recomputer
 from hami_webhook.charging.sources import ResourceQuotas
 from hami_webhook.charging.store import QuotaStore
@@ -24,7 +24,7 @@ from hami_webhook.cluster.memory import MemoryCluster
 from hami_webhook.core_options import Options
 from hami_webhook.kube.objects import ResourceQuota
 from hami_webhook.quota.account import ChargeRequest, Refusal
-from hami_webhook.quota.pricing import NoCapacity, waiting_charge
+from hami_webhook.quota.pricing import NoCapacity, price_pending
 
 from .objects import GPU, MEM, NOON, TEAM, account_of, full, pod, quota, read_pod, vendors
 
@@ -33,7 +33,7 @@ Notified = Callable[["Desk"], Awaitable[None]]
 
 def ask(identity: str = "u", *, dry_run: bool = False, reservation: str = "", **amounts: Any) -> ChargeRequest:
     asked = read_pod("p", uid=identity, **(amounts or {"gpu": 1, "mem": 5}))
-    return ChargeRequest(identity, asked, waiting_charge(asked, vendors(), NoCapacity()), dry_run, reservation)
+    return ChargeRequest(identity, asked, price_pending(asked, vendors(), NoCapacity()), dry_run, reservation)
 
 
 class Desk:
@@ -119,18 +119,18 @@ def desk(hard: dict[str, int] | None = None, **how: Any) -> Callable[[Notified],
 @desk()
 async def test_a_pod_that_costs_nothing_is_allowed_without_a_look(one: Desk) -> None:
     one.fail(Unavailable, "list:before", range(9))
-    assert await one.charger.charge(ask(gpu=0)) == Charged()
+    assert await one.charger.charge(ask(gpu=0)) == ChargeResult()
     assert one.steps == []
 
 
 @desk()
 async def test_a_charge_reads_once_and_writes_each_quota_once_in_name_order(one: Desk) -> None:
-    assert await one.charger.charge(ask()) == Charged({"a": full(mem=5), "b": full(mem=5)})
+    assert await one.charger.charge(ask()) == ChargeResult({"a": full(mem=5), "b": full(mem=5)})
     assert one.steps == ["list:before", *["patch_status:before", "patch_status:after"] * 2]
     assert one.state("a") == one.state("b") == (5, {"u"})
     one.steps.clear()
     # another attempt makes the entries its own, so that the first one takes nothing back that it relies on
-    assert await one.charger.charge(ask()) == Charged({"a": full(mem=5), "b": full(mem=5)})
+    assert await one.charger.charge(ask()) == ChargeResult({"a": full(mem=5), "b": full(mem=5)})
     assert one.steps == ["list:before", *["patch_status:before", "patch_status:after"] * 2]
     assert one.state("a") == one.state("b") == (5, {"u"})
     await one.charger.charge(ask(gpu=1, mem=7))
@@ -139,7 +139,7 @@ async def test_a_charge_reads_once_and_writes_each_quota_once_in_name_order(one:
 
 @desk({})
 async def test_no_quota_no_write(one: Desk) -> None:
-    assert await one.charger.charge(ask()) == Charged({})
+    assert await one.charger.charge(ask()) == ChargeResult({})
     assert one.steps == ["list:before"]
 
 
@@ -148,7 +148,7 @@ def test_lost_races_are_tried_again_after_a_pause(lost: int, slept: list[float])
     @desk({"a": 10})
     async def reported(one: Desk) -> None:
         one.fail(Conflict, "patch_status:before", range(1, lost + 1))
-        assert isinstance(await one.charger.charge(ask()), Charged)
+        assert isinstance(await one.charger.charge(ask()), ChargeResult)
         assert one.slept == slept
         assert one.state() == (5, {"u"})
         assert one.charger.counts.conflicts == lost
@@ -168,8 +168,8 @@ async def test_a_pod_that_comes_during_a_lost_race_is_charged_by_the_next_write(
             raise Conflict("another replica was first")
 
     one.trouble = trouble
-    assert isinstance(await one.charger.charge(ask("u")), Charged)
-    assert isinstance(await later[0], Charged)
+    assert isinstance(await one.charger.charge(ask("u")), ChargeResult)
+    assert isinstance(await later[0], ChargeResult)
     assert one.state() == (10, {"u", "v"})
     assert one.charger.counts.writes == 2
 
@@ -263,12 +263,12 @@ async def test_a_quota_deleted_between_judging_and_writing_no_longer_counts(one:
             await one.cluster.delete(Kind.RESOURCE_QUOTAS, "a", TEAM)
 
     one.trouble = trouble
-    assert await one.charger.charge(ask()) == Charged({"b": full(mem=5)})
+    assert await one.charger.charge(ask()) == ChargeResult({"b": full(mem=5)})
 
 
 @desk({"a": 10})
 async def test_a_dry_run_writes_nothing(one: Desk) -> None:
-    assert isinstance(await one.charger.charge(ask(dry_run=True)), Charged)
+    assert isinstance(await one.charger.charge(ask(dry_run=True)), ChargeResult)
     assert isinstance(await one.charger.charge(ask(dry_run=True, gpu=1, mem=11)), Refusal)
     assert one.steps == ["list:before"] * 2
 
@@ -285,7 +285,7 @@ def test_unknown_used_is_computed_in_the_charge(dry_run: bool) -> None:
             f"requested: {MEM}=5, used: {MEM}=6, limited: {MEM}=10 (memory: 5Mi requested, 6Mi used, 10Mi limited)"
         )
         assert one.read().used == ({} if dry_run else {MEM: "6"})
-        assert isinstance(await one.charger.charge(ask(dry_run=dry_run, gpu=1, mem=4)), Charged)
+        assert isinstance(await one.charger.charge(ask(dry_run=dry_run, gpu=1, mem=4)), ChargeResult)
         assert one.read().used == ({} if dry_run else {MEM: "10"})
 
     reported()
@@ -307,14 +307,14 @@ async def test_a_full_ledger_is_pruned(one: Desk) -> None:
     assert isinstance(outcome, Refusal)
     assert "the ledger of quota a is full (2 entries)" in outcome.message
     one.now += 45
-    assert isinstance(await one.charger.charge(ask("z")), Charged)
+    assert isinstance(await one.charger.charge(ask("z")), ChargeResult)
     assert one.state() == (5, {"z"})
 
 
 @desk({"a": 10})
 async def test_requests_that_wait_together_are_one_write(one: Desk) -> None:
     outcomes = await asyncio.gather(*(one.charger.charge(ask(f"u{n}")) for n in range(4)))
-    assert [type(outcome) for outcome in outcomes] == [Charged, Charged, Refusal, Refusal]
+    assert [type(outcome) for outcome in outcomes] == [ChargeResult, ChargeResult, Refusal, Refusal]
     assert one.charger.counts.writes == 1
     assert one.charger.counts.denied == {"exceeded": 2}
 
@@ -322,7 +322,7 @@ async def test_requests_that_wait_together_are_one_write(one: Desk) -> None:
 @desk({"a": 10})
 async def test_a_refused_twin_in_a_batch_does_not_undo_its_admitted_twin(one: Desk) -> None:
     outcomes = await asyncio.gather(one.charger.charge(ask()), one.charger.charge(ask(gpu=1, mem=11)))
-    assert [type(outcome) for outcome in outcomes] == [Charged, Refusal]
+    assert [type(outcome) for outcome in outcomes] == [ChargeResult, Refusal]
     assert one.state() == (5, {"u"})
 
 
@@ -338,7 +338,7 @@ async def test_a_charge_is_waited_for_as_long_as_its_review_may_take() -> None:
     await one.add("a", mem=10)
 
     one.trouble = lambda step: asyncio.sleep(8 if step == "patch_status:before" else 0)
-    assert await one.charger.charge(ask(), 9.0) == Charged({"a": full(mem=5)})
+    assert await one.charger.charge(ask(), 9.0) == ChargeResult({"a": full(mem=5)})
     assert isinstance(await one.charger.charge(ask("v"), 7.0), Refusal)
 
 
@@ -363,7 +363,7 @@ async def test_who_gave_up_while_waiting_is_not_charged(one: Desk) -> None:
     await asyncio.sleep(0)
     assert isinstance(await one.charger.charge(ask("late"), 0), Refusal)
     gate.set()
-    assert isinstance(await first, Charged)
+    assert isinstance(await first, ChargeResult)
     for _ in range(20):
         await asyncio.sleep(0)
     assert one.state() == (5, {"first"})
@@ -412,7 +412,7 @@ async def test_a_bug_is_a_retryable_refusal_and_the_next_one_is_served(one: Desk
         outcome = await one.charger.charge(ask())
     assert isinstance(outcome, Refusal)
     assert "an internal error" in outcome.message
-    assert isinstance(await one.charger.charge(ask()), Charged)
+    assert isinstance(await one.charger.charge(ask()), ChargeResult)
 
 
 @pytest.mark.parametrize("conflicts", [5, 6])
@@ -465,7 +465,7 @@ async def test_charges_are_held_half_a_second_at_most_however_many_batches_wait(
         async with one.store.turn(TEAM):
             began = loop.time()
             for number in range(50):
-                assert isinstance(await one.charger.charge(ask(f"u{number}")), Charged)
+                assert isinstance(await one.charger.charge(ask(f"u{number}")), ChargeResult)
             assert 0.2 <= loop.time() - began < 5  # where each waited that long it would be 10
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from hami_webhook.charging.queue import RETRIES, Charged
+from hami_webhook.charging.queue import RETRIES, ChargeResult
 from hami_webhook.cluster.api import Kind
 from hami_webhook.quota.account import Refusal
 
@@ -29,7 +29,7 @@ async def test_a_cache_may_serve_the_first_attempt_but_never_a_refusal(one: Desk
     await one.cluster.delete(Kind.RESOURCE_QUOTAS, "a", TEAM)
     await one.add("a", mem=10)
     one.cached = [full_]
-    assert isinstance(await one.charger.charge(ask()), Charged)
+    assert isinstance(await one.charger.charge(ask()), ChargeResult)
 
 
 @desk({"a": 10})
@@ -39,7 +39,7 @@ async def test_a_good_cache_saves_the_read(one: Desk) -> None:
     assert one.steps == ["patch_status:before", "patch_status:after"]
     one.steps.clear()
     one.cached = []
-    assert await one.charger.charge(ask("v")) == Charged({})
+    assert await one.charger.charge(ask("v")) == ChargeResult({})
     assert one.steps == []
 
 
@@ -47,7 +47,7 @@ async def test_a_good_cache_saves_the_read(one: Desk) -> None:
 async def test_pods_that_no_quota_concerns_are_charged_without_a_batch(one: Desk) -> None:
     """Together they don't even wait for each other."""
     one.cached, one.silent_since = [], NOON
-    assert await asyncio.gather(*(one.charger.charge(ask(name)) for name in "abc")) == [Charged()] * 3
+    assert await asyncio.gather(*(one.charger.charge(ask(name)) for name in "abc")) == [ChargeResult()] * 3
     assert (one.steps, one.slept) == ([], [])
 
 
@@ -111,7 +111,7 @@ def test_what_the_cache_lacks_is_listed_once_its_watch_is_silent(
         one.cached = [one.read(f"q{number}") for number in range(len(cached))]
         one.silent_since = one.now - silent
         one.steps.clear()
-        assert isinstance(await one.charger.charge(ask(gpu=1, mem=5)), Charged)
+        assert isinstance(await one.charger.charge(ask(gpu=1, mem=5)), ChargeResult)
         assert one.steps == steps
 
     run()
@@ -145,7 +145,7 @@ async def test_a_watch_that_is_silent_about_our_own_write_is_not_believed(one: D
     for name, steps in (("u", WRITTEN), ("v", LISTED + WRITTEN * 2)):
         one.cached = stale
         one.steps.clear()
-        assert isinstance(await one.charger.charge(ask(name, gpu=1, mem=2)), Charged)
+        assert isinstance(await one.charger.charge(ask(name, gpu=1, mem=2)), ChargeResult)
         assert one.steps == steps
         if name == "u":
             await one.add("b", gpu=9, mem=10)
@@ -157,7 +157,7 @@ async def test_a_cache_that_has_not_seen_our_last_write_costs_no_conflict(one: D
     stale = [one.read("a"), one.read("b")]
     for name in ("u", "v"):
         one.cached = stale
-        assert isinstance(await one.charger.charge(ask(name, gpu=1, mem=2)), Charged)
+        assert isinstance(await one.charger.charge(ask(name, gpu=1, mem=2)), ChargeResult)
     assert one.state("a") == one.state("b") == (4, {"u", "v"})
     assert one.charger.counts.conflicts == 0
     # the cache caught up with a later write of somebody else's; then a quota of another UID stands in its place
@@ -165,14 +165,14 @@ async def test_a_cache_that_has_not_seen_our_last_write_costs_no_conflict(one: D
     await one.cluster.delete(Kind.RESOURCE_QUOTAS, "b", TEAM)
     await one.add("b", mem=10)
     one.cached = [one.read("a"), one.read("b")]
-    assert isinstance(await one.charger.charge(ask("w", gpu=1, mem=2)), Charged)
+    assert isinstance(await one.charger.charge(ask("w", gpu=1, mem=2)), ChargeResult)
     assert (one.state("a"), one.state("b")) == ((6, {"u", "v", "w"}), (2, {"w"}))
     assert one.charger.counts.conflicts == 0
 
 
 @desk({"a": 10})
 async def test_nothing_is_kept_of_a_namespace_that_has_become_quiet(one: Desk) -> None:
-    assert isinstance(await one.charger.charge(ask()), Charged)
+    assert isinstance(await one.charger.charge(ask()), ChargeResult)
     assert list(one.store._seen) == [TEAM]
     one.now += 60
     await one.store.update("other", lambda snapshot: ({}, None), retries=RETRIES)

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 from msgspec import structs
 
-from hami_webhook.charging.queue import Charged
+from hami_webhook.charging.queue import ChargeResult
 from hami_webhook.cluster.api import Kind, Unavailable
 from hami_webhook.quota.account import Refusal
 from hami_webhook.quota.batch import evaluate_batch
@@ -67,7 +67,7 @@ def test_an_attempt_takes_back_its_own_entry_and_none_that_another_relies_on(los
 
         one.trouble = trouble
         assert isinstance(await one.charger.charge(ask()), Refusal)
-        assert [isinstance(each, Charged) for each in found] == [rival != "fails"]
+        assert [isinstance(each, ChargeResult) for each in found] == [rival != "fails"]
         assert one.state() == ((0, set()) if rival == "fails" else (5, {"u"}))
 
     reported()
@@ -85,4 +85,4 @@ async def test_turns_are_taken_in_the_order_in_which_they_were_asked_for(one: De
     await asyncio.sleep(0.02)
     assert not charging.done()
     await second.__aexit__(None, None, None)
-    assert isinstance(await charging, Charged)
+    assert isinstance(await charging, ChargeResult)

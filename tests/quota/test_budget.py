@@ -9,7 +9,7 @@ from builders import card, node
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hami_webhook.devices.model import Claim
+from hami_webhook.devices.model import DeviceHold
 from hami_webhook.kube.objects import Pod
 from hami_webhook.quota.account import QuotaAccount
 from hami_webhook.quota.budget import PodBudget, placed_by_others, pod_budget
@@ -37,7 +37,7 @@ def test_the_budget_says_just_what_a_and_b_say(hard: int, used: int, own: int, p
     assert found is not None
     a = placed + cost <= hard
     b = cost <= own or used - own + cost <= hard
-    assert found.admits([Claim("NVIDIA", "GPU-L", 0, cost, 0)]) is (a and b)
+    assert found.admits([DeviceHold("NVIDIA", "GPU-L", 0, cost, 0)]) is (a and b)
 
 
 def test_the_smallest_budget_of_all_quotas_in_scope_holds() -> None:
@@ -75,7 +75,7 @@ def test_what_nobody_computed_leaves_the_pod_its_own_charge() -> None:
 
 def test_amounts_are_compared_in_units_rounded_up_once() -> None:
     found = PodBudget(full(mem=12), read_pod(gpu=1).kinds, vendors(1024))
-    claims = [Claim("NVIDIA", "A", 0, 6000, 0), Claim("NVIDIA", "B", 0, 6288, 0)]
+    claims = [DeviceHold("NVIDIA", "A", 0, 6000, 0), DeviceHold("NVIDIA", "B", 0, 6288, 0)]
     assert found.admits(claims)
-    assert not found.admits([*claims, Claim("NVIDIA", "C", 0, 1, 0)])
+    assert not found.admits([*claims, DeviceHold("NVIDIA", "C", 0, 1, 0)])
     assert found.cost(claims) == (12288, 0, 2)

@@ -22,7 +22,7 @@ from hami_webhook.cluster.api import JSON
 from hami_webhook.controller.showback import Showback
 from hami_webhook.device_config import builtin_device_config
 from hami_webhook.devices.debit import Debit
-from hami_webhook.devices.model import Claim
+from hami_webhook.devices.model import DeviceHold
 from hami_webhook.devices.registry import Vendors
 from hami_webhook.devices.vendors.nvidia import Nvidia
 from hami_webhook.kube.objects import ContainerKind
@@ -31,7 +31,7 @@ from hami_webhook.quota.account import ChargeRequest, NeedsRecompute, QuotaAccou
 from hami_webhook.quota.batch import evaluate_batch
 from hami_webhook.quota.budget import PodBudget, pod_budget
 from hami_webhook.quota.ledger import LEDGER, Entry, State, encode
-from hami_webhook.quota.pricing import Charge, NoCapacity, in_bytes, in_units, waiting_charge
+from hami_webhook.quota.pricing import Charge, NoCapacity, in_bytes, in_units, price_pending
 from hami_webhook.quota.recompute import LedgerBounds, recompute
 from hami_webhook.server.cluster_metrics import ClusterCollector
 
@@ -72,7 +72,7 @@ def quota_of(used: object = None, ledger: dict[str, Entry] | None = None, **hard
 
 def ask(identity: str, mem: int) -> ChargeRequest:
     incoming = read_pod(identity, gpu=1, mem=mem, uid=identity)
-    return ChargeRequest(identity, incoming, waiting_charge(incoming, vendors(), NoCapacity()))
+    return ChargeRequest(identity, incoming, price_pending(incoming, vendors(), NoCapacity()))
 
 
 @in_one_test(
@@ -251,7 +251,7 @@ def test_pods_are_admitted_as_long_as_every_quota_has_room_in_its_own_unit(
 @given(st.integers(0, 12), st.integers(0, 12000), st.lists(st.integers(1, 6000), min_size=1, max_size=3))
 def test_a_budget_holds_in_units_and_in_bytes(units: int, mebibytes: int, held: list[int]) -> None:
     found = PodBudget({MEM: units}, (ContainerKind.APP,), vendors(), {MEM: mebibytes * MIB})
-    claims = [Claim("NVIDIA", f"GPU-{index}", 0, each, 0) for index, each in enumerate(held)]
+    claims = [DeviceHold("NVIDIA", f"GPU-{index}", 0, each, 0) for index, each in enumerate(held)]
     assert found.admits(claims) is (-(-sum(held) // 1024) <= units and sum(held) <= mebibytes)
 
 

@@ -22,7 +22,7 @@ from hami_webhook.scheduling.placer import Placement
 
 from .objects import ALLOCATED, GPU, LARGE, MEM, TEAM, account_of, full, pod, quota
 from .quota_env import QuotaEnv
-from .test_misread import judged
+from .test_quota_lint import judged
 
 H100, A10 = "NVIDIA-NVIDIA H100 80GB HBM3", "NVIDIA-NVIDIA A10"
 MEMORY = {H100: 81559, A10: 23028}

@@ -12,7 +12,7 @@ import virtual_time
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hami_webhook.charging.queue import RETRIES, Charged, ChargeQueue, Outcome
+from hami_webhook.charging.queue import RETRIES, ChargeQueue, ChargeResult, Outcome
 from hami_webhook.charging.recomputer import PodReader, Recomputer
 from hami_webhook.charging.sources import ResourceQuotas
 from hami_webhook.charging.store import QuotaStore
@@ -22,7 +22,7 @@ from hami_webhook.kube.objects import Pod, ResourceQuota
 from hami_webhook.quota.account import ChargeRequest, QuotaAccount, Refusal
 from hami_webhook.quota.card_selection import COUNTED
 from hami_webhook.quota.ledger import LEDGER
-from hami_webhook.quota.pricing import NoCapacity, waiting_charge
+from hami_webhook.quota.pricing import NoCapacity, price_pending
 
 from .objects import MEM, NOON, TEAM, account_of, full, pod, quota, vendors
 
@@ -111,7 +111,7 @@ class LaggingCache:
 
 def ask(name: str, mem: int, **how: Any) -> ChargeRequest:
     asked = Pod.from_object(pod(name, gpu=1, mem=mem, uid=name))
-    return ChargeRequest(name, asked, waiting_charge(asked, VENDORS, NoCapacity()), **how)
+    return ChargeRequest(name, asked, price_pending(asked, VENDORS, NoCapacity()), **how)
 
 
 def charger_on(env: InterleavingEnv, cache: LaggingCache | None = None) -> ChargeQueue:
@@ -175,7 +175,9 @@ def test_charges_in_any_interleaving_keep_the_limits(
     )
     final = [account_of(item, VENDORS) for item in env.quotas()]
     versions = [[account_of(item, VENDORS) for item in version] for version in env.history]
-    admitted = {a.identity for a, outcome in zip(with_limits, outcomes, strict=True) if isinstance(outcome, Charged)}
+    admitted = {
+        a.identity for a, outcome in zip(with_limits, outcomes, strict=True) if isinstance(outcome, ChargeResult)
+    }
     for read in final:
         assert set(read.ledger) == admitted  # Q5, Q6, Q10
         assert read.used.get(MEM, 0) == sum(a.charge.amounts[MEM] for a in with_limits if a.identity in admitted)
@@ -234,7 +236,7 @@ def test_one_id_through_two_clients_is_charged_once() -> None:
             env.history.append(env.quotas())
             tasks = [asyncio.create_task(charger_on(env).charge(ask("p", 6))) for _ in range(2)]
             await env.play(tasks)
-            assert [await task for task in tasks] == [Charged({"q0": full(mem=6)})] * 2
+            assert [await task for task in tasks] == [ChargeResult({"q0": full(mem=6)})] * 2
             assert account_of(env.quotas()[0]).used == full(mem=6)
 
         virtual_time.run(main())

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from prometheus_client import generate_latest
 
 from hami_webhook.assembly import Core
-from hami_webhook.charging.queue import RETRIES, Charged
+from hami_webhook.charging.queue import RETRIES, ChargeResult
 from hami_webhook.cluster.api import Conflict, Kind
 from hami_webhook.controller.showback import Showback
 from hami_webhook.kubectl.overview import Overview
@@ -28,7 +28,7 @@ from .quota_env import QuotaEnv
 from .test_account import ask, read
 from .test_admission_charger import Desk, desk
 from .test_admission_charger import ask as request_of
-from .test_misread import judged
+from .test_quota_lint import judged
 
 L, S = node("n1", card("GPU-L", LARGE)), node("n2", card("GPU-S", SMALL))
 SAID = "quota is observed, not enforced: exceeding resource quota: exceeded quota: "
@@ -170,7 +170,7 @@ async def test_a_warning_outlives_a_conflict_on_another_quota(one: Desk) -> None
     await one.add("b", mem=10)
     one.fail(Conflict, "patch_status:before", [2])
     outcome = await one.charger.charge(request_of())
-    assert isinstance(outcome, Charged)
+    assert isinstance(outcome, ChargeResult)
     assert outcome.warnings == (
         f"{SAID}a, requested: {MEM}=5, used: {MEM}=0, limited: {MEM}=1 (memory: 5Mi requested, 0Mi used, 1Mi limited)",
     )
@@ -185,7 +185,7 @@ async def test_what_is_taken_back_is_not_counted(one: Desk) -> None:
     await one.add("b", mem=10)
     one.fail(Conflict, "patch_status:before", range(2, 2 + RETRIES.attempts))
     outcome = await one.charger.charge(request_of())
-    assert not isinstance(outcome, Charged)
+    assert not isinstance(outcome, ChargeResult)
     assert one.state("a") == (0, set())
     assert one.read("a").annotations[OBSERVED] == "0"
 

@@ -11,13 +11,13 @@ from builders import card, node
 from msgspec.structs import replace
 
 from hami_webhook.charging.placements import NoRoom, PlacementCharger
-from hami_webhook.charging.queue import Charged, ChargeQueue
+from hami_webhook.charging.queue import ChargeQueue, ChargeResult
 from hami_webhook.charging.queues import ChargeQueues
 from hami_webhook.charging.sources import ResourceQuotas
 from hami_webhook.charging.store import QuotaStore
 from hami_webhook.cluster.api import ClusterError, Conflict, Forbidden, Kind, Unavailable
-from hami_webhook.kube.objects import Pod
-from hami_webhook.quota.ledger import LEDGER, RESERVATION, Entry, State, encode, reservation_id
+from hami_webhook.kube.objects import RESERVATION, Pod
+from hami_webhook.quota.ledger import LEDGER, Entry, State, encode, reservation_id
 from hami_webhook.quota.pricing import Charge
 from hami_webhook.scheduling.placer import Placement
 
@@ -246,7 +246,7 @@ def test_a_quota_that_is_deleted_meanwhile_no_longer_counts() -> None:
 
 def test_the_undo_touches_only_its_own_entry() -> None:
     async def message(env: QuotaEnv, waiting: Pod) -> None:
-        commitment: Charged = await committer(env).charge(waiting, actual(12288))
+        commitment: ChargeResult = await committer(env).charge(waiting, actual(12288))
         env.now += 5
         await committer(env).charge(waiting, actual(13000))
         await commitment.release()

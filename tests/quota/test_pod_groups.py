@@ -10,19 +10,19 @@ from builders import JSON
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
+from queueing.test_releaser import L, queueing, shared, waits
 
 from hami_webhook.cluster.api import Kind, Unavailable
 from hami_webhook.kube.objects import QUOTA_GATE, Pod
 from hami_webhook.kube.pod_group import MOST_PODS
-from hami_webhook.quota.group_turns import group_turns
+from hami_webhook.queueing.group_turns import group_turns
+from hami_webhook.queueing.words import sentence
 from hami_webhook.quota.ledger import decode
 from hami_webhook.quota.queue_order import QueuedPod, QueueRoom, decide
-from hami_webhook.quota.queue_words import sentence
-from hami_webhook.scheduling.pods_by_namespace import PodsByNamespace
+from hami_webhook.state.pods_by_namespace import PodsByNamespace
 
 from .objects import GPU, TEAM, pod, quota
 from .quota_env import QuotaEnv
-from .test_queues import L, queueing, shared, waits
 
 NAME, SIZE = "hami.io/pod-group", "hami.io/pod-group-size"
 

@@ -12,8 +12,8 @@ from hami_webhook.device_config import builtin_device_config, enabled_vendors
 from hami_webhook.devices.debit import Debit
 from hami_webhook.devices.vendor import Vendor
 from hami_webhook.kube.objects import Node, Pod
-from hami_webhook.quota.pricing import NoCapacity, charge_of, in_units, waiting_charge
-from hami_webhook.scheduling.cluster_cache import ClusterCache
+from hami_webhook.quota.pricing import NoCapacity, charge_of, in_units, price_pending
+from hami_webhook.state.cluster_cache import ClusterCache
 
 from .objects import ALLOCATED, LARGE, MEM, NOON, SMALL, allocation, full, read_pod, vendors
 
@@ -47,7 +47,7 @@ SIDE, INIT = container("s", sidecar=True, gpu=1, mem=2000), container("i", gpu=1
     ],
 )
 def test_declared_amounts_follow_from_the_pod_alone(pod: Pod, amounts: dict[str, int]) -> None:
-    charge = waiting_charge(pod, vendors(), BOTH)
+    charge = price_pending(pod, vendors(), BOTH)
     assert charge.amounts == amounts
     assert charge.derivable
     assert charge.floors == frozenset()
@@ -69,7 +69,7 @@ def test_declared_amounts_follow_from_the_pod_alone(pod: Pod, amounts: dict[str,
     ],
 )
 def test_an_open_memory_is_charged_as_on_the_smallest_eligible_card(pod: Pod, memory: int) -> None:
-    charge = waiting_charge(pod, vendors(), BOTH)
+    charge = price_pending(pod, vendors(), BOTH)
     assert charge.amounts[MEM] == memory
     assert charge.floors == {MEM}
     assert not charge.derivable
@@ -78,7 +78,7 @@ def test_an_open_memory_is_charged_as_on_the_smallest_eligible_card(pod: Pod, me
 def test_health_cordons_and_use_do_not_matter_to_the_floor() -> None:
     sick = node("n2", card("GPU-S", SMALL, health=False))
     sick["metadata"]["annotations"]["hami.io/device-cordon"] = "GPU-S"
-    assert waiting_charge(read_pod(gpu=1), vendors(), state(L, sick)).amounts[MEM] == SMALL
+    assert price_pending(read_pod(gpu=1), vendors(), state(L, sick)).amounts[MEM] == SMALL
 
 
 @pytest.mark.parametrize(
@@ -90,7 +90,7 @@ def test_the_floor_on_a_mig_card_is_a_profile_if_one_is_large_enough(profile: in
         {"name": "2g", "memoryMB": profile, "core": 28, "sliceCount": 2, "placements": [{"start": 0, "size": 2}]}
     ]
     known = state(node("n", card("GPU-M", 40960, mode="mig", migProfiles=profiles)))
-    assert waiting_charge(read_pod(gpu=1, percent=percent), vendors(), known).amounts[MEM] == memory
+    assert price_pending(read_pod(gpu=1, percent=percent), vendors(), known).amounts[MEM] == memory
 
 
 @pytest.mark.parametrize(
@@ -104,11 +104,11 @@ def test_the_floor_on_a_mig_card_is_a_profile_if_one_is_large_enough(profile: in
     ],
 )
 def test_units_are_rounded_up_once_per_pod(factor: int, amounts: dict[str, int], units: int) -> None:
-    assert waiting_charge(read_pod(**amounts), vendors(factor), state(L, S, factor=factor)).amounts[MEM] == units
+    assert price_pending(read_pod(**amounts), vendors(factor), state(L, S, factor=factor)).amounts[MEM] == units
 
 
 def test_without_a_known_card_a_device_costs_a_unit() -> None:
-    assert waiting_charge(read_pod(gpu=2), vendors(1024), NoCapacity()).amounts[MEM] == 2
+    assert price_pending(read_pod(gpu=2), vendors(1024), NoCapacity()).amounts[MEM] == 2
 
 
 def test_amounts_in_units_leave_zeros_out() -> None:

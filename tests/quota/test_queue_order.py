@@ -13,12 +13,12 @@ from tables import in_one_test
 
 from hami_webhook.quota.queue_order import (
     Demand,
-    Lack,
-    Obstacle,
+    PendingReason,
     QueueDecision,
     QueuedPod,
     QueueOrder,
     QueueRoom,
+    Shortfall,
     decide,
 )
 
@@ -131,7 +131,7 @@ def test_pods_within_their_teams_nominal_come_first(
     assert [pod.uid for pod in decide(pods, rooms, NOON, {*reclaimed_for}).released] == released
 
 
-def standing(decision: QueueDecision) -> dict[str, tuple[int, Obstacle]]:
+def standing(decision: QueueDecision) -> dict[str, tuple[int, PendingReason]]:
     return {each.pod.uid: (each.ahead, each.obstacle) for each in decision.waiting}
 
 
@@ -145,11 +145,11 @@ def test_a_waiting_pod_knows_what_it_lacks_and_how_many_are_before_it() -> None:
         waiting("small", 1, 50, quota="s"),
     ]
     assert standing(decide(pods, rooms, NOON)) == {
-        "big": (0, Obstacle((Lack("q", "gpu", 5, 3, 10),))),
-        "next": (1, Obstacle((Lack("q", "gpu", 2, -2, 10),), kept_for=("big",))),
-        "never": (2, Obstacle((Lack("q", "gpu", 11, -2, 10),), never=True)),
-        "head": (0, Obstacle((Lack("s", "gpu", 2, 1, 10),))),
-        "small": (1, Obstacle(closed="s")),
+        "big": (0, PendingReason((Shortfall("q", "gpu", 5, 3, 10),))),
+        "next": (1, PendingReason((Shortfall("q", "gpu", 2, -2, 10),), kept_for=("big",))),
+        "never": (2, PendingReason((Shortfall("q", "gpu", 11, -2, 10),), never=True)),
+        "head": (0, PendingReason((Shortfall("s", "gpu", 2, 1, 10),))),
+        "small": (1, PendingReason(closed="s")),
     }
 
 

@@ -10,9 +10,9 @@ from builders import card, node
 from tables import in_one_test
 
 from hami_webhook.charging.recomputer import read_pods
-from hami_webhook.kube.objects import Pod
+from hami_webhook.kube.objects import RESERVATION, Pod
 from hami_webhook.quota.floors import floor_id
-from hami_webhook.quota.ledger import RESERVATION, Entry, State, reservation_id
+from hami_webhook.quota.ledger import Entry, State, reservation_id
 from hami_webhook.quota.recompute import LedgerBounds, Recomputed, recompute, vanished
 
 from .objects import (

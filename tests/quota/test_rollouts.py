@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from builders import JSON
+from queueing.test_releaser import GATES, L
 from tables import in_one_test
 
 from hami_webhook.kube.objects import Pod
@@ -13,7 +14,6 @@ from hami_webhook.quota.rollouts import other_version
 
 from .objects import pod, quota
 from .quota_env import QuotaEnv
-from .test_queues import GATES, L
 
 HASH = "pod-template-hash"
 SAID = "pods of another version of Deployment web hold quota. They never release it if its maxUnavailable is 0"

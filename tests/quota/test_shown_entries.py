@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hami_webhook.charging.queue import Charged, ChargeQueue
+from hami_webhook.charging.queue import ChargeQueue, ChargeResult
 from hami_webhook.charging.recomputer import PodReader, Recomputer
 from hami_webhook.charging.sources import ResourceQuotas
 from hami_webhook.charging.store import QuotaStore
@@ -50,7 +50,7 @@ class Watched(InterleavingEnv):
         )
 
     async def client(self, charger: ChargeQueue, incoming: ChargeRequest, size: int) -> None:
-        if isinstance(await charger.charge(incoming), Charged):
+        if isinstance(await charger.charge(incoming), ChargeResult):
             await self.claim()
             name = incoming.pod.name
             self.created[name] = size  # from here on it may be seen, and a list has it

@@ -10,8 +10,7 @@ from hami_webhook.device_config import builtin_device_config, enabled_vendors
 from hami_webhook.devices.model import Usage
 from hami_webhook.kube.objects import Namespace, Node, Pod
 from hami_webhook.policy.rules import PolicyRules as Rules
-from hami_webhook.scheduling.boundary import PolicyBoundary
-from hami_webhook.scheduling.cluster_cache import ClusterCache
+from hami_webhook.scheduling.boundary import PolicyEnforcer
 from hami_webhook.scheduling.framework import Handle
 from hami_webhook.scheduling.placer import (
     AssumedPlacement,
@@ -22,6 +21,7 @@ from hami_webhook.scheduling.placer import (
     SchedulingPolicies,
     Unschedulable,
 )
+from hami_webhook.state.cluster_cache import ClusterCache
 from hami_webhook.time_slices import TimeSlices
 
 NOW = 1_767_225_600.0
@@ -55,7 +55,7 @@ class PlacerEnv:
         self.placer = Placer(
             Handle(self.cluster, self.state, VENDORS, lambda: self.now),
             policies=policies,
-            boundary=PolicyBoundary(VENDORS, lambda: self.rules, self._namespace),
+            boundary=PolicyEnforcer(VENDORS, lambda: self.rules, self._namespace),
             slices=slices,
             locked_nodes=self._locked_nodes,
         )

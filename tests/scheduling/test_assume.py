@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from hami_webhook.kube.objects import Node, Pod
-from hami_webhook.scheduling.cluster_cache import ClusterCache
+from hami_webhook.state.cluster_cache import ClusterCache
 
 from .placer_env import ALLOCATED, NOW, VENDORS, amounts
 

@@ -10,17 +10,17 @@ from every_node import evaluate
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
+from state.test_cluster_cache import read_node
 
+from hami_webhook.devices.pod_fit import read_pod_request
 from hami_webhook.kube.objects import Namespace, Pod
 from hami_webhook.policy.evaluation import PolicyViolation
 from hami_webhook.policy.rules import DeviceBounds, PolicyRule, PolicyRules
-from hami_webhook.scheduling.boundary import BoundedPod, PolicyBoundary
-from hami_webhook.scheduling.cluster_cache import ClusterCache
-from hami_webhook.scheduling.fit import read_pod_request
+from hami_webhook.scheduling.boundary import BoundedPod, PolicyEnforcer
+from hami_webhook.state.cluster_cache import ClusterCache
 
 from .extender_env import MODES, ExtenderEnv, args
 from .placer_env import ALLOCATED, NOW, VENDORS, PlacerEnv
-from .test_cluster_cache import read_node
 
 USE, NOUSE = "nvidia.com/use-gpuuuid", "nvidia.com/nouse-gpuuuid"
 USE_TYPE, NOUSE_TYPE = "nvidia.com/use-gputype", "nvidia.com/nouse-gputype"
@@ -33,7 +33,7 @@ def bounded(incoming: Pod, namespace: Namespace, policies: PolicyRules) -> Bound
     async def nobody(name: str) -> Namespace | None:
         raise AssertionError(f"namespace {name} was looked up")
 
-    return PolicyBoundary(VENDORS, lambda: policies, nobody).bounded(incoming, namespace)
+    return PolicyEnforcer(VENDORS, lambda: policies, nobody).bounded(incoming, namespace)
 
 
 NODE = node("n", card("A", 8000, type="NVIDIA A100-SXM4"), card("B", 8000, type="NVIDIA V100"))

@@ -11,18 +11,18 @@ from every_node import evaluate
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
+from state.test_cluster_cache import read_node
+from state.test_cluster_cache_any_order import CacheEnv, apply, changes
 
+from hami_webhook.devices.pod_fit import PodRequest, read_pod_request, shape_of
 from hami_webhook.devices.reasons import NODE_UNREGISTERED
 from hami_webhook.kube.objects import Pod
 from hami_webhook.quota.budget import PodBudget
-from hami_webhook.scheduling.cluster_cache import ClusterCache
 from hami_webhook.scheduling.filter_cache import FilterCache
-from hami_webhook.scheduling.fit import PodRequest, read_pod_request, shape_of
 from hami_webhook.scheduling.scoring import best_first, node_rank
+from hami_webhook.state.cluster_cache import ClusterCache
 
 from .placer_env import CORES, GPU, MEM, NOW, VENDORS
-from .test_cluster_cache import read_node
-from .test_cluster_cache_any_order import CacheEnv, apply, changes
 
 TOPOLOGY = {"hami.io/gpu-scheduler-policy": "topology-aware"}
 ASKING = (

@@ -16,11 +16,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hami_webhook.cluster.api import JSON
+from hami_webhook.devices.pod_fit import read_pod_request
 from hami_webhook.kube.objects import Node, Pod
 from hami_webhook.logs import TRACE
 from hami_webhook.policy.file import PolicyFile
-from hami_webhook.scheduling.cluster_cache import ClusterCache
-from hami_webhook.scheduling.fit import read_pod_request
+from hami_webhook.state.cluster_cache import ClusterCache
 
 from .placer_env import ALLOCATED, NOW, VENDORS, PlacerEnv
 

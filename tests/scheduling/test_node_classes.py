@@ -25,17 +25,17 @@ from msgspec.structs import replace
 
 from hami_webhook.devices.codecs import DeviceEntry, encode_pod_devices
 from hami_webhook.devices.model import BadRequest, NodeView
+from hami_webhook.devices.pod_fit import PodRequest, read_pod_request
 from hami_webhook.devices.reasons import Rejection
 from hami_webhook.devices.registry import Vendors
 from hami_webhook.kube.objects import Node, Pod
 from hami_webhook.quota.budget import PodBudget
 from hami_webhook.quota.card_selection import CardSelection
-from hami_webhook.scheduling.cluster_cache import ClusterCache
 from hami_webhook.scheduling.filter_cache import FilterCache
-from hami_webhook.scheduling.fit import PodRequest, read_pod_request
 from hami_webhook.scheduling.node_classes import NodeClasses
-from hami_webhook.scheduling.nominations import Nominations
 from hami_webhook.scheduling.scoring import NodeRank, fit_and_score
+from hami_webhook.state.cluster_cache import ClusterCache
+from hami_webhook.state.nominations import Nominations
 
 EXAMPLES = settings().max_examples
 """For each vendor, of clusters that change twice: 10,000 and more where each property has 200."""

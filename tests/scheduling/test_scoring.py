@@ -10,9 +10,9 @@ from builders import bound_pod, card, node, pod
 
 from hami_webhook.cluster.api import JSON
 from hami_webhook.devices.model import Allocation
+from hami_webhook.devices.pod_fit import NodeFit, read_pod_request
 from hami_webhook.devices.reasons import Rejection
 from hami_webhook.kube.objects import Node, Pod
-from hami_webhook.scheduling.fit import NodeFit, read_pod_request
 from hami_webhook.scheduling.placer import SchedulingPolicies
 from hami_webhook.scheduling.scoring import (
     NodeRank,

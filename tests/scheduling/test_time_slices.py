@@ -7,9 +7,9 @@ from itertools import count
 
 from builders import bound_pod, card, node, pod
 
+from hami_webhook.devices.pod_fit import read_pod_request
 from hami_webhook.kube.objects import Pod
 from hami_webhook.scheduling.filter_cache import FilterCache
-from hami_webhook.scheduling.fit import read_pod_request
 from hami_webhook.scheduling.framework import Handle
 from hami_webhook.scheduling.placer import CycleState, Placer
 from hami_webhook.time_slices import SLICE, Steps, TimeSlices, run_at_once

@@ -15,9 +15,9 @@ from hami_webhook.devices.fit_request import Candidate, Check
 from hami_webhook.devices.model import Inventory, NodeView, Rows
 from hami_webhook.devices.vendor_faults import VendorFaults
 from hami_webhook.kube.objects import Node, Pod
-from hami_webhook.quota.pricing import charge_of, waiting_charge
-from hami_webhook.scheduling.cluster_cache import ClusterCache
+from hami_webhook.quota.pricing import charge_of, price_pending
 from hami_webhook.scheduling.placer import Unschedulable
+from hami_webhook.state.cluster_cache import ClusterCache
 
 from .extender_env import MODES, ExtenderEnv, args
 from .placer_env import NOW, VENDORS, PlacerEnv
@@ -188,7 +188,7 @@ def test_a_pod_that_another_scheduler_bound_there_costs_what_it_declares(
     state = ClusterCache(VENDORS)
     state.set_node(Node.from_object(NODES[0]), NOW)
     by_hand = read_pod("p", gpu=1, mem=1000, nodeName="bad", uid="p")
-    assert charge_of(by_hand, VENDORS, state, NOW).amounts == waiting_charge(by_hand, VENDORS, state).amounts
+    assert charge_of(by_hand, VENDORS, state, NOW).amounts == price_pending(by_hand, VENDORS, state).amounts
     assert faults.counts == {"fit": 1}
 
 

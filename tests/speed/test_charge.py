@@ -17,8 +17,8 @@ from hami_webhook.cluster.api import Kind
 from hami_webhook.cluster.watches import NoWatches
 from hami_webhook.device_config import builtin_device_config, enabled_vendors
 from hami_webhook.kube.objects import Namespace, Node, Pod
-from hami_webhook.quota.pricing import waiting_charge
-from hami_webhook.scheduling.cluster_cache import ClusterCache
+from hami_webhook.quota.pricing import price_pending
+from hami_webhook.state.cluster_cache import ClusterCache
 
 PODS = 500
 NOW = 1_767_225_600.0
@@ -101,7 +101,7 @@ def test_a_price_that_depends_on_the_cards_costs_the_same_on_however_many_nodes(
         asked = Pod.from_object(pod("p", container(limits=limits)))
         for _ in range(2):
             with counted_calls() as counts:
-                charge = waiting_charge(asked, ALL, state)
+                charge = price_pending(asked, ALL, state)
         assert charge.floors or PERCENT not in limits
         return sum(counts.values())
 

@@ -14,13 +14,13 @@ import pytest
 from quota.objects import GPU, MEM, TEAM, pod, quota
 from virtual_time import run
 
-from hami_webhook.charging.queue import Charged
+from hami_webhook.charging.queue import ChargeResult
 from hami_webhook.charging.sources import ResourceQuotas
 from hami_webhook.cluster.api import Kind
 from hami_webhook.cluster.memory import MemoryCluster
 from hami_webhook.kube.objects import Pod, ResourceQuota
 from hami_webhook.quota.account import ChargeRequest
-from hami_webhook.quota.pricing import NoCapacity, waiting_charge
+from hami_webhook.quota.pricing import NoCapacity, price_pending
 
 from .replicas import VENDORS, Watched, charger
 
@@ -56,8 +56,8 @@ async def charged(replicas: int, write: float, between: float, dice: random.Rand
         while waiting:
             number = waiting.pop()
             asked = Pod.from_object(pod(f"p{number}", gpu=1, mem=5, uid=f"u{number}"))
-            request = ChargeRequest(asked.uid, asked, waiting_charge(asked, VENDORS, NoCapacity()))
-            assert isinstance(await chargers[number % replicas].charge(request), Charged)
+            request = ChargeRequest(asked.uid, asked, price_pending(asked, VENDORS, NoCapacity()))
+            assert isinstance(await chargers[number % replicas].charge(request), ChargeResult)
             await asyncio.sleep(about(between))
             created.add(asked.uid)
 

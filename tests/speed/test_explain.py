@@ -18,7 +18,7 @@ from hami_webhook.doctor.installation import assumed
 from hami_webhook.explain import node_reports
 from hami_webhook.explain.read import Explainer, loaded
 from hami_webhook.explain.tables import NEAREST
-from hami_webhook.scheduling.node_entry import NodeEntry
+from hami_webhook.state.node_entry import NodeEntry
 
 NOW = 1767225600.0
 WITH_CARDS = 16

@@ -10,7 +10,7 @@ from scheduling.extender_env import ExtenderEnv
 
 from hack.bench.counting import counted_calls
 
-FIT = "scheduling.fit:fit_pod"
+FIT = "devices.pod_fit:fit_pod"
 CARD = "devices.fit_request:Candidate.__init__"
 
 

@@ -14,13 +14,13 @@ from dataclasses import dataclass
 from quota.objects import GPU, MEM, pod, quota
 from virtual_time import run
 
-from hami_webhook.charging.queue import Charged
+from hami_webhook.charging.queue import ChargeResult
 from hami_webhook.charging.sources import ResourceQuotas
 from hami_webhook.cluster.api import JSON, Kind
 from hami_webhook.cluster.memory import MemoryCluster
 from hami_webhook.kube.objects import Pod, ResourceQuota
 from hami_webhook.quota.account import ChargeRequest
-from hami_webhook.quota.pricing import NoCapacity, waiting_charge
+from hami_webhook.quota.pricing import NoCapacity, price_pending
 
 from .replicas import VENDORS, Watched, charger
 
@@ -99,8 +99,8 @@ async def created(replicas: int, dice: random.Random) -> Created:
         manifest["metadata"]["namespace"] = NAMESPACES[number % len(NAMESPACES)]
         asked = Pod.from_object(manifest)
         await work(CREATE / 2)
-        request = ChargeRequest(asked.uid, asked, waiting_charge(asked, VENDORS, NoCapacity()))
-        if isinstance(await chargers[number % replicas].charge(request), Charged):
+        request = ChargeRequest(asked.uid, asked, price_pending(asked, VENDORS, NoCapacity()))
+        if isinstance(await chargers[number % replicas].charge(request), ChargeResult):
             await work(CREATE / 2)
             existing.add(asked.uid)
             found.pods += 1

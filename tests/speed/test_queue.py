@@ -6,9 +6,9 @@ from collections import Counter
 
 import pytest
 from builders import card, node
+from queueing.test_releaser import GATES, queueing, shared
 from quota.objects import pod
 from quota.quota_env import QuotaEnv
-from quota.test_queues import GATES, queueing, shared
 
 from hack.bench.counting import counted_calls
 from hami_webhook.cluster.api import Kind

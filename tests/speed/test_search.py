@@ -8,7 +8,7 @@ from builders import card
 from devices.cards import Room, chosen, container, node, pod, view
 
 from hack.bench.counting import counted_opcodes
-from hami_webhook.devices.model import Claim
+from hami_webhook.devices.model import DeviceHold
 from hami_webhook.devices.topology import best_combination
 
 PER_HALF_SET = 100
@@ -31,7 +31,7 @@ class Counting(Room):
 
     asked = 0
 
-    def admits(self, taken: Sequence[Claim]) -> bool:
+    def admits(self, taken: Sequence[DeviceHold]) -> bool:
         type(self).asked += 1
         return super().admits(taken)
 

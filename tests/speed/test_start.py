@@ -7,9 +7,9 @@ from builders import bound_pod, card, node
 from scheduling.placer_env import NOW, VENDORS
 
 from hack.bench.counting import counted_calls
-from hami_webhook.caches import Caches
 from hami_webhook.cluster.api import Kind
-from hami_webhook.scheduling.cluster_cache import ClusterCache
+from hami_webhook.state.caches import Caches
+from hami_webhook.state.cluster_cache import ClusterCache
 
 NODE_CALLS, POD_CALLS = 150, 80
 

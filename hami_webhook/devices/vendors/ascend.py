@@ -59,9 +59,9 @@ from hami_webhook.devices.reasons import Rejection
 from hami_webhook.devices.registration import NodeRegistration
 from hami_webhook.devices.vendor import Vendor
 from hami_webhook.kube.draft import ContainerDraft, PodDraft
+from hami_webhook.kube.message_text import found, quoted
 from hami_webhook.kube.objects import Container, Node, Pod
 from hami_webhook.kube.quantity import parse_whole
-from hami_webhook.kube.shown import found, quoted
 from hami_webhook.kube.yaml_reader import Path
 
 MODE = "huawei.com/vnpu-mode"

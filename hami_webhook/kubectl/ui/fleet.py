@@ -9,7 +9,7 @@ from urllib.parse import quote
 from markupsafe import Markup, escape
 from msgspec import Struct
 
-from hami_webhook.kube.shown import first_of
+from hami_webhook.kube.message_text import first_of
 from hami_webhook.kubectl.report import CardUse, KeyUse, PodUse, QuotaUse
 from hami_webhook.terminal import counted
 

@@ -17,7 +17,7 @@ from itertools import islice
 
 from msgspec import Struct
 
-from hami_webhook.kube.shown import cut
+from hami_webhook.kube.message_text import cut
 from hami_webhook.measured.exporters import Exporter
 from hami_webhook.measured.figures import NOT_ASKED, Measured
 from hami_webhook.measured.from_prometheus import query_measured

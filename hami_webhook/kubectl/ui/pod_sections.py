@@ -9,8 +9,8 @@ from msgspec import Struct
 from hami_webhook.cluster.api import Kind
 from hami_webhook.explain.report import Explanation
 from hami_webhook.explain.tables import node_tables, placement_table, quota_table
+from hami_webhook.kube.message_text import cut
 from hami_webhook.kube.objects import Container, MalformedObject, Pod
-from hami_webhook.kube.shown import cut
 from hami_webhook.kubectl.live import LiveCluster
 from hami_webhook.terminal import ShownTable
 

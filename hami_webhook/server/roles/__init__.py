@@ -17,9 +17,10 @@ from starlette.routing import Route
 from hami_webhook.assembly import Core
 from hami_webhook.config import Settings
 from hami_webhook.config.go_syntax import ListenAddress
-from hami_webhook.controller.informers import SharedInformers, Subscriber
+from hami_webhook.controller.informers import SharedInformers
 from hami_webhook.server.limits import ListenerLimits
 from hami_webhook.server.listener import Listener
+from hami_webhook.state.caches import Subscriber
 
 Loop = Callable[[], Awaitable[None]]
 """Runs until it is cancelled, or until it has nothing more to do."""

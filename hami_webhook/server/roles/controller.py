@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from hami_webhook.assembly import Core
+from hami_webhook.cluster.object_events import ObjectEvents
 from hami_webhook.config import Settings
 from hami_webhook.controller import (
     claim_templates,
@@ -18,10 +19,7 @@ from hami_webhook.controller import (
     handshakes,
     node_audit,
     pod_group_events,
-    queue_reports,
-    queues,
     quotas,
-    reclaim,
     webhooks,
 )
 from hami_webhook.controller.accelerator_quotas import AcceleratorQuotaReconciler
@@ -30,18 +28,18 @@ from hami_webhook.controller.claim_templates import ClaimTemplates
 from hami_webhook.controller.device_classes import DeviceClassEvents
 from hami_webhook.controller.handshakes import Handshakes
 from hami_webhook.controller.leader import LeaderElection, LeaseHooks, LeaseLock, lease_of
-from hami_webhook.controller.loops import Loops
 from hami_webhook.controller.namespaces import NamespaceAnnotations
 from hami_webhook.controller.node_audit import NodeAudit
-from hami_webhook.controller.object_events import ObjectEvents
 from hami_webhook.controller.own_pod import OwnPod
 from hami_webhook.controller.pod_group_events import PodGroupEvents
-from hami_webhook.controller.queue_reports import QueueReports
-from hami_webhook.controller.queues import QueueReleaser
-from hami_webhook.controller.quotas import Pace, QuotaReconciler
-from hami_webhook.controller.reclaim import Reclaimer
+from hami_webhook.controller.quotas import QuotaReconciler, ReconcileIntervals
 from hami_webhook.controller.showback import Showback
 from hami_webhook.controller.webhooks import WebhookReconciler
+from hami_webhook.loops import Loops
+from hami_webhook.queueing import reclaim, releaser, reports
+from hami_webhook.queueing.reclaim import Reclaimer
+from hami_webhook.queueing.releaser import QueueReleaser
+from hami_webhook.queueing.reports import QueueReports
 from hami_webhook.server.cluster_metrics import ClusterCollector
 from hami_webhook.server.process_metrics import ControllerCollector
 from hami_webhook.server.roles import Loop, Role, Shared
@@ -118,12 +116,12 @@ class Controller:
             tasks.create_task(keep(node_audit.LOOP, audit.run))
             tasks.create_task(keep("namespace annotations", NamespaceAnnotations(view, _object_events(core)).run))
             tasks.create_task(keep(device_classes.LOOP, self.class_events.run))
-            tasks.create_task(keep(queues.LOOP, self.releaser.run))
+            tasks.create_task(keep(releaser.LOOP, self.releaser.run))
             tasks.create_task(keep(reclaim.LOOP, self.reclaimer.run))
-            reports = QueueReports(
+            queue_reports = QueueReports(
                 core.cluster, view, self.releaser, _object_events(core), lambda: self.reclaimer.notes
             )
-            tasks.create_task(keep(queue_reports.LOOP, reports.run))
+            tasks.create_task(keep(reports.LOOP, queue_reports.run))
             tasks.create_task(keep(pod_group_events.LOOP, self.group_events.run))
             if self.templates.enabled:
                 tasks.create_task(keep(claim_templates.LOOP, self.templates.run))
@@ -145,7 +143,7 @@ def controller_of(shared: Shared, own_pod: OwnPod | None) -> Controller:
     showback = Showback(core.view)
     releaser = QueueReleaser(core.cluster, core.view, core.charger, core.capacity, core.failures)
     election = _leader_election(core, settings, showback, own_pod) if settings.leader_elect else None
-    pace = Pace(settings.quota_debounce, settings.quota_resync, settings.quota_reservation_ttl)
+    pace = ReconcileIntervals(settings.quota_debounce, settings.quota_resync, settings.quota_reservation_ttl)
     return Controller(
         shared,
         [

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
+from hami_webhook.cluster.object_events import ObjectEvents
 from hami_webhook.cluster.quotas_in_memory import WITHOUT_STATUS
-from hami_webhook.controller.object_events import ObjectEvents
 from hami_webhook.controller.own_pod import OwnPod
 from hami_webhook.server.roles import Loop, Role, Shared
 

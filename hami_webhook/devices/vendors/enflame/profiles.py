@@ -14,8 +14,8 @@ from msgspec import Struct
 from hami_webhook.devices.codecs import lower_keys, parse_json
 from hami_webhook.devices.model import FixedMemory, RegistrationError
 from hami_webhook.devices.registration import check_number
+from hami_webhook.kube.message_text import shown
 from hami_webhook.kube.quantity import Format, Quantity
-from hami_webhook.kube.shown import shown
 
 MOST_PROFILES = 128
 MOST_SLICES = 6

@@ -58,9 +58,9 @@ from hami_webhook.devices.vendor import Vendor
 from hami_webhook.devices.vendors.nvidia import mig
 from hami_webhook.devices.vendors.nvidia.section import NvidiaSection
 from hami_webhook.kube.draft import ContainerDraft, PodDraft
+from hami_webhook.kube.message_text import cut, first_of, shown
 from hami_webhook.kube.objects import Container, Node, Pod
 from hami_webhook.kube.quantity import parse_whole
-from hami_webhook.kube.shown import cut, first_of, shown
 
 MODE = "nvidia.com/vgpu-mode"
 REQUIRE_NVLINK = "nvidia.com/require-nvlink"

@@ -25,8 +25,8 @@ from hami_webhook.devices.newer_annotations import MIG_PREFERENCE
 from hami_webhook.devices.occupancy import Occupancy
 from hami_webhook.devices.pod_preferences import split_list
 from hami_webhook.devices.vendors.nvidia.section import MigProfileAllowance
+from hami_webhook.kube.message_text import first_of, quoted, shown
 from hami_webhook.kube.objects import Pod
-from hami_webhook.kube.shown import first_of, quoted, shown
 
 ALLOCATIONS = "hami.io/vgpu-mig-allocations"
 

@@ -1,0 +1,142 @@
+"""What a pod waits for in a queue, as a sentence for everybody who may see the pod (docs/spec/queues.md#4)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+
+from hami_webhook.kube.human_duration import human_duration
+from hami_webhook.kube.objects import Pod, format_time, parse_time
+from hami_webhook.quota.queue_order import PendingReason, QueuePosition, Shortfall
+
+WAITING, ABOVE_HARD, INCOMPLETE, REFUSED, RESERVED = (
+    "Waiting",
+    "AboveHard",
+    "PodGroupIncomplete",
+    "ChargeRefused",
+    "Reserved",
+)
+QUEUE_REASONS = WAITING, ABOVE_HARD, INCOMPLETE, REFUSED, RESERVED
+
+
+def reason_of(obstacle: PendingReason) -> str:
+    """The reason of the condition of a pod that waits."""
+    if obstacle.incomplete or obstacle.refused:
+        return INCOMPLETE if obstacle.incomplete else REFUSED
+    return ABOVE_HARD if obstacle.never else WAITING
+
+
+def sentence(standing: QueuePosition, pod_of: Callable[[str], Pod | None], note: str = "") -> str:
+    """What stands in the pod's way, and how many are before it; `note` is what is reclaimed for it, or why nothing is.
+
+    Pods are named in their own namespace only: of a quota of several, tenants don't learn each other's.
+    """
+    obstacle, namespace = standing.obstacle, standing.pod.key.partition("/")[0]
+    if obstacle.incomplete:
+        return obstacle.incomplete
+    if obstacle.refused:
+        return f"{_REFUSED}: {obstacle.refused}"
+    parts = []
+    if obstacle.closed:
+        parts.append(f"{quota_named(obstacle.closed)} lets no pod pass those that wait before it")
+    if obstacle.kept_for:
+        mine = [pod.name for uid in obstacle.kept_for if (pod := pod_of(uid)) and pod.namespace == namespace]
+        parts.append(f"{_KEPT}{', '.join(mine) or 'pods of other namespaces'}")
+    if note:
+        parts.append(note)
+    return waiting_sentence(obstacle.lacks, parts, standing.ahead, never=obstacle.never)
+
+
+def waiting_sentence(lacks: Sequence[Shortfall], others: Sequence[str], ahead: int | None, *, never: bool) -> str:
+    """That a pod waits for what its quotas lack, and how many are before it, None where that isn't known.
+
+    `others` are said between the two. `never`: it costs more than a limit, which has to be raised.
+    """
+    by_quota: dict[str, list[Shortfall]] = {}
+    for lack in lacks:
+        by_quota.setdefault(lack.quota, []).append(lack)
+    amount = _above if never else _short
+    texts = [f"{quota_named(quota)}: needs {' and '.join(map(amount, each))}" for quota, each in by_quota.items()]
+    first = f"Waits for {', and for '.join(texts)}" if texts else "Waits for its turn"
+    if never:
+        return f"{first}; it waits until the limit is raised"
+    place = [] if ahead is None else [_FIRST if ahead == 0 else f"{_pods_wait(ahead)} before it"]
+    return "; ".join((first, *others, *place))
+
+
+def _short(lack: Shortfall) -> str:
+    return f"{lack.requested} {resource_of(lack.key)}, {max(0, lack.free)} free of {lack.hard}"
+
+
+def _above(lack: Shortfall) -> str:
+    return f"{lack.requested} {resource_of(lack.key)}, limited to {lack.hard}"
+
+
+def _pods_wait(number: int) -> str:
+    return "1 pod waits" if number == 1 else f"{number} pods wait"
+
+
+_FIRST = "first in line"
+_KEPT = "room is kept for "
+_REFUSED = "others are charged before it until its charge succeeds"
+_AHEAD = re.compile(rf"(?:(?P<number>no|[0-9]{{1,9}}) pods? waits? before it|{_FIRST})$")
+
+
+def ahead_in(text: str) -> int | None:
+    """How many pods wait before one by such a sentence, also of the version before; None where it doesn't say."""
+    found = _AHEAD.search(text)
+    return None if found is None else 0 if found["number"] in (None, "no") else int(found["number"])
+
+
+def note_in(text: str) -> str:
+    """What such a sentence says of what is reclaimed; empty where it says nothing."""
+    return next((part for part in text.split("; ") if _NOTE.search(part)), "")
+
+
+def kept_in(text: str) -> str:
+    """For which pods such a sentence says that room is kept; empty where it says nothing."""
+    return next((part for part in text.split("; ") if part.startswith(_KEPT)), "")
+
+
+def amounts_in(text: str) -> str:
+    """What such a sentence says of what is needed, free and limited."""
+    return text.partition("; ")[0]
+
+
+def earliest(at: float) -> str:
+    """When something is possible, in a sentence that is stored: at a time (Unix seconds)."""
+    return f"earliest at {format_time(at)}"
+
+
+def with_durations(text: str, now: float) -> str:
+    """The sentence with how long that is from `now` (Unix seconds), where it says when: `earliest in 9m35s`."""
+
+    def duration(found: re.Match[str]) -> str:
+        try:
+            return f"earliest in {human_duration(parse_time(found[1]) - now)}"
+        except ValueError:  # a condition is its pod's: anybody may have written it
+            return found[0]
+
+    return _EARLIEST.sub(duration, text)
+
+
+_EARLIEST = re.compile(r"earliest at ([0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}Z)", re.ASCII)
+
+
+def refused_in(text: str) -> bool:
+    """Whether such a sentence says that the pod's charge was refused for another reason than room."""
+    return text.startswith(_REFUSED)
+
+
+_NOTE = re.compile(r"^nobody is evicted for it: | evicted for ")
+
+
+def resource_of(key: str) -> str:
+    """The resource that a quota's key counts: `nvidia.com/gpu` of `limits.nvidia.com/gpu`."""
+    return key.removeprefix("limits.").removeprefix("requests.")
+
+
+def quota_named(name: str) -> str:
+    """`quota gpu-quota` of `team/gpu-quota` in the pod's namespace, or the name alone; else `AcceleratorQuota all`."""
+    namespace, slash, own = name.partition("/")
+    return f"{namespace} {own}" if slash and namespace[:1].isupper() else f"quota {own or namespace}"

@@ -1,0 +1,1 @@
+"""What the API server has shown, and what was decided here and counts before it shows it."""

@@ -1,0 +1,496 @@
+"""The cluster as devices and usage, kept incrementally from events of nodes and pods.
+
+Source: docs/spec/core.md#3 and #10.4.
+
+A node has a generation that grows with every change; its `NodeView` is immutable and made anew only then.
+
+What was decided here counts before the API server shows it: an event that comes late must not free devices that were
+just given away (`assume`), nor a late answer bring back a pod that is gone. It may be late itself, so it must not be
+the last word: a lock, a Binding and a quota's write are for the version that was read. No I/O, no clock.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from datetime import tzinfo
+from heapq import heappop, heappush
+from typing import Any
+
+from msgspec import Struct, structs
+from msgspec.structs import replace
+
+from hami_webhook.devices.codecs import BadAnnotation
+from hami_webhook.devices.debit import Debit
+from hami_webhook.devices.model import Device, Inventory, NodeView
+from hami_webhook.devices.placement_annotations import NODE, TIME, placement_counts
+from hami_webhook.devices.registry import Vendors
+from hami_webhook.devices.reserved_annotations import is_scheduler_owned
+from hami_webhook.devices.vendor import Vendor
+from hami_webhook.kube.objects import Node, Pod
+from hami_webhook.quota.account import QuotaAccount
+from hami_webhook.quota.budget import placed_by_others
+from hami_webhook.quota.card_selection import CardSelection
+from hami_webhook.quota.ledger import charge_ids
+from hami_webhook.quota.placed_charges import PlacedCharges
+from hami_webhook.state.equivalent_devices import EquivalentDevices
+from hami_webhook.state.generations import Generations
+from hami_webhook.state.node_entry import NodeEntry, same_node
+from hami_webhook.state.pod_allocations import (
+    AssumedPod,
+    CardKey,
+    ClaimedCards,
+    NoClaims,
+    PodAllocation,
+    PodShare,
+    placement_of,
+    shares,
+    written,
+)
+from hami_webhook.state.pods_by_namespace import PodsByNamespace
+from hami_webhook.state.pods_by_node import PodsByNode
+from hami_webhook.state.presumed_usage import unplaced_vendors
+from hami_webhook.state.uncharged_usage import infer_usage
+
+logger = logging.getLogger(__name__)
+
+_TIME_DIGITS = 18
+"""As many digits of a placement's time as are read."""
+
+_GIVEN_UP = 8
+"""As many placements that a pod gave up are known again: events of them may still be on their way."""
+
+_GONE = 8192
+"""As many ids of pods that are gone are remembered: no late answer brings them back, and no ledger keeps them."""
+
+
+class Problem(Struct, frozen=True):
+    """Something about an object that takes it, or part of it, out of the account: for an event and a metric."""
+
+    kind: str
+    namespace: str
+    name: str
+    text: str
+
+
+class ClusterCache:
+    """What the scheduler knows. All times are Unix seconds and come in as arguments."""
+
+    def __init__(
+        self,
+        vendors: Vendors,
+        *,
+        placement_ttl: float = 300.0,
+        zone: tzinfo | None = None,
+        claimed: ClaimedCards | None = None,
+    ) -> None:
+        self.claims = None  # Fit knows what they hold of registered cards, and nothing of what they cost
+        self.claimed = claimed or NoClaims()
+        self._vendors = vendors
+        self.placement_ttl = placement_ttl
+        self._zone = zone
+        self._nodes: dict[str, NodeEntry] = {}
+        self._pods: dict[str, Pod] = {}
+        self.by_namespace = PodsByNamespace()
+        self._allocations: dict[str, PodAllocation] = {}
+        self._pods_by_node = PodsByNode(vendors.foreign_node_of)
+        self._unplaced = PodsByNode(lambda pod: pod.node_name if unplaced_vendors(pod, vendors) else "")
+        self._devices: dict[str, Mapping[str, Any]] = {}
+        self._unbound: dict[str, float] = {}
+        self._given_up: dict[str, list[Mapping[str, str]]] = {}
+        self._assumed: dict[str, AssumedPod] = {}
+        self.gone: OrderedDict[str, None] = OrderedDict()
+        """The ledger ids of pods that are gone, the latest last."""
+        self._problems: dict[tuple[str, str], Problem] = {}
+        self._due: list[tuple[float, str]] = []
+        self.generations = Generations()
+        """Which nodes changed when: a node's view is another one after each."""
+        self._charges = PlacedCharges()
+        self._device_classes = EquivalentDevices()
+        self.now = 0.0
+        """The latest time that was passed in."""
+        self.version = 0
+        """Grows with every change of a node or its Device object; its pods don't count."""
+        self.departures = 0
+        """How many pods were seen to end or to go since the beginning: quotas may count less from then on."""
+        self.lapses = 0
+        """How many placements lapsed unbound since the beginning."""
+        self._node_watchers: list[Callable[[str], None]] = []
+
+    @property
+    def origin(self) -> ClusterCache:
+        """Itself: the answers are its own."""
+        return self
+
+    def with_just(
+        self, view: NodeView, pods: Iterable[Pod], now: float, claimed: ClaimedCards | None = None
+    ) -> ClusterCache:
+        """A state of this one node with just these pods, and what is `claimed`."""
+        other = ClusterCache(self._vendors, placement_ttl=self.placement_ttl, zone=self._zone, claimed=claimed)
+        other.set_node(view.node, now)
+        for pod in pods:
+            other.set_pod(pod, now)
+        return other
+
+    # events
+
+    def watch_nodes(self, changed: Callable[[str], None]) -> None:
+        """Have `changed` called with the name of every node that changes from now on, or whose pods do."""
+        self._node_watchers.append(changed)
+
+    def set_node(self, node: Node, now: float) -> None:
+        """A node was added or changed."""
+        self.now = max(self.now, now)
+        entry = self._nodes.setdefault(node.name, NodeEntry(node.name))
+        before, entry.node = entry.node, node
+        if before is None or not same_node(before, node):
+            self.version += 1
+        self._read_cards(entry, now, before)
+
+    def remove_node(self, name: str) -> None:
+        entry = self._nodes.get(name)
+        if entry is None:
+            return
+        entry.node, entry.inventories, entry.unhealthy, entry.health_until = None, {}, {}, None
+        entry.dropped, entry.allocatable, entry.registrations = {}, {}, {}
+        self._device_classes.remove(name)
+        self.version += 1
+        self._problems.pop(("Node", name), None)
+        self._touch(entry)
+        if not entry.allocations:
+            self._drop(name)
+
+    def set_pod(self, pod: Pod, now: float) -> None:
+        """A pod was added or changed. Events of one pod come in order, but may be late: see `assume`."""
+        self.gone.pop(pod.uid, None)
+        before = self._pods.get(pod.uid)
+        if before is not None and before.namespace != pod.namespace:
+            self.remove_pod(pod.uid)
+            self.gone.pop(pod.uid, None)
+        if pod.node_name:
+            self._given_up.pop(pod.uid, None)
+        if pod.terminal and before is not None and not before.terminal:
+            self.departures += 1
+        self._keep(self._as_assumed(pod), now)
+
+    def remove_pod(self, uid: str) -> None:
+        """A pod is gone."""
+        pod = self._pods.pop(uid, None)
+        if pod is not None:
+            self.departures += 1
+            self._charges.gone(pod.namespace, uid)
+            self.by_namespace.drop(pod)
+        self._pods_by_node.drop(uid)
+        self._touch_all(self._unplaced.drop(uid))
+        self._given_up.pop(uid, None)
+        self._assumed.pop(uid, None)
+        self._release(uid)
+        for identity in charge_ids(uid, {} if pod is None else pod.annotations) if uid else ():
+            self.gone[identity] = None
+            if len(self.gone) > _GONE:
+                self.gone.popitem(last=False)
+
+    def assume(self, pod: Pod, now: float) -> None:
+        """A placement is being written, or was just written, on the pod, which carries it here: it counts from now on,
+        even if it reads like one given up before. Whatever lacks it is older, until an event shows it or the pod bound,
+        it is forgotten, or it lapses. Nothing happens if the pod is known to be gone.
+        """
+        if pod.uid in self.gone:
+            return
+        annotations = written(pod)
+        known = self._assumed.get(pod.uid)
+        observed = known.observed if known is not None else self._pods.get(pod.uid)
+        given_up = self._given_up.get(pod.uid)
+        if given_up and annotations in given_up:
+            given_up.remove(annotations)
+        self._assumed[pod.uid] = AssumedPod(annotations, observed)
+        self._keep(pod, now)
+
+    def forget(self, uid: str, now: float) -> bool:
+        """The placement that was assumed won't be written, or the pod won't be bound by it; whether there was one."""
+        held = self.release(uid)
+        assumed = self._assumed.pop(uid, None)
+        if assumed is not None and assumed.observed is not None:
+            self._keep(assumed.observed, now)
+        return held
+
+    def release(self, uid: str) -> bool:
+        """Forget a placement that wasn't bound, because the pod is to be placed anew; whether there was one."""
+        pod = self._pods.get(uid)
+        if pod is None or pod.node_name or NODE not in pod.annotations:
+            return False
+        annotations, given_up = written(pod), self._given_up.setdefault(uid, [])
+        if annotations not in given_up:
+            given_up.append(annotations)
+            del given_up[:-_GIVEN_UP]
+        held = uid in self._allocations
+        self._release(uid)
+        return held
+
+    def is_revoked(self, pod: Pod) -> bool:
+        """Whether the placement that the pod carries was given up here, so that others may have its cards."""
+        given_up = self._given_up.get(pod.uid)
+        return given_up is not None and not pod.node_name and written(pod) in given_up
+
+    def claims_changed(self, node: str) -> None:
+        """What claims hold of a node's cards is something else now."""
+        self._touch_all((node,))
+
+    def set_device(self, node: str, obj: Mapping[str, Any]) -> None:
+        """Koordinator's Device object of a node was added or changed."""
+        self._devices[node] = obj
+        self.version += 1
+
+    def remove_device(self, node: str) -> None:
+        self._devices.pop(node, None)
+        self.version += 1
+
+    def _keep(self, pod: Pod, now: float) -> None:
+        self.now = max(self.now, now)
+        self._pods_by_node.keep(pod)
+        self._touch_all(self._unplaced.keep(pod))
+        self._pods[pod.uid] = pod
+        self.by_namespace.keep(pod)
+        self._charges.changed(pod.namespace, pod.uid)
+        self._settle(pod, now)
+
+    def _as_assumed(self, pod: Pod) -> Pod:
+        """The pod with the placement it is assumed to get, if the last event of it may be older than that."""
+        assumed = self._assumed.get(pod.uid)
+        if assumed is None:
+            return pod
+        if pod.node_name or placement_of(pod).items() >= assumed.annotations.items():
+            del self._assumed[pod.uid]
+            return pod
+        self._assumed[pod.uid] = replace(assumed, observed=pod)
+        others = {key: text for key, text in pod.annotations.items() if not is_scheduler_owned(key)}
+        return structs.replace(pod, annotations={**others, **assumed.annotations})
+
+    def tick(self, now: float) -> None:
+        """Let time pass: placements that were never bound lapse, handshakes expire."""
+        self.now = max(self.now, now)
+        lapsed = [uid for uid, deadline in self._unbound.items() if now >= deadline]
+        for uid in lapsed:
+            self._assumed.pop(uid, None)
+            self._release(uid)
+        self.lapses += len(lapsed)
+        due = []
+        while self._due and self._due[0][0] <= now:
+            due.append(heappop(self._due)[1])
+        for name in due:
+            entry = self._nodes.get(name)
+            if entry is not None and entry.health_until is not None and now >= entry.health_until:
+                self._read_cards(entry, now, entry.node)
+
+    def without_any(self) -> ClusterCache:
+        """One that reads nodes and pods as this one does, and has none yet."""
+        return ClusterCache(self._vendors, placement_ttl=self.placement_ttl, zone=self._zone)
+
+    # queries
+
+    def view(self, name: str) -> NodeView | None:
+        """The node as it is now; None if it isn't known."""
+        entry = self._nodes.get(name)
+        if entry is None or entry.node is None:
+            return None
+        entry.view = entry.view or entry.viewed(self._vendors, self.claimed.on(name), self._unplaced.on(name))
+        return entry.view
+
+    def allocations(self, name: str) -> Sequence[PodAllocation]:
+        """The pods that hold cards of the node."""
+        entry = self._nodes.get(name)
+        return () if entry is None else tuple(entry.allocations.values())
+
+    def holds_devices(self, uid: str) -> bool:
+        """Whether the pod has a placement that counts."""
+        return uid in self._allocations
+
+    def views(self) -> Iterator[NodeView]:
+        """Every known node, by name."""
+        for name in sorted(self._nodes):
+            view = self.view(name)
+            if view is not None:
+                yield view
+
+    def pods_in(self, namespace: str) -> list[Pod]:
+        return list(self.by_namespace.of(namespace).values())
+
+    def placed_besides(self, pod: Pod, account: QuotaAccount, now: float) -> dict[str, int]:
+        """What the other placed pods that the quota covers cost it."""
+        sums = dict.fromkeys(account.hard, 0)
+        for namespace in account.quota.namespaces or (pod.namespace,):
+            pods = self.by_namespace.of(namespace)
+            more = (self._vendors, self, now, self.placement_ttl)
+            if account.cards is not None:
+                found = placed_by_others(account, pod, pods.values(), *more)
+            else:
+                found = self._charges.of_others(account, pod, namespace, pods, *more)
+            for key, amount in found.items():
+                sums[key] += amount
+        return sums
+
+    def pod(self, uid: str) -> Pod | None:
+        return self._pods.get(uid)
+
+    def observed(self, uid: str) -> Pod | None:
+        """The pod as it was last observed, without what is assumed of it."""
+        assumed = self._assumed.get(uid)
+        return assumed.observed if assumed is not None else self._pods.get(uid)
+
+    def pods(self) -> Iterable[Pod]:
+        return self._pods.values()
+
+    def nodes(self) -> Iterator[Node]:
+        """Every known node, by name."""
+        for name in sorted(self._nodes):
+            node = self._nodes[name].node
+            if node is not None:
+                yield node
+
+    def node(self, name: str) -> Node | None:
+        """The node; None if it isn't known."""
+        return self._nodes[name].node if name in self._nodes else None
+
+    def registrations(self, node: str) -> Mapping[str, str]:
+        """What became of each vendor's registration on a node: `ready`, `unreadable` or `silent`."""
+        return self._nodes[node].registrations if node in self._nodes else {}
+
+    def foreign_pods_on(self, node: str) -> list[Pod]:
+        """The live pods on a node that concern another scheduler, by UID."""
+        return self._pods_by_node.on(node)
+
+    def device(self, node: str) -> Mapping[str, Any] | None:
+        """Koordinator's Device object of a node; None if there is none."""
+        return self._devices.get(node)
+
+    def problems(self) -> list[Problem]:
+        """What can't be read at present, by kind and name."""
+        return sorted(self._problems.values(), key=lambda problem: (problem.kind, problem.namespace, problem.name))
+
+    def inventories(self, vendor: str) -> Iterator[Inventory]:
+        """What each node has registered of a vendor, by the nodes' names."""
+        for name in sorted(self._nodes):
+            inventory = self._nodes[name].inventories.get(vendor)
+            if inventory is not None:
+                yield inventory
+
+    def eligible(self, vendor: Vendor, pod: Pod) -> Sequence[Device]:
+        """A card of each sort the pod's lists allow, on nodes that match its nodeSelector (the quota's catalog)."""
+        return self._device_classes.eligible(vendor, pod)
+
+    def held(self, vendor: Vendor, pod: Pod) -> Debit | None:
+        view = self.view(pod.node_name)
+        return infer_usage(view, vendor, pod, self._vendors) if view is not None else None
+
+    def is_selected(self, cards: CardSelection, node: str, vendor: str, uuid: str) -> bool:
+        entry = self._nodes.get(node)
+        if entry is None or entry.node is None:
+            return True
+        found, labels = entry.types.get((vendor, uuid)), entry.node.labels
+        return cards.on_node(labels) if found is None else cards.admits(found, labels)
+
+    def only_counted_devices(self, cards: CardSelection, vendor: Vendor, pod: Pod) -> bool:
+        return self._device_classes.only_counted_devices(cards, vendor, pod)
+
+    # how it is kept
+
+    def _read_cards(self, entry: NodeEntry, now: float, known: Node | None) -> None:
+        """Read the node's cards anew, and leave out vendors whose plugin is gone; `known` is the node as it was."""
+        node = entry.node
+        assert node is not None
+        before = entry.inventories
+        texts = entry.read(self._vendors, now, self._zone)
+        if entry.health_until is not None and entry.health_until != entry.due:
+            entry.due = entry.health_until
+            heappush(self._due, (entry.due, entry.name))
+        self._note(("Node", node.name), Problem("Node", "", node.name, "; ".join(texts)))
+        if known is None or not same_node(known, node) or entry.inventories != before:
+            self._touch(entry)
+        if known is None or known.labels != node.labels or entry.inventories != before:
+            self._device_classes.put(node.name, node.labels, entry.inventories)
+        if entry.inventories != before:
+            for allocation in list(entry.allocations.values()):  # what an entry takes may depend on its card
+                self._settle(allocation.pod, now)
+
+    def _settle(self, pod: Pod, now: float) -> None:
+        """Count what the pod holds, in place of what it held so far."""
+        allocation = self._allocation_of(pod, now)
+        known = self._allocations.get(pod.uid)
+        if known is not None and allocation is not None and known.same_as(allocation):
+            return
+        self._release(pod.uid, keep_notes=True)
+        if allocation is None:
+            return
+        if not pod.node_name:
+            self._unbound[pod.uid] = int(pod.annotations[TIME][:_TIME_DIGITS]) + self.placement_ttl
+        if allocation.shares:
+            entry = self._nodes.setdefault(allocation.node, NodeEntry(allocation.node))
+            entry.allocations[pod.uid] = self._allocations[pod.uid] = allocation
+            self._recount(entry, allocation.shares)
+
+    def _allocation_of(self, pod: Pod, now: float) -> PodAllocation | None:
+        """What the pod's annotations say it holds, None while they don't count; what can't be read is noted."""
+        counts = placement_counts(pod, now, self.placement_ttl) and not self.is_revoked(pod)
+        texts: list[str] = []
+        held: dict[CardKey, PodShare] = {}
+        if counts and NODE in pod.annotations and not pod.terminal:
+            for vendor in self._vendors.allocated_in(pod.annotations):
+                try:
+                    held |= shares(vendor, pod, self._cards(pod, vendor))
+                except BadAnnotation as error:
+                    texts.append(f"{vendor.keys.allocated} can't be read, so its cards aren't known: {error}")
+                except Exception as error:
+                    self._vendors.faults.record("usage", pod.node_name or pod.annotations[NODE], error)
+                    texts.append(f"{vendor.keys.allocated} can't be read, by a fault of ours ({type(error).__name__})")
+        self._note(("Pod", pod.uid), Problem("Pod", pod.namespace, pod.name, "; ".join(dict.fromkeys(texts))))
+        if not held and not texts:
+            return None
+        return PodAllocation(pod, pod.node_name or pod.annotations[NODE], held)
+
+    def _cards(self, pod: Pod, vendor: Vendor) -> dict[str, Device]:
+        """The vendor's cards by UUID on the pod's node."""
+        entry = self._nodes.get(pod.node_name or pod.annotations[NODE])
+        inventory = entry.inventories.get(vendor.key) if entry is not None else None
+        return {device.uuid: device for device in inventory.devices} if inventory is not None else {}
+
+    def _release(self, uid: str, *, keep_notes: bool = False) -> None:
+        self._unbound.pop(uid, None)
+        if not keep_notes:
+            self._problems.pop(("Pod", uid), None)
+        gone = self._allocations.pop(uid, None)
+        if gone is None:
+            return
+        entry = self._nodes[gone.node]
+        del entry.allocations[uid]
+        self._recount(entry, gone.shares)
+        if entry.node is None and not entry.allocations:
+            self._drop(gone.node)
+
+    def _drop(self, name: str) -> None:
+        del self._nodes[name]
+        self.generations.keep_only(self._nodes, len(self._nodes))
+
+    def _recount(self, entry: NodeEntry, cards: Iterable[CardKey]) -> None:
+        """Something else is taken of the given cards."""
+        entry.recounted |= dict.fromkeys(cards)
+        self._touch(entry)
+
+    def _touch_all(self, names: Iterable[str]) -> None:
+        for name in names:
+            if name in self._nodes:
+                self._touch(self._nodes[name])
+
+    def _touch(self, entry: NodeEntry) -> None:
+        entry.generation = self.generations.changed(entry.name)
+        entry.view = None
+        for changed in self._node_watchers:
+            changed(entry.name)
+
+    def _note(self, key: tuple[str, str], problem: Problem) -> None:
+        if problem.text:
+            if self._problems.get(key) != problem:
+                logger.info("%s %s: %s", problem.kind, problem.name, problem.text)
+            self._problems[key] = problem
+        else:
+            self._problems.pop(key, None)
