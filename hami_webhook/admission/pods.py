@@ -140,7 +140,7 @@ def read_pod(obj: ReviewedPod, namespace: str) -> Pod:
 def normalise(draft: PodDraft, vendors: Vendors, device_lister: DeviceLister) -> tuple[Vendor, ...]:
     """Let every vendor put the pod's containers into its own form; those whose cards it asks for. Raises `Denied`."""
     found: dict[str, Vendor] = {}
-    defaulted = DEFAULTED in draft.annotations
+    defaulted = DEFAULTED in draft.original.annotations
     if defaulted:
         read_defaults(draft)
     try:
@@ -367,9 +367,11 @@ _VIRTUAL_MACHINE = "shared cards are mounted into the container, and a virtual m
 
 def suspicions(draft: PodDraft, requested: tuple[Vendor, ...] = ()) -> list[str]:
     """What is legal but hardly meant, a sentence each; `requested` are the vendors whose cards the pod asks for."""
-    text, is_2_11 = draft.annotations.get(GPU_POLICY), any(vendor.is_2_11 for vendor in requested)
-    found = [] if text is None else CardPolicy.parse(text).warnings_of(is_2_11=is_2_11)
-    found += newer_annotations.warnings_of(draft.annotations, is_2_11=is_2_11)
+    found, text = [], draft.annotations.get(GPU_POLICY)
+    if text is not None or not newer_annotations.KEYS.isdisjoint(draft.original.annotations):
+        is_2_11 = any(vendor.is_2_11 for vendor in requested)
+        found += [] if text is None else CardPolicy.parse(text).warnings_of(is_2_11=is_2_11)
+        found += newer_annotations.warnings_of(draft.original.annotations, is_2_11=is_2_11)
     runtime = draft.runtime_class_name
     if "kata" in runtime.lower():
         found.append(f"spec.runtimeClassName {runtime}: {_VIRTUAL_MACHINE}")

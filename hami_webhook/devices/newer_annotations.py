@@ -18,7 +18,7 @@ MIG_PREFERENCE: Final = "nvidia.com/mig-profile-preference"
 AMD_NUMA_BIND: Final = "amd.com/numa-bind"
 
 _SERVED = (OVERWRITE_ENV, OVERWRITE_ENV_CONTAINERS, MIG_PREFERENCE, AMD_NUMA_BIND)
-_KEYS = frozenset((*_SERVED, NUMA_ALIGNMENT))
+KEYS: Final = frozenset((*_SERVED, NUMA_ALIGNMENT))
 
 
 def overwrites_env(annotations: Mapping[str, str], container: str, *, usual: bool) -> bool:
@@ -43,9 +43,7 @@ def _by_container(text: str) -> Mapping[str, str] | None:
 
 def warnings_of(annotations: Mapping[str, str], *, is_2_11: bool) -> list[str]:
     """A sentence for each of these annotations that has no effect, or not the one that it seems to have."""
-    written = _KEYS.intersection(annotations)
-    if not written:
-        return []
+    written = KEYS.intersection(annotations)
     found = []
     if NUMA_ALIGNMENT in written:
         found.append(

@@ -204,7 +204,8 @@ class Nvidia(Vendor):
     # admission (docs/spec/nvidia.md#5)
 
     def admit(self, container: ContainerDraft, pod: PodDraft, device_lister: DeviceLister) -> bool:
-        container.forget_default(self.core_name, _ALL_CORES)
+        if container.listed:
+            container.forget_default(self.core_name, _ALL_CORES)
         section, written = self.section, container.container
         named = written.named
         self.check_amounts(written)
