@@ -52,9 +52,11 @@ class NameSuggester:
         """A sentence for each name of a resource or annotation that is nearly one that is known, or stands where the
         other belongs, at most 5.
         """
-        as_resources = sorted(self._annotations.known & named)
-        found = [f"{name} is an annotation, and no resource: {_INTO_ANNOTATIONS}" for name in as_resources]
-        found += self._resources.nearly(named - set(as_resources))
+        as_resources = self._annotations.known & named
+        if as_resources:
+            named = named - as_resources
+        found = self._resources.nearly(named)
+        found[:0] = [f"{name} is an annotation, and no resource: {_INTO_ANNOTATIONS}" for name in sorted(as_resources)]
         if annotations:
             as_annotations = sorted(self._misplaced_in & annotations.keys())
             # what a chip's plugin reads has its resource's name; a pod with cards that brings it is refused

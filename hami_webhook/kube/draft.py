@@ -255,9 +255,11 @@ class PodDraft:
         ):
             if name != (before or ""):
                 operations.append({"op": "add" if before is None else "replace", "path": f"/spec/{key}", "value": name})
-        if gates := [{"name": name} for name in self.gates[len(self.original.gates) :]]:
+        if len(self.gates) > len(self.original.gates):
+            gates = [{"name": name} for name in self.gates[len(self.original.gates) :]]
             operations += _added("/spec/schedulingGates", spec.scheduling_gates, gates)
-        if added := self.claims[len(self.original.resource_claims) :]:
+        if len(self.claims) > len(self.original.resource_claims):
+            added = self.claims[len(self.original.resource_claims) :]
             claims = [{"name": each.name, "resourceClaimTemplateName": each.template} for each in added]
             operations += _added("/spec/resourceClaims", spec.resource_claims, claims)
         for container in self.containers:

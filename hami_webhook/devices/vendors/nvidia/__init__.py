@@ -228,9 +228,10 @@ class Nvidia(Vendor):
             container.set_env("NVIDIA_VISIBLE_DEVICES", "none")
         in_bytes = str(written.limits.get(self.memory_name) or written.requests.get(self.memory_name)).endswith("i")
         doubted = (self.percentage_name, self.core_name, self.priority_name)
-        if count and (container.written_env or in_bytes or not named.isdisjoint(doubted)):
-            for doubt in self.warnings_of(container):
-                pod.warn(f"container {container.name}: {doubt}")
+        switched = container.written_env and container.env_value(DISABLE_CONTROL)
+        doubtful = count and (switched or in_bytes or not named.isdisjoint(doubted))
+        for doubt in self.warnings_of(container) if doubtful else ():
+            pod.warn(f"container {container.name}: {doubt}")
         return count > 0
 
     def _hides_cards(self, container: ContainerDraft, pod: PodDraft) -> bool:
