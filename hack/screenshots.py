@@ -31,8 +31,8 @@ from hami_webhook.kubectl.ui.metrics import Alert, Key, Metrics, Points
 from hami_webhook.kubectl.ui.pages import Pages
 from hami_webhook.kubectl.ui.readings import Readings
 from hami_webhook.kubectl.ui.server import listening, server
-from hami_webhook.measured.figures import Measured, MeasuredCard, MeasuredContainer, MeasuredDevice, MeasuredPod
 from hami_webhook.simulate.results import Pods
+from hami_webhook.usage.figures import Measured, MeasuredCard, MeasuredContainer, MeasuredDevice, MeasuredPod
 
 JSON = dict[str, Any]
 

@@ -22,7 +22,7 @@ from hami_webhook.devices.registry import Vendors
 from hami_webhook.devices.vendor import Vendor
 from hami_webhook.integrations import SCHEDULERS
 from hami_webhook.integrations.mixing import Mixing
-from hami_webhook.measured.exporters import Exporter, ExportersSection
+from hami_webhook.usage.exporters import Exporter, ExportersSection
 
 _SECTION = re.compile(r"^(\w+):", re.MULTILINE)
 

@@ -19,9 +19,9 @@ from hami_webhook.config import ConfigError, LoadedDeviceConfig, Settings, add_f
 from hami_webhook.core_options import Options, options_of
 from hami_webhook.device_config import builtin_device_config, enabled_vendors, exporters_of, load_device_config
 from hami_webhook.devices.registry import Vendors
-from hami_webhook.measured.exporters import Exporter
 from hami_webhook.policy.rules import PolicyRules
 from hami_webhook.simulate.simulation import Simulation
+from hami_webhook.usage.exporters import Exporter
 
 _MANIFESTS_ARGS = ("--scheduler-name=hami-scheduler", "--enable-ascend", "--enable-iluvatar")
 """What of the settings in our manifests matters to a reader, where the Deployments can't be read."""

@@ -25,9 +25,9 @@ from hami_webhook.explain.pod_words import quota_reason, waiting_reason
 from hami_webhook.explain.read import Explainer
 from hami_webhook.explain.report import Explanation
 from hami_webhook.kube.objects import Pod
-from hami_webhook.measured.figures import NOT_ASKED, Measured
 from hami_webhook.node_filters.snapshot import SchedulerSnapshot
 from hami_webhook.simulate.simulation import Simulation
+from hami_webhook.usage.figures import NOT_ASKED, Measured
 
 if TYPE_CHECKING:
     from hami_webhook.doctor.checks import Diagnosis
@@ -188,8 +188,8 @@ async def _measured(
     """What is really used, for the commands that show it: they have the flag. Of all namespaces if none is named."""
     if "prometheus" not in arguments:
         return NOT_ASKED
-    from hami_webhook.measured.api import read_measured
-    from hami_webhook.measured.from_prometheus import query_measured
+    from hami_webhook.usage.api import read_measured
+    from hami_webhook.usage.from_prometheus import query_measured
 
     if arguments.prometheus:
         return await asyncio.to_thread(query_measured, arguments.prometheus, now, effective.exporters)

@@ -34,7 +34,6 @@ from hami_webhook.kubectl.report import (
     QuotaUse,
     Room,
 )
-from hami_webhook.measured.figures import NOT_ASKED, Measured, MeasuredPod
 from hami_webhook.queueing.pod_queue import demand_of
 from hami_webhook.quota.account import QuotaAccount
 from hami_webhook.quota.card_selection import CardSelection
@@ -43,6 +42,7 @@ from hami_webhook.quota.queue_order import Demand
 from hami_webhook.scheduling.node_locks import LOCK
 from hami_webhook.state.cluster_view import ClusterView
 from hami_webhook.terminal import natural
+from hami_webhook.usage.figures import NOT_ASKED, Measured, MeasuredPod
 
 
 class Overview(Struct, frozen=True):

@@ -14,8 +14,8 @@ from hami_webhook.cluster.informer import Change, Replaced
 from hami_webhook.cluster.kept_fields import decode_with
 from hami_webhook.devices.codecs import BadAnnotation, decode_pod_devices
 from hami_webhook.kube import wire
-from hami_webhook.measured.bound_pods import DEVICES
 from hami_webhook.node.region_files import ContainerKey
+from hami_webhook.usage.bound_pods import DEVICES
 
 logger = logging.getLogger(__name__)
 

@@ -30,9 +30,6 @@ from hami_webhook.cluster.informer import Informer
 from hami_webhook.cluster.kubernetes import KubernetesCluster
 from hami_webhook.config import Settings
 from hami_webhook.loops import Loops, repeat
-from hami_webhook.measured.api import GROUP, VERSION
-from hami_webhook.measured.bound_pods import BoundPods, decode_bound
-from hami_webhook.measured.scrape import Fetch, Fetcher, Monitors
 from hami_webhook.server.app import application
 from hami_webhook.server.build_metrics import BuildCollector
 from hami_webhook.server.limits import ListenerLimits
@@ -41,6 +38,9 @@ from hami_webhook.server.probes import probe_routes
 from hami_webhook.server.request_metrics import new_registry
 from hami_webhook.server.tls import CertificateFiles, ReloadingTls
 from hami_webhook.server.usage_api import usage_routes
+from hami_webhook.usage.api import GROUP, VERSION
+from hami_webhook.usage.bound_pods import BoundPods, decode_bound
+from hami_webhook.usage.scrape import Fetch, Fetcher, Monitors
 
 logger: Final = logging.getLogger(__name__)
 

@@ -12,9 +12,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from hami_webhook.measured.api import API_VERSION, PREFIX, NodeUsage, PodUsage, node_usage, pod_usage
-from hami_webhook.measured.bound_pods import BoundPod, BoundPods
-from hami_webhook.measured.scrape import Monitors, NodeFigures, figures
+from hami_webhook.usage.api import API_VERSION, PREFIX, NodeUsage, PodUsage, node_usage, pod_usage
+from hami_webhook.usage.bound_pods import BoundPod, BoundPods
+from hami_webhook.usage.scrape import Monitors, NodeFigures, figures
 
 _RESOURCES = {
     "kind": "APIResourceList",

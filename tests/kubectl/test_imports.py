@@ -14,7 +14,7 @@ NOT_NEEDED = (
     *("kubernetes.client", "kubernetes.aio.dynamic", "urllib3", "starlette", "uvicorn", "jinja2"),
     *("hami_webhook.server", "hami_webhook.controller", "hami_webhook.cluster.informer", "hami_webhook.doctor.checks"),
     *("prometheus_client.exposition", "importlib.metadata", "cel_expr_python", "hami_webhook.policy.file"),
-    *("hami_webhook.kubectl.overview", "hami_webhook.kubectl.tables", "hami_webhook.measured.samples"),
+    *("hami_webhook.kubectl.overview", "hami_webhook.kubectl.tables", "hami_webhook.usage.samples"),
 )
 
 

@@ -11,11 +11,11 @@ from datetime import UTC, datetime
 import pytest
 from aiohttp import web
 from http_server import http_server
-from measured.test_exporters import prometheus as exported
-from measured.test_samples import TEXT
 from simulate.files import JSON, MEM
+from usage.test_exporters import prometheus as exported
+from usage.test_samples import TEXT
 
-from hami_webhook.measured.samples import read_text
+from hami_webhook.usage.samples import read_text
 
 from .apiserver import ApiServer
 from .conftest import Hami

@@ -7,13 +7,13 @@ from typing import Any
 
 import httpx
 import pytest
-from measured.test_samples import TEXT
-from measured.test_scrape import Nodes, known, monitor, pod
 from starlette.applications import Starlette
+from usage.test_samples import TEXT
+from usage.test_scrape import Nodes, known, monitor, pod
 
-from hami_webhook.measured.scrape import Monitors
 from hami_webhook.server.serve_usage import FRONT_PROXY, FrontProxy
 from hami_webhook.server.usage_api import usage_routes
+from hami_webhook.usage.scrape import Monitors
 
 PREFIX = "/apis/usage.hami.io/v1alpha1"
 

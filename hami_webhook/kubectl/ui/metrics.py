@@ -18,10 +18,10 @@ from itertools import islice
 from msgspec import Struct
 
 from hami_webhook.kube.message_text import cut
-from hami_webhook.measured.exporters import Exporter
-from hami_webhook.measured.figures import NOT_ASKED, Measured
-from hami_webhook.measured.from_prometheus import query_measured
 from hami_webhook.prometheus import PrometheusError, query, query_range
+from hami_webhook.usage.exporters import Exporter
+from hami_webhook.usage.figures import NOT_ASKED, Measured
+from hami_webhook.usage.from_prometheus import query_measured
 
 Key = tuple[str, ...]
 """What a series is of."""

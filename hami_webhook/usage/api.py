@@ -13,7 +13,7 @@ from typing import Protocol
 import msgspec
 
 from hami_webhook.cluster.api import JSON, ClusterError, Forbidden, NotFound
-from hami_webhook.measured.figures import Measured, MeasuredCard, MeasuredContainer, MeasuredDevice, MeasuredPod
+from hami_webhook.usage.figures import Measured, MeasuredCard, MeasuredContainer, MeasuredDevice, MeasuredPod
 
 GROUP, VERSION = "usage.hami.io", "v1alpha1"
 API_VERSION = f"{GROUP}/{VERSION}"

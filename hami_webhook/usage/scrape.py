@@ -14,9 +14,9 @@ import aiohttp
 from msgspec import Struct
 from msgspec.structs import replace
 
-from hami_webhook.measured.bound_pods import BoundPods
-from hami_webhook.measured.figures import NOT_ASKED, Measured
-from hami_webhook.measured.samples import measured, read_text
+from hami_webhook.usage.bound_pods import BoundPods
+from hami_webhook.usage.figures import NOT_ASKED, Measured
+from hami_webhook.usage.samples import measured, read_text
 
 logger = logging.getLogger(__name__)
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from hami_webhook.measured.figures import MeasuredCard, MeasuredContainer, MeasuredDevice
-from hami_webhook.measured.samples import measured, read_text
+from hami_webhook.usage.figures import MeasuredCard, MeasuredContainer, MeasuredDevice
+from hami_webhook.usage.samples import measured, read_text
 
 NOW = 1_000_000.0
 MIB = 1 << 20

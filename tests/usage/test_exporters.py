@@ -11,9 +11,9 @@ from aiohttp import web
 from http_server import http_server
 
 from hami_webhook.device_config import builtin_device_config, exporters_of, load_device_config
-from hami_webhook.measured.exporters import Exporter
-from hami_webhook.measured.figures import Measured, MeasuredCard
-from hami_webhook.measured.from_prometheus import query_measured
+from hami_webhook.usage.exporters import Exporter
+from hami_webhook.usage.figures import Measured, MeasuredCard
+from hami_webhook.usage.from_prometheus import query_measured
 
 OWN = {"node": "n1", "device_uuid": "GPU-0", "device_type": "NVIDIA-A"}
 TEMPERATURE, POWER = "hami_host_gpu_temperature_celsius", "hami_host_gpu_power_usage_watts"

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from hami_webhook.kube.message_text import cut
-from hami_webhook.measured.figures import Measured, MeasuredCard
-from hami_webhook.measured.samples import NAMES, Sample, makes_sense, measured
 from hami_webhook.prometheus import PrometheusError, query
+from hami_webhook.usage.figures import Measured, MeasuredCard
+from hami_webhook.usage.samples import NAMES, Sample, makes_sense, measured
 
 if TYPE_CHECKING:
-    from hami_webhook.measured.exporters import Exporter
+    from hami_webhook.usage.exporters import Exporter
 
 _TIMEOUT = 10.0
 """Seconds: somebody waits at a terminal."""

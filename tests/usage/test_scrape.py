@@ -12,8 +12,8 @@ from http_server import http_server
 
 from hami_webhook.cluster.api import JSON, Kind, WatchEvent, WatchType
 from hami_webhook.cluster.informer import Replaced
-from hami_webhook.measured.bound_pods import BoundPods, decode_bound
-from hami_webhook.measured.scrape import Fetcher, Monitors
+from hami_webhook.usage.bound_pods import BoundPods, decode_bound
+from hami_webhook.usage.scrape import Fetcher, Monitors
 
 from .test_samples import TEXT
 

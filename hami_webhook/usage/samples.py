@@ -12,7 +12,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
-from hami_webhook.measured.figures import Measured, MeasuredCard, MeasuredContainer, MeasuredDevice, MeasuredPod
+from hami_webhook.usage.figures import Measured, MeasuredCard, MeasuredContainer, MeasuredDevice, MeasuredPod
 
 CARD_MEMORY = "hami_host_gpu_memory_used_bytes"
 CARD_CORES = "hami_host_gpu_utilization_ratio"
