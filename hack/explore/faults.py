@@ -171,7 +171,7 @@ FAULTS = (
     Planted(
         "a recompute drops entries in flight",
         _IN_FLIGHT,
-        [("if not entry.expired(now, ttl)}\n    return expected", "if entry.expired(now, ttl)}\n    return expected")],
+        [("yield identity, entry, Event.UNSEEN\n", "yield identity, entry, Event.GONE\n")],
         "recount",
     ),
     Planted(
@@ -234,7 +234,7 @@ FAULTS = (
     Planted(
         "a floor entry stays for ever",
         _FLOORS,
-        [("if (key in self._used or not expired(entry))", "if (key in self._used or expired)")],
+        [("if key in self._used else Event.UNSEEN", "if key in self._used else Event.NEEDED")],
         "floor",
     ),
     Planted(
@@ -367,7 +367,7 @@ FAULTS = (
     Planted(
         "an allocation counts once it is stored",
         _IN_FLIGHT,
-        [("if entry.floor not in claims and not", "if entry.floor in claims and not")],
+        [("if entry.floor in self._claims else", "if entry.floor not in self._claims else")],
         "generated",
     ),
     Planted(
@@ -385,7 +385,7 @@ FAULTS = (
     Planted(
         "a recompute drops the charge of an update that is on its way",
         _RECOMPUTE,
-        [("change is not None and not _is_done(", "change is not None and _is_done(")],
+        [("return Event.SHOWN if pod.node_name or", "return Event.SHOWN if not pod.node_name or")],
         "update-repeated",
     ),
     Planted(

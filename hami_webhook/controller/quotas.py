@@ -26,6 +26,7 @@ from hami_webhook.kube.event_reasons import EventReason
 from hami_webhook.kube.objects import Pod, ResourceQuota
 from hami_webhook.quota.account import QuotaAccount
 from hami_webhook.quota.enforcement import ENFORCEMENT
+from hami_webhook.quota.entry_life import grows_old
 from hami_webhook.quota.excess import excess_sentence
 from hami_webhook.quota.floors import cost_of, floor_id
 from hami_webhook.quota.ledger import Entry, State, charge_ids
@@ -240,7 +241,7 @@ class QuotaReconciler:
         now = self._view.clock()
         for entry in account.ledger.values():
             expired = entry.expired(now, self._pace.ttl)
-            if entry.state is not State.WAITING and not (expired and entry.state is State.FLOOR):
+            if grows_old(entry.state) and not (expired and entry.state is State.FLOOR):
                 self._at(scope, now if expired else entry.time + self._pace.ttl + _AFTER)
 
     def _forget(self, quota: ResourceQuota) -> None:

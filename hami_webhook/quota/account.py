@@ -27,6 +27,7 @@ from hami_webhook.kube.quantity import Format, Quantity, QuantityError, is_binar
 from hami_webhook.quota import ledger as ledgers
 from hami_webhook.quota.card_selection import COUNTED, CardSelection
 from hami_webhook.quota.enforcement import OBSERVED, Enforcement, observed_charges
+from hami_webhook.quota.entry_life import Event, survives
 from hami_webhook.quota.ledger import IN_ADMISSION, LEDGER, Entry, State
 from hami_webhook.quota.pricing import Charge, ChargeOn
 
@@ -72,7 +73,7 @@ class QuotaAccount(Struct, frozen=True):
         selection = None if cards is None else str(cards)
         if quota.annotations.get(COUNTED) != selection:  # used and floor entries are those of other cards
             stale |= hard.keys()
-            ledger = {key: entry for key, entry in ledger.items() if entry.state is not State.FLOOR}
+            ledger = {key: entry for key, entry in ledger.items() if survives(entry, Event.OTHER_CARDS)}
         gone = frozenset(key for key in (*quota.used, *quota.status_hard) if key in vendors.quota_keys) - hard.keys()
         return cls(
             quota,

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from hami_webhook.kube.objects import ResourceQuota
 from hami_webhook.quota.account import QuotaAccount
 from hami_webhook.quota.card_selection import CardSelection
+from hami_webhook.quota.entry_life import Event, survives
 from hami_webhook.quota.ledger import LEDGER, Entry, State, decode
 
 _SETTLED = 1.0
@@ -64,7 +65,7 @@ class DeletedLedgers:
         return {
             identity: entry
             for identity, entry in entries.items()
-            if entry.state is State.ADMITTED and not entry.expired(now, self._ttl)
+            if survives(entry, Event.REPLACED) and not entry.expired(now, self._ttl)
         }
 
 

@@ -10,7 +10,7 @@ of them, and a ledger doesn't grow with the pods that wait. The reasons are in d
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 
 from msgspec.structs import replace
@@ -21,6 +21,7 @@ from hami_webhook.dra.holders import BareClaim
 from hami_webhook.kube.derived import DerivedValues
 from hami_webhook.kube.objects import Pod
 from hami_webhook.quota.account import QuotaAccount
+from hami_webhook.quota.entry_life import Event
 from hami_webhook.quota.ledger import Entry, State, is_full
 from hami_webhook.quota.pricing import CapacityLister, Charge, admission_charge, charge_of, named_in
 
@@ -140,17 +141,11 @@ class FloorEntries:
                 entry = self._entries[identity] = replace(entry, amounts={**today, **entry.amounts})
         return charge if entry is None else _with_floor(account, charge, entry, whole)
 
-    def kept(self, expired: Callable[[Entry], bool]) -> dict[str, Entry]:
-        """The entries that stay: of pods that wait, and of those that may be in flight."""
-        return {
-            key: replace(entry, amounts=amounts)
-            for key, entry in self._entries.items()
-            if (key in self._used or not expired(entry)) and (amounts := entry.only(self._account.hard))
-        }
-
-    def is_unused(self, identity: str) -> bool:
-        """Whether it is a floor entry that no pod needs now."""
-        return identity in self._entries and identity not in self._used
+    def events(self) -> Iterator[tuple[str, Entry, Event]]:
+        """What is known of each, once all pods that count were asked for: whether one that waits needs it."""
+        for key, entry in self._entries.items():
+            if not entry.amounts.keys().isdisjoint(self._account.hard):
+                yield key, entry, Event.NEEDED if key in self._used else Event.UNSEEN
 
 
 def cost_at_admission(account: QuotaAccount, pod: Pod, vendors: Vendors, capacity: CapacityLister) -> Charge:

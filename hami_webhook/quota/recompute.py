@@ -21,9 +21,10 @@ from hami_webhook.dra.holders import BareClaim
 from hami_webhook.kube.objects import RESERVATION, Pod
 from hami_webhook.quota.accelerator_report import NamespaceUse, with_report
 from hami_webhook.quota.account import QuotaAccount
+from hami_webhook.quota.entry_life import UNTIL_OLD, Event, Fate, fate_of, survives
 from hami_webhook.quota.excess import Holding, above_hard
 from hami_webhook.quota.floors import FloorEntries, cost_at_admission, floor_id
-from hami_webhook.quota.in_flight import AllocationsInFlight, expected_entries
+from hami_webhook.quota.in_flight import EntriesInFlight
 from hami_webhook.quota.ledger import Entry, State, find_claim_entry, find_entry, update_id
 from hami_webhook.quota.pricing import NODE_LOCK_TIMEOUT, CapacityLister, Charge, charge_of, overrun
 
@@ -77,78 +78,129 @@ def recompute(
     pods = list(pods)
     # the quota's own ledger wins: an entry that stands there again isn't lost
     entries = {**(lost or {}), **account.ledger}
-    shared = {key: entry for key, entry in entries.items() if entry.state in (State.FLOOR, State.UPDATING)}
-    single = {key: entry for key, entry in entries.items() if key not in shared}
+    of_pods = {key: entry for key, entry in entries.items() if entry.state is not State.FLOOR}
     used = Counter(dict.fromkeys(account.hard, 0))
-    ledger: dict[str, Entry] = {}
+    kept = _KeptEntries(account.hard, vendors, now, bounds.ttl)
     problems: list[tuple[Pod, tuple[str, ...]]] = []
-    wakes: list[float] = []
+    ends: list[float] = []
     counted: list[tuple[Pod, Charge]] = []
     uses: dict[str, NamespaceUse] = {}
     held: list[Holding] = []
     own, orphans = _match_entries(
-        pods, single, lambda pod: cost_at_admission(account, pod, vendors, capacity).only(account.hard)
+        pods, of_pods, lambda pod: cost_at_admission(account, pod, vendors, capacity).only(account.hard)
     )
-    allocations = AllocationsInFlight(orphans)
+    confirmed = frozenset(of_pods.keys() - orphans.keys())
+    in_flight = EntriesInFlight(orphans, gone)
     floors = FloorEntries(account, vendors, bounds.most)
     # pods with an entry first: a floor entry that is made now has what such a pod was charged, not today's floor
     for pod in sorted(pods, key=lambda pod: pod.uid not in own) if own else pods:
+        entry = own.get(pod.uid)
         if pod.ended(now) or not account.covers(pod):
-            allocations.add(pod.uid, own.get(pod.uid))
+            in_flight.ended(pod, entry)
             continue
         charge = charge_of(pod, vendors, capacity, now, bounds.placement_ttl, account.cards)
         if charge.problems:
             problems.append((pod, charge.problems))
         counted.append((pod, charge))
-        entry = own.get(pod.uid)
-        whole = partial(charge_of, pod, vendors, capacity, now, bounds.placement_ttl)
-        if pod.queued:
-            amounts, kept = _while_queued(account.hard, entry, now, bounds)
-        else:
-            cost = floors.cost(pod, charge, entry, whole, int(now))
-            amounts, kept = _charge_and_entry(charge, cost, account.hard, entry, now, bounds)
-        if kept is not None:
-            ledger[pod.uid] = kept
-            wakes += [kept.time + bounds.ttl] if kept.state is not State.WAITING else []
-        change = shared.get(update_id(pod.uid))
-        if change is not None and not _is_done(change, pod, vendors) and not change.expired(now, bounds.ttl):
-            ledger[update_id(pod.uid)] = change = replace(change, amounts=change.only(account.hard))
-            amounts = {key: amounts.get(key, 0) + change.amounts.get(key, 0) for key in {*amounts, *change.amounts}}
-            wakes.append(change.time + bounds.ttl)
-        allocations.show(pod, amounts)
+        amounts: Mapping[str, int] = {}
+        if not pod.queued:
+            whole = partial(charge_of, pod, vendors, capacity, now, bounds.placement_ttl)
+            amounts = floors.cost(pod, charge, entry, whole, int(now)).only(account.hard)
+        amounts = kept.with_own(pod, charge, entry, orphans, amounts)
+        in_flight.show(pod, charge, amounts)
         costs = account.counted(amounts)
         used.update(costs)
         held.append(Holding(pod, costs, allowed=entry is not None))
         if account.quota.namespaces is not None:
             uses.setdefault(pod.namespace, NamespaceUse()).add(costs, waiting=not charge.placed)
         if amounts:
-            wakes += _ends(pod, charge, bounds.placement_ttl, now)
-    expected, expired = expected_entries(orphans, gone, now, bounds.ttl)
-    expected |= allocations.unshown(counted, now, bounds.ttl)
-    for key, entry in expected.items():
-        ledger[key] = replace(entry, amounts=entry.only(account.hard))
-        wakes.append(entry.time + bounds.ttl)
-        used.update(account.counted(allocations.rest(key, ledger[key].amounts)))
-    ledger |= floors.kept(lambda entry: entry.expired(now, bounds.ttl))
-    wakes += [entry.time + bounds.ttl for key, entry in ledger.items() if floors.is_unused(key)]
-    after = replace(account, used=dict(used), ledger=ledger, quota=with_report(account, used, uses, now))
-    confirmed = frozenset(single.keys() - orphans.keys())
+            ends += _ends(pod, charge, bounds.placement_ttl, now)
+    for identity, entry, event in (*in_flight.events(), *floors.events()):
+        amounts = kept.charged(identity, entry, event, {})
+        if amounts:
+            used.update(account.counted(in_flight.rest(identity, amounts)))
+    after = replace(account, used=dict(used), ledger=kept.ledger, quota=with_report(account, used, uses, now))
     over = {key for key, limit in account.hard.items() if used[key] > limit}
     larger = ((pod, overrun(pod, charge, over, vendors, capacity)) for pod, charge in counted) if over else ()
     overruns = [(pod, tuple(keys)) for pod, keys in larger if keys]
+    wake = min((*ends, *kept.ends), default=None)
     excess = above_hard({key: used[key] - account.hard[key] for key in over}, held)
-    return Recomputed(account, after, problems, confirmed, expired, min(wakes, default=None), overruns, excess=excess)
+    return Recomputed(account, after, problems, confirmed, kept.expired, wake, overruns, excess=excess)
+
+
+class _KeptEntries:
+    """The entries that stay, by their ids, and when they will be too old, in Unix seconds."""
+
+    def __init__(self, hard: Mapping[str, int], vendors: Vendors, now: float, ttl: float) -> None:
+        self._hard = hard
+        self._vendors = vendors
+        self._now = now
+        self._ttl = ttl
+        self.ledger: dict[str, Entry] = {}
+        self.ends: list[float] = []
+        self.expired = 0
+        """How many admitted entries went as no pod came."""
+
+    def with_own(
+        self, pod: Pod, charge: Charge, own: Entry | None, orphans: dict[str, Entry], itself: Mapping[str, int]
+    ) -> Mapping[str, int]:
+        """What a live pod and its entries are charged: `own`, and that of an update, which `orphans` loses.
+
+        `charge` is what the pod holds, or would be charged today; `itself` is what it is charged by itself, exact.
+        """
+        update = update_id(pod.uid)
+        amounts = itself
+        for identity, entry in ((pod.uid, own), (update, orphans.pop(update, None))):
+            if entry is not None:
+                amounts = self.charged(identity, entry, self._seen(entry, pod, charge), amounts)
+        return amounts
+
+    def charged(self, identity: str, entry: Entry, event: Event, pod: Mapping[str, int]) -> Mapping[str, int]:
+        """What is charged after an event beside a pod that is charged `pod` by itself; an entry that stays is kept.
+
+        Keys that left hard leave the entry. One that joined hard since isn't in it: of that the pod's amount counts.
+        """
+        fate = fate_of(entry, event, self._now, self._ttl)
+        if fate is Fate.DROPPED:
+            self.expired += entry.state is State.ADMITTED and event is Event.UNSEEN
+            return pod
+        amounts, actual = entry.only(self._hard), entry.actual
+        if fate is Fate.INSTEAD:
+            amounts = {**pod, **amounts}
+        if actual is not None:
+            actual = {key: amount for key, amount in actual.items() if key in self._hard}
+        self.ledger[identity] = kept = replace(entry, amounts=amounts, actual=actual)
+        if event in UNTIL_OLD:
+            self.ends.append(kept.time + self._ttl)
+        if fate is Fate.LARGER:
+            return kept.raised_to(pod)
+        if fate is Fate.ADDED:
+            return {key: pod.get(key, 0) + amounts.get(key, 0) for key in {*pod, *amounts}}
+        return pod if fate is Fate.STAYS else amounts
+
+    def _seen(self, entry: Entry, pod: Pod, charge: Charge) -> Event:
+        """What a live pod shows of an entry of it."""
+        match entry.state:
+            case State.WAITING:
+                return Event.SHOWN if charge.placed or charge.derivable else Event.NEEDED
+            case State.UPDATING:
+                # a pod that is bound can't be updated so any longer
+                return Event.SHOWN if pod.node_name or entry.floor == floor_id(pod, self._vendors) else Event.SEEN
+        if pod.queued:
+            return Event.QUEUED
+        if entry.state is State.PLACING and charge.placed:
+            placed, actual = charge.only(self._hard), entry.actual or {}
+            # a key that joined hard after the commit isn't in the entry
+            keys = self._hard.keys() & {*entry.amounts, *actual}
+            if all(placed.get(key, 0) == actual.get(key, 0) for key in keys):
+                return Event.SHOWN
+        return Event.SEEN
 
 
 def _ends(pod: Pod, charge: Charge, placement_ttl: float, now: float) -> list[float]:
     """When a pod stops costing what it does, though nothing happens."""
     ends = (pod.deletion_deadline, assumption_expires_at(pod, placement_ttl), charge.until)
     return [at for at in ends if at is not None and at >= now]
-
-
-def _is_done(change: Entry, pod: Pod, vendors: Vendors) -> bool:
-    """Whether the pod shows the update that an entry is of, or can't be updated so any longer."""
-    return bool(pod.node_name) or change.floor == floor_id(pod, vendors)
 
 
 def _match_entries(
@@ -184,44 +236,11 @@ def vanished(before: QuotaAccount, after: QuotaAccount) -> dict[str, Entry]:
     return {
         key: entry
         for key, entry in before.ledger.items()
-        if entry.state is State.ADMITTED
+        if survives(entry, Event.REPLACED)
         and key not in after.ledger
         and fell.isdisjoint(entry.amounts)
         and entry.amounts not in new
     }
-
-
-def _charge_and_entry(
-    charge: Charge, cost: Charge, hard: Mapping[str, int], entry: Entry | None, now: float, bounds: LedgerBounds
-) -> tuple[Mapping[str, int], Entry | None]:
-    """What a live pod is charged, exact, and the entry that stays for it (the table of docs/spec/quota.md#6).
-
-    `charge` is what it holds, or would be charged today; `cost` is what it costs as floor entries have it.
-    """
-    amounts = cost.only(hard)
-    kept = entry.only(hard) if entry is not None else {}
-    if entry is not None and entry.state is State.PLACING:
-        actual = {key: amount for key, amount in (entry.actual or {}).items() if key in hard}
-        # a key that joined hard after the commit isn't in the entry
-        placed = charge.only(hard)
-        shown = charge.placed and all(placed.get(key, 0) == actual.get(key, 0) for key in {*kept, *actual})
-        if not shown and not entry.expired(now, bounds.ttl):
-            larger = {key: max(kept.get(key, 0), amounts.get(key, 0)) for key in {*kept, *amounts}}
-            return larger, replace(entry, amounts=kept, actual=actual)
-    elif entry is not None and entry.state is State.WAITING and not charge.placed and not charge.derivable:
-        kept = {**amounts, **kept}
-        return kept, Entry(State.WAITING, entry.time, kept)
-    return amounts, None
-
-
-def _while_queued(
-    hard: Mapping[str, int], entry: Entry | None, now: float, bounds: LedgerBounds
-) -> tuple[Mapping[str, int], Entry | None]:
-    """The same of a pod that waits for quota: nothing, unless it is charged and its gate is about to go."""
-    if entry is None or entry.expired(now, bounds.ttl):
-        return {}, None
-    amounts = entry.only(hard)
-    return amounts, replace(entry, amounts=amounts)
 
 
 def assumption_expires_at(pod: Pod, placement_ttl: float) -> float | None:
