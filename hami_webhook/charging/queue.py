@@ -1,11 +1,18 @@
 """The one queue through which charges reach the quotas of a store: pods, placements and allocations of claims.
 
-Source: docs/spec/quota.md#7 and #8.
+Source: docs/spec/quota.md#7 and #8. What a request does to an account `evaluate_batch` says.
 
-A burst is one write for each quota, as each of its writes would meet the others'. An answer is given only when the
-write of its batch is acknowledged (Q2): a pod that is allowed before would run without a charge if the process ended.
-What is refused, or waited for by nobody any longer, is taken out again (Q6); where that fails, it expires (Q3). What a
-request does to an account `evaluate_batch` says.
+Each write to a quota needs the version before it, so charges to one quota can't be written side by side. Here they wait
+for each other and are written together: a burst is one write for each quota. While a batch is under way, others gather;
+after a conflict they join it, as it has to be evaluated again anyway.
+
+Four things must hold whatever happens to a request in the meantime. It is answered only once the write is acknowledged
+(Q2): a pod that is allowed before would run without a charge if the process ended. A request that is refused by one
+quota, or that nobody waits for any longer, is taken out of all that it was written to (Q6). What can't be taken out
+expires (Q3). And no member of a batch suffers for another: each is refused, dropped and taken back by itself.
+
+What a cache shows may be stale, and a write is what proves it. So whatever comes to no write is evaluated on a live
+read: refusals, dry runs, and charges that an entry in the ledger covers already.
 """
 
 from __future__ import annotations
@@ -184,6 +191,7 @@ class ChargeQueue:
         if scope not in self._workers:
             self._workers[scope] = asyncio.create_task(self._work(scope))
         timeout = self._timeout if seconds is None else min(self._timeout, seconds)
+        # not a timeout around the wait: the batch goes on for its other members, and finds that this one gave up
         giving_up = loop.call_later(timeout, _give_up, each.done, request.pod.namespace)
         try:
             with self.counts.waiting.track_inprogress():
@@ -226,7 +234,7 @@ class ChargeQueue:
         members = 0
         try:
             while scope in self._waiting:
-                if members > 1:
+                if members > 1:  # a lone request never waits
                     await self._sleep(_GATHERING)
                 async with self.store.turn(scope):
                     members = await self._charge_waiting(scope)
@@ -249,6 +257,7 @@ class ChargeQueue:
         for member, outcome in answered:
             if not member.done.done():
                 member.done.set_result(outcome)
+            # it gave up while the batch was written, and its review was answered with a refusal
             elif isinstance(outcome, ChargeResult):
                 given_up.append(member)
         if given_up:
@@ -343,6 +352,7 @@ class ChargeQueue:
         Not those that are requested, as such a pod may be a second one, which the recompute has to see. That drops them
         all, but in a burst a ledger would grow to hundreds of entries until then, and each write has to carry it.
         """
+        # those of placements may count more than their pods show: only a recompute takes that out of used as well
         shown = {
             key
             for key, entry in account.ledger.items()

@@ -1,7 +1,19 @@
 """Recomputes quotas against the cluster, each step on the wire: get, list, compute, patch (docs/spec/quota.md#9).
 
-What a quota's account is to be, `quota.recompute` says. The quota is read first and then the pods, both live: from a
-cache, no conflict would show that it is late.
+Only a recompute lowers `used`, so it must never miss a pod. It reads the quota first, and lists the pods afterwards.
+What left the ledger before that read had been seen by somebody, so the list shows it. What is charged after the read
+makes the patch fail. With a list from before the read, a pod could be in neither, and no conflict would show it. So
+quota and pods are read live: a cache may be late in either order.
+
+An attempt takes as long as a list of the namespace's pods, while charges write every few milliseconds. In a burst a
+recompute would lose each race. So charges of this process wait while one runs (`QuotaStore.turn`). It takes a turn for
+each attempt, not for all of them, so that charges go on during its pauses.
+
+Three ask for it. The controller does as pods change. A charge does where `used` is unknown, or the ledger is full. And
+a charge does before an AcceleratorQuota refuses it, as the quota may still count pods that have gone. That last one is
+a lever for tenants, who could make a replica list all pods with each refusal: so it takes a fifth of the time at most.
+
+`quota.recompute` decides what the account becomes; this module only reads and writes.
 """
 
 from __future__ import annotations
@@ -167,7 +179,7 @@ class Recomputer:
             except Conflict:
                 conflicts += 1
                 if conflicts == _RETRIES.attempts:
-                    raise
+                    raise  # the controller comes again later
                 await self._store.back_off(conflicts, _RETRIES)
 
     async def inline(self, scope: str, name: str, write: bool = True) -> QuotaAccount:
@@ -183,6 +195,7 @@ class Recomputer:
         last = self._before_refusals.get(name)
         departures = self._pods.known.departures
         if last is not None:
+            # only pods that went since can make room that the last recompute didn't find
             if last.departures == departures:
                 return None
             pause = last.ended + _PAUSE_PER_SECOND * last.took - self._clock()
@@ -190,6 +203,7 @@ class Recomputer:
                 return None
             if pause > 0:
                 await self._store.pause(pause)
+        # read before the list: a pod that goes during it must count as one that went since
         began, departures = self._clock(), self._pods.known.departures
         account = await self.inline(scope, name, write)
         ended = self._clock()
@@ -213,6 +227,7 @@ class Recomputer:
             nonlocal listing, capacity
             account = accounts.get(name)
             if account is not None and not account.is_known:
+                # a new quota: charges of the one before it may be of pods that are still being stored
                 await self._store.until_shown(scope, account.quota, partial(may_follow, account))
                 await self._store.pause(self._deleted.settled_in(account))
             listing = self._clock()

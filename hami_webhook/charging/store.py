@@ -1,9 +1,20 @@
 """The one compare-and-swap loop: a pure function says what becomes of a namespace's quotas (docs/spec/quota.md#7).
 
 Admission, placement and recompute change quotas by `QuotaStore.update` and in no other way, so conflicts, pauses,
-several quotas, undoing and lost answers have one rule. The store decides nothing about charges. What it promises them:
-what a change began from was the latest version when it was written (Q1), a refusal stands on a live read, and what may
-have been written is reported also where its answer was lost, so that it can be taken back (Q6).
+several quotas, undoing and lost answers have one rule. The store decides nothing about charges. It promises four things
+to them, and each is hard for a reason of its own:
+
+- What a change began from was the latest version when it was written (Q1). The write carries the resourceVersion, so a
+  stale cache costs a conflict, never a wrong number. That is why an update may begin from the cache.
+- A refusal stands on a live read. No write proves that a cache was right to say no, so a change that refuses is called
+  again on what the API server says.
+- No quota is overlooked. A write proves its own quota's version, and nothing about a quota that the cache doesn't show
+  yet. So the cache is believed to be complete for 2 s only, and after a quota has gone all are listed again.
+- What may have been written is reported, also if the answer was lost or the caller was cancelled (Q6). So a write is
+  noted before it is sent, and only a conflict takes the note away.
+
+Writers of one process take turns (`turn`), and those of several do, too (`WriteTurns`). Both only save conflicts. If
+either fails, charges are slower, and still right.
 """
 
 from __future__ import annotations
@@ -242,7 +253,7 @@ class QuotaStore:
                 # a cache may be late, and a refusal is final for its pod
                 accounts = await self._reread(scope, accounts, accounts.keys() - live, live, names)
                 continue
-            for name in sorted(after):
+            for name in sorted(after):  # all writers go by name: two that write to several meet at the first
                 try:
                     written = await self._swap(scope, accounts[name], after[name], writes)
                 except (Conflict, NotFound) as error:
@@ -253,11 +264,12 @@ class QuotaStore:
                     await self.back_off(conflicts, retries)
                     accounts = await self._reread(scope, accounts, {name}, live, names)
                     break
+                # written quotas count as read: after a conflict at a later one the change finds its own charge there
                 if written is not None:
                     accounts = {**accounts, name: written}
                     live.add(name)
             else:
-                if after and scope in self._seen:
+                if after and scope in self._seen:  # only a whole update ends a turn: a lost race isn't one
                     self._seen[scope].turns.end()
                 return result
 
@@ -356,7 +368,7 @@ class QuotaStore:
                     account = replace(account, quota=structs.replace(account.quota, namespaces=quota.namespaces))
                 accounts[quota.name] = account
             listed = self._clock() - seen.listed
-            if listed <= CURRENT_SECONDS:
+            if listed <= CURRENT_SECONDS:  # a list shows quotas before the watch does
                 accounts = {**seen.accounts, **accounts}
             age = min(age, listed)
         current = age <= CURRENT_SECONDS
@@ -402,6 +414,7 @@ class QuotaStore:
             try:
                 quota = await self._source.get(scope, name)
             except NotFound:
+                # what it had in flight is still on its way, and another quota may be made in its place
                 gone = self._note(scope, {}).accounts.pop(name, None)
                 if gone is not None:
                     self._deleted(gone.quota)
@@ -426,7 +439,7 @@ class QuotaStore:
         except (Conflict, NotFound):
             writes.swaps.pop()  # for these alone it is certain that nothing was written
             raise
-        verify(answer, patch)
+        verify(answer, patch)  # a charge without its entry could never be told from one that leaked
         written = QuotaAccount.read(answer, self._vendors)
         seen = self._note(scope, {name: written})
         seen.turns.wrote(written.quota, self._clock() - began)

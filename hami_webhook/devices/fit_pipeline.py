@@ -6,6 +6,14 @@ tied to one reason label), let the vendor resolve what the card would be charged
 What differs between vendors is in their hooks; a vendor's name in here would be a fault. The answer depends on its
 arguments alone, so extender, simulator and `explain` give the same, and a cached one is as good as a new one. It must
 end soon on whatever a node registers: work is counted in steps, and a search that needs more refuses the node.
+
+Three things make it hard. A card is checked beside those that were collected for the container before it, as quotas
+and groups of linked cards depend on them: so the order of cards changes the answer, and HAMi's order is kept. A pod
+that must stay within one NUMA node makes several walks in one, a group for each NUMA node. And a quota may stop a walk
+that took dear cards first, where cheaper ones would do: then a second walk goes by cost.
+
+There are two kinds of selections. Some take the first cards that pass, and the walk ends there. Those that compare sets
+of cards look at all of them: they get whole groups, and choose afterwards.
 """
 
 from __future__ import annotations
@@ -100,6 +108,7 @@ def _fit(vendor: Vendor, fit_request: FitRequest, trace: FitTrace | None) -> All
         trace.fit_request, trace.tried = fit_request, refusal is None
     if refusal is not None:
         return refusal
+    # a pod that would rather have one NUMA node is tried so first; one that is bound to it has no second try
     bound = fit_request.terms.numa_bound
     if fit_request.terms.policy.numa_first and not bound:
         attempt = _attempt(vendor, fit_request, trace, numa_bound=True)
@@ -162,7 +171,7 @@ class _Walk:
                 if self.numa_bound and card.device.numa != self.numa:
                     if self.numa is not None:
                         self.groups.append([])
-                        self.fit_request.taken = []
+                        self.fit_request.taken = []  # cards of another NUMA node won't be the container's
                     self.numa = card.device.numa
             elif not check.passes(card):
                 return check.label
@@ -194,6 +203,7 @@ def _walk(
         selection = FIRST_OF_ALL  # such a pod prefers the node with the fewest cards that would do
     count = fit_request.request.count
     every = selection.looks_at_all
+    # before the walk: a node with too many cards is refused at the cost of one comparison
     fit_request.limit.take((_STEPS_OF_A_CARD + len(fit_request.claims)) * len(cards))
     # one card is in one NUMA group wherever it is, so it is chosen among all
     walk = _Walk(vendor, fit_request, numa_bound=numa_bound and not (every and count == 1))
@@ -252,7 +262,7 @@ def _choose(walk: _Walk, selection: Selection, count: int) -> Choice | Rejection
     The selection's own reason if it gave one for a group and chose in none.
     """
     fitting = max(len(group) for group in walk.groups)
-    if fitting < count:
+    if fitting < count:  # several shares of a card are the last resort
         for group in walk.groups:
             _fill(walk, group, count)
     roomy = [group for group in walk.groups if selection.usable(group, count) >= count]

@@ -1,5 +1,17 @@
 """The victims on one node: the pods without which a pod of higher priority fits (docs/preemption.md#victims).
 
+Which set is best, kube-scheduler's order says: fewest violated budgets, lowest priorities, fewest pods. To try all sets
+takes 2 to the number of pods on each node, and the pod that asks waits meanwhile, with all others behind it.
+
+So the search goes in three steps. A bound says for each node what its victims cost at least, without any Fit. Nodes
+are looked at in the order of that bound, until no other can be better. On each the search does what kube-scheduler
+does: it goes without all candidates, and gives them back one by one, as long as the pod still fits. Of the set that is
+left nobody can stay, but it isn't always the smallest one. So smaller sets are tried afterwards, on the best nodes.
+
+Two things must hold whatever a node says. Nobody is evicted who needn't be: a search that runs out of steps finds
+nobody, rather than too many. And a node whose cards make Fit slow costs its own chance only: work is counted in steps
+for each node and for all, and the search pauses after each Fit, as the process answers others meanwhile.
+
 No rule of any vendor is known here: Fit is tried on the node as it would be without some of its pods.
 """
 
@@ -112,13 +124,14 @@ class Preemptor(Struct, frozen=True):
     def least(self, node: NodeSnapshot) -> Key | None:
         """A key that no set of victims on the node is smaller than; None if there are no candidates."""
         pods = self.candidates(node)
+        # what is ending leaves by itself: the pod may fit without any victim
         if node.ending or (self.room is not None and self.room.ending):
             return NOBODY
         if not pods:
             return None
         lowest = pods[-1].priority
         latest = max(self._started(pod) for pod in pods if pod.priority == lowest)
-        return 0, lowest, lowest + _OFFSET, 1, -latest
+        return 0, lowest, lowest + _OFFSET, 1, -latest  # one victim, the least important: no set is smaller
 
     def _started(self, pod: Pod) -> float:
         return self.now if pod.started is None else pod.started
@@ -216,7 +229,7 @@ class _Search:
             return self.steps <= STEPS_OF_A_NODE and self._fit(some) is not None
 
         gone: Sequence[Pod] = self._preemptor.given_back(self._candidates)
-        if self._fit(gone) is None:
+        if self._fit(gone) is None:  # with one Fit most nodes are out
             return None
         if gone:
             gone = yield from giving_back(gone, enough)
@@ -241,7 +254,7 @@ class _Search:
                 break
             yield
             effort.fits -= 1
-            effort.steps += self.steps
+            effort.steps += self.steps  # what this Fit takes is the difference
             fits = self._fit(victims) is not None
             effort.steps -= self.steps
             if fits:
@@ -250,7 +263,7 @@ class _Search:
 
     def _fit(self, victims: Sequence[Pod]) -> NodeFit | None:
         gone = frozenset(pod.uid for pod in victims)
-        if gone not in self._tried:
+        if gone not in self._tried:  # a smaller set may have been met while pods were given back
             preemptor = self._preemptor
             view = self._node.without(gone, preemptor.vendors)
             budget = preemptor.budget if preemptor.room is None else preemptor.room.without(gone)

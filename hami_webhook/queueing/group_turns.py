@@ -1,5 +1,16 @@
 """Pods that start together take their turn as one (docs/spec/queues.md#5.2).
 
+In a queue of single pods, those of two groups would start one by one until the quota is full. Each group would then
+hold cards, and wait for the other's for ever. So a group is one turn, which costs what its pods cost together. It is
+ready once all of them are there. It passes nobody: it has the lowest priority of its pods, and the time of the last.
+
+Pods of a group come one by one, end, and are replaced. So each round counts who is there: those that wait, that run,
+and that succeeded. It releases only as many as the group lacks, and the rest are surplus. No member waits in silence:
+each gets the words for what its group lacks.
+
+Groups with Kueue's fast admission may begin before all are there. Theirs are single turns that stand beside each other:
+of two such groups one starts after the other, and neither gets only a part.
+
 Pure: which pods wait, and what there is of their groups, comes in.
 """
 

@@ -4,6 +4,14 @@ It is the only thing that lowers a charge (Q14), and it may: it read the quota f
 left the ledger before that read had been seen by somebody, so the list shows it; what is charged after makes the write
 fail (Q2). Nothing is kept from run to run, so whatever was lost or edited is right after the next one (Q3, Q9), in
 whatever order things happened (Q15). It must not take quota or pods from a cache: no conflict would show a late one.
+
+It goes in four steps, and the order matters. First each entry finds its pod, or none: one entry is one pod's at most,
+or two pods could live on one charge. Then each live pod is priced by itself, and its own entries say what to add
+(`quota.entry_life`). Pods with entries come first, since a floor entry that is made now has to say what such a pod was
+charged. Then come the entries of no live pod: whether an allocation is on its way depends on what the pods before
+show. Last, the floor entries that no pod needed grow old.
+
+Amounts are exact up to the sum, and are rounded to the quota's units pod by pod, as charges are.
 """
 
 from __future__ import annotations

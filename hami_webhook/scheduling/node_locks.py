@@ -3,10 +3,11 @@
 HAMi's device plugins find the pod that kubelet allocates for by the lock on its node, and take the lock away when
 they are done; so one pod at a time is bound to a node. Pods wait here instead of failing: the namespaces take turns.
 
-A free lock is taken by one patch, on condition that the node has the resourceVersion that the informer's cache shows;
-only after a conflict is the node read. Waiting costs no calls: the cache shows when the lock is free, or when its
-holder has no more use for it. A lock must not be taken from a pod that kubelet may still allocate for, or the plugin
-gives its devices to another; and no value that somebody writes may stop a node for longer than a lock lives.
+A free lock is taken by one patch, for the resourceVersion that the cache shows; after a conflict the node is read.
+Waiting costs no calls: the cache shows when it is free. No lock is taken from a pod that kubelet may still allocate
+for, or the plugin gives its devices to another: so its holder has to be gone, elsewhere or served for half a second. A
+value has a pod's name, which other pods may have later: so what was written here is kept with the UID. Nodes may write
+anything: no value stops one for longer than a lock lives, counted from when it was seen first if it can't be read.
 """
 
 from __future__ import annotations
@@ -317,7 +318,7 @@ class NodeLocks:
         return self._seen(node, lock.annotation) != shown
 
     def _is_behind(self, node: str, held: _HeldLock) -> bool:
-        """Whether the cache shows the node as it was before it had this lock."""
+        """Whether the cache shows the node as it was before it had this lock: it would look free."""
         return _number(self._version(node)) < held.version
 
     async def _node_change(self, node: str, seconds: float) -> None:
@@ -476,9 +477,8 @@ class NodeLocks:
                 if (found["metadata"].get("annotations") or {}).get(lock.annotation) != value:
                     return
                 version = found["metadata"]["resourceVersion"]
-                await self._cluster.patch(
-                    Kind.NODES, node, {"metadata": {"resourceVersion": version, "annotations": {lock.annotation: None}}}
-                )
+                patch = {"metadata": {"resourceVersion": version, "annotations": {lock.annotation: None}}}
+                await self._cluster.patch(Kind.NODES, node, patch)
                 return
 
     def _contention(self, node: str, lock: NodeLock = COMMON_LOCK) -> str:
