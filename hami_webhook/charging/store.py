@@ -439,7 +439,8 @@ class QuotaStore:
         except (Conflict, NotFound):
             writes.swaps.pop()  # for these alone it is certain that nothing was written
             raise
-        verify(answer, patch)  # a charge without its entry could never be told from one that leaked
+        # a charge without its entry could never be told from one that leaked
+        verify(answer, patch)
         written = QuotaAccount.read(answer, self._vendors)
         seen = self._note(scope, {name: written})
         seen.turns.wrote(written.quota, self._clock() - began)
