@@ -12,21 +12,18 @@ the last word: a lock, a Binding and a quota's write are for the version that wa
 from __future__ import annotations
 
 import logging
-from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import tzinfo
 from heapq import heappop, heappush
 from typing import Any
 
-from msgspec import Struct, structs
-from msgspec.structs import replace
+from msgspec import Struct
 
 from hami_webhook.devices.codecs import BadAnnotation
 from hami_webhook.devices.debit import Debit
 from hami_webhook.devices.model import Device, Inventory, NodeView
 from hami_webhook.devices.placement_annotations import NODE, TIME, placement_counts
 from hami_webhook.devices.registry import Vendors
-from hami_webhook.devices.reserved_annotations import is_scheduler_owned
 from hami_webhook.devices.vendor import Vendor
 from hami_webhook.kube.objects import Node, Pod
 from hami_webhook.quota.account import QuotaAccount
@@ -34,19 +31,17 @@ from hami_webhook.quota.budget import placed_by_others
 from hami_webhook.quota.card_selection import CardSelection
 from hami_webhook.quota.ledger import charge_ids
 from hami_webhook.quota.placed_charges import PlacedCharges
+from hami_webhook.state.assumed_pods import AssumedPods
 from hami_webhook.state.equivalent_devices import EquivalentDevices
 from hami_webhook.state.generations import Generations
 from hami_webhook.state.node_entry import NodeEntry, same_node
 from hami_webhook.state.pod_allocations import (
-    AssumedPod,
     CardKey,
     ClaimedCards,
     NoClaims,
     PodAllocation,
     PodShare,
-    placement_of,
     shares,
-    written,
 )
 from hami_webhook.state.pods_by_namespace import PodsByNamespace
 from hami_webhook.state.pods_by_node import PodsByNode
@@ -57,12 +52,6 @@ logger = logging.getLogger(__name__)
 
 _TIME_DIGITS = 18
 """As many digits of a placement's time as are read."""
-
-_GIVEN_UP = 8
-"""As many placements that a pod gave up are known again: events of them may still be on their way."""
-
-_GONE = 8192
-"""As many ids of pods that are gone are remembered: no late answer brings them back, and no ledger keeps them."""
 
 
 class Problem(Struct, frozen=True):
@@ -98,10 +87,7 @@ class ClusterCache:
         self._unplaced = PodsByNode(lambda pod: pod.node_name if unplaced_vendors(pod, vendors) else "")
         self._devices: dict[str, Mapping[str, Any]] = {}
         self._unbound: dict[str, float] = {}
-        self._given_up: dict[str, list[Mapping[str, str]]] = {}
-        self._assumed: dict[str, AssumedPod] = {}
-        self.gone: OrderedDict[str, None] = OrderedDict()
-        """The ledger ids of pods that are gone, the latest last."""
+        self._assumed = AssumedPods()
         self._problems: dict[tuple[str, str], Problem] = {}
         self._due: list[tuple[float, str]] = []
         self.generations = Generations()
@@ -117,6 +103,11 @@ class ClusterCache:
         self.lapses = 0
         """How many placements lapsed unbound since the beginning."""
         self._node_watchers: list[Callable[[str], None]] = []
+
+    @property
+    def gone(self) -> Mapping[str, None]:
+        """The ledger ids of pods that are gone, the latest last."""
+        return self._assumed.gone
 
     @property
     def origin(self) -> ClusterCache:
@@ -163,16 +154,12 @@ class ClusterCache:
 
     def set_pod(self, pod: Pod, now: float) -> None:
         """A pod was added or changed. Events of one pod come in order, but may be late: see `assume`."""
-        self.gone.pop(pod.uid, None)
         before = self._pods.get(pod.uid)
         if before is not None and before.namespace != pod.namespace:
             self.remove_pod(pod.uid)
-            self.gone.pop(pod.uid, None)
-        if pod.node_name:
-            self._given_up.pop(pod.uid, None)
         if pod.terminal and before is not None and not before.terminal:
             self.departures += 1
-        self._keep(self._as_assumed(pod), now)
+        self._keep(self._assumed.observe(pod), now)
 
     def remove_pod(self, uid: str) -> None:
         """A pod is gone."""
@@ -183,13 +170,8 @@ class ClusterCache:
             self.by_namespace.drop(pod)
         self._pods_by_node.drop(uid)
         self._touch_all(self._unplaced.drop(uid))
-        self._given_up.pop(uid, None)
-        self._assumed.pop(uid, None)
+        self._assumed.remove(uid, charge_ids(uid, {} if pod is None else pod.annotations) if uid else ())
         self._release(uid)
-        for identity in charge_ids(uid, {} if pod is None else pod.annotations) if uid else ():
-            self.gone[identity] = None
-            if len(self.gone) > _GONE:
-                self.gone.popitem(last=False)
 
     def assume(self, pod: Pod, now: float) -> None:
         """A placement is being written, or was just written, on the pod, which carries it here: it counts from now on,
@@ -198,21 +180,15 @@ class ClusterCache:
         """
         if pod.uid in self.gone:
             return
-        annotations = written(pod)
-        known = self._assumed.get(pod.uid)
-        observed = known.observed if known is not None else self._pods.get(pod.uid)
-        given_up = self._given_up.get(pod.uid)
-        if given_up and annotations in given_up:
-            given_up.remove(annotations)
-        self._assumed[pod.uid] = AssumedPod(annotations, observed)
+        self._assumed.assume(pod, self._pods.get(pod.uid))
         self._keep(pod, now)
 
     def forget(self, uid: str, now: float) -> bool:
         """The placement that was assumed won't be written, or the pod won't be bound by it; whether there was one."""
         held = self.release(uid)
-        assumed = self._assumed.pop(uid, None)
-        if assumed is not None and assumed.observed is not None:
-            self._keep(assumed.observed, now)
+        observed = self._assumed.forget(uid)
+        if observed is not None:
+            self._keep(observed, now)
         return held
 
     def release(self, uid: str) -> bool:
@@ -220,18 +196,14 @@ class ClusterCache:
         pod = self._pods.get(uid)
         if pod is None or pod.node_name or NODE not in pod.annotations:
             return False
-        annotations, given_up = written(pod), self._given_up.setdefault(uid, [])
-        if annotations not in given_up:
-            given_up.append(annotations)
-            del given_up[:-_GIVEN_UP]
+        self._assumed.give_up(pod)
         held = uid in self._allocations
         self._release(uid)
         return held
 
     def is_revoked(self, pod: Pod) -> bool:
         """Whether the placement that the pod carries was given up here, so that others may have its cards."""
-        given_up = self._given_up.get(pod.uid)
-        return given_up is not None and not pod.node_name and written(pod) in given_up
+        return self._assumed.is_given_up(pod)
 
     def claims_changed(self, node: str) -> None:
         """What claims hold of a node's cards is something else now."""
@@ -255,24 +227,12 @@ class ClusterCache:
         self._charges.changed(pod.namespace, pod.uid)
         self._settle(pod, now)
 
-    def _as_assumed(self, pod: Pod) -> Pod:
-        """The pod with the placement it is assumed to get, if the last event of it may be older than that."""
-        assumed = self._assumed.get(pod.uid)
-        if assumed is None:
-            return pod
-        if pod.node_name or placement_of(pod).items() >= assumed.annotations.items():
-            del self._assumed[pod.uid]
-            return pod
-        self._assumed[pod.uid] = replace(assumed, observed=pod)
-        others = {key: text for key, text in pod.annotations.items() if not is_scheduler_owned(key)}
-        return structs.replace(pod, annotations={**others, **assumed.annotations})
-
     def tick(self, now: float) -> None:
         """Let time pass: placements that were never bound lapse, handshakes expire."""
         self.now = max(self.now, now)
         lapsed = [uid for uid, deadline in self._unbound.items() if now >= deadline]
         for uid in lapsed:
-            self._assumed.pop(uid, None)
+            self._assumed.forget(uid)
             self._release(uid)
         self.lapses += len(lapsed)
         due = []
@@ -335,8 +295,7 @@ class ClusterCache:
 
     def observed(self, uid: str) -> Pod | None:
         """The pod as it was last observed, without what is assumed of it."""
-        assumed = self._assumed.get(uid)
-        return assumed.observed if assumed is not None else self._pods.get(uid)
+        return self._assumed.observed(uid, self._pods.get(uid))
 
     def pods(self) -> Iterable[Pod]:
         return self._pods.values()

@@ -9,16 +9,13 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from hami_webhook.devices.model import IDLE, Device, Inventory, PodUsage, Usage
-from hami_webhook.devices.placement_annotations import BIND_PHASE, NOMINATED_NODE, NOMINATED_UNTIL, read_placed
+from hami_webhook.devices.placement_annotations import read_placed
 from hami_webhook.devices.registry import Vendors
-from hami_webhook.devices.reserved_annotations import is_scheduler_owned
 from hami_webhook.devices.vendor import Vendor
 from hami_webhook.kube.objects import Pod
 
 CardKey = tuple[str, str]
 """A card's backend key and UUID."""
-
-_OF_NO_PLACEMENT = frozenset((BIND_PHASE, "hami.io/bind-time", NOMINATED_NODE, NOMINATED_UNTIL))
 
 
 class PodShare(Struct, frozen=True):
@@ -46,13 +43,6 @@ class PodAllocation(Struct, frozen=True):
             and _amounts(self) == _amounts(other)
             and replace(self.pod, resource_version="") == replace(other.pod, resource_version="")
         )
-
-
-class AssumedPod(Struct, frozen=True):
-    """What is being written on a pod, and the pod as it was last observed, None if it never was."""
-
-    annotations: Mapping[str, str]
-    observed: Pod | None
 
 
 def shares(vendor: Vendor, pod: Pod, cards: Mapping[str, Device]) -> dict[CardKey, PodShare]:
@@ -127,16 +117,6 @@ def unusable_cards(
             unusable = frozenset(device.uuid for device in inventory.devices)
         found.update((key, uuid) for uuid in unusable)
     return frozenset(found)
-
-
-def placement_of(pod: Pod) -> dict[str, str]:
-    """The scheduler-owned annotations of a pod: what a placement wrote."""
-    return {key: text for key, text in pod.annotations.items() if is_scheduler_owned(key)}
-
-
-def written(pod: Pod) -> dict[str, str]:
-    """What a placement wrote when it was decided: what a bind or a nomination adds is no other placement."""
-    return {key: text for key, text in placement_of(pod).items() if key not in _OF_NO_PLACEMENT}
 
 
 def _amounts(allocation: PodAllocation) -> dict[CardKey, tuple[object, ...]]:
