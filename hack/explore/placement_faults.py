@@ -172,7 +172,7 @@ FAULTS = (
     ),
     Planted(
         "an older event of a pod takes its devices away",
-        _CACHE,
+        "state/assumed_pods.py",
         [
             (
                 "        if assumed is None:\n            return pod\n",
@@ -186,8 +186,8 @@ FAULTS = (
         _CACHE,
         [
             (
-                "        self._assumed.pop(uid, None)\n        self._release(uid)\n        for",
-                "        self._assumed.pop(uid, None)\n        pass\n        for",
+                "if uid else ())\n        self._release(uid)\n",
+                "if uid else ())\n        pass\n",
             )
         ],
         "deleted",
