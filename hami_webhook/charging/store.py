@@ -13,8 +13,8 @@ to them, and each is hard for a reason of its own:
 - What may have been written is reported, also if the answer was lost or the caller was cancelled (Q6). So a write is
   noted before it is sent, and only a conflict takes the note away.
 
-Writers of one process take turns (`turn`), and those of several do, too (`WriteTurns`). Both only save conflicts. If
-either fails, charges are slower, and still right.
+Writers of one process take turns (`turn`), and those of several do, too (`WriterFairness`). Both only save conflicts.
+If either fails, charges are slower, and still right.
 """
 
 from __future__ import annotations
