@@ -5,7 +5,8 @@ filled, for a pod of a workload that was reviewed before. With a quota the pod i
 write is not counted. A filter is one of 20 nodes of as many classes: for a shape of pod that is new to them, and for a
 known one after a pod on one of them changed. A recompute is that of a quota whose namespace has 20 placed pods.
 
-`--by function` lists the functions; `--json hack/bench/calls.json` records what the test holds the counts to.
+`--by function` lists the functions; `--json hack/bench/calls.json` records what the test holds the counts to. `--rooms`
+lists how often work goes from one package to another (`hack.bench.rooms`).
 """
 
 from __future__ import annotations
@@ -24,10 +25,11 @@ from typing import Any
 
 from rich.table import Table
 
+from hack.bench import rooms
 from hack.bench.counting import counted_calls
 from hack.bench.figures import Figure, Goal, show
 from hack.bench.filter import Filtering
-from hack.bench.objects import CARDS, JSON, NAMESPACE, SCHEDULER, gpu, node, pod_with, quota, review, running
+from hack.bench.objects import CARDS, JSON, NAMESPACE, SCHEDULER, ask, gpu, node, pod_with, quota, review, running
 from hami_webhook.admission.identities import AdmissionRules
 from hami_webhook.assembly import Core
 from hami_webhook.cluster.api import Kind
@@ -144,26 +146,9 @@ async def _reviewed(case: Case, pods: Sequence[str]) -> list[Reviewed]:
         if case.path == "/validate":
             pod["metadata"]["uid"] = name
             pod["spec"]["schedulerName"] = SCHEDULER
-        scope: dict[str, Any] = {
-            "type": "http",
-            "client": ("127.0.0.1", 1),
-            "method": "POST",
-            "path": case.path,
-            "query_string": b"timeout=10s",
-            "headers": [(b"content-type", b"application/json")],
-        }
-        message = {"type": "http.request", "body": review(pod)}
-        sent: list[Any] = []
-
-        async def receive(message: JSON = message) -> JSON:
-            return message
-
-        async def send(part: Any, sent: list[Any] = sent) -> None:
-            sent.append(part)
-
+        body = review(pod)
         with counted_calls() as counts:
-            await serve(scope, receive, send)
-        response = json.loads(sent[-1]["body"])["response"]
+            response = await ask(serve, case.path, body)
         if not response["allowed"]:
             raise SystemExit(f"calls: the pod was refused: {response['status']['message']}")
         if case.hard and _LEDGER not in server.quota["metadata"].get("annotations", {}):
@@ -264,8 +249,12 @@ def main() -> None:
         allow_abbrev=False, description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--by", choices=("case", "function"), default="case", help="what is listed")
+    parser.add_argument("--rooms", action="store_true", help="list stays in packages and climbs between them instead")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the calls there too, by case and function")
     arguments = parser.parse_args()
+    if arguments.rooms:
+        show(rooms.as_table())
+        return
     found = {name: counted() for name, counted in WORK.items()}
     table = Table("work", *(["function"] if arguments.by == "function" else []))
     table.add_column("calls", justify="right")

@@ -6,7 +6,7 @@ import gc
 import inspect
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
@@ -43,6 +43,48 @@ def counted_calls() -> Iterator[Counter[str]]:
     finally:
         sys.setprofile(before)
         gc.enable()
+
+
+@contextmanager
+def ordered_calls(left_out: Collection[str] = ()) -> Iterator[list[tuple[str, str]]]:
+    """Lists the calls of the program's own functions in their order: the modules of the caller and of the called one.
+
+    The caller is the nearest own function, and empty where an event loop calls. Lambdas count, as they are what one
+    package hands to another; all else is as in `counted_calls`. Modules that are `left_out` stand for another program:
+    neither their functions count, nor what these call.
+    """
+    calls: list[tuple[str, str]] = []
+    begun: set[FrameType] = set()
+    outside: set[FrameType] = set()
+
+    def note(frame: FrameType, event: str, _: object) -> None:
+        name = frame.f_code.co_name
+        module = _own_module(frame)
+        if event != "call" or not module or frame in begun or (name.startswith("<") and name != "<lambda>"):
+            return
+        if frame.f_code.co_flags & _GOES_ON:
+            begun.add(frame)
+        caller = frame.f_back
+        while caller is not None and not _own_module(caller):
+            caller = caller.f_back
+        if module in left_out or caller in outside:
+            outside.add(frame)
+        else:
+            calls.append(("" if caller is None else _own_module(caller), module))
+
+    before = sys.getprofile()
+    gc.disable()
+    sys.setprofile(note)
+    try:
+        yield calls
+    finally:
+        sys.setprofile(before)
+        gc.enable()
+
+
+def _own_module(frame: FrameType) -> str:
+    package, _, module = frame.f_globals.get("__name__", "").partition(".")
+    return module if package == _OWN else ""
 
 
 @contextmanager

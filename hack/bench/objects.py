@@ -96,15 +96,43 @@ def quota(name: str, hard: JSON, namespace: str = NAMESPACE) -> JSON:
 
 
 def review(pod: JSON, operation: str = "CREATE") -> bytes:
+    return review_of(pod, {"group": "", "version": "v1", "kind": "Pod"}, "pods", operation=operation)
+
+
+def review_of(obj: JSON, kind: JSON, resource: str, **more: Any) -> bytes:
+    """The review of an object of any kind; `more` are fields of its request."""
     request = {
         "uid": "6c1f6e1a-3b0c-4b0f-9f57-0d6b3f6a1c11",
-        "kind": {"group": "", "version": "v1", "kind": "Pod"},
-        "resource": {"group": "", "version": "v1", "resource": "pods"},
-        "operation": operation,
-        "namespace": pod["metadata"]["namespace"],
+        "kind": kind,
+        "resource": {"group": kind["group"], "version": kind["version"], "resource": resource},
+        "namespace": obj["metadata"]["namespace"],
         "userInfo": {"username": "system:serviceaccount:kube-system:replicaset-controller"},
-        "object": pod,
+        "object": obj,
         "dryRun": False,
+        **more,
     }
     whole = {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": request}
     return json.dumps(whole).encode()
+
+
+async def ask(serve: Any, path: str, body: bytes) -> JSON:
+    """The response of an application to a review."""
+    scope: JSON = {
+        "type": "http",
+        "client": ("127.0.0.1", 1),
+        "method": "POST",
+        "path": path,
+        "query_string": b"timeout=10s",
+        "headers": [(b"content-type", b"application/json")],
+    }
+    sent: list[Any] = []
+
+    async def receive() -> JSON:
+        return {"type": "http.request", "body": body}
+
+    async def send(part: Any) -> None:
+        sent.append(part)
+
+    await serve(scope, receive, send)
+    response: JSON = json.loads(sent[-1]["body"])["response"]
+    return response

@@ -45,8 +45,13 @@ def test_each_walk_has_at_most_a_dozen_steps_and_each_names_its_function(title: 
     assert [step for step in numbered if not CODE_LINK.search(step)] == []
 
 
-def test_there_are_four_walks() -> None:
-    assert [title for title, _ in STEPS.findall(TEXT)] == ["A review", "A placement", "An eviction", "A reconcile"]
+def test_there_are_five_walks_of_which_each_is_drawn_as_a_line_of_packages() -> None:
+    titles = [title for title, _ in STEPS.findall(TEXT)]
+    assert titles == ["A review", "A placement", "An eviction", "A release from the queue", "A reconcile"]
+    lines = re.findall(r"^ (\w+) +((?:\w+ ──► )+\w+) ", TEXT, re.MULTILINE)
+    assert [name for name, _ in lines] == [title.split()[1] for title in titles]
+    packages = {name for names in first_column("| package | holds | must not know |") for name in names}
+    assert [room for _, line in lines for room in line.split(" ──► ") if room not in packages] == []
 
 
 def test_every_decision_is_listed() -> None:
