@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import os
 from importlib import import_module
 from importlib.util import find_spec, module_from_spec
 from sys import modules
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import aiohttp as aiohttp
 
 
 def defer(name: str) -> None:
@@ -42,3 +46,28 @@ def _without_plugins() -> None:
 
 defer("prometheus_client")  # its HTTP servers
 _without_plugins()
+
+
+def _without_certificates() -> ModuleType:
+    """aiohttp, without the certificates of the system, which it reads for connections that name no others."""
+    before = {name: os.environ.get(name) for name in ("SSL_CERT_FILE", "SSL_CERT_DIR")}
+    os.environ.update(dict.fromkeys(before, os.devnull))
+    try:
+        return import_module("aiohttp")
+    finally:
+        for name, value in before.items():
+            os.environ.pop(name)
+            if value is not None:
+                os.environ[name] = value
+
+
+def __getattr__(name: str) -> ModuleType:
+    """`aiohttp`, and the Kubernetes client for who imports this before it, without what isn't used of them.
+
+    That is 250 modules and 12 MB of the client, its synchronous half included: a third of a command's start.
+    """
+    if name != "aiohttp":
+        raise AttributeError(name)
+    for package in ("kubernetes", "kubernetes.aio", "kubernetes.aio.utils"):
+        defer(package)
+    return _without_certificates()

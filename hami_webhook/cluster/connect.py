@@ -12,7 +12,7 @@ from urllib.request import getproxies_environment
 import yaml
 from msgspec import Struct
 
-from hami_webhook.cluster.light_imports import aiohttp  # it comes before the client
+from hami_webhook.light_imports import aiohttp  # it comes before the client
 
 # isort: split
 from kubernetes.aio import config

@@ -18,7 +18,7 @@ import orjson
 from yarl import URL
 
 from hami_webhook.cluster.api import ClusterError
-from hami_webhook.cluster.light_imports import aiohttp
+from hami_webhook.light_imports import aiohttp
 
 SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 _TOKEN_AGE = 60.0

@@ -41,10 +41,10 @@ from hami_webhook.cluster.api import (
 from hami_webhook.cluster.clock import ServerClock
 from hami_webhook.cluster.events import EventCorrelator
 from hami_webhook.cluster.kept_fields import decode_whole
-from hami_webhook.cluster.light_imports import aiohttp
 from hami_webhook.cluster.rate import TokenBucket
 from hami_webhook.kube import wire
 from hami_webhook.kube.objects import is_subdomain
+from hami_webhook.light_imports import aiohttp
 
 logger = logging.getLogger(__name__)
 
