@@ -4,21 +4,12 @@ import ipaddress
 import re
 from typing import NamedTuple
 
+import durationpy
+
 from hami_webhook.kube.objects import is_subdomain
 
-_NANOSECONDS = {
-    "ns": 1,
-    "us": 1_000,
-    "µs": 1_000,  # U+00B5
-    "μs": 1_000,  # U+03BC
-    "ms": 1_000_000,
-    "s": 1_000_000_000,
-    "m": 60_000_000_000,
-    "h": 3_600_000_000_000,
-}
-_TERM = re.compile(r"([0-9]*)(?:\.([0-9]*))?(ns|us|µs|μs|ms|s|m|h)")
-_TERMS = re.compile(r"(?:(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:ns|us|µs|μs|ms|s|m|h))+")
-_MOST_NANOSECONDS = 2**63 - 1
+_TERMS = re.compile(r"(?:(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:ns|us|µs|μs|ms|s|m|h))+")  # U+00B5 and U+03BC
+_MOST_SECONDS = (2**63 - 1) / 10**9
 _LONGEST = 100
 GO_BOOLS = {
     **dict.fromkeys(("1", "t", "T", "TRUE", "true", "True"), True),
@@ -47,7 +38,7 @@ class ListenAddress(NamedTuple):
 
 
 def parse_go_duration(text: str, *, signed: bool = False) -> float:
-    """Seconds of a duration as Go's time.ParseDuration reads it: `5m0s`, `1.5h`, `300ms`, `0`; exact to the nanosecond.
+    """Seconds of a duration as Go's time.ParseDuration reads it: `5m0s`, `1.5h`, `300ms`, `0`; to the microsecond.
 
     A leading `-` is refused unless `signed`. Raises ValueError with a sentence.
     """
@@ -60,15 +51,16 @@ def parse_go_duration(text: str, *, signed: bool = False) -> float:
         return 0.0
     if re.fullmatch(r"[0-9]+(\.[0-9]+)?", digits):
         raise ValueError(f"{complaint}; it lacks the unit")
+    # durationpy reads days, months and digits of other scripts too, which Go refuses
     if len(digits) > _LONGEST or not _TERMS.fullmatch(digits):
         raise ValueError(complaint)
-    nanoseconds = 0
-    for whole, fraction, unit in _TERM.findall(digits):
-        nanoseconds += int(whole or 0) * _NANOSECONDS[unit]
-        nanoseconds += int(fraction or 0) * _NANOSECONDS[unit] // 10 ** len(fraction)
-    if nanoseconds > _MOST_NANOSECONDS:
+    try:
+        seconds: float = durationpy.from_str(digits).total_seconds()
+    except durationpy.DurationError:
+        seconds = _MOST_SECONDS
+    if seconds >= _MOST_SECONDS:
         raise ValueError(f"{complaint}, at most about 292 years")
-    return (-nanoseconds if negative else nanoseconds) / 1_000_000_000
+    return -seconds if negative else seconds
 
 
 def format_go_duration(seconds: float) -> str:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import argparse
 import gc
-import re
 from collections.abc import Sequence
+from contextlib import suppress
 from urllib.parse import urlsplit
+
+import durationpy
 
 from hami_webhook import __version__
 from hami_webhook.doctor import NAMESPACE
@@ -132,14 +134,10 @@ def _prometheus(text: str) -> str:
 
 
 def _duration(text: str) -> float:
-    found = _DURATION.fullmatch(text)
-    if found is None or not text:
-        raise argparse.ArgumentTypeError(f"must be a duration such as 30m, 1h30m or 2d, not {text!r}")
-    return float(sum(int(number or 0) * size for number, size in zip(found.groups(), _SECONDS, strict=True)))
-
-
-_DURATION = re.compile("".join(rf"(?:([0-9]{{1,6}}){unit})?" for unit in "dhms"), re.ASCII)
-_SECONDS = (86400, 3600, 60, 1)
+    with suppress(ValueError):
+        if text[:1].isdecimal():
+            return float(durationpy.from_str(text).total_seconds())
+    raise argparse.ArgumentTypeError(f"must be a duration such as 30m, 1h30m or 2d, not {text!r}")
 
 
 def _verb(
