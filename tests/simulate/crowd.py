@@ -9,9 +9,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from . import gpu_shares, vgpus
-from .families import ASCEND, COREX, FAMILIES, GIB, JSON
+from .families import ASCEND, COREX, FAMILIES, GIB, JSON, TEMPLATES
 from .fleet import NAMESPACES
-from .wants import TEMPLATES
 
 FAMILY = {family.name: family for family in FAMILIES}
 POLICY = "hami.io/gpu-scheduler-policy"

@@ -1,8 +1,8 @@
-"""The kinds of cards with their names, and how containers' amounts add up (docs/spec/quota.md#2, #3.5 and #5)."""
+"""The kinds of cards with their names (docs/spec/quota.md#2)."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -89,7 +89,6 @@ FAMILIES = (
 )  # fmt: skip
 MANAGED = frozenset(key for family in FAMILIES for key in family.keys)
 """The keys of the vendors whose cards we place."""
-FACTORS = {family.limits[1]: family.factor for family in FAMILIES if family.memory}
 
 
 @dataclass(frozen=True)
@@ -107,56 +106,13 @@ class Card:
     healthy: bool = True
 
 
-def containers(manifest: JSON) -> list[tuple[str, JSON]]:
-    """Init containers, then app containers, each with its kind."""
-    spec = manifest["spec"]
-    inits = [("sidecar" if c.get("restartPolicy") == "Always" else "init", c) for c in spec.get("initContainers", [])]
-    return [*inits, *(("app", c) for c in spec["containers"])]
-
-
-def limit(box: JSON, name: str, default: Any = None) -> Any:
-    """What a container has in its limits."""
-    return box.get("resources", {}).get("limits", {}).get(name, default)
-
-
-def effective(rows: Sequence[tuple[str, int]]) -> int:
-    """E: apps with sidecars, or an init container with the sidecars before it, whatever is more."""
-    beside = sum(amount for kind, amount in rows if kind == "sidecar")
-    peaks = [
-        amount + sum(a for k, a in rows[:i] if k == "sidecar")
-        for i, (kind, amount) in enumerate(rows)
-        if kind == "init"
-    ]
-    return max([sum(amount for kind, amount in rows if kind == "app") + beside, *peaks])
-
-
-def effective_mask(rows: Sequence[tuple[str, int]]) -> int:
-    """E of cores that are told apart: those two containers share count once."""
-
-    def joined(masks: Iterable[int]) -> int:
-        whole = 0
-        for mask in masks:
-            whole |= mask
-        return whole
-
-    peaks = [
-        (mask | joined(m for k, m in rows[:i] if k == "sidecar")).bit_count()
-        for i, (kind, mask) in enumerate(rows)
-        if kind == "init"
-    ]
-    return max([joined(mask for kind, mask in rows if kind != "init").bit_count(), *peaks])
-
-
-Charge = dict[str, int]
-"""Amounts by managed key: cards, MiB, cores; `in_units` turns the MiB into units."""
-
-
-def amounts(family: Family, slots: int, memory: int, cores: int) -> Charge:
-    count, of_memory, of_cores = family.limits
-    found = {count: slots, of_memory: memory, of_cores: memory if family.name == "Enflame-shared" else cores}
-    return {key: amount for key, amount in found.items() if key and amount}
-
-
-def in_units(charge: Charge) -> Charge:
-    """As people are told: memory in the resource's units, rounded up once per pod."""
-    return {key: -(-amount // FACTORS.get(key, 1)) for key, amount in charge.items()}
+TEMPLATES: Mapping[str, tuple[int, int, tuple[int, ...]]] = {
+    "Ascend910A": (32768, 32768, (2184, 4369, 8738, 17476)),
+    "Ascend910B2": (65536, 65536, (8192, 16384, 32768)),
+    "Ascend910B3": (65536, 65536, (16384, 32768)),
+    "Ascend910B4": (32768, 32768, (8192, 16384)),
+    "Ascend910B4-1": (65536, 65536, (16384, 32768)),
+    "Ascend910C": (65536, 65536, (16384, 32768)),
+    "Ascend310P": (21527, 24576, (3072, 6144, 12288)),
+}
+"""MiB a whole card gives, MiB it has, and the slices there are; as the ascend page's table (2)."""

@@ -16,9 +16,8 @@ import yaml
 from hami_webhook.config import load
 
 from . import gpu_shares, vgpus
-from .families import FAMILIES, JSON, Card
+from .families import FAMILIES, JSON, TEMPLATES, Card
 from .files import PROFILES
-from .wants import TEMPLATES
 
 SLOTS = {"Ascend910A": 15, "Ascend910B2": 8, "Ascend310P": 7}
 CHIPS = ("MR-V100", "MR-V50", "BI-V150", "BI-V100")
@@ -32,9 +31,7 @@ class DeviceLister:
     nodes: list[JSON] = field(default_factory=list)
     cards: list[Card] = field(default_factory=list)
     vgpus: list[Card] = field(default_factory=list)
-    gpus: list[gpu_shares.Gpu] = field(default_factory=list)
     devices: list[JSON] = field(default_factory=list)
-    honoring: set[str] = field(default_factory=set)
 
     def node(self, name: str, notes: JSON | None = None, capacity: JSON | None = None, **labels: str) -> None:
         amounts = {key: str(value) for key, value in (capacity or {}).items()}
@@ -257,13 +254,11 @@ def _foreign(fleet: DeviceLister) -> None:
     for name, cards, notes, capacity in vgpus.nodes():
         fleet.node(name, notes, capacity)
         fleet.vgpus += cards
-    for name, gpus, labels, device, honors in gpu_shares.nodes():
+    for name, gpus, labels, device in gpu_shares.nodes():
         healthy = [gpu for gpu in gpus if gpu.healthy]
         sums = (100 * len(healthy), sum(gpu.memory for gpu in healthy), 100 * len(healthy))
         fleet.node(name, None, dict(zip(gpu_shares.NAMES[1:], sums, strict=False)), **labels)
-        fleet.gpus += gpus
         fleet.devices += [device] if device else []
-        fleet.honoring |= {name} if honors else set()
 
 
 def the_fleet() -> DeviceLister:
