@@ -114,7 +114,11 @@ BROKEN: dict[str, tuple[JSON, str]] = {
 def test_every_rule_refuses_on_every_path_and_nothing_else_does_it_for_it(
     rule: Rule, path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    obj, message = BROKEN[rule.check.__name__]
+    name = rule.check.__name__
+    assert name in BROKEN, (
+        f"BROKEN has no row for the rule {name}: add a pod that only it refuses, and words it says then"
+    )
+    obj, message = BROKEN[name]
     user = NODE if rule.check is rules.static_brings_no_allocation else None
     known = DENIED if rule.check is rules.mixes_no_schedulers else CHART
     assert message in reviewed(obj, path, user, known)
