@@ -109,8 +109,7 @@ format: $(DEV) ## format the source
 	@$(BIN)/ruff check --fix .
 
 render: $(DEV) ## write all files that are generated from the code
-	@$(BIN)/python -m hack.dashboards
-	@for each in manifests chart rights reference schemas interface; do $(BIN)/python -m hack.render_$$each || exit 1; done
+	@$(BIN)/python -m hack.render
 
 certs: $(RUNTIME) ## a CA and a serving certificate in certs/
 	@$(BIN)/hami-webhook certs generate --dir certs

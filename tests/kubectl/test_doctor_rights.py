@@ -10,8 +10,7 @@ from .test_doctor import found
 
 
 def test_the_rights_are_those_of_the_manifests() -> None:
-    """`make render` writes them."""
-    assert TARGET.read_text() == render()
+    assert TARGET.read_text() == render(), "make render writes them"
 
 
 def test_rights_are_asked_for_as_far_as_the_configuration_needs_them(hami: Hami) -> None:

@@ -25,7 +25,7 @@ def test_what_users_rely_on_is_as_it_is_listed() -> None:
 
 
 def test_the_list_is_as_it_is_written_by_hack() -> None:
-    assert INTERFACE.read_text() == render(INTERFACE.read_text(), CHANGES)
+    assert INTERFACE.read_text() == render(INTERFACE.read_text(), CHANGES), "make render writes it"
 
 
 def test_what_is_gone_is_named_in_the_changelog() -> None:

@@ -22,7 +22,7 @@ def documents(path: str) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize(("path", "text"), render_builtin().items())
 def test_the_file_is_as_rendered(path: str, text: str) -> None:
-    assert (MANIFESTS / path).read_text() == text
+    assert (MANIFESTS / path).read_text() == text, "make render writes it"
 
 
 def test_the_extender_listens_where_kube_scheduler_asks() -> None:
