@@ -115,20 +115,15 @@ def _milli(written: wire.Amounts | None) -> Milli:
 def _thousandths(amount: Any) -> int:
     """An amount in thousandths, rounded up as the API server does. Raises `MalformedObject`."""
     try:
-        return _of_text(amount) if isinstance(amount, str) and len(amount) < 20 else _parse(amount)
+        return _parse(amount) if isinstance(amount, str) and len(amount) < 20 else _parse.__wrapped__(amount)
     except QuantityError as error:
         raise wire.MalformedObject(str(error)) from error
 
 
+@lru_cache(maxsize=4096)
 def _parse(amount: Any) -> int:
     value = Quantity.parse(amount).value * 1000
     return -(-value.numerator // value.denominator)
-
-
-@lru_cache(maxsize=4096)
-def _of_text(text: str) -> int:
-    """As `_parse`: the same few amounts come again and again."""
-    return _parse(text)
 
 
 def _add(total: Milli, more: Mapping[str, int]) -> None:

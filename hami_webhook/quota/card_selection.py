@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping
-from functools import lru_cache
 
 from msgspec import Struct
 
@@ -83,7 +82,6 @@ def selection_faults(quota: ResourceQuota, types_known: Callable[[], Collection[
         yield NODE_SELECTOR, text
 
 
-@lru_cache(maxsize=256)
 def _words(types: tuple[str, ...]) -> re.Pattern[str]:
     """One of the texts, with no letter or digit next to it."""
     return re.compile(f"(?<![a-z0-9])(?:{'|'.join(map(re.escape, types))})(?![a-z0-9])")

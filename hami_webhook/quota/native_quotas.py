@@ -47,7 +47,6 @@ def native_refusal(quota: ResourceQuota, pod: Pod, *, sized: bool) -> str | None
     return f"exceeded quota: {quota.name}, requested: {of(requested)}, used: {of(quota.used)}, limited: {of(hard)}"
 
 
-@lru_cache(maxsize=4096)
 def _counted(key: str) -> tuple[str, str] | None:
     """Which amounts of containers the plugin counts under a key: limits or requests, and the resource."""
     if key.startswith("limits."):
