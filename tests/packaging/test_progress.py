@@ -27,7 +27,7 @@ esac
 touch "${programs[@]}" && chmod +x "${programs[@]}"
 """
 BUILDS = {"controlplane": "controlplane: 40 of at most 40 packages", "helm": "helm: 40 packages"}
-SIMULATE = [sys.executable, "-m", "hack.bench", "simulate", "--size", "smallest"]
+QUEUE = [sys.executable, "-m", "hack.bench", "queue", "--size", "smallest"]
 
 
 @pytest.fixture
@@ -81,11 +81,15 @@ def test_faults_of_a_build_are_said_everywhere(name: str, variables: dict[str, s
 
 
 def test_a_terminal_shows_which_benchmark_is_measured() -> None:
-    shown = on_terminal(SIMULATE, "stderr", {"CI": ""})
-    assert shown.splitlines() == ["simulate: benchmark 1 of 1", "simulate: 200 pods on 20 nodes"]
+    shown = on_terminal(QUEUE, "stderr", {"CI": ""})
+    assert shown.splitlines() == [
+        "queue: benchmark 1 of 1",
+        "queue: 100 pods that are equal",
+        "queue: 100 pods that all differ",
+    ]
 
 
 def test_a_pipe_gets_the_figures_of_a_benchmark_alone() -> None:
-    done = piped(SIMULATE, {"CI": ""})
+    done = piped(QUEUE, {"CI": ""})
     assert (done.returncode, done.stderr) == (0, "")
-    assert "pods per second" in done.stdout
+    assert "a flood may add" in done.stdout

@@ -4,14 +4,14 @@ node doesn't name.
 
 from __future__ import annotations
 
+import json
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
 
-from hack.bench.explain import objects
-from hack.bench.objects import NAMESPACE
+from hack.bench.objects import JSON, NAMESPACE, SCHEDULER, gpu, node, node_name, pod_with, quota, running
 from hami_webhook.cluster.api import Kind
 from hami_webhook.cluster.loading import Bundle
 from hami_webhook.doctor.installation import assumed
@@ -23,6 +23,36 @@ from hami_webhook.state.node_entry import NodeEntry
 NOW = 1767225600.0
 WITH_CARDS = 16
 """Of 24 nodes."""
+
+
+def objects(copies: int) -> Mapping[str, list[JSON]]:
+    """Lists by their path: of 24 nodes 8 have no cards, 4 sick ones, 4 another model, and on 8 the pod has no room."""
+    nodes: list[JSON] = []
+    pods: list[JSON] = []
+    for number in range(24 * copies):
+        kind = number % 24
+        made = node(number)
+        if kind < 8:
+            made["metadata"]["annotations"], made["status"]["allocatable"] = {}, {}
+        elif kind < 16:
+            notes = made["metadata"]["annotations"]
+            cards = json.loads(notes["hami.io/node-nvidia-register"])
+            cards = [{**card, "health": False} if kind < 12 else {**card, "type": "NVIDIA T4"} for card in cards]
+            notes["hami.io/node-nvidia-register"] = json.dumps(cards)
+        else:
+            pods += [running(len(pods) + card, number, card, 20_000 - 100 * kind) for card in range(8)]
+        made["metadata"]["labels"] = {"kubernetes.io/hostname": node_name(number)}
+        made["status"]["allocatable"]["pods"] = "110"
+        nodes.append(made)
+    waiting = pod_with("waiting", gpu(38_000), annotations={"nvidia.com/use-gputype": "A100"})
+    waiting["spec"]["schedulerName"] = SCHEDULER
+    pods.append(waiting)
+    for pod in pods:
+        pod["metadata"]["uid"] = f"uid-{pod['metadata']['name']}"
+    gpus = quota("gpu", {"limits.nvidia.com/gpu": 10**6})
+    gpus["status"] = {"hard": gpus["spec"]["hard"], "used": {"limits.nvidia.com/gpu": "1"}}
+    lists = {"nodes": nodes, "pods": pods, "resourcequotas": [gpus], "namespaces": [{"metadata": {"name": NAMESPACE}}]}
+    return {f"/api/v1/{name}": items for name, items in lists.items()}
 
 
 async def asked_of(copies: int, patch: pytest.MonkeyPatch) -> Counter[str]:
