@@ -96,13 +96,12 @@ undeploy: ## take it away again
 deploy-dev: $(RUNTIME) ## run here, for the cluster of the current kubeconfig (DEV_HOST=… DEV_PORT=…)
 	@hack/deploy-dev
 
-lint: $(DEV) ## format check, linter, types, import contracts, module sizes, supply chain
+lint: $(DEV) ## format check, linter, types, import contracts, module sizes
 	@$(BIN)/ruff format --check .
 	@$(BIN)/ruff check .
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
 	@$(BIN)/python hack/check_source.py
-	@$(BIN)/python hack/check_supply_chain.py
 
 format: $(DEV) ## format the source
 	@$(BIN)/ruff format .
