@@ -7,6 +7,7 @@ In manifests/ that is the built-in one; a test compares the files with what this
 from __future__ import annotations
 
 import argparse
+from collections.abc import Mapping, Sequence
 from importlib import resources
 from pathlib import Path
 from textwrap import dedent, indent
@@ -18,7 +19,7 @@ from hami_webhook.device_config import enabled_vendors, load_device_config
 
 MANIFESTS = Path(__file__).parents[1] / "manifests"
 
-TEMPLATE = """\
+HEAD = """\
 # Who is asked about what. Rendered by hack/render_manifests.py; the conditions follow from the device configuration.
 apiVersion: admissionregistration.k8s.io/v1
 kind: MutatingWebhookConfiguration
@@ -51,116 +52,83 @@ kind: ValidatingWebhookConfiguration
 metadata:
   name: hami-webhook-admission
 webhooks:
-# No objectSelector: a label must not let a pod opt out of its quota.
-- name: validate.webhook.hami.io
-  admissionReviewVersions: [v1]
-  clientConfig: &validate
-    service: {{name: hami-webhook, namespace: hami-system, path: /validate, port: 443}}
-  rules:
-  - {{apiGroups: [""], apiVersions: [v1], resources: [pods], operations: [CREATE], scope: Namespaced}}
-  failurePolicy: Fail
-  matchPolicy: Equivalent
-  sideEffects: NoneOnDryRun
-  timeoutSeconds: 10
-  namespaceSelector: &others
-    matchExpressions:
-    - {{key: kubernetes.io/metadata.name, operator: NotIn, values: [hami-system, kube-system]}}
-    - {{key: hami.io/webhook, operator: NotIn, values: [ignore]}}   # labels of namespaces are administrators' matter
-  matchConditions:
-{validate}
-# What only the scheduler, device plugins and nodes may change on a pod; other subresources change no metadata.
-- name: guard.webhook.hami.io
-  admissionReviewVersions: [v1]
-  clientConfig: *validate
-  rules:
-  - {{apiGroups: [""], apiVersions: [v1], resources: [pods, pods/status], operations: [UPDATE], scope: Namespaced}}
-  failurePolicy: Fail
-  matchPolicy: Equivalent
-  sideEffects: NoneOnDryRun
-  timeoutSeconds: 10
-  namespaceSelector: *others
-  matchConditions:
-{guard}
-# The API server merges the annotations and labels of a Binding into its pod.
-- name: bindings.webhook.hami.io
-  admissionReviewVersions: [v1]
-  clientConfig: *validate
-  rules:
-  - {{apiGroups: [""], apiVersions: [v1], resources: [pods/binding, bindings], operations: [CREATE], scope: Namespaced}}
-  failurePolicy: Fail
-  matchPolicy: Equivalent
-  sideEffects: NoneOnDryRun
-  timeoutSeconds: 10
-  namespaceSelector: *others
-  matchConditions:
-{bindings}
-# Amounts can't change, and ephemeral containers can't ask for any.
-- name: amounts.webhook.hami.io
-  admissionReviewVersions: [v1]
-  clientConfig: *validate
-  rules:
-  - apiGroups: [""]
-    apiVersions: [v1]
-    resources: [pods/resize, pods/ephemeralcontainers]
-    operations: [UPDATE]
-    scope: Namespaced
-  failurePolicy: Fail
-  matchPolicy: Equivalent
-  sideEffects: NoneOnDryRun
-  timeoutSeconds: 10
-  namespaceSelector: *others
-  matchConditions:
-{amounts}
-# What policy set on a pod, its user may tighten and not loosen; and what a pod that waits costs more then is charged.
-- name: policy.webhook.hami.io
-  admissionReviewVersions: [v1]
-  clientConfig: *validate
-  rules:
-  - apiGroups: [""]
-    apiVersions: [v1]
-    resources: [pods, pods/status]
-    operations: [UPDATE]
-    scope: Namespaced
-  failurePolicy: Fail
-  matchPolicy: Equivalent
-  sideEffects: NoneOnDryRun
-  timeoutSeconds: 10
-  namespaceSelector: *others
-  matchConditions:
-{policy}
-# Warns of quotas that hardly mean what they say, and refuses none.
-- name: quotas.webhook.hami.io
-  admissionReviewVersions: [v1]
-  clientConfig:
-    service: {{name: hami-webhook, namespace: hami-system, path: /quotas, port: 443}}
-  rules:
-  - apiGroups: [""]
-    apiVersions: [v1]
-    resources: [resourcequotas]
-    operations: [CREATE, UPDATE]
-    scope: Namespaced
-  failurePolicy: Ignore
-  matchPolicy: Equivalent
-  sideEffects: None
-  timeoutSeconds: 3
-  namespaceSelector: *others
-  matchConditions:
-{quotas}
-# Warns of resources that are nearly called as ours are, in pods that ask for none of ours, and refuses none.
-- name: names.webhook.hami.io
-  admissionReviewVersions: [v1]
-  clientConfig:
-    service: {{name: hami-webhook, namespace: hami-system, path: /names, port: 443}}
-  rules:
-  - {{apiGroups: [""], apiVersions: [v1], resources: [pods], operations: [CREATE], scope: Namespaced}}
-  failurePolicy: Ignore
-  matchPolicy: Equivalent
-  sideEffects: None
-  timeoutSeconds: 3
-  namespaceSelector: *others
-  matchConditions:
-{names}
 """
+VALIDATING = """\
+# {comment}
+- name: {name}.webhook.hami.io
+  admissionReviewVersions: [v1]
+  clientConfig:{client}
+  rules:
+  {rules}
+  failurePolicy: {failure}
+  matchPolicy: Equivalent
+  sideEffects: {effects}
+  timeoutSeconds: {seconds}
+  namespaceSelector: {selector}
+  matchConditions:
+{conditions}
+"""
+SELECTOR = """&others
+    matchExpressions:
+    - {key: kubernetes.io/metadata.name, operator: NotIn, values: [hami-system, kube-system]}
+    - {key: hami.io/webhook, operator: NotIn, values: [ignore]}   # labels of namespaces are administrators' matter"""
+SERVICE = "\n    service: {{name: hami-webhook, namespace: hami-system, path: /{path}, port: 443}}"
+CHARGES = {"client": " *validate", "failure": "Fail", "effects": "NoneOnDryRun", "seconds": 10}
+WARNS = {"failure": "Ignore", "effects": "None", "seconds": 3}
+
+
+def _rules(resources: str, operations: str, *, block: bool = False) -> str:
+    fields = ('apiGroups: [""]', "apiVersions: [v1]", f"resources: [{resources}]", f"operations: [{operations}]")
+    fields += ("scope: Namespaced",)
+    return "- " + "\n    ".join(fields) if block else f"- {{{', '.join(fields)}}}"
+
+
+WEBHOOKS: Sequence[tuple[str, str, str, Mapping[str, object]]] = (
+    (
+        "validate",
+        "No objectSelector: a label must not let a pod opt out of its quota.",
+        _rules("pods", "CREATE"),
+        {**CHARGES, "client": " &validate" + SERVICE.format(path="validate"), "selector": SELECTOR},
+    ),
+    (
+        "guard",
+        "What only the scheduler, device plugins and nodes may change on a pod; other subresources change no metadata.",
+        _rules("pods, pods/status", "UPDATE"),
+        CHARGES,
+    ),
+    (
+        "bindings",
+        "The API server merges the annotations and labels of a Binding into its pod.",
+        _rules("pods/binding, bindings", "CREATE"),
+        CHARGES,
+    ),
+    (
+        "amounts",
+        "Amounts can't change, and ephemeral containers can't ask for any.",
+        _rules("pods/resize, pods/ephemeralcontainers", "UPDATE", block=True),
+        CHARGES,
+    ),
+    (
+        "policy",
+        "What policy set on a pod, its user may tighten and not loosen; and what a pod that waits costs more then is "
+        "charged.",
+        _rules("pods, pods/status", "UPDATE", block=True),
+        CHARGES,
+    ),
+    (
+        "quotas",
+        "Warns of quotas that hardly mean what they say, and refuses none.",
+        _rules("resourcequotas", "CREATE, UPDATE", block=True),
+        {**WARNS, "client": SERVICE.format(path="quotas")},
+    ),
+    (
+        "names",
+        "Warns of resources that are nearly called as ours are, in pods that ask for none of ours, and refuses none.",
+        _rules("pods", "CREATE"),
+        {**WARNS, "client": SERVICE.format(path="names")},
+    ),
+)
+"""The webhooks that validate: their names, why, and what differs."""
 
 OF_CLAIMS = {"claims": CLAIMS, "claiming_pods": CLAIMING_PODS}
 """The webhooks for claims, by their fields in the templates."""
@@ -242,8 +210,15 @@ def render(device_config: str, source: str) -> dict[str, str]:
     config = load_device_config(device_config, source).config
     conditions = {name: _listed(found) for name, found in match_conditions(enabled_vendors(config)).items()}
     conditions = {name.partition(".")[0]: text for name, text in conditions.items()}
+    validating = (
+        VALIDATING.format(
+            **{"name": name, "comment": why, "rules": rules, "selector": "*others", "conditions": conditions[name]}
+            | more
+        )
+        for name, why, rules, more in WEBHOOKS
+    )
     return {
-        "base/webhooks.yaml": TEMPLATE.format(**conditions),
+        "base/webhooks.yaml": HEAD.format(**conditions) + "".join(validating),
         f"device-config/{FILE_NAME}": device_config,
         **_of_claims(config),
     }
