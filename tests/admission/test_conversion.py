@@ -20,7 +20,6 @@ from hami_webhook.policy.rules import PolicyRule, PolicyRules
 from .reviews import JSON, SCHEDULER, cpu, mutate, patched, pod, refusal
 
 CARDS = inventory(resource_slice("n1", share("a0"), share("a1")))
-GPU_NAMES = ("nvidia.com/gpu", "nvidia.com/gpumem", "nvidia.com/gpucores")
 
 
 def stored(obj: JSON, mode: str = CONVERT, **more: Any) -> JSON:

@@ -56,18 +56,6 @@ def test_the_default_scheduler_is_replaced() -> None:
     assert list(mutate(obj).patch) == [{"op": "replace", "path": "/spec/schedulerName", "value": SCHEDULER}]
 
 
-def test_a_privileged_second_container_is_denied_by_name() -> None:
-    obj = pod("p", container(gpu=1, mem=3000), cpu("helper", **PRIVILEGED), schedulerName="default-scheduler")
-    assert refusal(mutate, obj) == (403, is_privileged("helper"))
-    assert refusal(validate, obj) == (403, is_privileged("helper"))
-
-
-def test_a_pod_with_a_node_is_denied() -> None:
-    obj = pod(gpu=1, mem=3000, schedulerName="default-scheduler", nodeName="n1")
-    assert refusal(mutate, obj) == (403, has_node("n1"))
-    assert refusal(validate, obj) == (403, has_node("n1"))
-
-
 def test_a_privileged_cpu_pod_is_allowed_without_a_patch() -> None:
     answer = mutate(pod("p", cpu(**PRIVILEGED), nodeName="n1"))
     assert (list(answer.patch), answer.warnings, answer.audit) == ([], (), {})

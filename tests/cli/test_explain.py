@@ -49,18 +49,6 @@ def test_a_denial_for_quota_says_how_far_it_must_be_raised(command: Simulate) ->
     assert step["amounts"] == {"from": 40000, "to": 60000}
 
 
-def test_pods_of_other_namespaces_leave_less_of_a_quota_above_them(command: Simulate) -> None:
-    spec = {"namespaceSelector": {}, "hard": {MEM: 45000}}
-    above = {"apiVersion": "hami.io/v1alpha1", "kind": "AcceleratorQuota", "metadata": {"name": "all"}, "spec": spec}
-    waiting = pod("big", gpu=1, mem=30000, namespace="team-b", schedulerName="hami-scheduler")
-    objects = command.file("cluster.json", listed(NODE, node("n2", card("GPU-2", 40960)), BUSY, waiting, above))
-    run = command.main("explain", "--cluster", objects, "-o", "json", "team-b/big")
-    reasons = {each["name"]: each["reason"] for each in run.result["nodes"]}
-    assert reasons == dict.fromkeys(("n1", "n2"), "1/1 ResourceQuotaNotFit")
-    (account,) = run.result["quotas"]
-    assert (account["quota"], account["others"]) == ("AcceleratorQuota/all", 20000)
-
-
 def cluster(command: Simulate) -> str:
     kept = quota(mem="60000", used={MEM: "50000"})
     return command.file("cluster.json", listed(NODE, BUSY, BIG, kept))

@@ -34,7 +34,6 @@ from hami_webhook.dra.claim_templates import (
 from hami_webhook.dra.conversion import Conversion, convert
 from hami_webhook.dra.cost import DeviceInventory
 from hami_webhook.dra.selectors import selected
-from hami_webhook.kube.claims_wire import ResourceSlice
 from hami_webhook.kube.draft import PodDraft
 from hami_webhook.kube.objects import Node, Pod, PodResourceClaim
 from hami_webhook.quota.claims import WithClaims
@@ -383,10 +382,6 @@ def test_an_annotation_that_is_none_declares_nothing(text: str) -> None:
 
 
 # what it costs
-
-
-def read_slice(node: str, *devices: JSON) -> ResourceSlice:
-    return msgspec.convert(resource_slice(node, *devices), ResourceSlice)
 
 
 def capacity_of(*memories: str) -> tuple[ClusterCache, ClaimCache]:

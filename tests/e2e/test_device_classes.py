@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+import sys
 from collections.abc import Iterator
 
 import pytest
@@ -20,7 +21,6 @@ from .hamischeduler import HamiScheduler
 from .kubelet import Kubelets
 from .objects import JSON, add_ready_node, namespace, pod
 from .scheduling import scheduler_account
-from .test_explain_many_nodes import PROGRAM
 from .test_placement import bound, node_with_cards, nodes_with_cards, pods_of
 
 
@@ -95,7 +95,8 @@ def test_a_pod_with_limits_and_claims_goes_where_both_are(
     publish_nic(kubectl, nodes[1])
     kubectl.apply(*with_nic(pod(space, "taken", gpu=1, gpumem=500)))
     eventually(lambda: "cannot fit resource" in json.dumps(pods_of(kubectl, space)))
-    command = [*PROGRAM, "explain", "pod", "taken", "-n", space]
+    program_of = [sys.executable, "-c", "import sys; from hami_webhook.kubectl.main import main; sys.exit(main())"]
+    command = [*program_of, "explain", "pod", "taken", "-n", space]
     environment = {**os.environ, "KUBECONFIG": str(kubectl.kubeconfig)}
     text = subprocess.run(command, env=environment, text=True, capture_output=True, check=False).stdout
     assert "DeviceClass gpu.nvidia.com takes nvidia.com/gpu" in " ".join(text.split())

@@ -197,24 +197,6 @@ def test_a_pod_of_high_priority_wins_devices(env: PreemptionEnv, kubelets: Kubel
 
 
 @in_one_mode
-def test_nobody_is_evicted(env: PreemptionEnv) -> None:
-    full = env.add_node(cards(env.space, 1), **GPUS)
-    env.fill(nvidia(), 1)
-    waiting = [
-        env.pod("same", LOW, nvidia(gpumem=100)),
-        env.pod("never", NEVER, nvidia(gpumem=100)),
-        env.pod("vain", HIGH, nvidia(gpumem=50000)),
-    ]
-    env.kubectl.apply(*waiting)
-    eventually(lambda: all(f"pod/{each['metadata']['name']}" in _refused(env) for each in waiting))
-    assert (env.bound(), env.victims()) == ({"low0": full}, [])
-    free = env.add_node(cards(f"free-{env.space}", 1), **GPUS)
-    env.kubectl.apply(env.pod("high", HIGH, nvidia(gpumem=20000)))
-    eventually(lambda: env.bound().get("high"), free)
-    assert env.victims() == []
-
-
-@in_one_mode
 def test_who_is_ending_already_is_waited_for(env: PreemptionEnv) -> None:
     """A finalizer keeps it there."""
     node = env.add_node(cards(env.space, 2), **GPUS)
@@ -232,45 +214,6 @@ def test_who_is_ending_already_is_waited_for(env: PreemptionEnv) -> None:
     finalizers()
     eventually(lambda: env.bound().get("high"), node)
     assert (set(env.bound()), env.victims()) == ({"low1", "high"}, [])
-
-
-def test_a_dry_run_evicts_nobody(env: PreemptionEnv, scheduler: HamiScheduler) -> None:
-    node = env.add_node(cards(env.space, 1), **GPUS)
-    env.fill(nvidia(), 1)
-    scheduler.kill_extender()
-    scheduler.flags = ("--preemption=dry-run",)
-    scheduler.start_extender()
-    try:
-        env.kubectl.apply(env.pod("high", HIGH, nvidia()))
-        eventually(lambda: f"would evict 1 pod from node {node}: {env.space}/low0" in env.events())
-        assert (env.bound(), env.victims()) == ({"low0": node}, [])
-    finally:
-        scheduler.kill_extender()
-        scheduler.flags = FLAGS
-        scheduler.start_extender()
-
-
-@in_one_mode
-@pytest.mark.parametrize("of_all", [False, True], ids=["of-one-pod", "of-all-pods"])
-def test_a_budget_holds_where_another_choice_exists(env: PreemptionEnv, of_all: bool) -> None:
-    """Also one with an empty selector, which covers all pods of its namespace."""
-    other = namespace(env.kubectl) if of_all else env.space
-    env.add_node(cards(env.space, 2), **GPUS)
-    env.fill(nvidia(), 1)
-    protected = env.pod("low1", LOW, nvidia())
-    protected["metadata"]["namespace"] = other
-    env.kubectl.apply(protected)
-    for name, space in (("low0", env.space), ("low1", other)):
-        env.kubectl("wait", f"pod/{name}", "-n", space, "--for=jsonpath={.status.phase}=Running", "--timeout=120s")
-    meta = {"name": "pdb", "namespace": other}
-    spec = {"maxUnavailable": 0, "selector": {} if of_all else {"matchLabels": {"app": "low1"}}}
-    env.kubectl.apply({"apiVersion": "policy/v1", "kind": "PodDisruptionBudget", "metadata": meta, "spec": spec})
-    time.sleep(2)  # until the extender's informer has it
-    env.kubectl.apply(env.pod("high", HIGH, nvidia()))
-    eventually(lambda: "high" in env.bound())
-    eventually(env.victims, ["low0"])  # though low1 is the younger one
-    if of_all:
-        env.kubectl.delete_all("pods", namespace=other)
 
 
 @in_one_mode

@@ -72,14 +72,6 @@ def test_a_pod_over_quota_is_refused_in_kubernetes_words(program: Deployment) ->
     assert kubectl.ledger(space) == {}
 
 
-def test_a_whole_card_has_its_cores_added_to_limits_and_requests(program: Deployment) -> None:
-    kubectl = program.kubectl
-    space = namespace(kubectl)
-    kubectl.apply(pod(space, "whole", gpu=1))
-    resources = kubectl.get("pod", "whole", "-n", space)["spec"]["containers"][0]["resources"]
-    assert resources["limits"] == resources["requests"] == {"nvidia.com/gpu": "1", "nvidia.com/gpucores": "100"}
-
-
 def test_cards_that_another_webhook_adds_are_placed_by_us_or_refused(program: Deployment) -> None:
     """A stand-in mutator that adds a card to every pod: asked before ours, and after it.
 
@@ -183,33 +175,6 @@ def test_the_sidecars_of_a_service_mesh_change_nothing(program: Deployment, sche
         assert [row.count(":") for row in allocated.split(";")[:-1]] == [0, 0, 1]  # the card is of the last container
     eventually(lambda: kubectl.used(space), used)
     kubectl.delete_all("pods", namespace=space)
-
-
-def test_generated_names_and_canonical_quantities(program: Deployment) -> None:
-    kubectl = program.kubectl
-    space = namespace(kubectl)
-    kubectl.apply(quota(space, gpu=10, mem="4k"))
-    for _ in range(2):
-        generated = pod(space, "", gpu=1, gpumem="2k")
-        generated["metadata"] = {"generateName": "train-", "namespace": space}
-        kubectl("create", "-f", "-", stdin=json.dumps(generated))
-    assert kubectl.used(space) == {"gpu": "2", "gpumem": "4k"}
-    assert "exceeded quota" in kubectl.refused(pod(space, "third", gpu=1, gpumem=1))
-    pods = {item["metadata"]["uid"] for item in kubectl.get("pods", "-n", space)["items"]}
-    # declared amounts follow from the pods, so nothing needs to be remembered for long
-    eventually(lambda: kubectl.ledger(space), {})
-    assert len(pods) == 2
-
-
-def test_a_dry_run_writes_nothing(program: Deployment) -> None:
-    kubectl = program.kubectl
-    space = namespace(kubectl)
-    kubectl.apply(quota(space, mem=3000))
-    eventually(lambda: kubectl.used(space), {"gpumem": "0"})
-    before = kubectl.get("quota", "gpu-quota", "-n", space)["metadata"]["resourceVersion"]
-    asked = json.dumps(pod(space, "p", gpu=1, gpumem=2000))
-    kubectl("create", "--dry-run=server", "-f", "-", stdin=asked)
-    assert kubectl.get("quota", "gpu-quota", "-n", space)["metadata"]["resourceVersion"] == before
 
 
 def test_a_deployment_over_quota_ends_with_what_fits_and_says_why(program: Deployment) -> None:

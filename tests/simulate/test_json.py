@@ -135,21 +135,6 @@ def test_a_mig_profile_is_named_and_booked(simulate: Simulate) -> None:
     assert [record["placement"] for record in records] == places[:2]
 
 
-def test_topology_aware_pods_get_the_linked_cards_in_the_order_chosen(simulate: Simulate) -> None:
-    scores: JSON = {"g0": {"g1": 100, "g2": 100, "g3": 200}, "g1": {"g0": 100, "g2": 200, "g3": 100}}
-    scores |= {"g2": {"g0": 100, "g1": 200, "g3": 200}, "g3": {"g0": "200", "g1": 100, "g2": "200"}}
-    four = node("n1", *(card(f"g{i}", index=i) for i in range(4)), scores=scores)
-    topology = {"hami.io/gpu-scheduler-policy": "topology-aware"}
-    pair, single = (
-        pod("pair", gpu=2, mem=1024, annotations=topology),
-        pod("one", gpu=1, mem=1, annotations=topology),
-    )
-    (found,) = simulate([four], pair).pods
-    assert [d["uuid"] for d in found["placement"]["containers"][0]["devices"]] == ["g3", "g2"]
-    (found,) = simulate([four], single).pods
-    assert [d["uuid"] for d in found["placement"]["containers"][0]["devices"]] == ["g1"]
-
-
 def test_each_pod_sees_what_the_earlier_ones_did(simulate: Simulate) -> None:
     run = simulate(ONE_NODE, *(pod(name, gpu=1, mem=30000) for name in "ab"), pod("c", gpu=1, mem=9))
     assert [bool(found["placement"]) for found in run.pods] == [True, False, True]
@@ -214,27 +199,6 @@ def workload(kind: str, api: str, name: str, template: JSON, **spec: Any) -> JSO
         body = {"jobTemplate": {"spec": body}}
     meta = {"name": name, "namespace": "team-a"}
     return {"apiVersion": api, "kind": kind, "metadata": meta, "spec": body}
-
-
-@pytest.mark.parametrize(
-    ("kind", "api", "spec", "count"),
-    [
-        ("Deployment", "apps/v1", {"replicas": 3}, 3),
-        ("StatefulSet", "apps/v1", {"replicas": 2}, 2),
-        ("ReplicaSet", "apps/v1", {}, 1),
-        ("DaemonSet", "apps/v1", {}, 1),
-        ("Job", "batch/v1", {"parallelism": 4, "completions": 9}, 4),
-        ("Job", "batch/v1", {}, 1),
-        ("CronJob", "batch/v1", {"parallelism": 2}, 2),
-        ("Deployment", "apps/v1", {"replicas": 0}, 0),
-    ],
-)
-def test_a_workload_becomes_its_numbered_pods(simulate: Simulate, kind: str, api: str, spec: JSON, count: int) -> None:
-    template = {"metadata": {"labels": {"app": "x"}}, "spec": {"containers": [container(gpu=1, mem=100)]}}
-    run = simulate([*ONE_NODE, quota(mem="1000")], workload(kind, api, "work", template, **spec))
-    assert [found["name"] for found in run.pods] == [f"work-{index}" for index in range(count)]
-    assert all(found["placement"] and found["namespace"] == "team-a" for found in run.pods)
-    assert run.used == {MEM: 100 * count}
 
 
 def test_pods_are_read_from_several_files_lists_and_standard_input_in_order(
@@ -341,13 +305,6 @@ def test_what_only_the_api_server_sets_is_dropped_from_new_pods(simulate: Simula
     assert run.used == {MEM: 100}
 
 
-def test_only_nodes_that_match_the_node_selector_are_candidates(simulate: Simulate) -> None:
-    nodes = [node("n1", card("a")), node("n2", card("b"), labels={"zone": "x"}), node("n3", labels={"zone": "x"})]
-    (found,) = simulate(nodes, pod("p", gpu=1, mem=1, nodeSelector={"zone": "x"})).pods
-    assert found["placement"]["node"] == "n2"
-    assert found["failed"] == {"n1": "node(s) didn't match Pod's node affinity/selector", "n3": "node unregistered"}
-
-
 def test_a_gated_pod_is_charged_and_waits(simulate: Simulate) -> None:
     wants = pod("p", gpu=1, mem=100, schedulingGates=[{"name": "wait"}])
     run = simulate([*ONE_NODE, quota(mem="1000")], wants)
@@ -373,15 +330,6 @@ def test_with_a_configuration_that_file_alone_counts(simulate: Simulate) -> None
     assert run.pod("theirs")["debits"] == {"limits.example.com/card": 1, "limits.example.com/mem": 100}
     assert (run.pod("ours")["allowed"], run.pod("ours")["placement"]) == (True, None)
     assert run.used == {"limits.example.com/mem": 100}
-
-
-def test_policies_of_a_file_act_and_are_told(simulate: Simulate) -> None:
-    rules = "policies: [{name: spreading, enforce: {hami.io/node-scheduler-policy: spread}}]"
-    flags = ["--policy-file", simulate.file("policy.yaml", rules)]
-    run = simulate([*ONE_NODE, node("n2", card("b"))], *(pod(p, gpu=1, mem=1) for p in "ab"), flags=flags)
-    assert [found["placement"]["node"] for found in run.pods] == ["n1", "n2"]
-    assert run.pods[0]["warnings"] == ["hami.io/node-scheduler-policy set to spread by policy spreading"]
-    assert simulate([*ONE_NODE, node("n2", card("b"))], pod("a", gpu=1, mem=1)).pods[0]["warnings"] == []
 
 
 @pytest.mark.parametrize(
@@ -441,26 +389,6 @@ def test_unbound_placements_and_handshakes_are_judged_at_the_start(simulate: Sim
     assert simulate(cluster(START - 10), wants, flags=flags).pods[0]["failed"] == {"n1": "1/1 CardInsufficientMemory"}
     assert simulate(cluster(START - 400), wants, flags=flags).pods[0]["placement"] is not None
     assert simulate(cluster(START - 400), wants).pods[0]["placement"] is None, "as of when it was written"
-
-
-def test_a_quota_many_placements_deep_stays_right(simulate: Simulate) -> None:
-    template = {"spec": {"containers": [container(gpu=1, percent=1)]}}
-    many = workload("Deployment", "apps/v1", "d", template, replicas=120)
-    cluster = [*(node(f"n{i}", *(card(f"c{i}-{j}", 40960) for j in range(8))) for i in range(2))]
-    run = simulate([*cluster, quota(gpu="110", mem="100000")], many)
-    assert sum(bool(found["placement"]) for found in run.pods) == 110
-    assert run.used == {GPU: 110, MEM: 110 * 409}
-
-
-def test_what_a_placement_costs_less_than_its_charge_is_there_for_the_next_pod(simulate: Simulate) -> None:
-    """A whole Moore Threads card is charged as 96 units until it is placed, here on one of 64."""
-    capacity = {"mthreads.com/sgpu-core": "48", "mthreads.com/sgpu-memory": "192"}
-    small = {"kind": "Node", "apiVersion": "v1", "metadata": {"name": "mt"}, "status": {"capacity": capacity}}
-    with_limits = container(limits={"mthreads.com/vgpu": "1"})
-    units = "limits.mthreads.com/sgpu-memory"
-    run = simulate([small, quota(spec={"hard": {units: "160"}})], pod("a", with_limits), pod("b", with_limits))
-    assert [outcome["allowed"] for outcome in run.pods] == [True, True]
-    assert run.used == {units: 128}
 
 
 def test_the_table_tells_the_same_to_people(simulate: Simulate) -> None:

@@ -14,7 +14,6 @@ from integrations.volcanoes import (
     IDS,
     MEMORY,
     NUMBER,
-    PERCENTAGE,
     REGISTER,
     a40,
     pod_with_limits,
@@ -110,50 +109,6 @@ def test_only_pods_of_volcanos_schedulers_are_placed(simulate: Simulate, schedul
 def test_a_gated_pod_waits(simulate: Simulate) -> None:
     found = simulate([volcano_node("n1", t4("GPU-a"))], vgpus("p", 1, 3000, schedulingGates=[{"name": "x"}])).pod("p")
     assert (found["placement"], found["failed"]) == (None, {"n1": "waiting for scheduling gates: [x]"})
-
-
-def test_10_3_the_pages_quota(simulate: Simulate) -> None:
-    """B's cards differ in size, so its percentage is charged for where it runs; C is judged with that."""
-    cluster = [
-        volcano_node("n1", f"GPU-1,10,24576,{A30},true,hami-core", a40("GPU-2", "hami-core")),
-        quota(spec={"hard": {BLOCKS: "40000"}}),
-    ]
-    run = simulate(cluster, vgpus("a", 2, 3000), vgpus("b", 2, percent=50), vgpus("c", 1, 2000))
-    assert run.pod("a")["debits"][BLOCKS] == 6000
-    assert run.pod("b")["debits"][BLOCKS] == 12288 + 20480
-    assert run.pod("c")["code"] == 403
-    assert f"{BLOCKS}=2000, used: {BLOCKS}=38768" in run.pod("c")["message"]
-    assert run.used == {BLOCKS: 38768}
-    mig = simulate(
-        [volcano_node("n1", a40("GPU-m")), quota(spec={"hard": {BLOCKS: "10239"}})], vgpus("d", 1, 8000, mode="mig")
-    )
-    assert (mig.pod("d")["code"], f"requested: {BLOCKS}=10240" in mig.pod("d")["message"]) == (403, True)
-
-
-@pytest.mark.parametrize(("memory", "allowed"), [(2000, False), (1760, True)])
-def test_example_8_observed_debit(simulate: Simulate, memory: int, allowed: bool) -> None:
-    there = running("r", "n1", "GPU-m[group2-0],NVIDIA,8000,0:", 1, 8000)
-    run = simulate(
-        [volcano_node("n1", a40("GPU-m")), quota(spec={"hard": {BLOCKS: "12000"}}), there], vgpus("p", 1, memory)
-    )
-    assert run.pod("p")["allowed"] is allowed
-    assert run.used == {BLOCKS: 10240 + (5120 if allowed else 0)}  # the smallest instance of its group has 5120
-
-
-def test_quota_is_held_while_a_pod_waits(simulate: Simulate) -> None:
-    run = simulate(
-        [volcano_node("n1", t4("GPU-a")), quota(spec={"hard": {f"limits.{NUMBER}": "3"}})],
-        vgpus("wide", 2, 100),
-        vgpus("a", 1, 100),
-        vgpus("b", 1, 100),
-    )
-    assert [found["allowed"] for found in run.pods] == [True, True, False]
-    assert run.pod("wide")["failed"] == {"n1": "NodeInsufficientDevice"}
-
-
-def test_a_percentage_is_no_quota_key(simulate: Simulate) -> None:
-    run = simulate([quota(spec={"hard": {f"limits.{PERCENTAGE}": "5", BLOCKS: "5"}})], vgpus("p", 1, 3))
-    assert run.result["quotas"][0]["hard"] == {BLOCKS: 5}
 
 
 def test_an_unbound_allocation_of_a_dump_is_judged_at_the_start(simulate: Simulate) -> None:

@@ -22,7 +22,6 @@ from hami_webhook.state.cluster_cache import ClusterCache
 from hami_webhook.state.node_snapshot import NodeSnapshot
 
 GPU = "nvidia.com/gpu"
-SPARE_TIME = {"phase": "Running"}
 
 
 def foreign(name: str = "foreign", *containers: JSON, phase: str = "Running", **fields: Any) -> JSON:
