@@ -41,14 +41,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     gc.freeze()
     chosen = [each for each in SCENARIOS if not options.scenario or each.name in options.scenario]
     bounds = {each.name: each.small or 0 if options.accidents is None else options.accidents for each in chosen}
-    chosen = [every.named(each.name, _once(each), bounds[each.name], SCENARIOS) for each in chosen]
+    chosen = [every.named(each.name, once(each), bounds[each.name], SCENARIOS) for each in chosen]
     if options.replay is not None:
         return _tell(chosen[0], options.replay)
     print(_HEADER)
     return max(_explored(each, options.seconds, options.walks) for each in chosen)
 
 
-def _once(scenario: Scenario) -> Mapping[str, int]:
+def once(scenario: Scenario) -> Mapping[str, int]:
     """All accidents that it may have, once each."""
     return placement_scenarios.ONCE if scenario in placement_scenarios.SCENARIOS else scenarios.ONCE
 
