@@ -34,6 +34,7 @@ from hami_webhook.kube.objects import MalformedObject, Pod
 from hami_webhook.quota.account import Accounts, QuotaAccount
 from hami_webhook.quota.claims import ClaimReader, WithClaims
 from hami_webhook.quota.deleted_ledgers import DeletedLedgers, may_follow
+from hami_webhook.quota.holdings import PastHoldings, with_sums
 from hami_webhook.quota.ledger import Entry
 from hami_webhook.quota.pricing import CapacityLister
 from hami_webhook.quota.recompute import LedgerBounds, Recomputed, recompute
@@ -162,20 +163,21 @@ class Recomputer:
         name: str,
         lost: Callable[[QuotaAccount], Mapping[str, Entry]] = lambda account: {},
         gone: Container[str] | None = None,
+        past: Callable[[], PastHoldings] | None = None,
         *,
         write: bool = True,
     ) -> Recomputed:
         """Put one quota's account right, or only say how it is; `ClusterError`: `Conflict` after six of them.
 
         `lost` says which entries were wiped from the ledger of the account as read; `gone` is as in `recompute`, else
-        what the caches show. Each attempt has a turn of its own, so that charges of this process don't wait for the
-        pauses between them.
+        what the caches show; `past` is given by the one who sums up what was held. Each attempt has a turn of its own,
+        so that charges of this process don't wait for the pauses between them.
         """
         conflicts = 0
         while True:
             try:
                 async with self._store.turn(scope):
-                    return await self._attempt(scope, name, lost, gone, write=write)
+                    return await self._attempt(scope, name, lost, gone, past, write=write)
             except Conflict:
                 conflicts += 1
                 if conflicts == _RETRIES.attempts:
@@ -216,6 +218,7 @@ class Recomputer:
         name: str,
         lost: Callable[[QuotaAccount], Mapping[str, Entry]] = lambda account: {},
         gone: Container[str] | None = None,
+        past: Callable[[], PastHoldings] | None = None,
         *,
         write: bool,
         retries: Retries = _ONCE,
@@ -247,7 +250,9 @@ class Recomputer:
             now = self._clock()
             wiped = {**self._deleted.entries(account), **lost(account)}
             departed = self._pods.known.gone if gone is None else gone
-            result = recompute(account, snapshot.pods, self._vendors, capacity, now, self._bounds, wiped, departed)
+            held = None if past is None else replace(past(), listed_at=listing)
+            done = recompute(account, snapshot.pods, self._vendors, capacity, now, self._bounds, wiped, departed)
+            result = with_sums(done, snapshot.pods, self._vendors, capacity, self._bounds, held)
             return {name: result.after} if write else {}, result
 
         result = await self._store.update(scope, change, retries=retries, names=[name], list_pods=list_pods)

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
+from functools import partial
 from random import random
+
+from msgspec.structs import replace
 
 from hami_webhook.charging.recomputer import Recomputer
 from hami_webhook.charging.sources import ALL_NAMESPACES
 from hami_webhook.cluster.api import Kind
 from hami_webhook.cluster.object_events import ObjectEvents
+from hami_webhook.controller.holding_history import HoldingHistory
 from hami_webhook.controller.quotas import QuotaReconciler, ReconcileIntervals
-from hami_webhook.kube.objects import ResourceQuota
+from hami_webhook.kube.objects import Pod, ResourceQuota, WrittenBudget
 from hami_webhook.quota.recompute import Recomputed
 from hami_webhook.state.cluster_view import ClusterView
 
@@ -43,6 +47,30 @@ class AcceleratorQuotaReconciler(QuotaReconciler):
         self._selected: dict[str, frozenset[str]] = {}
         self._took: dict[str, float] = {}
         """Seconds that the last recompute of each quota took."""
+        self._holdings = HoldingHistory(view)
+
+    def pod_changed(self, before: Pod | None, after: Pod | None) -> None:
+        if before is not None and not before.terminal and (after is None or after.terminal):
+            for scope in self._scopes(before.namespace):
+                for account in self._accounts.get(scope, {}).values():
+                    if account.time_budget is not None and self._matters(before):
+                        self._holdings.pod_ended(account, before, after)
+        super().pod_changed(before, after)
+
+    def quota_changed(self, before: ResourceQuota | None, after: ResourceQuota | None) -> None:
+        super().quota_changed(before, after)
+        account = None if after is None else self._accounts.get(after.name, {}).get(after.name)
+        if account is None:
+            return
+        quota = account.quota
+        if account.time_budget is not None:
+            self._holdings.summed(account)
+        if _as_written(quota.budget) != (None if before is None else _as_written(before.budget)):
+            self._touch(account.name)
+
+    def resync(self) -> None:
+        self._holdings.synced()
+        super().resync()
 
     def namespaces_changed(self) -> None:
         for name in self._accounts:
@@ -61,10 +89,19 @@ class AcceleratorQuotaReconciler(QuotaReconciler):
         return min(LONGEST_DELAY, max(self._pace.longest, _PAUSE_PER_SECOND * self._took.get(scope, 0.0)))
 
     async def _recompute(self, scope: str, name: str) -> Recomputed:
-        done = await self._recomputer.run(ALL_NAMESPACES, name, self._lost, self._history.gone)
+        past = partial(self._holdings.past, name)
+        done = await self._recomputer.run(ALL_NAMESPACES, name, self._lost, self._history.gone, past)
         self._took[name] = done.took
+        if done.after.time_budget is not None:
+            self._holdings.recomputed(name, done)
         return done
 
     def _forget(self, quota: ResourceQuota) -> None:
         super()._forget(quota)
         self._took.pop(quota.name, None)
+        self._holdings.forget(quota.name)
+
+
+def _as_written(budget: WrittenBudget | None) -> WrittenBudget | None:
+    """The budget without its sums."""
+    return None if budget is None else replace(budget, status={})

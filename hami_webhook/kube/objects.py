@@ -6,6 +6,7 @@ into, and raises `MalformedObject` with the path of the first field whose type i
 
 from __future__ import annotations
 
+import contextlib
 import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,6 +20,8 @@ from msgspec.structs import replace
 from hami_webhook.kube import wire
 from hami_webhook.kube.message_text import shown
 from hami_webhook.kube.quantity import Quantity, QuantityError
+from hami_webhook.kube.quota_fields import Lending as Lending
+from hami_webhook.kube.quota_fields import WrittenBudget as WrittenBudget
 from hami_webhook.kube.wire import MalformedObject as MalformedObject
 
 JSON = Mapping[str, Any]
@@ -132,6 +135,8 @@ class Pod(Struct, frozen=True, weakref=True):
     """The name of its PodGroup, as `spec.schedulingGroup` has it."""
     reported_since: float | None = None
     """Since when it waits for quota alone, by its condition; None for a pod without our gate."""
+    finished: float | None = None
+    """When the last container of a terminal pod ended; None where its status doesn't say."""
 
     @classmethod
     def from_object(cls, obj: Any, namespace: str = "") -> Pod:
@@ -173,6 +178,7 @@ class Pod(Struct, frozen=True, weakref=True):
             (status.extended_resource_claim_status or _NO_EXTENDED).resource_claim_name or "",
             (spec.scheduling_group or _NO_GROUP).pod_group_name or "",
             _reported_since(status.conditions) if spec.scheduling_gates and status.conditions else None,
+            _finished(status) if status.phase in ("Succeeded", "Failed") else None,
         )
 
     def compact(self) -> Pod:
@@ -302,19 +308,12 @@ class ScopeRequirement(Struct, frozen=True):
     values: tuple[str, ...] = ()
 
 
-class Lending(Struct, frozen=True):
-    """What of an AcceleratorQuota is its own, and how others' pods go for it, as written; empty where nothing is."""
-
-    nominal: Mapping[str, Any]
-    reclaim: str = ""
-    min_runtime: str = ""
-
-
 class ResourceQuota(Struct, frozen=True):
     """A quota's hard limits and status (amounts as written), its scopes and its annotations.
 
     An AcceleratorQuota is read as one too (`quota/accelerator_quota.py`): it has no namespace but `namespaces`, those
-    that it selects, and `report`, what its status says of each of them and its conditions. Only it has `lending`.
+    that it selects, and `report`, what its status says of each of them and its conditions. Only it has
+    `lending` and `budget`.
     """
 
     namespace: str
@@ -329,6 +328,7 @@ class ResourceQuota(Struct, frozen=True):
     namespaces: frozenset[str] | None = None
     report: Mapping[str, Any] = {}
     lending: Lending | None = None
+    budget: WrittenBudget | None = None
 
     @classmethod
     def from_object(cls, obj: Any) -> ResourceQuota:
@@ -442,6 +442,16 @@ def _reported_since(conditions: Sequence[wire.PodCondition]) -> float | None:
         if each.type == QUOTA_RESERVED and each.status == "False" and each.last_transition_time is not None:
             return _time(each.last_transition_time, "status.conditions.lastTransitionTime")
     return None
+
+
+def _finished(status: wire.PodStatus) -> float | None:
+    """When the last container ended; a time that can't be read isn't there."""
+    times = []
+    for each in (*(status.container_statuses or ()), *(status.init_container_statuses or ())):
+        if each.state is not None and each.state.terminated is not None:
+            with contextlib.suppress(MalformedObject):
+                times.append(_time(each.state.terminated.finished_at, ""))
+    return max(times, default=None)
 
 
 def _init_finished(status: wire.PodStatus, containers: Sequence[Container]) -> bool:

@@ -117,6 +117,7 @@ class RunningState(Wire, frozen=True):
 
 class Terminated(Wire, frozen=True):
     exit_code: int | None = 0
+    finished_at: Any = None
 
 
 class ContainerState(Wire, frozen=True):
@@ -307,6 +308,13 @@ class QueueSpec(Wire, frozen=True):
     overtaking: str | None = None
 
 
+class BudgetSpec(Wire, frozen=True):
+    amounts: Amounts | None = None
+    period: str | None = None
+    then: str | None = None
+    time_zone: str | None = None
+
+
 class AcceleratorQuotaSpec(Wire, frozen=True):
     namespace_selector: LabelSelectorObject | None = None
     hard: Amounts | None = None
@@ -317,6 +325,7 @@ class AcceleratorQuotaSpec(Wire, frozen=True):
     nominal: Amounts | None = None
     reclaim: str | None = None
     reclaim_min_runtime: str | None = None
+    budget: BudgetSpec | None = None
 
 
 class AcceleratorQuotaStatus(Wire, frozen=True):
@@ -327,6 +336,7 @@ class AcceleratorQuotaStatus(Wire, frozen=True):
     counted_cards: str | None = None
     namespaces: tuple[dict[str, Any], ...] | None = None
     conditions: tuple[dict[str, Any], ...] | None = None
+    budget: dict[str, Any] | None = None
 
 
 class AcceleratorQuotaObject(Wire, frozen=True):

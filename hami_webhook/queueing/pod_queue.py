@@ -56,6 +56,11 @@ class DemandCache:
         self._used: dict[_Request, tuple[Demand, object, float]] = {}
         self._again = 0
 
+    @property
+    def now(self) -> float:
+        """The time, in Unix seconds."""
+        return self._clock()
+
     def begin(self) -> None:
         """A round begins: what the last one didn't use is dropped."""
         self._found, self._used, self._again = self._used, {}, 0
@@ -114,7 +119,7 @@ async def read_queue(
             continue
         if pod.namespace not in namespaces:
             found = known_accounts(known(pod), pod.namespace)
-            queue.rooms |= {each.room_name: room_of(each) for each in found or ()}
+            queue.rooms |= {each.room_name: room_of(each, _spent(each, demands.now)) for each in found or ()}
             namespaces[pod.namespace] = None if found is None else _Covering(found)
         covering = namespaces[pod.namespace]
         if covering is None:
@@ -144,7 +149,12 @@ def known_accounts(known: PodQuotas, namespace: str) -> Sequence[QuotaAccount] |
     return [each for each in found if each.hard and each.enforced and namespace in each.quota.covered_namespaces]
 
 
-def room_of(account: QuotaAccount) -> QueueRoom:
+def _spent(account: QuotaAccount, now: float) -> Mapping[str, str]:
+    """The keys of which the quota's budget is spent, with a sentence for each."""
+    return {} if account.time_budget is None else account.time_budget.spent_keys(now)
+
+
+def room_of(account: QuotaAccount, spent: Mapping[str, str] = {}) -> QueueRoom:
     """What a quota leaves to those who wait."""
     free = {key: limit - account.used[key] for key, limit in account.hard.items() if key in account.used}
     own = {key: amount - account.used.get(key, 0) for key, amount in account.nominal.items()}
@@ -154,6 +164,7 @@ def room_of(account: QuotaAccount) -> QueueRoom:
         queue_order(account.quota) if account.queues else None,
         len(account.quota.namespaces or ()),
         own or None,
+        spent,
     )
 
 

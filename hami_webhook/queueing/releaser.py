@@ -203,7 +203,9 @@ class QueueReleaser:
             decision = structs.replace(decision, waiting=[*decision.waiting, *aside])
         self.decision = by_turn.of_each_pod(decision, queue.waiting)
         self.within = [
-            (each, [queue.pods[uid] for uid in by_turn.pods[each.pod.uid]]) for each in decision.waiting if each.own
+            (each, [queue.pods[uid] for uid in by_turn.pods[each.pod.uid]])
+            for each in decision.waiting
+            if each.own and not each.obstacle.spent  # evicting others gives nobody hours
         ]
         turns = _first(decision.released, _MOST_AT_ONCE)
         self._again = len(turns) < len(decision.released)

@@ -9,20 +9,23 @@ from hami_webhook.kube.human_duration import human_duration
 from hami_webhook.kube.objects import Pod, format_time, parse_time
 from hami_webhook.quota.queue_order import PendingReason, QueuePosition, Shortfall
 
-WAITING, ABOVE_HARD, INCOMPLETE, REFUSED, RESERVED = (
+WAITING, ABOVE_HARD, BUDGET_SPENT, INCOMPLETE, REFUSED, RESERVED = (
     "Waiting",
     "AboveHard",
+    "BudgetSpent",
     "PodGroupIncomplete",
     "ChargeRefused",
     "Reserved",
 )
-QUEUE_REASONS = WAITING, ABOVE_HARD, INCOMPLETE, REFUSED, RESERVED
+QUEUE_REASONS = WAITING, ABOVE_HARD, BUDGET_SPENT, INCOMPLETE, REFUSED, RESERVED
 
 
 def reason_of(obstacle: PendingReason) -> str:
     """The reason of the condition of a pod that waits."""
     if obstacle.incomplete or obstacle.refused:
         return INCOMPLETE if obstacle.incomplete else REFUSED
+    if obstacle.spent:
+        return BUDGET_SPENT
     return ABOVE_HARD if obstacle.never else WAITING
 
 
@@ -36,6 +39,8 @@ def sentence(standing: QueuePosition, pod_of: Callable[[str], Pod | None], note:
         return obstacle.incomplete
     if obstacle.refused:
         return f"{_REFUSED}: {obstacle.refused}"
+    if obstacle.spent:
+        return f"{_SPENT}{obstacle.spent}"
     parts = []
     if obstacle.closed:
         parts.append(f"{quota_named(obstacle.closed)} lets no pod pass those that wait before it")
@@ -78,6 +83,7 @@ def _pods_wait(number: int) -> str:
 
 _FIRST = "first in line"
 _KEPT = "room is kept for "
+_SPENT = "Waits for the next period: "
 _REFUSED = "others are charged before it until its charge succeeds"
 _AHEAD = re.compile(rf"(?:(?P<number>no|[0-9]{{1,9}}) pods? waits? before it|{_FIRST})$")
 
@@ -124,8 +130,8 @@ _EARLIEST = re.compile(r"earliest at ([0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{
 
 
 def refused_in(text: str) -> bool:
-    """Whether such a sentence says that the pod's charge was refused for another reason than room."""
-    return text.startswith(_REFUSED)
+    """Whether such a sentence says that the pod waits for another reason than room, that only the leader knows."""
+    return text.startswith((_REFUSED, _SPENT))
 
 
 _NOTE = re.compile(r"^nobody is evicted for it: | evicted for ")

@@ -5,12 +5,13 @@ What a ResourceQuota has in annotations stands in fields here, as `/status` of a
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping
 from typing import Any
 
 from hami_webhook.cluster.api import JSON
 from hami_webhook.kube import wire
-from hami_webhook.kube.objects import Lending, ResourceQuota
+from hami_webhook.kube.objects import Lending, ResourceQuota, WrittenBudget, parse_time
 from hami_webhook.kube.selectors import LabelSelector
 from hami_webhook.quota.card_selection import COUNTED, DEVICE_TYPES, NODE_SELECTOR
 from hami_webhook.quota.enforcement import ENFORCEMENT, OBSERVED, QUEUE_ORDER, QUEUE_OVERTAKING
@@ -51,6 +52,21 @@ def read_accelerator_quota(obj: Any, namespaces: Labels) -> ResourceQuota:
         namespaces=frozenset(name for name, labels in namespaces.items() if selector.matches(labels)),
         report={"namespaces": [*(status.namespaces or ())], "conditions": [*(status.conditions or ())]},
         lending=Lending(spec.nominal or {}, spec.reclaim or "", spec.reclaim_min_runtime or ""),
+        budget=_budget(spec.budget or wire.BudgetSpec(), meta, status) if spec.budget or status.budget else None,
+    )
+
+
+def _budget(spec: wire.BudgetSpec, meta: wire.ObjectMeta, status: wire.AcceleratorQuotaStatus) -> WrittenBudget:
+    created = 0.0  # periods of a file's object without a time follow each other since 1970
+    with contextlib.suppress(ValueError, TypeError):
+        created = parse_time(meta.creation_timestamp)
+    return WrittenBudget(
+        spec.amounts or {},
+        spec.period or "Month",
+        spec.then or "Refuse",
+        spec.time_zone or "",
+        created,
+        status.budget or {},
     )
 
 

@@ -30,6 +30,7 @@ from hami_webhook.quota.enforcement import OBSERVED, Enforcement, observed_charg
 from hami_webhook.quota.entry_life import Event, survives
 from hami_webhook.quota.ledger import IN_ADMISSION, LEDGER, Entry, State
 from hami_webhook.quota.pricing import Charge, ChargeOn
+from hami_webhook.quota.time_budget import TimeBudget, budget_patch
 
 
 class QuotaAccount(Struct, frozen=True):
@@ -55,6 +56,7 @@ class QuotaAccount(Struct, frozen=True):
     """What of hard is the quota's own, by key, in the terms of hard (docs/spec/queues.md#7)."""
     memory_units: Mapping[str, int] = {}
     """The bytes of one unit of each key that counts memory."""
+    time_budget: TimeBudget | None = None
 
     @classmethod
     def read(cls, quota: ResourceQuota, vendors: Vendors) -> QuotaAccount:
@@ -88,6 +90,7 @@ class QuotaAccount(Struct, frozen=True):
             cards,
             {} if quota.lending is None else _nominal(quota.lending, hard),
             vendors.memory_units,
+            None if quota.budget is None else TimeBudget.of(quota, hard),
         )
 
     @property
@@ -137,6 +140,10 @@ class QuotaAccount(Struct, frozen=True):
             for key, amount in exact.items()
             if key in self.hard
         }
+
+    def in_units(self, exact: Mapping[str, int]) -> dict[str, int]:
+        """Exact amounts in the units of their resources, as budgets count, whatever unit hard has."""
+        return {key: -(-amount // self.bytes_per_unit.get(key, 1)) for key, amount in exact.items()}
 
     def exact_hard(self, key: str) -> int:
         """The limit of a key in the terms of exact amounts, to compare quotas by."""
@@ -259,6 +266,7 @@ class QuotaAccount(Struct, frozen=True):
             annotations[OBSERVED] = str(target.observed)
         if target.quota.report != self.quota.report:
             status |= target.quota.report
+        status |= budget_patch(self.quota.budget, self.time_budget, target.time_budget)
         # without a version this would be a merge over whatever somebody else wrote meanwhile
         patch: dict[str, Any] = {"metadata": {"resourceVersion": self.quota.resource_version}}
         if annotations:

@@ -200,6 +200,9 @@ class _Charging:
         too_large = self._refuse_group() if account.enforced else None
         if too_large is not None:
             return too_large
+        spent = self._refuse_spent(waits=True) if account.enforced else None
+        if spent is not None:
+            return spent
         # what it costs once the gates of others are gone is waited for under any enforcement
         if account.queues or (account.enforced and self._request.pod.gated_by_others):
             never = account.above_hard(charge)
@@ -239,7 +242,9 @@ class _Charging:
             # charged already; in any other state the pod exists, and admission doesn't change its charge
             if known.observed:
                 former = account.with_entry(request.identity, None)
-                self.observed.append(refuse_overrun(former, self._charge, former.overrun(self._charge)))
+                over = former.overrun(self._charge)
+                spent = None if over else self._refuse_spent()
+                self.observed.append(spent or refuse_overrun(former, self._charge, over))
             return self._adopted(account, known)
         # an admission only ever raises: its word alone is no proof that a charge may be lowered
         larger = amounts if known is None else known.raised_to(amounts)
@@ -287,6 +292,20 @@ class _Charging:
             raise NeedsRecompute(self._account.name)
         return refuse_unknown(self._account.name, unknown) if unknown and self._account.enforced else None
 
+    def _refuse_spent(self, *, waits: bool = False) -> Refusal | None:
+        """The refusal of a pod for which the budget has no hours left; one that `waits` may for the next period.
+
+        A pod whose turn has come steps aside with it, as others may fit that end sooner.
+        """
+        budget = self._account.time_budget
+        if budget is None or not self.amounts:
+            return None
+        costs, deadline = self._account.in_units(self.amounts), self._request.pod.active_deadline
+        if waits and budget.queues and self._account.queues and not budget.never(costs, deadline):
+            return None
+        text = budget.obstacle(costs, deadline, self._now)
+        return Refusal(403, text, overrun=self._request.gate is not Gate.OPENING) if text else None
+
     def _refuse_full(self, over: Sequence[str]) -> Refusal:
         """The refusal for lack of room of these keys."""
         account = self._account
@@ -299,18 +318,21 @@ class _Charging:
     ) -> QuotaAccount | Refusal:
         """The account with the request's entry in the place of another; `raised`: that covers a part of the charge."""
         over = account.overrun(self._charge, known.amounts if known and raised else None)
+        spent = self._refuse_spent()
+        if spent is not None and account.enforced:
+            return spent
         # before the ledger's room: a pod over the quota is refused for that, and not asked to come again
         if over and account.enforced:
             return self._refuse_full(over)
-        if over:
-            self.observed.append(refuse_overrun(account, self._charge, over))
+        if over or spent is not None:
+            self.observed.append(spent or refuse_overrun(account, self._charge, over))
         if known is None and self._is_full(account, entry.state):
             if self._namespace:
                 text = f"pods in flight take its part of the ledger of {account.quota.kind} {account.name}"
                 return refuse_now(self._request.pod.namespace, text)
             text = f"the ledger of quota {account.name} is full ({self._max_ledger} entries)"
             return refuse_now(self._request.pod.namespace, text)
-        passed = bool(over) or (known is not None and known.observed)
+        passed = bool(over or spent) or (known is not None and known.observed)
         account = account.with_entry(self._request.identity, replace(entry, observed=True) if passed else entry)
         return self._with_floor(account, charged=True)
 

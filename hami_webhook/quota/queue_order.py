@@ -34,6 +34,7 @@ class QueueRoom(Struct, frozen=True):
 
     `order` is None for a quota that doesn't queue: it is waited for too, but it sets no order. `namespaces` is how many
     an AcceleratorQuota covers, 0 for a ResourceQuota. `own` is what is left of its nominal, None for one without.
+    `spent` are the keys whose budget is spent, with what is said of it.
     """
 
     hard: Mapping[str, int]
@@ -41,6 +42,7 @@ class QueueRoom(Struct, frozen=True):
     order: QueueOrder | None = None
     namespaces: int = 0
     own: Mapping[str, int] | None = None
+    spent: Mapping[str, str] = {}
 
     @property
     def common(self) -> bool:
@@ -87,6 +89,7 @@ class PendingReason(Struct, frozen=True, gc=False):
 
     `closed`: the strict quota in which one before it waits. `never`: it costs more than a quota's limit. `incomplete`:
     what its pod group lacks, so that it takes no turn. `refused`: why its charge was refused, though there was room.
+    `spent`: that a quota's budget is, until its next period.
     """
 
     lacks: tuple[Shortfall, ...] = ()
@@ -95,6 +98,12 @@ class PendingReason(Struct, frozen=True, gc=False):
     never: bool = False
     incomplete: str = ""
     refused: str = ""
+    spent: str = ""
+
+    @property
+    def lets_all_pass(self) -> bool:
+        """Whether nothing that ends lets the pod start, so that it keeps no other waiting."""
+        return self.never or bool(self.spent)
 
 
 class QueuePosition(Struct, frozen=True, gc=False):
@@ -242,6 +251,10 @@ class _Deciding:
 
     def obstacle(self, request: _Request) -> PendingReason | None:
         """Why pods with this request can't be released; None if the next one can."""
+        spent = self._spent(request)
+        if spent:
+            request.obstacle = PendingReason(spent=spent)
+            return request.obstacle
         lacks: list[Shortfall] = []
         never = False
         for name, key, amount in self._amounts(request):
@@ -256,6 +269,15 @@ class _Deciding:
             kept = () if never else [uid for each in lacks for uid in self._kept_for.get((each.quota, each.key), ())]
             request.obstacle = PendingReason(tuple(lacks), tuple(dict.fromkeys(kept)), closed, never)
         return request.obstacle
+
+    def _spent(self, request: _Request) -> str:
+        """That the budget of one of its quotas is spent; empty if none is."""
+        for name in request.quotas.names:
+            if self._rooms[name].spent:
+                for quota, key, _ in self._amounts(request):
+                    if quota == name and key in self._rooms[name].spent:
+                        return self._rooms[name].spent[key]
+        return ""
 
     def _amounts(self, request: _Request) -> Iterator[tuple[str, str, int]]:
         for name, amounts in request.demand:
@@ -279,9 +301,9 @@ class _Deciding:
             here = self._ahead[name]
             if here > before:
                 before = here
-            if not obstacle.never:
+            if not obstacle.lets_all_pass:
                 self._ahead[name] = here + pod.pods
-        if not obstacle.never:
+        if not obstacle.lets_all_pass:
             if quotas.strict:
                 self._close(request, obstacle)
             if request.keeps and self._now - pod.created >= quotas.longest:
@@ -292,7 +314,7 @@ class _Deciding:
         """Keep what these pods, which wait, cost their common quotas, from all that come after."""
         for pod in pods:
             request = self.request(pod.demand)
-            if request.obstacle is None or not request.obstacle.never:
+            if request.obstacle is None or not request.obstacle.lets_all_pass:
                 self._keep(pod, request, but=self._rooms.keys() - self._common)
         self._requests.clear()  # room in common quotas is less by now
 

@@ -17,7 +17,7 @@ Amounts are exact up to the sum, and are rounded to the quota's units pod by pod
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence, Set
 from functools import partial
 
 from msgspec import Struct
@@ -32,6 +32,7 @@ from hami_webhook.quota.account import QuotaAccount
 from hami_webhook.quota.entry_life import UNTIL_OLD, Event, Fate, fate_of, survives
 from hami_webhook.quota.excess import Holding, above_hard
 from hami_webhook.quota.floors import FloorEntries, cost_at_admission, floor_id
+from hami_webhook.quota.held_time import HeldSpan
 from hami_webhook.quota.in_flight import EntriesInFlight
 from hami_webhook.quota.ledger import Entry, State, find_claim_entry, find_entry, update_id
 from hami_webhook.quota.pricing import NODE_LOCK_TIMEOUT, CapacityLister, Charge, charge_of, overrun
@@ -66,6 +67,10 @@ class Recomputed(Struct, frozen=True):
     overruns: Sequence[tuple[Pod, tuple[str, ...]]] = ()
     took: float = 0.0
     excess: Sequence[Holding] = ()
+    held: Mapping[str, HeldSpan] = {}
+    """What is held of a budget, by the UID of the pod, where it is summed."""
+    settled: Set[str] = frozenset()
+    """The UIDs of pods that exist and whose end is in these sums."""
 
 
 def recompute(

@@ -12,6 +12,7 @@ from hami_webhook.kube.objects import Pod
 from hami_webhook.quota.account import QuotaAccount
 from hami_webhook.quota.budget import charged
 from hami_webhook.quota.card_selection import CardSelection
+from hami_webhook.quota.held_time import MILLIS_PER_HOUR
 from hami_webhook.quota.pricing import Charge, charge_of
 from hami_webhook.server.exposition import ZONE, Family, Sample
 from hami_webhook.state.cluster_view import ClusterView
@@ -26,6 +27,19 @@ _ACCELERATOR_USED = Family("hami_webhook_accelerator_quota_used", "As hami_webho
 _ACCELERATOR_HARD = Family("hami_webhook_accelerator_quota_hard", "As hami_webhook_quota_hard.", _BY_QUOTA_KEY)
 _ACCELERATOR_WAITING = Family("hami_webhook_accelerator_quota_waiting", "As hami_webhook_quota_waiting.", _BY_QUOTA_KEY)
 _ACCELERATOR_PLACED = Family("hami_webhook_accelerator_quota_placed", "As hami_webhook_quota_placed.", _BY_QUOTA_KEY)
+_BUDGET = Family(
+    "hami_webhook_accelerator_quota_budget_hours",
+    "Amount times hours that the budget allows in a period.",
+    _BY_QUOTA_KEY,
+)
+_BUDGET_SPENT = Family(
+    "hami_webhook_accelerator_quota_budget_spent_hours", "What of it was held in the present period.", _BY_QUOTA_KEY
+)
+_BUDGET_UNSEEN = Family(
+    "hami_webhook_accelerator_quota_budget_unseen_hours",
+    "The most that spent may lack, as pods ended while no controller watched.",
+    _BY_QUOTA_KEY,
+)
 _SUMS = (_USED, _HARD, _WAITING, _PLACED)
 _ACCELERATOR_SUMS = (_ACCELERATOR_USED, _ACCELERATOR_HARD, _ACCELERATOR_WAITING, _ACCELERATOR_PLACED)
 _ENTRIES = Family("hami_webhook_quota_ledger_entries", "Ledger entries.", ("namespace", "quota", "state"))
@@ -75,7 +89,23 @@ def quota_metrics(cluster: ClusterView, pods: Sequence[Pod]) -> Iterator[Metric]
     yield from _queues(
         accounts, [pod for pod in pods if pod.queued and not pod.gated_by_others and not pod.ended(now)], now
     )
+    yield from _budgets(accounts, now)
     yield from _hamis(cluster, accounts, totals)
+
+
+def _budgets(accounts: list[QuotaAccount], now: float) -> Iterator[Metric]:
+    """What budgets allow and what of them is spent, in hours."""
+    samples: dict[Family, list[Sample]] = {family: [] for family in (_BUDGET, _BUDGET_SPENT, _BUDGET_UNSEEN)}
+    for account in accounts:
+        budget = account.time_budget
+        if budget is None:
+            continue
+        for key, amount in budget.amounts.items():
+            unseen = 0 if budget.state is None else budget.state.unseen.get(key, 0)
+            for family, held in zip(samples, (amount, budget.spent(key, now), unseen), strict=True):
+                samples[family].append(((account.name, key), held / MILLIS_PER_HOUR))
+    for family, found in samples.items():
+        yield from family.in_pieces(found)
 
 
 def _ours(cluster: ClusterView, accounts: list[QuotaAccount], charges: _Charges) -> Iterator[Metric]:

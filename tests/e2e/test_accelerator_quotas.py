@@ -89,6 +89,8 @@ AMOUNT = "should match '^[0-9]+(k|M|G|T|P|E|Ki|Mi|Gi|Ti|Pi|Ei)?$'"
 ONE_TYPE = "must be words of one card type, such as H100, without commas; write several types as several items"
 KEYS = "keys must be limits. and the name of a vendor's resource, such as limits.nvidia.com/gpu or"
 AT_MOST_HARD = "nominal is a part of hard, so it must be at most hard for each key"
+HOURS = "each must be an amount times hours, such as 500h or 90m, and not negative"
+PERIOD = "must be Month, Week, or a duration of 1s to 8784h, such as 720h"
 REFUSED: list[tuple[JSON, str]] = [
     ({"hard": {GPU: "-1"}}, f"spec.hard.{GPU} in body {AMOUNT}"),
     ({"hard": {GPU: -1}}, f"spec.hard.{GPU} in body should be greater than or equal to 0"),
@@ -126,6 +128,20 @@ REFUSED: list[tuple[JSON, str]] = [
     ({"nominal": {GPU: 4}, "reclaim": "always"}, 'supported values: "off", "dry-run", "on"'),
     ({"reclaim": "on"}, "reclaim has no effect without nominal; set nominal to the team's own amounts"),
     ({"nominal": {GPU: 4}, "reclaimMinRuntime": "721h"}, "must be at most 720h"),
+    ({"budget": {"amounts": {GPU: "-1h"}, "period": "Month"}}, HOURS),
+    ({"budget": {"amounts": {GPU: "500"}, "period": "Month"}}, HOURS),
+    ({"budget": {"amounts": {GPU: 500}, "period": "Month"}}, "must be of type string"),
+    ({"budget": {"amounts": {MEM: "1h"}, "period": "Month"}}, "amounts of a budget may only have keys of hard"),
+    ({"budget": {"amounts": {GPU: "1h"}}}, 'missing required field "period"'),
+    ({"budget": {"amounts": {GPU: "1h"}, "period": "Day"}}, PERIOD),
+    ({"budget": {"amounts": {GPU: "1h"}, "period": "-1h"}}, PERIOD),
+    ({"budget": {"amounts": {GPU: "1h"}, "period": "0s"}}, PERIOD),
+    ({"budget": {"amounts": {GPU: "1h"}, "period": "99999h"}}, PERIOD),
+    ({"budget": {"amounts": {GPU: "1h"}, "period": "Week", "timeZone": "Europe/Berlim"}}, "unknown time zone"),
+    ({"budget": {"amounts": {GPU: "1h"}, "period": "Week", "timeZone": ""}}, "must be the name of a time zone"),
+    ({"budget": {"amounts": {GPU: "1h"}, "period": "Week", "timeZone": "Local"}}, "must be the name of a time zone"),
+    ({"budget": {"amounts": {GPU: "1h"}, "period": "Week", "then": "Queue"}}, "Queue has no effect, as the quota"),
+    ({"budget": {"amounts": {GPU: "1h"}, "period": "Week", "then": "LowestPriority"}}, '"Refuse", "Queue"'),
 ]
 ACCEPTED: list[JSON] = [
     {},
@@ -137,6 +153,8 @@ ACCEPTED: list[JSON] = [
     {"deviceTypes": ["A100", "NVIDIA H100 80GB"], "nodeSelector": {"pool": "train", "example.com/zone": ""}},
     {"enforcement": "observe"},
     {"hard": {GPU: 4, MEM: "16Ki"}, "nominal": {GPU: "4", MEM: "16k"}, "reclaim": "on", "reclaimMinRuntime": "90s"},
+    {"budget": {"amounts": {GPU: "500h"}, "period": "Month", "timeZone": "America/Argentina/Buenos_Aires"}},
+    {"budget": {"amounts": {GPU: "1h30m0.5s"}, "period": "720h", "then": "Queue"}, "enforcement": "queue"},
 ]
 
 
