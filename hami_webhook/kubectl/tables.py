@@ -11,6 +11,7 @@ from rich.text import Text
 from hami_webhook.devices.keys import MEBIBYTE
 from hami_webhook.kube.human_duration import human_duration
 from hami_webhook.kube.human_memory import human_memory
+from hami_webhook.kubectl.budgets import HEADINGS, BudgetUse
 from hami_webhook.kubectl.queue import QueuedPodUse
 from hami_webhook.kubectl.report import CardUse, IdleTeam, InUse, NodeDetails, NodeUse, PodUse, QuotaUse
 from hami_webhook.kubectl.workloads import RefusedReplicas, Workload
@@ -52,6 +53,20 @@ def print_quotas(quotas: Sequence[QuotaUse], console: Console, now: float, *, de
     console.print(table)
     for quota in quotas if details else ():
         _print_details(quota, console, now)
+
+
+def print_budgets(found: Sequence[BudgetUse], console: Console, now: float) -> None:
+    """One row for each key of each budget, and what may be missing in their sums."""
+    table = _table(*HEADINGS)
+    for each in found:
+        _add_row(table, *each.cells(now))
+    console.print(table)
+    unseen = [each for each in found if each.unseen]
+    notes = [
+        f"{each.quota}: up to {each.unseen:.2f}h more of {each.key} may have been held while no controller watched"
+        for each in unseen
+    ]
+    _print_notes(notes, console)
 
 
 def print_refused(refused: Sequence[RefusedReplicas], console: Console, now: float) -> None:

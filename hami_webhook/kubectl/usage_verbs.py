@@ -11,7 +11,7 @@ from msgspec import to_builtins
 from rich.console import Console
 
 from hami_webhook.cluster.api import Kind
-from hami_webhook.kubectl import tables
+from hami_webhook.kubectl import budgets, tables
 from hami_webhook.kubectl.command_result import CommandResult, require
 from hami_webhook.kubectl.live import LiveCluster
 from hami_webhook.terminal import AbsentError
@@ -48,6 +48,16 @@ def _quota(cluster: LiveCluster, arguments: argparse.Namespace) -> CommandResult
         tables.print_refused(refused, console, cluster.now)
 
     return CommandResult(_listing(found), show, none=none)
+
+
+def _budget(cluster: LiveCluster, arguments: argparse.Namespace) -> CommandResult:
+    require(cluster, Kind.ACCELERATOR_QUOTAS)
+    view, namespace = cluster.simulation.core.view, _within(cluster, arguments)
+    found = [*budgets.budgets(view, "" if arguments.name else namespace, cluster.now, arguments.name)]
+    if arguments.name and not found:
+        raise AbsentError(f"no AcceleratorQuota {arguments.name} with a budget")
+    none = "" if found else "No budgets found" if not namespace else f"No budgets found for namespace {namespace}."
+    return CommandResult(_listing(found), lambda console: tables.print_budgets(found, console, cluster.now), none=none)
 
 
 def _workload(cluster: LiveCluster, arguments: argparse.Namespace) -> CommandResult:
@@ -138,6 +148,7 @@ def _explain_node(cluster: LiveCluster, arguments: argparse.Namespace) -> Comman
 
 SHOWN: Mapping[str, Callable[[LiveCluster, argparse.Namespace], CommandResult]] = {
     "quota": _quota,
+    "budget": _budget,
     "nodes": _nodes,
     "cards": _cards,
     "pods": _pods,

@@ -130,6 +130,7 @@ _NEEDS_OF_SIMULATE = {
 }
 
 _NEEDS: Mapping[str, Mapping[Kind, str]] = {
+    "budget": {},
     "simulate": _NEEDS_OF_SIMULATE,
     "deployment": {},
     "job": {},

@@ -107,8 +107,8 @@ def with_sums(
 ) -> Recomputed:
     """The recompute with the sums of the quota's budget, unless nothing else is written and the last ones are young.
 
-    Other writes carry the sums. They need one of their own once in a while at most. Without `past`, which only the leader
-    has, the sums stay.
+    Other writes carry the sums. They need one of their own once in a while at most. Without `past`, which only the
+    leader has, the sums stay.
     """
     before = done.before.time_budget
     if before is None or past is None:
@@ -116,8 +116,8 @@ def with_sums(
     spans = held_spans(done.before, pods, past, vendors, capacity, bounds.placement_ttl)
     held = {uid: span for uid, span in spans.items() if span.end is None}
     due = before.next_write(held=bool(held))
-    if due <= past.listed_at or done.before.patch(done.after) is not None:
-        budget = before.summed([*spans.values()], past.listed_at, past.watched_since)
+    budget = before.summed([*spans.values()], past.listed_at, past.watched_since)
+    if due <= past.listed_at or budget.is_news_to(before) or done.before.patch(done.after) is not None:
         done, due = replace(done, after=replace(done.after, time_budget=budget)), budget.next_write()
         settled: Set[str] = past.settled | (spans.keys() - held.keys())
     else:

@@ -103,6 +103,13 @@ class TimeBudget(Struct, frozen=True):
         pause = WRITE_SECONDS if held or any(self.state.rate.values()) else IDLE_SECONDS
         return min(self.state.summed_to / 1000 + pause, max(self.state.until, self.state.summed_to + 1000) / 1000)
 
+    def is_news_to(self, before: TimeBudget) -> bool:
+        """Whether it is spent and wasn't, or no longer, or its period ends at another time."""
+        new, old = self.state, before.state
+        if new is None or old is None:
+            return new is not old
+        return (new.exhausted_at is None) != (old.exhausted_at is None) or new.until != old.until
+
     def spent(self, key: str, now: float) -> int:
         """What was held of a key in the present period, by the last sum and what was held then."""
         state = self.state

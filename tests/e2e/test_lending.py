@@ -1,15 +1,22 @@
-"""What is lent comes back, on a real API server with a stock kube-scheduler: which pods go, and which stay."""
+"""What is lent comes back, on a real API server with a stock kube-scheduler: which pods go, and which stay; and how
+long they held what is summed for a budget.
+"""
 
 from __future__ import annotations
 
 import json
+import signal
 import time
 from functools import partial
 from typing import Any
 
 import pytest
 
-from .deployment import Deployment, Kubectl, eventually
+from hami_webhook.devices.placement_annotations import TIME
+from hami_webhook.kube.objects import format_time, parse_time
+from hami_webhook.quota.held_time import parse_held
+
+from .deployment import SYSTEM, Deployment, Kubectl, eventually
 from .hamischeduler import HamiScheduler
 from .objects import GPU, JSON, accelerator_quota, add_ready_node, gpu_node, namespace, pod
 from .scheduling import scheduler_account
@@ -153,3 +160,65 @@ def test_a_team_that_deletes_its_pods_once_they_run_has_few_evicted(
     print(f"\n{len(reclaimed)} pods were evicted in {time.monotonic() - began:.1f} s")
     assert len(reclaimed) == 2
     assert len(b.running()) == ALL
+
+
+KILLS = 4
+
+
+def end(team: Team, *names: str) -> None:
+    """Pods succeed: their containers ended just now."""
+    for name in names:
+        at = format_time(time.time())
+        finished = {"name": "c", "image": "i", "imageID": "", "ready": False, "restartCount": 0}
+        finished["state"] = {"terminated": {"exitCode": 0, "finishedAt": at}}
+        patch = json.dumps({"status": {"phase": "Succeeded", "containerStatuses": [finished]}})
+        team.kubectl("patch", "pod", name, "-n", team.space, "--subresource=status", "--type=merge", "-p", patch)
+
+
+def held(team: Team) -> int:
+    """What all its pods held, in milliseconds: by each one's own times."""
+    sums = 0.0
+    for each in team.kubectl.get("pods", "-n", team.space)["items"]:
+        states = [status["state"] for status in each["status"]["containerStatuses"]]
+        seconds = parse_time(states[0]["terminated"]["finishedAt"]) - int(each["metadata"]["annotations"][TIME])
+        sums += seconds * int(each["spec"]["containers"][0]["resources"]["limits"]["nvidia.com/gpu"])
+    return round(1000 * sums)
+
+
+def test_a_budget_is_summed_once_over_kills_of_the_leader(program: Deployment, scheduler: HamiScheduler) -> None:
+    """Each leader is killed while pods run; some end while nobody leads. The sum is that of the pods' own times."""
+    program.kubectl.delete_all("pods")
+    kubectl, team = program.kubectl, Team(program.kubectl)
+    team.lend(budget={"amounts": {GPU: "1h"}, "period": "Month"})
+
+    def sums() -> JSON:
+        found: JSON = kubectl.get("aq", team.space).get("status", {}).get("budget") or {}
+        return found
+
+    eventually(lambda: "summedTo" in sums())
+    begun = [f"stays-{number}" for number in range(4)]
+    kubectl.apply(*(pod(team.space, name, gpu=2, gpumem=100) for name in begun))
+    eventually(partial(team.runs, *begun))
+    for number in range(KILLS):
+        names = [f"p{number}-{each}" for each in range(3)]
+        team.create(*names)
+        eventually(partial(team.runs, *names))
+        eventually(lambda: sums()["rate"][GPU] >= 11)
+        program.stop("hami-webhook-0", signal.SIGKILL)
+        end(team, *names[:1])
+        kubectl.delete_all("leases", namespace=SYSTEM)  # or nobody leads until it expires
+        program.start_missing("hami-webhook-0")
+        end(team, *names[1:2])
+        begun += names[2:]
+    end(team, *begun)
+    eventually(lambda: sums()["rate"][GPU], 0)
+    spent, expected = parse_held(sums()["spent"][GPU]), held(team)
+    print(f"\n{spent} ms summed over {KILLS} kills, {expected} ms by the pods' own times")
+    assert expected > 60_000
+    assert spent == pytest.approx(expected, abs=1000 * (8 + 3 * KILLS))  # times of pods are whole seconds
+
+    team.lend(budget={"amounts": {GPU: "1s"}, "period": "Week"})
+    eventually(lambda: "exhaustedAt" in sums())
+    refused = kubectl.refused(pod(team.space, "late", gpu=1, gpumem=1))
+    assert f"budget of quota {team.space}: 0h of limits.nvidia.com/gpu in the week of " in refused
+    assert "are spent; next period begins " in refused

@@ -26,6 +26,7 @@ from hami_webhook.explain.read import UnknownPod
 from hami_webhook.explain.tables import NEAREST, changes_of, notes_of, tables_of
 from hami_webhook.html_report import page_templates
 from hami_webhook.kube.human_duration import human_duration
+from hami_webhook.kubectl.budgets import budgets
 from hami_webhook.kubectl.capacity import COUNTS
 from hami_webhook.kubectl.report import CardUse, PodUse
 from hami_webhook.kubectl.tables import amount_text
@@ -269,12 +270,14 @@ class Pages:
 
     async def _team(self, request: Request) -> Response:
         namespace = request.path_params["namespace"]
-        quotas = self._readings.cluster.overview.quotas(namespace)
+        cluster = self._readings.cluster
+        quotas = cluster.overview.quotas(namespace)
         return self._page(
             "team.html",
             namespace=namespace,
             quotas=quotas,
             rows=listings.keys(quotas),
+            budgets=[*budgets(cluster.simulation.core.view, namespace, cluster.now)],
             refused=[each for each in self._readings.contents.refused if each.namespace == namespace],
             pods=[pod for pod in self._readings.contents.pods if pod.namespace == namespace],
         )
