@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 
 import pytest
 from admission.clusters import NOW, core_on
-from builders import JSON, pod, quota
+from builders import JSON, accelerator_quota, pod, quota
 from dra.objects import resource_slice, share
 from hypothesis import given
 from hypothesis import strategies as st
@@ -110,6 +110,29 @@ def test_the_pods_that_wait_for_a_quota_are_counted_with_the_oldest() -> None:
     a, b = (labelled(namespace=each, quota="gpu-quota") for each in ("team-a", "team-b"))
     assert found["hami_webhook_quota_queued_pods"] == {a: 2, b: 0}
     assert found["hami_webhook_quota_queued_oldest_seconds"] == {a: 70, b: 0}
+
+
+def test_budgets_are_shown_in_hours_and_other_quotas_have_none() -> None:
+    """A card was held when it was summed half an hour ago, and is counted since."""
+    core = core_on(None)
+    key = "limits.nvidia.com/gpu"
+    made = accelerator_quota("research", spec={"budget": {"amounts": {key: "500h"}, "period": "Month"}}, gpu=8)
+    made["status"] = {
+        "budget": {
+            "since": "2025-11-01T00:00:00Z",
+            "until": "2025-12-01T00:00:00Z",
+            "summedTo": format_time(NOW - 1800),
+            "spent": {key: "100h"},
+            "unseen": {key: "15m"},
+            "rate": {key: 1},
+        }
+    }
+    core.caches.put(Kind.ACCELERATOR_QUOTAS, made)
+    core.caches.put(Kind.ACCELERATOR_QUOTAS, accelerator_quota("other", gpu=8))
+    found, label = exposed(core), labelled(quota="research", key=key)
+    assert found["hami_webhook_accelerator_quota_budget_hours"] == {label: 500}
+    assert found["hami_webhook_accelerator_quota_budget_spent_hours"] == {label: pytest.approx(100.5)}
+    assert found["hami_webhook_accelerator_quota_budget_unseen_hours"] == {label: 0.25}
 
 
 def test_claims_count_in_what_pods_hold_and_wait_for() -> None:
