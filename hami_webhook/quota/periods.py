@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import UTC, date, datetime, timedelta, tzinfo
-from functools import lru_cache
 
 from msgspec import Struct
 
@@ -26,7 +25,6 @@ class Period(Struct, frozen=True):
     """The date of its end, with the time for a period that doesn't end at midnight."""
 
 
-@lru_cache(maxsize=64)
 def zone_named(name: str) -> tzinfo:
     """The time zone; UTC for no name. Raises ValueError for one that isn't known."""
     if name in ("", "UTC"):

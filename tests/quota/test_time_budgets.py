@@ -12,6 +12,7 @@ from replicas import reconciling
 from hami_webhook.cluster.api import JSON, Kind
 from hami_webhook.controller.accelerator_quotas import AcceleratorQuotaReconciler
 from hami_webhook.controller.quotas import ReconcileIntervals
+from hami_webhook.controller.showback import Showback
 from hami_webhook.kube.objects import format_time
 from hami_webhook.quota.accelerator_quota import read_accelerator_quota
 from hami_webhook.quota.account import QuotaAccount
@@ -345,6 +346,36 @@ async def test_a_clock_set_back_and_forward_counts_no_second_twice() -> None:
         assert sums(env).spent[GPU] <= millis(600)
         await env.run(800)
         assert sums(env).spent[GPU] == pytest.approx(millis(env.now - begun), abs=62_000)
+
+
+async def test_showback_counts_the_same() -> None:
+    """What the leader's showback counters say of placed cards over an hour is what the budget says."""
+    rng = random.Random(7)
+    async with QuotaEnv(CARDS, budgeted({GPU: "1000h"})) as env:
+        await env.run(10)
+        showback = Showback(env.core.view)
+        await showback.start()
+        running: list[str] = []
+        for number in range(30):
+            name = f"p{number}"
+            await start(env, name, gpu=rng.choice((1, 2)))
+            running.append(name)
+            showback.pod_changed(env.pod(name).uid)
+            await env.run(rng.choice((5, 60, 200)))
+            while len(running) > 3:
+                gone = running.pop(0)
+                await end(env, gone)
+                await env.drain()
+                showback.pod_changed(env.pod(gone).uid)
+        for name in running:
+            await end(env, name)
+            await env.drain()
+            showback.pod_changed(env.pod(name).uid)
+        await env.run(700)
+        list(showback.read())
+        counted = sum(totals.cards for holding, totals in showback.read() if holding.state == "placed")
+        assert sums(env).spent[GPU] == pytest.approx(1000 * counted, abs=2000 * 30)
+        assert counted > HOUR
 
 
 async def test_a_budget_that_is_removed_and_set_again_begins_at_nothing() -> None:

@@ -55,3 +55,18 @@ def test_pods_of_several_namespaces_share_a_quota(simulate: Simulate) -> None:
         "AcceleratorQuota/all": {GPU: 4},
         "AcceleratorQuota/research": {MEM: 9500},
     }
+
+
+def test_a_budget_refuses_at_one_time_and_not_at_another(simulate: Simulate) -> None:
+    """With --now in the next month nothing of it is spent; the sums are those of the file."""
+    research = accelerator_quota("research", {GPU: 4})
+    research["spec"]["budget"] = {"amounts": {GPU: "500h"}, "period": "Month"}
+    since, until, to = "2026-11-01T00:00:00Z", "2026-12-01T00:00:00Z", "2026-11-20T00:00:00Z"
+    sums = {"since": since, "until": until, "summedTo": to, "spent": {GPU: "500h"}, "rate": {GPU: 0}}
+    research["status"] = {"budget": sums}
+    cluster = [node("n1", card("a"), card("b")), namespace("team-a"), research]
+    run = simulate(cluster, gpu("p", "team-a", 1000), flags=("--now", "2026-11-28T12:00:00Z"))
+    assert run.pod("p")["message"] == (
+        f"budget of quota research: 500h of {GPU} in November are spent; next period begins 2026-12-01"
+    )
+    assert simulate(cluster, gpu("p", "team-a", 1000), flags=("--now", until)).pod("p")["allowed"]
