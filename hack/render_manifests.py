@@ -78,8 +78,8 @@ WARNS = {"failure": "Ignore", "effects": "None", "seconds": 3}
 
 
 def _rules(resources: str, operations: str, *, block: bool = False) -> str:
-    fields = ('apiGroups: [""]', "apiVersions: [v1]", f"resources: [{resources}]", f"operations: [{operations}]")
-    fields += ("scope: Namespaced",)
+    fields = ['apiGroups: [""]', "apiVersions: [v1]", f"resources: [{resources}]", f"operations: [{operations}]"]
+    fields.append("scope: Namespaced")
     return "- " + "\n    ".join(fields) if block else f"- {{{', '.join(fields)}}}"
 
 
@@ -212,8 +212,14 @@ def render(device_config: str, source: str) -> dict[str, str]:
     conditions = {name.partition(".")[0]: text for name, text in conditions.items()}
     validating = (
         VALIDATING.format(
-            **{"name": name, "comment": why, "rules": rules, "selector": "*others", "conditions": conditions[name]}
-            | more
+            **{
+                "name": name,
+                "comment": why,
+                "rules": rules,
+                "selector": "*others",
+                "conditions": conditions[name],
+                **more,
+            }
         )
         for name, why, rules, more in WEBHOOKS
     )

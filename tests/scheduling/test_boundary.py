@@ -2,25 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 from builders import card, node, pod
-from every_node import evaluate
-from hypothesis import given
-from hypothesis import strategies as st
 from msgspec.structs import replace
-from state.test_cluster_cache import read_node
 
-from hami_webhook.devices.pod_fit import read_pod_request
 from hami_webhook.kube.objects import Namespace, Pod
-from hami_webhook.policy.evaluation import PolicyViolation
 from hami_webhook.policy.rules import DeviceBounds, PolicyRule, PolicyRules
 from hami_webhook.scheduling.boundary import BoundedPod, PolicyEnforcer
-from hami_webhook.state.cluster_cache import ClusterCache
 
 from .extender_env import MODES, ExtenderEnv, args
-from .placer_env import ALLOCATED, NOW, VENDORS, PlacerEnv
+from .placer_env import ALLOCATED, VENDORS, PlacerEnv
 
 USE, NOUSE = "nvidia.com/use-gpuuuid", "nvidia.com/nouse-gpuuuid"
 USE_TYPE, NOUSE_TYPE = "nvidia.com/use-gputype", "nvidia.com/nouse-gputype"
@@ -264,63 +255,3 @@ def test_a_pod_that_meets_policy_is_the_very_pod(namespace: Namespace, policies:
 def test_a_pod_without_devices_is_left_alone() -> None:
     incoming = Pod.from_object(pod("p"))
     assert bounded(incoming, Namespace("default", {}, {NOUSE: "B"}), PolicyRules.EMPTY).pod is incoming
-
-
-# for any policy, any Namespace and any annotations
-
-UUIDS = ("GPU-a", "GPU-b", "GPU-c", "gpu-a")
-TYPES = ("A100", "a100-sxm4", "V100", "NVIDIA", "H")
-MODELS = ("NVIDIA A100-SXM4-80GB", "NVIDIA A100-PCIE", "Tesla V100", "NVIDIA H100")
-
-uuid_lists = st.lists(st.sampled_from(UUIDS), max_size=2).map(tuple)
-type_lists = st.lists(st.sampled_from(TYPES), max_size=2).map(tuple)
-bounds = st.builds(DeviceBounds, uuid_lists, uuid_lists, type_lists, type_lists)
-written_uuids = st.lists(st.sampled_from((*UUIDS, "", " ", " GPU-b ", "GPU-z")), max_size=4).map(",".join)
-written_types = st.lists(st.sampled_from((*TYPES, "", " ", "SXM4", "a", " v100")), max_size=4).map(",".join)
-notes = st.fixed_dictionaries(
-    {}, optional={USE: written_uuids, NOUSE: written_uuids, USE_TYPE: written_types, NOUSE_TYPE: written_types}
-)
-cards = st.lists(st.tuples(st.sampled_from(UUIDS), st.sampled_from(MODELS)), min_size=1, unique_by=lambda c: c[0])
-
-
-def items(text: str) -> list[str]:
-    return [item.strip() for item in text.split(",") if item.strip()]
-
-
-def listed(notes: dict[str, str]) -> DeviceBounds:
-    return DeviceBounds(*(tuple(items(notes.get(key, ""))) for key in (USE, NOUSE, USE_TYPE, NOUSE_TYPE)))
-
-
-def allows(limits: DeviceBounds, uuid: str, model: str) -> bool:
-    """Whether one set of lists, taken by itself, lets a pod have the card."""
-    within = [item.lower() in model.lower() for item in limits.allow_types]
-    return (
-        (not limits.allow_uuids or uuid in limits.allow_uuids)
-        and uuid not in limits.deny_uuids
-        and (not within or any(within))
-        and not any(item.lower() in model.lower() for item in limits.deny_types)
-    )
-
-
-@given(st.lists(bounds, max_size=3), notes, notes, cards, st.integers(1, 2))
-def test_every_card_that_fit_picks_is_inside_every_boundary(
-    demands: list[DeviceBounds], of_namespace: dict[str, str], of_pod: dict[str, str], registered: list[Any], count: int
-) -> None:
-    policies = PolicyRules(tuple(PolicyRule(f"r{i}", devices={"NVIDIA": each}) for i, each in enumerate(demands)))
-    namespace = Namespace("default", {}, of_namespace)
-    incoming = Pod.from_object(pod("p", gpu=count, mem=100, annotations=of_pod))
-    try:
-        found = bounded(incoming, namespace, policies)
-    except PolicyViolation:
-        return
-    assert bounded(found.pod, namespace, policies).pod is found.pod
-    ask = read_pod_request(found.pod, VENDORS, "spread")
-    assert ask is not None
-    state = ClusterCache(VENDORS)
-    state.set_node(read_node(node("n", *(card(uuid, 8000, type=model) for uuid, model in registered))), NOW)
-    for scored in evaluate(list(state.views()), ask, VENDORS, None, "binpack").fits:
-        for row in scored.fit.rows:
-            for device in row["NVIDIA"].devices:
-                model = dict(registered)[device.uuid]
-                for limits in (*demands, listed(of_namespace), listed(of_pod)):
-                    assert allows(limits, device.uuid, model), (device.uuid, model, limits)
