@@ -18,7 +18,6 @@ import pytest
 
 from hack.devcluster import logs
 from hack.devcluster.client import Client
-from hack.devcluster.network import HOST
 from hack.devcluster.plane import ControlPlane
 from hack.devcluster.volumes import TOKEN_SECONDS, tokens
 from hami_webhook import __version__
@@ -87,63 +86,6 @@ def log(kubectl: Kubectl, space: str, name: str) -> str:
 PROBE = {"httpGet": {"path": "/", "port": 8000}, "periodSeconds": 1}
 MOUNT = [{"name": "config", "mountPath": "/etc/config"}]
 VOLUME: JSON = {"volumes": [{"name": "config", "configMap": {"name": "config"}}]}
-
-
-def test_a_pod_waits_for_its_objects_and_sees_their_changes(kubectl: Kubectl) -> None:
-    space = namespace(kubectl)
-    kubectl.apply(node_pod(space, "p", volumeMounts=MOUNT, spec=VOLUME, readinessProbe=PROBE))
-    eventually(waiting(kubectl, space, "p"), "ContainerCreating")
-    assert status(kubectl, space, "p")["phase"] == "Pending"
-    kubectl.apply(config(space, first="1"))
-    address = ready(kubectl, space, "p")
-    assert fetch(address, "/etc/config/first") == "1"
-    kubectl.apply(config(space, first="2", second="3"))
-    eventually(lambda: (fetch(address, "/etc/config/first"), fetch(address, "/etc/config/second")), ("2", "3"), 10)
-    kubectl.apply(config(space, second="3"))
-    eventually(lambda: fetch(address, "/etc/config/first"), None, 10)
-    # what was there stays, as kubelet has it
-    kubectl("delete", "configmap", "config", "-n", space)
-    assert fetch(address, "/etc/config/second") == "3"
-
-
-def test_every_pod_has_its_own_network_token_and_names(kubectl: Kubectl) -> None:
-    space = namespace(kubectl)
-    environment = [
-        {"name": "AT", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}},
-        {"name": "APP", "valueFrom": {"fieldRef": {"fieldPath": "metadata.labels['app']"}}},
-        {"name": "FROM", "valueFrom": {"configMapKeyRef": {"name": "config", "key": "name"}}},
-        {"name": "URL", "value": "http://$(AT):8000/$$(APP)/$(NONE)"},
-    ]
-    kubectl.apply(config(space, name="value"))
-    command = ["sh", "-c", f"env >/tmp/environment; cat /proc/sys/kernel/hostname >/tmp/host; exec {' '.join(FILES)}"]
-    kubectl.apply(*(node_pod(space, name, command, readinessProbe=PROBE, env=environment) for name in ("p", "q")))
-    addresses = {name: ready(kubectl, space, name) for name in ("p", "q")}
-    assert len({HOST, *addresses.values()}) == 3
-    for name, address in addresses.items():
-        assert fetch(address, "/tmp/host") == f"{name}\n"
-        variables = dict(line.split("=", 1) for line in (fetch(address, "/tmp/environment") or "").splitlines())
-        assert variables["AT"] == address
-        assert (variables["APP"], variables["FROM"]) == (name, "value")
-        assert variables["URL"] == f"http://{address}:8000/$(APP)/$(NONE)"
-        assert variables["KUBERNETES_SERVICE_HOST"] == "10.0.0.1"
-        assert fetch(address, f"{ACCOUNT}/namespace") == space
-        review = {
-            "apiVersion": "authentication.k8s.io/v1",
-            "kind": "TokenReview",
-            "spec": {"token": fetch(address, f"{ACCOUNT}/token")},
-        }
-        answer = json.loads(kubectl("create", "-f", "-", "-o", "json", stdin=json.dumps(review)))["status"]
-        assert answer["authenticated"]
-        assert answer["user"]["extra"]["authentication.kubernetes.io/pod-name"] == [name]
-
-
-def test_pods_reach_each_other(kubectl: Kubectl) -> None:
-    space = namespace(kubectl)
-    kubectl.apply(node_pod(space, "serves", readinessProbe=PROBE))
-    program = f"import urllib.request as r; r.urlopen('http://{ready(kubectl, space, 'serves')}:8000/', timeout=20)"
-    kubectl.apply(node_pod(space, "asks", ["python", "-c", program], {"restartPolicy": "Never"}))
-    eventually(lambda: status(kubectl, space, "asks")["phase"] in ("Succeeded", "Failed"))
-    assert status(kubectl, space, "asks")["phase"] == "Succeeded"
 
 
 def test_files_and_processes_have_the_owners_and_modes_of_the_pod(kubectl: Kubectl) -> None:
@@ -223,20 +165,6 @@ def test_kubectl_logs_shows_what_containers_wrote_on_any_node(kubectl: Kubectl, 
             urllib.request.urlopen(url, context=stranger)
 
 
-def test_folders_of_the_host_are_those_of_the_node(kubectl: Kubectl) -> None:
-    space = namespace(kubectl)
-    path = f"/usr/local/{space}/containers"
-    volumes = {"volumes": [{"name": "host", "hostPath": {"path": path, "type": "DirectoryOrCreate"}}]}
-    for name, program in (("writes", "echo 1 >/on-host/a"), ("reads", "cat /on-host/a; echo 2 >/on-host/b")):
-        spec = {**volumes, "restartPolicy": "Never", "securityContext": {"runAsUser": 0}}
-        mount = {"name": "host", "mountPath": "/on-host", "readOnly": name == "reads"}
-        kubectl.apply(node_pod(space, name, ["sh", "-c", program], spec, volumeMounts=[mount]))
-        eventually(lambda: status(kubectl, space, name)["phase"] in ("Succeeded", "Failed"))  # noqa: B023  called at once
-    assert log(kubectl, space, "reads").startswith("1\n")
-    assert "Read-only file system" in log(kubectl, space, "reads")
-    assert not Path(path).exists()
-
-
 def test_probes_say_what_is_ready_and_what_is_restarted(kubectl: Kubectl) -> None:
     space = namespace(kubectl)
     kubectl.apply(config(space, ready="", live=""))
@@ -299,41 +227,6 @@ def test_a_tag_can_be_another_version_of_the_program(kubectl: Kubectl, plane_wit
         eventually(lambda: status(kubectl, space, tag)["phase"], "Succeeded")  # noqa: B023  called at once
         said[tag] = log(kubectl, space, tag).split()[1]
     assert said == {"other": "9.9.9", "latest": __version__}
-
-
-def test_init_containers_run_in_order_until_each_succeeds(kubectl: Kubectl) -> None:
-    space = namespace(kubectl)
-    mounts = [*MOUNT, {"name": "shared", "mountPath": "/shared"}]
-    spec = {"volumes": [*VOLUME["volumes"], {"name": "shared", "emptyDir": {}}]}
-    shell: JSON = {"image": "hami-webhook", "volumeMounts": mounts}
-    first = "test -e /shared/tried && echo first >> /shared/said || { touch /shared/tried; exit 3; }"
-    second = "until test -e /etc/config/go; do sleep 0.1; done; echo second >> /shared/said"
-    spec["initContainers"] = [
-        {"name": "first", "command": ["sh", "-c", first], **shell},
-        {"name": "second", "command": ["sh", "-c", second], **shell},
-    ]
-    kubectl.apply(config(space), node_pod(space, "p", spec=spec, volumeMounts=mounts, readinessProbe=PROBE))
-
-    def inits() -> list[tuple[str, int, bool]]:
-        found = status(kubectl, space, "p").get("initContainerStatuses") or []
-        return [(next(iter(each["state"])), each["restartCount"], each["ready"]) for each in found]
-
-    eventually(inits, [("terminated", 1, True), ("running", 0, False)])
-    found = status(kubectl, space, "p")
-    assert found["phase"] == "Pending"
-    assert {each["type"]: each["status"] for each in found["conditions"]}["Initialized"] == "False"
-    assert waiting(kubectl, space, "p")() == "PodInitializing"
-    kubectl.apply(config(space, go=""))
-    address = ready(kubectl, space, "p")
-    assert fetch(address, "/shared/said") == "first\nsecond\n"
-    assert inits() == [("terminated", 1, True), ("terminated", 0, True)]
-    never = {
-        "restartPolicy": "Never",
-        "initContainers": [{"name": "bad", "image": "hami-webhook", "command": ["false"]}],
-    }
-    kubectl.apply(node_pod(space, "never", spec=never))
-    eventually(lambda: status(kubectl, space, "never")["phase"], "Failed")
-    assert waiting(kubectl, space, "never")() == "PodInitializing"
 
 
 @pytest.mark.parametrize(
