@@ -1,4 +1,4 @@
-"""The worked examples of docs/spec/core.md#16, each under its own letter."""
+"""The worked examples of docs/spec/core.md#16, by letter; A, B, H and more of F are in test_extender.py."""
 
 from __future__ import annotations
 
@@ -14,67 +14,8 @@ from hami_webhook.cluster.api import Kind
 from hami_webhook.core_options import Options
 from hami_webhook.kube.objects import Pod
 from hami_webhook.quota.pricing import charge_of
-from hami_webhook.scheduling.placer import SchedulingPolicies
 
 from .placer_env import ALLOCATED, CORES, GPU, MEM, NOW, VENDORS, PlacerEnv
-
-
-async def two_nodes(policies: SchedulingPolicies) -> PlacerEnv:
-    env = PlacerEnv(policies)
-    await env.add(
-        node("node1", card("device1", 8000), card("device2", 8000)),
-        node("node2", card("device3", 8000), card("device4", 8000)),
-        bound_pod("a", "node1", "device1,NVIDIA,2000,25:;"),
-        bound_pod("b", "node2", "device4,NVIDIA,6000,75:;"),
-    )
-    return env
-
-
-@pytest.mark.parametrize(
-    ("nodes", "cards", "chosen", "device", "reported"),
-    [
-        ("binpack", "binpack", "node2", "device4", "node1:3.00,node2:8.00"),
-        ("binpack", "spread", "node2", "device3", "node1:3.00,node2:8.00"),
-        ("spread", "binpack", "node1", "device1", "node2:8.00,node1:3.00"),
-        ("spread", "spread", "node1", "device2", "node2:8.00,node1:3.00"),
-    ],
-)
-async def test_a_node_and_card_follow_their_policies(
-    nodes: str, cards: str, chosen: str, device: str, reported: str
-) -> None:
-    env = await two_nodes(SchedulingPolicies(nodes, cards))
-    placement = await env.placed(pod("p", gpu=1, mem=1000, cores=20))
-    assert placement.node == chosen
-    assert placement.score == pytest.approx({"node1": 3.0, "node2": 8.0}[chosen])
-    assert placement.annotations == {
-        "hami.io/vgpu-node": chosen,
-        "hami.io/vgpu-time": str(int(NOW)),
-        "hami.io/vgpu-devices-to-allocate": f"{device},NVIDIA,1000,20:;",
-        ALLOCATED: f"{device},NVIDIA,1000,20:;",
-    }
-    message = f"find fit node({chosen}), 0 nodes not fit, 2 nodes fit({reported})"
-    bound = f"Successfully binding node [{chosen}] to default/p"
-    assert env.events("p") == [("Normal", "FilteringSucceed", message), ("Normal", "BindingSucceed", bound)]
-
-
-async def test_b_nothing_fits_and_the_events_say_why() -> None:
-    env = PlacerEnv()
-    await env.add(
-        node("node1", card("a0", 500), card("a1", 500)),
-        node("node2", card("b0", 500), card("b1", 8000)),
-        node("node3"),
-        bound_pod("busy", "node2", "b1,NVIDIA,100,90:;"),
-    )
-    assert await env.refused(pod("p", gpu=1, mem=1000, cores=20), ["node1", "node2", "node3"]) == {
-        "node1": "2/2 CardInsufficientMemory",
-        "node2": "1/2 CardInsufficientCore, 1/2 CardInsufficientMemory",
-        "node3": "node unregistered",
-    }
-    assert env.events("p") == [
-        ("Warning", "FilteringFailed", "1 nodes CardInsufficientCore(node2)"),
-        ("Warning", "FilteringFailed", "2 nodes CardInsufficientMemory(node1,node2)"),
-        ("Warning", "FilteringFailed", "no available node, 3 nodes do not meet"),
-    ]
 
 
 async def test_c_containers_without_cards_keep_their_slots() -> None:
@@ -151,21 +92,6 @@ async def test_f_a_pod_within_quota_is_admitted_placed_and_debited_by_the_produc
     )
     await env.placed(fitting)
     assert dict(charge_of(env.read("p"), VENDORS, env.state, NOW).amounts) == {GPU: 2, MEM: 4000, CORES: 200}
-
-
-async def test_f_a_whole_card_goes_only_where_the_quota_reaches() -> None:
-    env = PlacerEnv()
-    await env.add(FOUR, quota("q", cores=100, mem=2000, used={}))
-    placement = await env.placed(pod("p", gpu=1, cores=100))
-    assert placement.annotations[ALLOCATED] == "m2,NVIDIA,2000,100:;"
-
-
-async def test_f_a_whole_card_beyond_any_quota_is_refused_by_every_card() -> None:
-    env = PlacerEnv()
-    await env.add(FOUR, quota("q", cores=100, mem=1500, used={}))
-    with pytest.raises(Denied, match=r"gpumem=2000 \(smallest eligible card\), used"):
-        await admitted(env, pod("p", gpu=1, cores=100))
-    assert await env.refused(pod("p", gpu=1, cores=100)) == {"n": "4/4 ResourceQuotaNotFit"}
 
 
 async def test_g_the_slots_of_a_card_are_its_app_containers() -> None:

@@ -6,13 +6,13 @@ import json
 from collections.abc import Awaitable, Callable
 
 import pytest
-from builders import bound_pod, card, container, node, pod, quota
+from builders import bound_pod, card, node, pod, quota
 
 from hami_webhook.cluster.api import ClusterError, Invalid, Kind, Unavailable
 from hami_webhook.devices.pod_preferences import GPU_POLICY
 from hami_webhook.kube.objects import Pod
 from hami_webhook.scheduling.placement_metadata import stale_metadata
-from hami_webhook.scheduling.placer import Placement, Unschedulable
+from hami_webhook.scheduling.placer import Placement
 
 from .placer_env import ALLOCATED, GPU, MEM, NOW, VENDORS, PlacerEnv
 
@@ -92,22 +92,6 @@ def test_what_a_former_placement_wrote_is_removed_and_users_keys_stay() -> None:
     assert stale_metadata(Pod.from_object(pod("p", gpu=1)), LONG, {}, VENDORS) == {}
 
 
-async def test_a_mig_instance_is_written_with_its_profile_and_place() -> None:
-    env = PlacerEnv()
-    profile = {"name": "2g.10gb", "memoryMB": 10240, "core": 28, "sliceCount": 2}
-    places = [{"start": start, "size": 2} for start in (0, 2)]
-    mig = card("M", 40960, mode="mig", count=7, migProfiles=[{**profile, "placements": places}])
-    await env.add(node("n", mig))
-    placement = await env.placed(pod("p", container(), container(gpu=2, mem=8000)))
-    assert placement.annotations[ALLOCATED] == ";M,NVIDIA,10240,28:M,NVIDIA,10240,28:;"
-    reported = json.loads(placement.annotations["hami.io/vgpu-mig-allocations"])
-    assert [(r["containerIndex"], r["deviceIndex"], r["placement"]["start"]) for r in reported] == [
-        (1, 0, 0),
-        (1, 1, 2),
-    ]
-    assert await env.refused(pod("q", gpu=1, mem=8000)) == {"n": "1/1 CardMigTopologyInfeasible"}
-
-
 async def test_a_pod_that_asks_for_nothing_is_left_alone() -> None:
     env = PlacerEnv()
     await env.add(node("n", card("G", 8000)))
@@ -121,27 +105,6 @@ async def test_a_bad_amount_fails_on_every_node_with_its_sentence() -> None:
     reported = "invalid nvidia.com/gpu value -1 in container main: must be an integer between 0 and 2147483647"
     assert await env.refused(pod("p", gpu=-1), ["n1", "n2", "gone"]) == dict.fromkeys(("n1", "n2", "gone"), reported)
     assert env.events("p") == [("Warning", "FilteringFailed", "no available node, 3 nodes do not meet")]
-
-
-@pytest.mark.parametrize(
-    ("weights", "why"),
-    [
-        ("slot=1", "expected slot, core, and memory weights"),
-        ("slot=1,core=1,memory", "expected key=value entries"),
-        ("slot=1,slot=1,memory=1", 'duplicate "slot" weight'),
-        ("slot=x,core=1,memory=1", '"slot" weight must be an integer'),
-        ("slot=-1,core=1,memory=1", '"slot" weight must not be negative'),
-        ("slot=1,core=1,disk=1", 'unknown weight "disk"'),
-        ("slot=0,core=0,memory=0", "at least one weight must be positive"),
-    ],
-)
-async def test_bad_weights_end_the_call_and_are_told(weights: str, why: str) -> None:
-    env = PlacerEnv()
-    await env.add(node("n", card("G", 8000)))
-    notes = {"hami.io/device-scoring-weights": weights}
-    reported = f'calcScore failed invalid hami.io/device-scoring-weights annotation "{weights}": {why} for pod p'
-    assert await env.place(pod("p", gpu=1, annotations=notes)) == Unschedulable(error=reported)
-    assert env.events("p") == [("Warning", "FilteringFailed", reported)]
 
 
 async def test_only_the_candidates_given_are_asked_and_unknown_ones_are_unregistered() -> None:
@@ -180,14 +143,6 @@ async def test_a_placement_nobody_binds_frees_its_card_for_the_next_pod() -> Non
     assert await env.refused(pod("q", gpu=1, mem=8000, cores=100)) == {"n": "1/1 CardInsufficientMemory"}
     env.now += 300
     await env.placed(pod("q", gpu=1, mem=8000, cores=100))
-
-
-async def test_binding_is_told() -> None:
-    env = PlacerEnv()
-    await env.add(node("n", card("G", 8000)))
-    await env.placed(pod("p", gpu=1, mem=10))
-    assert env.read("p").node_name == "n"
-    assert env.events("p")[-1] == ("Normal", "BindingSucceed", "Successfully binding node [n] to default/p")
 
 
 async def test_a_bound_pod_is_never_placed_again() -> None:
