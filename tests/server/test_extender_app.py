@@ -12,14 +12,13 @@ from pathlib import Path
 import httpx
 import pytest
 from admission.clusters import quota_cluster
-from builders import JSON, card, node, pod
+from builders import card, node, pod
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID
 from scheduling.extender_env import ExtenderEnv
 from starlette.applications import Starlette
 
 from hami_webhook import pki
-from hami_webhook.cluster.api import Kind
 from hami_webhook.config import ConfigError
 from hami_webhook.config.settings import Settings
 from hami_webhook.scheduling.extender import Extender
@@ -172,39 +171,6 @@ async def test_without_the_token_nobody_is_let_in_and_nothing_changes(tmp_path: 
             assert answer.status_code == 401, "an empty file is no token"
         file.unlink()
         assert (await client.post("/filter", content=sent, headers={"authorization": right})).status_code == 401
-
-
-async def test_a_forged_bind_changes_nothing() -> None:
-    env = await two_nodes()
-    async with connected(env) as client:
-        await client.post("/filter", json={"Pod": env.raw("p"), "NodeNames": ["n"]})
-        env.hear("p")
-        before, held, version = env.raw("p"), env.used("n", "G"), env.cluster.peek(Kind.NODES, "n")
-        for forged in (
-            {"PodName": "nobody"},
-            {"PodNamespace": "elsewhere"},
-            {"PodUID": "00000000-0000-4000-8000-000000000bad"},
-        ):
-            answer = await client.post("/bind", json=binding(env, **forged))
-            assert answer.status_code == 200
-            assert answer.json()["Error"]
-        for lacking in ("PodName", "PodNamespace", "PodUID", "Node"):
-            assert (await client.post("/bind", json=binding(env, **{lacking: ""}))).json()["Error"]
-        assert (env.raw("p"), env.used("n", "G"), env.cluster.peek(Kind.NODES, "n")) == (before, held, version)
-        assert (await client.post("/bind", json=binding(env))).json() == {"Error": ""}
-
-
-async def test_odd_objects_are_answered_not_failed() -> None:
-    env = await two_nodes()
-    async with connected(env) as client:
-        odd_lists: tuple[JSON, ...] = ({"items": [{}]}, {"items": [{"metadata": 1}]}, {"items": None}, {})
-        for nodes in odd_lists:
-            for path in ("/filter", "/filter-simulation", "/prioritize"):
-                answer = await client.post(path, json={"Pod": env.raw("p"), "Nodes": nodes})
-                assert answer.status_code == 200, (nodes, path)
-        for odd in ({"metadata": 7}, {"metadata": {"uid": ["x"]}}, {"spec": {"containers": [None]}}):
-            for path in ("/filter", "/prioritize"):
-                assert (await client.post(path, json={"Pod": odd, "NodeNames": ["n"]})).status_code == 200, odd
 
 
 async def test_a_client_certificate_is_required_if_that_is_asked_for(tmp_path: Path) -> None:
