@@ -1,6 +1,7 @@
 """JSON Patch (RFC 6902) and JSON Merge Patch (RFC 7386).
 
-A draft records changes to one document and gives the operations for just those, with no diff of two documents.
+A draft records changes to one document and gives the operations for just those. jsonpatch, with which `simulate`
+applies them, would compare two documents: that takes longer than the whole review.
 """
 
 from __future__ import annotations
