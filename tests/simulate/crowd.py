@@ -1,4 +1,4 @@
-"""Pods of every kind, seeded: every resource of every vendor, and every sort of refusal."""
+"""Pods of every kind, seeded: every resource of every vendor."""
 
 from __future__ import annotations
 
@@ -19,14 +19,13 @@ CLASS = {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadat
 
 @dataclass(frozen=True)
 class Arriving:
-    """A pod before it has a name; `refused` are words of the sentence that refuses it, whatever quotas hold."""
+    """A pod before it has a name."""
 
     apps: list[JSON]
     inits: list[JSON] = field(default_factory=list)
     notes: Mapping[str, str] = field(default_factory=dict)
     labels: Mapping[str, str] = field(default_factory=dict)
     spec: Mapping[str, Any] = field(default_factory=dict)
-    refused: str = ""
 
 
 def box(name: str = "main", /, *, sidecar: bool = False, **limits: object) -> JSON:
@@ -45,8 +44,8 @@ def of(family: str, count: object = None, memory: object = None, cores: object =
     return {name: amount for name, amount in named.items() if amount is not None}
 
 
-def alone(limits: JSON, notes: Mapping[str, str] | None = None, refused: str = "", **spec: Any) -> Arriving:
-    return Arriving([box(**limits)], notes=notes or {}, spec=spec, refused=refused)
+def alone(limits: JSON, notes: Mapping[str, str] | None = None, **spec: Any) -> Arriving:
+    return Arriving([box(**limits)], notes=notes or {}, spec=spec)
 
 
 def _nvidia(pick: random.Random) -> Iterator[Arriving]:
@@ -95,12 +94,6 @@ def _nvidia(pick: random.Random) -> Iterator[Arriving]:
     yield alone(small(), {"nvidia.com/use-gputype": "H100"})
     yield alone(gpu(9, 100))
     yield Arriving([box(cpu="2", memory="1Gi")])
-    yield alone(gpu(pick.choice((-1, "1500m")), 10), refused="nvidia.com/gpu")
-    yield alone(gpu(1, "16Gi"), refused="nvidia.com/gpumem")
-    yield alone(gpu(1, percent=101), refused="invalid nvidia.com/gpumem-percentage value 101")
-    yield Arriving([{**box(**small()), "securityContext": {"privileged": True}}], refused="is privileged")
-    yield alone(small(), nodeName="nvidia-a10-1", refused="pod has node assigned")
-    yield alone(small(), {"hami.io/vgpu-devices-allocated": "x,NVIDIA,1,1:;"}, refused="written by the scheduler only")
 
 
 def _ascend(pick: random.Random) -> Iterator[Arriving]:
@@ -118,10 +111,6 @@ def _ascend(pick: random.Random) -> Iterator[Arriving]:
     yield alone(of(b3, 1), {f"hami.io/use-{b3}-uuid": "ascend-ascend910b3-c2, ascend-soft-Ascend910B3-1"})
     yield alone(of(b3, 1, 16384), {f"hami.io/no-use-{b3}-uuid": "ascend-ascend910b3-c3", POLICY: "binpack"})
     yield Arriving([box("a", **of(b3, 1, 16384)), box("side")], [box("init", **of(b3, 1, 30000))])
-    yield alone(of("Ascend910C", 3), refused="Ascend910C device request must be 1 or 2*n, got 3")
-    yield alone(of(chip, 1, 70000), refused=f"huawei.com/{chip}-memory 70000 is invalid")
-    yield alone(of(b3, 2, 16384), refused="vNPU not supported for multiple devices")
-    yield alone(of(b3, 1, None, 20), refused="only supported in hami-core")
 
 
 def _slices(pick: random.Random) -> Iterator[Arriving]:
@@ -132,7 +121,6 @@ def _slices(pick: random.Random) -> Iterator[Arriving]:
     yield alone(of("DCU", 1, None, pick.choice((0, 30))), {"hygon.com/use-dcutype": "z100"})
     yield alone(of("DCU", 2, pick.choice((None, 2000))))
     yield alone(of("DCU", 1, 2000, 5), {"hygon.com/use-gpuuuid": "hygon-k100-c1"})
-    yield alone(of("DCU", 1, "16Gi", 5), refused="hygon.com/dcumem")
     yield alone(of("HCU", 1, pick.randrange(1000, 16000), pick.choice((10, 25))))
     yield alone(of("HCU", 1, None, pick.choice((0, 30))), {"hygon.com/use-hcutype": "k100"})
     yield alone(of("HCU", 2, pick.choice((None, 2000))))
@@ -140,7 +128,6 @@ def _slices(pick: random.Random) -> Iterator[Arriving]:
     yield alone(of("MLU", pick.choice((1, 2)), None, None))
     yield alone(of("MLU", 1, 20, 10), {"cambricon.com/use-mlutype": "mlu590", POLICY: "binpack"})
     yield alone(of("MLU", 1, 0, 20), {"cambricon.com/nouse-gpuuuid": "cambricon-370-cambricon-mlu-0"})
-    yield alone(of("MLU", 1, "16Gi", 10), refused="cambricon.com/mlu.smlu.vmemory")
     chip = pick.choice(COREX)
     for one in (*COREX, "Iluvatar"):
         yield alone(of(one, 1, pick.randrange(4, 40), pick.choice((None, 10, 150))))
@@ -150,13 +137,10 @@ def _slices(pick: random.Random) -> Iterator[Arriving]:
     yield alone(of("Iluvatar", pick.choice((1, 2))))
     yield Arriving([box("main", **of(chip, 1, 16, 20))], [box("prep", **of(chip, 1, 32, 50))])
     yield alone(of("Iluvatar", 1, 8, 5), {"iluvatar.ai/nouse-gpuuuid": "iluvatar-old-iluvatar-2"})
-    yield alone(of(chip, 1, "16Gi"), refused=f"iluvatar.ai/{chip}.vMem")
     yield alone(of("Mthreads", 1, pick.choice((2, 4, 8, 16, 32)), pick.choice((None, 2, 4))))
     yield alone(of("Mthreads", pick.choice((1, 2)), None, pick.choice((None, 1))))
     yield Arriving([box("a", **of("Mthreads", 1, 8, 2)), box("b", **of("Mthreads", 1, 4, 2))])
     yield alone(of("Mthreads", 1), {"mthreads.ai/use-gpuuuid": "mthreads-small-mthreads-0,mthreads-small-mthreads-1"})
-    yield alone(of("Mthreads", 1, 3), refused="sGPU memory request value is invalid")
-    yield alone(of("Mthreads", 0), refused="mthreads.com/vgpu must be greater than 0")
 
 
 def _metax(pick: random.Random) -> Iterator[Arriving]:
@@ -171,9 +155,6 @@ def _metax(pick: random.Random) -> Iterator[Arriving]:
     yield alone(sgpu(1, 4, 60), {f"{prefix}app-class": pick.choice(("online", "offline"))})
     yield alone(sgpu(1, "1500Mi", 5), {"metax-tech.com/nouse-gpuuuid": "metax-64-c3", POLICY: "binpack"})
     yield Arriving([box("a", **sgpu(1, 2, 10)), box("b", **sgpu(1, 3, 10))])
-    yield alone(sgpu(1, 4, 10), {f"{prefix}qos-policy": "best"}, "must be set one of [best-effort")
-    yield alone(sgpu(2, 4, 10), {f"{prefix}app-class": "online"}, "app-class pod must request single device")
-    yield alone(sgpu(1, "512Ki", 10), refused="metax-tech.com/vmemory")
 
 
 def _enflame(pick: random.Random) -> Iterator[Arriving]:
@@ -192,10 +173,6 @@ def _enflame(pick: random.Random) -> Iterator[Arriving]:
     yield alone(drs(None, None, pick.choice((10, 40))))
     yield alone(drs(2))
     yield Arriving([box("a", **drs(1)), box("b", **drs(None, 6144, 10))])
-    yield Arriving([box("a", **shared(1, 25)), box("b", **drs(1))], refused="all shared or all DRS")
-    yield alone(drs(0), refused="enflame.com/drs-gcu must be greater than 0")
-    yield alone(drs(None, None, 101), refused="enflame.com/gcu-core must be in range (0,100]")
-    yield alone(shared(1, 101), refused="enflame.com/vgcu-percentage")
 
 
 def _others(pick: random.Random) -> Iterator[Arriving]:
@@ -205,22 +182,18 @@ def _others(pick: random.Random) -> Iterator[Arriving]:
     yield alone(of("XPU", pick.choice((1, 2)), pick.choice((20480, 24576))))
     yield alone(of("XPU", 1, pick.choice((30000, 49152, None))))
     yield alone(of("XPU", 8, 49152), {"hami.io/no-use-xpu-uuid": "kunlun-vxpu-c0"})
-    yield alone(of("XPU", 1, -1), refused="kunlunxin.com/vxpu-memory")
     yield alone(of("AWSNeuron", pick.choice((1, 1, 3, 4))))
     yield alone(of("AWSNeuron", None, None, pick.choice((1, 2, 3, 4))))
     yield Arriving([box("a", **of("AWSNeuron", None, None, 1)), box("b", **of("AWSNeuron", None, None, 1))])
     yield alone(of("AWSNeuron", 1), {"aws.amazon.com/use-neuron-uuid": "aws-trn1-AWSNeuron-3", POLICY: "mutex"})
-    yield alone(of("AWSNeuron", None, None, 5), refused="must be 1 or a multiple of 2, got 5")
     yield alone(of("AMD", 1, pick.randrange(1000, 40000), pick.choice((1, 10, 33))))
     yield alone(of("AMD", pick.choice((1, 2)), None, pick.choice((None, 25))))
     yield alone(
         {**of("AMD", 1, None, 5), "amd.com/gpumem-percentage": pick.choice((5, 30))}, {"amd.com/use-gputype": "mi300x"}
     )
     yield Arriving([box("side"), box("main", **of("AMD", 1, 4000, 7))], [box("init", **of("AMD", 1, 9000, 50))])
-    yield alone(of("AMD", 1, None, 101), refused="amd.com/gpucores must be an integer percentage between 1 and 100")
     yield alone(of("Biren", pick.choice((1, 2))))
     yield alone(of("Biren", 1), {"birentech.com/use-gpuuuid": "biren-1-c0"})
-    yield alone(of("Biren", "1500m"), refused="birentech.com/gpu")
     yield alone(of("Vastai", pick.choice((1, 2))))
     yield Arriving([box("va", **of("Vastai", 1)), box("biren", **of("Biren", 1))])
 
@@ -270,21 +243,10 @@ def _volcano(pick: random.Random) -> Iterator[Arriving]:
     yield alone(small(), schedulerName=pick.choice(("default-scheduler", "volcano")))
     yield alone(vgpu(1, None, None, 30), schedulerName="some-other-scheduler")
     yield Arriving([box("ours", **of("NVIDIA", 1, 500, 5)), box("theirs", **small())])
-    yield alone(vgpu(1, "4Gi"), refused="4 GiB is 1024, not 4Gi")
-    yield alone(vgpu(1, -1), refused="invalid volcano.sh/vgpu-memory value -1 in container main")
-    yield alone(vgpu("1500m", 10), refused="invalid volcano.sh/vgpu-number value 1500m in container main")
-    yield alone(vgpu(1, None, None, 101), refused="invalid volcano.sh/vgpu-memory-percentage value 101")
-    yield alone(vgpu(1, 10, 150), refused="invalid volcano.sh/vgpu-cores value 150 in container main")
-    for sidecar in (False, True):
-        inits = [box("early", sidecar=sidecar, **vgpu(1, 10))]
-        yield Arriving([box(**small())], inits, refused="not supported in init container early")
-    yield alone(small(), {vgpus.MODE: "time-slicing"}, "invalid volcano.sh/vgpu-mode")
-    yield alone({**small(), "nvidia.com/priority": 2}, refused="queues")
-    yield alone(small(), nodeName="volcano-t4", refused="pod has node assigned")
 
 
 def _koordinator(pick: random.Random) -> Iterator[Arriving]:
-    lib, hint = {gpu_shares.ISOLATION: "HAMi-core"}, gpu_shares.HINT
+    lib = {gpu_shares.ISOLATION: "HAMi-core"}
 
     def share(shared: object = None, core: object = None, memory: object = None, ratio: object = None) -> JSON:
         amounts = zip(gpu_shares.NAMES, (shared, core, memory, ratio), strict=False)
@@ -341,59 +303,32 @@ def _koordinator(pick: random.Random) -> Iterator[Arriving]:
     yield Arriving([box(**small())], spec={"schedulerName": "default-scheduler"})
     theirs: JSON = {vgpus.NUMBER: 1, vgpus.MEMORY: 200}
     yield Arriving([box("one", **small()), box("two", **theirs)], labels=lib)
-    for limits, words in (
-        (share(None, 50), "needs koordinator.sh/gpu-memory or koordinator.sh/gpu-memory-ratio"),
-        (share(2), "koordinator.sh/gpu.shared needs koordinator.sh/gpu-memory or"),
-        (share(1, None, "8Gi", 30), "mutually exclusive"),
-        (share(2, 101, None, 50), "koordinator.sh/gpu-core 101 in container main is not a multiple"),
-        (share(2, None, None, 51), "koordinator.sh/gpu-memory-ratio 51 in container main is not a multiple"),
-        (share(1, None, None, 101), "exceeds 100 per GPU"),
-        (share(1, 200, None, 100), "exceeds 100 per GPU"),
-        (share(1, "1500m", None, 50), "invalid koordinator.sh/gpu-core value 1500m in container main"),
-        (share(-1, None, None, 50), "invalid koordinator.sh/gpu.shared value -1 in container main"),
-        ({gpu_shares.GPU: 150}, "koordinator.sh/gpu 150 in container main"),
-        ({**small(), "nvidia.com/priority": 3}, "PriorityClass"),
-        ({**small(), **of("NVIDIA", 1, 100)}, "invalid resource device requests"),
-    ):
-        yield alone(limits, refused=words)
-    two = [box("a", **share(1, None, "8Gi")), box("b", **share(1, None, None, 20))]
-    yield Arriving(two, refused="invalid resource device requests")
-    two = [box("a", **share(1, None, None, 20)), box("b", **share(2, None, None, 80))]
-    yield Arriving(two, refused="100 of the whole pod is not a multiple of koordinator.sh/gpu.shared 3")
-    yield alone(small(), {hint: "not JSON"}, f"invalid annotation {hint}")
-    yield alone(small(), nodeName="koord-a10", refused="pod has node assigned")
 
 
 OURS = (_nvidia, _ascend, _slices, _metax, _enflame, _others)
 OTHERS = (_volcano, _koordinator)
 
 
-def the_crowd(ours: int, others: int, seed: int = 20260906) -> tuple[list[JSON], dict[str, str]]:
-    """So many pods for us and for other schedulers, in between each other; and the words by which some are refused, by
-    name.
-    """
+def the_crowd(ours: int, others: int, seed: int = 20260908) -> list[JSON]:
+    """So many pods for us and for other schedulers, in between each other."""
     made = [*_drawn("pod", OURS, ours, random.Random(seed)), *_drawn("other", OTHERS, others, random.Random(seed))]
     turns = random.Random(seed).sample(range(ours + others), ours + others)
     turns = sorted(turns[:ours]) + sorted(turns[ours:])
-    around = [one for _, one in sorted(zip(turns, made, strict=True), key=lambda pair: pair[0])]
-    return [pod for pod, _ in around], {pod["metadata"]["name"]: words for pod, words in around if words}
+    return [pod for _, pod in sorted(zip(turns, made, strict=True), key=lambda pair: pair[0])]
 
 
 def _drawn(
     name: str, kinds: Sequence[Callable[[random.Random], Iterator[Arriving]]], number: int, pick: random.Random
-) -> list[tuple[JSON, str]]:
-    """So many pods, with the words that refuse them. Every kind comes before one comes again; what is refused anyway
-    comes once.
-    """
-    made: list[tuple[JSON, str]] = []
+) -> list[JSON]:
+    """So many pods; every kind comes before one comes again."""
+    made: list[JSON] = []
     while len(made) < number:
         around = [one for kind in kinds for one in kind(pick)]
-        around = [one for one in around if not (made and one.refused)]
         pick.shuffle(around)
         for one in around[: number - len(made)]:
             meta: JSON = {"name": f"{name}-{len(made):03}", "namespace": pick.choice(("tight",) * 5 + NAMESPACES)}
             meta |= {"labels": dict(one.labels)} if one.labels else {}
             meta |= {"annotations": dict(one.notes)} if one.notes else {}
             spec = {"containers": one.apps, **({"initContainers": one.inits} if one.inits else {}), **one.spec}
-            made.append(({"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": spec}, one.refused))
+            made.append({"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": spec})
     return made

@@ -15,7 +15,6 @@ KEYS = tuple(f"limits.{name}" for name in NAMES)
 BYTES = f"limits.{MEMORY}"
 ISOLATION = "koordinator.sh/gpu-isolation-provider"
 OWN = "scheduling.koordinator.sh"
-ALLOCATED, HINT, SPEC = f"{OWN}/device-allocated", f"{OWN}/device-allocate-hint", f"{OWN}/gpu-partition-spec"
 
 
 @dataclass(frozen=True)
