@@ -257,22 +257,6 @@ def test_firstavailable_is_corrected_and_what_does_not_fit_is_refused_at_its_all
     assert memory(kubectl, team) == 14000
 
 
-def test_a_shared_claim_costs_once_and_administrators_access_nothing(program: Deployment, team: str) -> None:
-    kubectl = program.kubectl
-    kubectl("label", "namespace", team, "resource.kubernetes.io/admin-access=true")
-    kubectl.apply(claim(team, "shared", TEN))
-    assert memory(kubectl, team) == 10000
-    kubectl.apply(*(pod(team, name, uses="shared") for name in "abc"))
-    see = {**exactly(HAMI, memory="11000Mi", cores="1"), "adminAccess": True}
-    kubectl.apply(claim(team, "see", requests(see)), pod(team, "d", uses="see"))
-    eventually(lambda: bound(kubectl, team), ["a", "b", "c", "d"])
-    eventually(lambda: memory(kubectl, team), 10000)
-    refused = kubectl.refused(claim(team, "more", requests(exactly(HAMI, memory="11000Mi"))))
-    assert "exceeded quota: gpu-quota, requested: limits.nvidia.com/gpumem=11000" in refused
-    kubectl.delete_all("pods", "resourceclaims", namespace=team)
-    eventually(lambda: memory(kubectl, team), 0)
-
-
 @pytest.mark.parametrize("name", ["example.com/card", None])
 def test_extended_resources_that_a_class_takes_are_charged(program: Deployment, team: str, name: str | None) -> None:
     kubectl = program.kubectl

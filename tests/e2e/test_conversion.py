@@ -157,28 +157,6 @@ def test_lists_and_counts_mean_what_they_do_for_hami(program: Deployment, team: 
     eventually(lambda: memory(kubectl, team), 500 * len(cards))
 
 
-def test_a_percentage_is_one_of_the_card(program: Deployment, team: str) -> None:
-    kubectl = program.kubectl
-    kubectl.apply(pod(team, "p", gpu=1, gpumem_percentage=10, gpucores=5))
-    eventually(lambda: bound(kubectl, team), ["p"])
-    assert [amount for _, amount in allocated(kubectl, team)] == [4096]
-    eventually(lambda: memory(kubectl, team), 4096)
-
-
-def test_what_no_claim_can_say_is_refused_and_a_label_keeps_limits(program: Deployment, team: str) -> None:
-    kubectl = program.kubectl
-    mig = pod(team, "p", {"nvidia.com/vgpu-mode": "mig"}, gpu=1, gpumem=500)
-    assert "annotation nvidia.com/vgpu-mode: which devices a ResourceClaim gets" in kubectl.refused(mig)
-    kubectl("label", "namespace", team, "hami.io/claims=off")
-
-    def stays() -> bool:
-        shown = kubectl("create", "--dry-run=server", "-o", "json", "-f", "-", stdin=json.dumps(mig))
-        return "resourceClaims" not in json.loads(shown)["spec"]
-
-    eventually(lambda: kubectl.run("create", "--dry-run=server", "-f", "-", stdin=json.dumps(mig)).returncode, 0)
-    assert stays()
-
-
 def test_a_forged_annotation_makes_no_template(program: Deployment, team: str) -> None:
     """Neither under another's name, nor with what conversion doesn't write."""
     kubectl = program.kubectl

@@ -185,22 +185,6 @@ def test_each_scheduler_writes_its_own_allocations_only(program: Deployment) -> 
     assert left == "kubectl.kubernetes.io/last-applied-configuration"
 
 
-def test_a_new_pod_brings_no_allocation(program: Deployment) -> None:
-    """One that asks for nothing would be believed to hold it; of one that asks, copies are stripped."""
-    kubectl, space = program.kubectl, namespace(program.kubectl)
-    mine = tenant(kubectl, program.plane, program.folder, space)
-    for key, value in {**allocation(1), **device_allocated(1)}.items():
-        forged = pod(space, "forged")
-        forged["metadata"]["annotations"] = {key: value}
-        assert f"annotation {key} is written by the scheduler only; remove it from the pod" in mine.refused(forged)
-    copied = vgpu(space, "copied")
-    copied["metadata"]["annotations"] = {**allocation(1), "team": "a"}
-    mine.apply(copied)
-    kept = kubectl.get("pod", "copied", "-n", space)["metadata"]["annotations"]
-    assert kept["team"] == "a"
-    assert not allocation(1).keys() & kept.keys()
-
-
 def test_words_of_vendors_are_reserved_on_pods_with_cards_alone(program: Deployment) -> None:
     """Elsewhere they mean nothing: another project may use them, and a pod gets no card by them."""
     kubectl, space = program.kubectl, namespace(program.kubectl)

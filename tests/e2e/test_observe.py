@@ -13,7 +13,6 @@ from hack.devcluster.plane import ControlPlane
 from .deployment import Deployment, eventually
 from .objects import GPU, MEM, namespace, pod, quota
 from .queueing import add_ten_cards
-from .scheduling import place_waiting
 from .tenants import tenant
 
 JSON = dict[str, Any]
@@ -67,19 +66,6 @@ def test_fifty_pods_pass_with_fifty_warnings_and_the_next_is_refused_once_it_is_
     kubectl.apply(pod(space, "next", gpu=1, gpumem=1))
 
 
-def test_pods_over_the_limit_are_placed_and_debited(program: Deployment) -> None:
-    kubectl = program.kubectl
-    space = namespace(kubectl)
-    kubectl.apply(observing(space, mem=3000))
-    for name in ("a", "b"):
-        kubectl.apply(pod(space, name, gpu=1, gpumem=2000))
-    assert place_waiting(program.login("hami-scheduler"), space, ["card-24g"]) == {"a": "card-24g", "b": "card-24g"}
-    eventually(lambda: kubectl.ledger(space), {})
-    assert kubectl.used(space) == {"gpumem": "4k"}
-    eventually(lambda: message(program, space), 1)
-    eventually(lambda: counted(program, space), 1.0)
-
-
 def test_tenants_do_not_decide(program: Deployment, plane: ControlPlane, tmp_path: Path) -> None:
     kubectl = program.kubectl
     space = namespace(kubectl)
@@ -89,15 +75,3 @@ def test_tenants_do_not_decide(program: Deployment, plane: ControlPlane, tmp_pat
         done = user.run("annotate", "quota", "gpu-quota", "-n", space, f"{ENFORCEMENT}=observe")
         assert "forbidden" in done.stderr.lower(), done
     assert f"requested: {MEM}=4000" in kubectl.refused(pod(space, "p", gpu=2, gpumem=2000))
-
-
-def test_a_misspelt_value_is_told_and_enforced(program: Deployment) -> None:
-    kubectl = program.kubectl
-    space = namespace(kubectl)
-    made = quota(space, mem=30000)
-    made["metadata"]["annotations"] = {ENFORCEMENT: "Observe"}
-    done = kubectl.run("apply", "-f", "-", stdin=json.dumps(made))
-    assert done.stderr.strip() == (
-        f"Warning: {ENFORCEMENT}: Observe isn't known, so the quota is enforced; write observe, queue or enforce"
-    )
-    assert "exceeded quota" in kubectl.refused(pod(space, "p", gpu=2, gpumem=20000))

@@ -197,26 +197,6 @@ def test_a_pod_of_high_priority_wins_devices(env: PreemptionEnv, kubelets: Kubel
 
 
 @in_one_mode
-def test_who_is_ending_already_is_waited_for(env: PreemptionEnv) -> None:
-    """A finalizer keeps it there."""
-    node = env.add_node(cards(env.space, 2), **GPUS)
-    env.fill(nvidia(), 2)
-
-    def finalizers(*names: str) -> None:
-        patch = json.dumps({"metadata": {"finalizers": names}})
-        env.kubectl("patch", "pod", "low0", "-n", env.space, "--type=merge", "-p", patch)
-
-    finalizers("example.com/kept")
-    env.kubectl("delete", "pod", "low0", "-n", env.space, "--wait=false")
-    eventually(env.bound, {"low1": node})
-    env.kubectl.apply(env.pod("high", HIGH, nvidia()))
-    eventually(lambda: "pod/high" in _refused(env))
-    finalizers()
-    eventually(lambda: env.bound().get("high"), node)
-    assert (set(env.bound()), env.victims()) == ({"low1", "high"}, [])
-
-
-@in_one_mode
 def test_victims_for_cpu_are_completed_by_those_for_devices(env: PreemptionEnv) -> None:
     """kube-scheduler finds that `busy` has to go for CPU, and asks; `training` has to go for its card."""
     node = env.add_node(cards(env.space, 2), **{**GPUS, "cpu": 4})
@@ -233,26 +213,6 @@ def test_victims_for_cpu_are_completed_by_those_for_devices(env: PreemptionEnv) 
     assert set(env.bound()) == {"idle", "serving", "high"}
     eventually(env.victims, ["busy", "training"])
     eventually(env.evicted_by, {"hami-scheduler"})  # kube-scheduler itself, once it had asked
-
-
-@in_one_mode
-def test_nodes_where_devices_would_still_be_lacking_are_left_out(env: PreemptionEnv) -> None:
-    """kube-scheduler by itself would evict `cheap`, whose priority is the lowest; but that node's card stays taken."""
-    nodes = [env.add_node(cards(f"{each}-{env.space}", 1), **{**GPUS, "cpu": 4}) for each in ("a", "b")]
-    first, second = ({"kubernetes.io/hostname": name} for name in nodes)
-    for name in nodes:
-        env.kubectl("label", "node", name, f"kubernetes.io/hostname={name}")
-    there = [
-        env.pod("cheap", LOW, {"cpu": 3}, on=first),
-        env.pod("serving", HIGH, nvidia(), on=first),
-        env.pod("dear", MIDDLE, {"cpu": 3}, on=second),
-    ]
-    env.kubectl.apply(*there)
-    eventually(lambda: len(env.bound()), len(there))
-    env.kubectl.apply(env.pod("high", HIGH, {**nvidia(), "cpu": 2}))
-    eventually(lambda: env.bound().get("high"), nodes[1])
-    assert set(env.bound()) == {"cheap", "serving", "high"}
-    eventually(env.victims, ["dear"])
 
 
 @in_one_mode
