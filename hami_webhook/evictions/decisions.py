@@ -171,17 +171,16 @@ class Decisions:
         executor, policy, first = self._executor, eviction.policy, eviction.first
         try:
             await asyncio.gather(*(executor.again(policy, self._write, eviction, *each) for each in eviction.places))
+            if not any(map(self._waits, eviction.pods)):
+                await self._take_back(eviction)
+                return
             evicted = await asyncio.gather(*(executor.end(each, eviction) for each in eviction.victims))
         except ClusterError as error:
             about = {**of_pod(first), "node": eviction.places[0][1], "reason": str(error)}
             logger.warning("preemption failed", extra=about)
             self.counts["failed"] += 1
-            self.limits.failed(first.uid)
-            for victim in eviction.victims:
-                self.nominations.spare(victim.uid)
-            for pod, _ in eviction.places:
-                self.nominations.withdraw(pod.uid)
-                await self._withdraw(pod)
+            await self._take_back(eviction)
+            for pod in eviction.pods:
                 self._queue.refused(pod.uid)
             await executor.say(first, "Warning", "PreemptionFailed", str(error))
             self._queue.freed()
@@ -191,6 +190,20 @@ class Decisions:
             await executor.say(first, "Normal", policy.evicting, f"evicted {_listed(eviction)}")
         if policy.nominated:
             await self._keep_nominated_node(*eviction.places[0])
+
+    def _waits(self, pod: Pod) -> bool:
+        """Whether it is still there, and has no place: it may have found one while its nomination was written."""
+        shown = self._state.pod(pod.uid)
+        return shown is not None and not shown.node_name and shown.deletion_time is None
+
+    async def _take_back(self, eviction: Eviction) -> None:
+        """Nobody is to go any longer, and no node is kept."""
+        self.limits.failed(eviction.first.uid)
+        for victim in eviction.victims:
+            self.nominations.spare(victim.uid)
+        for pod in eviction.pods:
+            self.nominations.withdraw(pod.uid)
+            await self._withdraw(pod)
 
     async def _write(self, eviction: Eviction, pod: Pod, node: str) -> bool:
         """Write down on the pod what it waits for, before anybody is evicted."""

@@ -14,7 +14,7 @@ from scheduling.placer_env import MEM, NOW
 from hami_webhook.cluster.api import JSON, Forbidden, Kind, Unavailable
 from hami_webhook.scheduling.protocol import ExtenderArgs
 
-from .extended import add, budget, extended, high, low
+from .extended import add, budget, extended, high, low, turns
 
 both = pytest.mark.parametrize("mode", ["cooperative", "single"])
 ONE, TWO = node("n1", card("a", 8000)), node("n2", card("b", 8000))
@@ -312,6 +312,25 @@ async def test_who_cannot_be_evicted_leaves_no_nomination() -> None:
         assert (each.ending(), each.nominated("high")) == ([], "")
         assert each.events("high") == [("PreemptionFailed", "pods is forbidden")]
         assert each.preemption.counts == {"evicting": 1, "failed": 1}
+
+
+@pytest.mark.parametrize("change", ["bound", "deleted"])
+async def test_nobody_goes_for_a_pod_that_has_its_place_or_is_gone_once_its_nomination_is_written(change: str) -> None:
+    async def pause(at: str) -> None:
+        if at == "patch_status:after":
+            each.cluster.pause = None
+            if change == "bound":
+                await each.cluster.bind("default", "high", each.raw("high")["metadata"]["uid"], "n1")
+            else:
+                await each.cluster.delete(Kind.PODS, "high", "default")
+            await turns()
+
+    async with extended(ONE, FULL, high(gpu=1, mem=8000), pause=pause) as each:
+        await each.filter("high")
+        await turns()
+        assert (each.ending(), each.preemption.victims, each.core.nominations.all()) == ([], 0, [])
+        assert each.preemption.counts == {"evicting": 1}
+        assert not {reason for reason, _ in each.events("high")} & {"PreemptionFailed", "Preempted"}
 
 
 async def test_nominated_node_name_is_written_again_where_kube_scheduler_took_it_away() -> None:
