@@ -1,4 +1,4 @@
-"""The five policies by which pods are evicted for others, a row each.
+"""The six policies by which pods are evicted for others, a row each.
 
 All go one way, which the package tells; a row has what differs. Source: docs/preemption.md, docs/spec/queues.md#7.
 """
@@ -68,3 +68,5 @@ RECLAIM = EvictionPolicy(
     nominated=False,
 )
 """For a pod, or a group, that waits for what is its own team's and is lent; what isn't evicted is looked for again."""
+DEFRAG = replace(RECLAIM, candidates={Candidates.MOVABLE}, evicted="PodMoved", tries=3, per_minute=True)
+"""For room that a person wants on a node: no pod waits for it yet, so that only who goes has an event."""

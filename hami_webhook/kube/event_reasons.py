@@ -20,6 +20,7 @@ EventReason = Literal[
     "LeaseUnusable",
     "MixedGPUManagers",
     "PodGroupIncomplete",
+    "PodMoved",
     "PolicyFileRefused",
     "PolicyIgnored",
     "Preempted",

@@ -126,7 +126,21 @@ class PodStatus(wire.PodStatus, frozen=True):
     allocated_resources: Amounts | None = None
 
 
+class OwnerReference(Wire, frozen=True):
+    kind: str | None = None
+    name: str | None = None
+    uid: str | None = None
+    controller: bool | None = None
+
+
+class PodMeta(wire.ObjectMeta, frozen=True):
+    """No filter reads `owner_references`: a command asks who replaces a pod that goes."""
+
+    owner_references: tuple[OwnerReference, ...] | None = None
+
+
 class Pod(wire.PodObject, frozen=True):
+    metadata: PodMeta | None = None
     spec: PodSpec | None = None
     status: PodStatus | None = None
 
