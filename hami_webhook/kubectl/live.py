@@ -110,7 +110,7 @@ class LiveCluster(Struct, frozen=True, dict=True):
 
 
 @asynccontextmanager
-async def _connected(
+async def connected(
     arguments: argparse.Namespace, connections: int | None = None
 ) -> AsyncIterator[tuple[KubernetesCluster, str]]:
     """The cluster and the namespace that the flags name."""
@@ -153,7 +153,7 @@ async def probing(arguments: argparse.Namespace, longest: float) -> AsyncIterato
 
 async def read(arguments: argparse.Namespace) -> LiveCluster:
     config = read_device_config(arguments.config) if arguments.config else None
-    async with _connected(arguments, CONNECTIONS_OF_A_READ) as (api, namespace):
+    async with connected(arguments, CONNECTIONS_OF_A_READ) as (api, namespace):
         effective = await read_effective(api, arguments.system_namespace, config)
         reading = await read_allowed(api, namespace, claims=effective.charges_claims)
         now = time.time()
@@ -216,7 +216,7 @@ async def follow(arguments: argparse.Namespace, before: LiveCluster) -> AsyncGen
     from hami_webhook.kubectl.watched import WatchedObjects
 
     effective = before.effective
-    async with _connected(arguments) as (api, namespace):
+    async with connected(arguments) as (api, namespace):
         known = await _goes_by(arguments, api)
         simulation = Simulation(effective.vendors, effective.options, effective.policies, time.time())
         measured, refused, looked = before.measured, before.refused, time.monotonic()
@@ -251,5 +251,5 @@ async def diagnosed(arguments: argparse.Namespace) -> Diagnosis:
     from hami_webhook.doctor.checks import diagnose
     from hami_webhook.doctor.facts import Facts
 
-    async with _connected(arguments, CONNECTIONS_OF_A_READ) as (api, namespace):
+    async with connected(arguments, CONNECTIONS_OF_A_READ) as (api, namespace):
         return await diagnose(await Facts.read(api, arguments.system_namespace, namespace))

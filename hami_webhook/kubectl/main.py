@@ -15,6 +15,7 @@ from hami_webhook.doctor import NAMESPACE
 from hami_webhook.terminal import Parser, run_verb
 
 _HIGHEST_PORT = 65535
+_MOST_CARDS, _MOST_MEBIBYTES, _LONGEST_MODEL = 1024, 10_000_000, 64
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -109,6 +110,27 @@ def parser() -> Parser:
     _add_prometheus(verb)
     verb.set_defaults(run=_serve)
 
+    verb = _verb(verbs, "defrag", "the fewest pods that would have to move so that a node has cards for a pod")
+    verb.add_argument(
+        "--want", required=True, type=_cards, metavar="COUNTxMODEL", help="cards of one node, such as 4xH100"
+    )
+    verb.add_argument("--gpumem", type=_mebibytes, default=0, metavar="MIB", help="of each card (default: whole cards)")
+    verb.add_argument("--linked", action="store_true", help="cards that fast links join")
+    verb.add_argument(
+        "--priority-class",
+        default="",
+        metavar="NAME",
+        help="that of the pod that is to come: only pods of a lower priority move (default: the cluster's)",
+    )
+    verb.add_argument("--apply", action="store_true", help="evict them, one after the other, with your own rights")
+    verb.add_argument(
+        "--timeout",
+        type=_duration,
+        default="10m",
+        metavar="DURATION",
+        help="longest wait for each pod to go and its replacement to be placed (default: 10m)",
+    )
+
     verb = _verb(verbs, "simulate", "show the results for pods on this cluster, without creating them")
     verb.add_argument("files", nargs="+", metavar="FILE", help="YAML or JSON of Pods and workloads; - is stdin")
     verb.add_argument("--strict", action="store_true", help="exit 1 if a pod was denied or found no node")
@@ -119,6 +141,21 @@ def _port(text: str) -> int:
     if not text.isdecimal() or len(text) > len(str(_HIGHEST_PORT)) or int(text) > _HIGHEST_PORT:
         raise argparse.ArgumentTypeError(f"must be a port from 0 to {_HIGHEST_PORT}, not {text!r}")
     return int(text)
+
+
+def _cards(text: str) -> tuple[int, str]:
+    count, x, model = text.partition("x")
+    if not (x and model.strip() and count.isascii() and count.isdecimal() and 1 <= int(count[:9]) <= _MOST_CARDS):
+        raise argparse.ArgumentTypeError(f"must be a number from 1 to {_MOST_CARDS}, x, and a model, not {text!r}")
+    if len(model) > _LONGEST_MODEL or not model.isprintable() or "," in model:
+        raise argparse.ArgumentTypeError(f"MODEL has at most {_LONGEST_MODEL} printable characters and no comma")
+    return int(count), model.strip()
+
+
+def _mebibytes(text: str) -> int:
+    if not (text.isascii() and text.isdecimal() and 1 <= int(text[:10]) <= _MOST_MEBIBYTES):
+        raise argparse.ArgumentTypeError(f"must be a number of MiB from 1 to {_MOST_MEBIBYTES}, not {text!r}")
+    return int(text[:10])
 
 
 def _url(text: str) -> str:

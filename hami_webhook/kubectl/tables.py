@@ -258,6 +258,14 @@ def _print_notes(notes: Iterable[str], console: Console) -> None:
         console.print(Text(f"  {note}"), soft_wrap=True)
 
 
+def print_rows(headings: Sequence[str], rows: Iterable[Sequence[str]], console: Console) -> None:
+    """A table of plain texts."""
+    table = _table(*headings)
+    for row in rows:
+        _add_row(table, *row)
+    console.print(table)
+
+
 def _table(*headings: str) -> Table:
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
     for heading in headings:

@@ -61,6 +61,10 @@ def _shown(cluster: LiveCluster, arguments: argparse.Namespace) -> CommandResult
         return _explain_pod(cluster, arguments)
     if arguments.shown == "simulate":
         return _simulate(cluster, arguments)
+    if arguments.shown == "defrag":
+        from hami_webhook.kubectl.defrag import defrag
+
+        return defrag(cluster, arguments)
     # imported here, as what the other verbs need: none of it is needed to explain a pod, which starts a twelfth sooner
     from hami_webhook.kubectl.usage_verbs import SHOWN
 
@@ -132,6 +136,11 @@ _NEEDS_OF_SIMULATE = {
 _NEEDS: Mapping[str, Mapping[Kind, str]] = {
     "budget": {},
     "simulate": _NEEDS_OF_SIMULATE,
+    "defrag": {
+        Kind.PODS: "they may hold cards that look free",
+        Kind.POD_DISRUPTION_BUDGETS: "which evictions they stand against isn't known",
+        Kind.PRIORITY_CLASSES: "what is wanted has priority 0",
+    },
     "deployment": {},
     "job": {},
     "statefulset": {},

@@ -243,6 +243,10 @@ class Simulation:
         accelerator_quotas = self.core.caches.accelerator_quotas.covering(namespace)
         return [*map(ResourceQuota.from_object, own), *accelerator_quotas]
 
+    def with_priority(self, manifest: Mapping[str, Any]) -> Mapping[str, Any]:
+        """A new pod's manifest with the priority of its class. Raises `Denied`."""
+        return self._priorities.applied(manifest)
+
     def _accounts(self) -> Iterator[QuotaAccount]:
         """The quotas as they are."""
         labels, vendors = self.core.caches.accelerator_quotas.labels(), self.core.vendors
