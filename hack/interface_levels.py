@@ -33,6 +33,8 @@ KEYS = (
     Key("hami.io/webhook", "people", "label"),
     Key("hami.io/claims", "people", "label"),
     Key("hami.io/pod-group*", "people", "label"),
+    Key("hami.io/do-not-disturb", "people"),
+    Key("karpenter.sh/do-not-disrupt", "people"),
     Key("scheduling.x-k8s.io/pod-group", "people", "label"),
     Key("kueue.x-k8s.io/pod-group-total-count", "people"),
     Key("kueue.x-k8s.io/pod-group-fast-admission", "others"),
@@ -177,6 +179,8 @@ LEVELS: Sequence[tuple[Level, str, str]] = (
     ("beta", "annotation or label of *", "hami.io/overwrite-env*"),
     ("beta", "annotation or label of *", "hami.io/numa-alignment"),
     ("beta", "annotation or label of *", "nvidia.com/mig-profile-preference"),
+    ("beta", "annotation or label of *", "hami.io/do-not-disturb"),
+    ("beta", "annotation or label of *", "karpenter.sh/do-not-disrupt"),
     ("beta", "annotation or label of *", "amd.com/numa-bind"),
     # ours, which HAMi doesn't have
     ("beta", "chart value", "*"),

@@ -40,10 +40,10 @@ class LargestRequest(Struct, frozen=True):
 class Capacity(Struct, frozen=True):
     """The cards of a model, of one pool of nodes where a label of the nodes names pools.
 
-    `free` is memory that isn't promised, of cards that take pods; `free_on_empty` the part of it on cards that no pod
-    holds. `largest` and `linked` have an entry for each of `COUNTS`, None where nothing fits; `linked` is what a pod
-    gets that asks for linked cards, of a vendor without such an annotation what cards of one link group give; empty
-    where no node registers links.
+    `card_memory` is that of the smallest of the cards, `free` is memory that isn't promised, of cards that take pods;
+    `free_on_empty` the part of it on cards that no pod holds. `largest` and `linked` have an entry for each of
+    `COUNTS`, None where nothing fits; `linked` is what a pod gets that asks for linked cards, of a vendor without such
+    an annotation what cards of one link group give; empty where no node registers links.
     """
 
     vendor: str
@@ -59,10 +59,16 @@ class Capacity(Struct, frozen=True):
     memory: int
     used_cores: int
     cores: int
+    card_memory: int
     free: int
     free_on_empty: int
     largest: Sequence[LargestRequest | None]
     linked: Sequence[LargestRequest | None]
+
+    @property
+    def whole(self) -> Sequence[LargestRequest | None]:
+        """Those of `largest` that are whole cards, as all cards of a model without memory are."""
+        return [each if each is not None and each.memory >= self.card_memory else None for each in self.largest]
 
     @property
     def fragmentation(self) -> int:
@@ -132,6 +138,7 @@ def _capacity(key: tuple[str, str, str], parts: Sequence[_Part], vendors: Vendor
         sum(device.memory for device, _ in held),
         sum(usage.cores for _, usage in held),
         sum(device.cores for device, _ in held),
+        min((device.memory for device, _ in held), default=0),
         sum(sum(cards.free) for cards in whole),
         sum(
             sum(part.free(device for device in part.devices if not part.view.used(vendor, device.uuid).slots))

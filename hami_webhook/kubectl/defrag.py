@@ -162,8 +162,6 @@ async def _apply(arguments: argparse.Namespace, plan: Plan, most: int) -> None:
             place = await mover.move(found, move)
             left.discard(move.pod.pod.uid)
             print_sentences("kubectl hami", [f"moved {move.pod.pod.key} from {move.pod.node} to {place}"])
-            if place == plan.node:
-                raise Stopped(f"stopped, as {move.pod.pod.key} was replaced on node {place} again, which is cordoned")
 
 
 @asynccontextmanager
@@ -213,7 +211,10 @@ class Mover:
                 await self._sleep(_EVERY)
         if not there:
             raise Stopped(f"stopped, as {pod.key} is another pod by now, or is gone")
-        return await self._replaced(pod.key, pod.uid, owner, pod.namespace, before, until)
+        place = await self._replaced(pod.key, pod.uid, owner, pod.namespace, before, until)
+        if place == move.pod.node:
+            raise Stopped(f"stopped, as {pod.key} was replaced on node {place} again: it tolerates the cordon")
+        return place
 
     async def _replaced(self, name: str, uid: str, owner: Owner, namespace: str, before: set[str], until: float) -> str:
         while True:

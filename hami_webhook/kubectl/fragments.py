@@ -25,6 +25,7 @@ from hami_webhook.kube.disruption import PodDisruptionBudget
 from hami_webhook.kube.objects import Pod
 from hami_webhook.kube.pod_group import PodGroup
 from hami_webhook.kube.wire import MalformedObject
+from hami_webhook.kubectl.capacity import COUNTS, Capacity
 from hami_webhook.node_filters.not_judged import plugins_not_judged
 from hami_webhook.node_filters.pod_info import PodInfo
 from hami_webhook.policy.evaluation import PolicyViolation
@@ -45,6 +46,10 @@ REPLACING = ("ReplicaSet", "StatefulSet", "ReplicationController")
 """Owners that replace an evicted pod and count it as nothing: a Job may fail of it, a DaemonSet stays on the node."""
 _MOST_VETOES = 16
 """Plans that kube-scheduler's filters may refuse before there is none."""
+_MOST_MODELS, _MOST_MOVES, _PART = 4, 16, 0.05
+"""Of the page Overview: models and moves that are looked at, and the part of the search that each may cost."""
+_HIGHEST = 1_000_000_001
+"""Above the priority of every class that users can make."""
 _MOST_NAMED = 8
 """Models that a message names."""
 
@@ -60,6 +65,8 @@ class WantedCards(Struct, frozen=True):
     memory: int = 0
     linked: bool = False
     priority_class: str = ""
+    above_all: bool = False
+    """Whether the pod that is to come is more important than all that users may make."""
 
     def __str__(self) -> str:
         each = f" with {self.memory} MiB of each" if self.memory else ""
@@ -261,8 +268,13 @@ class Movability:
         if wanted.priority_class:
             spec["priorityClassName"] = wanted.priority_class
         meta = {"name": "wanted", "namespace": namespace, "annotations": annotations}
+        manifest: Mapping[str, Any] = {"metadata": meta, "spec": spec}
         try:
-            pod = Pod.from_object(self.simulation.with_priority({"metadata": meta, "spec": spec}))
+            if wanted.above_all:
+                manifest = {"metadata": meta, "spec": {**spec, "priority": _HIGHEST}}
+            else:
+                manifest = self.simulation.with_priority(manifest)
+            pod = Pod.from_object(manifest)
             found = read_pod_request(pod, core.vendors, self._options.policies.card)
         except (BadRequest, ValueError) as error:
             raise UsageError(f"{wanted} can't be asked for: {error}") from error
@@ -284,6 +296,43 @@ class Movability:
         if len(found) > 1:
             raise UsageError(f"{self.wanted.model!r} is in models of {', '.join(found)}: write more of one model")
         return self._core.vendors[found[0]]
+
+
+class FreedByMoves(Struct, frozen=True):
+    """The most whole cards of a model that a pod could get on one node after moves; `now` what it gets without any.
+
+    `fragmentation` is the percentage of the model's free memory that is on cards which pods hold.
+    """
+
+    model: str
+    fragmentation: int
+    now: int
+    cards: int
+    node: str
+    moves: int
+
+
+def freed_by_moves(
+    simulation: Simulation, options: Options, capacities: Sequence[Capacity], closed: Collection[str]
+) -> list[FreedByMoves]:
+    """What moves would free of the models that are most fragmented, for a pod more important than all others.
+
+    At most `_MOST_MODELS`, each with a small part of the search that `plan` may cost.
+    """
+    found = []
+    ranked = sorted((each for each in capacities if each.fragmentation), key=lambda each: -each.fragmentation)
+    for each in ranked[:_MOST_MODELS]:
+        now = max((size.cards for size in each.whole if size is not None), default=0)
+        for count in sorted((count for count in COUNTS if count > now), reverse=True):
+            wanted = WantedCards(count, each.model, above_all=True)
+            try:
+                plan = Movability(simulation, options, wanted, "default", closed).plan(_MOST_MOVES, effort=_PART)
+            except UsageError:
+                break
+            if isinstance(plan, Plan):
+                found.append(FreedByMoves(each.model, each.fragmentation, now, count, plan.node, len(plan.moves)))
+                break
+    return found
 
 
 def _unbound(raw: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -121,6 +121,18 @@ def test_nobody_moves_where_it_would_cost_its_quota_more() -> None:
     assert fleet.plan(1, 8000) is NoPlan.NO_PLACE
 
 
+def test_pods_made_to_be_hard_to_move_cost_no_more_than_any() -> None:
+    """A tenant fills a node with pods of all sizes, of which no set of others can take enough: the search ends."""
+    sizes = [10 * number + 1 for number in range(1, 31)]
+    many = [(0, [number // 8], size) for number, size in enumerate(sizes)]
+    full = [(on, [index], SIZE - 150) for on in (1, 2) for index in range(4)]
+    fleet = Fleet([4, 4, 4], [*many, *full])
+    found = fleet.plan(4, SIZE)
+    assert found is NoPlan.TOO_LONG
+    again = fleet.plan(4, SIZE, effort=0.1)
+    assert again is NoPlan.TOO_LONG
+
+
 @st.composite
 def fleets(draw: st.DrawFn) -> tuple[Fleet, int, int]:
     """Up to 4 nodes of up to 3 cards, with pods where they fit, at most 3 on a node; and what is wanted."""

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,6 +21,7 @@ from hami_webhook.kubectl.defrag import Mover, Stopped
 
 from .apiserver import ApiServer
 from .conftest import Hami
+from .test_ui import entered
 from .test_verbs import DEPLOYED
 
 CLASSES = [
@@ -70,6 +73,17 @@ def test_the_fewest_moves_are_shown_and_nothing_is_written(hami: Hami) -> None:
     assert [(each["pod"], each["to"]) for each in found["moves"]] == [("team-a/b", "n0")]
     part = hami(api, *WANT, "--gpumem", "30000")
     assert part.out == "Node n0 has 1 x a100 with 30000 MiB of each free now; no pod has to move.\n"
+
+
+def test_on_an_ordinary_day_nobody_has_to_move(hami: Hami) -> None:
+    """A card is free, or all pods are as important as what is wanted: nothing is written, even with --apply."""
+    for api, status, said in (
+        (cluster(held("a", 0), nodes=2), 0, "Node n1 has 1 x a100 free now; no pod has to move."),
+        (cluster(held("a", 0), held("b", 1)), 1, "No moves free 1 x a100: no node takes it even without"),
+    ):
+        run = hami(api, "defrag", "-n", "team-a", "--want", "1xa100", "--apply")
+        assert (run.status, run.err, run.out.startswith(said)) == (status, "", True), run.out
+        assert {method for method, _ in api.asked} == {"GET"}
 
 
 @pytest.mark.parametrize(
@@ -142,6 +156,26 @@ def test_a_reader_who_may_not_see_nodes_is_told(hami: Hami) -> None:
     assert "nodes can't be listed with your rights" in run.err
 
 
+@pytest.mark.integration
+def test_the_overview_says_what_is_fragmented_and_what_moves_would_free(tmp_path: Path) -> None:
+    html = "<b>A100</b>"
+    api = cluster(held("a", 0, 4000), held("b", 1, 3000), node("n2", card("GPU-9", type=html)))
+    with entered(api, tmp_path) as client:
+        page = client.get("/overview").text
+        assert "free memory (100 %) is on cards that pods hold" in page
+        assert "move would free" not in page, "it is looked for when it is asked for"
+        (link,) = re.findall('href="(/overview[^"]*moves=yes#fragments)"', page)
+        page = client.get(link.replace("&amp;", "&")).text
+    assert "1 move would free 1 whole card of NVIDIA A100-SXM4-40GB on node n1; now a pod gets none." in page
+    assert html not in page
+
+
+@pytest.mark.integration
+def test_the_overview_of_an_ordinary_day_says_nothing_of_fragments(tmp_path: Path) -> None:
+    with entered(cluster(), tmp_path) as client:
+        assert "fragments" not in client.get("/overview?moves=yes").text
+
+
 # moves
 
 
@@ -207,6 +241,7 @@ async def test_a_pod_is_evicted_and_its_replacement_waited_for() -> None:
     [
         (Owned(replaces=False), "what ReplicaSet of-a makes for team-a/a wasn't made within 5 s"),
         (Owned(place=""), "what ReplicaSet of-a makes for team-a/a has no node within 5 s"),
+        (Owned(place="n0"), "team-a/a was replaced on node n0 again: it tolerates the cordon"),
         (Owned(allowed=0), "team-a/a may not be evicted: Cannot evict pod as it would violate"),
     ],
 )

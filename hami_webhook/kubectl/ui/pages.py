@@ -163,6 +163,7 @@ class Pages:
         asked = {"by": request.query_params.get("by", "memory"), "pool": request.query_params.get("pool", "")}
         if asked["by"] not in COLOURS:
             raise _Refused(f"by must be one of {', '.join(COLOURS)}")
+        moves = "moves" in request.query_params
         places = self._places(asked["pool"])
         return self._page(
             "overview.html",
@@ -178,6 +179,7 @@ class Pages:
             capacities=contents.capacities(self._readings.cluster, asked["pool"]),
             closed=closed_cards(contents.cards, contents.closed),
             counts=COUNTS,
+            freed=contents.freed_by_moves(self._readings.cluster) if moves else None,
             fleet=fleet_map(contents.cards, asked["by"], places, contents.closed),
             waiting=waiting(contents.pods),
             full=nearly_full(contents.quotas),

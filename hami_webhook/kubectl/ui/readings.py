@@ -10,7 +10,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Itera
 from contextlib import aclosing, suppress
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
@@ -21,6 +21,9 @@ from hami_webhook.kubectl.live import LiveCluster
 from hami_webhook.kubectl.report import CardUse, KeyUse, PodUse, QuotaUse
 from hami_webhook.kubectl.ui.metrics import Key, Metrics, Points
 from hami_webhook.kubectl.workloads import RefusedReplicas
+
+if TYPE_CHECKING:
+    from hami_webhook.kubectl.fragments import FreedByMoves
 
 _EVERY = 1.0
 """Seconds between two reads, unless reading takes long itself."""
@@ -57,6 +60,7 @@ class Contents:
     """The nodes on which nothing fits, with why."""
     refused: Sequence[RefusedReplicas]
     _capacities: dict[str, Sequence[Capacity]] = field(default_factory=dict, compare=False)
+    _freed: list[Sequence[FreedByMoves]] = field(default_factory=list, compare=False)
 
     @classmethod
     def of(cls, cluster: LiveCluster) -> Contents:
@@ -70,6 +74,15 @@ class Contents:
             if not pool or pool in self.labels:
                 self._capacities[pool] = found
         return found
+
+    def freed_by_moves(self, cluster: LiveCluster) -> Sequence[FreedByMoves]:
+        """What moves would free, found once when it is asked for first."""
+        if not self._freed:
+            from hami_webhook.kubectl.fragments import freed_by_moves  # imported here: few readers ask for it
+
+            options = cluster.effective.options
+            self._freed.append(freed_by_moves(cluster.simulation, options, self.capacities(cluster, ""), self.closed))
+        return self._freed[0]
 
     @classmethod
     async def in_turns(cls, cluster: LiveCluster) -> Contents:

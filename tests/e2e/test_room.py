@@ -1,0 +1,180 @@
+"""Room on nodes, on a real API server with a stock kube-scheduler: moves that free cards (docs/room.md)."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+import builders
+import pytest
+
+from hack.devcluster.plane import ControlPlane
+
+from .api_client import api_client
+from .deployment import Deployment, Kubectl, eventually
+from .hamischeduler import HamiScheduler
+from .objects import JSON, add_ready_node, namespace, pod
+from .revisions import Revisions
+from .scheduling import scheduler_account
+
+MODEL, MEMORY = "E2E-ROOM", 24576
+HIGH = "e2e-room"
+
+
+@pytest.fixture(scope="module")
+def program(one_replica: Deployment) -> Deployment:
+    scheduler_account(one_replica.kubectl)
+    meta = {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": HIGH}}
+    one_replica.kubectl.apply({**meta, "value": 100})
+    return one_replica
+
+
+class Room:
+    """Nodes r0, r1, … with one card each, and a namespace."""
+
+    def __init__(self, kubectl: Kubectl, nodes: int) -> None:
+        self.kubectl = kubectl
+        self.api = api_client(kubectl.kubeconfig)
+        self.space = namespace(kubectl)
+        self.nodes = [f"r{number}-{self.space}" for number in range(nodes)]
+        for name in self.nodes:
+            made = builders.node(name, builders.card(f"{name}-0", MEMORY, type=f"NVIDIA {MODEL}"), capacity={})
+            made["metadata"]["labels"] = {"room": self.space, "name": name}
+            add_ready_node(kubectl, made, gpu=10)
+
+    def only(self, *numbers: int) -> None:
+        """No other node takes new pods."""
+        for number, name in enumerate(self.nodes):
+            self.api.merge({"spec": {"unschedulable": number not in numbers or None}}, "node", name)
+
+    def deployment(self, name: str, replicas: int, gpumem: int, **spec: Any) -> None:
+        template = pod(self.space, name, gpu=1, gpumem=gpumem)
+        labels = {"app": name}
+        rest = {**template["spec"], "nodeSelector": {"room": self.space}, "terminationGracePeriodSeconds": 1, **spec}
+        self.kubectl.apply({
+            "apiVersion": "apps/v1",
+            "kind": "Deployment",
+            "metadata": {"name": name, "namespace": self.space},
+            "spec": {
+                "replicas": replicas,
+                "selector": {"matchLabels": labels},
+                "template": {"metadata": {"labels": labels}, "spec": rest},
+            },
+        })  # fmt: skip
+
+    def placed(self, app: str) -> dict[str, int]:
+        """How many of its pods that don't end each node has, by number."""
+        pods = self.kubectl.get("pods", "-n", self.space, "-l", f"app={app}")["items"]
+        live = [each for each in pods if "deletionTimestamp" not in each["metadata"]]
+        return dict(Counter(each["spec"].get("nodeName", "").partition("-")[0] for each in live))
+
+    def set_ready(self) -> None:
+        """A kubelet's word that what runs is ready."""
+        for each in self.kubectl.get("pods", "-n", self.space)["items"]:
+            if each["status"].get("phase") == "Running" and not is_ready(each):
+                conditions = [*each["status"].get("conditions", ()), {"type": "Ready", "status": "True"}]
+                with contextlib.suppress(Exception):  # it is gone
+                    name = each["metadata"]["name"]
+                    self.kubectl(
+                        "patch", "pod", name, "-n", self.space, "--subresource=status", "--type=merge",
+                        "-p", json.dumps({"status": {"conditions": conditions}}),
+                    )  # fmt: skip
+
+
+def is_ready(obj: JSON) -> bool:
+    ready = {"type": "Ready", "status": "True"}.items()
+    return any(ready <= each.items() for each in obj["status"].get("conditions", ()))
+
+
+@contextlib.contextmanager
+def under_load(room: Room) -> Iterator[None]:
+    """Small pods come and go on the first and the last node, and what runs becomes ready."""
+    stop, faults = threading.Event(), list[Exception]()
+    others = [room.nodes[0], room.nodes[-1]]
+
+    def work() -> None:
+        number = 0
+        while not stop.is_set():
+            name = f"load-{number % 3}"
+            made = pod(room.space, name, gpu=1, gpumem=200)
+            made["spec"] |= {"nodeSelector": {"name": others[number % 2]}, "terminationGracePeriodSeconds": 1}
+            try:
+                room.kubectl("delete", "pod", name, "-n", room.space, "--ignore-not-found")
+                room.kubectl.apply(made)
+                room.set_ready()
+            except Exception as error:
+                faults.append(error)
+                return
+            number += 1
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join()
+    assert not faults
+
+
+def held(pods: list[JSON]) -> Counter[str]:
+    """MiB of each card."""
+    found = Counter[str]()
+    for each in pods:
+        text = each["metadata"].get("annotations", {}).get(builders.ALLOCATED, "")
+        for part in text.replace(";", ":").split(":"):
+            if part:
+                uuid, _, memory, _ = part.split(",")
+                found[uuid] += int(memory)
+    return found
+
+
+@pytest.mark.usefixtures("plugin")
+def test_moves_free_a_card_under_load_and_keep_budgets(
+    program: Deployment, scheduler: HamiScheduler, plane: ControlPlane
+) -> None:
+    """Two replicas move, one after the other; what has no owner, or the same priority, stays."""
+    kubectl, room = program.kubectl, Room(program.kubectl, 3)
+    room.only(0)
+    room.deployment("important", 1, 8000, priorityClassName=HIGH)
+    eventually(lambda: room.placed("important"), {"r0": 1})
+    room.only(1)
+    room.deployment("moves", 2, 6000)
+    eventually(lambda: room.placed("moves"), {"r1": 2})
+    room.only(2)
+    bare = pod(room.space, "bare", gpu=1, gpumem=20000)
+    kubectl.apply({**bare, "spec": {**bare["spec"], "nodeSelector": {"room": room.space}}})
+    eventually(lambda: kubectl.get("pod", "bare", "-n", room.space)["spec"].get("nodeName"), room.nodes[2])
+    room.only(0, 1, 2)
+    kubectl.apply({
+        "apiVersion": "policy/v1",
+        "kind": "PodDisruptionBudget",
+        "metadata": {"name": "one", "namespace": room.space},
+        "spec": {"minAvailable": 1, "selector": {"matchLabels": {"app": "moves"}}},
+    })  # fmt: skip
+    room.set_ready()
+    eventually(lambda: kubectl.get("pdb", "one", "-n", room.space)["status"]["disruptionsAllowed"], 1)
+    want = ("hami", "defrag", "-n", room.space, "--want", f"1x{MODEL}", "--priority-class", HIGH)
+
+    planned = kubectl.run(*want)
+    assert planned.stdout.startswith(f"Node {room.nodes[1]} has 1 x {MODEL} free after 2 moves. Nothing was moved")
+    assert room.placed("moves") == {"r1": 2}
+    equal = kubectl.run("hami", "defrag", "-n", room.space, "--want", f"1x{MODEL}", "--apply")
+    assert (equal.returncode, equal.stdout.startswith("No moves free")) == (1, True), "nobody is below priority 0"
+    with Revisions(plane, room.space) as revisions, under_load(room):
+        done = kubectl.run(*want, "--apply", "--timeout", "60s")
+    freed = f"Node {room.nodes[1]} has 1 x {MODEL} free after 2 moves."
+    assert (done.returncode, done.stdout.startswith(freed)) == (0, True), done.stderr
+    assert (room.placed("moves"), room.placed("important")) == ({"r0": 2}, {"r0": 1})
+    assert "unschedulable" not in kubectl.get("node", room.nodes[1])["spec"]
+    events = kubectl.get("events", "-n", room.space, "--field-selector", "reason=PodMoved")["items"]
+    assert len(events) == 2
+    for _, pods, _ in revisions.replay():
+        assert max(held(pods).values(), default=0) <= MEMORY
+        there = [each for each in pods if each["metadata"].get("labels", {}).get("app") == "moves"]
+        assert not there or any("deletionTimestamp" not in each["metadata"] and is_ready(each) for each in there)
+    kubectl.delete_all("pods", namespace=room.space)
