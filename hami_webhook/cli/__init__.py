@@ -17,6 +17,7 @@ from hami_webhook import __version__
 from hami_webhook.build_info import build_info
 from hami_webhook.cli.tables import table_console
 from hami_webhook.config import SECTION_SWITCHES, add_flags
+from hami_webhook.simulate.node_flags import add_node_flags
 from hami_webhook.terminal import Parser, print_sentences, run_verb
 
 
@@ -67,7 +68,8 @@ def parser() -> Parser:
     verb.set_defaults(run=_serve)
 
     verb = verbs.add_parser("simulate", help="run the whole pipeline on files, with no cluster")
-    verb.add_argument("pods", nargs="+", metavar="PODS", help="YAML or JSON of Pods and workloads; - is standard input")
+    verb.add_argument("pods", nargs="*", metavar="PODS", help="YAML or JSON of Pods and workloads; - is standard input")
+    add_node_flags(verb)
     verb.add_argument(
         "--cluster",
         action="append",

@@ -30,7 +30,9 @@ from hami_webhook.scheduling import kube_scheduler
 from hami_webhook.scheduling.placer import SchedulingPolicies
 from hami_webhook.simulate import quota_check
 from hami_webhook.simulate.manifests import ReadingRules, SimulationFiles, pods_of, read_simulation_files
-from hami_webhook.simulate.results import Result
+from hami_webhook.simulate.node_flags import NodeChange
+from hami_webhook.simulate.other_nodes import prepare, template_of
+from hami_webhook.simulate.results import Pods, Result
 from hami_webhook.simulate.simulation import Simulation, simulation_options, start_of
 from hami_webhook.simulate.tables import show
 from hami_webhook.terminal import UsageError, aligned, formatted, print_sentences, progress, without_control_characters
@@ -38,16 +40,20 @@ from hami_webhook.terminal import UsageError, aligned, formatted, print_sentence
 
 def simulate(arguments: argparse.Namespace) -> int:
     """Run the pipeline on files, and print what became of the pods. The exit status."""
-    if [*arguments.cluster, *arguments.pods].count(STDIN) > 1:
+    change = NodeChange.of(arguments)
+    if [*arguments.cluster, *arguments.pods, change.template].count(STDIN) > 1:
         raise UsageError("standard input (-) can be read only once")
+    if not arguments.pods and not (change and arguments.cluster):
+        raise UsageError("nothing to simulate: name PODS, or give --cluster with --waiting, --add or --remove")
     console = table_console(arguments.output)
     vendors = enabled_vendors(device_config(arguments.config).config)
     policies = policy_rules(arguments.policy_file, vendors)
-    files = read_simulation_files(arguments.cluster, arguments.pods, sys.stdin.buffer, reading_rules(arguments))
+    rules = reading_rules(arguments)
+    files = read_simulation_files(arguments.cluster, arguments.pods, sys.stdin.buffer, rules)
     warn(files.warnings)
     now = _now(arguments.now) or start_of(files.bundle)
     simulation = Simulation(vendors, _options(arguments), policies, now, preemption=arguments.preemption == "on")
-    result = asyncio.run(_simulated(simulation, files))
+    result = asyncio.run(_simulated(simulation, files, change, rules))
     if console is not None:
         show(result, console)
     else:
@@ -150,11 +156,16 @@ def _now(text: str | None) -> float | None:
         raise UsageError(f"--now must be an RFC 3339 time such as 2026-01-31T12:00:00Z, not {text!r}") from None
 
 
-async def _simulated(simulation: Simulation, files: SimulationFiles) -> Result:
+async def _simulated(simulation: Simulation, files: SimulationFiles, change: NodeChange, rules: ReadingRules) -> Result:
     await simulation.fill(files.bundle)
     warn(simulation.warnings())
-    with progress("simulating", len(files.pods.manifests)) as advance:
-        return await simulation.run(files.pods, advance)
+    pods = files.pods
+    if change:
+        prepared = await prepare(simulation, change, template_of(change, rules))
+        print_sentences("hami-webhook", prepared.sentences)
+        pods = Pods([*prepared.manifests, *pods.manifests])
+    with progress("simulating", len(pods.manifests)) as advance:
+        return await simulation.run(pods, advance)
 
 
 def check_config(arguments: argparse.Namespace) -> int:

@@ -12,6 +12,7 @@ import durationpy
 
 from hami_webhook import __version__
 from hami_webhook.doctor import NAMESPACE
+from hami_webhook.simulate.node_flags import add_node_flags
 from hami_webhook.terminal import Parser, run_verb
 
 _HIGHEST_PORT = 65535
@@ -132,7 +133,8 @@ def parser() -> Parser:
     )
 
     verb = _verb(verbs, "simulate", "show the results for pods on this cluster, without creating them")
-    verb.add_argument("files", nargs="+", metavar="FILE", help="YAML or JSON of Pods and workloads; - is stdin")
+    verb.add_argument("files", nargs="*", metavar="FILE", help="YAML or JSON of Pods and workloads; - is stdin")
+    add_node_flags(verb)
     verb.add_argument("--strict", action="store_true", help="exit 1 if a pod was denied or found no node")
     return found
 

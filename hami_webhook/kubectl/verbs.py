@@ -169,13 +169,23 @@ def _explain_pod(cluster: LiveCluster, arguments: argparse.Namespace) -> Command
 
 def _simulate(cluster: LiveCluster, arguments: argparse.Namespace) -> CommandResult:
     from hami_webhook.simulate.manifests import ReadingRules, pods_of
+    from hami_webhook.simulate.node_flags import NodeChange
+    from hami_webhook.simulate.other_nodes import prepare, template_of
+    from hami_webhook.simulate.results import Pods
     from hami_webhook.simulate.tables import show as show_simulation
 
-    if arguments.files.count(STDIN) > 1:
+    change = NodeChange.of(arguments)
+    if [*arguments.files, change.template].count(STDIN) > 1:
         raise UsageError("standard input (-) can be read only once")
+    if not arguments.files and not change:
+        raise UsageError("nothing to simulate: name a FILE, or give --waiting, --add or --remove")
     rules = ReadingRules(namespace=lambda: cluster.namespace, only=arguments.namespace)
     pods, warnings = pods_of(rules.read(arguments.files, sys.stdin.buffer), rules)
     print_sentences("kubectl hami", warnings)
+    if change:
+        prepared = asyncio.run(prepare(cluster.simulation, change, template_of(change, rules)))
+        print_sentences("kubectl hami", prepared.sentences)
+        pods = Pods([*prepared.manifests, *pods.manifests])
     with progress("simulating", len(pods.manifests)) as advance:
         result = asyncio.run(cluster.simulation.run(pods, advance))
     if Kind.NODES in cluster.unseen:  # that no node fits isn't known

@@ -25,6 +25,7 @@ from hami_webhook.cluster.memory import MemoryCluster
 from hami_webhook.cluster.watches import NoWatches
 from hami_webhook.core_options import Options
 from hami_webhook.devices.foreign_scheduler import ForeignScheduler, NoNode
+from hami_webhook.devices.model import BadRequest
 from hami_webhook.devices.placement_annotations import TIME
 from hami_webhook.devices.pod_fit import vendors_requested_by
 from hami_webhook.devices.registry import Vendors
@@ -242,6 +243,24 @@ class Simulation:
         own = self.cluster.peek_all(Kind.RESOURCE_QUOTAS, namespace)
         accelerator_quotas = self.core.caches.accelerator_quotas.covering(namespace)
         return [*map(ResourceQuota.from_object, own), *accelerator_quotas]
+
+    def waits_for_cards(self, raw: Mapping[str, Any]) -> bool:
+        """Whether a pod of the cluster requests managed cards and isn't bound, nor over."""
+        pod = self.core.state.pod(raw["metadata"].get("uid") or "")
+        return pod is not None and not pod.node_name and not pod.ended(self.now) and self._requests(pod)
+
+    def _requests(self, pod: Pod) -> bool:
+        try:
+            return bool(vendors_requested_by(pod, self.core.vendors))
+        except BadRequest:
+            return False
+
+    async def withdraw(self, pods: Sequence[Mapping[str, Any]]) -> None:
+        """These pods were never there, and cost their quotas nothing."""
+        for pod in pods:
+            self.follow(Kind.PODS, WatchEvent(WatchType.DELETED, {**pod}))
+        for namespace in sorted({pod["metadata"].get("namespace") or "default" for pod in pods}):
+            await self._recompute_for(namespace)
 
     def with_priority(self, manifest: Mapping[str, Any]) -> Mapping[str, Any]:
         """A new pod's manifest with the priority of its class. Raises `Denied`."""

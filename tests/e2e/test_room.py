@@ -40,11 +40,16 @@ class Room:
         self.kubectl = kubectl
         self.api = api_client(kubectl.kubeconfig)
         self.space = namespace(kubectl)
-        self.nodes = [f"r{number}-{self.space}" for number in range(nodes)]
-        for name in self.nodes:
-            made = builders.node(name, builders.card(f"{name}-0", MEMORY, type=f"NVIDIA {MODEL}"), capacity={})
-            made["metadata"]["labels"] = {"room": self.space, "name": name}
-            add_ready_node(kubectl, made, gpu=10)
+        self.nodes: list[str] = []
+        for _ in range(nodes):
+            self.add_node()
+
+    def add_node(self) -> None:
+        name = f"r{len(self.nodes)}-{self.space}"
+        self.nodes.append(name)
+        made = builders.node(name, builders.card(f"{name}-0", MEMORY, type=f"NVIDIA {MODEL}"), capacity={})
+        made["metadata"]["labels"] = {"room": self.space, "name": name}
+        add_ready_node(self.kubectl, made, gpu=10)
 
     def only(self, *numbers: int) -> None:
         """No other node takes new pods."""
@@ -178,3 +183,27 @@ def test_moves_free_a_card_under_load_and_keep_budgets(
         there = [each for each in pods if each["metadata"].get("labels", {}).get("app") == "moves"]
         assert not there or any("deletionTimestamp" not in each["metadata"] and is_ready(each) for each in there)
     kubectl.delete_all("pods", namespace=room.space)
+
+
+@pytest.mark.usefixtures("plugin")
+def test_a_node_that_is_simulated_places_what_the_node_places_then(
+    program: Deployment, scheduler: HamiScheduler
+) -> None:
+    kubectl, room = program.kubectl, Room(program.kubectl, 1)
+    room.deployment("serve", 3, 20000)
+    eventually(lambda: room.placed("serve"), {"r0": 1, "": 2})
+
+    def simulated(*flags: str) -> list[str | None]:
+        done = kubectl.run("hami", "simulate", "-n", room.space, "-o", "json", *flags)
+        assert done.returncode == 0, done.stderr
+        pods = json.loads(done.stdout)["pods"]
+        return [(each["placement"] or {}).get("node") for each in pods if each["namespace"] == room.space]
+
+    (first,) = room.nodes
+    assert simulated("--waiting") == [None, None]
+    assert simulated("--waiting", "--add", f"1x{first}") == [f"{first}-new-1", None]
+    assert simulated("--remove", first) == [None]
+    assert room.placed("serve") == {"r0": 1, "": 2}, "nothing was written"
+    room.add_node()
+    eventually(lambda: room.placed("serve"), {"r0": 1, "r1": 1, "": 1})
+    kubectl.delete_all("deployments", namespace=room.space)

@@ -1,0 +1,74 @@
+"""The flags of `simulate` that change the cluster's nodes (docs/room.md#other-nodes), without what reads a cluster."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+
+from msgspec import Struct
+
+from hami_webhook.terminal import UsageError
+
+_MOST_NODES, _LONGEST_NAME = 1000, 200
+
+
+class AddedNodes(Struct, frozen=True):
+    """So many nodes; `name` is that of the node that they are like, or begins their names."""
+
+    count: int
+    name: str
+
+
+class NodeChange(Struct, frozen=True):
+    """What the flags say; `template` is the name of a file."""
+
+    added: AddedNodes | None = None
+    like: str = ""
+    template: str = ""
+    remove: Sequence[str] = ()
+    waiting: bool = False
+
+    def __bool__(self) -> bool:
+        return self != NodeChange()
+
+    @classmethod
+    def of(cls, arguments: argparse.Namespace) -> NodeChange:
+        """Raises `UsageError` for flags that don't go together."""
+        found = cls(arguments.add, arguments.like, arguments.template, tuple(arguments.remove), arguments.waiting)
+        if found.like and found.template:
+            raise UsageError("give --like or --template, not both")
+        if (found.like or found.template) and found.added is None:
+            raise UsageError("--like and --template say what --add adds: give --add COUNTxNAME, too")
+        return found
+
+
+def add_node_flags(verb: argparse.ArgumentParser) -> None:
+    """The flags of both commands."""
+    verb.add_argument(
+        "--add", type=_added, metavar="COUNTxNODE", help="add so many nodes like this one, such as 4xgpu-1"
+    )
+    verb.add_argument(
+        "--like", default="", metavar="NODE", help="the node that they are like, if --add only names them"
+    )
+    verb.add_argument("--template", default="", metavar="FILE", help="YAML or JSON of the Node that they are like")
+    verb.add_argument("--remove", action="append", default=[], metavar="NODE", help="remove a node; may be repeated")
+    verb.add_argument("--waiting", action="store_true", help="try the pods of the cluster that wait for cards")
+
+
+def _added(text: str) -> AddedNodes:
+    count, x, name = text.partition("x")
+    if not (x and count.isascii() and count.isdecimal() and 1 <= int(count[:9]) <= _MOST_NODES and _is_name(name)):
+        raise argparse.ArgumentTypeError(
+            f"must be a number from 1 to {_MOST_NODES}, x, and the name of a node in lower case, not {text[:100]!r}"
+        )
+    return AddedNodes(int(count), name)
+
+
+def _is_name(text: str) -> bool:
+    """Whether a node may have it, and numbers after it; the API server has the last word."""
+    return (
+        0 < len(text) <= _LONGEST_NAME
+        and text.isascii()
+        and text == text.lower()
+        and text.replace("-", "a").replace(".", "a").isalnum()
+    )
