@@ -6,6 +6,7 @@ from hack.explore.faults import Planted
 
 _EXTENDER, _PLACER, _LOCKS = "scheduling/extender.py", "scheduling/placer.py", "scheduling/node_locks.py"
 _LEFT, _GROUPS, _CACHE = "scheduling/left_locks.py", "scheduling/pod_groups.py", "state/cluster_cache.py"
+_DECISIONS = "evictions/decisions.py"
 
 FAULTS = (
     Planted(
@@ -243,5 +244,46 @@ FAULTS = (
         "scheduling/fair_lock.py",
         [("turn.set_result(None)", "pass")],
         why="who waits gives up after a while, and is tried again",
+    ),
+    Planted(
+        "pods are evicted for one that has found a place meanwhile",
+        _DECISIONS,
+        [("if not any(map(self._waits, eviction.pods)):", "if not eviction.pods:")],
+        "preemption-room",
+    ),
+    Planted(
+        "what others are evicted for isn't kept",
+        "state/nominations.py",
+        [("        if not before:\n            return {}", "        if before or not before:\n            return {}")],
+        "preemption",
+    ),
+    Planted(
+        "more are evicted while the first are ending",
+        "evictions/pod_preemption.py",
+        [
+            (
+                "        waits = self._limits.waits(pod.uid)\n        if not waits and",
+                "        waits = False\n        if waits and",
+            )
+        ],
+        why="the node that they leave is tried first, and takes the pod without others",
+    ),
+    Planted(
+        "a placement isn't charged for what it costs beyond its pod",
+        "charging/placements.py",
+        [("self._queues.charge(self._queues.limiting(pod, actual), request,", "self._queues.charge([], request,")],
+        "quota",
+    ),
+    Planted(
+        "what others bound isn't looked at where the vendor has no lock",
+        _EXTENDER,
+        [
+            (
+                "                await self._placer.check_room(pod, node)\n",
+                "                await self._placer.check_room(pod, node, complete=True)\n",
+            )
+        ],
+        "unlocked-after",
+        {"stale": 1},
     ),
 )

@@ -4,8 +4,8 @@ Nothing here is computed by the code that is tested: what bound pods hold is add
 node has is read from its own (docs/spec/core.md#9).
 
 C: no card is given more than it has. L: a lock belongs to one pod, and isn't taken from who needs it. B: a pod is bound
-with the allocation that was tested. A: what an extender assumes is never less than what is bound. R: what is left when
-nothing happens any more.
+with the allocation that was tested. A: what an extender assumes is never less than what is bound. E: who is evicted
+goes for a pod that waits, and no more go than are needed. R: what is left when nothing happens any more.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from hack.explore.rules import live_pods
+from hack.explore.rules import MEM, hard_of, live_pods, needed, quotas_of
 from hack.explore.world import TEAM
 from hami_webhook.cluster.api import JSON, Kind, WatchEvent, WatchType
 
@@ -27,7 +27,7 @@ PHASE = "hami.io/bind-phase"
 NODE = "hami.io/vgpu-node"
 ALLOCATED = "hami.io/vgpu-devices-allocated"
 REGISTERED = "hami.io/node-nvidia-register"
-CARDS, MEMORY = "nvidia.com/gpu", "nvidia.com/gpumem"
+CARDS, MEMORY, PERCENT = "nvidia.com/gpu", "nvidia.com/gpumem", "nvidia.com/gpumem-percentage"
 ONLY = "nvidia.com/use-gpuuuid"
 GROUP, SIZE = "hami.io/pod-group", "hami.io/pod-group-size"
 
@@ -70,21 +70,48 @@ def pod_changed(world: PlacementWorld, event: WatchEvent, writer: str) -> Iterat
     node = pod["spec"].get("nodeName", "")
     if writer.startswith("kubelet") and event.type is WatchType.MODIFIED:
         yield from _served(world, pod, writer)
+    if "deletionTimestamp" in meta and writer in world.processes and meta["name"] not in world.evicted:
+        world.evicted.append(meta["name"])
+        yield from _evicted(world, pod)
     if meta["uid"] in world.bound_by or not is_allocating(pod) or event.type is WatchType.DELETED:
         return
     held = lock_of(world.server.peek(Kind.NODES, node))
-    if not held.endswith(f",{meta['namespace']},{meta['name']}"):
+    if world.has_locks and not held.endswith(f",{meta['namespace']},{meta['name']}"):
         yield f"L2: {meta['name']} is bound to {node} by {writer}, where the lock is {held or 'free'}"
     if meta["annotations"].get(NODE) != node:
         yield f"B: {meta['name']} is bound to {node} with a placement on {meta['annotations'].get(NODE)}"
     found = _devices(pod)
     yield from _beside_foreign(world, node)
-    limits = _limits(pod)
-    if [amount for _, amount in found] != [int(limits.get(MEMORY, 0))] * int(limits[CARDS]):
+    limits, cards = _limits(pod), _memory_of(world.server.peek(Kind.NODES, node) or {})
+    if len(found) != int(limits[CARDS]) or any(amount != _asked(pod, cards[uuid]) for uuid, amount in found):
         yield f"B: {meta['name']} requests {limits}, and is bound with {found}"
     only = meta["annotations"].get(ONLY)
     if only and any(uuid != only for uuid, _ in found):
         yield f"B: {meta['name']} may have {only} only, and is bound with {found}"
+
+
+def _evicted(world: PlacementWorld, victim: JSON) -> Iterator[str]:
+    """E: when a pod's eviction begins somebody waits who comes before it, and no more go than are waited for."""
+    name = victim["metadata"]["name"]
+    if name in world.unwanted:
+        yield f"E: {name} is evicted, and nobody waits who comes before it"
+    wait = [obj for kind, obj in world.scenario.objects if kind is Kind.PODS and not node_of(obj)]
+    most = sum(priority_of(pod) > priority_of(victim) for pod in wait)
+    if len(world.evicted) > most:
+        yield f"E: {' and '.join(world.evicted)} are evicted, for {most} pods"
+
+
+def evicted_for_nobody(world: PlacementWorld, name: str) -> set[str]:
+    """The pod of a name, if it is bound, and nobody waits who comes before it."""
+    pod = world.server.peek(Kind.PODS, name, TEAM)
+    wait = [each for each in live_pods(world) if not node_of(each)]
+    if pod is None or not node_of(pod) or any(priority_of(each) > priority_of(pod) for each in wait):
+        return set()
+    return {name}
+
+
+def priority_of(pod: JSON) -> int:
+    return int(pod.get("spec", {}).get("priority") or 0)
 
 
 def _beside_foreign(world: PlacementWorld, node: str) -> Iterator[str]:
@@ -181,6 +208,11 @@ def at_rest(world: PlacementWorld, *, served: bool = True) -> Iterator[str]:
     for pods in _together(waiting, live_pods(world)):
         if _fit(world, pods):
             yield f"R: {' and '.join(pod['metadata']['name'] for pod in pods)} fit, and wait"
+    if world.scenario.preempts:
+        lowest = min((priority_of(pod) for pod in live_pods(world) if node_of(pod)), default=0)
+        yield from (
+            f"R: {pod['metadata']['name']} waits, and evicts nobody" for pod in waiting if priority_of(pod) > lowest
+        )
 
 
 def _in_part(world: PlacementWorld) -> Iterator[str]:
@@ -216,19 +248,37 @@ def _fit(world: PlacementWorld, pods: list[JSON]) -> bool:
                 taken -= 1
             else:
                 free[name, uuid] = memory - held[name, uuid]
-    return _fit_in(free, pods)
+    return _fit_in(world, free, pods)
 
 
-def _fit_in(free: dict[Card, int], pods: list[JSON]) -> bool:
+def _fit_in(world: PlacementWorld, free: dict[Card, int], pods: list[JSON]) -> bool:
     if not pods:
         return True
     pod, *others = pods
     only = (pod["metadata"].get("annotations") or {}).get(ONLY)
-    memory = int(_limits(pod)[MEMORY])
+    asked = {
+        card: _asked(pod, _memory_of(world.server.peek(Kind.NODES, card[0]) or {})[card[1]])
+        for card in free
+        if only in (None, card[1])
+    }
     return any(
-        _fit_in({**free, card: room - memory}, others)
-        for card, room in free.items()
-        if room >= memory and only in (None, card[1])
+        _fit_in(world, {**free, card: free[card] - memory}, others)
+        for card, memory in asked.items()
+        if free[card] >= memory and _is_allowed(world, pod, memory)
+    )
+
+
+def _asked(pod: JSON, card: int) -> int:
+    """The MiB that a pod asks for of a card of so many."""
+    limits = _limits(pod)
+    return int(limits[MEMORY]) if MEMORY in limits else card * int(limits[PERCENT]) // 100
+
+
+def _is_allowed(world: PlacementWorld, pod: JSON, memory: int) -> bool:
+    """Whether quotas have room for a pod that waits to hold so many MiB; its former cost is theirs by now."""
+    return all(
+        needed(world, quota)[MEM] - world.scenario.costs[pod["metadata"]["name"]][MEM] + memory <= hard_of(quota)[MEM]
+        for quota in quotas_of(world)
     )
 
 

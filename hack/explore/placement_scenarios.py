@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import copy
+import functools
 import json
 from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-from hack.explore.placement_rules import GROUP, LOCK, ONLY, SIZE
-from hack.explore.placement_world import PlacementScenario, PlacementWorld
-from hack.explore.scenarios import deletes, labels, pod
+from hack.explore.placement_rules import ALLOCATED, GROUP, LOCK, NODE, ONLY, PHASE, SIZE
+from hack.explore.placement_world import CONTROLLER, PlacementScenario, PlacementWorld
+from hack.explore.scenarios import Q, cost, deletes, labels, pod, quota, recomputes, vendors
 from hack.explore.world import NOON, TEAM, Actor, World
 from hami_webhook.cluster.api import JSON, ClusterError, Kind
+from hami_webhook.devices.registry import Vendors
 from hami_webhook.kube.objects import format_time
 
 ONCE = dict.fromkeys(("lost", "late", "crash", "stop", "stale", "conflict", "gone", "time", "second"), 1)
@@ -31,6 +34,12 @@ def node(name: str, *cards: int, lock: str = "") -> tuple[Kind, JSON]:
     }
 
 
+def half(name: str) -> JSON:
+    """A pod that waits to be placed: half of a card."""
+    made = pod(name, gpu=1, percent=50)
+    return {**made, "metadata": {**made["metadata"], "uid": f"uid-{name}"}}
+
+
 def waits(name: str, memory: int, *, uid: str = "", group: str = "", size: int = 2, only: str = "") -> JSON:
     """A pod that waits to be placed: one card's memory, in MiB."""
     made = pod(name, gpu=1, mem=memory)
@@ -40,6 +49,26 @@ def waits(name: str, memory: int, *, uid: str = "", group: str = "", size: int =
     if only:
         meta["annotations"] = {ONLY: only}
     return {**made, "metadata": meta}
+
+
+def of_priority(made: JSON, priority: int) -> JSON:
+    return {**made, "spec": {**made["spec"], "priority": priority}}
+
+
+def holds(made: JSON, node_name: str, card: str) -> JSON:
+    """A pod that has a card since before, and was served."""
+    memory = made["spec"]["containers"][0]["resources"]["limits"]["nvidia.com/gpumem"]
+    written = {NODE: node_name, ALLOCATED: f"{card},NVIDIA,{memory},0:;", PHASE: "success"}
+    meta = {**made["metadata"], "annotations": written}
+    return {**made, "metadata": meta, "spec": {**made["spec"], "nodeName": node_name}}
+
+
+@functools.cache
+def without_locks() -> Vendors:
+    """Cards as those of the vendors whose device plugins know no lock; in everything else they are NVIDIA's."""
+    unlocked = copy.copy(vendors()["NVIDIA"])
+    unlocked.lock = None
+    return Vendors([unlocked])
 
 
 def stored(*pods: JSON) -> list[tuple[Kind, JSON]]:
@@ -88,6 +117,14 @@ _GONE = "the deletion of p1"
 _AGAIN = writes("p1 is created again", "create", Kind.PODS, waits("p1", 6000, uid="second-p1"), after=[_GONE])
 _MEMBERS = [waits(name, 6000, group="first") for name in ("p1", "p2")]
 _OTHERS = [waits(name, 6000, group="second") for name in ("p3", "p4")]
+_HIGH, _LOW = of_priority(waits("high", 6000), 100), of_priority(waits("low", 6000), 0)
+_VICTIMS = [of_priority(holds(waits(f"v{n}", 6000), f"n{n}", f"GPU-n{n}-0"), 10 * n) for n in (1, 2)]
+_CARDS = node("small", 16384), node("large", 24576)
+_HALF = {"gpu": 2, "mem": 16384}
+_HALVES = {"p1": cost(1, 8192), "p2": cost(1, 8192)}
+"""What half a card costs at least, where there is one of 16384 MiB, too."""
+_EVICTS = schedules("A", "high", "n1", "n2")
+_EVICTS_AGAIN = schedules("A", "high", "n1", "n2", after=[_EVICTS.name], again=True)
 _scenario = partial(PlacementScenario, costs={}, small=0)
 
 
@@ -222,6 +259,83 @@ SCENARIOS: Sequence[PlacementScenario] = (
         "group-new-leader: two extenders place a member of a group each",
         [node("n1", 8192), node("n2", 8192), *stored(*_MEMBERS)],
         [schedules("A", "p1", "n1", "n2"), schedules("B", "p1", "n1", "n2"), schedules("B", "p2", "n1", "n2")],
+        leaders=["B"],
+        small=None,
+    ),
+    *_both(
+        "quota: an extender places two pods of half a card on larger cards than they were charged for, room for one",
+        [*_CARDS, (Q, quota("q", used=_HALF, gpu=2, mem=21000)), *stored(half("p1"), half("p2"))],
+        [schedules("A", "p1", "large"), schedules("A", "p2", "large")],
+        costs=_HALVES,
+        slow_kubelets=True,
+    ),
+    _scenario(
+        "quota-two: two extenders place such a pod each, while the quota is recomputed",
+        [*_CARDS, (Q, quota("q", used=_HALF, gpu=2, mem=21000)), *stored(half("p1"), half("p2"))],
+        [schedules("A", "p1", "large"), schedules("B", "p2", "large"), recomputes(CONTROLLER)],
+        costs=_HALVES,
+        early=["A", "B"],
+        small=None,
+    ),
+    _scenario(
+        "quota-deleted: such a pod is deleted while it is placed, another one waits, and the quota is recomputed",
+        [
+            *_CARDS,
+            (Q, quota("q", used={"gpu": 3, "mem": 32384}, gpu=3, mem=37000)),
+            *stored(holds(waits("full", 16000), "small", "GPU-small-0"), half("p1"), half("p2")),
+        ],
+        [schedules("A", "p1", "large"), deletes("p1"), schedules("A", "p2", "large"), recomputes(CONTROLLER)],
+        costs={**_HALVES, "full": cost(1, 16000)},
+        exact=False,
+        slow_kubelets=True,
+        small=None,
+    ),
+    *_both(
+        "unlocked: an extender places two pods by a vendor without a lock, and a card has room for one",
+        [node("n1", 16384), *stored(waits("p1", 10000), waits("p2", 10000))],
+        [schedules("A", "p1", "n1"), schedules("A", "p2", "n1")],
+        vendors=without_locks,
+    ),
+    _scenario(
+        "unlocked-deleted: a pod is deleted while it is placed by a vendor without a lock, another waits for its room",
+        [node("n1", 8192), *stored(waits("p1", 6000), waits("p2", 6000))],
+        [schedules("A", "p1", "n1"), deletes("p1"), schedules("A", "p2", "n1")],
+        vendors=without_locks,
+        slow_kubelets=True,
+    ),
+    _scenario(
+        "unlocked-after: an extender has placed a pod by a vendor without a lock, and another one is after its room",
+        [node("n1", 16384), *stored(waits("p1", 10000), waits("p2", 10000))],
+        [schedules("A", "p1", "n1"), schedules("B", "p2", "n1", after=["A places p1"])],
+        vendors=without_locks,
+        early=["A", "B"],
+        spared=["late", "lost", "crash", "stop", "gone", "time", "second"],
+    ),
+    *_both(
+        "preemption: a pod has one of two evicted, and another one is after its room",
+        [node("n1", 8192), node("n2", 8192), *stored(*_VICTIMS, _HIGH, _LOW)],
+        [_EVICTS, _EVICTS_AGAIN, schedules("A", "low", "n1", "n2")],
+        preempts=True,
+    ),
+    _scenario(
+        "preemption-deleted: the pod that others are evicted for is deleted meanwhile",
+        [node("n1", 8192), node("n2", 8192), *stored(*_VICTIMS, _HIGH, _LOW)],
+        [_EVICTS, deletes("high"), schedules("A", "low", "n1", "n2")],
+        preempts=True,
+    ),
+    _scenario(
+        "preemption-room: another pod ends by itself, and the one that others are evicted for gets its room",
+        [node("n1", 8192), node("n2", 8192), *stored(*_VICTIMS, _HIGH)],
+        [_EVICTS, _EVICTS_AGAIN, deletes("v2")],
+        preempts=True,
+        small=None,
+    ),
+    _scenario(
+        "preemption-two: two extenders evict for the same pod",
+        [node("n1", 8192), node("n2", 8192), *stored(*_VICTIMS, _HIGH)],
+        [_EVICTS, schedules("B", "high", "n1", "n2")],
+        preempts=True,
+        early=["A", "B"],
         leaders=["B"],
         small=None,
     ),

@@ -15,15 +15,18 @@ from functools import partial
 from typing import Any
 
 from hack.explore import placement_rules as rules
+from hack.explore import rules as quota_rules
 from hack.explore.apiserver import Port, Request, SimulatedServer, at_once
 from hack.explore.replica import Process, pause
-from hack.explore.rules import Broken
+from hack.explore.rules import QUOTAS, Broken
 from hack.explore.world import TEAM, Actor, Choice, Scenario, World
 from hami_webhook.cluster.api import JSON, ClusterError, Kind, Unavailable, WatchEvent
 from hami_webhook.controller.informers import SharedInformers
 from hami_webhook.controller.requeue_trigger import RequeueTrigger
 from hami_webhook.devices.lock_annotations import COMMON_LOCK
 from hami_webhook.devices.registry import Vendors
+from hami_webhook.evictions.decisions import Decisions
+from hami_webhook.evictions.pod_preemption import Preemption
 from hami_webhook.scheduling.extender import Extender
 from hami_webhook.scheduling.framework import Handle
 from hami_webhook.scheduling.left_locks import release_left_locks
@@ -32,6 +35,8 @@ from hami_webhook.scheduling.placer import LockedNodes
 from hami_webhook.scheduling.protocol import Binding, ExtenderArgs
 from hami_webhook.state.caches import Subscriber
 
+CONTROLLER = "controller"
+"""The process that recomputes quotas, where there are any."""
 REQUEST_TIMEOUT = 30.0
 _GONE_FOR_GOOD = 60.0
 """Seconds after which the API server itself has given a request up."""
@@ -51,13 +56,18 @@ class PlacementScenario(Scenario):
     """`single` is the extenders' mode; those in `leaders` place what waits at the end.
 
     With `loops` they look for locks that were left all the time, not only at the end. `slow_kubelets` start a pod in
-    several steps.
+    several steps. With `preempts` extenders evict for pods that fit nowhere.
     """
 
     single: bool = False
     loops: bool = False
     slow_kubelets: bool = False
+    preempts: bool = False
     leaders: Sequence[str] = ("A",)
+
+    @property
+    def has_quotas(self) -> bool:
+        return any(kind in QUOTAS for kind, _ in self.objects)
 
     def world(self, vendors: Vendors, note: Callable[[str], None]) -> World:
         return PlacementWorld(self, vendors, note)
@@ -69,9 +79,10 @@ class KubeletServer(SimulatedServer):
     async def allocate(self, kind: Kind, name: str, uid: str, node: str) -> bool:
         """kubelet has a device plugin allocate for a pod: it serves the pod that the node's lock names. Whether it did.
 
-        kubelet may do so for a pod that is gone by now.
+        kubelet may do so for a pod that is gone by now. Without a `node` the vendor has no lock, and serves the pod.
         """
-        found = self.peek(kind, rules.lock_of(self.peek(Kind.NODES, node)).rpartition(",")[2], TEAM)
+        served = rules.lock_of(self.peek(Kind.NODES, node)).rpartition(",")[2] if node else name
+        found = self.peek(kind, served, TEAM)
         if found is None or not rules.is_allocating(found):
             return False
         await self.patch(kind, found["metadata"]["name"], {"metadata": {"annotations": {rules.PHASE: "success"}}}, TEAM)
@@ -81,16 +92,21 @@ class KubeletServer(SimulatedServer):
         """The device plugin takes away the lock, as older ones do, without a look at whose it is."""
         await self.patch(kind, node, {"metadata": {"annotations": {rules.LOCK: None}}})
 
+    async def end(self, kind: Kind, name: str) -> None:
+        """kubelet has ended a pod that is deleted."""
+        await self.delete(kind, name, TEAM)
+
 
 class Replica(Process):
     """An extender's process."""
 
     extender: Extender
     locks: NodeLocks
+    decisions: Decisions
 
     def __init__(self, world: PlacementWorld, name: str) -> None:
         self.scenario = world.scenario
-        super().__init__(world, name, leads=False)
+        super().__init__(world, name, leads=name == CONTROLLER)
 
     def _assembled(self, feed: SharedInformers) -> Sequence[Subscriber]:
         core, state = self.core, self.core.state
@@ -114,8 +130,11 @@ class Replica(Process):
         state.watch_nodes(locks.node_changed)
         placer = core.placer_for(handle, lambda pod: LockedNodes(locks.busy, locks.contended, locks.held_by(pod)))
         trigger = RequeueTrigger(self.port, lambda: None, clock=core.clock)
-        self.extender = Extender(handle, placer, locks, trigger, single=self.scenario.single)
-        return []
+        decisions = Decisions(handle, placer, core.nominations, core.limits, trigger, dry_run=False)
+        preemption = Preemption(handle, placer, decisions) if self.scenario.preempts else None
+        self.decisions = decisions
+        self.extender = Extender(handle, placer, locks, trigger, single=self.scenario.single, preemption=preemption)
+        return super()._assembled(feed) if self.scenario.has_quotas else []
 
     async def look_for_left_locks(self) -> None:
         await release_left_locks(
@@ -145,12 +164,18 @@ class PlacementWorld(World):
 
     scenario: PlacementScenario
     server: KubeletServer
-    shared = (Kind.PODS, Kind.NODES)
-    late = (Kind.PODS, Kind.NODES)
+    shared: Collection[Kind] = (Kind.PODS, Kind.NODES)
+    late: Collection[Kind] = (Kind.PODS, Kind.NODES)
     api_server = KubeletServer
 
     def __init__(self, scenario: PlacementScenario, vendors: Vendors, note: Callable[[str], None]) -> None:
+        if scenario.has_quotas:
+            self.shared = self.late = (*self.shared, *QUOTAS)
         self.locks: dict[str, str] = {}
+        self.evicted: list[str] = []
+        """The names of pods that extenders evicted."""
+        self.unwanted: set[str] = set()
+        """The names of pods that an extender began to evict when nobody waited who they could be evicted for."""
         self._began: dict[int, float] = {}
         self._asked: dict[str, asyncio.Future[None]] = {}
         self.bound_by: dict[str, str] = {}
@@ -172,20 +197,32 @@ class PlacementWorld(World):
     @property
     def done(self) -> bool:
         acted = all(actor.name in self.started for actor in self.scenario.actors)
-        return acted and not self.pending and not self._unfinished() and not any(self._to_start())
+        return acted and not self.pending and not self._unfinished() and not any(self._for_kubelets())
 
     def _beginnings(self) -> Iterator[Choice]:
         yield from super()._beginnings()
-        for kubelet in self._to_start():
+        for kubelet in self._for_kubelets():
             yield Choice(kubelet.name, partial(self._begin, kubelet))
 
+    def _for_kubelets(self) -> Iterator[Actor]:
+        """The pods that kubelets have yet to start, or to end."""
+        yield from self._to_start()
+        for pod in self.server.peek_all(Kind.PODS):
+            meta, node = pod["metadata"], rules.node_of(pod)
+            name = f"kubelet of {node} ends {meta['name']} ({meta['uid']})"
+            if node and "deletionTimestamp" in meta and name not in self.started:
+                yield Actor(name, partial(_end, meta["name"]))
+
     def _to_start(self) -> Iterator[Actor]:
-        """The pods that kubelets have yet to start."""
         for pod in self.server.peek_all(Kind.PODS):
             meta, node = pod["metadata"], pod["spec"].get("nodeName", "")
             name = f"kubelet of {node} starts {meta['name']} ({meta['uid']})"
             if rules.is_allocating(pod) and name not in self.started:
                 yield Actor(name, partial(_start, meta["name"], meta["uid"], node))
+
+    @property
+    def has_locks(self) -> bool:
+        return self.vendors["NVIDIA"].lock is not None
 
     def choices(self) -> list[Choice]:
         found = super().choices()
@@ -210,6 +247,8 @@ class PlacementWorld(World):
     def ask(self, request: Request) -> None:
         self._began[id(request)] = self.loop.now
         sender = self.processes.get(request.process)
+        if isinstance(sender, Replica) and request.verb == "get" and request.kind is Kind.PODS and sender.is_shown_all:
+            self.unwanted |= rules.evicted_for_nobody(self, request.what.split()[-1])
         if request.verb == "bind" and isinstance(sender, Replica) and sender.is_shown_all:
             self._known_foreign[id(request)] = sum(
                 rules.foreign_on(self, node["metadata"]["name"]) for node in self.server.peek_all(Kind.NODES)
@@ -269,6 +308,8 @@ class PlacementWorld(World):
 
     def _started(self, name: str) -> Process:
         replica = Replica(self, name)
+        if self.scenario.preempts:
+            self.loop.start(name, replica.decisions.run())
         if self.scenario.loops:
             self.loop.start(name, replica.look_for_left_locks())
         return replica
@@ -284,6 +325,8 @@ class PlacementWorld(World):
         elif kind is Kind.PODS and self._prepared:
             self.note(f"    {rules.shown(event)}")
             self.faults += rules.pod_changed(self, event, self._writer)
+        if self.scenario.has_quotas:
+            super()._look(kind, event)
 
     def _run(self) -> None:
         super()._run()
@@ -363,6 +406,8 @@ class PlacementWorld(World):
 
     def settle(self) -> None:
         """Nobody disturbs any more: kubelets start what is bound, leaders place what waits, and time passes."""
+        if self.scenario.has_quotas:
+            self._check([*quota_rules.at_end(self)])
         self._open = True
         for name, process in self.processes.items():
             for kind, stream in process.port.streams.items():
@@ -379,12 +424,21 @@ class PlacementWorld(World):
             self._pass(self.loop.now + wait)
             self._run()
             self._place_what_waits()
-            left = [*rules.at_rest(self)]
+            left = [*self._recomputed(), *rules.at_rest(self)]
             if not left:
                 return
             if wait == _SOON[-1] and self._is_right_at_once():
                 self._check([*rules.at_rest(self, served=False)])
         raise Broken("; ".join(left))
+
+    def _recomputed(self) -> Iterator[str]:
+        """The controller recomputes the quotas; what is wrong with them then."""
+        if self.scenario.has_quotas:
+            for reconciler in self._process(CONTROLLER).reconcilers:
+                reconciler.resync()
+                self.loop.start(CONTROLLER, reconciler.step())
+                self._run()
+            yield from quota_rules.at_rest(self)
 
     def _is_right_at_once(self) -> bool:
         return self.accidents <= _AT_ONCE
@@ -412,7 +466,7 @@ class PlacementWorld(World):
                 self.started.append(actor.name)
                 tasks.append(self.loop.start(actor.name, actor.act(self, actor)))
             self._run()
-            due = list(self._to_start())
+            due = list(self._for_kubelets())
             tasks = [task for task in tasks if not task.done() or task.result()]
             if not due and not tasks:
                 return
@@ -430,6 +484,10 @@ async def _start(name: str, uid: str, node: str, world: World, actor: Actor) -> 
     assert isinstance(world, PlacementWorld)
     api: Port = world.request_as(actor)
     world.hurried += 1
-    if await api.allocate(Kind.PODS, name, uid, node):
+    if await api.allocate(Kind.PODS, name, uid, node if world.has_locks else "") and world.has_locks:
         await api.unlock(Kind.NODES, node)
     world.hurried -= 1
+
+
+async def _end(name: str, world: World, actor: Actor) -> None:
+    await world.request_as(actor).end(Kind.PODS, name)

@@ -82,6 +82,7 @@ def test_the_page_says_how_many_are_found(faults: Sequence[Planted]) -> None:
         ("room-for-one", {"stop": 1}, None, "002"),
         ("new-leader", {"lost": 1}, None, "01003"),
         ("new-leader", {}, None, "022"),
+        ("preemption-room", {}, None, "021111"),
     ],
 )
 def test_a_run_that_once_broke_a_rule_breaks_none(
