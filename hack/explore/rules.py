@@ -29,7 +29,7 @@ _UNDONE = {*_UNNOTICED, "gone"}
 """Those after which nothing is left."""
 
 
-_AS_IT_SHOULD = ("already exists", "has gone meanwhile")
+_AS_IT_SHOULD = ("already exists", "no longer exists")
 """What a refusal says though nothing is wrong but what was asked for."""
 
 QUOTAS = (Kind.RESOURCE_QUOTAS, Kind.ACCELERATOR_QUOTAS)

@@ -259,7 +259,7 @@ class ClaimCharger:
         finally:
             if not stays:
                 await asyncio.shield(outcome.release())
-        return outcome if stays else refuse_now(pod.namespace, f"pod {pod.name} has gone meanwhile")
+        return outcome if stays else refuse_now(pod.namespace, f"pod {pod.name} no longer exists")
 
     def _placing(self, account: QuotaAccount, allocation: _Allocation, now: float) -> Placing | None:
         """What the allocation means for a quota; None if it concerns none of its keys."""

@@ -244,7 +244,7 @@ def _warnings(settings: Settings) -> Iterator[str]:
         yield f"--http_bind {address}: {danger}; {remedy}"
     yield from _without_effect(settings)
     if settings.legacy_metrics:
-        yield "--legacy-metrics: deprecated, and gone in 0.5 at the earliest; use the names that docs/metrics.md has"
+        yield "--legacy-metrics: deprecated; 0.5 may remove it; use the names that docs/metrics.md has"
     if settings.node_lock_retry_timeout >= settings.request_timeout:
         yield "--node-lock-retry-timeout: isn't shorter than --request-timeout, which ends the bind first"
     if settings.quota_charge_timeout >= settings.request_timeout:

@@ -175,7 +175,7 @@ def _of_placed(pod: Pod, context: ExplainContext) -> Explanation:
     since = f" since {format_time(time)}" if time is not None else ""
     verdict = f"is placed on {name}{since} and {'bound' if bound else 'not bound yet'}"
     if expires is not None:
-        notes.append(f"unless it is bound by {format_time(expires)} its placement lapses, and it is placed anew")
+        notes.append(f"if it isn't bound by {format_time(expires)}, its placement expires, and it is placed again")
     return Explanation(
         pod.namespace, pod.name, verdict, notes, place, quotas=list(_quotas(pod, context, charge.amounts))
     )
@@ -193,7 +193,7 @@ def _of_unplaced(pod: Pod, context: ExplainContext) -> Explanation:
         refused = [NodeReport(view.name, False, text) for view in context.state.views()]
         return Explanation(*named, f"fits nowhere: {text}", nodes=refused)
     except ValueError as error:
-        return Explanation(*named, f"can't be judged: calcScore failed {error}")
+        return Explanation(*named, f"can't be evaluated: calcScore failed {error}")
     where = f"is bound to {pod.node_name}" if pod.node_name else "isn't placed"
     among = context.vendors.foreign_among(pod, pod.named)
     foreign = next((each for each in among if pod_request is None or not each.predicts), None)
@@ -209,7 +209,7 @@ def _of_unplaced(pod: Pod, context: ExplainContext) -> Explanation:
     notes = [*_gate_notes(context), *group_notes(pod, context.state)]
     notes += [f"{sentence}, whatever its own annotations say" for sentence in bounded.changes]
     if NODE in pod.annotations and not pod.node_name:
-        notes.append(f"it was placed on {pod.annotations[NODE]}, but never bound, and that has lapsed")
+        notes.append(f"it was placed on {pod.annotations[NODE]}, but never bound, and the placement has expired")
     if pod.node_name:
         notes.append("no placement is written on it: another scheduler bound it, so nobody counts its cards as used")
         return Explanation(*named, where + " and has no cards", notes, quotas=list(_quotas(pod, context, {})))

@@ -21,23 +21,23 @@ if TYPE_CHECKING:
 
 _CONSEQUENCES = {
     Kind.NODES: "cards, their models and what still fits aren't known",
-    Kind.PODS: "what pods hold isn't known",
+    Kind.PODS: "devices of pods aren't known",
     Kind.RESOURCE_QUOTAS: "quotas aren't known",
     Kind.ACCELERATOR_QUOTAS: "quotas above namespaces aren't known",
-    Kind.NAMESPACES: "what namespaces allow their pods isn't known",
-    Kind.POD_DISRUPTION_BUDGETS: "which evictions they stand against isn't known",
-    Kind.PRIORITY_CLASSES: "new pods are taken to have priority 0",
-    Kind.RESOURCE_CLAIMS: "what claims hold isn't known",
-    Kind.RESOURCE_CLAIM_TEMPLATES: "what claims will be made of them isn't known",
+    Kind.NAMESPACES: "policies of namespaces aren't known",
+    Kind.POD_DISRUPTION_BUDGETS: "evictions that they prevent aren't known",
+    Kind.PRIORITY_CLASSES: "new pods count as of priority 0",
+    Kind.RESOURCE_CLAIMS: "devices of claims aren't known",
+    Kind.RESOURCE_CLAIM_TEMPLATES: "the claims from them aren't known",
     Kind.RESOURCE_SLICES: "the devices that claims are for aren't known",
-    Kind.DEVICE_CLASSES: "which resources and devices classes take isn't known",
+    Kind.DEVICE_CLASSES: "resources and devices of classes aren't known",
 }
 """What isn't known where the objects of a kind can't be seen."""
 
 _ELSEWHERE = {
     Kind.PODS: "cards, cpu and ports may be in use by pods of other namespaces",
     Kind.RESOURCE_QUOTAS: "quotas of other namespaces aren't known",
-    Kind.POD_DISRUPTION_BUDGETS: "which evictions they stand against there isn't known",
+    Kind.POD_DISRUPTION_BUDGETS: "evictions that they prevent there aren't known",
     Kind.RESOURCE_CLAIMS: "devices may be in use by claims of other namespaces",
 }
 """What isn't known where only the objects of one namespace can be seen."""
@@ -95,7 +95,7 @@ def needs_of_pod(unseen: Mapping[Kind, Unseen]) -> Mapping[Kind, str]:
         cards = {Kind.PODS: "they may hold cards that look free"}
     return {
         **cards,
-        Kind.NAMESPACES: "what the namespace allows its pods isn't known",
+        Kind.NAMESPACES: "the policy of the namespace isn't known",
         **({} if Kind.RESOURCE_QUOTAS in unseen and unseen[Kind.RESOURCE_QUOTAS].elsewhere else _QUOTAS_OF_POD),
         Kind.ACCELERATOR_QUOTAS: "quotas above namespaces aren't known",
     }

@@ -165,7 +165,7 @@ class NodeReports:
                 cause, kind = f"it has no annotation {vendor.registration.annotation}", ""
                 expected = vendor.count_name in node.allocatable
             elif view.name in self._unreadable:
-                cause, kind = self._unreadable[view.name], "what is registered can't be read"
+                cause, kind = self._unreadable[view.name], "the registration can't be read"
             elif not vendor.health(node, self._now).healthy:
                 text = node.annotations.get(vendor.registration.handshake, "")
                 cause = f"its device plugin left the handshake unanswered ({vendor.registration.handshake}={text})"
@@ -181,7 +181,7 @@ def _passed(label: str, trace: FitTrace) -> str:
         return "passes by itself, but together the cards cost more than the quota leaves"
     if label == reasons.NVLINK_NOT_FIT:
         unknown = trace.fit_request.inventory.links_unknown
-        why_not = "the node doesn't tell how its cards are linked" if unknown else "there are no such cards that pass"
+        why_not = "the node doesn't report how its cards are linked" if unknown else "there are no such cards that pass"
         return f"passes by itself, but {trace.fit_request.request.count} all linked by NVLink are needed, and {why_not}"
     return f"passes by itself, but {trace.fit_request.request.count} that go together are needed"
 

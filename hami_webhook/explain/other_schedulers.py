@@ -44,7 +44,7 @@ def of_foreign(
     if not scheduler.predicts:
         notes.append(f"{name} places it; the pod's events say what it waits for")
         return Explanation(pod.namespace, pod.name, "isn't placed", notes, quotas=quotas)
-    notes.append(f"{name} places it; the nodes are judged here by its rules")
+    notes.append(f"{name} places it; this answer evaluates the nodes by its rules")
     named = scheduler.scheduler_of(pod)
     if named not in scheduler.scheduler_names:
         wanted = " or ".join(scheduler.scheduler_names)

@@ -46,7 +46,7 @@ def show(explanation: Explanation, console: Console, *, everything: bool = False
 
 def notes_of(explanation: Explanation) -> list[str]:
     """What is said before the tables, the rules of kube-scheduler that aren't judged included."""
-    return [*explanation.notes, *(f"{rule.filter} isn't judged: {rule.why}" for rule in explanation.not_judged)]
+    return [*explanation.notes, *(f"{rule.filter} isn't evaluated: {rule.why}" for rule in explanation.not_judged)]
 
 
 def changes_of(explanation: Explanation, *, everything: bool = False) -> Iterator[tuple[str, Sequence[str], int]]:

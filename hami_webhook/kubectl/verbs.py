@@ -121,7 +121,7 @@ def _needs(cluster: LiveCluster, arguments: argparse.Namespace) -> Mapping[Kind,
         if all_namespaces:
             needs[Kind.PODS] = f"only those of {cluster.namespace} are shown"
     else:
-        needs[Kind.PODS] = "what they hold isn't counted"
+        needs[Kind.PODS] = "their devices aren't counted"
     return needs
 
 
@@ -130,7 +130,7 @@ _NEEDS_OF_SIMULATE = {
     Kind.PODS: "they may hold cards that look free",
     Kind.RESOURCE_QUOTAS: "quotas of other namespaces refuse nothing here",
     Kind.ACCELERATOR_QUOTAS: "quotas above namespaces refuse nothing here",
-    Kind.NAMESPACES: "what namespaces allow their pods isn't known",
+    Kind.NAMESPACES: "policies of namespaces aren't known",
 }
 
 _NEEDS: Mapping[str, Mapping[Kind, str]] = {

@@ -77,7 +77,7 @@ class Workload(Struct, frozen=True):
         if self.refused is not None:
             return self.refused.sentence(now)
         of = counted(self.wanted, "pod" if self.kind == "Job" else "replica")
-        why = f"what quotas refuse isn't known, as {self.unseen}" if self.unseen else "no quota refuses any"
+        why = f"refusals of quotas aren't known, as {self.unseen}" if self.unseen else "no quota refuses any"
         return f"{self.kind} {self.namespace}/{self.name} has {self.current} of {of}; {why}"
 
 

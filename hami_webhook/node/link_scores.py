@@ -50,7 +50,7 @@ class LinkScores:
             self._say(f"no links are known: NVML: {error}")
             return True
         if not cards:
-            self._say("no links to tell of: NVML finds no GPU")
+            self._say("no links to report: NVML finds no GPU")
             return True
         scores, asymmetric = pair_scores(cards)
         for one, other in asymmetric:

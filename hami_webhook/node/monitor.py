@@ -135,7 +135,7 @@ class Monitor:
         for key, why in bad.items():
             if self._refused.get(key) is False:
                 pod = containers[key]
-                text = f"what the container {key.container} uses isn't known: its shared region: {why}"
+                text = f"the use of container {key.container} isn't known: its shared region: {why}"
                 await self._events.warn(
                     "Pod", pod.namespace, pod.name, pod.uid, "SharedRegionUnreadable", text, key.container
                 )

@@ -182,7 +182,7 @@ class _Names:
         ]
         domain = f"{_LIMITS}{resource.partition('/')[0]}/"
         found = found or [name for name in self._vendors.quota_keys if name.startswith(domain)]
-        return f"what counts is {', '.join(sorted(found)[:6])}" if found else "remove it"
+        return f"instead, quotas count {', '.join(sorted(found)[:6])}" if found else "remove it"
 
 
 def _misread_amounts(account: QuotaAccount, key: str, vendors: Vendors, capacity: CapacityLister) -> Iterator[str]:

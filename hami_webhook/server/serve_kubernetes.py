@@ -46,7 +46,7 @@ async def _check_version(cluster: KubernetesCluster) -> None:
     try:
         problem = too_old(await _answer(cluster.version))
     except ClusterError as error:
-        problem = f"the API server doesn't tell its version: {error}"
+        problem = f"the API server doesn't report its version: {error}"
     if problem:
         logger.warning("%s", problem)
 

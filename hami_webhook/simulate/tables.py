@@ -53,7 +53,7 @@ def summary(result: Result) -> str:
     evicted = sum(bool(outcome.preempted_by) for outcome in result.pods)
     placed = sum(outcome.placement is not None for outcome in result.pods) - evicted
     text = f"{counted(len(result.pods), 'pod')}: {placed} placed, {denied} denied, {unplaced} without a node"
-    not_judged = "".join(f"; {rule.filter} isn't judged: {rule.why}" for rule in result.not_judged)
+    not_judged = "".join(f"; {rule.filter} isn't evaluated: {rule.why}" for rule in result.not_judged)
     return f"{text}, {evicted} evicted{not_judged}" if evicted else f"{text}{not_judged}"
 
 

@@ -98,7 +98,7 @@ def test_what_the_chart_of_hami_passes_is_understood() -> None:
         '--http_bind "0.0.0.0:443": any client that reaches it can post reviews and tie up the quota of any namespace; '
         "set --client-ca-file or --api-server-cidrs to accept them from API servers only",
         "--debug: ignored, how much is logged follows from -v alone",
-        "--legacy-metrics: deprecated, and gone in 0.5 at the earliest; use the names that docs/metrics.md has",
+        "--legacy-metrics: deprecated; 0.5 may remove it; use the names that docs/metrics.md has",
     )
 
 

@@ -107,7 +107,7 @@ def test_every_command_says_what_kube_scheduler_says(plane: ControlPlane, space:
         browser = playwright.chromium.launch(executable_path=CHROMIUM)
         page = entered(browser, address, f"/pods/{space}/p", faults)
         for reason in REASONS.values():
-            expect(page.get_by_role("region", name="Judged", exact=True)).to_contain_text(reason, timeout=UPDATED)
+            expect(page.get_by_role("region", name="Evaluated", exact=True)).to_contain_text(reason, timeout=UPDATED)
         page = entered(browser, address, "/what-if", faults)
         page.get_by_label("Pods or workloads").fill(json.dumps(wanting(space, "q")))
         page.get_by_role("button", name="Try").click()

@@ -116,7 +116,7 @@ def test_a_quota_is_told_with_the_cost_up_to_the_card() -> None:
     ("scores", "why"),
     [
         ({"G": {"H": 10}, "H": {"G": 10}}, "there are no such cards that pass"),
-        (None, "the node doesn't tell how its cards are linked"),
+        (None, "the node doesn't report how its cards are linked"),
     ],
 )
 def test_links_that_are_lacking_are_spelt_out(scores: Any, why: str) -> None:

@@ -36,7 +36,7 @@ def test_the_nodes_are_judged_by_its_rules_and_it_is_said_who_places() -> None:
         QUOTA,
     )
     assert found.verdict == "isn't placed, but fits on b"
-    assert found.notes == ["Volcano places it; the nodes are judged here by its rules"]
+    assert found.notes == ["Volcano places it; this answer evaluates the nodes by its rules"]
     assert [(n.name, n.fits, n.reason, n.why) for n in found.nodes] == [
         ("a", False, "", ""),
         ("b", True, "", "would give b-1 (2.9Gi, 0 cores)"),

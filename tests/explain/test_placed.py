@@ -43,7 +43,7 @@ def test_a_placement_that_waits_for_its_bind_says_when_it_lapses() -> None:
     found = explained(placed(), node("n", card("G", 8000)))
     assert found.place is not None
     assert (found.place.bound, found.place.lapses) == (False, NOW + 200)
-    assert found.notes == ["unless it is bound by 2026-01-01T00:03:20Z its placement lapses, and it is placed anew"]
+    assert found.notes == ["if it isn't bound by 2026-01-01T00:03:20Z, its placement expires, and it is placed again"]
 
 
 def test_a_placement_that_lapsed_counts_for_nothing() -> None:
@@ -52,7 +52,7 @@ def test_a_placement_that_lapsed_counts_for_nothing() -> None:
     found = explained(raw, node("n", card("G", 8000)))
     assert found.place is None
     assert found.verdict == "isn't placed, but fits on n"
-    assert found.notes[0] == "it was placed on n, but never bound, and that has lapsed"
+    assert found.notes[0] == "it was placed on n, but never bound, and the placement has expired"
 
 
 @pytest.mark.parametrize(
@@ -81,7 +81,7 @@ REST = [
     ("a bad amount", pod("p", gpu="two"),
      "fits nowhere: invalid nvidia.com/gpu value two in container main: must be an integer between 0 and 2147483647"),
     ("bad weights", pod("p", gpu=1, annotations={"hami.io/device-scoring-weights": "x"}),
-     'can\'t be judged: calcScore failed invalid hami.io/device-scoring-weights annotation "x": '
+     'can\'t be evaluated: calcScore failed invalid hami.io/device-scoring-weights annotation "x": '
      "expected slot, core, and memory weights for pod p"),
 ]  # fmt: skip
 

@@ -38,7 +38,7 @@ def test_24_mixed_nodes_are_one_screen() -> None:
         ("6", "CardInsufficientMemory", "most free 21.6Gi, on a100-000-5"),
         ("2", "CardNotHealth", "sick-000-0, sick-000-1"),
         ("4", "CardTypeMismatch", "t4-000-0, t4-000-1, t4-000-2 and 1 more"),
-        ("1", "no NVIDIA cards: what is registered can't be read", "broken-000"),
+        ("1", "no NVIDIA cards: the registration can't be read", "broken-000"),
         ("8", "no NVIDIA cards", "cpu-000-0, cpu-000-1, cpu-000-2 and 5 more"),
         (
             "3",

@@ -202,7 +202,7 @@ def test_the_first_page_of_a_tenant_has_its_quotas_and_pods_and_no_cards(tmp_pat
         page = client.get("/overview").text
         assert "0 cards" not in page
         assert "No node" not in page
-        assert page.index("team-a/gpu-quota") < page.index("/pods/team-a/first") < page.index("Who waits longest")
+        assert page.index("team-a/gpu-quota") < page.index("/pods/team-a/first") < page.index("Longest waiting pods")
     with entered(ApiServer(cluster()), tmp_path) as client:
         assert "<strong>1</strong> card on 1 node" in client.get("/overview").text
 

@@ -178,7 +178,7 @@ SECTIONS_OF_WAITING = (">30000</td>", "limits.nvidia.com/gpumem", "CardInsuffici
 SECTIONS_OF_PLACED = (
     "nvidia.com/gpu</td>",
     "limits.nvidia.com/gpu",
-    "A placed pod isn&#39;t judged again.",
+    "A placed pod isn&#39;t evaluated again.",
     "GPU-1</td>",
 )
 
@@ -203,7 +203,7 @@ def test_pages_show_what_the_api_server_has(tmp_path: Path) -> None:
         of_placed = client.get("/pods/team-a/busy").text
         for text, sections in ((page, SECTIONS_OF_WAITING), (of_placed, SECTIONS_OF_PLACED)):
             _, *parts = re.split('<section aria-label="(.*)">', text.partition("CSV, with")[0])
-            assert parts[::2] == ["Asked", "Charged", "Judged", "Placed"]
+            assert parts[::2] == ["Asked", "Charged", "Evaluated", "Placed"]
             assert [each for part, each in zip(parts[1::2], sections, strict=True) if each not in part] == []
         missing = client.get("/pods/team-b/waiting")
         assert (missing.status_code, "one of that name is in team-a" in missing.text) == (404, True)

@@ -251,10 +251,9 @@ TENANT = [
         "list pods outside of namespace team-a: cards, cpu and ports may be in use by pods of other namespaces",
         "list resourcequotas outside of namespace team-a: quotas of other namespaces aren't known",
         "list acceleratorquotas.hami.io: quotas above namespaces aren't known",
-        "list poddisruptionbudgets.policy outside of namespace team-a: which evictions they stand against there isn't "
-        "known",
-        "list priorityclasses.scheduling.k8s.io: new pods are taken to have priority 0",
-        "list deviceclasses.resource.k8s.io: which resources and devices classes take isn't known",
+        "list poddisruptionbudgets.policy outside of namespace team-a: evictions that they prevent there aren't known",
+        "list priorityclasses.scheduling.k8s.io: new pods count as of priority 0",
+        "list deviceclasses.resource.k8s.io: resources and devices of classes aren't known",
     )
 ]
 
@@ -415,8 +414,8 @@ def test_an_old_api_server_is_told(hami: Hami) -> None:
     run = hami(api, "explain", "pod", "waiting", "-v")
     assert run.status == 0
     assert run.err == (
-        "kubectl hami: the API server is too old to have policy/v1 poddisruptionbudgets: which evictions they stand "
-        "against isn't known\n"
+        "kubectl hami: the API server is too old to have policy/v1 poddisruptionbudgets: evictions that they "
+        "prevent aren't known\n"
     )
 
 

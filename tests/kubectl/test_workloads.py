@@ -158,7 +158,7 @@ def test_a_tenant_sees_its_own_and_who_may_not_list_events_sees_the_rest(hami: H
     assert first_line(run.out).startswith("4 replicas of serve refused by gpu-quota")
     blind = ApiServer(cluster(*refused_now()), lacking={"/api/v1/namespaces/team-a/events"})
     assert first_line(hami(blind, "explain", "deployment", "serve").out) == (
-        "Deployment team-a/serve has 1 of 5 replicas; what quotas refuse isn't known, "
+        "Deployment team-a/serve has 1 of 5 replicas; refusals of quotas aren't known, "
         "as events can't be listed with your rights"
     )
     assert hami(blind, "quota").status == 0

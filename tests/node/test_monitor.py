@@ -88,7 +88,7 @@ async def test_a_region_that_lies_costs_its_container_s_series_and_one_event(nod
     assert node.events == {"SharedRegionUnreadable": 1}
     (event,) = node.cluster.events
     assert (event.note.namespace, event.note.name) == ("team-a", "p")
-    assert event.note.message.startswith("what the container main uses isn't known: its shared region: it ends at 10")
+    assert event.note.message.startswith("the use of container main isn't known: its shared region: it ends at 10")
     node.region("p", "main", region())
     assert await seen(node) == [("p", "main"), ("q", "main")]
 

@@ -60,7 +60,8 @@ MISREAD = [
     ),
     (
         {"requests.nvidia.com/gpumem-percentage": "200"},
-        "requests.nvidia.com/gpumem-percentage is counted by Kubernetes as a plain number; what counts is " + NVIDIA,
+        "requests.nvidia.com/gpumem-percentage is counted by Kubernetes as a plain number; instead, "
+        "quotas count " + NVIDIA,
     ),
     ({"nvidia.com/gpu": "4"}, f"nvidia.com/gpu has no effect, as nothing counts it; write {GPU}"),
     # misspelt
@@ -80,7 +81,7 @@ MISREAD = [
     ),
     (
         {"limits.nvidia.com/mig-1g.5gb": "1"},
-        f"limits.nvidia.com/mig-1g.5gb has no effect, {{}}; what counts is {NVIDIA}",
+        f"limits.nvidia.com/mig-1g.5gb has no effect, {{}}; instead, quotas count {NVIDIA}",
     ),
     (
         {"limits.huawei.com/Ascend910B4-memroy": "1"},

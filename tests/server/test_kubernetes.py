@@ -50,7 +50,7 @@ def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     [
         (["v1.36.3"], []),
         (["v1.29.1"], ["the API server is Kubernetes v1.29.1, and v1.30 or newer is needed"]),
-        ([Forbidden("no")], ["the API server doesn't tell its version: no"]),
+        ([Forbidden("no")], ["the API server doesn't report its version: no"]),
         ([Unavailable("refused"), "v1.36.3"], ["at the start: refused; trying again"]),
     ],
 )

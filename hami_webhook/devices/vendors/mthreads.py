@@ -141,7 +141,7 @@ class Mthreads(Vendor):
             together = [self._count(c) for c in pod.containers if c.kind in (kind, ContainerKind.SIDECAR)]
             if max(together, default=0) > 1 and sum(count > 0 for count in together) > 1:
                 raise BadRequest(
-                    f"a container that asks for several of {self.count_name} must be the only one to ask, because all "
+                    f"a container that asks for several of {self.count_name} must be the only one to ask: all "
                     f"containers of a pod share one card, so the pod would never start; use a pod for each container"
                 )
 
