@@ -6,7 +6,7 @@ the last sum, which is a minute ago at most while somebody leads.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Set
+from collections.abc import Set
 from math import inf
 
 from hami_webhook.kube.objects import Pod
@@ -26,7 +26,7 @@ class HoldingHistory:
     def __init__(self, view: ClusterView) -> None:
         self._view = view
         self._ended: dict[str, dict[str, HeldSpan]] = {}
-        self._last: dict[str, Mapping[str, HeldSpan]] = {}
+        self._last: dict[str, dict[str, HeldSpan]] = {}
         self._settled: dict[str, Set[str]] = {}
         """The UIDs of pods whose end was summed and that exist still, by quota."""
         self._watched_since = inf
@@ -39,7 +39,7 @@ class HoldingHistory:
         """A pod that the quota covers is terminal, or gone, and wasn't before."""
         view = self._view
         now = view.clock()
-        span = self._last.get(account.name, {}).get(before.uid)
+        span = self._last.get(account.name, {}).pop(before.uid, None)
         span = span or span_of(account, before, view.vendors, view.capacity, now, view.placement_ttl)
         if span is not None:
             end = ended_at(after or before, now)
@@ -49,7 +49,7 @@ class HoldingHistory:
         """What is to be summed of pods that may not be listed any longer."""
         watched = min(self._watched_since, self._view.clock())
         settled = self._settled.get(name, frozenset())
-        return PastHoldings(dict(self._ended.get(name, {})), self._last.get(name, {}), settled, watched)
+        return PastHoldings({**self._ended.get(name, {})}, {**self._last.get(name, {})}, settled, watched)
 
     def recomputed(self, name: str, result: Recomputed) -> None:
         """A recompute listed the pods: of those that it found before and not now, the time is known."""
@@ -57,7 +57,7 @@ class HoldingHistory:
         for uid, span in self._last.get(name, {}).items():
             if uid not in result.held:
                 ended.setdefault(uid, HeldSpan(span.start, now, span.amounts))
-        self._last[name] = result.held
+        self._last[name] = {**result.held}
         self._settled[name] = result.settled
         self.summed(result.after)
 

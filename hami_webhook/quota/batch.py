@@ -200,9 +200,11 @@ class _Charging:
         too_large = self._refuse_group() if account.enforced else None
         if too_large is not None:
             return too_large
-        spent = self._refuse_spent(waits=True) if account.enforced else None
-        if spent is not None:
-            return spent
+        # who waits already goes on waiting, whatever is changed: only what is created has no version
+        if account.enforced and not self._request.pod.resource_version:
+            spent = self._refuse_spent(waits=True)
+            if spent is not None:
+                return spent
         # what it costs once the gates of others are gone is waited for under any enforcement
         if account.queues or (account.enforced and self._request.pod.gated_by_others):
             never = account.above_hard(charge)

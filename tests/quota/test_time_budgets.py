@@ -213,6 +213,29 @@ async def test_two_leaders_at_once_sum_each_second_once() -> None:
         assert found.spent[GPU] == pytest.approx(found.summed_to - millis(begun), abs=1000)
 
 
+async def test_who_leads_again_counts_nothing_of_pods_that_ended_meanwhile() -> None:
+    """The first leader saw a pod, another one led while that ended, and the first leads again."""
+    async with QuotaEnv(CARDS, budgeted({GPU: "100h"})) as env:
+        await env.run(10)
+        second = leader(env)
+        for quota in env.core.caches.accelerator_quotas.all():
+            second.quota_changed(None, quota)
+        await start(env, "p")
+        begun = env.now
+        await env.run(100)
+        gone = env.pod("p")
+        await env.delete("p", grace=0)
+        await env.drain()
+        second.pod_changed(gone, None)  # its watch shows the same
+        ended = env.now
+        second.resync()
+        await second.step()  # before the first looks again
+        await env.drain()
+        env.now += 50
+        await env.run(700)
+        assert sums(env).spent[GPU] == pytest.approx(millis(ended - begun), abs=1000)
+
+
 async def test_a_spent_budget_refuses_and_the_next_period_doesnt() -> None:
     async with QuotaEnv(CARDS, budgeted({GPU: "2h"}, timeZone="Europe/Berlin")) as env:
         await env.run(10)
@@ -277,6 +300,20 @@ async def test_pods_wait_for_the_next_period_where_the_quota_queues() -> None:
         await env.run(HOUR + 10)
         await release(env)
         assert not env.pod("q").queued
+
+
+async def test_a_pod_that_waits_may_be_changed_while_the_budget_is_spent() -> None:
+    """With `then: Refuse` new pods are refused; those that wait for room already are not, whatever is changed."""
+    async with QuotaEnv(CARDS, budgeted({GPU: "1h"}, enforcement="queue")) as env:
+        await env.run(10)
+        await env.create(pod("p", gpu=8, mem=10))
+        await release(env)
+        await env.node_of("p")
+        waits = await env.create(pod("q", gpu=1, mem=10))
+        await env.run(HOUR)
+        await env.refused(pod("new", gpu=1, mem=10))
+        await env.annotate(waits.name, use_gputype="A10")
+        assert env.pod("q").queued
 
 
 async def test_a_quota_that_observes_lets_pass_and_counts() -> None:
