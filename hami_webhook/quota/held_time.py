@@ -141,6 +141,8 @@ def format_held(held: int) -> str:
 
 
 def in_hours(held: int) -> str:
-    """The amount for people, in hours: `412.5h`; with two digits below ten hours."""
+    """The amount for people, in hours: `412.5h`; with two digits below ten hours, and exactly if that were nothing."""
+    if 0 < held < MILLIS_PER_HOUR // 100:
+        return format_held(held)
     hours = held / MILLIS_PER_HOUR
     return f"{hours:.{2 if hours < 10 else 1}f}".rstrip("0").rstrip(".") + "h"

@@ -220,5 +220,5 @@ def test_a_budget_is_summed_once_over_kills_of_the_leader(program: Deployment, s
     team.lend(budget={"amounts": {GPU: "1s"}, "period": "Week"})
     eventually(lambda: "exhaustedAt" in sums())
     refused = kubectl.refused(pod(team.space, "late", gpu=1, gpumem=1))
-    assert f"budget of quota {team.space}: 0h of limits.nvidia.com/gpu in the week of " in refused
+    assert f"budget of quota {team.space}: 1s of limits.nvidia.com/gpu in the week of " in refused
     assert "are spent; next period begins " in refused

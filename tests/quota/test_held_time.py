@@ -155,4 +155,5 @@ def test_what_is_no_amount_is_refused_with_what_is(text: str) -> None:
 
 
 def test_amounts_for_people() -> None:
-    assert [in_hours(each) for each in (0, 90_000, 5_400_000, 1_800_000_000)] == ["0h", "0.03h", "1.5h", "500h"]
+    held = (0, 1000, 90_000, 5_400_000, 1_800_000_000)
+    assert [in_hours(each) for each in held] == ["0h", "1s", "0.03h", "1.5h", "500h"]
