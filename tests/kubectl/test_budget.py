@@ -13,6 +13,7 @@ from hami_webhook.kube.objects import format_time
 
 from .apiserver import ApiServer
 from .conftest import Hami
+from .test_queue import gated
 from .test_ui import entered
 from .test_verbs import DEPLOYED, SPACES
 
@@ -76,6 +77,18 @@ def test_a_tenant_without_the_right_to_see_quotas_above_is_answered_so(hami: Ham
     run = hami(ApiServer([budgeted("1h", 0), *SPACES, *DEPLOYED], only="team-a"), "budget")
     assert run.status == 1
     assert "acceleratorquotas.hami.io can't be listed with your rights" in run.err
+
+
+def test_why_a_pod_waits_for_the_next_period(hami: Hami) -> None:
+    """Live by the queue, and as its condition has it by `explain`: there is room enough."""
+    quota = budgeted("500h", 0)
+    quota["spec"] |= {"enforcement": "queue", "budget": {**quota["spec"]["budget"], "then": "Queue"}}
+    said = f"Waits for the next period: budget of quota research: 500h of {GPU} since 2026-11-01 00:00 are spent"
+    run = hami(api(quota, gated("p", said=said)), "queue", "-A", "-o", "json")
+    (row,) = run.result
+    assert row["waits_for"].startswith(f"Waits for the next period: budget of quota research: 500h of {GPU} since ")
+    assert "; next period begins " in row["waits_for"]
+    assert hami(api(quota, gated("p", said=said)), "explain", "pod", "p").out.splitlines()[0].endswith(said)
 
 
 @pytest.mark.integration
