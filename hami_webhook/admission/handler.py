@@ -19,7 +19,6 @@ from hami_webhook.admission.identities import AdmissionRules, User, is_account_o
 from hami_webhook.admission.misspelt import NameSuggester
 from hami_webhook.admission.new_pod import NewPod
 from hami_webhook.admission.pods import (
-    NO_FOREIGN_MUTATION,
     ForeignMutation,
     Mutation,
     added_privileged,
@@ -340,7 +339,7 @@ class AdmissionHandler:
         pod = new.pod
         draft = PodDraft(review.object, original=pod)
         context = await self._context(pod) if new.foreign and new.governed_foreign else None
-        foreign = mutate_for_foreign(draft, new, context) if new.foreign or new.mixed else NO_FOREIGN_MUTATION
+        foreign = mutate_for_foreign(draft, new, context) if new.foreign or new.mixed else ForeignMutation()
         if foreign.named and not names_any(draft, self._vendors.own_names):
             done = Mutation(draft)  # nothing of ours, in no container
         else:

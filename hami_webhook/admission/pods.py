@@ -70,9 +70,6 @@ class ForeignMutation(Struct, frozen=True):
     ignored_namespace_keys: tuple[str, ...] = ()
 
 
-NO_FOREIGN_MUTATION = ForeignMutation()
-
-
 def names_managed(pod: Pod, vendors: Vendors) -> bool:
     """Whether any container names a managed resource; the cheap look that most pods end with."""
     return not vendors.resource_names.isdisjoint(pod.named)
