@@ -127,6 +127,25 @@ def test_nobody_is_evicted(simulate: Simulate, why: str, pods: list[JSON], flags
     assert (run.status, evictions(run)) == (1, nobody), why
 
 
+def test_a_budget_holds_once_it_is_spent(simulate: Simulate) -> None:
+    """Its status allows one disruption, and nobody writes it anew within a run."""
+    labelled = [{**each, "metadata": {**each["metadata"], "labels": {"app": "low"}}} for each in LOW]
+    budget = {
+        "apiVersion": "policy/v1",
+        "kind": "PodDisruptionBudget",
+        "metadata": {"name": "pdb", "namespace": "team-a"},
+        "status": {"disruptionsAllowed": 1},
+        "spec": {"selector": {"matchLabels": {"app": "low"}}},
+    }
+    others = [
+        node("n2", card("GPU-2", 4000), labels={"zone": "x"}),
+        pod("other", gpu=1, mem=4000, priority=9, nodeSelector={"zone": "x"}),
+    ]
+    second = {**pod_with_limits(4000), "metadata": {"name": "second", "namespace": "team-a"}}
+    run = simulate([*CLUSTER, budget, others[0]], *labelled, others[1], pod_with_limits(4000), second)
+    assert [run.pod(name)["victims"] for name in ("asking", "second")] == [["team-a/low1"], ["team-a/other"]]
+
+
 def test_strict_fails_where_a_pod_was_evicted(simulate: Simulate) -> None:
     assert simulate(CLUSTER, *LOW, flags=["--strict"]).status == 0
     assert simulate(CLUSTER, *LOW, pod_with_limits(4000), flags=["--strict"]).status == 1
