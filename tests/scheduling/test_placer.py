@@ -6,7 +6,7 @@ import json
 from collections.abc import Awaitable, Callable
 
 import pytest
-from builders import bound_pod, card, node, pod, quota
+from builders import bound_pod, card, container, node, pod, quota
 
 from hami_webhook.cluster.api import ClusterError, Invalid, Kind, Unavailable
 from hami_webhook.devices.pod_preferences import GPU_POLICY
@@ -90,6 +90,22 @@ def test_what_a_former_placement_wrote_is_removed_and_users_keys_stay() -> None:
     assert stale_metadata(read, "n", {"hami.io/vgpu-node": "n"}, VENDORS) == {"annotations": removed}
     assert stale_metadata(read, LONG, {}, VENDORS)["labels"] == {"hami.io/vgpu-node": None}
     assert stale_metadata(Pod.from_object(pod("p", gpu=1)), LONG, {}, VENDORS) == {}
+
+
+async def test_a_mig_instance_is_written_with_its_profile_and_place() -> None:
+    env = PlacerEnv()
+    profile = {"name": "2g.10gb", "memoryMB": 10240, "core": 28, "sliceCount": 2}
+    places = [{"start": start, "size": 2} for start in (0, 2)]
+    mig = card("M", 40960, mode="mig", count=7, migProfiles=[{**profile, "placements": places}])
+    await env.add(node("n", mig))
+    placement = await env.placed(pod("p", container(), container(gpu=2, mem=8000)))
+    assert placement.annotations[ALLOCATED] == ";M,NVIDIA,10240,28:M,NVIDIA,10240,28:;"
+    reported = json.loads(placement.annotations["hami.io/vgpu-mig-allocations"])
+    assert [(r["containerIndex"], r["deviceIndex"], r["placement"]["start"]) for r in reported] == [
+        (1, 0, 0),
+        (1, 1, 2),
+    ]
+    assert await env.refused(pod("q", gpu=1, mem=8000)) == {"n": "1/1 CardMigTopologyInfeasible"}
 
 
 async def test_a_pod_that_asks_for_nothing_is_left_alone() -> None:
