@@ -87,7 +87,7 @@ FAULTS = (
         "writes are undone forwards",
         _STORE,
         [("for swap, revert in reversed(undone):", "for swap, revert in undone:")],
-        why="no scenario has two unequal writes of one attempt to a quota; tests/quota/test_store.py asserts the order",
+        why="no scenario has two unequal writes of one attempt to a quota; tests/charging/test_store.py has the order",
     ),
     Planted(
         "writes carry no resourceVersion",

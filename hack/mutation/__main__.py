@@ -22,7 +22,7 @@ from hack.mutation.suite import Outcome, Suite, read_reach, with_tests
 
 ROOT = Path(__file__).parents[2]
 MODULES = ("hami_webhook/quota/*.py", "hami_webhook/devices/fit*.py", "hami_webhook/admission/*.py")
-TESTS = ("quota", "admission", "devices", "integrations", "scheduling", "explain")
+TESTS = ("quota", "charging", "queueing", "admission", "devices", "integrations", "scheduling", "explain")
 FOLDER = ROOT / ".mutation"
 NOTICED = ("killed", "timeout")
 

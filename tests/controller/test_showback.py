@@ -11,10 +11,10 @@ import orjson
 import pytest
 from admission.clusters import NOW, core_on
 from admission.reviews import pod
+from charging.claim_env import TEN, claiming, got, owned_by, template
 from dra.objects import resource_slice, share
 from hypothesis import given
 from hypothesis import strategies as st
-from quota.claim_env import TEN, claiming, got, owned_by, template
 from quota.objects import claiming_vendors
 
 from hami_webhook.cluster.api import Kind

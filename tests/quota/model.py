@@ -15,6 +15,7 @@ from typing import Any
 
 import jsonpatch
 from builders import card, container, node
+from charging.test_interleavings import rest_of
 from cluster import native
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -42,7 +43,6 @@ from hami_webhook.scheduling.placer import Placement
 
 from .lagging_cluster import Lagging
 from .objects import KEYS, LARGE, NOON, SMALL, TEAM, account_of, change, creation, pod, quota, vendors
-from .test_interleavings import rest_of
 
 VENDORS = vendors()
 LOW = {"scopeSelector": {"matchExpressions": [{"scopeName": "PriorityClass", "operator": "In", "values": ["low"]}]}}

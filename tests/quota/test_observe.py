@@ -6,6 +6,8 @@ from typing import Any
 
 import pytest
 from builders import JSON, card, node
+from charging.test_queue import Desk, desk
+from charging.test_queue import ask as request_of
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
@@ -26,8 +28,6 @@ from hami_webhook.server.cluster_metrics import ClusterCollector
 from .objects import GPU, LARGE, MEM, NOON, SMALL, TEAM, account_of, full, pod, quota
 from .quota_env import QuotaEnv
 from .test_account import ask, read
-from .test_admission_charger import Desk, desk
-from .test_admission_charger import ask as request_of
 from .test_quota_lint import judged
 
 L, S = node("n1", card("GPU-L", LARGE)), node("n2", card("GPU-S", SMALL))

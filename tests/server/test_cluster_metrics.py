@@ -8,13 +8,13 @@ from collections.abc import Iterable, Iterator
 import pytest
 from admission.clusters import NOW, core_on
 from builders import JSON, accelerator_quota, pod, quota
+from charging.claim_env import TEN, got
 from dra.objects import resource_slice, share
 from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
-from quota.claim_env import TEN, got
 from quota.objects import claiming_vendors
 
 from hami_webhook.cluster.api import Kind

@@ -9,6 +9,8 @@ import pytest
 import virtual_time
 from builders import card, node
 from msgspec.structs import replace
+from quota.objects import LARGE, MEM, NOON, SMALL, TEAM, full, pod, quota
+from quota.quota_env import QuotaEnv
 
 from hami_webhook.charging.placements import NoRoom, PlacementCharger
 from hami_webhook.charging.queue import ChargeQueue, ChargeResult
@@ -20,9 +22,6 @@ from hami_webhook.kube.objects import RESERVATION, Pod
 from hami_webhook.quota.ledger import LEDGER, Entry, State, encode, reservation_id
 from hami_webhook.quota.pricing import Charge
 from hami_webhook.scheduling.placer import Placement
-
-from .objects import LARGE, MEM, NOON, SMALL, TEAM, full, pod, quota
-from .quota_env import QuotaEnv
 
 L, S = node("n1", card("GPU-L", LARGE)), node("n2", card("GPU-S", SMALL))
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from hypothesis import given
 from hypothesis import strategies as st
+from quota.objects import MEM, NOON, TEAM, account_of, pod, quota
 
 from hami_webhook.charging.queue import ChargeQueue, ChargeResult
 from hami_webhook.charging.recomputer import PodReader, Recomputer
@@ -17,7 +18,6 @@ from hami_webhook.quota.account import ChargeRequest, QuotaAccount
 from hami_webhook.quota.ledger import Entry
 from hami_webhook.quota.pricing import NoCapacity
 
-from .objects import MEM, NOON, TEAM, account_of, pod, quota
 from .test_interleavings import VENDORS, InterleavingEnv, ask
 
 

@@ -7,6 +7,8 @@ from typing import Any, Self
 
 import pytest
 from dra.objects import CLASSES, HAMI, exactly, resource_slice, share
+from quota.objects import TEAM, claiming_vendors, pod
+from quota.quota_env import QuotaEnv
 
 from hami_webhook.admission.denial import Denied
 from hami_webhook.admission.review import ClaimReview
@@ -14,9 +16,6 @@ from hami_webhook.cluster.api import JSON, Kind
 from hami_webhook.dra.holders import POD_CLAIM_NAME
 from hami_webhook.kube.claims_wire import ResourceClaim
 from hami_webhook.kube.wire import convert
-
-from .objects import TEAM, claiming_vendors, pod
-from .quota_env import QuotaEnv
 
 
 def spec(*requests: JSON | list[JSON]) -> JSON:

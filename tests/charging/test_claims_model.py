@@ -9,12 +9,12 @@ import virtual_time
 from dra.objects import exactly
 from hypothesis import given
 from hypothesis import strategies as st
+from quota.objects import TEAM, pod, quota
 
 from hami_webhook.admission.denial import Denied
 from hami_webhook.cluster.api import JSON, Kind
 
 from .claim_env import Cluster, claiming, got, publish, spec, template
-from .objects import TEAM, pod, quota
 
 STEPS = st.lists(
     st.one_of(

@@ -6,6 +6,8 @@ import asyncio
 
 import pytest
 from msgspec import structs
+from quota.objects import NOON, TEAM, full
+from quota.test_account import entry, read
 
 from hami_webhook.charging.queue import ChargeResult
 from hami_webhook.cluster.api import Kind, Unavailable
@@ -13,9 +15,7 @@ from hami_webhook.quota.account import Refusal
 from hami_webhook.quota.batch import evaluate_batch
 from hami_webhook.quota.ledger import LEDGER, Entry, State, decode, encode
 
-from .objects import NOON, TEAM, full
-from .test_account import entry, read
-from .test_admission_charger import Desk, ask, desk
+from .test_queue import Desk, ask, desk
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from functools import partial
 from math import inf
 
 import pytest
+from quota.objects import MEM, NOON, TEAM, account_of, full, quota, vendors
 from virtual_time import in_virtual_time
 
 from hami_webhook.charging.sources import ResourceQuotas
@@ -21,8 +22,6 @@ from hami_webhook.cluster.memory import MemoryCluster
 from hami_webhook.kube.objects import ResourceQuota
 from hami_webhook.quota.account import Accounts, QuotaAccount, Rejected, Swap
 from hami_webhook.quota.ledger import Entry, State
-
-from .objects import MEM, NOON, TEAM, account_of, full, quota, vendors
 
 RETRIES = Retries(attempts=3, first=0.01, longest=0.02)
 ENTRY = Entry(State.ADMITTED, int(NOON), full(mem=5))

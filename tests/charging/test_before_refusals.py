@@ -7,12 +7,11 @@ from typing import Any
 
 import pytest
 from builders import accelerator_quota
+from quota.objects import pod, quota
+from quota.quota_env import QuotaEnv
+from quota.test_accelerator_quotas import A, B, joined, own_used, teams, used
 
 from hami_webhook.cluster.api import Kind
-
-from .objects import pod, quota
-from .quota_env import QuotaEnv
-from .test_accelerator_quotas import A, B, joined, own_used, teams, used
 
 NAMESPACES = 3
 """Which the quotas select: two teams' and the environment's own. Each is listed by itself."""

@@ -12,6 +12,7 @@ from math import inf
 from typing import Any
 
 import pytest
+from quota.objects import GPU, MEM, NOON, TEAM, account_of, full, pod, quota, read_pod, vendors
 from virtual_time import in_virtual_time
 
 from hami_webhook.charging import store
@@ -25,8 +26,6 @@ from hami_webhook.core_options import Options
 from hami_webhook.kube.objects import ResourceQuota
 from hami_webhook.quota.account import ChargeRequest, Refusal
 from hami_webhook.quota.pricing import NoCapacity, price_pending
-
-from .objects import GPU, MEM, NOON, TEAM, account_of, full, pod, quota, read_pod, vendors
 
 Notified = Callable[["Desk"], Awaitable[None]]
 

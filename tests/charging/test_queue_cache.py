@@ -6,13 +6,13 @@ import asyncio
 from typing import Any
 
 import pytest
+from quota.objects import MEM, NOON, TEAM
 
 from hami_webhook.charging.queue import RETRIES, ChargeResult
 from hami_webhook.cluster.api import Kind
 from hami_webhook.quota.account import Refusal
 
-from .objects import MEM, NOON, TEAM
-from .test_admission_charger import Desk, ask, desk
+from .test_queue import Desk, ask, desk
 
 
 @desk({"a": 10})

@@ -11,6 +11,7 @@ from typing import Any
 import virtual_time
 from hypothesis import given
 from hypothesis import strategies as st
+from quota.objects import MEM, NOON, TEAM, account_of, full, pod, quota, vendors
 
 from hami_webhook.charging.queue import RETRIES, ChargeQueue, ChargeResult, Outcome
 from hami_webhook.charging.recomputer import PodReader, Recomputer
@@ -23,8 +24,6 @@ from hami_webhook.quota.account import ChargeRequest, QuotaAccount, Refusal
 from hami_webhook.quota.card_selection import COUNTED
 from hami_webhook.quota.ledger import LEDGER
 from hami_webhook.quota.pricing import NoCapacity, price_pending
-
-from .objects import MEM, NOON, TEAM, account_of, full, pod, quota, vendors
 
 VENDORS = vendors()
 

@@ -7,13 +7,12 @@ from collections import Counter
 
 import pytest
 from builders import accelerator_quota
+from quota.objects import pod, quota
+from quota.quota_env import QuotaEnv
+from quota.test_accelerator_quotas import RESEARCH, A, joined, namespace, teams, used
 
 from hami_webhook.admission.denial import Denied
 from hami_webhook.cluster.api import Kind, Unavailable
-
-from .objects import pod, quota
-from .quota_env import QuotaEnv
-from .test_accelerator_quotas import RESEARCH, A, joined, namespace, teams, used
 
 
 def asked_of(env: QuotaEnv) -> Counter[str]:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 from builders import card, node
 from queueing.test_releaser import queueing, waits
+from quota.objects import LARGE, pod
 
 from hami_webhook.cluster.api import JSON
 
 from .claim_env import TEN, Cluster, claiming, got, owned_by, publish
-from .objects import LARGE, pod
 
 L = node("n1", card("GPU-L", LARGE))
 PASSES = "quota gpu-quota queues pods, and those that wait come first: devices that are claimed"

@@ -7,6 +7,7 @@ from contextlib import suppress
 import pytest
 from builders import accelerator_quota
 from dra.objects import HAMI, exactly, resource_slice, share
+from quota.objects import MEM, TEAM, pod, quota
 
 from hami_webhook.admission.denial import Denied
 from hami_webhook.cluster.api import JSON, Kind
@@ -15,7 +16,6 @@ from hami_webhook.kube.objects import Pod
 from hami_webhook.quota.floors import floor_id
 
 from .claim_env import TEN, Cluster, claiming, got, owned_by, publish, spec, template
-from .objects import MEM, TEAM, pod, quota
 
 DRIVER = "gpu.example.com"
 
