@@ -457,3 +457,14 @@ def test_what_is_not_there_is_told_in_one_line(hami: Hami, arguments: list[str],
     assert (run.status, run.out) == (status, "")
     (line,) = run.err.splitlines()
     assert line.startswith(f"kubectl hami: {complaint}")
+
+
+def test_simulate_tries_pods_that_wait_on_nodes_that_are_not_there(hami: Hami) -> None:
+    api = ApiServer(cluster(*DEPLOYED))
+    for flags, place in (((), None), (("--add", "1xn1"), "n1-new-1")):
+        run = hami(api, "simulate", "-n", "team-a", "-o", "json", "--waiting", *flags)
+        assert [(each["name"], (each["placement"] or {}).get("node")) for each in json.loads(run.out)["pods"]] == [
+            ("waiting", place)
+        ]
+    assert hami(api, "simulate").status == 2
+    assert {method for method, _ in api.asked} == {"GET"}
