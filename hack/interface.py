@@ -200,7 +200,7 @@ def _taken(action: argparse.Action, default: object) -> str:
     """What a flag or an argument takes, and its default."""
     if action.nargs == 0:
         return "switch"
-    several = "list" if isinstance(action, argparse._AppendAction) or action.nargs == "+" else "value"
+    several = "list" if isinstance(action, argparse._AppendAction) or action.nargs in ("+", "*") else "value"
     if action.required:
         return f"{several} required"
     return f"{several} default={default or ''}" if action.option_strings else f"{several} optional"
