@@ -141,6 +141,7 @@ LEVELS: Sequence[tuple[Level, str, str]] = (
     ("beta", "flag", "hami-webhook simulate --kubeconfig"),
     ("beta", "flag", "hami-webhook simulate --namespace"),
     ("beta", "flag", "hami-webhook simulate -n"),
+    *(("beta", "flag", f"hami-webhook simulate --{name}") for name in ("add", "like", "remove", "template", "waiting")),
     ("beta", "flag", "hami-webhook serve --log-format"),
     ("beta", "environment variable", "HAMI_PREEMPTION*"),
     ("beta", "environment variable", "HAMI_LOG_FORMAT"),

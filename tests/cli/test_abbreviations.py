@@ -33,7 +33,7 @@ def wanted(found: argparse.ArgumentParser) -> list[str]:
             verb, below = next(iter(action.choices.items()))
             words += [verb, *wanted(below)]
         elif action.option_strings and action.required:
-            words += [action.option_strings[0], "1"]
+            words += [action.option_strings[0], "1x1" if action.type else "1"]
         elif not action.option_strings and action.nargs != "?":
             words += [next(iter(action.choices)) if action.choices else "x"]
     return words

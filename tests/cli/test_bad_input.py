@@ -109,7 +109,7 @@ COMMANDS = [
     (["simulate", "-", "-"], "hami-webhook: standard input (-) can be read only once"),
     (["simulate", "--now", "yesterday", "-"], "hami-webhook: --now must be an RFC 3339 time such as "),
     (["simulate", "--now", "2026-01-01T00:00:00", "-"], "hami-webhook: --now must be an RFC 3339 time such as "),
-    (["simulate"], "hami-webhook simulate: the following arguments are required: PODS"),
+    (["simulate"], "hami-webhook: nothing to simulate: name PODS, or give --cluster with --waiting, --add or --remove"),
     (["simulate", "-o", "xml", "-"], "hami-webhook simulate: argument -o/--output: invalid choice: 'xml'"),
     (["simulate", "--frobnicate", "-"], "hami-webhook: unrecognized arguments: --frobnicate"),
     (["simulate", "--node-scheduler-policy", "best", "-"], "hami-webhook simulate: argument --node-scheduler-policy"),

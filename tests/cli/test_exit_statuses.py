@@ -51,6 +51,8 @@ hami-webhook simulate               0  pods.json --cluster cluster.json --strict
 hami-webhook simulate               1  pods.json --cluster full.json --strict
 hami-webhook simulate               2  broken.json
 hami-webhook simulate               2  none.json
+hami-webhook simulate               0  --cluster cluster.json --waiting --add 1xn1
+hami-webhook simulate               2  --cluster cluster.json --remove none
 hami-webhook simulate               2
 hami-webhook explain                0  p --cluster cluster.json --file pods.json
 hami-webhook explain                0  p --cluster full.json --file pods.json
@@ -88,6 +90,12 @@ hami-webhook version                0
 hami-webhook version                2  --unknown
 kubectl hami queue                  0
 kubectl hami queue                  2  --kubeconfig none
+kubectl hami defrag                 0  --want 1xA100 --gpumem 1000
+kubectl hami defrag                 1  --want 2xA100
+kubectl hami defrag                 1  --want 1xA100 --kubeconfig forbidden
+kubectl hami defrag                 2  --want 1xH900
+kubectl hami defrag                 2  --want H100
+kubectl hami defrag                 2
 kubectl hami queue                  2  --unknown
 kubectl hami quota                  0
 kubectl hami quota                  1  none
@@ -125,6 +133,8 @@ kubectl hami explain statefulset    1  none
 kubectl hami explain statefulset    2
 kubectl hami simulate               0  pods.json
 kubectl hami simulate               0  pods.json --strict
+kubectl hami simulate               0  --waiting --add 1xn1
+kubectl hami simulate               2  --remove none
 kubectl hami simulate               1  too-large.json --strict
 kubectl hami simulate               2  broken.json
 kubectl hami simulate               2
