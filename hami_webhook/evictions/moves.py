@@ -11,7 +11,7 @@ Fit decides on every node, as it would be without those that move; no vendor's r
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence, Set
 from enum import Enum
 from itertools import combinations
 from math import inf
@@ -29,7 +29,9 @@ from hami_webhook.state.pod_allocations import CardKey, PodAllocation
 from hami_webhook.time_slices import Steps
 
 _FITS, _SETS, _STEPS = 4_000, 100_000, 20_000_000
-"""Times that Fit is tried, sets of pods and places that are compared, and steps of Fit, for each half of a search."""
+"""Times that Fit is tried, sets of pods and places that are compared, and steps of Fit, for each part of a search: the
+nodes, a plan for each of them, and smaller plans.
+"""
 _PLACES = 500
 """Places that are tried for one set of pods, before it counts as one that others can't take."""
 _WANTED = -1
@@ -48,7 +50,7 @@ class Wanted(Struct, frozen=True):
     """A pod that doesn't exist, and the nodes that kube-scheduler would let it on."""
 
     request: PodRequest
-    nodes: Collection[str]
+    nodes: Set[str]
 
 
 class MovablePod(Struct, frozen=True, eq=False):
@@ -117,7 +119,7 @@ class _Search:
         self._vendors = vendors
         self._most = most
         self._effort = effort
-        self._trials = Trials(nodes, vendors, self._half())
+        self._trials = Trials(nodes, vendors, self._part())
         self._on: dict[str, list[MovablePod]] = {name: [] for name in nodes}
         self._held = {each.pod.uid: _held(each) for node in nodes.values() for each in node.allocations}
         self._shapes: dict[str, int] = {}
@@ -137,21 +139,23 @@ class _Search:
         """Whether a set of pods was given up."""
 
     def best(self) -> Steps[Plan | NoPlan]:
+        candidates: list[str] = []
         try:
-            candidates = yield from self._candidates()
+            free = yield from self._free(candidates)
         except Exhausted:
-            return NoPlan.TOO_LONG
-        if isinstance(candidates, Plan):
-            return candidates
+            free, self._cut = None, True
+        if free is not None:
+            return free
         if not candidates:
-            return NoPlan.NO_NODE
+            return NoPlan.TOO_LONG if self._cut else NoPlan.NO_NODE
+        self._trials.effort = self._part()
         found: Plan | None = None
         try:
             for name in candidates:
                 found = _better(found, (yield from self._by_giving_back(name)))
         except Exhausted:
             self._cut = True
-        self._trials.effort = self._half()
+        self._trials.effort = self._part()
         below = self._most if found is None else len(found.moves) - 1
         try:
             for size in range(1, below + 1):
@@ -164,22 +168,21 @@ class _Search:
             return NoPlan.TOO_LONG if self._cut else NoPlan.NO_PLACE
         return msgspec.structs.replace(found, fewest=not self._cut)
 
-    def _half(self) -> SearchBudget:
+    def _part(self) -> SearchBudget:
         return SearchBudget(*(int(amount * self._effort) for amount in (_FITS, _SETS, _STEPS)))
 
-    def _candidates(self) -> Steps[Plan | Sequence[str]]:
-        """The nodes that have what is wanted once all go that may; a plan where one has it as it is."""
-        found = []
-        for name in sorted(self._wanted.nodes):
-            if name not in self._nodes:
-                continue
+    def _free(self, candidates: list[str]) -> Steps[Plan | None]:
+        """A plan where a node has what is wanted as it is; otherwise `candidates` get those that have it once all go
+        that may, the one with the least to be moved first.
+        """
+        for name in sorted(self._wanted.nodes & self._nodes.keys(), key=lambda name: (_memory(self._on[name]), name)):
             now = self._fitted(name, ())
             if now is not None:
                 return Plan(name, (), now)
             if self._on[name] and self._fitted(name, self._on[name]) is not None:
-                found.append(name)
+                candidates.append(name)
             yield
-        return found
+        return None
 
     def _by_giving_back(self, name: str) -> Steps[Plan | None]:
         """A plan for a node: pods stay in their turn, first those that nobody can take, then the least of a card."""

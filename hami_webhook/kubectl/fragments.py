@@ -166,7 +166,7 @@ class Movability:
 
         `among` are the UIDs of the only pods that may move.
         """
-        nodes = {only} if only else self.nodes.keys() - set(self._closed)
+        nodes = frozenset({only} if only else self.nodes.keys() - set(self._closed))
         wanted = Wanted(self.request, nodes)
         movable = [each for each in self.movable if among is None or each.pod.uid in among]
         for _ in range(_MOST_VETOES):
@@ -301,15 +301,16 @@ class Movability:
 class FreedByMoves(Struct, frozen=True):
     """The most whole cards of a model that a pod could get on one node after moves; `now` what it gets without any.
 
-    `fragmentation` is the percentage of the model's free memory that is on cards which pods hold.
+    `given_up`: more may be possible, but the search for more ended before that was known; `moves` is 0 if it found
+    nothing.
     """
 
     model: str
-    fragmentation: int
     now: int
     cards: int
     node: str
     moves: int
+    given_up: bool = False
 
 
 def freed_by_moves(
@@ -323,6 +324,7 @@ def freed_by_moves(
     ranked = sorted((each for each in capacities if each.fragmentation), key=lambda each: -each.fragmentation)
     for each in ranked[:_MOST_MODELS]:
         now = max((size.cards for size in each.whole if size is not None), default=0)
+        given_up = False
         for count in sorted((count for count in COUNTS if count > now), reverse=True):
             wanted = WantedCards(count, each.model, above_all=True)
             try:
@@ -330,8 +332,12 @@ def freed_by_moves(
             except UsageError:
                 break
             if isinstance(plan, Plan):
-                found.append(FreedByMoves(each.model, each.fragmentation, now, count, plan.node, len(plan.moves)))
+                found.append(FreedByMoves(each.model, now, count, plan.node, len(plan.moves), given_up))
                 break
+            given_up |= plan is NoPlan.TOO_LONG
+        else:
+            if given_up:
+                found.append(FreedByMoves(each.model, now, 0, "", 0, given_up))
     return found
 
 

@@ -48,7 +48,7 @@ class Fleet:
         self.nodes = {view.name: NodeSnapshot(view, state.allocations(view.name), {}) for view in state.views()}
 
     def plan(self, count: int, memory: int, most: int = 60, effort: float = 1.0) -> Plan | NoPlan:
-        wanted = Wanted(wanting(count, memory), self.nodes)
+        wanted = Wanted(wanting(count, memory), self.nodes.keys())
         return run_at_once(plan_moves(wanted, self.nodes, self.movable, VENDORS, most=most, effort=effort))
 
     def moves(self, count: int, memory: int) -> list[tuple[str, str]] | None:
@@ -102,6 +102,16 @@ def test_why_there_is_no_plan() -> None:
     assert full.plan(1, 8000) is NoPlan.NO_PLACE
     assert full.plan(2, 100) is NoPlan.NO_NODE
     assert full.plan(1, 8000, effort=0.0) is NoPlan.TOO_LONG
+
+
+def test_a_short_search_on_many_nodes_looks_at_those_with_the_least_to_move_first() -> None:
+    fleet = Fleet([1] * 60, [(on, [0], 2000 - on) for on in range(60)])
+    found = fleet.plan(1, SIZE, effort=0.01)
+    assert isinstance(found, Plan)
+    assert ([each.pod.node for each in found.moves], found.fewest) == (["n59"], False)
+    whole = fleet.plan(1, SIZE)
+    assert isinstance(whole, Plan)
+    assert ([each.pod.node for each in whole.moves], whole.fewest) == (["n59"], True)
 
 
 def test_no_plan_has_more_moves_than_may_be() -> None:

@@ -72,7 +72,7 @@ def test_the_fewest_moves_are_shown_and_nothing_is_written(hami: Hami) -> None:
     assert (found["node"], found["fewest"], found["why"], found["applied"]) == ("n1", True, "", False)
     assert [(each["pod"], each["to"]) for each in found["moves"]] == [("team-a/b", "n0")]
     part = hami(api, *WANT, "--gpumem", "30000")
-    assert part.out == "Node n0 has 1 x a100 with 30000 MiB of each free now; no pod has to move.\n"
+    assert part.out == "Node n1 has 1 x a100 with 30000 MiB of each free now; no pod has to move.\n"
 
 
 def test_on_an_ordinary_day_nobody_has_to_move(hami: Hami) -> None:
