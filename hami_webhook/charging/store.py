@@ -24,7 +24,7 @@ import contextlib
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence, Set
 from math import inf
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 from weakref import WeakValueDictionary
 
 from msgspec import Struct, field, structs
@@ -36,9 +36,9 @@ from hami_webhook.cluster.api import LONGEST_SILENCE, ClusterError, Conflict, No
 from hami_webhook.cluster.shared_reads import SharedReads
 from hami_webhook.devices.registry import Vendors
 from hami_webhook.kube.objects import Pod, ResourceQuota
-from hami_webhook.quota.account import Accounts, QuotaAccount, Rejected, Swap, verify
+from hami_webhook.quota.account import Accounts, QuotaAccount, Rejected, Swap
 from hami_webhook.quota.known_quotas import CURRENT_SECONDS, KnownQuotas
-from hami_webhook.quota.ledger import new_attempt
+from hami_webhook.quota.ledger import LEDGER, new_attempt
 
 _KEPT_SECONDS = 60.0
 """Seconds for which versions are kept that the cache doesn't show yet; a watch silent for as long isn't used."""
@@ -469,3 +469,13 @@ def is_as_late(one: ResourceQuota, other: ResourceQuota) -> bool:
     versions = one.resource_version, other.resource_version
     later = all(v.isdecimal() for v in versions) and int(versions[0]) > int(versions[1])
     return one.uid == other.uid and (later or versions[0] == versions[1] != "")
+
+
+def verify(answer: ResourceQuota, patch: Mapping[str, Any]) -> None:
+    """The answer must carry the ledger as written: an API server that drops metadata on `/status` would lose it.
+
+    Raises `ClusterError`.
+    """
+    written = patch["metadata"].get("annotations") or {}
+    if LEDGER in written and answer.annotations.get(LEDGER) != written[LEDGER]:
+        raise ClusterError("the API server didn't keep the ledger annotation")

@@ -21,11 +21,12 @@ from hami_webhook.kube import wire
 from hami_webhook.kube.message_text import shown
 from hami_webhook.kube.quantity import Quantity, QuantityError
 from hami_webhook.kube.quota_fields import Lending as Lending
+from hami_webhook.kube.quota_fields import PerSubject
 from hami_webhook.kube.quota_fields import WrittenBudget as WrittenBudget
+from hami_webhook.kube.selectors import LabelSelector
 from hami_webhook.kube.wire import MalformedObject as MalformedObject
 
 JSON = Mapping[str, Any]
-
 QUOTA_GATE = "hami.io/quota"
 """The scheduling gate of pods that wait for quota (docs/spec/queues.md#1)."""
 RESERVATION = "hami.io/quota-reservation"
@@ -311,9 +312,8 @@ class ScopeRequirement(Struct, frozen=True):
 class ResourceQuota(Struct, frozen=True):
     """A quota's hard limits and status (amounts as written), its scopes and its annotations.
 
-    An AcceleratorQuota is read as one too (`quota/accelerator_quota.py`): it has no namespace but `namespaces`, those
-    that it selects, and `report`, what its status says of each of them and its conditions. Only it has
-    `lending` and `budget`.
+    An AcceleratorQuota is read as one too (`quota/accelerator_quota.py`): only it has `namespaces`, those that it
+    selects, `report`, what its status says of each of them and its conditions, and what follows.
     """
 
     namespace: str
@@ -329,6 +329,8 @@ class ResourceQuota(Struct, frozen=True):
     report: Mapping[str, Any] = {}
     lending: Lending | None = None
     budget: WrittenBudget | None = None
+    pod_selector: LabelSelector | None = None
+    per: PerSubject | None = None
 
     @classmethod
     def from_object(cls, obj: Any) -> ResourceQuota:

@@ -25,3 +25,14 @@ class WrittenBudget(Struct, frozen=True):
     time_zone: str = ""
     created: float = 0.0
     status: Mapping[str, Any] = {}
+
+
+class PerSubject(Struct, frozen=True):
+    """What an AcceleratorQuota gives each subject (docs/spec/who.md#3), amounts as written; `overrides` by subject.
+
+    `label` is the pods' label that names the subject; empty: the user who submitted the pod.
+    """
+
+    label: str
+    hard: Mapping[str, Any]
+    overrides: Mapping[str, Mapping[str, Any]] = {}

@@ -315,6 +315,18 @@ class BudgetSpec(Wire, frozen=True):
     time_zone: str | None = None
 
 
+class SubjectOverride(Wire, frozen=True):
+    subject: str | None = None
+    hard: Amounts | None = None
+
+
+class PerSubjectSpec(Wire, frozen=True):
+    user: bool | None = None
+    label: str | None = None
+    hard: Amounts | None = None
+    overrides: tuple[SubjectOverride, ...] | None = None
+
+
 class AcceleratorQuotaSpec(Wire, frozen=True):
     namespace_selector: LabelSelectorObject | None = None
     hard: Amounts | None = None
@@ -326,6 +338,8 @@ class AcceleratorQuotaSpec(Wire, frozen=True):
     reclaim: str | None = None
     reclaim_min_runtime: str | None = None
     budget: BudgetSpec | None = None
+    pod_selector: LabelSelectorObject | None = None
+    per: PerSubjectSpec | None = None
 
 
 class AcceleratorQuotaStatus(Wire, frozen=True):
@@ -334,6 +348,10 @@ class AcceleratorQuotaStatus(Wire, frozen=True):
     ledger: str | None = None
     observed: int | None = None
     counted_cards: str | None = None
+    counted_subjects: str | None = None
+    subject_use: str | None = None
+    subjects: tuple[dict[str, Any], ...] | None = None
+    other_subjects: dict[str, Any] | None = None
     namespaces: tuple[dict[str, Any], ...] | None = None
     conditions: tuple[dict[str, Any], ...] | None = None
     budget: dict[str, Any] | None = None

@@ -12,16 +12,23 @@ from typing import Any
 from hami_webhook.cluster.api import JSON
 from hami_webhook.kube import wire
 from hami_webhook.kube.objects import Lending, ResourceQuota, WrittenBudget, parse_time
+from hami_webhook.kube.quota_fields import PerSubject
 from hami_webhook.kube.selectors import LabelSelector
 from hami_webhook.quota.card_selection import COUNTED, DEVICE_TYPES, NODE_SELECTOR
 from hami_webhook.quota.enforcement import ENFORCEMENT, OBSERVED, QUEUE_ORDER, QUEUE_OVERTAKING
 from hami_webhook.quota.ledger import LEDGER
+from hami_webhook.quota.subjects import COUNTED_SUBJECTS, SUBJECT_USE
 
 KIND = "AcceleratorQuota"
 Labels = Mapping[str, Mapping[str, str]]
 """The labels of each namespace, by its name."""
 
-_STATUS_FIELDS = {LEDGER: "ledger", COUNTED: "countedCards"}
+_STATUS_FIELDS = {
+    LEDGER: "ledger",
+    COUNTED: "countedCards",
+    COUNTED_SUBJECTS: "countedSubjects",
+    SUBJECT_USE: "subjectUse",
+}
 
 
 def read_accelerator_quota(obj: Any, namespaces: Labels) -> ResourceQuota:
@@ -38,6 +45,8 @@ def read_accelerator_quota(obj: Any, namespaces: Labels) -> ResourceQuota:
         QUEUE_OVERTAKING: queue.overtaking,
         LEDGER: status.ledger,
         COUNTED: status.counted_cards,
+        COUNTED_SUBJECTS: status.counted_subjects,
+        SUBJECT_USE: status.subject_use,
         OBSERVED: str(status.observed or ""),
     }
     return ResourceQuota(
@@ -50,9 +59,11 @@ def read_accelerator_quota(obj: Any, namespaces: Labels) -> ResourceQuota:
         used=status.used or {},
         resource_version=meta.resource_version or "",
         namespaces=frozenset(name for name, labels in namespaces.items() if selector.matches(labels)),
-        report={"namespaces": [*(status.namespaces or ())], "conditions": [*(status.conditions or ())]},
+        report=_report(status),
         lending=Lending(spec.nominal or {}, spec.reclaim or "", spec.reclaim_min_runtime or ""),
         budget=_budget(spec.budget or wire.BudgetSpec(), meta, status) if spec.budget or status.budget else None,
+        pod_selector=None if spec.pod_selector is None else LabelSelector.from_wire(spec.pod_selector),
+        per=None if spec.per is None else _per_subject(spec.per),
     )
 
 
@@ -68,6 +79,19 @@ def _budget(spec: wire.BudgetSpec, meta: wire.ObjectMeta, status: wire.Accelerat
         created,
         status.budget or {},
     )
+
+
+def _report(status: wire.AcceleratorQuotaStatus) -> dict[str, Any]:
+    """What a recompute wrote of namespaces and subjects."""
+    found: dict[str, Any] = {"namespaces": [*(status.namespaces or ())], "conditions": [*(status.conditions or ())]}
+    if status.subjects is not None or status.other_subjects is not None:
+        found |= {"subjects": [*(status.subjects or ())], "otherSubjects": status.other_subjects}
+    return found
+
+
+def _per_subject(spec: wire.PerSubjectSpec) -> PerSubject:
+    overrides = {each.subject: each.hard or {} for each in spec.overrides or () if each.subject}
+    return PerSubject(spec.label or "", spec.hard or {}, overrides)
 
 
 def status_patch(patch: JSON) -> JSON:

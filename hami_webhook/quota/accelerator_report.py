@@ -10,6 +10,7 @@ from msgspec import Struct
 
 from hami_webhook.kube.objects import ResourceQuota, format_time
 from hami_webhook.quota.account import QuotaAccount
+from hami_webhook.quota.subjects import MOST_SHOWN, Subjects, sums_of_others
 
 EXCEEDED = "Exceeded"
 """The type of the condition, with its reasons."""
@@ -29,7 +30,11 @@ class NamespaceUse(Struct):
 
 
 def with_report(
-    account: QuotaAccount, used: Mapping[str, int], uses: Mapping[str, NamespaceUse], now: float
+    account: QuotaAccount,
+    used: Mapping[str, int],
+    uses: Mapping[str, NamespaceUse],
+    now: float,
+    subjects: Subjects | None = None,
 ) -> ResourceQuota:
     """The account's object with what a recompute at `now` found; a ResourceQuota as it is."""
     quota = account.quota
@@ -56,4 +61,24 @@ def with_report(
         elif each.get("status") == status:
             since = each.get("lastTransitionTime", since)
     condition = {"type": EXCEEDED, "status": status, "reason": reason, "message": message, "lastTransitionTime": since}
-    return msgspec.structs.replace(quota, report={"namespaces": namespaces, "conditions": [*others, condition]})
+    report: dict[str, Any] = {"namespaces": namespaces, "conditions": [*others, condition]}
+    if subjects is not None:
+        report |= _subject_report(account, subjects)
+    elif "subjects" in quota.report:
+        report |= {"subjects": None, "otherSubjects": None}
+    return msgspec.structs.replace(quota, report=report)
+
+
+def _subject_report(account: QuotaAccount, subjects: Subjects) -> dict[str, Any]:
+    """What the subjects use that use most, and all others together."""
+    shown = subjects.by_use(account.hard)[:MOST_SHOWN]
+    others = len(subjects.used) - len(shown)
+    sums = sums_of_others(subjects.used, set(shown)) if others else {}
+
+    def written(amounts: Mapping[str, int]) -> dict[str, str]:
+        return {key: account.written(key, amount) for key, amount in sorted(amounts.items()) if key in account.hard}
+
+    return {
+        "subjects": [{"name": name, "used": written(subjects.used[name])} for name in shown],
+        "otherSubjects": {"count": others, "used": written(sums)} if others else None,
+    }

@@ -16,13 +16,10 @@ from typing import Any
 from msgspec import Struct, structs
 from msgspec.structs import replace
 
-from hami_webhook.cluster.api import ClusterError
 from hami_webhook.devices.registry import Vendors
 from hami_webhook.dra.holders import BareClaim
 from hami_webhook.kube import scopes
-from hami_webhook.kube.human_memory import human_memory
-from hami_webhook.kube.objects import QUOTA_GATE, Lending, Pod, ResourceQuota
-from hami_webhook.kube.pod_group import PodGroup
+from hami_webhook.kube.objects import Lending, Pod, ResourceQuota
 from hami_webhook.kube.quantity import Format, Quantity, QuantityError, is_binary
 from hami_webhook.quota import ledger as ledgers
 from hami_webhook.quota.card_selection import COUNTED, CardSelection
@@ -30,6 +27,7 @@ from hami_webhook.quota.enforcement import OBSERVED, Enforcement, observed_charg
 from hami_webhook.quota.entry_life import Event, survives
 from hami_webhook.quota.ledger import IN_ADMISSION, LEDGER, Entry, State
 from hami_webhook.quota.pricing import Charge, ChargeOn
+from hami_webhook.quota.subjects import COUNTED_SUBJECTS, Subjects, changes, counted_text, subject_of, titled
 from hami_webhook.quota.time_budget import TimeBudget, budget_patch
 
 
@@ -39,7 +37,7 @@ class QuotaAccount(Struct, frozen=True):
     `gone` are managed keys that left `spec.hard` and still stand in the status. `in_bytes` are the keys that this quota
     counts in bytes, as their hard has a binary suffix; `bytes_per_unit` has all that it might. `observed` is how many
     charges passed for which there was no room, as the quota only observes. `cards` are those that it counts, None
-    for all.
+    for all. `subjects` have limits of their own beside it; `subject` is whose this account is, empty for all's.
     """
 
     quota: ResourceQuota
@@ -57,6 +55,8 @@ class QuotaAccount(Struct, frozen=True):
     memory_units: Mapping[str, int] = {}
     """The bytes of one unit of each key that counts memory."""
     time_budget: TimeBudget | None = None
+    subjects: Subjects | None = None
+    subject: str = ""
 
     @classmethod
     def read(cls, quota: ResourceQuota, vendors: Vendors) -> QuotaAccount:
@@ -76,6 +76,9 @@ class QuotaAccount(Struct, frozen=True):
         if quota.annotations.get(COUNTED) != selection:  # used and floor entries are those of other cards
             stale |= hard.keys()
             ledger = {key: entry for key, entry in ledger.items() if survives(entry, Event.OTHER_CARDS)}
+        of_some = quota.per is not None or quota.pod_selector is not None or COUNTED_SUBJECTS in quota.annotations
+        if of_some and quota.annotations.get(COUNTED_SUBJECTS) != counted_text(quota):
+            stale |= hard.keys()  # used is that of other pods, or of other subjects
         gone = frozenset(key for key in (*quota.used, *quota.status_hard) if key in vendors.quota_keys) - hard.keys()
         return cls(
             quota,
@@ -91,6 +94,7 @@ class QuotaAccount(Struct, frozen=True):
             {} if quota.lending is None else _nominal(quota.lending, hard),
             vendors.memory_units,
             None if quota.budget is None else TimeBudget.of(quota, hard),
+            None if quota.per is None else Subjects.read(quota, quota.per, hard, _rounded),
         )
 
     @property
@@ -101,7 +105,15 @@ class QuotaAccount(Struct, frozen=True):
     def label(self) -> str:
         """The name in lists of quotas of both kinds."""
         quota = self.quota
-        return quota.name if quota.namespaces is None else f"{quota.kind}/{quota.name}"
+        if quota.namespaces is None:
+            return quota.name
+        return f"{quota.kind}/{self.title if self.subject else quota.name}"
+
+    @property
+    def title(self) -> str:
+        """The name, with the subject whose account it is: `shared (user alice)`."""
+        per = self.quota.per
+        return f"{self.name} ({titled(per, self.subject)})" if per is not None and self.subject else self.name
 
     @property
     def room_name(self) -> str:
@@ -176,10 +188,42 @@ class QuotaAccount(Struct, frozen=True):
         return structs.replace(part, amounts={key: amount for key, amount in exact.items() if amount}, in_bytes={})
 
     def covers(self, pod: Pod) -> bool:
-        """Whether the pod is in the quota's namespaces and scopes; a claim is in no scope."""
-        if self.quota.namespaces is not None:
-            return pod.namespace in self.quota.namespaces
-        return not self.quota.scopes or (not isinstance(pod, BareClaim) and scopes.matches(self.quota, pod))
+        """Whether the pod is in the quota's namespaces, and counts there."""
+        quota = self.quota
+        if quota.namespaces is None:
+            return not quota.scopes or self.counts(pod)
+        return pod.namespace in quota.namespaces and (
+            (quota.pod_selector is None and not self.subject) or self.counts(pod)
+        )
+
+    def counts(self, pod: Pod) -> bool:
+        """Whether a pod of the quota's namespaces is in its scopes and its selector, and of the account's subject.
+
+        A claim is in no scope, and has no labels.
+        """
+        quota = self.quota
+        if quota.scopes and (isinstance(pod, BareClaim) or not scopes.matches(quota, pod)):
+            return False
+        if quota.pod_selector is not None and not quota.pod_selector.matches(pod.labels):
+            return False
+        return not self.subject or self.subject_of(pod) == self.subject
+
+    def subject_of(self, pod: Pod) -> str:
+        """The subject that a pod counts for; empty where subjects have no limits."""
+        return "" if self.quota.per is None else subject_of(self.quota.per, pod)
+
+    def of_subject(self, subject: str) -> QuotaAccount:
+        """What the quota leaves one subject: an account of its limits and its use. Nothing is charged to that."""
+        subjects = self.subjects
+        if subjects is None:
+            return self
+        limit, use = subjects.limit(subject), subjects.used.get(subject, {})
+        used = {key: use.get(key, 0) for key in limit if key in self.used}
+        return replace(self, hard=limit, used=used, nominal={}, time_budget=None, subjects=None, subject=subject)
+
+    def limiting(self, pod: Pod) -> tuple[QuotaAccount, ...]:
+        """What limits a pod's charge: the account, and that of the pod's subject where subjects have limits."""
+        return (self,) if self.subjects is None else (self, self.of_subject(self.subject_of(pod)))
 
     def concerns(self, pod: Pod, charge: Charge) -> bool:
         """Whether the quota covers the pod, and the pod consumes a key of it."""
@@ -223,9 +267,13 @@ class QuotaAccount(Struct, frozen=True):
         # a key without used stays without: what nobody has computed isn't known to be 0
         used = {key: max(0, amount + increase.get(key, 0)) for key, amount in self.used.items()}
         entries = {key: value for key, value in self.ledger.items() if key != identity}
+        charged = entry or self.ledger.get(identity)
         if entry is not None:
             entries[identity] = entry
-        return replace(self, used=used, ledger=entries, observed=max(0, self.observed + observed))
+        subjects = self.subjects
+        if subjects is not None and charged is not None:
+            subjects = subjects.increased(charged.subject, increase)
+        return replace(self, used=used, ledger=entries, observed=max(0, self.observed + observed), subjects=subjects)
 
     def without(self, identity: str) -> QuotaAccount:
         """The account with an entry struck out and used as it is."""
@@ -262,6 +310,10 @@ class QuotaAccount(Struct, frozen=True):
         selection = None if self.cards is None else str(self.cards)
         if self.quota.annotations.get(COUNTED) != selection and target.used.keys() >= self.hard.keys():
             annotations[COUNTED] = selection
+        of_some = self.subjects is not None or self.quota.pod_selector is not None
+        known = target.used.keys() >= self.hard.keys()
+        is_or_was = of_some or COUNTED_SUBJECTS in self.quota.annotations
+        annotations |= changes(self.quota, target.subjects, known=known) if is_or_was else {}
         if target.observed != self.observed:
             annotations[OBSERVED] = str(target.observed)
         if target.quota.report != self.quota.report:
@@ -282,6 +334,11 @@ class QuotaAccount(Struct, frozen=True):
 
 Accounts = Mapping[str, QuotaAccount]
 """Accounts by the names of their quotas."""
+
+
+def limiting(accounts: Iterable[QuotaAccount], pod: Pod) -> list[QuotaAccount]:
+    """The accounts, each followed by that of the pod's subject where subjects have limits."""
+    return [each for account in accounts for each in account.limiting(pod)]
 
 
 class Swap(Struct, frozen=True):
@@ -389,58 +446,6 @@ class Refusal(Struct, frozen=True):
     no_room_in: str = ""
 
 
-def refuse_ungated(account: QuotaAccount) -> Refusal:
-    """A pod that would pass those that wait, as mutation gave it no gate."""
-    return Refusal(
-        403,
-        f"quota {account.label} queues pods, but this pod has no scheduling gate {QUOTA_GATE}, because mutation was "
-        "skipped. Remove the pod's label hami.io/webhook if it has one, or try again if the quota was changed just now",
-    )
-
-
-def refuse_overrun(account: QuotaAccount, charge: Charge, over: Sequence[str]) -> Refusal:
-    """HAMi's first words and Kubernetes' `exceeded quota` with only the overflowing keys, in plain integers.
-
-    Memory is said in Gi too, at the end, where no controller that knows Kubernetes' words looks.
-    """
-
-    def listed(amounts: Mapping[str, int]) -> str:
-        return ",".join(f"{key}={amounts.get(key, 0)}" for key in over)
-
-    requested = account.counted(charge.exact)
-    kind = "" if account.quota.namespaces is None else f"{account.quota.kind} "
-    floor = " (smallest eligible card)" if any(key in charge.floors for key in over) else ""
-    return Refusal(
-        403,
-        f"exceeding resource quota: exceeded quota: {kind}{account.name}, requested: {listed(requested)}{floor}, "
-        f"used: {listed(account.used)}, limited: {listed(account.hard)}{_in_gi(account, requested, over)}",
-        overrun=True,
-    )
-
-
-def _in_gi(account: QuotaAccount, requested: Mapping[str, int], over: Sequence[str]) -> str:
-    """` (memory: 23.4Gi requested, 0 used, 19.5Gi limited)` of the first key of `over` that counts memory."""
-    for key in over:
-        if unit := account.memory_units.get(key):
-            unit = 1 if key in account.in_bytes else unit
-            sides = (requested.get(key, 0), account.used.get(key, 0), account.hard[key])
-            amounts = (human_memory(each * unit) for each in sides)
-            return " (memory: {} requested, {} used, {} limited)".format(*amounts)
-    return ""
-
-
-def refuse_group(account: QuotaAccount, charge: Charge, over: Sequence[str], group: PodGroup, count: int) -> Refusal:
-    """`count` pods of a group that cost as much each."""
-    amounts = account.counted({key: count * amount for key, amount in charge.exact.items()})
-    costs = ", ".join(f"{key}={amounts[key]}, limited: {account.hard[key]}" for key in over)
-    return Refusal(
-        403,
-        f"pod group {group.name} of {group.size} pods costs more than the limit of quota {account.label}, so it would "
-        f"never start: {count} of them cost {costs}. Make the group smaller, or raise the limit",
-        overrun=True,
-    )
-
-
 def refuse_unknown(name: str, keys: Sequence[str]) -> Refusal:
     return Refusal(403, f"status unknown for quota: {name}, resources: {','.join(keys)}")
 
@@ -463,16 +468,6 @@ class NeedsRecompute(Rejected):
         super().__init__(quota)
         self.quota = quota
         self.full = full
-
-
-def verify(answer: ResourceQuota, patch: Mapping[str, Any]) -> None:
-    """The answer must carry the ledger as written: an API server that drops metadata on `/status` would lose it.
-
-    Raises `ClusterError`.
-    """
-    written = patch["metadata"].get("annotations") or {}
-    if LEDGER in written and answer.annotations.get(LEDGER) != written[LEDGER]:
-        raise ClusterError("the API server didn't keep the ledger annotation")
 
 
 def _rounded(written: Mapping[str, Any], keys: Iterable[str], *, up: bool) -> dict[str, int]:

@@ -21,14 +21,12 @@ from hami_webhook.quota.account import (
     QuotaAccount,
     Refusal,
     Swap,
-    refuse_group,
     refuse_now,
-    refuse_overrun,
-    refuse_ungated,
     refuse_unknown,
 )
 from hami_webhook.quota.ledger import IN_ADMISSION, SEVERAL, Entry, State, find_entry, is_full
 from hami_webhook.quota.placing import PlacementRequest
+from hami_webhook.quota.refusals import refuse_group, refuse_overrun, refuse_ungated
 
 _RENEWED = 10
 """Seconds after which the time of a floor entry is renewed for a pod that costs nothing while it waits."""
@@ -149,15 +147,16 @@ def _charge_one(
         account = accounts[name]
         if not account.concerns(request.pod, request.charge):
             continue
-        if request.gate is Gate.OPENING and name in passed_over:
-            text = f"quota {account.label} has no room for a pod whose turn is earlier"
-            return Refusal(503, text, no_room_in=account.room_name)
+        full = [each for each in account.limiting(request.pod) if each.room_name in passed_over] if passed_over else ()
+        if request.gate is Gate.OPENING and full:
+            text = f"quota {full[0].label} has no room for a pod whose turn is earlier"
+            return Refusal(503, text, no_room_in=full[0].room_name)
         charging = _Charging(account, request, now, max_ledger, recomputed=name in recomputed)
         found = charging.evaluate()
         if isinstance(found, Refusal):
             if request.gate is Gate.OPENING and found.overrun:  # refused for another reason it keeps nobody waiting
-                passed_over.add(name)
-                return replace(found, no_room_in=account.room_name)
+                passed_over.add(charging.without_room.room_name)
+                return replace(found, no_room_in=charging.without_room.room_name)
             return found
         after[name] = found
         if request.gate is not Gate.CLOSED:
@@ -167,7 +166,7 @@ def _charge_one(
 
 
 class _Charging:
-    """One request against one quota that may concern it.
+    """One request against one quota that may concern it, and against the limit of its subject there.
 
     `amounts` are what it costs there, exact; `observed` is as in `BatchResult`.
     """
@@ -183,6 +182,9 @@ class _Charging:
         self._max_ledger = max_ledger
         self._recomputed = recomputed
         self._namespace = "" if account.quota.namespaces is None else request.pod.namespace
+        self._subject = "" if account.subjects is None else account.subject_of(request.pod)
+        self.without_room = account
+        """After a refusal for lack of room: what lacks it, the account or that of the pod's subject."""
         self.observed: list[Refusal] = []
 
     def evaluate(self) -> QuotaAccount | Refusal:
@@ -208,22 +210,41 @@ class _Charging:
         # what it costs once the gates of others are gone is waited for under any enforcement
         if account.queues or (account.enforced and self._request.pod.gated_by_others):
             never = account.above_hard(charge)
-            return refuse_overrun(account, charge, never) if never else account
+            if never:
+                return refuse_overrun(account, charge, never)
+            own = None if account.subjects is None else account.of_subject(self._subject)
+            never = () if own is None else own.above_hard(charge)
+            return account if own is None or not never else refuse_overrun(own, charge, never)
         unknown = self._refuse_unknown()
         if unknown is not None:
             return unknown
-        own = account.ledger.get(self._request.identity)  # of a pod that is updated while its gate is being removed
-        over = account.overrun(charge, None if own is None else own.amounts)
-        return self._refuse_full(over) if over and account.enforced else account
+        entry = account.ledger.get(self._request.identity)  # of a pod that is updated while its gate is being removed
+        earlier = None if entry is None else entry.amounts
+        full, over = account, account.overrun(charge, earlier)
+        if not over and account.subjects is not None:
+            full, over = self._overrun_of_subject(account, earlier)
+        return self._refuse_full(full, over) if over and account.enforced else account
+
+    def _overrun_of_subject(
+        self, account: QuotaAccount, earlier: Mapping[str, int] | None
+    ) -> tuple[QuotaAccount, tuple[str, ...]]:
+        """The account of the pod's subject, and the keys of which it has no room for the charge."""
+        own = account.of_subject(self._subject)
+        return own, own.overrun(self._charge, earlier)
 
     def _refuse_group(self) -> Refusal | None:
         """The refusal of a pod by which its group costs more than the quota's limit, so that it would never start."""
-        account, group = self._account, PodGroup.of(self._request.pod)
-        if group is None or not account.above_hard(self._charge, group.size):
+        group = PodGroup.of(self._request.pod)
+        if group is None:
             return None
-        count = 1 + self._request.equal_members()
-        over = account.above_hard(self._charge, count)
-        return refuse_group(account, self._charge, over, group, count) if over and count > 1 else None
+        for account in self._account.limiting(self._request.pod):
+            if not account.above_hard(self._charge, group.size):
+                continue
+            count = 1 + self._request.equal_members()
+            over = account.above_hard(self._charge, count)
+            if over and count > 1:
+                return refuse_group(account, self._charge, over, group, count)
+        return None
 
     def _creation(self) -> QuotaAccount | Refusal:
         """The account with a new pod charged."""
@@ -243,16 +264,22 @@ class _Charging:
         if known is not None and (known.state is not State.ADMITTED or known.covers(amounts)):
             # charged already; in any other state the pod exists, and admission doesn't change its charge
             if known.observed:
-                former = account.with_entry(request.identity, None)
+                full = former = account.with_entry(request.identity, None)
                 over = former.overrun(self._charge)
+                if not over and former.subjects is not None:
+                    full, over = self._overrun_of_subject(former, None)
                 spent = None if over else self._refuse_spent()
-                self.observed.append(spent or refuse_overrun(former, self._charge, over))
+                self.observed.append(spent or refuse_overrun(full, self._charge, over))
             return self._adopted(account, known)
         # an admission only ever raises: its word alone is no proof that a charge may be lowered
         larger = amounts if known is None else known.raised_to(amounts)
         whose = request.claim if known is None else known.floor
         entry = Entry(
-            State.ADMITTED, self._now, larger, namespace=self._namespace, floor=whose, attempt=request.attempt
+            *(State.ADMITTED, self._now, larger),
+            namespace=self._namespace,
+            floor=whose,
+            attempt=request.attempt,
+            subject=self._subject,
         )
         return self._with_entry(account, known, entry)
 
@@ -274,7 +301,13 @@ class _Charging:
         self._charge = structs.replace(self._charge, amounts=more, in_bytes={})
         if known is not None:  # whichever update comes, the pod costs no more than both add
             more = {key: more.get(key, 0) + known.amounts.get(key, 0) for key in {*more, *known.amounts}}
-        entry = Entry(State.UPDATING, self._now, more, namespace=self._namespace, floor=target, attempt=request.attempt)
+        entry = Entry(
+            *(State.UPDATING, self._now, more),
+            namespace=self._namespace,
+            floor=target,
+            attempt=request.attempt,
+            subject=self._subject,
+        )
         return self._with_entry(account, known, entry, raised=False)
 
     def _adopted(self, account: QuotaAccount, known: Entry) -> QuotaAccount:
@@ -308,26 +341,34 @@ class _Charging:
         text = budget.obstacle(costs, deadline, self._now)
         return Refusal(403, text, overrun=self._request.gate is not Gate.OPENING) if text else None
 
-    def _refuse_full(self, over: Sequence[str]) -> Refusal:
-        """The refusal for lack of room of these keys."""
-        account = self._account
-        if account.quota.namespaces is not None and not self._recomputed:
-            raise NeedsRecompute(account.name, full=True)
-        return refuse_overrun(account, self._charge, over)
+    def _refuse_full(self, full: QuotaAccount, over: Sequence[str]) -> Refusal:
+        """The refusal for lack of room of these keys, in the account or in that of the pod's subject."""
+        if full.quota.namespaces is not None and not self._recomputed:
+            raise NeedsRecompute(full.name, full=True)
+        self.without_room = full
+        return refuse_overrun(full, self._charge, over)
 
     def _with_entry(
         self, account: QuotaAccount, known: Entry | None, entry: Entry, *, raised: bool = True
     ) -> QuotaAccount | Refusal:
         """The account with the request's entry in the place of another; `raised`: that covers a part of the charge."""
-        over = account.overrun(self._charge, known.amounts if known and raised else None)
+        earlier = known.amounts if known and raised else None
+        full, over = account, account.overrun(self._charge, earlier)
+        if not over and account.subjects is not None:
+            full, over = self._overrun_of_subject(account, earlier)
         spent = self._refuse_spent()
         if spent is not None and account.enforced:
             return spent
         # before the ledger's room: a pod over the quota is refused for that, and not asked to come again
         if over and account.enforced:
-            return self._refuse_full(over)
+            return self._refuse_full(full, over)
         if over or spent is not None:
-            self.observed.append(spent or refuse_overrun(account, self._charge, over))
+            self.observed.append(spent or refuse_overrun(full, self._charge, over))
+        if account.subjects is not None and account.subjects.is_full_for(self._subject):
+            if not self._recomputed:
+                raise NeedsRecompute(account.name)
+            text = f"so many subjects use {account.label} that it can't remember another one; wait until some use none"
+            return refuse_now(self._request.pod.namespace, text)
         if known is None and self._is_full(account, entry.state):
             if self._namespace:
                 text = f"pods in flight take its part of the ledger of {account.quota.kind} {account.name}"

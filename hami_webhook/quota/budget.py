@@ -243,18 +243,19 @@ def pod_budget(
     `others_of` has what the other placed pods cost a quota.
     """
     found: dict[CardSelection | None, tuple[dict[str, int], dict[str, int]]] = {None: ({}, {})}
-    for account in quotas:
-        if not account.hard or not account.enforced or not account.covers(pod):
-            continue
-        mine = account.counted(charged(account, pod, vendors, capacity, now, placement_ttl))
-        others = others_of(account)
-        for key, hard in account.hard.items():
-            own = mine.get(key, 0)
-            # while nobody has computed used there is no room that is known of beyond the pod's own charge
-            room = hard - account.used[key] + own if key in account.used else own
-            most = min(hard - others[key], max(own, room))
-            of_unit = found.setdefault(account.cards, ({}, {}))[key in account.in_bytes]
-            of_unit[key] = min(most, of_unit.get(key, most))
+    for quota in quotas:
+        for account in (quota,) if quota.subjects is None else quota.limiting(pod):
+            if not account.hard or not account.enforced or not account.covers(pod):
+                continue
+            mine = account.counted(charged(account, pod, vendors, capacity, now, placement_ttl))
+            others = others_of(account)
+            for key, hard in account.hard.items():
+                own = mine.get(key, 0)
+                # while nobody has computed used there is no room that is known of beyond the pod's own charge
+                room = hard - account.used[key] + own if key in account.used else own
+                most = min(hard - others[key], max(own, room))
+                of_unit = found.setdefault(account.cards, ({}, {}))[key in account.in_bytes]
+                of_unit[key] = min(most, of_unit.get(key, most))
     if not any(any(each) for each in found.values()):
         return None
     limits, byte_limits = found.pop(None)

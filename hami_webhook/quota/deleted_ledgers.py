@@ -51,7 +51,12 @@ class DeletedLedgers:
                 amounts = entry.only(account.hard)
                 if amounts:
                     found[identity] = Entry(
-                        State.ADMITTED, entry.time, amounts, namespace=entry.namespace, attempt=entry.attempt
+                        State.ADMITTED,
+                        entry.time,
+                        amounts,
+                        namespace=entry.namespace,
+                        attempt=entry.attempt,
+                        subject=entry.subject,
                     )
         return found
 

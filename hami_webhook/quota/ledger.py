@@ -47,7 +47,8 @@ class Entry(Struct, frozen=True):
     `observed`: the quota had no room for it, and let it pass as it only observes. `namespace` is the pod's, where the
     quota is of several. `floor` is the id of the floor entry of what the pod requests after an update, whose `amounts`
     are those that are added; while placing, the UID of the claim that is allocated; of a new claim its UID, or
-    `SEVERAL`. `attempt` marks its last writer, as `new_attempt` gives it; older versions leave it empty.
+    `SEVERAL`. `attempt` marks its last writer, as `new_attempt` gives it; older versions leave it empty. `subject` is
+    whose limit it is charged to as well, where the quota has limits for each subject.
 
     Amounts are exact: a key that a quota may count in bytes is kept in bytes whatever this quota counts now, so that an
     entry means the same after `16` in hard became `16Gi`.
@@ -61,6 +62,7 @@ class Entry(Struct, frozen=True):
     namespace: str = ""
     floor: str = ""
     attempt: str = ""
+    subject: str = ""
 
     @property
     def is_allocation(self) -> bool:
@@ -209,6 +211,8 @@ def _item(entry: Entry) -> dict[str, Any]:
         item["f"] = entry.floor
     if entry.attempt:
         item["w"] = entry.attempt
+    if entry.subject:
+        item["u"] = entry.subject
     return item
 
 
@@ -222,7 +226,7 @@ def _entry(item: Any) -> Entry | None:
     time, amounts, actual = item.get("t"), _amounts(item.get("c")), item.get("a")
     if not isinstance(time, int) or isinstance(time, bool) or amounts is None:
         return None
-    texts = [text if isinstance(text := item.get(key), str) else "" for key in ("n", "f", "w")]
+    texts = [text if isinstance(text := item.get(key), str) else "" for key in ("n", "f", "w", "u")]
     return Entry(state, time, amounts, None if actual is None else _amounts(actual), item.get("o") is True, *texts)
 
 

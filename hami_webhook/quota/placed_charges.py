@@ -14,12 +14,15 @@ from msgspec import Struct
 
 from hami_webhook.devices.placement_annotations import NODE, placement_counts
 from hami_webhook.devices.registry import Vendors
-from hami_webhook.kube import scopes
 from hami_webhook.kube.objects import Pod, ScopeRequirement
+from hami_webhook.kube.selectors import LabelSelector
 from hami_webhook.quota.account import QuotaAccount
 from hami_webhook.quota.pricing import CapacityLister, Charge, charge_of, is_settled
 
-_MOST_SCOPES = 16
+_MOST_SCOPES = 64
+
+_Scope = tuple[tuple[ScopeRequirement, ...], LabelSelector | None, str, str]
+"""Which pods of a namespace an account counts: by scopes, by labels, and by a label or the user of this name."""
 
 
 class _Sums(Struct):
@@ -30,7 +33,7 @@ class _Sums(Struct):
     units: dict[str, int] = {}
 
     def add(self, pod: Pod, charge: Charge, sign: int = 1) -> None:
-        if not scopes.matches(self.like.quota, pod):  # the namespace is right
+        if not self.like.counts(pod):  # the namespace is right
             return
         for key, amount in charge.exact.items():
             unit = self.like.bytes_per_unit.get(key, 1)
@@ -47,7 +50,7 @@ class _Space(Struct):
 
     settled: dict[str, tuple[Pod, Charge]] = {}
     unsettled: set[str] = set()
-    sums: dict[tuple[ScopeRequirement, ...], _Sums] = {}
+    sums: dict[_Scope, _Sums] = {}
 
 
 class PlacedCharges:
@@ -109,11 +112,14 @@ class PlacedCharges:
         return found.counted(account)
 
     def _sums_of(self, space: _Space, account: QuotaAccount) -> _Sums:
-        sums = space.sums.get(account.quota.scopes)
+        quota, per = account.quota, account.quota.per
+        of_label = per.label if per is not None and account.subject else ""
+        scope = quota.scopes, quota.pod_selector, of_label, account.subject
+        sums = space.sums.get(scope)
         if sums is None:
             if len(space.sums) >= _MOST_SCOPES:
                 space.sums.clear()
-            sums = space.sums[account.quota.scopes] = _Sums(account)
+            sums = space.sums[scope] = _Sums(account)
             for pod, charge in space.settled.values():
                 sums.add(pod, charge)
         return sums

@@ -13,9 +13,10 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from hami_webhook.kube.objects import Pod
-from hami_webhook.quota.account import QuotaAccount, Refusal, Swap, refuse_now, refuse_overrun, refuse_unknown
+from hami_webhook.quota.account import QuotaAccount, Refusal, Swap, refuse_now, refuse_unknown
 from hami_webhook.quota.ledger import Entry, State
 from hami_webhook.quota.pricing import Charge
+from hami_webhook.quota.refusals import refuse_overrun
 
 
 class Placing(Struct, frozen=True):
@@ -72,10 +73,16 @@ class PlacementRequest(Struct, frozen=True, eq=False):
         unknown = [key for key in limited if key not in account.used]
         if unknown and account.enforced:
             return refuse_unknown(account.name, unknown)
-        over = [k for k in limited if k not in account.used or account.used[k] + increase.get(k, 0) > account.hard[k]]
+        full, over = account, list[str]()
+        for each in (account,) if account.subjects is None else account.limiting(pod):
+            of_each = [key for key in limited if key in each.hard]
+            over = [k for k in of_each if k not in each.used or each.used[k] + increase.get(k, 0) > each.hard[k]]
+            if over:
+                full = each
+                break
         if over and account.enforced:
             more = {key: max(0, amount - before.get(key, 0)) for key, amount in placing.cost.items()}
-            return refuse_overrun(account, Charge(more), over)
+            return refuse_overrun(full, Charge(more), over)
         # a former placement's entry may expire before this placement is seen, so it is renewed in any case
         is_placing = found is not None and found[1].state is State.PLACING
         if not (increase or is_placing or placing.recorded):  # no write will show whether the ledger still says so
@@ -84,7 +91,15 @@ class PlacementRequest(Struct, frozen=True, eq=False):
         larger = {key: max(before.get(key, 0), placing.cost.get(key, 0)) for key in {*before, *placing.cost}}
         namespace = "" if account.quota.namespaces is None else pod.namespace
         entry = Entry(
-            State.PLACING, int(now), larger, placing.shown, bool(over), namespace, placing.claim, self.attempt
+            State.PLACING,
+            int(now),
+            larger,
+            placing.shown,
+            bool(over),
+            namespace,
+            placing.claim,
+            self.attempt,
+            "" if account.subjects is None else account.subject_of(pod),
         )
         if found is not None:
             account = account.without(found[0])

@@ -7,7 +7,9 @@ refused.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence, Set
+from heapq import heapify, heappop, heapreplace
 from math import inf
 
 from msgspec import Struct
@@ -17,6 +19,9 @@ OVERTAKING = 600.0
 
 _MOST_NAMED = 3
 """For how many pods room of one key is said to be kept: tenants may have thousands there."""
+
+OF_SUBJECT = -1
+"""In the place of a number of namespaces: of one subject, which is narrower than any quota."""
 
 Demand = tuple[tuple[str, tuple[tuple[str, int], ...]], ...]
 """What a pod costs: by the label of each quota that covers it and counts something of it, the amounts by key."""
@@ -35,6 +40,7 @@ class QueueRoom(Struct, frozen=True):
     `order` is None for a quota that doesn't queue: it is waited for too, but it sets no order. `namespaces` is how many
     an AcceleratorQuota covers, 0 for a ResourceQuota. `own` is what is left of its nominal, None for one without.
     `spent` are the keys whose budget is spent, with what is said of it.
+    `part_of` is the quota whose limit for one subject this is, with `OF_SUBJECT` namespaces; empty for a quota.
     """
 
     hard: Mapping[str, int]
@@ -43,6 +49,7 @@ class QueueRoom(Struct, frozen=True):
     namespaces: int = 0
     own: Mapping[str, int] | None = None
     spent: Mapping[str, str] = {}
+    part_of: str = ""
 
     @property
     def common(self) -> bool:
@@ -162,6 +169,8 @@ def decide(
                 waiting.append(deciding.wait(pod, request, obstacle, own=own))
 
     in_turn = sorted(pods, key=lambda pod: (pod.uid not in reclaimed_for, *pod.turn))
+    if any(room.part_of for room in rooms.values()):
+        in_turn = _by_subject(in_turn, rooms, reclaimed_for)
     within, beyond = _by_nominal([pod for pod in in_turn if pod.uid not in last] if last else in_turn, rooms)
     take_turns(within, own=True)
     deciding.keep_in_common([standing.pod for standing in waiting])
@@ -193,6 +202,46 @@ def _by_nominal(
         else:
             beyond.append(pod)
     return within, beyond
+
+
+def _by_subject(pods: Sequence[QueuedPod], rooms: Mapping[str, QueueRoom], reclaimed_for: Set[str]) -> list[QueuedPod]:
+    """The pods in turn, where subjects of a quota share it: of one priority, the subject that uses least is next.
+
+    What a subject uses is the largest part of a limit, with what its pods before this one cost. Pods of no subject keep
+    their places. A turn goes to a subject's own first pod.
+    """
+    places: dict[tuple[str, int, bool], list[int]] = {}
+    of_subject: list[str] = []
+    for index, pod in enumerate(pods):
+        name = next((name for name, _ in pod.demand if name in rooms and rooms[name].part_of), "")
+        of_subject.append(name)
+        if name:
+            place = rooms[name].part_of, pod.priority, pod.uid in reclaimed_for
+            places.setdefault(place, []).append(index)
+    ordered = list(pods)
+    used = {name: _share(room) for name, room in rooms.items() if room.part_of}
+    for indices in places.values():
+        waiting: dict[str, deque[QueuedPod]] = {}
+        for index in indices:
+            waiting.setdefault(of_subject[index], deque()).append(pods[index])
+        turns = [(used[name], each[0].turn, name) for name, each in waiting.items()]
+        heapify(turns)
+        for index in indices:
+            _, _, name = turns[0]
+            pod = ordered[index] = waiting[name].popleft()
+            costs = dict(dict(pod.demand)[name])
+            used[name] += max((cost / (rooms[name].hard.get(key) or 1) for key, cost in costs.items()), default=0.0)
+            if waiting[name]:
+                heapreplace(turns, (used[name], waiting[name][0].turn, name))
+            else:
+                heappop(turns)
+    return ordered
+
+
+def _share(room: QueueRoom) -> float:
+    """The largest part of a limit that is used."""
+    hard = room.hard
+    return max(((hard[key] - left) / hard[key] for key, left in room.free.items() if hard.get(key)), default=0.0)
 
 
 class _Quotas:

@@ -16,7 +16,7 @@ Amounts are exact up to the sum, and are rounded to the quota's units pod by pod
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence, Set
 from functools import partial
 
@@ -36,6 +36,7 @@ from hami_webhook.quota.held_time import HeldSpan
 from hami_webhook.quota.in_flight import EntriesInFlight
 from hami_webhook.quota.ledger import Entry, State, find_claim_entry, find_entry, update_id
 from hami_webhook.quota.pricing import NODE_LOCK_TIMEOUT, CapacityLister, Charge, charge_of, overrun
+from hami_webhook.quota.subjects import UNKNOWN
 
 
 class LedgerBounds(Struct, frozen=True):
@@ -99,6 +100,7 @@ def recompute(
     counted: list[tuple[Pod, Charge]] = []
     uses: dict[str, NamespaceUse] = {}
     held: list[Holding] = []
+    ahead: list[tuple[Entry, Mapping[str, int]]] = []
     own, orphans = _match_entries(
         pods, of_pods, lambda pod: cost_at_admission(account, pod, vendors, capacity).only(account.hard)
     )
@@ -131,8 +133,12 @@ def recompute(
     for identity, entry, event in (*in_flight.events(), *floors.events()):
         amounts = kept.charged(identity, entry, event, {})
         if amounts:
-            used.update(account.counted(in_flight.rest(identity, amounts)))
-    after = replace(account, used=dict(used), ledger=kept.ledger, quota=with_report(account, used, uses, now))
+            ahead.append((entry, account.counted(in_flight.rest(identity, amounts))))
+            used.update(ahead[-1][1])
+    subjects = None if account.subjects is None else account.subjects.with_used(_by_subject(account, held, ahead))
+    quota = with_report(account, used, uses, now, subjects)
+    written = None if subjects is None else subjects.bounded(account.hard)
+    after = replace(account, used=dict(used), ledger=kept.ledger, quota=quota, subjects=written)
     over = {key for key, limit in account.hard.items() if used[key] > limit}
     larger = ((pod, overrun(pod, charge, over, vendors, capacity)) for pod, charge in counted) if over else ()
     overruns = [(pod, tuple(keys)) for pod, keys in larger if keys]
@@ -208,6 +214,18 @@ class _KeptEntries:
             if all(placed.get(key, 0) == actual.get(key, 0) for key in keys):
                 return Event.SHOWN
         return Event.SEEN
+
+
+def _by_subject(
+    account: QuotaAccount, held: Iterable[Holding], ahead: Iterable[tuple[Entry, Mapping[str, int]]]
+) -> Mapping[str, Mapping[str, int]]:
+    """What each subject's pods cost, and its charges of pods that aren't there yet."""
+    found: dict[str, Counter[str]] = defaultdict(Counter)
+    for holding in held:
+        found[account.subject_of(holding.pod)].update(holding.costs)
+    for entry, costs in ahead:
+        found[entry.subject or UNKNOWN].update(costs)
+    return found
 
 
 def _ends(pod: Pod, charge: Charge, placement_ttl: float, now: float) -> list[float]:

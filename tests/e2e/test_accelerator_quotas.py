@@ -87,6 +87,7 @@ def test_kubectl_get_has_columns_for_the_common_keys(kubectl: Kubectl) -> None:
 
 AMOUNT = "should match '^[0-9]+(k|M|G|T|P|E|Ki|Mi|Gi|Ti|Pi|Ei)?$'"
 ONE_TYPE = "must be words of one card type, such as H100, without commas; write several types as several items"
+SUBJECTS = "name the subjects: either user: true, or a label of pods"
 KEYS = "keys must be limits. and the name of a vendor's resource, such as limits.nvidia.com/gpu or"
 AT_MOST_HARD = "nominal is a part of hard, so it must be at most hard for each key"
 HOURS = "each must be an amount times hours, such as 500h or 90m, and not negative"
@@ -142,6 +143,24 @@ REFUSED: list[tuple[JSON, str]] = [
     ({"budget": {"amounts": {GPU: "1h"}, "period": "Week", "timeZone": "Local"}}, "must be the name of a time zone"),
     ({"budget": {"amounts": {GPU: "1h"}, "period": "Week", "then": "Queue"}}, "Queue has no effect, as the quota"),
     ({"budget": {"amounts": {GPU: "1h"}, "period": "Week", "then": "LowestPriority"}}, '"Refuse", "Queue"'),
+    ({"per": {"hard": {GPU: 1}}}, SUBJECTS),
+    (
+        {"per": {"user": True, "label": "a", "hard": {GPU: 1}}},
+        "name the subjects: either user: true, or a label of pods",
+    ),
+    ({"per": {"user": False, "hard": {GPU: 1}}}, SUBJECTS),
+    ({"per": {"user": True}}, 'missing required field "hard"'),
+    ({"per": {"user": True, "hard": {MEM: 1}}}, "per.hard and per.overrides may only have keys of hard"),
+    (
+        {"per": {"user": True, "hard": {GPU: 1}, "overrides": [{"subject": "a", "hard": {MEM: 1}}]}},
+        "per.hard and per.overrides may only have keys of hard",
+    ),
+    ({"per": {"label": "a'b", "hard": {GPU: 1}}}, "spec.per.label in body should match"),
+    (
+        {"per": {"user": True, "hard": {GPU: 1}, "overrides": [{"subject": "a", "hard": {GPU: 1}}] * 2}},
+        "spec.per.overrides[1]: Duplicate value",
+    ),
+    ({"podSelector": {"matchLabels": {"a'b": "c"}}}, "must be labels of pods, such as team: vision"),
 ]
 ACCEPTED: list[JSON] = [
     {},
@@ -152,6 +171,9 @@ ACCEPTED: list[JSON] = [
     {"namespaceSelector": {"matchExpressions": [{"key": "team", "operator": "DoesNotExist"}]}},
     {"deviceTypes": ["A100", "NVIDIA H100 80GB"], "nodeSelector": {"pool": "train", "example.com/zone": ""}},
     {"enforcement": "observe"},
+    {"per": {"user": True, "hard": {GPU: "4"}, "overrides": [{"subject": "böb 張", "hard": {GPU: 0}}]}},
+    {"per": {"label": "team.example.com/project", "hard": {GPU: 1}}, "podSelector": labelled(tier="batch")},
+    {"podSelector": {"matchExpressions": [{"key": "tier", "operator": "Exists"}]}},
     {"hard": {GPU: 4, MEM: "16Ki"}, "nominal": {GPU: "4", MEM: "16k"}, "reclaim": "on", "reclaimMinRuntime": "90s"},
     {"budget": {"amounts": {GPU: "500h"}, "period": "Month", "timeZone": "America/Argentina/Buenos_Aires"}},
     {"budget": {"amounts": {GPU: "1h30m0.5s"}, "period": "720h", "then": "Queue"}, "enforcement": "queue"},

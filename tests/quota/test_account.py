@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from msgspec import structs
 from msgspec.structs import replace
 
+from hami_webhook.charging.store import verify
 from hami_webhook.cluster.api import JSON, ClusterError
 from hami_webhook.kube.objects import ResourceQuota
 from hami_webhook.quota.account import (
@@ -17,7 +18,6 @@ from hami_webhook.quota.account import (
     NeedsRecompute,
     QuotaAccount,
     Refusal,
-    verify,
 )
 from hami_webhook.quota.batch import BatchResult, evaluate_batch
 from hami_webhook.quota.ledger import LEDGER, Entry, State, encode, reservation_id, update_id

@@ -1,0 +1,63 @@
+"""What a charge is refused with for lack of room: Kubernetes' words with amounts (docs/spec/quota.md#11)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from hami_webhook.kube.human_memory import human_memory
+from hami_webhook.kube.objects import QUOTA_GATE
+from hami_webhook.kube.pod_group import PodGroup
+from hami_webhook.quota.account import QuotaAccount, Refusal
+from hami_webhook.quota.pricing import Charge
+
+
+def refuse_ungated(account: QuotaAccount) -> Refusal:
+    """A pod that would pass those that wait, as mutation gave it no gate."""
+    return Refusal(
+        403,
+        f"quota {account.label} queues pods, but this pod has no scheduling gate {QUOTA_GATE}, because mutation was "
+        "skipped. Remove the pod's label hami.io/webhook if it has one, or try again if the quota was changed just now",
+    )
+
+
+def refuse_overrun(account: QuotaAccount, charge: Charge, over: Sequence[str]) -> Refusal:
+    """HAMi's first words and Kubernetes' `exceeded quota` with only the overflowing keys, in plain integers.
+
+    Memory is said in Gi too, at the end, where no controller that knows Kubernetes' words looks.
+    """
+
+    def listed(amounts: Mapping[str, int]) -> str:
+        return ",".join(f"{key}={amounts.get(key, 0)}" for key in over)
+
+    requested = account.counted(charge.exact)
+    kind = "" if account.quota.namespaces is None else f"{account.quota.kind} "
+    floor = " (smallest eligible card)" if any(key in charge.floors for key in over) else ""
+    return Refusal(
+        403,
+        f"exceeding resource quota: exceeded quota: {kind}{account.title}, requested: {listed(requested)}{floor}, "
+        f"used: {listed(account.used)}, limited: {listed(account.hard)}{_in_gi(account, requested, over)}",
+        overrun=True,
+    )
+
+
+def _in_gi(account: QuotaAccount, requested: Mapping[str, int], over: Sequence[str]) -> str:
+    """` (memory: 23.4Gi requested, 0 used, 19.5Gi limited)` of the first key of `over` that counts memory."""
+    for key in over:
+        if unit := account.memory_units.get(key):
+            unit = 1 if key in account.in_bytes else unit
+            sides = (requested.get(key, 0), account.used.get(key, 0), account.hard[key])
+            amounts = (human_memory(each * unit) for each in sides)
+            return " (memory: {} requested, {} used, {} limited)".format(*amounts)
+    return ""
+
+
+def refuse_group(account: QuotaAccount, charge: Charge, over: Sequence[str], group: PodGroup, count: int) -> Refusal:
+    """`count` pods of a group that cost as much each."""
+    amounts = account.counted({key: count * amount for key, amount in charge.exact.items()})
+    costs = ", ".join(f"{key}={amounts[key]}, limited: {account.hard[key]}" for key in over)
+    return Refusal(
+        403,
+        f"pod group {group.name} of {group.size} pods costs more than the limit of quota {account.label}, so it would "
+        f"never start: {count} of them cost {costs}. Make the group smaller, or raise the limit",
+        overrun=True,
+    )

@@ -1,0 +1,206 @@
+"""The subjects of a quota that gives each user, or each value of a label, a limit of its own (docs/spec/who.md#3).
+
+The limits stand beside the quota's total, and are charged in the same compare-and-swap: `SUBJECT_USE` is exact for each
+subject that uses something, so that no write has to look at pods. It is bounded by bytes. A subject that finds no place
+there is refused for now: what isn't written down, nobody could hold it to.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable, Mapping
+from functools import lru_cache
+from typing import Any, Protocol
+
+import orjson
+from msgspec import Struct
+from msgspec.structs import replace
+
+from hami_webhook.kube.message_text import quoted
+from hami_webhook.kube.objects import Pod, ResourceQuota
+from hami_webhook.kube.quota_fields import PerSubject
+from hami_webhook.kube.stamps import SUBMITTED_BY
+
+SUBJECT_USE = "hami.io/quota-subject-use"
+"""What every subject uses, exact: `status.subjectUse`."""
+COUNTED_SUBJECTS = "hami.io/quota-counted-subjects"
+"""Of which subjects and pods that is: `status.countedSubjects`."""
+UNKNOWN = "unknown"
+"""The subject of pods that nobody is known to have submitted, or that lack the label; of claims of no pod, too."""
+
+MOST_SHOWN = 500
+"""Subjects that the status names, those that use most; it sums the others."""
+MOST_BYTES = 512 * 1024
+"""Of `SUBJECT_USE`: an object of etcd has 1.5 MiB, with the ledger and the namespaces beside it."""
+
+_LONGEST_ITEM = 2048
+"""Bytes of one subject there: a name of 253 characters, escaped, and amounts."""
+_LABEL = re.compile(r"[-./_A-Za-z0-9]+")
+_LONGEST_PLAIN = 60
+"""Characters of a name that messages show without quotes."""
+
+Amounts = Mapping[str, int]
+Use = Mapping[str, Amounts]
+"""What subjects use, by key, as the quota counts it; those that use nothing are left out."""
+
+
+class Rounded(Protocol):
+    """Reads amounts as integers."""
+
+    def __call__(self, written: Mapping[str, Any], keys: Iterable[str], *, up: bool) -> dict[str, int]: ...
+
+
+def subject_of(per: PerSubject, pod: Pod) -> str:
+    """The subject that a pod counts for; a claim of no pod is nobody's that is known."""
+    found = pod.labels.get(per.label) if per.label else pod.annotations.get(SUBMITTED_BY)
+    return found or UNKNOWN
+
+
+def titled(per: PerSubject, subject: str) -> str:
+    """A subject with its kind, as messages name it: `user alice`, or `project vision`."""
+    kind = per.label.rpartition("/")[2] if per.label else "user"
+    is_plain = subject.isprintable() and not set(subject) & set('"(), ') and len(subject) <= _LONGEST_PLAIN
+    return f"{kind} {subject if is_plain else quoted(subject)}"
+
+
+def counted_text(quota: ResourceQuota) -> str | None:
+    """Of which pods and subjects the quota's amounts are, as `COUNTED_SUBJECTS` has it; None for all, without any."""
+    per, selector = quota.per, quota.pod_selector
+    parts = []
+    if per is not None:
+        parts.append(f"label {per.label}" if per.label else "user")
+    if selector is not None:
+        requirements = sorted([each.key, each.operator, *sorted(each.values)] for each in selector.requirements)
+        parts.append(f"pods {orjson.dumps(requirements).decode()}")
+    return "; ".join(parts) or None
+
+
+def labels_counted(quotas: Iterable[ResourceQuota]) -> frozenset[str]:
+    """The labels of pods that quotas count by or select by: they are set at creation, and don't change."""
+    found: set[str] = set()
+    for quota in quotas:
+        if quota.per is not None and quota.per.label:
+            found.add(quota.per.label)
+        if quota.pod_selector is not None:
+            found.update(each.key for each in quota.pod_selector.requirements)
+    return frozenset(filter(_LABEL.fullmatch, found))
+
+
+class Subjects(Struct, frozen=True):
+    """The subjects of an account: what each may use, and what each uses. `hard` is that of most, by key."""
+
+    per: PerSubject
+    hard: Amounts
+    overrides: Mapping[str, Amounts] = {}
+    used: Use = {}
+
+    @classmethod
+    def read(cls, quota: ResourceQuota, per: PerSubject, hard: Amounts, rounded: Rounded) -> Subjects:
+        """The subjects of a quota, by keys of `hard` and in its terms."""
+
+        def amounts(written: Mapping[str, Any]) -> dict[str, int]:
+            return rounded(written, [key for key in written if key in hard], up=False)
+
+        overrides = {subject: amounts(written) for subject, written in per.overrides.items()}
+        return cls(per, amounts(per.hard), overrides, decode(quota.annotations.get(SUBJECT_USE)))
+
+    def limit(self, subject: str) -> dict[str, int]:
+        """What a subject may use, by key."""
+        return {**self.hard, **self.overrides.get(subject, {})}
+
+    def increased(self, subject: str, increase: Amounts) -> Subjects:
+        """The subjects once one uses so much more."""
+        if not subject or not any(increase.values()):
+            return self
+        former, used = self.used.get(subject, {}), dict(self.used)
+        use = {key: former.get(key, 0) + increase.get(key, 0) for key in {*former, *increase}}
+        used[subject] = {key: amount for key, amount in sorted(use.items()) if amount > 0}
+        if not used[subject]:
+            del used[subject]
+        return replace(self, used=used)
+
+    def with_used(self, used: Use) -> Subjects:
+        """The subjects with another use of theirs."""
+        positive = {
+            subject: {key: amount for key, amount in sorted(use.items()) if amount > 0} for subject, use in used.items()
+        }
+        return replace(self, used={subject: use for subject, use in positive.items() if use})
+
+    def is_full_for(self, subject: str) -> bool:
+        """Whether there is no place for what this subject would use."""
+        if subject in self.used or len(self.used) < MOST_BYTES // _LONGEST_ITEM:
+            return False
+        return len((encode(self.used) or "").encode()) >= MOST_BYTES
+
+    def bounded(self, hard: Amounts) -> Subjects:
+        """The subjects of which there are few enough to be written: those that use most, and no place is left then."""
+        if not self.used or len(encode(self.used) or "") <= MOST_BYTES:
+            return self
+        kept: dict[str, Amounts] = {}
+        keys = {key for amounts in self.used.values() for key in amounts}
+        size = 0
+        for subject in self.by_use(hard):
+            size += len(orjson.dumps({subject: [self.used[subject].get(key, 0) for key in keys]}))
+            if size > 2 * MOST_BYTES:
+                break
+            kept[subject] = self.used[subject]
+        return replace(self, used=kept)
+
+    def by_use(self, hard: Amounts) -> list[str]:
+        """Those that use something, the largest part of a limit of `hard` first, then by name."""
+        return sorted(self.used, key=lambda subject: (-dominant_share(self.used[subject], hard), subject))
+
+
+def dominant_share(use: Amounts, hard: Amounts) -> float:
+    """The largest part of any limit that is used; of a limit of 0, all."""
+    return max((amount / hard[key] if hard[key] else 1.0 for key, amount in use.items() if key in hard), default=0.0)
+
+
+def sums_of_others(use: Use, named: Collection[str]) -> dict[str, int]:
+    """What all but the named subjects use together."""
+    sums: dict[str, int] = {}
+    for subject, amounts in use.items():
+        if subject not in named:
+            for key, amount in amounts.items():
+                sums[key] = sums.get(key, 0) + amount
+    return sums
+
+
+@lru_cache(maxsize=16)
+def decode(text: str | None) -> Use:
+    """The use in `SUBJECT_USE`. What can't be read is left out: the recompute goes by the pods."""
+    if not text:
+        return {}
+    try:
+        items: Any = orjson.loads(text)
+        keys, uses = items["keys"], items["use"]
+        return {
+            str(subject): {
+                str(key): amount
+                for key, amount in zip(keys, amounts, strict=True)
+                if type(amount) is int and amount > 0
+            }
+            for subject, amounts in uses.items()
+        }
+    except (orjson.JSONDecodeError, KeyError, TypeError, ValueError, AttributeError):
+        return {}
+
+
+def encode(use: Use) -> str | None:
+    """The text of `SUBJECT_USE`; None, which deletes it, where nobody uses anything.
+
+    The keys stand there once: a subject has its amounts in their order.
+    """
+    if not use:
+        return None
+    keys = sorted({key for amounts in use.values() for key in amounts})
+    uses = {subject: [use[subject].get(key, 0) for key in keys] for subject in sorted(use)}
+    return orjson.dumps({"keys": keys, "use": uses}).decode()
+
+
+def changes(quota: ResourceQuota, subjects: Subjects | None, *, known: bool) -> dict[str, str | None]:
+    """What is written of subjects, as annotations have it; only what changes. `known`: the amounts of all keys are."""
+    written = {SUBJECT_USE: None if subjects is None else encode(subjects.used)}
+    if known:
+        written[COUNTED_SUBJECTS] = counted_text(quota)
+    return {key: text for key, text in written.items() if text != quota.annotations.get(key)}
