@@ -45,7 +45,7 @@ from hami_webhook.kube.pod_group import PodGroup
 from hami_webhook.node_filters.gates import waiting_for
 from hami_webhook.node_filters.result import FilteredNodes, NodeRefusal
 from hami_webhook.policy.evaluation import PolicyViolation
-from hami_webhook.quota.account import QuotaAccount
+from hami_webhook.quota.account import QuotaAccount, limiting
 from hami_webhook.quota.budget import PodBudget, charged, pod_budget
 from hami_webhook.quota.floors import floor_id
 from hami_webhook.quota.pricing import CapacityLister, charge_of, placed_charge, price_pending
@@ -141,7 +141,7 @@ def _quotas_at_admission(account: QuotaAccount, amounts: Mapping[str, int]) -> I
     for key, hard in sorted(account.hard.items()):
         used = account.used.get(key)
         most = hard - (used or 0)
-        yield QuotaReport(account.name, key, hard, used, 0, used or 0, most, amounts.get(key, 0))
+        yield QuotaReport(account.title, key, hard, used, 0, used or 0, most, amounts.get(key, 0))
 
 
 def _of_placed(pod: Pod, context: ExplainContext) -> Explanation:
@@ -442,11 +442,11 @@ def taken_cards(pod: Pod, vendors: Vendors, view: NodeView | None) -> Iterator[T
 
 
 def _accounts(pod: Pod, context: ExplainContext) -> Iterator[QuotaAccount]:
-    """The accounts of the quotas that the pod is in scope of."""
-    for quota in sorted(context.quotas, key=lambda quota: quota.name):
-        account = QuotaAccount.read(quota, context.vendors)
-        if account.hard and account.covers(pod):
-            yield account
+    """The accounts of the quotas that the pod is in scope of, and of its subject there."""
+    found = [
+        QuotaAccount.read(quota, context.vendors) for quota in sorted(context.quotas, key=lambda quota: quota.name)
+    ]
+    yield from (account for account in limiting(found, pod) if account.hard and account.covers(pod))
 
 
 def _budget(pod: Pod, accounts: Sequence[QuotaAccount], context: ExplainContext) -> PodBudget | None:

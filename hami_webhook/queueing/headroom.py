@@ -16,7 +16,7 @@ from hami_webhook.kube.objects import Pod
 from hami_webhook.kube.pod_group import GroupKey
 from hami_webhook.queueing.group_turns import group_turns
 from hami_webhook.queueing.pod_queue import DemandCache, demand_of, known_accounts, read_queue
-from hami_webhook.quota.account import QuotaAccount, Refusal
+from hami_webhook.quota.account import QuotaAccount, Refusal, limiting
 from hami_webhook.quota.known_quotas import PodQuotas
 from hami_webhook.quota.pricing import CapacityLister
 from hami_webhook.quota.queue_order import QueueDecision, decide
@@ -88,7 +88,8 @@ class QueueHeadroom:
         `why` it doesn't wait with them. What it costs, by `capacity` if that is given, is taken from what is left: the
         next one finds the rest.
         """
-        accounts = [each for each in known_accounts(self._known(pod), pod.namespace) or () if each.covers(pod)]
+        known = known_accounts(self._known(pod), pod.namespace) or ()
+        accounts = [each for each in limiting(known, pod) if each.covers(pod)]
         if not any(each.queues for each in accounts) or not self._queued():
             return None
         demand = demand_of(pod, accounts, self._vendors, capacity or self._capacity)

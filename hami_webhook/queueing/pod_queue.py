@@ -12,13 +12,13 @@ from msgspec import Struct
 from hami_webhook.devices.registry import Vendors
 from hami_webhook.kube.objects import Pod
 from hami_webhook.kube.pod_group import PodGroup
-from hami_webhook.quota.account import QuotaAccount
+from hami_webhook.quota.account import QuotaAccount, limiting
 from hami_webhook.quota.enforcement import queue_order
 from hami_webhook.quota.floors import cost_at_admission, floor_id
 from hami_webhook.quota.known_quotas import PodQuotas
 from hami_webhook.quota.ledger import State
 from hami_webhook.quota.pricing import CapacityLister
-from hami_webhook.quota.queue_order import Demand, QueuedPod, QueueRoom
+from hami_webhook.quota.queue_order import OF_SUBJECT, Demand, QueuedPod, QueueRoom
 
 _AT_ONCE = 200
 """Pods that are read before others have their turn."""
@@ -28,7 +28,8 @@ _PRICED_AGAIN_AFTER, _MOST_AGAIN = 5.0, 200
 
 
 _Request = tuple[str, tuple[str, ...]]
-"""A pod's floor id, which says its namespace and what it requests, and the quotas with scopes that cover it."""
+"""A pod's floor id, which says its namespace and what it requests, and the quotas that cover it, where these count some
+pods only."""
 
 
 class PodQueue(Struct):
@@ -88,7 +89,7 @@ class _Covering:
 
     def __init__(self, accounts: Sequence[QuotaAccount]) -> None:
         self.accounts = accounts
-        self.scoped = any(each.quota.scopes for each in accounts)
+        self.scoped = any(each.quota.scopes or each.quota.pod_selector is not None or each.subject for each in accounts)
         self.terms = [(each.room_name, each.hard, each.in_bytes, each.cards) for each in accounts]
         self.charged = {
             identity for each in accounts for identity, entry in each.ledger.items() if entry.state is State.ADMITTED
@@ -110,7 +111,8 @@ async def read_queue(
     once, however many there are.
     """
     queue = PodQueue()
-    namespaces: dict[str, _Covering | None] = {}
+    namespaces: dict[str, Sequence[QuotaAccount] | None] = {}
+    coverings: dict[tuple[str, ...], _Covering] = {}
     demands.begin()
     for number, pod in enumerate(pods):
         if number % _AT_ONCE == _AT_ONCE - 1:
@@ -118,12 +120,16 @@ async def read_queue(
         if len(pod.gates) > 1:
             continue
         if pod.namespace not in namespaces:
-            found = known_accounts(known(pod), pod.namespace)
-            queue.rooms |= {each.room_name: room_of(each, _spent(each, demands.now)) for each in found or ()}
-            namespaces[pod.namespace] = None if found is None else _Covering(found)
-        covering = namespaces[pod.namespace]
-        if covering is None:
+            namespaces[pod.namespace] = known_accounts(known(pod), pod.namespace)
+        found = namespaces[pod.namespace]
+        if found is None:
             continue
+        subjects = (pod.namespace, *[each.subject_of(pod) for each in found if each.subjects is not None])
+        covering = coverings.get(subjects)
+        if covering is None:
+            accounts = limiting(found, pod)
+            queue.rooms |= {each.room_name: room_of(each, _spent(each, demands.now)) for each in accounts}
+            covering = coverings[subjects] = _Covering(accounts)
         queue.pods[pod.uid] = pod
         if pod.uid in covering.charged:
             if PodGroup.of(pod) is None:
@@ -131,7 +137,7 @@ async def read_queue(
                 continue
             demand: Demand = ()
         else:
-            names = tuple([each.name for each in covering.accounts if each.covers(pod)]) if covering.scoped else ()
+            names = tuple([each.label for each in covering.accounts if each.covers(pod)]) if covering.scoped else ()
             compute = partial(_priced, pod, covering.accounts, vendors, capacity)
             demand = demands.of((floor_id(pod, vendors), names), covering.terms, compute)
         began = max(pod.waits_since, since.get(pod.uid, 0.0))
@@ -162,9 +168,10 @@ def room_of(account: QuotaAccount, spent: Mapping[str, str] = {}) -> QueueRoom:
         account.hard,
         free,
         queue_order(account.quota) if account.queues else None,
-        len(account.quota.namespaces or ()),
+        OF_SUBJECT if account.subject else len(account.quota.namespaces or ()),
         own or None,
         spent,
+        f"{account.quota.kind}/{account.name}" if account.subject else "",
     )
 
 

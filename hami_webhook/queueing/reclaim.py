@@ -31,7 +31,7 @@ from hami_webhook.loops import contained
 from hami_webhook.queueing.pod_queue import known_accounts
 from hami_webhook.queueing.releaser import QueueReleaser
 from hami_webhook.queueing.words import earliest
-from hami_webhook.quota.account import QuotaAccount
+from hami_webhook.quota.account import QuotaAccount, limiting
 from hami_webhook.quota.enforcement import queue_order
 from hami_webhook.quota.floors import floor_id
 from hami_webhook.quota.lending import Reclaim
@@ -220,8 +220,9 @@ class Reclaimer:
 
     async def _have_turn(self, each: _Waiting, now: _Round) -> None:
         """Reclaim what one lacks, or take what there is for it."""
-        for account in known_accounts(self._charger.known(each.first), each.first.namespace) or ():
-            name = account.room_name  # those of its namespace: what is charged there, isn't lent
+        covering = known_accounts(self._charger.known(each.first), each.first.namespace) or ()
+        for account in limiting(covering, each.first):
+            name = account.room_name  # those of its namespace and its subject: what is charged there, isn't lent
             if name not in now.free:
                 now.free[name] = {key: limit - account.used.get(key, 0) for key, limit in account.hard.items()}
         shortage = Shortage(
