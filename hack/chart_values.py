@@ -33,6 +33,7 @@ Quantity = (
 Quantities = dict[str, Quantity]
 Replicas = Annotated[int, Field(ge=1, le=100)]
 ServiceAccount = Annotated[str, Field(pattern=rf"^{_LABEL}/{_SUBDOMAIN}$")]
+UserName = Annotated[str, Field(pattern=r"^[^\s,*]+$", max_length=253)]
 _IPV4 = r"[0-9]{1,3}(\.[0-9]{1,3}){3}/([0-9]|[12][0-9]|3[0-2])"
 _IPV6 = r"[0-9A-Fa-f:.]*:[0-9A-Fa-f:.]*/([0-9]|[1-9][0-9]|1[01][0-9]|12[0-8])"
 Cidr = Annotated[str, Field(pattern=rf"^({_IPV4}|{_IPV6})$")]
@@ -83,6 +84,20 @@ class Claims(_Values):
     enabled: bool
     pod_failure_policy: Literal["Fail", "Ignore"]
     mode: Literal["off", "labelled", "convert"]
+
+
+class StampedKinds(_Values):
+    api_groups: list[str] = Field(min_length=1)
+    api_versions: list[str] = ["*"]
+    resources: list[Annotated[str, Field(pattern=r"^[a-z0-9]+$")]] = Field(min_length=1)
+
+
+class SubmittedBy(_Values):
+    enabled: bool
+    controllers: list[UserName]
+    portals: list[UserName]
+    workloads: list[StampedKinds]
+    namespace_selector: WrittenSelector
 
 
 class ResourceClaim(_Values):
@@ -215,6 +230,7 @@ class Values(_Values):
     device_plugin_service_accounts: list[ServiceAccount]
     drop_in: DropIn
     claims: Claims
+    submitted_by: SubmittedBy
     webhook: Component
     controller: Component
     node: NodeProbe

@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from hami_webhook.admission.review import API_VERSIONS
+from hami_webhook.admission.review import API_VERSIONS, Workload
 from hami_webhook.kube.claims_wire import ResourceClaim
 from hami_webhook.kube.wire import AdmissionReview, ResourceQuotaObject, ReviewedPod
 
@@ -30,12 +30,14 @@ METRICS: Schema = {
 EXTENDER: Schema = {"url": "http://127.0.0.1:8081", "description": "beside kube-scheduler, --extender-bind-address"}
 
 PODS, QUOTAS = AdmissionReview[ReviewedPod], AdmissionReview[ResourceQuotaObject]
-CLAIMS = AdmissionReview[ResourceClaim]
+CLAIMS, WORKLOADS = AdmissionReview[ResourceClaim], AdmissionReview[Workload]
 NAMES = {
     "AdmissionReview_ReviewedPod_": "PodReview",
     "AdmissionRequest_ReviewedPod_": "PodRequest",
     "AdmissionReview_ResourceClaim_": "ClaimReview",
     "AdmissionRequest_ResourceClaim_": "ClaimRequest",
+    "AdmissionReview_Workload_": "WorkloadReview",
+    "AdmissionRequest_Workload_": "WorkloadRequest",
     "AdmissionReview_ResourceQuotaObject_": "QuotaReview",
     "AdmissionRequest_ResourceQuotaObject_": "QuotaRequest",
 }
@@ -186,6 +188,7 @@ EVERYWHERE: list[Schema] = [METRICS, MAIN, EXTENDER]
 PATHS: dict[str, Schema] = {
     "/mutate": review("mutate", "PodReview", "normalise a pod; never looks at quota", ""),
     "/validate": review("validate", "PodReview", "check a pod, then charge it", ""),
+    "/templates": review("templates", "WorkloadReview", "stamp pod templates with who submits them", ""),
     "/claims": review("claims", "ClaimReview", "charge a new ResourceClaim, or what one is allocated", ""),
     "/webhook": review("webhook", "PodReview", "both at once, for HAMi's chart", ""),
     "/quotas": review(
@@ -216,7 +219,9 @@ PATHS: dict[str, Schema] = {
 
 def render() -> str:
     """The document."""
-    _, found = msgspec.json.schema_components([PODS, CLAIMS, QUOTAS], ref_template="#/components/schemas/{name}")
+    _, found = msgspec.json.schema_components(
+        [PODS, CLAIMS, WORKLOADS, QUOTAS], ref_template="#/components/schemas/{name}"
+    )
     read = json.loads(json.dumps(found), object_hook=_renamed)
     schemas = {NAMES.get(name, name): schema for name, schema in read.items()}
     document = {

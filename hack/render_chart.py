@@ -139,7 +139,7 @@ def render_conditions() -> str:
     lines += ["deviceClasses:", *(f"- {name}" for name in sorted(classes))]
     lines += ["schedulers:", *(f"- {name}" for name in sorted(vendors.asked_by_annotation))]
     lines.append("matchConditions:")
-    for webhook, conditions in match_conditions(vendors).items():
+    for webhook, conditions in match_conditions(vendors, stamping=True).items():
         lines.append(f"  {webhook}:")
         for name, expression in conditions.items():
             # the lists that follow from the device configuration, which the template writes in the same form

@@ -7,6 +7,7 @@ from datetime import tzinfo
 from msgspec import Struct, field
 
 from hami_webhook.admission.identities import AdmissionRules
+from hami_webhook.admission.submitters import KUBERNETES_CONTROLLERS, Submitters
 from hami_webhook.config import Settings
 from hami_webhook.evictions.limits import DEFAULT_PER_MINUTE
 from hami_webhook.quota.recompute import LedgerBounds
@@ -37,6 +38,11 @@ def options_of(settings: Settings) -> Options:
             foreign_users=settings.foreign_users,
             controllers=settings.controllers,
             claims=settings.claims,
+            submitters=Submitters(
+                KUBERNETES_CONTROLLERS | settings.submitted_by_controllers, settings.submitted_by_portals
+            )
+            if settings.submitted_by
+            else None,
         ),
         policies=placer.SchedulingPolicies(settings.node_scheduler_policy, settings.gpu_scheduler_policy),
         bounds=LedgerBounds(settings.quota_reservation_ttl, settings.node_lock_timeout, settings.quota_max_ledger),

@@ -8,8 +8,8 @@ from __future__ import annotations
 from typing import Protocol
 
 from hami_webhook.admission.denial import Denied
-from hami_webhook.admission.handler import ChargedPod, audit_of
-from hami_webhook.admission.review import UNCHANGED, Answer, ClaimReview
+from hami_webhook.admission.ports import ChargedPod
+from hami_webhook.admission.review import UNCHANGED, Answer, ClaimReview, audit_of
 from hami_webhook.kube.claims_wire import ResourceClaim
 
 

@@ -9,13 +9,19 @@ nothing is charged that is refused here (Q6). `/mutate` must not charge: the pod
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Protocol
+from collections.abc import Awaitable, Callable
 
 from hami_webhook.admission import policy
 from hami_webhook.admission.defaults import forget_list
 from hami_webhook.admission.denial import Denied, bad_request
-from hami_webhook.admission.identities import AdmissionRules, User, is_account_of, is_node, refuse_binding
+from hami_webhook.admission.identities import (
+    AdmissionRules,
+    User,
+    is_account_of,
+    is_node,
+    refuse_binding,
+    refuse_relabelled,
+)
 from hami_webhook.admission.misspelt import NameSuggester
 from hami_webhook.admission.new_pod import NewPod
 from hami_webhook.admission.pods import (
@@ -38,108 +44,27 @@ from hami_webhook.admission.pods import (
     validate_update,
 )
 from hami_webhook.admission.policy import AdmissionContext
+from hami_webhook.admission.ports import ChargedPod, Namespaces, PodEstimate, QuotaService
 from hami_webhook.admission.requests import RequestCache
-from hami_webhook.admission.review import UNCHANGED, Answer, Review
+from hami_webhook.admission.review import UNCHANGED, Answer, Review, WorkloadReview, audit_of
 from hami_webhook.admission.rules import EVERY_POD, NAMING_POD, STATIC_POD, check_rules
+from hami_webhook.admission.submitters import refuse_stamp, stamped_templates
 from hami_webhook.devices.device_lister import DeviceLister
 from hami_webhook.devices.foreign_pods import is_mirror, names_any
 from hami_webhook.devices.foreign_scheduler import ForeignScheduler
 from hami_webhook.devices.keys import PolicyTarget
-from hami_webhook.devices.model import BadRequest, Requests
+from hami_webhook.devices.model import BadRequest
 from hami_webhook.devices.registry import Vendors
 from hami_webhook.dra.conversion import convert
 from hami_webhook.dra.cost import DeviceInventory
 from hami_webhook.kube.draft import PodDraft
-from hami_webhook.kube.objects import QUOTA_GATE, Namespace, Pod
+from hami_webhook.kube.objects import QUOTA_GATE, Pod
+from hami_webhook.kube.stamps import SUBMITTED_BY
 from hami_webhook.kube.wire import ReviewedPod
 from hami_webhook.policy.evaluation import governed_keys
 from hami_webhook.policy.rules import PolicyRules
 
 logger = logging.getLogger(__name__)
-
-Amounts = Mapping[str, Mapping[str, int]]
-"""What was charged: by quota name, by key."""
-
-
-class Namespaces(Protocol):
-    """The cluster's namespaces."""
-
-    async def namespace(self, name: str) -> Namespace | None:
-        """The namespace; None if it isn't known now."""
-        ...
-
-    async def report_ignored(self, namespace: str, keys: tuple[str, ...]) -> None:
-        """Tell administrators of annotations that mean nothing on a Namespace."""
-        ...
-
-
-class ChargedPod(Protocol):
-    """A pod that is charged: with which amounts, and what its creator is warned of."""
-
-    @property
-    def amounts(self) -> Amounts: ...
-    @property
-    def warnings(self) -> Sequence[str]: ...
-
-
-class PodEstimate(Protocol):
-    """A pod, with what it costs while it waits."""
-
-    async def charge(
-        self, uid: str, *, reservation: str, dry_run: bool, time_left: float | None, expects_gate: bool = False
-    ) -> ChargedPod:
-        """Charge it under its UID, or the id of a new reservation. Raises `Denied`.
-
-        `reservation` is the secret it brings, if it is charged already. A pod that has the scheduling gate of quota is
-        only asked whether it could ever be charged; `expects_gate`: mutation gave it that where a quota queues.
-        """
-        ...
-
-    def new_reservation(self) -> tuple[str, str]:
-        """For a pod that has no UID yet: a secret, for its annotation only, and the id that it is charged under."""
-        ...
-
-
-class NewPodQuotas(Protocol):
-    """The quotas of a new pod, as they are known when it arrives."""
-
-    @property
-    def unlimited(self) -> bool:
-        """Whether there is none that could limit what the pod costs, so that it needs no price."""
-        ...
-
-    async def refuse_uncreatable(self, name: str, *, sized: bool) -> None:
-        """Raise `Denied` for a pod that the API server is certain to refuse after us; its charge would be left over.
-
-        `name` is empty while it isn't generated; `sized`: the containers' amounts are final, and all that it requests.
-        """
-        ...
-
-    async def read_templates(self) -> None:
-        """Find out what the templates of the pod's claims say, by a read where no watch has shown one."""
-        ...
-
-    def price(self, requests: Mapping[str, Requests], foreign: Sequence[ForeignScheduler]) -> PodEstimate:
-        """What the pod costs by its requests of our vendors and by the other schedulers that it asks for cards, and by
-        the claims that will be made for it.
-
-        Raises `Denied` for amounts that can't be meant.
-        """
-        ...
-
-
-class QuotaService(Protocol):
-    """The quotas that pods are charged to."""
-
-    def of(self, pod: Pod) -> NewPodQuotas: ...
-
-    def queues(self, pod: Pod, requests: Mapping[str, Requests]) -> bool:
-        """Whether a new pod has to wait its turn in a quota, by its requests of our vendors and the caches alone."""
-        ...
-
-    def reprice(self, before: Pod, after: Pod) -> PodEstimate | None:
-        """What an update may add to the cost of a pod that waits; None for nothing, without a read."""
-        ...
 
 
 class AdmissionHandler:
@@ -199,12 +124,17 @@ class AdmissionHandler:
     async def validate(self, review: Review, time_left: float | None = None) -> Answer:
         """`/validate`: check, then charge as the very last step; of a Binding, what it would write on its pod."""
         if review.kind == "Binding":
-            refuse_binding(review.object, _user_of(review), self._vendors, self._rules, self._reservation_key)
+            more = self._reservation_key, self._charging.counted_labels
+            refuse_binding(review.object, _user_of(review), self._vendors, self._rules, *more)
         elif review.kind == "Pod" and review.operation == "UPDATE":
             return await self._update(review, time_left)
         if not _is_new_pod(review):
             return UNCHANGED
-        if is_unmanaged(review.object, self._vendors):
+        meta, unmanaged = review.object.metadata, is_unmanaged(review.object, self._vendors)
+        stamp = meta.annotations.get(SUBMITTED_BY) if meta is not None and meta.annotations else None
+        if stamp is not None or (self._rules.submitters is not None and not unmanaged):
+            self._refuse_stamp(review, stamp, mutated=not unmanaged)
+        if unmanaged:
             if not (self._vendors.drivers and may_get_claims(review.object)):
                 return UNCHANGED
             # of a driver of somebody else, for all that is known: no rule of ours is about it
@@ -273,6 +203,22 @@ class AdmissionHandler:
         if conversion is not None:
             conversion.apply(draft)
             forget_list(draft)
+
+    def stamp_templates(self, review: WorkloadReview) -> Answer:
+        """`/templates`: write on the pod templates of a workload who submitted them."""
+        schedulers = self._vendors.asked_by_annotation
+        made = stamped_templates(
+            review.object.spec, review.old_object.spec, review.username, self._rules.submitters, schedulers
+        )
+        return Answer(made) if made else UNCHANGED
+
+    def _refuse_stamp(self, review: Review, stamp: str | None, *, mutated: bool) -> None:
+        """Refuse a new pod with another stamp than it should have; not one that its node runs already."""
+        pod = read_pod(review.object, review.namespace)
+        if not (pod.node_name and is_mirror(pod) and is_node(_user_of(review), pod.node_name)):
+            submitters = self._rules.submitters
+            expected = None if submitters is None else submitters.stamp(review.username, stamp)
+            refuse_stamp(stamp, expected, mutated=mutated)
 
     def misspelt(self, review: Review) -> list[str]:
         """`/names`: what the creator of a pod is warned of that names no managed resource; nothing is refused."""
@@ -350,7 +296,18 @@ class AdmissionHandler:
             logger.debug("%s: %s", pod.key, message)
         if done.ignored_namespace_keys and not review.dry_run:
             await self._namespaces.report_ignored(pod.namespace, done.ignored_namespace_keys)
+        if self._rules.submitters is not None or SUBMITTED_BY in pod.annotations:
+            self._stamp(done.draft, review.username)
         return done, self._new(done.draft.result(), new)
+
+    def _stamp(self, draft: PodDraft, username: str) -> None:
+        """Write on a new pod who submitted it, whatever it says of that."""
+        submitters, annotations = self._rules.submitters, draft.annotations
+        stamp = None if submitters is None else submitters.stamp(username, annotations.get(SUBMITTED_BY))
+        if stamp is not None:
+            annotations[SUBMITTED_BY] = stamp
+        elif SUBMITTED_BY in annotations:
+            del annotations[SUBMITTED_BY]
 
     async def _ours(
         self,
@@ -418,6 +375,8 @@ class AdmissionHandler:
         new = read_pod(review.object, review.namespace)
         validate_update(old, new, _user_of(review), self._vendors, self._rules, self._reservation_key)
         refuse_ephemeral(review.object, self._vendors)
+        if old.labels != new.labels and names_managed(old, self._vendors):
+            refuse_relabelled(old, new, self._charging.counted_labels)
         await self._refuse_loosened(old, new)
         done = self._privileged(new, added_privileged(review.old_object, review.object))
         same = old.annotations == new.annotations and old.node_selector == new.node_selector
@@ -488,13 +447,3 @@ def _answer(done: Mutation, new: NewPod, charged: ChargedPod | None = None) -> A
     if charged is None:
         return Answer(done.draft.operations(), warnings, audit)
     return Answer(done.draft.operations(), (*warnings, *charged.warnings), audit | audit_of(charged.amounts))
-
-
-def audit_of(amounts: Amounts) -> dict[str, str]:
-    """The audit annotation of what was charged."""
-    charges = [
-        f"{name}:{','.join(f'{key}={amount}' for key, amount in sorted(charged.items()))}"
-        for name, charged in sorted(amounts.items())
-        if charged
-    ]
-    return {"quota": ";".join(charges)} if charges else {}

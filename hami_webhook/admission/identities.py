@@ -11,12 +11,14 @@ from collections.abc import Iterable, Mapping, Set
 from msgspec import Struct
 
 from hami_webhook.admission.denial import Denied
+from hami_webhook.admission.submitters import Submitters
 from hami_webhook.devices.foreign_scheduler import ForeignScheduler
 from hami_webhook.devices.registry import Vendors
 from hami_webhook.devices.reserved_annotations import OWNED_LABELS
 from hami_webhook.dra.claim_templates import OFF
 from hami_webhook.kube.message_text import quoted
 from hami_webhook.kube.objects import QUOTA_GATE, Pod
+from hami_webhook.kube.stamps import SUBMITTED_BY
 from hami_webhook.kube.wire import ObjectMeta, ReviewedPod
 
 _NODE_USER, _NODES = "system:node:", "system:nodes"
@@ -33,7 +35,7 @@ class AdmissionRules(Struct, frozen=True):
 
     `foreign_users` may write the allocations of another project's scheduler, by its key; `trusted_groups` all.
     `controllers` are the users that may remove the scheduling gate of quota. `claims` is in which namespaces limits
-    become ResourceClaims.
+    become ResourceClaims. `submitters` are those that are trusted with stamps; None: pods aren't stamped.
     """
 
     scheduler_name: str = ""
@@ -43,6 +45,7 @@ class AdmissionRules(Struct, frozen=True):
     foreign_users: Mapping[str, frozenset[str]] = {}
     controllers: frozenset[str] = frozenset()
     claims: str = OFF
+    submitters: Submitters | None = None
 
     @property
     def scheduler_names(self) -> tuple[str, ...]:
@@ -101,8 +104,9 @@ def refuse_changes(
     `reservation` is the annotation that is set with the pod's creation only; nobody may change it.
     """
     annotations, labels = _changed(old.annotations, new.annotations), _changed(old.labels, new.labels)
-    if reservation in annotations:
-        raise _denied(reservation, "when the pod is created only", user, "add, change or remove it")
+    for key in (reservation, SUBMITTED_BY):
+        if key in annotations:
+            raise _denied(key, "when the pod is created only", user, "add, change or remove it")
     if old.node_name and user.name == _NODE_USER + old.node_name:
         return
     rights = _Rights.of(user, vendors, rules)
@@ -112,6 +116,16 @@ def refuse_changes(
     denied = rights.denied(annotations, labels, vendors, with_cards=with_cards)
     if denied:
         raise _denied(denied[0], _SCHEDULERS, user, "add, change or remove it")
+
+
+def refuse_relabelled(old: Pod, new: Pod, counted: Set[str]) -> None:
+    """Deny an update of a label that quotas count pods by."""
+    for key in sorted(_changed(old.labels, new.labels) & counted):
+        raise Denied(
+            403,
+            f"label {key} can't be changed once the pod exists, as a quota counts pods by it; delete the pod and "
+            "create it again",
+        )
 
 
 def refuse_other_request(old: Pod, new: Pod, user: User, vendors: Vendors, rules: AdmissionRules) -> None:
@@ -143,19 +157,26 @@ def refuse_release(old: Pod, new: Pod, user: User, rules: AdmissionRules) -> Non
 
 
 def refuse_binding(
-    binding: ReviewedPod, user: User, vendors: Vendors, rules: AdmissionRules, reservation: str = ""
+    binding: ReviewedPod,
+    user: User,
+    vendors: Vendors,
+    rules: AdmissionRules,
+    reservation: str = "",
+    counted: Set[str] = frozenset(),
 ) -> None:
     """Deny a Binding with scheduler-owned metadata that the user may not write: the API server merges it into the pod.
 
-    The `reservation` is allowed to every scheduler: Volcano copies all of the pod's annotations into its Bindings. A
-    Binding doesn't say what its pod requests, so it is taken for one with cards.
+    The `reservation`, the stamp and the labels that quotas have `counted` by are allowed to every scheduler: Volcano
+    copies all of the pod's annotations into its Bindings. A Binding doesn't say what its pod requests, so it is taken
+    for one with cards.
     """
     meta = binding.metadata or ObjectMeta()
     annotations, labels = meta.annotations or {}, meta.labels or {}
     rights = _Rights.of(user, vendors, rules)
     denied = rights.denied(annotations.keys(), labels, vendors, with_cards=True)
-    if reservation in annotations and rights.none:
-        denied.append(reservation)
+    if rights.none:
+        denied += [key for key in (reservation, SUBMITTED_BY) if key in annotations]
+        denied += [f"label {key}" for key in sorted(counted & labels.keys())]
     if denied:
         raise _denied(denied[0], _SCHEDULERS, user, "set it with a Binding")
 

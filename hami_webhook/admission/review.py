@@ -18,9 +18,11 @@ from hami_webhook.kube.wire import (
     AdmissionRequest,
     AdmissionReview,
     Fault,
+    ObjectMeta,
     ResourceQuotaObject,
     ReviewedPod,
     UserInfo,
+    Wire,
     describe,
     find_fault,
 )
@@ -32,6 +34,13 @@ REPORT_SOURCE = "hami.io/report-review-source"
 REVIEWED_FROM = "[review-source] the review came from "
 """How that warning begins; the address follows."""
 T = TypeVar("T")
+
+
+class Workload(Wire, frozen=True):
+    """An object of any kind that may have pod templates; `spec` is JSON."""
+
+    metadata: ObjectMeta | None = None
+    spec: Any = None
 
 
 class ObjectReview(NamedTuple, Generic[T]):
@@ -58,6 +67,10 @@ Review = ObjectReview[ReviewedPod]
 ClaimReview = ObjectReview[ResourceClaim]
 """Its claims have the namespace of the request."""
 QuotaReview = ObjectReview[ResourceQuotaObject]
+WorkloadReview = ObjectReview[Workload]
+"""Of any kind that has pod templates."""
+Amounts = Mapping[str, Mapping[str, int]]
+"""What was charged: by quota name, by key."""
 
 
 class Answer(msgspec.Struct, frozen=True):
@@ -110,10 +123,11 @@ _LARGE = 7 * _MOST_NAMES
 _LARGE_POD_REVIEW = msgspec.json.Decoder(AdmissionReview[LargePod])
 _POD_REVIEW = msgspec.json.Decoder(AdmissionReview[ReviewedPod])
 _CLAIM_REVIEW = msgspec.json.Decoder(AdmissionReview[ResourceClaim])
+_WORKLOAD_REVIEW = msgspec.json.Decoder(AdmissionReview[Workload])
 _QUOTA_REVIEW = msgspec.json.Decoder(AdmissionReview[ResourceQuotaObject])
 _ENCODER = msgspec.json.Encoder()
 _NOBODY, _NO_POD, _NO_CLAIM, _NO_QUOTA = UserInfo(), ReviewedPod(), ResourceClaim(), ResourceQuotaObject()
-_NO_LARGE_POD = LargePod()
+_NO_LARGE_POD, _NO_WORKLOAD = LargePod(), Workload()
 
 
 def parse_review(body: bytes, content_type: str) -> Review:
@@ -141,6 +155,11 @@ def parse_claim_review(body: bytes, content_type: str) -> ClaimReview:
 def parse_quota_review(body: bytes, content_type: str) -> QuotaReview:
     """As `parse_review`, of a ResourceQuota."""
     return _parse(body, content_type, _QUOTA_REVIEW, _NO_QUOTA)
+
+
+def parse_workload_review(body: bytes, content_type: str) -> WorkloadReview:
+    """As `parse_review`, of an object of any kind."""
+    return _parse(body, content_type, _WORKLOAD_REVIEW, _NO_WORKLOAD)
 
 
 def _placed_in(namespace: str, claim: ResourceClaim) -> ResourceClaim:
@@ -284,3 +303,13 @@ def denied(api_version: str, uid: str, denial: Denied, name: str = "", kind: str
     if denial.warnings:
         response["warnings"] = denial.warnings
     return _ENCODER.encode({"apiVersion": api_version, "kind": "AdmissionReview", "response": response})
+
+
+def audit_of(amounts: Amounts) -> dict[str, str]:
+    """The audit annotation of what was charged."""
+    charges = [
+        f"{name}:{','.join(f'{key}={amount}' for key, amount in sorted(charged.items()))}"
+        for name, charged in sorted(amounts.items())
+        if charged
+    ]
+    return {"quota": ";".join(charges)} if charges else {}

@@ -168,6 +168,14 @@ def service_accounts(text: str) -> tuple[ServiceAccount, ...]:
     return tuple(accounts)
 
 
+def user_names(text: str) -> frozenset[str]:
+    """Users as the API server names them; no groups."""
+    found = identities(text)
+    if found.groups:
+        raise ValueError(f"must be a comma list of user names, without groups such as {min(found.groups)}")
+    return found.users
+
+
 def networks(text: str) -> tuple[Network, ...]:
     """Ranges of addresses, as a NetworkPolicy has them."""
     found = []

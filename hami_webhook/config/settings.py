@@ -221,6 +221,22 @@ class Settings:
         "labelled: those with the label hami.io/claims=convert. convert: all but those with hami.io/claims=off",
     )
 
+    submitted_by: bool = _setting(
+        parse_go_bool, "false", "whether pods and their templates are stamped with the user who submitted them"
+    )
+    submitted_by_controllers: frozenset[str] = _setting(
+        values.user_names,
+        "",
+        "users of controllers, besides Kubernetes' own, whose pods carry on the stamp of the template",
+        repeats=True,
+    )
+    submitted_by_portals: frozenset[str] = _setting(
+        values.user_names,
+        "",
+        "users that may name another submitter, by the annotation hami.io/submitted-by",
+        repeats=True,
+    )
+
     quota_reservation_ttl: float = _setting(
         values.duration("40s", "24h"), "45s", "life of a charge whose pod never appears, at least 40s"
     )

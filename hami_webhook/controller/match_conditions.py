@@ -16,27 +16,37 @@ from hami_webhook.devices.registry import Vendors
 from hami_webhook.devices.reserved_annotations import OWNED_LABELS
 from hami_webhook.dra.cost import IMPLICIT_RESOURCE
 from hami_webhook.kube.objects import QUOTA_GATE, RESERVATION
+from hami_webhook.kube.stamps import SUBMITTED_BY
 from hami_webhook.policy.evaluation import governed_keys
 
 Conditions = Mapping[str, str]
 """CEL expressions by the names of their conditions, all of which must hold."""
 
+TEMPLATES = "templates.webhook.hami.io"
+STAMPED = (
+    *("cronjobs", "daemonsets", "deployments", "jobs"),
+    *("replicasets", "replicationcontrollers", "statefulsets"),
+)
+"""The resources of Kubernetes' own kinds that have pod templates and a controller that makes pods of them."""
 CLAIMS, CLAIMING_PODS = "claims.webhook.hami.io", "claiming-pods.webhook.hami.io"
 
 _CONTAINERS = "object.spec.containers + object.spec.?initContainers.orValue([])"
 _EPHEMERAL = "object.spec.?ephemeralContainers.orValue([])"  # whose embedded fields are those of a container
 _AMOUNTS = "[c.?resources.limits.orValue({}), c.?resources.requests.orValue({})]"
-_RESERVATION = f"'{RESERVATION}'"
+_RESERVATION, _STAMP = f"'{RESERVATION}'", f"'{SUBMITTED_BY}'"
 _LIMITS_EXTENDED_RESOURCES = "object.?spec.hard.orValue({}).exists(k, k.contains('/') && !k.startsWith('count/'))"
 _CHANGES_NODES = "object.spec.?nodeSelector != oldObject.spec.?nodeSelector"
 _ANNOTATIONS = "metadata.?annotations.orValue({})"
 _LABELS = "metadata.?labels.orValue({})"
 
 
-def match_conditions(vendors: Vendors, extended: Collection[str] = ()) -> dict[str, Conditions]:
+def match_conditions(
+    vendors: Vendors, extended: Collection[str] = (), labels: Collection[str] = (), *, stamping: bool = False
+) -> dict[str, Conditions]:
     """The conditions of each of our webhooks by its name, those for claims where these are charged.
 
-    `extended` are the extended resources that DeviceClasses take.
+    `extended` are the extended resources that DeviceClasses take, `labels` those that quotas count pods by. `stamping`:
+    pods and their templates are stamped with who submitted them.
     """
     names_managed = requests_managed = _requests_any(_CONTAINERS, vendors.resource_names)
     if vendors.asked_by_annotation:
@@ -47,14 +57,21 @@ def match_conditions(vendors: Vendors, extended: Collection[str] = ()) -> dict[s
     return {
         "mutate.webhook.hami.io": {"asks-for-a-managed-resource": requests_managed},
         "validate.webhook.hami.io": {
-            "asks-for-a-managed-resource-or-forges-an-allocation": f"{requests_managed}\n|| {forges}"
+            "asks-for-a-managed-resource-or-forges-an-allocation": (
+                f"{requests_managed}\n|| {forges}\n|| {_STAMP} in object.{_ANNOTATIONS}"
+            )
         },
         "guard.webhook.hami.io": {
             "changes-an-allocation": f"{_changes_allocation(everywhere)}"
             f"{_changes_of_vendors(with_cards, names_managed)}{_changes_request(vendors)}"
+            f"{_changes_labels(labels, names_managed)}"
         },
         "bindings.webhook.hami.io": {
-            "brings-an-allocation": f"{_forges(everywhere, *with_cards)}\n|| {_RESERVATION} in object.{_ANNOTATIONS}"
+            "brings-an-allocation": (
+                f"{_forges(everywhere, *with_cards)}"
+                + "".join(f"\n|| {key} in object.{_ANNOTATIONS}" for key in (_RESERVATION, _STAMP))
+                + "".join(f"\n|| '{label}' in object.{_LABELS}" for label in sorted(labels))
+            )
         },
         "amounts.webhook.hami.io": {
             "concerns-a-managed-resource": _requests_any(f"{_CONTAINERS}\n+ {_EPHEMERAL}", vendors.resource_names)
@@ -71,7 +88,36 @@ def match_conditions(vendors: Vendors, extended: Collection[str] = ()) -> dict[s
             "asks-for-no-managed-resource": f"!{requests_managed}",
         },
         **(_of_claims(vendors, extended, requests_managed) if vendors.drivers else {}),
+        **({TEMPLATES: {"may-ask-for-devices": _may_ask_for_devices(vendors)}} if stamping else {}),
     }
+
+
+def _may_ask_for_devices(vendors: Vendors) -> str:
+    """A pod template of a workload may ask for devices, or brings a stamp; or the kind isn't Kubernetes' own, and only
+    the webhook finds its templates.
+    """
+    return (
+        f"!(request.resource.resource in [\n{_list_items(STAMPED)}])\n"
+        "|| [object.?spec.template, object.?spec.jobTemplate.spec.template].exists(t, t.hasValue() && (\n"
+        "(t.?spec.containers.orValue([]) + t.?spec.initContainers.orValue([])).exists(c,\n"
+        f"{_AMOUNTS}.exists(m, m.exists(r, r.contains('/'))))\n"
+        "|| size(t.?spec.resourceClaims.orValue([])) > 0\n"
+        f"|| {_STAMP} in t.?metadata.annotations.orValue({{}})"
+        + (
+            f"\n|| t.?spec.schedulerName.orValue('') in [\n{_list_items(vendors.asked_by_annotation)}]"
+            if vendors.asked_by_annotation
+            else ""
+        )
+        + "))"
+    )
+
+
+def _changes_labels(labels: Collection[str], names_managed: str) -> str:
+    """A label that quotas count by is changed, added or removed on a pod that names managed resources."""
+    if not labels:
+        return ""
+    changes = " || ".join(_changes("labels", f"'{label}'") for label in sorted(labels))
+    return f"\n|| (({changes})\n&& {names_managed})"
 
 
 def _of_claims(vendors: Vendors, extended: Collection[str], requests_managed: str) -> dict[str, Conditions]:
@@ -178,6 +224,7 @@ def _changes_allocation(owned: str) -> str:
         f"{_changes_matching(owned)}"
         f"{labels}\n"
         f"|| {_changes('annotations', _RESERVATION)}\n"
+        f"|| {_changes('annotations', _STAMP)}\n"
         f"|| ({_has_gate('oldObject')} && !{_has_gate('object')})"
     )
 

@@ -68,11 +68,15 @@ def webhooks_of(configuration: JSON) -> list[JSON]:
     return [hook for hook in found if isinstance(hook, dict)] if isinstance(found, list) else []
 
 
-def wanted_conditions(vendors: Vendors, extended: Collection[str] = ()) -> dict[str, list[JSON]]:
-    """The `matchConditions` of each of our webhooks by its name; `extended` are resources that DeviceClasses take."""
+def wanted_conditions(
+    vendors: Vendors, extended: Collection[str] = (), labels: Collection[str] = ()
+) -> dict[str, list[JSON]]:
+    """The `matchConditions` of each of our webhooks by its name; `extended` are resources that DeviceClasses take,
+    `labels` those that quotas count pods by.
+    """
     return {
         hook: [{"name": each, "expression": expression} for each, expression in conditions.items()]
-        for hook, conditions in match_conditions(vendors, extended).items()
+        for hook, conditions in match_conditions(vendors, extended, labels, stamping=True).items()
     }
 
 
@@ -104,7 +108,8 @@ class WebhookReconciler:
     """Restores the match conditions of the configurations called `name`, of which there may be one, both or none.
 
     `leads` is called before each write, and says whether it may be done. `extended` gives the extended resources that
-    DeviceClasses take now. `problem` is what is wrong and can't be restored with our rights; empty if nothing.
+    DeviceClasses take now, `labels` the labels that quotas count pods by. `problem` is what is wrong and can't be
+    restored with our rights; empty if nothing.
     """
 
     def __init__(
@@ -115,9 +120,11 @@ class WebhookReconciler:
         object_events: ObjectEvents,
         leads: Callable[[], Awaitable[bool]],
         extended: Callable[[], Collection[str]] = tuple,
+        labels: Callable[[], Collection[str]] = tuple,
     ) -> None:
         self._vendors = vendors
         self._extended = extended
+        self._labels = labels
         self._cluster = cluster
         self._name = name
         self._object_events = object_events
@@ -125,7 +132,7 @@ class WebhookReconciler:
         self._problems: dict[Kind, str] = {}
         self._logged: dict[Kind, str] = {}
         self._wanted = wanted_conditions(vendors)
-        self._of_extended: list[str] = []
+        self._of: tuple[list[str], list[str]] = [], []
 
     @property
     def problem(self) -> str:
@@ -148,9 +155,9 @@ class WebhookReconciler:
     async def reconcile(self) -> bool:
         """Reconcile the configurations once; False if somebody else wrote one meanwhile."""
         settled = True
-        extended = sorted(self._extended())
-        if extended != self._of_extended:
-            self._wanted, self._of_extended = wanted_conditions(self._vendors, extended), extended
+        of = sorted(self._extended()), sorted(self._labels())
+        if of != self._of:
+            self._wanted, self._of = wanted_conditions(self._vendors, *of), of
         for kind in CONFIGURATIONS:
             try:
                 problem = await self._reconcile(kind)

@@ -102,6 +102,12 @@ async def quota_limits(facts: Facts) -> AsyncIterator[Finding]:
         for misread in facts.view.misreadings(quota):
             remedy = "change the quota so; `hami-webhook quota check FILE` says the same of one in a file"
             yield Finding(f"ResourceQuota {quota.namespace}/{quota.name}", misread.text, remedy)
+    process = await facts.process("webhook")
+    for quota in facts.view.caches.accelerator_quotas.all():
+        if process is not None and not process.settings.submitted_by and quota.per is not None and not quota.per.label:
+            fault = "limits each user, but the webhook doesn't stamp pods with their users: all count for one, unknown"
+            remedy = "set submittedBy.enabled in the chart, after reading docs/quotas.md"
+            yield Finding(f"AcceleratorQuota {quota.name}", fault, remedy)
 
 
 async def quota_definition(facts: Facts) -> AsyncIterator[Finding]:

@@ -74,7 +74,7 @@ async def configurations(facts: Facts) -> AsyncIterator[Finding]:
 
 async def conditions(facts: Facts) -> AsyncIterator[Finding]:
     """The API server sends the pods that the device configuration is about."""
-    wanted = wanted_conditions(facts.effective.vendors)
+    wanted = wanted_conditions(facts.effective.vendors, labels=facts.view.caches.accelerator_quotas.counted_labels)
     wanted.pop(CLAIMING_PODS, None)  # which has what DeviceClasses take, too
     differing: dict[str, list[str]] = {}
     for hook in await _hooks(facts):

@@ -74,6 +74,11 @@ class PodPort:
         self.refused_later = NativeQuotaPrecheck(cluster, caches)
         self._queues = queues
 
+    @property
+    def counted_labels(self) -> frozenset[str]:
+        """The labels of pods that quotas count by, as the caches show them."""
+        return self.caches.accelerator_quotas.counted_labels
+
     def of(self, pod: Pod) -> CachedPodQuotas:
         """A new pod with what the caches show of its quotas."""
         known = self.charger.known(pod)

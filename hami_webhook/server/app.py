@@ -1,4 +1,6 @@
-"""The routes of reviews, `/mutate`, `/validate`, `/webhook`, `/claims`, `/quotas`, `/names`, and their application."""
+"""The routes of reviews and their application: `/mutate`, `/validate`, `/webhook`, `/claims`, `/templates`, `/quotas`,
+`/names`.
+"""
 
 from __future__ import annotations
 
@@ -30,11 +32,13 @@ from hami_webhook.admission.review import (
     ClaimReview,
     QuotaReview,
     Review,
+    WorkloadReview,
     allowed,
     denied,
     parse_claim_review,
     parse_quota_review,
     parse_review,
+    parse_workload_review,
     read_start,
 )
 from hami_webhook.config import parse_go_duration
@@ -48,7 +52,7 @@ from hami_webhook.server.timeouts import within
 
 logger = logging.getLogger(__name__)
 
-R = TypeVar("R", bound=Review | ClaimReview)
+R = TypeVar("R", bound=Review | ClaimReview | WorkloadReview)
 Step = Callable[[R, float | None], Coroutine[Any, Any, Answer]]
 
 _ANSWERING = 0.5
@@ -105,10 +109,14 @@ def review_routes(
     async def only_mutate(review: Review, time_left: float | None) -> Answer:
         return await handler.mutate(review)
 
+    async def stamp_templates(review: WorkloadReview, time_left: float | None) -> Answer:
+        return handler.stamp_templates(review)
+
     steps = {"/mutate": only_mutate, "/validate": handler.validate, "/webhook": handler.webhook}
     reviews: list[_ReviewRoute] = [
         *(_AdmissionRoute(path, reviewing, parse_review, step) for path, step in steps.items()),
         _AdmissionRoute("/claims", reviewing, parse_claim_review, (claims or ClaimHandler(None)).review, "claim"),
+        _AdmissionRoute("/templates", reviewing, parse_workload_review, stamp_templates, "workload"),
         _WarningRoute("/quotas", reviewing, partial(_quota_warnings, misreadings)),
         _WarningRoute("/names", reviewing, partial(_name_warnings, handler)),
     ]

@@ -13,8 +13,9 @@ import orjson
 from builders import CORES, GPU, MEM, PERCENT, PRIORITY
 
 from hami_webhook.admission.denial import Denied
-from hami_webhook.admission.handler import AdmissionHandler, PodEstimate
+from hami_webhook.admission.handler import AdmissionHandler
 from hami_webhook.admission.identities import AdmissionRules
+from hami_webhook.admission.ports import PodEstimate
 from hami_webhook.admission.review import Answer, Review, parse_review
 from hami_webhook.charging.queue import ChargeResult
 from hami_webhook.device_config import enabled_vendors, load_device_config
@@ -109,6 +110,7 @@ class FakeServices:
     charged: list[tuple[str, str]] = field(default_factory=list)
     ignored: list[tuple[str, tuple[str, ...]]] = field(default_factory=list)
     unlimited: bool = False
+    counted_labels: frozenset[str] = frozenset()
 
     async def namespace(self, name: str) -> Namespace | None:
         return self.there.get(name)
@@ -157,7 +159,9 @@ class Free:
 
 
 class NoTouch:
-    """FakeServices whose every use is a mistake, but for whether an update adds to a price."""
+    """FakeServices whose every use is a mistake, but for whether an update adds to a price, and what caches show."""
+
+    counted_labels: frozenset[str] = frozenset()
 
     def reprice(self, before: Pod, after: Pod) -> PodEstimate | None:
         return None

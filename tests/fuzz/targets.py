@@ -58,7 +58,7 @@ JSON = dict[str, Any]
 LONGEST_SENTENCE = 1000
 """Characters of a refusal: it goes into events, logs and answers, whatever size the input has."""
 EXTENDER_PATHS = ("/filter", "/filter-simulation", "/prioritize", "/bind", "/preempt")
-REVIEW_PATHS = ("/mutate", "/validate", "/webhook", *(WARNING_PATHS := ("/quotas", "/names")))
+REVIEW_PATHS = ("/mutate", "/validate", "/webhook", "/templates", *(WARNING_PATHS := ("/quotas", "/names")))
 
 
 def check_sentence(text: str) -> None:

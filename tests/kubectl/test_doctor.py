@@ -222,6 +222,11 @@ def delete_the_definition(installation: Installation) -> None:
     installation.api.groups = set()
 
 
+def limiting_users() -> JSON:
+    spec = {"namespaceSelector": {}, "hard": {GPU: 4}, "per": {"user": True, "hard": {GPU: 1}}}
+    return {"kind": "AcceleratorQuota", "metadata": {"name": "shared"}, "spec": spec}
+
+
 FAULTS: list[tuple[str, Spoil, str, str]] = [
     ("api-server", lambda i: setattr(i.api, "version", "v1.29.4"), "the API server", "v1.30 or newer is needed"),
     ("deployments", lambda i: scale(i, "hami-webhook", 0, 0), "hami-webhook", "is scaled to 0 replicas: no replica"),
@@ -322,6 +327,12 @@ FAULTS: list[tuple[str, Spoil, str, str]] = [
         lambda i: replace(i, quota(spec={"hard": {"limits.nvidia.com/gpumen": "4"}})),
         "ResourceQuota team-a/gpu-quota",
         "limits.nvidia.com/gpumen has no effect",
+    ),
+    (
+        "quota-limits",
+        lambda i: i.objects.append(limiting_users()),
+        "AcceleratorQuota shared",
+        "limits each user, but the webhook doesn't stamp pods with their users",
     ),
     ("quota-definition", lambda i: definition(i).update(served=False), "acceleratorquotas.hami.io", "serve v1alpha1"),
     ("quota-definition", delete_the_definition, "CustomResourceDefinition acceleratorquotas.hami.io", "is missing"),

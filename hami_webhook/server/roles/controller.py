@@ -211,6 +211,7 @@ def _webhook_reconciler(core: Core, settings: Settings, election: LeaderElection
         _object_events(core),
         leads,
         lambda: core.caches.claims.inventory.extended,
+        lambda: core.caches.accelerator_quotas.counted_labels,
     )
 
 

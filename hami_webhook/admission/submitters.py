@@ -1,0 +1,195 @@
+"""Who submitted a pod, written where nobody can forge it (docs/spec/who.md#1 and #2).
+
+The stamp follows from the review's own user, and not from what the object says: but for accounts that are trusted to
+carry on what stood in a template, or to say for whom they act. No rule here reads anything, or knows a quota.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Collection, Iterator, Mapping
+from typing import Any
+
+from msgspec import Struct
+
+from hami_webhook.admission.denial import Denied
+from hami_webhook.kube.message_text import quoted
+from hami_webhook.kube.patch import Operation, pointer
+from hami_webhook.kube.stamps import SUBMITTED_BY
+
+_SERVICE_ACCOUNT, _SERVICE_ACCOUNTS = "system:serviceaccount:", "system:serviceaccounts:"
+KUBERNETES_CONTROLLERS = frozenset(
+    {
+        "system:kube-controller-manager",
+        *(
+            f"{_SERVICE_ACCOUNT}kube-system:{name}-controller"
+            for name in ("cronjob", "daemon-set", "deployment", "job", "replicaset", "replication", "statefulset")
+        ),
+    }
+)
+"""The users of kube-controller-manager that make pods and workloads of the templates of others."""
+LONGEST = 253
+"""Characters of a stamp."""
+_DIGEST = 40
+_MOST_PLACES = 20_000
+"""Objects and lists of a workload that are looked through for templates."""
+
+
+class Submitters(Struct, frozen=True):
+    """The user names that are trusted with stamps: `controllers` carry on what stood in a template, `portals` say for
+    whom they act.
+    """
+
+    controllers: frozenset[str] = frozenset()
+    portals: frozenset[str] = frozenset()
+
+    def stamp(self, username: str, written: str | None) -> str | None:
+        """The stamp of what a user creates, which brings `written`; None for none."""
+        if username in self.controllers:
+            return written and subject_name(written)
+        if written and username in self.portals:
+            return subject_name(written)
+        return submitter(username) or None
+
+
+def submitter(username: str) -> str:
+    """The subject of a user. The service accounts of a namespace are one: who may use one there, may use them all."""
+    if username.startswith(_SERVICE_ACCOUNT):
+        return subject_name(_SERVICE_ACCOUNTS + username.removeprefix(_SERVICE_ACCOUNT).partition(":")[0])
+    return subject_name(username)
+
+
+def subject_name(text: str) -> str:
+    """A name as stamps have it: of a long one the beginning, and a digest that no other has."""
+    if len(text) <= LONGEST:
+        return text
+    digest = hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()[:_DIGEST]
+    return f"{text[: LONGEST - _DIGEST - 1]}~{digest}"
+
+
+def refuse_stamp(written: str | None, expected: str | None, *, mutated: bool) -> None:
+    """Deny a new pod with another stamp than mutation gives it; `mutated`: it should have been there."""
+    if written == expected or (written is None and not mutated):
+        return
+    found = "it is missing" if written is None else f"the pod says {quoted(written)}"
+    wanted = "no value" if expected is None else quoted(expected)
+    raise Denied(
+        403,
+        f"annotation {SUBMITTED_BY} must have {wanted}, but {found}, because mutation was skipped. Remove the "
+        "annotation, and the label hami.io/webhook if the pod has one",
+    )
+
+
+class _Template(Struct, frozen=True):
+    """A PodTemplateSpec in a workload, and the JSON Pointer to it."""
+
+    pointer: str
+    obj: Mapping[str, Any]
+
+    @property
+    def annotations(self) -> Mapping[str, Any]:
+        meta = self.obj.get("metadata")
+        found = meta.get("annotations") if isinstance(meta, Mapping) else None
+        return found if isinstance(found, Mapping) else {}
+
+    @property
+    def stamp(self) -> str | None:
+        found = self.annotations.get(SUBMITTED_BY)
+        return found if isinstance(found, str) else None
+
+    @property
+    def unstamped(self) -> tuple[object, ...]:
+        """All that it says but its stamp."""
+        meta = self.obj.get("metadata")
+        others = (
+            {key: value for key, value in meta.items() if key != "annotations"} if isinstance(meta, Mapping) else {}
+        )
+        annotations = {key: value for key, value in self.annotations.items() if key != SUBMITTED_BY}
+        rest = {key: value for key, value in self.obj.items() if key != "metadata"}
+        # a time of creation that was never set is written as null by some clients, and by others not at all
+        return {key: value for key, value in others.items() if value is not None}, annotations, rest
+
+    def stamped(self, stamp: str | None) -> Iterator[Operation]:
+        """The operations that give it this stamp, or none."""
+        if stamp == self.annotations.get(SUBMITTED_BY):
+            return
+        meta, place = self.obj.get("metadata"), f"{self.pointer}/metadata"
+        path = place + pointer("annotations", SUBMITTED_BY)
+        if stamp is None:
+            yield {"op": "remove", "path": path}
+        elif not isinstance(meta, Mapping):
+            yield {"op": "add", "path": place, "value": {"annotations": {SUBMITTED_BY: stamp}}}
+        elif not isinstance(meta.get("annotations"), Mapping):
+            yield {"op": "add", "path": f"{place}/annotations", "value": {SUBMITTED_BY: stamp}}
+        else:
+            yield {"op": "add", "path": path, "value": stamp}
+
+
+def stamped_templates(
+    spec: Any,
+    old_spec: Any,
+    username: str,
+    submitters: Submitters | None,
+    schedulers: Collection[str] = (),
+) -> list[Operation]:
+    """The JSON Patch that stamps the pod templates of a workload that may ask for devices.
+
+    `spec` is the workload's, and `old_spec` that before, if any. `schedulers` are those that pods ask for devices by
+    annotation. `submitters` is None where nobody is stamped.
+
+    A template that is as it was keeps its stamp, whatever the request says of that: a user who changes only the number
+    of pods, or labels, changes nothing. Raises `Denied` for an object in which templates can't be searched.
+    """
+    before = {each.pointer: each for each in _templates(old_spec)}
+    operations: list[Operation] = []
+    for each in _templates(spec):
+        former, stamp = before.get(each.pointer), None
+        if submitters is not None and _may_ask_for_devices(each.obj["spec"], schedulers):
+            stamp = submitters.stamp(username, each.stamp)
+            says = username in submitters.controllers or (username in submitters.portals and each.stamp is not None)
+            if former is not None and not says and former.unstamped == each.unstamped:
+                stamp = former.stamp
+        # of pods that cost nothing, what somebody wrote there means nothing
+        operations += each.stamped(stamp)
+    return operations
+
+
+def _templates(spec: Any) -> list[_Template]:
+    """The pod templates in a workload's spec: whatever has a `spec` with containers, wherever it stands."""
+    found: list[_Template] = []
+    left: list[tuple[str, Any]] = [("/spec", spec)]
+    seen = 0
+    while left:
+        place, value = left.pop()
+        seen += 1
+        if seen > _MOST_PLACES:
+            raise Denied(
+                422, f"the object has more than {_MOST_PLACES} objects and lists: too many to find pod templates"
+            )
+        if isinstance(value, Mapping):
+            spec = value.get("spec")
+            if isinstance(spec, Mapping) and isinstance(spec.get("containers"), list):
+                found.append(_Template(place, value))
+                continue
+            items: Iterator[tuple[Any, Any]] = iter(value.items())
+        elif isinstance(value, list):
+            items = iter(enumerate(value))
+        else:
+            continue
+        left += ((place + pointer(key), each) for key, each in items if isinstance(each, Mapping | list))
+    return sorted(found, key=lambda each: each.pointer)
+
+
+def _may_ask_for_devices(spec: Mapping[str, Any], schedulers: Collection[str]) -> bool:
+    """Whether a PodSpec names extended resources or claims, or one of the schedulers."""
+    if spec.get("resourceClaims") or spec.get("schedulerName") in schedulers:
+        return True
+    for field in ("containers", "initContainers"):
+        containers = spec.get(field)
+        for container in containers if isinstance(containers, list) else ():
+            resources = container.get("resources") if isinstance(container, Mapping) else None
+            for part in ("limits", "requests"):
+                amounts = resources.get(part) if isinstance(resources, Mapping) else None
+                if isinstance(amounts, Mapping) and any("/" in name for name in amounts):
+                    return True
+    return False
