@@ -37,6 +37,7 @@ def parser() -> Parser:
 
     verb = _verb(verbs, "quota", "used and hard of quotas, their pods, and the room that is left", watch=True)
     verb.add_argument("name", nargs="?", default="", metavar="NAME", help="one quota, with its pods")
+    verb.add_argument("--by", choices=("user", "label"), help="what each user, or value of a label, uses of its limit")
     verb = _verb(verbs, "budget", "the hours that quotas' budgets allow, what of them is left, and how long it lasts")
     verb.add_argument("name", nargs="?", default="", metavar="NAME", help="the budget of one quota")
     verb = _verb(verbs, "nodes", "slots, memory and cores in use on each node", watch=True)

@@ -54,6 +54,11 @@ class Overview(Struct, frozen=True):
 
     def quotas(self, namespace: str = "", name: str = "") -> list[QuotaUse]:
         """The quotas with managed keys that cover pods of a namespace, or of any, and have a name, or any."""
+        cards = _ClusterCards(self.cluster.state.views())
+        return [self._quota(each, cards) for each in self.accounts(namespace, name)]
+
+    def accounts(self, namespace: str = "", name: str = "") -> list[QuotaAccount]:
+        """The accounts of the same quotas."""
         caches = self.cluster.caches
         accelerator_quotas = (
             caches.accelerator_quotas.covering(namespace) if namespace else caches.accelerator_quotas.all()
@@ -62,8 +67,7 @@ class Overview(Struct, frozen=True):
         found = (QuotaAccount.read(quota, self.cluster.vendors) for quota in (*own, *accelerator_quotas))
         chosen = [account for account in found if account.hard and name in ("", account.name, account.label)]
         chosen.sort(key=lambda each: (natural(each.quota.namespace), natural(each.name)))
-        cards = _ClusterCards(self.cluster.state.views())
-        return [self._quota(each, cards) for each in chosen]
+        return chosen
 
     def _quota(self, account: QuotaAccount, cards: _ClusterCards) -> QuotaUse:
         waiting: dict[str, int] = defaultdict(int)

@@ -14,6 +14,7 @@ from hami_webhook.kube.human_memory import human_memory
 from hami_webhook.kubectl.budgets import HEADINGS, BudgetUse
 from hami_webhook.kubectl.queue import QueuedPodUse
 from hami_webhook.kubectl.report import CardUse, IdleTeam, InUse, NodeDetails, NodeUse, PodUse, QuotaUse
+from hami_webhook.kubectl.subjects import SubjectUse
 from hami_webhook.kubectl.workloads import RefusedReplicas, Workload
 from hami_webhook.terminal import counted
 
@@ -67,6 +68,15 @@ def print_budgets(found: Sequence[BudgetUse], console: Console, now: float) -> N
         for each in unseen
     ]
     _print_notes(notes, console)
+
+
+def print_subjects(uses: Sequence[SubjectUse], console: Console) -> None:
+    """One row for each key of each subject."""
+    table = _table("QUOTA", "BY", "SUBJECT", "KEY", "USED", "HARD", "LEFT")
+    for use in uses:
+        used = Text(str(use.used), _style(use.used, use.hard))
+        _add_row(table, use.quota, use.by, use.subject, use.key, used, str(use.hard), str(use.hard - use.used))
+    console.print(table)
 
 
 def print_refused(refused: Sequence[RefusedReplicas], console: Console, now: float) -> None:

@@ -14,6 +14,7 @@ from hami_webhook.cluster.api import Kind
 from hami_webhook.kubectl import budgets, tables
 from hami_webhook.kubectl.command_result import CommandResult, require
 from hami_webhook.kubectl.live import LiveCluster
+from hami_webhook.kubectl.subjects import subject_uses
 from hami_webhook.terminal import AbsentError
 
 
@@ -32,7 +33,19 @@ def _within(cluster: LiveCluster, arguments: argparse.Namespace) -> str:
     return "" if arguments.all_namespaces else cluster.namespace
 
 
+def _subjects(cluster: LiveCluster, arguments: argparse.Namespace) -> CommandResult:
+    require(cluster, Kind.ACCELERATOR_QUOTAS)
+    accounts = cluster.overview.accounts(_within(cluster, arguments), arguments.name)
+    found = list(subject_uses(accounts, arguments.by))
+    if arguments.name and not accounts:
+        raise AbsentError(f"no quota {arguments.name} with accelerators in {_where(cluster, arguments)}")
+    none = _none(cluster, arguments, found)
+    return CommandResult(_listing(found), lambda console: tables.print_subjects(found, console), none=none)
+
+
 def _quota(cluster: LiveCluster, arguments: argparse.Namespace) -> CommandResult:
+    if getattr(arguments, "by", None):
+        return _subjects(cluster, arguments)
     require(cluster, Kind.RESOURCE_QUOTAS, cluster.namespace)
     found = cluster.overview.quotas(_within(cluster, arguments), arguments.name)
     if arguments.name and not found:

@@ -14,6 +14,7 @@ from hami_webhook.quota.budget import charged
 from hami_webhook.quota.card_selection import CardSelection
 from hami_webhook.quota.held_time import MILLIS_PER_HOUR
 from hami_webhook.quota.pricing import Charge, charge_of
+from hami_webhook.quota.subjects import sums_of_others
 from hami_webhook.server.exposition import ZONE, Family, Sample
 from hami_webhook.state.cluster_view import ClusterView
 
@@ -42,6 +43,19 @@ _BUDGET_UNSEEN = Family(
 )
 _SUMS = (_USED, _HARD, _WAITING, _PLACED)
 _ACCELERATOR_SUMS = (_ACCELERATOR_USED, _ACCELERATOR_HARD, _ACCELERATOR_WAITING, _ACCELERATOR_PLACED)
+_BY_SUBJECT = ("quota", "subject", "key")
+_SUBJECT_USED = Family(
+    "hami_webhook_accelerator_quota_subject_used",
+    "Used by a subject of a quota with limits for each: of the 100 that use most, and of the others together.",
+    _BY_SUBJECT,
+)
+_SUBJECT_HARD = Family(
+    "hami_webhook_accelerator_quota_subject_hard", "The limit of each of these subjects.", _BY_SUBJECT
+)
+_MOST_SUBJECTS = 100
+"""Subjects of a quota that have samples of their own."""
+_OTHERS = "(others)"
+"""The label of the sum of all others; no user name of Kubernetes' own has it."""
 _ENTRIES = Family("hami_webhook_quota_ledger_entries", "Ledger entries.", ("namespace", "quota", "state"))
 _OBSERVED = Family(
     "hami_webhook_quota_observed",
@@ -122,8 +136,27 @@ def _ours(cluster: ClusterView, accounts: list[QuotaAccount], charges: _Charges)
                 samples[family].append(((namespace, name, key) if selected is None else (name, key), value))
         for state, number in Counter(entry.state.value for entry in account.ledger.values()).items():
             samples[_ENTRIES].append(((namespace, name, state), number))
-    for family, found in samples.items():
+    for family, found in (*samples.items(), *_by_subject(accounts).items()):
         yield from family.in_pieces(found)
+
+
+def _by_subject(accounts: Sequence[QuotaAccount]) -> dict[Family, list[Sample]]:
+    """What subjects use, and may use, of quotas that have limits for each: bounded, however many there are."""
+    used: list[Sample] = []
+    hard: list[Sample] = []
+    for account in accounts:
+        subjects = account.subjects
+        if subjects is None:
+            continue
+        shown = subjects.by_use(account.hard)[:_MOST_SUBJECTS]
+        for subject in shown:
+            own = account.of_subject(subject)
+            used += [((account.name, subject, key), own.used.get(key, 0)) for key in own.hard]
+            hard += [((account.name, subject, key), limit) for key, limit in own.hard.items()]
+        if len(shown) < len(subjects.used):
+            rest = sums_of_others(subjects.used, set(shown))
+            used += [((account.name, _OTHERS, key), rest.get(key, 0)) for key in subjects.hard]
+    return {_SUBJECT_USED: used, _SUBJECT_HARD: hard}
 
 
 def _queues(accounts: list[QuotaAccount], pods: Sequence[Pod], now: float) -> Iterator[Metric]:

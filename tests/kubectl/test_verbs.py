@@ -119,6 +119,28 @@ def test_a_quota_above_namespaces_shows_all_their_pods(hami: Hami) -> None:
     assert key["waiting"] + key["placed"] == len(names)
 
 
+def test_what_each_user_uses_of_its_limit_is_listed(hami: Hami) -> None:
+    per = {"hard": {GPU: 4}, "overrides": [{"subject": "carol", "hard": {GPU: 9}}]}
+    objects = []
+    for name, kind in (("shared", {"user": True}), ("projects", {"label": "team"})):
+        spec = {"namespaceSelector": {}, "hard": {GPU: 9}, "per": {**per, **kind}}
+        counted = "user" if name == "shared" else "label team"
+        use = json.dumps({"keys": [GPU], "use": {"alice": [1], "bob": [4]}})
+        status = {"used": {GPU: "5"}, "countedSubjects": counted, "subjectUse": use}
+        objects.append({"kind": "AcceleratorQuota", "metadata": {"name": name}, "spec": spec, "status": status})
+    api = ApiServer(cluster(*DEPLOYED, *objects))
+    run = hami(api, "quota", "--by", "user", "-o", "json")
+    assert [(each["quota"], each["subject"], each["used"], each["hard"]) for each in run.result] == [
+        ("shared", "bob", 4, 4),
+        ("shared", "alice", 1, 4),
+        ("shared", "carol", 0, 9),
+    ]
+    rows = hami(api, "quota", "projects", "--by", "label").out.splitlines()
+    assert rows[0].split() == ["QUOTA", "BY", "SUBJECT", "KEY", "USED", "HARD", "LEFT"]
+    assert rows[1].split() == ["projects", "team", "bob", GPU, "4", "4", "0"]
+    assert "no quota none with accelerators" in hami(api, "quota", "none", "--by", "user").err
+
+
 def test_used_that_the_pods_do_not_explain_is_noted(hami: Hami) -> None:
     objects = [each for each in cluster(*DEPLOYED) if each["metadata"]["name"] != "waiting"]
     (found,) = hami(ApiServer(objects), "quota", "-o", "json").result

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from typing import Any
 
 import orjson
@@ -328,6 +329,22 @@ def test_quotas_above_namespaces_have_metrics_of_their_own() -> None:
         name: {labels: value} for name, value in sums.items()
     }
     assert "hami_webhook_quota_used" not in found
+
+
+def test_subjects_have_metrics_that_are_bounded() -> None:
+    core, key = core_on(None), f"limits.{GPU}"
+    spec = {"namespaceSelector": {}, "hard": {key: 9000}, "per": {"user": True, "hard": {key: 5}}}
+    use = {f"user-{number:03}": [1 + (number == 7)] for number in range(150)}
+    text = json.dumps({"keys": [key], "use": use})
+    status = {"used": {key: "151"}, "countedSubjects": "user", "subjectUse": text}
+    core.caches.put(Kind.ACCELERATOR_QUOTAS, {"metadata": {"name": "shared"}, "spec": spec, "status": status})
+    found = samples(generate_latest(ClusterCollector(core.view, Showback(core.view), legacy=False)))
+    used = found["hami_webhook_accelerator_quota_subject_used"]
+    assert len(used) == 101
+    assert used[labelled(quota="shared", subject="user-007", key=key)] == 2
+    assert used[labelled(quota="shared", subject="(others)", key=key)] == 50
+    hard = found["hami_webhook_accelerator_quota_subject_hard"]
+    assert (len(hard), set(hard.values())) == (100, {5})
 
 
 def test_used_without_a_quota_has_limit_0() -> None:
