@@ -41,6 +41,12 @@ def _namespace(value: object) -> str:
     return value
 
 
+def _user(value: object) -> str:
+    if not isinstance(value, str) or not value.strip():
+        refuse(f"must be the name of a user, as the API server has it, found {found(value)}")
+    return value
+
+
 Namespace = Annotated[str, checked(_namespace, type="string", pattern=f"^{NAME}$", maxLength=63)]
 
 
@@ -75,6 +81,7 @@ class WrittenTest(_WrittenSection):
     policy: Word | None = None
     workloads: Word | None = None
     namespace: Namespace = "default"
+    as_: Annotated[str, checked(_user, type="string", minLength=1)] = Field("", alias="as")
     scheduler_name: SchedulerName = Field(default="hami-scheduler", alias="schedulerName")
     node_scheduler_policy: Annotated[str, one_of("binpack", "spread")] = Field("binpack", alias="nodeSchedulerPolicy")
     gpu_scheduler_policy: Word = Field("spread", alias="gpuSchedulerPolicy")

@@ -97,7 +97,7 @@ async def _tested(test: FolderTest, *, update: bool) -> TestedFolder:
         written.scheduler_name, SchedulingPolicies(written.node_scheduler_policy, written.gpu_scheduler_policy)
     )
     start = start_of(files.bundle) if written.now is None else written.now
-    simulation = Simulation(vendors, options, policies, start, preemption=written.preemption)
+    simulation = Simulation(vendors, options, policies, start, preemption=written.preemption, user=written.as_)
     await simulation.fill(files.bundle)
     result = await simulation.run(files.pods)
     found = result.as_json()

@@ -17,6 +17,7 @@ from hami_webhook.admission.denial import Denied
 from hami_webhook.admission.identities import AdmissionRules
 from hami_webhook.admission.pods import is_unmanaged
 from hami_webhook.admission.review import API_VERSIONS, Review
+from hami_webhook.admission.submitters import Submitters
 from hami_webhook.assembly import Core
 from hami_webhook.cluster.api import ClusterError, Kind, WatchEvent, WatchType
 from hami_webhook.cluster.embedded import fill
@@ -66,9 +67,9 @@ _SERVER_SET = (
 
 
 def simulation_options(scheduler_name: str, policies: SchedulingPolicies) -> Options:
-    """What a run on files goes by: times are UTC, and no charge is given up."""
+    """What a run on files goes by: times are UTC, no charge is given up, and pods of no user keep their stamps."""
     return Options(
-        rules=AdmissionRules(scheduler_name=scheduler_name),
+        rules=AdmissionRules(scheduler_name=scheduler_name, submitters=Submitters(controllers=frozenset({""}))),
         policies=policies,
         charge_timeout=60.0,
         bounds=LedgerBounds(most=100_000),
@@ -118,14 +119,23 @@ async def _yield(seconds: float) -> None:
 class Simulation:
     """One run: `fill` the cluster first, then `take` pods, then get the `result`.
 
-    `preemption`: pods of lower priority are evicted for those that no node takes.
+    `preemption`: pods of lower priority are evicted for those that no node takes. `user` submits the pods; empty for
+    nobody that is known.
     """
 
     def __init__(
-        self, vendors: Vendors, options: Options, policies: PolicyRules, now: float, *, preemption: bool = False
+        self,
+        vendors: Vendors,
+        options: Options,
+        policies: PolicyRules,
+        now: float,
+        *,
+        preemption: bool = False,
+        user: str = "",
     ) -> None:
         self.now = now
         """Unix seconds."""
+        self._user = user
         self._scheduler_names = options.rules.scheduler_names
         self._schema = MemoryCluster(lambda: self.now)
         self.cluster = MemoryCluster(lambda: self.now)
@@ -295,7 +305,7 @@ class Simulation:
         admitted: Mapping[str, Any] = raw
         try:
             admitted = raw = self._priorities.applied(raw)
-            review = _review(raw, namespace, name)
+            review = _review(raw, namespace, name, self._user)
             answer = await self.core.admission.mutate(review)
             warnings, patch = answer.warnings, answer.patch
             if is_unmanaged(review.object, self.core.vendors):
@@ -306,7 +316,8 @@ class Simulation:
             uid = str(uuid.uuid5(_UID_SPACE, f"{namespace}/{name}"))
             stored = {**admitted, "metadata": {**admitted["metadata"], "uid": uid}}
             await self._check_schema(stored)
-            warnings = (*warnings, *(await self.core.admission.validate(_review(stored, namespace, name))).warnings)
+            last = await self.core.admission.validate(_review(stored, namespace, name, self._user))
+            warnings = (*warnings, *last.warnings)
             created = await self.cluster.create(Kind.PODS, stored)
         except Denied as denial:
             warnings = tuple(dict.fromkeys((*warnings, *denial.warnings)))
@@ -445,8 +456,8 @@ def _key(namespace: str, name: str) -> str:
     return f"{namespace}/{name}" if namespace else name
 
 
-def _review(raw: Mapping[str, Any], namespace: str, name: str) -> Review:
-    """The review of a new pod. Raises `Denied` (400) where a field is mistyped."""
+def _review(raw: Mapping[str, Any], namespace: str, name: str, user: str) -> Review:
+    """The review of a user's new pod. Raises `Denied` (400) where a field is mistyped."""
     try:
         pod = convert(raw, ReviewedPod, "pod")
     except MalformedObject as error:
@@ -461,4 +472,5 @@ def _review(raw: Mapping[str, Any], namespace: str, name: str) -> Review:
         name=name,
         object=pod,
         old_object=ReviewedPod(),
+        username=user,
     )

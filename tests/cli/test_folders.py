@@ -357,3 +357,38 @@ def test_a_terminal_shows_how_many_tests_are_done(folder: Folder) -> None:
     assert "testing" in shown
     assert "2/2" in shown
     assert "\x1b[32mok" in on_terminal(command, "stdout", {"NO_COLOR": ""})
+
+
+SHARED = """
+kind: AcceleratorQuota
+apiVersion: hami.io/v1alpha1
+metadata: {name: shared}
+spec:
+  namespaceSelector: {}
+  hard: {limits.nvidia.com/gpu: 10}
+  per: {user: true, hard: {limits.nvidia.com/gpu: 1}}
+"""
+TWO_PODS = "".join(
+    f"""---
+kind: Pod
+apiVersion: v1
+metadata: {{name: {name}, namespace: team-a, annotations: {{hami.io/submitted-by: {user}}}}}
+spec: {{containers: [{{name: main, resources: {{limits: {{nvidia.com/gpu: 1, nvidia.com/gpumem: 100}}}}}}]}}
+"""
+    for name, user in (("a", "bob"), ("b", "carol"))
+)
+
+
+@pytest.mark.parametrize(("user", "second"), [("as: alice\n", "(user alice)"), ("", "")])
+def test_pods_are_those_of_the_user_or_else_of_their_stamps(folder: Folder, user: str, second: str) -> None:
+    denial = f", message: {{contains: '{second}'}}" if second else ""
+    outcome = f"{{name: b, allowed: {'false' if second else 'true'}{denial}}}"
+    expected = f"expected: {{pods: [{{name: a, allowed: true}}, {outcome}]}}\n"
+    folder.add("users", user + expected, TWO_PODS, cluster=SHARED)
+    run = folder.test()
+    assert (run.status, run.err) == (0, ""), run.out
+
+
+def test_a_user_is_a_name(folder: Folder) -> None:
+    folder.add("users", "as: ''\nexpected: {pods: [{name: small}]}\n")
+    assert "as: must be the name of a user, as the API server has it" in folder.test().err
