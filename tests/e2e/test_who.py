@@ -1,0 +1,475 @@
+"""Limits of each user in a shared namespace, on a real control plane: the users, their workloads, and who forges.
+
+The custom resource and its controller are stand-ins: a kind with a pod template, and an account that makes pods of what
+is stored there, as operators do.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import signal
+import uuid
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+from helm_program import Helm
+
+from hack.devcluster.plane import ControlPlane
+
+from .deployment import Deployment, Kubectl, deployed, eventually
+from .objects import GPU, accelerator_quota, job, namespace, pod
+from .revisions import Revisions
+from .test_accelerator_quotas import define
+from .test_bursts import create_all
+
+JSON = dict[str, Any]
+STAMP = "hami.io/submitted-by"
+REPLICAS = ("hami-webhook-0", "hami-webhook-1", "hami-webhook-2")
+CONFIGURATION = "hami-webhook-admission"
+LIMIT, ASKED = 4, 6
+USERS = ("alice", "bob")
+OPERATOR, HUB = "training-operator", "hub"
+KIND = "trainings.example.com"
+TRAINING: JSON = {
+    "apiVersion": "apiextensions.k8s.io/v1",
+    "kind": "CustomResourceDefinition",
+    "metadata": {"name": KIND},
+    "spec": {
+        "group": "example.com",
+        "scope": "Namespaced",
+        "names": {"kind": "Training", "plural": "trainings", "singular": "training"},
+        "versions": [
+            {
+                "name": "v1",
+                "served": True,
+                "storage": True,
+                "schema": {"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": True}},
+            }
+        ],
+    },
+}
+
+
+def templates_webhook(folder: Path, deployment: Deployment) -> JSON:
+    """The chart's webhook for templates, with the address of the balancer in the place of the Service."""
+    values = {
+        "submittedBy": {
+            "enabled": True,
+            "controllers": [OPERATOR],
+            "portals": [HUB],
+            "workloads": [{"apiGroups": ["example.com"], "resources": ["trainings"]}],
+        }
+    }
+    helm = Helm(folder)
+    objects = helm.template("-f", helm.values("who", values))
+    (found,) = [each for each in objects if each["kind"] == "MutatingWebhookConfiguration"]
+    (hook,) = [each for each in found["webhooks"] if each["name"] == "templates.webhook.hami.io"]
+    bundle = base64.b64encode(deployment.ca.certificate).decode()
+    return {
+        **hook,
+        "clientConfig": {"url": f"https://127.0.0.1:{deployment.balancer.port}/templates", "caBundle": bundle},
+    }
+
+
+@pytest.fixture(scope="module")
+def deployment(plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
+    folder = tmp_path_factory.mktemp("who")
+    kubectl = Kubectl(plane.kubeconfig)
+    define(kubectl)
+    kubectl.apply(TRAINING)
+    kubectl("wait", f"crd/{KIND}", "--for=condition=Established", "--timeout=120s")
+    flags = ("--submitted-by", f"--submitted-by-controllers={OPERATOR}", f"--submitted-by-portals={HUB}")
+    with deployed(plane, folder, *REPLICAS, flags=flags) as deployment:
+        patch = [{"op": "add", "path": "/webhooks/-", "value": templates_webhook(folder, deployment)}]
+        kubectl("patch", "mutatingwebhookconfiguration", CONFIGURATION, "--type=json", "-p", json.dumps(patch))
+        yield deployment
+    kubectl("delete", "crd", KIND, "acceleratorquotas.hami.io")
+
+
+class Shared:
+    """A namespace with a quota of `LIMIT` cards for each user, and users with ClusterRole `edit` there."""
+
+    def __init__(self, deployment: Deployment, folder: Path, total: int = 100, **spec: Any) -> None:
+        self.kubectl, self.plane, self.folder = deployment.kubectl, deployment.plane, folder
+        self.name = namespace(self.kubectl)
+        selector = {"matchLabels": {"kubernetes.io/metadata.name": self.name}}
+        per = {"user": True, "hard": {GPU: LIMIT}}
+        self.kubectl.apply(accelerator_quota(self.name, selector, {GPU: total}, **({"per": per} | spec)))
+        self._users: dict[str, Kubectl] = {}
+
+    def user(self, name: str) -> Kubectl:
+        if name not in self._users:
+            path = self.folder / f"{name}.kubeconfig"
+            made = self.plane.authority.kubeconfig(f"who-{name}", self.plane.server, name)
+            path.write_bytes(made.read_bytes())
+            self._users[name] = Kubectl(path)
+        user = {"kind": "User", "apiGroup": "rbac.authorization.k8s.io", "name": name}
+        role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "admin"}
+        edit = role | {"name": "edit"}
+        for each in (edit, role) if name in (OPERATOR, HUB) else (edit,):
+            self.kubectl.apply(
+                {
+                    "apiVersion": "rbac.authorization.k8s.io/v1",
+                    "kind": "RoleBinding",
+                    "metadata": {"name": f"{name}-{each['name']}", "namespace": self.name},
+                    "roleRef": each,
+                    "subjects": [user],
+                }
+            )
+        return self._users[name]
+
+    def status(self) -> JSON:
+        found: JSON = self.kubectl.get("aq", self.name).get("status") or {}
+        return found
+
+    def used(self) -> dict[str, int]:
+        """The cards of each subject, as the status names them."""
+        return {each["name"]: int(each["used"][GPU]) for each in self.status().get("subjects") or ()}
+
+    def pods(self) -> list[JSON]:
+        items: list[JSON] = self.kubectl.get("pods", "-n", self.name)["items"]
+        return [each for each in items if "deletionTimestamp" not in each["metadata"]]
+
+    def stamps(self) -> dict[str, int]:
+        """The pods of each subject, as their stamps say."""
+        return dict(Counter((each["metadata"].get("annotations") or {}).get(STAMP, "") for each in self.pods()))
+
+    def clear(self, *kinds: str) -> None:
+        self.kubectl.delete_all(*kinds, "pods", namespace=self.name)
+        eventually(self.used, {})
+
+    def delete(self) -> None:
+        self.kubectl("delete", "aq", self.name)
+        self.kubectl("delete", "namespace", self.name, "--wait=false")
+
+
+@pytest.fixture
+def shared(deployment: Deployment, tmp_path: Path) -> Iterator[Shared]:
+    deployment.start_missing(*REPLICAS)
+    made = Shared(deployment, tmp_path)
+    yield made
+    made.delete()
+
+
+def pod_spec(space: str) -> JSON:
+    return dict(pod(space, "", gpu=1, gpumem=100)["spec"])
+
+
+def template(space: str, app: str, **annotations: str) -> JSON:
+    return {"metadata": {"labels": {"app": app}, "annotations": annotations}, "spec": pod_spec(space)}
+
+
+def replicated(space: str, kind: str, name: str, replicas: int = ASKED, **annotations: str) -> JSON:
+    group = "v1" if kind == "ReplicationController" else "apps/v1"
+    selector: JSON = {"app": name} if kind == "ReplicationController" else {"matchLabels": {"app": name}}
+    spec: JSON = {"replicas": replicas, "selector": selector, "template": template(space, name, **annotations)}
+    if kind == "StatefulSet":
+        spec |= {"serviceName": name, "podManagementPolicy": "Parallel"}
+    return {"apiVersion": group, "kind": kind, "metadata": {"name": name, "namespace": space}, "spec": spec}
+
+
+def cron_job(space: str, name: str) -> JSON:
+    made = job(space, name, ASKED, gpu=1, gpumem=100)["spec"] | {"backoffLimit": 100}
+    return {
+        "apiVersion": "batch/v1",
+        "kind": "CronJob",
+        "metadata": {"name": name, "namespace": space},
+        "spec": {"schedule": "* * * * *", "concurrencyPolicy": "Forbid", "jobTemplate": {"spec": made}},
+    }
+
+
+def stored_stamp(kubectl: Kubectl, kind: str, space: str, name: str) -> str | None:
+    found: JSON = kubectl.get(kind, name, "-n", space)["spec"]
+    found = found["jobTemplate"]["spec"]["template"] if kind == "cronjob" else found["template"]
+    stamp: str | None = (found["metadata"].get("annotations") or {}).get(STAMP)
+    return stamp
+
+
+def operate(operator: Kubectl, space: str, name: str) -> list[str]:
+    """What an operator's account makes of a Training: pods of its template; the refusals."""
+    made = operator.get("trainings.example.com", name, "-n", space)["spec"]
+    refusals = []
+    for number in range(made["replicas"]):
+        meta = {**made["template"]["metadata"], "name": f"{name}-{number}", "namespace": space}
+        obj = {"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": made["template"]["spec"]}
+        done = operator.run("create", "-f", "-", stdin=json.dumps(obj))
+        refusals += [done.stderr] if done.returncode else []
+    return refusals
+
+
+EACH = dict.fromkeys(USERS, LIMIT)
+
+
+def test_each_user_is_held_to_its_limit_whatever_makes_the_pods(
+    deployment: Deployment, shared: Shared, tmp_path: Path
+) -> None:
+    space, kubectl = shared.name, shared.kubectl
+    users = {name: shared.user(name) for name in USERS}
+    operator = shared.user(OPERATOR)
+    scheduled = Shared(deployment, tmp_path)  # CronJobs need up to a minute
+    for name in USERS:
+        scheduled.user(name).apply(cron_job(scheduled.name, f"nightly-{name}"))
+    for name, user in users.items():
+        made = [pod(space, f"{name}-{number}", gpu=1, gpumem=100) for number in range(ASKED)]
+        refusals = [user.run("create", "-f", "-", stdin=json.dumps(each)) for each in made]
+        assert sum(each.returncode == 0 for each in refusals) == LIMIT
+        assert f"exceeded quota: AcceleratorQuota {space} (user {name}), requested: {GPU}=1" in refusals[-1].stderr
+        assert f"used: {GPU}=4, limited: {GPU}=4" in refusals[-1].stderr
+    eventually(shared.used, EACH)
+    shared.clear()
+    for kind in ("Deployment", "ReplicaSet", "ReplicationController", "StatefulSet"):
+        for name, user in users.items():
+            user.apply(replicated(space, kind, f"{kind.lower()}-{name}"))
+        eventually(shared.stamps, EACH)
+        eventually(shared.used, EACH)
+        shared.clear(f"{kind.lower()}s")
+    for name, user in users.items():
+        user.apply(job(space, f"train-{name}", ASKED, gpu=1, gpumem=100))
+    eventually(shared.stamps, EACH)
+    eventually(shared.used, EACH)
+    shared.clear("jobs")
+    trained: JSON = {"apiVersion": "example.com/v1", "kind": "Training"}
+    for name, user in users.items():
+        kubectl(  # an operator's own ClusterRoles give its users this
+            *("create", "rolebinding", f"train-{name}", "--clusterrole=cluster-admin", f"--user={name}", "-n", space)
+        )
+        spec = {"replicas": ASKED, "template": template(space, name)}
+        user.apply(trained | {"metadata": {"name": name, "namespace": space}, "spec": spec})
+    kubectl("create", "rolebinding", "operate", "--clusterrole=cluster-admin", f"--user={OPERATOR}", "-n", space)
+    for name in USERS:
+        refused = operate(operator, space, name)
+        assert len(refused) == ASKED - LIMIT
+        assert all(f"(user {name})" in each for each in refused), refused
+    eventually(shared.used, EACH)
+    eventually(scheduled.stamps, EACH)
+    eventually(scheduled.used, EACH)
+    scheduled.delete()
+
+
+def test_no_request_gets_the_room_of_another_account(deployment: Deployment, shared: Shared) -> None:
+    """The attacks of docs/security.md."""
+    space, kubectl = shared.name, shared.kubectl
+    alice, bob = shared.user("alice"), shared.user("bob")
+    forged = {STAMP: "bob"}
+
+    def make(name: str, **more: Any) -> JSON:
+        made = pod(space, name, gpu=1, gpumem=100)
+        made["metadata"] |= more
+        return made
+
+    # on pods
+    alice.apply(make("own", annotations=forged))
+    found = kubectl.get("pod", "own", "-n", space)["metadata"]
+    assert found["annotations"][STAMP] == "alice"
+    refusal = alice.refused(make("skips", annotations=forged, labels={"hami.io/webhook": "ignore"}))
+    assert f'annotation {STAMP} must have "alice", but the pod says "bob", because mutation was skipped' in refusal
+    assert "but it is missing" in alice.refused(make("skips", labels={"hami.io/webhook": "ignore"}))
+    patch = "-p", json.dumps({"metadata": {"annotations": forged}})
+    for user, arguments in (
+        (alice, ("annotate", "--overwrite", "pod", "own", f"{STAMP}=bob")),
+        (alice, ("annotate", "pod", "own", f"{STAMP}-")),
+        (alice, ("patch", "pod", "own", "--type=merge", *patch)),
+        (kubectl, ("patch", "pod", "own", "--type=merge", "--subresource=status", *patch)),
+    ):
+        done = user.run(*arguments, "-n", space)
+        assert "may not add, change or remove it" in done.stderr, (arguments, done.stdout, done.stderr)
+    applied = make("own", annotations=forged)
+    done = alice.run("apply", "--server-side", "--force-conflicts", "-f", "-", stdin=json.dumps(applied))
+    assert "may not add, change or remove it" in done.stderr
+    done = alice.run("create", "--validate=false", "-f", "-", "--as=bob", stdin=json.dumps(make("as-bob")))
+    assert "cannot impersonate" in done.stderr, done.stderr
+    # a service account of the namespace, which edit lets her be: one subject, however many there are
+    group = f"system:serviceaccounts:{space}"
+    kubectl("create", "rolebinding", "robots", "--clusterrole=edit", f"--group={group}", "-n", space)
+    made = 0
+    for number in range(ASKED):
+        alice("create", "serviceaccount", f"robot-{number}", "-n", space)
+        robot = f"--as=system:serviceaccount:{space}:robot-{number}"
+        made += alice.run("create", "-f", "-", robot, stdin=json.dumps(make(f"robot-{number}"))).returncode == 0
+    assert made == LIMIT
+    # on templates, by whatever kind and request
+    for kind in ("Deployment", "ReplicaSet", "ReplicationController", "StatefulSet"):
+        name = kind.lower()
+        alice.apply(replicated(space, kind, name, 0, **forged))
+        assert stored_stamp(kubectl, name, space, name) == "alice"
+        for stamp in ("bob", None):
+            change = {"spec": {"template": {"metadata": {"annotations": {STAMP: stamp}}}}}
+            alice("patch", name, name, "-n", space, "--type=merge", "-p", json.dumps(change))
+            assert stored_stamp(kubectl, name, space, name) == "alice"
+    # a pod and a ReplicaSet that say that they are somebody else's
+    bob.apply(replicated(space, "Deployment", "bobs", 0))
+    owner = kubectl.get("deployment", "bobs", "-n", space)["metadata"]
+    reference = [
+        {"apiVersion": "apps/v1", "kind": "Deployment", "name": "bobs", "uid": owner["uid"], "controller": True}
+    ]
+    adopted = replicated(space, "ReplicaSet", "adopted", 0, **forged)
+    adopted["metadata"]["ownerReferences"] = reference
+    alice.apply(adopted)
+    alice.apply(make("adopted", ownerReferences=reference, annotations=forged))
+    assert stored_stamp(kubectl, "replicaset", space, "adopted") == "alice"
+    assert kubectl.get("pod", "adopted", "-n", space)["metadata"]["annotations"][STAMP] == "alice"
+    # made by alice, edited by bob: as soon as he changes what runs, it is his; not for its schedule
+    alice.apply(cron_job(space, "nightly") | {"spec": {**cron_job(space, "nightly")["spec"], "suspend": True}})
+    assert stored_stamp(kubectl, "cronjob", space, "nightly") == "alice"
+    bob("patch", "cronjob", "nightly", "-n", space, "-p", json.dumps({"spec": {"schedule": "5 * * * *"}}))
+    assert stored_stamp(kubectl, "cronjob", space, "nightly") == "alice"
+    image = [{"op": "replace", "path": "/spec/jobTemplate/spec/template/spec/containers/0/image", "value": "other"}]
+    bob("patch", "cronjob", "nightly", "-n", space, "--type=json", "-p", json.dumps(image))
+    assert stored_stamp(kubectl, "cronjob", space, "nightly") == "bob"
+    # only its own
+    eventually(shared.used, {"alice": 2, group: LIMIT})
+    # while no replica answers, neither pods nor templates pass
+    for name in list(deployment.replicas):
+        deployment.stop(name, signal.SIGKILL)
+    for obj in (make("down", annotations=forged), replicated(space, "Deployment", "down", 1, **forged)):
+        assert "failed calling webhook" in alice.refused(obj)
+    assert (
+        "failed calling webhook"
+        in alice.run("annotate", "--overwrite", "pod", "own", f"{STAMP}=bob", "-n", space).stderr
+    )
+    # what the workload made is the user's until it is gone
+    deployment.start_missing(*REPLICAS)
+    kubectl.delete_all("pods", namespace=space)
+    eventually(shared.used, {})
+
+
+def test_a_day_with_gitops_a_portal_and_colleagues(shared: Shared) -> None:
+    """No tool sees a difference by our stamps, colleagues may scale, and pods without cards aren't touched."""
+    space, kubectl = shared.name, shared.kubectl
+    alice, bob, hub = (shared.user(name) for name in ("alice", "bob", HUB))
+    written = replicated(space, "Deployment", "web", 1)
+    del written["spec"]["template"]["metadata"]["annotations"]
+    for arguments in (["--server-side", "--field-manager=argocd"], []):
+        name = "server" if arguments else "client"
+        obj = json.loads(json.dumps(written).replace('"web"', f'"{name}"'))
+        text = json.dumps(obj)
+        alice("apply", *arguments, "-f", "-", stdin=text)
+        assert stored_stamp(kubectl, "deployment", space, name) == "alice"
+        done = alice.run("diff", *arguments, "-f", "-", stdin=text)
+        assert done.returncode == 0, done.stdout
+        bob("scale", "deployment", name, "--replicas=2", "-n", space)
+        bob("label", "deployment", name, "team=a", "-n", space)
+        assert stored_stamp(kubectl, "deployment", space, name) == "alice"
+        obj["spec"]["replicas"] = 2
+        assert "serverside-applied" in alice("apply", *arguments, "-f", "-", stdin=json.dumps(obj)) or not arguments
+        live = kubectl.get("deployment", name, "-n", space)["spec"]["template"]
+        alice("replace", "-f", "-", stdin=json.dumps(obj))
+        assert stored_stamp(kubectl, "deployment", space, name) == "alice"
+        assert kubectl.get("deployment", name, "-n", space)["spec"]["template"] == live
+        rolled = [each["metadata"]["name"] for each in kubectl.get("replicasets", "-n", space)["items"]]
+        assert sum(each.startswith(name) for each in rolled) == 1  # nothing was rolled out
+    eventually(shared.stamps, {"alice": LIMIT})
+    # a portal says for whom
+    for number in range(2):
+        made = pod(space, f"notebook-{number}", gpu=1, gpumem=100)
+        made["metadata"]["annotations"] = {STAMP: "carol@example.com"}
+        hub.apply(made)
+    hub.apply(pod(space, "of-the-hub", gpu=1, gpumem=100))
+    eventually(shared.used, {"alice": LIMIT, "carol@example.com": 2, HUB: 1})
+    # what names no cards isn't touched
+    alice.apply(pod(space, "cpu"))
+    plain = replicated(space, "Deployment", "plain", 0)
+    plain["spec"]["template"]["spec"] = pod(space, "")["spec"]
+    alice.apply(plain)
+    assert STAMP not in (kubectl.get("pod", "cpu", "-n", space)["metadata"].get("annotations") or {})
+    assert stored_stamp(kubectl, "deployment", space, "plain") is None
+
+
+def test_users_are_held_to_their_limits_at_every_revision_while_replicas_are_killed(
+    deployment: Deployment, plane: ControlPlane, shared: Shared
+) -> None:
+    space = shared.name
+    logins = {name: shared.user(name).kubeconfig for name in USERS}
+    pods = {name: [pod(space, f"{name}-{n}", gpu=1, gpumem=100) for n in range(20)] for name in USERS}
+
+    async def kill() -> None:
+        for number in range(5):
+            await asyncio.sleep(0.3)
+            name = REPLICAS[number % len(REPLICAS)]
+            await asyncio.to_thread(deployment.stop, name, signal.SIGKILL)
+            await asyncio.to_thread(deployment.start_missing, *REPLICAS)
+
+    def create(name: str) -> None:
+        asyncio.run(create_all(logins[name], pods[name], kill if name == "alice" else None, clients=4))
+
+    with Revisions(plane, space) as revisions:
+        with ThreadPoolExecutor(2) as both:
+            list(both.map(create, USERS))
+
+        def create_missing() -> dict[str, int]:
+            there = {each["metadata"]["name"] for each in shared.pods()}
+            for name in USERS:
+                missing = [each for each in pods[name] if each["metadata"]["name"] not in there]
+                asyncio.run(create_all(logins[name], missing[:3], clients=1))
+            return shared.stamps()
+
+        # a charge whose review broke is believed until its time is up
+        eventually(create_missing, EACH)
+        eventually(shared.used, EACH)
+    for _, found, _ in revisions.replay():
+        counts = Counter(each["metadata"]["annotations"][STAMP] for each in found)
+        assert counts.keys() <= EACH.keys()
+        assert max(counts.values(), default=0) <= LIMIT
+
+
+def test_a_counted_label_is_set_at_creation_only(deployment: Deployment, tmp_path: Path) -> None:
+    label = f"example.com/{uuid.uuid4().hex[:6]}"
+    per = {"label": label, "hard": {GPU: 1}, "overrides": [{"subject": "vision", "hard": {GPU: 2}}]}
+    shared = Shared(deployment, tmp_path, per=per)
+    space, alice = shared.name, shared.user("alice")
+
+    def make(name: str, project: str) -> JSON:
+        made = pod(space, name, gpu=1, gpumem=100)
+        made["metadata"]["labels"] = {label: project}
+        return made
+
+    def guarded() -> bool:
+        found = shared.kubectl.get("validatingwebhookconfiguration", CONFIGURATION)
+        return label in json.dumps(found)
+
+    eventually(guarded)
+    alice.apply(make("a", "vision"), make("b", "vision"), make("c", "speech"))
+    kind = label.rpartition("/")[2]
+    assert f"({kind} vision), requested: {GPU}=1, used: {GPU}=2, limited: {GPU}=2" in alice.refused(make("d", "vision"))
+    assert f"({kind} speech)" in alice.refused(make("d", "speech"))
+    for change in (f"{label}=free", f"{label}-"):
+        done = alice.run("label", "--overwrite", "pod", "c", change, "-n", space)
+        assert f"label {label} can't be changed once the pod exists" in done.stderr, done.stderr
+    alice("label", "pod", "c", "other=label", "-n", space)
+    eventually(shared.used, {"vision": 2, "speech": 1})
+    shared.delete()
+
+
+def test_a_user_with_two_pods_starts_before_one_with_many(deployment: Deployment, tmp_path: Path) -> None:
+    shared = Shared(deployment, tmp_path, enforcement="queue", per={"user": True, "hard": {GPU: 3}}, total=4)
+    alice, bob = shared.user("alice"), shared.user("bob")
+    space = shared.name
+
+    def is_free(found: JSON) -> bool:
+        return not found["spec"].get("schedulingGates")
+
+    def running() -> dict[str, int]:
+        return dict(Counter(each["metadata"]["annotations"][STAMP] for each in shared.pods() if is_free(each)))
+
+    alice.apply(*(pod(space, f"many-{n}", gpu=1, gpumem=100) for n in range(20)))
+    eventually(running, {"alice": 3})
+    bob.apply(*(pod(space, f"few-{n}", gpu=1, gpumem=100) for n in range(2)))
+
+    def reasons() -> str:
+        return " ".join(
+            each.get("message", "") for item in shared.pods() for each in item["status"].get("conditions") or ()
+        )
+
+    eventually(lambda: f"AcceleratorQuota {space} (user alice): needs 1 nvidia.com/gpu" in reasons())
+    eventually(running, {"alice": 3, "bob": 1})
+    names = [each["metadata"]["name"] for each in shared.pods() if is_free(each)]
+    first = next(name for name in names if name.startswith("many"))
+    shared.kubectl("delete", "pod", first, "-n", space, "--force", "--grace-period=0")
+    eventually(running, {"alice": 2, "bob": 2})
+    shared.delete()
