@@ -16,7 +16,7 @@ from hami_webhook.devices.pod_fit import NodeFit
 from hami_webhook.devices.registry import Vendors
 from hami_webhook.evictions.candidates import of_lower_priority
 from hami_webhook.kube.objects import Pod
-from hami_webhook.quota.account import QuotaAccount
+from hami_webhook.quota.account import QuotaAccount, limiting
 from hami_webhook.quota.budget import PodBudget, charged, pod_budget
 from hami_webhook.quota.ledger import State
 from hami_webhook.quota.preemption import gives_room
@@ -135,14 +135,14 @@ class GroupBudgets:
         costs = self.cost(pod, fit, view)
         return all(
             self._placed(account, pod)[key] + taken.get(account.label, {}).get(key, 0) + amount <= account.hard[key]
-            for account in self._accounts
+            for account in limiting(self._accounts, pod)
             for key, amount in costs.get(account.label, {}).items()
         )
 
     def cost(self, pod: Pod, fit: NodeFit, view: NodeView) -> Amounts:
         """What a placement on the node costs."""
         found = {}
-        for account in self._accounts:
+        for account in limiting(self._accounts, pod):
             if account.covers(pod):
                 claims = fit.claims()
                 if account.cards is not None:
