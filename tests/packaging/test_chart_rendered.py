@@ -13,7 +13,8 @@ import pytest
 import yaml
 from helm_program import CHART, JSON, ROOT, Helm, built
 
-from hami_webhook.controller.match_conditions import match_conditions
+from hami_webhook.config.load import builtin_text
+from hami_webhook.controller.match_conditions import STAMPED, match_conditions
 from hami_webhook.device_config import enabled_vendors, load_device_config
 
 MANIFESTS = ROOT / "manifests"
@@ -53,6 +54,7 @@ dra:
   devices:
   - {driver: gpu.example.com, deviceClasses: [big.example.com], vendor: NVIDIA, memory: memory}
 """
+NAMED = ("hami-webhook", "hami-webhook-admission")
 OTHER_DRIVER = yaml.safe_load(RENAMED)["dra"]
 
 
@@ -241,6 +243,41 @@ def test_a_device_configuration_reaches_the_config_map_and_every_condition(helm:
 def listed(expression: str) -> set[str]:
     """What a condition lists: resources, classes and drivers."""
     return set(re.findall(r"'([^']+)'", "".join(re.findall(r"(?s) in \[(.*?)\]", expression))))
+
+
+def test_templates_are_stamped_where_that_is_enabled_alone(helm: Helm) -> None:
+    portal = "system:serviceaccount:hub:hub"
+    values = {
+        "enabled": True,
+        "controllers": ["system:serviceaccount:kubeflow:training-operator"],
+        "portals": [portal, "argocd"],
+        "workloads": [{"apiGroups": ["kubeflow.org"], "resources": ["pytorchjobs"]}],
+        "namespaceSelector": {"matchLabels": {"shared": "yes"}},
+    }
+
+    def rendered(*more: str | Path) -> tuple[list[JSON], list[str]]:
+        found = {each["kind"]: each for each in helm.template(*more) if each["metadata"]["name"] in NAMED}
+        hooks = found["MutatingWebhookConfiguration"]["webhooks"]
+        (container,) = found["Deployment"]["spec"]["template"]["spec"]["containers"]
+        return hooks, [each for each in container["args"] if each.startswith("--submitted-by")]
+
+    hooks, flags = rendered()
+    assert ([each["name"] for each in hooks], flags) == (["mutate.webhook.hami.io"], [])
+    hooks, flags = rendered("-f", helm.values("stamped", {"submittedBy": values}))
+    assert flags == [
+        "--submitted-by",
+        "--submitted-by-controllers=system:serviceaccount:kubeflow:training-operator",
+        f"--submitted-by-portals={portal},argocd",
+    ]
+    _, templates = hooks
+    assert (templates["name"], templates["failurePolicy"]) == ("templates.webhook.hami.io", "Fail")
+    assert "objectSelector" not in templates  # a label must not let a template opt out
+    stamped = {name for rule in templates["rules"] for name in rule["resources"]}
+    assert stamped == {*STAMPED, "pytorchjobs"}
+    assert {"key": "shared", "operator": "In", "values": ["yes"]} in templates["namespaceSelector"]["matchExpressions"]
+    (condition,) = templates["matchConditions"]
+    vendors = enabled_vendors(load_device_config(builtin_text(), "built-in").config)
+    assert condition["expression"] == match_conditions(vendors, stamping=True)[templates["name"]][condition["name"]]
 
 
 def test_a_change_of_what_pods_read_once_rolls_them(helm: Helm) -> None:
@@ -434,6 +471,10 @@ def test_a_value_that_cannot_be_meant_is_refused_with_its_path(helm: Helm, path:
         (
             ("--set", "deviceConfig.dra.enabled=true"),
             "claims.enabled: must be true where deviceConfig.dra.enabled is: it brings the rights and the webhooks",
+        ),
+        (
+            ("--set", "submittedBy.enabled=true,dropIn.enabled=true"),
+            "submittedBy.enabled: with dropIn.enabled this webhook doesn't mutate pods, so it can't stamp them",
         ),
         (
             ("--set", "deviceConfig=[nvidia"),
