@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -47,6 +48,22 @@ def test_a_denial_for_quota_says_how_far_it_must_be_raised(command: Simulate) ->
     (step,) = change["steps"]
     assert (step["kind"], step["subject"]) == ("quota", f"gpu-quota/{MEM}")
     assert step["amounts"] == {"from": 40000, "to": 60000}
+
+
+def test_a_denial_for_the_limit_of_a_user_says_whose(command: Simulate) -> None:
+    spec = {"namespaceSelector": {}, "hard": {GPU: 9}, "per": {"user": True, "hard": {GPU: 1}}}
+    use = json.dumps({"keys": [GPU], "use": {"alice": [1]}})
+    status = {"used": {GPU: "1"}, "subjectUse": use, "countedSubjects": "user"}
+    shared = {"apiVersion": "hami.io/v1alpha1", "kind": "AcceleratorQuota", "metadata": {"name": "shared"}}
+    stamp = {"hami.io/submitted-by": "alice"}
+    there = pod("a", gpu=1, mem=10, annotations=stamp, nodeName="n1")
+    files = command.file("c.json", listed(NODE, there, shared | {"spec": spec, "status": status}))
+    requested = command.file("p.json", pod("b", gpu=1, mem=10, annotations=stamp))
+    run = command.main("explain", "--cluster", files, "-f", requested, "-o", "json")
+    assert "exceeded quota: AcceleratorQuota shared (user alice), requested" in run.result["verdict"]
+    (change,) = run.result["changes"]
+    (step,) = change["steps"]
+    assert (step["subject"], step["amounts"]) == (f"shared (user alice)/{GPU}", {"from": 1, "to": 2})
 
 
 def cluster(command: Simulate) -> str:
