@@ -68,12 +68,12 @@ def defrag(cluster: LiveCluster, arguments: argparse.Namespace) -> CommandResult
     return _result(found, plan, list(shown_moves(found, plan)), applied=False)
 
 
-def movability(cluster: LiveCluster, arguments: argparse.Namespace) -> Movability:
-    """Who may move for what the flags say."""
+def movability(cluster: LiveCluster, arguments: argparse.Namespace, *, began: bool = False) -> Movability:
+    """Who may move for what the flags say; `began`: moves are being done."""
     count, model = arguments.want
     wanted = WantedCards(count, model, arguments.gpumem, arguments.linked, arguments.priority_class)
     options = cluster.effective.options
-    return Movability(cluster.simulation, options, wanted, cluster.namespace, cluster.closed_nodes)
+    return Movability(cluster.simulation, options, wanted, cluster.namespace, cluster.closed_nodes, began=began)
 
 
 def shown_moves(found: Movability, plan: Plan | NoPlan) -> Iterator[ShownMove]:
@@ -149,7 +149,7 @@ async def _apply(arguments: argparse.Namespace, plan: Plan, most: int) -> None:
     async with connected(arguments) as (api, _), _cordoned(api, plan.node):
         mover = Mover(api, arguments.timeout)
         while True:
-            found = movability(await read(arguments), arguments)
+            found = movability(await read(arguments), arguments, began=True)
             rest = found.plan(most, only=plan.node, among=left)
             if isinstance(rest, NoPlan):
                 raise Stopped(

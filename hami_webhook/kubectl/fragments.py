@@ -92,14 +92,22 @@ class Movability:
     """The pods of a cluster that may be moved for what is wanted. Raises `UsageError` for what can't be wanted.
 
     `namespace` is that of the pod that is to come, `options` are those that the program goes by, and the nodes `closed`
-    take no new pods.
+    take no new pods. `began`: moves are being done, so that a PodDisruptionBudget which allows none now is waited for.
     """
 
     def __init__(
-        self, simulation: Simulation, options: Options, wanted: WantedCards, namespace: str, closed: Collection[str]
+        self,
+        simulation: Simulation,
+        options: Options,
+        wanted: WantedCards,
+        namespace: str,
+        closed: Collection[str],
+        *,
+        began: bool = False,
     ) -> None:
         self.simulation = simulation
         self._options = options
+        self._began = began
         self.wanted = wanted
         self._core = simulation.core
         self._closed = closed
@@ -246,7 +254,8 @@ class Movability:
         undisturbed = any(pod.annotations.get(key) == text for key, text in DO_NOT_DISTURB.items())
         yield undisturbed, "annotated not to be disturbed"
         yield len(budgets) > 1, "covered by several PodDisruptionBudgets, so that the API server evicts none"
-        yield any(each.allowed < 1 for each in budgets), "whose PodDisruptionBudget allows no disruption now"
+        spent = any(each.allowed < 1 for each in budgets) and not self._began
+        yield spent, "whose PodDisruptionBudget allows no disruption now"
 
     # what is wanted
 

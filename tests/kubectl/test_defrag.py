@@ -11,13 +11,20 @@ from typing import Any
 
 import pytest
 from builders import card, node, read_pod
+from scheduling.placer_env import NOW, VENDORS
 from simulate.files import JSON, pod
 
+from hami_webhook.admission.identities import AdmissionRules
 from hami_webhook.cluster.api import Kind
+from hami_webhook.cluster.loading import LoadedObject, sort_objects
 from hami_webhook.cluster.memory import MemoryCluster
-from hami_webhook.evictions.moves import MovablePod, Move
+from hami_webhook.core_options import Options
+from hami_webhook.evictions.moves import MovablePod, Move, Plan
 from hami_webhook.kube.objects import Pod
 from hami_webhook.kubectl.defrag import Mover, Stopped
+from hami_webhook.kubectl.fragments import Movability, WantedCards
+from hami_webhook.policy.rules import PolicyRules
+from hami_webhook.simulate.simulation import Simulation
 
 from .apiserver import ApiServer
 from .conftest import Hami
@@ -154,6 +161,23 @@ def test_a_reader_who_may_not_see_nodes_is_told(hami: Hami) -> None:
     run = hami(api, *WANT)
     assert (run.status, run.out) == (1, "")
     assert "nodes can't be listed with your rights" in run.err
+
+
+@pytest.mark.parametrize(("began", "moves"), [(False, 0), (True, 1)])
+async def test_once_moves_began_a_budget_that_allows_none_now_is_waited_for(began: bool, moves: int) -> None:
+    """The replacement of the pod before isn't ready yet: the eviction API is asked until it is."""
+    simulation = Simulation(VENDORS, Options(), PolicyRules.EMPTY, NOW)
+    objects = [*cluster(held("a", 0), held("b", 1), budget("keep", 0)).objects]
+    bundle = sort_objects([LoadedObject({"apiVersion": API[each["kind"]], **each}, "test", 0)
+                           for each in objects if each["kind"] in API])  # fmt: skip
+    await simulation.fill(bundle)
+    options = Options(rules=AdmissionRules(scheduler_name="hami-scheduler"))
+    wanted = WantedCards(1, "a100", above_all=True)
+    plan = Movability(simulation, options, wanted, "team-a", (), began=began).plan(60)
+    assert (len(plan.moves) if isinstance(plan, Plan) else 0) == moves
+
+
+API = {"Node": "v1", "Pod": "v1", "Namespace": "v1", "PodDisruptionBudget": "policy/v1"}
 
 
 @pytest.mark.integration
