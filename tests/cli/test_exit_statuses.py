@@ -101,6 +101,9 @@ kubectl hami quota                  0
 kubectl hami quota                  1  none
 kubectl hami quota                  2  --kubeconfig none
 kubectl hami quota                  2  --unknown
+kubectl hami budget                 0
+kubectl hami budget                 1  none
+kubectl hami budget                 2  --unknown
 kubectl hami nodes                  0
 kubectl hami nodes                  1  none
 kubectl hami nodes                  2  --config broken.json
