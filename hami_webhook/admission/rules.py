@@ -1,6 +1,6 @@
-"""What a new pod is refused for: one table, which `/mutate`, `/validate` and `/webhook` walk alike.
+"""The rules that refuse a new pod: one table, which `/mutate`, `/validate` and `/webhook` share.
 
-Each rule is a function with the page of docs/spec that it follows. A pod is judged as it is about to be stored, which
+Each rule is a function with the page of docs/spec that it follows. A pod is checked as it is about to be stored, which
 `/validate` gets and mutation makes; what mutation can't read or mean it refuses by itself. Policy comes last, as it
 takes the pod's Namespace (`policy.check`). A rule must not change the pod, nor ask the cluster: it runs in every
 review, on every path.

@@ -99,7 +99,7 @@ class Snapshot(Struct, frozen=True):
 Change = Callable[[Snapshot], tuple[Accounts, T]]
 """From a snapshot, the accounts as they are to be (those left out stay) and the result of the update.
 
-Pure: it is called anew after each conflict. May raise `Rejected`.
+Pure: it is called again after each conflict. May raise `Rejected`.
 """
 
 
@@ -230,7 +230,7 @@ class QuotaStore:
         """Make a change to a namespace's quotas: one write for each that it changes, in the order of their names.
 
         It begins from the cache, or from a list where there is no cache, or, if `names` are given, from these quotas
-        read live. Staleness shows as a conflict, after which the quota is read anew and the change is called again. A
+        read live. Staleness shows as a conflict, after which the quota is read again and the change is called again. A
         quota that is gone no longer counts; as another may stand in its place, all are listed then, unless `names` are
         given. `writes` gets what was written, or may have been, also if this raises: `Rejected` from the change,
         `Conflict` when the last attempt met another writer, any other `ClusterError`.
@@ -392,7 +392,7 @@ class QuotaStore:
         live: set[str],
         only: Iterable[str] | None,
     ) -> dict[str, QuotaAccount]:
-        """The accounts with the stale ones read anew, which are added to `live`; `only` as `names` in `update`."""
+        """The accounts, with the stale ones read again, which are added to `live`; `only` as `names` in `update`."""
         read = await self._get(scope, stale)  # by name: a list waits for the API server's watch cache, 50 to 100 ms
         kept = {name: account for name, account in accounts.items() if name not in stale}
         if only is None and len(read) < len(stale):

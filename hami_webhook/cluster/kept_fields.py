@@ -1,5 +1,5 @@
 """What lists and watches keep of an object: the fields that `kube/wire.py` and `kube/claims_wire.py` declare, so that
-memory stays small; commands that judge nodes keep those of `kube/scheduling_wire.py` too.
+memory stays small; commands that filter nodes keep those of `kube/scheduling_wire.py` too.
 
 A pod of 10 KB shrinks to less than 1 KB; environment values and images, which may be secrets, are never made into
 objects at all.

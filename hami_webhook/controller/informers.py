@@ -1,4 +1,4 @@
-"""Informers that keep the caches, and tell subscribers of changes by kind.
+"""Informers that keep the caches, and pass changes to subscribers by kind.
 
 A subscriber hears of a change once the cache has it, so what it looks up is no older than what it hears. It is called
 in the informer's turn: it notes what is due, and waits for nothing. How a watch is kept up is the business of

@@ -1,7 +1,7 @@
 """What pods held for how long: sums over time by namespace, vendor, model and state (docs/metrics.md#showback).
 
 Every process that may lead adds up all the time. Who leads exports the sums, and says in the Lease up to when; another
-one begins anew from there each time that it reads the Lease, so that it can take over with nothing lost.
+one restarts from there each time that it reads the Lease, so that it can take over with nothing lost.
 """
 
 from __future__ import annotations
@@ -158,7 +158,7 @@ class Showback:
             self.pod_changed(allocation.pod.uid)
 
     def restart(self, until: float) -> None:
-        """Begin anew: the leader's counters have all until then (Unix seconds)."""
+        """Restart the sums: the leader's counters have all amounts until then (Unix seconds)."""
         until = min(until, self._view.clock())
         if until == self.until:
             return

@@ -102,10 +102,10 @@ def _faults_of(cls: type[Vendor], first: type[Vendor]) -> Iterator[str]:
 class Vendors(Mapping[str, Vendor]):
     """The enabled vendors by backend key, sorted, and the other projects' schedulers.
 
-    `resource_names` are all that are managed, `own_names` those of the vendors, whose pods we place; of these
-    kube-scheduler leaves all to us, `ignored_by_scheduler`, but those that a device plugin advertises as pods request
-    them. `uncounted_names` are these and what the other schedulers judge themselves: nobody counts them against what
-    a node can give. `governed` are the ones that policy can speak of. `reserved` are what only our scheduler and
+    `resource_names` are all managed names, `own_names` those of the vendors, whose pods we place. kube-scheduler
+    ignores `ignored_by_scheduler`: of `own_names` all that no device plugin advertises as pods request them.
+    `uncounted_names` are these and the names that other schedulers check themselves: no scheduler counts them against
+    a node's allocatable. `governed` are the ones that policy can speak of. `reserved` are what only our scheduler and
     device plugins write on a pod, `foreign_annotations` what only the other schedulers and theirs do. `mixing` is
     the rule about several GPU managers on a node. `touching_every_container` are the keys of those that admit
     containers which name none of their resources too. `drivers` are the devices of ResourceClaims that count for them,

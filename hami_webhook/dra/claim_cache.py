@@ -166,7 +166,7 @@ class ClaimCache:
         claims: Iterable[wire.ResourceClaim] = (),
         templates: Templates = {},  # noqa: B006
     ) -> None:
-        """The same for pods, and for claims whoever holds them, all within one budget."""
+        """The same for pods, and for claims of any holder, all within one budget."""
         known = {**self.templates, **templates} if templates else self.templates
         budget = Budget(SECONDS, time.monotonic)
         for pod in pods:

@@ -19,7 +19,7 @@ from hami_webhook.kube import claims_wire as wire
 from hami_webhook.kube.objects import MalformedObject
 
 TYPE = "type"
-"""The attribute that tells the devices of a driver apart."""
+"""The attribute that distinguishes the devices of a driver."""
 _MOST_NAMED = 4
 """Nodes that a sentence names."""
 _MOST_MASKS = 64

@@ -1,6 +1,7 @@
 """The six policies by which pods are evicted for others, a row each.
 
-All go one way, which the package tells; a row has what differs. Source: docs/preemption.md, docs/spec/queues.md#7.
+All policies share the steps of this package; a row has the differences.
+Source: docs/preemption.md, docs/spec/queues.md#7.
 """
 
 from __future__ import annotations

@@ -61,7 +61,7 @@ class ExplainContext(Struct, frozen=True):
 
     `disruption` are the PodDisruptionBudgets of all namespaces.
 
-    `filter_nodes` judges the nodes for the pod as kube-scheduler does before it asks the extender.
+    `filter_nodes` filters the nodes for the pod as kube-scheduler does before it calls the extender.
 
     `nearest` is on how many nodes with the same answer, the nearest to fit, changes are searched; None: on all.
 
@@ -269,7 +269,7 @@ def _of_pending(
 ) -> Explanation:
     """A verdict on each node for a pod that isn't placed, and what would have to change.
 
-    Nodes are judged without the quotas that it waits for.
+    Nodes are evaluated without the quotas that the pod waits for.
     """
     accounts = list(_accounts(pod, context))
     budget = _budget(pod, accounts, context)

@@ -151,7 +151,7 @@ _OF_THE_POD = ("annotation", "filter", "request", "scheduler", "gates")
 class PlacementReport(Struct, frozen=True):
     """A placement: where, which cards, what it costs, since when, and whether the pod is bound there.
 
-    `lapses` is when it stops counting unless it is bound; `phase` is `hami.io/bind-phase`.
+    `lapses` is the time when it expires unless it is bound; `phase` is `hami.io/bind-phase`.
     """
 
     node: str

@@ -45,7 +45,7 @@ def show(explanation: Explanation, console: Console, *, everything: bool = False
 
 
 def notes_of(explanation: Explanation) -> list[str]:
-    """What is said before the tables, the rules of kube-scheduler that aren't judged included."""
+    """Return the lines before the tables: notes, and the rules of kube-scheduler that aren't evaluated."""
     return [*explanation.notes, *(f"{rule.filter} isn't evaluated: {rule.why}" for rule in explanation.not_judged)]
 
 

@@ -125,7 +125,7 @@ class Kai(ForeignScheduler):
         return NoNode({node.name: "placements by KAI aren't predicted" for node in node_lister.nodes()})
 
     def _sizes(self, node_lister: NodeLister) -> tuple[int, int]:
-        """The MiB of the smallest and of the largest card of all nodes, found anew once a node has changed."""
+        """The MiB of the smallest and of the largest card of all nodes, recomputed once a node has changed."""
         known = self._sized
         if known is None or (known[0](), known[1]) != (node_lister.origin, node_lister.version):
             sizes = [size for node in node_lister.nodes() if (size := card_memory(node))]

@@ -70,7 +70,7 @@ class PodGroup(Struct, frozen=True):
 def completed_beside(members: Iterable[Pod], pods: Iterable[Pod]) -> list[Pod]:
     """Those of a group's pods that succeeded in the run of its live members: in the same Job, where pods are of one.
 
-    A Job makes no pod anew for them, so they count as there (docs/spec/queues.md#5.1).
+    A Job doesn't replace them, so they count as present (docs/spec/queues.md#5.1).
     """
     runs = {each.labels.get(_JOB) for each in members}
     return [each for each in pods if each.phase == "Succeeded" and each.labels.get(_JOB) in runs]

@@ -1,6 +1,6 @@
 """The fields that kube-scheduler's filters read of pods and nodes, beside those of `kube/wire.py`.
 
-What a process watches leaves them out, so that its memory stays small; a command that judges nodes as kube-scheduler
+A process that watches leaves them out, so that its memory stays small; a command that filters nodes as kube-scheduler
 does reads them (`node_filters`).
 """
 

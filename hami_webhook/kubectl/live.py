@@ -209,7 +209,7 @@ async def _filled(reading: LiveReading, effective: Effective, namespace: str, no
 
 
 async def follow(arguments: argparse.Namespace, before: LiveCluster) -> AsyncGenerator[LiveCluster, None]:
-    """The cluster as it was read `before`, anew after each change, and every few seconds.
+    """Yield the cluster, read again after each change and every few seconds; `before` is the last reading.
 
     Ends as soon as a watch isn't possible, or the installed program goes by something else. Raises `ClusterError`.
     """

@@ -84,7 +84,7 @@ class Workload(Struct, frozen=True):
 async def read_refused(api: KubernetesCluster, namespace: str = "") -> list[RefusedReplicas]:
     """The replicas of a namespace, or of all, that a quota refuses now; none where the rights don't show the events.
 
-    An event that tells of the last hour counts only while its workload lacks replicas. Raises `ClusterError`.
+    An event of the last hour counts only while its workload lacks replicas. Raises `ClusterError`.
     """
     try:
         return await _read(api, namespace)

@@ -91,7 +91,7 @@ def decode_monitored(kind: Kind, content: msgspec.Raw | bytes) -> JSON:
 
 
 class NodePods:
-    """Keeps the pods that an informer tells of. `trusted_namespaces` are those that HAMi's own monitor may be in."""
+    """The pods of this node, from an informer. `trusted_namespaces` are those that HAMi's own monitor may be in."""
 
     def __init__(self, trusted_namespaces: Collection[str]) -> None:
         self._trusted_namespaces = trusted_namespaces

@@ -1,1 +1,1 @@
-"""The filters of kube-scheduler, judged on objects that were read before: which nodes a pod is refused by, and why."""
+"""The filters of kube-scheduler, evaluated on objects in memory: the nodes that refuse a pod, with reasons."""

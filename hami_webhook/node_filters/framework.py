@@ -35,7 +35,7 @@ class NodeInfoLister(Protocol):
 
 
 class SkippedRule(Exception):
-    """A rule that isn't judged for a pod."""
+    """A rule that isn't evaluated for a pod."""
 
     def __init__(self, filter_name: str, why: str) -> None:
         super().__init__(why)

@@ -1,4 +1,4 @@
-"""The plugins of kube-scheduler that may refuse a pod and aren't judged: what they go by isn't read."""
+"""The plugins of kube-scheduler that may refuse a pod and aren't evaluated, because we don't read their input."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _VOLUMES = "VolumeBinding, VolumeZone, VolumeRestrictions, NodeVolumeLimits"
 
 
 def plugins_not_judged(pod: PodInfo) -> Iterator[NotJudged]:
-    """Those that the pod's own spec gives something to judge."""
+    """The plugins that the pod's own spec concerns."""
     spec = pod.spec
     volumes = spec.volumes or ()
     if any(each.persistent_volume_claim or each.ephemeral for each in volumes):

@@ -1,4 +1,4 @@
-"""What kube-scheduler's filters say of a pod: the nodes that they refuse, and the rules that aren't judged here."""
+"""The result of kube-scheduler's filters for a pod: refused nodes, and rules that aren't evaluated here."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ class NodeRefusal(Struct, frozen=True):
 
 
 class NotJudged(Struct, frozen=True):
-    """A plugin of kube-scheduler that may refuse the pod and isn't judged here, and a sentence that says why."""
+    """A plugin of kube-scheduler that may refuse the pod and isn't evaluated here, with the reason as a sentence."""
 
     filter: str
     why: str
 
 
 class FilteredNodes(Struct, frozen=True):
-    """The nodes that are refused, by name; each other node passes all filters that are judged.
+    """The refused nodes, by name; each other node passes all evaluated filters.
 
     `pod_refused`: the pod is refused before any node is looked at, and so are all nodes.
     """

@@ -124,7 +124,7 @@ class SchedulerSnapshot:
         return True
 
     def filter_nodes(self, obj: Mapping[str, Any]) -> FilteredNodes:
-        """Judge all nodes for a pod that isn't on one."""
+        """Filter all nodes for a pod that isn't on one."""
         unreadable = [NotJudged(what, why) for what, why in self._unreadable.items()]
         try:
             pod = PodInfo.read(obj)
@@ -167,7 +167,7 @@ def _first(filters: list[Filter], node: NodeInfo) -> NodeRefusal | None:
 
 
 class _Rules:
-    """The filters that have something to judge for a pod, in kube-scheduler's order."""
+    """The filters that concern a pod, in kube-scheduler's order."""
 
     def __init__(self, pod: PodInfo, cluster: SchedulerSnapshot, ignored: frozenset[str]) -> None:
         self.filters: list[Filter] = []

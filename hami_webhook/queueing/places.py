@@ -1,6 +1,6 @@
 """The places in a queue that pods take over from those that they replace (docs/spec/queues.md#3).
 
-A StatefulSet's replica that is made anew is its youngest pod: without this a later replica that waits gets its room.
+A recreated replica of a StatefulSet is its youngest pod: without this, a later replica that waits gets its room.
 Kept for a minute and while the pods live, by the process that watched the former one go; a new leader that didn't has
 each pod in the place of its own age.
 """

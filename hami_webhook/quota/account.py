@@ -1,7 +1,7 @@
 """One ResourceQuota as read from the wire, and the pure rules by which it is charged (docs/spec/quota.md#7).
 
 An account is what a compare-and-swap begins from and leads to. It does no I/O, reads no clock and knows no other quota:
-that is what makes each charge a function that can be called anew after a conflict. It keeps Q8, as a patch has managed
+that is what makes each charge a function that can be called again after a conflict. It keeps Q8, as a patch has managed
 keys and our annotations only, and Q13: used is a sum of whole amounts, never below 0.
 """
 

@@ -6,7 +6,7 @@ to others (Q2): it goes by evidence only, when its pod counts by itself or has g
 from others for nothing (Q3): where the evidence may never come, it goes when it is too old. What a pod says of itself,
 or what a cache doesn't show, is no event.
 
-Whoever sees an event walks the table, and has no rule beside it: the recompute as it reads the pods, a quota as it is
+Every reader of an event uses the table, and has no rule beside it: the recompute as it reads the pods, a quota as it is
 read with other cards, the ledgers of quotas that were deleted or replaced.
 """
 

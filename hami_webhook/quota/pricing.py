@@ -88,7 +88,7 @@ class Charge(Struct, frozen=True):
     """Amounts by managed key, zeros left out; `floors` are the keys for which the smallest card or node was assumed.
 
     `remembered` are keys that cost what they did for the first pod that waits with the same request, also where the
-    request says how much, as its claims' templates and classes may be made anew; in `amounts` they are also where 0.
+    request says how much, as its claims' templates and classes may be replaced; in `amounts` they are also where 0.
     `in_bytes` has the amounts of those keys that a quota may count in bytes; what each counts, its account says.
     `derivable`: the amounts follow from the pod alone, so nothing needs to be remembered. `placed`: they are those of a
     placement. `problems` are sentences for an event. `until`: see `ForeignCharge`.

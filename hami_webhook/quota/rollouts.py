@@ -8,7 +8,7 @@ from itertools import islice
 from hami_webhook.kube.objects import Pod
 
 _HASH = "pod-template-hash"
-"""The label by which a Deployment tells its versions apart; it is in its pods' names, too."""
+"""The label by which a Deployment distinguishes its versions; it is in its pods' names, too."""
 
 _MOST = 512
 """Pods of a namespace that are looked at: a tenant may have a pod refused again and again."""

@@ -5,7 +5,7 @@ Two modes. **single**, HAMi's: `/filter` decides node and devices, holds them in
 scores count too; `/bind` decides the devices. In both `/bind` writes: the node's lock, what the placement costs, and a
 Binding that carries the allocation. After a restart nothing is held in memory, and `/bind` decides in both modes.
 
-Where a bind fails, `/bind` lets go what it decided; what `/filter` decided waits for the next try, until it lapses.
+If a bind fails, `/bind` releases its placement; a placement of `/filter` waits for the next try, until it expires.
 Where it is unknown whether the Binding was written, devices stay held in both: to give them away twice is worse than to
 wait. Which nodes fit is the placer's.
 """

@@ -36,7 +36,7 @@ _EVERY = 2.0
 """Seconds between two looks at what is held for too long."""
 
 _TRIES = 8
-"""Nodes that are tried, of those found for members before, until all are filtered anew."""
+"""How many nodes found for earlier members are tried before all nodes are filtered again."""
 
 _IN_PART = 8
 """Other groups, placed in part, that are searched devices for before a group is."""
@@ -149,13 +149,13 @@ class PodGroups:
         return None if key is None else self._holds[key].placements[uid]
 
     def replace(self, uid: str, placement: AssumedPlacement) -> None:
-        """A member was placed anew on its node."""
+        """Note that a member was placed again on its node."""
         key = self._group_of(uid)
         if key is not None:
             self._holds[key].placements[uid] = placement
 
     def bound(self, uid: str) -> None:
-        """A member was bound: the others have their time anew."""
+        """Note that a member was bound, which restarts the time of the others."""
         key = self._group_of(uid)
         if key is not None:
             self._drop(key, uid)
@@ -203,7 +203,7 @@ class PodGroups:
         return group.key
 
     def _offered_hold(self, pod: Pod, group: PodGroup, names: Collection[str]) -> str:
-        """The node that is held for the pod, if it is among those offered; empty if all has to be searched anew."""
+        """Return the node held for the pod, if it is offered; empty if all nodes have to be searched again."""
         held = self._holds.get(group.key)
         placement = None if held is None else held.placements.get(pod.uid)
         if placement is None or not self._state.holds_devices(pod.uid):

@@ -255,7 +255,7 @@ def _tls(settings: Settings) -> ReloadingTls | None:
 
 
 async def _ticking(core: Core, freed: Callable[[], None]) -> NoReturn:
-    """Let what depends on time alone happen: handshakes expire, placements that were never bound lapse."""
+    """Expire handshakes, and placements that were never bound."""
     lapses = 0
     while True:
         await asyncio.sleep(_TICK)

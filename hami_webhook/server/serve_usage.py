@@ -1,6 +1,6 @@
 """The role `usage`: the API `usage.hami.io`, served to the API server (docs/decisions/0019-usage-api.md).
 
-It makes its certificate anew with each start, and puts the authority into the `caBundle` of its APIService. The API
+It makes a new certificate with each start, and puts the authority into the `caBundle` of its APIService. The API
 server shows a certificate of its own, whose authority and names it publishes for this purpose.
 """
 

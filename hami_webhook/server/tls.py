@@ -1,7 +1,7 @@
 """TLS for the listeners: a certificate read from files and replaced without a restart.
 
 The API server calls a webhook over TLS only, and certificates in a Secret volume are renewed while the process runs. A
-listener takes `ReloadingTls.context` anew for every connection it accepts. So a new certificate counts from the next
+listener reads `ReloadingTls.context` for every connection that it accepts. So a new certificate counts from the next
 connection on, whatever its key type and whether or not the client names the server, and neither sessions nor trusted
 client authorities of the old one live on; open connections keep what they have.
 """

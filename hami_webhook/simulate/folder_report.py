@@ -24,7 +24,7 @@ _STYLES = {"-": "red", "+": "green"}
 
 
 class TestedFolder(Struct, frozen=True):
-    """A test, what came out, and where that isn't as expected; `updated`: its file was written anew."""
+    """A test, its result, and the differences from the expected one; `updated`: its file was rewritten."""
 
     test: FolderTest
     result: Result

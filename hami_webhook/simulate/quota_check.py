@@ -39,7 +39,7 @@ class CheckedQuota(Struct, frozen=True):
 
 
 async def check(bundle: Bundle, vendors: Vendors) -> list[CheckedQuota]:
-    """Judge the quotas of the files, with the cards of their nodes. Raises `LoadError`."""
+    """Check the quotas of the files, with the cards of their nodes. Raises `LoadError`."""
     simulation = Simulation(vendors, Options(), PolicyRules.EMPTY, start_of(bundle))
     await simulation.fill(Bundle(nodes=bundle.nodes))
     checked = []

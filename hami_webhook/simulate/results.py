@@ -72,7 +72,7 @@ class Outcome(Struct, frozen=True):
 class Result(Struct, frozen=True):
     """A run's pods in order, and every ResourceQuota with its managed keys after it.
 
-    `not_judged` are the rules of kube-scheduler that may have refused nodes and weren't judged.
+    `not_judged` are the rules of kube-scheduler that may have refused nodes and weren't evaluated.
     """
 
     pods: Sequence[Outcome]

@@ -46,7 +46,7 @@ def tables_of(result: Result) -> Iterator[ShownTable]:
 def summary(result: Result) -> str:
     """How many pods were placed, denied and left without a node, and how many were evicted, if any.
 
-    Then the rules that weren't judged.
+    Then the rules that weren't evaluated.
     """
     denied = sum(not outcome.allowed for outcome in result.pods)
     unplaced = sum(outcome.unplaced for outcome in result.pods)

@@ -34,7 +34,7 @@ T = TypeVar("T")
 
 
 class Key(NamedTuple):
-    """What tells objects of a kind apart; fields that an object doesn't have are empty."""
+    """The identity of an object among its kind; fields that an object doesn't have are empty."""
 
     namespace: str
     name: str

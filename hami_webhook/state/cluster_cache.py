@@ -2,7 +2,7 @@
 
 Source: docs/spec/core.md#3 and #10.4.
 
-A node has a generation that grows with every change; its `NodeView` is immutable and made anew only then.
+A node has a generation that grows with every change; its `NodeView` is immutable and replaced only then.
 
 What was decided here counts before the API server shows it: an event that comes late must not free devices that were
 just given away (`assume`), nor a late answer bring back a pod that is gone. It may be late itself, so it must not be
@@ -101,7 +101,7 @@ class ClusterCache:
         self.departures = 0
         """How many pods were seen to end or to go since the beginning: quotas may count less from then on."""
         self.lapses = 0
-        """How many placements lapsed unbound since the beginning."""
+        """The number of placements that expired unbound since the start."""
         self._node_watchers: list[Callable[[str], None]] = []
 
     @property
@@ -176,7 +176,7 @@ class ClusterCache:
     def assume(self, pod: Pod, now: float) -> None:
         """A placement is being written, or was just written, on the pod, which carries it here: it counts from now on,
         even if it reads like one given up before. Whatever lacks it is older, until an event shows it or the pod bound,
-        it is forgotten, or it lapses. Nothing happens if the pod is known to be gone.
+        it is forgotten, or it expires. Nothing happens if the pod is known to be deleted.
         """
         if pod.uid in self.gone:
             return
@@ -192,7 +192,7 @@ class ClusterCache:
         return held
 
     def release(self, uid: str) -> bool:
-        """Forget a placement that wasn't bound, because the pod is to be placed anew; whether there was one."""
+        """Forget a placement that wasn't bound, because the pod is to be placed again. Return whether there was one."""
         pod = self._pods.get(uid)
         if pod is None or pod.node_name or NODE not in pod.annotations:
             return False
@@ -228,7 +228,7 @@ class ClusterCache:
         self._settle(pod, now)
 
     def tick(self, now: float) -> None:
-        """Let time pass: placements that were never bound lapse, handshakes expire."""
+        """Expire handshakes, and placements that were never bound."""
         self.now = max(self.now, now)
         lapsed = [uid for uid, deadline in self._unbound.items() if now >= deadline]
         for uid in lapsed:
@@ -355,7 +355,7 @@ class ClusterCache:
     # how it is kept
 
     def _read_cards(self, entry: NodeEntry, now: float, known: Node | None) -> None:
-        """Read the node's cards anew, and leave out vendors whose plugin is gone; `known` is the node as it was."""
+        """Read the node's cards again, and leave out vendors without a live plugin; `known` is the node as it was."""
         node = entry.node
         assert node is not None
         before = entry.inventories

@@ -21,7 +21,7 @@ from hami_webhook.quota.card_selection import CardSelection
 _Class = tuple[Any, ...]
 
 _REMEMBERED = 256
-"""Wishes for particular cards or nodes of which the answer is kept."""
+"""Requests for particular cards or nodes whose answer is kept."""
 
 
 def _class_of(device: Device) -> _Class:

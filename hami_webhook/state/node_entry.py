@@ -59,14 +59,14 @@ class NodeEntry(Struct):
         return presumed(view, unplaced, vendors) if unplaced else view
 
     def _recount(self) -> None:
-        """Sum up anew what is taken of cards."""
+        """Recompute the usage of the cards."""
         for card in self.recounted:
             self.usage.pop(card, None)
         self.usage |= usage_by_card(self.allocations.values(), self.recounted)
         self.recounted = {}
 
     def read(self, vendors: Vendors, now: float, zone: tzinfo | None) -> list[str]:
-        """Read the node's cards anew, and leave out vendors whose plugin is gone; what can't be read, in words."""
+        """Read the node's cards again, and leave out vendors without a live plugin. Return the faults as sentences."""
         node = self.node
         assert node is not None
         before, self.inventories, self.health_until = self.inventories, {}, None
@@ -88,7 +88,7 @@ class NodeEntry(Struct):
     def _read_vendor(
         self, key: str, vendor: Vendor, known: Inventory | None, now: float, zone: tzinfo | None
     ) -> list[str]:
-        """Read one vendor's cards anew; `known` are those that were read before."""
+        """Read one vendor's cards again; `known` are the cards of the last reading."""
         node, texts = self.node, list[str]()
         assert node is not None
         allocatable = parse_whole(node.allocatable.get(vendor.count_name)) or 0

@@ -17,7 +17,7 @@ _held: DerivedValues[Pod, dict[str, tuple[Inventory, Debit | None]]] = DerivedVa
 
 
 def infer_usage(view: NodeView, vendor: Vendor, pod: Pod, vendors: Vendors) -> Debit | None:
-    """What Fit books for the pod's request of one vendor on the node; None if the node couldn't serve it.
+    """Return the usage that Fit adds for the pod's request of one vendor; None if the node couldn't serve it.
 
     The node counts as empty: who came first isn't known, and what the pod is charged must not change with its
     neighbours. Computed once for a pod and the node's cards.

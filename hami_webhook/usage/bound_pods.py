@@ -91,7 +91,7 @@ class BoundPod(Struct, frozen=True):
 
 
 class BoundPods:
-    """Keeps what an informer tells of. Monitors are pods of the namespace `trusted` with our DaemonSet's label."""
+    """The bound pods, from an informer. Monitors are pods of the namespace `trusted` with our DaemonSet's label."""
 
     def __init__(self, trusted: str) -> None:
         self._trusted = trusted

@@ -37,7 +37,7 @@ class HygonSection(CountMemoryCore, Factored):
     """`hygon`. One unit of the memory resources is `factor` MiB.
 
     HAMi names the DCUs' resources in it, or since 2.11 the HCUs': those in whose name is hcu. The others' are called
-    alike, unless the section names them.
+    in the same way, unless the section names them.
     """
 
     resource_hcu_count_name: Annotated[ResourceName, Meaning("number of HCUs", "cards")] = Field(

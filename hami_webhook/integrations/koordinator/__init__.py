@@ -180,7 +180,7 @@ class Koordinator(ForeignScheduler):
         return known[1]
 
     def _sizes(self, node_lister: NodeLister) -> Sizes:
-        """The sizes of all nodes' cards, worked out anew once a node has changed."""
+        """The sizes of all nodes' cards, recomputed once a node has changed."""
         known = self._sized
         if known is None or (known[0](), known[1]) != (node_lister.origin, node_lister.version):
             cards = (self._cards(node_lister, node.name) for node in node_lister.nodes())

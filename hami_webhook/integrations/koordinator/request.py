@@ -1,4 +1,4 @@
-"""What a pod requests of Koordinator (docs/spec/koordinator.md#6), whose scheduler judges the pod's sum."""
+"""A pod's request of Koordinator (docs/spec/koordinator.md#6), whose scheduler reads the pod's sum."""
 
 from __future__ import annotations
 
