@@ -90,17 +90,9 @@ class PlacementRequest(Struct, frozen=True, eq=False):
             return account if known else refuse_now(pod.namespace, "the quota isn't known")
         larger = {key: max(before.get(key, 0), placing.cost.get(key, 0)) for key in {*before, *placing.cost}}
         namespace = "" if account.quota.namespaces is None else pod.namespace
-        entry = Entry(
-            State.PLACING,
-            int(now),
-            larger,
-            placing.shown,
-            bool(over),
-            namespace,
-            placing.claim,
-            self.attempt,
-            "" if account.subjects is None else account.subject_of(pod),
-        )
+        subject = "" if account.subjects is None else account.subject_of(pod)
+        whose = (namespace, placing.claim, self.attempt, subject)
+        entry = Entry(State.PLACING, int(now), larger, placing.shown, bool(over), *whose)
         if found is not None:
             account = account.without(found[0])
         return account.with_increase(pod.uid, entry, increase, bool(over))
