@@ -312,7 +312,7 @@ FAULTS = (
     Planted(
         "of two attempts within a second one takes back the other's charge",
         _PLACING,
-        [("namespace, placing.claim, self.attempt", "namespace, placing.claim")],
+        [("placing.claim,\n            self.attempt,\n", 'placing.claim,\n            "",\n')],
         "placed-twice",
     ),
     Planted(
