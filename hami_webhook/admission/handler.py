@@ -112,6 +112,8 @@ class AdmissionHandler:
                 return UNCHANGED
             done, new = mutated
             requests = await self._check(new, review, done.context)
+            if requests:
+                self._charging.limit_runtime(done.draft, new)
             if requests and done.converts:
                 await self._convert(done.draft, new)
             elif requests and self._charging.queues(new.pod, new.requests):
@@ -168,6 +170,7 @@ class AdmissionHandler:
             done, new = mutated
             if not await self._check(new, review, done.context):
                 return _answer(done, new)
+            self._charging.limit_runtime(done.draft, new)
             charged = await self._charge_reservation(done, new, review, time_left)
         except Denied as denial:
             self._warn_besides(denial, review, done)

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
+from hami_webhook.admission.new_pod import NewPod
 from hami_webhook.admission.review import Amounts
 from hami_webhook.devices.foreign_scheduler import ForeignScheduler
 from hami_webhook.devices.model import Requests
+from hami_webhook.kube.draft import PodDraft
 from hami_webhook.kube.objects import Namespace, Pod
 
 
@@ -87,6 +89,10 @@ class QuotaService(Protocol):
         ...
 
     def of(self, pod: Pod) -> NewPodQuotas: ...
+
+    def limit_runtime(self, draft: PodDraft, new: NewPod) -> None:
+        """Give a new pod the deadline that its quotas ask for, by the caches alone (docs/spec/time.md#1)."""
+        ...
 
     def queues(self, pod: Pod, requests: Mapping[str, Requests]) -> bool:
         """Whether a new pod has to wait its turn in a quota, by its requests of our vendors and the caches alone."""

@@ -185,6 +185,7 @@ class PodDraft:
         self.labels = MapDraft("/metadata/labels", meta.labels)
         self.scheduler_name = spec.scheduler_name or ""
         self.runtime_class_name = spec.runtime_class_name or ""
+        self.active_deadline = self.original.active_deadline
         self.gates = list(self.original.gates)
         self.claims = list(self.original.resource_claims)
         containers = iter(self.original.containers)  # init containers first
@@ -236,6 +237,7 @@ class PodDraft:
             labels=self.labels.plain() if self.labels.changes else self.original.labels,
             containers=containers,
             scheduler_name=self.scheduler_name,
+            active_deadline=self.active_deadline,
             gates=tuple(self.gates),
             resource_claims=tuple(self.claims),
         )
@@ -255,6 +257,9 @@ class PodDraft:
         ):
             if name != (before or ""):
                 operations.append({"op": "add" if before is None else "replace", "path": f"/spec/{key}", "value": name})
+        if self.active_deadline != self.original.active_deadline:
+            path = "/spec/activeDeadlineSeconds"
+            operations.append({"op": "add", "path": path, "value": self.active_deadline})
         if len(self.gates) > len(self.original.gates):
             gates = [{"name": name} for name in self.gates[len(self.original.gates) :]]
             operations += _added("/spec/schedulingGates", spec.scheduling_gates, gates)

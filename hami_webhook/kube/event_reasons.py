@@ -37,6 +37,7 @@ EventReason = Literal[
     "QuotaReclaimDryRun",
     "QuotaReclaimed",
     "QuotaReclaiming",
+    "QuotaRuntimeEnds",
     "QuotaStatusForbidden",
     "QuotaUnitSuspicious",
     "QuotaWaiting",

@@ -158,3 +158,12 @@ class NodeSpec(wire.NodeSpec, frozen=True):
 
 class Node(wire.NodeObject, frozen=True):
     spec: NodeSpec | None = None
+
+
+class PriorityClassObject(wire.Wire, frozen=True):
+    """A PriorityClass (scheduling.k8s.io/v1)."""
+
+    metadata: wire.ObjectMeta | None = None
+    value: int = 0
+    global_default: bool | None = None
+    preemption_policy: str | None = None

@@ -340,6 +340,9 @@ class AcceleratorQuotaSpec(Wire, frozen=True):
     budget: BudgetSpec | None = None
     pod_selector: LabelSelectorObject | None = None
     per: PerSubjectSpec | None = None
+    max_runtime: str | None = None
+    default_runtime: str | None = None
+    longer_runtime: str | None = None
 
 
 class AcceleratorQuotaStatus(Wire, frozen=True):
@@ -380,15 +383,6 @@ class PodDisruptionBudgetObject(Wire, frozen=True):
     metadata: ObjectMeta | None = None
     spec: PodDisruptionBudgetSpec | None = None
     status: PodDisruptionBudgetStatus | None = None
-
-
-class PriorityClassObject(Wire, frozen=True):
-    """A PriorityClass (scheduling.k8s.io/v1)."""
-
-    metadata: ObjectMeta | None = None
-    value: int = 0
-    global_default: bool | None = None
-    preemption_policy: str | None = None
 
 
 class DeviceInfo(Wire, frozen=True):

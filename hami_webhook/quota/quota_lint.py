@@ -21,6 +21,7 @@ from hami_webhook.quota.enforcement import enforcement_faults
 from hami_webhook.quota.lending import lending_faults
 from hami_webhook.quota.preemption import QUOTA_PREEMPTION
 from hami_webhook.quota.pricing import CapacityLister
+from hami_webhook.quota.runtime import runtime_faults
 from hami_webhook.quota.time_budget import budget_faults
 
 _LIMITS, _REQUESTS = "limits.", "requests."
@@ -80,7 +81,7 @@ def misreadings(quota: ResourceQuota, vendors: Vendors, known: Vendors, capacity
         listed = ", ".join(" ".join(filter(None, (s.scope, s.operator, *s.values))) for s in quota.scopes)
         text = f"no pod is in all its scopes ({listed}), so nothing is counted; make a quota for each"
         found.append(Misreading(Reason.KEY, "scopes", text))
-    faults = (*enforcement_faults(quota), *lending_faults(account), *budget_faults(quota))
+    faults = (*enforcement_faults(quota), *lending_faults(account), *runtime_faults(quota), *budget_faults(quota))
     found += [Misreading(Reason.KEY, key, text) for key, text in faults]
     preemption = quota.annotations.get(QUOTA_PREEMPTION)
     if preemption not in (None, "true", "false"):

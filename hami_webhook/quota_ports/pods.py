@@ -5,14 +5,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from hami_webhook.admission.denial import Denied, bad_request
+from hami_webhook.admission.new_pod import NewPod
 from hami_webhook.charging.pods import PodCharger
 from hami_webhook.charging.queue import ChargeResult
 from hami_webhook.charging.queues import ChargeQueues
@@ -22,6 +23,7 @@ from hami_webhook.devices.foreign_scheduler import ForeignScheduler
 from hami_webhook.devices.model import BadRequest, Requests
 from hami_webhook.devices.registry import Vendors
 from hami_webhook.kube.claims_wire import ResourceClaim, ResourceClaimTemplate
+from hami_webhook.kube.draft import PodDraft
 from hami_webhook.kube.objects import RESERVATION, Pod
 from hami_webhook.kube.pod_group import SIZE, PodGroup
 from hami_webhook.queueing.headroom import CLAIMS, KUEUE, QueueHeadroom, manager_of, not_waiting
@@ -33,6 +35,7 @@ from hami_webhook.quota.known_quotas import PodQuotas
 from hami_webhook.quota.ledger import LEDGER, decode, reservation_id, update_id
 from hami_webhook.quota.pricing import CapacityLister, Charge, charge_of, price_pending
 from hami_webhook.quota.rollouts import other_version
+from hami_webhook.quota.runtime import Runtime, deadline_of, limits_runtime, runtime_fault, runtime_of
 from hami_webhook.quota_ports.answers import denial, unsynced
 from hami_webhook.quota_ports.native_quota_precheck import NativeQuotaPrecheck
 from hami_webhook.state.caches import Caches
@@ -83,6 +86,24 @@ class PodPort:
         """A new pod with what the caches show of its quotas."""
         known = self.charger.known(pod)
         return CachedPodQuotas(self, pod, known, known.unlimited, self.pricing.capacity)
+
+    def limit_runtime(self, draft: PodDraft, new: NewPod) -> None:
+        """Give a new pod the deadline that its quotas ask for, by the caches alone. Raises `Denied` for amounts that
+        can't be meant.
+        """
+        quotas, pod = self.caches.runtimes(new.pod.namespace), new.pod
+        if not quotas:
+            return
+        price = partial(price_pending, pod, self.vendors, self.pricing.capacity, asks=(new.requests, new.foreign))
+        accounts, charge = [QuotaAccount.read(each, self.vendors) for each in quotas], _priced(price)
+        runtimes = _runtimes(accounts, pod, charge)
+        if runtimes and pod.active_deadline is None:  # with one it is in the scope of others
+            runtimes = _runtimes(accounts, structs.replace(pod, active_deadline=1), charge)
+        deadline = deadline_of(pod, runtimes)
+        if deadline is not None:
+            draft.active_deadline = deadline.seconds
+            draft.warn(deadline.warning)
+            new.pod = structs.replace(pod, active_deadline=deadline.seconds)
 
     def queues(self, pod: Pod, requests: Mapping[str, Requests]) -> bool:
         """Whether a new pod gets our gate: as a member of a pod group, or for a quota that queues and that it concerns.
@@ -185,7 +206,7 @@ class CachedPodQuotas(Struct):
         self.known = self.port.charger.known(self.pod)  # that took a read
 
     def price(self, requests: Mapping[str, Requests], foreign: Sequence[ForeignScheduler]) -> WaitingPod:
-        """The pod with its price. Raises `Denied` for amounts that can't be meant."""
+        """The pod with its price. Raises `Denied` for amounts that can't be meant, or if it may run too long."""
         vendors = self.port.vendors
 
         def price() -> Charge:
@@ -194,7 +215,11 @@ class CachedPodQuotas(Struct):
                 refuse_both_ways(self.pod, requests, self.capacity, self.named, vendors.drivers)
             return charge
 
-        return WaitingPod(self.port, self.pod, _priced(price), self.known, self.capacity)
+        cost = _priced(price)
+        accounts = (*self.known.own.accounts.values(), *self.known.accelerator_quotas.accounts.values())
+        if fault := runtime_fault(self.pod, _runtimes(accounts, self.pod, cost)):
+            raise Denied(403, fault, cause="quota")
+        return WaitingPod(self.port, self.pod, cost, self.known, self.capacity)
 
 
 class WaitingPod(Struct, frozen=True):
@@ -254,6 +279,15 @@ class WaitingPod(Struct, frozen=True):
         """A secret, and the ledger id of the reservation that it stands for."""
         secret = self.port.new_id()
         return secret, reservation_id(secret)
+
+
+def _runtimes(accounts: Iterable[QuotaAccount], pod: Pod, charge: Charge) -> list[Runtime]:
+    """What those of the quotas that a pod costs something say of its runtime."""
+    found = []
+    for each in accounts:
+        if limits_runtime(each.quota) and each.enforced and each.concerns(pod, charge):
+            found += [runtime] if (runtime := runtime_of(each.quota)) is not None else []
+    return found
 
 
 def _priced(price: Callable[[], Charge]) -> Charge:

@@ -7,7 +7,8 @@ from typing import Any
 
 from hami_webhook.admission.denial import Denied
 from hami_webhook.cluster.loading import LoadedObject, LoadError
-from hami_webhook.kube.wire import MalformedObject, PriorityClassObject, convert
+from hami_webhook.kube.scheduling_wire import PriorityClassObject
+from hami_webhook.kube.wire import MalformedObject, convert
 
 _SYSTEM = {
     "system-cluster-critical": PriorityClassObject(value=2_000_000_000),

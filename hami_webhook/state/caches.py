@@ -25,6 +25,7 @@ from hami_webhook.quota.accelerator_cache import AcceleratorQuotaCache
 from hami_webhook.quota.accelerator_quota import read_accelerator_quota
 from hami_webhook.quota.deleted_ledgers import DeletedLedgers
 from hami_webhook.quota.enforcement import Enforcement
+from hami_webhook.quota.runtime import limits_runtime
 from hami_webhook.state.cluster_cache import ClusterCache
 from hami_webhook.state.nominations import Nominations
 
@@ -150,6 +151,11 @@ class Caches:
         """The quotas of both kinds that cover a namespace's pods and let them wait."""
         own, shared = self._quotas.get(namespace, {}).values(), self.accelerator_quotas.covering(namespace)
         return [each for each in (*own, *shared) if Enforcement.of(each) is Enforcement.QUEUE]
+
+    def runtimes(self, namespace: str) -> Sequence[ResourceQuota]:
+        """The quotas of both kinds that cover a namespace's pods and say how long these may run."""
+        own, shared = self._quotas.get(namespace, {}).values(), self.accelerator_quotas.covering(namespace)
+        return [each for each in (*own, *shared) if limits_runtime(each)]
 
     def quota(self, namespace: str, name: str) -> ResourceQuota | None:
         return self._quotas.get(namespace, {}).get(name)

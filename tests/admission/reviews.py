@@ -15,6 +15,7 @@ from builders import CORES, GPU, MEM, PERCENT, PRIORITY
 from hami_webhook.admission.denial import Denied
 from hami_webhook.admission.handler import AdmissionHandler
 from hami_webhook.admission.identities import AdmissionRules
+from hami_webhook.admission.new_pod import NewPod
 from hami_webhook.admission.ports import PodEstimate
 from hami_webhook.admission.review import Answer, Review, parse_review
 from hami_webhook.charging.queue import ChargeResult
@@ -26,6 +27,7 @@ from hami_webhook.devices.registry import Vendors
 from hami_webhook.dra.claim_cache import ClaimCache
 from hami_webhook.dra.cost import DeviceInventory
 from hami_webhook.dra.devices import PublishedDevices
+from hami_webhook.kube.draft import PodDraft
 from hami_webhook.kube.objects import RESERVATION, Namespace, Pod
 from hami_webhook.policy.rules import PolicyRules
 
@@ -120,6 +122,9 @@ class FakeServices:
 
     def of(self, pod: Pod) -> Free:
         return Free(self, pod)
+
+    def limit_runtime(self, draft: PodDraft, new: NewPod) -> None:
+        """No quota limits how long pods run."""
 
     def queues(self, pod: Pod, requests: Mapping[str, Requests]) -> bool:
         return False

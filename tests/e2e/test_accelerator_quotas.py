@@ -161,6 +161,13 @@ REFUSED: list[tuple[JSON, str]] = [
         "spec.per.overrides[1]: Duplicate value",
     ),
     ({"podSelector": {"matchLabels": {"a'b": "c"}}}, "must be labels of pods, such as team: vision"),
+    ({"maxRuntime": "half a day"}, "spec.maxRuntime in body should match"),
+    ({"maxRuntime": "-1h"}, "spec.maxRuntime in body should match"),
+    ({"maxRuntime": "721h"}, "spec.maxRuntime: Invalid value: must be 1s to 720h"),
+    ({"defaultRuntime": "0s"}, "spec.defaultRuntime: Invalid value: must be 1s to 720h"),
+    ({"maxRuntime": "1h", "defaultRuntime": "61m"}, "defaultRuntime must be at most maxRuntime"),
+    ({"maxRuntime": "1h", "longerRuntime": "later"}, 'supported values: "refuse", "cut"'),
+    ({"longerRuntime": "cut"}, "longerRuntime has no effect without maxRuntime; set maxRuntime too, or remove it"),
 ]
 ACCEPTED: list[JSON] = [
     {},
@@ -174,6 +181,8 @@ ACCEPTED: list[JSON] = [
     {"per": {"user": True, "hard": {GPU: "4"}, "overrides": [{"subject": "böb 張", "hard": {GPU: 0}}]}},
     {"per": {"label": "team.example.com/project", "hard": {GPU: 1}}, "podSelector": labelled(tier="batch")},
     {"podSelector": {"matchExpressions": [{"key": "tier", "operator": "Exists"}]}},
+    {"maxRuntime": "12h", "defaultRuntime": "720m", "longerRuntime": "cut"},
+    {"defaultRuntime": "1h"},
     {"hard": {GPU: 4, MEM: "16Ki"}, "nominal": {GPU: "4", MEM: "16k"}, "reclaim": "on", "reclaimMinRuntime": "90s"},
     {"budget": {"amounts": {GPU: "500h"}, "period": "Month", "timeZone": "America/Argentina/Buenos_Aires"}},
     {"budget": {"amounts": {GPU: "1h30m0.5s"}, "period": "720h", "then": "Queue"}, "enforcement": "queue"},

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import signal
+import time
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -13,6 +14,7 @@ from typing import Any
 import pytest
 
 from hack.devcluster.plane import ControlPlane
+from hami_webhook.kube.objects import format_time
 from hami_webhook.quota.ledger import decode
 
 from .deployment import SYSTEM, Deployment, Kubectl, eventually
@@ -162,6 +164,60 @@ def test_a_tenant_neither_removes_the_gate_nor_skips_it(
     user("label", "pod", "parked", "-n", space, "a=b")
     user("delete", "pods", "--all", "-n", space, "--grace-period=0", "--force")
     eventually(lambda: kubectl.used(space), {"gpu": "0"})
+
+
+def test_no_pod_runs_for_longer_than_its_quota_says(program: Deployment, plane: ControlPlane, tmp_path: Path) -> None:
+    """Nor by an update, nor by the template of a Job; before its end it says why it ends. Minutes stand for hours."""
+    kubectl = program.kubectl
+    space = namespace(kubectl)
+    made = quota(space, gpu=4)
+    made["metadata"]["annotations"] = {"hami.io/quota-max-runtime": "2m", "hami.io/quota-default-runtime": "1m"}
+    kubectl.apply(made)
+    user = tenant(kubectl, plane, tmp_path, space, "admin")
+    eventually(lambda: "maxRuntime" in user.refused(lasting(space, "long", 121)))
+    refused = user.refused(lasting(space, "long", 3600))
+    assert "spec.activeDeadlineSeconds 3600 (60m) is too long: maxRuntime of quota gpu-quota is 2m" in refused
+    skipping = lasting(space, "skips", None)
+    skipping["metadata"]["labels"] = {"hami.io/webhook": "ignore"}
+    assert "the pod has no spec.activeDeadlineSeconds; set at most 120" in user.refused(skipping)
+    said = user.run("create", "-f", "-", stdin=json.dumps(lasting(space, "p", None))).stderr
+    assert "Warning: spec.activeDeadlineSeconds set to 60 by quota gpu-quota" in said
+    for value, why_not in (("61", "must be less than or equal to previous value"), ("null", "must not update from")):
+        patch = f'{{"spec": {{"activeDeadlineSeconds": {value}}}}}'
+        assert why_not in user.run("patch", "pod", "p", "-n", space, "--type=merge", "-p", patch).stderr
+    user.apply(lasting(space, "own", 90))
+    user.apply(job(space, "by-template", lasting(space, "p", 3600)["spec"]))
+    eventually(lambda: "is too long: maxRuntime" in events_about(kubectl, space, "by-template"))
+    started = json.dumps({"status": {"phase": "Running", "startTime": format_time(time.time())}})
+    for name in ("p", "own"):
+        kubectl("patch", "pod", name, "-n", space, "--subresource=status", "--type=merge", "-p", started)
+    eventually(lambda: "by quota gpu-quota, whose pods may run for 60s" in events_about(kubectl, space, "p"))
+    assert "QuotaRuntimeEnds" not in events_about(kubectl, space, "own")
+    assert kubectl.used(space) == {"gpu": "2"}
+
+
+def lasting(space: str, name: str, seconds: int | None) -> JSON:
+    """A pod with one card that ends by itself after so many seconds."""
+    made = pod(space, name, gpu=1, gpumem=1)
+    made["spec"] |= {} if seconds is None else {"activeDeadlineSeconds": seconds}
+    return made
+
+
+def job(space: str, name: str, spec: JSON) -> JSON:
+    return {
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "metadata": {"name": name, "namespace": space},
+        "spec": {"template": {"spec": {**spec, "restartPolicy": "Never"}}},
+    }
+
+
+def events_about(kubectl: Kubectl, space: str, name: str) -> str:
+    """The reasons and messages of the events about an object of this name."""
+    events = json.loads(kubectl("get", "events", "-n", space, "-o", "json"))["items"]
+    return "\n".join(
+        f"{each['reason']}: {each['message']}" for each in events if each["involvedObject"]["name"] == name
+    )
 
 
 def test_quotas_that_do_not_queue_gate_nobody(program: Deployment) -> None:

@@ -20,6 +20,7 @@ from hami_webhook.controller import (
     node_audit,
     pod_group_events,
     quotas,
+    runtime_events,
     webhooks,
 )
 from hami_webhook.controller.accelerator_quotas import AcceleratorQuotaReconciler
@@ -33,6 +34,7 @@ from hami_webhook.controller.node_audit import NodeAudit
 from hami_webhook.controller.own_pod import OwnPod
 from hami_webhook.controller.pod_group_events import PodGroupEvents
 from hami_webhook.controller.quotas import QuotaReconciler, ReconcileIntervals
+from hami_webhook.controller.runtime_events import RuntimeEvents
 from hami_webhook.controller.showback import Showback
 from hami_webhook.controller.webhooks import WebhookReconciler
 from hami_webhook.loops import Loops
@@ -54,6 +56,7 @@ class Controller:
     releaser: QueueReleaser
     reclaimer: Reclaimer
     group_events: PodGroupEvents
+    runtime_events: RuntimeEvents
     templates: ClaimTemplates
     class_events: DeviceClassEvents
     showback: Showback
@@ -93,6 +96,7 @@ class Controller:
                 *self.reconcilers,
                 self.releaser,
                 self.group_events,
+                self.runtime_events,
                 self.templates,
                 self.class_events,
             ],
@@ -123,6 +127,7 @@ class Controller:
             )
             tasks.create_task(keep(reports.LOOP, queue_reports.run))
             tasks.create_task(keep(pod_group_events.LOOP, self.group_events.run))
+            tasks.create_task(keep(runtime_events.LOOP, self.runtime_events.run))
             if self.templates.enabled:
                 tasks.create_task(keep(claim_templates.LOOP, self.templates.run))
             if not self.shared.quotas_in_memory:
@@ -164,6 +169,7 @@ def controller_of(shared: Shared, own_pod: OwnPod | None) -> Controller:
             core.failures,
         ),
         PodGroupEvents(core.view, _object_events(core)),
+        RuntimeEvents(core.caches, _object_events(core), core.clock),
         ClaimTemplates(core.cluster, core.view, settings.claims, _object_events(core), core.failures),
         DeviceClassEvents(core.view, _object_events(core)),
         showback,
