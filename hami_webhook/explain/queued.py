@@ -23,6 +23,7 @@ from hami_webhook.queueing.words import (
     quota_named,
     refused_in,
     resource_of,
+    start_in,
     waiting_sentence,
     with_durations,
 )
@@ -71,7 +72,11 @@ def quota_wait(
     enforced = {account.room_name: account for account in accounts if account.enforced}
     lacks = [*_lacks(demand_of(pod, [*enforced.values()], vendors, capacity), enforced)]
     never = any(lack.requested > lack.hard for lack in lacks)
-    others = [part for part in (with_durations(note_in(said), now), kept_in(said)) if part]
+    others = [
+        part
+        for part in (with_durations(note_in(said), now), kept_in(said), with_durations(start_in(said), now))
+        if part
+    ]
     text = waiting_sentence(lacks, others, ahead_in(said), never=never)
     if said and not complete and (not lacks or ABOVE_NAMESPACES in said):
         text = with_durations(said[:1].upper() + said[1:], now)

@@ -13,7 +13,7 @@ from hami_webhook.kube.objects import QUOTA_GATE, Pod, ResourceQuota
 from hami_webhook.kube.pod_group import GroupKey, PodGroup
 from hami_webhook.queueing.group_turns import group_turns
 from hami_webhook.queueing.pod_queue import DemandCache, PodQueue, read_queue
-from hami_webhook.queueing.words import ahead_in, note_in, sentence, with_durations
+from hami_webhook.queueing.words import ahead_in, note_in, sentence, start_in, with_durations
 from hami_webhook.quota.account import QuotaAccount
 from hami_webhook.quota.known_quotas import KnownQuotas, PodQuotas
 from hami_webhook.quota.queue_order import QueuedPod, decide
@@ -56,7 +56,7 @@ async def queued_pods(core: Core, said_of: Callable[[Pod], str], *, complete: bo
     decision = turns.of_each_pod(decide(turns.turns, queue.rooms, now), queue.waiting)
     texts = {
         standing.pod.uid: with_durations(
-            sentence(standing, core.state.pod, note_in(said_of(queue.pods[standing.pod.uid]))), now
+            sentence(standing, core.state.pod, _notes_in(said_of(queue.pods[standing.pod.uid]))), now
         )
         for standing in decision.waiting
     }
@@ -87,6 +87,10 @@ async def queued_pods(core: Core, said_of: Callable[[Pod], str], *, complete: bo
             row = _row(quota, place, pod, text) if complete else _as_it_says(quota, pod, said_of(pod), now)
             found.append(row if group is None else replace(row, group=group.name))
     return sorted(found, key=lambda row: (row.quota, row.place is None, row.place or 0))
+
+
+def _notes_in(said: str) -> str:
+    return "; ".join(filter(None, (note_in(said), start_in(said))))
 
 
 def _as_it_says(quota: str, pod: Pod, said: str, now: float) -> QueuedPodUse:

@@ -48,7 +48,7 @@ class GroupTurns(Struct, frozen=True):
         """A decision about the turns as one about the pods that wait."""
         released = [waiting[uid] for turn in decision.released for uid in self.pods[turn.uid]]
         standings = [
-            QueuePosition(waiting[uid], each.ahead, each.obstacle, each.own)
+            QueuePosition(waiting[uid], each.ahead, each.obstacle, each.own, each.start)
             for each in decision.waiting
             for uid in self.pods[each.pod.uid]
         ]
@@ -133,7 +133,7 @@ def _one_after_the_other(members: Sequence[QueuedPod]) -> Iterable[QueuedPod]:
 
 def _as_one(members: Sequence[QueuedPod]) -> QueuedPod:
     """One turn for pods: of the lowest priority, since the last one came."""
-    first = members[0]
+    first, runtimes = members[0], [each.runtime for each in members]
     return QueuedPod(
         min(each.uid for each in members),
         first.key,
@@ -141,6 +141,7 @@ def _as_one(members: Sequence[QueuedPod]) -> QueuedPod:
         max(each.created for each in members),
         _sum(each.demand for each in members),
         len(members),
+        runtime=None if None in runtimes else max(filter(None, runtimes)),
     )
 
 

@@ -60,6 +60,8 @@ class Places:
         ended = now if pod.deletion_deadline is None else min(now, pod.deletion_deadline)
         self._drop_old(now)
         name = pod.namespace, pod.name
+        if pod.active_deadline is not None and pod.started is not None:
+            place = None  # who ends by a deadline would hold room for ever by coming again
         if place is None or pod.gated_by_others or now - ended >= _KEPT or self._of_namespace[pod.namespace] >= _MOST:
             return
         if name not in self._left:

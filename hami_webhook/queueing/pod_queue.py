@@ -12,6 +12,7 @@ from msgspec import Struct
 from hami_webhook.devices.registry import Vendors
 from hami_webhook.kube.objects import Pod
 from hami_webhook.kube.pod_group import PodGroup
+from hami_webhook.queueing.held_room import longest_hold
 from hami_webhook.quota.account import QuotaAccount, limiting
 from hami_webhook.quota.enforcement import queue_order
 from hami_webhook.quota.floors import cost_at_admission, floor_id
@@ -19,6 +20,7 @@ from hami_webhook.quota.known_quotas import PodQuotas
 from hami_webhook.quota.ledger import State
 from hami_webhook.quota.pricing import CapacityLister
 from hami_webhook.quota.queue_order import OF_SUBJECT, Demand, QueuedPod, QueueRoom
+from hami_webhook.quota.runtime import limits_runtime
 
 _AT_ONCE = 200
 """Pods that are read before others have their turn."""
@@ -42,6 +44,8 @@ class PodQueue(Struct):
     waiting: dict[str, QueuedPod] = {}
     charged: list[Pod] = []
     rooms: dict[str, QueueRoom] = {}
+    accounts: dict[str, QuotaAccount] = {}
+    """The quotas of namespaces with one that limits runtimes, by the names of their rooms."""
 
 
 class DemandCache:
@@ -120,7 +124,9 @@ async def read_queue(
         if len(pod.gates) > 1:
             continue
         if pod.namespace not in namespaces:
-            namespaces[pod.namespace] = known_accounts(known(pod), pod.namespace)
+            found = namespaces[pod.namespace] = known_accounts(known(pod), pod.namespace)
+            if any(limits_runtime(each.quota) for each in found or ()):
+                queue.accounts |= {each.room_name: each for each in found or ()}
         found = namespaces[pod.namespace]
         if found is None:
             continue
@@ -141,7 +147,8 @@ async def read_queue(
             compute = partial(_priced, pod, covering.accounts, vendors, capacity)
             demand = demands.of((floor_id(pod, vendors), names), covering.terms, compute)
         began = max(pod.waits_since, since.get(pod.uid, 0.0))
-        queue.waiting[pod.uid] = QueuedPod(pod.uid, pod.key, pod.priority, began, demand)
+        runtime = None if pod.active_deadline is None else longest_hold(pod)
+        queue.waiting[pod.uid] = QueuedPod(pod.uid, pod.key, pod.priority, began, demand, runtime=runtime)
     # some may be charged in one of their quotas only: what another leaves is for the first of them
     queue.charged.sort(key=lambda pod: (-pod.priority, pod.waits_since, pod.uid))
     return queue
@@ -172,6 +179,7 @@ def room_of(account: QuotaAccount, spent: Mapping[str, str] = {}) -> QueueRoom:
         own or None,
         spent,
         f"{account.quota.kind}/{account.name}" if account.subject else "",
+        timed=limits_runtime(account.quota),
     )
 
 

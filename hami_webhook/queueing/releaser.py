@@ -26,8 +26,10 @@ from hami_webhook.kube.pod_group import PodGroup
 from hami_webhook.kube.wire import MalformedObject
 from hami_webhook.loops import contained
 from hami_webhook.queueing.group_turns import group_turns
+from hami_webhook.queueing.held_room import HeldRoom
 from hami_webhook.queueing.places import Places
 from hami_webhook.queueing.pod_queue import DemandCache, read_queue
+from hami_webhook.queueing.promises import Promises, StartErrors
 from hami_webhook.quota.account import ChargeRequest, Gate, Refusal, refuse_now
 from hami_webhook.quota.floors import floor_id
 from hami_webhook.quota.pricing import CapacityLister, admission_charge
@@ -103,6 +105,8 @@ class QueueReleaser:
         self._places = Places()
         self._waiting: dict[str, QueuedPod] = {}
         self._demands = DemandCache(view.clock)
+        self._held = HeldRoom(view)
+        self._starts = Promises()
         self.woken = asyncio.Event()
         """Something changed that may let somebody be released."""
         self._again = False
@@ -194,6 +198,9 @@ class QueueReleaser:
         taking = [each for each in by_turn.turns if each.uid not in resting] if resting else by_turn.turns
         last = {each.uid for each in taking if each.namespace in self._late} if self._late else frozenset()
         decision = decide(taking, queue.rooms, now, self.reclaimed_for, last)
+        rooms = queue.rooms
+        if queue.accounts:
+            rooms = await self._held.added_to(rooms, queue.accounts, self._starts.released_at)
         if resting:
             aside = [
                 QueuePosition(each, 0, PendingReason(refused=self._aside[each.uid].text))
@@ -201,6 +208,7 @@ class QueueReleaser:
                 if each.uid in resting
             ]
             decision = structs.replace(decision, waiting=[*decision.waiting, *aside])
+        decision = self._starts.given(decision, rooms, now, last)
         self.decision = by_turn.of_each_pod(decision, queue.waiting)
         self.within = [
             (each, [queue.pods[uid] for uid in by_turn.pods[each.pod.uid]])
@@ -233,6 +241,11 @@ class QueueReleaser:
                 work += (self._open_in_turn(pod, one_of_few, until) for pod in pods)
         await asyncio.gather(*work)
         return self._again
+
+    @property
+    def start_errors(self) -> StartErrors:
+        """How wrong the promised starts were of the turns that were released."""
+        return self._starts.errors
 
     @property
     def remembered(self) -> int:
@@ -294,6 +307,7 @@ class QueueReleaser:
             return
         self._pods.pop(pod.uid, None)
         self._opened.pop(pod.uid, None)
+        self._starts.released(pod.uid, self._view.clock())
         self.released += 1
 
     async def _remove_gate(self, pod: Pod) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from math import ceil
 
 from hami_webhook.kube.human_duration import human_duration
 from hami_webhook.kube.objects import Pod, format_time, parse_time
@@ -49,6 +50,9 @@ def sentence(standing: QueuePosition, pod_of: Callable[[str], Pod | None], note:
         parts.append(f"{_KEPT}{', '.join(mine) or 'pods of other namespaces'}")
     if note:
         parts.append(note)
+    if standing.start is not None:
+        at, why = standing.start.at, standing.start.why
+        parts.append(f"{_STARTS}{why}" if at is None else f"starts by {format_time(ceil(at))} at the latest")
     return waiting_sentence(obstacle.lacks, parts, standing.ahead, never=obstacle.never)
 
 
@@ -85,6 +89,7 @@ _FIRST = "first in line"
 _KEPT = "room is kept for "
 _SPENT = "Waits for the next period: "
 _REFUSED = "others are charged before it until its charge succeeds"
+_STARTS = "its start isn't known: "
 _AHEAD = re.compile(rf"(?:(?P<number>no|[0-9]{{1,9}}) pods? waits? before it|{_FIRST})$")
 
 
@@ -97,6 +102,11 @@ def ahead_in(text: str) -> int | None:
 def note_in(text: str) -> str:
     """What such a sentence says of what is reclaimed; empty where it says nothing."""
     return next((part for part in text.split("; ") if _NOTE.search(part)), "")
+
+
+def start_in(text: str) -> str:
+    """When the pod starts by such a sentence, or why that isn't known; empty where it says nothing."""
+    return next((part for part in text.split("; ") if part.startswith((_STARTS, "starts by "))), "")
 
 
 def kept_in(text: str) -> str:
@@ -119,14 +129,15 @@ def with_durations(text: str, now: float) -> str:
 
     def duration(found: re.Match[str]) -> str:
         try:
-            return f"earliest in {human_duration(parse_time(found[1]) - now)}"
+            return f"{_IN[found[1]]} {human_duration(parse_time(found[2]) - now)}"
         except ValueError:  # a condition is its pod's: anybody may have written it
             return found[0]
 
     return _EARLIEST.sub(duration, text)
 
 
-_EARLIEST = re.compile(r"earliest at ([0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}Z)", re.ASCII)
+_IN = {"earliest at": "earliest in", "starts by": "starts within"}
+_EARLIEST = re.compile(r"(earliest at|starts by) ([0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}Z)", re.ASCII)
 
 
 def refused_in(text: str) -> bool:

@@ -11,6 +11,7 @@ from hami_webhook.quota.queue_order import OVERTAKING, QueueOrder
 
 ENFORCEMENT = "hami.io/quota-enforcement"
 QUEUE_ORDER, QUEUE_OVERTAKING = "hami.io/quota-queue-order", "hami.io/quota-queue-overtaking"
+MAX_RUNTIME = "hami.io/quota-max-runtime"
 OBSERVED = "hami.io/quota-observed"
 """The annotation with the number of charges that passed although the quota had no room for them."""
 
@@ -37,10 +38,11 @@ _ENFORCEMENTS = {each.value: each for each in Enforcement}
 def queue_order(quota: ResourceQuota) -> QueueOrder:
     """How the pods that wait for a quota pass each other; what can't be read is as if it weren't written."""
     strict = quota.annotations.get(QUEUE_ORDER) == _STRICT
+    default = 0.0 if MAX_RUNTIME in quota.annotations else OVERTAKING
     try:
-        overtaking = seconds_of(quota.annotations.get(QUEUE_OVERTAKING), OVERTAKING)
+        overtaking = seconds_of(quota.annotations.get(QUEUE_OVERTAKING), default)
     except ValueError:
-        overtaking = OVERTAKING
+        overtaking = default
     return QueueOrder(strict, overtaking)
 
 

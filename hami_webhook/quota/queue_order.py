@@ -50,6 +50,15 @@ class QueueRoom(Struct, frozen=True):
     own: Mapping[str, int] | None = None
     spent: Mapping[str, str] = {}
     part_of: str = ""
+    held: Sequence[tuple[float, str, int]] | None = None
+    """When what pods hold ends at the latest (Unix seconds), by key and amount; None where nobody looked. What isn't
+    here, nor free, has no end."""
+    timed: bool = False
+    """Whether it limits runtimes, so that those that wait for it are given a start (docs/spec/time.md#2)."""
+    endless: str = ""
+    """What holds room without an end, in words."""
+    unsure: bool = False
+    """Whether something that had an end holds room beyond it, or hasn't started: promises of before don't hold."""
 
     @property
     def common(self) -> bool:
@@ -70,6 +79,8 @@ class QueuedPod(Struct, frozen=True, gc=False):
     """How many it stands for: those of a group take their turn as one."""
     beside: str = ""
     """The UID of the pod right after which its turn is."""
+    runtime: float | None = None
+    """For how many seconds from its release on it holds what it costs at most; None if that has no end."""
 
     @property
     def namespace(self) -> str:
@@ -113,6 +124,13 @@ class PendingReason(Struct, frozen=True, gc=False):
         return self.never or bool(self.spent)
 
 
+class Start(Struct, frozen=True, gc=False):
+    """When a pod that waits starts at the latest, in Unix seconds; None where that isn't known, and why."""
+
+    at: float | None
+    why: str = ""
+
+
 class QueuePosition(Struct, frozen=True, gc=False):
     """Where a pod that isn't released stands: how many wait before it for one of its quotas, and why.
 
@@ -123,6 +141,8 @@ class QueuePosition(Struct, frozen=True, gc=False):
     ahead: int
     obstacle: PendingReason
     own: bool = False
+    start: Start | None = None
+    """None where its quotas limit no runtime."""
 
 
 class QueueDecision(Struct, frozen=True):

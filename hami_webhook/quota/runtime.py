@@ -12,10 +12,10 @@ from msgspec import Struct
 
 from hami_webhook.kube.human_duration import human_duration
 from hami_webhook.kube.objects import Pod, ResourceQuota
+from hami_webhook.quota.enforcement import MAX_RUNTIME as MAX_RUNTIME
 from hami_webhook.quota.enforcement import seconds_of
 
-MAX_RUNTIME, DEFAULT_RUNTIME = "hami.io/quota-max-runtime", "hami.io/quota-default-runtime"
-LONGER_RUNTIME = "hami.io/quota-longer-runtime"
+DEFAULT_RUNTIME, LONGER_RUNTIME = "hami.io/quota-default-runtime", "hami.io/quota-longer-runtime"
 """The annotations; an AcceleratorQuota has fields of these names."""
 
 _REFUSE, _CUT = "refuse", "cut"

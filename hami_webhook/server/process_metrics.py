@@ -13,6 +13,7 @@ from hami_webhook.controller.quotas import QuotaReconciler
 from hami_webhook.controller.webhooks import WebhookReconciler
 from hami_webhook.evictions.decisions import OUTCOMES, Decisions
 from hami_webhook.policy.file import PolicySource
+from hami_webhook.queueing.promises import StartErrors
 from hami_webhook.queueing.reclaim import Reclaimer
 from hami_webhook.server.exposition import Family
 from hami_webhook.server.listener import Listener
@@ -74,9 +75,14 @@ class ControllerCollector(Collector):
     webhooks: WebhookReconciler
     reclaimer: Reclaimer
     leading: Callable[[], bool]
+    start_errors: StartErrors
 
     def collect(self) -> Iterator[Metric]:
         """Every metric."""
+        starts = self.start_errors
+        error = "By how many seconds the last pod that was promised a start was released later; below 0 earlier."
+        yield _gauge("quota_start_error_seconds", error, starts.last)
+        yield _counter("quota_late_starts", "Those that were released later than promised.", starts.late)
         yield _gauge("leader", "1 while this process leads: reconciles, and exports the cluster.", self.leading())
         yield _IS_LEADER.of([((), float(self.leading()))])
         expired = sum(each.expired for each in self.reconcilers)

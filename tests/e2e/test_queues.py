@@ -14,12 +14,12 @@ from typing import Any
 import pytest
 
 from hack.devcluster.plane import ControlPlane
-from hami_webhook.kube.objects import format_time
+from hami_webhook.kube.objects import format_time, parse_time
 from hami_webhook.quota.ledger import decode
 
 from .deployment import SYSTEM, Deployment, Kubectl, eventually
 from .objects import accelerator_quota, namespace, pod, quota
-from .queueing import GATE, Ending, add_ten_cards, free, gated, queued, queueing, reserved
+from .queueing import GATE, Ending, add_ten_cards, free, gated, queued, queueing, reserved, why
 from .revisions import Revisions
 from .tenants import tenant
 from .test_bursts import create_all
@@ -194,6 +194,39 @@ def test_no_pod_runs_for_longer_than_its_quota_says(program: Deployment, plane: 
     eventually(lambda: "by quota gpu-quota, whose pods may run for 60s" in events_about(kubectl, space, "p"))
     assert "QuotaRuntimeEnds" not in events_about(kubectl, space, "own")
     assert kubectl.used(space) == {"gpu": "2"}
+
+
+def test_a_short_pod_passes_and_the_first_one_starts_as_promised(program: Deployment) -> None:
+    """Seconds stand for hours; the test ends pods at their deadlines, as a kubelet does."""
+    kubectl = program.kubectl
+    space = namespace(kubectl)
+    made = queueing(space, "strict", gpu=3)
+    made["metadata"]["annotations"]["hami.io/quota-max-runtime"] = "10m"
+    kubectl.apply(made)
+    large, head = lasting(space, "large", 90), lasting(space, "head", 60)
+    large["spec"]["containers"][0]["resources"]["limits"] |= {"nvidia.com/gpu": 2}
+    head["spec"]["containers"][0]["resources"]["limits"] |= {"nvidia.com/gpu": 3}
+    for each in (large, head):
+        each["spec"]["terminationGracePeriodSeconds"] = 0
+    kubectl.apply(large)
+    eventually(lambda: free(kubectl, space), ["large"])
+    started = json.dumps({"status": {"phase": "Running", "startTime": format_time(time.time())}})
+    kubectl("patch", "pod", "large", "-n", space, "--subresource=status", "--type=merge", "-p", started)
+    kubectl.apply(head)
+    eventually(lambda: "; starts by " in why(kubectl, space, "head"))
+    promised = parse_time(why(kubectl, space, "head").partition("starts by ")[2].partition(" ")[0])
+    for name, seconds in (("long", 300), ("short", 5)):
+        each = lasting(space, name, seconds)
+        each["spec"]["terminationGracePeriodSeconds"] = 0
+        kubectl.apply(each)
+    eventually(lambda: "short" in free(kubectl, space))
+    assert gated(kubectl, space) == ["head", "long"]
+    for name in ("short", "large"):
+        done = json.dumps({"status": {"phase": "Failed", "reason": "DeadlineExceeded"}})
+        kubectl("patch", "pod", name, "-n", space, "--subresource=status", "--type=merge", "-p", done)
+    eventually(lambda: "head" in free(kubectl, space))
+    assert time.time() < promised
+    assert gated(kubectl, space) == ["long"]
 
 
 def lasting(space: str, name: str, seconds: int | None) -> JSON:

@@ -89,7 +89,13 @@ class Controller:
                     lambda: self.leading and shared.informers.synced,
                     legacy=shared.settings.legacy_metrics,
                 ),
-                ControllerCollector(self.reconcilers, self.webhooks, self.reclaimer, lambda: self.leading),
+                ControllerCollector(
+                    self.reconcilers,
+                    self.webhooks,
+                    self.reclaimer,
+                    lambda: self.leading,
+                    self.releaser.start_errors,
+                ),
             ],
             subscribers=[
                 self.showback,

@@ -1,0 +1,154 @@
+"""When what pods hold of quotas ends at the latest, for the starts of those that wait (docs/spec/time.md#2.1).
+
+Only namespaces are looked at in which pods wait for a quota that limits runtimes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Iterable, Mapping
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from hami_webhook.dra.holders import BareClaim
+from hami_webhook.kube.objects import Pod
+from hami_webhook.quota.account import QuotaAccount
+from hami_webhook.quota.budget import charged
+from hami_webhook.quota.queue_order import QueueRoom
+from hami_webhook.state.cluster_view import ClusterView
+
+STARTED_WITHIN, SETTLED_WITHIN = 10.0, 10.0
+"""Seconds from a release to the pod's start, and from a pod's end until its room is free for others."""
+_GRACE = 30.0
+"""Seconds to end, where a pod doesn't say."""
+_UNSEEN_FOR = 60.0
+"""Seconds for which used may have more than pods hold: of those that just ended, or are just being created."""
+_AT_ONCE = 200
+"""Pods that are looked at before others have their turn."""
+
+
+def longest_hold(pod: Pod) -> float | None:
+    """For how many seconds from its release on a pod that waits holds what it costs at most; None for no end."""
+    if pod.active_deadline is None:
+        return None
+    return STARTED_WITHIN + pod.active_deadline + _grace(pod) + SETTLED_WITHIN
+
+
+def _grace(pod: Pod) -> float:
+    return _GRACE if pod.grace_period is None else float(pod.grace_period)
+
+
+def _end_of(pod: Pod, released_at: float | None, now: float) -> tuple[float | None, str]:
+    """When a charged pod's room is free at the latest; None where that isn't known, and why."""
+    if isinstance(pod, BareClaim):
+        return None, "claims"
+    ends = []
+    if pod.deletion_deadline is not None:
+        ends.append(pod.deletion_deadline + SETTLED_WITHIN)
+    if pod.active_deadline is not None:
+        hold = pod.active_deadline + _grace(pod) + SETTLED_WITHIN
+        if pod.started is not None:
+            ends.append(min(pod.started, now) + hold)
+        elif released_at is not None and now - released_at <= STARTED_WITHIN:
+            ends.append(released_at + STARTED_WITHIN + hold)
+        else:
+            return None, "unstarted"
+    if not ends:
+        return None, "endless"
+    return (min(ends), "") if min(ends) > now else (None, "overdue")
+
+
+class _Holdings(Struct):
+    """What pods hold of one quota: with ends, in all, and how many have none, by why."""
+
+    account: QuotaAccount
+    ends: list[tuple[float, str, int]] = []
+    seen: Counter[str] = Counter()
+    endless: Counter[str] = Counter()
+
+    def add(self, amounts: Mapping[str, int], end: float | None, why: str) -> None:
+        self.seen.update(amounts)
+        if end is not None:
+            self.ends += [(end, key, amount) for key, amount in amounts.items()]
+        elif amounts:
+            self.endless[why] += 1
+
+
+class HeldRoom:
+    """What ends when. `_unseen` since when used has had more than pods hold, by quota and key, is all that is kept."""
+
+    def __init__(self, view: ClusterView) -> None:
+        self._view = view
+        self._unseen: dict[tuple[str, str], float] = {}
+
+    async def added_to(
+        self,
+        rooms: Mapping[str, QueueRoom],
+        accounts: Mapping[str, QuotaAccount],
+        released_at: Mapping[str, float],
+    ) -> dict[str, QueueRoom]:
+        """The rooms with what is held of these quotas. `released_at` is by the UID of pods that were just released."""
+        now = self._view.clock()
+        holdings = {name: _Holdings(account, [], Counter(), Counter()) for name, account in accounts.items()}
+        await self._add_pods(holdings.values(), released_at, now)
+        unseen: dict[tuple[str, str], float] = {}
+        for name, each in holdings.items():
+            for key, used in each.account.used.items():
+                if (more := used - each.seen[key]) > 0:
+                    since = unseen[name, key] = self._unseen.get((name, key), now)
+                    recent = now - since < _UNSEEN_FOR
+                    each.add({key: more}, since + _UNSEEN_FOR if recent else None, "unseen")
+        self._unseen = unseen
+        return {
+            **rooms,
+            **{
+                name: replace(
+                    rooms[name],
+                    held=each.ends,
+                    endless=_in_words(each.endless),
+                    unsure=not _UNSURE.isdisjoint(each.endless),
+                )
+                for name, each in holdings.items()
+            },
+        }
+
+    async def _add_pods(self, holdings: Iterable[_Holdings], released_at: Mapping[str, float], now: float) -> None:
+        view = self._view
+        spaces: dict[str, list[_Holdings]] = {}
+        for each in holdings:
+            for namespace in each.account.quota.covered_namespaces:
+                spaces.setdefault(namespace, []).append(each)
+        pods = [pod for namespace in spaces for pod in view.state.by_namespace.of(namespace).values()]
+        pods += [claim for claim in view.claims_in() if claim.namespace in spaces]
+        for number, pod in enumerate(pods):
+            if number % _AT_ONCE == _AT_ONCE - 1:
+                await asyncio.sleep(0)
+            if pod.queued or pod.ended(now):
+                continue
+            end, why = _end_of(pod, released_at.get(pod.uid), now)
+            for each in spaces[pod.namespace]:
+                if each.account.covers(pod):
+                    exact = charged(each.account, pod, view.vendors, view.capacity, now, view.placement_ttl)
+                    counted = each.account.counted(exact)
+                    each.add({key: amount for key, amount in counted.items() if amount}, end, why)
+
+
+def _in_words(why: Mapping[str, int]) -> str:
+    """What holds room without an end that is known."""
+    return " and ".join(_WORDS[reason].format(_pods(count)) for reason, count in sorted(why.items()) if count)
+
+
+def _pods(count: int) -> str:
+    return "1 pod" if count == 1 else f"{count} pods"
+
+
+_UNSURE = {"overdue", "unseen", "unstarted"}
+_WORDS = {
+    "claims": "ResourceClaims hold devices",
+    "endless": "{} without an end",
+    "overdue": "{} past the deadline",
+    "unseen": "amounts of no pod",
+    "unstarted": "{} charged but not started, as cards or nodes are short",
+}

@@ -1,0 +1,65 @@
+"""The starts that were promised to pods that wait, as long as no limit changes (docs/spec/time.md#2.2)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Set
+
+from msgspec import Struct
+
+from hami_webhook.queueing.held_room import STARTED_WITHIN
+from hami_webhook.quota.queue_order import QueueDecision, QueueRoom
+from hami_webhook.quota.starts import with_starts
+
+
+class StartErrors(Struct):
+    """By how many seconds pods started later than was promised; below 0 earlier."""
+
+    count: int = 0
+    last: float = 0.0
+    late: int = 0
+    """How many started more than a second later."""
+
+    def add(self, seconds: float) -> None:
+        self.count += 1
+        self.last = seconds
+        self.late += seconds > 1
+
+
+class Promises:
+    """Kept by the leader, of turns that wait, by UID, in Unix seconds. `released_at` has pods of the last 10 s."""
+
+    def __init__(self) -> None:
+        self._promised: dict[str, float] = {}
+        self._terms: Mapping[str, tuple[object, ...]] = {}
+        self.released_at: dict[str, float] = {}
+        self.errors = StartErrors()
+
+    def given(
+        self, decision: QueueDecision, rooms: Mapping[str, QueueRoom], now: float, late: Set[str]
+    ) -> QueueDecision:
+        """The decision with starts, and with who passes. Those of before hold while no limit and no order changes."""
+        self.released_at = {uid: at for uid, at in self.released_at.items() if now - at <= STARTED_WITHIN}
+        terms: Mapping[str, tuple[object, ...]] = {
+            name: (room.hard, room.order) for name, room in rooms.items() if room.held is not None
+        }
+        if any(self._terms.get(name, now_written) != now_written for name, now_written in terms.items()):
+            self._promised = {}
+        self._terms = terms
+        unsure = {name for name, room in rooms.items() if room.unsure}
+        if unsure:
+            broken = {each.pod.uid for each in decision.waiting if any(name in unsure for name, _ in each.pod.demand)}
+            self._promised = {uid: at for uid, at in self._promised.items() if uid not in broken}
+        found = with_starts(decision, rooms, now, late, self._promised)
+        for pod in found.released:
+            if (promised := self._promised.get(pod.uid)) is not None:
+                self.errors.add(now - promised)
+        self._promised = {
+            each.pod.uid: each.start.at
+            for each in found.waiting
+            if each.start is not None and each.start.at is not None
+        }
+        return found
+
+    def released(self, uid: str, now: float) -> None:
+        """A pod was released."""
+        self.released_at[uid] = now
