@@ -30,7 +30,21 @@ MAKEFILE = (ROOT / "Makefile").read_text()
 TARGETS = frozenset(re.findall(r"^([a-z0-9-]+):.*## ", MAKEFILE, re.MULTILINE))
 SCRIPTS = MAKEFILE + "".join(path.read_text() for path in sorted((ROOT / "hack").iterdir()) if path.is_file())
 
-OF_OTHERS = {"cd", "cp", "docker", "export", "git", "grep", "helm", "kubectl", "openssl", "pip", "printf", "sed", "sha256sum"}
+OF_OTHERS = {
+    "cd",
+    "cp",
+    "docker",
+    "export",
+    "git",
+    "grep",
+    "helm",
+    "kubectl",
+    "openssl",
+    "pip",
+    "printf",
+    "sed",
+    "sha256sum",
+}
 """Programs whose command lines aren't checked here."""
 
 VALUES = yaml.safe_load((ROOT / "manifests" / "chart" / "values.yaml").read_text())
