@@ -90,8 +90,8 @@ MISREAD = [
     # without effect
     (
         {"limits.nvidia.com/gpumem-percentage": "50"},
-        "limits.nvidia.com/gpumem-percentage has no effect, as quota doesn't count nvidia.com/gpumem-percentage; what "
-        f"counts is {NVIDIA}",
+        "limits.nvidia.com/gpumem-percentage has no effect, as quota doesn't count nvidia.com/gpumem-percentage; "
+        f"instead, quotas count {NVIDIA}",
     ),
 ]  # fmt: skip
 
