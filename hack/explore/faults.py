@@ -312,7 +312,7 @@ FAULTS = (
     Planted(
         "of two attempts within a second one takes back the other's charge",
         _PLACING,
-        [("placing.claim,\n            self.attempt,\n", 'placing.claim,\n            "",\n')],
+        [("placing.claim, self.attempt, subject", 'placing.claim, "", subject')],
         "placed-twice",
     ),
     Planted(
