@@ -23,7 +23,7 @@ _COSCHEDULING_NAME = "scheduling.x-k8s.io/pod-group"
 
 _NAMES = frozenset((NAME, _KUEUE_NAME, _COSCHEDULING_NAME))
 
-_JOB = "batch.kubernetes.io/controller-uid"
+JOB = "batch.kubernetes.io/controller-uid"
 """The label by which kube-controller-manager says of which Job a pod is."""
 
 GroupKey = tuple[str, str]
@@ -72,8 +72,8 @@ def completed_beside(members: Iterable[Pod], pods: Iterable[Pod]) -> list[Pod]:
 
     A Job doesn't replace them, so they count as present (docs/spec/queues.md#5.1).
     """
-    runs = {each.labels.get(_JOB) for each in members}
-    return [each for each in pods if each.phase == "Succeeded" and each.labels.get(_JOB) in runs]
+    runs = {each.labels.get(JOB) for each in members}
+    return [each for each in pods if each.phase == "Succeeded" and each.labels.get(JOB) in runs]
 
 
 def pod_group_fault(pod: Pod) -> str:

@@ -2,23 +2,33 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Hashable, Iterable, Iterator, Mapping
-from itertools import islice
+from itertools import chain, islice
 from typing import TypeVar
 
 from hami_webhook.kube.objects import Pod
-from hami_webhook.kube.pod_group import FastGroup, GroupKey, PodGroup, completed_beside
+from hami_webhook.kube.pod_group import JOB, MOST_PODS, FastGroup, GroupKey, PodGroup, completed_beside
 
 _K = TypeVar("_K", bound=Hashable)
 
+_NAMESPACES = 256
+"""In as many namespaces, the latest, deleted pods of Jobs are remembered that succeeded."""
+
 
 class PodsByNamespace:
-    """Pods by UID: those of a namespace, ended ones too, and the members of a group."""
+    """Pods by UID: those of a namespace, ended ones too, and the members of a group.
+
+    A drain deletes pods that succeeded, too, and their Job doesn't replace them: the others of their group would wait
+    for them for ever. Of each namespace as many are remembered as a group may have.
+    """
 
     def __init__(self) -> None:
         self._namespaces: dict[str, dict[str, Pod]] = {}
         self._groups: dict[GroupKey, dict[str, Pod]] = {}
         self._group_of: dict[str, GroupKey] = {}
+        self._succeeded: OrderedDict[str, OrderedDict[str, tuple[GroupKey, Pod]]] = OrderedDict()
+        """Deleted pods of Jobs that succeeded, by namespace and UID, the latest last."""
 
     def keep(self, pod: Pod) -> None:
         """A pod was added or changed; it stays in its namespace."""
@@ -33,6 +43,9 @@ class PodsByNamespace:
 
     def drop(self, pod: Pod) -> None:
         """A pod is gone."""
+        group = self._group_of.get(pod.uid)
+        if group is not None and pod.phase == "Succeeded" and JOB in pod.labels:
+            self._remember(group, pod)
         _remove(self._namespaces, pod.namespace, pod.uid)
         self._leave(pod.uid)
 
@@ -53,7 +66,8 @@ class PodsByNamespace:
 
     def completed(self, group: GroupKey, members: Iterable[Pod]) -> list[Pod]:
         """Those of a group that succeeded in the run of these."""
-        return completed_beside(members, self._groups.get(group, {}).values())
+        gone = [pod for key, pod in self._succeeded.get(group[0], {}).values() if key == group]
+        return completed_beside(members, chain(self._groups.get(group, {}).values(), gone))
 
     def member(self, group: GroupKey) -> Pod | None:
         """One of them, wherever they are many."""
@@ -63,6 +77,15 @@ class PodsByNamespace:
     def groups(self) -> Iterator[GroupKey]:
         """All groups that have pods."""
         yield from self._groups
+
+    def _remember(self, group: GroupKey, pod: Pod) -> None:
+        found = self._succeeded.setdefault(pod.namespace, OrderedDict())
+        self._succeeded.move_to_end(pod.namespace)
+        found[pod.uid] = group, pod
+        if len(found) > MOST_PODS:
+            found.popitem(last=False)
+        if len(self._succeeded) > _NAMESPACES:
+            self._succeeded.popitem(last=False)
 
     def _leave(self, uid: str) -> None:
         key = self._group_of.pop(uid, None)

@@ -123,6 +123,24 @@ async def test_members_that_succeeded_are_ready_and_those_that_failed_are_awaite
         assert reasons(answer) == {"1 of 2 pods of pod group train are ready to be placed"}
 
 
+@both
+@pytest.mark.parametrize(("job", "placed"), [("1", True), ("2", False)])
+async def test_a_member_that_succeeded_counts_though_a_drain_deleted_it(mode: str, job: str, placed: bool) -> None:
+    env = ExtenderEnv(mode)
+    ended = member("a", "train", 2, nodeName="n0")
+    ended["status"] = {"phase": "Succeeded"}
+    again = member("b", "train", 2)
+    for each, run in ((ended, "1"), (again, job)):
+        each["metadata"]["labels"]["batch.kubernetes.io/controller-uid"] = run
+    await env.add(*nodes(1, 8), ended, again)
+    env.state.remove_pod(env.read("a").uid)
+    answer = await env.filter("b", "n0")
+    if placed:
+        assert answer["NodeNames"] == ["n0"]
+    else:
+        assert reasons(answer) == {"1 of 2 pods of pod group train are ready to be placed"}
+
+
 @pytest.mark.parametrize(("policy", "chosen"), [("binpack", "n2"), ("spread", "n1")])
 async def test_a_group_keeps_to_one_node_where_one_has_room_for_all(policy: str, chosen: str) -> None:
     env = ExtenderEnv("cooperative")
