@@ -27,7 +27,7 @@ HELM = (
 )
 NOT_RUN = {
     "README.md": {
-        "make demo   # serves the webhook over HTTPS on an embedded cluster, and takes six pods through it": CI,
+        "make demo   # simulates a cluster, serves the webhook over HTTPS, and sends six pods to it": CI,
         "make test   # the fast test suite": CI,
         "docker build -t REGISTRY/hami-webhook:TAG . && docker push REGISTRY/hami-webhook:TAG": DOCKER,
         "make deploy IMAGE=REGISTRY/hami-webhook:TAG   # on the cluster of the current kubeconfig; "
