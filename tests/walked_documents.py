@@ -35,6 +35,14 @@ NOT_RUN = {
         f"{HELM} --wait": INSTALL,
     },
     "docs/getting-started.md": {"hack/dev-cluster down": "docs/development.md runs it"},
+    "docs/room.md": {
+        "kubectl hami defrag --want 4xH100 --priority-class training": (
+            "the one node has no such cards; tests/e2e/test_room.py has nodes to move pods between"
+        ),
+        "hami-webhook simulate --cluster cluster.yaml --waiting --add 2xh200 --template node.yaml": (
+            "the reader has no such node; tests/simulate/test_other_nodes.py has one"
+        ),
+    },
     "docs/development.md": {
         ".venv/bin/python -m hack.mutation --survivors-of .mutation/seed-1.jsonl --result .mutation/again.jsonl": (
             "goes on from a run of make mutation, which takes hours"
@@ -190,6 +198,11 @@ SHOWN = {
         "29 checks, 1 fault; 2 not made, as faults explain what they would find": "no certificate here is that old",
         "27 of 29 checks can't see everything with your rights; 0 faults in the rest": (
             "the reader has all rights; tests/kubectl/test_doctor.py has a tenant"
+        ),
+    },
+    "docs/time.md": {
+        "QUOTA     KEY                    SPENT   BUDGET  LEFT    HELD NOW  ENDS IN  LASTS": (
+            "tests/kubectl/test_budget.py has a quota that is nearly spent"
         ),
     },
     "docs/used.md": {

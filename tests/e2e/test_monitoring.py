@@ -33,7 +33,7 @@ from .installation import (
     leader,
     system_pods,
 )
-from .objects import JSON, add_node, gpu_node, namespace, quota
+from .objects import GPU, JSON, accelerator_quota, add_node, gpu_node, namespace, quota
 from .prometheus import ALERTS, Prometheus, scraping
 
 MIB = 1 << 20
@@ -330,10 +330,12 @@ def test_each_fault_has_its_own_alert(prometheus: Prometheus, spaces: list[str])
     check("HamiQuotaNearlyFull")
     queueing = quota(space, "queue-quota", gpu=1)
     queueing["metadata"]["annotations"] = {"hami.io/quota-enforcement": "queue"}
+    of_space = {"matchLabels": {"kubernetes.io/metadata.name": space}}
+    budget = {"amounts": {GPU: "500h"}, "period": "Month"}
     kubectl.apply(quota(space, gpu=20), queueing)
-    kubectl.apply(card_pod(space, "waits", 2000))
+    kubectl.apply(card_pod(space, "waits", 2000), accelerator_quota("spent", of_space, {GPU: 20}, budget=budget))
     check_data(prometheus, alert_selectors())
-    kubectl("delete", "-n", space, "pod/waits", "resourcequota/queue-quota")
+    kubectl("delete", "-n", space, "pod/waits", "resourcequota/queue-quota", "acceleratorquota/spent")
     with without(kubectl, "clusterrolebinding", "hami-webhook"):
         check("HamiReviewsFailing", lambda: fail_a_review(kubectl, space))
     stop(prometheus, "hami-scheduler")
