@@ -87,7 +87,7 @@ NOT_RUN = {
         "docker push REGISTRY/hami-webhook:TAG": DOCKER,
     },
     "docs/kubectl.md": {
-        "kubectl krew install --manifest-url=https://example.org/krew.yaml   # of a release; needs uv or pipx": (
+        "kubectl krew install --manifest-url=https://example.org/krew.yaml   # a release's file; needs uv or pipx": (
             "needs a release; tests/packaging/test_release.py::test_the_plugin_is_what_krew_installs"
         ),
         "pip install './hami_webhook-VERSION-py3-none-any.whl[cli,ui]'       # or its wheel: kubectl finds "
