@@ -71,7 +71,7 @@ class Settings:
         "links. usage, only alone: serve the API usage.hami.io of measured use",
         repeats=True,
     )
-    device_config_file: str = _setting(values.path, "", "path of device-config.yaml; empty: none given")
+    device_config_file: str = _setting(values.path, "", "path of device-config.yaml; empty: the one of HAMi's chart")
     policy_file: str = _setting(values.path, "", "path of the policy file; empty: no policy")
     kubeconfig: str = _setting(
         values.path, "", "path of a kubeconfig; empty: the default one, then in-cluster", env="KUBECONFIG"
@@ -83,8 +83,8 @@ class Settings:
     hook_path: str = _setting(
         values.path,
         "",
-        "folder of HAMi's hooks on this node, usually /usr/local/vgpu. The role node monitors the containers with "
-        "shared regions in its folder containers; empty: none",
+        "folder of HAMi's hooks on this node, usually /usr/local/vgpu. The role node monitors the containers "
+        "whose shared regions are in its subfolder containers; empty: it monitors none",
         flags=(),
         env="HOOK_PATH",
     )
@@ -164,7 +164,7 @@ class Settings:
         "Secret in this pod's namespace for the controller's self-signed authority and certificate, which the "
         "webhook's replicas mount; empty: another program issues certificates",
     )
-    webhook_service: str = _setting(values.object_name, "hami-webhook", "Service of a self-signed certificate")
+    webhook_service: str = _setting(values.object_name, "hami-webhook", "Service that the self-signed certificate names")
     webhook_configuration: str = _setting(
         values.object_name,
         "hami-webhook-admission",
@@ -209,7 +209,7 @@ class Settings:
     node_lock_retry_timeout: float = _setting(
         values.duration("0s", "10m"),
         "28s",
-        "time for which the bind of a pod group's member retries a contended node lock; 0: never",
+        "time for which a bind retries a contended node lock; 0: never",
     )
     enable_ascend: bool = _setting(parse_go_bool, "false", "whether the vnpus section creates backends")
     enable_iluvatar: bool = _setting(parse_go_bool, "false", "whether the iluvatars section creates backends")
@@ -227,7 +227,7 @@ class Settings:
     submitted_by_controllers: frozenset[str] = _setting(
         values.user_names,
         "",
-        "users of controllers, besides Kubernetes' own, whose pods carry on the stamp of the template",
+        "user names of controllers, besides Kubernetes' own, whose pods inherit the template's stamp",
         repeats=True,
     )
     submitted_by_portals: frozenset[str] = _setting(

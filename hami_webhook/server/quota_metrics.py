@@ -38,7 +38,7 @@ _BUDGET_SPENT = Family(
 )
 _BUDGET_UNSEEN = Family(
     "hami_webhook_accelerator_quota_budget_unseen_hours",
-    "The most that spent may lack, as pods ended while no controller watched.",
+    "An upper bound of the hours missing in spent, for pods that ended while no controller watched.",
     _BY_QUOTA_KEY,
 )
 _SUMS = (_USED, _HARD, _WAITING, _PLACED)
