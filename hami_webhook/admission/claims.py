@@ -23,7 +23,7 @@ class ClaimCharging(Protocol):
     async def allocated(
         self, former: ResourceClaim, claim: ResourceClaim, *, dry_run: bool, time_left: float | None
     ) -> ChargedPod:
-        """Charge what a claim is allocated now, and wasn't before."""
+        """Charge the devices that this update newly allocates to a claim."""
         ...
 
 

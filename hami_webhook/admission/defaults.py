@@ -16,7 +16,7 @@ _LONGEST = 16 * 1024
 
 
 def read_defaults(draft: PodDraft) -> None:
-    """Let the containers know which of their limits the pod says to be defaults."""
+    """Read the pod's list of defaulted limits, and mark these limits on its containers."""
     text = draft.annotations.get(DEFAULTED, "")
     if not text or len(text) > _LONGEST:
         return

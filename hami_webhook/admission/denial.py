@@ -28,7 +28,7 @@ class Denied(Exception):
 
 
 def bad_request(error: BadRequest) -> Denied:
-    """A refusal for good: HAMi's 500 stands for a failure that is retried. Of Invalid ones kubectl shows no message."""
+    """Return a final refusal: 422, because HAMi's 500 means a retry. kubectl shows no message of reason Invalid."""
     return Denied(422, str(error), reason="BadRequest")
 
 

@@ -124,7 +124,10 @@ class AdmissionHandler:
         return _answer(done, new)
 
     async def validate(self, review: Review, time_left: float | None = None) -> Answer:
-        """`/validate`: check, then charge as the very last step; of a Binding, what it would write on its pod."""
+        """`/validate`: check, then charge as the last step.
+
+        For a Binding, check the metadata that it would write on its pod.
+        """
         if review.kind == "Binding":
             more = self._reservation_key, self._charging.counted_labels
             refuse_binding(review.object, _user_of(review), self._vendors, self._rules, *more)
@@ -198,7 +201,7 @@ class AdmissionHandler:
         return charged
 
     async def _convert(self, draft: PodDraft, new: NewPod) -> None:
-        """Make claims of the limits of a pod that breaks no rule. Raises `Denied`."""
+        """Convert the limits of a pod that breaks no rule into claims. Raises `Denied`."""
         try:
             conversion = convert(new.pod, new.requests, self._vendors, await self._inventory())
         except BadRequest as error:
@@ -224,7 +227,7 @@ class AdmissionHandler:
             refuse_stamp(stamp, expected, mutated=mutated)
 
     def misspelt(self, review: Review) -> list[str]:
-        """`/names`: what the creator of a pod is warned of that names no managed resource; nothing is refused."""
+        """`/names`: return the warnings to the creator of a pod without managed resources. Refuse nothing."""
         meta = review.object.metadata
         return self._known_names.misspelt(resources_in(review.object), (meta and meta.annotations) or {})
 

@@ -31,11 +31,11 @@ def claims_profile(scheduler_name: str) -> str:
 
 
 class AdmissionRules(Struct, frozen=True):
-    """What holds for every review: the scheduler's name, and who may write scheduler-owned annotations.
+    """Settings of all reviews: the scheduler's name, and the users who may write scheduler-owned annotations.
 
     `foreign_users` may write the allocations of another project's scheduler, by its key; `trusted_groups` all.
-    `controllers` are the users that may remove the scheduling gate of quota. `claims` is in which namespaces limits
-    become ResourceClaims. `submitters` are those that are trusted with stamps; None: pods aren't stamped.
+    `controllers` are the users that may remove the scheduling gate of quota. `claims` names the namespaces in which
+    limits become ResourceClaims. `submitters` are those that are trusted with stamps; None: pods aren't stamped.
     """
 
     scheduler_name: str = ""
@@ -129,7 +129,7 @@ def refuse_relabelled(old: Pod, new: Pod, counted: Set[str]) -> None:
 
 
 def refuse_other_request(old: Pod, new: Pod, user: User, vendors: Vendors, rules: AdmissionRules) -> None:
-    """Deny an update of an annotation by which a pod asks another scheduler for cards: it was charged by that."""
+    """Deny an update of an annotation that requests another scheduler's cards, because the pod was charged by it."""
     asked = vendors.asked_by_annotation.get(old.scheduler_name)
     if asked is None or is_account_of(asked, user, vendors, rules):
         return
@@ -167,8 +167,8 @@ def refuse_binding(
     """Deny a Binding with scheduler-owned metadata that the user may not write: the API server merges it into the pod.
 
     The `reservation`, the stamp and the labels that quotas have `counted` by are allowed to every scheduler: Volcano
-    copies all of the pod's annotations into its Bindings. A Binding doesn't say what its pod requests, so it is taken
-    for one with cards.
+    copies all of the pod's annotations into its Bindings. A Binding doesn't have its pod's requests, so we assume that
+    the pod requests cards.
     """
     meta = binding.metadata or ObjectMeta()
     annotations, labels = meta.annotations or {}, meta.labels or {}

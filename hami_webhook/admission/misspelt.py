@@ -45,12 +45,13 @@ class NameSuggester:
 
     @property
     def domains(self) -> tuple[str, ...]:
-        """How the names of resources begin that are looked at, sorted."""
+        """Return the prefixes of the resource names that are checked, sorted."""
         return self._resources.domains
 
     def misspelt(self, named: Set[str], annotations: Mapping[str, str]) -> list[str]:
-        """A sentence for each name of a resource or annotation that is nearly one that is known, or stands where the
-        other belongs, at most 5.
+        """Return a warning for each resource or annotation name that is almost a known one, or used as the other kind.
+
+        They are 5 at most.
         """
         as_resources = self._annotations.known & named
         if as_resources:

@@ -16,9 +16,9 @@ class NewPod:
     """A pod that is about to be stored.
 
     `named` are the resources that its containers name. `foreign` are the other schedulers that it asks for cards.
-    `mixed`: these resources are of several managers of the same cards.
-    `requests` are those to our vendors, by their keys; none before
-    the rules have read them. `warnings` are what the rules found that refuses nothing.
+    `mixed` are those resources that belong to different managers of the same cards. `requests` are those to our
+    vendors, by their keys; none before the rules have read them. `warnings` are findings of the rules that don't refuse
+    the pod.
     """
 
     __slots__ = (
@@ -53,5 +53,5 @@ class NewPod:
 
     @property
     def governed_foreign(self) -> list[ForeignScheduler]:
-        """The other schedulers that it asks for cards and of whose pods policy can say something."""
+        """Return the other schedulers that must choose cards for the pod and whose pods policy governs."""
         return [each for each in self.foreign if each.governable and each.requested_by(self.pod)]

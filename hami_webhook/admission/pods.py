@@ -54,7 +54,7 @@ class Mutation(Struct, frozen=True):
     converts: bool = False
 
     def with_foreign(self, foreign: ForeignMutation) -> Mutation:
-        """With what policy did for the sake of other schedulers."""
+        """Return this mutation with the policy results of other schedulers added."""
         if not (foreign.named or foreign.rules or foreign.ignored_namespace_keys):
             return self
         rules = tuple(dict.fromkeys((*foreign.rules, *self.rules)))
@@ -138,7 +138,10 @@ def read_pod(obj: ReviewedPod, namespace: str) -> Pod:
 
 
 def normalise(draft: PodDraft, vendors: Vendors, device_lister: DeviceLister) -> tuple[Vendor, ...]:
-    """Let every vendor put the pod's containers into its own form; those whose cards it asks for. Raises `Denied`."""
+    """Let every vendor normalise the pod's containers.
+
+    Return the vendors whose cards the pod requests. Raises `Denied`.
+    """
     found: dict[str, Vendor] = {}
     defaulted = DEFAULTED in draft.original.annotations
     if defaulted:
@@ -167,8 +170,8 @@ def normalise(draft: PodDraft, vendors: Vendors, device_lister: DeviceLister) ->
 def mutate_for_foreign(draft: PodDraft, new: NewPod, context: AdmissionContext | None) -> ForeignMutation:
     """Let the other schedulers that a pod is for put it into their form, after policy. Raises `Denied`.
 
-    The first of them gives the pod a scheduler, unless it names our vendors' resources too. `new` is the pod as it
-    came; `context` may be missing if the pod is none that is governed elsewhere.
+    The first of them gives the pod a scheduler, unless it names our vendors' resources too. `new` is the original pod.
+    `context` may be None if no policy governs the pod for another scheduler.
     """
     vendors, device_lister, found = new.vendors, new.device_lister, new.foreign
     outcome = policy.PolicyOutcome() if context is None else policy.apply(draft, context, new.governed_foreign)
@@ -189,7 +192,7 @@ def mutate_for_foreign(draft: PodDraft, new: NewPod, context: AdmissionContext |
 
 
 def reset(draft: PodDraft, new: NewPod, context: AdmissionContext | None) -> PodDraft:
-    """The pod as it came, but for what other schedulers make of it."""
+    """Return the original pod, with only the changes of other schedulers."""
     fresh = draft.reset()
     mutate_for_foreign(fresh, new, context)
     return fresh
@@ -215,8 +218,8 @@ def mutate(
     """Finish a new pod that asks for cards, after `normalise` gave `requested`: policy, scheduler. Raises `Denied`.
 
     `refusal` is why it couldn't be normalised; it stands unless policy changes what the pod's containers mean.
-    `own_path`: not HAMi's, so limits may become claims, and our kube-scheduler has a profile for pods that it has to
-    allocate claims for, which `allocates` knows.
+    `own_path`: the path isn't HAMi's, so limits may become claims, and our kube-scheduler has a profile that allocates
+    claims. `allocates` returns whether a pod needs that profile.
     """
     pod = new.pod
     matching = context.matching(pod) if context.has_policy else ()
@@ -366,7 +369,10 @@ _VIRTUAL_MACHINE = "shared cards are mounted into the container, and a virtual m
 
 
 def suspicions(draft: PodDraft, requested: tuple[Vendor, ...] = ()) -> list[str]:
-    """What is legal but hardly meant, a sentence each; `requested` are the vendors whose cards the pod asks for."""
+    """Return a warning for each setting that is valid, but probably a mistake.
+
+    `requested` are the vendors of the pod's cards.
+    """
     found, text = [], draft.annotations.get(GPU_POLICY)
     if text is not None or not newer_annotations.KEYS.isdisjoint(draft.original.annotations):
         is_2_11 = any(vendor.is_2_11 for vendor in requested)

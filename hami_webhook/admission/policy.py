@@ -70,7 +70,7 @@ def check(
 ) -> None:
     """Raise `Denied` (403) if the pod is looser than policy: mutation was skipped, or another webhook undid it.
 
-    `changed`: only what these annotation keys take part in is checked, those that an update changes.
+    `changed` are the annotation keys that an update changes: only rules that read one of them are checked.
     """
     try:
         evaluation.check(pod.annotations, context.namespace, context.matching(pod), requested, changed)

@@ -42,8 +42,8 @@ class PodEstimate(Protocol):
     ) -> ChargedPod:
         """Charge it under its UID, or the id of a new reservation. Raises `Denied`.
 
-        `reservation` is the secret it brings, if it is charged already. A pod that has the scheduling gate of quota is
-        only asked whether it could ever be charged; `expects_gate`: mutation gave it that where a quota queues.
+        `reservation` is the secret it brings, if it is charged already. For a pod with the scheduling gate of quota,
+        only check whether it could ever be charged. `expects_gate`: mutation adds the gate if a quota queues.
         """
         ...
 
@@ -99,5 +99,5 @@ class QuotaService(Protocol):
         ...
 
     def reprice(self, before: Pod, after: Pod) -> PodEstimate | None:
-        """What an update may add to the cost of a pod that waits; None for nothing, without a read."""
+        """Estimate how much an update may add to a waiting pod's cost, without a read. None if it adds nothing."""
         ...

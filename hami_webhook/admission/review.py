@@ -274,7 +274,10 @@ _START = re.compile(
 
 
 def read_start(start: bytes) -> tuple[str, str]:
-    """The version and the id of a review that is read no further; as API servers write them, else v1 and no id."""
+    """Return the version and the ID of a review that isn't read further.
+
+    If the start isn't as API servers write it: v1 and no ID.
+    """
     found = _START.match(start)
     return (found[1].decode(), found[2].decode()) if found else (API_VERSIONS[0], "")
 

@@ -31,7 +31,10 @@ def has_app_containers(new: NewPod) -> None:
 
 
 def brings_no_allocation(new: NewPod) -> None:
-    """What another scheduler owns is removed by its `admit` and refused by its `check`."""
+    """Refuse a pod that brings an allocation.
+
+    Other schedulers' `admit` removes what they own, and `check` refuses it.
+    """
     owned = forged(new.pod.annotations, new.vendors, with_cards=not new.vendors.resource_names.isdisjoint(new.named))
     if owned:
         owned.difference_update(*(scheduler.owned for scheduler in new.foreign))
@@ -61,7 +64,7 @@ def mixes_no_schedulers(new: NewPod) -> None:
 
 
 def amounts_can_be_meant(new: NewPod) -> None:
-    """So it is known what the pod requests."""
+    """Refuse amounts that can't be meant, and set `new.requests`."""
     new.requests = new.known.checked_requests(new.pod, new.device_lister)
 
 
@@ -110,7 +113,7 @@ def pod_group_fits_the_cards(new: NewPod) -> None:
 class Rule(NamedTuple):
     """`check` raises `Denied`, or `BadRequest` where a vendor's or another scheduler's form is wrong.
 
-    `concerns`: what of a pod has to be there, or true, for the rule to apply; without, it is for all of the table.
+    `concerns` returns whether the rule applies to a pod; None: it applies to every pod of its table.
     """
 
     check: Callable[[NewPod], None]

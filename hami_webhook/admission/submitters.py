@@ -44,7 +44,10 @@ class Submitters(Struct, frozen=True):
     portals: frozenset[str] = frozenset()
 
     def stamp(self, username: str, written: str | None) -> str | None:
-        """The stamp of what a user creates, which brings `written`; None for none."""
+        """Return the stamp of an object that a user creates, None for none.
+
+        `written` is the stamp that the object brings.
+        """
         if username in self.controllers:
             return written and subject_name(written)
         if written and username in self.portals:
@@ -137,8 +140,8 @@ def stamped_templates(
     `spec` is the workload's, and `old_spec` that before, if any. `schedulers` are those that pods ask for devices by
     annotation. `submitters` is None where nobody is stamped.
 
-    A template that is as it was keeps its stamp, whatever the request says of that: a user who changes only the number
-    of pods, or labels, changes nothing. Raises `Denied` for an object in which templates can't be searched.
+    An unchanged template keeps its stamp, even if the request changes it: scaling a workload, or editing its labels,
+    doesn't change the submitter. Raises `Denied` for an object in which templates can't be searched.
     """
     before = {each.pointer: each for each in _templates(old_spec)}
     operations: list[Operation] = []

@@ -59,7 +59,7 @@ class ChargeTiming(Struct, frozen=True):
 
 
 class _OneHolder:
-    """What the claims of one holder are, for every pod that is asked for."""
+    """Returns the claims of one holder, whichever pod they are asked for."""
 
     def __init__(self, holder: Holder | None) -> None:
         self._holder = holder
@@ -122,7 +122,8 @@ class ClaimCharger:
     async def created(self, claim: ResourceClaim, *, dry_run: bool, time_left: float | None) -> Outcome:
         """Charge a new claim that no pod owns.
 
-        One that says that it is a pod's costs nothing until it is allocated: if that is so, the pod's charge covers it.
+        One that names a pod as its owner costs nothing until it is allocated: if the owner is right, the pod's charge
+        covers it.
         """
         bare = BareClaim.of(claim)
         if owner_of(claim) is not None:
@@ -168,7 +169,10 @@ class ClaimCharger:
     async def allocated(
         self, former: ResourceClaim, claim: ResourceClaim, *, dry_run: bool, time_left: float | None
     ) -> Outcome:
-        """Charge what a claim is allocated now, and wasn't before. What is given back the recompute frees."""
+        """Charge what a claim is allocated now, and wasn't before.
+
+        The recompute releases devices that the claim no longer has.
+        """
         results, bare = results_of(claim), BareClaim.of(claim)
         if results is None or results == results_of(former) or self._charger.known(bare).unlimited:
             return ChargeResult()

@@ -33,7 +33,7 @@ class ChargedKind(Struct, frozen=True):
 class ChargedKinds(Struct, frozen=True, kw_only=True):
     """What the kinds of quotas have in common; `timeout` is that of a charge in seconds.
 
-    `devices` are those of the nodes, and `capacity` has claims, too, where these are charged.
+    `devices` lists the nodes' devices. `capacity` also lists claims, if claims are charged.
     """
 
     vendors: Vendors

@@ -36,7 +36,10 @@ class NamespaceLabels:
         self._read_at: dict[str, float] = {}
 
     async def refresh(self, name: str) -> bool:
-        """Make sure that the cache has a namespace's labels; whether they are others now. Raises `ClusterError`."""
+        """Make sure that the cache has a namespace's labels.
+
+        Return whether they have changed. Raises `ClusterError`.
+        """
         if name in self._cache.namespaces and (
             self._cache.namespaces_silence <= CURRENT_SECONDS
             or self._clock() - self._read_at.get(name, float("-inf")) < CURRENT_SECONDS

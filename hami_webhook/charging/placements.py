@@ -46,7 +46,7 @@ class PlacementCharger:
     ) -> ChargeResult:
         """Charge what `actual` costs beyond the pod's present charge; for `seconds` at most.
 
-        What comes is released if the annotations can't be written; not where they may have been written all the same.
+        The caller releases the result if it couldn't write the annotations, but not if the write may have succeeded.
         Raises `NoRoom` or `ClusterError`.
         """
         now = self._clock()

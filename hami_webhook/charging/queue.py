@@ -97,11 +97,11 @@ class InlineRecomputer(Protocol):
     """Recomputes one quota in the course of a charge, and writes it or not. May raise `ClusterError`."""
 
     async def inline(self, scope: str, name: str, write: bool) -> QuotaAccount:
-        """Its account as it is then."""
+        """Return the quota's account after the recompute."""
         ...
 
     async def before_refusal(self, scope: str, name: str, write: bool) -> QuotaAccount | None:
-        """The same where that may make room, else None."""
+        """Recompute a quota as `inline` does if that may make room; otherwise return None."""
         ...
 
 

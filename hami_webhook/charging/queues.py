@@ -53,9 +53,11 @@ class ChargeQueues:
         time_left: Callable[[], float | None] = lambda: None,
         known: KnownQuotas | None = None,
     ) -> Outcome:
-        """Charge one queue after the other, and take out of all what one refuses, or what nobody waits for.
+        """Charge one queue after the other.
 
-        `time_left` is in seconds; `known` is what was found just now of the first one's quotas.
+        If one refuses, or nobody waits any more, take the charge out of all of them.
+
+        `time_left` is in seconds. `known` are the quotas of the first queue, if the caller has just read them.
         """
         charged: list[ChargeResult] = []
         try:

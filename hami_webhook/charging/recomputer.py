@@ -167,11 +167,11 @@ class Recomputer:
         *,
         write: bool = True,
     ) -> Recomputed:
-        """Put one quota's account right, or only say how it is; `ClusterError`: `Conflict` after six of them.
+        """Correct one quota's account, or only compute it. Raises `ClusterError`; `Conflict` after six conflicts.
 
-        `lost` says which entries were wiped from the ledger of the account as read; `gone` is as in `recompute`, else
-        what the caches show; `past` is given by the one who sums up what was held. Each attempt has a turn of its own,
-        so that charges of this process don't wait for the pauses between them.
+        `lost` returns the entries that were wiped from the ledger of the account as read. `gone` is as in `recompute`,
+        by default what the caches show. `past` is given by the caller that sums up what was held. Each attempt has a
+        turn of its own, so that charges of this process don't wait for the pauses between them.
         """
         conflicts = 0
         while True:
@@ -189,10 +189,10 @@ class Recomputer:
         return (await self._attempt(scope, name, write=write, retries=_RETRIES)).after
 
     async def before_refusal(self, scope: str, name: str, write: bool = True) -> QuotaAccount | None:
-        """As `inline`, before a quota refuses what may fit, as pods are gone that it counts still; None if none are.
+        """Recompute as `inline`, before a quota refuses what may fit. None if it counts no pod that is gone.
 
-        No more than a fifth of the time is spent on it: it waits for its turn, and leaves a quota as it is that others
-        recomputed lately and that takes long.
+        It takes at most a fifth of the time: it waits for its turn, and skips a slow quota that others recomputed
+        lately.
         """
         last = self._before_refusals.get(name)
         departures = self._pods.known.departures

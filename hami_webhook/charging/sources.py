@@ -27,7 +27,7 @@ class QuotaSource(Protocol):
     async def get(self, scope: str, name: str) -> ResourceQuota: ...
 
     async def patch_status(self, scope: str, name: str, patch: JSON) -> ResourceQuota:
-        """Write the merge patch of a ResourceQuota's `/status`; the quota as it is then."""
+        """Write a merge patch to the ResourceQuota's `/status`. Return the quota after the write."""
         ...
 
 

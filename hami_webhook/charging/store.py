@@ -155,8 +155,8 @@ class _Turn:
 class QuotaStore:
     """The quotas of a cluster, read from the cache where that is enough, and changed by compare-and-swap.
 
-    Any number of stores may work on one cluster. `deleted` is called with the last version that was read or written
-    here of a quota that turns out to be gone. `new_attempt` gives the marks of attempts to charge.
+    Any number of stores may work on one cluster. If a quota turns out to be gone, `deleted` is called with the last
+    version that this store read or wrote. `new_attempt` gives the marks of attempts to charge.
     """
 
     def __init__(
@@ -285,7 +285,9 @@ class QuotaStore:
         return accounts, True, set(accounts) if fresh else set()
 
     async def until_shown(self, scope: str, new: ResourceQuota, may_follow: Callable[[ResourceQuota], bool]) -> None:
-        """Wait until the watch shows a new quota, if it shows one that it may follow: it has shown its end by then.
+        """Wait until the watch shows a new quota, if it shows one that may be its predecessor.
+
+        By then it has shown that one's deletion.
 
         A watch that is silent for long isn't waited for. Raises `NotShown`.
         """
@@ -323,7 +325,7 @@ class QuotaStore:
         return await self._source.list(scope)
 
     async def undo(self, scope: str, undone: Sequence[Undone], retries: Retries, counts: WriteCounts) -> None:
-        """Take back what was written, the last first, as far as it is found standing in the account as read live.
+        """Undo writes, the last one first, as far as the live account still has them.
 
         Best effort: the recompute and the TTL of entries settle the rest.
         """

@@ -35,9 +35,9 @@ _MOST_OTHERS = 64
 class WriterFairness(Struct):
     """The writes to a namespace's quotas, as far as they were seen here.
 
-    `took` is how long the last write from here took, in seconds. `own` are the versions that the update under way
-    wrote, and `latest` is the last one of the update before. `others` are versions that somebody else wrote since, the
-    last of which was seen at `heard`; `between` is how many there were between the last two updates from here.
+    `took`: seconds of this process's last write. `own`: versions that the current update wrote. `latest`: the last
+    version of this process's previous update. `others` are versions that somebody else wrote since, the last of which
+    was seen at `heard`; `between` is how many there were between the last two updates from here.
     """
 
     took: float = 0.0

@@ -49,7 +49,7 @@ class _User(Struct, frozen=True):
 
 
 class ClaimTemplates:
-    """Makes and deletes templates while `run` runs, which the leader's does."""
+    """Makes and deletes templates while `run` runs; only the leader calls `run`."""
 
     def __init__(
         self,

@@ -23,7 +23,7 @@ _MOST = 100
 
 
 class PodGroupEvents:
-    """Notes which members are lost, and writes events while `run` runs, which the leader's does."""
+    """Notes which members are lost, and writes events while `run` runs; only the leader calls `run`."""
 
     def __init__(
         self,

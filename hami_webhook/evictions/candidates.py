@@ -21,7 +21,7 @@ from hami_webhook.time_slices import Steps
 
 
 class Candidates(Enum):
-    """The kinds. Nobody goes who is going already."""
+    """The kinds of candidates. A pod that is already ending is no candidate."""
 
     OF_DEVICES = "bound to the node, of a lower priority, with cards of a vendor that is requested"
     OF_QUOTA = "bound anywhere, of a lower priority, in the namespace and in a quota that says so"
@@ -48,7 +48,7 @@ _SEVERAL = "several"
 
 @dataclass(slots=True)
 class Holdings:
-    """What pods hold that aren't going, by quota: of all and, with their nominal, of teams.
+    """The amounts that pods hold that aren't ending, by quota: of all and, with their nominal, of teams.
 
     `candidates` are those of teams, and `pods` these by UID.
     """

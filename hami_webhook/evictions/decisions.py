@@ -47,8 +47,8 @@ OUTCOMES = ("evicting", "waiting", "dry-run", "no-candidates", "policy-never", "
 class Decisions:
     """Carries out while `run` runs, and counts.
 
-    `queue` is notified of a pod that was refused, and that something was freed, where kube-scheduler should try the pod
-    again. `dry_run`: nobody is evicted, and an event says who would be.
+    `queue` is notified if a pod was refused, and if something was freed, so that kube-scheduler tries the pod again.
+    `dry_run`: nobody is evicted, and an event says who would be.
     """
 
     def __init__(
@@ -86,10 +86,10 @@ class Decisions:
     # what is decided
 
     def decide(self, eviction: Eviction, ending: Collection[str]) -> str:
-        """Have the victims evicted, and the nodes kept for the pods; the outcome.
+        """Evict the victims, and keep the nodes for the pods. Return the outcome.
 
-        Nobody is in a dry run, or beyond the limits of the pods' namespace. `ending` are the UIDs of pods there that
-        are waited for, too.
+        In a dry run, or beyond the limits of the pods' namespace, no pod is evicted. `ending` are the UIDs of pods
+        there that are waited for, too.
         """
         policy, victims = eviction.policy, eviction.victims
         if self.dry_run:
@@ -104,7 +104,10 @@ class Decisions:
         return "evicting" if victims else "waiting"
 
     def keep(self, eviction: Eviction, ending: Collection[str]) -> bool:
-        """`decide` once that is settled; whether anything is new."""
+        """Carry out a decision without checking dry run and limits.
+
+        Return whether it differs from what is under way.
+        """
         pods, victims, now = eviction.pods, eviction.victims, self._clock()
         self.counts["evicting" if victims else "waiting"] += 1
         known = [self.nominations.of(pod.uid) for pod in pods]
@@ -145,7 +148,7 @@ class Decisions:
     def may_be_from_before(self, nominated: Nomination) -> bool:
         """Whether pods are ending on the node that may have been evicted for the pod before the start.
 
-        Not all of its victims may have been evicted then: the rest may be, but nobody elsewhere.
+        If only some victims were evicted then, the others still may be, but no pods elsewhere.
         """
         pod, known = nominated.pod, self.limits.is_known(nominated.pod.uid)
         return not known and self._clock() < nominated.until and self.nominations.waits(pod, nominated.node)

@@ -28,8 +28,8 @@ _LONGEST_GRACE = 600
 class Eviction(Struct, frozen=True):
     """What was decided: the `victims` go for the pods of `places`, of which the first stands for all.
 
-    Their nodes, where these are known, are kept for them until Unix seconds. `why` is said of a victim, if it isn't as
-    kube-scheduler says. `deleted` are the UIDs of those whose deletion was tried.
+    Their nodes, where these are known, are kept for them until Unix seconds. `why` returns the text of a victim's
+    event; None: kube-scheduler's text. `deleted` are the UIDs of those whose deletion was tried.
     """
 
     policy: EvictionPolicy

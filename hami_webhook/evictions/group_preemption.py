@@ -66,8 +66,10 @@ class GroupPreemption:
         names: Collection[str],
         quotas: Sequence[ResourceQuota],
     ) -> str:
-        """Decide who is evicted for the members `due` of a group, which don't all fit on the nodes offered; in words,
-        empty for nobody. `near` are the nodes of those that are bound. Raises `ClusterError`.
+        """Choose victims for the members `due` of a group, which don't all fit on the nodes offered.
+
+        Return a sentence, empty if no pod is evicted. `near` are the nodes of those that are bound. Raises
+        `ClusterError`.
         """
         pods = [shown for pod in due if (shown := self._state.pod(pod.uid)) is not None]
         if len(pods) < len(due) or not pods:

@@ -62,8 +62,9 @@ class Member(Struct, frozen=True):
 
 
 class GroupPreemptor(Struct, frozen=True):
-    """A group that doesn't fit: its members that aren't placed, in their order, the nodes `near` them, where others
-    are, and the lowest priority of all. `now` is in Unix seconds.
+    """A group that doesn't fit: its unplaced members in order, nodes `near` those that are placed, its lowest priority.
+
+    `now` is in Unix seconds.
     """
 
     members: Sequence[Member]
@@ -99,7 +100,7 @@ def group_effort() -> SearchBudget:
 def selecting_group_victims(
     group: GroupPreemptor, nodes: Iterable[NodeSnapshot], effort: SearchBudget
 ) -> Steps[GroupVictims | NoVictims]:
-    """The victims on these nodes, all of which have to go; none where what is free, or is ending, is enough."""
+    """Return the victims on these nodes, each of them necessary; none if what is free or ending is enough."""
     try:
         return (yield from _Search(group, effort).among(nodes))
     except Exhausted:

@@ -29,7 +29,7 @@ _AT_ONCE = 256
 
 
 class Team(Struct, frozen=True):
-    """A quota's nominal, and what of it its pods hold that aren't going, by key, in its own units."""
+    """A quota's nominal, and the amounts of it that pods hold that aren't ending, by key, in the quota's units."""
 
     nominal: Amounts
     used: Amounts
@@ -92,9 +92,9 @@ class Reclaiming:
     def selecting(self, shortage: Shortage, fits: Fits) -> Steps[Sequence[Evictable] | Blocked]:
         """The victims, without any that could be left out; or why there are none.
 
-        Who is furthest beyond its nominal, relative to it, gives first: of its pods those of the lowest priority, of
-        these what leaves the fewest to be evicted besides, and the youngest. Where what that frees isn't on the right
-        nodes, others go in the same order.
+        The team that exceeds its nominal by the largest ratio gives first. Of its pods, those of the lowest priority go
+        first, then those that need the fewest further evictions, then the youngest. If what they free isn't on the
+        right nodes, others go in the same order.
         """
         chosen = yield from self._freeing(shortage)
         if chosen is None:

@@ -111,12 +111,12 @@ class EvictionLimits:
         self._of_namespaces.setdefault(namespace, _NamespaceEvictions()).recent.append(eviction)
 
     def failed(self, uid: str) -> None:
-        """Those who were to go for the pod, or for its group, don't."""
+        """Forget the evictions for this pod, or for its group: they failed."""
         if uid in self._of_pods:
             self._undo(self._of_pods[uid])
 
     def is_known(self, uid: str) -> bool:
-        """Whether what is evicted for the pod was decided since the start."""
+        """Return whether this process decided the evictions for the pod."""
         return uid in self._of_pods
 
     def waits(self, uid: str) -> bool:

@@ -23,7 +23,7 @@ _FITS = 4096
 class NominatedCapacity:
     """The cluster's cards in one round: `place` takes cards for pods, which those after them don't find.
 
-    `gone` are the UIDs of pods that are as good as gone. What is under deletion is gone, too.
+    `gone` are the UIDs of pods that are as good as gone. Pods under deletion count as gone, too.
     """
 
     def __init__(self, state: ClusterCache, nominations: Nominations, vendors: Vendors, gone: Set[str]) -> None:
@@ -38,7 +38,7 @@ class NominatedCapacity:
 
     @property
     def exhausted(self) -> bool:
-        """Whether as much was tried as one round may."""
+        """Return whether the round has used up its effort."""
         return self._trials.effort.fits <= 0
 
     def fitting(self, pods: Sequence[Pod], gone: Set[str]) -> Steps[bool]:
@@ -46,7 +46,7 @@ class NominatedCapacity:
         return (yield from self._placing(pods, gone)) is not None
 
     def place(self, pods: Sequence[Pod], gone: Set[str]) -> Steps[None]:
-        """Those go for these, which take what they find then."""
+        """Place `pods` on the cards that are free once the pods `gone` have ended."""
         rooms = yield from self._placing(pods, gone)
         self._gone |= gone
         for name, room in (rooms or {}).items():

@@ -56,8 +56,8 @@ class Preemption:
     async def consider(self, pod: Pod, found: CycleState) -> None:
         """Decide who is evicted for a pod that fits on none of the nodes that kube-scheduler offered.
 
-        It is decided on what `found` was found on, or on how the node chosen is when the search is over; and only for a
-        pod that the API server shows with this priority, whatever a request says.
+        The decision uses the nodes as `found` has them, or the chosen node as it is when the search ends. It is made
+        only if the API server shows the pod with this priority, whatever the request contains.
         """
         shown = self._state.pod(pod.uid)
         if shown is None or shown.priority != pod.priority:
@@ -118,8 +118,8 @@ class Preemption:
     ) -> dict[str, Proposal]:
         """kube-scheduler's candidates with all victims that the pod needs there, its devices counted too.
 
-        Nodes where evictions wouldn't help are left out; all are for a pod that others are evicted for already. So are
-        those where pods would be evicted for devices beyond the limits.
+        Nodes where evictions wouldn't help are left out. If pods are already being evicted for this pod, all nodes are.
+        So are those where pods would be evicted for devices beyond the limits.
         """
         nominated = self._nominations.of(pod.uid)
         if self._limits.waits(pod.uid) or (nominated is not None and self._nominations.waits(pod, nominated.node)):

@@ -25,10 +25,10 @@ class Ending(Enum):
 
 
 class EvictionPolicy(Struct, frozen=True):
-    """Who may go, how they are ended, and what is said: `evicted` of a victim, the other reasons of who it goes for.
+    """The candidates, how victims end, and the reasons of events: `evicted` on the victim, the others on the preemptor.
 
     A write that the API server doesn't take is tried `tries` times. `per_minute`: only so many go for a namespace in a
-    minute. `nominated`: kube-scheduler hears of the node that they leave.
+    minute. `nominated`: kube-scheduler learns which node they leave.
     """
 
     candidates: Collection[Candidates]

@@ -95,7 +95,7 @@ class QuotaRoom:
 
 
 class GroupBudgets:
-    """What the quotas leave each member, beside what the members placed before it cost, by quota."""
+    """What the quotas leave each member after the cost of the members placed before it, by quota."""
 
     def __init__(
         self,

@@ -28,9 +28,10 @@ STEPS_OF_A_NODE = 4_000_000
 def giving_back(
     gone: Sequence[_T], enough: Callable[[Sequence[_T]], Steps[bool]], *, many: bool = True
 ) -> Steps[Sequence[_T]]:
-    """Those who have to go, as kube-scheduler finds them: each is given back in its turn, if the others are enough.
+    """Return the necessary victims, as kube-scheduler does: each is given back in its turn if the others are enough.
 
-    `many` at once where that is so, since each would have been, in its turn: right where most may stay.
+    With `many`, several are given back at once if the others are enough, which has the same result: faster if most may
+    stay.
     """
     pieces = [gone] if many else [[each] for each in reversed(gone)]
     while pieces:
@@ -63,11 +64,11 @@ class SearchBudget(Struct):
 
 
 class Exhausted(Exception):
-    """As much was tried as a search may."""
+    """The search has used up its effort."""
 
 
 class SimulatedNode(Struct, eq=False):
-    """A node without those who are gone, with some pods more, which have these shares of its cards.
+    """A node without the removed pods, and with additional pods that hold the given shares of its cards.
 
     `answers` are what it answered to one more, by shape.
     """
@@ -83,7 +84,10 @@ class SimulatedNode(Struct, eq=False):
 
 
 class Trials:
-    """Fit on nodes without some of their pods, remembered. All that raises `Exhausted` does at the end of `effort`."""
+    """Fit on nodes without some of their pods, remembered.
+
+    Methods that raise `Exhausted` do so when `effort` is used up.
+    """
 
     def __init__(self, nodes: Mapping[str, NodeSnapshot], vendors: Vendors, effort: SearchBudget) -> None:
         self._nodes = nodes
@@ -103,7 +107,10 @@ class Trials:
         self._simulated.pop(name, None)
 
     def answer(self, room: SimulatedNode, shape: int, request: PodRequest) -> tuple[NodeFit, SimulatedNode] | None:
-        """What one more of a shape gets on a node, but for quotas, and the node with it. Raises `Exhausted`."""
+        """Return what one more pod of a shape gets on the node, without quotas, and the node with it.
+
+        None if it doesn't fit. Raises `Exhausted`.
+        """
         if shape not in room.answers:
             fit = self.fit(room.view, request, None)
             room.answers[shape] = None if fit is None else (fit, room.with_fit(fit))

@@ -122,7 +122,7 @@ class Preemptor(Struct, frozen=True):
         return sorted(pods.values(), key=self.importance)
 
     def least(self, node: NodeSnapshot) -> Key | None:
-        """A key that no set of victims on the node is smaller than; None if there are no candidates."""
+        """Return a lower bound of the keys of all victim sets on the node; None if it has no candidates."""
         pods = self.candidates(node)
         # what is ending leaves by itself: the pod may fit without any victim
         if node.ending or (self.room is not None and self.room.ending):
@@ -142,8 +142,8 @@ def selecting_victims(
 ) -> Steps[Victims | None]:
     """The victims on a node, as kube-scheduler chooses them; None if evicting pods wouldn't help.
 
-    It goes without all candidates first, and gives them back one by one. With `effort`, which all that is taken from,
-    smaller sets are tried besides.
+    It goes without all candidates first, and gives them back one by one. If `effort` is given, all tries are subtracted
+    from it, and smaller sets are tried, too.
     """
     search = _Search(preemptor, node)
     found = yield from search.by_giving_back()

@@ -45,7 +45,7 @@ class GroupTurns(Struct, frozen=True):
     incomplete: Mapping[str, str]
 
     def of_each_pod(self, decision: QueueDecision, waiting: Mapping[str, QueuedPod]) -> QueueDecision:
-        """A decision about the turns as one about the pods that wait."""
+        """Convert a decision about turns into one about the waiting pods."""
         released = [waiting[uid] for turn in decision.released for uid in self.pods[turn.uid]]
         standings = [
             QueuePosition(waiting[uid], each.ahead, each.obstacle, each.own, each.start)
@@ -63,7 +63,7 @@ def group_turns(
 ) -> GroupTurns:
     """The turns of the pods that wait, by UID.
 
-    `members` are the pods of a group that are there: the live ones, the oldest first, and those that succeeded beside.
+    `members` returns a group's live pods, the oldest first, and its pods that succeeded.
     """
     turns: list[QueuedPod] = []
     together: dict[str, Sequence[str]] = {}
@@ -100,7 +100,10 @@ def group_turns(
 
 
 def what_lacks(group: PodGroup, there: Sequence[Pod], ready: int) -> str:
-    """Why no pod of a group can take a turn; empty if the group is complete. `ready` wait for nothing else."""
+    """Explain why no pod of a group can take a turn; empty if it is complete.
+
+    `ready` is the number that only our gate holds.
+    """
     if differing := group.differing_sizes(pod for pod in there if not pod.terminal):
         return differing
     count = ready + sum(not pod.queued for pod in there)

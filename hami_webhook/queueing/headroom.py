@@ -60,7 +60,7 @@ def manager_of(pod: Pod, vendors: Vendors) -> str:
 class QueueHeadroom:
     """What the pods that wait leave of their quotas to those that don't wait, by the order of docs/spec/queues.md#3.
 
-    Computed when one asks, at most once in a second: anybody may ask.
+    Computed at the next use, at most once a second, because tenants decide how often it is used.
     """
 
     def __init__(
@@ -85,8 +85,8 @@ class QueueHeadroom:
     async def refusal(self, pod: Pod, why: str, capacity: CapacityLister | None = None) -> Refusal | None:
         """The refusal of a new pod, or claim, that would pass pods that wait; None if it doesn't.
 
-        `why` it doesn't wait with them. What it costs, by `capacity` if that is given, is taken from what is left: the
-        next one finds the rest.
+        `why` says why the pod doesn't wait with them. Its cost (by `capacity`, if given) is subtracted from the
+        remaining room for the next one.
         """
         known = known_accounts(self._known(pod), pod.namespace) or ()
         accounts = [each for each in limiting(known, pod) if each.covers(pod)]

@@ -30,7 +30,7 @@ _AT_ONCE = 200
 
 
 def longest_hold(pod: Pod) -> float | None:
-    """For how many seconds from its release on a pod that waits holds what it costs at most; None for no end."""
+    """Return the most seconds for which a waiting pod will hold its charge after its release; None if unlimited."""
     if pod.active_deadline is None:
         return None
     return STARTED_WITHIN + pod.active_deadline + _grace(pod) + SETTLED_WITHIN
@@ -77,7 +77,10 @@ class _Holdings(Struct):
 
 
 class HeldRoom:
-    """What ends when. `_unseen` since when used has had more than pods hold, by quota and key, is all that is kept."""
+    """Computes when held room becomes free.
+
+    The only state is `_unseen`: since when used exceeds what pods hold, by quota and key.
+    """
 
     def __init__(self, view: ClusterView) -> None:
         self._view = view
@@ -89,7 +92,10 @@ class HeldRoom:
         accounts: Mapping[str, QuotaAccount],
         released_at: Mapping[str, float],
     ) -> dict[str, QueueRoom]:
-        """The rooms with what is held of these quotas. `released_at` is by the UID of pods that were just released."""
+        """Return the quotas' rooms with the held amounts added.
+
+        `released_at` maps UIDs of just released pods to their release times.
+        """
         now = self._view.clock()
         holdings = {name: _Holdings(account, [], Counter(), Counter()) for name, account in accounts.items()}
         await self._add_pods(holdings.values(), released_at, now)

@@ -34,7 +34,7 @@ class _Left(Struct, frozen=True):
 
 
 class Places:
-    """Since when pods wait that replace another one, by UID; Unix seconds.
+    """The inherited waiting times of pods that replace another one, by UID, in Unix seconds.
 
     A `request` is equal for pods of a namespace that cost the same while they wait.
     """
@@ -49,10 +49,10 @@ class Places:
         self._inherited.pop(uid, None)
 
     def leave(self, pod: Pod, request: str, waited: QueuedPod | None, now: float) -> None:
-        """A pod is gone, or failed; `waited` is where it stood, if it waited.
+        """Keep the place of a pod that is gone, or failed. `waited` is its place in the queue, if it waited.
 
-        One that others held, or that stopped counting long ago, leaves no place: it held no room, and its owner would
-        have places for whenever it likes.
+        A pod that another gate held, or that stopped counting long ago, leaves no place: otherwise its owner could
+        store places for later.
         """
         place = self._inherited.pop(pod.uid, pod.created)
         if pod.queued:

@@ -37,7 +37,7 @@ pods only."""
 class PodQueue(Struct):
     """The pods that wait, by UID, with what is free; `charged` are those whose gate is to be removed, in turn.
 
-    A pod of a group is among those that wait although it is charged, and needs nothing more then.
+    A charged pod of a group stays among the waiting pods, but costs its quotas nothing more.
     """
 
     pods: dict[str, Pod] = {}
@@ -108,8 +108,9 @@ async def read_queue(
     demands: DemandCache,
     since: Mapping[str, float] = {},
 ) -> PodQueue:
-    """The queue of these pods, of which those take part whose only gate is ours. `since` when that is so is by UID,
-    where it is known better than by the pod itself.
+    """Build the queue of those pods whose only scheduling gate is ours.
+
+    `since` maps UIDs to the time from which only our gate was left, where it is known better than from the pod.
 
     Pods of namespaces whose quotas aren't known now are left out. Pods of a namespace that request the same are priced
     once, however many there are.

@@ -26,7 +26,10 @@ class StartErrors(Struct):
 
 
 class Promises:
-    """Kept by the leader, of turns that wait, by UID, in Unix seconds. `released_at` has pods of the last 10 s."""
+    """The leader's promised starts (Unix seconds) of waiting turns, by UID.
+
+    `released_at` has the pods of the last 10 s.
+    """
 
     def __init__(self) -> None:
         self._promised: dict[str, float] = {}
@@ -37,7 +40,10 @@ class Promises:
     def given(
         self, decision: QueueDecision, rooms: Mapping[str, QueueRoom], now: float, late: Set[str]
     ) -> QueueDecision:
-        """The decision with starts, and with who passes. Those of before hold while no limit and no order changes."""
+        """Return the decision with promised starts, and with the pods that may pass.
+
+        Earlier promises stay until a limit or the order changes.
+        """
         self.released_at = {uid: at for uid, at in self.released_at.items() if now - at <= STARTED_WITHIN}
         terms: Mapping[str, tuple[object, ...]] = {
             name: (room.hard, room.order) for name, room in rooms.items() if room.held is not None

@@ -97,7 +97,7 @@ class _Round:
 
 
 class Reclaimer:
-    """Evicts while `run` runs, which the leader's does.
+    """Evicts pods while `run` runs; only the leader calls `run`.
 
     `reclaimed` counts pods by the quota that gave them; `notes` say by the UID of a pod that waits what is reclaimed
     for it, or why nothing is.
@@ -145,7 +145,7 @@ class Reclaimer:
             await self._sleep(max(_EVERY, _PAUSE_PER_SECOND * (loop.time() - began)))
 
     async def step(self) -> None:
-        """One round: who waits in turn, first those that pods are really evicted for."""
+        """Run one round over the waiting pods in turn: those with `reclaim: on` before those with `dry-run`."""
         within = self._releaser.within
         uids = {turn.pod.uid for turn, _ in within}
         self._releaser.reclaimed_for &= uids

@@ -80,7 +80,7 @@ class _Aside(Struct, frozen=True):
 
 
 class QueueReleaser:
-    """Knows the pods that wait, by subscription, and releases them while `run` runs, which the leader's does.
+    """Knows the waiting pods by subscription, and releases them while `run` runs; only the leader calls `run`.
 
     `released` counts pods. `decision` is the last one.
     """
@@ -184,7 +184,7 @@ class QueueReleaser:
         return _AGAIN if failed else min(_LOOK, max(_AGAIN, due))
 
     async def step(self) -> bool:
-        """Release whose turn has come; whether something is left that may be done soon, though nothing changes."""
+        """Release the pods whose turn has come. Return whether a further round is due soon even if nothing changes."""
         pods, now = list(self._pods.values()), self._view.clock()
         self._aside = {uid: each for uid, each in self._aside.items() if uid in self._pods}
         self._late = {namespace: until for namespace, until in self._late.items() if now < until}
@@ -244,7 +244,7 @@ class QueueReleaser:
 
     @property
     def start_errors(self) -> StartErrors:
-        """How wrong the promised starts were of the turns that were released."""
+        """Return the errors of the promised starts of released turns."""
         return self._starts.errors
 
     @property

@@ -39,7 +39,10 @@ class _Report(NamedTuple):
 
 
 class QueueReports:
-    """Writes on pods where they stand while `run` runs. `notes` has by UID what is done for them besides."""
+    """Writes each waiting pod's place into its condition while `run` runs.
+
+    `notes` has, by UID, what else is done for it.
+    """
 
     def __init__(
         self,

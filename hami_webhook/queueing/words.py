@@ -57,7 +57,9 @@ def sentence(standing: QueuePosition, pod_of: Callable[[str], Pod | None], note:
 
 
 def waiting_sentence(lacks: Sequence[Shortfall], others: Sequence[str], ahead: int | None, *, never: bool) -> str:
-    """That a pod waits for what its quotas lack, and how many are before it, None where that isn't known.
+    """Return the sentence that a pod waits for what its quotas lack, and its place.
+
+    `ahead` is None if the number before it isn't known.
 
     `others` are said between the two. `never`: it costs more than a limit, which has to be raised.
     """
@@ -154,6 +156,9 @@ def resource_of(key: str) -> str:
 
 
 def quota_named(name: str) -> str:
-    """`quota gpu-quota` of `team/gpu-quota` in the pod's namespace, or the name alone; else `AcceleratorQuota all`."""
+    """Name a quota for a message.
+
+    `team/gpu-quota` and `gpu-quota` give `quota gpu-quota`, `AcceleratorQuota/all` gives `AcceleratorQuota all`.
+    """
     namespace, slash, own = name.partition("/")
     return f"{namespace} {own}" if slash and namespace[:1].isupper() else f"quota {own or namespace}"

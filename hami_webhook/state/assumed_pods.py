@@ -43,14 +43,17 @@ class AssumedPods:
         """The ledger ids of pods that are gone, the latest last."""
 
     def assume(self, pod: Pod, known: Pod | None) -> None:
-        """The pod carries a placement that counts from now on, even if it was given up before; `known` is it so far."""
+        """Count the placement that the pod carries from now on, even if it was given up before.
+
+        `known` is the cached pod.
+        """
         annotations, given_up = _written(pod), self._given_up.get(pod.uid)
         if given_up and annotations in given_up:
             given_up.remove(annotations)
         self._assumed[pod.uid] = AssumedPod(annotations, self.observed(pod.uid, known))
 
     def observed(self, uid: str, known: Pod | None) -> Pod | None:
-        """The pod as it was last observed, without what is assumed of it; `known` is it with that."""
+        """Return the pod as last observed, without the assumed placement. `known` is the cached pod, with it."""
         assumed = self._assumed.get(uid)
         return known if assumed is None else assumed.observed
 
@@ -70,7 +73,7 @@ class AssumedPods:
         return structs.replace(pod, annotations={**others, **assumed.annotations})
 
     def forget(self, uid: str) -> Pod | None:
-        """Assume nothing of a pod; it as it was last observed, if something was assumed."""
+        """Drop what is assumed of a pod. Return the pod as last observed, or None if nothing was assumed."""
         assumed = self._assumed.pop(uid, None)
         return None if assumed is None else assumed.observed
 

@@ -134,7 +134,7 @@ class Caches:
 
     @property
     def namespaces_silence(self) -> float:
-        """The same of the namespaces' watch."""
+        """Return the seconds since the last sign of life of the namespaces' watch."""
         return self._watches.silence(Kind.NAMESPACES)
 
     def quotas(self, namespace: str) -> Sequence[ResourceQuota]:
@@ -203,7 +203,10 @@ class Caches:
         return Change(key, before, row.get(key))
 
     def keep(self, kind: Kind, obj: JSON) -> None:
-        """As `put`, where nobody asks what has changed: nodes aren't looked at before their pods are there."""
+        """Store an object as `put` does, without computing the change.
+
+        Nodes aren't looked at before their pods are there.
+        """
         key = Key.of(obj)
         self.unreadable.pop((kind.value, key.namespace, key.name), None)
         try:

@@ -55,7 +55,7 @@ _TIME_DIGITS = 18
 
 
 class Problem(Struct, frozen=True):
-    """Something about an object that takes it, or part of it, out of the account: for an event and a metric."""
+    """A fault because of which an object, or a part of it, isn't counted: for an event and a metric."""
 
     kind: str
     namespace: str
@@ -117,7 +117,7 @@ class ClusterCache:
     def with_just(
         self, view: NodeView, pods: Iterable[Pod], now: float, claimed: ClaimedCards | None = None
     ) -> ClusterCache:
-        """A state of this one node with just these pods, and what is `claimed`."""
+        """Return a cache of only this node, with just these pods, and with what ResourceClaims hold (`claimed`)."""
         other = ClusterCache(self._vendors, placement_ttl=self.placement_ttl, zone=self._zone, claimed=claimed)
         other.set_node(view.node, now)
         for pod in pods:
@@ -174,9 +174,10 @@ class ClusterCache:
         self._release(uid)
 
     def assume(self, pod: Pod, now: float) -> None:
-        """A placement is being written, or was just written, on the pod, which carries it here: it counts from now on,
-        even if it reads like one given up before. Whatever lacks it is older, until an event shows it or the pod bound,
-        it is forgotten, or it expires. Nothing happens if the pod is known to be deleted.
+        """Count the placement that the pod carries from now on: it is being written, or was just written.
+
+        It counts even if it reads like one given up before. Until an event shows it or the pod bound, or it is
+        forgotten or expires, versions without it count as older. Nothing happens if the pod is known to be deleted.
         """
         if pod.uid in self.gone:
             return
@@ -244,7 +245,7 @@ class ClusterCache:
                 self._read_cards(entry, now, entry.node)
 
     def without_any(self) -> ClusterCache:
-        """One that reads nodes and pods as this one does, and has none yet."""
+        """Return an empty cache that reads nodes and pods as this one does."""
         return ClusterCache(self._vendors, placement_ttl=self.placement_ttl, zone=self._zone)
 
     # queries

@@ -48,7 +48,7 @@ class ClusterView(Struct, frozen=True):
         return pod if pod is not None and not pod.ended(self.clock()) else None
 
     def holder(self, pod: Pod) -> Holder:
-        """What a pod's own claims hold, and will cost, or a claim that is charged by itself."""
+        """Return what claims hold, and will cost: a pod's own claims, or a claim that is charged by itself."""
         found = self.capacity.claims.of(pod) if self.capacity.claims is not None else None
         return found or Holder()
 

@@ -37,8 +37,11 @@ class _OnNode(Struct, frozen=True):
 
 
 class EquivalentDevices:
-    """The cards of every node, by sort. A query costs as much as there are, unless a pod wants particular cards or
-    nodes; then the first such question after a change costs as much as there are nodes."""
+    """The cards of every node, by sort.
+
+    A query takes time in proportion to the sorts. If a pod wants particular cards or nodes, the first query after a
+    change takes time in proportion to the nodes.
+    """
 
     def __init__(self) -> None:
         self._nodes: dict[str, _OnNode] = {}

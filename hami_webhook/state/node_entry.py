@@ -20,7 +20,7 @@ from hami_webhook.state.presumed_usage import presumed
 
 
 class NodeEntry(Struct):
-    """A node, what is registered of its cards, and what pods hold of them.
+    """A node, its registered cards, and the shares of them that pods hold.
 
     `health_until` is when a handshake expires (Unix seconds).
     """

@@ -18,7 +18,7 @@ Shares = Mapping[CardKey, Sequence[DeviceShare]]
 
 
 def shares_of(fit: NodeFit) -> Shares:
-    """What a pod takes that was found a place."""
+    """Return the shares of cards that a placement takes."""
     taken: dict[CardKey, list[DeviceShare]] = {}
     for row in fit.rows:
         for vendor, allocation in row.items():
@@ -70,7 +70,7 @@ class NodeSnapshot(Struct, frozen=True):
 
 
 def with_reserved(view: NodeView, reserved: Shares) -> NodeView:
-    """The node with this taken of its cards besides."""
+    """Return the node with these shares of its cards reserved in addition."""
     if not reserved:
         return view
     usage = dict(view.usage)

@@ -89,8 +89,9 @@ class Nominations:
         self.withdraw(uid)
 
     def nominate(self, places: Sequence[tuple[Pod, str]], until: float, victims: Mapping[str, float]) -> None:
-        """Keep nodes' devices for a pod, or for those of a group; `victims` are the UIDs of who is evicted for them,
-        with the times they go by.
+        """Reserve nodes' devices for a pod, or for a group's pods.
+
+        `victims` maps the victims' UIDs to the times by which they should be gone.
         """
         for pod, node in places:
             self._put(Nomination(pod, node, until))
@@ -147,7 +148,10 @@ class Nominations:
         return NodeSnapshot(view, allocations, self._reserved(view, pod), ending)
 
     def candidates(self, pod: Pod, failed: Mapping[str, Rejection]) -> Iterator[NodeSnapshot]:
-        """The nodes that refused the pod, but for those where evictions can't help; as they are when looked at."""
+        """Yield snapshots of the nodes that refused the pod, except those where evictions can't help.
+
+        Each is taken when it is yielded.
+        """
         return self.snapshots(pod, (name for name, why in failed.items() if not why.labels() <= UNRESOLVABLE))
 
     def snapshots(self, pod: Pod, names: Iterable[str]) -> Iterator[NodeSnapshot]:

@@ -37,7 +37,7 @@ class PodAllocation(Struct, frozen=True):
         return frozenset(vendor for vendor, _ in self.shares)
 
     def same_as(self, other: PodAllocation) -> bool:
-        """Whether the same is held in the same place, by a pod of which nothing that is read differs."""
+        """Return whether both hold the same in the same place, by pods that are equal in all that is read of them."""
         return (
             self.node == other.node
             and _amounts(self) == _amounts(other)
@@ -81,7 +81,7 @@ class ClaimedCards(Protocol):
     """What ResourceClaims hold of cards."""
 
     def on(self, node: str) -> Mapping[CardKey, tuple[PodUsage, ...]]:
-        """Of a node's devices, by vendor and UUID, each claim in the place of a pod."""
+        """Return what claims hold of a node's devices, by vendor and UUID, in the form of pods' usage."""
         ...
 
 

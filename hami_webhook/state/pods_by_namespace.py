@@ -70,7 +70,7 @@ class PodsByNamespace:
         return completed_beside(members, chain(self._groups.get(group, {}).values(), gone))
 
     def member(self, group: GroupKey) -> Pod | None:
-        """One of them, wherever they are many."""
+        """Return a live pod of the first eight of a group, in constant time; None if none of these is live."""
         first = islice(self._groups.get(group, {}).values(), 8)
         return next((pod for pod in first if not pod.terminal and pod.deletion_time is None), None)
 

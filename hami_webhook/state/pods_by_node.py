@@ -18,7 +18,7 @@ class PodsByNode:
         self._nodes: dict[str, str] = {}
 
     def keep(self, pod: Pod) -> set[str]:
-        """A pod was added or changed; the nodes on which something that is read of a pod differs now."""
+        """Store an added or changed pod. Return the nodes whose pods now differ in something that is read."""
         node = "" if pod.terminal else self._node_of(pod)
         before = self._nodes.get(pod.uid, "")
         if not node and not before:

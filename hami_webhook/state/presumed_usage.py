@@ -239,10 +239,12 @@ def _rest_of(vendor: Vendor, device: Device, overlay: Overlay) -> DeviceShare:
 
 
 def remark(view: NodeView, vendors: Iterable[str] | None = None, *, unreadable: bool = True) -> str:
-    """Which pods hold cards of the node without saying which, and how many are taken for theirs; empty for none.
+    """Name the pods that hold unknown cards of the node, with how many cards we presume for them.
 
-    `vendors` are the backend keys that matter, all if it isn't given. Not `unreadable`: without those whose placement
-    can't be read, which is noted on them.
+    Empty if there are none.
+
+    `vendors` are the backend keys that matter, all if it isn't given. If `unreadable` is False, pods whose placement
+    can't be read are left out: an event on them says it.
     """
     uids = {pod.uid for pod in view.unplaced if unreadable or NODE not in pod.annotations}
     names: set[str] = set()
