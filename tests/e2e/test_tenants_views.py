@@ -136,6 +136,7 @@ def given(tenancy: Tenancy, path: Sequence[str], action: argparse.Action) -> lis
         "dir": [str(tenancy.folder)],
         "base": [str(tenancy.folder / "config.yaml")],
         "prometheus": ["http://127.0.0.1:1"],
+        "want": ["1xA100"],
     }
     assert action.dest in values, f"say here what {' '.join(path)} is given for {action.dest}"
     found = values[action.dest]
