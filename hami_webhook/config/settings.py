@@ -164,7 +164,9 @@ class Settings:
         "Secret in this pod's namespace for the controller's self-signed authority and certificate, which the "
         "webhook's replicas mount; empty: another program issues certificates",
     )
-    webhook_service: str = _setting(values.object_name, "hami-webhook", "Service that the self-signed certificate names")
+    webhook_service: str = _setting(
+        values.object_name, "hami-webhook", "Service that the self-signed certificate names"
+    )
     webhook_configuration: str = _setting(
         values.object_name,
         "hami-webhook-admission",
