@@ -200,6 +200,11 @@ SHOWN = {
             "the reader has all rights; tests/kubectl/test_doctor.py has a tenant"
         ),
     },
+    "docs/room.md": {
+        "Node n3 has 4 x H100 free after 2 moves. Nothing was moved: --apply does it.": (
+            "tests/kubectl/test_defrag.py has nodes to move pods between"
+        ),
+    },
     "docs/time.md": {
         "QUOTA     KEY                    SPENT   BUDGET  LEFT    HELD NOW  ENDS IN  LASTS": (
             "tests/kubectl/test_budget.py has a quota that is nearly spent"
