@@ -150,11 +150,19 @@ def stamped_templates(
         if submitters is not None and _may_ask_for_devices(each.obj["spec"], schedulers):
             stamp = submitters.stamp(username, each.stamp)
             says = username in submitters.controllers or (username in submitters.portals and each.stamp is not None)
-            if former is not None and not says and former.unstamped == each.unstamped:
+            if former is not None and not says and _differ_in_stamps_only(former, each):
                 stamp = former.stamp
         # of pods that cost nothing, what somebody wrote there means nothing
         operations += each.stamped(stamp)
     return operations
+
+
+def _differ_in_stamps_only(former: _Template, template: _Template) -> bool:
+    """Raises `Denied` for templates that are nested too deeply to be compared."""
+    try:
+        return former.unstamped == template.unstamped
+    except RecursionError as error:
+        raise Denied(422, "a pod template is nested too deeply to be compared; nest its fields less deeply") from error
 
 
 def _templates(spec: Any) -> list[_Template]:

@@ -14,7 +14,14 @@ from tables import in_one_test
 
 from hami_webhook.admission.identities import AdmissionRules
 from hami_webhook.admission.review import parse_workload_review
-from hami_webhook.admission.submitters import KUBERNETES_CONTROLLERS, LONGEST, Submitters, subject_name, submitter
+from hami_webhook.admission.submitters import (
+    KUBERNETES_CONTROLLERS,
+    LONGEST,
+    Submitters,
+    stamped_templates,
+    subject_name,
+    submitter,
+)
 from hami_webhook.kube.stamps import SUBMITTED_BY
 
 from .reviews import SCHEDULER, FakeServices, at_once, handler_of, parsed, pod, refusal, review, update
@@ -262,6 +269,25 @@ def test_odd_objects_are_left_or_refused() -> None:
         assert after(obj, None, "alice") == obj
     large = workload({"spec": {"a": [[]] * 30_000}}, None, "alice")
     assert refusal(HANDLER.stamp_templates, large)[0] == 422
+
+
+def test_attack_templates_that_are_too_deep_to_compare_are_refused_in_words() -> None:
+    """Of an update: a creation compares nothing."""
+
+    def deep() -> JSON:
+        obj, field = deployment("alice"), list[Any]()
+        obj["spec"]["template"]["spec"]["odd"] = field
+        for _ in range(2_000):
+            field.append([])
+            field = field[0]
+        spec: JSON = obj["spec"]
+        return spec
+
+    assert refusal(stamped_templates, deep(), deep(), "bob", Submitters()) == (
+        422,
+        "a pod template is nested too deeply to be compared; nest its fields less deeply",
+    )
+    assert len(stamped_templates(deep(), None, "bob", Submitters())) == 1
 
 
 @given(st.text(min_size=1, max_size=600), st.text(min_size=1, max_size=600))

@@ -125,7 +125,8 @@ def reviews(data: bytes) -> None:
                 assert response["status"]["code"] != 500, (path, response)
             elif "patch" in response and _json(data) is not None:  # fields that nobody reads may hold any number
                 operations = orjson.loads(base64.b64decode(response["patch"]))
-                jsonpatch.apply_patch(_json(data)["request"]["object"], operations)
+                # a copy of what is nested as deep as may be read would end in a RecursionError
+                jsonpatch.apply_patch(_json(data)["request"]["object"], operations, in_place=True)
 
     asyncio.run(run())
 
