@@ -201,7 +201,7 @@ def _taken(action: argparse.Action, default: object) -> str:
     if action.nargs == 0:
         return "switch"
     several = "list" if isinstance(action, argparse._AppendAction) or action.nargs in ("+", "*") else "value"
-    if action.required:
+    if action.required or action.nargs == "*":  # as argparse says of the latter up to Python 3.12
         return f"{several} required"
     return f"{several} default={default or ''}" if action.option_strings else f"{several} optional"
 
