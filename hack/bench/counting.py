@@ -35,14 +35,8 @@ def counted_calls() -> Iterator[Counter[str]]:
             if frame.f_code.co_flags & _GOES_ON:
                 begun.add(frame)
 
-    before = sys.getprofile()
-    gc.disable()
-    sys.setprofile(note)
-    try:
+    with _profiled(note):
         yield counts
-    finally:
-        sys.setprofile(before)
-        gc.enable()
 
 
 @contextmanager
@@ -72,11 +66,18 @@ def ordered_calls(left_out: Collection[str] = ()) -> Iterator[list[tuple[str, st
         else:
             calls.append(("" if caller is None else _own_module(caller), module))
 
+    with _profiled(note):
+        yield calls
+
+
+@contextmanager
+def _profiled(note: Callable[[FrameType, str, object], None]) -> Iterator[None]:
+    """Have `note` called with each call; no garbage is collected meanwhile, as that calls functions, too."""
     before = sys.getprofile()
     gc.disable()
     sys.setprofile(note)
     try:
-        yield calls
+        yield
     finally:
         sys.setprofile(before)
         gc.enable()
