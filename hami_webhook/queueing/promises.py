@@ -66,6 +66,11 @@ class Promises:
         }
         return found
 
+    @property
+    def promised(self) -> Set[str]:
+        """Return the UIDs of the waiting turns with a promised start."""
+        return self._promised.keys()
+
     def released(self, uid: str, now: float) -> None:
         """A pod was released."""
         self.released_at[uid] = now

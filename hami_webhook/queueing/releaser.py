@@ -197,7 +197,7 @@ class QueueReleaser:
         by_turn = group_turns(queue.waiting, queue.pods, self._view.state.by_namespace.there, now)
         taking = [each for each in by_turn.turns if each.uid not in resting] if resting else by_turn.turns
         last = {each.uid for each in taking if each.namespace in self._late} if self._late else frozenset()
-        decision = decide(taking, queue.rooms, now, self.reclaimed_for, last)
+        decision = decide(taking, queue.rooms, now, self.reclaimed_for, last, self._starts.promised)
         rooms = queue.rooms
         if queue.accounts:
             rooms = await self._held.added_to(rooms, queue.accounts, self._starts.released_at)

@@ -72,6 +72,19 @@ async def test_a_short_pod_passes_and_a_longer_one_does_not(order: str) -> None:
         assert said(env, "head").startswith("starts within 9m") or before == said(env, "head")
 
 
+async def test_a_pod_that_comes_in_the_same_second_does_not_pass_one_with_a_promise() -> None:
+    async with QuotaEnv(L, limited("strict", gpu=3)) as env:
+        await wait(env, "runs", 2, 600)
+        await start(env, "runs")
+        await env.create(pod("head", gpu=3, mem=1, activeDeadlineSeconds=60), uid="z")
+        await env.release()
+        promised = said(env, "head")
+        await env.create(pod("long", gpu=1, mem=1, activeDeadlineSeconds=3600), uid="a")
+        await env.release()
+        assert waits(env) == ["head", "long"]
+        assert said(env, "head") == promised
+
+
 async def test_where_an_end_is_missing_it_says_so() -> None:
     async with QuotaEnv(L, queueing(gpu=2)) as env:
         await wait(env, "older", 1)
