@@ -28,11 +28,11 @@ class StartErrors(Struct):
 class Promises:
     """The leader's promised starts (Unix seconds) of waiting turns, by UID.
 
-    `released_at` has the pods of the last 10 s.
+    `promised` are the starts of those that waited last; `released_at` has the pods of the last 10 s.
     """
 
     def __init__(self) -> None:
-        self._promised: dict[str, float] = {}
+        self.promised: dict[str, float] = {}
         self._terms: Mapping[str, tuple[object, ...]] = {}
         self.released_at: dict[str, float] = {}
         self.errors = StartErrors()
@@ -49,27 +49,22 @@ class Promises:
             name: (room.hard, room.order) for name, room in rooms.items() if room.held is not None
         }
         if any(self._terms.get(name, now_written) != now_written for name, now_written in terms.items()):
-            self._promised = {}
+            self.promised = {}
         self._terms = terms
         unsure = {name for name, room in rooms.items() if room.unsure}
         if unsure:
             broken = {each.pod.uid for each in decision.waiting if any(name in unsure for name, _ in each.pod.demand)}
-            self._promised = {uid: at for uid, at in self._promised.items() if uid not in broken}
-        found = with_starts(decision, rooms, now, late, self._promised)
+            self.promised = {uid: at for uid, at in self.promised.items() if uid not in broken}
+        found = with_starts(decision, rooms, now, late, self.promised)
         for pod in found.released:
-            if (promised := self._promised.get(pod.uid)) is not None:
+            if (promised := self.promised.get(pod.uid)) is not None:
                 self.errors.add(now - promised)
-        self._promised = {
+        self.promised = {
             each.pod.uid: each.start.at
             for each in found.waiting
             if each.start is not None and each.start.at is not None
         }
         return found
-
-    @property
-    def promised(self) -> Set[str]:
-        """Return the UIDs of the waiting turns with a promised start."""
-        return self._promised.keys()
 
     def released(self, uid: str, now: float) -> None:
         """A pod was released."""

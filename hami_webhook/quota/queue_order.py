@@ -163,19 +163,19 @@ def decide(
     now: float,
     reclaimed_for: Set[str] = frozenset(),
     last: Set[str] = frozenset(),
-    promised: Set[str] = frozenset(),
+    promised: Mapping[str, float] = {},
 ) -> QueueDecision:
     """Which pods are released at `now`. A quota of a demand that isn't in `rooms` limits nothing.
 
     Pods within their quotas' nominal have their turns first, before these those with a UID in `reclaimed_for`, and
-    those with a UID in `last` after all others. Of pods that have waited since the same second, those with a UID in
-    `promised` come first: creationTimestamps don't say which came later. In their turns pods take what is free. One
-    that doesn't fit closes its strict quotas to all that come after, and once it has waited for as long as one of its
-    quotas says, what it costs is kept for it: in the narrowest of its quotas that has no room, and in those that cover
-    no more namespaces than that one. In wider quotas it comes later, when those have room: else the pods of a team
-    whose own quota is full would keep cards idle that others could use. From pods beyond their nominal, what a pod
-    within its own costs is kept at once. A pod that costs more than a limit closes and keeps nothing: others would wait
-    for what can't happen.
+    those with a UID in `last` after all others. Of pods that have waited since the same second, those come first whose
+    start (Unix seconds, by UID) is `promised` for earlier: creationTimestamps don't say which came later. In their
+    turns pods take what is free. One that doesn't fit closes its strict quotas to all that come after, and once it has
+    waited for as long as one of its quotas says, what it costs is kept for it: in the narrowest of its quotas that has
+    no room, and in those that cover no more namespaces than that one. In wider quotas it comes later, when those have
+    room: else the pods of a team whose own quota is full would keep cards idle that others could use. From pods beyond
+    their nominal, what a pod within its own costs is kept at once. A pod that costs more than a limit closes and keeps
+    nothing: others would wait for what can't happen.
     """
     deciding = _Deciding(rooms, now)
     released: list[QueuedPod] = []
@@ -193,7 +193,7 @@ def decide(
 
     def turn(pod: QueuedPod) -> tuple[object, ...]:
         priority, created, first, uid = pod.turn
-        return pod.uid not in reclaimed_for, priority, created, first not in promised, first, uid
+        return pod.uid not in reclaimed_for, priority, created, promised.get(first, inf), first, uid
 
     in_turn = sorted(pods, key=turn)
     if any(room.part_of for room in rooms.values()):

@@ -95,10 +95,16 @@ def test_who_is_released(rooms: Q, pods: Sequence[QueuedPod], released: list[str
     assert [pod.uid for pod in decide(pods, rooms, NOON).released] == released
 
 
-def test_of_one_second_who_was_promised_a_start_comes_first() -> None:
-    pods = [waiting("a", age=5), waiting("b", age=5), waiting("old", age=6), waiting("high", age=1, priority=1)]
-    released = decide(pods, {"q": room(3)}, NOON, promised={"b"}).released
-    assert [pod.uid for pod in released] == ["high", "old", "b"]
+def test_of_one_second_who_was_promised_an_earlier_start_comes_first() -> None:
+    pods = [
+        waiting("a", age=5),
+        waiting("b", age=5),
+        waiting("c", age=5),
+        waiting("old", age=6),
+        waiting("high", 1, 1, 1),
+    ]
+    released = decide(pods, {"q": room(4)}, NOON, promised={"c": NOON + 5, "b": NOON + 9, "a": NOON + 10}).released
+    assert [pod.uid for pod in released] == ["high", "old", "c", "b"]
 
 
 def teams(free: int, a: int, b: int, c: int = 0) -> dict[str, QueueRoom]:
