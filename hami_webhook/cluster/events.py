@@ -1,7 +1,8 @@
 """Recording Kubernetes events without flooding the API server: repeats are counted, not repeated.
 
 The rules of client-go's recorder: the same message about the same object raises a count; many messages of one reason
-about one object become one; and each object has a budget of events.
+about one object become one; and there is a budget of events for each object. Ours is for each reason, too: a pod that
+kube-scheduler tries many times in a second must not lose the one event that says who was evicted for it.
 """
 
 from __future__ import annotations
@@ -59,10 +60,10 @@ class EventCorrelator:
         self._known: OrderedDict[EventNote, _KnownEvent] = OrderedDict()
         self._series: OrderedDict[EventNote, _Series] = OrderedDict()
         self._uncounted: OrderedDict[EventNote, int] = OrderedDict()
-        self._budgets: OrderedDict[tuple[str, str, str], _EventAllowance] = OrderedDict()
+        self._budgets: OrderedDict[tuple[str, str, str, str], _EventAllowance] = OrderedDict()
 
     def correlate(self, note: EventNote, now: float) -> Recording | None:
-        """What to write for the note; None if its object has had more events than are good for anybody.
+        """What to write for the note; None if its object has had too many events of this reason.
 
         The next such note counts those times too.
         """
@@ -93,7 +94,7 @@ class EventCorrelator:
         self._known.pop(recording.key, None)
 
     def _afford(self, note: EventNote, now: float) -> bool:
-        key = (note.namespace, note.name, note.kind)
+        key = (note.namespace, note.name, note.kind, note.reason)
         budget = self._budgets.pop(key, None) or _EventAllowance(_BURST, now)
         budget.left = min(_BURST, budget.left + max(0.0, now - budget.at) / _REFILL_SECONDS)
         budget.at = now

@@ -60,10 +60,11 @@ def test_many_messages_of_one_reason_become_one() -> None:
     assert str(messages[10][1]).startswith("(combined from similar events): ")
 
 
-def test_an_object_has_a_budget_of_events() -> None:
+def test_an_object_has_a_budget_of_events_of_each_reason() -> None:
     correlator = EventCorrelator("c", "i")
     written = sum(correlator.correlate(NOTE, NOW) is not None for _ in range(100))
     assert written == 25
+    assert correlator.correlate(dataclasses.replace(NOTE, reason="Preempting"), NOW) is not None
     assert correlator.correlate(NOTE, NOW + 299) is None
     assert correlator.correlate(NOTE, NOW + 301) is not None
 
