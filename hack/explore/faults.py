@@ -361,13 +361,13 @@ FAULTS = (
     Planted(
         "of two claims of a name the first is expected alone",
         _BATCH,
-        [("known = replace(known, floor=SEVERAL)", "known = replace(known)")],
+        [("known = replace(known, claim=SEVERAL)", "known = replace(known)")],
         "one-name",
     ),
     Planted(
         "an allocation counts once it is stored",
         _IN_FLIGHT,
-        [("if entry.floor in self._claims else", "if entry.floor not in self._claims else")],
+        [("if entry.claim in self._claims else", "if entry.claim not in self._claims else")],
         "generated",
     ),
     Planted(
@@ -391,7 +391,7 @@ FAULTS = (
     Planted(
         "what an update adds is charged once for each review",
         _BATCH,
-        [("known.floor == target and known.covers(more):", "known.floor == target and not known:")],
+        [("known.floor_id == target and known.covers(more):", "known.floor_id == target and not known:")],
         "update-repeated",
     ),
     Planted(

@@ -89,7 +89,7 @@ class _Allocation:
         """Whether an entry is of the allocation of another of its claims, which isn't in what is `known` to be held."""
         return (
             entry.is_allocation
-            and entry.floor != self.claim
+            and entry.claim != self.claim
             and any(amount > known.get(key, 0) for key, amount in (entry.actual or {}).items())
         )
 

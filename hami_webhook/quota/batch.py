@@ -258,8 +258,8 @@ class _Charging:
         known = found[1] if found else None
         if found and found[0] != request.identity:
             account = account.renamed(found[0], request.identity)
-        if known is not None and request.claim not in ("", known.floor):  # one of the two comes to be at most
-            known = replace(known, floor=SEVERAL)
+        if known is not None and request.claim not in ("", known.claim):  # one of the two comes to be at most
+            known = replace(known, claim=SEVERAL)
             account = replace(account, ledger={**account.ledger, request.identity: known})
         if known is not None and (known.state is not State.ADMITTED or known.covers(amounts)):
             # charged already; in any other state the pod exists, and admission doesn't change its charge
@@ -273,11 +273,10 @@ class _Charging:
             return self._adopted(account, known)
         # an admission only ever raises: its word alone is no proof that a charge may be lowered
         larger = amounts if known is None else known.raised_to(amounts)
-        whose = request.claim if known is None else known.floor
         entry = Entry(
             *(State.ADMITTED, self._now, larger),
             namespace=self._namespace,
-            floor=whose,
+            claim=request.claim if known is None else known.claim,
             attempt=request.attempt,
             subject=self._subject,
         )
@@ -296,7 +295,7 @@ class _Charging:
         if unknown is not None:
             return unknown
         known, target = account.ledger.get(request.identity), request.floor_id()
-        if known is not None and known.floor == target and known.covers(more):
+        if known is not None and known.floor_id == target and known.covers(more):
             return self._adopted(account, known)
         self._charge = structs.replace(self._charge, amounts=more, in_bytes={})
         if known is not None:  # whichever update comes, the pod costs no more than both add
@@ -304,7 +303,7 @@ class _Charging:
         entry = Entry(
             *(State.UPDATING, self._now, more),
             namespace=self._namespace,
-            floor=target,
+            floor_id=target,
             attempt=request.attempt,
             subject=self._subject,
         )

@@ -167,5 +167,5 @@ def is_shown(
     identity = floor_id(pod, vendors)
     is_remembered = not cost.placed and account.floor(identity) is not None
     if entry.state is State.UPDATING:
-        return is_remembered and entry.floor == identity
+        return is_remembered and entry.floor_id == identity
     return (account.is_fixed(cost) or is_remembered) and cost.only(account.hard) == entry.amounts

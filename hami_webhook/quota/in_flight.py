@@ -51,7 +51,7 @@ class EntriesInFlight:
             if entry.is_allocation:
                 yield identity, entry, self._of_allocation(entry)
             # the others' pods were there before their entries
-            elif entry.state is not State.ADMITTED or identity in self._gone or entry.floor in self._gone:
+            elif entry.state is not State.ADMITTED or identity in self._gone or entry.claim in self._gone:
                 yield identity, entry, Event.GONE
             else:
                 yield identity, entry, Event.UNSEEN
@@ -59,7 +59,7 @@ class EntriesInFlight:
             yield identity, entry, self._of_allocation(entry) if entry.is_allocation else Event.GONE
 
     def _of_allocation(self, entry: Entry) -> Event:
-        return Event.SHOWN if entry.floor in self._claims else Event.UNSEEN
+        return Event.SHOWN if entry.claim in self._claims else Event.UNSEEN
 
     def rest(self, identity: str, amounts: Mapping[str, int]) -> Mapping[str, int]:
         """Of the amounts of an entry what other claims of its holder, or of its name, don't show."""

@@ -45,10 +45,10 @@ class Entry(Struct, frozen=True):
     """One charge to one quota. `time` is Unix seconds; `actual` is the new placement's charge while placing.
 
     `observed`: the quota had no room for it, and let it pass as it only observes. `namespace` is the pod's, where the
-    quota is of several. `floor` is the id of the floor entry of what the pod requests after an update, whose `amounts`
-    are those that are added; while placing, the UID of the claim that is allocated; of a new claim its UID, or
+    quota is of several. `claim` is the UID of the claim that is allocated, while placing; of a new claim its UID, or
     `SEVERAL`. `attempt` marks its last writer, as `new_attempt` gives it; older versions leave it empty. `subject` is
-    whose limit it is charged to as well, where the quota has limits for each subject.
+    whose limit it is charged to as well, where the quota has limits for each subject. `floor_id` is the id of the floor
+    entry of what the pod requests after an update, whose `amounts` are those that are added.
 
     Amounts are exact: a key that a quota may count in bytes is kept in bytes whatever this quota counts now, so that an
     entry means the same after `16` in hard became `16Gi`.
@@ -60,14 +60,15 @@ class Entry(Struct, frozen=True):
     actual: Mapping[str, int] | None = None
     observed: bool = False
     namespace: str = ""
-    floor: str = ""
+    claim: str = ""
     attempt: str = ""
     subject: str = ""
+    floor_id: str = ""
 
     @property
     def is_allocation(self) -> bool:
         """Whether it is of a claim's allocation."""
-        return self.state is State.PLACING and self.floor != ""
+        return self.state is State.PLACING and self.claim != ""
 
     def only(self, keys: Iterable[str]) -> dict[str, int]:
         """The amounts of the given keys."""
@@ -172,7 +173,7 @@ def find_entry(
 def find_claim_entry(ledger: Ledger, identity: str, uid: str) -> tuple[str, Entry] | None:
     """The entry of a new claim with its id, if no other claim of its name may still come to be (docs/spec/dra.md#7)."""
     entry = ledger.get(identity)
-    return (identity, entry) if entry is not None and entry.state is State.ADMITTED and entry.floor == uid else None
+    return (identity, entry) if entry is not None and entry.state is State.ADMITTED and entry.claim == uid else None
 
 
 @lru_cache(maxsize=16)
@@ -207,8 +208,8 @@ def _item(entry: Entry) -> dict[str, Any]:
         item["o"] = True
     if entry.namespace:
         item["n"] = entry.namespace
-    if entry.floor:
-        item["f"] = entry.floor
+    if entry.floor_id or entry.claim:
+        item["f"] = entry.floor_id or entry.claim
     if entry.attempt:
         item["w"] = entry.attempt
     if entry.subject:
@@ -226,7 +227,9 @@ def _entry(item: Any) -> Entry | None:
     time, amounts, actual = item.get("t"), _amounts(item.get("c")), item.get("a")
     if not isinstance(time, int) or isinstance(time, bool) or amounts is None:
         return None
-    texts = [text if isinstance(text := item.get(key), str) else "" for key in ("n", "f", "w", "u")]
+    namespace, whose, attempt, subject = (text if isinstance(text := item.get(key), str) else "" for key in "nfwu")
+    claim, floor_id = ("", whose) if state is State.UPDATING else (whose, "")  # no entry has both
+    texts = (namespace, claim, attempt, subject, floor_id)
     return Entry(state, time, amounts, None if actual is None else _amounts(actual), item.get("o") is True, *texts)
 
 

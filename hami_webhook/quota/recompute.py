@@ -204,7 +204,7 @@ class _KeptEntries:
                 return Event.SHOWN if charge.placed or charge.derivable else Event.NEEDED
             case State.UPDATING:
                 # a pod that is bound can't be updated so any longer
-                return Event.SHOWN if pod.node_name or entry.floor == floor_id(pod, self._vendors) else Event.SEEN
+                return Event.SHOWN if pod.node_name or entry.floor_id == floor_id(pod, self._vendors) else Event.SEEN
         if pod.queued:
             return Event.QUEUED
         if entry.state is State.PLACING and charge.placed:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from tables import in_one_test
 
 from hami_webhook.quota.ledger import Entry, State, decode, encode, is_full
@@ -12,8 +13,8 @@ from hami_webhook.quota.ledger import Entry, State, decode, encode, is_full
 AMOUNTS = st.dictionaries(st.sampled_from(["limits.a/b", "limits.c/d"]), st.integers(0, 2**40))
 TEXTS = st.text(max_size=4)
 ENTRIES = st.builds(
-    Entry, st.sampled_from(State), st.integers(0, 2**33), AMOUNTS, st.none() | AMOUNTS, st.booleans(), *[TEXTS] * 3
-)
+    Entry, st.sampled_from(State), st.integers(0, 2**33), AMOUNTS, st.none() | AMOUNTS, st.booleans(), *[TEXTS] * 4
+).map(lambda each: replace(each, claim="", floor_id=each.claim) if each.state is State.UPDATING else each)
 
 
 @given(st.dictionaries(st.text(min_size=1, max_size=8), ENTRIES, min_size=1))
@@ -27,9 +28,10 @@ def test_the_text_is_as_the_page_shows_it() -> None:
         '{"3f1c":{"s":"admitted","t":1763692800,"c":{"limits.nvidia.com/gpu":1,"limits.nvidia.com/gpumem":2000}}}'
     )
     placing = Entry(State.PLACING, 5, {"k": 2}, {"k": 1})
-    assert encode({"a": Entry(State.UPDATING, 1, {}, floor="f", attempt="9c31")}) == (
+    assert encode({"a": Entry(State.UPDATING, 1, {}, floor_id="f", attempt="9c31")}) == (
         '{"a":{"s":"updating","t":1,"c":{},"f":"f","w":"9c31"}}'
     )
+    assert encode({"a": Entry(State.PLACING, 1, {}, claim="f")}) == '{"a":{"s":"placing","t":1,"c":{},"f":"f"}}'
     assert encode({"b": placing, "a": Entry(State.WAITING, 1, {})}) == (
         '{"a":{"s":"waiting","t":1,"c":{}},"b":{"s":"placing","t":5,"c":{"k":2},"a":{"k":1}}}'
     )
