@@ -163,11 +163,11 @@ class Vendors(Mapping[str, Vendor]):
     ) -> Vendors:
         """The vendors of a configuration: a section that is present enables its vendor, if that can be requested."""
         sections = [(each, config.section(each.section_name)) for each in Vendor.classes]
-        found = [vendor for each, section in sections if section is not None for vendor in each.of(section)]
         hami, dra = config.section("hami"), config.section("dra")
-        if hami is not None and hami.is_2_11:
-            for vendor in found:
-                vendor.is_2_11 = True
+        is_2_11 = hami is not None and hami.is_2_11
+        found = [
+            vendor for each, section in sections if section is not None for vendor in each.of(section, is_2_11=is_2_11)
+        ]
         drivers = dra.devices if dra is not None and dra.enabled else ()
         return cls([vendor for vendor in found if vendor.count_name], foreign, mixing, drivers)
 

@@ -117,14 +117,15 @@ class Vendor:
     memory_may_be_bytes: bool = False
     memory_is_percentage: bool = False
     hides_cards: bool = False
-    is_2_11: bool = False
+    is_2_11: bool
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
         if "section_name" in vars(cls):
             Vendor.classes = (*Vendor.classes, cls)
 
-    def __init__(self, section: DeviceSection | None = None) -> None:
+    def __init__(self, section: DeviceSection | None = None, *, is_2_11: bool = False) -> None:
+        self.is_2_11 = is_2_11
         if section is None:
             return
         names = (getattr(section, field, "") for field in self.section_fields)
@@ -133,9 +134,9 @@ class Vendor:
             self.memory_factor = section.factor
 
     @classmethod
-    def of(cls, section: Any) -> Iterable[Vendor]:
+    def of(cls, section: Any, *, is_2_11: bool = False) -> Iterable[Vendor]:
         """The vendors that a section of `section_type` describes, those included that nothing can request."""
-        return (cls(section),)
+        return (cls(section, is_2_11=is_2_11),)
 
     @property
     def known_as(self) -> str:

@@ -82,8 +82,8 @@ class Amd(Vendor):
     limits_only = True
     claims_by_name = True
 
-    def __init__(self, section: AmdSection) -> None:
-        super().__init__(section)
+    def __init__(self, section: AmdSection, *, is_2_11: bool = False) -> None:
+        super().__init__(section, is_2_11=is_2_11)
         self.percentage_name = section.resource_memory_percentage_name
         self.runtime_class_name = section.runtime_class_name
 

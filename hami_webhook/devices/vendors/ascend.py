@@ -265,12 +265,12 @@ class Ascend(Vendor):
     hides_cards = True
 
     @classmethod
-    def of(cls, section: VnpusSection) -> Iterable[Vendor]:
+    def of(cls, section: VnpusSection, *, is_2_11: bool = False) -> Iterable[Vendor]:
         """A vendor for each chip."""
-        return [cls(chip, section) for chip in section.configs]
+        return [cls(chip, section, is_2_11=is_2_11) for chip in section.configs]
 
-    def __init__(self, chip: AscendChip, section: VnpusSection) -> None:
-        super().__init__(chip)
+    def __init__(self, chip: AscendChip, section: VnpusSection, *, is_2_11: bool = False) -> None:
+        super().__init__(chip, is_2_11=is_2_11)
         word = chip.common_word
         self.chip = chip
         self.key = word

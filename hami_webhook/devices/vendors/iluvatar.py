@@ -114,11 +114,11 @@ class PerChip(Iluvatar):
     section_type = tuple[IluvatarChip, ...]
 
     @classmethod
-    def of(cls, section: Iterable[IluvatarChip]) -> Iterable[Vendor]:
-        return map(cls, section)
+    def of(cls, section: Iterable[IluvatarChip], *, is_2_11: bool = False) -> Iterable[Vendor]:
+        return (cls(chip, is_2_11=is_2_11) for chip in section)
 
-    def __init__(self, chip: IluvatarChip) -> None:
-        super().__init__(chip)
+    def __init__(self, chip: IluvatarChip, *, is_2_11: bool = False) -> None:
+        super().__init__(chip, is_2_11=is_2_11)
         word = self.key = chip.common_word
         self.registration = NodeRegistration(f"hami.io/node-{word}-register", f"hami.io/node-handshake-{word}")
         self.keys = DeviceKeys.usual(word, uuid=f"hami.io/[no-]use-{word}-uuid")

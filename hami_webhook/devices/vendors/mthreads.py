@@ -100,8 +100,8 @@ class Mthreads(Vendor):
         ONE_CARD_AT_A_TIME,
     )
 
-    def __init__(self, section: MthreadsSection) -> None:
-        super().__init__(section)
+    def __init__(self, section: MthreadsSection, *, is_2_11: bool = False) -> None:
+        super().__init__(section, is_2_11=is_2_11)
         self.cards = frozenset(section.memory_per_card)
         self.card_units = min(self.cards)  # what admission writes for a whole card, whichever it will be
         self.slices = sorted({units for card in self.cards for units in slices(card)})

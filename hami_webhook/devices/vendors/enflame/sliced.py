@@ -110,8 +110,8 @@ class SlicedGcu(Vendor):
         *(FREE_SLOT, MUTEX, WITHIN_QUOTA, FREE_MEMORY),
     )
 
-    def __init__(self, section: EnflameSection) -> None:
-        super().__init__(section)
+    def __init__(self, section: EnflameSection, *, is_2_11: bool = False) -> None:
+        super().__init__(section, is_2_11=is_2_11)
         self.section = section
 
     @property

@@ -131,8 +131,8 @@ class MetaxSgpu(Vendor):
     # the topology score ranks nodes, not the policy of that name
     topology_ranks_nodes = False
 
-    def __init__(self, section: MetaxSection) -> None:
-        super().__init__(section)
+    def __init__(self, section: MetaxSection, *, is_2_11: bool = False) -> None:
+        super().__init__(section, is_2_11=is_2_11)
         self.topology_aware = section.sgpu_topology_aware
 
     # admission (docs/spec/metax.md#5)

@@ -188,8 +188,8 @@ class Nvidia(Vendor):
     shared_mode = MappingProxyType({MODE: "hami-core"})
     hides_cards = True
 
-    def __init__(self, section: NvidiaSection) -> None:
-        super().__init__(section)
+    def __init__(self, section: NvidiaSection, *, is_2_11: bool = False) -> None:
+        super().__init__(section, is_2_11=is_2_11)
         self.section = section
         self.percentage_name = section.resource_memory_percentage_name
         self.priority_name = section.resource_priority_name
