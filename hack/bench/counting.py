@@ -61,7 +61,8 @@ def ordered_calls(left_out: Collection[str] = ()) -> Iterator[list[tuple[str, st
         caller = frame.f_back
         while caller is not None and not _own_module(caller):
             caller = caller.f_back
-        if module in left_out or caller in outside:
+        # a comprehension is a frame of its own on Python 3.11, which nothing noted
+        if module in left_out or caller in outside or (caller is not None and _own_module(caller) in left_out):
             outside.add(frame)
         else:
             calls.append(("" if caller is None else _own_module(caller), module))
