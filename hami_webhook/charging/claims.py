@@ -8,9 +8,9 @@ a charge: whether it is a pod's own is read from the pod, live. It writes no cla
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 
 from msgspec import Struct
 
@@ -36,12 +36,11 @@ from hami_webhook.dra.holders import (
 )
 from hami_webhook.kube.claims_wire import ResourceClaim
 from hami_webhook.kube.objects import MalformedObject, Pod
-from hami_webhook.quota.account import ChargeRequest, QuotaAccount, Refusal, refuse_now
-from hami_webhook.quota.budget import charged, entry_of
-from hami_webhook.quota.claims import ClaimReader, WithClaims, unmet
-from hami_webhook.quota.floors import cost_of, floor_id
-from hami_webhook.quota.ledger import Entry
-from hami_webhook.quota.placing import PlacementRequest, Placing
+from hami_webhook.quota.account import ChargeRequest, Refusal, refuse_now
+from hami_webhook.quota.claims import ClaimReader, OneHolder, WithClaims, unmet
+from hami_webhook.quota.floors import floor_id
+from hami_webhook.quota.placements import ClaimAllocation
+from hami_webhook.quota.placing import PlacementRequest
 from hami_webhook.quota.pricing import CapacityLister, charge_of, price_pending
 
 PassingQueue = Callable[[Pod, CapacityLister | None], Awaitable[Refusal | None]]
@@ -56,42 +55,6 @@ class ChargeTiming(Struct, frozen=True):
     clock: Callable[[], float]
     timeout: float
     placement_ttl: float
-
-
-class _OneHolder:
-    """Returns the claims of one holder, whichever pod they are asked for."""
-
-    def __init__(self, holder: Holder | None) -> None:
-        self._holder = holder
-
-    def of(self, pod: Pod) -> Holder | None:
-        return self._holder
-
-
-class _Allocation:
-    """A holder before and after one of its claims is allocated; `claim` is the claim's UID."""
-
-    def __init__(self, pod: Pod, base: CapacityLister, before: Holder | None, after: Holder | None, claim: str) -> None:
-        self.pod = pod
-        self.before = WithClaims(base, _OneHolder(before))
-        self.after = WithClaims(base, _OneHolder(after))
-        self.claim = claim
-
-    @property
-    def is_recorded(self) -> bool:
-        """Whether the ledger has to say that the claim is allocated, though that costs no more.
-
-        A pod may go while this is stored, and others of its claims may be allocated meanwhile.
-        """
-        return not isinstance(self.pod, BareClaim)
-
-    def is_beside(self, entry: Entry, known: Mapping[str, int]) -> bool:
-        """Whether an entry is of the allocation of another of its claims, which isn't in what is `known` to be held."""
-        return (
-            entry.is_allocation
-            and entry.claim != self.claim
-            and any(amount > known.get(key, 0) for key, amount in (entry.actual or {}).items())
-        )
 
 
 class ClaimCharger:
@@ -188,8 +151,8 @@ class ClaimCharger:
             return ChargeResult()
         try:
             async with self._within(time_left):
-                allocation = await self._allocation(former, claim)
-                passing = await self._passing(allocation)
+                allocation, after = await self._allocation(former, claim)
+                passing = await self._passing(allocation, after)
                 if passing is not None:
                     return passing
                 return await self._charge(allocation, claim)
@@ -222,8 +185,8 @@ class ClaimCharger:
         claims = await self._reader.of([pod.namespace])
         return {key_of(each): each for each in claims if controller_of(each) == pod.uid and key_of(each)[1] != name}
 
-    async def _allocation(self, former: ResourceClaim, claim: ResourceClaim) -> _Allocation:
-        """Whose claim it is, and what that held before."""
+    async def _allocation(self, former: ResourceClaim, claim: ResourceClaim) -> tuple[ClaimAllocation, WithClaims]:
+        """Whose claim it is with what that costs before and after, and the lister with its claims as they are then."""
         key, inventory, templates = key_of(claim), self._cache.inventory, self._cache.templates
         bare = BareClaim.of(claim)
         pod = await self._pod_of(claim)
@@ -235,26 +198,34 @@ class ClaimCharger:
             if key in own_claims(pod, after):
                 holder = holder_of(pod, after, templates, inventory)
                 was = holder_of(pod, before, templates, inventory)
-                return _Allocation(pod, self._capacity, was, holder, bare.uid)
+                return self._priced(pod, was, holder, bare.uid)
         was = Holder() if owner_of(claim) is not None else holder_of_claims([former], inventory)
-        return _Allocation(bare, self._capacity, was, holder_of_claims([claim], inventory), bare.uid)
+        return self._priced(bare, was, holder_of_claims([claim], inventory), bare.uid)
 
-    async def _passing(self, allocation: _Allocation) -> Refusal | None:
+    def _priced(
+        self, pod: Pod, before: Holder | None, after: Holder | None, uid: str
+    ) -> tuple[ClaimAllocation, WithClaims]:
+        was, will = (WithClaims(self._capacity, OneHolder(holder)) for holder in (before, after))
+        more = (self._clock(), self._timing.placement_ttl)
+        # kept, as each quota and each try asks again
+        of_former, of_claim = (cache(partial(charge_of, pod, self._vendors, each, *more)) for each in (was, will))
+        return ClaimAllocation(pod, uid, of_former, of_claim, self._vendors, was), will
+
+    async def _passing(self, allocation: ClaimAllocation, after: WithClaims) -> Refusal | None:
         """The refusal of an allocation whose holder cost nothing so far, and would pass pods that wait."""
-        if price_pending(allocation.pod, self._vendors, allocation.before).amounts:
+        if price_pending(allocation.pod, self._vendors, allocation.capacity).amounts:
             return None
-        return await self._refuse_passing(allocation.pod, allocation.after)
+        return await self._refuse_passing(allocation.pod, after)
 
-    async def _charge(self, allocation: _Allocation, claim: ResourceClaim) -> Outcome:
+    async def _charge(self, allocation: ClaimAllocation, claim: ResourceClaim) -> Outcome:
         """Charge an allocation to all quotas, or to none.
 
         What was charged to its pod before is in used as long as the pod is there, which is seen afterwards: if it goes
         later, the entry says what the claim costs by itself.
         """
-        pod, now = allocation.pod, self._clock()
-        actual = charge_of(pod, self._vendors, allocation.after, now, self._timing.placement_ttl)
-        request = PlacementRequest(pod, lambda account: self._placing(account, allocation, now))
-        outcome = await self._queues.charge(self._queues.limiting(pod, actual), request)
+        pod = allocation.pod
+        request = PlacementRequest(pod, allocation.placing)
+        outcome = await self._queues.charge(self._queues.limiting(pod, allocation.after(None)), request)
         if isinstance(outcome, Refusal):
             return outcome
         stays = False
@@ -264,25 +235,3 @@ class ClaimCharger:
             if not stays:
                 await asyncio.shield(outcome.release())
         return outcome if stays else refuse_now(pod.namespace, f"pod {pod.name} no longer exists")
-
-    def _placing(self, account: QuotaAccount, allocation: _Allocation, now: float) -> Placing | None:
-        """What the allocation means for a quota; None if it concerns none of its keys."""
-        pod, ttl = allocation.pod, self._timing.placement_ttl
-        if not account.covers(pod):
-            return None
-        price = partial(charge_of, pod, self._vendors, now=now, placement_ttl=ttl, cards=account.cards)
-        shown = price(capacity=allocation.after).only(account.hard)
-        held = {key for key, amount in shown.items() if amount}
-        if not held:
-            return None
-        found = entry_of(account, pod, self._vendors, allocation.before)
-        before = charged(account, pod, self._vendors, allocation.before, now, ttl)
-        cost: Mapping[str, int] = cost_of(account, pod, self._vendors, allocation.after, now, ttl).only(account.hard)
-        shown_before = price(capacity=allocation.before)
-        known = shown_before.only(account.hard) if shown_before.placed else {}
-        if found is not None and allocation.is_beside(found[1], known):
-            beside = found[1].actual or {}
-            shown = {key: beside.get(key, 0) + shown.get(key, 0) - known.get(key, 0) for key in {*beside, *shown}}
-            cost = shown
-        # room is looked for also where it adds nothing: used above hard is of pods that were let in without a charge
-        return Placing(found, before, shown, cost, held, allocation.claim, allocation.is_recorded)

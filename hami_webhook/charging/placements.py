@@ -13,10 +13,10 @@ from hami_webhook.charging.queues import ChargeQueues
 from hami_webhook.cluster.api import ClusterError
 from hami_webhook.devices.registry import Vendors
 from hami_webhook.kube.objects import Pod
-from hami_webhook.quota.account import QuotaAccount, Refusal, Rejected
-from hami_webhook.quota.budget import charged, entry_of
-from hami_webhook.quota.placing import PlacementRequest, Placing, raised
-from hami_webhook.quota.pricing import CapacityLister, Charge, ChargeOn, charge_of
+from hami_webhook.quota.account import Refusal, Rejected
+from hami_webhook.quota.placements import PodPlacement
+from hami_webhook.quota.placing import PlacementRequest
+from hami_webhook.quota.pricing import CapacityLister, Charge, ChargeOn
 
 
 class NoRoom(Rejected):
@@ -49,21 +49,10 @@ class PlacementCharger:
         The caller releases the result if it couldn't write the annotations, but not if the write may have succeeded.
         Raises `NoRoom` or `ClusterError`.
         """
-        now = self._clock()
-
-        def placing(account: QuotaAccount) -> Placing | None:
-            amounts = account.part(actual, on_cards).only(account.hard)
-            if not amounts or not account.covers(pod):
-                return None
-            found = entry_of(account, pod, self._vendors, self._capacity)
-            before = charged(account, pod, self._vendors, self._capacity, now, self._placement_ttl)
-            return Placing(found, before, amounts, amounts)
-
-        def covers(account: QuotaAccount, placing: Placing) -> bool:
-            itself = charge_of(pod, self._vendors, self._capacity, now, self._placement_ttl, account.cards)
-            return not raised(account, itself.only(account.hard), placing.cost)
-
-        request = PlacementRequest(pod, placing, covers)
+        placement = PodPlacement(
+            pod, actual, on_cards, self._vendors, self._capacity, self._clock(), self._placement_ttl
+        )
+        request = PlacementRequest(pod, placement.placing, placement.is_covered)
         outcome = await self._queues.charge(self._queues.limiting(pod, actual), request, lambda: seconds)
         if isinstance(outcome, Refusal):
             raise NoRoom(outcome.message) if outcome.code == 403 else ClusterError(outcome.message)

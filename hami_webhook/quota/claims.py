@@ -11,6 +11,8 @@ import contextlib
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from weakref import WeakValueDictionary
 
+from msgspec import Struct
+
 from hami_webhook.cluster.api import JSON, Cluster, ClusterError, Forbidden, Kind, NotFound
 from hami_webhook.config.drivers import DriverDevices
 from hami_webhook.devices.foreign_scheduler import NodeLister
@@ -52,6 +54,15 @@ class WithClaims:
     @property
     def version(self) -> int:
         return self._base.version
+
+
+class OneHolder(Struct, frozen=True):
+    """The claims of one holder, whichever pod they are asked for."""
+
+    holder: Holder | None
+
+    def of(self, pod: Pod) -> Holder | None:
+        return self.holder
 
 
 class KnownHolders:

@@ -23,7 +23,7 @@ from hami_webhook.kube.objects import Pod
 from hami_webhook.quota.account import QuotaAccount
 from hami_webhook.quota.entry_life import Event
 from hami_webhook.quota.ledger import Entry, State, is_full
-from hami_webhook.quota.pricing import CapacityLister, Charge, admission_charge, charge_of, named_in
+from hami_webhook.quota.pricing import CapacityLister, Charge, PriceOn, admission_charge, charge_of, named_in
 
 _ids: DerivedValues[Pod, tuple[Vendors, str]] = DerivedValues()
 
@@ -80,12 +80,16 @@ def cost_of(
     account: QuotaAccount, pod: Pod, vendors: Vendors, capacity: CapacityLister, now: float, placement_ttl: float
 ) -> Charge:
     """What a live pod costs the quota by itself: its placement, or what such pods cost while they wait; exact."""
-    charge_on = partial(charge_of, pod, vendors, capacity, now, placement_ttl)
-    charge = charge_on(account.cards)
+    return cost_as_priced(account, pod, vendors, partial(charge_of, pod, vendors, capacity, now, placement_ttl))
+
+
+def cost_as_priced(account: QuotaAccount, pod: Pod, vendors: Vendors, price: PriceOn) -> Charge:
+    """The same with prices that are known."""
+    charge = price(account.cards)
     if _is_certain(account, pod, charge):
         return charge
     entry = account.floor(floor_id(pod, vendors))
-    return charge if entry is None else _with_floor(account, charge, entry, charge_on)
+    return charge if entry is None else _with_floor(account, charge, entry, partial(price, None))
 
 
 def _is_certain(account: QuotaAccount, pod: Pod, charge: Charge) -> bool:

@@ -122,6 +122,9 @@ Asks = tuple[Mapping[str, Requests], Sequence[ForeignScheduler]]
 ChargeOn = Callable[[CardSelection], Charge]
 """The part of a pod's charge that a quota counts which selects cards."""
 
+PriceOn = Callable[[CardSelection | None], Charge]
+"""What a pod or a claim costs by itself, of selected cards, or of all."""
+
 
 class _ChargeBuilder(Struct):
     """A charge being added up, vendor by vendor; on selected cards only, if `cards` are given."""
