@@ -22,12 +22,12 @@ import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
-from typing import Protocol
 
 import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
+from hami_webhook.charging.recomputer import Recomputer
 from hami_webhook.charging.store import (
     NotListed,
     NotShown,
@@ -93,18 +93,6 @@ class ChargedPart(Struct, frozen=True):
 Outcome = ChargeResult | Refusal
 
 
-class InlineRecomputer(Protocol):
-    """Recomputes one quota in the course of a charge, and writes it or not. May raise `ClusterError`."""
-
-    async def inline(self, scope: str, name: str, write: bool) -> QuotaAccount:
-        """Return the quota's account after the recompute."""
-        ...
-
-    async def before_refusal(self, scope: str, name: str, write: bool) -> QuotaAccount | None:
-        """Recompute a quota as `inline` does if that may make room; otherwise return None."""
-        ...
-
-
 class ChargeCounts(WriteCounts):
     """What was charged, for metrics."""
 
@@ -158,7 +146,7 @@ class ChargeQueue:
         store: QuotaStore,
         *,
         clock: Callable[[], float],
-        recomputer: InlineRecomputer,
+        recomputer: Recomputer,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
         timeout: float = 3.0,
         max_ledger: int = 1000,

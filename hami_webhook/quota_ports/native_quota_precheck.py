@@ -6,20 +6,12 @@ Found in the caches, without a request; refused after a live read of the one obj
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
 
 from hami_webhook.cluster.api import Cluster, ClusterError, Kind
 from hami_webhook.kube.objects import MalformedObject, Pod, ResourceQuota
 from hami_webhook.quota.account import Refusal
 from hami_webhook.quota.native_quotas import native_refusal
-
-
-class KnownPods(Protocol):
-    """The pods that a watch has shown."""
-
-    def has_pod(self, namespace: str, name: str) -> bool:
-        """Whether there is a pod of this name."""
-        ...
+from hami_webhook.state.caches import Caches
 
 
 class NativeQuotaPrecheck:
@@ -29,7 +21,7 @@ class NativeQuotaPrecheck:
     charged, and its charge expires.
     """
 
-    def __init__(self, cluster: Cluster, known: KnownPods) -> None:
+    def __init__(self, cluster: Cluster, known: Caches) -> None:
         self._cluster = cluster
         self._known = known
 

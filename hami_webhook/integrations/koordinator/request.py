@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any, Protocol
+from typing import Any
 
 from msgspec import Struct
 
 from hami_webhook.devices.amounts import MAX_INT32, bad_amount
 from hami_webhook.integrations.koordinator import keys
 from hami_webhook.integrations.koordinator.keys import CORE, GPU, MEMORY, RATIO, SHARED
-from hami_webhook.kube.objects import ContainerKind
+from hami_webhook.kube.draft import ContainerDraft
+from hami_webhook.kube.objects import Container, ContainerKind
 from hami_webhook.kube.quantity import MAX_INT64, parse_whole
 from hami_webhook.kube.requests import effective
 
@@ -21,18 +22,8 @@ GPU_TYPE = (*OWN, keys.NPU_CORE, keys.NPU_CPU, keys.NPU_DVPP, keys.NVIDIA, keys.
 Amounts = Mapping[str, int]
 """Amounts above zero, by the resource's proper name."""
 
-
-class RequestingContainer(Protocol):
-    """A container, stored or under change."""
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def kind(self) -> ContainerKind: ...
-    @property
-    def limits(self) -> Mapping[str, Any]: ...
-    @property
-    def requests(self) -> Mapping[str, Any]: ...
+RequestingContainer = Container | ContainerDraft
+"""A container, stored or under change."""
 
 
 def written(container: RequestingContainer, resource: str) -> Any:
