@@ -11,30 +11,23 @@ the last word: a lock, a Binding and a quota's write are for the version that wa
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import tzinfo
-from heapq import heappop, heappush
-from typing import Any
-
-from msgspec import Struct
 
 from hami_webhook.devices.codecs import BadAnnotation
 from hami_webhook.devices.debit import Debit
-from hami_webhook.devices.model import Device, Inventory, NodeView
+from hami_webhook.devices.model import Device, NodeView
 from hami_webhook.devices.placement_annotations import NODE, TIME, placement_counts
 from hami_webhook.devices.registry import Vendors
 from hami_webhook.devices.vendor import Vendor
 from hami_webhook.kube.objects import Node, Pod
 from hami_webhook.quota.account import QuotaAccount
 from hami_webhook.quota.budget import placed_by_others
-from hami_webhook.quota.card_selection import CardSelection
 from hami_webhook.quota.ledger import charge_ids
 from hami_webhook.quota.placed_charges import PlacedCharges
 from hami_webhook.state.assumed_pods import AssumedPods
-from hami_webhook.state.equivalent_devices import EquivalentDevices
-from hami_webhook.state.generations import Generations
-from hami_webhook.state.node_entry import NodeEntry, same_node
+from hami_webhook.state.node_cache import NodeCache, Problem
+from hami_webhook.state.node_entry import NodeEntry
 from hami_webhook.state.pod_allocations import (
     CardKey,
     ClaimedCards,
@@ -48,23 +41,12 @@ from hami_webhook.state.pods_by_node import PodsByNode
 from hami_webhook.state.presumed_usage import unplaced_vendors
 from hami_webhook.state.uncharged_usage import infer_usage
 
-logger = logging.getLogger(__name__)
-
 _TIME_DIGITS = 18
 """As many digits of a placement's time as are read."""
 
 
-class Problem(Struct, frozen=True):
-    """A fault because of which an object, or a part of it, isn't counted: for an event and a metric."""
-
-    kind: str
-    namespace: str
-    name: str
-    text: str
-
-
-class ClusterCache:
-    """What the scheduler knows. All times are Unix seconds and come in as arguments."""
+class ClusterCache(NodeCache):
+    """What the scheduler knows: the nodes with their cards, the pods, and what these hold."""
 
     def __init__(
         self,
@@ -74,45 +56,32 @@ class ClusterCache:
         zone: tzinfo | None = None,
         claimed: ClaimedCards | None = None,
     ) -> None:
+        super().__init__(vendors, zone)
         self.claims = None  # Fit knows what they hold of registered cards, and nothing of what they cost
         self.claimed = claimed or NoClaims()
-        self._vendors = vendors
         self.placement_ttl = placement_ttl
-        self._zone = zone
-        self._nodes: dict[str, NodeEntry] = {}
         self._pods: dict[str, Pod] = {}
         self.by_namespace = PodsByNamespace()
         self._allocations: dict[str, PodAllocation] = {}
         self._pods_by_node = PodsByNode(vendors.foreign_node_of)
         self._unplaced = PodsByNode(lambda pod: pod.node_name if unplaced_vendors(pod, vendors) else "")
-        self._devices: dict[str, Mapping[str, Any]] = {}
         self._unbound: dict[str, float] = {}
         self._assumed = AssumedPods()
-        self._problems: dict[tuple[str, str], Problem] = {}
-        self._due: list[tuple[float, str]] = []
-        self.generations = Generations()
-        """Which nodes changed when: a node's view is another one after each."""
         self._charges = PlacedCharges()
-        self._device_classes = EquivalentDevices()
-        self.now = 0.0
-        """The latest time that was passed in."""
-        self.version = 0
-        """Grows with every change of a node or its Device object; its pods don't count."""
         self.departures = 0
         """How many pods were seen to end or to go since the beginning: quotas may count less from then on."""
         self.lapses = 0
         """The number of placements that expired unbound since the start."""
-        self._node_watchers: list[Callable[[str], None]] = []
-
-    @property
-    def gone(self) -> Mapping[str, None]:
-        """The ledger ids of pods that are gone, the latest last."""
-        return self._assumed.gone
 
     @property
     def origin(self) -> ClusterCache:
         """Itself: the answers are its own."""
         return self
+
+    @property
+    def gone(self) -> Mapping[str, None]:
+        """The ledger ids of pods that are gone, the latest last."""
+        return self._assumed.gone
 
     def with_just(
         self, view: NodeView, pods: Iterable[Pod], now: float, claimed: ClaimedCards | None = None
@@ -125,32 +94,6 @@ class ClusterCache:
         return other
 
     # events
-
-    def watch_nodes(self, changed: Callable[[str], None]) -> None:
-        """Have `changed` called with the name of every node that changes from now on, or whose pods do."""
-        self._node_watchers.append(changed)
-
-    def set_node(self, node: Node, now: float) -> None:
-        """A node was added or changed."""
-        self.now = max(self.now, now)
-        entry = self._nodes.setdefault(node.name, NodeEntry(node.name))
-        before, entry.node = entry.node, node
-        if before is None or not same_node(before, node):
-            self.version += 1
-        self._read_cards(entry, now, before)
-
-    def remove_node(self, name: str) -> None:
-        entry = self._nodes.get(name)
-        if entry is None:
-            return
-        entry.node, entry.inventories, entry.unhealthy, entry.health_until = None, {}, {}, None
-        entry.dropped, entry.allocatable, entry.registrations = {}, {}, {}
-        self._device_classes.remove(name)
-        self.version += 1
-        self._problems.pop(("Node", name), None)
-        self._touch(entry)
-        if not entry.allocations:
-            self._drop(name)
 
     def set_pod(self, pod: Pod, now: float) -> None:
         """A pod was added or changed. Events of one pod come in order, but may be late: see `assume`."""
@@ -210,15 +153,6 @@ class ClusterCache:
         """What claims hold of a node's cards is something else now."""
         self._touch_all((node,))
 
-    def set_device(self, node: str, obj: Mapping[str, Any]) -> None:
-        """Koordinator's Device object of a node was added or changed."""
-        self._devices[node] = obj
-        self.version += 1
-
-    def remove_device(self, node: str) -> None:
-        self._devices.pop(node, None)
-        self.version += 1
-
     def _keep(self, pod: Pod, now: float) -> None:
         self.now = max(self.now, now)
         self._pods_by_node.keep(pod)
@@ -236,13 +170,7 @@ class ClusterCache:
             self._assumed.forget(uid)
             self._release(uid)
         self.lapses += len(lapsed)
-        due = []
-        while self._due and self._due[0][0] <= now:
-            due.append(heappop(self._due)[1])
-        for name in due:
-            entry = self._nodes.get(name)
-            if entry is not None and entry.health_until is not None and now >= entry.health_until:
-                self._read_cards(entry, now, entry.node)
+        super().tick(now)
 
     def without_any(self) -> ClusterCache:
         """Return an empty cache that reads nodes and pods as this one does."""
@@ -301,77 +229,21 @@ class ClusterCache:
     def pods(self) -> Iterable[Pod]:
         return self._pods.values()
 
-    def nodes(self) -> Iterator[Node]:
-        """Every known node, by name."""
-        for name in sorted(self._nodes):
-            node = self._nodes[name].node
-            if node is not None:
-                yield node
-
-    def node(self, name: str) -> Node | None:
-        """The node; None if it isn't known."""
-        return self._nodes[name].node if name in self._nodes else None
-
-    def registrations(self, node: str) -> Mapping[str, str]:
-        """What became of each vendor's registration on a node: `ready`, `unreadable` or `silent`."""
-        return self._nodes[node].registrations if node in self._nodes else {}
-
     def foreign_pods_on(self, node: str) -> list[Pod]:
         """The live pods on a node that concern another scheduler, by UID."""
         return self._pods_by_node.on(node)
-
-    def device(self, node: str) -> Mapping[str, Any] | None:
-        """Koordinator's Device object of a node; None if there is none."""
-        return self._devices.get(node)
-
-    def problems(self) -> list[Problem]:
-        """What can't be read at present, by kind and name."""
-        return sorted(self._problems.values(), key=lambda problem: (problem.kind, problem.namespace, problem.name))
-
-    def inventories(self, vendor: str) -> Iterator[Inventory]:
-        """What each node has registered of a vendor, by the nodes' names."""
-        for name in sorted(self._nodes):
-            inventory = self._nodes[name].inventories.get(vendor)
-            if inventory is not None:
-                yield inventory
-
-    def eligible(self, vendor: Vendor, pod: Pod) -> Sequence[Device]:
-        """A card of each sort the pod's lists allow, on nodes that match its nodeSelector (the quota's catalog)."""
-        return self._device_classes.eligible(vendor, pod)
 
     def held(self, vendor: Vendor, pod: Pod) -> Debit | None:
         view = self.view(pod.node_name)
         return infer_usage(view, vendor, pod, self._vendors) if view is not None else None
 
-    def is_selected(self, cards: CardSelection, node: str, vendor: str, uuid: str) -> bool:
-        entry = self._nodes.get(node)
-        if entry is None or entry.node is None:
-            return True
-        found, labels = entry.types.get((vendor, uuid)), entry.node.labels
-        return cards.on_node(labels) if found is None else cards.admits(found, labels)
-
-    def only_counted_devices(self, cards: CardSelection, vendor: Vendor, pod: Pod) -> bool:
-        return self._device_classes.only_counted_devices(cards, vendor, pod)
-
     # how it is kept
 
-    def _read_cards(self, entry: NodeEntry, now: float, known: Node | None) -> None:
-        """Read the node's cards again, and leave out vendors without a live plugin; `known` is the node as it was."""
-        node = entry.node
-        assert node is not None
-        before = entry.inventories
-        texts = entry.read(self._vendors, now, self._zone)
-        if entry.health_until is not None and entry.health_until != entry.due:
-            entry.due = entry.health_until
-            heappush(self._due, (entry.due, entry.name))
-        self._note(("Node", node.name), Problem("Node", "", node.name, "; ".join(texts)))
-        if known is None or not same_node(known, node) or entry.inventories != before:
-            self._touch(entry)
-        if known is None or known.labels != node.labels or entry.inventories != before:
-            self._device_classes.put(node.name, node.labels, entry.inventories)
-        if entry.inventories != before:
-            for allocation in list(entry.allocations.values()):  # what an entry takes may depend on its card
-                self._settle(allocation.pod, now)
+    def _read_cards(self, entry: NodeEntry, now: float, known: Node | None) -> bool:
+        are_others = super()._read_cards(entry, now, known)
+        for allocation in list(entry.allocations.values()) if are_others else ():
+            self._settle(allocation.pod, now)  # what an entry takes may depend on its card
+        return are_others
 
     def _settle(self, pod: Pod, now: float) -> None:
         """Count what the pod holds, in place of what it held so far."""
@@ -427,30 +299,7 @@ class ClusterCache:
         if entry.node is None and not entry.allocations:
             self._drop(gone.node)
 
-    def _drop(self, name: str) -> None:
-        del self._nodes[name]
-        self.generations.keep_only(self._nodes, len(self._nodes))
-
     def _recount(self, entry: NodeEntry, cards: Iterable[CardKey]) -> None:
         """Something else is taken of the given cards."""
         entry.recounted |= dict.fromkeys(cards)
         self._touch(entry)
-
-    def _touch_all(self, names: Iterable[str]) -> None:
-        for name in names:
-            if name in self._nodes:
-                self._touch(self._nodes[name])
-
-    def _touch(self, entry: NodeEntry) -> None:
-        entry.generation = self.generations.changed(entry.name)
-        entry.view = None
-        for changed in self._node_watchers:
-            changed(entry.name)
-
-    def _note(self, key: tuple[str, str], problem: Problem) -> None:
-        if problem.text:
-            if self._problems.get(key) != problem:
-                logger.info("%s %s: %s", problem.kind, problem.name, problem.text)
-            self._problems[key] = problem
-        else:
-            self._problems.pop(key, None)
