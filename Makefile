@@ -116,8 +116,8 @@ certs: $(RUNTIME) ## a CA and a serving certificate in certs/
 bench: $(DEV) ## benchmarks, as ratios against a baseline of the same run
 	@$(BIN)/python -m hack.bench $(BENCH_ARGS)
 
-mutation: $(DEV) ## small faults in quota, fit and admission, and which of them no test notices (SEED=1 SAMPLE=300)
-	@$(BIN)/python -m hack.mutation --seed $(or $(SEED),1) --sample $(or $(SAMPLE),300)
+mutation: $(DEV) ## small faults in quota, fit and admission, and which of them no test notices (SEED=1 SAMPLE=300 PACKAGES="charging evictions")
+	@$(BIN)/python -m hack.mutation $(PACKAGES) --seed $(or $(SEED),1) --sample $(or $(SAMPLE),300)
 
 explore: $(DEV) ## every interleaving of charging and placement, up to larger bounds than CI's, and planted faults (ACCIDENTS=1 SECONDS=600)
 	@$(BIN)/python -m hack.explore --accidents $(or $(ACCIDENTS),1) --seconds $(or $(SECONDS),600)

@@ -1,8 +1,8 @@
 """`python -m hack.mutation`: how many small faults in the quotas, the Fit and the admission the tests notice.
 
-A mutant is one fault, as a comparison turned round or a statement left out. Of each module some are drawn by --seed;
-each runs against the tests that reach it, until one fails. Those that no test notices are listed: they are the same
-program in other words, a test is missing, or nothing needs the code.
+Or in the packages that are named. A mutant is one fault, as a comparison turned round or a statement left out. Of each
+module some are drawn by --seed; each runs against the tests that reach it, until one fails. Those that no test notices
+are listed: they are the same program in other words, a test is missing, or nothing needs the code.
 """
 
 from __future__ import annotations
@@ -21,14 +21,16 @@ from hack.mutation.mutants import Mutant, mutants_of, sampled
 from hack.mutation.suite import Outcome, Suite, read_reach, with_tests
 
 ROOT = Path(__file__).parents[2]
-MODULES = ("hami_webhook/quota/*.py", "hami_webhook/devices/fit*.py", "hami_webhook/admission/*.py")
-TESTS = ("quota", "charging", "queueing", "admission", "devices", "integrations", "scheduling", "explain")
+PACKAGE = "hami_webhook"
+MODULES = ("quota/*.py", "devices/fit*.py", "admission/*.py")
+TESTS = ("quota", "charging", "queueing", "evictions", "admission", "devices", "integrations", "scheduling", "explain")
 FOLDER = ROOT / ".mutation"
 NOTICED = ("killed", "timeout")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
+    chosen_modules(options.packages)
     os.chdir(ROOT)
     FOLDER.mkdir(exist_ok=True)
     with_tests([f"tests/{name}" for name in TESTS], partial(run, options))
@@ -36,7 +38,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def run(options: argparse.Namespace, suite: Suite) -> None:
-    modules = sorted(path for pattern in MODULES for path in ROOT.glob(pattern))
+    modules = sorted(path for group in chosen_modules(options.packages) for path in group)
     reach_file = FOLDER / "reach.json"
     if not (options.keep_reach and reach_file.exists()):
         print(f"the tests of {', '.join(TESTS)} run once, with coverage", file=sys.stderr)
@@ -44,7 +46,7 @@ def run(options: argparse.Namespace, suite: Suite) -> None:
     reach = read_reach(reach_file)
     for test in reach.failed:
         print(f"left out, as it fails without any mutant: {test}", file=sys.stderr)
-    chosen = _chosen(options, {path.relative_to(ROOT).as_posix(): mutants_of(path, ROOT) for path in modules})
+    chosen = _chosen(options)
     outcomes: dict[Mutant, Outcome] = {}
     with (options.result or FOLDER / f"seed-{options.seed}.jsonl").open("w") as file:
         for number, mutant in enumerate(chosen, 1):
@@ -58,9 +60,15 @@ def run(options: argparse.Namespace, suite: Suite) -> None:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(allow_abbrev=False, prog="python -m hack.mutation", description=__doc__)
+    parser.add_argument(
+        "packages",
+        nargs="*",
+        metavar="PACKAGE",
+        help="or a module, as charging or devices/fit_pipeline.py; a sample of each",
+    )
     parser.add_argument("--seed", type=int, default=1, help="which mutants are drawn (default 1)")
     parser.add_argument(
-        "--sample", type=int, default=300, help="about how many, over all modules; 0 for all (default 300)"
+        "--sample", type=int, default=300, help="about how many of each package that is named, or of all; 0: every one"
     )
     parser.add_argument(
         "--survivors-of", type=Path, metavar="FILE", help="only those that a result file has as unnoticed"
@@ -70,13 +78,33 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _chosen(options: argparse.Namespace, by_module: Mapping[str, Sequence[Mutant]]) -> list[Mutant]:
-    every = [mutant for mutants in by_module.values() for mutant in mutants]
+def chosen_modules(packages: Sequence[str]) -> list[list[Path]]:
+    """The modules of each package that is named; of none, those that are looked at by default, as one group.
+
+    Raises `SystemExit` where a name is none of a package or module.
+    """
+    root = ROOT / PACKAGE
+    if not packages:
+        return [[path for pattern in MODULES for path in root.glob(pattern)]]
+    found = [sorted((root / name).rglob("*.py")) or [*root.glob(name)] for name in packages]
+    if missing := [name for name, paths in zip(packages, found, strict=True) if not paths]:
+        raise SystemExit(f"no package or module of {PACKAGE}: {', '.join(missing)}")
+    return found
+
+
+def _chosen(options: argparse.Namespace) -> list[Mutant]:
+    groups = [
+        {path.relative_to(ROOT).as_posix(): mutants_of(path, ROOT) for path in group}
+        for group in chosen_modules(options.packages)
+    ]
+    every = [mutant for by_module in groups for mutants in by_module.values() for mutant in mutants]
     if options.survivors_of:
         rows = [json.loads(line) for line in options.survivors_of.read_text().splitlines()]
         wanted = {row["mutant"] for row in rows if row["status"] not in NOTICED}
         return [mutant for mutant in every if mutant.name in wanted]
-    return sampled(by_module, options.sample, options.seed) if options.sample else every
+    if not options.sample:
+        return every
+    return [mutant for by_module in groups for mutant in sampled(by_module, options.sample, options.seed)]
 
 
 def _progress(number: int, total: int, mutant: Mutant, outcome: Outcome) -> None:

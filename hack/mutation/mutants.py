@@ -79,11 +79,15 @@ def mutants_of(path: Path, root: Path) -> list[Mutant]:
 
 
 def sampled(by_module: Mapping[str, Sequence[Mutant]], size: int, seed: int) -> list[Mutant]:
-    """About `size` mutants, at least two of each module and otherwise in proportion to how many it has, shuffled."""
+    """About `size` mutants, shuffled: of each module in proportion to how many it has.
+
+    At least two of each module, if `size` is enough for that.
+    """
     total = sum(map(len, by_module.values()))
+    least = 2 if size >= 2 * len(by_module) else 0
     found = []
     for path, mutants in sorted(by_module.items()):
-        count = min(len(mutants), max(2, round(size * len(mutants) / total)))
+        count = min(len(mutants), max(least, round(size * len(mutants) / max(1, total))))
         found += random.Random(f"{seed}:{path}").sample(mutants, count)
     random.Random(seed).shuffle(found)
     return found

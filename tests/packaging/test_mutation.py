@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from hack.mutation.__main__ import chosen_modules
 from hack.mutation.mutants import mutants_of, sampled
 
 ROOT = Path(__file__).parents[2]
@@ -54,6 +55,24 @@ def test_a_sample_has_some_of_each_module_and_is_the_same_for_a_seed(tmp_path: P
     assert names(1) == names(1) != names(2)
     assert sum(name.startswith("small.py") for name in names(1)) == 2
     assert len(names(1)) == 22
+
+
+def test_a_sample_too_small_for_two_of_each_module_draws_by_their_size(tmp_path: Path) -> None:
+    files = [tmp_path / f"{number}.py" for number in range(4)]
+    for file in files:
+        file.write_text(
+            "".join(f"def f{number}(a):\n    return a < 3\n" for number in range(1 + 30 * (file == files[0])))
+        )
+    drawn = sampled({str(file): mutants_of(file, tmp_path) for file in files}, 7, 1)
+    assert {each.path for each in drawn} == {"0.py"}
+
+
+def test_a_package_that_is_named_is_there() -> None:
+    with pytest.raises(SystemExit, match=r"of hami_webhook: chargin$"):
+        chosen_modules(["charging", "devices/fit_pipeline.py", "chargin"])
+    charging, fit = chosen_modules(["charging", "devices/fit_pipeline.py"])
+    assert ROOT / "hami_webhook/charging/store.py" in charging
+    assert fit == [ROOT / "hami_webhook/devices/fit_pipeline.py"]
 
 
 @pytest.mark.integration
