@@ -9,8 +9,10 @@ import gc
 import gettext
 import logging
 import os
+import resource
 import sys
 import tempfile
+from collections import Counter
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from functools import cache, partial
@@ -22,6 +24,7 @@ import yaml
 from async_tests import run_async
 from hypothesis import settings
 
+from hack import yardstick
 from hami_webhook import pki
 
 settings.register_profile("quick", deadline=None, derandomize=True, database=None, max_examples=10)
@@ -46,6 +49,8 @@ LONGEST = (
     *("e2e/test_restarts.py", "e2e/test_kubectl.py", "e2e/test_used.py", "e2e/test_attacks.py"),
 )
 """Files that take long, longest first: begun last, one of them would run beside an idle core."""
+_CPU, _MUCH = "CPU seconds", 10
+"""The property of a test's report, and seconds of a file from which the summary names it."""
 _PLACES = {Path(__file__).parent / name: place for place, name in enumerate(LONGEST)}
 
 
@@ -90,13 +95,31 @@ def _send_shown(send: Callable[..., None], name: str, **event: Any) -> None:
         send(name, **event)
 
 
+def _cpu_seconds() -> float:
+    """What this process used, and the processes that it started and that have ended."""
+    used = [resource.getrusage(whose) for whose in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return sum(each.ru_utime + each.ru_stime for each in used)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Say which files used the most CPU time, beside what a fixed loop takes now."""
+    seconds = Counter[str]()
+    for reports in terminalreporter.stats.values():
+        for report in reports:
+            seconds[getattr(report, "fspath", "")] += dict(getattr(report, "user_properties", ())).get(_CPU, 0)
+    if shown := [f"{used:.0f} s in {file}" for file, used in seconds.most_common(5) if used >= _MUCH]:
+        terminalreporter.write_line(f"CPU: {', '.join(shown)}; {yardstick.shown(yardstick.loop_milliseconds())}")
+
+
 @pytest.hookimpl(hookwrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
     """An unexpected exception of a vendor's rules fails the test that met it, though it is only a node's refusal."""
     met = _Records()
     logger = logging.getLogger("hami_webhook.devices.vendor_faults")
     logger.addHandler(met)
+    before = _cpu_seconds()
     outcome = yield
+    item.user_properties.append((_CPU, _cpu_seconds() - before))
     logger.removeHandler(met)
     if met.records and item.get_closest_marker("vendor_faults") is None:
         error = met.records[0].exc_info

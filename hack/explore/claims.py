@@ -207,7 +207,6 @@ SCENARIOS = (
         needs=_needs,
         vendors=vendors,
         costs={"c1 of A": cost(1, 2000), "c2 of B": cost(1, 2000)},
-        small=1,
     ),
     Scenario(
         "one-name: a claim of one name is posted to two replicas, one is deleted, and a leader recomputes",

@@ -128,12 +128,13 @@ _EVICTS_AGAIN = schedules("A", "high", "n1", "n2", after=[_EVICTS.name], again=T
 _scenario = partial(PlacementScenario, costs={}, small=0)
 
 
-def _both(title: str, *arguments: Any, **named: Any) -> list[PlacementScenario]:
-    """In both modes."""
+def _both(title: str, *arguments: Any, ci: bool = True, **named: Any) -> list[PlacementScenario]:
+    """In both modes; not `ci`: in single mode only beyond the small bounds."""
     name, _, rest = title.partition(":")
+    in_single = named if ci else {**named, "small": None}
     return [
         _scenario(title, *arguments, **named),
-        _scenario(f"{name}-single:{rest}, in single mode", *arguments, single=True, **named),
+        _scenario(f"{name}-single:{rest}, in single mode", *arguments, single=True, **in_single),
     ]
 
 
@@ -268,6 +269,7 @@ SCENARIOS: Sequence[PlacementScenario] = (
         [schedules("A", "p1", "large"), schedules("A", "p2", "large")],
         costs=_HALVES,
         slow_kubelets=True,
+        ci=False,
     ),
     _scenario(
         "quota-two: two extenders place such a pod each, while the quota is recomputed",
@@ -295,6 +297,7 @@ SCENARIOS: Sequence[PlacementScenario] = (
         [node("n1", 16384), *stored(waits("p1", 10000), waits("p2", 10000))],
         [schedules("A", "p1", "n1"), schedules("A", "p2", "n1")],
         vendors=without_locks,
+        ci=False,
     ),
     _scenario(
         "unlocked-deleted: a pod is deleted while it is placed by a vendor without a lock, another waits for its room",
@@ -316,6 +319,7 @@ SCENARIOS: Sequence[PlacementScenario] = (
         [node("n1", 8192), node("n2", 8192), *stored(*_VICTIMS, _HIGH, _LOW)],
         [_EVICTS, _EVICTS_AGAIN, schedules("A", "low", "n1", "n2")],
         preempts=True,
+        ci=False,
     ),
     _scenario(
         "preemption-deleted: the pod that others are evicted for is deleted meanwhile",

@@ -177,6 +177,13 @@ _CARDS = (node("small", 16384), node("large", 24576))
 P1, P2 = pod("p1", gpu=1, mem=2000), pod("p2", gpu=1, mem=2000)
 BOTH = {"p1": cost(1, 2000), "p2": cost(1, 2000)}
 _QUEUES = {"hami.io/quota-enforcement": "queue"}
+_TURN = (
+    *_CARDS,
+    (Q, quota("q", used={"gpu": 1, "mem": 8192}, annotations=_QUEUES, gpu=2, mem=13000)),
+    waiting("p1", gpu=1, percent=50),
+    _gated("p2", gpu=1, mem=4000),
+)
+_TURN_COSTS = {"p1": cost(1, 8192), "p2": cost(1, 4000)}
 
 SCENARIOS = (
     Scenario(
@@ -209,6 +216,7 @@ SCENARIOS = (
         ],
         BOTH,
         exact=False,
+        small=None,
     ),
     Scenario(
         "room: a leader recomputes while two pods are created, for which there is room",
@@ -305,15 +313,17 @@ SCENARIOS = (
     ),
     Scenario(
         "turn: a pod is released from the queue, while another one is placed where it costs more",
-        [
-            *_CARDS,
-            (Q, quota("q", used={"gpu": 1, "mem": 8192}, annotations=_QUEUES, gpu=2, mem=13000)),
-            waiting("p1", gpu=1, percent=50),
-            _gated("p2", gpu=1, mem=4000),
-        ],
+        _TURN,
+        [places("scheduler", "p1", on="large"), releases("leader")],
+        _TURN_COSTS,
+    ),
+    Scenario(
+        "two-turns: the same, and a second leader releases, too",
+        _TURN,
         [places("scheduler", "p1", on="large"), releases("leader"), releases("second leader")],
-        {"p1": cost(1, 8192), "p2": cost(1, 4000)},
+        _TURN_COSTS,
         leaders=["leader", "second leader"],
+        small=None,
     ),
     Scenario(
         "remade: a quota is deleted and made anew while a pod is created",

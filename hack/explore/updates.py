@@ -156,6 +156,7 @@ SCENARIOS = (
             edits("q", _LOWERED, gpu=1, mem=2000),
         ],
         BOTH,
+        small=None,
     ),
     Scenario(
         "raised: the limits of a full quota are raised while a pod is created, and a leader recomputes",
