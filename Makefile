@@ -12,7 +12,7 @@ skipped = for program in $(2); do command -v $$program >/dev/null || echo "make 
 .DEFAULT_GOAL := help
 # the tests start Python two hundred times: compiled modules are kept, whatever the environment says
 unexport PYTHONDONTWRITEBYTECODE
-.PHONY: help demo test test-integration test-newest-python coverage run lint format render certs bench clean setup controlplane helm e2e e2e-failed attack day image release deploy undeploy deploy-dev docs mutation explore
+.PHONY: help demo test test-integration test-newest-python coverage run lint format render certs bench clean setup controlplane helm e2e e2e-failed attack day image release deploy undeploy deploy-dev docs mutation explore layers
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -122,6 +122,9 @@ mutation: $(DEV) ## small faults in quota, fit and admission, and which of them 
 explore: $(DEV) ## every interleaving of charging and placement, up to larger bounds than CI's, and planted faults (ACCIDENTS=1 SECONDS=600)
 	@$(BIN)/python -m hack.explore --accidents $(or $(ACCIDENTS),1) --seconds $(or $(SECONDS),600)
 	@$(BIN)/python -m hack.explore --faults
+
+layers: $(DEV) ## how many tests and lines each layer has (BEFORE=a checkout to compare with)
+	@$(BIN)/python -m hack.test_layers $(if $(BEFORE),--before $(BEFORE))
 
 clean: ## remove .venv, caches and generated certificates
 	rm -rf .venv .demo .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage .coverage.* .mutation htmlcov dist
