@@ -41,7 +41,7 @@ yaml.safe_load_all = partial(yaml.load_all, Loader=yaml.CSafeLoader)
 
 LONGEST = (
     *("ui/test_situations.py", "ui/test_browser.py", "devices/test_adding_a_vendor.py", "kubectl/test_ui.py"),
-    *("server/test_run.py", "packaging/test_progress.py", "server/test_serve_node.py"),
+    *("server/test_run.py", "server/test_serve_node.py"),
     *("server/test_app.py", "kubectl/test_doctor.py", "kubectl/test_watched.py", "server/test_listener.py"),
     *("fuzz/test_fuzz.py", "server/test_listener_overload.py", "devices/test_two_hundred_cards.py"),
     *("e2e/test_documents.py", "e2e/test_placement.py", "e2e/test_chart.py", "e2e/test_large_pods.py"),

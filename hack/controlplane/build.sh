@@ -9,7 +9,6 @@
 # KUBEBUILDER_ASSETS, when set, names a folder that has the binaries already, and is used instead.
 set -euo pipefail
 cd "$(dirname "$0")"
-. ../progress.sh
 minor=${K8S:-1.36}
 [ -f "$minor/go.mod" ] || { echo "controlplane: K8S must be one of $(echo 1.*/ | tr -d /), not $minor" >&2; exit 2; }
 cd "$minor"
@@ -58,12 +57,11 @@ started=$SECONDS
 mkdir -p "$(dirname "$folder")"
 partial=$(mktemp -d "$folder.XXXXXX")
 trap 'rm -rf "$partial"' EXIT
-total=$(go list -deps "${tools[@]}" | wc -l)
-counted controlplane "$total" go build -v -trimpath -gcflags=all=-dwarf=false -ldflags "-s -w $stamp" -o "$partial/" "${tools[@]}"
+go build -trimpath -gcflags=all=-dwarf=false -ldflags "-s -w $stamp" -o "$partial/" "${tools[@]}"
 if [ -n "$before" ]; then
   ln -s "$before"/{etcd,kube-apiserver,kube-controller-manager} "$partial/"
 else
-  counted etcd "" go build -v -trimpath -gcflags=all=-dwarf=false -ldflags "-s -w" -o "$partial/etcd" go.etcd.io/etcd/server/v3
+  go build -trimpath -gcflags=all=-dwarf=false -ldflags "-s -w" -o "$partial/etcd" go.etcd.io/etcd/server/v3
 fi
 
 chmod 755 "$partial"

@@ -4,7 +4,6 @@
 # once per machine and version; a second call finds it and ends at once. Prints the program's path on standard output;
 # everything else goes to standard error. `build.sh --where` prints the path and builds nothing (exit 1: not built).
 set -euo pipefail
-. "$(dirname "$0")/../progress.sh"
 
 version=v3.21.4
 go_version=1.26
@@ -33,7 +32,7 @@ for package in chartutil lint/rules; do
   stamp+=" -X $module/pkg/$package.k8sVersionMajor=1 -X $module/pkg/$package.k8sVersionMinor=$kubernetes"
 done
 export CGO_ENABLED=0 GOBIN=$partial
-counted helm "" go install -v -trimpath -gcflags=all=-dwarf=false -ldflags "-s -w $stamp" "$module/cmd/helm@$version"
+go install -trimpath -gcflags=all=-dwarf=false -ldflags "-s -w $stamp" "$module/cmd/helm@$version"
 
 chmod 755 "$partial"
 # Whoever built at the same time and was first has the same program: theirs stays.
