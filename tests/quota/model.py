@@ -15,7 +15,6 @@ from typing import Any
 
 import jsonpatch
 from builders import card, container, node
-from charging.test_interleavings import rest_of
 from cluster import native
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -37,7 +36,7 @@ from hami_webhook.quota.account import QuotaAccount
 from hami_webhook.quota.card_selection import COUNTED, DEVICE_TYPES
 from hami_webhook.quota.enforcement import ENFORCEMENT, Enforcement
 from hami_webhook.quota.floors import cost_of, floor_id
-from hami_webhook.quota.ledger import State
+from hami_webhook.quota.ledger import LEDGER, State
 from hami_webhook.quota.pricing import charge_of
 from hami_webhook.scheduling.placer import Placement
 
@@ -75,6 +74,14 @@ Accident = tuple[str, int, str]
 
 async def sleep_for_ever(_: float) -> None:
     await asyncio.Event().wait()
+
+
+def rest_of(item: JSON) -> JSON:
+    """What of a quota isn't ours."""
+    meta = {k: v for k, v in item["metadata"].items() if k not in ("resourceVersion", "annotations")}
+    notes = {k: v for k, v in item["metadata"].get("annotations", {}).items() if k not in (LEDGER, COUNTED)}
+    used = {k: v for k, v in item.get("status", {}).get("used", {}).items() if k not in VENDORS.quota_keys}
+    return {"meta": meta, "notes": notes, "spec": item["spec"], "used": used}
 
 
 class Replica:
