@@ -343,21 +343,6 @@ def test_of_two_schedulers_that_race_for_the_last_card_one_pod_gets_it(
             check_cards(kubectl)
 
 
-def test_the_extender_is_killed_and_comes_back(program: Deployment, scheduler: HamiScheduler) -> None:
-    kubectl = program.kubectl
-    space = namespace(kubectl)
-    node_with_cards(kubectl, space, "one", 4)
-    kubectl.apply(job(space, "train", 20, gpu=1, gpumem=4000, gpucores=20))
-    eventually(lambda: running(kubectl, space) >= 3)
-    scheduler.kill_extender()
-    time.sleep(1)
-    scheduler.start_extender()
-    eventually(lambda: running(kubectl, space), 20)
-    check_cards(kubectl)
-    placed = [item["metadata"]["annotations"][ALLOCATED] for item in pods_of(kubectl, space)]
-    assert len(placed) == 20
-
-
 def test_a_burst_outlives_the_death_of_the_extender_and_of_kube_scheduler(
     program: Deployment, scheduler: HamiScheduler
 ) -> None:
