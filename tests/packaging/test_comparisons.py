@@ -71,7 +71,7 @@ def test_no_comparison_denies_what_we_have(page: Path) -> None:
         ("| | Kueue | hami-webhook |\n|---|---|---|\n| **gangs** | none | pod groups |\n", 0),
         ("| | waits in order |\n|---|---|\n| hami-webhook | no |\n| HAMi | no |\n", 1),
         ("- No queue of jobs: pods wait.\n", 1),
-        ("- Cover several clusters: a quota is of one cluster.\n", 0),
+        ("- Cover several clusters: each quota covers one cluster.\n", 0),
         ("- Your pods ask for devices with ResourceClaims: HAMi-DRA is for that, we count none.\n", 1),
     ],
 )
