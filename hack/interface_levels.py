@@ -117,7 +117,7 @@ LEVELS: Sequence[tuple[Level, str, str]] = (
     ("alpha", "flag", "hami-webhook serve --submitted-by*"),
     ("alpha", "environment variable", "HAMI_SUBMITTED_BY*"),
     ("alpha", "chart value", "submittedBy*"),
-    ("alpha", "webhook", "/templates"),
+    ("alpha", "path", "webhook /templates"),
     # new in 0.3.0
     ("alpha", "AcceleratorQuota", "*"),
     ("alpha", "annotation or label of hami-webhook", "hami.io/unhealthy-cards"),
