@@ -91,7 +91,8 @@ class Settings:
     resync_interval: float = _setting(
         values.duration("1s", "24h"),
         "5m0s",
-        "age at which the role node removes the shared regions of deleted pods, if it has --priority-feedback",
+        "with --priority-feedback, how long a deleted pod's shared regions must be unchanged before the role node removes "
+        "them",
         flags=(),
         env="HAMI_RESYNC_INTERVAL",
     )
@@ -120,8 +121,8 @@ class Settings:
     extender_bind: ListenAddress | None = _setting(
         values.optional_listen_address,
         "",
-        "address of the scheduler extender in HAMi's chart since 2.11, which replaces extender-bind-address and the "
-        "main server. TLS with cert_file and key_file, also on loopback; empty: not given",
+        "address of the scheduler extender in HAMi's chart since 2.11. If set, extender-bind-address and the main server "
+        "answer no extender calls. TLS with cert_file and key_file, also on loopback; empty: not given",
     )
     extender_mode: str = _setting(
         values.extender_mode,
@@ -138,7 +139,7 @@ class Settings:
     preemption_evictions_per_minute: int = _setting(
         values.whole(1, 100_000),
         "60",
-        "most pods that are evicted for the pods of one namespace within a minute; the first eviction, on one node, "
+        "maximum number of pods evicted for one namespace within a minute; the victims of the first pod in that minute "
         "may exceed it",
     )
     extender_client_ca_file: str = _setting(
@@ -213,8 +214,8 @@ class Settings:
         "28s",
         "time for which a bind retries a contended node lock; 0: never",
     )
-    enable_ascend: bool = _setting(parse_go_bool, "false", "whether the vnpus section creates backends")
-    enable_iluvatar: bool = _setting(parse_go_bool, "false", "whether the iluvatars section creates backends")
+    enable_ascend: bool = _setting(parse_go_bool, "false", "whether the vendors in the section vnpus are enabled")
+    enable_iluvatar: bool = _setting(parse_go_bool, "false", "whether the vendors in the section iluvatars are enabled")
 
     claims: str = _setting(
         values.claims,
@@ -248,7 +249,7 @@ class Settings:
     )
     quota_charge_timeout: float = _setting(values.duration("10ms", "30s"), "9s", "longest time for one charge")
     quota_max_ledger: int = _setting(
-        values.whole(1, 100_000), "1000", "most entries of pods in flight in the ledger of a quota"
+        values.whole(1, 100_000), "1000", "maximum number of entries of pods in flight in a quota's ledger"
     )
 
     own_service_accounts: tuple[ServiceAccount, ...] = _setting(
@@ -275,7 +276,7 @@ class Settings:
     device_plugin_service_account: str = _setting(
         values.object_name,
         "",
-        "an addition to device-plugin-service-accounts, which HAMi's chart sets since 2.11; empty: none",
+        "one more account that may write allocations; HAMi's chart sets this flag since 2.11; empty: none",
     )
     volcano_service_accounts: tuple[ServiceAccount, ...] = _setting(
         values.service_accounts,
@@ -292,7 +293,7 @@ class Settings:
     kai_service_accounts: tuple[ServiceAccount, ...] = _setting(
         values.service_accounts,
         "kai-scheduler/binder",
-        "service accounts of KAI's binder, which holds cards with its own pods, and may change KAI's pods' requests",
+        "service accounts of KAI's binder. It holds cards with pods of its own, and may change the requests of KAI's pods",
         repeats=True,
     )
     allowed_identities: Identities = _setting(
@@ -305,11 +306,13 @@ class Settings:
     kube_qps: float = _setting(values.rate, "5", "requests a second to the API server")
     kube_burst: int = _setting(values.whole(1, 100_000), "10", "requests to the API server at once")
     kube_timeout: int = _setting(
-        values.whole(0, 3600), "0", "timeout of a request to the API server, in seconds; 0: none"
+        values.whole(0, 3600), "0", "timeout of a request to the API server, in seconds; 0: 30 s"
     )
     leader_elect: bool = _setting(parse_go_bool, "false", "whether replicas elect a leader")
-    leader_elect_resource_name: str = _setting(values.object_name, "", "name of the lease; empty: the scheduler name")
-    leader_elect_resource_namespace: str = _setting(values.object_name, "", "namespace of the lease; empty: this pod's")
+    leader_elect_resource_name: str = _setting(
+        values.object_name, "", "name of the controller's Lease, without its ending -controller; empty: the scheduler name"
+    )
+    leader_elect_resource_namespace: str = _setting(values.object_name, "", "namespace of the Lease; empty: this pod's")
 
     verbosity: int = _setting(values.whole(0, 10), "0", "verbosity of the log, 0 to 10", flags=("-v", "--v"))
     log_format: str = _setting(
