@@ -18,21 +18,6 @@ JSON = dict[str, Any]
 GPU, MEM, CORES = "limits.nvidia.com/gpu", "limits.nvidia.com/gpumem", "limits.nvidia.com/gpucores"
 START = 1_767_225_600
 """When a run starts whose files name no time."""
-PROFILES = [
-    {
-        "name": name,
-        "memoryMB": memory,
-        "core": core,
-        "sliceCount": size,
-        "placements": [{"start": start, "size": size} for start in starts],
-    }
-    for name, memory, core, size, starts in (
-        ("1g.5gb", 5120, 14, 1, range(7)),
-        ("2g.10gb", 10240, 28, 2, (0, 2, 4)),
-        ("3g.20gb", 20480, 42, 4, (0, 4)),
-    )
-]
-"""MIG profiles of a card of 40 GiB, as its plugin registers them."""
 
 
 pod = functools.partial(builders.pod, namespace="team-a")

@@ -7,6 +7,7 @@ import os
 import random
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -57,7 +58,13 @@ def test_in_one_cluster_vendors_leave_each_other_alone(simulate: Simulate) -> No
     expected = {f"{name}.{pod['name']}": _outcome(pod) for name in VENDOR_FILES for pod in expected_of(name)["pods"]}
     run = simulate.main("simulate", "-o", "yaml", simulate.file("together.json", listed(*together())))
     assert (run.status, run.err) == (0, "")
-    assert {pod["name"]: _outcome(pod) for pod in yaml.safe_load(run.out)["pods"]} == expected
+    result = yaml.safe_load(run.out)
+    assert {pod["name"]: _outcome(pod) for pod in result["pods"]} == expected
+    for quota in result["quotas"]:
+        held = Counter[str]()
+        for pod in result["pods"]:
+            held.update(pod["debits"] if pod["namespace"] == quota["namespace"] else {})
+        assert all(held[key] <= amount <= quota["hard"][key] for key, amount in quota["used"].items()), quota["name"]
 
 
 def _outcome(pod: JSON) -> tuple[object, ...]:
