@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import shutil
 import ssl
 import subprocess
 import urllib.error
@@ -20,10 +19,9 @@ from hack.devcluster import logs
 from hack.devcluster.client import Client
 from hack.devcluster.plane import ControlPlane
 from hack.devcluster.volumes import TOKEN_SECONDS, tokens
-from hami_webhook import __version__
 
 from .conftest import started
-from .deployment import ROOT, Kubectl, eventually
+from .deployment import Kubectl, eventually
 from .objects import JSON, namespace
 from .test_ordinary_day import card_nodes
 
@@ -213,20 +211,6 @@ def test_how_a_pod_ends(kubectl: Kubectl) -> None:
     address = ready(kubectl, space, "ignoring")
     kubectl("delete", "pods", "--all", "-n", space, "--timeout=120s")
     eventually(lambda: address in subprocess.check_output(["ip", "route"], text=True), False)
-
-
-def test_a_tag_can_be_another_version_of_the_program(kubectl: Kubectl, plane_with_node: ControlPlane) -> None:
-    tree = plane_with_node.versions / "other"
-    shutil.copytree(ROOT / "hami_webhook", tree / "hami_webhook")
-    (tree / "hami_webhook" / "__init__.py").write_text('__version__ = "9.9.9"\n')
-    space = namespace(kubectl)
-    said = {}
-    for tag in ("other", "latest"):
-        image = {"image": f"registry.example:5000/hami-webhook:{tag}"}
-        kubectl.apply(node_pod(space, tag, ["hami-webhook", "version"], {"restartPolicy": "Never"}, **image))
-        eventually(lambda: status(kubectl, space, tag)["phase"], "Succeeded")  # noqa: B023  called at once
-        said[tag] = log(kubectl, space, tag).split()[1]
-    assert said == {"other": "9.9.9", "latest": __version__}
 
 
 @pytest.mark.parametrize(
