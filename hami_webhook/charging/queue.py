@@ -131,6 +131,7 @@ class _Batch(Struct):
     def note_written(self, written: Sequence[Swap]) -> None:
         """Note for each member what was written of it."""
         for swap in written:
+            # by identity: an attempt that lost its race made equal accounts, which nobody wrote
             for member, part in next(parts for account, parts in self.parts if account is swap.after):
                 member.swaps.append(part)
 
@@ -239,7 +240,7 @@ class ChargeQueue:
         outcomes = await self._outcomes(scope, batch)
         answered = list(zip(batch.members, outcomes, strict=True))
         refused = [member for member, outcome in answered if isinstance(outcome, Refusal) and member.swaps]
-        if refused:
+        if refused:  # before they are answered: a client that tries again mustn't find its own charge in its way
             await self._undo(scope, refused)
         given_up: list[_Waiting] = []
         for member, outcome in answered:
@@ -269,7 +270,7 @@ class ChargeQueue:
         except Exception:
             logger.exception("charging a batch failed", extra={"namespace": scope})
             fault = "an internal error"
-        finally:
+        finally:  # also when it is too late: a write without an answer may have taken effect
             batch.note_written(writes.swaps)
         return [refuse_now(member.request.pod.namespace, fault) for member in batch.members]
 
@@ -289,7 +290,7 @@ class ChargeQueue:
                     recompute = self._recomputer.before_refusal if need.full else self._recomputer.inline
                     made = await recompute(scope, need.quota, for_real)
                     batch.recomputed[need.quota] = None if for_real else made
-                except NotShown:
+                except NotShown:  # nobody knows what is in flight under this quota, so nothing is charged to it now
                     raise
                 except ClusterError:  # then the evaluation says that the status is unknown
                     continue
@@ -317,6 +318,7 @@ class ChargeQueue:
             recomputed=frozenset(batch.recomputed),
             are_latest=snapshot.live or snapshot.current,
         )
+        # entries that are shown go with a write that is due anyway: no write is made for them alone
         after = {name: account for name, account in result.accounts.items() if account is not before[name]}
         if not snapshot.live and (result.refusals or _rely_on_entries(pods, before, after)):
             raise Rejected

@@ -201,7 +201,7 @@ class Recomputer:
             if last.departures == departures:
                 return None
             pause = last.ended + _PAUSE_PER_SECOND * last.took - self._clock()
-            if pause > _LONGEST_PAUSE:
+            if pause > _LONGEST_PAUSE:  # a refusal by what was found lately is better than one that comes too late
                 return None
             if pause > 0:
                 await self._store.pause(pause)
@@ -238,6 +238,7 @@ class Recomputer:
             namespaces = [scope] if selected is None else selected
             if self._claims is None:
                 return await self._pods.of(namespaces)
+            # at once: both have to begin after the quota was read, and the order between them says nothing
             pods, claims = await asyncio.gather(self._pods.of(namespaces), self._claims.of(namespaces))
             bare, held = await self._claims.held_by(pods, claims, self._clock())
             capacity = WithClaims(self._capacity, held)

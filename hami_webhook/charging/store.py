@@ -195,7 +195,8 @@ class QuotaStore:
         loop = asyncio.get_running_loop()
         turn = self._turns.setdefault(scope, _Turn())
         acquired = False
-        # who doesn't get the lock in time goes on without it: it only saves conflicts, and its holder may wait for long
+        # who doesn't get the lock in time goes on without it: it only saves conflicts, and its holder may take long;
+        # all wait until the holder's time is over, so the last of many waits for no longer than the first
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout_at(turn.until if turn.lock.locked() else loop.time() + LONGEST_TURN):
                 await turn.lock.acquire()
@@ -245,7 +246,7 @@ class QuotaStore:
                 after, result = change(snapshot)
             except NotListed:
                 (accounts, fresh), current = await self._list(scope), True
-                live |= accounts.keys() if fresh else set()
+                live |= accounts.keys() if fresh else set()  # one that others asked for may be older
                 continue
             except Rejected:
                 if snapshot.live:

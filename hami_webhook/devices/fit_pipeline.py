@@ -137,6 +137,7 @@ def _attempt(
     second = _walk(
         vendor, fit_request, _by_cost(fit_request, ordered, numa_bound=numa_bound), trace, numa_bound=numa_bound
     )
+    # the reasons are those of the order that the pod asked for
     return second if isinstance(second, Allocation) else first
 
 
@@ -222,6 +223,7 @@ def _result(walk: _Walk, cards: Sequence[Candidate], selection: Selection) -> Al
     for first in cards:
         card: Candidate | None = first
         while card is not None:
+            # what compares sets of cards holds each set against the quota, so here a card is checked by itself
             fit_request.taken = [] if every else walk.groups[-1]
             label = walk.failed_check(card)
             if walk.verdicts is not None:
@@ -234,6 +236,7 @@ def _result(walk: _Walk, cards: Sequence[Candidate], selection: Selection) -> Al
                 choice = selection.choose(fit_request, walk.groups[-1])
                 assert isinstance(choice, Choice)
                 return _allocation(vendor, choice)
+            # further shares of this card come before the next one, or last of all (`_choose`)
             card = None if every else walk.again(card)
     if every:
         choice = _choose(walk, selection, count)
@@ -292,7 +295,7 @@ def _link_rank(choice: Choice) -> tuple[int, int]:
 def _fill(walk: _Walk, group: list[Candidate], count: int) -> None:
     """Take further shares of the group's cards, in order, until there are `count`."""
     for first in list(group):
-        walk.numa = first.device.numa
+        walk.numa = first.device.numa  # or the check would begin another group
         card = walk.again(first)
         while card is not None and len(group) < count:
             walk.fit_request.taken = group

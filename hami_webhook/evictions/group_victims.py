@@ -268,6 +268,7 @@ class _Search:
         fit, after = answer
         budgets, pod = self._group.budgets, self._group.members[index].pod
         if not budgets.admits(pod, fit, room.view, trial.taken):
+            # what is remembered knows no quotas: other cards of the node may cost this member less
             other = self._trials.fit(room.view, self._preemptors[shape].request, budgets.of(pod, trial.taken))
             if other is None:
                 return False
@@ -298,6 +299,7 @@ class _Search:
                 victims = yield from self._cheapest(trial, index, chosen, refused)
                 if victims is None:
                     return None
+                # members that this node has are placed there once more: their cards may be other ones now
                 other, there = trial.without(victims.pods, victims.node)
                 placed = all(self._take(other, each, victims.node) for each in (*there, index))
                 if placed:
@@ -322,6 +324,7 @@ class _Search:
         for least, name in merge(bounds, untouched):
             if best is not None and (best[0] <= least or found >= _CANDIDATES):
                 break
+            # a node that was touched stands in both lists, and only what it costs now counts
             if name in refused or (name in touched and touched[name].least != least):
                 continue
             each = touched.get(name) or self._look(trial, shape, name)

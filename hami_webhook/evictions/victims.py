@@ -178,6 +178,7 @@ def choosing_node(preemptor: Preemptor, nodes: Iterable[NodeSnapshot]) -> Steps[
     best: Key | None = None
     for least, _, node in bounds:
         enough = len(found) >= max(_CANDIDATES, len(bounds) // 10) or tried >= max(_FITS, len(bounds) // 2)
+        # no node from here on can be better; or as many were tried as kube-scheduler tries; or it took too long
         if (best is not None and (best <= least or enough)) or steps >= _STEPS:
             break
         search = _Search(preemptor, node)
@@ -238,6 +239,7 @@ class _Search:
     def smaller(self, found: Victims, below: Key, effort: SearchBudget) -> Steps[Victims]:
         """The smallest set whose key is smaller than `below`, while the effort lasts; else what was found."""
         keyed: list[tuple[Key, Sequence[Pod]]] = []
+        # of some sizes not even the least important pods would be better: their sets, which may be many, aren't made
         sizes = [size for size in range(1, len(self._candidates)) if _least_of_size(self._candidates, size) < below]
         for pods in chain.from_iterable(combinations(self._candidates, size) for size in sizes):
             if effort.sets <= 0:

@@ -89,6 +89,7 @@ def group_turns(
         there = members(key)
         ready = [pod.uid for pod in there if pod.uid in waiting]
         lacking = what_lacks(group, there, len(ready))
+        # one that succeeded makes its group complete, but holds nothing: no more than the size run at a time
         missing = 0 if lacking else max(0, group.size - sum(not pod.queued and not pod.terminal for pod in there))
         released, more = ready[:missing], ready[missing:]
         incomplete |= dict.fromkeys(more, lacking or group.surplus)
