@@ -18,6 +18,7 @@ from hami_webhook.cluster.object_events import ObjectEvents
 from hami_webhook.devices.unhealthy_cards import ANNOTATION, LOST, RECOVERY, XID, UnhealthyCard, decode, encode
 from hami_webhook.kube.objects import MalformedObject, Node
 from hami_webhook.loops import Sleep, repeat
+from hami_webhook.node.card_activity import CardActivity
 from hami_webhook.node.cards import CardHealth, ProbeError
 
 logger = logging.getLogger(__name__)
@@ -91,7 +92,10 @@ class UnhealthyCards:
 
 
 class CardHealthLoop:
-    """Does it for a node. `booted` is when the machine was; nothing is asked while `mig_lock` is there."""
+    """Does it for a node. `booted` is when the machine was; nothing is asked while `mig_lock` is there.
+
+    `activity` learns which cards computed, as NVML is asked every few seconds here alone.
+    """
 
     def __init__(
         self,
@@ -103,6 +107,7 @@ class CardHealthLoop:
         *,
         booted: float,
         mig_lock: Path,
+        activity: CardActivity | None = None,
     ) -> None:
         self._cluster = cluster
         self._node = node
@@ -111,6 +116,7 @@ class CardHealthLoop:
         self._clock = clock
         self._booted = booted
         self._mig_lock = mig_lock
+        self._activity = activity or CardActivity()
         self._found = UnhealthyCards()
         self._written: dict[str, UnhealthyCard] | None = None
         self._read_at = 0.0
@@ -139,6 +145,7 @@ class CardHealthLoop:
             self._say(f"the health of the cards isn't known: NVML: {error}")
             return True
         now = self._clock()
+        self._activity.look(cards, now)
         try:
             if self._written is None:
                 await self._take_over(now)

@@ -14,13 +14,14 @@ class CardHealth:
     """What NVML says of a GPU's health.
 
     `causes` are those that it shows now, `xids` the errors of its driver since it was last asked. `needs_recovery` is
-    whether a reset is needed; None where NVML doesn't say it.
+    whether a reset is needed, `computed` whether it computed since it was last asked; None where NVML doesn't say it.
     """
 
     uuid: str
     causes: frozenset[str]
     xids: frozenset[int]
     needs_recovery: bool | None
+    computed: bool | None = None
 
 
 @dataclass(frozen=True, slots=True)

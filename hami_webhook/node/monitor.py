@@ -10,6 +10,7 @@ from functools import partial
 from typing import NamedTuple
 
 from hami_webhook.cluster.object_events import ObjectEvents
+from hami_webhook.node.card_activity import CardActivity
 from hami_webhook.node.cards import CardMetrics, ProbeError
 from hami_webhook.node.claim_regions import ClaimOwners, ClaimRegions
 from hami_webhook.node.node_pods import NodePod, NodePods
@@ -50,7 +51,8 @@ class NodeMetrics:
 class Monitor:
     """Reads what is used. `folder` is None where containers aren't monitored; `cards` may raise `ProbeError`.
 
-    `claims` is None where those of claims aren't. `clock` gives Unix seconds.
+    `claims` is None where those of claims aren't. `activity`: when cards computed, by their driver; None if nobody asks
+    it. `clock` gives Unix seconds.
     """
 
     def __init__(
@@ -61,6 +63,7 @@ class Monitor:
         events: ObjectEvents,
         clock: Callable[[], float],
         claims: ClaimRegions | None = None,
+        activity: CardActivity | None = None,
     ) -> None:
         self._pods = pods
         self._folder = folder
@@ -68,6 +71,7 @@ class Monitor:
         self._events = events
         self._clock = clock
         self._claims = claims
+        self._activity = activity or CardActivity()
         self._last: NodeMetrics | None = None
         self._over_time = UseOverTime()
         self._reading = asyncio.Lock()
@@ -92,7 +96,13 @@ class Monitor:
         bad = {key: found for key, found in regions.items() if isinstance(found, BadRegion)}
         await self._tell(bad, containers)
         good = {key: found for key, found in regions.items() if isinstance(found, Region)}
-        self._over_time.follow({key: (containers[key].namespace, found) for key, found in good.items()}, cards, now)
+        self._over_time.follow(
+            {key: (containers[key].namespace, found) for key, found in good.items()},
+            cards,
+            now,
+            containers,
+            lambda key: self._activity.last(containers[key].cards, now),
+        )
         used = [
             ContainerMetrics(containers[key], key.container, found, self._over_time.last_used[key])
             for key, found in good.items()

@@ -1,4 +1,6 @@
-"""What NVML reports of the health of this machine's GPUs (docs/monitor.md#unhealthy-cards)."""
+"""What NVML reports of this machine's GPUs every few seconds: their health (docs/monitor.md#unhealthy-cards), and
+whether they computed.
+"""
 
 from __future__ import annotations
 
@@ -24,6 +26,8 @@ class CardHealthProbe:
     def __init__(self) -> None:
         self._events: Any = None
         self._uuids: dict[int | None, str] = {}
+        self._sampled: dict[str, int] = {}
+        """The time of the last sample of each card's use, in microseconds of the driver's clock."""
 
     def __call__(self) -> list[CardHealth]:
         """The cards that NVML finds. Raises `ProbeError`."""
@@ -32,7 +36,7 @@ class CardHealthProbe:
                 self._open()
             xids = self._reported()
             count = pynvml.nvmlDeviceGetCount()
-            found = [card for index in range(count) if (card := _card(index, xids)) is not None]
+            found = [card for index in range(count) if (card := _card(index, xids, self._sampled)) is not None]
         except pynvml.NVMLError as error:
             self.close()
             raise ProbeError(str(error)) from error
@@ -78,8 +82,8 @@ class CardHealthProbe:
         return {uuid: numbers - APPLICATION_XIDS for uuid, numbers in xids.items()}
 
 
-def _card(index: int, xids: dict[str, set[int]]) -> CardHealth | None:
-    """None where NVML doesn't answer for the card: it is lost."""
+def _card(index: int, xids: dict[str, set[int]], sampled: dict[str, int]) -> CardHealth | None:
+    """None where NVML doesn't answer for the card: it is lost. `sampled` is brought up to date."""
     try:
         handle = pynvml.nvmlDeviceGetHandleByIndex(index)
         uuid = pynvml.nvmlDeviceGetUUID(handle)
@@ -94,7 +98,20 @@ def _card(index: int, xids: dict[str, set[int]]) -> CardHealth | None:
         reasons = pynvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle)
         if reasons & pynvml.nvmlClocksThrottleReasonHwThermalSlowdown:
             causes.add(THERMAL)
-    return CardHealth(uuid, frozenset(causes), frozenset(xids.get(uuid, ())), _needs_recovery(handle))
+    computed = _computed(handle, uuid, sampled)
+    return CardHealth(uuid, frozenset(causes), frozenset(xids.get(uuid, ())), _needs_recovery(handle), computed)
+
+
+def _computed(handle: object, uuid: str, sampled: dict[str, int]) -> bool | None:
+    """By the samples that the driver took since the last time: a look every few seconds misses no short kernel."""
+    try:
+        _, samples = pynvml.nvmlDeviceGetSamples(handle, pynvml.NVML_GPU_UTILIZATION_SAMPLES, sampled.get(uuid, 0))
+        sampled[uuid] = max((int(each.timeStamp) for each in samples), default=sampled.get(uuid, 0))
+        return any(each.sampleValue.uiVal > 0 for each in samples)
+    except pynvml.NVMLError_NotFound:  # there are no new ones yet
+        return False
+    except pynvml.NVMLError:
+        return None
 
 
 def _needs_recovery(handle: object) -> bool | None:

@@ -5,11 +5,12 @@ It goes by what is seen whenever the monitor reads: what was seen then holds unt
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from hami_webhook.node.cards import CardMetrics
+from hami_webhook.node.feedback import BLOCKED
 from hami_webhook.node.region import DeviceUse, Region
 from hami_webhook.node.region_files import ContainerKey
 
@@ -43,13 +44,27 @@ class UseOverTime:
 
     def __init__(self) -> None:
         self.last_used: dict[ContainerKey, float] = {}
+        self._first: dict[ContainerKey, float] = {}
+        """When each container was there first, which it can't change by making its region again."""
         self.sums: dict[Owner, UsedSeconds] = {}
         self._seen: Mapping[ContainerKey, tuple[str, Region]] = {}
         self._at = 0.0
 
-    def follow(self, seen: Mapping[ContainerKey, tuple[str, Region]], cards: Sequence[CardMetrics], now: float) -> None:
-        """Take in a reading at `now` (Unix seconds): the namespace and the region of each container."""
-        self.last_used = {key: self._last_used(key, region, now) for key, (_, region) in seen.items()}
+    def follow(
+        self,
+        seen: Mapping[ContainerKey, tuple[str, Region]],
+        cards: Sequence[CardMetrics],
+        now: float,
+        there: Collection[ContainerKey] = (),
+        computed: Callable[[ContainerKey], float | None] = lambda key: None,
+    ) -> None:
+        """Take in a reading at `now` (Unix seconds): the namespace and the region of each container.
+
+        `there` are all containers, those without a region too. `computed` says when the cards of one computed last, by
+        their driver; None if that isn't known.
+        """
+        self._first = {key: self._first.get(key, now) for key in (*seen, *there)}
+        self.last_used = {key: self._last_used(key, region, computed(key), now) for key, (_, region) in seen.items()}
         models = {card.uuid: f"NVIDIA-{card.name}" for card in cards}
         seconds = min(max(0.0, now - self._at), _LONGEST) if self._at else 0.0
         for key, (namespace, region) in seen.items():
@@ -70,8 +85,12 @@ class UseOverTime:
             used.memory += seconds * min(device.total // _MEBIBYTE, _LARGEST)
             used.at = now
 
-    def _last_used(self, key: ContainerKey, region: Region, now: float) -> float:
-        """When it last computed; where the region doesn't say it, since when it is seen not to."""
-        if any(device.utilisation for device in region.devices):
-            return now
-        return max(min(region.last_kernel, now), self.last_used.get(key, 0.0 if region.last_kernel else now))
+    def _last_used(self, key: ContainerKey, region: Region, computed: float | None, now: float) -> float:
+        """When it last computed; where the region doesn't say it, since when it is seen not to.
+
+        The region is in the container's hand: while none of its cards computed, it didn't.
+        """
+        said = now
+        if region.recent_kernel != BLOCKED and not any(device.utilisation for device in region.devices):
+            said = max(min(region.last_kernel, now), self.last_used.get(key, 0.0 if region.last_kernel else now))
+        return said if computed is None else min(said, max(computed, self._first[key]))

@@ -28,6 +28,7 @@ from hami_webhook.cluster.kubernetes import Client, KubernetesCluster
 from hami_webhook.cluster.object_events import ObjectEvents
 from hami_webhook.loops import Loops, repeat
 from hami_webhook.node import claim_regions
+from hami_webhook.node.card_activity import CardActivity
 from hami_webhook.node.card_health import CardHealthLoop
 from hami_webhook.node.claim_regions import ClaimRegions
 from hami_webhook.node.feedback import MIG_LOCK, PriorityFeedback
@@ -79,7 +80,8 @@ class NodeRole:
         events = ObjectEvents(cluster, self._problems)
         path = os.path.join(settings.hook_path, _CLAIMS)
         self._claims = ClaimRegions(cluster, self._pods, path, clock) if settings.hook_path else None
-        self._monitor = Monitor(self._pods, folder, read_cards, events, clock, self._claims)
+        activity = CardActivity()
+        self._monitor = Monitor(self._pods, folder, read_cards, events, clock, self._claims, activity)
         self._health = CardHealthLoop(
             cluster,
             settings.node_name,
@@ -88,6 +90,7 @@ class NodeRole:
             clock,
             booted=time.time() - time.clock_gettime(time.CLOCK_BOOTTIME),
             mig_lock=MIG_LOCK,
+            activity=activity,
         )
         registry = new_registry()
         registry.register(BuildCollector(self._problems, self.failures))

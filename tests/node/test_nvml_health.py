@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from .machines import DGX_A100, compile_library, environment, set_health
+from .machines import DGX_A100, Card, compile_library, environment, set_health
 
 pytestmark = pytest.mark.integration
 
@@ -90,3 +90,15 @@ def test_a_lost_card_is_left_out_until_it_is_back(machine: Machine) -> None:
     assert found(WELL, "1 0 0 0") == ["GPU-0"]
     assert found(WELL, WELL, then="close") == ["GPU-0", "GPU-1"]
     assert found(WELL, WELL) == ["GPU-0", "GPU-1"], "NVML is opened anew"
+
+
+def test_the_driver_s_samples_say_which_cards_computed_since_the_last_look(tmp_path: Path) -> None:
+    if shutil.which("gcc") is None:
+        pytest.skip("gcc compiles the library that stands in for NVIDIA's; `apt-get install gcc libc6-dev` has it")
+    compile_library(tmp_path)
+    cards = (Card(utilisation=3), Card(utilisation=0), Card(utilisation=-1))
+    own = environment(tmp_path, replace(DGX_A100, gpus=3, cards=cards))
+    look = "[card.computed for card in probe()]"
+    program = f"from hami_webhook.node.nvml_health import CardHealthProbe as P; probe = P(); print({look}, {look})"
+    done = subprocess.run([sys.executable, "-c", program], env=own, capture_output=True, text=True, check=True)
+    assert done.stdout.split("] ") == ["[True, False, None", "[True, False, None]\n"]

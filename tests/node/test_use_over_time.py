@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import random
 from collections import defaultdict
+from dataclasses import replace
 
 import pytest
 
-from hami_webhook.node.cards import CardMetrics
+from hami_webhook.node.card_activity import CardActivity
+from hami_webhook.node.cards import CardHealth, CardMetrics
+from hami_webhook.node.feedback import BLOCKED
 from hami_webhook.node.region import V0, V1_1, DeviceUse, Region
 from hami_webhook.node.region_files import ContainerKey
 from hami_webhook.node.use_over_time import UseOverTime
@@ -93,3 +96,74 @@ def test_when_it_was_used_last(readings: list[tuple[int, Region]], expected: flo
     for after, found in readings:
         over_time.follow({KEY: ("team-a", found)}, CARDS, START + after)
     assert over_time.last_used[KEY] == START + expected
+
+
+class Driven:
+    """A container whose card the driver samples every five seconds."""
+
+    def __init__(self) -> None:
+        self.over_time = UseOverTime()
+        self.activity = CardActivity()
+        self.now = START
+
+    def idle(self, seconds: int, found: Region | None, *, computes: bool | None = False, cards: str = "GPU-0") -> float:
+        """For how long it is idle, after so many seconds in which its region says that and its card does that."""
+        wanted = {cards} if cards else set[str]()
+        for _ in range(seconds // 5):
+            self.now += 5
+            self.activity.look([CardHealth("GPU-0", frozenset(), frozenset(), None, computes)], self.now)
+            seen = {} if found is None else {KEY: ("team-a", found)}
+            self.over_time.follow(seen, CARDS, self.now, [KEY], lambda _: self.activity.last(wanted, self.now))
+        return self.now - self.over_time.last_used.get(KEY, self.now)
+
+
+@pytest.mark.parametrize(
+    "forged",
+    [
+        region(("GPU-0", 1, 0), last_kernel=int(START) + 10**9),
+        region(("GPU-0", 1, 90), last_kernel=1),
+        region(("GPU-7", 1, 90)),
+        replace(region(("GPU-0", 1, 0), last_kernel=1), recent_kernel=BLOCKED),
+    ],
+    ids=["kernels", "utilisation", "another's card", "made to wait"],
+)
+def test_attack_a_region_that_claims_to_compute_is_idle_while_the_driver_sees_nothing(forged: Region) -> None:
+    node = Driven()
+    assert node.idle(600, forged, computes=True) == 0
+    assert node.idle(3600, forged) == 3600
+    assert node.idle(3600, forged, cards="") == 7200, "a pod without an allocation is held to the machine's cards"
+
+
+def test_attack_a_region_that_is_made_again_does_not_begin_again() -> None:
+    node, forged = Driven(), region(("GPU-0", 1, 90))
+    node.idle(5, forged, computes=True)
+    node.idle(3600, forged)
+    node.idle(60, None)
+    assert node.idle(60, region(("GPU-0", 1, 0))) == 3720
+
+
+def test_ordinary_day_who_computes_or_waits_for_others_or_is_not_known_is_not_idle() -> None:
+    node, rests = Driven(), region(("GPU-0", 1, 0), last_kernel=int(START))
+    assert node.idle(3600, region(("GPU-0", 1, 30)), computes=True) == 0
+    waits = replace(rests, recent_kernel=BLOCKED)
+    assert node.idle(3600, waits, computes=True) == 0, "priority feedback keeps it from computing"
+    claims = region(("GPU-0", 1, 30))
+    assert node.idle(3600, claims, computes=None) == 0, "the driver has no samples, as with MIG"
+    assert node.idle(3600, claims, computes=False, cards="GPU-9") == 0, "a card that the driver doesn't name"
+    assert node.idle(3600, rests, computes=True) == pytest.approx(3600, abs=10), "others compute on its card"
+
+
+def test_a_time_in_which_the_driver_was_not_asked_counts_as_computing() -> None:
+    node, claims = Driven(), region(("GPU-0", 1, 30))
+    node.idle(600, claims)
+    node.now += 60
+    assert node.idle(5, claims) == 0
+    assert node.idle(600, claims) == 600
+
+
+def test_what_the_driver_said_last_is_not_known_for_long() -> None:
+    activity = CardActivity()
+    assert activity.last({"GPU-0"}, START) is None
+    activity.look([CardHealth("GPU-0", frozenset(), frozenset(), None, False)], START)
+    assert [activity.last({"GPU-0"}, START + after) for after in (0, 15, 16, -1)] == [START, START, None, None]
+    assert activity.last({"GPU-0", "GPU-1"}, START) is None
