@@ -28,6 +28,7 @@ from hami_webhook.cli import parser
 from hami_webhook.config import SETTINGS
 from hami_webhook.config.devices import Chip
 from hami_webhook.config.serve_flags import IgnoredFlag
+from hami_webhook.controller.idle_pods import COMPUTED, IDLE, QUOTA_IDLE
 from hami_webhook.controller.match_conditions import match_conditions
 from hami_webhook.device_config import builtin_device_config, builtin_vendors, device_config_model
 from hami_webhook.devices import reasons, registry
@@ -83,6 +84,8 @@ def items() -> list[Item]:
         *(Item("condition", f"{EXCEEDED}={reason}") for reason in (ABOVE_HARD, WITHIN_HARD)),
         Item("condition", QUOTA_RESERVED),
         *(Item("condition", f"{QUOTA_RESERVED}={reason}") for reason in QUEUE_REASONS),
+        Item("condition", QUOTA_IDLE),
+        *(Item("condition", f"{QUOTA_IDLE}={reason}") for reason in (COMPUTED, IDLE)),
     }
     return sorted(found)
 

@@ -86,7 +86,7 @@ KEYS = (
 NOT_KEYS = (
     "*/v1*",  # versions of the API
     "*kubernetes.io/*",
-    "hami.io/QuotaReserved",  # a condition
+    *("hami.io/QuotaReserved", "hami.io/QuotaIdle"),  # conditions
     "0.0.0.0/0",
     *("nvidia.com/gpu.shared", "enflame.com/gcu-count", "huawei.com/npu-*"),
     *("amd.com/gpu", "dcu.com/gpu", "koordinator.sh/gpu-shared", "volcano.sh/gpu-*"),  # resources of others

@@ -195,8 +195,8 @@ SHOWN = {
         "4 replicas of serve refused by gpu-quota, next try in 40 s": (
             "tests/kubectl/test_workloads.py has the Deployment"
         ),
-        "29 checks, 1 fault; 2 not made, as faults explain what they would find": "no certificate here is that old",
-        "27 of 29 checks can't see everything with your rights; 0 faults in the rest": (
+        "30 checks, 1 fault; 2 not made, as faults explain what they would find": "no certificate here is that old",
+        "28 of 30 checks can't see everything with your rights; 0 faults in the rest": (
             "the reader has all rights; tests/kubectl/test_doctor.py has a tenant"
         ),
     },

@@ -70,6 +70,7 @@ CHECKS = (
     Diagnostic(
         "quota-drift", "used of quotas, against their pods", cluster_checks.quota_drift, (*_PROCESSES, "leaders")
     ),
+    Diagnostic("idle", "figures of pods whose quotas limit idleness", cluster_checks.idle_pods),
     Diagnostic("allocations", "allocations written on pods", cluster_checks.allocations),
 )
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import AsyncIterator, Sequence
 
 import msgspec
 
 from hami_webhook.charging.recomputer import read_pods
-from hami_webhook.cluster.api import JSON, Kind, NotFound
+from hami_webhook.cluster.api import JSON, ClusterError, Forbidden, Kind, NotFound
 from hami_webhook.devices.lock_annotations import COMMON_LOCK, LockValue
 from hami_webhook.doctor.facts import Facts, Finding
 from hami_webhook.doctor.node_faults import (
@@ -19,7 +20,9 @@ from hami_webhook.doctor.node_faults import (
 from hami_webhook.kube import wire
 from hami_webhook.kube.objects import ResourceQuota
 from hami_webhook.quota.account import QuotaAccount
+from hami_webhook.quota.idle import held_since, idle_rule
 from hami_webhook.quota.recompute import recompute
+from hami_webhook.usage.api import GROUP, read_pod_usages
 
 _DEFINITION = "acceleratorquotas.hami.io"
 _SETTLED = 3.0
@@ -195,6 +198,40 @@ def _drift(facts: Facts, account: QuotaAccount, listed: Sequence[JSON] | None) -
 def _accounts(facts: Facts) -> list[QuotaAccount]:
     found = (QuotaAccount.read(quota, facts.view.vendors) for quota in facts.view.caches.all_quotas())
     return [account for account in found if account.hard]
+
+
+async def idle_pods(facts: Facts) -> AsyncIterator[Finding]:
+    """Pods whose quotas say what becomes of idle ones are measured: without figures nothing happens."""
+    facts.require(Kind.PODS)
+    view = facts.view
+    quotas = (*view.caches.all_quotas(), *view.caches.accelerator_quotas.all())
+    accounts = [QuotaAccount.read(quota, view.vendors) for quota in quotas if idle_rule(quota) is not None]
+    if not accounts:
+        return
+    try:
+        usages = await read_pod_usages(facts.api, "")
+    except Forbidden:
+        raise
+    except ClusterError as error:
+        absent = isinstance(error, NotFound)
+        why = f"the cluster doesn't serve {GROUP}" if absent else f"{GROUP} doesn't answer: {error}"
+        remedy = "turn on the nodes' monitors and the API, as docs/time.md says"
+        for account in accounts:
+            subject = f"{account.quota.kind} {account.quota.namespace}/{account.quota.name}".replace(" /", " ")
+            yield Finding(subject, f"its idleAfter has no effect: {why}", remedy)
+        return
+    known = {(each.metadata.namespace, each.metadata.name) for each in usages}
+    unknown: dict[str, set[str]] = defaultdict(set)
+    for pod in view.state.pods():
+        held = (held_since(each, pod, view.vendors, view.capacity, facts.now, view.placement_ttl) for each in accounts)
+        if (pod.namespace, pod.name) not in known and any(since is not None for since in held):
+            unknown[pod.node_name].add(pod.key)
+    for node, pods in sorted(unknown.items()):
+        fault = f"{len(pods)} pods there are never idle for their quotas, as they have no figures, such as {min(pods)}"
+        remedy = (
+            "see that a pod of the monitor runs on this node; pods without HAMi-core have no figures (docs/used.md)"
+        )
+        yield Finding(f"node {node}", fault, remedy, advice=True)
 
 
 async def allocations(facts: Facts) -> AsyncIterator[Finding]:

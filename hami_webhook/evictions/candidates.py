@@ -26,6 +26,7 @@ class Candidates(Enum):
     OF_DEVICES = "bound to the node, of a lower priority, with cards of a vendor that is requested"
     OF_QUOTA = "bound anywhere, of a lower priority, in the namespace and in a quota that says so"
     LENT = "charged to other teams that hold more than their nominal; of a pod group all, or none"
+    IDLE = "of a quota that says so, with cards on which it computed nothing for so long; of a pod group all, or none"
     MOVABLE = "on the node, of a lower priority, with cards that others can give and an owner that replaces it there"
 
 

@@ -1,7 +1,7 @@
-"""The six policies by which pods are evicted for others, a row each.
+"""The seven policies by which pods are evicted, a row each.
 
 All policies share the steps of this package; a row has the differences.
-Source: docs/preemption.md, docs/spec/queues.md#7.
+Source: docs/preemption.md, docs/spec/queues.md#7, docs/spec/time.md#5.
 """
 
 from __future__ import annotations
@@ -71,3 +71,5 @@ RECLAIM = EvictionPolicy(
 """For a pod, or a group, that waits for what is its own team's and is lent; what isn't evicted is looked for again."""
 DEFRAG = replace(RECLAIM, candidates={Candidates.MOVABLE}, evicted="PodMoved", tries=3, per_minute=True)
 """For room that a person wants on a node: no pod waits for it yet, so that only who goes has an event."""
+IDLE = replace(RECLAIM, candidates={Candidates.IDLE}, evicted="QuotaIdleEvicted", blocked="QuotaIdleBlocked")
+"""For nobody: pods that hold cards and compute nothing; who is protected is tried again."""

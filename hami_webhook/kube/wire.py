@@ -343,6 +343,8 @@ class AcceleratorQuotaSpec(Wire, frozen=True):
     max_runtime: str | None = None
     default_runtime: str | None = None
     longer_runtime: str | None = None
+    idle_after: str | None = None
+    idle: str | None = None
 
 
 class AcceleratorQuotaStatus(Wire, frozen=True):

@@ -16,6 +16,7 @@ from hami_webhook.kube.quota_fields import PerSubject
 from hami_webhook.kube.selectors import LabelSelector
 from hami_webhook.quota.card_selection import COUNTED, DEVICE_TYPES, NODE_SELECTOR
 from hami_webhook.quota.enforcement import ENFORCEMENT, OBSERVED, QUEUE_ORDER, QUEUE_OVERTAKING
+from hami_webhook.quota.idle import IDLE, IDLE_AFTER
 from hami_webhook.quota.ledger import LEDGER
 from hami_webhook.quota.runtime import DEFAULT_RUNTIME, LONGER_RUNTIME, MAX_RUNTIME
 from hami_webhook.quota.subjects import COUNTED_SUBJECTS, SUBJECT_USE
@@ -47,6 +48,8 @@ def read_accelerator_quota(obj: Any, namespaces: Labels) -> ResourceQuota:
         MAX_RUNTIME: spec.max_runtime,
         DEFAULT_RUNTIME: spec.default_runtime,
         LONGER_RUNTIME: spec.longer_runtime,
+        IDLE_AFTER: spec.idle_after,
+        IDLE: spec.idle,
         LEDGER: status.ledger,
         COUNTED: status.counted_cards,
         COUNTED_SUBJECTS: status.counted_subjects,

@@ -47,7 +47,7 @@ def span_of(
     charge = charge_of(pod, vendors, capacity, now, placement_ttl, account.cards)
     keys = account.time_budget.amounts if account.time_budget is not None else ()
     amounts = account.in_units({key: amount for key, amount in charge.exact.items() if key in keys and amount})
-    return HeldSpan(_placed_at(pod, now), None, amounts) if charge.placed and amounts else None
+    return HeldSpan(placed_at(pod, now), None, amounts) if charge.placed and amounts else None
 
 
 def ended_at(pod: Pod, seen: float) -> float:
@@ -90,7 +90,7 @@ def held_spans(
     return spans
 
 
-def _placed_at(pod: Pod, now: float) -> float:
+def placed_at(pod: Pod, now: float) -> float:
     """Since when it has had its cards, by the scheduler's annotation, at the earliest since its creation."""
     written, created = pod.annotations.get(TIME, ""), pod.created or 0.0
     placed = float(int(written[:18])) if written.isdecimal() and written.isascii() else created

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from difflib import get_close_matches
 from enum import Enum
+from itertools import chain
 
 from msgspec import Struct
 
@@ -18,6 +19,7 @@ from hami_webhook.kube.quantity import Quantity, is_binary, parse_whole
 from hami_webhook.quota.account import QuotaAccount
 from hami_webhook.quota.card_selection import selection_faults
 from hami_webhook.quota.enforcement import enforcement_faults
+from hami_webhook.quota.idle import idle_faults
 from hami_webhook.quota.lending import lending_faults
 from hami_webhook.quota.preemption import QUOTA_PREEMPTION
 from hami_webhook.quota.pricing import CapacityLister
@@ -81,7 +83,8 @@ def misreadings(quota: ResourceQuota, vendors: Vendors, known: Vendors, capacity
         listed = ", ".join(" ".join(filter(None, (s.scope, s.operator, *s.values))) for s in quota.scopes)
         text = f"no pod is in all its scopes ({listed}), so nothing is counted; make a quota for each"
         found.append(Misreading(Reason.KEY, "scopes", text))
-    faults = (*enforcement_faults(quota), *lending_faults(account), *runtime_faults(quota), *budget_faults(quota))
+    written = (enforcement_faults(quota), lending_faults(account), runtime_faults(quota), budget_faults(quota))
+    faults = (*chain(*written), *idle_faults(quota))
     found += [Misreading(Reason.KEY, key, text) for key, text in faults]
     preemption = quota.annotations.get(QUOTA_PREEMPTION)
     if preemption not in (None, "true", "false"):

@@ -50,6 +50,7 @@ from hami_webhook.server.roles.extender import ExtenderRole, extender_of, requeu
 from hami_webhook.server.roles.own_pod import own_pod_of, own_pod_role
 from hami_webhook.server.roles.webhook import webhook_role
 from hami_webhook.server.tls import CertificateFiles, ReloadingTls
+from hami_webhook.usage.api import PodUsages
 
 logger = logging.getLogger(__name__)
 
@@ -95,14 +96,16 @@ async def running(
     *,
     policies: PolicyRules = PolicyRules.EMPTY,
     clock: Callable[[], float] = time.time,
+    usages: PodUsages | None = None,
 ) -> AsyncIterator[Running]:
     """The servers and loops of a process, up while the block runs; ready once `informers` is synced.
 
-    `policies` are those of the policy file as first read. `clock` gives Unix seconds, the same in all replicas. Raises
-    `ConfigError` where an address can't be listened on, and `TlsError`.
+    `policies` are those of the policy file as first read. `clock` gives Unix seconds, the same in all replicas.
+    `usages` reads what is measured, where that can be asked for. Raises `ConfigError` where an address can't be
+    listened on, and `TlsError`.
     """
     source = PolicySource(settings.policy_file, vendors.governed, policies)
-    shared = _shared(cluster, vendors, settings, source, clock)
+    shared = _shared(cluster, vendors, settings, source, clock, usages)
     parts = _Parts.of(shared, source)
     core, informers, registry = shared.core, shared.informers, shared.registry
     roles = parts.roles()
@@ -147,7 +150,12 @@ async def running(
 
 
 def _shared(
-    cluster: Cluster, vendors: Vendors, settings: Settings, source: PolicySource, clock: Callable[[], float]
+    cluster: Cluster,
+    vendors: Vendors,
+    settings: Settings,
+    source: PolicySource,
+    clock: Callable[[], float],
+    usages: PodUsages | None,
 ) -> Shared:
     """What all roles are built from."""
     preempts = "extender" in settings.roles and settings.preemption != "off"
@@ -157,7 +165,7 @@ def _shared(
     options = options_of(settings)
     core = Core(cluster, vendors, options, clock=clock, policies=lambda: source.current, watches=informers)
     alone = isinstance(cluster, QuotasInMemory)  # then no other replica can correct these quotas
-    return Shared(core, informers, settings, limits_of(settings), new_registry(), alone)
+    return Shared(core, informers, settings, limits_of(settings), new_registry(), alone, usages)
 
 
 @dataclass(frozen=True, slots=True)
@@ -303,6 +311,7 @@ async def serve(
     *,
     policies: PolicyRules,
     clock: Callable[[], float] = time.time,
+    usages: PodUsages | None = None,
 ) -> None:
     """Run until SIGINT or SIGTERM. Requests in flight are finished, for `settings.shutdown_grace` at most.
 
@@ -322,7 +331,7 @@ async def serve(
         loop.add_signal_handler(number, signalled, number)
     try:
         async with (
-            running(cluster, vendors, settings, policies=policies, clock=clock) as process,
+            running(cluster, vendors, settings, policies=policies, clock=clock, usages=usages) as process,
             _caches_set_aside(process.informers),
         ):
             logger.warning(

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import socket
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import TypeVar
 
 from hami_webhook.cluster.api import Cluster, ClusterError, Unavailable
@@ -19,6 +20,7 @@ from hami_webhook.config import Settings
 from hami_webhook.devices.registry import Vendors
 from hami_webhook.policy.rules import PolicyRules
 from hami_webhook.server.run import serve
+from hami_webhook.usage.api import read_pod_usages
 
 logger = logging.getLogger(__name__)
 
@@ -38,7 +40,8 @@ async def serve_kubernetes(vendors: Vendors, settings: Settings, policies: Polic
     async with cluster:
         await _check_version(cluster)
         served = await _with_quotas(cluster)
-        await serve(served, vendors, settings, policies=policies, clock=cluster.clock)
+        usages = partial(read_pod_usages, cluster)
+        await serve(served, vendors, settings, policies=policies, clock=cluster.clock, usages=usages)
 
 
 async def _check_version(cluster: KubernetesCluster) -> None:

@@ -6,7 +6,7 @@ The API server decides by RBAC who reads the pods of a namespace, and the nodes,
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Protocol
 
@@ -115,14 +115,26 @@ class Caller(Protocol):
         ...
 
 
+PodUsages = Callable[[str], Awaitable[Sequence[PodUsage]]]
+"""What the API says of the pods of a namespace, of all if it is empty; raises `ClusterError`."""
+
+
+async def read_pod_usages(cluster: Caller, namespace: str) -> Sequence[PodUsage]:
+    """What the API says of the pods of a namespace, of all if it is empty. Raises `ClusterError`."""
+    found = await _read(cluster, _pods_path(namespace), _Pods)
+    if isinstance(found, _Pods):
+        return found.items
+    assert isinstance(found, ClusterError)
+    raise found
+
+
 async def read_measured(cluster: Caller, namespace: str) -> Measured:
     """What the API says of all nodes and of the pods of a namespace, of all if it is empty; as far as it may be read.
 
     Where it can't be read, `why` is a sentence; no error is raised.
     """
-    within = f"/namespaces/{namespace}" if namespace else ""
     found = await asyncio.gather(
-        _read(cluster, f"{PREFIX}{within}/pods", _Pods), _read(cluster, f"{PREFIX}/nodes", _Nodes)
+        _read(cluster, _pods_path(namespace), _Pods), _read(cluster, f"{PREFIX}/nodes", _Nodes)
     )
     pods, nodes = found
     cards: dict[tuple[str, str], MeasuredCard] = {}
@@ -133,6 +145,10 @@ async def read_measured(cluster: Caller, namespace: str) -> Measured:
     if isinstance(pods, _Pods):
         return Measured({(pod.metadata.namespace, pod.metadata.name): _measured_pod(pod) for pod in pods.items}, cards)
     return Measured({}, cards, why=_sentence(pods), absent=isinstance(pods, NotFound | Forbidden))
+
+
+def _pods_path(namespace: str) -> str:
+    return f"{PREFIX}/namespaces/{namespace}/pods" if namespace else f"{PREFIX}/pods"
 
 
 async def _read(cluster: Caller, path: str, kind: type[_Pods] | type[_Nodes]) -> _Pods | _Nodes | ClusterError:

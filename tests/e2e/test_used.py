@@ -57,6 +57,7 @@ PODS = {
     "used-b/forgotten": "GPU-0",
 }
 """Who has which card."""
+REASONS = "jsonpath={.items[*].reason}"
 GIVEN = 4000
 """MiB that each of them was given."""
 RUNTIME = """
@@ -219,6 +220,17 @@ def shown(kubectl: Kubectl, path: str) -> JSON:
     """What a part of the API has, by name; nothing if it doesn't answer, or may not be read."""
     done = kubectl.run("get", "--raw", f"{API}/{path}")
     return {} if done.returncode else {each["metadata"]["name"]: each for each in json.loads(done.stdout)["items"]}
+
+
+def idle_quota(after: str) -> JSON:
+    """Pods of used-a are evicted that compute nothing for so long."""
+    spec = {
+        "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "used-a"}},
+        "hard": {"limits.nvidia.com/gpu": 8},
+        "idleAfter": after,
+        "idle": "Evict",
+    }
+    return {"apiVersion": "hami.io/v1alpha1", "kind": "AcceleratorQuota", "metadata": {"name": "idle"}, "spec": spec}
 
 
 def memory_of(usage: JSON) -> int:
@@ -390,6 +402,20 @@ def test_every_right_of_its_account_is_used_and_no_other_asked_for(measured: Mea
     used = {right(entry) for entry in asked if "kubectl" not in entry["userAgent"]} - {MAY_I}
     by_kubernetes_own_role = {("", "configmaps", "get")}
     assert used == granted(measured.kubectl, ("hami-webhook-usage",)) | by_kubernetes_own_role
+
+
+def test_a_pod_that_computes_nothing_is_evicted_though_it_writes_that_it_does(measured: Measured) -> None:
+    """`never` writes so into its region, on a card that its driver sees idle. `busy` computes, and stays."""
+    kubectl = measured.kubectl
+    measured.use("used-a/busy", 1000, sm=30)
+    measured.use("used-a/never", 1000, sm=50)
+    kubectl.apply(idle_quota("20s"))
+    kubectl("wait", "pod/never", "-n", "used-a", "--for=delete", "--timeout=300s")
+    reasons = ("get", "events", "-n", "used-a", "--field-selector", "involvedObject.name=never", "-o", REASONS)
+    eventually(lambda: {"QuotaIdle", "QuotaIdleEvicted"} <= {*kubectl(*reasons).split()})
+    conditions = kubectl.get("pod", "busy", "-n", "used-a")["status"]["conditions"]
+    assert "hami.io/QuotaIdle" not in {each["type"] for each in conditions}
+    kubectl("delete", "acceleratorquota", "idle")
 
 
 def test_without_it_all_else_works_and_a_line_says_so(measured: Measured) -> None:

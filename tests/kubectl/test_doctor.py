@@ -10,7 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from builders import card, node
+from builders import bound_pod, card, node
 from simulate.files import GPU, JSON, MEM, pod, quota
 
 from hami_webhook import pki
@@ -58,8 +58,8 @@ def test_a_healthy_installation_has_no_faults(hami: Hami) -> None:
     posts = {path for method, path in installation.api.asked if method != "GET"}
     assert posts == {"/apis/authorization.k8s.io/v1/subjectaccessreviews", "/api/v1/namespaces/team-a/pods"}
     run = hami(installation.api, "doctor")
-    assert (run.status, run.out) == (0, "29 checks, 0 faults\n")
-    assert hami(installation.api, "doctor", "-o", "wide").out.count("OK ") == 29
+    assert (run.status, run.out) == (0, "30 checks, 0 faults\n")
+    assert hami(installation.api, "doctor", "-o", "wide").out.count("OK ") == 30
 
 
 def hook(installation: Installation, name: str) -> JSON:
@@ -184,7 +184,7 @@ def test_the_lines_that_let_only_the_api_server_in(
     line = f"ADVICE review-sources: {finding['subject']}: {finding['fault']}"
     assert [len(sentence.split()) <= 25 for sentence in line.split(". ")] == [True] * (1 + behind)
     out = hami(installation.api, "doctor").out
-    assert out.startswith(f"29 checks, 0 faults\nADVICE {check}: ")
+    assert out.startswith(f"30 checks, 0 faults\nADVICE {check}: ")
     assert all(f"      {line}\n" in out for line in finding["remedy"].splitlines())
 
 
@@ -224,6 +224,11 @@ def delete_the_definition(installation: Installation) -> None:
 
 def limiting_users() -> JSON:
     spec = {"namespaceSelector": {}, "hard": {GPU: 4}, "per": {"user": True, "hard": {GPU: 1}}}
+    return {"kind": "AcceleratorQuota", "metadata": {"name": "shared"}, "spec": spec}
+
+
+def limiting_idleness() -> JSON:
+    spec = {"namespaceSelector": {}, "hard": {GPU: 4}, "idleAfter": "2h"}
     return {"kind": "AcceleratorQuota", "metadata": {"name": "shared"}, "spec": spec}
 
 
@@ -334,6 +339,12 @@ FAULTS: list[tuple[str, Spoil, str, str]] = [
         "AcceleratorQuota shared",
         "limits each user, but the webhook doesn't stamp pods with their users",
     ),
+    (
+        "idle",
+        lambda i: i.objects.append(limiting_idleness()),
+        "AcceleratorQuota shared",
+        "its idleAfter has no effect: the cluster doesn't serve usage.hami.io",
+    ),
     ("quota-definition", lambda i: definition(i).update(served=False), "acceleratorquotas.hami.io", "serve v1alpha1"),
     ("quota-definition", delete_the_definition, "CustomResourceDefinition acceleratorquotas.hami.io", "is missing"),
     ("quota-definition", lambda i: definition(i).pop("subresources"), "acceleratorquotas.hami.io", "no subresource"),
@@ -413,7 +424,7 @@ def test_a_tenant_reads_what_could_not_be_checked(hami: Hami) -> None:
     assert {each["check"] for each in run.result["checks"]} - unseen == {"api-server", "namespaces"}
     run = hami(installation.api, "doctor")
     first, second = run.out.splitlines()
-    assert first == "27 of 29 checks can't see everything with your rights; 0 faults in the rest"
+    assert first == "28 of 30 checks can't see everything with your rights; 0 faults in the rest"
     assert second.startswith("Not seen: deployments, versions, ")
     assert second.endswith(", allocations (-o wide says why)")
     assert run.status == 0
@@ -437,6 +448,24 @@ class SlowApiServer(ApiServer):
         return super().answer(method, path, body)
 
 
+def test_pods_without_figures_are_named_by_node_where_a_quota_limits_idleness(hami: Hami) -> None:
+    installation = Installation()
+    for name in ("other", "measured"):
+        held = bound_pod(name, "n1", "GPU-1,NVIDIA,1000,10:;", namespace="team-a", uid=name)
+        held["status"]["startTime"] = "2026-11-22T11:00:00Z"
+        installation.objects.append(held)
+    meta = {"name": "measured", "namespace": "team-a"}
+    usage = {"kind": "PodUsage", "apiVersion": "usage.hami.io/v1alpha1", "metadata": meta, "timestamp": stamp()}
+    installation.objects += [limiting_idleness(), usage]
+    (idle,) = [
+        each for each in hami(installation.api, "doctor", "-o", "json").result["checks"] if each["check"] == "idle"
+    ]
+    ((advice,),) = [idle["advice"]]
+    assert (idle["findings"], advice["subject"]) == ([], "node n1")
+    text = "1 pods there are never idle for their quotas, as they have no figures, such as team-a/other"
+    assert advice["fault"] == text
+
+
 @pytest.mark.parametrize("step", [0.0, 0.3, 1.0, 5.0])
 def test_twenty_times_on_a_healthy_and_a_slow_installation_nothing_is_found(hami: Hami, step: float) -> None:
     """Before, an API server that takes 5 s for an answer had Leases "in the future": they were renewed meanwhile."""
@@ -445,7 +474,7 @@ def test_twenty_times_on_a_healthy_and_a_slow_installation_nothing_is_found(hami
     api.step = step
     for turn in range(20):
         run = hami(api, "doctor")
-        assert (run.status, run.out, run.err) == (0, "29 checks, 0 faults\n", ""), turn
+        assert (run.status, run.out, run.err) == (0, "30 checks, 0 faults\n", ""), turn
 
 
 def test_the_number_of_faults_comes_first_then_faults_then_advice(hami: Hami) -> None:
@@ -454,7 +483,7 @@ def test_the_number_of_faults_comes_first_then_faults_then_advice(hami: Hami) ->
     annotate(installation, register="nonsense")
     run = hami(installation.api, "doctor")
     lines = run.out.splitlines()
-    assert (run.status, lines[0]) == (1, "29 checks, 1 fault")
+    assert (run.status, lines[0]) == (1, "30 checks, 1 fault")
     marks = [line.split()[0] for line in lines[1:] if not line.startswith(" ")]
     assert marks == ["FAULT", "ADVICE"]
 

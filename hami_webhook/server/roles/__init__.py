@@ -21,6 +21,7 @@ from hami_webhook.controller.informers import SharedInformers
 from hami_webhook.server.limits import ListenerLimits
 from hami_webhook.server.listener import Listener
 from hami_webhook.state.caches import Subscriber
+from hami_webhook.usage.api import PodUsages
 
 Loop = Callable[[], Awaitable[None]]
 """Runs until it is cancelled, or until it has nothing more to do."""
@@ -52,7 +53,8 @@ class Role:
 class Shared:
     """What all roles of a process are built from.
 
-    `quotas_in_memory`: quotas are kept by every process for itself, as their status can't be written.
+    `quotas_in_memory`: quotas are kept by every process for itself, as their status can't be written. `usages` is None
+    where the cluster can't be asked what was measured.
     """
 
     core: Core
@@ -61,3 +63,4 @@ class Shared:
     limits: ListenerLimits
     registry: CollectorRegistry
     quotas_in_memory: bool = False
+    usages: PodUsages | None = None

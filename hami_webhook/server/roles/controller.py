@@ -17,6 +17,7 @@ from hami_webhook.controller import (
     claim_templates,
     device_classes,
     handshakes,
+    idle_pods,
     node_audit,
     pod_group_events,
     quotas,
@@ -28,6 +29,7 @@ from hami_webhook.controller.certificates import CertificateTarget, CertRotator
 from hami_webhook.controller.claim_templates import ClaimTemplates
 from hami_webhook.controller.device_classes import DeviceClassEvents
 from hami_webhook.controller.handshakes import Handshakes
+from hami_webhook.controller.idle_pods import IdlePods
 from hami_webhook.controller.leader import LeaderElection, LeaseHooks, LeaseLock, lease_of
 from hami_webhook.controller.namespaces import NamespaceAnnotations
 from hami_webhook.controller.node_audit import NodeAudit
@@ -134,6 +136,9 @@ class Controller:
             tasks.create_task(keep(reports.LOOP, queue_reports.run))
             tasks.create_task(keep(pod_group_events.LOOP, self.group_events.run))
             tasks.create_task(keep(runtime_events.LOOP, self.runtime_events.run))
+            if self.shared.usages is not None:
+                idle = IdlePods(core.cluster, view, self.shared.usages, _object_events(core))
+                tasks.create_task(keep(idle_pods.LOOP, idle.run))
             if self.templates.enabled:
                 tasks.create_task(keep(claim_templates.LOOP, self.templates.run))
             if not self.shared.quotas_in_memory:
