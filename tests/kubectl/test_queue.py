@@ -107,6 +107,28 @@ def test_a_tenant_sees_its_own_pods_with_what_their_conditions_say(hami: Hami) -
     assert places["first"] == (None, "its condition doesn't say yet")
 
 
+@pytest.mark.parametrize("only", [None, "team-a"])
+def test_when_a_pod_starts_is_told_as_how_long_that_is(hami: Hami, only: str | None) -> None:
+    """To who sees all, and to a tenant, in the table and as JSON; `explain` says the same."""
+    said = "Waits for quota gpu-quota: needs 1 nvidia.com/gpu, 0 free of 2; starts by {}; 1 pod waits before it"
+    at = datetime.now(UTC) + timedelta(hours=25, minutes=30)
+    pods = [gated("next", said=said.format(f"{at:%Y-%m-%dT%H:%M:%SZ} at the latest")), gated("first", priority=5)]
+    api = ApiServer([node("n1", card("GPU-1")), queueing("team-a"), *SPACES, *DEPLOYED, *pods], only=only)
+    rows = {each["name"]: each["waits_for"] for each in hami(api, "queue", "-n", "team-a", "-o", "json").result}
+    assert rows["next"] == said.replace("by {}", "within 25h at the latest")
+    for arguments in (("queue", "-n", "team-a"), ("explain", "pod", "next", "-n", "team-a")):
+        assert "starts within 25h at the latest" in " ".join(hami(api, *arguments).out.split())
+
+
+def test_a_start_that_is_not_known_says_why(hami: Hami) -> None:
+    said = (
+        "Waits for quota gpu-quota: needs 1 nvidia.com/gpu, 0 free of 2; its start isn't known: 3 pods without an end"
+    )
+    api = ApiServer([node("n1", card("GPU-1")), queueing("team-a"), *SPACES, *DEPLOYED, gated("next", said=said)])
+    for arguments in (("queue", "-n", "team-a"), ("explain", "pod", "next", "-n", "team-a")):
+        assert "its start isn't known: 3 pods without an end" in " ".join(hami(api, *arguments).out.split())
+
+
 def test_a_group_is_one_row_with_one_place(hami: Hami) -> None:
     labels = {"hami.io/pod-group": "train", "hami.io/pod-group-size": "3"}
     pods = [gated("alone", priority=-1), *(gated(f"train-{number}") for number in range(3))]

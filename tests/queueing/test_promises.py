@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from builders import JSON, card, node
+from builders import JSON, accelerator_quota, card, node
 from quota.objects import LARGE, TEAM, pod
 from quota.quota_env import QuotaEnv
 
@@ -16,6 +16,7 @@ from hami_webhook.quota.runtime import MAX_RUNTIME
 from queueing.test_releaser import queueing, waits
 
 L = node("n1", card("GPU-L", LARGE))
+NOT_KEPT = f"room in AcceleratorQuota/all is kept for it only once {TEAM}/gpu-quota has room"
 
 
 def limited(order: str = "best-effort", longest: str = "1h", **hard: Any) -> JSON:
@@ -95,6 +96,31 @@ async def test_where_an_end_is_missing_it_says_so() -> None:
         await env.drain()
         await wait(env, "next", 2)
         assert said(env, "next") == "its start isn't known: 1 pod without an end"
+
+
+async def test_below_a_common_quota_nothing_is_promised_while_the_own_one_is_full() -> None:
+    """Pods of other namespaces may take the common room meanwhile. Where that alone is short, its start is known."""
+    common = accelerator_quota("all", spec={"enforcement": "queue", "maxRuntime": "1h"}, gpu=4)
+    async with QuotaEnv(L, limited(gpu=2), common) as env:
+        await env.cluster.ensure_namespace("other")
+        await env.drain()
+        await wait(env, "runs", 2, 60)
+        await start(env, "runs")
+        await wait(env, "next", 2, 600)
+        assert said(env, "next") == f"its start isn't known: {NOT_KEPT}"
+        await env.finish("runs")
+        await env.run(5)
+        await env.release()
+        assert waits(env) == []
+
+
+async def test_a_full_common_quota_promises_a_start_where_the_own_one_has_room() -> None:
+    common = accelerator_quota("all", spec={"enforcement": "queue", "maxRuntime": "1h"}, gpu=2)
+    async with QuotaEnv(L, limited(gpu=4), common) as env:
+        await wait(env, "runs", 2, 60)
+        await start(env, "runs")
+        await wait(env, "next", 2, 600)
+        assert said(env, "next") == "starts within 66s at the latest"
 
 
 async def test_a_pod_that_is_charged_and_does_not_start_promises_nothing() -> None:
