@@ -116,6 +116,10 @@ NOT_RUN = {
             "Koordinator isn't here; tests/e2e/test_hami_daemon.py tries the chart"
         ),
     },
+    "docs/time.md": dict.fromkeys(
+        ("kubectl hami simulate train.yaml", "kubectl hami simulate train.yaml --at 2026-12-01T08:00:00Z"),
+        "the reader has no such file; tests/kubectl/test_verbs.py has one",
+    ),
     "docs/ui.md": {
         "kubectl hami ui              # prints http://127.0.0.1:PORT/#TOKEN; Ctrl-C ends it": (
             "ends with Ctrl-C; tests/e2e/test_ui.py runs it"

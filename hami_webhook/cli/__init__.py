@@ -95,7 +95,10 @@ def parser() -> Parser:
         help="whether pods of lower priority are evicted for a pod that fits on no node (default: on)",
     )
     verb.add_argument(
-        "--now", metavar="TIME", help="start of the run, RFC 3339 (default: the newest time in the cluster files)"
+        "--now",
+        "--at",
+        metavar="TIME",
+        help="start of the run, RFC 3339 (default: the newest time in the cluster files)",
     )
     verb.set_defaults(run=_simulate)
 

@@ -25,12 +25,11 @@ from hami_webhook.explain.report import Explanation
 from hami_webhook.explain.tables import NEAREST
 from hami_webhook.explain.tables import show as show_explanation
 from hami_webhook.integrations.kueue import transformations
-from hami_webhook.kube.objects import parse_time
 from hami_webhook.scheduling import kube_scheduler
 from hami_webhook.scheduling.placer import SchedulingPolicies
 from hami_webhook.simulate import quota_check
 from hami_webhook.simulate.manifests import ReadingRules, SimulationFiles, pods_of, read_simulation_files
-from hami_webhook.simulate.node_flags import NodeChange
+from hami_webhook.simulate.node_flags import NodeChange, time_of
 from hami_webhook.simulate.other_nodes import prepare, template_of
 from hami_webhook.simulate.results import Pods, Result
 from hami_webhook.simulate.simulation import Simulation, simulation_options, start_of
@@ -51,9 +50,10 @@ def simulate(arguments: argparse.Namespace) -> int:
     rules = reading_rules(arguments)
     files = read_simulation_files(arguments.cluster, arguments.pods, sys.stdin.buffer, rules)
     warn(files.warnings)
-    now = _now(arguments.now) or start_of(files.bundle)
+    at = time_of("--now", arguments.now)
+    now = at or start_of(files.bundle)
     simulation = Simulation(vendors, _options(arguments), policies, now, preemption=arguments.preemption == "on")
-    result = asyncio.run(_simulated(simulation, files, change, rules))
+    result = asyncio.run(_simulated(simulation, files, change, rules, at))
     if console is not None:
         show(result, console)
     else:
@@ -77,7 +77,7 @@ def explain(arguments: argparse.Namespace) -> int:
     rules = reading_rules(arguments)
     manifest = _pod_of_file(arguments.file, namespace, name, rules) if arguments.file else None
     namespace = namespace or (manifest["metadata"].get("namespace") if manifest else rules.namespace()) or "default"
-    at = _now(arguments.now)
+    at = time_of("--now", arguments.now)
     if arguments.cluster:
         reading = LiveReading(bundle_of(arguments.cluster, rules))
         now = at or start_of(reading.bundle)
@@ -148,16 +148,12 @@ def _options(arguments: argparse.Namespace) -> Options:
     return simulation_options(arguments.scheduler_name, policies)
 
 
-def _now(text: str | None) -> float | None:
-    """Unix seconds of a --now, None if it isn't given."""
-    try:
-        return parse_time(text) if text else None
-    except ValueError:
-        raise UsageError(f"--now must be an RFC 3339 time such as 2026-01-31T12:00:00Z, not {text!r}") from None
-
-
-async def _simulated(simulation: Simulation, files: SimulationFiles, change: NodeChange, rules: ReadingRules) -> Result:
+async def _simulated(
+    simulation: Simulation, files: SimulationFiles, change: NodeChange, rules: ReadingRules, at: float | None
+) -> Result:
     await simulation.fill(files.bundle)
+    if at is not None:
+        await simulation.move_clock(at)
     warn(simulation.warnings())
     pods = files.pods
     if change:

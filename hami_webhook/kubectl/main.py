@@ -136,6 +136,7 @@ def parser() -> Parser:
     verb = _verb(verbs, "simulate", "show the results for pods on this cluster, without creating them")
     verb.add_argument("files", nargs="*", metavar="FILE", help="YAML or JSON of Pods and workloads; - is stdin")
     add_node_flags(verb)
+    verb.add_argument("--at", metavar="TIME", help="time of the run, RFC 3339 (default: now)")
     verb.add_argument("--strict", action="store_true", help="exit 1 if a pod was denied or found no node")
     return found
 

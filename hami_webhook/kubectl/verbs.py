@@ -169,7 +169,7 @@ def _explain_pod(cluster: LiveCluster, arguments: argparse.Namespace) -> Command
 
 def _simulate(cluster: LiveCluster, arguments: argparse.Namespace) -> CommandResult:
     from hami_webhook.simulate.manifests import ReadingRules, pods_of
-    from hami_webhook.simulate.node_flags import NodeChange
+    from hami_webhook.simulate.node_flags import NodeChange, time_of
     from hami_webhook.simulate.other_nodes import prepare, template_of
     from hami_webhook.simulate.results import Pods
     from hami_webhook.simulate.tables import show as show_simulation
@@ -182,6 +182,9 @@ def _simulate(cluster: LiveCluster, arguments: argparse.Namespace) -> CommandRes
     rules = ReadingRules(namespace=lambda: cluster.namespace, only=arguments.namespace)
     pods, warnings = pods_of(rules.read(arguments.files, sys.stdin.buffer), rules)
     print_sentences("kubectl hami", warnings)
+    at = time_of("--at", arguments.at)
+    if at is not None:
+        asyncio.run(cluster.simulation.move_clock(at))
     if change:
         prepared = asyncio.run(prepare(cluster.simulation, change, template_of(change, rules)))
         print_sentences("kubectl hami", prepared.sentences)

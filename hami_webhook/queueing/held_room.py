@@ -79,11 +79,13 @@ class _Holdings(Struct):
 class HeldRoom:
     """Computes when held room becomes free.
 
-    The only state is `_unseen`: since when used exceeds what pods hold, by quota and key.
+    The only state is `_unseen`: since when used exceeds what pods hold, by quota and key. That is gone within
+    `unseen_for` seconds, or stays for who knows how long.
     """
 
-    def __init__(self, view: ClusterView) -> None:
+    def __init__(self, view: ClusterView, unseen_for: float = _UNSEEN_FOR) -> None:
         self._view = view
+        self._unseen_for = unseen_for
         self._unseen: dict[tuple[str, str], float] = {}
 
     async def added_to(
@@ -104,8 +106,8 @@ class HeldRoom:
             for key, used in each.account.used.items():
                 if (more := used - each.seen[key]) > 0:
                     since = unseen[name, key] = self._unseen.get((name, key), now)
-                    recent = now - since < _UNSEEN_FOR
-                    each.add({key: more}, since + _UNSEEN_FOR if recent else None, "unseen")
+                    recent = now - since < self._unseen_for
+                    each.add({key: more}, since + self._unseen_for if recent else None, "unseen")
         self._unseen = unseen
         return {
             **rooms,

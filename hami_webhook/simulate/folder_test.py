@@ -60,7 +60,7 @@ def _entry(name: str, keys: Sequence[str]) -> type[_WrittenSection]:
     return create_model(name, __base__=_WrittenSection, **{**values, "name": (Word, ...)})
 
 
-WrittenPod = _entry("WrittenPod", [*Outcome("", "", True).as_json()])
+WrittenPod = _entry("WrittenPod", [*Outcome("", "", True, waits="it waits").as_json()])
 WrittenQuota = _entry("WrittenQuota", ["namespace", "name", "hard", "used"])
 
 

@@ -99,6 +99,8 @@ async def _tested(test: FolderTest, *, update: bool) -> TestedFolder:
     start = start_of(files.bundle) if written.now is None else written.now
     simulation = Simulation(vendors, options, policies, start, preemption=written.preemption, user=written.as_)
     await simulation.fill(files.bundle)
+    if written.now is not None:
+        await simulation.move_clock(written.now)
     result = await simulation.run(files.pods)
     found = result.as_json()
     del found["not_judged"]  # is about the cluster's files, and nothing that a test expects

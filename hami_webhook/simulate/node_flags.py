@@ -1,4 +1,6 @@
-"""The flags of `simulate` that change the cluster's nodes (docs/room.md#other-nodes), without what reads a cluster."""
+"""The flags of `simulate` that change the cluster's nodes (docs/room.md#other-nodes) and its time, without what reads a
+cluster.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +9,7 @@ from collections.abc import Sequence
 
 from msgspec import Struct
 
+from hami_webhook.kube.objects import parse_time
 from hami_webhook.terminal import UsageError
 
 _MOST_NODES, _LONGEST_NAME = 1000, 200
@@ -72,3 +75,11 @@ def _is_name(text: str) -> bool:
         and text == text.lower()
         and text.replace("-", "a").replace(".", "a").isalnum()
     )
+
+
+def time_of(flag: str, text: str | None) -> float | None:
+    """Unix seconds of a flag with a time, None if it isn't given. Raises `UsageError`."""
+    try:
+        return parse_time(text) if text else None
+    except ValueError:
+        raise UsageError(f"{flag} must be an RFC 3339 time such as 2026-01-31T12:00:00Z, not {text!r}") from None

@@ -48,6 +48,8 @@ class Outcome(Struct, frozen=True):
     """The pods that were evicted for it, as `namespace/name`."""
     preempted_by: str = ""
     """The pod that it was evicted for after it had been placed."""
+    waits: str = ""
+    """What it waits for in its quotas' queue, and when it starts at the latest."""
     unplaced: bool = False
     """Allowed and requesting devices, but no node fits."""
 
@@ -66,6 +68,7 @@ class Outcome(Struct, frozen=True):
             "debits": dict(self.debits),
             "victims": list(self.victims),
             "preempted_by": self.preempted_by,
+            **({"waits": self.waits} if self.waits else {}),
         }
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import re
-import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -16,7 +15,6 @@ from msgspec.structs import replace
 from hami_webhook.admission.denial import Denied
 from hami_webhook.admission.identities import AdmissionRules
 from hami_webhook.admission.pods import is_unmanaged
-from hami_webhook.admission.review import API_VERSIONS, Review
 from hami_webhook.admission.submitters import Submitters
 from hami_webhook.assembly import Core
 from hami_webhook.cluster.api import ClusterError, Kind, WatchEvent, WatchType
@@ -34,7 +32,6 @@ from hami_webhook.evictions.quota_room import quota_room
 from hami_webhook.evictions.victims import Preemptor, Victims, choose_node
 from hami_webhook.integrations.volcano.annotation_keys import BIND_TIME
 from hami_webhook.kube.objects import Pod, ResourceQuota, parse_time
-from hami_webhook.kube.wire import MalformedObject, ReviewedPod, convert
 from hami_webhook.node_filters.gates import gate_names, waiting_for
 from hami_webhook.node_filters.result import NotJudged
 from hami_webhook.node_filters.snapshot import SchedulerSnapshot
@@ -47,9 +44,10 @@ from hami_webhook.scheduling.node_classes import NodeClasses
 from hami_webhook.scheduling.placer import CycleState, SchedulingPolicies, Unschedulable
 from hami_webhook.simulate.placements import SelectedNodes, places_for, shown_placement, shown_prediction
 from hami_webhook.simulate.priorities import PriorityClasses
+from hami_webhook.simulate.queues import released, waits_of
 from hami_webhook.simulate.results import Arrival, Outcome, Pods, Result
+from hami_webhook.simulate.reviews import review_of, uid_of
 
-_UID_SPACE = uuid.UUID("8f1f5d1c-6a0e-5a55-9d0a-3c5b7a0d6f10")
 _FALLBACK_START = 1767225600.0
 """When a run starts if its files name no time: 2026-01-01T00:00:00Z."""
 
@@ -139,7 +137,8 @@ class Simulation:
         self._scheduler_names = options.rules.scheduler_names
         self._schema = MemoryCluster(lambda: self.now)
         self.cluster = MemoryCluster(lambda: self.now)
-        watches = NoWatches((Kind.ACCELERATOR_QUOTAS, Kind.NAMESPACES))  # nobody else writes to them
+        self._watched = {Kind.ACCELERATOR_QUOTAS, Kind.NAMESPACES}  # nobody else writes to them
+        watches = NoWatches(self._watched)
         self.core = Core(
             self.cluster,
             vendors,
@@ -235,6 +234,13 @@ class Simulation:
         return await self.result()
 
     async def result(self) -> Result:
+        async for pod, raw in released(self.core, self.cluster, self._quotas_known):
+            await self._place_released(pod, raw)
+        with self._quotas_known():
+            waits = await waits_of(self.core)
+        for (namespace, name), index in self._indices.items():
+            if text := waits.get(uid_of(namespace, name)):
+                self._outcomes[index] = replace(self._outcomes[index], waits=text)
         for account in self._accounts():
             await self._recompute(account)
         quotas = [
@@ -264,6 +270,16 @@ class Simulation:
             return bool(vendors_requested_by(pod, self.core.vendors))
         except BadRequest:
             return False
+
+    async def move_clock(self, at: float) -> None:
+        """The run is at this time (Unix seconds): pods that Kubernetes has ended by then, by deadline, are gone."""
+        self.now = at
+        over = []
+        for raw in self.cluster.peek_all(Kind.PODS):
+            pod = self.core.state.pod(raw["metadata"].get("uid") or "")
+            if pod is not None and pod.started is not None and pod.active_deadline is not None:
+                over += [raw] if pod.started + pod.active_deadline <= at else []
+        await self.withdraw(over)
 
     async def withdraw(self, pods: Sequence[Mapping[str, Any]]) -> None:
         """These pods were never there, and cost their quotas nothing."""
@@ -305,7 +321,7 @@ class Simulation:
         admitted: Mapping[str, Any] = raw
         try:
             admitted = raw = self._priorities.applied(raw)
-            review = _review(raw, namespace, name, self._user)
+            review = review_of(raw, namespace, name, self._user)
             answer = await self.core.admission.mutate(review)
             warnings, patch = answer.warnings, answer.patch
             if is_unmanaged(review.object, self.core.vendors):
@@ -313,10 +329,10 @@ class Simulation:
             admitted = jsonpatch.apply_patch(raw, list(patch))
             if self.cluster.peek(Kind.PODS, name, namespace) is not None:
                 raise Denied(409, f'pods "{name}" already exists', reason="AlreadyExists")
-            uid = str(uuid.uuid5(_UID_SPACE, f"{namespace}/{name}"))
+            uid = uid_of(namespace, name)
             stored = {**admitted, "metadata": {**admitted["metadata"], "uid": uid}}
             await self._check_schema(stored)
-            last = await self.core.admission.validate(_review(stored, namespace, name, self._user))
+            last = await self.core.admission.validate(review_of(stored, namespace, name, self._user))
             warnings = (*warnings, *last.warnings)
             created = await self.cluster.create(Kind.PODS, stored)
         except Denied as denial:
@@ -324,7 +340,10 @@ class Simulation:
             return Arrival(namespace, name, admitted, warnings, code=denial.code, message=denial.message)
         except ClusterError as error:
             return Arrival(namespace, name, admitted, warnings, code=422, message=str(error))
-        self.core.caches.put(Kind.PODS, created)
+        # they came one after another, in the second before
+        at = datetime.fromtimestamp(self.now - 1, UTC) + timedelta(microseconds=len(self._outcomes))
+        meta = {**created["metadata"], "creationTimestamp": at.isoformat()}
+        self.core.caches.put(Kind.PODS, {**created, "metadata": meta} if gate_names(created) else created)
         return Arrival(namespace, name, admitted, warnings, patch, Pod.from_object(created))
 
     async def _place(
@@ -369,6 +388,28 @@ class Simulation:
         if charge_differs or self._since_recompute[pod.namespace] >= _RECOMPUTE_EVERY:
             await self._recompute_for(pod.namespace)
         return replace(allowed, placement=shown, debits=dict(sorted(debits.items())))
+
+    async def _place_released(self, pod: Pod, raw: Mapping[str, Any]) -> None:
+        """Place a pod whose turn has come; one of the run, or one that waited in the cluster."""
+        self.snapshot.put_pod({**raw})
+        index = self._indices.get((pod.namespace, pod.name))
+        before = self._outcomes[index] if index is not None else None
+        if before is None or index is None:
+            await self._place(pod, raw, (), ())
+            return
+        placed = await self._place(pod, raw, before.warnings, before.patch)
+        self._outcomes[index] = replace(placed, pod=before.pod)
+
+    @contextlib.contextmanager
+    def _quotas_known(self) -> Iterator[None]:
+        """All ResourceQuotas are in the cache as they are: who waits is decided by it, all else by live reads."""
+        for quota in self.cluster.peek_all(Kind.RESOURCE_QUOTAS):
+            self.core.caches.keep(Kind.RESOURCE_QUOTAS, quota)
+        self._watched.add(Kind.RESOURCE_QUOTAS)
+        try:
+            yield
+        finally:
+            self._watched.remove(Kind.RESOURCE_QUOTAS)
 
     def _with_claims(self, allowed: Outcome, pod: Pod) -> Outcome:
         """A pod that isn't placed here, with what its claims cost while they wait; nobody allocates them here."""
@@ -454,23 +495,3 @@ def _key_of(obj: Mapping[str, Any]) -> str:
 
 def _key(namespace: str, name: str) -> str:
     return f"{namespace}/{name}" if namespace else name
-
-
-def _review(raw: Mapping[str, Any], namespace: str, name: str, user: str) -> Review:
-    """The review of a user's new pod. Raises `Denied` (400) where a field is mistyped."""
-    try:
-        pod = convert(raw, ReviewedPod, "pod")
-    except MalformedObject as error:
-        raise Denied(400, f"the pod can't be read: {error}") from error
-    return Review(
-        api_version=API_VERSIONS[0],
-        uid=str(uuid.uuid5(_UID_SPACE, f"review {namespace}/{name}")),
-        operation="CREATE",
-        kind="Pod",
-        subresource="",
-        namespace=namespace,
-        name=name,
-        object=pod,
-        old_object=ReviewedPod(),
-        username=user,
-    )

@@ -65,6 +65,8 @@ def verdict(outcome: Outcome) -> str:
     lines = ["allowed", *warnings]
     if outcome.unplaced:
         lines.append("no node: " + ("; ".join(_grouped(outcome)) or "the cluster has none"))
+    if outcome.waits:
+        lines.append(f"waits: {outcome.waits}")
     if outcome.victims:
         lines.append(f"evicted for it: {', '.join(outcome.victims)}")
     if outcome.preempted_by:
