@@ -43,6 +43,12 @@ NOT_RUN = {
             "the reader has no such node; tests/simulate/test_other_nodes.py has one"
         ),
     },
+    "docs/used.md": {
+        f"kubectl hami advise --prometheus http://prometheus.monitoring:9090{flags}": (
+            "no Prometheus is there; tests/kubectl/test_advise.py"
+        )
+        for flags in ("", " -A --since 30d -o json")
+    },
     "docs/development.md": {
         ".venv/bin/python -m hack.mutation --survivors-of .mutation/seed-1.jsonl --result .mutation/again.jsonl": (
             "goes on from a run of make mutation, which takes hours"
@@ -218,6 +224,8 @@ SHOWN = {
         "NAMESPACE  IDLE PODS  OF  UNKNOWN  CARDS  WOULD FREE": (
             "no node is monitored; tests/e2e/test_used.py has such pods"
         ),
+        "NAMESPACE  WORKLOAD          CONTAINER  PODS  MEASURED  MEMORY P95  MOST   OF      CORES P95  MOST  OF  "
+        "LIMITS TO WRITE                               WOULD FREE": "tests/kubectl/test_advise.py has such a workload",
     },
 }
 """By page, the first lines of outputs that are examples of what can't be had here, and why."""

@@ -186,7 +186,7 @@ async def _measured(
     arguments: argparse.Namespace, api: KubernetesCluster, namespace: str, effective: Effective, now: float
 ) -> Measured:
     """What is really used, for the commands that show it: they have the flag. Of all namespaces if none is named."""
-    if "prometheus" not in arguments:
+    if "prometheus" not in arguments or getattr(arguments, "shown", "") == "advise":  # which asks for a history
         return NOT_ASKED
     from hami_webhook.usage.api import read_measured
     from hami_webhook.usage.from_prometheus import query_measured

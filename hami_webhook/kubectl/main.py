@@ -16,6 +16,7 @@ from hami_webhook.simulate.node_flags import add_node_flags
 from hami_webhook.terminal import Parser, run_verb
 
 _HIGHEST_PORT = 65535
+_SHORTEST_PAST, _LONGEST_PAST = 600, 365 * 86400
 _MOST_CARDS, _MOST_MEBIBYTES, _LONGEST_MODEL = 1024, 10_000_000, 64
 
 
@@ -59,6 +60,16 @@ def parser() -> Parser:
         default="1h",
         metavar="DURATION",
         help="least time for which a pod hasn't used its cards, such as 30m or 1h30m (default: 1h)",
+    )
+
+    verb = _verb(verbs, "advise", "what workloads used of what they are promised, and the limits that would do")
+    _add_prometheus(verb, required=True)
+    verb.add_argument(
+        "--since",
+        type=_past,
+        default="7d",
+        metavar="DURATION",
+        help="the time before now that counts, such as 12h or 30d (default: 7d)",
     )
 
     _verb(verbs, "queue", "pods that wait for quota: their places, and the room that each needs", watch=True)
@@ -183,6 +194,13 @@ def _duration(text: str) -> float:
     raise argparse.ArgumentTypeError(f"must be a duration such as 30m, 1h30m or 2d, not {text!r}")
 
 
+def _past(text: str) -> float:
+    seconds = _duration(text)
+    if not _SHORTEST_PAST <= seconds <= _LONGEST_PAST:
+        raise argparse.ArgumentTypeError(f"must be from 10m to 365d, not {text!r}")
+    return seconds
+
+
 def _verb(
     verbs: argparse._SubParsersAction[Parser],
     name: str,
@@ -220,13 +238,15 @@ def _add_cluster_flags(verb: Parser, *, first: bool = False) -> None:
     add("--system-namespace", default=NAMESPACE, metavar="NAME", text=where)
 
 
-def _add_prometheus(verb: Parser) -> None:
-    """Where what is really used is asked for."""
+def _add_prometheus(verb: Parser, *, required: bool = False) -> None:
+    """Where what is really used is asked for, or must be, as only that has a history."""
+    default = "" if required else " (default: the API usage.hami.io)"
     verb.add_argument(
         "--prometheus",
         type=_prometheus,
+        required=required,
         metavar="URL",
-        help="read measured use from this server (default: the API usage.hami.io)",
+        help=f"read measured use from this server{default}",
     )
 
 

@@ -65,6 +65,10 @@ def _shown(cluster: LiveCluster, arguments: argparse.Namespace) -> CommandResult
         from hami_webhook.kubectl.defrag import defrag
 
         return defrag(cluster, arguments)
+    if arguments.shown == "advise":
+        from hami_webhook.kubectl.advise import advise
+
+        return advise(cluster, arguments)
     # imported here, as what the other verbs need: none of it is needed to explain a pod, which starts a twelfth sooner
     from hami_webhook.kubectl.usage_verbs import SHOWN
 
@@ -115,8 +119,8 @@ def _needs(cluster: LiveCluster, arguments: argparse.Namespace) -> Mapping[Kind,
         needs[Kind.ACCELERATOR_QUOTAS] = "quotas above namespaces aren't shown"
     elif shown == "queue":
         needs = dict.fromkeys((Kind.PODS, Kind.ACCELERATOR_QUOTAS), "places are those that the pods' conditions have")
-    elif shown in ("pods", "idle"):
-        if wide:
+    elif shown in ("pods", "idle", "advise"):
+        if wide and shown != "advise":
             needs[Kind.NODES] = "models of cards aren't known"
         if all_namespaces:
             needs[Kind.PODS] = f"only those of {cluster.namespace} are shown"

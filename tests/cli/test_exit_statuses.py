@@ -90,6 +90,11 @@ hami-webhook version                0
 hami-webhook version                2  --unknown
 kubectl hami queue                  0
 kubectl hami queue                  2  --kubeconfig none
+kubectl hami advise                 0  --prometheus PROMETHEUS
+kubectl hami advise                 1  --prometheus PROMETHEUS --kubeconfig forbidden
+kubectl hami advise                 2  --prometheus UNAVAILABLE
+kubectl hami advise                 2  --prometheus PROMETHEUS --since 5m
+kubectl hami advise                 2
 kubectl hami defrag                 0  --want 1xA100 --gpumem 1000
 kubectl hami defrag                 1  --want 2xA100
 kubectl hami defrag                 1  --want 1xA100 --kubeconfig forbidden

@@ -37,7 +37,7 @@ def prometheus(
         query = request.query["query"]
         asked.append(query)
         name = query.partition("showback_")[2].partition("_seconds")[0]
-        found = [{"metric": labels, "value": [0, value]} for labels, value in hours[name]]
+        found = [{"metric": labels, "value": [0, value]} for labels, value in hours.get(name, [])]
         answered = json.dumps({"status": "success", "data": {"resultType": "vector", "result": found}}).encode()
         return web.Response(
             status=status if request.path == "/api/v1/query" else 404, body=answered if body is None else body
