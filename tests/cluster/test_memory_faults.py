@@ -9,10 +9,10 @@ from contextlib import suppress
 import pytest
 from tables import in_one_test
 
-from hami_webhook.cluster.api import JSON, Conflict, EventNote, Kind, NotFound, Unavailable
+from hami_webhook.cluster.api import EventNote, Kind, NotFound, Unavailable
 from hami_webhook.cluster.memory import MemoryCluster
 
-from .harness import GPU, at, lease, pod, quota, version_of
+from .harness import lease, pod
 
 NOON = 1767268800.0  # 2026-01-01T12:00:00Z
 
@@ -89,30 +89,3 @@ def test_a_crash_before_a_write_prevents_it_and_one_after_does_not(call: str, mo
     cluster.pause = crash
     asyncio.run(body())
     assert (state(cluster) == reset) is (moment == "before")
-
-
-def test_a_paused_compare_and_swap_loses_to_the_one_that_overtakes_it() -> None:
-    async def body() -> None:
-        cluster = MemoryCluster(lambda: NOON)
-        await cluster.ensure_namespace("team")
-        made = await cluster.create(Kind.RESOURCE_QUOTAS, quota("team"))
-        held = asyncio.Event()
-
-        async def hold_the_first(step: str) -> None:
-            cluster.pause = None
-            assert step == "patch_status:before"
-            await held.wait()
-
-        def write(used: str) -> Awaitable[JSON]:
-            patch = {**at(version_of(made)), "status": {"used": {GPU: used}}}
-            return cluster.patch_status(Kind.RESOURCE_QUOTAS, "q", patch, "team")
-
-        cluster.pause = hold_the_first
-        first = asyncio.ensure_future(write("1"))
-        await asyncio.sleep(0)
-        await write("2")
-        held.set()
-        with pytest.raises(Conflict):
-            await first
-
-    asyncio.run(body())

@@ -88,13 +88,6 @@ def test_7_2_parts_of_cards_need_the_nodes_label(node_labels: JSON, asked: JSON,
     assert (found.failed if isinstance(found, NoNode) else {}) == ({"n1": text} if text else {})
 
 
-@pytest.mark.parametrize(("count", "text"), [(2, "1/2 AllocatedCardsInsufficientRequest, 1/2 CardNotHealth"),
-                                             (3, "NodeInsufficientDevice")])  # fmt: skip
-def test_7_2_all_cards_are_counted_healthy_or_not(count: int, text: str) -> None:
-    koords = Koords().node("n1", card(0), card(1, health=False))
-    assert koords.failure(pod_with_limits(gpu=100 * count)) == text
-
-
 def test_7_2_a_node_without_a_device_has_no_cards() -> None:
     koords = Koords().node("bare", labels={}).node("n1", card(0))
     found = koords.predicted(pod_with_limits(**HALF))
@@ -382,11 +375,6 @@ def tree(*used: int, spots: list[tuple[int, str]] | None = None, ratio: int = 1)
 def test_7_4_2_scopes_come_by_number_and_by_text() -> None:
     spots = [(10, "b"), (10, "a"), (9, "z"), (9, "y")]
     assert tree(spots=spots).minors(whole(1)) == [3]
-
-
-def test_7_4_2_a_switch_of_that_name_on_another_numa_node_is_another() -> None:
-    spots = [(0, "a"), (1, "a"), (1, "a")]
-    assert tree(spots=spots).minors(whole(2)) == [1, 2]
 
 
 def test_7_4_2_several_shared_cards_go_by_score_alone() -> None:
