@@ -100,8 +100,8 @@ class Monitor:
             {key: (containers[key].namespace, found) for key, found in good.items()},
             cards,
             now,
-            containers,
-            lambda key: self._activity.last(containers[key].cards, now),
+            {key: pod.cards for key, pod in containers.items()},
+            self._activity,
         )
         used = [
             ContainerMetrics(containers[key], key.container, found, self._over_time.last_used[key])

@@ -5,10 +5,11 @@ It goes by what is seen whenever the monitor reads: what was seen then holds unt
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from hami_webhook.node.card_activity import CardActivity
 from hami_webhook.node.cards import CardMetrics
 from hami_webhook.node.feedback import BLOCKED
 from hami_webhook.node.region import DeviceUse, Region
@@ -18,6 +19,8 @@ _LONGEST = 300.0
 """Seconds after a reading for which what was seen is counted: nobody scrapes the node, so nothing is known."""
 _KEPT = 3600.0
 """Seconds for which a sum is kept that nothing is added to: so long a counter may be looked at again."""
+_COMPUTES_WITHIN, _CLAIMED_WITHIN = 10.0, 20.0
+"""Seconds since the driver last saw a card compute, and since a container says that it did, that go together."""
 _MEBIBYTE = 1 << 20
 _LARGEST = 1 << 20
 """MiB of a device that count at most: what a container says of itself may be anything."""
@@ -55,16 +58,21 @@ class UseOverTime:
         seen: Mapping[ContainerKey, tuple[str, Region]],
         cards: Sequence[CardMetrics],
         now: float,
-        there: Collection[ContainerKey] = (),
-        computed: Callable[[ContainerKey], float | None] = lambda key: None,
+        there: Mapping[ContainerKey, Collection[str]] = {},
+        activity: CardActivity | None = None,
     ) -> None:
         """Take in a reading at `now` (Unix seconds): the namespace and the region of each container.
 
-        `there` are all containers, those without a region too. `computed` says when the cards of one computed last, by
-        their driver; None if that isn't known.
+        `there` has the UUIDs of the cards of all containers, those without a region too. `activity`: when cards
+        computed, by their driver.
         """
+        activity = activity or CardActivity()
         self._first = {key: self._first.get(key, now) for key in (*seen, *there)}
-        self.last_used = {key: self._last_used(key, region, computed(key), now) for key, (_, region) in seen.items()}
+        self.last_used = {
+            key: self._last_used(key, region, activity.last(there.get(key, ()), now), now)
+            for key, (_, region) in seen.items()
+        }
+        self._excuse(there, activity, now)
         models = {card.uuid: f"NVIDIA-{card.name}" for card in cards}
         seconds = min(max(0.0, now - self._at), _LONGEST) if self._at else 0.0
         for key, (namespace, region) in seen.items():
@@ -84,6 +92,17 @@ class UseOverTime:
             used.cards += seconds if device.utilisation else 0.0
             used.memory += seconds * min(device.total // _MEBIBYTE, _LARGEST)
             used.at = now
+
+    def _excuse(self, there: Mapping[ContainerKey, Collection[str]], activity: CardActivity, now: float) -> None:
+        """On a card that computes for nobody who says so, all compute: somebody does without HAMi-core."""
+        claimed = {
+            uuid for key, at in self.last_used.items() if now - at <= _CLAIMED_WITHIN for uuid in there.get(key, ())
+        }
+        for key in self.last_used:
+            for uuid in set(there.get(key, ())) - claimed:
+                last = activity.last({uuid}, now)
+                if last is not None and now - last <= _COMPUTES_WITHIN:
+                    self.last_used[key] = now
 
     def _last_used(self, key: ContainerKey, region: Region, computed: float | None, now: float) -> float:
         """When it last computed; where the region doesn't say it, since when it is seen not to.

@@ -98,6 +98,10 @@ def test_when_it_was_used_last(readings: list[tuple[int, Region]], expected: flo
     assert over_time.last_used[KEY] == START + expected
 
 
+NEXT = ContainerKey("next", "main")
+BUSY = region(("GPU-0", 1, 60))
+
+
 class Driven:
     """A container whose card the driver samples every five seconds."""
 
@@ -106,14 +110,24 @@ class Driven:
         self.activity = CardActivity()
         self.now = START
 
-    def idle(self, seconds: int, found: Region | None, *, computes: bool | None = False, cards: str = "GPU-0") -> float:
+    def idle(
+        self,
+        seconds: int,
+        found: Region | None,
+        *,
+        computes: bool | None = False,
+        cards: str = "GPU-0",
+        neighbour: Region | None = None,
+    ) -> float:
         """For how long it is idle, after so many seconds in which its region says that and its card does that."""
         wanted = {cards} if cards else set[str]()
         for _ in range(seconds // 5):
             self.now += 5
             self.activity.look([CardHealth("GPU-0", frozenset(), frozenset(), None, computes)], self.now)
             seen = {} if found is None else {KEY: ("team-a", found)}
-            self.over_time.follow(seen, CARDS, self.now, [KEY], lambda _: self.activity.last(wanted, self.now))
+            if neighbour is not None:
+                seen[NEXT] = ("team-b", neighbour)
+            self.over_time.follow(seen, CARDS, self.now, {KEY: wanted, NEXT: {"GPU-0"}}, self.activity)
         return self.now - self.over_time.last_used.get(KEY, self.now)
 
 
@@ -150,7 +164,12 @@ def test_ordinary_day_who_computes_or_waits_for_others_or_is_not_known_is_not_id
     claims = region(("GPU-0", 1, 30))
     assert node.idle(3600, claims, computes=None) == 0, "the driver has no samples, as with MIG"
     assert node.idle(3600, claims, computes=False, cards="GPU-9") == 0, "a card that the driver doesn't name"
-    assert node.idle(3600, rests, computes=True) == pytest.approx(3600, abs=10), "others compute on its card"
+    assert node.idle(3600, rests, computes=True) == 0, "its card computes, and nobody says so"
+
+
+def test_who_rests_beside_one_that_computes_is_idle() -> None:
+    node, rests = Driven(), region(("GPU-0", 1, 0), last_kernel=int(START))
+    assert node.idle(3600, rests, computes=True, neighbour=BUSY) == 3600
 
 
 def test_a_time_in_which_the_driver_was_not_asked_counts_as_computing() -> None:
