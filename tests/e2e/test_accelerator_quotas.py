@@ -167,6 +167,10 @@ REFUSED: list[tuple[JSON, str]] = [
     ({"defaultRuntime": "0s"}, 'spec.defaultRuntime: Invalid value: "0s": must be 1s to 720h'),
     ({"maxRuntime": "1h", "defaultRuntime": "61m"}, "defaultRuntime must be at most maxRuntime"),
     ({"maxRuntime": "1h", "longerRuntime": "later"}, 'supported values: "refuse", "cut"'),
+    ({"idleAfter": "-1h"}, "spec.idleAfter in body should match"),
+    ({"idleAfter": "0s"}, 'spec.idleAfter: Invalid value: "0s": must be 1s to 720h'),
+    ({"idleAfter": "2h", "idle": "Kill"}, 'supported values: "Warn", "Evict"'),
+    ({"idle": "Evict"}, "idle has no effect without idleAfter; set idleAfter too, or remove it"),
     ({"longerRuntime": "cut"}, "longerRuntime has no effect without maxRuntime; set maxRuntime too, or remove it"),
 ]
 ACCEPTED: list[JSON] = [
@@ -183,6 +187,8 @@ ACCEPTED: list[JSON] = [
     {"podSelector": {"matchExpressions": [{"key": "tier", "operator": "Exists"}]}},
     {"maxRuntime": "12h", "defaultRuntime": "720m", "longerRuntime": "cut"},
     {"defaultRuntime": "1h"},
+    {"idleAfter": "90m"},
+    {"idleAfter": "2h", "idle": "Evict"},
     {"hard": {GPU: 4, MEM: "16Ki"}, "nominal": {GPU: "4", MEM: "16k"}, "reclaim": "on", "reclaimMinRuntime": "90s"},
     {"budget": {"amounts": {GPU: "500h"}, "period": "Month", "timeZone": "America/Argentina/Buenos_Aires"}},
     {"budget": {"amounts": {GPU: "1h30m0.5s"}, "period": "720h", "then": "Queue"}, "enforcement": "queue"},

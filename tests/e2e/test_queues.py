@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import signal
+import subprocess
+import sys
 import time
 from functools import partial
 from itertools import pairwise
@@ -212,9 +215,14 @@ def test_a_short_pod_passes_and_the_first_one_starts_as_promised(program: Deploy
     eventually(lambda: free(kubectl, space), ["large"])
     started = json.dumps({"status": {"phase": "Running", "startTime": format_time(time.time())}})
     kubectl("patch", "pod", "large", "-n", space, "--subresource=status", "--type=merge", "-p", started)
+    eventually(lambda: "starts by " in simulated(kubectl, head))
+    expected, hour = simulated(kubectl, head), format_time(time.time() + 3600)
+    assert "waits" not in simulated(kubectl, head, "--at", hour)
     kubectl.apply(head)
     eventually(lambda: "; starts by " in why(kubectl, space, "head"))
-    promised = parse_time(why(kubectl, space, "head").partition("starts by ")[2].partition(" ")[0])
+    start = why(kubectl, space, "head").partition("starts by ")[2].partition(" ")[0]
+    assert f"starts by {start} at the latest" in expected
+    promised = parse_time(start)
     for name, seconds in (("long", 300), ("short", 5)):
         each = lasting(space, name, seconds)
         each["spec"]["terminationGracePeriodSeconds"] = 0
@@ -227,6 +235,14 @@ def test_a_short_pod_passes_and_the_first_one_starts_as_promised(program: Deploy
     eventually(lambda: "head" in free(kubectl, space))
     assert time.time() < promised
     assert gated(kubectl, space) == ["long"]
+
+
+def simulated(kubectl: Kubectl, pod: JSON, *flags: str) -> str:
+    """What `kubectl hami simulate` prints about a pod that isn't created."""
+    main = "import sys; from hami_webhook.kubectl.main import main; sys.exit(main())"
+    command = [sys.executable, "-c", main, "simulate", "-", "-o", "json", *flags]
+    known = {**os.environ, "KUBECONFIG": str(kubectl.kubeconfig)}
+    return subprocess.run(command, env=known, input=json.dumps(pod), text=True, capture_output=True, check=True).stdout
 
 
 def lasting(space: str, name: str, seconds: int | None) -> JSON:
