@@ -205,13 +205,13 @@ SHOWN = {
         "4 replicas of serve refused by gpu-quota, next try in 40 s": (
             "tests/kubectl/test_workloads.py has the Deployment"
         ),
-        "30 checks, 1 fault; 2 not made, as faults explain what they would find": "no certificate here is that old",
+        "30 checks, 1 fault; 2 checks skipped, because faults explain their results": "no certificate here is that old",
         "28 of 30 checks can't see everything with your rights; 0 faults in the rest": (
             "the reader has all rights; tests/kubectl/test_doctor.py has a tenant"
         ),
     },
     "docs/room.md": {
-        "Node n3 has 4 x H100 free after 2 moves. Nothing was moved: --apply does it.": (
+        "Node n3 would have 4 x H100 free after 2 moves. This is only a plan: --apply carries it out.": (
             "tests/kubectl/test_defrag.py has nodes to move pods between"
         ),
     },

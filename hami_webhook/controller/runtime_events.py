@@ -72,7 +72,7 @@ class RuntimeEvents:
                 if written == _MOST:
                     return
                 written += 1
-                text = f"ends in {human_duration(end - now)} by quota {quota}, whose pods may run for "
+                text = f"ends in {human_duration(end - now)}: quota {quota} limits its pods to "
                 text += human_duration(pod.active_deadline or 0)
                 note = EventNote("Pod", pod.namespace, pod.name, pod.uid, "Warning", "QuotaRuntimeEnds", text)
                 await self._object_events.record(note)

@@ -116,7 +116,7 @@ class Diagnosis(Struct, frozen=True):
         text = f"{checks}, {faults}"
         if self.unseen:
             text = f"{len(self.unseen)} of {checks} can't see everything with your rights; {faults} in the rest"
-        return f"{text}; {skipped} not made, as faults explain what they would find" if skipped else text
+        return f"{text}; {counted(skipped, 'check')} skipped, because faults explain their results" if skipped else text
 
     def as_json(self) -> dict[str, Any]:
         """The diagnosis as plain JSON values."""

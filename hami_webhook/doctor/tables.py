@@ -27,7 +27,7 @@ def print_diagnosis(diagnosis: Diagnosis, console: Console, *, details: bool) ->
         if result.unseen:
             console.print(Text.assemble(("UNSEEN ", "yellow"), f"{result.check}: {result.what}: {result.unseen}"))
         elif result.skipped:
-            why = f"{result.check}: not made after {', '.join(result.skipped)}"
+            why = f"{result.check}: not made because of {', '.join(result.skipped)}"
             console.print(Text.assemble(("SKIPPED ", "dim"), why))
         elif not (result.findings or result.advice):
             console.print(Text.assemble(("OK ", "green"), f"{result.check}: {result.what}"))

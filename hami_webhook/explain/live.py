@@ -23,7 +23,7 @@ _CONSEQUENCES = {
     Kind.NODES: "cards, their models and what still fits aren't known",
     Kind.PODS: "devices of pods aren't known",
     Kind.RESOURCE_QUOTAS: "quotas aren't known",
-    Kind.ACCELERATOR_QUOTAS: "quotas above namespaces aren't known",
+    Kind.ACCELERATOR_QUOTAS: "AcceleratorQuotas aren't known",
     Kind.NAMESPACES: "policies of namespaces aren't known",
     Kind.POD_DISRUPTION_BUDGETS: "evictions that they prevent aren't known",
     Kind.PRIORITY_CLASSES: "new pods count as of priority 0",
@@ -90,14 +90,14 @@ def lacking(unseen: Mapping[Kind, Unseen], needs: Mapping[Kind, str]) -> list[st
 
 def needs_of_pod(unseen: Mapping[Kind, Unseen]) -> Mapping[Kind, str]:
     """What explaining a pod needs, with what follows from lacking it."""
-    cards = {Kind.NODES: "shown is what the pod's own annotations, status and events say"}
+    cards = {Kind.NODES: "the answer uses only the pod's own annotations, status and events"}
     if Kind.NODES not in unseen:
         cards = {Kind.PODS: "they may hold cards that look free"}
     return {
         **cards,
         Kind.NAMESPACES: "the policy of the namespace isn't known",
         **({} if Kind.RESOURCE_QUOTAS in unseen and unseen[Kind.RESOURCE_QUOTAS].elsewhere else _QUOTAS_OF_POD),
-        Kind.ACCELERATOR_QUOTAS: "quotas above namespaces aren't known",
+        Kind.ACCELERATOR_QUOTAS: "AcceleratorQuotas aren't known",
     }
 
 

@@ -183,7 +183,7 @@ def _cut(text: str, most: int = _LONGEST) -> str:
 
 def quota_table(quotas: Sequence[QuotaReport]) -> ShownTable:
     """Each managed key of the quotas that count the pod: what it costs, and what they leave for it."""
-    headings = ("quota", "key", "used", "by it", "hard", "it costs", "left for this pod")
+    headings = ("quota", "key", "used", "by pod", "hard", "pod costs", "left for pod")
     rows = []
     for quota in quotas:
         costing = "?" if quota.costs is None else str(quota.costs)

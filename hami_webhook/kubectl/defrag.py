@@ -119,7 +119,8 @@ def _headline(found: Movability, plan: Plan | NoPlan, *, applied: bool) -> str:
     if applied:
         return f"Node {plan.node} has {found.wanted} free after {number}."
     more = "" if plan.fewest else "; fewer may do, but the search reached its limit"
-    return f"Node {plan.node} has {found.wanted} free after {number}{more}. Nothing was moved: --apply does it."
+    planned = f"Node {plan.node} would have {found.wanted} free after {number}{more}"
+    return f"{planned}. This is only a plan: --apply carries it out."
 
 
 def _print_moves(moves: Sequence[ShownMove], console: Console) -> None:

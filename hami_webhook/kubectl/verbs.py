@@ -116,7 +116,7 @@ def _needs(cluster: LiveCluster, arguments: argparse.Namespace) -> Mapping[Kind,
             needs[Kind.NODES] = "models of cards and what still fits aren't known"
         if all_namespaces:
             needs[Kind.RESOURCE_QUOTAS] = f"only those of {cluster.namespace} are shown"
-        needs[Kind.ACCELERATOR_QUOTAS] = "quotas above namespaces aren't shown"
+        needs[Kind.ACCELERATOR_QUOTAS] = "AcceleratorQuotas aren't shown"
     elif shown == "queue":
         needs = dict.fromkeys((Kind.PODS, Kind.ACCELERATOR_QUOTAS), "places are those that the pods' conditions have")
     elif shown in ("pods", "idle", "advise"):
@@ -133,7 +133,7 @@ _NEEDS_OF_SIMULATE = {
     Kind.NODES: "where pods would go isn't known",
     Kind.PODS: "they may hold cards that look free",
     Kind.RESOURCE_QUOTAS: "quotas of other namespaces refuse nothing here",
-    Kind.ACCELERATOR_QUOTAS: "quotas above namespaces refuse nothing here",
+    Kind.ACCELERATOR_QUOTAS: "AcceleratorQuotas refuse nothing here",
     Kind.NAMESPACES: "policies of namespaces aren't known",
 }
 

@@ -166,7 +166,7 @@ def kubeconfig(api: ApiServer, tmp_path: Path) -> Iterator[str]:
 @pytest.mark.parametrize(
     ("arguments", "lacking"),
     [
-        ([], ["nodes and acceleratorquotas.hami.io can't be listed with your rights: shown is what the pod's own"]),
+        ([], ["nodes and acceleratorquotas.hami.io can't be listed with your rights: the answer uses only the"]),
         (["-v"], ["no right to list nodes", "no right to list pods outside of namespace team-a"]),
     ],
 )

@@ -50,7 +50,7 @@ async def test_ten_minutes_before_its_end_a_pod_says_by_which_quota() -> None:
     env.put(runs("p"))
     assert await env.messages() == []
     assert await env.messages(after=2999) == []
-    text = "ends in 9m59s by quota train, whose pods may run for 60m"
+    text = "ends in 9m59s: quota train limits its pods to 60m"
     assert await env.messages(after=2) == [("p", text)]
     env.put(runs("p", labels={"changed": "1"}))
     assert await env.messages(after=100) == []

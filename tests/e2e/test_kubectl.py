@@ -54,10 +54,10 @@ def test_a_tenant_with_view_in_one_namespace_sees_it_and_reads_what_is_left_out(
         kubectl.apply(quota(each, gpu=2, mem=6000), card_pod(each, f"pod-{each}", 2000))
     user = tenant(kubectl, cluster.plane, cluster.folder, space, role="view")
     for verb, shown, lacking in (
-        (("quota",), "gpu-quota", "quotas above namespaces aren't shown"),
+        (("quota",), "gpu-quota", "AcceleratorQuotas aren't shown"),
         (("pods",), f"pod-{space}", ""),
         (("pods", "-A"), f"pod-{space}", f"only those of {space} are shown"),
-        (("explain", "pod", f"pod-{space}"), "which nodes it fits on can't be seen", "shown is what the pod's own"),
+        (("explain", "pod", f"pod-{space}"), "which nodes it fits on can't be seen", "the answer uses only"),
         (("explain", "quota", "gpu-quota"), f"pod-{space}", "models of cards and what still fits aren't known"),
         (("doctor",), "checks can't see everything with your rights; 0 faults in the rest\nNot seen: ", ""),
     ):

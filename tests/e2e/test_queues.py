@@ -194,7 +194,7 @@ def test_no_pod_runs_for_longer_than_its_quota_says(program: Deployment, plane: 
     started = json.dumps({"status": {"phase": "Running", "startTime": format_time(time.time())}})
     for name in ("p", "own"):
         kubectl("patch", "pod", name, "-n", space, "--subresource=status", "--type=merge", "-p", started)
-    eventually(lambda: "by quota gpu-quota, whose pods may run for 60s" in events_about(kubectl, space, "p"))
+    eventually(lambda: "quota gpu-quota limits its pods to 60s" in events_about(kubectl, space, "p"))
     assert "QuotaRuntimeEnds" not in events_about(kubectl, space, "own")
     assert kubectl.used(space) == {"gpu": "2"}
 

@@ -42,4 +42,4 @@ def _copy(name: str) -> list[JSON]:
 
 
 def quotas() -> list[JSON]:
-    return [quota("q", gpu=4, mem=60000, used={})]
+    return [quota("q", gpu=4, mem=60000, used={"gpu": 1, "mem": 38000})]

@@ -62,7 +62,7 @@ def test_what_to_change_stands_before_the_details_each_once_and_the_readers_own_
     shown = lines(found)
     assert [*changes(found)] == [OWN, OTHERS]
     assert shown.index("This would change it, by an administrator:") < shown.index("Nodes") < shown.index("Quotas")
-    assert "LEFT FOR THIS POD" in "".join(shown)
+    assert "LEFT FOR POD" in "".join(shown)
 
 
 @pytest.mark.parametrize("sees_nodes", [True, False])

@@ -70,7 +70,7 @@ def test_the_fewest_moves_are_shown_and_nothing_is_written(hami: Hami) -> None:
     run = hami(api, *WANT)
     assert (run.status, run.err) == (0, "")
     assert run.out.splitlines() == [
-        "Node n1 has 1 x a100 free after 1 move. Nothing was moved: --apply does it.",
+        "Node n1 would have 1 x a100 free after 1 move. This is only a plan: --apply carries it out.",
         "POD       FROM  TO  OWNER            PRIORITY  CARDS  MEMORY  MAY VETO",
         "team-a/b  n1    n0  ReplicaSet/of-b  0         1      2.9Gi   PodDisruptionBudget keep, 1 left",
     ]

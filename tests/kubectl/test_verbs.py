@@ -275,7 +275,7 @@ TENANT = [
         "list nodes: cards, their models and what still fits aren't known",
         "list pods outside of namespace team-a: cards, cpu and ports may be in use by pods of other namespaces",
         "list resourcequotas outside of namespace team-a: quotas of other namespaces aren't known",
-        "list acceleratorquotas.hami.io: quotas above namespaces aren't known",
+        "list acceleratorquotas.hami.io: AcceleratorQuotas aren't known",
         "list poddisruptionbudgets.policy outside of namespace team-a: evictions that they prevent there aren't known",
         "list priorityclasses.scheduling.k8s.io: new pods count as of priority 0",
         "list deviceclasses.resource.k8s.io: resources and devices of classes aren't known",
@@ -283,7 +283,7 @@ TENANT = [
 ]
 
 
-ABOVE = "quotas above namespaces aren't"
+ABOVE = "AcceleratorQuotas aren't"
 NO_NODES = "nodes and acceleratorquotas.hami.io can't be listed with your rights"
 QUOTAS = f"acceleratorquotas.hami.io can't be listed with your rights: {ABOVE} shown"
 
@@ -307,12 +307,12 @@ QUOTAS = f"acceleratorquotas.hami.io can't be listed with your rights: {ABOVE} s
         (
             ["explain", "pod", "busy"],
             "team-a/busy is placed on n1",
-            f"{NO_NODES}: shown is what the pod's own annotations, status and events say; {ABOVE} known",
+            f"{NO_NODES}: the answer uses only the pod's own annotations, status and events; {ABOVE} known",
         ),
         (
             ["explain", "pod", "waiting"],
             "team-a/waiting isn't placed; which nodes it fits on can't be seen",
-            f"{NO_NODES}: shown is what the pod's own annotations, status and events say; {ABOVE} known",
+            f"{NO_NODES}: the answer uses only the pod's own annotations, status and events; {ABOVE} known",
         ),
         (
             ["explain", "quota", "gpu-quota"],
