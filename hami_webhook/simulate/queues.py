@@ -1,6 +1,6 @@
 """Pods of a run that quotas keep behind our gate: their release, and when those that wait start at the latest.
 
-Source: docs/spec/cli.md#simulate, docs/spec/time.md#2. The releaser is the controller's own.
+Source: docs/spec/cli.md, docs/spec/time.md#2. The releaser is the controller's own.
 """
 
 from __future__ import annotations
