@@ -18,10 +18,12 @@ from hami_webhook.doctor.node_faults import (
     unreadable_registrations,
 )
 from hami_webhook.kube import wire
+from hami_webhook.kube.message_text import first_of
 from hami_webhook.kube.objects import ResourceQuota
 from hami_webhook.quota.account import QuotaAccount
 from hami_webhook.quota.idle import held_since, idle_rule
 from hami_webhook.quota.recompute import recompute
+from hami_webhook.terminal import counted
 from hami_webhook.usage.api import GROUP, read_pod_usages
 
 _DEFINITION = "acceleratorquotas.hami.io"
@@ -227,7 +229,8 @@ async def idle_pods(facts: Facts) -> AsyncIterator[Finding]:
         if (pod.namespace, pod.name) not in known and any(since is not None for since in held):
             unknown[pod.node_name].add(pod.key)
     for node, pods in sorted(unknown.items()):
-        fault = f"{len(pods)} pods there are never idle for their quotas, as they have no figures, such as {min(pods)}"
+        named = f"{counted(len(pods), 'pod')} ({first_of(sorted(pods))})"
+        fault = f"has no figures of {named}, so that no quota takes them for idle"
         remedy = (
             "see that a pod of the monitor runs on this node; pods without HAMi-core have no figures (docs/used.md)"
         )

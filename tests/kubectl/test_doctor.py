@@ -10,7 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from builders import bound_pod, card, node
+from builders import card, node
 from simulate.files import GPU, JSON, MEM, pod, quota
 
 from hami_webhook import pki
@@ -227,11 +227,6 @@ def limiting_users() -> JSON:
     return {"kind": "AcceleratorQuota", "metadata": {"name": "shared"}, "spec": spec}
 
 
-def limiting_idleness() -> JSON:
-    spec = {"namespaceSelector": {}, "hard": {GPU: 4}, "idleAfter": "2h"}
-    return {"kind": "AcceleratorQuota", "metadata": {"name": "shared"}, "spec": spec}
-
-
 FAULTS: list[tuple[str, Spoil, str, str]] = [
     ("api-server", lambda i: setattr(i.api, "version", "v1.29.4"), "the API server", "v1.30 or newer is needed"),
     ("deployments", lambda i: scale(i, "hami-webhook", 0, 0), "hami-webhook", "is scaled to 0 replicas: no replica"),
@@ -339,12 +334,6 @@ FAULTS: list[tuple[str, Spoil, str, str]] = [
         "AcceleratorQuota shared",
         "limits each user, but the webhook doesn't stamp pods with their users",
     ),
-    (
-        "idle",
-        lambda i: i.objects.append(limiting_idleness()),
-        "AcceleratorQuota shared",
-        "its idleAfter has no effect: the cluster doesn't serve usage.hami.io",
-    ),
     ("quota-definition", lambda i: definition(i).update(served=False), "acceleratorquotas.hami.io", "serve v1alpha1"),
     ("quota-definition", delete_the_definition, "CustomResourceDefinition acceleratorquotas.hami.io", "is missing"),
     ("quota-definition", lambda i: definition(i).pop("subresources"), "acceleratorquotas.hami.io", "no subresource"),
@@ -446,24 +435,6 @@ class SlowApiServer(ApiServer):
             if each["kind"] == "Lease":
                 each["spec"]["renewTime"] = renewed
         return super().answer(method, path, body)
-
-
-def test_pods_without_figures_are_named_by_node_where_a_quota_limits_idleness(hami: Hami) -> None:
-    installation = Installation()
-    for name in ("other", "measured"):
-        held = bound_pod(name, "n1", "GPU-1,NVIDIA,1000,10:;", namespace="team-a", uid=name)
-        held["status"]["startTime"] = "2026-11-22T11:00:00Z"
-        installation.objects.append(held)
-    meta = {"name": "measured", "namespace": "team-a"}
-    usage = {"kind": "PodUsage", "apiVersion": "usage.hami.io/v1alpha1", "metadata": meta, "timestamp": stamp()}
-    installation.objects += [limiting_idleness(), usage]
-    (idle,) = [
-        each for each in hami(installation.api, "doctor", "-o", "json").result["checks"] if each["check"] == "idle"
-    ]
-    ((advice,),) = [idle["advice"]]
-    assert (idle["findings"], advice["subject"]) == ([], "node n1")
-    text = "1 pods there are never idle for their quotas, as they have no figures, such as team-a/other"
-    assert advice["fault"] == text
 
 
 @pytest.mark.parametrize("step", [0.0, 0.3, 1.0, 5.0])
