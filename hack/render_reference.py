@@ -32,7 +32,8 @@ CHART_VALUES = """\
 # Values of the chart
 
 [Install](install.md#helm) explains how to use the chart. Helm rejects unknown and impossible values with their paths
-(`manifests/chart/values.schema.json`). A text without a default shown is empty by default. Rows without a type are groups.
+(`manifests/chart/values.schema.json`). A text without a default shown is empty by default. Rows without a type are
+groups.
 
 """
 

@@ -91,8 +91,8 @@ class Settings:
     resync_interval: float = _setting(
         values.duration("1s", "24h"),
         "5m0s",
-        "with --priority-feedback, how long a deleted pod's shared regions must be unchanged before the role node removes "
-        "them",
+        "with --priority-feedback, how long a deleted pod's shared regions must be unchanged before the role node "
+        "removes them",
         flags=(),
         env="HAMI_RESYNC_INTERVAL",
     )
@@ -121,8 +121,8 @@ class Settings:
     extender_bind: ListenAddress | None = _setting(
         values.optional_listen_address,
         "",
-        "address of the scheduler extender in HAMi's chart since 2.11. If set, extender-bind-address and the main server "
-        "answer no extender calls. TLS with cert_file and key_file, also on loopback; empty: not given",
+        "address of the scheduler extender in HAMi's chart since 2.11. If set, extender-bind-address and the main "
+        "server answer no extender calls. TLS with cert_file and key_file, also on loopback; empty: not given",
     )
     extender_mode: str = _setting(
         values.extender_mode,
@@ -293,7 +293,8 @@ class Settings:
     kai_service_accounts: tuple[ServiceAccount, ...] = _setting(
         values.service_accounts,
         "kai-scheduler/binder",
-        "service accounts of KAI's binder. It holds cards with pods of its own, and may change the requests of KAI's pods",
+        "service accounts of KAI's binder. It holds cards with pods of its own, and may change the requests of KAI's "
+        "pods",
         repeats=True,
     )
     allowed_identities: Identities = _setting(
@@ -310,7 +311,9 @@ class Settings:
     )
     leader_elect: bool = _setting(parse_go_bool, "false", "whether replicas elect a leader")
     leader_elect_resource_name: str = _setting(
-        values.object_name, "", "name of the controller's Lease, without its ending -controller; empty: the scheduler name"
+        values.object_name,
+        "",
+        "name of the controller's Lease, without its ending -controller; empty: the scheduler name",
     )
     leader_elect_resource_namespace: str = _setting(values.object_name, "", "namespace of the Lease; empty: this pod's")
 
