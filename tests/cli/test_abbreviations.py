@@ -14,6 +14,8 @@ from hami_webhook.doctor import installation
 from hami_webhook.kubectl.main import parser as kubectl_hami
 
 ROOT = Path(__file__).parents[2]
+GIVEN = {"--want": "1x1", "--prometheus": "http://prometheus:9090"}
+"""Values of flags that a verb can't do without."""
 
 
 def parsers(found: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParser]:
@@ -33,7 +35,8 @@ def wanted(found: argparse.ArgumentParser) -> list[str]:
             verb, below = next(iter(action.choices.items()))
             words += [verb, *wanted(below)]
         elif action.option_strings and action.required:
-            words += [action.option_strings[0], "1x1" if action.type else "1"]
+            flag = action.option_strings[0]
+            words += [flag, GIVEN.get(flag, "1")]
         elif not action.option_strings and action.nargs != "?":
             words += [next(iter(action.choices)) if action.choices else "x"]
     return words
