@@ -70,6 +70,7 @@ KEYS = (
     Key("hami.io/report-review-source", "hami-webhook"),
     Key("hami.io/claim-template-specs", "hami-webhook"),
     Key("hami.io/submitted-by", "hami-webhook"),
+    Key("hami.io/submitted-by-groups", "hami-webhook"),
     Key("enflame.com/gcu-*-capacity", "others", "on a Node"),
     Key("metax-tech.com/gpu.topology.*", "others", "on a Node"),
     Key("node.koordinator.sh/gpu-*", "others", "label, on a Node"),
@@ -113,7 +114,7 @@ LEVELS: Sequence[tuple[Level, str, str]] = (
     ("internal", "annotation or label of hami-webhook", "hami.io/quota-counted-subjects"),
     ("internal", "annotation or label of hami-webhook", "hami.io/quota-subject-use"),
     # new in 0.5.0
-    ("alpha", "annotation or label of hami-webhook", "hami.io/submitted-by"),
+    ("alpha", "annotation or label of hami-webhook", "hami.io/submitted-by*"),
     ("alpha", "flag", "hami-webhook serve --submitted-by*"),
     ("alpha", "environment variable", "HAMI_SUBMITTED_BY*"),
     ("alpha", "chart value", "submittedBy*"),

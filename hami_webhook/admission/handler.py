@@ -9,7 +9,8 @@ nothing is charged that is refused here (Q6). `/mutate` must not charge: the pod
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Set
+from typing import Any
 
 from hami_webhook.admission import policy
 from hami_webhook.admission.defaults import forget_list
@@ -46,9 +47,9 @@ from hami_webhook.admission.pods import (
 from hami_webhook.admission.policy import AdmissionContext
 from hami_webhook.admission.ports import ChargedPod, Namespaces, PodEstimate, QuotaService
 from hami_webhook.admission.requests import RequestCache
-from hami_webhook.admission.review import UNCHANGED, Answer, Review, WorkloadReview, audit_of
+from hami_webhook.admission.review import UNCHANGED, Answer, ObjectReview, Review, WorkloadReview, audit_of
 from hami_webhook.admission.rules import EVERY_POD, NAMING_POD, STATIC_POD, check_rules
-from hami_webhook.admission.submitters import refuse_stamp, stamped_templates
+from hami_webhook.admission.submitters import Stamp, refuse_stamp, stamped_templates
 from hami_webhook.devices.device_lister import DeviceLister
 from hami_webhook.devices.foreign_pods import is_mirror, names_any
 from hami_webhook.devices.foreign_scheduler import ForeignScheduler
@@ -136,8 +137,8 @@ class AdmissionHandler:
         if not _is_new_pod(review):
             return UNCHANGED
         meta, unmanaged = review.object.metadata, is_unmanaged(review.object, self._vendors)
-        stamp = meta.annotations.get(SUBMITTED_BY) if meta is not None and meta.annotations else None
-        if stamp is not None or (self._rules.submitters is not None and not unmanaged):
+        stamp = Stamp.of(meta.annotations) if meta is not None and meta.annotations else Stamp()
+        if stamp.subject is not None or (self._rules.submitters is not None and not unmanaged):
             self._refuse_stamp(review, stamp, mutated=not unmanaged)
         if unmanaged:
             if not (self._vendors.drivers and may_get_claims(review.object)):
@@ -214,17 +215,20 @@ class AdmissionHandler:
         """`/templates`: write on the pod templates of a workload who submitted them."""
         schedulers = self._vendors.asked_by_annotation
         made = stamped_templates(
-            review.object.spec, review.old_object.spec, review.username, self._rules.submitters, schedulers
+            *(review.object.spec, review.old_object.spec, review.username, self._named_groups(review)),
+            *(self._rules.submitters, schedulers),
         )
         return Answer(made) if made else UNCHANGED
 
-    def _refuse_stamp(self, review: Review, stamp: str | None, *, mutated: bool) -> None:
+    def _named_groups(self, review: ObjectReview[Any]) -> Set[str]:
+        """Those of the user's groups that quotas name."""
+        return self._charging.named_groups.intersection(review.groups)
+
+    def _refuse_stamp(self, review: Review, stamp: Stamp, *, mutated: bool) -> None:
         """Refuse a new pod with another stamp than it should have; not one that its node runs already."""
         pod = read_pod(review.object, review.namespace)
         if not (pod.node_name and is_mirror(pod) and is_node(_user_of(review), pod.node_name)):
-            submitters = self._rules.submitters
-            expected = None if submitters is None else submitters.stamp(review.username, stamp)
-            refuse_stamp(stamp, expected, mutated=mutated)
+            refuse_stamp(stamp, self._stamp_of(review, stamp), review.groups, mutated=mutated)
 
     def misspelt(self, review: Review) -> list[str]:
         """`/names`: return the warnings to the creator of a pod without managed resources. Refuse nothing."""
@@ -303,17 +307,22 @@ class AdmissionHandler:
         if done.ignored_namespace_keys and not review.dry_run:
             await self._namespaces.report_ignored(pod.namespace, done.ignored_namespace_keys)
         if self._rules.submitters is not None or SUBMITTED_BY in pod.annotations:
-            self._stamp(done.draft, review.username)
+            self._stamp(done.draft, review)
         return done, self._new(done.draft.result(), new)
 
-    def _stamp(self, draft: PodDraft, username: str) -> None:
+    def _stamp(self, draft: PodDraft, review: Review) -> None:
         """Write on a new pod who submitted it, whatever it says of that."""
-        submitters, annotations = self._rules.submitters, draft.annotations
-        stamp = None if submitters is None else submitters.stamp(username, annotations.get(SUBMITTED_BY))
-        if stamp is not None:
-            annotations[SUBMITTED_BY] = stamp
-        elif SUBMITTED_BY in annotations:
-            del annotations[SUBMITTED_BY]
+        annotations = draft.annotations
+        for key, text in self._stamp_of(review, Stamp.of(annotations)).items():
+            if text is not None:
+                annotations[key] = text
+            elif key in annotations:
+                del annotations[key]
+
+    def _stamp_of(self, review: Review, written: Stamp) -> Stamp:
+        """The stamp of a new pod that brings another one."""
+        submitters = self._rules.submitters
+        return Stamp() if submitters is None else submitters.stamp(review.username, self._named_groups(review), written)
 
     async def _ours(
         self,

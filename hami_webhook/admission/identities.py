@@ -18,7 +18,7 @@ from hami_webhook.devices.reserved_annotations import OWNED_LABELS
 from hami_webhook.dra.claim_templates import OFF
 from hami_webhook.kube.message_text import quoted
 from hami_webhook.kube.objects import QUOTA_GATE, Pod
-from hami_webhook.kube.stamps import SUBMITTED_BY
+from hami_webhook.kube.stamps import STAMPS
 from hami_webhook.kube.wire import ObjectMeta, ReviewedPod
 
 _NODE_USER, _NODES = "system:node:", "system:nodes"
@@ -104,7 +104,7 @@ def refuse_changes(
     `reservation` is the annotation that is set with the pod's creation only; nobody may change it.
     """
     annotations, labels = _changed(old.annotations, new.annotations), _changed(old.labels, new.labels)
-    for key in (reservation, SUBMITTED_BY):
+    for key in (reservation, *STAMPS):
         if key in annotations:
             raise _denied(key, "when the pod is created only", user, "add, change or remove it")
     if old.node_name and user.name == _NODE_USER + old.node_name:
@@ -175,7 +175,7 @@ def refuse_binding(
     rights = _Rights.of(user, vendors, rules)
     denied = rights.denied(annotations.keys(), labels, vendors, with_cards=True)
     if rights.none:
-        denied += [key for key in (reservation, SUBMITTED_BY) if key in annotations]
+        denied += [key for key in (reservation, *STAMPS) if key in annotations]
         denied += [f"label {key}" for key in sorted(counted & labels.keys())]
     if denied:
         raise _denied(denied[0], _SCHEDULERS, user, "set it with a Binding")

@@ -88,6 +88,11 @@ class QuotaService(Protocol):
         """The labels of pods that quotas count by."""
         ...
 
+    @property
+    def named_groups(self) -> frozenset[str]:
+        """The groups of users to which quotas give limits."""
+        ...
+
     def of(self, pod: Pod) -> NewPodQuotas: ...
 
     def limit_runtime(self, draft: PodDraft, new: NewPod) -> None:

@@ -1,13 +1,14 @@
 """Who submitted a pod, written where nobody can forge it (docs/spec/who.md#1 and #2).
 
 The stamp follows from the review's own user, and not from what the object says: but for accounts that are trusted to
-carry on what stood in a template, or to say for whom they act. No rule here reads anything, or knows a quota.
+carry on what stood in a template, or to say for whom they act. No rule here reads anything, or knows a quota; which
+groups quotas name comes in.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Set
 from typing import Any
 
 from msgspec import Struct
@@ -15,7 +16,7 @@ from msgspec import Struct
 from hami_webhook.admission.denial import Denied
 from hami_webhook.kube.message_text import quoted
 from hami_webhook.kube.patch import Operation, pointer
-from hami_webhook.kube.stamps import SUBMITTED_BY
+from hami_webhook.kube.stamps import STAMPS, SUBMITTED_BY, SUBMITTED_BY_GROUPS, groups_in, groups_text
 
 _SERVICE_ACCOUNT, _SERVICE_ACCOUNTS = "system:serviceaccount:", "system:serviceaccounts:"
 KUBERNETES_CONTROLLERS = frozenset(
@@ -35,6 +36,30 @@ _MOST_PLACES = 20_000
 """Objects and lists of a workload that are looked through for templates."""
 
 
+class Stamp(Struct, frozen=True):
+    """The values of the annotations of a stamp; None for one that isn't there."""
+
+    subject: str | None = None
+    groups: str | None = None
+
+    @classmethod
+    def of(cls, annotations: Mapping[str, Any]) -> Stamp:
+        """What an object's annotations say."""
+        found = (annotations.get(key) for key in STAMPS)
+        return cls(*(each if isinstance(each, str) else None for each in found))
+
+    def normalised(self) -> Stamp:
+        """The stamp within its bounds, as carriers and portals bring it on."""
+        if not self.subject:
+            return Stamp()
+        return Stamp(subject_name(self.subject), groups_text(groups_in(self.groups)))
+
+    def items(self) -> Iterator[tuple[str, str | None]]:
+        """The annotations with their values."""
+        yield SUBMITTED_BY, self.subject
+        yield SUBMITTED_BY_GROUPS, self.groups
+
+
 class Submitters(Struct, frozen=True):
     """The user names that are trusted with stamps: `controllers` carry on what stood in a template, `portals` say for
     whom they act.
@@ -43,16 +68,14 @@ class Submitters(Struct, frozen=True):
     controllers: frozenset[str] = frozenset()
     portals: frozenset[str] = frozenset()
 
-    def stamp(self, username: str, written: str | None) -> str | None:
-        """Return the stamp of an object that a user creates, None for none.
+    def stamp(self, username: str, groups: Set[str], written: Stamp) -> Stamp:
+        """Return the stamp of an object that a user creates.
 
-        `written` is the stamp that the object brings.
+        `groups` are those of the user's groups that quotas name; `written` is the stamp that the object brings.
         """
-        if username in self.controllers:
-            return written and subject_name(written)
-        if written and username in self.portals:
-            return subject_name(written)
-        return submitter(username) or None
+        if username in self.controllers or (written.subject and username in self.portals):
+            return written.normalised()
+        return Stamp(submitter(username), groups_text(groups)) if username else Stamp()
 
 
 def submitter(username: str) -> str:
@@ -70,17 +93,36 @@ def subject_name(text: str) -> str:
     return f"{text[: LONGEST - _DIGEST - 1]}~{digest}"
 
 
-def refuse_stamp(written: str | None, expected: str | None, *, mutated: bool) -> None:
-    """Deny a new pod with another stamp than mutation gives it; `mutated`: it should have been there."""
-    if written == expected or (written is None and not mutated):
+def refuse_stamp(written: Stamp, expected: Stamp, groups: Collection[str], *, mutated: bool) -> None:
+    """Deny a new pod with another stamp than mutation gives it; `mutated`: it should have been there.
+
+    `groups` are all of the user's. Of these the stamp may name more than this replica knows a quota for: another one,
+    which mutated the pod, may know it already.
+    """
+    if written.subject != expected.subject and (written.subject is not None or mutated):
+        found = "it is missing" if written.subject is None else f"the pod says {quoted(written.subject)}"
+        wanted = "no value" if expected.subject is None else quoted(expected.subject)
+        raise Denied(
+            403,
+            f"annotation {SUBMITTED_BY} must have {wanted}, but {found}, because mutation was skipped. Remove the "
+            "annotation, and the label hami.io/webhook if the pod has one",
+        )
+    said, due = set(groups_in(written.groups)), set(groups_in(expected.groups))
+    if written.subject is None or said == due:  # without a subject, groups mean nothing
         return
-    found = "it is missing" if written is None else f"the pod says {quoted(written)}"
-    wanted = "no value" if expected is None else quoted(expected)
-    raise Denied(
-        403,
-        f"annotation {SUBMITTED_BY} must have {wanted}, but {found}, because mutation was skipped. Remove the "
-        "annotation, and the label hami.io/webhook if the pod has one",
-    )
+    for group in sorted(said.difference(due, groups)):
+        raise Denied(
+            403,
+            f"annotation {SUBMITTED_BY_GROUPS} names group {quoted(group)}, which the user isn't in. Remove the "
+            "annotation, and the label hami.io/webhook if the pod has one",
+        )
+    for group in sorted(due - said):
+        raise Denied(
+            503,
+            f"annotation {SUBMITTED_BY_GROUPS} lacks group {quoted(group)}, which a quota names: mutation was skipped, "
+            "or the quota is new. Remove the label hami.io/webhook if the pod has one, and try again",
+            retry_after=1,
+        )
 
 
 class _Template(Struct, frozen=True):
@@ -96,9 +138,8 @@ class _Template(Struct, frozen=True):
         return found if isinstance(found, Mapping) else {}
 
     @property
-    def stamp(self) -> str | None:
-        found = self.annotations.get(SUBMITTED_BY)
-        return found if isinstance(found, str) else None
+    def stamp(self) -> Stamp:
+        return Stamp.of(self.annotations)
 
     @property
     def unstamped(self) -> tuple[object, ...]:
@@ -107,38 +148,39 @@ class _Template(Struct, frozen=True):
         others = (
             {key: value for key, value in meta.items() if key != "annotations"} if isinstance(meta, Mapping) else {}
         )
-        annotations = {key: value for key, value in self.annotations.items() if key != SUBMITTED_BY}
+        annotations = {key: value for key, value in self.annotations.items() if key not in STAMPS}
         rest = {key: value for key, value in self.obj.items() if key != "metadata"}
         # a time of creation that was never set is written as null by some clients, and by others not at all
         return {key: value for key, value in others.items() if value is not None}, annotations, rest
 
-    def stamped(self, stamp: str | None) -> Iterator[Operation]:
-        """The operations that give it this stamp, or none."""
-        if stamp == self.annotations.get(SUBMITTED_BY):
-            return
+    def stamped(self, stamp: Stamp) -> Iterator[Operation]:
+        """The operations that give it this stamp."""
+        changed = {key: text for key, text in stamp.items() if text != self.annotations.get(key)}
         meta, place = self.obj.get("metadata"), f"{self.pointer}/metadata"
-        path = place + pointer("annotations", SUBMITTED_BY)
-        if stamp is None:
-            yield {"op": "remove", "path": path}
-        elif not isinstance(meta, Mapping):
-            yield {"op": "add", "path": place, "value": {"annotations": {SUBMITTED_BY: stamp}}}
+        if not changed:
+            return
+        if not isinstance(meta, Mapping):
+            yield {"op": "add", "path": place, "value": {"annotations": changed}}
         elif not isinstance(meta.get("annotations"), Mapping):
-            yield {"op": "add", "path": f"{place}/annotations", "value": {SUBMITTED_BY: stamp}}
+            yield {"op": "add", "path": f"{place}/annotations", "value": changed}
         else:
-            yield {"op": "add", "path": path, "value": stamp}
+            for key, text in changed.items():
+                path = place + pointer("annotations", key)
+                yield {"op": "remove", "path": path} if text is None else {"op": "add", "path": path, "value": text}
 
 
 def stamped_templates(
     spec: Any,
     old_spec: Any,
     username: str,
+    groups: Set[str],
     submitters: Submitters | None,
     schedulers: Collection[str] = (),
 ) -> list[Operation]:
     """The JSON Patch that stamps the pod templates of a workload that may ask for devices.
 
     `spec` is the workload's, and `old_spec` that before, if any. `schedulers` are those that pods ask for devices by
-    annotation. `submitters` is None where nobody is stamped.
+    annotation. `groups` are as `Submitters.stamp` takes them; `submitters` is None where nobody is stamped.
 
     An unchanged template keeps its stamp, even if the request changes it: scaling a workload, or editing its labels,
     doesn't change the submitter. Raises `Denied` for an object in which templates can't be searched.
@@ -146,10 +188,11 @@ def stamped_templates(
     before = {each.pointer: each for each in _templates(old_spec)}
     operations: list[Operation] = []
     for each in _templates(spec):
-        former, stamp = before.get(each.pointer), None
+        former, stamp, written = before.get(each.pointer), Stamp(), each.stamp
         if submitters is not None and _may_ask_for_devices(each.obj["spec"], schedulers):
-            stamp = submitters.stamp(username, each.stamp)
-            says = username in submitters.controllers or (username in submitters.portals and each.stamp is not None)
+            stamp = submitters.stamp(username, groups, written)
+            brings = written.subject is not None
+            says = username in submitters.controllers or (username in submitters.portals and brings)
             if former is not None and not says and _differ_in_stamps_only(former, each):
                 stamp = former.stamp
         # of pods that cost nothing, what somebody wrote there means nothing

@@ -16,7 +16,7 @@ from hami_webhook.devices.registry import Vendors
 from hami_webhook.devices.reserved_annotations import OWNED_LABELS
 from hami_webhook.dra.cost import IMPLICIT_RESOURCE
 from hami_webhook.kube.objects import QUOTA_GATE, RESERVATION
-from hami_webhook.kube.stamps import SUBMITTED_BY
+from hami_webhook.kube.stamps import STAMPS, SUBMITTED_BY
 from hami_webhook.policy.evaluation import governed_keys
 
 Conditions = Mapping[str, str]
@@ -33,7 +33,7 @@ CLAIMS, CLAIMING_PODS = "claims.webhook.hami.io", "claiming-pods.webhook.hami.io
 _CONTAINERS = "object.spec.containers + object.spec.?initContainers.orValue([])"
 _EPHEMERAL = "object.spec.?ephemeralContainers.orValue([])"  # whose embedded fields are those of a container
 _AMOUNTS = "[c.?resources.limits.orValue({}), c.?resources.requests.orValue({})]"
-_RESERVATION, _STAMP = f"'{RESERVATION}'", f"'{SUBMITTED_BY}'"
+_RESERVATION, _STAMP, _STAMPS = f"'{RESERVATION}'", f"'{SUBMITTED_BY}'", [f"'{key}'" for key in STAMPS]
 _LIMITS_EXTENDED_RESOURCES = "object.?spec.hard.orValue({}).exists(k, k.contains('/') && !k.startsWith('count/'))"
 _CHANGES_NODES = "object.spec.?nodeSelector != oldObject.spec.?nodeSelector"
 _ANNOTATIONS = "metadata.?annotations.orValue({})"
@@ -69,7 +69,7 @@ def match_conditions(
         "bindings.webhook.hami.io": {
             "brings-an-allocation": (
                 f"{_forges(everywhere, *with_cards)}"
-                + "".join(f"\n|| {key} in object.{_ANNOTATIONS}" for key in (_RESERVATION, _STAMP))
+                + "".join(f"\n|| {key} in object.{_ANNOTATIONS}" for key in (_RESERVATION, *_STAMPS))
                 + "".join(f"\n|| '{label}' in object.{_LABELS}" for label in sorted(labels))
             )
         },
@@ -220,11 +220,12 @@ def _changes_allocation(owned: str) -> str:
     """An annotation or label that only schedulers write is changed, added or removed, or quota's gate is removed."""
     keys = [f"'{label}'" for label in sorted(OWNED_LABELS)]
     labels = "".join(f"\n|| {_changes('labels', key)}" for key in keys)
+    stamps = "".join(f"|| {_changes('annotations', key)}\n" for key in _STAMPS)
     return (
         f"{_changes_matching(owned)}"
         f"{labels}\n"
         f"|| {_changes('annotations', _RESERVATION)}\n"
-        f"|| {_changes('annotations', _STAMP)}\n"
+        f"{stamps}"
         f"|| ({_has_gate('oldObject')} && !{_has_gate('object')})"
     )
 

@@ -28,7 +28,8 @@ class WrittenBudget(Struct, frozen=True):
 
 
 class PerSubject(Struct, frozen=True):
-    """What an AcceleratorQuota gives each subject (docs/spec/who.md#3), amounts as written; `overrides` by subject.
+    """What an AcceleratorQuota gives each subject (docs/spec/who.md#3), amounts as written; `overrides` by subject,
+    `groups` by group of users.
 
     `label` is the pods' label that names the subject; empty: the user who submitted the pod.
     """
@@ -36,3 +37,4 @@ class PerSubject(Struct, frozen=True):
     label: str
     hard: Mapping[str, Any]
     overrides: Mapping[str, Mapping[str, Any]] = {}
+    groups: Mapping[str, Mapping[str, Any]] = {}

@@ -320,11 +320,17 @@ class SubjectOverride(Wire, frozen=True):
     hard: Amounts | None = None
 
 
+class GroupOverride(Wire, frozen=True):
+    group: str | None = None
+    hard: Amounts | None = None
+
+
 class PerSubjectSpec(Wire, frozen=True):
     user: bool | None = None
     label: str | None = None
     hard: Amounts | None = None
     overrides: tuple[SubjectOverride, ...] | None = None
+    groups: tuple[GroupOverride, ...] | None = None
 
 
 class AcceleratorQuotaSpec(Wire, frozen=True):

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator
 from msgspec import Struct
 
 from hami_webhook.quota.account import QuotaAccount
+from hami_webhook.quota.subjects import groups_shown
 
 USER, LABEL = "user", "label"
 
@@ -33,8 +34,8 @@ def subject_uses(accounts: Iterable[QuotaAccount], by: str) -> Iterator[SubjectU
         subjects = account.subjects
         if subjects is None or (USER if not subjects.per.label else LABEL) != by:
             continue
-        named = subjects.by_use(account.hard)
+        named, groups = subjects.by_use(account.hard), groups_shown(account.quota)
         for subject in (*named, *sorted(subjects.overrides.keys() - set(named))):
-            own = account.of_subject(subject)
+            own = account.of_subject(subject, groups.get(subject, ()))
             for key, hard in sorted(own.hard.items()):
                 yield SubjectUse(account.name, subjects.per.label or USER, subject, key, own.used.get(key, 0), hard)

@@ -21,6 +21,7 @@ from hami_webhook.quota.ledger import State
 from hami_webhook.quota.pricing import CapacityLister
 from hami_webhook.quota.queue_order import OF_SUBJECT, Demand, QueuedPod, QueueRoom
 from hami_webhook.quota.runtime import limits_runtime
+from hami_webhook.quota.subjects import groups_of, subject_of
 
 _AT_ONCE = 200
 """Pods that are read before others have their turn."""
@@ -117,7 +118,7 @@ async def read_queue(
     """
     queue = PodQueue()
     namespaces: dict[str, Sequence[QuotaAccount] | None] = {}
-    coverings: dict[tuple[str, ...], _Covering] = {}
+    coverings: dict[tuple[object, ...], _Covering] = {}
     demands.begin()
     for number, pod in enumerate(pods):
         if number % _AT_ONCE == _AT_ONCE - 1:
@@ -131,7 +132,8 @@ async def read_queue(
         found = namespaces[pod.namespace]
         if found is None:
             continue
-        subjects = (pod.namespace, *[each.subject_of(pod) for each in found if each.subjects is not None])
+        limited = [each.quota.per for each in found if each.quota.per is not None]
+        subjects = (pod.namespace, *[(subject_of(per, pod), groups_of(per, pod)) for per in limited])
         covering = coverings.get(subjects)
         if covering is None:
             accounts = limiting(found, pod)
@@ -180,6 +182,7 @@ def room_of(account: QuotaAccount, spent: Mapping[str, str] = {}) -> QueueRoom:
         own or None,
         spent,
         f"{account.quota.kind}/{account.name}" if account.subject else "",
+        account.subject,
         timed=limits_runtime(account.quota),
     )
 

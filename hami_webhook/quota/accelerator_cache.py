@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from hami_webhook.cluster.api import JSON
 from hami_webhook.kube.objects import Namespace, ResourceQuota
 from hami_webhook.quota.accelerator_quota import Labels, read_accelerator_quota
-from hami_webhook.quota.subjects import labels_counted
+from hami_webhook.quota.subjects import groups_named, labels_counted
 
 
 class AcceleratorQuotaCache:
@@ -22,18 +22,24 @@ class AcceleratorQuotaCache:
         self._quotas: dict[str, ResourceQuota] = {}
         self.counted_labels: frozenset[str] = frozenset()
         """The labels of pods that quotas count by."""
+        self.named_groups: frozenset[str] = frozenset()
+        """The groups of users to which quotas give limits."""
         self.silence = silence
 
     def put(self, obj: JSON) -> None:
         """A quota was added or changed. Raises `MalformedObject`."""
         quota = read_accelerator_quota(obj, self.labels())
         self._objects[quota.name], self._quotas[quota.name] = obj, quota
-        self.counted_labels = labels_counted(self._quotas.values())
+        self._look()
 
     def drop(self, name: str) -> None:
         self._objects.pop(name, None)
         self._quotas.pop(name, None)
+        self._look()
+
+    def _look(self) -> None:
         self.counted_labels = labels_counted(self._quotas.values())
+        self.named_groups = groups_named(self._quotas.values())
 
     def relabelled(self) -> None:
         """A namespace came, went or has other labels."""

@@ -98,7 +98,8 @@ def _report(status: wire.AcceleratorQuotaStatus) -> dict[str, Any]:
 
 def _per_subject(spec: wire.PerSubjectSpec) -> PerSubject:
     overrides = {each.subject: each.hard or {} for each in spec.overrides or () if each.subject}
-    return PerSubject(spec.label or "", spec.hard or {}, overrides)
+    groups = {each.group: each.hard or {} for each in spec.groups or () if each.group}
+    return PerSubject(spec.label or "", spec.hard or {}, overrides, {} if spec.label else groups)
 
 
 def status_patch(patch: JSON) -> JSON:

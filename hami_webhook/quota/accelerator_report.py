@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import msgspec
 from msgspec import Struct
 
-from hami_webhook.kube.objects import ResourceQuota, format_time
+from hami_webhook.kube.objects import Pod, ResourceQuota, format_time
 from hami_webhook.quota.account import QuotaAccount
-from hami_webhook.quota.subjects import MOST_SHOWN, Subjects, sums_of_others
+from hami_webhook.quota.subjects import MOST_SHOWN, Subjects, groups_of, subject_of, sums_of_others
 
 EXCEEDED = "Exceeded"
 """The type of the condition, with its reasons."""
@@ -35,8 +36,12 @@ def with_report(
     uses: Mapping[str, NamespaceUse],
     now: float,
     subjects: Subjects | None = None,
+    pods: Iterable[Pod] = (),
 ) -> ResourceQuota:
-    """The account's object with what a recompute at `now` found; a ResourceQuota as it is."""
+    """The account's object with what a recompute at `now` found; a ResourceQuota as it is.
+
+    `pods` are those that count.
+    """
     quota = account.quota
     if quota.namespaces is None:
         return quota
@@ -63,14 +68,14 @@ def with_report(
     condition = {"type": EXCEEDED, "status": status, "reason": reason, "message": message, "lastTransitionTime": since}
     report: dict[str, Any] = {"namespaces": namespaces, "conditions": [*others, condition]}
     if subjects is not None:
-        report |= _subject_report(account, subjects)
+        report |= _subject_report(account, subjects, pods)
     elif "subjects" in quota.report:
         report |= {"subjects": None, "otherSubjects": None}
     return msgspec.structs.replace(quota, report=report)
 
 
-def _subject_report(account: QuotaAccount, subjects: Subjects) -> dict[str, Any]:
-    """What the subjects use that use most, and all others together."""
+def _subject_report(account: QuotaAccount, subjects: Subjects, pods: Iterable[Pod]) -> dict[str, Any]:
+    """What the subjects use that use most, with the groups by which they have their limits, and all others together."""
     shown = subjects.by_use(account.hard)[:MOST_SHOWN]
     others = len(subjects.used) - len(shown)
     sums = sums_of_others(subjects.used, set(shown)) if others else {}
@@ -78,7 +83,19 @@ def _subject_report(account: QuotaAccount, subjects: Subjects) -> dict[str, Any]
     def written(amounts: Mapping[str, int]) -> dict[str, str]:
         return {key: account.written(key, amount) for key, amount in sorted(amounts.items()) if key in account.hard}
 
+    groups = _deciding_groups(subjects, pods) if subjects.groups else {}
     return {
-        "subjects": [{"name": name, "used": written(subjects.used[name])} for name in shown],
+        "subjects": [{"name": name, "used": written(subjects.used[name])} | groups.get(name, {}) for name in shown],
         "otherSubjects": {"count": others, "used": written(sums)} if others else None,
     }
+
+
+def _deciding_groups(subjects: Subjects, pods: Iterable[Pod]) -> dict[str, dict[str, list[str]]]:
+    """The groups on a subject's pods that give it the most, as the row of the subject has them."""
+    found: dict[str, set[str]] = defaultdict(set)
+    for pod in pods:
+        groups = groups_of(subjects.per, pod)
+        if groups:
+            found[subject_of(subjects.per, pod)].update(groups)
+    deciding = {name: list(subjects.limit(name, sorted(groups))[1]) for name, groups in found.items()}
+    return {name: {"groups": groups} for name, groups in deciding.items() if groups}

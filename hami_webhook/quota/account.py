@@ -27,7 +27,7 @@ from hami_webhook.quota.enforcement import OBSERVED, Enforcement, observed_charg
 from hami_webhook.quota.entry_life import Event, survives
 from hami_webhook.quota.ledger import IN_ADMISSION, LEDGER, Entry, State
 from hami_webhook.quota.pricing import Charge, ChargeOn
-from hami_webhook.quota.subjects import COUNTED_SUBJECTS, Subjects, changes, counted_text, subject_of, titled
+from hami_webhook.quota.subjects import COUNTED_SUBJECTS, Subjects, changes, counted_text, groups_of, subject_of, titled
 from hami_webhook.quota.time_budget import TimeBudget, budget_patch
 
 
@@ -37,7 +37,8 @@ class QuotaAccount(Struct, frozen=True):
     `gone` are managed keys that left `spec.hard` and still stand in the status. `in_bytes` are the keys that this quota
     counts in bytes, as their hard has a binary suffix; `bytes_per_unit` has all that it might. `observed` is how many
     charges passed for which there was no room, as the quota only observes. `cards` are those that it counts, None
-    for all. `subjects` have limits of their own beside it; `subject` is whose this account is, empty for all's.
+    for all. `subjects` have limits of their own beside it; `subject` is whose this account is, empty for all's, and
+    `groups` are those by which it has its limits.
     """
 
     quota: ResourceQuota
@@ -57,6 +58,7 @@ class QuotaAccount(Struct, frozen=True):
     time_budget: TimeBudget | None = None
     subjects: Subjects | None = None
     subject: str = ""
+    groups: tuple[str, ...] = ()
 
     @classmethod
     def read(cls, quota: ResourceQuota, vendors: Vendors) -> QuotaAccount:
@@ -104,16 +106,13 @@ class QuotaAccount(Struct, frozen=True):
     @property
     def label(self) -> str:
         """The name in lists of quotas of both kinds."""
-        quota = self.quota
-        if quota.namespaces is None:
-            return quota.name
-        return f"{quota.kind}/{self.title if self.subject else quota.name}"
+        return self.name if self.quota.namespaces is None else f"{self.quota.kind}/{self.title}"
 
     @property
     def title(self) -> str:
         """The name, with the subject whose account it is: `shared (user alice)`."""
         per = self.quota.per
-        return f"{self.name} ({titled(per, self.subject)})" if per is not None and self.subject else self.name
+        return f"{self.name} ({titled(per, self.subject, self.groups)})" if per and self.subject else self.name
 
     @property
     def room_name(self) -> str:
@@ -212,18 +211,24 @@ class QuotaAccount(Struct, frozen=True):
         """The subject that a pod counts for; empty where subjects have no limits."""
         return "" if self.quota.per is None else subject_of(self.quota.per, pod)
 
-    def of_subject(self, subject: str) -> QuotaAccount:
+    def of_subject(self, subject: str, groups: Iterable[str] = ()) -> QuotaAccount:
         """What the quota leaves one subject: an account of its limits and its use. Nothing is charged to that."""
         subjects = self.subjects
         if subjects is None:
             return self
-        limit, use = subjects.limit(subject), subjects.used.get(subject, {})
+        (limit, deciding), use = subjects.limit(subject, groups), subjects.used.get(subject, {})
         used = {key: use.get(key, 0) for key in limit if key in self.used}
-        return replace(self, hard=limit, used=used, nominal={}, time_budget=None, subjects=None, subject=subject)
+        without = replace(self, nominal={}, time_budget=None, subjects=None)
+        return replace(without, hard=limit, used=used, subject=subject, groups=deciding)
+
+    def of_submitter(self, pod: Pod) -> QuotaAccount:
+        """What the quota leaves the subject of a pod, by the groups that the pod brings."""
+        per = self.quota.per
+        return self if per is None else self.of_subject(subject_of(per, pod), groups_of(per, pod))
 
     def limiting(self, pod: Pod) -> tuple[QuotaAccount, ...]:
         """What limits a pod's charge: the account, and that of the pod's subject where subjects have limits."""
-        return (self,) if self.subjects is None else (self, self.of_subject(self.subject_of(pod)))
+        return (self,) if self.subjects is None else (self, self.of_submitter(pod))
 
     def concerns(self, pod: Pod, charge: Charge) -> bool:
         """Whether the quota covers the pod, and the pod consumes a key of it."""

@@ -212,7 +212,7 @@ class _Charging:
             never = account.above_hard(charge)
             if never:
                 return refuse_overrun(account, charge, never)
-            own = None if account.subjects is None else account.of_subject(self._subject)
+            own = None if account.subjects is None else account.of_submitter(self._request.pod)
             never = () if own is None else own.above_hard(charge)
             return account if own is None or not never else refuse_overrun(own, charge, never)
         unknown = self._refuse_unknown()
@@ -229,7 +229,7 @@ class _Charging:
         self, account: QuotaAccount, earlier: Mapping[str, int] | None
     ) -> tuple[QuotaAccount, tuple[str, ...]]:
         """The account of the pod's subject, and the keys of which it has no room for the charge."""
-        own = account.of_subject(self._subject)
+        own = account.of_submitter(self._request.pod)
         return own, own.overrun(self._charge, earlier)
 
     def _refuse_group(self) -> Refusal | None:

@@ -40,7 +40,8 @@ class QueueRoom(Struct, frozen=True):
     `order` is None for a quota that doesn't queue: it is waited for too, but it sets no order. `namespaces` is how many
     an AcceleratorQuota covers, 0 for a ResourceQuota. `own` is what is left of its nominal, None for one without.
     `spent` are the keys whose budget is spent, with what is said of it.
-    `part_of` is the quota whose limit for one subject this is, with `OF_SUBJECT` namespaces; empty for a quota.
+    `part_of` is the quota whose limit for this `subject` it is, with `OF_SUBJECT` namespaces; both are empty for a
+    quota. A subject has several where its pods bring different groups.
     """
 
     hard: Mapping[str, int]
@@ -50,6 +51,7 @@ class QueueRoom(Struct, frozen=True):
     own: Mapping[str, int] | None = None
     spent: Mapping[str, str] = {}
     part_of: str = ""
+    subject: str = ""
     held: Sequence[tuple[float, str, int]] | None = None
     """When what pods hold ends at the latest (Unix seconds), by key and amount; None where nobody looked. What isn't
     here, nor free, has no end."""
@@ -238,28 +240,33 @@ def _by_subject(pods: Sequence[QueuedPod], rooms: Mapping[str, QueueRoom], recla
     their places. A turn goes to a subject's own first pod.
     """
     places: dict[tuple[str, int, bool], list[int]] = {}
-    of_subject: list[str] = []
+    limited_by: list[str] = []
     for index, pod in enumerate(pods):
         name = next((name for name, _ in pod.demand if name in rooms and rooms[name].part_of), "")
-        of_subject.append(name)
+        limited_by.append(name)
         if name:
             place = rooms[name].part_of, pod.priority, pod.uid in reclaimed_for
             places.setdefault(place, []).append(index)
     ordered = list(pods)
-    used = {name: _share(room) for name, room in rooms.items() if room.part_of}
-    for indices in places.values():
-        waiting: dict[str, deque[QueuedPod]] = {}
+    used: dict[tuple[str, str], float] = {}
+    for room in rooms.values():
+        if room.part_of:
+            subject = room.part_of, room.subject
+            used[subject] = max(used.get(subject, 0.0), _share(room))
+    for (part_of, _, _), indices in places.items():
+        waiting: dict[str, deque[tuple[QueuedPod, str]]] = {}
         for index in indices:
-            waiting.setdefault(of_subject[index], deque()).append(pods[index])
-        turns = [(used[name], each[0].turn, name) for name, each in waiting.items()]
+            name = limited_by[index]
+            waiting.setdefault(rooms[name].subject, deque()).append((pods[index], name))
+        turns = [(used[part_of, subject], each[0][0].turn, subject) for subject, each in waiting.items()]
         heapify(turns)
         for index in indices:
             _, _, name = turns[0]
-            pod = ordered[index] = waiting[name].popleft()
-            costs = dict(dict(pod.demand)[name])
-            used[name] += max((cost / (rooms[name].hard.get(key) or 1) for key, cost in costs.items()), default=0.0)
+            ordered[index], limit = waiting[name].popleft()
+            costs, hard = dict(dict(ordered[index].demand)[limit]), rooms[limit].hard
+            used[part_of, name] += max((cost / (hard.get(key) or 1) for key, cost in costs.items()), default=0.0)
             if waiting[name]:
-                heapreplace(turns, (used[name], waiting[name][0].turn, name))
+                heapreplace(turns, (used[part_of, name], waiting[name][0][0].turn, name))
             else:
                 heappop(turns)
     return ordered

@@ -136,7 +136,7 @@ def recompute(
             ahead.append((entry, account.counted(in_flight.rest(identity, amounts))))
             used.update(ahead[-1][1])
     subjects = None if account.subjects is None else account.subjects.with_used(_by_subject(account, held, ahead))
-    quota = with_report(account, used, uses, now, subjects)
+    quota = with_report(account, used, uses, now, subjects, [each.pod for each in held])
     written = None if subjects is None else subjects.bounded(account.hard)
     after = replace(account, used=dict(used), ledger=kept.ledger, quota=quota, subjects=written)
     over = {key for key, limit in account.hard.items() if used[key] > limit}

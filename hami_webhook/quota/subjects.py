@@ -8,7 +8,7 @@ there is refused for now: what isn't written down, nobody could hold it to.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, Protocol
 
@@ -19,7 +19,7 @@ from msgspec.structs import replace
 from hami_webhook.kube.message_text import quoted
 from hami_webhook.kube.objects import Pod, ResourceQuota
 from hami_webhook.kube.quota_fields import PerSubject
-from hami_webhook.kube.stamps import SUBMITTED_BY
+from hami_webhook.kube.stamps import SUBMITTED_BY, SUBMITTED_BY_GROUPS, groups_in
 
 SUBJECT_USE = "hami.io/quota-subject-use"
 """What every subject uses, exact: `status.subjectUse`."""
@@ -56,11 +56,35 @@ def subject_of(per: PerSubject, pod: Pod) -> str:
     return found or UNKNOWN
 
 
-def titled(per: PerSubject, subject: str) -> str:
-    """A subject with its kind, as messages name it: `user alice`, or `project vision`."""
+def groups_of(per: PerSubject, pod: Pod) -> tuple[str, ...]:
+    """Those groups of the pod's user to which the quota gives limits; without a stamp, its groups mean nothing."""
+    if not per.groups or not pod.annotations.get(SUBMITTED_BY):
+        return ()
+    return tuple(each for each in groups_in(pod.annotations.get(SUBMITTED_BY_GROUPS)) if each in per.groups)
+
+
+def groups_shown(quota: ResourceQuota) -> dict[str, list[str]]:
+    """The groups by which subjects have their limits, as the last recompute found them on pods."""
+    rows = (quota.report.get("subjects") or ()) if quota.per is not None and quota.per.groups else ()
+    return {row["name"]: row["groups"] for row in rows if row.get("name") and isinstance(row.get("groups"), list)}
+
+
+def groups_named(quotas: Iterable[ResourceQuota]) -> frozenset[str]:
+    """The groups of users to which quotas give limits."""
+    return frozenset(group for quota in quotas if quota.per is not None for group in quota.per.groups)
+
+
+def titled(per: PerSubject, subject: str, groups: Sequence[str] = ()) -> str:
+    """A subject with its kind, as messages name it: `user alice`, or `project vision`; with the groups by which it has
+    its limits.
+    """
     kind = per.label.rpartition("/")[2] if per.label else "user"
-    is_plain = subject.isprintable() and not set(subject) & set('"(), ') and len(subject) <= _LONGEST_PLAIN
-    return f"{kind} {subject if is_plain else quoted(subject)}"
+    return ", ".join([f"{kind} {_plain(subject)}", *(f"group {_plain(each)}" for each in groups)])
+
+
+def _plain(name: str) -> str:
+    is_plain = name.isprintable() and not set(name) & set('"(), ') and len(name) <= _LONGEST_PLAIN
+    return name if is_plain else quoted(name)
 
 
 def counted_text(quota: ResourceQuota) -> str | None:
@@ -92,6 +116,7 @@ class Subjects(Struct, frozen=True):
     per: PerSubject
     hard: Amounts
     overrides: Mapping[str, Amounts] = {}
+    groups: Mapping[str, Amounts] = {}
     used: Use = {}
 
     @classmethod
@@ -102,11 +127,21 @@ class Subjects(Struct, frozen=True):
             return rounded(written, [key for key in written if key in hard], up=False)
 
         overrides = {subject: amounts(written) for subject, written in per.overrides.items()}
-        return cls(per, amounts(per.hard), overrides, decode(quota.annotations.get(SUBJECT_USE)))
+        groups = {group: amounts(written) for group, written in per.groups.items()}
+        return cls(per, amounts(per.hard), overrides, groups, decode(quota.annotations.get(SUBJECT_USE)))
 
-    def limit(self, subject: str) -> dict[str, int]:
-        """What a subject may use, by key."""
-        return {**self.hard, **self.overrides.get(subject, {})}
+    def limit(self, subject: str, groups: Iterable[str] = ()) -> tuple[dict[str, int], tuple[str, ...]]:
+        """What a subject may use with a pod of these groups, by key, and the groups that decide it.
+
+        The subject's own entry comes first. Of several groups the largest amount holds.
+        """
+        own, largest = self.overrides.get(subject, {}), dict[str, tuple[int, str]]()
+        for group in groups:
+            for key, amount in self.groups.get(group, {}).items():
+                if key not in own and (key not in largest or amount > largest[key][0]):
+                    largest[key] = amount, group
+        of_groups = {key: amount for key, (amount, _) in largest.items()}
+        return {**self.hard, **of_groups, **own}, tuple(sorted({group for _, group in largest.values()}))
 
     def increased(self, subject: str, increase: Amounts) -> Subjects:
         """The subjects once one uses so much more."""

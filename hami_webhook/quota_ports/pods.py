@@ -82,6 +82,11 @@ class PodPort:
         """The labels of pods that quotas count by, as the caches show them."""
         return self.caches.accelerator_quotas.counted_labels
 
+    @property
+    def named_groups(self) -> frozenset[str]:
+        """The groups of users to which quotas give limits, as the caches show them."""
+        return self.caches.accelerator_quotas.named_groups
+
     def of(self, pod: Pod) -> CachedPodQuotas:
         """A new pod with what the caches show of its quotas."""
         known = self.charger.known(pod)

@@ -14,7 +14,7 @@ from hami_webhook.quota.budget import charged
 from hami_webhook.quota.card_selection import CardSelection
 from hami_webhook.quota.held_time import MILLIS_PER_HOUR
 from hami_webhook.quota.pricing import Charge, charge_of
-from hami_webhook.quota.subjects import sums_of_others
+from hami_webhook.quota.subjects import groups_shown, sums_of_others
 from hami_webhook.server.exposition import ZONE, Family, Sample
 from hami_webhook.state.cluster_view import ClusterView
 
@@ -148,9 +148,9 @@ def _by_subject(accounts: Sequence[QuotaAccount]) -> dict[Family, list[Sample]]:
         subjects = account.subjects
         if subjects is None:
             continue
-        shown = subjects.by_use(account.hard)[:_MOST_SUBJECTS]
+        shown, groups = subjects.by_use(account.hard)[:_MOST_SUBJECTS], groups_shown(account.quota)
         for subject in shown:
-            own = account.of_subject(subject)
+            own = account.of_subject(subject, groups.get(subject, ()))
             used += [((account.name, subject, key), own.used.get(key, 0)) for key in own.hard]
             hard += [((account.name, subject, key), limit) for key, limit in own.hard.items()]
         if len(shown) < len(subjects.used):

@@ -82,6 +82,7 @@ class WrittenTest(_WrittenSection):
     workloads: Word | None = None
     namespace: Namespace = "default"
     as_: Annotated[str, checked(_user, type="string", minLength=1)] = Field("", alias="as")
+    as_groups: tuple[Word, ...] = Field((), alias="asGroups")
     scheduler_name: SchedulerName = Field(default="hami-scheduler", alias="schedulerName")
     node_scheduler_policy: Annotated[str, one_of("binpack", "spread")] = Field("binpack", alias="nodeSchedulerPolicy")
     gpu_scheduler_policy: Word = Field("spread", alias="gpuSchedulerPolicy")

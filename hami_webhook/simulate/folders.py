@@ -97,7 +97,8 @@ async def _tested(test: FolderTest, *, update: bool) -> TestedFolder:
         written.scheduler_name, SchedulingPolicies(written.node_scheduler_policy, written.gpu_scheduler_policy)
     )
     start = start_of(files.bundle) if written.now is None else written.now
-    simulation = Simulation(vendors, options, policies, start, preemption=written.preemption, user=written.as_)
+    user, groups = written.as_, written.as_groups
+    simulation = Simulation(vendors, options, policies, start, preemption=written.preemption, user=user, groups=groups)
     await simulation.fill(files.bundle)
     if written.now is not None:
         await simulation.move_clock(written.now)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from hami_webhook.admission.denial import Denied
@@ -18,8 +18,8 @@ def uid_of(namespace: str, name: str) -> str:
     return str(uuid.uuid5(_UID_SPACE, f"{namespace}/{name}"))
 
 
-def review_of(raw: Mapping[str, Any], namespace: str, name: str, user: str) -> Review:
-    """The review of a user's new pod. Raises `Denied` (400) where a field is mistyped."""
+def review_of(raw: Mapping[str, Any], namespace: str, name: str, user: str, groups: Sequence[str] = ()) -> Review:
+    """The review of a new pod of a user in these groups. Raises `Denied` (400) where a field is mistyped."""
     try:
         pod = convert(raw, ReviewedPod, "pod")
     except MalformedObject as error:
@@ -35,4 +35,5 @@ def review_of(raw: Mapping[str, Any], namespace: str, name: str, user: str) -> R
         object=pod,
         old_object=ReviewedPod(),
         username=user,
+        groups=groups,
     )

@@ -117,8 +117,8 @@ async def _yield(seconds: float) -> None:
 class Simulation:
     """One run: `fill` the cluster first, then `take` pods, then get the `result`.
 
-    `preemption`: pods of lower priority are evicted for those that no node takes. `user` submits the pods; empty for
-    nobody that is known.
+    `preemption`: pods of lower priority are evicted for those that no node takes. `user`, of these `groups`, submits
+    the pods; empty for nobody that is known.
     """
 
     def __init__(
@@ -130,10 +130,11 @@ class Simulation:
         *,
         preemption: bool = False,
         user: str = "",
+        groups: Sequence[str] = (),
     ) -> None:
         self.now = now
         """Unix seconds."""
-        self._user = user
+        self._user, self._groups = user, groups
         self._scheduler_names = options.rules.scheduler_names
         self._schema = MemoryCluster(lambda: self.now)
         self.cluster = MemoryCluster(lambda: self.now)
@@ -321,7 +322,7 @@ class Simulation:
         admitted: Mapping[str, Any] = raw
         try:
             admitted = raw = self._priorities.applied(raw)
-            review = review_of(raw, namespace, name, self._user)
+            review = review_of(raw, namespace, name, self._user, self._groups)
             answer = await self.core.admission.mutate(review)
             warnings, patch = answer.warnings, answer.patch
             if is_unmanaged(review.object, self.core.vendors):
@@ -332,7 +333,7 @@ class Simulation:
             uid = uid_of(namespace, name)
             stored = {**admitted, "metadata": {**admitted["metadata"], "uid": uid}}
             await self._check_schema(stored)
-            last = await self.core.admission.validate(review_of(stored, namespace, name, self._user))
+            last = await self.core.admission.validate(review_of(stored, namespace, name, self._user, self._groups))
             warnings = (*warnings, *last.warnings)
             created = await self.cluster.create(Kind.PODS, stored)
         except Denied as denial:

@@ -113,6 +113,7 @@ class FakeServices:
     ignored: list[tuple[str, tuple[str, ...]]] = field(default_factory=list)
     unlimited: bool = False
     counted_labels: frozenset[str] = frozenset()
+    named_groups: frozenset[str] = frozenset()
 
     async def namespace(self, name: str) -> Namespace | None:
         return self.there.get(name)
@@ -167,6 +168,7 @@ class NoTouch:
     """FakeServices whose every use is a mistake, but for whether an update adds to a price, and what caches show."""
 
     counted_labels: frozenset[str] = frozenset()
+    named_groups: frozenset[str] = frozenset()
 
     def reprice(self, before: Pod, after: Pod) -> PodEstimate | None:
         return None

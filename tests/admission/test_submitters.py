@@ -22,7 +22,7 @@ from hami_webhook.admission.submitters import (
     subject_name,
     submitter,
 )
-from hami_webhook.kube.stamps import SUBMITTED_BY
+from hami_webhook.kube.stamps import SUBMITTED_BY, SUBMITTED_BY_GROUPS
 
 from .reviews import SCHEDULER, FakeServices, at_once, handler_of, parsed, pod, refusal, review, update
 
@@ -225,6 +225,114 @@ def test_a_template_has_the_stamp_of_who_wrote_what_runs(
     assert after(made, old, username) == made  # reviewed again, it stays
 
 
+GROUPS = frozenset({"ml", "research", 'CN=a,OU="b"'})
+NAMING = handler_of(RULES, services=FakeServices(named_groups=GROUPS))
+"""A replica that knows quotas with these groups."""
+OF_ALICE = ["system:authenticated", "web", "research", "ml"]
+BOTH = '["ml","research"]'
+
+
+def in_groups(written: JSON, groups: list[str]) -> JSON:
+    written["request"]["userInfo"]["groups"] = groups
+    return written
+
+
+def groups_on(obj: JSON) -> str | None:
+    found: str | None = (obj["metadata"].get("annotations") or {}).get(SUBMITTED_BY_GROUPS)
+    return found
+
+
+def bringing(stamp: str | None, groups: str | None) -> JSON:
+    brought = {SUBMITTED_BY: stamp, SUBMITTED_BY_GROUPS: groups}
+    return pod("p", gpu(), annotations={key: text for key, text in brought.items() if text is not None})
+
+
+OF_GROUPS: list[tuple[str, list[str], str | None, str | None, str | None]] = [
+    ("alice", OF_ALICE, None, None, BOTH),
+    ("alice", OF_ALICE, "alice", '["ml"]', BOTH),
+    ("alice", ["web"], None, BOTH, None),
+    ("alice", [], None, BOTH, None),
+    ("alice", ['CN=a,OU="b"'], None, None, json.dumps(['CN=a,OU="b"'])),
+    (ROBOT, ["system:serviceaccounts", "system:authenticated"], "alice", BOTH, None),
+    (REPLICA_SETS, [*OF_ALICE], "carol", '["research"]', '["research"]'),
+    (REPLICA_SETS, OF_ALICE, "carol", None, None),
+    (REPLICA_SETS, OF_ALICE, None, BOTH, None),
+    (REPLICA_SETS, OF_ALICE, "carol", "ml", None),
+    (HUB, OF_ALICE, "carol", '["research"]', '["research"]'),
+    (HUB, OF_ALICE, "carol", None, None),
+    (HUB, OF_ALICE, None, None, BOTH),
+]
+"""A user with its groups, the stamp and the groups that a pod brings, and the groups that it gets."""
+
+
+@in_one_test(("username", "groups", "stamp", "written", "expected"), OF_GROUPS)
+def test_a_pod_has_those_groups_of_its_user_that_quotas_name(
+    username: str, groups: list[str], stamp: str | None, written: str | None, expected: str | None
+) -> None:
+    obj = bringing(stamp, written)
+    answer = at_once(NAMING.mutate(parsed(in_groups(as_user(obj, username), groups))))
+    made = jsonpatch.apply_patch(obj, list(answer.patch))
+    assert groups_on(made) == expected
+    at_once(NAMING.validate(parsed(in_groups(as_user(made, username), groups))))
+    unnamed = jsonpatch.apply_patch(obj, list(at_once(HANDLER.mutate(parsed(as_user(obj, username)))).patch))
+    if username not in (REPLICA_SETS, HUB):
+        assert groups_on(unnamed) is None
+
+
+def test_attack_groups_that_skip_mutation_are_refused() -> None:
+    """Groups that the user isn't in, and a pod without those that would give it less."""
+
+    def found(stamp: str, groups: str | None, handler: Any = NAMING) -> tuple[int, str]:
+        return refused(in_groups(as_user(bringing(stamp, groups), "alice"), OF_ALICE), handler)
+
+    code, text = found("alice", '["admins","ml","research"]')
+    assert (code, 'names group "admins", which the user isn\'t in' in text) == (403, True)
+    for written in (None, "[]", "ml", '["ml"]'):
+        code, text = found("alice", written)
+        assert (code, "which a quota names: mutation was skipped, or the quota is new" in text) == (503, True)
+    assert found("bob", BOTH)[0] == 403
+    assert found("alice", BOTH, OFF)[0] == 403
+    # a claim's pod, which isn't mutated, may say for itself who submitted it, and then has to say all
+    claiming = pod("p", annotations={SUBMITTED_BY: "alice"})
+    assert refused(in_groups(as_user(claiming, "alice"), OF_ALICE), NAMING)[0] == 503
+
+
+def test_replicas_that_know_quotas_of_different_moments_refuse_no_groups_of_the_user() -> None:
+    made = bringing("alice", '["ml","research","web"]')
+    at_once(NAMING.validate(parsed(in_groups(as_user(made, "alice"), OF_ALICE))))
+    at_once(HANDLER.validate(parsed(in_groups(as_user(made, "alice"), OF_ALICE))))
+
+
+def test_the_groups_of_a_pod_do_not_change() -> None:
+    for before, now in (('["ml"]', None), (None, '["ml"]'), ('["ml"]', BOTH)):
+        found = refused(update(bringing("alice", before), bringing("alice", now), user="alice"), NAMING)
+        assert f"{SUBMITTED_BY_GROUPS} is written when the pod is created only" in found[1]
+
+
+def test_a_template_carries_its_users_groups() -> None:
+    def template(stamp: str | None, groups: str | None, image: str = "a") -> JSON:
+        made = deployment(stamp, image)
+        made["spec"]["template"]["metadata"]["annotations"] |= {} if groups is None else {SUBMITTED_BY_GROUPS: groups}
+        return made
+
+    def stored(obj: JSON, old: JSON | None, username: str, *groups: str, handler: Any = NAMING) -> tuple[Any, Any]:
+        review = workload(obj, old, username)._replace(groups=groups)
+        made = jsonpatch.apply_patch(obj, list(handler.stamp_templates(review).patch))["spec"]["template"]
+        return stamp_of(made), groups_on(made)
+
+    alices = template("alice", BOTH)
+    assert stored(template(None, None), None, "alice", *OF_ALICE) == ("alice", BOTH)
+    assert stored(template("bob", '["admins"]'), None, "alice", *OF_ALICE) == ("alice", BOTH)
+    assert stored(template("bob", '["admins"]'), None, "alice", "web") == ("alice", None)
+    # only what runs changes the submitter, with all that is said of it
+    assert stored(template("alice", '["admins"]'), alices, "bob", "research") == ("alice", BOTH)
+    assert stored(template(None, None), alices, "bob", "research") == ("alice", BOTH)
+    assert stored(template("alice", BOTH, "b"), alices, "bob", "research") == ("bob", '["research"]')
+    assert stored(template("alice", BOTH), None, REPLICA_SETS) == ("alice", BOTH)
+    assert stored(template("carol", '["research"]'), None, HUB, *OF_ALICE) == ("carol", '["research"]')
+    assert stored(template("bob", '["admins"]'), None, "alice", *OF_ALICE, handler=OFF) == (None, None)
+
+
 def test_templates_are_found_wherever_they_stand() -> None:
     template = deployment("bob")["spec"]["template"]
     bare = {"spec": template["spec"]}
@@ -287,11 +395,11 @@ def test_attack_templates_that_are_too_deep_to_compare_are_refused_in_words() ->
         spec["template"]["spec"]["odd"] = Deep()
         return spec
 
-    assert refusal(stamped_templates, deep(), deep(), "bob", Submitters()) == (
+    assert refusal(stamped_templates, deep(), deep(), "bob", frozenset(), Submitters()) == (
         422,
         "a pod template is nested too deeply to be compared; nest its fields less deeply",
     )
-    assert len(stamped_templates(deep(), None, "bob", Submitters())) == 1
+    assert len(stamped_templates(deep(), None, "bob", frozenset(), Submitters())) == 1
 
 
 @given(st.text(min_size=1, max_size=600), st.text(min_size=1, max_size=600))

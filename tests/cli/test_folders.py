@@ -366,7 +366,7 @@ metadata: {name: shared}
 spec:
   namespaceSelector: {}
   hard: {limits.nvidia.com/gpu: 10}
-  per: {user: true, hard: {limits.nvidia.com/gpu: 1}}
+  per: {user: true, hard: {limits.nvidia.com/gpu: 1}, groups: [{group: ml, hard: {limits.nvidia.com/gpu: 2}}]}
 """
 TWO_PODS = "".join(
     f"""---
@@ -379,7 +379,10 @@ spec: {{containers: [{{name: main, resources: {{limits: {{nvidia.com/gpu: 1, nvi
 )
 
 
-@pytest.mark.parametrize(("user", "second"), [("as: alice\n", "(user alice)"), ("", "")])
+@pytest.mark.parametrize(
+    ("user", "second"),
+    [("as: alice\nasGroups: [web]\n", "(user alice)"), ("as: alice\nasGroups: [web, ml]\n", ""), ("", "")],
+)
 def test_pods_are_those_of_the_user_or_else_of_their_stamps(folder: Folder, user: str, second: str) -> None:
     denial = f", message: {{contains: '{second}'}}" if second else ""
     outcome = f"{{name: b, allowed: {'false' if second else 'true'}{denial}}}"

@@ -150,15 +150,23 @@ REFUSED: list[tuple[JSON, str]] = [
     ),
     ({"per": {"user": False, "hard": {GPU: 1}}}, SUBJECTS),
     ({"per": {"user": True}}, 'missing required field "hard"'),
-    ({"per": {"user": True, "hard": {MEM: 1}}}, "per.hard and per.overrides may only have keys of hard"),
+    ({"per": {"user": True, "hard": {MEM: 1}}}, "per.hard, per.overrides and per.groups may only have keys of hard"),
     (
         {"per": {"user": True, "hard": {GPU: 1}, "overrides": [{"subject": "a", "hard": {MEM: 1}}]}},
-        "per.hard and per.overrides may only have keys of hard",
+        "per.hard, per.overrides and per.groups may only have keys of hard",
     ),
     ({"per": {"label": "a'b", "hard": {GPU: 1}}}, "spec.per.label in body should match"),
     (
         {"per": {"user": True, "hard": {GPU: 1}, "overrides": [{"subject": "a", "hard": {GPU: 1}}] * 2}},
         "spec.per.overrides[1]: Duplicate value",
+    ),
+    (
+        {"per": {"user": True, "hard": {GPU: 1}, "groups": [{"group": "a", "hard": {MEM: 1}}]}},
+        "per.hard, per.overrides and per.groups may only have keys of hard",
+    ),
+    (
+        {"per": {"label": "a", "hard": {GPU: 1}, "groups": [{"group": "a", "hard": {GPU: 1}}]}},
+        "groups have limits with user true only",
     ),
     ({"podSelector": {"matchLabels": {"a'b": "c"}}}, "must be labels of pods, such as team: vision"),
     ({"maxRuntime": "half a day"}, "spec.maxRuntime in body should match"),
@@ -183,6 +191,7 @@ ACCEPTED: list[JSON] = [
     {"deviceTypes": ["A100", "NVIDIA H100 80GB"], "nodeSelector": {"pool": "train", "example.com/zone": ""}},
     {"enforcement": "observe"},
     {"per": {"user": True, "hard": {GPU: "4"}, "overrides": [{"subject": "böb 張", "hard": {GPU: 0}}]}},
+    {"per": {"user": True, "hard": {GPU: "4"}, "groups": [{"group": "CN=böb,OU=x", "hard": {GPU: 0}}]}},
     {"per": {"label": "team.example.com/project", "hard": {GPU: 1}}, "podSelector": labelled(tier="batch")},
     {"podSelector": {"matchExpressions": [{"key": "tier", "operator": "Exists"}]}},
     {"maxRuntime": "12h", "defaultRuntime": "720m", "longerRuntime": "cut"},

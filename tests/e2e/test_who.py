@@ -1,13 +1,8 @@
-"""Limits of each user in a shared namespace, on a real control plane: the users, their workloads, and who forges.
-
-The custom resource and its controller are stand-ins: a kind with a pod template, and an account that makes pods of what
-is stored there, as operators do.
-"""
+"""Limits of each user in a shared namespace, on a real control plane: the users, their workloads, and who forges."""
 
 from __future__ import annotations
 
 import asyncio
-import base64
 import json
 import signal
 import uuid
@@ -19,63 +14,35 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from helm_program import Helm
 
 from hack.devcluster.plane import ControlPlane
 
 from .deployment import Deployment, Kubectl, deployed, eventually
-from .objects import GPU, accelerator_quota, job, namespace, pod
+from .objects import GPU, job, pod
 from .revisions import Revisions
+from .shared_namespace import (
+    ASKED,
+    CONFIGURATION,
+    HUB,
+    JSON,
+    KIND,
+    LIMIT,
+    OPERATOR,
+    REPLICAS,
+    STAMP,
+    STAMP_GROUPS,
+    TRAINING,
+    USERS,
+    Shared,
+    cron_job,
+    knows_groups,
+    operate,
+    replicated,
+    template,
+    templates_webhook,
+)
 from .test_accelerator_quotas import define
 from .test_bursts import create_all
-
-JSON = dict[str, Any]
-STAMP = "hami.io/submitted-by"
-REPLICAS = ("hami-webhook-0", "hami-webhook-1", "hami-webhook-2")
-CONFIGURATION = "hami-webhook-admission"
-LIMIT, ASKED = 4, 6
-USERS = ("alice", "bob")
-OPERATOR, HUB = "training-operator", "hub"
-KIND = "trainings.example.com"
-TRAINING: JSON = {
-    "apiVersion": "apiextensions.k8s.io/v1",
-    "kind": "CustomResourceDefinition",
-    "metadata": {"name": KIND},
-    "spec": {
-        "group": "example.com",
-        "scope": "Namespaced",
-        "names": {"kind": "Training", "plural": "trainings", "singular": "training"},
-        "versions": [
-            {
-                "name": "v1",
-                "served": True,
-                "storage": True,
-                "schema": {"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": True}},
-            }
-        ],
-    },
-}
-
-
-def templates_webhook(folder: Path, deployment: Deployment) -> JSON:
-    """The chart's webhook for templates, with the address of the balancer in the place of the Service."""
-    values = {
-        "submittedBy": {
-            "enabled": True,
-            "controllers": [OPERATOR],
-            "portals": [HUB],
-            "workloads": [{"apiGroups": ["example.com"], "resources": ["trainings"]}],
-        }
-    }
-    helm = Helm(folder)
-    objects = helm.template("-f", helm.values("who", values))
-    (found,) = [each for each in objects if each["kind"] == "MutatingWebhookConfiguration"]
-    (hook,) = [each for each in found["webhooks"] if each["name"] == "templates.webhook.hami.io"]
-    bundle = base64.b64encode(deployment.ca.certificate).decode()
-    return {
-        **hook,
-        "clientConfig": {"url": f"https://127.0.0.1:{deployment.balancer.port}/templates", "caBundle": bundle},
-    }
 
 
 @pytest.fixture(scope="module")
@@ -93,96 +60,12 @@ def deployment(plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) ->
     kubectl("delete", "crd", KIND, "acceleratorquotas.hami.io")
 
 
-class Shared:
-    """A namespace with a quota of `LIMIT` cards for each user, and users with ClusterRole `edit` there."""
-
-    def __init__(self, deployment: Deployment, folder: Path, total: int = 100, **spec: Any) -> None:
-        self.kubectl, self.plane, self.folder = deployment.kubectl, deployment.plane, folder
-        self.name = namespace(self.kubectl)
-        selector = {"matchLabels": {"kubernetes.io/metadata.name": self.name}}
-        per = {"user": True, "hard": {GPU: LIMIT}}
-        self.kubectl.apply(accelerator_quota(self.name, selector, {GPU: total}, **({"per": per} | spec)))
-        self._users: dict[str, Kubectl] = {}
-
-    def user(self, name: str) -> Kubectl:
-        if name not in self._users:
-            path = self.folder / f"{name}.kubeconfig"
-            made = self.plane.authority.kubeconfig(f"who-{name}", self.plane.server, name)
-            path.write_bytes(made.read_bytes())
-            self._users[name] = Kubectl(path)
-        user = {"kind": "User", "apiGroup": "rbac.authorization.k8s.io", "name": name}
-        role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "admin"}
-        edit = role | {"name": "edit"}
-        for each in (edit, role) if name in (OPERATOR, HUB) else (edit,):
-            self.kubectl.apply(
-                {
-                    "apiVersion": "rbac.authorization.k8s.io/v1",
-                    "kind": "RoleBinding",
-                    "metadata": {"name": f"{name}-{each['name']}", "namespace": self.name},
-                    "roleRef": each,
-                    "subjects": [user],
-                }
-            )
-        return self._users[name]
-
-    def status(self) -> JSON:
-        found: JSON = self.kubectl.get("aq", self.name).get("status") or {}
-        return found
-
-    def used(self) -> dict[str, int]:
-        """The cards of each subject, as the status names them."""
-        return {each["name"]: int(each["used"][GPU]) for each in self.status().get("subjects") or ()}
-
-    def pods(self) -> list[JSON]:
-        items: list[JSON] = self.kubectl.get("pods", "-n", self.name)["items"]
-        return [each for each in items if "deletionTimestamp" not in each["metadata"]]
-
-    def stamps(self) -> dict[str, int]:
-        """The pods of each subject, as their stamps say."""
-        return dict(Counter((each["metadata"].get("annotations") or {}).get(STAMP, "") for each in self.pods()))
-
-    def clear(self, *kinds: str) -> None:
-        self.kubectl.delete_all(*kinds, "pods", namespace=self.name)
-        eventually(self.used, {})
-
-    def delete(self) -> None:
-        self.kubectl("delete", "aq", self.name)
-        self.kubectl("delete", "namespace", self.name, "--wait=false")
-
-
 @pytest.fixture
 def shared(deployment: Deployment, tmp_path: Path) -> Iterator[Shared]:
     deployment.start_missing(*REPLICAS)
     made = Shared(deployment, tmp_path)
     yield made
     made.delete()
-
-
-def pod_spec(space: str) -> JSON:
-    return dict(pod(space, "", gpu=1, gpumem=100)["spec"])
-
-
-def template(space: str, app: str, **annotations: str) -> JSON:
-    return {"metadata": {"labels": {"app": app}, "annotations": annotations}, "spec": pod_spec(space)}
-
-
-def replicated(space: str, kind: str, name: str, replicas: int = ASKED, **annotations: str) -> JSON:
-    group = "v1" if kind == "ReplicationController" else "apps/v1"
-    selector: JSON = {"app": name} if kind == "ReplicationController" else {"matchLabels": {"app": name}}
-    spec: JSON = {"replicas": replicas, "selector": selector, "template": template(space, name, **annotations)}
-    if kind == "StatefulSet":
-        spec |= {"serviceName": name, "podManagementPolicy": "Parallel"}
-    return {"apiVersion": group, "kind": kind, "metadata": {"name": name, "namespace": space}, "spec": spec}
-
-
-def cron_job(space: str, name: str) -> JSON:
-    made = job(space, name, ASKED, gpu=1, gpumem=100)["spec"] | {"backoffLimit": 100}
-    return {
-        "apiVersion": "batch/v1",
-        "kind": "CronJob",
-        "metadata": {"name": name, "namespace": space},
-        "spec": {"schedule": "* * * * *", "concurrencyPolicy": "Forbid", "jobTemplate": {"spec": made}},
-    }
 
 
 def difference(user: Kubectl, text: str, *arguments: str) -> str:
@@ -195,18 +78,6 @@ def stored_stamp(kubectl: Kubectl, kind: str, space: str, name: str) -> str | No
     found = found["jobTemplate"]["spec"]["template"] if kind == "cronjob" else found["template"]
     stamp: str | None = (found["metadata"].get("annotations") or {}).get(STAMP)
     return stamp
-
-
-def operate(operator: Kubectl, space: str, name: str) -> list[str]:
-    """What an operator's account makes of a Training: pods of its template; the refusals."""
-    made = operator.get("trainings.example.com", name, "-n", space)["spec"]
-    refusals = []
-    for number in range(made["replicas"]):
-        meta = {**made["template"]["metadata"], "name": f"{name}-{number}", "namespace": space}
-        obj = {"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": made["template"]["spec"]}
-        done = operator.run("create", "-f", "-", stdin=json.dumps(obj))
-        refusals += [done.stderr] if done.returncode else []
-    return refusals
 
 
 EACH = dict.fromkeys(USERS, LIMIT)
@@ -302,7 +173,7 @@ def test_no_request_gets_the_room_of_another_account(deployment: Deployment, sha
     # on templates, by whatever kind and request
     for kind in ("Deployment", "ReplicaSet", "ReplicationController", "StatefulSet"):
         name = kind.lower()
-        alice.apply(replicated(space, kind, name, 0, **forged))
+        alice.apply(replicated(space, kind, name, 0, forged))
         assert stored_stamp(kubectl, name, space, name) == "alice"
         for stamp in ("bob", None):
             change = {"spec": {"template": {"metadata": {"annotations": {STAMP: stamp}}}}}
@@ -314,7 +185,7 @@ def test_no_request_gets_the_room_of_another_account(deployment: Deployment, sha
     reference = [
         {"apiVersion": "apps/v1", "kind": "Deployment", "name": "bobs", "uid": owner["uid"], "controller": True}
     ]
-    adopted = replicated(space, "ReplicaSet", "adopted", 0, **forged)
+    adopted = replicated(space, "ReplicaSet", "adopted", 0, forged)
     adopted["metadata"]["ownerReferences"] = reference
     alice.apply(adopted)
     alice.apply(make("adopted", ownerReferences=reference, annotations=forged))
@@ -333,7 +204,7 @@ def test_no_request_gets_the_room_of_another_account(deployment: Deployment, sha
     # while no replica answers, neither pods nor templates pass
     for name in list(deployment.replicas):
         deployment.stop(name, signal.SIGKILL)
-    for obj in (make("down", annotations=forged), replicated(space, "Deployment", "down", 1, **forged)):
+    for obj in (make("down", annotations=forged), replicated(space, "Deployment", "down", 1, forged)):
         assert "failed calling webhook" in alice.refused(obj)
     assert (
         "failed calling webhook"
@@ -449,6 +320,53 @@ def test_a_counted_label_is_set_at_creation_only(deployment: Deployment, tmp_pat
         assert f"label {label} can't be changed once the pod exists" in done.stderr, done.stderr
     alice("label", "pod", "c", "other=label", "-n", space)
     eventually(shared.used, {"vision": 2, "speech": 1})
+    shared.delete()
+
+
+def test_groups_give_their_users_other_limits_and_templates_carry_them(deployment: Deployment, tmp_path: Path) -> None:
+    """Of many groups only those that a quota names are written; what a user says of its groups isn't believed."""
+    research, interns, many = "CN=research,OU=böb", "interns", [f"group-{n:03}" for n in range(200)]
+    groups = [{"group": research, "hard": {GPU: 3}}, {"group": interns, "hard": {GPU: 1}}]
+    overrides = [{"subject": "dan", "hard": {GPU: 2}}]
+    deployment.start_missing(*REPLICAS)
+    per = {"user": True, "hard": {GPU: 2}, "groups": groups, "overrides": overrides}
+    shared = Shared(deployment, tmp_path, per=per)
+    space, kubectl = shared.name, shared.kubectl
+    eventually(lambda: all(knows_groups(deployment, name, space, research, interns) for name in REPLICAS))
+    members = {"grace": [*many, research, interns], "ivan": [interns], "dan": [research], "erin": many}
+    users = {name: shared.user(name, *groups) for name, groups in members.items()}
+    named = {"grace": json.dumps([research, interns], ensure_ascii=False, separators=(",", ":")), "ivan": '["interns"]'}
+    for name, user in users.items():
+        user.apply(replicated(space, "Deployment", f"web-{name}", annotations={STAMP_GROUPS: f'["{research}"]'}))
+    expected = {"grace": 3, "ivan": 1, "dan": 2, "erin": 2}
+    eventually(shared.stamps, expected)
+    eventually(shared.used, expected)
+    for each in shared.pods():
+        found = each["metadata"]["annotations"]
+        assert found.get(STAMP_GROUPS) == named.get(found[STAMP], f'["{research}"]' if found[STAMP] == "dan" else None)
+    made = pod(space, "more", gpu=1, gpumem=100)
+    assert "(user ivan, group interns), requested" in users["ivan"].refused(made)
+    assert f'(user grace, group "{research}"), requested: {GPU}=1, used: {GPU}=3' in users["grace"].refused(made)
+    rows = {each["name"]: each.get("groups") for each in shared.status()["subjects"]}
+    assert rows == {"grace": [research], "ivan": [interns], "dan": None, "erin": None}
+    # groups that a user isn't in, or doesn't want to be in
+    for name, brought, what in (
+        ("erin", f'["{research}"]', "which the user isn't in"),
+        ("ivan", "[]", "which a quota names: mutation was skipped"),
+    ):
+        forged = pod(space, "forged", gpu=1, gpumem=100)
+        forged["metadata"] |= {
+            "annotations": {STAMP: name, STAMP_GROUPS: brought},
+            "labels": {"hami.io/webhook": "ignore"},
+        }
+        assert what in users[name].refused(forged)
+    own = next(each for each in shared.pods() if each["metadata"]["annotations"][STAMP] == "erin")["metadata"]["name"]
+    done = users["erin"].run("annotate", "--overwrite", "pod", own, f'{STAMP_GROUPS}=["{research}"]', "-n", space)
+    assert "may not add, change or remove it" in done.stderr
+    # a colleague who only scales changes no groups either
+    users["erin"]("scale", "deployment", "web-grace", "--replicas=9", "-n", space)
+    template = kubectl.get("deployment", "web-grace", "-n", space)["spec"]["template"]
+    assert template["metadata"]["annotations"][STAMP_GROUPS] == named["grace"]
     shared.delete()
 
 

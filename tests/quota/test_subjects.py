@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from typing import Any
 
@@ -16,7 +17,8 @@ from hami_webhook.cluster.api import JSON
 from hami_webhook.kube.objects import Pod
 from hami_webhook.kube.pod_group import SIZE
 from hami_webhook.kube.quota_fields import PerSubject
-from hami_webhook.kube.stamps import SUBMITTED_BY
+from hami_webhook.kube.stamps import MOST_GROUPS, SUBMITTED_BY, SUBMITTED_BY_GROUPS, groups_in, groups_text
+from hami_webhook.kubectl.subjects import subject_uses
 from hami_webhook.quota import subjects
 from hami_webhook.quota.accelerator_quota import read_accelerator_quota, status_patch
 from hami_webhook.quota.account import ChargeRequest, Gate, NeedsRecompute, QuotaAccount, Refusal
@@ -140,6 +142,100 @@ def test_overrides_give_some_subjects_other_limits_of_some_keys() -> None:
     )
     assert used_of(found.accounts["shared"]) == {"alice": 3, "carol": 1}
     assert sum("(user bob)" in each.message for each in found.refusals.values()) == 4
+
+
+GROUPED: JSON = {
+    "user": True,
+    "hard": {GPU: 2, MEM: 500},
+    "overrides": [{"subject": "dan", "hard": {GPU: 1}}],
+    "groups": [
+        {"group": "ml", "hard": {GPU: 4}},
+        {"group": "research", "hard": {GPU: 3, MEM: 900}},
+        {"group": "interns", "hard": {GPU: 1}},
+        {"group": "none, at all", "hard": {GPU: 0}},
+    ],
+}
+LIMITS: list[tuple[str, list[str], int, int, str]] = [
+    ("alice", [], 2, 500, "user alice"),
+    ("alice", ["others"], 2, 500, "user alice"),
+    ("alice", ["interns"], 1, 500, "user alice, group interns"),
+    ("alice", ["interns", "ml"], 4, 500, "user alice, group ml"),
+    ("alice", ["ml", "research"], 4, 900, "user alice, group ml, group research"),
+    ("alice", ["none, at all"], 0, 500, 'user alice, group "none, at all"'),
+    ("dan", ["ml", "interns"], 1, 500, "user dan"),
+    ("dan", ["research"], 1, 900, "user dan, group research"),
+]
+"""A user, its groups, its limits of cards and memory, and how it is named."""
+
+
+@in_one_test(("user", "groups", "gpu", "mem", "title"), LIMITS)
+def test_the_largest_limit_of_a_users_groups_holds_and_its_own_comes_first(
+    user: str, groups: list[str], gpu: int, mem: int, title: str
+) -> None:
+    made = stored(GROUPED)
+    account = account_of(made | {"spec": made["spec"] | {"hard": {GPU: 10, MEM: 5000}}})
+    for order in (groups, groups[::-1]):
+        own = account.of_submitter(grouped("p", user, *order))
+        assert own.hard == {GPU: gpu, MEM: mem}
+        assert own.title == f"shared ({title})"
+
+
+def grouped(name: str, user: str | None, *groups: str) -> Pod:
+    pod = of(name, user)
+    return replace(pod, annotations={**pod.annotations, SUBMITTED_BY_GROUPS: json.dumps(groups)})
+
+
+def test_a_limit_of_a_group_is_of_each_of_its_users() -> None:
+    pods = [grouped(f"{user}{n}", user, "ml") for user in ("alice", "bob") for n in range(5)]
+    found = charged(account_of(stored(GROUPED)), *pods, *(of(f"c{n}", "carol") for n in range(3)))
+    assert used_of(found.accounts["shared"]) == {"alice": 4, "bob": 4, "carol": 2}
+    assert "(user alice, group ml), requested" in text_of(found, 4)
+
+
+def test_all_pods_of_a_user_count_whatever_groups_they_bring() -> None:
+    """As of templates that are older than the quota's group."""
+    pods = [grouped("a", "alice", "ml"), of("b"), of("c"), grouped("d", "alice", "ml"), grouped("e", "alice", "ml")]
+    found = charged(account_of(stored(GROUPED)), *pods, grouped("f", "alice", "ml"))
+    assert used_of(found.accounts["shared"]) == {"alice": 4}
+    assert sorted(found.refusals) == [2, 5]
+
+
+def test_groups_without_a_stamp_and_texts_that_are_no_list_mean_nothing() -> None:
+    account = account_of(stored(GROUPED))
+    forged = grouped("p", None, "ml")
+    assert account.of_submitter(forged).hard[GPU] == 2
+    for text in ("", "ml", '"ml"', '{"ml": 1}', '["ml", 1]', "[", '[""]', "[[]]"):
+        pod = of("p")
+        assert (
+            account.of_submitter(replace(pod, annotations={**pod.annotations, SUBMITTED_BY_GROUPS: text})).groups == ()
+        )
+
+
+def test_a_recompute_names_the_groups_that_decide_a_users_limit() -> None:
+    pods = [grouped("a", "alice", "ml", "interns"), of("a2"), grouped("b", "bob", "x"), grouped("d", "dan", "ml")]
+    account = recompute(account_of(stored(GROUPED)), pods, vendors(), CACHE, NOON, LedgerBounds()).after
+    assert account.quota.report["subjects"] == [
+        {"name": "alice", "used": {GPU: "2"}, "groups": ["ml"]},
+        {"name": "bob", "used": {GPU: "1"}},
+        {"name": "dan", "used": {GPU: "1"}},
+    ]
+    assert subjects.groups_shown(account.quota) == {"alice": ["ml"]}
+    limits = {each.subject: each.hard for each in subject_uses([account], "user")}
+    assert limits == {"alice": 4, "bob": 2, "dan": 1}
+
+
+def test_the_groups_that_quotas_name() -> None:
+    quotas = [account_of(stored(per)).quota for per in (GROUPED, USER, None)]
+    assert subjects.groups_named(quotas) == {"ml", "research", "interns", "none, at all"}
+    by_label = read_accelerator_quota(stored(GROUPED | {"label": LABEL}), ALL)  # refused by the definition
+    assert subjects.groups_named([by_label]) == frozenset()
+
+
+@given(st.lists(st.text(min_size=1, max_size=300), max_size=150))
+def test_groups_read_as_they_were_written_and_are_bounded(groups: list[str]) -> None:
+    found = groups_in(groups_text(groups))
+    assert found == sorted(set(groups))[:MOST_GROUPS]
+    assert groups_text(found) == groups_text(groups)
 
 
 def test_a_pod_selector_narrows_a_quota() -> None:
@@ -331,8 +427,8 @@ def test_no_subject_passes_its_limit_and_the_sums_are_the_pods(steps: list[tuple
     assert used_of(after) == dict(expected)
 
 
-def room(of_quota: str, hard: int, used: int) -> QueueRoom:
-    return QueueRoom({"gpu": hard}, {"gpu": hard - used}, namespaces=OF_SUBJECT, part_of=of_quota)
+def room(subject: str, hard: int, used: int, of_quota: str = "q") -> QueueRoom:
+    return QueueRoom({"gpu": hard}, {"gpu": hard - used}, namespaces=OF_SUBJECT, part_of=of_quota, subject=subject)
 
 
 def waiting(name: str, user: str, created: float, priority: int = 0) -> QueuedPod:
@@ -343,11 +439,14 @@ def waiting(name: str, user: str, created: float, priority: int = 0) -> QueuedPo
 def test_turns_go_to_the_subject_that_uses_least_then_by_age() -> None:
     rooms = {
         "q": QueueRoom({"gpu": 100}, {"gpu": 4}, None, 1),
-        "q (alice)": room("q", 50, 2),
-        "q (bob)": room("q", 50, 0),
+        "q (alice)": room("alice", 50, 2),
+        "q (bob)": room("bob", 50, 0),
     }
     pods = [waiting(f"a{n}", "alice", n) for n in range(1000)] + [waiting(f"b{n}", "bob", 5000 + n) for n in range(2)]
     assert [each.uid for each in decide(pods, rooms, 0.0).released] == ["b0", "b1", "a0", "a1"]
+    old = [replace(each, demand=(("q", (("gpu", 1),)), ("q (alice, group ml)", (("gpu", 1),)))) for each in pods[:9]]
+    both = rooms | {"q (alice, group ml)": room("alice", 80, 2)}  # one subject, whatever groups its pods bring
+    assert [each.uid for each in decide([*old, *pods[9:]], both, 0.0).released] == ["b0", "b1", "a0", "a1"]
     urgent = waiting("a-urgent", "alice", 9000, priority=1)
     assert decide([*pods, urgent], rooms, 0.0).released[0].uid == "a-urgent"
 
@@ -355,8 +454,8 @@ def test_turns_go_to_the_subject_that_uses_least_then_by_age() -> None:
 def test_a_subject_at_its_limit_keeps_nothing_from_others() -> None:
     rooms = {
         "q": QueueRoom({"gpu": 100}, {"gpu": 2}, None, 1),
-        "q (alice)": room("q", 2, 2),
-        "q (bob)": room("q", 2, 0),
+        "q (alice)": room("alice", 2, 2),
+        "q (bob)": room("bob", 2, 0),
     }
     pods = [waiting("a", "alice", 0.0), waiting("b", "bob", 1e6)]
     decision = decide(pods, rooms, 2e6)
