@@ -34,6 +34,7 @@ from hami_webhook.kubectl.report import (
     QuotaUse,
     Room,
 )
+from hami_webhook.kubectl.subjects import TeamSubjects, team_subjects
 from hami_webhook.queueing.pod_queue import demand_of
 from hami_webhook.quota.account import QuotaAccount
 from hami_webhook.quota.card_selection import CardSelection
@@ -68,6 +69,12 @@ class Overview(Struct, frozen=True):
         chosen = [account for account in found if account.hard and name in ("", account.name, account.label)]
         chosen.sort(key=lambda each: (natural(each.quota.namespace), natural(each.name)))
         return chosen
+
+    def team_subjects(self, namespace: str) -> list[TeamSubjects]:
+        """What the subjects of a namespace's pods use of quotas that give subjects limits."""
+        accounts = [each for each in self.accounts(namespace) if each.subjects is not None]
+        pods = [pod for pod in self._live(namespace) if self._charge(pod).amounts] if accounts else []
+        return list(team_subjects(accounts, pods))
 
     def _quota(self, account: QuotaAccount, cards: _ClusterCards) -> QuotaUse:
         waiting: dict[str, int] = defaultdict(int)

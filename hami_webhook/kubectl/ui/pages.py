@@ -276,6 +276,7 @@ class Pages:
         quotas = cluster.overview.quotas(namespace)
         return self._page(
             "team.html",
+            shares=cluster.overview.team_subjects(namespace),
             namespace=namespace,
             quotas=quotas,
             rows=listings.keys(quotas),
