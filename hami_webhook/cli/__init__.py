@@ -147,6 +147,7 @@ def parser() -> Parser:
     verb.add_argument(
         "--since", default="30d", metavar="TIME", help="length of the period before now, such as 12h (default: 30d)"
     )
+    verb.add_argument("--by", choices=("user",), help="a row for each user by the stamps of pods, without used hours")
     verb.add_argument(
         "-o", "--output", choices=("table", "csv", "html"), default="table", help="default: table; html is one file"
     )
@@ -292,15 +293,15 @@ def _report(arguments: argparse.Namespace) -> int:
     from hami_webhook import report
 
     console = table_console(arguments.output)
-    rows = report.read_hours(arguments.prometheus, arguments.since)
+    found = report.read_hours(arguments.prometheus, arguments.since, by_user=arguments.by == "user")
     if console is not None:
-        report.show(rows, console)
+        report.show(found, console)
     elif arguments.output == "csv":
-        report.write_csv(rows, sys.stdout)
+        report.write_csv(found, sys.stdout)
     else:
         from hami_webhook.cli import showback
 
-        print(showback.as_html(rows, arguments.since, datetime.now(UTC)))
+        print(showback.as_html(found, arguments.since, datetime.now(UTC)))
     return 0
 
 

@@ -1,4 +1,4 @@
-"""What pods held for how long: sums over time by namespace, vendor, model and state (docs/metrics.md#showback).
+"""What pods held for how long: sums over time by namespace, vendor, model, state and user (docs/metrics.md#showback).
 
 Every process that may lead adds up all the time. Who leads exports the sums, and says in the Lease up to when; another
 one restarts from there each time that it reads the Lease, so that it can take over with nothing lost.
@@ -24,6 +24,7 @@ from hami_webhook.dra.holders import Key as ClaimKey
 from hami_webhook.dra.holders import controller_of, meta_of
 from hami_webhook.kube.claims_wire import ResourceClaim
 from hami_webhook.kube.objects import Pod
+from hami_webhook.kube.stamps import SUBMITTED_BY
 from hami_webhook.quota.pricing import charge_of, named_in
 from hami_webhook.quota.recompute import assumption_expires_at
 from hami_webhook.state.caches import Change, Subscriptions
@@ -31,6 +32,11 @@ from hami_webhook.state.cluster_view import ClusterView
 
 UNTIL = "hami.io/showback-until"
 """The Lease's annotation: Unix seconds up to which the leader's counters were read by somebody."""
+
+OTHERS = "(others)"
+"""The submitters of a namespace beyond the first `_MOST_SUBMITTERS`."""
+_MOST_SUBMITTERS = 100
+"""Of a namespace that have sums of their own: what they are called is the tenants' and portals' to say."""
 
 _PODS_AT_ONCE = 20
 """Pods after which `start` yields to other tasks."""
@@ -43,6 +49,8 @@ class Holding(NamedTuple):
     vendor: str
     model: str
     state: str
+    submitter: str = ""
+    """By the pod's stamp; empty without one."""
 
 
 class Totals(NamedTuple):
@@ -102,6 +110,8 @@ class Showback:
         self._claims: dict[str, ClaimKey] = {}
         """The claims that were seen, by UID."""
         self._sums: dict[Holding, _Sum] = {}
+        self._submitters: dict[str, set[str]] = {}
+        """Those with sums of their own, by namespace."""
         self._changes: dict[str, float] = {}
         """By UID when a pod's holdings change next though nothing happens to it."""
         self._last_read: Mapping[Holding, Totals] = {}
@@ -166,6 +176,10 @@ class Showback:
         self._last_read = {}
         held = {holding: each.held for holding, each in self._sums.items()}
         self._sums = {holding: _Sum(until, debit) for holding, debit in held.items() if debit != Debit()}
+        self._submitters = {}
+        for holding in self._sums:
+            if holding.submitter not in ("", OTHERS):
+                self._submitters.setdefault(holding.namespace, set()).add(holding.submitter)
         for pod in self._pods.values():
             if pod.since > until:
                 for holding, debit in pod.held.items():
@@ -198,6 +212,7 @@ class Showback:
             gone = holding.namespace not in self._view.caches.namespaces and self._sums[holding].held == Debit()
             if gone and last.get(holding) == totals[holding]:
                 del self._sums[holding]
+                self._submitters.pop(holding.namespace, None)
 
     def _set(self, uid: str, at: float | None = None, *, since_its_times: bool = False) -> None:
         """Count what the pod holds now in place of what it held so far, from `at` (Unix seconds; None: now) on."""
@@ -237,24 +252,34 @@ class Showback:
             return {}
         charge = charge_of(pod, view.vendors, view.capacity, now, view.placement_ttl)
         found: dict[Holding, Debit] = {}
-        state = "placed" if charge.placed else "waiting"
+        state, submitter = "placed" if charge.placed else "waiting", self._submitter(pod)
         named = named_in(pod, view.vendors)
         for key, vendor in view.vendors.items() if charge.amounts else ():
             by_model = self._by_model(pod, vendor) if charge.placed else {}
             charged = _charged(vendor, charge.amounts) if key in named else Debit()
             for model, debit in (by_model or ({"": charged} if charged != Debit() else {})).items():
-                found[Holding(pod.namespace, key, model, state)] = debit
-        for holding, debit in self._claimed(pod):
+                found[Holding(pod.namespace, key, model, state, submitter)] = debit
+        for holding, debit in self._claimed(pod, submitter):
             found[holding] = found.get(holding, Debit()) + debit
         return found
 
-    def _claimed(self, pod: Pod) -> Iterator[tuple[Holding, Debit]]:
+    def _submitter(self, pod: Pod) -> str:
+        """Whose sums the pod's are in."""
+        stamp = pod.annotations.get(SUBMITTED_BY, "")
+        known = self._submitters.setdefault(pod.namespace, set()) if stamp else set()
+        if stamp and stamp not in known:
+            if len(known) >= _MOST_SUBMITTERS:
+                return OTHERS
+            known.add(stamp)
+        return stamp
+
+    def _claimed(self, pod: Pod, submitter: str) -> Iterator[tuple[Holding, Debit]]:
         """What its claims hold, or cost while they wait."""
         holder = self._view.holder(pod)
         for device in holder.devices:
-            yield Holding(pod.namespace, device.vendor, device.model, "placed"), device.debit
+            yield Holding(pod.namespace, device.vendor, device.model, "placed", submitter), device.debit
         for key, debit in holder.wait.debits.items() if holder.waits and not holder.allocated else ():
-            yield Holding(pod.namespace, key, "", "waiting"), debit
+            yield Holding(pod.namespace, key, "", "waiting", submitter), debit
 
     def _by_model(self, pod: Pod, vendor: Vendor) -> dict[str, Debit]:
         """What a placement holds of the vendor's cards; empty if it says nothing of them."""

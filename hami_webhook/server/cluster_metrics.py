@@ -21,7 +21,7 @@ from hami_webhook.server.quota_metrics import quota_metrics
 from hami_webhook.state.cluster_view import ClusterView
 
 _UNREADABLE = Family("hami_webhook_unreadable_objects", "Objects that can't be read.", ("kind",))
-_HOLDING = ("namespace", "vendor", "model", "state")
+_HOLDING = ("namespace", "vendor", "model", "state", "submitted_by")
 _SHOWBACK = (
     Family("hami_webhook_showback_card_seconds", "Cards held, times seconds.", _HOLDING, is_counter=True),
     Family("hami_webhook_showback_memory_mib_seconds", "MiB held, times seconds.", _HOLDING, is_counter=True),

@@ -94,6 +94,23 @@ def test_hours_as_a_table(capsys: pytest.CaptureFixture[str]) -> None:
     assert all("[30d]" in query for query in asked)
 
 
+def test_hours_of_each_user_are_those_that_pods_held(capsys: pytest.CaptureFixture[str]) -> None:
+    alice = {**TEAM, "submitted_by": "alice"}
+    hours = {"card": [(alice, "7200"), (TEAM, "3600")], "memory_mib": [(alice, str(7200 * 4096))], "core": []}
+    with prometheus(hours=hours) as (url, asked):
+        assert main(["report", "--prometheus", url, "--by", "user", "-o", "csv"]) == 0
+        assert main(["report", "--prometheus", url, "--by", "user", "-o", "html"]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith(
+        "namespace,vendor,model,state,submitted_by,card_hours,gib_hours,core_hours\n"
+        "team-a,NVIDIA,A10 [24G],placed,,1.000,0.000,0.000\n"
+        "team-a,NVIDIA,A10 [24G],placed,alice,2.000,8.000,0.000\n"
+    )
+    assert "Hours by namespace, vendor, model, state and submitted by" in out
+    assert "sum by (namespace,vendor,model,state,submitted_by) (increase(" in asked[0]
+    assert not any("used" in each for each in asked)
+
+
 def test_hours_as_html(capsys: pytest.CaptureFixture[str]) -> None:
     hostile = {**TEAM, "model": "</td><script>"}
     with prometheus(hours={**SECONDS, "card": [(TEAM, "7200"), (hostile, "3600")]}) as (url, _):

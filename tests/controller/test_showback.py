@@ -18,7 +18,8 @@ from hypothesis import strategies as st
 from quota.objects import claiming_vendors
 
 from hami_webhook.cluster.api import Kind
-from hami_webhook.controller.showback import UNTIL, Holding, Showback, Totals
+from hami_webhook.controller.showback import OTHERS, UNTIL, Holding, Showback, Totals
+from hami_webhook.kube.stamps import SUBMITTED_BY
 
 CARDS = [{"id": "G0", "count": 9, "devmem": 9000, "devcore": 100, "type": "A10", "health": True}]
 NODE = {"metadata": {"name": "n1", "annotations": {"hami.io/node-nvidia-register": orjson.dumps(CARDS).decode()}}}
@@ -251,3 +252,45 @@ def test_what_claims_hold_is_added_up_by_model() -> None:
         WAITING: Totals(10, 100000, 100),
         held: Totals(5 + 3 * 2, (5 + 3 * 2) * 10000, (5 + 3 * 2) * 10),
     }
+
+
+def stamped(name: str, user: str | None, **more: Any) -> dict[str, Any]:
+    made = pod(name, gpu=1, mem=100, uid=name, created=NOW, **more)
+    made["metadata"] |= {"annotations": {} if user is None else {SUBMITTED_BY: user}}
+    return made
+
+
+def test_what_each_user_held_is_counted_apart() -> None:
+    env = ShowbackEnv()
+    process = Process(env)
+    for name, user in (("a1", "alice"), ("a2", "alice"), ("b", "bob"), ("c", None)):
+        process.put(stamped(name, user))
+    list(process.showback.read())
+    env.now += 10
+    list(process.showback.read())
+    cards = {holding.submitter: totals.cards for holding, totals in process.showback.read()}
+    assert cards == {"alice": 20, "bob": 10, "": 10}
+
+
+def test_attack_any_number_of_names_has_100_sums_of_their_own_in_a_namespace() -> None:
+    env = ShowbackEnv()
+    process = Process(env)
+    for number in range(150):
+        made = stamped(f"p{number}", f"user-{number}")
+        process.put(made)
+        if number < 5:
+            process.drop(made)  # an ended pod takes no other user's name
+    other = stamped("q", "alice")
+    other["metadata"]["namespace"] = "team-b"
+    process.put(other)
+    list(process.showback.read())
+    env.now += 1
+    list(process.showback.read())
+    found = {(holding.namespace, holding.submitter): totals.cards for holding, totals in process.showback.read()}
+    own = [name for space, name in found if space == "team-a"]
+    assert len(own) == 101
+    assert found["team-a", "(others)"] == 50
+    assert found["team-b", "alice"] == 1
+    env.now += 1
+    process.showback.restart(env.now)
+    assert sum(holding.submitter != OTHERS for holding, _ in process.showback.read()) == 95 + 1

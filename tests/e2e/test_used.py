@@ -293,7 +293,7 @@ def test_showback_counts_what_was_used(measured: Measured, prometheus: Prometheu
 
 def hours(prometheus: Prometheus) -> tuple[float, float]:
     """Of cards and of GiB that used-a really used, as the report has them."""
-    rows = [row.amounts[-2:] for row in read_hours(prometheus.url, "1h") if row.labels[0] == "used-a"]
+    rows = [row.amounts[-2:] for row in read_hours(prometheus.url, "1h").rows if row.labels[0] == "used-a"]
     return sum(row[0] for row in rows), sum(row[1] for row in rows)
 
 
