@@ -317,10 +317,6 @@ class BudgetSpec(Wire, frozen=True):
 
 class SubjectOverride(Wire, frozen=True):
     subject: str | None = None
-    hard: Amounts | None = None
-
-
-class GroupOverride(Wire, frozen=True):
     group: str | None = None
     hard: Amounts | None = None
 
@@ -330,7 +326,7 @@ class PerSubjectSpec(Wire, frozen=True):
     label: str | None = None
     hard: Amounts | None = None
     overrides: tuple[SubjectOverride, ...] | None = None
-    groups: tuple[GroupOverride, ...] | None = None
+    groups: tuple[SubjectOverride, ...] | None = None
 
 
 class AcceleratorQuotaSpec(Wire, frozen=True):
