@@ -31,6 +31,7 @@ from hack.bench.figures import Figure, Goal, show
 from hack.bench.filter import Filtering
 from hack.bench.objects import CARDS, JSON, NAMESPACE, SCHEDULER, ask, gpu, node, pod_with, quota, review, running
 from hami_webhook.admission.identities import AdmissionRules
+from hami_webhook.admission.submitters import Submitters
 from hami_webhook.assembly import Core
 from hami_webhook.cluster.api import Kind
 from hami_webhook.cluster.memory import MemoryCluster
@@ -59,13 +60,14 @@ _LEDGER = "hami.io/quota-ledger"
 class Case:
     """A review: its path, the pod's limits, and the hard limits of its namespace's quota; none without.
 
-    `claims`: ResourceClaims are charged; the pod has none.
+    `claims`: ResourceClaims are charged; the pod has none. `stamping`: pods are stamped with who submitted them.
     """
 
     path: str
     limits: JSON
     hard: JSON | None = None
     claims: bool = False
+    stamping: bool = False
 
 
 _HARD = {"limits.nvidia.com/gpu": 1000, "limits.nvidia.com/gpumem": 10**7}
@@ -132,7 +134,7 @@ async def _reviewed(case: Case, pods: Sequence[str]) -> list[Reviewed]:
     core = Core(
         cluster,
         _CLAIMING if case.claims else _VENDORS,
-        Options(rules=AdmissionRules(scheduler_name=SCHEDULER)),
+        Options(rules=AdmissionRules(scheduler_name=SCHEDULER, submitters=Submitters() if case.stamping else None)),
         clock=lambda: _NOW,
         watches=NoWatches(tuple(Kind)),
     )

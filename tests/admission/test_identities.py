@@ -11,6 +11,7 @@ from tables import in_one_test
 from hami_webhook.admission.identities import AdmissionRules
 from hami_webhook.admission.review import Answer
 from hami_webhook.device_config import builtin_device_config, enabled_vendors
+from hami_webhook.kube.stamps import STAMPS
 
 from .reviews import SCHEDULER, NoTouch, at_once, cpu, handler_of, parsed, pod, refusal, review, update
 
@@ -147,10 +148,11 @@ def test_everybody_binds_with_other_metadata(meta: Any) -> None:
 
 
 def test_volcano_may_copy_a_pods_annotations_into_its_binding() -> None:
-    annotations = {RESERVATION: "s", "volcano.sh/vgpu-ids-new": "GPU-a,NVIDIA,1,0:", "mine": "x"}
-    send(binding(VOLCANO, annotations=annotations))
-    code, message = refusal(send, binding("alice", annotations={RESERVATION: "s"}))
-    assert (code, RESERVATION in message) == (403, True)
+    annotations = {"volcano.sh/vgpu-ids-new": "GPU-a,NVIDIA,1,0:", "mine": "x"}
+    send(binding(VOLCANO, annotations={**annotations, RESERVATION: "s", **dict.fromkeys(STAMPS, "alice")}))
+    for key in (RESERVATION, *STAMPS):
+        code, message = refusal(send, binding("alice", annotations={key: "s"}))
+        assert (code, key in message) == (403, True)
 
 
 @pytest.mark.parametrize("meta", [[], "x", {"annotations": []}, {"annotations": "x"}, {"labels": 7}])

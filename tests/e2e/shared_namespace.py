@@ -101,6 +101,12 @@ class Shared:
             )
         return self._users[name]
 
+    def let_train(self, *users: str) -> None:
+        """What an operator's own ClusterRoles give its users and itself."""
+        for user in (*users, OPERATOR):
+            role = "--clusterrole=cluster-admin", f"--user={user}"
+            self.kubectl("create", "rolebinding", f"train-{user}", *role, "-n", self.name)
+
     def status(self) -> JSON:
         found: JSON = self.kubectl.get("aq", self.name).get("status") or {}
         return found
@@ -138,9 +144,17 @@ def replicated(space: str, kind: str, name: str, replicas: int = ASKED, annotati
     group = "v1" if kind == "ReplicationController" else "apps/v1"
     selector: JSON = {"app": name} if kind == "ReplicationController" else {"matchLabels": {"app": name}}
     spec: JSON = {"replicas": replicas, "selector": selector, "template": template(space, name, **(annotations or {}))}
+    if kind == "DaemonSet":
+        del spec["replicas"]
     if kind == "StatefulSet":
         spec |= {"serviceName": name, "podManagementPolicy": "Parallel"}
     return {"apiVersion": group, "kind": kind, "metadata": {"name": name, "namespace": space}, "spec": spec}
+
+
+def training(space: str, name: str) -> JSON:
+    spec = {"replicas": ASKED, "template": template(space, name)}
+    meta = {"name": name, "namespace": space}
+    return {"apiVersion": "example.com/v1", "kind": "Training", "metadata": meta, "spec": spec}
 
 
 def cron_job(space: str, name: str) -> JSON:

@@ -38,8 +38,8 @@ from .shared_namespace import (
     knows_groups,
     operate,
     replicated,
-    template,
     templates_webhook,
+    training,
 )
 from .test_accelerator_quotas import define
 from .test_bursts import create_all
@@ -86,7 +86,7 @@ EACH = dict.fromkeys(USERS, LIMIT)
 def test_each_user_is_held_to_its_limit_whatever_makes_the_pods(
     deployment: Deployment, shared: Shared, tmp_path: Path
 ) -> None:
-    space, kubectl = shared.name, shared.kubectl
+    space = shared.name
     users = {name: shared.user(name) for name in USERS}
     operator = shared.user(OPERATOR)
     scheduled = Shared(deployment, tmp_path)  # CronJobs need up to a minute
@@ -111,14 +111,9 @@ def test_each_user_is_held_to_its_limit_whatever_makes_the_pods(
     eventually(shared.stamps, EACH)
     eventually(shared.used, EACH)
     shared.clear("jobs")
-    trained: JSON = {"apiVersion": "example.com/v1", "kind": "Training"}
+    shared.let_train(*USERS)
     for name, user in users.items():
-        kubectl(  # an operator's own ClusterRoles give its users this
-            *("create", "rolebinding", f"train-{name}", "--clusterrole=cluster-admin", f"--user={name}", "-n", space)
-        )
-        spec = {"replicas": ASKED, "template": template(space, name)}
-        user.apply(trained | {"metadata": {"name": name, "namespace": space}, "spec": spec})
-    kubectl("create", "rolebinding", "operate", "--clusterrole=cluster-admin", f"--user={OPERATOR}", "-n", space)
+        user.apply(training(space, name))
     for name in USERS:
         refused = operate(operator, space, name)
         assert len(refused) == ASKED - LIMIT
@@ -171,7 +166,7 @@ def test_no_request_gets_the_room_of_another_account(deployment: Deployment, sha
         made += alice.run("create", "-f", "-", robot, stdin=json.dumps(make(f"robot-{number}"))).returncode == 0
     assert made == LIMIT
     # on templates, by whatever kind and request
-    for kind in ("Deployment", "ReplicaSet", "ReplicationController", "StatefulSet"):
+    for kind in ("Deployment", "ReplicaSet", "ReplicationController", "StatefulSet", "DaemonSet"):
         name = kind.lower()
         alice.apply(replicated(space, kind, name, 0, forged))
         assert stored_stamp(kubectl, name, space, name) == "alice"
@@ -216,6 +211,43 @@ def test_no_request_gets_the_room_of_another_account(deployment: Deployment, sha
     eventually(shared.used, {})
 
 
+def test_names_orphans_and_bindings_make_no_room_of_another_account(deployment: Deployment, shared: Shared) -> None:
+    space, kubectl = shared.name, shared.kubectl
+    alice, bob = shared.user("alice"), shared.user("bob")
+    deployment.start_missing(*REPLICAS)
+    generated = pod(space, "", gpu=1, gpumem=100)
+    generated["metadata"] = {"generateName": "g-", "namespace": space, "annotations": {STAMP: "bob"}}
+    alice("create", "-f", "-", stdin=json.dumps(generated))
+    eventually(shared.used, {"alice": 1})
+    # names that are long, or alike in their first 253 characters, or not of ASCII
+    names = "x" * 253, "x" * 300, "x" * 299 + "y", "böb 張"
+    for number, name in enumerate(names):
+        made = json.dumps(pod(space, f"named-{number}", gpu=1, gpumem=100))
+        kubectl("create", "-f", "-", f"--as={name}", "--as-group=system:masters", stdin=made)
+    stamps = [
+        kubectl.get("pod", f"named-{n}", "-n", space)["metadata"]["annotations"][STAMP] for n in range(len(names))
+    ]
+    assert (stamps[0], stamps[3]) == (names[0], names[3])
+    assert len(set(stamps)) == len(names)
+    assert max(map(len, stamps)) == 253
+    eventually(shared.used, {"alice": 1, **dict.fromkeys(stamps, 1)})
+    # a workload that is deleted without its pods leaves them to its user, and nobody gets them by the same name
+    alice.apply(replicated(space, "Deployment", "left", 2))
+    eventually(shared.used, {"alice": 3, **dict.fromkeys(stamps, 1)})
+    for kind in ("deployments", "replicasets"):
+        alice("delete", kind, "--all", "--cascade=orphan", "-n", space)
+    bob.apply(replicated(space, "Deployment", "left", 2))
+    eventually(shared.used, {"alice": 3, "bob": 2, **dict.fromkeys(stamps, 1)})
+    assert shared.stamps() == {"alice": 3, "bob": 2, **dict.fromkeys(stamps, 1)}
+    # a Binding, of somebody who may bind
+    meta = {"name": "named-0", "namespace": space, "annotations": {STAMP: "bob"}}
+    target = {"apiVersion": "v1", "kind": "Node", "name": "nowhere"}
+    binding = json.dumps({"apiVersion": "v1", "kind": "Binding", "metadata": meta, "target": target})
+    path = f"/api/v1/namespaces/{space}/pods/named-0/binding"
+    done = kubectl.run("create", "--raw", path, "-f", "-", "--as=admin", "--as-group=system:masters", stdin=binding)
+    assert "may not set it with a Binding" in done.stderr
+
+
 def test_a_day_with_gitops_a_portal_and_colleagues(shared: Shared) -> None:
     """No tool sees a difference by our stamps, colleagues may scale, and pods without cards aren't touched."""
     space, kubectl = shared.name, shared.kubectl
@@ -249,6 +281,13 @@ def test_a_day_with_gitops_a_portal_and_colleagues(shared: Shared) -> None:
         hub.apply(made)
     hub.apply(pod(space, "of-the-hub", gpu=1, gpumem=100))
     eventually(shared.used, {"alice": LIMIT, "carol@example.com": 2, HUB: 1})
+    for number in range(2, ASKED):
+        made = pod(space, f"notebook-{number}", gpu=1, gpumem=100)
+        made["metadata"]["annotations"] = {STAMP: "carol@example.com"}
+        done = hub.run("create", "-f", "-", stdin=json.dumps(made))
+        assert (done.returncode == 0) == (number < LIMIT), done.stderr
+    assert "(user carol@example.com), requested" in done.stderr
+    eventually(shared.used, {"alice": LIMIT, "carol@example.com": LIMIT, HUB: 1})
     # what names no cards isn't touched
     alice.apply(pod(space, "cpu"))
     plain = replicated(space, "Deployment", "plain", 0)
@@ -259,9 +298,22 @@ def test_a_day_with_gitops_a_portal_and_colleagues(shared: Shared) -> None:
 
 
 def test_users_are_held_to_their_limits_at_every_revision_while_replicas_are_killed(
-    deployment: Deployment, plane: ControlPlane, shared: Shared
+    deployment: Deployment, plane: ControlPlane, shared: Shared, tmp_path: Path
 ) -> None:
-    space = shared.name
+    """Pods, and in another namespace workloads of all kinds at once."""
+    space, mixed = shared.name, Shared(deployment, tmp_path)
+    operator = mixed.user(OPERATOR)
+    mixed.let_train(*USERS)
+    workloads = {
+        name: [
+            replicated(mixed.name, "Deployment", f"web-{name}"),
+            job(mixed.name, f"train-{name}", ASKED, gpu=1, gpumem=100),
+            cron_job(mixed.name, f"nightly-{name}"),
+            training(mixed.name, name),
+        ]
+        for name in USERS
+    }
+    authors = {name: mixed.user(name) for name in USERS}
     logins = {name: shared.user(name).kubeconfig for name in USERS}
     pods = {name: [pod(space, f"{name}-{n}", gpu=1, gpumem=100) for n in range(20)] for name in USERS}
 
@@ -275,9 +327,24 @@ def test_users_are_held_to_their_limits_at_every_revision_while_replicas_are_kil
     def create(name: str) -> None:
         asyncio.run(create_all(logins[name], pods[name], kill if name == "alice" else None, clients=4))
 
-    with Revisions(plane, space) as revisions:
-        with ThreadPoolExecutor(2) as both:
-            list(both.map(create, USERS))
+    def submit(name: str) -> None:
+        text = json.dumps({"apiVersion": "v1", "kind": "List", "items": workloads[name]})
+        # a replica may be killed while it answers
+        eventually(lambda: authors[name].run("apply", "-f", "-", stdin=text).returncode, 0)
+        operate(operator, mixed.name, name)
+
+    def operate_again() -> dict[str, int]:
+        """Controllers try again later and later; the operator does so at once."""
+        found = mixed.stamps()
+        for name in USERS if found != EACH else ():
+            operate(operator, mixed.name, name)
+        return found
+
+    with Revisions(plane, space) as revisions, Revisions(plane, mixed.name) as of_workloads:
+        with ThreadPoolExecutor(4) as threads:
+            done = [threads.submit(each, name) for each in (create, submit) for name in USERS]
+        for each in done:
+            each.result()
 
         def create_missing() -> dict[str, int]:
             there = {each["metadata"]["name"] for each in shared.pods()}
@@ -289,10 +356,13 @@ def test_users_are_held_to_their_limits_at_every_revision_while_replicas_are_kil
         # a charge whose review broke is believed until its time is up
         eventually(create_missing, EACH)
         eventually(shared.used, EACH)
-    for _, found, _ in revisions.replay():
+        eventually(operate_again, EACH)
+        eventually(mixed.used, EACH)
+    for _, found, _ in (*revisions.replay(), *of_workloads.replay()):
         counts = Counter(each["metadata"]["annotations"][STAMP] for each in found)
         assert counts.keys() <= EACH.keys()
         assert max(counts.values(), default=0) <= LIMIT
+    mixed.delete()
 
 
 def test_a_counted_label_is_set_at_creation_only(deployment: Deployment, tmp_path: Path) -> None:
@@ -381,7 +451,8 @@ def test_a_user_with_two_pods_starts_before_one_with_many(deployment: Deployment
     def running() -> dict[str, int]:
         return dict(Counter(each["metadata"]["annotations"][STAMP] for each in shared.pods() if is_free(each)))
 
-    alice.apply(*(pod(space, f"many-{n}", gpu=1, gpumem=100) for n in range(20)))
+    many = [pod(space, f"many-{n}", gpu=1, gpumem=100) for n in range(1000)]
+    assert asyncio.run(create_all(alice.kubeconfig, many)) == []
     eventually(running, {"alice": 3})
     bob.apply(*(pod(space, f"few-{n}", gpu=1, gpumem=100) for n in range(2)))
 

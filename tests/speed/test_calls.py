@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import subprocess
+from base64 import b64decode
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -31,6 +33,16 @@ def test_the_first_pod_of_a_workload_takes_little_more_and_has_the_same_answer(n
 def test_a_pod_without_claims_takes_hardly_more_calls_where_claims_are_charged() -> None:
     alone, beside = CASES["plain GPU, validated and charged"], CASES["plain GPU, charged, beside claims"]
     assert risen("beside claims", warm_calls(beside), warm_calls(alone)) == ""
+
+
+def test_stamps_take_few_calls_and_no_read_and_pods_without_cards_none() -> None:
+    """The API server of these reviews has nothing to be read."""
+    plain, cpu = CASES["plain GPU, mutated"], CASES["nothing managed"]
+    assert warm_calls(replace(cpu, stamping=True)) == warm_calls(cpu)
+    more = warm_calls(replace(plain, stamping=True)) - warm_calls(plain)
+    assert 0 < more.total() <= 20, more
+    (stamped,) = reviewed(replace(plain, stamping=True), ["a"])
+    assert "hami.io~1submitted-by" in str(b64decode(stamped.response["patch"]))
 
 
 def test_what_rose_is_named_with_the_commits_that_changed_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
