@@ -11,9 +11,9 @@ from hami_webhook.quota.subjects import groups_named, labels_counted
 
 
 class AcceleratorQuotaCache:
-    """AcceleratorQuotas by name. `namespaces` are kept by the owner, which calls `relabelled` after each change.
+    """AcceleratorQuotas by name. The caller maintains `namespaces`, and calls `relabelled` after each change of them.
 
-    `silence` gives the seconds since the watch gave a sign of life; infinite while some may be missing.
+    `silence`: seconds since the watch last received something; infinite while AcceleratorQuotas may be missing.
     """
 
     def __init__(self, namespaces: Mapping[str, Namespace], silence: Callable[[], float]) -> None:
@@ -27,7 +27,7 @@ class AcceleratorQuotaCache:
         self.silence = silence
 
     def put(self, obj: JSON) -> None:
-        """A quota was added or changed. Raises `MalformedObject`."""
+        """Store an added or changed quota. Raises `MalformedObject`."""
         quota = read_accelerator_quota(obj, self.labels())
         self._objects[quota.name], self._quotas[quota.name] = obj, quota
         self._look()
@@ -42,7 +42,7 @@ class AcceleratorQuotaCache:
         self.named_groups = groups_named(self._quotas.values())
 
     def relabelled(self) -> None:
-        """A namespace came, went or has other labels."""
+        """Find the selected namespaces again, after a namespace was added, removed or relabelled."""
         labels = self.labels() if self._objects else {}
         self._quotas = {name: read_accelerator_quota(obj, labels) for name, obj in self._objects.items()}
 

@@ -1,6 +1,7 @@
 """AcceleratorQuotas (hami.io/v1alpha1): quotas of many namespaces, read as quotas of one (docs/spec/quota.md#5.2).
 
-What a ResourceQuota has in annotations stands in fields here, as `/status` of a custom resource keeps no metadata.
+A ResourceQuota's annotations are fields of an AcceleratorQuota, because a write to `/status` of a custom resource drops
+metadata.
 """
 
 from __future__ import annotations
@@ -103,7 +104,7 @@ def _per_subject(spec: wire.PerSubjectSpec) -> PerSubject:
 
 
 def status_patch(patch: JSON) -> JSON:
-    """The merge patch of an AcceleratorQuota's status that writes what `patch` would write to a ResourceQuota."""
+    """Return the patch of an AcceleratorQuota's status that writes what `patch` would write to a ResourceQuota."""
     meta = patch["metadata"]
     annotations: Mapping[str, str | None] = meta.get("annotations") or {}
     status = dict(patch.get("status") or {})

@@ -1,4 +1,4 @@
-"""What the status of an AcceleratorQuota says of its namespaces, and its condition (docs/spec/quota.md#5.2)."""
+"""Compute `status.namespaces`, the subjects, and the condition of an AcceleratorQuota (docs/spec/quota.md#5.2)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ABOVE_HARD, WITHIN_HARD = "AboveHard", "WithinHard"
 
 
 class NamespaceUse(Struct):
-    """What a namespace's pods cost a quota, and what of that is of pods without a placement; as the quota counts it."""
+    """The charges of a namespace's pods, and the part of pods without a placement, in the quota's units."""
 
     used: dict[str, int] = {}
     waiting: dict[str, int] = {}
@@ -38,9 +38,9 @@ def with_report(
     subjects: Subjects | None = None,
     pods: Iterable[Pod] = (),
 ) -> ResourceQuota:
-    """The account's object with what a recompute at `now` found; a ResourceQuota as it is.
+    """Return the account's object with the namespaces and the condition that a recompute at `now` found.
 
-    `pods` are those that count.
+    A ResourceQuota is returned unchanged. `pods` are those that count.
     """
     quota = account.quota
     if quota.namespaces is None:

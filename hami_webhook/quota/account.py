@@ -1,8 +1,8 @@
 """One ResourceQuota as read from the wire, and the pure rules by which it is charged (docs/spec/quota.md#7).
 
-An account is what a compare-and-swap begins from and leads to. It does no I/O, reads no clock and knows no other quota:
-that is what makes each charge a function that can be called again after a conflict. It keeps Q8, as a patch has managed
-keys and our annotations only, and Q13: used is a sum of whole amounts, never below 0.
+A compare-and-swap replaces one account by another. An account does no I/O, reads no clock and knows no other quota, so
+a charge can be computed again after a conflict. It keeps Q8 (a patch has only managed keys and our annotations) and Q13
+(used is a sum of whole amounts, never negative).
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ from hami_webhook.quota.time_budget import TimeBudget, budget_patch
 class QuotaAccount(Struct, frozen=True):
     """A quota's managed part: hard limits, used (a key is missing while nobody computed it), the ledger.
 
-    `gone` are managed keys that left `spec.hard` and still stand in the status. `in_bytes` are the keys that this quota
-    counts in bytes, as their hard has a binary suffix; `bytes_per_unit` has all that it might. `observed` is how many
-    charges passed for which there was no room, as the quota only observes. `cards` are those that it counts, None
-    for all. `subjects` have limits of their own beside it; `subject` is whose this account is, empty for all's, and
-    `groups` are those by which it has its limits.
+    `gone`: managed keys that the status still has, although `spec.hard` no longer does. `in_bytes`: keys whose hard has
+    a binary suffix, so that this quota counts bytes. `bytes_per_unit`: all keys that a quota may count in bytes.
+    `observed`: the number of charges without room that the quota admitted, because it only observes. `cards`: the
+    counted cards, None for all. `subjects`: those with limits of their own. `subject`: the account's own, empty for
+    the whole quota; `groups`: those by which it has its limits.
     """
 
     quota: ResourceQuota
@@ -126,7 +126,7 @@ class QuotaAccount(Struct, frozen=True):
 
     @property
     def enforced(self) -> bool:
-        """Whether what is over the limits is refused, or has to wait."""
+        """Return whether the quota refuses pods above its limits, or lets them wait."""
         return self.enforcement is not Enforcement.OBSERVE
 
     @property
@@ -136,12 +136,12 @@ class QuotaAccount(Struct, frozen=True):
 
     @property
     def is_known(self) -> bool:
-        """Whether somebody has computed used for all keys."""
+        """Return whether the status has used for all managed keys."""
         return self.used.keys() >= self.hard.keys()
 
     @property
     def managed(self) -> bool:
-        """Whether there is anything to keep: a managed key, or what one left behind."""
+        """Return whether the quota has managed keys, or amounts or a ledger left by former ones."""
         return bool(self.hard or self.gone or LEDGER in self.quota.annotations)
 
     def counted(self, exact: Mapping[str, int]) -> dict[str, int]:
@@ -157,11 +157,11 @@ class QuotaAccount(Struct, frozen=True):
         return {key: -(-amount // self.bytes_per_unit.get(key, 1)) for key, amount in exact.items()}
 
     def exact_hard(self, key: str) -> int:
-        """The limit of a key in the terms of exact amounts, to compare quotas by."""
+        """Return a key's limit as an exact amount (memory in bytes), so that limits of quotas can be compared."""
         return self.hard[key] if key in self.in_bytes else self.hard[key] * self.bytes_per_unit.get(key, 1)
 
     def part(self, charge: Charge, on_cards: ChargeOn | None) -> Charge:
-        """What of a charge this quota counts; all of it, if `on_cards` isn't known."""
+        """Return the part of a charge that this quota counts; without `on_cards`, the whole charge."""
         return charge if self.cards is None or on_cards is None else on_cards(self.cards)
 
     def floor(self, identity: str) -> Entry | None:
@@ -170,13 +170,13 @@ class QuotaAccount(Struct, frozen=True):
         return entry if entry is not None and entry.state is State.FLOOR else None
 
     def is_fixed(self, charge: Charge) -> bool:
-        """Whether what a waiting pod costs this quota follows from the pod alone, whatever cards there are."""
+        """Return whether a waiting pod's charge depends on the pod only, not on the cluster's cards."""
         if charge.derivable or self.cards is not None:
             return charge.derivable
         return charge.floors.isdisjoint(self.hard) and charge.remembered.isdisjoint(self.hard)
 
     def while_waiting(self, charge: Charge, on_cards: ChargeOn | None, floor_id: Callable[[], str]) -> Charge:
-        """What of a waiting pod's charge this quota counts; where that depends on the cards, by its floor entry."""
+        """Return what this quota counts of a waiting pod's charge: of its floor entry, if it depends on the cards."""
         part = self.part(charge, on_cards)
         if self.is_fixed(part):
             return part
@@ -212,7 +212,7 @@ class QuotaAccount(Struct, frozen=True):
         return "" if self.quota.per is None else subject_of(self.quota.per, pod)
 
     def of_subject(self, subject: str, groups: Iterable[str] = ()) -> QuotaAccount:
-        """What the quota leaves one subject: an account of its limits and its use. Nothing is charged to that."""
+        """Return an account with one subject's limits and use, only to compare with: nothing is charged to it."""
         subjects = self.subjects
         if subjects is None:
             return self
@@ -235,11 +235,11 @@ class QuotaAccount(Struct, frozen=True):
         return any(key in self.hard for key in charge.amounts) and self.covers(pod)
 
     def unknown(self, charge: Charge) -> tuple[str, ...]:
-        """The keys the charge needs and nobody has computed used for yet, sorted."""
+        """Return, sorted, the keys of the charge for which nobody has computed used yet."""
         return tuple(sorted(key for key in charge.amounts if key in self.hard and key not in self.used))
 
     def overrun(self, charge: Charge, earlier: Mapping[str, int] | None = None) -> tuple[str, ...]:
-        """The keys the charge would push over hard, sorted; `earlier`, exact, is what the pod is charged already."""
+        """Return, sorted, the keys that would exceed hard. `earlier`: exact amounts that are already charged."""
         before = self.counted(earlier) if earlier else {}
         over = []
         for key, amount in self.counted(charge.exact).items():
@@ -249,12 +249,12 @@ class QuotaAccount(Struct, frozen=True):
         return tuple(sorted(over))
 
     def above_hard(self, charge: Charge, times: int = 1) -> tuple[str, ...]:
-        """The keys of which the charge of so many pods alone is more than hard, sorted: they never fit."""
+        """Return, sorted, the keys whose hard is less than `times` this charge. Such pods never fit."""
         whole = charge.exact if times == 1 else {key: times * amount for key, amount in charge.exact.items()}
         return tuple(sorted(key for key, amount in self.counted(whole).items() if amount > self.hard[key]))
 
     def with_entry(self, identity: str, entry: Entry | None) -> QuotaAccount:
-        """The account after an entry took another's place (or none), with the difference of their amounts in used."""
+        """Return the account with this entry replaced (None removes it), and used changed by the difference."""
         former = self.ledger.get(identity)
         before = {} if former is None else self.counted(former.amounts)
         after = {} if entry is None else self.counted(entry.amounts)
@@ -265,9 +265,9 @@ class QuotaAccount(Struct, frozen=True):
     def with_increase(
         self, identity: str, entry: Entry | None, increase: Mapping[str, int], observed: int = 0
     ) -> QuotaAccount:
-        """The account after an entry took another's place (or none) and used changed by `increase`.
+        """Return the account with the entry of this id replaced (None removes it), and used changed by `increase`.
 
-        `observed` is how many more charges passed without room.
+        `observed`: the number of further charges that were admitted without room.
         """
         # a key without used stays without: what nobody has computed isn't known to be 0
         used = {key: max(0, amount + increase.get(key, 0)) for key, amount in self.used.items()}
@@ -281,7 +281,7 @@ class QuotaAccount(Struct, frozen=True):
         return replace(self, used=used, ledger=entries, observed=max(0, self.observed + observed), subjects=subjects)
 
     def without(self, identity: str) -> QuotaAccount:
-        """The account with an entry struck out and used as it is."""
+        """Return the account without an entry; `used` stays the same."""
         return replace(self, ledger={key: entry for key, entry in self.ledger.items() if key != identity})
 
     def renamed(self, before: str, after: str) -> QuotaAccount:
@@ -291,7 +291,7 @@ class QuotaAccount(Struct, frozen=True):
     def patch(self, target: QuotaAccount) -> dict[str, Any] | None:
         """The compare-and-swap merge patch on `/status` from this account to `target`; None if nothing changes.
 
-        It has only managed keys, the ledger, and `status.hard` of managed keys where that lags; null deletes.
+        It has managed keys, the ledger, and `status.hard` of managed keys where it differs; null deletes a key.
         """
         status: dict[str, Any] = {}
         used: dict[str, str | None] = {
@@ -333,7 +333,7 @@ class QuotaAccount(Struct, frozen=True):
         return patch if status or annotations else None
 
     def written(self, key: str, amount: int) -> str:
-        """An amount for the status: bytes with a binary suffix, by which used is known from one in units."""
+        """Format an amount for the status. Bytes get a binary suffix, which distinguishes them from units."""
         return str(Quantity(Fraction(amount), Format.BINARY_SI)) if key in self.in_bytes else str(amount)
 
 
@@ -354,10 +354,10 @@ class Swap(Struct, frozen=True):
 
 
 class Gate(Enum):
-    """What quotas that queue expect of a pod that is charged (docs/spec/queues.md#2).
+    """The state of a pod's scheduling gate when the pod is charged (docs/spec/queues.md#2).
 
-    `NONE`: nothing, they enforce. `MISSING`: the scheduling gate, which it doesn't have. `CLOSED`: it waits behind it,
-    and nothing is charged. `OPENING`: it is charged now, and its gate is removed next.
+    `NONE`: none is needed, as the quotas enforce. `MISSING`: the pod lacks the gate. `CLOSED`: the pod waits behind it,
+    uncharged. `OPENING`: the pod is charged, then the gate removed.
     """
 
     NONE = "none"
@@ -369,11 +369,11 @@ class Gate(Enum):
 class ChargeRequest(Struct, frozen=True):
     """A pod to be charged. `identity` is its UID, or the id of its reservation under `/webhook`.
 
-    `reservation` is the secret that the pod brings and no other pod carries: a charge may exist under its digest.
-    `floor_id` gives the id of its floor entry; empty for none. `former`: the pod exists, and this is what it was before
-    an update; `identity` is then that of the update. `others` are pods of the same namespace that are charged with it:
-    all of them or none. `equal_members` counts the other pods of its group that request the same. `claim` is the UID of
-    a claim that is its own holder; `identity` is then its name's. `attempt` marks the entries that stand for it.
+    `reservation`: the secret in the pod's annotation, which no other pod has; a charge may exist under its digest.
+    `floor_id` gives the id of its floor entry; empty for none. `former`: the existing pod before an update; `identity`
+    is then the update's ledger id. `others` are pods of the same namespace that are charged with it: all of them or
+    none. `equal_members` counts the other pods of its group that request the same. `claim`: the UID of a claim that no
+    pod owns; `identity` is then the ledger id of the claim's name. `attempt`: its mark in the entries that it writes.
     """
 
     identity: str
@@ -415,9 +415,9 @@ class ChargeRequest(Struct, frozen=True):
         return bool(self.charge.amounts) or any(each.charge.amounts for each in self.others)
 
     def may_exceed(self, accounts: Iterable[QuotaAccount]) -> bool:
-        """Whether a key that a pod consumes may be limited by another quota than these.
+        """Return whether a quota outside `accounts` may limit a key that one of the pods consumes.
 
-        It isn't where each is in some quota that the pod is in the scope of and that counts all cards.
+        It returns False if every consumed key is in one of `accounts` that covers the pod and counts all cards.
         """
         for each in self.pods:
             matching = (account for account in accounts if account.cards is None and account.covers(each.pod))
@@ -426,9 +426,9 @@ class ChargeRequest(Struct, frozen=True):
         return False
 
     def taken_back(self, account: QuotaAccount, swap: Swap) -> QuotaAccount:
-        """The account without what the charge did, where it still stands as admitted and no other attempt relies on it.
+        """Return the account with this attempt's entries undone, unless a placement or another attempt took them over.
 
-        What was given up with it may have been taken by somebody else: no more comes back than stands there.
+        A restored entry is never larger than the present one, because another charge may have taken the difference.
         """
         for identity in sorted(self.identities):
             former, entry = swap.before.ledger.get(identity), account.ledger.get(identity)
@@ -439,7 +439,7 @@ class ChargeRequest(Struct, frozen=True):
 
 
 class Refusal(Struct, frozen=True):
-    """A charge that doesn't fit, or can't be evaluated; `code` 403, or 503 where trying again may help.
+    """The refusal of a charge that doesn't fit, or can't be evaluated: `code` 403, or 503 if a retry may help.
 
     `no_room_in` is the quota (`QuotaAccount.room_name`) that has no room for a pod whose gate is to be removed; empty
     for any other reason.
@@ -460,13 +460,13 @@ def refuse_now(namespace: str, cause: str) -> Refusal:
 
 
 class Rejected(Exception):
-    """What a change raises if the accounts don't allow it. Final only for accounts that were read live."""
+    """Raised by a change that the accounts don't allow. Final only for accounts that were read live."""
 
 
 class NeedsRecompute(Rejected):
     """A quota must be recomputed before it can be charged: used is unknown, or the ledger is full.
 
-    `full`: or it has no room by what it shows, which may be that of pods that are gone.
+    `full`: the quota has no room, but used may include amounts of deleted pods.
     """
 
     def __init__(self, quota: str, *, full: bool = False) -> None:

@@ -1,8 +1,8 @@
 """The evaluation of charge requests against quotas, in their order; pure (docs/spec/quota.md#7).
 
-A request is charged to every quota that concerns it, or to none (Q10); one that is refused, or a dry run, leaves the
-running accounts as they were (Q6); and the order of arrival is the serial order that Q12 asks for. No evaluation lowers
-an entry: anybody who can post a review could take out what a pod in flight was charged (Q14).
+A request is charged to all quotas that concern it, or to none (Q10). Refused requests and dry runs change no account
+(Q6). The order of arrival is the serial order of Q12. No evaluation lowers an entry. Otherwise, anybody who can post a
+review could remove the charge of a pod in flight (Q14).
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ Request = ChargeRequest | PlacementRequest
 
 
 class BatchResult(Struct, frozen=True):
-    """A batch evaluated: the accounts as they are to be, and the refusals, by the index of their requests.
+    """The result of a batch: the new accounts, and the refusals by the index of their requests.
 
-    Of those that aren't refused, `charged` are the amounts by the quota's label, as it counts them; `observed` are the
-    refusals that weren't given, as the quotas only observe; `swaps` are what they do to accounts.
+    For admitted requests: `charged` has the amounts by quota label, as the quota counts them; `observed` the refusals
+    that observing quotas suppressed; `swaps` the changes of accounts.
     """
 
     accounts: Mapping[str, QuotaAccount]

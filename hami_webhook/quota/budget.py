@@ -1,8 +1,9 @@
 """What a namespace's quotas leave for one pod's placement (docs/spec/quota.md#8).
 
-Fit asks it card by card, so that a card where a quota would break is refused and its neighbour isn't. It goes by
-caches, and writes nothing: room in used (b) is looked at again by the charge before the Binding, on the object that is
-written (Q16). That a namespace which is over its quota places up to hard and not beyond (a), is decided here alone.
+Fit asks the budget for each card, so it can reject a card that would exceed a quota, and still take the next one. The
+budget reads caches only, and writes nothing. Before the Binding, the charge checks room in used again (rule b of
+`PodBudget`), on the object that it writes (Q16). Only this budget ensures (rule a) that a namespace above its quota
+places pods up to hard, and not beyond.
 """
 
 from __future__ import annotations
@@ -46,11 +47,11 @@ LimitKey = str | _InBytes | _OfCards
 class PodBudget:
     """The most a placement of the pod may cost, by managed key; keys without a limit are absent.
 
-    A node passes a quota iff (a) what the other placed pods hold plus this placement is within hard, and (b) the
-    placement costs no more than the pod is charged already, or used has room for the difference. Both are limits on the
-    placement's own cost, so the budget is one number per key: the smallest over the quotas. `limits` are of the quotas
-    that count in the key's units, `byte_limits` of those that count in bytes. `selected` are budgets from
-    quotas that select cards; which those are on a node, `on` finds.
+    A node passes a quota if two rules hold. (a) The other placed pods with this placement are within hard. (b) Used has
+    room for what the placement costs beyond the pod's charge. Both are limits on the placement's own cost, so the
+    budget is one number per key: the smallest over the quotas. `limits` are of the quotas that count in the key's
+    units, `byte_limits` of those that count in bytes. `selected`: budgets of quotas that select cards. `on` finds which
+    of a node's cards these quotas select.
     """
 
     def __init__(
@@ -86,7 +87,9 @@ class PodBudget:
         return bool(self._selected)
 
     def selections_on(self, node: Node) -> tuple[bool, ...]:
-        """All that the budget on a node depends on but the types of its cards: whose cards may be selected there."""
+        """Return, for each selecting quota, whether it may select cards of the node: besides the cards' types, the
+        budget there depends only on this.
+        """
         return tuple(cards.on_node(node.labels) for cards in self._selected)
 
     def most(self, key: str) -> int | None:
@@ -103,9 +106,9 @@ class PodBudget:
         return self.within(self.counted(claims))
 
     def counted(self, claims: Sequence[DeviceHold]) -> dict[LimitKey, int]:
-        """What the claims cost of what is limited.
+        """Return the amounts of the holds, for the limited keys.
 
-        Where not only the peak, but everything at once is within the limits, it is that instead.
+        If even the sum over all containers is within the limits, return that sum in place of the peak.
         """
         found = self._counted(claims)
         for cards, budget in self._selected.items():
@@ -144,13 +147,13 @@ class PodBudget:
 
 
 class BudgetAnswers(Struct, frozen=True):
-    """What a budget answered: by key the most it admitted, and all amounts that it refused."""
+    """The recorded answers of a budget: for each key the largest admitted amount, and all refused amounts."""
 
     admitted: frozenset[tuple[LimitKey, int]] = frozenset()
     refused: frozenset[frozenset[tuple[LimitKey, int]]] = frozenset()
 
     def stand(self, budget: PodBudget) -> bool:
-        """Whether another budget with the same keys would have answered just so."""
+        """Return whether another budget with the same keys would give the same answers."""
         return budget.within(dict(self.admitted)) and not any(budget.within(dict(each)) for each in self.refused)
 
 
@@ -187,7 +190,9 @@ class RecordingBudget:
 def charged(
     account: QuotaAccount, pod: Pod, vendors: Vendors, capacity: CapacityLister, now: float, placement_ttl: float
 ) -> Mapping[str, int]:
-    """The pod's charge inside this quota's used, exact: its entry's, else what it costs by itself."""
+    """Return the exact amounts that this quota's used has for the pod: those of its entry, otherwise its computed
+    charge.
+    """
     found = entry_of(account, pod, vendors, capacity)
     cost = found[1] if found else cost_of(account, pod, vendors, capacity, now, placement_ttl)
     return cost.only(account.hard)

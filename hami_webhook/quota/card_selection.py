@@ -31,7 +31,10 @@ class CardSelection(Struct, frozen=True):
 
     @classmethod
     def of(cls, quota: ResourceQuota) -> CardSelection | None:
-        """What is written on a quota; None for all cards. A part that can't be read is no constraint."""
+        """Read a quota's selection of cards; None if it counts all cards.
+
+        Labels that can't be read are ignored.
+        """
         if quota.annotations.keys().isdisjoint((DEVICE_TYPES, NODE_SELECTOR)):
             return None
         types = split_list(quota.annotations.get(DEVICE_TYPES, "").lower())
@@ -66,7 +69,7 @@ class CardSelection(Struct, frozen=True):
 
 
 def selection_faults(quota: ResourceQuota, types_known: Callable[[], Collection[str]]) -> Iterator[tuple[str, str]]:
-    """The annotations that hardly select what they should, each with a sentence."""
+    """Yield the selecting annotations that are probably wrong, each with a sentence that explains why."""
     cards = CardSelection.of(quota)
     if cards is not None and (known := types_known()) and not any(map(cards.names, known)):
         named = ", ".join(sorted(known)[:_MOST_NAMED])

@@ -1,4 +1,4 @@
-"""ResourceClaims beside the cards that charges depend on: as the caches show them, or as they were read live.
+"""The cards and ResourceClaims on which charges depend: cards from caches, claims from caches or read live.
 
 Source: docs/spec/dra.md#6. A recompute lists claims as it lists pods; devices, classes and templates are the caches',
 as the cards of nodes are.
@@ -66,7 +66,7 @@ class OneHolder(Struct, frozen=True):
 
 
 class KnownHolders:
-    """What some pods' claims hold, by the pods' UIDs; those of other pods are unknown to it."""
+    """The devices that the claims of given pods hold, by pod UID. It knows no other pods."""
 
     def __init__(self, found: Mapping[str, Holder], cache: ClaimCache) -> None:
         self._found = found
@@ -79,7 +79,7 @@ class KnownHolders:
 
 
 class TemplateReader:
-    """Reads templates that no watch has shown yet; of a namespace one at a time, as others need the API server too."""
+    """Reads templates that no watch has shown yet, one at a time per namespace: others need the API server, too."""
 
     def __init__(self, cluster: Cluster, cache: ClaimCache, *, seconds: float = 0.5) -> None:
         """`seconds` are those that the templates of a pod may take."""
@@ -89,7 +89,9 @@ class TemplateReader:
         self._turns = WeakValueDictionary[str, asyncio.Lock]()
 
     async def of(self, pod: Pod) -> dict[Key, ResourceClaimTemplate]:
-        """Those of a pod; none that can't be read in time, as what they cost is charged when it is allocated."""
+        """Return a pod's templates, except those that can't be read in time: their claims are charged when they are
+        allocated.
+        """
         found: dict[Key, ResourceClaimTemplate] = {}
         turn = self._turns.setdefault(pod.namespace, asyncio.Lock())
         with contextlib.suppress(TimeoutError):
@@ -101,7 +103,10 @@ class TemplateReader:
         return found
 
     async def named(self, pod: Pod) -> list[ResourceClaim]:
-        """The claims that a pod names, of which one that no watch has shown is read; none that can't be in time."""
+        """Return the claims that a pod names.
+
+        Read those that no watch has shown; leave out those that can't be read in time.
+        """
         names = sorted({each.claim for each in pod.resource_claims if each.claim})[:_MOST_READ]
         found = [self._cache.claims.get((pod.namespace, name)) for name in names]
         with contextlib.suppress(TimeoutError):
@@ -133,8 +138,8 @@ def refuse_both_ways(
 
 
 def unmet(pod: Pod, capacity: CapacityLister) -> tuple[str, ...]:
-    """What the author of a pod, or of a claim by itself, is to know of its claims: requests that no device can satisfy
-    now, and templates that there aren't.
+    """Return warnings for the author of a pod, or of a claim without a pod: requests that no device satisfies now, and
+    missing templates.
     """
     holder = capacity.claims.of(pod) if capacity.claims is not None else None
     return () if holder is None else (*holder.wait.problems, *holder.unseen)
@@ -163,7 +168,7 @@ class ClaimReader:
     async def held_by(
         self, pods: Iterable[Pod], claims: Iterable[ResourceClaim], now: float
     ) -> tuple[list[BareClaim], KnownHolders]:
-        """Of claims those that are no pod's, and what the pods hold that count at `now`."""
+        """Return the claims that no pod owns, and the devices that claims of counted pods hold at `now`."""
         counting, claims = [pod for pod in pods if not pod.ended(now)], list(claims)
         await self._cache.prepare_all(counting, claims)
         found = list(holders(counting, claims, self._cache.templates, self._cache.inventory))

@@ -1,4 +1,4 @@
-"""Charges in flight of quotas that were deleted: a quota that is made in their place counts them.
+"""Charges in flight of deleted quotas, which a quota created in place of a deleted one takes over.
 
 Source: docs/spec/quota.md#10.
 """
@@ -37,7 +37,7 @@ class DeletedLedgers:
         self._deleted = [(other, entries) for other, entries in self._deleted if entries]
 
     def entries(self, account: QuotaAccount) -> dict[str, Entry]:
-        """What a quota of which nobody has computed used yet takes over, by ledger id.
+        """Return the entries that a new quota (without used yet) takes over, by ledger id.
 
         From quotas of its namespace and scopes, or from an AcceleratorQuota of its name, that counted the same cards.
         """
@@ -61,7 +61,9 @@ class DeletedLedgers:
         return found
 
     def settled_in(self, account: QuotaAccount) -> float:
-        """Seconds until the pods are there that were admitted while no quota was in the place of a deleted one."""
+        """Return the seconds to wait until pods are stored that were admitted between a quota's deletion and its
+        replacement.
+        """
         ends = (at + _SETTLED for quota, at in self._last if may_follow(account, quota))
         return max(0.0, max(ends, default=0.0) - self._clock())
 
@@ -75,7 +77,7 @@ class DeletedLedgers:
 
 
 def may_follow(account: QuotaAccount, deleted: ResourceQuota) -> bool:
-    """Whether a quota counts what another one counted, if that is gone."""
+    """Return whether the quota replaces the deleted one: equal kind, namespace (or name), scopes and cards."""
     quota = account.quota
     return (
         quota.uid != deleted.uid

@@ -36,7 +36,7 @@ _ENFORCEMENTS = {each.value: each for each in Enforcement}
 
 
 def queue_order(quota: ResourceQuota) -> QueueOrder:
-    """How the pods that wait for a quota pass each other; what can't be read is as if it weren't written."""
+    """Return the queue's order of a quota; unreadable values are ignored."""
     strict = quota.annotations.get(QUEUE_ORDER) == _STRICT
     default = 0.0 if MAX_RUNTIME in quota.annotations else OVERTAKING
     try:
@@ -47,7 +47,7 @@ def queue_order(quota: ResourceQuota) -> QueueOrder:
 
 
 def enforcement_faults(quota: ResourceQuota) -> Iterator[tuple[str, str]]:
-    """The annotations about enforcement whose values aren't known, with what is wrong and would be right."""
+    """Yield the enforcement annotations with invalid values, each with the fault and valid values."""
     written = quota.annotations
     value = written.get(ENFORCEMENT)
     if value is not None and value not in _ENFORCEMENTS:

@@ -1,10 +1,10 @@
 """The life of a ledger's entries as a table: what becomes of an entry in each state with each event.
 
-Source: docs/spec/quota.md#6, which shows the same table. Charges begin entries and raise them; here is how they end.
-An entry counts what no pod shows yet, and the table stands between two faults. One that goes too early gives its room
-to others (Q2): it goes by evidence only, when its pod counts by itself or has gone. One that stays for ever keeps room
-from others for nothing (Q3): where the evidence may never come, it goes when it is too old. What a pod says of itself,
-or what a cache doesn't show, is no event.
+Source: docs/spec/quota.md#6, which shows the same table. Charges create entries and raise them; this table removes
+them. An entry counts what no pod shows yet. The table avoids two faults: an entry removed too early, or never. An entry
+removed too early gives its room to others (Q2), so it is removed only if its pod counts by itself or is deleted. An
+entry that is never removed blocks room (Q3), so an entry whose pod may never appear is removed after a TTL. Neither a
+pod's own annotations nor an object's absence from a cache counts as an event.
 
 Every reader of an event uses the table, and has no rule beside it: the recompute as it reads the pods, a quota as it is
 read with other cards, the ledgers of quotas that were deleted or replaced.
@@ -19,7 +19,7 @@ from hami_webhook.quota.ledger import Entry, State
 
 
 class Event(Enum):
-    """What is known of an entry's pod; of a claim's allocation, of the claim; of a floor entry, of all its pods."""
+    """The state of an entry's pod; for an allocation's entry, of the claim; for a floor entry, of all its pods."""
 
     UNSEEN = "nobody has seen it, and it may still come"
     QUEUED = "it waits behind the queue's gate"
@@ -33,7 +33,7 @@ class Event(Enum):
 
 
 class Fate(Enum):
-    """What becomes of an entry, and what is charged then; `c` are its amounts, and the pod's are those by itself."""
+    """The fate of an entry, and the amounts charged then: `c` are the entry's, "the pod's" the pod's own."""
 
     DROPPED = "dropped"
     STAYS = "stays"
@@ -99,7 +99,7 @@ def fate_of(entry: Entry, event: Event, now: float, ttl: float) -> Fate:
 
 
 def survives(entry: Entry, event: Event) -> bool:
-    """Whether an entry is still there after an event, as far as its age allows."""
+    """Return whether an entry stays after an event, until it is too old."""
     return LIFE[entry.state][event] is not Fate.DROPPED
 
 

@@ -1,4 +1,4 @@
-"""Which pods hold more than a quota's hard, so that a person can see what passed it (docs/spec/quota.md#9).
+"""Find the pods by which used exceeds hard, for the event that names them (docs/spec/quota.md#9).
 
 It decides nothing: used above hard blocks new charges whichever pods hold it, and no pod is evicted.
 """
@@ -24,10 +24,11 @@ class Holding(NamedTuple):
 
 
 def above_hard(excess: Mapping[str, int], held: Iterable[Holding]) -> list[Holding]:
-    """Those without which used were within hard, with their costs of the keys of `excess`: what is above hard by key.
+    """Return the pods without which used would be within hard, with their costs. `excess`: the amounts above hard, by
+    key.
 
-    Pods that no entry allowed come first, each part youngest first. They are fewer than needed where charges of pods
-    that aren't there yet are above hard alone.
+    Pods that no entry allowed come first, each part youngest first. If charges in flight alone exceed hard, the
+    returned pods don't cover the excess.
     """
     if not excess:
         return []

@@ -2,9 +2,9 @@
 
 Source: docs/spec/quota.md#6.
 
-What such a pod costs depends on the cards that there are when the first of them is charged, and stays so for as long as
-one waits: nothing that waits moves used (Q11a), neither a node that comes nor one that goes. So it is kept once for all
-of them, and a ledger doesn't grow with the pods that wait. The reasons are in docs/decisions/0010-floor-entries.md.
+The cluster's cards at the first such pod's charge decide this cost. It stays while any of them waits: nodes added or
+removed don't change used (Q11a). One floor entry stores the cost for all of them, so the ledger doesn't grow with the
+number of waiting pods. The reasons are in docs/decisions/0010-floor-entries.md.
 """
 
 from __future__ import annotations
@@ -79,7 +79,9 @@ def _claimed(pod: Pod, vendors: Vendors) -> list[object]:
 def cost_of(
     account: QuotaAccount, pod: Pod, vendors: Vendors, capacity: CapacityLister, now: float, placement_ttl: float
 ) -> Charge:
-    """What a live pod costs the quota by itself: its placement, or what such pods cost while they wait; exact."""
+    """Return the exact amounts of a live pod without its entries: of its placement, otherwise of its floor entry or
+    declaration.
+    """
     return cost_as_priced(account, pod, vendors, partial(charge_of, pod, vendors, capacity, now, placement_ttl))
 
 
@@ -123,7 +125,8 @@ class FloorEntries:
     def cost(self, pod: Pod, charge: Charge, own: Entry | None, whole: Callable[[], Charge], now: int) -> Charge:
         """What a live pod costs by itself, of which `charge` is what it holds, or what it would be charged today.
 
-        Pods that wait without a floor entry get one: of what the pod's `own` entry says, else as of today.
+        Create a floor entry for waiting pods without one, with the amounts of the pod's `own` entry, otherwise with
+        today's.
         """
         account = self._account
         if _is_certain(account, pod, charge):
@@ -146,7 +149,7 @@ class FloorEntries:
         return charge if entry is None else _with_floor(account, charge, entry, whole)
 
     def events(self) -> Iterator[tuple[str, Entry, Event]]:
-        """What is known of each, once all pods that count were asked for: whether one that waits needs it."""
+        """After `cost` was called for all counted pods, yield each entry with the event: needed by a pod, or not."""
         for key, entry in self._entries.items():
             if not entry.amounts.keys().isdisjoint(self._account.hard):
                 yield key, entry, Event.NEEDED if key in self._used else Event.UNSEEN
@@ -161,7 +164,7 @@ def cost_at_admission(account: QuotaAccount, pod: Pod, vendors: Vendors, capacit
 def is_shown(
     account: QuotaAccount, entry: Entry, pod: Pod, vendors: Vendors, capacity: CapacityLister, now: float, ttl: float
 ) -> bool:
-    """Whether a pod costs the quota by itself what its entry says, or shows the update that the entry is of.
+    """Return whether the pod's own amounts equal its entry's, or the pod has the update that the entry charged.
 
     The entry of an admission then has done its work. `ttl`: seconds for which a placement that isn't bound counts.
     """

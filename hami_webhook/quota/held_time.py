@@ -1,9 +1,8 @@
 """What was held over time, summed so that each instant counts once (docs/spec/time.md#4.2).
 
-Pure. The sums, the time up to which they go and what was held then are one value, which is written by one
-compare-and-swap: who sums next goes on from there, whichever process that is. Amounts of time are whole milliseconds,
-so that any way to split an interval gives the same sum. A clock that was set back adds nothing, until it is where the
-sums are.
+Pure. One compare-and-swap writes the sums, their end time and the amounts then held. The next process continues from
+these values. Amounts of time are whole milliseconds, so that any way to split an interval gives the same sum. If a
+clock is set back, nothing is added until it reaches the time of the last sum again.
 """
 
 from __future__ import annotations
@@ -47,7 +46,8 @@ class PastPeriod(Struct, frozen=True):
 class HeldTime(Struct, frozen=True):
     """What was held since `since` in the period that ends at `until`, summed up to `summed_to`.
 
-    `rate` is what was held then. `unseen` is how much more it may be at most, of what was held when nobody watched.
+    `rate` is what was held then. `unseen`: an upper bound of the amounts missing in the sums, held while no process
+    watched.
     """
 
     since: Millis
@@ -70,8 +70,8 @@ def advance(
 ) -> HeldTime:
     """The sums of `keys` up to `now`, which is in `period`. The first ones begin there.
 
-    `spans` are all that were held in the interval, as far as that is known. Somebody watched since `watched_since`: of
-    what was held at the last sum and isn't among the spans, nobody knows when it ended before that.
+    `spans` are all that were held in the interval, as far as that is known. A process watches since `watched_since`.
+    Amounts that were held at the last sum, and that no span has, ended before that, at an unknown time.
     """
     spans, keys, to = [*spans], [*keys], millis(now)
     begin, until = millis(period.begin), millis(period.end)

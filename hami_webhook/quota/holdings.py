@@ -1,7 +1,8 @@
-"""Who held what of a budget's keys since when, by pods and by what a watch saw of their ends (docs/spec/time.md#4.3).
+"""The amounts of a budget's keys that pods held, with start and end times, from pods and watch events
+(docs/spec/time.md#4.3).
 
-What was summed stays: a pod counts from the last sum on at the earliest, so what a node or a tenant writes on it can
-move no more than what passed since then.
+Past sums never change: a pod counts from the last sum at the earliest, so a node or tenant can falsify only the time
+since.
 """
 
 from __future__ import annotations
@@ -23,9 +24,9 @@ from hami_webhook.quota.recompute import LedgerBounds, Recomputed
 class PastHoldings(Struct, frozen=True):
     """What pods held of a quota that ended, by UID, since somebody watched (Unix seconds).
 
-    `last` is what the last recompute found held: of these no watch may have shown the end yet. `settled` are the UIDs
-    of those whose end was summed: whatever their nodes say later, they hold nothing more. `listed_at` is when the pods
-    were listed: those that are listed held until then, and those that began before are listed.
+    `last`: the holdings that the last recompute found; a watch may not have shown their ends yet. `settled` are the
+    UIDs of those whose end was summed: whatever their nodes say later, they hold nothing more. `listed_at`: the time of
+    the pod list. Listed pods held their cards until then; unlisted ones began later, or ended.
     """
 
     ended: Mapping[str, HeldSpan] = {}
@@ -107,8 +108,8 @@ def with_sums(
 ) -> Recomputed:
     """The recompute with the sums of the quota's budget, unless nothing else is written and the last ones are young.
 
-    Other writes carry the sums. They need one of their own once in a while at most. Without `past`, which only the
-    leader has, the sums stay.
+    Other writes carry the sums. Only once in a while, the sums need a write of their own. Without `past`, which only
+    the leader has, the sums stay.
     """
     before = done.before.time_budget
     if before is None or past is None:

@@ -1,4 +1,5 @@
-"""What of a ledger no pod shows and still counts: charges of pods on their way, and allocations that are being stored.
+"""The ledger's entries that count although no pod shows them: charges of pods that aren't stored yet, and allocations
+being stored.
 
 Source: docs/spec/quota.md#9, docs/spec/dra.md#7.
 """
@@ -16,10 +17,11 @@ from hami_webhook.quota.pricing import Charge
 
 
 class EntriesInFlight:
-    """The entries that aren't of a pod that counts: `orphans` are of no pod that is there, by their ids.
+    """Ledger entries without a counted pod. `orphans`: entries whose pod doesn't exist, by ledger id.
 
-    An allocation counts until its claim shows it, and then that does (docs/spec/dra.md#7). `gone` are the ledger ids
-    of pods, and the UIDs of claims, that were there and aren't any longer.
+    The entry of an allocation counts until the claim's status has the allocation; from then on, the claim counts
+    (docs/spec/dra.md#7). `gone` are the ledger ids of pods, and the UIDs of claims, that were there and aren't any
+    longer.
     """
 
     def __init__(self, orphans: Mapping[str, Entry], gone: Container[str]) -> None:
@@ -37,7 +39,10 @@ class EntriesInFlight:
             self._ended[pod.uid] = entry
 
     def show(self, pod: Pod, charge: Charge, amounts: Mapping[str, int]) -> None:
-        """It is counted: if it is a claim, another one of its name may come only once it is gone."""
+        """Note that a pod or claim is counted.
+
+        Another claim of the same name can exist only after this one is deleted.
+        """
         if not isinstance(pod, BareClaim):
             return
         self._shown[pod.charge_id] = Counter(amounts)
@@ -46,7 +51,7 @@ class EntriesInFlight:
             self._shown.setdefault(controller_of(pod.claim), Counter()).update(charge.amounts)
 
     def events(self) -> Iterator[tuple[str, Entry, Event]]:
-        """What is known of each, once all that counts was shown."""
+        """After `show` was called for all counted pods and claims, yield each remaining entry with its event."""
         for identity, entry in self._orphans.items():
             if entry.is_allocation:
                 yield identity, entry, self._of_allocation(entry)
@@ -62,6 +67,6 @@ class EntriesInFlight:
         return Event.SHOWN if entry.claim in self._claims else Event.UNSEEN
 
     def rest(self, identity: str, amounts: Mapping[str, int]) -> Mapping[str, int]:
-        """Of the amounts of an entry what other claims of its holder, or of its name, don't show."""
+        """Return the entry's amounts minus those that other claims of its holder or name already show."""
         shown = self._shown.get(identity)
         return amounts if shown is None else {key: max(0, amount - shown[key]) for key, amount in amounts.items()}

@@ -1,4 +1,4 @@
-"""What is known of quotas without a read, and how old that is."""
+"""The accounts that caches provide without a live read, and their age."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ CURRENT_SECONDS = 2.0
 
 
 class KnownQuotas(Struct, frozen=True):
-    """The accounts of a scope without a live read; `age`: they are all that there were so many seconds ago.
+    """The cached accounts of a namespace or of the cluster. `age`: seconds since this set was known to be complete.
 
-    `current`: that was just now. `none`: so there is no quota.
+    `current`: the set was known to be complete just now. `none`: it was also empty, so no quota exists.
     """
 
     accounts: Accounts
@@ -39,7 +39,9 @@ UNKNOWN = KnownQuotas({}, inf, current=False, none=False)
 
 
 class PodQuotas(NamedTuple):
-    """What the caches show of a pod's quotas: those of its namespace, and those above it."""
+    """A pod's quotas as the caches show them: the ResourceQuotas of its namespace, and the AcceleratorQuotas that
+    select it.
+    """
 
     own: KnownQuotas
     accelerator_quotas: KnownQuotas

@@ -1,8 +1,8 @@
-"""The ledger in a ResourceQuota's annotation: the charges that can't be read off the pods (docs/spec/quota.md#6).
+"""A quota's ledger: the charges in used that the pods themselves don't show (docs/spec/quota.md#6).
 
-Here is decided whose an entry is, by one function for admission, recompute and placement (Q5). Nothing that a pod
-carries may name an entry (Q14): tenants write annotations, and may read ledgers. So a UID in an annotation is no id,
-and a secret counts by its digest only. What entries do to used is the account's.
+`find_entry` decides to which pod an entry belongs, for admission, recompute and placement alike (Q5). Nothing that a
+pod carries may name an entry (Q14): tenants write annotations, and may read ledgers. So a UID in an annotation is
+ignored, and the ledger has only the digest of a secret. `QuotaAccount` computes how entries change used.
 """
 
 from __future__ import annotations
@@ -24,10 +24,11 @@ LEDGER = "hami.io/quota-ledger"
 
 
 class State(Enum):
-    """Of one pod: charged and not known to exist; being placed; being updated so that it costs more.
+    """The state of one pod's entry. `ADMITTED`: charged, not stored yet. `PLACING`: being placed. `UPDATING`: being
+    updated to a higher cost.
 
-    `FLOOR` is of all pods of a namespace with the same request: what each costs while it waits. `WAITING`, of one pod,
-    is read and no longer made.
+    `FLOOR` is of all pods of a namespace with the same request: what each costs while it waits. Older versions wrote
+    `WAITING` for one pod; this version only reads it.
     """
 
     ADMITTED = "admitted"
@@ -44,14 +45,14 @@ IN_ADMISSION = (State.ADMITTED, State.UPDATING)
 class Entry(Struct, frozen=True):
     """One charge to one quota. `time` is Unix seconds; `actual` is the new placement's charge while placing.
 
-    `observed`: the quota had no room for it, and let it pass as it only observes. `namespace` is the pod's, where the
-    quota is of several. `claim` is the UID of the claim that is allocated, while placing; of a new claim its UID, or
-    `SEVERAL`. `attempt` marks its last writer, as `new_attempt` gives it; older versions leave it empty. `subject` is
-    whose limit it is charged to as well, where the quota has limits for each subject. `floor_id` is the id of the floor
-    entry of what the pod requests after an update, whose `amounts` are those that are added.
+    `observed`: the quota had no room for the charge, and admitted it because the quota only observes. `namespace` is
+    the pod's, where the quota is of several. `claim`: while placing, the allocated claim's UID; for a new claim, its
+    UID or `SEVERAL`. `attempt` marks its last writer, as `new_attempt` gives it; older versions leave it empty.
+    `subject`: the subject to whose limit the entry is charged as well, if the quota has limits per subject. `floor_id`:
+    for an update, the id of the new request's floor entry; `amounts` are then the added ones.
 
-    Amounts are exact: a key that a quota may count in bytes is kept in bytes whatever this quota counts now, so that an
-    entry means the same after `16` in hard became `16Gi`.
+    Amounts are exact: keys that a quota may count in bytes are always stored in bytes. So an entry stays valid if hard
+    changes from `16` to `16Gi`.
     """
 
     state: State
@@ -89,7 +90,10 @@ class Entry(Struct, frozen=True):
         )
 
     def expired(self, now: float, ttl: float) -> bool:
-        """Whether the entry is older than `ttl`, or as far in the future, which no clock of ours is."""
+        """Return whether the entry's time is at least `ttl` seconds before or after `now`.
+
+        Our clocks never differ that much.
+        """
         return abs(now - self.time) >= ttl
 
 
@@ -97,19 +101,19 @@ Ledger = Mapping[str, Entry]
 
 
 def new_attempt() -> str:
-    """The mark of one attempt to charge, by which it knows its own entries: it takes back those, and no others.
+    """Return a new mark for one attempt to charge. The attempt recognises its own entries by it, and undoes only these.
 
-    No review brings one, and none is read from anywhere but the ledger.
+    Reviews can't contain marks: the program reads them from the ledger only.
     """
     return secrets.token_hex(4)
 
 
 def is_full(ledger: Ledger, most: int, state: State, namespace: str = "", namespaces: int = 1) -> bool:
-    """Whether a ledger takes no further entry of a state for a pod of a namespace (docs/spec/quota.md#6).
+    """Return whether the ledger has no room for another entry of this state and namespace (docs/spec/quota.md#6).
 
-    `most` are entries of pods in flight; there may be a quarter as many floor entries in a ResourceQuota's ledger. In
-    the ledger of a quota of several namespaces each has its share of both whatever the others have, and more of what is
-    left, up to half of all.
+    `most`: the limit for entries of pods in flight; a ResourceQuota's ledger may have a quarter as many floor entries.
+    In a ledger of several namespaces, each namespace has a guaranteed share of both limits, and may use free entries up
+    to half of all.
     """
     floors = state is State.FLOOR
     share = max(1, most // namespaces) if namespace else max(1, most // 4) if floors else most
@@ -153,11 +157,11 @@ def charge_ids(uid: str, annotations: Mapping[str, str]) -> tuple[str, ...]:
 def find_entry(
     ledger: Ledger, uid: str, secret: str, admission: Callable[[], Mapping[str, int]]
 ) -> tuple[str, Entry] | None:
-    """A pod's own entry with its id; None if it has none. Nothing else decides which charge is a pod's.
+    """A pod's own entry with its id; None if it has none. Only this function matches entries to pods.
 
-    It stands under the pod's UID. If `/webhook` charged the pod, it stands under the digest of the secret that the
-    pod's annotation carries until the pod is seen: then its amounts may not exceed `admission`, what the pod costs
-    before it is placed (exact, the quota's keys only). That no other pod carries the secret is the caller's to check.
+    It stands under the pod's UID. If `/webhook` charged the pod, its entry's id is the digest of its reservation secret
+    until a recompute sees the pod. Such an entry's amounts may not exceed `admission`, the pod's cost before its placement
+    (exact, the quota's keys only). The caller must check that no other pod has the secret.
     """
     entry = ledger.get(uid)
     if entry is not None and entry.state not in (State.FLOOR, State.UPDATING):
@@ -171,7 +175,9 @@ def find_entry(
 
 
 def find_claim_entry(ledger: Ledger, identity: str, uid: str) -> tuple[str, Entry] | None:
-    """The entry of a new claim with its id, if no other claim of its name may still come to be (docs/spec/dra.md#7)."""
+    """Return a new claim's ledger id and entry, unless another claim of that name may still be created
+    (docs/spec/dra.md#7).
+    """
     entry = ledger.get(identity)
     return (identity, entry) if entry is not None and entry.state is State.ADMITTED and entry.claim == uid else None
 

@@ -1,4 +1,4 @@
-"""Whether a quota's nominal is reclaimed from others, and what of that is written wrongly (docs/spec/queues.md#7)."""
+"""Read whether a quota reclaims its nominal from other teams, and find invalid fields (docs/spec/queues.md#7)."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Reclaim(Enum):
 
     @classmethod
     def of(cls, quota: ResourceQuota) -> Reclaim:
-        """What is written on a quota; any value that isn't known evicts nobody."""
+        """Read `spec.reclaim` of a quota; an unknown value means `off`."""
         return _RECLAIM.get(quota.lending.reclaim, cls.OFF) if quota.lending is not None else cls.OFF
 
 

@@ -1,4 +1,5 @@
-"""What Kubernetes' own ResourceQuota plugin refuses of a new pod, as far as that is certain (docs/spec/quota.md#7.2).
+"""Predict whether Kubernetes' own ResourceQuota plugin will refuse a new pod, if that is certain
+(docs/spec/quota.md#7.2).
 
 The plugin comes after every webhook: a pod that it refuses would leave its charge behind until that expires.
 """
@@ -23,7 +24,7 @@ _NANO = 10**9
 
 
 def native_refusal(quota: ResourceQuota, pod: Pod, *, sized: bool) -> str | None:
-    """The plugin's words where a quota has no room for a pod, else None; None too where it isn't certain.
+    """Return the plugin's refusal if the quota has no room for the pod; None if it has, or if that isn't certain.
 
     `sized`: the containers' amounts are final, and all that the pod requests; else only pods are counted.
     """

@@ -1,9 +1,11 @@
-"""What the placed pods of each namespace cost together, kept as pods change: no query walks all pods.
+"""The sums of placed pods' charges by namespace, updated with each change of a pod, so that queries needn't visit all
+pods.
 
 Source: docs/spec/quota.md#8.
 
-A pod that is bound for good, or can't count before it changes, is settled: it is in the sums, or out of them. Only the
-others are looked at with each query: placements that aren't bound yet, pods that are being deleted.
+A pod is settled if its charge can't change before the pod does: it is bound for good, or doesn't count. The sums
+include or omit it for good. Only the others are looked at with each query: placements that aren't bound yet, pods that
+are being deleted.
 """
 
 from __future__ import annotations
@@ -54,7 +56,7 @@ class _Space(Struct):
 
 
 class PlacedCharges:
-    """What a namespace's other placed pods cost; it hears of every change of a pod."""
+    """The charges of a namespace's placed pods, except one. The caller reports every change of a pod."""
 
     def __init__(self) -> None:
         self._spaces: dict[str, _Space] = {}

@@ -1,8 +1,8 @@
-"""What a placement, or a claim's allocation, adds to the charge of who holds it: one rule for both.
+"""Compute by how much a placement, or a claim's allocation, raises the charge of its pod or claim.
 
-Source: docs/spec/quota.md#8 and docs/spec/dra.md#7. A charge comes first, and is only ever raised here: at no moment a
-pod holds more than used has (Q2), what doesn't fit any longer isn't placed (Q1, Q16), and the recompute alone lowers
-(Q14).
+Source: docs/spec/quota.md#8 and docs/spec/dra.md#7. A placement is charged before it is written, and only raises
+charges. So used always covers what pods hold (Q2), and a placement that no longer fits is refused (Q1, Q16). Only the
+recompute lowers charges (Q14).
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ class Placing(Struct, frozen=True):
     """What a pod or a claim is about to hold of one quota's keys; all amounts are exact.
 
     `entry` is its ledger entry with its id, and `before` what it is charged. It will show `shown` and cost `cost`.
-    Room is looked for by the keys `limited`, and where that is None by those whose charge is raised. `claim` is the UID
-    of the claim that is allocated. `recorded`: the ledger has to say so even where the charge isn't raised.
+    `limited`: the keys whose room is checked; if None, the keys whose charge rises. `claim` is the UID of the claim
+    that is allocated. `recorded`: write a ledger entry even if the charge doesn't rise.
     """
 
     entry: tuple[str, Entry] | None
@@ -39,9 +39,8 @@ class Placing(Struct, frozen=True):
 class PlacementRequest(Struct, frozen=True, eq=False):
     """A placement, or a claim's allocation, to be charged to the quotas of a scope.
 
-    `placing` says what it means for a quota; None where it concerns none of its keys. `covers` says of a quota whose
-    version isn't known to be the latest whether the charge covers the placement all the same. `attempt` marks its
-    entry.
+    `placing`: returns the `Placing` for a quota, or None if the placement concerns none of the quota's keys. `covers`:
+    returns whether the charge covers the placement, for an account that may be outdated. `attempt` marks its entry.
     """
 
     pod: Pod
@@ -98,7 +97,7 @@ class PlacementRequest(Struct, frozen=True, eq=False):
         return account.with_increase(pod.uid, entry, increase, bool(over))
 
     def taken_back(self, account: QuotaAccount, swap: Swap) -> QuotaAccount:
-        """The account without what the charge did, where its entry still stands."""
+        """Return the account with the charge undone, if its entry is still the one that the charge wrote."""
         uid, before, after = self.pod.uid, swap.before, swap.after
         if account.ledger.get(uid) != after.ledger[uid]:
             return account
@@ -110,7 +109,7 @@ class PlacementRequest(Struct, frozen=True, eq=False):
 
 
 def raised(account: QuotaAccount, before: Mapping[str, int], cost: Mapping[str, int]) -> dict[str, int]:
-    """By how much amounts exceed those before, as the quota counts them; only keys where they do."""
+    """Return by how much `cost` exceeds `before`, in the quota's units, for the keys that rise."""
     present = account.counted(before)
     counted = account.counted(cost)
     return {key: amount - present.get(key, 0) for key, amount in counted.items() if amount > present.get(key, 0)}

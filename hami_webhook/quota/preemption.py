@@ -8,5 +8,5 @@ QUOTA_PREEMPTION = "hami.io/quota-preemption"
 
 
 def gives_room(quota: ResourceQuota) -> bool:
-    """What is written on a quota; any other value than `true` gives none."""
+    """Return whether the quota's annotation allows evictions for room; only the value `true` does."""
     return quota.annotations.get(QUOTA_PREEMPTION) == "true"
