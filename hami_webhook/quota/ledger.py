@@ -160,8 +160,8 @@ def find_entry(
     """A pod's own entry with its id; None if it has none. Only this function matches entries to pods.
 
     It stands under the pod's UID. If `/webhook` charged the pod, its entry's id is the digest of its reservation secret
-    until a recompute sees the pod. Such an entry's amounts may not exceed `admission`, the pod's cost before its placement
-    (exact, the quota's keys only). The caller must check that no other pod has the secret.
+    until a recompute sees the pod. Such an entry's amounts may not exceed `admission`, the pod's cost before its
+    placement (exact, the quota's keys only). The caller must check that no other pod has the secret.
     """
     entry = ledger.get(uid)
     if entry is not None and entry.state not in (State.FLOOR, State.UPDATING):

@@ -2,9 +2,9 @@
 
 Source: docs/spec/quota.md#5.
 
-Amounts are integers in the quota's own units. Pure: extender, controller and simulator must come to the same (Q4), so
-there is one function, which knows no quota and no ledger. What a waiting pod costs is the least that a placement of
-ours can (Q11 names the exceptions); that it stays so while cards come and go is the floor entries' part (`floors`).
+Amounts are integers in the quota's own units. Pure: extender, controller and simulator must compute the same charge
+(Q4), so all call these functions, which know no quota and no ledger. A waiting pod costs the least that any
+placement of ours could (exceptions: Q11). Floor entries keep this cost constant while cards change (`floors`).
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class CapacityLister(DeviceLister, Protocol):
         ...
 
     def held(self, vendor: Vendor, pod: Pod) -> Debit | None:
-        """What a bound pod that no scheduler wrote cards on holds of its node's, by Fit; None if that isn't known."""
+        """Return what Fit infers for a bound pod without an allocation; None if that isn't known."""
         ...
 
     def is_selected(self, cards: CardSelection, node: str, vendor: str, uuid: str) -> bool:
@@ -87,11 +87,11 @@ class NoCapacity(NoDevices):
 class Charge(Struct, frozen=True):
     """Amounts by managed key, zeros left out; `floors` are the keys for which the smallest card or node was assumed.
 
-    `remembered` are keys that cost what they did for the first pod that waits with the same request, also where the
-    request says how much, as its claims' templates and classes may be replaced; in `amounts` they are also where 0.
-    `in_bytes` has the amounts of those keys that a quota may count in bytes; what each counts, its account says.
-    `derivable`: the amounts follow from the pod alone, so nothing needs to be remembered. `placed`: they are those of a
-    placement. `problems` are sentences for an event. `until`: see `ForeignCharge`.
+    `remembered`: keys whose amount is that of the first waiting pod with this request, because templates and classes
+    may be replaced later. `amounts` has them even if 0. `in_bytes`: amounts of keys that a quota may count in bytes;
+    the account decides which of both it uses. `derivable`: the amounts follow from the pod alone, so nothing needs
+    to be remembered. `placed`: they are those of a placement. `problems` are sentences for an event. `until`: see
+    `ForeignCharge`.
     """
 
     amounts: Mapping[str, int] = {}
@@ -178,7 +178,7 @@ class _ChargeBuilder(Struct):
 def in_units(debits: Mapping[str, Debit], vendors: Vendors, exact: Mapping[str, int] | None = None) -> dict[str, int]:
     """Debits by backend key as amounts by managed key: memory is divided by the factor and rounded up once per pod.
 
-    `exact` are those `in_bytes`, where the caller has them.
+    `exact`: the result of `in_bytes`, if the caller already has it.
     """
     amounts: dict[str, int] = {}
     for key, debit in debits.items():
@@ -216,7 +216,7 @@ def price_pending(
     *,
     asks: Asks | None = None,
 ) -> Charge:
-    """What the pod declares; of selected cards what it can get nowhere else.
+    """Return the charge that the pod declares. With `cards`, return only what it could get on no other cards.
 
     `asks` are its requests, where the caller knows them. Raises `BadRequest` for an amount that admission refuses.
     """
@@ -264,10 +264,10 @@ def charge_of(
 ) -> Charge:
     """What a live pod costs at `now` (Unix seconds): by vendor its placement if that counts, else what it declares.
 
-    A placement that was never bound expires after `placement_ttl` seconds. What a bound pod holds is computed once (by
-    another scheduler's allocation once for each version of the nodes), and what a pod without a placement declares.
-    With `cards` it is what these cost. A pod that waits for quota costs nothing. Limits cost nothing where another
-    scheduler's pods hold cards for others: these cost what they have of them.
+    A placement that was never bound expires after `placement_ttl` seconds. Charges of bound pods, and of pods
+    without a placement, are computed once; those by another scheduler's allocation, once per version of the nodes.
+    With `cards` it is what these cost. A pod that waits for quota costs nothing. In namespaces where another
+    scheduler creates pods that reserve cards, limits cost nothing; such a pod costs the cards that it holds.
     """
     if pod.queued:
         return _NOTHING
@@ -390,7 +390,10 @@ def _placed_debit(
 
 
 def overrun(pod: Pod, charge: Charge, keys: Collection[str], vendors: Vendors, capacity: CapacityLister) -> list[str]:
-    """Of some keys, those of which a placement costs more than admission charged, as only another scheduler's may."""
+    """Return those of `keys` of which the placement costs more than the admission's charge.
+
+    Only other schedulers' placements can.
+    """
     found: set[str] = set()
     for scheduler in vendors.foreign if charge.placed else ():
         own = (key.name for key in vendors.keys_of.get(scheduler.vendor, ()))

@@ -1,8 +1,7 @@
 """Which of the pods that wait for quota are released next: by priority, then age (docs/spec/queues.md#3).
 
-Pure: the time and what the quotas leave come in. A pod that doesn't fit lets others pass for a while, and then its room
-is kept, so that it is released for certain once enough of what is used ends. Nothing is charged here, and nobody is
-refused.
+Pure: the time and what the quotas leave come in. While a pod doesn't fit, later pods may overtake it for a time.
+Then its room is reserved, so that it starts when enough pods end. Nothing is charged here, and nobody is refused.
 """
 
 from __future__ import annotations
@@ -37,11 +36,11 @@ class QueueOrder(Struct, frozen=True):
 class QueueRoom(Struct, frozen=True):
     """A quota by key, in its units: the limit, and what of it is free, below 0 where used is above it.
 
-    `order` is None for a quota that doesn't queue: it is waited for too, but it sets no order. `namespaces` is how many
-    an AcceleratorQuota covers, 0 for a ResourceQuota. `own` is what is left of its nominal, None for one without.
-    `spent` are the keys whose budget is spent, with what is said of it.
-    `part_of` is the quota whose limit for this `subject` it is, with `OF_SUBJECT` namespaces; both are empty for a
-    quota. A subject has several where its pods bring different groups.
+    `order`: None for a quota that doesn't queue. Pods wait for its room as well, but it doesn't order them.
+    `namespaces` is how many an AcceleratorQuota covers, 0 for a ResourceQuota. `own` is what is left of its nominal,
+    None for one without. `spent` are the keys whose budget is spent, with what is said of it. `part_of`: for the limit
+    of a `subject`, its quota (then `namespaces` is `OF_SUBJECT`); both are empty otherwise. A subject has several
+    limits if its pods have different groups.
     """
 
     hard: Mapping[str, int]
@@ -69,7 +68,7 @@ class QueueRoom(Struct, frozen=True):
 
 
 class QueuedPod(Struct, frozen=True, gc=False):
-    """A pod that waits for quota; `created` is since when no other gate holds it, in Unix seconds."""
+    """A pod that waits for quota. `created`: Unix seconds since which only our gate holds it."""
 
     uid: str
     key: str
@@ -90,7 +89,7 @@ class QueuedPod(Struct, frozen=True, gc=False):
 
     @property
     def turn(self) -> tuple[int, float, str, str]:
-        """By which pods are sorted: who is first has its turn first."""
+        """Return the sort key of the pod: pods with smaller keys have their turn earlier."""
         return -self.priority, self.created, self.beside or self.uid, self.uid
 
 
@@ -107,9 +106,9 @@ class Shortfall(Struct, frozen=True, gc=False):
 class PendingReason(Struct, frozen=True, gc=False):
     """Why a pod isn't released: what it lacks, and for which pods before it room is kept (their UIDs).
 
-    `closed`: the strict quota in which one before it waits. `never`: it costs more than a quota's limit. `incomplete`:
-    what its pod group lacks, so that it takes no turn. `refused`: why its charge was refused, though there was room.
-    `spent`: that a quota's budget is, until its next period.
+    `closed`: the strict quota in which an earlier pod waits. `never`: the cost exceeds a limit. `incomplete`: what
+    its pod group lacks to take a turn. `refused`: why its charge was refused, though there was room. `spent`: the
+    sentence that a quota's budget is spent until its next period.
     """
 
     lacks: tuple[Shortfall, ...] = ()
@@ -122,7 +121,7 @@ class PendingReason(Struct, frozen=True, gc=False):
 
     @property
     def lets_all_pass(self) -> bool:
-        """Whether nothing that ends lets the pod start, so that it keeps no other waiting."""
+        """Return whether the pod can't start even if all running pods end; then all other pods may overtake it."""
         return self.never or bool(self.spent)
 
 
@@ -134,9 +133,9 @@ class Start(Struct, frozen=True, gc=False):
 
 
 class QueuePosition(Struct, frozen=True, gc=False):
-    """Where a pod that isn't released stands: how many wait before it for one of its quotas, and why.
+    """The position of a waiting pod: how many pods wait before it in one of its quotas, and why it waits.
 
-    `own`: what it costs is within what is left of its quotas' nominal.
+    `own`: its cost fits into the free part of its quotas' nominal.
     """
 
     pod: QueuedPod
@@ -148,7 +147,7 @@ class QueuePosition(Struct, frozen=True, gc=False):
 
 
 class QueueDecision(Struct, frozen=True):
-    """The pods to be released, in their order, and where all others stand, in theirs.
+    """The pods to release, in order, and the positions of all other pods, in order.
 
     `left` is what they leave of each quota's free amounts, `closed` are the strict quotas in which one of them waits.
     """
@@ -167,17 +166,16 @@ def decide(
     last: Set[str] = frozenset(),
     promised: Mapping[str, float] = {},
 ) -> QueueDecision:
-    """Which pods are released at `now`. A quota of a demand that isn't in `rooms` limits nothing.
+    """Decide which pods to release at `now`. Quotas that `rooms` lacks limit nothing.
 
-    Pods within their quotas' nominal have their turns first, before these those with a UID in `reclaimed_for`, and
-    those with a UID in `last` after all others. Of pods that have waited since the same second, those come first whose
-    start (Unix seconds, by UID) is `promised` for earlier: creationTimestamps don't say which came later. In their
-    turns pods take what is free. One that doesn't fit closes its strict quotas to all that come after, and once it has
-    waited for as long as one of its quotas says, what it costs is kept for it: in the narrowest of its quotas that has
-    no room, and in those that cover no more namespaces than that one. In wider quotas it comes later, when those have
-    room: else the pods of a team whose own quota is full would keep cards idle that others could use. From pods beyond
-    their nominal, what a pod within its own costs is kept at once. A pod that costs more than a limit closes and keeps
-    nothing: others would wait for what can't happen.
+    Turns go first to pods in `reclaimed_for`, then to pods within their nominal, then to others, and last to pods in
+    `last`. Of pods that have waited since the same second, those come first whose start (Unix seconds, by UID) is
+    `promised` for earlier: creationTimestamps don't say which came later. In their turns pods take what is free. A
+    pod that doesn't fit closes its strict quotas to later pods. After the overtaking time of its quotas, its cost is
+    reserved: in the narrowest full quota, and in those that cover no more namespaces. In wider quotas, room is
+    reserved only once the narrower ones have room. Otherwise a team with a full quota would keep shared cards idle.
+    For a pod within its nominal, the cost is reserved at once against pods beyond theirs. A pod that costs more than
+    a limit closes no quota, and no room is reserved for it, because it can never start.
     """
     deciding = _Deciding(rooms, now)
     released: list[QueuedPod] = []

@@ -1,4 +1,6 @@
-"""What a ResourceQuota says that its author can hardly have meant, a sentence each (docs/quotas.md)."""
+"""Find the parts of a ResourceQuota that its author probably didn't intend, and explain each in a sentence
+(docs/quotas.md).
+"""
 
 from __future__ import annotations
 
@@ -47,7 +49,7 @@ class Reason(Enum):
 
 
 class Misreading(Struct, frozen=True):
-    """A key of the quota's `hard`, or what else is misread, and the sentence that says what would be right."""
+    """A key of `hard`, or another part of a quota, with a sentence that explains the mistake and its correction."""
 
     reason: Reason
     key: str
@@ -236,5 +238,8 @@ def _limits_of_slots(account: QuotaAccount, vendor: Vendor) -> list[int]:
 
 
 def _is_native(key: str) -> bool:
-    """Whether Kubernetes itself counts the key and so writes to the same object: all but `limits.<extended>`."""
+    """Return whether Kubernetes counts the key itself, and so writes to the same object.
+
+    It counts all keys but `limits.<extended resource>`.
+    """
     return not (key.startswith(_LIMITS) and "/" in key)

@@ -1,15 +1,16 @@
 """The full recompute of a quota from its namespace's pods, which is always right (docs/spec/quota.md#9).
 
-It is the only thing that lowers a charge (Q14), and it may: it read the quota first and then the pods, both live. What
-left the ledger before that read had been seen by somebody, so the list shows it; what is charged after makes the write
-fail (Q2). Nothing is kept from run to run, so whatever was lost or edited is right after the next one (Q3, Q9), in
-whatever order things happened (Q15). It must not take quota or pods from a cache: no conflict would show a late one.
+Besides undoing a failed attempt, only the recompute lowers charges (Q14). It can, because it reads the quota first,
+then the pods, both live. The pods of entries removed before that read already existed, so the list has them. A
+charge after the read makes the write conflict (Q2). Nothing is kept from run to run, so whatever was lost or edited
+is right after the next one (Q3, Q9), in whatever order things happened (Q15). It must not read quota or pods from a
+cache: no conflict would reveal that the cache was stale.
 
-It goes in four steps, and the order matters. First each entry finds its pod, or none: one entry is one pod's at most,
-or two pods could live on one charge. Then each live pod is priced by itself, and its own entries say what to add
-(`quota.entry_life`). Pods with entries come first, since a floor entry that is made now has to say what such a pod was
-charged. Then come the entries of no live pod: whether an allocation is on its way depends on what the pods before
-show. Last, the floor entries that no pod needed grow old.
+It goes in four steps, and the order matters. First, each entry is matched to at most one pod; otherwise two pods
+could share one charge. Then each live pod is priced by itself, and its own entries say what to add
+(`quota.entry_life`). Pods with entries are priced first, because a new floor entry must have the amounts that these
+pods were charged. Then come the entries of no live pod: whether an allocation is on its way depends on what the pods
+before show. Last, the floor entries that no pod needed grow old.
 
 Amounts are exact up to the sum, and are rounded to the quota's units pod by pod, as charges are.
 """
@@ -40,7 +41,8 @@ from hami_webhook.quota.subjects import UNKNOWN
 
 
 class LedgerBounds(Struct, frozen=True):
-    """For how many seconds an entry without a pod counts, and a placement that isn't bound; how many entries there are.
+    """Limits of a ledger: seconds for which an entry without a pod counts, and an unbound placement; the number of
+    entries.
 
     `most` is that of the entries of pods in flight, as `is_full` takes it.
     """
@@ -51,12 +53,12 @@ class LedgerBounds(Struct, frozen=True):
 
 
 class Recomputed(Struct, frozen=True):
-    """The account before and after, and what is worth an event: pods with sentences.
+    """The account before and after a recompute, and the events to write: pods with a message each.
 
-    `overruns` are pods that another scheduler gave more than admission charged, with the keys that are above hard now.
-    `confirmed` are the ids of entries whose pod exists, `expired` is how many went because no pod came, and `wake` is
-    when the result is next another one though nothing happens (Unix seconds). `took` is how many seconds its last
-    attempt needed, from the list of pods to the write. `excess` are pods without which used were within hard.
+    `overruns` are pods that another scheduler gave more than admission charged, with the keys that are above hard
+    now. `confirmed`: entries whose pod exists. `expired`: the number of entries removed because no pod appeared.
+    `wake`: Unix seconds when time alone changes the result. `took` is how many seconds its last attempt needed, from
+    the list of pods to the write. `excess`: the pods without which used would be within hard.
     """
 
     before: QuotaAccount
@@ -84,10 +86,10 @@ def recompute(
     lost: Mapping[str, Entry] | None = None,
     gone: Container[str] = (),
 ) -> Recomputed:
-    """The account as the namespace's pods make it at `now`.
+    """Return the account recomputed from the namespace's pods at `now`.
 
-    `lost` are entries that were wiped from the annotation and count until their time is up. `gone` are the ledger
-    ids of pods that existed and don't any longer: nobody comes for their entries.
+    `lost` are entries that were wiped from the annotation and count until their time is up. `gone`: ledger ids of
+    deleted pods, to which no entry can belong any more.
     """
     pods = list(pods)
     # the quota's own ledger wins: an entry that stands there again isn't lost
@@ -259,8 +261,8 @@ def _match_entries(
 def vanished(before: QuotaAccount, after: QuotaAccount) -> dict[str, Entry]:
     """The admitted entries of `before` that `after` lacks though nothing took their amounts out of used.
 
-    That is what replacing the object does. An undo, and a recompute that drops an entry, lower used in the same write;
-    an entry that got another id is there under that.
+    That is what replacing the object does. An undo or a recompute that removes an entry lowers used in the same
+    write; a renamed entry exists under its new id.
     """
     fell = {key for key, amount in before.used.items() if after.used.get(key, amount) < amount}
     new = [entry.amounts for key, entry in after.ledger.items() if key not in before.ledger]

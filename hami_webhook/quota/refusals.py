@@ -1,4 +1,4 @@
-"""What a charge is refused with for lack of room: Kubernetes' words with amounts (docs/spec/quota.md#11)."""
+"""The messages for charges without room, in Kubernetes' words with amounts (docs/spec/quota.md#11)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hami_webhook.quota.pricing import Charge
 
 
 def refuse_ungated(account: QuotaAccount) -> Refusal:
-    """A pod that would pass those that wait, as mutation gave it no gate."""
+    """Return the refusal of a pod without our gate, which would overtake waiting pods."""
     return Refusal(
         403,
         f"quota {account.label} queues pods, but this pod has no scheduling gate {QUOTA_GATE}, because mutation was "
@@ -23,7 +23,7 @@ def refuse_ungated(account: QuotaAccount) -> Refusal:
 def refuse_overrun(account: QuotaAccount, charge: Charge, over: Sequence[str]) -> Refusal:
     """HAMi's first words and Kubernetes' `exceeded quota` with only the overflowing keys, in plain integers.
 
-    Memory is said in Gi too, at the end, where no controller that knows Kubernetes' words looks.
+    It ends with the memory amounts in Gi, because controllers parse only the beginning of Kubernetes' message.
     """
 
     def listed(amounts: Mapping[str, int]) -> str:
@@ -52,7 +52,7 @@ def _in_gi(account: QuotaAccount, requested: Mapping[str, int], over: Sequence[s
 
 
 def refuse_group(account: QuotaAccount, charge: Charge, over: Sequence[str], group: PodGroup, count: int) -> Refusal:
-    """`count` pods of a group that cost as much each."""
+    """Return the refusal of a pod group, of which `count` pods have this charge each."""
     amounts = account.counted({key: count * amount for key, amount in charge.exact.items()})
     costs = ", ".join(f"{key}={amounts[key]}, limited: {account.hard[key]}" for key in over)
     return Refusal(

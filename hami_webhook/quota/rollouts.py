@@ -1,4 +1,6 @@
-"""Rollouts that can't go on: the pods of the version before hold the quota that the new ones need (docs/queues.md)."""
+"""Detect rollouts that can't continue, because the old version's pods use the quota that new pods need
+(docs/queues.md).
+"""
 
 from __future__ import annotations
 
@@ -15,8 +17,8 @@ _MOST = 512
 
 
 def other_version(pod: Pod, pods: Iterable[Pod]) -> str:
-    """What is said of a pod without room, if pods of another version of its Deployment are among those of its namespace
-    that are charged; else empty.
+    """Return a sentence for the refusal if charged pods in the namespace belong to another version of the pod's
+    Deployment; otherwise empty.
     """
     own = pod.labels.get(_HASH)
     deployment, found, _ = pod.name.rpartition(f"-{own}-")

@@ -1,4 +1,4 @@
-"""How long pods of a quota may run, so that what they hold has an end (docs/spec/time.md#1).
+"""The limit of the runtime of a quota's pods, so that each charge has a known end (docs/spec/time.md#1).
 
 Kubernetes ends them: a limit is written as `spec.activeDeadlineSeconds`, which the API server lets nobody raise. Pure:
 quotas and pods come in.
@@ -26,7 +26,7 @@ _WITHOUT_DEADLINE = "NotTerminating"
 class Runtime(Struct, frozen=True):
     """What a quota says of its pods' runtime, in whole seconds; None for nothing.
 
-    `default` is that of pods without a deadline. `cuts`: a longer one is cut, not refused.
+    `default`: the deadline for pods without one. `cuts`: lower a deadline above the limit in place of a refusal.
     """
 
     quota: str
@@ -70,9 +70,10 @@ def runtime_of(quota: ResourceQuota) -> Runtime | None:
 
 
 def deadline_of(pod: Pod, runtimes: Iterable[Runtime]) -> Deadline | None:
-    """What a new pod gets from the quotas that it costs something; None where its own deadline stays, or there is none.
+    """Return the deadline that a pod's quotas set on it; None if its own deadline stays, or no quota limits the
+    runtime.
 
-    One that is longer than a quota that refuses allows stays, too: `runtime_fault` says so.
+    A deadline that exceeds a refusing quota's limit also stays; `runtime_fault` then returns the refusal.
     """
     own, found = pod.active_deadline, [*runtimes]
     if own is None:

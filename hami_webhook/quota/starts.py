@@ -1,10 +1,11 @@
-"""When pods that wait for quota start at the latest, and which may pass them until then (docs/spec/time.md#2, #3).
+"""Compute the latest starts of pods that wait for quota, and which pods may overtake them until then
+(docs/spec/time.md#2, #3).
 
-A start follows from the order, from what is free, and from when what is held ends at the latest. It is a promise: in
-every quota of the pod, room is kept for it from all later turns, and each turn before it holds its room from now on
-until its own latest end. So ends that come earlier, and later pods, can only make the start earlier. Where that doesn't
-hold for a quota, nothing is promised. Pure: the time, the turns and what is held come in; each amount that ends is
-looked at once.
+A start follows from the queue's order, the free amounts, and the latest ends of running pods. A start is a promise.
+Every quota of the pod reserves room for it against later turns, and assumes that earlier turns hold theirs from now
+until their latest ends. So ends that come earlier, and later pods, can only make the start earlier. If a quota can't
+reserve room in this way, the pod gets no promise. Pure: time, turns and held amounts are arguments. Each ending
+amount is processed only once.
 """
 
 from __future__ import annotations
@@ -44,10 +45,11 @@ def with_starts(
     late: Set[str] = frozenset(),
     promised: Mapping[str, float] = {},
 ) -> QueueDecision:
-    """The decision with the starts of those that wait, and released those that end before they are in anybody's way.
+    """Return the decision with the waiting pods' starts. Also release pods that end before they could delay a
+    promised start.
 
-    `late` are the UIDs of turns that have come after those of others for now. `promised` are the starts of before, by
-    UID: they hold, though what is known now may say less.
+    `late`: UIDs of turns that are postponed for now. `promised`: earlier promises by UID; they stay valid even if
+    they can't be computed any more.
     """
     if not any(room.timed for room in rooms.values()):
         return decision

@@ -1,8 +1,8 @@
-"""The subjects of a quota that gives each user, or each value of a label, a limit of its own (docs/spec/who.md#3).
+"""The subjects of a quota with a separate limit for each user, or for each value of a label (docs/spec/who.md#3).
 
-The limits stand beside the quota's total, and are charged in the same compare-and-swap: `SUBJECT_USE` is exact for each
-subject that uses something, so that no write has to look at pods. It is bounded by bytes. A subject that finds no place
-there is refused for now: what isn't written down, nobody could hold it to.
+One compare-and-swap charges the quota's total and the subject's limit. `SUBJECT_USE` is exact for each subject, so
+writes needn't read pods. `SUBJECT_USE` has at most 512 KiB. If it is full, charges of new subjects are refused for
+now, because a use that isn't stored can't be limited.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Rounded(Protocol):
 
 
 def subject_of(per: PerSubject, pod: Pod) -> str:
-    """The subject that a pod counts for; a claim of no pod is nobody's that is known."""
+    """Return the subject to which a pod is charged; for a claim without a pod, the unknown subject."""
     found = pod.labels.get(per.label) if per.label else pod.annotations.get(SUBMITTED_BY)
     return found or UNKNOWN
 
@@ -88,7 +88,7 @@ def _plain(name: str) -> str:
 
 
 def counted_text(quota: ResourceQuota) -> str | None:
-    """Of which pods and subjects the quota's amounts are, as `COUNTED_SUBJECTS` has it; None for all, without any."""
+    """Return the text of `COUNTED_SUBJECTS` for the quota; None if it counts all pods and has no subjects."""
     per, selector = quota.per, quota.pod_selector
     parts = []
     if per is not None:
@@ -162,13 +162,13 @@ class Subjects(Struct, frozen=True):
         return replace(self, used={subject: use for subject, use in positive.items() if use})
 
     def is_full_for(self, subject: str) -> bool:
-        """Whether there is no place for what this subject would use."""
+        """Return whether `SUBJECT_USE` has no space for this subject."""
         if subject in self.used or len(self.used) < MOST_BYTES // _LONGEST_ITEM:
             return False
         return len((encode(self.used) or "").encode()) >= MOST_BYTES
 
     def bounded(self, hard: Amounts) -> Subjects:
-        """The subjects of which there are few enough to be written: those that use most, and no place is left then."""
+        """Return the subjects, at most as many as the status has space for: those that use most."""
         if not self.used or len(encode(self.used) or "") <= MOST_BYTES:
             return self
         kept: dict[str, Amounts] = {}
@@ -187,7 +187,7 @@ class Subjects(Struct, frozen=True):
 
 
 def dominant_share(use: Amounts, hard: Amounts) -> float:
-    """The largest part of any limit that is used; of a limit of 0, all."""
+    """Return the largest used share of any limit; a used limit of 0 counts as a share of 1."""
     return max((amount / hard[key] if hard[key] else 1.0 for key, amount in use.items() if key in hard), default=0.0)
 
 
@@ -224,7 +224,7 @@ def decode(text: str | None) -> Use:
 def encode(use: Use) -> str | None:
     """The text of `SUBJECT_USE`; None, which deletes it, where nobody uses anything.
 
-    The keys stand there once: a subject has its amounts in their order.
+    The text lists the keys once; each subject's amounts follow in that order.
     """
     if not use:
         return None
@@ -234,7 +234,7 @@ def encode(use: Use) -> str | None:
 
 
 def changes(quota: ResourceQuota, subjects: Subjects | None, *, known: bool) -> dict[str, str | None]:
-    """What is written of subjects, as annotations have it; only what changes. `known`: the amounts of all keys are."""
+    """Return the changed texts about subjects, as annotations. `known`: whether the amounts of all keys are known."""
     written = {SUBJECT_USE: None if subjects is None else encode(subjects.used)}
     if known:
         written[COUNTED_SUBJECTS] = counted_text(quota)

@@ -1,6 +1,6 @@
 """The budget of an AcceleratorQuota: how much may be held for how long in a period (docs/spec/time.md#4).
 
-Pure. A budget never takes anything from who runs: once it is spent, no further pod is charged until the next period.
+Pure. A budget never stops running pods: once it is spent, no further pod is charged until the next period.
 """
 
 from __future__ import annotations
@@ -36,9 +36,10 @@ _LONGEST_DEADLINE = 2**31
 
 
 class TimeBudget(Struct, frozen=True):
-    """`amounts` by key (times milliseconds) may be held in each period; `state` is what was, None before the first sum.
+    """`amounts`: the amounts times milliseconds allowed in a period, by key. `state`: the sums so far, None before
+    the first.
 
-    `seconds` is the length of a period that is no month and no week; such ones follow each other since `anchor`.
+    `seconds`: the length of a fixed period (not a month or week). The first fixed period begins at `anchor`.
     """
 
     quota: str
@@ -97,14 +98,16 @@ class TimeBudget(Struct, frozen=True):
         return replace(self, state=replace(state, exhausted_at=at))
 
     def next_write(self, *, held: bool = False) -> float:
-        """When sums are written next though nothing else is (Unix seconds); `held`: something is held by now."""
+        """Return when to write the sums if no other write is due (Unix seconds). `held`: pods hold amounts now."""
         if self.state is None:
             return 0.0
         pause = WRITE_SECONDS if held or any(self.state.rate.values()) else IDLE_SECONDS
         return min(self.state.summed_to / 1000 + pause, max(self.state.until, self.state.summed_to + 1000) / 1000)
 
     def is_news_to(self, before: TimeBudget) -> bool:
-        """Whether it is spent and wasn't, or no longer, or its period ends at another time."""
+        """Return whether, compared with `before`, the budget became spent or is no longer spent, or its period ends
+        at another time.
+        """
         new, old = self.state, before.state
         if new is None or old is None:
             return new is not old
@@ -124,9 +127,9 @@ class TimeBudget(Struct, frozen=True):
         return self.amounts[key] - self.spent(key, now)
 
     def obstacle(self, costs: Mapping[str, int], deadline: int | None, now: float) -> str:
-        """Why a pod of these costs isn't charged now, in a sentence; empty if it is.
+        """Return a sentence that says why the budget doesn't admit a pod with these costs now; empty if it does.
 
-        `deadline` is its `activeDeadlineSeconds`, by which its own hours have to fit.
+        `deadline`: the pod's `activeDeadlineSeconds`; its amounts until then must fit into the budget, too.
         """
         seconds = min(deadline or 0, _LONGEST_DEADLINE)
         for key in sorted(self.amounts.keys() & costs.keys()):
@@ -247,7 +250,7 @@ def _texts(held: Mapping[str, int]) -> dict[str, str]:
 
 
 def budget_faults(quota: ResourceQuota) -> Iterator[tuple[str, str]]:
-    """What of a budget isn't right, with what would be.
+    """Yield the invalid fields of a budget, each with valid values.
 
     The API server refuses most of it by the definition of the kind; this is for objects from files, too.
     """

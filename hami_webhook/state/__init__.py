@@ -1,1 +1,1 @@
-"""What the API server has shown, and what was decided here and counts before it shows it."""
+"""Objects that the API server has shown, and our own decisions that count before a watch shows them."""

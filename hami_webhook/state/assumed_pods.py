@@ -1,8 +1,8 @@
-"""Placements that were decided here, where events of their pods may be late (docs/spec/core.md#10.4).
+"""Placements that this process decided; the pods' events may arrive late (docs/spec/core.md#10.4).
 
-An event that is older than a placement must not free its devices, so the pod counts with what it is assumed to get
-until an event shows that. A placement that was given up must not come back by an event or an answer that is older than
-that, and a pod that is gone not by an answer. What is remembered for this is bounded.
+Events older than a placement must not free its devices. So the pod counts with its assumed placement until an event
+shows the placement. An older event or answer must not restore an abandoned placement, and a late answer must not
+restore a deleted pod. What is remembered for this is bounded.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ _GONE = 8192
 
 
 class AssumedPod(Struct, frozen=True):
-    """What is being written on a pod, and the pod as it was last observed, None if it never was."""
+    """The annotations that are being written on a pod, and the pod as last observed (None if never)."""
 
     annotations: Mapping[str, str]
     observed: Pod | None
 
 
 class AssumedPods:
-    """What is assumed of pods by UID, what they gave up, and which are gone."""
+    """The assumed placements by pod UID, the abandoned placements, and the deleted pods."""
 
     def __init__(self) -> None:
         self._assumed: dict[str, AssumedPod] = {}
@@ -78,7 +78,7 @@ class AssumedPods:
         return None if assumed is None else assumed.observed
 
     def give_up(self, pod: Pod) -> None:
-        """The placement that the pod carries won't be bound."""
+        """Mark the pod's placement as abandoned: it won't be bound."""
         annotations, given_up = _written(pod), self._given_up.setdefault(pod.uid, [])
         if annotations not in given_up:
             given_up.append(annotations)

@@ -1,9 +1,8 @@
 """What the API server has shown of the cluster's objects (docs/architecture.md, the table of caches).
 
-Kept by informers, or by the caller that makes the objects: one row for each kind says where its objects are kept, and
-each change gives the object as it was and as it is. An object that can't be read is left out, with the reason: as it
-was before it would be believed. How old what is here may be, who asks decides (`silence`); the caches read nothing
-live.
+Informers, or a caller with objects of its own, fill the caches. Each kind has a row; each change returns the old and
+new object. An unreadable object is removed and the reason noted, because readers would otherwise trust its former
+version. Callers decide, by `silence`, how old a cached object may be; the caches never read live.
 """
 
 from __future__ import annotations
@@ -49,7 +48,7 @@ class Key(NamedTuple):
 
 
 class Change(NamedTuple, Generic[T]):
-    """An object as its cache had it and as it has it now; None where it had, or has, none that can be read.
+    """An object before and after a change; None if the cache had, or has, no readable object.
 
     Of a node it is the NodeView, of Koordinator's Devices the object itself, of other kinds what `kube` reads them as.
     """
@@ -63,7 +62,7 @@ Subscriptions = Mapping[Kind, Callable[[Change[Any]], None]]
 
 
 class Subscriber(Protocol):
-    """Who wants to know of changes."""
+    """A receiver of changes."""
 
     def subscriptions(self) -> Subscriptions:
         """What is called after each change in the cache, by kind."""
@@ -79,7 +78,10 @@ class _Row(NamedTuple):
 
 
 class Caches:
-    """The cluster's objects; those of Fit are in `state`. `watches` say whether they may be believed."""
+    """The caches of the cluster's objects; the attribute `state` has nodes and pods for Fit.
+
+    `watches` report how current the caches are.
+    """
 
     def __init__(
         self,

@@ -4,9 +4,9 @@ Source: docs/spec/core.md#3 and #10.4.
 
 A node has a generation that grows with every change; its `NodeView` is immutable and replaced only then.
 
-What was decided here counts before the API server shows it: an event that comes late must not free devices that were
-just given away (`assume`), nor a late answer bring back a pod that is gone. It may be late itself, so it must not be
-the last word: a lock, a Binding and a quota's write are for the version that was read. No I/O, no clock.
+Our own decisions count before a watch shows them: a late event must not free assumed devices, nor a late answer
+restore a deleted pod. The cache may be stale, so locks, Bindings and quota writes are conditional on the version
+that it read. No I/O, no clock.
 """
 
 from __future__ import annotations
@@ -119,8 +119,9 @@ class ClusterCache(NodeCache):
     def assume(self, pod: Pod, now: float) -> None:
         """Count the placement that the pod carries from now on: it is being written, or was just written.
 
-        It counts even if it reads like one given up before. Until an event shows it or the pod bound, or it is
-        forgotten or expires, versions without it count as older. Nothing happens if the pod is known to be deleted.
+        It counts even if it reads like one given up before. Until an event shows the placement or the Binding, or
+        the placement is forgotten or expires, versions without it count as older. Nothing happens if the pod is
+        known to be deleted.
         """
         if pod.uid in self.gone:
             return
@@ -128,7 +129,7 @@ class ClusterCache(NodeCache):
         self._keep(pod, now)
 
     def forget(self, uid: str, now: float) -> bool:
-        """The placement that was assumed won't be written, or the pod won't be bound by it; whether there was one."""
+        """Drop an assumed placement that won't be written or bound. Return whether there was one."""
         held = self.release(uid)
         observed = self._assumed.forget(uid)
         if observed is not None:
@@ -150,7 +151,7 @@ class ClusterCache(NodeCache):
         return self._assumed.is_given_up(pod)
 
     def claims_changed(self, node: str) -> None:
-        """What claims hold of a node's cards is something else now."""
+        """Note that claims hold other devices of a node than before."""
         self._touch_all((node,))
 
     def _keep(self, pod: Pod, now: float) -> None:

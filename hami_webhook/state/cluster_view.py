@@ -19,8 +19,10 @@ from hami_webhook.state.cluster_cache import ClusterCache
 
 
 class ClusterView(Struct, frozen=True):
-    """`clock` gives Unix seconds. A placement that isn't bound counts for `placement_ttl` seconds. Handshakes are in
-    the time zone `zone`, None for the local one. `capacity` is what charges depend on besides their pods.
+    """`clock` gives Unix seconds.
+
+    A placement that isn't bound counts for `placement_ttl` seconds. Handshakes are in the time zone `zone`, None for
+    the local one. `capacity`: the cards and claims on which charges depend.
     """
 
     caches: Caches
@@ -36,7 +38,7 @@ class ClusterView(Struct, frozen=True):
         return self.caches.state
 
     def claims_in(self, namespace: str = "") -> Iterator[BareClaim]:
-        """The claims of a namespace, or of all, that are charged by themselves, as quotas count them: as pods."""
+        """Yield the claims, of one namespace or all, that are charged without a pod; quotas treat each like a pod."""
         return self.caches.claims.bare(self._live, namespace)
 
     def bare_claim(self, key: ClaimKey) -> BareClaim | None:

@@ -1,7 +1,7 @@
-"""The sorts of cards in the cluster: which cards differ by more than by which one they are.
+"""Group the cluster's cards into kinds: cards of one kind differ only in identity, such as their UUID.
 
-What a pod is charged while it waits depends on the smallest card it may get. A fleet has tens of thousands of cards and
-a handful of sorts.
+What a pod is charged while it waits depends on the smallest card it may get. A fleet has tens of thousands of cards
+and a handful of kinds.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class EquivalentDevices:
                     del self._counts[vendor, device_class], self._examples[vendor][device_class]
 
     def eligible(self, vendor: Vendor, pod: Pod) -> Sequence[Device]:
-        """A card of each sort that the pod's lists allow, on nodes that match its nodeSelector."""
+        """Return one card of each kind that the pod's lists allow, on nodes that match its nodeSelector."""
         uuids, types = vendor.lists(pod.annotations)
         selector = tuple(sorted((pod.node_selector or {}).items()))
         if not selector and uuids == ListRule():
@@ -96,7 +96,7 @@ class EquivalentDevices:
         return answer
 
     def only_counted_devices(self, cards: CardSelection, vendor: Vendor, pod: Pod) -> bool:
-        """Whether every card that `eligible` is about is selected; False if there is none."""
+        """Return whether every card that `eligible` would yield is selected; False if there is none."""
         uuids, types = vendor.lists(pod.annotations)
         selector = tuple(sorted((pod.node_selector or {}).items()))
         question = (cards, vendor.key, uuids, types, selector)

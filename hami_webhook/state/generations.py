@@ -1,4 +1,4 @@
-"""Which nodes changed since when, found in time that depends on how many did."""
+"""Find the nodes changed since a given generation, in time proportional to their number."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Generations:
         return number
 
     def since(self, number: int) -> list[str] | None:
-        """The nodes that changed after the change with this number; None if that is no longer known of all."""
+        """Return the nodes that changed after generation `number`; None if the history no longer goes back so far."""
         if number < self._complete_after:
             return None
         found = []

@@ -56,7 +56,7 @@ class NodeCache:
     # events
 
     def watch_nodes(self, changed: Callable[[str], None]) -> None:
-        """Have `changed` called with the name of every node that changes from now on, or whose pods do."""
+        """Call `changed` with a node's name whenever the node or its pods change."""
         self._node_watchers.append(changed)
 
     def set_node(self, node: Node, now: float) -> None:
@@ -115,7 +115,7 @@ class NodeCache:
         return self._nodes[name].node if name in self._nodes else None
 
     def registrations(self, node: str) -> Mapping[str, str]:
-        """What became of each vendor's registration on a node: `ready`, `unreadable` or `silent`."""
+        """Return the state of each vendor's registration on a node: `ready`, `unreadable` or `silent`."""
         return self._nodes[node].registrations if node in self._nodes else {}
 
     def device(self, node: str) -> Mapping[str, Any] | None:
@@ -134,7 +134,7 @@ class NodeCache:
                 yield inventory
 
     def eligible(self, vendor: Vendor, pod: Pod) -> Sequence[Device]:
-        """A card of each sort the pod's lists allow, on nodes that match its nodeSelector (the quota's catalog)."""
+        """Return one card of each kind that the pod's lists allow, on nodes that match its nodeSelector."""
         return self._device_classes.eligible(vendor, pod)
 
     def is_selected(self, cards: CardSelection, node: str, vendor: str, uuid: str) -> bool:

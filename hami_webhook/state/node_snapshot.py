@@ -1,4 +1,4 @@
-"""A node as it would be without some of its pods, and with others that are to come: what Fit is tried on."""
+"""A simulated node, without victims and with nominated pods, on which the search for victims runs Fit."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ def shares_of(fit: NodeFit) -> Shares:
 
 
 def joined(shares: Shares, more: Shares) -> Shares:
-    """Both together."""
+    """Return the union of two sets of shares, card by card."""
     return {card: [*shares.get(card, ()), *more.get(card, ())] for card in {**shares, **more}}
 
 
 class NodeSnapshot(Struct, frozen=True):
     """A node, the pods that hold its devices, and what is kept there for nominated pods, by card.
 
-    `ending` are the UIDs of those pods that are going already.
+    `ending`: the UIDs of pods that are already being deleted or evicted.
     """
 
     view: NodeView

@@ -1,7 +1,7 @@
 """Devices kept for pods that others were evicted for, until they come (docs/preemption.md#nominated-pods).
 
-A nomination is read off the pod's annotations, so it survives a restart; until the API server shows them it counts from
-when it was decided. kube-scheduler's own, for CPU and memory, are read off `nominatedNodeName`.
+The pod's annotations store a nomination, so it survives a restart. It counts from the decision on, before a watch
+shows these annotations. kube-scheduler's own, for CPU and memory, are read off `nominatedNodeName`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,9 @@ _OVERDUE = 30.0
 
 
 class Nomination(Struct, frozen=True):
-    """A pod that others were evicted for on a node, which is kept for it until a time (Unix seconds)."""
+    """A pod for which others were evicted from a node, and the Unix time until which the node's freed devices are
+    reserved.
+    """
 
     pod: Pod
     node: str
@@ -54,7 +56,7 @@ class Nominations:
         self._watching: list[tuple[Callable[[Pod], None], Callable[[str], None]]] = []
 
     def watch(self, changed: Callable[[Pod], None], gone: Callable[[str], None]) -> None:
-        """Have these called first with each pod that was added or changed, and with the UIDs of those that are gone."""
+        """Call `changed` with each added or changed pod, `gone` with each deleted one's UID, before nominations change."""
         self._watching.append((changed, gone))
 
     # what is known of pods
@@ -99,7 +101,7 @@ class Nominations:
         self._evicted |= victims
 
     def withdraw(self, uid: str) -> None:
-        """The pod has a place, is gone, or won't come."""
+        """Remove a pod's nomination: it was placed or deleted, or no longer needs the node."""
         self._decided.discard(uid)
         node = self._nodes.pop(uid, None)
         if node is not None:
@@ -109,7 +111,7 @@ class Nominations:
                 del self._by_node[node]
 
     def spare(self, uid: str) -> None:
-        """A pod isn't evicted after all."""
+        """Forget that a pod was to be evicted."""
         self._evicted.pop(uid, None)
 
     def _put(self, nomination: Nomination) -> None:
@@ -143,7 +145,7 @@ class Nominations:
         return with_reserved(view, self._reserved(view, pod))
 
     def snapshot(self, view: NodeView, pod: Pod) -> NodeSnapshot:
-        """The node in search of victims for the pod."""
+        """Return the node's snapshot for the search for victims for the pod."""
         allocations, ending = self.state.allocations(view.name), self.ending(view.name)
         return NodeSnapshot(view, allocations, self._reserved(view, pod), ending)
 
@@ -155,13 +157,13 @@ class Nominations:
         return self.snapshots(pod, (name for name, why in failed.items() if not why.labels() <= UNRESOLVABLE))
 
     def snapshots(self, pod: Pod, names: Iterable[str]) -> Iterator[NodeSnapshot]:
-        """These nodes, but for such as aren't known; as they are when looked at."""
+        """Yield snapshots of the named nodes that are known, each taken when it is yielded."""
         for name in names:
             if (view := self.state.view(name)) is not None:
                 yield self.snapshot(view, pod)
 
     def ending(self, node: str) -> set[str]:
-        """The UIDs of pods that hold devices of the node, and are expected to go."""
+        """Return the UIDs of pods on the node that hold devices and are being evicted or deleted."""
         return self.going(allocation.pod for allocation in self.state.allocations(node))
 
     def going(self, pods: Iterable[Pod]) -> set[str]:
@@ -170,7 +172,9 @@ class Nominations:
         return {pod.uid for pod in pods if now < self._gone_by(pod) + _OVERDUE}
 
     def waits(self, pod: Pod, node: str) -> bool:
-        """Whether pods of lower priority than the pod's, with devices or without, are ending on the node."""
+        """Return whether the pod should wait for the node: pods of lower priority, with or without devices, are
+        ending there.
+        """
         now = self.clock()
         return any(
             each.node_name == node and each.priority < pod.priority and now < self._gone_by(each) + _OVERDUE

@@ -1,4 +1,4 @@
-"""Pods as what they hold of a node's cards, and the annotations by which a placement is known."""
+"""The shares of cards that pods hold, and the annotations that show a placement."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ CardKey = tuple[str, str]
 
 
 class PodShare(Struct, frozen=True):
-    """What one pod takes of one card: amounts (None where only its marks are left there) and the vendor's marks."""
+    """One pod's share of one card: amounts (None if the pod has only marks there) and the vendor's marks."""
 
     holder: PodUsage | None
     marks: tuple[object, ...] = ()
@@ -37,7 +37,9 @@ class PodAllocation(Struct, frozen=True):
         return frozenset(vendor for vendor, _ in self.shares)
 
     def same_as(self, other: PodAllocation) -> bool:
-        """Return whether both hold the same in the same place, by pods that are equal in all that is read of them."""
+        """Return whether both allocations have equal shares on the same node, of pods that differ at most in
+        version.
+        """
         return (
             self.node == other.node
             and _amounts(self) == _amounts(other)
@@ -95,7 +97,7 @@ class NoClaims:
 def with_claimed(
     usage: Mapping[CardKey, Usage], claimed: Mapping[CardKey, tuple[PodUsage, ...]]
 ) -> dict[CardKey, Usage]:
-    """What pods hold of cards, and claims besides."""
+    """Return the usage of cards by pods and by ResourceClaims together."""
     found = dict(usage)
     for card, holders in claimed.items():
         used = found.get(card, IDLE)
@@ -106,7 +108,10 @@ def with_claimed(
 def unusable_cards(
     node: str, inventories: Mapping[str, Inventory], allocations: Sequence[PodAllocation], vendors: Vendors
 ) -> frozenset[CardKey]:
-    """The cards that must take nobody new because of what the node's pods say: all of a vendor whose rules fail."""
+    """Return the cards that the annotations of the node's pods close to new pods.
+
+    If a vendor's rules fail, return all its cards.
+    """
     found: set[CardKey] = set()
     for key, inventory in inventories.items():
         pods = [allocation.pod for allocation in allocations if key in allocation.vendors]

@@ -17,10 +17,10 @@ _NAMESPACES = 256
 
 
 class PodsByNamespace:
-    """Pods by UID: those of a namespace, ended ones too, and the members of a group.
+    """An index of pods by UID: all pods of a namespace, including ended ones, and the members of each pod group.
 
-    A drain deletes pods that succeeded, too, and their Job doesn't replace them: the others of their group would wait
-    for them for ever. Of each namespace as many are remembered as a group may have.
+    A drain also deletes succeeded pods, which their Job doesn't replace. They are remembered, so that their pod
+    group doesn't wait for them. Of each namespace as many are remembered as a group may have.
     """
 
     def __init__(self) -> None:
@@ -60,12 +60,12 @@ class PodsByNamespace:
         return sorted(live, key=lambda pod: (pod.created or 0.0, pod.uid))
 
     def there(self, group: GroupKey) -> list[Pod]:
-        """The same, and after them those that succeeded in the same run."""
+        """Return the live pods of a group, oldest first, then the pods that succeeded in the group's present run."""
         live = self.members(group)
         return live + self.completed(group, live)
 
     def completed(self, group: GroupKey, members: Iterable[Pod]) -> list[Pod]:
-        """Those of a group that succeeded in the run of these."""
+        """Return the pods of a group that succeeded in the same run as `members`."""
         gone = [pod for key, pod in self._succeeded.get(group[0], {}).values() if key == group]
         return completed_beside(members, chain(self._groups.get(group, {}).values(), gone))
 

@@ -10,7 +10,7 @@ from hami_webhook.kube.objects import Pod
 
 
 class PodsByNode:
-    """The live pods of a kind by the node they are on, which `node_of` says; empty for a pod that isn't of the kind."""
+    """An index of live pods by node. `node_of` returns a pod's node, or an empty text for pods that aren't indexed."""
 
     def __init__(self, node_of: Callable[[Pod], str]) -> None:
         self._node_of = node_of

@@ -1,10 +1,10 @@
-"""The cards that bound pods are presumed to hold which don't say which they have.
+"""Presume which cards are held by bound pods whose annotations don't name their cards.
 
 Source: docs/spec/core.md#10.5.
 
-Such pods were bound without a placement of ours, or theirs can't be read. kubelet counts them by the resources that the
-node offers. Their cards aren't known, so they get those that are presumed to be theirs: cards where nobody else is
-before all others, the last ones first. A card is counted once, either for who says so or for who is presumed there.
+Such pods were bound without a placement of ours, or theirs can't be read. kubelet counts them by the resources that
+the node offers. Their cards are unknown, so the program presumes idle cards first, and among these the last
+registered ones first. A card counts once: either for a pod that names it, or for a pod presumed on it.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class _Presumed(Struct):
 def unplaced_vendors(pod: Pod, vendors: Vendors) -> frozenset[str]:
     """The backend keys of the vendors whose cards a bound pod may hold without saying which.
 
-    Cards that a claim of the pod stands for, and resources that another scheduler counts, aren't among them.
+    Vendors whose cards the pod gets by a ResourceClaim, or whose resources another scheduler counts, aren't included.
     """
     if not pod.node_name or pod.terminal or pod.extended_claim:
         return frozenset()
@@ -84,7 +84,7 @@ def _says_which(vendor: Vendor, pod: Pod) -> bool:
 
 
 def presumed(view: NodeView, pods: Sequence[Pod], vendors: Vendors) -> NodeView:
-    """The node with what these pods, which are bound to it and don't say what they have, are presumed to hold."""
+    """Return the node with the presumed usage of `pods`: bound pods whose annotations don't name their cards."""
     if not pods:
         return view
     admitted = [*_admitted(view.node, pods, vendors)]

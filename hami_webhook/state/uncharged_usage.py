@@ -1,4 +1,4 @@
-"""What a pod holds that was bound without a placement of ours: by the default scheduler, or by a person."""
+"""Infer the devices of a pod that the default scheduler or a person bound without our placement."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _held: DerivedValues[Pod, dict[str, tuple[Inventory, Debit | None]]] = DerivedVa
 def infer_usage(view: NodeView, vendor: Vendor, pod: Pod, vendors: Vendors) -> Debit | None:
     """Return the usage that Fit adds for the pod's request of one vendor; None if the node couldn't serve it.
 
-    The node counts as empty: who came first isn't known, and what the pod is charged must not change with its
+    Fit runs on the empty node, because the order of pods is unknown, and a pod's charge must not depend on its
     neighbours. Computed once for a pod and the node's cards.
     """
     inventory = view.inventories.get(vendor.key)
