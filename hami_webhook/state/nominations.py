@@ -56,7 +56,7 @@ class Nominations:
         self._watching: list[tuple[Callable[[Pod], None], Callable[[str], None]]] = []
 
     def watch(self, changed: Callable[[Pod], None], gone: Callable[[str], None]) -> None:
-        """Call `changed` with each added or changed pod, `gone` with each deleted one's UID, before nominations change."""
+        """Call `changed` with each added or changed pod, `gone` with the UID of each deleted one, before updating."""
         self._watching.append((changed, gone))
 
     # what is known of pods
