@@ -399,8 +399,8 @@ FAULTS = (
         _ACCOUNT,
         [
             (
-                "hard = _rounded(quota.hard, [key for key in quota.hard if",
-                "hard = _rounded(quota.status_hard, [key for key in quota.status_hard if",
+                "hard = rounded(quota.hard, [key for key in quota.hard if",
+                "hard = rounded(quota.status_hard, [key for key in quota.status_hard if",
             )
         ],
         "lowered",

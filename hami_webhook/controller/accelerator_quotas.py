@@ -15,7 +15,9 @@ from hami_webhook.cluster.api import Kind
 from hami_webhook.cluster.object_events import ObjectEvents
 from hami_webhook.controller.holding_history import HoldingHistory
 from hami_webhook.controller.quotas import QuotaReconciler, ReconcileIntervals
-from hami_webhook.kube.objects import Pod, ResourceQuota, WrittenBudget
+from hami_webhook.kube.objects import Pod, ResourceQuota
+from hami_webhook.kube.quota_fields import WrittenBudget
+from hami_webhook.quota.limits import written_at
 from hami_webhook.quota.recompute import Recomputed
 from hami_webhook.state.cluster_view import ClusterView
 
@@ -66,6 +68,10 @@ class AcceleratorQuotaReconciler(QuotaReconciler):
         if account.time_budget is not None:
             self._holdings.summed(account)
         if _as_written(quota.budget) != (None if before is None else _as_written(before.budget)):
+            self._touch(account.name)
+        if account.held is not written_at(account, self._view.clock()).held or (
+            quota.window_status and not quota.windows
+        ):
             self._touch(account.name)
 
     def resync(self) -> None:

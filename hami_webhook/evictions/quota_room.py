@@ -19,6 +19,7 @@ from hami_webhook.kube.objects import Pod
 from hami_webhook.quota.account import QuotaAccount, limiting
 from hami_webhook.quota.budget import PodBudget, charged, pod_budget
 from hami_webhook.quota.ledger import State
+from hami_webhook.quota.limits import limited_at, limited_until_end
 from hami_webhook.quota.preemption import gives_room
 from hami_webhook.quota.pricing import CapacityLister, charge_of, placed_charge
 from hami_webhook.state.cluster_cache import ClusterCache
@@ -105,7 +106,7 @@ class GroupBudgets:
         vendors: Vendors,
         now: float,
     ) -> None:
-        self._accounts = [each for each in accounts if each.hard and each.enforced]
+        self._accounts = [limited_at(each, now) for each in accounts if each.hard and each.enforced]
         self._state = state
         self._capacity = capacity
         self._vendors = vendors
@@ -135,7 +136,7 @@ class GroupBudgets:
         costs = self.cost(pod, fit, view)
         return all(
             self._placed(account, pod)[key] + taken.get(account.label, {}).get(key, 0) + amount <= account.hard[key]
-            for account in limiting(self._accounts, pod)
+            for account in limiting([limited_until_end(each, pod, self._now) for each in self._accounts], pod)
             for key, amount in costs.get(account.label, {}).items()
         )
 

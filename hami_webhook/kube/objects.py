@@ -20,9 +20,7 @@ from msgspec.structs import replace
 from hami_webhook.kube import wire
 from hami_webhook.kube.message_text import shown
 from hami_webhook.kube.quantity import Quantity, QuantityError
-from hami_webhook.kube.quota_fields import Lending as Lending
-from hami_webhook.kube.quota_fields import PerSubject
-from hami_webhook.kube.quota_fields import WrittenBudget as WrittenBudget
+from hami_webhook.kube.quota_fields import Lending, PerSubject, WrittenBudget, WrittenWindow
 from hami_webhook.kube.selectors import LabelSelector
 from hami_webhook.kube.wire import MalformedObject as MalformedObject
 
@@ -331,6 +329,8 @@ class ResourceQuota(Struct, frozen=True):
     budget: WrittenBudget | None = None
     pod_selector: LabelSelector | None = None
     per: PerSubject | None = None
+    windows: tuple[WrittenWindow, ...] = ()
+    window_status: Mapping[str, Any] = {}
 
     @classmethod
     def from_object(cls, obj: Any) -> ResourceQuota:

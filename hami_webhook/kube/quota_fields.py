@@ -27,6 +27,21 @@ class WrittenBudget(Struct, frozen=True):
     status: Mapping[str, Any] = {}
 
 
+class WrittenWindow(Struct, frozen=True):
+    """Other limits of an AcceleratorQuota, for a time from each of a cron line on, or from one time."""
+
+    cron: str
+    at: str
+    length: str
+    zone: str
+    hard: Mapping[str, Any]
+
+    @property
+    def name(self) -> str:
+        """How it is named in sentences."""
+        return self.cron or self.at
+
+
 class PerSubject(Struct, frozen=True):
     """What an AcceleratorQuota gives each subject (docs/spec/who.md#3), amounts as written; `overrides` by subject,
     `groups` by group of users.

@@ -347,6 +347,7 @@ class AcceleratorQuotaSpec(Wire, frozen=True):
     longer_runtime: str | None = None
     idle_after: str | None = None
     idle: str | None = None
+    windows: tuple[dict[str, Any], ...] | None = None
 
 
 class AcceleratorQuotaStatus(Wire, frozen=True):
@@ -362,6 +363,7 @@ class AcceleratorQuotaStatus(Wire, frozen=True):
     namespaces: tuple[dict[str, Any], ...] | None = None
     conditions: tuple[dict[str, Any], ...] | None = None
     budget: dict[str, Any] | None = None
+    window: dict[str, Any] | None = None
 
 
 class AcceleratorQuotaObject(Wire, frozen=True):

@@ -18,6 +18,7 @@ from hami_webhook.queueing.group_turns import group_turns
 from hami_webhook.queueing.pod_queue import DemandCache, demand_of, known_accounts, read_queue
 from hami_webhook.quota.account import QuotaAccount, Refusal, limiting
 from hami_webhook.quota.known_quotas import PodQuotas
+from hami_webhook.quota.limits import limited_until_end
 from hami_webhook.quota.pricing import CapacityLister
 from hami_webhook.quota.queue_order import QueueDecision, decide
 
@@ -89,7 +90,9 @@ class QueueHeadroom:
         remaining room for the next one.
         """
         known = known_accounts(self._known(pod), pod.namespace) or ()
-        accounts = [each for each in limiting(known, pod) if each.covers(pod)]
+        now = self._clock()
+        limited = [limited_until_end(each, pod, now) for each in known]
+        accounts = [each for each in limiting(limited, pod) if each.covers(pod)]
         if not any(each.queues for each in accounts) or not self._queued():
             return None
         demand = demand_of(pod, accounts, self._vendors, capacity or self._capacity)

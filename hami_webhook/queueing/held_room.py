@@ -17,27 +17,13 @@ from hami_webhook.kube.objects import Pod
 from hami_webhook.quota.account import QuotaAccount
 from hami_webhook.quota.budget import charged
 from hami_webhook.quota.queue_order import QueueRoom
+from hami_webhook.quota.windows import SETTLED_WITHIN, STARTED_WITHIN, grace_of
 from hami_webhook.state.cluster_view import ClusterView
 
-STARTED_WITHIN, SETTLED_WITHIN = 10.0, 10.0
-"""Seconds from a release to the pod's start, and from a pod's end until its room is free for others."""
-_GRACE = 30.0
-"""Seconds to end, where a pod doesn't say."""
 _UNSEEN_FOR = 60.0
 """Seconds for which used may have more than pods hold: of those that just ended, or are just being created."""
 _AT_ONCE = 200
 """Pods that are looked at before others have their turn."""
-
-
-def longest_hold(pod: Pod) -> float | None:
-    """Return the most seconds for which a waiting pod will hold its charge after its release; None if unlimited."""
-    if pod.active_deadline is None:
-        return None
-    return STARTED_WITHIN + pod.active_deadline + _grace(pod) + SETTLED_WITHIN
-
-
-def _grace(pod: Pod) -> float:
-    return _GRACE if pod.grace_period is None else float(pod.grace_period)
 
 
 def _end_of(pod: Pod, released_at: float | None, now: float) -> tuple[float | None, str]:
@@ -48,7 +34,7 @@ def _end_of(pod: Pod, released_at: float | None, now: float) -> tuple[float | No
     if pod.deletion_deadline is not None:
         ends.append(pod.deletion_deadline + SETTLED_WITHIN)
     if pod.active_deadline is not None:
-        hold = pod.active_deadline + _grace(pod) + SETTLED_WITHIN
+        hold = pod.active_deadline + grace_of(pod) + SETTLED_WITHIN
         if pod.started is not None:
             ends.append(min(pod.started, now) + hold)
         elif released_at is not None and now - released_at <= STARTED_WITHIN:

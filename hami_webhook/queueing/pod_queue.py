@@ -12,16 +12,17 @@ from msgspec import Struct
 from hami_webhook.devices.registry import Vendors
 from hami_webhook.kube.objects import Pod
 from hami_webhook.kube.pod_group import PodGroup
-from hami_webhook.queueing.held_room import longest_hold
 from hami_webhook.quota.account import QuotaAccount, limiting
 from hami_webhook.quota.enforcement import queue_order
 from hami_webhook.quota.floors import cost_at_admission, floor_id
 from hami_webhook.quota.known_quotas import PodQuotas
 from hami_webhook.quota.ledger import State
+from hami_webhook.quota.limits import limited_at
 from hami_webhook.quota.pricing import CapacityLister
 from hami_webhook.quota.queue_order import OF_SUBJECT, Demand, QueuedPod, QueueRoom
 from hami_webhook.quota.runtime import limits_runtime
 from hami_webhook.quota.subjects import groups_of, subject_of
+from hami_webhook.quota.windows import longest_hold
 
 _AT_ONCE = 200
 """Pods that are read before others have their turn."""
@@ -137,7 +138,8 @@ async def read_queue(
         covering = coverings.get(subjects)
         if covering is None:
             accounts = limiting(found, pod)
-            queue.rooms |= {each.room_name: room_of(each, _spent(each, demands.now)) for each in accounts}
+            of_now = [limited_at(each, demands.now) for each in accounts]
+            queue.rooms |= {each.room_name: room_of(each, _spent(each, demands.now)) for each in of_now}
             covering = coverings[subjects] = _Covering(accounts)
         queue.pods[pod.uid] = pod
         if pod.uid in covering.charged:
@@ -184,6 +186,7 @@ def room_of(account: QuotaAccount, spent: Mapping[str, str] = {}) -> QueueRoom:
         f"{account.quota.kind}/{account.name}" if account.subject else "",
         account.subject,
         timed=limits_runtime(account.quota),
+        schedule=account.schedule,
     )
 
 

@@ -213,7 +213,7 @@ class QueueReleaser:
         self.within = [
             (each, [queue.pods[uid] for uid in by_turn.pods[each.pod.uid]])
             for each in decision.waiting
-            if each.own and not each.obstacle.spent  # evicting others gives nobody hours
+            if each.own and not each.obstacle.waits_for_time
         ]
         turns = _first(decision.released, _MOST_AT_ONCE)
         self._again = len(turns) < len(decision.released)

@@ -8,17 +8,18 @@ from math import ceil
 
 from hami_webhook.kube.human_duration import human_duration
 from hami_webhook.kube.objects import Pod, format_time, parse_time
-from hami_webhook.quota.queue_order import PendingReason, QueuePosition, Shortfall
+from hami_webhook.quota.queue_order import OtherLimit, PendingReason, QueuePosition, Shortfall
 
-WAITING, ABOVE_HARD, BUDGET_SPENT, INCOMPLETE, REFUSED, RESERVED = (
+WAITING, ABOVE_HARD, BUDGET_SPENT, OTHER_LIMIT, INCOMPLETE, REFUSED, RESERVED = (
     "Waiting",
     "AboveHard",
     "BudgetSpent",
+    "OtherLimit",
     "PodGroupIncomplete",
     "ChargeRefused",
     "Reserved",
 )
-QUEUE_REASONS = WAITING, ABOVE_HARD, BUDGET_SPENT, INCOMPLETE, REFUSED, RESERVED
+QUEUE_REASONS = WAITING, ABOVE_HARD, BUDGET_SPENT, OTHER_LIMIT, INCOMPLETE, REFUSED, RESERVED
 
 
 def reason_of(obstacle: PendingReason) -> str:
@@ -27,6 +28,8 @@ def reason_of(obstacle: PendingReason) -> str:
         return INCOMPLETE if obstacle.incomplete else REFUSED
     if obstacle.spent:
         return BUDGET_SPENT
+    if obstacle.window is not None:
+        return OTHER_LIMIT
     return ABOVE_HARD if obstacle.never else WAITING
 
 
@@ -42,6 +45,8 @@ def sentence(standing: QueuePosition, pod_of: Callable[[str], Pod | None], note:
         return f"{_REFUSED}: {obstacle.refused}"
     if obstacle.spent:
         return f"{_SPENT}{obstacle.spent}"
+    if obstacle.window is not None:
+        return f"{_OTHER_LIMIT}{_other_limit(obstacle.window)}"
     parts = []
     if obstacle.closed:
         parts.append(f"{quota_named(obstacle.closed)} lets no pod pass those that wait before it")
@@ -54,6 +59,18 @@ def sentence(standing: QueuePosition, pod_of: Callable[[str], Pod | None], note:
         at, why = standing.start.at, standing.start.why
         parts.append(f"{_STARTS}{why}" if at is None else f"starts by {format_time(ceil(at))} at the latest")
     return waiting_sentence(obstacle.lacks, parts, standing.ahead, never=obstacle.never)
+
+
+def _other_limit(other: OtherLimit) -> str:
+    """What a pod needs, when a limit is too low for it, and what to do."""
+    needs = (
+        f"needs {other.requested} {resource_of(other.key)}, and {quota_named(other.quota)} has a limit of {other.hard}"
+    )
+    when = other.stretch
+    if other.comes:
+        begins = "later" if when is None else f"from {format_time(when.begin)} on{when.source}"
+        return f"{needs} {begins}, before the pod surely ends; set a shorter activeDeadlineSeconds, or wait"
+    return f"{needs} now" if when is None else f"{needs} until {format_time(when.begin)}"
 
 
 def waiting_sentence(lacks: Sequence[Shortfall], others: Sequence[str], ahead: int | None, *, never: bool) -> str:
@@ -90,6 +107,7 @@ def _pods_wait(number: int) -> str:
 _FIRST = "first in line"
 _KEPT = "room is kept for "
 _SPENT = "Waits for the next period: "
+_OTHER_LIMIT = "Waits for another time: "
 _REFUSED = "others are charged before it until its charge succeeds"
 _STARTS = "its start isn't known: "
 _AHEAD = re.compile(rf"(?:(?P<number>no|[0-9]{{1,9}}) pods? waits? before it|{_FIRST})$")
@@ -144,7 +162,7 @@ _EARLIEST = re.compile(r"(earliest at|starts by) ([0-9]{4}-[0-9]{2}-[0-9]{2}T[0-
 
 def refused_in(text: str) -> bool:
     """Whether such a sentence says that the pod waits for another reason than room, that only the leader knows."""
-    return text.startswith((_REFUSED, _SPENT))
+    return text.startswith((_REFUSED, _SPENT, _OTHER_LIMIT))
 
 
 _NOTE = re.compile(r"^nobody is evicted for it: | evicted for ")

@@ -12,8 +12,8 @@ from typing import Any
 
 from hami_webhook.cluster.api import JSON
 from hami_webhook.kube import wire
-from hami_webhook.kube.objects import Lending, ResourceQuota, WrittenBudget, parse_time
-from hami_webhook.kube.quota_fields import PerSubject
+from hami_webhook.kube.objects import ResourceQuota, parse_time
+from hami_webhook.kube.quota_fields import Lending, PerSubject, WrittenBudget, WrittenWindow
 from hami_webhook.kube.selectors import LabelSelector
 from hami_webhook.quota.card_selection import COUNTED, DEVICE_TYPES, NODE_SELECTOR
 from hami_webhook.quota.enforcement import ENFORCEMENT, OBSERVED, QUEUE_ORDER, QUEUE_OVERTAKING
@@ -72,7 +72,15 @@ def read_accelerator_quota(obj: Any, namespaces: Labels) -> ResourceQuota:
         budget=_budget(spec.budget or wire.BudgetSpec(), meta, status) if spec.budget or status.budget else None,
         pod_selector=None if spec.pod_selector is None else LabelSelector.from_wire(spec.pod_selector),
         per=None if spec.per is None else _per_subject(spec.per),
+        windows=() if not spec.windows else tuple(map(_window, spec.windows)),
+        window_status=status.window or {},
     )
+
+
+def _window(spec: Mapping[str, Any]) -> WrittenWindow:
+    cron, at, length, zone = (str(spec.get(field) or "") for field in ("from", "at", "for", "timeZone"))
+    hard = spec.get("hard")
+    return WrittenWindow(cron, at, length, zone, hard if isinstance(hard, dict) else {})
 
 
 def _budget(spec: wire.BudgetSpec, meta: wire.ObjectMeta, status: wire.AcceleratorQuotaStatus) -> WrittenBudget:

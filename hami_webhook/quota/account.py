@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import Enum
 from fractions import Fraction
-from functools import lru_cache
 from typing import Any
 
 from msgspec import Struct, structs
@@ -19,9 +18,10 @@ from msgspec.structs import replace
 from hami_webhook.devices.registry import Vendors
 from hami_webhook.dra.holders import BareClaim
 from hami_webhook.kube import scopes
-from hami_webhook.kube.objects import Lending, Pod, ResourceQuota
-from hami_webhook.kube.quantity import Format, Quantity, QuantityError, is_binary
+from hami_webhook.kube.objects import Pod, ResourceQuota
+from hami_webhook.kube.quantity import Format, Quantity, is_binary
 from hami_webhook.quota import ledger as ledgers
+from hami_webhook.quota.amounts import nominal_of, rounded, same_unit
 from hami_webhook.quota.card_selection import COUNTED, CardSelection
 from hami_webhook.quota.enforcement import OBSERVED, Enforcement, observed_charges
 from hami_webhook.quota.entry_life import Event, survives
@@ -29,6 +29,7 @@ from hami_webhook.quota.ledger import IN_ADMISSION, LEDGER, Entry, State
 from hami_webhook.quota.pricing import Charge, ChargeOn
 from hami_webhook.quota.subjects import COUNTED_SUBJECTS, Subjects, changes, counted_text, groups_of, subject_of, titled
 from hami_webhook.quota.time_budget import TimeBudget, budget_patch
+from hami_webhook.quota.windows import HeldLimits, LimitSchedule, read_held, schedule_of, window_patch
 
 
 class QuotaAccount(Struct, frozen=True):
@@ -59,13 +60,18 @@ class QuotaAccount(Struct, frozen=True):
     subjects: Subjects | None = None
     subject: str = ""
     groups: tuple[str, ...] = ()
+    schedule: LimitSchedule | None = None
+    """The windows; `hard` is then what holds by the status, and `quota.limits` says what holds at a time."""
+    held: HeldLimits | None = None
+    limited_by: str = ""
+    """What sets `hard`, where that isn't what holds by the status: ` until 2026-… (window 0 20 * * 1-5)`."""
 
     @classmethod
     def read(cls, quota: ResourceQuota, vendors: Vendors) -> QuotaAccount:
         """The managed part of `quota`, for the keys of the enabled vendors."""
-        hard = _rounded(quota.hard, [key for key in quota.hard if key in vendors.quota_keys], up=False)
+        hard = rounded(quota.hard, [key for key in quota.hard if key in vendors.quota_keys], up=False)
         in_bytes = frozenset(key for key in vendors.bytes_per_unit if key in hard and is_binary(quota.hard[key]))
-        used = _rounded(quota.used, [key for key in hard if key in quota.used], up=True)
+        used = rounded(quota.used, [key for key in hard if key in quota.used], up=True)
         # used in the other unit, from before hard was rewritten, says nothing: it is a sum of rounded amounts
         stale = {
             key
@@ -81,6 +87,14 @@ class QuotaAccount(Struct, frozen=True):
         of_some = quota.per is not None or quota.pod_selector is not None or COUNTED_SUBJECTS in quota.annotations
         if of_some and quota.annotations.get(COUNTED_SUBJECTS) != counted_text(quota):
             stale |= hard.keys()  # used is that of other pods, or of other subjects
+        schedule, held = (schedule_of(quota, hard, vendors.bytes_per_unit), None) if quota.windows else (None, None)
+        if schedule is not None:
+            shown = rounded(
+                quota.status_hard, same_unit(quota.status_hard, {key: quota.hard[key] for key in hard}), up=False
+            )
+            held = read_held(quota.window_status, shown)
+            # without what the leader wrote, the time decides alone
+            hard = {**hard, **schedule.highest} if held is None else {**hard, **held.hard}
         gone = frozenset(key for key in (*quota.used, *quota.status_hard) if key in vendors.quota_keys) - hard.keys()
         return cls(
             quota,
@@ -93,10 +107,12 @@ class QuotaAccount(Struct, frozen=True):
             Enforcement.of(quota),
             observed_charges(quota),
             cards,
-            {} if quota.lending is None else _nominal(quota.lending, hard),
+            {} if quota.lending is None else nominal_of(quota.lending, hard),
             vendors.memory_units,
             None if quota.budget is None else TimeBudget.of(quota, hard),
-            None if quota.per is None else Subjects.read(quota, quota.per, hard, _rounded),
+            None if quota.per is None else Subjects.read(quota, quota.per, hard, rounded),
+            schedule=schedule,
+            held=held,
         )
 
     @property
@@ -218,7 +234,7 @@ class QuotaAccount(Struct, frozen=True):
             return self
         (limit, deciding), use = subjects.limit(subject, groups), subjects.used.get(subject, {})
         used = {key: use.get(key, 0) for key in limit if key in self.used}
-        without = replace(self, nominal={}, time_budget=None, subjects=None)
+        without = replace(self, nominal={}, time_budget=None, subjects=None, schedule=None, limited_by="")
         return replace(without, hard=limit, used=used, subject=subject, groups=deciding)
 
     def of_submitter(self, pod: Pod) -> QuotaAccount:
@@ -301,9 +317,9 @@ class QuotaAccount(Struct, frozen=True):
         if used:
             status["used"] = used
         hard: dict[str, str | None] = {}
-        if self.quota.status_hard != self.quota.hard:
-            shown = _rounded(self.quota.status_hard, self.quota.status_hard, up=False)
-            hard = {key: self.written(key, value) for key, value in self.hard.items() if shown.get(key) != value}
+        if (self.quota.status_hard != self.quota.hard and self.schedule is None) or target.held is not self.held:
+            shown = rounded(self.quota.status_hard, self.quota.status_hard, up=False)
+            hard = {key: self.written(key, value) for key, value in target.hard.items() if shown.get(key) != value}
         hard |= {key: None for key in sorted(self.gone) if key in self.quota.status_hard}
         if hard:
             status["hard"] = hard
@@ -324,6 +340,8 @@ class QuotaAccount(Struct, frozen=True):
         if target.quota.report != self.quota.report:
             status |= target.quota.report
         status |= budget_patch(self.quota.budget, self.time_budget, target.time_budget)
+        had = self.quota.window_status
+        status |= window_patch(had, target.schedule, self.held, target.held) if had or self.schedule else {}
         # without a version this would be a merge over whatever somebody else wrote meanwhile
         patch: dict[str, Any] = {"metadata": {"resourceVersion": self.quota.resource_version}}
         if annotations:
@@ -473,28 +491,3 @@ class NeedsRecompute(Rejected):
         super().__init__(quota)
         self.quota = quota
         self.full = full
-
-
-def _rounded(written: Mapping[str, Any], keys: Iterable[str], *, up: bool) -> dict[str, int]:
-    """The amounts of the keys as integers; limits are rounded down, as a fraction of a unit can't be used."""
-    texts = ((key, written[key]) for key in keys)
-    return {key: _bounds(text if isinstance(text, str) else repr(text))[up] for key, text in texts}
-
-
-def _nominal(lending: Lending, hard: Mapping[str, int]) -> dict[str, int]:
-    """What a quota has of its own; never more than hard."""
-    own = _rounded(lending.nominal, [key for key in lending.nominal if key in hard], up=False)
-    return {key: max(0, min(amount, hard[key])) for key, amount in own.items()}
-
-
-@lru_cache(maxsize=4096)
-def _bounds(text: str) -> tuple[int, int]:
-    """An amount rounded down and up; 0 for what is none.
-
-    The same amounts come again with each version of a quota, and reading them was two thirds of reading it.
-    """
-    try:
-        quantity = Quantity.parse(text)
-    except QuantityError:
-        return 0, 0
-    return quantity.value.numerator // quantity.value.denominator, quantity.ceil()

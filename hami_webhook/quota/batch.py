@@ -25,6 +25,7 @@ from hami_webhook.quota.account import (
     refuse_unknown,
 )
 from hami_webhook.quota.ledger import IN_ADMISSION, SEVERAL, Entry, State, find_entry, is_full
+from hami_webhook.quota.limits import all_limited_at, ever_limited, limited_until_end
 from hami_webhook.quota.placing import PlacementRequest
 from hami_webhook.quota.refusals import refuse_group, refuse_overrun, refuse_ungated
 
@@ -65,6 +66,10 @@ def evaluate_batch(
     `recomputed` yet.
     """
     running = accounts
+    for account in accounts.values():
+        if account.schedule is not None:
+            running = accounts = all_limited_at(accounts, now)
+            break
     refusals: dict[int, Refusal] = {}
     charged: dict[int, Mapping[str, Mapping[str, int]]] = {}
     observed: dict[int, Sequence[Refusal]] = {}
@@ -209,9 +214,10 @@ class _Charging:
                 return spent
         # what it costs once the gates of others are gone is waited for under any enforcement
         if account.queues or (account.enforced and self._request.pod.gated_by_others):
-            never = account.above_hard(charge)
+            most = ever_limited(account, self._request.pod, self._now)
+            never = most.above_hard(charge)
             if never:
-                return refuse_overrun(account, charge, never)
+                return refuse_overrun(most, charge, never)
             own = None if account.subjects is None else account.of_submitter(self._request.pod)
             never = () if own is None else own.above_hard(charge)
             return account if own is None or not never else refuse_overrun(own, charge, never)
@@ -220,15 +226,19 @@ class _Charging:
             return unknown
         entry = account.ledger.get(self._request.identity)  # of a pod that is updated while its gate is being removed
         earlier = None if entry is None else entry.amounts
-        full, over = account, account.overrun(charge, earlier)
-        if not over and account.subjects is not None:
-            full, over = self._overrun_of_subject(account, earlier)
+        full, over = self._overrun(account, earlier)
         return self._refuse_full(full, over) if over and account.enforced else account
 
-    def _overrun_of_subject(
+    def _overrun(
         self, account: QuotaAccount, earlier: Mapping[str, int] | None
     ) -> tuple[QuotaAccount, tuple[str, ...]]:
-        """The account of the pod's subject, and the keys of which it has no room for the charge."""
+        """What has no room for the charge, and of which keys: the account until the pod's end, or its subject's."""
+        over = account.overrun(self._charge, earlier)
+        if not over and account.schedule is not None:
+            account = limited_until_end(account, self._request.pod, self._now)
+            over = account.overrun(self._charge, earlier)
+        if over or account.subjects is None:
+            return account, over
         own = account.of_submitter(self._request.pod)
         return own, own.overrun(self._charge, earlier)
 
@@ -237,7 +247,8 @@ class _Charging:
         group = PodGroup.of(self._request.pod)
         if group is None:
             return None
-        for account in self._account.limiting(self._request.pod):
+        most = ever_limited(self._account, self._request.pod, self._now)
+        for account in most.limiting(self._request.pod):
             if not account.above_hard(self._charge, group.size):
                 continue
             count = 1 + self._request.equal_members()
@@ -264,10 +275,7 @@ class _Charging:
         if known is not None and (known.state is not State.ADMITTED or known.covers(amounts)):
             # charged already; in any other state the pod exists, and admission doesn't change its charge
             if known.observed:
-                full = former = account.with_entry(request.identity, None)
-                over = former.overrun(self._charge)
-                if not over and former.subjects is not None:
-                    full, over = self._overrun_of_subject(former, None)
+                full, over = self._overrun(account.with_entry(request.identity, None), None)
                 spent = None if over else self._refuse_spent()
                 self.observed.append(spent or refuse_overrun(full, self._charge, over))
             return self._adopted(account, known)
@@ -352,9 +360,7 @@ class _Charging:
     ) -> QuotaAccount | Refusal:
         """The account with the request's entry in the place of another; `raised`: that covers a part of the charge."""
         earlier = known.amounts if known and raised else None
-        full, over = account, account.overrun(self._charge, earlier)
-        if not over and account.subjects is not None:
-            full, over = self._overrun_of_subject(account, earlier)
+        full, over = self._overrun(account, earlier)
         spent = self._refuse_spent()
         if spent is not None and account.enforced:
             return spent

@@ -24,6 +24,7 @@ from hami_webhook.quota.account import QuotaAccount
 from hami_webhook.quota.card_selection import CardSelection
 from hami_webhook.quota.floors import cost_at_admission, cost_of
 from hami_webhook.quota.ledger import Entry, find_claim_entry, find_entry
+from hami_webhook.quota.limits import limited_until_end
 from hami_webhook.quota.pricing import CapacityLister, charge_of, in_bytes, in_units
 
 
@@ -249,7 +250,8 @@ def pod_budget(
     """
     found: dict[CardSelection | None, tuple[dict[str, int], dict[str, int]]] = {None: ({}, {})}
     for quota in quotas:
-        for account in (quota,) if quota.subjects is None else quota.limiting(pod):
+        limited = quota if quota.schedule is None else limited_until_end(quota, pod, now)
+        for account in (limited,) if limited.subjects is None else limited.limiting(pod):
             if not account.hard or not account.enforced or not account.covers(pod):
                 continue
             mine = account.counted(charged(account, pod, vendors, capacity, now, placement_ttl))

@@ -53,7 +53,7 @@ def lending_faults(account: QuotaAccount) -> Iterator[tuple[str, str]]:
     reclaim = quota.lending.reclaim
     if reclaim and reclaim not in _RECLAIM:
         yield "reclaim", f"reclaim: {reclaim} isn't known, so nobody is evicted; write off, dry-run or on"
-    if Reclaim.of(quota) is not Reclaim.OFF and not quota.lending.nominal:
+    if Reclaim.of(quota) is not Reclaim.OFF and not (quota.lending.nominal or quota.windows):
         yield "reclaim", f"reclaim: {reclaim} has no effect without nominal; set nominal to the team's own amounts"
     try:
         _seconds(quota)

@@ -15,6 +15,7 @@ from msgspec.structs import replace
 from hami_webhook.kube.objects import Pod
 from hami_webhook.quota.account import QuotaAccount, Refusal, Swap, refuse_now, refuse_unknown
 from hami_webhook.quota.ledger import Entry, State
+from hami_webhook.quota.limits import limited_until_end
 from hami_webhook.quota.pricing import Charge
 from hami_webhook.quota.refusals import refuse_overrun
 
@@ -73,7 +74,8 @@ class PlacementRequest(Struct, frozen=True, eq=False):
         if unknown and account.enforced:
             return refuse_unknown(account.name, unknown)
         full, over = account, list[str]()
-        for each in (account,) if account.subjects is None else account.limiting(pod):
+        until_end = account if account.schedule is None else limited_until_end(account, pod, now)
+        for each in (until_end,) if account.subjects is None else until_end.limiting(pod):
             of_each = [key for key in limited if key in each.hard]
             over = [k for k in of_each if k not in each.used or each.used[k] + increase.get(k, 0) > each.hard[k]]
             if over:

@@ -13,6 +13,8 @@ from math import inf
 
 from msgspec import Struct
 
+from hami_webhook.quota.windows import LimitSchedule, LimitStretch
+
 OVERTAKING = 600.0
 """Seconds for which a pod that doesn't fit lets later ones pass, unless its quota says otherwise."""
 
@@ -58,8 +60,20 @@ class QueueRoom(Struct, frozen=True):
     """Whether it limits runtimes, so that those that wait for it are given a start (docs/spec/time.md#2)."""
     endless: str = ""
     """What holds room without an end, in words."""
+    schedule: LimitSchedule | None = None
+    """When other limits hold; None if they never change."""
     unsure: bool = False
     """Whether something that had an end holds room beyond it, or hasn't started: promises of before don't hold."""
+
+    def ever(self, key: str, now: float) -> float:
+        """The highest limit of a key, now or later; infinite for one that it doesn't limit."""
+        return self.hard.get(key, inf) if self.schedule is None else self.schedule.ever(now).get(key, inf)
+
+    def reserved(self, key: str, now: float, end: float) -> int:
+        """What of a key's limit isn't for those that hold it until `end`, as a lower limit comes before."""
+        if self.schedule is None or key not in self.hard:
+            return 0
+        return max(0, self.hard[key] - self.schedule.lowest(now, end)[key].amount)
 
     @property
     def common(self) -> bool:
@@ -103,12 +117,26 @@ class Shortfall(Struct, frozen=True, gc=False):
     hard: int
 
 
+class OtherLimit(Struct, frozen=True, gc=False):
+    """A limit of a quota that a pod doesn't fit, as another one holds later, or holds now.
+
+    `comes`: it is a lower one that comes before the pod's end. `stretch` is when it holds; None where that isn't near.
+    """
+
+    quota: str
+    key: str
+    requested: int
+    hard: int
+    comes: bool
+    stretch: LimitStretch | None
+
+
 class PendingReason(Struct, frozen=True, gc=False):
     """Why a pod isn't released: what it lacks, and for which pods before it room is kept (their UIDs).
 
     `closed`: the strict quota in which an earlier pod waits. `never`: the cost exceeds a limit. `incomplete`: what
     its pod group lacks to take a turn. `refused`: why its charge was refused, though there was room. `spent`: the
-    sentence that a quota's budget is spent until its next period.
+    sentence that a quota's budget is spent until its next period. `window`: the limit of another time that it exceeds.
     """
 
     lacks: tuple[Shortfall, ...] = ()
@@ -118,11 +146,17 @@ class PendingReason(Struct, frozen=True, gc=False):
     incomplete: str = ""
     refused: str = ""
     spent: str = ""
+    window: OtherLimit | None = None
 
     @property
     def lets_all_pass(self) -> bool:
         """Return whether the pod can't start even if all running pods end; then all other pods may overtake it."""
-        return self.never or bool(self.spent)
+        return self.never or bool(self.spent) or self.window is not None
+
+    @property
+    def waits_for_time(self) -> bool:
+        """Return whether a period or a window has to pass first, so that it helps nobody to evict others."""
+        return bool(self.spent) or self.window is not None
 
 
 class Start(Struct, frozen=True, gc=False):
@@ -183,7 +217,7 @@ def decide(
 
     def take_turns(turns: Iterable[QueuedPod], *, own: bool) -> None:
         for pod in turns:
-            request = deciding.request(pod.demand)
+            request = deciding.request(pod)
             obstacle = request.obstacle or deciding.obstacle(request)
             if obstacle is None:
                 deciding.take(request)
@@ -295,10 +329,11 @@ class _Request:
     be kept for one more of them.
     """
 
-    __slots__ = ("demand", "keeps", "obstacle", "quotas")
+    __slots__ = ("demand", "end", "keeps", "obstacle", "quotas")
 
-    def __init__(self, demand: Demand, quotas: _Quotas) -> None:
+    def __init__(self, demand: Demand, quotas: _Quotas, end: float) -> None:
         self.demand = demand
+        self.end = end
         self.quotas = quotas
         self.obstacle: PendingReason | None = None
         self.keeps = True
@@ -316,18 +351,25 @@ class _Deciding:
         """For which pods room of a key is kept, by quota and key: the first of them."""
         self._ahead = dict.fromkeys(rooms, 0)
         self._common = {name for name, room in rooms.items() if room.common}
-        self._requests: dict[int, _Request] = {}
+        self._requests: dict[tuple[int, float], _Request] = {}
+        self._scheduled = {name for name, room in rooms.items() if room.schedule is not None}
         self._quotas: dict[tuple[str, ...], _Quotas] = {}
 
-    def request(self, demand: Demand) -> _Request:
-        """What is known of pods with this very demand: to compare amounts for each of them would take longer."""
-        found = self._requests.get(id(demand))
+    def request(self, pod: QueuedPod) -> _Request:
+        """What is known of pods with this very demand: to compare amounts for each of them would take longer.
+
+        Where limits change, those that end at the same time have it in common.
+        """
+        demand, end = pod.demand, inf
+        if self._scheduled and pod.runtime is not None and any(name in self._scheduled for name, _ in demand):
+            end = self._now + pod.runtime
+        found = self._requests.get((id(demand), end))
         if found is None:
             names = tuple([name for name, _ in demand])
             quotas = self._quotas.get(names)
             if quotas is None:
                 quotas = self._quotas[names] = _Quotas(names, self._rooms)
-            found = self._requests[id(demand)] = _Request(demand, quotas)
+            found = self._requests[id(demand), end] = _Request(demand, quotas, end)
         return found
 
     def obstacle(self, request: _Request) -> PendingReason | None:
@@ -336,13 +378,19 @@ class _Deciding:
         if spent:
             request.obstacle = PendingReason(spent=spent)
             return request.obstacle
+        other = self._other_limit(request) if self._scheduled else None
+        if other is not None:
+            request.obstacle = PendingReason(window=other)
+            return request.obstacle
         lacks: list[Shortfall] = []
         never = False
         for name, key, amount in self._amounts(request):
-            free, hard = self.free[name].get(key, inf), self._rooms[name].hard.get(key, inf)
-            if amount > hard and not never:
+            free, room = self.free[name].get(key, inf), self._rooms[name]
+            most = room.hard.get(key, inf) if room.schedule is None else room.ever(key, self._now)
+            if amount > most and not never:
                 lacks, never = [], True
-            if amount > hard if never else amount > free:
+            if amount > most if never else amount > free:
+                hard = most if never else room.hard.get(key, inf)
                 shown = (0 if each == inf else int(each) for each in (free, hard))
                 lacks.append(Shortfall(name, key, amount, *shown))
         closed = "" if never else next((name for name in request.quotas.names if name in self.closed), "")
@@ -359,6 +407,22 @@ class _Deciding:
                     if quota == name and key in self._rooms[name].spent:
                         return self._rooms[name].spent[key]
         return ""
+
+    def _other_limit(self, request: _Request) -> OtherLimit | None:
+        """The limit of a window that stands in the way: one that comes before the end, or that a later one exceeds."""
+        for name, key, amount in self._amounts(request):
+            room = self._rooms[name]
+            if room.schedule is None or key not in room.hard or amount > room.ever(key, self._now):
+                continue
+            hard = room.hard[key]
+            lowest = room.schedule.lowest(self._now, request.end)[key]
+            if lowest.amount < hard and amount > self.free[name].get(key, inf) - (hard - lowest.amount):
+                stretch = lowest.stretch or room.schedule.first_below(self._now, key, hard)
+                return OtherLimit(name, key, amount, lowest.amount, True, stretch)
+            if amount > hard:
+                stretch = room.schedule.first_from(self._now, key, amount)
+                return OtherLimit(name, key, amount, hard, False, stretch)
+        return None
 
     def _amounts(self, request: _Request) -> Iterator[tuple[str, str, int]]:
         for name, amounts in request.demand:
@@ -394,7 +458,7 @@ class _Deciding:
     def keep_in_common(self, pods: Iterable[QueuedPod]) -> None:
         """Keep what these pods, which wait, cost their common quotas, from all that come after."""
         for pod in pods:
-            request = self.request(pod.demand)
+            request = self.request(pod)
             if request.obstacle is None or not request.obstacle.lets_all_pass:
                 self._keep(pod, request, but=self._rooms.keys() - self._common)
         self._requests.clear()  # room in common quotas is less by now

@@ -10,6 +10,7 @@ from enum import Enum
 from itertools import chain
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from hami_webhook.devices.keys import MEBIBYTE, Dimension, QuotaKey
 from hami_webhook.devices.registry import Vendors
@@ -27,6 +28,7 @@ from hami_webhook.quota.preemption import QUOTA_PREEMPTION
 from hami_webhook.quota.pricing import CapacityLister
 from hami_webhook.quota.runtime import runtime_faults
 from hami_webhook.quota.time_budget import budget_faults
+from hami_webhook.quota.windows import window_faults
 
 _LIMITS, _REQUESTS = "limits.", "requests."
 _CLOSE = 0.9
@@ -59,6 +61,8 @@ class Misreading(Struct, frozen=True):
 def misreadings(quota: ResourceQuota, vendors: Vendors, known: Vendors, capacity: CapacityLister) -> list[Misreading]:
     """All misreadings of a quota, by key. `known` are the vendors that could be enabled; `capacity` has the cards."""
     account = QuotaAccount.read(quota, vendors)
+    if account.schedule is not None:
+        account = replace(account, hard=account.schedule.base)
     names = _Names(vendors, known)
     found: list[Misreading] = []
     for key in sorted(quota.hard):
@@ -86,7 +90,7 @@ def misreadings(quota: ResourceQuota, vendors: Vendors, known: Vendors, capacity
         text = f"no pod is in all its scopes ({listed}), so nothing is counted; make a quota for each"
         found.append(Misreading(Reason.KEY, "scopes", text))
     written = (enforcement_faults(quota), lending_faults(account), runtime_faults(quota), budget_faults(quota))
-    faults = (*chain(*written), *idle_faults(quota))
+    faults = (*chain(*written), *idle_faults(quota), *window_faults(quota))
     found += [Misreading(Reason.KEY, key, text) for key, text in faults]
     preemption = quota.annotations.get(QUOTA_PREEMPTION)
     if preemption not in (None, "true", "false"):

@@ -36,6 +36,7 @@ from hami_webhook.quota.floors import FloorEntries, cost_at_admission, floor_id
 from hami_webhook.quota.held_time import HeldSpan
 from hami_webhook.quota.in_flight import EntriesInFlight
 from hami_webhook.quota.ledger import Entry, State, find_claim_entry, find_entry, update_id
+from hami_webhook.quota.limits import next_change, written_at
 from hami_webhook.quota.pricing import NODE_LOCK_TIMEOUT, CapacityLister, Charge, charge_of, overrun
 from hami_webhook.quota.subjects import UNKNOWN
 
@@ -91,7 +92,8 @@ def recompute(
     `lost` are entries that were wiped from the annotation and count until their time is up. `gone`: ledger ids of
     deleted pods, to which no entry can belong any more.
     """
-    pods = list(pods)
+    pods, before = list(pods), account
+    account = written_at(account, now)
     # the quota's own ledger wins: an entry that stands there again isn't lost
     entries = {**(lost or {}), **account.ledger}
     of_pods = {key: entry for key, entry in entries.items() if entry.state is not State.FLOOR}
@@ -145,8 +147,11 @@ def recompute(
     larger = ((pod, overrun(pod, charge, over, vendors, capacity)) for pod, charge in counted) if over else ()
     overruns = [(pod, tuple(keys)) for pod, keys in larger if keys]
     wake = min((*ends, *kept.ends), default=None)
+    change = next_change(account, now)
+    if change is not None:
+        wake = min(change, change if wake is None else wake)
     excess = above_hard({key: used[key] - account.hard[key] for key in over}, held)
-    return Recomputed(account, after, problems, confirmed, kept.expired, wake, overruns, excess=excess)
+    return Recomputed(before, after, problems, confirmed, kept.expired, wake, overruns, excess=excess)
 
 
 class _KeptEntries:

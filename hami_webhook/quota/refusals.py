@@ -35,7 +35,8 @@ def refuse_overrun(account: QuotaAccount, charge: Charge, over: Sequence[str]) -
     return Refusal(
         403,
         f"exceeding resource quota: exceeded quota: {kind}{account.title}, requested: {listed(requested)}{floor}, "
-        f"used: {listed(account.used)}, limited: {listed(account.hard)}{_in_gi(account, requested, over)}",
+        f"used: {listed(account.used)}, limited: {listed(account.hard)}{_in_gi(account, requested, over)}"
+        f"{account.limited_by}",
         overrun=True,
     )
 

@@ -16,6 +16,7 @@ from math import inf
 
 from msgspec import structs
 
+from hami_webhook.kube.objects import format_time
 from hami_webhook.quota.queue_order import (
     OVERTAKING,
     Demand,
@@ -35,6 +36,7 @@ LENDS = "teams lend each other room"
 REFUSED = "charges of its namespace were refused just now"
 NOT_KEPT = "room in {} is kept for it only once {} has room"
 PASSED = "others may pass it for a while, by the overtaking of {}"
+CHANGES = "limits of {} change at {}"
 NO_ORDER = "{} doesn't queue, so nothing is kept there"
 
 
@@ -56,7 +58,7 @@ def with_starts(
     profile = _Profile(rooms, decision.released, now)
     waiting = list(decision.waiting)
     for each in waiting:
-        if each.obstacle.refused or each.obstacle.spent or each.pod.uid in late:  # it comes back before others
+        if each.obstacle.refused or each.obstacle.waits_for_time or each.pod.uid in late:  # it comes back before others
             profile.reserve(each.pod.demand)
     standings = []
     for each in waiting:
@@ -117,6 +119,10 @@ class _Profile:
             return Start(None, REFUSED)
         why = self._what_is_not_kept(standing, names)
         at = self._latest(pod.demand, names) if not why else inf
+        if at < inf and (why := self._what_changes(pod, names, at)):
+            for name in names:
+                self._advance(name, to=at)
+            at = inf
         if at == inf:
             self.reserve(pod.demand)
             for name in names:
@@ -153,6 +159,23 @@ class _Profile:
                 return NOT_KEPT.format(name, narrowest)
             if not room.order.strict and self._now - standing.pod.created < longest:
                 return PASSED.format(name)
+        return ""
+
+    def _what_changes(self, pod: QueuedPod, names: Sequence[str], at: float) -> str:
+        """The quota whose limits change before a pod starts then, or fall before its end; empty if there is none."""
+        end = inf if pod.runtime is None else at + pod.runtime
+        for name in names:
+            schedule = self._rooms[name].schedule
+            if schedule is None:
+                continue
+            change = schedule.at(self._now).until
+            if at >= change:
+                return CHANGES.format(name, format_time(change))
+            lowest = schedule.lowest(self._now, end)
+            for key, hard in self._rooms[name].hard.items():
+                if key in lowest and lowest[key].amount < hard:
+                    stretch = lowest[key].stretch or schedule.first_below(self._now, key, hard)
+                    return CHANGES.format(name, "some time" if stretch is None else format_time(stretch.begin))
         return ""
 
     def _latest(self, demand: Demand, names: Sequence[str]) -> float:
@@ -213,12 +236,20 @@ def _passing(
     needed_at = dict.fromkeys(rooms, inf)
     """By quota when what is kept in it is needed first; minus infinity where that isn't known."""
     passing: dict[str, QueuedPod] = {}
+
+    def fits(demand: Demand, end: float) -> bool:
+        return all(
+            free.get((name, key), inf) - (rooms[name].reserved(key, now, end) if name in rooms else 0) >= amount
+            for name, amounts in demand
+            for key, amount in amounts
+        )
+
     for each in standings:
         pod, names = each.pod, [name for name, _ in each.pod.demand if name in rooms]
         if each.obstacle.lets_all_pass or each.obstacle.refused:
             continue
         end = inf if pod.runtime is None else now + pod.runtime
-        if each.start is not None and end <= min(needed_at[name] for name in names) and _fits(free, pod.demand):
+        if each.start is not None and end <= min(needed_at[name] for name in names) and fits(pod.demand, end):
             passing[pod.uid] = pod
             _subtract(free, pod.demand)
             continue
@@ -237,10 +268,6 @@ def _in_the_way(standing: QueuePosition) -> set[str]:
     """The quotas in which a turn is stopped."""
     found = {lack.quota for lack in standing.obstacle.lacks}
     return found | {standing.obstacle.closed} if standing.obstacle.closed else found
-
-
-def _fits(free: Mapping[_Key, int], demand: Demand) -> bool:
-    return all(free.get((name, key), inf) >= amount for name, amounts in demand for key, amount in amounts)
 
 
 def _subtract(free: dict[_Key, int], demand: Demand) -> None:

@@ -11,7 +11,8 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from hami_webhook.kube.objects import ResourceQuota, WrittenBudget, format_time, parse_time
+from hami_webhook.kube.objects import ResourceQuota, format_time, parse_time
+from hami_webhook.kube.quota_fields import WrittenBudget
 from hami_webhook.quota.enforcement import ENFORCEMENT, Enforcement
 from hami_webhook.quota.held_time import (
     HeldSpan,

@@ -13,6 +13,7 @@ from msgspec.structs import replace
 
 from hami_webhook.quota.queue_order import Demand, QueueDecision, QueuedPod, QueueOrder, QueueRoom, decide
 from hami_webhook.quota.starts import with_starts
+from hami_webhook.quota.windows import LimitSchedule, LimitWindow
 
 NOON = 1767268800.0
 Q = Mapping[str, QueueRoom]
@@ -129,9 +130,21 @@ def test_who_passes_in_a_wide_quota_is_bound_by_all_that_wait_for_it() -> None:
 class Simulated:
     """Quotas `q` and `r` of a namespace each, and `s` above both, while pods come, are released, and end."""
 
-    def __init__(self, orders: Mapping[str, QueueOrder], hard: int, *, backfill: bool = True) -> None:
+    def __init__(
+        self,
+        orders: Mapping[str, QueueOrder],
+        hard: int,
+        *,
+        backfill: bool = True,
+        windows: Sequence[tuple[str, LimitWindow]] = (),
+    ) -> None:
         self.orders = orders
         self.hard = {name: hard * (2 if name == "s" else 1) for name in orders}
+        self.schedules = {
+            name: LimitSchedule(dict.fromkeys(("gpu", "mem"), limit), own)
+            for name, limit in self.hard.items()
+            if (own := [window for quota, window in windows if quota == name])
+        }
         self.now = NOON
         self.backfill = backfill
         self.waiting: dict[str, QueuedPod] = {}
@@ -144,15 +157,17 @@ class Simulated:
     def rooms(self) -> dict[str, QueueRoom]:
         found = {}
         for name, order in self.orders.items():
-            free = {"gpu": self.hard[name], "mem": self.hard[name]}
-            held = []
+            schedule = self.schedules.get(name)
+            hard = dict.fromkeys(("gpu", "mem"), self.hard[name]) if schedule is None else schedule.at(self.now).hard
+            free, held = dict(hard), []
             for pod, latest, _ in self.running.values():
                 for key, amount in dict(pod.demand).get(name, ()):
                     free[key] -= amount
                     held += [(latest, key, amount)] if latest < inf else []
-            hard = {"gpu": self.hard[name], "mem": self.hard[name]}
             width = 2 if name == "s" else 0
-            found[name] = QueueRoom(hard, free, order, width, held=held, timed=True, endless="some have no end")
+            found[name] = QueueRoom(
+                hard, free, order, width, held=held, timed=True, endless="some have no end", schedule=schedule
+            )
             assert min(free.values()) >= 0
         return found
 
@@ -188,6 +203,7 @@ class Simulated:
             times += [at for at, _, _ in coming[:1]]
             times += [at for uid, at in self.promised.items() if uid in self.waiting]
             times += [pod.created + each.overtaking for pod in self.waiting.values() for each in self.orders.values()]
+            times += [at for each in self.schedules.values() if (at := each.at(self.now).until) < inf]
             times = [at for at in times if at > self.now] if self.now > NOON else [NOON]
             if not times:
                 return
@@ -232,3 +248,30 @@ def test_no_promised_start_is_missed_whatever_passes_and_however_early_others_en
     simulated = Simulated(orders, hard)
     simulated.run(arrivals, runs)
     event(f"{min(simulated.passed, 2)} passed")
+
+
+WINDOWS = st.lists(
+    st.tuples(
+        st.sampled_from(("q", "r", "s")), st.integers(1, 120), st.sampled_from((5, 20, 60)), st.sampled_from((0, 2, 9))
+    ),
+    min_size=1,
+    max_size=4,
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(weeks(), st.integers(4, 6), WINDOWS)
+def test_no_limit_of_a_window_is_exceeded_and_no_promised_start_is_missed(
+    week: tuple[dict[str, QueueOrder], list[tuple[float, QueuedPod]], dict[str, float]],
+    hard: int,
+    spans: list[tuple[str, int, int, int]],
+) -> None:
+    """All pods end in time for the lower limit: what is free is never below 0, which `rooms` asserts."""
+    orders, arrivals, runs = week
+    windows = [
+        (quota, LimitWindow(f"w{number}", "", NOON + at, seconds, "", (("gpu", limit), ("mem", limit))))
+        for number, (quota, at, seconds, limit) in enumerate(spans)
+    ]
+    simulated = Simulated(orders, hard, windows=windows)
+    simulated.run(arrivals, runs)
+    event(f"{min(len(simulated.waiting), 1)} waits for ever")
