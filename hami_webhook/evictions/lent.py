@@ -145,6 +145,15 @@ class Reclaiming:
         whether these protect.
         """
         left = _Left(self, shortage, budgets, self._now if at is None else at)
+        chosen = yield from self._choosing(left)
+        return None if left.lacks else chosen
+
+    def as_many_as_may(self, shortage: Shortage) -> Steps[list[Evictable]]:
+        """Return who may go for what is lacking, though that is less than is lacking."""
+        return (yield from self._choosing(_Left(self, shortage, True, self._now)))
+
+    def _choosing(self, left: _Left) -> Steps[list[Evictable]]:
+        """Take candidates until nothing is lacking, nobody else may go, or they are too many."""
         chosen: list[Evictable] = []
         gone: set[int] = set()
         while left.lacks:
@@ -154,7 +163,7 @@ class Reclaiming:
                 if found is not None:
                     break
             if found is None or len(chosen) == _MOST:
-                return None
+                break
             left.take(found)
             gone.add(id(found))
             chosen.append(found)

@@ -14,6 +14,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import NamedTuple
 
+from msgspec.structs import replace
+
 from hami_webhook.charging.pods import PodCharger
 from hami_webhook.cluster.api import Cluster, ClusterError, EvictionRefused, Kind
 from hami_webhook.cluster.object_events import ObjectEvents
@@ -35,10 +37,11 @@ from hami_webhook.quota.account import QuotaAccount, limiting
 from hami_webhook.quota.enforcement import queue_order
 from hami_webhook.quota.floors import floor_id
 from hami_webhook.quota.lending import Reclaim
+from hami_webhook.quota.limits import limited_at
 from hami_webhook.quota.queue_order import Demand, QueuedPod
 from hami_webhook.state.cluster_view import ClusterView
 from hami_webhook.state.nominations import Nominations
-from hami_webhook.time_slices import TimeSlices
+from hami_webhook.time_slices import Steps, TimeSlices
 
 logger = logging.getLogger(__name__)
 
@@ -145,7 +148,11 @@ class Reclaimer:
             await self._sleep(max(_EVERY, _PAUSE_PER_SECOND * (loop.time() - began)))
 
     async def step(self) -> None:
-        """Run one round over the waiting pods in turn: those with `reclaim: on` before those with `dry-run`."""
+        """Run one round: quotas above the limit of a window first, then the waiting pods in turn.
+
+        Those with `reclaim: on` come before those with `dry-run`.
+        """
+        await self._return_to_limits()
         within = self._releaser.within
         uids = {turn.pod.uid for turn, _ in within}
         self._releaser.reclaimed_for &= uids
@@ -173,7 +180,8 @@ class Reclaimer:
         """The AcceleratorQuotas that aren't only observed, by name; none while they aren't known."""
         known = self._charger.known(pod).accelerator_quotas
         found = known.accounts.values() if known.age < _SHOWN_WITHIN else ()
-        return {each.room_name: each for each in found if each.hard and each.enforced}
+        now = self._view.clock()
+        return {each.room_name: limited_at(each, now) for each in found if each.hard and each.enforced}
 
     def _waiting(self, accounts: Mapping[str, QuotaAccount]) -> Iterator[_Waiting]:
         """Those whose teams reclaim."""
@@ -193,6 +201,39 @@ class Reclaimer:
         self._spared = {uid: until for uid, until in self._spared.items() if now < until}
         self._settled = {uid: until for uid, until in self._settled.items() if now < until}
         self._found_nobody = {shape: each for shape, each in self._found_nobody.items() if now < each.until}
+
+    async def _return_to_limits(self) -> None:
+        """Evict pods of quotas with `reclaim: on` that hold more than the limit of a window that began."""
+        cache, now = self._view.caches.accelerator_quotas, self._view.clock()
+        quotas = [each for each in cache.all() if each.windows and Reclaim.of(each) is Reclaim.ON]
+        if not quotas or cache.silence() >= _SHOWN_WITHIN:
+            return
+        accounts = [limited_at(QuotaAccount.read(each, self._view.vendors), now) for each in quotas]
+        over = {
+            each.room_name: replace(each, nominal=dict.fromkeys(each.hard, 0))
+            for each in accounts
+            if each.enforced and any(each.used.get(key, 0) > limit for key, limit in each.hard.items())
+        }
+        if not over:
+            return
+        self._forget_old()
+        try:
+            found = await self._round(over, await self._budgets())
+        except ClusterError as error:
+            logger.warning("nobody is evicted above a limit: no budgets", extra={"reason": str(error)})
+            return
+        for name, account in over.items():
+            lacks = {(name, key): -free for key, free in found.free[name].items() if free < 0}
+            shortage = Shortage((), (), lacks)
+            victims = await found.slices.run(found.reclaiming.selecting(shortage, _anywhere)) if lacks else ()
+            if isinstance(victims, Blocked):  # what may go, goes; the others as soon as they may
+                victims = await found.slices.run(found.reclaiming.as_many_as_may(shortage))
+            if victims:
+                found.reclaiming.take(shortage, victims)
+                keys = ", ".join(f"{key}={account.hard[key]}" for _, key in sorted(lacks))
+                why = f"evicted because {name} holds more than its limit {keys}{account.limited_by}"
+                pods = [found.holdings.pods[uid] for victim in victims for uid in victim.uids]
+                await self._evict(Eviction(RECLAIM, (), pods, why=partial(_said, why)), partial(_names, name))
 
     async def _budgets(self) -> list[PodDisruptionBudget]:
         """All PodDisruptionBudgets as they are. Raises `ClusterError`."""
@@ -324,21 +365,28 @@ class Reclaimer:
 
         places = [(pod, "") for pod in each.pods]
         eviction = Eviction(RECLAIM, places, [now.holdings.pods[uid] for uid in groups], why=why)
+        refused = await self._evict(eviction, giving)
+        if refused is not None:
+            if isinstance(refused, EvictionRefused):
+                await self._note_blocked(each, Blocked.PROTECTED)
+            return
+        await self._note(each, "Normal", RECLAIM.evicting, f"{_pods(victims, each.teams)} evicted for {keys}")
+
+    async def _evict(self, eviction: Eviction, giving: Callable[[Pod], list[str]]) -> ClusterError | None:
+        """Evict the victims, up to the first that can't be: nobody is tried in its place before the next round."""
         for pod in eviction.victims:
             try:
                 if not await self._executor.end(pod, eviction):
                     continue
-            except ClusterError as error:  # nobody else is tried in its place before the next round
+            except ClusterError as error:
                 self._spared[pod.uid] = self._view.clock() + _SPARED_FOR
-                if isinstance(error, EvictionRefused):
-                    await self._note_blocked(each, Blocked.PROTECTED)
-                else:
+                if not isinstance(error, EvictionRefused):
                     about = {**of_pod(pod), "reason": str(error)}
                     logger.warning("a pod can't be evicted to reclaim lent amounts", extra=about)
-                return
+                return error
             self._evicted[pod.uid] = self._view.clock()
             self.reclaimed.update(name.partition("/")[2] for name in giving(pod))
-        await self._note(each, "Normal", RECLAIM.evicting, f"{_pods(victims, each.teams)} evicted for {keys}")
+        return None
 
     async def _note_blocked(self, each: _Waiting, blocked: Blocked, when: str = "", *, event: bool = True) -> None:
         text = f"nobody is evicted for it: {', '.join(filter(None, (blocked.value, when)))}"
@@ -357,6 +405,20 @@ def _take(now: _Round, each: _Waiting) -> None:
         for key, amount in amounts:
             if key in now.free.get(name, {}):
                 now.free[name][key] -= amount
+
+
+def _said(why: str, pod: Pod) -> str:
+    return why
+
+
+def _names(name: str, pod: Pod) -> list[str]:
+    return [name]
+
+
+def _anywhere(gone: frozenset[str]) -> Steps[bool]:
+    """Nobody needs the cards of those who go above a limit."""
+    yield
+    return True
 
 
 def _is_strict(account: QuotaAccount | None) -> bool:

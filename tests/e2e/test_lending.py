@@ -1,5 +1,5 @@
-"""What is lent comes back, on a real API server with a stock kube-scheduler: which pods go, and which stay; and how
-long they held what is summed for a budget.
+"""What is lent comes back, on a real API server with a stock kube-scheduler: which pods go, and which stay; how long
+they held what is summed for a budget; and what goes when the limit of a window comes.
 """
 
 from __future__ import annotations
@@ -222,3 +222,101 @@ def test_a_budget_is_summed_once_over_kills_of_the_leader(program: Deployment, s
     refused = kubectl.refused(pod(team.space, "late", gpu=1, gpumem=1))
     assert f"budget of quota {team.space}: 1s of limits.nvidia.com/gpu in the week of " in refused
     assert "are spent; next period begins " in refused
+
+
+def window(seconds: float, hard: int) -> JSON:
+    """A window of an hour that begins so many seconds from now."""
+    return {"at": format_time(time.time() + seconds)[:-1], "for": "1h", "hard": {GPU: hard}}
+
+
+def test_limits_of_windows_come_and_go(program: Deployment, scheduler: HamiScheduler) -> None:
+    """Windows that are far away, and such as begin within a second: nothing depends on how long a step takes."""
+    program.kubectl.delete_all("pods")
+    kubectl, team = program.kubectl, Team(program.kubectl)
+
+    def limit(*windows: JSON, hard: int = 4, **spec: Any) -> None:
+        spec = {"enforcement": "queue", "windows": [*windows], **spec}
+        kubectl.apply(accelerator_quota(team.space, {"matchLabels": {"team": team.space}}, {"gpu": hard}, **spec))
+
+    def held() -> JSON:
+        found: JSON = kubectl.get("aq", team.space)["status"]
+        return found
+
+    # a higher limit: who costs more than the one of now waits, and starts once the window has begun
+    limit(window(7200, 8), hard=1)
+    wide = pod(team.space, "wide", gpu=2, gpumem=100)
+    wide["spec"] |= {"activeDeadlineSeconds": 600, "terminationGracePeriodSeconds": 1}
+    kubectl.apply(wide)
+    eventually(partial(team.waits, "wide", "needs 2 nvidia.com/gpu, and AcceleratorQuota"))
+    limit(window(1, 8), hard=1)
+    eventually(partial(team.runs, "wide"))
+    assert held()["hard"] == {GPU: "8"}
+    assert held()["window"]["names"]
+    team.delete_all()
+
+    # a lower limit that comes: a long pod isn't started, shorter ones are
+    limit(window(7200, 0))
+    team.create("long", activeDeadlineSeconds=9000)
+    eventually(partial(team.waits, "long", "has a limit of 0 from "))
+    short = [f"short-{number}" for number in range(4)]
+    team.create(*short, activeDeadlineSeconds=3000)
+    eventually(partial(team.runs, *short))
+    assert team.running() == {*short}
+    eventually(lambda: held()["hard"], {GPU: "4"})
+
+    # it begins: what runs is over, nothing else starts, and with reclaim what is over goes
+    limit(window(1, 2))
+    eventually(lambda: held()["hard"], {GPU: "2"})
+    team.create("late", activeDeadlineSeconds=3000)
+    eventually(partial(team.waits, "late", "0 free of 2"))
+    assert team.running() == {*short}
+    limit(window(-60, 2), reclaim="on", reclaimMinRuntime="1s")
+    eventually(lambda: len(team.running()), 2)
+    eventually(lambda: held()["used"], {GPU: "2"})
+    assert team.running() < {*short}
+
+    def gone() -> list[str]:
+        events = kubectl.get("events", "-n", team.space, "--field-selector", "reason=QuotaReclaimed")["items"]
+        return [each["message"] for each in events]
+
+    eventually(lambda: len(gone()), 2)
+    assert all(f"holds more than its limit {GPU}=2; this limit holds until " in each for each in gone())
+
+    # it is taken away: all have room again
+    limit()
+    eventually(partial(team.runs, "late", "long"))
+    eventually(lambda: "window" in held(), False)
+
+
+NO_CRON = ("0 20 * *", "60 20 * * *", "0 24 * * *", "0 0 0 * *", "0 2 * * MON", "0 20 * * 5-1", "0 */0 * * *", "@daily")
+NO_TIME = ("2026-12-24", "2026-12-24T18:00Z", "2026-13-24T18:00", "2026-02-30T18:00")
+EACH: JSON = {"for": "1h", "hard": {GPU: 1}}
+ONCE: JSON = {"at": "2026-12-24T18:00", **EACH}
+WRONG: dict[str, list[JSON]] = {
+    "must be a cron line of five fields, numbers only: minute, hour, day, month, weekday; such as 0 20 * * 1-5": [
+        {"from": cron, **EACH} for cron in NO_CRON
+    ],
+    "names no day that ever comes": [{"from": cron, **EACH} for cron in ("0 0 30 2 *", "0 0 31 4,6 *")],
+    "must be a time without a zone, such as 2026-12-24T18:00": [{**ONCE, "at": at} for at in NO_TIME],
+    "set either from, a cron line such as 0 20 * * 1-5, or at": [EACH, {"from": "0 20 * * *", **ONCE}],
+    "must be a duration of 1s to 8784h, such as 10h": [{**ONCE, "for": "-1h"}, {**ONCE, "for": "0s"}],
+    "windows may only have keys of hard": [{**ONCE, "hard": {"limits.nvidia.com/gpumem": 1}}],
+    "should be greater than or equal to 0": [{**ONCE, "hard": {GPU: -1}}],
+    "unknown time zone": [{**ONCE, "timeZone": "Europe/Berlim"}],
+    "must be the name of a time zone": [{**ONCE, "timeZone": "Local"}],
+}
+RIGHT: list[JSON] = [
+    *[{"from": "*/9 0-6/2,22 1,31 02 0-5", **EACH, "timeZone": "Asia/Gaza"}] * 8,
+    {"at": "2028-02-29T18:00:30", **EACH},
+]
+
+
+def test_a_window_that_means_nothing_is_refused_with_what_would_be_right(program: Deployment) -> None:
+    for reason, windows in WRONG.items():
+        for each in windows:
+            wrong = accelerator_quota("wrong", {}, {"gpu": 4}, windows=[each])
+            assert reason in program.kubectl.refused(wrong), each
+    many = accelerator_quota("wrong", {}, {"gpu": 4}, windows=RIGHT)
+    assert "must have at most 8 items" in program.kubectl.refused(many)
+    right = accelerator_quota("right", {}, {"gpu": 4}, windows=RIGHT[1:], reclaim="on")
+    program.kubectl("create", "--dry-run=server", "-f", "-", stdin=json.dumps(right))
