@@ -38,6 +38,7 @@ from hami_webhook.kubectl.subjects import TeamSubjects, team_subjects
 from hami_webhook.queueing.pod_queue import demand_of
 from hami_webhook.quota.account import QuotaAccount
 from hami_webhook.quota.card_selection import CardSelection
+from hami_webhook.quota.limits import described, limited_at
 from hami_webhook.quota.pricing import Charge, charge_of, selects
 from hami_webhook.quota.queue_order import Demand
 from hami_webhook.scheduling.node_locks import LOCK
@@ -66,7 +67,11 @@ class Overview(Struct, frozen=True):
         )
         own = [quota for quota in caches.all_quotas() if namespace in ("", quota.namespace)]
         found = (QuotaAccount.read(quota, self.cluster.vendors) for quota in (*own, *accelerator_quotas))
-        chosen = [account for account in found if account.hard and name in ("", account.name, account.label)]
+        chosen = [
+            limited_at(account, self.now)
+            for account in found
+            if account.hard and name in ("", account.name, account.label)
+        ]
         chosen.sort(key=lambda each: (natural(each.quota.namespace), natural(each.name)))
         return chosen
 
@@ -114,8 +119,9 @@ class Overview(Struct, frozen=True):
             notes.append(f"counts some cards only: {account.cards}")
         if not account.enforced:
             notes.append(f"is observed, not enforced; charges that passed without room: {account.observed}")
+        windows = described(account, self.now)
         held, room = list(self._models(in_scope, account.cards, cards)), list(self._room(account, cards))
-        return QuotaUse(account.quota.namespace, account.label, keys, pods, held, room, notes, account.queues)
+        return QuotaUse(account.quota.namespace, account.label, keys, pods, held, room, notes, account.queues, windows)
 
     def _queued_for(self, pod: Pod, account: QuotaAccount) -> Demand:
         """What a pod would cost a quota that stands in a queue and isn't charged yet."""

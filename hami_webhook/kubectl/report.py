@@ -100,7 +100,7 @@ class Room(Struct, frozen=True):
 class QuotaUse(Struct, frozen=True):
     """A quota with managed keys; an AcceleratorQuota has no namespace, and its kind before its name.
 
-    `queues`: pods wait for it in their order.
+    `queues`: pods wait for it in their order. `windows` says until when its limits hold, if they change.
     """
 
     namespace: str
@@ -111,6 +111,7 @@ class QuotaUse(Struct, frozen=True):
     room: Sequence[Room]
     notes: Sequence[str] = ()
     queues: bool = False
+    windows: str = ""
 
 
 class CardUse(Struct, frozen=True):

@@ -52,6 +52,7 @@ def print_quotas(quotas: Sequence[QuotaUse], console: Console, now: float, *, de
             shown_used = Text(used) if bars else Text(used, _style(key.used or 0, key.hard))
             _add_row(table, quota.namespace, quota.name, key.key, shown_used, hard, *bar, *amounts, *really)
     console.print(table)
+    _print_notes([f"{quota.name}: {quota.windows}" for quota in quotas if quota.windows], console)
     for quota in quotas if details else ():
         _print_details(quota, console, now)
 

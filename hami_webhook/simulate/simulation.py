@@ -162,8 +162,7 @@ class Simulation:
     async def fill(self, bundle: Bundle, *, trust_used: bool = False, stored: bool = False) -> None:
         """Create the files' objects in the cluster and recompute its quotas. Raises `LoadError`.
 
-        `trust_used`: the used amounts of quotas that are complete are left as they are; `stored`: the objects are as an
-        API server stores them.
+        `trust_used`: complete used amounts of quotas are left as they are; `stored`: an API server stored the objects.
         """
         self._priorities = PriorityClasses(bundle.priority_classes)
         for kind, obj in await fill(self.cluster, bundle, stored=stored):
@@ -281,6 +280,9 @@ class Simulation:
             if pod is not None and pod.started is not None and pod.active_deadline is not None:
                 over += [raw] if pod.started + pod.active_deadline <= at else []
         await self.withdraw(over)
+        for raw in self.cluster.peek_all(Kind.ACCELERATOR_QUOTAS):  # of windows the time alone says what holds
+            moved = {**raw, "status": {**(raw.get("status") or {}), "window": None}}
+            self.follow(Kind.ACCELERATOR_QUOTAS, WatchEvent(WatchType.MODIFIED, moved))
 
     async def withdraw(self, pods: Sequence[Mapping[str, Any]]) -> None:
         """These pods were never there, and cost their quotas nothing."""

@@ -122,3 +122,20 @@ def test_a_budget_and_a_runtime_are_those_of_the_time(simulate: Simulate) -> Non
     refused = simulate([CARD, made], asking("p", 1800), flags=("--at", "2026-01-01T00:40:00Z")).pod("p")
     assert "the pod may hold 0.5h" in refused["message"]
     assert simulate([CARD, made], asking("p", 1800), flags=("--at", "2026-01-01T00:20:00Z")).pod("p")["allowed"]
+
+
+@pytest.mark.parametrize(
+    ("at", "waits"),
+    [
+        ("2026-01-01T00:10:00Z", "AcceleratorQuota train has a limit of 1 until 2026-01-01T01:00:00Z"),
+        ("2026-01-01T01:10:00Z", ""),
+        ("2026-01-01T01:55:00Z", "AcceleratorQuota train has a limit of 1 from 2026-01-01T02:00:00Z on"),
+    ],
+)
+def test_limits_of_windows_are_those_of_the_time(simulate: Simulate, at: str, waits: str) -> None:
+    """Whatever the status says of the time at which the cluster was read."""
+    made = queueing(1, windows=[{"at": "2026-01-01T01:00", "for": "1h", "hard": {GPU: 2}}])
+    made["status"] = {"hard": {GPU: 1}, "window": {"since": AT, "until": "2026-01-01T01:00:00Z", "names": []}}
+    found = simulate([CARD, made], asking("p", 600, gpu=2), flags=("--at", at)).pod("p")
+    assert waits in found.get("waits", "")
+    assert bool(waits) == ("waits" in found)
