@@ -1,4 +1,4 @@
-"""What may be written for a resource, and the sentence for what may not."""
+"""Check the amounts that a pod writes for a resource, and word the refusals of invalid ones."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def check_whole(
 
 
 def bad_amount(container: str, resource: str, value: object, what: str) -> BadRequest:
-    """The refusal of an amount, which would have to be `what`."""
+    """Return the refusal of an invalid amount; `what` describes a valid one."""
     text = value if isinstance(value, str) else repr(value)
     shown = text if len(text) <= 40 else text[:37] + "..."
     return BadRequest(f"invalid {resource} value {shown} in container {container}: must be {what}")
@@ -67,9 +67,10 @@ def warn_of_bytes(container: ContainerDraft, counted: MemoryUnits) -> str:
 
 
 def meant_bytes(container: Container | ContainerDraft, counted: MemoryUnits) -> str:
-    """What to write for memory with a suffix of bytes, such as 16Gi, where MiB are counted; empty for other amounts.
+    """Return the hint `for 16Gi write …` for memory with a binary suffix, if the resource counts MiB or units of them;
+    otherwise empty.
 
-    From 1Mi on: 3Ki is a way to write 3072.
+    Amounts below 1Mi get no hint: 3Ki is just another form of 3072.
     """
     name, factor = counted.memory_name, counted.memory_factor
     written = container.amount(name) if name and not counted.memory_may_be_bytes else None
@@ -81,7 +82,7 @@ def meant_bytes(container: Container | ContainerDraft, counted: MemoryUnits) -> 
 
 
 def unit_of(factor: int, *, explained: bool = False) -> str:
-    """Units of so many MiB, for a sentence; `explained`: with an example."""
+    """Return the name of a unit of `factor` MiB, for use in a sentence; with `explained`, followed by an example."""
     unit = "MiB" if factor == 1 else f"units of {factor} MiB"
     return f"{unit} (16 GiB is {sixteen_gib(factor)}, not 16Gi)" if explained else unit
 

@@ -15,7 +15,7 @@ _MOST_MEBIBYTES = 2**31 - 1
 
 
 def capacity(node: Node, resource: str) -> int:
-    """A count in `status.capacity`; what isn't a whole number counts as 0, and so does a resource without a name."""
+    """Return a resource's count in `status.capacity`; 0 if it isn't a whole number, or `resource` is empty."""
     return max(0, parse_whole(node.capacity.get(resource)) or 0) if resource else 0
 
 
@@ -57,7 +57,7 @@ def split(
 
 
 def summed(vendor: Vendor, node: Node, word: str, card_cores: int, model: str = "") -> Inventory | None:
-    """What `split` makes of the vendor's own memory and core resources; None for no card."""
+    """Return the cards that `split` derives from the vendor's own memory and core resources; None if there are none."""
     cores, memory, unit = vendor.core_name, vendor.memory_name, vendor.memory_factor
     devices = split(vendor.key, node, word, cores=cores, memory=memory, unit=unit, card_cores=card_cores, model=model)
     return Inventory(devices) if devices else None

@@ -1,7 +1,7 @@
-"""How many equal pods all cards of the cluster could hold together, were these empty (docs/spec/queues.md#5.1).
+"""Compute how many equal pods would fit if all cards of the cluster were empty (docs/spec/queues.md#5.1).
 
-An upper bound: what vendors' checks say of a card's slots, memory and cores counts, and nothing of lists, links, NUMA
-nodes or other containers of the pod. So a group that is refused for it never fits, not even on an empty cluster.
+The result is an upper bound: it regards slots, memory and cores of each card, and ignores lists, links, NUMA nodes and
+the pod's other containers. So a group that is refused for it never fits, not even on an empty cluster.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _WHOLE = 100
 def room_for(
     number: int, requests: Mapping[str, Requests], vendors: Mapping[str, Vendor], device_lister: DeviceLister
 ) -> int:
-    """Of `number` pods that all request this, as many as may fit at once.
+    """Return how many of `number` pods with this request may fit at once.
 
     A vendor of which no card is registered limits nothing: its nodes may be about to come.
     """

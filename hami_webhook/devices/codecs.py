@@ -23,8 +23,8 @@ _INTEGER = re.compile(r"[+-]?[0-9]{1,10}", re.ASCII)
 class CardRecord(Struct, frozen=True):
     """One card of a registration, before a vendor reads it.
 
-    `extra` has the JSON form's other keys, lower-cased; `indexed` is False where the form has no room for an index,
-    which is 0 then.
+    `extra`: the other JSON keys, in lower case. `indexed`: False for the colon form, which has no index; the index is
+    then 0.
     """
 
     id: str
@@ -48,9 +48,8 @@ def parse_bool(text: str) -> bool | None:
 def decode_cards(text: str, names: Mapping[str, str] | None = None, *, unended: bool = True) -> list[CardRecord]:
     """A node's card list, in JSON or in the older colon form; raises `RegistrationError`, all or nothing.
 
-    A vendor with a JSON of its own gives the `names` of the standard fields there, in lower case: a standard field that
-    isn't named has no key. There is no colon form of it. `unended`: whether a single card of the colon form may lack
-    its `:`.
+    `names`: for a vendor with other JSON keys, the lower-case key of each standard field; fields without a name aren't
+    read. Such vendors have no colon form. `unended`: whether a single card of the colon form may lack its `:`.
     """
     stripped = text.strip()
     if names is not None or stripped.startswith("[") or stripped == "null":
@@ -68,7 +67,7 @@ def decode_cards(text: str, names: Mapping[str, str] | None = None, *, unended: 
 
 
 def custom_info(record: CardRecord) -> Mapping[str, Any]:
-    """What a card's plugin registered besides, its keys in lower case. Raises `RegistrationError`."""
+    """Return the plugin's additional information about a card, with keys in lower case. Raises `RegistrationError`."""
     found = record.extra.get("custominfo")
     if found is not None and not isinstance(found, Mapping):
         raise RegistrationError(f"card {record.id[:100]}: custominfo must be an object, not {shown(found)}")
@@ -226,7 +225,7 @@ class BadAnnotation(ValueError):
 
 
 class DeviceEntry(Struct, frozen=True):
-    """One card in a pod's device annotation, with what the container is charged with there."""
+    """One card in a pod's device annotation, with the container's memory and cores on it."""
 
     uuid: str
     word: str
@@ -249,8 +248,8 @@ def decode_pod_devices(text: str) -> list[list[DeviceEntry]]:
     """The rows of a device annotation; raises `BadAnnotation`.
 
     A UUID's `[template-slot]` suffix (HAMi 2.7 to 2.9, MIG) is cut off, and `,,0,0:` is an empty slot (2.5). A part
-    without a comma begins an id that has colons itself, as PCI bus ids do (docs/spec/kunlun.md#9), unless it has a
-    blank in it: then it is no id, and is skipped.
+    without a comma is the beginning of an id with colons, such as a PCI bus id (docs/spec/kunlun.md#9). If such a part
+    has a blank, it is no id, and is skipped.
     """
     pieces = text.split(";")
     if pieces and not pieces[-1].strip():

@@ -1,9 +1,9 @@
-"""What a placement costs: the effective usage of each device, which cards are charged with and quota counts.
+"""Compute the cost of a placement: its effective usage of each device, for both the usage of cards and quotas.
 
-For every device, E of `kube.requests` over the containers' entries on it, separately for slots, memory and cores (an
-ordinary init container takes the slots of one entry of a card at most); a pod's debit is the sum over its devices
-(docs/spec/quota.md#5). Cores that a vendor distinguishes are joined, not added: two containers with the same core hold
-one.
+A device's usage is E of `kube.requests` over its containers' entries, separately for slots, memory and cores. An
+ordinary init container takes the slots of at most one entry on a card. A pod's debit is the sum over its devices
+(docs/spec/quota.md#5). If a vendor numbers its cores, sets of cores are united, not added: two containers on the same
+core hold one.
 """
 
 from __future__ import annotations
@@ -21,7 +21,10 @@ from hami_webhook.kube.requests import effective
 
 
 class Debit(Struct, frozen=True):
-    """Slots, MiB and cores held at the peak; of one device also every core that is held at some time, by number."""
+    """Slots, MiB and cores at the peak.
+
+    `mask`, only for a single device: a bit for each core that is held at some time.
+    """
 
     slots: int = 0
     memory: int = 0
@@ -32,7 +35,7 @@ class Debit(Struct, frozen=True):
         return Debit(self.slots + other.slots, self.memory + other.memory, self.cores + other.cores)
 
     def at_least(self, other: Debit) -> Debit:
-        """The larger of each amount of two that count the same cards."""
+        """Return the maximum of two debits of the same cards, amount by amount."""
         return Debit(max(self.slots, other.slots), max(self.memory, other.memory), max(self.cores, other.cores))
 
 

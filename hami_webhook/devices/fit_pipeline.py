@@ -3,17 +3,17 @@
 For one container on one node: order the cards by the pod's device policy, drop each that fails a check (each check is
 tied to one reason label), let the vendor resolve what the card would be charged with, and let its selection pick.
 
-What differs between vendors is in their hooks; a vendor's name in here would be a fault. The answer depends on its
-arguments alone, so extender, simulator and `explain` give the same, and a cached one is as good as a new one. It must
-end soon on whatever a node registers: work is counted in steps, and a search that needs more refuses the node.
+All differences between vendors are in their hooks; this module must not name a vendor. The answer depends only on the
+arguments, so extender, simulator and `explain` give the same answer, and answers can be cached. It must end soon on
+whatever a node registers: work is counted in steps, and a search that needs more refuses the node.
 
-Three things make it hard. A card is checked beside those that were collected for the container before it, as quotas
-and groups of linked cards depend on them: so the order of cards changes the answer, and HAMi's order is kept. A pod
-that must stay within one NUMA node makes several walks in one, a group for each NUMA node. And a quota may stop a walk
-that took dear cards first, where cheaper ones would do: then a second walk goes by cost.
+Three things make it hard. The check of a card depends on the cards collected for the container so far, because of
+quotas and linked groups. So the order matters; we keep HAMi's. If a pod must stay within one NUMA node, one walk tries
+each NUMA node's cards as a separate group. If a quota stops a walk that took expensive cards first, a second walk takes
+the cheapest cards first.
 
-There are two kinds of selections. Some take the first cards that pass, and the walk ends there. Those that compare sets
-of cards look at all of them: they get whole groups, and choose afterwards.
+There are two kinds of selections. Some take the first cards that pass, and the walk ends there. Other selections
+compare sets of cards: they get all cards of a group that passed, and then choose.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _STEPS_OF_A_CARD = 120
 
 
 class CardVerdict(Struct):
-    """A card that was checked: `label` is that of the check it failed, "" if it passed them all."""
+    """A checked card. `label`: the label of the failed check, empty if the card passed all checks."""
 
     card: Candidate
     label: str
@@ -53,8 +53,8 @@ class CardVerdict(Struct):
 class FitTrace(Struct):
     """What Fit did for one request of a container, for people who ask why.
 
-    `fit_request` has the request on the node, as far as that could be resolved. `tried`: Fit got as far as the
-    cards. `verdicts` are those of the walk over the cards that decided, one for each time a card was checked.
+    `fit_request` has the request on the node, as far as that could be resolved. `tried`: whether Fit checked any card.
+    `verdicts`: one for each check of a card, of the walk whose result was used.
     """
 
     vendor: Vendor
@@ -69,7 +69,7 @@ class FitTrace(Struct):
 
     @property
     def rejection(self) -> Rejection:
-        """Why the container gets none; for a request that fails."""
+        """Return why the container gets no cards. Call it only for a request that failed."""
         assert isinstance(self.outcome, Rejection)
         return self.outcome
 

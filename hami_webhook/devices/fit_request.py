@@ -35,9 +35,9 @@ _STEPS_OF_A_TWIN = 4
 
 
 class Constraints(Struct, frozen=True):
-    """What a pod's annotations want of one vendor's cards, read once per pod.
+    """A pod's constraints on one vendor's cards, read from its annotations once per pod.
 
-    `total_cores`: what a container may at most reckon with of a card's cores, used ones included; 0: as registered.
+    `total_cores`: the total cores of a card to assume in place of the registered number; 0 for the registered one.
     """
 
     policy: CardPolicy
@@ -49,10 +49,10 @@ class Constraints(Struct, frozen=True):
 
 
 class Budget(Protocol):
-    """What the pod's namespace still lets it hold; called with everything the pod would hold so far."""
+    """The amounts that the quotas still allow a pod to hold. `admits` and `cost` get all holds of the pod so far."""
 
     def on(self, view: NodeView) -> Budget:
-        """The budget for one node, of whose cards some quotas may count a part."""
+        """Return the budget for one node, because some quotas count only part of the cards."""
         ...
 
     def admits(self, claims: Sequence[DeviceHold]) -> bool: ...
@@ -65,9 +65,9 @@ class Budget(Protocol):
 class FitRequest(Struct):
     """One container's request to one vendor on one node.
 
-    `claims` are the pod's claims so far; `row` is the container's place among the pod's containers, init first.
-    `excluded` are cards of the vendor that the pod was tried on and can't have, by UUID. `limit` is what fitting the
-    pod on the node may still cost.
+    `claims`: the pod's device holds so far. `row`: the container's index, init containers first. `excluded`: UUIDs of
+    the vendor's cards on which the pod already failed to fit. `limit`: the steps of work left for fitting the pod on
+    the node.
     """
 
     pod: Pod
@@ -143,12 +143,12 @@ class Candidate:
 
     @property
     def expected_share(self) -> DeviceShare:
-        """What is given, or the request where nothing is."""
+        """Return the share that the vendor would give, or the request itself if it can't give one."""
         return self.share or DeviceShare(self.memory, self.cores, slots=self.fit_request.request.slots)
 
     @property
     def claim(self) -> DeviceHold:
-        """The entry it would be, as quota counts it."""
+        """Return the device hold that this card would become, in the quota's units."""
         return claim_of(self.device.vendor, self.device.uuid, self.fit_request.row, self.expected_share)
 
 
@@ -252,9 +252,9 @@ class Choice(Struct, frozen=True):
 class Selection:
     """How a vendor picks among the cards that passed.
 
-    `looks_at_all` False: cards are taken one after another as they pass, and the walk stops at the count. True: every
-    card is checked on its own first, then `choose` is called if enough of them passed; it may refuse, by None for
-    quota's sake or with a reason of its own.
+    If `looks_at_all` is False, the walk takes cards as they pass, and stops when it has enough. If True, the walk
+    checks every card alone, then calls `choose` if enough passed. `choose` returns None if the quota allows no choice,
+    or a rejection.
     """
 
     __slots__ = ()
@@ -264,7 +264,9 @@ class Selection:
         raise NotImplementedError
 
     def usable(self, passed: Sequence[Candidate], count: int) -> int:
-        """How many of the cards that passed a container that wants `count` could have at most, quota aside."""
+        """Return the number of passed cards that one container could get at most, if it wants `count` and no quota
+        applies.
+        """
         return len(passed)
 
 

@@ -1,4 +1,6 @@
-"""What admission does with the pods of every other scheduler: its name, pods with a node, keys of its own."""
+"""Admission rules shared by all other schedulers: setting the scheduler's name, refusing pods with a node, protecting
+its annotations.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,10 @@ _MIRROR = "kubernetes.io/config.mirror"
 
 
 def is_mirror(pod: Pod) -> bool:
-    """Whether the pod says that it only shows a static pod, which its node runs already. Anybody may write so."""
+    """Return whether the pod has the annotation of a mirror pod, which only shows a static pod.
+
+    Any user can write it.
+    """
     return _MIRROR in pod.annotations
 
 
@@ -42,7 +47,7 @@ def drop_owned(draft: PodDraft, keys: Iterable[str]) -> None:
 
 
 def refuse_owned(annotations: Mapping[str, str], keys: Iterable[str]) -> None:
-    """Raises `BadRequest` for such an annotation that is still there when the pod is to be stored."""
+    """Raise `BadRequest` if the pod to be stored has an annotation that only the scheduler may write."""
     for key in keys:
         if key in annotations:
             raise BadRequest(f"annotation {key} is written by the scheduler only; remove it from the pod")
@@ -51,7 +56,7 @@ def refuse_owned(annotations: Mapping[str, str], keys: Iterable[str]) -> None:
 def name_scheduler(draft: PodDraft, scheduler: ForeignScheduler, others: Collection[str]) -> None:
     """Give a requesting pod without a scheduler the first name; warn of a name that isn't one of the scheduler's.
 
-    A pod that names one of the `others` too, resources of somebody who comes first, gets none.
+    Set no name on a pod that also names one of `others`: resources of a scheduler with precedence.
     """
     name = scheduler.scheduler_of(draft)
     if name in scheduler.scheduler_names:

@@ -2,7 +2,7 @@
 
 Source: docs/spec/volcano.md, docs/spec/koordinator.md and docs/spec/kai.md.
 
-Such pods keep their scheduler: ours never places them, and the quota learns what they got from what that scheduler
+Such pods keep their scheduler; ours never places them. Quotas charge them by the allocation that their scheduler
 writes. Nothing here does I/O.
 """
 
@@ -28,17 +28,17 @@ class NodeLister(Protocol):
 
     @property
     def origin(self) -> NodeLister:
-        """Whose answers these are: another's, where they are passed on as they come."""
+        """Return the lister that computes the answers; a wrapper returns the lister that it forwards to."""
         ...
 
     @property
     def now(self) -> float:
-        """The latest time passed in for any of them, in Unix seconds."""
+        """Return the latest time that callers passed in, in Unix seconds."""
         ...
 
     @property
     def version(self) -> int:
-        """A number that is another one once a node or its Device object, not a pod, has changed."""
+        """Return a number that changes whenever a node or its Device object changes, but not with pods."""
         ...
 
     def nodes(self) -> Iterable[Node]:
@@ -84,10 +84,10 @@ class NoNodes:
 class ForeignCharge(Struct, frozen=True):
     """What a pod costs: amounts by quota key, zeros left out, in the integers that the keys count.
 
-    `floors` are the keys for which the least any card could give was taken; they may differ when computed again.
-    `problems` are sentences for a warning event. `until` is when the pod's cost is another one though nothing happens
-    (Unix seconds). `debit` is what it costs of the scheduler's `vendor`, with `least` in place of `floors`, and `model`
-    the type of those cards, empty for an unknown one.
+    `floors`: the keys charged with the least that any card could give; their amounts may change at the next
+    computation. `problems` are sentences for a warning event. `until`: Unix seconds when the cost changes by time alone
+    (None: never). `debit`: its cost in cards of the scheduler's `vendor`; `least`: the floors among its dimensions;
+    `model`: the cards' type, empty if unknown.
     """
 
     amounts: Mapping[str, int]
@@ -129,18 +129,18 @@ class NoNode(Struct, frozen=True):
 
 
 class ForeignScheduler:
-    """A scheduler of another project, and the resources that mean a pod is its.
+    """A scheduler of another project, and the resources by which its pods are recognised.
 
-    `key`: its name, as its vendor appears in results; `title`: that for people. `scheduler_names`: those that pods name
-    which it places; the first is the one injected where `injects_scheduler`. `quota_keys`: what a ResourceQuota may
-    limit of its resources; `byte_keys` are those that count bytes, so that `40Gi` means what it says. `watched`: the
-    pod annotations on which the answer of `placed` depends. `owned`, `owned_labels`: the annotations and labels of a
-    pod that only it and its device plugins write. `reads_devices`: whether Koordinator's Device objects matter to it.
-    `keys`: what of its annotations policy can set and bound, and what it writes; without any choice or list policy is
-    nothing to it. `asks_by`: the keys of annotations by which a pod asks for cards, in what RE2 and `re` both know;
-    such a pod is the scheduler's if it names that as its scheduler. `vendor`: whose cards it gives out, and whose quota
-    keys count them; empty for none of ours. `reserves_in`: the namespace where it makes pods that hold cards for
-    others. `predicts`: whether `predict` knows its rules.
+    `key`: its name in results, in place of a vendor; `title`: its name in messages. `scheduler_names`: those that pods
+    name which it places; the first is the one injected where `injects_scheduler`. `quota_keys`: what a ResourceQuota
+    may limit of its resources; `byte_keys` are those that count bytes, so that `40Gi` means what it says. `watched`:
+    the pod annotations on which the answer of `placed` depends. `owned`, `owned_labels`: the annotations and labels of
+    a pod that only it and its device plugins write. `reads_devices`: whether Koordinator's Device objects matter to it.
+    `keys`: the annotations that policy can set or bound, and those that it writes. Without choices and lists, policy
+    doesn't apply to its pods. `asks_by`: the pattern (for RE2 and `re`) of annotation keys that request cards; it
+    applies to pods that name this scheduler. `vendor`: whose cards it gives out, and whose quota keys count them; empty
+    for none of ours. `reserves_in`: the namespace where it makes pods that hold cards for others. `predicts`: whether
+    `predict` knows its rules.
     """
 
     key: str
@@ -171,7 +171,7 @@ class ForeignScheduler:
         return key in self.owned
 
     def requested_by(self, pod: Pod | PodDraft) -> bool:
-        """Whether a pod as its user wrote it requests any card, not just none of them."""
+        """Return whether a pod, as the user wrote it, requests at least one card; a request of 0 doesn't count."""
         return self.named_by(pod)
 
     def named_by(self, pod: Pod | PodDraft) -> bool:
@@ -220,7 +220,10 @@ class ForeignScheduler:
         raise NotImplementedError
 
     def cards(self, node: Node, node_lister: NodeLister) -> Iterable[tuple[Device, Usage]]:
-        """The cards of a node that this scheduler gives out, with what is taken of them; no slots: not counted."""
+        """Return the node's cards that this scheduler allocates, with their usage.
+
+        A card without slots isn't counted by slots.
+        """
         return ()
 
     def remarks(self, node: Node, node_lister: NodeLister) -> Iterable[tuple[EventReason, str]]:
@@ -229,7 +232,7 @@ class ForeignScheduler:
 
 
 class Coexistence:
-    """The rule about several managers of the same GPUs, in a pod's resources or on a node; here there is none."""
+    """The rule for several managers of the same GPUs, on pods and nodes. This base class has no rule."""
 
     __slots__ = ()
 
@@ -245,7 +248,7 @@ class Coexistence:
         return ()
 
     def check(self, named: Set[str]) -> None:
-        """Raises `BadRequest` where a pod that names these resources must not be stored, for their managers."""
+        """Raise `BadRequest` if the pod's resources belong to several managers and it must not be stored."""
 
     def remark(self, node: Node, device: Mapping[str, Any] | None = None) -> str:
         """What a `MixedGPUManagers` event says of the node, empty for nothing; `device` is Koordinator's object."""

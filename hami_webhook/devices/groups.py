@@ -11,7 +11,7 @@ from hami_webhook.devices.topology import largest_groups_first
 
 
 class LargestGroups(TakeInOrder):
-    """Of the cards that passed those of the largest groups; `key` returns a card's group.
+    """Select, among the cards that passed, those of the largest groups; `key` returns a card's group.
 
     If no more passed than are requested, all of them in scan order.
     """
@@ -27,7 +27,8 @@ class LargestGroups(TakeInOrder):
 
 
 def togetherness(vendor: str, rows: Rows, group_of: Mapping[str, Hashable]) -> float:
-    """Over the containers with cards of the vendor, the sum of: the most of its cards in one group, over all of them.
+    """Return the sum, over containers with the vendor's cards, of the largest share of a container's cards in one
+    group.
 
     `group_of` gives each card's group by UUID.
     """

@@ -13,7 +13,7 @@ _TIME = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2} [0-9]{2}:[0-9]{2}:[0-9]{2}", re.
 
 
 class Health(Struct, frozen=True):
-    """Whether a vendor's cards on a node may be used, until when that holds if nothing changes, and what to do.
+    """The health of a vendor's cards on a node, how long it is valid, and whether to request a handshake.
 
     `until` is Unix seconds (None: for good); with `request_handshake` the leader writes a new handshake.
     """
@@ -24,7 +24,8 @@ class Health(Struct, frozen=True):
 
 
 def common_health(handshake: str, allocatable: int, now: float, zone: tzinfo | None) -> Health:
-    """The common rule for the annotation's text, where kubelet offers so many of the vendor's count resource.
+    """Return the health by the common rule, from the handshake's text and the allocatable count of the vendor's
+    resource.
 
     `zone` is that of the times in handshakes (None: local).
     """

@@ -1,4 +1,4 @@
-"""The names a vendor answers to besides its resources: keys of quotas, keys of annotations."""
+"""The quota keys and annotation keys of a vendor."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ class Dimension(Enum):
 class QuotaKey(Struct, frozen=True):
     """A managed key `limits.<resource>`; for memory, `factor` is the MiB per unit.
 
-    `memory_is_percentage`: of the cards, in place of MiB. `binary_is_bytes`: a hard with a binary suffix (`16Gi`) means
-    bytes, and used is then shown in bytes.
+    `memory_is_percentage`: the key counts a percentage of cards' memory, not MiB. `binary_is_bytes`: a hard with a
+    binary suffix (`16Gi`) means bytes, and used is then shown in bytes.
     """
 
     name: str
@@ -39,9 +39,9 @@ class DeviceKeys(Struct, frozen=True):
     """A vendor's annotation keys: what placement writes, and the lists users select devices with.
 
     Where a vendor has alias keys, all are read and the first is written; an empty tuple means the vendor has none.
-    `choices` pick one of several values; with `folds_choices` blanks around them and case mean nothing, and none at all
-    is the same as an empty one. `general`: the choices that HAMi has for all vendors mean something here too. `twin` is
-    the backend of cards of the same make under other names; empty for none.
+    `choices`: annotations with one of several values. With `folds_choices`, case and surrounding blanks don't matter,
+    and a missing value equals an empty one. `general`: whether HAMi's choices for all vendors apply to this vendor.
+    `twin` is the backend of cards of the same make under other names; empty for none.
     """
 
     allocated: str
@@ -69,7 +69,8 @@ class DeviceKeys(Struct, frozen=True):
     ) -> DeviceKeys:
         """The keys of a vendor whose device lists are `hami.io/<devices>-devices-…`.
 
-        `uuid` and `model` name a pair of lists, what only the deny list's key has in brackets: `acme.com/[no]use-uuid`.
+        `uuid` and `model` each name an allow list and a deny list; brackets enclose the deny list's addition:
+        `acme.com/[no]use-uuid`.
         """
         return cls(
             allocated=f"hami.io/{devices}-devices-allocated",
@@ -97,9 +98,9 @@ class DeviceKeys(Struct, frozen=True):
 class ReservedKeys(Struct, frozen=True):
     """Annotations that only scheduler and device plugin write, besides those of `DeviceKeys`.
 
-    `pattern` is a regular expression of more, which RE2 must know too; empty for none. `of_chips` is one, for Python
-    alone, of what any chip's `DeviceKeys` may have, for those who don't know the configured chips. `kept` are those
-    that no placement removes, because the device plugin keeps them itself.
+    `pattern` is a regular expression of more, which RE2 must know too; empty for none. `of_chips`: a Python regular
+    expression of all keys that any chip may have, for callers without the configuration. `kept`: keys that a placement
+    doesn't remove, because the device plugin maintains them.
     """
 
     keys: tuple[str, ...] = ()
@@ -118,7 +119,7 @@ NO_KEYS = DeviceKeys("", general=False)
 
 
 class PolicyTarget(Protocol):
-    """Whose pods policy holds for: the name of its cards in rules, and its annotation keys."""
+    """A vendor or scheduler to whose pods policy applies: its name in rules, and its annotation keys."""
 
     @property
     def key(self) -> str: ...

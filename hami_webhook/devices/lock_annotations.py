@@ -15,8 +15,8 @@ from hami_webhook.kube.objects import is_subdomain, parse_time
 class NodeLock(Struct, frozen=True):
     """A lock on a node, which the vendors that name the same annotation share.
 
-    `expires`: seconds after which anybody may take it over; of the common lock the default of `--node-lock-timeout`.
-    `names_holder`: the value is `time,namespace,pod`, not the bare RFC 3339 time.
+    `expires`: seconds after which another pod may take the lock; for the common lock, the default of
+    `--node-lock-timeout`. `names_holder`: the value is `time,namespace,pod`, not the bare RFC 3339 time.
     """
 
     annotation: str
@@ -36,7 +36,7 @@ class LockValue(Struct, frozen=True):
 
     @classmethod
     def read(cls, text: str) -> LockValue:
-        """Raises ValueError for what is no lock's value."""
+        """Read a lock's value. Raise ValueError if the text isn't one."""
         time, *holder = text.split(",")
         try:
             if len(holder) not in (0, 2) or not all(map(is_subdomain, holder)):

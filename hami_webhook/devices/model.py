@@ -1,8 +1,8 @@
-"""The core's values: devices, what is taken of them, what a container requests, what it got.
+"""The value types of the program's core: devices, usage, requests and allocations.
 
 Memory is MiB; cores are percent of a card unless the vendor says otherwise; a slot is one container's place on a card.
-A `mask` says which cores of a card are meant, bit b for core b, where the vendor distinguishes them (else it is 0);
-`cores` is then their number. Masks are joined by OR, never added.
+`mask` has bit b for core b if the vendor numbers cores, and `cores` is then their number; otherwise `mask` is 0. Masks
+are joined by OR, never added.
 """
 
 from __future__ import annotations
@@ -106,9 +106,10 @@ class ShareOfCard(Struct, frozen=True):
 
 
 class WholeCard(Struct, frozen=True):
-    """All of a card that has at least so many MiB.
+    """The whole memory of a card with at least `least` MiB.
 
-    What was written (0: nothing) is what quota hears of it first: `least`, or `stated` where no card is too small.
+    Before placement, the quota charges the written MiB: `least`, or `stated` if a card of any size serves the request.
+    0 means that nothing was written.
     """
 
     least: int = 0
@@ -138,7 +139,7 @@ class MemoryRequest(Protocol):
 class Request(Struct, frozen=True):
     """What one container requests of one vendor: `count` devices with this memory and these cores each.
 
-    `slots` are what it takes of each card's: more than one where a slot is a slice of the card. `profile` names the
+    `slots`: the slots that it takes on each card; more than 1 if a slot is a slice of the card. `profile` names the
     hardware slice requested, where it is known before a card is chosen.
     """
 
@@ -154,13 +155,14 @@ Requests = Sequence[Request | None]
 
 
 class BadRequest(ValueError):
-    """A container's request can't be meant: the text is the sentence for the user."""
+    """A container's request is invalid; the text is the refusal that the user sees."""
 
 
 class DeviceShare(Struct, frozen=True):
-    """What a card is charged with for one container: `mark` goes into its usage, `profile` is shown to people.
+    """One container's share of a card.
 
-    `counted`: the cores quota counts, where it counts in another unit than the card (None: it doesn't).
+    `mark`: the vendor's mark in the card's usage. `profile`: the name shown to users. `counted`: the cores in the
+    quota's unit; None if that is the card's unit.
     """
 
     memory: int
@@ -188,10 +190,9 @@ class AllocatedDevice(Struct, frozen=True):
 class Allocation(Struct, frozen=True):
     """The cards one container got of one vendor, in the order chosen.
 
-    The rest is for the choice among nodes and only set where the selection is topology-aware: `candidates` is how many
-    cards passed every check, `link_quality` how good the chosen set's links are (larger is better), `fully_linked`
-    whether NVLink joins each two of them, and `left_in_groups` how many cards that passed are left in the link groups
-    that were broken for it.
+    The rest is for the choice among nodes and only set where the selection is topology-aware: `candidates`: the number
+    of cards that passed every check. `link_quality`: larger is better. `fully_linked`: NVLink joins each chosen pair.
+    `left_in_groups`: the number of passed cards left in the link groups that the choice breaks.
     """
 
     vendor: str
@@ -205,7 +206,7 @@ class Allocation(Struct, frozen=True):
 class DeviceHold(Struct, frozen=True):
     """One entry of a pod's placement: the container in row `row` (init containers first) holds slots of a card.
 
-    `cores` are in the card's unit or in quota's, depending on what the claim is for.
+    `cores` are in the card's unit for usage, and in the quota's unit for charges.
     """
 
     vendor: str
@@ -248,9 +249,9 @@ class RegistrationError(ValueError):
 class NodeView(Struct, frozen=True):
     """One node as of one generation: its cards and what is taken of them. Never changed; a new one replaces it.
 
-    `unhealthy` are cards that the node's monitor found so, by UUID, with the reason in words. `claimed` is what of
-    `usage` ResourceClaims hold. `unplaced` are the pods that hold cards without saying which: in `usage` they are on
-    those that they are presumed to hold (docs/spec/core.md#10.5).
+    `unhealthy` are cards that the node's monitor found so, by UUID, with the reason in words. `claimed`: the part of
+    `usage` that ResourceClaims hold. `unplaced`: pods whose cards are unknown; `usage` has them on presumed cards
+    (docs/spec/core.md#10.5).
     """
 
     node: Node
@@ -283,7 +284,10 @@ class NodeView(Struct, frozen=True):
         return self.is_open(device) and self.used(device.vendor, device.uuid).slots < device.slots
 
     def overcommitted(self, more: NodeView | None = None) -> Iterator[Device]:
-        """The devices of which more is taken than they have; with `more` by both views, of those that it takes from."""
+        """Yield the devices with more used than they have.
+
+        With `more`, add both views' usage, and check only devices that `more` uses.
+        """
         for inventory in self.inventories.values():
             for device in inventory.devices:
                 used = self.used(device.vendor, device.uuid)
@@ -297,7 +301,7 @@ class NodeView(Struct, frozen=True):
 
 
 class Overlay:
-    """Usage of a node's cards with what a pod that is being fitted takes on top; the node itself isn't touched."""
+    """The usage of a node's cards plus the shares of the pod that is being fitted. The node itself isn't changed."""
 
     __slots__ = ("_taken", "view")
 
@@ -317,12 +321,12 @@ class Overlay:
 
 
 def claim_of(vendor: str, uuid: str, row: int, share: DeviceShare) -> DeviceHold:
-    """The claim of a container on a card, as quota counts it."""
+    """Return a container's hold on a card, in the quota's units."""
     return DeviceHold(vendor, uuid, row, share.memory, share.quota_cores, share.slots, share.mask)
 
 
 def claims_of(allocations: Iterable[tuple[int, Allocation]]) -> list[DeviceHold]:
-    """The claims of allocations given with their rows, as quota counts them."""
+    """Return the device holds of `(row, allocation)` pairs, in the quota's units."""
     return [
         claim_of(allocation.vendor, device.uuid, row, device.share)
         for row, allocation in allocations

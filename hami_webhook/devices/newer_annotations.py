@@ -1,4 +1,4 @@
-"""What pods say in annotations that HAMi knows since 2.11 (docs/spec/core.md#2.5)."""
+"""Read the pod annotations that HAMi introduced in 2.11 (docs/spec/core.md#2.5)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,9 @@ KEYS: Final = frozenset((*_SERVED, NUMA_ALIGNMENT))
 
 
 def overwrites_env(annotations: Mapping[str, str], container: str, *, usual: bool) -> bool:
-    """Whether cards are hidden from a container that requests none: as said of it, of its pod, or `usual`."""
+    """Return whether to hide cards from a container that requests none: by its own annotation, its pod's, or the
+    default `usual`.
+    """
     of_container = _by_container(annotations.get(OVERWRITE_ENV_CONTAINERS, "")) or {}
     for said in (of_container.get(container), annotations.get(OVERWRITE_ENV)):
         meant = None if said is None else parse_bool(said)

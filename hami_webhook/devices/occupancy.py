@@ -1,4 +1,4 @@
-"""What pods make of the cards they hold beyond amounts: a part of a vendor, of which most need none."""
+"""The state, besides used amounts, that pods cause on their cards. Most vendors need none."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from hami_webhook.kube.objects import Pod
 
 
 class Occupancy:
-    """Amounts are all there is to know."""
+    """The default for vendors whose cards have no state besides used amounts."""
 
     def marks(self, pod: Pod) -> Mapping[str, tuple[object, ...]]:
         """What a placed pod's annotations add to the usage of its cards, by UUID."""
         return {}
 
     def unusable_devices(self, inventory: Inventory, pods: Sequence[Pod]) -> frozenset[str]:
-        """Cards that must take nobody new because of what the node's pods say; `pods` are the pods on the node."""
+        """Return the cards that the annotations of the node's `pods` close to new pods."""
         return frozenset()
 
     def realised(self, pod: Pod) -> Sequence[HardwareInstance]:
@@ -28,7 +28,7 @@ class Occupancy:
         return False
 
     def traits(self, usage: Usage) -> Hashable:
-        """What Fit and `score` read of a card's usage; here all but who holds it."""
+        """Return the part of a card's usage that Fit and `score` read; by default, everything except the holders."""
         return usage.slots, usage.memory, usage.cores, usage.mask, usage.marks
 
 

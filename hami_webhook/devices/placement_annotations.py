@@ -1,4 +1,4 @@
-"""What a placed pod's annotations say it holds: the link between the wire and usage, debits and charges."""
+"""Read a placed pod's allocation from its annotations, for usage, debits and charges."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ NOMINATED_UNTIL = "hami.io/nominated-until"
 class Placed(Struct, frozen=True):
     """One vendor's part of a pod's placement: its holds, and the kinds of the rows they are counted by.
 
-    `claims` are what the cards are charged with, `counted` the same holds in the units of quota.
+    `claims`: the holds in the cards' units; `counted`: the same holds in the quota's units.
     """
 
     claims: tuple[DeviceHold, ...]
@@ -50,8 +50,8 @@ def read_placed(vendor: Vendor, pod: Pod, cards: Mapping[str, Device] = _NO_CARD
 
     `cards` are those that the pod's node is known to have, by UUID.
 
-    Slots stand for containers, init containers first. A list with another number of slots than containers (HAMi 2.7
-    wrote app containers only) counts as app containers throughout.
+    Each row of the annotation is one container, init containers first. If the number of rows isn't that of containers
+    (HAMi 2.7 wrote app containers only), every row counts as an app container.
     """
     rows = vendor.decode(pod)
     if rows is None:
@@ -91,7 +91,10 @@ def _percent(vendor: Vendor, containers: Sequence[Container]) -> int:
 
 
 def is_served(pod: Pod) -> bool:
-    """Whether the device plugin has allocated for a bound pod, or failed to: just after that it unlocks the node."""
+    """Return whether the device plugin has finished with a bound pod (allocated or failed).
+
+    The plugin releases the node's lock right after.
+    """
     return pod.annotations.get(BIND_PHASE) in _SERVED
 
 

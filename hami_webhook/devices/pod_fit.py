@@ -24,7 +24,7 @@ from hami_webhook.kube.objects import RESERVATION, ContainerKind, Pod
 
 
 class PodRequest(Struct, frozen=True, dict=True):
-    """What a pod requests: per container (init first) what of each vendor, and its terms to each vendor."""
+    """A pod's requests by container (init containers first) and vendor, and its constraints for each vendor."""
 
     pod: Pod
     rows: Sequence[Mapping[str, Request]]
@@ -54,8 +54,8 @@ _NOT_OURS = re.compile(r"(?:[^/]+\.)?(?:kubernetes|k8s)\.io/.*")
 def shape_of(pod: Pod) -> Pod:
     """All that Fit and the scores may know of a pod: its containers, and the annotations that Fit reads.
 
-    Pods of one shape get the same answer from a node. So it leaves out what differs between siblings: their identity,
-    what a placement wrote on it, the stamp of its charge, and what Kubernetes itself writes (an index, a checksum).
+    Pods of one shape get the same answer from a node. So a shape omits what differs between pods of a workload: names,
+    a placement's annotations, the charge's annotation, and Kubernetes' own (an index, a checksum).
     """
     requested = {
         key: text
@@ -121,12 +121,12 @@ def fit_pod(
     traces: list[FitTrace] | None = None,
     limit: StepLimit | None = None,
 ) -> NodeFit | Rejection:
-    """The pod's placement on the node, or why there is none; traces of Fit are added to `traces`, if given, and its
-    steps taken of `limit`, else of one of its own.
+    """Return the pod's placement on the node, or the rejection.
 
-    Ordinary init containers are fitted on the node with the sidecars before them; sidecars and apps stay. Where quota
-    forbids that, the app containers are fitted first once more, so that init containers can share their cards.
-    An unexpected exception is the node's reason (docs/spec/core.md#7.5); none is raised.
+    Append Fit's traces to `traces`, if given; count its steps against `limit`, or a new limit. Ordinary init containers
+    are fitted beside the sidecars before them, and then removed; sidecars and app containers keep their shares. If a
+    quota rejects this placement, a second pass fits the app containers first, so that init containers can share their
+    cards. An unexpected exception becomes the node's rejection (docs/spec/core.md#7.5); the function raises none.
     """
     try:
         return _fit_pod(view, pod_request, vendors, budget, traces, limit or StepLimit())

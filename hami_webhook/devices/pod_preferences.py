@@ -40,7 +40,10 @@ class CardPolicy(Struct, frozen=True):
 
     @classmethod
     def of(cls, annotations: Mapping[str, str], usual: str, *, is_2_11: bool) -> CardPolicy:
-        """The policy of a pod: what it says, else the `usual` one; for HAMi 2.11 also where it says no known one."""
+        """Return the policy in the pod's annotation, otherwise `usual`.
+
+        With `is_2_11`, an unknown policy also means `usual`.
+        """
         written = annotations.get(GPU_POLICY)
         policy = cls.parse(usual if written is None else written)
         return cls.parse(usual) if is_2_11 and written is not None and not policy.known else policy
@@ -136,7 +139,7 @@ class ListRule(Struct, frozen=True):
     """Allow lists and a deny list that hold together; an empty allow list is no constraint.
 
     `also` are the allow lists under a vendor's further (alias) keys: a card must be in every list that isn't empty.
-    `allows_nothing`: an allow list was given that names no card (`,`), so it admits none.
+    `allows_nothing`: the allow list has only empty items (`,`), so it admits no card.
     """
 
     allow: tuple[str, ...] = ()
@@ -155,8 +158,8 @@ class ListRule(Struct, frozen=True):
     ) -> ListRule:
         """The lists under a vendor's annotation keys, aliases included; `fold` lower-cases the items.
 
-        A blank value is no constraint. A deny list of empty items only (`,`) denies nothing, such an allow list allows
-        nothing.
+        A blank value is no constraint. A deny list with only empty items (`,`) denies no card; an allow list with only
+        empty items allows none.
         """
         written = annotations.keys()
         if written.isdisjoint(allow_keys) and written.isdisjoint(deny_keys):

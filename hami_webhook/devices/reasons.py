@@ -39,7 +39,9 @@ UNRESOLVABLE = frozenset(
 
 
 class Rejection(Struct, frozen=True):
-    """Why a node can't serve a pod: labels with the number of cards each, out of `cards`; or one bare text."""
+    """Why a node can't serve a pod: labels with the number of rejected cards each, of `cards` cards; or a single text
+    without numbers.
+    """
 
     counts: Mapping[str, int] = {}
     cards: int = 0

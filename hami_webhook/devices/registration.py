@@ -22,12 +22,12 @@ class NodeRegistration(Struct, frozen=True):
     """The annotations of a node in which the device plugin lists a vendor's cards, and how they are read.
 
     `annotation`: the list, in JSON or in the colon form; empty where cards come from elsewhere. `others`: annotations
-    that cards come from instead; a node with none of all these and none of the vendor's resources has none of its
-    cards. `handshake`: the annotation of the common health rule, empty for none. `fields`: what the JSON calls the
-    standard fields, where it is the vendor's own. `unterminated`: a single card in the colon form may lack its `:`.
-    `drop_on_error`: cards whose registration can't be read are gone, where others' stay as they were last read.
+    that list cards in its place. A node without any of these annotations and without the vendor's resources has none of
+    its cards. `handshake`: the annotation of the common health rule, empty for none. `fields`: the vendor's own JSON
+    keys of the standard fields. `unterminated`: a single card in the colon form may lack its `:`. `drop_on_error`: drop
+    the cards if the registration can't be read. Otherwise, the cards of the last readable registration stay.
     `gone_with_allocatable`: the cards are dropped at once when the node's allocatable count falls to 0. `missing`: the
-    message to the owner of a pod where no node has the vendor's cards; a whole sentence.
+    sentence in a pod's refusal if no node has the vendor's cards.
     """
 
     annotation: str = ""

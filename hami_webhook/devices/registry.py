@@ -32,7 +32,7 @@ def section_types() -> dict[str, typing.Any]:
 
 
 def declared() -> Sequence[Vendor]:
-    """The vendors that don't depend on a list of chips, as a section without a single key describes them.
+    """Return the vendors that need no list of chips, with the default settings of an empty section.
 
     Those of one section come in the order of their counts' names in it.
     """
@@ -52,7 +52,7 @@ def _place_of_count(cls: type[Vendor]) -> int:
 
 
 def reserved_words() -> frozenset[str]:
-    """What no chip may be called, because vendors, their sections or annotations are called so."""
+    """Return the names that a chip must not have, because vendors, sections or annotations use them."""
     found = set()
     for vendor in declared():
         found |= {vendor.key, vendor.known_as, vendor.section_name}
@@ -63,7 +63,7 @@ def reserved_words() -> frozenset[str]:
 
 
 def registration_faults() -> Iterator[str]:
-    """What registered vendors' classes declare wrongly, a sentence each."""
+    """Yield a sentence for each faulty declaration in registered vendor classes."""
     sound = True
     types: dict[str, type[Vendor]] = {}
     for cls in Vendor.classes:
@@ -102,16 +102,17 @@ def _faults_of(cls: type[Vendor], first: type[Vendor]) -> Iterator[str]:
 class Vendors(Mapping[str, Vendor]):
     """The enabled vendors by backend key, sorted, and the other projects' schedulers.
 
-    `resource_names` are all managed names, `own_names` those of the vendors, whose pods we place. kube-scheduler
-    ignores `ignored_by_scheduler`: of `own_names` all that no device plugin advertises as pods request them.
-    `uncounted_names` are these and the names that other schedulers check themselves: no scheduler counts them against
-    a node's allocatable. `governed` are the ones that policy can speak of. `reserved` are what only our scheduler and
-    device plugins write on a pod, `foreign_annotations` what only the other schedulers and theirs do. `mixing` is
-    the rule about several GPU managers on a node. `touching_every_container` are the keys of those that admit
-    containers which name none of their resources too. `drivers` are the devices of ResourceClaims that count for them,
-    none where claims aren't charged; `converting` are those that limits may become claims for. `faults` are the
-    unexpected exceptions of the vendors' rules. `asked_by_annotation` are the other schedulers that pods ask by
-    annotation, by the names of those, and `reserving` those that make pods which hold cards for others, by namespace.
+    `resource_names` are all managed names, `own_names` those of the vendors, whose pods we place.
+    `ignored_by_scheduler`: those of `own_names` that no device plugin advertises in the pods' units; kube-scheduler
+    ignores them. `uncounted_names` are these and the names that other schedulers check themselves: no scheduler counts
+    them against a node's allocatable. `governed` are the ones that policy can speak of. `reserved`: annotations that
+    only our scheduler and device plugins write; `foreign_annotations`: those that only other schedulers and their
+    device plugins write. `mixing` is the rule about several GPU managers on a node. `touching_every_container`: keys of
+    vendors whose admission also changes containers without their resources. `drivers` are the devices of ResourceClaims
+    that count for them, none where claims aren't charged; `converting` are those that limits may become claims for.
+    `faults` are the unexpected exceptions of the vendors' rules. `asked_by_annotation`: other schedulers that read
+    requests from annotations, by scheduler name. `reserving`: those that create pods to hold cards for other pods, by
+    namespace.
     """
 
     def __init__(
@@ -180,7 +181,7 @@ class Vendors(Mapping[str, Vendor]):
         return frozenset([key for name in names for key in self._names.get(name, ())])
 
     def named_on(self, node: Node) -> set[str]:
-        """The keys of the vendors of which a node names an annotation or a resource; it has cards of no others."""
+        """Return the keys of the vendors that may have cards on the node: its annotations or resources name them."""
         written = (node.annotations, node.allocatable, node.capacity)
         return {key for names in written for name in names for key in self._on_nodes.get(name, ())}
 
@@ -190,7 +191,7 @@ class Vendors(Mapping[str, Vendor]):
         return sorted(found, key=lambda vendor: vendor.key) if len(found) > 1 else found
 
     def foreign_to(self, pod: Pod, named: Set[str]) -> Sequence[ForeignScheduler]:
-        """The other projects' schedulers that a pod concerns, which names these resources."""
+        """Return the other schedulers that a pod with these resources concerns."""
         if (
             self._foreign_names.isdisjoint(named)
             and self.foreign_annotations.isdisjoint(pod.annotations)

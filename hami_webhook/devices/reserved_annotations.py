@@ -1,9 +1,9 @@
 """The scheduler-owned pod annotations: users may not set them.
 
 Source: docs/spec/node-registration.md#4; what follows from it is in docs/spec/security.md#1. Keys are case-sensitive.
-`is_scheduler_owned` knows those that the vendors' classes declare, enabled or not, so it is complete once `vendors` is
-imported: what a placement may have written. `ReservedAnnotations` are those that mean something here: below `hami.io/`
-all of them, and besides those of the enabled vendors and their chips, on pods that name managed resources.
+`is_scheduler_owned` covers the annotations of all vendor classes, enabled or not: all that a placement may have
+written. It needs `vendors` to be imported. `ReservedAnnotations` covers all keys that begin with `hami.io/`, and, on
+pods with managed resources, the keys of enabled vendors and their chips.
 """
 
 from __future__ import annotations
@@ -52,12 +52,12 @@ def _reserved() -> _Reserved:
 
 
 def kept_annotations() -> frozenset[str]:
-    """Those that no placement writes: the device plugin keeps them itself, so none removes them either."""
+    """Return the annotations that the device plugin maintains itself; placements neither write nor remove them."""
     return _reserved().kept
 
 
 def is_scheduler_owned(key: str) -> bool:
-    """Whether a placement writes the annotation `key`, by any vendor's class, or a device plugin for it."""
+    """Return whether a placement or device plugin of any vendor class writes the annotation `key`."""
     reserved = _reserved()
     return key in reserved.exact or reserved.matches(key) is not None
 
@@ -66,8 +66,8 @@ class ReservedAnnotations:
     """What only schedulers, device plugins and our own controller may write on pods, where these vendors are enabled.
 
     Keys below `hami.io/` are reserved on every pod: our scheduler and HAMi's plugins read them. Others, such as
-    `predicate-time`, are reserved on pods that name managed resources alone: elsewhere other projects have the same
-    words, and neither we nor a device plugin look at a pod that requests no cards.
+    `predicate-time`, are reserved only on pods with managed resources, because other projects use the same keys
+    elsewhere. Neither we nor a device plugin reads them on pods that request no cards.
     """
 
     def __init__(self, vendors: Iterable[Vendor]) -> None:

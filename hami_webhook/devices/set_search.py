@@ -1,4 +1,4 @@
-"""The best set of any number of linked cards: every set within a number of steps, and greedily beyond it.
+"""Find the best set of linked cards: exhaustively within a limit of steps, greedily beyond.
 
 `links[x][y]` is what a pair of cards adds: symmetric, 0 on the diagonal. Source: docs/spec/nvidia.md#7.6.
 """
@@ -30,9 +30,9 @@ class GreedySearch:
         self._limit = limit
 
     def best(self) -> list[int]:
-        """The best set found within most of the steps that are left; empty if none that `admits` allows was found.
+        """Return the best set found with most of the remaining steps; empty if `admits` allowed no set.
 
-        The cards with the best links begin. Where not one set grows, the cards are taken in their order.
+        The search starts with the best-linked cards. If no set can be completed, it takes the cards in their order.
         """
         best: list[int] = []
         best_value: int | None = None
@@ -109,8 +109,10 @@ class GreedySearch:
 
 
 class ExhaustiveSearch:
-    """Depth first in lexicographic order with a bound: a branch can't beat the best so far if not even the most each
-    remaining card could add — its links to the chosen ones plus half of its best links among the rest — would.
+    """Search depth-first in lexicographic order with a bound.
+
+    The bound counts each remaining card's links to the chosen cards, plus half of its best links among the rest. A
+    branch is skipped if its bound can't exceed the best sum.
     """
 
     def __init__(self, links: Links, count: int, admits: Admits | None, limit: StepLimit) -> None:
@@ -125,7 +127,8 @@ class ExhaustiveSearch:
         self._reach: dict[int, list[list[int]]] = {}
 
     def best(self, known: list[int]) -> list[int]:
-        """The best set, the first of equals, within half of the steps left; if they run out, at least the known one.
+        """Return the lexicographically first best set, using half of the remaining steps; if they don't suffice, the
+        best so far or `known`.
 
         Raises `OutOfSteps` if there may be sets, but none is known.
         """

@@ -1,4 +1,6 @@
-"""What vendors share whose cards are counted by slots alone: no memory or compute can be requested, none is charged."""
+"""The common rules of vendors whose cards are counted only by slots: pods request, and quotas charge, neither memory
+nor compute.
+"""
 
 from __future__ import annotations
 
@@ -21,5 +23,7 @@ class SlotVendor(Vendor):
         return FixedMemory(0)
 
     def device(self, record: CardRecord, position: int) -> Device:
-        """Plugins that know of no compute leave it out, and a card without any would have no score."""
+        """Return the card with 100 cores, because plugins without compute register none, and a card without cores would
+        have no score.
+        """
         return replace(super().device(record, position), cores=100)

@@ -26,16 +26,18 @@ class StepLimit:
         self.left -= steps
 
     def at_most(self, share: float) -> StepShare:
-        """Use no more than this share of the steps that are left; what would need more just ends the block."""
+        """Return a context manager that allows this share of the remaining steps; when they are used up, its block ends
+        silently.
+        """
         return StepShare(self, share)
 
     def keep(self, steps: int) -> int:
-        """Let so many steps be left; how many it was before."""
+        """Reserve this number of steps, which `take` then leaves. Return the number reserved before."""
         before, self._kept = self._kept, steps
         return before
 
     def unused(self, share: float) -> int:
-        """How many steps are left once this share of what may be taken is."""
+        """Return the number of steps that remain after this share of the available steps is used."""
         return self.left - int((self.left - self._kept) * share)
 
 

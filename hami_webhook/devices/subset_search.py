@@ -2,7 +2,7 @@
 
 The cards are halved. Lane T of an integer represents the set T of the second half, so that adding two integers adds up
 2^8 sums, and one addition and one AND show whether any of them beats the best so far. Each of the 2^8 sets of the first
-half costs a handful of such operations, whatever the scores are: nothing depends on how well a bound prunes.
+half costs a few such operations, so the time doesn't depend on the scores.
 
 Sets are numbered so that of two sets of one size the lexicographically first has the larger number.
 """

@@ -1,4 +1,5 @@
-"""Choices among linked cards: the best mutual connectivity, the card that breaks no link group, the largest groups.
+"""Choose among linked cards: the best-connected set, a single card that breaks no link group, or cards of the largest
+groups.
 
 Sources: docs/spec/nvidia.md#7.6, docs/spec/ascend.md#7, docs/spec/amd-biren-vastai.md#C4.
 """
@@ -27,8 +28,8 @@ def best_combination(
 ) -> list[int]:
     """The positions of the `count` cards with the largest sum of score[x][y] over pairs x before y.
 
-    Among equal sums the lexicographically first set. With `admits`, only sets it holds for compete; it must be
-    monotone: once it refuses a set, it refuses every larger one. An empty list if no set competes.
+    Among sets with equal sums, return the lexicographically first. With `admits`, only sets that it accepts are
+    compared. It must be monotone: if it refuses a set, it refuses all supersets. An empty list if no set competes.
 
     Without `admits`, all sets of up to 16 cards are looked at together (`subset_search`). Otherwise all are searched as
     far as `limit` allows; beyond, the answer is the best set found, which `admits` holds for, too. Raises `OutOfSteps`
@@ -81,7 +82,7 @@ class NvLinks:
         return all(self._linked[x].issuperset(positions[i + 1 :]) for i, x in enumerate(positions))
 
     def left_in_groups(self, positions: Sequence[int]) -> int:
-        """How many other cards are in the groups of these."""
+        """Return how many cards outside `positions` are in the link groups of these cards."""
         return len(self._reached(positions)) - len(positions)
 
     def groups(self) -> list[list[int]]:
@@ -105,7 +106,7 @@ class NvLinks:
         return reached
 
     def single(self) -> int:
-        """The card linked to the fewest, then that whose scores to all others sum to least; the first of equals."""
+        """Return the card with the fewest links; ties go to the smallest sum of scores, then to the first."""
         return min(
             range(len(self._scores)),
             key=lambda x: (len(self._linked[x]), sum(self._scores[x]) - self._scores[x][x]),
@@ -114,9 +115,9 @@ class NvLinks:
     def weights(self, count: int, *, only_linked: bool) -> Scores:
         """Weights for which `best_combination` finds the best set of `count` cards by scores and groups.
 
-        The largest sum of scores comes first. Of equal sums that set counts that leaves the most linked pairs among the
-        other cards, and so the largest groups whole. With `only_linked` every set that isn't fully linked comes behind
-        those that are.
+        The largest sum of scores comes first. Among equal sums, the set wins that leaves the most linked pairs among
+        the other cards, and so keeps the largest groups whole. With `only_linked` every set that isn't fully linked
+        comes behind those that are.
         """
         scores, linked = self._scores, self._linked
         cards = len(scores)
@@ -136,7 +137,7 @@ class NvLinks:
 
 
 def largest_groups_first(keys: Sequence[Hashable], count: int) -> list[int]:
-    """The first `count` positions of `keys` when equal keys stand together, the largest group first.
+    """Group equal `keys`, sort the groups by size, largest first, and return the first `count` positions.
 
     Of groups of equal size the one met first comes first; within a group the order stays.
     """

@@ -1,7 +1,7 @@
 """The annotation of a node in which its monitor lists unhealthy cards (docs/monitor.md#unhealthy-cards).
 
 The role `node` writes it and the scheduler reads it, for cards of every vendor: no new pod gets one that is listed.
-Everybody who may write the node may write it, so it is bounded, and an entry that can't be read closes no card.
+Every writer of the node can write this annotation. So its length is limited, and an unreadable entry closes no card.
 """
 
 from __future__ import annotations

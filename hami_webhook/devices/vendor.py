@@ -66,21 +66,24 @@ from hami_webhook.kube.quantity import parse_whole
 class Vendor:
     """One accelerator family. Subclasses set the class attributes and override what is peculiar to them.
 
-    A class that sets `section_name` is registered by that: its vendors are enabled by this section of
-    device-config.yaml, of the model `section_type` (a tuple of models for a list of chips).
+    Setting `section_name` registers the class: this section of device-config.yaml, of the model `section_type` (a tuple
+    for a list of chips), enables its vendors.
 
     `section_fields`: the section's fields of the count's, the memory's and the core's name, in this order.
     `reserved`: annotations besides those of `keys` that only scheduler and device plugin write.
     `touches_every_container`: admission has something to do in containers that request none of the resources too.
-    `is_2_11`: pods are read as by that HAMi (docs/spec/core.md#2.5); `hides_cards`: then it touches all of them.
-    `default_cores`: what a container reserves that names no cores; `max_cores`: what more than that counts as.
+    `is_2_11`: read pods as HAMi 2.11 does (docs/spec/core.md#2.5). `hides_cards`: admission then changes every
+    container.
+    `default_cores`: the cores of a container that requests none. `max_cores`: the upper bound; larger requests count as
+    this number.
     `lock`: what is taken on the node while a pod that requests the vendor's cards is bound; None for nothing.
     `cores_in_units`: cards and annotations count cores in units, while pods, quotas and people speak of percent.
     `masks_cores`: the vendor distinguishes a card's cores, and the cores field of an entry on the wire is their mask.
-    `multi_is_exclusive`: a container that requests more than one device gets whole cards, whatever else it wrote.
+    `multi_is_exclusive`: a container that requests several devices gets whole cards, whatever memory and cores it
+    requests.
     `explains_memory`: a refused amount of memory is answered with an example, as people write `16Gi`.
     `limits_only`: an amount that is written in requests alone is checked, but requests nothing.
-    `claims_by_name`: a pod that names a resource in limits is ours, even if it gets no card by it.
+    `claims_by_name`: a pod that names a resource in limits belongs to our scheduler, even if it requests no card by it.
     `most_memory`: the most MiB that may be written for a device; `memory_may_be_bytes`: a binary suffix means bytes.
     `memory_is_percentage`: the resource of memory is a percentage of a card, in place of MiB.
     """
@@ -135,7 +138,7 @@ class Vendor:
 
     @classmethod
     def of(cls, section: Any, *, is_2_11: bool = False) -> Iterable[Vendor]:
-        """The vendors that a section of `section_type` describes, those included that nothing can request."""
+        """Return the vendors that a section describes, including those without a resource name."""
         return (cls(section, is_2_11=is_2_11),)
 
     @property
@@ -177,10 +180,13 @@ class Vendor:
         return requested or (self.claims_by_name and any(name in container.limits for name in self.resource_names))
 
     def admit_pod(self, pod: PodDraft, device_lister: DeviceLister) -> None:
-        """What concerns the pod as a whole, after its containers, if one requests the cards. Raises `BadRequest`."""
+        """Normalise the pod as a whole, after its containers, if one of them requests the vendor's cards.
+
+        Raises `BadRequest`.
+        """
 
     def warnings_of(self, container: ContainerDraft) -> Iterator[str]:
-        """What in a container that requests cards is legal but hardly meant, a sentence each."""
+        """Yield a warning for each valid but probably unintended setting of a container that requests cards."""
         if self.multi_is_exclusive and (count := self.amount(container, self.count_name) or 0) > 1:
             for name in (self.memory_name, self.core_name):
                 if container.names_resource(name):
@@ -194,14 +200,16 @@ class Vendor:
         """Raises `BadRequest` for an amount that no registered node could serve, however empty it is."""
 
     def check_pod(self, pod: Pod) -> None:
-        """Raises `BadRequest` for what can't be meant of a pod that requests the vendor's cards, amounts aside.
-        Only its containers and annotations may matter, here and to `requests_of`.
+        """Raise `BadRequest` for an invalid pod that requests the vendor's cards; amounts are checked elsewhere.
+
+        Read only its containers and annotations, also in `requests_of`.
         """
 
     def bounds(self) -> Iterator[tuple[str, int, int, str]]:
-        """Of each resource the least and most that may be requested, and what an amount is, for the refusal.
+        """Yield for each resource its name, the smallest and largest valid amount, and a description of the amount for
+        refusals.
 
-        A vendor whose memory may be bytes reads it itself.
+        A vendor with `memory_may_be_bytes` checks its memory amounts itself.
         """
         unit = unit_of(self.memory_factor, explained=self.explains_memory)
         yield self.count_name, 0, MAX_INT32, "an integer"
@@ -245,7 +253,10 @@ class Vendor:
         return self.request(container)
 
     def unplaced_request(self, container: Container, inventory: Inventory) -> Request | None:
-        """What a container without a placement holds that names just what kubelet counts. Raises `BadRequest`."""
+        """Return what a container without a placement holds, from the resources that kubelet counts.
+
+        Raises `BadRequest`.
+        """
         return self.request(container)
 
     def requests_of(self, pod: Pod) -> Requests:
@@ -263,12 +274,16 @@ class Vendor:
     # before placement: the least that a request may come to on any card, which is charged meanwhile (Q11)
 
     def decided_later(self, request: Request) -> frozenset[Dimension]:
-        """What of the request only a node or a card decides: what is charged for that before is a floor."""
+        """Return the dimensions of the request that only a node or card decides; until then, quotas charge a floor for
+        them.
+        """
         blind = bool(self.memory_name) and request.memory.declared is None
         return frozenset((Dimension.MEMORY,)) if blind else frozenset()
 
     def least(self, request: Request, device_lister: DeviceLister, eligible: Sequence[Device]) -> Request:
-        """The least that the request comes to on any node of the fleet, or on any eligible card, but for memory."""
+        """Return the smallest request that any node, or any eligible card, would turn this request into; `floor`
+        computes memory.
+        """
         return request
 
     def floor(self, request: Request, device: Device) -> int | None:
@@ -334,7 +349,10 @@ class Vendor:
     # Fit of one container on one node, in the order of `fit_pipeline`: the node, each card, the choice, the refusal
 
     def terms(self, pod: Pod, default_policy: str) -> Constraints:
-        """What the pod's annotations want of this vendor's cards. Raises ValueError for bad scoring weights."""
+        """Return the pod's constraints on this vendor's cards, from its annotations.
+
+        Raises ValueError for bad scoring weights.
+        """
         annotations = pod.annotations
         uuids, types = self.lists(annotations)
         return Constraints(
@@ -381,7 +399,8 @@ class Vendor:
     def refusal(self, fit_request: FitRequest, cards: Sequence[Candidate], usual: Rejection) -> Rejection:
         """The rejection of a node that can't serve the request; `cards` are all it has.
 
-        `usual` is the selection's own reason, else how many cards failed which check and how many passed in vain.
+        `usual`: the selection's own reason, otherwise the number of cards by failed check, and of cards that passed but
+        weren't enough.
         """
         return usual
 
@@ -400,7 +419,7 @@ class Vendor:
         return 0.0
 
     def hint(self, label: str, views: Sequence[NodeView]) -> str:
-        """What the owner of a pod should know that these nodes refuse under `label`: a sentence, or nothing."""
+        """Return a hint for the owner of a pod that these nodes reject with `label`, or an empty text."""
         return ""
 
     def link_groups(self, inventory: Inventory) -> Sequence[Sequence[str]]:
@@ -410,7 +429,9 @@ class Vendor:
     # the wire: what placement writes for the device plugin, and what is read back of it
 
     def word(self, device: AllocatedDevice) -> str:
-        """The second field of an entry, by which the plugin finds what is left to do: nearly always the backend key."""
+        """Return the second field of an entry, by which the device plugin finds its entries: nearly always the backend
+        key.
+        """
         return self.known_as
 
     def encode(self, pod: Pod, rows: Rows, node: Node, now: float) -> dict[str, str]:

@@ -1,7 +1,7 @@
-"""Exceptions that nobody expected of a vendor's rules, counted and logged: each stays with the node it was met on.
+"""Count and log unexpected exceptions of vendors' rules; each affects only the node on which it occurred.
 
-What a node registers, and what its pods carry, is data from strangers. If a rule trips over it, that node refuses the
-pod, and the others answer as they would without it (docs/spec/core.md#7.5).
+Registrations of nodes and annotations of pods are untrusted data. If a rule fails on such data, that node refuses the
+pod, and all other nodes answer as usual (docs/spec/core.md#7.5).
 """
 
 from __future__ import annotations
@@ -20,8 +20,7 @@ _MOST_LOGGED = 4096
 class VendorFaults:
     """`counts` has the faults so far, by the step they were met in: `registration`, `usage`, `fit` or `score`.
 
-    A line with a traceback is logged once for each node and place in the code: a pod that is tried again and again, and
-    pods of other shapes that meet the same fault, add none.
+    The program logs a traceback once per node and line of code, however often pods meet the same fault.
     """
 
     def __init__(self) -> None:
