@@ -17,7 +17,7 @@ from hami_webhook.kube import claims_wire as wire
 
 
 class ClaimedDevice(Struct, frozen=True):
-    """A device that a claim holds, or its share of one, with what quotas of some cards go by."""
+    """A device, or share of one, that a claim holds, with the properties by which quotas select cards."""
 
     id: DeviceID
     vendor: str
@@ -28,8 +28,10 @@ class ClaimedDevice(Struct, frozen=True):
 
 
 class Allocated(Struct, frozen=True):
-    """The devices that a claim holds. `unseen` are sentences about those of which no slice says what they have, and
-    `unpriced` about those that no row is for.
+    """The devices that a claim holds.
+
+    `unseen`: sentences about devices whose memory and cores no ResourceSlice publishes. `unpriced`: about devices
+    without an entry in the configuration's `DriverDevices`.
     """
 
     devices: tuple[ClaimedDevice, ...] = ()
@@ -43,10 +45,10 @@ class Allocated(Struct, frozen=True):
 
 
 def allocated(results: Iterable[wire.AllocationResult], published: PublishedDevices, node: str = "") -> Allocated:
-    """What the results come to; with `adminAccess`, and of drivers that the configuration doesn't name, nothing.
+    """Return the devices that the allocation results hold.
 
-    `node` is the one that the allocation names, if it does: two nodes may have pools of the same name. Raises
-    `MalformedObject` for an amount that is none.
+    Results with `adminAccess`, or of unconfigured drivers, hold none. `node` is the one that the allocation names, if
+    it does: two nodes may have pools of the same name. Raises `MalformedObject` for an invalid quantity.
     """
     devices: list[ClaimedDevice] = []
     unseen: list[str] = []

@@ -15,7 +15,7 @@ _NO_POLICY, _NO_RANGE = wire.RequestPolicy(), wire.ValidRange()
 
 
 class ConsumableCapacity(Struct, frozen=True):
-    """A capacity of a device, and how requests for a part of it are rounded; None for what its policy doesn't say."""
+    """A device's capacity, with the rules for rounding requests; None for what its request policy leaves unset."""
 
     value: Fraction
     default: Fraction | None = None
@@ -36,7 +36,9 @@ class ConsumableCapacity(Struct, frozen=True):
         )
 
     def consumed(self, requested: Fraction | None) -> Fraction | None:
-        """What a share of the device takes for a request, None for no amount; None if it can't give that."""
+        """Return the capacity that a share consumes for the requested amount (None: no amount requested); None if the
+        device can't provide it.
+        """
         if requested is None:
             return self.value if self.default is None else self.default
         rounded = self._rounded(requested)
@@ -55,7 +57,7 @@ class ConsumableCapacity(Struct, frozen=True):
 
 
 def amount_of(written: object) -> Fraction:
-    """A quantity, of which the largest is Kubernetes' own for whole numbers. Raises `MalformedObject`."""
+    """Parse a quantity; larger ones count as Kubernetes' largest whole number. Raises `MalformedObject`."""
     try:
         return min(Quantity.parse(written).value, Fraction(MAX_INT64))
     except QuantityError as error:

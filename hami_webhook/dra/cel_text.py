@@ -1,7 +1,7 @@
 """CEL expressions about devices from what people write: lists of UUIDs and types (docs/spec/dra.md#8).
 
-What they write is text in a string literal and nothing else: every character but a few harmless ones is escaped by its
-number. An attribute that a device lacks is in no list.
+Users' lists become string literals only: every character except a few harmless ones is replaced by its numeric escape.
+If a device lacks the attribute, it is in neither the allow list nor the deny list.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def capacity_is(name: QualifiedName, amount: str) -> str:
 def uuids_admitted(name: QualifiedName, rule: ListRule) -> list[str]:
     """The device's UUID is in the allow lists and not in the deny list, as `ListRule.admits` has it.
 
-    Raises `BadRequest` for what is no text, as the next one does.
+    Raises `BadRequest` for invalid Unicode.
     """
     return _admitted(rule, lambda items: _is_one_of(name, items))
 

@@ -52,12 +52,17 @@ class PodClaims(Protocol):
     """What is known of claims."""
 
     def of(self, pod: Pod) -> Holder | None:
-        """What a pod's own claims hold and will cost; None for a pod that has none and needs none."""
+        """Return the devices that a pod's claims hold, and the cost of its waiting claims; None if it neither has nor
+        needs claims.
+        """
         ...
 
 
 class ClaimCache:
-    """Claims and templates by namespace and name, slices and classes by name; `managed` resources need no claim."""
+    """Caches claims and templates by namespace and name, slices and classes by name.
+
+    Pods request the `managed` resources by limits, so they need no claim.
+    """
 
     def __init__(self, rows: Sequence[DriverDevices], managed: Container[str] = ()) -> None:
         self._rows = rows
@@ -81,7 +86,10 @@ class ClaimCache:
 
     @property
     def inventory(self) -> DeviceInventory:
-        """The devices and classes; devices change in it, with another class it is another one."""
+        """Return the devices and classes.
+
+        Devices change in place; when a class changes, a new inventory replaces it.
+        """
         if self._inventory is None:
             specs = {name: each.spec or wire.ClassSpec() for name, each in sorted(self.classes.items())}
             taken = {spec.extended_resource_name or "": name for name, spec in specs.items()}
@@ -98,8 +106,8 @@ class ClaimCache:
     def allocates(self, pod: Pod, named: frozenset[str]) -> bool:
         """Whether kube-scheduler has to allocate claims for a pod: its own, or one for resources that a class takes.
 
-        `named` are the resources that it names. A managed one counts for nothing: the pod asks for it by limits,
-        whatever class takes it.
+        `named` are the resources that it names. Managed resources are ignored: a pod requests them by limits, even if a
+        class takes them.
         """
         if self._inventory is None:
             _ = self.inventory  # the resources are the newest one's
@@ -110,7 +118,7 @@ class ClaimCache:
         self._watchers.append(changed)
 
     def on(self, node: str) -> dict[tuple[str, str], tuple[PodUsage, ...]]:
-        """What claims hold of a node's devices, by vendor and UUID, each claim in the place of a pod."""
+        """Return the usage of a node's devices by claims, by vendor and UUID; each claim is represented like a pod."""
         found: dict[tuple[str, str], tuple[PodUsage, ...]] = {}
         for device in self.inventory.devices.on(node) if self.claims else ():
             card = (device.model.row.vendor, device.uuid)
@@ -134,13 +142,13 @@ class ClaimCache:
         return {key: self.claims[key] for key in sorted(self.keys_owned_by(pod.uid))}
 
     def without_template(self, pod: Pod) -> set[str]:
-        """The templates of a new pod's claims that no watch has shown, and that it doesn't declare."""
+        """Return the templates of a new pod's claims that neither a watch nor the pod's own annotation shows."""
         names = {each.template for each in pod.resource_claims if each.template}
         names -= declared_templates(pod, self._rows).keys()
         return {name for name in names if (pod.namespace, name) not in self.templates}
 
     def with_templates(self, templates: Templates) -> PodClaims:
-        """The same where these templates are known too."""
+        """Return a view of this cache that also knows `templates`."""
         return _WithTemplates(self, templates)
 
     def of(self, pod: Pod) -> Holder | None:
@@ -154,9 +162,10 @@ class ClaimCache:
         return holder_of(pod, self.owned_by(pod), templates, self.inventory)
 
     async def prepare(self, pod: Pod, templates: Templates = {}) -> None:  # noqa: B006  # never changed
-        """Find what a pod's claims will cost, with others having their turn meanwhile; `of` has it at once then.
+        """Compute the cost of a pod's claims, yielding to other tasks meanwhile.
 
-        Tenants write selectors. Those of one namespace are evaluated after each other, and not in parallel with others.
+        Afterwards, `of` returns it without computing. Tenants write selectors. The cache evaluates the selectors of one
+        claim at a time, and each namespace has at most one claim in the line.
         """
         await self.prepare_all([pod], templates=templates)
 
@@ -166,7 +175,7 @@ class ClaimCache:
         claims: Iterable[wire.ResourceClaim] = (),
         templates: Templates = {},  # noqa: B006
     ) -> None:
-        """The same for pods, and for claims of any holder, all within one budget."""
+        """Compute the cost of the claims of several pods and claims, within one common time budget."""
         known = {**self.templates, **templates} if templates else self.templates
         budget = Budget(SECONDS, time.monotonic)
         for pod in pods:
@@ -194,8 +203,9 @@ class ClaimCache:
                     await TimeSlices(rest=_REST).run(cost_steps(requests, self.inventory, budget))
 
     def bare(self, pod_of: Callable[[str], Pod | None], namespace: str = "") -> Iterator[BareClaim]:
-        """The claims of a namespace, or of all, that cost something and are no pod's; `pod_of` gives the live pods by
-        UID.
+        """Yield the charged claims without an owning pod, of a namespace or of all.
+
+        `pod_of` returns a live pod by UID.
         """
         for key in self.claims:
             found = self.bare_claim(key, pod_of) if namespace in ("", key[0]) else None

@@ -1,8 +1,8 @@
 """The ResourceClaimTemplates that limits become: their form, their names, and the annotation that carries them.
 
-Source: docs/spec/dra.md#8. A name is a digest of what the template says, so an annotation can't say anything else of
-it, no matter who wrote it. Only the form that conversion writes is read: no access of administrators, no parameters for
-drivers, no class that the configuration doesn't name.
+Source: docs/spec/dra.md#8. A template's name is a digest of its content, so an annotation can't give a name another
+content, whoever wrote it. The reader accepts only what conversion writes: no `adminAccess`, no driver parameters, and
+only configured classes.
 """
 
 from __future__ import annotations
@@ -110,7 +110,9 @@ def annotation_of(specs: Iterable[TemplateSpec]) -> str:
 
 
 def declared_templates(pod: Pod, rows: Iterable[DriverDevices]) -> Mapping[str, TemplateSpec]:
-    """The templates that a pod refers to and its annotation declares, by name: not one under another's name."""
+    """Return, by name, the templates to which a pod refers and which its annotation declares, if name and content
+    match.
+    """
     text = pod.annotations.get(TEMPLATE_SPECS)
     if text is None or len(text) > LONGEST_SPECS:
         return {}

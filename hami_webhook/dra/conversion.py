@@ -1,7 +1,7 @@
 """Limits as ResourceClaims: what a pod's containers request of vendors, as templates of claims (docs/spec/dra.md#8).
 
-The claims cost what the limits would on equal cards. It reads no clock but the one that bounds selectors, and no
-cluster.
+The claims cost what the limits would on equal cards. The module reads no cluster, and no clock except to limit the time
+of selectors.
 """
 
 from __future__ import annotations
@@ -41,7 +41,9 @@ _MOST_ALTERNATIVES = 8
 
 
 class ContainerClaim(Struct, frozen=True):
-    """A claim in a container's `resources`: by its name in the pod, and of one of its requests where not of all."""
+    """An item of a container's `resources.claims`: the claim's name in the pod, and one of its requests, or none for
+    all.
+    """
 
     name: str
     request: str | None = None
@@ -50,9 +52,8 @@ class ContainerClaim(Struct, frozen=True):
 class Conversion(Struct, frozen=True):
     """A pod's claims in place of its limits; `specs` are those of their templates.
 
-    `claims` are the names of the templates by the names of the claims in the pod; `containers` the claims of each
-    container that gets any, by its place, init containers first. `resources` are the names that go from the
-    containers.
+    `claims`: template names by claim name in the pod. `containers`: the claims of each container by its index, init
+    containers first. `resources`: the resource names to remove from the containers.
     """
 
     specs: tuple[form.TemplateSpec, ...]
@@ -82,9 +83,9 @@ def convert(
     inventory: DeviceInventory,
     clock: Callable[[], float] = time.monotonic,
 ) -> Conversion | None:
-    """The claims for what a pod requests; None where it requests no vendor whose limits become claims.
+    """Return the claims that replace a pod's limits; None if it requests no vendor whose limits become claims.
 
-    Raises `BadRequest` with a sentence for what no claim can say.
+    Raises `BadRequest` for a request that no claim can express.
     """
     covered = {row.vendor for row in vendors.converting} & requests.keys()
     if not covered:

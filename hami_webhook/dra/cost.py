@@ -1,7 +1,7 @@
 """What a claim costs while nothing is allocated: the least that it can get (docs/spec/dra.md#3).
 
-A refusal by this is right whatever is allocated later, as for pods with limits (Q11); what is allocated is charged then
-(`allocation.py`). It reads no clock but the one that bounds selectors, and no cluster.
+So a refusal is correct whatever is allocated later, as for pods with limits (Q11). `allocation.py` computes the charge
+of the allocation. The module reads no cluster, and no clock except to limit the time of selectors.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _NOTHING = wire.CapacityRequirements()
 
 
 class Place(NamedTuple):
-    """Devices of a model on a node, or of a pool that is of none."""
+    """Devices of one model, on a node or in a pool that belongs to no node."""
 
     model: DeviceModel
     node: str
@@ -53,9 +53,9 @@ class Place(NamedTuple):
 class DeviceInventory(Struct, frozen=True):
     """What is known of the cluster's devices: by class its selectors, and the devices that are published.
 
-    `extended` are the classes that take an extended resource, by its name. `known` are the costs that were found with
-    it, by what was requested, and `places` where devices are that a class selects and how many, each for one version of
-    the devices.
+    `extended` are the classes that take an extended resource, by its name. `known`: computed costs by request.
+    `places`: the number of devices that a class selects, by node and model, for each class. Each is valid for one
+    version of the devices.
     """
 
     classes: Mapping[str, Sequence[str]]
@@ -68,7 +68,7 @@ class DeviceInventory(Struct, frozen=True):
 class ClaimCost(Struct, frozen=True):
     """Debits by vendor; `floors` are the dimensions for which the smallest device was assumed.
 
-    `problems` are sentences for who made the claim.
+    `problems`: sentences for the claim's author.
     """
 
     debits: Debits = {}
@@ -85,7 +85,7 @@ class ClaimCost(Struct, frozen=True):
 
 
 class KnownCost(NamedTuple):
-    """What was found with a version of the devices; not `complete` if there was no time to evaluate all selectors."""
+    """A cost for one version of the devices. `complete`: False if the time didn't suffice for all selectors."""
 
     cost: ClaimCost
     version: int
@@ -101,8 +101,8 @@ def cost_of(
 ) -> ClaimCost:
     """What a claim with these requests costs at least; nothing for classes that the configuration doesn't name.
 
-    It is found once for each version of the devices: tenants write selectors that are slow. What was found before is
-    brought up to date in less time, as a review asks for it that has evaluated them. Raises `MalformedObject`.
+    The cost is computed once per version of the devices, because tenants may write slow selectors. An update of a known
+    cost gets a smaller time budget than the first computation. Raises `MalformedObject`.
     """
     requests = tuple(requests)
     found = inventory.known.get(msgspec.json.encode(requests))
@@ -114,18 +114,18 @@ def cost_of(
 
 
 def is_known(requests: Sequence[wire.DeviceRequest], inventory: DeviceInventory) -> bool:
-    """Whether their cost was found with these devices, with all selectors evaluated."""
+    """Return whether the cost of these requests is known for the present devices, with all selectors evaluated."""
     found = inventory.known.get(msgspec.json.encode(tuple(requests)))
     return found is not None and found.version == inventory.devices.version and found.complete
 
 
 def has_selectors(requests: Iterable[wire.DeviceRequest]) -> bool:
-    """Whether one of them, or of its alternatives, has selectors of its own."""
+    """Return whether a request, or one of its alternatives, has its own selectors."""
     return any(each.selectors for each in _alternatives(requests))
 
 
 def classes_of(requests: Iterable[wire.DeviceRequest]) -> set[str]:
-    """The DeviceClasses of which they, or their alternatives, hold devices."""
+    """Return the DeviceClasses from which the requests, or their alternatives, request devices."""
     return {each.device_class_name or "" for each in _alternatives(requests) if not each.admin_access}
 
 
@@ -135,7 +135,10 @@ def _alternatives(requests: Iterable[wire.DeviceRequest]) -> Iterator[wire.Exact
 
 
 def cost_steps(requests: Sequence[wire.DeviceRequest], inventory: DeviceInventory, budget: Budget) -> Steps[ClaimCost]:
-    """The same, in steps, and what there was no time for goes on from where it ended. Raises `MalformedObject`."""
+    """Compute `cost_of` in steps.
+
+    A later call continues with the selectors for which the time didn't suffice. Raises `MalformedObject`.
+    """
     content, version = msgspec.json.encode(tuple(requests)), inventory.devices.version
     found = inventory.known.get(content)
     if found is not None and found.version == version and found.complete:
@@ -165,7 +168,7 @@ def _cost_of(requests: Iterable[wire.DeviceRequest], inventory: DeviceInventory,
 def extended_requests(pod: Pod, classes: Mapping[str, str]) -> list[wire.DeviceRequest]:
     """The requests that kube-scheduler makes for extended resources; `classes` are those that take one, by resource.
 
-    Where a node has the resource from a device plugin, it makes none: that is for the caller to know.
+    kube-scheduler creates no request if the node gets the resource from a device plugin; the caller must check this.
     """
     found = []
     for resource in sorted(pod.named):
@@ -179,7 +182,7 @@ def extended_requests(pod: Pod, classes: Mapping[str, str]) -> list[wire.DeviceR
 
 
 def expressions_of(selectors: Sequence[wire.DeviceSelector] | None) -> tuple[str, ...]:
-    """The CEL expressions of selectors; of another kind of selector there is none."""
+    """Return the CEL expressions of the selectors. Selectors of other kinds have none."""
     return tuple(each.cel.expression for each in selectors or () if each.cel is not None and each.cel.expression)
 
 
@@ -223,7 +226,7 @@ class ClassRequest:
         return self._cheapest(debits, {place: number for place, number in places.items() if place.model in debits})
 
     def places(self, budget: Budget) -> Steps[Mapping[Place, int]]:
-        """How many devices are selected, or may be, of which model and where."""
+        """Return the number of devices that are, or may be, selected, by model and node."""
         own = [each for each in expressions_of(self._request.selectors) if budget.admits(each)]
         devices = self._inventory.devices
         version, found = devices.version, dict[Place, int]()
@@ -271,7 +274,7 @@ class ClassRequest:
 
     @property
     def devices(self) -> Sequence[PublishedDevice]:
-        """Those of which its class selects some; all that its class may mean while that isn't known."""
+        """Return the devices to which the class's selectors apply; all that it may select while it isn't known."""
         devices = self._inventory.devices.all
         if self._class in self._inventory.classes:
             return devices
@@ -333,7 +336,7 @@ def debit_of(row: DriverDevices, memory: Fraction | None, cores: Fraction | None
 def debit_on(
     model: DeviceModel, memory: Fraction | None, cores: Fraction | None, shares: Fraction | None = None
 ) -> Debit:
-    """The same of a device that is known, of which a claim takes `shares`, None: as many as by default."""
+    """Return the debit of a device of a known model, of which a claim takes `shares` (None: the default number)."""
     part = model.share(shares)
     if part:
         whole = model.capacity[model.qualified(model.row.memory)].value

@@ -1,7 +1,7 @@
 """The devices that ResourceSlices publish, of the drivers that the configuration knows (docs/spec/dra.md#2).
 
-Nodes write slices, as many and as often as they like. So a change costs what its own slice has, and what others
-publish is neither read again nor changed by it: a pool is of the node that its slices name (docs/spec/dra.md#9).
+Nodes write slices, as many and as often as they like. So a change costs only the processing of its own slice, and can't
+affect other nodes' devices: a pool belongs to the node that its slices name (docs/spec/dra.md#9).
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ class QualifiedName(NamedTuple):
 
     @classmethod
     def of(cls, written: str, driver: str) -> QualifiedName:
-        """A name as it is written for a device of a driver, whose domain it has if none is written."""
+        """Parse an attribute's or capacity's name. Without a domain, it gets the driver's."""
         domain, slash, name = written.rpartition("/")
         return cls(domain if slash else driver, name)
 
 
 class DeviceID(NamedTuple):
-    """What an allocation names a device by."""
+    """The identity of a device in an allocation: driver, pool and device name."""
 
     driver: str
     pool: str
@@ -48,7 +48,7 @@ class DeviceID(NamedTuple):
 
 
 class DeviceModel(Struct, frozen=True, eq=False, weakref=True):
-    """What devices of a driver have in common that give the same: a node's and the next one's are of one model."""
+    """The common properties of a driver's equal devices, also on different nodes."""
 
     row: DriverDevices
     shared: bool
@@ -61,7 +61,7 @@ class DeviceModel(Struct, frozen=True, eq=False, weakref=True):
     def consumed(self, name: QualifiedName, requested: Fraction | None) -> Fraction | None:
         """What of a capacity a request takes of a device; None if it can't give that.
 
-        A device that isn't shared is given whole, to requests for as much as it has at most.
+        An unshared device is allocated as a whole, to requests that don't exceed its capacity.
         """
         capacity = self.capacity.get(name)
         if capacity is None:
@@ -71,10 +71,10 @@ class DeviceModel(Struct, frozen=True, eq=False, weakref=True):
         return None if requested is not None and requested > capacity.value else capacity.value
 
     def share(self, shares: Fraction | None = None) -> Fraction:
-        """The part of a device that each share of it is worth at least: 0 where what a request takes says it.
+        """Return the minimal part of a device for which a share is charged; 0 if the request's own amounts decide.
 
-        If requests take no memory by default, nothing limits it, and a share may use all. Where the driver bounds the
-        number of shares, `shares` are those taken, None for what a request takes that names none.
+        If requests take no memory by default, nothing limits it, and a share may use all. `shares`: the shares taken,
+        if the driver limits their number; None for the default of a request without a number.
         """
         memory = self.capacity.get(self.qualified(self.row.memory))
         if not (self.shared and self.row.shares) or memory is None or memory.default != 0:
@@ -96,7 +96,7 @@ class PublishedDevice(Struct, frozen=True):
 
     @property
     def uuid(self) -> str:
-        """The UUID of its card, or its own; empty if it says none."""
+        """Return the UUID of the device's card, otherwise the device's own; empty if it publishes neither."""
         return self.attribute(self.model.row.uuid)
 
     def attribute(self, written: str) -> str:
@@ -105,7 +105,7 @@ class PublishedDevice(Struct, frozen=True):
 
 
 class Answers(NamedTuple):
-    """Bits of a slice's devices: of which an expression has been evaluated, and which of these it doesn't select."""
+    """Two bit sets of a slice's devices: those on which an expression was evaluated, and those that it rejects."""
 
     evaluated: int = 0
     rejected: int = 0
@@ -120,7 +120,7 @@ class DeviceGroup(NamedTuple):
 
 
 class PublishedSlice(Struct, frozen=True, eq=False):
-    """What one ResourceSlice publishes. `node` is the one that it names; `problem` says what can't be read of it.
+    """The content of one ResourceSlice. `node`: the node that it names. `problem`: a sentence about unreadable parts.
 
     Devices are numbered from 0; a set of them is the sum of their bits.
     """
@@ -185,13 +185,14 @@ class _Overview(NamedTuple):
     devices: tuple[PublishedDevice, ...]
     problems: Mapping[str, str]
     of_others: Mapping[str, str]
-    """Of the problems those of slices that name a pool of somebody else."""
+    """The problems of slices that name a pool of another owner, by slice name."""
 
 
 class PublishedDevices:
-    """The devices of the drivers in `rows`; of a pool those of its owners' newest generation.
+    """The devices of the drivers in `rows`.
 
-    `version` is another one whenever some devices are.
+    Of each pool, only the newest generation of each owner (a node or the driver) counts. `version` changes whenever
+    devices change.
     """
 
     def __init__(self, slices: Iterable[wire.ResourceSlice], rows: Sequence[DriverDevices]) -> None:
@@ -224,12 +225,14 @@ class PublishedDevices:
         self._change(name, self._written.get(name), None)
 
     def slices(self) -> Iterator[PublishedSlice]:
-        """Those that count."""
+        """Yield the slices that count: those of each owner's newest generation."""
         for of_pool in self._counting.values():
             yield from of_pool.values()
 
     def named(self, identity: DeviceID, node: str = "") -> list[PublishedDevice]:
-        """The devices that an allocation may mean: those of its node, where it names one; of each owner the first."""
+        """Return the devices to which an allocation may refer, one per owner of the pool; with `node`, none of other
+        nodes.
+        """
         found: dict[str, PublishedDevice] = {}
         of_pool = self._counting.get((identity.driver, identity.pool), {})
         for each in sorted(of_pool.values(), key=lambda each: each.name):
@@ -239,7 +242,10 @@ class PublishedDevices:
         return list(found.values())
 
     def unpriced(self, identity: DeviceID, node: str = "") -> str | None:
-        """The type of a device that no row is for; None if there is none such. `node` as for `named`."""
+        """Return the type of a device without an entry in `rows`; None if the device has one, or isn't published.
+
+        `node` as for `named`.
+        """
         of_pool = self._counting.get((identity.driver, identity.pool), {})
         found = (each.unpriced.get(identity.name) for each in of_pool.values() if not node or each.node in ("", node))
         return next((kind for kind in found if kind is not None), None)
@@ -265,7 +271,7 @@ class PublishedDevices:
 
     @property
     def of_others(self) -> Mapping[str, str]:
-        """Of the problems those of slices that name a pool of somebody else."""
+        """The problems of slices that name a pool of another owner, by slice name."""
         return self._found.of_others
 
     def problems_by_node(self) -> Mapping[str, Mapping[str, str]]:

@@ -1,7 +1,7 @@
 """What claims hold of each device, as their allocations say (docs/spec/dra.md#5).
 
-Kept by what allocations name, so that a slice that comes or changes costs nothing here; amounts are read when somebody
-asks, as what isn't in an allocation is the slice's.
+The index key is the device name in allocations, so changed slices cost nothing. Amounts are read on demand, because the
+slice has those that an allocation lacks.
 """
 
 from __future__ import annotations
@@ -50,7 +50,9 @@ class HeldDevices:
             return ()
 
     def holders(self, device: PublishedDevice) -> Mapping[Key, Debit]:
-        """The claims that hold a device, each with what it holds of it; not of a namesake on another node."""
+        """Return the claims that hold this device, with their amounts; a device of the same name on another node
+        doesn't count.
+        """
         found: dict[Key, Debit] = {}
         for key in sorted(self._keys.get(device.id, ())):
             for each in self.of(key):

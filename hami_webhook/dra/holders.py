@@ -1,10 +1,9 @@
-"""Whose a claim is, and what each holder costs: every claim once, however many pods use it (docs/spec/dra.md#6).
+"""Find the holder of each claim and its charge; a claim that several pods use is charged once (docs/spec/dra.md#6).
 
-A claim that was generated for a pod is the pod's, as the pod's charge covers it; any other is its own. What a claim
-says of itself never makes it cost less: tenants write its owner references and annotations, and kube-controller-manager
-takes a claim that was made by hand for the generated one if these fit. So what a pod's claims hold is what was
-allocated to them, whatever the pod declared. When a pod ends, and which quotas cover it, is the caller's: `pods` are
-those that count.
+The pod's charge covers claims that were generated for the pod; every other claim is charged by itself. A claim's own
+metadata never lowers its charge: tenants write owner references and annotations, and kube-controller-manager accepts a
+matching claim of theirs as generated. So what a pod's claims hold is what was allocated to them, whatever the pod
+declared. The caller decides which pods count and which quotas cover them, and passes them as `pods`.
 """
 
 from __future__ import annotations
@@ -36,12 +35,11 @@ Templates = Mapping[Key, wire.ResourceClaimTemplate]
 
 
 class Holder(Struct, frozen=True):
-    """What a pod's own claims hold, or a claim that no pod owns, and the least that those that wait will cost.
+    """The devices that a pod's claims, or a claim without a pod, hold, and the minimal cost of those not yet allocated.
 
-    `allocated`: one of them has an allocation that counts. `waits`: one hasn't, or isn't there yet. `lacking` is what
-    claims request at least of whose devices some are in no slice, beside `devices`. `unseen` are sentences about
-    devices of which no slice says what they have, and about templates that there aren't: what these come to isn't
-    known.
+    `allocated`: a claim has a counted allocation. `waits`: a claim has none, or doesn't exist yet. `lacking`: besides
+    `devices`, the minimal request of claims with allocated devices that no slice publishes. `unseen`: sentences about
+    devices without published amounts, and about missing templates; their cost is unknown.
     """
 
     devices: tuple[ClaimedDevice, ...] = ()
@@ -53,7 +51,7 @@ class Holder(Struct, frozen=True):
 
 
 class BareClaim(Pod, frozen=True):
-    """A claim that is its own holder, in the place of a pod: it has no containers, is never bound and doesn't end."""
+    """A claim without an owning pod, represented as a pod without containers, which is never bound and never ends."""
 
     claim: wire.ResourceClaim = wire.ResourceClaim()
 
@@ -64,12 +62,14 @@ class BareClaim(Pod, frozen=True):
 
     @property
     def key(self) -> str:
-        """What it is called where pods are."""
+        """Return the name under which lists of pods show this claim."""
         return f"claim {super().key}"
 
     @property
     def charge_id(self) -> str:
-        """The ledger id of its charge until it is seen: its name's, as of one name there is one claim at a time."""
+        """Return the ledger id of the claim's charge until a watch shows the claim: a digest of its name, which is
+        unique at any time.
+        """
         digest = hashlib.blake2b(f"{self.namespace}/{self.name}".encode(errors="backslashreplace"), digest_size=15)
         return f"claim:{digest.hexdigest()}" if self.name else self.uid
 
@@ -103,7 +103,7 @@ def holders(
 
 
 def holder_of(pod: Pod, owned: Claims, templates: Templates, inventory: DeviceInventory) -> Holder | None:
-    """What a pod's own claims hold, of those that it controls; None for a pod that has none and needs none."""
+    """Return what a pod's own claims among `owned` hold; None if the pod neither has nor needs claims."""
     if isinstance(pod, BareClaim):
         return holder_of_claims([pod.claim], inventory)
     extended = extended_requests(pod, inventory.extended) if not pod.node_name and not pod.extended_claim else ()
@@ -132,7 +132,7 @@ def holder_of(pod: Pod, owned: Claims, templates: Templates, inventory: DeviceIn
 def priced_requests(
     pod: Pod, owned: Claims, templates: Templates, inventory: DeviceInventory
 ) -> list[Sequence[wire.DeviceRequest]]:
-    """The requests that `holder_of` finds the cost of, or more: each is of one claim."""
+    """Return, claim by claim, at least all requests whose cost `holder_of` needs."""
     if isinstance(pod, BareClaim):
         return [pod.requests]
     names = {each.template for each in pod.resource_claims if each.template}
@@ -190,7 +190,7 @@ def own_claims(pod: Pod, owned: Claims) -> dict[Key, wire.ResourceClaim]:
 
 
 def generated_claims(pod: Pod, owned: Claims) -> dict[str, Key]:
-    """Of the claims that a pod controls those that were made of its templates, by the names of its references."""
+    """Return the claims generated from the pod's templates, by their names in `spec.resourceClaims`."""
     found: dict[str, Key] = {}
     for reference in pod.resource_claims:
         name = pod.generated_claims.get(reference.name)
@@ -294,5 +294,8 @@ def _annotated(claim: wire.ResourceClaim) -> str | None:
 
 
 def is_extended(claim: wire.ResourceClaim) -> bool:
-    """Whether a claim says that it was made for its pod's extended resources."""
+    """Return whether the claim's annotation marks it as created for extended resources.
+
+    Users can write this annotation.
+    """
     return EXTENDED_RESOURCE_CLAIM in (meta_of(claim).annotations or {})

@@ -1,10 +1,9 @@
 """Which devices the CEL expressions of a class and a request select, evaluated within bounds (docs/spec/dra.md#4).
 
-Tenants write these expressions. The library ends one after 10,000 iterations, its parser takes 32 levels, and its
-regular expressions are RE2, so one evaluation takes a few milliseconds at most, and to compile the longest one some 40.
-All of a claim have one budget for both, and expressions beyond it, by time, number or characters, aren't compiled. What
-isn't evaluated counts as selected: a price is the least of what is selected, so it can only become less, and what was
-allocated is charged.
+Tenants write these expressions. The CEL library limits iterations (10,000) and nesting (32 levels), and uses RE2. So an
+evaluation takes a few milliseconds, and compiling at most some 40 ms. All expressions of a claim share one budget for
+compiling and evaluating; expressions beyond its time, number or length aren't compiled. Unevaluated devices count as
+selected. This can only lower the price, which is the minimum over selected devices; the allocation is charged exactly.
 """
 
 from __future__ import annotations
@@ -94,7 +93,7 @@ def _compiled(expression: str) -> _Selector:
 class Budget:
     """What compiling and evaluating the expressions of a claim, or of the claims of a pod, may take.
 
-    `seconds` are those that it takes itself, by `clock`: not those in which others have their turn.
+    `seconds`: the budget of computing time by `clock`, without the time of other tasks in between.
     """
 
     def __init__(self, seconds: float, clock: Callable[[], float]) -> None:
@@ -106,7 +105,10 @@ class Budget:
         """Whether something wasn't evaluated for want of time."""
 
     def admits(self, expression: str) -> bool:
-        """Whether there are few and short enough before it: counted before any is compiled."""
+        """Count an expression; return whether it is within the limits of number and length.
+
+        Call it before compiling.
+        """
         if not self._expressions or len(expression) > self._characters:
             return False
         self._expressions -= 1
@@ -125,7 +127,8 @@ class Budget:
 
 
 def rejected(each: PublishedSlice, expression: str, wanted: int, budget: Budget, *, of_class: bool) -> Steps[int]:
-    """The bits of a slice's devices that an expression doesn't select, as far as it was evaluated for those `wanted`.
+    """Return the bits of the devices among `wanted` that the expression rejects; devices not evaluated in time count as
+    selected.
 
     What was found is remembered with the slice, so the next one goes on from there.
     """

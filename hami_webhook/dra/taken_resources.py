@@ -1,7 +1,7 @@
-"""DeviceClasses that take resources which pods ask for by limits, and what follows (docs/spec/dra.md#10).
+"""Find the DeviceClasses that take managed resources, which then affects pods with limits (docs/spec/dra.md#10).
 
-As soon as a class takes one of a pod's resources, kube-scheduler's filter DynamicResources looks for every extended
-resource of the pod in what nodes offer. No node offers the memory and cores of cards, which the extender alone knows.
+If a class takes one of a pod's resources, kube-scheduler's plugin DynamicResources requires every extended resource of
+the pod in a node's allocatable. No node offers the memory and cores of cards, which the extender alone knows.
 """
 
 from __future__ import annotations
