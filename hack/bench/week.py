@@ -9,6 +9,10 @@ run for ten minutes, by the program's own choice: such a pod waits again, as its
 
 Utilisation is of all cards over the week, without what was done in vain. Jain's index is of the teams' mean waits for a
 pod, each as a speed, 1 through (an hour + wait): 1 where all wait equally long.
+
+The same jobs again, for `docs/time.md`: all teams have one quota of 160 cards with `order: strict`, and each job starts
+as a whole. Where they name times, a job names one to three times of what its longest pod takes; the program promises
+starts, and lets jobs pass that end in time. Baseline: the same order without times.
 """
 
 from __future__ import annotations
@@ -32,10 +36,19 @@ from hami_webhook.device_config import builtin_device_config, enabled_vendors
 from hami_webhook.evictions.lent import Blocked, Evictable, Reclaiming, Shortage, Team
 from hami_webhook.kube.objects import Pod, ResourceQuota
 from hami_webhook.queueing.pod_queue import demand_of, room_of
+from hami_webhook.queueing.promises import Promises, StartErrors
 from hami_webhook.quota.account import QuotaAccount
 from hami_webhook.quota.lending import MIN_RUNTIME
 from hami_webhook.quota.pricing import Charge, NoCapacity, price_pending
-from hami_webhook.quota.queue_order import Demand, QueueDecision, QueuedPod, QueuePosition, decide
+from hami_webhook.quota.queue_order import (
+    Demand,
+    QueueDecision,
+    QueuedPod,
+    QueueOrder,
+    QueuePosition,
+    QueueRoom,
+    decide,
+)
 from hami_webhook.time_slices import Steps, run_at_once
 
 CARDS, TEAMS, OWN = 160, 5, 64
@@ -44,6 +57,8 @@ SMALLER = range(1, TEAMS)
 HOURS = {"smallest": 6, "usual": 168, "large": 168}
 LOAD, MEAN_HOURS, MOST_PODS, HEAVY = 0.95, 2.0, 40, 3
 FIRST_PAUSE, LONGEST_PAUSE = 1.0, 60.0
+NAMED = 1.0, 3.0
+"""Of how long a job takes, the least and the most that it names."""
 HOUR = 3600.0
 KEY = "limits.nvidia.com/gpu"
 VENDORS = enabled_vendors(builtin_device_config().config)
@@ -64,6 +79,7 @@ class Outcome:
     waits: dict[int, list[float]] = field(default_factory=lambda: defaultdict(list))
     used: float = 0.0
     evictions: int = 0
+    starts: StartErrors = field(default_factory=StartErrors)
 
     def started(self, job: Job, at: float, runs: float, end: float) -> None:
         self.waits[job.team].append(at - job.at)
@@ -134,8 +150,15 @@ def measure(size: str) -> Sequence[Figure]:
     for name, simulate in (("refuse", _refusing), ("queue", _queueing), ("queue with lending", lending)):
         show_progress(f"week: {len(jobs)} jobs, {name}")
         found[name] = simulate(jobs, end)
+    show_progress(f"week: {len(jobs)} jobs, strict")
+    without, named = _together(jobs, end, named=False), _together(jobs, end, named=True)
     return [
-        each for name in found for each in _figures(name, found[name], found["refuse"], end, goals=size != "smallest")
+        *(
+            each
+            for name in found
+            for each in _figures(name, found[name], found["refuse"], end, goals=size != "smallest")
+        ),
+        *_figures_of_times(named, without, end),
     ]
 
 
@@ -152,6 +175,22 @@ def _figures(name: str, outcome: Outcome, baseline: Outcome, end: float, *, goal
     for row, unit, (value, of_baseline) in rows:
         goal = Goal(at_most=1.0) if goals and row == "wait p99" and name == "queue" else None
         yield Figure("week", f"{name}, {row}", value, unit, "refuse", of_baseline, goal)
+
+
+def _figures_of_times(named: Outcome, without: Outcome, end: float) -> Iterator[Figure]:
+    both = named, without
+    waits = [[wait for of_team in each.waits.values() for wait in of_team] for each in both]
+    rows: list[tuple[str, str, list[float]]] = [
+        ("utilisation", "%", [100 * each.used / (CARDS * end) for each in both]),
+        ("wait of a job, mean", "min", [statistics.fmean(each) / 60 for each in waits]),
+        ("wait of a job, median", "min", [statistics.median(each) / 60 for each in waits]),
+        ("wait of a job, p99", "min", [_quantile(each, 0.99) / 60 for each in both]),
+        ("promised starts", "", [each.starts.count for each in both]),
+        ("late starts", "", [each.starts.late for each in both]),
+    ]
+    for row, unit, (value, of_baseline) in rows:
+        goal = Goal(at_most=0, of="value") if row == "late starts" else None
+        yield Figure("week", f"strict with times, {row}", value, unit, "strict", of_baseline, goal)
 
 
 def _quantile(outcome: Outcome, share: float, teams: Iterable[int] = range(TEAMS)) -> float:
@@ -237,6 +276,36 @@ def _queueing(jobs: Sequence[Job], end: float, *, nominal: int = 0) -> Outcome:
             release(now)  # to the team that reclaimed, before the evicted pods wait again
             for each in evicted:
                 wait(each.job, each.seconds, each.waited, now)
+    return outcome
+
+
+def _together(jobs: Sequence[Job], end: float, *, named: bool) -> Outcome:
+    """Each job starts as a whole, in `strict` order, and passes others only if it named a time."""
+    outcome, promises, order, dice = Outcome(), Promises(), itertools.count(len(jobs)), random.Random(2)
+    waiting: dict[str, tuple[Job, QueuedPod]] = {}
+    held: dict[int, float] = {}
+    """When each pod that runs ends at the latest."""
+    events: list[tuple[float, int, Job | None]] = [(job.at, number, job) for number, job in enumerate(jobs)]
+    heapq.heapify(events)
+    while events:
+        now, number, new = heapq.heappop(events)
+        if new is None:
+            del held[number]
+        else:
+            uid, size, runtime = f"{number:09}", len(new.runs), max(new.runs) * dice.uniform(*NAMED)
+            pod = QueuedPod(uid, f"team-{new.team}/{uid}", 0, now, (("all", ((KEY, size),)),), size)
+            waiting[uid] = new, structs.replace(pod, runtime=runtime) if named else pod
+        ends = [(latest, KEY, 1) for latest in held.values() if named]
+        room = QueueRoom({KEY: CARDS}, {KEY: CARDS - len(held)}, QueueOrder(strict=True), held=ends, timed=named)
+        decision = decide([each for _, each in waiting.values()], {"all": room}, now, promised=promises.promised)
+        for each in promises.given(decision, {"all": room}, now, frozenset()).released:
+            job, _ = waiting.pop(each.uid)
+            outcome.waits[job.team].append(now - job.at)
+            for seconds in job.runs:
+                outcome.used += max(0.0, min(now + seconds, end) - now)
+                held[pod_number := next(order)] = now + (each.runtime or seconds)
+                heapq.heappush(events, (now + seconds, pod_number, None))
+    outcome.starts = promises.errors
     return outcome
 
 
