@@ -1,4 +1,4 @@
-"""Which limits of a quota with windows hold at a time, and for a pod until its end (docs/spec/time.md#5.2).
+"""Which limits of a quota with windows hold at a time, and for a pod until its end (docs/spec/time.md#6.2).
 
 Pure. A higher limit holds once the leader has written it into the status, a lower one at once: the smaller of the
 status and of the windows at the time that is asked for. So a leader that is late, and clocks that differ, admit

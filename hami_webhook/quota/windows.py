@@ -1,4 +1,4 @@
-"""Windows of an AcceleratorQuota: other limits at times (docs/spec/time.md#5).
+"""Windows of an AcceleratorQuota: other limits at times (docs/spec/time.md#6).
 
 Pure: the time comes in. When a window begins, cronsim says. What a pod may hold is the lowest limit of the time until
 its end, so that a lower limit finds its room free when it comes. A quota has at most `MOST_WINDOWS` windows, and of a

@@ -1,4 +1,4 @@
-"""Windows with the whole core: who is admitted, who waits, and who goes (docs/spec/time.md#5)."""
+"""Windows with the whole core: who is admitted, who waits, and who goes (docs/spec/time.md#6)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""When windows of a quota hold, and which limit is the lowest until an end (docs/spec/time.md#5)."""
+"""When windows of a quota hold, and which limit is the lowest until an end (docs/spec/time.md#6)."""
 
 from __future__ import annotations
 
