@@ -14,7 +14,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from hack.explore import every, placement_faults, placement_scenarios, scenarios
-from hack.explore.faults import FAULTS, planted
+from hack.explore.faults import FAULTS
+from hack.explore.planting import planted
 from hack.explore.search import Explored, Fault, explore, path_of, replayed, walk
 from hack.explore.world import Scenario
 

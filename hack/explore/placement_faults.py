@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hack.explore.faults import Planted
+from hack.explore.planting import Change, Planted
 
 _EXTENDER, _PLACER, _LOCKS = "scheduling/extender.py", "scheduling/placer.py", "scheduling/node_locks.py"
 _LEFT, _GROUPS, _CACHE = "scheduling/left_locks.py", "scheduling/pod_groups.py", "state/cluster_cache.py"
@@ -12,35 +12,42 @@ FAULTS = (
     Planted(
         "what others bound during the wait for a lock isn't looked at",
         _PLACER,
-        [("if complete and not view.unplaced and not any(view.overcommitted()):", "if complete:")],
+        [Change("Placer.check_room", "complete and not view.unplaced and not any(view.overcommitted())", "complete")],
         "two-schedulers",
     ),
     Planted(
         "what others bound is looked at in the cache alone",
         _EXTENDER,
-        [("complete=complete)", "complete=True)")],
+        [Change("Extender._commit_locked", "complete", "True")],
         "two-schedulers",
         {"stale": 1},
     ),
     Planted(
         "cards of pods that don't say which they hold are presumed around a bind",
         _PLACER,
-        [("if complete and not view.unplaced and", "if complete and")],
+        [
+            Change(
+                "Placer.check_room",
+                "complete and not view.unplaced and not any(view.overcommitted())",
+                "complete and not any(view.overcommitted())",
+            )
+        ],
         "foreign",
     ),
     Planted(
         "devices that were chosen aren't held",
         _PLACER,
-        [("        self._state.assume(held, now)\n", "        self._state.now = now\n")],
+        [Change("Placer.assume", "self._state.assume(held, now)", "self._state.now = now")],
         "room-for-one",
     ),
     Planted(
         "a lock is taken on any version of the node",
         _LOCKS,
         [
-            (
-                '{"resourceVersion": version, "annotations": {lock.annotation: value}}}\n            stored',
-                '{"annotations": {lock.annotation: value}}}\n            stored',
+            Change(
+                "NodeLocks._try",
+                '{"resourceVersion": version, "annotations": {lock.annotation: value}}',
+                '{"annotations": {lock.annotation: value}}',
             )
         ],
         "two-schedulers",
@@ -48,47 +55,59 @@ FAULTS = (
     Planted(
         "a pod is bound in any version",
         _PLACER,
-        [("node, resource_version=version, metadata=metadata", 'node, resource_version="", metadata=metadata')],
+        [
+            Change(
+                "Placer._bind",
+                "self._cluster.bind(pod.namespace, pod.name, pod.uid, node, "
+                "resource_version=version, metadata=metadata)",
+                'self._cluster.bind(pod.namespace, pod.name, pod.uid, node, resource_version="", metadata=metadata)',
+            )
+        ],
         "changed",
     ),
     Planted(
         "the lock stays after a bind that failed",
         _EXTENDER,
-        [("await self.locks.release(node, pod, lock)", "pass")],
+        [Change("Extender._commit_locked", "await self.locks.release(node, pod, lock)", "pass")],
         "two-schedulers",
     ),
     Planted(
         "the lock goes though the pod may be bound",
         _EXTENDER,
-        [("for lock in () if attempt.may_have_bound(error) else reversed(taken):", "for lock in reversed(taken):")],
+        [
+            Change(
+                "Extender._commit_locked", "() if attempt.may_have_bound(error) else reversed(taken)", "reversed(taken)"
+            )
+        ],
         "room-for-one",
         {"stop": 1},
     ),
     Planted(
         "devices are let go though the pod may be bound",
         _EXTENDER,
-        [("if not held and not attempt.may_have_bound(error):", "if not held:")],
+        [Change("Extender._bind", "not held and not attempt.may_have_bound(error)", "not held")],
         why="the pod keeps the lock, and under it what was bound is looked at again",
     ),
     Planted(
         "devices stay held after a bind that failed",
         _EXTENDER,
-        [("if not held and not attempt.may_have_bound(error):", "if not held and not error:")],
+        [Change("Extender._bind", "attempt.may_have_bound(error)", "error")],
         why="the pod is filtered again, and that gives up what it had",
     ),
     Planted(
         "a lock whose taking wasn't answered counts as taken",
         _LOCKS,
-        [("        except BaseException:  #", "        except Conflict:  #")],
+        [Change("NodeLocks._try", "BaseException", "Conflict")],
         why="an extender releases only what it took by an answer, and what it finds again it renews",
     ),
     Planted(
         "another extender's lock is taken over at once",
         _LOCKS,
         [
-            (
-                "            return self._clock() + _ALLOCATE_WITHIN\n        return inf",
-                "            return self._clock() + _ALLOCATE_WITHIN\n        return self._clock()",
+            Change(
+                "NodeLocks._free_at",
+                "if found.node_name and is_served(found):\n    return self._clock() + _ALLOCATE_WITHIN",
+                "...\nreturn self._clock()",
             )
         ],
         "two-schedulers",
@@ -97,11 +116,8 @@ FAULTS = (
         "a lock is taken over while the device plugin is about to unlock",
         _LOCKS,
         [
-            ("return self._over[key][1] + _ALLOCATE_WITHIN", "return self._over[key][1]"),
-            (
-                "return self._clock() + _ALLOCATE_WITHIN\n        return inf",
-                "return self._clock()\n        return inf",
-            ),
+            Change("NodeLocks._free_by_cache", "self._over[key][1] + _ALLOCATE_WITHIN", "self._over[key][1]"),
+            Change("NodeLocks._free_at", "self._clock() + _ALLOCATE_WITHIN", "self._clock()"),
         ],
         "share",
     ),
@@ -109,27 +125,23 @@ FAULTS = (
         "the lock of a pod that is gone is taken over at once",
         _LOCKS,
         [
-            (
-                "        except NotFound:\n            return bound + _ALLOCATE_WITHIN",
-                "        except NotFound:\n            return bound",
-            ),
-            ("return self._over[key][1] + _ALLOCATE_WITHIN", "return self._over[key][1]"),
+            Change("NodeLocks._free_at", "self._last_bind.get(node, -inf) if taken_for is not None else -inf", "-inf"),
+            Change("NodeLocks._free_by_cache", "self._over[key][1] + _ALLOCATE_WITHIN", "self._over[key][1]"),
         ],
         "deleted",
     ),
     Planted(
         "a lock belongs to any pod of its holder's name",
         _LOCKS,
-        [("(holder is None or holder.uid == pod.uid)", "(holder is None or holder is not None)")],
+        [Change("NodeLocks._kept", "holder.uid == pod.uid", "holder is not None")],
         why="what this process wrote for another pod is waited for by the cache alone, and that goes by UIDs, too",
     ),
     Planted(
         "a lock that is the pod's isn't renewed",
         _LOCKS,
         [
-            (
-                "            await self._renew(node, pod, lock, held, version, ours=holder is not None)\n",
-                "            pass\n",
+            Change(
+                "NodeLocks._kept", "await self._renew(node, pod, lock, held, version, ours=holder is not None)", "pass"
             )
         ],
         "relabelled",
@@ -137,104 +149,102 @@ FAULTS = (
     Planted(
         "a lock is released whatever its value",
         _LOCKS,
-        [(".get(lock.annotation) != value:", ".get(lock.annotation) is None:")],
+        [
+            Change(
+                "NodeLocks.remove",
+                '(found["metadata"].get("annotations") or {}).get(lock.annotation) != value',
+                '(found["metadata"].get("annotations") or {}).get(lock.annotation) is None',
+            )
+        ],
         "relabelled",
     ),
     Planted(
         "locks that were left are never released",
         _LEFT,
-        [("if same := found.keys() & {*before}:", "if (same := found.keys() & {*before}) and not same:")],
+        [
+            Change(
+                "release_left_locks",
+                "(same := found.keys() & {*before})",
+                "(same := found.keys() & {*before}) and not same",
+            )
+        ],
         "left",
     ),
     Planted(
         "locks that were left are released at the first look",
         _LEFT,
-        [("if same := found.keys() & {*before}:", "if same := found.keys() - {*before}:")],
+        [Change("release_left_locks", "found.keys() & {*before}", "found.keys() - {*before}")],
         "left-and-placed",
     ),
     Planted(
         "locks of pods that are yet to be served are released after a while",
         _LEFT,
-        [("if found[left] in unused:", "if found[left]:")],
+        [Change("release_left_locks", "found[left] in unused", "found[left]")],
         "left-and-placed",
         {"time": 2},
     ),
     Planted(
         "a pod that is being bound may be filtered",
         _EXTENDER,
-        [("if pod.uid in self._binding:  # nor may", "if pod.uid == known:  # nor may")],
+        [Change("Extender._placed_or_refused", "pod.uid in self._binding", "pod.uid == known")],
         why="under the lock what was bound is looked at again, and a bound pod counts whatever was given up",
     ),
     Planted(
         "a pod is bound twice at once",
         _EXTENDER,
-        [("if binding.uid in self._binding:", "if binding.uid in self._fitting and not binding.uid:")],
+        [Change("Extender.bind", "binding.uid in self._binding", "binding.uid in self._fitting and not binding.uid")],
         why="a pod isn't filtered while it is bound, and kube-scheduler binds only what it filtered",
     ),
     Planted(
         "an older event of a pod takes its devices away",
         "state/assumed_pods.py",
-        [
-            (
-                "        if assumed is None:\n            return pod\n",
-                "        if assumed or not assumed:\n            return pod\n",
-            )
-        ],
+        [Change("AssumedPods.observe", "assumed is None", "assumed or not assumed")],
         why="whatever changes a pod makes its Binding fail, and it is decided for again",
     ),
     Planted(
         "a pod that is gone keeps its devices",
         _CACHE,
-        [
-            (
-                "if uid else ())\n        self._release(uid)\n",
-                "if uid else ())\n        pass\n",
-            )
-        ],
+        [Change("ClusterCache.remove_pod", "self._release(uid)", "pass")],
         "deleted",
     ),
     Planted(
         "an answer that comes late brings back a pod that is gone",
         _CACHE,
-        [("        if pod.uid in self.gone:\n            return\n", "        if not pod.uid:\n            return\n")],
+        [Change("ClusterCache.assume", "pod.uid in self.gone", "not pod.uid")],
         why="between a look at a pod and its devices being held nothing is waited for here",
     ),
     Planted(
         "pods that don't say which cards they hold hold none",
         "state/node_entry.py",
-        [("return presumed(view, unplaced, vendors) if unplaced else view", "return view")],
+        [Change("NodeEntry.viewed", "presumed(view, unplaced, vendors) if unplaced else view", "view")],
         "foreign",
     ),
     Planted(
         "a group of which one doesn't fit keeps what was found",
         _GROUPS,
-        [
-            (
-                "            if not complete:\n                for member",
-                "            if not complete and not found:\n                for member",
-            )
-        ],
+        [Change("PodGroups._search", "self._state.forget(member.uid, now)", "pass")],
         "group-deleted",
     ),
     Planted(
         "a group's devices are never let go",
         _GROUPS,
-        [("if key in self._holds and now >= holds.until and", "if key in self._holds and not now and")],
+        [Change("PodGroups.expire", "now >= holds.until", "not now")],
         why="who fits is tried at the end, so no member stays that kube-scheduler never binds",
     ),
     Planted(
         "a group lets go the devices of a pod that is being bound",
         _GROUPS,
-        [("if uid not in self._binding]", "if uid]")],
+        [Change("PodGroups._let_go", "uid not in self._binding", "uid")],
         why="a bound pod counts whatever was let go, and what was bound is looked at under the lock",
     ),
     Planted(
         "a group keeps the devices of a member that is bound or gone",
         _GROUPS,
         [
-            (
-                "if pod is None or pod.node_name or pod.terminal or pod.deletion_time is not None:",
-                "if pod is not None and not pod.uid:",
+            Change(
+                "PodGroups.expire",
+                "pod is None or pod.node_name or pod.terminal or pod.deletion_time is not None",
+                "pod is not None and not pod.uid",
             )
         ],
         "group-deleted",
@@ -242,45 +252,44 @@ FAULTS = (
     Planted(
         "who waits for its turn at a node isn't woken",
         "scheduling/fair_lock.py",
-        [("turn.set_result(None)", "pass")],
+        [Change("FairLock.release", "turn.set_result(None)", "pass")],
         why="who waits gives up after a while, and is tried again",
     ),
     Planted(
         "pods are evicted for one that has found a place meanwhile",
         _DECISIONS,
-        [("if not any(map(self._waits, eviction.pods)):", "if not eviction.pods:")],
+        [Change("Decisions._carry_out", "any(map(self._waits, eviction.pods))", "eviction.pods")],
         "preemption-room",
     ),
     Planted(
         "what others are evicted for isn't kept",
         "state/nominations.py",
-        [("        if not before:\n            return {}", "        if before or not before:\n            return {}")],
+        [Change("Nominations._reserved", "not before", "before or not before")],
         "preemption",
     ),
     Planted(
         "more are evicted while the first are ending",
         "evictions/pod_preemption.py",
         [
-            (
-                "        waits = self._limits.waits(pod.uid)\n        if not waits and",
-                "        waits = False\n        if waits and",
-            )
+            Change("Preemption._is_postponed", "self._limits.waits(pod.uid)", "False"),
+            Change("Preemption._is_postponed", "not waits", "waits"),
         ],
         why="the node that they leave is tried first, and takes the pod without others",
     ),
     Planted(
         "a placement isn't charged for what it costs beyond its pod",
         "charging/placements.py",
-        [("self._queues.charge(self._queues.limiting(pod, actual), request,", "self._queues.charge([], request,")],
+        [Change("PlacementCharger.charge", "self._queues.limiting(pod, actual)", "[]")],
         "quota",
     ),
     Planted(
         "what others bound isn't looked at where the vendor has no lock",
         _EXTENDER,
         [
-            (
-                "                await self._placer.check_room(pod, node)\n",
-                "                await self._placer.check_room(pod, node, complete=True)\n",
+            Change(
+                "Extender._bind",
+                "self._placer.check_room(pod, node)",
+                "self._placer.check_room(pod, node, complete=True)",
             )
         ],
         "unlocked-after",

@@ -5,6 +5,7 @@ The scenarios with their small bounds are gone through whole; the larger ones, a
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +14,9 @@ import pytest
 
 from hack.explore import every, placement_faults, placement_scenarios, scenarios
 from hack.explore.__main__ import SCENARIOS, once
-from hack.explore.faults import FAULTS, Planted, planted
+from hack.explore.faults import FAULTS
+from hack.explore.planting import Change, Planted, planted
+from hack.explore.planting import replace as replace_in
 from hack.explore.search import explore, path_of, replayed, walk
 from hack.explore.world import Scenario
 
@@ -52,13 +55,60 @@ def test_a_planted_fault_has_a_story_that_can_be_told_again(fault: Planted) -> N
 
 
 def test_every_fault_can_be_planted() -> None:
-    """A fault whose text is gone would be one that nothing notices."""
+    """A fault whose place is gone would be one that nothing notices."""
     assert len({each.name for each in PLANTED}) == len(PLANTED)
     assert {each.name for each in PLANTED}.issuperset(QUICK)
     for fault in PLANTED:
         with planted(fault):
             pass
         assert bool(fault.scenario) != bool(fault.why)
+
+
+SOURCE = """
+class Room:
+    def free(self, of):
+        for each in self.taken:  # in any order
+            of -= each
+        if of < 0:
+            raise Full("none")
+        return max(of,
+                   0)
+
+    def name(self): return "0"
+"""
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "lines"),
+    [
+        ("of<0", "of < 1", "if of < 1:"),
+        ("max( of, 0 )", "of", "return of"),
+        ("'none'", "str(of)", "raise Full(str(of))"),
+        ("raise Full('none')", "pass", "pass"),
+        ("of -= each", "self.first(each)\n...", "self.first(each)\nof -= each"),
+        ("if of < 0:  # a remark\n    raise Full('none')", "...\nself.last()", "raise Full('none')\nself.last()"),
+    ],
+)
+def test_a_fault_finds_its_place_however_that_is_written(before: str, after: str, lines: str) -> None:
+    tree = ast.parse(SOURCE)
+    replace_in(tree, Change("Room.free", before, after))
+    assert lines in "\n".join(line.strip() for line in ast.unparse(tree).splitlines())
+    compile(tree, "room.py", "exec")
+
+
+@pytest.mark.parametrize(
+    ("function", "before", "message"),
+    [
+        ("Room.full", "of < 0", "0 functions are called Room.full"),
+        ("Room.free", "of < 1", "Room.free has 'of < 1' 0 times"),
+        ("Room.free", "of", "Room.free has 'of' 2 times"),
+        ("Room.name", "of < 0", "Room.name has 'of < 0' 0 times"),
+    ],
+)
+def test_a_fault_whose_place_is_gone_says_so(function: str, before: str, message: str) -> None:
+    with pytest.raises(LookupError) as error:
+        replace_in(ast.parse(SOURCE), Change(function, before, "None"))
+    assert str(error.value) == message
 
 
 @pytest.mark.parametrize("faults", [FAULTS, placement_faults.FAULTS], ids=["charging", "placement"])
