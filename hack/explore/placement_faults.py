@@ -258,7 +258,7 @@ FAULTS = (
     Planted(
         "pods are evicted for one that has found a place meanwhile",
         _DECISIONS,
-        [Change("Decisions._carry_out", "any(map(self._waits, eviction.pods))", "eviction.pods")],
+        [Change("Decisions._carry_out", "all(map(self._waits, eviction.pods))", "eviction.pods")],
         "preemption-room",
     ),
     Planted(

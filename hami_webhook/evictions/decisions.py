@@ -174,7 +174,7 @@ class Decisions:
         executor, policy, first = self._executor, eviction.policy, eviction.first
         try:
             await asyncio.gather(*(executor.again(policy, self._write, eviction, *each) for each in eviction.places))
-            if not any(map(self._waits, eviction.pods)):
+            if not all(map(self._waits, eviction.pods)):
                 await self._take_back(eviction)
                 return
             evicted = await asyncio.gather(*(executor.end(each, eviction) for each in eviction.victims))

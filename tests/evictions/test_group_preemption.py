@@ -15,7 +15,7 @@ from hami_webhook.cluster.api import JSON, Forbidden, Kind
 from hami_webhook.core_options import Options
 from hami_webhook.scheduling.protocol import ExtenderArgs
 
-from .extended import Extended, add, budget, extended, high, low
+from .extended import Extended, add, budget, extended, high, low, turns
 
 both = pytest.mark.parametrize("mode", ["cooperative", "single"])
 MEMORY = 8000
@@ -239,6 +239,27 @@ async def test_an_eviction_that_is_refused_takes_back_all_nominations() -> None:
         assert ("PreemptionFailed", "no") in each.events("g0")
         for name in ("g0", "g1"):
             assert not each.core.nominations.of(each.raw(name)["metadata"]["uid"])
+
+
+async def test_nobody_goes_for_a_group_of_which_a_member_is_deleted_while_the_nominations_are_written() -> None:
+    async with extended(*nodes(2), *taken(2), *group(2)) as each:
+        written = 0
+
+        async def pause(step: str) -> None:
+            nonlocal written
+            written += step == "patch:after"
+            if written == 2:
+                each.cluster.pause = None
+                await each.cluster.delete(Kind.PODS, "g1", "default")
+                await turns()
+
+        each.cluster.pause = pause
+        await each.filter("g0")
+        for _ in range(20):
+            await turns()
+        assert written == 2
+        assert not each.ending()
+        assert not each.nominated("g0")
 
 
 @given(data=st.data())
