@@ -6,7 +6,7 @@ from hack.explore.planting import Change, Planted
 
 _EXTENDER, _PLACER, _LOCKS = "scheduling/extender.py", "scheduling/placer.py", "scheduling/node_locks.py"
 _LEFT, _GROUPS, _CACHE = "scheduling/left_locks.py", "scheduling/pod_groups.py", "state/cluster_cache.py"
-_DECISIONS = "evictions/decisions.py"
+_DECISIONS, _PREEMPTION = "evictions/decisions.py", "evictions/pod_preemption.py"
 
 FAULTS = (
     Planted(
@@ -269,7 +269,7 @@ FAULTS = (
     ),
     Planted(
         "more are evicted while the first are ending",
-        "evictions/pod_preemption.py",
+        _PREEMPTION,
         [
             Change("Preemption._is_postponed", "self._limits.waits(pod.uid)", "False"),
             Change("Preemption._is_postponed", "not waits", "waits"),
@@ -294,5 +294,44 @@ FAULTS = (
         ],
         "unlocked-after",
         {"stale": 1},
+    ),
+    Planted(
+        "pods of a higher priority are evicted for room in a quota",
+        "evictions/quota_room.py",
+        [Change("QuotaRoom.candidates", "self._pod.priority", "self._pod.priority + 100")],
+        "preemption-quota-above",
+    ),
+    Planted(
+        "kube-scheduler evicts for a pod that the extender has others evicted for",
+        _PREEMPTION,
+        [
+            Change(
+                "Preemption.complete",
+                "self._limits.waits(pod.uid) or "
+                "(nominated is not None and self._nominations.waits(pod, nominated.node))",
+                "not pod",
+            )
+        ],
+        "preemption-scheduler",
+    ),
+    Planted(
+        "the cards that kube-scheduler's victims leave aren't kept",
+        "state/nominations.py",
+        [
+            Change(
+                "Nominations.set_pod", "self._put(Nomination(pod, pod.nominated_node, inf))", "self.withdraw(pod.uid)"
+            )
+        ],
+        "preemption-added",
+    ),
+    Planted(
+        "pods are evicted for a group of which a member is gone",
+        _DECISIONS,
+        [
+            Change(
+                "Decisions._carry_out", "all(map(self._waits, eviction.pods))", "any(map(self._waits, eviction.pods))"
+            )
+        ],
+        "preemption-group-deleted",
     ),
 )

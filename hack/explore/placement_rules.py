@@ -29,6 +29,8 @@ ALLOCATED = "hami.io/vgpu-devices-allocated"
 REGISTERED = "hami.io/node-nvidia-register"
 CARDS, MEMORY, PERCENT = "nvidia.com/gpu", "nvidia.com/gpumem", "nvidia.com/gpumem-percentage"
 ONLY = "nvidia.com/use-gpuuuid"
+KUBE_SCHEDULER = "kube-scheduler"
+"""What the names of actors begin with that evict as it does."""
 GROUP, SIZE = "hami.io/pod-group", "hami.io/pod-group-size"
 
 Card = tuple[str, str]
@@ -70,7 +72,8 @@ def pod_changed(world: PlacementWorld, event: WatchEvent, writer: str) -> Iterat
     node = pod["spec"].get("nodeName", "")
     if writer.startswith("kubelet") and event.type is WatchType.MODIFIED:
         yield from _served(world, pod, writer)
-    if "deletionTimestamp" in meta and writer in world.processes and meta["name"] not in world.evicted:
+    evicts = writer in world.processes or (writer.startswith(KUBE_SCHEDULER) and _devices(pod))
+    if "deletionTimestamp" in meta and evicts and meta["name"] not in world.evicted:
         world.evicted.append(meta["name"])
         yield from _evicted(world, pod)
     if meta["uid"] in world.bound_by or not is_allocating(pod) or event.type is WatchType.DELETED:
@@ -104,7 +107,7 @@ def _evicted(world: PlacementWorld, victim: JSON) -> Iterator[str]:
 def evicted_for_nobody(world: PlacementWorld, name: str) -> set[str]:
     """The pod of a name, if it is bound, and nobody waits who comes before it."""
     pod = world.server.peek(Kind.PODS, name, TEAM)
-    wait = [each for each in live_pods(world) if not node_of(each)]
+    wait = [each for pods in _ready(world) for each in pods]
     if pod is None or not node_of(pod) or any(priority_of(each) > priority_of(pod) for each in wait):
         return set()
     return {name}
@@ -205,14 +208,14 @@ def at_rest(world: PlacementWorld, *, served: bool = True) -> Iterator[str]:
             yield f"R: {leader} holds devices for groups {list(replica.extender.groups._holds)}"
     if not world.accidents:
         yield from _in_part(world)
-    for pods in _together(waiting, live_pods(world)):
+    for pods in _ready(world):
         if _fit(world, pods):
             yield f"R: {' and '.join(pod['metadata']['name'] for pod in pods)} fit, and wait"
     if world.scenario.preempts:
-        lowest = min((priority_of(pod) for pod in live_pods(world) if node_of(pod)), default=0)
-        yield from (
-            f"R: {pod['metadata']['name']} waits, and evicts nobody" for pod in waiting if priority_of(pod) > lowest
-        )
+        lowest = min((priority_of(pod) for pod in live_pods(world) if _devices(pod)), default=0)
+        for pods in _ready(world):
+            if min(map(priority_of, pods)) > lowest:
+                yield f"R: {' and '.join(pod['metadata']['name'] for pod in pods)} wait, and evict nobody"
 
 
 def _in_part(world: PlacementWorld) -> Iterator[str]:
@@ -224,9 +227,12 @@ def _in_part(world: PlacementWorld) -> Iterator[str]:
     yield from (f"R: group {name} is placed in part" for name, bound in groups.items() if len({*bound}) > 1)
 
 
-def _together(waiting: list[JSON], pods: list[JSON]) -> Iterator[list[JSON]]:
-    """Those that wait, by group; without the groups of which some aren't there."""
-    for pod in waiting:
+def _ready(world: PlacementWorld) -> Iterator[list[JSON]]:
+    """The pods that wait, by group; without the groups of which some aren't there."""
+    pods = live_pods(world)
+    for pod in pods:
+        if node_of(pod):
+            continue
         labels = pod["metadata"].get("labels") or {}
         if GROUP not in labels:
             yield [pod]
@@ -295,7 +301,7 @@ def _held(world: PlacementWorld) -> Counter[Card]:
 def foreign_on(world: PlacementWorld, node: str) -> int:
     """How many cards pods hold that don't say which."""
     found = [pod for pod in live_pods(world) if node_of(pod) == node and not _devices(pod)]
-    return sum(int(_limits(pod)[CARDS]) for pod in found)
+    return sum(int(_limits(pod).get(CARDS, 0)) for pod in found)
 
 
 def _devices(pod: JSON) -> list[tuple[str, int]]:

@@ -5,17 +5,19 @@ from __future__ import annotations
 import copy
 import functools
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
-from hack.explore.placement_rules import ALLOCATED, GROUP, LOCK, NODE, ONLY, PHASE, SIZE
-from hack.explore.placement_world import CONTROLLER, PlacementScenario, PlacementWorld
+from hack.explore.placement_rules import ALLOCATED, GROUP, KUBE_SCHEDULER, LOCK, NODE, ONLY, PHASE, SIZE
+from hack.explore.placement_world import CONTROLLER, PlacementScenario, PlacementWorld, Replica
 from hack.explore.scenarios import Q, cost, deletes, labels, pod, quota, recomputes, vendors
 from hack.explore.world import NOON, TEAM, Actor, World
 from hami_webhook.cluster.api import JSON, ClusterError, Kind
 from hami_webhook.devices.registry import Vendors
 from hami_webhook.kube.objects import format_time
+from hami_webhook.scheduling.protocol import Proposal
 
 ONCE = dict.fromkeys(("lost", "late", "crash", "stop", "stale", "conflict", "gone", "time", "second"), 1)
 
@@ -96,6 +98,46 @@ def starts(replica: str) -> Actor:
     return Actor(f"the start of {replica}", act, process=replica)
 
 
+def preempts(replica: str, name: str, full: str, hog: str, *others: str, again: bool = False) -> Actor:
+    """A cycle of a kube-scheduler: on the node `full` the pod `hog` has the CPU that a pod lacks.
+
+    Its extender filters the other nodes. If none takes the pod, kube-scheduler evicts on `full`, and its extender may
+    add pods. As kube-scheduler does it, the pod is nominated, and all victims are deleted.
+    """
+    title = f"{KUBE_SCHEDULER} of {replica} places {name}, or evicts for it"
+
+    async def act(world: World, actor: Actor) -> None:
+        assert isinstance(world, PlacementWorld)
+        pod = world.server.peek(Kind.PODS, name, TEAM)
+        has_room = world.server.peek(Kind.PODS, hog, TEAM) is None
+        world.observe(actor.name, (world.server.digest(pod), has_room))
+        if pod is None or pod["spec"].get("nodeName") or "deletionTimestamp" in pod["metadata"]:
+            return
+        with suppress(ClusterError):
+            if chosen := await world.filter(actor, pod, [full, *others] if has_room else others, again):
+                await world.bind(actor, pod, chosen, again)
+            elif not has_room:
+                await _evict(world, actor, pod, full, f"uid-{hog}")
+
+    return Actor(f"{title}{' again' if again else ''}", act, (title,) if again else (), replica)
+
+
+async def _evict(world: PlacementWorld, actor: Actor, pod: JSON, node_name: str, victim: str) -> None:
+    proposed = {node_name: Proposal((victim,))}
+
+    async def work(replica: Replica) -> Mapping[str, Proposal]:
+        return await replica.extender.preempt(pod, proposed)
+
+    completed = await world.have(actor, "preempt", work)
+    uids = completed[node_name].victims if completed else ()
+    world.note(f"    it evicts {', '.join(uids) or 'nobody'}")
+    if uids:
+        status = {"status": {"nominatedNodeName": node_name}}
+        await world.request_as(actor).patch_status(Kind.PODS, pod["metadata"]["name"], status, TEAM)
+    for uid in uids:
+        await world.request_as(actor).delete_pod(TEAM, uid.removeprefix("uid-"), uid)
+
+
 def writes(title: str, verb: str, *arguments: Any, after: Sequence[str] = ()) -> Actor:
     """Somebody writes an object."""
 
@@ -125,6 +167,25 @@ _HALVES = {"p1": cost(1, 8192), "p2": cost(1, 8192)}
 """What half a card costs at least, where there is one of 16384 MiB, too."""
 _EVICTS = schedules("A", "high", "n1", "n2")
 _EVICTS_AGAIN = schedules("A", "high", "n1", "n2", after=[_EVICTS.name], again=True)
+_PAIR = [of_priority(made, 100) for made in _MEMBERS]
+_PAIR_STARTS = schedules("A", "p1", "n1", "n2")
+_PAIR_AGAIN = schedules("A", "p1", "n1", "n2", after=[_PAIR_STARTS.name], again=True)
+_HOG: JSON = {
+    **pod("hog"),
+    "metadata": {**pod("hog")["metadata"], "uid": "uid-hog"},
+    "spec": {**pod("hog")["spec"], "nodeName": "n1"},
+}
+"""A pod without cards, whose CPU is wanted."""
+_CYCLE, _NEXT_CYCLE = (preempts("A", "high", "n1", "hog", "n2", again=again) for again in (False, True))
+_IN_QUOTA = [of_priority(holds(waits(f"v{n}", 8192), "small", "GPU-small-0"), 10 * n) for n in (1, 2)]
+"""They fill the small card, so that half a card costs more than it was charged for."""
+_BY_QUOTA = of_priority(half("high"), 100)
+_GIVES_ROOM = quota(
+    "q", used={"gpu": 3, "mem": 24576}, annotations={"hami.io/quota-preemption": "true"}, gpu=3, mem=26000
+)
+_COSTS_IN_QUOTA = {name: cost(1, 8192) for name in ("v1", "v2", "high")}
+_BY_QUOTA_ON_LARGE = schedules("A", "high", "large")
+_AGAIN_ON_LARGE = schedules("A", "high", "large", after=[_BY_QUOTA_ON_LARGE.name], again=True)
 _scenario = partial(PlacementScenario, costs={}, small=0)
 
 
@@ -342,5 +403,54 @@ SCENARIOS: Sequence[PlacementScenario] = (
         early=["A", "B"],
         leaders=["B"],
         small=None,
+    ),
+    _scenario(
+        "preemption-group: two pods that start together have two evicted",
+        [node("n1", 8192), node("n2", 8192), *stored(*_VICTIMS, *_PAIR)],
+        [_PAIR_STARTS, _PAIR_AGAIN],
+        preempts=True,
+        small=None,
+    ),
+    _scenario(
+        "preemption-group-deleted: of two pods that start together one is deleted, and another is after their room",
+        [node("n1", 8192), node("n2", 8192), *stored(*_VICTIMS, *_PAIR, _LOW)],
+        [_PAIR_STARTS, deletes("p2"), schedules("A", "low", "n1", "n2")],
+        preempts=True,
+        small=None,
+        spared=tuple(ONCE),
+    ),
+    _scenario(
+        "preemption-scheduler: kube-scheduler evicts for a pod that lacks CPU, and its extender for the same pod",
+        [node("n1", 8192), node("n2", 8192), *stored(*_VICTIMS, _HOG, _HIGH)],
+        [_CYCLE, _NEXT_CYCLE],
+        preempts=True,
+        spared=["crash", "stop"],
+    ),
+    _scenario(
+        "preemption-added: to kube-scheduler's victims its extender adds one, and another pod is after their room",
+        [node("n1", 8192), node("n2", 8192), *stored(_VICTIMS[0], of_priority(_VICTIMS[1], 200), _HOG, _HIGH, _LOW)],
+        [_CYCLE, _NEXT_CYCLE, schedules("A", "low", "n1", "n2")],
+        preempts=True,
+    ),
+    _scenario(
+        "preemption-quota: a pod has one of two evicted for room in a quota, while that is recomputed",
+        [*_CARDS, (Q, _GIVES_ROOM), *stored(*_IN_QUOTA, _BY_QUOTA)],
+        [_BY_QUOTA_ON_LARGE, recomputes(CONTROLLER), _AGAIN_ON_LARGE],
+        costs=_COSTS_IN_QUOTA,
+        preempts=True,
+        exact=False,
+        small=None,
+    ),
+    _scenario(
+        "preemption-quota-above: room in a quota would take a pod of a higher priority, which stays",
+        [
+            *_CARDS,
+            (Q, {**_GIVES_ROOM, "spec": quota("q", gpu=3, mem=20000)["spec"]}),
+            *stored(_IN_QUOTA[0], of_priority(_IN_QUOTA[1], 150), _BY_QUOTA),
+        ],
+        [_BY_QUOTA_ON_LARGE, recomputes(CONTROLLER)],
+        costs=_COSTS_IN_QUOTA,
+        preempts=True,
+        exact=False,
     ),
 )

@@ -114,7 +114,7 @@ def test_a_fault_whose_place_is_gone_says_so(function: str, before: str, message
 @pytest.mark.parametrize("faults", [FAULTS, placement_faults.FAULTS], ids=["charging", "placement"])
 def test_the_page_says_how_many_are_found(faults: Sequence[Planted]) -> None:
     found = sum(bool(fault.scenario) for fault in faults)
-    assert f"Of {len(faults)} planted faults {found} are found" in SECURITY.read_text()
+    assert f"The explorer finds {found} of {len(faults)} planted faults" in SECURITY.read_text()
 
 
 @pytest.mark.parametrize(
@@ -133,6 +133,7 @@ def test_the_page_says_how_many_are_found(faults: Sequence[Planted]) -> None:
         ("new-leader", {"lost": 1}, None, "01003"),
         ("new-leader", {}, None, "022"),
         ("preemption-room", {}, None, "021111"),
+        ("preemption-group-deleted", {}, None, "0111"),
     ],
 )
 def test_a_run_that_once_broke_a_rule_breaks_none(
