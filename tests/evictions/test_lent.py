@@ -139,6 +139,13 @@ def test_nobody_goes_where_those_on_the_right_nodes_free_less_than_is_lacking() 
     assert select(reclaiming(of, {"a": {}, "b": {"gpu": 2}}), shortage(3), lambda gone: "x" in gone) is Blocked.CARDS
 
 
+def test_one_on_the_right_node_that_frees_a_part_of_what_lacks_does_not_go_alone() -> None:
+    of = [candidate("x", mem=0, age=700), candidate("y", mem=5)]
+    lent: dict[str, dict[str, int]] = {"a": {}, "b": {"gpu": 0, "mem": 0}}
+    assert select(reclaiming(of, lent), shortage(1, mem=5)) == ["y"]
+    assert select(reclaiming(of, lent), shortage(1, mem=5), lambda gone: "x" in gone) == ["x", "y"]
+
+
 def test_what_one_pod_was_given_isnt_given_to_the_next() -> None:
     one = reclaiming(TWO, {"a": {}, "b": {"gpu": 0}})
     assert [select(one, shortage(1)) for _ in range(3)] == [["b1"], ["b2"], Blocked.NOBODY]
