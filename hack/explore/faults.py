@@ -350,8 +350,7 @@ FAULTS = (
             Change(
                 "QuotaAccount.read",
                 "rounded(quota.hard, [key for key in quota.hard if key in vendors.quota_keys], up=False)",
-                "rounded(quota.status_hard, "
-                "[key for key in quota.status_hard if key in vendors.quota_keys], up=False)",
+                "rounded(quota.status_hard, [key for key in quota.status_hard if key in vendors.quota_keys], up=False)",
             )
         ],
         "lowered",

@@ -305,6 +305,7 @@ SCENARIOS: Sequence[PlacementScenario] = (
         "group: two pods start together, and another one is after their room",
         [node("n1", 8192), node("n2", 8192), *stored(*_MEMBERS, waits("p3", 6000))],
         [schedules("A", name, "n1", "n2") for name in ("p1", "p2", "p3")],
+        small=None,
     ),
     _scenario(
         "two-groups: there is room for one of two groups",

@@ -145,6 +145,7 @@ SCENARIOS = (
         _ONE,
         needs=_needs,
         exact=False,
+        small=None,
     ),
     Scenario(
         "lowered: the limits of a quota are lowered and raised again while two pods are created",
