@@ -106,15 +106,17 @@ NOT_RUN = {
             f"kubectl -n hami-system port-forward deployment/{name} {port}:9395": FORWARD
             for name, port in (("hami-webhook", 19395), ("hami-webhook-controller", 19396), ("hami-scheduler", 19397))
         },
-        "hami-webhook report --prometheus http://prometheus.monitoring:9090 --since 30d": (
-            "no Prometheus is there; tests/cli/test_report.py"
-        ),
-        "hami-webhook report --prometheus http://prometheus.monitoring:9090 --since 12h --output csv": (
-            "no Prometheus is there; tests/cli/test_report.py"
-        ),
-        "hami-webhook report --prometheus http://prometheus.monitoring:9090 --output html": (
-            "no Prometheus is there; tests/cli/test_report.py"
-        ),
+        **{
+            f"hami-webhook report --prometheus http://prometheus.monitoring:9090 {flags}": (
+                "no Prometheus is there; tests/cli/test_report.py"
+            )
+            for flags in (
+                "--since 30d",
+                "--since 12h --output csv",
+                "--output html",
+                "--by user    # what each user's pods held",
+            )
+        },
     },
     "docs/monitor.md": {
         "helm install hami-daemon manifests/hami-daemon -n koordinator-system \\\n"
