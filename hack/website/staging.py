@@ -23,6 +23,9 @@ from hack.website.markdown import anchors, headings, in_four_columns, replace_li
 
 ROOT = Path(__file__).parents[2]
 NAVIGATION = Path(__file__).parent / "navigation.yaml"
+CHINESE_TITLES = Path(__file__).parent / "titles.zh.yaml"
+ALERTS = "docs/runbooks/Hami"
+"""How the paths of runbooks begin: each has the name of its alert."""
 LANGUAGES = {"en": "English", "zh": "简体中文"}
 ONLY_IN_ENGLISH = "> 本页暂无中文版，以下为英文原文。"
 
@@ -53,12 +56,30 @@ def place(page: str) -> str:
     return posixpath.join(folder, name) if page.startswith("docs/") else f"project/{name.lower()}"
 
 
-def navigation(language: str, root: Path = ROOT, entries: list[Any] | None = None) -> Navigation:
+def chinese_titles(root: Path = ROOT, titles: dict[str, str] | None = None) -> dict[str, str]:
+    """The titles of the pages that have no Chinese version, in the Chinese site's navigation.
+
+    Raises:
+        BrokenPages: such a page has none, or there is no such page.
+    """
+    found = yaml.safe_load(CHINESE_TITLES.read_text()) if titles is None else titles
+    english = {page for page in pages(root) if not (root / translated(page)).is_file() and not page.startswith(ALERTS)}
+    faults = [f"{page} has no title here" for page in sorted(english - found.keys())]
+    faults += [f"{page} is no page without a Chinese version" for page in sorted(found.keys() - english)]
+    if faults:
+        raise BrokenPages("\n".join(f"{CHINESE_TITLES.name}: {fault}" for fault in faults))
+    return found
+
+
+def navigation(
+    language: str, root: Path = ROOT, entries: list[Any] | None = None, titles: dict[str, str] | None = None
+) -> Navigation:
     """The tree of `navigation.yaml`, with its patterns resolved to the pages that are there.
 
     Raises:
-        BrokenPages: a page is not in it, or more than once, or an entry names none.
+        BrokenPages: a page is not in it, or more than once, or an entry names none; or a page has no Chinese title.
     """
+    own_titles = chinese_titles(root, titles) if language == "zh" else {}
     known = pages(root)
     listed: Counter[str] = Counter()
     faults = []
@@ -71,7 +92,8 @@ def navigation(language: str, root: Path = ROOT, entries: list[Any] | None = Non
         if not found:
             faults.append(f"there is no page {entry}")
         listed.update(found)
-        yield from map(place, sorted(found, key=lambda page: (not page.endswith("README.md"), page)))
+        for page in sorted(found, key=lambda page: (not page.endswith("README.md"), page)):
+            yield {own_titles[page]: place(page)} if page in own_titles else place(page)
 
     written = yaml.safe_load(NAVIGATION.read_text()) if entries is None else entries
     tree = [item for entry in written for item in resolved(entry)]

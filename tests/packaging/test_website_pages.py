@@ -12,7 +12,17 @@ from markdown_it import MarkdownIt
 
 from hack.website.__main__ import newest_first, version
 from hack.website.markdown import code_blocks, headings, in_four_columns
-from hack.website.staging import LANGUAGES, ROOT, BrokenPages, Staging, navigation, pages, place, translated
+from hack.website.staging import (
+    LANGUAGES,
+    ROOT,
+    BrokenPages,
+    Staging,
+    chinese_titles,
+    navigation,
+    pages,
+    place,
+    translated,
+)
 from hami_webhook import __version__
 
 IN_CHINESE = [page for page in pages() if (ROOT / translated(page)).is_file()]
@@ -93,6 +103,24 @@ def test_a_navigation_that_has_not_each_page_once_is_refused(entries: list[str],
     root = repository(tmp_path, {"README.md": "# One\n", "docs/a.md": "# A\n"})
     with pytest.raises(BrokenPages, match=f"^navigation.yaml: {re.escape(faults)}$"):
         navigation("en", root, entries)
+
+
+def test_a_page_without_a_chinese_version_has_a_chinese_title_in_the_navigation(tmp_path: Path) -> None:
+    files = {
+        "README.md": "# One\n",
+        "README.zh.md": "# 一\n",
+        "docs/a.md": "# A\n",
+        "docs/runbooks/HamiX.md": "# HamiX\n",
+    }
+    root, entries = repository(tmp_path, files), ["README.md", "docs/*", "docs/runbooks/*"]
+    found = navigation("zh", root, entries, {"docs/a.md": "甲"})
+    assert found == ["index.md", {"甲": "a.md"}, "runbooks/HamiX.md"]
+    for titles, fault in (
+        ({}, "docs/a.md has no title here"),
+        ({"docs/a.md": "甲", "README.md": "一"}, "README.md is no page without a Chinese version"),
+    ):
+        with pytest.raises(BrokenPages, match=f"^titles.zh.yaml: {re.escape(fault)}$"):
+            chinese_titles(root, titles)
 
 
 @pytest.mark.parametrize(
