@@ -125,8 +125,8 @@ class _Profile:
             at = inf
         if at == inf:
             self.reserve(pod.demand)
-            for name in names:
-                if self._closes(name, standing):
+            for name in names:  # once its narrower quotas have room, it stops those after it in wider ones
+                if (order := self._rooms[name].order) is not None and order.strict:
                     self._front[name] = inf
         else:
             for name in names:
@@ -135,12 +135,6 @@ class _Profile:
         if not any(self._rooms[name].timed for name in names):
             return None
         return Start(None, why or self._what_is_endless(pod.demand)) if at == inf else Start(at)
-
-    def _closes(self, name: str, standing: QueuePosition) -> bool:
-        """Whether nobody passes a turn in this quota."""
-        room = self._rooms[name]
-        narrowest = min(self._rooms[each].namespaces for each in _in_the_way(standing))
-        return room.order is not None and room.order.strict and room.namespaces <= narrowest
 
     def _what_is_not_kept(self, standing: QueuePosition, names: Sequence[str]) -> str:
         """Why room in a quota of a turn isn't kept from all later ones; empty if it is in all of them."""

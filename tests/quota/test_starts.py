@@ -89,6 +89,13 @@ def test_a_turn_whose_start_is_not_known_may_take_its_room_at_any_time() -> None
     assert seconds(found)["two"] == "turns before it have no end"
 
 
+def test_a_turn_whose_start_is_not_known_may_close_a_wider_strict_quota_later() -> None:
+    rooms = {"q": room(0, order=STRICT), "s": replace(room(2, (60, 5), order=STRICT), namespaces=2)}
+    both = replace(pod("stuck", age=9), demand=(("q", (("gpu", 1),)), ("s", (("gpu", 1),))))
+    found = decided(rooms, both, replace(pod("large", 3, age=8), demand=(("s", (("gpu", 3),)),)))
+    assert seconds(found)["large"] == "turns before it have no end"
+
+
 def test_ordinary_day_without_runtimes_a_decision_stays_what_it_is() -> None:
     rooms = {"q": room(1, (60, 1), timed=False)}
     decision = decide([pod("two", 2), pod("one", age=5)], rooms, NOON)
