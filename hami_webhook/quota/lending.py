@@ -54,7 +54,10 @@ def lending_faults(account: QuotaAccount) -> Iterator[tuple[str, str]]:
     if reclaim and reclaim not in _RECLAIM:
         yield "reclaim", f"reclaim: {reclaim} isn't known, so nobody is evicted; write off, dry-run or on"
     if Reclaim.of(quota) is not Reclaim.OFF and not (quota.lending.nominal or quota.windows):
-        yield "reclaim", f"reclaim: {reclaim} has no effect without nominal; set nominal to the team's own amounts"
+        yield (
+            "reclaim",
+            f"reclaim: {reclaim} has no effect without nominal or windows; set nominal to the team's own amounts",
+        )
     try:
         _seconds(quota)
     except ValueError as error:

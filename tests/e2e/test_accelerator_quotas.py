@@ -127,7 +127,7 @@ REFUSED: list[tuple[JSON, str]] = [
     ({"nominal": {MEM: 1}}, "nominal may only have keys of hard; limit the key in hard too, or remove it"),
     ({"nominal": {GPU: "a few"}}, f"spec.nominal.{GPU} in body {AMOUNT}"),
     ({"nominal": {GPU: 4}, "reclaim": "always"}, 'supported values: "off", "dry-run", "on"'),
-    ({"reclaim": "on"}, "reclaim has no effect without nominal; set nominal to the team's own amounts"),
+    ({"reclaim": "on"}, "reclaim has no effect without nominal or windows; set nominal to the team's own amounts"),
     ({"nominal": {GPU: 4}, "reclaimMinRuntime": "721h"}, "must be at most 720h"),
     ({"budget": {"amounts": {GPU: "-1h"}, "period": "Month"}}, HOURS),
     ({"budget": {"amounts": {GPU: "500"}, "period": "Month"}}, HOURS),

@@ -227,7 +227,10 @@ def test_kubernetes_own_key_of_a_device_class_is_told_apart_from_ours() -> None:
             {"nominal": {GPU: 4}, "reclaim": "always"},
             ["reclaim: always isn't known, so nobody is evicted; write off, dry-run or on"],
         ),
-        ({"reclaim": "on"}, ["reclaim: on has no effect without nominal; set nominal to the team's own amounts"]),
+        (
+            {"reclaim": "on"},
+            ["reclaim: on has no effect without nominal or windows; set nominal to the team's own amounts"],
+        ),
         (
             {"nominal": {GPU: 4}, "reclaimMinRuntime": "721h"},
             ["reclaimMinRuntime: 721h can't be read, so it is 10m; it must be at most 720h"],
