@@ -88,7 +88,7 @@ class Cluster(QuotaEnv):
         assert found is not None
         statuses = [*(found.get("status") or {}).get("resourceClaimStatuses", ())]
         statuses.append({"name": reference, "resourceClaimName": claim})
-        await self.cluster.patch(Kind.PODS, owner, {"status": {"resourceClaimStatuses": statuses}}, TEAM)
+        await self.cluster.patch_status(Kind.PODS, owner, {"status": {"resourceClaimStatuses": statuses}}, TEAM)
         await self.drain()
 
     async def allocate(self, claim: str, *devices: JSON, dry_run: bool = False, settle: bool = True) -> None:
