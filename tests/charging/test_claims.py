@@ -364,9 +364,9 @@ async def test_while_a_quota_is_above_hard_nothing_is_allocated() -> None:
         assert team.mem() == 10000
 
 
-@pytest.mark.parametrize("one_after_the_other", [True, False])
+@pytest.mark.parametrize("seconds", [None, 0, 100])
 async def test_two_claims_of_a_pod_are_charged_both_also_where_neither_is_seen_by_the_other(
-    one_after_the_other: bool,
+    seconds: float | None,
 ) -> None:
     either = spec([exactly(memory="12000Mi"), exactly(memory="8000Mi")])
     async with Cluster(quota(mem=24000)) as team:
@@ -375,8 +375,9 @@ async def test_two_claims_of_a_pod_are_charged_both_also_where_neither_is_seen_b
         claims = [await team.generate("a", f"r-{each}", either) for each in "tu"]
         assert team.mem() == 16000
         await team.run(100)
-        if one_after_the_other:
+        if seconds is not None:
             for claim in claims:
+                await team.run(seconds)
                 await team.allocate(claim, got("12000Mi"))
         else:
             befores = [team.cluster.peek(Kind.RESOURCE_CLAIMS, each, TEAM) or {} for each in claims]

@@ -167,6 +167,16 @@ def test_an_entry_that_makes_a_write_needless_is_read_if_the_watch_is_silent(sil
     committed(message, ("u", e(State.WAITING, 12288)), used=12288)
 
 
+def test_a_placement_that_costs_no_more_than_the_pod_by_itself_is_not_read_though_the_watch_is_silent() -> None:
+    async def message(env: QuotaEnv, waiting: Pod) -> None:
+        taken = noted(env)
+        env.now += 2.1
+        await committer(env).charge(waiting, actual(8192))
+        assert (env.mem(), taken) == (8192, [])
+
+    committed(message)
+
+
 def test_no_room_no_write() -> None:
     async def message(env: QuotaEnv, waiting: Pod) -> None:
         before = env.quota()

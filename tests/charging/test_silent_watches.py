@@ -6,6 +6,7 @@ import asyncio
 from collections import Counter
 
 import pytest
+import virtual_time
 from builders import accelerator_quota
 from quota.objects import pod, quota
 from quota.quota_env import QuotaEnv
@@ -132,3 +133,23 @@ async def test_what_can_not_be_read_beside_a_silent_watch_is_refused_for_now() -
             assert (refused.value.code, refused.value.retry_after) == (503, 1)
         env.cluster.pause = None
         await env.admit(pod("p", namespace=A, gpu=1, mem=10))
+
+
+@pytest.mark.parametrize("unanswered", ["list:before", "patch_status:before"])
+def test_neither_a_list_nor_a_write_takes_longer_than_a_review_may(unanswered: str) -> None:
+    async def pause(step: str) -> None:
+        if step == unanswered:
+            await asyncio.Event().wait()
+
+    async def run() -> None:
+        async with QuotaEnv(quota(namespace=A, mem=9000), accelerator_quota(selector=RESEARCH, mem=9000)) as env:
+            await joined(env, *teams(1, group="research"))
+            await env.silence(2.1)
+            loop = asyncio.get_running_loop()
+            env.cluster.pause, began = pause, loop.time()
+            with pytest.raises(Denied) as refused:
+                await env.core.admission.validate(env.review(pod("p", namespace=A, uid="u", gpu=1, mem=10)), 1.0)
+            text = f"quota: can't charge namespace {A} now: no answer from the API server in time; try again"
+            assert (refused.value.message, loop.time() - began) == (text, 1.0)
+
+    virtual_time.run(run())

@@ -312,6 +312,14 @@ def test_a_recompute_counts_pods_and_charges_in_flight_by_subject() -> None:
     assert used_of(later.after) == {"alice": 1, UNKNOWN: 1, "bob": 1}
 
 
+def test_a_recompute_of_a_quota_that_no_longer_limits_subjects_removes_their_rows() -> None:
+    rows: JSON = {"subjects": [{"name": "alice", "used": {GPU: "1"}}]}
+    for status, removed in ((rows, {"subjects": None, "otherSubjects": None}), ({}, {})):
+        account = account_of(stored(None, status=status))
+        report = recompute(account, [of("a")], vendors(), CACHE, NOON, LedgerBounds()).after.quota.report
+        assert {key: value for key, value in report.items() if "ubjects" in key} == removed
+
+
 def test_the_status_names_500_subjects_and_sums_the_others() -> None:
     account = account_of(stored(hard=100_000))
     pods = [of(f"p{number}", f"user-{number:03}", gpu=1 + (number == 7)) for number in range(503)]
