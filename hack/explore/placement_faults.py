@@ -7,6 +7,7 @@ from hack.explore.planting import Change, Planted
 _EXTENDER, _PLACER, _LOCKS = "scheduling/extender.py", "scheduling/placer.py", "scheduling/node_locks.py"
 _LEFT, _GROUPS, _CACHE = "scheduling/left_locks.py", "scheduling/pod_groups.py", "state/cluster_cache.py"
 _DECISIONS, _PREEMPTION = "evictions/decisions.py", "evictions/pod_preemption.py"
+_ALL_WAIT = "all(each is not None and not each.node_name and each.deletion_time is None for each in shown)"
 
 FAULTS = (
     Planted(
@@ -258,7 +259,7 @@ FAULTS = (
     Planted(
         "pods are evicted for one that has found a place meanwhile",
         _DECISIONS,
-        [Change("Decisions._carry_out", "all(map(self._waits, eviction.pods))", "eviction.pods")],
+        [Change("Decisions._are_waiting", _ALL_WAIT, "True")],
         "preemption-room",
     ),
     Planted(
@@ -327,11 +328,7 @@ FAULTS = (
     Planted(
         "pods are evicted for a group of which a member is gone",
         _DECISIONS,
-        [
-            Change(
-                "Decisions._carry_out", "all(map(self._waits, eviction.pods))", "any(map(self._waits, eviction.pods))"
-            )
-        ],
+        [Change("Decisions._are_waiting", _ALL_WAIT, _ALL_WAIT.replace("all", "any"))],
         "preemption-group-deleted",
     ),
 )

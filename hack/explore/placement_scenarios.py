@@ -418,7 +418,6 @@ SCENARIOS: Sequence[PlacementScenario] = (
         [_PAIR_STARTS, deletes("p2"), schedules("A", "low", "n1", "n2")],
         preempts=True,
         small=None,
-        spared=tuple(ONCE),
     ),
     _scenario(
         "preemption-scheduler: kube-scheduler evicts for a pod that lacks CPU, and its extender for the same pod",

@@ -19,7 +19,7 @@ from msgspec.structs import replace
 
 from hami_webhook.cluster.api import JSON, ClusterError, Kind
 from hami_webhook.devices.placement_annotations import NOMINATED_NODE, NOMINATED_UNTIL
-from hami_webhook.evictions.executor import Eviction, Executor
+from hami_webhook.evictions.executor import Eviction, Executor, NotNeeded
 from hami_webhook.evictions.limits import DisruptionBudgets, EvictionLimits, LimitReached
 from hami_webhook.evictions.policies import EvictionPolicy
 from hami_webhook.kube.message_text import first_of
@@ -123,7 +123,8 @@ class Decisions:
         if new:
             self.limits.evicted(new, gone_by)
         self.budgets.spend(victims)
-        self._due.put_nowait(partial(self._carry_out, replace(eviction, until=until)))
+        needed = partial(self._are_waiting, pods)
+        self._due.put_nowait(partial(self._carry_out, replace(eviction, until=until, needed=needed)))
         return True
 
     def report_limit(self, pod: Pod, policy: EvictionPolicy, reached: LimitReached) -> None:
@@ -174,10 +175,12 @@ class Decisions:
         executor, policy, first = self._executor, eviction.policy, eviction.first
         try:
             await asyncio.gather(*(executor.again(policy, self._write, eviction, *each) for each in eviction.places))
-            if not all(map(self._waits, eviction.pods)):
-                await self._take_back(eviction)
-                return
+            if not eviction.needed():
+                raise NotNeeded
             evicted = await asyncio.gather(*(executor.end(each, eviction) for each in eviction.victims))
+        except NotNeeded:
+            await self._take_back(eviction)
+            return
         except ClusterError as error:
             about = {**of_pod(first), "node": eviction.places[0][1], "reason": str(error)}
             logger.warning("preemption failed", extra=about)
@@ -194,10 +197,10 @@ class Decisions:
         if policy.nominated:
             await self._keep_nominated_node(*eviction.places[0])
 
-    def _waits(self, pod: Pod) -> bool:
-        """Whether it is still there, and has no place: it may have found one while its nomination was written."""
-        shown = self._state.pod(pod.uid)
-        return shown is not None and not shown.node_name and shown.deletion_time is None
+    def _are_waiting(self, pods: Sequence[Pod]) -> bool:
+        """Whether all are still there, and have no place: one may have found it while its nomination was written."""
+        shown = [self._state.pod(pod.uid) for pod in pods]
+        return all(each is not None and not each.node_name and each.deletion_time is None for each in shown)
 
     async def _take_back(self, eviction: Eviction) -> None:
         """Nobody is to go any longer, and no node is kept."""

@@ -2,7 +2,7 @@
 
 What was decided may be old: a victim is ended only if it is still the pod that was chosen, and one that is gone, or is
 going, counts as ended. A write whose answer was lost may have been done, so the second try of a deletion that finds
-nobody has succeeded.
+nobody has succeeded. One that finds the victim is made only if the room is still needed.
 """
 
 from __future__ import annotations
@@ -25,11 +25,16 @@ _LONGEST_GRACE = 600
 """Seconds of grace of one that is evicted by the API: what is lent comes back in a bounded time, whatever it says."""
 
 
+class NotNeeded(Exception):
+    """A victim is spared: the pods that it was to go for no longer need its room."""
+
+
 class Eviction(Struct, frozen=True):
     """What was decided: the `victims` go for the pods of `places`, of which the first stands for all.
 
     Their nodes, where these are known, are kept for them until Unix seconds. `why` returns the text of a victim's
-    event; None: kube-scheduler's text. `deleted` are the UIDs of those whose deletion was tried.
+    event; None: kube-scheduler's text. `needed` returns whether the pods still need the room; it is asked before each
+    try of a deletion. `deleted` are the UIDs of those whose deletion was tried.
     """
 
     policy: EvictionPolicy
@@ -37,6 +42,7 @@ class Eviction(Struct, frozen=True):
     victims: Sequence[Pod]
     until: float = 0.0
     why: Callable[[Pod], str] | None = None
+    needed: Callable[[], bool] = lambda: True
     deleted: set[str] = set()
 
     @property
@@ -72,7 +78,10 @@ class Executor:
         self.sleep = sleep
 
     async def end(self, victim: Pod, eviction: Eviction) -> bool:
-        """End one of the victims; whether it was there. Raises `ClusterError`, `EvictionRefused` for a budget."""
+        """End one of the victims; whether it was there.
+
+        Raises `ClusterError`, `EvictionRefused` for a budget, and `NotNeeded`.
+        """
         steps = {Ending.BY_DELETION: self._delete, Ending.BY_EVICTION_API: self._evict}
         there = await self.again(eviction.policy, steps[eviction.policy.ending], victim, eviction)
         if there:
@@ -100,6 +109,8 @@ class Executor:
             if meta["uid"] != victim.uid:
                 raise NotFound(f"pod {victim.key} is another one by now")
             if meta.get("deletionTimestamp") is None:
+                if not eviction.needed():  # it may be seconds ago that this was asked
+                    raise NotNeeded
                 conditions = _with_disruption_target(status.get("conditions") or [], eviction.first, self._clock())
                 patch: JSON = {
                     "metadata": {"uid": victim.uid, "resourceVersion": meta["resourceVersion"]},

@@ -302,6 +302,57 @@ async def test_who_is_gone_when_the_answer_is_lost_was_evicted_all_the_same(agai
         assert each.ending() == []
 
 
+@pytest.mark.parametrize("became", ["bound", "deleted", "ending"])
+async def test_a_failed_deletion_is_not_repeated_for_a_pod_that_no_longer_waits(became: str) -> None:
+    failures = [Unavailable("busy")]
+
+    async def pause(at: str) -> None:
+        if at == "delete_pod:before" and failures:
+            failure = failures.pop()
+            if became == "bound":
+                await each.cluster.bind("default", "high", each.raw("high")["metadata"]["uid"], "n2")
+            else:
+                await each.cluster.delete(Kind.PODS, "high", "default", 30 if became == "ending" else None)
+            await turns()
+            raise failure
+
+    async with extended(ONE, FULL, high(gpu=1, mem=8000), pause=pause) as each:
+        await each.filter("high")
+        await turns()
+        assert not failures
+        assert "x" not in each.ending()
+        assert each.events("x") == []
+        assert became == "deleted" or not each.nominated("high")
+
+
+async def test_attack_who_deletes_its_pod_between_two_tries_of_a_deletion_had_others_evicted_all_the_same() -> None:
+    deletions = 0
+
+    async def pause(at: str) -> None:
+        nonlocal deletions
+        deletions += at == "delete_pod:before"
+        if at == "delete_pod:before" and deletions == 2:
+            await each.cluster.delete(Kind.PODS, "high-1", "default")
+            await turns()
+            raise Unavailable("busy")
+
+    victims = [low(name, "n1", "a,NVIDIA,4000,0:;") for name in ("v1", "v2")]
+    waiting = [high(gpu=1, mem=8000, name=f"high-{number}") for number in (1, 2, 3)]
+    async with extended(ONE, *victims, *waiting, pause=pause) as each:
+        await each.filter("high-1")
+        await turns()
+        (evicted,) = each.ending()
+        await each.end(evicted)
+        await each.filter("high-2")
+        (evicted,) = each.ending()
+        await each.cluster.delete(Kind.PODS, "high-2", "default")
+        await each.end(evicted)
+        await add(each.cluster, FULL)
+        await each.filter("high-3")
+        assert each.ending() == []
+        assert [reason for reason, _ in each.events("high-3")] == ["PreemptionLimited"]
+
+
 async def test_who_cannot_be_evicted_leaves_no_nomination() -> None:
     async def pause(at: str) -> None:
         if at == "delete_pod:before":

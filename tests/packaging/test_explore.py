@@ -134,6 +134,7 @@ def test_the_page_says_how_many_are_found(faults: Sequence[Planted]) -> None:
         ("new-leader", {}, None, "022"),
         ("preemption-room", {}, None, "021111"),
         ("preemption-group-deleted", {}, None, "0111"),
+        ("preemption-group-deleted", placement_scenarios.ONCE, 1, "0004"),
     ],
 )
 def test_a_run_that_once_broke_a_rule_breaks_none(
