@@ -1,7 +1,7 @@
 """Pods that hold cards and compute nothing, as their quotas limit that (docs/spec/time.md#5).
 
-What is measured comes from the API `usage.hami.io`, which believes a node of its own pods alone. Of whom nothing is
-known, nothing is said, and nobody is evicted on what was heard before the leader began.
+What is measured comes from the API `usage.hami.io`, which believes a node of its own pods alone. Pods without
+figures get no condition, and the controller evicts nobody by figures from before its leader began.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from hami_webhook.cluster.object_events import ObjectEvents
 from hami_webhook.cluster.rate import in_background
 from hami_webhook.evictions import policies
 from hami_webhook.evictions.executor import Eviction, Executor
+from hami_webhook.kube.conditions import condition_patch
 from hami_webhook.kube.event_reasons import EventReason
 from hami_webhook.kube.human_duration import human_duration
 from hami_webhook.kube.objects import MalformedObject, Pod, format_time, parse_time
@@ -112,7 +113,7 @@ class IdlePods:
             rule = idle_rule(quota) if limits_idle(quota) else None
             account = QuotaAccount.read(quota, self._view.vendors) if rule is not None else None
             if rule is not None and account is not None:
-                for namespace in [quota.namespace] if quota.namespaces is None else quota.namespaces:
+                for namespace in quota.covered_namespaces:
                     found[namespace].append((rule, account))
         return found
 
@@ -255,7 +256,7 @@ def _least(unit: Sequence[tuple[Pod, IdleRule, float | None]]) -> float | None:
 
 
 def _is_due(each: _Held, since: float | None, now: float) -> bool:
-    """Whether a pod was idle for long enough, and was told as long before as its rule says."""
+    """Whether a pod was idle for long enough, and had its condition for as long as its rule says."""
     rule = each.rule
     if not rule.evicts or each.idle is None or since is None:
         return False
@@ -286,7 +287,6 @@ def _noticed(items: Sequence[JSON]) -> dict[str, float]:
 
 def _with_condition(found: JSON, *, idle: bool, text: str, now: float) -> JSON:
     """The patch that sets it, for the version of the pod that was read."""
-    conditions = (found.get("status") or {}).get("conditions") or []
     made = {
         "type": QUOTA_IDLE,
         "status": "True" if idle else "False",
@@ -294,6 +294,4 @@ def _with_condition(found: JSON, *, idle: bool, text: str, now: float) -> JSON:
         "message": text,
         "lastTransitionTime": format_time(now),
     }
-    others = [each for each in conditions if each.get("type") != QUOTA_IDLE]
-    version = found["metadata"].get("resourceVersion")
-    return {"metadata": {"resourceVersion": version}, "status": {"conditions": [*others, made]}}
+    return condition_patch(found, made)

@@ -15,6 +15,7 @@ from msgspec import Struct
 
 from hami_webhook.cluster.api import JSON, Cluster, Conflict, EventNote, Kind, NotFound, Unavailable
 from hami_webhook.evictions.policies import Ending, EvictionPolicy
+from hami_webhook.kube.conditions import with_condition
 from hami_webhook.kube.event_reasons import EventReason
 from hami_webhook.kube.objects import Pod, format_time
 
@@ -140,4 +141,4 @@ def _with_disruption_target(conditions: Sequence[JSON], preemptor: Pod, now: flo
         "message": f"{preemptor.scheduler_name}: preempting to accommodate a higher priority pod",
         "lastTransitionTime": format_time(now),
     }
-    return [*(each for each in conditions if each.get("type") != "DisruptionTarget"), target]
+    return with_condition(conditions, target)

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 from hami_webhook.cluster.api import JSON, Cluster, ClusterError, EventNote, Kind
 from hami_webhook.cluster.object_events import ObjectEvents
 from hami_webhook.cluster.rate import in_background
+from hami_webhook.kube.conditions import condition_patch
 from hami_webhook.kube.objects import QUOTA_RESERVED, Pod, format_time
 from hami_webhook.queueing.releaser import QueueReleaser
 from hami_webhook.queueing.words import RESERVED, amounts_in, reason_of, sentence
@@ -160,6 +161,4 @@ def _with_condition(
         "message": text,
         "lastTransitionTime": transition,
     }
-    others = [each for each in conditions if each.get("type") != QUOTA_RESERVED]
-    version = found["metadata"].get("resourceVersion")
-    return before, {"metadata": {"resourceVersion": version}, "status": {"conditions": [*others, made]}}
+    return before, condition_patch(found, made)
