@@ -25,6 +25,7 @@ from hami_webhook.evictions.policies import EvictionPolicy
 from hami_webhook.kube.message_text import first_of
 from hami_webhook.kube.objects import Pod
 from hami_webhook.logs import of_pod
+from hami_webhook.quota.runtime import grace_of
 from hami_webhook.scheduling.event_recorder import record_event
 from hami_webhook.scheduling.framework import Handle, SchedulingQueue
 from hami_webhook.scheduling.placer import Placer
@@ -34,7 +35,6 @@ logger = logging.getLogger(__name__)
 
 _HELD = 60.0
 """Seconds that devices are kept for a nominated pod after its victims should be gone."""
-_DEFAULT_GRACE = 30.0
 _TRIES = 5
 _RETRY = 1.0
 _LISTED = 10
@@ -113,9 +113,7 @@ class Decisions:
         known = [self.nominations.of(pod.uid) for pod in pods]
         if not victims and [each and each.node for each in known] == [node for _, node in eviction.places]:
             return False
-        gone_by = {
-            each.uid: now + (_DEFAULT_GRACE if each.grace_period is None else each.grace_period) for each in victims
-        }
+        gone_by = {each.uid: now + grace_of(each) for each in victims}
         going = [each for each in map(self._state.pod, ending) if each is not None]
         until = max([self.nominations.gone_by(going), *gone_by.values()]) + _HELD
         self.nominations.nominate(eviction.places, until, gone_by)

@@ -17,7 +17,7 @@ from hami_webhook.kube.objects import Pod
 from hami_webhook.quota.account import QuotaAccount
 from hami_webhook.quota.budget import charged
 from hami_webhook.quota.queue_order import QueueRoom
-from hami_webhook.quota.windows import SETTLED_WITHIN, STARTED_WITHIN, grace_of
+from hami_webhook.quota.runtime import SETTLED_WITHIN, STARTED_WITHIN, grace_of
 from hami_webhook.state.cluster_view import ClusterView
 
 _UNSEEN_FOR = 60.0

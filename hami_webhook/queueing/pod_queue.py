@@ -20,9 +20,8 @@ from hami_webhook.quota.ledger import State
 from hami_webhook.quota.limits import limited_at
 from hami_webhook.quota.pricing import CapacityLister
 from hami_webhook.quota.queue_order import OF_SUBJECT, Demand, QueuedPod, QueueRoom
-from hami_webhook.quota.runtime import limits_runtime
+from hami_webhook.quota.runtime import limits_runtime, longest_hold
 from hami_webhook.quota.subjects import groups_of, subject_of
-from hami_webhook.quota.windows import longest_hold
 
 _AT_ONCE = 200
 """Pods that are read before others have their turn."""

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Set
 from msgspec import Struct
 
 from hami_webhook.quota.queue_order import QueueDecision, QueueRoom
+from hami_webhook.quota.runtime import STARTED_WITHIN
 from hami_webhook.quota.starts import with_starts
-from hami_webhook.quota.windows import STARTED_WITHIN
 
 
 class StartErrors(Struct):

@@ -68,6 +68,11 @@ def enforcement_faults(quota: ResourceQuota) -> Iterator[tuple[str, str]]:
             yield key, f"{key} has no effect, as the quota doesn't queue; write {ENFORCEMENT}: queue"
 
 
+def label_of(quota: ResourceQuota) -> str:
+    """Return the name of a quota in sentences that may name quotas of both kinds."""
+    return quota.name if quota.namespaces is None else f"{quota.kind}/{quota.name}"
+
+
 def seconds_of(text: str | None, default: float) -> float:
     """The seconds of a duration that is written on a quota. Raises ValueError with what would be right."""
     if text is None:

@@ -12,7 +12,7 @@ from msgspec import Struct
 from hami_webhook.devices.registry import Vendors
 from hami_webhook.kube.objects import Pod, ResourceQuota
 from hami_webhook.quota.account import QuotaAccount
-from hami_webhook.quota.enforcement import Enforcement, seconds_of
+from hami_webhook.quota.enforcement import Enforcement, label_of, seconds_of
 from hami_webhook.quota.holdings import placed_at
 from hami_webhook.quota.pricing import CapacityLister, charge_of
 
@@ -31,7 +31,7 @@ class IdleRule(Struct, frozen=True):
 
     @property
     def notice(self) -> float:
-        """For how many seconds a pod is idle when it is told: it has as long again, where it would be evicted."""
+        """For how many seconds a pod is idle when it gets its condition; before an eviction, it has as long again."""
         return self.after / 2 if self.evicts else self.after
 
 
@@ -48,9 +48,8 @@ def idle_rule(quota: ResourceQuota) -> IdleRule | None:
         return None
     if after is None:
         return None
-    label = quota.name if quota.namespaces is None else f"{quota.kind}/{quota.name}"
     evicts = quota.annotations.get(IDLE) == _EVICT and Enforcement.of(quota) is not Enforcement.OBSERVE
-    return IdleRule(label, after, evicts)
+    return IdleRule(label_of(quota), after, evicts)
 
 
 def strictest(rule: IdleRule, other: IdleRule | None) -> IdleRule:

@@ -14,7 +14,8 @@ from msgspec.structs import replace
 
 from hami_webhook.kube.objects import Pod, format_time
 from hami_webhook.quota.account import QuotaAccount
-from hami_webhook.quota.windows import FOREVER, HeldLimits, LimitStretch, longest_hold
+from hami_webhook.quota.runtime import longest_hold
+from hami_webhook.quota.windows import FOREVER, HeldLimits, LimitStretch
 
 _MOST_APART = 60.0
 """Seconds by which the clocks of two leaders may differ; a later time in a status is nobody's."""
@@ -84,7 +85,7 @@ def ever_limited(account: QuotaAccount, pod: Pod, now: float) -> QuotaAccount:
 def written_at(account: QuotaAccount, now: float) -> QuotaAccount:
     """Return the account as the leader writes it at `now`: with the limits that hold, and until when.
 
-    A clock that is behind that of whoever wrote last changes nothing.
+    A leader whose clock is behind that of the last writer changes nothing.
     """
     schedule, held = account.schedule, account.held
     if schedule is None or (held is not None and 0 < held.since - now < _MOST_APART):

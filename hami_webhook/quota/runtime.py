@@ -13,7 +13,7 @@ from msgspec import Struct
 from hami_webhook.kube.human_duration import human_duration
 from hami_webhook.kube.objects import Pod, ResourceQuota
 from hami_webhook.quota.enforcement import MAX_RUNTIME as MAX_RUNTIME
-from hami_webhook.quota.enforcement import seconds_of
+from hami_webhook.quota.enforcement import label_of, seconds_of
 
 DEFAULT_RUNTIME, LONGER_RUNTIME = "hami.io/quota-default-runtime", "hami.io/quota-longer-runtime"
 """The annotations; an AcceleratorQuota has fields of these names."""
@@ -21,6 +21,11 @@ DEFAULT_RUNTIME, LONGER_RUNTIME = "hami.io/quota-default-runtime", "hami.io/quot
 _REFUSE, _CUT = "refuse", "cut"
 _WITHOUT_DEADLINE = "NotTerminating"
 """The scope that pods leave with a deadline."""
+
+STARTED_WITHIN, SETTLED_WITHIN = 10.0, 10.0
+"""Seconds from a release to the pod's start, and from a pod's end until its room is free for others."""
+_GRACE = 30.0
+"""Seconds to end, where a pod doesn't say."""
 
 
 class Runtime(Struct, frozen=True):
@@ -47,6 +52,18 @@ class Deadline(Struct, frozen=True):
     warning: str
 
 
+def grace_of(pod: Pod) -> float:
+    """Return the seconds that a pod may take to end."""
+    return _GRACE if pod.grace_period is None else float(pod.grace_period)
+
+
+def longest_hold(pod: Pod) -> float | None:
+    """Return the most seconds for which a pod that isn't started holds its charge from now on; None if unlimited."""
+    if pod.active_deadline is None:
+        return None
+    return STARTED_WITHIN + pod.active_deadline + grace_of(pod) + SETTLED_WITHIN
+
+
 def limits_runtime(quota: ResourceQuota) -> bool:
     """Whether anything is written about runtime on a quota."""
     written = quota.annotations
@@ -65,8 +82,7 @@ def runtime_of(quota: ResourceQuota) -> Runtime | None:
         default = longest if default is None else min(default, longest)
     if default is None:
         return None
-    label = quota.name if quota.namespaces is None else f"{quota.kind}/{quota.name}"
-    return Runtime(label, longest, default, quota.annotations.get(LONGER_RUNTIME) == _CUT)
+    return Runtime(label_of(quota), longest, default, quota.annotations.get(LONGER_RUNTIME) == _CUT)
 
 
 def deadline_of(pod: Pod, runtimes: Iterable[Runtime]) -> Deadline | None:

@@ -18,7 +18,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from hami_webhook.kube.objects import Pod, ResourceQuota, format_time, parse_time
+from hami_webhook.kube.objects import ResourceQuota, format_time, parse_time
 from hami_webhook.kube.quantity import Quantity, QuantityError, is_binary
 from hami_webhook.kube.quota_fields import WrittenWindow
 from hami_webhook.quota.held_time import parse_held
@@ -34,25 +34,9 @@ _NEAR = 64
 _LONGEST = 8784 * 3600
 FOREVER = 253402300799.0
 """The last second that a status can name."""
-STARTED_WITHIN, SETTLED_WITHIN = 10.0, 10.0
-"""Seconds from a release to the pod's start, and from a pod's end until its room is free for others."""
-_GRACE = 30.0
-"""Seconds to end, where a pod doesn't say."""
 _TERM = r"(\*|[0-9]{1,2}(-[0-9]{1,2})?)(/[0-9]{1,2})?"
 _CRON = re.compile(rf"{_TERM}(,{_TERM})*( {_TERM}(,{_TERM})*){{4}}", re.ASCII)
 _AT = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}(:[0-9]{2})?", re.ASCII)
-
-
-def grace_of(pod: Pod) -> float:
-    """Return the seconds that a pod may take to end."""
-    return _GRACE if pod.grace_period is None else float(pod.grace_period)
-
-
-def longest_hold(pod: Pod) -> float | None:
-    """Return the most seconds for which a pod that isn't started holds its charge from now on; None if unlimited."""
-    if pod.active_deadline is None:
-        return None
-    return STARTED_WITHIN + pod.active_deadline + grace_of(pod) + SETTLED_WITHIN
 
 
 class LimitWindow(Struct, frozen=True):
