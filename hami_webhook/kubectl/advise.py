@@ -28,6 +28,7 @@ from hami_webhook.kube.objects import Pod
 from hami_webhook.kubectl.command_result import CommandResult, require
 from hami_webhook.kubectl.fragments import Owner
 from hami_webhook.kubectl.live import LiveCluster
+from hami_webhook.quota.rollouts import TEMPLATE_HASH
 from hami_webhook.terminal import natural
 from hami_webhook.usage.history import Container, ContainerHistory, read_history
 
@@ -37,7 +38,6 @@ _RESERVE = 10
 """A limit is by one part in so many above what was used."""
 _LEAST_CORES = 5
 """Percent of a card: with less a container that computes seldom would take long for the little it does."""
-_TEMPLATE_HASH = "pod-template-hash"
 
 _Key = tuple[str, str, str, str, str]
 """Namespace, kind and name of a workload, a container of its pods, and the vendor of that container's cards."""
@@ -120,7 +120,7 @@ def _workload(pod: Pod, raw: JSON | None) -> tuple[str, str]:
     owner = None if raw is None else Owner.of(raw)
     if owner is None:
         return "Pod", pod.name
-    suffix = f"-{pod.labels.get(_TEMPLATE_HASH, '')}"
+    suffix = f"-{pod.labels.get(TEMPLATE_HASH, '')}"
     if owner.kind == "ReplicaSet" and suffix != "-" and owner.name.endswith(suffix):
         return "Deployment", owner.name.removesuffix(suffix)
     return owner.kind, owner.name
