@@ -1,8 +1,8 @@
 """Who submitted a pod, written where nobody can forge it (docs/spec/who.md#1 and #2).
 
 The stamp follows from the review's own user, and not from what the object says: but for accounts that are trusted to
-carry on what stood in a template, or to say for whom they act. No rule here reads anything, or knows a quota; which
-groups quotas name comes in.
+carry on what stood in a template, or to name the user they act for. No rule here reads anything, or knows a quota;
+which groups quotas name comes in.
 """
 
 from __future__ import annotations
@@ -61,8 +61,8 @@ class Stamp(Struct, frozen=True):
 
 
 class Submitters(Struct, frozen=True):
-    """The user names that are trusted with stamps: `controllers` carry on what stood in a template, `portals` say for
-    whom they act.
+    """The user names that are trusted with stamps: `controllers` carry on what stood in a template, `portals` name the
+    user they act for.
     """
 
     controllers: frozenset[str] = frozenset()

@@ -1,8 +1,8 @@
 """The ResourceClaimTemplates that limits become: their form, their names, and the annotation that carries them.
 
 Source: docs/spec/dra.md#8. A template's name is a digest of its content, so an annotation can't give a name another
-content, whoever wrote it. The reader accepts only what conversion writes: no `adminAccess`, no driver parameters, and
-only configured classes.
+content, even if a tenant wrote it. The reader accepts only what conversion writes: no `adminAccess`, no driver
+parameters, and only configured classes.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """A quota's ledger: the charges in used that the pods themselves don't show (docs/spec/quota.md#6).
 
-`find_entry` decides to which pod an entry belongs, for admission, recompute and placement alike (Q5). Nothing that a
+`find_entry` decides to which pod an entry belongs, for admission, recompute and placement (Q5). Nothing that a
 pod carries may name an entry (Q14): tenants write annotations, and may read ledgers. So a UID in an annotation is
 ignored, and the ledger has only the digest of a secret. `QuotaAccount` computes how entries change used.
 """
