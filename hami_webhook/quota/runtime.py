@@ -26,6 +26,8 @@ STARTED_WITHIN, SETTLED_WITHIN = 10.0, 10.0
 """Seconds from a release to the pod's start, and from a pod's end until its room is free for others."""
 _GRACE = 30.0
 """Seconds to end, where a pod doesn't say."""
+_MOST_GRACE = 600
+"""Seconds of grace that don't count as runtime: a container may compute until its grace period ends."""
 
 
 class Runtime(Struct, frozen=True):
@@ -43,6 +45,15 @@ class Runtime(Struct, frozen=True):
     def seconds(self) -> frozenset[int]:
         """The deadlines that it writes on pods."""
         return frozenset(each for each in (self.longest, self.default) if each is not None)
+
+    def longest_of(self, pod: Pod) -> int | None:
+        """Return the longest deadline of a pod; below 1 if its grace period leaves none."""
+        return None if self.longest is None else self.longest - _grace_beyond(pod)
+
+    def default_of(self, pod: Pod) -> int:
+        """Return the deadline of a pod that has none."""
+        longest = self.longest_of(pod)
+        return max(1, (self.default or 0) if longest is None else min(self.default or longest, longest))
 
 
 class Deadline(Struct, frozen=True):
@@ -93,34 +104,44 @@ def deadline_of(pod: Pod, runtimes: Iterable[Runtime]) -> Deadline | None:
     """
     own, found = pod.active_deadline, [*runtimes]
     if own is None:
-        least = min(found, key=lambda each: (each.default or 0, each.quota), default=None)
-        if least is None or least.default is None:
+        least = min(((each.default_of(pod), each.quota) for each in found), default=None)
+        if least is None:
             return None
-        text = f"the pod ends {human_duration(least.default)} after its start"
-        return Deadline(
-            least.default, f"spec.activeDeadlineSeconds set to {least.default} by quota {least.quota}: {text}"
-        )
-    longer = [each for each in found if each.longest is not None and own > each.longest]
-    if not longer or not all(each.cuts for each in longer):
+        seconds, quota = least
+        text = f"the pod ends {human_duration(seconds)} after its start"
+        return Deadline(seconds, f"spec.activeDeadlineSeconds set to {seconds} by quota {quota}: {text}")
+    limits = [(longest, each) for each in found if (longest := each.longest_of(pod)) is not None and own > longest]
+    if not limits or not all(each.cuts for _, each in limits):
         return None
-    least = min(longer, key=lambda each: (each.longest or 0, each.quota))
-    text = f"cut from {own} to {least.longest} by maxRuntime of quota {least.quota}"
-    return Deadline(least.longest or 0, f"spec.activeDeadlineSeconds {text}")
+    longest, least_of = min(limits, key=lambda limit: (limit[0], limit[1].quota))
+    text = f"cut from {own} to {max(1, longest)} by maxRuntime of quota {least_of.quota}"
+    return Deadline(max(1, longest), f"spec.activeDeadlineSeconds {text}")
 
 
 def runtime_fault(pod: Pod, runtimes: Iterable[Runtime]) -> str:
     """Why a pod as it is stored may not run for so long; empty if it may."""
     own = pod.active_deadline
     for each in runtimes:
-        if each.longest is None or (own is not None and own <= each.longest):
+        longest = each.longest_of(pod)
+        if each.longest is None or longest is None or (own is not None and own <= longest):
             continue
         limit = f"maxRuntime of quota {each.quota} is {human_duration(each.longest)}"
         if own is None:
-            remedy = f"set at most {each.longest}, or try again if the quota was changed just now"
+            remedy = f"set at most {max(1, longest)}, or try again if the quota was changed just now"
             return f"{limit}, but the pod has no spec.activeDeadlineSeconds; {remedy}"
         asked = f"spec.activeDeadlineSeconds {own} ({human_duration(own)})"
-        return f"{asked} is too long: {limit}; set at most {each.longest}, or leave it out"
+        if own <= each.longest:
+            grace = f"spec.terminationGracePeriodSeconds {pod.grace_period} ({human_duration(grace_of(pod))})"
+            most = human_duration(_MOST_GRACE)
+            remedy = f"what exceeds {most} of grace counts as runtime; set at most {_MOST_GRACE}"
+            return f"{grace} is too long beside {asked}: {limit}, and {remedy}"
+        return f"{asked} is too long: {limit}; set at most {max(1, longest)}, or leave it out"
     return ""
+
+
+def _grace_beyond(pod: Pod) -> int:
+    """Return the seconds of a pod's grace period that count as runtime."""
+    return max(0, (pod.grace_period or 0) - _MOST_GRACE)
 
 
 def runtime_faults(quota: ResourceQuota) -> Iterator[tuple[str, str]]:

@@ -170,7 +170,7 @@ def test_a_tenant_neither_removes_the_gate_nor_skips_it(
 
 
 def test_no_pod_runs_for_longer_than_its_quota_says(program: Deployment, plane: ControlPlane, tmp_path: Path) -> None:
-    """Nor by an update, nor by the template of a Job; before its end it says why it ends. Minutes stand for hours."""
+    """Nor by an update, a grace period, or the template of a Job; before its end it says why it ends. Minutes stand for hours."""
     kubectl = program.kubectl
     space = namespace(kubectl)
     made = quota(space, gpu=4)
@@ -180,6 +180,9 @@ def test_no_pod_runs_for_longer_than_its_quota_says(program: Deployment, plane: 
     eventually(lambda: "maxRuntime" in user.refused(lasting(space, "long", 121)))
     refused = user.refused(lasting(space, "long", 3600))
     assert "spec.activeDeadlineSeconds 3600 (60m) is too long: maxRuntime of quota gpu-quota is 2m" in refused
+    lingering = lasting(space, "lingers", 60)
+    lingering["spec"]["terminationGracePeriodSeconds"] = 3600
+    assert "spec.terminationGracePeriodSeconds 3600 (60m) is too long" in user.refused(lingering)
     skipping = lasting(space, "skips", None)
     skipping["metadata"]["labels"] = {"hami.io/webhook": "ignore"}
     assert "the pod has no spec.activeDeadlineSeconds; set at most 120" in user.refused(skipping)

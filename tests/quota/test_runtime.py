@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from builders import JSON, accelerator_quota, card, node
+from msgspec.structs import replace
 from tables import in_one_test
 
 from hami_webhook.admission.denial import Denied
@@ -159,6 +160,33 @@ async def test_attack_a_pod_that_skips_mutation_or_is_changed_after_it_is_refuse
             made["metadata"]["uid"] = "u"
             with pytest.raises(Denied, match="maxRuntime of quota gpu-quota is 12h"):
                 await env.core.admission.validate(env.review(made))
+
+
+@in_one_test(
+    ("own", "grace", "deadline", "fault"),
+    [
+        (None, 600, 12 * HOUR, ""),
+        (None, 2 * HOUR + 600, 10 * HOUR, ""),
+        (10 * HOUR, 2 * HOUR + 600, 10 * HOUR, ""),
+        (12 * HOUR, 600, 12 * HOUR, ""),
+        (12 * HOUR, 601, None, "spec.terminationGracePeriodSeconds 601 (10m) is too long beside"),
+        (60, 30 * 24 * HOUR, None, "spec.terminationGracePeriodSeconds 2592000 (30d) is too long beside"),
+        (None, 30 * 24 * HOUR, None, "spec.terminationGracePeriodSeconds 2592000 (30d) is too long beside"),
+        (60, 2**63 - 1, None, "spec.terminationGracePeriodSeconds 9223372036854775807"),
+    ],
+)
+def test_attack_a_long_grace_period_makes_no_pod_longer(
+    own: int | None, grace: int, deadline: int | None, fault: str
+) -> None:
+    """Kubelet ends a pod at its deadline with all of its grace period, and a container may go on computing in that."""
+    runtimes = [Runtime("q", 12 * HOUR, 12 * HOUR)]
+    made = read_pod(gpu=1, activeDeadlineSeconds=own, terminationGracePeriodSeconds=grace)
+    if (found := deadline_of(made, runtimes)) is not None:
+        made = replace(made, active_deadline=found.seconds)
+    said = runtime_fault(made, runtimes)
+    assert said.startswith(fault)
+    assert bool(said) == bool(fault) == ("set at most 600" in said)
+    assert deadline in (None, made.active_deadline)
 
 
 async def test_attack_no_scope_makes_a_pod_endless() -> None:
