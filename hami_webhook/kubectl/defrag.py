@@ -17,7 +17,7 @@ from msgspec import Struct
 from rich.console import Console
 from rich.text import Text
 
-from hami_webhook.cluster.api import Cluster, ClusterError, EventNote, EvictionRefused, Kind
+from hami_webhook.cluster.api import Cluster, ClusterError, Conflict, EventNote, EvictionRefused, Kind
 from hami_webhook.command_error import CommandError
 from hami_webhook.devices.keys import MEBIBYTE
 from hami_webhook.evictions.executor import Eviction, Executor
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
 _EVERY = 0.5
 """Seconds between two looks at whether a pod was replaced."""
+_TRIES = 5
 
 
 class Stopped(CommandError):
@@ -147,7 +148,7 @@ def _values(move: ShownMove) -> Mapping[str, Any]:
 async def _apply(arguments: argparse.Namespace, plan: Plan, most: int) -> None:
     """Do the moves of a plan. Raises `Stopped`, `ClusterError`."""
     left = {move.pod.pod.uid for move in plan.moves}
-    async with connected(arguments) as (api, _), _cordoned(api, plan.node):
+    async with connected(arguments) as (api, _), cordoned(api, plan.node):
         mover = Mover(api, arguments.timeout)
         while True:
             found = movability(await read(arguments), arguments, began=True)
@@ -166,9 +167,11 @@ async def _apply(arguments: argparse.Namespace, plan: Plan, most: int) -> None:
 
 
 @asynccontextmanager
-async def _cordoned(api: Cluster, node: str) -> AsyncIterator[None]:
-    """The node takes no new pods; it was open before, and is again in any case."""
-    await api.patch(Kind.NODES, node, {"spec": {"unschedulable": True}})
+async def cordoned(api: Cluster, node: str) -> AsyncIterator[None]:
+    """The node takes no new pods, and does again in any case. Raises `Stopped` if somebody else cordoned it before:
+    it is theirs to uncordon.
+    """
+    await _cordon(api, node)
     try:
         yield
     finally:
@@ -176,6 +179,22 @@ async def _cordoned(api: Cluster, node: str) -> AsyncIterator[None]:
             await api.patch(Kind.NODES, node, {"spec": {"unschedulable": None}})
         except ClusterError as error:
             print_sentences("kubectl hami", [f"node {node} stays cordoned: {error}; run kubectl uncordon {node}"])
+
+
+async def _cordon(api: Cluster, node: str) -> None:
+    """Cordon the node as it was read: of two people at once, one does."""
+    for tries in range(_TRIES, 0, -1):
+        live = await api.get(Kind.NODES, node)
+        if (live.get("spec") or {}).get("unschedulable"):
+            raise Stopped(f"stopped, as somebody cordoned node {node} since the plan was made; plan again")
+        meta = {"resourceVersion": live["metadata"]["resourceVersion"]}
+        try:
+            await api.patch(Kind.NODES, node, {"metadata": meta, "spec": {"unschedulable": True}})
+        except Conflict:  # others write to nodes all the time
+            if tries == 1:
+                raise
+        else:
+            return
 
 
 class Mover:

@@ -21,7 +21,7 @@ from hami_webhook.cluster.memory import MemoryCluster
 from hami_webhook.core_options import Options
 from hami_webhook.evictions.moves import MovablePod, Move, Plan
 from hami_webhook.kube.objects import Pod
-from hami_webhook.kubectl.defrag import Mover, Stopped
+from hami_webhook.kubectl.defrag import Mover, Stopped, cordoned
 from hami_webhook.kubectl.fragments import Movability, WantedCards
 from hami_webhook.policy.rules import PolicyRules
 from hami_webhook.simulate.simulation import Simulation
@@ -272,3 +272,38 @@ async def test_a_pod_is_evicted_and_its_replacement_waited_for() -> None:
 async def test_what_does_not_come_ends_the_moves(owned: Owned, said: str) -> None:
     with pytest.raises(Stopped, match=said):
         await moved(owned)
+
+
+async def test_attack_of_two_people_at_once_one_cordons_a_node_and_uncordons_it() -> None:
+    """Nor is a node uncordoned that somebody cordoned for maintenance after the plan was made."""
+    api = MemoryCluster(lambda: 1000.0)
+    await api.create(Kind.NODES, node("n0", card("GPU-0", 40000)))
+
+    async def is_cordoned() -> bool:
+        return bool((await api.get(Kind.NODES, "n0")).get("spec", {}).get("unschedulable"))
+
+    async with cordoned(api, "n0"):
+        with pytest.raises(Stopped, match="somebody cordoned node n0 since the plan was made"):
+            async with cordoned(api, "n0"):
+                pytest.fail("both moved pods")
+        assert await is_cordoned()
+    assert not await is_cordoned()
+
+
+async def test_a_node_is_cordoned_though_others_write_to_it() -> None:
+    class Busy(MemoryCluster):
+        """Whose kubelet writes to the node between the first read and the patch."""
+
+        wrote = False
+
+        async def get(self, kind: Kind, name: str, namespace: str = "") -> JSON:
+            found = await super().get(kind, name, namespace)
+            if not self.wrote:
+                self.wrote = True
+                await self.patch(kind, name, {"metadata": {"labels": {"kubelet": "wrote"}}})
+            return found
+
+    api = Busy(lambda: 1000.0)
+    await api.create(Kind.NODES, node("n0", card("GPU-0", 40000)))
+    async with cordoned(api, "n0"):
+        assert (await api.get(Kind.NODES, "n0"))["spec"]["unschedulable"]
