@@ -18,6 +18,7 @@ from hami_webhook.quota.account import QuotaAccount
 from hami_webhook.quota.budget import charged
 from hami_webhook.quota.queue_order import QueueRoom
 from hami_webhook.quota.runtime import SETTLED_WITHIN, STARTED_WITHIN, grace_of
+from hami_webhook.quota.windows import FOREVER
 from hami_webhook.state.cluster_view import ClusterView
 
 _UNSEEN_FOR = 60.0
@@ -41,7 +42,7 @@ def _end_of(pod: Pod, released_at: float | None, now: float) -> tuple[float | No
             ends.append(released_at + STARTED_WITHIN + hold)
         else:
             return None, "unstarted"
-    if not ends:
+    if not ends or min(ends) > FOREVER:  # tenants choose grace periods
         return None, "endless"
     return (min(ends), "") if min(ends) > now else (None, "overdue")
 

@@ -26,6 +26,7 @@ from hami_webhook.quota.queue_order import (
     QueueRoom,
     Start,
 )
+from hami_webhook.quota.windows import FOREVER
 
 _Key = tuple[str, str]
 """A quota, and a key of it."""
@@ -183,7 +184,7 @@ class _Profile:
         for name, key, amount in wanted:
             while self._free.get((name, key), inf) < amount:  # it ends before this turn, so before all that come
                 at = max(at, self._next_end(name))
-        return at
+        return at if at <= FOREVER else inf  # many turns of 68 years each
 
     def _next_end(self, name: str) -> float:
         """The next time at which something ends in a quota, which is free from then on."""

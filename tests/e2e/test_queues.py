@@ -202,6 +202,23 @@ def test_no_pod_runs_for_longer_than_its_quota_says(program: Deployment, plane: 
     assert kubectl.used(space) == {"gpu": "2"}
 
 
+def test_a_pod_that_ends_after_all_calendars_keeps_no_message_from_others(program: Deployment) -> None:
+    """The API server takes any grace period."""
+    kubectl = program.kubectl
+    space = namespace(kubectl)
+    made = queueing(space, "strict", gpu=1)
+    made["metadata"]["annotations"]["hami.io/quota-default-runtime"] = "1h"
+    kubectl.apply(made)
+    endless = lasting(space, "endless", 60)
+    endless["spec"]["terminationGracePeriodSeconds"] = 2**63 - 1
+    kubectl.apply(endless)
+    eventually(lambda: free(kubectl, space), ["endless"])
+    started = json.dumps({"status": {"phase": "Running", "startTime": format_time(time.time())}})
+    kubectl("patch", "pod", "endless", "-n", space, "--subresource=status", "--type=merge", "-p", started)
+    kubectl.apply(lasting(space, "next", 60))
+    eventually(lambda: "its start isn't known: 1 pod without an end" in why(kubectl, space, "next"))
+
+
 def test_a_short_pod_passes_and_the_first_one_starts_as_promised(program: Deployment) -> None:
     """Seconds stand for hours; the test ends pods at their deadlines, as a kubelet does."""
     kubectl = program.kubectl

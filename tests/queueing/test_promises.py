@@ -12,8 +12,9 @@ from quota.quota_env import QuotaEnv
 from hami_webhook.cluster.api import Kind
 from hami_webhook.kube.objects import format_time
 from hami_webhook.queueing.words import sentence, start_in, with_durations
-from hami_webhook.quota.runtime import MAX_RUNTIME
+from hami_webhook.quota.runtime import DEFAULT_RUNTIME, MAX_RUNTIME
 from queueing.test_releaser import queueing, waits
+from queueing.test_reports import condition, reports_of, written
 
 L = node("n1", card("GPU-L", LARGE))
 NOT_KEPT = f"room in AcceleratorQuota/all is kept for it only once {TEAM}/gpu-quota has room"
@@ -200,3 +201,20 @@ async def test_ordinary_day_without_a_runtime_nothing_is_said_and_nobody_passes(
         await wait(env, "short", 1, 1)
         assert waits(env) == ["head", "short"]
         assert said(env, "head") == ""
+
+
+@pytest.mark.parametrize("grace", [10**12, 2**63 - 1])
+async def test_attack_a_pod_that_ends_after_all_calendars_keeps_no_reports_of_others_away(grace: int) -> None:
+    """The API server takes any grace period; a quota with a default runtime alone has to admit it."""
+    made = queueing(order="strict", gpu=1)
+    made["metadata"]["annotations"][DEFAULT_RUNTIME] = "1h"
+    async with QuotaEnv(L, made) as env:
+        await env.create(pod("runs", gpu=1, mem=1, terminationGracePeriodSeconds=grace))
+        await env.release()
+        await start(env, "runs")
+        await wait(env, "next", 1)
+        assert said(env, "next") == "its start isn't known: 1 pod without an end"
+        await written(env, reports_of(env))
+        found = condition(env, "next")
+        assert found is not None
+        assert "its start isn't known: 1 pod without an end" in found["message"]

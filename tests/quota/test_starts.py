@@ -61,6 +61,11 @@ def test_what_is_held_without_an_end_is_said() -> None:
     assert seconds(found) == {"two": "3 pods have no end"}
 
 
+def test_a_start_beyond_the_calendar_is_not_known() -> None:
+    found = decided({"q": room(0, (60, 1))}, pod("first", runtime=1e12), pod("next", age=5))
+    assert seconds(found) == {"first": 60, "next": "turns before it have no end"}
+
+
 @pytest.mark.parametrize(
     ("rooms", "why"),
     [
