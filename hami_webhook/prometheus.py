@@ -56,7 +56,7 @@ def _asked(
             body = _body(answer, time.monotonic() + _LONGEST * timeout)
     except urllib.error.HTTPError as error:
         with error:
-            raise PrometheusError(f"{prometheus}: {_reason(error.read(1 << 16)) or error}") from error
+            raise PrometheusError(f"{prometheus}: {_reason(_start_of(error)) or error}") from error
     except (OSError, ValueError, http.client.HTTPException) as error:
         raise PrometheusError(f"{prometheus}: can't be reached: {getattr(error, 'reason', error)}") from error
     if len(body) > _LARGEST_ANSWER:
@@ -80,10 +80,18 @@ def _body(answer: http.client.HTTPResponse, deadline: float) -> bytes:
     return bytes(body)
 
 
+def _start_of(error: urllib.error.HTTPError) -> bytes:
+    """Some of the answer with an error; empty if it doesn't come."""
+    try:
+        return error.read(1 << 16)
+    except (OSError, http.client.HTTPException):
+        return b""
+
+
 def _reason(body: bytes) -> str:
     """What Prometheus says is wrong, empty if it doesn't."""
     try:
         answer: Any = json.loads(body)
-    except ValueError:
+    except (ValueError, RecursionError):
         return ""
     return str(answer.get("error", "")) if isinstance(answer, dict) else ""

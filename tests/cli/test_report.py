@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import itertools
 import json
+import socket
+import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
@@ -127,6 +129,7 @@ def test_hours_as_html(capsys: pytest.CaptureFixture[str]) -> None:
     [
         (400, b'{"status": "error", "error": "invalid parameter"}', "invalid parameter"),
         (502, b"<html>", "HTTP Error 502"),
+        (500, b"[" * 60000, "HTTP Error 500"),
         (200, b"<html>", "the answer isn't that of Prometheus' HTTP API"),
         (200, b'{"data": {"result": [{"metric": {}}]}}', "the answer isn't that of Prometheus' HTTP API"),
     ],
@@ -140,6 +143,22 @@ def test_what_prometheus_says_is_wrong_is_said(
     assert message.out == ""
     assert f"{url}: " in message.err
     assert sentence in message.err
+
+
+def test_an_error_whose_body_breaks_off_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def answer() -> None:
+            client, _ = server.accept()
+            with client:
+                client.recv(1 << 16)
+                client.sendall(b"HTTP/1.1 503 Busy\r\nTransfer-Encoding: chunked\r\n\r\nno length\r\n")
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        assert main(["report", "--prometheus", f"http://127.0.0.1:{server.getsockname()[1]}"]) == 2
+        thread.join()
+    assert "HTTP Error 503: Busy" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
