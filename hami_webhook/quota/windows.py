@@ -303,8 +303,7 @@ def _fault(cron: str, starts: str, length: str, zone_name: str) -> str:
         return "for must be a duration of 1s to 8784h, such as 10h"
     if starts:
         try:
-            if _AT.fullmatch(starts):
-                datetime.fromisoformat(starts).replace(tzinfo=zone).timestamp()
+            if _AT.fullmatch(starts) and _first_shown(datetime.fromisoformat(starts), zone) + seconds <= FOREVER:
                 return ""
         except (ValueError, OverflowError):
             pass
