@@ -7,6 +7,7 @@ quotas and pods come in.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from math import inf
 
 from msgspec import Struct
 
@@ -66,6 +67,15 @@ class Deadline(Struct, frozen=True):
 def grace_of(pod: Pod) -> float:
     """Return the seconds that a pod may take to end."""
     return _GRACE if pod.grace_period is None else float(pod.grace_period)
+
+
+def latest_end(pod: Pod) -> float:
+    """Return when the deadline and the grace period of a pod are over, in Unix seconds; infinite if it has none, or
+    isn't started.
+    """
+    if pod.started is None or pod.active_deadline is None:
+        return inf
+    return pod.started + pod.active_deadline + grace_of(pod)
 
 
 def longest_hold(pod: Pod) -> float | None:

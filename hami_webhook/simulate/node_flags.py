@@ -13,6 +13,8 @@ from hami_webhook.kube.objects import parse_time
 from hami_webhook.terminal import UsageError
 
 _MOST_NODES, _LONGEST_NAME = 1000, 200
+_LATEST = 32503680000.0
+"""The year 3000, in Unix seconds."""
 
 
 class AddedNodes(Struct, frozen=True):
@@ -78,8 +80,14 @@ def _is_name(text: str) -> bool:
 
 
 def time_of(flag: str, text: str | None) -> float | None:
-    """Unix seconds of a flag with a time, None if it isn't given. Raises `UsageError`."""
+    """Unix seconds of a flag with a time, None if it isn't given. Raises `UsageError`.
+
+    Times of other centuries are refused: the starts and periods that follow from them may be in no calendar.
+    """
     try:
-        return parse_time(text) if text else None
-    except ValueError:
-        raise UsageError(f"{flag} must be an RFC 3339 time such as 2026-01-31T12:00:00Z, not {text!r}") from None
+        at = parse_time(text) if text else None
+    except (ValueError, OverflowError):
+        at = -1.0
+    if at is not None and not 0 < at < _LATEST:
+        raise UsageError(f"{flag} must be an RFC 3339 time such as 2026-01-31T12:00:00Z, of 1970 to 2999, not {text!r}")
+    return at

@@ -40,6 +40,7 @@ from hami_webhook.quota.accelerator_quota import read_accelerator_quota
 from hami_webhook.quota.account import QuotaAccount
 from hami_webhook.quota.pricing import charge_of
 from hami_webhook.quota.recompute import LedgerBounds
+from hami_webhook.quota.runtime import latest_end
 from hami_webhook.scheduling.node_classes import NodeClasses
 from hami_webhook.scheduling.placer import CycleState, SchedulingPolicies, Unschedulable
 from hami_webhook.simulate.placements import SelectedNodes, places_for, shown_placement, shown_prediction
@@ -272,13 +273,12 @@ class Simulation:
             return False
 
     async def move_clock(self, at: float) -> None:
-        """The run is at this time (Unix seconds): pods that Kubernetes has ended by then, by deadline, are gone."""
+        """The run is at this time (Unix seconds): pods are gone whose deadline and grace period are over by then."""
         self.now = at
         over = []
         for raw in self.cluster.peek_all(Kind.PODS):
             pod = self.core.state.pod(raw["metadata"].get("uid") or "")
-            if pod is not None and pod.started is not None and pod.active_deadline is not None:
-                over += [raw] if pod.started + pod.active_deadline <= at else []
+            over += [raw] if pod is not None and latest_end(pod) <= at else []
         await self.withdraw(over)
         for raw in self.cluster.peek_all(Kind.ACCELERATOR_QUOTAS):  # of windows the time alone says what holds
             moved = {**raw, "status": {**(raw.get("status") or {}), "window": None}}

@@ -170,7 +170,7 @@ def test_a_tenant_neither_removes_the_gate_nor_skips_it(
 
 
 def test_no_pod_runs_for_longer_than_its_quota_says(program: Deployment, plane: ControlPlane, tmp_path: Path) -> None:
-    """Nor by an update, a grace period, or the template of a Job; before its end it says why it ends. Minutes stand for hours."""
+    """Nor by an update, a grace period, or a Job's template; before its end it says why. Minutes stand for hours."""
     kubectl = program.kubectl
     space = namespace(kubectl)
     made = quota(space, gpu=4)

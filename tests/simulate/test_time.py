@@ -9,6 +9,7 @@ from .files import GPU, JSON, Simulate, listed, pod
 
 CARD = node("n1", card("GPU-1", count=2), card("GPU-2", count=2))
 AT = "2026-01-01T00:00:00Z"
+NIGHT = {"from": "0 20 * * *", "for": "10h", "timeZone": "Europe/Berlin", "hard": {GPU: 2}}
 
 
 def queueing(hard: int = 1, **spec: object) -> JSON:
@@ -57,7 +58,8 @@ def test_a_pod_gets_the_runtime_of_its_quota_and_one_that_waits_says_when_it_sta
     ("at", "seconds", "waits"),
     [
         ("2026-01-01T00:30:00Z", 3600, "starts by 2026-01-01T01:00:40Z at the latest; first in line"),
-        ("2026-01-01T01:00:00Z", 3600, ""),
+        ("2026-01-01T01:00:29Z", 3600, "starts by 2026-01-01T01:00:40Z at the latest; first in line"),
+        ("2026-01-01T01:00:30Z", 3600, ""),
         ("2026-01-01T09:00:00Z", None, "its start isn't known: 1 pod without an end; first in line"),
     ],
 )
@@ -92,6 +94,35 @@ def test_a_time_that_is_none_is_refused(simulate: Simulate) -> None:
     cluster, pods = simulate.file("c.json", queueing()), simulate.file("p.json", asking("p"))
     run = simulate.main("simulate", "--cluster", cluster, "--at", "tomorrow", pods)
     assert (run.status, "--now must be an RFC 3339 time" in run.err) == (2, True)
+
+
+@pytest.mark.parametrize(
+    "at", ["0001-01-01T00:00:00Z", "0001-01-01T00:00:00+14:00", "9999-12-31T23:59:59-12:00", "1969-12-31T23:59:59Z"]
+)
+def test_attack_times_that_no_calendar_goes_on_from_are_refused(simulate: Simulate, at: str) -> None:
+    cluster, pods = simulate.file("c.json", queueing()), simulate.file("p.json", asking("p"))
+    run = simulate.main("simulate", "--cluster", cluster, "--at", at, pods)
+    assert (run.status, f"of 1970 to 2999, not '{at}'" in run.err) == (2, True)
+
+
+@pytest.mark.parametrize("grace", [7200, 2**63 - 1])
+def test_attack_a_pod_with_a_long_grace_period_holds_its_room_at_a_later_time(simulate: Simulate, grace: int) -> None:
+    runs = running(3600)
+    runs["spec"]["terminationGracePeriodSeconds"] = grace
+    run = simulate([CARD, queueing(), runs], asking("p", 60), flags=("--at", "2026-01-01T02:00:00Z"))
+    ends = "starts by 2026-01-01T03:00:10Z" if grace == 7200 else "its start isn't known: 1 pod without an end"
+    assert run.pod("p")["placement"] is None
+    assert ends in run.pod("p")["waits"]
+
+
+@pytest.mark.parametrize("field", ["startTime", "creationTimestamp"])
+@pytest.mark.parametrize("time", ["9999-12-31T23:59:59Z", "0001-01-01T00:00:00Z"])
+def test_attack_times_that_others_wrote_on_pods_end_no_run(simulate: Simulate, field: str, time: str) -> None:
+    """A node writes when a pod started; what was restored from a backup may have any creation time."""
+    runs, made = running(2**31 - 1), queueing(1, windows=[NIGHT])
+    (runs["status"] if field == "startTime" else runs["metadata"])[field] = time
+    run = simulate([CARD, made, runs], asking("p", 60), flags=("--at", "2026-10-25T02:30:00+02:00"))
+    assert run.pod("p")["allowed"]
 
 
 def test_a_folder_expects_when_a_pod_starts(simulate: Simulate) -> None:
