@@ -82,6 +82,8 @@ class IdlePods:
         """Since when the conditions of pods say that they are idle, by UID; None until they were read."""
         self._unused: dict[str, float] = {}
         """Since when each look found pods that never used CUDA, on cards that didn't compute then, by UID."""
+        self._refused: dict[object, float] = {}
+        """When an eviction of each unit was last refused by a budget or failed, in Unix seconds."""
         self._said = ""
 
     async def run(self) -> None:
@@ -186,15 +188,19 @@ class IdlePods:
         units: dict[object, list[_Held]] = defaultdict(list)
         for each in held:
             units[each.unit].append(each)
+        self._refused = refused = {key: at for key, at in self._refused.items() if key in units}
         gone = 0
-        for unit in units.values():
+        # first who wasn't refused: those that a budget protects may be more than go in a round, and stay for ever
+        for key, unit in sorted(units.items(), key=lambda each: refused.get(each[0], 0.0)):
+            if not all(_is_due(each, notices.get(each.pod.uid), now) for each in unit):
+                continue
             if gone + len(unit) > _MOST and gone:
                 return
-            if all(_is_due(each, notices.get(each.pod.uid), now) for each in unit):
-                gone += len(unit)
-                for each in unit:
-                    if not await self._evict_one(each):
-                        break
+            gone += len(unit)
+            for each in unit:
+                if not await self._evict_one(each):
+                    refused[key] = now
+                    break
 
     async def _evict_one(self, each: _Held) -> bool:
         """Whether others of its group may go: nobody stands in the way of this one."""

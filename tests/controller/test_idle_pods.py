@@ -93,6 +93,10 @@ class IdleEnv(QuotaEnv):
         """The reasons of events about idle pods."""
         return [each.note.reason for each in self.cluster.events if each.note.reason.startswith("QuotaIdle")]
 
+    def blocked(self) -> list[str]:
+        """The pods with an event that a budget protects them."""
+        return [each.note.name for each in self.cluster.events if each.note.reason == "QuotaIdleBlocked"]
+
     def left(self) -> list[str]:
         pods = self.cluster.peek_all(Kind.PODS, TEAM)
         return sorted(each["metadata"]["name"] for each in pods if "deletionTimestamp" not in each["metadata"])
@@ -270,6 +274,28 @@ async def test_attack_hundreds_of_idle_pods_are_told_and_evicted_ten_in_a_round(
         assert len(env.left()) == 5
         await env.after(0)
         assert env.left() == []
+
+
+async def test_attack_more_pods_than_go_in_a_round_that_a_budget_protects_keep_no_others() -> None:
+    async with IdleEnv(limiting()) as env:
+        await env.cluster.patch(
+            Kind.RESOURCE_QUOTAS, "gpu-quota", {"spec": {"hard": {"limits.nvidia.com/gpu": "20"}}}, TEAM
+        )
+        kept = [f"a{number:02}" for number in range(12)]
+        await env.runs(*kept, "other")
+        for name in kept:
+            await env.cluster.patch(Kind.PODS, name, {"metadata": {"labels": {"app": "kept"}}}, TEAM)
+        budget = {
+            "metadata": {"name": "keep", "namespace": TEAM},
+            "spec": {"selector": {"matchLabels": {"app": "kept"}}},
+            "status": {"disruptionsAllowed": 0},
+        }
+        await env.cluster.create(Kind.POD_DISRUPTION_BUDGETS, budget)
+        await env.after(HOUR, rounds=2)
+        await env.after(HOUR, rounds=2)
+        assert env.left() == kept
+        await env.after(0, rounds=2)
+        assert len(set(env.blocked())) == len(kept)
 
 
 async def test_attack_a_pod_that_was_told_and_a_condition_that_was_removed_stay_as_they_are_known() -> None:
