@@ -288,6 +288,14 @@ def test_a_day_with_gitops_a_portal_and_colleagues(shared: Shared) -> None:
         assert (done.returncode == 0) == (number < LIMIT), done.stderr
     assert "(user carol@example.com), requested" in done.stderr
     eventually(shared.used, {"alice": LIMIT, "carol@example.com": LIMIT, HUB: 1})
+    # as Kueue does, a controller starts a suspended Job, and writes into its template where it may run
+    suspended = job(space, "suspended", 1, gpu=1, gpumem=100)
+    suspended["spec"]["suspend"] = True
+    alice.apply(suspended)
+    template = {"metadata": {"labels": {"kueue.x-k8s.io/podset": "main"}}, "spec": {"nodeSelector": {"pool": "a"}}}
+    patch = json.dumps({"spec": {"suspend": False, "template": template}})
+    shared.user(OPERATOR)("patch", "job", "suspended", "-n", space, "--type=merge", "-p", patch)
+    assert stored_stamp(kubectl, "job", space, "suspended") == "alice"
     # what names no cards isn't touched
     alice.apply(pod(space, "cpu"))
     plain = replicated(space, "Deployment", "plain", 0)
