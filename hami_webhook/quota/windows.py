@@ -17,6 +17,7 @@ from threading import Lock
 from typing import Any
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from hami_webhook.kube.objects import ResourceQuota, format_time, parse_time
 from hami_webhook.kube.quantity import Quantity, QuantityError, is_binary
@@ -114,6 +115,7 @@ class LimitSchedule:
         """The highest limit of each key at any time."""
         self._windows = windows
         self._next: list[tuple[float, float] | None] = []
+        self._holds: tuple[float, LimitStretch] | None = None
         self._stretches: list[LimitStretch] = []
         self._begins: list[float] = []
         self._minima: list[Mapping[str, Limit]] = []
@@ -126,7 +128,9 @@ class LimitSchedule:
         """Return what holds at `now` (Unix seconds)."""
         with self._lock:
             self._move_to(now)
-            return self._stretches[0]
+            if self._holds is None or self._holds[0] != self._begins[0]:
+                self._holds = self._begins[0], self._unchanged(0)[0]
+            return self._holds[1]
 
     def lowest(self, now: float, end: float) -> Mapping[str, Limit]:
         """Return the lowest limit of each key from `now` until before `end`; infinite for what has no end."""
@@ -153,11 +157,29 @@ class LimitSchedule:
 
     def changes(self, now: float, most: int) -> list[LimitStretch]:
         """Return the stretches from `now` on, at most so many."""
+        found: list[LimitStretch] = []
         with self._lock:
             self._move_to(now)
-            while len(self._stretches) < most and self._stretches[-1].end < inf:
+            following = 0
+            while len(found) < most and following < _MOST_STRETCHES and (not found or found[-1].end < inf):
+                stretch, following = self._unchanged(following)
+                found.append(stretch)
+        return found
+
+    def _unchanged(self, first: int) -> tuple[LimitStretch, int]:
+        """The stretch that begins with one of those that are computed, as long as windows begin and end without other
+        limits, such as a weekend after a night; and the number of the next.
+        """
+        for number in range(first + 1, first + _NEAR):
+            while len(self._stretches) <= number and self._stretches[-1].end < inf:
                 self._extend()
-            return self._stretches[:most]
+            if len(self._stretches) <= number or self._stretches[number].hard != self._stretches[first].hard:
+                break
+        else:
+            number = first + _NEAR
+        of = self._stretches[first:number]
+        names = tuple(each.name for each in self._windows if any(each.name in stretch.windows for stretch in of))
+        return replace(of[0], end=of[-1].end, windows=names), number
 
     def _to_come(self, now: float) -> Mapping[str, list[int]]:
         """All limits that hold or come, by key: those of `base` always do."""

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hami_webhook.cluster.api import JSON
-from hami_webhook.kube.objects import parse_time
+from hami_webhook.kube.objects import format_time, parse_time
 from hami_webhook.kube.quota_fields import WrittenWindow
 from hami_webhook.quota.accelerator_quota import read_accelerator_quota
 from hami_webhook.quota.windows import LimitSchedule, fault_of, schedule_of, window_faults
@@ -81,7 +81,7 @@ def stretches(of: LimitSchedule, since: str, most: int, zone: str = "UTC") -> li
         pytest.param(
             [window(**{"from": "0 0 * * *", "for": "12h"}), window(**{"from": "0 12 * * *", "for": "12h"})],
             "2026-01-02T11:00:00Z",
-            [("01-02T11:00", 1), ("01-02T12:00", 1), ("01-03T00:00", 1)],
+            [("01-02T11:00", 1)],
             id="without a gap",
         ),
     ],
@@ -189,6 +189,17 @@ def test_the_lowest_limit_until_an_end_is_that_of_all_its_seconds(
     to_come = [hard for at, long, hard in spans if at + long > now]
     assert found.lowest(origin + now, inf)[GPU].amount == min(8, *to_come, 8)
     assert found.ever(origin + now)[GPU] == max(8, *to_come, 8)
+
+
+def test_limits_hold_until_other_limits_do_whatever_windows_begin_and_end() -> None:
+    """Somebody who is refused would try again at the end of a night that a weekend follows."""
+    nights = window(**{"from": "0 20 * * *", "for": "12h", "hard": {GPU: 20}})
+    weekends = window(**{"from": "0 0 * * 6", "for": "48h", "hard": {GPU: 20}})
+    made, friday = schedule(nights, weekends), parse_time("2026-01-02T21:00:00Z")
+    held = made.at(friday)
+    assert (format_time(held.until), held.source) == ("2026-01-05T08:00:00Z", " (window 0 20 * * *, 0 0 * * 6)")
+    then = made.changes(friday, 2)[1]
+    assert (then.hard[GPU], format_time(then.until)) == (8, "2026-01-05T20:00:00Z")
 
 
 @pytest.mark.parametrize(
