@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import logging
 from collections import Counter
-from collections.abc import Awaitable, Callable, Collection, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Sequence
 from functools import partial
 from typing import Any, NoReturn
 
@@ -172,10 +172,10 @@ class Decisions:
     async def _carry_out(self, eviction: Eviction) -> None:
         executor, policy, first = self._executor, eviction.policy, eviction.first
         try:
-            await asyncio.gather(*(executor.again(policy, self._write, eviction, *each) for each in eviction.places))
+            await _together(executor.again(policy, self._write, eviction, *each) for each in eviction.places)
             if not eviction.needed():
                 raise NotNeeded
-            evicted = await asyncio.gather(*(executor.end(each, eviction) for each in eviction.victims))
+            evicted = await _together(executor.end(each, eviction) for each in eviction.victims)
         except NotNeeded:
             await self._take_back(eviction)
             return
@@ -245,6 +245,16 @@ class Decisions:
             if shown.nominated_node != node:
                 with contextlib.suppress(ClusterError):
                     await self._set_nominated_node(pod, node)
+
+
+async def _together(steps: Iterable[Coroutine[Any, Any, bool]]) -> list[bool]:
+    """What each step returns. The first failure stops the others: none goes on behind what is taken back for it."""
+    try:
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(step) for step in steps]
+    except ExceptionGroup as failed:
+        raise failed.exceptions[0] from None
+    return [task.result() for task in tasks]
 
 
 def _listed(eviction: Eviction) -> str:

@@ -365,6 +365,25 @@ async def test_who_cannot_be_evicted_leaves_no_nomination() -> None:
         assert each.preemption.counts == {"evicting": 1, "failed": 1}
 
 
+async def test_once_a_victim_cannot_be_evicted_no_other_goes() -> None:
+    deletions = 0
+
+    async def pause(at: str) -> None:
+        nonlocal deletions
+        deletions += at == "delete_pod:before"
+        if at == "delete_pod:before" and deletions == 2:
+            raise Forbidden("pods is forbidden")
+        if at == "delete_pod:before":
+            await turns()  # the API server is slow with the first
+
+    victims = [low(name, "n1", "a,NVIDIA,4000,0:;") for name in ("v1", "v2")]
+    async with extended(ONE, *victims, high(gpu=1, mem=8000), pause=pause) as each:
+        await each.filter("high")
+        await turns()
+        assert (deletions, each.ending(), each.nominated("high")) == (2, [], "")
+        assert each.events("high") == [("PreemptionFailed", "pods is forbidden")]
+
+
 @pytest.mark.parametrize("change", ["bound", "deleted"])
 async def test_nobody_goes_for_a_pod_that_has_its_place_or_is_gone_once_its_nomination_is_written(change: str) -> None:
     async def pause(at: str) -> None:
