@@ -43,7 +43,7 @@ from hami_webhook.cluster.events import EventCorrelator
 from hami_webhook.cluster.kept_fields import decode_whole
 from hami_webhook.cluster.rate import TokenBucket
 from hami_webhook.kube import wire
-from hami_webhook.kube.objects import is_subdomain
+from hami_webhook.kube.names import is_subdomain
 from hami_webhook.light_imports import aiohttp
 
 logger = logging.getLogger(__name__)

@@ -11,7 +11,7 @@ from pydantic import model_validator
 from hami_webhook.config.devices import DeviceSection
 from hami_webhook.config.fields import Flag, Percent, Section, Text, Word, checked, not_empty, refuse
 from hami_webhook.kube.message_text import found
-from hami_webhook.kube.objects import LONGEST_SUBDOMAIN, SUBDOMAIN, is_subdomain
+from hami_webhook.kube.names import LONGEST_SUBDOMAIN, SUBDOMAIN, is_subdomain
 from hami_webhook.kube.yaml_reader import Path
 
 _LONGEST_ID = 32

@@ -17,7 +17,7 @@ from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, PydanticCustomError
 
 from hami_webhook.kube.message_text import found
-from hami_webhook.kube.objects import LONGEST_SUBDOMAIN, SUBDOMAIN, is_subdomain
+from hami_webhook.kube.names import LONGEST_SUBDOMAIN, SUBDOMAIN, is_subdomain
 
 MAX_INT32 = 2**31 - 1
 MAX_PERCENT = 100

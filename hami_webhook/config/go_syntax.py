@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import durationpy
 
-from hami_webhook.kube.objects import is_subdomain
+from hami_webhook.kube.names import is_subdomain
 
 _TERMS = re.compile(r"(?:(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:ns|us|µs|μs|ms|s|m|h))+")  # U+00B5 and U+03BC
 _MOST_SECONDS = (2**63 - 1) / 10**9

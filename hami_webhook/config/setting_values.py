@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from hami_webhook.config.fields import is_name, is_qualified
 from hami_webhook.config.go_syntax import ListenAddress, parse_go_duration, parse_listen_address
-from hami_webhook.kube.objects import is_subdomain
+from hami_webhook.kube.names import is_subdomain
 
 ROLES = ("webhook", "controller", "extender")
 NODE_ROLE = "node"

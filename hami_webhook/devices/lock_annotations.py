@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from hami_webhook.kube.objects import is_subdomain, parse_time
+from hami_webhook.kube.names import is_subdomain
+from hami_webhook.kube.objects import parse_time
 
 
 class NodeLock(Struct, frozen=True):

@@ -1,7 +1,8 @@
 """JSON Patch (RFC 6902) and JSON Merge Patch (RFC 7386).
 
 A draft records changes to one document and gives the operations for just those. jsonpatch, with which `simulate`
-applies them, would compare two documents: that takes longer than the whole review (docs/decisions/0006-typed-decode.md).
+applies them, would compare two documents: that takes longer than the whole review
+(docs/decisions/0006-typed-decode.md).
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from hami_webhook.kube import wire
-from hami_webhook.kube.objects import is_label_value
+from hami_webhook.kube.names import is_label_value
 
 Labels = Mapping[str, str]
 Matches = Callable[[Labels], bool]

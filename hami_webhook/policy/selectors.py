@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from hami_webhook.config.fields import NAME, checked, is_qualified, one_of, refuse
 from hami_webhook.kube.message_text import found
-from hami_webhook.kube.objects import SUBDOMAIN, is_label_value
+from hami_webhook.kube.names import SUBDOMAIN, is_label_value
 from hami_webhook.kube.selectors import LabelSelector, Operator, Requirement
 
 __all__ = ["EVERYTHING", "LabelSelector", "Operator", "Requirement", "WrittenExpression", "WrittenSelector"]

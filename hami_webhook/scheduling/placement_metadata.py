@@ -11,7 +11,8 @@ from hami_webhook.devices.placement_annotations import NODE, TIME
 from hami_webhook.devices.pod_fit import NodeFit
 from hami_webhook.devices.registry import Vendors
 from hami_webhook.devices.reserved_annotations import is_scheduler_owned, kept_annotations
-from hami_webhook.kube.objects import Pod, is_label_value
+from hami_webhook.kube.names import is_label_value
+from hami_webhook.kube.objects import Pod
 
 
 def placement_annotations(pod: Pod, fit: NodeFit, view: NodeView, vendors: Vendors, now: float) -> dict[str, str]:

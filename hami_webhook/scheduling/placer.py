@@ -27,7 +27,8 @@ from hami_webhook.devices.placement_annotations import BIND_PHASE, NODE, placeme
 from hami_webhook.devices.pod_fit import PodRequest, read_pod_request
 from hami_webhook.devices.reasons import RESOURCE_QUOTA_NOT_FIT, Rejection
 from hami_webhook.kube.event_reasons import EventReason
-from hami_webhook.kube.objects import MalformedObject, Namespace, Pod, ResourceQuota, is_label_value
+from hami_webhook.kube.names import is_label_value
+from hami_webhook.kube.objects import MalformedObject, Namespace, Pod, ResourceQuota
 from hami_webhook.logs import TRACE, of_pod
 from hami_webhook.policy.evaluation import PolicyViolation
 from hami_webhook.quota.account import QuotaAccount

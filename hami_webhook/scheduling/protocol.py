@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from hami_webhook.devices.codecs import lower_keys
-from hami_webhook.kube.objects import is_subdomain
+from hami_webhook.kube.names import is_subdomain
 
 JSON = dict[str, Any]
 

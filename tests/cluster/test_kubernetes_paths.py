@@ -15,7 +15,7 @@ from yarl import URL
 
 from hami_webhook.cluster.api import EventNote, Invalid, Kind
 from hami_webhook.cluster.kubernetes import KubernetesCluster
-from hami_webhook.kube.objects import is_subdomain
+from hami_webhook.kube.names import is_subdomain
 
 SERVER = "https://api.test:6443"
 LISTING = b'{"items": [], "metadata": {"resourceVersion": "1"}}'

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tables import in_one_test
 
+from hami_webhook.kube.names import is_label_value
 from hami_webhook.kube.objects import (
     ContainerKind,
     MalformedObject,
@@ -20,7 +21,6 @@ from hami_webhook.kube.objects import (
     ResourceQuota,
     ScopeRequirement,
     format_time,
-    is_label_value,
     parse_time,
 )
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from tables import in_one_test
 
 from hami_webhook.cluster.api import JSON, Kind
-from hami_webhook.kube.objects import is_subdomain
+from hami_webhook.kube.names import is_subdomain
 from hami_webhook.scheduling.protocol import Binding, decode_binding
 
 from .extender_env import MODES, ExtenderEnv, turns
