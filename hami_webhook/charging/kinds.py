@@ -86,5 +86,7 @@ class ChargedKinds(Struct, frozen=True, kw_only=True):
 
     def _shows(self, account: QuotaAccount, identity: str, entry: Entry) -> bool:
         """Whether a pod was seen that costs the quota by itself what its entry says, or shows its update."""
-        pod, ttl = self.pods.known.observed(identity.removeprefix(UPDATE)), self.bounds.placement_ttl
-        return pod is not None and is_shown(account, entry, pod, self.vendors, self.devices, self.clock(), ttl)
+        pod = self.pods.known.observed(identity.removeprefix(UPDATE))
+        if pod is None:
+            return False
+        return is_shown(account, entry, pod, self.vendors, self.devices, self.clock(), self.bounds.placement_ttl)

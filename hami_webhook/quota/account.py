@@ -287,8 +287,9 @@ class QuotaAccount(Struct, frozen=True):
         """
         # a key without used stays without: what nobody has computed isn't known to be 0
         used = {key: max(0, amount + increase.get(key, 0)) for key, amount in self.used.items()}
-        entries = {key: value for key, value in self.ledger.items() if key != identity}
-        charged = entry or self.ledger.get(identity)
+        entries = dict(self.ledger)
+        former = entries.pop(identity, None)
+        charged = entry or former
         if entry is not None:
             entries[identity] = entry
         subjects = self.subjects

@@ -12,10 +12,10 @@ import secrets
 from collections.abc import Callable, Iterable, Mapping
 from enum import Enum
 from functools import lru_cache
-from typing import Any
+from typing import Annotated
 
-import orjson
-from msgspec import Struct
+import msgspec
+from msgspec import Raw, Struct
 from msgspec.structs import replace
 
 from hami_webhook.kube.objects import RESERVATION
@@ -42,7 +42,15 @@ IN_ADMISSION = (State.ADMITTED, State.UPDATING)
 """The states of entries of pods that are being created or updated."""
 
 
-class Entry(Struct, frozen=True):
+Amounts = Mapping[str, Annotated[int, msgspec.Meta(ge=0)]]
+
+_WRITTEN_AS = {
+    **{"state": "s", "time": "t", "amounts": "c", "actual": "a", "observed": "o"},
+    **{"namespace": "n", "claim": "f", "attempt": "w", "subject": "u"},
+}
+
+
+class Entry(Struct, frozen=True, omit_defaults=True, rename=_WRITTEN_AS):
     """One charge to one quota. `time` is Unix seconds; `actual` is the new placement's charge while placing.
 
     `observed`: the quota had no room for the charge, and admitted it because the quota only observes. `namespace` is
@@ -57,8 +65,8 @@ class Entry(Struct, frozen=True):
 
     state: State
     time: int
-    amounts: Mapping[str, int]
-    actual: Mapping[str, int] | None = None
+    amounts: Amounts
+    actual: Amounts | None = None
     observed: bool = False
     namespace: str = ""
     claim: str = ""
@@ -191,10 +199,8 @@ def decode(text: str | None) -> Ledger:
     if not text:
         return {}
     try:
-        items = orjson.loads(text)
-    except orjson.JSONDecodeError:
-        return {}
-    if not isinstance(items, dict):
+        items = _ITEMS.decode(text)
+    except (ValueError, RecursionError):
         return {}
     return {key: entry for key, item in items.items() if (entry := _entry(item)) is not None}
 
@@ -203,45 +209,22 @@ def encode(ledger: Ledger) -> str | None:
     """The annotation's text, ids sorted; None (which deletes it) if there is nothing to remember."""
     if not ledger:
         return None
-    return orjson.dumps({key: _item(ledger[key]) for key in sorted(ledger)}).decode()
+    return _ENCODER.encode({key: _item(entry) for key, entry in ledger.items()}).decode()
 
 
-def _item(entry: Entry) -> dict[str, Any]:
-    item: dict[str, Any] = {"s": entry.state.value, "t": entry.time, "c": dict(sorted(entry.amounts.items()))}
-    if entry.actual is not None:
-        item["a"] = dict(sorted(entry.actual.items()))
-    if entry.observed:
-        item["o"] = True
-    if entry.namespace:
-        item["n"] = entry.namespace
-    if entry.floor_id or entry.claim:
-        item["f"] = entry.floor_id or entry.claim
-    if entry.attempt:
-        item["w"] = entry.attempt
-    if entry.subject:
-        item["u"] = entry.subject
-    return item
+_ITEMS = msgspec.json.Decoder(dict[str, Raw])
+_ENTRY = msgspec.json.Decoder(Entry)
+_ENCODER = msgspec.json.Encoder(order="deterministic")
 
 
-def _entry(item: Any) -> Entry | None:
-    if not isinstance(item, dict):
-        return None
+def _item(entry: Entry) -> Entry:
+    """The entry as it is written: no entry has both a claim and a floor entry, so `f` is either."""
+    return replace(entry, claim=entry.floor_id, floor_id="") if entry.state is State.UPDATING else entry
+
+
+def _entry(item: Raw) -> Entry | None:
     try:
-        state = State(item.get("s"))
-    except ValueError:
+        entry = _ENTRY.decode(item)
+    except msgspec.ValidationError:
         return None
-    time, amounts, actual = item.get("t"), _amounts(item.get("c")), item.get("a")
-    if not isinstance(time, int) or isinstance(time, bool) or amounts is None:
-        return None
-    namespace, whose, attempt, subject = (text if isinstance(text := item.get(key), str) else "" for key in "nfwu")
-    claim, floor_id = ("", whose) if state is State.UPDATING else (whose, "")  # no entry has both
-    texts = (namespace, claim, attempt, subject, floor_id)
-    return Entry(state, time, amounts, None if actual is None else _amounts(actual), item.get("o") is True, *texts)
-
-
-def _amounts(value: Any) -> dict[str, int] | None:
-    if not isinstance(value, dict):
-        return None
-    if not all(isinstance(amount, int) and not isinstance(amount, bool) and amount >= 0 for amount in value.values()):
-        return None
-    return value
+    return replace(entry, claim="", floor_id=entry.claim) if entry.state is State.UPDATING else entry
