@@ -18,6 +18,7 @@ from hami_webhook.admission.denial import Denied, bad_request
 from hami_webhook.admission.identities import (
     AdmissionRules,
     User,
+    changed_keys,
     is_account_of,
     is_node,
     refuse_binding,
@@ -425,7 +426,7 @@ class AdmissionHandler:
         """Refuse annotations that an update changes and that are looser than policy then; others are left as they are,
         as the pod may be older than the policy.
         """
-        changed = {key for key in self._governed_keys if old.annotations.get(key) != new.annotations.get(key)}
+        changed = changed_keys(old.annotations, new.annotations) & self._governed_keys
         if not changed:
             return
         governed: list[PolicyTarget] = [*named_vendors(new, self._vendors), *self._new(new).governed_foreign]

@@ -103,7 +103,7 @@ def refuse_changes(
 
     `reservation` is the annotation that is set with the pod's creation only; nobody may change it.
     """
-    annotations, labels = _changed(old.annotations, new.annotations), _changed(old.labels, new.labels)
+    annotations, labels = changed_keys(old.annotations, new.annotations), changed_keys(old.labels, new.labels)
     for key in (reservation, *STAMPS):
         if key in annotations:
             raise _denied(key, "when the pod is created only", user, "add, change or remove it")
@@ -120,7 +120,7 @@ def refuse_changes(
 
 def refuse_relabelled(old: Pod, new: Pod, counted: Set[str]) -> None:
     """Deny an update of a label that quotas count pods by."""
-    for key in sorted(_changed(old.labels, new.labels) & counted):
+    for key in sorted(changed_keys(old.labels, new.labels) & counted):
         raise Denied(
             403,
             f"label {key} can't be changed once the pod exists, as a quota counts pods by it; delete the pod and "
@@ -134,7 +134,7 @@ def refuse_other_request(old: Pod, new: Pod, user: User, vendors: Vendors, rules
     if asked is None or is_account_of(asked, user, vendors, rules):
         return
     before, now = asked.asked_in(old.annotations), asked.asked_in(new.annotations)
-    for key in sorted(_changed(before, now)):
+    for key in sorted(changed_keys(before, now)):
         earlier, later = (quoted(each[key]) if key in each else "none" for each in (before, now))
         raise Denied(
             403,
@@ -185,7 +185,7 @@ def _denied(key: str, writers: str, user: User, what: str) -> Denied:
     return Denied(403, f"{key} is written {writers}; {user.name or 'this user'} may not {what}")
 
 
-def _changed(old: Mapping[str, str], new: Mapping[str, str]) -> set[str]:
+def changed_keys(old: Mapping[str, str], new: Mapping[str, str]) -> set[str]:
     """The keys that were added, changed or removed."""
     return {key for key in {*old, *new} if old.get(key) != new.get(key)}
 

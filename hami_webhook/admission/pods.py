@@ -410,7 +410,9 @@ def _shown(amount: Any) -> str:
 
 def _same_amount(before: Any, after: Any) -> bool:
     """None, for an amount that isn't there, is no quantity, and the same as itself only."""
+    if before == after:
+        return True
     try:
         return Quantity.parse(before) == Quantity.parse(after)
     except QuantityError:
-        return bool(before == after)
+        return False
