@@ -103,8 +103,8 @@ class AdmissionHandler:
         self._governed_keys = governed_keys(vendors.governed.values())
         self._touches_all = bool(vendors.touching_every_container)
 
-    async def mutate(self, review: Review) -> Answer:
-        """`/mutate`: normalise, and check what comes of it."""
+    async def mutate(self, review: Review, time_left: float | None = None) -> Answer:
+        """`/mutate`: normalise, and check what comes of it. It charges nothing, so it needs no time for that."""
         if not _is_new_pod(review):
             return UNCHANGED
         done: Mutation | None = None
@@ -115,11 +115,12 @@ class AdmissionHandler:
             done, new = mutated
             requests = await self._check(new, review, done.context)
             if requests:
-                self._charging.limit_runtime(done.draft, new)
-            if requests and done.converts:
-                await self._convert(done.draft, new)
-            elif requests and self._charging.queues(new.pod, new.requests):
-                done.draft.add_gate(QUOTA_GATE)
+                quotas = self._charging.shown(new.pod)
+                self._charging.limit_runtime(done.draft, new, quotas)
+                if done.converts:
+                    await self._convert(done.draft, new)
+                elif self._charging.queues(new.pod, new.requests, quotas):
+                    done.draft.add_gate(QUOTA_GATE)
         except Denied as denial:
             self._warn_besides(denial, review, done)
             raise
@@ -175,7 +176,7 @@ class AdmissionHandler:
             done, new = mutated
             if not await self._check(new, review, done.context):
                 return _answer(done, new)
-            self._charging.limit_runtime(done.draft, new)
+            self._charging.limit_runtime(done.draft, new, self._charging.shown(new.pod))
             charged = await self._charge_reservation(done, new, review, time_left)
         except Denied as denial:
             self._warn_besides(denial, review, done)

@@ -53,11 +53,12 @@ class NameSuggester:
 
         They are 5 at most.
         """
+        found: list[str] = []
         as_resources = self._annotations.known & named
         if as_resources:
+            found = [f"{name} is an annotation, and no resource: {_INTO_ANNOTATIONS}" for name in sorted(as_resources)]
             named = named - as_resources
-        found = self._resources.nearly(named)
-        found[:0] = [f"{name} is an annotation, and no resource: {_INTO_ANNOTATIONS}" for name in sorted(as_resources)]
+        found += self._resources.nearly(named)
         if annotations:
             as_annotations = sorted(self._misplaced_in & annotations.keys())
             # what a chip's plugin reads has its resource's name; a pod with cards that brings it is refused

@@ -7,7 +7,7 @@ Pure: the namespace, the policies and the user come in as values; charging is th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from msgspec import Struct
@@ -39,6 +39,7 @@ from hami_webhook.kube.message_text import cut
 from hami_webhook.kube.objects import Container, MalformedObject, Pod
 from hami_webhook.kube.quantity import Quantity, QuantityError
 from hami_webhook.kube.wire import Resources, ReviewedPod
+from hami_webhook.policy.rules import PolicyRule
 
 
 class Mutation(Struct, frozen=True):
@@ -150,7 +151,7 @@ def normalise(draft: PodDraft, vendors: Vendors, device_lister: DeviceLister) ->
         for container in draft.containers:
             concerned = sorted(vendors.named_by(container.container) | vendors.touching_every_container)
             while concerned:
-                key, *concerned = concerned
+                key = concerned.pop(0)
                 if vendors[key].admit(container, draft, device_lister):
                     found[key] = vendors[key]
                 if container.limits.changes or container.requests.changes:  # what one writes may be another's
@@ -222,8 +223,7 @@ def mutate(
     claims. `allocates` returns whether a pod needs that profile.
     """
     pod = new.pod
-    matching = context.matching(pod) if context.has_policy else ()
-    naming = next((rule for rule in reversed(matching) if rule.scheduler_name is not None), None)
+    naming = _naming(context.matching(pod)) if context.has_policy else None
     scheduler = (naming and naming.scheduler_name) or rules.scheduler_name
     scheduler = _profile(scheduler, rules) if own_path and allocates(pod, new.named) else scheduler
     if not own_to_schedule(pod, rules, scheduler):
@@ -253,6 +253,11 @@ def mutate(
     for warning in suspicions(draft, requested):
         draft.warn(warning)
     return Mutation(draft, tuple(acted), outcome.ignored_namespace_keys, context, become_claims)
+
+
+def _naming(matching: Sequence[PolicyRule]) -> PolicyRule | None:
+    """The rule that names the pod's scheduler: the last that names any."""
+    return next((rule for rule in reversed(matching) if rule.scheduler_name is not None), None)
 
 
 def _profile(scheduler: str, rules: AdmissionRules) -> str:

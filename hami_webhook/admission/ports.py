@@ -10,7 +10,7 @@ from hami_webhook.admission.review import Amounts
 from hami_webhook.devices.foreign_scheduler import ForeignScheduler
 from hami_webhook.devices.model import Requests
 from hami_webhook.kube.draft import PodDraft
-from hami_webhook.kube.objects import Namespace, Pod
+from hami_webhook.kube.objects import Namespace, Pod, ResourceQuota
 
 
 class Namespaces(Protocol):
@@ -95,12 +95,16 @@ class QuotaService(Protocol):
 
     def of(self, pod: Pod) -> NewPodQuotas: ...
 
-    def limit_runtime(self, draft: PodDraft, new: NewPod) -> None:
-        """Give a new pod the deadline that its quotas ask for, by the caches alone (docs/spec/time.md#1)."""
+    def shown(self, pod: Pod) -> Sequence[ResourceQuota]:
+        """The quotas that the caches show for a pod's namespace."""
         ...
 
-    def queues(self, pod: Pod, requests: Mapping[str, Requests]) -> bool:
-        """Whether a new pod has to wait its turn in a quota, by its requests of our vendors and the caches alone."""
+    def limit_runtime(self, draft: PodDraft, new: NewPod, quotas: Sequence[ResourceQuota]) -> None:
+        """Give a new pod the deadline that these quotas ask for (docs/spec/time.md#1)."""
+        ...
+
+    def queues(self, pod: Pod, requests: Mapping[str, Requests], quotas: Sequence[ResourceQuota]) -> bool:
+        """Whether a new pod has to wait its turn in one of these quotas, by its requests of our vendors."""
         ...
 
     def reprice(self, before: Pod, after: Pod) -> PodEstimate | None:

@@ -81,7 +81,7 @@ class RuntimeEvents:
     def _limiting(self, pod: Pod) -> str:
         """The quota whose limit is the pod's deadline; empty for one that it has chosen itself."""
         if pod.active_deadline is not None:
-            for quota in self._caches.runtimes(pod.namespace):
+            for quota in self._caches.shown(pod.namespace):
                 runtime = runtime_of(quota)
                 if runtime is not None and pod.active_deadline in runtime.seconds:
                     return runtime.quota

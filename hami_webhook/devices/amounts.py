@@ -22,7 +22,7 @@ def check_bounds(
 
     `counted`: the refusal says what to write for memory in bytes.
     """
-    amounts = (container.limits, container.requests)
+    amounts = [each for each in (container.limits, container.requests) if each]
     for name, least, most, what in bounds:
         for written in amounts:
             if name in written:

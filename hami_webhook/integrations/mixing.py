@@ -65,13 +65,15 @@ def advice(pair: Iterable[Manager]) -> str:
 class Mixing(Coexistence):
     """The rule, for the names and the sections of one configuration; a section that is off refuses nothing.
 
-    `hami_count` and `hami_shares` are HAMi's names for NVIDIA cards: the count, and memory, percentage and cores.
+    `hami_count` and `hami_shares` are HAMi's names for NVIDIA cards: the count, and memory, percentage and cores;
+    `hami_names` are both, less what is another manager's name too.
     `hami_others` are its names for other vendors' cards, which Koordinator gives out as well.
     `managers` are those of resource names; NVIDIA's count is HAMi's where it is configured and a share is named too.
     """
 
     hami_count: str = ""
     hami_shares: frozenset[str] = frozenset()
+    hami_names: frozenset[str] = frozenset()
     hami_others: frozenset[str] = frozenset()
     managers: Mapping[str, Manager] = field(default_factory=dict)
     volcano: VolcanoSection | None = None
@@ -97,6 +99,7 @@ class Mixing(Coexistence):
         return cls(
             count,
             frozenset(filter(None, shares)),
+            frozenset([count, *(name for name in shares if managers.get(name) is Manager.HAMI)]),
             frozenset(name for names in others for name in names.values()),
             managers,
             volcano_ if volcano_ is not None and volcano_.enabled else None,
@@ -127,13 +130,16 @@ class Mixing(Coexistence):
 
     def managing(self, names: Set[str]) -> dict[Manager, list[str]]:
         """The managers whose resources a pod's names are, each with these names; none where there is but one."""
-        count = "" if names.isdisjoint(self.hami_shares) else self.hami_count
-        managers = self.managers
+        of_hami = frozenset[str]() if names.isdisjoint(self.hami_shares) else names & self.hami_names
         found: dict[Manager, list[str]] = {}
-        for name in names:
-            manager = Manager.HAMI if name == count else managers.get(name) or _by_prefix(name)
+        for name in names - of_hami:
+            manager = self.managers.get(name) or _by_prefix(name)
             if manager is not None:
                 found.setdefault(manager, []).append(name)
+        if not found:
+            return {}
+        if of_hami:
+            found.setdefault(Manager.HAMI, []).extend(of_hami)
         if Manager.KOORDINATOR in found and (more := self.hami_others & names):
             found.setdefault(Manager.HAMI, []).extend(more)
         return {manager: sorted(found[manager]) for manager in Manager if manager in found} if len(found) > 1 else {}

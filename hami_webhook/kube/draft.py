@@ -229,7 +229,7 @@ class PodDraft:
     def result(self) -> Pod:
         """The pod with its changes; with the very containers of the original where none was changed."""
         containers = self.original.containers
-        if any(each.limits.changes or each.requests.changes for each in self.containers):
+        if [each for each in self.containers if each.limits.changes or each.requests.changes]:
             containers = tuple([each.container for each in self.containers])
         return replace(
             self.original,

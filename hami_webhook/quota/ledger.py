@@ -45,9 +45,9 @@ IN_ADMISSION = (State.ADMITTED, State.UPDATING)
 Amounts = Mapping[str, Annotated[int, msgspec.Meta(ge=0)]]
 
 _WRITTEN_AS = {
-    **{"state": "s", "time": "t", "amounts": "c", "actual": "a", "observed": "o"},
-    **{"namespace": "n", "claim": "f", "attempt": "w", "subject": "u"},
-}
+    "state": "s", "time": "t", "amounts": "c", "actual": "a", "observed": "o",
+    "namespace": "n", "claim": "f", "attempt": "w", "subject": "u",
+}  # fmt: skip
 
 
 class Entry(Struct, frozen=True, omit_defaults=True, rename=_WRITTEN_AS):

@@ -24,12 +24,13 @@ from hami_webhook.devices.model import BadRequest, Requests
 from hami_webhook.devices.registry import Vendors
 from hami_webhook.kube.claims_wire import ResourceClaim, ResourceClaimTemplate
 from hami_webhook.kube.draft import PodDraft
-from hami_webhook.kube.objects import RESERVATION, Pod
+from hami_webhook.kube.objects import RESERVATION, Pod, ResourceQuota
 from hami_webhook.kube.pod_group import SIZE, PodGroup
 from hami_webhook.queueing.headroom import CLAIMS, KUEUE, QueueHeadroom, manager_of, not_waiting
 from hami_webhook.quota.account import ChargeRequest, Gate, QuotaAccount, Refusal
 from hami_webhook.quota.card_selection import CardSelection
 from hami_webhook.quota.claims import TemplateReader, WithClaims, refuse_both_ways, unmet
+from hami_webhook.quota.enforcement import Enforcement
 from hami_webhook.quota.floors import floor_id
 from hami_webhook.quota.known_quotas import PodQuotas
 from hami_webhook.quota.ledger import LEDGER, decode, reservation_id, update_id
@@ -92,11 +93,15 @@ class PodPort:
         known = self.charger.known(pod)
         return CachedPodQuotas(self, pod, known, known.unlimited, self.pricing.capacity)
 
-    def limit_runtime(self, draft: PodDraft, new: NewPod) -> None:
-        """Give a new pod the deadline that its quotas ask for, by the caches alone. Raises `Denied` for amounts that
-        can't be meant.
+    def shown(self, pod: Pod) -> Sequence[ResourceQuota]:
+        """The quotas that the caches show for a pod's namespace."""
+        return self.caches.shown(pod.namespace)
+
+    def limit_runtime(self, draft: PodDraft, new: NewPod, quotas: Sequence[ResourceQuota]) -> None:
+        """Give a new pod the deadline that these of its quotas ask for. Raises `Denied` for amounts that can't be
+        meant.
         """
-        quotas, pod = self.caches.runtimes(new.pod.namespace), new.pod
+        quotas, pod = [each for each in quotas if limits_runtime(each)], new.pod
         if not quotas:
             return
         price = partial(price_pending, pod, self.vendors, self.pricing.capacity, asks=(new.requests, new.foreign))
@@ -110,14 +115,18 @@ class PodPort:
             draft.warn(deadline.warning)
             new.pod = structs.replace(pod, active_deadline=deadline.seconds)
 
-    def queues(self, pod: Pod, requests: Mapping[str, Requests]) -> bool:
-        """Whether a new pod gets our gate: as a member of a pod group, or for a quota that queues and that it concerns.
+    def queues(self, pod: Pod, requests: Mapping[str, Requests], quotas: Sequence[ResourceQuota]) -> bool:
+        """Whether a new pod gets our gate: as a member of a pod group, or for one of these quotas that queues and that
+        it concerns.
 
         A pod that somebody else manages passes the queue, unless the gate of another holds it: any quota may then be
         one that queues by the time it is gone. Raises `Denied` for a group that its pods name with different sizes.
         """
         group, held = PodGroup.of(pod), bool(pod.gates) and pod.gated_by_others
-        quotas = self.caches.covering(pod.namespace) or () if held else self.caches.queueing(pod.namespace)
+        if held:
+            quotas = self.caches.covering(pod.namespace) or ()
+        else:
+            quotas = [each for each in quotas if Enforcement.of(each) is Enforcement.QUEUE]
         if not requests or not (quotas or group):
             return False
         manager = manager_of(pod, self.vendors)

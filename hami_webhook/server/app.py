@@ -106,13 +106,10 @@ def review_routes(
         Counter("hami_webhook_review_refusals", "Pods and claims refused.", ("reason",), registry=registry),
     )
 
-    async def only_mutate(review: Review, time_left: float | None) -> Answer:
-        return await handler.mutate(review)
-
     async def stamp_templates(review: WorkloadReview, time_left: float | None) -> Answer:
         return handler.stamp_templates(review)
 
-    steps = {"/mutate": only_mutate, "/validate": handler.validate, "/webhook": handler.webhook}
+    steps = {"/mutate": handler.mutate, "/validate": handler.validate, "/webhook": handler.webhook}
     reviews: list[_ReviewRoute] = [
         *(_AdmissionRoute(path, reviewing, parse_review, step) for path, step in steps.items()),
         _AdmissionRoute("/claims", reviewing, parse_claim_review, (claims or ClaimHandler(None)).review, "claim"),

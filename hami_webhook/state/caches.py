@@ -23,8 +23,6 @@ from hami_webhook.kube.wire import convert
 from hami_webhook.quota.accelerator_cache import AcceleratorQuotaCache
 from hami_webhook.quota.accelerator_quota import read_accelerator_quota
 from hami_webhook.quota.deleted_ledgers import DeletedLedgers
-from hami_webhook.quota.enforcement import Enforcement
-from hami_webhook.quota.runtime import limits_runtime
 from hami_webhook.state.cluster_cache import ClusterCache
 from hami_webhook.state.nominations import Nominations
 
@@ -147,17 +145,11 @@ class Caches:
         """The quotas of both kinds that cover a namespace's pods; None unless the caches are synced and alive."""
         if max(self.silence(), self.accelerator_quotas.silence()) > LONGEST_SILENCE:
             return None
-        return [*self.quotas(namespace), *self.accelerator_quotas.covering(namespace)]
+        return self.shown(namespace)
 
-    def queueing(self, namespace: str) -> Sequence[ResourceQuota]:
-        """The quotas of both kinds that cover a namespace's pods and let them wait."""
-        own, shared = self._quotas.get(namespace, {}).values(), self.accelerator_quotas.covering(namespace)
-        return [each for each in (*own, *shared) if Enforcement.of(each) is Enforcement.QUEUE]
-
-    def runtimes(self, namespace: str) -> Sequence[ResourceQuota]:
-        """The quotas of both kinds that cover a namespace's pods and say how long these may run."""
-        own, shared = self._quotas.get(namespace, {}).values(), self.accelerator_quotas.covering(namespace)
-        return [each for each in (*own, *shared) if limits_runtime(each)]
+    def shown(self, namespace: str) -> Sequence[ResourceQuota]:
+        """The quotas of both kinds that cover a namespace's pods, however old the caches are."""
+        return [*self._quotas.get(namespace, {}).values(), *self.accelerator_quotas.covering(namespace)]
 
     def quota(self, namespace: str, name: str) -> ResourceQuota | None:
         return self._quotas.get(namespace, {}).get(name)

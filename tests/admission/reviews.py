@@ -28,7 +28,7 @@ from hami_webhook.dra.claim_cache import ClaimCache
 from hami_webhook.dra.cost import DeviceInventory
 from hami_webhook.dra.devices import PublishedDevices
 from hami_webhook.kube.draft import PodDraft
-from hami_webhook.kube.objects import RESERVATION, Namespace, Pod
+from hami_webhook.kube.objects import RESERVATION, Namespace, Pod, ResourceQuota
 from hami_webhook.policy.rules import PolicyRules
 
 JSON = dict[str, Any]
@@ -124,10 +124,13 @@ class FakeServices:
     def of(self, pod: Pod) -> Free:
         return Free(self, pod)
 
-    def limit_runtime(self, draft: PodDraft, new: NewPod) -> None:
+    def shown(self, pod: Pod) -> Sequence[ResourceQuota]:
+        return ()
+
+    def limit_runtime(self, draft: PodDraft, new: NewPod, quotas: Sequence[ResourceQuota]) -> None:
         """No quota limits how long pods run."""
 
-    def queues(self, pod: Pod, requests: Mapping[str, Requests]) -> bool:
+    def queues(self, pod: Pod, requests: Mapping[str, Requests], quotas: Sequence[ResourceQuota]) -> bool:
         return False
 
     def reprice(self, before: Pod, after: Pod) -> PodEstimate | None:

@@ -193,6 +193,7 @@ class Nvidia(Vendor):
         self.section = section
         self.percentage_name = section.resource_memory_percentage_name
         self.priority_name = section.resource_priority_name
+        self._doubted = frozenset((self.percentage_name, self.core_name, self.priority_name))
         self.default_cores = section.default_cores
         self.touches_every_container = section.overwrite_env
         self.occupancy = mig.MigOccupancy(self.decode)
@@ -209,34 +210,39 @@ class Nvidia(Vendor):
         section, written = self.section, container.container
         named = written.named
         self.check_amounts(written)
-        priority = None
         if self.priority_name and self.priority_name in named:
-            priority = parse_whole(written.limits.get(self.priority_name))
-        if priority is not None:
-            container.set_env("CUDA_TASK_PRIORITY", str(priority))
+            self._set_priority(container)
         if self.count_name not in written.limits:
             self._limit_count(container)
         count = parse_whole(container.amount(self.count_name)) or 0
-        if count and self._wants_whole_card(written, named):
+        if not count:
+            self._hide_cards(container, pod)
+            return False
+        if self._wants_whole_card(written, named):
             container.default_limit(self.core_name, _ALL_CORES)
             pod.note(f"container {container.name}: {self.core_name} set to 100, because it requests whole cards")
-        if count and section.runtime_class_name and not pod.runtime_class_name:
+        if section.runtime_class_name and not pod.runtime_class_name:
             pod.runtime_class_name = section.runtime_class_name
-        if count and section.gpu_core_policy not in ("", "default"):
+        if section.gpu_core_policy not in ("", "default"):
             container.set_env("GPU_CORE_UTILIZATION_POLICY", section.gpu_core_policy)
-        if not count and self._hides_cards(container, pod):
-            container.set_env("NVIDIA_VISIBLE_DEVICES", "none")
-        in_bytes = str(written.limits.get(self.memory_name) or written.requests.get(self.memory_name)).endswith("i")
-        doubted = (self.percentage_name, self.core_name, self.priority_name)
         switched = container.written_env and container.env_value(DISABLE_CONTROL)
-        doubtful = count and (switched or in_bytes or not named.isdisjoint(doubted))
-        for doubt in self.warnings_of(container) if doubtful else ():
-            pod.warn(f"container {container.name}: {doubt}")
-        return count > 0
+        if switched or not named.isdisjoint(self._doubted) or str(written.amount(self.memory_name)).endswith("i"):
+            for doubt in self.warnings_of(container):
+                pod.warn(f"container {container.name}: {doubt}")
+        return True
 
-    def _hides_cards(self, container: ContainerDraft, pod: PodDraft) -> bool:
-        usual = self.section.overwrite_env
-        return overwrites_env(pod.annotations, container.name, usual=usual) if self.is_2_11 else usual
+    def _set_priority(self, container: ContainerDraft) -> None:
+        priority = parse_whole(container.limits.get(self.priority_name))
+        if priority is not None:
+            container.set_env("CUDA_TASK_PRIORITY", str(priority))
+
+    def _hide_cards(self, container: ContainerDraft, pod: PodDraft) -> None:
+        """Hide the cards from a container that requests none, unless that is switched off."""
+        hides = self.section.overwrite_env
+        if self.is_2_11:
+            hides = overwrites_env(pod.annotations, container.name, usual=hides)
+        if hides:
+            container.set_env("NVIDIA_VISIBLE_DEVICES", "none")
 
     def warnings_of(self, container: ContainerDraft) -> Iterator[str]:
         memory, percent, cores, priority = (
