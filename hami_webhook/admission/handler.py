@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable, Set
+from functools import partial
 from typing import Any
 
 from hami_webhook.admission import policy
@@ -99,6 +100,7 @@ class AdmissionHandler:
         self._inventory = inventory
         self._allocates = allocates
         self._requests = RequestCache(vendors)
+        self._new = partial(NewPod, vendors, device_lister, self._requests)
         self._known_names = NameSuggester(vendors)
         self._governed_keys = governed_keys(vendors.governed.values())
         self._touches_all = bool(vendors.touching_every_container)
@@ -115,8 +117,9 @@ class AdmissionHandler:
             done, new = mutated
             requests = await self._check(new, review, done.context)
             if requests:
-                quotas = self._charging.shown(new.pod)
-                self._charging.limit_runtime(done.draft, new, quotas)
+                quotas = self._charging.shown(new.pod.namespace)
+                if quotas:
+                    self._charging.limit_runtime(done.draft, new, quotas)
                 if done.converts:
                     await self._convert(done.draft, new)
                 elif self._charging.queues(new.pod, new.requests, quotas):
@@ -176,7 +179,8 @@ class AdmissionHandler:
             done, new = mutated
             if not await self._check(new, review, done.context):
                 return _answer(done, new)
-            self._charging.limit_runtime(done.draft, new, self._charging.shown(new.pod))
+            if quotas := self._charging.shown(new.pod.namespace):
+                self._charging.limit_runtime(done.draft, new, quotas)
             charged = await self._charge_reservation(done, new, review, time_left)
         except Denied as denial:
             self._warn_besides(denial, review, done)
@@ -242,9 +246,6 @@ class AdmissionHandler:
         drafted = done.draft.warnings if done is not None else ()
         denial.warnings = tuple(dict.fromkeys((*drafted, *self.misspelt(review))))
 
-    def _new(self, pod: Pod, before: NewPod | None = None) -> NewPod:
-        return NewPod(pod, self._vendors, self._device_lister, self._requests, before)
-
     def _read(self, review: Review) -> NewPod | None:
         """A new pod that breaks no rule for every pod; None for one that its node runs already.
 
@@ -257,8 +258,9 @@ class AdmissionHandler:
             check_rules(STATIC_POD, new)
             return None
         scheduler = self._vendors.reserving.get(new.pod.namespace)
-        reserves = scheduler is not None and self._reserves(scheduler, new, _user_of(review))
-        return None if reserves else new
+        if scheduler is not None and self._reserves(scheduler, new, _user_of(review)):
+            return None
+        return new
 
     def _reserves(self, scheduler: ForeignScheduler, new: NewPod, user: User) -> bool:
         """Whether the scheduler of this namespace holds a card for others with the pod, which has its node and is free.

@@ -28,10 +28,10 @@ class NewPod:
 
     def __init__(
         self,
-        pod: Pod,
         vendors: Vendors,
         device_lister: DeviceLister,
         known: RequestCache,
+        pod: Pod,
         before: NewPod | None = None,
     ) -> None:
         """`before` is the pod before mutation: if its containers are the same, so is what follows from them."""

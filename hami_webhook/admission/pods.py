@@ -152,8 +152,9 @@ def normalise(draft: PodDraft, vendors: Vendors, device_lister: DeviceLister) ->
             concerned = sorted(vendors.named_by(container.container) | vendors.touching_every_container)
             while concerned:
                 key = concerned.pop(0)
-                if vendors[key].admit(container, draft, device_lister):
-                    found[key] = vendors[key]
+                vendor = vendors[key]
+                if vendor.admit(container, draft, device_lister):
+                    found[key] = vendor
                 if container.limits.changes or container.requests.changes:  # what one writes may be another's
                     named = vendors.named_by(container.container) | vendors.touching_every_container
                     concerned = sorted(each for each in named if each > key)

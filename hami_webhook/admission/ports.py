@@ -95,8 +95,8 @@ class QuotaService(Protocol):
 
     def of(self, pod: Pod) -> NewPodQuotas: ...
 
-    def shown(self, pod: Pod) -> Sequence[ResourceQuota]:
-        """The quotas that the caches show for a pod's namespace."""
+    def shown(self, namespace: str) -> Sequence[ResourceQuota]:
+        """The quotas that the caches show for a namespace's pods."""
         ...
 
     def limit_runtime(self, draft: PodDraft, new: NewPod, quotas: Sequence[ResourceQuota]) -> None:

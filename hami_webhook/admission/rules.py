@@ -91,14 +91,16 @@ def scoring_weights_can_be_read(new: NewPod) -> None:
             raise Denied(403, str(error)) from error
 
 
-def pod_group_can_be_read(new: NewPod) -> None:
-    if new.requests and (fault := pod_group_fault(new.pod)):
-        raise Denied(403, fault)
+def pod_group_can_start(new: NewPod) -> None:
+    """Refuse a group whose labels can't be read, or that doesn't fit on all nodes together.
 
-
-def pod_group_fits_the_cards(new: NewPod) -> None:
-    """Where an autoscaler may add nodes this is a warning."""
-    group = PodGroup.of(new.pod) if new.requests else None
+    Where an autoscaler may add nodes the latter is a warning.
+    """
+    if not new.requests:
+        return
+    if label_fault := pod_group_fault(new.pod):
+        raise Denied(403, label_fault)
+    group = PodGroup.of(new.pod)
     if group is None:
         return
     room = room_for(group.size, new.requests, new.vendors, new.device_lister)
@@ -141,8 +143,7 @@ NAMING_POD = (
     Rule(has_no_privileged_container, "core.md#5", _OF_OURS),
     Rule(has_no_node, "core.md#5", _OF_OURS),
     Rule(scoring_weights_can_be_read, "core.md#7", _OF_OURS),
-    Rule(pod_group_can_be_read, "queues.md#5.1", attrgetter("pod.labels")),
-    Rule(pod_group_fits_the_cards, "queues.md#5.1", attrgetter("pod.labels")),
+    Rule(pod_group_can_start, "queues.md#5.1", attrgetter("pod.labels")),
 )
 """For a pod of which a container names a managed resource, for any scheduler, besides."""
 

@@ -251,12 +251,10 @@ class PodDraft:
             operations.append({"op": "add", "path": "/metadata", "value": {}})
         for each in written:
             operations += each.operations()
-        for key, before, name in (
-            ("runtimeClassName", spec.runtime_class_name, self.runtime_class_name),
-            ("schedulerName", spec.scheduler_name, self.scheduler_name),
-        ):
-            if name != (before or ""):
-                operations.append({"op": "add" if before is None else "replace", "path": f"/spec/{key}", "value": name})
+        if self.runtime_class_name != (spec.runtime_class_name or ""):
+            operations.append(_named("/spec/runtimeClassName", spec.runtime_class_name, self.runtime_class_name))
+        if self.scheduler_name != (spec.scheduler_name or ""):
+            operations.append(_named("/spec/schedulerName", spec.scheduler_name, self.scheduler_name))
         if self.active_deadline != self.original.active_deadline:
             path = "/spec/activeDeadlineSeconds"
             operations.append({"op": "add", "path": path, "value": self.active_deadline})
@@ -270,6 +268,11 @@ class PodDraft:
         for container in self.containers:
             operations += container.operations()
         return operations
+
+
+def _named(path: str, before: str | None, name: str) -> Operation:
+    """The operation that writes a name, where there may be another."""
+    return {"op": "add" if before is None else "replace", "path": path, "value": name}
 
 
 def _added(path: str, before: object, items: list[dict[str, str]]) -> list[Operation]:

@@ -76,6 +76,7 @@ class PodPort:
         self.new_id = new_id
         self.pods = caches.state.by_namespace
         self.refused_later = NativeQuotaPrecheck(cluster, caches)
+        self.shown = caches.shown
         self._queues = queues
 
     @property
@@ -92,10 +93,6 @@ class PodPort:
         """A new pod with what the caches show of its quotas."""
         known = self.charger.known(pod)
         return CachedPodQuotas(self, pod, known, known.unlimited, self.pricing.capacity)
-
-    def shown(self, pod: Pod) -> Sequence[ResourceQuota]:
-        """The quotas that the caches show for a pod's namespace."""
-        return self.caches.shown(pod.namespace)
 
     def limit_runtime(self, draft: PodDraft, new: NewPod, quotas: Sequence[ResourceQuota]) -> None:
         """Give a new pod the deadline that these of its quotas ask for. Raises `Denied` for amounts that can't be

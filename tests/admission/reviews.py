@@ -124,7 +124,7 @@ class FakeServices:
     def of(self, pod: Pod) -> Free:
         return Free(self, pod)
 
-    def shown(self, pod: Pod) -> Sequence[ResourceQuota]:
+    def shown(self, namespace: str) -> Sequence[ResourceQuota]:
         return ()
 
     def limit_runtime(self, draft: PodDraft, new: NewPod, quotas: Sequence[ResourceQuota]) -> None:

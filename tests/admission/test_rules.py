@@ -99,8 +99,7 @@ BROKEN: dict[str, tuple[JSON, str]] = {
         is_privileged("agent"),
     ),
     "has_no_node": (gpu(nodeName="n1"), has_node("n1")),
-    "pod_group_can_be_read": (gpu(labels={"hami.io/pod-group": "train"}), "add a label hami.io/pod-group-size"),
-    "pod_group_fits_the_cards": (
+    "pod_group_can_start": (
         group(4),
         "pod group train has 4 pods, and 3 like this one fit on all nodes together; request less, or make the group"
         " smaller",
@@ -124,6 +123,12 @@ def test_every_rule_refuses_on_every_path_and_nothing_else_does_it_for_it(
     assert message in reviewed(obj, path, user, known)
     without(rule, monkeypatch)
     assert message not in reviewed(obj, "validate", user, known)
+
+
+@PATHS
+def test_a_group_without_a_size_is_refused_on_every_path(path: str) -> None:
+    message = reviewed(gpu(labels={"hami.io/pod-group": "train"}), path, None, CHART)
+    assert "add a label hami.io/pod-group-size" in message
 
 
 @pytest.mark.parametrize("path", ["mutate", "webhook"])
@@ -184,7 +189,7 @@ def test_the_cheap_look_passes_no_pod_that_breaks_a_rule(obj: JSON, more: dict[s
     obj = {**obj, "metadata": {**meta, "annotations": {**(meta.get("annotations") or {}), **more}}}
     came = parsed(review(obj)).object
     if is_unmanaged(came, CHART):
-        check_rules(EVERY_POD, NewPod(read_pod(came, "team-a"), CHART, NO_DEVICES, RequestCache(CHART)))
+        check_rules(EVERY_POD, NewPod(CHART, NO_DEVICES, RequestCache(CHART), read_pod(came, "team-a")))
 
 
 @in_one_test("rule", [*EVERY_POD, *STATIC_POD, *NAMING_POD])
