@@ -158,7 +158,8 @@ def normalise(draft: PodDraft, vendors: Vendors, device_lister: DeviceLister) ->
                 if container.limits.changes or container.requests.changes:  # what one writes may be another's
                     named = vendors.named_by(container.container) | vendors.touching_every_container
                     concerned = sorted(each for each in named if each > key)
-            defaulted = defaulted or bool(container.defaulted)
+            if container.defaulted:
+                defaulted = True
         requested = tuple([found[key] for key in sorted(found)])
         for vendor in requested:
             vendor.admit_pod(draft, device_lister)
@@ -176,7 +177,7 @@ def mutate_for_foreign(draft: PodDraft, new: NewPod, context: AdmissionContext |
     `context` may be None if no policy governs the pod for another scheduler.
     """
     vendors, device_lister, found = new.vendors, new.device_lister, new.foreign
-    outcome = policy.PolicyOutcome() if context is None else policy.apply(draft, context, new.governed_foreign)
+    outcome = policy.UNTOUCHED if context is None else policy.apply(draft, context, new.governed_foreign)
     try:
         for scheduler in found:
             scheduler.admit(draft, device_lister)
@@ -231,7 +232,7 @@ def mutate(
         if refusal is not None:
             raise refusal
         return Mutation(reset(draft, new, context))
-    outcome = policy.PolicyOutcome()
+    outcome = policy.UNTOUCHED
     if context.has_policy:
         governed = reset(draft, new, context)
         outcome = policy.apply(governed, context, requested)

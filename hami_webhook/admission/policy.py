@@ -30,6 +30,10 @@ class PolicyOutcome(Struct, frozen=True):
     ignored_namespace_keys: tuple[str, ...] = ()
 
 
+UNTOUCHED = PolicyOutcome()
+"""What becomes of a pod that no policy is about."""
+
+
 class AdmissionContext:
     """Where a pod arrives: its Namespace, and the policies. `has_policy`: they can say anything of its pods."""
 
@@ -53,7 +57,7 @@ def apply(draft: PodDraft, context: AdmissionContext, requested: Collection[Poli
     leaves the pod with nothing; the draft is of no use then.
     """
     if not requested:
-        return PolicyOutcome()
+        return UNTOUCHED
     namespace, rules = context.namespace, context.matching(draft.original)
     try:
         changes = evaluation.required_changes(draft.annotations, namespace, rules, requested)

@@ -25,6 +25,9 @@ _NO_META, _NO_SPEC, _NO_RESOURCES = ObjectMeta(), ReviewedPodSpec(), Resources()
 class ContainerDraft:
     """One container under change."""
 
+    listed: Collection[str] = ()
+    """The defaulted resources of an earlier pass, as the pod says; anybody may have written that."""
+
     def __init__(self, path: str, obj: ReviewedContainer, container: Container) -> None:
         self.name = container.name
         self.kind = container.kind
@@ -39,8 +42,6 @@ class ContainerDraft:
         """Those that are added, as `resources.claims` has them."""
         self.defaulted: list[str] = []
         """The resources of which a limit was added where nothing was named."""
-        self.listed: Collection[str] = ()
-        """Those of an earlier pass, as the pod says; anybody may have written that."""
         self._with_request: set[str] = set()
         self._env: dict[int, dict[str, str]] = {}
         self._new_env: list[dict[str, str]] = []
