@@ -17,7 +17,6 @@ starts, and lets jobs pass that end in time. Baseline: the same order without ti
 
 from __future__ import annotations
 
-import heapq
 import itertools
 import random
 import statistics
@@ -49,6 +48,7 @@ from hami_webhook.quota.queue_order import (
     QueueRoom,
     decide,
 )
+from hami_webhook.simulate.timeline import Timeline, overlap, quantile
 from hami_webhook.time_slices import Steps, run_at_once
 
 CARDS, TEAMS, OWN = 160, 5, 64
@@ -83,11 +83,11 @@ class Outcome:
 
     def started(self, job: Job, at: float, runs: float, end: float) -> None:
         self.waits[job.team].append(at - job.at)
-        self.used += max(0.0, min(at + runs, end) - at)
+        self.used += overlap(at, at + runs, 0.0, end)
 
     def ended(self, pod: Running, end: float) -> None:
         self.waits[pod.job.team].append(pod.waited)
-        self.used += max(0.0, min(pod.since + pod.seconds, end) - pod.since)
+        self.used += overlap(pod.since, pod.since + pod.seconds, 0.0, end)
 
     @property
     def fairness(self) -> float:
@@ -194,8 +194,7 @@ def _figures_of_times(named: Outcome, without: Outcome, end: float) -> Iterator[
 
 
 def _quantile(outcome: Outcome, share: float, teams: Iterable[int] = range(TEAMS)) -> float:
-    waits = sorted(wait for team in teams for wait in outcome.waits[team])
-    return waits[min(len(waits) - 1, int(share * len(waits)))]
+    return quantile([wait for team in teams for wait in outcome.waits[team]], share)
 
 
 def _jobs(dice: random.Random, end: float) -> Iterator[Job]:
@@ -212,13 +211,12 @@ def _jobs(dice: random.Random, end: float) -> Iterator[Job]:
 
 def _refusing(jobs: Sequence[Job], end: float) -> Outcome:
     """Each job's controller creates its pods until one is refused, and tries again after a pause."""
-    quotas, outcome, order = Quotas(), Outcome(), itertools.count()
-    events: list[tuple[float, int, int, list[float], Job | None, float]] = [
-        (job.at, next(order), job.team, list(job.runs), job, FIRST_PAUSE) for job in jobs
-    ]
-    heapq.heapify(events)
+    quotas, outcome = Quotas(), Outcome()
+    events: Timeline[tuple[int, list[float], Job | None, float]] = Timeline(
+        (job.at, (job.team, list(job.runs), job, FIRST_PAUSE)) for job in jobs
+    )
     while events:
-        now, _, team, runs, job, pause = heapq.heappop(events)
+        now, (team, runs, job, pause) = events.next()
         if job is None:
             quotas.change(team, -1)
             continue
@@ -227,10 +225,10 @@ def _refusing(jobs: Sequence[Job], end: float) -> Outcome:
             seconds = runs.pop()
             quotas.change(team, 1)
             outcome.started(job, now, seconds, end)
-            heapq.heappush(events, (now + seconds, next(order), team, [], None, 0.0))
+            events.add(now + seconds, (team, [], None, 0.0))
         if runs:
             pause = FIRST_PAUSE if len(runs) < before else min(LONGEST_PAUSE, 2 * pause)
-            heapq.heappush(events, (now + pause, next(order), team, runs, job, pause))
+            events.add(now + pause, (team, runs, job, pause))
     return outcome
 
 
@@ -240,8 +238,7 @@ def _queueing(jobs: Sequence[Job], end: float, *, nominal: int = 0) -> Outcome:
     waiting: dict[str, QueuedPod] = {}
     of_pod: dict[str, tuple[Job, float, float]] = {}
     running: dict[str, Running] = {}
-    events: list[tuple[float, int, Job | None, str]] = [(job.at, next(order), job, "") for job in jobs]
-    heapq.heapify(events)
+    events: Timeline[tuple[Job | None, str]] = Timeline((job.at, (job, "")) for job in jobs)
 
     def wait(job: Job, seconds: float, waited: float, now: float) -> None:
         uid = f"{next(order):09}"
@@ -255,11 +252,11 @@ def _queueing(jobs: Sequence[Job], end: float, *, nominal: int = 0) -> Outcome:
             del waiting[pod.uid]
             quotas.change(job.team, 1)
             running[pod.uid] = Running(job, seconds, now, waited + now - pod.created)
-            heapq.heappush(events, (now + seconds, next(order), None, pod.uid))
+            events.add(now + seconds, (None, pod.uid))
         return [each for each in decision.waiting if each.own]
 
     while events:
-        now, _, new, uid = heapq.heappop(events)
+        now, (new, uid) = events.next()
         if new is not None:
             for seconds in new.runs:
                 wait(new, seconds, 0.0, now)
@@ -285,10 +282,9 @@ def _together(jobs: Sequence[Job], end: float, *, named: bool) -> Outcome:
     waiting: dict[str, tuple[Job, QueuedPod]] = {}
     held: dict[int, float] = {}
     """When each pod that runs ends at the latest."""
-    events: list[tuple[float, int, Job | None]] = [(job.at, number, job) for number, job in enumerate(jobs)]
-    heapq.heapify(events)
+    events: Timeline[tuple[int, Job | None]] = Timeline((job.at, (number, job)) for number, job in enumerate(jobs))
     while events:
-        now, number, new = heapq.heappop(events)
+        now, (number, new) = events.next()
         if new is None:
             del held[number]
         else:
@@ -302,9 +298,9 @@ def _together(jobs: Sequence[Job], end: float, *, named: bool) -> Outcome:
             job, _ = waiting.pop(each.uid)
             outcome.waits[job.team].append(now - job.at)
             for seconds in job.runs:
-                outcome.used += max(0.0, min(now + seconds, end) - now)
+                outcome.used += overlap(now, now + seconds, 0.0, end)
                 held[pod_number := next(order)] = now + (each.runtime or seconds)
-                heapq.heappush(events, (now + seconds, pod_number, None))
+                events.add(now + seconds, (pod_number, None))
     outcome.starts = promises.errors
     return outcome
 
