@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from math import inf
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -31,20 +32,20 @@ def _end_of(pod: Pod, released_at: float | None, now: float) -> tuple[float | No
     """When a charged pod's room is free at the latest; None where that isn't known, and why."""
     if isinstance(pod, BareClaim):
         return None, "claims"
-    ends = []
-    if pod.deletion_deadline is not None:
-        ends.append(pod.deletion_deadline + SETTLED_WITHIN)
-    if pod.active_deadline is not None:
+    end = inf
+    if pod.deletion_deadline is not None:  # from then on kubelet goes by the grace period of the deletion alone
+        end = pod.deletion_deadline + SETTLED_WITHIN
+    elif pod.active_deadline is not None:
         hold = pod.active_deadline + grace_of(pod) + SETTLED_WITHIN
         if pod.started is not None:
-            ends.append(min(pod.started, now) + hold)
+            end = min(pod.started, now) + hold
         elif released_at is not None and now - released_at <= STARTED_WITHIN:
-            ends.append(released_at + STARTED_WITHIN + hold)
+            end = released_at + STARTED_WITHIN + hold
         else:
             return None, "unstarted"
-    if not ends or min(ends) > FOREVER:  # tenants choose grace periods
+    if end > FOREVER:  # tenants choose grace periods
         return None, "endless"
-    return (min(ends), "") if min(ends) > now else (None, "overdue")
+    return (end, "") if end > now else (None, "overdue")
 
 
 class _Holdings(Struct):

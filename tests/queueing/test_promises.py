@@ -203,6 +203,19 @@ async def test_ordinary_day_without_a_runtime_nothing_is_said_and_nobody_passes(
         assert said(env, "head") == ""
 
 
+async def test_attack_a_pod_that_is_deleted_with_a_long_grace_period_frees_its_room_after_that() -> None:
+    """As by `kubectl delete --grace-period`: kubelet lets it end within that, and looks at no deadline any longer."""
+    async with QuotaEnv(L, limited(gpu=1)) as env:
+        await wait(env, "runs", 1, 60)
+        await start(env, "runs")
+        stored = env.cluster.peek(Kind.PODS, "runs", TEAM)
+        assert stored is not None
+        deletion = {"deletionTimestamp": format_time(env.now + 7200), "deletionGracePeriodSeconds": 7200}
+        env.core.caches.put(Kind.PODS, {**stored, "metadata": {**stored["metadata"], **deletion}})
+        await wait(env, "next", 1, 60)
+        assert said(env, "next") == "starts within 4h at the latest"
+
+
 @pytest.mark.parametrize("grace", [10**12, 2**63 - 1])
 async def test_attack_a_pod_that_ends_after_all_calendars_keeps_no_reports_of_others_away(grace: int) -> None:
     """The API server takes any grace period; a quota with a default runtime alone has to admit it."""
