@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, Generic, TypeVar
 
 import msgspec
 import orjson
@@ -43,7 +43,7 @@ class Workload(Wire, frozen=True):
     spec: Any = None
 
 
-class ObjectReview(NamedTuple, Generic[T]):
+class ObjectReview(msgspec.Struct, Generic[T], frozen=True):
     """One AdmissionRequest about a pod, a Binding, a ResourceClaim or a ResourceQuota.
 
     `object` is empty for a deletion, `old_object` for a creation; `groups` are the user's.
@@ -134,13 +134,13 @@ def parse_review(body: bytes, content_type: str) -> Review:
     """The review in a request body; raises `BadReview` with a sentence that says what is wrong."""
     if len(body) <= _LARGE:
         return _parse(body, content_type, _POD_REVIEW, _NO_POD)
-    large = _parse(body, content_type, _LARGE_POD_REVIEW, _NO_LARGE_POD)
+    large: ObjectReview[Any] = _parse(body, content_type, _LARGE_POD_REVIEW, _NO_LARGE_POD)
     names = large.object.most_names() + large.old_object.most_names()
     if names > _MOST_NAMES:
         text = f"the pod's labels, annotations, node selector and overhead have {names} names, above {_MOST_NAMES}"
         raise BadReview(f"{text}: remove some", large.api_version, large.uid, large.name)
     try:
-        return ObjectReview(*large[:7], large.object.read(), large.old_object.read(), *large[9:])
+        return replace(large, object=large.object.read(), old_object=large.old_object.read())
     except msgspec.DecodeError as error:
         raise _unreadable(body, error) from error
 
@@ -149,7 +149,7 @@ def parse_claim_review(body: bytes, content_type: str) -> ClaimReview:
     """As `parse_review`, of a ResourceClaim."""
     review = _parse(body, content_type, _CLAIM_REVIEW, _NO_CLAIM)
     claim, old_claim = (_placed_in(review.namespace, each) for each in (review.object, review.old_object))
-    return review._replace(object=claim, old_object=old_claim)
+    return replace(review, object=claim, old_object=old_claim)
 
 
 def parse_quota_review(body: bytes, content_type: str) -> QuotaReview:

@@ -21,6 +21,7 @@ from builders import GPU, JSON, MEM, container
 from httpx import Response
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from refusals import has_node
 from starlette.types import ASGIApp
 
@@ -478,7 +479,7 @@ def test_a_large_review_says_what_a_small_one_does(
     made["spec"] |= {"nodeSelector": selector, "overhead": overhead}
     content = orjson.dumps(reviews.update(pod("p"), made) if update else review(made))
     found, large = (parse_review(each, "application/json") for each in (content, content + b" " * 10**6))
-    assert large._replace(object=found.object, old_object=found.old_object) == found
+    assert replace(large, object=found.object, old_object=found.old_object) == found
     for one, other in ((found.object, large.object), (found.old_object, large.old_object)):
         assert Pod.from_object(one) == Pod.from_object(other)
         assert (one.spec and one.spec.overhead) == (other.spec and other.spec.overhead)

@@ -10,6 +10,7 @@ import jsonpatch
 from builders import JSON, container
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from tables import in_one_test
 
 from hami_webhook.admission.identities import AdmissionRules
@@ -316,7 +317,7 @@ def test_a_template_carries_its_users_groups() -> None:
         return made
 
     def stored(obj: JSON, old: JSON | None, username: str, *groups: str, handler: Any = NAMING) -> tuple[Any, Any]:
-        review = workload(obj, old, username)._replace(groups=groups)
+        review = replace(workload(obj, old, username), groups=groups)
         made = jsonpatch.apply_patch(obj, list(handler.stamp_templates(review).patch))["spec"]["template"]
         return stamp_of(made), groups_on(made)
 

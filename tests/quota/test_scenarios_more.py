@@ -7,6 +7,7 @@ import asyncio
 import pytest
 from builders import JSON, card, node
 from cluster import native
+from msgspec.structs import replace
 
 from hami_webhook.admission.review import UNCHANGED
 from hami_webhook.cluster.api import Forbidden, Kind
@@ -313,7 +314,7 @@ async def test_a_mirror_pod_is_counted_above_hard_and_blocks_new_pods() -> None:
         mirror = pod(
             "static", nodeName="n1", annotations={"kubernetes.io/config.mirror": "x"}, gpu=1, mem=3000, uid="u"
         )
-        review = env.review(mirror)._replace(username="system:node:n1", groups=["system:nodes"])
+        review = replace(env.review(mirror), username="system:node:n1", groups=["system:nodes"])
         assert await env.core.admission.validate(review) == UNCHANGED
         assert (env.mem(), env.ledger()) == (0, {}), "admission charges nothing"
         await env.cluster.create(Kind.PODS, mirror)
