@@ -126,10 +126,28 @@ FAULTS = (
         "the lock of a pod that is gone is taken over at once",
         _LOCKS,
         [
-            Change("NodeLocks._free_at", "self._last_bind.get(node, -inf) if taken_for is not None else -inf", "-inf"),
+            Change("NodeLocks._free_at", "self._last_bind.get(node, -inf)", "-inf"),
             Change("NodeLocks._free_by_cache", "self._over[key][1] + _ALLOCATE_WITHIN", "self._over[key][1]"),
         ],
         "deleted",
+    ),
+    Planted(
+        "the lock that a pod had before its bind is taken over at once",
+        _LOCKS,
+        [
+            Change(
+                "NodeLocks._free_at",
+                "self._last_bind.get(node, -inf)",
+                "self._last_bind.get(node, -inf) if taken_for is not None else -inf",
+            ),
+            Change(
+                "NodeLocks._free_by_cache",
+                "self._clock() if holders else self._last_bind.get(node, -inf)",
+                "self._clock() if holders else self._last_bind.get(node, -inf) if is_ours else -inf",
+            ),
+        ],
+        "deleted",
+        {"lost": 1},
     ),
     Planted(
         "a lock belongs to any pod of its holder's name",

@@ -131,16 +131,26 @@ def _served(world: PlacementWorld, pod: JSON, writer: str) -> Iterator[str]:
     But where another extender took over the lock of a pod that is gone: it doesn't know when that was bound.
     """
     meta, node = pod["metadata"], pod["spec"]["nodeName"]
-    started = writer.rpartition("(")[2].rstrip(")")
-    if meta["uid"] != started and world.bound_by[started] == world.locked_by[node]:
+    if meta["uid"] != _started(writer) and _knows_of(world, writer, node):
         yield f"L1: {writer}, and the device plugin serves {meta['name']} ({meta['uid']})"
 
 
+def _started(kubelet: str) -> str:
+    """The UID of the pod that a kubelet starts."""
+    return kubelet.rpartition("(")[2].rstrip(")")
+
+
+def _knows_of(world: PlacementWorld, kubelet: str, node: str) -> bool:
+    """Whether the extender that has the node locked bound the pod that kubelet starts, so that it knows when."""
+    return world.bound_by[_started(kubelet)] == world.locked_by[node]
+
+
 def lock_changed(world: PlacementWorld, node: str, before: str, after: str, writer: str) -> Iterator[str]:
-    """What a change of a node's lock breaks."""
+    """What a change of a node's lock breaks; as with `_served`, but for a pod that is gone and another one bound."""
     holder = before.partition(",")[2]
     if not before or after.partition(",")[2] == holder or writer.startswith("kubelet"):
-        if writer.startswith("kubelet") and before and f" starts {before.rpartition(',')[2]} " not in writer:
+        is_anothers = writer.startswith("kubelet") and f" starts {before.rpartition(',')[2]} " not in writer
+        if before and is_anothers and _knows_of(world, writer, node):
             yield f"L3: {writer}, and takes away the lock {before}"
         return
     for pod in live_pods(world):

@@ -291,7 +291,7 @@ class NodeLocks:
             self._over.pop(key, None)
             return inf
         if self._over.get(key, ("", 0.0))[0] != value:
-            since = self._clock() if holders else self._last_bind.get(node, -inf) if is_ours else -inf
+            since = self._clock() if holders else self._last_bind.get(node, -inf)
             self._over[key] = (value, since)
         return self._over[key][1] + _ALLOCATE_WITHIN
 
@@ -444,7 +444,7 @@ class NodeLocks:
             namespace, name = held.holder
         else:
             return inf
-        bound = self._last_bind.get(node, -inf) if taken_for is not None else -inf
+        bound = self._last_bind.get(node, -inf)  # it may be that pod's: a bind keeps a lock that the pod had already
         try:
             found = Pod.from_object(await self._cluster.get(Kind.PODS, name, namespace))
         except NotFound:

@@ -132,6 +132,8 @@ def test_the_page_says_how_many_are_found(faults: Sequence[Planted]) -> None:
         ("room-for-one", {"stop": 1}, None, "002"),
         ("new-leader", {"lost": 1}, None, "01003"),
         ("new-leader", {}, None, "022"),
+        ("deleted", {"lost": 1}, None, "0400000211"),
+        ("deleted", {"crash": 1}, None, "030000000211"),
         ("preemption-room", {}, None, "021111"),
         ("preemption-group-deleted", {}, None, "0111"),
         ("preemption-group-deleted", placement_scenarios.ONCE, 1, "0004"),

@@ -119,6 +119,23 @@ async def test_who_waits_has_the_lock_of_a_holder_that_does_not_need_it(
     assert env.now - NOW == pytest.approx(0.5), "kubelet may be about to ask the plugin for the pod that is gone"
 
 
+async def test_a_lock_that_the_pod_had_before_its_bind_is_as_any_other() -> None:
+    """A former process took it, or the answer was lost; this process bound the pod under it all the same."""
+    env = HeldEnv()
+    await env.open(f"{at(0)},a,held", "held")
+    env.show()
+    holder = env.held()
+    await env.take_as(holder)
+    await env.cluster.bind("a", "held", holder.uid, "n", metadata={"annotations": {"hami.io/bind-phase": "allocating"}})
+    env.show()
+    waiting = await env.wait()
+    await delete(env)
+    env.show()
+    async with asyncio.timeout(5):
+        await waiting
+    assert env.now - NOW == pytest.approx(0.5), "kubelet may be about to ask the plugin for the pod that is gone"
+
+
 async def test_the_lock_of_a_pod_that_is_gone_for_longer_is_had_at_once() -> None:
     env = HeldEnv()
     await env.open_held()
