@@ -1,10 +1,11 @@
 """Every run of a scenario, the simplest first, until no state is new; beyond that, random walks.
 
 A run is the list of choices that it takes, by their numbers; 0, the most ordinary one, goes on where the last step
-was. The runs with the fewest other choices come first, so that the first fault found has a short story. Nothing that a
-process does depends on anything but what it has learned, so two runs that left the same objects, and showed every
-process the same, go on alike: of them one is followed. That is the partial-order reduction, too: steps that don't
-concern each other lead to the same state in either order.
+was. The runs with the fewest accidents come first, and of these the ones with the fewest other choices, so that the
+first fault found has a short story. Nothing that a process does depends on anything but what it has learned, so two
+runs that left the same objects, and showed every process the same, go on in the same way: of them one is followed. That
+is the partial-order reduction, too: steps that don't concern each other lead to the same state in either order. An
+accident that had no effect, as a late answer that nobody missed, leads back to a state that was seen without it.
 """
 
 from __future__ import annotations
@@ -26,6 +27,10 @@ from hami_webhook.devices.registry import Vendors
 Path = tuple[int, ...]
 MOST_STEPS = 400
 """Of one run: what takes more goes in circles."""
+_Next = tuple[int, int, int, Path]
+"""A run to be followed: its accidents, its choices other than the ordinary ones, its length, and its choices."""
+_Seen = dict[int, list[frozenset[tuple[str, int]]]]
+"""By state the accidents that had happened where it was seen."""
 _DIGITS = "0123456789abcdefghijklmnopqrstuvwxyz"
 
 
@@ -129,13 +134,13 @@ def explore(
     """All runs, until a rule is broken or nothing is new; or until so many states, or seconds of CPU."""
     found = Explored(scenario.name)
     began = time.process_time()
-    seen: set[int] = set()
-    frontier: list[tuple[int, int, Path]] = [(0, 0, ())]
+    seen: _Seen = {}
+    frontier: list[_Next] = [(0, 0, 0, ())]
     with _quiet():
         while frontier and found.fault is None:
-            if (most_states and len(seen) >= most_states) or (seconds and time.process_time() - began > seconds):
+            if (most_states and found.states >= most_states) or (seconds and time.process_time() - began > seconds):
                 break
-            cost, _, prefix = heapq.heappop(frontier)
+            _, cost, _, prefix = heapq.heappop(frontier)
             run = _Run(scenario, vendors)
             try:
                 _follow(run, prefix, cost, seen, frontier, found)
@@ -144,30 +149,31 @@ def explore(
             finally:
                 run.world.end()
             found.runs += 1
-            found.states, found.seconds = len(seen), time.process_time() - began
+            found.seconds = time.process_time() - began
             progress(found)
     found.complete = not frontier and found.fault is None
     return found
 
 
-def _follow(
-    run: _Run, prefix: Path, cost: int, seen: set[int], frontier: list[tuple[int, int, Path]], found: Explored
-) -> None:
+def _follow(run: _Run, prefix: Path, cost: int, seen: _Seen, frontier: list[_Next], found: Explored) -> None:
     """Take a run's first choices, then ordinary ones until it is over or comes to a state that was seen before."""
     for number in prefix:
         run.take(number, run.choices())
         found.steps += 1
     while True:
-        state = run.world.signature()
-        if state in seen:
+        spent = run.world.spent
+        before = seen.setdefault(run.world.signature(), [])
+        if any(each <= spent for each in before):
             return
-        seen.add(state)
+        before.append(spent)
+        found.states += 1
         choices = run.choices()
         found.longest = max(found.longest, len(run.path))
         if not choices:
             return
         for number in range(1, len(choices)):
-            heapq.heappush(frontier, (cost + 1, len(run.path) + 1, (*run.path, number)))
+            accidents = len(spent) + bool(choices[number].accident)
+            heapq.heappush(frontier, (accidents, cost + 1, len(run.path) + 1, (*run.path, number)))
         run.take(0, choices)
         found.steps += 1
 
