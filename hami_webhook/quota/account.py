@@ -21,7 +21,7 @@ from hami_webhook.kube import scopes
 from hami_webhook.kube.objects import Pod, ResourceQuota
 from hami_webhook.kube.quantity import Format, Quantity, is_binary
 from hami_webhook.quota import ledger as ledgers
-from hami_webhook.quota.amounts import nominal_of, rounded, same_unit
+from hami_webhook.quota.amounts import nominal_of, rounded
 from hami_webhook.quota.card_selection import COUNTED, CardSelection
 from hami_webhook.quota.enforcement import OBSERVED, Enforcement, observed_charges
 from hami_webhook.quota.entry_life import Event, survives
@@ -29,7 +29,7 @@ from hami_webhook.quota.ledger import IN_ADMISSION, LEDGER, Entry, State
 from hami_webhook.quota.pricing import Charge, ChargeOn
 from hami_webhook.quota.subjects import COUNTED_SUBJECTS, Subjects, changes, counted_text, groups_of, subject_of, titled
 from hami_webhook.quota.time_budget import TimeBudget, budget_patch
-from hami_webhook.quota.windows import HeldLimits, LimitSchedule, read_held, schedule_of, window_patch
+from hami_webhook.quota.windows import HeldLimits, LimitSchedule, limits_of, window_patch
 
 
 class QuotaAccount(Struct, frozen=True):
@@ -87,14 +87,7 @@ class QuotaAccount(Struct, frozen=True):
         of_some = quota.per is not None or quota.pod_selector is not None or COUNTED_SUBJECTS in quota.annotations
         if of_some and quota.annotations.get(COUNTED_SUBJECTS) != counted_text(quota):
             stale |= hard.keys()  # used is that of other pods, or of other subjects
-        schedule, held = (schedule_of(quota, hard, vendors.bytes_per_unit), None) if quota.windows else (None, None)
-        if schedule is not None:
-            shown = rounded(
-                quota.status_hard, same_unit(quota.status_hard, {key: quota.hard[key] for key in hard}), up=False
-            )
-            held = read_held(quota.window_status, shown)
-            # without what the leader wrote, the time decides alone
-            hard = {**hard, **schedule.highest} if held is None else {**hard, **held.hard}
+        schedule, held, hard = limits_of(quota, hard, vendors.bytes_per_unit) if quota.windows else (None, None, hard)
         gone = frozenset(key for key in (*quota.used, *quota.status_hard) if key in vendors.quota_keys) - hard.keys()
         return cls(
             quota,

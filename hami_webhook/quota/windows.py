@@ -22,6 +22,7 @@ from msgspec.structs import replace
 from hami_webhook.kube.objects import ResourceQuota, format_time, parse_time
 from hami_webhook.kube.quantity import Quantity, QuantityError, is_binary
 from hami_webhook.kube.quota_fields import WrittenWindow
+from hami_webhook.quota.amounts import rounded, same_unit
 from hami_webhook.quota.held_time import parse_held
 from hami_webhook.quota.periods import zone_named
 
@@ -384,6 +385,21 @@ def window_faults(quota: ResourceQuota) -> Iterator[tuple[str, str]]:
                 yield key, f"window {written.name}: {key} has no effect, as hard doesn't limit it; limit it there, too"
             elif fault := _amount_fault(amount):
                 yield key, f"window {written.name}: {key} {amount} has no effect: it {fault}"
+
+
+def limits_of(
+    quota: ResourceQuota, base: dict[str, int], bytes_per_unit: Mapping[str, int]
+) -> tuple[LimitSchedule | None, HeldLimits | None, dict[str, int]]:
+    """Return a quota's schedule, what its status has of it, and the limits that hold by that; without any `base`.
+
+    Without what the leader wrote, the time decides alone.
+    """
+    schedule = schedule_of(quota, base, bytes_per_unit)
+    if schedule is None:
+        return None, None, base
+    keys = same_unit(quota.status_hard, {key: quota.hard[key] for key in base})
+    held = read_held(quota.window_status, rounded(quota.status_hard, keys, up=False))
+    return schedule, held, {**base, **(schedule.highest if held is None else held.hard)}
 
 
 def read_held(status: Mapping[str, Any], hard: Mapping[str, int]) -> HeldLimits | None:
