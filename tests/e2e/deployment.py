@@ -265,6 +265,8 @@ class Deployment:
     account: str = BOTH
     through: Callable[[Path], Path] = lambda login: login
     """The kubeconfig that the replicas use, made from that of their account."""
+    first: str = ""
+    """Python that each replica runs before the program."""
     balancer: Balancer = field(default_factory=Balancer)
     replicas: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
     ports: dict[str, int] = field(default_factory=dict)
@@ -302,9 +304,9 @@ class Deployment:
             folder, pki.Pair(self.ca, pki.issue(self.ca, "hami-webhook", SYSTEM, now=datetime.now(UTC))), force=True
         )
         environment = {**os.environ, "POD_NAME": name, "POD_NAMESPACE": SYSTEM}
-        if ahead:
-            clock = f"import time\nreal = time.time\ntime.time = lambda: real() + {ahead}\n"
-            (folder / "sitecustomize.py").write_text(clock)
+        if ahead or self.first:
+            clock = f"import time\nreal = time.time\ntime.time = lambda: real() + {ahead}\n" if ahead else ""
+            (folder / "sitecustomize.py").write_text(clock + self.first)
             environment["PYTHONPATH"] = str(folder)
         with (self.folder / f"{name}.log").open("ab") as log:
             self.replicas[name] = subprocess.Popen(
@@ -401,9 +403,10 @@ def deployed(
     flags: tuple[str, ...] = (),
     roles: str = BOTH_ROLES,
     through: Callable[[Path], Path] = lambda login: login,
+    first: str = "",
 ) -> Iterator[Deployment]:
     """The program with these replicas, until the block ends."""
-    deployment = Deployment(plane, folder, Kubectl(plane.kubeconfig), flags, through=through)
+    deployment = Deployment(plane, folder, Kubectl(plane.kubeconfig), flags, through=through, first=first)
     deployment.install()
     try:
         for name in names:
