@@ -114,6 +114,9 @@ def _same_version(item: Any, cached: Callable[[str], Pod | None]) -> Pod | None:
     return pod if pod is not None and version and pod.resource_version == version else None
 
 
+Shares = Callable[[QuotaAccount], QuotaAccount]
+
+
 def recompute_durations() -> histograms.Histogram:
     """How long recomputes take."""
     return histograms.durations("hami_webhook_quota_recompute_seconds", "Time to recompute a quota.")
@@ -165,19 +168,21 @@ class Recomputer:
         gone: Container[str] | None = None,
         past: Callable[[], PastHoldings] | None = None,
         *,
+        shares: Shares | None = None,
         write: bool = True,
     ) -> Recomputed:
         """Correct one quota's account, or only compute it. Raises `ClusterError`; `Conflict` after six conflicts.
 
         `lost` returns the entries that were wiped from the ledger of the account as read. `gone` is as in `recompute`,
-        by default what the caches show. `past` is given by the caller that sums up what was held. Each attempt has a
-        turn of its own, so that charges of this process don't wait for the pauses between them.
+        by default what the caches show. `past` is given by the caller that sums up what was held, `shares` by the one
+        that writes what percents amount to: it returns the account with that. Each attempt has a turn of its own, so
+        that charges of this process don't wait for the pauses between them.
         """
         conflicts = 0
         while True:
             try:
                 async with self._store.turn(scope):
-                    return await self._attempt(scope, name, lost, gone, past, write=write)
+                    return await self._attempt(scope, name, lost, gone, past, shares, write=write)
             except Conflict:
                 conflicts += 1
                 if conflicts == _RETRIES.attempts:
@@ -219,6 +224,7 @@ class Recomputer:
         lost: Callable[[QuotaAccount], Mapping[str, Entry]] = lambda account: {},
         gone: Container[str] | None = None,
         past: Callable[[], PastHoldings] | None = None,
+        shares: Shares | None = None,
         *,
         write: bool,
         retries: Retries = _ONCE,
@@ -245,15 +251,17 @@ class Recomputer:
             return [*pods, *bare]
 
         def change(snapshot: Snapshot) -> tuple[Accounts, Recomputed]:
-            account = snapshot.accounts.get(name)
-            if account is None:
+            found = snapshot.accounts.get(name)
+            if found is None:
                 raise NotFound(f'resourcequotas "{name}" not found')
             now = self._clock()
-            wiped = {**self._deleted.entries(account), **lost(account)}
+            wiped = {**self._deleted.entries(found), **lost(found)}
+            account = found if shares is None else shares(found)
             departed = self._pods.known.gone if gone is None else gone
             held = None if past is None else replace(past(), listed_at=listing)
             done = recompute(account, snapshot.pods, self._vendors, capacity, now, self._bounds, wiped, departed)
-            result = with_sums(done, snapshot.pods, self._vendors, capacity, self._bounds, held)
+            summed = with_sums(done, snapshot.pods, self._vendors, capacity, self._bounds, held)
+            result = summed if account is found else replace(summed, before=found)
             return {name: result.after} if write else {}, result
 
         result = await self._store.update(scope, change, retries=retries, names=[name], list_pods=list_pods)

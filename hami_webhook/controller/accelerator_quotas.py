@@ -11,14 +11,17 @@ from msgspec.structs import replace
 
 from hami_webhook.charging.recomputer import Recomputer
 from hami_webhook.charging.sources import ALL_NAMESPACES
-from hami_webhook.cluster.api import Kind
+from hami_webhook.cluster.api import EventNote, Kind
 from hami_webhook.cluster.object_events import ObjectEvents
 from hami_webhook.controller.holding_history import HoldingHistory
 from hami_webhook.controller.quotas import QuotaReconciler, ReconcileIntervals
+from hami_webhook.controller.share_history import ShareHistory, changed_shares
+from hami_webhook.devices.model import NodeView
 from hami_webhook.kube.objects import Pod, ResourceQuota
 from hami_webhook.kube.quota_fields import WrittenBudget
 from hami_webhook.quota.limits import written_at
 from hami_webhook.quota.recompute import Recomputed
+from hami_webhook.state.caches import Change
 from hami_webhook.state.cluster_view import ClusterView
 
 LONGEST_DELAY = 10.0
@@ -50,6 +53,7 @@ class AcceleratorQuotaReconciler(QuotaReconciler):
         self._took: dict[str, float] = {}
         """Seconds that the last recompute of each quota took."""
         self._holdings = HoldingHistory(view)
+        self._shares = ShareHistory(view)
 
     def pod_changed(self, before: Pod | None, after: Pod | None) -> None:
         if before is not None and not before.terminal and (after is None or after.terminal):
@@ -78,6 +82,13 @@ class AcceleratorQuotaReconciler(QuotaReconciler):
         self._holdings.synced()
         super().resync()
 
+    def _node_changed(self, change: Change[NodeView]) -> None:
+        super()._node_changed(change)
+        if self._shares.node_changed(change.before, change.after):
+            for scope, accounts in self._accounts.items():
+                if any(account.quota.percents.written for account in accounts.values()):
+                    self._touch(scope)
+
     def namespaces_changed(self) -> None:
         for name in self._accounts:
             now = self._view.caches.accelerator_quotas.selected(name)
@@ -96,16 +107,27 @@ class AcceleratorQuotaReconciler(QuotaReconciler):
 
     async def _recompute(self, scope: str, name: str) -> Recomputed:
         past = partial(self._holdings.past, name)
-        done = await self._recomputer.run(ALL_NAMESPACES, name, self._lost, self._history.gone, past)
+        shares = self._shares.with_shares
+        done = await self._recomputer.run(ALL_NAMESPACES, name, self._lost, self._history.gone, past, shares=shares)
+        due = self._shares.due(name)
+        if due is not None:
+            self._at(name, due)
+        for text in changed_shares(done):
+            await self._tell(done.after.quota, text)
         self._took[name] = done.took
         if done.after.time_budget is not None:
             self._holdings.recomputed(name, done)
         return done
 
+    async def _tell(self, quota: ResourceQuota, text: str) -> None:
+        note = EventNote(quota.kind, quota.namespace, quota.name, quota.uid, "Normal", "QuotaLimitChanged", text)
+        await self._object_events.record(note)
+
     def _forget(self, quota: ResourceQuota) -> None:
         super()._forget(quota)
         self._took.pop(quota.name, None)
         self._holdings.forget(quota.name)
+        self._shares.forget(quota.name)
 
 
 def _as_written(budget: WrittenBudget | None) -> WrittenBudget | None:

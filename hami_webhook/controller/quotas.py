@@ -393,7 +393,7 @@ class QuotaReconciler:
 
     async def _report(self, result: Recomputed) -> None:
         """Events for what a person should know: used above hard, bad pods."""
-        quota, hard = result.after.quota, result.after.hard
+        quota, hard = result.after.quota, result.after.known_hard
         over = [
             f"{key}: used {result.after.used[key]}, limited {limit}"
             for key, limit in sorted(hard.items())

@@ -32,6 +32,7 @@ EventReason = Literal[
     "QuotaIdle",
     "QuotaIdleBlocked",
     "QuotaIdleEvicted",
+    "QuotaLimitChanged",
     "QuotaMisread",
     "QuotaMixed",
     "QuotaObserved",

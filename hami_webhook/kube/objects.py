@@ -19,7 +19,7 @@ from msgspec.structs import replace
 from hami_webhook.kube import wire
 from hami_webhook.kube.message_text import shown
 from hami_webhook.kube.quantity import Quantity, QuantityError
-from hami_webhook.kube.quota_fields import Lending, PerSubject, WrittenBudget, WrittenWindow
+from hami_webhook.kube.quota_fields import NO_PERCENTS, Lending, Percents, PerSubject, WrittenBudget, WrittenWindow
 from hami_webhook.kube.selectors import LabelSelector
 from hami_webhook.kube.wire import MalformedObject as MalformedObject
 
@@ -309,8 +309,7 @@ class ScopeRequirement(Struct, frozen=True):
 class ResourceQuota(Struct, frozen=True):
     """A quota's hard limits and status (amounts as written), its scopes and its annotations.
 
-    An AcceleratorQuota is read as one too (`quota/accelerator_quota.py`): only it has `namespaces`, those that it
-    selects, `report`, what its status says of each of them and its conditions, and what follows.
+    Only an AcceleratorQuota (`quota/accelerator_quota.py`) has `namespaces`, the selected ones, and what follows.
     """
 
     namespace: str
@@ -330,6 +329,7 @@ class ResourceQuota(Struct, frozen=True):
     per: PerSubject | None = None
     windows: tuple[WrittenWindow, ...] = ()
     window_status: Mapping[str, Any] = {}
+    percents: Percents = NO_PERCENTS
 
     @classmethod
     def from_object(cls, obj: Any) -> ResourceQuota:

@@ -53,3 +53,16 @@ class PerSubject(Struct, frozen=True):
     hard: Mapping[str, Any]
     overrides: Mapping[str, Mapping[str, Any]] = {}
     groups: Mapping[str, Mapping[str, Any]] = {}
+
+
+class Percents(Struct, frozen=True):
+    """The limits of an AcceleratorQuota that are percents of the healthy cards (docs/spec/quota.md#5.3), by key.
+
+    `written` are as in its spec, where its `hard` has what the status has of them, or 0; `shares` are as in the status.
+    """
+
+    written: Mapping[str, str] = {}
+    shares: Mapping[str, Any] = {}
+
+
+NO_PERCENTS = Percents()

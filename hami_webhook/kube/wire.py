@@ -1,7 +1,7 @@
 """The fields that are read of Kubernetes' objects, as msgspec structures: decoding an object is validating it.
 
-A field that is missing or null is None, one that isn't listed here is dropped. Amounts and times stay as they are
-written; `kube/objects.py` gives them their meaning. Why msgspec: docs/decisions/0006-typed-decode.md.
+Missing and null fields are None, and unlisted ones are dropped (docs/decisions/0006-typed-decode.md). Amounts and times
+stay as they are written; `kube/objects.py` gives them their meaning.
 """
 
 from __future__ import annotations
@@ -364,6 +364,7 @@ class AcceleratorQuotaStatus(Wire, frozen=True):
     conditions: tuple[dict[str, Any], ...] | None = None
     budget: dict[str, Any] | None = None
     window: dict[str, Any] | None = None
+    shares: dict[str, Any] | None = None
 
 
 class AcceleratorQuotaObject(Wire, frozen=True):
@@ -429,8 +430,7 @@ def decode(content: bytes | msgspec.Raw, decoder: msgspec.json.Decoder[T], kind:
     try:
         return decoder.decode(content)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        obj = orjson.loads(bytes(content))
-        raise MalformedObject(describe(find_fault(obj, error), kind)) from error
+        raise MalformedObject(describe(find_fault(orjson.loads(bytes(content)), error), kind)) from error
 
 
 class Fault(NamedTuple):

@@ -13,12 +13,13 @@ from typing import Any
 from hami_webhook.cluster.api import JSON
 from hami_webhook.kube import wire
 from hami_webhook.kube.objects import ResourceQuota, parse_time
-from hami_webhook.kube.quota_fields import Lending, PerSubject, WrittenBudget, WrittenWindow
+from hami_webhook.kube.quota_fields import NO_PERCENTS, Lending, Percents, PerSubject, WrittenBudget, WrittenWindow
 from hami_webhook.kube.selectors import LabelSelector
 from hami_webhook.quota.card_selection import COUNTED, DEVICE_TYPES, NODE_SELECTOR
 from hami_webhook.quota.enforcement import ENFORCEMENT, OBSERVED, QUEUE_ORDER, QUEUE_OVERTAKING
 from hami_webhook.quota.idle import IDLE, IDLE_AFTER
 from hami_webhook.quota.ledger import LEDGER
+from hami_webhook.quota.percents import known_amounts, percents_of
 from hami_webhook.quota.runtime import DEFAULT_RUNTIME, LONGER_RUNTIME, MAX_RUNTIME
 from hami_webhook.quota.subjects import COUNTED_SUBJECTS, SUBJECT_USE
 
@@ -40,6 +41,9 @@ def read_accelerator_quota(obj: Any, namespaces: Labels) -> ResourceQuota:
     meta, spec = quota.metadata or wire.ObjectMeta(), quota.spec or wire.AcceleratorQuotaSpec()
     status, queue = quota.status or wire.AcceleratorQuotaStatus(), spec.queue or wire.QueueSpec()
     selector = LabelSelector.from_wire(spec.namespace_selector or wire.LabelSelectorObject())
+    hard, shares = spec.hard or {}, status.shares or {}
+    written_percents = percents_of(hard)
+    percents = Percents(written_percents, shares) if written_percents or shares else NO_PERCENTS
     written = {
         DEVICE_TYPES: ",".join(spec.device_types or ()),
         NODE_SELECTOR: ",".join(f"{key}={label}" for key, label in (spec.node_selector or {}).items()),
@@ -62,7 +66,9 @@ def read_accelerator_quota(obj: Any, namespaces: Labels) -> ResourceQuota:
         name=meta.name or "",
         uid=meta.uid or "",
         annotations={key: text for key, text in written.items() if text},
-        hard=spec.hard or {},
+        hard=hard
+        if not written_percents
+        else {**hard, **dict.fromkeys(written_percents, "0"), **known_amounts(percents)},
         status_hard=status.hard or {},
         used=status.used or {},
         resource_version=meta.resource_version or "",
@@ -74,6 +80,7 @@ def read_accelerator_quota(obj: Any, namespaces: Labels) -> ResourceQuota:
         per=None if spec.per is None else _per_subject(spec.per),
         windows=() if not spec.windows else tuple(map(_window, spec.windows)),
         window_status=status.window or {},
+        percents=percents,
     )
 
 

@@ -54,7 +54,7 @@ def with_report(
         for name, use in sorted(uses.items())
         if any(use.used.values())
     ]
-    hard = sorted(account.hard.items())
+    hard = sorted(item for item in account.hard.items() if item[0] not in account.unshared)
     over = [f"{key}: used {used[key]}, limited {limit}" for key, limit in hard if used[key] > limit]
     status = "True" if over else "False"
     reason, message = (ABOVE_HARD, "; ".join(over)) if over else (WITHIN_HARD, "used is within hard")

@@ -26,6 +26,7 @@ from hami_webhook.quota.card_selection import COUNTED, CardSelection
 from hami_webhook.quota.enforcement import OBSERVED, Enforcement, observed_charges
 from hami_webhook.quota.entry_life import Event, survives
 from hami_webhook.quota.ledger import IN_ADMISSION, LEDGER, Entry, State
+from hami_webhook.quota.percents import shares_patch, unwritten
 from hami_webhook.quota.pricing import Charge, ChargeOn
 from hami_webhook.quota.subjects import COUNTED_SUBJECTS, Subjects, changes, counted_text, groups_of, subject_of, titled
 from hami_webhook.quota.time_budget import TimeBudget, budget_patch
@@ -65,6 +66,8 @@ class QuotaAccount(Struct, frozen=True):
     held: HeldLimits | None = None
     limited_by: str = ""
     """What sets `hard`, where that isn't what holds by the status: ` until 2026-… (window 0 20 * * 1-5)`."""
+    unshared: frozenset[str] = frozenset()
+    """Keys limited to a percent whose amount the leader hasn't written yet: `hard` has 0, `used` nothing."""
 
     @classmethod
     def read(cls, quota: ResourceQuota, vendors: Vendors) -> QuotaAccount:
@@ -87,6 +90,8 @@ class QuotaAccount(Struct, frozen=True):
         of_some = quota.per is not None or quota.pod_selector is not None or COUNTED_SUBJECTS in quota.annotations
         if of_some and quota.annotations.get(COUNTED_SUBJECTS) != counted_text(quota):
             stale |= hard.keys()  # used is that of other pods, or of other subjects
+        unshared = unwritten(quota.percents) & hard.keys() if quota.percents.written else frozenset()
+        stale |= unshared
         schedule, held, hard = limits_of(quota, hard, vendors.bytes_per_unit) if quota.windows else (None, None, hard)
         gone = frozenset(key for key in (*quota.used, *quota.status_hard) if key in vendors.quota_keys) - hard.keys()
         return cls(
@@ -106,6 +111,7 @@ class QuotaAccount(Struct, frozen=True):
             None if quota.per is None else Subjects.read(quota, quota.per, hard, rounded),
             schedule=schedule,
             held=held,
+            unshared=unshared,
         )
 
     @property
@@ -147,6 +153,11 @@ class QuotaAccount(Struct, frozen=True):
     def is_known(self) -> bool:
         """Return whether the status has used for all managed keys."""
         return self.used.keys() >= self.hard.keys()
+
+    @property
+    def known_hard(self) -> Mapping[str, int]:
+        """Return the limits without `unshared` keys."""
+        return {key: limit for key, limit in self.hard.items() if key not in self.unshared}
 
     @property
     def managed(self) -> bool:
@@ -311,9 +322,10 @@ class QuotaAccount(Struct, frozen=True):
         if used:
             status["used"] = used
         hard: dict[str, str | None] = {}
-        if (self.quota.status_hard != self.quota.hard and self.schedule is None) or target.held is not self.held:
+        if (self.quota.status_hard != target.quota.hard and self.schedule is None) or target.held is not self.held:
             shown = rounded(self.quota.status_hard, self.quota.status_hard, up=False)
-            hard = {key: self.written(key, value) for key, value in target.hard.items() if shown.get(key) != value}
+            limits = (item for item in target.hard.items() if item[0] not in target.unshared)
+            hard = {key: self.written(key, value) for key, value in limits if shown.get(key) != value}
         hard |= {key: None for key in sorted(self.gone) if key in self.quota.status_hard}
         if hard:
             status["hard"] = hard
@@ -325,14 +337,15 @@ class QuotaAccount(Struct, frozen=True):
         selection = None if self.cards is None else str(self.cards)
         if self.quota.annotations.get(COUNTED) != selection and target.used.keys() >= self.hard.keys():
             annotations[COUNTED] = selection
-        of_some = self.subjects is not None or self.quota.pod_selector is not None
         known = target.used.keys() >= self.hard.keys()
-        is_or_was = of_some or COUNTED_SUBJECTS in self.quota.annotations
+        is_or_was = self.subjects or self.quota.pod_selector or COUNTED_SUBJECTS in self.quota.annotations
         annotations |= changes(self.quota, target.subjects, known=known) if is_or_was else {}
         if target.observed != self.observed:
             annotations[OBSERVED] = str(target.observed)
         if target.quota.report != self.quota.report:
             status |= target.quota.report
+        had_shares, shares = self.quota.percents.shares, target.quota.percents.shares
+        status |= shares_patch(had_shares, shares) if had_shares or shares else {}
         status |= budget_patch(self.quota.budget, self.time_budget, target.time_budget)
         had = self.quota.window_status
         status |= window_patch(had, target.schedule, self.held, target.held) if had or self.schedule else {}

@@ -85,10 +85,10 @@ def ever_limited(account: QuotaAccount, pod: Pod, now: float) -> QuotaAccount:
 def written_at(account: QuotaAccount, now: float) -> QuotaAccount:
     """Return the account as the leader writes it at `now`: with the limits that hold, and until when.
 
-    A leader whose clock is behind that of the last writer changes nothing.
+    A leader whose clock is behind that of the last writer changes nothing, nor does anybody while an amount is unknown.
     """
     schedule, held = account.schedule, account.held
-    if schedule is None or (held is not None and 0 < held.since - now < _MOST_APART):
+    if schedule is None or account.unshared or (held is not None and 0 < held.since - now < _MOST_APART):
         return account
     target = HeldLimits.of(schedule.at(now), now)
     if target.equals(held):

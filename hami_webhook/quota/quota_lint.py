@@ -24,6 +24,7 @@ from hami_webhook.quota.card_selection import selection_faults
 from hami_webhook.quota.enforcement import enforcement_faults
 from hami_webhook.quota.idle import idle_faults
 from hami_webhook.quota.lending import lending_faults
+from hami_webhook.quota.percents import percent_faults
 from hami_webhook.quota.preemption import QUOTA_PREEMPTION
 from hami_webhook.quota.pricing import CapacityLister
 from hami_webhook.quota.runtime import runtime_faults
@@ -90,7 +91,7 @@ def misreadings(quota: ResourceQuota, vendors: Vendors, known: Vendors, capacity
         text = f"no pod is in all its scopes ({listed}), so nothing is counted; make a quota for each"
         found.append(Misreading(Reason.KEY, "scopes", text))
     written = (enforcement_faults(quota), lending_faults(account), runtime_faults(quota), budget_faults(quota))
-    faults = (*chain(*written), *idle_faults(quota), *window_faults(quota))
+    faults = (*chain(*written), *idle_faults(quota), *window_faults(quota), *percent_faults(quota))
     found += [Misreading(Reason.KEY, key, text) for key, text in faults]
     preemption = quota.annotations.get(QUOTA_PREEMPTION)
     if preemption not in (None, "true", "false"):

@@ -38,6 +38,7 @@ from hami_webhook.node_filters.snapshot import SchedulerSnapshot
 from hami_webhook.policy.rules import PolicyRules
 from hami_webhook.quota.accelerator_quota import read_accelerator_quota
 from hami_webhook.quota.account import QuotaAccount
+from hami_webhook.quota.cluster_shares import computing_shares
 from hami_webhook.quota.pricing import charge_of
 from hami_webhook.quota.recompute import LedgerBounds
 from hami_webhook.quota.runtime import latest_end
@@ -452,8 +453,7 @@ class Simulation:
             if index is not None:
                 self._outcomes[index] = replace(self._outcomes[index], preempted_by=pod.key)
         for key, budget in [*budgets.items()]:
-            disrupted = sum(map(budget.covers, victims.pods))
-            budgets[key] = replace(budget, allowed=max(0, budget.allowed - disrupted))
+            budgets[key] = replace(budget, allowed=max(0, budget.allowed - sum(map(budget.covers, victims.pods))))
         for namespace in {victim.namespace for victim in victims.pods}:
             await self._recompute_for(namespace)
         return victims
@@ -480,15 +480,15 @@ class Simulation:
     async def _recompute_for(self, namespace: str) -> None:
         """Recompute the quotas that cover a namespace's pods."""
         self._since_recompute.pop(namespace, None)
-        for account in self._accounts():
-            if namespace in account.quota.covered_namespaces:
-                await self._recompute(account)
+        for account in [each for each in self._accounts() if namespace in each.quota.covered_namespaces]:
+            await self._recompute(account)
 
     async def _recompute(self, account: QuotaAccount) -> None:
         if account.hard and account.quota.namespaces is None:
             await self.core.recomputer.run(account.quota.namespace, account.name)
         elif account.hard:
-            await self.core.accelerator_recomputer.run("", account.name)
+            shares = computing_shares(self.core.vendors, self.core.state.views)
+            await self.core.accelerator_recomputer.run("", account.name, shares=shares)
 
 
 def _key_of(obj: Mapping[str, Any]) -> str:

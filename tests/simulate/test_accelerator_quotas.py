@@ -70,3 +70,19 @@ def test_a_budget_refuses_at_one_time_and_not_at_another(simulate: Simulate) -> 
         f"budget of quota research: 500h of {GPU} in November are spent; next period begins 2026-12-01"
     )
     assert simulate(cluster, gpu("p", "team-a", 1000), flags=("--now", until)).pod("p")["allowed"]
+
+
+def test_a_percent_is_of_the_healthy_cards_of_the_files(simulate: Simulate) -> None:
+    """What a status has of it stays: the leader saw cards that a reader's files may lack."""
+    cards = [card(f"GPU-{number}", health=number > 1) for number in range(6)]
+    written = accelerator_quota("written", {GPU: "10%"})
+    written["status"] = {"shares": {GPU: {"percent": "10%", "amount": "9"}}, "hard": {GPU: "9"}, "used": {GPU: "0"}}
+    pods = [gpu(f"a{number}", "team-a", 1) for number in range(3)]
+    run = simulate([node("n1", *cards), accelerator_quota("half", {GPU: "50%"}), written], *pods)
+    assert [each["allowed"] for each in run.pods] == [True, True, False]
+    assert (
+        f"exceeded quota: AcceleratorQuota half, requested: {GPU}=1, used: {GPU}=2, limited: {GPU}=2"
+        in (run.pod("a2")["message"])
+    )
+    hard = {each["name"]: each["hard"] for each in run.result["quotas"]}
+    assert hard == {"AcceleratorQuota/half": {GPU: 2}, "AcceleratorQuota/written": {GPU: 9}}
