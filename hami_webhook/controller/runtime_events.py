@@ -83,7 +83,7 @@ class RuntimeEvents:
         if pod.active_deadline is not None:
             for quota in self._caches.shown(pod.namespace):
                 runtime = runtime_of(quota)
-                if runtime is not None and pod.active_deadline in runtime.seconds:
+                if runtime is not None and runtime.sets(pod):
                     return runtime.quota
         return ""
 

@@ -42,11 +42,6 @@ class Runtime(Struct, frozen=True):
     default: int | None
     cuts: bool = False
 
-    @property
-    def seconds(self) -> frozenset[int]:
-        """The deadlines that it writes on pods."""
-        return frozenset(each for each in (self.longest, self.default) if each is not None)
-
     def longest_of(self, pod: Pod) -> int | None:
         """Return the longest deadline of a pod; below 1 if its grace period leaves none."""
         return None if self.longest is None else self.longest - _grace_beyond(pod)
@@ -55,6 +50,10 @@ class Runtime(Struct, frozen=True):
         """Return the deadline of a pod that has none."""
         longest = self.longest_of(pod)
         return max(1, (self.default or 0) if longest is None else min(self.default or longest, longest))
+
+    def sets(self, pod: Pod) -> bool:
+        """Return whether the deadline of a pod is one that the quota writes on it."""
+        return pod.active_deadline in (self.longest_of(pod), self.default_of(pod))
 
 
 class Deadline(Struct, frozen=True):

@@ -56,6 +56,12 @@ async def test_ten_minutes_before_its_end_a_pod_says_by_which_quota() -> None:
     assert await env.messages(after=100) == []
 
 
+async def test_a_pod_whose_time_is_shorter_for_its_grace_period_says_so_too() -> None:
+    env = Env()
+    env.put(runs("p", 1800, terminationGracePeriodSeconds=2400))
+    assert await env.messages(after=1201) == [("p", "ends in 9m59s: quota train limits its pods to 30m")]
+
+
 async def test_ordinary_day_pods_with_deadlines_of_their_own_or_none_and_ended_ones_are_silent() -> None:
     env = Env()
     for each in (runs("own", 1800), runs("none", None), runs("ended"), runs("elsewhere", namespace="other")):
