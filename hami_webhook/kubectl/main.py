@@ -160,15 +160,17 @@ def _port(text: str) -> int:
 
 def _cards(text: str) -> tuple[int, str]:
     count, x, model = text.partition("x")
-    if not (x and model.strip() and count.isascii() and count.isdecimal() and 1 <= int(count[:9]) <= _MOST_CARDS):
+    number = int(count) if len(count) <= len(str(_MOST_CARDS)) and count.isascii() and count.isdecimal() else 0
+    if not (x and model.strip() and 1 <= number <= _MOST_CARDS):
         raise argparse.ArgumentTypeError(f"must be a number from 1 to {_MOST_CARDS}, x, and a model, not {text!r}")
     if len(model) > _LONGEST_MODEL or not model.isprintable() or "," in model:
         raise argparse.ArgumentTypeError(f"MODEL has at most {_LONGEST_MODEL} printable characters and no comma")
-    return int(count), model.strip()
+    return number, model.strip()
 
 
 def _mebibytes(text: str) -> int:
-    if not (text.isascii() and text.isdecimal() and 1 <= int(text[:10]) <= _MOST_MEBIBYTES):
+    short = len(text) <= len(str(_MOST_MEBIBYTES)) and text.isascii() and text.isdecimal()
+    if not (short and 1 <= int(text) <= _MOST_MEBIBYTES):
         raise argparse.ArgumentTypeError(f"must be a number of MiB from 1 to {_MOST_MEBIBYTES}, not {text!r}")
     return int(text[:10])
 

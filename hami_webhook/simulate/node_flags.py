@@ -62,11 +62,12 @@ def add_node_flags(verb: argparse.ArgumentParser) -> None:
 
 def _added(text: str) -> AddedNodes:
     count, x, name = text.partition("x")
-    if not (x and count.isascii() and count.isdecimal() and 1 <= int(count[:9]) <= _MOST_NODES and _is_name(name)):
+    number = int(count) if len(count) <= len(str(_MOST_NODES)) and count.isascii() and count.isdecimal() else 0
+    if not (x and 1 <= number <= _MOST_NODES and _is_name(name)):
         raise argparse.ArgumentTypeError(
             f"must be a number from 1 to {_MOST_NODES}, x, and the name of a node in lower case, not {text[:100]!r}"
         )
-    return AddedNodes(int(count), name)
+    return AddedNodes(number, name)
 
 
 def _is_name(text: str) -> bool:

@@ -136,6 +136,8 @@ def test_a_node_that_takes_no_pods_is_neither_cleared_nor_filled(hami: Hami) -> 
     [
         (("--want", "H100"), "must be a number from 1 to 1024, x, and a model, not 'H100'"),
         (("--want", "0xH100"), "must be a number from 1 to 1024"),
+        (("--want", "1xH100", "--gpumem", "000000000199999999"), "must be a number of MiB from 1 to"),
+        (("--want", "0000000019999xH100"), "must be a number from 1 to 1024"),
         (("--want", "99999999999999999999xH100"), "must be a number from 1 to 1024"),
         (("--want", "1xH100,A100"), "MODEL has at most 64 printable characters and no comma"),
         (("--want", "1xH100"), "no card's model contains 'H100'; the nodes register NVIDIA A100-SXM4-40GB"),

@@ -91,7 +91,9 @@ def test_bad_input_by_sentence(simulate: Simulate, flags: list[str], said: str) 
     assert (done.status, done.out, said in done.err, done.err.count("\n")) == (2, "", True, 1), done.err
 
 
-@pytest.mark.parametrize("text", ["x", "0xn1", "1001xn1", "1xN1", "1x", "9" * 100 + "xn1", "1x../n1"])
+@pytest.mark.parametrize(
+    "text", ["x", "0xn1", "1001xn1", "1xN1", "1x", "9" * 100 + "xn1", "0000000019999xn1", "1x../n1"]
+)
 def test_what_is_no_number_of_nodes(simulate: Simulate, text: str) -> None:
     done = run(simulate, CLUSTER, "--add", text)
     assert (done.status, done.out) == (2, "")
