@@ -64,7 +64,7 @@ def _asked(
     try:
         result = json.loads(body)["data"]["result"]
         return [({name: str(text) for name, text in each["metric"].items()}, value(each)) for each in result]
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
         raise PrometheusError(
             f"{prometheus}: the answer isn't that of Prometheus' HTTP API (/api/v1/{what})"
         ) from error

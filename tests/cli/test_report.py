@@ -132,6 +132,12 @@ def test_hours_as_html(capsys: pytest.CaptureFixture[str]) -> None:
         (500, b"[" * 60000, "HTTP Error 500"),
         (200, b"<html>", "the answer isn't that of Prometheus' HTTP API"),
         (200, b'{"data": {"result": [{"metric": {}}]}}', "the answer isn't that of Prometheus' HTTP API"),
+        (
+            200,
+            b'{"data": {"result": [{"metric": {}, "value": [0, 1' + b"0" * 400 + b"]}]}}",
+            "the answer isn't that of Prometheus' HTTP API",
+        ),
+        (200, b"[" * 60000, "the answer isn't that of Prometheus' HTTP API"),
     ],
 )
 def test_what_prometheus_says_is_wrong_is_said(
