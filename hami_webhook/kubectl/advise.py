@@ -164,15 +164,17 @@ def _advice(
     return Advice(namespace, kind, name, container, len(pods), longest, memory, cores, limits, why)
 
 
-def _used(promised: Sequence[int], used: Sequence[tuple[int, int]]) -> Amounts:
-    if not used:
+def _used(promised: Sequence[int], used: Sequence[tuple[int | None, int | None]]) -> Amounts:
+    """The amounts of all pods; what isn't known of one of them isn't known."""
+    known = [(p95, most) for p95, most in used if p95 is not None and most is not None]
+    if not known or len(known) < len(used):
         return Amounts(max(promised))
-    return Amounts(max(promised), max(p95 for p95, _ in used), max(most for _, most in used))
+    return Amounts(max(promised), max(p95 for p95, _ in known), max(most for _, most in known))
 
 
 def _limit(resource: QuotaKey, used: Amounts) -> int | None:
     """The limit to write in the resource's unit; None if it wouldn't be below what is promised."""
-    if resource.memory_is_percentage:
+    if resource.memory_is_percentage or used.p95 is None:
         return None
     if resource.dimension is Dimension.MEMORY:
         size = _with_reserve(used.most or 0)

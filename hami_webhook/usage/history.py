@@ -24,14 +24,14 @@ _MEBIBYTE = 1 << 20
 class ContainerHistory(Struct, frozen=True):
     """What a container used of the card of which it used the most: memory in MiB, cores in percent of a card.
 
-    `seconds`: for how long that was measured. `…_p95`: 95 % of the samples have at most so much.
+    `seconds`: for how long that was measured. `…_p95`: 95 % of the samples have at most so much. None isn't known.
     """
 
     seconds: int
     memory_p95: int
     memory_most: int
-    cores_p95: int
-    cores_most: int
+    cores_p95: int | None
+    cores_most: int | None
 
 
 def read_history(prometheus: str, seconds: int, namespace: str = "") -> Mapping[Container, ContainerHistory]:
@@ -57,8 +57,8 @@ def read_history(prometheus: str, seconds: int, namespace: str = "") -> Mapping[
             min(seconds, round(counted.get(container, 0)) * step),
             _up(memory_p95.get(container, largest) / _MEBIBYTE),
             _up(largest / _MEBIBYTE),
-            _up(cores_p95.get(container, 0)),
-            _up(cores_most.get(container, 0)),
+            _up_if_known(cores_p95.get(container)),
+            _up_if_known(cores_most.get(container)),
         )
         for container, largest in memory_most.items()
     }
@@ -80,3 +80,7 @@ def _values(prometheus: str, text: str) -> Iterator[tuple[Container, float]]:
 
 def _up(value: float) -> int:
     return -int(-value // 1)
+
+
+def _up_if_known(value: float | None) -> int | None:
+    return None if value is None else _up(value)

@@ -60,7 +60,7 @@ def test_a_workload_gets_limits_by_what_its_busiest_replica_used(hami: Hami) -> 
         (used("busy", most=19000 * MIB, cores=10), {"limits": {}, "why": "uses what it is promised"}),
         (used("busy", most=25000 * MIB, cores=80), {"limits": {}, "why": "uses what it is promised"}),
         (used("busy", cores=0, peak=80), {"limits": {"nvidia.com/gpumem": 1100, "nvidia.com/gpucores": 5}}),
-        (used("busy", p95="NaN", cores="NaN"), {"limits": {"nvidia.com/gpumem": 1100, "nvidia.com/gpucores": 5}}),
+        (used("busy", p95="NaN", cores="NaN"), {"limits": {"nvidia.com/gpumem": 1100}}),
         (used("other", n=336), {"measured": 0, "limits": {}, "why": "not measured"}),
     ],
 )
@@ -71,6 +71,16 @@ def test_a_limit_is_written_only_for_what_was_measured_and_is_promised_more(
     assert {name: found[name] for name in expected} == expected
     if not expected["limits"]:
         assert (found["memory"]["limit"], found["memory"]["frees"], found["cores"]["frees"]) == (None, 0, 0)
+
+
+def test_cores_that_were_not_measured_of_all_replicas_get_no_limit(hami: Hami) -> None:
+    """HAMi's monitor may have a container's memory alone: that isn't a container that computes nothing."""
+    objects = cluster(*DEPLOYED, replica("serve-5d4f-a"), replica("serve-5d4f-b"))
+    memory = [each for each in used("serve-5d4f-b") if "container_device" not in each[0]]
+    found = advice(hami, objects, *used("serve-5d4f-a", cores=1, peak=1), *memory)
+    (serve,) = [each for each in found if each["kind"] == "Deployment"]
+    assert serve["limits"] == {"nvidia.com/gpumem": 1100}
+    assert serve["cores"] == {"promised": 10} | NOTHING_USED
 
 
 def test_cores_without_a_limit_stay_without(hami: Hami) -> None:

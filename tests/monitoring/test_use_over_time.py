@@ -91,5 +91,5 @@ def test_the_queries_find_percentile_most_and_span_of_each_container(tmp_path: P
     assert ([*only], [*of_the_other]) == ([q], [p])
     assert (found[p].memory_p95, found[p].memory_most, found[p].cores_p95, found[p].cores_most) == (200, 200, 50, 90)
     assert found[p].seconds == pytest.approx(12 * 3600, abs=900)  # steps, and the five minutes that a sample lasts
-    assert found[q] == only[q] == ContainerHistory(found[q].seconds, 96, 100, 0, 0)
+    assert found[q] == only[q] == ContainerHistory(found[q].seconds, 96, 100, None, None)
     assert found[q].seconds == pytest.approx(100 * 60, abs=900)

@@ -90,7 +90,7 @@ def test_one_namespace_alone_is_asked_for(namespace: str) -> None:
         ({"most": -1}, {}),
         ({"most": "1e300"}, {}),
         ({"p95": "NaN"}, ContainerHistory(WEEK, 1000, 1000, 30, 90)),
-        ({"cores": "+Inf", "peak": "+Inf"}, ContainerHistory(WEEK, 800, 1000, 0, 0)),
+        ({"cores": "+Inf", "peak": "+Inf"}, ContainerHistory(WEEK, 800, 1000, None, None)),
         ({"n": "1e9"}, ContainerHistory(WEEK, 800, 1000, 30, 90)),
         ({"n": "NaN"}, ContainerHistory(0, 800, 1000, 30, 90)),
         ({"cores": 0.2, "peak": 0.2}, ContainerHistory(WEEK, 800, 1000, 1, 1)),
