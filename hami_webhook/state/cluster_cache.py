@@ -225,7 +225,8 @@ class ClusterCache(NodeCache):
 
     def observed(self, uid: str) -> Pod | None:
         """The pod as it was last observed, without what is assumed of it."""
-        return self._assumed.observed(uid, self._pods.get(uid))
+        known = self._pods.get(uid)
+        return None if known is None else self._assumed.observed(uid, known)
 
     def pods(self) -> Iterable[Pod]:
         return self._pods.values()

@@ -303,7 +303,7 @@ async def test_the_charge_gets_the_time_the_api_server_waits_less_one_second(
     seen = []
 
     class Timed:
-        async def mutate(self, review: Review) -> Answer:
+        async def mutate(self, review: Review, time_left: float | None = None) -> Answer:
             return Answer()
 
         async def webhook(self, review: Review, time_left: float | None) -> Answer:
@@ -343,7 +343,7 @@ async def test_security_4_time_per_request_is_bounded_even_if_nobody_says_so() -
 
 async def test_a_crash_inside_is_a_polite_500_that_says_nothing_of_the_inside(caplog: pytest.LogCaptureFixture) -> None:
     class Crashing:
-        async def mutate(self, review: Review) -> None:
+        async def mutate(self, review: Review, time_left: float | None = None) -> None:
             raise RuntimeError("secret detail")
 
         webhook = validate = mutate
@@ -407,7 +407,7 @@ class Slices:
         self.seconds = seconds
         self.began: list[float] = []
 
-    async def mutate(self, review: Review) -> Answer:
+    async def mutate(self, review: Review, time_left: float | None = None) -> Answer:
         assert review.object.metadata is not None
         if len((review.object.metadata.annotations or {}).get("pad", "")) > LARGE:
             self.began.append(time.monotonic())
