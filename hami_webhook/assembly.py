@@ -27,10 +27,10 @@ from hami_webhook.kube.objects import RESERVATION, Pod, ResourceQuota
 from hami_webhook.namespaces import LiveNamespaces
 from hami_webhook.policy.rules import PolicyRules
 from hami_webhook.queueing.headroom import QueueHeadroom
-from hami_webhook.quota.claims import ClaimReader, WithClaims
+from hami_webhook.quota.claims import ClaimReader
 from hami_webhook.quota.deleted_ledgers import DeletedLedgers
 from hami_webhook.quota.ledger import new_attempt
-from hami_webhook.quota.pricing import CapacityLister
+from hami_webhook.quota.pricing import ClusterCapacity
 from hami_webhook.quota_ports.claims import ClaimPort, claim_inventory
 from hami_webhook.quota_ports.pods import PodPort, Pricing
 from hami_webhook.scheduling.boundary import PolicyEnforcer
@@ -73,8 +73,8 @@ class Core:
         deleted = DeletedLedgers(options.bounds.ttl, clock)
         watches = watches or NoWatches()
         self.caches = Caches(self.state, clock, options.node_labels, self.nominations, deleted, watches, claims)
-        with_claims = WithClaims(self.state, claims)
-        self.capacity: CapacityLister = with_claims if vendors.drivers else self.state
+        with_claims = ClusterCapacity(self.state, claims)
+        self.capacity = with_claims if vendors.drivers else self.state.capacity
         self.view = ClusterView(self.caches, vendors, self.capacity, clock, placement_ttl, options.zone)
         self.problems: Counter[str] = Counter()
         """Events that were recorded about objects, by reason."""
@@ -83,7 +83,7 @@ class Core:
         self.namespaces = LiveNamespaces(cluster, self.caches)
         kinds = ChargedKinds(
             vendors=vendors,
-            devices=self.state,
+            devices=self.state.capacity,
             capacity=self.capacity,
             pods=PodReader(cluster, self.state),
             deleted=deleted,

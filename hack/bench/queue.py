@@ -17,7 +17,7 @@ from hami_webhook.kube.objects import Pod, ResourceQuota
 from hami_webhook.queueing.pod_queue import DemandCache, read_queue
 from hami_webhook.quota.account import QuotaAccount
 from hami_webhook.quota.known_quotas import KnownQuotas, PodQuotas
-from hami_webhook.quota.pricing import NoCapacity
+from hami_webhook.quota.pricing import ClusterCapacity
 from hami_webhook.quota.queue_order import decide
 
 PODS = {"smallest": 100, "usual": 10_000, "large": 10_000}
@@ -50,7 +50,7 @@ async def _round(pods: int, rounds: int, *, different: bool) -> float:
     demands, seconds = DemandCache(lambda: NOW), []
     for _ in range(rounds + 1):
         began = time.process_time()
-        queue = await read_queue(waiting, lambda pod: known, vendors, NoCapacity(), demands)
+        queue = await read_queue(waiting, lambda pod: known, vendors, ClusterCapacity(), demands)
         decision = decide(queue.waiting.values(), queue.rooms, NOW)
         seconds.append(time.process_time() - began)
         assert len(decision.waiting) == pods

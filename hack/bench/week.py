@@ -38,7 +38,7 @@ from hami_webhook.queueing.pod_queue import demand_of, room_of
 from hami_webhook.queueing.promises import Promises, StartErrors
 from hami_webhook.quota.account import QuotaAccount
 from hami_webhook.quota.lending import MIN_RUNTIME
-from hami_webhook.quota.pricing import Charge, NoCapacity, price_pending
+from hami_webhook.quota.pricing import Charge, ClusterCapacity, price_pending
 from hami_webhook.quota.queue_order import (
     Demand,
     QueueDecision,
@@ -111,9 +111,9 @@ class Quotas:
         self.accounts = [_account(f"team-{team}", OWN, nominal) for team in range(TEAMS)]
         self.above = _account("", CARDS)
         pods = [Pod.from_object(_pod(f"team-{team}")) for team in range(TEAMS)]
-        self.charges: list[Charge] = [price_pending(pod, VENDORS, NoCapacity()) for pod in pods]
+        self.charges: list[Charge] = [price_pending(pod, VENDORS, ClusterCapacity()) for pod in pods]
         self.demands: list[Demand] = [
-            demand_of(pod, (account, self.above), VENDORS, NoCapacity())
+            demand_of(pod, (account, self.above), VENDORS, ClusterCapacity())
             for pod, account in zip(pods, self.accounts, strict=True)
         ]
 

@@ -37,13 +37,13 @@ from hami_webhook.dra.holders import (
 from hami_webhook.kube.claims_wire import ResourceClaim
 from hami_webhook.kube.objects import MalformedObject, Pod
 from hami_webhook.quota.account import ChargeRequest, Refusal, refuse_now
-from hami_webhook.quota.claims import ClaimReader, OneHolder, WithClaims, unmet
+from hami_webhook.quota.claims import ClaimReader, OneHolder, unmet
 from hami_webhook.quota.floors import floor_id
 from hami_webhook.quota.placements import ClaimAllocation
 from hami_webhook.quota.placing import PlacementRequest
-from hami_webhook.quota.pricing import CapacityLister, charge_of, price_pending
+from hami_webhook.quota.pricing import ClusterCapacity, charge_of, price_pending
 
-PassingQueue = Callable[[Pod, CapacityLister | None], Awaitable[Refusal | None]]
+PassingQueue = Callable[[Pod, ClusterCapacity | None], Awaitable[Refusal | None]]
 """The refusal of a claim that would pass pods that wait, priced by the lister if given; None if it passes none."""
 
 _TOO_LATE = "no answer from the API server in time"
@@ -64,7 +64,7 @@ class ClaimCharger:
         self,
         cluster: Cluster,
         vendors: Vendors,
-        capacity: WithClaims,
+        capacity: ClusterCapacity,
         cache: ClaimCache,
         charger: PodCharger,
         queues: ChargeQueues,
@@ -185,7 +185,7 @@ class ClaimCharger:
         claims = await self._reader.of([pod.namespace])
         return {key_of(each): each for each in claims if controller_of(each) == pod.uid and key_of(each)[1] != name}
 
-    async def _allocation(self, former: ResourceClaim, claim: ResourceClaim) -> tuple[ClaimAllocation, WithClaims]:
+    async def _allocation(self, former: ResourceClaim, claim: ResourceClaim) -> tuple[ClaimAllocation, ClusterCapacity]:
         """Whose claim it is with what that costs before and after, and the lister with its claims as they are then."""
         key, inventory, templates = key_of(claim), self._cache.inventory, self._cache.templates
         bare = BareClaim.of(claim)
@@ -204,14 +204,14 @@ class ClaimCharger:
 
     def _priced(
         self, pod: Pod, before: Holder | None, after: Holder | None, uid: str
-    ) -> tuple[ClaimAllocation, WithClaims]:
-        was, will = (WithClaims(self._capacity, OneHolder(holder)) for holder in (before, after))
+    ) -> tuple[ClaimAllocation, ClusterCapacity]:
+        was, will = (ClusterCapacity(self._capacity.cards, OneHolder(holder)) for holder in (before, after))
         more = (self._clock(), self._timing.placement_ttl)
         # kept, as each quota and each try asks again
         of_former, of_claim = (cache(partial(charge_of, pod, self._vendors, each, *more)) for each in (was, will))
         return ClaimAllocation(pod, uid, of_former, of_claim, self._vendors, was), will
 
-    async def _passing(self, allocation: ClaimAllocation, after: WithClaims) -> Refusal | None:
+    async def _passing(self, allocation: ClaimAllocation, after: ClusterCapacity) -> Refusal | None:
         """The refusal of an allocation whose holder cost nothing so far, and would pass pods that wait."""
         if price_pending(allocation.pod, self._vendors, allocation.capacity).amounts:
             return None

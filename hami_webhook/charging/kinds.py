@@ -18,7 +18,7 @@ from hami_webhook.quota.claims import ClaimReader
 from hami_webhook.quota.deleted_ledgers import DeletedLedgers
 from hami_webhook.quota.floors import is_shown
 from hami_webhook.quota.ledger import UPDATE, Entry, new_attempt
-from hami_webhook.quota.pricing import CapacityLister
+from hami_webhook.quota.pricing import ClusterCapacity
 from hami_webhook.quota.recompute import LedgerBounds
 
 
@@ -37,8 +37,8 @@ class ChargedKinds(Struct, frozen=True, kw_only=True):
     """
 
     vendors: Vendors
-    devices: CapacityLister
-    capacity: CapacityLister
+    devices: ClusterCapacity
+    capacity: ClusterCapacity
     pods: PodReader
     deleted: DeletedLedgers
     bounds: LedgerBounds

@@ -16,7 +16,7 @@ from hami_webhook.kube.objects import Pod
 from hami_webhook.quota.account import Refusal, Rejected
 from hami_webhook.quota.placements import PodPlacement
 from hami_webhook.quota.placing import PlacementRequest
-from hami_webhook.quota.pricing import CapacityLister, Charge, ChargeOn
+from hami_webhook.quota.pricing import Charge, ChargeOn, ClusterCapacity
 
 
 class NoRoom(Rejected):
@@ -30,7 +30,7 @@ class PlacementCharger:
         self,
         queues: ChargeQueues,
         vendors: Vendors,
-        capacity: CapacityLister,
+        capacity: ClusterCapacity,
         *,
         clock: Callable[[], float],
         placement_ttl: float,

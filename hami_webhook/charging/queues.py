@@ -20,7 +20,7 @@ from hami_webhook.kube.objects import Pod, ResourceQuota
 from hami_webhook.quota.account import Refusal
 from hami_webhook.quota.batch import Request
 from hami_webhook.quota.known_quotas import KnownQuotas
-from hami_webhook.quota.pricing import CapacityLister, Charge
+from hami_webhook.quota.pricing import Charge, ClusterCapacity
 
 
 class ChargeQueues:
@@ -83,7 +83,7 @@ class ChargeQueues:
 
 
 def live_queues(
-    cluster: Cluster, vendors: Vendors, capacity: CapacityLister, clock: Callable[[], float]
+    cluster: Cluster, vendors: Vendors, capacity: ClusterCapacity, clock: Callable[[], float]
 ) -> ChargeQueues:
     """The queue of ResourceQuotas alone, without caches: every read is live."""
     store = QuotaStore(ResourceQuotas(cluster), vendors, clock=clock)

@@ -32,11 +32,11 @@ from hami_webhook.cluster.api import Cluster, Conflict, Kind, NotFound
 from hami_webhook.devices.registry import Vendors
 from hami_webhook.kube.objects import MalformedObject, Pod
 from hami_webhook.quota.account import Accounts, QuotaAccount
-from hami_webhook.quota.claims import ClaimReader, WithClaims
+from hami_webhook.quota.claims import ClaimReader
 from hami_webhook.quota.deleted_ledgers import DeletedLedgers, may_follow
 from hami_webhook.quota.holdings import PastHoldings, with_sums
 from hami_webhook.quota.ledger import Entry
-from hami_webhook.quota.pricing import CapacityLister
+from hami_webhook.quota.pricing import ClusterCapacity
 from hami_webhook.quota.recompute import LedgerBounds, Recomputed, recompute
 
 _MOST_LISTS = 8
@@ -141,7 +141,7 @@ class Recomputer:
         store: QuotaStore,
         pods: PodReader,
         vendors: Vendors,
-        capacity: CapacityLister,
+        capacity: ClusterCapacity,
         *,
         clock: Callable[[], float],
         bounds: LedgerBounds | None = None,
@@ -247,7 +247,7 @@ class Recomputer:
             # at once: both have to begin after the quota was read, and the order between them says nothing
             pods, claims = await asyncio.gather(self._pods.of(namespaces), self._claims.of(namespaces))
             bare, held = await self._claims.held_by(pods, claims, self._clock())
-            capacity = WithClaims(self._capacity, held)
+            capacity = ClusterCapacity(self._capacity.cards, held)
             return [*pods, *bare]
 
         def change(snapshot: Snapshot) -> tuple[Accounts, Recomputed]:

@@ -27,11 +27,6 @@ class NodeLister(Protocol):
     """The nodes of the cluster, with what is on them."""
 
     @property
-    def origin(self) -> NodeLister:
-        """Return the lister that computes the answers; a wrapper returns the lister that it forwards to."""
-        ...
-
-    @property
     def now(self) -> float:
         """Return the latest time that callers passed in, in Unix seconds."""
         ...
@@ -63,10 +58,6 @@ class NoNodes:
 
     now = 0.0
     version = 0
-
-    @property
-    def origin(self) -> NodeLister:
-        return self
 
     def nodes(self) -> Iterable[Node]:
         return ()

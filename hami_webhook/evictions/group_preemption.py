@@ -160,7 +160,7 @@ class GroupPreemption:
                 found.append((shape, state))
             members.append(Member(pod, state.request))
         priority = min(pod.priority for pod in (*pods, *self._state.by_namespace.members(key)))
-        budgets = GroupBudgets(found[0][1].accounts, self._state, self._state, self._vendors, self._clock())
+        budgets = GroupBudgets(found[0][1].accounts, self._state, self._state.capacity, self._vendors, self._clock())
         disruption = self._decisions.budgets.left()
         return GroupPreemptor(members, [*near], priority, budgets, self._vendors, disruption, self._clock())
 

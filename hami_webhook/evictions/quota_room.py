@@ -21,7 +21,7 @@ from hami_webhook.quota.budget import PodBudget, charged, pod_budget
 from hami_webhook.quota.ledger import State
 from hami_webhook.quota.limits import limited_at, limited_until_end
 from hami_webhook.quota.preemption import gives_room
-from hami_webhook.quota.pricing import CapacityLister, charge_of, placed_charge
+from hami_webhook.quota.pricing import ClusterCapacity, charge_of, placed_charge
 from hami_webhook.state.cluster_cache import ClusterCache
 from hami_webhook.state.nominations import Nominations
 
@@ -71,7 +71,7 @@ class QuotaRoom:
         ]
         return pod_budget(
             *(self._pod, accounts, placed_by_others, self._vendors),
-            *(self._state, self._now, self._state.placement_ttl),
+            *(self._state.capacity, self._now, self._state.placement_ttl),
         )
 
     def _as_recomputed(self, account: QuotaAccount) -> QuotaAccount:
@@ -88,7 +88,7 @@ class QuotaRoom:
         """What the pod costs a quota that gives room, by its placement alone or as it is charged."""
         if account.label not in self._named or not account.covers(pod):
             return {}
-        more = (self._vendors, self._state, self._now, self._state.placement_ttl)
+        more = (self._vendors, self._state.capacity, self._now, self._state.placement_ttl)
         if not placed:
             return account.counted(charged(account, pod, *more))
         charge = charge_of(pod, *more, account.cards)
@@ -102,7 +102,7 @@ class GroupBudgets:
         self,
         accounts: Iterable[QuotaAccount],
         state: ClusterCache,
-        capacity: CapacityLister,
+        capacity: ClusterCapacity,
         vendors: Vendors,
         now: float,
     ) -> None:

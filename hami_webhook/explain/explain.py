@@ -48,7 +48,7 @@ from hami_webhook.policy.evaluation import PolicyViolation
 from hami_webhook.quota.account import QuotaAccount, limiting
 from hami_webhook.quota.budget import PodBudget, charged, pod_budget
 from hami_webhook.quota.floors import floor_id
-from hami_webhook.quota.pricing import CapacityLister, charge_of, placed_charge, price_pending
+from hami_webhook.quota.pricing import ClusterCapacity, charge_of, placed_charge, price_pending
 from hami_webhook.scheduling.boundary import BoundedPod
 from hami_webhook.scheduling.node_classes import NodeClasses
 from hami_webhook.scheduling.placer import SchedulingPolicies
@@ -80,7 +80,7 @@ class ExplainContext(Struct, frozen=True):
     """
 
     state: ClusterCache
-    capacity: CapacityLister
+    capacity: ClusterCapacity
     vendors: Vendors
     quotas: Sequence[ResourceQuota]
     now: float

@@ -28,7 +28,7 @@ from hami_webhook.queueing.words import (
     with_durations,
 )
 from hami_webhook.quota.account import QuotaAccount
-from hami_webhook.quota.pricing import CapacityLister, charge_of
+from hami_webhook.quota.pricing import ClusterCapacity, charge_of
 from hami_webhook.quota.queue_order import Shortfall
 from hami_webhook.state.cluster_cache import ClusterCache
 
@@ -53,7 +53,7 @@ def quota_wait(
     accounts: Sequence[QuotaAccount],
     state: ClusterCache,
     vendors: Vendors,
-    capacity: CapacityLister,
+    capacity: ClusterCapacity,
     now: float,
     assume_ttl: float,
     said: str,

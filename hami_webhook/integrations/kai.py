@@ -127,10 +127,10 @@ class Kai(ForeignScheduler):
     def _sizes(self, node_lister: NodeLister) -> tuple[int, int]:
         """The MiB of the smallest and of the largest card of all nodes, recomputed once a node has changed."""
         known = self._sized
-        if known is None or (known[0](), known[1]) != (node_lister.origin, node_lister.version):
+        if known is None or (known[0](), known[1]) != (node_lister, node_lister.version):
             sizes = [size for node in node_lister.nodes() if (size := card_memory(node))]
             found = (min(sizes), max(sizes)) if sizes else (0, 0)
-            known = self._sized = weakref.ref(node_lister.origin), node_lister.version, found
+            known = self._sized = weakref.ref(node_lister), node_lister.version, found
         return known[2]
 
 

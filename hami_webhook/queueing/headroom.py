@@ -19,7 +19,7 @@ from hami_webhook.queueing.pod_queue import DemandCache, demand_of, known_accoun
 from hami_webhook.quota.account import QuotaAccount, Refusal, limiting
 from hami_webhook.quota.known_quotas import PodQuotas
 from hami_webhook.quota.limits import limited_until_end
-from hami_webhook.quota.pricing import CapacityLister
+from hami_webhook.quota.pricing import ClusterCapacity
 from hami_webhook.quota.queue_order import QueueDecision, decide
 
 KUEUE = "Kueue"
@@ -70,7 +70,7 @@ class QueueHeadroom:
         members: Callable[[GroupKey], Sequence[Pod]],
         known: Callable[[Pod], PodQuotas],
         vendors: Vendors,
-        capacity: CapacityLister,
+        capacity: ClusterCapacity,
         clock: Callable[[], float],
     ) -> None:
         self._queued = queued
@@ -83,7 +83,7 @@ class QueueHeadroom:
         self._at = -inf
         self._decision = QueueDecision((), ())
 
-    async def refusal(self, pod: Pod, why: str, capacity: CapacityLister | None = None) -> Refusal | None:
+    async def refusal(self, pod: Pod, why: str, capacity: ClusterCapacity | None = None) -> Refusal | None:
         """The refusal of a new pod, or claim, that would pass pods that wait; None if it doesn't.
 
         `why` says why the pod doesn't wait with them. Its cost (by `capacity`, if given) is subtracted from the
@@ -106,7 +106,7 @@ class QueueHeadroom:
             left.update({key: left[key] - amount for key, amount in amounts if key in left})
         return None
 
-    async def refusal_of_claim(self, pod: Pod, capacity: CapacityLister | None = None) -> Refusal | None:
+    async def refusal_of_claim(self, pod: Pod, capacity: ClusterCapacity | None = None) -> Refusal | None:
         """The refusal of a claim of this pod, or of this claim alone, that would pass pods that wait."""
         return await self.refusal(pod, CLAIMS, capacity)
 

@@ -18,7 +18,7 @@ from hami_webhook.quota.floors import cost_at_admission, floor_id
 from hami_webhook.quota.known_quotas import PodQuotas
 from hami_webhook.quota.ledger import State
 from hami_webhook.quota.limits import limited_at
-from hami_webhook.quota.pricing import CapacityLister
+from hami_webhook.quota.pricing import ClusterCapacity
 from hami_webhook.quota.queue_order import OF_SUBJECT, Demand, QueuedPod, QueueRoom
 from hami_webhook.quota.runtime import limits_runtime, longest_hold
 from hami_webhook.quota.subjects import groups_of, subject_of
@@ -105,7 +105,7 @@ async def read_queue(
     pods: Sequence[Pod],
     known: Callable[[Pod], PodQuotas],
     vendors: Vendors,
-    capacity: CapacityLister,
+    capacity: ClusterCapacity,
     demands: DemandCache,
     since: Mapping[str, float] = {},
 ) -> PodQueue:
@@ -189,13 +189,13 @@ def room_of(account: QuotaAccount, spent: Mapping[str, str] = {}) -> QueueRoom:
     )
 
 
-def demand_of(pod: Pod, accounts: Sequence[QuotaAccount], vendors: Vendors, capacity: CapacityLister) -> Demand:
+def demand_of(pod: Pod, accounts: Sequence[QuotaAccount], vendors: Vendors, capacity: ClusterCapacity) -> Demand:
     """What the pod costs each of these quotas that covers it while it waits."""
     return _priced(pod, accounts, vendors, capacity)[0]
 
 
 def _priced(
-    pod: Pod, accounts: Sequence[QuotaAccount], vendors: Vendors, capacity: CapacityLister
+    pod: Pod, accounts: Sequence[QuotaAccount], vendors: Vendors, capacity: ClusterCapacity
 ) -> tuple[Demand, bool]:
     """The same, and whether that follows from the pod alone, whatever cards there are."""
     found, fixed = [], True

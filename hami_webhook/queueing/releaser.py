@@ -32,7 +32,7 @@ from hami_webhook.queueing.pod_queue import DemandCache, read_queue
 from hami_webhook.queueing.promises import Promises, StartErrors
 from hami_webhook.quota.account import ChargeRequest, Gate, Refusal, refuse_now
 from hami_webhook.quota.floors import floor_id
-from hami_webhook.quota.pricing import CapacityLister, admission_charge
+from hami_webhook.quota.pricing import ClusterCapacity, admission_charge
 from hami_webhook.quota.queue_order import PendingReason, QueueDecision, QueuedPod, QueuePosition, QueueRoom, decide
 from hami_webhook.state.caches import Change, Subscriptions
 from hami_webhook.state.cluster_view import ClusterView
@@ -90,7 +90,7 @@ class QueueReleaser:
         cluster: Cluster,
         view: ClusterView,
         charger: PodCharger,
-        capacity: CapacityLister,
+        capacity: ClusterCapacity,
         failures: Counter[str],
         *,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,

@@ -25,7 +25,7 @@ from hami_webhook.quota.card_selection import CardSelection
 from hami_webhook.quota.floors import cost_at_admission, cost_of
 from hami_webhook.quota.ledger import Entry, find_claim_entry, find_entry
 from hami_webhook.quota.limits import limited_until_end
-from hami_webhook.quota.pricing import CapacityLister, charge_of, in_bytes, in_units
+from hami_webhook.quota.pricing import ClusterCapacity, charge_of, in_bytes, in_units
 
 
 class _InBytes(NamedTuple):
@@ -189,7 +189,7 @@ class RecordingBudget:
 
 
 def charged(
-    account: QuotaAccount, pod: Pod, vendors: Vendors, capacity: CapacityLister, now: float, placement_ttl: float
+    account: QuotaAccount, pod: Pod, vendors: Vendors, capacity: ClusterCapacity, now: float, placement_ttl: float
 ) -> Mapping[str, int]:
     """Return the exact amounts that this quota's used has for the pod: those of its entry, otherwise its computed
     charge.
@@ -199,7 +199,7 @@ def charged(
     return cost.only(account.hard)
 
 
-def entry_of(account: QuotaAccount, pod: Pod, vendors: Vendors, capacity: CapacityLister) -> tuple[str, Entry] | None:
+def entry_of(account: QuotaAccount, pod: Pod, vendors: Vendors, capacity: ClusterCapacity) -> tuple[str, Entry] | None:
     """The pod's ledger entry with its id."""
     if isinstance(pod, BareClaim):
         found = find_claim_entry(account.ledger, pod.charge_id, pod.uid)
@@ -218,7 +218,7 @@ def placed_by_others(
     pod: Pod,
     pods: Iterable[Pod],
     vendors: Vendors,
-    capacity: CapacityLister,
+    capacity: ClusterCapacity,
     now: float,
     placement_ttl: float,
 ) -> dict[str, int]:
@@ -240,7 +240,7 @@ def pod_budget(
     quotas: Iterable[QuotaAccount],
     others_of: Callable[[QuotaAccount], Mapping[str, int]],
     vendors: Vendors,
-    capacity: CapacityLister,
+    capacity: ClusterCapacity,
     now: float,
     placement_ttl: float,
 ) -> PodBudget | None:

@@ -15,45 +15,20 @@ from msgspec import Struct
 
 from hami_webhook.cluster.api import JSON, Cluster, ClusterError, Forbidden, Kind, NotFound
 from hami_webhook.config.drivers import DriverDevices
-from hami_webhook.devices.foreign_scheduler import NodeLister
 from hami_webhook.devices.model import BadRequest
-from hami_webhook.dra.claim_cache import ClaimCache, PodClaims
+from hami_webhook.dra.claim_cache import ClaimCache
 from hami_webhook.dra.cost import classes_of
 from hami_webhook.dra.holders import BareClaim, Holder, Key, holder_of_claims, holders, requests_of
 from hami_webhook.kube.claims_wire import ResourceClaim, ResourceClaimTemplate
 from hami_webhook.kube.objects import MalformedObject, Pod
 from hami_webhook.kube.wire import convert
-from hami_webhook.quota.pricing import CapacityLister
+from hami_webhook.quota.pricing import ClusterCapacity
 
 _MOST_READ = 8
 """Templates of a pod that are read: one with more that nobody has seen isn't worth the requests."""
 
 _MOST_LISTS = 8
 """Namespaces of a quota whose claims are listed one by one."""
-
-
-class WithClaims:
-    """A `CapacityLister` with claims."""
-
-    def __init__(self, base: CapacityLister, claims: PodClaims) -> None:
-        self._base = base
-        self.claims = claims
-        self.nodes, self.node = base.nodes, base.node
-        self.foreign_pods_on, self.device = base.foreign_pods_on, base.device
-        self.inventories, self.eligible, self.held = base.inventories, base.eligible, base.held
-        self.is_selected, self.only_counted_devices = base.is_selected, base.only_counted_devices
-
-    @property
-    def origin(self) -> NodeLister:
-        return self._base.origin
-
-    @property
-    def now(self) -> float:
-        return self._base.now
-
-    @property
-    def version(self) -> int:
-        return self._base.version
 
 
 class OneHolder(Struct, frozen=True):
@@ -122,7 +97,7 @@ class TemplateReader:
 def refuse_both_ways(
     pod: Pod,
     requests: Collection[str],
-    capacity: CapacityLister,
+    capacity: ClusterCapacity,
     named: Iterable[ResourceClaim] = (),
     rows: Sequence[DriverDevices] = (),
 ) -> None:
@@ -137,7 +112,7 @@ def refuse_both_ways(
         raise BadRequest(f"cards of {', '.join(both)} are asked for by limits and by ResourceClaims; use one of both")
 
 
-def unmet(pod: Pod, capacity: CapacityLister) -> tuple[str, ...]:
+def unmet(pod: Pod, capacity: ClusterCapacity) -> tuple[str, ...]:
     """Return warnings for the author of a pod, or of a claim without a pod: requests that no device satisfies now, and
     missing templates.
     """

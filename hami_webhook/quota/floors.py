@@ -23,7 +23,7 @@ from hami_webhook.kube.objects import Pod
 from hami_webhook.quota.account import QuotaAccount
 from hami_webhook.quota.entry_life import Event
 from hami_webhook.quota.ledger import Entry, State, is_full
-from hami_webhook.quota.pricing import CapacityLister, Charge, PriceOn, admission_charge, charge_of, named_in
+from hami_webhook.quota.pricing import Charge, ClusterCapacity, PriceOn, admission_charge, charge_of, named_in
 
 _ids: DerivedValues[Pod, tuple[Vendors, str]] = DerivedValues()
 
@@ -77,7 +77,7 @@ def _claimed(pod: Pod, vendors: Vendors) -> list[object]:
 
 
 def cost_of(
-    account: QuotaAccount, pod: Pod, vendors: Vendors, capacity: CapacityLister, now: float, placement_ttl: float
+    account: QuotaAccount, pod: Pod, vendors: Vendors, capacity: ClusterCapacity, now: float, placement_ttl: float
 ) -> Charge:
     """Return the exact amounts of a live pod without its entries: of its placement, otherwise of its floor entry or
     declaration.
@@ -155,14 +155,14 @@ class FloorEntries:
                 yield key, entry, Event.NEEDED if key in self._used else Event.UNSEEN
 
 
-def cost_at_admission(account: QuotaAccount, pod: Pod, vendors: Vendors, capacity: CapacityLister) -> Charge:
+def cost_at_admission(account: QuotaAccount, pod: Pod, vendors: Vendors, capacity: ClusterCapacity) -> Charge:
     """What an existing pod cost the quota when it was admitted; nothing for amounts that admission refuses."""
     on_cards = partial(admission_charge, pod, vendors, capacity)
     return account.while_waiting(on_cards(), on_cards, partial(floor_id, pod, vendors))
 
 
 def is_shown(
-    account: QuotaAccount, entry: Entry, pod: Pod, vendors: Vendors, capacity: CapacityLister, now: float, ttl: float
+    account: QuotaAccount, entry: Entry, pod: Pod, vendors: Vendors, capacity: ClusterCapacity, now: float, ttl: float
 ) -> bool:
     """Return whether the pod's own amounts equal its entry's, or the pod has the update that the entry charged.
 

@@ -17,7 +17,7 @@ from hami_webhook.devices.registry import Vendors
 from hami_webhook.kube.objects import Pod
 from hami_webhook.quota.account import QuotaAccount
 from hami_webhook.quota.held_time import HeldSpan, millis
-from hami_webhook.quota.pricing import NODE_LOCK_TIMEOUT, CapacityLister, charge_of
+from hami_webhook.quota.pricing import NODE_LOCK_TIMEOUT, ClusterCapacity, charge_of
 from hami_webhook.quota.recompute import LedgerBounds, Recomputed
 
 
@@ -40,7 +40,7 @@ def span_of(
     account: QuotaAccount,
     pod: Pod,
     vendors: Vendors,
-    capacity: CapacityLister,
+    capacity: ClusterCapacity,
     now: float,
     placement_ttl: float = NODE_LOCK_TIMEOUT,
 ) -> HeldSpan | None:
@@ -62,7 +62,7 @@ def held_spans(
     pods: Iterable[Pod],
     past: PastHoldings,
     vendors: Vendors,
-    capacity: CapacityLister,
+    capacity: ClusterCapacity,
     placement_ttl: float,
 ) -> dict[str, HeldSpan]:
     """All that was held since the last sum, by UID; of the pods that are listed, and of those that are gone."""
@@ -102,7 +102,7 @@ def with_sums(
     done: Recomputed,
     pods: Sequence[Pod],
     vendors: Vendors,
-    capacity: CapacityLister,
+    capacity: ClusterCapacity,
     bounds: LedgerBounds,
     past: PastHoldings | None,
 ) -> Recomputed:

@@ -14,7 +14,7 @@ from hami_webhook.kube.objects import Pod, ResourceQuota
 from hami_webhook.quota.account import QuotaAccount
 from hami_webhook.quota.enforcement import Enforcement, label_of, seconds_of
 from hami_webhook.quota.holdings import placed_at
-from hami_webhook.quota.pricing import CapacityLister, charge_of
+from hami_webhook.quota.pricing import ClusterCapacity, charge_of
 
 IDLE_AFTER, IDLE = "hami.io/quota-idle-after", "hami.io/quota-idle"
 """The annotations; an AcceleratorQuota has fields of these names."""
@@ -58,7 +58,7 @@ def strictest(rule: IdleRule, other: IdleRule | None) -> IdleRule:
 
 
 def held_since(
-    account: QuotaAccount, pod: Pod, vendors: Vendors, capacity: CapacityLister, now: float, placement_ttl: float
+    account: QuotaAccount, pod: Pod, vendors: Vendors, capacity: ClusterCapacity, now: float, placement_ttl: float
 ) -> float | None:
     """Since when a pod that runs could compute on cards that cost the quota; None for any other."""
     if pod.phase != "Running" or pod.started is None or pod.deletion_time is not None or not account.covers(pod):

@@ -19,7 +19,7 @@ from hami_webhook.devices.registry import Vendors
 from hami_webhook.kube.objects import Pod, ScopeRequirement
 from hami_webhook.kube.selectors import LabelSelector
 from hami_webhook.quota.account import QuotaAccount
-from hami_webhook.quota.pricing import CapacityLister, Charge, charge_of, is_settled
+from hami_webhook.quota.pricing import Charge, ClusterCapacity, charge_of, is_settled
 
 _MOST_SCOPES = 64
 
@@ -83,7 +83,7 @@ class PlacedCharges:
         namespace: str,
         pods: Mapping[str, Pod],
         vendors: Vendors,
-        capacity: CapacityLister,
+        capacity: ClusterCapacity,
         now: float,
         placement_ttl: float,
     ) -> dict[str, int]:

@@ -18,7 +18,7 @@ from hami_webhook.quota.budget import charged, entry_of
 from hami_webhook.quota.floors import cost_as_priced
 from hami_webhook.quota.ledger import Entry
 from hami_webhook.quota.placing import Placing, raised
-from hami_webhook.quota.pricing import CapacityLister, Charge, ChargeOn, PriceOn, charge_of
+from hami_webhook.quota.pricing import Charge, ChargeOn, ClusterCapacity, PriceOn, charge_of
 
 
 class PodPlacement(Struct, frozen=True):
@@ -28,7 +28,7 @@ class PodPlacement(Struct, frozen=True):
     actual: Charge
     on_cards: ChargeOn | None
     vendors: Vendors
-    capacity: CapacityLister
+    capacity: ClusterCapacity
     now: float
     placement_ttl: float
 
@@ -58,7 +58,7 @@ class ClaimAllocation(Struct, frozen=True):
     before: PriceOn
     after: PriceOn
     vendors: Vendors
-    capacity: CapacityLister
+    capacity: ClusterCapacity
 
     def placing(self, account: QuotaAccount) -> Placing | None:
         """What it means for a quota; None if it concerns none of its keys."""

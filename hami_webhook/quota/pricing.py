@@ -40,14 +40,8 @@ _of_nodes: DerivedValues[Pod, tuple[Vendors, weakref.ref[NodeLister], int, Charg
 """Charges of bound pods that other schedulers placed: they stay what they are until the pod or a node changes."""
 
 
-class CapacityLister(DeviceLister, Protocol):
-    """The registered cards, for the floor of requests whose size depends on the card or the node.
-
-    `claims` are the ResourceClaims of pods, None where these aren't counted.
-    """
-
-    @property
-    def claims(self) -> PodClaims | None: ...
+class CardLister(DeviceLister, Protocol):
+    """The registered cards, for the floor of requests whose size depends on the card or the node."""
 
     def eligible(self, vendor: Vendor, pod: Pod) -> Iterable[Device]:
         """The vendor's cards that the pod's UUID and type lists allow, on nodes that match its nodeSelector."""
@@ -66,10 +60,8 @@ class CapacityLister(DeviceLister, Protocol):
         ...
 
 
-class NoCapacity(NoDevices):
+class WithoutCards(NoDevices):
     """A lister without cards."""
-
-    claims = None
 
     def eligible(self, vendor: Vendor, pod: Pod) -> Iterable[Device]:
         return ()
@@ -82,6 +74,13 @@ class NoCapacity(NoDevices):
 
     def only_counted_devices(self, cards: CardSelection, vendor: Vendor, pod: Pod) -> bool:
         return False
+
+
+class ClusterCapacity(Struct, frozen=True):
+    """What charges depend on beside the pod: the cards, and pods' ResourceClaims, None where these don't count."""
+
+    cards: CardLister = WithoutCards()
+    claims: PodClaims | None = None
 
 
 class Charge(Struct, frozen=True):
@@ -211,7 +210,7 @@ def in_bytes(debits: Mapping[str, Debit], vendors: Vendors) -> dict[str, int]:
 def price_pending(
     pod: Pod,
     vendors: Vendors,
-    capacity: CapacityLister,
+    capacity: ClusterCapacity,
     cards: CardSelection | None = None,
     *,
     asks: Asks | None = None,
@@ -228,13 +227,15 @@ def price_pending(
     for key, of_vendor in requests.items():
         _add_waiting(builder, vendors[key], pod, of_vendor, capacity)
     for scheduler in foreign:
-        builder.add_foreign(scheduler.waiting(pod, capacity), vendors.get(scheduler.vendor), selected=cards is None)
+        builder.add_foreign(
+            scheduler.waiting(pod, capacity.cards), vendors.get(scheduler.vendor), selected=cards is None
+        )
     _add_claims(builder, pod, vendors, capacity)
     return builder.charge(vendors)
 
 
 def admission_charge(
-    pod: Pod, vendors: Vendors, capacity: CapacityLister, cards: CardSelection | None = None
+    pod: Pod, vendors: Vendors, capacity: ClusterCapacity, cards: CardSelection | None = None
 ) -> Charge:
     """What admission charges an existing pod today; nothing for amounts that it refuses."""
     try:
@@ -257,7 +258,7 @@ def placed_charge(claims: Sequence[DeviceHold], kinds: Kinds, vendors: Vendors) 
 def charge_of(
     pod: Pod,
     vendors: Vendors,
-    capacity: CapacityLister,
+    capacity: ClusterCapacity,
     now: float,
     placement_ttl: float = NODE_LOCK_TIMEOUT,
     cards: CardSelection | None = None,
@@ -302,7 +303,9 @@ def charge_of(
     return charge
 
 
-def _keep(pod: Pod, vendors: Vendors, capacity: CapacityLister, charge: Charge, *, foreign: bool, by_fit: bool) -> None:
+def _keep(
+    pod: Pod, vendors: Vendors, capacity: ClusterCapacity, charge: Charge, *, foreign: bool, by_fit: bool
+) -> None:
     """Keep a charge that stays what it is."""
     # claims and classes come and go without a change of their pod, and Fit's lister has none
     if vendors.drivers and (pod.resource_claims or pod.extended_claim or not pod.node_name):
@@ -313,16 +316,16 @@ def _keep(pod: Pod, vendors: Vendors, capacity: CapacityLister, charge: Charge, 
     if cacheable and not foreign:
         _settled.keep(pod, (vendors, charge))
     elif cacheable and pod.node_name:
-        _of_nodes.keep(pod, (vendors, weakref.ref(capacity.origin), capacity.version, charge))
+        _of_nodes.keep(pod, (vendors, weakref.ref(capacity.cards), capacity.cards.version, charge))
 
 
-def _charge_of_nodes(pod: Pod, vendors: Vendors, capacity: CapacityLister) -> Charge | None:
+def _charge_of_nodes(pod: Pod, vendors: Vendors, capacity: ClusterCapacity) -> Charge | None:
     """What was found for the pod with the nodes as they still are."""
     found = _of_nodes.get(pod)
     if found is None:
         return None
     of_vendors, origin, version, charge = found
-    same = of_vendors is vendors and version == capacity.version and origin() is capacity.origin
+    same = of_vendors is vendors and version == capacity.cards.version and origin() is capacity.cards
     return charge if same else None
 
 
@@ -334,7 +337,7 @@ def is_settled(pod: Pod, vendors: Vendors, charge: Charge) -> bool:
     return not (charge.amounts or charge.problems or charge.floors or pod.resource_claims)
 
 
-def _add_claims(builder: _ChargeBuilder, pod: Pod, vendors: Vendors, capacity: CapacityLister) -> None:
+def _add_claims(builder: _ChargeBuilder, pod: Pod, vendors: Vendors, capacity: ClusterCapacity) -> None:
     """Add what a pod's own claims hold, and what those that wait will cost; of selected cards what they hold."""
     if capacity.claims is None:
         return
@@ -353,9 +356,9 @@ def _add_claims(builder: _ChargeBuilder, pod: Pod, vendors: Vendors, capacity: C
         builder.remembered |= {key.name for row in vendors.drivers for key in vendors.keys_of[row.vendor]}
 
 
-def selects(cards: CardSelection, device: ClaimedDevice, capacity: CapacityLister) -> bool:
+def selects(cards: CardSelection, device: ClaimedDevice, capacity: ClusterCapacity) -> bool:
     """Whether a device that a claim holds is selected; True for one that isn't known."""
-    return not device.model or _is_on(cards, device.model, capacity.node(device.node))
+    return not device.model or _is_on(cards, device.model, capacity.cards.node(device.node))
 
 
 def _is_on(cards: CardSelection, model: str, node: Node | None) -> bool:
@@ -365,7 +368,7 @@ def _is_on(cards: CardSelection, model: str, node: Node | None) -> bool:
 
 
 def _placed_debit(
-    builder: _ChargeBuilder, vendor: Vendor, pod: Pod, capacity: CapacityLister, *, named: bool
+    builder: _ChargeBuilder, vendor: Vendor, pod: Pod, capacity: ClusterCapacity, *, named: bool
 ) -> Debit | None:
     """What a placed pod holds of a vendor: by its annotation, else, if it names it and is bound without one, by Fit."""
     try:
@@ -378,18 +381,20 @@ def _placed_debit(
     if placed is not None:
         if builder.cards is not None:
             cards, node = builder.cards, pod.node_name or pod.annotations[NODE]
-            counted = [claim for claim in placed.counted if capacity.is_selected(cards, node, vendor.key, claim.uuid)]
+            counted = [
+                claim for claim in placed.counted if capacity.cards.is_selected(cards, node, vendor.key, claim.uuid)
+            ]
             placed = replace(placed, counted=tuple(counted))
         return placed.debit(init_finished=pod.init_finished)
     if pod.node_name and named:
         builder.by_fit = True
-        if builder.cards is not None and not capacity.is_selected(builder.cards, pod.node_name, vendor.key, ""):
+        if builder.cards is not None and not capacity.cards.is_selected(builder.cards, pod.node_name, vendor.key, ""):
             return Debit()
-        return capacity.held(vendor, pod)
+        return capacity.cards.held(vendor, pod)
     return None
 
 
-def overrun(pod: Pod, charge: Charge, keys: Collection[str], vendors: Vendors, capacity: CapacityLister) -> list[str]:
+def overrun(pod: Pod, charge: Charge, keys: Collection[str], vendors: Vendors, capacity: ClusterCapacity) -> list[str]:
     """Return those of `keys` of which the placement costs more than the admission's charge.
 
     Only other schedulers' placements can.
@@ -411,14 +416,14 @@ def _add_foreign(
     scheduler: ForeignScheduler,
     pod: Pod,
     vendors: Vendors,
-    capacity: CapacityLister,
+    capacity: ClusterCapacity,
     now: float,
 ) -> None:
     """Add what another scheduler's pod costs: by its allocation never less than the pod itself declares.
 
     What depends on the card is as written: the least it could be is an estimate, of cards that are registered now.
     """
-    placed, declared = scheduler.placed(pod, capacity, now), _declared(scheduler, pod, capacity)
+    placed, declared = scheduler.placed(pod, capacity.cards, now), _declared(scheduler, pod, capacity)
     vendor, cards = vendors.get(scheduler.vendor), builder.cards
     if placed is None:
         builder.add_foreign(declared, vendor, selected=cards is None)
@@ -426,19 +431,19 @@ def _add_foreign(
     exact = {key: amount for key, amount in declared.amounts.items() if key not in declared.floors}
     amounts = {**placed.amounts, **{key: max(amount, placed.amounts.get(key, 0)) for key, amount in exact.items()}}
     builder.placed = True
-    selected = cards is None or _is_on(cards, placed.model, capacity.node(scheduler.node_of(pod)))
+    selected = cards is None or _is_on(cards, placed.model, capacity.cards.node(scheduler.node_of(pod)))
     builder.add_foreign(replace(placed, amounts=amounts), vendor, selected=selected)
 
 
-def _declared(scheduler: ForeignScheduler, pod: Pod, capacity: CapacityLister) -> ForeignCharge:
+def _declared(scheduler: ForeignScheduler, pod: Pod, capacity: ClusterCapacity) -> ForeignCharge:
     """What an existing pod costs while it waits."""
     try:
-        return scheduler.waiting(pod, capacity)
+        return scheduler.waiting(pod, capacity.cards)
     except BadRequest as error:
         return ForeignCharge({}, problems=(str(error),))
 
 
-def _add_declared(builder: _ChargeBuilder, vendor: Vendor, pod: Pod, capacity: CapacityLister) -> None:
+def _add_declared(builder: _ChargeBuilder, vendor: Vendor, pod: Pod, capacity: ClusterCapacity) -> None:
     """Add what a pod declares of a vendor; what can't be meant is a problem."""
     try:
         _add_waiting(builder, vendor, pod, vendor.requests_of(pod), capacity)
@@ -447,14 +452,14 @@ def _add_declared(builder: _ChargeBuilder, vendor: Vendor, pod: Pod, capacity: C
 
 
 def _add_waiting(
-    builder: _ChargeBuilder, vendor: Vendor, pod: Pod, requested: Requests, capacity: CapacityLister
+    builder: _ChargeBuilder, vendor: Vendor, pod: Pod, requested: Requests, capacity: ClusterCapacity
 ) -> None:
     if not any(requested):
         return
-    if builder.cards is not None and not capacity.only_counted_devices(builder.cards, vendor, pod):
+    if builder.cards is not None and not capacity.cards.only_counted_devices(builder.cards, vendor, pod):
         return
     floors = frozenset(dimension for request in requested if request for dimension in vendor.decided_later(request))
-    cards = list(capacity.eligible(vendor, pod)) if floors else []
+    cards = list(capacity.cards.eligible(vendor, pod)) if floors else []
     kinds = pod.kinds
     rows = [_least(vendor, request, capacity, cards) if request else (0, 0, 0) for request in requested]
     columns = zip(*rows, strict=True)
@@ -462,12 +467,14 @@ def _add_waiting(
     builder.add(vendor, Debit(*peaks), floors)
 
 
-def _least(vendor: Vendor, request: Request, capacity: CapacityLister, cards: Sequence[Device]) -> tuple[int, int, int]:
+def _least(
+    vendor: Vendor, request: Request, capacity: ClusterCapacity, cards: Sequence[Device]
+) -> tuple[int, int, int]:
     """The slots, MiB and cores that a container's request comes to at least.
 
     A device's memory is what is declared, else the least any eligible card is charged with; 1 unit if none is known.
     """
-    least = vendor.least(request, capacity, cards)
+    least = vendor.least(request, capacity.cards, cards)
     memory = least.memory.declared
     if memory is None:
         floors = [amount for card in cards if (amount := vendor.floor(least, card)) is not None]

@@ -26,7 +26,7 @@ from hami_webhook.quota.idle import idle_faults
 from hami_webhook.quota.lending import lending_faults
 from hami_webhook.quota.percents import percent_faults
 from hami_webhook.quota.preemption import QUOTA_PREEMPTION
-from hami_webhook.quota.pricing import CapacityLister
+from hami_webhook.quota.pricing import CardLister
 from hami_webhook.quota.runtime import runtime_faults
 from hami_webhook.quota.time_budget import budget_faults
 from hami_webhook.quota.windows import window_faults
@@ -59,8 +59,8 @@ class Misreading(Struct, frozen=True):
     text: str
 
 
-def misreadings(quota: ResourceQuota, vendors: Vendors, known: Vendors, capacity: CapacityLister) -> list[Misreading]:
-    """All misreadings of a quota, by key. `known` are the vendors that could be enabled; `capacity` has the cards."""
+def misreadings(quota: ResourceQuota, vendors: Vendors, known: Vendors, cards: CardLister) -> list[Misreading]:
+    """All misreadings of a quota, by key. `known` are the vendors that could be enabled; `cards` lists the cards."""
     account = QuotaAccount.read(quota, vendors)
     if account.schedule is not None:
         account = replace(account, hard=account.schedule.base)
@@ -68,11 +68,11 @@ def misreadings(quota: ResourceQuota, vendors: Vendors, known: Vendors, capacity
     found: list[Misreading] = []
     for key in sorted(quota.hard):
         if key in account.hard:
-            texts = _misread_amounts(account, key, vendors, capacity)
+            texts = _misread_amounts(account, key, vendors, cards)
             found += [Misreading(Reason.UNIT, key, text) for text in texts]
         elif "/" in key:
             found += [Misreading(Reason.KEY, key, text) for text in names.misread(key)]
-    found += [Misreading(Reason.KEY, key, text) for key, text in _without_twin(account, vendors, capacity)]
+    found += [Misreading(Reason.KEY, key, text) for key, text in _without_twin(account, vendors, cards)]
     classes = {_OF_CLASS.format(name): row for row in vendors.drivers for name in row.device_classes}
     found += [
         Misreading(Reason.MIXED, key, _of_class(key, vendors.keys_of[classes[key].vendor]))
@@ -99,19 +99,19 @@ def misreadings(quota: ResourceQuota, vendors: Vendors, known: Vendors, capacity
         found.append(Misreading(Reason.KEY, QUOTA_PREEMPTION, text))
 
     def types() -> set[str]:
-        return {card.type for vendor in vendors.values() for card in capacity.eligible(vendor, _ANY_POD)}
+        return {card.type for vendor in vendors.values() for card in cards.eligible(vendor, _ANY_POD)}
 
     found += [Misreading(Reason.KEY, key, text) for key, text in selection_faults(quota, types)]
     return found
 
 
-def _without_twin(account: QuotaAccount, vendors: Vendors, capacity: CapacityLister) -> Iterator[tuple[str, str]]:
+def _without_twin(account: QuotaAccount, vendors: Vendors, cards: CardLister) -> Iterator[tuple[str, str]]:
     """Keys of cards that nodes have under other names too, whose own key the quota doesn't limit."""
     for vendor in vendors.values():
         twin = vendors.get(vendor.keys.twin)
         if twin is None or not any(key.name in account.hard for key in vendors.keys_of[vendor.key]):
             continue
-        if next(iter(capacity.eligible(twin, _ANY_POD)), None) is None:
+        if next(iter(cards.eligible(twin, _ANY_POD)), None) is None:
             continue
         names = {key.dimension: key.name for key in vendors.keys_of[twin.key]}
         for key in vendors.keys_of[vendor.key]:
@@ -196,7 +196,7 @@ class _Names:
         return f"instead, quotas count {', '.join(sorted(found)[:6])}" if found else "remove it"
 
 
-def _misread_amounts(account: QuotaAccount, key: str, vendors: Vendors, capacity: CapacityLister) -> Iterator[str]:
+def _misread_amounts(account: QuotaAccount, key: str, vendors: Vendors, cards: CardLister) -> Iterator[str]:
     written, limit = account.quota.hard[key], account.hard[key]
     whole = parse_whole(written)
     if whole is None or whole < 0:
@@ -225,7 +225,7 @@ def _misread_amounts(account: QuotaAccount, key: str, vendors: Vendors, capacity
         )
         return
     smallest = min(
-        (card.memory for vendor, _ in memory for card in capacity.eligible(vendor, _ANY_POD) if card.memory), default=0
+        (card.memory for vendor, _ in memory for card in cards.eligible(vendor, _ANY_POD) if card.memory), default=0
     )
     counts = [count for vendor, _ in memory for count in _limits_of_slots(account, vendor)]
     shared = any(limit * factor >= slots * _SHARE_AT_LEAST for slots in counts)

@@ -37,7 +37,7 @@ from hami_webhook.quota.held_time import HeldSpan
 from hami_webhook.quota.in_flight import EntriesInFlight
 from hami_webhook.quota.ledger import Entry, State, find_claim_entry, find_entry, update_id
 from hami_webhook.quota.limits import next_change, written_at
-from hami_webhook.quota.pricing import NODE_LOCK_TIMEOUT, CapacityLister, Charge, charge_of, overrun
+from hami_webhook.quota.pricing import NODE_LOCK_TIMEOUT, Charge, ClusterCapacity, charge_of, overrun
 from hami_webhook.quota.subjects import UNKNOWN
 
 
@@ -81,7 +81,7 @@ def recompute(
     account: QuotaAccount,
     pods: Iterable[Pod],
     vendors: Vendors,
-    capacity: CapacityLister,
+    capacity: ClusterCapacity,
     now: float,
     bounds: LedgerBounds,
     lost: Mapping[str, Entry] | None = None,

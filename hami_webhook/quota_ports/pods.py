@@ -29,12 +29,12 @@ from hami_webhook.kube.pod_group import SIZE, PodGroup
 from hami_webhook.queueing.headroom import CLAIMS, KUEUE, QueueHeadroom, manager_of, not_waiting
 from hami_webhook.quota.account import ChargeRequest, Gate, QuotaAccount, Refusal
 from hami_webhook.quota.card_selection import CardSelection
-from hami_webhook.quota.claims import TemplateReader, WithClaims, refuse_both_ways, unmet
+from hami_webhook.quota.claims import TemplateReader, refuse_both_ways, unmet
 from hami_webhook.quota.enforcement import Enforcement
 from hami_webhook.quota.floors import floor_id
 from hami_webhook.quota.known_quotas import PodQuotas
 from hami_webhook.quota.ledger import LEDGER, decode, reservation_id, update_id
-from hami_webhook.quota.pricing import CapacityLister, Charge, charge_of, price_pending
+from hami_webhook.quota.pricing import Charge, ClusterCapacity, charge_of, price_pending
 from hami_webhook.quota.rollouts import other_version
 from hami_webhook.quota.runtime import Runtime, deadline_of, limits_runtime, runtime_fault, runtime_of
 from hami_webhook.quota_ports.answers import denial, unsynced
@@ -46,7 +46,7 @@ class Pricing(Struct, frozen=True):
     """What pods are priced by; `placement_ttl` is in seconds."""
 
     vendors: Vendors
-    capacity: CapacityLister
+    capacity: ClusterCapacity
     clock: Callable[[], float]
     placement_ttl: float
 
@@ -191,7 +191,7 @@ class CachedPodQuotas(Struct):
     pod: Pod
     known: PodQuotas
     unlimited: bool
-    capacity: CapacityLister
+    capacity: ClusterCapacity
     named: Sequence[ResourceClaim] = ()
 
     async def read_templates(self) -> None:
@@ -200,7 +200,7 @@ class CachedPodQuotas(Struct):
         found: Mapping[tuple[str, str], ResourceClaimTemplate] = {}
         if claims.without_template(self.pod):
             found = await port.templates.of(self.pod)
-            self.capacity = WithClaims(port.caches.state, claims.with_templates(found))
+            self.capacity = ClusterCapacity(port.caches.state, claims.with_templates(found))
         await claims.prepare(self.pod, found)
         if not port.vendors.resource_names.isdisjoint(self.pod.named):
             self.named = await port.templates.named(self.pod)
@@ -240,7 +240,7 @@ class WaitingPod(Struct, frozen=True):
     pod: Pod
     cost: Charge
     known: PodQuotas
-    capacity: CapacityLister
+    capacity: ClusterCapacity
     former: ChargeRequest | None = None
 
     async def charge(

@@ -34,7 +34,7 @@ from hami_webhook.policy.evaluation import PolicyViolation
 from hami_webhook.quota.account import QuotaAccount
 from hami_webhook.quota.budget import PodBudget, pod_budget
 from hami_webhook.quota.card_selection import CardSelection
-from hami_webhook.quota.pricing import Charge, placed_charge
+from hami_webhook.quota.pricing import Charge, ClusterCapacity, placed_charge
 from hami_webhook.scheduling.boundary import BoundedPod, PolicyEnforcer
 from hami_webhook.scheduling.event_recorder import EventRecorder
 from hami_webhook.scheduling.filter_cache import FilterCache, FilterResult, FittingNodes
@@ -171,11 +171,11 @@ class Placer:
         self._policies = policies or SchedulingPolicies()
         self._boundary = boundary
         self._placement_ttl = handle.state.placement_ttl
-        self._queues = queues or live_queues(handle.cluster, vendors, handle.state, clock)
+        self._queues = queues or live_queues(handle.cluster, vendors, handle.state.capacity, clock)
         self._locked_nodes = locked_nodes
         self._slices = slices
         self._charger = PlacementCharger(
-            self._queues, vendors, self._state, clock=clock, placement_ttl=self._placement_ttl
+            self._queues, vendors, self._state.capacity, clock=clock, placement_ttl=self._placement_ttl
         )
         self._filter_cache = FilterCache(self._state, vendors, self._policies.node, nominations=nominations)
         self.events = EventRecorder(handle.cluster, clock) if nodes is None else None
@@ -374,7 +374,7 @@ class Placer:
             accounts,
             lambda account: known.placed_besides(pod, account, now),
             self._vendors,
-            known,
+            ClusterCapacity(known),
             now,
             self._placement_ttl,
         )

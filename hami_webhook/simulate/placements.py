@@ -24,10 +24,6 @@ class SelectedNodes:
         self._names = frozenset(nodes)
 
     @property
-    def origin(self) -> NodeLister:
-        return self
-
-    @property
     def now(self) -> float:
         return self._node_lister.now
 

@@ -25,6 +25,7 @@ from hami_webhook.quota.account import QuotaAccount
 from hami_webhook.quota.budget import placed_by_others
 from hami_webhook.quota.ledger import charge_ids
 from hami_webhook.quota.placed_charges import PlacedCharges
+from hami_webhook.quota.pricing import ClusterCapacity
 from hami_webhook.state.assumed_pods import AssumedPods
 from hami_webhook.state.node_cache import NodeCache, Problem
 from hami_webhook.state.node_entry import NodeEntry
@@ -57,7 +58,6 @@ class ClusterCache(NodeCache):
         claimed: ClaimedCards | None = None,
     ) -> None:
         super().__init__(vendors, zone)
-        self.claims = None  # Fit knows what they hold of registered cards, and nothing of what they cost
         self.claimed = claimed or NoClaims()
         self.placement_ttl = placement_ttl
         self._pods: dict[str, Pod] = {}
@@ -74,9 +74,9 @@ class ClusterCache(NodeCache):
         """The number of placements that expired unbound since the start."""
 
     @property
-    def origin(self) -> ClusterCache:
-        """Itself: the answers are its own."""
-        return self
+    def capacity(self) -> ClusterCapacity:
+        """The cards by themselves: Fit knows what claims hold of them, and nothing of what claims cost."""
+        return ClusterCapacity(self)
 
     @property
     def gone(self) -> Mapping[str, None]:
@@ -211,7 +211,7 @@ class ClusterCache(NodeCache):
         sums = dict.fromkeys(account.hard, 0)
         for namespace in account.quota.namespaces or (pod.namespace,):
             pods = self.by_namespace.of(namespace)
-            more = (self._vendors, self, now, self.placement_ttl)
+            more = (self._vendors, ClusterCapacity(self), now, self.placement_ttl)
             if account.cards is not None:
                 found = placed_by_others(account, pod, pods.values(), *more)
             else:

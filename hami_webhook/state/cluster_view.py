@@ -12,7 +12,7 @@ from hami_webhook.devices.registry import Vendors
 from hami_webhook.dra.holders import BareClaim, Holder
 from hami_webhook.dra.holders import Key as ClaimKey
 from hami_webhook.kube.objects import Pod, ResourceQuota
-from hami_webhook.quota.pricing import CapacityLister
+from hami_webhook.quota.pricing import ClusterCapacity
 from hami_webhook.quota.quota_lint import Misreading, misreadings
 from hami_webhook.state.caches import Caches
 from hami_webhook.state.cluster_cache import ClusterCache
@@ -27,7 +27,7 @@ class ClusterView(Struct, frozen=True):
 
     caches: Caches
     vendors: Vendors
-    capacity: CapacityLister
+    capacity: ClusterCapacity
     clock: Callable[[], float]
     placement_ttl: float
     zone: tzinfo | None = None

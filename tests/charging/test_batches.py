@@ -17,14 +17,14 @@ from hami_webhook.cluster.api import Kind
 from hami_webhook.cluster.memory import MemoryCluster
 from hami_webhook.kube.objects import Pod
 from hami_webhook.quota.account import ChargeRequest, QuotaAccount
-from hami_webhook.quota.pricing import NoCapacity, price_pending
+from hami_webhook.quota.pricing import ClusterCapacity, price_pending
 
 VENDORS = vendors()
 
 
 def request(name: str, mem: int) -> ChargeRequest:
     asked = Pod.from_object(pod(name, gpu=1, mem=mem, uid=name))
-    return ChargeRequest(name, asked, price_pending(asked, VENDORS, NoCapacity()))
+    return ChargeRequest(name, asked, price_pending(asked, VENDORS, ClusterCapacity()))
 
 
 @given(
@@ -42,7 +42,7 @@ def test_a_batch_admits_what_single_requests_in_its_order_admit(sizes: list[int]
                 Kind.RESOURCE_QUOTAS, {**quota(f"q{number}", mem=hard), "status": {"used": {MEM: "0"}}}
             )
         store = QuotaStore(ResourceQuotas(cluster), VENDORS, clock=lambda: NOON, new_attempt=lambda: "any")
-        recomputer = Recomputer(store, PodReader(cluster), VENDORS, NoCapacity(), clock=lambda: NOON)
+        recomputer = Recomputer(store, PodReader(cluster), VENDORS, ClusterCapacity(), clock=lambda: NOON)
         charger = ChargeQueue(store, clock=lambda: NOON, recomputer=recomputer)
         if together:
             outcomes = await asyncio.gather(*map(charger.charge, requests))

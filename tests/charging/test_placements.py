@@ -39,7 +39,7 @@ def committer(env: QuotaEnv, attempt: str = "") -> PlacementCharger:
         )
         queue = ChargeQueue(store, clock=lambda: env.now, recomputer=env.core.recomputer)
     queues = ChargeQueues(queue)
-    return PlacementCharger(queues, env.vendors, env.core.state, clock=lambda: env.now, placement_ttl=300)
+    return PlacementCharger(queues, env.vendors, env.core.state.capacity, clock=lambda: env.now, placement_ttl=300)
 
 
 def actual(mem: int) -> Charge:

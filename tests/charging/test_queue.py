@@ -25,14 +25,14 @@ from hami_webhook.cluster.memory import MemoryCluster
 from hami_webhook.core_options import Options
 from hami_webhook.kube.objects import ResourceQuota
 from hami_webhook.quota.account import ChargeRequest, Refusal
-from hami_webhook.quota.pricing import NoCapacity, price_pending
+from hami_webhook.quota.pricing import ClusterCapacity, price_pending
 
 Notified = Callable[["Desk"], Awaitable[None]]
 
 
 def ask(identity: str = "u", *, dry_run: bool = False, reservation: str = "", **amounts: Any) -> ChargeRequest:
     asked = read_pod("p", uid=identity, **(amounts or {"gpu": 1, "mem": 5}))
-    return ChargeRequest(identity, asked, price_pending(asked, vendors(), NoCapacity()), dry_run, reservation)
+    return ChargeRequest(identity, asked, price_pending(asked, vendors(), ClusterCapacity()), dry_run, reservation)
 
 
 class Desk:
@@ -49,7 +49,9 @@ class Desk:
         common: dict[str, Any] = {"clock": lambda: self.now, "sleep": self.sleep}
         self.store = QuotaStore(ResourceQuotas(self.cluster), vendors(), cache=self, jitter=lambda: 1.0, **common)
         others = QuotaStore(ResourceQuotas(self.cluster), vendors(), **common, jitter=lambda: 1.0)
-        self.recomputer = Recomputer(others, PodReader(self.cluster), vendors(), NoCapacity(), clock=lambda: self.now)
+        self.recomputer = Recomputer(
+            others, PodReader(self.cluster), vendors(), ClusterCapacity(), clock=lambda: self.now
+        )
         recomputer = self.recomputer
         self.charger = ChargeQueue(self.store, recomputer=recomputer, **common, **how)
         self.rival = ChargeQueue(others, clock=lambda: self.now, recomputer=recomputer)
@@ -479,7 +481,7 @@ def test_whose_pods_are_gone_says_who_asks_for_a_recompute_before_the_caches(
     async def reported(one: Desk) -> None:
         await one.charger.charge(ask())
         pods = PodReader(one.cluster, Gone())
-        recomputer = Recomputer(one.store, pods, vendors(), NoCapacity(), clock=lambda: one.now)
+        recomputer = Recomputer(one.store, pods, vendors(), ClusterCapacity(), clock=lambda: one.now)
         await recomputer.run(TEAM, "a", gone=gone)
         assert one.state()[1] == kept
 

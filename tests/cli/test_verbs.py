@@ -17,7 +17,7 @@ from simulate.files import Simulate, pod
 from hami_webhook import __version__
 from hami_webhook.device_config import builtin_vendors
 from hami_webhook.kube.objects import Pod
-from hami_webhook.quota.pricing import NoCapacity, price_pending
+from hami_webhook.quota.pricing import ClusterCapacity, price_pending
 
 
 def test_certificates_are_made_and_named(command: Simulate, tmp_path: Path) -> None:
@@ -123,7 +123,7 @@ def test_kueue_counts_cards_as_our_quotas_do(command: Simulate, key: str, amount
         ((output, factor),) = found[name]["outputs"].items()
         totals[output.replace("/total-", "/")] = amount * int(factor) * requested[found[name]["multiplyBy"]]
     made = Pod.from_object(pod("p", container(**requested)))
-    charged = price_pending(made, vendors, NoCapacity()).amounts
+    charged = price_pending(made, vendors, ClusterCapacity()).amounts
     assert totals == {name: charged[f"limits.{name}"] for name in amounts}
     assert found["nvidia.com/gpumem-percentage"] == {"input": "nvidia.com/gpumem-percentage", "strategy": "Replace"}
 
@@ -133,7 +133,7 @@ def test_kueue_counts_more_for_several_containers(command: Simulate) -> None:
     out = command.main("kueue", "config").out
     assert "4 x 11000 = 44000 for Kueue" in out
     mine = [container(gpu=1, mem=10000), container(gpu=3, mem=1000)]
-    charged = price_pending(Pod.from_object(pod("p", *mine)), builtin_vendors(), NoCapacity()).amounts
+    charged = price_pending(Pod.from_object(pod("p", *mine)), builtin_vendors(), ClusterCapacity()).amounts
     assert charged["limits.nvidia.com/gpumem"] == 13000
     assert "13000 MiB for our quotas" in out
 

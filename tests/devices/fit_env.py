@@ -153,7 +153,7 @@ class FitEnv:
         bound = Pod.from_object({**manifest, "metadata": meta, "spec": {**manifest["spec"], "nodeName": best.fit.node}})
         if keep:
             self.state.set_pod(bound, NOW)
-        debits = charge_of(bound, self.vendors, self.state, NOW).amounts
+        debits = charge_of(bound, self.vendors, self.state.capacity, NOW).amounts
         return Placed(best.fit.node, best.score, notes, debits)
 
     def placed(self, manifest: JSON, *, admit: bool = True, keep: bool = True) -> Placed:
@@ -179,7 +179,7 @@ class FitEnv:
     def waiting(self, manifest: JSON) -> Mapping[str, int]:
         """What a pod is charged from its admission until it is placed."""
         incoming = Pod.from_object(self.admit(manifest).patched)
-        return price_pending(incoming, self.vendors, self.state).amounts
+        return price_pending(incoming, self.vendors, self.state.capacity).amounts
 
     def used(self, vendor: str, uuid: str, name: str = "n1") -> tuple[int, int, int]:
         """Slots, MiB and cores that are taken of a card."""
@@ -192,7 +192,7 @@ class FitEnv:
         """What the pods placed so far are charged, by quota key."""
         held: Counter[str] = Counter()
         for other in self.state.pods():
-            held.update(charge_of(other, self.vendors, self.state, NOW).amounts)
+            held.update(charge_of(other, self.vendors, self.state.capacity, NOW).amounts)
         return held
 
     def _budget(self, incoming: Pod) -> PodBudget | None:

@@ -326,7 +326,7 @@ def test_entries_are_charged_what_their_container_asks_or_the_most_one_of_the_po
 ) -> None:
     """HAMi 2.10 loses the slots of containers without cards, so an entry's own container may not be known."""
     bound = placed_pod("u", *containers, **{ALLOCATED: text})
-    assert charge_of(bound, CHART, FitEnv([BOTH]).state, NOW).amounts[f"limits.{CORES}"] == cores
+    assert charge_of(bound, CHART, FitEnv([BOTH]).state.capacity, NOW).amounts[f"limits.{CORES}"] == cores
 
 
 def test_init_containers_and_sidecars_are_peaks_in_both_units() -> None:

@@ -183,7 +183,7 @@ def test_a_pod_that_admission_did_not_see_is_charged_what_the_driver_carves() ->
     env = FitEnv([node(1, P)])
 
     def unseen(**limits: Any) -> dict[str, int]:
-        return dict(price_pending(Pod.from_object(pod(**limits)), CHART, env.state).amounts)
+        return dict(price_pending(Pod.from_object(pod(**limits)), CHART, env.state.capacity).amounts)
 
     key = "limits.huawei.com/Ascend310P-memory"
     assert unseen(**with_limits(1, 5000, word=P))[key] == 6144

@@ -18,7 +18,7 @@ from hami_webhook.devices.pod_fit import read_pod_request
 from hami_webhook.devices.registration import MOST_CARDS
 from hami_webhook.devices.vendors.awsneuron import NeuronRequest
 from hami_webhook.kube.objects import Node, Pod
-from hami_webhook.quota.pricing import NoCapacity, charge_of, price_pending
+from hami_webhook.quota.pricing import ClusterCapacity, charge_of, price_pending
 
 from .fit_env import CHART, JSON, NOW, FitEnv, configured, pod
 from .neurons import (
@@ -312,7 +312,7 @@ def test_usage_is_the_or_of_masks_and_a_debit_the_number_of_cores(
         usage = view.used("AWSNeuron", "n1-AWSNeuron-0")
         slots, mask, cores = expected
         assert (usage.slots, usage.mask, usage.cores) == (slots, mask, mask.bit_count())
-        amounts = charge_of(holder, CHART, env.state, NOW).amounts
+        amounts = charge_of(holder, CHART, env.state.capacity, NOW).amounts
         assert amounts == {k: v for k, v in ((CORES_KEY, cores), (DEVICES_KEY, slots)) if v}
         assert placed.debit(init_finished=status is not None) == Debit(slots, 0, cores)
 
@@ -343,7 +343,7 @@ def test_an_init_container_and_an_app_that_follows_use_the_same_cores() -> None:
 def test_a_waiting_pod_is_charged_the_least_any_node_would_take(
     nodes: list[Node], ask: JSON, expected: tuple[int, int], floor: str
 ) -> None:
-    charge = price_pending(Pod.from_object(pod("p", ask)), CHART, FitEnv(nodes).state)
+    charge = price_pending(Pod.from_object(pod("p", ask)), CHART, FitEnv(nodes).state.capacity)
     assert (charge.amounts[DEVICES_KEY], charge.amounts[CORES_KEY]) == expected
     assert charge.floors == {floor}
     assert not charge.derivable
@@ -353,7 +353,7 @@ def test_a_waiting_pods_containers_are_charged_at_their_peak() -> None:
     incoming = Pod.from_object(
         pod("p", with_limits(1), with_limits(cores=1, name="b"), init=[with_limits(2, name="i")])
     )
-    assert price_pending(incoming, CHART, NoCapacity()).amounts == {DEVICES_KEY: 2, CORES_KEY: 4}
+    assert price_pending(incoming, CHART, ClusterCapacity()).amounts == {DEVICES_KEY: 2, CORES_KEY: 4}
 
 
 def within(env: FitEnv, manifest: JSON, **left: int) -> str:

@@ -204,7 +204,7 @@ def test_no_core_is_ever_given_twice_and_no_limit_overrun(on: NodeView, manifest
 def test_a_waiting_pod_is_never_charged_more_than_its_placement(views: list[NodeView], manifest: JSON) -> None:
     named = [replace(view, node=structs.replace(view.node, name=f"n{n}")) for n, view in enumerate(views)]
     incoming = Pod.from_object(manifest)
-    charge = price_pending(incoming, CHART, FitEnv([view.node for view in named]).state)
+    charge = price_pending(incoming, CHART, FitEnv([view.node for view in named]).state.capacity)
     for view in views:
         result = fitted(view, manifest)
         if not isinstance(result, Rejection):

@@ -266,7 +266,7 @@ def test_init_containers_cost_their_peak_until_they_are_over_and_sidecars_add_up
             return None
         (bound,) = env.state.pods()
         env.remove("p")
-        return charge_of(replace(bound, init_finished=finished), taken.case.vendors, env.state, NOW).amounts
+        return charge_of(replace(bound, init_finished=finished), taken.case.vendors, env.state.capacity, NOW).amounts
 
     one = container(**taken.limits)
     single = cost(one, init=[])
@@ -332,7 +332,7 @@ def test_no_card_is_oversold_no_quota_exceeded_and_all_is_given_back(taken: Take
         incoming = pod_of(found.pod)
         if not any(case.vendor.requests_of(incoming)):
             continue
-        waiting = price_pending(incoming, case.vendors, env.state).amounts
+        waiting = price_pending(incoming, case.vendors, env.state.capacity).amounts
         assert waiting.keys() <= case.vendors.quota_keys.keys()
         placed = env.place(found.pod, admit=False)
         if isinstance(placed, Placed):

@@ -126,7 +126,7 @@ def test_an_annotation_nobody_can_read_is_told_of_once() -> None:
     env.state.set_pod(bound, NOW)
     (problem,) = env.state.problems()
     assert problem.text.count(ALLOCATED) == 1
-    assert len(charge_of(bound, CHART, env.state, NOW).problems) == 1
+    assert len(charge_of(bound, CHART, env.state.capacity, NOW).problems) == 1
 
 
 # 10: quota
@@ -160,7 +160,7 @@ def test_the_waiting_charge_is_what_placement_will_debit(incoming: JSON, debit: 
     env = FitEnv([drs_node(), shared_node("shared", 2, 4), read_node("whole", capacity={R.GCU: 2})])
     admitted = env.admit(incoming).pod
     assert admitted is not None
-    assert price_pending(Pod.from_object(admitted), CHART, env.state).amounts == debit
+    assert price_pending(Pod.from_object(admitted), CHART, env.state.capacity).amounts == debit
     placed = env.placed(incoming)
     assert placed.debits == debit
 
@@ -185,7 +185,7 @@ def test_where_the_profile_isnt_known_what_is_written_counts_or_the_least_it_can
         env = FitEnv(nodes)
         admitted = env.admit(incoming).pod
         assert admitted is not None
-        assert price_pending(Pod.from_object(admitted), CHART, env.state).amounts == debit
+        assert price_pending(Pod.from_object(admitted), CHART, env.state.capacity).amounts == debit
 
 
 @pytest.mark.parametrize(

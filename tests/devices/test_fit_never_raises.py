@@ -246,7 +246,7 @@ def place(random: Random, incoming: Pod, state: ClusterCache, vendors: Vendors) 
 
 def waiting_charge_of(incoming: Pod, state: ClusterCache, vendors: Vendors) -> None:
     with contextlib.suppress(BadRequest):
-        price_pending(incoming, vendors, state)
+        price_pending(incoming, vendors, state.capacity)
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.key)
@@ -278,7 +278,7 @@ def test_no_node_and_no_pod_makes_a_rule_raise(case: Case, random: Random) -> No
         elif random.random() < 0.4:
             notes = {key: changed_text(random, text, 0.5) for key, text in placed.annotations.items()}
             placed = replace(placed, annotations=notes)
-        charge_of(placed, case.vendors, state, NOW)
+        charge_of(placed, case.vendors, state.capacity, NOW)
         state.set_pod(placed, NOW)
         if random.random() < 0.1:
             state.set_node(hostile_node(random, "a", [nodes["a"]], wild), NOW)

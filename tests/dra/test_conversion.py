@@ -36,8 +36,7 @@ from hami_webhook.dra.cost import DeviceInventory
 from hami_webhook.dra.selectors import selected
 from hami_webhook.kube.draft import PodDraft
 from hami_webhook.kube.objects import Node, Pod, PodResourceClaim
-from hami_webhook.quota.claims import WithClaims
-from hami_webhook.quota.pricing import price_pending
+from hami_webhook.quota.pricing import ClusterCapacity, price_pending
 from hami_webhook.state.cluster_cache import ClusterCache
 
 from .objects import CLASSES, HAMI, JSON, NVIDIA, ROWS, exactly, inventory, published, resource_slice, share, whole
@@ -429,13 +428,13 @@ def test_claims_cost_what_the_limits_cost_on_equal_cards(
         (),
         resource_claims=tuple(PodResourceClaim(name, template=template) for name, template in made.claims.items()),
     )
-    before = price_pending(limits, VENDORS, state).amounts
-    charged = price_pending(claimed, VENDORS, WithClaims(state, claims)).amounts
+    before = price_pending(limits, VENDORS, state.capacity).amounts
+    charged = price_pending(claimed, VENDORS, ClusterCapacity(state, claims)).amounts
     after = {key: amount for key, amount in charged.items() if amount}
     if all(sidecar for _, sidecar in init):
         assert after == before
         return
     together = admitted(*[{**each, "restartPolicy": None} for each in first], *containers)
-    most = price_pending(together, VENDORS, state).amounts
+    most = price_pending(together, VENDORS, state.capacity).amounts
     assert before.keys() == after.keys() == most.keys()
     assert all(before[key] <= after[key] <= most[key] for key in most)

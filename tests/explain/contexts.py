@@ -32,7 +32,7 @@ def context(*objects: JSON, gates: tuple[str, ...] = ()) -> ExplainContext:
         else:
             state.set_pod(Pod.from_object({**obj, "metadata": {"uid": f"u{index}", **obj["metadata"]}}), NOW)
     return ExplainContext(
-        state, state, VENDORS, quotas, NOW, SchedulingPolicies(), "hami-scheduler", 300.0, gates, disruption
+        state, state.capacity, VENDORS, quotas, NOW, SchedulingPolicies(), "hami-scheduler", 300.0, gates, disruption
     )
 
 

@@ -157,7 +157,7 @@ def pods(data: bytes) -> None:
     except MalformedObject as error:
         return check_sentence(str(error))
     state.set_pod(read, NOW)
-    charge_of(read, CHART, state, NOW, 300.0)
+    charge_of(read, CHART, state.capacity, NOW, 300.0)
     state.tick(NOW + 1000)
     state.remove_pod(read.uid)
     return _check_state(state)

@@ -163,7 +163,7 @@ class Koords(SchedulersEnv):
         """What a pod that is bound costs."""
         found = self.state.pod(f"uid-{name}")
         assert found is not None
-        return charge_of(found, self.vendors, self.state, NOW)
+        return charge_of(found, self.vendors, self.state.capacity, NOW)
 
     def debits(self, name: str = "p") -> dict[str, int]:
         return short(self.charge(name).amounts)

@@ -141,7 +141,7 @@ class SchedulersEnv:
             manifest = admitted.manifest
         predicted = self.predicted(manifest)
         bound = self.keep(manifest, predicted.node, predicted.annotations)
-        return predicted, charge_of(bound, self.vendors, self.state, self.now).amounts
+        return predicted, charge_of(bound, self.vendors, self.state.capacity, self.now).amounts
 
     def keep(self, manifest: JSON, node: str, annotations: Mapping[str, str] | None = None) -> Pod:
         """A pod is bound, with further annotations."""
@@ -164,4 +164,4 @@ class SchedulersEnv:
 
     def waiting(self, manifest: JSON) -> Mapping[str, int]:
         """What an admitted pod is charged."""
-        return price_pending(self.admit(manifest).pod, self.vendors, self.state).amounts
+        return price_pending(self.admit(manifest).pod, self.vendors, self.state.capacity).amounts

@@ -65,7 +65,7 @@ def short(amounts: Mapping[str, int]) -> tuple[int, int, int]:
 
 
 def debit(env: SchedulersEnv, manifest: JSON, node: str) -> tuple[int, int, int]:
-    return short(charge_of(env.keep(manifest, node), env.vendors, env.state, NOW).amounts)
+    return short(charge_of(env.keep(manifest, node), env.vendors, env.state.capacity, NOW).amounts)
 
 
 @pytest.mark.parametrize(
@@ -97,7 +97,7 @@ def test_a_pod_costs_the_least_until_it_is_bound_and_then_its_nodes_card(
 def test_on_a_node_without_the_label_the_least_counts_and_it_is_said() -> None:
     env = two_nodes()
     env.state.set_node(read_node("bare", capacity={"nvidia.com/gpu": 8}), NOW)
-    charge = charge_of(env.keep(kai_pod(fraction="0.5"), "bare"), env.vendors, env.state, NOW)
+    charge = charge_of(env.keep(kai_pod(fraction="0.5"), "bare"), env.vendors, env.state.capacity, NOW)
     assert (short(charge.amounts), charge.placed) == ((1, 12288, 50), False)
     assert charge.problems == (
         "node bare has no label nvidia.com/gpu.memory, so the least that a card could cost counts",
@@ -108,9 +108,9 @@ def test_more_than_was_charged_is_an_overrun() -> None:
     """A share of a large card in a quota that had room for one of the smallest."""
     env = two_nodes()
     bound = env.keep(kai_pod(fraction="0.5"), "large")
-    charge = charge_of(bound, env.vendors, env.state, NOW)
+    charge = charge_of(bound, env.vendors, env.state.capacity, NOW)
     keys = {"limits.nvidia.com/gpu", "limits.nvidia.com/gpumem"}
-    assert overrun(bound, charge, keys, env.vendors, env.state) == ["limits.nvidia.com/gpumem"]
+    assert overrun(bound, charge, keys, env.vendors, env.state.capacity) == ["limits.nvidia.com/gpumem"]
 
 
 @in_one_test("label", ["", "0", "-5", "80Gi", "many", "1e30", "99999999999999999999"])
@@ -226,7 +226,7 @@ def test_ordinary_day_other_pods_are_left_alone_and_cost_nothing(manifest: JSON)
         assert at_once(path(parsed(review(manifest)))) == UNCHANGED
     assert two_nodes().state is not None
     found = Pod.from_object({**manifest, "spec": {**manifest["spec"], "nodeName": "large"}})
-    assert charge_of(found, CHART, two_nodes().state, NOW).amounts == {}
+    assert charge_of(found, CHART, two_nodes().state.capacity, NOW).amounts == {}
 
 
 @in_one_test("section", ["kai: {enabled: false}", ""])
@@ -258,7 +258,7 @@ def test_pods_that_ask_for_other_shares_do_not_share_a_floor_entry() -> None:
 def test_a_quota_of_some_cards_counts_a_share_of_those(types: tuple[str, ...], counted: tuple[int, int, int]) -> None:
     env = two_nodes()
     bound = env.keep(kai_pod(fraction="0.5"), "large")
-    found = charge_of(bound, env.vendors, env.state, NOW, cards=CardSelection(types))
+    found = charge_of(bound, env.vendors, env.state.capacity, NOW, cards=CardSelection(types))
     assert short(found.amounts) == counted
 
 
@@ -317,7 +317,7 @@ def test_attack_what_the_binder_writes_lowers_nothing_if_a_tenant_writes_it(labe
     """Neither before the pod is bound, nor later, when the tenant takes the label away again."""
     env = two_nodes()
     written = kai_pod(fraction="0.5", labels=labels, notes=notes)
-    assert short(charge_of(Pod.from_object(written), env.vendors, env.state, NOW).amounts) == (1, 12288, 50)
+    assert short(charge_of(Pod.from_object(written), env.vendors, env.state.capacity, NOW).amounts) == (1, 12288, 50)
     assert debit(env, written, "large") == debit(env, kai_pod("q", fraction="0.5"), "large") == (1, 40780, 50)
 
 
@@ -338,9 +338,9 @@ def sent(path: str, manifest: JSON, user: str, *groups: str, gate: AdmissionHand
 def test_where_kai_holds_cards_nothing_but_limits_is_free() -> None:
     """A share, or cards that our own scheduler gave, cost what they do elsewhere."""
     share = kai_pod(fraction="0.5", namespace=RESERVED, nodeName="large")
-    assert short(charge_of(Pod.from_object(share), CHART, two_nodes().state, NOW).amounts) == (1, 40780, 50)
+    assert short(charge_of(Pod.from_object(share), CHART, two_nodes().state.capacity, NOW).amounts) == (1, 40780, 50)
     ours = bound_pod("p", "n1", "GPU-1,NVIDIA,3000,30:;", namespace=RESERVED)
-    assert short(charge_of(Pod.from_object(ours), CHART, two_nodes().state, NOW).amounts) == (1, 3000, 30)
+    assert short(charge_of(Pod.from_object(ours), CHART, two_nodes().state.capacity, NOW).amounts) == (1, 3000, 30)
 
 
 PATHS = pytest.mark.parametrize("path", ["mutate", "validate", "webhook"])
@@ -351,7 +351,7 @@ def test_ordinary_day_kais_binder_holds_a_card(path: str) -> None:
     """Nothing is put in, asked of quotas, or charged: the pods that share the card pay for it."""
     assert sent(path, holder(), BINDER) == UNCHANGED
     assert sent(path, holder(), "joe", "ops") == UNCHANGED
-    assert charge_of(Pod.from_object(holder()), CHART, two_nodes().state, NOW).amounts == {}
+    assert charge_of(Pod.from_object(holder()), CHART, two_nodes().state.capacity, NOW).amounts == {}
 
 
 @PATHS

@@ -50,7 +50,7 @@ def charged(koords: Koords, manifest: JSON, hard: JSON, used: JSON) -> dict[str,
     }
     before = QuotaAccount.read(ResourceQuota.from_object(written), koords.vendors)
     asked = koords.admit(manifest).pod
-    charge = price_pending(asked, koords.vendors, koords.state)
+    charge = price_pending(asked, koords.vendors, koords.state.capacity)
     found = evaluate_batch(
         {before.name: before}, [ChargeRequest(asked.uid, asked, charge)], NOW, 1000, recomputed=frozenset()
     )

@@ -275,7 +275,7 @@ def test_predictions_never_oversell_a_card_and_cost_at_least_the_charge(
     for number in range(5):
         manifest = data.draw(_pods(f"p{number}"))
         admitted = env.admit(manifest)
-        charge = price_pending(admitted.pod, env.vendors, env.state).amounts
+        charge = price_pending(admitted.pod, env.vendors, env.state.capacity).amounts
         predicted = env.predict(admitted.manifest)
         if isinstance(predicted, NoNode):
             continue

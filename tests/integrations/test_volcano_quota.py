@@ -125,17 +125,19 @@ def test_a_mig_request_is_charged_as_it_is_where_the_debit_is_the_request() -> N
 
 def test_the_charge_is_remembered_where_cards_decide_it() -> None:
     env = SchedulersEnv(MIXED)
-    assert price_pending(env.admit(pod_with_limits(1)).pod, env.vendors, env.state).floors == {f"limits.{MEMORY}"}
-    assert price_pending(env.admit(pod_with_limits(1, 5)).pod, env.vendors, env.state).floors == frozenset()
-    assert price_pending(env.admit(pod_with_limits(1, 5, mode="mig")).pod, env.vendors, env.state).floors
+    assert price_pending(env.admit(pod_with_limits(1)).pod, env.vendors, env.state.capacity).floors == {
+        f"limits.{MEMORY}"
+    }
+    assert price_pending(env.admit(pod_with_limits(1, 5)).pod, env.vendors, env.state.capacity).floors == frozenset()
+    assert price_pending(env.admit(pod_with_limits(1, 5, mode="mig")).pod, env.vendors, env.state.capacity).floors
 
 
 def test_an_amount_that_admission_refuses_has_no_charge() -> None:
     env = SchedulersEnv(MIXED)
     with pytest.raises(BadRequest):
-        price_pending(Pod.from_object(pod_with_limits(1, "4Gi")), env.vendors, env.state)
+        price_pending(Pod.from_object(pod_with_limits(1, "4Gi")), env.vendors, env.state.capacity)
     bound = env.keep(pod_with_limits(1, "4Gi"), "n1", {IDS: "GPU-a,NVIDIA,7,0:"})
-    assert charge_of(bound, env.vendors, env.state, NOW).amounts == debits(1, 7)
+    assert charge_of(bound, env.vendors, env.state.capacity, NOW).amounts == debits(1, 7)
 
 
 # 10.2
@@ -144,7 +146,7 @@ def test_an_amount_that_admission_refuses_has_no_charge() -> None:
 def cost_of(env: SchedulersEnv, ids: str, manifest: JSON | None = None, node: str = "n2") -> Charge:
     with_limits = manifest or pod_with_limits(1, 8000, name="u")
     bound = env.keep(with_limits, node, {IDS: ids})
-    return charge_of(bound, env.vendors, env.state, NOW)
+    return charge_of(bound, env.vendors, env.state.capacity, NOW)
 
 
 @in_one_test(
@@ -187,12 +189,12 @@ def test_memory_that_older_versions_did_not_write_is_worked_out() -> None:
 def test_a_cards_node_may_be_known_later() -> None:
     env = SchedulersEnv()
     bound = env.keep(pod_with_limits(1, 8000), "n2", {IDS: "GPU-m[group2-0],NVIDIA,8000,0:"})
-    assert charge_of(bound, env.vendors, env.state, NOW).amounts == debits(1, 8000)
+    assert charge_of(bound, env.vendors, env.state.capacity, NOW).amounts == debits(1, 8000)
     env.state.set_node(MIXED[1], NOW)
-    known = charge_of(bound, env.vendors, env.state, NOW)
+    known = charge_of(bound, env.vendors, env.state.capacity, NOW)
     assert known.amounts == debits(1, 10240)
-    assert charge_of(bound, env.vendors, env.state, NOW) is known
-    assert charge_of(bound, env.vendors, SchedulersEnv().state, NOW).amounts == debits(1, 8000)
+    assert charge_of(bound, env.vendors, env.state.capacity, NOW) is known
+    assert charge_of(bound, env.vendors, SchedulersEnv().state.capacity, NOW).amounts == debits(1, 8000)
 
 
 @pytest.mark.parametrize(
@@ -209,7 +211,7 @@ def test_an_allocation_that_is_not_bound_counts_for_a_while(notes: dict[str, str
     env = SchedulersEnv(MIXED)
     made = Pod.from_object(pod_with_limits(1, 8000, notes={IDS: "GPU-m[group2-0],NVIDIA,8000,0:", ON: "n2", **notes}))
     env.state.set_pod(made, NOW)
-    charge = charge_of(made, env.vendors, env.state, NOW)
+    charge = charge_of(made, env.vendors, env.state.capacity, NOW)
     assert charge.amounts == (debits(1, 10240) if counts else debits(1, 8000))
     assert charge.until == (int(notes[BOUND_AT]) + 300 if counts else None)
     predicted, _ = env.place(pod_with_limits(1, 5000, mode="mig", name="next"))
@@ -229,8 +231,8 @@ def test_more_than_was_charged_is_an_overrun() -> None:
     bound = env.admit(pod_with_limits(1, 8000, name="u")).pod
     for ids, keys in (("GPU-m[group2-0],NVIDIA,8000,0:", [f"limits.{MEMORY}"]), ("GPU-m,NVIDIA,8000,0:", [])):
         charge = cost_of(env, ids)
-        assert overrun(bound, charge, charge.amounts.keys(), env.vendors, env.state) == keys
-        assert overrun(bound, charge, [], env.vendors, env.state) == []
+        assert overrun(bound, charge, charge.amounts.keys(), env.vendors, env.state.capacity) == keys
+        assert overrun(bound, charge, [], env.vendors, env.state.capacity) == []
 
 
 def test_a_pod_of_hami_that_is_not_placed_stays_on_its_charge() -> None:

@@ -7,7 +7,7 @@ from quota.objects import NOON, account_of, full, quota, read_pod, vendors
 
 from hami_webhook.kube.objects import QUOTA_GATE
 from hami_webhook.quota.ledger import Entry, State
-from hami_webhook.quota.pricing import NoCapacity, charge_of
+from hami_webhook.quota.pricing import ClusterCapacity, charge_of
 from hami_webhook.quota.recompute import LedgerBounds, recompute
 
 GATES = [{"name": QUOTA_GATE}]
@@ -28,7 +28,7 @@ GATES = [{"name": QUOTA_GATE}]
 def test_which_pods_wait_for_quota(gates: object, gated: bool, queued: bool) -> None:
     pod = read_pod("p", gpu=1, mem=2000, schedulingGates=gates)
     assert (pod.gated, pod.queued) == (gated, queued)
-    charge = charge_of(pod, vendors(), NoCapacity(), NOON)
+    charge = charge_of(pod, vendors(), ClusterCapacity(), NOON)
     assert charge.amounts == ({} if queued else full(gpu=1, mem=2000))
 
 
@@ -51,7 +51,7 @@ def test_a_recompute_counts_a_gated_pod_for_as_long_as_its_entry_lasts(
         read_pod("waits", uid="waits", gpu=1, mem=3000, schedulingGates=GATES),
         read_pod("half", uid="half", gpu=1, percent=50, schedulingGates=GATES),
     ]
-    done = recompute(account, pods, vendors(), NoCapacity(), NOON, LedgerBounds())
+    done = recompute(account, pods, vendors(), ClusterCapacity(), NOON, LedgerBounds())
     assert dict(done.after.used) == used
     assert {identity: entry.state for identity, entry in done.after.ledger.items()} == states
     assert done.wake == (NOON + 1 if states else None)

@@ -244,7 +244,7 @@ class QuotaModel(RuleBasedStateMachine):
         found = []
         for p in self.pods():
             if not p.ended(self.now) and scopes.matches(read.quota, p):
-                found.append((p, cost_of(read, p, VENDORS, state, self.now, 300.0).only(read.hard)))
+                found.append((p, cost_of(read, p, VENDORS, state.capacity, self.now, 300.0).only(read.hard)))
         return found
 
     @invariant()
@@ -377,7 +377,7 @@ class QuotaModel(RuleBasedStateMachine):
                 placed = sum(
                     amounts.get(key, 0)
                     for p, amounts in self.charges(read)
-                    if charge_of(p, VENDORS, self.replicas[0].core.state, self.now).placed
+                    if charge_of(p, VENDORS, self.replicas[0].core.state.capacity, self.now).placed
                 )
                 assert placed <= hard
 

@@ -21,7 +21,7 @@ from hami_webhook.quota.account import (
 )
 from hami_webhook.quota.batch import BatchResult, evaluate_batch
 from hami_webhook.quota.ledger import LEDGER, Entry, State, encode, reservation_id, update_id
-from hami_webhook.quota.pricing import Charge, NoCapacity, price_pending
+from hami_webhook.quota.pricing import Charge, ClusterCapacity, price_pending
 
 from .objects import CORES, GPU, KEYS, MEM, NOON, account_of, full, quota, read_pod, vendors
 
@@ -45,7 +45,7 @@ def read(
 
 def ask(identity: str = "u", *, reservation: str = "", dry_run: bool = False, **amounts: Any) -> ChargeRequest:
     asked = read_pod("p", uid=identity, **amounts)
-    return ChargeRequest(identity, asked, price_pending(asked, vendors(), NoCapacity()), dry_run, reservation)
+    return ChargeRequest(identity, asked, price_pending(asked, vendors(), ClusterCapacity()), dry_run, reservation)
 
 
 def judged(

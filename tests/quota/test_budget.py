@@ -26,7 +26,7 @@ SMALL_AMOUNTS = st.integers(0, 40)
 
 def budget(*accounts: QuotaAccount, others: Sequence[Pod] = (), pod: Pod | None = None) -> PodBudget | None:
     mine = pod or read_pod(gpu=1, mem=5, uid="mine")
-    known = (vendors(), CARDS, NOON, 300)
+    known = (vendors(), CARDS.capacity, NOON, 300)
     return pod_budget(mine, accounts, lambda one: placed_by_others(one, mine, [mine, *others], *known), *known)
 
 

@@ -31,7 +31,7 @@ from hami_webhook.quota.account import ChargeRequest, NeedsRecompute, QuotaAccou
 from hami_webhook.quota.batch import evaluate_batch
 from hami_webhook.quota.budget import PodBudget, pod_budget
 from hami_webhook.quota.ledger import LEDGER, Entry, State, encode
-from hami_webhook.quota.pricing import Charge, NoCapacity, in_bytes, in_units, price_pending
+from hami_webhook.quota.pricing import Charge, ClusterCapacity, in_bytes, in_units, price_pending
 from hami_webhook.quota.recompute import LedgerBounds, recompute
 from hami_webhook.server.cluster_metrics import ClusterCollector
 
@@ -72,7 +72,7 @@ def quota_of(used: object = None, ledger: dict[str, Entry] | None = None, **hard
 
 def ask(identity: str, mem: int) -> ChargeRequest:
     incoming = read_pod(identity, gpu=1, mem=mem, uid=identity)
-    return ChargeRequest(identity, incoming, price_pending(incoming, vendors(), NoCapacity()))
+    return ChargeRequest(identity, incoming, price_pending(incoming, vendors(), ClusterCapacity()))
 
 
 @in_one_test(
@@ -203,7 +203,9 @@ def test_an_entry_counts_the_same_whatever_way_hard_is_written_now(hard: str, us
         "b": Entry(State.WAITING, int(NOON), {MEM: 3 * GIB}),
     }
     waiting = read_pod("b", gpu=1, percent=50, uid="b")
-    found = recompute(quota_of("1", ledger, mem=hard), [waiting], vendors(), NoCapacity(), NOON, LedgerBounds()).after
+    found = recompute(
+        quota_of("1", ledger, mem=hard), [waiting], vendors(), ClusterCapacity(), NOON, LedgerBounds()
+    ).after
     assert found.used == {MEM: used}
     assert found.ledger == ledger
 
@@ -261,7 +263,7 @@ def test_the_budget_of_a_pod_has_the_smallest_limit_of_either_unit() -> None:
 
     def budget_of(accounts: list[QuotaAccount]) -> PodBudget | None:
         nobody: dict[str, int] = {MEM: 0}
-        return pod_budget(mine, accounts, lambda account: nobody, vendors(), NoCapacity(), NOON, 300)
+        return pod_budget(mine, accounts, lambda account: nobody, vendors(), ClusterCapacity(), NOON, 300)
 
     found = budget_of(quotas)
     assert found is not None

@@ -12,7 +12,7 @@ from hami_webhook.device_config import builtin_device_config, enabled_vendors
 from hami_webhook.devices.debit import Debit
 from hami_webhook.devices.vendor import Vendor
 from hami_webhook.kube.objects import Node, Pod
-from hami_webhook.quota.pricing import NoCapacity, charge_of, in_units, price_pending
+from hami_webhook.quota.pricing import ClusterCapacity, charge_of, in_units, price_pending
 from hami_webhook.state.cluster_cache import ClusterCache
 
 from .objects import ALLOCATED, LARGE, MEM, NOON, SMALL, allocation, full, read_pod, vendors
@@ -47,7 +47,7 @@ SIDE, INIT = container("s", sidecar=True, gpu=1, mem=2000), container("i", gpu=1
     ],
 )
 def test_declared_amounts_follow_from_the_pod_alone(pod: Pod, amounts: dict[str, int]) -> None:
-    charge = price_pending(pod, vendors(), BOTH)
+    charge = price_pending(pod, vendors(), BOTH.capacity)
     assert charge.amounts == amounts
     assert charge.derivable
     assert charge.floors == frozenset()
@@ -69,7 +69,7 @@ def test_declared_amounts_follow_from_the_pod_alone(pod: Pod, amounts: dict[str,
     ],
 )
 def test_an_open_memory_is_charged_as_on_the_smallest_eligible_card(pod: Pod, memory: int) -> None:
-    charge = price_pending(pod, vendors(), BOTH)
+    charge = price_pending(pod, vendors(), BOTH.capacity)
     assert charge.amounts[MEM] == memory
     assert charge.floors == {MEM}
     assert not charge.derivable
@@ -78,7 +78,7 @@ def test_an_open_memory_is_charged_as_on_the_smallest_eligible_card(pod: Pod, me
 def test_health_cordons_and_use_do_not_matter_to_the_floor() -> None:
     sick = node("n2", card("GPU-S", SMALL, health=False))
     sick["metadata"]["annotations"]["hami.io/device-cordon"] = "GPU-S"
-    assert price_pending(read_pod(gpu=1), vendors(), state(L, sick)).amounts[MEM] == SMALL
+    assert price_pending(read_pod(gpu=1), vendors(), state(L, sick).capacity).amounts[MEM] == SMALL
 
 
 @pytest.mark.parametrize(
@@ -90,7 +90,7 @@ def test_the_floor_on_a_mig_card_is_a_profile_if_one_is_large_enough(profile: in
         {"name": "2g", "memoryMB": profile, "core": 28, "sliceCount": 2, "placements": [{"start": 0, "size": 2}]}
     ]
     known = state(node("n", card("GPU-M", 40960, mode="mig", migProfiles=profiles)))
-    assert price_pending(read_pod(gpu=1, percent=percent), vendors(), known).amounts[MEM] == memory
+    assert price_pending(read_pod(gpu=1, percent=percent), vendors(), known.capacity).amounts[MEM] == memory
 
 
 @pytest.mark.parametrize(
@@ -104,11 +104,13 @@ def test_the_floor_on_a_mig_card_is_a_profile_if_one_is_large_enough(profile: in
     ],
 )
 def test_units_are_rounded_up_once_per_pod(factor: int, amounts: dict[str, int], units: int) -> None:
-    assert price_pending(read_pod(**amounts), vendors(factor), state(L, S, factor=factor)).amounts[MEM] == units
+    assert (
+        price_pending(read_pod(**amounts), vendors(factor), state(L, S, factor=factor).capacity).amounts[MEM] == units
+    )
 
 
 def test_without_a_known_card_a_device_costs_a_unit() -> None:
-    assert price_pending(read_pod(gpu=2), vendors(1024), NoCapacity()).amounts[MEM] == 2
+    assert price_pending(read_pod(gpu=2), vendors(1024), ClusterCapacity()).amounts[MEM] == 2
 
 
 def test_amounts_in_units_leave_zeros_out() -> None:
@@ -146,7 +148,7 @@ ONE, TWO = ("A", 5000, 10), ("B", 7000, 20)
     ],
 )
 def test_a_placed_pod_costs_what_it_holds_device_by_device(pod: Pod, amounts: dict[str, int]) -> None:
-    charge = charge_of(pod, vendors(), BOTH, NOON, LAPSE)
+    charge = charge_of(pod, vendors(), BOTH.capacity, NOON, LAPSE)
     assert charge.amounts == amounts
     assert charge.placed
     assert charge.derivable
@@ -173,7 +175,7 @@ APP = {"name": "main"}
     ],
 )
 def test_after_init_only_what_stays_is_charged(status: Any, over: bool) -> None:
-    assert charge_of(finished(**status), vendors(), BOTH, NOON).amounts[MEM] == (5000 if over else 8000)
+    assert charge_of(finished(**status), vendors(), BOTH.capacity, NOON).amounts[MEM] == (5000 if over else 8000)
 
 
 @pytest.mark.parametrize(
@@ -187,7 +189,7 @@ def test_after_init_only_what_stays_is_charged(status: Any, over: bool) -> None:
     ],
 )
 def test_a_placement_without_a_bind_lapses(pod: Pod, counts: bool) -> None:
-    charge = charge_of(pod, vendors(), BOTH, NOON, LAPSE)
+    charge = charge_of(pod, vendors(), BOTH.capacity, NOON, LAPSE)
     assert charge.placed is counts
     assert charge.amounts[MEM] == (5000 if counts else SMALL // 2)
 
@@ -196,14 +198,14 @@ def test_a_placement_without_a_bind_lapses(pod: Pod, counts: bool) -> None:
 def test_an_unreadable_allocation_costs_what_is_declared(text: str) -> None:
     notes = {"hami.io/vgpu-node": "n1", ALLOCATED: text}
     pod = read_pod(gpu=1, mem=2000, annotations=notes, nodeName="n1")
-    charge = charge_of(pod, vendors(), BOTH, NOON)
+    charge = charge_of(pod, vendors(), BOTH.capacity, NOON)
     assert charge.amounts == full(gpu=1, mem=2000)
     assert len(charge.problems) == 1
     assert charge.problems[0].startswith(f"{ALLOCATED} can't be read, so the amounts that the pod declares count: ")
 
 
 def test_an_amount_nobody_admitted_is_a_problem_and_holds_nothing() -> None:
-    charge = charge_of(read_pod(gpu=1, mem="16Gi"), vendors(), BOTH, NOON)
+    charge = charge_of(read_pod(gpu=1, mem="16Gi"), vendors(), BOTH.capacity, NOON)
     assert charge.amounts == {}
     assert "invalid nvidia.com/gpumem value 16Gi" in charge.problems[0]
 
@@ -219,9 +221,9 @@ def test_no_vendor_is_called_for_a_pod_that_names_nothing_of_theirs(monkeypatch:
         monkeypatch.setattr(Vendor, name, called)
     theirs = container(limits={"volcano.sh/vgpu-number": "2", "volcano.sh/vgpu-memory": "300"})
     on_n1 = {"nodeName": "n1"}
-    charge = charge_of(read_pod("p", theirs, **on_n1), known, NoCapacity(), NOON)
+    charge = charge_of(read_pod("p", theirs, **on_n1), known, ClusterCapacity(), NOON)
     assert charge.amounts == {"limits.volcano.sh/vgpu-number": 2, "limits.volcano.sh/vgpu-memory": 600}
     with pytest.raises(AssertionError, match="was called"):
-        charge_of(read_pod(gpu=1, mem=2000), known, NoCapacity(), NOON)
+        charge_of(read_pod(gpu=1, mem=2000), known, ClusterCapacity(), NOON)
     with pytest.raises(AssertionError, match="was called"):
-        charge_of(read_pod("p", theirs, annotations={ALLOCATED: "x"}, **on_n1), known, NoCapacity(), NOON)
+        charge_of(read_pod("p", theirs, annotations={ALLOCATED: "x"}, **on_n1), known, ClusterCapacity(), NOON)

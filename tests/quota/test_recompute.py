@@ -55,7 +55,7 @@ def half(uid: str = "u", mem: int = 0, *, bound: bool = False, age: int = 0, **h
 
 
 def again(ledger: dict[str, Entry], *pods: Pod, lost: dict[str, Entry] | None = None, **hard: Any) -> Recomputed:
-    return recompute(read({}, ledger, **(hard or {"mem": 90000})), pods, vendors(), CARDS, NOON, TIMES, lost)
+    return recompute(read({}, ledger, **(hard or {"mem": 90000})), pods, vendors(), CARDS.capacity, NOON, TIMES, lost)
 
 
 def e(state_: State, time: int = FRESH, mem: int = 5000, actual: int | None = None) -> Entry:
@@ -119,7 +119,7 @@ def test_entries_move_as_the_table_says(
     assert result.expired == (entry is not None and entry.state is ADMITTED and entry.time == OLD and not pods)
     assert result.confirmed == ({"u"} if entry and pods else set())
     # nothing happens, so nothing changes
-    settled = recompute(result.after, pods, vendors(), CARDS, NOON, TIMES)
+    settled = recompute(result.after, pods, vendors(), CARDS.capacity, NOON, TIMES)
     assert (settled.after.used, settled.after.ledger) == (result.after.used, result.after.ledger)
 
 
@@ -149,12 +149,12 @@ def test_a_reservation_is_matched_once_and_never_by_an_id() -> None:
 def test_pods_out_of_scope_or_ended_do_not_count() -> None:
     one = account_of({**quota(mem=9), "spec": {"hard": {MEM: "9"}, "scopes": ["Terminating"]}})
     pods = [derivable("a"), derivable("b", activeDeadlineSeconds=5)]
-    assert recompute(one, pods, vendors(), CARDS, NOON, TIMES).after.used == full(mem=2000)
+    assert recompute(one, pods, vendors(), CARDS.capacity, NOON, TIMES).after.used == full(mem=2000)
     leaving = pod("p", gpu=1, mem=2000, uid="p")
     leaving["metadata"] |= {"deletionTimestamp": "2026-01-01T12:00:00Z", "deletionGracePeriodSeconds": 30}
     found = read_pods([leaving])
     for now, used in ((NOON + 30, 2000), (NOON + 30.5, 0)):
-        assert recompute(read({}, mem=9), found, vendors(), CARDS, now, TIMES).after.used == full(mem=used)
+        assert recompute(read({}, mem=9), found, vendors(), CARDS.capacity, now, TIMES).after.used == full(mem=used)
 
 
 def test_keys_come_and_go() -> None:

@@ -58,7 +58,7 @@ def of(name: str, user: str | None = "alice", labels: JSON | None = None, *, gpu
 
 
 def request(pod: Pod, gate: Gate = Gate.NONE, **more: Any) -> ChargeRequest:
-    return ChargeRequest(pod.uid, pod, price_pending(pod, vendors(), CACHE), gate=gate, **more)
+    return ChargeRequest(pod.uid, pod, price_pending(pod, vendors(), CACHE.capacity), gate=gate, **more)
 
 
 def charged(account: QuotaAccount, *pods: Pod, recomputed: bool = True, gate: Gate = Gate.NONE) -> BatchResult:
@@ -213,7 +213,7 @@ def test_groups_without_a_stamp_and_texts_that_are_no_list_mean_nothing() -> Non
 
 def test_a_recompute_names_the_groups_that_decide_a_users_limit() -> None:
     pods = [grouped("a", "alice", "ml", "interns"), of("a2"), grouped("b", "bob", "x"), grouped("d", "dan", "ml")]
-    account = recompute(account_of(stored(GROUPED)), pods, vendors(), CACHE, NOON, LedgerBounds()).after
+    account = recompute(account_of(stored(GROUPED)), pods, vendors(), CACHE.capacity, NOON, LedgerBounds()).after
     assert account.quota.report["subjects"] == [
         {"name": "alice", "used": {GPU: "2"}, "groups": ["ml"]},
         {"name": "bob", "used": {GPU: "1"}},
@@ -299,7 +299,7 @@ def test_a_recompute_counts_pods_and_charges_in_flight_by_subject() -> None:
     account = charged(account_of(stored()), of("a"), of("gone", "bob")).accounts["shared"]
     wrong = replace(account, subjects=Subjects(account.subjects.per, {GPU: 2}, used={"mallory": {GPU: 9}}))  # type: ignore[union-attr]  # it has some
     pods = [of("a"), of("b", None), of("c", "bob"), of("other", "bob", gpu=0)]
-    found = recompute(wrong, pods, vendors(), CACHE, NOON + 1, LedgerBounds())
+    found = recompute(wrong, pods, vendors(), CACHE.capacity, NOON + 1, LedgerBounds())
     assert used_of(found.after) == {"alice": 1, UNKNOWN: 1, "bob": 2}
     report = found.after.quota.report
     assert report["subjects"] == [
@@ -308,7 +308,7 @@ def test_a_recompute_counts_pods_and_charges_in_flight_by_subject() -> None:
         {"name": UNKNOWN, "used": {GPU: "1"}},
     ]
     assert report["otherSubjects"] is None
-    later = recompute(found.after, pods, vendors(), CACHE, NOON + 100, LedgerBounds())
+    later = recompute(found.after, pods, vendors(), CACHE.capacity, NOON + 100, LedgerBounds())
     assert used_of(later.after) == {"alice": 1, UNKNOWN: 1, "bob": 1}
 
 
@@ -316,14 +316,14 @@ def test_a_recompute_of_a_quota_that_no_longer_limits_subjects_removes_their_row
     rows: JSON = {"subjects": [{"name": "alice", "used": {GPU: "1"}}]}
     for status, removed in ((rows, {"subjects": None, "otherSubjects": None}), ({}, {})):
         account = account_of(stored(None, status=status))
-        report = recompute(account, [of("a")], vendors(), CACHE, NOON, LedgerBounds()).after.quota.report
+        report = recompute(account, [of("a")], vendors(), CACHE.capacity, NOON, LedgerBounds()).after.quota.report
         assert {key: value for key, value in report.items() if "ubjects" in key} == removed
 
 
 def test_the_status_names_500_subjects_and_sums_the_others() -> None:
     account = account_of(stored(hard=100_000))
     pods = [of(f"p{number}", f"user-{number:03}", gpu=1 + (number == 7)) for number in range(503)]
-    report = recompute(account, pods, vendors(), CACHE, NOON, LedgerBounds()).after.quota.report
+    report = recompute(account, pods, vendors(), CACHE.capacity, NOON, LedgerBounds()).after.quota.report
     assert len(report["subjects"]) == 500
     assert report["subjects"][0] == {"name": "user-007", "used": {GPU: "2"}}
     assert report["otherSubjects"] == {"count": 3, "used": {GPU: "3"}}
@@ -428,7 +428,7 @@ def test_no_subject_passes_its_limit_and_the_sums_are_the_pods(steps: list[tuple
         if leaves and there:
             there.pop(next(iter(there)))
     now += 100
-    after = recompute(account, there.values(), vendors(), CACHE, now, LedgerBounds()).after
+    after = recompute(account, there.values(), vendors(), CACHE.capacity, now, LedgerBounds()).after
     expected: Counter[str] = Counter()
     for pod in there.values():
         expected[pod.annotations.get(SUBMITTED_BY, UNKNOWN)] += int(pod.containers[0].limits["nvidia.com/gpu"])

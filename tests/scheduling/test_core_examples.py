@@ -32,7 +32,7 @@ async def finish_init(env: PlacerEnv, name: str, *containers: str) -> None:
 
 
 def debit_of(env: PlacerEnv, name: str) -> int:
-    return charge_of(env.read(name), VENDORS, env.state, env.now).amounts[MEM]
+    return charge_of(env.read(name), VENDORS, env.state.capacity, env.now).amounts[MEM]
 
 
 async def test_d_an_init_container_holds_its_peak_until_it_is_over() -> None:
@@ -91,7 +91,7 @@ async def test_f_a_pod_within_quota_is_admitted_placed_and_debited_by_the_produc
         " (memory: 5.9Gi requested, 0Mi used, 3.9Gi limited)"
     )
     await env.placed(fitting)
-    assert dict(charge_of(env.read("p"), VENDORS, env.state, NOW).amounts) == {GPU: 2, MEM: 4000, CORES: 200}
+    assert dict(charge_of(env.read("p"), VENDORS, env.state.capacity, NOW).amounts) == {GPU: 2, MEM: 4000, CORES: 200}
 
 
 async def test_g_the_slots_of_a_card_are_its_app_containers() -> None:

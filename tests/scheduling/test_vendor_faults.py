@@ -188,7 +188,10 @@ def test_a_pod_that_another_scheduler_bound_there_costs_what_it_declares(
     state = ClusterCache(VENDORS)
     state.set_node(Node.from_object(NODES[0]), NOW)
     by_hand = read_pod("p", gpu=1, mem=1000, nodeName="bad", uid="p")
-    assert charge_of(by_hand, VENDORS, state, NOW).amounts == price_pending(by_hand, VENDORS, state).amounts
+    assert (
+        charge_of(by_hand, VENDORS, state.capacity, NOW).amounts
+        == price_pending(by_hand, VENDORS, state.capacity).amounts
+    )
     assert faults.counts == {"fit": 1}
 
 

@@ -14,7 +14,7 @@ from hami_webhook.charging.sources import ResourceQuotas
 from hami_webhook.charging.store import QuotaStore
 from hami_webhook.cluster.memory import MemoryCluster
 from hami_webhook.kube.objects import ResourceQuota
-from hami_webhook.quota.pricing import NoCapacity
+from hami_webhook.quota.pricing import ClusterCapacity
 
 VENDORS = vendors()
 
@@ -48,5 +48,5 @@ def charger(
 ) -> ChargeQueue:
     """What charges in a replica; `exists` says whether the pod with a UID was created."""
     watched.store = QuotaStore(source, VENDORS, clock=clock, cache=watched, jitter=dice.random)
-    recomputer = Recomputer(watched.store, PodReader(cluster), VENDORS, NoCapacity(), clock=clock)
+    recomputer = Recomputer(watched.store, PodReader(cluster), VENDORS, ClusterCapacity(), clock=clock)
     return ChargeQueue(watched.store, clock=clock, recomputer=recomputer, shows=lambda account, uid, entry: exists(uid))

@@ -101,7 +101,7 @@ def test_a_price_that_depends_on_the_cards_costs_the_same_on_however_many_nodes(
         asked = Pod.from_object(pod("p", container(limits=limits)))
         for _ in range(2):
             with counted_calls() as counts:
-                charge = price_pending(asked, ALL, state)
+                charge = price_pending(asked, ALL, state.capacity)
         assert charge.floors or PERCENT not in limits
         return sum(counts.values())
 

@@ -20,7 +20,7 @@ from hami_webhook.cluster.api import Kind
 from hami_webhook.cluster.memory import MemoryCluster
 from hami_webhook.kube.objects import Pod, ResourceQuota
 from hami_webhook.quota.account import ChargeRequest
-from hami_webhook.quota.pricing import NoCapacity, price_pending
+from hami_webhook.quota.pricing import ClusterCapacity, price_pending
 
 from .replicas import VENDORS, Watched, charger
 
@@ -56,7 +56,7 @@ async def charged(replicas: int, write: float, between: float, dice: random.Rand
         while waiting:
             number = waiting.pop()
             asked = Pod.from_object(pod(f"p{number}", gpu=1, mem=5, uid=f"u{number}"))
-            request = ChargeRequest(asked.uid, asked, price_pending(asked, VENDORS, NoCapacity()))
+            request = ChargeRequest(asked.uid, asked, price_pending(asked, VENDORS, ClusterCapacity()))
             assert isinstance(await chargers[number % replicas].charge(request), ChargeResult)
             await asyncio.sleep(about(between))
             created.add(asked.uid)

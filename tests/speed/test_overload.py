@@ -20,7 +20,7 @@ from hami_webhook.cluster.api import JSON, Kind
 from hami_webhook.cluster.memory import MemoryCluster
 from hami_webhook.kube.objects import Pod, ResourceQuota
 from hami_webhook.quota.account import ChargeRequest
-from hami_webhook.quota.pricing import NoCapacity, price_pending
+from hami_webhook.quota.pricing import ClusterCapacity, price_pending
 
 from .replicas import VENDORS, Watched, charger
 
@@ -99,7 +99,7 @@ async def created(replicas: int, dice: random.Random) -> Created:
         manifest["metadata"]["namespace"] = NAMESPACES[number % len(NAMESPACES)]
         asked = Pod.from_object(manifest)
         await work(CREATE / 2)
-        request = ChargeRequest(asked.uid, asked, price_pending(asked, VENDORS, NoCapacity()))
+        request = ChargeRequest(asked.uid, asked, price_pending(asked, VENDORS, ClusterCapacity()))
         if isinstance(await chargers[number % replicas].charge(request), ChargeResult):
             await work(CREATE / 2)
             existing.add(asked.uid)

@@ -63,7 +63,7 @@ def check(env: CacheEnv) -> None:
     for one in (*incoming, *state.pods()):
         for account in QUOTAS:
             others = state.pods_in(one.namespace)
-            summed = placed_by_others(account, one, others, VENDORS, state, env.now, 300.0)
+            summed = placed_by_others(account, one, others, VENDORS, state.capacity, env.now, 300.0)
             assert state.placed_besides(one, account, env.now) == summed
 
 

@@ -182,10 +182,10 @@ class Koordinator(ForeignScheduler):
     def _sizes(self, node_lister: NodeLister) -> Sizes:
         """The sizes of all nodes' cards, recomputed once a node has changed."""
         known = self._sized
-        if known is None or (known[0](), known[1]) != (node_lister.origin, node_lister.version):
+        if known is None or (known[0](), known[1]) != (node_lister, node_lister.version):
             cards = (self._cards(node_lister, node.name) for node in node_lister.nodes())
             sizes = Sizes.of(each for each in cards if each is not None)
-            known = self._sized = weakref.ref(node_lister.origin), node_lister.version, sizes
+            known = self._sized = weakref.ref(node_lister), node_lister.version, sizes
         return known[2]
 
 

@@ -132,11 +132,11 @@ class Registry:
         known = self._surveyed
         if (
             known is None
-            or known[0]() is not node_lister.origin
+            or known[0]() is not node_lister
             or known[1] != node_lister.version
             or len(self._surveys) >= _SURVEYS
         ):
-            self._surveyed, self._surveys = (weakref.ref(node_lister.origin), node_lister.version), {}
+            self._surveyed, self._surveys = (weakref.ref(node_lister), node_lister.version), {}
         found = self._surveys.get(requested)
         if found is None:
             found, lasts = self._look(node_lister, *requested)
