@@ -1,19 +1,4 @@
-from __future__ import annotations
+"""The commands are run as those of `simulate`."""
 
-from pathlib import Path
-
-import pytest
-from simulate.files import Simulate, kubeconfig
-
-
-@pytest.fixture(scope="session")
-def own_kubeconfig(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return kubeconfig(tmp_path_factory.mktemp("kube"))
-
-
-@pytest.fixture
-def command(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, own_kubeconfig: str
-) -> Simulate:
-    monkeypatch.setenv("KUBECONFIG", own_kubeconfig)  # not that of whoever runs the tests
-    return Simulate(tmp_path, capsys)
+from simulate.conftest import own_kubeconfig as own_kubeconfig
+from simulate.conftest import simulate as command  # noqa: F401  # the fixture by the name that it has here
