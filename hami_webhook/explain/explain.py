@@ -141,7 +141,8 @@ def _quotas_at_admission(account: QuotaAccount, amounts: Mapping[str, int]) -> I
     for key, hard in sorted(account.hard.items()):
         used = account.used.get(key)
         most = hard - (used or 0)
-        yield QuotaReport(account.title, key, hard, used, 0, used or 0, most, amounts.get(key, 0))
+        costs, unit = amounts.get(key, 0), account.unit_bytes(key)
+        yield QuotaReport(account.title, key, hard, used, 0, used or 0, most, costs, unit)
 
 
 def _of_placed(pod: Pod, context: ExplainContext) -> Explanation:
@@ -472,6 +473,5 @@ def _quotas(pod: Pod, context: ExplainContext, cost: Mapping[str, int] | None) -
             amount = None if cost is None else cost.get(key, 0)
             most = budget.most(key) if budget else None
             most = max(hard, amount or 0) if most is None else most
-            yield QuotaReport(
-                account.label, key, hard, account.used.get(key), own.get(key, 0), others[key], most, amount
-            )
+            used, unit = account.used.get(key), account.unit_bytes(key)
+            yield QuotaReport(account.label, key, hard, used, own.get(key, 0), others[key], most, amount, unit)

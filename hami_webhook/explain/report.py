@@ -103,7 +103,8 @@ class QuotaReport(Struct, frozen=True):
     """One managed key of one quota: `charged` is the pod's part of `used`, `others` what placed pods hold without it.
 
     `most` is what a placement of the pod may cost; `costs` what its placement costs, or the cheapest one would (None if
-    no node is large enough). `used` is None until it is computed.
+    no node is large enough). `used` is None until it is computed. `unit_bytes`: the bytes of memory of one unit, 0 for
+    what isn't memory.
     """
 
     quota: str
@@ -114,6 +115,7 @@ class QuotaReport(Struct, frozen=True):
     others: int
     most: int
     costs: int | None = None
+    unit_bytes: int = 0
 
 
 class Step(Struct, frozen=True):

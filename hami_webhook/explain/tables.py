@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from hami_webhook.explain.node_groups import FITS, NodeGroup, by_nearness, grouped, groups_of, lack_of
 from hami_webhook.explain.report import CardReport, Change, Explanation, NodeReport, PlacementReport, QuotaReport, Taken
-from hami_webhook.kube.human_memory import human_mebibytes
+from hami_webhook.kube.human_memory import human_amount, human_mebibytes
 from hami_webhook.terminal import ShownTable, counted
 
 if TYPE_CHECKING:
@@ -186,7 +186,7 @@ def quota_table(quotas: Sequence[QuotaReport]) -> ShownTable:
     headings = ("quota", "key", "used", "by pod", "hard", "pod costs", "left for pod")
     rows = []
     for quota in quotas:
-        costing = "?" if quota.costs is None else str(quota.costs)
-        used = "?" if quota.used is None else str(quota.used)
-        rows.append((quota.quota, quota.key, used, str(quota.charged), str(quota.hard), costing, str(quota.most)))
+        amounts = (quota.used, quota.charged, quota.hard, quota.costs, quota.most)
+        texts = ("?" if amount is None else human_amount(amount, quota.unit_bytes) for amount in amounts)
+        rows.append((quota.quota, quota.key, *texts))
     return ShownTable("Quotas", headings, rows, amounts=frozenset(headings[2:]))

@@ -17,6 +17,12 @@ def human_memory(size: int, *, at_least: bool = False) -> str:
     return f"{whole}.{tenth}Gi" if tenth else f"{whole}Gi"
 
 
+def human_amount(amount: int, unit_bytes: int | None) -> str:
+    """An amount of units of so many bytes: memory as `human_memory` has it from 1Mi on, other amounts as numbers."""
+    size = amount * (unit_bytes or 0)
+    return human_memory(size) if size >= _MEBIBYTE else str(amount)
+
+
 def human_mebibytes(mebibytes: int) -> str:
     """Mebibytes as `human_memory` has them."""
     return human_memory(mebibytes * _MEBIBYTE)

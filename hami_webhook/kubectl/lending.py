@@ -28,15 +28,15 @@ def lending_of(account: QuotaAccount, key: str, accounts: Sequence[QuotaAccount]
     if key not in account.nominal:
         return None
     nominal, used = account.nominal[key], account.used.get(key, 0)
-    alike = [each for each in accounts if key in each.hard and (key in each.in_bytes) == (key in account.in_bytes)]
+    comparable = [each for each in accounts if key in each.hard and (key in each.in_bytes) == (key in account.in_bytes)]
     spaces = account.quota.covered_namespaces
-    shared = [each for each in alike if not each.nominal and spaces & each.quota.covered_namespaces]
+    shared = [each for each in comparable if not each.nominal and spaces & each.quota.covered_namespaces]
     if not shared:
         return LendingUse(nominal, max(0, used - nominal), 0)
     common = min(shared, key=lambda each: each.hard[key])
     teams = [
         each
-        for each in alike
+        for each in comparable
         if key in each.nominal and common.quota.covered_namespaces & each.quota.covered_namespaces
     ]
     rest = max(0, common.hard[key] - sum(each.nominal[key] for each in teams))  # nobody's own: it is borrowed first

@@ -109,7 +109,7 @@ class Overview(Struct, frozen=True):
             pods.append(PodCost(name, self._state(pod, charge), pod.node_name, amounts, models, in_use))
             notes += [f"{_subject(pod, name)}: {problem}" for problem in charge.problems]
         keys = [
-            KeyUse(key, account.used.get(key), hard, waiting[key], placed[key], self._unit_bytes(key, account))
+            KeyUse(key, account.used.get(key), hard, waiting[key], placed[key], account.unit_bytes(key))
             for key, hard in sorted(account.hard.items())
         ]
         keys = [replace(key, measured=self._measured_of(key, pods), queued=queued[key.key]) for key in keys]
@@ -143,10 +143,6 @@ class Overview(Struct, frozen=True):
         if known and key.unit_bytes:
             return sum(each.memory for each in known) * MEBIBYTE // key.unit_bytes
         return sum(each.cores for each in known) if known and dimensions == {Dimension.CORES} else None
-
-    def _unit_bytes(self, key: str, account: QuotaAccount) -> int:
-        """The bytes of memory of one unit that the quota counts the key in, 0 for what isn't memory."""
-        return 1 if key in account.in_bytes else self.unit_bytes(key)
 
     def unit_bytes(self, key: str) -> int:
         """The bytes of memory of one unit that pods' costs have, 0 for what isn't memory."""

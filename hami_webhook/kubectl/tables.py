@@ -10,7 +10,7 @@ from rich.text import Text
 
 from hami_webhook.devices.keys import MEBIBYTE
 from hami_webhook.kube.human_duration import human_duration
-from hami_webhook.kube.human_memory import human_memory
+from hami_webhook.kube.human_memory import human_amount
 from hami_webhook.kubectl.budgets import HEADINGS, BudgetUse
 from hami_webhook.kubectl.queue import QueuedPodUse
 from hami_webhook.kubectl.report import CardUse, IdleTeam, InUse, NodeDetails, NodeUse, PodUse, QuotaUse
@@ -41,14 +41,14 @@ def print_quotas(quotas: Sequence[QuotaUse], console: Console, now: float, *, de
     table = _table("NAMESPACE", "QUOTA", "KEY", "USED", "HARD", *bars, *states, "LEFT", *more)
     for quota in quotas:
         for key in quota.keys:
-            used = "?" if key.used is None else amount_text(key.used, key.unit_bytes)
+            used = "?" if key.used is None else human_amount(key.used, key.unit_bytes)
             shown = (key.placed, key.waiting, *([key.queued] if queues else []), key.left)
-            amounts = [amount_text(each, key.unit_bytes) for each in shown]
+            amounts = [human_amount(each, key.unit_bytes) for each in shown]
             lending = (key.nominal, key.borrowed, key.lent) if lends else ()
-            amounts += ["-" if each is None else amount_text(each, key.unit_bytes) for each in lending]
-            hard = amount_text(key.hard, key.unit_bytes)
+            amounts += ["-" if each is None else human_amount(each, key.unit_bytes) for each in lending]
+            hard = human_amount(key.hard, key.unit_bytes)
             bar = [_bar(key.used or 0, key.hard)] if bars else []
-            really = [] if not shows else ["-" if key.measured is None else amount_text(key.measured, key.unit_bytes)]
+            really = [] if not shows else ["-" if key.measured is None else human_amount(key.measured, key.unit_bytes)]
             shown_used = Text(used) if bars else Text(used, _style(key.used or 0, key.hard))
             _add_row(table, quota.namespace, quota.name, key.key, shown_used, hard, *bar, *amounts, *really)
     console.print(table)
@@ -240,14 +240,8 @@ def print_node(node: NodeDetails, console: Console, now: float) -> None:
 
 def amounts_text(amounts: Mapping[str, int], unit_bytes: Callable[[str], int | None]) -> str:
     """Amounts by quota key."""
-    texts = (f"{key.removeprefix('limits.')}={amount_text(n, unit_bytes(key))}" for key, n in amounts.items())
+    texts = (f"{key.removeprefix('limits.')}={human_amount(n, unit_bytes(key))}" for key, n in amounts.items())
     return ", ".join(texts) or "-"
-
-
-def amount_text(amount: int, unit_bytes: int | None) -> str:
-    """An amount as people say it: memory in Gi with at most one decimal, or below 1Gi in Mi; others are numbers."""
-    size = amount * (unit_bytes or 0)
-    return human_memory(size) if size >= MEBIBYTE else str(amount)
 
 
 def _in_use(use: InUse | None, now: float) -> tuple[str, str, str]:
@@ -300,16 +294,16 @@ def _listed(texts: Sequence[str]) -> Text:
 
 
 def _mib(amount: int) -> str:
-    return amount_text(amount, MEBIBYTE)
+    return human_amount(amount, MEBIBYTE)
 
 
 def _bars(row: CardUse | NodeUse) -> Iterable[Text]:
     rows = ((row.used_slots, row.slots, 0), (row.used_memory, row.memory, MEBIBYTE), (row.used_cores, row.cores, 0))
     for used, total, unit in rows:
         if not total:  # Koordinator counts no slots
-            yield Text(amount_text(used, unit))
+            yield Text(human_amount(used, unit))
             continue
-        yield _bar(used, total).append(f" {amount_text(used, unit)} of {amount_text(total, unit)}")
+        yield _bar(used, total).append(f" {human_amount(used, unit)} of {human_amount(total, unit)}")
 
 
 def _bar(used: int, total: int) -> Text:

@@ -142,8 +142,8 @@ def _refused(key: tuple[str, str, str], found: JSON | None, events: Sequence[JSO
     kind, namespace, name = key
     wanted, current = _replicas(kind, found)
     last = max(events, key=_last)
-    told = _QUOTA.search(_message(last))
-    if wanted <= current or told is None:
+    refused_by = _QUOTA.search(_message(last))
+    if wanted <= current or refused_by is None:
         return None
     owners = found["metadata"].get("ownerReferences") or ()
     owner = next((each for each in owners if each.get("kind") == "Deployment"), None)
@@ -154,7 +154,7 @@ def _refused(key: tuple[str, str, str], found: JSON | None, events: Sequence[JSO
     message = " ".join(_message(last).split())[:_LONGEST]
     # each pause is as long as all before it together
     return RefusedReplicas(
-        namespace, kind, name, wanted - current, told["name"], message, at, at + pause if pause > 0 else None
+        namespace, kind, name, wanted - current, refused_by["name"], message, at, at + pause if pause > 0 else None
     )
 
 

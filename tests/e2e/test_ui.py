@@ -15,7 +15,7 @@ from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 from hack.devcluster.plane import free_ports
 from hami_webhook.devices.keys import MEBIBYTE
-from hami_webhook.kubectl.tables import amount_text
+from hami_webhook.kube.human_memory import human_amount
 
 from .deployment import ROOT, SYSTEM, Kubectl, eventually
 from .installation import Cluster, card_pod, check_rollout, device_plugins, installed
@@ -134,7 +134,7 @@ def test_an_admin_and_a_tenant_see_what_the_api_server_has_and_its_changes_withi
         used = kubectl.used(space)
         assert [(row[1].rpartition("/")[2], row[2].split("\n")[-1].partition(" of ")[0]) for row in rows(page)] == [
             ("gpu", used["gpu"]),
-            ("gpumem", amount_text(int(used["gpumem"].replace("k", "000")), MEBIBYTE)),
+            ("gpumem", human_amount(int(used["gpumem"].replace("k", "000")), MEBIBYTE)),
         ]
         expect(page.locator("main")).to_contain_text("no right to list nodes")
         for path in ("/overview", "/cluster", "/teams", "/pods", "/doctor"):

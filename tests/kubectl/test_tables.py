@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from hami_webhook.devices.keys import MEBIBYTE
-from hami_webhook.kube.human_memory import needed_and_free
-from hami_webhook.kubectl.tables import amount_text, amounts_text
+from hami_webhook.kube.human_memory import human_amount, needed_and_free
+from hami_webhook.kubectl.tables import amounts_text
 
 
 @pytest.mark.parametrize(
@@ -24,7 +24,7 @@ from hami_webhook.kubectl.tables import amount_text, amounts_text
     ],
 )
 def test_memory_is_said_in_gi_and_counts_are_numbers(amount: int, unit_bytes: int, text: str) -> None:
-    assert amount_text(amount, unit_bytes) == text
+    assert human_amount(amount, unit_bytes) == text
 
 
 def test_amounts_that_look_the_same_are_said_exactly() -> None:

@@ -257,7 +257,7 @@ def test_a_page_follows_the_cluster_and_keeps_what_its_reader_opened(ui: Ui) -> 
         (["NVIDIA A100-SXM4-40GB"], "1 node, 4 cards, 1 held by pods. 23.4Gi of 160Gi promised."),
         ([], "linked: 40Gi"),
         ([f"team-a/{WAITING}"], "fits on"),
-        (["Teams", "team-a/gpu-quota"], "holds 1 of Model"),
+        (["Teams", "team-a/gpu-quota"], "holds 1 slot of Model"),
         ([f"team-b/quota{HTML}"], "limits.nvidia.com/gpu"),
     ],
     ids=["how full", "linked cards", "why it waits", "what a team holds", "which quota is nearly full"],

@@ -26,10 +26,11 @@ from hami_webhook.explain.read import UnknownPod
 from hami_webhook.explain.tables import NEAREST, changes_of, notes_of, tables_of
 from hami_webhook.html_report import page_templates
 from hami_webhook.kube.human_duration import human_duration
+from hami_webhook.kube.human_memory import human_amount
 from hami_webhook.kubectl.budgets import budgets
 from hami_webhook.kubectl.capacity import COUNTS
 from hami_webhook.kubectl.report import CardUse, PodUse
-from hami_webhook.kubectl.tables import amount_text
+from hami_webhook.kubectl.tables import amounts_text
 from hami_webhook.kubectl.ui import listings
 from hami_webhook.kubectl.ui.access import Access, ProxiedUsers, TokenHolders
 from hami_webhook.kubectl.ui.fleet import (
@@ -97,7 +98,7 @@ class Pages:
         self._paths = _PATHS if diagnose is not None else {each: _PATHS[each] for each in _PATHS if each != "/doctor"}
         self._templates = page_templates()
         self._templates.filters |= {"memory": memory_text, "age": human_duration, "in_path": in_path}
-        self._templates.globals |= {"counted": counted, "amount": amount_text}
+        self._templates.globals |= {"counted": counted, "amount": human_amount, "costs": amounts_text}
         self._templates.globals |= {"percent": percent, "series": self._series, "model_series": model_series}
         self._templates.globals |= {"quota_series": quota_series, "waiting_series": WAITING_SERIES}
 
@@ -431,7 +432,11 @@ class Pages:
         readings = self._readings
         common = {"error": readings.error, "sentences": readings.sentences, "version": readings.version}
         common |= {"paths": self._paths, "now": readings.cluster.now, "read_at": time_text(readings.cluster.now)}
-        common |= {"where": readings.names.cluster, "user": readings.names.user}
+        common |= {
+            "where": readings.names.cluster,
+            "user": readings.names.user,
+            "units": readings.cluster.overview.unit_bytes,
+        }
         return HTMLResponse(self._templates.get_template(template).render(**common, **values), status)
 
 

@@ -26,12 +26,12 @@ class PageSection(Struct, frozen=True):
 def pod_sections(explanation: Explanation, cluster: LiveCluster) -> list[PageSection]:
     """The sections, in order."""
     place, quotas, nodes = explanation.place, explanation.quotas, [*node_tables(explanation.nodes)]
-    judged = "A placed pod isn't evaluated again." if place else "No node was evaluated."
+    why_empty = "A placed pod isn't evaluated again." if place else "No node was evaluated."
     free = "Its quotas can't be seen." if Kind.RESOURCE_QUOTAS in cluster.unseen else "No quota counts it."
     return [
         PageSection("Asked", *_asked(explanation, cluster)),
         PageSection("Charged", [quota_table(quotas)] if quotas else [], "" if quotas else free),
-        PageSection("Evaluated", nodes, "" if nodes else judged),
+        PageSection("Evaluated", nodes, "" if nodes else why_empty),
         PageSection("Placed", [placement_table(place)] if place else [], "" if place else "It has no cards yet."),
     ]
 

@@ -27,6 +27,7 @@ function drawCharts() {
     const small = place.classList.contains("small");
     place.replaceChildren();
     if (times.length < 2) {
+      place.classList.add("empty");
       place.textContent = small ? "no samples yet" : `${place.dataset.label}: no samples yet`;
       continue;
     }
