@@ -29,12 +29,15 @@ from hami_webhook.scheduling import kube_scheduler
 from hami_webhook.scheduling.placer import SchedulingPolicies
 from hami_webhook.simulate import quota_check
 from hami_webhook.simulate.manifests import ReadingRules, SimulationFiles, pods_of, read_simulation_files
-from hami_webhook.simulate.node_flags import NodeChange, time_of
+from hami_webhook.simulate.node_flags import NodeChange, replay_hours, time_of
 from hami_webhook.simulate.other_nodes import prepare, template_of
+from hami_webhook.simulate.replay import without_pods
+from hami_webhook.simulate.replay_report import replayed
 from hami_webhook.simulate.results import Pods, Result
 from hami_webhook.simulate.simulation import Simulation, simulation_options, start_of
 from hami_webhook.simulate.tables import show
 from hami_webhook.terminal import UsageError, aligned, formatted, print_sentences, progress, without_control_characters
+from hami_webhook.usage.recorded_pods import read_record
 
 
 def simulate(arguments: argparse.Namespace) -> int:
@@ -42,7 +45,10 @@ def simulate(arguments: argparse.Namespace) -> int:
     change = NodeChange.of(arguments)
     if [*arguments.cluster, *arguments.pods, change.template].count(STDIN) > 1:
         raise UsageError("standard input (-) can be read only once")
-    if not arguments.pods and not (change and arguments.cluster):
+    hours = replay_hours(arguments, arguments.pods)
+    if hours and not arguments.cluster:
+        raise UsageError("--replay needs the cluster's nodes: give --cluster FILE")
+    if not arguments.pods and not (change and arguments.cluster) and not hours:
         raise UsageError("nothing to simulate: name PODS, or give --cluster with --waiting, --add or --remove")
     console = table_console(arguments.output)
     vendors = enabled_vendors(device_config(arguments.config).config)
@@ -52,6 +58,21 @@ def simulate(arguments: argparse.Namespace) -> int:
     warn(files.warnings)
     at = time_of("--now", arguments.now)
     now = at or start_of(files.bundle)
+    if hours:
+        record = read_record(arguments.prometheus, vendors.own_names, at or time.time(), hours * 3600)
+        bundle = without_pods(files.bundle)
+
+        async def filled() -> Simulation:
+            found = Simulation(vendors, _options(arguments), policies, now)
+            await found.fill(bundle)
+            return found
+
+        report = asyncio.run(replayed(filled, record, change, template_of(change, rules)))
+        if console is not None:
+            report.show(console)
+        else:
+            print(formatted(report.as_json(), arguments.output))
+        return 0
     simulation = Simulation(vendors, _options(arguments), policies, now, preemption=arguments.preemption == "on")
     result = asyncio.run(_simulated(simulation, files, change, rules, at))
     if console is not None:

@@ -11,13 +11,14 @@ from contextlib import aclosing, asynccontextmanager
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from msgspec import Struct
+from msgspec import Struct, field
 from msgspec.structs import replace
 
 from hami_webhook.cluster.api import Cluster, ClusterError, Kind, Unavailable
 from hami_webhook.cluster.connect import CONNECTIONS_OF_A_READ, ContextNames, connect, names_of, unreachable
 from hami_webhook.cluster.kept_fields import decode_for_scheduling
 from hami_webhook.cluster.kubernetes import KubernetesCluster
+from hami_webhook.cluster.loading import Bundle
 from hami_webhook.device_config import read_device_config
 from hami_webhook.doctor.installation import Effective, installed_version, read_effective
 from hami_webhook.explain.live import LONGEST_WAIT, LiveReading, Unseen, read_allowed, with_pod_words
@@ -56,6 +57,8 @@ class LiveCluster(Struct, frozen=True, dict=True):
     """Replicas that quotas refuse, where that was asked for."""
     workload: Workload | None = None
     """The workload that is explained."""
+    bundle: Bundle = field(default_factory=Bundle)
+    """The objects that were read."""
 
     @property
     def all_unseen(self) -> Sequence[str]:
@@ -186,7 +189,8 @@ async def _measured(
     arguments: argparse.Namespace, api: KubernetesCluster, namespace: str, effective: Effective, now: float
 ) -> Measured:
     """What is really used, for the commands that show it: they have the flag. Of all namespaces if none is named."""
-    if "prometheus" not in arguments or getattr(arguments, "shown", "") == "advise":  # which asks for a history
+    # advise and simulate ask for a history
+    if "prometheus" not in arguments or getattr(arguments, "shown", "") in ("advise", "simulate"):
         return NOT_ASKED
     from hami_webhook.usage.api import read_measured
     from hami_webhook.usage.from_prometheus import query_measured
@@ -205,7 +209,9 @@ async def read_with(cluster: Cluster, effective: Effective, namespace: str, now:
 async def _filled(reading: LiveReading, effective: Effective, namespace: str, now: float) -> LiveCluster:
     simulation = await effective.simulation(reading.bundle, now)
     warnings = [*effective.absent, *simulation.warnings()]
-    return LiveCluster(simulation, effective, namespace, now, reading.unseen, warnings, reading.pod_words)
+    return LiveCluster(
+        simulation, effective, namespace, now, reading.unseen, warnings, reading.pod_words, bundle=reading.bundle
+    )
 
 
 async def follow(arguments: argparse.Namespace, before: LiveCluster) -> AsyncGenerator[LiveCluster, None]:

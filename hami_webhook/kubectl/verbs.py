@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import functools
 import sys
 import time
 from collections.abc import Mapping, Sequence
 from io import StringIO
+from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 from rich.console import Console
@@ -21,6 +23,9 @@ from hami_webhook.explain.tables import show as show_explanation
 from hami_webhook.kubectl.command_result import CommandResult, require
 from hami_webhook.kubectl.live import LiveCluster, diagnosed, read
 from hami_webhook.terminal import UsageError, formatted, print_sentences, progress
+
+if TYPE_CHECKING:
+    from hami_webhook.simulate.node_flags import NodeChange
 
 _PIPE_WIDTH = 250
 """Columns of a table that no terminal shows."""
@@ -173,7 +178,7 @@ def _explain_pod(cluster: LiveCluster, arguments: argparse.Namespace) -> Command
 
 def _simulate(cluster: LiveCluster, arguments: argparse.Namespace) -> CommandResult:
     from hami_webhook.simulate.manifests import ReadingRules, pods_of
-    from hami_webhook.simulate.node_flags import NodeChange, time_of
+    from hami_webhook.simulate.node_flags import NodeChange, replay_hours, time_of
     from hami_webhook.simulate.other_nodes import prepare, template_of
     from hami_webhook.simulate.results import Pods
     from hami_webhook.simulate.tables import show as show_simulation
@@ -181,12 +186,14 @@ def _simulate(cluster: LiveCluster, arguments: argparse.Namespace) -> CommandRes
     change = NodeChange.of(arguments)
     if [*arguments.files, change.template].count(STDIN) > 1:
         raise UsageError("standard input (-) can be read only once")
+    hours, at = replay_hours(arguments, arguments.files), time_of("--at", arguments.at)
+    if hours:
+        return _replay(cluster, arguments, change, hours, at or cluster.now)
     if not arguments.files and not change:
         raise UsageError("nothing to simulate: name a FILE, or give --waiting, --add or --remove")
     rules = ReadingRules(namespace=lambda: cluster.namespace, only=arguments.namespace)
     pods, warnings = pods_of(rules.read(arguments.files, sys.stdin.buffer), rules)
     print_sentences("kubectl hami", warnings)
-    at = time_of("--at", arguments.at)
     if at is not None:
         asyncio.run(cluster.simulation.move_clock(at))
     if change:
@@ -200,3 +207,21 @@ def _simulate(cluster: LiveCluster, arguments: argparse.Namespace) -> CommandRes
     failed = not result.pods or any(not outcome.allowed or outcome.unplaced for outcome in result.pods)
     status = 1 if arguments.strict and failed else 0
     return CommandResult(result.as_json(), lambda console: show_simulation(result, console), status)
+
+
+def _replay(
+    cluster: LiveCluster, arguments: argparse.Namespace, change: NodeChange, hours: int, end: float
+) -> CommandResult:
+    from hami_webhook.simulate.manifests import ReadingRules
+    from hami_webhook.simulate.other_nodes import template_of
+    from hami_webhook.simulate.replay import without_pods
+    from hami_webhook.simulate.replay_report import replayed
+    from hami_webhook.usage.recorded_pods import read_record
+
+    require(cluster, Kind.NODES)
+    template = template_of(change, ReadingRules(namespace=lambda: cluster.namespace, only=arguments.namespace))
+    record = read_record(arguments.prometheus, cluster.effective.vendors.own_names, end, hours * 3600)
+    bundle = without_pods(cluster.bundle)
+    filled = functools.partial(cluster.effective.simulation, bundle, cluster.now)
+    report = asyncio.run(replayed(filled, record, change, template))
+    return CommandResult(report.as_json(), report.show)

@@ -13,6 +13,7 @@ from hami_webhook.kube.objects import parse_time
 from hami_webhook.terminal import UsageError
 
 _MOST_NODES, _LONGEST_NAME = 1000, 200
+_MOST_HOURS = 168
 _LATEST = 32503680000.0
 """The year 3000, in Unix seconds."""
 
@@ -58,6 +59,37 @@ def add_node_flags(verb: argparse.ArgumentParser) -> None:
     verb.add_argument("--template", default="", metavar="FILE", help="YAML or JSON of the Node that they are like")
     verb.add_argument("--remove", action="append", default=[], metavar="NODE", help="remove a node; may be repeated")
     verb.add_argument("--waiting", action="store_true", help="try the pods of the cluster that wait for cards")
+    verb.add_argument(
+        "--replay",
+        type=_hours,
+        metavar="HOURS",
+        help="waits and use of the last HOURS, as recorded, and with the nodes of today or those of the flags above",
+    )
+    verb.add_argument(
+        "--prometheus",
+        default="",
+        metavar="URL",
+        help="the server that has the record for --replay, from kube-state-metrics",
+    )
+
+
+def replay_hours(arguments: argparse.Namespace, files: Sequence[str]) -> int:
+    """The hours of `--replay`, 0 without it. Raises `UsageError` for flags that don't go together."""
+    if arguments.replay is None:
+        if arguments.prometheus:
+            raise UsageError("--prometheus says where --replay reads: give --replay HOURS, too")
+        return 0
+    if not arguments.prometheus:
+        raise UsageError("--replay needs --prometheus URL, such as http://prometheus.monitoring:9090")
+    if files or arguments.waiting:
+        raise UsageError("--replay takes the pods of the record: give neither files of pods nor --waiting")
+    return int(arguments.replay)
+
+
+def _hours(text: str) -> int:
+    if not (text.isascii() and text.isdecimal() and 1 <= int(text[:9]) <= _MOST_HOURS):
+        raise argparse.ArgumentTypeError(f"must be a number of hours from 1 to {_MOST_HOURS}, not {text[:100]!r}")
+    return int(text)
 
 
 def _added(text: str) -> AddedNodes:

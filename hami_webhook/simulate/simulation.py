@@ -236,9 +236,9 @@ class Simulation:
         return await self.result()
 
     async def result(self) -> Result:
-        async for pod, raw in released(self.core, self.cluster, self._quotas_known):
-            await self._place_released(pod, raw)
-        with self._quotas_known():
+        async for pod, raw in released(self.core, self.cluster, self.quotas_known):
+            await self.place_again(pod, raw)
+        with self.quotas_known():
             waits = await waits_of(self.core)
         for (namespace, name), index in self._indices.items():
             if text := waits.get(uid_of(namespace, name)):
@@ -296,10 +296,10 @@ class Simulation:
         """A new pod's manifest with the priority of its class. Raises `Denied`."""
         return self._priorities.applied(manifest)
 
-    def _accounts(self) -> Iterator[QuotaAccount]:
-        """The quotas as they are."""
+    def _accounts(self, namespace: str = "") -> Iterator[QuotaAccount]:
+        """The quotas as they are; the ResourceQuotas of one namespace, if it is given."""
         labels, vendors = self.core.caches.accelerator_quotas.labels(), self.core.vendors
-        for item in self.cluster.peek_all(Kind.RESOURCE_QUOTAS):
+        for item in self.cluster.peek_all(Kind.RESOURCE_QUOTAS, namespace):
             yield QuotaAccount.read(ResourceQuota.from_object(item), vendors)
         for item in self.cluster.peek_all(Kind.ACCELERATOR_QUOTAS):
             yield QuotaAccount.read(read_accelerator_quota(item, labels), vendors)
@@ -393,19 +393,19 @@ class Simulation:
             await self._recompute_for(pod.namespace)
         return replace(allowed, placement=shown, debits=dict(sorted(debits.items())))
 
-    async def _place_released(self, pod: Pod, raw: Mapping[str, Any]) -> None:
-        """Place a pod whose turn has come; one of the run, or one that waited in the cluster."""
+    async def place_again(self, pod: Pod, raw: Mapping[str, Any]) -> Outcome:
+        """Place an admitted pod that has waited: one of the run, or one of the cluster."""
         self.snapshot.put_pod({**raw})
         index = self._indices.get((pod.namespace, pod.name))
-        before = self._outcomes[index] if index is not None else None
-        if before is None or index is None:
-            await self._place(pod, raw, (), ())
-            return
-        placed = await self._place(pod, raw, before.warnings, before.patch)
-        self._outcomes[index] = replace(placed, pod=before.pod)
+        if index is None:
+            return await self._place(pod, raw, (), ())
+        before = self._outcomes[index]
+        placed = replace(await self._place(pod, raw, before.warnings, before.patch), pod=before.pod)
+        self._outcomes[index] = placed
+        return placed
 
     @contextlib.contextmanager
-    def _quotas_known(self) -> Iterator[None]:
+    def quotas_known(self) -> Iterator[None]:
         """All ResourceQuotas are in the cache as they are: who waits is decided by it, all else by live reads."""
         for quota in self.cluster.peek_all(Kind.RESOURCE_QUOTAS):
             self.core.caches.keep(Kind.RESOURCE_QUOTAS, quota)
@@ -480,7 +480,7 @@ class Simulation:
     async def _recompute_for(self, namespace: str) -> None:
         """Recompute the quotas that cover a namespace's pods."""
         self._since_recompute.pop(namespace, None)
-        for account in [each for each in self._accounts() if namespace in each.quota.covered_namespaces]:
+        for account in [each for each in self._accounts(namespace) if namespace in each.quota.covered_namespaces]:
             await self._recompute(account)
 
     async def _recompute(self, account: QuotaAccount) -> None:

@@ -1,16 +1,20 @@
-"""Room on nodes, on a real API server with a stock kube-scheduler: moves that free cards (docs/room.md)."""
+"""Room on nodes, on a real API server with a stock kube-scheduler: moves that free cards, replays (docs/room.md)."""
 
 from __future__ import annotations
 
 import contextlib
 import json
 import threading
+import time
 from collections import Counter
 from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import builders
 import pytest
+from monitoring.recorded import KnownPod, kube_state_metrics, recorded
 
 from hack.devcluster.plane import ControlPlane
 
@@ -207,3 +211,37 @@ def test_a_node_that_is_simulated_places_what_the_node_places_then(
     room.add_node()
     eventually(lambda: room.placed("serve"), {"r0": 1, "r1": 1, "": 1})
     kubectl.delete_all("deployments", namespace=room.space)
+
+
+def test_a_recorded_day_is_replayed_on_the_nodes_of_today(program: Deployment, tmp_path: Path) -> None:
+    """A real Prometheus has the series of kube-state-metrics; it says nothing of the pods that are there today.
+
+    The day's last two jobs wait for the first on one card. With another card one starts when it comes.
+    """
+    kubectl, room, hour = program.kubectl, Room(program.kubectl, 1), 3600
+    (first,) = room.nodes
+    end = int(time.time())
+    start = end - 24 * hour
+    whole = {"nvidia_com_gpu": 1, "nvidia_com_gpumem": MEMORY}
+    pods = [
+        KnownPod("a", room.space, start + hour, start + hour, whole, start + 7 * hour),
+        KnownPod("b", room.space, start + 2 * hour, start + 7 * hour, whole, start + 13 * hour),
+        KnownPod("c", room.space, start + 3 * hour, start + 13 * hour, whole),
+    ]
+    names = [each["metadata"]["name"] for each in kubectl.get("nodes")["items"]]
+    others = [flag for name in names if name != first for flag in ("--remove", name)]
+    flags = ["--at", datetime.fromtimestamp(end, UTC).isoformat(), "-n", room.space, "-o", "json", *others]
+
+    def rows(*more: str) -> list[JSON]:
+        done = kubectl.run("hami", "simulate", "--replay", "24", "--prometheus", url, *flags, *more)
+        assert done.returncode == 0, done.stderr
+        found: list[JSON] = json.loads(done.stdout)["rows"]
+        return found
+
+    with recorded(tmp_path, kube_state_metrics(pods, start, end)) as url:
+        as_recorded, *_, alone = rows()
+        *_, with_another = rows("--add", f"1x{first}")
+    assert [each["wait_mean"] for each in (as_recorded, alone)] == [5 * hour, 5 * hour]
+    assert [each["started"] for each in (as_recorded, alone, with_another)] == [3, 3, 3]
+    assert with_another["wait_mean"] == 4 * hour / 3
+    assert kubectl.get("pods", "-n", room.space)["items"] == [], "nothing was written"

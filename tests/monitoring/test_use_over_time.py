@@ -2,62 +2,19 @@
 
 from __future__ import annotations
 
-import contextlib
-import subprocess
 import time
-import urllib.request
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
-from hack.devcluster.plane import free_ports
 from hami_webhook.usage.history import ContainerHistory, read_history
 
 from .promtool import with_promtool
+from .recorded import recorded
 
 MIB = 1 << 20
 DAY = 86400
 EVERY = 60
-
-
-@contextmanager
-def recorded(folder: Path, samples: list[str]) -> Iterator[str]:
-    """The URL of a Prometheus that has these samples of OpenMetrics, and scrapes nothing."""
-    (folder / "samples").write_text("\n".join([*samples, "# EOF\n"]))
-    create: list[str | Path] = [
-        "promtool",
-        "tsdb",
-        "create-blocks-from",
-        "openmetrics",
-        folder / "samples",
-        folder / "data",
-    ]
-    subprocess.run(create, check=True, capture_output=True, timeout=60)
-    (folder / "prometheus.yml").write_text("{}\n")
-    (port,) = free_ports(1)
-    flags = {
-        "config.file": folder / "prometheus.yml",
-        "storage.tsdb.path": folder / "data",
-        "web.listen-address": f"127.0.0.1:{port}",
-    }
-    arguments = [f"--{flag}={value}" for flag, value in flags.items()]
-    with subprocess.Popen(["prometheus", *arguments], stderr=subprocess.DEVNULL) as process:
-        try:
-            deadline = time.monotonic() + 120
-            ready = False
-            while not ready and time.monotonic() < deadline:
-                assert process.poll() is None
-                with (
-                    contextlib.suppress(OSError),
-                    urllib.request.urlopen(f"http://127.0.0.1:{port}/-/ready", timeout=5),
-                ):
-                    ready = True
-            assert ready
-            yield f"http://127.0.0.1:{port}"
-        finally:
-            process.terminate()
 
 
 @pytest.mark.integration
