@@ -106,7 +106,7 @@ class PodCharger:
                     await self._shared.store.look(ALL_NAMESPACES)
                     found = self._shared.known(ALL_NAMESPACES)
                 if not found.none and await self._labels.refresh(pod.namespace):
-                    await self._shared.store.look(ALL_NAMESPACES, anew=True)
+                    await self._shared.store.look(ALL_NAMESPACES, fresh=True)
                     found = self._shared.known(ALL_NAMESPACES)
         except TimeoutError:
             return refuse_now(pod.namespace, "no answer from the API server in time")

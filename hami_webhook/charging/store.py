@@ -313,13 +313,13 @@ class QuotaStore:
         if self._listed_ago(scope) > CURRENT_SECONDS / 2:
             self._lists.begin(scope)
 
-    async def look(self, scope: str, *, anew: bool = False) -> None:
-        """List the quotas unless they were listed just now; `anew`: with a list that begins now.
+    async def look(self, scope: str, *, fresh: bool = False) -> None:
+        """List the quotas unless they were listed just now; `fresh`: with a list that begins now.
 
         Raises `ClusterError`.
         """
-        if anew or self._listed_ago(scope) > CURRENT_SECONDS:
-            await (self._list_anew(scope) if anew else self._list(scope))
+        if fresh or self._listed_ago(scope) > CURRENT_SECONDS:
+            await (self._list_fresh(scope) if fresh else self._list(scope))
 
     async def listed(self, scope: str) -> Sequence[ResourceQuota]:
         """All quotas of a scope, read live. Raises `ClusterError`."""
@@ -367,7 +367,7 @@ class QuotaStore:
                 elif account.quota is not quota and not is_as_late(account.quota, quota):
                     account = seen.accounts[quota.name] = QuotaAccount.read(quota, self._vendors)
                 ahead |= account.quota.resource_version != quota.resource_version
-                if account.quota.namespaces != quota.namespaces:  # they were labelled anew
+                if account.quota.namespaces != quota.namespaces:  # their labels changed
                     account = replace(account, quota=structs.replace(account.quota, namespaces=quota.namespaces))
                 accounts[quota.name] = account
             listed = self._clock() - seen.listed
@@ -382,7 +382,7 @@ class QuotaStore:
         """All accounts, and whether the list began just now: a refusal isn't given from an earlier one."""
         return await self._lists.get(scope)
 
-    async def _list_anew(self, scope: str) -> dict[str, QuotaAccount]:
+    async def _list_fresh(self, scope: str) -> dict[str, QuotaAccount]:
         """All accounts, by a list that begins now."""
         accounts, fresh = await self._list(scope)
         return accounts if fresh else (await self._list(scope))[0]
@@ -399,7 +399,7 @@ class QuotaStore:
         read = await self._get(scope, stale)  # by name: a list waits for the API server's watch cache, 50 to 100 ms
         kept = {name: account for name, account in accounts.items() if name not in stale}
         if only is None and len(read) < len(stale):
-            read, kept = await self._list_anew(scope), {}
+            read, kept = await self._list_fresh(scope), {}
         live.update(read)
         return kept | read
 
@@ -442,7 +442,7 @@ class QuotaStore:
         except (Conflict, NotFound):
             writes.swaps.pop()  # for these alone it is certain that nothing was written
             raise
-        # a charge without its entry could never be told from one that leaked
+        # a charge without its entry would look like one that leaked
         verify(answer, patch)
         written = QuotaAccount.read(answer, self._vendors)
         seen = self._note(scope, {name: written})

@@ -175,8 +175,8 @@ class Vendor:
         self.check_servable(container.container, device_lister)
         requested = self.request(container.container) is not None
         if requested:
-            for doubt in filter(None, (warn_of_bytes(container, self), *self.warnings_of(container))):
-                pod.warn(f"container {container.name}: {doubt}")
+            for warning in filter(None, (warn_of_bytes(container, self), *self.warnings_of(container))):
+                pod.warn(f"container {container.name}: {warning}")
         return requested or (self.claims_by_name and any(name in container.limits for name in self.resource_names))
 
     def admit_pod(self, pod: PodDraft, device_lister: DeviceLister) -> None:
@@ -404,7 +404,7 @@ class Vendor:
         """
         return usual
 
-    # nodes compared, and what people are told of them
+    # nodes compared, and what people read of them
 
     def traits(self, inventory: Inventory, places: Mapping[str, int]) -> Hashable:
         """What Fit and `score` read of a node's facts and its cards' `extra`, with cards by `places`, not by UUID."""

@@ -41,7 +41,7 @@ class CardHealthProbe:
             self.close()
             raise ProbeError(str(error)) from error
         if {card.uuid for card in found} != set(self._uuids.values()):
-            self.close()  # cards come back, and new ones are found, by who opens NVML anew
+            self.close()  # NVML shows cards that came back, and new ones, only after it is opened again
         return found
 
     def close(self) -> None:

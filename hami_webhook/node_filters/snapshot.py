@@ -134,8 +134,8 @@ class SchedulerSnapshot:
         not_judged = [*unreadable, *rules.not_judged, *plugins_not_judged(pod)]
         if rules.pod_refusal is not None:
             return FilteredNodes(dict.fromkeys(self.nodes, rules.pod_refusal), not_judged, pod_refused=True)
-        judged = {name: self._refusal(node, pod, rules) for name, node in self.nodes.items()}
-        return FilteredNodes({name: refusal for name, refusal in judged.items() if refusal is not None}, not_judged)
+        refusals = {name: self._refusal(node, pod, rules) for name, node in self.nodes.items()}
+        return FilteredNodes({name: refusal for name, refusal in refusals.items() if refusal is not None}, not_judged)
 
     def _refusal(self, node: NodeInfo, pod: PodInfo, rules: _Rules) -> NodeRefusal | None:
         """What refuses a node first, with the pods that are nominated to it and without."""

@@ -28,7 +28,7 @@ class Event(Enum):
     NEEDED = "it waits, and costs what the entry says"
     SHOWN = "it shows what the entry is of"
     GONE = "it has ended, or left the quota's scope"
-    REPLACED = "the quota was made anew, or its annotation wiped"
+    REPLACED = "the quota was created again, or its annotation removed"
     OTHER_CARDS = "the quota counts other cards"
 
 

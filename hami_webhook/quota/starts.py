@@ -35,7 +35,7 @@ BEFORE_IT = "turns before it have no end"
 SHARES = "users take turns by what they hold"
 LENDS = "teams lend each other room"
 REFUSED = "charges of its namespace were refused just now"
-NOT_KEPT = "room in {} is kept for it only once {} has room"
+NOT_KEPT = "{} reserves no room for it until {} has room"
 PASSED = "others may pass it for a while, by the overtaking of {}"
 CHANGES = "limits of {} change at {}"
 NO_ORDER = "{} doesn't queue, so nothing is kept there"
@@ -223,7 +223,7 @@ def _passing(
     """Those that have room now and end before the first start that was promised to anybody before them, by UID.
 
     In quotas narrower than those in which one before them is stopped, what that costs stays free for it.
-    In quotas where somebody waits before them to whom nothing could be promised, and for whom room is kept, none.
+    None pass in quotas that keep room for a pod before them whose start isn't known.
     """
     free = {(name, key): amount for name, room in rooms.items() for key, amount in room.free.items()}
     for pod in released:

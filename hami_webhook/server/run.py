@@ -264,13 +264,13 @@ def _tls(settings: Settings) -> ReloadingTls | None:
 
 async def _ticking(core: Core, freed: Callable[[], None]) -> NoReturn:
     """Expire handshakes, and placements that were never bound."""
-    lapses = 0
+    expirations = 0
     while True:
         await asyncio.sleep(_TICK)
         core.state.tick(core.clock())
-        if core.state.lapses > lapses:
+        if core.state.expirations > expirations:
             freed()
-        lapses = core.state.lapses
+        expirations = core.state.expirations
 
 
 @asynccontextmanager

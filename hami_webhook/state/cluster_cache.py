@@ -70,7 +70,7 @@ class ClusterCache(NodeCache):
         self._charges = PlacedCharges()
         self.departures = 0
         """How many pods were seen to end or to go since the beginning: quotas may count less from then on."""
-        self.lapses = 0
+        self.expirations = 0
         """The number of placements that expired unbound since the start."""
 
     @property
@@ -166,11 +166,11 @@ class ClusterCache(NodeCache):
     def tick(self, now: float) -> None:
         """Expire handshakes, and placements that were never bound."""
         self.now = max(self.now, now)
-        lapsed = [uid for uid, deadline in self._unbound.items() if now >= deadline]
-        for uid in lapsed:
+        expired = [uid for uid, deadline in self._unbound.items() if now >= deadline]
+        for uid in expired:
             self._assumed.forget(uid)
             self._release(uid)
-        self.lapses += len(lapsed)
+        self.expirations += len(expired)
         super().tick(now)
 
     def without_any(self) -> ClusterCache:

@@ -17,7 +17,7 @@ from queueing.test_releaser import queueing, waits
 from queueing.test_reports import condition, reports_of, written
 
 L = node("n1", card("GPU-L", LARGE))
-NOT_KEPT = f"room in AcceleratorQuota/all is kept for it only once {TEAM}/gpu-quota has room"
+NOT_KEPT = f"AcceleratorQuota/all reserves no room for it until {TEAM}/gpu-quota has room"
 
 
 def limited(order: str = "best-effort", longest: str = "1h", **hard: Any) -> JSON:

@@ -81,7 +81,7 @@ def test_nothing_is_promised_where_no_room_is_kept(rooms: Q, why: str) -> None:
 def test_nothing_is_promised_in_a_wider_quota_before_the_narrower_has_room() -> None:
     rooms = {"q": room(0, (60, 1)), "s": replace(room(5), namespaces=2)}
     both = replace(pod("p"), demand=(("q", (("gpu", 1),)), ("s", (("gpu", 1),))))
-    assert seconds(decided(rooms, both)) == {"p": "room in s is kept for it only once q has room"}
+    assert seconds(decided(rooms, both)) == {"p": "s reserves no room for it until q has room"}
 
 
 def test_a_turn_whose_start_is_not_known_may_take_its_room_at_any_time() -> None:

@@ -210,9 +210,9 @@ def test_what_is_neither_bound_nor_forgotten_lapses() -> None:
     state.assume(carrying(bare(), notes_of("G", 0)), NOW)
     state.tick(NOW + 299)
     assert usage(state)["G"] == (1, 1000, 10)
-    assert state.lapses == 0
+    assert state.expirations == 0
     state.tick(NOW + 300)
     assert usage(state) == NONE
-    assert state.lapses == 1
+    assert state.expirations == 1
     state.set_pod(bare(), NOW + 301)
     assert usage(state) == NONE

@@ -82,14 +82,14 @@ class Koordinator(ForeignScheduler):
     def waiting(self, pod: Pod, node_lister: NodeLister) -> ForeignCharge:
         amounts = pod_total(pod.containers)
         want = Want.of(amounts)
-        tally = ForeignCharge({}) if want is None else waiting_amounts(amounts, want, lambda: self._sizes(node_lister))
+        charge = ForeignCharge({}) if want is None else waiting_amounts(amounts, want, lambda: self._sizes(node_lister))
         try:
             read_shares(pod)
         except BadAnnotation as error:
             if pod.node_name:
                 problem = f"{ALLOCATED} can't be read, so the amounts that the pod declares count: {error}"
-                return ForeignCharge(tally.amounts, tally.floors, (problem,))
-        return tally
+                return ForeignCharge(charge.amounts, charge.floors, (problem,))
+        return charge
 
     def placed(self, pod: Pod, node_lister: NodeLister, now: float) -> ForeignCharge | None:
         """Nothing before the pod is bound: until then anybody may have written the annotation."""

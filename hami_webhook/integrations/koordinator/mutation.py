@@ -54,8 +54,8 @@ def admit(pod: PodDraft, section: KoordinatorSection, node_lister: NodeLister) -
             f"[koordinator/shared] no node offers {SHARED}, so the pod waits until one does; koord-manager's feature "
             "gate EnableSyncGPUSharedResource makes nodes offer it"
         )
-    for doubt in warnings_of(pod, section, want, amounts.get(MEMORY, 0), node_lister):
-        pod.warn(doubt)
+    for warning in warnings_of(pod, section, want, amounts.get(MEMORY, 0), node_lister):
+        pod.warn(warning)
 
 
 def normalise(container: ContainerDraft, pod: PodDraft) -> None:

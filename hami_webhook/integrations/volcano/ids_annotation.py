@@ -52,7 +52,7 @@ def _entry(text: str) -> AllocationEntry | None:
     return AllocationEntry(found["uuid"], int(fields[2]), int(fields[3]), place)
 
 
-LAPSE = 300.0
+EXPIRES_AFTER = 300.0
 """Seconds for which an allocation counts that wasn't bound."""
 
 
@@ -60,8 +60,8 @@ def rows_of(pod: Pod, now: float) -> list[list[AllocationEntry]] | None:
     """What the pod holds at `now` (Unix seconds); None while nothing readable counts (section 10.2)."""
     if pod.terminal or pod.annotations.get(BIND_PHASE) == "failed" or ALLOCATED not in pod.annotations:
         return None
-    lapses = assumption_expires_at(pod)
-    if lapses is not None and now >= lapses:
+    expires = assumption_expires_at(pod)
+    if expires is not None and now >= expires:
         return None
     rows = decode(pod.annotations[ALLOCATED])
     return rows if any(rows) else None
@@ -74,7 +74,7 @@ def assumption_expires_at(pod: Pod) -> float | None:
     written = pod.annotations.get(BIND_TIME, "")
     if pod.annotations.get(BIND_PHASE) != "allocating" or not _NUMBER.fullmatch(written):
         return 0.0
-    return int(written) + LAPSE
+    return int(written) + EXPIRES_AFTER
 
 
 def node_of(pod: Pod) -> str:

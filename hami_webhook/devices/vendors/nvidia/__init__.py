@@ -227,8 +227,8 @@ class Nvidia(Vendor):
             container.set_env("GPU_CORE_UTILIZATION_POLICY", section.gpu_core_policy)
         switched = container.written_env and container.env_value(DISABLE_CONTROL)
         if switched or not named.isdisjoint(self._doubted) or str(written.amount(self.memory_name)).endswith("i"):
-            for doubt in self.warnings_of(container):
-                pod.warn(f"container {container.name}: {doubt}")
+            for warning in self.warnings_of(container):
+                pod.warn(f"container {container.name}: {warning}")
         return True
 
     def _set_priority(self, container: ContainerDraft) -> None:
