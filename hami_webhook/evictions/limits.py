@@ -140,8 +140,9 @@ class EvictionLimits:
         count = sum(eviction.count for eviction in known.recent)
         if count and count + victims > self._per_minute:
             until = known.recent[0].at + _MINUTE
+            evicted = "1 pod was" if count == 1 else f"{count} pods were"
             return LimitReached(
-                f"{count} pods were evicted for namespace {pods[0].namespace} within a minute, and {victims} more "
+                f"{evicted} evicted for namespace {pods[0].namespace} within a minute, and {victims} more "
                 f"would exceed {self._per_minute} (--preemption-evictions-per-minute)",
                 until,
             )

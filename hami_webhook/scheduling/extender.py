@@ -116,7 +116,7 @@ class Extender:
         texts = Counter({**filtered.failed, **filtered.unresolvable}.values()).most_common(_REASONS_LOGGED)
         return {
             **_named(pod.get("metadata")),
-            "reason": filtered.error or "; ".join(f"{number} nodes: {text}" for text, number in texts),
+            "reason": filtered.error or "; ".join(f"{number} of the nodes: {text}" for text, number in texts),
             "duration": seconds,
         }
 
