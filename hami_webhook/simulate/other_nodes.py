@@ -16,16 +16,12 @@ from hami_webhook.cluster.api import Kind, WatchEvent, WatchType
 from hami_webhook.cluster.loading import LoadedObject
 from hami_webhook.devices.reserved_annotations import is_scheduler_owned
 from hami_webhook.kube.message_text import first_of
+from hami_webhook.kube.new_node import new_node
 from hami_webhook.kube.objects import QUOTA_GATE, RESERVATION
 from hami_webhook.simulate.manifests import ReadingRules
 from hami_webhook.simulate.node_flags import AddedNodes, NodeChange
 from hami_webhook.simulate.simulation import Simulation
 from hami_webhook.terminal import UsageError, counted
-
-_LIFECYCLE = "node.kubernetes.io/"
-"""Taints that say how a node is, not what it is for."""
-_OF_ONE_NODE = ("hami.io/mutex.lock", "hami.io/unhealthy-cards")
-"""Annotations that a new node doesn't have."""
 
 
 class Prepared(Struct, frozen=True):
@@ -101,26 +97,9 @@ async def _add(simulation: Simulation, added: AddedNodes, like: str, template: S
         raise UsageError(f"the cluster has a node {min(taken)} already: choose another name for --add")
     for name in names:
         simulation.follow(
-            Kind.NODES, WatchEvent(WatchType.ADDED, await simulation.cluster.adopt(Kind.NODES, _new(model, name)))
+            Kind.NODES, WatchEvent(WatchType.ADDED, await simulation.cluster.adopt(Kind.NODES, new_node(model, name)))
         )
     return names
-
-
-def _new(model: Mapping[str, Any], name: str) -> dict[str, Any]:
-    """A node like the model, as it comes: open, healthy, and locked by nobody."""
-    meta, spec = model["metadata"], model.get("spec") or {}
-    annotations = {key: text for key, text in (meta.get("annotations") or {}).items() if key not in _OF_ONE_NODE}
-    labels = {**(meta.get("labels") or {})}
-    if "kubernetes.io/hostname" in labels:
-        labels["kubernetes.io/hostname"] = name
-    taints = [each for each in spec.get("taints") or () if not str(each.get("key")).startswith(_LIFECYCLE)]
-    return {
-        "apiVersion": "v1",
-        "kind": "Node",
-        "metadata": {"name": name, "labels": labels, "annotations": annotations},
-        "spec": {"taints": taints} if taints else {},
-        "status": model.get("status") or {},
-    }
 
 
 def _again(pod: Mapping[str, Any]) -> Mapping[str, Any]:
