@@ -100,6 +100,20 @@ class SubmittedBy(_Values):
     namespace_selector: WrittenSelector
 
 
+class PlaceholderImage(_Values):
+    registry: Registry
+    repository: Repository
+    tag: Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}$")]
+
+
+class Placeholders(_Values):
+    enabled: bool
+    max: int = Field(ge=1, le=100)
+    max_per_group: int = Field(ge=1, le=100)
+    timeout: Interval
+    image: PlaceholderImage
+
+
 class ResourceClaim(_Values):
     name: Name
     request: str = ""
@@ -231,6 +245,7 @@ class Values(_Values):
     drop_in: DropIn
     claims: Claims
     submitted_by: SubmittedBy
+    placeholders: Placeholders
     webhook: Component
     controller: Component
     node: NodeProbe

@@ -71,6 +71,7 @@ KEYS = (
     Key("hami.io/claim-template-specs", "hami-webhook"),
     Key("hami.io/submitted-by", "hami-webhook"),
     Key("hami.io/submitted-by-groups", "hami-webhook"),
+    Key("hami.io/placeholders", "hami-webhook", "label, on a Node"),
     Key("enflame.com/gcu-*-capacity", "others", "on a Node"),
     Key("metax-tech.com/gpu.topology.*", "others", "on a Node"),
     Key("node.koordinator.sh/gpu-*", "others", "label, on a Node"),
@@ -119,6 +120,10 @@ LEVELS: Sequence[tuple[Level, str, str]] = (
     ("alpha", "environment variable", "HAMI_SUBMITTED_BY*"),
     ("alpha", "chart value", "submittedBy*"),
     ("alpha", "path", "webhook /templates"),
+    ("alpha", "annotation or label of hami-webhook", "hami.io/placeholders"),
+    ("alpha", "flag", "hami-webhook serve --placeholder*"),
+    ("alpha", "environment variable", "HAMI_PLACEHOLDER*"),
+    ("alpha", "chart value", "placeholders*"),
     # new in 0.3.0
     ("alpha", "AcceleratorQuota", "*"),
     ("alpha", "annotation or label of hami-webhook", "hami.io/unhealthy-cards"),

@@ -23,6 +23,7 @@ SOURCES = {
     "scheduler/rbac.yaml": "",
     "components/claims/rbac.yaml": CLAIMS,
     "components/conversion/rbac.yaml": "claims",
+    "components/placeholders/rbac.yaml": "placeholders",
 }
 """The files with rights, each with the setting without which they aren't needed."""
 OF_RULES = {

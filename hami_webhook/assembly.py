@@ -72,7 +72,8 @@ class Core:
         self.limits = EvictionLimits(self.state, self.nominations, clock=clock, per_minute=options.evictions_per_minute)
         deleted = DeletedLedgers(options.bounds.ttl, clock)
         watches = watches or NoWatches()
-        self.caches = Caches(self.state, clock, options.node_labels, self.nominations, deleted, watches, claims)
+        ours = options.own_namespace
+        self.caches = Caches(self.state, clock, options.node_labels, self.nominations, deleted, watches, claims, ours)
         with_claims = ClusterCapacity(self.state, claims)
         self.capacity = with_claims if vendors.drivers else self.state.capacity
         self.view = ClusterView(self.caches, vendors, self.capacity, clock, placement_ttl, options.zone)
@@ -85,7 +86,7 @@ class Core:
             vendors=vendors,
             devices=self.state.capacity,
             capacity=self.capacity,
-            pods=PodReader(cluster, self.state),
+            pods=PodReader(cluster, self.state, ours),
             deleted=deleted,
             bounds=options.bounds,
             timeout=options.charge_timeout,

@@ -25,6 +25,8 @@ class Options(Struct, frozen=True):
     zone: tzinfo | None = None
     node_labels: tuple[tuple[str, str], ...] = ()
     """Labels a node must have to be registered at all."""
+    own_namespace: str = ""
+    """Ours, whose placeholders count nowhere."""
 
 
 def options_of(settings: Settings) -> Options:
@@ -49,4 +51,5 @@ def options_of(settings: Settings) -> Options:
         charge_timeout=settings.quota_charge_timeout,
         evictions_per_minute=settings.preemption_evictions_per_minute,
         node_labels=settings.node_label_selector,
+        own_namespace=settings.pod_namespace,
     )

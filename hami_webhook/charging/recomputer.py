@@ -31,6 +31,7 @@ from hami_webhook.charging.store import QuotaStore, Retries, Snapshot
 from hami_webhook.cluster.api import Cluster, Conflict, Kind, NotFound
 from hami_webhook.devices.registry import Vendors
 from hami_webhook.kube.objects import MalformedObject, Pod
+from hami_webhook.kube.placeholder_label import is_placeholder
 from hami_webhook.quota.account import Accounts, QuotaAccount
 from hami_webhook.quota.claims import ClaimReader
 from hami_webhook.quota.deleted_ledgers import DeletedLedgers, may_follow
@@ -78,11 +79,14 @@ class NoPods:
 
 
 class PodReader:
-    """Lists pods live; one of the version that is `known` needn't be read again."""
+    """Lists pods live; one of the version that is `known` needn't be read again. Placeholders of `own_namespace` are
+    left out.
+    """
 
-    def __init__(self, cluster: Cluster, known: KnownPods | None = None) -> None:
+    def __init__(self, cluster: Cluster, known: KnownPods | None = None, own_namespace: str = "") -> None:
         self._cluster = cluster
         self.known = known or NoPods()
+        self._own_namespace = own_namespace
 
     async def of(self, namespaces: Collection[str]) -> list[Pod]:
         """The pods of namespaces, listed one by one where they are few, else all at once. Raises `ClusterError`."""
@@ -92,6 +96,8 @@ class PodReader:
         else:
             lists = (self._cluster.list(Kind.PODS, namespace) for namespace in sorted(namespaces))
             items = [item for listing in await asyncio.gather(*lists) for item in listing.items]
+        if self._own_namespace in namespaces:
+            items = [item for item in items if not is_placeholder(item, self._own_namespace)]
         return read_pods(items, self.known.observed)
 
 

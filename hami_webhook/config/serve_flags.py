@@ -208,6 +208,8 @@ def _role_conflicts(settings: Settings) -> Iterator[str]:
         yield f'--roles "{NODE_ROLE}": needs NODE_NAME, the name of the node whose GPUs it monitors'
     if USAGE_ROLE in settings.roles and not settings.pod_namespace:
         yield f'--roles "{USAGE_ROLE}": needs POD_NAMESPACE, where its Service and the pods of the role node are'
+    if settings.placeholders and not ("controller" in settings.roles and settings.pod_namespace):
+        yield "--placeholders: needs the role controller, and POD_NAMESPACE, where the pods are created"
 
 
 def _listener_conflicts(settings: Settings) -> Iterator[str]:

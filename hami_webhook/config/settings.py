@@ -142,6 +142,19 @@ class Settings:
         "maximum number of pods evicted for one namespace within a minute; the victims of the first pod in that minute "
         "may exceed it",
     )
+    placeholders: int = _setting(
+        values.whole(0, 100),
+        "0",
+        "maximum number of our pods that wait for new nodes at a time, so that an autoscaler adds nodes for shares of "
+        "cards; 0: none",
+    )
+    placeholders_per_group: int = _setting(
+        values.whole(1, 100), "4", "maximum number of nodes requested of a group within placeholder-timeout"
+    )
+    placeholder_timeout: float = _setting(
+        values.duration("1m", "24h"), "15m", "time in which a requested node must join; its group then rests as long"
+    )
+    placeholder_image: str = _setting(values.path, "registry.k8s.io/pause:3.10", "image of these pods")
     extender_client_ca_file: str = _setting(
         values.path, "", "CA of the certificate that the extender's clients must present"
     )

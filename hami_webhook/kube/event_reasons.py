@@ -19,6 +19,8 @@ EventReason = Literal[
     "FilteringSucceed",
     "LeaseUnusable",
     "MixedGPUManagers",
+    "NodeNotAdded",
+    "NodeRequested",
     "PodGroupIncomplete",
     "PodMoved",
     "PolicyFileRefused",

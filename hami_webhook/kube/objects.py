@@ -259,7 +259,7 @@ class Pod(Struct, frozen=True, weakref=True):
 class Node(Struct, frozen=True, weakref=True):
     """A node's name, labels, annotations, capacity and allocatable (amounts as written).
 
-    `provided`: it has a `providerID`, without which no autoscaler adds nodes like it.
+    `provided`: it has a `providerID`, without which no autoscaler adds nodes like it. `taints` are as written.
     """
 
     name: str
@@ -269,6 +269,7 @@ class Node(Struct, frozen=True, weakref=True):
     allocatable: Mapping[str, Any]
     resource_version: str = ""
     provided: bool = False
+    taints: Any = None
 
     @classmethod
     def from_object(cls, obj: Any) -> Node:
@@ -282,6 +283,7 @@ class Node(Struct, frozen=True, weakref=True):
             allocatable=status.allocatable or {},
             resource_version=meta.resource_version or "",
             provided=bool(node.spec and node.spec.provider_id),
+            taints=node.spec and node.spec.taints,
         )
 
 

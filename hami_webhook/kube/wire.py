@@ -251,6 +251,7 @@ class NodeStatus(Wire, frozen=True):
 
 class NodeSpec(Wire, frozen=True):
     provider_id: str | None = msgspec.field(default=None, name="providerID")
+    taints: Any = None
 
 
 class NodeObject(Wire, frozen=True):
@@ -434,9 +435,8 @@ def decode(content: bytes | msgspec.Raw, decoder: msgspec.json.Decoder[T], kind:
 
 
 class Fault(NamedTuple):
-    """A value of the wrong type: where it is, as `spec.containers[0].name`, and the JSON type that is expected.
-
-    `expected` is msgspec's word, such as `str`; empty if nothing more than `error` is known.
+    """A value of the wrong type: where it is, as `spec.containers[0].name`, and the JSON type that is expected, in
+    msgspec's word such as `str`; empty if nothing more than `error` is known.
     """
 
     path: str

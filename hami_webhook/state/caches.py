@@ -19,6 +19,7 @@ from hami_webhook.dra.claim_cache import ClaimCache
 from hami_webhook.kube import claims_wire
 from hami_webhook.kube.disruption import PodDisruptionBudget
 from hami_webhook.kube.objects import MalformedObject, Namespace, Node, Pod, ResourceQuota, checked_device
+from hami_webhook.kube.placeholder_label import is_placeholder
 from hami_webhook.kube.wire import convert
 from hami_webhook.quota.accelerator_cache import AcceleratorQuotaCache
 from hami_webhook.quota.accelerator_quota import read_accelerator_quota
@@ -78,7 +79,7 @@ class _Row(NamedTuple):
 class Caches:
     """The caches of the cluster's objects; the attribute `state` has nodes and pods for Fit.
 
-    `watches` report how current the caches are.
+    `watches` report how current the caches are. Placeholders, in `own_namespace`, aren't kept: they hold no cards.
     """
 
     def __init__(
@@ -90,8 +91,10 @@ class Caches:
         deleted: DeletedLedgers | None = None,
         watches: Watches | None = None,
         claims: ClaimCache | None = None,
+        own_namespace: str = "",
     ) -> None:
         self.state = state
+        self._own_namespace = own_namespace
         self.claims = claims = claims or ClaimCache(())
         self._deleted = deleted
         self._nominations = nominations
@@ -236,6 +239,8 @@ class Caches:
         self.state.remove_node(key.name)
 
     def _put_pod(self, obj: JSON) -> None:
+        if is_placeholder(obj, self._own_namespace):
+            return
         pod = Pod.from_object(obj).compact()
         self._pods.setdefault(pod.namespace, {})[pod.name] = pod.uid
         if pod.queued and not pod.terminal and pod.deletion_time is None:

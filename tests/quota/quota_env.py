@@ -53,6 +53,7 @@ class QuotaEnv:
         pace: ReconcileIntervals | None = None,
         of: Vendors | None = None,
         max_ledger: int = 1000,
+        own_namespace: str = "",
     ) -> None:
         self.now = NOON
         self._objects = objects
@@ -69,7 +70,11 @@ class QuotaEnv:
             Core(
                 self.cluster,
                 self.vendors,
-                Options(rules=AdmissionRules(scheduler_name=SCHEDULER), bounds=LedgerBounds(most=max_ledger)),
+                Options(
+                    rules=AdmissionRules(scheduler_name=SCHEDULER),
+                    bounds=LedgerBounds(most=max_ledger),
+                    own_namespace=own_namespace,
+                ),
                 clock=lambda: self.now,
                 watches=informers,
                 sleep=no_sleep,

@@ -19,6 +19,7 @@ from hami_webhook.controller import (
     handshakes,
     idle_pods,
     node_audit,
+    placeholders,
     pod_group_events,
     quotas,
     runtime_events,
@@ -34,6 +35,7 @@ from hami_webhook.controller.leader import LeaderElection, LeaseHooks, LeaseLock
 from hami_webhook.controller.namespaces import NamespaceAnnotations
 from hami_webhook.controller.node_audit import NodeAudit
 from hami_webhook.controller.own_pod import OwnPod
+from hami_webhook.controller.placeholders import PlaceholderLimits, Placeholders
 from hami_webhook.controller.pod_group_events import PodGroupEvents
 from hami_webhook.controller.quotas import QuotaReconciler, ReconcileIntervals
 from hami_webhook.controller.runtime_events import RuntimeEvents
@@ -65,6 +67,7 @@ class Controller:
     election: LeaderElection | None
     webhooks: WebhookReconciler
     rotator: CertRotator | None
+    placeholders: Placeholders | None
     loops: Loops
 
     @property
@@ -139,6 +142,8 @@ class Controller:
             if self.shared.usages is not None:
                 idle = IdlePods(core.cluster, view, self.shared.usages, _object_events(core))
                 tasks.create_task(keep(idle_pods.LOOP, idle.run))
+            if self.placeholders is not None:
+                tasks.create_task(keep(placeholders.LOOP, self.placeholders.run))
             if self.templates.enabled:
                 tasks.create_task(keep(claim_templates.LOOP, self.templates.run))
             if not self.shared.quotas_in_memory:
@@ -187,6 +192,7 @@ def controller_of(shared: Shared, own_pod: OwnPod | None) -> Controller:
         election,
         _webhook_reconciler(core, settings, election),
         _cert_rotator(core, settings) if settings.certificate_secret else None,
+        _placeholders(core, settings) if settings.placeholders else None,
         Loops(core.failures),
     )
 
@@ -230,6 +236,20 @@ def _webhook_reconciler(core: Core, settings: Settings, election: LeaderElection
         lambda: core.caches.claims.inventory.extended,
         lambda: core.caches.accelerator_quotas.counted_labels,
     )
+
+
+def _placeholders(core: Core, settings: Settings) -> Placeholders:
+    limits = PlaceholderLimits(
+        settings.placeholders,
+        settings.placeholders_per_group,
+        settings.placeholder_timeout,
+        settings.placeholder_image,
+        settings.pod_namespace,
+        settings.scheduler_name,
+        settings.gpu_scheduler_policy,
+        settings.preemption == "on",
+    )
+    return Placeholders(core, limits, _object_events(core))
 
 
 def _object_events(core: Core) -> ObjectEvents:
