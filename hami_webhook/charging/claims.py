@@ -36,12 +36,13 @@ from hami_webhook.dra.holders import (
 )
 from hami_webhook.kube.claims_wire import ResourceClaim
 from hami_webhook.kube.objects import MalformedObject, Pod
-from hami_webhook.quota.account import ChargeRequest, Refusal, refuse_now
+from hami_webhook.quota.account import ChargeRequest
 from hami_webhook.quota.claims import ClaimReader, OneHolder, unmet
 from hami_webhook.quota.floors import floor_id
 from hami_webhook.quota.placements import ClaimAllocation
 from hami_webhook.quota.placing import PlacementRequest
 from hami_webhook.quota.pricing import ClusterCapacity, charge_of, price_pending
+from hami_webhook.quota.refusals import Refusal, refuse_now
 
 PassingQueue = Callable[[Pod, ClusterCapacity | None], Awaitable[Refusal | None]]
 """The refusal of a claim that would pass pods that wait, priced by the lister if given; None if it passes none."""

@@ -13,10 +13,11 @@ from hami_webhook.charging.queues import ChargeQueues
 from hami_webhook.cluster.api import ClusterError
 from hami_webhook.devices.registry import Vendors
 from hami_webhook.kube.objects import Pod
-from hami_webhook.quota.account import Refusal, Rejected
+from hami_webhook.quota.account import Rejected
 from hami_webhook.quota.placements import PodPlacement
 from hami_webhook.quota.placing import PlacementRequest
 from hami_webhook.quota.pricing import Charge, ChargeOn, ClusterCapacity
+from hami_webhook.quota.refusals import Refusal
 
 
 class NoRoom(Rejected):

@@ -16,8 +16,9 @@ from hami_webhook.charging.queues import ChargeQueues
 from hami_webhook.charging.sources import ALL_NAMESPACES
 from hami_webhook.cluster.api import ClusterError
 from hami_webhook.kube.objects import Pod
-from hami_webhook.quota.account import ChargeRequest, Gate, Refusal, refuse_now
+from hami_webhook.quota.account import ChargeRequest, Gate
 from hami_webhook.quota.known_quotas import CURRENT_SECONDS, UNKNOWN, KnownQuotas, PodQuotas
+from hami_webhook.quota.refusals import Refusal, refuse_now
 
 _SOON_TOO_OLD = CURRENT_SECONDS / 2
 """Seconds after which what is known is listed for the next charge."""

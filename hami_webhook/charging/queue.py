@@ -40,19 +40,11 @@ from hami_webhook.charging.store import (
 )
 from hami_webhook.cluster.api import ClusterError
 from hami_webhook.durations import Gauge, Histogram, durations
-from hami_webhook.quota.account import (
-    Accounts,
-    ChargeRequest,
-    NeedsRecompute,
-    QuotaAccount,
-    Refusal,
-    Rejected,
-    Swap,
-    refuse_now,
-)
+from hami_webhook.quota.account import Accounts, ChargeRequest, NeedsRecompute, QuotaAccount, Rejected, Swap
 from hami_webhook.quota.batch import Request, evaluate_batch
 from hami_webhook.quota.known_quotas import UNKNOWN, KnownQuotas
 from hami_webhook.quota.ledger import IN_ADMISSION, Entry
+from hami_webhook.quota.refusals import Refusal, refuse_now
 
 RETRIES = Retries(attempts=60, first=0.002, longest=0.2)
 """About what fits into the 9 s of a charge. Six conflicts in a row are met about once in a hundred batches when three

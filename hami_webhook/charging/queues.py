@@ -17,10 +17,10 @@ from hami_webhook.charging.store import QuotaStore
 from hami_webhook.cluster.api import Cluster
 from hami_webhook.devices.registry import Vendors
 from hami_webhook.kube.objects import Pod, ResourceQuota
-from hami_webhook.quota.account import Refusal
 from hami_webhook.quota.batch import Request
 from hami_webhook.quota.known_quotas import KnownQuotas
 from hami_webhook.quota.pricing import Charge, ClusterCapacity
+from hami_webhook.quota.refusals import Refusal
 
 
 class ChargeQueues:

@@ -16,11 +16,12 @@ from hami_webhook.kube.objects import Pod
 from hami_webhook.kube.pod_group import GroupKey
 from hami_webhook.queueing.group_turns import group_turns
 from hami_webhook.queueing.pod_queue import DemandCache, demand_of, known_accounts, read_queue
-from hami_webhook.quota.account import QuotaAccount, Refusal, limiting
+from hami_webhook.quota.account import QuotaAccount, limiting
 from hami_webhook.quota.known_quotas import PodQuotas
 from hami_webhook.quota.limits import limited_until_end
 from hami_webhook.quota.pricing import ClusterCapacity
 from hami_webhook.quota.queue_order import QueueDecision, decide
+from hami_webhook.quota.refusals import Refusal
 
 KUEUE = "Kueue"
 _KUEUES = "kueue.x-k8s.io/"

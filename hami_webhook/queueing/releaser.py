@@ -30,10 +30,11 @@ from hami_webhook.queueing.held_room import HeldRoom
 from hami_webhook.queueing.places import Places
 from hami_webhook.queueing.pod_queue import DemandCache, read_queue
 from hami_webhook.queueing.promises import Promises, StartErrors
-from hami_webhook.quota.account import ChargeRequest, Gate, Refusal, refuse_now
+from hami_webhook.quota.account import ChargeRequest, Gate
 from hami_webhook.quota.floors import floor_id
 from hami_webhook.quota.pricing import ClusterCapacity, admission_charge
 from hami_webhook.quota.queue_order import PendingReason, QueueDecision, QueuedPod, QueuePosition, QueueRoom, decide
+from hami_webhook.quota.refusals import Refusal, refuse_now
 from hami_webhook.state.caches import Change, Subscriptions
 from hami_webhook.state.cluster_view import ClusterView
 

@@ -7,7 +7,7 @@ a charge can be computed again after a conflict. It keeps Q8 (a patch has only m
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from enum import Enum
 from fractions import Fraction
 from typing import Any
@@ -465,27 +465,6 @@ class ChargeRequest(Struct, frozen=True):
             if entry is not None and is_own and former != swap.after.ledger.get(identity):
                 account = account.with_entry(identity, None if former is None else former.no_more_than(entry))
         return account
-
-
-class Refusal(Struct, frozen=True):
-    """The refusal of a charge that doesn't fit, or can't be evaluated: `code` 403, or 503 if a retry may help.
-
-    `no_room_in` is the quota (`QuotaAccount.room_name`) that has no room for a pod whose gate is to be removed; empty
-    for any other reason.
-    """
-
-    code: int
-    message: str
-    overrun: bool = False
-    no_room_in: str = ""
-
-
-def refuse_unknown(name: str, keys: Sequence[str]) -> Refusal:
-    return Refusal(403, f"status unknown for quota: {name}, resources: {','.join(keys)}")
-
-
-def refuse_now(namespace: str, cause: str) -> Refusal:
-    return Refusal(503, f"quota: can't charge namespace {namespace} now: {cause}; try again")
 
 
 class Rejected(Exception):

@@ -14,20 +14,18 @@ from msgspec import Struct, structs
 from msgspec.structs import replace
 
 from hami_webhook.kube.pod_group import PodGroup
-from hami_webhook.quota.account import (
-    ChargeRequest,
-    Gate,
-    NeedsRecompute,
-    QuotaAccount,
-    Refusal,
-    Swap,
-    refuse_now,
-    refuse_unknown,
-)
+from hami_webhook.quota.account import ChargeRequest, Gate, NeedsRecompute, QuotaAccount, Swap
 from hami_webhook.quota.ledger import IN_ADMISSION, SEVERAL, Entry, State, find_entry, is_full
 from hami_webhook.quota.limits import all_limited_at, ever_limited, limited_until_end
 from hami_webhook.quota.placing import PlacementRequest
-from hami_webhook.quota.refusals import refuse_group, refuse_overrun, refuse_ungated
+from hami_webhook.quota.refusals import (
+    Refusal,
+    refuse_group,
+    refuse_now,
+    refuse_overrun,
+    refuse_ungated,
+    refuse_unknown,
+)
 
 _RENEWED = 10
 """Seconds after which the time of a floor entry is renewed for a pod that costs nothing while it waits."""

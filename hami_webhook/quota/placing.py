@@ -13,11 +13,11 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from hami_webhook.kube.objects import Pod
-from hami_webhook.quota.account import QuotaAccount, Refusal, Swap, refuse_now, refuse_unknown
+from hami_webhook.quota.account import QuotaAccount, Swap
 from hami_webhook.quota.ledger import Entry, State
 from hami_webhook.quota.limits import limited_until_end
 from hami_webhook.quota.pricing import Charge
-from hami_webhook.quota.refusals import refuse_overrun
+from hami_webhook.quota.refusals import Refusal, refuse_now, refuse_overrun, refuse_unknown
 
 
 class Placing(Struct, frozen=True):

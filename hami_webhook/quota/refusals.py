@@ -4,11 +4,34 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from msgspec import Struct
+
 from hami_webhook.kube.human_memory import human_memory
 from hami_webhook.kube.objects import QUOTA_GATE
 from hami_webhook.kube.pod_group import PodGroup
-from hami_webhook.quota.account import QuotaAccount, Refusal
+from hami_webhook.quota.account import QuotaAccount
 from hami_webhook.quota.pricing import Charge
+
+
+class Refusal(Struct, frozen=True):
+    """The refusal of a charge that doesn't fit, or can't be evaluated: `code` 403, or 503 if a retry may help.
+
+    `no_room_in` is the quota (`QuotaAccount.room_name`) that has no room for a pod whose gate is to be removed; empty
+    for any other reason.
+    """
+
+    code: int
+    message: str
+    overrun: bool = False
+    no_room_in: str = ""
+
+
+def refuse_unknown(name: str, keys: Sequence[str]) -> Refusal:
+    return Refusal(403, f"status unknown for quota: {name}, resources: {','.join(keys)}")
+
+
+def refuse_now(namespace: str, cause: str) -> Refusal:
+    return Refusal(503, f"quota: can't charge namespace {namespace} now: {cause}; try again")
 
 
 def refuse_ungated(account: QuotaAccount) -> Refusal:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hami_webhook.admission.denial import Denied
-from hami_webhook.quota.account import Refusal
+from hami_webhook.quota.refusals import Refusal
 
 
 def unsynced(namespace: str) -> Denied:

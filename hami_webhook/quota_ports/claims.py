@@ -13,7 +13,7 @@ from hami_webhook.dra.claim_cache import ClaimCache
 from hami_webhook.dra.cost import DeviceInventory
 from hami_webhook.dra.holders import key_of
 from hami_webhook.kube.claims_wire import ResourceClaim
-from hami_webhook.quota.account import Refusal
+from hami_webhook.quota.refusals import Refusal
 from hami_webhook.quota_ports.answers import denial, unsynced
 
 

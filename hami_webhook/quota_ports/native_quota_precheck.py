@@ -9,8 +9,8 @@ from collections.abc import Sequence
 
 from hami_webhook.cluster.api import Cluster, ClusterError, Kind
 from hami_webhook.kube.objects import MalformedObject, Pod, ResourceQuota
-from hami_webhook.quota.account import Refusal
 from hami_webhook.quota.native_quotas import native_refusal
+from hami_webhook.quota.refusals import Refusal
 from hami_webhook.state.caches import Caches
 
 

@@ -27,7 +27,7 @@ from hami_webhook.kube.draft import PodDraft
 from hami_webhook.kube.objects import RESERVATION, Pod, ResourceQuota
 from hami_webhook.kube.pod_group import SIZE, PodGroup
 from hami_webhook.queueing.headroom import CLAIMS, KUEUE, QueueHeadroom, manager_of, not_waiting
-from hami_webhook.quota.account import ChargeRequest, Gate, QuotaAccount, Refusal
+from hami_webhook.quota.account import ChargeRequest, Gate, QuotaAccount
 from hami_webhook.quota.card_selection import CardSelection
 from hami_webhook.quota.claims import TemplateReader, refuse_both_ways, unmet
 from hami_webhook.quota.enforcement import Enforcement
@@ -35,6 +35,7 @@ from hami_webhook.quota.floors import floor_id
 from hami_webhook.quota.known_quotas import PodQuotas
 from hami_webhook.quota.ledger import LEDGER, decode, reservation_id, update_id
 from hami_webhook.quota.pricing import Charge, ClusterCapacity, charge_of, price_pending
+from hami_webhook.quota.refusals import Refusal
 from hami_webhook.quota.rollouts import other_version
 from hami_webhook.quota.runtime import Runtime, deadline_of, limits_runtime, runtime_fault, runtime_of
 from hami_webhook.quota_ports.answers import denial, unsynced

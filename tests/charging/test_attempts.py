@@ -11,9 +11,9 @@ from quota.test_account import entry, read
 
 from hami_webhook.charging.queue import ChargeResult
 from hami_webhook.cluster.api import Kind, Unavailable
-from hami_webhook.quota.account import Refusal
 from hami_webhook.quota.batch import evaluate_batch
 from hami_webhook.quota.ledger import LEDGER, Entry, State, decode, encode
+from hami_webhook.quota.refusals import Refusal
 
 from .test_queue import Desk, ask, desk
 

@@ -24,8 +24,9 @@ from hami_webhook.cluster.api import ClusterError, Conflict, Forbidden, Kind, Un
 from hami_webhook.cluster.memory import MemoryCluster
 from hami_webhook.core_options import Options
 from hami_webhook.kube.objects import ResourceQuota
-from hami_webhook.quota.account import ChargeRequest, Refusal
+from hami_webhook.quota.account import ChargeRequest
 from hami_webhook.quota.pricing import ClusterCapacity, price_pending
+from hami_webhook.quota.refusals import Refusal
 
 Notified = Callable[["Desk"], Awaitable[None]]
 

@@ -10,7 +10,7 @@ from quota.objects import MEM, NOON, TEAM
 
 from hami_webhook.charging.queue import RETRIES, ChargeResult
 from hami_webhook.cluster.api import Kind
-from hami_webhook.quota.account import Refusal
+from hami_webhook.quota.refusals import Refusal
 
 from .test_queue import Desk, ask, desk
 

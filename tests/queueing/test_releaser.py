@@ -19,8 +19,9 @@ from hami_webhook.cluster.api import Kind, Unavailable
 from hami_webhook.kube.objects import QUOTA_GATE
 from hami_webhook.queueing.reports import QueueReports
 from hami_webhook.queueing.words import sentence
-from hami_webhook.quota.account import ChargeRequest, Refusal
+from hami_webhook.quota.account import ChargeRequest
 from hami_webhook.quota.enforcement import ENFORCEMENT, QUEUE_ORDER
+from hami_webhook.quota.refusals import Refusal
 
 L, S = node("n1", card("GPU-L", LARGE)), node("n2", card("GPU-S", SMALL))
 GATES = [{"name": QUOTA_GATE}]

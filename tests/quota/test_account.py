@@ -13,15 +13,11 @@ from msgspec.structs import replace
 from hami_webhook.charging.store import verify
 from hami_webhook.cluster.api import JSON, ClusterError
 from hami_webhook.kube.objects import ResourceQuota
-from hami_webhook.quota.account import (
-    ChargeRequest,
-    NeedsRecompute,
-    QuotaAccount,
-    Refusal,
-)
+from hami_webhook.quota.account import ChargeRequest, NeedsRecompute, QuotaAccount
 from hami_webhook.quota.batch import BatchResult, evaluate_batch
 from hami_webhook.quota.ledger import LEDGER, Entry, State, encode, reservation_id, update_id
 from hami_webhook.quota.pricing import Charge, ClusterCapacity, price_pending
+from hami_webhook.quota.refusals import Refusal
 
 from .objects import CORES, GPU, KEYS, MEM, NOON, account_of, full, quota, read_pod, vendors
 

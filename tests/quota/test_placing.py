@@ -9,10 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from hami_webhook.quota.account import QuotaAccount, Refusal, Swap
+from hami_webhook.quota.account import QuotaAccount, Swap
 from hami_webhook.quota.enforcement import Enforcement
 from hami_webhook.quota.ledger import Entry
 from hami_webhook.quota.placing import PlacementRequest, Placing
+from hami_webhook.quota.refusals import Refusal
 
 from .objects import MEM, NOON, full, read_pod
 from .test_account import entry, read

@@ -21,13 +21,14 @@ from hami_webhook.kube.stamps import MOST_GROUPS, SUBMITTED_BY, SUBMITTED_BY_GRO
 from hami_webhook.kubectl.subjects import subject_uses
 from hami_webhook.quota import subjects
 from hami_webhook.quota.accelerator_quota import read_accelerator_quota, status_patch
-from hami_webhook.quota.account import ChargeRequest, Gate, NeedsRecompute, QuotaAccount, Refusal
+from hami_webhook.quota.account import ChargeRequest, Gate, NeedsRecompute, QuotaAccount
 from hami_webhook.quota.batch import BatchResult, evaluate_batch
 from hami_webhook.quota.ledger import Entry, State, decode, encode
 from hami_webhook.quota.placing import PlacementRequest, Placing
 from hami_webhook.quota.pricing import price_pending
 from hami_webhook.quota.queue_order import OF_SUBJECT, QueuedPod, QueueRoom, decide
 from hami_webhook.quota.recompute import LedgerBounds, recompute
+from hami_webhook.quota.refusals import Refusal
 from hami_webhook.quota.subjects import COUNTED_SUBJECTS, SUBJECT_USE, UNKNOWN, Subjects, subject_of, titled
 from hami_webhook.state.cluster_cache import ClusterCache
 
