@@ -37,6 +37,7 @@ from hami_webhook.kubectl.report import (
 from hami_webhook.kubectl.subjects import TeamSubjects, team_subjects
 from hami_webhook.queueing.pod_queue import demand_of
 from hami_webhook.quota.account import QuotaAccount
+from hami_webhook.quota.amounts import unit_bytes
 from hami_webhook.quota.card_selection import CardSelection
 from hami_webhook.quota.limits import described, limited_at
 from hami_webhook.quota.pricing import Charge, charge_of, selects
@@ -109,7 +110,14 @@ class Overview(Struct, frozen=True):
             pods.append(PodCost(name, self._state(pod, charge), pod.node_name, amounts, models, in_use))
             notes += [f"{_subject(pod, name)}: {problem}" for problem in charge.problems]
         keys = [
-            KeyUse(key, account.used.get(key), hard, waiting[key], placed[key], account.unit_bytes(key))
+            KeyUse(
+                key,
+                account.used.get(key),
+                hard,
+                waiting[key],
+                placed[key],
+                unit_bytes(key, account.in_bytes, account.memory_units),
+            )
             for key, hard in sorted(account.hard.items())
         ]
         keys = [replace(key, measured=self._measured_of(key, pods), queued=queued[key.key]) for key in keys]
