@@ -393,11 +393,11 @@ class QuotaReconciler:
 
     async def _report(self, result: Recomputed) -> None:
         """Events for what a person should know: used above hard, bad pods."""
-        quota, hard = result.after.quota, result.after.known_hard
+        quota, hard = result.after.quota, result.after.hard
         over = [
             f"{key}: used {result.after.used[key]}, limited {limit}"
             for key, limit in sorted(hard.items())
-            if result.after.used[key] > limit
+            if result.after.used.get(key, 0) > limit
         ]
         await self._record(quota.kind, quota, "QuotaExceeded", "; ".join(over), detail=excess_sentence(result.excess))
         for pod, texts in result.problems:

@@ -176,7 +176,9 @@ def room_of(account: QuotaAccount, spent: Mapping[str, str] = {}) -> QueueRoom:
     free = {key: limit - account.used[key] for key, limit in account.hard.items() if key in account.used}
     own = {key: amount - account.used.get(key, 0) for key, amount in account.nominal.items()}
     return QueueRoom(
-        account.known_hard if account.unshared else account.hard,
+        account.hard
+        if not account.unshared
+        else {key: account.hard[key] for key in account.hard.keys() - account.unshared},
         free,
         queue_order(account.quota) if account.queues else None,
         OF_SUBJECT if account.subject else len(account.quota.namespaces or ()),

@@ -155,11 +155,6 @@ class QuotaAccount(Struct, frozen=True):
         return self.used.keys() >= self.hard.keys()
 
     @property
-    def known_hard(self) -> Mapping[str, int]:
-        """Return the limits without `unshared` keys."""
-        return {key: limit for key, limit in self.hard.items() if key not in self.unshared}
-
-    @property
     def managed(self) -> bool:
         """Return whether the quota has managed keys, or amounts or a ledger left by former ones."""
         return bool(self.hard or self.gone or LEDGER in self.quota.annotations)

@@ -142,7 +142,7 @@ def recompute(
     subjects = None if account.subjects is None else account.subjects.with_used(_by_subject(account, held, ahead))
     quota = with_report(account, used, uses, now, subjects, [each.pod for each in held])
     written = None if subjects is None else subjects.bounded(account.hard)
-    known = {key: used[key] for key in account.known_hard} if account.unshared else used
+    known = {key: used[key] for key in account.hard.keys() - account.unshared} if account.unshared else used
     after = replace(account, used=dict(known), ledger=kept.ledger, quota=quota, subjects=written)
     over = {key for key, limit in account.hard.items() if used[key] > limit and key not in account.unshared}
     larger = ((pod, overrun(pod, charge, over, vendors, capacity)) for pod, charge in counted) if over else ()

@@ -314,4 +314,4 @@ def test_a_status_that_says_nothing_of_it_is_unknown(share: object) -> None:
     written = accelerator_quota(gpu="40%") | {"status": {"hard": {KEYS["gpu"]: "4"}, "used": {KEYS["gpu"]: "1"}}}
     written["status"]["shares"] = {KEYS["gpu"]: share}
     account = QuotaAccount.read(read_accelerator_quota(written, {}), vendors())
-    assert (*account.unshared, *account.used, *account.known_hard) == (KEYS["gpu"],)
+    assert (*account.unshared, *account.used) == (KEYS["gpu"],)
