@@ -167,6 +167,18 @@ def test_squares_name_their_node_and_model_to_pointers_and_to_keyboards(ui: Ui) 
     expect(page.get_by_label("Node", exact=True)).to_have_value("n1")
 
 
+def test_a_chart_without_samples_says_so(ui: Ui) -> None:
+    drawn = """(points) => {
+      const chart = document.querySelector(".chart.small");
+      chart.dataset.series = JSON.stringify(points);
+      dispatchEvent(new Event("resize"));
+      return [chart.innerText, chart.classList.contains("empty")];
+    }"""
+    page = ui.page("/teams")
+    assert page.evaluate(drawn, [[0], [1]]) == ["no samples yet", True]
+    assert page.evaluate(drawn, [[0, 60], [1, 2]])[1] is False
+
+
 def test_the_cards_that_links_join_are_a_picture_with_words(ui: Ui) -> None:
     (picture,) = ui.page("/cluster?node=n1").locator("main").get_by_role("img").all()
     assert picture.get_attribute("aria-label") == "Linked to each other: GPU-1, GPU-2; GPU-3, GPU-4"

@@ -26,8 +26,8 @@ function drawCharts() {
     const [times, amounts] = JSON.parse(place.dataset.series);
     const small = place.classList.contains("small");
     place.replaceChildren();
+    place.classList.toggle("empty", times.length < 2);
     if (times.length < 2) {
-      place.classList.add("empty");
       place.textContent = small ? "no samples yet" : `${place.dataset.label}: no samples yet`;
       continue;
     }
