@@ -34,6 +34,7 @@ from hami_webhook.scheduling.node_locks import NodeLocks
 from hami_webhook.scheduling.placer import Placer
 from hami_webhook.scheduling.protocol import decode_args, encode_filtered
 from hami_webhook.state.cluster_cache import ClusterCache
+from hami_webhook.time_slices import TimeSlices
 
 NODES = {"smallest": (20,), "usual": (100, 1000, 10_000), "large": (100, 1000, 5000, 10_000)}
 ROUNDS = {"smallest": 2, "usual": 5, "large": 10}
@@ -92,12 +93,13 @@ def every_node_asked() -> Iterator[None]:
 
 
 class Filtering:
-    """Nodes at half load, of so many classes, and an extender that knows them."""
+    """Nodes at half load, of so many classes, and an extender that knows them; `slices` are those of its time."""
 
     extender: Extender
 
-    def __init__(self, nodes: int, classes: int) -> None:
+    def __init__(self, nodes: int, classes: int, slices: Callable[[], TimeSlices] = TimeSlices) -> None:
         self.nodes = nodes
+        self.slices = slices
         self.vendors = enabled_vendors(builtin_device_config().config)
         self.cluster = MemoryCluster(lambda: NOW)
         self.state = ClusterCache(self.vendors)
@@ -113,7 +115,7 @@ class Filtering:
         handle = Handle(self.cluster, self.state, self.vendors, lambda: NOW, quotas=lambda namespace: [])
         queue = RequeueTrigger(self.cluster, lambda: None, clock=lambda: NOW)
         locks = NodeLocks(self.cluster, clock=lambda: NOW)
-        self.extender = Extender(handle, Placer(handle), locks, queue, single=mode == "single")
+        self.extender = Extender(handle, Placer(handle, slices=self.slices), locks, queue, single=mode == "single")
 
     def load(self, number: int, memory: int) -> None:
         """Let the one pod of a card hold so much of it, and half of its cores."""
