@@ -116,7 +116,7 @@ class Extender:
         texts = Counter({**filtered.failed, **filtered.unresolvable}.values()).most_common(_REASONS_LOGGED)
         return {
             **_named(pod.get("metadata")),
-            "reason": filtered.error or "; ".join(f"{number} of the nodes: {text}" for text, number in texts),
+            "reason": filtered.error or "; ".join(f"{_nodes(number)}: {text}" for text, number in texts),
             "duration": seconds,
         }
 
@@ -471,6 +471,10 @@ def _name_of(node: JSON) -> str:
     meta = node.get("metadata")
     name = meta.get("name") if isinstance(meta, dict) else None
     return name if isinstance(name, str) else ""
+
+
+def _nodes(number: int) -> str:
+    return "1 node" if number == 1 else f"{number} nodes"
 
 
 def _named(meta: object) -> dict[str, object]:

@@ -48,7 +48,7 @@ async def test_a_pod_is_followed_by_its_uid_from_review_to_binding(
     ]
     assert all((event["namespace"], event["pod"]) == ("team-a", "p") and event["duration"] >= 0 for event in of_pod)
     assert of_pod[0]["review"] == sent["request"]["uid"]
-    assert of_pod[1]["reason"] == "1 nodes: node unregistered"
+    assert of_pod[1]["reason"] == "1 node: node unregistered"
     assert of_pod[-1]["node"] == "n1"
     (denied,) = [event for event in events if event.get("uid") == "u2"]
     assert (denied["msg"], denied["level"], denied["code"]) == ("pod refused", "info", 403)
