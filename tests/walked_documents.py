@@ -42,6 +42,12 @@ NOT_RUN = {
         "hami-webhook simulate --cluster cluster.yaml --waiting --add 2xh200 --template node.yaml": (
             "the reader has no such node; tests/simulate/test_other_nodes.py has one"
         ),
+        "kubectl hami simulate --replay 24 --prometheus http://prometheus.monitoring:9090 --add 1xgpu-1": (
+            "no Prometheus is there; tests/e2e/test_room.py has one"
+        ),
+        "hami-webhook simulate --replay 24 --prometheus http://localhost:9090 --cluster cluster.yaml --remove gpu-3": (
+            "no Prometheus is there; tests/monitoring/test_recorded_day.py has one"
+        ),
     },
     "docs/used.md": {
         f"kubectl hami advise --prometheus http://prometheus.monitoring:9090{flags}": (
@@ -215,6 +221,9 @@ SHOWN = {
     "docs/room.md": {
         "Node n3 would have 4 x H100 free after 2 moves. This is only a plan: --apply carries it out.": (
             "tests/kubectl/test_defrag.py has nodes to move pods between"
+        ),
+        "run               started  never  wait mean  wait p95   cards  memory": (
+            "tests/simulate/test_replay.py has such a day"
         ),
     },
     "docs/time.md": {
