@@ -213,6 +213,7 @@ def test_a_node_that_is_simulated_places_what_the_node_places_then(
     kubectl.delete_all("deployments", namespace=room.space)
 
 
+@pytest.mark.usefixtures("plugin")
 def test_a_recorded_day_is_replayed_on_the_nodes_of_today(program: Deployment, tmp_path: Path) -> None:
     """A real Prometheus has the series of kube-state-metrics; it says nothing of the pods that are there today.
 
