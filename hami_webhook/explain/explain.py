@@ -46,7 +46,6 @@ from hami_webhook.node_filters.gates import waiting_for
 from hami_webhook.node_filters.result import FilteredNodes, NodeRefusal
 from hami_webhook.policy.evaluation import PolicyViolation
 from hami_webhook.quota.account import QuotaAccount, limiting
-from hami_webhook.quota.amounts import unit_bytes
 from hami_webhook.quota.budget import PodBudget, charged, pod_budget
 from hami_webhook.quota.floors import floor_id
 from hami_webhook.quota.pricing import ClusterCapacity, charge_of, placed_charge, price_pending
@@ -142,7 +141,7 @@ def _quotas_at_admission(account: QuotaAccount, amounts: Mapping[str, int]) -> I
     for key, hard in sorted(account.hard.items()):
         used = account.used.get(key)
         most = hard - (used or 0)
-        costs, unit = amounts.get(key, 0), unit_bytes(key, account.in_bytes, account.memory_units)
+        costs, unit = amounts.get(key, 0), account.unit_bytes(key)
         yield QuotaReport(account.title, key, hard, used, 0, used or 0, most, costs, unit)
 
 
@@ -474,5 +473,5 @@ def _quotas(pod: Pod, context: ExplainContext, cost: Mapping[str, int] | None) -
             amount = None if cost is None else cost.get(key, 0)
             most = budget.most(key) if budget else None
             most = max(hard, amount or 0) if most is None else most
-            used, unit = account.used.get(key), unit_bytes(key, account.in_bytes, account.memory_units)
+            used, unit = account.used.get(key), account.unit_bytes(key)
             yield QuotaReport(account.label, key, hard, used, own.get(key, 0), others[key], most, amount, unit)

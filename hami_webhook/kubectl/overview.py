@@ -37,7 +37,6 @@ from hami_webhook.kubectl.report import (
 from hami_webhook.kubectl.subjects import TeamSubjects, team_subjects
 from hami_webhook.queueing.pod_queue import demand_of
 from hami_webhook.quota.account import QuotaAccount
-from hami_webhook.quota.amounts import unit_bytes
 from hami_webhook.quota.card_selection import CardSelection
 from hami_webhook.quota.limits import described, limited_at
 from hami_webhook.quota.pricing import Charge, charge_of, selects
@@ -116,7 +115,7 @@ class Overview(Struct, frozen=True):
                 hard,
                 waiting[key],
                 placed[key],
-                unit_bytes(key, account.in_bytes, account.memory_units),
+                account.unit_bytes(key),
             )
             for key, hard in sorted(account.hard.items())
         ]

@@ -175,6 +175,10 @@ class QuotaAccount(Struct, frozen=True):
         """Return a key's limit as an exact amount (memory in bytes), so that limits of quotas can be compared."""
         return self.hard[key] if key in self.in_bytes else self.hard[key] * self.bytes_per_unit.get(key, 1)
 
+    def unit_bytes(self, key: str) -> int:
+        """Return the bytes of memory of one unit in which the quota counts a key, 0 for what isn't memory."""
+        return 1 if key in self.in_bytes else self.memory_units.get(key, 0)
+
     def part(self, charge: Charge, on_cards: ChargeOn | None) -> Charge:
         """Return the part of a charge that this quota counts; without `on_cards`, the whole charge."""
         return charge if self.cards is None or on_cards is None else on_cards(self.cards)

@@ -2,20 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from typing import Any
 
 from hami_webhook.kube.quantity import Quantity, QuantityError, is_binary
 from hami_webhook.kube.quota_fields import Lending
-
-
-def unit_bytes(key: str, in_bytes: Container[str], memory_units: Mapping[str, int]) -> int:
-    """Return the bytes of memory of one unit that a quota counts a key in, 0 for what isn't memory.
-
-    `in_bytes` are the keys that the quota counts in bytes, `memory_units` the bytes of a resource's unit by key.
-    """
-    return 1 if key in in_bytes else memory_units.get(key, 0)
 
 
 def rounded(written: Mapping[str, Any], keys: Iterable[str], *, up: bool) -> dict[str, int]:
