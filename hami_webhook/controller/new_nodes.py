@@ -17,8 +17,8 @@ from hami_webhook.devices.model import Inventory, NodeView
 from hami_webhook.devices.pod_fit import NodeFit, PodRequest
 from hami_webhook.devices.registry import Vendors
 from hami_webhook.evictions.search import SimulatedNode, try_fit
-from hami_webhook.kube.names import is_label_value
-from hami_webhook.kube.new_node import HOSTNAME, new_node
+from hami_webhook.kube.names import HOSTNAME, INSTANCE_TYPE, is_label_value
+from hami_webhook.kube.new_node import new_node
 from hami_webhook.kube.objects import Node, Pod
 from hami_webhook.kube.placeholder_label import PLACEHOLDERS
 from hami_webhook.kube.quantity import parse_whole
@@ -34,7 +34,6 @@ from hami_webhook.state.node_snapshot import shares_of, with_reserved
 from hami_webhook.state.nominations import Nominations
 from hami_webhook.time_slices import Steps
 
-INSTANCE_TYPE = "node.kubernetes.io/instance-type"
 _MOST_SHAPES = 50
 """Shapes that are tried, those of most nodes first."""
 

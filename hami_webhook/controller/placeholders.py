@@ -22,7 +22,6 @@ from hami_webhook.cluster.api import JSON, AlreadyExists, ClusterError, Conflict
 from hami_webhook.cluster.object_events import ObjectEvents
 from hami_webhook.cluster.rate import in_background
 from hami_webhook.controller.new_nodes import (
-    INSTANCE_TYPE,
     NewNode,
     Packing,
     WaitingPod,
@@ -36,7 +35,7 @@ from hami_webhook.devices.placement_annotations import NODE
 from hami_webhook.devices.pod_fit import read_pod_request, vendors_requested_by
 from hami_webhook.kube.event_reasons import EventReason
 from hami_webhook.kube.human_duration import human_duration
-from hami_webhook.kube.new_node import HOSTNAME
+from hami_webhook.kube.names import HOSTNAME, INSTANCE_TYPE
 from hami_webhook.kube.objects import MalformedObject, Pod, parse_time
 from hami_webhook.kube.placeholder_label import PLACEHOLDERS, is_placeholder
 from hami_webhook.logs import of_pod

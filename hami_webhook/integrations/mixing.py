@@ -22,11 +22,11 @@ from hami_webhook.integrations.volcano import annotation_keys as volcano
 from hami_webhook.integrations.volcano.registration import decode_cards as decode_volcano
 from hami_webhook.kube.derived import DerivedValues
 from hami_webhook.kube.draft import PodDraft
+from hami_webhook.kube.names import HOSTNAME
 from hami_webhook.kube.objects import Node
 from hami_webhook.kube.quantity import parse_whole
 from hami_webhook.kube.wire import ReviewedPod
 
-HOSTNAME = "kubernetes.io/hostname"
 HAMI_REGISTER = "hami.io/node-nvidia-register"
 KOORDINATOR_CORE = "koordinator.sh/gpu-core"
 NVIDIA_COUNT = "nvidia.com/gpu"

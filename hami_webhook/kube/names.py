@@ -1,9 +1,13 @@
-"""Which names and labels' values Kubernetes accepts."""
+"""Which names and labels' values Kubernetes accepts, and what it calls things on nodes."""
 
 from __future__ import annotations
 
 import re
 
+HOSTNAME, INSTANCE_TYPE = "kubernetes.io/hostname", "node.kubernetes.io/instance-type"
+"""Labels of nodes."""
+NODE_STATE = "node.kubernetes.io/"
+"""How the keys of taints begin that say how a node is, not what it is for."""
 _LABEL = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?"
 SUBDOMAIN = rf"{_LABEL}(\.{_LABEL})*"
 LONGEST_SUBDOMAIN = 253

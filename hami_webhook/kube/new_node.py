@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-HOSTNAME = "kubernetes.io/hostname"
-_LIFECYCLE = "node.kubernetes.io/"
-"""Taints that say how a node is, not what it is for."""
+from hami_webhook.kube.names import HOSTNAME, NODE_STATE
+
 _OF_ONE_NODE = ("hami.io/mutex.lock", "hami.io/unhealthy-cards")
 """Annotations that a new node doesn't have."""
 
@@ -19,7 +18,7 @@ def new_node(model: Mapping[str, Any], name: str) -> dict[str, Any]:
     labels = {**(meta.get("labels") or {})}
     if HOSTNAME in labels:
         labels[HOSTNAME] = name
-    taints = [each for each in spec.get("taints") or () if not str(each.get("key")).startswith(_LIFECYCLE)]
+    taints = [each for each in spec.get("taints") or () if not str(each.get("key")).startswith(NODE_STATE)]
     return {
         "apiVersion": "v1",
         "kind": "Node",

@@ -16,6 +16,7 @@ from msgspec.structs import replace
 from hami_webhook.admission.denial import Denied
 from hami_webhook.cluster.api import Kind
 from hami_webhook.cluster.loading import Bundle
+from hami_webhook.kube.names import NODE_STATE
 from hami_webhook.kube.objects import Pod
 from hami_webhook.node_filters.gates import gate_names
 from hami_webhook.quota.ledger import LEDGER
@@ -28,7 +29,6 @@ from hami_webhook.usage.recorded_pods import Record, RecordedPod
 
 MOST_TRIES = 200_000
 """How often a replay admits or places a pod."""
-_OF_NODES = "node.kubernetes.io/"
 _CHANGING = frozenset(("budget", "windows"))
 """What lets a quota's limits change with time; a replay goes by those of today."""
 
@@ -213,4 +213,4 @@ def _tolerations(simulation: Simulation) -> Sequence[Mapping[str, str]]:
     """Those of the taints that say what nodes are for: a record doesn't have them."""
     nodes = simulation.cluster.peek_all(Kind.NODES)
     keys = {str(taint.get("key")) for node in nodes for taint in (node.get("spec") or {}).get("taints") or ()}
-    return [{"key": key, "operator": "Exists"} for key in sorted(keys) if not key.startswith(_OF_NODES)]
+    return [{"key": key, "operator": "Exists"} for key in sorted(keys) if not key.startswith(NODE_STATE)]

@@ -44,10 +44,10 @@ from hami_webhook.devices.placement_annotations import nanoseconds
 from hami_webhook.devices.reasons import Rejection
 from hami_webhook.devices.vendor import Vendor
 from hami_webhook.kube.draft import ContainerDraft, PodDraft
+from hami_webhook.kube.names import INSTANCE_TYPE
 from hami_webhook.kube.objects import Container, Node, Pod
 from hami_webhook.kube.quantity import parse_whole
 
-INSTANCE_TYPE = "node.kubernetes.io/instance-type"
 IDS = "AWS_NEURON_IDS"
 RESOURCE_TYPE = "NEURON_RESOURCE_TYPE"
 TIME = "NEURON_ALLOC_TIME"
