@@ -9,14 +9,13 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Protocol
 
 from hami_webhook.cluster.api import Cluster, ClusterError, Conflict, EventNote, Kind
 from hami_webhook.cluster.object_events import ObjectEvents
 from hami_webhook.devices.unhealthy_cards import ANNOTATION, LOST, RECOVERY, XID, UnhealthyCard, decode, encode
-from hami_webhook.kube.objects import MalformedObject, Node
+from hami_webhook.kube.objects import MalformedObject, Node, format_time
 from hami_webhook.loops import Sleep, repeat
 from hami_webhook.node.card_activity import CardActivity
 from hami_webhook.node.cards import CardHealth, ProbeError
@@ -59,7 +58,7 @@ class UnhealthyCards:
     def take_over(self, cards: Mapping[str, UnhealthyCard], now: float, booted: float) -> None:
         """Go on from what a process before wrote, unless the machine was booted since."""
         for uuid, card in cards.items():
-            if card.since >= _written(booted):
+            if card.since >= format_time(booted):
                 self._known.add(uuid)
                 self._shown[uuid] = dict.fromkeys(card.causes, now)
                 self._since[uuid] = card.since
@@ -86,7 +85,7 @@ class UnhealthyCards:
     def _show(self, uuid: str, causes: set[str], now: float) -> None:
         before = self._shown.get(uuid, {})
         if causes and not before:
-            self._since[uuid] = _written(now)
+            self._since[uuid] = format_time(now)
         lasting = {cause: at for cause, at in before.items() if 0 <= now - at < WELL_AFTER}
         self._shown[uuid] = lasting | dict.fromkeys(causes, now)
 
@@ -201,7 +200,3 @@ class CardHealthLoop:
         if text and text != self._said:
             logger.warning("node %s: %s", self._node, text)
         self._said = text
-
-
-def _written(seconds: float) -> str:
-    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from datetime import UTC, datetime
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +11,7 @@ from msgspec import Struct, to_builtins
 
 from hami_webhook.cluster.loading import LoadedObject
 from hami_webhook.kube.human_duration import human_duration
+from hami_webhook.kube.objects import format_time
 from hami_webhook.simulate.node_flags import NodeChange
 from hami_webhook.simulate.other_nodes import prepare
 from hami_webhook.simulate.replay import Replay, Start, ran_before
@@ -171,8 +171,8 @@ def _sentences(record: Record, rows: Sequence[Figures], close: float | None) -> 
     before = sum(ran_before(pod, record.start) for pod in pods)
     span = human_duration(record.end - record.start)
     yield (
-        f"The record has {counted(len(pods), 'pod')} in the {span} from {_time(record.start)} to {_time(record.end)}; "
-        f"{before} ran already when it begins."
+        f"The record has {counted(len(pods), 'pod')} in the {span} from {format_time(record.start)} to "
+        f"{format_time(record.end)}; {before} ran already when it begins."
     )
     if close is None:
         yield "No pod started in that time, so nothing says how close the replay is to the record."
@@ -191,10 +191,6 @@ def _sentences(record: Record, rows: Sequence[Figures], close: float | None) -> 
         yield f"{counted(unstarted, 'pod')} never started as recorded: if started here, such a pod runs to the end."
     if record.left_out:
         yield f"{counted(record.left_out, 'pod')} left out, because their series make no sense."
-
-
-def _time(at: float) -> str:
-    return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def _percent(value: float | None) -> str:
