@@ -33,6 +33,7 @@ from hami_webhook.controller.new_nodes import (
 from hami_webhook.devices.model import BadRequest
 from hami_webhook.devices.placement_annotations import NODE
 from hami_webhook.devices.pod_fit import read_pod_request, vendors_requested_by
+from hami_webhook.kube.conditions import is_unscheduled
 from hami_webhook.kube.event_reasons import EventReason
 from hami_webhook.kube.human_duration import human_duration
 from hami_webhook.kube.names import HOSTNAME, INSTANCE_TYPE
@@ -408,7 +409,7 @@ def _tolerating(taint: Mapping[str, Any]) -> JSON:
 def _is_unschedulable(raw: JSON, before: float) -> bool:
     """Whether kube-scheduler has said since then that no node takes the pod."""
     for each in (raw.get("status") or {}).get("conditions") or ():
-        if each.get("type") == "PodScheduled" and each.get("status") == "False":
+        if is_unscheduled(each):
             try:
                 return each.get("reason") == "Unschedulable" and parse_time(each.get("lastTransitionTime")) <= before
             except (ValueError, TypeError):

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
+from hami_webhook.kube.conditions import is_unscheduled
 from hami_webhook.kube.human_duration import human_duration
 from hami_webhook.kube.objects import QUOTA_RESERVED, format_time, parse_time
 
@@ -35,7 +36,7 @@ def waiting_reason(pod: Mapping[str, Any]) -> str:
     if queued := quota_reason(pod):
         return queued
     for condition in _mappings(_mapping(pod.get("status")).get("conditions")):
-        if _is_unscheduled(condition):
+        if is_unscheduled(condition):
             message, _, _ = _line(condition.get("message")).partition(_PREEMPTION)
             return _line(message or condition.get("reason"), _LONGEST_REASON)
     return ""
@@ -52,11 +53,7 @@ def quota_reason(pod: Mapping[str, Any]) -> str:
 def scheduler_says(pod: Mapping[str, Any], text: str) -> bool:
     """Whether kube-scheduler's newest words about a pod that isn't scheduled have a text in them."""
     conditions = _mappings(_mapping(pod.get("status")).get("conditions"))
-    return any(_is_unscheduled(each) and text in str(each.get("message")) for each in conditions)
-
-
-def _is_unscheduled(condition: Mapping[str, Any]) -> bool:
-    return condition.get("type") == "PodScheduled" and condition.get("status") == "False"
+    return any(is_unscheduled(each) and text in str(each.get("message")) for each in conditions)
 
 
 def _newest(events: Sequence[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
@@ -96,7 +93,7 @@ def _conditions(pod: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """Why the pod isn't scheduled, and what its containers wait for, each with the message alone."""
     status = _mapping(pod.get("status"))
     for condition in _mappings(status.get("conditions")):
-        if _is_unscheduled(condition):
+        if is_unscheduled(condition):
             message = _line(condition.get("message"))
             since = _seconds(condition.get("lastTransitionTime"))
             when = f" since {format_time(since)}" if since is not None else ""

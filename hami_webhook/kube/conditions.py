@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 JSON = dict[str, Any]
+
+
+def is_unscheduled(condition: Mapping[str, Any]) -> bool:
+    """Whether it says of a pod that kube-scheduler found no node for it."""
+    return condition.get("type") == "PodScheduled" and condition.get("status") == "False"
 
 
 def with_condition(conditions: Iterable[JSON], condition: JSON) -> list[JSON]:
