@@ -84,7 +84,7 @@ def shapes_of(state: ClusterCache, vendors: Vendors, now: float) -> Sequence[Sha
 
     A node that registers what its likes don't is a shape of its own, after the others.
     """
-    alike: dict[bytes, list[NodeView]] = {}
+    similar: dict[bytes, list[NodeView]] = {}
     for view in state.views():
         if view.inventories and is_label_value(group := group_of(view.node)) and group:
             devices = {key: _content(each) for key, each in view.inventories.items()}
@@ -95,8 +95,8 @@ def shapes_of(state: ClusterCache, vendors: Vendors, now: float) -> Sequence[Sha
                 view.node.taints,
                 dict(view.node.allocatable),
             )
-            alike.setdefault(msgspec.json.encode(content, order="sorted"), []).append(view)
-    ranked = sorted(alike.values(), key=lambda views: (-len(views), _memory(views[0]), views[0].name))
+            similar.setdefault(msgspec.json.encode(content, order="sorted"), []).append(view)
+    ranked = sorted(similar.values(), key=lambda views: (-len(views), _memory(views[0]), views[0].name))
     empty = state.without_any()
     found = []
     for number, views in enumerate(ranked[:_MOST_SHAPES]):

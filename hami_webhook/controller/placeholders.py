@@ -116,7 +116,7 @@ class Placeholders:
         """When placeholders of a group were created."""
         self._rests: dict[str, float] = {}
         """Until when a group gets no placeholders."""
-        self._told: set[tuple[str, str]] = set()
+        self._recorded: set[tuple[str, str]] = set()
         """The events that pods got, by UID and reason."""
         self._said = ""
 
@@ -165,7 +165,7 @@ class Placeholders:
         uids = {pod.uid for pod in pods}
         self._read = {uid: raw for uid, raw in self._read.items() if uid in uids}
         self._tried = {uid: at for uid, at in self._tried.items() if uid in uids}
-        self._told = {told for told in self._told if told[0] in uids}
+        self._recorded = {event for event in self._recorded if event[0] in uids}
         unknown = [pod for pod in pods if pod.uid not in self._read]
         for pod in sorted(unknown, key=lambda pod: self._tried.get(pod.uid, 0.0))[:_MOST_READ]:
             self._tried[pod.uid] = self._core.clock()
@@ -316,8 +316,8 @@ class Placeholders:
         """Events on the pods that wait for nodes of a group."""
         for each in [each for node in nodes if node.shape.group == group for each in node.pods][:_MOST_NOTES]:
             pod = each.pod
-            if (pod.uid, reason) not in self._told:
-                self._told.add((pod.uid, reason))
+            if (pod.uid, reason) not in self._recorded:
+                self._recorded.add((pod.uid, reason))
                 await self._events.warn("Pod", pod.namespace, pod.name, pod.uid, reason, text)
 
     async def _delete(self, each: _Existing) -> None:

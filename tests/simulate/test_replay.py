@@ -179,9 +179,9 @@ def test_the_record_of_a_replay_has_the_same_starts_again(of: Record, objects: l
     assert [each and (each.at, sorted(each.cards)) for each in again] == [
         each and (each.at, sorted(each.cards)) for each in first
     ]
-    told = asyncio.run(replayed(lambda: filled(objects), _as_record(of, first), NodeChange()))
-    assert told.close in (100.0, None)
-    assert told.rows[0].wait_mean == told.rows[1].wait_mean
+    found = asyncio.run(replayed(lambda: filled(objects), _as_record(of, first), NodeChange()))
+    assert found.close in (100.0, None)
+    assert found.rows[0].wait_mean == found.rows[1].wait_mean
 
 
 @given(of=_RECORDS, objects=st.sampled_from(CLUSTERS))
@@ -225,28 +225,28 @@ DAY = [
 
 def test_the_rows_of_a_day() -> None:
     """One card, three pods that had it one after the other, and one that asks for two."""
-    told = report(record(*DAY), node_of("n1"), change=NodeChange(AddedNodes(1, "n1")))
-    as_recorded, today, other = told.rows
-    assert [each.run for each in told.rows] == ["as recorded", "replayed", "with other nodes"]
+    found = report(record(*DAY), node_of("n1"), change=NodeChange(AddedNodes(1, "n1")))
+    as_recorded, today, other = found.rows
+    assert [each.run for each in found.rows] == ["as recorded", "replayed", "with other nodes"]
     assert (as_recorded.started, as_recorded.never, as_recorded.wait_mean) == (3, 1, (6 + 12 + 4) * HOUR / 3)
-    assert (today.started, today.never, today.wait_mean, told.close) == (3, 1, as_recorded.wait_mean, 100.0)
+    assert (today.started, today.never, today.wait_mean, found.close) == (3, 1, as_recorded.wait_mean, 100.0)
     assert as_recorded.cards is None
     assert today.cards == round(100 * 23 / 24, 1)
     assert as_recorded.memory == today.memory == round(100 * 23 / 24, 1)
     assert (other.started, other.never) == (3, 1)
     assert other.wait_mean == (0 + 6 + 4) * HOUR / 3
-    assert told.sentences[0].startswith("The record has 4 pods in the 24h from 2026-01-01T00:00:00Z")
-    assert "starts 100 % of the pods within a minute of their recorded start" in told.sentences[1]
-    assert "4 pods aren't in the record" in told.sentences[2]
-    assert "1 pod never started as recorded" in told.sentences[3]
+    assert found.sentences[0].startswith("The record has 4 pods in the 24h from 2026-01-01T00:00:00Z")
+    assert "starts 100 % of the pods within a minute of their recorded start" in found.sentences[1]
+    assert "4 pods aren't in the record" in found.sentences[2]
+    assert "1 pod never started as recorded" in found.sentences[3]
 
 
 def test_a_replay_says_how_far_it_is_from_the_record() -> None:
     """A pod whose node selector the record doesn't have waited for its node; here any card is its own."""
-    told = report(record(recorded(1, 3, 4), recorded(2, 2, 3)), node_of("n1", 2))
-    assert told.close == 50.0
-    assert "starts 50 % of the pods" in told.sentences[1]
-    assert "its mean wait is 60m shorter" in told.sentences[1]
+    found = report(record(recorded(1, 3, 4), recorded(2, 2, 3)), node_of("n1", 2))
+    assert found.close == 50.0
+    assert "starts 50 % of the pods" in found.sentences[1]
+    assert "its mean wait is 60m shorter" in found.sentences[1]
 
 
 @pytest.mark.parametrize("objects", [[], [node("n1")]])
@@ -266,8 +266,8 @@ def test_equal_pods_that_wait_are_tried_once_when_one_ends(monkeypatch: pytest.M
     monkeypatch.setattr(module, "MOST_TRIES", 1000)
     many = [recorded(1, None, None, gpu=2) for _ in range(200)]
     ends = [recorded(2 + number, 2 + number, 3 + number) for number in range(20)]
-    told = report(record(*many, *ends), node_of("n1"))
-    assert (told.rows[1].started, told.rows[1].never) == (20, 200)
+    found = report(record(*many, *ends), node_of("n1"))
+    assert (found.rows[1].started, found.rows[1].never) == (20, 200)
 
 
 @pytest.mark.parametrize(

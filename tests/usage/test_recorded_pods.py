@@ -134,8 +134,8 @@ def test_a_pod_whose_series_make_no_sense_is_left_out_and_the_others_are_not(fou
     other = labels("q", uid="v")
     good = [(CREATED, other, BORN), (SCHEDULED, other, BOUND), (LAST, other, GONE), limit(pod="q")]
     good[-1] = (LIMIT, {**other, "container": "main", "resource": "nvidia_com_gpu"}, 1)
-    told = record([*found, *good])
-    assert (told.pods, told.left_out) == ([ONE], 1)
+    made = record([*found, *good])
+    assert (made.pods, made.left_out) == ([ONE], 1)
 
 
 def test_series_of_several_servers_of_a_pod_are_one() -> None:
@@ -149,8 +149,8 @@ def test_series_of_several_servers_of_a_pod_are_one() -> None:
 
 
 def test_a_record_that_begins_later_is_shorter() -> None:
-    told = record([each if each[0] != FIRST else (FIRST, labels(), START + 3600) for each in parts()])
-    assert told.start == START + 3600 - 60
+    made = record([each if each[0] != FIRST else (FIRST, labels(), START + 3600) for each in parts()])
+    assert made.start == START + 3600 - 60
 
 
 @pytest.mark.parametrize("count", [20_001, "NaN", "+Inf", "1e300"])
