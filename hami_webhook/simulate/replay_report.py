@@ -117,8 +117,13 @@ def _as_recorded(pod: RecordedPod, replay: Start | None, record: Record) -> Star
 
 def _capacity(simulation: Simulation) -> tuple[int, int]:
     """The healthy cards, and their memory in MiB."""
-    inventories = [each for view in simulation.core.state.views() for each in view.inventories.values()]
-    devices = [device for each in inventories for device in each.devices if device.healthy]
+    devices = [
+        device
+        for view in simulation.core.state.views()
+        for inventory in view.inventories.values()
+        for device in inventory.devices
+        if view.is_healthy(device)
+    ]
     return len(devices), sum(device.memory for device in devices)
 
 

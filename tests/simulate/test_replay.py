@@ -14,6 +14,7 @@ from msgspec.structs import replace
 
 from hami_webhook.cluster.loading import LoadedObject, sort_objects
 from hami_webhook.device_config import builtin_device_config, enabled_vendors
+from hami_webhook.devices.unhealthy_cards import ANNOTATION, LOST, UnhealthyCard, encode
 from hami_webhook.policy.rules import PolicyRules
 from hami_webhook.scheduling.placer import SchedulingPolicies
 from hami_webhook.simulate import replay as module
@@ -239,6 +240,13 @@ def test_the_rows_of_a_day() -> None:
     assert "starts 100 % of the pods within a minute of their recorded start" in found.sentences[1]
     assert "4 pods aren't in the record" in found.sentences[2]
     assert "1 pod never started as recorded" in found.sentences[3]
+
+
+def test_cards_that_the_monitor_found_sick_are_none_of_the_cards() -> None:
+    sick = node_of("n1", 2)
+    sick["metadata"]["annotations"][ANNOTATION] = encode({"GPU-n1-1": UnhealthyCard((LOST,))})
+    (_, with_sick), (_, alone) = (report(record(*DAY), each).rows for each in (sick, node_of("n1")))
+    assert (with_sick.cards, with_sick.memory) == (alone.cards, alone.memory)
 
 
 def test_a_replay_says_how_far_it_is_from_the_record() -> None:
