@@ -194,9 +194,8 @@ def test_no_pod_runs_for_longer_than_its_quota_says(program: Deployment, plane: 
     user.apply(lasting(space, "own", 90))
     user.apply(job(space, "by-template", lasting(space, "p", 3600)["spec"]))
     eventually(lambda: "is too long: maxRuntime" in events_about(kubectl, space, "by-template"))
-    started = json.dumps({"status": {"phase": "Running", "startTime": format_time(time.time())}})
     for name in ("p", "own"):
-        kubectl("patch", "pod", name, "-n", space, "--subresource=status", "--type=merge", "-p", started)
+        start_now(kubectl, space, name)
     eventually(lambda: "quota gpu-quota limits its pods to 60s" in events_about(kubectl, space, "p"))
     assert "QuotaRuntimeEnds" not in events_about(kubectl, space, "own")
     assert kubectl.used(space) == {"gpu": "2"}
@@ -213,8 +212,7 @@ def test_a_pod_that_ends_after_all_calendars_keeps_no_message_from_others(progra
     endless["spec"]["terminationGracePeriodSeconds"] = 2**63 - 1
     kubectl.apply(endless)
     eventually(lambda: free(kubectl, space), ["endless"])
-    started = json.dumps({"status": {"phase": "Running", "startTime": format_time(time.time())}})
-    kubectl("patch", "pod", "endless", "-n", space, "--subresource=status", "--type=merge", "-p", started)
+    start_now(kubectl, space, "endless")
     kubectl.apply(lasting(space, "next", 60))
     eventually(lambda: "its start isn't known: 1 pod without an end" in why(kubectl, space, "next"))
 
@@ -233,8 +231,7 @@ def test_a_short_pod_passes_and_the_first_one_starts_as_promised(program: Deploy
         each["spec"]["terminationGracePeriodSeconds"] = 0
     kubectl.apply(large)
     eventually(lambda: free(kubectl, space), ["large"])
-    started = json.dumps({"status": {"phase": "Running", "startTime": format_time(time.time())}})
-    kubectl("patch", "pod", "large", "-n", space, "--subresource=status", "--type=merge", "-p", started)
+    start_now(kubectl, space, "large")
     eventually(lambda: "starts by " in simulated(kubectl, head))
     expected, hour = simulated(kubectl, head), format_time(time.time() + 3600)
     assert "waits" not in simulated(kubectl, head, "--at", hour)
@@ -270,6 +267,12 @@ def lasting(space: str, name: str, seconds: int | None) -> JSON:
     made = pod(space, name, gpu=1, gpumem=1)
     made["spec"] |= {} if seconds is None else {"activeDeadlineSeconds": seconds}
     return made
+
+
+def start_now(kubectl: Kubectl, space: str, name: str) -> None:
+    """Let a pod run from now on, as its kubelet would say."""
+    started = json.dumps({"status": {"phase": "Running", "startTime": format_time(time.time())}})
+    kubectl("patch", "pod", name, "-n", space, "--subresource=status", "--type=merge", "-p", started)
 
 
 def job(space: str, name: str, spec: JSON) -> JSON:
