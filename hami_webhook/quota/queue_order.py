@@ -232,11 +232,11 @@ def decide(
     in_turn = sorted(pods, key=turn)
     if any(room.part_of for room in rooms.values()):
         in_turn = _by_subject(in_turn, rooms, reclaimed_for)
-    within, beyond = _by_nominal([pod for pod in in_turn if pod.uid not in last] if last else in_turn, rooms)
+    within, beyond = _by_nominal([pod for pod in in_turn if pod.uid not in last], rooms)
     take_turns(within, own=True)
     deciding.keep_in_common([standing.pod for standing in waiting])
     take_turns(beyond, own=False)
-    take_turns([pod for pod in in_turn if pod.uid in last] if last else (), own=False)
+    take_turns([pod for pod in in_turn if pod.uid in last], own=False)
     return QueueDecision(released, waiting, deciding.free, deciding.closed)
 
 

@@ -107,6 +107,12 @@ def test_of_one_second_who_was_promised_an_earlier_start_comes_first() -> None:
     assert [pod.uid for pod in released] == ["high", "old", "c", "b"]
 
 
+def test_who_comes_last_comes_once_after_all_others() -> None:
+    pods = [waiting("late", age=9), waiting("a", age=5), waiting("b", age=1)]
+    order = [pod.uid for pod in decide(pods, {"q": room(3)}, NOON, last={"late"}).released]
+    assert order == ["a", "b", "late"]
+
+
 def teams(free: int, a: int, b: int, c: int = 0) -> dict[str, QueueRoom]:
     """A quota of all teams, with what is free, and the teams', with what is left of their nominal."""
     left = {"a": a, "b": b, "c": c}
