@@ -6,13 +6,15 @@ from contextlib import suppress
 
 import pytest
 from builders import accelerator_quota
-from dra.objects import HAMI, exactly, resource_slice, share
+from dra.objects import HAMI, NVIDIA, exactly, resource_slice, share, whole
 from quota.objects import MEM, TEAM, pod, quota
 
 from hami_webhook.admission.denial import Denied
 from hami_webhook.cluster.api import JSON, Kind
-from hami_webhook.dra.holders import POD_CLAIM_NAME
+from hami_webhook.dra.claim_cache import ClaimCache
+from hami_webhook.dra.holders import POD_CLAIM_NAME, key_of
 from hami_webhook.kube.objects import Pod
+from hami_webhook.quota.claims import ClaimReader
 from hami_webhook.quota.floors import floor_id
 
 from .claim_env import TEN, Cluster, claiming, got, owned_by, publish, spec, template
@@ -312,6 +314,42 @@ async def test_an_allocation_of_a_device_that_no_slice_shows_waits_for_it() -> N
         assert "device new of pool n1 of driver hami-core-gpu.project-hami.io is in no ResourceSlice" in refused.message
 
 
+async def test_an_allocation_of_a_device_without_a_price_is_refused_for_good() -> None:
+    """It names every such device."""
+    kinds = [whole(name, kind="vgpu") for name in ("x0", "x1")]
+    async with Cluster(quota(mem=50000)) as team:
+        await publish(team, resource_slice("n1", *kinds, driver=NVIDIA))
+        await team.make("c", spec(exactly(memory="1000Mi")))
+        results = [{**got(None, device=name), "driver": NVIDIA} for name in ("x0", "x1")]
+        refused = await team.fails(team.allocate("c", *results))
+        first, second = refused.message.split("; device ")
+        assert refused.code == 403
+        assert first.startswith(f"quota: can't charge namespace {TEAM}: device x0 of pool n1 of driver {NVIDIA}")
+        assert second.startswith(f"x1 of pool n1 of driver {NVIDIA}")
+
+
+async def test_an_allocation_whose_pod_goes_while_it_is_charged_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with Cluster(quota(mem=12000)) as team:
+        await publish(team, ten=TEN)
+        await team.create(claiming("a", "ten"))
+        claim = await team.generate("a", "r-ten")
+        get, reads = team.cluster.get, 0
+
+        async def deleted_before_the_second_read(kind: Kind, name: str, namespace: str = "") -> JSON:
+            nonlocal reads
+            reads += kind is Kind.PODS
+            if kind is Kind.PODS and reads == 2:
+                await team.cluster.delete(kind, name, namespace)
+            return await get(kind, name, namespace)
+
+        monkeypatch.setattr(team.cluster, "get", deleted_before_the_second_read)
+        refused = await team.fails(team.allocate(claim, got("12000Mi")))
+        assert (refused.code, refused.retry_after) == (503, 1)
+        assert refused.message.endswith(f"can't charge namespace {TEAM} now: pod a no longer exists; try again")
+        await team.run(3)
+        assert (team.mem(), team.in_flight()) == (0, {})
+
+
 async def reviewed_for_a_pod(team: Cluster, memory: str) -> JSON:
     """The claim of a new pod `a`, allocated as its review allowed; it isn't stored yet."""
     await publish(team, ten=TEN)
@@ -490,3 +528,15 @@ async def test_what_no_device_can_satisfy_is_said_to_who_asks_for_it() -> None:
         for name, text in (("never", sentence), ("absent", "there is no ResourceClaimTemplate absent")):
             reviewed = await env.core.admission.validate(env.review(claiming(name, name)))
             assert list(reviewed.warnings) == [text]
+
+
+@pytest.mark.parametrize("namespaces", [8, 9])
+async def test_claims_of_many_namespaces_are_listed_at_once_and_those_of_others_left_out(namespaces: int) -> None:
+    async with Cluster() as team:
+        names = [f"n{number}" for number in range(namespaces)]
+        for name in (*names, "other"):
+            await team.cluster.ensure_namespace(name)
+            made = {"metadata": {"name": "c", "namespace": name, "uid": name}, "spec": TEN}
+            await team.cluster.create(Kind.RESOURCE_CLAIMS, made)
+        found = await ClaimReader(team.cluster, ClaimCache(())).of(names)
+        assert [key_of(claim)[0] for claim in found] == names

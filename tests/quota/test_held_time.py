@@ -68,6 +68,18 @@ def test_any_checkpoints_and_restarts_give_the_sum_over_events(
         assert state.spent[key] == independent(spans, key, times[0], max(times))
 
 
+@pytest.mark.parametrize(
+    ("seconds", "said"),
+    [
+        (3599, ("since 1970-01-01 00:59:59", "1970-01-01 01:59:58")),
+        (3600, ("since 1970-01-01 01:00", "1970-01-01 02:00")),
+    ],
+)
+def test_a_period_of_less_than_an_hour_is_named_with_its_seconds(seconds: int, said: tuple[str, str]) -> None:
+    found = stretch_at(3600.0, seconds, 0.0, UTC)
+    assert (found.name, found.end_text) == said
+
+
 @given(st.lists(_spans(), max_size=6), st.lists(SECONDS, min_size=2, max_size=12).map(sorted), st.integers(100, 2000))
 def test_each_period_has_its_own_part(spans: list[HeldSpan], times: list[float], length: int) -> None:
     state: HeldTime | None = None

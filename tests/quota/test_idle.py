@@ -26,6 +26,7 @@ def limiting(**written: str) -> ResourceQuota:
     [
         ({}, None, []),
         ({"after": "2h"}, IdleRule("gpu-quota", 7200), []),
+        ({"after": "1s"}, IdleRule("gpu-quota", 1), []),
         ({"after": "2h", "mode": "Warn"}, IdleRule("gpu-quota", 7200), []),
         ({"after": "90s", "mode": "Evict"}, IdleRule("gpu-quota", 90, evicts=True), []),
         ({"after": "2h", "mode": "Evict", "enforcement": "observe"}, IdleRule("gpu-quota", 7200), []),

@@ -21,7 +21,7 @@ from hami_webhook.quota.ledger import decode
 from hami_webhook.quota.queue_order import QueuedPod, QueueRoom, decide
 from hami_webhook.state.pods_by_namespace import PodsByNamespace
 
-from .objects import GPU, TEAM, pod, quota
+from .objects import GPU, MEM, TEAM, pod, quota
 from .quota_env import QuotaEnv
 
 NAME, SIZE = "hami.io/pod-group", "hami.io/pod-group-size"
@@ -221,11 +221,13 @@ async def test_without_groups_they_each_get_a_part() -> None:
 
 @pytest.mark.parametrize("made", [queueing, quota])
 async def test_a_pod_by_which_its_group_costs_more_than_the_limit_is_refused(made: Callable[..., JSON]) -> None:
-    async with QuotaEnv(L, made(gpu=2)) as env:
+    async with QuotaEnv(L, made(gpu=2, mem=250)) as env:
         for name in "ab":
             await env.create(member(name, "large", 4))
         denied = await env.refused(member("c", "large", 4))
-        costs = f"3 of them cost {GPU}=3, limited: 2. Make the group smaller, or raise the limit"
+        costs = (
+            f"3 of them cost {GPU}=3, limited: 2, {MEM}=300, limited: 250. Make the group smaller, or raise the limit"
+        )
         text = (
             f"pod group large of 4 pods costs more than the limit of quota gpu-quota, so it would never start: {costs}"
         )

@@ -113,7 +113,10 @@ def test_the_deadline_of_a_new_pod(own: int | None, runtimes: list[Runtime], dea
         ({"longest": "-1h"}, [f"{MAX_RUNTIME}: -1h can't be read, so it has no effect; it must be a duration"]),
         ({"longest": "721h"}, [f"{MAX_RUNTIME}: 721h can't be read, so it has no effect; it must be at most 720h"]),
         ({"default": "13h"}, [f"{DEFAULT_RUNTIME}: 13h is longer than the longest runtime, 12h, which holds"]),
-        ({"longer": "later"}, [f"{LONGER_RUNTIME}: later isn't known, so pods with a longer deadline are refused"]),
+        (
+            {"longer": "later"},
+            [f"{LONGER_RUNTIME}: later isn't known, so pods with a longer deadline are refused; write refuse or cut"],
+        ),
         ({"longest": None, "longer": "cut"}, [f"{LONGER_RUNTIME} has no effect without {MAX_RUNTIME}"]),
         ({"scopes": ["NotTerminating"]}, [f"{MAX_RUNTIME} has no effect with the scope NotTerminating"]),
     ],

@@ -431,6 +431,12 @@ async def test_a_budget_that_is_removed_and_set_again_begins_at_nothing() -> Non
         assert sums(env).spent[GPU] <= 120_000
 
 
+def test_a_file_that_names_no_period_has_a_budget_by_month_that_refuses() -> None:
+    quota = read_accelerator_quota(accelerator_quota("research", spec={"budget": {"amounts": {GPU: "1h"}}}, gpu=8), {})
+    assert quota.budget is not None
+    assert (quota.budget.period, quota.budget.then) == ("Month", "Refuse")
+
+
 def test_faults_of_a_file_are_said() -> None:
     made = budgeted({GPU: "much", "limits.nvidia.com/gpucores": "1h"}, period="Day", timeZone="Berlin", then="Queue")
     texts = [text for _, text in budget_faults(read_accelerator_quota(made, {}))]
