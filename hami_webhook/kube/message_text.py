@@ -67,8 +67,12 @@ def found(value: object) -> str:
 
 
 def quoted(text: str) -> str:
-    """`text` in double quotes on one line, shortened when long."""
-    return json.dumps(cut(text), ensure_ascii=False)
+    """`text` in double quotes on one line, shortened when long.
+
+    Letters that a terminal doesn't show are escaped: some reverse the order in which it shows others.
+    """
+    written = json.dumps(cut(text), ensure_ascii=False)
+    return "".join(letter if letter.isprintable() else json.dumps(letter)[1:-1] for letter in written)
 
 
 def first_of(items: Sequence[str], most: int = 3) -> str:
