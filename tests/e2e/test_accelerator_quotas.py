@@ -76,9 +76,9 @@ def status(kubectl: Kubectl, name: str) -> JSON:
 
 def test_kubectl_get_has_columns_for_the_common_keys(kubectl: Kubectl) -> None:
     name = f"columns-{uuid.uuid4().hex[:6]}"
-    kubectl.apply(accelerator_quota(name, labelled(team=name), {GPU: 8, MEM: 40000}))
-    used = json.dumps({"status": {"used": {GPU: 3, MEM: "12000"}}})
-    kubectl("patch", "aq", name, "--subresource=status", "--type=merge", "-p", used)
+    kubectl.apply(accelerator_quota(name, labelled(team=name), {GPU: "40%", MEM: 40000}))
+    status = {"used": {GPU: 3, MEM: "12000"}, "hard": {GPU: 8, MEM: "40000"}}
+    kubectl("patch", "aq", name, "--subresource=status", "--type=merge", "-p", json.dumps({"status": status}))
     heading, row = kubectl("get", "aq", name).splitlines()
     names = ("GPU USED", "GPU HARD", "GPUMEM USED", "GPUMEM HARD")
     assert [row[heading.index(each) :].split()[0] for each in names] == ["3", "8", "12000", "40000"]
@@ -239,8 +239,10 @@ def test_kubectl_shows_what_is_used_and_by_whom(program: Deployment) -> None:
     for number, space in enumerate((*spaces, spaces[0])):
         kubectl.apply(pod(space, f"p{number}", gpu=1, gpumem=1000))
     refused = kubectl.refused(pod(spaces[1], "large", gpu=1, gpumem=6000))
-    amounts = f"requested: {MEM}=6000, used: {MEM}=3000, limited: {MEM}=8000"
-    " (memory: 5.9Gi requested, 2.9Gi used, 7.8Gi limited)"
+    amounts = (
+        f"requested: {MEM}=6000, used: {MEM}=3000, limited: {MEM}=8000"
+        " (memory: 5.9Gi requested, 2.9Gi used, 7.8Gi limited)"
+    )
     assert f"exceeded quota: AcceleratorQuota {team}, {amounts}" in refused
     uses = {spaces[0]: {GPU: "2", MEM: "2000"}, spaces[1]: {GPU: "1", MEM: "1000"}}
     eventually(lambda: {each["name"]: each["used"] for each in status(kubectl, team).get("namespaces", ())}, uses)
