@@ -43,6 +43,8 @@ class NodeCache:
         self._nodes: dict[str, NodeEntry] = {}
         self._devices: dict[str, Mapping[str, Any]] = {}
         self._problems: dict[tuple[str, str], Problem] = {}
+        self._locks = frozenset(vendor.lock.annotation for vendor in vendors.values() if vendor.lock is not None)
+        """Annotations of nodes that change with each pod, and say nothing of cards."""
         self._due: list[tuple[float, str]] = []
         self.generations = Generations()
         """Which nodes changed when: a node's view is another one after each."""
@@ -152,10 +154,16 @@ class NodeCache:
     def _read_cards(self, entry: NodeEntry, now: float, known: Node | None) -> bool:
         """Read the node's cards again, and leave out vendors without a live plugin; `known` is the node as it was.
 
-        Return whether they are other ones.
+        Return whether they are other ones. Cards aren't read again where only locks changed, and no handshake expired.
         """
         node = entry.node
         assert node is not None
+        if known is not None and (entry.health_until is None or now < entry.health_until):
+            if same_node(known, node):
+                return False
+            if same_node(known, node, but_for=self._locks):
+                self._touch(entry)
+                return False
         before = entry.inventories
         texts = entry.read(self._vendors, now, self._zone)
         if entry.health_until is not None and entry.health_until != entry.due:

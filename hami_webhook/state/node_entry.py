@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from datetime import tzinfo
 
 from msgspec import Struct
@@ -129,6 +129,11 @@ def _unusable(vendor: Vendor, inventory: Inventory) -> Iterator[str]:
             yield f"{of} are registered without {what}, so they can't be used: {first_of([*map(cut, cards)])}"
 
 
-def same_node(one: Node, other: Node) -> bool:
-    """Whether nothing that is read of a node differs."""
+def same_node(one: Node, other: Node, but_for: Set[str] = frozenset()) -> bool:
+    """Whether nothing that is read of a node differs, except these annotations."""
+    if but_for:
+        one, other = (
+            replace(each, annotations={key: text for key, text in each.annotations.items() if key not in but_for})
+            for each in (one, other)
+        )
     return replace(one, resource_version=other.resource_version) == other

@@ -113,6 +113,10 @@ class ExtenderEnv(PlacerEnv):
         stored = await self.cluster.patch(Kind.NODES, name, {"metadata": {"annotations": {MUTEX: value}}})
         self.state.set_node(Node.from_object(stored), self.now)
 
+    async def label(self, name: str, key: str, value: str) -> None:
+        stored = await self.cluster.patch(Kind.NODES, name, {"metadata": {"labels": {key: value}}})
+        self.state.set_node(Node.from_object(stored), self.now)
+
     async def filter(self, name: str, *nodes: str, namespace: str = "default") -> JSON:
         """What is answered to filter for a pod of the cluster, through the wire's form."""
         return await self.ask({"Pod": self.raw(name, namespace), "Nodes": None, "NodeNames": list(nodes)})

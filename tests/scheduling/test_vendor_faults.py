@@ -130,7 +130,7 @@ async def test_a_registration_that_raises_is_unreadable(monkeypatch: pytest.Monk
     """Also one that could be read before: the cards of that time aren't trusted."""
     env = await prepared("cooperative")
     fail_over(monkeypatch, "inventory", lambda found: found.name == "bad")
-    await env.lock("bad", "another value, so the node is read anew")
+    await env.label("bad", "zone", "another value, so the node is read again")
     assert env.state.registrations("bad")["NVIDIA"] == "unreadable"
     (problem,) = env.state.problems()
     assert problem.text == "the NVIDIA cards can't be read, by a fault of ours (KeyError)"

@@ -27,6 +27,7 @@ MIG_CARD = card(
 )
 V100 = "NVIDIA-Tesla V100-PCIE-32GB"
 MIG_NOTE = "hami.io/vgpu-mig-allocations"
+LOCK = "hami.io/mutex.lock"
 IN_SLICE = '[{"containerIndex":0,"deviceIndex":0,"gpuUUID":"M","profile":"2g","placement":{"start":2,"size":2}}]'
 TERMINATED = [{"name": "init", "state": {"terminated": {"exitCode": 0}}}]
 
@@ -383,6 +384,40 @@ def test_a_handshake_expires_by_the_clock_alone() -> None:
     state.set_node(read_node({**raw, "metadata": {**raw["metadata"], "annotations": {REGISTER: "[]"}}}), NOW + 61)
     state.set_node(read_node(node("n", card("G", 8000), capacity={"nvidia.com/gpu": "0"})), NOW + 61)
     assert cards(state) == ["G"]
+
+
+def locked(raw: JSON, lock: str, **annotations: str) -> JSON:
+    meta = raw["metadata"]
+    return {**raw, "metadata": {**meta, "annotations": {**meta["annotations"], LOCK: lock, **annotations}}}
+
+
+def test_cards_are_not_read_again_where_only_a_lock_changed() -> None:
+    raw = node("n", card("G", 8000))
+    state = known(raw)
+    before, touched = state.view("n"), list[str]()
+    assert before is not None
+    state.watch_nodes(touched.append)
+    for number, lock in enumerate(("2026-01-01T00:00:00Z,team,p", "", "2026-01-01T00:00:01Z,team,q")):
+        state.set_node(read_node(locked(raw, lock), number + 1), NOW)
+        view = state.view("n")
+        assert view is not None
+        assert view.node.annotations[LOCK] == lock
+        assert view.inventories["NVIDIA"] is before.inventories["NVIDIA"]
+    assert touched == 3 * ["n"]
+    others = '[{"id": "H", "index": 0, "count": 1, "devmem": 8000, "devcore": 100, "type": "A", "health": true}]'
+    state.set_node(read_node(locked(raw, "", **{REGISTER: others}), 4), NOW)
+    assert cards(state) == ["H"]
+
+
+def test_a_lock_keeps_no_expired_handshake() -> None:
+    raw = node("n", card("G", 8000), capacity={"nvidia.com/gpu": "0"})
+    raw["metadata"]["annotations"]["hami.io/node-handshake"] = "Requesting_2026-01-01 00:00:00"
+    state = ClusterCache(VENDORS, zone=UTC)
+    state.set_node(read_node(raw), NOW)
+    state.set_node(read_node(locked(raw, "2026-01-01T00:00:00Z,team,p"), 1), NOW + 59)
+    assert cards(state) == ["G"]
+    state.set_node(read_node(locked(raw, ""), 2), NOW + 60)
+    assert cards(state) == []
 
 
 def test_eligible_cards_obey_the_pods_lists_and_node_selector() -> None:
