@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from hami_webhook.kube.objects import RESERVATION, Pod
+from hami_webhook.kube.objects import Pod
 from hami_webhook.quota.account import QuotaAccount
-from hami_webhook.quota.ledger import Entry, reservation_id
+from hami_webhook.quota.ledger import Entry, charge_ids
 from hami_webhook.quota.recompute import vanished
 
 
@@ -30,7 +30,7 @@ class LedgerHistory:
 
     def pod(self, pod: Pod, now: float) -> None:
         """Note that a pod exists or existed."""
-        self.confirm((pod.uid, reservation_id(pod.annotations.get(RESERVATION, ""))), now)
+        self.confirm(charge_ids(pod.uid, pod.annotations), now)
 
     def confirm(self, identities: Iterable[str], now: float) -> None:
         """Note that pods with these ids exist or existed."""

@@ -50,8 +50,6 @@ _AT_ONCE = 4
 """Scopes that are recomputed at the same time, so that one of many pods doesn't delay all others."""
 
 _LONGEST_BACKOFF = 60.0
-_QUEUED = "waits for quota"
-"""Among the facts of a pod: it costs nothing before it is released, which is when it is as a new one."""
 LOOP = "quotas"
 
 
@@ -107,7 +105,8 @@ class QuotaReconciler:
         allocated = (vendor.keys.allocated for vendor in view.vendors.values())
         self._annotations = frozenset((NODE, TIME, *allocated, *watched))
         """Those of pods that quotas depend on."""
-        self._facts: dict[str, tuple[object, ...]] = {}
+        self._seen: dict[str, Pod] = {}
+        """The pods as events showed them last, by UID."""
         self._observed: Counter[str] = Counter()
         """Charges without room that quotas let pass and that have no event yet, by UID."""
         self._next_resync = 0.0
@@ -153,24 +152,24 @@ class QuotaReconciler:
         if not scopes and after is not None:
             return  # the first quota that covers it has it recomputed
         # compared with what was seen here: the state may know of a placement before its event comes
-        known = self._facts.get(pod.uid)
-        facts = self._quota_facts(pod)
+        known = self._seen.get(pod.uid)
         if known is None or after is None:
             self._history.pod(pod, self._view.clock())
         if after is None:
-            self._facts.pop(pod.uid, None)
+            self._seen.pop(pod.uid, None)
             self._object_events.forget(pod.uid)
             for identity in charge_ids(pod.uid, pod.annotations):
                 self._history.gone[identity] = self._view.clock()
         else:
-            self._facts[pod.uid] = facts
+            self._seen[pod.uid] = pod
             if known is None and pod.queued:
                 return  # it costs nothing yet
         for scope in scopes:
-            new = known is None or (_QUEUED in known and not pod.queued)
+            # one that waits for quota costs nothing before it is released, which is when it is as a new one
+            new = known is None or (known.queued and not pod.queued)
             if after is not None and new and self._is_charged(after, scope):
                 self._gather(self._charged, scope, self._pace.longest, _LONGEST_CLEANUP)
-            elif after is None or known != facts:
+            elif after is None or known is None or self._differ(known, pod):
                 self._touch(scope)
 
     def _scopes(self, namespace: str) -> Sequence[str]:
@@ -432,8 +431,15 @@ class QuotaReconciler:
     ) -> None:
         await self._object_events.warn(kind, about.namespace, about.name, about.uid, reason, message, topic, detail)
 
-    def _quota_facts(self, pod: Pod) -> tuple[object, ...]:
-        """What of a pod a quota depends on."""
+    def _differ(self, before: Pod, after: Pod) -> bool:
+        """Whether two versions of a pod differ in what a quota depends on."""
+        if self._facts(before) != self._facts(after):
+            return True
+        vendors = self._view.vendors
+        return not after.node_name and floor_id(before, vendors) != floor_id(after, vendors)
+
+    def _facts(self, pod: Pod) -> tuple[object, ...]:
+        """What of a pod a quota depends on, but for what it requests."""
         return (
             pod.terminal,
             pod.node_name,
@@ -442,10 +448,9 @@ class QuotaReconciler:
             pod.init_finished,
             pod.active_deadline,
             pod.extended_claim,
-            tuple(pod.generated_claims.items()),
-            tuple(sorted(entry for entry in pod.annotations.items() if entry[0] in self._annotations)),
-            "" if pod.node_name else floor_id(pod, self._view.vendors),
-            _QUEUED if pod.queued else None,
+            pod.generated_claims,
+            {key: text for key, text in pod.annotations.items() if key in self._annotations},
+            pod.queued,
         )
 
 
