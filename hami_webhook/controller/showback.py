@@ -254,10 +254,13 @@ class Showback:
         found: dict[Holding, Debit] = {}
         state, submitter = "placed" if charge.placed else "waiting", self._submitter(pod)
         named = named_in(pod, view.vendors)
-        for key, vendor in view.vendors.items() if charge.amounts else ():
-            by_model = self._by_model(pod, vendor) if charge.placed else {}
-            charged = _charged(vendor, charge.amounts) if key in named else Debit()
-            for model, debit in (by_model or ({"": charged} if charged != Debit() else {})).items():
+        placed = {each.key for each in view.vendors.allocated_in(pod.annotations)} if charge.placed else set[str]()
+        for key in sorted(named | placed) if charge.amounts else ():
+            vendor = view.vendors[key]
+            by_model = self._by_model(pod, vendor) if key in placed else {}
+            if not by_model and key in named and (charged := _charged(vendor, charge.amounts)) != Debit():
+                by_model = {"": charged}
+            for model, debit in by_model.items():
                 found[Holding(pod.namespace, key, model, state, submitter)] = debit
         for holding, debit in self._claimed(pod, submitter):
             found[holding] = found.get(holding, Debit()) + debit
@@ -302,10 +305,10 @@ class Showback:
 
 def _charged(vendor: Vendor, amounts: Mapping[str, int]) -> Debit:
     """The vendor's part of a charge."""
-    of = dict.fromkeys(Dimension, 0)
+    of: dict[Dimension, int] = {}
     for key in vendor.quota_keys():
-        of[key.dimension] = max(of[key.dimension], amounts.get(key.name, 0) * key.factor)
-    return Debit(of[Dimension.COUNT], of[Dimension.MEMORY], of[Dimension.CORES])
+        of[key.dimension] = max(of.get(key.dimension, 0), amounts.get(key.name, 0) * key.factor)
+    return Debit(of.get(Dimension.COUNT, 0), of.get(Dimension.MEMORY, 0), of.get(Dimension.CORES, 0))
 
 
 def _since(pod: Pod, held: Mapping[Holding, Debit]) -> float:
