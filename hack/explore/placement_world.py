@@ -404,6 +404,9 @@ class PlacementWorld(World):
 
     # the end
 
+    def ending(self) -> None:
+        """Who places what waits has learned most of it, so no two ends are equal."""
+
     def settle(self) -> None:
         """Nobody disturbs any more: kubelets start what is bound, leaders place what waits, and time passes."""
         if self.scenario.has_quotas:

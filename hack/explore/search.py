@@ -6,6 +6,9 @@ first fault found has a short story. Nothing that a process does depends on anyt
 runs that left the same objects, and showed every process the same, go on in the same way: of them one is followed. That
 is the partial-order reduction, too: steps that don't concern each other lead to the same state in either order. An
 accident that had no effect, as a late answer that nobody missed, leads back to a state that was seen without it.
+
+When all have acted, leaders recompute until nothing is due. Of ends that differ only in what the others have learned,
+who do nothing any more, one is settled.
 """
 
 from __future__ import annotations
@@ -15,7 +18,7 @@ import logging
 import math
 import random
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -82,10 +85,18 @@ def path_of(number: str) -> Path:
 class _Run:
     """One run, from the beginning."""
 
-    def __init__(self, scenario: Scenario, vendors: Vendors, note: Callable[[str], None] = lambda text: None) -> None:
+    def __init__(
+        self,
+        scenario: Scenario,
+        vendors: Vendors,
+        note: Callable[[str], None] = lambda text: None,
+        settled: set[Hashable] | None = None,
+    ) -> None:
+        """`settled` are the ends that needn't be settled again; those of this run are added."""
         self.world = scenario.world(vendors, note)
         self.path: list[int] = []
         self.over = False
+        self._settled = set() if settled is None else settled
 
     def choices(self) -> list[Choice]:
         """What may happen next; nothing when the run is over. Raises `Broken`."""
@@ -107,7 +118,10 @@ class _Run:
     def _settle(self) -> None:
         if not self.over:
             self.over = True
-            self.world.settle()
+            ending = self.world.ending()
+            if ending is None or ending not in self._settled:
+                self.world.settle()
+                self._settled.add(ending)
 
 
 @contextmanager
@@ -135,13 +149,14 @@ def explore(
     found = Explored(scenario.name)
     began = time.process_time()
     seen: _Seen = {}
+    settled: set[Hashable] = set()
     frontier: list[_Next] = [(0, 0, 0, ())]
     with _quiet():
         while frontier and found.fault is None:
             if (most_states and found.states >= most_states) or (seconds and time.process_time() - began > seconds):
                 break
             _, cost, _, prefix = heapq.heappop(frontier)
-            run = _Run(scenario, vendors)
+            run = _Run(scenario, vendors, settled=settled)
             try:
                 _follow(run, prefix, cost, seen, frontier, found)
             except Broken as broken:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import Counter
-from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Hashable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -454,6 +454,16 @@ class World:
         return stored[0] if await self.is_allowed(actor, pod_name, whole) else None
 
     # the end
+
+    def ending(self) -> Hashable | None:
+        """What `settle` depends on: the objects, and what leaders have learned; None where somebody waits for time.
+
+        Others only follow watches by then.
+        """
+        if self.loop.next_timer is not None:
+            return None
+        leaders = tuple(self.histories.get(name) for name in self.scenario.leaders)
+        return frozenset(self.server.state.items()), self.loop.now, leaders, frozenset(self.accidents)
 
     def settle(self) -> None:
         """Nobody does anything any more: leaders recompute until nothing is due. Raises `rules.Broken`."""
