@@ -106,7 +106,8 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     seconds = Counter[str]()
     for reports in terminalreporter.stats.values():
         for report in reports:
-            seconds[getattr(report, "fspath", "")] += dict(getattr(report, "user_properties", ())).get(_CPU, 0)
+            if getattr(report, "when", "") == "call":  # the report of the teardown has the properties, too
+                seconds[report.fspath] += dict(report.user_properties).get(_CPU, 0)
     if shown := [f"{used:.0f} s in {file}" for file, used in seconds.most_common(5) if used >= _MUCH]:
         terminalreporter.write_line(f"CPU: {', '.join(shown)}; {yardstick.shown(yardstick.loop_milliseconds())}")
 
