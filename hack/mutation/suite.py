@@ -29,6 +29,10 @@ _MEMORY = 4 << 30
 """Bytes that a child may take: a mutant may build lists without end."""
 _MOST_SECONDS = 3600
 _FAILED = 1
+_MOST_SECONDS_WAITING = 600.0
+"""For a test that needs no processor: it may wait for what a mutant never does."""
+_STATUSES = {0: "survived", -signal.SIGPROF: "timeout", -signal.SIGALRM: "timeout", -signal.SIGKILL: "unfinished"}
+"""What became of a mutant, by the exit code of its tests; of all others it was killed."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +53,9 @@ class Reach:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of a mutant: `killed` by a test, `timeout`, `survived`, or `unreached` by any test."""
+    """What became of a mutant: `killed` by a test, or by a `timeout` of one; `survived`, `unreached` by any test, or
+    `unfinished`: the tests didn't end within an hour.
+    """
 
     status: str
     test: str
@@ -106,7 +112,7 @@ class Suite:
             kept.write_text(json.dumps({"tests": found, "seconds": seconds, "failed": failed}))
             return 0
 
-        if _run(body, _MOST_SECONDS):
+        if run_in_child(body, _MOST_SECONDS):
             raise RuntimeError("the tests can't be run with coverage")
 
     def outcome_of(self, mutant: Mutant, reach: Reach, root: Path, kept: Path) -> Outcome:
@@ -116,8 +122,7 @@ class Suite:
             return Outcome("unreached", "", 0)
 
         def limit(test: str) -> None:
-            # the machine may be busier than when the tests were timed
-            signal.setitimer(signal.ITIMER_REAL, 30 + 5 * reach.seconds[test])
+            limit_time(30 + 5 * reach.seconds[test], _MOST_SECONDS_WAITING)
 
         def body() -> int:
             self._become(mutant, root)
@@ -127,9 +132,8 @@ class Suite:
 
         kept.write_text("")
         start = time.monotonic()
-        code = _run(body, _MOST_SECONDS)
-        status = {0: "survived", -signal.SIGALRM: "timeout", -signal.SIGKILL: "timeout"}.get(code, "killed")
-        return Outcome(status, kept.read_text(), time.monotonic() - start)
+        code = run_in_child(body, _MOST_SECONDS)
+        return Outcome(_STATUSES.get(code, "killed"), kept.read_text(), time.monotonic() - start)
 
     def _results(
         self, tests: Sequence[str], before: Callable[[str], object] = lambda test: None
@@ -164,7 +168,16 @@ def _codes(code: types.CodeType) -> list[types.CodeType]:
     return [code, *inner]
 
 
-def _run(body: Callable[[], int], seconds: float) -> int:
+def limit_time(computing: float, waiting: float) -> None:
+    """End this process after so many seconds of its own processor time, or so many seconds from now.
+
+    A busy machine lets a process wait, so the second limit is far from what a test takes.
+    """
+    signal.setitimer(signal.ITIMER_PROF, computing)
+    signal.setitimer(signal.ITIMER_REAL, waiting)
+
+
+def run_in_child(body: Callable[[], int], seconds: float) -> int:
     """The exit code of a function in a child process; -SIGKILL if it takes longer than so many seconds."""
     child = os.fork()
     if not child:

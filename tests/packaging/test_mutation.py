@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import ast
+import signal
 import subprocess
 import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from hack.mutation.__main__ import chosen_modules
 from hack.mutation.mutants import mutants_of, sampled
+from hack.mutation.suite import limit_time, run_in_child
 
 ROOT = Path(__file__).parents[2]
 FAULTS = [
@@ -73,6 +77,31 @@ def test_a_package_that_is_named_is_there() -> None:
     charging, fit = chosen_modules(["charging", "devices/fit_pipeline.py"])
     assert ROOT / "hami_webhook/charging/store.py" in charging
     assert fit == [ROOT / "hami_webhook/devices/fit_pipeline.py"]
+
+
+def compute() -> None:
+    while True:
+        pass
+
+
+@pytest.mark.parametrize(
+    ("computing", "waiting", "test", "code"),
+    [
+        (0.05, 600, compute, -signal.SIGPROF),
+        (600, 0.05, lambda: time.sleep(600), -signal.SIGALRM),
+        (0.05, 600, lambda: time.sleep(0.2), 0),  # as on a machine that is busy with something else
+    ],
+    ids=["computes", "waits for ever", "waits"],
+)
+def test_a_test_is_ended_by_its_own_processor_time(
+    computing: float, waiting: float, test: Callable[[], object], code: int
+) -> None:
+    def body() -> int:
+        limit_time(computing, waiting)
+        test()
+        return 0
+
+    assert run_in_child(body, 600) == code
 
 
 @pytest.mark.integration
