@@ -1,4 +1,4 @@
-"""`python -m hack.bench [NAME…]`: all benchmarks, or some; `--json FILE` for comparing two commits."""
+"""`python -m hack.bench [NAME…]`: all benchmarks, or some."""
 
 from __future__ import annotations
 

@@ -61,14 +61,13 @@ class _Burst:
 class _Rounds:
     """The bursts of a case, one in each round, and the writes per pod that our replicas sent.
 
-    `bare`: without a webhook; `yes`: with one that only says yes; `writing`: and writes as often; `free`: no quota.
+    `bare`: without a webhook; `yes`: with one that only says yes; `writing`: and writes as often.
     """
 
     bare: list[_Burst] = field(default_factory=list)
     yes: list[_Burst] = field(default_factory=list)
     writing: list[_Burst] = field(default_factory=list)
     charged: list[_Burst] = field(default_factory=list)
-    free: list[_Burst] = field(default_factory=list)
     writes: list[float] = field(default_factory=list)
 
     @property
@@ -101,12 +100,10 @@ def measure(size: str) -> Sequence[Figure]:
 def _measure(plane: ControlPlane, replicas: int, rounds: Mapping[int, _Rounds], pods: int) -> None:
     """One round with so many replicas: each case without a webhook, with ours, and with those that only say yes."""
 
-    def burst(
-        spaces: int, asked: Replicas | None = None, *, settle: bool = False, limited: bool = True, seconds: float = 0
-    ) -> _Burst:
+    def burst(spaces: int, asked: Replicas | None = None, *, settle: bool = False, seconds: float = 0) -> _Burst:
         processes = {name: [plane.running[name].pid] for name in ("kube-apiserver", "etcd")}
         processes["webhook"] = [each.pid for each in asked.running] if asked is not None else []
-        return _burst(plane, spaces, pods, replicas, processes, settle=settle, limited=limited, seconds=seconds)
+        return _burst(plane, spaces, pods, replicas, processes, settle=settle, seconds=seconds)
 
     most = max(rounds)
     burst(most)
@@ -118,7 +115,6 @@ def _measure(plane: ControlPlane, replicas: int, rounds: Mapping[int, _Rounds], 
             before = writes(plane)
             found.charged.append(burst(spaces, ours, settle=True))
             found.writes.append((writes(plane) - before) / pods)
-            found.free.append(burst(spaces, ours, limited=False))
     with YesSayers(plane, replicas) as answering:
         burst(most)
         for spaces, found in rounds.items():
@@ -130,8 +126,7 @@ def _measure(plane: ControlPlane, replicas: int, rounds: Mapping[int, _Rounds], 
 
 
 def _figures(spaces: int, replicas: int, pods: int, found: _Rounds) -> Iterator[Figure]:
-    bursts = (found.charged, found.bare, found.free)
-    rate, bare, asked = (statistics.median(burst.rate for burst in each) for each in bursts)
+    rate, bare = (statistics.median(burst.rate for burst in each) for each in (found.charged, found.bare))
     each, writing = statistics.median(found.writes), found.share_of(found.writing)
     where = f"{_of(spaces, 'namespace')}, {_of(replicas, 'replica')}"
     one, enough = spaces == 1, pods >= 500
@@ -144,7 +139,6 @@ def _figures(spaces: int, replicas: int, pods: int, found: _Rounds) -> Iterator[
     yield rates("", "without webhook", bare, least)
     yield rates(", answering", "only ever yes", rate / found.answering, of_yes)
     yield rates(", writing", "ever yes, and as many writes", rate / writing)
-    yield rates(", charging", "asked, no quota", asked)
     yield Figure("charge", f"{where}, writes", each, "per pod", "one each", 1, most)
     # of the round whose ratio is the middle one
     middle = sorted(range(len(found.charged)), key=lambda at: found.charged[at].all_cpu / found.writing[at].all_cpu)
@@ -165,16 +159,15 @@ def _burst(
     processes: Mapping[str, Sequence[int]],
     *,
     settle: bool,
-    limited: bool,
     seconds: float,
 ) -> _Burst:
-    """Pods in namespaces of their own, with a quota if `limited`; it is over after so many seconds at the earliest."""
+    """Pods in namespaces of their own, each with a quota; it is over after so many seconds at the earliest."""
 
     def spent() -> dict[str, float]:
         return {name: sum(map(cpu_seconds, each)) for name, each in processes.items()}
 
     names = [f"burst-{next(_spaces)}" for _ in range(spaces)]
-    asyncio.run(_prepare(plane.kubeconfig, names, settle=settle, limited=limited))
+    asyncio.run(_prepare(plane.kubeconfig, names, settle=settle))
     began, before = time.monotonic(), spent()
     objects = [(Kind.PODS, _pod(number, names[number % spaces], replicas)) for number in range(pods)]
     rate = pods / asyncio.run(create_all(plane.kubeconfig, objects, CLIENTS))
@@ -185,12 +178,11 @@ def _burst(
     return _Burst(rate, cpu, time.monotonic() - began)
 
 
-async def _prepare(login: Path, names: Sequence[str], *, settle: bool, limited: bool) -> None:
+async def _prepare(login: Path, names: Sequence[str], *, settle: bool) -> None:
     async with KubernetesCluster(await connect(str(login))) as cluster:
         for name in names:
             await make_namespace(cluster, name)
-            if limited:
-                await cluster.create(Kind.RESOURCE_QUOTAS, quota("gpu", HARD, name))
+            await cluster.create(Kind.RESOURCE_QUOTAS, quota("gpu", HARD, name))
     if settle:
         await _settled(login, names)
 

@@ -7,12 +7,10 @@ first; times are for orientation, beside what a fixed loop took when their bench
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
-from pathlib import Path
+from dataclasses import dataclass, replace
 
 from rich.console import Console
 from rich.table import Table
@@ -59,10 +57,6 @@ class Figure:
     @property
     def ratio(self) -> float | None:
         return self.value / self.baseline_value if self.baseline_value else None
-
-    @property
-    def key(self) -> str:
-        return f"{self.benchmark}: {self.name}"
 
 
 Benchmark = Callable[[str], Sequence[Figure]]
@@ -116,10 +110,6 @@ def as_table(figures: Sequence[Figure]) -> Table:
     return table
 
 
-def as_json(figures: Sequence[Figure]) -> str:
-    return json.dumps([asdict(figure) | {"ratio": figure.ratio} for figure in figures], indent=2) + "\n"
-
-
 def show(table: Table) -> None:
     console = Console()
     if not console.is_terminal:
@@ -128,14 +118,13 @@ def show(table: Table) -> None:
 
 
 def run(benchmarks: Mapping[str, Benchmark], about: str | None) -> None:
-    """The command line of one benchmark or of several: measures, prints the table, writes the JSON."""
+    """The command line of one benchmark or of several: measures, and prints the table."""
     parser = argparse.ArgumentParser(
         allow_abbrev=False, description=about, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     if len(benchmarks) > 1:
         parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(benchmarks)}; default: all")
     parser.add_argument("--size", choices=SIZES, default="usual", help="smallest only shows that nothing is broken")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there too, for hack.bench.compare")
     arguments = parser.parse_args()
     names = getattr(arguments, "names", None) or list(benchmarks)
     unknown = [name for name in names if name not in benchmarks]
@@ -148,5 +137,3 @@ def run(benchmarks: Mapping[str, Benchmark], about: str | None) -> None:
         loop = loop_milliseconds()
         figures += [replace(each, loop=loop) for each in found]
     show(as_table(figures))
-    if arguments.json:
-        arguments.json.write_text(as_json(figures))

@@ -1,9 +1,8 @@
 """`python -m hack.bench.filter`: the extender's answer on nodes with 8 cards at half load; baseline: every node asked.
 
-Cold is a request of a shape that wasn't seen before; steady is one that was, with one node changed since. Linked is a
-cold one for 4 cards with `topology-aware`. The nodes are of 200 classes, or, different, of one each: then to look for
-equal ones is in vain. The time is from the body's bytes to the answer's, with the events and writes it makes on the
-embedded cluster.
+Cold is a request of a shape that wasn't seen before; steady is one that was, with one node changed since. The nodes are
+of 200 classes. The time is from the body's bytes to the answer's, with the events and writes it makes on the embedded
+cluster.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ import asyncio
 import gc
 import itertools
 import time
-from collections.abc import Awaitable, Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from unittest.mock import patch
 
@@ -25,7 +24,6 @@ from hami_webhook.cluster.memory import MemoryCluster
 from hami_webhook.controller.requeue_trigger import RequeueTrigger
 from hami_webhook.device_config import builtin_device_config, enabled_vendors
 from hami_webhook.devices.model import NodeView
-from hami_webhook.devices.pod_preferences import GPU_POLICY
 from hami_webhook.kube.objects import Node, Pod
 from hami_webhook.scheduling.extender import Extender
 from hami_webhook.scheduling.framework import Handle
@@ -39,8 +37,8 @@ from hami_webhook.time_slices import TimeSlices
 NODES = {"smallest": (20,), "usual": (100, 1000, 10_000), "large": (100, 1000, 5000, 10_000)}
 ROUNDS = {"smallest": 2, "usual": 5, "large": 10}
 CLASSES = 200
-MOST_MILLISECONDS = {"cold": 30, "linked": 100}
-"""At the most nodes."""
+MOST_MILLISECONDS = 30
+"""Of a cold request at the most nodes."""
 NOW = 1_767_225_600.0
 ASKED = "every node asked"
 
@@ -54,17 +52,9 @@ def measure(size: str) -> Sequence[Figure]:
             show_progress(f"filter: {mode}, {nodes} nodes")
             cold, each, steady = asyncio.run(filtering.timed(mode, ROUNDS[size]))
             seconds[mode, "cold", nodes], seconds[mode, "steady", nodes] = cold, steady
-            figures.append(_figure(f"{mode}, {nodes} nodes, cold", cold, each, _at_most("cold", nodes)))
+            figures.append(_figure(f"{mode}, {nodes} nodes, cold", cold, each, _at_most(nodes)))
             goal = Goal(at_most=0.1) if nodes >= 1000 else None
             figures.append(_figure(f"{mode}, {nodes} nodes, steady", steady, each, goal))
-        show_progress(f"filter: topology-aware, {nodes} nodes")
-        aware, each = asyncio.run(filtering.timed_linked(ROUNDS[size]))
-        figures.append(_figure(f"linked, {nodes} nodes", aware, each, _at_most("linked", nodes)))
-        del filtering
-        show_progress(f"filter: all different, {nodes} nodes")
-        cold, each, _ = asyncio.run(Filtering(nodes, nodes).timed("cooperative", ROUNDS[size]))
-        goal = Goal(at_most=1.05) if nodes >= 1000 else None
-        figures.append(_figure(f"different, {nodes} nodes, cold", cold, each, goal))
     for mode, kind, nodes in seconds:
         if nodes == 10_000:
             few, many = seconds[mode, kind, 1000], seconds[mode, kind, nodes]
@@ -77,8 +67,8 @@ def _figure(name: str, seconds: float, each: float, goal: Goal | None) -> Figure
     return Figure("filter", name, 1000 * seconds, "ms", ASKED, 1000 * each, goal)
 
 
-def _at_most(kind: str, nodes: int) -> Goal | None:
-    return Goal(at_most=MOST_MILLISECONDS[kind], of="value") if nodes == 10_000 else None
+def _at_most(nodes: int) -> Goal | None:
+    return Goal(at_most=MOST_MILLISECONDS, of="value") if nodes == 10_000 else None
 
 
 @contextmanager
@@ -127,39 +117,21 @@ class Filtering:
         """Seconds of a cold request, of one that asks every node, and of a steady one: the fewest of some rounds."""
         self.use(mode)
         await self.cluster.ensure_namespace("default")
-        cold, each = await self._classes_or_not(rounds, lambda number: self.body(gpu(1000 + number)))
-        steady = []
+        await self.answered(await self.body(gpu(1000)))  # in which the nodes' classes are found
+        cold, each, steady = [], [], []
+        for number in range(1, rounds + 1):
+            cold.append(await self.answered(await self.body(gpu(1000 + 2 * number))))
+            with every_node_asked():
+                each.append(await self.answered(await self.body(gpu(1001 + 2 * number))))
         await self.answered(await self.body(gpu(3000)))
         for i in range(4 * rounds):
             self.load(i * 37 % (self.nodes * CARDS), 15000 + i)
             steady.append(await self.answered(await self.body(gpu(3000))))
-        return cold, each, min(steady)
+        return min(cold), min(each), min(steady)
 
-    async def timed_linked(self, rounds: int) -> tuple[float, float]:
-        """Seconds of a cold request for 4 cards with `topology-aware`, and of one that asks every node."""
-        self.use("cooperative")
-        await self.cluster.ensure_namespace("default")
-        aware = {GPU_POLICY: "topology-aware"}
-        return await self._classes_or_not(
-            rounds, lambda number: self.body({**gpu(1000 + number), "nvidia.com/gpu": "4"}, aware)
-        )
-
-    async def _classes_or_not(self, rounds: int, body: Callable[[int], Awaitable[bytes]]) -> tuple[float, float]:
-        """The fewest seconds of new shapes, where equal nodes are asked once, and where every node is asked.
-
-        In the first request, which isn't counted, the nodes' classes are found.
-        """
-        await self.answered(await body(0))
-        classes, each = [], []
-        for number in range(1, rounds + 1):
-            classes.append(await self.answered(await body(2 * number)))
-            with every_node_asked():
-                each.append(await self.answered(await body(2 * number + 1)))
-        return min(classes), min(each)
-
-    async def body(self, limits: JSON, annotations: JSON | None = None) -> bytes:
+    async def body(self, limits: JSON) -> bytes:
         name = f"new-{next(self.numbers)}"
-        stored: JSON = await self.cluster.create(Kind.PODS, pod_with(name, limits, "default", annotations))
+        stored: JSON = await self.cluster.create(Kind.PODS, pod_with(name, limits, "default"))
         names = [node_name(number) for number in range(self.nodes)]
         return orjson.dumps({"Pod": stored, "Nodes": None, "NodeNames": names})
 

@@ -1,4 +1,4 @@
-"""A load generator in a process of its own: HTTPS with keep-alive, as many requests as are answered, or at a rate.
+"""A load generator in a process of its own: HTTPS with keep-alive, as many requests as are answered.
 
 The parent writes a plan to its standard input and reads what came of it; see `Load`.
 """
@@ -12,7 +12,6 @@ import ssl
 import subprocess
 import sys
 import time
-from collections import deque
 from dataclasses import asdict, dataclass, field
 
 UID = "00000000-0000-0000-0000-000000000000"
@@ -21,7 +20,7 @@ UID = "00000000-0000-0000-0000-000000000000"
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What to send where; `rate` 0 is as fast as it goes, else requests per second."""
+    """What to send where."""
 
     port: int
     authority: str
@@ -29,18 +28,15 @@ class Plan:
     body: str
     connections: int
     seconds: float
-    rate: float = 0.0
 
 
 @dataclass(slots=True)
 class Outcome:
-    """What came of a plan; latencies in seconds, from when a request was sent or waited for a free connection."""
+    """What came of a plan."""
 
     answered: int = 0
     wrong: list[str] = field(default_factory=list)
     seconds: float = 0.0
-    median: float = 0.0
-    p99: float = 0.0
 
     @property
     def rate(self) -> float:
@@ -81,14 +77,12 @@ class _Connection(asyncio.Protocol):
         self._run = run
         self._buffer = b""
         self._missing: int | None = None
-        self._since = 0.0
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
         self.transport = transport
 
-    def send(self, since: float) -> None:
-        self._since = since
+    def send(self) -> None:
         self.transport.write(self._run.request())
 
     def data_received(self, data: bytes) -> None:
@@ -104,7 +98,7 @@ class _Connection(asyncio.Protocol):
         answer, self._buffer, self._missing = self._buffer, b"", None
         if not answer.startswith(b"HTTP/1.1 200") or b'"allowed":true' not in answer:
             self._run.outcome.wrong.append(answer[:2000].decode(errors="replace"))
-        self._run.answered(self, time.perf_counter() - self._since)
+        self._run.answered(self)
 
     def connection_lost(self, error: Exception | None) -> None:
         self._run.lost()
@@ -124,9 +118,8 @@ class _Run:
         self._request = head.encode() + body
         self._own = UID.encode() if UID in plan.body else b""
         self._number = time.time_ns()
-        self._idle: deque[_Connection] = deque()
-        self._waiting: deque[float] = deque()
-        self._latencies: list[float] = []
+        self._connections: list[_Connection] = []
+        self._idle = 0
         self._ends = 0.0
         self._done = asyncio.Event()
 
@@ -136,16 +129,14 @@ class _Run:
         self._number += 1
         return self._request.replace(self._own, b"%036d" % self._number)
 
-    def answered(self, connection: _Connection, seconds: float) -> None:
-        self._latencies.append(seconds)
-        if self._waiting:
-            connection.send(self._waiting.popleft())
-        elif self.plan.rate or (now := time.perf_counter()) >= self._ends or self.outcome.wrong:
-            self._idle.append(connection)
-            if len(self._idle) == self.plan.connections and time.perf_counter() >= self._ends:
-                self._done.set()
-        else:
-            connection.send(now)
+    def answered(self, connection: _Connection) -> None:
+        self.outcome.answered += 1
+        if time.perf_counter() < self._ends and not self.outcome.wrong:
+            connection.send()
+            return
+        self._idle += 1
+        if self._idle == self.plan.connections:
+            self._done.set()
 
     def lost(self) -> None:
         if not self._done.is_set():
@@ -157,35 +148,14 @@ class _Run:
         loop = asyncio.get_running_loop()
         for _ in range(self.plan.connections):
             connect = loop.create_connection(lambda: _Connection(self), "127.0.0.1", self.plan.port, ssl=context)
-            self._idle.append((await connect)[1])
+            self._connections.append((await connect)[1])
         started = time.perf_counter()
         self._ends = started + self.plan.seconds
-        if self.plan.rate:
-            await self._at_rate(started)
-        else:
-            while self._idle:
-                self._idle.popleft().send(time.perf_counter())
+        for connection in self._connections:
+            connection.send()
         await self._done.wait()
         self.outcome.seconds = time.perf_counter() - started
-        self._latencies.sort()
-        self.outcome.answered = count = len(self._latencies)
-        if count:
-            self.outcome.median = self._latencies[count // 2]
-            self.outcome.p99 = self._latencies[min(count - 1, count * 99 // 100)]
         return self.outcome
-
-    async def _at_rate(self, started: float) -> None:
-        sent, rate = 0, self.plan.rate
-        while (now := time.perf_counter()) < self._ends and not self._done.is_set():
-            while sent < (now - started) * rate:
-                sent += 1
-                if self._idle:
-                    self._idle.popleft().send(time.perf_counter())
-                else:
-                    self._waiting.append(time.perf_counter())
-            await asyncio.sleep(max(0.0, started + sent / rate - time.perf_counter()))
-        if len(self._idle) == self.plan.connections:
-            self._done.set()
 
 
 def _serve_plans() -> None:

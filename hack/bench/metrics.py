@@ -13,13 +13,12 @@ import gzip
 import statistics
 import time
 from collections.abc import Sequence
-from typing import Any
 
 from prometheus_client import CollectorRegistry, generate_latest
 from starlette.types import ASGIApp
 
 from hack.bench.figures import Figure, Goal, run, show_progress
-from hack.bench.objects import CARDS, gpu, node, pod_with, quota, review, running
+from hack.bench.objects import CARDS, ask, gpu, node, pod_with, quota, review, running
 from hami_webhook.assembly import Core
 from hami_webhook.cluster.api import Kind
 from hami_webhook.cluster.memory import MemoryCluster
@@ -138,34 +137,12 @@ async def _reviews(app: ASGIApp, number: int) -> list[float]:
         pod["metadata"]["uid"] = f"new-{time.perf_counter_ns()}"
         body = review(pod)
         started = time.thread_time()
-        await app(_scope(body), _receiving(body), _ignored)
+        response = await ask(app, "/validate", body)
         seconds.append(time.thread_time() - started)
+        if not response["allowed"]:
+            raise RuntimeError(response["status"]["message"])
         await asyncio.sleep(0.005)
     return seconds
-
-
-def _scope(body: bytes) -> dict[str, Any]:
-    headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
-    return {
-        "type": "http",
-        "method": "POST",
-        "path": "/validate",
-        "query_string": b"timeout=10s",
-        "headers": headers,
-        "client": ("127.0.0.1", 1),
-    }
-
-
-def _receiving(body: bytes) -> Any:
-    async def receive() -> dict[str, Any]:
-        return {"type": "http.request", "body": body, "more_body": False}
-
-    return receive
-
-
-async def _ignored(message: Any) -> None:
-    if message["type"] == "http.response.body" and b'"allowed":true' not in message["body"]:
-        raise RuntimeError(message["body"].decode())
 
 
 def _p99(seconds: Sequence[float]) -> float:

@@ -8,31 +8,27 @@ apart, as what was read is answered again for so long.
 from __future__ import annotations
 
 import socket
-import ssl
 import struct
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from datetime import UTC, datetime
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import msgspec
-import orjson
 from prometheus_client import generate_latest
 from prometheus_client.core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.registry import Collector, CollectorRegistry
 
 from hack.bench.figures import Figure, Goal, run, show_progress
+from hack.bench.objects import JSON
 from hack.bench.processes import cpu_seconds, mebibytes, resident
-from hami_webhook import pki
+from hack.bench.served import Served, served
 from hami_webhook.node.region import MAGIC, V1_2
 from hami_webhook.server.node_process import NodeSettings
 
@@ -58,10 +54,11 @@ uvloop.run(serve_node(msgspec.json.decode(sys.argv[1], type=NodeSettings), clien
 def measure(size: str) -> Sequence[Figure]:
     containers, cards = SIZES[size]
     show_progress(f"monitor: {containers} containers, {cards} cards")
-    with tempfile.TemporaryDirectory() as folder, _api_server(Path(folder), containers) as api_port:
+    lists = {"/api/v1/pods": [_pod(number) for number in range(containers)]}
+    with tempfile.TemporaryDirectory() as folder, served(lists) as api:
         for number in range(containers):
             _write_region(Path(folder) / "containers" / f"uid-{number}_main", number, cards)
-        with _monitor(Path(folder), api_port) as (process, url):
+        with _monitor(Path(folder), api) as (process, url):
             _scrape(url)
             milliseconds, text = [], ""
             for _ in range(SCRAPES[size]):
@@ -99,53 +96,25 @@ def _write_region(folder: Path, number: int, cards: int) -> None:
     (folder / "a.cache").write_bytes(written)
 
 
-@contextmanager
-def _api_server(folder: Path, containers: int) -> Iterator[int]:
-    """The port of one that has a pod for each container; what it needs to be believed is in the folder."""
-    pods = [
-        {
-            "metadata": {"name": f"pod-{number}", "namespace": f"team-{number % 20}", "uid": f"uid-{number}"},
-            "spec": {"nodeName": "gpu-1", "containers": [{"name": "main"}]},
-            "status": {"phase": "Running"},
-        }
-        for number in range(containers)
-    ]
-    listing = orjson.dumps({"metadata": {"resourceVersion": "1"}, "items": pods})
-    over = threading.Event()
-
-    class Answers(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            self.send_response(200)
-            self.end_headers()
-            if "watch=" in self.path:
-                over.wait()
-            else:
-                self.wfile.write(listing)
-
-        def log_message(self, *_: object) -> None:
-            pass
-
-    pki.write(folder, pki.generate("k", "k", now=datetime.now(UTC), extra_names=["127.0.0.1"]), force=False)
-    (folder / "token").write_text("token")
-    tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    tls.load_cert_chain(folder / "tls.crt", folder / "tls.key")
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Answers)
-    server.daemon_threads = True
-    server.socket = tls.wrap_socket(server.socket, server_side=True)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    yield server.server_address[1]
-    over.set()
-    server.shutdown()
+def _pod(number: int) -> JSON:
+    """The pod of a container."""
+    return {
+        "metadata": {"name": f"pod-{number}", "namespace": f"team-{number % 20}", "uid": f"uid-{number}"},
+        "spec": {"nodeName": "gpu-1", "containers": [{"name": "main"}]},
+        "status": {"phase": "Running"},
+    }
 
 
 @contextmanager
-def _monitor(folder: Path, api_port: int) -> Iterator[tuple[int, str]]:
+def _monitor(folder: Path, api: Served) -> Iterator[tuple[int, str]]:
     """The number of the process, and where it serves."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     settings = NodeSettings("gpu-1", "hami-system", "", 0, "127.0.0.1", port, False, str(folder), 300, False, 0, "text")
     text = msgspec.json.encode(settings).decode()
-    command = [sys.executable, "-c", PROGRAM, text, str(api_port), str(folder)]
+    account = api.kubeconfig.parent
+    (account / "token").write_text("token")
+    command = [sys.executable, "-c", PROGRAM, text, str(api.port), str(account)]
     url = f"http://127.0.0.1:{port}"
     with subprocess.Popen(command, stderr=subprocess.DEVNULL) as process:
         try:

@@ -48,26 +48,15 @@ BURST_SECONDS = 300.0
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A burst: `answer` is how long device plugins take, in milliseconds; `different`: no two pods request the same."""
+    """A burst of pods, under a quota if `limited`."""
 
     mode: str
     nodes: int
     pods: int
-    policy: str = "spread"
-    answer: int = 0
-    different: bool = False
     limited: bool = False
 
     def __str__(self) -> str:
-        more = [*(["different"] if self.different else []), *(["quota"] if self.limited else [])]
-        return ", ".join(
-            (self.mode, f"{self.nodes} nodes", f"{self.pods} pods", self.policy, f"{self.answer} ms", *more)
-        )
-
-    @property
-    def usual(self) -> bool:
-        """Neither policy nor device plugins nor requests slow it down."""
-        return self.policy == "spread" and not self.answer and not self.different
+        return ", ".join((self.mode, f"{self.nodes} nodes", f"{self.pods} pods", *(["quota"] if self.limited else [])))
 
 
 def _cases(size: str) -> list[Case]:
@@ -78,8 +67,6 @@ def _cases(size: str) -> list[Case]:
     small = [Case(mode, 200, 400, limited=limited) for mode in both for limited in (False, True)]
     if size == "usual":
         return small
-    slowed = ({"policy": "binpack"}, {"answer": 50}, {"answer": 500}, {"different": True})
-    small += [replace(Case(mode, 200, 400), **more) for mode in both for more in slowed]
     large = itertools.product((1000, 5000), both, (400, 2000), (False, True))
     return small + [Case(mode, nodes, pods, limited=limited) for nodes, mode, pods, limited in large]
 
@@ -134,7 +121,7 @@ def _measured(plane: ControlPlane, case: Case, rounds: int) -> Iterator[Figure]:
         floor = [_burst(plane, replace(case, limited=False), running, plain=False) for _ in range(rounds + more)]
     alone, ours, floor = alone[-rounds:], ours[-rounds:], floor[-rounds:]
     middle = ours[sorted(range(rounds), key=lambda at: ours[at].rate)[rounds // 2]]
-    quick = Goal(at_least=0.9) if case.usual and case.pods >= 400 else None
+    quick = Goal(at_least=0.9) if case.pods >= 400 else None
     rate = statistics.median(burst.rate for burst in ours)
     yield Figure(
         "placing", f"{case}", rate, "pods per second", "plain", statistics.median(b.rate for b in alone), quick
@@ -196,7 +183,7 @@ def _scheduling(plane: ControlPlane, case: Case, *, at_once: bool = False) -> It
             extender = start(
                 *(sys.executable, "-m", "hami_webhook", "serve", "--roles", "extender", "--kubeconfig", str(login)),
                 *("--extender-mode", case.mode, "--extender-bind-address", f"127.0.0.1:{extender_port}"),
-                *("--node-scheduler-policy", case.policy, "--scheduler-name", SCHEDULER),
+                *("--node-scheduler-policy", "spread", "--scheduler-name", SCHEDULER),
                 *("--http_bind", f"127.0.0.1:{main}", "--metrics-bind-address", f"127.0.0.1:{metrics}"),
                 *("--kube-qps", "200", "--kube-burst", "400"),  # as in the manifests
             )
@@ -208,7 +195,7 @@ def _scheduling(plane: ControlPlane, case: Case, *, at_once: bool = False) -> It
             *(f"--{what}-kubeconfig={plane.scheduler_kubeconfig}" for what in ("authentication", "authorization")),
             *("--bind-address=127.0.0.1", f"--secure-port={secure}", f"--cert-dir={folder / 'certificates'}"),
         )
-        start(sys.executable, "-m", "hack.bench.plugins", str(plane.kubeconfig), str(case.answer))
+        start(sys.executable, "-m", "hack.bench.plugins", str(plane.kubeconfig))
         time.sleep(3)  # both watch by then
         servers = {name: plane.running[name].pid for name in ("kube-apiserver", "etcd")}
         yield _Scheduling(
@@ -240,7 +227,7 @@ def _burst(plane: ControlPlane, case: Case, running: _Scheduling, *, plain: bool
     start = plane.audit_log.stat().st_size
     before = {name: cpu_seconds(pid) for name, pid in processes.items()}
     waited = _extender_seconds(running.metrics)
-    objects = [(Kind.PODS, _pod(number, space, case, plain=plain)) for number in range(pods)]
+    objects = [(Kind.PODS, _pod(number, space, plain=plain)) for number in range(pods)]
     asyncio.run(create_all(plane.kubeconfig, objects, CLIENTS))
     deadline = time.monotonic() + BURST_SECONDS
     while len((times := binding_times(plane.audit_log, start, space))[1]) < pods:
@@ -277,9 +264,8 @@ def _extender_seconds(port: int) -> dict[str, float]:
     }
 
 
-def _pod(number: int, space: str, case: Case, *, plain: bool) -> JSON:
-    limits = {"cpu": "1m"} if plain else gpu(2000 + (number if case.different else 0))
-    pod = pod_with(f"pod-{number}", limits, space)
+def _pod(number: int, space: str, *, plain: bool) -> JSON:
+    pod = pod_with(f"pod-{number}", {"cpu": "1m"} if plain else gpu(), space)
     pod["spec"]["schedulerName"] = SCHEDULER
     return pod
 

@@ -1,6 +1,6 @@
-"""`python -m hack.bench.plugins KUBECONFIG MILLISECONDS`: the device plugins of all nodes, as lean as they can be.
+"""`python -m hack.bench.plugins KUBECONFIG`: the device plugins of all nodes, as lean as they can be.
 
-Each answers so many milliseconds after its pod was bound: it marks the pod as served, and lets its node's lock go.
+Each answers when its pod was bound: it marks the pod as served, and lets its node's lock go.
 """
 
 from __future__ import annotations
@@ -18,14 +18,13 @@ _SERVED = {"metadata": {"annotations": {"hami.io/bind-phase": "success", "hami.i
 _UNLOCKED = {"metadata": {"annotations": {"hami.io/mutex.lock": None}}}
 
 
-async def serve(login: str, seconds: float) -> None:
+async def serve(login: str) -> None:
     """Serve every pod that is bound, until cancelled."""
     loop, tasks = asyncio.get_running_loop(), set[asyncio.Task[None]]()
     seen: set[str] = set()
     async with KubernetesCluster(await connect(login)) as cluster:
 
         async def allocate(pod: JSON) -> None:
-            await asyncio.sleep(seconds)
             meta = pod["metadata"]
             with contextlib.suppress(NotFound):
                 await cluster.patch(Kind.PODS, meta["name"], _SERVED, meta["namespace"])
@@ -47,4 +46,4 @@ async def serve(login: str, seconds: float) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(serve(sys.argv[1], float(sys.argv[2]) / 1000))
+    asyncio.run(serve(sys.argv[1]))

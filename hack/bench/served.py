@@ -26,9 +26,11 @@ _VERSION = 1
 
 @dataclass
 class Served:
-    """The server's kubeconfig, and who watches what."""
+    """The server's kubeconfig and port, and who watches what."""
 
     kubeconfig: Path
+    """In a folder with the server's authority, `ca.crt`."""
+    port: int
     watches: dict[str, SimpleQueue[bytes]] = field(default_factory=dict)
     """By path the events of the last watch."""
     watching: threading.Condition = field(default_factory=threading.Condition)
@@ -92,7 +94,7 @@ def served(lists: Mapping[str, list[JSON]]) -> Iterator[Served]:
 
     server = Server(("127.0.0.1", 0), Handler)
     with tempfile.TemporaryDirectory(prefix="hami-webhook-bench-") as folder:
-        found = Served(Path(folder) / "kubeconfig")
+        found = Served(Path(folder) / "kubeconfig", server.server_port)
         # as API servers have it; where none is asked for by TLS, a client reads all authorities of the system
         pair = pki.generate("api", "bench", now=datetime.now(UTC), extra_names=["127.0.0.1"])
         pki.write(Path(folder), pair, force=False)

@@ -1,8 +1,7 @@
 """`python -m hack.bench.webhook`: the server over HTTPS with keep-alive, loaded from another process.
 
 The baseline is the same stack (listener, TLS, HTTP, routing, reading the body) with a constant review for an answer, in
-the same process: an ordinary starlette endpoint. The quota of charged pods is emptied now and then, as the controller
-does when pods show up.
+the same process: an ordinary starlette endpoint.
 
 Memory is the process's resident set while no two reviews are equal, beside what it was after the first tenth of them.
 """
@@ -12,7 +11,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import base64
-import contextlib
 import statistics
 import tempfile
 import time
@@ -20,7 +18,6 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
-import jsonpatch
 import orjson
 import uvloop
 from starlette.applications import Starlette
@@ -31,14 +28,13 @@ from starlette.routing import Route
 from hack.bench import load
 from hack.bench.figures import Figure, Goal, run, show_progress
 from hack.bench.load import Load, Outcome, Plan
-from hack.bench.objects import JSON, NAMESPACE, SCHEDULER, gpu, node, pod_with, quota, review
+from hack.bench.objects import JSON, NAMESPACE, SCHEDULER, gpu, node, pod_with, review
 from hack.bench.processes import resident
 from hami_webhook import pki
-from hami_webhook.cluster.api import ClusterError, Kind
+from hami_webhook.cluster.api import Kind
 from hami_webhook.cluster.memory import MemoryCluster
 from hami_webhook.config import Settings, add_flags, resolve
 from hami_webhook.device_config import builtin_device_config, enabled_vendors
-from hami_webhook.quota.ledger import LEDGER
 from hami_webhook.server.bodies import read_body
 from hami_webhook.server.limits import ListenerLimits
 from hami_webhook.server.listener import Listener
@@ -47,14 +43,9 @@ from hami_webhook.server.tls import CertificateFiles, ReloadingTls
 
 SECONDS = {"smallest": 0.2, "usual": 0.5, "large": 1.0}
 ROUNDS = {"smallest": 1, "usual": 9, "large": 31}
-SLOW_SECONDS = {"smallest": 0.2, "usual": 3.0, "large": 10.0}
-SLOW_ROUNDS = {"smallest": 1, "usual": 3, "large": 5}
 REVIEWS = {"smallest": 500, "usual": 100_000, "large": 1_000_000}
 """Of different pods, over which memory is measured."""
 CONNECTIONS = 16
-HARD = 10**9
-_EMPTIED_EVERY = 0.1
-"""Seconds; a ledger has room for 1000 pods, and more than 2000 are charged in a second."""
 
 
 def measure(size: str) -> Sequence[Figure]:
@@ -67,10 +58,7 @@ async def _measured(size: str) -> list[Figure]:
         files = _certificates(Path(folder))
         cluster = MemoryCluster(time.time)
         await cluster.ensure_namespace(NAMESPACE)
-        await cluster.ensure_namespace("charged")
         await cluster.create(Kind.NODES, node(0))
-        hard = {"limits.nvidia.com/gpu": HARD, "limits.nvidia.com/gpumem": HARD}
-        await cluster.create(Kind.RESOURCE_QUOTAS, quota("gpu", hard, "charged") | {"status": {"used": _none(hard)}})
         vendors = enabled_vendors(builtin_device_config().config)
         constant = Listener(
             Starlette(routes=[Route("/constant", _constant, methods=["POST"])]),
@@ -82,12 +70,11 @@ async def _measured(size: str) -> list[Figure]:
         async with running(cluster, vendors, _settings(files)) as process:
             await process.informers.wait_synced()
             await constant.start()
-            background = [asyncio.create_task(each(cluster)) for each in (_emptying, _bookmarking)]
+            background = asyncio.create_task(_bookmarking(cluster))
             try:
                 figures = await _figures(generator, process, constant.port, Path(folder) / pki.CA_CERTIFICATE, size)
             finally:
-                for task in background:
-                    task.cancel()
+                background.cancel()
                 await constant.drain_and_stop()
                 generator.stop()
     return figures
@@ -95,13 +82,10 @@ async def _measured(size: str) -> list[Figure]:
 
 async def _figures(generator: Load, process: Running, constant: int, authority: Path, size: str) -> list[Figure]:
     served = process.main.port
-    percent = {"nvidia.com/gpu": "1", "nvidia.com/gpumem-percentage": "50"}
     different = review(_different())
     kinds: dict[str, tuple[str, bytes, float | None]] = {
         "nothing managed": ("/mutate", review(pod_with("p", {"cpu": "1", "memory": "1Gi"})), 0.85),
         "plain GPU": ("/mutate", review(pod_with("p", gpu())), None),
-        "percentage": ("/mutate", review(pod_with("p", percent)), None),
-        "charge": ("/validate", await _charged(process), None),
         "different pods": ("/mutate", different, 0.45),
         "different pods, mutated and validated at once": ("/webhook", different, 0.45),
     }
@@ -109,8 +93,8 @@ async def _figures(generator: Load, process: Running, constant: int, authority: 
     for kind, (path, body, goal) in kinds.items():
         show_progress(f"webhook: {kind}")
 
-        async def loaded(port: int, path: str, seconds: float, rate: float = 0.0, body: bytes = body) -> Outcome:
-            plan = Plan(port, str(authority), path, body.decode(), CONNECTIONS, seconds, rate)
+        async def loaded(port: int, path: str, seconds: float, body: bytes = body) -> Outcome:
+            plan = Plan(port, str(authority), path, body.decode(), CONNECTIONS, seconds)
             return await asyncio.to_thread(generator.run, plan)
 
         rates: list[list[float]] = [[], []]
@@ -127,15 +111,6 @@ async def _figures(generator: Load, process: Running, constant: int, authority: 
         cost, base_cost = map(statistics.median, costs)
         little = Goal(at_most=2.0) if kind == "plain GPU" and size != "smallest" else None
         figures.append(Figure("webhook", f"{kind}, CPU", cost, "µs each", "constant answer", base_cost, little))
-        if goal is None or kind == "nothing managed":
-            continue
-        late: list[list[float]] = [[], []]
-        for _ in range(SLOW_ROUNDS[size]):
-            for place, (port, at) in enumerate(((served, path), (constant, "/constant"))):
-                late[place].append(1000 * (await loaded(port, at, SLOW_SECONDS[size], own / 2)).p99)
-        below = Goal(at_most=5, of="value")
-        name = f"{kind}, p99 at half that rate"
-        figures.append(Figure("webhook", name, min(late[0]), "ms", "constant answer", min(late[1]), below))
     plan = Plan(served, str(authority), "/webhook", different.decode(), CONNECTIONS, SECONDS[size])
     return [*figures, await _memory(generator, plan, REVIEWS[size])]
 
@@ -158,21 +133,6 @@ def _different() -> JSON:
     pod["metadata"]["labels"]["job"] = load.UID
     pod["spec"]["containers"][0]["env"] = [{"name": "RUN", "value": load.UID}]
     return pod
-
-
-async def _charged(process: Running) -> bytes:
-    """A pod as `/validate` sees it: mutated, with a UID, in a namespace with a quota."""
-    pod = pod_with("p", gpu(), "charged")
-    patched = jsonpatch.apply_patch(pod, [{"op": "add", "path": "/spec/schedulerName", "value": SCHEDULER}])
-    patched["metadata"]["uid"] = load.UID
-    return review(patched)
-
-
-async def _emptying(cluster: MemoryCluster) -> None:
-    while True:
-        await asyncio.sleep(_EMPTIED_EVERY)
-        with contextlib.suppress(ClusterError):
-            await cluster.patch(Kind.RESOURCE_QUOTAS, "gpu", {"metadata": {"annotations": {LEDGER: None}}}, "charged")
 
 
 async def _bookmarking(cluster: MemoryCluster) -> None:
@@ -201,10 +161,6 @@ ANSWER = orjson.dumps(
 async def _constant(request: Request) -> Response:
     await read_body(request, LIMITS)
     return Response(ANSWER, media_type="application/json")
-
-
-def _none(hard: dict[str, int]) -> dict[str, str]:
-    return dict.fromkeys(hard, "0")
 
 
 def _certificates(folder: Path) -> CertificateFiles:
