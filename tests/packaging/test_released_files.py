@@ -5,20 +5,24 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 import yaml
+from helm_program import ROOT, built
 
 from hack.lock import pins
 from hack.release import OVERLAYS
 from hack.render_schemas import FILES as SCHEMAS
 from hami_webhook import __version__
 
-from .deployment import ROOT
-
+pytestmark = [
+    pytest.mark.integration,
+    pytest.mark.skipif(built() is None or shutil.which("kubectl") is None, reason="helm and kubectl render manifests"),
+]
 VERSION = "9.8.7"
 
 
