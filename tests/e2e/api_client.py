@@ -107,8 +107,8 @@ class ApiClient:
             item["metadata"].pop("managedFields", None)  # as kubectl does
         return answer
 
-    def create(self, obj: JSON) -> None:
-        """Create an object as `kubectl apply` does. Raises as `get` does."""
+    def create(self, obj: JSON, *, dry_run: bool = False) -> JSON:
+        """Create an object as `kubectl apply` does; the stored one. Raises as `get` does."""
         kind = obj["apiVersion"], obj["kind"]
         if kind not in self._kinds:
             self._discover()
@@ -116,8 +116,8 @@ class ApiClient:
         meta = obj["metadata"]
         path = found.path + (f"/namespaces/{meta.get('namespace', 'default')}" if found.namespaced else "")
         notes = (meta.get("annotations") or {}) | {LAST_APPLIED: json.dumps(obj, separators=(",", ":")) + "\n"}
-        query = "fieldManager=kubectl-client-side-apply&fieldValidation=Strict"
-        self._call(f"{path}/{found.name}?{query}", body=obj | {"metadata": meta | {"annotations": notes}})
+        query = "fieldManager=kubectl-client-side-apply&fieldValidation=Strict" + ("&dryRun=All" if dry_run else "")
+        return self._call(f"{path}/{found.name}?{query}", body=obj | {"metadata": meta | {"annotations": notes}})
 
     def is_applied(self, obj: JSON) -> bool:
         """Whether an object is there as `create` creates it, so that `kubectl apply` would change nothing."""
@@ -226,7 +226,8 @@ class ApiClient:
             return self._call(path, headers, body, method)
         if status >= 300:
             kind = NotFound if status == 404 else AssertionError
-            raise kind(f"Error from server: {text.decode(errors='replace')}")
+            said = json.loads(text)["message"] if text.startswith(b"{") else text.decode(errors="replace")
+            raise kind(f"Error from server: {said}")
         found: JSON = json.loads(text)
         return found
 

@@ -20,8 +20,7 @@ class ApiProxy:
     """Passes requests on, over plain HTTP; watches say nothing while `silence()` holds, and stay open.
 
     Of all other requests one in `failing` breaks its connection, if that isn't 0: in turn it doesn't arrive, or its
-    answer is lost. `failed` is how many did. Writes to paths that begin with `held` wait for `let_go()`. Every request
-    waits for `delay` seconds.
+    answer is lost. `failed` is how many did. Every request waits for `delay` seconds.
     """
 
     def __init__(self, plane: ControlPlane) -> None:
@@ -32,8 +31,6 @@ class ApiProxy:
         self.port = 0
         self.failing = self.failed = 0
         self.delay = 0.0
-        self.held = "-"
-        self._let_go = asyncio.Event()
         self._requests = itertools.count(1)
 
     def __enter__(self) -> ApiProxy:
@@ -52,10 +49,6 @@ class ApiProxy:
 
     def speak(self) -> None:
         self._loop.call_soon_threadsafe(self._open.set)
-
-    def let_go(self) -> None:
-        self.held = "-"
-        self._loop.call_soon_threadsafe(self._let_go.set)
 
     def login(self, kubeconfig: Path, path: Path) -> Path:
         """The same login through the proxy."""
@@ -90,8 +83,6 @@ class ApiProxy:
         await asyncio.sleep(self.delay)
         fails = bool(self.failing) and not watching and next(self._requests) % self.failing == 0
         self.failed += fails
-        if request.method != "GET" and request.path.startswith(self.held):
-            await self._let_go.wait()
         if fails and self.failed % 2:
             return self._broken(request)
         async with self._session.request(

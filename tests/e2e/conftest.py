@@ -17,10 +17,12 @@ from hack.devcluster.plane import ControlPlane, assets
 
 from .api_client import Key, api_client
 from .apiproxy import ApiProxy
+from .claims import namespace_with_quota
 from .deployment import ROOT, Deployment, Kubectl
 from .hamischeduler import HamiScheduler, scheduling
 from .installation import Cluster, add_card_node
 from .kubelet import Kubelets
+from .scheduling import scheduler_account
 from .sweeping import sweep
 
 REPLICAS = ("hami-webhook-0", "hami-webhook-1", "hami-webhook-2")
@@ -177,6 +179,13 @@ def started(*more: str) -> Iterator[ControlPlane]:
 
 
 @pytest.fixture(scope="module")
+def program(one_replica: Deployment) -> Deployment:
+    """What a file tests that needs no program of its own, with the accounts of scheduler and device plugins."""
+    scheduler_account(one_replica.kubectl)
+    return one_replica
+
+
+@pytest.fixture(scope="module")
 def kubelets(program: Deployment) -> Iterator[Kubelets]:
     """What allocates for the pods of a module's program."""
     running = Kubelets(program.login("hami-device-plugin"))
@@ -192,6 +201,13 @@ def scheduler(
     folder = tmp_path_factory.mktemp("scheduler")
     with scheduling(plane, folder, program.login("hami-scheduler"), "cooperative") as both:
         yield both
+
+
+@pytest.fixture
+def team(program: Deployment) -> Iterator[str]:
+    """A namespace with a quota, for pods with claims."""
+    with namespace_with_quota(program.kubectl) as space:
+        yield space
 
 
 @pytest.fixture

@@ -69,6 +69,13 @@ class Kubectl:
             check=False,
         )
 
+    def hami(self, *arguments: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
+        """`kubectl hami`, without kubectl."""
+        main = "import sys; from hami_webhook.kubectl.main import main; sys.exit(main())"
+        known = {**os.environ, "KUBECONFIG": str(self.kubeconfig)}
+        command = [sys.executable, "-c", main, *arguments]
+        return subprocess.run(command, input=stdin, env=known, cwd=ROOT, text=True, capture_output=True, check=False)
+
     def __call__(self, *arguments: str, stdin: str = "") -> str:
         """What it prints; fails where it does."""
         done = self.run(*arguments, stdin=stdin)
@@ -227,25 +234,30 @@ async def _pump(source: asyncio.StreamReader, target: asyncio.StreamWriter) -> N
         target.close()
 
 
+def service_account(name: str, namespace: str) -> JSON:
+    return {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": name, "namespace": namespace}}
+
+
+def bound_role(name: str, role: str, account: str, of: str, *, space: str = "", kind: str = "ClusterRole") -> JSON:
+    """The binding of a role to an account of a namespace: in the namespace `space`, or in all."""
+    api = "rbac.authorization.k8s.io"
+    return {
+        "apiVersion": f"{api}/v1",
+        "kind": "RoleBinding" if space else "ClusterRoleBinding",
+        "metadata": {"name": name} | ({"namespace": space} if space else {}),
+        "roleRef": {"apiGroup": api, "kind": kind, "name": role},
+        "subjects": [{"kind": "ServiceAccount", "name": account, "namespace": of}],
+    }
+
+
 def both_roles() -> list[JSON]:
     """The account, bound to what the manifests grant to the webhook and to the controller."""
-    api = "rbac.authorization.k8s.io"
-    account = {"kind": "ServiceAccount", "name": BOTH, "namespace": SYSTEM}
     cluster = ("hami-webhook", "hami-webhook-controller", "hami-webhook-configurations")
     local = ("hami-webhook-controller", "hami-webhook-certificates")
-    roles = [*(("ClusterRole", name) for name in cluster), *(("Role", name) for name in local)]
     return [
-        {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": BOTH, "namespace": SYSTEM}},
-        *(
-            {
-                "apiVersion": f"{api}/v1",
-                "kind": f"{kind}Binding",
-                "metadata": {"name": f"e2e-{name}"} | ({"namespace": SYSTEM} if kind == "Role" else {}),
-                "roleRef": {"apiGroup": api, "kind": kind, "name": name},
-                "subjects": [account],
-            }
-            for kind, name in roles
-        ),
+        service_account(BOTH, SYSTEM),
+        *(bound_role(f"e2e-{name}", name, BOTH, SYSTEM) for name in cluster),
+        *(bound_role(f"e2e-{name}", name, BOTH, SYSTEM, space=SYSTEM, kind="Role") for name in local),
     ]
 
 

@@ -16,9 +16,10 @@ from hack.devcluster.plane import NODE, ControlPlane
 from hami_webhook import pki
 
 from .api_client import api_client
-from .deployment import ROOT, SYSTEM, Kubectl, eventually
+from .deployment import ROOT, SYSTEM, Kubectl, bound_role, eventually, service_account
 from .kubelet import Kubelets
 from .objects import JSON, add_ready_node, gpu_node, namespace, pod, quota
+from .scheduling import bind
 from .tenants import tenant
 
 ALLOCATED = "hami.io/vgpu-devices-allocated"
@@ -121,16 +122,10 @@ def check_rollout(cluster: Cluster, output: str) -> None:
 @contextlib.contextmanager
 def device_plugins(cluster: Cluster) -> Iterator[Kubelets]:
     """HAMi's device plugins, for nodes that are objects only, as an account that may do everything."""
-    account = {"name": "hami-device-plugin", "namespace": SYSTEM}
-    binding = {
-        "apiVersion": "rbac.authorization.k8s.io/v1",
-        "kind": "ClusterRoleBinding",
-        "metadata": {"name": "e2e-device-plugin"},
-        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "cluster-admin"},
-        "subjects": [{"kind": "ServiceAccount", **account}],
-    }
-    cluster.kubectl.apply({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": account}, binding)
-    plugins = Kubelets(tenant(cluster.kubectl, cluster.plane, cluster.folder, SYSTEM, name=account["name"]).kubeconfig)
+    name = "hami-device-plugin"
+    binding = bound_role("e2e-device-plugin", "cluster-admin", name, SYSTEM)
+    cluster.kubectl.apply(service_account(name, SYSTEM), binding)
+    plugins = Kubelets(tenant(cluster.kubectl, cluster.plane, cluster.folder, SYSTEM, name=name).kubeconfig)
     try:
         yield plugins
     finally:
@@ -249,12 +244,6 @@ def leader(kubectl: Kubectl, lease: str) -> str:
     return next((name for name in names if found.startswith(f"{name}_")), "")
 
 
-def bind(kubectl: Kubectl, space: str, name: str, node: str) -> None:
-    target = {"apiVersion": "v1", "kind": "Node", "name": node}
-    binding = {"apiVersion": "v1", "kind": "Binding", "metadata": {"name": name, "namespace": space}, "target": target}
-    kubectl("create", "--raw", f"/api/v1/namespaces/{space}/pods/{name}/binding", "-f", "-", stdin=json.dumps(binding))
-
-
 def used(kubectl: Kubectl, space: str) -> JSON:
     found: JSON = kubectl.get("resourcequota", "gpu-quota", "-n", space)["status"].get("used") or {}
     return found
@@ -311,7 +300,7 @@ def check_a_pod_that_hami_places(cluster: Cluster, user: Kubectl, space: str, no
     assert "is written by the scheduler and device plugins only" in forged.stderr
     hami = "--as=system:serviceaccount:kube-system:hami-scheduler", "--as-group=system:masters"
     kubectl("annotate", "pod", "p", "-n", space, f"hami.io/vgpu-node={node}", allocation, *hami)
-    bind(kubectl, space, "p", node)
+    assert bind(kubectl, space, "p", node) == ""
     eventually(lambda: kubectl.used(space), {"gpu": "1", "gpumem": "3k"})
     user("delete", "pod", "p", "-n", space, "--grace-period=0", "--force")
     eventually(lambda: kubectl.used(space), {"gpu": "0", "gpumem": "0"})

@@ -12,14 +12,12 @@ import json
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import Any
 
 from .api_client import ApiClient, api_client
 from .deployment import Deployment, eventually
-from .objects import pod
+from .objects import JSON, pod
 from .webhooks import answering
 
-JSON = dict[str, Any]
 GATE = "kueue.x-k8s.io/admission"
 QUEUE, MANAGED, WORKLOAD = "kueue.x-k8s.io/queue-name", "kueue.x-k8s.io/managed", "kueue.x-k8s.io/workload"
 GROUP, TOTAL = "kueue.x-k8s.io/pod-group-name", "kueue.x-k8s.io/pod-group-total-count"

@@ -62,6 +62,18 @@ def job(space: str, name: str, count: int, **asked: int) -> JSON:
     }
 
 
+def replicated(space: str, name: str, spec: JSON, *, kind: str = "Deployment", replicas: int = 1, **more: Any) -> JSON:
+    """A workload of apps/v1 with a pod's spec; `more` are other fields of its own."""
+    labels = {"app": name}
+    template = {"metadata": {"labels": labels}, "spec": spec}
+    return {
+        "apiVersion": "apps/v1",
+        "kind": kind,
+        "metadata": {"name": name, "namespace": space},
+        "spec": {"replicas": replicas, "selector": {"matchLabels": labels}, "template": template, **more},
+    }
+
+
 def gpu_node(name: str, *memories: int) -> JSON:
     """A node with cards of these sizes in MiB, of which its kubelet has said nothing yet."""
     cards = [builders.card(f"{name}-{i}", memory, type="NVIDIA A10") for i, memory in enumerate(memories)]

@@ -16,10 +16,9 @@ from hami_webhook.cluster.connect import connect
 from hami_webhook.cluster.kubernetes import KubernetesCluster
 
 from .deployment import Deployment, Kubectl
-from .objects import add_node, gpu_node, pod, quota
+from .objects import JSON, add_node, gpu_node, pod, quota
 from .scheduling import scheduler_account
 
-JSON = dict[str, Any]
 GATE = "hami.io/quota"
 
 

@@ -20,9 +20,8 @@ import yaml
 
 from hack.devcluster.plane import ControlPlane, free_ports
 
-from .deployment import ROOT, SYSTEM, Deployment, Kubectl, eventually
+from .deployment import JSON, ROOT, SYSTEM, Deployment, Kubectl, eventually
 
-JSON = dict[str, Any]
 WEBHOOK, CONTROLLER, SCHEDULER = "hami-webhook", "hami-webhook-controller", "hami-scheduler"
 _RIGHTS = ("ServiceAccount", "ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding", "ConfigMap")
 

@@ -19,10 +19,9 @@ from hami_webhook.core_options import Options
 from hami_webhook.device_config import builtin_device_config, enabled_vendors
 from hami_webhook.scheduling.placer import Placement
 
-from .deployment import ROOT, SYSTEM, Deployment, Kubectl
+from .deployment import ROOT, SYSTEM, Deployment, Kubectl, bound_role, service_account
 from .tenants import tenant
 
-JSON = dict[str, Any]
 VENDORS = enabled_vendors(builtin_device_config().config)
 
 
@@ -30,33 +29,21 @@ def scheduler_account(kubectl: Kubectl) -> None:
     """The service account that schedulers run as, with the manifests' own rights; and the device plugins', with all."""
     kubectl.apply(
         *yaml.safe_load_all((ROOT / "manifests" / "scheduler" / "rbac.yaml").read_text()),
-        {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "hami-device-plugin", "namespace": SYSTEM}},
-        {
-            "apiVersion": "rbac.authorization.k8s.io/v1",
-            "kind": "ClusterRoleBinding",
-            "metadata": {"name": "e2e-device-plugin"},
-            "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "cluster-admin"},
-            "subjects": [{"kind": "ServiceAccount", "name": "hami-device-plugin", "namespace": SYSTEM}],
-        },
+        service_account("hami-device-plugin", SYSTEM),
+        bound_role("e2e-device-plugin", "cluster-admin", "hami-device-plugin", SYSTEM),
     )
 
 
 def foreign_scheduler(deployment: Deployment, system: str, name: str) -> Kubectl:
     """kubectl as the service account of another project's scheduler, which may patch and bind pods."""
-    rbac, role = "rbac.authorization.k8s.io", f"e2e-{name}"
+    role = f"e2e-{name}"
     pods = {"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list", "watch", "patch", "update"]}
     bindings = {"apiGroups": [""], "resources": ["pods/binding"], "verbs": ["create"]}
-    kind = {"apiVersion": f"{rbac}/v1", "kind": "ClusterRole"}
+    kind = {"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole"}
     deployment.kubectl.apply(
         {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": system}},
         {**kind, "metadata": {"name": role}, "rules": [pods, bindings]},
-        {
-            "apiVersion": f"{rbac}/v1",
-            "kind": "ClusterRoleBinding",
-            "metadata": {"name": role},
-            "roleRef": {"apiGroup": rbac, "kind": "ClusterRole", "name": role},
-            "subjects": [{"kind": "ServiceAccount", "name": name, "namespace": system}],
-        },
+        bound_role(role, role, name, system),
     )
     return tenant(deployment.kubectl, deployment.plane, deployment.folder, system, role, name)
 
@@ -94,6 +81,18 @@ def place_waiting(login: Path, namespace: str, nodes: Sequence[str] | None = Non
 
     found: dict[str, str] = on_cluster(login, work)
     return found
+
+
+def bind(
+    kubectl: Kubectl, space: str, name: str, node: str, annotations: dict[str, str] | None = None, *flags: str
+) -> str:
+    """Bind a pod to a node; what kubectl says against it, empty if it is done."""
+    meta = {"name": name, "namespace": space, "annotations": annotations or {}}
+    target = {"apiVersion": "v1", "kind": "Node", "name": node}
+    binding = {"apiVersion": "v1", "kind": "Binding", "metadata": meta, "target": target}
+    path = f"/api/v1/namespaces/{space}/pods/{name}/binding"
+    done = kubectl.run("create", "--raw", path, "-f", "-", *flags, stdin=json.dumps(binding))
+    return done.stderr if done.returncode else ""
 
 
 def set_phase(kubectl: Kubectl, space: str, name: str, phase: str) -> None:

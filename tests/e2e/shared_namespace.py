@@ -18,9 +18,8 @@ from typing import Any
 from helm_program import Helm
 
 from .deployment import Deployment, Kubectl, eventually
-from .objects import GPU, accelerator_quota, job, namespace, pod
+from .objects import GPU, JSON, accelerator_quota, job, namespace, pod
 
-JSON = dict[str, Any]
 STAMP, STAMP_GROUPS = "hami.io/submitted-by", "hami.io/submitted-by-groups"
 REPLICAS = ("hami-webhook-0", "hami-webhook-1", "hami-webhook-2")
 CONFIGURATION = "hami-webhook-admission"

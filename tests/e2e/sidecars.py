@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
-from .deployment import Deployment
+from .deployment import JSON, Deployment
 from .webhooks import mutating
 
-JSON = dict[str, Any]
 CAPABLE: JSON = {
     "capabilities": {"add": ["NET_ADMIN", "NET_RAW"], "drop": ["ALL"]},
     "runAsUser": 0,

@@ -9,7 +9,7 @@ from hack.devcluster.identities import kubeconfig
 from hack.devcluster.plane import ControlPlane
 
 from .api_client import api_client
-from .deployment import TOKEN_SECONDS, Kubectl
+from .deployment import TOKEN_SECONDS, Kubectl, bound_role, service_account
 
 
 def tenant(
@@ -17,14 +17,7 @@ def tenant(
 ) -> Kubectl:
     """kubectl as a service account of the namespace that has a ClusterRole there."""
     kubectl.apply(
-        {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": name, "namespace": namespace}},
-        {
-            "apiVersion": "rbac.authorization.k8s.io/v1",
-            "kind": "RoleBinding",
-            "metadata": {"name": f"{name}-{role}", "namespace": namespace},
-            "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": role},
-            "subjects": [{"kind": "ServiceAccount", "name": name, "namespace": namespace}],
-        },
+        service_account(name, namespace), bound_role(f"{name}-{role}", role, name, namespace, space=namespace)
     )
     return token_of(kubectl, plane, folder, namespace, name)
 

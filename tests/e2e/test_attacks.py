@@ -19,7 +19,6 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -34,17 +33,16 @@ from .attackers.queue_tenant import QueueTenant
 from .attackers.reclaimer import LENT, Reclaimer, borrowers, lending_quotas, most_evicted
 from .attackers.stranger import Stranger
 from .attackers.tenant import Tenant
+from .claims import NODE as CLAIMS_NODE
+from .claims import charging_claims
 from .deployment import Deployment, Kubectl, eventually
 from .hamischeduler import scheduling
 from .kubelet import Kubelets
-from .objects import GPU, MEM, accelerator_quota, add_ready_node, gpu_node, namespace, quota
+from .objects import GPU, JSON, MEM, accelerator_quota, add_ready_node, gpu_node, namespace, quota
 from .revisions import Revisions
 from .tenants import tenant
-from .test_claims_charged import NODE as CLAIMS_NODE
-from .test_claims_charged import charging_claims
 from .webhooks import slow_webhook
 
-JSON = dict[str, Any]
 ACTIONS = int(os.environ.get("HAMI_ATTACKS", "600"))
 SEED = int(os.environ.get("HAMI_ATTACKS_SEED", "20261122"))
 TENANTS = 4

@@ -6,7 +6,6 @@ Slices are written by hand, each scenario's on a node of its own; the scheduler 
 from __future__ import annotations
 
 import random
-from typing import Any
 
 import msgspec
 import pytest
@@ -18,9 +17,8 @@ from hami_webhook.dra.cost import cost_of
 from hami_webhook.kube import claims_wire as wire
 
 from .deployment import Kubectl, allocates_several, eventually
-from .objects import namespace
+from .objects import JSON, namespace
 
-JSON = dict[str, Any]
 SCENARIOS, SEED = 60, 32
 HOST = "kubernetes.io/hostname"
 SELECTORS = (

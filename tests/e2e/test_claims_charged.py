@@ -13,154 +13,38 @@ import json
 import statistics
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
-from typing import Any
 
 import pytest
-import yaml
-from dra.objects import CLASSES, HAMI, NVIDIA, exactly, resource_slice, share, whole
+from dra.objects import HAMI, NVIDIA, VFIO, consumable, exactly, passed_through, resource_slice, share, whole
 
 from hack.devcluster.plane import ControlPlane
-from hami_webhook.config.load import builtin_text
-from hami_webhook.kube.quantity import Quantity
 
 from .api_client import api_client
-from .deployment import (
-    BOTH,
-    BOTH_ROLES,
-    ROOT,
-    SYSTEM,
-    Deployment,
-    Kubectl,
-    deployed,
-    eventually,
-    takes_names_of_classes,
+from .claims import (
+    API,
+    NODE,
+    TEN,
+    bound,
+    charging_claims,
+    claim,
+    events,
+    memory,
+    namespace_with_quota,
+    pod,
+    requests,
+    settled,
+    template,
 )
-from .objects import namespace
-from .scheduling import scheduler_account
-
-JSON = dict[str, Any]
-COMPONENT = ROOT / "manifests" / "components" / "claims"
-NODE = "claims-n1"
-API = "resource.k8s.io/v1"
-CONFIGURATION = "hami-webhook-admission"
+from .deployment import ROOT, Deployment, Kubectl, eventually, takes_names_of_classes
+from .objects import JSON
 
 
 @pytest.fixture(scope="module")
 def program(plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
     with charging_claims(plane, tmp_path_factory.mktemp("program")) as deployment:
         yield deployment
-
-
-@contextlib.contextmanager
-def charging_claims(
-    plane: ControlPlane,
-    folder: Path,
-    *flags: str,
-    components: Sequence[Path] = (),
-    roles: Sequence[str] = (),
-    through: Callable[[Path], Path] = lambda login: login,
-    first: tuple[str, str] = ("a", BOTH_ROLES),
-) -> Iterator[Deployment]:
-    """The program that charges claims, with devices to be claimed; and with the rights of more components.
-
-    `first` is the first replica's name, and its roles.
-    """
-    kubectl = Kubectl(plane.kubeconfig)
-    config = folder / "device-config.yaml"
-    config.write_text(charging())
-    rights = folder / "rights.yaml"
-    files = [(component / "rbac.yaml").read_text() for component in (COMPONENT, *components)]
-    rights.write_text("---\n".join([*files, *map(yaml.safe_dump, both_bindings(*roles))]))
-    kubectl("apply", "-f", str(rights))
-    flags = ("--device-config-file", str(config), *flags)
-    with deployed(plane, folder, flags=flags, through=through) as deployment:
-        add_webhooks(deployment)
-        scheduler_account(kubectl)
-        name, parts = first
-        deployment.start(name, roles=parts)
-        publish(kubectl)
-        yield deployment
-        for kind in ("resourceslices", "deviceclasses"):
-            kubectl("delete", kind, "--all")
-    kubectl("delete", "-f", str(rights))
-
-
-def charging() -> str:
-    """The built-in device configuration where claims are charged."""
-    text = builtin_text()
-    assert "dra:\n  enabled: false" in text
-    return text.replace("dra:\n  enabled: false", "dra:\n  enabled: true")
-
-
-def both_bindings(*more: str) -> list[JSON]:
-    """The rights of the component, and more, for the account that has both Deployments'."""
-    group = "rbac.authorization.k8s.io"
-    return [
-        {
-            "apiVersion": f"{group}/v1",
-            "kind": "ClusterRoleBinding",
-            "metadata": {"name": f"e2e-{name}"},
-            "roleRef": {"apiGroup": group, "kind": "ClusterRole", "name": name},
-            "subjects": [{"kind": "ServiceAccount", "name": BOTH, "namespace": SYSTEM}],
-        }
-        for name in ("hami-webhook-claims", "hami-webhook-controller-claims", *more)
-    ]
-
-
-def add_webhooks(deployment: Deployment) -> None:
-    """The component's webhooks, with the address of the balancer in the place of the Service."""
-    patch = yaml.safe_load((COMPONENT / "webhooks.yaml").read_text())
-    bundle = base64.b64encode(deployment.ca.certificate).decode()
-    for each in patch:
-        path = each["value"]["clientConfig"]["service"]["path"]
-        address = f"https://127.0.0.1:{deployment.balancer.port}{path}"
-        each["value"]["clientConfig"] = {"url": address, "caBundle": bundle}
-    deployment.kubectl("patch", "validatingwebhookconfiguration", CONFIGURATION, "--type=json", "-p", json.dumps(patch))
-
-
-def publish(kubectl: Kubectl) -> None:
-    """A node with two cards, and the classes."""
-    amounts = {"cpu": "64", "memory": "64Gi", "pods": "500"}
-    kubectl.apply(
-        {
-            "apiVersion": "v1",
-            "kind": "Node",
-            "metadata": {"name": NODE, "labels": {"kubernetes.io/hostname": NODE}},
-            "status": {"capacity": amounts, "allocatable": amounts},
-        },
-        {"apiVersion": API, "kind": "ResourceSlice", **resource_slice(NODE, share("a0"), share("a1"))},
-        *(
-            {
-                "apiVersion": API,
-                "kind": "DeviceClass",
-                "metadata": {"name": name},
-                "spec": {"selectors": [{"cel": {"expression": each}} for each in expressions]},
-            }
-            for name, expressions in CLASSES.items()
-        ),
-    )
-
-
-@pytest.fixture
-def team(program: Deployment) -> Iterator[str]:
-    with namespace_with_quota(program.kubectl) as space:
-        yield space
-
-
-@contextlib.contextmanager
-def namespace_with_quota(kubectl: Kubectl) -> Iterator[str]:
-    space = namespace(kubectl)
-    limits = {"limits.nvidia.com/gpumem": "20000", "limits.nvidia.com/gpu": "9"}
-    meta = {"name": "gpu-quota", "namespace": space}
-    kubectl.apply({"apiVersion": "v1", "kind": "ResourceQuota", "metadata": meta, "spec": {"hard": limits}})
-    eventually(lambda: kubectl.used(space).get("gpumem"), "0")
-    yield space
-    # no kubelet ends pods of nodes, which would keep their devices from the next test
-    kubectl("delete", "--raw", f"/api/v1/namespaces/{space}/pods?gracePeriodSeconds=0")
-    kubectl("delete", "namespace", space, "--wait=false")
 
 
 TRY = ("create", "--dry-run=server", "-f", "-")
@@ -171,61 +55,6 @@ def test_what_hamis_own_chart_takes_is_accepted(program: Deployment) -> None:
     text = (ROOT / "manifests" / "in-hami-chart" / "claims.yaml").read_text().replace("CA_BUNDLE", bundle)
     assert text.count(bundle) == 3
     program.kubectl("apply", "--dry-run=server", "-f", "-", stdin=text)
-
-
-def requests(*alternatives: JSON) -> JSON:
-    if len(alternatives) == 1:
-        return {"devices": {"requests": [{"name": "r", "exactly": alternatives[0]}]}}
-    listed = [{"name": f"a{index}", **each} for index, each in enumerate(alternatives)]
-    return {"devices": {"requests": [{"name": "r", "firstAvailable": listed}]}}
-
-
-TEN = requests(exactly(HAMI, memory="10000Mi", cores="10"))
-
-
-def template(space: str, name: str, spec: JSON) -> JSON:
-    meta = {"name": name, "namespace": space}
-    return {"apiVersion": API, "kind": "ResourceClaimTemplate", "metadata": meta, "spec": {"spec": spec}}
-
-
-def claim(space: str, name: str, spec: JSON, **meta: Any) -> JSON:
-    return {
-        "apiVersion": API,
-        "kind": "ResourceClaim",
-        "metadata": {"name": name, "namespace": space, **meta},
-        "spec": spec,
-    }
-
-
-def pod(space: str, name: str, *, of: str = "", uses: str = "", resources: JSON | None = None) -> JSON:
-    container: JSON = {"name": "main", "image": "none"}
-    found: JSON = {"tolerations": [{"operator": "Exists"}], "containers": [container]}
-    if resources:
-        container["resources"] = resources
-    else:
-        reference = {"resourceClaimTemplateName": of} if of else {"resourceClaimName": uses}
-        container["resources"] = {"claims": [{"name": "cards"}]}
-        found["resourceClaims"] = [{"name": "cards", **reference}]
-    return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "namespace": space}, "spec": found}
-
-
-def bound(kubectl: Kubectl, space: str) -> list[str]:
-    """The pods that are on a node."""
-    items = kubectl.get("pods", "-n", space)["items"]
-    return sorted(each["metadata"]["name"] for each in items if each["spec"].get("nodeName"))
-
-
-def events(kubectl: Kubectl, space: str) -> str:
-    return " ".join(each.get("message") or "" for each in kubectl.get("events", "-n", space)["items"])
-
-
-def memory(kubectl: Kubectl, space: str) -> int:
-    return Quantity.parse(kubectl.used(space).get("gpumem", "0")).ceil()
-
-
-def settled(kubectl: Kubectl, space: str) -> bool:
-    """Whether pods and claims show all that is charged; what waiting pods cost is kept for a while after them."""
-    return all(entry["s"] == "floor" for entry in kubectl.ledger(space).values())
 
 
 def test_the_third_pod_is_refused_by_kubectl_and_all_is_free_at_the_end(program: Deployment, team: str) -> None:
@@ -375,10 +204,10 @@ def test_a_node_that_rewrites_its_slices_and_slow_selectors_delay_no_other_tenan
     over, numbers = threading.Event(), "[0,1,2,3,4,5,6,7,8,9]"
 
     def rewrite() -> None:
-        for memory in itertools.cycle(("41Gi", "42Gi")):
+        for size in itertools.cycle(("41Gi", "42Gi")):
             if over.wait(1 / 40):
                 return
-            node.merge({"spec": {"devices": published(3, memory)["spec"]["devices"]}}, "resourceslices", "evil-3")
+            node.merge({"spec": {"devices": published(3, size)["spec"]["devices"]}}, "resourceslices", "evil-3")
 
     def ask(tenant: int) -> None:
         for number in itertools.count():
@@ -449,6 +278,63 @@ def test_claims_pass_no_pod_that_waits_in_a_queue(program: Deployment, team: str
     eventually(lambda: kubectl.run(*TRY, stdin=json.dumps(pod(team, "a", of="ten"))).returncode, 0)
     kubectl.apply(pod(team, "a", of="ten"))
     eventually(lambda: bound(kubectl, team), ["a"])
+
+
+@contextlib.contextmanager
+def nvidias(kubectl: Kubectl, *devices: JSON) -> Iterator[None]:
+    """Devices of NVIDIA's driver on the node, as it publishes them; the slice is written by hand."""
+    made = resource_slice(NODE, *devices, driver=NVIDIA, name="nvidias")
+    kubectl.apply({"apiVersion": API, "kind": "ResourceSlice", **made})
+    yield
+    kubectl("delete", "resourceslice", "nvidias")
+
+
+def test_cards_that_are_passed_through_and_shares_of_no_memory_are_charged(program: Deployment, team: str) -> None:
+    """A tenant asks for 0 bytes of a card that two may share: half of the card is its price."""
+    kubectl = program.kubectl
+    with nvidias(kubectl, passed_through("v0", "4Gi"), consumable("c0", "2", "16Gi")):
+        kubectl.apply(template(team, "vm", requests(exactly(VFIO))), pod(team, "a", of="vm"))
+        zero = requests(exactly(NVIDIA, memory="0"))
+        kubectl.apply(template(team, "zero", zero), pod(team, "b", of="zero"))
+        assert memory(kubectl, team) == 4096 + 8192
+        eventually(lambda: bound(kubectl, team), ["a", "b"])
+        eventually(lambda: settled(kubectl, team))
+        assert (memory(kubectl, team), kubectl.used(team)["gpu"]) == (4096 + 8192, "2")
+        refused = kubectl.refused(pod(team, "c", of="zero"))
+        assert "exceeded quota: gpu-quota, requested: limits.nvidia.com/gpumem=8192" in refused
+
+
+def test_a_qualified_name_is_charged_as_kube_scheduler_allocates_it(program: Deployment, team: str) -> None:
+    """kube-scheduler takes such a name from 1.38 on; with older ones the pod waits, and holds what it waits for."""
+    kubectl, plane = program.kubectl, program.plane
+    with nvidias(kubectl, consumable("c1", "memory", "16Gi")):
+        named = requests(exactly(NVIDIA, capacity={"requests": {f"{NVIDIA}/memory": "4Gi"}}))
+        kubectl.apply(template(team, "named", named), pod(team, "a", of="named"))
+        assert memory(kubectl, team) == 4096
+        if plane.scheduler_minor >= 38:
+            eventually(lambda: bound(kubectl, team), ["a"])
+            eventually(lambda: settled(kubectl, team))
+        else:
+            eventually(lambda: "cannot allocate all claims" in events(kubectl, team))
+        assert memory(kubectl, team) == 4096
+
+
+def test_a_device_that_no_row_is_for_is_called_so_and_a_qualified_name_costs_the_same(
+    program: Deployment, team: str
+) -> None:
+    kubectl = program.kubectl
+    kubectl.apply(claim(team, "long", requests(exactly(HAMI, capacity={"requests": {f"{HAMI}/memory": "9Gi"}}))))
+    assert memory(kubectl, team) == 9216
+    by_driver = {"selectors": [{"cel": {"expression": f'device.driver == "{NVIDIA}"'}}]}
+    kubectl.apply(
+        {"apiVersion": API, "kind": "DeviceClass", "metadata": {"name": "any.example.com"}, "spec": by_driver}
+    )
+    with nvidias(kubectl, whole("x0", "4Gi", "vgpu")):
+        kubectl.apply(template(team, "any", requests(exactly("any.example.com"))), pod(team, "a", of="any"))
+        text = f"device x0 of pool {NODE} of driver {NVIDIA} is of type vgpu, and no row of dra.devices prices it"
+        eventually(lambda: text in events(kubectl, team))
+        assert bound(kubectl, team) == []
+    kubectl("delete", "deviceclass", "any.example.com")
 
 
 def test_claims_of_other_drivers_never_depend_on_us(program: Deployment, team: str) -> None:

@@ -10,7 +10,6 @@ from collections import Counter
 from collections.abc import Iterator
 from functools import cached_property
 from random import Random
-from typing import Any
 
 import pytest
 from builders import card, node
@@ -28,45 +27,29 @@ from hami_webhook.kube.objects import ContainerKind, Node, Pod
 from hami_webhook.kube.quantity import Quantity
 from hami_webhook.state.cluster_cache import ClusterCache
 
-from .apiproxy import ApiProxy
-from .deployment import ROOT, Deployment, Kubectl, allocates_several, eventually
-from .objects import namespace
-from .test_claims_charged import (
+from .claims import (
     API,
     bound,
     charging_claims,
     claim,
     events,
     memory,
-    namespace_with_quota,
     settled,
     template,
 )
-from .test_claims_charged import TEN as BY_HAND
+from .claims import TEN as BY_HAND
+from .deployment import ROOT, Deployment, Kubectl, allocates_several, eventually
+from .objects import JSON, namespace
 
-JSON = dict[str, Any]
 CONVERSION = ROOT / "manifests" / "components" / "conversion"
 
 
 @pytest.fixture(scope="module")
-def proxy(plane: ControlPlane) -> Iterator[ApiProxy]:
-    with ApiProxy(plane) as proxy:
-        yield proxy
-
-
-@pytest.fixture(scope="module")
-def program(plane: ControlPlane, proxy: ApiProxy, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
+def program(plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
     folder = tmp_path_factory.mktemp("program")
     more: JSON = {"components": [CONVERSION], "roles": ["hami-webhook-controller-conversion"]}
-    more["through"] = lambda login: proxy.login(login, folder / "proxy.kubeconfig")
     with charging_claims(plane, folder, "--claims", "convert", **more) as deployment:
         yield deployment
-
-
-@pytest.fixture
-def team(program: Deployment) -> Iterator[str]:
-    with namespace_with_quota(program.kubectl) as space:
-        yield space
 
 
 def pod(space: str, name: str, annotations: JSON | None = None, **amounts: int) -> JSON:
@@ -130,22 +113,6 @@ def test_dry_runs_and_refused_pods_leave_nothing(program: Deployment, team: str)
     eventually(lambda: bound(kubectl, team), ["c"])
     assert len(templates(kubectl, team)) == 1
     assert memory(kubectl, team) == 1000
-
-
-def test_slow_templates_of_one_namespace_hold_no_other_one_up(program: Deployment, team: str, proxy: ApiProxy) -> None:
-    """The API server doesn't answer for them, as where a webhook of another project does slowly what it does."""
-    kubectl, flood = program.kubectl, namespace(program.kubectl)
-    proxy.held = f"/apis/{API}/namespaces/{flood}/"
-    try:
-        kubectl.apply(*(pod(flood, f"p{number}", gpu=1, gpumem=100 + number) for number in range(12)))
-        kubectl.apply(pod(team, "ordinary", gpu=1, gpumem=1000))
-        eventually(lambda: bound(kubectl, team), ["ordinary"])
-        assert templates(kubectl, flood) == []
-    finally:
-        proxy.let_go()
-    eventually(lambda: len(templates(kubectl, flood)), 12)
-    kubectl("delete", "--raw", f"/api/v1/namespaces/{flood}/pods?gracePeriodSeconds=0")
-    kubectl("delete", "namespace", flood, "--wait=false")
 
 
 @pytest.mark.parametrize("cards", [["a1"], ["a0", "a1"]])

@@ -6,9 +6,6 @@ The classes are those that the charts of NVIDIA's and other drivers bring; slice
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from collections.abc import Iterator
 
 import pytest
@@ -20,15 +17,7 @@ from .deployment import Deployment, Kubectl, eventually
 from .hamischeduler import HamiScheduler
 from .kubelet import Kubelets
 from .objects import JSON, add_ready_node, namespace, pod
-from .scheduling import scheduler_account
 from .test_placement import bound, node_with_cards, nodes_with_cards, pods_of
-
-
-@pytest.fixture(scope="module")
-def program(one_replica: Deployment) -> Deployment:
-    scheduler_account(one_replica.kubectl)
-    return one_replica
-
 
 CLASSES = {"gpu.nvidia.com": "nvidia.com/gpu", "metax.example.com": "metax-tech.com/sgpu", "nic.example.com": ""}
 """DeviceClasses as drivers' charts have them, with the resource of ours that each takes."""
@@ -95,10 +84,7 @@ def test_a_pod_with_limits_and_claims_goes_where_both_are(
     publish_nic(kubectl, nodes[1])
     kubectl.apply(*with_nic(pod(space, "taken", gpu=1, gpumem=500)))
     eventually(lambda: "cannot fit resource" in json.dumps(pods_of(kubectl, space)))
-    program_of = [sys.executable, "-c", "import sys; from hami_webhook.kubectl.main import main; sys.exit(main())"]
-    command = [*program_of, "explain", "pod", "taken", "-n", space]
-    environment = {**os.environ, "KUBECONFIG": str(kubectl.kubeconfig)}
-    text = subprocess.run(command, env=environment, text=True, capture_output=True, check=False).stdout
+    text = kubectl.hami("explain", "pod", "taken", "-n", space).stdout
     assert "DeviceClass gpu.nvidia.com takes nvidia.com/gpu" in " ".join(text.split())
     kubectl("delete", "pod", "taken", "-n", space)
     kubectl("patch", "deviceclass", "gpu.nvidia.com", "--type=merge", "-p", '{"spec": {"extendedResourceName": null}}')

@@ -34,7 +34,7 @@ from .installation import (
     quota_of_a_tenant,
     wait_for_names,
 )
-from .objects import GPU, JSON, MEM, namespace, quota
+from .objects import GPU, JSON, MEM, namespace, quota, replicated
 from .tenants import tenant
 
 CONFIGURATION = "hami-webhook-admission"
@@ -96,10 +96,7 @@ def check_first_lines(cluster: Cluster) -> None:
     kubectl = cluster.kubectl
     space, user = quota_of_a_tenant(cluster)
     wait_for_names(user, space)
-    template = {"metadata": {"labels": {"app": "serve"}}, "spec": card_pod(space, "serve", 1000)["spec"]}
-    spec = {"replicas": 4, "selector": {"matchLabels": {"app": "serve"}}, "template": template}
-    meta = {"name": "serve", "namespace": space}
-    kubectl.apply({"apiVersion": "apps/v1", "kind": "Deployment", "metadata": meta, "spec": spec})
+    kubectl.apply(replicated(space, "serve", card_pod(space, "serve", 1000)["spec"], replicas=4))
 
     def first_line(*what: str) -> str:
         return next(iter(hami(user, *what, "-n", space).stdout.splitlines()), "")

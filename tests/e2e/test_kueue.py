@@ -12,7 +12,7 @@ import pytest
 
 from .deployment import Deployment, Kubectl, eventually
 from .kueue import GATE, GROUP, PARENT, QUEUE, TOTAL, kueue
-from .objects import JSON, add_node, gpu_node, namespace, pod, quota
+from .objects import JSON, add_node, gpu_node, namespace, pod, quota, replicated
 from .queueing import free, gated
 from .scheduling import scheduler_account
 
@@ -25,14 +25,6 @@ def program(two_replicas: Deployment) -> Deployment:
     scheduler_account(two_replicas.kubectl)
     add_node(two_replicas.kubectl, gpu_node("card-24g", 24576), gpu=10)
     return two_replicas
-
-
-def template(space: str, labels: JSON, annotations: JSON | None = None) -> JSON:
-    spec = pod(space, "p", gpu=1, gpumem=1)["spec"]
-    return {
-        "metadata": {"labels": labels, "annotations": annotations or {}},
-        "spec": {**spec, "restartPolicy": "Never"},
-    }
 
 
 def plain_pods(space: str, name: str) -> list[JSON]:
@@ -48,28 +40,20 @@ def plain_pods(space: str, name: str) -> list[JSON]:
 
 def stateful_set(space: str, name: str) -> list[JSON]:
     """A StatefulSet, as Kueue's webhook for these leaves it."""
-    made = template(space, {"app": name}, {PARENT: "statefulset"})
-    made["spec"]["restartPolicy"] = "Always"
-    return [
-        {
-            "apiVersion": "apps/v1",
-            "kind": "StatefulSet",
-            "metadata": {"name": name, "namespace": space, "labels": {QUEUE: "team"}},
-            "spec": {
-                "replicas": CARDS,
-                "serviceName": name,
-                "podManagementPolicy": "Parallel",
-                "selector": {"matchLabels": {"app": name}},
-                "template": made,
-            },
-        }
-    ]
+    more = {"serviceName": name, "podManagementPolicy": "Parallel"}
+    spec = pod(space, "p", gpu=1, gpumem=1)["spec"]
+    made = replicated(space, name, spec, kind="StatefulSet", replicas=CARDS, **more)
+    made["metadata"]["labels"] = {QUEUE: "team"}
+    made["spec"]["template"]["metadata"]["annotations"] = {PARENT: "statefulset"}
+    return [made]
 
 
 def job(space: str, name: str) -> list[JSON]:
     """A Job as Kueue's webhook for these leaves it, whose pods have our labels."""
     ours = {"hami.io/pod-group": name, "hami.io/pod-group-size": str(CARDS)}
-    spec = {"suspend": True, "parallelism": CARDS, "completions": CARDS, "template": template(space, ours)}
+    of_pods = {**pod(space, "p", gpu=1, gpumem=1)["spec"], "restartPolicy": "Never"}
+    template = {"metadata": {"labels": ours}, "spec": of_pods}
+    spec = {"suspend": True, "parallelism": CARDS, "completions": CARDS, "template": template}
     meta = {"name": name, "namespace": space, "labels": {QUEUE: "team"}}
     return [{"apiVersion": "batch/v1", "kind": "Job", "metadata": meta, "spec": spec}]
 

@@ -14,7 +14,6 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 import pytest
 from dra.objects import HAMI, exactly, resource_slice, share
@@ -24,17 +23,16 @@ from hami_webhook.controller.match_conditions import CLAIMING_PODS
 from hami_webhook.kube.quantity import Quantity
 
 from .apiproxy import ApiProxy
+from .claims import API, CONFIGURATION, NODE, charging_claims, pod, requests, template
 from .deployment import Deployment, Kubectl, eventually
 from .hamischeduler import scheduling
 from .kubelet import Kubelets
-from .objects import MEM, accelerator_quota, namespace, quota
+from .objects import JSON, MEM, accelerator_quota, namespace, quota
 from .objects import pod as limits_pod
 from .revisions import CLAIMS, Revisions
 from .test_bursts import create_all
-from .test_claims_charged import API, CONFIGURATION, NODE, charging_claims, pod, requests, template
 from .test_placement import nodes_with_cards
 
-JSON = dict[str, Any]
 PODS = int(os.environ.get("HAMI_CLAIMS_PODS", "24"))
 """Half of them ask by limits, half by claims, ten in each namespace."""
 EACH = 1000

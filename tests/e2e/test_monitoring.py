@@ -33,7 +33,7 @@ from .installation import (
     leader,
     system_pods,
 )
-from .objects import GPU, JSON, accelerator_quota, add_node, gpu_node, namespace, quota
+from .objects import GPU, JSON, accelerator_quota, add_node, gpu_node, namespace, quota, replicated
 from .prometheus import ALERTS, Prometheus, scraping
 
 MIB = 1 << 20
@@ -215,19 +215,9 @@ def active(prometheus: Prometheus) -> set[str]:
 
 def rollout(space: str, name: str, replicas: int, memory: JSON | None = None) -> JSON:
     """A Deployment of pods with one card each, and 2000 MiB of it or what else `memory` says."""
-    labels = {"app": name}
-    template = card_pod(space, name, 2000)
-    template["spec"]["containers"][0]["resources"]["limits"] |= memory or {}
-    return {
-        "apiVersion": "apps/v1",
-        "kind": "Deployment",
-        "metadata": {"name": name, "namespace": space},
-        "spec": {
-            "replicas": replicas,
-            "selector": {"matchLabels": labels},
-            "template": {"metadata": {"labels": labels}, "spec": template["spec"]},
-        },
-    }
+    spec: JSON = card_pod(space, name, 2000)["spec"]
+    spec["containers"][0]["resources"]["limits"] |= memory or {}
+    return replicated(space, name, spec, replicas=replicas)
 
 
 def running(kubectl: Kubectl, space: str, name: str) -> int:

@@ -11,11 +11,10 @@ import pytest
 from hack.devcluster.plane import ControlPlane
 
 from .deployment import Deployment, eventually
-from .objects import GPU, MEM, namespace, pod, quota
+from .objects import GPU, JSON, MEM, namespace, pod, quota
 from .queueing import add_ten_cards
 from .tenants import tenant
 
-JSON = dict[str, Any]
 ENFORCEMENT = "hami.io/quota-enforcement"
 SAID = "Warning: quota is observed, not enforced: exceeding resource quota: exceeded quota: gpu-quota, requested: "
 REPLICAS = ("hami-webhook-0", "hami-webhook-1")

@@ -13,10 +13,9 @@ import pytest
 from hami_webhook.kube.objects import format_time
 
 from .deployment import Deployment, Kubectl, eventually
-from .objects import namespace, pod
+from .objects import JSON, namespace, pod, replicated
 from .queueing import Ending, add_ten_cards, free, gated, queueing
 
-JSON = dict[str, Any]
 TWENTY, CARDS = 20, 5
 """Jobs, or pods of one, and the cards that their quota has."""
 
@@ -52,20 +51,9 @@ def test_a_replica_that_is_made_anew_does_not_lose_its_room_to_a_younger_one(pro
 
 
 def stateful_set(space: str, replicas: int) -> JSON:
-    made = {"metadata": {"labels": {"app": "set"}}, "spec": pod(space, "p", gpu=1, gpumem=1)["spec"]}
-    spec = {
-        "replicas": replicas,
-        "serviceName": "set",
-        "podManagementPolicy": "Parallel",
-        "selector": {"matchLabels": {"app": "set"}},
-        "template": made,
-    }
-    return {
-        "apiVersion": "apps/v1",
-        "kind": "StatefulSet",
-        "metadata": {"name": "set", "namespace": space},
-        "spec": spec,
-    }
+    more = {"serviceName": "set", "podManagementPolicy": "Parallel"}
+    spec = pod(space, "p", gpu=1, gpumem=1)["spec"]
+    return replicated(space, "set", spec, kind="StatefulSet", replicas=replicas, **more)
 
 
 @pytest.mark.parametrize("enforcement", ["enforce", "queue"])
@@ -75,7 +63,7 @@ def test_a_rollout_that_can_not_end_says_why_and_ends_with_what_is_said(program:
     space = namespace(kubectl)
     made = queueing(space, gpu=1)
     made["metadata"]["annotations"]["hami.io/quota-enforcement"] = enforcement
-    kubectl.apply(made, deployment_of(space))
+    kubectl.apply(made, replicated(space, "web", pod(space, "p", gpu=1, gpumem=1)["spec"]))
     eventually(lambda: len(free(kubectl, space)), 1)
     (first,) = free(kubectl, space)
     template = {"metadata": {"annotations": {"version": "2"}}}
@@ -91,17 +79,6 @@ def test_a_rollout_that_can_not_end_says_why_and_ends_with_what_is_said(program:
     )
     eventually(lambda: len(free(kubectl, space)) == 1 and free(kubectl, space) != [first])
     kubectl("delete", "deployment", "web", "-n", space)
-
-
-def deployment_of(space: str) -> JSON:
-    made = {"metadata": {"labels": {"app": "web"}}, "spec": pod(space, "p", gpu=1, gpumem=1)["spec"]}
-    spec = {"replicas": 1, "selector": {"matchLabels": {"app": "web"}}, "template": made}
-    return {
-        "apiVersion": "apps/v1",
-        "kind": "Deployment",
-        "metadata": {"name": "web", "namespace": space},
-        "spec": spec,
-    }
 
 
 def jobs(space: str) -> list[JSON]:

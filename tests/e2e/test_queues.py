@@ -4,15 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import signal
-import subprocess
-import sys
 import time
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -21,13 +17,12 @@ from hami_webhook.kube.objects import format_time, parse_time
 from hami_webhook.quota.ledger import decode
 
 from .deployment import SYSTEM, Deployment, Kubectl, eventually
-from .objects import accelerator_quota, namespace, pod, quota
+from .objects import JSON, accelerator_quota, namespace, pod, quota
 from .queueing import GATE, Ending, add_ten_cards, free, gated, queued, queueing, reserved, why
 from .revisions import Revisions
 from .tenants import tenant
 from .test_bursts import create_all
 
-JSON = dict[str, Any]
 TEAMS, PODS, OWN, SHARED, KILLS = 5, 100, 20, 70, 10
 """Teams, the pods of each, the cards that each may use, those that all may use together, and how often the leader is
 killed."""
@@ -256,10 +251,9 @@ def test_a_short_pod_passes_and_the_first_one_starts_as_promised(program: Deploy
 
 def simulated(kubectl: Kubectl, pod: JSON, *flags: str) -> str:
     """What `kubectl hami simulate` prints about a pod that isn't created."""
-    main = "import sys; from hami_webhook.kubectl.main import main; sys.exit(main())"
-    command = [sys.executable, "-c", main, "simulate", "-", "-o", "json", *flags]
-    known = {**os.environ, "KUBECONFIG": str(kubectl.kubeconfig)}
-    return subprocess.run(command, env=known, input=json.dumps(pod), text=True, capture_output=True, check=True).stdout
+    done = kubectl.hami("simulate", "-", "-o", "json", *flags, stdin=json.dumps(pod))
+    assert done.returncode == 0, done.stderr
+    return done.stdout
 
 
 def lasting(space: str, name: str, seconds: int | None) -> JSON:

@@ -13,10 +13,9 @@ import pytest
 from hack.devcluster.plane import ControlPlane
 
 from .deployment import Deployment, Kubectl, eventually
-from .objects import GPU, accelerator_quota, namespace, pod, quota
+from .objects import GPU, JSON, accelerator_quota, namespace, pod, quota
 from .tenants import tenant
 
-JSON = dict[str, Any]
 TRIES = 50
 LIMIT = 4
 

@@ -21,7 +21,7 @@ from hack.devcluster.plane import ControlPlane
 from .api_client import api_client
 from .deployment import Deployment, Kubectl, eventually
 from .hamischeduler import HamiScheduler
-from .objects import JSON, add_ready_node, namespace, pod
+from .objects import JSON, add_ready_node, namespace, pod, replicated
 from .revisions import Revisions
 from .scheduling import scheduler_account
 
@@ -62,18 +62,8 @@ class Room:
 
     def deployment(self, name: str, replicas: int, gpumem: int, **spec: Any) -> None:
         template = pod(self.space, name, gpu=1, gpumem=gpumem)
-        labels = {"app": name}
         rest = {**template["spec"], "nodeSelector": {"room": self.space}, "terminationGracePeriodSeconds": 1, **spec}
-        self.kubectl.apply({
-            "apiVersion": "apps/v1",
-            "kind": "Deployment",
-            "metadata": {"name": name, "namespace": self.space},
-            "spec": {
-                "replicas": replicas,
-                "selector": {"matchLabels": labels},
-                "template": {"metadata": {"labels": labels}, "spec": rest},
-            },
-        })  # fmt: skip
+        self.kubectl.apply(replicated(self.space, name, rest, replicas=replicas))
 
     def placed(self, app: str) -> dict[str, int]:
         """How many of its pods that don't end each node has, by number."""

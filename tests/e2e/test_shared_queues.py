@@ -8,7 +8,6 @@ import os
 import time
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -17,7 +16,7 @@ from hami_webhook.cluster.connect import connect
 from hami_webhook.cluster.kubernetes import KubernetesCluster
 
 from .deployment import Deployment, eventually
-from .objects import accelerator_quota, add_node, gpu_node, namespace, pod, quota
+from .objects import JSON, accelerator_quota, add_node, gpu_node, namespace, pod, quota
 from .queueing import (
     GATE,
     InBackground,
@@ -33,7 +32,6 @@ from .queueing import (
 )
 from .test_bursts import create_all
 
-JSON = dict[str, Any]
 FLOOD = int(os.environ.get("HAMI_QUEUE_FLOOD", "200"))
 """Pods of one team that wait, while another's come and go."""
 RELABELLED = 300

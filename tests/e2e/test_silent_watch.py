@@ -7,7 +7,6 @@ import json
 from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -15,10 +14,8 @@ from hack.devcluster.plane import ControlPlane
 
 from .apiproxy import ApiProxy
 from .deployment import Deployment, Kubectl, deployed, eventually
-from .objects import accelerator_quota, namespace, pod, quota
+from .objects import JSON, accelerator_quota, namespace, pod, quota
 from .tenants import tenant
-
-JSON = dict[str, Any]
 
 
 @pytest.fixture(scope="module")

@@ -29,6 +29,7 @@ from hami_webhook.kubectl import main as kubectl_hami
 
 from .deployment import Deployment, Kubectl
 from .objects import add_node, gpu_node, namespace, pod, quota
+from .scheduling import bind
 from .tenants import tenant
 
 Parser = argparse.ArgumentParser
@@ -62,11 +63,6 @@ class Tenancy:
         return sorted(each for each in others if re.search(rf"\b{re.escape(each)}\b", text))
 
 
-@pytest.fixture(scope="module")
-def program(one_replica: Deployment) -> Deployment:
-    return one_replica
-
-
 @pytest.fixture(scope="module", params=RIGHTS)
 def tenancy(
     request: pytest.FixtureRequest, program: Deployment, tmp_path_factory: pytest.TempPathFactory
@@ -81,10 +77,7 @@ def tenancy(
         # bound by hand, as there is no scheduler: what it holds is what it declares
         running = pod(each, f"runs-{each}", gpu=1, **(HIDDEN if each == other else {"gpumem": 3000}))
         kubectl.apply(quota(each, f"quota-{each}", gpu=4, mem=40000), waiting, running)
-        target = {"apiVersion": "v1", "kind": "Node", "name": node}
-        binding = {"apiVersion": "v1", "kind": "Binding", "metadata": {"name": f"runs-{each}"}, "target": target}
-        path = f"/api/v1/namespaces/{each}/pods/runs-{each}/binding"
-        kubectl("create", "--raw", path, "-f", "-", stdin=json.dumps(binding))
+        assert bind(kubectl, each, f"runs-{each}", node) == ""
     role, sees_nodes = RIGHTS[request.param]
     user = tenant(kubectl, program.plane, folder, space, role=role)
     if sees_nodes:

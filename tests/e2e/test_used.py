@@ -12,8 +12,6 @@ import os
 import re
 import socket
 import ssl
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -120,11 +118,6 @@ class Measured:
         written = self.host / "nvidia" / "new"
         written.write_text(replace(DGX_A100, gpus=2, cards=cards).text())
         written.rename(written.with_name("machine"))
-
-    def hami(self, login: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-c", "import sys; from hami_webhook.kubectl.main import main; sys.exit(main())"]
-        known = {**os.environ, "KUBECONFIG": str(login)}
-        return subprocess.run([*command, *arguments], env=known, cwd=ROOT, text=True, capture_output=True, check=False)
 
 
 def overlay(folder: Path) -> str:
@@ -322,10 +315,9 @@ def test_it_is_seen_who_holds_cards_and_does_not_use_them(measured: Measured) ->
     measured.use("used-a/busy", 1000, sm=30)
     measured.use("used-b/notebook", 2000, sm=10)
     measured.use("used-b/forgotten", 3000, idle=7200)
-    admin = measured.kubectl.kubeconfig
 
     def found(idle_for: str) -> dict[str, tuple[list[str], JSON]]:
-        run = measured.hami(admin, "idle", "-A", "--idle-for", idle_for, "-o", "json")
+        run = measured.kubectl.hami("idle", "-A", "--idle-for", idle_for, "-o", "json")
         assert run.returncode == 0, run.stderr
         teams = json.loads(run.stdout)
         return {team["namespace"]: ([pod["name"] for pod in team["idle"]], team["frees"]) for team in teams}
@@ -356,7 +348,7 @@ def test_a_tenant_sees_the_use_of_its_own_pods_alone(measured: Measured) -> None
         f"{API}/nodes",
     ):
         assert "forbidden" in as_tenant.run("get", "--raw", other).stderr
-    run = measured.hami(as_tenant.kubeconfig, "pods", "-n", "used-a", "-o", "wide")
+    run = as_tenant.hami("pods", "-n", "used-a", "-o", "wide")
     assert (run.returncode, "forgotten" in run.stdout) == (0, False)
     assert "USED MEMORY" in run.stdout
 
@@ -423,7 +415,7 @@ def test_without_it_all_else_works_and_a_line_says_so(measured: Measured) -> Non
     kubectl = measured.kubectl
     kubectl("scale", "deployment/hami-webhook-usage", "-n", SYSTEM, "--replicas=0")
     eventually(lambda: available(kubectl), False)
-    run = measured.hami(kubectl.kubeconfig, "pods", "-n", "used-a")
+    run = kubectl.hami("pods", "-n", "used-a")
     assert (run.returncode, "busy" in run.stdout) == (0, True)
     lines = [line for line in run.stderr.splitlines() if "usage.hami.io" in line]
     assert len(lines) == 1

@@ -13,11 +13,10 @@ import pytest
 from hack.devcluster.plane import ControlPlane
 
 from .deployment import ROOT, Deployment, eventually
-from .objects import GPU, MEM, accelerator_quota, add_node, namespace, pod, quota
+from .objects import GPU, JSON, MEM, accelerator_quota, add_node, namespace, pod, quota
 from .tenants import tenant
 from .test_bursts import create_all
 
-JSON = dict[str, Any]
 TENANTS_PODS, OTHERS_PODS = 1100, 20
 TYPES = "nvidia.com/use-gputype"
 

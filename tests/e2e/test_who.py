@@ -18,13 +18,13 @@ import pytest
 from hack.devcluster.plane import ControlPlane
 
 from .deployment import Deployment, Kubectl, deployed, eventually
-from .objects import GPU, job, pod
+from .objects import GPU, JSON, job, pod
 from .revisions import Revisions
+from .scheduling import bind
 from .shared_namespace import (
     ASKED,
     CONFIGURATION,
     HUB,
-    JSON,
     KIND,
     LIMIT,
     OPERATOR,
@@ -240,12 +240,9 @@ def test_names_orphans_and_bindings_make_no_room_of_another_account(deployment: 
     eventually(shared.used, {"alice": 3, "bob": 2, **dict.fromkeys(stamps, 1)})
     assert shared.stamps() == {"alice": 3, "bob": 2, **dict.fromkeys(stamps, 1)}
     # a Binding, of somebody who may bind
-    meta = {"name": "named-0", "namespace": space, "annotations": {STAMP: "bob"}}
-    target = {"apiVersion": "v1", "kind": "Node", "name": "nowhere"}
-    binding = json.dumps({"apiVersion": "v1", "kind": "Binding", "metadata": meta, "target": target})
-    path = f"/api/v1/namespaces/{space}/pods/named-0/binding"
-    done = kubectl.run("create", "--raw", path, "-f", "-", "--as=admin", "--as-group=system:masters", stdin=binding)
-    assert "may not set it with a Binding" in done.stderr
+    admin = "--as=admin", "--as-group=system:masters"
+    refused = bind(kubectl, space, "named-0", "nowhere", {STAMP: "bob"}, *admin)
+    assert "may not set it with a Binding" in refused
 
 
 def test_a_day_with_gitops_a_portal_and_colleagues(shared: Shared) -> None:

@@ -11,14 +11,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any
 
 from hami_webhook import pki
 
 from .deployment import SYSTEM, Deployment, eventually
-from .objects import pod
-
-JSON = dict[str, Any]
+from .objects import JSON, pod
 
 
 @contextmanager

@@ -14,7 +14,6 @@ from typing import Any
 from ..objects import pod
 from .client import Client
 
-JSON = dict[str, Any]
 STALL = 0.5
 """Seconds that a request takes which costs the API server nothing, when the whole machine stands still."""
 LIFELESS = 5.0

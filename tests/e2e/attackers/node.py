@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from builders import card
 from dra.objects import resource_slice, share
@@ -13,9 +12,8 @@ from dra.objects import resource_slice, share
 from hack.devcluster.plane import ControlPlane
 
 from .actions import Actor, Weighted
-from .client import Client
+from .client import JSON, Client
 
-JSON = dict[str, Any]
 REGISTER, SCORES, HANDSHAKE = "hami.io/node-nvidia-register", "hami.io/node-nvidia-score", "hami.io/node-handshake"
 OTHER_REGISTERS = ("hami.io/node-register-Ascend910B3", "hami.io/node-dcu-register", "volcano.sh/node-vgpu-register")
 LOCK = "hami.io/mutex.lock"

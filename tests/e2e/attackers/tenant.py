@@ -6,13 +6,11 @@ import itertools
 import json
 import random
 from collections.abc import Mapping, Sequence
-from typing import Any
 
-from ..objects import pod
+from ..objects import JSON, pod
 from .actions import Actor, Weighted
 from .client import Client
 
-JSON = dict[str, Any]
 ALLOCATED = "hami.io/vgpu-devices-allocated"
 RESERVATION = "hami.io/quota-reservation"
 AMOUNTS: Sequence[Mapping[str, int]] = (
