@@ -18,12 +18,12 @@ import pytest
 
 from hack.devcluster.plane import ControlPlane
 
-from .deployment import ROOT, Deployment, Kubectl, deployed, eventually
-from .objects import GPU, MEM, accelerator_quota, namespace, pod, quota
+from .api_client import ApiClient, api_client
+from .deployment import ROOT, Deployment, Kubectl, eventually
+from .objects import GPU, JSON, MEM, accelerator_quota, namespace, pod, quota
 from .revisions import Revisions
 from .test_bursts import create_all
 
-JSON = dict[str, Any]
 DEFINITION = ROOT / "manifests" / "base" / "acceleratorquotas.yaml"
 KIND = "acceleratorquotas.hami.io"
 REPLICAS = [f"hami-webhook-{number}" for number in range(3)]
@@ -34,26 +34,17 @@ EVERY = 10
 """The first of so many namespaces has a quota of its own."""
 
 
-@pytest.fixture(scope="module")
-def kubectl(plane: ControlPlane) -> Iterator[Kubectl]:
-    """Without the program: what the API server says by itself."""
-    kubectl = Kubectl(plane.kubeconfig)
-    define(kubectl)
-    yield kubectl
-    kubectl("delete", "crd", KIND)
-
-
-@pytest.fixture(scope="module")
-def deployment(kubectl: Kubectl, plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
-    with deployed(plane, tmp_path_factory.mktemp("program"), *REPLICAS) as deployment:
-        yield deployment
-
-
 @pytest.fixture
-def program(deployment: Deployment) -> Deployment:
+def program(three_replicas: Deployment) -> Deployment:
     """All replicas; those that the test before this one killed are started again."""
-    deployment.start_missing(*REPLICAS)
-    return deployment
+    three_replicas.start_missing(*REPLICAS)
+    return three_replicas
+
+
+@pytest.fixture(scope="module")
+def client(three_replicas: Deployment) -> ApiClient:
+    """For the many objects that the API server checks by itself: each start of kubectl would take longer."""
+    return api_client(three_replicas.kubectl.kubeconfig)
 
 
 def define(kubectl: Kubectl) -> None:
@@ -74,17 +65,6 @@ def status(kubectl: Kubectl, name: str) -> JSON:
     return found
 
 
-def test_kubectl_get_has_columns_for_the_common_keys(kubectl: Kubectl) -> None:
-    name = f"columns-{uuid.uuid4().hex[:6]}"
-    kubectl.apply(accelerator_quota(name, labelled(team=name), {GPU: "40%", MEM: 40000}))
-    status = {"used": {GPU: 3, MEM: "12000"}, "hard": {GPU: 8, MEM: "40000"}}
-    kubectl("patch", "aq", name, "--subresource=status", "--type=merge", "-p", json.dumps({"status": status}))
-    heading, row = kubectl("get", "aq", name).splitlines()
-    names = ("GPU USED", "GPU HARD", "GPUMEM USED", "GPUMEM HARD")
-    assert [row[heading.index(each) :].split()[0] for each in names] == ["3", "8", "12000", "40000"]
-    kubectl("delete", "aq", name)
-
-
 AMOUNT = 'must be a whole amount such as 4, "20000" or 20k; spec.hard alone may have percents'
 WHOLE = 'each must be a whole amount such as 4, "20000" or 20k, or a percent of the healthy cards'
 ONE_TYPE = "must be words of one card type, such as H100, without commas; write several types as several items"
@@ -103,8 +83,8 @@ REFUSED: list[tuple[JSON, str]] = [
     ({"hard": {"requests.nvidia.com/gpu": 4}}, KEYS),
     ({"hard": {"limits.cpu": 4}}, KEYS),
     ({"hard": {}}, "spec.hard in body should have at least 1 properties"),
-    ({"hard": None}, 'missing required field "hard"'),
-    ({"namespaceSelector": None}, 'missing required field "namespaceSelector"'),
+    ({"hard": None}, "spec.hard: Required value"),
+    ({"namespaceSelector": None}, "spec.namespaceSelector: Required value"),
     (
         {"namespaceSelector": {"matchExpressions": [{"key": "team", "operator": "In"}]}},
         "operators In and NotIn take values, Exists and DoesNotExist take none",
@@ -123,7 +103,7 @@ REFUSED: list[tuple[JSON, str]] = [
     ({"nodeSelector": {"pool,zone": "a"}}, "must be labels of nodes, such as pool: train"),
     ({"nodeSelector": {"pool": "train=1"}}, "must be labels of nodes, such as pool: train"),
     ({"enforcement": "off"}, 'supported values: "enforce", "observe"'),
-    ({"borrow": 4}, 'unknown field "borrow"'),
+    ({"borrow": 4}, 'unknown field "spec.borrow"'),
     ({"nominal": {GPU: 5}}, AT_MOST_HARD),
     ({"hard": {GPU: 4, MEM: "16k"}, "nominal": {GPU: 1, MEM: 16001}}, AT_MOST_HARD),
     ({"nominal": {MEM: 1}}, "nominal may only have keys of hard; limit the key in hard too, or remove it"),
@@ -135,7 +115,7 @@ REFUSED: list[tuple[JSON, str]] = [
     ({"budget": {"amounts": {GPU: "500"}, "period": "Month"}}, HOURS),
     ({"budget": {"amounts": {GPU: 500}, "period": "Month"}}, "must be of type string"),
     ({"budget": {"amounts": {MEM: "1h"}, "period": "Month"}}, "amounts of a budget may only have keys of hard"),
-    ({"budget": {"amounts": {GPU: "1h"}}}, 'missing required field "period"'),
+    ({"budget": {"amounts": {GPU: "1h"}}}, "spec.budget.period: Required value"),
     ({"budget": {"amounts": {GPU: "1h"}, "period": "Day"}}, PERIOD),
     ({"budget": {"amounts": {GPU: "1h"}, "period": "-1h"}}, PERIOD),
     ({"budget": {"amounts": {GPU: "1h"}, "period": "0s"}}, PERIOD),
@@ -151,7 +131,7 @@ REFUSED: list[tuple[JSON, str]] = [
         "name the subjects: either user: true, or a label of pods",
     ),
     ({"per": {"user": False, "hard": {GPU: 1}}}, SUBJECTS),
-    ({"per": {"user": True}}, 'missing required field "hard"'),
+    ({"per": {"user": True}}, "spec.per.hard: Required value"),
     ({"per": {"user": True, "hard": {MEM: 1}}}, "per.hard, per.overrides and per.groups may only have keys of hard"),
     (
         {"per": {"user": True, "hard": {GPU: 1}, "overrides": [{"subject": "a", "hard": {MEM: 1}}]}},
@@ -207,29 +187,23 @@ ACCEPTED: list[JSON] = [
 
 
 @pytest.mark.parametrize(("spec", "reason"), REFUSED, ids=[json.dumps(spec) for spec, _ in REFUSED])
-def test_a_wrong_quota_is_refused_with_what_would_be_right(kubectl: Kubectl, spec: JSON, reason: str) -> None:
+def test_a_wrong_quota_is_refused_with_what_would_be_right(client: ApiClient, spec: JSON, reason: str) -> None:
     wrong = accelerator_quota("wrong", {}, hard={GPU: 4})
     wrong["spec"] = {key: value for key, value in (wrong["spec"] | spec).items() if value is not None}
-    assert reason in kubectl.refused(wrong)
+    with pytest.raises(AssertionError, match=re.escape(reason)):
+        client.create(wrong)
 
 
 @pytest.mark.parametrize("spec", ACCEPTED, ids=map(json.dumps, ACCEPTED))
-def test_a_right_quota_is_taken(kubectl: Kubectl, spec: JSON) -> None:
-    right = accelerator_quota("right", {}, hard={GPU: 4})
+def test_a_right_quota_is_taken(client: ApiClient, spec: JSON) -> None:
+    right = accelerator_quota("right", {"matchLabels": {"nobody": "has"}}, hard={GPU: 4})
     right["spec"] |= spec
-    made = json.loads(kubectl("create", "--dry-run=server", "-o", "json", "-f", "-", stdin=json.dumps(right)))
+    made = client.create(right, dry_run=True)
     default = {"enforcement": "enforce", "reclaim": "off", "reclaimMinRuntime": "10m"}
     written = right["spec"]
     if "budget" in written:
         written["budget"] = {"then": "Refuse", "timeZone": "UTC", **written["budget"]}
     assert made["spec"] == {**default, **written}
-
-
-def test_kubectl_explains_the_fields(kubectl: Kubectl) -> None:
-    text = kubectl("explain", "aq.spec")
-    for field in ("namespaceSelector", "hard", "deviceTypes", "nodeSelector", "enforcement"):
-        assert field in text
-    assert "{} selects all" in " ".join(text.split())
 
 
 def test_kubectl_shows_what_is_used_and_by_whom(program: Deployment) -> None:

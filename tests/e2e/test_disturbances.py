@@ -12,7 +12,6 @@ import threading
 import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
-from pathlib import Path
 
 import pytest
 
@@ -22,15 +21,17 @@ from hami_webhook.cluster.api import ClusterError, Kind
 from hami_webhook.cluster.connect import connect
 from hami_webhook.cluster.kubernetes import KubernetesCluster
 
-from .deployment import SYSTEM, Deployment, deployed, eventually
+from .deployment import SYSTEM, Deployment, eventually
 from .objects import namespace, pod, quota
 from .test_bursts import create_all, existing
 
+REPLICAS = ("hami-webhook-0", "hami-webhook-1")
+
 
 @pytest.fixture
-def program(plane: ControlPlane, tmp_path: Path) -> Iterator[Deployment]:
-    with deployed(plane, tmp_path, "hami-webhook-0", "hami-webhook-1") as deployment:
-        yield deployment
+def program(two_replicas: Deployment) -> Deployment:
+    two_replicas.start_missing(*REPLICAS)
+    return two_replicas
 
 
 def test_the_api_server_restarts_in_the_middle(program: Deployment, plane: ControlPlane) -> None:
@@ -90,6 +91,7 @@ def _canonical(count: int) -> str:
     return f"{count // 1000}k" if count and count % 1000 == 0 else str(count)
 
 
+GRACE = ("--shutdown-grace", "15s")
 CLIENTS = 16
 PACE = 0.02
 """Seconds between two pods of a client."""
@@ -115,7 +117,7 @@ def replace(program: Deployment, old: str, new: str) -> None:
 
     The Service forgets the old one when its probe fails, and connections that it has stay with it.
     """
-    program.start(new)
+    program.start(new, *GRACE)
     process = program.replicas[old]
     process.send_signal(signal.SIGTERM)
     eventually(lambda: process.poll() is not None or not program.ready(old))
@@ -125,49 +127,52 @@ def replace(program: Deployment, old: str, new: str) -> None:
     assert process.returncode == 0
 
 
-def test_replacing_each_replica_refuses_no_review(plane: ControlPlane, tmp_path: Path) -> None:
+def test_replacing_each_replica_refuses_no_review(program: Deployment) -> None:
     """Under a stream of pods from several clients, on a machine that has no time to spare."""
-    replicas = "hami-webhook-0", "hami-webhook-1"
-    with deployed(plane, tmp_path, *replicas, flags=("--shutdown-grace", "15s")) as program:
-        kubectl, space = program.kubectl, namespace(program.kubectl)
-        kubectl.apply(quota(space, gpu=100_000))
-        ending = threading.Event()
-        refusals: list[str] = []
-        created = 0
+    for name in REPLICAS:
+        program.stop(name)
+        program.start(name, *GRACE)
+    kubectl, space = program.kubectl, namespace(program.kubectl)
+    kubectl.apply(quota(space, gpu=100_000))
+    ending = threading.Event()
+    refusals: list[str] = []
+    created = 0
 
-        async def client(name: str) -> None:
-            nonlocal created
-            async with KubernetesCluster(await connect(str(kubectl.kubeconfig))) as cluster:
-                number = 0
-                while not ending.is_set():
-                    number += 1
-                    try:
-                        await cluster.create(Kind.PODS, pod(space, f"{name}-{number}", gpu=1, gpumem=10))
-                        created += 1
-                    except ClusterError as error:
-                        refusals.append(str(error))
-                    await asyncio.sleep(PACE)
+    async def client(name: str) -> None:
+        nonlocal created
+        async with KubernetesCluster(await connect(str(kubectl.kubeconfig))) as cluster:
+            number = 0
+            while not ending.is_set():
+                number += 1
+                try:
+                    await cluster.create(Kind.PODS, pod(space, f"{name}-{number}", gpu=1, gpumem=10))
+                    created += 1
+                except ClusterError as error:
+                    refusals.append(str(error))
+                await asyncio.sleep(PACE)
 
-        async def stream() -> None:
-            async with asyncio.TaskGroup() as tasks:
-                for number in range(CLIENTS):
-                    tasks.create_task(client(f"c{number}"))
+    async def stream() -> None:
+        async with asyncio.TaskGroup() as tasks:
+            for number in range(CLIENTS):
+                tasks.create_task(client(f"c{number}"))
 
-        with busy_cores():
-            thread = threading.Thread(target=lambda: asyncio.run(stream()))
-            thread.start()
-            try:
-                for number, old in enumerate(replicas, start=len(replicas)):
-                    before = created
-                    eventually(lambda: created >= before + BETWEEN)  # noqa: B023  called at once
-                    replace(program, old, f"hami-webhook-{number}")
+    with busy_cores():
+        thread = threading.Thread(target=lambda: asyncio.run(stream()))
+        thread.start()
+        try:
+            for number, old in enumerate(REPLICAS):
                 before = created
-                eventually(lambda: created >= before + BETWEEN)
-            finally:
-                ending.set()
-                thread.join()
-        assert refusals == []
-        eventually(lambda: kubectl.used(space), {"gpu": _canonical(created)})
+                eventually(lambda: created >= before + BETWEEN)  # noqa: B023  called at once
+                replace(program, old, f"new-{number}")
+            before = created
+            eventually(lambda: created >= before + BETWEEN)
+        finally:
+            ending.set()
+            thread.join()
+    assert refusals == []
+    eventually(lambda: kubectl.used(space), {"gpu": _canonical(created)})
+    for name in list(program.replicas):
+        program.stop(name)
 
 
 def test_broken_connections_cost_nothing(program: Deployment) -> None:

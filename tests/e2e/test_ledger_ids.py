@@ -13,7 +13,7 @@ import pytest
 
 from hack.devcluster.plane import ControlPlane
 
-from .deployment import Deployment, Kubectl, deployed, eventually
+from .deployment import Deployment, Kubectl, eventually
 from .objects import JSON, add_node, gpu_node, namespace, pod, quota
 from .tenants import tenant
 from .webhooks import holding_webhook, post_review
@@ -24,12 +24,11 @@ POOL = {"pool": "ledger-ids"}
 
 
 @pytest.fixture(scope="module")
-def program(plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
-    with deployed(plane, tmp_path_factory.mktemp("program"), "hami-webhook-0", "hami-webhook-1") as deployment:
-        node = gpu_node("ids-80g", 81920, 81920)
-        node["metadata"]["labels"] = POOL
-        add_node(deployment.kubectl, node, gpu=20)
-        yield deployment
+def program(two_replicas: Deployment) -> Deployment:
+    node = gpu_node("ids-80g", 81920, 81920)
+    node["metadata"]["labels"] = POOL
+    add_node(two_replicas.kubectl, node, gpu=20)
+    return two_replicas
 
 
 def create(kubectl: Kubectl, item: JSON) -> subprocess.CompletedProcess[str]:

@@ -14,12 +14,11 @@ import pytest
 from hack.devcluster.plane import ControlPlane
 from hami_webhook.kube.objects import format_time
 
-from .deployment import Deployment, deployed, eventually
-from .hamischeduler import HamiScheduler, scheduling
+from .deployment import Deployment, eventually
+from .hamischeduler import HamiScheduler
 from .kubelet import Kubelets
 from .objects import namespace, pod, quota
 from .revisions import Revisions
-from .scheduling import scheduler_account
 from .test_bursts import create_all
 from .test_placement import ALLOCATED, node_with_cards, nodes_with_cards
 
@@ -28,22 +27,6 @@ EACH = 1000
 BROKEN_OFF = 20
 """More pods than are charged and not stored when the webhook is killed: their charges count until their TTL."""
 WEBHOOK = "hami-webhook-0"
-
-
-@pytest.fixture(scope="module")
-def program(plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
-    with deployed(plane, tmp_path_factory.mktemp("program"), WEBHOOK) as deployment:
-        scheduler_account(deployment.kubectl)
-        yield deployment
-
-
-@pytest.fixture(scope="module")
-def scheduler(
-    plane: ControlPlane, program: Deployment, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[HamiScheduler]:
-    folder = tmp_path_factory.mktemp("scheduler")
-    with scheduling(plane, folder, program.login("hami-scheduler"), "cooperative") as both:
-        yield both
 
 
 @pytest.fixture
