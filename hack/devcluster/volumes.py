@@ -10,7 +10,7 @@ import re
 import shutil
 import subprocess
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -19,7 +19,7 @@ from .client import FAILURES, JSON, Client
 
 _log = logging.getLogger(__name__)
 
-TOKEN_SECONDS = 600
+_TOKEN_SECONDS = 600
 """How long a token lives: the API server's minimum, whatever the volume requests, so that programs see new ones."""
 _RENEWAL = 0.8
 _RETRY_SECONDS = 1.0
@@ -213,9 +213,7 @@ def _selected(data: dict[str, bytes] | None, spec: JSON) -> Files | None:
     return {item["path"]: File(data[item["key"]], item.get("mode")) for item in items}
 
 
-async def tokens(
-    client: Client, pod: JSON, audience: str, sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
-) -> AsyncIterator[str]:
+async def tokens(client: Client, pod: JSON, audience: str) -> AsyncIterator[str]:
     """Tokens of the pod's service account, bound to the pod; the next comes at four fifths of one's life."""
     meta = pod["metadata"]
     path = f"/api/v1/namespaces/{meta['namespace']}/serviceaccounts/{pod['spec']['serviceAccountName']}/token"
@@ -223,7 +221,7 @@ async def tokens(
     spec = {
         "audiences": [audience] if audience else None,
         "boundObjectRef": reference,
-        "expirationSeconds": TOKEN_SECONDS,
+        "expirationSeconds": _TOKEN_SECONDS,
     }
     request = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": spec}
     while True:
@@ -231,11 +229,11 @@ async def tokens(
             answer = await client.post(path, request)
         except FAILURES as error:
             _log.warning("%s: no token: %s", path, error)
-            await sleep(_RETRY_SECONDS)
+            await asyncio.sleep(_RETRY_SECONDS)
             continue
         yield answer["status"]["token"]
         end = datetime.fromisoformat(answer["status"]["expirationTimestamp"])
-        await sleep((end - datetime.now(UTC)).total_seconds() * _RENEWAL)
+        await asyncio.sleep((end - datetime.now(UTC)).total_seconds() * _RENEWAL)
 
 
 def field(pod: JSON, path: str, addresses: tuple[str, str] = ("", "")) -> str:

@@ -14,28 +14,33 @@ from typing import Any
 import builders
 import pytest
 
-from hack.devcluster.plane import ControlPlane
-
-from .deployment import Deployment, Kubectl, deployed, eventually
-from .objects import CORES as GPUCORES
-from .objects import GPU, JSON, MEM, add_node, define_devices, gpu_node, namespace, quota, remove_devices
-from .scheduling import foreign_scheduler
+from .deployment import Deployment, Kubectl, bound_role, eventually
+from .objects import CORES, GPU, JSON, MEM, add_node, define_devices, namespace, quota, remove_devices
+from .scheduling import bind, foreign_scheduler
 from .tenants import tenant
 
-NUMBER, MEMORY, CORES = "volcano.sh/vgpu-number", "volcano.sh/vgpu-memory", "volcano.sh/vgpu-cores"
-IDS, RATIO = "volcano.sh/vgpu-ids-new", "koordinator.sh/gpu-memory-ratio"
+NUMBER, MEMORY, IDS = "volcano.sh/vgpu-number", "volcano.sh/vgpu-memory", "volcano.sh/vgpu-ids-new"
+RATIO, BYTES = "koordinator.sh/gpu-memory-ratio", "koordinator.sh/gpu-memory"
+KOORDINATORS = [f"limits.{name}" for name in ("koordinator.sh/gpu.shared", RATIO, BYTES)]
+NODE = "foreign-1"
 DEVICES = "scheduling.koordinator.sh/device-allocated"
-RESERVATION = "hami.io/quota-reservation"
 ONLY_SCHEDULERS = "is written by the scheduler and device plugins only; system:serviceaccount:{}:tenant may not "
 
 
 @pytest.fixture(scope="module")
-def program(plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
-    with deployed(plane, tmp_path_factory.mktemp("foreign"), "hami-webhook-0") as deployment:
-        define_devices(deployment.kubectl)
-        add_node(deployment.kubectl, {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "foreign-1"}})
-        yield deployment
-    remove_devices(deployment.kubectl)
+def program(one_replica: Deployment) -> Iterator[Deployment]:
+    """On a cluster with Koordinator's definition, and a node with two cards of it."""
+    kubectl = one_replica.kubectl
+    define_devices(kubectl)
+    add_node(kubectl, {"apiVersion": "v1", "kind": "Node", "metadata": {"name": NODE}})
+    cards = [
+        {"type": "gpu", "minor": minor, "health": True, "resources": {BYTES: size}}
+        for minor, size in enumerate(("80Gi", "23040Mi"))
+    ]
+    kind = {"apiVersion": "scheduling.koordinator.sh/v1alpha1", "kind": "Device"}
+    kubectl.apply({**kind, "metadata": {"name": NODE}, "spec": {"devices": cards}})
+    yield one_replica
+    remove_devices(kubectl)
 
 
 def pod(space: str, name: str, **limits: Any) -> JSON:
@@ -56,7 +61,7 @@ def allocation(memory: int) -> dict[str, str]:
     return {
         IDS: f"GPU-0,NVIDIA,{memory},0:",
         "volcano.sh/devices-to-allocate": f"GPU-0,NVIDIA,{memory},0:",
-        "volcano.sh/vgpu-node": "foreign-1",
+        "volcano.sh/vgpu-node": NODE,
         "volcano.sh/vgpu-time": now,
         "volcano.sh/bind-time": now,
         "volcano.sh/bind-phase": "allocating",
@@ -72,18 +77,6 @@ def annotate(kubectl: Kubectl, space: str, name: str, annotations: dict[str, str
     """Merge-patch annotations of a pod; what kubectl says against it, empty if it is done."""
     patch = json.dumps({"metadata": {"annotations": annotations}})
     done = kubectl.run("patch", "pod", name, "-n", space, "--type=merge", "-p", patch)
-    return done.stderr if done.returncode else ""
-
-
-def bind(
-    kubectl: Kubectl, space: str, name: str, annotations: dict[str, str] | None = None, node: str = "foreign-1"
-) -> str:
-    """Bind a pod to the node; what kubectl says against it, empty if it is done."""
-    meta = {"name": name, "namespace": space, "annotations": annotations or {}}
-    target = {"apiVersion": "v1", "kind": "Node", "name": node}
-    binding = {"apiVersion": "v1", "kind": "Binding", "metadata": meta, "target": target}
-    path = f"/api/v1/namespaces/{space}/pods/{name}/binding"
-    done = kubectl.run("create", "--raw", path, "-f", "-", stdin=json.dumps(binding))
     return done.stderr if done.returncode else ""
 
 
@@ -109,7 +102,7 @@ def test_a_tenant_can_not_shrink_what_its_volcano_pod_costs(program: Deployment)
 
     volcano = foreign_scheduler(program, "volcano-system", "volcano-scheduler")
     allocated = allocation(20000)
-    assert bind(volcano, space, "first", allocated) == ""
+    assert bind(volcano, space, "first", NODE, allocated) == ""
     assert kubectl.get("pod", "first", "-n", space)["metadata"]["annotations"].items() >= allocated.items()
     plugin = {"volcano.sh/bind-phase": "success", "volcano.sh/devices-to-allocate": ""}
     assert annotate(volcano, space, "first", dict(plugin)) == ""
@@ -118,26 +111,6 @@ def test_a_tenant_can_not_shrink_what_its_volcano_pod_costs(program: Deployment)
     assert annotate(mine, space, "first", {"team": "a"}) == ""
     assert "exceeding resource quota" in mine.refused(vgpu(space, "second"))
     assert used() == "20k"
-
-
-def test_a_pod_is_never_debited_less_than_it_declares(program: Deployment) -> None:
-    """Not even by an allocation from before it was guarded: 1 MiB of 20000, and cores that weren't asked for."""
-    kubectl, space = program.kubectl, namespace(program.kubectl)
-    mine = tenant(kubectl, program.plane, program.folder, space)
-    hard: JSON = {f"limits.{MEMORY}": 20000, f"limits.{CORES}": 100}
-    kubectl.apply(quota(space, **hard))
-
-    def used() -> tuple[str | None, str | None]:
-        found = kubectl.used(space)
-        return found.get(f"limits.{MEMORY}"), found.get(f"limits.{CORES}")
-
-    eventually(used, ("0", "0"))
-    mine.apply(vgpu(space, "first"))
-    volcano = foreign_scheduler(program, "volcano-system", "volcano-scheduler")
-    assert annotate(volcano, space, "first", {**allocation(1), IDS: "GPU-0,NVIDIA,1,30:"}) == ""
-    assert bind(volcano, space, "first") == ""
-    eventually(used, ("20k", "30"))
-    assert "exceeding resource quota" in mine.refused(vgpu(space, "second", 1))
 
 
 def test_a_tenant_can_not_shrink_what_its_koordinator_pod_costs(program: Deployment) -> None:
@@ -154,7 +127,7 @@ def test_a_tenant_can_not_shrink_what_its_koordinator_pod_costs(program: Deploym
     eventually(used, "80")
     koordinator = foreign_scheduler(program, "koordinator-system", "koord-scheduler")
     assert annotate(koordinator, space, "first", dict(device_allocated(80))) == ""
-    assert bind(koordinator, space, "first") == ""
+    assert bind(koordinator, space, "first", NODE) == ""
     for change in (device_allocated(1), {DEVICES: None}, {DEVICES: "{}"}):
         error = annotate(mine, space, "first", dict(change))
         assert f"{DEVICES} {ONLY_SCHEDULERS.format(space)}add, change or remove it" in error
@@ -162,27 +135,41 @@ def test_a_tenant_can_not_shrink_what_its_koordinator_pod_costs(program: Deploym
     assert used() == "80"
 
 
-def test_a_pod_of_koordinator_that_names_hami_s_cards_of_another_vendor_too_is_refused(program: Deployment) -> None:
-    """It was charged for both, without a word; each manager would count the same card. One of them is fine."""
-    kubectl, space = program.kubectl, namespace(program.kubectl)
-    refused = kubectl.refused(pod(space, "both", **{RATIO: "80", "hygon.com/dcunum": "1"}))
-    assert "invalid resource device requests: hygon.com/dcunum, koordinator.sh/gpu-memory-ratio" in refused
-    assert "each counts the same card separately" in refused
-    kubectl.apply(share(space, "share"), pod(space, "dcu", **{"hygon.com/dcunum": "1"}))
+def half_a_card(space: str, name: str) -> JSON:
+    made = pod(space, name, **{RATIO: "50", "koordinator.sh/gpu-core": "50"})
+    made["metadata"]["labels"] = {"koordinator.sh/gpu-isolation-provider": "hami-core"}
+    return made
 
 
-def test_each_scheduler_writes_its_own_allocations_only(program: Deployment) -> None:
+def test_a_share_is_charged_by_the_smallest_card_and_debited_as_placed(program: Deployment) -> None:
+    """By Koordinator's Device objects at admission, then by what Koordinator wrote."""
     kubectl, space = program.kubectl, namespace(program.kubectl)
-    volcano = foreign_scheduler(program, "volcano-system", "volcano-scheduler")
     koordinator = foreign_scheduler(program, "koordinator-system", "koord-scheduler")
-    kubectl.apply(pod(space, "plain"))
-    forged = {"hami.io/vgpu-devices-allocated": "GPU-0,NVIDIA,1,1:;"}
-    for who, foreign in ((volcano, device_allocated(1)), (koordinator, allocation(1))):
-        for key, value in (*foreign.items(), *forged.items()):
-            assert f"{key} is written by the scheduler" in annotate(who, space, "plain", {key: value})
-            assert f"{key} is written by the scheduler" in bind(who, space, "plain", {key: value})
-    (left,) = kubectl.get("pod", "plain", "-n", space)["metadata"]["annotations"]
-    assert left == "kubectl.kubernetes.io/last-applied-configuration"
+    hard: JSON = dict(zip(KOORDINATORS, (4, 300, "60Gi"), strict=True))
+    kubectl.apply(quota(space, **hard))
+
+    def used() -> list[str | None]:
+        return [kubectl.used(space).get(key) for key in KOORDINATORS]
+
+    eventually(used, ["0", "0", "0"])
+    eventually(lambda: program.metric("hami-webhook-0", 'hami_webhook_cache_objects{kind="devices"}'), 1.0)
+    kubectl.apply(half_a_card(space, "p"))
+    assert used() == ["1", "50", "12079595520"]
+    stored = kubectl.get("pod", "p", "-n", space)
+    assert stored["metadata"]["labels"] == {"koordinator.sh/gpu-isolation-provider": "HAMi-core"}
+    assert stored["spec"]["schedulerName"] == "koord-scheduler"
+    assert stored["spec"]["containers"][0]["resources"]["limits"] == {RATIO: "50", "koordinator.sh/gpu-core": "50"}
+    # what koord-scheduler does: half of the larger card
+    entry = {"minor": 0, "resources": {"koordinator.sh/gpu-core": "50", RATIO: "50"}}
+    assert annotate(koordinator, space, "p", {DEVICES: json.dumps({"gpu": [entry]})}) == ""
+    assert bind(koordinator, space, "p", NODE) == ""
+    eventually(used, ["1", "50", "42949672960"])
+    message = kubectl("describe", "quota", "gpu-quota", "-n", space).split()
+    assert message[message.index(KOORDINATORS[2]) + 1 :][:2] == ["40Gi", "60Gi"]
+    kubectl.apply(half_a_card(space, "q"))
+    refused = kubectl.refused(half_a_card(space, "r"))
+    assert "exceeding resource quota" in refused
+    assert f"requested: {KOORDINATORS[2]}=12079595520 (smallest eligible card)" in refused
 
 
 def test_words_of_vendors_are_reserved_on_pods_with_cards_alone(program: Deployment) -> None:
@@ -199,40 +186,6 @@ def test_words_of_vendors_are_reserved_on_pods_with_cards_alone(program: Deploym
     mine.apply(card)
     for key in words:
         assert f"{key} {ONLY_SCHEDULERS.format(space)}" in annotate(mine, space, "card", {key: "1"})
-
-
-def test_device_plugins_of_hami_write_allocations_by_their_manifests_accounts_alone(program: Deployment) -> None:
-    """Stand-ins: the accounts and rights of HAMi's manifests for Ascend, Hygon and AMD, and of its chart."""
-    kubectl, space = program.kubectl, namespace(program.kubectl)
-    mine = tenant(kubectl, program.plane, program.folder, space)
-    mine.apply(pod(space, "npu", **{"huawei.com/Ascend910B3": 1}))
-    for name in (
-        "hami-ascend",
-        "dcu-device-plugin",
-        "hcu-device-plugin",
-        "amd-gpu-device-plugin",
-        "hami-device-plugin",
-    ):
-        plugin = foreign_scheduler(program, "kube-system", name)
-        assert annotate(plugin, space, "npu", {"hami.io/bind-phase": name, "predicate-time": name}) == ""
-    # the name alone is nobody's
-    forged = foreign_scheduler(program, f"{space}-own", "hami-ascend")
-    assert "may not add, change or remove it" in annotate(forged, space, "npu", {"hami.io/bind-phase": "mine"})
-
-
-def test_a_reservation_is_set_with_the_pods_creation_only(program: Deployment) -> None:
-    kubectl, space = program.kubectl, namespace(program.kubectl)
-    mine = tenant(kubectl, program.plane, program.folder, space)
-    mine.apply(pod(space, "without"))
-    having = pod(space, "having")
-    having["metadata"]["annotations"] = {RESERVATION: "mine"}
-    mine.apply(having)
-    for who in (mine, kubectl):
-        for name, value in (("without", "x"), ("having", "x"), ("having", None)):
-            assert f"{RESERVATION} is written when the pod is created only" in annotate(
-                who, space, name, {RESERVATION: value}
-            )
-    assert annotate(mine, space, "having", {"team": "a"}) == ""
 
 
 HELD_IN, GROUP = "kai-resource-reservation", "runai-gpu-group"
@@ -260,16 +213,7 @@ def binder(program: Deployment) -> Kubectl:
         add_node(kubectl, {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name, "labels": labels}}, gpu=8)
     found = foreign_scheduler(program, "kai-scheduler", "binder")
     kubectl.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": HELD_IN}})
-    rbac = "rbac.authorization.k8s.io"
-    kubectl.apply(
-        {
-            "apiVersion": f"{rbac}/v1",
-            "kind": "RoleBinding",
-            "metadata": {"name": "binder", "namespace": HELD_IN},
-            "roleRef": {"apiGroup": rbac, "kind": "ClusterRole", "name": "edit"},
-            "subjects": [{"kind": "ServiceAccount", "name": "binder", "namespace": "kai-scheduler"}],
-        }
-    )
+    kubectl.apply(bound_role("binder", "edit", "binder", "kai-scheduler", space=HELD_IN))
     accounts = "serviceaccounts", "-n", HELD_IN, "--field-selector=metadata.name=default"
     eventually(lambda: len(kubectl.get(*accounts)["items"]), 1)
     return found
@@ -279,14 +223,14 @@ def bind_share(binder: Kubectl, space: str, name: str) -> str:
     """What KAI's binder does once it holds the card: the label, the annotation, the Binding."""
     written = {"metadata": {"labels": {GROUP: "g1"}, "annotations": {"received-resource-type": "Fraction"}}}
     binder("patch", "pod", name, "-n", space, "--type=merge", "-p", json.dumps(written))
-    return bind(binder, space, name, node="kai-large")
+    return bind(binder, space, name, "kai-large")
 
 
 def test_a_share_that_kai_places_costs_the_least_and_then_its_nodes_card(program: Deployment, binder: Kubectl) -> None:
     """The pod with which the binder holds the card was refused: "pod has node assigned"."""
     kubectl, space = program.kubectl, namespace(program.kubectl)
     mine = tenant(kubectl, program.plane, program.folder, space)
-    hard: JSON = {GPU: 4, MEM: 60000, GPUCORES: 200}
+    hard: JSON = {GPU: 4, MEM: 60000, CORES: 200}
     kubectl.apply(quota(space, **hard), quota(HELD_IN, **hard))
 
     def used(of: str = space) -> list[str | None]:
@@ -362,16 +306,3 @@ def test_pods_that_mean_something_else_by_kais_words_cost_no_review(program: Dep
         assert annotate(mine, space, name, {"team": "a"}) == ""
     assert annotate(mine, space, "other", {"gpu-memory": "more"}) == ""
     assert program.metric("hami-webhook-0", "hami_webhook_reviews_total") == before
-
-
-def test_cards_that_are_registered_without_memory_are_named_by_an_event_on_their_node(program: Deployment) -> None:
-    kubectl = program.kubectl
-    add_node(kubectl, gpu_node("no-memory", 0, 8192), gpu=20)
-
-    def said() -> str:
-        found = kubectl.get("events", "-n", "default", "--field-selector", "reason=RegistrationUnusable")["items"]
-        return "; ".join(each["message"] for each in found if each["involvedObject"]["name"] == "no-memory")
-
-    text = "1 of 2 NVIDIA cards are registered without memory, so they can't be used: no-memory-0"
-    eventually(lambda: text in said())
-    kubectl("delete", "node", "no-memory")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import json
 import ssl
@@ -16,9 +15,7 @@ from pathlib import Path
 import pytest
 
 from hack.devcluster import logs
-from hack.devcluster.client import Client
 from hack.devcluster.plane import ControlPlane
-from hack.devcluster.volumes import TOKEN_SECONDS, tokens
 
 from .conftest import started
 from .deployment import Kubectl, eventually
@@ -213,44 +210,34 @@ def test_how_a_pod_ends(kubectl: Kubectl) -> None:
     eventually(lambda: address in subprocess.check_output(["ip", "route"], text=True), False)
 
 
-@pytest.mark.parametrize(
-    ("pod", "reason", "message"),
-    [
-        ({"image": "nginx"}, "ErrImagePull", "image nginx: the dev cluster has only hami-webhook, hami-webhook-root, "),
-        ({"lifecycle": {"preStop": {"sleep": {"seconds": 1}}}}, "CreateContainerConfigError", "doesn't support"),
-        ({"livenessProbe": {"exec": {"command": ["true"]}}}, "CreateContainerConfigError", "a livenessProbe without"),
-        ({"env": [{"name": "A", "valueFrom": {"secretKeyRef": {"name": "none", "key": "k"}}}]},
-         "CreateContainerConfigError", 'secrets "none" not found'),
-        ({"securityContext": {"runAsUser": 0, "runAsNonRoot": True}}, "CreateContainerConfigError", "runAsNonRoot"),
-    ],
-    ids=["image", "hook", "probe", "variable", "root"],
-)  # fmt: skip
-def test_what_cannot_run_says_why(kubectl: Kubectl, pod: JSON, reason: str, message: str) -> None:
+SECRET = {"secretKeyRef": {"name": "none", "key": "k"}}
+REFUSED: dict[str, tuple[JSON, str, str]] = {
+    "image": (
+        {"image": "nginx"},
+        "ErrImagePull",
+        "image nginx: the dev cluster has only hami-webhook, hami-webhook-root, ",
+    ),
+    "hook": ({"lifecycle": {"preStop": {"sleep": {"seconds": 1}}}}, "CreateContainerConfigError", "doesn't support"),
+    "probe": (
+        {"livenessProbe": {"exec": {"command": ["true"]}}},
+        "CreateContainerConfigError",
+        "a livenessProbe without",
+    ),
+    "variable": (
+        {"env": [{"name": "A", "valueFrom": SECRET}]},
+        "CreateContainerConfigError",
+        'secrets "none" not found',
+    ),
+    "root": ({"securityContext": {"runAsUser": 0, "runAsNonRoot": True}}, "CreateContainerConfigError", "runAsNonRoot"),
+}
+
+
+def test_what_cannot_run_says_why(kubectl: Kubectl) -> None:
     space = namespace(kubectl)
-    kubectl.apply(node_pod(space, "p", **pod))
-    eventually(waiting(kubectl, space, "p"), reason)
-    assert message in container(kubectl, space, "p")["state"]["waiting"]["message"]
-
-
-def test_a_token_is_renewed_before_it_ends(kubectl: Kubectl, plane_with_node: ControlPlane) -> None:
-    space = namespace(kubectl)
-    kubectl.apply(node_pod(space, "p", readinessProbe=PROBE))
-    ready(kubectl, space, "p")
-    pod = kubectl.get("pod", "p", "-n", space)
-
-    async def two() -> tuple[list[str], list[float]]:
-        pauses: list[float] = []
-
-        async def pause(seconds: float) -> None:
-            pauses.append(seconds)
-
-        async with Client(plane_with_node.server, plane_with_node.folder, "kubelet") as client:
-            found = tokens(client, pod, "", sleep=pause)
-            return [await anext(found), await anext(found)], pauses
-
-    (first, second), (pause,) = asyncio.run(two())
-    assert first != second
-    assert pause == pytest.approx(TOKEN_SECONDS * 0.8, abs=10)
+    kubectl.apply(*(node_pod(space, name, **made) for name, (made, _, _) in REFUSED.items()))
+    for name, (_, reason, message) in REFUSED.items():
+        eventually(waiting(kubectl, space, name), reason)
+        assert message in container(kubectl, space, name)["state"]["waiting"]["message"]
 
 
 def test_a_kubelet_that_is_killed_leaves_nothing() -> None:

@@ -1,4 +1,4 @@
-"""Pods of ten thousand containers: they are admitted, hold up nobody, and what is too large is refused in words."""
+"""Pods of ten thousand containers: they are admitted, and hold up nobody."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -18,23 +17,16 @@ from hack.devcluster.plane import ControlPlane
 from hami_webhook.kube.quantity import parse_whole
 
 from .deployment import Deployment, Kubectl, eventually
-from .objects import namespace, pod, quota
+from .objects import JSON, namespace, pod, quota
 from .tenants import tenant
 
-JSON = dict[str, Any]
 
-
-@pytest.fixture(scope="module")
-def program(one_replica: Deployment) -> Deployment:
-    return one_replica
-
-
-def large(namespace: str, name: str, containers: int, incoming: int = 1, **more: Any) -> JSON:
+def large(namespace: str, name: str, containers: int, incoming: int = 1) -> JSON:
     """A pod of many containers, the first of which ask for a GPU each."""
     made = pod(namespace, name)
     limits = {"limits": {"nvidia.com/gpu": "1", "nvidia.com/gpumem": "100"}}
     made["spec"]["containers"] = [
-        {"name": f"c{number}", "image": "a", "resources": limits if number < incoming else {}, **more}
+        {"name": f"c{number}", "image": "a", "resources": limits if number < incoming else {}}
         for number in range(containers)
     ]
     made["spec"]["automountServiceAccountToken"] = False
@@ -58,20 +50,6 @@ def test_a_pod_of_thousands_of_containers_is_admitted_charged_and_updated(
     eventually(used, {"gpu": incoming, "gpumem": 100 * incoming})
     user("annotate", "pod", "large", "-n", space, "hami.io/gpu-scheduler-policy=binpack")
     assert "exceeded quota" in user.refused(pod(space, "second", gpu=incoming + 1, gpumem=100))
-
-
-def test_what_is_too_large_for_a_review_is_refused_in_words_that_kubectl_shows(
-    program: Deployment, plane: ControlPlane, tmp_path: Path
-) -> None:
-    """The pod has 2 MB, which the API server takes; with every default its review has above 16 MiB."""
-    space = namespace(program.kubectl)
-    user = tenant(program.kubectl, plane, tmp_path, space)
-    probe = {"grpc": {"port": 1}}
-    probes: JSON = {"livenessProbe": probe, "readinessProbe": probe, "startupProbe": probe}
-    refused = user.refused(large(space, "huge", 15_000, **probes))
-    assert "the review of this pod is too large: the request body has 1" in refused
-    assert "bytes, more than the 16777216 allowed by --max-request-bytes" in refused
-    assert "denied the request" in refused
 
 
 @contextmanager

@@ -121,16 +121,6 @@ def kill_leader(program: Deployment) -> None:
     program.start(leader)
 
 
-def test_the_same_without_groups_waits_for_ever(program: Deployment, scheduler: HamiScheduler) -> None:
-    """What groups are for: all cards are taken, and neither job has all of its pods."""
-    kubectl = program.kubectl
-    space = namespace(kubectl)
-    created(kubectl, [each for name in JOBS for each in job(space, name, grouped=False)], 0)
-    eventually(lambda: bound(kubectl, space), NODES * CARDS)
-    assert not whole(kubectl, space)
-    kubectl("delete", "namespace", space, "--wait=false")
-
-
 def test_a_job_goes_on_after_its_first_completion(program: Deployment, scheduler: HamiScheduler) -> None:
     """Of an indexed Job's two pods one succeeds; the other fails, and kube-controller-manager makes a new one, which is
     charged and bound."""

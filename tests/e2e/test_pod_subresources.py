@@ -138,24 +138,6 @@ def test_no_subresource_writes_a_forged_allocation(
     assert kubectl.get("pod", "p", "-n", space)["metadata"]["resourceVersion"] == before["metadata"]["resourceVersion"]
 
 
-def test_used_stays_what_the_pod_declares_whatever_its_status_says(
-    program: Deployment, space: str, controller: Kubectl
-) -> None:
-    """The attack: an allocation of 1 MiB through pods/status, and a Binding, of a pod that declares 8000."""
-    kubectl = program.kubectl
-    kubectl.apply(quota(space, mem=8000))
-    eventually(lambda: kubectl.used(space).get("gpumem"), "0")
-    kubectl.apply(pod(space, "p", gpu=1, gpumem=8000))
-    patch = json.dumps({"metadata": {"annotations": ALLOCATION}})
-    done = controller.run("patch", "pod", "p", "-n", space, "--subresource=status", "--type=merge", "-p", patch)
-    assert "may not add, change or remove it" in done.stderr
-    kind, verbs = of_pods(kubectl)["pods/binding"]
-    (bound,) = requests(controller, space, "p", "pods/binding", kind, verbs, {"annotations": ALLOCATION})
-    assert "may not set it with a Binding" in bound.stderr
-    assert "exceeding resource quota" in kubectl.refused(pod(space, "q", gpu=1, gpumem=8000))
-    assert kubectl.used(space)["gpumem"] == "8k"
-
-
 def merges_labels(kubectl: Kubectl) -> bool:
     """Whether the API server merges a Binding's labels into the pod: since 1.35."""
     return version(kubectl) >= (1, 35)

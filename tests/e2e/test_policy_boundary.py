@@ -26,7 +26,6 @@ REFUSED = 'admission webhook "policy.webhook.hami.io" denied the request: '
 ALLOCATED = "hami.io/vgpu-devices-allocated"
 USE, NOUSE, NOUSE_TYPE = "nvidia.com/use-gpuuuid", "nvidia.com/nouse-gpuuuid", "nvidia.com/nouse-gputype"
 NODE_POLICY = "hami.io/node-scheduler-policy"
-VOLCANO_USE = "volcano.sh/vgpu-use-gpuuuid"
 POLICY = """\
 policies:
 - name: no-a100
@@ -35,9 +34,6 @@ policies:
 - name: fill-up
   match: {namespaceSelector: {matchLabels: {tier: fill-up}}}
   enforce: {hami.io/node-scheduler-policy: binpack}
-- name: volcano-one
-  match: {namespaceSelector: {matchLabels: {tier: volcano}}}
-  devices: {volcano: {allowUUIDs: [GPU-1]}}
 """
 
 
@@ -57,17 +53,22 @@ def program(
         yield deployment
 
 
-@pytest.fixture(params=["cooperative", "single"])
-def scheduler(
+@pytest.fixture(scope="module", params=["cooperative", "single"])
+def both(
     request: pytest.FixtureRequest,
-    plane: ControlPlane,
     program: Deployment,
     kubelets: Kubelets,
     policy: tuple[str, str],
-    tmp_path: Path,
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[HamiScheduler]:
-    with scheduling(plane, tmp_path, program.login("hami-scheduler"), request.param, policy) as both:
+    folder = tmp_path_factory.mktemp("scheduler")
+    with scheduling(program.plane, folder, program.login("hami-scheduler"), request.param, policy) as both:
         yield both
+
+
+@pytest.fixture
+def scheduler(program: Deployment, both: HamiScheduler) -> Iterator[HamiScheduler]:
+    yield both
     program.kubectl.delete_all("pods", "nodes")
 
 
@@ -164,34 +165,6 @@ def test_what_policy_set_cant_be_patched_away_and_can_be_tightened(program: Depl
     assert here.annotate("p", f"{NOUSE_TYPE}=V100,A100", f"{USE}=GPU-1,GPU-2", f"{NODE_POLICY}=spread", "mine=1") == ""
     assert here.annotate("p", f"{USE}=GPU-1") == ""
     here.open_gate("p")
-
-
-def test_what_the_namespace_set_cant_be_patched_away(program: Deployment, tmp_path: Path) -> None:
-    here = Tenancy(program, tmp_path, notes={NOUSE: "GPU-9"})
-    here.create_gated("p")
-    assert here.notes("p")[NOUSE] == "GPU-9"
-    message = here.annotate("p", f"{NOUSE}-")
-    assert f"{REFUSED}{NOUSE}: must name GPU-9, denied by namespace {here.space}" in message
-    assert here.annotate("p", f"{NOUSE}=GPU-8,GPU-9") == ""
-
-
-def test_an_enforced_node_policy_cant_be_changed(program: Deployment, tmp_path: Path) -> None:
-    here = Tenancy(program, tmp_path, "fill-up")
-    here.create_gated("p")
-    assert here.notes("p")[NODE_POLICY] == "binpack"
-    message = here.annotate("p", f"{NODE_POLICY}=spread")
-    assert f"{REFUSED}{NODE_POLICY}: must be binpack by policy fill-up: found spread" in message
-
-
-def test_pods_of_volcano_are_held_to_policy_too(program: Deployment, tmp_path: Path) -> None:
-    here = Tenancy(program, tmp_path, "volcano")
-    asked = pod(here.space, "p")
-    asked["spec"] |= {"schedulerName": "volcano", "schedulingGates": [{"name": "example.com/hold"}]}
-    asked["spec"]["containers"][0]["resources"] = {"limits": {"volcano.sh/vgpu-number": "1"}}
-    here.tenant.apply(asked)
-    assert here.notes("p")[VOLCANO_USE] == "GPU-1"
-    message = here.annotate("p", f"{VOLCANO_USE}-")
-    assert f"{REFUSED}{VOLCANO_USE}: must be set: policy volcano-one allows only GPU-1" in message
 
 
 # nobody refuses the update, and Fit holds all the same

@@ -10,19 +10,17 @@ from builders import JSON
 
 from .deployment import Deployment, eventually
 from .objects import add_node, gpu_node, namespace, pod, quota
-from .scheduling import place_waiting, scheduler_account
+from .scheduling import place_waiting
 from .sidecars import AMOUNTS, injector
 from .webhooks import mutating
 
 DENIED = 'admission webhook "validate.webhook.hami.io" denied the request: '
 
 
-@pytest.fixture(scope="module")
-def program(one_replica: Deployment) -> Deployment:
-    scheduler_account(one_replica.kubectl)
-    add_node(one_replica.kubectl, gpu_node("card-24g", 24576), gpu=10)
-    add_node(one_replica.kubectl, gpu_node("cards-8g", 8000, 8000), gpu=20)
-    return one_replica
+@pytest.fixture(scope="module", autouse=True)
+def nodes(program: Deployment) -> None:
+    add_node(program.kubectl, gpu_node("card-24g", 24576), gpu=10)
+    add_node(program.kubectl, gpu_node("cards-8g", 8000, 8000), gpu=20)
 
 
 @pytest.fixture
@@ -175,53 +173,6 @@ def test_the_sidecars_of_a_service_mesh_change_nothing(program: Deployment, sche
         assert [row.count(":") for row in allocated.split(";")[:-1]] == [0, 0, 1]  # the card is of the last container
     eventually(lambda: kubectl.used(space), used)
     kubectl.delete_all("pods", namespace=space)
-
-
-def test_a_deployment_over_quota_ends_with_what_fits_and_says_why(program: Deployment) -> None:
-    kubectl = program.kubectl
-    space = namespace(kubectl)
-    kubectl.apply(quota(space, gpu=6))
-    template = pod(space, "", gpu=1, gpumem=100)["spec"]
-    labels = {"app": "train"}
-    kubectl.apply(
-        {
-            "apiVersion": "apps/v1",
-            "kind": "Deployment",
-            "metadata": {"name": "train", "namespace": space},
-            "spec": {
-                "replicas": 10,
-                "selector": {"matchLabels": labels},
-                "template": {"metadata": {"labels": labels}, "spec": template},
-            },
-        }
-    )
-    eventually(lambda: len(kubectl.get("pods", "-n", space)["items"]), 6)
-    eventually(lambda: kubectl.used(space), {"gpu": "6"})
-    why = "exceeded quota: gpu-quota, requested: limits.nvidia.com/gpu=1, used: limits.nvidia.com/gpu=6"
-    eventually(lambda: any(why in item["message"] for item in kubectl.get("events", "-n", space)["items"]))
-
-
-def test_allocations_can_not_be_forged(program: Deployment) -> None:
-    kubectl = program.kubectl
-    space = namespace(kubectl)
-    forged = pod(space, "forged")
-    forged["metadata"]["annotations"] = {"hami.io/vgpu-devices-allocated": "GPU-0,NVIDIA,1,1:;"}
-    assert "annotation hami.io/vgpu-devices-allocated is written by the scheduler only" in kubectl.refused(forged)
-    kubectl.apply(pod(space, "plain"))
-    changed = kubectl.run("annotate", "pod", "plain", "-n", space, "hami.io/vgpu-node=card-24g")
-    assert "hami.io/vgpu-node is written by the scheduler and device plugins only" in changed.stderr
-    kubectl("annotate", "pod", "plain", "-n", space, "team=a")
-
-
-def test_a_placement_of_the_scheduler_is_let_through(program: Deployment, scheduler: Path) -> None:
-    kubectl = program.kubectl
-    space = namespace(kubectl)
-    kubectl.apply(pod(space, "p", gpu=1, gpumem=1000))
-    assert place_waiting(scheduler, space, ["cards-8g"]) == {"p": "cards-8g"}
-    stored = kubectl.get("pod", "p", "-n", space)
-    assert stored["metadata"]["labels"]["hami.io/vgpu-node"] == stored["spec"]["nodeName"] == "cards-8g"
-    reasons = {"FilteringSucceed", "BindingSucceed"}
-    eventually(lambda: reasons <= {item["reason"] for item in kubectl.get("events", "-n", space)["items"]})
 
 
 def test_with_the_service_down_only_pods_that_ask_for_cards_are_refused(program: Deployment) -> None:

@@ -110,6 +110,24 @@ def test_nonsense_is_refused_before_anything_is_applied(cidrs: str, reason: str,
     assert applied is None
 
 
+def test_replicas_that_do_not_get_ready_are_a_failure_that_says_so(tmp_path: Path) -> None:
+    done, applied = deploy(
+        tmp_path, 'case "$*" in *rollout*) exit 1 ;; esac\n', IMAGE="registry.example/hami-webhook:1", TIMEOUT="1s"
+    )
+    assert done.returncode == 1
+    assert "the replicas aren't ready" in done.stderr
+    assert applied is not None
+    deployments = {each["metadata"]["name"]: each for each in applied if each["kind"] == "Deployment"}
+    images = {
+        name: [container["image"] for container in each["spec"]["template"]["spec"]["containers"]]
+        for name, each in deployments.items()
+    }
+    ours = "registry.example/hami-webhook:1"
+    assert images["hami-webhook"] == images["hami-webhook-controller"] == [ours]
+    assert images["hami-scheduler"] == ["registry.k8s.io/kube-scheduler:v1.36.3", ours]
+    assert "OVERLAY must be one of" in deploy(tmp_path, OVERLAY="none")[0].stderr
+
+
 def test_everything_follows_from_another_device_configuration(tmp_path: Path) -> None:
     (tmp_path / "mine.yaml").write_text(
         "nvidia:\n  resourceCountName: hami.io/gpu\n  resourceMemoryName: hami.io/mem\n"

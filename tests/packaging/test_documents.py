@@ -13,6 +13,7 @@ import yaml
 from document_steps import new_files
 
 from hami_webhook.cli import main
+from hami_webhook.config import SETTINGS
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "manifests" / "examples"
@@ -54,6 +55,25 @@ def test_every_neighbour_has_a_verdict_and_a_test() -> None:
     assert len(rows) > 20
     assert {verdict for _, verdict, *_ in rows} == {"works", "with a setting", "doesn't"}
     assert [row for row in rows if len(row) != 4 or not row[3].startswith("`tests/")] == []
+
+
+def test_the_page_on_client_certificates_names_what_there_is() -> None:
+    """Its patch fits our Deployment, and its variable is that of the flag."""
+    page = (ROOT / "docs" / "api-server-authentication.md").read_text()
+    (text,) = (each for each in re.findall(r"```yaml\n(.*?)```", page, re.DOTALL) if "HAMI_CLIENT_CA_FILE" in each)
+    patch = yaml.safe_load(text)["spec"]["template"]["spec"]
+    (container,) = patch["containers"]
+    (variable,) = container["env"]
+    assert [setting.env for setting in SETTINGS if setting.name == "client_ca_file"] == [variable["name"]]
+    (mount,) = container["volumeMounts"]
+    assert variable["value"] == f"{mount['mountPath']}/ca.crt"
+    (volume,) = patch["volumes"]
+    assert mount["name"] == volume["name"]
+    assert f"secret generic {volume['secret']['secretName']} -n hami-system --from-file=ca.crt=" in page
+    manifest = ROOT / "manifests" / "replicas" / "deployment.yaml"
+    ours = next(each for each in yaml.safe_load_all(manifest.read_text()) if each["kind"] == "Deployment")
+    assert ours["metadata"]["name"] == "hami-webhook"
+    assert container["name"] in [each["name"] for each in ours["spec"]["template"]["spec"]["containers"]]
 
 
 README = (ROOT / "README.md").read_text()

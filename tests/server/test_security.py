@@ -44,8 +44,11 @@ async def test_security_1_the_allowed_identities_come_from_configuration_with_sa
             inner = await webhook.review("/validate", update(old, new, user, *groups))
             return inner["allowed"] is True
 
-        account = "system:serviceaccount:hami-system:"
+        account, system = "system:serviceaccount:hami-system:", "system:serviceaccount:kube-system:"
+        # those of HAMi's own manifests for Ascend, Hygon and AMD
+        plugins = ("hami-ascend", "dcu-device-plugin", "hcu-device-plugin", "amd-gpu-device-plugin")
         for user, groups in (
+            *((system + plugin, ()) for plugin in plugins),
             (account + "hami-scheduler", ()),
             (account + "hami-device-plugin", ()),
             ("system:node:n1", ("system:nodes",)),
@@ -58,6 +61,7 @@ async def test_security_1_the_allowed_identities_come_from_configuration_with_sa
             ("ops", ()),
             ("kubernetes-admin", ("system:masters",)),
             ("system:serviceaccount:default:hami-scheduler", ()),
+            ("system:serviceaccount:default:hami-ascend", ()),
             ("system:node:n2", ("system:nodes",)),
         ):
             assert not await allowed(user, *groups), user
