@@ -26,21 +26,18 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
 from hack.bench.apiserver import USER, api_server, binding_times, create_all, make_namespace, wait_ready
 from hack.bench.figures import Figure, Goal, run, show_progress
 from hack.bench.objects import JSON, SCHEDULER, gpu, node, node_name, pod_with, quota
 from hack.bench.processes import cpu_seconds
+from hack.devcluster import kube_scheduler
 from hack.devcluster.plane import ControlPlane, free_ports
 from hami_webhook.cluster.api import Kind
 from hami_webhook.cluster.connect import connect
 from hami_webhook.cluster.kubernetes import KubernetesCluster
-from hami_webhook.device_config import builtin_device_config, enabled_vendors
-from hami_webhook.scheduling.kube_scheduler import fill_in
 
-CONFIGURATION = Path(__file__).parents[2] / "manifests" / "scheduler" / "kube-scheduler.yaml"
 CLIENTS = 8
 HARD = {"limits.nvidia.com/gpu": 10**6, "limits.nvidia.com/gpumem": 10**9}
 BURST_SECONDS = 300.0
@@ -188,34 +185,15 @@ def _scheduling(plane: ControlPlane, case: Case, *, at_once: bool = False) -> It
                 *("--kube-qps", "200", "--kube-burst", "400"),  # as in the manifests
             )
             wait_ready(extender, metrics)
-        configuration = folder / "kube-scheduler.yaml"
-        configuration.write_text(_configuration(plane, case, extender_port, at_once=at_once))
-        scheduler = start(
-            *(plane.programs / "kube-scheduler", f"--config={configuration}"),
-            *(f"--{what}-kubeconfig={plane.scheduler_kubeconfig}" for what in ("authentication", "authorization")),
-            *("--bind-address=127.0.0.1", f"--secure-port={secure}", f"--cert-dir={folder / 'certificates'}"),
-        )
+        without = [*["prioritizeVerb"] * (at_once or case.mode == "single"), *["preemptVerb"] * at_once]
+        configuration = kube_scheduler.configure(plane, folder / "kube-scheduler.yaml", extender_port, *without)
+        scheduler = start(*plane.scheduler_command(folder / "certificates", secure, f"--config={configuration}"))
         start(sys.executable, "-m", "hack.bench.plugins", str(plane.kubeconfig))
         time.sleep(3)  # both watch by then
         servers = {name: plane.running[name].pid for name in ("kube-apiserver", "etcd")}
         yield _Scheduling(
             {"extender": extender.pid, "kube-scheduler": scheduler.pid, **servers}, 0 if at_once else metrics
         )
-
-
-def _configuration(plane: ControlPlane, case: Case, port: int, *, at_once: bool) -> str:
-    """The manifests' own, with the addresses of this run; `at_once`: without verbs that such an extender leaves out."""
-    vendors = enabled_vendors(builtin_device_config().config)
-    document = yaml.safe_load(fill_in(CONFIGURATION.read_text(), CONFIGURATION.name, vendors))
-    document["clientConnection"] = {"kubeconfig": str(plane.scheduler_kubeconfig)}
-    document["leaderElection"] = {"leaderElect": False}
-    document["extenders"][0]["urlPrefix"] = f"http://127.0.0.1:{port}"
-    if at_once or case.mode == "single":
-        del document["extenders"][0]["prioritizeVerb"]
-    if at_once:
-        del document["extenders"][0]["preemptVerb"]
-    dumped: str = yaml.safe_dump(document)
-    return dumped
 
 
 _spaces = itertools.count()

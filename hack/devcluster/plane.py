@@ -209,18 +209,18 @@ class ControlPlane:
         self._wait("kube-controller-manager", f"https://127.0.0.1:{port}/healthz", trusted=False)
 
     def _start_scheduler(self, port: int) -> None:
-        self._run(
-            "kube-scheduler",
-            f"--kubeconfig={self.scheduler_kubeconfig}",
-            f"--authentication-kubeconfig={self.scheduler_kubeconfig}",
-            f"--authorization-kubeconfig={self.scheduler_kubeconfig}",
-            "--leader-elect=false",
-            "--bind-address=127.0.0.1",
-            f"--secure-port={port}",
-            f"--cert-dir={self.folder / 'scheduler'}",
-            *self.feature_gates,
-        )
+        own = (f"--kubeconfig={self.scheduler_kubeconfig}", "--leader-elect=false")
+        self._start("kube-scheduler", self.scheduler_command(self.folder / "scheduler", port, *own), self.folder)
         self._wait("kube-scheduler", f"https://127.0.0.1:{port}/healthz", trusted=False)
+
+    def scheduler_command(
+        self, certificates: Path, port: int, *more: str, login: Path | None = None
+    ) -> list[str | Path]:
+        """What starts a kube-scheduler that serves at a port of loopback, and `more` of its flags."""
+        login = login or self.scheduler_kubeconfig
+        logins = (f"--{what}-kubeconfig={login}" for what in ("authentication", "authorization"))
+        serving = ("--bind-address=127.0.0.1", f"--secure-port={port}", f"--cert-dir={certificates}")
+        return [self.programs / "kube-scheduler", *logins, *serving, *self.feature_gates, *more]
 
     def _start_kubelet(self) -> None:
         lacking = missing()

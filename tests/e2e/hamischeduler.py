@@ -13,15 +13,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-import yaml
-
+from hack.devcluster import kube_scheduler
 from hack.devcluster.plane import ControlPlane, free_ports
-from hami_webhook.device_config import builtin_device_config, enabled_vendors
-from hami_webhook.scheduling.kube_scheduler import fill_in
 
 from .deployment import ROOT, SWITCHES, SYSTEM, eventually
-
-CONFIGURATION = ROOT / "manifests" / "scheduler" / "kube-scheduler.yaml"
 
 
 @dataclass
@@ -75,32 +70,12 @@ class HamiScheduler:
         self.extender.wait()
 
     def start_scheduler(self) -> None:
-        """kube-scheduler with the manifests' own configuration; only addresses and the kubeconfig are ours."""
-        vendors = enabled_vendors(builtin_device_config().config)
-        document = yaml.safe_load(fill_in(CONFIGURATION.read_text(), CONFIGURATION.name, vendors))
-        document["clientConnection"] = {"kubeconfig": str(self.plane.scheduler_kubeconfig)}
-        document["leaderElection"] = {"leaderElect": False}
-        (extender,) = document["extenders"]
-        extender["urlPrefix"] = f"http://127.0.0.1:{self.port}"
-        if self.mode == "single":
-            del extender["prioritizeVerb"]
-        path = self.folder / "kube-scheduler.yaml"
-        path.write_text(yaml.safe_dump(document))
+        without = ["prioritizeVerb"] * (self.mode == "single")
+        configuration = kube_scheduler.configure(self.plane, self.folder / "kube-scheduler.yaml", self.port, *without)
+        certificates = self.folder / "scheduler-certs"
+        command = self.plane.scheduler_command(certificates, self.secure, f"--config={configuration}")
         with (self.folder / "scheduler.log").open("ab") as log:
-            self.scheduler = subprocess.Popen(
-                [
-                    self.plane.programs / "kube-scheduler",
-                    f"--config={path}",
-                    f"--authentication-kubeconfig={self.plane.scheduler_kubeconfig}",
-                    f"--authorization-kubeconfig={self.plane.scheduler_kubeconfig}",
-                    "--bind-address=127.0.0.1",
-                    f"--secure-port={self.secure}",
-                    f"--cert-dir={self.folder / 'scheduler-certs'}",
-                    *self.plane.feature_gates,
-                ],
-                stdout=log,
-                stderr=log,
-            )
+            self.scheduler = subprocess.Popen(command, stdout=log, stderr=log)
         time.sleep(0.5)
         assert self.scheduler.poll() is None, (self.folder / "scheduler.log").read_text()[-3000:]
 

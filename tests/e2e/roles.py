@@ -112,11 +112,8 @@ class Roles:
         path = self.folder / "kube-scheduler.yaml"
         path.write_text(yaml.safe_dump(document))
         (port,) = free_ports(1)
-        command: list[str | Path] = [
-            self.plane.programs / "kube-scheduler",
-            *(f"--config={path}", f"--authentication-kubeconfig={login}", f"--authorization-kubeconfig={login}"),
-            *("--bind-address=127.0.0.1", f"--secure-port={port}", f"--cert-dir={self.folder / 'kube-scheduler'}"),
-        ]
+        own = self.folder / "kube-scheduler"
+        command = self.plane.scheduler_command(own, port, f"--config={path}", login=Path(login))
         self._run("kube-scheduler", command, dict(os.environ))
 
     def _run(self, name: str, command: list[Any], environment: dict[str, str]) -> None:

@@ -92,13 +92,7 @@ def scheduler(plane: ControlPlane, tmp_path: Path) -> Iterator[None]:
         "extenders": [extender],
     }
     configuration.write_text(yaml.safe_dump(document))
-    command: list[str | Path] = [
-        plane.programs / "kube-scheduler",
-        f"--config={configuration}",
-        f"--authentication-kubeconfig={plane.scheduler_kubeconfig}",
-        f"--authorization-kubeconfig={plane.scheduler_kubeconfig}",
-        *("--bind-address=127.0.0.1", f"--secure-port={port}", f"--cert-dir={tmp_path / 'certs'}"),
-    ]
+    command = plane.scheduler_command(tmp_path / "certs", port, f"--config={configuration}")
     with (tmp_path / "kube-scheduler.log").open("ab") as log:
         process = subprocess.Popen(command, stdout=log, stderr=log)
     yield
