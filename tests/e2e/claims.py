@@ -159,10 +159,6 @@ def bound(kubectl: Kubectl, space: str) -> list[str]:
     return sorted(each["metadata"]["name"] for each in items if each["spec"].get("nodeName"))
 
 
-def events(kubectl: Kubectl, space: str) -> str:
-    return " ".join(each.get("message") or "" for each in kubectl.get("events", "-n", space)["items"])
-
-
 def memory(kubectl: Kubectl, space: str) -> int:
     return Quantity.parse(kubectl.used(space).get("gpumem", "0")).ceil()
 

@@ -102,4 +102,5 @@ def set_phase(kubectl: Kubectl, space: str, name: str, phase: str) -> None:
 
 
 def messages(kubectl: Kubectl, space: str) -> str:
-    return "\n".join(item["message"] for item in kubectl.get("events", "-n", space)["items"])
+    """What the namespace's events say, line by line."""
+    return "\n".join(item.get("message") or "" for item in kubectl.get("events", "-n", space)["items"])

@@ -29,7 +29,6 @@ from .claims import (
     bound,
     charging_claims,
     claim,
-    events,
     memory,
     namespace_with_quota,
     pod,
@@ -39,6 +38,7 @@ from .claims import (
 )
 from .deployment import ROOT, Deployment, Kubectl, eventually, takes_names_of_classes
 from .objects import JSON
+from .scheduling import messages
 
 
 @pytest.fixture(scope="module")
@@ -81,7 +81,9 @@ def test_firstavailable_is_corrected_and_what_does_not_fit_is_refused_at_its_all
     eventually(lambda: bound(kubectl, team), ["a"])
     eventually(lambda: memory(kubectl, team), 12000)
     kubectl.apply(pod(team, "b", of="either"))
-    eventually(lambda: "exceeded quota: gpu-quota, requested: limits.nvidia.com/gpumem=10000" in events(kubectl, team))
+    eventually(
+        lambda: "exceeded quota: gpu-quota, requested: limits.nvidia.com/gpumem=10000" in messages(kubectl, team)
+    )
     assert bound(kubectl, team) == ["a"]
     assert memory(kubectl, team) == 14000
 
@@ -123,7 +125,7 @@ def test_claims_that_say_they_are_a_pods_are_charged_what_they_get(program: Depl
     )
     kubectl.apply(forged, pod(team, "b", uses="forged"))
     refusal = "exceeded quota: gpu-quota, requested: limits.nvidia.com/gpumem=11000"
-    eventually(lambda: refusal in events(kubectl, team))
+    eventually(lambda: refusal in messages(kubectl, team))
     assert bound(kubectl, team) == []
     assert memory(kubectl, team) == 10000
 
@@ -315,7 +317,7 @@ def test_a_qualified_name_is_charged_as_kube_scheduler_allocates_it(program: Dep
             eventually(lambda: bound(kubectl, team), ["a"])
             eventually(lambda: settled(kubectl, team))
         else:
-            eventually(lambda: "cannot allocate all claims" in events(kubectl, team))
+            eventually(lambda: "cannot allocate all claims" in messages(kubectl, team))
         assert memory(kubectl, team) == 4096
 
 
@@ -332,7 +334,7 @@ def test_a_device_that_no_row_is_for_is_called_so_and_a_qualified_name_costs_the
     with nvidias(kubectl, whole("x0", "4Gi", "vgpu")):
         kubectl.apply(template(team, "any", requests(exactly("any.example.com"))), pod(team, "a", of="any"))
         text = f"device x0 of pool {NODE} of driver {NVIDIA} is of type vgpu, and no row of dra.devices prices it"
-        eventually(lambda: text in events(kubectl, team))
+        eventually(lambda: text in messages(kubectl, team))
         assert bound(kubectl, team) == []
     kubectl("delete", "deviceclass", "any.example.com")
 

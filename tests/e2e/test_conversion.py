@@ -27,19 +27,11 @@ from hami_webhook.kube.objects import ContainerKind, Node, Pod
 from hami_webhook.kube.quantity import Quantity
 from hami_webhook.state.cluster_cache import ClusterCache
 
-from .claims import (
-    API,
-    bound,
-    charging_claims,
-    claim,
-    events,
-    memory,
-    settled,
-    template,
-)
+from .claims import API, bound, charging_claims, claim, memory, settled, template
 from .claims import TEN as BY_HAND
 from .deployment import ROOT, Deployment, Kubectl, allocates_several, eventually
 from .objects import JSON, namespace
+from .scheduling import messages
 
 CONVERSION = ROOT / "manifests" / "components" / "conversion"
 
@@ -151,7 +143,7 @@ def test_somebody_elses_template_of_the_name_is_charged_as_it_is(program: Deploy
     kubectl.apply(asks)
     eventually(lambda: bound(kubectl, team), ["p"])
     eventually(lambda: memory(kubectl, team), 10000)
-    eventually(lambda: "isn't ours and requests other amounts than its limits" in events(kubectl, team))
+    eventually(lambda: "isn't ours and requests other amounts than its limits" in messages(kubectl, team))
 
 
 def test_pods_that_bring_claims_are_left_alone(program: Deployment, team: str) -> None:

@@ -21,7 +21,7 @@ from .hamischeduler import HamiScheduler, scheduling
 from .kubelet import Kubelets
 from .objects import JSON, add_ready_node, namespace
 from .revisions import Revisions
-from .scheduling import scheduler_account
+from .scheduling import messages, scheduler_account
 from .tenants import tenant
 
 USE = "nvidia.com/use-gpuuuid"
@@ -107,7 +107,7 @@ class PreemptionEnv:
         return {each["reportingComponent"] for each in events}
 
     def events(self) -> str:
-        return "\n".join(each["message"] for each in self.kubectl.get("events", "-n", self.space)["items"])
+        return messages(self.kubectl, self.space)
 
 
 @pytest.fixture

@@ -14,7 +14,9 @@ from hami_webhook.kube.objects import format_time
 
 from .deployment import Deployment, Kubectl, eventually
 from .objects import JSON, namespace, pod, replicated
+from .objects import job as job_of
 from .queueing import Ending, add_ten_cards, free, gated, queueing
+from .scheduling import messages
 
 TWENTY, CARDS = 20, 5
 """Jobs, or pods of one, and the cards that their quota has."""
@@ -71,7 +73,7 @@ def test_a_rollout_that_can_not_end_says_why_and_ends_with_what_is_said(program:
         "patch", "deployment", "web", "-n", space, "--type=merge", "-p", json.dumps({"spec": {"template": template}})
     )
     said = "pods of another version of Deployment web hold quota. They never release it if its maxUnavailable is 0"
-    eventually(lambda: any(said in each["message"] for each in kubectl.get("events", "-n", space)["items"]))
+    eventually(lambda: said in messages(kubectl, space))
     assert free(kubectl, space) == [first]
     strategy = {"rollingUpdate": {"maxSurge": 0, "maxUnavailable": 1}}
     kubectl(
@@ -99,14 +101,9 @@ def cron_job(space: str) -> list[JSON]:
 
 def job(space: str, name: str, **spec: Any) -> JSON:
     """A Job that a single failed pod would end."""
-    made = {"spec": {**pod(space, "p", gpu=1, gpumem=1)["spec"], "restartPolicy": "Never"}}
-    meta = {"name": name, "namespace": space}
-    return {
-        "apiVersion": "batch/v1",
-        "kind": "Job",
-        "metadata": meta,
-        "spec": {"backoffLimit": 0, "template": made, **spec},
-    }
+    made = job_of(space, name, 1, gpu=1, gpumem=1)
+    made["spec"] |= {"backoffLimit": 0, **spec}
+    return made
 
 
 @pytest.mark.parametrize("enforcement", ["enforce", "queue"])

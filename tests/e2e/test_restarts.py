@@ -19,6 +19,7 @@ from .hamischeduler import HamiScheduler
 from .kubelet import Kubelets
 from .objects import namespace, pod, quota
 from .revisions import Revisions
+from .scheduling import messages
 from .test_bursts import create_all
 from .test_placement import ALLOCATED, node_with_cards, nodes_with_cards
 
@@ -137,15 +138,12 @@ def test_who_was_refused_before_a_restart_is_tried_again(
     kubectl.apply(quota(space, mem=15000))
     kubectl.apply(pod(space, "half", gpu=1, gpumem_percentage=50))
 
-    def events() -> str:
-        return "\n".join(item["message"] for item in kubectl.get("events", "-n", space)["items"])
-
     def place() -> str:
         node: str = kubectl.get("pod", "half", "-n", space)["spec"].get("nodeName", "")
         return node
 
     try:
-        eventually(lambda: f"ResourceQuotaNotFit({large})" in events())
+        eventually(lambda: f"ResourceQuotaNotFit({large})" in messages(kubectl, space))
         time.sleep(4)  # kube-scheduler's own retries are over
         scheduler.kill_extender()
         if when == "while it is down":

@@ -6,7 +6,6 @@ That of the role `usage` is in test_used.py, where the role runs.
 from __future__ import annotations
 
 import json
-import ssl
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
@@ -33,6 +32,7 @@ from .objects import (
 )
 from .roles import CONTROLLER, SCHEDULER, WEBHOOK, Roles, running_roles
 from .scheduling import scheduler_account
+from .webhooks import post_review
 
 Right = tuple[str, str, str]
 """API group, resource with subresource, verb."""
@@ -98,30 +98,19 @@ def of_kube_scheduler(entry: JSON) -> bool:
 def ask_about_an_unknown_namespace(program: Roles) -> None:
     """A review and a filter request for a pod whose namespace no cache knows: the program looks for itself."""
     stranger = pod("none-such", "p", gpu=1)
-    review = {
-        "apiVersion": "admission.k8s.io/v1",
-        "kind": "AdmissionReview",
-        "request": {
-            "uid": "u",
-            "operation": "CREATE",
-            "kind": {"group": "", "version": "v1", "kind": "Pod"},
-            "namespace": "none-such",
-            "object": stranger,
-        },
-    }
-    context = ssl.create_default_context()
-    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-    url = f"https://127.0.0.1:{program.installed.balancer.port}/mutate"
-    request = urllib.request.Request(url, json.dumps(review).encode(), {"Content-Type": "application/json"})
-    with urllib.request.urlopen(request, timeout=10, context=context) as answer:
-        assert json.load(answer)["response"]["status"]["code"] == 503
+    assert post_review(program.installed, "/mutate", stranger)["status"]["code"] == 503
     stranger["metadata"]["uid"] = "u"
-    asked = json.dumps({"Pod": stranger, "NodeNames": ["cards"]}).encode()
+    refusal = ask_extender(program, "filter", {"Pod": stranger, "NodeNames": ["cards"]})
+    assert "namespace none-such isn't known yet" in refusal
+
+
+def ask_extender(program: Roles, verb: str, asked: JSON) -> str:
+    """The error that it answers."""
     request = urllib.request.Request(
-        f"http://127.0.0.1:{program.extender}/filter", asked, {"Content-Type": "application/json"}
+        f"http://127.0.0.1:{program.extender}/{verb}", json.dumps(asked).encode(), {"Content-Type": "application/json"}
     )
     with urllib.request.urlopen(request, timeout=10) as answer:
-        assert "namespace none-such isn't known yet" in json.load(answer)["Error"]
+        return str(json.load(answer)["Error"])
 
 
 def events(kubectl: Kubectl, space: str, reason: str) -> list[int]:
@@ -143,11 +132,7 @@ def bind_to_an_unknown_node(program: Roles, space: str, name: str) -> None:
     """A bind request for a node that no cache knows: the program looks for itself."""
     uid = program.kubectl.get("pod", name, "-n", space)["metadata"]["uid"]
     binding = {"PodName": name, "PodNamespace": space, "PodUID": uid, "Node": "none-such"}
-    request = urllib.request.Request(
-        f"http://127.0.0.1:{program.extender}/bind", json.dumps(binding).encode(), {"Content-Type": "application/json"}
-    )
-    with urllib.request.urlopen(request, timeout=10) as answer:
-        assert json.load(answer)["Error"] == 'node "none-such" not found'
+    assert ask_extender(program, "bind", binding) == 'node "none-such" not found'
 
 
 def place_beside_admissions(kubectl: Kubectl, met: Callable[[], bool]) -> None:
